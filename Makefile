@@ -119,7 +119,7 @@ mutate: $(BIN)/.test ## mutation test of the objective: a sample of $(MUTANTS) m
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[mutate]'
 	rm -rf build/mutation && mkdir -p build/mutation/tests
 	cp -r workbench pyproject.toml build/mutation/
-	cp -r tests/objective tests/algorithms tests/mutation.toml tests/__init__.py build/mutation/tests/
+	cp -r tests/objective tests/algorithms tests/learn tests/mutation.toml tests/__init__.py build/mutation/tests/
 	cd build/mutation && export PATH=$(abspath $(BIN)):$$PATH PYTHONPATH=. && \
 	  cosmic-ray init tests/mutation.toml session.sqlite && cr-filter-operators session.sqlite tests/mutation.toml && \
 	  python $(CURDIR)/tests/mutation_sample.py session.sqlite $(MUTANTS) && \

@@ -35,7 +35,7 @@ def main(session: str, count: int) -> None:
     inside = [job for job, path, *at in rows if any(a <= tuple(at) <= b for a, b in annotation_spans(path))]
     kept = sorted({job for job, *_ in rows} - set(inside))
     order = {job: i for i, (job,) in enumerate(database.execute("SELECT job_id FROM mutation_specs ORDER BY rowid"))}
-    kept.sort(key=order.__getitem__)  # job ids are drawn anew each time, the order of the mutants is not
+    kept.sort(key=order.__getitem__)  # job ids differ from time to time, the order of the mutants is not
     random.Random(0).shuffle(kept)
     sample = set(kept[:count])
     dropped = [(job,) for job in order if job not in sample]

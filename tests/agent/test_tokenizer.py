@@ -8,10 +8,8 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from workbench.agent.demonstrations import demonstrations
 from workbench.agent.episode import Episode, collate
 from workbench.agent.tokenizer import ENTITIES, RELATIONS, TAGS, VOCABULARY, Codec, Spans
-from workbench.agent.worlds.facts import Facts
 
 TEXT = "who is the rival of anna ? <think> got boris done </think> <answer> boris </answer>"
 KNOWN = TEXT.replace("anna", "clara")
@@ -106,11 +104,3 @@ def test_collate_pads_on_the_right_and_aligns_everything_with_the_tokens() -> No
         assert getattr(batch, name).tolist() == expected, name
     assert batch.log_prob_old.data_ptr() != batch.log_prob_behaviour.data_ptr()
     assert (batch.tokens.dtype, batch.mask.dtype, batch.score.dtype) == (torch.int64, torch.bool, torch.float32)
-
-
-def test_turn_ids_of_the_batch_count_the_turns_of_the_episodes(world: Facts) -> None:
-    episodes = demonstrations(world, 64, 0.5, seed=0)
-    batch = collate(episodes, pad_id=0)
-    assert batch.turn.amax(1).tolist() == [e.turns for e in episodes]
-    assert batch.length.tolist() == [len(e.tokens) for e in episodes]
-    assert batch.mask.gather(1, batch.length[:, None] - 1).all()

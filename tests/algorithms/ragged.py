@@ -1,7 +1,5 @@
 """Random ragged batches of several turns and prompt groups, in float64, the same for the same seed."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

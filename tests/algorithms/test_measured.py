@@ -1,7 +1,5 @@
 """What the shipped results say of each algorithm: counted again, and read from whatever file names it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The worked numbers of the neighbours on the batch of eleven tokens, and what their rules do at their edges."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -9,18 +7,18 @@ import pytest
 import torch
 from torch.nn.functional import pad
 
+from tests.algorithms.ragged import ragged
 from tests.objective.worked_example import DELTA, F64, MASK, OLD, A, R, batch, gradient, loss, plain, run
 from workbench.algorithms import ALGORITHMS, resolve
 from workbench.batch import Batch
 from workbench.objective import policy_loss, prepare
-from workbench.objective.advantage import MeanOnly
-from workbench.objective.aggregate import SeqMeanTokenMean, TokenMean
-from workbench.objective.clip import Bapo, EntropyBand, Gamma, SgClip, TvMask
+from workbench.objective.aggregate import SeqMeanTokenMean, TokenMean, TurnMean, TurnMeanGlobal
+from workbench.objective.clip import Bapo, Gamma, SgClip, TvMask
 from workbench.objective.kl import Lld, PositiveLow
-from workbench.objective.ratio import Guard, Pool
+from workbench.objective.ratio import Guard
 from workbench.objective.rollout_correction import IcePop, Tis
-from workbench.objective.schedule import MeanKL, NoStop, TrajectoryKL
-from workbench.objective.select import DynamicSampling, KeepAll, LargeAdvantage, Outcome, Overlong, Uncertain
+from workbench.objective.schedule import MeanKL, NoStop, ReverseTurns, TrajectoryKL
+from workbench.objective.select import Uncertain
 
 BEHAVIOUR = OLD - torch.tensor([[0, 0.1, -0.2, 50, 50, 1, 0.05, 0], [0, 0.3, 50, -0.1, 0, 0.9, -0.4, 0]], dtype=F64)
 
@@ -29,25 +27,8 @@ def near(x):
     return pytest.approx(x, abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [("cispo", 0.181882), ("sapo", -0.611459), ("gmpo", -0.269367), ("vespo", 0.131203), ("loop", -0.228087),
-     ("minirl", 0.878348)],
-)  # fmt: skip
-def test_losses_of_the_named_algorithms(name, expected):
-    out = run(ALGORITHMS[name], R)
-    assert float(out.loss) == near(expected)
-    if name == "minirl":
-        assert int((out.terms.active_low | out.terms.active_high).sum()) == 2
-
-
-def test_gspo_with_both_clips_and_gspo_token_which_differs_only_where_advantages_vary():
-    wide = replace(ALGORITHMS["gspo"], clip=ALGORITHMS["grpo"].clip)
-    assert loss(wide, R) == near(-0.335889)
-    narrow = run(ALGORITHMS["gspo"], R)
-    assert float(narrow.loss) == near(-0.250275)
-    assert int((narrow.terms.active_low | narrow.terms.active_high).sum()) == 11
-    token = replace(ALGORITHMS["gspo-token"], clip=ALGORITHMS["grpo"].clip)
+def test_gspo_token_differs_from_gspo_only_where_advantages_vary():
+    wide, token = (replace(ALGORITHMS[name], clip=ALGORITHMS["grpo"].clip) for name in ("gspo", "gspo-token"))
     assert gradient(wide, R) == near([-0.109856] * 5 + [0.035565] * 6)
     assert gradient(token, R) == near(gradient(wide, R))
     assert loss(wide, A) == near(loss(token, A))
@@ -62,18 +43,6 @@ def test_vespo_weights_and_its_fold_of_the_sampler():
     assert folded != near(0.131203)
     unfolded = replace(ALGORITHMS["vespo"], clip=Gamma(against="old"))
     assert loss(unfolded, R, log_prob_behaviour=BEHAVIOUR) == near(0.131203)
-
-
-def test_the_weight_of_vespo_peaks_at_k_over_lambda_and_is_one_at_one():
-    def weight(w: float, advantage: float) -> float:
-        made = batch(torch.full_like(A, advantage)).rows(torch.tensor([0]))
-        terms = policy_loss(ALGORITHMS["vespo"], made, made.log_prob_old + MASK[:1] * math.log(w) / 5).terms
-        return float(terms.token_loss[0, 0] / (-advantage * (made.log_prob_old[0, 0] + math.log(w) / 5)))
-
-    assert weight(1.0, 1.0) == near(1)
-    assert weight(1.0, -1.0) == near(1)
-    assert weight(2 / 3, 1.0) > max(weight(0.6, 1.0), weight(0.75, 1.0))
-    assert weight(1.5, -1.0) > max(weight(1.4, -1.0), weight(1.6, -1.0))
 
 
 @pytest.mark.parametrize(
@@ -132,14 +101,6 @@ def by_probability(old: list[float], behaviour: list[float], advantages: list[fl
     return plain(p, log_prob_behaviour=mu, advantages=torch.tensor([advantages], dtype=F64))
 
 
-def test_dppo_masks_by_probability_and_not_by_ratio():
-    old = [0.01, 0.5, 0.5, 0.5]
-    new = torch.tensor([[0.15, 0.75, 0.25, 0.25]], dtype=F64).log()
-    terms = policy_loss(ALGORITHMS["dppo"], by_probability(old, old, [1.0, 1.0, -1.0, 1.0]), new).terms
-    assert terms.active_high.tolist() == [[False, True, False, False]]  # a ratio of 15 stays, one of 1.5 goes
-    assert terms.active_low.tolist() == [[False, False, True, False]]
-
-
 def test_dppo_takes_mask_and_ratio_against_the_sampler():
     made, new = by_probability([0.5, 0.4], [0.6, 0.8], [1.0, -1.0]), torch.tensor([[0.75, 0.5]], dtype=F64)
 
@@ -167,36 +128,17 @@ def test_cispo_bounds_as_trl_has_them():
     assert not low.out_of_range.any()
 
 
-def test_a_guarded_log_ratio_has_mean_zero_in_each_turn_index_and_one_spread():
-    made = batch(R)
-    log_ratio = torch.where(MASK, DELTA, 0)
-    for guard in (Guard(), Guard(mode="full")):
-        entering = guard.entering(log_ratio, made)
-        spreads = []
-        for k in (1, 2):
-            values = entering[made.turn == k]
-            assert float(values.mean()) == near(0)
-            spreads.append(float(values.std(unbiased=False)))
-        if guard.mode == "full":
-            assert spreads == near([float(DELTA[MASK].std(unbiased=False))] * 2)
-    by_place = Guard(bins="position").entering(log_ratio, made)
-    assert torch.all(by_place[~MASK] == 0)
+def test_a_guard_by_position_centres_the_tokens_of_an_eighth_and_leaves_one_alone():
+    entering = Guard(bins="position").entering(torch.where(MASK, DELTA, 0), batch(R))[MASK]
+    place = torch.tensor([0, 1, 3, 4, 6, 0, 1, 2, 4, 5, 6])  # 5 and 6 policy tokens
+    for eighth in place.unique():
+        there, alone = place == eighth, eighth in (2, 3, 5)
+        assert float(entering[there].mean()) == near(float(DELTA[MASK][there]) if alone else 0)
 
 
-def test_sspo_widens_the_clip_where_the_policy_was_uncertain():
-    clip = EntropyBand(epsilon=0.2)
-    surprisal = -OLD[MASK]
-    relative = (surprisal / surprisal.mean()).clamp(0.5, 2.0)
-    token = replace(ALGORITHMS["sspo"], ratio=Pool("token"), clip=clip)
-    terms = run(token, A).terms
-    high = (A[MASK] > 0) & (DELTA[MASK].exp() > 1 + 0.2 * relative)
-    assert torch.equal(terms.active_high[MASK], high)
-    same = replace(token, clip=EntropyBand(epsilon=0.2, narrowest=1.0, widest=1.0))
-    assert loss(same, A) == near(loss(replace(ALGORITHMS["grpo"]), A))
-
-
-def test_reinforce_has_the_gradient_of_the_log_prob_whatever_the_ratio():
-    assert gradient(ALGORITHMS["reinforce"], A) == near((-A[MASK] / 11).tolist())
+@pytest.mark.parametrize("moved", [0.0, 39.0])
+def test_reinforce_has_the_gradient_of_the_log_prob_whatever_the_ratio(moved):
+    assert gradient(ALGORITHMS["reinforce"], A, DELTA + moved) == near((-A[MASK] / 11).tolist())
 
 
 def test_dr_grpo_divides_by_the_tokens_that_an_episode_may_have_and_never_by_the_width_of_a_batch():
@@ -240,44 +182,6 @@ def test_the_uncertainty_filter_keeps_the_groups_that_disagree_most():
         assert not Uncertain().keep(equal.score, equal.group).any()
 
 
-def test_dynamic_sampling_wants_groups_with_both_outcomes():
-    made = groups(SCORES)
-    rule = DynamicSampling()
-    assert rule.rounds == 4
-    assert rule.keep(made.score, made.group).tolist() == [True] * 4 + [False] * 4 + [True] * 4 + [False] * 4
-
-
-def test_loop_drops_sequences_with_a_small_advantage_after_it_was_made():
-    made = prepare(ALGORITHMS["loop"], groups([[1, 0], [1, 1]]))
-    assert made.mask.any(1).tolist() == [True, True, False, False]
-    assert torch.equal(made.turn[2:], torch.zeros_like(made.turn[2:]))
-    assert LargeAdvantage(0.0).after(made).all()
-
-
-def test_the_overlong_penalty_is_linear_to_minus_one():
-    made = groups([[1, 0]])  # five policy tokens each
-
-    for limit, margin, penalty in ((20, 10, 0), (10, 5, 0), (8, 4, -0.25), (5, 4, -1), (2, 1, -1)):
-        assert float((Overlong(limit, margin).score(made) - made.score)[0]) == near(penalty)
-
-
-def test_the_penalty_reaches_the_advantages_and_not_the_selection():
-    """Four rollouts of 5 and 6 tokens: with limit 8 and margin 4 they lose .25 and .5."""
-    made = batch().rows(torch.tensor([0, 1, 0, 1]))
-    made = replace(made, group=torch.tensor([0, 0, 1, 1]), score=torch.tensor([1, 0, 1, 1], dtype=F64))
-    dapo = replace(ALGORITHMS["dapo"], shaping=Overlong(8, 4), advantage=MeanOnly())
-    assert prepare(dapo, made).advantages[:, 0].tolist() == near([0.625, -0.625, 0, 0])
-    assert prepare(dapo, made).mask.any(1).tolist() == [True, True, False, False], "the second group's outcomes agree"
-    assert torch.equal(prepare(dapo, made).score, made.score)
-    plain = replace(dapo, shaping=Outcome())
-    assert prepare(plain, made).advantages[:, 0].tolist() == near([0.5, -0.5, 0, 0])
-    every = replace(dapo, select=KeepAll())
-    assert prepare(every, made).advantages[:, 0].tolist() == near([0.625, -0.625, 0.125, -0.125])
-    critic = replace(ALGORITHMS["ppo"], shaping=Overlong(8, 4))
-    returns = prepare(critic, replace(made, values=torch.zeros_like(made.log_prob_old))).returns
-    assert returns[:, 0].tolist() == near([0.75, -0.5, 0.75, 0.5])
-
-
 def test_early_stops():
     mask = torch.tensor([[True, True, False], [True, False, False]])
     moved = torch.tensor([[-1.0, -2.0, 99.0], [-3.0, 99.0, 99.0]])
@@ -291,3 +195,35 @@ def test_early_stops():
     assert not TrajectoryKL(3.0).skips(moved, mask)
     assert not TrajectoryKL(0.1).skips(moved * torch.tensor([[1.0], [-1.0]]), mask), "the signs of trajectories cancel"
     assert not TrajectoryKL(2.9).reached(epoch)
+
+
+# Turns updated one after the other, the last first.
+
+
+def test_the_mean_of_a_group_and_the_whitening_are_those_of_the_sequences_that_have_the_turn():
+    """Two groups of three; rewards 1, 0, 0 and 1, 1, 0; turn 2 exists in the first two sequences of each group.
+
+    Turn 1: 2/3, -1/3, -1/3, 1/3, 1/3, -2/3 over their std sqrt(4/15). Turn 2: 1/2, -1/2, 0, 0 over sqrt(1/6).
+    Turn 3 exists once: it is its own mean.
+    """
+    three, two, one = [1, 0, 1, 0, 1], [1, 0, 1, 0, 0], [1, 0, 0, 0, 0]
+    mask = torch.tensor([three, two, one, two, two, one]).bool()
+    made = plain(torch.zeros(6, 5, dtype=torch.float64), mask, group=torch.tensor([0, 0, 0, 1, 1, 1]),
+                 score=torch.tensor([1.0, 0, 0, 1, 1, 0]))  # fmt: skip
+    found = prepare(ALGORITHMS["seeupo"], made).advantages
+    assert found is not None
+    thirds = torch.tensor([2, -1, -1, 1, 1, -2]) / 3 / (4 / 15) ** 0.5
+    assert found[:, 0].tolist() == pytest.approx(thirds.tolist())
+    assert found[:, 2].tolist() == pytest.approx([0.5 * 6**0.5, -0.5 * 6**0.5, 0, 0, 0, 0])
+    assert found[:, 4].tolist() == [0] * 6
+
+
+@pytest.mark.parametrize("aggregate", [TurnMean(), TurnMeanGlobal()])
+def test_a_part_counts_the_turns_that_it_has_and_not_their_index(aggregate):
+    made, new = ragged(3)
+    made = prepare(ALGORITHMS["seeupo"], made)
+    part = next(ReverseTurns().parts(made, lambda part: part.log_prob_old))
+    algorithm = replace(ALGORITHMS["turn-ppo"], aggregate=aggregate)
+    renumbered = replace(part, turn_id=part.mask.long())
+    a, b = (policy_loss(algorithm, x, new[part.trajectory]).loss for x in (part, renumbered))
+    assert torch.allclose(a, b)

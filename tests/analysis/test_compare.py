@@ -75,12 +75,12 @@ def test_an_arm_that_cannot_be_told_apart_by_so_few_seeds_is_called_undecidable(
     pair = frame.set_index("arm").loc["st-ppo"]
     assert (pair["smallest_p"], pair["permuted_p"]) == pytest.approx((0.1, 0.1))
     assert pair["logrank_p"] < 0.05, "what the approximation says is not possible with six runs"
-    assert compare.against_reference(frame)["difference"].tolist() == ["undecidable at this n"]
+    assert compare.against_reference(frame)["difference"].tolist() == [compare.TOO_FEW]
     said = compare.reading(frame)[-1]
-    assert said.startswith("Undecidable with so few seeds: st-ppo against ppo. The smallest p-value")
-    assert "can give is 0.10: no difference shown is no evidence of none." in said
+    assert said.startswith("Too few seeds to tell st-ppo from ppo: the smallest p-value")
+    assert "can give is 0.10. No difference shown is no evidence of none." in said
     every = compare.reading(of(*(part.iloc[:3] for part in (FIVE_FELL, FIVE_STOOD, SOME))))[-1]
-    assert "Undecidable with so few seeds: every arm against ppo." in every, "said once for all arms"
+    assert "Too few seeds to tell any arm from ppo:" in every, "said once for all arms"
 
 
 def test_a_difference_is_shown_or_not_by_the_corrected_p_values() -> None:
@@ -102,9 +102,11 @@ def test_a_difference_is_shown_or_not_by_the_corrected_p_values() -> None:
 
 def test_the_time_to_collapse_is_told_with_what_is_not_reached() -> None:
     cells = compare.time_to_collapse(of(FIVE_FELL, FIVE_STOOD)).set_index("arm")
-    assert cells.loc["ppo"].tolist() == ["5", "5", "14 [10, -]", "14.4 [11.4, 17.4]"]
+    assert cells.loc["ppo"].tolist() == ["5", "5", "14 [10, upper end not reached]", "14.4 [11.4, 17.4]"]
     assert cells.loc["st-ppo"].tolist() == ["5", "0", "not reached", "36.0"]
-    assert cells.columns[-1] == "collapse-free of 36 steps"
+    assert cells.columns[-1] == "mean collapse-free steps (of 36)"
+    two = compare.time_to_collapse(of(FIVE_FELL.iloc[:2], FIVE_STOOD)).set_index("arm")
+    assert two.loc["ppo"].tolist()[2:] == ["10", "11.0"], "no interval from two runs"
 
 
 def test_an_arm_that_has_not_begun_is_left_out_of_the_times_only() -> None:
@@ -129,7 +131,7 @@ def test_seeds_are_replicates_and_a_run_that_diverged_counts_as_collapsed() -> N
     # Clopper-Pearson of 2 in 3: 0.0943, 0.9916
     assert (a["collapsed_low"], a["collapsed_high"]) == pytest.approx((0.0943, 0.9916), abs=1e-4)
     assert a["final"] == pytest.approx(0.6)
-    high = summed(ended("a", *["healthy"] * 2, peak_success=1.0).assign(peak_success=[0.9, 1.0]))[0]["peak_high"]
+    high = summed(ended("a", *["healthy"] * 3).assign(peak_success=[0.8, 0.9, 1.0]))[0]["peak_high"]
     assert high == 1.0, "a fraction's interval ends at 1"
 
 
@@ -165,7 +167,7 @@ def test_unfinished_and_undecided_runs_are_counted_apart_and_said() -> None:
     [
         (
             [("a", "collapsed", "healthy"), ("b", "collapsed", "collapsed"), ("c", "healthy", "healthy")],
-            ["Collapsed: b in 2 of 2 (onset near step 10); a in 1 of 2 (onset near step 10). Did not collapse: c."],
+            ["Collapsed: b in 2 of 2 (onset at steps 10, 11); a in 1 of 2 (onset near step 10). Did not collapse: c."],
         ),
         (
             [*((f"fell{i:02}", "collapsed") for i in range(11)), *((f"stood{i}", "healthy") for i in range(8))],
@@ -173,7 +175,7 @@ def test_unfinished_and_undecided_runs_are_counted_apart_and_said() -> None:
         ),
         (
             [("a", "no_learning", "no_learning"), ("b", "healthy", "mild")],
-            ["No arm collapsed (2 runs).", "Did not rise above their start, which is not stability: a in 2 of 2.",
+            ["No arm collapsed (2 runs).", "rise above their start, so that staying up says nothing: a in 2 of 2.",
              "Lost some success without collapsing: b in 1 of 2."],
         ),
         ([("a", None)], ["No run can be judged yet"]),
@@ -188,6 +190,42 @@ def test_the_answer_says_which_arms_fell_which_stood_and_which_never_learned(arm
     text = compare.answer(compare.summarise(pd.concat([ended(*arm) for arm in arms])))
     assert text.startswith(words[0]) or words[0] in text
     assert all(part in text for part in words)
+
+
+def test_two_seeds_are_shown_as_they_are_and_three_have_an_interval() -> None:
+    two, three = (compare.readable(compare.summarise(ended("a", *["healthy"] * n))).iloc[0] for n in (2, 3))
+    assert (two["final success"], two["final success, IQM"], two["peak success"]) == (
+        "0.50, 0.60",
+        "0.55",
+        "0.70, 0.70",
+    )
+    assert three["final success"] == "0.60 [0.35, 0.85]"  # t of 2 degrees at 97.5 % is 4.303: 4.303 x 0.1 / sqrt(3)
+    one = compare.readable(compare.summarise(ended("a", "healthy"))).iloc[0]
+    assert (one["final success"], one["collapsed"]) == ("0.50", "0/1 [0 %, 98 %]")
+
+
+def test_an_arm_whose_name_holds_a_comma_reads_as_one_arm() -> None:
+    text = compare.answer(compare.summarise(pd.concat([ended("ppo", "collapsed"), ended("ppo, on-policy", "healthy")])))
+    assert 'Did not collapse: "ppo, on-policy".' in text
+
+
+def test_the_answer_tells_runs_apart_that_share_an_arm_and_dates_what_they_did() -> None:
+    curve = {"last_success": 0.44, "last_low": 28, "last_high": 35, "first_success": 0.5, "peak_success": 0.5}
+    text = compare.answer(compare.summarise(ended("grpo", "collapsed", "collapsed", **curve)))
+    assert "Collapsed: grpo in 2 of 2 (onset at steps 10, 11)." in text, "a median of both is a step of neither"
+    climbing = (
+        "Collapsed and climbing, for too short a time to be called recovered: grpo seed 0 at half of its peak or "
+    )
+    assert climbing + "above since step 29: 0.44 at the end, 88 % of its peak; seed 1 at half" in text
+    for lacking in ({"last_low": 33}, {"last_low": None}, {"last_success": float("nan")}):
+        assert "climbing" not in compare.answer(compare.summarise(ended("grpo", "collapsed", **(curve | lacking))))
+    gone = curve | {"last_success": 0.0, "last_high": 30}
+    text = compare.answer(compare.summarise(ended("ppo", "collapsed", "falling", **gone)))
+    assert "seed 1 at 0.00 at the end, below half of its peak (0.50) since step 31)" in text
+    text = compare.answer(compare.summarise(ended("s", "no_learning", "healthy", **curve)))
+    assert "staying up says nothing: s in 1 of 2 (start 0.50)." in text
+    many = compare.answer(compare.summarise(ended("ppo", *["collapsed"] * 4)))
+    assert "(onset near step 12)" in many, "of many the median"
 
 
 def test_final_success_of_runs_that_ended_early_is_not_passed_off_as_that_of_the_end() -> None:

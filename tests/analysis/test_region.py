@@ -8,7 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.analysis.region import Boundary, Landscape, answer, areas, boundary, by_column, by_series, edge, heights
+from workbench.analysis.region import (
+    Boundary,
+    Landscape,
+    answer,
+    areas,
+    boundary,
+    by_column,
+    by_series,
+    edge,
+    headline,
+    heights,
+)
 from workbench.analysis.runs import KEPT, NOT_DEAD
 from workbench.spec import RegionSettings
 
@@ -74,7 +85,7 @@ def region(**most: list[float]) -> Landscape:
 def test_seeds_that_agree_leave_the_gap_between_two_values_open_and_seeds_that_differ_widen_it() -> None:
     agreed = by_column(region(ppo=[2.0] * 5)).iloc[0]
     assert agreed.equals(by_column(region(ppo=[2.0] * 5)).iloc[0]), "the fit is the same every time"
-    assert pd.isna(by_series(region(ppo=[2.0])).iloc[0]["area_low"]), "one seed has no interval"
+    assert pd.isna(by_series(region(ppo=[2.0] * 2)).iloc[0]["area_low"]), "two seeds have no interval"
     assert 1.7 < agreed["boundary_low"] < 2.4 < agreed["boundary"] < 3.4 < agreed["boundary_high"] < 4.8
     mixed = by_column(region(ppo=[1.0, 1.0, 2.0, 4.0, 4.0])).iloc[0]
     assert mixed["boundary_high"] / mixed["boundary_low"] > 1.5 * agreed["boundary_high"] / agreed["boundary_low"]
@@ -108,4 +119,26 @@ def test_a_region_of_one_condition_answers_with_its_boundary_where_there_is_no_a
     found = region(ppo=[2.0] * 5)
     for one in (found, found.read_as(KEPT)):
         alone = replace(one, runs=one.runs[one.runs["y"] == 0.0])
-        assert answer(alone, by_series(alone), by_column(alone))[0].startswith("Boundary of ")
+        columns = by_column(alone)
+        assert answer(alone, by_series(alone), columns)[0] == headline(alone, columns)
+        assert headline(alone, columns).startswith("At staleness 0, half of the runs ")
+
+
+def test_the_headline_names_the_ends_at_the_highest_condition_and_what_lies_outside_as_the_table_has_it() -> None:
+    found = region(ppo=[1.0, 2.0, 2.0, 2.0, 4.0], grpo=[4.0] * 5, st=[2.0] * 5, high=[8.0] * 5, low=[0.5] * 5)
+    columns = by_column(found)
+    rows = columns[columns["y"] == 3].set_index("series")
+    lowest, highest = (edge(rows.loc[arm].to_dict()) for arm in (rows.loc[["ppo", "st"], "boundary"].idxmin(), "grpo"))
+    factor = rows.loc["grpo", "boundary"] / rows.loc[["ppo", "st"], "boundary"].min()
+    said = headline(found, columns)
+    assert said.startswith(f"At staleness 3, half of the runs collapse at policy learning rate {lowest} with ")
+    assert f", at {highest} with grpo, {factor:.1f} x higher" in said
+    assert said.endswith("; below the lowest value tried with low (1); above the highest value tried with high (8).")
+    assert "but their intervals overlap" in headline(found, columns.assign(boundary_high=9.0))
+    assert headline(found, columns[columns["series"] == "low"]).endswith(
+        "collapse below the lowest value tried with low (1)."
+    )
+    kept = headline(found.read_as(KEPT), columns)
+    assert "half of the runs do not learn and keep it at" in kept
+    two = by_column(region(ppo=[1.0, 4.0]))
+    assert pd.isna(two["boundary_low"]).all(), "no interval from two seeds"

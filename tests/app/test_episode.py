@@ -52,12 +52,14 @@ def test_it_takes_its_view_from_the_address_and_ignores_what_that_gets_wrong(ope
     app = open_screen("episode", **address)
     assert {name: app.value(name) for name in address} == address
     assert 'data-tip="' in app.source
-    assert "Trajectory 0: answered" in app.source
+    assert "Trajectory 0 has" in app.source
     assert set(re.findall(r"gradient \(epoch (\d)\)", app.source)) == {"1"}
     assert [t["type"] for t in app.figures[1]["data"]].count("bar") == 2
     assert len(app.get("download_button")) == 2
     for address in ({"step": "999"}, {"step": "<b>"}, {"trajectory": "999"}, {"trajectory": "-1"}, {"run": "nope"}):
-        assert "sorl-turns" in open_screen("episode", **address).source, address
+        source = open_screen("episode", **address).source
+        assert "sorl-turns" in source, address
+        assert "Ignored in the address: " in source, address
 
 
 def test_trajectories_without_tokens_say_so_and_name_those_that_have_them(open_screen: Open) -> None:
@@ -118,7 +120,7 @@ def turns(**columns: list[Any]) -> list[dict[str, Any]]:
 
 def test_the_turns_show_null_as_a_dash_nan_as_nan_what_a_name_means_and_the_turn_with_most_of_the_gradient() -> None:
     source = turn_table(turns(ratio_geo=[None, math.nan, 0.5]), known("ratio_geo", "mismatch"))
-    assert source.count(">–<") == 4, "a NULL, and the column that these rows do not have"
+    assert source.count(">–<") == 1, "a NULL; a column that none of these turns has is left out"
     for words in ('class="sorl-broken">NaN<', "<td>0.5<", 'title="A ratio. — A ratio."', "sorl-unit"):
         assert words in source
     for shares, heaviest in (([0.1, 0.3, 0.2], ["2"]), ([0.1, math.nan, 0.9], ["2"]), ([None, None], [])):
@@ -176,7 +178,7 @@ def spans(row: dict[str, Any]) -> list[str]:
 def test_hostile_tokens_are_shown_literally_wherever_they_stand(text: str) -> None:
     found = Read(drawn(episode([text, "x", text], prompt=(text, "?")), status=text))
     assert set(found.tags) <= {"div", "span", "b", "p"}
-    assert found.attributes <= {"class", "style", "data-tip"}
+    assert found.attributes <= {"class", "style", "data-tip", "tabindex"}
     assert found.text.replace("↵\n", "\n").count(visible(text).strip(" ")) >= 3
     table = Read(turn_table(turns(status=[text]), known("status", text=text)))
     assert set(table.tags) <= {"div", "table", "tr", "th", "td", "span", "b"}
@@ -234,6 +236,66 @@ def test_a_token_has_the_tint_of_its_log_ratio_and_keeps_its_numbers_and_the_hea
     assert ["sorl-broken" in token for token in tokens] == [True, False, False]
     assert "log-ratio NaN nats, ratio NaN" in tokens[0]
     assert "log-ratio – nats, ratio –" in tokens[1]
+
+
+def test_tint_box_and_numbers_are_those_of_one_epoch() -> None:
+    old = [None, None, -1.0, -1.0]
+    token = episode(["a", "b"], gradient_weight=[None, None, 0.1, 0.3], log_prob_old=old, worst_epoch=0,
+                    worst_gradient_weight=[None, None, 9.0, 0.3], worst_log_ratio=[None, None, 6.0, 0.0],
+                    worst_clipped=[False, False, True, False])  # fmt: skip
+    for epoch, heaviest, log_ratio in ((0, 0, 6.0), (3, 1, 0.1)):
+        view = screen.at_epoch(token, epoch, 3)
+        assert [("sorl-heaviest" in span) for span in spans(view)] == [heaviest == 0, heaviest == 1]
+        assert view["log_ratio"][2] == log_ratio
+    assert screen.at_epoch(token, 0, 3)["log_prob"][2] == 5.0
+    between = screen.at_epoch(token, 1, 3)
+    assert "sorl-heaviest" not in drawn(between)
+    assert between["figures"] == "no figures of tokens were kept for epoch 1"
+    old = episode(["a", "b"])
+    ledger = [turn | {"epoch": epoch} for epoch, turn in enumerate(turns(gradient_share=[0.9, 0.1]))]
+    assert (screen.heaviest_epoch(token, ledger), screen.heaviest_epoch(old, ledger)) == (0, 0)
+    assert "sorl-heaviest" not in drawn(screen.at_epoch(old, 0, 1)), "its weights are those of another epoch"
+
+
+SHARES = st.one_of(st.none(), st.floats(0, 1), st.just(math.nan))
+
+
+@given(
+    st.lists(SHARES, min_size=1, max_size=5), st.lists(SHARES, min_size=1, max_size=4),
+    st.lists(st.one_of(st.none(), st.floats(-9, 9), st.just(math.nan)), min_size=1, max_size=6), st.integers(0, 4),
+)  # fmt: skip
+def test_the_sentence_names_the_trajectory_the_turn_and_the_token_of_its_rows(
+    trajectories: list[Any], by_turn: list[Any], weights: list[Any], chosen: int
+) -> None:
+    rows = [{"trajectory": 10 + i, "gradient_share": share} for i, share in enumerate(trajectories)]
+    mine = rows[chosen % len(rows)]
+    ledger = turns(gradient_share=by_turn, ratio_max=[2.0] * len(by_turn), epoch=[1] * len(by_turn))
+    token = episode([f"w{i}" for i in range(len(weights))], prompt=(), gradient_weight=weights)
+    said = screen.sentence(rows, mine, ledger, token)
+    assert said.startswith(f"Trajectory {mine['trajectory']}")
+    finite = [s for s in by_turn if s is not None]
+    if finite and all(map(math.isfinite, finite)) and sum(finite) > 0:
+        assert (
+            f"is in turn {finite.index(max(finite)) + 1 if None not in by_turn else by_turn.index(max(finite)) + 1}"
+            in said
+        )
+    place, factor = screen.heaviest_token(token)
+    sizes = sorted((math.inf if math.isnan(w) else abs(w) for w in weights if w is not None), reverse=True)
+    assert (f"'w{place}'" in said) == (place is not None and factor >= screen.STANDS)
+    if place is not None and factor >= screen.STANDS:
+        assert (math.inf if math.isnan(weights[place]) else abs(weights[place])) == sizes[0]
+        assert len(sizes) == 1 or sizes[0] >= screen.STANDS * sizes[1]
+    elif sizes and sizes[0]:
+        assert "No single token stands out" in said
+
+
+def test_two_episodes_of_a_question_are_told_apart_by_answer_and_turn() -> None:
+    one, two = episode(["a", "b"]), episode(["a", "c"])
+    told = {"answer": "x", "gold": "y"}
+    assert screen.differs(told, one, told | {"answer": "z"}, two) == (
+        "The first turn that differs is turn 1 (1 turns here, 1 there). Answers: x here, z there; expected y."
+    )
+    assert screen.differs(told, one, told, one).startswith("Both wrote the same 1 turns.")
 
 
 def test_an_episode_that_lacks_training_texts_or_parts_of_its_lists_is_shown() -> None:

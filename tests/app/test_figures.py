@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from tests.app.conftest import HOSTILE, assert_figure_literal, checked
 from workbench.analysis.survival import curve
-from workbench.app.curve_data import Window, alarm_leads, banded
+from workbench.app.curve_data import Window, alarm_leads, banded, lone
 from workbench.app.figures.common import AXES, KINDS
 from workbench.app.figures.curves import GROUPS, Panel, chart, curves
-from workbench.app.figures.maps import Heat, Measure, colour_scale, heat, region
-from workbench.app.figures.runs import TITLE, Signal, leads, peaks, ranking, survival, timeline
+from workbench.app.figures.maps import FEW, Heat, Measure, colour_scale, heat, region
+from workbench.app.figures.runs import TITLE, Signal, leads, letters, peaks, ranking, survival, timeline
 from workbench.app.store import Diagnostics
 from workbench.app.theme import DARK, LIGHT, Palette, contrast, mixed, styles
 
-RED = "#cb3a04"
+RED = LIGHT.outcomes["collapsed"]
 WORDS = {"kl": ("nats", "<-delta>_m (k1)")}
 
 
@@ -53,8 +53,8 @@ def test_an_answer_is_drawn_from_left_to_right_in_the_colours_of_its_algorithms(
     figure = answer(rows, "step", "kl", "arm", "line")
     assert (figure.layout.xaxis.title.text, figure.layout.yaxis.title.text) == ("step", "kl (nats)")
     drawn = {t.name: (t.line.color, t.line.dash) for t in figure.data}
-    for arm in ("st-ppo", "ppo"):
-        assert drawn[arm] == (LIGHT.algorithms[arm], "solid")
+    assert [drawn[arm] for arm in ("ppo", "st-ppo")] == [(LIGHT.algorithms["ppo"], "solid"),
+                                                         (LIGHT.algorithms["st-ppo"], "dashdot")]  # fmt: skip
     assert len({dash for name, (_, dash) in drawn.items() if name.startswith("ppo")}) == 3
     assert list(figure.data[0].x) == [0, 1, 2, 3]
     named = answer(arms("control").assign(algorithm="grpo"), "step", "kl", "arm")
@@ -138,6 +138,54 @@ def test_thresholds_alarms_onsets_and_what_is_no_number_stand_where_they_belong(
     assert thresholds[0].hovertemplate.startswith("alarm at 20 for ppo")
 
 
+def test_under_three_seeds_the_seeds_are_thin_lines_and_no_interval_is_given() -> None:
+    for seeds in (2, 3):
+        data = points(seeds=seeds)
+        band = banded(data)
+        figure = checked(drawn(panel(band, seeds=lone(data, band))))
+        thin = [t for t in figure.data if t.opacity == 0.6 and t.line.width == 0.9]
+        assert [t.mode for t in thin] == ["lines"] * (2 if seeds == 2 else 0)
+        assert any(t.fill == "toself" for t in figure.data) == (seeds == 3)
+        line = next(t for t in figure.data if t.text is not None)
+        assert line.text[0].startswith("<br>95 % interval") == (seeds == 3)
+        assert "%{customdata[2]} seeds" in line.hovertemplate
+        assert {row[2] for row in line.customdata} == {seeds}
+
+
+def test_a_few_far_values_are_cut_marked_and_told_and_a_linear_scale_shows_them_all() -> None:
+    data = points().assign(low=0.0, mean=0.1, high=0.2)
+    data.loc[5, ["low", "mean"]] = -3000.0
+    figure = checked(drawn(panel(banded(data))))
+    low, high = figure.layout.yaxis.range
+    assert -2 < low < 0 < 0.2 < high < 2
+    (mark,) = marks(figure, symbol="arrow-bar-down")
+    assert (list(mark.x), list(mark.customdata)) == ([5.0], ["-3000"])
+    assert any("1 point beyond the axis, to -3,000" in t for t in texts(figure))
+    assert drawn(panel(banded(data)), scale="linear").layout.yaxis.range is None
+    assert drawn(panel(banded(points()))).layout.yaxis.range is None
+
+
+def test_by_arm_each_diagnostic_has_a_pane_an_arm_on_one_scale_and_every_pane_its_ticks() -> None:
+    figure = checked(
+        drawn(panel(banded(points()), **MARKED), panel(points()), by_arm=True, onsets=MARK, scale="linear")
+    )
+    shown = [axis for axis in figure.select_yaxes() if axis.visible is not False]
+    assert [axis.matches for axis in shown] == [None, "y", None, "y3"]
+    assert {axis.showticklabels for axis in figure.select_xaxes()} == {None}
+    for symbol in ("triangle-down", "triangle-up-open", "x"):
+        assert {t.xaxis for t in marks(figure, symbol=symbol)} <= {"x", "x3"}, "of ppo, in its own panes"
+    assert sum("ppo" in t for t in texts(figure)) == 4
+
+
+def test_aligned_0_has_a_line_and_onsets_at_one_x_stand_apart() -> None:
+    both = pd.concat([MARK, MARK.assign(run_id="ppo-1"), MARK.assign(arm="st-ppo", run_id="st-0")]).assign(x=0)
+    figure = checked(drawn(panel(points()), panel(points()), onsets=both, aligned=True))
+    assert [(s.x0, s.xref, s.yref) for s in figure.layout.shapes] == [(0, "x", "y domain"), (0, "x2", "y2 domain")]
+    one, other = marks(figure, symbol="triangle-down")[:2]
+    assert list(one.customdata) == ["ppo-0<br>ppo-1"]
+    assert one.y[0] - other.y[0] == pytest.approx(0.07)
+
+
 @pytest.mark.parametrize("seeds", [3, 400])
 def test_many_points_are_left_to_the_graphics_processor_and_plotly_accepts_every_trace(seeds: int) -> None:
     one = points(seeds=seeds, steps=40)
@@ -185,17 +233,19 @@ def maps_of(figure: Any) -> list[Any]:
 def test_a_cell_stands_at_its_step_and_turn_with_the_log_of_its_ratio_and_all_arms_share_one_scale() -> None:
     data = cells()
     data.loc[(data["bucket"] == 4) & (data["turn_index"] == 2), ["value", "mean"]] = 0.5
-    figure = heated(Heat("ppo", data, onsets=[3.0, 7.0]), Heat("st-ppo", cells(turns=2).assign(value=1e-8)))
+    figure = heated(Heat("ppo", data, onsets=[(3.0, 0), (7.0, 2)]), Heat("st-ppo", cells(turns=2).assign(value=1e-8)))
     first, second = maps_of(figure)
     assert first.z[1][4] == pytest.approx(math.log(0.5))
     assert (first.x0, first.dx, first.y0, first.dy) == (0, 1, 1, 1)
     bar, axis = figure.layout.coloraxis, figure.layout.yaxis
     assert first.coloraxis == second.coloraxis == "coloraxis"
-    assert (bar.cmin, bar.colorbar.title.text) == (-bar.cmax, "ratio, log scale")
+    assert (bar.cmin, bar.colorbar.title.text) == (-bar.cmax, "ratio<br>log scale")
+    assert bar.colorbar.ticktext[0].endswith("<br>lowest 1e-08")
     assert axis.range[0] > axis.range[1], "turn one is on top"
-    assert (axis.title.text, figure.layout.xaxis.title.text) == ("turn index", AXES["step"])
+    assert (axis.title.text, texts(figure).count(AXES["step"])) == ("turn index", 1)
     assert any("exp(mean delta of the turn)" in text for text in texts(figure))
-    assert list(marks(figure, symbol="triangle-down")[0].x) == [3.0, 7.0]
+    (fell,) = marks(figure, symbol="triangle-down")
+    assert (list(fell.x), list(fell.text)) == ([3.0, 7.0], ["s0", "s2"])
     clicks = [tuple(c[:3]) for c in marks(figure, opacity=0)[1].customdata]
     assert clicks == [(1, b, k) for k in (1, 2) for b in range(10)], "a click tells map, bucket and turn"
 
@@ -207,6 +257,7 @@ def test_what_a_cell_lacks_is_hatched_crossed_or_dashed_and_told() -> None:
     blank = (data["turn_index"] == 3) & (data["bucket"] >= 7)
     data.loc[blank, ["value", "mean", "low", "high"]] = math.nan
     data.loc[blank, "measured"] = 0
+    data.loc[1:2, "turns"] = FEW - 1
     figure = heated(Heat("ppo", data[~((data["turn_index"] == 3) & (data["bucket"] == 6))]))
     usual, odd = marks(figure, opacity=0)
     assert list(usual.customdata[0]) == [0, 0, 1, 0, 0, 1.25, 0.9, 1.2, 16]
@@ -215,6 +266,8 @@ def test_what_a_cell_lacks_is_hatched_crossed_or_dashed_and_told() -> None:
     assert np.isnan(np.array(maps_of(figure)[0].z, dtype=float)[2][7:]).all()
     hatched = next(t for t in figure.data if t.type != "heatmap" and t.fillpattern.shape == "/")
     assert [v for v in hatched.x if not math.isnan(v)] == [6.5, 9.5, 9.5, 6.5, 6.5]
+    pale = next(t for t in figure.data if t.type != "heatmap" and t.fillcolor == "rgba(255,255,255,0.7)")
+    assert [v for v in pale.x if not math.isnan(v)] == [0.5, 2.5, 2.5, 0.5, 0.5]
     crosses, dashes = (marks(figure, symbol=s)[0] for s in ("x-thin", "line-ew"))
     assert [(list(t.x), list(t.y)) for t in (crosses, dashes)] == [([5.0], [1]), ([6.0], [3])]
     several = heated(Heat("ppo", cells(buckets=2)), window=Window(0, 9, 5))
@@ -310,18 +363,22 @@ def test_a_trajectory_is_two_bars_of_its_shares_in_a_row_that_can_be_clicked_any
     assert list(next(t for t in figure.data if t.type == "bar").x) == [None, None]
 
 
-def mapped(arm: str = "ppo", measure: str = "collapsed", along: str = "learn.policy.lr") -> Any:
+def mapped(
+    arm: str = "ppo", measure: str = "collapsed", along: str = "learn.policy.lr", palette: Palette = LIGHT,
+    lattice: tuple[float, ...] = (0.1, 0.2, 0.4),
+) -> Any:  # fmt: skip
     cells = [(arm, 0.0, 0.2, 5, 1, 0.7), (arm, 0.0, 0.4, 5, 4, 0.2), (arm, 16.0, 0.1, 5, 3, math.nan)]
     found = pd.DataFrame(cells, columns=["series", "y", "x", "runs", "collapsed", "final"])
+    found["arm"] = [f"{arm} · lr {x:g}" for x in found["x"]]
     columns = ["series", "y", "boundary", "boundary_low", "boundary_high", "beyond"]
     edges = pd.DataFrame([(arm, 0.0, 0.3, 0.25, 0.35, ""), (arm, 16.0, 0.1, None, None, "below")], columns=columns)
-    names = styles([(arm, "ppo")], LIGHT)
-    return checked(region(found, edges, (0.1, 0.2, 0.4), names, LIGHT, along, "learn.staleness", measure))
+    names = styles([(arm, "ppo")], palette)
+    return checked(region(found, edges, lattice, names, palette, along, "learn.staleness", measure))
 
 
 def test_a_cell_of_a_region_is_its_share_a_dot_the_boundary_and_what_was_not_run_is_empty() -> None:
     figure = mapped()
-    _, shares, words, edge = figure.data
+    _, shares, words, _, edge = figure.data
     assert [list(line) for line in shares.z] == [[None, 0.2, 0.8], [0.6, None, None]]
     found = [(round(2**x, 3), round(y), word) for x, y, word in zip(words.x, words.y, words.text, strict=True)]
     assert found == [(0.2, 0, "1/5"), (0.4, 0, "4/5"), (0.1, 1, "3/5")]
@@ -332,8 +389,19 @@ def test_a_cell_of_a_region_is_its_share_a_dot_the_boundary_and_what_was_not_run
     assert list(edge.error_x.array) == pytest.approx([math.log2(0.35 / 0.3), 0])
     assert list(edge.error_x.arrayminus) == pytest.approx([math.log2(0.3 / 0.25), 0])
     assert (list(layout.yaxis.ticktext), list(layout.xaxis.ticktext)) == (["0", "16"], ["0.1", "0.4"])
-    assert layout.xaxis.title.text == "learn.policy.lr (log scale)"
-    _, finals, words, _ = mapped(measure="final").data
+    assert "learn.policy.lr (log scale)" in texts(figure)
+    assert list(words.customdata[0]) == [
+        "ppo · lr 0.2",
+        "0.2 at 0<br>1/5 runs collapsed<br>mean final success 0.700",
+    ]
+    key = "".join(texts(figure))
+    assert ("▷\u00a0◁" in key, "dark: all collapsed" in key, "no number: not tried" in key) == (True, True, True)
+    assert "light: all collapsed" in "".join(texts(mapped(palette=DARK)))
+    assert layout.xaxis.range[0] == pytest.approx(math.log2(0.1) - 0.5)
+    wide = tuple(0.1 * 2.0**n for n in range(-4, 6))
+    ends = [round(2**x, 3) for x in mapped(lattice=wide).layout.xaxis.range]
+    assert ends == [0.035, 1.131], "one beyond what was tried"
+    _, finals, words, *_ = mapped(measure="final").data
     assert list(words.text) == [".70", ".20"]
     assert [list(line) for line in finals.z] == [[None, 0.7, 0.2], [None, None, None]]
     assert "mean final success not measured" in finals.customdata[1][0]
@@ -365,28 +433,32 @@ ROWS = watched(**{
 
 
 def survived(rows: pd.DataFrame = ROWS, words: str = "Log-rank test: p = 0.02") -> Any:
-    return checked(survival(curve(rows), rows, looks(*rows["arm"].unique()), LIGHT, words))
+    return checked(survival(curve(rows), rows, looks(*rows["arm"].unique()), LIGHT, words, str(rows["arm"].iloc[-1])))
 
 
 def test_the_curve_is_the_kaplan_meier_estimate_in_steps_with_ticks_for_censored_runs_and_the_runs_at_risk() -> None:
     # 4 at risk at 10: 1 - 1/4 = .75 (the run censored there was still at risk); 2 at risk at 20: .75 (1 - 1/2) = .375.
     figure = survived()
-    line = next(t for t in figure.data if t.line.shape == "hv" and t.line.color == LIGHT.algorithms["ppo"])
+    panes = [[t for t in figure.data if t.xaxis == axis] for axis in ("x", "x2")]
+    line = next(t for t in panes[0] if t.line.shape == "hv" and t.hoverinfo != "skip")
     assert (list(line.x), list(line.y)) == ([0, 10, 20, 36], pytest.approx([1.0, 0.75, 0.375, 0.375]))
-    censored = {t.marker.line.color: t for t in figure.data if t.marker.symbol == "line-ns"}
-    assert list(censored[LIGHT.algorithms["ppo"]].x) == [10, 36]
-    last = censored[LIGHT.algorithms["st-ppo"]]
-    assert (list(last.x), list(last.customdata)) == ([30, 36], [1, 2])
+    censored, last = (next(t for t in pane if t.marker.symbol == "line-ns") for pane in panes)
+    assert (list(censored.x), list(last.x), list(last.customdata)) == ([10, 36], [30, 36], [1, 2])
     ticks = list(figure.layout.xaxis.tickvals)
     for arm, found in zip(("ppo", "st-ppo"), (t for t in figure.data if t.mode == "text"), strict=True):
         at_risk = [int((ROWS.loc[ROWS["arm"] == arm, "time"] >= tick).sum()) for tick in ticks]
         assert (list(found.x), list(found.text)) == (ticks, list(map(str, at_risk)))
-    rows = watched(a=[(36, False)] * 2, b=[(36, False)] * 2)
-    first, second = (t for t in survived(rows).data if t.line.shape == "hv" and t.hoverinfo != "skip")
-    assert first.line.width > second.line.width, "equal curves do not hide each other"
-    titles = figure.layout.xaxis.title.text, figure.layout.yaxis.title.text
-    assert titles == (TITLE, "runs not yet collapsed (fraction)")
-    assert {"Log-rank test: p = 0.02", "runs at risk"} <= set(texts(figure))
+    assert {TITLE, "Log-rank test: p = 0.02"} <= set(texts(figure))
+    assert "2 of 4 collapsed" in "".join(texts(figure))
+    dotted = [t for t in figure.data if t.line.dash == "2px,3px"]
+    assert [t.xaxis for t in dotted] == ["x"], "the reference is in the other panes"
+    assert [t.xaxis for t in figure.data if t.fill == "toself"] == ["x"]
+    rows = watched(a=[(36, False)] * 2, b=[(36, True), (9, True)])
+    figure = survived(rows)
+    lines = [t for t in figure.data if t.line.shape == "hv" and t.hoverinfo != "skip"]
+    assert ({t.line.width for t in lines}, max(v for t in lines for v in t.y)) == ({2}, 1.0)
+    assert not [t for t in figure.data if t.fill == "toself"], "no interval from two runs"
+    assert not any("interval" in t.hovertemplate for t in lines)
 
 
 RUNS = pd.DataFrame(
@@ -408,16 +480,26 @@ def test_a_run_is_a_line_below_its_arm_and_each_kind_of_event_a_mark_that_tells_
     assert list(figure.layout.yaxis.tickvals) == [1, 2, 4, 5]
     heads = {a.y: a.text for a in figure.layout.annotations}
     assert ("ppo" in heads[0], "st-ppo" in heads[3]) == (True, True)
-    by_name = {trace.name: trace for trace in figure.data if trace.mode == "markers"}
+    by_name = {trace.name: trace for trace in figure.data if trace.mode in ("markers", "text")}
     assert list(by_name) == [words for _, words, _ in KINDS.values()]
     assert [t.name for t in figure.data if t.showlegend is not False] == list(by_name)
     assert len({(t.marker.symbol, t.marker.color) for t in by_name.values()}) == len(KINDS)
     assert "guard mask" in by_name["other event"].text[0], "an unknown kind is shown all the same"
-    figure = happened(("ppo-0", 5, "alarm"), ("ppo-0", 5, "alarm"), ("ppo-0", 6, "alarm"), ("st-ppo-1", 7, "onset"))
+    figure = happened(("ppo-0", 5, "mild"), ("ppo-0", 5, "mild"), ("ppo-0", 6, "mild"), ("st-ppo-1", 7, "onset"))
     by_name = {trace.name: trace for trace in figure.data if trace.mode == "markers"}
-    heights = list(by_name["alarm"].y)
+    heights = list(by_name["mild fall"].y)
     assert heights[1] < heights[0] == heights[2], "events of one step stand above each other"
     assert [list(c) for c in by_name["onset of the collapse"].customdata] == [[3, 7]]
+
+
+def test_alarms_are_a_letter_for_each_kind_below_the_line() -> None:
+    events = pd.DataFrame([("ppo-0", 5, "kl_k3"), ("ppo-0", 5, "chi2"), ("st-ppo-1", 7, "kl_k3")],
+                          columns=["run_id", "x", "diagnostic"]).assign(kind="alarm", message="it rang")  # fmt: skip
+    assert letters(events) == {"chi2": "a", "kl_k3": "b"}
+    figure = checked(timeline(RUNS, events, looks("ppo", "st-ppo"), LIGHT, AXES["step"]))
+    (rang,) = (t for t in figure.data if t.name == "alarm")
+    assert (list(rang.text), [list(c[:2]) for c in rang.customdata]) == (["ab", "b"], [[0, 5], [3, 7]])
+    assert rang.customdata[0][2].count("it rang") == 2
 
 
 KNOWN = Diagnostics({"step.grad_norm_max": {"alarm_when": "above"}, "step.ess_frac_min": {"alarm_when": "below"}})
@@ -493,7 +575,7 @@ def test_hostile_names_stay_text_in_every_figure(text: str) -> None:
     data = points().replace({"arm": {"ppo": text}})
     one = Panel(text, text, text, data, thresholds=[(text, 1.0)], alarms=mark, broken=mark)
     both = [one, Panel(text, text, text, banded(data))]
-    shade, part = colour_scale(text, cells()["value"]), Heat(text, cells(), [1.0])
+    shade, part = colour_scale(text, cells()["value"]), Heat(text, cells(), [(1.0, text)])
     runs = RUNS.head(1).assign(arm=text, run_id=text)
     for figure in (
         curves(both, looks(text, "st-ppo"), LIGHT, AXES["step"], onsets=mark),

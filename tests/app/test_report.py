@@ -178,7 +178,7 @@ def test_a_region_is_told_by_its_areas_and_boundaries() -> None:
     )
     (map_,) = (part for part in section.parts if isinstance(part, Figure))
     assert "36 runs, seeds 0 to 2" in map_.caption
-    cells = [trace for trace in map_.draw(LIGHT).data if trace.customdata is not None]
+    cells = [one for one in map_.draw(LIGHT).data if one.type == "heatmap" and one.coloraxis]
     assert [len(arm.z) for arm in cells] == [2, 2]  # conditions of each of the two arms
 
 

@@ -2,23 +2,32 @@
 
 import json
 import math
+import random
 import re
 import shutil
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.app.conftest import HOSTILE, SMALL, Open, Patch, Read, Visit, assert_literal
-from tests.store.fixture import Shape, write_experiment, write_run, write_segment, write_status
+from tests.diagnosis.sentences import checked
+from tests.store.fixture import Shape, write_dictionary, write_experiment, write_run, write_segment, write_status
 from tests.store.stored_batch import write_batch
+from workbench.app.experiments import runs as runs_of
+from workbench.app.figures.runs import Signal
 from workbench.app.screens import replay
+from workbench.app.screens.run import as_it_is, findings, first_alarms, held_out, moment, not_finite, settings, told
+from workbench.app.store import Store, dictionary
 from workbench.app.text import percent
+from workbench.diagnosis.diagnose import place
 from workbench.diagnostics import CATALOGUE
-from workbench.spec import InputError
+from workbench.diagnostics.collapse import judge
+from workbench.spec import InputError, RunSettings
 from workbench.store.sync import sync
 
 PPO = "ppo-s0-aaaa0000"
@@ -33,9 +42,9 @@ def test_it_opens_on_a_collapsed_run_says_how_it_fell_and_draws_its_events(open_
     assert app.selectbox(key="run").value == PPO
     shown = Read(app.source).text
     for words in (
-        "ppo, seed 0", "Collapsed: the fall began at step 15 and was detected at step", "torch",
+        "ppo, seed 0", "Collapsed: success fell from", "The fall began after step 15 and was certain at step", "torch",
         "30 of 80 steps in 1 min 0 s, 2 s a step.", "2026-11-01 12:00 UTC",
-        "First alarm: ess_frac_min at step 12, 3 steps before the onset; 1 more kind of alarm later.",
+        "First alarm: ess_frac_min at step 12, 3 steps before the onset; 1 more kind of alarm later. Of the ",
     ):  # fmt: skip
         assert words in shown
     named = {trace["name"]: trace for trace in app.figures[0]["data"] if trace.get("name")}
@@ -82,9 +91,15 @@ def test_settings_tell_this_run_from_base_default_and_other_arms(tmp_path: Path,
         run = write_run(tmp_path, "demo", arm, shape=SMALL, arm=arm)
         write_status(run, arm=arm, config=json.dumps({"learn": {"epochs": epochs}, "seed": 0, "x": "<b>"}))
     sync(tmp_path, CATALOGUE)
-    changed, every = (element.value for element in open_screen("run", tmp_path, run="calm").dataframe)
-    assert changed.values.tolist() == [["learn.epochs", "1", "4", "1", "4: ppo"], ["x", "<b>", "–", "–", ""]]
-    assert every["setting"].tolist() == ["learn.epochs", "seed", "x"]
+    tables = [
+        part for part in open_screen("run", tmp_path, run="calm").source.split("<table") if "sorl-settings" in part
+    ]
+    changed, every = (Read(part.split("</table>")[0]).words("td") for part in tables)
+    assert changed == ["learn.epochs", "1", "4", "1", "4: ppo", "x", "<b>", "–", "–"]
+    assert [word for word in every if word in ("learn.epochs", "seed", "x")] == ["learn.epochs", "seed", "x"]
+    others = {arm: json.dumps({"algorithm": arm.split(",")[0], "n": 2}) for arm in ("ppo", "ppo, on-policy", "a", "b")}
+    found = settings(json.dumps({"algorithm": "grpo", "n": 1}), None, others).set_index("setting")["other arms"]
+    assert found.to_dict() == {"algorithm": "ppo: “ppo, on-policy”; a; b", "n": "2: 4 arms"}
 
 
 def test_a_log_without_settings_versions_or_times_is_shown(tmp_path: Path, open_screen: Open) -> None:
@@ -101,6 +116,11 @@ def test_a_log_without_settings_versions_or_times_is_shown(tmp_path: Path, open_
 
 def test_a_running_run_counts_its_steps_and_no_log_elsewhere_is_shown(tmp_path: Path, open_screen: Open) -> None:
     log = write_run(tmp_path, "demo", "a", shape=SMALL, status="running") / "console.log"
+    sync(tmp_path, CATALOGUE)
+    log.write_text('{"step": 1, "steps": 80}\nwarning: slow\n')
+    shown = Read(open_screen("run", tmp_path).source).text
+    assert "warning: slow" in shown
+    assert '"steps": 80' not in shown
     (tmp_path / "secret").write_text("password\n")
     log.unlink()
     log.symlink_to(tmp_path / "secret")
@@ -122,6 +142,149 @@ def test_hostile_events_and_logs_stay_text(tmp_path: Path, open_screen: Open) ->
     shown = assert_literal(open_screen("run", tmp_path))
     assert all(shown.count(text) >= 3 for text in HOSTILE[:5])  # as a kind, in a message, in the log
     assert "NaN" in shown
+
+
+def falling(after: int, over: int, to: float = 0.02) -> list[float]:
+    return [min(0.8, max(to, 0.8 - (0.8 - to) * (step - after) / over)) for step in range(36)]
+
+
+RISING = [0.4 + 0.01 * step for step in range(36)]
+KINDS = {  # success of runs of each kind, a value a step
+    "healthy": RISING, "fast": falling(14, 1), "slow": falling(10, 12), "falling": falling(34, 1),
+    "recovered": [0.8 if step <= 8 or step > 16 else 0.05 for step in range(36)],
+    "climbing": [0.8 if step <= 14 else 0.7 if step > 32 else 0.05 for step in range(36)],
+    "diverged": [*falling(14, 1)[:20], math.nan], "never": [0.05] * 36, "imported": falling(3, 1)[:8], "nan": RISING,
+    "one": [0.5], "mild": falling(20, 2, 0.5),
+}  # fmt: skip
+MILD = "success fell from 0.800 (steps 0 to 20) to 0.500; the fall began after step 20"
+EVENTS = {
+    "healthy": [(5, "alarm", "warning", "ess_frac_min", "")], "nan": [(7, "non_finite", "warning", "kl_k3", "")],
+    "fast": [(11, "alarm", "warning", "ess_frac_min", ""), (16, "alarm", "warning", "kl_k3", "")],
+    "falling": [(34, "alarm", "warning", "entropy", "")], "diverged": [(20, "non_finite", "critical", "success", "")],
+    "mild": [(24, "mild", "warning", "", MILD)],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def kinds(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """A run of every kind: its updates leap at the step after which it falls, by trajectory 2 of 4."""
+    folder, draw = tmp_path_factory.mktemp("kinds"), random.Random(0)
+    write_experiment(folder, "kinds")
+    for name, curve in KINDS.items():
+        run, steps = folder / "kinds" / name, list(range(len(curve)))
+        success = [value + draw.uniform(-0.01, 0.01) for value in curve]
+        verdict: dict[str, Any] = judge([v if v == v else None for v in success], episodes=300).columns()
+        verdict |= {"outcome": "diverged"} if name == "diverged" else {}
+        leap = [60.0 if step == verdict["onset_low"] else 1.5 + 0.1 * (step % 3) for step in steps]
+        ids = {"run_id": [name] * len(steps), "step": steps}
+        write_dictionary(run)
+        measured = {"ratio_max": leap, "grad_norm_max": [x / 3 for x in leap], "staleness": [8.0] * len(steps)}
+        write_segment(run, "step", ids | {"success": success, "reward": success} | measured)
+        if name != "imported":
+            updates = {"ratio_max": leap, "grad_norm": [x / 3 for x in leap], "epoch": [1] * len(steps)}
+            write_segment(run, "minibatch", ids | updates)
+            rows = [(step, trajectory) for step in steps for trajectory in range(4)]
+            of = {
+                "run_id": [name] * len(rows),
+                **dict(zip(("step", "trajectory"), zip(*rows, strict=True), strict=True)),
+            }
+            share = {"gradient_share": [0.7 if trajectory == 2 else 0.1 for _, trajectory in rows]}
+            write_segment(run, "trajectory", of | share)
+            write_segment(run, "turn", of | share | {"turn_index": [1] * len(rows)})
+            write_segment(run, "token", ids | {"trajectory": [2 if name != "slow" else 3] * len(steps)})
+            ends = {"step": [0, len(steps)], "success": [0.4, success[-1]], "data": ["facts"] * 2}
+            write_segment(run, "evaluation", {"run_id": [name] * 2, **ends})
+        if events := EVENTS.get(name):
+            columns = ("step", "kind", "severity", "diagnostic", "message")
+            cells = dict(zip(columns, map(list, zip(*events, strict=True)), strict=True))
+            write_segment(run, "event", {"run_id": [name] * len(events), **cells})
+        config = RunSettings(learn={"staleness": 8}).model_dump_json()
+        write_status(run, arm=name, steps=len(steps), config=config, **verdict)
+    sync(folder, CATALOGUE)
+    return Store(folder)
+
+
+def told_of(store: Store, name: str) -> tuple[str, list[Read]]:
+    """What screen Run says of a run: how it stands, and what stands out."""
+    each = runs_of(store, "kinds")
+    now = as_it_is(store, each.set_index("run_id", drop=False).loc[name].to_dict())
+    stands, said = told(store, now)
+    return stands, [Read(one) for one in findings(store, dictionary(store), now, each, said)]
+
+
+WORDS = {
+    "healthy": ["Healthy. Its success", "No step stands out by its largest gradient norm"],
+    "fast": ["Collapsed: success fell", "Likely cause (60 %). The rollouts are too old", "1 more kind of alarm later"],
+    "slow": ["Collapsed: success fell"], "falling": ["Falling at its end, too late for the collapse rule: success fell",
+                                                     "at the onset, so no warning"],
+    "recovered": ["Collapsed and recovered: success fell", "% of its best. The fall began after step 8"],
+    "climbing": ["Climbing back since step 33: 0.7", "too short to call it recovered"],
+    "diverged": ["Diverged: success fell", "Critical: NaN or Inf at step 20", "First NaN or Inf at step 20, in s"],
+    "never": ["Did not rise above its start."], "nan": ["First NaN or Inf at step 7, in kl_k3.", "No alarm went off."],
+    "imported": ["Only curves are logged, and causes need the updates", "At the fall: ", "Alarms were not recorded."],
+    "one": ["Undecided: too few steps to judge. Its success was ", " over its 1 step."],
+    "mild": [f"A mild fall: {MILD}."],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_every_number_that_is_said_of_a_run_is_what_its_rows_say(kinds: Store, name: str) -> None:
+    stands, found = told_of(kinds, name)
+    text = "\n".join([stands, *(one.text for one in found)])
+    for words in WORDS[name]:
+        assert words in text
+    assert ("None of the known causes" in text) <= (name == "mild")
+
+    def ask(sql: str, given: dict[str, Any]) -> dict[str, Any]:
+        answer = kinds.reader.rows(sql, given)
+        return dict(zip(answer.columns, answer.rows[0], strict=True))
+
+    assert checked(text, name, ask) >= {"one": 2, "imported": 4}.get(name, 3)
+
+
+def test_links_of_findings_lead_to_the_step_that_is_named_and_to_tokens_that_were_kept(kinds: Store) -> None:
+    for name in KINDS:
+        for one in told_of(kinds, name)[1]:
+            for href in one.values("href"):
+                where = {key: values[0] for key, values in parse_qs(urlsplit(href).query).items()}
+                assert re.search(rf"step {where['step']}\b", one.text)
+                assert where.get("trajectory") == (None if name == "slow" else "2")
+    assert not [href for one in told_of(kinds, "imported")[1] for href in one.values("href")]
+    d = told(kinds, {"run_id": "fast", "steps": 36})[1]
+    assert d is not None
+    assert "step=14&trajectory=2" in place(d, d.findings[0]), "sorl diagnose leads to the same place"
+
+
+def test_an_alarm_that_rings_in_every_run_that_stays_up_tells_nothing() -> None:
+    assert first_alarms({}, 9, {}, 3) == "No alarm went off."
+    rung = {"kl_k3": 4, "entropy": 4, "chi2": 6}
+    assert first_alarms({"kl_k3": 8}, 9, {"kl_k3": 6}, 6) == (
+        "First alarm: kl_k3 at step 8, 1 step before the onset. It also rang in all 6 other runs that stayed up, so it "
+        "tells nothing."
+    )
+    said = first_alarms(rung, None, {"kl_k3": 2}, 2)
+    assert said == (
+        "First alarm: kl_k3 and entropy at step 4; 1 more kind of alarm later. Of the 2 other runs that stayed up, "
+        "kl_k3 rang in 2 and entropy rang in 0."
+    )
+    assert first_alarms(rung, 3, {}, 0).startswith(
+        "First alarm: kl_k3 and entropy at step 4, 1 step after the onset, so no"
+    )
+
+
+def test_what_was_not_measured_is_not_said() -> None:
+    assert (held_out([]), not_finite([])) == ("", None)
+    assert not_finite([{"kind": "non_finite", "step": 3, "diagnostic": ""}]) == (
+        "First NaN or Inf at step 3, in the loss or a gradient.", 3
+    )  # fmt: skip
+    points = pd.DataFrame({"step": range(8), "value": [1.0, 1.0, 90.0, *[1.0] * 5], "broken_step": [None] * 8})
+    signal = Signal("ratio_max", "ratio", "", points, pd.DataFrame())
+    rows = [{"trajectory": 4, "gradient_share": None}]
+    assert (
+        moment("largest token ratio", signal, 90.0, None, rows)
+        == "The sharpest moment: step 2, with largest token ratio 90."
+    )
+    assert moment("it", signal, 90.0, 2, [rows[0] | {"gradient_share": math.nan}]).endswith("of trajectory 4 is NaN.")
 
 
 @pytest.fixture(scope="module")
@@ -219,7 +382,7 @@ def test_nan_is_shown_as_itself_and_null_as_a_dash() -> None:
 Figures = tuple[Any, Any, dict[int, Any]]  # clip_frac, weight_abs, gradient_share by turn
 
 
-def told(own: str, **algorithms: Figures) -> dict[str, Any]:
+def answered(own: str, **algorithms: Figures) -> dict[str, Any]:
     """An answer of `sorl replay`, whose first update says something else than all of them together."""
     summary: list[dict[str, Any]] = []
     turns: list[dict[str, Any]] = []
@@ -264,7 +427,7 @@ PPO_FELL: Figures = (0.369, 7.57, {1: 0.3, 2: 0.4})
     ids=range(10),
 )  # fmt: skip
 def test_the_headline_says_what_changes_the_update_most(algorithms: dict[str, Figures], says: str) -> None:
-    answer = told("ppo", **algorithms)
+    answer = answered("ppo", **algorithms)
     assert replay.headline(answer, ["turn", "s", "grpo"]) == says
 
 
@@ -277,8 +440,8 @@ _FIGURES = st.tuples(
 @given(st.dictionaries(st.sampled_from(["s-ppo", "turn-ppo", "st-ppo"]), _FIGURES), _FIGURES)
 def test_what_the_headline_names_is_what_the_answer_holds(others: dict[str, Figures], own: Figures) -> None:
     every = {"ppo": own, **others}
-    said = replay.headline(told("ppo", **every), list(others))
-    found = re.match(r"(\S+), in place of ppo, ", said)
+    said = replay.headline(answered("ppo", **every), list(others))
+    found = re.match(r"(\S+), in group of ppo, ", said)
     if found is None:
         return
     weights = {name: one[1] / own[1] for name, one in every.items() if isinstance(one[1], float)}
@@ -287,11 +450,11 @@ def test_what_the_headline_names_is_what_the_answer_holds(others: dict[str, Figu
     if times := re.search(r"weights ([\d.,]+) x (larger|smaller)", said):
         ratio = weights[name] if times[2] == "larger" else 1 / weights[name]
         assert float(times[1].replace(",", "")) == pytest.approx(ratio, rel=0.06)
-    for one, place in ((own, 1), (every[name], 3)):
+    for one, group in ((own, 1), (every[name], 3)):
         if moved := re.search(r"from turn (\d) \((.*?)\) to turn (\d) \((.*?)\)", said):
-            share = one[2][int(moved[place])]
+            share = one[2][int(moved[group])]
             assert share == max(value for value in one[2].values() if isinstance(value, float))
-            assert percent(share) == moved[place + 1]
+            assert percent(share) == moved[group + 1]
 
 
 def test_algorithms_that_cannot_answer_are_one_line() -> None:

@@ -1,32 +1,52 @@
 """The app and its menu, what every screen promises, and the screens of arms."""
 
+import json
+import math
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from itertools import count
+from dataclasses import replace
+from itertools import count, product
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import duckdb
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.app.conftest import HOSTILE, SMALL, Open, Patch, Read, Visit, assert_literal, visit, write_queued
+from tests.app.conftest import (
+    HOSTILE,
+    SMALL,
+    Open,
+    Patch,
+    Read,
+    Visit,
+    assert_literal,
+    region_arms,
+    visit,
+    write_queued,
+)  # fmt: skip
 from tests.store.fixture import Shape, write_grid, write_run
 from tests.store.processes import ROOT
 from workbench.analysis import compare
 from workbench.analysis.runs import runs as runs_of
 from workbench.app import page, store
-from workbench.app.experiments import default_arms, seeds_of
+from workbench.app.curve_data import Window, first_warning
+from workbench.app.experiments import choices_of, default_arms, seeds_of
 from workbench.app.export import file_name
 from workbench.app.figures.common import AXES
-from workbench.app.figures.runs import TITLE
+from workbench.app.figures.maps import Measure
 from workbench.app.page import SCREENS, TITLES, tab_title
-from workbench.app.screens.compare import default_metrics, seen
-from workbench.app.screens.turns import Cell
+from workbench.app.screens import collapse
+from workbench.app.screens.compare import against, default_metrics, differences, regrouped, seen
+from workbench.app.screens.turns import Cell, Turns, headline
 from workbench.app.text import html_text
+from workbench.app.text import number as written
 from workbench.app.theme import LIGHT
 from workbench.diagnostics import CATALOGUE
 from workbench.store.connect import database, writer
@@ -142,7 +162,7 @@ def test_a_bare_address_opens_the_newest_collapse(tmp_path: Path, open_screen: O
 @pytest.mark.parametrize("screen", ["compare", "turns", "collapse"])
 def test_a_screen_of_arms_asks_for_one_and_leads_to_the_region(screen: str, searched: Path, open_screen: Open) -> None:
     app = open_screen(screen)
-    assert "See all in Region" not in app.source
+    assert "see all in Region" not in app.source
     app.multiselect(key="arm").set_value([]).run()
     assert "Choose at least one arm" in app.source
     app = open_screen(screen, searched)
@@ -240,16 +260,22 @@ def test_overview_shows_question_answer_a_cell_a_run_and_the_table_of_the_termin
 
 def test_region_shows_a_map_an_arm_and_its_overview_lists_runs_on_demand(searched: Path, open_screen: Open) -> None:
     app = open_screen("region", searched)
-    for words in ("Stable area, from the largest: st-ppo", "at which half of the runs collapse, by learn.staleness."):
+    for words in ("At staleness 8, half of the runs collapse ", "above the highest value tried with st-ppo (0.4)",
+                  "Stable area, from the largest: st-ppo", "half of the runs collapse, by staleness."):  # fmt: skip
         assert words in app.source
-    words = [t["text"] for t in app.figures[0]["data"] if t.get("mode") == "text"]
+    words = [t["text"] for t in app.figures[0]["data"] if "text" in t.get("mode", "")]
     assert words == [["0/1", "1/1", "1/1"] * 2, ["0/1"] * 6]
+    links = re.findall(r'<a href="compare\?([^"]*)">([^<]*)</a>', app.source)
+    arms_of = {parse_qs(where.replace("&amp;", "&"))["arm"][0] for where, _ in links}
+    assert arms_of == {name for name, *_ in region_arms()} == {words for _, words in links}
+    assert "No region search yet" in open_screen("region").source
+    assert len(open_screen("region").code[0].value.splitlines()) == 2
     app = open_screen("overview", searched)
     assert "Stable area, from the largest: st-ppo" in app.source
     assert 'href="region?experiment=searched"' in app.source
     (figure,) = app.figures
     assert "customdata" in str(figure)
-    assert "st-ppo · staleness 8 · lr 0.4" not in str(figure)
+    assert not app.drawings, "no cell a run"
     app = open_screen("overview", searched, show="runs")
     assert (app.drawings[0].count("data-key="), app.value("show")) == (12, "runs")
 
@@ -258,7 +284,7 @@ def test_compare_marks_the_onset_and_draws_the_alarms_of_the_dictionary(open_scr
     app = open_screen("compare", arm=["ppo", "st-ppo"], metric=["step.success"], x="onset")
     marks = [t for t in app.figures[0]["data"] if t.get("marker", {}).get("symbol") == "triangle-down"]
     assert [m["marker"]["color"] for m in marks] == [LIGHT.algorithms["ppo"]]
-    assert "2 of 4 runs did not collapse" in app.source
+    assert "2 of 4 runs did not fall" in app.source
     app = open_screen("compare", arm=["ppo", "st-ppo"], metric=["step.ess_frac_min", "step.grad_norm_max"])
     data = app.figures[0]["data"]
     words = [t["hovertemplate"] for t in data if t.get("line", {}).get("dash") == "2px,3px"]
@@ -299,6 +325,8 @@ def test_success_stands_first_and_then_what_warned_before_most_collapses() -> No
     charted = [f"step.{name}" for name in ("success", "entropy", "kl_k3", "ratio_max", "grad_norm_max")]
     usual = ["step.success", "step.grad_norm_max", "step.absent", "step.entropy"]
     assert default_metrics(told, charted, usual) == [charted[i] for i in (0, 3, 2, 4)]
+    everywhere = told.assign(before=3, false_alarms=[1, 2, 2])
+    assert default_metrics(everywhere, charted, usual)[1] == "step.entropy", "what rings in all runs gets no panel"
     assert default_metrics(pd.DataFrame(), charted, usual) == ["step.success", "step.grad_norm_max", "step.entropy"]
 
 
@@ -309,10 +337,104 @@ def test_the_sentence_names_what_collapsed_what_did_not_and_which_alarm_came_fir
         "in 2 of 3, and in 1 of 2 that did not collapse."
     )
     assert seen(arms(ppo=[3]), told.assign(false_alarms=2)).endswith(
-        "No alarm told them apart: kl_k3 was first, and went off in all 2 runs that did not collapse."
+        "No alarm told them apart: kl_k3 was first, 1 step before the onset in 2 of 3, and in 2 of 2 that did not "
+        "collapse."
+    )
+    rang = told.assign(false_alarms=2, before=3)
+    assert seen(arms(ppo=[3]), rang).endswith("No alarm told them apart: kl_k3 rang in all 5 runs.")
+    rang.loc[0, "false_alarms"] = 0
+    assert seen(arms(ppo=[3]), rang).endswith(
+        "First alarm that tells them apart: a, 9 steps before the onset in 3 of 3, and in 0 of 2 that did not collapse."
     )
     assert seen(arms(ppo=[None]), pd.DataFrame()) == "None of these runs collapsed."
+    assert seen(arms(ppo=[None]).assign(outcome="diverged"), pd.DataFrame()).startswith("Collapsed: ppo in 1 of 1. ")
     assert seen(arms(ppo=[3]), pd.DataFrame()).endswith("No alarm went off before an onset.")
+
+
+def test_the_headline_of_collapse_is_by_run_and_tells_what_came_back_and_what_is_open() -> None:
+    runs = arms(ppo=[17, 20, None, None], st=[None, None]).assign(
+        run_id=list("abcdef"), detected=None, steps=36.0,
+        outcome=["collapsed", "recovered", "diverged", "falling", "healthy", None],
+    )  # fmt: skip
+    assert collapse.headline(runs.assign(onset_low=runs["onset_low"].fillna(30))) == (
+        "3 of 6 runs collapsed: ppo in 3 of 4 (seed 0 at step 17, seed 1 at step 20, seed 2 at step 35). 1 of them "
+        "came back. 1 more: down at the end, too late for the collapse rule (ppo seed 3). 1 more: not judged yet "
+        "(st seed 1)."
+    )
+    assert collapse.headline(runs.iloc[4:5]) == "None of these runs collapsed."
+    assert collapse.headline(runs.assign(steps=0.0).iloc[4:]) == "None of these runs has trained a step yet."
+    many = arms(ppo=[*range(3, 9)]).assign(run_id=list("abcdef"), detected=None, steps=36.0, outcome="collapsed")
+    assert "ppo in 6 of 6 (at steps 3 to 8)" in collapse.headline(many)
+
+
+def test_an_alarm_is_a_warning_only_if_it_is_silent_in_the_runs_that_stayed_up() -> None:
+    rang = alarms(("kl_k3", 3, 3, 1.0), ("chi2", 2, 0, 9.0))
+    assert first_warning(rang.assign(false_alarms=2)).startswith("No alarm told them apart: kl_k3 went off before the")
+    one = first_warning(rang)
+    assert "No alarm is shown to tell them apart. The nearest, kl_k3, went off before the onset in 3 of 3 runs" in one
+    assert "(median lead 1 step), and in 1 of 2 that did not (p = " in one
+    shown = first_warning(rang.assign(collapsed=10, before=[9, 2], steady=10, false_alarms=[0, 1]))
+    assert shown.startswith("kl_k3 told them apart: it went off before the onset in 9 of 10 runs")
+    assert shown.endswith("and in 0 of 10 that did not (p < 0.001).")
+    assert "nothing says that it would be silent" in first_warning(rang.assign(steady=0, false_alarms=0))
+    assert first_warning(rang.assign(before=0)) == "No alarm went off before an onset."
+
+
+def config(algorithm: str, lr: float, **more: Any) -> str:
+    return json.dumps(
+        {"algorithm": algorithm, "slots": more, "seed": 1, "learn": {"staleness": 16, "policy": {"lr": lr}}}
+    )
+
+
+def test_a_region_opens_at_one_point_where_most_algorithms_were_tried() -> None:
+    each = arms(ppo_1=[3, 4], ppo_2=[None, None], ppo_3=[3, None], st_1=[5], st_2=[None], st_3=[None], so_1=[None])
+    rates = {"1": 0.8, "2": 0.1, "3": 0.4}
+    each = each.assign(config=[config(a.split("_")[0], rates[a[-1]]) for a in each["arm"]])
+    assert default_arms(each, most=6) == ["ppo_1", "st_1", "so_1"], "three algorithms, and both ends"
+    assert default_arms(each[each["algorithm"] == "ppo"], most=2) == ["ppo_1", "ppo_2"], "one algorithm has no point"
+
+
+def test_what_differs_are_the_slots_and_settings_and_not_the_name() -> None:
+    told = {name: [choices_of(config(name, 0.2))] for name in ("ppo", "s-ppo", "st-ppo")}
+    found = differences(told)
+    assert found.columns.tolist() == ["ratio level", "stabilise"]
+    assert found["ratio level"].to_dict() == {"ppo": "token", "s-ppo": "token", "st-ppo": "turn"}
+    assert found.loc["ppo", "stabilise"] == "none"
+    one = choices_of(config("ppo", 0.2))
+    assert differences({"a": [one], "b": [one | {"learn.policy.lr": v} for v in ("0.1", "0.4")]}).to_dict() == {
+        "learn.policy.lr": {"a": "0.2", "b": "0.1, 0.4"}
+    }
+    assert choices_of(config("ppo", 0.2, ratio="turn"))["ratio level"] == "turn", "a slot that the arm changed"
+    for strange in ('{"algorithm": "theirs", "x": 1}', "[1]", "nothing", '{"algorithm": {"base": 3}, "slots": 1}'):
+        assert "ratio" not in choices_of(strange)
+
+
+def test_runs_are_grouped_and_filtered_by_any_setting() -> None:
+    every = arms(a=[None], b=[3], c=[4]).assign(run_id=["r0", "r1", "r2"])
+    settings = pd.DataFrame({"lr": ["10.0", "9.0", ""], "seed": ["0", "0", "1"]}, index=every["run_id"])
+    assert list(regrouped(every, settings, "lr")["arm"]) == ["lr = 9.0", "lr = 10.0", "lr not set"]
+    assert list(regrouped(every, settings, "arm", [("lr", "9.0"), ("lr", "")])["run_id"]) == ["r1", "r2"]
+    assert list(regrouped(every, settings, "arm", [("lr", "9.0"), ("seed", "1")])["run_id"]) == []
+
+
+def test_a_baseline_is_compared_by_the_end_of_the_runs() -> None:
+    runs = pd.DataFrame({"arm": ["ppo", "ppo", "st", "new"], "final_success": [0.0, 0.2, 0.5, None]})
+    assert against(runs, "ppo").endswith("minus that of ppo: st +0.40 (1 run).")
+    assert against(runs, "new").startswith("There is nothing to compare with new")
+
+
+def test_compare_groups_filters_and_subtracts_from_the_address(searched: Path, open_screen: Open) -> None:
+    address = {"group": "learn.staleness", "where": "learn.policy.lr = 0.2", "layout": "by arm",
+               "baseline": "learn.staleness = 0", "x": "seconds", "metric": "step.success"}  # fmt: skip
+    app = open_screen("compare", searched, **address)
+    assert {name: app.value(name) for name in address} == address
+    assert app.value("arm") == ["learn.staleness = 0", "learn.staleness = 8"]
+    (figure,) = app.figures
+    assert figure["layout"]["yaxis"]["title"]["text"] == "fraction, minus learn.staleness = 0"
+    assert AXES["seconds"] in axis_titles(figure)
+    for words in ("2 runs for each line", "minus that of learn.staleness = 0", "differences to the line of"):
+        assert words in app.source, words
+    assert "2 seeds for each line. Thick line: mean; thin lines: its seeds." in open_screen("compare").source
 
 
 def axis_titles(figure: Any) -> list[str]:
@@ -322,9 +444,11 @@ def axis_titles(figure: Any) -> list[str]:
 
 def test_collapse_shows_events_survival_and_leads_and_takes_its_view_from_the_address(open_screen: Open) -> None:
     app = open_screen("collapse")
-    assert [axis_titles(figure) for figure in app.figures] == [[AXES["step"]], [TITLE], [AXES["onset"]]]
-    for words in ("What happened when", "Survival", "Which signal moves first", "permuted log-rank p"):
+    assert [axis_titles(figure) for figure in app.figures] == [[AXES["step"]], [], [AXES["onset"]]]
+    for words in ("2 of 8 runs collapsed: ppo in 2 of 2 (seed 0 at step", "Too few seeds to tell any arm from ",
+                  "Alarms: a ess_frac_min · b grad_norm_max."):  # fmt: skip
         assert words in app.source
+    assert "log-rank p" not in app.source, "no test could show anything"
     _, curves, order = (figure["layout"] for figure in app.figures)
     assert any(a["text"].startswith("Log-rank test that all 4 arms") for a in curves["annotations"])
     assert order["yaxis"]["ticktext"] == ["ess_frac_min ↓", "grad_norm_max ↑"]
@@ -350,7 +474,7 @@ def test_a_queued_run_breaks_nothing_and_a_running_run_is_watched_until_now(tmp_
     sync(tmp_path, CATALOGUE)
     assert "has trained a step" in open_screen("collapse", tmp_path, experiment="queue").source
     survival = open_screen("collapse", tmp_path, experiment="demo").figures[1]
-    assert survival["layout"]["xaxis"]["range"][1] == pytest.approx(12 * 1.02)
+    assert survival["layout"]["xaxis"]["range"][1] == pytest.approx(12 * 1.04)
 
 
 def test_turns_takes_its_view_from_the_address(open_screen: Open) -> None:
@@ -368,10 +492,12 @@ def test_turns_shows_a_map_an_arm_and_a_picked_cell_lists_its_episodes(open_scre
     assert [t["type"] for t in app.figures[0]["data"]].count("heatmap") == 4
     assert app.value("measure") == "ratio_geo"
     assert "Click a cell" in app.source
-    assert re.search(
-        r"ratio_geo farthest from 1 before a collapse: [\d.]+ in ppo, turn \d, step 1\d, \d before the onset; "
-        r"without one: [\d.]+ in ", app.source,
-    )  # fmt: skip
+    said = r"ppo seed \d: ratio_geo is below [\d.]+ or above [\d.]+ in \d+ of \d+ cells from step 1\d"
+    assert re.search(said, app.source)
+    where = re.findall(r'<a href="turns\?([^"]*)">ppo, turn', app.run().source)[0].replace("&amp;", "&")
+    linked = open_screen("turns", **parse_qs(where))
+    assert linked.value("arm") == app.value("arm")
+    assert re.search(r"ppo, turn \d, step \d+: 16 trajectories", linked.source)
     app.session_state["cell picked"] = ["ppo", "12", "3"]
     assert "ppo, turn 3, step 12: 16 trajectories" in app.run().source
     assert app.source.count('<a href="episode?experiment=demo&amp;run=ppo-s') == 16
@@ -379,6 +505,75 @@ def test_turns_shows_a_map_an_arm_and_a_picked_cell_lists_its_episodes(open_scre
         app.selectbox(key="measure").set_value(measure).run()
         assert app.value("cell") == ["ppo", "12", "3"], "it stays while the diagnostic changes"
         assert f"ordered by {by}" in app.source
+
+
+def view(*onsets: int | None, width: int = 1, **more: Any) -> Turns:
+    """Seeds of ppo with an onset or none, each a run of 40 steps."""
+    steps = pd.Series(onsets, dtype="Int64")
+    found = pd.DataFrame({"arm": "ppo", "seed": range(len(onsets)), "collapse_step": steps, "onset_low": steps})
+    found = found.assign(run_id=found["seed"].astype(str), onset_high=steps, outcome="", steps=40, **more)
+    return Turns(found, "step", [0] * len(onsets), Window(0, 39, width), Measure("ratio_geo", "ratio", ""))
+
+
+def block(*values: tuple[int, int, int, float, int]) -> pd.DataFrame:
+    """Cells of ratio near 1 in turns 1 and 2, but for those given: run, step, turn, value, turns."""
+    given = {(run, step, turn): (value, n) for run, step, turn, value, n in values}
+    rows = [(*at, *given.get(at, (1 - 0.001 * at[1], 64))) for at in product(range(3), range(40), (1, 2))]
+    found = pd.DataFrame(rows, columns=["arm", "first_step", "turn_index", "value", "turns"])
+    return found.assign(bucket=found["first_step"], non_finite=found["value"].isna().astype(int))
+
+
+def test_the_headline_is_the_block_after_the_onset_by_run_and_apart_from_what_moved_before() -> None:
+    dead = [(0, step, turn, 7e-6, 64) for step in range(30, 40) for turn in (1, 2)]
+    said, cells = headline(view(29, None, None), block(*dead, (1, 9, 2, 1e-9, 7), (0, 12, 2, 0.6, 9)))
+    assert said == (
+        "ppo seed 0: ratio_geo is below 0.961 in all turns from step 30 on, farthest 7e-06 in turn 1, step 30; the "
+        "fall began at step 29. Usual, in 98 % of the cells in runs that did not collapse: 0.961 to 1. Farthest before "
+        "a fall: 0.6 in turn 2, step 12 of ppo seed 0."
+    )
+    assert cells == [Cell("ppo", 30, 1), Cell("ppo", 12, 2)]
+    said, _ = headline(view(29, 31, None), block(*dead[:1]))
+    assert "seed 0: ratio_geo is below 0.961 in 1 of 20 cells from step 30 on" in said
+    assert "ppo seed 1: nothing stands out in ratio_geo; the fall began at step 31." in said
+    assert "Before a fall nothing stands out: farthest" in said
+    few = block(*[(0, step, turn, 7e-6, 7) for step in range(29, 40) for turn in (1, 2)])
+    assert "ppo seed 0: ratio_geo has no cell of 8 turns from there on" in headline(view(29, None, None), few)[0]
+
+
+def test_without_a_collapse_the_headline_says_if_anything_stands_out_and_what_is_no_number() -> None:
+    calm, _ = headline(view(None, None, None), block())
+    assert "No run collapsed and nothing stands out: farthest" in calm
+    odd, _ = headline(view(None, None, None), block((2, 7, 1, 3.0, 20), (1, 3, 1, math.nan, 64)))
+    assert "No run collapsed. Farthest out: 3 in turn 1, step 7 of ppo seed 2." in odd
+    assert odd.endswith("NaN or Inf in 1 cells, first in ppo seed 1, turn 1, step 3.")
+    assert "nothing can be compared" in headline(view(None, None, None), block().assign(turns=3))[0]
+    diverged = view(None, None, None).runs.assign(outcome=["diverged", "", ""])
+    said, _ = headline(replace(view(None, None, None), runs=diverged), block((0, 39, 2, 50.0, 8)))
+    assert said.startswith("ppo seed 0: ratio_geo is above 1 in 1 of 2 cells from step 39 on, farthest 50 in turn 2")
+    both, _ = headline(view(20, 30, 10), block())
+    assert "Usual, in 98 % of the cells before the collapses" in both
+
+
+@given(
+    st.lists(st.sampled_from([None, 0, 5, 12, 39]), min_size=3, max_size=3),
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 39), st.integers(1, 2), st.floats(1e-9, 1e9),
+                       st.sampled_from([1, 7, 8, 64])), max_size=40),
+)  # fmt: skip
+def test_what_the_headline_names_is_in_the_cells(onsets: list[int | None], odd: list[Any]) -> None:
+    cells = block(*odd)
+    said, places = headline(view(*onsets), cells)
+    known = cells[cells["turns"] >= 8]
+    there = {(written(v), t, s) for v, t, s in known[["value", "turn_index", "first_step"]].itertuples(index=False)}
+    named = re.findall(r"(\S+) in turn (\d), step (\d+)", said)
+    assert {(value, int(turn), int(step)) for value, turn, step in named} <= there
+    assert {(c.first, c.turn) for c in places} <= {(step, turn) for _, turn, step in there}
+    for seed, low, k, n, since in re.findall(
+        r"seed (\d): ratio_geo is below (\S+) in (\d+) of (\d+) cells from step (\d+)", said
+    ):
+        mine = known[(known["arm"] == int(seed)) & (known["first_step"] >= int(since))]
+        assert (len(mine), int(since) >= (onsets[int(seed)] or 0)) == (int(n), True)
+        assert int(k) == pytest.approx((mine["value"] < float(low) * 1.0051).sum(), abs=(mine["value"].between(
+            float(low) * 0.995, float(low) * 1.0051)).sum())  # fmt: skip
 
 
 def test_a_cell_that_is_not_there_is_none_and_one_without_a_trajectory_says_so(open_screen: Open) -> None:

@@ -11,11 +11,26 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.app.conftest import SMALL, Patch
 from tests.store.fixture import Shape, write_experiment, write_run, write_status
 from workbench.app import store as module
-from workbench.app.curve_data import Chosen, Window, banded, origins
+from workbench.app.curve_data import (
+    Chosen,
+    Window,
+    banded,
+    carried,
+    clocks,
+    drawn,
+    lone,
+    minus,
+    onset_of,
+    origins,
+    panel,
+    stopped,
+)
 from workbench.app.figures.common import is_wide
 from workbench.app.figures.maps import Measure
 from workbench.app.screens.turns import Cell, Turns, listed, measures
@@ -73,7 +88,7 @@ def test_every_named_query_states_its_grain_and_runs(store: Store, name: str) ->
     given = {
         "runs": ["a"], "origins": [0], "first": 0, "last": 11, "width": 2, "points": 5, "table": "step",
         "column": "ratio_geo" if name in ("heat", "cell") else "updates", "run": "a", "step": 3, "trajectory": 0,
-        "turn": 1, "arms": [0], "log": False, "lowest": False,
+        "turn": 1, "arms": [0], "log": False, "lowest": False, "experiment": "demo", "question": "who",
     }  # fmt: skip
     grain, text = module.sql(name)
     assert grain.startswith("One row")
@@ -184,12 +199,92 @@ def test_aligned_on_the_collapse_zero_is_the_onset_and_other_runs_stand_at_the_m
     assert at.to_dict() == {"a": recorded["a", 30], "b": recorded["b", 20]}
 
 
-@pytest.mark.parametrize(("axis", "column"), [("updates", "updates"), ("tokens", "tokens_trained")])
+def test_a_run_that_was_falling_at_its_end_is_aligned_at_its_own_onset() -> None:
+    runs = pd.DataFrame({"collapse_step": [10, None, None], "onset_low": [9, 20, None], "onset_high": [11, 24, None]})
+    assert onset_of(runs).tolist()[:2] == [10, 22]
+    assert origins(runs, "onset") == [10, 22, 16], "the median of those that fell"
+
+
+def seeds(*lengths: int, arm: str = "ppo") -> pd.DataFrame:
+    """A run for each length, whose value is its number plus a hundredth of the bucket."""
+    rows = [(arm, run, bucket, run + bucket / 100) for run, length in enumerate(lengths) for bucket in range(length)]
+    found = pd.DataFrame(rows, columns=["arm", "run", "bucket", "mean"])
+    return found.assign(low=found["mean"], high=found["mean"], non_finite=0, x=found["bucket"] * 1.0)
+
+
+def test_the_line_of_an_arm_is_never_the_mean_of_the_runs_that_are_left() -> None:
+    points = seeds(6, 6, 3)
+    lines = banded(points)
+    assert (lines["bucket"].tolist(), set(lines["n"])) == ([0, 1, 2], {3})
+    left = lone(points, lines)
+    assert sorted(zip(left["run"], left["bucket"], strict=True)) == [(r, b) for r in (0, 1) for b in (3, 4, 5)]
+    lines = banded(carried(points, [2]))
+    assert (lines["bucket"].tolist(), set(lines["n"])) == ([*range(6)], {3})
+    assert lines["middle"].iloc[5] == pytest.approx((0.05 + 1.05 + 2.02) / 3), "at its last value"
+    assert lines["x"].tolist() == [0, 1, 2, 3, 4, 5], "where the others are"
+    assert lone(carried(points, [2]), lines).empty
+    assert banded(points, ["ppo"]).empty, "of an arm of which a run is missing altogether"
+    assert len(lone(seeds(4, 4), banded(seeds(4, 4)))) == 8, "under three seeds they are drawn one by one"
+
+
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=6), st.data())
+def test_every_point_of_a_line_counts_all_its_seeds(lengths: list[int], data: st.DataObject) -> None:
+    points = seeds(*lengths)
+    ended = data.draw(st.sets(st.integers(0, len(lengths) - 1)))
+    lines, whole = banded(carried(points, ended)), carried(points, ended)
+    shown = [length for run, length in enumerate(lengths) if run not in ended]
+    assert len(lines) == min([*shown, max(lengths)])
+    assert set(lines["n"]) == {len(lengths)}
+    for bucket, middle in zip(lines["bucket"], lines["middle"], strict=True):
+        values = [run + min(bucket, length - 1) / 100 for run, length in enumerate(lengths)]
+        assert min(values) - 1e-9 <= middle <= max(values) + 1e-9
+        assert sorted(whole.loc[whole["bucket"] == bucket, "mean"]) == pytest.approx(sorted(values))
+
+
+def test_in_a_part_after_its_end_a_stopped_run_has_its_last_value_and_any_other_leaves_no_line(store: Store) -> None:
+    told = RUNS.assign(arm="ppo", steps=[20, 50], planned=50, status="finished", detected=[12, None])
+    assert stopped(told).tolist() == [True, False]
+    assert not stopped(told.assign(status="running")).any()
+    chosen = Chosen(told, "step", [0, 0], Window(20, 29, 1))
+    recorded = raw(store, "SELECT run_id, step, success FROM step").set_index(["run_id", "step"])["success"]
+    # This database has steps beyond the 20th of `a`: to the part they are as if they were not there.
+    found = chosen.points(store, "step", "success").query("run_id == 'b'")
+    lines = banded(*chosen.whole(store, found, "step", "success"))
+    assert lines["middle"].tolist() == pytest.approx(
+        [(recorded["a", 19] + recorded["b", s]) / 2 for s in range(20, 30)]
+    )
+    assert banded(*chosen.whole(store, found, "step", "grad_norm_max")).empty
+    late = Chosen(told, "onset", [0, 40], Window(-40, -20, 1))
+    assert late.whole(store, found, "step", "grad_norm_max")[1] == ["ppo"], "aligned, a run may begin after the part"
+
+
+def test_a_baseline_is_taken_off_at_the_same_step_and_said_in_the_unit(store: Store) -> None:
+    chosen, known = Chosen(RUNS, "step", [0, 0], Window(0, 19, 1)), dictionary(store)
+    plain = panel(store, chosen, known, "step.grad_norm_max", bands=True)
+    less = panel(store, chosen, known, "step.grad_norm_max", bands=True, baseline="st-ppo")
+    lines, differences = (p.data.set_index(["arm", "bucket"])["middle"].unstack(0) for p in (plain, less))
+    np.testing.assert_allclose(differences["ppo"], lines["ppo"] - lines["st-ppo"])
+    assert (differences["st-ppo"] == 0).all()
+    assert (less.unit, less.thresholds, less.alarms) == (f"{plain.unit}, minus st-ppo", [], None)
+    assert minus(seeds(3), banded(seeds(2)), "ppo")["bucket"].tolist() == [0, 1], "only where the baseline has a line"
+    saved = drawn([plain])
+    assert set(saved["n"].dropna()) == {1}
+    assert set(saved["run_id"].dropna()) == {"a", "b"}, "seeds that are drawn alone are saved too"
+
+
+def test_only_recorded_clocks_are_offered(store: Store) -> None:
+    assert clocks(store, RUNS) == ["updates", "tokens", "seconds"]
+    assert clocks(store, RUNS.head(0)) == []
+
+
+@pytest.mark.parametrize(
+    ("axis", "column"), [("updates", "updates"), ("tokens", "tokens_trained"), ("seconds", "seconds_total")]
+)
 def test_a_clock_counts_from_the_beginning_to_the_end_of_the_bucket(store: Store, axis: str, column: str) -> None:
     found = points(store, "success", Window(20, 49, 5), axis=axis)
     total = raw(store, f"SELECT run_id, step, {column} AS value FROM step ORDER BY ALL")
     total = total.assign(value=total.groupby("run_id")["value"].cumsum())
-    assert found["x"].tolist() == total.loc[total["step"].isin(range(24, 50, 5)), "value"].tolist()
+    np.testing.assert_allclose(found["x"], total.loc[total["step"].isin(range(24, 50, 5)), "value"])
 
 
 def test_null_and_nan_are_told_apart(store: Store) -> None:
@@ -286,11 +381,11 @@ def test_the_trajectories_of_a_cell_are_those_of_its_steps_most_extreme_first(st
     assert found[0]["total"] == 2 * 3 * SHAPE.trajectories  # runs x steps x trajectories: the last epoch only
     assert {row["step"] for row in found} <= {3, 4, 5}
     assert {row["epoch"] for row in found} == {SHAPE.epochs - 1}
-    sizes = [abs(math.log(row["value"])) for row in found]
-    assert sizes == sorted(sizes, reverse=True)
+    ordered = [(row["kept"], abs(math.log(row["value"]))) for row in found]
+    assert ordered == sorted(ordered, reverse=True), "those with tokens first"
     where = "turn_index = 2 AND epoch = 1 AND step BETWEEN 3 AND 5"
     best = raw(store, f"SELECT max(abs(ln(ratio_geo))) AS m FROM turn WHERE {where}")
-    assert sizes[0] == pytest.approx(best["m"].item())
+    assert max(size for _, size in ordered) == pytest.approx(best["m"].item())
 
 
 def test_a_listed_trajectory_has_every_column_an_address_and_says_if_its_tokens_were_kept(store: Store) -> None:

@@ -65,6 +65,16 @@ def test_every_named_algorithm_has_a_colour_of_its_own_and_an_unknown_one_keeps_
 
 
 @both
+def test_a_collapse_has_a_colour_that_is_no_arms_and_no_other_outcomes(palette: Palette) -> None:
+    collapsed = palette.outcomes["collapsed"]
+    arms = [*palette.algorithms.values(), *palette.neighbours.values(), *palette.others]
+    others = [c for outcome, c in palette.outcomes.items() if outcome != "collapsed"]
+    assert min(distance(collapsed, c) for c in [*arms, *others]) > 0.08
+    assert min(distance(collapsed, c, vision) for c in others for vision in VISIONS) > 0.05, "cells have words, too"
+    assert contrast(collapsed, palette.background) >= 4.5
+
+
+@both
 def test_lines_and_words_stand_out_from_the_background(palette: Palette) -> None:
     lines = [*palette.algorithms.values(), *palette.neighbours.values(), *palette.others]
     assert min(contrast(c, palette.background) for c in lines) >= 3

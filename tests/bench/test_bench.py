@@ -160,16 +160,6 @@ def test_packing_shares_the_cores_out_in_every_even_way_with_the_default_first(m
         assert processes.compared_cores() == compared
 
 
-@pytest.mark.slow  # its two threads wait for a core that another test holds
-def test_packing_times_whole_iterations_of_processes_that_run_side_by_side(stage: Scene, monkeypatch) -> None:
-    monkeypatch.setattr(processes, "cores", lambda: 2)
-    (seen,) = processes.packing(stage, rounds=2)
-    assert (seen.ours.label, seen.baseline.label) == ("2 processes x 1 thread", "1 process x 2 threads")
-    assert [[s.work for s in part.samples] for part in (seen.ours, seen.baseline)] == [[2, 2], [1, 1]]
-    assert all(s.seconds > 0 and s.cpu_seconds > 0 for s in (*seen.ours.samples, *seen.baseline.samples))
-    assert str(seen.target) == "ratio >= 0.95"
-
-
 WORKER = """
 import json, sys
 for i, line in enumerate(sys.stdin):

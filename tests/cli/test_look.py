@@ -32,6 +32,8 @@ SHOWN = [  # what is typed, what is printed, what is not
     ("sql --saved ratio_by_turn", ["ppo"], []),
     ("algorithms st-ppo", ["level=turn"], []),
     ("algorithms diff st-ppo so-ppo", ["the same algorithm"], []),
+    ("algorithms diff ppo turn-ppo --format json", ['"slot": "ratio"', '"turn-ppo": "pool level=turn"'], []),
+    ("algorithms --format json", ['"algorithm": "so-grpo"', '"algorithm": "grpo"'], []),
     ("diagnostics", ["warning when above 10 x the median"], []),
     ("diagnostics grad_norm", ["formula"], []),
 ]  # fmt: skip
@@ -160,11 +162,3 @@ def test_a_run_whose_folder_was_renamed_is_one_message(runs: Path, small: Shape)
         refused(says, *line.split(), runs=runs)
     assert "skipped: run 'ppo-s0' has no folder of that name" in done("rescan", runs=runs).stderr
     assert not (runs / "demo" / "ppo-s0").exists()
-
-
-def test_declarations_are_listed_and_compared_as_json() -> None:
-    listed = {row["algorithm"] for row in told("algorithms")}
-    assert {"ppo", "turn-ppo", "s-ppo", "st-ppo", "grpo", "so-grpo"} <= listed
-    diff = told("algorithms", "diff", "ppo", "turn-ppo")
-    assert [(row["slot"], row["turn-ppo"]) for row in diff] == [("ratio", "pool level=turn")]
-    assert "grad_norm" in {row["name"] for row in told("diagnostics")}

@@ -311,9 +311,7 @@ def test_what_a_critic_finds_better_than_expected_was_not_rewarded_once_success_
     assert ("temperature_hidden" in names(tables)) is found
 
 
-@pytest.mark.parametrize(
-    ("onset", "words"), [(AT - 2, "2 steps after the onset"), (AT + 1, "1 steps before the onset")]
-)
+@pytest.mark.parametrize(("onset", "words"), [(AT - 2, "2 steps after the onset"), (AT + 1, "1 step before the onset")])
 def test_a_spike_says_on_which_side_of_the_onset_it_is(onset, words):
     tables = healthy()
     tables["minibatch"].loc[tables["minibatch"]["step"] == AT, "grad_norm"] = 40.0

@@ -5,20 +5,15 @@ from dataclasses import fields, replace
 import numpy as np
 import torch
 
+from tests.objective.worked_example import DELTA, MASK, OLD, A
 from workbench.batch import turn_ids
 from workbench.diagnostics.evidence import Evidence, Rollouts
 
-GARBAGE = float("nan")
-MASK = torch.tensor([[1, 1, 1, 0, 0, 1, 1, 0], [1, 1, 0, 1, 1, 1, 1, 0]]).bool()
-OLD = torch.tensor([[-1, -0.5, -2, -3, -3, -0.8, -1.2, 0], [-0.7, -1.5, -3, -0.3, -2.2, -0.9, -0.4, 0]]).double()
-DELTA = torch.tensor([[0.10, -0.05, 0.70, 2, -2, -0.30, 0.02, 0], [0.25, -0.10, 2, 0.05, -1.30, 0.15, 0, 0]]).double()
-ADVANTAGE = torch.tensor([[1, 0.8, 0.6, 9, 9, 0.5, 0.4, 0], [-0.5, -0.7, 9, -1, -1.2, 0.3, -0.6, 0]]).double()
 
-
-def evidence_of(mask, old, delta, advantage, epsilon=0.2, **changes):
-    """One update (U = 1) by token PPO with bounds 1 +- epsilon."""
+def evidence_of(mask, old, delta, advantage, **changes):
+    """One update (U = 1) by token PPO with bounds 0.8 and 1.2."""
     ratio = delta.clamp(-20, 20).exp()
-    low, high = ratio < 1 - epsilon, ratio > 1 + epsilon
+    low, high = ratio < 0.8, ratio > 1.2
     rows = {
         "trajectory": torch.arange(len(mask)), "mask": mask, "turn": turn_ids(mask), "log_prob": old + delta,
         "log_prob_old": old, "log_prob_behaviour": old, "ratio": ratio, "active_low": low & (advantage < 0),
@@ -30,7 +25,7 @@ def evidence_of(mask, old, delta, advantage, epsilon=0.2, **changes):
     return Evidence(**(made | changes))
 
 
-def worked(delta=DELTA, advantage=ADVANTAGE, **changes):
+def worked(delta=DELTA, advantage=A, **changes):
     return evidence_of(MASK, OLD, delta, advantage, **changes)
 
 

@@ -6,52 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests.diagnostics.shared_batch import evidence_of, random_evidence, rollouts_of
-from tests.objective.worked_example import DELTA, MASK, OLD, R
-from tests.objective.worked_example import batch as example
+from tests.diagnostics.shared_batch import random_evidence, rollouts_of
 from workbench.diagnostics.evidence import Evidence, StepEvidence, fingerprint
-from workbench.diagnostics.measure import measure, measure_updates
+from workbench.diagnostics.measure import measure
 from workbench.diagnostics.step import StepView, distinct_rollout_frac, prompt_retrieval_frac
-from workbench.objective.rollout_correction import IcePop, Tis
 from workbench.spec import GUARD, check
-
-SAMPLER = OLD - torch.tensor([[0, 0.1, -0.2, 50, 50, 1, 0.05, 0], [0, 0.3, 50, -0.1, 0, 0.9, -0.4, 0]]).double()
-
-
-def evidence(correction=None, **changes) -> Evidence:
-    weights = {}
-    if correction is not None:
-        made = example(R, log_prob_behaviour=SAMPLER)
-        weights = {"correction": correction.weights(made)[None], "corrected": correction.acts(made)[None]}
-    changes = {name: x[None] for name, x in ({"log_prob_behaviour": SAMPLER} | changes).items()}
-    return evidence_of(MASK, OLD, DELTA, R, **changes, **weights)
-
-
-def test_the_worked_weights_of_tis_and_icepop():
-    tis = measure_updates(evidence(Tis(2.0)))
-    assert float(tis["correction_mean"][0]) == pytest.approx(1.172744, abs=1e-6)
-    for columns in (tis, measure_updates(evidence(IcePop(0.5, 2.0)))):
-        found = [float(columns[f"corrected{sign}_frac"][0]) for sign in ("", "_positive", "_negative")]
-        assert found == pytest.approx([2 / 11, 1 / 11, 1 / 11])
-
-
-def test_without_a_correction_or_a_probe_their_columns_are_null():
-    columns = measure_updates(evidence())
-    corrected = [f"corrected{sign}_frac" for sign in ("", "_positive", "_negative")]
-    for name in ("correction_mean", *corrected, "gradient_cosine", "noise_scale", "proxy_power", "control_on_prob"):
-        assert columns[name] is None
-
-
-def test_correlation_of_trainer_and_sampler():
-    p, q = OLD[MASK].exp().numpy(), SAMPLER[MASK].exp().numpy()
-    assert measure_updates(evidence())["mismatch_pearson"][0] == pytest.approx(np.corrcoef(p, q)[0, 1])
-
-
-def test_likelihood_of_good_trajectories_and_value_error_where_the_data_is_stale():
-    out = MASK & (DELTA.abs() > 0.2)
-    columns = measure_updates(evidence(values_old=torch.full_like(R, 0.5), returns=R, out_of_range=out))
-    assert columns["log_prob_positive"][0] == pytest.approx(float((OLD + DELTA)[0][MASK[0]].mean()))
-    assert columns["value_mae_out_of_range"][0] == pytest.approx(float((R - 0.5).abs()[out].mean()))
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,20 @@ def test_every_diagnostic_says_what_it_is_and_why_it_has_no_alarm():
         assert d.unit is Unit.FRACTION or not d.name.endswith("_frac"), d.name
 
 
+NULLABLE = {  # without a critic, a correction, a trigger, a noise scale or a direction of the bias
+    "minibatch": "value_loss critic_grad_norm value_mae_out_of_range value_bias explained_variance value_mae "
+                 "vf_clip_frac corrected_frac corrected_positive_frac corrected_negative_frac correction_mean "
+                 "stabiliser_ratio stabiliser_factor noise_scale clip_bias_cosine",
+    "step": "explained_variance corrected_frac stabiliser_factor", "turn": "value value_error",
+    "turn_step": "value value_error value_mae explained_variance",
+}  # fmt: skip
+
+
+def test_what_can_be_null_says_so():
+    said = {(d.table, d.name): d.description for d in CATALOGUE}
+    assert all("NULL" in said[table, name] for table, names in NULLABLE.items() for name in names.split())
+
+
 def test_a_diagnostic_without_a_docstring_or_a_word_about_its_alarm_is_refused():
     with pytest.raises(TypeError, match="docstring"):
         list(diagnostic(Level.UPDATE, Unit.NONE, "x", "test")(lambda v: None).diagnostics())

@@ -8,9 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.diagnostics.shared_batch import evidence_of, random_evidence, rollouts_of, tensors_of
-from workbench.batch import turn_ids
-from workbench.diagnostics import CATALOGUE, measure, measure_turn_steps, measure_turns, measure_updates
+from tests.diagnostics.shared_batch import random_evidence, rollouts_of, tensors_of
+from workbench.diagnostics import measure, measure_turns, measure_updates
 from workbench.diagnostics.evidence import Evidence, StepEvidence
 
 shapes = st.tuples(st.integers(0, 10_000), st.integers(1, 5), st.integers(1, 4))
@@ -64,111 +63,6 @@ def test_padding_and_the_order_of_sequences_change_no_update(shape):
     assert_same(left, right, rtol=1e-9, atol=1e-12)
 
 
-@quick
-@given(shapes, st.integers(1, 4))
-def test_stacking_equals_measuring_each_update_alone(shape, count):
-    seed, sequences, turns = shape
-    updates = [random_evidence(seed + i, sequences + i % 2, turns) for i in range(count)]
-    together = measure_updates(Evidence.stack(updates))
-    for i, update in enumerate(updates):
-        alone = measure_updates(update)
-        row = {k: v if v is None else v[i : i + 1] for k, v in together.items() if k != "update"}
-        assert_same(row, {k: v for k, v in alone.items() if k != "update"}, rtol=1e-9, atol=1e-12)
-
-
-@quick
-@given(shapes)
-def test_pooling_the_shards_of_an_update_equals_the_whole(shape):
-    whole = random_evidence(*shape)
-    parts = [
-        replace(whole, **{k: x[:, b : b + 1] for k, x in tensors_of(whole).items() if x.dim() > 1})
-        for b in range(whole.mask.shape[1])
-    ]
-    rollouts = rollouts_of([1.0] * shape[1])
-    pooled, single = (measure(0, StepEvidence(rollouts, e)).step for e in (Evidence.stack(parts), whole))
-    names = "approx_kl entropy clip_frac kl_k3 ratio_max ess_frac advantage_std explained_variance"
-    for name in names.split():
-        assert pooled[name] == (None if single[name] is None else pytest.approx(single[name], rel=1e-9)), name
-
-
-@quick
-@given(shapes, st.floats(0.0, 5.0))
-def test_bounds_and_sums(shape, scale):
-    evidence = random_evidence(*shape, scale=scale)
-    update = measure_updates(evidence)
-    n = int(evidence.mask.sum())
-    assert 1 / n - 1e-12 <= update["ess_frac"][0] <= 1
-    assert 1 / evidence.mask.shape[1] - 1e-12 <= update["ess_sequence_frac"][0] <= 1
-    assert update["kl_k3"][0] >= 0
-    known = [np.ma.compressed(update[f"entropy_{span}"]) for span in ("think", "search", "answer")]
-    everywhere = evidence.entropy[evidence.mask]
-    assert all(everywhere.min() - 1e-12 <= x <= everywhere.max() + 1e-12 for part in known for x in part)
-    assert update["chi2"][0] >= -1
-    assert update["chi2_sequence"][0] >= -1
-    assert update["log_ratio_std"][0] <= 2 * update["log_ratio_abs_max"][0]
-    assert update["clip_frac"][0] <= update["turn_clip_token_frac"][0] <= update["sequence_clip_token_frac"][0]
-    assert update["advantage_positive_frac"][0] + update["advantage_negative_frac"][0] <= 1 + 1e-12
-    good = np.ma.compressed(update["ratio_positive_q50"])
-    assert np.all((update["ratio_min"][0] <= good) & (good <= update["ratio_max"][0]))
-    assert update["clip_low_frac"][0] + update["clip_high_frac"][0] == pytest.approx(update["clip_frac"][0])
-    assert update["clip_frac"][0] <= update["out_of_range_frac"][0]
-    if n > 1:
-        assert update["explained_variance"][0] <= 1
-    turns = measure_turns(evidence)
-    assert sum(turns["gradient_share"]) == pytest.approx(1)
-    assert sum(turns["n_tokens"]) == n
-    assert np.all(turns["ratio_min"] <= turns["ratio_geo"] * (1 + 1e-12))
-    assert np.all(turns["ratio_geo"] <= turns["ratio_arith"] * (1 + 1e-12))
-    assert np.all(turns["ratio_arith"] <= turns["ratio_max"] * (1 + 1e-12))
-    rolled = measure_turn_steps(turns)
-    assert np.all(np.ma.compressed(rolled["explained_variance"]) <= 1)
-    assert np.all(rolled["value_mae"] >= np.abs(rolled["value_error"]) - 1e-12)
-    for columns in (update, turns, rolled):
-        for name, column in columns.items():
-            if name.endswith("_frac") and column is not None:
-                assert np.all((np.ma.compressed(column) >= 0) & (np.ma.compressed(column) <= 1 + 1e-12)), name
-
-
-@quick
-@given(shapes)
-def test_on_the_policy_that_sampled_nothing_has_moved(shape):
-    evidence = random_evidence(*shape, scale=0.0)
-    update = measure_updates(evidence)
-    ones = "ratio_mean ratio_max ratio_min ess_frac ess_sequence_frac turn_ratio_geo_max"
-    zeros = (
-        "clip_frac out_of_range_frac approx_kl kl_k2 kl_k3 chi2 log_ratio_abs_max log_ratio_std chi2_sequence ratio_std"
-    )
-    for value, names in ((1, ones), (0, zeros)):
-        for name in names.split():
-            assert update[name][0] == pytest.approx(value, abs=1e-14), name
-    turns = measure_turns(evidence)
-    assert turns["ratio_prod"] == pytest.approx(np.ones(len(turns["ratio_prod"])))
-
-
-@quick
-@given(shapes)
-def test_the_roll_up_is_the_pooled_statistic_of_its_turns(shape):
-    evidence = random_evidence(*shape)
-    rolled = measure_turn_steps(measure_turns(evidence))
-    for row, k in enumerate(rolled["turn_index"]):
-        chosen = evidence.turn[0] == int(k)
-        assert rolled["entropy"][row] == pytest.approx(float(evidence.entropy[0][chosen].mean()))
-        assert rolled["ratio_max"][row] == pytest.approx(float(evidence.ratio[0][chosen].max()))
-        spread = float(evidence.advantages[0][chosen].std(correction=0))
-        assert rolled["advantage_std"][row] == pytest.approx(spread, abs=1e-12)
-        assert rolled["n_turns"][row] == int(chosen.any(dim=1).sum())
-    assert sum(rolled["gradient_share"]) == pytest.approx(1)
-
-
-def test_log_ratios_of_fifty_are_clamped_before_exp_and_counted():
-    old, delta = torch.zeros(1, 2).double(), torch.tensor([[50.0, -50.0]]).double()
-    update = measure_updates(evidence_of(torch.ones(1, 2).bool(), old, delta, old + 1))
-    assert update["ratio_max"][0] == pytest.approx(np.exp(20))
-    assert update["clamp_hits"][0] == 2
-    assert update["log_ratio_abs_max"][0] == 50
-    assert all(np.all(np.isfinite(np.ma.compressed(v))) for v in update.values() if v is not None)
-
-
 def first_log_prob(evidence, value):
     """`evidence` with this log-prob at its first trained token."""
     log_prob = evidence.log_prob.clone()
@@ -198,61 +92,8 @@ def test_an_update_without_a_trained_token_measures_nothing_and_says_so():
     assert len(alone.turn["turn_index"]) == 0
 
 
-def test_what_the_learner_did_not_measure_is_null_not_zero():
-    scalars = {"grad_norm": [2.0], "clip_bias_norm": [None]}
-    update = measure_updates(replace(random_evidence(5, 2, 2, critic=False), scalars=scalars))
-    assert update["grad_norm"].tolist() == [2.0]
-    assert np.ma.getmaskarray(update["clip_bias_norm"]).all()
-    for name in ("value_loss", "explained_variance", "kl_ref", "critic_grad_norm", "vf_clip_frac"):
-        assert update[name] is None, name
-
-
-def test_scalars_stack_with_a_gap_where_an_update_lacks_one():
-    first = replace(random_evidence(6, 2, 2), scalars={"grad_norm": [1.0], "lr": [0.1]})
-    second = replace(random_evidence(7, 3, 4), scalars={"grad_norm": [float("nan")]})
-    update = measure_updates(Evidence.stack([first, second]))
-    assert update["grad_norm"][0] == 1
-    assert np.isnan(update["grad_norm"][1])
-    assert np.ma.getmaskarray(update["lr"]).tolist() == [False, True]
-    stacked = Evidence.stack([random_evidence(8, 2, 2), random_evidence(9, 2, 2, critic=False)])
-    assert stacked.values is None, "a field that one update lacks"
-
-
-def test_turns_are_labelled_by_what_they_did():
-    mask = torch.tensor([[1, 0, 1, 0, 1]]).bool()
-    evidence = evidence_of(mask, *(torch.zeros(1, 5).double() for _ in range(3)))
-    turns = measure_turns(evidence, [["search", "invalid"]])
-    assert turns["status"] == ["search", "invalid", None]
-    rolled = measure_turn_steps(turns)
-    assert rolled["search_frac"].tolist()[:2] == [1, 0]
-    assert rolled["invalid_frac"].tolist()[:2] == [0, 1]
-    assert np.ma.getmaskarray(rolled["answer_frac"]).tolist() == [False, False, True]
-
-
 def test_bfloat16_evidence_is_measured_too():
     plain = random_evidence(10, 3, 2)
     half = {k: x.bfloat16() for k, x in tensors_of(plain).items() if x.dtype == torch.float64}
     rough = measure_updates(replace(plain, **half))
     assert rough["entropy"][0] == pytest.approx(measure_updates(plain)["entropy"][0], rel=0.02)
-
-
-def test_every_declared_column_is_measured_and_every_measured_column_declared():
-    evidence = random_evidence(11, 4, 3)
-    got = measure(2, StepEvidence(rollouts_of([1.0, 0.0, 1.0, 1.0], group=[0, 0, 1, 1]), evidence))
-    identity = {
-        "step": "", "minibatch": "update epoch rollout_step", "turn": "epoch trajectory turn_index update",
-        "trajectory": "trajectory prompt_group rollout_step question gold answer ended", "turn_step": "turn_index",
-    }  # fmt: skip
-    for table, keys in identity.items():
-        declared = {d.name for d in CATALOGUE if d.table == table}
-        assert set(getattr(got, table)) - set(keys.split()) == declared, table
-
-
-def test_turn_ids_that_return_later_in_a_sequence_are_one_segment():
-    mask = torch.tensor([[1, 1, 1, 1]]).bool()
-    evidence = evidence_of(mask, *(torch.zeros(1, 4).double() for _ in range(3)))
-    evidence = replace(evidence, turn=torch.tensor([[[1, 2, 1, 2]]]), entropy=torch.tensor([[[1.0, 5.0, 3.0, 7.0]]]))
-    turns = measure_turns(evidence)
-    assert turns["turn_index"].tolist() == [1, 2]
-    assert turns["entropy"].tolist() == [2, 6]
-    assert turn_ids(mask).tolist() == [[1, 1, 1, 1]]

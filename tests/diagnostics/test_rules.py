@@ -8,7 +8,17 @@ from hypothesis import strategies as st
 
 from docs.render import diagnostics as page
 from workbench.diagnostics import CATALOGUE
-from workbench.diagnostics.rules import COMBINED, COOLDOWN, DRIFT, DRIFT_POINTS, GUARD_RULES, SMOOTH, RuleWatch, alarms
+from workbench.diagnostics.rules import (
+    COMBINED,
+    COOLDOWN,
+    DRIFT,
+    DRIFT_POINTS,
+    GUARD_RULES,
+    HARD,
+    SMOOTH,
+    RuleWatch,
+    alarms,
+)
 from workbench.spec import RATIO_TOLERANCE, Alarm, Diagnostic, Level, Unit
 
 
@@ -41,6 +51,18 @@ RELATIVE = {"relative": "baseline"}
 )
 def test_an_alarm_fires_at(alarm, values, steps):
     assert fire(alarm, values) == steps
+
+
+def test_an_alarm_says_value_and_mark_and_leaves_its_provenance_to_the_glossary():
+    rows = [{"grad_norm_max": 0.33, "entropy": 1.0}] * 10 + [{"grad_norm_max": 5.7004, "entropy": 0.01}]
+    (event,) = found(rows, "alarm")
+    assert event.message == "grad_norm_max 5.7, above 3.3 (10 x the median of the run's first 10 points)"
+    rows = [{"valid_action_frac": 0.9}, *[{"valid_action_frac": 0.2}] * 5]
+    watch = RuleWatch(HARD)
+    (event,) = [e for step, row in enumerate(rows) for e in watch.step(step, row)]
+    assert event.message.startswith(
+        "valid_action_frac 0.2, below 0.45 (0.5 x its running maximum), 5 points in a row: an"
+    )
 
 
 def test_a_nan_is_an_event_of_its_own_until_the_value_is_finite_again():

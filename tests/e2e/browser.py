@@ -22,7 +22,7 @@ NO_CHROMIUM = "no chromium on this machine: apt-get install chromium, or name on
 # What is said at the end of each screen, or in its stead. The app looks for new rows twice a second: it is never idle.
 ENDS = {
     "overview": ("grad norm max", "More in Region"), "compare": ("What differs",), "turns": ("Each cell:",),
-    "region": ("of what was searched", "no experiment of kind region"),
+    "region": ("share of the searched area", "No region search yet"),
     "collapse": ("is no warning", "None of these runs collapsed", "None of these runs raised"),
     "episode": ("Point at a name",), "replay": ("in Episode", "no stored batch"), "run": ("Files",),
     "sql": ("reruns the query",), "glossary": ("Source:",),

@@ -1,4 +1,4 @@
-"""Runs and grids that are killed with kill -9 at random moments, or lose their terminal, and are typed again."""
+"""Runs and grids that are killed with kill -9 at random moments, or lose their terminal, and are run again."""
 
 import fcntl
 import json

@@ -163,7 +163,7 @@ def test_names_are_short_and_unique_and_slugs_are_plain_file_names() -> None:
         ('[base]\n"learn.epochs" = 2\n[base.learn]\nepochs = 3', ["'learn.epochs' is given twice"]),
         ("[axes]\n\"learn.epoch\" = [1, 2]", ["unknown key 'learn.epoch' in [axes]", "'learn.epochs'"]),
         ('[axes]\n"learn.epochs" = []', ["axis 'learn.epochs'", "is empty"]),
-        ('[axes]\n"learn.epochs" = 4', ["'axes.learn.epochs'", "an axis is a list", "[4]"]),
+        ('[axes]\n"learn.epochs" = 4', ["'axes.learn.epochs'", "must be a valid list", "got 4"]),
         ('[axes]\n"learn.epochs" = [2, 0]', ["'learn.epochs'", "got 0", "arm 'ppo · epochs 0'"]),
         ('[axes]\n"learn.epochs" = [2, 2]', ["called 'ppo · epochs 2'"]),
         ("[axes]\nseed = [1, 2]", ["'seed'", "seeds are crossed"]),

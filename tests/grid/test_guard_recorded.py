@@ -25,12 +25,6 @@ from workbench.store.sync import sync
 BASE: dict[str, Any] = {"iterations": 4, "learn": {"episodes": 8, "minibatches": 2}}
 
 
-@pytest.fixture
-def runs(tmp_path: Path) -> Path:
-    (tmp_path / "runs").mkdir()
-    return tmp_path / "runs"
-
-
 def run(arm: str, seed: int, **changes: Any) -> Run:
     settings = RunSettings.model_validate(merged(BASE, changes))
     return Run(f"{arm}-s{seed}", arm, seed, settings, resolve(settings.algorithm))

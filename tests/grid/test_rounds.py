@@ -87,19 +87,6 @@ def test_a_region_is_searched_round_by_round_and_the_same_call_goes_on(tmp_path:
     assert {starts(r.folder) for r in again if r.cell.arm != label} == {1}
 
 
-@pytest.mark.slow
-def test_fresh_searches_again_from_nothing(tmp_path: Path) -> None:
-    small = REGION.replace("[0, 8]", "[0]").replace("points = 4", "points = 3")
-    path = file(tmp_path, small, falls=FALLS)
-    before, _ = rounds(path)
-    script(tmp_path, falls={"grpo": {"0": 0.2}})
-    grid, results = rounds(path, fresh=True)
-    assert {r.cell.generation for r in results} >= {2}
-    assert [c.settings.learn.policy.lr for c in grid.cells] != [c.settings.learn.policy.lr for c in before.cells]
-    assert grid.region is not None
-    assert not grid.region.progress.now
-
-
 def test_the_matched_arm_waits_for_its_source_and_takes_its_factor_seed_by_seed(tmp_path: Path) -> None:
     path = file(tmp_path, MATCHED, **{"s-ppo": {"factor": 0.75}})
     known = load(path)

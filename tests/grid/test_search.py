@@ -59,19 +59,6 @@ def test_it_ends_with_every_seed_on_both_sides_of_every_boundary_and_asks_for_no
         assert all(len(column[p]) == rule.seeds for p in edge if 0 <= p < rule.points)
 
 
-@pytest.mark.parametrize("points", [7, 11])
-def test_without_noise_every_boundary_is_found_with_a_third_of_the_full_grid(points: int) -> None:
-    rule = Rule(points, seeds=5)
-    for edge in range(points + 1):
-        cold = search(1, [None], rule, lambda t, edge=edge: t.point >= edge)
-        assert len(cold.done) <= points * 5 / 3 + 1
-        for other in range(points + 1):
-            truth = (edge, other)
-            found = search(1, [None, 0], rule, lambda t, truth=truth: t.point >= truth[t.column])
-            tried = {t.point for t in found.done if t.column == 1}
-            assert {p for p in (other - 1, other) if 0 <= p < points} <= tried
-
-
 @pytest.mark.parametrize("width", [0.15, 0.5])
 def test_a_third_of_the_runs_gives_the_boundary_as_well_as_the_full_grid(width: float) -> None:
     """Logistic collapse probability in 4 columns of 11 values x 5 seeds; `width` is its scale in steps of the grid."""

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 PPO, EVERYTHING = (0.8, 1.2), (0.0, math.inf)
+CRITICS = ("gae", "turn_mean", "turn_gae", "bilevel")
 Columns = dict[str, float | None]
 
 
@@ -28,7 +29,7 @@ class Rule:
     """
 
     advantage: str
-    discounts: tuple[float, float] = (0.99, 0.9)  # gamma and lambda of turn_gae
+    discounts: tuple[float, float] = (1.0, 1.0)  # gamma and lambda of GAE
     level: str = "token"  # token, turn, sentence, sequence, none (a ratio of 1)
     arithmetic: bool = False  # the mean of a unit
     shared: bool = True  # the gradient flows through the mean of the unit
@@ -169,23 +170,19 @@ def prepare(rule: Rule, batch: list[Sequence_]) -> None:
         totals.append(total)
     raw: list[dict[int, float]] = []
     for s, u, total in zip(batch, rewards, totals, strict=True):
-        targets: dict[int, float] = {}
-        if rule.advantage == "gae":
-            a = gae(s.written, u, s.values, 1.0, 1.0)
-            targets = {t: a[t] + s.values[t] for t in a}
+        if rule.advantage in ("gae", "turn_mean"):
+            a = gae(s.written, u, s.values, *rule.discounts)
         elif rule.advantage == "turn_gae":
             first = [turn[0] for turn in s.turns]
             of_turns = gae(
                 first, {turn[0]: math.fsum(u[t] for t in turn) for turn in s.turns}, s.values, *rule.discounts
             )
             a = {t: of_turns[turn[0]] for turn in s.turns for t in turn}
-            targets = {t: of_turns[turn[0]] + s.values[turn[0]] for turn in s.turns for t in turn}
         elif rule.advantage == "bilevel":
             ends = [turn[-1] for turn in s.turns]
-            between, a = gae(ends, u, s.values, 0.95, 1.0), {}
+            between, a = gae(ends, u, s.values, 0.95, rule.discounts[1]), {}
             for turn in s.turns:
-                a |= gae(turn, u | {turn[-1]: between[turn[-1]] + s.values[turn[-1]]}, s.values, 1.0, 1.0)
-            targets = {t: a[t] + s.values[t] for t in a}
+                a |= gae(turn, u | {turn[-1]: between[turn[-1]] + s.values[turn[-1]]}, s.values, *rule.discounts)
         elif rule.advantage == "turn_by_turn":
             a = {t: of_turn_alone(batch, totals, h)[s.index] for h, turn in enumerate(s.turns, 1) for t in turn}
         elif rule.advantage == "reinforce_pp":
@@ -204,12 +201,14 @@ def prepare(rule: Rule, batch: list[Sequence_]) -> None:
                 value = total - centre
             a = dict.fromkeys(s.written, value)
         raw.append(a)
-        s.returns = [targets.get(t, 0.0) for t in range(len(s.tokens))]
-    if rule.advantage in ("gae", "bilevel", "reinforce_pp"):
+        s.returns = [a.get(t, 0.0) + value for t, value in enumerate(s.values)]  # read where the critic has a target
+    if rule.advantage in ("gae", "turn_mean", "bilevel", "reinforce_pp"):
         every = [x for a in raw for x in a.values()]
         centre, var = mean(every) or 0.0, variance(every) or 0.0
         raw = [{t: (x - centre) / math.sqrt(var + 1e-8) for t, x in a.items()} for a in raw]
     for s, a in zip(batch, raw, strict=True):
+        if rule.advantage == "turn_mean":
+            a = {t: math.fsum(a[x] for x in turn) / len(turn) for turn in s.turns for t in turn}
         s.advantage = [a.get(t, 0.0) for t in range(len(s.tokens))]
         if rule.select == "large" and max(map(abs, a.values()), default=0.0) < 0.01:
             s.mask = [False] * len(s.mask)
@@ -329,7 +328,7 @@ def turns(tokens: list[Token]) -> list[list[Token]]:
     return by(tokens, lambda k: (k.s.index, k.turn))
 
 
-def losses(rule: Rule, micro: list[Token], whole: Counts, micros: int) -> tuple[float, float, list[float]]:
+def losses(rule: Rule, micro: list[Token], whole: Counts) -> tuple[float, float, list[float]]:
     """Fill ratios, flags and derivatives of a micro-batch; its policy loss, its KL loss, and the four energies."""
     if rule.guard:
         everything = [k.e for k in micro]
@@ -341,20 +340,16 @@ def losses(rule: Rule, micro: list[Token], whole: Counts, micros: int) -> tuple[
                 for k in column:
                     moved = scale * (k.e - m)
                     k.e, k.open = clamp(moved, -20, 20), k.open * scale * (abs(moved) <= 20)
-    if rule.level == "none":
-        for k in micro:
-            k.w, k.dw = 1.0, [(k, 1.0)]
-    keys: dict[str, Callable[[Token], Any]] = {
-        "token": lambda k: (k.s.index, k.t), "turn": lambda k: (k.s.index, k.turn), "sequence": lambda k: k.s.index,
-        "sentence": lambda k: (k.s.index, k.s.sentence[k.t]), "none": lambda k: (k.s.index, k.t),
-    }  # fmt: skip
-    units = by(micro, keys[rule.level])
+
+    def unit_of(k: Token) -> tuple[int, int]:
+        return k.s.index, {"turn": k.turn, "sequence": 0, "sentence": k.s.sentence[k.t]}.get(rule.level, k.t)
+
     low, high = rule.bounds
     if rule.clip == "bapo":
         low, high = _bapo(micro)
     surprisal = mean([-k.s.old[k.t] for k in micro]) or 0.0
     value: dict[int, tuple[float, list[tuple[Token, float]], list[tuple[Token, float]]]] = {}
-    for unit in units:
+    for unit in by(micro, unit_of):
         n = len(unit)
         m = math.fsum(k.e for k in unit) / n
         sign = math.fsum(k.a for k in unit) / n
@@ -362,13 +357,14 @@ def losses(rule: Rule, micro: list[Token], whole: Counts, micros: int) -> tuple[
             relative = math.fsum(-k.s.old[k.t] for k in unit) / n / max(surprisal, 1e-12) if surprisal > 0 else 1.0
             low, high = 1 - 0.2 * clamp(relative, 0.5, 2.0), 1 + 0.2 * clamp(relative, 0.5, 2.0)
         for k in unit:
-            if rule.level != "none":
+            if rule.level == "none":
+                k.w, k.dw = 1.0, [(k, 1.0)]
+            elif rule.arithmetic:
+                k.w = math.fsum(x.r for x in unit) / n
+                k.dw = [(x, x.r * x.open / n) for x in unit]
+            else:
                 k.w = math.exp(clamp(m * n, -20, 20)) if rule.clip == "gamma" else math.exp(m)
                 k.dw = [(x, k.w * x.open / n) for x in unit] if rule.shared else [(k, k.w * k.open)]
-                if rule.arithmetic:
-                    k.w = math.fsum(x.r for x in unit) / n
-                    k.dw = [(x, x.r * x.open / n) for x in unit]
-        for k in unit:
             if rule.clip == "log":  # of all tokens, before the first of them is looked at
                 k.low, k.high = k.a < 0 and k.e < low, k.a > 0 and k.e > high
         for k in unit:
@@ -508,18 +504,6 @@ def pulled(tokens: list[Token], pull: Callable[[Token], float], size: int) -> np
 # --- an update
 
 
-@dataclass(frozen=True)
-class Settings:
-    lr: float
-    critic_lr: float
-    max_grad_norm: float | None
-    micro_batch: int | None
-    entropy_coef: float
-    value_clip: float | None
-    clip_bias_every: int
-    probe_every: int
-
-
 @dataclass
 class Update:
     """What one update saw and did."""
@@ -532,7 +516,7 @@ class Update:
 class Trainer:
     """The tables and what they remember between updates."""
 
-    def __init__(self, rule: Rule, theta: list[list[float]], phi: list[float], settings: Settings) -> None:
+    def __init__(self, rule: Rule, theta: list[list[float]], phi: list[float], settings: Any) -> None:
         self.rule, self.theta, self.phi, self.settings = rule, np.array(theta), np.array(phi), settings
         self.updates = 0
         self.skipped = False  # whether the last step was left out
@@ -541,15 +525,14 @@ class Trainer:
     def update(self, batch: list[Sequence_]) -> Update:
         rule, settings, size = self.rule, self.settings, len(self.theta)
         told = self._probe(batch) if self.updates % settings.probe_every == 0 else {}
-        micros = [batch[i : i + (settings.micro_batch or len(batch))]
-                  for i in range(0, len(batch), settings.micro_batch or len(batch))]  # fmt: skip
-        parts = [look(micro, self.theta, self.phi) for micro in micros]
+        n, lr, most = settings.micro_batch or len(batch), settings.policy.lr, settings.policy.max_grad_norm
+        parts = [look(batch[i : i + n], self.theta, self.phi) for i in range(0, len(batch), n)]
         tokens = [k for part in parts for k in part]
         whole = Counts.of(tokens)
         policy = kl = 0.0
         energy = [0.0] * 4
         for part in parts:
-            found, beside, energies = losses(rule, part, whole, len(parts))
+            found, beside, energies = losses(rule, part, whole)
             policy, kl = policy + found, kl + beside
             energy = [x + y for x, y in zip(energy, energies, strict=True)]
         g = pulled(tokens, lambda k: k.pull, size)
@@ -568,9 +551,9 @@ class Trainer:
         if rule.stabilise == "subtract":
             g = g + bias  # -(grad J - C)
         length = norm(g)
-        after = length if settings.max_grad_norm is None else min(length, settings.max_grad_norm)
+        after = length if most is None else min(length, most)
         told |= {
-            "grad_norm": length, "grad_norm_after": after, "policy_loss": policy, "kl_loss": kl, "lr": settings.lr,
+            "grad_norm": length, "grad_norm_after": after, "policy_loss": policy, "kl_loss": kl, "lr": lr,
             "stabiliser_factor": factor, "non_finite": 0,
             "stabiliser_ratio": max((k.rho for k in tokens if k.rho is not None), default=0.0)
             if rule.stabilise in ("batch", "sequence") else None,
@@ -590,7 +573,7 @@ class Trainer:
         if self.skipped:
             told["grad_norm_after"] = 0.0
         else:
-            self.theta = self.theta - settings.lr * (after / length if length else 1.0) * g
+            self.theta = self.theta - lr * (after / length if length else 1.0) * g
         self.updates += 1
         return Update(tokens, told, settings.value_clip)
 
@@ -620,7 +603,7 @@ class Trainer:
                 m[own[0].s.index] = clamp(m[own[0].s.index] * clamp(moved, 0.8, 1.2), 0.8, 1.2)
 
     def _critic(self, tokens: list[Token]) -> Columns:
-        if self.rule.advantage not in ("gae", "turn_gae", "bilevel"):
+        if self.rule.advantage not in CRITICS:
             return {}
         where = targets(self.rule, tokens)
         total, g = 0.0, np.zeros(len(self.phi))
@@ -633,7 +616,7 @@ class Trainer:
                     error, slope = (near - goal) ** 2, 0.0
             total += 0.5 * error / len(where)
             g[k.s.tokens[k.t - 1]] += slope / len(where)
-        self.phi = self.phi - self.settings.critic_lr * g
+        self.phi = self.phi - self.settings.critic.lr * g
         return {"value_loss": total, "critic_grad_norm": norm(g)}
 
     def _probe(self, batch: list[Sequence_]) -> Columns:
@@ -641,7 +624,7 @@ class Trainer:
         tokens = look(batch, self.theta, self.phi)
         if not tokens:
             return {}
-        losses(self.rule, tokens, Counts.of(tokens), 1)
+        losses(self.rule, tokens, Counts.of(tokens))
         trained, size = sequences(tokens), len(self.theta)
         n = len(trained)
         sizes = [n // 4 + (i < n % 4) for i in range(4)]
@@ -706,7 +689,7 @@ def of_tokens(rule: Rule, tokens: list[Token], value_clip: float | None) -> Colu
         "advantage_std": spread([k.a for k in tokens]),
     }  # fmt: skip
     told["corrected_frac"] = mean([k.corrected for k in tokens]) if rule.omega else None
-    if rule.advantage in ("gae", "turn_gae", "bilevel"):
+    if rule.advantage in CRITICS:
         where = targets(rule, tokens)
         errors = [k.s.values[k.t] - k.s.returns[k.t] for k in where]
         off, of_returns = variance(errors), variance([k.s.returns[k.t] for k in where])
@@ -797,10 +780,31 @@ def of_turn(rule: Rule, turn: list[Token], update: Update) -> Columns:
         "ratio_mass_frac": math.fsum(k.r for k in turn) / math.fsum(k.r for k in everything),
         "gradient_share": ratio_of(math.fsum(abs(k.pull) for k in turn), math.fsum(abs(k.pull) for k in everything)),
     }  # fmt: skip
-    if rule.advantage in ("gae", "turn_gae", "bilevel"):
+    if rule.advantage in CRITICS:
         k = turn[0]
         told |= {"value": k.s.values[k.t], "value_error": k.s.values[k.t] - k.s.returns[k.t]}
     return told
+
+
+def of_turn_step(rule: Rule, turns: list[tuple[list[Token], Columns]], step: list[Columns]) -> Columns:
+    """Table turn_step, from the turns with an index and their rows, and the rows of all turns of the step."""
+    tokens, rows = [k for turn, _ in turns for k in turn], [row for _, row in turns]
+
+    def known(name: str, rows: list[Columns] = rows) -> list[Any]:
+        return [x for row in rows if (x := row.get(name)) is not None]
+
+    told = of_tokens(rule, tokens, None) | {"n_turns": len({k.s.index for k in tokens})}
+    told |= {name: mean(known(name)) for name in (
+        "n_tokens", "ratio_geo", "ratio_arith", "ratio_prod", "log_ratio_sum", "value", "value_error",
+        "retrieval_seconds", "retrieval_empty_frac", "retrieval_failed_frac",
+    )}  # fmt: skip
+    told |= {name: ratio_of(math.fsum(known(name)), math.fsum(known(name, step)))
+             for name in ("ratio_mass_frac", "gradient_share")}  # fmt: skip
+    told |= {f"{x}_frac": mean([status == x for status in known("status")]) for x in ("search", "answer", "invalid")}
+    values, errors = known("value"), known("value_error")
+    off, of_returns = variance(errors), variance([v - e for v, e in zip(values, errors, strict=True)])
+    told["explained_variance"] = None if off is None or of_returns is None else 1 - off / (of_returns + 1e-5)
+    return told | {"value_mae": mean([abs(x) for x in errors])}
 
 
 def of_trajectory(rule: Rule, index: int, updates: list[tuple[int, Update]]) -> Columns:

@@ -22,7 +22,7 @@ from workbench.algorithms import ALGORITHMS
 from workbench.batch import Batch, turn_ids
 from workbench.learn import checks, networks
 from workbench.learn.checks import fingerprint, mismatches
-from workbench.objective import value
+from workbench.objective import advantage
 from workbench.objective.aggregate import Normaliser, TokenMean
 from workbench.objective.kl import LossKL
 from workbench.spec import PolicySettings, WorldSettings
@@ -110,7 +110,12 @@ def everywhere(batch: Batch, mask: Any) -> Tensor:
         (replace(PPO, kl=KlOfTheResponse("k1", 0.1)), None, None, "loss of 'ppo' has a gradient at observations"),
         (replace(PPO, aggregate=CountsTokens()), None, None, "changes with tokens that the policy did not write"),
         (PPO, None, (checks, "collate", of_the_response), "not what the policy wrote: it has observations in it"),
-        (PPO, None, (value, "positions", everywhere), "critic's loss has a gradient at padding and observations and p"),
+        (
+            PPO,
+            None,
+            (advantage, "positions", everywhere),
+            "critic's loss has a gradient at padding and observations",
+        ),
         (PPO, Bidirectional, None, "when only the padding after them changes"),
     ],
     ids=["the loss", "its divisor", "the mask", "the critic", "the network"],
@@ -122,7 +127,7 @@ def test_what_depends_on_tokens_that_the_policy_did_not_write_is_found(
     if patch:
         monkeypatch.setattr(*patch)
     assert said in checks.problem(algorithm, 1, wrapped(network) if wrapped else network, PAD)
-    if patch and patch[0] is value:
+    if patch and patch[0] is advantage:
         assert checks.problem(ALGORITHMS["grpo"], 2, network, PAD) == "", "it has no critic"
 
 
@@ -140,7 +145,7 @@ def test_a_run_whose_self_test_fails_ends_before_its_first_step_with_an_event_an
     new_run: MakeRun, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     folder = new_run()
-    monkeypatch.setattr(value, "positions", everywhere)
+    monkeypatch.setattr(advantage, "positions", everywhere)
     assert train(folder, cache) == 1
     last = rows(folder, "run").iloc[-1]
     assert (last["status"], last["steps"]) == ("failed", 0)

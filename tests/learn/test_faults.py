@@ -135,11 +135,6 @@ def test_until_its_step_a_run_with_a_fault_is_the_run_without_one(lab: Lab, kind
     assert same == {"retriever_slow": [True, True], "critic_diverges": [True, False]}.get(kind.name, [False, False])
 
 
-def test_a_fault_whose_step_never_comes_changes_no_row(lab: Lab) -> None:
-    for kind in ("stale_weights", "retriever_junk", "batch_reused", "observation_leak", "learning_rate"):
-        assert lab.faulty(kind, at_step=100).row(3) == lab.healthy().row(3)
-
-
 def test_a_fault_that_ended_leaves_the_next_step_to_the_trainer(lab: Lab) -> None:
     run = lab.faulty("temperature", strength=3.0, until_step=AT + 1)
     assert [run.mismatch(step) > 0.1 for step in (AT - 1, AT, AT + 1)] == [False, True, False]

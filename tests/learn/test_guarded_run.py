@@ -9,7 +9,6 @@ import pytest
 
 from tests.learn.tiny import Session, rows
 from workbench.learn.loop import Trainer
-from workbench.learn.rollouts import Rollout
 
 Flagged = Callable[..., list[tuple[str, int, str]]]
 
@@ -46,43 +45,6 @@ def test_a_sound_run_is_not_flagged(flagged: Flagged, changes: dict[str, Any], c
     assert (step["token_mismatches"] == 0).all()
     assert step["batch_hash"].is_unique
     assert step["first_log_ratio_abs_max"].notna().sum() == checked
-
-
-def test_a_history_that_was_tokenised_again_is_flagged_at_its_trajectory_and_turn(flagged: Flagged) -> None:
-    def tokenised_again(trainer: Trainer) -> None:
-        honest = trainer.sampler.rollout
-
-        def rollout(*asked: int) -> Rollout:
-            made = honest(*asked)
-            episode = made.episodes[3]
-            first = episode.written.index(True)
-            end = first + episode.written[first:].index(False)
-            # One token of the first observation came back as two, and everything after it moved.
-            for column, value in ((episode.tokens, 5), (episode.written, False), (episode.log_prob, 0.0)):
-                column.insert(end, value)  # type: ignore[arg-type]
-            return made
-
-        trainer.sampler.rollout = rollout  # type: ignore[method-assign]
-
-    ((kind, step, message),) = flagged(tokenised_again, learn={"staleness": 0})
-    assert (kind, step) == ("guard_token_identity", 0)
-    assert message.startswith("1 trained trajectories")
-    assert message.endswith("first in trajectory 3, turn 1")
-
-
-def test_a_queue_that_hands_out_a_rollout_twice_is_flagged(flagged: Flagged) -> None:
-    def stuck(trainer: Trainer) -> None:
-        honest, seen = trainer.sampler.rollout, []
-
-        def rollout(number: int, policy_step: int) -> Rollout:
-            seen.append(honest(number, policy_step))
-            return deepcopy(seen[1]) if number == 3 else seen[-1]
-
-        trainer.sampler.rollout = rollout  # type: ignore[method-assign]
-
-    ((kind, step, message),) = flagged(stuck)
-    assert (kind, step) == ("guard_stuck_batch", 3)
-    assert "the very tokens of step 1" in message
 
 
 def test_a_policy_that_is_another_one_in_its_update_is_flagged_on_fresh_rollouts_only(flagged: Flagged) -> None:

@@ -7,7 +7,7 @@ batches and one of a few values give another update (or, for what is drawn again
 
 import copy
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -62,25 +62,18 @@ class Case:
 
     @property
     def name(self) -> str:
-        values = self.values[0] if isinstance(self.values[0], str | bool | None) else "number"
-        return f"{self.algorithm.name}-{self.slot}-{self.choice.kind}-{self.option}-{values}"
+        value = self.values[0] if isinstance(self.values[0], str | bool | None) else "number"
+        return f"{self.algorithm.name}-{self.slot}-{self.choice.kind}-{self.option}-{value}"
 
-    @property
-    def own(self) -> Algorithm:
-        """The algorithm, with what the option needs beside it."""
-        values = self.values[0] if isinstance(self.values[0], str) else None
-        return self._with(BESIDE.get((self.choice.kind, self.option, values), {}))
-
-    @property
-    def variants(self) -> Iterator[Algorithm]:
-        own = getattr(self.own, self.slot)
-        for value in self.values:
+    def made(self) -> Iterator[Algorithm]:
+        """The algorithm, with what the option needs beside it, and then with each other value of the option."""
+        word = self.values[0] if isinstance(self.values[0], str) else None
+        own = replace(self.choice, **BESIDE.get((self.choice.kind, self.option, word), {}))
+        changes: list[dict[str, Any]] = [{}, *({self.option: value} for value in self.values)]
+        for change in changes:
             with suppress(InputError):  # out of range for this one
-                yield self._with({f.name: getattr(own, f.name) for f in fields(own)} | {self.option: value})
-
-    def _with(self, options: dict[str, Any]) -> Algorithm:
-        changed: Any = {self.slot: replace(self.choice, **options)}
-        return replace(self.algorithm, **changed)
+                slot: Any = {self.slot: replace(own, **change)}
+                yield replace(self.algorithm, **slot)
 
 
 # Values that a rule tells from its own, where half and twice of it do not.
@@ -150,20 +143,16 @@ for slot, kind in KINDS_OF_SLOTS:
         CASES += cases_of(other, (slot,))
 
 
-class Cut:
-    """Sentences of three tokens."""
-
-    def of(self, batch: Batch) -> Tensor:
-        return (torch.arange(batch.tokens.shape[1]) // 3 + 1).expand_as(batch.tokens)
-
-
 class Given(Trainer):
-    """A trainer whose rollouts are what the test says."""
+    """A trainer whose rollouts are what the test says, in sentences of three tokens."""
 
     given: Batch
 
     def _batch(self, rollout: Rollout) -> Batch:
         return self.given
+
+    def of(self, batch: Batch) -> Tensor:
+        return (torch.arange(batch.tokens.shape[1]) // 3 + 1).expand_as(batch.tokens)
 
 
 @dataclass(eq=False)
@@ -182,7 +171,7 @@ class Steps:
             patch.setattr(loop, "resolve", lambda *_: algorithm)
             trainer = Given(settings, self.start, NullRecorder(settings), self.tokenizer)
             trainer.given = self.batch(trainer, *move)
-            trainer.sentences = Cut()  # type: ignore[assignment]
+            trainer.sentences = trainer  # type: ignore[assignment]
             before = weights(trainer)
             trainer._optimise(trainer._advantages(trainer._values(trainer._old_log_probs(self.rollout))), 0)
             numbers = range(1, 4) if algorithm.select.kind == "dynamic_sampling" else ()
@@ -225,9 +214,9 @@ def steps(cache: Path) -> Iterator[Steps]:
         yield Steps(start, first.sampler.rollout(0, 0), tokenizer)
 
 
-def difference(steps: Steps, algorithm: Algorithm, variants: Iterable[Algorithm]) -> float:
+def difference(steps: Steps, algorithm: Algorithm, *variants: Algorithm) -> float:
     """The largest change of the step over batches and variants, as a share of the longer of the two updates."""
-    largest, variants = 0.0, list(variants)
+    largest = 0.0
     for move in MOVES:
         own, sampled = steps.taken(algorithm, move)
         for variant in variants:
@@ -266,7 +255,7 @@ def inert(case: Case) -> list[str]:
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 def test_an_option_changes_the_step_or_is_inert_for_a_reason(steps: Steps, case: Case) -> None:
-    found = difference(steps, case.own, case.variants)
+    found = difference(steps, *case.made())
     if reasons := inert(case):
         assert found < SAME, f"not inert after all: {reasons}"
     else:
@@ -283,4 +272,4 @@ def test_a_kind_without_options_makes_a_step_of_its_own(steps: Steps, slot: str,
     for other in KINDS[slot].values():
         if other is not kind and not getattr(other, "needs_values", False):
             changed: Any = {slot: other()}
-            assert difference(steps, own, [replace(own, **changed)]) > CHANGED, other.kind
+            assert difference(steps, own, replace(own, **changed)) > CHANGED, other.kind

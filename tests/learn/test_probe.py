@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from workbench.agent.tokenizer import build_tokenizer
 from workbench.algorithms import ALGORITHMS, resolve
@@ -19,15 +17,15 @@ from workbench.learn.checks import synthetic
 from workbench.learn.probe import controls, cosine, noise, power
 from workbench.learn.update import Learner
 from workbench.objective import Algorithm, prepare
-from workbench.spec import ComputeSettings, LearnSettings, PolicySettings, RunSettings
+from workbench.spec import LearnSettings, PolicySettings, RunSettings
 
 TOKENIZER = build_tokenizer()
 GRPO = ALGORITHMS["grpo"]
 
 
-def learner(algorithm: Algorithm = GRPO, compute: ComputeSettings = ComputeSettings(), **chosen: Any) -> Learner:
+def learner(algorithm: Algorithm = GRPO, **chosen: Any) -> Learner:
     network = networks.create(PolicySettings(hidden=16, layers=1, heads=2, mlp=16), TOKENIZER, seed=0)
-    made = Learner(algorithm, LearnSettings.model_validate(chosen), network, None, compute=compute)
+    made = Learner(algorithm, LearnSettings.model_validate(chosen), network, None)
     made.probe.control = controls(TOKENIZER)
     return made
 
@@ -62,30 +60,6 @@ def test_the_noise_scale_has_its_worked_numbers(sizes, gradients, expected):
     assert cosine(torch.ones(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)) is None
 
 
-@settings(max_examples=50, deadline=None)
-@given(st.integers(2, 6), st.integers(1, 5), st.integers(0, 10_000), st.floats(0.01, 100))
-def test_agreement_is_a_cosine_and_the_noise_scale_has_no_unit(parts, dimensions, seed, scale):
-    g = torch.randn(parts, dimensions, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    found, scaled, turned = (noise([3] * parts, x) for x in (g, g * scale, g.flip(0)))
-    assert -1 - 1e-9 <= found["gradient_cosine"] <= 1 + 1e-9
-    assert found["noise_trace"] >= -1e-9
-    assert scaled["noise_trace"] == pytest.approx(found["noise_trace"] * scale**2)
-    assert turned["noise_signal"] == pytest.approx(found["noise_signal"])
-    if found["noise_signal"] > 1e-3:
-        assert scaled["noise_scale"] == pytest.approx(found["noise_scale"])
-
-
-def test_an_update_is_the_same_with_a_probe_and_without_one():
-    made, (with_probe, without) = batch(), (learner(probe_every=1), learner())
-    for _ in range(2):
-        probed, silent = with_probe.update(made, 0, 0).scalars, without.update(made, 0, 0).scalars
-    pairs = zip(with_probe.policy.parameters(), without.policy.parameters(), strict=True)
-    assert all(torch.equal(a, b) for a, b in pairs)
-    assert probed["grad_norm"] == silent["grad_norm"]
-    assert probed["gradient_cosine_previous"][0] is not None
-    assert "noise_scale" not in silent
-
-
 def test_the_correction_that_enters_the_power_is_that_of_the_whole_minibatch():
     normalised = resolve("tis", {"correction": {"normalise": True}})
     made, one = batch(normalised), learner(normalised)
@@ -95,24 +69,6 @@ def test_the_correction_that_enters_the_power_is_that_of_the_whole_minibatch():
         p = torch.log_softmax(one.policy(input_ids=made.tokens[:, :-1]).logits.float(), -1).exp()
     expected = power(made.advantages * weight, made, p) / len(made.tokens)
     assert measured(one, made)["proxy_power"] == pytest.approx(expected, rel=1e-5)
-
-
-PROBED = ("gradient_cosine", "noise_trace", "noise_signal", "proxy_signal", "proxy_power", "control_off_prob")
-
-
-def test_padding_and_the_split_into_micro_batches_change_no_number_of_the_probe():
-    def probed(made: Batch, **chosen: Any) -> dict[str, Any]:
-        scalars = learner(probe_every=1, **chosen).update(made, 0, 0).scalars
-        return {name: scalars[name][0] for name in PROBED}
-
-    made = batch()
-    two_axes = {k: x for k, x in vars(made).items() if x is not None and x.dim() == 2}
-    wide = replace(made, **{k: torch.nn.functional.pad(x, (0, 5)) for k, x in two_axes.items()})
-    assert wide.tokens.shape != made.tokens.shape
-    for other in (
-        probed(wide), probed(made, micro_batch=2), probed(made, compute=ComputeSettings(micro_batch_tokens=24)),
-    ):  # fmt: skip
-        assert other == pytest.approx(probed(made), rel=1e-4)
 
 
 def test_the_gradient_of_the_last_probe_outlives_a_checkpoint(tmp_path):

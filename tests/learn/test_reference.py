@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.learn import reference
-from tests.learn.reference import EVERYTHING, Rule, Sequence_, Settings
+from tests.learn.reference import CRITICS, EVERYTHING, Rule, Sequence_
 from workbench.algorithms import ALGORITHMS, resolve
 from workbench.batch import Batch
 from workbench.diagnostics import CATALOGUE
@@ -36,10 +36,7 @@ WORDS = 9  # of the vocabulary; 1 to 4 are the tags
 TAGS = {"search": 1, "search_end": 2, "answer": 3, "answer_end": 4}
 CLOSE = 1e-9
 BUDGET = 20.0  # tokens that an episode may have
-CRITIC = {
-    "ppo", "turn-ppo", "s-ppo", "st-ppo", "turn-ppo-mdp", "starpo", "starpo-s", "ppo, cnorm", "ppo, subtract",
-    "so-ppo-note",
-}  # fmt: skip
+GSPO = (1 - 3e-4, 1 + 4e-4)
 RULES = {
     "ppo": Rule("gae"),
     "turn-ppo": Rule("gae", level="turn"),
@@ -47,31 +44,27 @@ RULES = {
     "st-ppo": Rule("gae", level="turn", stabilise="batch"),
     "grpo": Rule("grpo"),
     "so-grpo": Rule("grpo", level="turn", stabilise="sequence"),
-    "so-ppo-note": Rule(
-        "turn_gae", discounts=(1.0, 1.0), level="turn", arithmetic=True, unit_gate=True, aggregate="turn_mean",
-        stabilise="kl",
-    ),
+    "so-ppo-note": Rule("turn_gae", level="turn", arithmetic=True, unit_gate=True, aggregate="turn_mean",
+                        stabilise="kl"),
+    "ppo, discounted": Rule("gae", discounts=(0.9, 0.7)),
+    "ppo, mean of turns": Rule("turn_mean", discounts=(0.9, 0.7)),
     "ppo, cnorm": Rule("gae", stabilise="cnorm"),
     "ppo, subtract": Rule("gae", stabilise="subtract"),
     "dr-grpo": Rule("mean", aggregate="constant", horizon=BUDGET),
     "dapo": Rule("grpo", bounds=(0.8, 1.28), select="unequal", overlong=(8.0, 4.0)),
-    "loop": Rule(
-        "rloo", bounds=(1 / 1.1, 1.1), aggregate="seq_mean_token_mean", select="large", skip=20.0
-    ),
-    "turn-ppo-mdp": Rule("turn_gae", level="turn", unit_gate=True, aggregate="turn_mean_global"),
+    "loop": Rule("rloo", bounds=(1 / 1.1, 1.1), aggregate="seq_mean_token_mean", select="large", skip=20.0),
+    "turn-ppo-mdp": Rule("turn_gae", discounts=(0.99, 0.9), level="turn", unit_gate=True,
+                         aggregate="turn_mean_global"),
     "starpo": Rule("bilevel"),
+    "starpo, discounted": Rule("bilevel", discounts=(0.9, 0.8)),
     "starpo-s": Rule("bilevel", bounds=(0.8, 1.28), select="spread"),
     "reinforce": Rule("batch_mean", level="none", clip="none", bounds=EVERYTHING),
     "rloo": Rule("rloo", level="none", clip="none", bounds=EVERYTHING),
     "reinforce-pp": Rule("reinforce_pp"),
-    "gspo": Rule("grpo", level="sequence", bounds=(1 - 3e-4, 1 + 4e-4), aggregate="seq_mean_token_mean"),
-    "gspo-token": Rule(
-        "grpo", level="sequence", shared=False, bounds=(1 - 3e-4, 1 + 4e-4), aggregate="seq_mean_token_mean"
-    ),
-    "seeupo": Rule(
-        "turn_by_turn", level="sequence", bounds=(1 - 3e-4, 1 + 4e-4), aggregate="seq_mean_token_mean",
-        last_turn_first=True,
-    ),
+    "gspo": Rule("grpo", level="sequence", bounds=GSPO, aggregate="seq_mean_token_mean"),
+    "gspo-token": Rule("grpo", level="sequence", shared=False, bounds=GSPO, aggregate="seq_mean_token_mean"),
+    "seeupo": Rule("turn_by_turn", level="sequence", bounds=GSPO, aggregate="seq_mean_token_mean",
+                   last_turn_first=True),
     "dppo": Rule("grpo", clip="tv", bounds=EVERYTHING),
     "sspo": Rule("grpo", level="sentence", clip="band"),
     "gmpo": Rule("grpo", level="sequence", clip="log", bounds=(-0.4, 0.4), aggregate="seq_mean_token_mean"),
@@ -195,8 +188,11 @@ def episodes(draw: random.Random, batch: list[Sequence_]) -> list[Any]:
     return found
 
 
-def slots(rule: Rule) -> dict[str, Any]:
+def slots(name: str, rule: Rule) -> dict[str, Any]:
     told: dict[str, Any] = {}
+    if "," in name:
+        gamma, lam = rule.discounts
+        told["advantage"] = {"kind": rule.advantage, "gamma": gamma, "lam": lam}
     if rule.kl:
         told["kl"] = {"kind": rule.kl, "beta": rule.beta}
     if rule.stabilise in ("cnorm", "subtract"):
@@ -294,7 +290,9 @@ def check(name: str, batches: int, folder: Path) -> None:
     """Train `batches` random batches one step each, and compare all that was written and the weights after it."""
     run = RunSettings.model_validate({"record": {"tokens": 0, "batches": {"mb": 0}}})
     recorder = Recorder(folder, "run", run)
-    expected: dict[str, dict[Any, dict[str, Any]]] = {t: {} for t in ("step", "minibatch", "turn", "trajectory")}
+    keys = {"step": ("step",), "minibatch": ("step", "update"), "trajectory": ("step", "trajectory"),
+            "turn": ("step", "epoch", "trajectory", "turn_index"), "turn_step": ("step", "turn_index")}  # fmt: skip
+    expected: dict[str, dict[Any, dict[str, Any]]] = {table: {} for table in keys}
     fired = clipped = skipped = 0
     for step in range(batches):
         draw = random.Random(f"{name} {step}")
@@ -307,27 +305,23 @@ def check(name: str, batches: int, folder: Path) -> None:
         phi = [draw.gauss(0, 0.5) for _ in range(WORDS)]
         sampled, wild = drawn(draw, theta)
         made = episodes(draw, sampled)
-        own = Settings(
-            lr=1e-9 if wild else draw.choice([0.05, 0.5]), critic_lr=0.1, max_grad_norm=draw.choice([None, 0.05]),
-            micro_batch=draw.choice([None, None, 2, 3]), entropy_coef=draw.choice([0.0, 0.02]),
-            value_clip=draw.choice([None, 0.5]), clip_bias_every=draw.choice([1, 2]), probe_every=draw.choice([1, 2]),
-        )  # fmt: skip
+        lr, longest = 1e-9 if wild else draw.choice([0.05, 0.5]), draw.choice([None, 0.05])
         learn = LearnSettings.model_validate({
-            "epochs": draw.randint(1, 2), "minibatches": draw.randint(1, 3), "micro_batch": own.micro_batch,
-            "policy": {"kind": "sgd", "lr": own.lr, "max_grad_norm": own.max_grad_norm},
-            "critic": {"kind": "sgd", "lr": own.critic_lr}, "value_clip": own.value_clip,
-            "entropy_coef": own.entropy_coef, "clip_bias_every": own.clip_bias_every, "probe_every": own.probe_every,
+            "policy": {"kind": "sgd", "lr": lr, "max_grad_norm": longest}, "critic": {"kind": "sgd", "lr": 0.1},
+            "micro_batch": draw.choice([None, None, 2, 3]), "entropy_coef": draw.choice([0.0, 0.02]),
+            "value_clip": draw.choice([None, 0.5]), "clip_bias_every": draw.choice([1, 2]),
+            "probe_every": draw.choice([1, 2]), "epochs": draw.randint(1, 2), "minibatches": draw.randint(1, 3),
         })  # fmt: skip
         told = of_rollouts(step, sampled, made)
 
         # The step as a run takes it.
-        algorithm = resolve(name.split(",")[0], slots(rule)).within(BUDGET)
+        algorithm = resolve(name.split(",")[0], slots(name, rule)).within(BUDGET)
         policy: Any = Table(torch.tensor(theta, dtype=F64))
-        critic: Any = Values(torch.tensor(phi, dtype=F64)) if name in CRITIC else None
+        critic: Any = Values(torch.tensor(phi, dtype=F64)) if rule.advantage in CRITICS else None
         learner = Learner(algorithm, learn, policy, critic)
         learner.probe.control = TAGS
         learner.spans = SimpleNamespace(of=lambda tokens, mask: tokens % 4)  # type: ignore[assignment]
-        batch = prepare(algorithm, tensors(sampled, name in CRITIC))
+        batch = prepare(algorithm, tensors(sampled, rule.advantage in CRITICS))
         done = Loop(learner, run, step)._optimise(batch, step - 2)
         seconds = {"rollout": 3.0, "update": 0.5, "evaluation": 0.1, "total": 3.6}
         recorder.step(step, StepEvidence(
@@ -338,8 +332,9 @@ def check(name: str, batches: int, folder: Path) -> None:
 
         # The same by hand.
         reference.prepare(rule, sampled)
-        trainer = reference.Trainer(rule, theta, phi, own)
+        trainer = reference.Trainer(rule, theta, phi, learn)
         taken, parts = [], trainer.parts(sampled)
+        turns: dict[int, list[Any]] = defaultdict(list)
         left: list[list[int]] = []  # the trajectories that the epochs of this part have yet to train
         for number, u in enumerate(done):
             assert not trainer.skipped, "a skipped step is the last one"
@@ -363,11 +358,15 @@ def check(name: str, batches: int, folder: Path) -> None:
                 state = at.retrieval_status[k.turn - 1]
                 for word in ("empty", "failed"):
                     extra[f"retrieval_{word}_frac"] = None if state is None else float(state == word)
-                key = step, epoch, k.s.index, k.turn
-                expected["turn"][key] = reference.of_turn(rule, turn, update) | extra
+                row = reference.of_turn(rule, turn, update) | extra
+                expected["turn"][step, epoch, k.s.index, k.turn] = row
+                turns[k.turn].append((turn, row))
         skipped += trainer.skipped
         assert trainer.skipped or not any(left), "an epoch trains every trajectory once"
         assert trainer.skipped or next(parts, None) is None, "every turn is trained"
+        all_turns = [row for one in turns.values() for _, row in one]
+        for index, one in turns.items():
+            expected["turn_step"][step, index] = reference.of_turn_step(rule, one, all_turns)
         told |= reference.of_step(rule, [update for _, update in taken])
         told["tokens_per_second"] = told["tokens_trained"] / 0.5
         told |= {"seconds_evaluation": 0.1, "seconds_total": 3.6}
@@ -385,8 +384,6 @@ def check(name: str, batches: int, folder: Path) -> None:
             if table is not None:
                 assert np.allclose(own_table, table.detach(), rtol=CLOSE, atol=CLOSE)
     recorder.close()
-    keys = {"step": ("step",), "minibatch": ("step", "update"), "trajectory": ("step", "trajectory"),
-            "turn": ("step", "epoch", "trajectory", "turn_index")}  # fmt: skip
     for table, rows in expected.items():
         found = {}
         for file in sorted((folder / "segments" / table).glob("*.parquet")):

@@ -161,36 +161,6 @@ def test_the_heartbeat_is_touched_by_passes_through_the_network_and_its_copies_a
     assert set(network.state_dict()) == {"weight", "bias"}
 
 
-def test_a_minibatch_beyond_the_kl_limit_is_measured_and_not_stepped_on(trained: MakeRun) -> None:
-    """The first minibatch of a step has KL 0 and is trained on; the second has left the limit, which ends the step."""
-    limit = {"early_stop": {"limit": 1e-3}, "select": "none"}
-    folder = trained(algorithm="loop", slots=limit, learn=FRESH | {"group_size": 4, "policy": {"lr": 0.5}})
-    minibatch = rows(folder, "minibatch").set_index("step")
-    moved = minibatch.query("update == 0 and grad_norm > 0").index  # elsewhere no rollout beat another
-    assert len(moved) > 2
-    assert set(minibatch.loc[moved].groupby("step").size()) == {2}, "of four"
-    first, second = (minibatch.loc[moved].query("update == @update") for update in (0, 1))
-    assert (first["grad_norm_after"] > 0).all()
-    assert (second["grad_norm_after"] == 0).all()
-    assert (second["grad_norm"] > 0).any()
-    assert (rows(folder, "step")["grad_clipped_frac"] == 0).all()
-
-
-def test_the_ratio_of_every_turn_starts_at_one_where_turns_are_trained_one_after_the_other(trained: MakeRun) -> None:
-    changes = {"world": {"max_turns": 4}, "learn": {"staleness": 1, "minibatches": 1, "policy": {"lr": 0.3}}}
-    folder = trained(algorithm="seeupo", **changes)
-    turn = rows(folder, "turn")
-    first, last = (turn[turn["epoch"] == epoch] for epoch in (0, 1))
-    assert first["turn_index"].nunique() > 1
-    assert first["log_ratio_sum"].abs().max() < 1e-4
-    assert last["log_ratio_sum"].abs().max() > 1e-3, "an epoch moves the policy away from the start of its turn"
-    update = rows(folder, "minibatch").merge(turn, on=["step", "update"])
-    order = update.groupby(["step", "update"])["turn_index"].agg(["min", "max"]).reset_index()
-    assert (order["min"] == order["max"]).all()
-    for _, step in order.groupby("step"):
-        assert step["max"].is_monotonic_decreasing, "all epochs of a turn, the last turn first"
-
-
 def test_a_stored_batch_is_what_the_ledger_was_measured_on(trained: MakeRun) -> None:
     folder = trained()
     assert batches.steps(folder) == list(range(6))

@@ -9,6 +9,7 @@ from torch import Tensor
 from tests.objective.worked_example import PPO
 from workbench.batch import Batch
 from workbench.objective import Algorithm, PolicyLoss, Pool, policy_loss
+from workbench.objective import advantage as adv
 from workbench.objective import aggregate as agg
 from workbench.objective import clip as clips
 from workbench.objective import kl as kls
@@ -18,6 +19,12 @@ from workbench.objective.ratio import Guard, placebo_turns
 
 F64 = torch.float64
 
+ADVANTAGES = [
+    adv.Gae(), adv.Gae(gamma=0.9, lam=0.8, whiten="none"), adv.Gae(skip_obs=False, whiten="a"),
+    adv.TurnMeanGae(lam=0.7), adv.TurnGae(), adv.TurnGae(whiten="m"), adv.Bilevel(),
+    adv.Bilevel(gamma=0.9, lam=0.8, whiten="none"), adv.Grpo(), adv.MeanOnly(), adv.Rloo(), adv.BatchMean(),
+    adv.BatchZ(), adv.GroupBatchZ(), adv.ReinforcePp(gamma=0.9),
+]  # fmt: skip
 RATIOS = [
     *(Pool(level, mean, grad) for level in ("token", "turn", "sequence", "sentence", "placebo")
       for mean in ("geometric", "arithmetic", "product") for grad in ("shared", "token")),
@@ -40,19 +47,19 @@ MEANS = [agg.TokenMean(), agg.SeqMeanTokenSum(), agg.SeqMeanTokenSumNorm(horizon
 AGGREGATES = [*MEANS, agg.TokenSum()]
 GUARDS = [Guard(mode=mode, bins=bins) for mode in ("center", "full") for bins in ("turn", "position")]
 KLS = [kls.NoKL(), *(kls.LossKL(name, 0.1) for name in ("k1", "k2", "k3", "k1+", "k3+", "abs")), kls.Lld(),
-       kls.Lld(gate="turn"), kls.PositiveLow()]  # fmt: skip
+       kls.Lld(gate="turn"), kls.PositiveLow(), kls.RewardKL()]  # fmt: skip
 LEVELS = ("token", "seq_prod", "seq_geo_filter")
 CORRECTIONS = [corrections.NoCorrection(), corrections.Tis(), corrections.Tis(level="seq_prod", normalise=True)] + [
     kind(level=level, normalise=normalise)
     for kind in (corrections.Mis, corrections.IcePop) for level in LEVELS for normalise in (False, True)
 ]  # fmt: skip
+EVERY = {"ratio": [*RATIOS, *GUARDS], "clip": [*CLIPS, *WHOLE], "stabilise": STABILISERS, "aggregate": AGGREGATES,
+         "kl": KLS, "correction": CORRECTIONS}  # fmt: skip
 
 
 def algorithms(**slots) -> st.SearchStrategy[Algorithm]:
     """Pipelines with any choice of the given ones in each slot, by default of all."""
-    every = {"ratio": [*RATIOS, *GUARDS], "clip": [*CLIPS, *WHOLE], "stabilise": STABILISERS, "aggregate": AGGREGATES,
-             "kl": KLS, "correction": CORRECTIONS}  # fmt: skip
-    chosen = {slot: st.sampled_from(choices) for slot, choices in (every | slots).items()}
+    chosen = {slot: st.sampled_from(choices) for slot, choices in (EVERY | slots).items()}
     return st.fixed_dictionaries(chosen).map(lambda slots: replace(PPO, **slots))
 
 

@@ -1,7 +1,5 @@
 """The points at which a rule turns: a ratio exactly at its bound, the smallest batch with a variance, the last unit."""
 
-from __future__ import annotations
-
 import inspect
 import pkgutil
 from dataclasses import replace

@@ -8,8 +8,9 @@ import torch
 
 from tests.objective.worked_example import DELTA, F64, MASK, OLD, PPO, A, R, batch, gradient, loss, outlier, run
 from tests.objective.worked_example import turn_means as means_of_turns
+from workbench.algorithms import ALGORITHMS
 from workbench.batch import pool
-from workbench.objective import Algorithm, Pool, entropy, policy_loss, prepare, value_loss
+from workbench.objective import Algorithm, Pool, policy_loss, prepare, value_loss
 from workbench.objective import aggregate as agg
 from workbench.objective import stabilise as stab
 from workbench.objective.advantage import Gae, Grpo, MeanOnly, Reward, Rloo, TurnGae
@@ -25,6 +26,10 @@ B = outlier()
 DUAL = DELTA.clone()
 DUAL[1, 0] = log(5)
 TURNS = means_of_turns(A)
+NAMED = {
+    "cispo": 0.181882, "sapo": -0.611459, "gmpo": -0.269367, "vespo": 0.131203, "loop": -0.228087, "minirl": 0.878348,
+    "gspo": -0.250275,
+}  # fmt: skip
 
 
 def near(expected):
@@ -76,6 +81,8 @@ def closed(terms) -> torch.Tensor:
         (stabilised(stab.RmsTurn(tau=5.0)), A, B, 0.011808),
         (PPO, R, B, -0.174221),
         (stabilised(stab.RmsSeq()), R, B, 0.248932),
+        *((ALGORITHMS[name], R, DELTA, number) for name, number in NAMED.items()),
+        (GSPO, R, DELTA, -0.335889),
         (stabilised(stab.KlClipFrac(), SO), TURNS, DELTA, -0.006941),
         (stabilised(stab.KlClipFrac(form="batch"), SO), TURNS, DELTA, -0.006151),
     ],
@@ -110,6 +117,7 @@ def test_gradients_are_zero_where_the_clip_is_active(algorithm, advantages, expe
         (GSPO, R, [], []),
         (replace(GSPO, clip=Ppo(low=3e-4, high=4e-4)), R, [5, 6, 7, 8, 9, 10], [0, 1, 2, 3, 4]),
         (replace(GSPO, clip=LogClip(epsilon=0.4)), R, [8], [2]),
+        (ALGORITHMS["minirl"], R, [8], [2]),
     ],
 )
 def test_tokens_that_the_clip_stopped(algorithm, advantages, low, high):
@@ -201,22 +209,27 @@ def test_group_advantages(advantage, expected):
 
 
 @pytest.mark.parametrize(
-    ("stabilise", "delta", "factor"),
+    ("stabilise", "advantages", "delta", "factors"),  # of the two sequences
     [
-        (stab.RmsBatch(), DELTA, 1.0),
-        (stab.RmsBatch(), B, 0.124461),
-        (stab.RmsBatch(tau=5.0), B, 0.124461),
-        (stab.RmsBatch(smooth=True), B, 3 / 8.034651),
-        (stab.RmsBatch(tau=5.0, smooth=True), B, 5 / 8.034651),
-        (stab.RmsTurn(tau=5.0), B, 0.748745),  # one scalar, the mean of the turns' factors
-        (stab.RmsTurn(tau=13.0), B, 1.0),
-        (stab.RmsTurn(tau=12.7), B, (3 / 12.701449 + 8) / 11),
+        (stab.RmsBatch(), A, DELTA, 1.0),
+        (stab.RmsBatch(), A, B, 0.124461),
+        (stab.RmsBatch(tau=5.0), A, B, 0.124461),
+        (stab.RmsBatch(smooth=True), A, B, 3 / 8.034651),
+        (stab.RmsBatch(tau=5.0, smooth=True), A, B, 5 / 8.034651),
+        (stab.RmsTurn(tau=5.0), A, B, 0.748745),  # one scalar, the mean of the turns' factors
+        (stab.RmsTurn(tau=13.0), A, B, 1.0),
+        (stab.RmsTurn(tau=12.7), A, B, (3 / 12.701449 + 8) / 11),
+        (stab.RmsSeq(), R, B, (0.072294, 1.0)),
+        (stab.RmsSeq(smooth=True), R, B, (3 / 13.832375, 1.0)),
+        (stab.RmsSeq(tau=1.0), R[:1].expand(2, 8), B, (0.072294, 1.0)),  # the second's 0.897949 stays below
     ],
 )
-def test_one_factor_for_the_batch(stabilise, delta, factor):
-    terms = run(stabilised(stabilise), delta=delta).terms
-    assert terms.stabiliser_factor == near(factor)
-    assert torch.all(terms.factor == terms.factor[0, 0])
+def test_factors_of_the_batch_or_of_each_sequence(stabilise, advantages, delta, factors):
+    terms = run(stabilised(stabilise), advantages, delta).terms
+    per_row = factors if isinstance(factors, tuple) else (factors, factors)
+    assert terms.factor[:, 0].tolist() == near(per_row)
+    assert torch.equal(terms.factor, terms.factor[:, :1].expand_as(MASK))
+    assert isinstance(factors, tuple) or terms.stabiliser_factor == near(factors)
 
 
 @pytest.mark.parametrize(("algorithm", "delta", "expected"), [
@@ -229,18 +242,6 @@ def test_what_the_stabiliser_compares(algorithm, delta, expected):
     assert terms.energy[[0, 2]].tolist() == [4, 7]
     if algorithm is TURN:
         assert terms.ratio[[0, 0, 1, 1], [0, 5, 0, 3]].tolist() == near([2.763966, 0.869358, 1.077884, 0.759572])
-
-
-@pytest.mark.parametrize(
-    ("stabilise", "advantages", "factors"),
-    [
-        (stab.RmsSeq(), R, [0.072294, 1.0]),
-        (stab.RmsSeq(smooth=True), R, [3 / 13.832375, 1.0]),
-        (stab.RmsSeq(tau=1.0), R[:1].expand(2, 8), [0.072294, 1.0]),  # the second sequence's 0.897949 stays below
-    ],
-)
-def test_a_factor_per_sequence(stabilise, advantages, factors):
-    assert run(stabilised(stabilise), advantages, B).terms.factor[:, 0].tolist() == near(factors)
 
 
 def toy_gradients(algorithm: Algorithm, delta):
@@ -349,7 +350,7 @@ def test_turn_gae():
     assert made.returns[0].tolist() == near([0, 0.905127, 0.905127, 0, 0.9603, 0, 1, 1])
 
 
-# --- KL, critic, entropy
+# --- KL, critic
 
 
 def test_kl_estimators_of_the_drift():
@@ -362,12 +363,3 @@ def test_clipped_value_loss():
     v, returns = torch.tensor([[0.9, 0.1]], dtype=F64), torch.tensor([[1.0, 0.0]], dtype=F64)
     made = replace(one_sequence([0.2, 0.3], [1, 1]), returns=returns)
     assert [float(value_loss(v, made, clip)) for clip in (0.5, None)] == near([0.025, 0.005])
-
-
-def test_entropy_of_a_softmax():
-    assert float(entropy(torch.tensor([2.0, 1.0, 0.0], dtype=F64))) == near(0.832396)
-    excluded = torch.tensor([2.0, 1.0, 0.0, -torch.inf], dtype=F64, requires_grad=True)
-    surprise = entropy(excluded)
-    assert float(surprise.detach()) == near(0.832396)
-    surprise.backward()
-    assert excluded.grad.isfinite().all()

@@ -138,7 +138,7 @@ def test_values_travel_beside_the_question_never_in_it(grid: Path) -> None:
 def test_a_row_limit_bounds_the_work_and_says_what_it_cut(grid: Path) -> None:
     began, reader = time.monotonic(), Reader(grid)
     endless = "SELECT * FROM range(100000000000) AS t(i)"
-    assert reader.rows(endless, limit=5)[2:] == ([(i,) for i in range(5)], True)
+    assert reader.rows(endless, limit=5)[1:] == ([(i,) for i in range(5)], True)
     excerpt = reader.excerpt(endless, rows=5000, size=10**9)
     assert (excerpt.table.column("i").to_pylist(), excerpt.cut) == (list(range(5000)), True)
     wide = reader.excerpt("SELECT repeat('x', 1000) FROM range(1000000)", rows=10**6, size=3 * 10**6)

@@ -1,13 +1,10 @@
-import csv
-import io
 import json
-import math
 import os
 from pathlib import Path
 
 import pytest
 
-from workbench.store.text import as_csv, as_json, log_of, plain, tail, visible
+from workbench.store.text import log_of, plain, tail, visible
 
 
 def run(runs: Path, text: str = "hello\n") -> Path:
@@ -62,10 +59,3 @@ def test_nothing_in_a_log_or_a_name_acts_on_what_shows_it() -> None:
     assert visible(name) == escaped + "\ttab\nend [bold]"
     assert visible(visible(name)) == visible(name)
     assert json.loads(visible(json.dumps([name], ensure_ascii=False))) == [name]
-
-
-def test_csv_and_json_keep_null_nan_quotes_and_lists() -> None:
-    text = as_csv(["a", "b"], [(None, math.nan), ('say "x", y\nz', [1.0, None, math.inf])])
-    read = [["a", "b"], ["", "nan"], ['say "x", y\nz', '[1.0, null, "Infinity"]']]
-    assert list(csv.reader(io.StringIO(text))) == read
-    assert as_json({"x": (math.nan, -math.inf, None, True, 2)}) == {"x": ["NaN", "-Infinity", None, True, 2]}

@@ -6,9 +6,8 @@ import pytest
 from tests.store.contents import rows as ask
 from tests.store.fixture import START, run_row, write_segment, write_status
 from workbench.diagnostics import CATALOGUE
-from workbench.spec import InputError
 from workbench.store.reader import Reader, saved, saved_query
-from workbench.store.schema import table_ddl, view_ddl, views
+from workbench.store.schema import views
 from workbench.store.sync import sync
 
 GRAIN = {
@@ -47,14 +46,6 @@ def test_a_saved_query_runs_without_rows_and_finds_some_with_them(grid: Path, ru
     assert Reader(runs).rows(query.sql).rows == []
     found = Reader(grid).rows(query.sql).rows
     assert found or query.name == "gradient_spikes"
-
-
-def test_an_unknown_saved_query_is_named_and_the_schema_is_rendered_the_same_every_time() -> None:
-    assert len(saved()) >= 8
-    with pytest.raises(InputError, match="did you mean 'worst_turns'"):
-        saved_query("wors_turns")
-    assert table_ddl() + view_ddl() == table_ddl() + view_ddl()
-    assert not any("INDEX" in statement for statement in table_ddl())
 
 
 def test_of_a_cell_that_was_started_over_only_the_newest_run_is_a_seed(runs: Path) -> None:

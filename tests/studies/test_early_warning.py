@@ -7,15 +7,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
 from docs.render import ROOT
 from studies.early_warning import corpus as corpora
 from studies.early_warning import evaluate, page, peers
 from studies.early_warning.evaluate import Bench
 from studies.early_warning.scores import TOGETHER, Watched, joined, scored
+from tests.cli.command import done, refused
 from tests.studies.runs import ONSET, STEPS, corpus, run
-from workbench.cli.main import app
 from workbench.spec import InputError
 
 ENTROPY = Watched("entropy", "above", "start")
@@ -157,25 +156,17 @@ def test_the_page_says_what_is_useless_what_was_not_tried_and_judges_later_runs_
     assert "7/7 = 100 %" in next(line for line in later.splitlines() if "trained since" in line)
 
 
-def sorl(*words: object) -> tuple[int, str]:
-    done = CliRunner().invoke(app, ["bench", "warning", *map(str, words)])
-    return done.exit_code, done.output + str(done.exception or "")
-
-
 def test_the_verb_evaluates_a_corpus_can_keep_it_and_refuses_other_files_by_name(tmp_path: Path) -> None:
     corpora.write(corpus(), file := tmp_path / "corpus.parquet")
-    code, page = sorl("--from", file, "--from", file, "--output", tmp_path / "again.parquet")
-    assert code == 0, page
-    assert "| half of the seeds |" in page
+    verb = ("bench", "warning", "--from")
+    assert "| half of the seeds |" in done(*verb, file, "--from", file, "--output", tmp_path / "again.parquet").stdout
     assert len(corpora.read(tmp_path / "again.parquet")) == 40
     corpora.write(corpus(3), tmp_path / "few")
     pq.write_table(pa.table({"x": [1]}), other := tmp_path / "other")
     (tmp_path / "text").write_text("no")
     for name, says in (("few", "at least 20 collapsed and 20 healthy runs, not 3 and 3"), ("none", "no file"),
                        ("other", "neither a corpus"), ("text", "no Parquet")):  # fmt: skip
-        code, words = sorl("--from", tmp_path / name)
-        assert code != 0
-        assert says in words
+        refused(says, *verb, tmp_path / name)
     with pytest.raises(InputError, match="no record of rldoctor"):
         peers.read(other)
 

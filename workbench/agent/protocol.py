@@ -16,20 +16,14 @@ _ACTION = re.compile(r"<(search|answer)>(.*?)</\1>", re.DOTALL)
 
 
 def parse(turn: str) -> tuple[str, str]:
-    """Return the action of a turn, its first <search> or <answer> that is closed and not empty, and the text in it.
-
-    The action of any other turn is "invalid", with no text.
-    """
+    """Return the first <search> or <answer> of a turn that is closed and not empty, with its text; else "invalid"."""
     match = _ACTION.search(turn)
     content = match.group(2).strip() if match else ""
     return (match.group(1), content) if match and content else ("invalid", "")
 
 
 def closes(codec: Codec, turn: Sequence[int]) -> bool:
-    """Return whether the last token ends the turn: its text holds a closing tag now, or it is <eos>.
-
-    A tag may end inside a token (">." is one in many vocabularies): the token stays whole, as it was sampled.
-    """
+    """Return whether the last token ends the turn: a closing tag ends in it, perhaps inside, or it is <eos>."""
     if turn[-1] not in codec.closers:
         return False
     if codec.exact or turn[-1] == codec.eos_id:

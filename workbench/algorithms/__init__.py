@@ -1,7 +1,5 @@
 """The named algorithms: a file for each family, a declaration for each algorithm; and how a grid file names one."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
@@ -14,9 +12,12 @@ from workbench.algorithms import correction, critic, group, guard, normalised, r
 from workbench.objective import FAMILIES, KINDS, Algorithm, Slot
 from workbench.spec import InputError, nearest
 
-_FILES = (critic, normalised, group, reinforce, unit, weight, guard, correction)
-_DECLARED = {id(a): a for file in _FILES for a in vars(file).values() if isinstance(a, Algorithm)}.values()
-_BY_FAMILY = {family: [a for a in _DECLARED if a.family == family] for family in FAMILIES}
+_FILES = (critic, group, normalised, reinforce, unit, weight, guard, correction)  # a file imports from those before it
+_BY_FAMILY: dict[str, list[Algorithm]] = {family: [] for family in FAMILIES}
+for _file in _FILES:
+    _seen = [a for declared in _BY_FAMILY.values() for a in declared]
+    _family = _file.__name__.rpartition(".")[2]
+    _BY_FAMILY[_family] = [a for a in vars(_file).values() if isinstance(a, Algorithm) and a not in _seen]
 CORE = ("ppo", "turn-ppo", "s-ppo", "st-ppo", "grpo", "so-grpo")
 """The six algorithms of the core grid."""
 _BY_NAME = {a.name: a for family in _BY_FAMILY.values() for a in family}

@@ -10,7 +10,6 @@ TIS = GRPO.but(
     paper="https://arxiv.org/abs/1802.01561",
     formula=r"L_{it} \to \min(\omega_{it}, 2)\,L_{it},\quad \omega = \pi_{\mathrm{old}} / \mu",
     correction=Tis(cap=2.0),  # the truncation is IMPALA's; 2 as verl, TRL caps at 3
-    family="correction",
     claim="repairs the gap between inference and training engines",
 )
 

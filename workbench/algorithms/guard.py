@@ -11,7 +11,6 @@ GRPO_GUARD = GRPO.but(
     paper="https://arxiv.org/abs/2510.22319",
     formula=r"r_{it} = \exp(\delta_{it} - \mu_k),\ \mu_k = \mathrm{mean}_{t \in \text{turns } k}\,\delta",
     ratio=Guard(mode="center", bins="turn"),
-    family="guard",
     experimental="the method is for flow matching; turns in place of denoising steps are our construction, and of its "
     "two parts only the ratio normalisation is here: the reweighting of gradients over the steps is left out",
     claim="over-optimisation of flow-matching models avoided; nothing for language models",
@@ -24,7 +23,6 @@ GRPO_GUARD_FULL = GRPO.but(
     paper="https://arxiv.org/abs/2510.22319",
     formula=r"r_{it} = \exp(\sigma_0 (\delta_{it} - \mu_k) / \sigma_k)",
     ratio=Guard(mode="full", bins="turn"),
-    family="guard",
     experimental=GRPO_GUARD.experimental,
     claim=GRPO_GUARD.claim,
 )
@@ -36,7 +34,6 @@ LLDS = GRPO.but(
     paper="https://arxiv.org/abs/2512.04220",
     formula=r"L + 0.2\,\big\langle g_i \max(0, \ell^{\mathrm{old}} - \ell^\theta)\,\mathbb 1[A_i \ge 0]\big\rangle_m",
     kl=Lld(weight=0.2, gate="response"),
-    family="guard",
     claim="stops the death spiral of lazy likelihood displacement; +45 % (3B), +37 % (7B) relative",
 )
 
@@ -47,7 +44,6 @@ SAPO_SEARCH = GRPO.but(
     paper="https://arxiv.org/abs/2603.10069",
     formula=r"L - w\,\big\langle \log r\,\mathbb 1[r \le t]\big\rangle_{m,\,A_i \ge 0}",
     kl=PositiveLow(weight=0.1, threshold=1.0),
-    family="guard",
     experimental="its weight and threshold are not known to us",
     claim="stops ratios from drifting to 0; +10.6 points over Search-R1 on seven question sets",
 )

@@ -15,7 +15,6 @@ S_PPO = PPO.but(
     paper="https://arxiv.org/abs/2511.20718",
     formula=r"L \to L / \rho \text{ if } \rho = \mathrm{RMS}_{\mathcal C}(rA) / \mathrm{RMS}_{\mathcal N}(rA) > 3",
     stabilise=RmsBatch(tau=3.0),  # the authors' development fork, later versions (5 in an earlier one)
-    family="normalised",
     experimental="of 2511.20718 this is the authors' development fork, a trigger at rho > 3; equations 7 and 8 of the "
     "paper, which could not be read, divide the gradient by |C| in what is written about them: that is `cnorm`",
     claim="prevents collapse on 7B runs, in one figure above ST-PPO",
@@ -27,7 +26,6 @@ ST_PPO = TURN_PPO.but(
     summary="ST-PPO (SO-PPO in the paper's second version): turn ratios and the stabiliser of S-PPO.",
     formula=r"w_{ik} \text{ of Turn-PPO, and } L \to L / \rho \text{ of S-PPO, with } \rho \text{ from token ratios}",
     stabilise=S_PPO.stabilise,
-    family="normalised",
     experimental="of 2511.20718 this is the authors' development fork, turn ratios and the trigger at rho > 3 of token "
     "ratios; a note on the paper gives SO-PPO another objective (arithmetic turn ratios, A_k = R_k - V(s_k), a mean "
     "over turns, lambda clipfrac KL(theta || old) taken off; our `kl_clipfrac` has KL(old || theta)): the alias is of "
@@ -43,7 +41,6 @@ SO_GRPO = GRPO.but(
     formula=r"w_{ik} \text{ of Turn-PPO, and } L_i \to L_i / \rho_i \text{ if } \rho_i > 3",
     ratio=TURN_PPO.ratio,  # the fork runs it at token, turn or sequence level; which one the paper reports is not known
     stabilise=RmsSeq(tau=3.0),
-    family="normalised",
     experimental="of 2511.20718 this is the authors' development fork, outcome rewards and a trigger at rho_i > 3 in "
     "each sequence; a note on the paper normalises turn-level rewards in the group instead",
     claim="added in the paper's second version as the group-relative member of the pair",

@@ -14,7 +14,6 @@ REINFORCE = PPO.but(
     advantage=BatchMean(),
     ratio=Pool("none"),
     clip=NoClip(),
-    family="reinforce",
     claim="Search-R1++ ranks its stability and quality above PPO and GRPO",
 )
 
@@ -35,6 +34,5 @@ REINFORCE_PP = PPO.but(
     paper="https://arxiv.org/abs/2501.03262",
     formula=r"A_{it} = \mathrm{whiten}\big(\sum_{t' \ge t} \gamma^{t'-t} u_{it'}\big)",
     advantage=ReinforcePp(gamma=1.0),
-    family="reinforce",
     claim="more stable than GRPO, by its own report",
 )

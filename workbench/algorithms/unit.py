@@ -17,7 +17,6 @@ GSPO = GRPO.but(
     ratio=Pool("sequence", mean="geometric", grad="shared"),
     clip=Ppo(low=3e-4, high=4e-4),
     aggregate=SeqMeanTokenMean(),
-    family="unit",
     claim="stable where GRPO fails on mixture-of-experts models, though it clips far more tokens",
 )
 
@@ -39,7 +38,6 @@ SSPO = GRPO.but(
     r",\quad \epsilon_s = \epsilon\,\mathrm{clamp}(\bar H_s / \bar H, \tfrac12, 2)",
     ratio=Pool("sentence", mean="geometric"),
     clip=EntropyBand(epsilon=0.2),
-    family="unit",
     experimental="no code of the authors; the map from entropy to the width of the clip is ours",
     claim="46.6 on average over five maths sets, GRPO 43.0, GSPO 44.4 (Qwen2.5-Math-1.5B)",
 )
@@ -53,7 +51,6 @@ GMPO = GRPO.but(
     ratio=Pool("sequence", mean="geometric"),
     clip=LogClip(epsilon=0.4, at="token"),
     aggregate=SeqMeanTokenMean(),
-    family="unit",
     claim="fewer extreme ratios than GRPO, and better on maths",
 )
 

@@ -13,7 +13,6 @@ CISPO = GRPO.but(
     paper="https://arxiv.org/abs/2506.13585",
     formula=r"L_{it} = -\mathrm{sg}[\mathrm{clip}(r_{it})]\,A_{it}\,\log\pi_\theta",
     clip=SgClip(low=0.2, high=0.2),  # both sides as verl; MiniMax has no lower bound and does not give the upper one
-    family="weight",
     claim="reaches DAPO's accuracy on AIME 2024 in half of the steps (Qwen2.5-32B)",
 )
 
@@ -26,7 +25,6 @@ MINIRL = GRPO.but(
     clip=PpoMask(low=0.2, high=0.2),
     aggregate=SeqMeanTokenSum(),
     correction=Tis(cap=None),
-    family="weight",
     experimental="its clip widths were not read, nor whether its group normalisation divides by the std, as it does "
     "here; the sum makes a step as many times larger as a response has tokens",
     claim="on-policy the weight alone is the most stable, length normalisation hurts; off-policy the mask is needed",
@@ -41,7 +39,6 @@ DPPO = GRPO.but(
     r",\quad w_{it} = (\pi_\theta / \mu)_{it}",
     # mask and ratio against the sampler: sail-sg/Stable-RL, whose cap is 10 unless set; 20 as verl
     clip=TvMask(low=0.2, high=0.2, cap=20.0, against="behaviour"),
-    family="weight",
     claim="a ratio clip over-penalises rare tokens and under-penalises common ones",
 )
 
@@ -54,7 +51,6 @@ VESPO = GRPO.but(
     r",\quad W_i = \prod_t (\pi_\theta / \mu)_{it}",
     ratio=Pool("sequence", mean="product"),
     clip=Gamma(),
-    family="weight",
     claim="stable up to a staleness of 64 and fully asynchronous, where GRPO and SAPO collapse at 4",
 )
 
@@ -66,7 +62,6 @@ SAPO = GRPO.but(
     formula=r"L_{it} = -A_{it}\,\tfrac{4}{\tau}\,\sigma(\tau(r_{it} - 1)),\quad \tau = 1 \text{ or } 1.05",
     clip=SoftSigmoid(tau_positive=1.0, tau_negative=1.05),
     aggregate=SeqMeanTokenMean(),
-    family="weight",
     claim="more stable than GSPO and GRPO on mixture-of-experts models",
 )
 
@@ -77,6 +72,5 @@ BAPO = GRPO.but(
     paper="https://arxiv.org/abs/2510.18927",
     formula=r"\mathrm{clip}(r, c_l, c_h) \text{ with } c_l, c_h \text{ raised until } P / (P + Q) \ge \tfrac12",
     clip=Bapo(),
-    family="weight",
     claim="keeps entropy up and negative samples from dominating under staleness",
 )

@@ -18,18 +18,24 @@ from workbench.spec import COLLAPSED, UNDECIDED
 Row = Mapping[Hashable, Any]
 TESTS = ("fisher", "logrank", "permuted")
 NAMED = 8  # arms of a sentence
+FEWEST = 3  # runs from which on a figure has an interval
+TOO_FEW = "too few seeds to tell"
+ONSETS = 3  # of an arm that are listed one by one; of more, the median is
+BACK = 3  # steps at half of its peak or above, after which a collapsed run is said to be on its way back
 FEW = 8  # seeds from which on the interval of the IQM held the truth in 93 of 100 simulated cases (normal values)
 
 
 def summarise(frame: pd.DataFrame) -> pd.DataFrame:
     """Return one row per arm from one per run: success, collapses, onset, clip fraction, gradient norm.
 
-    The figures are over the `n` of `runs` that finished. peak, final: means over seeds with a 95 % Student-t interval
-    (NULL for one seed); peak_iqm, final_iqm: interquartile means with a 95 % bootstrap interval. `collapsed` of
-    `judged`, with a 95 % Clopper-Pearson interval, counts runs that diverged or recovered as well; `judged` leaves out
-    runs that are too short for the collapse rule or were falling at their end. onset: median step of the collapses.
-    stopped: finished runs with fewer steps than planned. clip_frac, grad_norm_median: means over seeds of each run's
-    own, grad_norm_max: the largest of all updates; NULL for runs without columns of updates (`runs.outcomes`).
+    The figures are over the `n` of `runs` that finished. peak, final: means over seeds with a 95 % Student-t interval;
+    peak_iqm, final_iqm: interquartile means with a 95 % bootstrap interval; both NULL below three seeds, whose own
+    values are peak_seeds, final_seeds. `collapsed` of `judged`, with a 95 % Clopper-Pearson interval, counts runs that
+    diverged or recovered as well; `judged` leaves out runs that are too short for the collapse rule or were falling at
+    their end. onset: median step of the collapses, onsets: each of them. starts: the first five steps of the runs that
+    did not learn; down, back: what the runs that are falling, or back above half of their peak, did. stopped:
+    finished runs with fewer steps than planned. clip_frac, grad_norm_median: means over seeds of each run's own,
+    grad_norm_max: the largest of all updates; NULL for runs without columns of updates (`runs.outcomes`).
     """
     found = []
     for arm, rows in frame.groupby("arm", sort=False):
@@ -45,14 +51,17 @@ def summarise(frame: pd.DataFrame) -> pd.DataFrame:
             "arm": str(arm), "algorithm": rows["algorithm"].iloc[0], "runs": len(rows), "n": len(over),
             "judged": len(judged),
             **{word: int((known["outcome"] == word).sum()) for word in ("recovered", "falling", "mild", "no_learning")},
-            **stats.mean_interval(peak).cut(0, 1).columns("peak"),
-            **stats.mean_interval(final).cut(0, 1).columns("final"),
+            **_over_seeds(peak, "peak"), **_over_seeds(final, "final"),
             **share.columns("collapsed"), "onset": _or_none(dead["collapse_step"].dropna().median()),
+            "onsets": ", ".join(f"{step:.0f}" for step in sorted(dead["collapse_step"].dropna())),
+            "starts": _two(known.reindex(columns=["outcome", "first_success"]).query("outcome == 'no_learning'")
+                           ["first_success"]),
+            "down": "; ".join(filter(None, map(down, known.to_dict(orient="records")))),
+            "back": "; ".join(filter(None, map(back, known.to_dict(orient="records")))),
             "clip_frac": _or_none(updates["clip_frac"].mean()),
             "grad_norm_median": _or_none(updates["grad_norm_median"].mean()),
             "grad_norm_max": _or_none(updates["grad_norm_max"].max()),
-            **stats.interquartile_mean([peak]).columns("peak_iqm"),
-            **stats.interquartile_mean([final]).columns("final_iqm"), "stopped": len(stopped),
+            "stopped": len(stopped),
             "steps_min": _or_none(stopped["steps"].min()), "steps_max": _or_none(stopped["steps"].max()),
             "planned": _or_none(stopped["planned"].max()),
         })  # fmt: skip
@@ -61,6 +70,40 @@ def summarise(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _or_none(value: Any) -> float | None:
     return None if missing(value) else float(value)
+
+
+def _over_seeds(values: pd.Series, name: str) -> dict[str, Any]:
+    """Return mean and IQM with their intervals; of fewer than three seeds the seeds instead of an interval."""
+    mean, iqm = stats.mean_interval(values).cut(0, 1), stats.interquartile_mean([values])
+    few = len(values) < FEWEST
+    mean, iqm = (Estimate(one.value) if few else one for one in (mean, iqm))
+    return {**mean.columns(name), **iqm.columns(f"{name}_iqm"), f"{name}_seeds": _two(values) if few else ""}
+
+
+def _two(values: pd.Series) -> str:
+    return ", ".join(f"{value:.2f}" for value in sorted(values.dropna()))
+
+
+def down(run: Row) -> str:
+    """Say since when a run that was falling at its end is down, and to what; empty for any other."""
+    known: list[Any] = [run.get(name) for name in ("last_success", "last_high", "peak_success")]
+    if run["outcome"] != "falling" or any(map(missing, known)):
+        return ""
+    last, high, peak = known
+    since = int(high) + 1
+    return f"seed {run['seed']} at {last:.2f} at the end, below half of its peak ({peak:.2f}) since step {since}"
+
+
+def back(run: Row) -> str:
+    """Say since when a collapsed run is back above half of its peak; empty unless its last three steps or more are."""
+    known: list[Any] = [run.get(name) for name in ("last_success", "last_low", "peak_success", "steps")]
+    if run["outcome"] != "collapsed" or any(map(missing, known)) or known[3] - known[1] - 1 < BACK:
+        return ""
+    last, low, peak, _ = known
+    return (
+        f"seed {run['seed']} at half of its peak or above since step {int(low) + 1}: {last:.2f} at the end, "
+        f"{percent(last / peak)} of its peak"
+    )
 
 
 def answer(frame: pd.DataFrame) -> str:
@@ -72,10 +115,10 @@ def answer(frame: pd.DataFrame) -> str:
     stood = [row for row in judged if not row["collapsed"] and row["no_learning"] < row["judged"]]
     sentences = []
     if fell:
-        each = [f"{row['arm']} in {int(row['collapsed'])} of {row['judged']}{_onset(row)}" for row in fell]
+        each = [f"{named(row)} in {int(row['collapsed'])} of {row['judged']}{_onset(row)}" for row in fell]
         sentences.append(f"Collapsed{_few(each, '; ')}.")
         if stood:
-            sentences.append(f"Did not collapse{_few([str(row['arm']) for row in stood])}.")
+            sentences.append(f"Did not collapse{_few([named(row) for row in stood])}.")
     elif stood:
         runs = sum(row["judged"] for row in stood)
         sentences.append(f"No arm collapsed ({runs} run{'s' if runs > 1 else ''}).")
@@ -86,25 +129,28 @@ def answer(frame: pd.DataFrame) -> str:
         seeds = "one seed" if fewest["judged"] == 1 else f"{fewest['judged']} seeds"
         most = f"up to {percent(fewest['collapsed_high'])} of runs (95 % Clopper-Pearson)"
         sentences.append(f"With {seeds}, an arm that never collapsed may still do so in {most}.")
-    short = {row["arm"]: row["n"] - row["judged"] - row["falling"] for row in rows}
+    short = {named(row): row["n"] - row["judged"] - row["falling"] for row in rows}
     falling = [(r, 0 if missing(r["collapsed"]) else int(r["collapsed"])) for r in rows if r["falling"]]
     for words, arms in (
         ("Down at the end, too late for the collapse rule, and left out of these counts",
-         [f"{r['arm']} {r['falling']} of {r['n']} (with them {k + r['falling']} of {r['judged'] + r['falling']} "
-          "collapsed)" for r, k in falling]),
-        ("Did not rise above their start, which is not stability",
-         [f"{r['arm']} in {r['no_learning']} of {r['judged']}" for r in rows if r["no_learning"]]),
+         [f"{named(r)} {r['falling']} of {r['n']} (with them {k + r['falling']} of {r['judged'] + r['falling']} "
+          f"collapsed{'; ' * bool(r['down'])}{r['down']})" for r, k in falling]),
+        ("Collapsed and climbing, for too short a time to be called recovered",
+         [f"{named(r)} {r['back']}" for r in rows if r["back"]]),
+        ("Did not rise above their start, so that staying up says nothing",
+         [f"{named(r)} in {r['no_learning']} of {r['judged']}" + (f" (start {r['starts']})" if r["starts"] else "")
+          for r in rows if r["no_learning"]]),
         ("Lost some success without collapsing",
-         [f"{r['arm']} in {r['mild']} of {r['judged']}" for r in rows if r["mild"]]),
-        ("Not all runs are finished", [f"{r['arm']} {r['n']} of {r['runs']}" for r in rows if r["n"] < r["runs"]]),
+         [f"{named(r)} in {r['mild']} of {r['judged']}" for r in rows if r["mild"]]),
+        ("Not all runs are finished", [f"{named(r)} {r['n']} of {r['runs']}" for r in rows if r["n"] < r["runs"]]),
         ("Finished, but too short for the collapse rule", [f"{arm} {n}" for arm, n in short.items() if n]),
     ):  # fmt: skip
-        sentences += [f"{words}{_few(arms)}."] if arms else []
+        sentences += [f"{words}{_few(arms, '; ' if any(';' in one for one in arms) else ', ')}."] if arms else []
     stopped = []
     for row in (row for row in rows if row["stopped"]):
         ends = sorted({int(row["steps_min"]), int(row["steps_max"])})
         after = f"after {' to '.join(map(str, ends))} of {row['planned']:.0f} steps"
-        stopped.append(f"{row['arm']} {row['stopped']} of {row['n']} ({after})")
+        stopped.append(f"{named(row)} {row['stopped']} of {row['n']} ({after})")
     if stopped:
         sentences.append(
             f"Ended early, so that their final success is that of the step they ended at{_few(stopped, '; ')}. "
@@ -120,14 +166,29 @@ def _few(arms: Sequence[str], comma: str = ", ") -> str:
     return f" ({len(arms)} arms): {comma.join(arms[:NAMED])}{comma}and {len(arms) - NAMED} more"
 
 
+def named(row: Row) -> str:
+    """Return the name of an arm for a sentence: in quotes where it would read as two."""
+    return f'"{row["arm"]}"' if set(",;") & set(str(row["arm"])) else str(row["arm"])
+
+
 def _onset(row: Row) -> str:
-    words = [] if missing(row["onset"]) else [f"onset near step {row['onset']:.0f}"]
+    steps = row["onsets"].split(", ")  # a median of two steps is a step at which nothing happened
+    near = f"onset at steps {row['onsets']}" if len(set(steps)) > 1 and len(steps) <= ONSETS else ""
+    words = [] if missing(row["onset"]) else [near or f"onset near step {row['onset']:.0f}"]
     words += [f"{row['recovered']} came back"] if row["recovered"] else []
     return f" ({', '.join(words)})" if words else ""
 
 
+# What the columns of `readable` are, for a line under the table.
+ABOUT = (
+    "Peak: the highest median of five steps. Final: the mean of the last ten. Both over finished runs, with a 95 % "
+    "interval; of fewer than three seeds each value. Clip fraction and gradient norms: over all updates of those runs. "
+    "Onset: median over the collapses. -: no such step, or not measured."
+)
+
+
 def readable(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the summary as text cells: `0.72 [0.65, 0.79]`, `2/3 [9 %, 99 %]`; a dash where nothing was measured."""
+    """Return the summary as text cells: `0.72 [0.65, 0.79]`, `2/3 [9 %, 99 %]`; of two seeds both; a dash for none."""
     plain = {"onset step": ("onset", 0), "clip fraction": ("clip_frac", 3), "grad norm median": ("grad_norm_median", 2),
              "grad norm max": ("grad_norm_max", 1)}  # fmt: skip
     found = []
@@ -138,7 +199,7 @@ def readable(frame: pd.DataFrame) -> pd.DataFrame:
             incidence = f"{int(row['collapsed'])}/{row['judged']} [{ends}]"
         found.append({
             "arm": row["arm"], "seeds": str(row["n"]) if row["n"] == row["runs"] else f"{row['n']} of {row['runs']}",
-            "peak success": spanned(row, "peak"), "final success": spanned(row, "final"),
+            **{f"{name} success": row[f"{name}_seeds"] or spanned(row, name) for name in ("peak", "final")},
             "final success, IQM": spanned(row, "final_iqm"), "collapsed": incidence,
             "recovered / falling": f"{row['recovered']} / {row['falling']}",
             **{title: "-" if missing(row[name]) else f"{row[name]:.{n}f}" for title, (name, n) in plain.items()},
@@ -242,16 +303,29 @@ def time_to_collapse(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "arm": row["arm"], "runs begun": str(int(row["watched"])), "collapses": str(int(row["events"])),
-            "median step of collapse": "not reached" if missing(row["median"]) else spanned(row, "median", ".0f"),
-            f"collapse-free of {row['horizon']:.0f} steps": spanned(row, "rmst", ".1f"),
+            "median step of collapse": _reached(row),
+            f"mean collapse-free steps (of {row['horizon']:.0f})": _seen(row, row["watched"], "rmst", ".1f"),
         }
         for row in _rows(frame, "watched")
     )  # fmt: skip
 
 
+def _seen(row: Row, runs: int, name: str, form: str) -> str:
+    """Write a figure with its interval; without it from fewer than FEWEST runs."""
+    return spanned(row, name, form) if runs >= FEWEST or missing(row[name]) else format(row[name], form)
+
+
+def _reached(row: Row) -> str:
+    if missing(row["median"]):
+        return "not reached"
+    if row["watched"] >= FEWEST and missing(row["median_high"]) and not missing(row["median_low"]):
+        return f"{row['median']:.0f} [{row['median_low']:.0f}, upper end not reached]"
+    return _seen(row, row["watched"], "median", ".0f")
+
+
 def against_reference(frame: pd.DataFrame) -> pd.DataFrame:
     """The comparisons with the reference arm as text cells: p-values (in parentheses Holm's), ratios, differences."""
-    pairs = _rows(frame, "reference")
+    pairs, watched = _rows(frame, "reference"), dict(zip(frame["arm"], frame.get("watched", []), strict=False))
 
     def tested(row: Row, test: str) -> str:
         if missing(row[f"{test}_p"]):
@@ -261,14 +335,15 @@ def against_reference(frame: pd.DataFrame) -> pd.DataFrame:
 
     cells = []
     for row in pairs:
-        ratio, gained = spanned(row, "hazard_ratio"), spanned(row, "rmst_difference", "+.1f")
+        fewest = min(row["watched"], watched[row["reference"]])
+        ratio, gained = _seen(row, fewest, "hazard_ratio", ".2f"), _seen(row, fewest, "rmst_difference", "+.1f")
         line = {"arm": row["arm"], "Fisher p": tested(row, "fisher"), "log-rank p": tested(row, "logrank")}
         line["permuted log-rank p"] = tested(row, "permuted")
         line["hazard ratio"] = f"not estimable: {row['hazard_ratio_reason']}" if ratio == "-" else ratio
         line["collapse-free steps gained"] = gained if gained == "-" else f"{gained} of {row['pair_horizon']:.0f}"
         corrected = [float(p) for p in (row["fisher_holm"], row["permuted_holm"]) if not missing(p)]
         line["difference"] = "-" if not corrected else "shown" if min(corrected) <= ALPHA else "not shown"
-        cells.append(line | ({"difference": "undecidable at this n"} if row["undecidable"] is True else {}))
+        cells.append(line | ({"difference": TOO_FEW} if row["undecidable"] is True else {}))
     return pd.DataFrame(cells)
 
 
@@ -300,11 +375,11 @@ def reading(frame: pd.DataFrame) -> list[str]:
     pairs = _rows(frame, "reference")
     if undecidable := [row for row in pairs if row["undecidable"] is True]:
         floor = min(float(row["smallest_p"]) for row in undecidable)
-        family = f", and Holm's correction multiplies it by up to {len(pairs)}" if len(pairs) > 1 else ""
+        family = f", times up to {len(pairs)} by Holm's correction" if len(pairs) > 1 else ""
         whole = len(undecidable) == len(pairs) > 1
-        which = "every arm" if whole else "; ".join(str(row["arm"]) for row in undecidable)
+        which = "any arm" if whole else "; ".join(str(row["arm"]) for row in undecidable)
         sentences.append(
-            f"Undecidable with so few seeds: {which} against {undecidable[0]['reference']}. The smallest p-value that "
-            f"these numbers of runs can give is {p_value(floor)}{family}: no difference shown is no evidence of none."
+            f"Too few seeds to tell {which} from {undecidable[0]['reference']}: the smallest p-value that these "
+            f"numbers of runs can give is {p_value(floor)}{family}. No difference shown is no evidence of none."
         )
     return sentences

@@ -32,6 +32,7 @@ _RUNS = """
 """
 FALLS = {NOT_DEAD: "collapse", KEPT: "do not learn and keep it"}  # reading of survival -> what half of the runs do
 ARM = ["series", "slice"]
+NAMES = {"learn.policy.lr": "policy learning rate", "learn.staleness": "staleness"}  # other settings: their own name
 MOVES = 0.1  # doublings: a smaller move of a boundary is not reported
 
 
@@ -39,9 +40,10 @@ MOVES = 0.1  # doublings: a smaller move of a boundary is not reported
 class Landscape:
     """The judged runs of a region, one row each.
 
-    series (arm without its point), algorithm, slice (what further numeric axes say, else empty), y (condition, 0 where
-    no axis is numeric), x (value of the searched setting), seed, outcome, collapsed (bool: it did not survive, by the
-    reading `survival`), final (success), seconds. `fading`: the runs that were falling at their end count neither way.
+    arm, series (arm without its point), algorithm, slice (what further numeric axes say, else empty), y (condition, 0
+    where no axis is numeric), x (value of the searched setting), seed, outcome, collapsed (bool: it did not survive, by
+    the reading `survival`), final (success), seconds. `fading`: the runs that were falling at their end count neither
+    way.
     """
 
     runs: pd.DataFrame
@@ -88,6 +90,12 @@ class Landscape:
         return fit(self.runs, self.settings.low, self.settings.high)
 
 
+def in_words(key: str | None, *, unit: bool = False) -> str:
+    """Return a setting as a sentence names it, or with its unit as an axis does; empty for None."""
+    name = NAMES.get(key, key.rsplit(".", 1)[-1].replace("_", " ")) if key else ""
+    return f"{name} (steps)" if unit and key == "learn.staleness" else name
+
+
 def region_file(reader: Reader, experiment: str) -> GridFile | None:
     """Return the recorded grid file of an experiment of kind region; None for any other experiment."""
     found = reader.rows("SELECT toml FROM experiment WHERE experiment = ?", [experiment]).rows
@@ -125,7 +133,7 @@ def from_runs(frame: pd.DataFrame, file: GridFile, experiment: str) -> Landscape
     across, further = next(iter(numeric), None), [key for key in numeric[1:] if len(file.axes[key]) > 1]
     points = 1 + sum(len(file.axes[key]) > 1 for key in numeric)  # parts of an arm's name that say its point
     settings = [settings_of(config) for config in judged["config"]]
-    rows = judged[["run_id", "algorithm", "seed", "outcome"]].assign(
+    rows = judged[["run_id", "arm", "algorithm", "seed", "outcome"]].assign(
         series=[arm.rsplit(" · ", points)[0] for arm in judged["arm"]],
         slice=[", ".join(f"{key.rsplit('.', 1)[-1]} {s[key]:g}" for key in further) for s in settings],
         y=[float(s[across]) if across else 0.0 for s in settings],
@@ -214,17 +222,17 @@ def areas(drawn: Mapping[float, np.ndarray], settings: RegionSettings) -> np.nda
 
 
 def estimate(draws: np.ndarray | None, seeds: int) -> Estimate:
-    """Return median and 95 % interval of draws; no interval for a single seed, whose spread is not known."""
+    """Return median and 95 % interval of draws; no interval for fewer than three seeds, whose spread is not known."""
     if draws is None:
         return Estimate(None)
-    low, high = map(float, np.quantile(draws, (0.025, 0.975))) if seeds > 1 else (None, None)
+    low, high = map(float, np.quantile(draws, (0.025, 0.975))) if seeds > 2 else (None, None)
     return Estimate(float(np.median(draws)), low, high)
 
 
 def by_series(landscape: Landscape, reference: str | None = None) -> pd.DataFrame:
     """Return one row per series and slice: the area with its interval, and its difference to that of `reference`.
 
-    area: doublings x doublings, median and 95 % interval of the fit; share: of the searched rectangle; beyond: above,
+    area: in `unit`, median and 95 % interval of the fit; share: of the searched rectangle; beyond: above,
     below or both where a boundary lies outside what was tried, so that the area rests on the prior there; width:
     doublings from 10 to 90 % collapsed; runs, minutes: spent. InputError for an unknown reference (default: the first).
     """
@@ -233,6 +241,8 @@ def by_series(landscape: Landscape, reference: str | None = None) -> pd.DataFram
     reference = reference or names[0]
     if reference not in names:
         raise InputError(f"no arm '{reference}' in this region{nearest(reference, names)}; arms: {'; '.join(names)}")
+    x, y = ((key or "").rsplit(".", 1)[-1] for key in (settings.along, landscape.across))
+    unit = f"log2({x}) x log2({'1+' if (landscape.runs['y'] <= 0).any() else ''}{y})"
     area = {key: areas(drawn[key], settings) for key in landscape.parts}
     seeds = int(landscape.runs["seed"].nunique())
     rows: list[dict[str, Any]] = []
@@ -244,6 +254,7 @@ def by_series(landscape: Landscape, reference: str | None = None) -> pd.DataFram
         beyond = {edge.beyond for edge in landscape.edges(series, piece).values()} - {""}
         rows.append({
             "series": series, "slice": piece, "algorithm": runs["algorithm"].iloc[0], **found.columns("area"),
+            "unit": unit,
             "share": None if found.value is None else found.value / whole, "beyond": " and ".join(sorted(beyond)),
             "reference": reference, **estimate(gap, seeds).columns("difference"),
             **estimate(widths[series, piece], seeds).columns("width"), "runs": len(runs),
@@ -282,9 +293,11 @@ def by_column(landscape: Landscape) -> pd.DataFrame:
 
 
 def by_point(landscape: Landscape) -> pd.DataFrame:
-    """Return one row per series, slice, condition y and value x: runs, how many collapsed, mean final success."""
+    """Return one row per series, slice, condition y and value x: arm, runs, how many collapsed, mean final success."""
     groups = landscape.runs.groupby([*ARM, "y", "x"], sort=False)
-    return groups.agg(runs=("seed", "size"), collapsed=("collapsed", "sum"), final=("final", "mean")).reset_index()
+    return groups.agg(
+        arm=("arm", "first"), runs=("seed", "size"), collapsed=("collapsed", "sum"), final=("final", "mean")
+    ).reset_index()
 
 
 def readable_series(series: pd.DataFrame) -> pd.DataFrame:
@@ -292,11 +305,11 @@ def readable_series(series: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "arm": row["series"], **_at(series, row),
-            "area (doublings²)": ("~ " if row["beyond"] else "") + spanned(row, "area"),
-            "of what was searched": "-" if missing(row["share"]) else percent(row["share"]),
-            f"area less that of {row['reference']}": spanned(row, "difference", "+.2f"),
-            "10 to 90 % over (doublings)": spanned(row, "width"),
-            "seeds": str(row["seeds"]), "runs": str(row["runs"]), "minutes": f"{row['minutes']:.0f}",
+            f"area: {row['unit']}": ("~ " if row["beyond"] else "") + spanned(row, "area"),
+            "share of the searched area": "-" if missing(row["share"]) else percent(row["share"]),
+            f"area minus that of {row['reference']}": spanned(row, "difference", "+.2f"),
+            "10 to 90 % collapse over (doublings)": spanned(row, "width"),
+            "seeds": str(row["seeds"]), "runs": str(row["runs"]), "minutes of training": f"{row['minutes']:.0f}",
         }
         for row in series.to_dict(orient="records")
     )  # fmt: skip
@@ -321,16 +334,14 @@ def edge(row: Mapping[Hashable, Any]) -> str:
 
 
 def answer(landscape: Landscape, series: pd.DataFrame, columns: pd.DataFrame) -> list[str]:
-    """Return what the areas (else the boundaries) say, what lies outside the searched range, what figures rest on."""
-    lines, settings = [], landscape.settings
+    """Return the `headline`, what the areas say, what lies outside the searched range, what figures rest on."""
+    lines, settings = [headline(landscape, columns)], landscape.settings
     survival = "" if landscape.survival == NOT_DEAD else f" ({landscape.survival})"
     for piece, rows in series[series["area"].notna()].groupby("slice", sort=False):
         if len(rows) > 1:
             ranked = rows.sort_values("area", ascending=False).to_dict(orient="records")
             sizes = ", ".join(f"{r['series']} {'~ ' if r['beyond'] else ''}{spanned(r, 'area')}" for r in ranked)
             lines.append(f"Stable area{survival}{f' at {piece!s}' if piece else ''}, from the largest: {sizes}.")
-    if not lines:
-        lines.append(f"Boundary of {settings.along}{survival}: {_listed(columns, words=edge)}.")
     does = FALLS[landscape.survival]
     for word, what in (("above", f"at the highest value tried fewer than half of the runs {does}"),
                        ("below", f"at the lowest value tried half or more {does}")):  # fmt: skip
@@ -342,8 +353,10 @@ def answer(landscape: Landscape, series: pd.DataFrame, columns: pd.DataFrame) ->
     if landscape.survival != NOT_DEAD:
         return lines  # the rest is the same for every reading
     shift = "1 + " if (landscape.runs["y"] <= 0).any() else ""
-    axis = f"log2({shift}{landscape.across})" if landscape.across is not None else "nothing, there is one column"
-    lines.append(f"Area: log2 {settings.along} from {settings.low:g} up to the boundary, over {axis}. "
+    axis = (
+        f"log2({shift}{in_words(landscape.across)})" if landscape.across is not None else "nothing, there is one column"
+    )
+    lines.append(f"Area: log2({in_words(settings.along)}) from {settings.low:g} up to the boundary, over {axis}. "
                  "Intervals: 95 % of a fitted curve with a shift of each seed; see docs/regions.md.")  # fmt: skip
     if len(landscape.fading):
         moved = by_column(landscape.with_fading()).merge(columns, on=[*ARM, "y"], suffixes=("", "_without"))
@@ -356,6 +369,30 @@ def answer(landscape: Landscape, series: pd.DataFrame, columns: pd.DataFrame) ->
                       (landscape.left_out, "run with other settings than the newest run")):  # fmt: skip
         lines += [f"Left out, {why}: {runs} runs."] if runs else []
     return lines
+
+
+def headline(landscape: Landscape, columns: pd.DataFrame) -> str:
+    """Say where half of the runs collapse at the highest condition: with the lowest and the highest arm, or outside."""
+    said = []
+    for piece, rows in columns.groupby("slice", sort=False):
+        hardest = rows[rows["y"] == rows["y"].max()].sort_values("boundary", kind="stable").to_dict(orient="records")
+        known = [row for row in hardest if not row["beyond"]]
+        ends, parts = [*known[:1], *known[1:][-1:]], []
+        if ends:
+            each = ", at ".join(f"{edge(row)} with {row['series']}" for row in ends)
+            parts.append(f"at {in_words(landscape.settings.along)} {each}")
+        if len(ends) == 2:
+            low, high = (row[name] for row, name in zip(ends, ("boundary_high", "boundary_low"), strict=True))
+            overlap = ", but their intervals overlap" if not missing(low) and not missing(high) and low >= high else ""
+            parts[0] += f", {ends[1]['boundary'] / ends[0]['boundary']:.1f} x higher{overlap}"
+        for word, where in (("below", "below the lowest value tried"), ("above", "above the highest value tried")):
+            out = [f"{row['series']} ({row['boundary']:.3g})" for row in hardest if row["beyond"] == word]
+            parts += [f"{where} with {', '.join(out)}"] if out else []
+        at = [f"{in_words(landscape.across)} {hardest[0]['y']:g}"] if landscape.across else []
+        at += [str(piece)] if piece else []
+        half = f"half of the runs {FALLS[landscape.survival]} {'; '.join(parts)}."
+        said.append(f"At {', '.join(at)}, {half}" if at else half.capitalize())
+    return " ".join(said)
 
 
 def _listed(columns: pd.DataFrame, words: Any = None) -> str:

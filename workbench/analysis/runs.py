@@ -18,14 +18,22 @@ if TYPE_CHECKING:
 NOT_DEAD, KEPT = "not dead", "learned and kept it"
 
 # Of a run in training, table `run` knows neither the steps nor a collapse since the last time it began: others do.
+# Half of the peak is where a collapse begins; the two last steps on either side of it say since when a run is where.
 _RUNS = """
     SELECT run_id, arm, algorithm, seed, status, reason, outcome, collapse_step, onset_low, onset_high,
            coalesce(detected, detection_step) AS detected, peak_success, final_success,
-           greatest(coalesce(run.steps, 0), coalesce(seen.steps, 0)) AS steps,
+           greatest(coalesce(run.steps, 0), coalesce(seen.steps, 0)) AS steps, seconds,
+           first_success, last_success, last_low, last_high,
            TRY(CAST(config->>'$.iterations' AS BIGINT)) AS planned, config,
            TRY(json_merge_patch(config, '{{"seed": null}}')) AS seedless
     FROM run
-    LEFT JOIN (SELECT run_id, max(step) + 1 AS steps FROM step GROUP BY run_id) AS seen USING (run_id)
+    LEFT JOIN (
+        SELECT run_id, max(step) + 1 AS steps, avg(success) FILTER (step < 5) AS first_success,
+               arg_max(success, step) AS last_success,
+               max(step) FILTER (isfinite(success) AND success < peak_success / 2) AS last_low,
+               max(step) FILTER (isfinite(success) AND success >= peak_success / 2) AS last_high
+        FROM step LEFT JOIN (SELECT run_id, peak_success FROM run) USING (run_id) GROUP BY run_id
+    ) AS seen USING (run_id)
     LEFT JOIN (SELECT run_id, min(step) AS detected FROM event WHERE kind = 'collapse' GROUP BY run_id) USING (run_id)
     {where} ORDER BY seed, coalesce(started_at, TIMESTAMP '9999-01-01'), run_id
 """
@@ -49,7 +57,8 @@ def outcomes(reader: Reader, experiment: str, run_ids: Sequence[str] | None = No
     """Return one row per run of the experiment (of `run_ids`), the newest start of each cell; InputError if unknown.
 
     Arms of one name whose configurations differ get a suffix: they are not replicates. `steps`: done; `planned`:
-    configured; `detected`: the step at which a collapse was first reported.
+    configured; `detected`: the step at which a collapse was first reported; first_success: mean of the first five
+    steps; last_success: of the last measured step; last_low, last_high: the last step below half of the peak, and not.
     """
     frame = reader.query(_RUNS.format(where="WHERE experiment = ?"), [experiment])
     if frame.empty:
@@ -98,10 +107,11 @@ def flat(table: dict[str, Any]) -> dict[str, Any]:
 
 def settings_of(config: Any) -> dict[str, Any]:
     """Return the settings of column `run.config` by dotted key; none where it holds no JSON table (other trainers)."""
-    return flat(_table(config))
+    return flat(nested(config))
 
 
-def _table(text: Any) -> dict[str, Any]:
+def nested(text: Any) -> dict[str, Any]:
+    """Return the JSON table of column `run.config`; {} where it holds none (other trainers)."""
     try:
         table = json.loads(text) if isinstance(text, str) else {}
     except ValueError:
@@ -121,7 +131,7 @@ def replicate(config: str | None) -> dict[str, Any]:
 
 def settings(config: str | None, slots: str | None) -> dict[str, Any]:
     """Return the settings of an arm, those of its slots as slot.SLOT.OPTION; {} for the logs of other trainers."""
-    own, parts = replicate(config), _table(slots)
+    own, parts = replicate(config), nested(slots)
     if not own or not parts:
         return {}
     chosen = {f"slot.{key}": value for key, value in leaves(parts.pop("slots", {}))}

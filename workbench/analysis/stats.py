@@ -15,6 +15,7 @@ import scipy  # its parts are loaded when they are used
 ALPHA, LEVEL = 0.05, 0.95
 RESAMPLES = 10_000  # the ends of the interval then move by less than a hundredth of its width from seed to seed
 EXACT, DRAWS = 7, 1000  # `bands` counts every resample of up to 7 seeds (1716 of them), and draws so many beyond
+SPREAD = 3  # seeds from which on `bands` gives an interval: that of two would be the two
 
 
 class Estimate(NamedTuple):
@@ -167,7 +168,7 @@ def bands(values: pd.DataFrame) -> pd.DataFrame:
     """Return one row per (arm, bucket) of `values`, which has a row per seed with `mean`, `low`, `high`.
 
     middle: interquartile mean of the seeds' `mean`; [lower, upper]: its percentile bootstrap interval over seeds, exact
-    up to seven, NaN for one; low, high: extremes over seeds; n: seeds.
+    up to seven, NaN below SPREAD; low, high: extremes over seeds; n: seeds.
     """
     rows = values.dropna(subset=["mean"])
     rows = rows.assign(place=pd.factorize(rows["arm"])[0]).sort_values(["place", "bucket", "mean"])
@@ -179,7 +180,7 @@ def bands(values: pd.DataFrame) -> pd.DataFrame:
         at = np.flatnonzero(n == size)
         ascending = seeds[first[at][:, None] + np.arange(size)]  # (points, seeds)
         middle[at] = ascending @ _weights(np.ones((1, size)))[0]
-        if size > 1:
+        if size >= SPREAD:
             weights, chance = _resamples(size)
             drawn = ascending @ weights.T  # (points, resamples)
             order = np.argsort(drawn, axis=1)

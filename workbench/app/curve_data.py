@@ -1,16 +1,19 @@
 """From the database to figures: the chosen runs and steps, the points of a column, panels of curves, early alarms."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
+import numpy as np
 import pandas as pd
 
 from workbench.app.figures.curves import Panel
 from workbench.app.store import Diagnostics, Store
 
-CLOCKS = {"updates": "updates", "tokens": "tokens_trained"}  # x-axis -> the column of `step` that adds up to it
+# x-axis -> the column of `step` that adds up to it
+CLOCKS = {"updates": "updates", "tokens": "tokens_trained", "seconds": "seconds_total"}
+CARRIED = ("success", "reward")  # of table `step`: a run that was stopped after its collapse keeps its last value
 _POINTS = 60_000  # of a whole panel: what a browser draws without a pause
 _MOST, _LEAST = 240, 24  # points of one line
 _ARROWS = {"above": "↑", "below": "↓"}
@@ -35,12 +38,31 @@ class Window(NamedTuple):
         return cls(first, last, max(least, math.ceil((last - first + 1) / points)))
 
 
+def onset_of(runs: pd.DataFrame) -> pd.Series:
+    """Return the step at which each run began to fall, also of one that was falling at its end; NaN of the others."""
+    known = runs.reindex(columns=["collapse_step", "onset_low", "onset_high"]).astype(float)
+    return known["collapse_step"].fillna(((known["onset_low"] + known["onset_high"]) / 2).round())
+
+
 def origins(runs: pd.DataFrame, axis: str) -> list[int]:
-    """Return the step that x counts from in each run: 0, or the onset of its collapse (if none: the median onset)."""
-    if axis != "onset" or runs["collapse_step"].isna().all():
+    """Return the step that x counts from in each run: 0, or the onset of its fall (if none: the median onset)."""
+    steps = onset_of(runs)
+    if axis != "onset" or steps.isna().all():
         return [0] * len(runs)
-    onsets = runs["collapse_step"].astype(float)
-    return [round(step) for step in onsets.fillna(onsets.median())]
+    return [round(step) for step in steps.fillna(steps.median())]
+
+
+def stopped(runs: pd.DataFrame) -> pd.Series:
+    """Tell which runs ended before their planned steps since they had collapsed: what they would have done is known."""
+    fell = runs.reindex(columns=["detected", "collapse_step", "onset_low"]).notna().any(axis=1)
+    steps, planned = (pd.to_numeric(runs.get(name, pd.Series(index=runs.index))) for name in ("steps", "planned"))
+    return fell & (runs.get("status") == "finished") & (steps < planned).fillna(False).astype(bool)
+
+
+def clocks(store: Store, runs: pd.DataFrame) -> list[str]:
+    """Return the clocks that any of the runs recorded."""
+    every = {"runs": list(runs["run_id"]), "origins": [0] * len(runs), "first": 0, "last": 2**40, "width": 2**41}
+    return [c for c, column in CLOCKS.items() if len(store.query("series", **every, column=column, table="step"))]
 
 
 def extent(store: Store, runs: pd.DataFrame, starts: Sequence[int]) -> tuple[int, int]:
@@ -81,49 +103,118 @@ class Chosen:
             return found.merge(clock, on=["run", "bucket"], how="inner")
         return found.assign(x=window.first + found["bucket"] * window.width + (window.width - 1) / 2)
 
+    def whole(self, store: Store, points: pd.DataFrame, table: str, name: str) -> tuple[pd.DataFrame, list[str]]:
+        """Return `points` with what stopped runs would have had, and the arms that lack a run in all chosen steps."""
+        steps = pd.to_numeric(self.runs.get("steps", pd.Series(index=self.runs.index))).to_numpy(float, na_value=0)
+        starts = np.array(self.origins)
+        gone, ended = (steps > 0) & (steps - starts <= self.window.first), stopped(self.runs).to_numpy()
+        absent = gone | ((steps > 0) & (-starts > self.window.last))
+        if table != "step" or name not in CARRIED:
+            return points, list(self.runs["arm"][absent])
+        if (before := gone & ended).any():  # their last values stand before the first of the chosen steps
+            start, width = -max(self.origins), self.window.width
+            window = Window(start, self.window.first - 1, width)
+            past = replace(self, window=window, runs=self.runs[before], origins=starts[before].tolist())
+            last = past.points(store, table, name).dropna(subset=["mean"]).groupby("run").tail(1)
+            places = before.nonzero()[0]
+            points = pd.concat([points, last.assign(bucket=-1, run=places[last["run"]])], ignore_index=True)
+        points = carried(points, ended.nonzero()[0])
+        return points[points["bucket"] >= 0], list(self.runs["arm"][absent & ~(gone & ended)])
 
-def banded(points: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per arm and bucket: interquartile mean over seeds, its interval, the extremes, and the mean x."""
+
+def carried(points: pd.DataFrame, ended: Collection[int]) -> pd.DataFrame:
+    """Carry the runs `ended` on at their last value, to the last bucket of their arm; these rows have no x."""
+    ends = points.groupby("arm")["bucket"].max()
+    last = points[points["run"].isin(ended)].sort_values("bucket").groupby("run").tail(1)
+    if last.empty:
+        return points
+    later = [range(b + 1, ends[arm] + 1) for arm, b in zip(last["arm"], last["bucket"], strict=True)]
+    more = last.assign(
+        low=last["mean"], high=last["mean"], non_finite=0, x=math.nan, bucket=pd.Series(later, last.index)
+    )
+    more = more.explode("bucket").dropna(subset=["bucket"])
+    return pd.concat([points, more.astype({"bucket": int})], ignore_index=True) if len(more) else points
+
+
+def banded(points: pd.DataFrame, partial: Collection[str] = ()) -> pd.DataFrame:
+    """Return one row per arm and bucket: interquartile mean over seeds, its interval, the extremes, n, and the mean x.
+
+    Only where all seeds of the arm have a value, so that no line becomes the mean of those that are left, and none of
+    the `partial` arms, of which a run is missing from `points`.
+    """
     from workbench.analysis.stats import bands
 
     where = points.groupby(["arm", "bucket"], as_index=False, sort=False)["x"].mean()
-    return bands(points).merge(where, on=["arm", "bucket"], how="left").sort_values(["arm", "x"], ignore_index=True)
+    found = bands(points).merge(where, on=["arm", "bucket"], how="left").sort_values(["arm", "x"], ignore_index=True)
+    seeds = points.groupby("arm")["run"].nunique()
+    return found[(found["n"] == found["arm"].map(seeds)) & ~found["arm"].isin(partial)].reset_index(drop=True)
 
 
-def panel(store: Store, chosen: Chosen, known: Diagnostics, metric: str, *, bands: bool) -> Panel:
-    """Return one diagnostic of the chosen runs with its thresholds and alarms, as bands over seeds or run by run."""
+def lone(points: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
+    """Return the points that are drawn seed by seed: of arms without an interval, and where an arm has no line."""
+    from workbench.analysis.stats import SPREAD
+
+    recorded = points.dropna(subset=["x"])
+    drawn = pd.MultiIndex.from_frame(bands.loc[bands["n"] >= SPREAD, ["arm", "bucket"]])
+    return recorded[~pd.MultiIndex.from_frame(recorded[["arm", "bucket"]]).isin(drawn)]
+
+
+def minus(points: pd.DataFrame, bands: pd.DataFrame, arm: str) -> pd.DataFrame:
+    """Return `points` less the line of `arm` in the same bucket of steps, where it has one."""
+    base = bands.loc[bands["arm"] == arm].set_index("bucket")["middle"]
+    less = points["bucket"].map(base).astype(float)
+    return points.assign(**{name: points[name] - less for name in ("mean", "low", "high")})[less.notna()]
+
+
+def panel(
+    store: Store, chosen: Chosen, known: Diagnostics, metric: str, *, bands: bool, baseline: str | None = None
+) -> Panel:
+    """Return one diagnostic of the chosen runs with its thresholds and alarms, as bands over seeds or run by run.
+
+    With `baseline` all values are differences to the line of that arm at the same step, without thresholds and alarms.
+    """
     row, (unit, definition) = known.rows[metric], known.words(metric)
     table, name, value, points = (row[key] for key in ("table_name", "name", "alarm_value", "alarm_baseline_points"))
     thresholds: list[tuple[str | None, float]] = []
     alarms = None
     with store.reader.together():
         found = chosen.points(store, table, name)
-        if table == "step" and value is not None and points is None:
+        if baseline is not None:
+            pass
+        elif table == "step" and value is not None and points is None:
             thresholds = [(None, float(value))]
         elif table == "step" and value is not None:  # of each arm the median over its runs
-            baseline = chosen.named(store.query("baseline", runs=chosen.ids, points=points, column=name))
-            usual = baseline[baseline["baseline"] > 0].groupby("arm", sort=False)["baseline"].median()
+            starts = chosen.named(store.query("baseline", runs=chosen.ids, points=points, column=name))
+            usual = starts[starts["baseline"] > 0].groupby("arm", sort=False)["baseline"].median()
             thresholds = [(str(arm), float(value * base)) for arm, base in usual.items()]
-        if table == "step" and chosen.axis not in CLOCKS:
+        if table == "step" and chosen.axis not in CLOCKS and baseline is None:
             events = store.query("events", runs=chosen.ids, origins=chosen.origins)
             mine = events[(events["kind"] == "alarm") & (events["diagnostic"] == name)]
             alarms = chosen.named(chosen.inside(mine))
-    finite = found if found["mean"].notna().all() else found.dropna(subset=["mean"])
+        finite = found if found["mean"].notna().all() else found.dropna(subset=["mean"])
+        whole, partial = chosen.whole(store, finite, table, name) if bands or baseline is not None else (finite, [])
+    if baseline is not None:
+        lines = banded(whole, partial)
+        finite, whole = minus(finite, lines, baseline), minus(whole, lines, baseline)
+        unit = f"{unit}, minus {baseline}".lstrip(", ")
+    data = banded(whole, partial) if bands else finite
     return Panel(
-        known.label(metric), unit, _MEANS.get(table, "") + definition, banded(finite) if bands else finite,
-        thresholds, alarms, found[found["non_finite"] > 0],
+        known.label(metric), unit, _MEANS.get(table, "") + definition, data, thresholds, alarms,
+        found[found["non_finite"] > 0], lone(finite, data) if bands else None,
     )  # fmt: skip
 
 
 def drawn(panels: Sequence[Panel]) -> pd.DataFrame:
-    """Return the points of all panels, a row a point, for the export."""
-    points = (p.data.drop(columns=["run", "bucket"], errors="ignore").assign(diagnostic=p.name) for p in panels)
-    return pd.concat(list(points))
+    """Return the points of all panels, a row a point, for the export: lines of arms, and seeds that are drawn alone."""
+    both = ((panel, part) for panel in panels for part in (panel.data, panel.seeds) if part is not None)
+    return pd.concat([part.assign(diagnostic=p.name, unit=p.unit) for p, part in both]).drop(
+        columns=["run", "bucket"], errors="ignore"
+    )
 
 
 def onsets(chosen: Chosen) -> pd.DataFrame:
-    """Return where the chosen runs collapse (arm, run_id, x), on an axis that counts steps."""
-    rows = chosen.runs[["arm", "run_id"]].assign(x=chosen.runs["collapse_step"] - chosen.origins).dropna()
+    """Return where the chosen runs begin to fall (arm, run_id, x), on an axis that counts steps."""
+    rows = chosen.runs[["arm", "run_id"]].assign(x=onset_of(chosen.runs) - chosen.origins).dropna()
     return rows.head(0) if chosen.axis in CLOCKS else chosen.inside(rows)
 
 
@@ -157,3 +248,25 @@ def alarm_leads(leads: pd.DataFrame, known: Diagnostics) -> pd.DataFrame:
         })  # fmt: skip
     found = pd.DataFrame(rows)
     return found if found.empty else found.sort_values(["lead_median", "before"], ascending=False, ignore_index=True)
+
+
+def first_warning(alarms: pd.DataFrame) -> str:
+    """Say which of `alarm_leads` tells the runs that collapsed from those that did not, or that none does."""
+    from workbench.analysis.stats import ALPHA, fisher_exact, p_value
+
+    warned = [row for row in alarms.to_dict("records") if row["before"]]
+    if not warned:
+        return "No alarm went off before an onset."
+    best = max(warned, key=lambda row: row["before"] / row["collapsed"] - row["false_alarms"] / max(row["steady"], 1))
+    steady, false, before, fell = (int(best[name]) for name in ("steady", "false_alarms", "before", "collapsed"))
+    lead = f"{best['lead_median']:.3g} step{'' if best['lead_median'] == 1 else 's'}"
+    facts = f"went off before the onset in {before} of {fell} runs that collapsed (median lead {lead})"
+    if not steady:
+        return f"{best['alarm']} {facts}; no run stayed up, so nothing says that it would be silent there."
+    facts += f", and in {false} of {steady} that did not"
+    if before * steady <= false * fell:
+        return f"No alarm told them apart: {best['alarm']} {facts}."
+    p = min(1.0, len(warned) * fisher_exact(before, fell, false, steady))  # the best of so many
+    if p > ALPHA:
+        return f"No alarm is shown to tell them apart. The nearest, {best['alarm']}, {facts} (p = {p_value(p)})."
+    return f"{best['alarm']} told them apart: it {facts} (p {'' if p < 0.001 else '= '}{p_value(p)})."

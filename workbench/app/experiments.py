@@ -1,21 +1,28 @@
 """What screens ask first: which experiment, its runs, and which of its arms."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 import pandas as pd
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
+from workbench.algorithms import resolve
 from workbench.analysis import runs as recorded
 from workbench.analysis.region import region_file
 from workbench.app import theme
 from workbench.app.page import Empty, address, anchor, links, look, table
 from workbench.app.store import Store
-from workbench.app.text import few, plural, setting
+from workbench.app.text import few, plural, setting, word
 from workbench.app.url import about, choose, choose_many
+from workbench.objective import KINDS
+from workbench.spec import InputError
 from workbench.spec.files import leaves
 
-_ARMS = 6  # that a screen opens with
+_ARMS = 8  # that a screen opens with
+_POINT = ("learn.staleness", "learn.policy.lr")  # the settings that place a run in a region
+Places = tuple[DeltaGenerator, DeltaGenerator]
 
 
 def choose_experiment(store: Store, *, collapsed: bool = False) -> str:
@@ -54,16 +61,22 @@ class Arms(NamedTuple):
     styles: dict[str, theme.Style]
 
 
-def choose_arms(store: Store) -> Arms:
-    """Return the experiment and the arms of the address; the arms of a region come with a link to the whole of it."""
-    left, right = st.columns([1, 3])
+def choose_arms(
+    store: Store, places: Places | None = None, regroup: Callable[[str, pd.DataFrame], pd.DataFrame] | None = None
+) -> Arms:
+    """Return the experiment and the arms of the address; the arms of a region come with a link to the whole of it.
+
+    `regroup` may leave runs out, given the experiment and its runs, and name other groups of them in column arm.
+    """
+    left, right = places or st.columns([1, 3])
     with left:
         experiment = choose_experiment(store, collapsed=True)
-    every = runs(store, experiment)
-    with right:
         if is_region(store, experiment):
-            whole = anchor("See all in Region", address("region", experiment=experiment))
-            links(["Arms are single points of a search."], [whole])
+            whole = anchor("see all in Region", address("region", experiment=experiment))
+            links(["Single points of a search: ", whole])
+    every = runs(store, experiment)
+    every = regroup(experiment, every) if regroup else every
+    with right:
         names = choose_many("arm", "Arms", list(every["arm"].unique()), default_arms(every))
     mine = every[every["arm"].isin(names)].sort_values("arm", key=lambda a: a.map(names.index), kind="stable")
     about(few(names, 2), seeds_of(mine))
@@ -85,11 +98,23 @@ def styles(every: pd.DataFrame, arms: list[str]) -> dict[str, theme.Style]:
 
 
 def default_arms(each: pd.DataFrame, most: int = _ARMS) -> list[str]:
-    """Return up to `most` arms, in order: of each algorithm the one with most collapses, then with most others."""
+    """Return up to `most` arms, in order, that differ in little.
+
+    Those at one point of a region: where most algorithms were tried, and of these where nearest to half of the runs
+    fell. Without such a point: of each algorithm the arm with most falls, then the one with most others.
+    """
     every = list(each["arm"].unique())
     if len(every) <= most:
         return every
-    rows = each.assign(fell=each[["collapse_step", "onset_low"]].notna().any(axis=1)).groupby("arm", sort=False)
+    each = each.assign(fell=each[["collapse_step", "onset_low"]].notna().any(axis=1))
+    if "config" in each:
+        points = {text: str([settings_of(text).get(name) for name in _POINT]) for text in each["config"].unique()}
+        tried = each.groupby(each["config"].map(points).rename("point"), sort=False)
+        about = tried.agg(algorithms=("algorithm", "nunique"), fell=("fell", "mean"))
+        if len(about) > 1 and about["algorithms"].max() > 1:
+            best = about[about["algorithms"] == about["algorithms"].max()]["fell"].sub(0.5).abs().idxmin()
+            return list(each.loc[each["config"].map(points) == best, "arm"].unique()[:most])
+    rows = each.groupby("arm", sort=False)
     counts = rows.agg(algorithm=("algorithm", "first"), fell=("fell", "sum"), runs=("fell", "size"))
     counts["stood"] = counts["runs"] - counts["fell"]
     chosen: list[str] = []
@@ -109,3 +134,32 @@ def settings_of(config: Mapping[str, Any] | str | None) -> dict[str, str]:
     """Return dotted key -> value, as a word, of tables of settings, or of their JSON; empty for what is none."""
     tables = config if isinstance(config, Mapping) else recorded.settings_of(config)
     return {key: setting(value) for key, value in leaves(tables) if value != {}}
+
+
+def choices_of(config: str | None) -> dict[str, str]:
+    """Return the settings of a run, with what its algorithm chose in each slot in place of the algorithm's name."""
+    tables = recorded.settings_of(config)
+    raw = {key: value for key, value in tables.items() if not key.startswith(("algorithm", "slots."))}
+    name = tables.get("algorithm")
+    try:
+        slots = recorded.nested(config).get("slots")
+        algorithm = resolve(name if isinstance(name, str) else recorded.nested(config).get("algorithm", ""), slots)
+    except (InputError, AttributeError, TypeError):  # of another trainer
+        return settings_of(config)
+    found = {}
+    for slot in KINDS:
+        choice = getattr(algorithm, slot)
+        found[slot] = choice.kind
+        found |= {f"{slot} {field.name}": setting(getattr(choice, field.name)) for field in fields(choice)}
+    return {"critic": word(algorithm.critic)} | found | {key: setting(value) for key, value in raw.items()}
+
+
+def differing(store: Store, experiment: str, every: pd.DataFrame) -> pd.DataFrame:
+    """Return the settings in which the runs of an experiment differ, a row a run, empty where one is not set."""
+
+    def ask(_: object) -> pd.DataFrame:
+        known = {text: settings_of(text) | choices_of(text) for text in every["config"].unique()}
+        found = pd.DataFrame([known[text] for text in every["config"]], index=every["run_id"]).fillna("")
+        return found.loc[:, found.nunique() > 1]
+
+    return store.computed(("differing", experiment), ask)

@@ -28,7 +28,7 @@ class Palette:
     # before it. Two of them are at least 0.08 apart; names, dashes and markers help where that is too little.
     neighbours: Mapping[str, str]
     others: tuple[str, ...]  # of algorithms that are in neither list, chosen by their name
-    outcomes: Mapping[str, str]
+    outcomes: Mapping[str, str]  # that of a collapse, also of its onset in every figure, is no algorithm's
     sequential: tuple[str, ...]
     diverging: tuple[str, ...]
 
@@ -44,7 +44,7 @@ LIGHT = Palette(
                 "sapo": "#89142f", "bapo": "#6764a4", "grpo-guard": "#1c1ba0", "grpo-guard-full": "#29544c",
                 "llds": "#884727", "sapo-search": "#8145cd", "tis": "#ba5493", "mis": "#aa6f3c", "icepop": "#824268"},
     others=("#7a5c3e", "#5f6b76", "#7f8217", "#c9568a"),
-    outcomes={"healthy": "#2f7fb8", "mild": "#b8860b", "collapsed": "#cb3a04", "diverged": "#6b1f6e",
+    outcomes={"healthy": "#2f7fb8", "mild": "#b8860b", "collapsed": "#e60053", "diverged": "#6b1f6e",
               "recovered": "#1f8a5b", "falling": "#a3542a", "no_learning": "#8a8f94", "": "#8a8f94"},
     sequential=("#f4f6f8", "#c6dbea", "#86b4d3", "#4a84b0", "#27567f", "#122b49"),
     diverging=("#8c2d04", "#d98558", "#f2d5c4", "#f5f5f3", "#c3d9ea", "#5c98c4", "#1a4a78"),
@@ -60,7 +60,7 @@ DARK = Palette(
                 "sapo": "#c6796c", "bapo": "#a0a0c2", "grpo-guard": "#f09e91", "grpo-guard-full": "#728668",
                 "llds": "#4ded80", "sapo-search": "#5dcbca", "tis": "#22fcfd", "mis": "#9b94fd", "icepop": "#abc44a"},
     others=("#c39f78", "#a3b0bc", "#c7c95c", "#ee93bd"),
-    outcomes={"healthy": "#4ba3dc", "mild": "#e8bd4a", "collapsed": "#fe6a4c", "diverged": "#c98ccc",
+    outcomes={"healthy": "#4ba3dc", "mild": "#e8bd4a", "collapsed": "#ff0d64", "diverged": "#c98ccc",
               "recovered": "#5fcf9a", "falling": "#e09a6c", "no_learning": "#8b949d", "": "#8b949d"},
     sequential=("#1b2026", "#1f3b55", "#2c648f", "#4a93c4", "#8cc3e6", "#dff0fb"),
     diverging=("#ff9a6b", "#c8643a", "#6e4333", "#2b2f34", "#2f5573", "#4a93c4", "#a4d4f2"),
@@ -84,8 +84,10 @@ def colour(algorithm: str, palette: Palette) -> str:
 
 def styles(arms: Sequence[tuple[str, str]], palette: Palette, drawn: Collection[str] | None = None) -> dict[str, Style]:
     """Map the arms `drawn` (default: all), in that order, to their styles, given all (arm, algorithm)."""
-    # Dash and marker do not depend on what else is drawn. The first arm drawn of an algorithm has its very colour.
+    # Dash and marker do not depend on what else is drawn, and tell algorithms apart where their colours do not. The
+    # first arm drawn of an algorithm has its very colour.
     found: dict[str, Style] = {}
+    ranks = {name: rank for rank, name in enumerate([*palette.algorithms, *palette.neighbours])}
     places, shades = Counter[str](), Counter[str]()
     for arm, algorithm in sorted(arms, key=lambda pair: pair[0] != pair[1]):
         place = places[algorithm]
@@ -94,7 +96,9 @@ def styles(arms: Sequence[tuple[str, str]], palette: Palette, drawn: Collection[
             base = colour(algorithm, palette)
             shade = (base, mixed(base, palette.text, 0.4), mixed(base, palette.background, 0.4))[shades[algorithm] % 3]
             shades[algorithm] += 1
-            dash, marker = DASHES[place % len(DASHES)], MARKERS[place // len(DASHES) % len(MARKERS)]
+            rank = ranks.get(algorithm, 0)
+            dash = DASHES[(rank + place) % len(DASHES)]
+            marker = MARKERS[(rank + place // len(DASHES)) % len(MARKERS)]
             found[arm] = Style(shade, dash, marker)
     return found if drawn is None else {arm: found[arm] for arm in drawn if arm in found}
 

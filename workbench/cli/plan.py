@@ -103,10 +103,7 @@ def _slots(grid: Grid) -> pd.DataFrame:
 
 
 def seeds_for(grid: Grid, runs: Path, ratio: float, power: float, incidence: float | None) -> dict[str, Any] | None:
-    """Return how many seeds detect the hazard ratio, and what the planned ones detect; None for a grid of one arm.
-
-    `incidence`: share of the reference arm's runs that collapse; None = from recorded runs.
-    """
+    """Return the seeds that detect the hazard ratio and what the planned ones detect; None for a grid of one arm."""
     from workbench.analysis import stats
 
     if ratio <= 0 or ratio == 1:

@@ -50,7 +50,7 @@ def sql(
             raise InputError(f"no table '{name}'{nearest(name, names)}; `sorl sql` lists them")
         text, parameters = _COLUMNS, [name]
     if form == "parquet" and output is not None:
-        save_parquet(reader.arrow(text, parameters), output)
+        save_parquet(reader.excerpt(text, parameters).table, output)
         return
     on_terminal = form == "table" and output is None
     answer = reader.rows(text, parameters, limit=limit or (_LIMIT if on_terminal else None))

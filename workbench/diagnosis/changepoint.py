@@ -37,7 +37,7 @@ def past(values: np.ndarray, floor: float, least: float = 0.0, window: int = WIN
     ripple.
     """
     usual, spread = np.full(len(values), np.nan), np.full(len(values), np.nan)
-    for size in range(FEWEST, min(window, len(values) - 1) + 1):
+    for size in range(min(FEWEST, window), min(window, len(values) - 1) + 1):
         # Only the full window slides; the shorter ones are those of the first points.
         rows = sliding_window_view(values[:-1], size)[: None if size == window else 1]
         middle = np.median(rows, axis=1)
@@ -47,6 +47,12 @@ def past(values: np.ndarray, floor: float, least: float = 0.0, window: int = WIN
         at = slice(size, size + len(rows))
         usual[at], spread[at] = middle, np.maximum.reduce([deviation, ripple, least_spread])
     return usual, spread
+
+
+def spread(values: np.ndarray, floor: float, least: float = 0.0) -> tuple[float, float]:
+    """Median and spread of two points or more, as of the past of a point that comes behind all of them."""
+    usual, wide = past(np.append(values, 0.0), floor, least, len(values))
+    return float(usual[-1]), float(wide[-1])
 
 
 def first(

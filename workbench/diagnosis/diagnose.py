@@ -1,16 +1,20 @@
 """The diagnosis of one log: run every cause, rank the findings, write the report."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 from urllib.parse import urlencode
 
+import numpy as np
+
 from workbench.diagnosis.attribution import Culprit, attribute
 from workbench.diagnosis.causes import CAUSES
-from workbench.diagnosis.changepoint import first, slumped
+from workbench.diagnosis.changepoint import FEWEST, MARGIN, first, slumped, spread
 from workbench.diagnosis.finding import Cause, Diagnosis, Evidence, Finding
 from workbench.diagnosis.log import Log
+from workbench.diagnosis.standing import beside, counted, standing
+from workbench.diagnosis.standing import figure as _number
 from workbench.store.text import visible
 
 # In the order of their rank, with the words of a report.
@@ -20,6 +24,7 @@ _KEYS = ("run_id", "step", "written_at", "success")
 # No signals of training: clocks, fingerprints, counters.
 _NO_SIGNAL = ("seconds_", "tokens_per_second", "memory_", "questions_hash", "batch_hash", "heldout_episodes", "updates",
               "first_log_ratio_abs_max")  # fmt: skip
+_NONE = "None of the known causes fits"
 _LEAST = 0.01  # spread of a fraction: of 64 trajectories one is 0.016
 
 
@@ -31,70 +36,70 @@ def diagnose(log: Log, causes: Sequence[Cause] = CAUSES) -> Diagnosis:
     found.sort(key=lambda pair: (list(GRADES).index(pair[1].grade), -pair[1].confidence, pair[1].step))
     names = [cause.name for cause, _ in found]
     ranked = tuple(Finding(cause, clue, tuple(n for n in names if n != cause.name)) for cause, clue in found)
-    batches = ((step, log.batch(step)) for step in sorted({clue.step for _, clue in found}))
+    batches = ((step, log.batch(step)) for step in sorted({clue.shown for _, clue in found}))
     culprits = ((step, tuple(c for c in attribute(b) if c.stands_out)) for step, b in batches if b is not None)
     carriers = {step: here for step, here in culprits if here}
     return Diagnosis(log, ranked, moved(log), unanswered, slumped(log.series("step", "success")), carriers)
 
 
+def _signals(log: Log) -> Iterator[tuple[str, float]]:
+    """Yield each step diagnostic that may say something, and the least spread that it can have."""
+    for column in (c for c in log.table("step").columns if c not in _KEYS and not c.startswith(_NO_SIGNAL)):
+        yield column, _LEAST if column.endswith("_frac") else 0.0
+
+
 def moved(log: Log) -> tuple[Evidence, ...]:
     """The step diagnostics that left their own past, earliest first; those after a collapse say nothing about it."""
     found = []
-    for column in (c for c in log.table("step").columns if c not in _KEYS and not c.startswith(_NO_SIGNAL)):
-        left = first(log.series("step", column), points=2, least=_LEAST if column.endswith("_frac") else 0.0)
+    for column, least in _signals(log):
+        left = first(log.series("step", column), points=2, least=least)
         if left is not None and (log.onset is None or left.step <= log.onset):
             found.append(Evidence(f"step.{column}", left.step, left.value, left.usual))
     return tuple(sorted(found, key=lambda m: (m.step, m.column)))
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"
+def swung(log: Log) -> tuple[Evidence, ...]:
+    """What the steps from the onset to the detection (the end) show that none before did, the farthest from it first.
+
+    As `moved`, but by all of the past, however short: a fall in the first steps has no other.
+    """
+    found, certain = [], log.first_known("detection_step")
+    for column, least in _signals(log) if log.onset is not None else ():
+        series = log.series("step", column)
+        steps, values = series.index.to_numpy(), series.to_numpy()
+        past = values[(steps < log.onset) & np.isfinite(values)]
+        at = np.flatnonzero((steps >= log.onset) & (steps <= (np.inf if certain is None else certain)))
+        if len(past) < 2 or not len(at):
+            continue
+        usual, wide = spread(past, 0.05, least)
+        i = int(at[np.argmax(np.abs(values[at] - usual))])
+        away = abs(values[i] - usual) / wide
+        if away > MARGIN and not past.min() <= values[i] <= past.max():
+            found.append((-away, Evidence(f"step.{column}", int(steps[i]), float(values[i]), usual)))
+    return tuple(one for _, one in sorted(found, key=lambda pair: (pair[0], pair[1].column)))
 
 
 def headline(d: Diagnosis) -> str:
-    """Return how the run stands, in a line."""
-    run, fell = d.log.run, f", onset at step {d.onset}" if d.onset is not None else ""
-    outcome = run.get("outcome") or "undecided"
-    outcome = {"no_learning": "did not rise above its start", "mild": "a mild fall"}.get(outcome, outcome)
-    status = f", {run['status']}" if run.get("status") not in (None, "finished") else ""
-    return f"{visible(d.log.name)}: {outcome}{fell}; {d.log.steps} steps{status}"
-
-
-def fallen(d: Diagnosis) -> str:
-    """Since when success is down, from what to what, and how sure that is; empty for a run that is up."""
-    run = d.log.run
-    low, high, seen = (run.get(name) for name in ("onset_low", "onset_high", "detection_step"))
-    if d.onset is None or low is None or low != low:
-        return ""
-    peak, last = _number(run.get("peak_success")), _number(run.get("final_success"))
-    began = f"began at step {d.onset}" + (f" (95 %: {low:.0f} to {high:.0f})" if high > low else "")
-    if seen is None or seen != seen:
-        return (
-            f"Success is down in its last steps: the fall {began}, from a best of {peak}. The counts are at least "
-            f"{_one_in(d, 'false_ending', 0.05)} times likelier with a fall than without; it has lasted too few steps "
-            "for the collapse rule."
-        )
-    back = "; it came back" if run.get("outcome") == "recovered" else ""
-    return (
-        f"Success fell from a best of {peak} to {last} (mean of the last ten steps){back}: the fall {began}, and was "
-        f"certain at step {seen:.0f} (by a rule set to one false collapse in "
-        f"{_one_in(d, 'false_collapse', 0.01)} runs)."
-    )
-
-
-def _one_in(d: Diagnosis, name: str, default: float) -> str:
-    """1 over an error rate of the collapse rule, as the run set it."""
-    told = d.log.settings.get(f"collapse.{name}")
-    return f"{1 / (told if isinstance(told, float) and 0 < told < 1 else default):.0f}"
+    """Return what was diagnosed, in a line."""
+    status = f", {d.log.run['status']}" if d.log.run.get("status") not in (None, "finished") else ""
+    return f"{visible(d.log.name)}: {d.log.run.get('outcome') or 'undecided'}; {counted(d.log.steps)}{status}"
 
 
 def none_found(d: Diagnosis) -> str:
-    """Return what to say where no cause was found: of a run that is down never that nothing was."""
-    events = ", ".join(f"{visible(kind)} at step {step}" for step, kind in d.critical)
-    said = f" Critical: {events}." if events else ""
-    if d.onset is not None or d.slump is not None or events or d.log.run.get("outcome") in ("mild", "diverged"):
-        return f"None of the known causes fits.{said}"
-    return "Nothing found."
+    """Return what to say where no cause was found: of a run that is down never that nothing was, nor without why."""
+    up = d.onset is None and d.slump is None and not d.log.critical
+    if up and d.log.run.get("outcome") not in ("mild", "diverged"):
+        return "Nothing found."
+    bare = not d.log.measured("minibatch", "ratio_max") and not d.log.measured("minibatch", "grad_norm")
+    said = "Only curves are logged, and causes need the updates and the turn ledger" if bare else _NONE
+    seen = "; ".join(
+        f"{_name(m)} {_number(m.usual)} -> {_number(m.value)} (step {m.step})" for m in swung(d.log)[:FIRST]
+    )
+    return f"{said}. At the fall: {seen}." if seen else f"{said}."
+
+
+def _name(m: Evidence) -> str:
+    return m.column.removeprefix("step.")
 
 
 def early_warning(d: Diagnosis) -> str:
@@ -109,26 +114,62 @@ def early_warning(d: Diagnosis) -> str:
 
 def first_signals(d: Diagnosis) -> str:
     """Return which diagnostics left their usual range first."""
+    if not d.moved and d.onset is not None and d.onset < FEWEST:
+        return "Too few steps before the onset to know what was usual."
     if not d.moved:
         return "No diagnostic left its usual range" + ("." if d.onset is None else " before the onset.")
     parts = []
     for m in d.moved[:FIRST]:
-        ahead = f", {d.onset - m.step} before the onset" if d.onset is not None and d.onset > m.step else ""
-        parts.append(f"{m.column} at step {m.step} ({_number(m.usual)} -> {_number(m.value)}{ahead})")
+        ahead = f", {beside(m.step, d.onset)}" if d.onset is not None and d.onset > m.step else ""
+        parts.append(f"{_name(m)} at step {m.step} ({_number(m.usual)} -> {_number(m.value)}{ahead})")
     parts += [f"{len(d.moved) - FIRST} more later"] if len(d.moved) > FIRST else []
     return f"Moved first: {'; '.join(parts)}."
 
 
+def opened(step: int, ranked: Sequence[int], kept: Collection[int], wanted: int | None = None) -> dict[str, int]:
+    """Choose where a link to a step leads: to the trajectory `wanted`, else to the first, if its tokens were kept.
+
+    `ranked` are the step's trajectories, most of the gradient first, `kept` those with tokens. Where neither has any
+    the link names the step alone; where nothing of the step was recorded there is none: an empty answer.
+    """
+    shown = next((one for one in (wanted, *ranked[:1]) if one in kept), None)
+    return {} if not ranked else {"step": step} if shown is None else {"step": step, "trajectory": shown}
+
+
 def place(d: Diagnosis, finding: Finding) -> str:
-    """Address of the evidence in the app, relative to its start; empty for a log that is not in the store."""
+    """Address of the evidence in the app, relative to its start; empty where the store has nothing to show of it."""
     run, clue = d.log.run, finding.clue
-    choices = {"experiment": run.get("experiment"), "run": run.get("run_id"), "step": clue.step}
-    choices |= {} if clue.trajectory is None else {"trajectory": clue.trajectory}
-    return "" if choices["run"] is None else "episode?" + urlencode(choices)
+    rows, tokens = d.log.load("trajectory", clue.shown), d.log.load("token", clue.shown)
+    if run.get("run_id") is None or "trajectory" not in rows:
+        return ""
+    if "gradient_share" in rows:
+        rows = rows.sort_values("gradient_share", key=abs, ascending=False, kind="stable")
+    kept = tokens["trajectory"].tolist() if "trajectory" in tokens else []
+    shown = opened(clue.shown, rows["trajectory"].tolist(), kept, clue.trajectory)
+    return "episode?" + urlencode({"experiment": run.get("experiment"), "run": run["run_id"], **shown}) if shown else ""
+
+
+def likely(d: Diagnosis, finding: Finding) -> str:
+    """How sure a finding is, and on which side of the fall it lies: what shows only later is none of its causes."""
+    share, by = f"{100 * finding.clue.confidence:.0f} %", d.log.fallen_by
+    if by is None:
+        return f"likely ({share})"
+    if finding.clue.shown <= by:
+        return f"likely cause ({share})"
+    return (
+        f"later than the fall, not its cause ({share})"
+        if finding.clue.grade == "proof"
+        else f"a consequence, not the cause ({share})"
+    )
+
+
+def in_order(d: Diagnosis) -> list[Finding]:
+    """The findings, those that show only after the fall last."""
+    return sorted(d.findings, key=lambda finding: d.log.fallen_by is not None and finding.clue.shown > d.log.fallen_by)
 
 
 def _filled(template: str, d: Diagnosis, finding: Finding) -> str:
-    return template.replace("{run}", visible(d.log.name)).replace("{step}", str(finding.clue.step))
+    return template.replace("{run}", visible(d.log.name)).replace("{step}", str(finding.clue.shown))
 
 
 def test_of(d: Diagnosis, finding: Finding) -> str:
@@ -152,11 +193,11 @@ def spot(culprit: Culprit) -> str:
 
 def carried_by(d: Diagnosis, finding: Finding) -> str:
     """The turns of the finding's step that stand out of its batch; empty where none does, or no batch was kept."""
-    if not (found := d.carriers.get(finding.clue.step, ())):
+    if not (found := d.carriers.get(finding.clue.shown, ())):
         return ""
     n = len(found) - 1
     more = f"; {n} more turn{'s stand' if n > 1 else ' stands'} out" if n else ""
-    return f"in step {finding.clue.step} by {spot(found[0])}{more}"
+    return f"in step {finding.clue.shown} by {spot(found[0])}{more}"
 
 
 def ranking(name: str, step: int, found: Sequence[Culprit], top: int) -> str:
@@ -170,14 +211,14 @@ def ranking(name: str, step: int, found: Sequence[Culprit], top: int) -> str:
     return "\n".join([f"{visible(name)}, step {step}: {title}", *lines])
 
 
-def _sureness(finding: Finding) -> str:
-    return f"{finding.cause.severity}, {GRADES[finding.clue.grade]}, {100 * finding.clue.confidence:.0f} %"
+def _sureness(d: Diagnosis, finding: Finding) -> str:
+    return f"{finding.cause.severity}, {GRADES[finding.clue.grade]}, {likely(d, finding)}"
 
 
 def text(d: Diagnosis) -> str:
     """Return for a terminal."""
-    lines = [headline(d), *filter(None, [fallen(d), "" if d.findings else none_found(d)])]
-    for rank, finding in enumerate(d.findings, start=1):
+    lines = [headline(d), visible(standing(d.log)), *([] if d.findings else [none_found(d)])]
+    for rank, finding in enumerate(in_order(d), start=1):
         cause, where = finding.cause, place(d, finding)
         said = {
             "seen": visible(finding.clue.says),
@@ -187,23 +228,29 @@ def text(d: Diagnosis) -> str:
             "open": where and f"sorl app, then /{where}",
             "or": ", ".join(finding.alternatives[:3]),
         }
-        lines += ["", f"{rank}. {cause.title}  [{cause.name}: {_sureness(finding)}]"]
+        lines += ["", f"{rank}. {cause.title}  [{cause.name}: {_sureness(d, finding)}]"]
         lines += [f"   {f'{name}:':8} {words}" for name, words in said.items() if words]
     lines += ["", *filter(None, [early_warning(d)]), first_signals(d)]
     if d.unanswered:
-        lacking = sorted({name for names in d.unanswered.values() for name in names})
-        lines.append(f"Cannot tell: {', '.join(d.unanswered)} (not logged: {', '.join(lacking)}).")
+        lines.append(f"Cannot tell: {', '.join(d.unanswered)} (not logged: {', '.join(_lacking(d))}).")
     return "\n".join(lines)
+
+
+def _lacking(d: Diagnosis) -> list[str]:
+    """What is not logged that causes need: columns, and tables of which there is no row."""
+    columns = {name for names in d.unanswered.values() for name in names}
+    bare = {name for name in columns if "." in name and d.log.table(name.split(".")[0]).empty}
+    return sorted({f"table {name.split('.')[0]}" for name in bare} | columns - bare)
 
 
 def markdown(d: Diagnosis) -> str:
     """Return for an issue or a report."""
-    lines = [f"### {_escaped(headline(d))}", "", *([fallen(d), ""] if fallen(d) else [])]
+    lines = [f"### {_escaped(headline(d))}", "", _escaped(standing(d.log)), ""]
     lines += [] if d.findings else [none_found(d)]
-    for rank, finding in enumerate(d.findings, start=1):
+    for rank, finding in enumerate(in_order(d), start=1):
         cause, carried, test = finding.cause, carried_by(d, finding), test_of(d, finding)
         lines.append(
-            f"{rank}. **{cause.title}** (`{cause.name}`, {_sureness(finding)}). {_escaped(finding.clue.says)}. "
+            f"{rank}. **{cause.title}** (`{cause.name}`, {_sureness(d, finding)}). {_escaped(finding.clue.says)}. "
             + _filled(cause.change, d, finding)
             + (f" Carried {_escaped(carried)}." if carried else "")
             + (f" Test: `{test}`" if test else "")
@@ -224,7 +271,7 @@ def as_dict(d: Diagnosis) -> dict[str, Any]:
         "log": d.log.name,
         "outcome": d.log.run.get("outcome"),
         "onset": d.onset,
-        "critical_events": [{"step": step, "kind": kind} for step, kind in d.critical],
+        "critical_events": [{"step": step, "kind": kind} for step, kind in d.log.critical],
         "steps": d.log.steps,
         "slump": None if d.slump is None else asdict(d.slump),
         "findings": [_finding(d, finding) for finding in d.findings],
@@ -242,7 +289,7 @@ def _finding(d: Diagnosis, finding: Finding) -> dict[str, Any]:
         "change": _filled(cause.change, d, finding),
         "test": test_of(d, finding) or None,
         "open": place(d, finding) or None,
-        "carried_by": [culprit_as_dict(c) for c in d.carriers.get(clue.step, ())[:FIRST]],
+        "carried_by": [culprit_as_dict(c) for c in d.carriers.get(clue.shown, ())[:FIRST]],
         "alternatives": list(finding.alternatives),
     }  # fmt: skip
 

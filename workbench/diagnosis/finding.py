@@ -38,6 +38,11 @@ class Clue:
     trajectory: int | None = None
     turn: int | None = None
 
+    @property
+    def shown(self) -> int:
+        """The step at which to look: that of its first figure, whose trajectory it names."""
+        return self.evidence[0].step if self.evidence else self.step
+
     @classmethod
     def of(
         cls, grade: Grade, confidence: float, column: str, step: int, value: float | None, usual: float | None,
@@ -117,13 +122,3 @@ class Diagnosis:
     def onset(self) -> int | None:
         """Step at which the fall began that it collapsed in or ended in; None without one."""
         return self.log.onset
-
-    @property
-    def critical(self) -> tuple[tuple[int, str], ...]:
-        """(step, kind) of its critical events, without the collapse itself."""
-        events = self.log.events()
-        if not {"severity", "kind", "step"} <= set(events.columns):
-            return ()
-        grave = events[(events["severity"] == "critical") & ~events["kind"].isin(("collapse", "alarm"))]
-        grave = grave.dropna(subset="step")
-        return tuple(zip(grave["step"].astype(int).tolist(), grave["kind"].astype(str), strict=True))

@@ -31,7 +31,7 @@ ORDER = {
 COLUMNS = {
     "trajectory": (
         "step", "trajectory", "prompt_group", "question", "answer", "ended", "reward", "success", "advantage",
-        "n_turns", "n_tokens", "n_searches", "n_observation_tokens", "valid_turn_frac",
+        "n_turns", "n_tokens", "n_searches", "n_observation_tokens", "valid_turn_frac", "gradient_share",
     ),
     "token": ("step", "trajectory", "token", "trained", "log_prob_behaviour", "log_prob_old", "log_prob", "entropy"),
 }  # fmt: skip
@@ -116,6 +116,21 @@ class Log:
     def certain(self) -> int | None:
         """Step by which the fall is certain, after which nothing can be its reason; None without one."""
         return self.first_known("detection_step", "onset_high", "collapse_step")
+
+    @property
+    def fallen_by(self) -> int | None:
+        """Last step that the fall may have begun after (95 %): what shows later is no cause of it. None without one."""
+        return self.first_known("onset_high", "collapse_step", "onset_low")
+
+    @property
+    def critical(self) -> tuple[tuple[int, str], ...]:
+        """(step, kind) of its critical events, without the collapse itself."""
+        events = self.events()
+        if not {"severity", "kind", "step"} <= set(events.columns):
+            return ()
+        grave = events[(events["severity"] == "critical") & ~events["kind"].isin(("collapse", "alarm"))]
+        grave = grave.dropna(subset="step")
+        return tuple(zip(grave["step"].astype(int).tolist(), grave["kind"].astype(str), strict=True))
 
     def first_known(self, *names: str) -> int | None:
         """Return the first of these columns of table `run` that has a value."""

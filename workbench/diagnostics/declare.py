@@ -122,14 +122,19 @@ def declared(*modules: object) -> tuple[Measure, ...]:
     return tuple(x for x in found if isinstance(x, Measure))
 
 
-def mark_words(alarm: Alarm) -> str:
-    """Return the mark as part of a sentence: above 10 x the median of the run's first 10 points."""
+def mark_size(alarm: Alarm) -> str:
+    """Return the mark without its direction: 10 x the median of the run's first 10 points."""
     scales = {
         "": "", "peak": " x its running maximum", "start": f" x the mean of its first {alarm.warmup} points",
         "baseline": f" x the median of the run's first {alarm.warmup} points",
     }  # fmt: skip
+    return f"{alarm.value:g}{scales[alarm.relative]}"
+
+
+def mark_words(alarm: Alarm) -> str:
+    """Return the mark as part of a sentence: above 10 x the median of the run's first 10 points."""
     held = f" at {alarm.points} points in a row" if alarm.points > 1 else ""
-    return f"{alarm.when} {alarm.value:g}{scales[alarm.relative]}{held}"
+    return f"{alarm.when} {mark_size(alarm)}{held}"
 
 
 def in_words(alarm: Alarm) -> str:

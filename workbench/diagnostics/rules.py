@@ -13,7 +13,7 @@ from functools import partial
 from statistics import median
 from typing import Any, Literal, NamedTuple
 
-from workbench.diagnostics.declare import mark_words
+from workbench.diagnostics.declare import mark_size, mark_words
 from workbench.spec import RATIO_TOLERANCE, Alarm, Diagnostic, Level, check
 
 Severity = Literal["info", "warning", "critical"]
@@ -102,8 +102,8 @@ class RuleWatch:
         return events
 
 
-def crossing(name: str, mark: Alarm, row: Row, memory: Memory) -> Judged:
-    """Judge whether a diagnostic lies beyond its mark at `mark.points` consecutive points."""
+def crossing(name: str, mark: Alarm, why: str, row: Row, memory: Memory) -> Judged:
+    """Judge whether a diagnostic lies beyond its mark at `mark.points` consecutive points; `why` ends its message."""
     value = row.measured.get(name)
     if value is None or math.isnan(value):
         return None
@@ -121,8 +121,9 @@ def crossing(name: str, mark: Alarm, row: Row, memory: Memory) -> Judged:
     threshold = mark.value * unit
     crossed = {"above": value > threshold, "below": value < threshold, "at least": value >= threshold}[mark.when]
     memory["count"] = memory.get("count", 0) + 1 if crossed else 0
-    held = f" at {mark.points} points in a row" if mark.points > 1 else ""
-    message = f"{name} is {value:.4g}, {mark.when} {threshold:.4g}{held}: {mark.reason}"
+    size = f" ({mark_size(mark)})" if mark.relative else ""
+    held = f", {mark.points} points in a row" if mark.points > 1 else ""
+    message = f"{name} {value:.3g}, {mark.when} {threshold:.3g}{size}{held}{why}"
     return memory["count"] >= mark.points and Found(message, name, value, threshold)
 
 
@@ -133,7 +134,9 @@ def _not_finite(name: str, row: Row, memory: Memory) -> Judged:
 
 def _crossing(kind: str, diagnostic: str, mark: Alarm, **more: Any) -> Rule:
     happens = f"`step.{diagnostic}` {mark_words(mark)}"
-    return Rule(kind, mark.severity, happens, mark.reason, partial(crossing, diagnostic, mark), **more)
+    # Where the mark of an alarm comes from stands in the dictionary; why a hard event matters, in its message.
+    why = "" if kind == "alarm" else f": {mark.reason}"
+    return Rule(kind, mark.severity, happens, mark.reason, partial(crossing, diagnostic, mark, why), **more)
 
 
 def alarms(catalogue: Sequence[Diagnostic]) -> Iterator[Rule]:

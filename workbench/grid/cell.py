@@ -261,10 +261,7 @@ def estimate(
     cells: Sequence[Cell], paces: Sequence[float] = (), workers: int | None = None,
     warm_starts: Sequence[RunSettings] = (),
 ) -> Estimate:  # fmt: skip
-    """Wall time of `cells` and of the warm starts that are not made yet.
-
-    `paces` are the times of an iteration of recorded runs, as multiples of the rough cost.
-    """
+    """Wall time of `cells` and of the warm starts to make; `paces`: recorded times an iteration over the rough cost."""
     pace, count = median(paces) if paces else 1.0, workers_for(cells, workers)
     each = [0.0]
     for settings, algorithm in ((cell.settings, cell.resolved) for cell in cells):

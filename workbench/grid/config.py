@@ -71,11 +71,10 @@ class Grid:
 
 
 def load(path: Path, overrides: Sequence[str] = (), history: History = NO_RUNS, only: Sequence[str] = ()) -> Grid:
-    """Read a grid file and resolve its cells.
+    """Read a grid file and resolve its cells, those of the arms `only` where it names some.
 
     `overrides` are `key=value` in TOML: they change the base; `seeds=[0]` and `axes.KEY=[...]` change the file's lists.
-    `history` holds the recorded runs, for a search and for matched learning rates. `only` names the arms to make cells
-    of; empty = all.
+    `history` holds the recorded runs, for a search and for matched learning rates.
     """
     text = _read(path)
     file = _parse(text, overrides, path)
@@ -336,14 +335,9 @@ def _known_key(key: str, where: str) -> None:
 
 def _suggestion(key: str) -> str:
     """` (did you mean 'learn.epochs'?)`: the nearest setting, by its full name or by its last part alone."""
-    by_last: dict[str, list[str]] = {}
-    for known in settings_keys():
-        by_last.setdefault(known.rsplit(".", 1)[-1], []).append(known)
-    last = key.rsplit(".", 1)[-1]
-    if last in by_last:
-        return f" (did you mean {' or '.join(map(repr, by_last[last]))}?)"
-    close = get_close_matches(last, by_last, n=1)
-    return nearest(key, settings_keys()) or (f" (did you mean '{by_last[close[0]][-1]}'?)" if close else "")
+    by_last = {known.rsplit(".", 1)[-1]: known for known in settings_keys()}
+    close = get_close_matches(key.rsplit(".", 1)[-1], by_last, n=1)
+    return nearest(key, settings_keys()) or (f" (did you mean '{by_last[close[0]]}'?)" if close else "")
 
 
 def _mistakes(error: ValidationError, path: Path, arm: str = "", of_file: bool = False) -> InputError:
@@ -367,8 +361,6 @@ def _explain(error: ErrorDetails, where: str, of_file: bool) -> str:
         return f"unknown key '{key}' in {where}{nearest(key, allowed)}; at the top are allowed: {', '.join(allowed)}"
     if kind == "missing":
         return f"{where} lacks '{key}'; write {_EXAMPLES.get(key.rsplit('.', 1)[-1], f'{key} = ...')}"
-    if kind == "list_type" and key.startswith("axes."):
-        return f"'{key}' in {where} is {given}; an axis is a list: write [{given}]"
     if kind == "value_error":
         return f"{where}: {f'{key}: ' if key else ''}{message.removeprefix('Value error, ')}"
     if key.split(".")[0] == "algorithm":

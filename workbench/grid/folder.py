@@ -106,10 +106,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def claim(folder: Path) -> IO[str] | None:
-    """Lock the cell for this grid until the handle is closed; None if another grid has it or a trainer still runs.
-
-    The trainer has a lock of its own, which outlives a grid that is killed: a cell is never trained twice at once.
-    """
+    """Lock the cell for this grid until the handle is closed; None if another grid has it or a trainer still runs."""
     handle = lock_file(folder / "claim")
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

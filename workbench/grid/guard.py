@@ -100,7 +100,7 @@ def amounts(settings: RunSettings, algorithm: Algorithm) -> dict[str, Range]:
     learn, steps, budget = settings.learn, settings.iterations, settings.stop.updates
     stages = learn.epochs * learn.minibatches
     least, most = (stages * n for n in algorithm.schedule.updates(settings.world.max_turns))
-    if learn.target_kl is not None or algorithm.early_stop.acts:
+    if learn.target_kl is not None or algorithm.early_stop.kind != "none":
         least = 1
     few, many = (steps if budget is None else min(steps, math.ceil(budget / n)) for n in (most, least))
     updates = Range(few * least, many * most)
@@ -171,11 +171,7 @@ def _group_size(one: Cell | Run) -> int:
 
 
 def _normaliser(arms: Mapping[str, Cell | Run]) -> list[Finding]:
-    """Arms whose advantage or aggregation differs: noted where their algorithms declare it, flagged where it confounds.
-
-    A pair is confounded if it differs in a slot that its algorithms declare alike and in something else, and no third
-    arm separates the two.
-    """
+    """Arms whose advantage or aggregation differs: noted where algorithms declare it, flagged where it confounds."""
     declared = {arm: ALGORITHMS[one.resolved.name] for arm, one in arms.items()}
     found = []
     for slot in NORMALISER:
@@ -192,7 +188,7 @@ def _normaliser(arms: Mapping[str, Cell | Run]) -> list[Finding]:
     scales = {arm: repr([slots[arm][slot] for slot in NORMALISER]) for arm in arms}
     rest = {arm: repr(([slots[arm][slot] for slot in OTHER_SLOTS], _settings(one))) for arm, one in arms.items()}
     present = {(scales[arm], rest[arm]) for arm in arms}
-    confounded: set[str] = set()
+    confounded: set[str] = set()  # differ in a slot declared alike and in something else, and no arm separates the two
     for one, other in combinations(arms, 2):
         alike = [slot for slot in NORMALISER if getattr(declared[one], slot) == getattr(declared[other], slot)]
         undeclared = [slot for slot in alike if slots[one][slot] != slots[other][slot]]
@@ -314,10 +310,7 @@ def _recorded_amounts(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
 
 
 def write_events(runs: Path, cells: Sequence[Cell], findings: Iterable[Finding]) -> int:
-    """Append flagged findings as events of the runs of their arms, each once; withdraw those that no longer hold.
-
-    Returns the number of new rows; a row without severity and message withdraws the one before it.
-    """
+    """Append flagged findings as events of their runs, and a row without severity to withdraw one; return the count."""
     flagged, written = [finding for finding in findings if finding.flagged], 0
     for cell in cells:
         folder = folder_of(runs, cell)

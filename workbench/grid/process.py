@@ -98,18 +98,14 @@ def train(job: Job) -> int:
 
 
 def _guard(job: Job) -> None:
-    """End this process when it holds too much memory or gives no sign of life.
-
-    The training loop touches `heartbeat`; the first touch starts the clock: loading and the warm start are not timed.
-    A timer of faulthandler fires even if a library hangs with the interpreter's lock.
-    """
+    """End this process when it holds too much memory or, after the loop's first touch of `heartbeat`, seems dead."""
     me, heartbeat = psutil.Process(), job.folder / "heartbeat"
     last = heartbeat.stat().st_mtime_ns if heartbeat.exists() else 0
     while True:
         time.sleep(_LOOK_SECONDS)
         if job.hang_seconds and heartbeat.exists() and (seen := heartbeat.stat().st_mtime_ns) != last:
             last = seen
-            faulthandler.dump_traceback_later(job.hang_seconds, exit=True, file=2)
+            faulthandler.dump_traceback_later(job.hang_seconds, exit=True, file=2)  # fires even without the GIL
         size, children = me.memory_info().rss, me.children(recursive=True) if job.memory else []
         for child in children:
             with suppress(psutil.Error):
@@ -226,8 +222,9 @@ class _RayProcess:
         except self._ray.exceptions.TaskCancelledError:
             return -signal.SIGINT
         except self._ray.exceptions.RayError as error:
-            with self._log.open("a") as log:
-                print(f"lost with its Ray worker: {str(error).splitlines()[0]}", file=log)
+            if not _STARVED.search(last_line(self._log)):  # a process that ended itself has said why
+                with self._log.open("a") as log:
+                    print(f"lost with its Ray worker: {str(error).splitlines()[0]}", file=log)
             return 1
 
     def interrupt(self) -> None:

@@ -1,7 +1,5 @@
 """`python -m workbench.learn RUN_FOLDER [--cache DIR]`: the process of one cell."""
 
-from __future__ import annotations
-
 import faulthandler
 import signal
 import sys

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from workbench.objective.advantage import Advantage
+from workbench.objective.advantage import Advantage, value_loss
 from workbench.objective.aggregate import Aggregate, Normaliser
 from workbench.objective.algorithm import FAMILIES, Algorithm
 from workbench.objective.clip import Clip
@@ -17,7 +17,6 @@ from workbench.objective.schedule import EarlyStop, Schedule
 from workbench.objective.select import Select, Shaping
 from workbench.objective.slot import Slot
 from workbench.objective.stabilise import Stabiliser
-from workbench.objective.value import entropy, value_loss
 
 KINDS: Mapping[str, Mapping[str, type[Slot]]] = MappingProxyType(
     {
@@ -29,6 +28,6 @@ KINDS: Mapping[str, Mapping[str, type[Slot]]] = MappingProxyType(
 """Every slot of the pipeline, in the order of an algorithm's fields, with the kinds that it takes."""
 
 __all__ = [
-    "FAMILIES", "KINDS", "Algorithm", "LossTerms", "Normaliser", "PolicyLoss", "Pool", "Slot", "entropy",
-    "policy_loss", "prepare", "statistics", "value_loss",
+    "FAMILIES", "KINDS", "Algorithm", "LossTerms", "Normaliser", "PolicyLoss", "Pool", "Slot", "policy_loss",
+    "prepare", "statistics", "value_loss",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Advantages: from rewards and values of a whole step to what each token is credited with.
+"""Advantages: from rewards and values of a whole step to what each token is credited with; the critic's loss.
 
 `values` entry t is V of the state before token t, so V(s_k) of a turn is the value at its first token. Every estimator
 returns 0 off the loss mask. Axes: B sequences, T tokens, K turns.
@@ -6,8 +6,7 @@ returns 0 off the loss mask. Axes: B sequences, T tokens, K turns.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 from workbench.batch import Batch, pool, spread
 from workbench.objective.slot import Fraction, Positive, Slot
@@ -18,16 +17,14 @@ Positions = Literal["m", "a", "turn"]
 Whiten = Literal["none", "m", "a"]
 
 
-@dataclass(frozen=True)
-class Reward:
+class Reward(NamedTuple):
     """Rewards of a step: of each token (B, T), outcome at the last policy token; and their sum per sequence (B,)."""
 
     token: Tensor
     total: Tensor
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(NamedTuple):
     """Advantages (B, T), and the critic's targets (B, T) before whitening; None without a critic."""
 
     advantages: Tensor
@@ -309,3 +306,28 @@ class ReinforcePp(Advantage, kind="reinforce_pp"):
     def estimate(self, reward: Reward, batch: Batch) -> Estimate:
         returns = gae(reward.token, torch.zeros_like(reward.token), batch.mask, self.gamma, 1.0)
         return Estimate(whiten(returns, batch.mask))
+
+
+def positions(batch: Batch, mask: Positions) -> Tensor:
+    """Where the critic is trained, (B, T) bool: m policy tokens, a the response, turn the first token of each turn."""
+    if mask == "turn":
+        return first_tokens(batch.turn)
+    return batch.mask if mask == "m" else batch.response | batch.mask
+
+
+def value_loss(
+    values: Tensor, batch: Batch, clip: float | None = 0.5, mask: Positions = "m", count: Tensor | None = None
+) -> Tensor:
+    """1/2 <max((V - G)^2, (V_c - G)^2)>, V_c = V_old + clamp(V - V_old, +-clip), a scalar; clip None = <(V - G)^2> / 2.
+
+    `values` (B, T) with gradient, V_old and G from the batch. The mean is over `mask` (m in verl, a in Search-R1), or
+    the sum is divided by `count`, the positions of the whole minibatch, so that micro-batches add up. 1707.06347, verl
+    `compute_value_loss`.
+    """
+    where = positions(batch, mask)  # masked before the squares: the gradient of a masked Inf or NaN would be NaN
+    value, target = torch.where(where, values, 0), torch.where(where, batch.need("returns"), 0)
+    error = (value - target).square()
+    if clip is not None:
+        old = torch.where(where, batch.need("values"), 0)
+        error = torch.maximum(error, (old + (value - old).clamp(-clip, clip) - target).square())
+    return 0.5 * error.sum() / (where.sum() if count is None else count).clamp(min=1)

@@ -57,7 +57,6 @@ class Algorithm:
     schedule: Schedule = field(default_factory=Together)
     early_stop: EarlyStop = field(default_factory=NoStop)
     summary: str = ""
-    family: str = "critic"
     experimental: str = ""
     claim: str = ""
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from workbench.batch import Batch, masked_mean
 from workbench.objective.ratio import LOG_LIMIT, Pool, Units, sampler_gap
@@ -63,8 +63,7 @@ class Ratios:
         return torch.stack([add(x) for inside in sets for x in (inside.double(), torch.where(inside, squares, 0))])
 
 
-@dataclass(frozen=True)
-class Surrogate:
+class Surrogate(NamedTuple):
     """Token losses (B, T) with and without the clip, the ratio that entered them, and the bool flags of the clip."""
 
     loss: Tensor

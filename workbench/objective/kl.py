@@ -34,7 +34,7 @@ def estimate(name: Estimator, log_ratio: Tensor, cap: float = K3_LIMIT) -> Tenso
 class KL(Slot):
     """Base of the terms; `needs_reference`: it needs log-probs of the frozen reference."""
 
-    needs_reference: ClassVar[bool] = True
+    needs_reference: ClassVar[bool] = False
 
     def in_reward(self, batch: Batch) -> Tensor | None:
         """Return what is taken off the reward of each token, (B, T), 0 off the mask; None = nothing."""
@@ -48,11 +48,11 @@ class KL(Slot):
 class NoKL(KL, kind="none"):
     """No KL term."""
 
-    needs_reference: ClassVar[bool] = False
-
 
 class RewardKL(KL, kind="reward"):
     """Token reward score_t - beta (log pi_old - log pi_ref)_t on policy tokens only; Search-R1's PPO, beta 0.001."""
+
+    needs_reference: ClassVar[bool] = True
 
     beta: NonNegative = 0.001
 
@@ -63,6 +63,8 @@ class RewardKL(KL, kind="reward"):
 
 class LossKL(KL, kind="loss"):
     """beta <k(log pi_theta - log pi_ref)>_m in the loss; GRPO (2402.03300) with k3, beta 0.001 in Search-R1."""
+
+    needs_reference: ClassVar[bool] = True
 
     estimator: Estimator = "k3"
     beta: NonNegative = 0.001
@@ -78,8 +80,6 @@ class Lld(KL, kind="lld"):
     `gate` g, detached: response, 1 if the response as a whole has become less likely, sum m (l_old - l) > 0; turn, the
     same for each turn (the paper's action gate). The mean is over all policy tokens. 0 on the first update.
     """
-
-    needs_reference: ClassVar[bool] = False
 
     weight: NonNegative = 0.2
     gate: Literal["response", "turn"] = "response"
@@ -98,8 +98,6 @@ class PositiveLow(KL, kind="positive_low"):
     Pushes up what good responses have lost. At threshold 1 the tokens with r = 1 are in it, so that its gradient on the
     first update is not 0. The paper's weight and threshold are not known to us.
     """
-
-    needs_reference: ClassVar[bool] = False
 
     weight: NonNegative = 0.1
     threshold: Positive = 1.0

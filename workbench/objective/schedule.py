@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import ClassVar
 
 from workbench.batch import Batch
 from workbench.objective.slot import NonNegative, Positive, Slot
@@ -63,9 +62,7 @@ class ReverseTurns(Schedule, kind="reverse_turns"):
 
 
 class EarlyStop(Slot):
-    """Base of the early stops. `acts`: whether it ever ends a step."""
-
-    acts: ClassVar[bool] = True
+    """Base of the early stops."""
 
     def skips(self, d: Tensor, mask: Tensor) -> bool:
         """Return whether the policy's step on a minibatch is left out, and with it the rest of the iteration's updates.
@@ -81,8 +78,6 @@ class EarlyStop(Slot):
 
 class NoStop(EarlyStop, kind="none"):
     """Every epoch is trained."""
-
-    acts: ClassVar[bool] = False
 
 
 class MeanKL(EarlyStop, kind="mean_kl"):

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 from workbench.batch import pool, spread
 from workbench.objective.aggregate import Normaliser, Scope, weighted_sum
@@ -29,8 +28,7 @@ def imbalance(energy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return c, n, c / (torch.where((c > 0) & (n == 0), 1.0, n) + 1e-8)
 
 
-@dataclass(frozen=True)
-class Damping:
+class Damping(NamedTuple):
     """What a stabiliser does to the loss: a factor for token losses (None = 1) and a term to add (None = 0)."""
 
     factor: Tensor | None = None  # scalar or (B, 1)

@@ -1,7 +1,5 @@
 """What is measured: levels, units, alarms, and the declaration that joins them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal

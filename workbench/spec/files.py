@@ -1,7 +1,5 @@
 """What a user gives us: a mistake and the word that was meant; files, opened only if regular, read up to a size."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

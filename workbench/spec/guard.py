@@ -1,7 +1,5 @@
 """The fair-comparison guard: what it checks, when, and why."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """How a run can end: the words of column `run.outcome`, and what every count of runs does with each of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 

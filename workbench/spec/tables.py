@@ -1,7 +1,5 @@
 """The tables of the store: their grain, their keys, and the columns that are not diagnostics."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from workbench.spec.outcomes import OUTCOMES
@@ -130,7 +128,7 @@ TABLES: tuple[Table, ...] = (
         Column("f1_low", "DOUBLE", "Lower end of its 95 % percentile bootstrap interval over questions."),
         Column("f1_high", "DOUBLE", "Upper end of its 95 % percentile bootstrap interval over questions."),
         _WRITTEN,
-    ), latest_wins=True),  # `sorl eval` typed again replaces its row
+    ), latest_wins=True),  # a second `sorl eval` replaces its row
     Table("event", "One row per thing that happened to a run.", ("run_id", "step", "kind", "diagnostic"), (
         RUN_ID, _STEP,
         Column("kind", "VARCHAR", "What happened: collapse, mild, recovered, alarm, non_finite, format_collapse, "

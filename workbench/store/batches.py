@@ -141,10 +141,7 @@ def file_of(run_folder: Path, step: int) -> Path:
 
 
 def read(run_folder: Path, step: int, *, weights: bool = False) -> StoredBatch:
-    """Return the batch of a stored step; with `weights`, also those of the step's start where they were small enough.
-
-    Raises InputError for a step that is not stored, and for a file that is truncated, corrupt or of a newer version.
-    """
+    """Return the batch of a stored step, with `weights` also those of its start; InputError where it cannot be read."""
     file = file_of(run_folder, step)
     try:
         with safe_open(file, framework="numpy") as opened:

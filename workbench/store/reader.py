@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain, count
@@ -32,7 +33,6 @@ class Answer(NamedTuple):
     """The rows of a question as Python values: NULL is None, NaN is NaN; `cut` says that the row limit cut it off."""
 
     columns: list[str]
-    types: list[str]
     rows: list[tuple[Any, ...]]
     cut: bool = False
 
@@ -93,27 +93,23 @@ class Reader:
 
         def fetch(connection: DuckDBPyConnection, asked: Statement) -> Answer:
             connection.execute(asked, parameters)
-            described = connection.description or []
+            names = [column[0] for column in connection.description or []]
             found = connection.fetchall() if limit is None else connection.fetchmany(limit + 1)
-            cut = limit is not None and len(found) > limit
-            return Answer([d[0] for d in described], [str(d[1]) for d in described], found[:limit], cut)
+            return Answer(names, found[:limit], cut=limit is not None and len(found) > limit)
 
         return self._ask(sql, fetch)
 
-    def arrow(self, sql: str, parameters: Parameters = None) -> pa.Table:
-        """Return the answer as an Arrow table, for Parquet files; raises as `query` does."""
-        return self._ask(sql, lambda c, asked: c.sql(asked, params=parameters).to_arrow_table())
-
     def excerpt(
-        self, sql: str, parameters: Parameters = None, *, rows: int, size: int, cancel: Cancel | None = None
-    ) -> Excerpt:
+        self, sql: str, parameters: Parameters = None, *, rows: float = math.inf, size: float = math.inf,
+        cancel: Cancel | None = None,
+    ) -> Excerpt:  # fmt: skip
         """Return the first `rows` rows as an Arrow table, of about `size` bytes at most; raises as `query` does."""
 
         def fetch(connection: DuckDBPyConnection, asked: Statement) -> Excerpt:
             import duckdb
 
             try:
-                found = connection.sql(asked, params=parameters)
+                found = connection.sql(asked, params=parameters)  # streams; execute would make every row first
             except duckdb.Error:
                 connection.execute(asked, parameters)  # says the same with the line in question
                 raise
@@ -177,12 +173,8 @@ def _words(error: Exception) -> str:
     return "\n".join(line for line in str(error).splitlines() if line.strip() and "duckdb.org" not in line)
 
 
-def _first_rows(batches: pa.RecordBatchReader, rows: int, size: int) -> Excerpt:
-    """Return at most `rows` rows, and no further batch once `size` bytes are exceeded.
-
-    A column name that occurs again gets a number; structs, maps, intervals and other types that Parquet or a table on a
-    screen do not know become text.
-    """
+def _first_rows(batches: pa.RecordBatchReader, rows: float, size: float) -> Excerpt:
+    """Return at most `rows` rows, and no further batch once `size` bytes are exceeded; repeated names get a number."""
     import pyarrow as pa
 
     parts: list[pa.RecordBatch] = []
@@ -191,7 +183,7 @@ def _first_rows(batches: pa.RecordBatchReader, rows: int, size: int) -> Excerpt:
         parts.append(batch)
         seen, taken = seen + batch.num_rows, taken + batch.nbytes
     cut = seen > rows or next(batches, None) is not None
-    table = pa.Table.from_batches(parts, schema=batches.schema).slice(0, rows)
+    table = pa.Table.from_batches(parts, schema=batches.schema).slice(0, min(rows, seen))
     names: list[str] = []
     for name in table.column_names:
         names.append(next(n for n in chain([name], (f"{name}_{i}" for i in count(2))) if n not in names))
@@ -199,6 +191,7 @@ def _first_rows(batches: pa.RecordBatchReader, rows: int, size: int) -> Excerpt:
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Make text of structs, maps, intervals and other types that Parquet or a table on a screen do not know."""
     import pyarrow as pa
     import pyarrow.types as kinds
 

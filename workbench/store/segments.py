@@ -50,10 +50,7 @@ class Segment:
 
 
 def folder_of(runs: Path, experiment: str, run_id: str) -> Path | None:
-    """Return the folder of a run; None where there is none below `runs`.
-
-    Both names come from rows that anybody may have written: neither a path nor a link leads out of the folder.
-    """
+    """Return the folder of a run; None where there is none. No name, path or link leads out of `runs`."""
     if any(name != Path(name).name or name in ("", ".", "..") or "\0" in name for name in (experiment, run_id)):
         return None
     folder = (runs / experiment / run_id).resolve()
@@ -67,10 +64,7 @@ def run_folders(runs: Path) -> Iterator[Path]:
 
 
 def segments(runs: Path, skipped: list[str]) -> Iterator[Segment]:
-    """Yield every segment file of the runs and of the experiments, unfinished ones (hidden names) left out.
-
-    What stands in the place of one and cannot be read (a pipe, a link to itself) is named in `skipped`.
-    """
+    """Yield every segment file of runs and experiments but unfinished ones; `skipped` names what cannot be read."""
     for experiment in _folders(runs, skipped):
         for folder in (experiment, *(run for run in _folders(experiment, skipped) if run.name != "segments")):
             run_id, prefix = ("", f"{experiment.name}/") if folder is experiment else (folder.name, "")

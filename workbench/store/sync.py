@@ -143,10 +143,7 @@ def _readable(connection: DuckDBPyConnection, found: list[Segment]) -> tuple[lis
 
 
 def _culprits(connection: DuckDBPyConnection, good: list[Segment]) -> list[Segment]:
-    """Return the segments that cannot be written alone; where each can, the first that cannot after those before it.
-
-    (One segment declares a column as numbers, another fills it with text.)
-    """
+    """Return the segments that cannot be written alone; where each can, the first that cannot after those before it."""
     if alone := [s for s in _failing(connection, good) if _failing(connection, [s])]:
         return alone
     ordered = sorted(good, key=lambda s: (_ORDER.index(s.table), s.experiment, s.run_id))
@@ -171,11 +168,7 @@ def _failing(connection: DuckDBPyConnection, found: list[Segment]) -> list[Segme
 
 
 def _ingest(connection: DuckDBPyConnection, table: Table, files: list[Segment], stale: Sequence[str]) -> None:
-    """Replace the rows of `stale` runs and append those of `files`, matching columns by name.
-
-    Of rows with the same key the last by `written_at` wins; the order of the files, which a copy of the runs folder may
-    change, only decides between rows of the same moment.
-    """
+    """Replace the rows of `stale` runs and append those of `files`; of equal keys the last by `written_at` wins."""
     # Columns come before rows: DuckDB refuses to alter a table that this transaction wrote to.
     names = _fit_columns(connection, table, files) if files else []
     if table.name != "diagnostic":  # the dictionary has no runs; a description outlives the run that brought it
@@ -251,11 +244,7 @@ def _register(connection: DuckDBPyConnection, good: list[Segment], aside: list[S
 
 
 def _misjudged(connection: DuckDBPyConnection, folders: Folders) -> list[tuple[str, str, str | None]]:
-    """Runs whose status the folder's lock refutes, with the right status and reason.
-
-    A dead process cannot say that it is dead, and a resumed one may not have said yet that it is back. Queued runs hold
-    no lock while they wait, so theirs says nothing.
-    """
+    """Runs whose status the folder's lock refutes (a dead process cannot say so), with the right status and reason."""
     rows = connection.execute(
         "SELECT run_id, status FROM run WHERE status = 'running' OR (status = 'interrupted' AND reason = $died)",
         {"died": DIED},

@@ -113,11 +113,7 @@ def in_dtype(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
 
 
 class _Rows:
-    """The rows that are being decoded.
-
-    tokens (B, T) holds what is written or waits to be read, then padding; known (B,) counts a row's tokens; start (B,)
-    is where its present turn began. Tensors share memory with the arrays, so bookkeeping costs microseconds a step.
-    """
+    """The rows in decoding: tokens (B, T) written or to be read, known (B,) of them, start (B,) of the present turn."""
 
     def __init__(self, dialogues: list[Dialogue], codec: Codec, turn_tokens: int, limit: int) -> None:
         self._codec, self._turn_tokens, self._limit = codec, turn_tokens, limit
@@ -175,7 +171,7 @@ class _Rows:
                 self._tokens[row, end:known] = observation
                 self._known[row] = self._start[row] = known
             else:
-                self._known[row] = np.iinfo(np.int64).max  # reads padding until it is dropped, and holds nobody up
+                self._known[row] = np.iinfo(np.int64).max  # reads padding until it is dropped; no other row waits
 
     def _reserve(self, columns: int) -> None:
         missing = columns - self._tokens.shape[1]
@@ -207,10 +203,9 @@ def supports(model: PreTrainedModel) -> bool:
 class FusedDecoder:
     """The Qwen2 and Llama decoding step written out: the same weights and numbers at half the cost on a CPU.
 
-    At this size a step through transformers is mostly Python and small allocations. Here the cache is preallocated and
-    the matrices are fused and folded once a rollout: the norms' gains and sqrt(hidden) into the matrix that follows,
-    1 / sqrt(D) into the queries, and RoPE's rotate_half into extra rows, so that rotating is one multiply-add:
-    q' = q * cos + (R q) * sin.
+    The cache is preallocated and the matrices are fused and folded once a rollout: the norms' gains and sqrt(hidden)
+    into the matrix that follows, 1 / sqrt(D) into the queries, and RoPE's rotate_half into extra rows, so that rotating
+    is one multiply-add: q' = q * cos + (R q) * sin.
     """
 
     def __init__(self, model: PreTrainedModel, dtype: torch.dtype) -> None:

@@ -123,10 +123,7 @@ class VLLMEngine:
 
 
 def _start(model: Any, tokenizer: PreTrainedTokenizerBase, settings: EngineSettings, limit: int, text: bool) -> Any:
-    """A vLLM with the architecture of `model` and weights that mean nothing: a weight that no push reaches shows.
-
-    Raises InputError when vLLM is not installed, or refuses the architecture.
-    """
+    """Start a vLLM with the architecture of `model` and dummy weights; InputError where it cannot."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
@@ -228,10 +225,7 @@ class Weights:
 
 
 def _pack_embeddings(engine: Any) -> None:
-    """Pack embeddings and heads again: vLLM's CPU build computes logits from a packed copy of the head's weight.
-
-    Its reload packs only layers that a weight was loaded into, and a tied head gets none of its own.
-    """
+    """Pack embeddings and heads again: vLLM's CPU build packs only loaded weights, and a tied head gets none."""
     from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
     for module in engine.modules():

@@ -48,10 +48,7 @@ class Fact(NamedTuple):
 
 
 def gazetteer(seed: int, cache: Path | None = None) -> tuple[list[Fact], Path]:
-    """Return the facts that questions use, and a corpus with a passage for every fact; built on first use.
-
-    Raises InputError where a package is missing.
-    """
+    """Return the facts to ask about and a corpus of every fact, built on first use; InputError without the packages."""
     try:
         versions = [version(name) for name in PACKAGES]
     except PackageNotFoundError as error:

@@ -34,11 +34,9 @@ class Item:
 
 
 def _item(row: Mapping[str, Any], number: int) -> Item | None:
-    """The item of one row, `number` its id where it has none; None where it has no gold answer.
+    """The item of a row of MedQA, FlashRAG or Search-R1, `number` its id if it has none; None without a gold answer.
 
-    MedQA: `question`, `options`, `answer_idx`. FlashRAG: `question`, `golden_answers`. Search-R1's parquet: the same
-    with `data_source`, `prompt` and `reward_model.ground_truth.target`, which comes first because it is trained on;
-    without a column `question` it is read from the prompt. Raises ValueError for anything else.
+    Search-R1 trains on `reward_model.ground_truth.target`, so that comes first. ValueError for any other row.
     """
     given = {name: value for name, value in row.items() if value is not None}
     key, question = str(given.get("id", number)), _text(given.get("question"))
@@ -93,10 +91,7 @@ class Data(NamedTuple):
 
 
 def read(path: Path, name: str, limit: int | None = None) -> Data:
-    """Return the first `limit` items of a `.parquet` file, or of JSON lines (or one JSON list) under any other name.
-
-    Raises InputError that names file, row and what is wrong with it.
-    """
+    """Return the first `limit` items of a `.parquet` file, else of JSON lines or one list; InputError names the row."""
     items: list[Item] = []
     left_out, number = 0, 0
     for number, row in enumerate(_rows(path), start=1):
@@ -172,10 +167,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
 
 
 def load(name: str, split: str | None = None, limit: int | None = None) -> Data:
-    """Return the first `limit` questions of a file, or of a benchmark by name, fetched from the hub unless cached.
-
-    Raises InputError for a name that is neither, a file that cannot be read, or a hub that does not answer.
-    """
+    """Return the first `limit` questions of a file, or of a benchmark by name, fetched unless cached; or InputError."""
     path = Path(name)
     if path.is_file():
         if split is not None:

@@ -17,6 +17,7 @@ Trace = dict[str, Any]  # as plotly reads it from JSON
 AXES = {
     "step": "training step (iteration, from 0)",
     "updates": "optimizer updates since the beginning (count)",
+    "seconds": "training time since the beginning (seconds)",
     "tokens": "tokens trained on since the beginning, each epoch counted (tokens)",
     "onset": "steps from the onset of the collapse (0 = onset)",
 }
@@ -81,7 +82,7 @@ def steps_axis(title: str, **more: Any) -> dict[str, Any]:
 def log_scale(label: str) -> dict[str, Any]:
     """Return the settings of a logarithmic axis; `label` is literal."""
     title = {"text": figure_text(f"{label}, log scale".lstrip(", "))}
-    return {"type": "log", "title": title, "exponentformat": "power"}
+    return {"type": "log", "title": title, "tickformat": "~g"}  # powers would be set in a larger font
 
 
 def vertical(x: float, colour: str, dash: str | None = DOTTED) -> dict[str, Any]:

@@ -15,8 +15,10 @@ from workbench.app.theme import DASHES, Palette, Style, faded, scale, styles
 
 PANEL, BOTTOM = 190, 52  # pixels
 _WEBGL = 15_000  # points of a panel above which the graphics processor draws it
+_ACROSS = 4  # panes of one diagnostic side by side, one of an arm
 _FILLED = 3  # arms up to which the band of the extremes is filled
-_MARKED = 60  # points of a line up to which each is marked
+_MARKED = 60  # points of a line up to which some are marked
+_FLAT = 20  # times the bulk of the values (5 % to 95 %) that an axis may span before what lies beyond is cut
 _NUMBERS = ("run", "seed", "x", "mean", "middle", "lower", "upper", "low", "high", "n")  # columns of the points
 
 
@@ -30,17 +32,38 @@ class Panel(NamedTuple):
     thresholds: Sequence[tuple[str | None, float]] = ()  # of an arm, or (None) of all
     alarms: pd.DataFrame | None = None  # arm, x, value, message
     broken: pd.DataFrame | None = None  # arm, run_id, x of every point with NaN or Inf
+    seeds: pd.DataFrame | None = None  # points that are drawn seed by seed beside the lines of `banded` arms
+
+    def values(self) -> np.ndarray:
+        """Return every value that is drawn, lowest and highest ones of a point included."""
+        parts = [part for part in (self.data, self.seeds) if part is not None]
+        columns = [part[name].to_numpy(dtype=float) for part in parts for name in ("low", "high") if name in part]
+        known = np.concatenate([np.empty(0), *columns])
+        return known[~np.isnan(known)]
 
 
 def curves(
     panels: Sequence[Panel], styles: Mapping[str, Style], palette: Palette, x_title: str, *,
     onsets: pd.DataFrame | None = None, scale: str = "auto", columns: int | None = None, legend: bool = True,
+    by_arm: bool = False, aligned: bool = False,
 ) -> go.Figure:  # fmt: skip
-    """Draw the panels; `styles` in the order of the legend, `onsets` (arm, x, run_id) of collapses, `scale` of y."""
+    """Draw the panels; `styles` in the order of the legend, `onsets` (arm, x, run_id) of falls, `scale` of y.
+
+    With `by_arm` each diagnostic has a pane an arm, all on one scale; `aligned`: 0 is the onset, which gets a line.
+    """
     across = columns or (1 if len(panels) <= 3 else 2)
-    rows = math.ceil(len(panels) / across)
-    words = [wrapped(panel.definition, 118 // across) for panel in panels]
-    gap = 44 + 15 * max((text.count("<br>") + 1 for text in words), default=1)
+    shown: list[tuple[int, Panel, Mapping[str, Style]]] = [(i, p, styles) for i, p in enumerate(panels)]
+    if by_arm and styles:
+        across = math.ceil(len(styles) / math.ceil(len(styles) / _ACROSS))
+        of_panel = math.ceil(len(styles) / across) * across  # each begins a row
+        arms = list(styles.items())
+        shown = [(of_panel * i + j, p, dict([arm])) for i, p in enumerate(panels) for j, arm in enumerate(arms)]
+    count = shown[-1][0] + 1 if shown else 0
+    words = [short(", ".join(mine), 118 // across) if by_arm else wrapped(p.definition, 118 // across)
+             for _, p, mine in shown]  # fmt: skip
+    lines = 15 * max((text.count("<br>") + 1 for text in words), default=1)  # pixels of the words below the names
+    gap = 62 + lines
+    rows = math.ceil(count / across)
     above = 16 + LEGEND_ROW * common.legend_rows(list(styles), 700) if legend else 0
     inner = rows * PANEL + (rows - 1) * gap
     # The entries of the legend have no points, and switch the traces of their arm in all panels.
@@ -49,46 +72,89 @@ def curves(
         | {"showlegend": True, "marker": {"symbol": style.marker, "size": 6, "color": style.colour}}
         for arm, style in styles.items()
     ]
-    layout, annotations = dict[str, Any](), list[Trace]()
-    for panel, pane, text in zip(panels, common.panes(len(panels), across, 0.075, gap / inner), words, strict=True):
-        edges = f"y{len(panels) + pane.number + 1}"  # from 0 at the lower to 1 at the upper edge of the panel
-        drawn = _bands(panel, styles) if "middle" in panel.data else _runs(panel, styles)
-        traces += [one | pane.axes for one in (*drawn, *_alarms(panel, styles, palette))]
-        traces += [one | pane.axes | {"yaxis": edges} for one in _on_edges(panel, onsets, styles)]
+    layout, annotations, shapes = dict[str, Any](), list[Trace](), list[dict[str, Any]]()
+    panes = list(common.panes(count, across, 0.075, gap / max(inner, 1)))
+    same: dict[int, str] = {}  # panel -> the y-axis that its panes share
+    for (number, panel, mine), text in zip(shown, words, strict=True):
+        pane = panes[number]
+        edges = f"y{count + pane.number + 1}"  # from 0 at the lower to 1 at the upper edge of the panel
+        y_axis, ends = _y_axis(panel, scale)
+        drawn = _bands(panel, mine) if "middle" in panel.data else _runs(panel, mine, panel.data)
+        traces += [one | pane.axes for one in (*drawn, *_alarms(panel, mine, palette))]
+        cut = _beyond(panel, ends)
+        traces += [one | pane.axes | {"yaxis": edges} for one in _on_edges(panel, onsets, cut, mine)]
         x_axis = {
-            "matches": "x", "title": {"text": x_title if pane.is_last else ""}, "showticklabels": pane.is_last,
-            "separatethousands": True, "showspikes": True, "spikesnap": "cursor",
+            "matches": "x", "title": {"text": x_title if pane.is_last else ""}, "separatethousands": True,
+            "showspikes": True, "spikesnap": "cursor",
         }  # fmt: skip
-        layout |= pane.placed(x_axis, _y_axis(panel, scale))
+        matches = same.setdefault(id(panel), pane.axes["yaxis"])
+        layout |= pane.placed(x_axis, y_axis | ({"matches": matches} if matches != pane.axes["yaxis"] else {}))
         layout[edges.replace("y", "yaxis")] = {
             "overlaying": pane.axes["yaxis"], "anchor": pane.axes["xaxis"], "side": "right", "range": [0, 1],
             "visible": False, "fixedrange": True,
         }  # fmt: skip
-        annotations.append(heading(panel.name, text, palette, x=pane.x[0], y=pane.y[1]))
-        if panel.data.empty:
+        if aligned:
+            shapes.append(common.vertical(0, palette.muted) | {
+                "xref": pane.axes["xaxis"], "yref": f"{pane.axes['yaxis']} domain"})  # fmt: skip
+        # Names of one row stand on one line, however many lines of words each has below it.
+        top = {"yanchor": "top", "yshift": 8 + 20 + lines, "hovertext": wrapped(panel.definition, 70)}
+        annotations.append(heading(panel.name, text, palette, x=pane.x[0], y=pane.y[1]) | top)
+        if len(cut):
+            lost = f"{len(cut)} point{'s'[: len(cut) > 1]} beyond the axis, to {max(cut['value'], key=abs):,.4g}"
+            place: dict[str, Any] = {"xanchor": "right", "yanchor": "bottom", "yshift": 12, "font": {"size": 12}}
+            annotations.append(common.note(lost, pane.x[1], pane.y[0], **place))  # a name has no room in a narrow panel
+        if panel.data.empty and (panel.seeds is None or panel.seeds.empty):
             annotations.append(pane.in_middle("not measured in these runs", font={"color": palette.muted}))
-    layout |= common.legend_on_top(groupclick="togglegroup") | {"showlegend": legend, "dragmode": "zoom"}
-    top = above + gap - 8
-    return common.figure(traces, palette, inner=inner + 8, top=top, bottom=BOTTOM, annotations=annotations, **layout)
+    # A click on an entry shows its arm alone, a second one all again; a double click switches one.
+    layout |= common.legend_on_top(groupclick="togglegroup", itemclick="toggleothers", itemdoubleclick="toggle")
+    layout |= {"showlegend": legend, "dragmode": "zoom"} | ({"shapes": shapes} if shapes else {})
+    top_margin = above + gap - 26
+    return common.figure(
+        traces, palette, inner=inner + 8, top=top_margin, bottom=BOTTOM, annotations=annotations, **layout
+    )
 
 
-def _y_axis(panel: Panel, scale: str) -> dict[str, Any]:
-    # A `scale` of auto is log where a linear axis would hide most values.
-    names = ["low", "high"] if "high" in panel.data else ["mean"]
-    known = panel.data[names].to_numpy(dtype=float).ravel()
-    known = known[~np.isnan(known)]
-    bare = {"showticklabels": False, "showgrid": False} if panel.data.empty else {}
+def _y_axis(panel: Panel, scale: str) -> tuple[dict[str, Any], tuple[float, float] | None]:
+    # The axis, and its ends where it does not hold all values. A `scale` of auto is log where a linear axis would hide
+    # most values, and leaves out what would flatten the others.
+    known = panel.values()
+    bare = {"showticklabels": False, "showgrid": False} if not len(known) else {}
     if scale == "linear" or (scale == "auto" and not common.is_wide(known)):
-        return {"title": {"text": figure_text(panel.unit)}, **bare}
+        ends = _bulk(known) if scale == "auto" else None
+        fixed = {"range": list(ends), "autorange": False} if ends else {}
+        return {"title": {"text": figure_text(panel.unit)}, **bare, **fixed}, ends
     decades = math.log10(known.max() / known.min()) if len(known) and known.min() > 0 else 1
     ticks = {"dtick": max(1, math.ceil(decades / 5))} if decades > 1.5 else {}
-    return common.log_scale(panel.unit) | ticks | bare
+    return common.log_scale(panel.unit) | ticks | bare, None
+
+
+def _bulk(known: np.ndarray) -> tuple[float, float] | None:
+    """Return the ends of an axis for most of the values where the rest would flatten them; else None."""
+    finite = known[np.isfinite(known)]
+    if not len(finite):
+        return None
+    low, high = np.quantile(finite, [0.05, 0.95])
+    span = float(high - low)
+    if span == 0 or finite.max() - finite.min() <= _FLAT * span:
+        return None
+    below, above = max(float(finite.min()), float(low) - 2 * span), min(float(finite.max()), float(high) + 2 * span)
+    return below - 0.1 * span, above + 0.1 * span
+
+
+def _beyond(panel: Panel, ends: tuple[float, float] | None) -> pd.DataFrame:
+    """Return arm, x and value of every point that lies beyond the `ends` of the axis."""
+    found = [pd.DataFrame(columns=["arm", "x", "value"])]
+    for part in (panel.data, panel.seeds):
+        if ends is not None and part is not None and len(part):
+            for name, is_out in (("low", part["low"] < ends[0]), ("high", part["high"] > ends[1])):
+                found.append(part.loc[is_out, ["arm", "x", name]].rename(columns={name: "value"}))
+    return pd.concat(found[1:] or found).drop_duplicates()
 
 
 def _line(arm: str, style: Style, width: float, *, marked: bool, hover: str = "", **more: Any) -> Trace:
     """Return a line of an arm, which its entry of the legend switches."""
     circle = style.marker == "circle"
-    marker = {"symbol": style.marker, "size": 3.5 if circle else 6, "color": style.colour, "maxdisplayed": 30}
+    marker = {"symbol": style.marker, "size": 3.5 if circle else 6, "color": style.colour, "maxdisplayed": 12}
     return trace(
         hover, legendgroup=figure_text(arm), showlegend=False, marker=marker,
         mode="lines+markers" if marked or not circle else "lines",
@@ -96,55 +162,64 @@ def _line(arm: str, style: Style, width: float, *, marked: bool, hover: str = ""
     )  # fmt: skip
 
 
-def _parts(panel: Panel, styles: Mapping[str, Style]) -> Iterator[tuple[str, Style, dict[str, np.ndarray]]]:
+def _parts(data: pd.DataFrame, styles: Mapping[str, Style]) -> Iterator[tuple[str, Style, dict[str, np.ndarray]]]:
     """Yield the points of each arm as arrays, in the order of `styles`."""
-    rows = panel.data.groupby("arm", sort=False).indices
-    values = {name: panel.data[name].to_numpy(dtype=float) for name in _NUMBERS if name in panel.data}
+    rows = data.groupby("arm", sort=False).indices
+    values = {name: data[name].to_numpy(dtype=float) for name in _NUMBERS if name in data}
     for arm, style in styles.items():
         if arm in rows:
             yield arm, style, {name: column[rows[arm]] for name, column in values.items()}
 
 
 def _bands(panel: Panel, styles: Mapping[str, Style]) -> list[Trace]:
-    """Return the middle of every arm over its interval over its extremes: no band covers a line."""
+    """Return the middle of every arm over its interval over its extremes: no band covers a line.
+
+    An arm without an interval has its seeds as thin lines instead, and so has any where not all its seeds are left.
+    """
     few = len(styles) <= _FILLED
+    solid = {arm: style._replace(dash="solid") for arm, style in styles.items()}
+    thin = [] if panel.seeds is None else _runs(panel, solid, panel.seeds, width=0.9, opacity=0.6)
     wide, narrow, lines = list[Trace](), list[Trace](), list[Trace]()
-    for arm, style, part in _parts(panel, styles):
+    for arm, style, part in _parts(panel.data, styles):
+        spread = ~np.isnan(part["lower"])
+        interval = [f"<br>95 % interval {a:.4g} to {b:.4g}" if known else ""
+                    for a, b, known in zip(part["lower"], part["upper"], spread, strict=True)]  # fmt: skip
         # Where many arms would hide each other, a band of extremes is only its two edges.
         for bands, ends, opacity, filled in (
             (wide, ("low", "high"), 0.09 if few else 0, few), (narrow, ("lower", "upper"), 0.2 if few else 0.11, True),
         ):  # fmt: skip
             low, high = (part[name] for name in ends)
-            known = ~(np.isnan(low) | np.isnan(high))
+            known = spread & ~(np.isnan(low) | np.isnan(high))
             if (low[known] != high[known]).any():
                 line = {"width": 0 if filled else 0.8, "color": faded(style.colour, 0.35)}
                 bands.append(area(part["x"][known], low[known], high[known], style.colour, opacity, line=line,
                                   legendgroup=figure_text(arm), showlegend=False))  # fmt: skip
         lines.append(_line(
             arm, style, 2.2, marked=len(part["x"]) <= _MARKED, x=part["x"], y=part["middle"],
-            customdata=np.column_stack([part[name] for name in ("lower", "upper", "low", "high", "n")]),
-            hover=f"<b>{figure_text(arm)}</b><br>at %{{x:,.6~g}}: %{{y:.4~g}}"
-            "<br>95 % interval %{customdata[0]:.4~g} to %{customdata[1]:.4~g}"
-            "<br>extremes %{customdata[2]:.4~g} to %{customdata[3]:.4~g}<br>seeds %{customdata[4]}",
+            customdata=np.column_stack([part[name] for name in ("low", "high", "n")]), text=interval,
+            hover=f"<b>{figure_text(arm)}</b>, %{{customdata[2]}} seeds<br>at %{{x:,.6~g}}: %{{y:.4~g}}%{{text}}"
+            "<br>extremes %{customdata[0]:.4~g} to %{customdata[1]:.4~g}",
         ))  # fmt: skip
-    return [*wide, *narrow, *lines]
+    return [*wide, *narrow, *thin, *lines]
 
 
-def _runs(panel: Panel, styles: Mapping[str, Style]) -> list[Trace]:
+def _runs(
+    panel: Panel, styles: Mapping[str, Style], data: pd.DataFrame, *, width: float = 1.4, opacity: float = 1.0
+) -> list[Trace]:
     """Return all runs of an arm as one trace, over the extremes of every bucket: a mean must not hide a spike."""
-    of: Trace = {"type": "scattergl" if len(panel.data) > _WEBGL else "scatter", "connectgaps": False}
+    of: Trace = {"type": "scattergl" if len(data) > _WEBGL else "scatter", "connectgaps": False, "opacity": opacity}
     wide, lines = [], []
-    for arm, style, part in _parts(panel, styles):
+    for arm, style, part in _parts(data, styles):
         run = part["run"]  # a point of NaN behind the last point of each run is the gap to the next
         ends = np.append(np.flatnonzero(run[1:] != run[:-1]) + 1, len(run))
         order = np.insert(np.arange(len(run)), ends, -1)
         gapped = {name: np.append(column, np.nan)[order] for name, column in part.items()}
         line = _line(
-            arm, style, 1.4, marked=int(np.diff(ends, prepend=0).max()) <= _MARKED, **of, x=gapped["x"],
-            y=gapped["mean"], customdata=gapped["seed"],
+            arm, style, width, marked=opacity == 1 and int(np.diff(ends, prepend=0).max()) <= _MARKED, **of,
+            x=gapped["x"], y=gapped["mean"], customdata=gapped["seed"],
             hover=f"<b>{figure_text(arm)}</b><br>seed %{{customdata}}<br>at %{{x:,.6~g}}: %{{y:.4~g}}",
         )  # fmt: skip
-        if of["type"] == "scattergl":  # the graphics processor thins out no markers
+        if opacity < 1 or of["type"] == "scattergl":  # the graphics processor thins out no markers
             line = line | {"mode": "lines", "marker": None}
         lines.append(line)
         if (part["low"] < part["high"]).any():
@@ -158,33 +233,49 @@ def _runs(panel: Panel, styles: Mapping[str, Style]) -> list[Trace]:
 
 def _alarms(panel: Panel, styles: Mapping[str, Style], palette: Palette) -> Iterator[Trace]:
     """Yield the thresholds (each arm's own where it is a multiple of its baseline), and the alarms on their points."""
-    for arm, value in panel.thresholds if len(panel.data) else ():
+    shown = [one for one in panel.thresholds if one[0] is None or one[0] in styles]
+    for arm, value in shown if len(panel.data) else ():
         yield trace(
             figure_text(f"alarm at {value:.4g}" + (f" for {arm}" if arm else "")), mode="lines", showlegend=False,
             x=[float(panel.data["x"].min()), float(panel.data["x"].max())], y=[value, value],
             legendgroup=figure_text(arm) if arm else None,
             line={"color": styles[arm].colour if arm else palette.muted, "dash": common.DOTTED, "width": 1},
         )  # fmt: skip
-    if (rows := panel.alarms) is not None and len(rows):
-        words = zip(rows["arm"], rows["message"], strict=True)
-        yield trace(
-            "%{customdata}", mode="markers", showlegend=False, x=rows["x"].to_list(), y=rows["value"].to_list(),
-            customdata=[f"<b>{figure_text(arm)}</b><br>{wrapped(message, 60)}" for arm, message in words],
-            marker={"symbol": "triangle-up-open", "size": 10, "color": [styles[arm].colour for arm in rows["arm"]]},
-        )  # fmt: skip
-
-
-def _on_edges(panel: Panel, onsets: pd.DataFrame | None, styles: Mapping[str, Style]) -> Iterator[Trace]:
-    """Yield the onsets of collapses for the upper edge of a panel, and what is no number for the lower edge."""
-    for rows, height, symbol, size, words in (
-        (onsets, 0.97, "triangle-down", 9, "onset of the collapse"), (panel.broken, 0.03, "x", 7, "NaN or Inf"),
-    ):  # fmt: skip
-        for arm, part in rows.groupby("arm", sort=False) if rows is not None else ():
+    for arm, style in styles.items():
+        rows = panel.data.head(0) if panel.alarms is None else panel.alarms[panel.alarms["arm"] == arm]
+        if len(rows):
             yield trace(
-                f"{words}<br>%{{customdata}}<br>at %{{x:,.6~g}}", x=part["x"].to_list(), y=[height] * len(part),
-                customdata=[figure_text(run) for run in part["run_id"]], legendgroup=figure_text(str(arm)),
-                mode="markers", marker={"symbol": symbol, "size": size, "color": styles[str(arm)].colour},
-                showlegend=False,
+                "%{customdata}", mode="markers", showlegend=False, x=rows["x"].to_list(), y=rows["value"].to_list(),
+                customdata=[f"<b>{figure_text(arm)}</b><br>{wrapped(message, 60)}" for message in rows["message"]],
+                marker={"symbol": "triangle-up-open", "size": 10, "color": style.colour, "line": {"width": 1.6}},
+                legendgroup=figure_text(arm),
+            )  # fmt: skip
+
+
+def _on_edges(
+    panel: Panel, onsets: pd.DataFrame | None, cut: pd.DataFrame, styles: Mapping[str, Style]
+) -> Iterator[Trace]:
+    """Yield the onsets for the upper edge of a panel, what is no number for the lower, and what lies beyond either."""
+    marks = [(onsets, "triangle-down", 9, 0.97, "onset of the fall<br>%{customdata}"),
+             (panel.broken, "x", 7, 0.03, "NaN or Inf<br>%{customdata}"),
+             (cut[cut["value"] > 0], "arrow-bar-up", 9, 0.97, "%{customdata}, beyond the axis"),
+             (cut[cut["value"] <= 0], "arrow-bar-down", 9, 0.03, "%{customdata}, beyond the axis")]  # fmt: skip
+    for rows, symbol, size, height, words in marks:
+        if rows is None or rows.empty:
+            continue
+        told = rows["run_id"] if "run_id" in rows else rows["value"].map("{:.4g}".format)
+        # Marks at one x stand one above the other, one an arm.
+        place = rows.groupby("x")["arm"].transform(lambda arms: pd.factorize(arms)[0])
+        heights = height + (-0.07 if height > 0.5 else 0.07) * place
+        for arm, part in rows.assign(told=told, height=heights).groupby("arm", sort=False):
+            if (style := styles.get(str(arm))) is None:
+                continue
+            at = part.groupby("x", as_index=False).agg(told=("told", lambda t: "<br>".join(map(figure_text, t))),
+                                                       height=("height", "first"))  # fmt: skip
+            yield trace(
+                f"<b>{figure_text(str(arm))}</b><br>{words}<br>at %{{x:,.6~g}}", x=at["x"].to_list(),
+                y=at["height"].to_list(), customdata=at["told"].to_list(), legendgroup=figure_text(str(arm)),
+                mode="markers", marker={"symbol": symbol, "size": size, "color": style.colour}, showlegend=False,
             )  # fmt: skip
 
 

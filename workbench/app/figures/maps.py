@@ -11,11 +11,12 @@ import plotly.graph_objects as go
 from workbench.app.curve_data import Window
 from workbench.app.figures import common
 from workbench.app.figures.common import Trace, heading, note, trace
-from workbench.app.text import figure_text, wrapped
+from workbench.app.text import figure_text, number, wrapped
 from workbench.app.theme import Palette, Style, between, contrast, faded
 
-CELL, GAP, BOTTOM, HEAD = 21, 50, 48, 82  # pixels
+CELL, GAP, BOTTOM, HEAD = 21, 60, 48, 92  # pixels
 ACROSS = 3
+FEW = 8  # turns of a cell below which nothing is said of it, and its colour is pale
 _WEBGL = 3_000  # marks that meet the pointer, above which the graphics processor holds them
 
 _SPREAD = 8  # the colour scale ends at so many times the median: what dies must not bleach what lives
@@ -77,11 +78,11 @@ def colour_scale(unit: str, values: pd.Series) -> ColourScale:
 
 
 class Heat(NamedTuple):
-    """The cells of one arm as Turns.heats makes them, and the steps (on the axis) at which its runs collapsed."""
+    """The cells of one arm as Turns.cells makes them, and where its runs collapsed (step on the axis, seed)."""
 
     arm: str
     cells: pd.DataFrame
-    onsets: Sequence[float] = ()
+    onsets: Sequence[tuple[float, Any]] = ()
 
 
 class Measure(NamedTuple):
@@ -103,18 +104,23 @@ def heat(
     text = wrapped(measure.definition, 130)
     inner = rows * max(CELL * turns, 4 * CELL) + (rows - 1) * GAP
     places, words = colours.ticks()
+    values = [v for part in maps for v in part.cells["value"].astype(float) if math.isfinite(v)]
+    words[0] += f"<br>lowest {number(min(values))}" if colours.below else ""
+    words[-1] += f"<br>highest {number(max(values))}" if colours.above else ""
     layout: dict[str, Any] = {"coloraxis": common.colour_axis(
-        measure.unit + ", log scale" * (colours.kind == "ratio"), inner, palette, colours.colours(palette),
-        colours.ends, tickvals=places, ticktext=words,
+        "", inner, palette, colours.colours(palette), colours.ends, tickvals=places, ticktext=words,
+        title={"text": figure_text(measure.unit) + "<br>log scale" * (colours.kind == "ratio"), "side": "top",
+               "font": {"color": palette.muted, "size": 12}},
     )}  # fmt: skip
-    x_axis = common.steps_axis(x_title, range=[window.first - 0.5, window.last + 0.5], nticks=8,
+    x_axis = common.steps_axis("", range=[window.first - 0.5, window.last + 0.5], nticks=8, ticks="",
                                dtick=1 if window.last - window.first < 8 else None)  # fmt: skip
-    y_axis = common.axis("turn index", range=[turns + 0.5, 0.5], tickmode="array", tickvals=list(range(1, turns + 1)))
-    annotations = [heading(measure.name, text, palette, yshift=34)]
+    y_axis = common.axis("turn index", range=[turns + 0.5, 0.5], tickvals=list(range(1, turns + 1)), ticks="")
+    below = note(x_title, 0.5, 0, yanchor="top", yshift=-24, font={"color": palette.muted})
+    annotations = [heading(measure.name, text, palette, yshift=44), below]
     traces: list[Trace] = []
     for pane, part in zip(common.panes(len(maps), across, 0.02, GAP / inner), maps, strict=True):
         layout |= pane.shared(x_axis, y_axis)
-        annotations.append(common.arm_label(part.arm, styles[part.arm].colour, pane))
+        annotations.append(common.arm_label(part.arm, styles[part.arm].colour, pane) | {"yshift": 17})
         if part.cells.empty:
             annotations.append(pane.in_middle("not measured in these runs", bgcolor=faded(palette.muted, 0.06)))
             continue
@@ -156,29 +162,37 @@ def _map(part: Heat, colours: ColourScale, palette: Palette, window: Window, tur
     broken = cells["non_finite"].to_numpy() > 0
     red = palette.outcomes["collapsed"]
     # A dash where no trajectory had such a turn (an empty cell is not a neutral one), a cross where a value is NaN or
-    # Inf, a triangle on the upper edge where a run collapsed.
+    # Inf, a triangle with its seed on the upper edge where a run collapsed.
     for x, y, marker, hover in (
         (start + absent_bucket * window.width, absent_turn + 1,
          {"symbol": "line-ew", "size": 4, "line": {"width": 1, "color": faded(palette.muted, 0.55)}}, ""),
         (start + (bucket[broken] - first) * window.width, turn[broken],
          {"symbol": "x-thin", "size": 8, "line": {"width": 1.6, "color": red}}, ""),
-        (list(part.onsets), [0.5] * len(part.onsets),
-         {"symbol": "triangle-down", "size": 10, "color": red, "standoff": 0}, "onset of the collapse at %{x:,}"),
     ):  # fmt: skip
         if len(x):
             yield trace(hover, x=x, y=y, mode="markers", marker=marker, cliponaxis=False)
-    empty = cells[cells["measured"] == 0].sort_values(["turn_index", "bucket"])
-    if len(empty):  # hatched; neighbours share a rectangle
-        starts = (empty["bucket"].diff() != 1) | (empty["turn_index"].diff() != 0)
-        span = empty.groupby(starts.cumsum()).agg({"bucket": ["min", "max"], "turn_index": "first"}).to_numpy().T
-        left, right = window.first + span[0] * window.width - 0.5, window.first + (span[1] + 1) * window.width - 0.5
+    if part.onsets:
+        x, seeds = map(list, zip(*part.onsets, strict=True))
         yield trace(
-            **_rectangles(left, right, span[2]), line={"width": 0}, fill="toself", fillpattern={
-                "shape": "/", "size": 5, "solidity": 0.2, "fgcolor": palette.muted, "bgcolor": "rgba(0,0,0,0)"},
+            "the collapse of seed %{customdata} began at %{x:,}", x=x, y=[0.5] * len(x), mode="markers+text",
+            marker={"symbol": "triangle-down", "size": 10, "color": red, "standoff": 0}, cliponaxis=False,
+            customdata=list(map(figure_text, seeds)), text=[f"s{figure_text(seed)}" for seed in seeds],
+            textposition="top center", textfont={"size": 11, "color": palette.text},
         )  # fmt: skip
+    hatched = {"shape": "/", "size": 5, "solidity": 0.2, "fgcolor": palette.muted, "bgcolor": "rgba(0,0,0,0)"}
+    for which, fill in (
+        (cells["turns"] < FEW, {"fillcolor": faded(palette.background, 0.7)}),
+        (cells["measured"] == 0, {"fillpattern": hatched}),
+    ):  # fmt: skip
+        spans = cells[which].sort_values(["turn_index", "bucket"])
+        if len(spans):  # neighbours share a rectangle
+            starts = (spans["bucket"].diff() != 1) | (spans["turn_index"].diff() != 0)
+            span = spans.groupby(starts.cumsum()).agg({"bucket": ["min", "max"], "turn_index": "first"}).to_numpy().T
+            left, right = (window.first + ends * window.width - 0.5 for ends in (span[0], span[1] + 1))
+            yield trace(**_rectangles(left, right, span[2]), line={"width": 0}, fill="toself", **fill)
 
 
-def _targets(part: Heat, number: int, measure: Measure, window: Window) -> Iterator[Trace]:
+def _targets(part: Heat, place: int, measure: Measure, window: Window) -> Iterator[Trace]:
     # An unseen mark in each cell for the pointer, with its map, bucket, turn index and numbers. The page writes the
     # words of a usual cell: to write those of 5,000 here would take as long as the query.
     cells = part.cells
@@ -187,7 +201,7 @@ def _targets(part: Heat, number: int, measure: Measure, window: Window) -> Itera
     usual = np.isfinite(cells["mean"]) & np.isfinite(cells["turns"]) & (cells["non_finite"] == 0)
     usual &= (cells["low"] < cells["high"]) & ((first < last) == (window.width > 1))
     numbers = cells[["mean", "low", "high", "turns"]]
-    carried = np.column_stack([np.full(len(first), number), cells[["bucket", "turn_index"]], first, last, numbers])
+    carried = np.column_stack([np.full(len(first), place), cells[["bucket", "turn_index"]], first, last, numbers])
     unit = "" if measure.unit == "ratio" else f" {figure_text(measure.unit)}"
     head, name = f"<b>{figure_text(part.arm)}</b>, turn", figure_text(measure.name)
     steps = "steps %{customdata[3]:,} to %{customdata[4]:,}" if window.width > 1 else "step %{customdata[3]:,}"
@@ -224,11 +238,15 @@ def _about(head: str, name: str, unit: str, carried: np.ndarray, broken: int, me
 # The stability region over setting and condition.
 
 MEASURES = {"collapsed": "share of runs that collapsed", "final": "mean final success"}
+_TITLE = {"collapsed": "runs that collapsed", "final": "final success"}
+_MUCH = {"collapsed": "all collapsed", "final": "all solved"}
 _MEANINGS = {
     "collapsed": "share of the runs at a point that collapsed; in the cell: collapsed / runs",
     "final": "mean success over the last steps of the runs at a point",
 }
-_EDGE = "dot and bar: half of the runs collapse there, 95 % interval; ▷ ◁ beyond what was tried"
+_EDGE = (
+    "dot and bar: half of the runs collapse there, 95 % interval; ▷\u00a0◁: beyond what was tried; no number: not tried"
+)
 _ROW, _GAP = 48, 62  # pixels
 _ABOVE, _BELOW = 0.2, -0.24  # of a row: where a cell has its words and where the boundary has its point
 
@@ -237,19 +255,24 @@ def region(
     points: pd.DataFrame, columns: pd.DataFrame, lattice: Sequence[float], styles: Mapping[str, Style],
     palette: Palette, along: str, across: str, measure: str = "collapsed",
 ) -> go.Figure:  # fmt: skip
-    """Draw `points` and `columns` of one slice, as the tables of analysis.region give them."""
+    """Draw `points` and `columns` of one slice, as the tables of analysis.region give them; a cell carries its arm."""
     arms = list(dict.fromkeys(points["series"]))
     conditions = sorted(points["y"].unique())
     ticks = [math.log2(x) for x in lattice]
     half = (ticks[1] - ticks[0]) / 2
     rows = math.ceil(len(arms) / ACROSS)
     inner = rows * _ROW * len(conditions) + (rows - 1) * _GAP
-    x_axis = common.axis(f"{along} (log scale)", range=[ticks[0] - half, ticks[-1] + half], tickvals=ticks[::2],
+    near = np.log2(np.r_[points["x"], columns.get("boundary_low", []), columns.get("boundary_high", [])].astype(float))
+    first, last = (max(ticks[0], np.nanmin(near) - 2 * half), min(ticks[-1], np.nanmax(near) + 2 * half))
+    x_axis = common.axis("", range=[first - half, last + half], tickvals=ticks[::2], ticks="",
                          ticktext=[f"{x:g}" for x in lattice[::2]])  # fmt: skip
-    y_axis = common.axis(across, range=[-0.5, len(conditions) - 0.5], tickvals=list(range(len(conditions))),
+    y_axis = common.axis(across, ticks="", range=[-0.5, len(conditions) - 0.5], tickvals=list(range(len(conditions))),
                          ticktext=[f"{y:g}" for y in conditions])  # fmt: skip
     layout: dict[str, Any] = {}
-    annotations = [heading(measure, wrapped(f"{_MEANINGS[measure]}; {_EDGE}", 150), palette, yshift=34)]
+    strongest = min(("light", "#ffffff"), ("dark", "#000000"), key=lambda end: contrast(end[1], palette.sequential[-1]))
+    key = wrapped(f"{_MEANINGS[measure]}; {strongest[0]}: {_MUCH[measure]}; {_EDGE}", 140)
+    below = note(figure_text(f"{along} (log scale)"), 0.5, 0, yanchor="top", yshift=-24, font={"color": palette.muted})
+    annotations = [heading(_TITLE[measure], key, palette, yshift=34), below]
     traces: list[Trace] = []
     for pane, arm in zip(common.panes(len(arms), min(ACROSS, len(arms)), 0.035, _GAP / inner), arms, strict=True):
         layout |= pane.shared(x_axis, y_axis)
@@ -270,7 +293,7 @@ def _cells(
     grid: Trace = {"type": "heatmap", "x": list(ticks), "y": list(range(len(conditions))), "xgap": 2, "ygap": 2}
     values: list[list[float | None]] = [[None] * len(ticks) for _ in conditions]
     about = [[""] * len(ticks) for _ in conditions]
-    words = []  # x, y, text and ink of each cell
+    words = []  # x, y, text and ink of each cell, its arm and what is told of it
     for row in points.to_dict("records"):
         i = conditions.index(row["y"])
         distances = [abs(tick - math.log2(row["x"])) for tick in ticks]
@@ -285,13 +308,14 @@ def _cells(
             ground = between(colours, min(max(value, 0.0), 1.0))
             ink = max((palette.text, palette.background), key=lambda ink: contrast(ink, ground))
             word = shown if measure == "collapsed" else f"{value:.2f}".removeprefix("0")
-            words.append((ticks[j], i + _ABOVE, word, ink))
-    x, y, text, inks = map(list, zip(*words, strict=True)) if words else ([], [], [], [])
+            words.append((ticks[j], i + _ABOVE, word, ink, [figure_text(row.get("arm", "")), about[i][j]]))
+    x, y, text, inks, carried = map(list, zip(*words, strict=True)) if words else ([], [], [], [], [])
     return [
         trace(**grid, z=[[0] * len(ticks)] * len(conditions), showscale=False,
               colorscale=[[0, palette.surface], [1, palette.surface]]),
         trace("%{customdata}", **grid, z=values, customdata=about, coloraxis="coloraxis", hoverongaps=False),
-        trace(x=x, y=y, text=text, mode="text", textfont={"size": 11, "color": inks}, cliponaxis=False),
+        trace("%{customdata[1]}", x=x, y=y, text=text, mode="markers+text", textfont={"size": 11, "color": inks},
+              marker={"symbol": "square", "size": 26, "opacity": 0}, customdata=carried),
     ]  # fmt: skip
 
 
@@ -306,7 +330,8 @@ def _boundary(columns: pd.DataFrame, conditions: Sequence[float], palette: Palet
     bar = {"type": "data", "color": colour, "thickness": 2, "width": 4, "array": np.abs(np.nan_to_num(high - x)),
            "arrayminus": np.abs(np.nan_to_num(low - x))}  # fmt: skip
     y = [conditions.index(y) + _BELOW for y in columns["y"]]
-    return [trace(x=x.tolist(), y=y, mode="markers", marker=marker, error_x=bar)]
+    under = bar | {"color": palette.background, "thickness": 5}  # or it were faint on the light end
+    return [trace(x=x.tolist(), y=y, mode="markers", marker=marker, error_x=look) for look in (under, bar)]
 
 
 # Effects with their intervals.
@@ -344,9 +369,9 @@ def forest(effects: Sequence[Effect], palette: Palette) -> go.Figure:
     inner = top = sum(e.height for e in effects) + gap * (len(panels) - 1)  # `top` of a panel, from below
     layout: dict[str, Any] = {}
     annotations, traces = list[Trace](), list[Trace]()
-    for number, part in enumerate(panels):
+    for place, part in enumerate(panels):
         kind, tall = part[0].kind, sum(e.height for e in part)
-        pane = common.Pane(number, 0, True, (0, 0.62), (max(0, top - tall) / inner, top / inner))
+        pane = common.Pane(place, 0, True, (0, 0.62), (max(0, top - tall) / inner, top / inner))
         top -= tall + gap
         muted = {"color": palette.muted, "size": 12}
         head = f"{'difference' if kind == SHARE else 'factor'}, 95 % interval, found, seeds, verdict"

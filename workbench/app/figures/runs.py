@@ -1,6 +1,9 @@
 """Runs: survival, events and early alarms of many; success, wall time, a signal and the batch of a step of one."""
 
+import math
 from collections.abc import Mapping, Sequence
+from itertools import cycle
+from string import ascii_lowercase
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,87 +11,100 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.app.figures import common
-from workbench.app.figures.common import AXES, Trace, heading, note, short, trace, vertical
+from workbench.app.figures.common import AXES, Trace, heading, note, trace, vertical
 from workbench.app.text import duration, figure_text, number, percent, word, wrapped
 from workbench.app.theme import Palette, Style, faded
 
 TITLE = "time trained (steps)"
-_FILLED = 3  # arms up to which the interval of each is drawn
+FEWEST = 3  # runs from which on there is an interval
+_ACROSS = 4  # panes of survival in a row
 _SHARE = 0.58  # of the width that the dots of the leads get
 
 
 def survival(
-    curves: pd.DataFrame, rows: pd.DataFrame, styles: Mapping[str, Style], palette: Palette, words: str
+    curves: pd.DataFrame,
+    rows: pd.DataFrame,
+    styles: Mapping[str, Style],
+    palette: Palette,
+    words: str,
+    reference: str = "",
 ) -> go.Figure:
-    """Draw survival.curve's `curves` over the numbers at risk in survival.observed's `rows`; `words` tells the test."""
+    """Draw a pane an arm: survival.curve's `curves`, that of `reference` dotted, over the runs at risk in `rows`."""
     arms = list(dict.fromkeys(curves["arm"]))
     end = float(curves["time"].max())
-    ticks = np.arange(0, end + 1e-9, max(1.0, common.round_up(max(end, 1.0) / 8)))
-    bands, lines = list[Trace](), list[Trace]()
-    for place, arm in enumerate(arms):
+    ticks = np.arange(0, end + 1e-9, max(1.0, common.round_up(max(end, 1.0) / 5)))
+    across, plot, gap = min(_ACROSS, len(arms)), 150, 62  # panes, pixels
+    tall = math.ceil(len(arms) / across)
+    inner = tall * plot + (tall - 1) * gap
+    x_axis = common.steps_axis("", range=[-0.04 * end, end * 1.04], tickvals=ticks.tolist())
+    y_axis = common.axis("not collapsed (fraction)", range=[-0.42, 1.08], tickvals=[-0.25, 0, 0.5, 1], showgrid=True,
+                         ticktext=["at risk", "0", "0.5", "1"])  # fmt: skip
+    traces, layout = list[Trace](), dict[str, Any]()
+    muted = {"color": palette.muted, "size": 12}
+    annotations = [
+        note(figure_text(words), 0, 1, xanchor="left", yanchor="bottom", yshift=28, font=muted),
+        note(TITLE, 0.5, 0, yanchor="top", yshift=-22, font={"color": palette.muted}),
+    ]
+    for pane, arm in zip(common.panes(len(arms), across, 0.025, gap / inner), arms, strict=True):
         part, mine, style = curves[curves["arm"] == arm], rows[rows["arm"] == arm], styles[arm]
-        # Of curves at the same height the lower one is wider, so that its edges are seen.
-        line = {"color": style.colour, "dash": style.dash, "width": 2.2 + 1.3 * (len(arms) - 1 - place), "shape": "hv"}
+        layout |= pane.shared(x_axis, y_axis)
+        annotations.append(
+            common.arm_label(f"{arm}: {int(mine['event'].sum())} of {len(mine)} collapsed", style.colour, pane)
+        )
+        drawn = []
+        if arm != reference:
+            other = curves[curves["arm"] == reference]
+            drawn.append(trace(x=other["time"].to_numpy(), y=other["survival"].to_numpy(), mode="lines", line={
+                "color": palette.muted, "dash": common.DOTTED, "width": 1.5, "shape": "hv"}))  # fmt: skip
+        known = part.dropna(subset=["low", "high"])
+        if len(mine) >= FEWEST and (known["low"] != known["high"]).any():  # the 95 % interval, drawn in steps
+            low, high = (known[name].to_numpy().repeat(2) for name in ("low", "high"))
+            drawn.append(common.area(np.append(known["time"], end).repeat(2)[1:-1], low, high, style.colour, 0.13))
+        interval = "<br>95 % interval %{customdata[2]:.2f} to %{customdata[3]:.2f}" if len(mine) >= FEWEST else ""
         name = f"<b>{figure_text(arm)}</b>"
-        lines.append(trace(
-            f"{name}, {int(mine['event'].sum())} of {len(mine)} collapsed<br>step %{{x:,}}: %{{y:.3f}} not collapsed"
-            "<br>95 % interval %{customdata[2]:.2f} to %{customdata[3]:.2f}<br>at risk %{customdata[0]}, "
-            "collapsed %{customdata[1]}",
-            x=part["time"].to_numpy(), y=part["survival"].to_numpy(), mode="lines", line=line,
+        drawn.append(trace(
+            f"{name}<br>step %{{x:,}}: %{{y:.3f}} not collapsed{interval}<br>at risk %{{customdata[0]}}, "
+            "collapsed %{customdata[1]}", x=part["time"].to_numpy(), y=part["survival"].to_numpy(), mode="lines",
+            line={"color": style.colour, "width": 2, "shape": "hv"},
             customdata=part[["at_risk", "events", "low", "high"]].to_numpy(),
         ))  # fmt: skip
         censored = part[part["censored"] > 0]
-        if len(censored):
-            lines.append(trace(
-                f"{name}<br>%{{customdata}} runs watched until step %{{x:,}}, not collapsed", mode="markers",
-                x=censored["time"].to_numpy(), y=censored["survival"].to_numpy(),
-                customdata=censored["censored"].to_numpy(),
-                marker={"symbol": "line-ns", "size": 12, "line": {"color": style.colour, "width": 2}},
-            ))  # fmt: skip
-        known = part.dropna(subset=["low", "high"])
-        if len(arms) <= _FILLED and (known["low"] != known["high"]).any():  # the 95 % interval, drawn in steps
-            low, high = (known[name].to_numpy().repeat(2) for name in ("low", "high"))
-            bands.append(common.area(np.append(known["time"], end).repeat(2)[1:-1], low, high, style.colour, 0.13))
+        drawn.append(trace(
+            f"{name}<br>%{{customdata}} runs watched until step %{{x:,}}, not collapsed", mode="markers",
+            x=censored["time"].to_numpy(), y=censored["survival"].to_numpy(),
+            customdata=censored["censored"].to_numpy(),
+            marker={"symbol": "line-ns", "size": 12, "line": {"color": style.colour, "width": 2}},
+        ))  # fmt: skip
         at_risk = (mine["time"].to_numpy() >= ticks[:, None]).sum(axis=1)
-        row = {"xaxis": "x2", "yaxis": "y2"}
-        lines += [
-            trace(x=ticks, y=[place] * len(ticks), mode="text", text=[str(n) for n in at_risk], cliponaxis=False,
-                  textfont={"color": palette.text, "size": 13}, **row),
-            trace(x=[-0.06 * end, -0.025 * end], y=[place, place], mode="lines", line=line | {"width": 2.2}, **row),
-        ]  # fmt: skip
-    plot, axis, table = 280, 52, 20 * len(arms) + 18  # pixels
-    inner = plot + axis + table
-    x_axis = common.steps_axis(TITLE, range=[-0.065 * end, end * 1.02], tickvals=ticks.tolist())
+        drawn.append(trace(x=ticks, y=[-0.25] * len(ticks), mode="text", text=[str(n) for n in at_risk],
+                           cliponaxis=False, textfont={"color": palette.text, "size": 12}))  # fmt: skip
+        traces += [one | pane.axes for one in drawn]
     return common.figure(
-        [*bands, *lines], palette, inner=inner, top=34, bottom=8, hoverdistance=20, xaxis=x_axis | {"anchor": "y"},
-        yaxis=common.axis("runs not yet collapsed (fraction)", domain=[1 - plot / inner, 1], range=[-0.03, 1.05],
-                          tickformat=".2~f"),
-        xaxis2=x_axis | {"title": {"text": ""}, "anchor": "y2", "matches": "x", "showgrid": False,
-                         "showticklabels": False},
-        yaxis2=common.axis(
-            domain=[0, table / inner], anchor="x2", range=[len(arms) - 0.4, -0.8], tickmode="array", showgrid=False,
-            tickvals=list(range(len(arms))), ticktext=[short(arm, 40) for arm in arms],
-            tickfont={"color": palette.text},
-        ),
-        annotations=[
-            note(figure_text(text), 0, y, xanchor="left", yanchor="bottom", yshift=shift, align="left",
-                 font={"color": palette.muted, "size": 12})
-            for text, y, shift in ((words, 1.0, 10), ("runs at risk", table / inner, 0))
-        ],
-    )  # fmt: skip
+        traces, palette, inner=inner, top=56, bottom=50, hoverdistance=20, annotations=annotations, **layout
+    )
+
+
+def letters(events: pd.DataFrame) -> dict[str, str]:
+    """Map the diagnostics that raised an alarm to a letter each, in the order of the alphabet."""
+    names = sorted({str(name) for name in events.loc[events["kind"] == "alarm", "diagnostic"]})
+    return dict(zip(names, cycle(ascii_lowercase), strict=False))
 
 
 def timeline(
     runs: pd.DataFrame, events: pd.DataFrame, styles: Mapping[str, Style], palette: Palette, x_title: str
 ) -> go.Figure:
-    """Draw a line a run: `runs` (arm, seed, run_id, first, last) in order, `events` (run_id, x, kind, message)."""
+    """Draw a line a run: `runs` (arm, seed, run_id, first, last) in order, `events` (run_id, x, kind, diagnostic,
+    message): alarms are the `letters` of their diagnostics below the line, other events marks on it.
+    """
     runs = runs.reset_index(drop=True)
     arms = list(dict.fromkeys(runs["arm"]))
     runs = runs.assign(place=runs.index, row=runs.index + runs["arm"].map(arms.index) + 1)  # a row for each arm's name
-    marks = common.stacked(events.merge(runs[["run_id", "place", "row", "arm", "seed"]], on="run_id"), ["row", "x"])
+    marks = events.assign(letter=events["diagnostic"].map(letters(events)))
+    marks = common.stacked(marks.merge(runs[["run_id", "place", "row", "arm", "seed"]], on="run_id"), ["row", "x"])
     carried = marks[["place", "x"]].astype(int).to_numpy().tolist()
     marks = marks.assign(
-        y=marks["row"] - 0.19 * marks["above"], carried=pd.Series(carried, marks.index, dtype=object),
+        y=marks["row"] + 0.4 * (marks["kind"] == "alarm") - 0.19 * marks["above"],
+        carried=pd.Series(carried, marks.index, dtype=object),
         text=[
             f"<b>{figure_text(one.arm)}</b>, seed {one.seed}, at {one.x:,.0f}<br>"
             f"{common.kind_in_words(one.kind)}: {wrapped(str(one.message), 64)}" for one in marks.itertuples()
@@ -99,6 +115,18 @@ def timeline(
               line={"color": faded(styles[str(arm)].colour, 0.55), "width": 2})
         for arm, part in runs.groupby("arm", sort=False)
     ]  # fmt: skip
+    rang, marks = marks[marks["kind"] == "alarm"], marks[marks["kind"] != "alarm"]
+    if len(rang):
+        rang = (
+            rang.sort_values("letter")
+            .groupby(["row", "x"], as_index=False)
+            .agg({"letter": "".join, "text": "<br>".join, "y": "max", "carried": "first"})
+        )
+        lines.append(trace(
+            "%{customdata[2]}", x=rang["x"].tolist(), y=rang["y"].tolist(), mode="text", text=rang["letter"].tolist(),
+            textfont={"size": 12, "color": palette.text}, name="alarm", showlegend=True, cliponaxis=False,
+            customdata=[[*carried, text] for carried, text in zip(rang["carried"], rang["text"], strict=True)],
+        ))  # fmt: skip
     names = runs.drop_duplicates("arm")
     rows = len(runs) + len(arms)
     top = 14 + common.LEGEND_ROW * (1 if marks["shape"].nunique() <= 5 else 2)  # two rows hold six kinds
@@ -201,17 +229,16 @@ def career(
         traces.append(trace(
             f"{title}<br>step %{{x:,}}: %{{y:.4~g}}<br>95 % interval %{{customdata[0]:.3~g}} to %{{customdata[1]:.3~g}}"
             "<br>questions %{customdata[2]:,}", x=part["step"].tolist(), y=part["success"].tolist(), name=title,
-            mode="lines+markers", line={"color": faded(ink, 0.55), "width": 1, "dash": "1px,3px"},
-            marker={"symbol": _SHAPES[place % len(_SHAPES)], "size": 7, "color": ink},
+            mode="markers", marker={"symbol": _SHAPES[place % len(_SHAPES)], "size": 7, "color": ink},
             error_y={"type": "data", "symmetric": False, "array": (part["success_high"] - part["success"]).tolist(),
                      "arrayminus": (part["success"] - part["success_low"]).tolist(), "color": ink, "thickness": 1.2,
                      "width": 3},
             customdata=part[["success_low", "success_high", "episodes"]].to_numpy(),
         ))  # fmt: skip
     traces += common.event_marks(marks, palette)
-    text = wrapped(definition, 150)
+    text = wrapped(definition, 75)
     names = [one["name"] for one in traces if "name" in one]
-    top = 50 + common.LEGEND_ROW * common.legend_rows(names, 1050) + 15 * (text.count("<br>") + 1)
+    top = 50 + common.LEGEND_ROW * common.legend_rows(names, 480) + 15 * (text.count("<br>") + 1)
     onsets = events.loc[events["kind"] == "onset", "step"]
     return common.figure(
         traces, palette, inner=270, top=top, bottom=48, hoverdistance=40, **common.legend_on_top(itemwidth=30),

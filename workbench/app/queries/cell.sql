@@ -1,4 +1,5 @@
--- One row per trajectory with that turn in the chosen runs and steps, the most extreme first; values of its last epoch.
+-- One row per trajectory with that turn in the chosen runs and steps, those with tokens first, then the most extreme.
+-- The values are those of its last epoch.
 -- $column says by what: a ratio by the size of its logarithm ($log), anything else by its own size. NaN is the worst.
 WITH chosen AS (SELECT unnest($runs) AS run_id, unnest($origins) AS origin),
 found AS (
@@ -14,7 +15,8 @@ SELECT found.*, run.seed, trajectory.question, trajectory.success, count(*) OVER
 FROM found
 JOIN run USING (run_id)
 LEFT JOIN trajectory USING (run_id, step, trajectory)
-ORDER BY CASE WHEN NOT isfinite(found.value) THEN 'inf'
+ORDER BY kept DESC,
+         CASE WHEN NOT isfinite(found.value) THEN 'inf'
               WHEN $log THEN abs(ln(greatest(found.value, exp(-20)))) ELSE abs(found.value) END DESC NULLS LAST,
          found.run_id, found.step, found.trajectory
 LIMIT 20

@@ -24,7 +24,7 @@ from workbench.analysis.results import SERIES, Results
 from workbench.analysis.runs import KEPT, settings
 from workbench.analysis.survival import curve, observed
 from workbench.app import theme
-from workbench.app.curve_data import banded
+from workbench.app.curve_data import CARRIED, banded, carried, lone, onset_of, stopped
 from workbench.app.figures.common import AXES
 from workbench.app.figures.curves import Panel, curves
 from workbench.app.figures.maps import region as region_figure
@@ -43,8 +43,10 @@ POINTS = 160  # of a line
 NO_CLAIMS = "The verdicts on the paper's claims need a clone of the repository: run `sorl report` from one."
 _WHO = ["arm", "run_id", "seed"]
 _BANDS = (
-    "Line: interquartile mean over seeds; darker band: its 95 % bootstrap interval over seeds; edges or paler band: "
-    "lowest and highest seed; ▼ onset of a collapse; ✕ NaN or Inf."
+    "Line: interquartile mean over seeds, drawn where all of them have a value (success and reward of a run that was "
+    "stopped after its collapse are carried on at their last value); darker band: its 95 % bootstrap interval over "
+    "seeds; edges or paler band: lowest and highest seed; thin lines: seeds, where there are fewer than three or not "
+    "all are left, without an interval; ▼ onset of the fall; ✕ NaN or Inf."
 )
 _FOLDER = Path(__file__).parent
 # Only where it would act: an underscore inside a word, a bracket that no link follows and a lone < are letters.
@@ -185,14 +187,16 @@ def _figures(runs: pd.DataFrame, words: Words, test: str) -> Iterator[Figure]:
 
 
 def _drawn_curves(part: pd.DataFrame, styles: Styles, words: Words, of: Sequence[str]) -> Draw:
-    fell = part.dropna(subset=["collapse_step"])
-    onsets = fell.assign(x=fell["collapse_step"])[["arm", "run_id", "x"]]
+    onsets = part.assign(x=onset_of(part)).dropna(subset=["x"])[["arm", "run_id", "x"]]
+    ended = stopped(part).to_numpy().nonzero()[0]
 
     @cache  # both palettes share the panels
     def panel(name: str) -> Panel:
         found = points(part, name)
         finite = found["mean"].abs() < math.inf
-        return Panel(name, *words.get(name, ("", "")), banded(found[finite]), broken=found[~finite])
+        seeds = found[finite]
+        data = banded(carried(seeds, ended) if name in CARRIED else seeds)
+        return Panel(name, *words.get(name, ("", "")), data, broken=found[~finite], seeds=lone(seeds, data))
 
     return lambda palette: curves([panel(n) for n in of], styles(palette), palette, AXES["step"], onsets=onsets)
 
@@ -316,7 +320,10 @@ def _region(found: Results, file: GridFile, level: int, claims: ModuleType | Non
         parts += [
             Text(f"Stable area where {which} count as survivors, with 95 % intervals of the fit."),
             Table(region.readable_series(series)),
-            Text(f"Boundary: {one.settings.along} at which half of the runs {does}, by {one.across}."),
+            Text(
+                f"Boundary: {region.in_words(one.settings.along)} at which half of the runs {does}, by "
+                f"{region.in_words(one.across)}."
+            ),
             Table(region.readable_columns(columns)),
             Items(lines),
         ]
@@ -328,7 +335,8 @@ def _maps(landscape: Landscape) -> Iterator[Figure]:
     points, columns = by_point(landscape), by_column(landscape)
     pairs = landscape.runs[["series", "algorithm"]].drop_duplicates("series").itertuples(index=False, name=None)
     arms = list(pairs)
-    along, across, lattice = landscape.settings.along, landscape.across or "", landscape.settings.lattice
+    along, across = region.in_words(landscape.settings.along), region.in_words(landscape.across, unit=True)
+    lattice = landscape.settings.lattice
     for piece in dict.fromkeys(points["slice"]):
         mine, edges = points[points["slice"] == piece], columns[columns["slice"] == piece]
 
@@ -337,10 +345,10 @@ def _maps(landscape: Landscape) -> Iterator[Figure]:
 
         caption = (
             f"{int(mine['runs'].sum())} runs, seeds {_seeds(landscape.runs['seed'])}. A cell: collapsed runs of runs "
-            f"at one {along} and {landscape.across}; empty where the search ran nothing. Dot and bar: where half of "
+            f"at one {along} and {across}; empty where the search ran nothing. Dot and bar: where half of "
             "the runs collapse, with its 95 % interval; a triangle points beyond what was tried."
         )
-        yield Figure(draw, f"Collapsed runs by {along} and {landscape.across}{f', {piece}' if piece else ''}", caption)
+        yield Figure(draw, f"Collapsed runs by {along} and {across}{f', {piece}' if piece else ''}", caption)
 
 
 # Its two forms. Texts of a report are literal: writing them out escapes them.

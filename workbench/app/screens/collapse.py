@@ -1,17 +1,22 @@
 """Collapse: what happened when, how long the arms stay up, and which signal moves before the fall."""
 
+import pandas as pd
+
 from workbench.analysis import compare
 from workbench.analysis.survival import curve, observed
 from workbench.app import export
-from workbench.app.curve_data import first_alarms, origins
+from workbench.app.curve_data import first_alarms, first_warning, origins
 from workbench.app.experiments import Arms, choose_arms, show_table
 from workbench.app.figures.common import AXES
-from workbench.app.figures.runs import leads, survival, timeline
-from workbench.app.page import heading, look, note, open_screen, run_links, screen
+from workbench.app.figures.runs import leads, letters, survival, timeline
+from workbench.app.page import answer, heading, look, note, open_screen, run_links, screen
 from workbench.app.store import Store, dictionary
+from workbench.app.text import few
 from workbench.app.trajectories import culprit
 from workbench.app.url import choose
+from workbench.spec import UNDECIDED
 
+SEEDS, ARMS = 4, 6  # that a sentence names one by one
 _MOST = 120  # runs that the timeline draws
 _AXIS = {"step": "step", "onset": "before collapse"}
 
@@ -23,12 +28,41 @@ def collapse(store: Store) -> None:
     if not arms.names:
         note("Choose at least one arm.")
         return
+    answer(headline(arms.runs))
     heading("What happened when")
     _timeline(store, arms)
     heading("Survival: runs not yet collapsed")
     _survival(store, arms)
     heading("Which signal moves first")
     _leads(store, arms)
+
+
+def headline(runs: pd.DataFrame) -> str:
+    """Say which runs collapsed and when, which came back, and what is still open."""
+    rows = observed(runs).merge(runs[["run_id", "outcome"]], on="run_id")
+    if rows.empty:
+        return "None of these runs has trained a step yet."
+    fell, many = rows[rows["event"]], rows["arm"].value_counts()
+    each = []
+    for arm, part in fell.groupby("arm", sort=False):
+        steps = ", ".join(
+            f"seed {seed} at step {time:,.0f}" for seed, time in part[["seed", "time"]].itertuples(index=False)
+        )
+        if len(part) > SEEDS:
+            steps = f"at steps {part['time'].min():,.0f} to {part['time'].max():,.0f}"
+        each.append(f"{arm} in {len(part)} of {many[arm]} ({steps})")
+    said = [f"{len(fell)} of {len(rows)} runs collapsed: {few(each, ARMS, '; ', ' arms')}." if each
+            else "None of these runs collapsed."]  # fmt: skip
+    back = int((fell["outcome"] == "recovered").sum())
+    said += [f"{back} of them came back."] if back else []
+    up = rows[~rows["event"]]
+    for which, words in (
+        (up["outcome"].isin(UNDECIDED), "down at the end, too late for the collapse rule"),
+        (up["outcome"].isna(), "not judged yet"),
+    ):  # fmt: skip
+        named = [f"{arm} seed {seed}" for arm, seed in up.loc[which, ["arm", "seed"]].to_numpy()]
+        said += [f"{len(named)} more: {words} ({few(named, ARMS)})."] if named else []
+    return " ".join(said)
 
 
 def _timeline(store: Store, arms: Arms) -> None:
@@ -43,6 +77,8 @@ def _timeline(store: Store, arms: Arms) -> None:
         describe=f"Events of {len(runs)} runs over training, a line a run.",
     )  # fmt: skip
     more = f" These are the first {_MOST} of {len(arms.runs)} runs." if len(arms.runs) > _MOST else ""
+    if key := " · ".join(f"{letter} {name}" for name, letter in letters(events).items()):
+        note(f"Alarms: {key}.")
     note(f"Click an event to see that step's trajectories in Episode.{more}")
     run_links(runs, arms.experiment)
     if clicked:
@@ -68,13 +104,17 @@ def _survival(store: Store, arms: Arms) -> None:
     test = next((line for line in lines if line.startswith("Log-rank")), none)
     curves = curve(rows)
     export.figure(
-        survival(curves, rows, arms.styles, look(), test), "survival", curves,
+        survival(curves, rows, arms.styles, look(), test, reference), "survival", curves,
         describe=f"Kaplan-Meier curves of {', '.join(names)}. {test}",
     )  # fmt: skip
-    note("A step down is the onset of a collapse, a tick a run that was watched until there and had not collapsed.")
-    for words in (compare.time_to_collapse(frame), compare.against_reference(frame)):
-        if len(words):
-            show_table(words)
+    note("A step down is the onset of a collapse, a tick a run that was watched until there and had not collapsed; "
+         f"dotted: {reference}. No interval from fewer than three runs.")  # fmt: skip
+    show_table(compare.time_to_collapse(frame))
+    pairs = compare.against_reference(frame)
+    if len(pairs) and (pairs["difference"] != compare.TOO_FEW).any():  # else a sentence says all of it
+        several = f", in parentheses after Holm's correction for {len(pairs)} comparisons" if len(pairs) > 1 else ""
+        note(f"Each arm against {reference}: p-values{several}.")
+        show_table(pairs)
     for line in lines:
         if line != test:
             note(line)
@@ -86,6 +126,7 @@ def _leads(store: Store, arms: Arms) -> None:
     if alarms.empty or not fell:
         note("None of these runs collapsed." if not fell else "None of these runs raised an alarm.")
         return
+    answer(first_warning(alarms))
     export.figure(
         leads(alarms, dots, arms.styles, look()), "leads", alarms,
         describe=f"First alarms of {fell} collapsed runs, in steps from the onset of the collapse.",

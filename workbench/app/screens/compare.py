@@ -1,68 +1,130 @@
 """Compare: any diagnostics of any arms, side by side on one x-axis, with bands over seeds or seed by seed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
+from workbench.app import curve_data as data
 from workbench.app import export
-from workbench.app.curve_data import CLOCKS, Chosen, Window, drawn, extent, first_alarms, onsets, origins, panel
-from workbench.app.experiments import Arms, choose_arms, settings_of
+from workbench.app.curve_data import CARRIED, CLOCKS, Chosen, Window, first_alarms, onset_of
+from workbench.app.experiments import Arms, choices_of, choose_arms, differing
 from workbench.app.figures.common import AXES
 from workbench.app.figures.curves import curves
-from workbench.app.page import answer, look, note, run_links, screen, table
+from workbench.app.page import answer, look, note, run_links, screen
 from workbench.app.store import Store, dictionary
-from workbench.app.text import few
+from workbench.app.text import few, table_html, tag
+from workbench.app.theme import DASHES, MARKERS, Style
 from workbench.app.url import choose, choose_many, choose_range
+from workbench.spec import COLLAPSED
 
 _FIRST = ("step.success", "step.grad_norm_max", "step.ess_frac_min", "step.entropy")
 _MOST = 12  # panels
 _NAMED = 8  # arms that a sentence names
+_VALUES = 40  # of a setting that a list offers
 _SMOOTHING = {"1": "off", "2": "2 steps", "5": "5 steps", "10": "10 steps", "20": "20 steps", "50": "50 steps"}
-_AXIS = {"step": "step", "updates": "updates", "tokens": "tokens", "onset": "before collapse"}
+_AXIS = {"step": "step", "updates": "updates", "tokens": "tokens", "seconds": "wall clock", "onset": "before collapse"}
 
 
 @screen
 def compare(store: Store) -> None:
     """Show why one arm collapsed and another did not: the signals of both, aligned."""
-    arms = choose_arms(store)
+    *two, third, fourth, last = st.columns([1.1, 2.2, 2.2, 1.1, 0.7])
+    with last.container(key="more"):
+        more = st.popover("More", width="stretch")
+    arms, group = _choose(store, (two[0], two[1]), more)
     known = dictionary(store)
     alarms, _ = first_alarms(store, arms.runs, known)
     first = default_metrics(alarms, known.charted, _FIRST)
-    metrics = choose_many("metric", "Diagnostics", {m: known.label(m) for m in known.charted}, first, most=_MOST)
+    with third:
+        metrics = choose_many("metric", "Diagnostics", {m: known.label(m) for m in known.charted}, first, most=_MOST)
     if not arms.names or not metrics:
         note("Choose at least one arm and one diagnostic.")
         return
-    with st.container(horizontal=True, gap="large", vertical_alignment="top"):
-        axes = {a: words for a, words in _AXIS.items() if a not in CLOCKS or f"step.{CLOCKS[a]}" in known.charted}
-        axis = choose("x", "Align on", axes, kind="row")
+    recorded = data.clocks(store, arms.runs)
+    with fourth:
+        axis = choose("x", "Align on", {a: words for a, words in _AXIS.items() if a not in CLOCKS or a in recorded})
+    starts = data.origins(arms.runs, axis)
+    with more:
         bands = choose("seeds", "Seeds", ["band", "single"], kind="row") == "band"
+        by_arm = choose("layout", "Layout", ["overlay", "by arm"], kind="row") == "by arm"
+        base = choose("baseline", "Baseline", {"none": "none"} | {arm: f"minus {arm}" for arm in arms.names})
         scale = choose("scale", "Scale", ["auto", "linear", "log"], kind="row")
-        smooth = choose("smooth", "Smoothing", _SMOOTHING, width=130)
-    starts = origins(arms.runs, axis)
-    ends = choose_range("range", "Steps", *extent(store, arms.runs, starts))
+        smooth = choose("smooth", "Smoothing", _SMOOTHING)
+        ends = choose_range("range", "Steps", *data.extent(store, arms.runs, starts))
+    baseline = base if base in arms.names else None
     lines = len(arms.names) if bands else len(arms.runs)
     chosen = Chosen(arms.runs, axis, starts, Window.over(*ends, lines, int(smooth)))
-    answer(seen(arms.runs, alarms))
-    panels = [panel(store, chosen, known, metric, bands=bands) for metric in metrics]
-    wide, narrow = st.columns([4, 1], gap="medium")
-    with wide:
-        export.figure(
-            curves(panels, arms.styles, look(), AXES[axis], onsets=onsets(chosen), scale=scale), "curves",
-            lambda: drawn(panels), zooms="" if axis in CLOCKS else "range",  # which is in steps
-            describe=f"{', '.join(p.name for p in panels)} of {', '.join(arms.names)} over {AXES[axis]}.",
-        )  # fmt: skip
-        note(" ".join(_notes(chosen, bands)))
-        run_links(arms.runs, arms.experiment)
-    with narrow:
-        _differences(arms)
+    answer(" ".join([seen(arms.runs, alarms), *([against(arms.runs, baseline)] if baseline else [])]))
+    panels = [data.panel(store, chosen, known, metric, bands=bands, baseline=baseline) for metric in metrics]
+    export.figure(
+        curves(panels, arms.styles, look(), AXES[axis], onsets=data.onsets(chosen), by_arm=by_arm,
+               scale="auto" if baseline and scale == "log" else scale, aligned=axis == "onset"),
+        "curves", lambda: data.drawn(panels), zooms="" if axis in CLOCKS else "range",  # which is in steps
+        describe=f"{', '.join(p.name for p in panels)} of {', '.join(arms.names)} over {AXES[axis]}.",
+    )  # fmt: skip
+    note(" ".join(_notes(chosen, metrics, bands, baseline, "seed" if group == "arm" else "run")))
+    run_links(arms.runs, arms.experiment)
+    st.html(tag("p", "What differs", css="sorl-question sorl-heading"))
+    _differences(arms)
+
+
+def _choose(store: Store, places: tuple[DeltaGenerator, DeltaGenerator], more: DeltaGenerator) -> tuple[Arms, str]:
+    """Choose arms, or groups of runs that share the value of a setting; return them, and what they are grouped by."""
+    by = "arm"
+
+    def regroup(experiment: str, every: pd.DataFrame) -> pd.DataFrame:
+        nonlocal by
+        settings = differing(store, experiment, every)
+        keys = [str(key) for key in settings if settings[key].nunique() <= _VALUES]
+        pairs = {f"{key} = {value or 'not set'}": (key, value) for key in keys for value in _sorted(settings[key])}
+        with more:
+            by = choose("group", "Group by", ["arm", *[key for key in keys if key != "seed"]])
+            where = choose_many("where", "Only runs with", list(pairs), [])
+        return regrouped(every, settings, by, [pairs[text] for text in where])
+
+    arms = choose_arms(store, places, regroup)
+    if by in ("arm", "algorithm"):
+        return arms, by
+    colours = [*look().algorithms.values(), *look().others]
+    looks = {name: Style(colours[i % len(colours)], DASHES[i % len(DASHES)], MARKERS[i % len(MARKERS)])
+             for i, name in enumerate(arms.every["arm"].unique())}  # fmt: skip
+    return arms._replace(styles={name: looks[name] for name in arms.names}), by
+
+
+def regrouped(
+    every: pd.DataFrame, settings: pd.DataFrame, by: str, where: Sequence[tuple[str, str]] = ()
+) -> pd.DataFrame:
+    """Return the runs with, of each setting in `where`, one of its values there; `by` a setting, that is their arm."""
+    mine = settings.loc[every["run_id"]]
+    kept = pd.Series(data=True, index=mine.index)
+    for key in {key for key, _ in where}:
+        kept &= mine[key].isin([value for other, value in where if other == key])
+    found = every[kept.to_numpy()]
+    if by == "arm":
+        return found
+    values = mine.loc[kept, by]
+    names = {v: (v if by == "algorithm" else f"{by} = {v}") if v else f"{by} not set" for v in _sorted(values)}
+    found = found.assign(arm=values.map(names).to_numpy())
+    return found.sort_values("arm", key=lambda arm: arm.map(list(names.values()).index), kind="stable")
+
+
+def _sorted(values: pd.Series) -> list[str]:
+    def size(value: str) -> tuple[float, str]:
+        try:
+            return float(value), value
+        except ValueError:
+            return float("inf"), value
+
+    return sorted(values.unique(), key=size)
 
 
 def default_metrics(alarms: pd.DataFrame, charted: Sequence[str], usual: Sequence[str], most: int = 4) -> list[str]:
-    """Return success, the diagnostics whose alarm came before most collapses, and what fits of the `usual` ones."""
+    """Return success, the diagnostics whose alarm told most collapses apart, and what fits of the `usual` ones."""
     warned = _warned(alarms, ["before", "first"])
-    wanted = dict.fromkeys([usual[0], *(f"step.{alarm['alarm']}" for alarm in warned[: most - 1]), *usual])
+    wanted = dict.fromkeys([usual[0], *(f"step.{alarm['alarm']}" for alarm in warned if _tells(alarm)), *usual])
     return [metric for metric in wanted if metric in charted][:most]
 
 
@@ -72,18 +134,24 @@ def _warned(alarms: pd.DataFrame, by: list[str]) -> list[dict[Any, Any]]:
     return alarms[alarms["before"] > 0].sort_values(by, ascending=False).to_dict("records")
 
 
+def _tells(alarm: Mapping[Any, Any]) -> bool:
+    """Whether an alarm warns before a larger share of collapses than the share of other runs in which it goes off."""
+    return not alarm["steady"] or alarm["before"] / alarm["collapsed"] > alarm["false_alarms"] / alarm["steady"]
+
+
 def seen(runs: pd.DataFrame, alarms: pd.DataFrame) -> str:
     """Say which of the chosen runs collapsed, and which alarm came first."""
     collapsed, falling, others = list[str](), list[str](), list[str]()
     for arm, mine in runs.groupby("arm", sort=False):
         onsets, down = mine["collapse_step"].dropna(), int((mine["outcome"] == "falling").sum())
-        if len(onsets):
-            low, high = int(onsets.min()), int(onsets.max())
-            onset = f"onset at step {low:,}" + (f" to {high:,}" if high > low else "")
-            collapsed.append(f"{arm} in {len(onsets)} of {len(mine)} ({onset})")
+        fallen = int((mine["collapse_step"].notna() | mine["outcome"].isin(COLLAPSED)).sum())
+        if fallen:
+            ends = (int(onsets.min()), int(onsets.max())) if len(onsets) else ()
+            when = f" (onset at step {' to '.join(f'{step:,}' for step in dict.fromkeys(ends))})" if ends else ""
+            collapsed.append(f"{arm} in {fallen} of {len(mine)}{when}")
         if down:
             falling.append(f"{arm} in {down} of {len(mine)}")
-        if onsets.empty and not down:
+        if not fallen and not down:
             others.append(str(arm))
     fell, fading, up = (few(names, _NAMED, "; ", " arms") for names in (collapsed, falling, others))
     said = f"Collapsed: {fell}." if fell else "None of these runs collapsed."
@@ -93,48 +161,94 @@ def seen(runs: pd.DataFrame, alarms: pd.DataFrame) -> str:
     said += f" Did not: {up}." if up else ""
     if not (warned := _warned(alarms, ["first", "before", "lead_median"])):
         return f"{said} No alarm went off before an onset."
-    best = warned[0]
-    if best["steady"] and best["false_alarms"] == best["steady"]:
-        every = f"went off in all {best['steady']} runs that did not collapse"
-        return f"{said} No alarm told them apart: {best['alarm']} was first, and {every}."
-    healthy = f", and in {best['false_alarms']} of {best['steady']} that did not collapse" if best["steady"] else ""
+    telling = [alarm for alarm in warned if _tells(alarm)]
+    best = (telling or warned)[0]
     lead = f"{best['lead_median']:.3g} step{'' if best['lead_median'] == 1 else 's'} before the onset"
-    return f"{said} First alarm: {best['alarm']}, {lead} in {best['before']} of {best['collapsed']}{healthy}."
+    healthy = f", and in {best['false_alarms']} of {best['steady']} that did not collapse" if best["steady"] else ""
+    if telling:
+        first = "First alarm" if best == warned[0] else "First alarm that tells them apart"
+        return f"{said} {first}: {best['alarm']}, {lead} in {best['before']} of {best['collapsed']}{healthy}."
+    if best["before"] == best["collapsed"] and best["false_alarms"] == best["steady"]:
+        every = f"{best['alarm']} rang in all {best['collapsed'] + best['steady']} runs"
+        return f"{said} No alarm told them apart: {every}."
+    return (f"{said} No alarm told them apart: {best['alarm']} was first, {lead} in {best['before']} of "
+            f"{best['collapsed']}{healthy}.")  # fmt: skip
 
 
-def _notes(chosen: Chosen, bands: bool) -> Iterator[str]:
-    yield (
-        "Line: interquartile mean over seeds. Darker band: its 95 % bootstrap interval over seeds; paler band: lowest "
-        "and highest value of any seed." if bands
-        else "Each line is one run; pale: lowest and highest value where several steps share a point."
-    )  # fmt: skip
-    yield "▼ onset of a collapse, △ an alarm, dotted line its threshold, ✕ NaN or Inf."
+def against(runs: pd.DataFrame, baseline: str) -> str:
+    """Say by how much the success at the end differs from that of the baseline, arm by arm."""
+    final = runs.assign(final_success=pd.to_numeric(runs["final_success"])).groupby("arm", sort=False)["final_success"]
+    means, counts = final.mean(), final.count()
+    others = [f"{arm} {means[arm] - means[baseline]:+.2f} ({counts[arm]} run{'' if counts[arm] == 1 else 's'})"
+              for arm in means.index if arm != baseline and counts[arm] and counts[baseline]]  # fmt: skip
+    if not others:
+        return f"There is nothing to compare with {baseline}: choose another arm that has trained."
+    shown = few(others, _NAMED, ", ", " arms")
+    return f"Mean success over the last ten steps of a run, minus that of {baseline}: {shown}."
+
+
+def _notes(
+    chosen: Chosen, metrics: Sequence[str], bands: bool, baseline: str | None, one: str = "seed"
+) -> Iterator[str]:
+    runs, drawn = chosen.runs, f"{one}s"
+    trained = runs[pd.to_numeric(runs["steps"]).fillna(0) > 0]
+    n = trained.groupby("arm", sort=False).size()
+    if n.nunique() == 1:
+        yield f"{n.iloc[0]} {one if n.iloc[0] == 1 else drawn} for each line." if bands else f"{n.sum()} runs."
+    else:
+        yield f"Number of {drawn}: {few([f'{arm}: {count}' for arm, count in n.items()], _NAMED, '; ', ' arms')}."
+    if not bands:
+        yield "Each line is one run; pale: lowest and highest value where several steps share a point."
+    if bands and (n >= 3).any():
+        yield (f"Line: interquartile mean over {drawn}. Darker band: its 95 % bootstrap interval; paler band: lowest "
+               f"and highest value of any {one}.")  # fmt: skip
+    if bands and (n < 3).any():
+        yield f"Thick line: mean; thin lines: its {drawn}. Fewer than 3 give no interval."
+    if bands and (chosen.axis == "onset" or trained.groupby("arm")["steps"].nunique().gt(1).any()):
+        yield f"A thick line stands only where all {drawn} of its arm have a value; beyond, they are thin lines."
+        ended = trained[data.stopped(trained)].groupby("arm", sort=False).size()
+        if len(ended) and (shown := [name for name in CARRIED if f"step.{name}" in metrics]):
+            which = few([f"{arm}: {count} of {n[str(arm)]}" for arm, count in ended.items()], _NAMED, "; ", " arms")
+            yield (f"Runs that were stopped after their collapse ({which}) are carried on at their last value in "
+                   f"{' and '.join(shown)}.")  # fmt: skip
+    if baseline:
+        yield f"All values are differences to the line of {baseline} at the same step; where it ends, so do they."
+    yield "▼ onset of a fall, ✕ NaN or Inf" + (". " if baseline else ", △ an alarm, dotted line its threshold. ")
+    yield "Click an entry of the legend to see it alone."
     if chosen.axis not in CLOCKS:
         yield "Drag over a part of the curves to zoom."
     if chosen.window.width > 1:
         yield f"A point is the mean of {chosen.window.width} steps."
-    onset = chosen.runs["collapse_step"].astype(float)
+    onset = onset_of(runs)
     healthy = int(onset.isna().sum())
     if chosen.axis == "onset" and healthy == len(onset):
-        yield "None of these runs collapsed, so x is the training step."
+        yield "None of these runs fell, so x is the training step."
     elif chosen.axis == "onset" and healthy:
         where = f"step {round(onset.median())}, the median onset of the others"
-        yield f"{healthy} of {len(onset)} runs did not collapse: they are aligned at {where}."
+        yield f"{healthy} of {len(onset)} runs did not fall: they are aligned at {where}."
 
 
 def _differences(arms: Arms) -> None:
-    config = arms.every.drop_duplicates("arm").set_index("arm")["config"]
-    settings = pd.DataFrame([settings_of(config[arm]) for arm in arms.names]).fillna("")
-    rows = settings.loc[:, settings.nunique().gt(1) & (settings.columns != "seed")]
-    st.html("<b>What differs</b>")
-    if len(arms.names) == 1:
+    first = arms.runs.drop_duplicates("arm").set_index("arm")["config"]
+    rows = differences({str(arm): [choices_of(text) for text in mine["config"].unique()]
+                        for arm, mine in arms.runs.groupby("arm", sort=False)})  # fmt: skip
+    if len(first) == 1:
         note("Choose a second arm to see in which settings they differ.")
     elif rows.empty:
         note("The recorded settings of these arms are equal.")
-    for key, values in rows.items():
-        groups = {value: [a for a, v in zip(arms.names, values, strict=True) if v == value] for value in values}
-        most = max(groups, key=lambda value: len(groups[value]))
-        if len(groups[most]) > 1:  # comes last, without the names of its arms
-            groups[most] = ["the others"]
-        ordered = sorted(groups.items(), key=lambda item: item[0] == most)
-        table([str(key)], [(value or "not set", ", ".join(mine)) for value, mine in ordered])
+    else:
+        st.html(table_html(["arm", *rows.columns], rows.reset_index().to_numpy().tolist(), "sorl-differs"))
+
+
+def differences(settings: Mapping[str, Sequence[Mapping[str, str]]]) -> pd.DataFrame:
+    """Return a row an arm and a column for each setting that is not the same in all; a cell lists an arm's values.
+
+    An option (`slot option`) that not every arm's choice of its slot has needs two values to differ in.
+    """
+    keys = dict.fromkeys(key for configs in settings.values() for config in configs for key in config if key != "seed")
+    found = {}
+    for key in keys:
+        cells = {arm: ", ".join(dict.fromkeys(c.get(key, "–") for c in configs)) for arm, configs in settings.items()}
+        if len(set(cells.values()) - ({"–"} if " " in key else set())) > 1:
+            found[key] = cells
+    return pd.DataFrame(found)

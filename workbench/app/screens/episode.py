@@ -41,6 +41,12 @@ def episode(store: Store) -> None:
         by = choose("rank", "Rank trajectories by", list(RANKS), kind="row")
     rows = ranked(store, run, step, RANKS[by])
     chosen = keep_number("trajectory", (run, step), [row["trajectory"] for row in rows])
+    mine = next((row for row in rows if row["trajectory"] == chosen), None)
+    where = {"experiment": experiment, "run": run, "step": str(step)}
+    if mine is None:
+        curves_only(f"No trajectory of step {step} is recorded for this run.")
+    else:
+        _transcript(store, known, where, rows, mine)
     palette = look()
     curve, bars = st.columns(2, gap="medium")
     with curve:
@@ -50,27 +56,19 @@ def episode(store: Store) -> None:
         )  # fmt: skip
         if clicked and int(clicked[0]) != step:
             follow("step", [str(clicked[0])])
-    if chosen is None:
-        with bars:
-            curves_only(f"No trajectory of step {step} is recorded for this run.")
+    if mine is None:
         return
-    mine = next(row for row in rows if row["trajectory"] == chosen)
     with bars:
         clicked = export.figure(
-            ranking(shown(rows, mine, _BARS), 1 / len(rows), palette, step, chosen), "ranking",
+            ranking(shown(rows, mine, _BARS), 1 / len(rows), palette, step, mine["trajectory"]), "ranking",
             lambda: pd.DataFrame(rows), select=True,
             describe=f"The trajectories of step {step}, ranked by {by}; {chosen} is chosen.",
         )  # fmt: skip
         if clicked and int(clicked[0]) != chosen:
             follow("trajectory", [str(clicked[0])])
-    answer, gold = tag("b", word(mine["answer"])), tag("b", word(mine["gold"]))
-    said = (f"Trajectory {chosen}: answered ", answer, ", expected ", gold, f"; ended by {word(mine['ended'])}.")
-    st.html(tag("p", word(mine["question"]), css="sorl-question") + tag("p", *said, css="sorl-answer"))
-    _tokens_and_turns(store, known, experiment, run, step, chosen)
     folder = batches.folder_of(store.runs, experiment, run)
     if folder is not None and step in batches.steps(folder):
-        where = address("replay", experiment=experiment, run=run, step=str(step), trajectory=str(chosen))
-        links([anchor("Replay this batch with other algorithms", where)])
+        links([anchor("Replay this batch with other algorithms", address("replay", **where, trajectory=str(chosen)))])
     run_links(all_runs[all_runs["run_id"] == run], experiment)
 
 
@@ -79,32 +77,164 @@ def shown(rows: Sequence[Row], chosen: Row, most: int) -> list[Row]:
     return list(rows[:most]) if chosen in rows[:most] else [*rows[: most - 1], chosen]
 
 
-def _tokens_and_turns(store: Store, known: Diagnostics, experiment: str, run: str, step: int, trajectory: int) -> None:
+def _transcript(store: Store, known: Diagnostics, where: dict[str, str], rows: Sequence[Row], mine: Row) -> None:
+    run, step, trajectory = where["run"], int(where["step"]), mine["trajectory"]
     turns = store.records("ledger", run=run, step=step, trajectory=trajectory)
+    token = next(iter(store.records("tokens", run=run, step=step, trajectory=trajectory)), None)
+    answer, gold = tag("b", word(mine["answer"])), tag("b", word(mine["gold"]))
+    asked = tag("p", word(mine["question"]), css="sorl-question")
+    ended = tag("p", "It answered ", answer, ", expected ", gold, f"; ended by {word(mine['ended'])}.", css="sorl-note")
+    headline = st.container()
     text, table = st.columns([11, 9], gap="medium")
-    mine: list[Row] = []
+    epochs = sorted({turn["epoch"] for turn in turns})
+    epoch = heaviest = heaviest_epoch(token, turns)
     with table:
-        if turns:
-            top = worst(turns)
-            heaviest = top["epoch"] if top else max(turn["epoch"] for turn in turns)
-            epochs = {str(epoch): str(epoch) for epoch in sorted({turn["epoch"] for turn in turns})}
-            chosen = choose("epoch", "Show epoch", {WORST: f"largest gradient ({heaviest})"} | epochs, kind="row")
-            mine = [turn for turn in turns if turn["epoch"] == (heaviest if chosen == WORST else int(chosen))]
-            st.html(turn_table(mine, known))
-            note("Bold: the turn with the largest gradient_share. Point at a name for its definition.")
+        if heaviest is not None:
+            options = {WORST: f"largest gradient ({heaviest})"} | {str(one): str(one) for one in epochs}
+            chosen = choose("epoch", "Show epoch", options, kind="row")
+            epoch = heaviest if chosen == WORST else int(chosen)
+            st.html(turn_table([turn for turn in turns if turn["epoch"] == epoch], known))
+            note("Bold: the turn with the largest share of its update's gradient. Point at a name for its definition.")
         else:
             note("No turn of this trajectory is recorded.")
+    of_epoch = [turn for turn in turns if turn["epoch"] == epoch]
+    view = None if token is None else at_epoch(token, epoch, epochs[-1] if epochs else None)
+    with headline:
+        st.html(asked + ended + tag("p", sentence(rows, mine, of_epoch, view), css="sorl-answer"))
     with text:
-        if tokens := store.records("tokens", run=run, step=step, trajectory=trajectory):
-            colours = f"--sorl-surface:{look().surface};--sorl-text:{look().text}"
-            st.html(tag("div", legend(look()), transcript(tokens[0], mine, look()), style=colours))
+        if view is None:
+            others = kept(store, run).get(step, [])
+            named = [anchor(str(one), episode_address(**where, trajectory=str(one))) for one in others]
+            instead = ("of this step it kept ", Markup(", ").join(named)) if named else ("nor any of this step",)
+            links([f"The run did not keep the tokens of trajectory {trajectory}; ", *instead, "."])
             return
-        others = [
-            anchor(str(other), episode_address(experiment=experiment, run=run, step=str(step), trajectory=str(other)))
-            for other in kept(store, run).get(step, [])
+        _next_to(store, where, mine, view, of_epoch)
+
+
+def _next_to(store: Store, where: dict[str, str], mine: Row, view: Row, turns: Sequence[Row]) -> None:
+    """Show the transcript, next to one of the same question by another run or at another step if one is chosen."""
+    asked = store.records("same_question", experiment=where["experiment"], question=mine["question"])
+    others = {
+        f"{row['run_id']}/{row['step']}/{row['trajectory']}": row for row in asked
+        if (row["run_id"], str(row["step"]), row["trajectory"]) != (where["run"], where["step"], mine["trajectory"])
+    }  # fmt: skip
+    palette = look()
+    colours = f"--sorl-surface:{palette.surface};--sorl-text:{palette.text}"
+    parts = [tag("div", legend(palette, view["figures"]), transcript(view, turns, palette))]
+    if others:
+        options = {"": "no other"} | {key: episode_words(row) for key, row in others.items()}
+        other = others.get(choose("next", "Same question, next to it", options))
+        if other is not None:
+            place = {name: other[name] for name in ("step", "trajectory")} | {"run": other["run_id"]}
+            ledger = store.records("ledger", **place)
+            token = store.records("tokens", **place)[0]
+            epoch = heaviest_epoch(token, ledger)
+            its = at_epoch(token, epoch, max((turn["epoch"] for turn in ledger), default=None))
+            mine_of = [turn for turn in ledger if turn["epoch"] == epoch]
+            st.html(tag("p", differs(mine, view, other, its), css="sorl-answer"))
+            parts.append(tag("div", tag("p", episode_words(other), css="sorl-note"), transcript(its, mine_of, palette)))
+    st.html(tag("div", *parts, css="sorl-next" if len(parts) > 1 else "", style=colours))
+
+
+def episode_words(row: Row) -> str:
+    """Name an episode in a list: `st-ppo, seed 0, step 12: solved`."""
+    outcome = "solved" if row["success"] else "not solved"
+    return f"{row['arm']}, seed {row['seed']}, step {row['step']:,}: {outcome}, answered {word(row['answer'])}"
+
+
+def differs(mine: Row, view: Row, other: Row, its: Row) -> str:
+    """Say in what two episodes of one question differ: the answers, and the first turn that differs."""
+
+    def turns_of(row: Row) -> list[list[str | None]]:
+        marks = zip(row["trained"] or [], row["turn_index"] or [], row["token"] or [], strict=False)
+        by_turn: dict[int, list[str | None]] = {}
+        for trained, turn, text in marks:
+            if trained:
+                by_turn.setdefault(turn, []).append(text)
+        return [by_turn[turn] for turn in sorted(by_turn)]
+
+    one, two = turns_of(view), turns_of(its)
+    first = next((i for i, (a, b) in enumerate(zip(one, two, strict=False), 1) if a != b), None)
+    answers = f"Answers: {word(mine['answer'])} here, {word(other['answer'])} there; expected {word(mine['gold'])}."
+    if first is None and len(one) == len(two):
+        return f"Both wrote the same {len(one)} turns. {answers}"
+    first = first or min(len(one), len(two)) + 1
+    return f"The first turn that differs is turn {first} ({len(one)} turns here, {len(two)} there). {answers}"
+
+
+# Which epoch, which token, in words.
+
+STANDS = 2.0  # times the next largest weight: below it no single token is named
+
+
+def heaviest_epoch(token: Row | None, turns: Sequence[Row]) -> int | None:
+    """Return the epoch in which the trajectory had the largest gradient; without its tokens, by shares of updates."""
+    if token is not None and token.get("worst_epoch") is not None:
+        return int(token["worst_epoch"])
+    top = worst(turns)
+    return top["epoch"] if top else max((turn["epoch"] for turn in turns), default=None)
+
+
+def at_epoch(token: Row, epoch: int | None, last: int | None) -> dict[str, Any]:
+    """Return a row of table `token` with the figures of an epoch: of the worst, of the last, or with none (None).
+
+    `figures` says in words which they are.
+    """
+    row = dict(token)
+    if epoch is not None and token.get("worst_epoch") == epoch:
+        ratios, before = token.get("worst_log_ratio"), token.get("log_prob_old")
+        row |= {"log_ratio": ratios, "clipped": token.get("worst_clipped"),
+                "gradient_weight": token.get("worst_gradient_weight")}  # fmt: skip
+        row["log_prob"] = [
+            None if r is None or b is None else b + r for r, b in zip(ratios or [], before or [], strict=False)
         ]
-        instead = ("of this step it kept ", Markup(", ").join(others)) if others else ("nor any of this step",)
-        links([f"The run did not keep the tokens of trajectory {trajectory}; ", *instead, "."])
+        return row | {"figures": f"tokens in epoch {epoch}: log-ratio (nats)"}
+    if epoch is None or last is None or epoch == last:
+        return row | {"figures": "tokens in the last epoch: log-ratio (nats)"}
+    row |= dict.fromkeys(("log_ratio", "clipped", "gradient_weight", "log_prob"))
+    return row | {"figures": f"no figures of tokens were kept for epoch {epoch}"}
+
+
+def heaviest_token(row: Row) -> tuple[int | None, float]:
+    """Return the trained token with the largest |gradient weight|, and by what factor it exceeds the next; NaN wins."""
+    weights = [(i, abs(w)) for i, w in enumerate(row.get("gradient_weight") or []) if w is not None]
+    weights = [(i, math.inf if math.isnan(w) else w) for i, w in weights if _of(row.get("trained"), i)]
+    ordered = sorted(weights, key=lambda pair: -pair[1])
+    if not ordered or not ordered[0][1]:
+        return None, 0.0
+    second = ordered[1][1] if len(ordered) > 1 else 0.0
+    return ordered[0][0], math.inf if not second else 1.0 if second == math.inf else ordered[0][1] / second
+
+
+def sentence(rows: Sequence[Row], mine: Row, turns: Sequence[Row], token: Row | None) -> str:
+    """Say who carries the gradient: the trajectory in its step, the turn in the trajectory, the token in the epoch.
+
+    `rows` are the trajectories of the step, `turns` those of the chosen one in the epoch whose figures `token` has.
+    """
+    share, said = mine.get("gradient_share"), f"Trajectory {mine['trajectory']}: its share of the gradient is unknown."
+    if share is not None and math.isfinite(share):
+        equal = f"{number(share * len(rows))} x an equal share" if len(rows) > 1 else "the only one"
+        said = f"Trajectory {mine['trajectory']} has {percent(share)} of this step's gradient, {equal}."
+    elif share is not None:
+        said = f"Trajectory {mine['trajectory']} has a gradient of NaN or Inf."
+    top, shares = worst(turns), [turn["gradient_share"] for turn in turns if turn["gradient_share"] is not None]
+    if top is not None and math.isfinite(total := math.fsum(shares)) and total > 0:
+        ratio = top.get("ratio_max")
+        largest = "" if ratio is None else f", where the largest token ratio is {number(ratio)}"
+        part = percent(top["gradient_share"] / total)
+        said += f" In epoch {top['epoch']}, {part} of its gradient is in turn {top['turn_index']}{largest}."
+    elif top is not None:
+        said += f" Turn {top['turn_index']} of epoch {top['epoch']} has no finite share."
+    if token is None or not token.get("gradient_weight"):
+        return said
+    place, factor = heaviest_token(token)
+    if place is None:
+        return f"{said} No token has any weight there: the clip stopped them all."
+    if factor < STANDS:
+        return f"{said} No single token stands out: the largest weight is {factor:.1f} x the next."
+    text = spelled([_of(token.get("token"), place)])[0].strip()[:40]
+    times = "" if math.isinf(factor) else f", {number(factor)} x the next"
+    return f"{said} The token with the largest weight is {text!r} in turn {_of(token.get('turn_index'), place)}{times}."
 
 
 # The turns of an episode as a table: a column a turn, a row a measured column of the turn ledger.
@@ -128,6 +258,8 @@ def turn_table(rows: Sequence[Row], known: Diagnostics) -> Markup:
 
     lines = []
     for row in declared:
+        if all(turn.get(row["name"]) is None for turn in rows):
+            continue
         unit = tag("span", f" {row['unit']}", css="sorl-unit") if row["unit"] else ""
         name = tag("span", row["name"], unit, title=f"{row['formula']} — {row['description']}")
         lines.append([name, *(cell(turn, turn.get(row["name"])) for turn in rows)])
@@ -223,9 +355,8 @@ def transcript(row: Row, turns: Sequence[Row], palette: Palette) -> Markup:
     count = len(row["token_id"] or row["token"] or [])
     texts = spelled((row["token"] or [None] * count)[:MOST])
     known = {turn["turn_index"]: turn for turn in turns}
-    weights = [(i, abs(w)) for i, w in enumerate(row.get("gradient_weight") or []) if w is not None]
-    weights = [(i, math.inf if math.isnan(w) else w) for i, w in weights if _of(row.get("trained"), i)]
-    heaviest = max(weights, key=lambda pair: pair[1], default=(None, 0.0))[0]
+    place, factor = heaviest_token(row)
+    heaviest = place if factor >= STANDS else None
     parts, heading = [], 0
     for piece in pieces(texts, row["trained"], row["turn_index"]):
         if piece.turn and piece.turn != heading:
@@ -263,7 +394,8 @@ def _token(i: int, text: str, row: Row, palette: Palette, heaviest: bool) -> Mar
     marks = (("clipped", _of(row.get("clipped"), i)), ("heaviest", heaviest), ("broken", broken))
     return html_text(lead) + tag(
         "span", shown, css=" ".join(["sorl-token", *(f"sorl-{name}" for name, is_on in marks if is_on)]),
-        data_tip="\n".join(tooltip(i, row)), style=f"background:{colours[0]};color:{colours[1]}" if colours else "",
+        data_tip="\n".join(tooltip(i, row)), tabindex="0",
+        style=f"background:{colours[0]};color:{colours[1]}" if colours else "",
     )  # fmt: skip
 
 
@@ -286,8 +418,8 @@ def _of(values: Sequence[Any] | None, i: int) -> Any:
     return values[i] if values is not None and i < len(values) else None
 
 
-def legend(palette: Palette) -> Markup:
-    """Build the colour scale of the log-ratios and the marks on tokens, as HTML."""
+def legend(palette: Palette, title: str) -> Markup:
+    """Build the colour scale of the log-ratios and the marks on tokens, as HTML; `title` says of which epoch."""
     ends = {-theme.END: "≤ ", theme.END: "≥ "}
     ticks = [
         tag("span", f"{ends.get(mark, '')}{mark:g}", style=f"left:{50 + 50 * theme.position(mark):.1f}%")
@@ -297,5 +429,4 @@ def legend(palette: Palette) -> Markup:
     scale = tag("div", ground, *ticks, css="sorl-scale")
     named = {"clipped": "clipped", "heaviest": "largest gradient", "broken": "NaN or Inf"}
     marks = [tag("span", tag("span", words, css=f"sorl-{name}")) for name, words in named.items()]
-    title = tag("span", "tokens in the last epoch: log-ratio (nats)")
-    return tag("div", tag("div", title, scale), tag("div", *marks), css="sorl-legend")
+    return tag("div", tag("div", tag("span", title), scale), tag("div", *marks), css="sorl-legend")

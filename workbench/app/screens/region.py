@@ -11,12 +11,23 @@ from workbench.app import export
 from workbench.app.experiments import is_region, question, show_table
 from workbench.app.figures.maps import MEASURES
 from workbench.app.figures.maps import region as figure
-from workbench.app.page import Empty, address, anchor, answer, links, look, note, screen
+from workbench.app.page import (
+    Empty,
+    address,
+    anchor,
+    answer,
+    linked_table,
+    links,
+    look,
+    note,
+    open_screen,
+    say,
+    screen,
+)  # fmt: skip
 from workbench.app.store import Store
-from workbench.app.text import tag
+from workbench.app.text import figure_text, number, tag
 from workbench.app.theme import styles
 from workbench.app.url import choose
-from workbench.spec import InputError
 from workbench.store.reader import Reader
 
 
@@ -37,7 +48,9 @@ def region(store: Store) -> None:
         raise Empty
     known = [name for name in recorded if is_region(store, name)]
     if not known:
-        raise InputError("no experiment of kind region is recorded here: `sorl run experiments/region_sgd.toml`")
+        say("No region search yet. Run one, or load the shipped one:", "sorl run experiments/region_sgd.toml",
+            "sorl sync --from experiments/results/region_sgd.parquet")  # fmt: skip
+        return
     left, middle, right = st.columns([2, 2, 3])
     with left:
         experiment = choose("experiment", "Experiment", known)
@@ -49,15 +62,20 @@ def region(store: Store) -> None:
     st.html(tag("p", question(store, experiment), css="sorl-question"))
     say_answer(shown)
     draw(shown, experiment, measure)
+    along, across = _words(shown)
     note("Stable area of each arm, with what was run to know it.")
     show_table(analysis.readable_series(shown.series))
-    by = f", by {shown.found.across}" if shown.found.across else ""
-    does = analysis.FALLS[survival]
-    note(f"Boundary: the {shown.found.settings.along} at which half of the runs {does}{by}.")
+    by, does = f", by {across}" if across else "", analysis.FALLS[survival]
+    note(f"Boundary: the {along} at which half of the runs {does}{by}.")
     show_table(analysis.readable_columns(shown.columns))
-    every = address("overview", experiment=experiment, show="runs")
-    single = address("compare", experiment=experiment)
-    links([anchor("Every run as a cell", every)], [anchor("curves of single points", single)])
+    with st.expander("Every point, with a link to its runs"):
+        header = [(name, "") for name in ("point", across, along, "runs", "collapsed", "mean final success")]
+        linked_table(header, [
+            (address("compare", experiment=experiment, arm=row["arm"]),
+             [row["arm"], *(number(row[name]) for name in ("y", "x", "runs", "collapsed", "final"))])
+            for row in shown.points.to_dict("records")
+        ])  # fmt: skip
+    links([anchor("Every run as a cell", address("overview", experiment=experiment, show="runs"))])
 
 
 def region_of(store: Store, experiment: str, survival: str = NOT_DEAD) -> Region:
@@ -71,23 +89,31 @@ def region_of(store: Store, experiment: str, survival: str = NOT_DEAD) -> Region
 
 
 def say_answer(shown: Region) -> None:
-    """Say the areas in a sentence, and below it what they rest on."""
-    first, *others = analysis.answer(shown.found, shown.series, shown.columns)
-    answer(first)
-    if others:
-        note(" ".join(others))
+    """Say in a sentence where half of the runs collapse."""
+    answer(analysis.headline(shown.found, shown.columns))
 
 
 def draw(shown: Region, experiment: str, measure: str) -> None:
-    """Draw a figure a slice: every arm by the searched setting and the condition, coloured by `measure`."""
-    series, settings, across = shown.series, shown.found.settings, shown.found.across or ""
+    """Draw a figure a slice: every arm by the searched setting and the condition; a click opens the runs of a cell."""
+    series, settings, (along, across) = shown.series, shown.found.settings, _words(shown)
+    axis = analysis.in_words(shown.found.across, unit=True)
     looks = styles(list(dict(zip(series["series"], series["algorithm"], strict=True)).items()), look())
     for place, piece in enumerate(dict.fromkeys(series["slice"])):
         mine, edges = (part[part["slice"] == piece] for part in (shown.points, shown.columns))
         if piece:
             st.html(tag("b", piece))
-        export.figure(
-            figure(mine, edges, settings.lattice, looks, look(), settings.along, across, measure), f"region-{place}",
-            mine, describe=f"For each arm of {experiment}: {MEASURES[measure]} by {settings.along} and {across}, with "
+        clicked = export.figure(
+            figure(mine, edges, settings.lattice, looks, look(), along, axis, measure), f"region-{place}", mine,
+            select=True, describe=f"For each arm of {experiment}: {MEASURES[measure]} by {along} and {across}, with "
             "the boundary at which half of the runs collapse.",
         )  # fmt: skip
+        if clicked and (arm := next((a for a in mine["arm"] if figure_text(a) == clicked[0][0]), None)):
+            open_screen("compare", experiment=experiment, arm=[arm])
+    note("Click a cell to compare its runs.")
+    for line in analysis.answer(shown.found, series, shown.columns)[1:]:
+        note(line)
+
+
+def _words(shown: Region) -> tuple[str, str]:
+    """Return the names of the searched setting and of the condition."""
+    return analysis.in_words(shown.found.settings.along), analysis.in_words(shown.found.across)

@@ -1,6 +1,7 @@
-"""Run: everything about one run. Its outcome, what stands out, its curves and events, its settings, time and log."""
+"""Run: everything about one run. How it stands, what stands out, its curves and events, its settings, time and log."""
 
 import json
+import re
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,31 +18,40 @@ from workbench.app.curve_data import Chosen, Window, drawn, extent, onsets, pane
 from workbench.app.experiments import choose_experiment, runs, settings_of, styles
 from workbench.app.figures.common import AXES
 from workbench.app.figures.curves import curves
-from workbench.app.figures.runs import career, shares, spending
+from workbench.app.figures.runs import Signal, career, shares, spending
 from workbench.app.page import address, anchor, episode_address, heading, links, look, note, open_screen, say, screen
 from workbench.app.store import Diagnostics, Store, dictionary
 from workbench.app.text import duration, few, number, percent, table_html, tag, word
 from workbench.app.trajectories import Row, choose_run, culprit, ended, ranked, signals, watched
 from workbench.app.url import choose_range
-from workbench.diagnosis.diagnose import diagnose, fallen, none_found
+from workbench.diagnosis.changepoint import MARGIN, spread
+from workbench.diagnosis.diagnose import diagnose, early_warning, first_signals, in_order, likely, none_found, opened
+from workbench.diagnosis.finding import Diagnosis
 from workbench.diagnosis.log import of_run
+from workbench.diagnosis.standing import beside, counted, standing
 from workbench.spec import RunSettings
+from workbench.store.reader import Reader
 from workbench.store.text import log_of, tail
 
-# What a run is judged by besides success; those that it did not measure are left out.
-CURVES = ("step.grad_norm_max", "step.kl_k3", "step.clip_frac", "step.entropy", "step.ratio_max", "step.ess_frac_min",
-          "step.explained_variance", "step.valid_action_frac", "step.reward")  # fmt: skip
-_STEPS = "▼ onset of the collapse, △ an alarm, dotted line its threshold, ✕ NaN or Inf. Drag over a part to zoom."
-_OUTCOMES = {
-    "healthy": "Healthy", "mild": "A mild fall", "collapsed": "Collapsed", "diverged": "Diverged",
-    "recovered": "Collapsed and recovered", "falling": "Falling at its end, too late for the collapse rule",
-    "no_learning": "Did not rise above its start",
+# What a run is judged by besides success, in words; of those that it measured the first nine are drawn.
+CURVES = {
+    "step.grad_norm_max": "largest gradient norm", "step.kl_k3": "KL to the old policy",
+    "step.clip_frac": "share of tokens clipped", "step.entropy": "entropy", "step.ratio_max": "largest token ratio",
+    "step.ess_frac_min": "smallest effective sample size", "step.explained_variance": "critic: explained variance",
+    "step.valid_action_frac": "share of valid turns", "step.reward": "mean reward",
+    "step.zero_advantage_frac": "prompt groups without a signal", "step.response_tokens": "tokens written a rollout",
 }  # fmt: skip
+_PANELS = 9  # three rows of three
+_STEPS = "▼ onset of the collapse, △ an alarm, dotted line its threshold, ✕ NaN or Inf. Drag over a part to zoom."
+_PARTS = ("Curves", "What happened", "Where the time went", "Settings", "Log and versions")
+_UP = ("healthy", "no_learning")  # outcomes of runs that stayed up
 _BARS = 80  # of the wall time
 _ARMS = 6  # that other screens show at first
 _LONG = 2_000  # steps, up to which a diagnosis takes well under a second
 _EVENTS = 200  # that are listed
 _LINES = 400  # of the console log
+_PROGRESS = re.compile(r'\{"step": \d+, .*\}\s*$')  # lines of it that say what the curves do
+_VALUES, _NAMES = 5, 3  # values of other arms that a setting names, and arms of each
 
 
 @screen
@@ -56,50 +66,87 @@ def run(store: Store) -> None:
     known, palette, name = dictionary(store), look(), now["run_id"]
     looks = styles(each, [now["arm"]])
     colour = looks[now["arm"]].colour
-    _title(now, colour, palette)
-    _links(now, experiment, each)
-    _facts(facts(now))
-    heading("What stands out")
-    st.html(Markup("").join(findings(store, known, now, experiment)))
+    stands, said = told(store, now)
+    _title(now, stands, colour, palette)
+    tables = store.records("recorded", run=name)
+    _links(now, experiment, each, {one["table_name"] for one in tables})
+    links(("On this page: ", Markup(", ").join(tag("a", part, href=f"#{_place(part)}") for part in _PARTS)))
+    left, right = st.columns(2, gap="large")
+    with left:
+        heading("What stands out")
+        st.html(Markup("").join(findings(store, known, now, each, said)))
     mine = each[each["run_id"] == name]
-    first, last = choose_range("range", "Steps", *extent(store, mine, [0]))
+    with right:
+        above = st.container()
+        first, last = choose_range("range", "Steps", *extent(store, mine, [0]))
     chosen = Chosen(mine, "step", [0], Window.over(first, last, 1))
-    _success(store, chosen, known, experiment, colour)
-    panels = [panel(store, chosen, known, metric, bands=False) for metric in CURVES if metric in known.rows]
-    missing = [p.name for p in panels if p.data.empty and (p.broken is None or p.broken.empty)]
-    panels = [p for p in panels if p.name not in missing]
+    with above:
+        _success(store, chosen, known, experiment, colour)
+    _part("Curves")
+    found = {metric: panel(store, chosen, known, metric, bands=False) for metric in CURVES if metric in known.rows}
+    empty = [m for m, p in found.items() if p.data.empty and (p.broken is None or p.broken.empty)]
+    shown = {m: p for m, p in found.items() if m not in empty}
+    panels = [p._replace(name=CURVES[m], definition=p.name) for m, p in [*shown.items()][:_PANELS]]
     if panels:
         figure = curves(panels, looks, palette, AXES["step"], onsets=onsets(chosen), columns=3, legend=False)
         words = ", ".join(p.name for p in panels)
-        export.figure(figure, "signals", lambda: drawn(panels), describe=words, zooms="range")
-    note(f"{_STEPS} Not measured in this run: {', '.join(missing)}." if missing else _STEPS)
-    heading("What happened")
+        export.figure(figure, "signals", lambda: drawn([*shown.values()]), describe=words, zooms="range")
+    missing = ", ".join(CURVES[m] for m in empty)
+    note(f"{_STEPS} Not measured in this run: {missing}." if missing else _STEPS)
+    _part("What happened")
     _events(store.records("happened", run=name), experiment, now)
-    heading("Where the time went")
+    _part("Where the time went")
     width = max(1, -(-(last - first + 1) // _BARS))
     spent = store.query("spent", run=name, first=first, last=last, width=width)
     if shares(spent):
         export.figure(spending(spent, palette), "time", spent, describe="Wall time of a step, part by part.")
     else:
         note("This run recorded no wall times.")
-    heading("Settings")
+    _part("Settings")
     others = each[each["arm"] != now["arm"]].drop_duplicates("arm")
-    found = settings(now["config"], now["toml"], dict(zip(others["arm"], others["config"], strict=True)))
-    here = found["here"]
-    special = here.ne(found["default"]) | here.ne(found["base of the grid"]) | found["other arms"].ne("")
-    st.dataframe(found[special & found["setting"].ne("seed")], hide_index=True)
-    with st.expander(f"All {len(found)} settings"):
-        st.dataframe(found, hide_index=True)
+    table = settings(now["config"], now["toml"], dict(zip(others["arm"], others["config"], strict=True)))
+    here = table["here"]
+    special = here.ne(table["default"]) | here.ne(table["base of the grid"]) | table["other arms"].ne("")
+    _settings(table[special & table["setting"].ne("seed")])
+    with st.expander(f"All {len(table)} settings"):
+        _settings(table)
     heading("Files")
-    tables = store.records("recorded", run=name)
     _facts((one["table_name"], f"{number(one['rows'] or 0)} rows, {decimal(one['bytes'] or 0)}") for one in tables)
     if broken := sum(one["corrupt"] for one in tables):
         note(f"{broken} unreadable segments set aside: `sorl doctor` lists them.")
+    _part("Log and versions")
+    _facts(facts(now))
     log = log_of(store.runs, experiment, name)
-    if lines := tail(log)[-_LINES:] if log else []:
+    whole = tail(log) if log else []
+    if lines := [line for line in whole if not _PROGRESS.match(line)][-_LINES:]:
         st.html(tag("div", tag("pre", "\n".join(lines)), css="sorl-log"))
+    elif whole:
+        note("Its console.log has only lines of progress, whose numbers are in the curves.")
     else:
         note("Its console.log is empty." if log else "No console.log.")
+
+
+def _place(part: str) -> str:
+    return part.lower().replace(" ", "-")
+
+
+def _part(title: str) -> None:
+    """Show the title of a part of the screen, to which the line of contents leads."""
+    st.html(tag("p", title, css="sorl-question sorl-heading", id=_place(title)))
+
+
+def _settings(found: pd.DataFrame) -> None:
+    st.html(table_html(list(found.columns), found.to_numpy().tolist(), "sorl-settings"))
+
+
+def told(store: Store, now: Row) -> tuple[str, Diagnosis | None]:
+    """Return how a run stands, and its diagnosis: None of a run whose diagnosis takes longer than a page may."""
+
+    def ask(reader: Reader) -> tuple[str, Diagnosis | None]:
+        log = of_run(reader, now["run_id"])
+        return standing(log), diagnose(log) if (now["steps"] or 0) <= _LONG else None
+
+    return store.computed(("told", now["run_id"]), ask)
 
 
 def as_it_is(store: Store, run: Mapping[Any, Any]) -> dict[str, Any]:
@@ -113,32 +160,23 @@ def as_it_is(store: Store, run: Mapping[Any, Any]) -> dict[str, Any]:
     return row | now
 
 
-def _title(now: Row, colour: str, palette: theme.Palette) -> None:
+def _title(now: Row, stands: str, colour: str, palette: theme.Palette) -> None:
     outcome, status, reason = now["outcome"] or "", word(now["status"]), now["reason"]
     ink = palette.outcomes.get(outcome, palette.outcomes[""])
     look = f"background:{theme.faded(ink, 0.16)};border-color:{ink}"
     pill = tag("span", outcome.replace("_", " ") or status, css="sorl-pill", style=look)
     swatch = tag("span", css="sorl-swatch", style=f"background:{colour}")
     title = tag("p", swatch, f"{word(now['arm'])}, seed {word(now['seed'])}", pill, css="sorl-question")
-    st.html(title + tag("p", sentence(now), css="sorl-answer"))
+    st.html(title + tag("p", f"{stands} {length(now)}", css="sorl-answer"))
     if reason or status not in ("finished", "running", "queued"):
-        say(f"{status}: {reason}" if reason else status)
+        said = f"{status}: {reason}" if reason else status
+        say(f"The trainer said at its end: {reason}" if status == "finished" else said)  # by the rules of that time
 
 
-def sentence(now: Row) -> str:
-    """Say outcome and numbers of a run; `now` is a row of table `run` as `as_it_is` completes it."""
-    fell, detected, low, high = (now[name] for name in ("collapse_step", "detection_step", "onset_low", "onset_high"))
-    said = _OUTCOMES.get(now["outcome"] or "", "Running" if now["status"] == "running" else "Undecided")
-    if fell is not None:
-        said += f": the fall began at step {fell:,}"
-        said += "" if detected is None else f" and was detected at step {detected:,}"
-    elif low is not None:
-        said += f": the fall began at step {low:,}" + (f" to {high:,}" if high > low else "")
-    peak, last, planned, steps = now["peak_success"], now["final_success"], now["planned"], now["steps"] or 0
-    if peak is not None:
-        said += f". Success peaked at {number(peak)} (smoothed)"
-        said += "" if last is None else f" and was {number(last)} over the last ten steps"
-    said += f". {steps:,} of {planned:,} steps" if planned else f". {steps:,} steps"
+def length(now: Row) -> str:
+    """Say how long a run was; `now` is a row of table `run` as `as_it_is` completes it."""
+    planned, steps = now["planned"], now["steps"] or 0
+    said = f"{steps:,} of {counted(planned)}" if planned else counted(steps)
     if now["seconds"] and steps:
         said += f" in {duration(now['seconds'])}, {duration(now['seconds'] / steps)} a step"
     return f"{said}."
@@ -167,7 +205,7 @@ def _facts(pairs: Iterable[tuple[str, str]]) -> None:
     st.html(tag("p", *(tag("span", tag("b", name), value) for name, value in pairs), css="sorl-facts"))
 
 
-def _links(now: Row, experiment: str, each: pd.DataFrame) -> None:
+def _links(now: Row, experiment: str, each: pd.DataFrame, tables: set[str]) -> None:
     arm, run_id = str(now["arm"]), str(now["run_id"])
     arms = [arm, *(other for other in each["arm"].unique() if other != arm)][:_ARMS]
     aligned = {"x": "onset"} if now["collapse_step"] is not None else {}
@@ -175,7 +213,9 @@ def _links(now: Row, experiment: str, each: pd.DataFrame) -> None:
         "overview": {}, "compare": {"arm": arms, **aligned}, "turns": {"arm": [arm], "seed": str(now["seed"])},
         "collapse": {"arm": arms}, "episode": {"run": run_id}, "replay": {"run": run_id},
     }  # fmt: skip
-    here = [anchor(name.capitalize(), address(name, experiment=experiment, **of)) for name, of in choices.items()]
+    needs = {"turns": "turn_step", "episode": "trajectory", "replay": "trajectory"}
+    shown = [name for name in choices if name not in needs or needs[name] in tables]
+    here = [anchor(name.capitalize(), address(name, experiment=experiment, **choices[name])) for name in shown]
     seeds = [
         anchor(f"{row['seed']} ({ended(row)})", address("run", experiment=experiment, run=row["run_id"]))
         for row in each[(each["arm"] == arm) & (each["run_id"] != run_id)].to_dict("records")
@@ -184,58 +224,118 @@ def _links(now: Row, experiment: str, each: pd.DataFrame) -> None:
     links(("This run in ", Markup(", ").join(here)), *others)
 
 
-def findings(store: Store, known: Diagnostics, now: Row, experiment: str) -> Iterator[Markup]:
-    """Yield diagnosed causes, the first alarms, the first NaN or Inf, the trajectory behind the sharpest spike."""
-    name, onset = now["run_id"], now["collapse_step"]
+def findings(
+    store: Store, known: Diagnostics, now: Row, each: pd.DataFrame, said: Diagnosis | None
+) -> Iterator[Markup]:
+    """Yield diagnosed causes, the first alarms, the first NaN or Inf, held-out success, and the sharpest spike."""
+    name, events = now["run_id"], store.records("happened", run=now["run_id"])
+    onset = now["onset_low"] if now["collapse_step"] is None else now["collapse_step"]
 
     def finding(severity: str, text: str, step: int | None = None, trajectory: int | None = None) -> Markup:
-        link = "" if step is None else _to_episode(experiment, name, step, trajectory)
+        where = {} if step is None else recorded(store, name, step, trajectory)
+        link = anchor("episode", episode_address(experiment=now["experiment"], run=name, **where)) if where else ""
         return tag("p", text, " ", link, css=f"sorl-finding sorl-{severity}")
 
-    if (now["steps"] or 0) > _LONG:
+    if said is None:
         yield finding("info", f"This run is long; for its causes type: sorl diagnose {name}")
     else:
-        said = store.computed(("diagnosis", name), lambda reader: diagnose(of_run(reader, name)))
-        if fell := fallen(said):
-            yield finding("critical", fell)
-        for cause, clue in ((found.cause, found.clue) for found in said.findings):
-            text = f"{cause.title} ({round(100 * clue.confidence)} %): {clue.says}. {cause.change}"
-            yield finding(cause.severity, text, clue.step, clue.trajectory)
+        for cause, clue, sure in ((found.cause, found.clue, likely(said, found)) for found in in_order(said)):
+            text = f"{sure.capitalize()}. {cause.title}: {clue.says}. {cause.change}"
+            yield finding(cause.severity, text, clue.shown, clue.trajectory)
         if not said.findings and (none := none_found(said)) != "Nothing found.":
-            yield finding("warning", none)
-    alarms = store.query("leads", runs=[name]).dropna(subset=["step"])
-    yield finding("info" if alarms.empty else "warning", _first_alarms(alarms, onset))
-    broken = [event for event in store.records("happened", run=name) if event["kind"] == "non_finite"]
-    if broken and broken[0]["step"] is not None:
-        yield finding("critical", f"NaN or Inf from step {broken[0]['step']:,} on.", broken[0]["step"])
-    for signal in (watched(store, known, now, first) for first in signals(known)[:1]):
-        value = signal.points.set_index("step")["value"].get(signal.spike)
-        rows = ranked(store, name, signal.spike)
-        if value is not None and rows and (share := rows[0]["gradient_share"]) is not None:
-            when = "Up to the onset" if onset is not None else "In this run"
-            worst, part = rows[0]["trajectory"], percent(share) if share == share else "NaN"
-            text = (f"{when}, {signal.name} was {'lowest' if signal.lowest else 'largest'} at step {signal.spike:,} "
-                    f"({number(float(value))}); trajectory {worst} had the largest share of the gradient: {part} "
-                    f"(of {len(rows)} trajectories).")  # fmt: skip
-            yield finding("info", text, signal.spike, worst)
+            yield finding("warning", f"{none} {first_signals(said)}")
+        if early := early_warning(said):
+            yield finding("warning", early)
+    rung = {e["diagnostic"]: e["step"] for e in reversed(events) if e["kind"] == "alarm" and e["step"] is not None}
+    up = each[each["outcome"].isin(_UP) & (each["run_id"] != name)]
+    rings = store.query("leads", runs=list(up["run_id"])).dropna(subset=["step"])["diagnostic"].value_counts()
+    tables = {one["table_name"] for one in store.records("recorded", run=name)}
+    watched_for = bool(tables & {"event", "trajectory"})  # shipped curves come without either
+    told = first_alarms(rung, onset, rings.to_dict(), len(up)) if watched_for else "Alarms were not recorded."
+    yield finding("warning" if rung else "info", told)
+    if broken := not_finite(events):
+        yield finding("warning", *broken)
+    if held := held_out(store.records("evaluation", run=name, first=0, last=2**62)):
+        yield finding("info", held)
+    signal = watched(store, known, now, signals(known)[0])
+    value = signal.points.set_index("step")["value"].get(signal.spike)
+    rows = ranked(store, name, signal.spike)
+    if value is not None and rows:
+        what = CURVES.get(f"step.{signal.name}", signal.name)
+        text = moment(what, signal, float(value), onset, rows)
+        yield finding("info", text, signal.spike, rows[0]["trajectory"])
 
 
-def _to_episode(experiment: str, run: str, step: int, trajectory: int | None = None) -> Markup:
-    place = {} if trajectory is None else {"trajectory": str(trajectory)}
-    return anchor("episode", episode_address(experiment=experiment, run=run, step=str(step), **place))
+def recorded(store: Store, run: str, step: int, trajectory: int | None = None) -> dict[str, str]:
+    """Return what a link to the step names, as `opened` chooses it; empty where nothing of the step was recorded."""
+    rows = ranked(store, run, step)
+    kept = [row["trajectory"] for row in rows if row["kept"]]
+    return {key: str(n) for key, n in opened(step, [row["trajectory"] for row in rows], kept, trajectory).items()}
 
 
-def _first_alarms(found: pd.DataFrame, onset: int | None) -> str:
-    if found.empty:
+def first_alarms(rung: Mapping[str, int], onset: int | None, rings: Mapping[Any, int], up: int) -> str:
+    """Say which alarms a run raised first and whether they tell anything.
+
+    `rung`: diagnostic -> step of its first alarm; `onset`: the step after which the run fell; `rings`: diagnostic ->
+    how many of the `up` other runs that stayed up raised the alarm.
+    """
+    if not rung:
         return "No alarm went off."
-    first = int(found["step"].min())
-    said = f"First alarm: {' and '.join(found.loc[found['step'] == first, 'diagnostic'])} at step {first:,}"
+    first = min(rung.values())
+    names = [name for name, step in rung.items() if step == first]
+    said = f"First alarm: {' and '.join(names)} at step {first:,}"
     if onset is not None:
-        ahead = f"{onset - first:,} step{'' if onset - first == 1 else 's'} before"
-        said += f", {ahead if onset > first else 'not before'} the onset"
-    if count := int((found["step"] > first).sum()):
-        said += f"; {count} more kind{'' if count == 1 else 's'} of alarm later"
-    return f"{said}."
+        said += f", {beside(first, onset)}" + ("" if first < onset else ", so no warning")
+    if later := len(rung) - len(names):
+        said += f"; {counted(later, 'more kind')} of alarm later"
+    if not up:
+        return f"{said}."
+    count = {name: rings.get(name, 0) for name in names}
+    if min(count.values()) == up:
+        runs = f"all {up} other runs" if up > 1 else "the only other run"
+        return f"{said}. {'It' if len(names) == 1 else 'They'} also rang in {runs} that stayed up, so it tells nothing."
+    rang = " and ".join(f"{name} rang in {n}" for name, n in count.items())
+    return f"{said}. Of the {counted(up, 'other run')} that stayed up, {rang}."
+
+
+def not_finite(events: Sequence[Row]) -> tuple[str, int] | None:
+    """Say where the first NaN or Inf was, of the rows of `happened`, and return its step; None without one."""
+    found = [event for event in events if event["kind"] == "non_finite" and event["step"] is not None]
+    if not found:
+        return None
+    names = list(dict.fromkeys(str(event["diagnostic"]) for event in found if event["diagnostic"]))
+    return f"First NaN or Inf at step {found[0]['step']:,}, in {few(names, 3) or 'the loss or a gradient'}.", found[0][
+        "step"
+    ]
+
+
+def held_out(rows: Sequence[Row]) -> str:
+    """Say what success was on questions that are not trained on, first and last, of the rows of `evaluation`."""
+    sets: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        sets[row["data"]].append(row)
+    said = []
+    for data, of in sets.items():
+        ends = (of[0], of[-1]) if len(of) > 1 else of
+        said.append(f"{data} " + ", ".join(f"{number(row['success'])} at step {row['step']:,}" for row in ends))
+    return f"Held-out success: {'; '.join(said)}." if said else ""
+
+
+def moment(what: str, signal: Signal, value: float, onset: int | None, rows: Sequence[Row]) -> str:
+    """Say at which step a run is at its sharpest, and who did most there: `rows` of query `ranking`, ranked."""
+    values = signal.points["value"].dropna().to_numpy(float)
+    usual, wide = spread(values, 0.05) if len(values) > 1 else (value, 1.0)
+    if onset is None and abs(value - usual) <= MARGIN * wide:
+        return f"No step stands out by its {what}: {number(value)} at step {signal.spike:,}, {number(usual)} as a rule."
+    when = "" if onset is None else f", {beside(signal.spike, onset)}"
+    said = f"The sharpest moment: step {signal.spike:,}{when}, with {what} {number(value)}"
+    worst, share = rows[0]["trajectory"], rows[0]["gradient_share"]
+    if share is None:
+        return f"{said}."
+    if share != share:
+        return f"{said}; the gradient of trajectory {worst} is NaN."
+    times = f"{share * len(rows):.2g} x an equal share of {len(rows)}"
+    return f"{said}; trajectory {worst} had the most of that step's gradient: {percent(share)}, {times}."
 
 
 def _success(store: Store, chosen: Chosen, known: Diagnostics, experiment: str, colour: str) -> None:
@@ -243,15 +343,17 @@ def _success(store: Store, chosen: Chosen, known: Diagnostics, experiment: str, 
     points = chosen.points(store, "step", "success").dropna(subset=["mean"])[["x", "mean", "low", "high"]]
     events = store.query("happened", run=name)
     events = events[events["step"].astype(float).between(window.first, window.last)]
+    leads = bool(events["episode"].any())
     held_out = store.query("evaluation", run=name, first=window.first, last=window.last)
     formula = known.rows["step.success"]["formula"] if "step.success" in known.rows else ""
     clicked = export.figure(
-        career(points, held_out, events, colour, look(), formula), "career", points, select=True,
+        career(points, held_out, events, colour, look(), formula), "career", points, select=leads,
         describe=f"Success of {name} over training, with {len(events)} events.",
     )  # fmt: skip
-    if step := [carried for carried in clicked if isinstance(carried, int)]:
-        open_screen("episode", experiment=experiment, **culprit(store, name, step[0]))
-    if len(events):
+    for step in [carried for carried in clicked if isinstance(carried, int)][:1]:
+        if recorded(store, name, step):
+            open_screen("episode", experiment=experiment, **culprit(store, name, step))
+    if leads:
         note("Click an event to see the trajectories of its step.")
 
 
@@ -267,7 +369,9 @@ def _events(events: Sequence[Row], experiment: str, now: Row) -> None:
     for event in events[:_EVENTS]:
         step, named, severity = event["step"], event["diagnostic"] or "", word(event["severity"])
         cell = {"seed": str(now["seed"]), "arm": [arm], "cell": [arm, str(step), "1"]}
-        turns = anchor("turns", address("turns", experiment=experiment, **cell))
+        place = {"experiment": experiment, "run": now["run_id"], "step": str(step)}
+        look_at = [anchor("episode", episode_address(**place))] if event["episode"] else []
+        look_at += [anchor("turns", address("turns", experiment=experiment, **cell))] if event["turns"] else []
         rows.append([
             "–" if step is None else f"{step:,}",
             tag("span", tag("i", css=f"sorl-dot sorl-{severity}"), severity),
@@ -275,7 +379,7 @@ def _events(events: Sequence[Row], experiment: str, now: Row) -> None:
             anchor(named, address("glossary", part="diagnostics", find=named)) if named else "",
             *("" if event[column] is None else number(event[column]) for column in ("value", "threshold")),
             word(event["message"]),
-            "" if step is None else _to_episode(experiment, now["run_id"], step) + ", " + turns,
+            Markup(", ").join(look_at),
         ])  # fmt: skip
     st.html(table_html(header, rows, "sorl-events"))
     if len(events) > _EVENTS:
@@ -298,6 +402,10 @@ def settings(config: str | None, toml: str | None, arms: Mapping[str, str | None
         for arm, one in elsewhere.items():
             if key != "seed" and one.get(key, "–") != value:
                 others[one.get(key, "–")].append(arm)
-        words = "; ".join(f"{other}: {few(names, 4)}" for other, names in others.items())
+        # An arm whose name says its value needs no second word for it; a name with a comma stands in quotes.
+        named = {other: [f"“{n}”" if ", " in n else n for n in names if n != other] for other, names in others.items()}
+        told = [f"{other}: {', '.join(names) if len(names) <= _NAMES else f'{len(names)} arms'}" if names else other
+                for other, names in named.items()]  # fmt: skip
+        words = few(told, _VALUES, "; ")
         rows.append((key, value, base.get(key, "–"), default.get(key, "–"), words))
     return pd.DataFrame(rows, columns=["setting", "here", "base of the grid", "default", "other arms"])

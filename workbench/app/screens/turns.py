@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -13,10 +13,23 @@ from workbench.app import export
 from workbench.app.curve_data import Chosen, Window, extent, onsets, origins
 from workbench.app.experiments import Arms, choose_arms
 from workbench.app.figures.common import AXES
-from workbench.app.figures.maps import ACROSS, Heat, Measure, colour_scale, heat
-from workbench.app.page import answer, curves_only, episode_address, linked_table, look, note, run_links, screen
+from workbench.app.figures.maps import ACROSS, FEW, Heat, Measure, colour_scale, heat
+from workbench.app.page import (
+    address,
+    anchor,
+    answer,
+    curves_only,
+    episode_address,
+    linked_table,
+    links,
+    look,
+    note,
+    run_links,
+    screen,
+)  # fmt: skip
 from workbench.app.store import Diagnostics, Store, dictionary
 from workbench.app.text import number, word
+from workbench.app.trajectories import fall_of
 from workbench.app.url import choose, choose_range, follow, keep
 from workbench.spec import InputError
 
@@ -25,6 +38,10 @@ _AXIS = {"step": "step", "onset": "before collapse"}
 _FIRST = ("ratio_geo", "ratio_arith", "ratio_prod", "clip_frac", "approx_kl", "entropy", "advantage", "value_error",
           "gradient_share", "ratio_mass_frac")  # fmt: skip
 _LISTED = ("log_ratio_sum", "clip_frac", "advantage", "ratio_mass_frac", "gradient_share")  # of a trajectory
+# A list below the fold comes into sight; the number of the cell makes the page run this for each.
+_TO_LIST = """<script>/* %d */ requestAnimationFrame(() => requestAnimationFrame(() =>
+  document.querySelector('.sorl-listing')?.parentElement.scrollIntoView({ block: 'nearest' })));</script>"""
+NAMED = 3  # runs of a headline
 CELLS = 360  # of all maps in a row: narrower ones could not be told apart
 
 
@@ -54,21 +71,26 @@ class Turns(Chosen):
         """True for importance ratios: their logarithm is averaged and coloured."""
         return self.measure.unit == "ratio"
 
-    def heats(self, store: Store, names: Sequence[str], *, extreme: bool) -> list[Heat]:
-        """Return a heat map an arm; with `extreme` a cell is coloured by its value farthest from what is neutral."""
+    def cells(self, store: Store, groups: Sequence[int], *, extreme: bool = False) -> pd.DataFrame:
+        """Return the cells of groups of the runs; with `extreme` `value` is what lies farthest from neutral."""
         window = self.window
         cells = store.query(
-            "heat", runs=self.ids, origins=self.origins, arms=[names.index(arm) for arm in self.runs["arm"]],
-            first=window.first, last=window.last, width=window.width, column=self.measure.name, log=self.is_ratio,
+            "heat", runs=self.ids, origins=self.origins, arms=list(groups), first=window.first, last=window.last,
+            width=window.width, column=self.measure.name, log=self.is_ratio,
         )  # fmt: skip
         low, high, value = cells["low"], cells["high"], cells["mean"]
         if extreme:
             value = high.where(high * low >= 1 if self.is_ratio else high.abs() >= low.abs(), low)
-        cells = cells.assign(value=value, first_step=window.first + cells["bucket"] * window.width)
-        fell = onsets(self)
+        return cells.assign(value=value, first_step=window.first + cells["bucket"] * window.width)
+
+    def heats(self, store: Store, names: Sequence[str], *, extreme: bool) -> list[Heat]:
+        """Return a heat map an arm."""
+        cells = self.cells(store, [names.index(arm) for arm in self.runs["arm"]], extreme=extreme)
+        fell = onsets(self).join(self.runs["seed"])
         return [
-            Heat(arm, cells[cells["arm"] == i], fell.loc[fell["arm"] == arm, "x"].tolist())
+            Heat(arm, cells[cells["arm"] == i], list(mine[["x", "seed"]].itertuples(index=False, name=None)))
             for i, arm in enumerate(names)
+            for mine in [fell[fell["arm"] == arm]]
         ]
 
     def cell(self, arm: str, bucket: int, turn: int) -> Cell:
@@ -114,7 +136,13 @@ def turns(store: Store) -> None:
     if values.empty:
         curves_only(f"None of these runs has recorded {name} by turn.")
         return
-    answer(farthest(view, maps))
+    said, places = headline(view, view.cells(store, range(len(runs)), extreme=extreme))
+    answer(said)
+    here = {name: st.query_params.get_all(name) for name in st.query_params}
+    links(["Open the cell:"] * bool(places), *(
+        [anchor(f"{cell.arm}, turn {cell.turn}, from step {cell.first}",
+                address("turns", **here | {"cell": [str(part) for part in cell]}))] for cell in places
+    ))  # fmt: skip
     under = (arms.experiment, axis)
     chosen = keep("cell", under, lambda given: Cell.read(given, arms.names), lambda c: [str(part) for part in c or ()])
     shown = framed = None
@@ -132,8 +160,8 @@ def turns(store: Store) -> None:
         if (other := view.cell(arms.names[place], *where)) != shown:
             follow("cell", [str(part) for part in other])
     value = "the most extreme value" if extreme else "the mean"
-    note(f"Each cell: {value} over seeds and steps. ▼ onset of a collapse · hatched: not measured · – no such turn · "
-         "✕ NaN or Inf")  # fmt: skip
+    note(f"Each cell: {value} over seeds and steps. Faded: fewer than {FEW} turns, too few to go by · ▼ onset of a "
+         "collapse, with its seed · hatched: not measured · – no such turn · ✕ NaN or Inf")  # fmt: skip
     if shown is None:
         note("Click a cell to list its trajectories; drag over steps to zoom.")
     else:
@@ -147,24 +175,77 @@ def measures(known: Diagnostics) -> list[str]:
     return sorted(found, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
 
 
-def farthest(view: Turns, maps: Sequence[Heat]) -> str:
-    """Say which cell is farthest from 1 (a ratio) or 0, before the collapse where an arm has one, and elsewhere."""
-    collapsed = [part for part in maps if part.onsets]
-    healthy = [part for part in maps if not part.onsets]
-    said = []
-    for group, words in ((collapsed, "before a collapse: "), (healthy, "without one: " if collapsed else "")):
-        cells = _values(group)
-        onset = cells["arm"].map({part.arm: min(part.onsets, default=math.nan) for part in group}).astype(float)
-        cells = cells.assign(ahead=onset - cells["first_step"])[onset.isna() | (cells["first_step"] < onset)]
-        cells = cells[cells["value"].map(math.isfinite) & ((cells["value"] > 0) | (not view.is_ratio))]
-        if cells.empty:
+def headline(view: Turns, cells: pd.DataFrame) -> tuple[str, list[Cell]]:
+    """Say by run what left the usual range when its collapse began, then what moved before; return those cells, too.
+
+    `cells` are those of each run (`arm` is its place in the runs); those of fewer than FEW turns do not count. Usual
+    is what 98 % of the cells hold in runs that did not collapse; without such a run, before the collapses.
+    """
+    runs, name, width = view.runs.to_dict("records"), view.measure.name, view.window.width
+    names = [f"{run['arm']} seed {run['seed']}" for run in runs]
+    falls = {place: fall for place, run in enumerate(runs) if (fall := _fall(run))}
+    step = cells["first_step"] + cells["arm"].map(dict(enumerate(view.origins)))
+    began = cells["arm"].map({place: fall[0] for place, fall in falls.items()}).astype(float)
+    cells = cells.assign(step=step, last=step + width - 1, began=began)
+    finite = cells["value"].map(math.isfinite) & ((cells["value"] > 0) | (not view.is_ratio))
+    known = cells[finite & (cells["turns"] >= FEW)]
+    early, steady = known["last"] < known["began"], known["began"].isna()
+    usual, whose = known[steady], "in runs that did not collapse"
+    if usual.empty:
+        usual, whose = known[early], "before the collapses"
+    if usual.empty:
+        return f"{name} has no cell of {FEW} turns {whose}, so nothing can be compared.", []
+    low, high = usual["value"].quantile([0.01, 0.99], interpolation="nearest")
+    size = known["value"].map(math.log) if view.is_ratio else known["value"]
+    known = known.assign(away=(size - size[usual.index].median()).abs())
+    edge = known.loc[usual.index, "away"][usual["value"].between(low, high)].max()
+
+    def farthest(rows: pd.DataFrame) -> tuple[str, Any]:
+        row = rows.astype(object).iloc[int(rows["away"].to_numpy().argmax())]
+        steps = f"step {row['step']:,}" if width == 1 else f"steps {row['step']:,} to {row['last']:,}"
+        return f"{number(row['value'])} in turn {row['turn_index']}, {steps}", row
+
+    told: list[tuple[int, str, Any]] = []  # cells out of the usual range, a sentence, the farthest cell
+    for place, fall in falls.items():
+        since = known[(known["arm"] == place) & (known["last"] >= fall[0])]
+        out = since[~since["value"].between(low, high)]
+        steps = dict.fromkeys(fall) if pd.isna(runs[place]["collapse_step"]) else [int(runs[place]["collapse_step"])]
+        fell = f"; the fall began at step {' to '.join(f'{step:,}' for step in steps)}."
+        if len(out) <= 0.02 * len(since):  # as few as in the others
+            what = f"nothing stands out in {name}" if len(since) else f"{name} has no cell of {FEW} turns from there on"
+            told.append((0, f"{names[place]}: {what}{fell}", None))
             continue
-        away = cells["value"].map(math.log).abs() if view.is_ratio else cells["value"].abs()
-        row = cells.iloc[int(away.to_numpy().argmax())]
-        ahead = "" if math.isnan(row["ahead"]) else f", {round(row['ahead']):,} before the onset"
-        where = f"{row['arm']}, turn {row['turn_index']}, step {row['first_step']:,}"
-        said.append(f"{words}{number(row['value'])} in {where}{ahead}")
-    return f"{view.measure.name} farthest from {int(view.is_ratio)} {'; '.join(said)}." if said else ""
+        since = since[since["step"] >= out["step"].min()]
+        sides = {f"below {number(low)}": out["value"] < low, f"above {number(high)}": out["value"] > high}
+        side = " or ".join(words for words, there in sides.items() if there.any())
+        where = "all turns" if len(out) == len(since) else f"{len(out)} of {len(since)} cells"
+        words, row = farthest(out)
+        from_there = f"from step {since['step'].min():,} on, farthest {words}"
+        told.append((len(out), f"{names[place]}: {name} is {side} in {where} {from_there}{fell}", row))
+    told.sort(key=lambda one: -one[0])
+    lines = [words for _, words, _ in told[:NAMED]]
+    lines += [f"{len(told) - NAMED} more runs fell."] if len(told) > NAMED else []
+    lines.append(f"Usual, in 98 % of the cells {whose}: {number(low)} to {number(high)}.")
+    shown = [row for _, _, row in told[:NAMED] if row is not None]
+    if len(others := known[early] if falls else known):
+        words, row = farthest(others)
+        quiet = row["away"] <= edge * (1 if falls and steady.any() else 2)  # 2: of these very cells
+        verdict = ("Before a fall" if falls else "No run collapsed and") + " nothing stands out: farthest "
+        loud = "Farthest before a fall: " if falls else "No run collapsed. Farthest out: "
+        lines.append(f"{verdict if quiet else loud}{words} of {names[row['arm']]}.")
+        shown.append(row)
+    if len(broken := cells[cells["non_finite"] > 0]):
+        row = broken.astype(object).iloc[int(broken["step"].to_numpy().argmin())]
+        where = f"{names[row['arm']]}, turn {row['turn_index']}, step {row['step']:,}"
+        lines.append(f"NaN or Inf in {len(broken)} cells, first in {where}.")
+    return " ".join(lines), [Cell(runs[r["arm"]]["arm"], int(r["first_step"]), int(r["turn_index"])) for r in shown]
+
+
+def _fall(run: Mapping[Any, Any]) -> tuple[int, int] | None:
+    """Return the first and last step at which a run may have begun to fall; one that diverged fell at its end."""
+    if (fall := fall_of(run)) is None and run["outcome"] == "diverged" and pd.notna(run["steps"]):
+        return int(run["steps"]) - 1, int(run["steps"]) - 1
+    return fall
 
 
 def _values(maps: Iterable[Heat]) -> pd.DataFrame:
@@ -181,9 +262,11 @@ def _list(store: Store, view: Turns, known: Diagnostics, arms: Arms, cell: Cell)
     if not found:
         note(f"{place}: no trajectory of these runs is recorded there.")
         return
-    few = f"the {len(found)} farthest in {name}" if found[0]["total"] > len(found) else f"ordered by {name}"
-    note(f"{place}: {found[0]['total']} trajectories, {few}; values after the last epoch; click a number.")
+    some = f", {len(found)} shown" if found[0]["total"] > len(found) else ""
+    note(f"{place}: {found[0]['total']} trajectories{some}, those with tokens first, then ordered by {name}; values "
+         "after the last epoch; click a number.")  # fmt: skip
     linked_table(*listed(found, arms.experiment, name, known))
+    st.html(_TO_LIST % hash(cell), unsafe_allow_javascript=True)
 
 
 def listed(

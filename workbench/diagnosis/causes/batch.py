@@ -36,8 +36,7 @@ def staleness(log: Log) -> Clue | None:
     older = log.first_above("step", "staleness", usual + 0.5)
     return older and Clue.of(
         "proof" if told is not None else "sign", 0.95, "step.staleness", older.step, older.value, usual,
-        f"from step {older.step} on the data are older than {usual:g} iterations, at last {float(age.max()):g}: "
-        "the queue between sampler and trainer grows",
+        f"from step {older.step} on the data are older than {usual:g} iterations, up to {float(age.max()):g}",
     )  # fmt: skip
 
 

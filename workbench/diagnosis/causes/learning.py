@@ -1,11 +1,13 @@
 """Faults of the update: its settings, the critic, the reference, and steps that are too large."""
 
+import numpy as np
 import pandas as pd
 
 from workbench.diagnosis.causes.batch import culprit
 from workbench.diagnosis.changepoint import before, first
 from workbench.diagnosis.finding import Clue, Evidence, cause, sql
 from workbench.diagnosis.log import Log
+from workbench.diagnosis.standing import beside, counted
 
 CLOSE = 1.01  # x, of two numbers that should be one
 RUNAWAY = 8.0  # x the usual loss of the critic, at its worst
@@ -149,12 +151,11 @@ def not_finite(log: Log) -> Clue | None:
 
 @cause(
     needs=("minibatch.ratio_max", "step.success"),
-    change="Fewer epochs or fresher data; a dual clip or a turn ratio bounds the tokens that do it; a smaller learning "
-    "rate lowers both.",
+    change="Try fewer epochs, fresher data, a dual clip, turn ratios, or a smaller learning rate.",
     test="--set learn.staleness=0 --set learn.epochs=1",
 )
 def off_policy(log: Log) -> Clue | None:
-    """Updates use data that are too far off-policy."""
+    """The rollouts are too old, or used too often, for the policy that trains on them."""
     window = _window(log)
     ages, passes = log.series("step", "staleness"), log.series("minibatch", "epoch", "max")
     age = float(ages.mean()) if len(ages) else 0.0  # of the data, in iterations
@@ -165,14 +166,19 @@ def off_policy(log: Log) -> Clue | None:
     near = ratio[(ratio.index >= window[0]) & (ratio.index <= window[1])]
     if near.empty or float(near.max()) <= _TAIL:
         return None
-    step, worst = (int(near.index[int(x.argmax())]) for x in (near > _TAIL, near))
+    steps, high = near.index.to_numpy(), near.to_numpy()
+    step = int(steps[np.argmax(high > _TAIL)])
+    # The largest ratio may come when all is lost: of those that can be a reason, the largest is named.
+    early = np.where(steps <= log.fallen_by, high, 0.0)
+    worst = int(np.argmax(early if early.max() > _TAIL else high))
+    worst, most = int(steps[worst]), float(high[worst])
     trajectory, turn = culprit(log, worst, "gradient_share")
     return Clue(
         "pattern", 0.6, step,
-        f"the data are {age:.1f} iterations old on average and used {epochs:.0f} times; around the onset (step "
-        f"{log.onset}) token ratios reach {float(near.max()):.3g} (step {worst}), beyond what a clip holds where the "
-        "advantage is negative",
-        (Evidence("minibatch.ratio_max", worst, float(near.max()), before(ratio, window[0])),),
+        f"the rollouts are {age:.1f} iterations old on average and used {counted(int(epochs), 'time')}; token ratios "
+        f"reach {most:.3g} in step {worst}, {beside(worst, log.onset or 0)}, and a plain ratio clip does not limit "
+        "such tokens where their advantage is negative",
+        (Evidence("minibatch.ratio_max", worst, most, before(ratio, window[0])),),
         trajectory, turn,
     )  # fmt: skip
 
@@ -193,12 +199,11 @@ def step_size(log: Log) -> Clue | None:
     if spike is None or spike.step < window[0] - BEFORE or (bound is not None and spike.value > float(bound)):
         return None
     trajectory, turn = culprit(log, spike.step, "gradient_share")
-    side = "before" if spike.step <= log.onset else "after"
-    unbounded = "no bound on the gradient norm is set, so " if "learn.policy.max_grad_norm" in log.settings else ""
+    unbounded = "; no max_grad_norm is set" if bound is None and "learn.policy.max_grad_norm" in log.settings else ""
     return Clue.of(
         "pattern", 0.5, "minibatch.grad_norm", spike.step, spike.value, spike.usual,
         f"the gradient norm leaps from {spike.usual:.3g} to {spike.value:.3g} in step {spike.step}, "
-        f"{abs(log.onset - spike.step)} steps {side} the onset; {unbounded}the whole step was taken",
+        f"{beside(spike.step, log.onset)}{unbounded}",
         trajectory, turn,
     )  # fmt: skip
 

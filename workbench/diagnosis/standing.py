@@ -1,0 +1,129 @@
+"""How a run stands, in sentences: its outcome, from what to what success fell and since when, what came after."""
+
+import pandas as pd
+
+from workbench.diagnosis.changepoint import SMOOTH
+from workbench.diagnosis.log import Log
+from workbench.spec import CollapseSettings
+
+FINAL = 10  # steps that a last mean is of, as run.final_success
+PEAK = 5  # steps of the median that a peak is, as run.peak_success
+_WORDS = {
+    "healthy": "Healthy", "mild": "A mild fall", "collapsed": "Collapsed", "recovered": "Collapsed and recovered",
+    "falling": "Falling at its end, too late for the collapse rule", "diverged": "Diverged",
+    "no_learning": "Did not rise above its start",
+}  # fmt: skip
+_RULE = CollapseSettings()
+
+
+def figure(value: float | None) -> str:
+    """Write a number in three figures, NULL as a dash."""
+    return "-" if value is None else f"{value:.3g}"
+
+
+def counted(n: int, what: str = "step") -> str:
+    """Write a count with its noun: 1 step, 2 steps."""
+    return f"{n:,} {what}{'' if n == 1 else 's'}"
+
+
+def beside(step: int, onset: int) -> str:
+    """Write where a step lies from the onset: 2 steps before it, at it, after it."""
+    side = "before" if step < onset else "after"
+    return "at the onset" if step == onset else f"{counted(abs(onset - step))} {side} the onset"
+
+
+def standing(log: Log) -> str:
+    """Say how a run stands: outcome, the fall with its figures, whether it climbs back, critical events."""
+    outcome, score = log.run.get("outcome"), "success" if log.measured("step", "success") else "reward"
+    curve = log.series("step", score)
+    told = log.events("mild")
+    status = "Running" if log.run.get("status") == "running" else "Undecided"
+    said = _WORDS.get(str(outcome), status + (": too few steps to judge" if len(curve) < SMOOTH + 2 else ""))
+    if outcome == "mild" and told.empty and log.critical:  # what a critical event makes of a run that stays up
+        said = f"Not healthy, though {score} held"
+    elif outcome == "mild" and len(told) and "message" in told:
+        said += f": {told['message'].iloc[-1]}"
+    best, last = log.run.get("peak_success"), curve.iloc[-FINAL:]
+    if log.onset is not None:
+        parts = [f"{said}: {score} fell {_fell(log, score, curve)}", _began(log), _climbing(log, curve)]
+    else:
+        parts = [said]
+        if len(last):
+            over = f"over its {counted(len(last))}" if len(last) == len(curve) else f"over the last {len(last)} steps"
+            known = best is not None and best == best and len(curve) >= PEAK
+            peak = f", {figure(best)} at its best (median of {PEAK})" if known else ""
+            parts.append(f"Its {score} was {figure(last.mean())} {over}{peak}")
+    if log.critical:
+        named = {"non_finite": "NaN or Inf"}
+        kinds = (f"{named.get(kind, kind.replace('_', ' '))} at step {step}" for step, kind in log.critical)
+        parts.append(f"Critical: {', '.join(kinds)}")
+    return " ".join(f"{part}." for part in parts if part)
+
+
+def _fell(log: Log, score: str, curve: pd.Series) -> str:
+    """From what to what; of a run that came back also how low it was."""
+    best = _best(log, curve)
+    after = curve[curve.index > (log.fallen_by or 0)]
+    said = f"from {figure(best)} at its best"
+    if after.empty:
+        return said
+    last = after.iloc[-FINAL:]
+    mean = f"mean of steps {last.index[0]} to {last.index[-1]}" if len(last) > 1 else f"step {last.index[0]}"
+    if log.run.get("outcome") != "recovered":
+        return f"{said} to {figure(last.mean())} ({mean})"
+    return (
+        f"{said} to {figure(after.min())} (step {after.idxmin()}) and came back to {figure(last.mean())} ({mean})"
+        + _of_best(last.mean(), best)
+    )
+
+
+def _best(log: Log, curve: pd.Series) -> float | None:
+    """The most that a run lost: its peak, or the best median of five steps (of all, if fewer) up to the onset."""
+    before, peak = curve[curve.index <= (log.onset or 0)], log.run.get("peak_success")
+    known = [] if peak is None or peak != peak or log.run.get("outcome") == "recovered" else [float(peak)]
+    if len(before):
+        known.append(float(before.rolling(min(PEAK, len(before))).median().max()))
+    return max(known, default=None)
+
+
+def _of_best(value: float, best: float | None) -> str:
+    return f", {100 * value / best:.0f} % of its best" if best is not None and best > 0 else ""
+
+
+def _began(log: Log) -> str:
+    """Since when, and how sure that is. `onset` is the last step before the fall."""
+    low, high, seen = (log.first_known(name) for name in ("onset_low", "onset_high", "detection_step"))
+    sure = "" if low is None or high is None or low == high else f" (95 %: {low} to {high})"
+    if log.first_known("collapse_step") is None:
+        between = f"between steps {low} and {high} (95 %)" if sure else f"after step {low}"
+        odds = 1 / _rule(log, "false_ending")
+        return f"The fall began {between}; the counts are at least {odds:.0f} times likelier with a fall"
+    began = f"The fall began after step {log.onset}{sure}"
+    if seen is None:
+        return began
+    runs = 1 / _rule(log, "false_collapse")
+    return f"{began} and was certain at step {seen}, by a rule set to one false collapse in {runs:.0f} runs"
+
+
+def _rule(log: Log, name: str) -> float:
+    """A setting of the collapse rule, as the run had it."""
+    told = log.settings.get(f"collapse.{name}")
+    return float(told) if isinstance(told, float) and 0 < told < 1 else float(getattr(_RULE, name))
+
+
+def _climbing(log: Log, curve: pd.Series) -> str:
+    """Of a run that is called collapsed and whose last steps, SMOOTH at least, all lie above what a collapse leaves."""
+    best = _best(log, curve)
+    if log.run.get("outcome") != "collapsed" or best is None or best <= 0 or log.onset is None:
+        return ""
+    after = curve[curve.index > log.onset]
+    down = after[after <= (1 - _rule(log, "severe")) * best]
+    back = after[after.index > down.index[-1]] if len(down) else after.iloc[:0]
+    if len(back) < SMOOTH:
+        return ""
+    end = float(back.iloc[-SMOOTH:].median())
+    short = "too short" if end >= (1 - _rule(log, "mild")) * best else "too low"
+    return (
+        f"Climbing back since step {back.index[0]}: {figure(end)} at the end (median of {SMOOTH} steps)"
+        f"{_of_best(end, best)}; {short} to call it recovered"
+    )
