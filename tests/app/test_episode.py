@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from tests.app.conftest import HOSTILE, Open, Read, assert_literal, write_queued
 from tests.app.test_figures import signal
-from tests.store.fixture import Shape, write_run, write_segment
+from tests.store.fixture import Shape, write_run, write_segment, write_status
 from workbench.app.screens import episode as screen
-from workbench.app.screens.episode import BYTE_OF, pieces, spelled, transcript, turn_table
+from workbench.app.screens.episode import Side, difference, in_epoch, pieces, spelled, transcript, turn_table, verdict
 from workbench.app.store import Diagnostics
 from workbench.app.text import visible
 from workbench.app.theme import LIGHT, tint
-from workbench.app.trajectories import ranked, worst
+from workbench.app.trajectories import ranked, worst, worst_epoch
 from workbench.diagnostics import CATALOGUE
 from workbench.store.reader import Reader
 from workbench.store.sync import sync
@@ -51,22 +51,23 @@ def test_it_takes_its_view_from_the_address_and_ignores_what_that_gets_wrong(ope
                "trajectory": "0", "epoch": "1"}  # fmt: skip
     app = open_screen("episode", **address)
     assert {name: app.value(name) for name in address} == address
-    assert 'data-tip="' in app.source
-    assert "Trajectory 0 has" in app.source
+    assert 'class="sorl-token' in app.source
+    assert "Trajectory 0 has " in app.source
     assert set(re.findall(r"gradient \(epoch (\d)\)", app.source)) == {"1"}
     assert [t["type"] for t in app.figures[1]["data"]].count("bar") == 2
     assert len(app.get("download_button")) == 2
     for address in ({"step": "999"}, {"step": "<b>"}, {"trajectory": "999"}, {"trajectory": "-1"}, {"run": "nope"}):
-        source = open_screen("episode", **address).source
-        assert "sorl-turns" in source, address
-        assert "Ignored in the address: " in source, address
+        assert "sorl-turns" in open_screen("episode", **address).source, address
+    for wrong in ("77777", "x", "-1"):
+        shown = open_screen("episode", trajectory=wrong).source
+        assert f"Ignored in the address: trajectory = &#x27;{wrong}&#x27;." in shown
 
 
 def test_trajectories_without_tokens_say_so_and_name_those_that_have_them(open_screen: Open) -> None:
     shown = open_screen("episode", run=PPO, step="7", trajectory="5").source
     assert "did not keep the tokens of trajectory 5; of this step it kept <a href=" in shown
     assert "&amp;trajectory=0&amp;" in shown
-    assert 'data-tip="' not in shown
+    assert 'class="sorl-token' not in shown
     assert "sorl-turns" in shown
 
 
@@ -120,8 +121,8 @@ def turns(**columns: list[Any]) -> list[dict[str, Any]]:
 
 def test_the_turns_show_null_as_a_dash_nan_as_nan_what_a_name_means_and_the_turn_with_most_of_the_gradient() -> None:
     source = turn_table(turns(ratio_geo=[None, math.nan, 0.5]), known("ratio_geo", "mismatch"))
-    assert source.count(">–<") == 1, "a NULL; a column that none of these turns has is left out"
-    for words in ('class="sorl-broken">NaN<', "<td>0.5<", 'title="A ratio. — A ratio."', "sorl-unit"):
+    assert source.count(">–<") == 1, "a NULL; the column that no turn has a value of is left out"
+    for words in ('class="sorl-broken">NaN<', "<td>0.5<", 'title="ratio_geo: A ratio. — A ratio."', ">geometric turn"):
         assert words in source
     for shares, heaviest in (([0.1, 0.3, 0.2], ["2"]), ([0.1, math.nan, 0.9], ["2"]), ([None, None], [])):
         source = turn_table(turns(gradient_share=shares), known("gradient_share"))
@@ -147,7 +148,7 @@ def test_tokens_are_spelled_as_a_person_reads_them(tokens: list[str | None], tex
 
 @given(st.text(min_size=1))
 def test_any_text_survives_the_byte_level_alphabet(text: str) -> None:
-    character = {byte: character for character, byte in BYTE_OF.items()}
+    character = {byte: character for character, byte in screen.BYTE_OF.items()}
     assert "".join(spelled(["".join(character[byte] for byte in f" {text}".encode())])) == f" {text}"
 
 
@@ -166,7 +167,7 @@ def episode(written: list[str], *, prompt: tuple[str, ...] = ("who", "?"), **cha
 
 
 def drawn(row: dict[str, Any], **changes: Any) -> str:
-    return transcript(row, [TURN | changes], LIGHT)
+    return transcript([Side({"name": "step 0"}, [TURN | changes], row)], LIGHT)
 
 
 def spans(row: dict[str, Any]) -> list[str]:
@@ -178,7 +179,7 @@ def spans(row: dict[str, Any]) -> list[str]:
 def test_hostile_tokens_are_shown_literally_wherever_they_stand(text: str) -> None:
     found = Read(drawn(episode([text, "x", text], prompt=(text, "?")), status=text))
     assert set(found.tags) <= {"div", "span", "b", "p"}
-    assert found.attributes <= {"class", "style", "data-tip", "tabindex"}
+    assert found.attributes <= {"class", "style", "aria-label", "role", "tabindex"}
     assert found.text.replace("↵\n", "\n").count(visible(text).strip(" ")) >= 3
     table = Read(turn_table(turns(status=[text]), known("status", text=text)))
     assert set(table.tags) <= {"div", "table", "tr", "th", "td", "span", "b"}
@@ -187,7 +188,7 @@ def test_hostile_tokens_are_shown_literally_wherever_they_stand(text: str) -> No
 @given(st.lists(st.text(), min_size=1, max_size=8))
 def test_every_trained_token_is_one_element_with_its_text(written: list[str]) -> None:
     found = Read(drawn(episode(written, prompt=("Ġ",))))
-    assert len(found.values("data-tip")) == len(written)
+    assert len(found.values("aria-label")) == len(written)
     assert set(found.tags) <= {"div", "span", "b", "p"}
 
 
@@ -197,11 +198,11 @@ def test_what_was_only_read_is_apart_and_has_no_tint_and_no_numbers() -> None:
     row["turn_index"] = [0, 0, 1, 1, 1, 0, 0, 0]
     parts = drawn(row).split('<div class="sorl-part ')[1:]
     assert [part.split('"')[0] for part in parts] == ["sorl-read", "sorl-written", "sorl-read"]
-    assert all("not trained on" in part and "data-tip" not in part for part in (parts[0], parts[2]))
-    assert "information" in parts[2]
+    assert all("no gradient" in part and "aria-label" not in part for part in (parts[0], parts[2]))
+    assert "tool result" in parts[2]
     made_up = drawn(episode(["<information>", "lie", "</information>"]))
-    assert "information, made up" in made_up
-    assert made_up.count("not trained on") == 1
+    assert "tool result, made up" in made_up
+    assert made_up.count("no gradient") == 1
 
 
 @pytest.mark.parametrize(
@@ -238,88 +239,28 @@ def test_a_token_has_the_tint_of_its_log_ratio_and_keeps_its_numbers_and_the_hea
     assert "log-ratio – nats, ratio –" in tokens[1]
 
 
-def test_tint_box_and_numbers_are_those_of_one_epoch() -> None:
-    old = [None, None, -1.0, -1.0]
-    token = episode(["a", "b"], gradient_weight=[None, None, 0.1, 0.3], log_prob_old=old, worst_epoch=0,
-                    worst_gradient_weight=[None, None, 9.0, 0.3], worst_log_ratio=[None, None, 6.0, 0.0],
-                    worst_clipped=[False, False, True, False])  # fmt: skip
-    for epoch, heaviest, log_ratio in ((0, 0, 6.0), (3, 1, 0.1)):
-        view = screen.at_epoch(token, epoch, 3)
-        assert [("sorl-heaviest" in span) for span in spans(view)] == [heaviest == 0, heaviest == 1]
-        assert view["log_ratio"][2] == log_ratio
-    assert screen.at_epoch(token, 0, 3)["log_prob"][2] == 5.0
-    between = screen.at_epoch(token, 1, 3)
-    assert "sorl-heaviest" not in drawn(between)
-    assert between["figures"] == "no figures of tokens were kept for epoch 1"
-    old = episode(["a", "b"])
-    ledger = [turn | {"epoch": epoch} for epoch, turn in enumerate(turns(gradient_share=[0.9, 0.1]))]
-    assert (screen.heaviest_epoch(token, ledger), screen.heaviest_epoch(old, ledger)) == (0, 0)
-    assert "sorl-heaviest" not in drawn(screen.at_epoch(old, 0, 1)), "its weights are those of another epoch"
-
-
-SHARES = st.one_of(st.none(), st.floats(0, 1), st.just(math.nan))
-
-
-@given(
-    st.lists(SHARES, min_size=1, max_size=5), st.lists(SHARES, min_size=1, max_size=4),
-    st.lists(st.one_of(st.none(), st.floats(-9, 9), st.just(math.nan)), min_size=1, max_size=6), st.integers(0, 4),
-)  # fmt: skip
-def test_the_sentence_names_the_trajectory_the_turn_and_the_token_of_its_rows(
-    trajectories: list[Any], by_turn: list[Any], weights: list[Any], chosen: int
-) -> None:
-    rows = [{"trajectory": 10 + i, "gradient_share": share} for i, share in enumerate(trajectories)]
-    mine = rows[chosen % len(rows)]
-    ledger = turns(gradient_share=by_turn, ratio_max=[2.0] * len(by_turn), epoch=[1] * len(by_turn))
-    token = episode([f"w{i}" for i in range(len(weights))], prompt=(), gradient_weight=weights)
-    said = screen.sentence(rows, mine, ledger, token)
-    assert said.startswith(f"Trajectory {mine['trajectory']}")
-    finite = [s for s in by_turn if s is not None]
-    if finite and all(map(math.isfinite, finite)) and sum(finite) > 0:
-        assert (
-            f"is in turn {finite.index(max(finite)) + 1 if None not in by_turn else by_turn.index(max(finite)) + 1}"
-            in said
-        )
-    place, factor = screen.heaviest_token(token)
-    sizes = sorted((math.inf if math.isnan(w) else abs(w) for w in weights if w is not None), reverse=True)
-    assert (f"'w{place}'" in said) == (place is not None and factor >= screen.STANDS)
-    if place is not None and factor >= screen.STANDS:
-        assert (math.inf if math.isnan(weights[place]) else abs(weights[place])) == sizes[0]
-        assert len(sizes) == 1 or sizes[0] >= screen.STANDS * sizes[1]
-    elif sizes and sizes[0]:
-        assert "No single token stands out" in said
-
-
-def test_two_episodes_of_a_question_are_told_apart_by_answer_and_turn() -> None:
-    one, two = episode(["a", "b"]), episode(["a", "c"])
-    told = {"answer": "x", "gold": "y"}
-    assert screen.differs(told, one, told | {"answer": "z"}, two) == (
-        "The first turn that differs is turn 1 (1 turns here, 1 there). Answers: x here, z there; expected y."
-    )
-    assert screen.differs(told, one, told, one).startswith("Both wrote the same 1 turns.")
-
-
 def test_an_episode_that_lacks_training_texts_or_parts_of_its_lists_is_shown() -> None:
     row = {"token": ["a", "b"], "token_id": [1, 2], "trained": None, "turn_index": None, "log_ratio": None}
-    assert "not trained on" in drawn(row)
-    assert "data-tip" not in drawn(row)
+    assert "no gradient" in drawn(row)
+    assert "aria-label" not in drawn(row)
     row = episode(["a", "b"], token=None)
     assert "◊" in drawn(row)
     assert "id 3" in "\n".join(screen.tooltip(3, row))
     row = episode(["a", "b", "c"], trained=[False, False, True], turn_index=[0], log_ratio=[], clipped=[True])
-    assert "sorl-token" in transcript(row, [], LIGHT)
+    assert "sorl-token" in transcript([Side({"name": "step 0"}, [], row)], LIGHT)
 
 
 def test_the_heading_of_a_turn_says_what_it_did_and_how_far_it_moved() -> None:
     for share, words in ((None, "–"), (0.04, "4 %"), (math.nan, "NaN")):
         text = Read(drawn(episode(["a"]), status="invalid", gradient_share=share)).text
-        assert f"Turn 1 · invalid · ratio 0.5 · sum of log-ratios -2 nats · {words} of its update's gradient" in text
+        assert f"Turn 1 · invalid · ratio 0.5 · sum of log-ratios -2 nats · {words} of that update's gradient" in text
         assert "(epoch 2)" in text
 
 
 def test_endless_episodes_and_tokens_are_cut_and_say_so_and_line_breaks_are_seen() -> None:
     source = drawn(episode(["a"] * (screen.MOST + 500), prompt=()))
     assert f"The first {screen.MOST:,} of {screen.MOST + 500:,} tokens." in source
-    assert source.count("data-tip") == screen.MOST
+    assert source.count("aria-label") == screen.MOST
     source = drawn(episode(["W" * 20_000, "a\n"]))
     assert len(source) < 5_000
     assert f"… and {20_000 - screen.LONGEST:,} characters" in source
@@ -348,8 +289,164 @@ def test_the_ranking_is_by_size_with_nan_first_and_null_last_and_the_chosen_traj
         assert [r["trajectory"] for r in ranked(store, "a", 0, by)] == order
     rows = [{"trajectory": i} for i in range(20)]
     assert [r["trajectory"] for r in screen.shown(rows, rows[15], 8)] == [*range(7), 15]
-    assert [r["trajectory"] for r in screen.shown(rows, rows[3], 8)] == [*range(8)]
+    assert [r["trajectory"] for r in screen.shown(rows, {**rows[3], "step": 5}, 8)] == [*range(8)]
     turns = [{"epoch": e, "gradient_share": s} for e, s in ((0, 0.1), (1, 0.4), (2, None))]
     assert worst(turns) == turns[1], "the turn to look at"
     assert math.isnan(worst([*turns, {"epoch": 3, "gradient_share": math.nan}])["gradient_share"])
     assert worst(turns[2:]) is None
+    assert worst_epoch(turns, None) == 1
+    assert worst_epoch(turns, {"worst_epoch": 0}) == 0, "the box, the table and the headings agree"
+    assert [worst_epoch(turns, {"worst_epoch": one}) for one in (None, 9)] == [1, 1]
+    assert worst_epoch(turns[2:], None) == 2
+    assert (worst_epoch([], {"worst_epoch": 3}), worst_epoch([], {})) == (3, None)
+
+
+def two_epochs(**changes: Any) -> dict[str, Any]:
+    """Tokens a, b, c of turn 1 (the last: 2), whose weights nearly tie in the last epoch; in epoch 0 it is all b."""
+    last = {"gradient_weight": [None, None, 1.2, 1.0, 1.1], "log_ratio": [None, None, 0.1, 0.1, 0.1]}
+    worst = {"worst_epoch": 0, "worst_gradient_weight": [None, None, 0.1, -5.0, 0.1], "worst_clipped": [False] * 5,
+             "worst_log_ratio": [None, None, 0.1, 6.12, 0.1], "turn_index": [0, 0, 1, 1, 2]}  # fmt: skip
+    return episode(["a", "b", "c"], **(last | worst | changes))
+
+
+def test_tint_and_box_are_of_the_epoch_shown_and_no_token_is_boxed_where_none_stands_out_or_none_is_known() -> None:
+    boxed = ' sorl-heaviest"'
+    assert [boxed in one for one in spans(in_epoch(two_epochs(), 0, 3))] == [False, True, False]
+    assert "ratio 455" in spans(in_epoch(two_epochs(), 0, 3))[1]
+    assert "log-prob new –" in spans(in_epoch(two_epochs(), 0, 3))[1], "it is of the last epoch"
+    assert boxed not in drawn(in_epoch(two_epochs(), 3, 3)), "1.1 times the next"
+    assert ['tabindex="0"' in one for one in spans(in_epoch(two_epochs(), 3, 3))] == [True, False, False]
+    between = drawn(in_epoch(two_epochs(), 2, 3))
+    assert boxed not in between
+    assert "background" not in between
+    assert screen.missing(two_epochs(), 2, 3).endswith("in epoch 0 (largest gradient) and 3 (last), not in 2.")
+    before = {"worst_epoch": None}  # a run that recorded the last epoch alone
+    assert "background" not in drawn(in_epoch(two_epochs(**before), 0, 3))
+    assert screen.missing(two_epochs(**before), 0, 3).endswith("recorded in epoch 3 (last), not in 0.")
+    assert not [screen.missing(two_epochs(), epoch, 3) for epoch in (0, 3) if screen.missing(two_epochs(), epoch, 3)]
+    assert in_epoch(two_epochs(**before), None, None)["log_ratio"][2] == 0.1, "tokens without a ledger"
+
+
+def shares(*of_turns: float | None, ratio: float | None = 457.0) -> list[dict[str, Any]]:
+    return [TURN | {"turn_index": i, "gradient_share": share, "ratio_max": ratio, "epoch": 0}
+            for i, share in enumerate(of_turns, 1)]  # fmt: skip
+
+
+TIE = in_epoch(two_epochs(), 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("share", "of_turns", "tokens", "says"),
+    [
+        (0.17, [0.02, 0.01, 0.05], in_epoch(two_epochs(), 0, 3),
+         "Trajectory 7 has 17 % of this step's gradient, 11 x an equal share. In epoch 0, 62 % of its gradient is in "
+         "turn 3, where the largest token ratio is 457; the token is “b” (token 3 of turn 1), with 50 x the weight of "
+         "the next."),
+        (0.17, [0.02, 0.01, 0.03], TIE,
+         "no turn stands out (turn 3 has the most of its gradient, 50 %); no single token stands out: "
+         "the largest weight, on “a” (token 2 of turn 1), is 1.1 x the next."),
+        (0.17, [0.02], None, "all of its gradient is in its only turn, where the largest token ratio is 457."),
+        (0.17, [0.02, math.nan], None, "In epoch 0, the gradient of turn 2 is NaN."),
+        (0.17, [0.02, 0.001], TIE | {"gradient_weight": [None, None, 1.0, math.nan, 2.0]},
+         "the gradient weight of “b” (token 3) is NaN."),
+        (0.17, [0.02, 0.001], TIE | {"token": ["who"], "gradient_weight": [None, None, 1.0, math.inf, math.inf]},
+         "the gradient weight of “◊” (token 3) is inf."),
+        (0.17, [0.02, 0.001], TIE | {"gradient_weight": [None, None, 1.0, 1.0, 0.0]},
+         "no single token stands out: the largest weights are about equal."),
+        (0.17, [], TIE | {"gradient_weight": [9.0, None, 1.0, 0.0, 0.0]},
+         "In the epoch shown, the only token with a gradient is “a” (token 2 of turn 1)."),
+        (0.17, [None, None], TIE | {"gradient_weight": None}, "11 x an equal share."),
+        (0.17, [0.0, 0.0], TIE | {"gradient_weight": [0.0] * 5}, "11 x an equal share."),
+        (0.0, [0.0], TIE, "Trajectory 7 has none of this step's gradient."),
+        (None, [], None, "The share of trajectory 7 in this step's gradient was not measured."),
+        (math.nan, [], None, "The share of trajectory 7 in this step's gradient is NaN."),
+    ],
+)  # fmt: skip
+def test_the_sentence_says_how_much_where_and_when_nothing_stands_out(
+    share: Any, of_turns: list[Any], tokens: Any, says: str
+) -> None:
+    said = verdict({"trajectory": 7, "gradient_share": share}, 64, shares(*of_turns), tokens)
+    assert said.endswith(says)
+
+
+@given(
+    st.integers(0, 99), st.floats(0.01, 1), st.lists(st.floats(0, 1), min_size=1, max_size=6),
+    st.lists(st.floats(-9, 9), min_size=3, max_size=3),
+)  # fmt: skip
+def test_the_sentence_names_what_the_rows_hold(
+    trajectory: int, share: float, of_turns: list[float], weights: list[float]
+) -> None:
+    turns, row = shares(*of_turns), TIE | {"gradient_weight": [None, None, *weights]}
+    said = verdict({"trajectory": trajectory, "gradient_share": share}, 64, turns, row)
+    assert said.startswith(f"Trajectory {trajectory} has {screen.percent(share)} ")
+    named = re.search(r"(\d+) % of its gradient is in turn (\d)|turn (\d) has the most", said)
+    if named:
+        turn = int(named[2] or named[3])
+        assert of_turns[turn - 1] == max(of_turns)
+        assert (named[2] is None) == (float(f"{max(of_turns) / sorted(of_turns)[-2]:.2g}") < 2)
+    else:
+        assert len(of_turns) == 1 or max(of_turns) == 0
+    if token := re.search(r"“(.)” \(token (\d)", said):
+        at = int(token[2])
+        assert (row["token"][at], abs(weights[at - 2])) == (token[1], max(map(abs, weights)))
+        boxed = [place for place, one in enumerate(spans(row), 2) if "sorl-heaviest" in one]
+        assert boxed == ([] if "no single token" in said else [at])
+
+
+def side(step: int, written: str | None, *kinds: str, answer: str | None = "x", success: bool | None = False) -> Side:
+    known = [TURN | {"turn_index": i, "status": kind} for i, kind in enumerate(kinds, 1)]
+    words = None if written is None else written.split()
+    tokens = None if words is None else episode(words, turn_index=[0, 0, *range(1, len(words) + 1)])
+    return Side({"name": f"step {step}", "answer": answer, "success": success}, known, tokens)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "says"),
+    [
+        (side(3, "a b", "search", "answer", success=True), side(9, "a c d", "search", "invalid", "answer", answer=None),
+         "At step 3 it answered “x” (right); at step 9 it gave no answer. 2 turns against 3; the first that differs is "
+         "turn 2: answer against invalid."),
+        (side(3, "a b", "search", "answer"), side(9, "a c", "search", "answer"),
+         "Both answered “x” (wrong). Both took 2 turns; the first that differs is turn 2."),
+        (side(3, "a b", "search", "answer"), side(9, "a", "search"),
+         "2 turns against 1; the first that differs is turn 2, which step 9 does not have."),
+        (side(3, "a", "answer"), side(9, "a", "answer"), "Both took 1 turn; they wrote the same."),
+        (side(3, "a", "answer"), side(9, None, "answer"),
+         "the same kind of turns, but not all tokens were kept: what they wrote may differ."),
+        (side(3, None, "search", "answer"), side(9, None, "answer"),
+         "the first that differs is turn 1: search against answer."),
+        (side(3, "a", "answer"), side(9, None), "The turns of step 9 were not recorded."),
+    ],
+)  # fmt: skip
+def test_two_episodes_are_told_apart_by_answer_turns_and_the_first_turn_that_differs(
+    one: Side, other: Side, says: str
+) -> None:
+    assert difference(one, other).endswith(says)
+    beside = Read(transcript([one, other], LIGHT))
+    assert "step 3, turn 1" in beside.text
+    assert ("The tokens of step 9 were not kept" in beside.text) == (other.tokens is None)
+
+
+def test_a_second_episode_with_the_same_question_is_chosen_in_the_address(open_screen: Open, tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "demo", "a", shape=TINY, collapse=1)
+    for file in (folder / "segments" / "trajectory").glob("*.parquet"):
+        file.unlink()
+    rows = [(step, which) for step in range(4) for which in (0, 1)]
+    columns = {"run_id": ["a"] * 8, "step": [s for s, _ in rows], "trajectory": [t for _, t in rows],
+               "question": [f"q{t}" for _, t in rows], "answer": [f"at {s}" for s, _ in rows],
+               "gold": ["x"] * 8, "ended": ["answer"] * 8, "success": [False] * 8}  # fmt: skip
+    write_segment(folder, "trajectory", columns)
+    token = {"run_id": "a", "step": 3, "trajectory": 1} | episode(["<answer>", "lie", "</answer>"])
+    write_segment(folder, "token", {name: [value] for name, value in token.items()})
+    write_status(folder, collapse_step=1)
+    sync(tmp_path, CATALOGUE)
+    here = {"run": "a", "step": "0", "trajectory": "1"}
+    app = open_screen("episode", tmp_path, **here, next="a/3/1")
+    assert app.value("next") == "a/3/1"
+    assert "At step 0 it answered “at 0” (wrong); at step 3 it answered “at 3” (wrong)." in app.source
+    assert [one.split(",")[0] for one in app.selectbox(key="next").options] == [
+        "no other", *(f"step {step} (after the fall)" for step in (3, 2)), "step 1 (before the fall)",
+    ]  # fmt: skip
+    assert ">Open trajectory 1 of step 3<" in app.source
+    assert "Open trajectory" not in open_screen("episode", tmp_path, **here, next="a/2/1").source, "it kept no tokens"
+    assert "Ignored in the address: next" in open_screen("episode", tmp_path, **here, next="a/9/9").source

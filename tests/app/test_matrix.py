@@ -11,6 +11,7 @@ from tests.app.conftest import HOSTILE, Read
 from workbench.app.figures.matrix import MOST, ROW, TALL, layout, matrix, parts
 from workbench.app.text import visible
 from workbench.app.theme import LIGHT
+from workbench.store.notes import Notes
 
 
 def runs(*arms: tuple[str, str], seeds: int = 2, **columns: Any) -> pd.DataFrame:
@@ -91,7 +92,7 @@ def test_a_curve_stays_inside_its_cell_and_what_is_no_number_leaves_a_gap() -> N
     assert float(sheet["height"]) >= 2 * ROW
     one = runs(("ppo", "ppo"), seeds=1)
     (curve,) = draw(one, success(one).assign(mean=[0.5, 0.5, float("nan"), 7.0, *[float("nan")] * 7])).all("path")
-    assert curve["d"] == "M7 57h0L15.6 57M32.8 28h0", "and a share beyond one stays in the cell"
+    assert curve["d"] == "M7 51h0L15.6 51M32.8 28h0", "and a share beyond one stays in the cell"
 
 
 def test_every_cell_is_a_link_that_carries_its_run_where_an_address_is_known() -> None:
@@ -100,6 +101,41 @@ def test_every_cell_is_a_link_that_carries_its_run_where_an_address_is_known() -
     assert [link["data-key"] for link in links] == frame["run_id"].tolist()
     assert [link["href"] for link in links] == [f"run?run={run}" for run in frame["run_id"]]
     assert not draw(frame).all("a")
+
+
+def test_a_cell_writes_best_and_last_value_says_that_it_opens_and_a_falling_one_is_told_apart_without_colour() -> None:
+    frame = runs(("ppo", "ppo"), seeds=2, outcome=["collapsed", "falling"], collapse_step=[5, None])
+    frame = frame.assign(onset_low=[4, 7], last_success=[0.0, 0.125], max_success=0.8)
+    drawn = draw(frame, address=lambda run: f"run?run={run}")
+    words = drawn.words("text")
+    assert {"collapsed at 5", "falling at 7", "max 0.80, last 0.00", "max 0.80, last 0.12"} <= set(words)
+    assert [cell.get("stroke-dasharray") for cell in drawn.all("rect") if "rx" in cell] == [None, "5 3"]
+    label = drawn.all("a")[0]["aria-label"]
+    assert label.startswith("ppo, seed 0: collapsed at 5 · ppo-0 · peak success 0.8")
+    assert label.endswith("Click, or Enter, opens this run.")
+    assert "Enter" not in "".join(draw(frame).words("title")), "a report's cells open nothing"
+    live = draw(runs(("ppo", "ppo"), seeds=1, outcome=None, status="running", slump=9.0))
+    assert "falling since 9" in live.words("text")
+
+
+@pytest.mark.parametrize("seeds", [1, 2, 5, 8])
+def test_below_its_least_width_a_grid_scrolls_so_that_no_word_leaves_its_cell(seeds: int) -> None:
+    cells = layout(runs(("ppo · learn.staleness 16", "ppo"), seeds=seeds, outcome="collapsed", collapse_step=119))
+    sheet = read(matrix(cells, success(cells), LIGHT)).all("svg")[0]
+    least = cells["least"].iloc[0]
+    assert sheet["style"] == f"min-width:{least:.0f}px"
+    names = least * cells["names"].iloc[0] / 100
+    assert names >= 18 + 6.5 * len("ppo · learn.staleness 16")
+    assert (least - names) / cells["across"].iloc[0] * 0.96 >= 6 + 6 * len("collapsed at 119")
+    if seeds <= 2:
+        assert layout(runs(("ppo", "ppo"), seeds=seeds))["least"].iloc[0] <= 360, "fits a telephone"
+
+
+def test_the_notes_of_a_run_are_on_its_cell() -> None:
+    frame = layout(runs(("ppo", "ppo"), seeds=2)).assign(notes=[Notes("<b>odd</b>", ("keep",)), Notes()])
+    drawn = read(matrix(frame, success(frame), LIGHT))
+    assert drawn.words("text").count("✎") == 1
+    assert "tags: keep\n<b>odd</b>" in drawn.words("title")[-2]
 
 
 def test_a_long_name_is_broken_into_lines_and_whole_in_its_title() -> None:

@@ -441,7 +441,7 @@ _FIGURES = st.tuples(
 def test_what_the_headline_names_is_what_the_answer_holds(others: dict[str, Figures], own: Figures) -> None:
     every = {"ppo": own, **others}
     said = replay.headline(answered("ppo", **every), list(others))
-    found = re.match(r"(\S+), in group of ppo, ", said)
+    found = re.match(r"(\S+), in place of ppo, ", said)
     if found is None:
         return
     weights = {name: one[1] / own[1] for name, one in every.items() if isinstance(one[1], float)}
@@ -450,11 +450,11 @@ def test_what_the_headline_names_is_what_the_answer_holds(others: dict[str, Figu
     if times := re.search(r"weights ([\d.,]+) x (larger|smaller)", said):
         ratio = weights[name] if times[2] == "larger" else 1 / weights[name]
         assert float(times[1].replace(",", "")) == pytest.approx(ratio, rel=0.06)
-    for one, group in ((own, 1), (every[name], 3)):
+    for one, at in ((own, 1), (every[name], 3)):
         if moved := re.search(r"from turn (\d) \((.*?)\) to turn (\d) \((.*?)\)", said):
-            share = one[2][int(moved[group])]
+            share = one[2][int(moved[at])]
             assert share == max(value for value in one[2].values() if isinstance(value, float))
-            assert percent(share) == moved[group + 1]
+            assert percent(share) == moved[at + 1]
 
 
 def test_algorithms_that_cannot_answer_are_one_line() -> None:

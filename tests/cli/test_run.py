@@ -1,8 +1,10 @@
 """`sorl run` over the scripted trainer: its table and answer, bad ends and their causes, edits, starting over."""
 
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
-from tests.cli.command import FELL, ONE_FALLS, STOOD, done, grid_file, sorl, told
+from tests.cli.command import FELL, ONE_FALLS, STOOD, done, grid_file, refused, sorl, told
 
 
 def table_after(output: str, title: str) -> list[list[str]]:
@@ -18,9 +20,10 @@ def test_a_grid_ends_with_its_table_and_an_answer_and_trains_nothing_twice(here:
     assert header.split("  ")[0] == "arm"
     assert [row.split()[0] for row in rows] == ["ppo", "st-ppo"]
     assert "2/2 [16 %, 100 %]" in rows[0]  # Clopper-Pearson of 2 in 2: 0.025 ** (1 / 2) = 0.158
-    for words in ("0/2 [0 %, 84 %]", "0.72 [0.72, 0.72]", "2.50"):
+    for words in ("0/2 [0 %, 84 %]", "0.72, 0.72", "2.50"):
         assert words in rows[1]
     assert "Which of the two arms stays up?" in result.stdout
+    assert "Final: the mean of the last ten" in result.stderr
     assert "Collapsed: ppo in 2 of 2 (onset near step 12). Did not collapse: st-ppo." in result.stdout
     assert "may still do so in up to 84 % of runs" in result.stdout
     assert "finished  ppo" in result.stderr
@@ -108,3 +111,31 @@ def test_a_violation_is_a_warning_before_training_and_an_event_of_its_runs(here:
     assert "withdrawn" not in done("rescan").stdout, "no rule over recorded columns judges it"
     files = len(list(here.glob("runs/demo/*/segments/event/*.parquet")))
     assert files == 2, "the same finding is not written twice"
+
+
+def test_a_webhook_hears_of_a_failed_cell_a_dead_one_stops_nothing_and_a_bad_one_starts_nothing(here: Path) -> None:
+    path = grid_file(here, seeds="[0]", **{"ppo": {"fail_at": 2}, "st-ppo": STOOD})
+    refused("--notify takes a webhook like", "run", path, "--notify", "ntfy.sh/topic")
+    assert not list((here / "runs").glob("demo*")), "before anything starts"
+    refused("--notify takes a webhook like", "app", "--notify", "file:///etc/passwd")
+    heard: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            heard.append(self.headers["Title"])
+            self.send_response(200)
+            self.end_headers()
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/topic"
+        assert sorl("run", path, "--retries", "0", "--notify", url).exit_code == 1
+        assert heard == ["ppo, seed 0, of demo: failed"]
+        grid_file(here, seeds="[0]", **ONE_FALLS)
+        done("run", path, "--notify", url)
+        assert len(heard) == 1, "what happened before this call is no news"
+        server.shutdown()
+    grid_file(here, seeds="[1]", **{"ppo": {"fail_at": 2}, "st-ppo": STOOD})
+    dead = sorl("run", path, "--retries", "0", "--notify", url)
+    assert (dead.exit_code, dead.stderr.count("127.0.0.1 took no message")) == (1, 1)
+    assert "1/1" in dead.stdout or "0/1" in dead.stdout, "the table is there all the same"

@@ -99,10 +99,12 @@ def test_every_screen_opens_without_a_complaint_and_clicks_lead_to_the_culprit_t
     page.locator(".sorl-listing tr", has_text="kept").first.get_by_role("link").click()
     page.wait_for_url("**/episode?**")
     web.settle(page, "episode")
-    token = page.locator(".sorl-token.sorl-heaviest")
-    token.scroll_into_view_if_needed()
-    token.hover()
-    tip = token.evaluate("element => getComputedStyle(element, '::after').content")
+    page.locator(".sorl-token[tabindex='0']").focus()  # the one with the largest weight; arrow keys lead to the others
+    page.keyboard.press("Home")
+    first = page.evaluate("document.activeElement.ariaLabel")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.activeElement.ariaLabel") != first
+    tip = page.evaluate("getComputedStyle(document.activeElement, '::after').content")
     assert "log-ratio" in tip
     assert "gradient weight" in tip
 

@@ -23,13 +23,13 @@ _RUNS = """
     SELECT run_id, arm, algorithm, seed, status, reason, outcome, collapse_step, onset_low, onset_high,
            coalesce(detected, detection_step) AS detected, peak_success, final_success,
            greatest(coalesce(run.steps, 0), coalesce(seen.steps, 0)) AS steps, seconds,
-           first_success, last_success, last_low, last_high,
+           first_success, last_success, max_success, last_low, last_high,
            TRY(CAST(config->>'$.iterations' AS BIGINT)) AS planned, config,
            TRY(json_merge_patch(config, '{{"seed": null}}')) AS seedless
     FROM run
     LEFT JOIN (
         SELECT run_id, max(step) + 1 AS steps, avg(success) FILTER (step < 5) AS first_success,
-               arg_max(success, step) AS last_success,
+               arg_max(success, step) AS last_success, max(success) FILTER (isfinite(success)) AS max_success,
                max(step) FILTER (isfinite(success) AND success < peak_success / 2) AS last_low,
                max(step) FILTER (isfinite(success) AND success >= peak_success / 2) AS last_high
         FROM step LEFT JOIN (SELECT run_id, peak_success FROM run) USING (run_id) GROUP BY run_id
@@ -58,7 +58,8 @@ def outcomes(reader: Reader, experiment: str, run_ids: Sequence[str] | None = No
 
     Arms of one name whose configurations differ get a suffix: they are not replicates. `steps`: done; `planned`:
     configured; `detected`: the step at which a collapse was first reported; first_success: mean of the first five
-    steps; last_success: of the last measured step; last_low, last_high: the last step below half of the peak, and not.
+    steps; last_success: of the last measured step; max_success: of any; last_low, last_high: the last step
+    below half of the peak, and not below it.
     """
     frame = reader.query(_RUNS.format(where="WHERE experiment = ?"), [experiment])
     if frame.empty:

@@ -12,13 +12,14 @@ from workbench.algorithms import resolve
 from workbench.analysis import runs as recorded
 from workbench.analysis.region import region_file
 from workbench.app import theme
-from workbench.app.page import Empty, address, anchor, links, look, table
+from workbench.app.page import Empty, address, anchor, links, look, note, table
 from workbench.app.store import Store
 from workbench.app.text import few, plural, setting, word
 from workbench.app.url import about, choose, choose_many
 from workbench.objective import KINDS
 from workbench.spec import InputError
 from workbench.spec.files import leaves
+from workbench.store import notes
 
 _ARMS = 8  # that a screen opens with
 _POINT = ("learn.staleness", "learn.policy.lr")  # the settings that place a run in a region
@@ -38,6 +39,19 @@ def choose_experiment(store: Store, *, collapsed: bool = False) -> str:
 def runs(store: Store, experiment: str) -> pd.DataFrame:
     """Return one row per run of the experiment; arms of one name with different settings are different arms."""
     return store.computed(("runs", experiment), lambda reader: recorded.outcomes(reader, experiment))
+
+
+def shown(store: Store, experiment: str) -> pd.DataFrame:
+    """Return `runs` without those that somebody has hidden, and say how many these are."""
+    each = runs(store, experiment)
+    kept = each[[not notes.read(store.runs, experiment, run).hidden for run in each["run_id"]]]
+    if gone := len(each) - len(kept):
+        what = f"{gone} hidden run{'s are' if gone > 1 else ' is'}"
+        if kept.empty:
+            note(f"{what} shown all the same: no other is left.")
+            return each
+        note(f"{what} left out of all that is shown and counted here; `sorl compare` counts every run.")
+    return kept
 
 
 def question(store: Store, experiment: str) -> str:
@@ -74,7 +88,7 @@ def choose_arms(
         if is_region(store, experiment):
             whole = anchor("see all in Region", address("region", experiment=experiment))
             links(["Single points of a search: ", whole])
-    every = runs(store, experiment)
+    every = shown(store, experiment)
     every = regroup(experiment, every) if regroup else every
     with right:
         names = choose_many("arm", "Arms", list(every["arm"].unique()), default_arms(every))

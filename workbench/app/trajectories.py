@@ -87,6 +87,28 @@ def _size(value: float | None) -> float:
     return -1.0 if value is None else math.inf if math.isnan(value) else abs(value)
 
 
+def alike(store: Store, experiment: str, run: Row, step: int, question: str | None, most: int = 50) -> list[Row]:
+    """List episodes with the same question: with tokens, of this run, across its fall, and near in time come first.
+
+    Each has a `name`, and the `side` of the fall that it is on.
+    """
+    fall, mine = fall_of(run), run["run_id"]
+
+    def side(at: int) -> str:
+        return "" if fall is None else " (after the fall)" if at > fall[1] else " (before the fall)"
+
+    found: list[Row] = []
+    for row in store.records("same_question", experiment=experiment, run=mine, question=question):
+        own = row["run_id"] == mine
+        name = f"step {row['step']}" if own else f"{row['arm']}, seed {row['seed']}, step {row['step']}"
+        if not own or row["step"] != step:
+            found.append(row | {"name": name, "side": side(row["step"]) if own else ""})
+    found.sort(key=lambda row: (
+        not row["kept"], row["run_id"] != mine, row["side"] == side(step), abs(row["step"] - step)
+    ))  # fmt: skip
+    return found[:most]
+
+
 def culprit(store: Store, run: str, step: int) -> dict[str, str]:
     """Return what opens Episode at the trajectory with most of a step's gradient: choices of its address."""
     rows = ranked(store, run, step)
@@ -98,3 +120,12 @@ def worst(turns: Sequence[Row]) -> Row | None:
     """Return the turn with the largest gradient_share; NaN is worse than any number. None where none was measured."""
     measured = [turn for turn in turns if turn["gradient_share"] is not None]
     return max(measured, key=lambda turn: _size(turn["gradient_share"]), default=None)
+
+
+def worst_epoch(turns: Sequence[Row], tokens: Row | None) -> int | None:
+    """Return the epoch in which a trajectory had most of the gradient, so far as its rows say: of its tokens first."""
+    known = tokens.get("worst_epoch") if tokens else None
+    if known is not None and (not turns or known in {turn["epoch"] for turn in turns}):
+        return int(known)
+    top = worst(turns) or max(turns, key=lambda turn: turn["epoch"], default=None)
+    return None if top is None else int(top["epoch"])

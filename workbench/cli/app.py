@@ -3,6 +3,9 @@
 import os
 import socket
 import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,14 +13,18 @@ from threading import Thread
 
 from typer import Context, Option
 
+from workbench.cli.shared import NOTIFY
 from workbench.cli.tables import note
 from workbench.spec import InputError
+
+_PERIOD = 5.0  # seconds between two looks for what is worth a message
 
 
 def app(
     ctx: Context,
     port: int | None = Option(None, min=1, max=65535, help="Port; default: 8501 or the next free one."),
     host: str = Option("127.0.0.1", help="Address to listen on; 0.0.0.0 accepts other machines."),
+    notify: str | None = NOTIFY,
 ) -> None:
     """Open the web app: arms next to each other, aligned on the collapse, down to the turn and the token."""
     if missing := [name for name in ("streamlit", "plotly") if find_spec(name) is None]:
@@ -36,11 +43,35 @@ def app(
     from streamlit.web.cli import main as streamlit
 
     # The app runs in this process and reads the folder from the environment, as `streamlit run app.py` does.
+    if notify is not None:
+        ring(ctx.obj, notify)
     os.environ["SORL_RUNS"] = str(ctx.obj.absolute())
     note(f"runs folder: {ctx.obj.absolute()}; Ctrl-C stops the app, not the runs")
     Thread(target=_warm, name="sorl warm", daemon=True).start()
     screen = Path(__file__).parents[1] / "app" / "main.py"
     sys.exit(streamlit(["run", str(screen), *options], standalone_mode=False))
+
+
+def ring(runs: Path, url: str) -> None:
+    """Post what happens to the runs of a folder to `url` for as long as this process lives, with or without a page."""
+    import duckdb
+
+    from workbench.diagnosis.alerts import Bell, Webhook
+    from workbench.store.reader import Reader
+    from workbench.store.sync import sync
+
+    bell, reader = Bell(Webhook(url, note)), Reader(runs, wait=1.0)
+
+    def work() -> None:
+        ask: Callable[[Reader], object] = bell.know
+        while True:
+            with suppress(InputError, duckdb.Error, OSError):
+                sync(runs, seconds=1.0)
+                ask(reader)
+                ask = bell.look
+            time.sleep(_PERIOD)
+
+    Thread(target=work, name="sorl alerts", daemon=True).start()
 
 
 def _warm() -> None:

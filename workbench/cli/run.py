@@ -9,7 +9,7 @@ from pathlib import Path
 from typer import Context, Exit, Option
 
 from workbench.cli.compare import settle, show_region, state, tell
-from workbench.cli.shared import ARMS, CHANGES, GRID_FILE, current
+from workbench.cli.shared import ARMS, CHANGES, GRID_FILE, NOTIFY, current
 from workbench.cli.tables import echo, note, print_table, show
 from workbench.grid import config, guard, progress
 from workbench.grid.config import Grid
@@ -36,10 +36,15 @@ def run(
     retries: int = Option(1, min=0, help="Retries of a failed cell, each from its last checkpoint."),
     hang_seconds: float = Option(600, min=0, metavar="SECONDS", help="Kill a cell that is stuck this long; 0 = never."),
     memory: float | None = Option(None, metavar="GIB", help="Kill a cell whose processes use more memory than this."),
+    notify: str | None = NOTIFY,
 ) -> None:
     """Run a grid. The same command resumes: it skips finished cells and continues the others from their checkpoints."""
     import duckdb
 
+    from workbench.diagnosis.alerts import Bell, Webhook
+    from workbench.store.reader import Reader
+
+    hook = notify and Webhook(notify, note)
     if memory is not None and not 0 < memory < math.inf:
         raise InputError(f"--memory {memory:g} is no size; write GiB, for example --memory 4")
     runs, place = ctx.obj, executor_of(executor)
@@ -55,8 +60,15 @@ def run(
         # Training continues whatever is wrong with the index; the sync at the end reports it.
         with suppress(InputError, duckdb.Error, OSError):
             sync(runs, seconds=0.0)
+            if bell:
+                bell.look(Reader(runs, wait=0.0))
 
-    findings = guard.planned(load().cells)
+    first = load()
+    findings = guard.planned(first.cells)
+    bell = hook and Bell(hook, first.experiment)
+    if bell and runs.is_dir():
+        sync(runs)
+        bell.know(Reader(runs))
     tell([finding for finding in findings if finding.flagged], err=True)
     grid, results = run_rounds(
         load, runs, progress.Display, begin, workers=workers, executor=place, fresh=fresh, sync=sync_quietly,
@@ -64,6 +76,10 @@ def run(
     )  # fmt: skip
     with suppress(Busy):  # another grid that ends now syncs the same rows: the table is worth the wait
         sync(runs)
+    if bell:
+        with suppress(InputError, duckdb.Error):
+            bell.look(Reader(runs))
+        bell.webhook.close()
     _report(ctx, grid, results)
     ended = {result.status for result in results}
     if "failed" in ended:
@@ -75,7 +91,7 @@ def run(
 
 def _report(ctx: Context, grid: Grid, results: Sequence[Result]) -> None:
     """Print the table, the answer and the cells that ended badly on stdout; where to look on stderr."""
-    from workbench.analysis.compare import answer, readable, summarise
+    from workbench.analysis.compare import ABOUT, answer, readable, summarise
     from workbench.analysis.runs import runs as runs_in
 
     reader = current(ctx.obj)
@@ -93,6 +109,7 @@ def _report(ctx: Context, grid: Grid, results: Sequence[Result]) -> None:
         order = {arm: i for i, arm in enumerate(grid.arms)}
         frame = frame.sort_values("arm", key=lambda arms: arms.map(order), kind="stable")
         show(readable(frame))
+        note(ABOUT)
         echo(f"\n{grid.question}\n{answer(frame)}")
     tell(findings)
     if bad := [result for result in results if result.cause]:

@@ -29,6 +29,8 @@ GRID_FILE = Argument(..., metavar="FILE.toml", help="Grid file.")
 _SET = "Change a setting of every cell, e.g. learn.staleness=0; also seeds=[0]. Repeatable."
 CHANGES = Option(None, "--set", metavar="KEY=VALUE", help=_SET)
 ARMS = Option(None, "--arm", metavar="NAME", help="Only this arm of the file. Repeatable.")
+_NOTIFY = "Post to this webhook when a run collapses, is falling, diverges or fails, e.g. https://ntfy.sh/TOPIC."
+NOTIFY = Option(None, "--notify", metavar="URL", envvar="SORL_NOTIFY", help=_NOTIFY)
 LISTING = one_of("--format", "table", "md", "json", default="table")
 OUTPUT = Option(None, "--output", "-o", metavar="FILE", help="Write to this file.")
 

@@ -101,7 +101,8 @@ def curves(
         annotations.append(heading(panel.name, text, palette, x=pane.x[0], y=pane.y[1]) | top)
         if len(cut):
             lost = f"{len(cut)} point{'s'[: len(cut) > 1]} beyond the axis, to {max(cut['value'], key=abs):,.4g}"
-            place: dict[str, Any] = {"xanchor": "right", "yanchor": "bottom", "yshift": 12, "font": {"size": 12}}
+            place: dict[str, Any] = {"xanchor": "right", "yanchor": "bottom", "yshift": 12, "font": {"size": 12},
+                                     "bgcolor": palette.background}  # fmt: skip
             annotations.append(common.note(lost, pane.x[1], pane.y[0], **place))  # a name has no room in a narrow panel
         if panel.data.empty and (panel.seeds is None or panel.seeds.empty):
             annotations.append(pane.in_middle("not measured in these runs", font={"color": palette.muted}))

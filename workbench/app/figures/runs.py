@@ -202,7 +202,7 @@ PARTS = {
     "rollout": "sampling rollouts", "update": "updates", "evaluation": "held-out evaluation",
     "record": "measuring and recording", "rest": "the rest",
 }  # fmt: skip
-SHARES = {"gradient_share": "share of the gradient", "ratio_mass": "share of the ratio mass"}
+SHARES = {"gradient_share": "share of the step's gradient", "ratio_mass": "share of its ratio mass"}
 
 
 def career(
@@ -367,7 +367,7 @@ def ranking(
     traces, shapes, layout = list[Trace](), list[Trace](), dict[str, Any]()
     for pane, (name, words) in zip(common.panes(2, 2, 0.04, 0), SHARES.items(), strict=True):
         values = drawn[name]
-        labels = [" not measured" if row[name] is None else f" {figure_text(number(row[name]))}" for row in rows]
+        labels = [f" {figure_text(_share(row[name]))}" for row in rows]
         traces += [one | pane.axes for one in (
             trace(type="bar", y=places, x=values, orientation="h", marker={"color": colours}, width=0.62),
             trace(y=places, x=[v or 0 for v in values], mode="text", textposition="middle right", text=labels,
@@ -376,7 +376,7 @@ def ranking(
                   marker={"size": 14, "opacity": 0}, text=about,
                   customdata=[int(row["trajectory"]) for row in rows for _ in along]),
         )]  # fmt: skip
-        x_axis = common.axis(f"{words} (fraction)", range=[0, top * 1.24], nticks=5)
+        x_axis = common.axis(words, range=[0, top * 1.24], nticks=5, tickformat=".0%" if top > 0.05 else ".1%")
         other = {"matches": "y", "showticklabels": False, "title": {"text": ""}} if pane.column else {}
         layout |= pane.placed(x_axis, y_axis | other)
         x, y = pane.axes.values()
@@ -394,6 +394,12 @@ def ranking(
         traces, palette, inner=237, top=55, bottom=48, bargap=0.2, hoverdistance=400, shapes=shapes,
         annotations=[heading(f"Trajectories of step {step:,}", key, palette)], **layout,
     )  # fmt: skip
+
+
+def _share(value: float | None) -> str:
+    if value is None:
+        return "not measured"
+    return percent(value) if math.isfinite(value) else number(value)
 
 
 def _about(row: Mapping[str, Any]) -> str:

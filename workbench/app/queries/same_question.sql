@@ -1,8 +1,9 @@
--- One row per kept trajectory of an experiment that was asked this question: where, by which run, and how it ended.
+-- One row per trajectory that was asked a question: all of a run, and those of its experiment whose tokens were kept.
 SELECT run.arm, run.seed, trajectory.run_id, trajectory.step, trajectory.trajectory, trajectory.success,
-       trajectory.answer, run.collapse_step
+       trajectory.answer, token.trajectory IS NOT NULL AS kept
 FROM trajectory
-JOIN token USING (run_id, step, trajectory)
 JOIN run USING (run_id)
+LEFT JOIN token USING (run_id, step, trajectory)
 WHERE run.experiment = $experiment AND trajectory.question = $question
+  AND (run_id = $run OR token.trajectory IS NOT NULL)
 ORDER BY run.arm, run.seed, trajectory.step, trajectory.trajectory

@@ -1,8 +1,8 @@
-"""Episode: from a spike to its culprit. A run's signal, the trajectories of a step, the tokens of one of them."""
+"""Episode: from a spike to its culprit. Tokens of a trajectory, beside those of another; its step, its run's signal."""
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
@@ -15,254 +15,395 @@ from workbench.app.experiments import choose_experiment, runs
 from workbench.app.figures.runs import peaks, ranking
 from workbench.app.page import address, anchor, curves_only, episode_address, links, look, note, run_links, screen
 from workbench.app.store import Diagnostics, Store, dictionary
-from workbench.app.text import html_text, number, percent, table_html, tag, word
+from workbench.app.text import html_text, number, percent, table_html, tag, visible, word
 from workbench.app.theme import Palette
-from workbench.app.trajectories import RANKS, WORST, Row, choose_run, kept, ranked, signals, watched, worst
+from workbench.app.trajectories import RANKS, WORST, Row, alike, choose_run, kept, ranked, signals, watched, worst_epoch
 from workbench.app.url import choose, choose_number, follow, keep_number
 from workbench.store import batches
 
 _BARS = 8  # trajectories that the ranking draws
+_ALONE = "none"  # instead of a second episode
 
 
 @screen
 def episode(store: Store) -> None:
     """Which trajectory, which turn, which token did it?"""
-    left, middle, right = st.columns([2, 4, 2])
+    left, right = st.columns([1, 2])
     with left:
         experiment = choose_experiment(store)
     all_runs = runs(store, experiment)
-    with middle:
-        about = choose_run(all_runs)
-    run, known = str(about["run_id"]), dictionary(store)
     with right:
+        about = choose_run(all_runs)
+    run, known, palette = str(about["run_id"]), dictionary(store), look()
+    places = st.container(horizontal=True, gap="small", vertical_alignment="bottom")
+    said, drawn = st.container(), st.container()
+    with drawn, st.container(horizontal=True, gap="large", vertical_alignment="top"):
         signal = watched(store, known, about, choose("signal", "Signal", signals(known)))
-    with st.container(horizontal=True, gap="large", vertical_alignment="top"):
-        step = choose_number("step", "Step", 0, max(0, signal.steps - 1), signal.spike)
         by = choose("rank", "Rank trajectories by", list(RANKS), kind="row")
+    with places:
+        step = choose_number("step", "Step", 0, max(0, signal.steps - 1), signal.spike)
     rows = ranked(store, run, step, RANKS[by])
-    chosen = keep_number("trajectory", (run, step), [row["trajectory"] for row in rows])
+    with said:
+        chosen = keep_number("trajectory", (run, step), [row["trajectory"] for row in rows])
     mine = next((row for row in rows if row["trajectory"] == chosen), None)
-    where = {"experiment": experiment, "run": run, "step": str(step)}
-    if mine is None:
-        curves_only(f"No trajectory of step {step} is recorded for this run.")
-    else:
-        _transcript(store, known, where, rows, mine)
-    palette = look()
+    if mine is not None:
+        with places:
+            mine = {**mine, "step": step, "name": f"step {step}"}
+            others = alike(store, experiment, about, step, mine["question"])
+            other = choose("next", "The same question, next to it", _options(others))
+        with said:
+            second = next((row for row in others if _place(row) == other), None)
+            _said(store, known, {"experiment": experiment, "run": run}, mine, len(rows), second)
+    with drawn:
+        _drawn(signal, str(about["algorithm"]), rows, step, mine, by, palette)
+    folder = batches.folder_of(store.runs, experiment, run)
+    if mine is not None and folder is not None and step in batches.steps(folder):
+        where = address("replay", experiment=experiment, run=run, step=str(step), trajectory=str(chosen))
+        links([anchor("Replay this batch with other algorithms", where)])
+    run_links(all_runs[all_runs["run_id"] == run], experiment)
+
+
+def _drawn(
+    signal: Any, algorithm: str, rows: Sequence[Row], step: int, mine: Row | None, by: str, palette: Palette
+) -> None:
     curve, bars = st.columns(2, gap="medium")
     with curve:
         clicked = export.figure(
-            peaks(signal, theme.colour(str(about["algorithm"]), palette), palette, step), "peaks", signal.points,
-            select=True, describe=f"{signal.name} of {run} over training; step {step} is chosen.",
+            peaks(signal, theme.colour(algorithm, palette), palette, step), "peaks", signal.points,
+            select=True, describe=f"{signal.name} over training; step {step} is chosen.",
         )  # fmt: skip
         if clicked and int(clicked[0]) != step:
             follow("step", [str(clicked[0])])
-    if mine is None:
-        return
     with bars:
+        if mine is None:
+            curves_only(f"No trajectory of step {step} is recorded for this run.")
+            return
+        chosen = mine["trajectory"]
         clicked = export.figure(
-            ranking(shown(rows, mine, _BARS), 1 / len(rows), palette, step, mine["trajectory"]), "ranking",
+            ranking(shown(rows, mine, _BARS), 1 / len(rows), palette, step, chosen), "ranking",
             lambda: pd.DataFrame(rows), select=True,
             describe=f"The trajectories of step {step}, ranked by {by}; {chosen} is chosen.",
         )  # fmt: skip
         if clicked and int(clicked[0]) != chosen:
             follow("trajectory", [str(clicked[0])])
-    folder = batches.folder_of(store.runs, experiment, run)
-    if folder is not None and step in batches.steps(folder):
-        links([anchor("Replay this batch with other algorithms", address("replay", **where, trajectory=str(chosen)))])
-    run_links(all_runs[all_runs["run_id"] == run], experiment)
 
 
 def shown(rows: Sequence[Row], chosen: Row, most: int) -> list[Row]:
     """Return the first `most` rows; the chosen one takes the last place where it is not among them."""
-    return list(rows[:most]) if chosen in rows[:most] else [*rows[: most - 1], chosen]
+    first = list(rows[:most])
+    return first if chosen["trajectory"] in [row["trajectory"] for row in first] else [*first[: most - 1], chosen]
 
 
-def _transcript(store: Store, known: Diagnostics, where: dict[str, str], rows: Sequence[Row], mine: Row) -> None:
-    run, step, trajectory = where["run"], int(where["step"]), mine["trajectory"]
-    turns = store.records("ledger", run=run, step=step, trajectory=trajectory)
-    token = next(iter(store.records("tokens", run=run, step=step, trajectory=trajectory)), None)
-    answer, gold = tag("b", word(mine["answer"])), tag("b", word(mine["gold"]))
-    asked = tag("p", word(mine["question"]), css="sorl-question")
-    ended = tag("p", "It answered ", answer, ", expected ", gold, f"; ended by {word(mine['ended'])}.", css="sorl-note")
-    headline = st.container()
-    text, table = st.columns([11, 9], gap="medium")
-    epochs = sorted({turn["epoch"] for turn in turns})
-    epoch = heaviest = heaviest_epoch(token, turns)
+def _place(row: Row) -> str:
+    return f"{row['run_id']}/{row['step']}/{row['trajectory']}"
+
+
+def _options(others: Sequence[Row]) -> dict[str, str]:
+    return {_ALONE: "no other" if others else "none recorded"} | {
+        _place(row): f"{row['name']}{row['side']}, trajectory {row['trajectory']}: {answered(row)}"
+        + ("" if row["kept"] else ", no tokens")
+        for row in others
+    }
+
+
+def _said(store: Store, known: Diagnostics, where: dict[str, str], mine: Row, among: int, second: Row | None) -> None:
+    sentences = st.container()
+    text, table = (st.container(), st.container()) if second else st.columns([11, 9], gap="medium")
+    one, epoch = _side(store, where["run"], mine), None
     with table:
-        if heaviest is not None:
-            options = {WORST: f"largest gradient ({heaviest})"} | {str(one): str(one) for one in epochs}
-            chosen = choose("epoch", "Show epoch", options, kind="row")
-            epoch = heaviest if chosen == WORST else int(chosen)
-            st.html(turn_table([turn for turn in turns if turn["epoch"] == epoch], known))
+        if one.epochs:
+            options = {WORST: f"largest gradient ({one.epoch})"} | {str(each): str(each) for each in one.epochs}
+            picked = choose("epoch", "Show epoch", options, kind="row")
+            epoch = None if picked == WORST else int(picked)
+            one = _side(store, where["run"], mine, epoch)
+            st.html(turn_table(one.turns, known))
             note("Bold: the turn with the largest share of its update's gradient. Point at a name for its definition.")
         else:
             note("No turn of this trajectory is recorded.")
-    of_epoch = [turn for turn in turns if turn["epoch"] == epoch]
-    view = None if token is None else at_epoch(token, epoch, epochs[-1] if epochs else None)
-    with headline:
-        st.html(asked + ended + tag("p", sentence(rows, mine, of_epoch, view), css="sorl-answer"))
+    with sentences:
+        gave = f" It {answered(mine)}, expected ", tag("b", word(mine["gold"])), f"; ended by {word(mine['ended'])}."
+        said = tag("p", verdict(mine, among, one.turns, one.tokens), *gave, css="sorl-answer")
+        st.html(tag("p", word(mine["question"]), css="sorl-question") + said)
     with text:
-        if view is None:
-            others = kept(store, run).get(step, [])
-            named = [anchor(str(one), episode_address(**where, trajectory=str(one))) for one in others]
-            instead = ("of this step it kept ", Markup(", ").join(named)) if named else ("nor any of this step",)
-            links([f"The run did not keep the tokens of trajectory {trajectory}; ", *instead, "."])
-            return
-        _next_to(store, where, mine, view, of_epoch)
+        if one.tokens is None:
+            here = {**where, "step": str(mine["step"])}
+            these = kept(store, where["run"]).get(mine["step"], [])
+            others = [anchor(str(t), episode_address(**here, trajectory=str(t))) for t in these]
+            instead = ("of this step it kept ", Markup(", ").join(others)) if others else ("nor any of this step",)
+            links([f"The run did not keep the tokens of trajectory {mine['trajectory']}; ", *instead, "."])
+        sides = [one] if second is None else [one, _side(store, second["run_id"], second, epoch)]
+        for side in sides:
+            if side.missing:
+                note(f"At {side.row['name']}: {side.missing}")
+        if second is not None:
+            st.html(tag("p", difference(*sides), css="sorl-answer"))
+            if second["kept"]:
+                there = {"run": second["run_id"], "step": str(second["step"]), "trajectory": str(second["trajectory"])}
+                words = f"Open trajectory {second['trajectory']} of {second['name']}"
+                links([anchor(words, episode_address(**where | there))])
+        if any(side.tokens for side in sides):
+            colours = f"--sorl-surface:{look().surface};--sorl-text:{look().text}"
+            st.html(tag("div", legend(look(), one.epoch), transcript(sides, look()), style=colours))
+            st.html(_KEYS, unsafe_allow_javascript=True)
 
 
-def _next_to(store: Store, where: dict[str, str], mine: Row, view: Row, turns: Sequence[Row]) -> None:
-    """Show the transcript, next to one of the same question by another run or at another step if one is chosen."""
-    asked = store.records("same_question", experiment=where["experiment"], question=mine["question"])
-    others = {
-        f"{row['run_id']}/{row['step']}/{row['trajectory']}": row for row in asked
-        if (row["run_id"], str(row["step"]), row["trajectory"]) != (where["run"], where["step"], mine["trajectory"])
-    }  # fmt: skip
-    palette = look()
-    colours = f"--sorl-surface:{palette.surface};--sorl-text:{palette.text}"
-    parts = [tag("div", legend(palette, view["figures"]), transcript(view, turns, palette))]
-    if others:
-        options = {"": "no other"} | {key: episode_words(row) for key, row in others.items()}
-        other = others.get(choose("next", "Same question, next to it", options))
-        if other is not None:
-            place = {name: other[name] for name in ("step", "trajectory")} | {"run": other["run_id"]}
-            ledger = store.records("ledger", **place)
-            token = store.records("tokens", **place)[0]
-            epoch = heaviest_epoch(token, ledger)
-            its = at_epoch(token, epoch, max((turn["epoch"] for turn in ledger), default=None))
-            mine_of = [turn for turn in ledger if turn["epoch"] == epoch]
-            st.html(tag("p", differs(mine, view, other, its), css="sorl-answer"))
-            parts.append(tag("div", tag("p", episode_words(other), css="sorl-note"), transcript(its, mine_of, palette)))
-    st.html(tag("div", *parts, css="sorl-next" if len(parts) > 1 else "", style=colours))
+class Side(NamedTuple):
+    """An episode in one epoch: its row (name, step, answer, success), its turns, its tokens if they were kept.
 
-
-def episode_words(row: Row) -> str:
-    """Name an episode in a list: `st-ppo, seed 0, step 12: solved`."""
-    outcome = "solved" if row["success"] else "not solved"
-    return f"{row['arm']}, seed {row['seed']}, step {row['step']:,}: {outcome}, answered {word(row['answer'])}"
-
-
-def differs(mine: Row, view: Row, other: Row, its: Row) -> str:
-    """Say in what two episodes of one question differ: the answers, and the first turn that differs."""
-
-    def turns_of(row: Row) -> list[list[str | None]]:
-        marks = zip(row["trained"] or [], row["turn_index"] or [], row["token"] or [], strict=False)
-        by_turn: dict[int, list[str | None]] = {}
-        for trained, turn, text in marks:
-            if trained:
-                by_turn.setdefault(turn, []).append(text)
-        return [by_turn[turn] for turn in sorted(by_turn)]
-
-    one, two = turns_of(view), turns_of(its)
-    first = next((i for i, (a, b) in enumerate(zip(one, two, strict=False), 1) if a != b), None)
-    answers = f"Answers: {word(mine['answer'])} here, {word(other['answer'])} there; expected {word(mine['gold'])}."
-    if first is None and len(one) == len(two):
-        return f"Both wrote the same {len(one)} turns. {answers}"
-    first = first or min(len(one), len(two)) + 1
-    return f"The first turn that differs is turn {first} ({len(one)} turns here, {len(two)} there). {answers}"
-
-
-# Which epoch, which token, in words.
-
-STANDS = 2.0  # times the next largest weight: below it no single token is named
-
-
-def heaviest_epoch(token: Row | None, turns: Sequence[Row]) -> int | None:
-    """Return the epoch in which the trajectory had the largest gradient; without its tokens, by shares of updates."""
-    if token is not None and token.get("worst_epoch") is not None:
-        return int(token["worst_epoch"])
-    top = worst(turns)
-    return top["epoch"] if top else max((turn["epoch"] for turn in turns), default=None)
-
-
-def at_epoch(token: Row, epoch: int | None, last: int | None) -> dict[str, Any]:
-    """Return a row of table `token` with the figures of an epoch: of the worst, of the last, or with none (None).
-
-    `figures` says in words which they are.
+    `epochs` are those of its turns; `missing` says for which epochs alone its tokens have figures.
     """
-    row = dict(token)
-    if epoch is not None and token.get("worst_epoch") == epoch:
-        ratios, before = token.get("worst_log_ratio"), token.get("log_prob_old")
-        row |= {"log_ratio": ratios, "clipped": token.get("worst_clipped"),
-                "gradient_weight": token.get("worst_gradient_weight")}  # fmt: skip
-        row["log_prob"] = [
-            None if r is None or b is None else b + r for r, b in zip(ratios or [], before or [], strict=False)
-        ]
-        return row | {"figures": f"tokens in epoch {epoch}: log-ratio (nats)"}
-    if epoch is None or last is None or epoch == last:
-        return row | {"figures": "tokens in the last epoch: log-ratio (nats)"}
-    row |= dict.fromkeys(("log_ratio", "clipped", "gradient_weight", "log_prob"))
-    return row | {"figures": f"no figures of tokens were kept for epoch {epoch}"}
+
+    row: Row
+    turns: Sequence[Row]
+    tokens: Row | None
+    epoch: int | None = None
+    epochs: Sequence[int] = ()
+    missing: str = ""
+
+    @property
+    def written(self) -> dict[int, str]:
+        """What the policy wrote in each turn; nothing where the tokens were not kept."""
+        if self.tokens is None or self.tokens["trained"] is None:
+            return {}
+        texts = spelled(self.tokens["token"] or [f"{one} " for one in self.tokens["token_id"]])
+        parts = pieces(texts, self.tokens["trained"], self.tokens["turn_index"])
+        said = [(part.turn, "".join(texts[part.first : part.end])) for part in parts if part.written]
+        return {turn: "".join(text for _, text in same) for turn, same in groupby(said, key=lambda one: one[0])}
 
 
-def heaviest_token(row: Row) -> tuple[int | None, float]:
-    """Return the trained token with the largest |gradient weight|, and by what factor it exceeds the next; NaN wins."""
-    weights = [(i, abs(w)) for i, w in enumerate(row.get("gradient_weight") or []) if w is not None]
-    weights = [(i, math.inf if math.isnan(w) else w) for i, w in weights if _of(row.get("trained"), i)]
-    ordered = sorted(weights, key=lambda pair: -pair[1])
-    if not ordered or not ordered[0][1]:
-        return None, 0.0
-    second = ordered[1][1] if len(ordered) > 1 else 0.0
-    return ordered[0][0], math.inf if not second else 1.0 if second == math.inf else ordered[0][1] / second
+def _side(store: Store, run: str, row: Row, epoch: int | None = None) -> Side:
+    # By default in its worst epoch.
+    place = {"run": run, "step": row["step"], "trajectory": row["trajectory"]}
+    turns, tokens = store.records("ledger", **place), next(iter(store.records("tokens", **place)), None)
+    epochs = sorted({turn["epoch"] for turn in turns})
+    last, epoch = max(epochs, default=None), worst_epoch(turns, tokens) if epoch is None else epoch
+    now = [turn for turn in turns if turn["epoch"] == epoch]
+    if tokens is None:
+        return Side(row, now, None, epoch, epochs)
+    return Side(row, now, in_epoch(tokens, epoch, last), epoch, epochs, missing(tokens, epoch, last))
 
 
-def sentence(rows: Sequence[Row], mine: Row, turns: Sequence[Row], token: Row | None) -> str:
-    """Say who carries the gradient: the trajectory in its step, the turn in the trajectory, the token in the epoch.
+# What a trajectory did, in sentences.
 
-    `rows` are the trajectories of the step, `turns` those of the chosen one in the epoch whose figures `token` has.
+STANDS_OUT = 2.0  # a turn or a token stands out that has at least twice the gradient of the next
+_QUOTED = 40  # characters of a token or an answer in a sentence
+
+
+def quoted(text: object) -> str:
+    """Quote a text of a log, cut where it is long."""
+    said = visible(text).replace("\n", "↵")
+    return f"“{said if len(said) <= _QUOTED else said[:_QUOTED] + '…'}”"
+
+
+def answered(row: Row) -> str:
+    """Say what an episode answered, and whether that is right."""
+    right = {True: " (right)", False: " (wrong)", None: ""}[row["success"]]
+    return f"answered {quoted(row['answer'])}{right}" if row["answer"] is not None else "gave no answer"
+
+
+class Top(NamedTuple):
+    """The largest of some weights by size: its key, its weight (NaN is the largest), and how many times the next it is.
+
+    `times` is infinite where nothing else has a weight.
     """
-    share, said = mine.get("gradient_share"), f"Trajectory {mine['trajectory']}: its share of the gradient is unknown."
-    if share is not None and math.isfinite(share):
-        equal = f"{number(share * len(rows))} x an equal share" if len(rows) > 1 else "the only one"
-        said = f"Trajectory {mine['trajectory']} has {percent(share)} of this step's gradient, {equal}."
-    elif share is not None:
-        said = f"Trajectory {mine['trajectory']} has a gradient of NaN or Inf."
-    top, shares = worst(turns), [turn["gradient_share"] for turn in turns if turn["gradient_share"] is not None]
-    if top is not None and math.isfinite(total := math.fsum(shares)) and total > 0:
-        ratio = top.get("ratio_max")
-        largest = "" if ratio is None else f", where the largest token ratio is {number(ratio)}"
-        part = percent(top["gradient_share"] / total)
-        said += f" In epoch {top['epoch']}, {part} of its gradient is in turn {top['turn_index']}{largest}."
-    elif top is not None:
-        said += f" Turn {top['turn_index']} of epoch {top['epoch']} has no finite share."
-    if token is None or not token.get("gradient_weight"):
-        return said
-    place, factor = heaviest_token(token)
-    if place is None:
-        return f"{said} No token has any weight there: the clip stopped them all."
-    if factor < STANDS:
-        return f"{said} No single token stands out: the largest weight is {factor:.1f} x the next."
-    text = spelled([_of(token.get("token"), place)])[0].strip()[:40]
-    times = "" if math.isinf(factor) else f", {number(factor)} x the next"
-    return f"{said} The token with the largest weight is {text!r} in turn {_of(token.get('turn_index'), place)}{times}."
+
+    key: int
+    weight: float
+    times: float
+
+    @property
+    def stands_out(self) -> bool:
+        """Whether it is worth naming alone."""
+        return not math.isfinite(self.weight) or float(f"{self.times:.2g}") >= STANDS_OUT  # as it is written
+
+
+def largest(weights: Mapping[int, float | None]) -> Top | None:
+    """Return the largest of weights by size; None where none was measured or all are 0."""
+    sizes = {key: abs(weight) for key, weight in weights.items() if weight is not None}
+    order = sorted(sizes, key=lambda key: math.inf if math.isnan(sizes[key]) else sizes[key], reverse=True)
+    if not order or sizes[order[0]] == 0:
+        return None
+    top, following = sizes[order[0]], sizes[order[1]] if len(order) > 1 else 0.0
+    return Top(order[0], top, top / following if following else math.inf)
+
+
+def heaviest(row: Row) -> Top | None:
+    """Return the trained token with the largest gradient weight of the epoch that `row` of table `token` is in."""
+    weights = row.get("gradient_weight") or []
+    return largest({i: weight for i, weight in enumerate(weights) if _of(row.get("trained"), i)})
+
+
+def times(factor: float) -> str:
+    """Write a factor in two figures: 11 x, 1.2 x."""
+    return f"{factor:.2g} x" if factor < 99.5 else f"{factor:,.0f} x"
+
+
+def verdict(mine: Row, among: int, turns: Sequence[Row], tokens: Row | None) -> str:
+    """Say how much of its step's gradient a trajectory has, and in which turn and token of one epoch.
+
+    `mine` answers query `ranking`, of `among` trajectories; `turns` are those of the epoch, `tokens` of `in_epoch`.
+    """
+    which, share = f"Trajectory {mine['trajectory']}", mine["gradient_share"]
+    if share == 0:
+        return f"{which} has none of this step's gradient."
+    if share is None or not math.isfinite(share):
+        found = "was not measured" if share is None else f"is {number(share)}"
+        said = f"The share of trajectory {mine['trajectory']} in this step's gradient {found}."
+    else:
+        equal = f", {times(share * among)} an equal share" if among > 1 else ""
+        said = f"{which} has {percent(share)} of this step's gradient{equal}."
+    turn = largest({one["turn_index"]: one["gradient_share"] for one in turns})
+    parts = [_turn(turn, turns)] if turn else []
+    if tokens and (token := heaviest(tokens)):
+        parts.append(_heaviest(token, tokens, turn))
+    epoch = f"In epoch {turns[0]['epoch']}, " if turns else "In the epoch shown, "
+    return f"{said} {epoch}{'; '.join(parts)}." if parts else said
+
+
+def _turn(top: Top, turns: Sequence[Row]) -> str:
+    if not math.isfinite(top.weight):
+        return f"the gradient of turn {top.key} is {number(top.weight)}"
+    row = next(one for one in turns if one["turn_index"] == top.key)
+    share = percent(top.weight / sum(one["gradient_share"] or 0.0 for one in turns))
+    ratio = f", where the largest token ratio is {number(row['ratio_max'])}" if row.get("ratio_max") is not None else ""
+    if len(turns) == 1:
+        return f"all of its gradient is in its only turn{ratio}"
+    if top.stands_out:
+        return f"{share} of its gradient is in turn {top.key}{ratio}"
+    return f"no turn stands out (turn {top.key} has the most of its gradient, {share})"
+
+
+def _heaviest(top: Top, row: Row, turn: Top | None) -> str:
+    where = _of(row["turn_index"], top.key)
+    place = "" if where is None or (turn and turn.stands_out and where == turn.key) else f" of turn {where}"
+    text = _of(spelled(row["token"] or []), top.key) or "◊"
+    name = f"{quoted(text.strip() or text)} (token {top.key}{place})"
+    if not math.isfinite(top.weight):
+        return f"the gradient weight of {name} is {number(top.weight)}"
+    if math.isinf(top.times):
+        return f"the only token with a gradient is {name}"
+    if top.stands_out:
+        return f"the token is {name}, with {times(top.times)} the weight of the next"
+    if top.times < 1.05:
+        return "no single token stands out: the largest weights are about equal"
+    return f"no single token stands out: the largest weight, on {name}, is {times(top.times)} the next"
+
+
+# Two episodes with the same question.
+
+
+def difference(one: Side, other: Side) -> str:
+    """Say in what two episodes with the same question differ: answers, turns, and the first turn that is not alike."""
+    sides = (one, other)
+    names, gave = [side.row["name"] for side in sides], [answered(side.row) for side in sides]
+    said = f"Both {gave[0]}." if gave[0] == gave[1] else f"At {names[0]} it {gave[0]}; at {names[1]} it {gave[1]}."
+    texts = [side.written for side in sides]
+    did = [{turn["turn_index"]: word(turn.get("status")) for turn in side.turns} for side in sides]
+    found = [kinds or text for kinds, text in zip(did, texts, strict=True)]
+    if not all(found):
+        return f"{said} The turns of {names[found.index({})]} were not recorded."
+    counts = "{} turns against {}".format(*map(len, found))
+    if len(found[0]) == len(found[1]):
+        counts = f"Both took {len(found[0])} turn{'s' * (len(found[0]) != 1)}"
+    read = texts if all(texts) else found
+    turn = next((turn for turn in sorted({*read[0], *read[1]}) if read[0].get(turn) != read[1].get(turn)), None)
+    if turn is None:
+        untold = "the same kind of turns, but not all tokens were kept: what they wrote may differ"
+        return f"{said} {counts}; {'they wrote the same' if all(texts) else untold}."
+    kinds = [of.get(turn) for of in did]
+    how = f": {kinds[0]} against {kinds[1]}" if kinds[0] != kinds[1] and None not in kinds else ""
+    if alone := [name for name, of in zip(names, read, strict=True) if turn not in of]:
+        how = f", which {alone[0]} does not have"
+    return f"{said} {counts}; the first that differs is turn {turn}{how}."
+
+
+# One token takes the focus of the Tab key, the arrow keys pass it on: a thousand stops would be none.
+_KEYS = """
+<script>
+  if (!window.sorlTokens) document.addEventListener('keydown', event => {
+    const token = event.target.closest?.('.sorl-token');
+    if (!token || event.altKey || event.ctrlKey || event.metaKey) return;
+    if (event.key === 'Escape') token.blur();
+    const all = [...token.closest('.sorl-transcript').querySelectorAll('.sorl-token')], at = all.indexOf(token);
+    const next = { ArrowLeft: all[at - 1], ArrowRight: all[at + 1], Home: all[0], End: all.at(-1) }[event.key];
+    if (!next) return;
+    event.preventDefault();
+    token.tabIndex = -1;
+    next.tabIndex = 0;
+    next.focus();
+  });
+  window.sorlTokens = true;
+</script>
+"""
+
+# The figures of tokens in one epoch.
+
+_FIGURES = ("log_ratio", "clipped", "gradient_weight")  # recorded for the last epoch, and as worst_* for the worst
+_LAST = ("log_prob", "entropy")  # recorded for the last epoch alone
+
+
+def in_epoch(row: Row, epoch: int | None, last: int | None) -> Row:
+    """Return a row of table `token` with the figures of one epoch; None for those that were not recorded for it.
+
+    `last` is the last epoch of the ledger. Without one (None) the figures are of the worst epoch, else of the last.
+    """
+    if row.get("worst_epoch") is not None and epoch == row["worst_epoch"]:
+        figures = {name: row[f"worst_{name}"] for name in _FIGURES}
+        return {**row, **figures} | ({} if epoch == last else dict.fromkeys(_LAST))
+    return row if epoch == last else {**row, **dict.fromkeys((*_FIGURES, *_LAST))}
+
+
+def missing(row: Row, epoch: int | None, last: int | None) -> str:
+    """Say for which epochs the figures of tokens were recorded, where that is not the one shown; else nothing."""
+    heavy = row.get("worst_epoch")
+    if epoch in (heavy, last):
+        return ""
+    also = "" if heavy in (None, last) else f"{heavy} (largest gradient) and "
+    return f"No token is tinted or boxed: their figures were recorded in epoch {also}{last} (last), not in {epoch}."
 
 
 # The turns of an episode as a table: a column a turn, a row a measured column of the turn ledger.
 
-_FIRST = ("status", "n_tokens", "ratio_geo", "ratio_arith", "ratio_prod", "log_ratio_sum", "ratio_max", "ratio_min",
-          "clip_frac", "out_of_range_frac", "approx_kl", "entropy", "advantage", "value", "value_error",
-          "ratio_mass_frac", "gradient_share")  # fmt: skip
+# Column -> what a person calls it, in the order in which they are read.
+WORDS = {
+    "status": "what it did", "n_tokens": "tokens written", "gradient_share": "share of its update's gradient",
+    "ratio_max": "largest token ratio", "ratio_min": "smallest token ratio", "ratio_geo": "geometric turn ratio",
+    "ratio_arith": "mean token ratio", "ratio_prod": "product ratio", "log_ratio_sum": "sum of log-ratios",
+    "clip_frac": "tokens clipped", "out_of_range_frac": "tokens out of the clip's range", "advantage": "mean advantage",
+    "advantage_std": "spread of advantages", "value": "value by the critic", "value_error": "error of that value",
+    "approx_kl": "KL (k1)", "kl_k3": "KL (k3)", "entropy": "entropy", "mismatch": "trainer against sampler",
+    "ratio_mass_frac": "share of its update's ratio mass", "retrieval_seconds": "search took",
+    "retrieval_empty_frac": "search found nothing", "retrieval_failed_frac": "search failed",
+}  # fmt: skip
 
 
 def turn_table(rows: Sequence[Row], known: Diagnostics) -> Markup:
-    """Build the table as HTML; `rows` are the turns of one epoch. Bold is the one with most of the gradient."""
-    declared = [row for row in known.rows.values() if row["table_name"] == "turn"]
-    declared.sort(key=lambda row: _FIRST.index(row["name"]) if row["name"] in _FIRST else len(_FIRST))
-    top = worst(rows)
+    """Build the table as HTML; `rows` are the turns of one epoch. Bold is the one with most of the gradient.
 
-    def cell(turn: Row, value: Any) -> object:
+    A column that no turn has a value of is left out.
+    """
+    order = list(WORDS)
+    declared = [one for one in known.rows.values() if one["table_name"] == "turn"]
+    declared = [one for one in declared if any(turn.get(one["name"]) is not None for turn in rows)]
+    declared.sort(key=lambda one: order.index(one["name"]) if one["name"] in WORDS else len(order))
+    shares = largest({i: turn.get("gradient_share") for i, turn in enumerate(rows)})
+    top = rows[shares.key] if shares else None
+
+    def cell(turn: Row, value: Any, share: bool) -> object:
         text: object = word(value) if isinstance(value, (str, bool)) else number(value)
+        if share and value is not None and math.isfinite(value):
+            text = percent(value)
         if isinstance(value, float) and not math.isfinite(value):
             text = tag("span", text, css="sorl-broken")
         return tag("b", text) if turn is top else text
 
     lines = []
     for row in declared:
-        if all(turn.get(row["name"]) is None for turn in rows):
-            continue
-        unit = tag("span", f" {row['unit']}", css="sorl-unit") if row["unit"] else ""
-        name = tag("span", row["name"], unit, title=f"{row['formula']} — {row['description']}")
-        lines.append([name, *(cell(turn, turn.get(row["name"])) for turn in rows)])
+        share = row["unit"] == "fraction"
+        unit = tag("span", f" {row['unit']}", css="sorl-unit") if row["unit"] in ("nats", "s", "reward") else ""
+        tip = f"{row['name']}: {row['formula']} — {row['description']}"
+        name = tag("span", WORDS.get(row["name"], row["name"]), unit, title=tip, tabindex="0")
+        lines.append([name, *(cell(turn, turn.get(row["name"]), share) for turn in rows)])
     head = [f"turn {turn['turn_index']}" if turn is top else f"{turn['turn_index']}" for turn in rows]
     return table_html(["", *head], lines, "sorl-turns")
 
@@ -301,6 +442,7 @@ def spelled(tokens: Sequence[str | None]) -> list[str]:
 
 MOST = 6_000  # tokens that are shown: more would make a browser wait
 LONGEST = 500  # characters of a token: no vocabulary has longer ones, a broken log may
+_READ = "information"  # what a tool gave back, between its tags
 _TAG = re.compile(r"<(/?)(think|search|answer|information)>")
 
 
@@ -350,40 +492,60 @@ def _kinds(texts: Sequence[str]) -> list[str]:
     return [next(kind for place, kind in reversed(marks) if place <= begin) for begin in begins]
 
 
-def transcript(row: Row, turns: Sequence[Row], palette: Palette) -> Markup:
-    """Build the episode as HTML: `row` of table `token`, `turns` of the turn ledger in one epoch."""
+def transcript(sides: Sequence[Side], palette: Palette) -> Markup:
+    """Build one episode as HTML, or two, turn beside turn; of one without tokens only what its turns did."""
+    names = ["Turn"] if len(sides) == 1 else [f"{side.row['name']}, turn" for side in sides]
+    columns = [blocks(side, palette, name) for side, name in zip(sides, names, strict=True)]
+    turns = sorted({turn for column in columns for turn in column})
+    cells = [tag("div", *column.get(turn, ())) for turn in turns for column in columns]
+    return tag("div", *cells, css="sorl-transcript" + " sorl-pair" * (len(sides) > 1))
+
+
+def blocks(side: Side, palette: Palette, name: str) -> dict[int, list[Markup]]:
+    """Build each turn as HTML, the prompt as turn 0; without tokens only the heading of each turn."""
+    row, known = side.tokens, {turn["turn_index"]: turn for turn in side.turns}
+    if row is None:
+        untold = tag("p", f"The tokens of {side.row['name']} were not kept.", css="sorl-note")
+        return {0: [untold]} | {turn: [_heading(name, turn, known)] for turn in known}
     count = len(row["token_id"] or row["token"] or [])
     texts = spelled((row["token"] or [None] * count)[:MOST])
-    known = {turn["turn_index"]: turn for turn in turns}
-    place, factor = heaviest_token(row)
-    heaviest = place if factor >= STANDS else None
-    parts, heading = [], 0
+    top = heaviest(row)
+    first = top.key if top and top.key < MOST else next((i for i in range(MOST) if _of(row["trained"], i)), None)
+    boxed = top.key if top and top.stands_out else None
+    parts: dict[int, list[Markup]] = {}
+    heading = 0
     for piece in pieces(texts, row["trained"], row["turn_index"]):
         if piece.turn and piece.turn != heading:
-            heading, said = piece.turn, ""
-            if entry := known.get(heading):
-                share = entry["gradient_share"]
-                gradient = number(share) if share is None or not math.isfinite(share) else percent(share)
-                said = (
-                    f" · {word(entry['status'])} · ratio {number(entry['ratio_geo'])} · sum of log-ratios "
-                    f"{number(entry['log_ratio_sum'])} nats · {gradient} of its update's gradient "
-                    f"(epoch {entry['epoch']})"
-                )
-            parts.append(tag("div", tag("b", f"Turn {heading}"), said, css="sorl-turn"))
+            heading = piece.turn
+            parts.setdefault(heading, []).append(_heading(name, heading, known))
         if piece.written:
-            kind: list[object] = ["information, made up" if piece.kind == "information" else piece.kind]
-            body = [_token(i, texts[i], row, palette, i == heaviest) for i in range(piece.first, piece.end)]
+            kind: list[object] = ["tool result, made up" if piece.kind == _READ else piece.kind]
+            body = [_token(i, texts[i], row, palette, i == boxed, i == first) for i in range(piece.first, piece.end)]
         else:
-            kind = [piece.kind, tag("div", "not trained on")]
+            kind = ["tool result" if piece.kind == _READ else piece.kind, tag("div", "no gradient")]
             body = [html_text("".join(texts[piece.first : piece.end]).strip())]
         inside = tag("div", *kind, css="sorl-kind"), tag("div", *body, css="sorl-said")
-        parts.append(tag("div", *inside, css="sorl-part sorl-written" if piece.written else "sorl-part sorl-read"))
+        written = tag("div", *inside, css="sorl-part sorl-written" if piece.written else "sorl-part sorl-read")
+        parts.setdefault(heading, []).append(written)
     if count > MOST:
-        parts.append(tag("p", f"The first {MOST:,} of {count:,} tokens.", css="sorl-note"))
-    return tag("div", *parts, css="sorl-transcript")
+        cut = tag("p", f"The first {MOST:,} of {count:,} tokens.", css="sorl-note")
+        parts.setdefault(heading, []).append(cut)
+    return parts
 
 
-def _token(i: int, text: str, row: Row, palette: Palette, heaviest: bool) -> Markup:
+def _heading(name: str, turn: int, known: Mapping[int, Row]) -> Markup:
+    said = ""
+    if entry := known.get(turn):
+        share = entry["gradient_share"]
+        gradient = number(share) if share is None or not math.isfinite(share) else percent(share)
+        said = (
+            f" · {word(entry['status'])} · ratio {number(entry['ratio_geo'])} · sum of log-ratios "
+            f"{number(entry['log_ratio_sum'])} nats · {gradient} of that update's gradient (epoch {entry['epoch']})"
+        )
+    return tag("div", tag("b", f"{name} {turn}"), said, css="sorl-turn")
+
+
+def _token(i: int, text: str, row: Row, palette: Palette, heaviest: bool, first: bool) -> Markup:
     lead = text[: len(text) - len(text.lstrip(" "))] if text.strip() else ""
     said = text.removeprefix(lead)
     more = f" … and {len(said) - LONGEST:,} characters" if len(said) > LONGEST else ""
@@ -394,7 +556,7 @@ def _token(i: int, text: str, row: Row, palette: Palette, heaviest: bool) -> Mar
     marks = (("clipped", _of(row.get("clipped"), i)), ("heaviest", heaviest), ("broken", broken))
     return html_text(lead) + tag(
         "span", shown, css=" ".join(["sorl-token", *(f"sorl-{name}" for name, is_on in marks if is_on)]),
-        data_tip="\n".join(tooltip(i, row)), tabindex="0",
+        role="note", tabindex="0" if first else "-1", aria_label="\n".join((quoted(shown), *tooltip(i, row))),
         style=f"background:{colours[0]};color:{colours[1]}" if colours else "",
     )  # fmt: skip
 
@@ -418,8 +580,8 @@ def _of(values: Sequence[Any] | None, i: int) -> Any:
     return values[i] if values is not None and i < len(values) else None
 
 
-def legend(palette: Palette, title: str) -> Markup:
-    """Build the colour scale of the log-ratios and the marks on tokens, as HTML; `title` says of which epoch."""
+def legend(palette: Palette, epoch: int | None) -> Markup:
+    """Build the colour scale of the log-ratios in an epoch (None: the last) and the marks on tokens, as HTML."""
     ends = {-theme.END: "≤ ", theme.END: "≥ "}
     ticks = [
         tag("span", f"{ends.get(mark, '')}{mark:g}", style=f"left:{50 + 50 * theme.position(mark):.1f}%")
@@ -429,4 +591,5 @@ def legend(palette: Palette, title: str) -> Markup:
     scale = tag("div", ground, *ticks, css="sorl-scale")
     named = {"clipped": "clipped", "heaviest": "largest gradient", "broken": "NaN or Inf"}
     marks = [tag("span", tag("span", words, css=f"sorl-{name}")) for name, words in named.items()]
-    return tag("div", tag("div", tag("span", title), scale), tag("div", *marks), css="sorl-legend")
+    title = tag("span", f"tokens in {'the last epoch' if epoch is None else f'epoch {epoch}'}: log-ratio (nats)")
+    return tag("div", tag("div", title, scale), tag("div", *marks), css="sorl-legend")

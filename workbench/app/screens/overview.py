@@ -1,27 +1,38 @@
 """Overview: the question of a grid, its answer in a sentence, and every run as a cell."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import pandas as pd
 import streamlit as st
+from markupsafe import Markup
 
 from workbench.analysis import compare
 from workbench.analysis.region import readable_series
 from workbench.analysis.runs import with_updates
-from workbench.app import theme
+from workbench.app import run_table, theme
 from workbench.app.curve_data import Chosen, Window, extent
-from workbench.app.experiments import choose_experiment, is_region, question, runs, show_table
-from workbench.app.export import drawing
-from workbench.app.figures.matrix import layout, matrix, parts
-from workbench.app.page import address, anchor, answer, links, look, note, open_screen, screen
+from workbench.app.experiments import choose_experiment, is_region, question, runs, show_table, shown
+from workbench.app.export import button, drawing
+from workbench.app.figures.matrix import STATES, layout, matrix, parts, state
+from workbench.app.page import address, anchor, answer, heading, links, look, note, open_screen, screen
 from workbench.app.screens.region import draw, region_of, say_answer
 from workbench.app.store import Store
-from workbench.app.text import tag
-from workbench.app.url import choose
+from workbench.app.text import table_html, tag
+from workbench.app.trajectories import fall_of
+from workbench.app.url import about, choose
+from workbench.diagnosis.alerts import RATE, Alert, alerts
+from workbench.diagnosis.diagnose import diagnose
+from workbench.diagnosis.log import of_run
 from workbench.spec import OUTCOMES, InputError
+from workbench.store import notes
 from workbench.store.connect import Busy
 
 _POINTS = 40  # of a curve in a cell
+_BESIDE = 5  # columns of a grid that leaves room for words beside it
+_WORST = ("diverged", "collapsed", "falling", "failed", "recovered", "mild")  # what is looked at first
+_LOOK, _LONG = 3, 2_000  # runs to look at first; steps up to which a diagnosis takes well under a second
 _SHOWN = {"region": "the region", "runs": "every run"}
-_WORDS = {"no_learning": "no learning", "falling": "falling at the end", "": "undecided or running"}  # for outcomes
 
 
 @screen
@@ -31,35 +42,100 @@ def overview(store: Store) -> None:
     with store.reader.together():
         with left:
             experiment = choose_experiment(store)
-        each = runs(store, experiment)
+        each = shown(store, experiment)
+        falls = {a.run_id: a for a in store.computed(("alerts", experiment), lambda r: alerts(r, experiment))}
+        each = each.assign(slump=each["run_id"].map({run: _slump(one) for run, one in falls.items()}).astype(float))
         if not is_region(store, experiment):
             success(store, each)  # remembered until it is drawn
     with right:
         note(" · ".join([f"{len(each)} runs", *(f"{n} {word}" for word, n in each["status"].value_counts().items())]))
+    now = each[each["slump"].notna()]
+    if len(now):
+        about(f"▼ {len(now)} falling", "")  # in the title of the tab
+        which = "; ".join(f"{r.arm}, seed {r.seed}, since step {r.slump:.0f}" for r in now.itertuples())
+        note(f"Falling now: {which}. Success is 55 % or more below its best: {RATE}.")
     st.html(tag("p", question(store, experiment), css="sorl-question"))
-    shown = None
+    region = None
     if is_region(store, experiment):
         try:
-            shown = region_of(store, experiment)
+            region = region_of(store, experiment)
         except Busy:
             raise
         except InputError:  # no run can be judged yet
             pass
-    if shown is not None:
-        say_answer(shown)
+    if region is not None:
+        say_answer(region)
         if choose("show", "Show", _SHOWN, kind="row") == "region":
-            draw(shown, experiment, "collapsed")
-            show_table(readable_series(shown.series))
+            draw(region, experiment, "collapsed")
+            show_table(readable_series(region.series))
             links([anchor("More in Region", address("region", experiment=experiment))])
             return
     above = st.container()
-    _runs(store, experiment, each)  # before the answer, whose intervals of a thousand runs take longer
-    updated = store.computed(("updated", experiment), lambda reader: with_updates(reader, experiment, each))
-    summary = store.computed(("summary", experiment), lambda _: compare.summarise(updated))
-    if shown is None:
+    cells = layout(each)
+    beside = st.columns([3, 2], gap="large") if cells["across"].iloc[0] <= _BESIDE else [st.container()] * 2
+    with beside[0]:
+        _runs(store, experiment, each, cells)  # before the answer, whose intervals of a thousand runs take longer
+    key = tuple(each["run_id"])
+    updated = store.computed(("updated", experiment, key), lambda reader: with_updates(reader, experiment, each))
+    summary = store.computed(("summary", experiment, key), lambda _: compare.summarise(updated))
+    if region is None:
         with above:
             answer(compare.answer(summary))
-    show_table(compare.readable(summary))
+    with beside[1]:
+        look_first(store, experiment, each)
+    heading("Arms")
+    written = compare.readable(summary)
+    arms = [anchor(arm, address("compare", experiment=experiment, arm=[arm])) for arm in written["arm"]]
+    lines = [[arm, *cells[1:]] for arm, cells in zip(arms, written.astype(str).to_numpy().tolist(), strict=True)]
+    st.html(table_html(list(written), lines, "sorl-figures sorl-listing"))
+    note(f"{compare.ABOUT} An arm opens in Compare.")
+    button("CSV of this table", lambda: written.to_csv(index=False).encode(), "sorl-arms.csv", "text/csv")
+    heading("Runs")
+    run_table.show(store, experiment, runs(store, experiment))
+
+
+def _slump(alert: Alert | None) -> int | None:
+    return alert.step if alert is not None and alert.kind == "falling" else None
+
+
+def worst(each: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs to look at first: by how they stand, then by how much of their peak they have lost."""
+    stands = each["outcome"].where(each["outcome"].notna(), each["status"]).where(each["slump"].isna(), "falling")
+    bad = each.assign(stands=stands.map({name: place for place, name in enumerate(_WORST)}))
+    bad = bad.assign(left=bad["final_success"] / bad["peak_success"])
+    return bad.dropna(subset=["stands"]).sort_values(["stands", "left"], kind="stable").head(_LOOK)
+
+
+def look_first(store: Store, experiment: str, each: pd.DataFrame) -> None:
+    """Show the worst runs, each with since when and why, and where to go on; say so where none is bad."""
+    heading("Look at these first")
+    found = worst(each)
+    if found.empty:
+        note("No run has collapsed, failed, or lost a fifth of its best." if len(each) else "")
+    for run in found.to_dict("records"):
+        name, fall = str(run["run_id"]), fall_of(run)
+        since = "" if fall is None else f", down after step {fall[0]}"
+        since += f" to {fall[1]} (95 %)" if fall and fall[1] > fall[0] else ""
+        words = f"{state(run).split(' at ')[0]}{since}. {why(store, name, run)}"
+        title = anchor(f"{run['arm']}, seed {run['seed']}", address("run", experiment=experiment, run=name))
+        st.html(tag("div", title, Markup(": "), words, css="sorl-finding"))
+
+
+def why(store: Store, name: str, run: Mapping[Any, Any]) -> str:
+    """Say the first diagnosed cause of a run, else which signal moved first; what it said itself where it failed."""
+    if run["status"] == "failed" and isinstance(run["reason"], str):
+        return f"It ended with: {run['reason']}"
+    if run["steps"] > _LONG:
+        return "This run is long; its page says more."
+    said = store.computed(("diagnosis", name), lambda reader: diagnose(of_run(reader, name)))
+    before = "" if said.onset is None else " before the fall"
+    if causes := [finding for finding in said.findings if said.onset is None or finding.clue.step <= said.onset]:
+        return f"Likely cause ({100 * causes[0].clue.confidence:.0f} %): {causes[0].cause.title}."
+    if said.moved:
+        first = said.moved[0]
+        moved = f"{first.column.removeprefix('step.')} moved first, at step {first.step}"
+        return f"No known cause shows{before}; {moved}: {first.usual:.3g} to {first.value:.3g}."
+    return f"No cause and no unusual signal shows{before} in what was recorded."
 
 
 def success(store: Store, each: pd.DataFrame) -> pd.DataFrame:
@@ -72,17 +148,19 @@ def success(store: Store, each: pd.DataFrame) -> pd.DataFrame:
     return points.assign(x=points["bucket"] * window.width, last=last)
 
 
-def _runs(store: Store, experiment: str, each: pd.DataFrame) -> None:
+def _runs(store: Store, experiment: str, each: pd.DataFrame, every: pd.DataFrame) -> None:
     palette = look()
-    named = parts(layout(each))
+    kept = {run: notes.read(store.runs, experiment, run) for run in each["run_id"]}
+    named = parts(every.assign(notes=every["run_id"].map(kept)))
     cells = named[choose("rows", "Rows", list(named), kind="row") if len(named) > 1 else next(iter(named))]
     occurring = set(each["outcome"].fillna(""))
     key = []
     for name in (outcome for outcome in (*OUTCOMES, "") if outcome in occurring):
         colour = palette.outcomes[name]
         swatch = tag("i", style=f"background:{theme.faded(colour, 0.16)};border-color:{colour}")
-        key.append(tag("span", swatch, _WORDS.get(name, name)))
-    curve = tag("span", "curve: success, 0 to 1, over the longest run; dotted line: onset of the collapse")
+        key.append(tag("span", swatch, STATES.get(name, name) or "undecided or running"))
+    curve = tag("span", "curve: success, 0 to 1, over the longest run; dotted line: where the fall began; "
+                "dashed border: falling; ✎ has notes. A cell opens its run.")  # fmt: skip
     st.html(tag("p", *key, curve, css="sorl-key"))
     picture = matrix(
         cells, success(store, each), palette, lambda run_id: address("run", experiment=experiment, run=run_id)

@@ -1,0 +1,148 @@
+"""Every run of an experiment as a row: found by words and conditions, picked, compared, and annotated."""
+
+import json
+import operator
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from workbench.app.experiments import settings_of
+from workbench.app.figures.matrix import state
+from workbench.app.page import address, anchor, heading, links, note, run_links, say, table
+from workbench.app.store import Store
+from workbench.app.text import duration
+from workbench.app.url import choose_many, follow, keep, search_box
+from workbench.spec import InputError
+from workbench.store import notes
+from workbench.store.notes import Notes
+
+_USUAL = ("arm", "seed", "outcome", "onset", "peak", "final", "steps", "duration", "tags", "note", "hidden")
+_CONDITION = re.compile(r"(.+?)\s*(<=|>=|!=|<|>|=)\s*(.+)")
+_HOLDS = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge, "=": operator.eq, "!=": operator.ne}
+_HOW = "words, and conditions such as  staleness > 4, outcome = collapsed"
+
+
+def rows(each: pd.DataFrame, kept: Mapping[str, Notes]) -> pd.DataFrame:
+    """Return one row per run, by run_id: what it came to, its notes, and every setting that is not the same in all."""
+    mine = [kept.get(run, Notes()) for run in each["run_id"]]
+    fell = each[["collapse_step", "onset_low"]].bfill(axis=1).iloc[:, 0]
+    found = pd.DataFrame({
+        "arm": each["arm"], "seed": each["seed"], "outcome": [state(run) for run in each.to_dict("records")],
+        "onset": fell, "peak": each["peak_success"], "final": each["final_success"], "steps": each["steps"],
+        "duration": each["seconds"], "tags": [", ".join(one.tags) for one in mine], "note": [one.note for one in mine],
+        "hidden": ["yes" if one.hidden else "no" for one in mine],
+    }).set_axis(each["run_id"])  # fmt: skip
+    return found.join(differing(each))
+
+
+def differing(each: pd.DataFrame) -> pd.DataFrame:
+    """Return the settings that differ between runs, one column each, by run_id; the seed is no difference."""
+    settings = pd.DataFrame([settings_of(config) for config in each["config"]], index=each["run_id"]).fillna("–")
+    return settings[[key for key in settings if key != "seed" and settings[key].nunique() > 1]]
+
+
+def matching(frame: pd.DataFrame, asked: str) -> tuple[pd.DataFrame, list[str]]:
+    """Return the rows that fulfil all of `asked`, parts between commas, and what no column is called.
+
+    A condition names a column, or the end of its dotted name; what is no number is compared as text. Any other part is
+    looked for in all cells.
+    """
+    unknown = []
+    for part in filter(None, map(str.strip, asked.split(","))):
+        if not (condition := _CONDITION.fullmatch(part)):
+            hit = frame.astype(str).apply(lambda cells, word=part: cells.str.contains(word, case=False, regex=False))
+            frame = frame[hit.any(axis=1)]
+            continue
+        name, sign, value = condition.groups()
+        columns = [c for c in frame if f".{c}".lower().endswith(f".{name.lower()}")]
+        if not columns:
+            unknown.append(name)
+            continue
+        numbers, wanted = pd.to_numeric(frame[columns[0]], errors="coerce"), pd.to_numeric(value, errors="coerce")
+        if pd.isna(wanted):
+            frame = frame[_HOLDS[sign](frame[columns[0]].astype(str).str.lower(), value.lower())]
+        else:
+            frame = frame[_HOLDS[sign](numbers, wanted) & numbers.notna()]
+    return frame, unknown
+
+
+def show(store: Store, experiment: str, each: pd.DataFrame) -> None:
+    """Show the runs as a table; those picked in it are compared and can be given notes."""
+    kept = {str(run): notes.read(store.runs, experiment, str(run)) for run in each["run_id"]}
+    frame = rows(each, kept)
+    left, right = st.columns(2)
+    with left:
+        asked = search_box("find", "Find runs", _HOW)
+    with right:
+        columns = choose_many("column", "Columns", list(map(str, frame)), _USUAL)
+    found, unknown = matching(frame, asked)
+    if unknown:
+        say(f"No column is called {', '.join(map(repr, unknown))}; there is: {', '.join(map(str, frame))}.")
+    picked = keep("picked", experiment, lambda given: [run for run in given if run in kept], list[str])
+    if found.empty:
+        note(f"None of {len(frame)} runs fits.")
+    else:
+        _pick(found, columns or list(_USUAL), picked)
+    if chosen := each[each["run_id"].isin(picked)].drop_duplicates("run_id").to_dict("records"):
+        _picked(store, experiment, each[each["run_id"].isin(picked)], chosen, kept)
+
+
+def _pick(found: pd.DataFrame, columns: Sequence[str], picked: Sequence[str]) -> None:
+    """Draw the table; a change of its selection is a step in the address, which it follows in turn."""
+    ids, here = [str(run) for run in found.index], st.session_state
+    if here.get("runs picked") not in (None, list(picked)):  # another selection than the widget's: make a new one
+        here["runs drawn"] = here.get("runs drawn", 0) + 1
+    here["runs picked"] = list(picked)
+    at = [ids.index(run) for run in picked if run in ids]
+    shown = found[list(columns)].assign(
+        **{"duration": found["duration"].map(duration)} if "duration" in columns else {}
+    )
+    event = st.dataframe(
+        shown, hide_index=True, key=f"runs {here.get('runs drawn', 0)} {hash(tuple(ids))}", on_select="rerun",
+        selection_mode="multi-row", selection_default={"selection": {"rows": at}},
+        column_config={name: st.column_config.NumberColumn(format="%.2f") for name in ("peak", "final")},
+    )  # fmt: skip
+    rows = [row for row in event["selection"]["rows"] if row < len(ids)]
+    if sorted(rows) != sorted(at):
+        chosen = [run for run in picked if run not in ids] + [ids[row] for row in rows]
+        here["runs picked"] = chosen
+        follow("picked", chosen)
+
+
+def _picked(
+    store: Store, experiment: str, mine: pd.DataFrame, chosen: Sequence[Mapping[Any, Any]], kept: Mapping[str, Notes]
+) -> None:
+    arms = list(dict.fromkeys(str(run["arm"]) for run in chosen))
+    links([anchor("Compare the arms of these runs", address("compare", experiment=experiment, arm=arms))])
+    run_links(mine, experiment)
+    if len(chosen) > 1:
+        heading("What differs between them")
+        settings = differing(mine)
+        named = [f"{run['arm']}, seed {run['seed']}" for run in chosen]
+        if settings.empty:
+            note("Nothing but the seed.")
+        else:
+            table(
+                ["setting", *named], [[str(key), *settings[key].loc[[r["run_id"] for r in chosen]]] for key in settings]
+            )
+    first = kept[chosen[0]["run_id"]]
+    # A form of its own for each selection: what is typed for one run never lands on another.
+    under = json.dumps([run["run_id"] for run in chosen])
+    with st.form(f"notes {under}", border=False):
+        text = st.text_area("Note", first.note, max_chars=notes.LONGEST, key=f"note {under}", height=80)
+        tags = st.text_input("Tags, separated by commas", ", ".join(first.tags), key=f"tags {under}", max_chars=400)
+        hidden = st.checkbox("Hide from Overview, Compare, Turns and Collapse", first.hidden, key=f"hide {under}")
+        many = f" for {len(chosen)} runs" if len(chosen) > 1 else ""
+        saved = st.form_submit_button(f"Save{many}", key=f"save {under}")
+    if saved:
+        words = tuple(dict.fromkeys(filter(None, map(str.strip, tags.split(",")))))[: notes.TAGS]
+        try:
+            for run in chosen:
+                notes.write(store.runs, experiment, str(run["run_id"]), Notes(text.strip(), words, hidden))
+        except InputError as error:
+            say(str(error))
+        else:
+            st.rerun()

@@ -1,0 +1,51 @@
+"""What a person says of a run: a note, tags, and whether it is hidden. A small file beside its segments, no row."""
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from workbench.spec import InputError
+from workbench.spec.files import MIB, from_json, read_text
+from workbench.store.segments import folder_of
+
+FILE = "notes.json"
+LONGEST, TAGS = 4_000, 20  # characters of a note or of all tags together, tags of a run
+
+
+class Notes(NamedTuple):
+    """The notes of a run; all empty where nobody wrote any."""
+
+    note: str = ""
+    tags: tuple[str, ...] = ()
+    hidden: bool = False
+
+
+def read(runs: Path, experiment: str, run_id: str) -> Notes:
+    """Return the notes of a run; what is missing or unreadable is empty."""
+    folder = folder_of(runs, experiment, run_id)
+    with suppress(OSError, ValueError):
+        found = from_json(read_text(folder / FILE, MIB)) if folder else None
+        if isinstance(found, dict):
+            note, tags = found.get("note"), found.get("tags")
+            tags = tuple(str(tag) for tag in tags[:TAGS]) if isinstance(tags, list) else ()
+            return Notes(note[:LONGEST] if isinstance(note, str) else "", tags, found.get("hidden") is True)
+    return Notes()
+
+
+def write(runs: Path, experiment: str, run_id: str, notes: Notes) -> None:
+    """Keep the notes of a run, whole or not at all. Raises InputError where its folder is gone or cannot be written."""
+    folder = folder_of(runs, experiment, run_id)
+    if folder is None:
+        raise InputError(f"cannot keep notes of '{run_id}': it has no folder of its own below '{runs}'")
+    unfinished = folder / f".{FILE}.{os.getpid()}"
+    try:
+        unfinished.write_text(json.dumps(notes._asdict(), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        unfinished.replace(folder / FILE)
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise InputError(f"cannot keep notes of '{run_id}' in '{folder}': {why}") from None
+    finally:
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
