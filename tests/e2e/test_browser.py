@@ -64,6 +64,21 @@ def test_every_screen_opens_without_a_complaint_and_clicks_lead_to_the_culprit_t
     assert query(page)["run"] == ["ppo-s0-aaaa0000"]
     assert "The fall began after step 15" in page.inner_text(".sorl-answer")
 
+    marks = page.locator(".sorl-marks").first
+    marks.focus()
+    page.keyboard.press("End")
+    for _ in range(20):
+        if "alarm at step 12" in marks.inner_text():
+            break
+        page.keyboard.press("ArrowLeft")
+        page.wait_for_timeout(200)
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/episode?**step=12**")
+    web.settle(page, "episode")
+    page.go_back()
+    page.wait_for_url("**/run?**")
+    web.settle(page, "run")
+
     web.go(page, "Compare", "compare")
     assert page.get_by_text("Each line is one run").or_(page.get_by_text("for each line")).is_visible()
 

@@ -30,12 +30,15 @@
     event.preventDefault();
     here.at = next;
     window.Plotly.Fx.hover(drawn, [{ curveNumber: next.curve, pointNumber: next.point }], [next.subplot]);
+    setTimeout(() => read(drawn, here), 120); // Plotly moves its label at most every 50 ms
+  });
+  function read(drawn, here) {
     const lines = [...drawn.querySelectorAll('.hoverlayer text')].flatMap(text => {
       const parts = [...text.querySelectorAll('.line')];
       return parts.length ? parts.map(part => part.textContent) : [text.textContent];
     });
     here.querySelector('[aria-live]').textContent = lines.filter(Boolean).join(' ');
-  });
+  }
   document.addEventListener('focusout', ({ target }) => {
     const drawn = target.matches?.('.sorl-marks') && plotted(target.parentElement.dataset.figure);
     if (drawn) window.Plotly.Fx.unhover(drawn);
@@ -64,13 +67,15 @@
     if (!['ArrowRight', 'ArrowLeft', 'ArrowDown', 'ArrowUp', 'Home', 'End'].includes(key)) return;
     if (key === 'End') return every.at(-1);
     if (!at || key === 'Home') return every[0];
-    const flat = key === 'ArrowRight' || key === 'ArrowLeft', sign = key === 'ArrowRight' || key === 'ArrowDown' ? 1 : -1;
+    const flat = key === 'ArrowRight' || key === 'ArrowLeft';
+    const sign = key === 'ArrowRight' || key === 'ArrowDown' ? 1 : -1;
     let best, least = Infinity;
     for (const mark of every) {
       const along = sign * (flat ? mark.left - at.left : mark.top - at.top);
       const aside = Math.abs(flat ? mark.top - at.top : mark.left - at.left);
       const same = Math.abs(along) <= 0.5 && aside <= 0.5;
-      const far = same ? Math.abs(mark.number - at.number) / 1e6 : along + (flat && mark.line === at.curve ? 0 : 3 * aside);
+      const near = aside <= 2 || (flat && mark.line === at.curve); // in its row or on its line: these come first
+      const far = same ? Math.abs(mark.number - at.number) / 1e6 : near ? along / 4 : along + 3 * aside;
       if ((same ? sign * (mark.number - at.number) > 0 : along > 0.5) && far < least) [best, least] = [mark, far];
     }
     return best;

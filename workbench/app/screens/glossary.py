@@ -16,7 +16,7 @@ from workbench.app import export
 from workbench.app.figures import common
 from workbench.app.page import address, anchor, answer, look, note, screen
 from workbench.app.store import LEVELS, Diagnostics, Store, dictionary
-from workbench.app.text import html_text, table_html, tag
+from workbench.app.text import html_text, percent, table_html, tag
 from workbench.app.theme import Palette
 from workbench.app.url import choose, search_box
 from workbench.diagnostics.collapse import Drop, collapse_rule, judge
@@ -121,7 +121,7 @@ def rule_picture(fall: Drop, palette: Palette) -> go.Figure:
         common.trace(f"best window: mean {fall.best:.2f}", x=[first, last], y=[fall.best] * 2, mode="lines",
                      name="best window", line={"color": blue, "width": 6}, opacity=0.6, showlegend=True),
         common.trace(x=[first, steps[-1]], y=[(1 - half) * fall.best] * 2, mode="lines", showlegend=True,
-                     name=f"{1 - half:.0%} of the best", line={"color": blue, "width": 1.5, "dash": "dash"}),
+                     name=f"{percent(1 - half)} of the best", line={"color": blue, "width": 1.5, "dash": "dash"}),
     ]  # fmt: skip
     for symbol, name, at in (("triangle-down", "onset, 95 % interval", fall.onset), ("x", "detection", fall.detection)):
         interval = {
