@@ -54,7 +54,7 @@ def summarise(frame: pd.DataFrame) -> pd.DataFrame:
             **_over_seeds(peak, "peak"), **_over_seeds(final, "final"),
             **share.columns("collapsed"), "onset": _or_none(dead["collapse_step"].dropna().median()),
             "onsets": ", ".join(f"{step:.0f}" for step in sorted(dead["collapse_step"].dropna())),
-            "starts": _two(known.reindex(columns=["outcome", "first_success"]).query("outcome == 'no_learning'")
+            "starts": _each(known.reindex(columns=["outcome", "first_success"]).query("outcome == 'no_learning'")
                            ["first_success"]),
             "down": "; ".join(filter(None, map(down, known.to_dict(orient="records")))),
             "back": "; ".join(filter(None, map(back, known.to_dict(orient="records")))),
@@ -77,10 +77,10 @@ def _over_seeds(values: pd.Series, name: str) -> dict[str, Any]:
     mean, iqm = stats.mean_interval(values).cut(0, 1), stats.interquartile_mean([values])
     few = len(values) < FEWEST
     mean, iqm = (Estimate(one.value) if few else one for one in (mean, iqm))
-    return {**mean.columns(name), **iqm.columns(f"{name}_iqm"), f"{name}_seeds": _two(values) if few else ""}
+    return {**mean.columns(name), **iqm.columns(f"{name}_iqm"), f"{name}_seeds": _each(values) if few else ""}
 
 
-def _two(values: pd.Series) -> str:
+def _each(values: pd.Series) -> str:
     return ", ".join(f"{value:.2f}" for value in sorted(values.dropna()))
 
 

@@ -41,10 +41,13 @@ def run(
     """Run a grid. The same command resumes: it skips finished cells and continues the others from their checkpoints."""
     import duckdb
 
-    from workbench.diagnosis.alerts import Bell, Webhook
     from workbench.store.reader import Reader
 
-    hook = notify and Webhook(notify, note)
+    bell = None
+    if notify:
+        from workbench.diagnosis.alerts import Bell, Webhook
+
+        bell = Bell(Webhook(notify, note))  # a wrong address is refused before anything starts
     if memory is not None and not 0 < memory < math.inf:
         raise InputError(f"--memory {memory:g} is no size; write GiB, for example --memory 4")
     runs, place = ctx.obj, executor_of(executor)
@@ -65,7 +68,8 @@ def run(
 
     first = load()
     findings = guard.planned(first.cells)
-    bell = hook and Bell(hook, first.experiment)
+    if bell:
+        bell.experiment = first.experiment
     if bell and runs.is_dir():
         sync(runs)
         bell.know(Reader(runs))

@@ -118,7 +118,8 @@ class Webhook:
             except Exception as error:  # noqa: BLE001 - whatever a server does, training goes on
                 if not self._told:
                     why = visible(str(error)).replace(self.url, "")
-                    self._say(f"{self.host} took no message ({why}); training goes on, and so do the next messages")
+                    later = "training continues, later messages are still sent"
+                    self._say(f"the webhook at {self.host} took no message ({why}); {later}")
                 self._told = True
 
     def _request(self, title: str, text: str) -> Request:

@@ -13,7 +13,7 @@ from workbench.diagnosis.causes import CAUSES
 from workbench.diagnosis.changepoint import FEWEST, MARGIN, first, slumped, spread
 from workbench.diagnosis.finding import Cause, Diagnosis, Evidence, Finding
 from workbench.diagnosis.log import Log
-from workbench.diagnosis.standing import beside, counted, standing
+from workbench.diagnosis.standing import counted, from_onset, standing
 from workbench.diagnosis.standing import figure as _number
 from workbench.store.text import visible
 
@@ -120,7 +120,7 @@ def first_signals(d: Diagnosis) -> str:
         return "No diagnostic left its usual range" + ("." if d.onset is None else " before the onset.")
     parts = []
     for m in d.moved[:FIRST]:
-        ahead = f", {beside(m.step, d.onset)}" if d.onset is not None and d.onset > m.step else ""
+        ahead = f", {from_onset(m.step, d.onset)}" if d.onset is not None and d.onset > m.step else ""
         parts.append(f"{_name(m)} at step {m.step} ({_number(m.usual)} -> {_number(m.value)}{ahead})")
     parts += [f"{len(d.moved) - FIRST} more later"] if len(d.moved) > FIRST else []
     return f"Moved first: {'; '.join(parts)}."

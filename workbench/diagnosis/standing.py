@@ -26,7 +26,7 @@ def counted(n: int, what: str = "step") -> str:
     return f"{n:,} {what}{'' if n == 1 else 's'}"
 
 
-def beside(step: int, onset: int) -> str:
+def from_onset(step: int, onset: int) -> str:
     """Write where a step lies from the onset: 2 steps before it, at it, after it."""
     side = "before" if step < onset else "after"
     return "at the onset" if step == onset else f"{counted(abs(onset - step))} {side} the onset"

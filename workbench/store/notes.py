@@ -1,4 +1,4 @@
-"""What a person says of a run: a note, tags, and whether it is hidden. A small file beside its segments, no row."""
+"""What a person says of a run: a note, tags, and whether it is hidden. A small file next to its segments, no row."""
 
 import json
 import os

@@ -32,7 +32,7 @@ class Panel(NamedTuple):
     thresholds: Sequence[tuple[str | None, float]] = ()  # of an arm, or (None) of all
     alarms: pd.DataFrame | None = None  # arm, x, value, message
     broken: pd.DataFrame | None = None  # arm, run_id, x of every point with NaN or Inf
-    seeds: pd.DataFrame | None = None  # points that are drawn seed by seed beside the lines of `banded` arms
+    seeds: pd.DataFrame | None = None  # points that are drawn seed by seed with the lines of `banded` arms
 
     def values(self) -> np.ndarray:
         """Return every value that is drawn, lowest and highest ones of a point included."""

@@ -1,4 +1,4 @@
-"""Episode: from a spike to its culprit. Tokens of a trajectory, beside those of another; its step, its run's signal."""
+"""Episode: from a spike to its culprit. The tokens of a trajectory, or of two; its step, the signal of its run."""
 
 import math
 import re
@@ -493,7 +493,7 @@ def _kinds(texts: Sequence[str]) -> list[str]:
 
 
 def transcript(sides: Sequence[Side], palette: Palette) -> Markup:
-    """Build one episode as HTML, or two, turn beside turn; of one without tokens only what its turns did."""
+    """Build one episode as HTML, or two, turn by turn; of one without tokens only what its turns did."""
     names = ["Turn"] if len(sides) == 1 else [f"{side.row['name']}, turn" for side in sides]
     columns = [blocks(side, palette, name) for side, name in zip(sides, names, strict=True)]
     turns = sorted({turn for column in columns for turn in column})

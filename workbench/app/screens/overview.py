@@ -29,7 +29,7 @@ from workbench.store import notes
 from workbench.store.connect import Busy
 
 _POINTS = 40  # of a curve in a cell
-_BESIDE = 5  # columns of a grid that leaves room for words beside it
+_NARROW = 5  # columns of a grid that leaves room for words next to it
 _WORST = ("diverged", "collapsed", "falling", "failed", "recovered", "mild")  # what is looked at first
 _LOOK, _LONG = 3, 2_000  # runs to look at first; steps up to which a diagnosis takes well under a second
 _SHOWN = {"region": "the region", "runs": "every run"}
@@ -72,8 +72,8 @@ def overview(store: Store) -> None:
             return
     above = st.container()
     cells = layout(each)
-    beside = st.columns([3, 2], gap="large") if cells["across"].iloc[0] <= _BESIDE else [st.container()] * 2
-    with beside[0]:
+    sides = st.columns([3, 2], gap="large") if cells["across"].iloc[0] <= _NARROW else [st.container()] * 2
+    with sides[0]:
         _runs(store, experiment, each, cells)  # before the answer, whose intervals of a thousand runs take longer
     key = tuple(each["run_id"])
     updated = store.computed(("updated", experiment, key), lambda reader: with_updates(reader, experiment, each))
@@ -81,7 +81,7 @@ def overview(store: Store) -> None:
     if region is None:
         with above:
             answer(compare.answer(summary))
-    with beside[1]:
+    with sides[1]:
         look_first(store, experiment, each)
     heading("Arms")
     written = compare.readable(summary)

@@ -28,7 +28,7 @@ from workbench.diagnosis.changepoint import MARGIN, spread
 from workbench.diagnosis.diagnose import diagnose, early_warning, first_signals, in_order, likely, none_found, opened
 from workbench.diagnosis.finding import Diagnosis
 from workbench.diagnosis.log import of_run
-from workbench.diagnosis.standing import beside, counted, standing
+from workbench.diagnosis.standing import counted, from_onset, standing
 from workbench.spec import RunSettings
 from workbench.store.reader import Reader
 from workbench.store.text import log_of, tail
@@ -285,7 +285,7 @@ def first_alarms(rung: Mapping[str, int], onset: int | None, rings: Mapping[Any,
     names = [name for name, step in rung.items() if step == first]
     said = f"First alarm: {' and '.join(names)} at step {first:,}"
     if onset is not None:
-        said += f", {beside(first, onset)}" + ("" if first < onset else ", so no warning")
+        said += f", {from_onset(first, onset)}" + ("" if first < onset else ", so no warning")
     if later := len(rung) - len(names):
         said += f"; {counted(later, 'more kind')} of alarm later"
     if not up:
@@ -327,7 +327,7 @@ def moment(what: str, signal: Signal, value: float, onset: int | None, rows: Seq
     usual, wide = spread(values, 0.05) if len(values) > 1 else (value, 1.0)
     if onset is None and abs(value - usual) <= MARGIN * wide:
         return f"No step stands out by its {what}: {number(value)} at step {signal.spike:,}, {number(usual)} as a rule."
-    when = "" if onset is None else f", {beside(signal.spike, onset)}"
+    when = "" if onset is None else f", {from_onset(signal.spike, onset)}"
     said = f"The sharpest moment: step {signal.spike:,}{when}, with {what} {number(value)}"
     worst, share = rows[0]["trajectory"], rows[0]["gradient_share"]
     if share is None:

@@ -7,7 +7,7 @@ from workbench.diagnosis.causes.batch import culprit
 from workbench.diagnosis.changepoint import before, first
 from workbench.diagnosis.finding import Clue, Evidence, cause, sql
 from workbench.diagnosis.log import Log
-from workbench.diagnosis.standing import beside, counted
+from workbench.diagnosis.standing import counted, from_onset
 
 CLOSE = 1.01  # x, of two numbers that should be one
 RUNAWAY = 8.0  # x the usual loss of the critic, at its worst
@@ -176,7 +176,7 @@ def off_policy(log: Log) -> Clue | None:
     return Clue(
         "pattern", 0.6, step,
         f"the rollouts are {age:.1f} iterations old on average and used {counted(int(epochs), 'time')}; token ratios "
-        f"reach {most:.3g} in step {worst}, {beside(worst, log.onset or 0)}, and a plain ratio clip does not limit "
+        f"reach {most:.3g} in step {worst}, {from_onset(worst, log.onset or 0)}, and a plain ratio clip does not limit "
         "such tokens where their advantage is negative",
         (Evidence("minibatch.ratio_max", worst, most, before(ratio, window[0])),),
         trajectory, turn,
@@ -203,7 +203,7 @@ def step_size(log: Log) -> Clue | None:
     return Clue.of(
         "pattern", 0.5, "minibatch.grad_norm", spike.step, spike.value, spike.usual,
         f"the gradient norm leaps from {spike.usual:.3g} to {spike.value:.3g} in step {spike.step}, "
-        f"{beside(spike.step, log.onset)}{unbounded}",
+        f"{from_onset(spike.step, log.onset)}{unbounded}",
         trajectory, turn,
     )  # fmt: skip
 
