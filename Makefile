@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run app test test-ray test-vllm test-slow check bench bench-collapse bench-trl bench-browse bench-rldoctor parity mutate docs screenshots clean
+.PHONY: help run demo example app test test-ray test-vllm test-slow check bench bench-collapse bench-trl bench-browse bench-rldoctor parity mutate docs screenshots clean
 MUTANTS ?= 300
 RUNS ?= runs
 # Files with parts that are rendered from the declarations.
@@ -34,6 +34,13 @@ run: $(BIN)/.core ## train the quickstart: six algorithms, who collapsed
 $(BIN)/.app: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[app]'
 	touch $@
+
+demo: $(BIN)/.app ## the web app over a recorded quickstart: nothing is trained, torch is not installed
+	$(BIN)/sorl app --example
+
+example: $(BIN)/.core $(BIN)/.app ## train the quickstart again and write the recorded example from it
+	$(BIN)/sorl run experiments/quickstart.toml --runs build/example
+	PYTHONPATH=. $(BIN)/python -m studies.example build/example
 
 app: $(BIN)/.app ## the web app over runs/, on this machine only
 	$(BIN)/sorl app

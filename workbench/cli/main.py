@@ -60,7 +60,7 @@ class _Verbs(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Accept the global --runs after the verb too, as it is often typed."""
+        """Accept the global options after the verb too, as they are often typed."""
         for word in args:
             if any(c == "\0" or "\ud800" <= c <= "\udfff" for c in word):  # Python reads bad bytes as surrogates
                 ctx.fail(f"'{visible(message(word))}' holds a NUL or is not UTF-8")
@@ -72,7 +72,7 @@ class _Verbs(TyperGroup):
             elif word == "--runs":
                 before += [word, *islice(words, 1)]
             else:
-                (before if word.startswith("--runs=") else after).append(word)
+                (before if word == "--example" or word.startswith("--runs=") else after).append(word)
         return list(super().parse_args(ctx, before + after))
 
     def invoke(self, ctx: Any) -> Any:
@@ -120,9 +120,15 @@ app = typer.Typer(
 
 @app.callback(epilog="Results go to stdout, the rest to stderr. Exit code 0: success, 1: a failure, 2: wrong input.")
 def sorl(
-    ctx: typer.Context, runs: Path = typer.Option("runs", metavar="DIR", envvar="SORL_RUNS", help="The runs folder.")
+    ctx: typer.Context,
+    runs: Path = typer.Option("runs", metavar="DIR", envvar="SORL_RUNS", help="The runs folder."),
+    example: bool = typer.Option(False, "--example", help="Use the recorded example as the runs folder."),
 ) -> None:
     """Find out why off-policy RL training of multi-turn LLM agents collapses."""
+    if example:
+        from workbench.store.example import runs_folder
+
+        runs = runs_folder()
     ctx.obj = runs
 
 
