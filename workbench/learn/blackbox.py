@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ class Packer:
         self.settings, self.learner = settings, learner
         self._mask: Tensor | None = None
         self._weights: dict[str, np.ndarray] = {}
+        self._update, self._steps = 0, dict[str, int]()
 
     def open(self, batch: Batch) -> None:
         """Remember what the step is about to change: the loss mask before the selection, the weights that fit."""
@@ -41,6 +42,21 @@ class Packer:
         fit = sum(weight.numel() * weight.element_size() for weight in weights.values()) <= limits.weights_mb * MB
         self._weights = {name: weight.cpu().numpy().copy() for name, weight in weights.items()} if fit else {}
         self._mask = batch.mask
+        self._update = self.learner.updates
+        state = {
+            f"optimizer.policy.{i}.{key}": x.detach().cpu().numpy().copy()
+            for i, parameter in enumerate(self.learner.policy_parameters)
+            for key, x in self.learner.policy_optimizer.state[parameter].items()
+            if isinstance(x, Tensor)
+        }
+        size = sum(array.nbytes for array in (*self._weights.values(), *state.values()))
+        if self._weights and size <= limits.weights_mb * MB:
+            self._weights |= state
+        self._steps = {name: _steps(own) for name, own in self._optimizers() if own is not None}
+
+    def _optimizers(self) -> Iterator[tuple[str, torch.optim.Optimizer | None]]:
+        yield "policy", self.learner.policy_optimizer
+        yield "critic", self.learner.critic_optimizer
 
     def close(self, batch: Batch, updates: Sequence[Evidence]) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
         """Arrays and metadata of the step, as `workbench.store.batches` reads them; None where nothing is kept."""
@@ -60,6 +76,8 @@ class Packer:
             "learn": learn.model_dump(mode="json"),
             "compute": settings.compute.model_dump(mode="json", exclude={"device"}),
             "completion_budget": settings.world.completion_budget,
+            "update": self._update,
+            "optimizer_steps": self._steps,
             "updates": [
                 {
                     "epoch": int(update.epoch),
@@ -92,6 +110,11 @@ def _of_updates(batch: Batch, updates: Sequence[Evidence]) -> dict[str, np.ndarr
         names += ["mask", "advantages", "log_prob_old"]
     found |= {name: stacked(name) for name in names}
     return {f"update.{name}": _numpy(tensor) for name, tensor in found.items()}
+
+
+def _steps(optimizer: torch.optim.Optimizer) -> int:
+    """Steps that the optimizer has counted: fewer than the run's updates where its state was lost. 0 for SGD."""
+    return int(max((float(state.get("step", 0.0)) for state in optimizer.state.values()), default=0.0))
 
 
 def _numpy(tensor: Tensor) -> np.ndarray:

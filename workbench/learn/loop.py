@@ -55,6 +55,7 @@ class Trainer:
         model = networks.load(start, compute)
         critic = Critic(model) if algorithm.critic else None
         self.learner = Learner(algorithm, settings.learn, model, critic, settings.engine.temperature, compute=compute)
+        self.learner.planned = settings.planned_iterations * settings.learn.epochs * settings.learn.minibatches
         self.learner.probe.control = controls(tokenizer)
         self.learner.spans, self.sentences = Spans(tokenizer), Sentences(tokenizer)
         self.reference = networks.load(start, compute).requires_grad_(False) if algorithm.needs_reference else None

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, get_scheduler
 
 from workbench.agent.tokenizer import Spans
 from workbench.batch import Batch
@@ -30,6 +32,22 @@ def optimizer_of(parameters: Iterable[nn.Parameter], settings: OptimizerSettings
     if settings.kind == "sgd":
         return torch.optim.SGD(parameters, lr=lr, momentum=settings.momentum, weight_decay=decay, foreach=True)
     return torch.optim.AdamW(parameters, lr=lr, betas=betas, weight_decay=decay, fused=True)
+
+
+def rate(settings: OptimizerSettings, update: int, updates: int) -> float:
+    """Return the learning rate of update `update` of the run's planned `updates`, by transformers' schedules."""
+    if settings.schedule == "constant" and not settings.warmup:
+        return settings.lr
+    return settings.lr * float(_factor(settings.schedule, settings.warmup, updates)(update))
+
+
+@cache
+def _factor(schedule: str, warmup: int, updates: int) -> Callable[[int], float]:
+    name = "constant_with_warmup" if schedule == "constant" else schedule
+    idle = torch.optim.SGD([nn.Parameter(torch.zeros(()))], lr=1.0)
+    made: Any = get_scheduler(name, idle, warmup, updates)
+    factor: Callable[[int], float] = made.lr_lambdas[0]
+    return factor
 
 
 def norm(gradients: Sequence[Tensor]) -> float:
@@ -70,6 +88,7 @@ class Learner:
     temperature: float = 1.0
     updates: int = 0  # since the start of the run; decides when the true clipping bias is measured
     compute: ComputeSettings = field(default_factory=ComputeSettings)
+    planned: int = 0  # updates of the whole run, for the schedules of the learning rate
     spans: Spans | None = None  # tells thoughts, searches and answers apart in the evidence
     skipped: bool = False  # whether the early stop left out the policy's last step
 
@@ -89,12 +108,17 @@ class Learner:
     def follow(self, settings: LearnSettings) -> None:
         """Take over learning rates, clipping and coefficients; the optimizers keep their kind and their state."""
         self.settings = settings
+        self._schedule()
+
+    def _schedule(self) -> None:
+        settings = self.settings
         for optimizer, own in ((self.policy_optimizer, settings.policy), (self.critic_optimizer, settings.critic)):
             for group in optimizer.param_groups if optimizer else ():
-                group["lr"] = own.lr
+                group["lr"] = rate(own, self.updates, self.planned)
 
     def update(self, batch: Batch, epoch: int, rollout_step: int) -> Evidence:
         """Train once on one minibatch; returns what happened, measured at the weights before the step."""
+        self._schedule()
         every = self.settings.probe_every
         probed: dict[str, float | None] = {}
         if every and self.updates % every == 0:  # before rows are sorted: parts of like length would be no samples

@@ -137,8 +137,12 @@ class EngineSettings(Settings):
 class OptimizerSettings(Settings):
     """SGD or AdamW of one network."""
 
+    unstored = ("schedule", "warmup")
+
     kind: Literal["sgd", "adamw"] = "sgd"
     lr: Rate = 0.15
+    schedule: Literal["constant", "linear", "cosine"] = "constant"  # down to 0 at the last planned update
+    warmup: Natural = 0  # updates in which the learning rate climbs from 0
     momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0  # SGD only
     beta1: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9  # AdamW only
     beta2: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.999  # AdamW only

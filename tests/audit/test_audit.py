@@ -1,0 +1,184 @@
+"""The audit: silent on healthy runs however they are set, and a proof for what a trainer did not do as it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.learn.tiny import MakeRun, train
+from workbench.audit import IDENTITIES, Check, audit, chosen, explain
+from workbench.learn import loop, update
+from workbench.store import batches
+
+STEPS = (1, 3, 4)
+HEALTHY: dict[str, dict[str, Any]] = {
+    "stale PPO": {},
+    "fresh PPO with AdamW, bounds, a cosine and a warm-up": {
+        "learn": {
+            "staleness": 0, "entropy_coef": 0.01,
+            "policy": {"kind": "adamw", "lr": 0.003, "max_grad_norm": 0.5, "schedule": "cosine", "warmup": 5},
+        },
+    },
+    "momentum, decay and micro-batches": {
+        "learn": {"micro_batch": 4, "policy": {"momentum": 0.9, "weight_decay": 0.01, "lr": 0.01, "schedule": "linear"}},
+    },
+    "S-PPO, which acts on the gradient": {"algorithm": "s-ppo", "slots": {"stabilise": {"tau": 1.0}}},
+    "ST-PPO": {"algorithm": "st-ppo", "slots": {"stabilise": {"tau": 1.0}}},
+    "GRPO with a KL term in the loss": {
+        "algorithm": "grpo", "slots": {"kl": {"kind": "loss", "beta": 0.05}}, "learn": {"group_size": 4},
+    },
+    "GRPO without groups that teach nothing": {
+        "algorithm": "grpo", "slots": {"select": {"kind": "zero_var"}}, "learn": {"group_size": 4},
+    },
+    "old log-probs of the update, an early stop": {"learn": {"old_log_prob": "update", "target_kl": 0.001}},
+    "old log-probs of the sampler": {"learn": {"old_log_prob": "behaviour", "old_values": "rollout"}},
+    "turn GAE": {"algorithm": "turn-ppo"},
+    "another temperature": {"engine": {"temperature": 0.7}},
+}  # fmt: skip
+
+
+def audited(folder: Path, *names: str, steps: tuple[int, ...] = STEPS) -> list[Check]:
+    return list(audit(folder, steps, names))
+
+
+def violated(found: list[Check]) -> list[str]:
+    return list(dict.fromkeys(check.identity for check in found if check.violated))
+
+
+@pytest.mark.parametrize("changes", HEALTHY.values(), ids=HEALTHY)
+def test_no_identity_is_violated_in_a_healthy_run(trained: MakeRun, changes: dict[str, Any]) -> None:
+    found = audited(trained(**changes))
+    assert violated(found) == []
+    checked = {check.identity for check in found if not check.missing}
+    assert {"transcripts", "loss_mask", "reward", "sampling", "advantages", "loss", "gradient", "weights"} <= checked
+
+
+def patched_run(new_run: MakeRun, cache: Path, **changes: Any) -> Path:
+    folder = new_run(**changes)
+    assert train(folder, cache) == 0
+    return folder
+
+
+def exchanged(batch: Any) -> Any:
+    made = batch.advantages.clone()
+    made[[1, 2]] = made[[2, 1]]
+    return replace(batch, advantages=torch.where(batch.mask, made, 0))
+
+
+def _advantages(patch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
+    honest = loop.prepare
+    patch.setattr(loop, "prepare", lambda *given, **more: change(honest(*given, **more)))
+
+
+def _loss_times_eight(patch: pytest.MonkeyPatch) -> None:
+    honest = update.policy_loss
+
+    def wrong(*given: Any, **more: Any) -> Any:
+        out = honest(*given, **more)
+        return replace(out, loss=8 * out.loss, terms=replace(out.terms, policy_loss=8 * out.terms.policy_loss))
+
+    patch.setattr(update, "policy_loss", wrong)
+
+
+def _frozen(patch: pytest.MonkeyPatch) -> None:
+    honest = update.step
+
+    def wrong(optimizer: Any, limit: Any, skip: bool = False) -> Any:
+        weights = [p for group in optimizer.param_groups for p in group["params"]]
+        weights[1].grad = torch.zeros_like(weights[1])
+        return honest(optimizer, limit, skip)
+
+    patch.setattr(update, "step", wrong)
+
+
+def _critic_reads_elsewhere(patch: pytest.MonkeyPatch) -> None:
+    honest = update.Learner.values
+    patch.setattr(update.Learner, "values", lambda self, batch: honest(self, batch).roll(1, 1))
+
+
+def _forgetful(patch: pytest.MonkeyPatch) -> None:
+    honest = update.Learner.follow
+
+    def wrong(self: Any, settings: Any) -> None:
+        honest(self, settings)
+        if self.updates == 8:
+            self.policy_optimizer.state.clear()
+
+    patch.setattr(update.Learner, "follow", wrong)
+
+
+ADAM = {"learn": {"policy": {"kind": "adamw", "lr": 0.003}}}
+BUGS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], dict[str, Any], str, str]] = {
+    "advantages of two trajectories exchanged": (
+        lambda patch: _advantages(patch, exchanged), {}, "advantages", "each other's numbers"),
+    "advantages three times too large": (
+        lambda patch: _advantages(patch, lambda b: replace(b, advantages=3 * b.advantages)), {}, "advantages", "3 times"),
+    "the loss times eight": (_loss_times_eight, {}, "loss", "8 times"),
+    "a layer without a gradient": (_frozen, {}, "gradient", "times"),
+    "a critic that reads the token before": (_critic_reads_elsewhere, {}, "values", "token before it"),
+    "optimizer state that is lost": (_forgetful, ADAM, "optimizer_state", "times"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_what_a_trainer_did_not_do_as_it_says_is_proved(
+    new_run: MakeRun, cache: Path, monkeypatch: pytest.MonkeyPatch, bug: str
+) -> None:
+    inject, changes, name, reading = BUGS[bug]
+    with monkeypatch.context() as patch:
+        inject(patch)
+        folder = patched_run(new_run, cache, iterations=5, **changes)
+    found = audited(folder)
+    assert violated(found)[0] == name
+    first = next(check for check in found if check.violated and check.identity == name)
+    assert reading in first.says
+    if "exchanged" in bug:
+        assert set(first.trajectories) <= {1, 2}
+    if bug.startswith("a layer"):
+        assert any("these weights did not move" in check.says and len(check.layers) == 1 for check in found)
+
+
+def test_what_is_not_stored_is_never_passed(new_run: MakeRun, cache: Path) -> None:
+    folder = patched_run(new_run, cache, iterations=3, record={"batches": {"weights_mb": 0}})
+    found = {check.identity: check for check in audited(folder, steps=(1,))}
+    assert "needs the weights of step 1" in found["values"].missing
+    assert not found["values"].violated and not found["loss"].missing
+
+
+def test_the_steps_to_audit_are_near_the_events_and_have_neighbours() -> None:
+    known = [0, 4, 8, 9, 10, 11, 20, 21, 22]
+    assert chosen(known, [10], most=1) == [10]
+    assert 20 in chosen(known, [19], most=3)
+    assert chosen([], [3]) == []
+
+
+@given(
+    st.floats(0.1, 10).filter(lambda x: abs(x - 1) > 0.05), st.floats(-3, 3).filter(lambda x: abs(x) > 0.05),
+    st.integers(0, 2**31),
+)  # fmt: skip
+def test_the_reading_of_a_difference_is_the_one_that_was_made(factor: float, offset: float, seed: int) -> None:
+    stream = np.random.default_rng(seed)
+    truth, mask = stream.normal(size=(6, 12)), stream.random((6, 12)) < 0.8
+    mask[:, 3] = True
+    assert explain(truth, truth, mask, 1e-6).rows == ()
+    assert explain(factor * truth, truth, mask, 1e-6).says.startswith(f"{factor:.4g} times")
+    assert explain(truth + offset, truth, mask, 1e-6).says == f"{offset:+.4g} at every token"
+    swapped = truth.copy()
+    swapped[[1, 4]] = truth[[4, 1]]
+    found = explain(swapped, truth, np.ones_like(mask), 1e-6)
+    assert (found.rows, found.says) == ((1, 4), "these two have each other's numbers")
+    assert explain(np.roll(truth, 1, 1), truth, mask, 1e-6).says == "each token has the number of the token before it"
+    assert explain(truth * np.nan, truth, mask, 1e-6).gap == np.inf
+
+
+def test_every_identity_says_what_must_hold_and_what_it_means_otherwise() -> None:
+    assert all(one.must and one.means and one.name in IDENTITIES for one in IDENTITIES.values())
+    assert batches.WEIGHTS[-1] == "optimizer."
