@@ -320,6 +320,19 @@ def cell_events() -> str:
     return markdown(("event", "severity", "what happened"), ((f"`{k.name}`", k.severity, k.meaning) for k in KINDS))
 
 
+# docs/audit.md
+
+
+def identities() -> str:
+    """Return one row per identity of the audit."""
+    from workbench.audit import IDENTITIES
+
+    return markdown(
+        ["identity", "what must hold", "where it does not"],
+        ([f"`{one.name}`", one.must, one.means] for one in IDENTITIES.values()),
+    )
+
+
 # docs/replay.md
 
 
