@@ -74,12 +74,12 @@ def exchanged(batch: Any) -> Any:
 
 
 def _advantages(patch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
-    honest = loop.prepare
+    honest: Any = vars(loop)["prepare"]
     patch.setattr(loop, "prepare", lambda *given, **more: change(honest(*given, **more)))
 
 
 def _loss_times_eight(patch: pytest.MonkeyPatch) -> None:
-    honest = update.policy_loss
+    honest: Any = vars(update)["policy_loss"]
 
     def wrong(*given: Any, **more: Any) -> Any:
         out = honest(*given, **more)
@@ -100,7 +100,7 @@ def _frozen(patch: pytest.MonkeyPatch) -> None:
 
 
 def _critic_reads_elsewhere(patch: pytest.MonkeyPatch) -> None:
-    honest = update.Learner.values
+    honest: Any = update.Learner.values
     patch.setattr(update.Learner, "values", lambda self, batch: honest(self, batch).roll(1, 1))
 
 

@@ -1,0 +1,213 @@
+"""Our algorithms as losses elsewhere: equal to our own loop, whatever the split into micro-batches and ranks."""
+
+from __future__ import annotations
+
+import copy
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from workbench.algorithms import ALGORITHMS, resolve
+from workbench.batch import Batch, turn_ids
+from workbench.integrations.losses import Loss, Sums, TrlLoss, feedable, metrics, refusal
+from workbench.objective import Algorithm, Normaliser, policy_loss, statistics
+from workbench.spec import InputError
+
+B, T = 8, 18
+NAMED = ("mask", "advantages", "log_prob_old", "log_prob_behaviour", "log_prob_ref")
+
+
+def tensors(seed: int = 0) -> tuple[dict[str, Tensor], Tensor]:
+    """What a trainer has of B sequences of several turns, in float64, and the policy's log-probs."""
+    stream = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=stream, dtype=torch.float64)
+
+    mask = torch.rand(B, T, generator=stream) < 0.7
+    mask[:, 0], mask[3, 4:] = True, False
+    old = -normal(B, T).abs()
+    found = {
+        "mask": mask, "advantages": normal(B), "log_prob_old": old, "log_prob_behaviour": old + 0.2 * normal(B, T),
+        "log_prob_ref": old + 0.3 * normal(B, T),
+    }  # fmt: skip
+    return found, old + 0.4 * normal(B, T)
+
+
+def ours(
+    algorithm: Algorithm, given: dict[str, Tensor], log_prob: Tensor, micros: list[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Loss and gradient as our own loop makes them."""
+    mask, n = given["mask"], len(log_prob)
+    batch = Batch(
+        tokens=mask.long(), response=mask, mask=mask, length=torch.full((n,), T), group=torch.arange(n),
+        trajectory=torch.arange(n), score=torch.zeros(n, dtype=torch.float64), turn_id=turn_ids(mask),
+        log_prob_behaviour=given["log_prob_behaviour"], log_prob_old=given["log_prob_old"],
+        log_prob_ref=given["log_prob_ref"], advantages=given["advantages"][:, None] * mask,
+    )  # fmt: skip
+    leaf = log_prob.clone().requires_grad_()
+    whole = Normaliser.of(batch, len(micros), algorithm.correction)
+    found = [statistics(algorithm, batch.rows(rows), leaf[rows]) for rows in micros]
+    sums = None if found[0] is None else torch.stack([one for one in found if one is not None]).sum(0)
+    parts = [policy_loss(algorithm, batch.rows(r), leaf[r], normaliser=whole, statistics=sums).loss for r in micros]
+    loss = torch.stack(parts).sum()
+    return loss.detach(), torch.autograd.grad(loss, leaf)[0]
+
+
+def theirs(loss: Loss, given: dict[str, Tensor], log_prob: Tensor, micros: list[Tensor], ranks: int = 1) -> Any:
+    """Loss and gradient of these micro-batches by `Loss`, the sums added over them, and over the ranks if there are."""
+    leaf = log_prob.clone().requires_grad_()
+    batches = [loss.batch(**{name: given[name][rows] for name in NAMED}) for rows in micros]
+    own = [loss.sums(batch, leaf[rows]) for batch, rows in zip(batches, micros, strict=True)]
+    vector = torch.stack([one.packed() for one in own]).sum(0)
+    if ranks > 1:
+        dist.all_reduce(vector)
+    sums: Sums = own[0].unpacked(vector)
+    pairs = zip(batches, micros, strict=True)
+    total = torch.stack([loss(b, leaf[r], sums, ranks * len(micros)).loss for b, r in pairs]).sum()
+    return total.detach(), torch.autograd.grad(total, leaf)[0]
+
+
+def algorithm_of(name: str, **slots: Any) -> tuple[Algorithm, Loss]:
+    return resolve(name, slots).within(64), Loss(name, horizon=64, **slots)
+
+
+GLOBAL = {"stabilise": {"kind": "rms_batch", "tau": 1.0, "scope": "global"}}
+CASES: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in feedable()] + [
+    ("st-ppo", {"stabilise": {"tau": 1.0}}), ("st-ppo", GLOBAL), ("s-ppo", GLOBAL),
+    ("so-grpo", {"stabilise": {"tau": 1.0}}),
+    ("st-ppo", {"stabilise": {"kind": "rms_turn", "tau": 1.0, "scope": "global"}}),
+    ("ppo", {"stabilise": {"kind": "adv_norm", "threshold": 0.1, "scope": "global"}}),
+    ("grpo", {"kl": {"kind": "loss", "beta": 0.1}}), ("tis", {"correction": {"normalise": True}}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "slots"), CASES, ids=lambda x: x if isinstance(x, str) else "-".join(x) or "plain")
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_a_loss_elsewhere_is_that_of_our_own_loop(name: str, slots: dict[str, Any], parts: int) -> None:
+    algorithm, loss = algorithm_of(name, **slots)
+    given, log_prob = tensors()
+    micros = list(torch.arange(B).chunk(parts))
+    value, gradient = ours(algorithm, given, log_prob, micros)
+    found, its_gradient = theirs(loss, given, log_prob, micros)
+    torch.testing.assert_close(found, value, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(its_gradient, gradient, rtol=1e-12, atol=1e-12)
+    assert gradient.abs().sum() > 0
+
+
+def _rank(rank: int, ranks: int, folder: str, cases: list[tuple[str, dict[str, Any]]]) -> None:
+    os.environ["OMP_NUM_THREADS"] = "1"
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=ranks)
+    given, log_prob = tensors()
+    mine = torch.arange(B).chunk(ranks)[rank]
+    micros = list(mine.chunk(2))
+    found = []
+    for name, slots in cases:
+        loss = algorithm_of(name, **slots)[1]
+        value, gradient = theirs(loss, given, log_prob, micros, ranks)
+        averaged = gradient * ranks  # the trainer multiplies its loss by the number of ranks
+        dist.all_reduce(averaged)
+        found.append((value, averaged / ranks))
+    torch.save(found, f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_loss_of_several_ranks_is_that_of_one(tmp_path: Path, ranks: int) -> None:
+    wanted = ("turn-ppo", "s-ppo", "st-ppo", "so-grpo", "gspo", "turn-ppo-mdp", "sapo-search", "tis")
+    cases = [case for case in CASES if case[0] in wanted]
+    torch.multiprocessing.spawn(  # type: ignore[attr-defined]
+        _rank, (ranks, str(tmp_path), cases), nprocs=ranks
+    )
+    found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(ranks)]
+    given, log_prob = tensors()
+    micros = [half for part in torch.arange(B).chunk(ranks) for half in part.chunk(2)]
+    for i, (name, slots) in enumerate(cases):
+        value, gradient = ours(algorithm_of(name, **slots)[0], given, log_prob, micros)
+        torch.testing.assert_close(torch.stack([f[i][0] for f in found]).sum(), value, rtol=1e-10, atol=1e-12)
+        for one in found:
+            torch.testing.assert_close(one[i][1], gradient, rtol=1e-10, atol=1e-12)
+
+
+def test_what_is_more_than_a_loss_is_refused_by_name() -> None:
+    assert {"ppo", "turn-ppo", "s-ppo", "st-ppo", "grpo", "so-grpo", "gspo", "cispo", "llds"} <= set(feedable())
+    refused = {name: refusal(a) for name, a in ALGORITHMS.items() if name not in feedable()}
+    assert {"starpo-s", "dapo", "loop", "seeupo", "sspo"} <= set(refused)
+    with pytest.raises(InputError, match=r"'dapo' is more than a loss: its select is dynamic.*leave it out with"):
+        Loss("dapo")
+    Loss("dapo", select="none", shaping="outcome")
+    refusals: list[tuple[dict[str, Any], str]] = [
+        ({"stabilise": "cnorm"}, "second backward"),
+        ({"kl": "reward"}, "belongs to the reward"),
+    ]
+    for slots, said in refusals:
+        with pytest.raises(InputError, match=said):
+            Loss("ppo", **slots)
+    with pytest.raises(InputError, match="give horizon"):
+        Loss("dr-grpo")
+    given, _ = tensors()
+    with pytest.raises(InputError, match="needs the reference's log-probs"):
+        Loss("grpo", kl="loss").batch(**{n: given[n] for n in NAMED[:3]})
+    with pytest.raises(InputError, match="needs the sampler's log-probs"):
+        Loss("tis").batch(**{n: given[n] for n in NAMED[:3]})
+
+
+class FakeTrl:
+    """The parts of TRL's GRPOTrainer that the mixin calls, over tensors that are given."""
+
+    def __init__(self, slices: list[dict[str, Tensor]], accumulated: int) -> None:
+        self._buffered_inputs, self._step, self.current_gradient_accumulation_steps = slices, 0, accumulated
+        self.max_completion_length, self._metrics = 64, {"train": __import__("collections").defaultdict(list)}
+        self.model = torch.nn.Linear(1, 1)
+        self.accelerator: Any = type("A", (), {"num_processes": 1, "reduce": staticmethod(lambda x, reduction: x)})
+        self.args: Any = type("Args", (), {"steps_per_generation": len(slices)})
+
+    def _get_per_token_logps_and_entropies(self, model: Any, ids: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        return model(ids), torch.ones(len(ids), T)
+
+
+@pytest.mark.parametrize("name", ["turn-ppo", "s-ppo", "st-ppo", "so-grpo", "gspo"])
+def test_in_trl_the_loss_of_an_update_is_that_of_our_loop(name: str) -> None:
+    given, log_prob = tensors()
+    leaf = log_prob.clone().requires_grad_()
+    micros = list(torch.arange(B).chunk(4))
+    slices = [
+        {
+            "prompt_ids": rows[:, None], "prompt_mask": torch.ones(len(rows), 1),
+            "completion_ids": torch.zeros(len(rows), T),
+            "completion_mask": torch.ones(len(rows), T, dtype=torch.long), "tool_mask": given["mask"][rows].long(),
+            "advantages": given["advantages"][rows], "old_per_token_logps": given["log_prob_old"][rows],
+        }
+        for rows in micros
+    ]  # fmt: skip
+    trainer: Any = type("Mine", (TrlLoss, FakeTrl), {"loss": name})(slices, 2)
+    for update in range(2):
+        losses = []
+        for micro in range(2):
+            inputs = slices[2 * update + micro]
+            losses.append(trainer._compute_loss(lambda ids: leaf[ids[:, 0].long()], inputs))
+            trainer._step += 1
+        rows = torch.cat(micros[2 * update : 2 * update + 2])
+        (gradient,) = torch.autograd.grad(torch.stack(losses).sum(), leaf)
+        part = {k: x[rows] for k, x in given.items()} | {"log_prob_behaviour": given["log_prob_old"][rows]}
+        wanted, expected = ours(resolve(name), part, log_prob[rows], list(torch.arange(len(rows)).chunk(2)))
+        torch.testing.assert_close(torch.stack(losses).sum().detach(), wanted, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(gradient[rows], expected, rtol=1e-12, atol=1e-12)
+    assert len(trainer._metrics["train"]["clip_ratio/region_mean"]) == 4
+    bad: Any = type("Mine", (TrlLoss, FakeTrl), {"loss": name})(copy.copy(slices), 8)
+    with pytest.raises(InputError, match="gradient_accumulation_steps = 8 must divide steps_per_generation = 4"):
+        bad._compute_loss(lambda ids: leaf[ids[:, 0].long()], slices[0])
+
+
+def test_a_trainer_logs_what_the_terms_say() -> None:
+    given, log_prob = tensors()
+    loss = Loss("st-ppo")
+    found = metrics(loss(loss.batch(**{n: given[n] for n in NAMED[:3]}), log_prob).terms)
+    assert found["clip_frac"] == pytest.approx(found["clip_low_frac"] + found["clip_high_frac"])
+    assert {"stabiliser_ratio", "stabiliser_factor", "approx_kl"} <= found.keys()

@@ -1,0 +1,244 @@
+"""Our algorithms as the policy loss of another trainer: exact over its micro-batches and ranks.
+
+Advantages, rewards, selection and the optimizer stay the trainer's. The ratio, its clip, the stabiliser, the
+aggregation, the KL term and the correction of the rollout are the algorithm's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from workbench.algorithms import ALGORITHMS, resolve
+from workbench.batch import Batch, turn_ids
+from workbench.objective import Algorithm, LossTerms, Normaliser, PolicyLoss, policy_loss, statistics
+from workbench.objective.aggregate import good, turns_of
+from workbench.objective.kl import RewardKL
+from workbench.objective.schedule import NoStop, Together
+from workbench.objective.select import KeepAll, Outcome
+from workbench.spec import InputError
+from workbench.tensors import Tensor, torch
+
+# Slots that a loss cannot carry, with what the trainer would have to do in its place.
+_ELSEWHERE = {
+    "select": (KeepAll(), "which sequences are trained on is the trainer's choice"),
+    "shaping": (Outcome(), "the reward is made by the trainer"),
+    "schedule": (Together(), "the order of the updates is the trainer's"),
+    "early_stop": (NoStop(), "the trainer decides when an iteration ends"),
+}
+
+
+def refusal(algorithm: Algorithm) -> str:
+    """Return why the algorithm is more than a loss of another trainer's batch; empty where it is not."""
+    for slot, (plain, why) in _ELSEWHERE.items():
+        if (own := getattr(algorithm, slot)) != plain:
+            return f"its {slot} is {own.kind}, and {why}; leave it out with {slot} = '{plain.kind}'"
+    if algorithm.stabilise.needs_bias:
+        return f"its stabiliser {algorithm.stabilise.kind} changes gradients, which needs a second backward pass"
+    if algorithm.ratio.level in ("sentence", "placebo"):
+        return f"its ratio is one of {algorithm.ratio.level} units, which no other trainer's batch has"
+    if isinstance(algorithm.kl, RewardKL):
+        return "its KL term belongs to the reward, which is made by the trainer; set kl = 'loss'"
+    return ""
+
+
+def feedable() -> list[str]:
+    """Return the names of the algorithms that are a loss of another trainer's batch."""
+    return [name for name, algorithm in ALGORITHMS.items() if not refusal(algorithm)]
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What the means of a loss divide by, additive over micro-batches and ranks: a vector, and the number of parts."""
+
+    counts: Tensor  # (5,) float64: tokens, sequences, turns, tokens of good sequences, sum of correction weights
+    statistics: Tensor | None  # (k,) float64 of the stabiliser; None when it needs none
+
+    def packed(self) -> Tensor:
+        """Return one vector, for an all-reduce."""
+        return self.counts if self.statistics is None else torch.cat([self.counts, self.statistics])
+
+    def unpacked(self, vector: Tensor) -> Sums:
+        """Return the sums that `packed` made a vector of, with these as the pattern."""
+        n = len(self.counts)
+        return Sums(vector[:n], None if self.statistics is None else vector[n:])
+
+
+class Loss:
+    """An algorithm as a loss. Raises InputError for an algorithm that a loss cannot carry, with what to leave out.
+
+    `horizon`: tokens that the policy may write in an episode, where the aggregation divides by them (Dr. GRPO).
+    """
+
+    def __init__(self, algorithm: str | Mapping[str, Any], horizon: float | None = None, **slots: Any) -> None:
+        self.algorithm = resolve(algorithm, slots)
+        if why := refusal(self.algorithm):
+            raise InputError(f"algorithm '{self.algorithm.name}' is more than a loss: {why}")
+        if horizon is not None:
+            self.algorithm = self.algorithm.within(horizon)
+        elif getattr(self.algorithm.aggregate, "horizon", 1.0) is None:
+            raise InputError(f"algorithm '{self.algorithm.name}' divides by the tokens of an episode: give horizon=...")
+
+    @property
+    def needs_log_probs_first(self) -> bool:
+        """Whether the stabiliser compares all of an update: a pass without gradients then comes before its first one."""
+        return self.algorithm.stabilise.needs_statistics
+
+    def batch(
+        self, *, mask: Tensor, advantages: Tensor, log_prob_old: Tensor, log_prob_behaviour: Tensor | None = None,
+        log_prob_ref: Tensor | None = None, turn: Tensor | None = None,
+    ) -> Batch:  # fmt: skip
+        """Return a micro-batch of the trainer as the objective reads it.
+
+        Shapes (B, T), T tokens of the responses; advantages (B,) or (B, T). `mask`: tokens that the policy wrote and
+        that are trained on. `turn`: ids from 1, 0 off the mask (default: the runs of the mask). Log-probs in nats;
+        those of the sampler default to the old ones, also where they are NaN (not scored).
+        Raises InputError where the algorithm needs the sampler's or the reference's log-probs and they are not given.
+        """
+        own, mask = self.algorithm, mask.bool()
+        if own.needs_reference and log_prob_ref is None:
+            raise InputError(
+                f"the KL term of '{own.name}' needs the reference's log-probs; switch them on (TRL: beta > 0)"
+            )
+        if own.correction.kind != "none" and log_prob_behaviour is None:
+            raise InputError(
+                f"the correction of '{own.name}' needs the sampler's log-probs, and the trainer gives none"
+            )
+        old = torch.where(mask, log_prob_old, 0)
+        sampler = (
+            old if log_prob_behaviour is None else torch.where(log_prob_behaviour.isnan(), old, log_prob_behaviour)
+        )
+        index = torch.arange(len(mask), device=mask.device)
+        wide = advantages[:, None].expand_as(old) if advantages.dim() == 1 else advantages
+        return Batch(
+            tokens=torch.zeros_like(mask, dtype=torch.long), response=mask, mask=mask,
+            length=torch.full_like(index, mask.shape[1]), group=index, trajectory=index,
+            score=torch.zeros_like(old[:, 0]), log_prob_behaviour=torch.where(mask, sampler, 0), log_prob_old=old,
+            log_prob_ref=None if log_prob_ref is None else torch.where(mask, log_prob_ref, 0),
+            advantages=torch.where(mask, wide.to(old.dtype), 0), turn_id=turn_ids(mask) if turn is None else turn,
+        )  # fmt: skip
+
+    def sums(self, batch: Batch, log_prob: Tensor | None = None) -> Sums:
+        """Return what this micro-batch adds to the counts of its update; `log_prob` where `needs_log_probs_first`."""
+        weight = self.algorithm.correction.mean_weight(batch)
+        tokens = batch.mask.sum().double()
+        counts = torch.stack([
+            tokens, batch.mask.any(1).sum().double(), turns_of(batch).sum().double(),
+            (batch.mask & good(batch)).sum().double(), tokens * (0.0 if weight is None else weight.double()),
+        ])  # fmt: skip
+        found = None if log_prob is None else statistics(self.algorithm, batch, log_prob.detach())
+        return Sums(counts, found)
+
+    def __call__(self, batch: Batch, log_prob: Tensor, sums: Sums | None = None, micro_batches: int = 1) -> PolicyLoss:
+        """Return the loss of a micro-batch and its terms. The losses of an update's micro-batches add up to its loss.
+
+        `sums`: added over all micro-batches and ranks of the update (default: `batch` is all of it), of which there are
+        `micro_batches` on all ranks together. A trainer that averages gradients over its ranks multiplies the loss by
+        their number.
+        """
+        if sums is None:
+            sums = self.sums(batch, log_prob)
+        tokens, sequences, turns, good_tokens, weight = sums.counts.to(batch.log_prob_old).unbind()
+        normalises = self.algorithm.correction.mean_weight(batch) is not None
+        whole = Normaliser(
+            tokens=tokens.clamp(min=1), sequences=sequences.clamp(min=1), turns=turns.clamp(min=1),
+            good=good_tokens.clamp(min=1), weight=weight / tokens.clamp(min=1) if normalises else None,
+            micro_batches=micro_batches,
+        )  # fmt: skip
+        return policy_loss(self.algorithm, batch, log_prob, normaliser=whole, statistics=sums.statistics)
+
+
+def metrics(terms: LossTerms) -> dict[str, float]:
+    """Return what a trainer logs of a micro-batch: shares of its trained tokens, KL in nats, ratios."""
+    mask = terms.mask
+    n = mask.sum().clamp(min=1)
+    ratio = torch.where(mask, terms.log_ratio.clamp(-20, 20).exp(), 1)
+
+    def share(flag: Tensor) -> float:
+        return float((flag & mask).sum() / n)
+
+    found = {
+        "clip_frac": share(terms.active_low | terms.active_high), "clip_low_frac": share(terms.active_low),
+        "clip_high_frac": share(terms.active_high), "out_of_range_frac": share(terms.out_of_range),
+        "approx_kl": float(-terms.log_ratio.sum() / n), "ratio_max": float(ratio.max()),
+        "unit_ratio_max": float(torch.where(mask, terms.ratio, 1).max()), "policy_loss": float(terms.policy_loss),
+    }  # fmt: skip
+    more = {"stabiliser_ratio": terms.stabiliser_ratio, "stabiliser_factor": terms.stabiliser_factor}
+    return found | {name: value for name, value in more.items() if value is not None}
+
+
+class TrlLoss:
+    """A mixin that trains TRL's GRPOTrainer with one of our losses, in a class with `loss = "st-ppo"`.
+
+    Advantages are TRL's; `loss_type`, `epsilon` and `beta` of its configuration are not read, except that `beta` > 0
+    makes it compute the reference's log-probs. Raises InputError at the first step where the update's micro-batches are
+    not all known at its start (gradient accumulation over several generations).
+    """
+
+    loss: str | Mapping[str, Any] = "st-ppo"
+    _ours: Loss | None = None
+    _update: tuple[int, Sums, int] | None = None  # micro-step of its start, its sums, its micro-batches on all ranks
+
+    def _of_inputs(self, inputs: Mapping[str, Any], log_prob: Tensor) -> Batch:
+        trainer: Any = self
+        if self._ours is None:
+            self._ours = Loss(self.loss, horizon=trainer.max_completion_length)
+        mask = inputs["completion_mask"] * inputs.get("tool_mask", 1)
+        old = inputs.get("old_per_token_logps")
+        return self._ours.batch(
+            mask=mask,
+            advantages=inputs["advantages"],
+            log_prob_old=log_prob.detach() if old is None else old,
+            log_prob_behaviour=inputs.get("sampling_per_token_logps"),
+            log_prob_ref=inputs.get("ref_per_token_logps"),
+        )
+
+    def _compute_loss(self, model: Any, inputs: Mapping[str, Any]) -> Tensor:
+        trainer: Any = self
+        log_prob, entropy = self._log_probs(model, inputs)
+        batch = self._of_inputs(inputs, log_prob)
+        assert self._ours is not None
+        training, ranks = trainer.model.training, trainer.accelerator.num_processes
+        sums, parts = self._whole(model) if training else (None, 1)
+        out = self._ours(batch, log_prob, sums, parts)
+        mode = "train" if training else "eval"
+        logged = metrics(out.terms) | {"entropy": float(torch.where(batch.mask, entropy, 0).sum() / batch.mask.sum())}
+        names = {"clip_frac": "clip_ratio/region_mean", "clip_low_frac": "clip_ratio/low_mean",
+                 "clip_high_frac": "clip_ratio/high_mean", "entropy": "entropy"}  # fmt: skip
+        for name, value in logged.items():
+            trainer._metrics[mode][names.get(name, f"sorl/{name}")].append(value)
+        return out.loss * ranks if training else out.loss
+
+    def _log_probs(self, model: Any, inputs: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+        trainer: Any = self
+        ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
+        attention = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
+        width = inputs["completion_ids"].size(1)
+        found = trainer._get_per_token_logps_and_entropies(model, ids, attention, width, compute_entropy=True)
+        return found[0], found[1]
+
+    def _whole(self, model: Any) -> tuple[Sums, int]:
+        """Sums over every micro-batch of the update on every rank, made once at its start."""
+        trainer: Any = self
+        accumulated, slices = trainer.current_gradient_accumulation_steps, trainer.args.steps_per_generation
+        start = trainer._step - trainer._step % accumulated
+        if self._update is None or self._update[0] != start:
+            if slices % accumulated and slices != accumulated:
+                raise InputError(
+                    f"gradient_accumulation_steps = {accumulated} must divide steps_per_generation = {slices}: an "
+                    "update is then made of one generation, and its counts are known at its start"
+                )
+            assert self._ours is not None
+            total: Sums | None = None
+            for micro in range(start, start + accumulated):
+                inputs = trainer._buffered_inputs[micro % slices]
+                first = self._ours.needs_log_probs_first or "old_per_token_logps" not in inputs
+                with torch.no_grad():
+                    log_prob = self._log_probs(model, inputs)[0] if first else inputs["old_per_token_logps"]
+                    own = self._ours.sums(self._of_inputs(inputs, log_prob), log_prob)
+                total = own if total is None else total.unpacked(total.packed() + own.packed())
+            assert total is not None
+            summed = trainer.accelerator.reduce(total.packed(), reduction="sum")
+            self._update = start, total.unpacked(summed), accumulated * trainer.accelerator.num_processes
+        return self._update[1], self._update[2]
