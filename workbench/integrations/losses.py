@@ -82,7 +82,7 @@ class Loss:
 
     @property
     def needs_log_probs_first(self) -> bool:
-        """Whether the stabiliser compares all of an update: a pass without gradients then comes before its first one."""
+        """Whether the stabiliser compares all of an update: a pass without gradients comes before it."""
         return self.algorithm.stabilise.needs_statistics
 
     def batch(
