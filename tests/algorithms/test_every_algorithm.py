@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch.nn.functional import pad
 
-from tests.algorithms.ragged import ragged
-from tests.objective.random_batches import ADVANTAGES, EVERY, poisoned, solved
+from tests.objective.batches import ADVANTAGES, EVERY, dirtied, poisoned, ragged, solved, widened
 from workbench.algorithms import ALGORITHMS
 from workbench.objective import KINDS, Algorithm, prepare
 
@@ -32,13 +31,10 @@ def test_neither_what_the_policy_did_not_write_nor_padding_nor_the_order_matters
         batch, new = ragged(seed)
         expected, gradient = solved(algorithm, prepare(algorithm, batch), new)
         order = torch.randperm(len(new), generator=torch.Generator().manual_seed(seed))
-        dirty = {name: poisoned(getattr(batch, name), batch.mask, garbage)
-                 for name in ("log_prob_behaviour", "log_prob_old", "log_prob_ref", "values")}  # fmt: skip
-        dirty |= {"tokens": poisoned(batch.tokens, batch.mask, 0), "sentence": poisoned(batch.sentence, batch.mask, 9)}
-        moved = vars(replace(batch, **dirty).rows(order)).items()
-        wider = replace(batch, **{k: pad(x, (0, 5)) if x is not None and x.dim() == 2 else x for k, x in moved})
+        dirty = replace(dirtied(batch, garbage), tokens=poisoned(batch.tokens, batch.mask, 0))
+        wider = widened(dirty, order, 5)
         new = pad(poisoned(new, batch.mask, garbage)[order], (0, 5))
-        found, widened = solved(algorithm, prepare(algorithm, wider), new)
+        found, wide = solved(algorithm, prepare(algorithm, wider), new)
         assert torch.allclose(found.loss, expected.loss, rtol=1e-9, atol=1e-12)
-        assert torch.allclose(widened[:, :-5], gradient[order], rtol=1e-9, atol=1e-12)
-        assert torch.all(widened[~wider.mask] == 0)
+        assert torch.allclose(wide[:, :-5], gradient[order], rtol=1e-9, atol=1e-12)
+        assert torch.all(wide[~wider.mask] == 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tests.algorithms.ragged import F64, ragged
+from tests.objective.batches import F64, ragged
 from workbench.batch import Batch
 
 SEEDS = range(50)
