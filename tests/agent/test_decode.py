@@ -23,11 +23,6 @@ def llama(**changes: object) -> PreTrainedModel:
     return hf.LlamaForCausalLM(hf.LlamaConfig(**{**SIZE, **changes})).eval()
 
 
-def gpt2() -> PreTrainedModel:
-    torch.manual_seed(0)
-    return hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4)).eval()
-
-
 LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 500.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
@@ -91,7 +86,8 @@ def test_half_precision_is_as_far_from_the_truth_as_the_model_itself_in_half_pre
 def test_other_architectures_go_through_transformers() -> None:
     dynamic = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
     sliding = {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 0}
-    model = gpt2()
+    torch.manual_seed(0)
+    model = hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4)).eval()
     for other in (model, qwen2(hidden_act="gelu"), qwen2(**sliding), llama(rope_parameters=dynamic)):
         assert not supports(other)
     tokens = torch.randint(50, (4, 12))
@@ -99,11 +95,12 @@ def test_other_architectures_go_through_transformers() -> None:
     decoder = TransformersDecoder(model)
     decoder.feed(tokens[:, :5])
     decoder.keep(torch.tensor([3, 1]))
-    torch.testing.assert_close(decoder.feed(tokens[[3, 1], 5:9]), expected[[3, 1], 8], atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(decoder.feed(tokens[[3, 1], 9:10]), expected[[3, 1], 9], atol=1e-5, rtol=1e-5)
+    for at, end in ((5, 9), (9, 10)):
+        found = decoder.feed(tokens[[3, 1], at:end])
+        torch.testing.assert_close(found, expected[[3, 1], end - 1], atol=1e-5, rtol=1e-5)
 
 
-def test_tokens_come_as_often_as_their_probability_says() -> None:
+def test_tokens_come_as_often_as_their_probability_at_the_temperature_says() -> None:
     probability = torch.tensor([0.0, 0.5, 0.0, 0.3, 0.15, 0.05, 0.0])
     logits = probability.log().expand(40_000, -1)
     token, log_prob = sample(logits, 1.0, torch.Generator().manual_seed(0), greedy=False, position=0)
@@ -111,13 +108,9 @@ def test_tokens_come_as_often_as_their_probability_says() -> None:
     assert (share - probability).abs().max() < 0.012  # five standard errors
     assert (share[probability == 0] == 0).all()
     torch.testing.assert_close(log_prob, probability.log()[token])
-
-
-def test_temperature_sharpens_the_draw_and_its_log_prob() -> None:
-    logits = torch.tensor([[0.0, 1.0]]).expand(20_000, -1)
+    logits, expected = torch.tensor([[0.0, 1.0]]).expand(20_000, -1), torch.log_softmax(torch.tensor([0.0, 2.0]), 0)
     token, log_prob = sample(logits, 0.5, torch.Generator().manual_seed(0), greedy=False, position=0)
-    expected = torch.log_softmax(torch.tensor([0.0, 2.0]), 0)
-    assert token.float().mean() == pytest.approx(expected[1].exp().item(), abs=0.012)
+    assert token.float().mean() == pytest.approx(expected[1].exp().item(), abs=0.012), "temperature sharpens the draw"
     torch.testing.assert_close(log_prob, expected[token])
 
 

@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen2ForCausalLM
 
 from bench.generate import GenerateEngine
-from tests.agent.fakes import SMALL, build, training_log_prob
+from tests.agent.fakes import SMALL, build, imitate, training_log_prob
 from tests.vllm_here import NEEDS_VLLM
 from workbench.agent.engines import Engine, NonFinite, engine_for, hf
 from workbench.agent.engines.hf import HFEngine, TransformersDecoder
@@ -83,9 +83,7 @@ def test_searches_that_fall_together_are_one_request(make: Make) -> None:
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_sampled_log_probs_are_those_of_the_training_forward(
-    make: Make, apprentice: Qwen2ForCausalLM, world: Facts, temperature: float
-) -> None:
+def test_sampled_log_probs_are_those_of_the_training_forward(make, apprentice, world, temperature):
     episodes = roll(make(temperature=temperature), world, 48)
     assert len({len(e.tokens) for e in episodes}) > 10  # ragged, or the test shows nothing
     assert len({e.turns for e in episodes}) > 2
@@ -116,9 +114,7 @@ def test_episodes_keep_to_the_protocol(make: Make, tokenizer: PreTrainedTokenize
         assert episode.success == (episode.answer == question.gold) == bool(episode.reward)
 
 
-def test_the_generator_decides_the_episodes_and_nothing_else(
-    make: Make, apprentice: Qwen2ForCausalLM, world: Facts
-) -> None:
+def test_the_generator_decides_the_episodes_and_nothing_else(make, apprentice, world):
     engine = make()
     torch.manual_seed(1)
     first = roll(engine, world)
@@ -142,18 +138,14 @@ def test_greedy_episodes_do_not_depend_on_seed_or_company(make: Make, world: Fac
     ("weight", "value", "said"),
     [("lm_head.weight", float("nan"), "24 of 24 rows"), ("model.embed_tokens.weight", float("inf"), "diverged")],
 )
-def test_a_policy_that_has_diverged_is_named_not_sampled(
-    make: Make, apprentice: Qwen2ForCausalLM, world: Facts, weight: str, value: float, said: str
-) -> None:
+def test_a_policy_that_has_diverged_is_named_not_sampled(make, apprentice, world, weight, value, said):
     broken = deepcopy(apprentice)
     broken.get_parameter(weight).data[3:, 0] = value
     with pytest.raises(NonFinite, match=said):
         roll(make(broken), world)
 
 
-def test_weights_are_read_at_every_rollout_and_the_model_stays_in_its_mode(
-    make: Make, apprentice: Qwen2ForCausalLM, world: Facts
-) -> None:
+def test_weights_are_read_at_every_rollout_and_the_model_stays_in_its_mode(make, apprentice, world):
     model = deepcopy(apprentice)
     engine = make(model)
     before = roll(engine, world, 8, greedy=True)
@@ -169,9 +161,7 @@ def test_weights_are_read_at_every_rollout_and_the_model_stays_in_its_mode(
     assert model.lm_head.weight.grad is not None
 
 
-def test_half_precision_rollouts_differ_from_the_training_forward_but_little(
-    make: Make, apprentice: Qwen2ForCausalLM, world: Facts
-) -> None:
+def test_half_precision_rollouts_differ_from_the_training_forward_but_little(make, apprentice, world):
     difference = mismatch(apprentice, roll(make(dtype="bfloat16"), world, 24))
     assert 1e-3 < difference.max() < 0.5
     assert difference.mean() < 0.03
@@ -202,30 +192,17 @@ def test_tags_of_many_tokens_end_turns_too(make: Make, spelling: PreTrainedToken
     model = build(SMALL, vocabulary=len(spelling))
     codec = Codec(spelling)
     assert len(codec.encode(">.")) == 1  # the tag and what follows it are one token, which the turn keeps whole
-    _recite(model, codec.encode(world.prompt(world.questions("train", 0, 0, 1)[0])), codec.encode(said))
-    question = world.questions("train", 0, 0, 1)
-    episode = make(model, spelling).rollout(world, question, [0], torch.Generator(), greedy=True)[0]
-    assert codec.decode(episode.tokens) == question[0].text + said
+    questions = world.questions("train", 0, 0, 1)
+    prompt, text = codec.encode(world.prompt(questions[0])), codec.encode(said)
+    tokens, labels = torch.tensor([prompt + text]), torch.tensor([[-100] * len(prompt) + text])
+    imitate(model, ((tokens, labels) for _ in range(80)))  # one continuation, by heart
+    episode = make(model, spelling).rollout(world, questions, [0], torch.Generator(), greedy=True)[0]
+    assert codec.decode(episode.tokens) == questions[0].text + said
     assert (episode.ended, episode.answer, episode.turn_status) == ("answer", "a", ["answer"])
 
 
-def _recite(model: Qwen2ForCausalLM, prompt: list[int], text: list[int]) -> None:
-    """Teach `model` one continuation by heart."""
-    tokens = torch.tensor([prompt + text])
-    labels = torch.tensor([[-100] * len(prompt) + text])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    for _ in range(80):
-        loss = model(tokens, labels=labels).loss
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-
 @pytest.mark.parametrize("kind", [HFEngine, Plain])
-def test_dropping_finished_rows_changes_no_episode(
-    apprentice: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, world: Facts, monkeypatch: pytest.MonkeyPatch,
-    kind: type[HFEngine],
-) -> None:  # fmt: skip
+def test_dropping_finished_rows_changes_no_episode(apprentice, tokenizer, world, monkeypatch, kind):
     engine = kind(apprentice, tokenizer, EngineSettings())
     seen = []
     for keep in (0.0, 0.5, 1.0):

@@ -55,18 +55,14 @@ def test_an_episode_alternates_turns_and_information(tokenizer: PreTrainedTokeni
 @pytest.mark.parametrize(
     "bad", ["<search> alice </search>", "alice </answer>", "<think> got <eos>", "<answer> </answer>"]
 )
-def test_a_malformed_turn_is_told_so_and_the_episode_goes_on(
-    tokenizer: PreTrainedTokenizerFast, world: Facts, bad: str
-) -> None:
+def test_a_malformed_turn_is_told_so_and_the_episode_goes_on(tokenizer, world, bad):
     episode, question = play(tokenizer, world, bad, "<answer> nobody </answer>")
     text = Codec(tokenizer).decode(episode.tokens)
     assert text == f"{question.text} {bad} <information> invalid </information> <answer> <unk> </answer>"
     assert (episode.turn_status, episode.valid_turns, episode.success) == (["invalid", "answer"], 1, False)
 
 
-def test_a_turn_that_never_closes_is_cut_and_the_last_turn_gets_no_information(
-    tokenizer: PreTrainedTokenizerFast, world: Facts
-) -> None:
+def test_a_turn_that_never_closes_is_cut_and_the_last_turn_gets_no_information(tokenizer, world):
     episode, _ = play(tokenizer, world, "who " * 20, "<answer> alice </answer>")
     assert episode.turn_status == ["invalid", "answer"]
     assert sum(episode.written) == world.max_turn_tokens + 3
@@ -75,9 +71,7 @@ def test_a_turn_that_never_closes_is_cut_and_the_last_turn_gets_no_information(
     assert (episode.answer, episode.reward, episode.written[-1]) == (None, 0.0, True)
 
 
-def test_an_episode_that_is_broken_off_ends_with_what_the_policy_wrote(
-    tokenizer: PreTrainedTokenizerFast, world: Facts
-) -> None:
+def test_an_episode_that_is_broken_off_ends_with_what_the_policy_wrote(tokenizer, world):
     episode, question = play(tokenizer, world, SEARCH)
     assert episode.ended == "max_tokens"
     assert Codec(tokenizer).decode(episode.tokens) == f"{question.text} {SEARCH}"

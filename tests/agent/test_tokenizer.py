@@ -1,7 +1,5 @@
 """Text and tokens: vocabulary, codec, spans, and how episodes become a batch."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from tokenizers import Tokenizer
@@ -22,9 +20,7 @@ def test_vocabulary_is_small_complete_and_numbered_in_its_order(tokenizer: PreTr
     assert [tokenizer.get_vocab()[word] for word in VOCABULARY] == list(range(len(VOCABULARY)))
 
 
-def test_saved_tokenizer_loads_through_auto_tokenizer_and_speaks_the_same(
-    tokenizer: PreTrainedTokenizerFast, tmp_path: Path
-) -> None:
+def test_saved_tokenizer_loads_through_auto_tokenizer_and_speaks_the_same(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     assert loaded(KNOWN).input_ids == tokenizer(KNOWN).input_ids
@@ -41,9 +37,7 @@ def test_codec_agrees_with_the_tokenizer(tokenizer: PreTrainedTokenizerFast) -> 
     assert codec.decode(codec.encode(TEXT)) == KNOWN.replace("clara", "<unk>")
 
 
-def test_turns_end_at_a_closing_tag_or_at_any_bracket_where_tags_are_many_tokens(
-    tokenizer: PreTrainedTokenizerFast, spelling: PreTrainedTokenizerFast
-) -> None:
+def test_turns_end_at_a_closing_tag_or_at_any_bracket_where_tags_are_many_tokens(tokenizer, spelling):
     codec, other = Codec(tokenizer), Codec(spelling)
     assert (codec.exact, other.exact) == (True, False)
     assert sorted(codec.decode([i]) for i in codec.closers) == ["</answer>", "</search>", "<eos>"]
@@ -66,9 +60,7 @@ def test_turns_end_at_a_closing_tag_or_at_any_bracket_where_tags_are_many_tokens
         ("done </search> done", "111", [0, 0, 0]),
     ],
 )  # fmt: skip
-def test_spans_are_read_from_tags(
-    tokenizer: PreTrainedTokenizerFast, text: str, written: str, spans: list[int]
-) -> None:
+def test_spans_are_read_from_tags(tokenizer, text, written, spans):
     tokens, mask = torch.tensor([Codec(tokenizer).encode(text)]), torch.tensor([[c == "1" for c in written]])
     found = Spans(tokenizer).of(tokens, mask)
     assert found is not None

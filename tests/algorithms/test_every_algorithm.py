@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 from tests.objective.batches import ADVANTAGES, EVERY, dirtied, poisoned, ragged, solved, widened
 from workbench.algorithms import ALGORITHMS
-from workbench.objective import KINDS, Algorithm, prepare
+from workbench.objective import KINDS, prepare
 
 every = pytest.mark.parametrize("algorithm", [a.within(20) for a in ALGORITHMS.values()], ids=list(ALGORITHMS))
 
@@ -24,9 +24,7 @@ def test_every_kind_is_among_those_that_the_random_pipelines_draw(slot: str, cho
 
 @every
 @pytest.mark.parametrize("garbage", [math.nan, math.inf])
-def test_neither_what_the_policy_did_not_write_nor_padding_nor_the_order_matters(
-    algorithm: Algorithm, garbage: float
-) -> None:
+def test_neither_what_the_policy_did_not_write_nor_padding_nor_the_order_matters(algorithm, garbage):
     for seed in range(2):
         batch, new = ragged(seed)
         expected, gradient = solved(algorithm, prepare(algorithm, batch), new)

@@ -55,9 +55,7 @@ def test_arms_that_an_axis_splits_have_a_line_each_and_named_controls_none(tmp_p
     [{"status": ["running"] * 6}, {"outcome": [None] * 6}, {"slots": ["{}"] * 6}, {"config": [None] * 6}],
     ids=lambda changes: next(iter(changes)),
 )
-def test_runs_that_are_not_over_not_judged_or_of_another_declaration_say_nothing(
-    changes: dict[str, list[object]], tmp_path: Path
-) -> None:
+def test_runs_that_are_not_over_not_judged_or_of_another_declaration_say_nothing(changes, tmp_path):
     filed(tmp_path, "neighbours", arm=["ppo"] * 6)
     assert set(measured(tmp_path)) == {"ppo"}
     filed(tmp_path, "neighbours", arm=["ppo"] * 6, **changes)

@@ -35,9 +35,7 @@ HEALTHY = {"run_id": "r", "arm": "ppo", "seed": 0, "outcome": "healthy", "collap
         ({"outcome": None, "steps": None}, None, False),
     ],
 )
-def test_a_run_is_an_event_at_its_onset_or_censored_where_it_ends(
-    changes: dict, time: float | None, event: bool
-) -> None:
+def test_a_run_is_an_event_at_its_onset_or_censored_where_it_ends(changes, time, event):
     seen = survival.observed(pd.DataFrame([HEALTHY | changes]))
     assert list(zip(seen["time"], seen["event"], strict=True)) == ([] if time is None else [(time, event)])
 

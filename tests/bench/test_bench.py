@@ -168,9 +168,7 @@ for i, line in enumerate(sys.stdin):
 """
 
 
-def test_the_sides_of_the_trl_comparison_iterate_in_turn_and_get_equal_lengths(
-    stage: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_sides_of_the_trl_comparison_iterate_in_turn_and_get_equal_lengths(stage, tmp_path, monkeypatch):
     script, real, asked = tmp_path / "worker.py", processes.theirs, []
     script.write_text(WORKER % 80)
     monkeypatch.setattr(processes, "PYTHON", Path(sys.executable))

@@ -55,9 +55,7 @@ def replayed(stored: StoredBatch, *labels: str, **options: Any) -> Replay:
 
 
 @pytest.mark.parametrize("algorithm", [pytest.param(a, marks=pytest.mark.slow if a in FURTHER else ()) for a in RUNS])
-def test_the_algorithm_that_ran_gets_the_numbers_that_the_trainer_logged(
-    new_run: MakeRun, cache: Path, algorithm: str
-) -> None:
+def test_the_algorithm_that_ran_gets_the_numbers_that_the_trainer_logged(new_run, cache, algorithm):
     folder = new_run(algorithm=algorithm, **merged(SETTINGS, RUNS[algorithm]))
     assert train(folder, cache) == 0
     replay = replayed(batches.read(folder, STEP))

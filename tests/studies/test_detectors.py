@@ -36,9 +36,7 @@ def test_a_score_depends_on_no_later_step(name: str, curve: np.ndarray, side: Si
 @pytest.mark.parametrize("name", [*AFFINE, *SCALED])
 @given(st.data(), SIDES, st.sampled_from((0.25, 2.0, 64.0)), st.sampled_from((-8.0, 0.0, 16.0)))
 @settings(max_examples=40)
-def test_no_score_depends_on_the_unit_and_some_not_on_the_origin(
-    name: str, data, side: Side, a: float, b: float
-) -> None:
+def test_no_score_depends_on_the_unit_and_some_not_on_the_origin(name, data, side, a, b):
     curve = data.draw(CURVES if name in AFFINE else SHARES)
     same, moved = score(name, curve, side), score(name, a * curve + (b if name in AFFINE else 0), side)
     big = np.abs(same) > 1e4  # a spread of rounding alone
