@@ -37,7 +37,7 @@ HEALTHY = {"run_id": "r", "arm": "ppo", "seed": 0, "outcome": "healthy", "collap
 )
 def test_a_run_is_an_event_at_its_onset_or_censored_where_it_ends(changes, time, event):
     seen = survival.observed(pd.DataFrame([HEALTHY | changes]))
-    assert list(zip(seen["time"], seen["event"], strict=True)) == ([] if time is None else [(time, event)])
+    assert seen[["time", "event"]].to_numpy().tolist() == ([] if time is None else [[time, event]])
 
 
 def test_the_curve_is_the_one_that_r_prints_for_the_leukaemia_data() -> None:
@@ -206,7 +206,7 @@ def test_the_reference_only_inverts_a_hazard_ratio_and_changes_no_test(one: list
         assert survival.logrank(both.iloc[::-1]) == pytest.approx(test, abs=1e-9)
 
 
-@settings(max_examples=40)
+@settings(max_examples=12)
 @given(watched, watched, st.randoms())
 def test_the_order_of_seeds_does_not_matter(one: list, two: list, random) -> None:
     mixed = [random.sample(runs, len(runs)) for runs in (one, two)]
@@ -214,7 +214,7 @@ def test_the_order_of_seeds_does_not_matter(one: list, two: list, random) -> Non
     pd.testing.assert_frame_equal(before, after)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=12), st.integers(0, 41))
 def test_without_censoring_the_curve_is_the_share_of_runs_still_up(times: list[int], at: int) -> None:
     runs = rows("a", times, [1] * len(times))
