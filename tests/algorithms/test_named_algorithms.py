@@ -14,7 +14,7 @@ from workbench.algorithms import ALGORITHMS, ALIASES, by_family, differences, re
 from workbench.objective import FAMILIES, KINDS, Algorithm
 from workbench.objective.ratio import Pool
 from workbench.objective.slot import Slot
-from workbench.objective.stabilise import NoStabiliser, RmsBatch
+from workbench.objective.stabilise import RmsBatch, Stabiliser
 
 
 def test_the_declarations_are_read_without_torch():
@@ -60,7 +60,7 @@ def test_what_is_read_into_the_paper_of_the_core_says_which_reading_it_is():
 
 def test_differences_give_both_choices_and_none_for_the_same():
     ppo, st_ppo = ALGORITHMS["ppo"], ALGORITHMS["st-ppo"]
-    assert differences(ppo, st_ppo) == {"ratio": (Pool(), Pool("turn")), "stabilise": (NoStabiliser(), RmsBatch())}
+    assert differences(ppo, st_ppo) == {"ratio": (Pool(), Pool("turn")), "stabilise": (Stabiliser(), RmsBatch())}
     assert differences(ppo, ppo) == {}
 
 

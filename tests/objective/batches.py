@@ -138,7 +138,7 @@ WEIGHTED = [clips.SgClip(), clips.PpoMask(), clips.Hard(), clips.Soft(), clips.T
 WHOLE = [clips.Bapo(), clips.Bapo(share=0.7, dual=None), clips.EntropyBand(), clips.EntropyBand(gate="unit")]
 CLIPS = [*PESSIMISTIC, *WEIGHTED, clips.SoftSigmoid(), clips.NoClip()]  # WHOLE ones look at the micro-batch as a whole
 STABILISERS = [
-    stab.NoStabiliser(), stab.RmsBatch(), stab.RmsBatch(tau=1.0, smooth=True), stab.RmsTurn(tau=1.5), stab.RmsSeq(),
+    stab.Stabiliser(), stab.RmsBatch(), stab.RmsBatch(tau=1.0, smooth=True), stab.RmsTurn(tau=1.5), stab.RmsSeq(),
     stab.RmsSeq(tau=1.0), stab.CNorm(), stab.Subtract(), stab.KlClipFrac(),
     stab.KlClipFrac(form="batch", estimator="k2"), stab.AdvNorm(threshold=0.1),
 ]  # fmt: skip
@@ -146,9 +146,9 @@ MEANS = [agg.TokenMean(), agg.SeqMeanTokenSum(), agg.SeqMeanTokenSumNorm(horizon
          agg.TurnMean(), agg.TurnMeanGlobal()]  # fmt: skip
 AGGREGATES = [*MEANS, agg.TokenSum()]
 GUARDS = [Guard(mode=mode, bins=bins) for mode in ("center", "full") for bins in ("turn", "position")]
-KLS = [kls.NoKL(), *(kls.LossKL(name, 0.1) for name in ("k1", "k2", "k3", "k1+", "k3+", "abs")), kls.Lld(),
+KLS = [kls.KL(), *(kls.LossKL(name, 0.1) for name in ("k1", "k2", "k3", "k1+", "k3+", "abs")), kls.Lld(),
        kls.Lld(gate="turn"), kls.PositiveLow(), kls.RewardKL()]  # fmt: skip
-CORRECTIONS = [corrections.NoCorrection(), corrections.Tis(), corrections.Tis(level="seq_prod", normalise=True)] + [
+CORRECTIONS = [corrections.Correction(), corrections.Tis(), corrections.Tis(level="seq_prod", normalise=True)] + [
     kind(level=level, normalise=normalise) for kind in (corrections.Mis, corrections.IcePop)
     for level in ("token", "seq_prod", "seq_geo_filter") for normalise in (False, True)
 ]  # fmt: skip

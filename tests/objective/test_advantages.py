@@ -13,7 +13,7 @@ from workbench.batch import Batch
 from workbench.objective import KINDS, Algorithm, policy_loss, prepare, value_loss
 from workbench.objective import advantage as adv
 from workbench.objective.advantage import BatchZ, Gae, Grpo, MeanOnly, ReinforcePp, Rloo, gae, whiten
-from workbench.objective.kl import LossKL, NoKL, RewardKL, estimate
+from workbench.objective.kl import KL, LossKL, RewardKL, estimate
 from workbench.objective.select import ZeroVariance
 
 GROUPS = [Grpo(), MeanOnly(), Rloo()]
@@ -44,7 +44,7 @@ def outcome_batch(scores: list[float], groups: list[int], mask: list[list[int]] 
 def test_advantages_are_finite_and_nothing_off_the_mask_matters(advantage, drawn, garbage):
     batch, _ = drawn
     dirty = dirtied(batch, garbage)
-    for kl in (NoKL(), RewardKL(beta=0.1)):
+    for kl in (KL(), RewardKL(beta=0.1)):
         a, b = prepare(using(advantage, kl=kl), batch), prepare(using(advantage, kl=kl), dirty)
         assert torch.equal(a.advantages, b.advantages)
         assert torch.all(a.advantages[~batch.mask] == 0)
@@ -127,7 +127,7 @@ def test_the_kl_of_the_reward_is_paid_at_policy_tokens_only():
     returns = prepare(using(Gae(whiten="none"), kl=RewardKL(beta=0.1)), batch).returns[0]
     assert returns.tolist() == close([1 - 0.05 + 0.1, 0, 1 + 0.1])
     assert prepare(using(MeanOnly(), kl=RewardKL(beta=0.1)), batch).advantages[0, 0] == close(1.05)
-    without, in_loss = (prepare(using(Gae(), kl=kl), batch).advantages for kl in (NoKL(), LossKL(beta=9.0)))
+    without, in_loss = (prepare(using(Gae(), kl=kl), batch).advantages for kl in (KL(), LossKL(beta=9.0)))
     assert torch.equal(without, in_loss)
 
 

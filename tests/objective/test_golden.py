@@ -19,7 +19,7 @@ from workbench.objective.clip import Bapo, Gamma, LogClip, NoClip, Ppo, SgClip, 
 from workbench.objective.kl import Lld, PositiveLow, estimate
 from workbench.objective.ratio import Guard
 from workbench.objective.rollout_correction import IcePop, Tis
-from workbench.objective.schedule import MeanKL, NoStop, ReverseTurns, TrajectoryKL
+from workbench.objective.schedule import EarlyStop, MeanKL, ReverseTurns, TrajectoryKL
 from workbench.objective.select import Uncertain
 
 TURN = replace(PPO, ratio=Pool("turn"))
@@ -506,7 +506,7 @@ def test_early_stops():
     mask = torch.tensor([[True, True, False], [True, False, False]])
     moved = torch.tensor([[-1.0, -2.0, 99.0], [-3.0, 99.0, 99.0]])
     epoch = [(moved, mask)]
-    assert not NoStop().reached(epoch)
+    assert not EarlyStop().reached(epoch)
     assert MeanKL(1.3).reached(epoch)  # the mean is 2
     assert not MeanKL(1.34).reached(epoch)
     assert not MeanKL(1.3).skips(moved, mask)

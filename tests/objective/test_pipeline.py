@@ -19,8 +19,8 @@ from tests.objective.batches import F64, PPO, algorithms, batches, dirtied, plai
 from workbench.batch import Batch
 from workbench.objective import KINDS, Algorithm, Normaliser, Pool, policy_loss, statistics
 from workbench.objective.clip import Hard, LogClip, NoClip, Ppo, Recip, Soft
-from workbench.objective.kl import LossKL, NoKL
-from workbench.objective.rollout_correction import IcePop, Mis, NoCorrection, Tis
+from workbench.objective.kl import KL, LossKL
+from workbench.objective.rollout_correction import Correction, IcePop, Mis, Tis
 from workbench.objective.stabilise import AdvNorm, KlClipFrac, RmsBatch, RmsSeq, RmsTurn
 from workbench.spec import InputError
 
@@ -62,7 +62,7 @@ def test_nothing_off_the_mask_matters(algorithm, drawn, garbage):
 ON_POLICY = [s for s in made.STABILISERS if not s.kind.startswith("kl")]
 
 
-@given(algorithms(kl=[NoKL()], correction=[NoCorrection()], stabilise=ON_POLICY, aggregate=made.MEANS), batches())
+@given(algorithms(kl=[KL()], correction=[Correction()], stabilise=ON_POLICY, aggregate=made.MEANS), batches())
 def test_on_policy_every_ratio_is_one_nothing_is_clipped_and_a_unit_shares_its_credit(algorithm, drawn):
     batch = replace(drawn[0], log_prob_behaviour=drawn[0].log_prob_old)
     out, gradient = solved(algorithm, batch, batch.log_prob_old)
@@ -362,7 +362,7 @@ def test_single_precision_in_gives_single_precision_out(dtype):
     floats = {k: x.to(dtype) for k, x in vars(batch).items() if x is not None and x.is_floating_point()}
     batch = replace(batch, **floats)
     for stabilise in made.STABILISERS:
-        for correction in (NoCorrection(), Tis(normalise=True)):
+        for correction in (Correction(), Tis(normalise=True)):
             algorithm = replace(PPO, stabilise=stabilise, correction=correction, kl=LossKL())
             out = policy_loss(algorithm, batch, log_prob.to(dtype))
             assert out.loss.dtype == out.terms.token_loss.dtype == out.terms.factor.dtype == dtype

@@ -31,10 +31,10 @@ def estimate(name: Estimator, log_ratio: Tensor, cap: float = K3_LIMIT) -> Tenso
     return value.detach() + k2 - k2.detach() if name.endswith("+") else value
 
 
-class KL(Slot):
-    """Base of the terms; `needs_reference`: it needs log-probs of the frozen reference."""
+class KL(Slot, kind="none"):  # and base of the terms
+    """No KL term."""
 
-    needs_reference: ClassVar[bool] = False
+    needs_reference: ClassVar[bool] = False  # it needs log-probs of the frozen reference
 
     def in_reward(self, batch: Batch) -> Tensor | None:
         """Return what is taken off the reward of each token, (B, T), 0 off the mask; None = nothing."""
@@ -43,10 +43,6 @@ class KL(Slot):
     def in_loss(self, batch: Batch, log_prob: Tensor, counts: Normaliser) -> Tensor | None:
         """Term added to the loss, a scalar; None = nothing."""
         return None
-
-
-class NoKL(KL, kind="none"):
-    """No KL term."""
 
 
 class RewardKL(KL, kind="reward"):
