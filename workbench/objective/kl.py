@@ -49,7 +49,6 @@ class RewardKL(KL, kind="reward"):
     """Token reward score_t - beta (log pi_old - log pi_ref)_t on policy tokens only; Search-R1's PPO, beta 0.001."""
 
     needs_reference: ClassVar[bool] = True
-
     beta: NonNegative = 0.001
 
     def in_reward(self, batch: Batch) -> Tensor:
@@ -61,7 +60,6 @@ class LossKL(KL, kind="loss"):
     """beta <k(log pi_theta - log pi_ref)>_m in the loss; GRPO (2402.03300) with k3, beta 0.001 in Search-R1."""
 
     needs_reference: ClassVar[bool] = True
-
     estimator: Estimator = "k3"
     beta: NonNegative = 0.001
 

@@ -65,7 +65,6 @@ class Uncertain(Select, kind="uncertain"):
     """
 
     group_size: ClassVar[int] = 8
-
     mode: Literal["top_k", "top_p"] = "top_k"
     share: Share = 0.25
 

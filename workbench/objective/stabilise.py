@@ -202,7 +202,6 @@ class CNorm(Stabiliser, kind="cnorm"):
     """
 
     needs_bias: ClassVar[bool] = True
-
     guard: Positive = 1.0
 
     def on_gradient(self, gradients: Sequence[Tensor], bias: Sequence[Tensor]) -> tuple[list[Tensor], float | None]:
@@ -219,7 +218,6 @@ class Subtract(Stabiliser, kind="subtract"):
     """
 
     needs_bias: ClassVar[bool] = True
-
     alpha: Finite = 1.0
 
     def on_gradient(self, gradients: Sequence[Tensor], bias: Sequence[Tensor]) -> tuple[list[Tensor], float | None]:
