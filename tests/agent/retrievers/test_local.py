@@ -81,10 +81,7 @@ def test_a_corpus_that_is_none_says_where(tmp_path: Path, content: str, said: st
         BM25(file, tmp_path / "cache")
     with pytest.raises(InputError, match=r"no corpus file '.*nowhere.jsonl'"):
         BM25(tmp_path / "nowhere.jsonl", tmp_path)
-
-
-def test_blank_lines_are_no_passages(tmp_path: Path) -> None:
-    file = tmp_path / "c.jsonl"
+    # Blank lines are no passages.
     file.write_text('\n{"id": 1, "contents": "one"}\n\n  \n{"id": 2, "contents": "two"}\n\n')
     assert list(Corpus(file)) == [("1", "one"), ("2", "two")]
 
