@@ -75,8 +75,5 @@ def test_prepare_draws_them_after_the_selection_and_from_the_stream_that_it_is_g
     assert torch.equal(made.placebo, prepare(algorithm, batch, stream(3)).placebo)
     assert not torch.equal(made.placebo, prepare(algorithm, batch, stream(4)).placebo)
     assert prepare(PPO, batch, stream(3)).placebo is None, "nobody else draws"
-
-
-def test_without_segments_the_ratio_is_refused():
-    with pytest.raises(ValueError, match="prepare"):
+    with pytest.raises(ValueError, match="prepare"):  # without segments the ratio is refused
         Pool("placebo").units(bare(torch.ones((1, 2), dtype=torch.bool)))
