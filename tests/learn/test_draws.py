@@ -12,7 +12,7 @@ from workbench.agent.worlds.facts import Facts
 from workbench.learn.checks import synthetic
 from workbench.learn.faults import Fault
 from workbench.learn.rollouts import Rollout, Sampler
-from workbench.objective.select import DynamicSampling, KeepAll, Select
+from workbench.objective.select import DynamicSampling, Select
 from workbench.spec import RunSettings
 
 SETTINGS = RunSettings.model_validate(TINY | {"learn": {"episodes": 16, "minibatches": 2}})
@@ -45,7 +45,7 @@ def drawn(mixed: list[set[int]], select: Select = DynamicSampling(), number: int
 
 
 def test_a_rollout_is_one_draw_without_a_rule_and_where_every_group_has_both_outcomes() -> None:
-    for rollout, engine in (drawn([set()], KeepAll()), drawn([{0, 1, 2, 3}])):
+    for rollout, engine in (drawn([set()], Select()), drawn([{0, 1, 2, 3}])):
         assert (len(engine.asked), rollout.sampled) == (1, 16)
         assert rollout.first is rollout.episodes
 

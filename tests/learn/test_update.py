@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.algorithms.ragged import ragged
+from tests.objective.batches import ragged
 from workbench.agent.tokenizer import build_tokenizer
 from workbench.algorithms import ALGORITHMS
 from workbench.batch import Batch
