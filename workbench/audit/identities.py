@@ -31,7 +31,7 @@ from workbench.learn.run import settings_of
 from workbench.learn.update import rate
 from workbench.objective import Algorithm, LossTerms, prepare
 from workbench.objective.advantage import positions, value_loss
-from workbench.objective.schedule import NoStop, Together
+from workbench.objective.schedule import EarlyStop, Schedule
 from workbench.replay.play import Loaded, weigh
 from workbench.spec import OptimizerSettings, RunSettings
 from workbench.store import batches
@@ -391,9 +391,9 @@ def returns(case: Case) -> Iterator[Check]:
 def order(case: Case) -> Iterator[Check]:
     """Each epoch trains on every sequence once."""
     stored, learn = case.stored, case.settings.learn
-    if case.own.schedule != Together():
+    if case.own.schedule != Schedule():
         raise Missing("the parts of the schedule")
-    stopped = learn.target_kl is not None or case.own.early_stop != NoStop()
+    stopped = learn.target_kl is not None or case.own.early_stop != EarlyStop()
     for epoch in range(learn.epochs):
         rows = [update.rows for update in stored.updates if update.epoch == epoch]
         broken = any(u.scalars.get("non_finite") for u in stored.updates)
@@ -555,7 +555,7 @@ def optimizer_state(case: Case) -> Iterator[Check]:
             continue
         if counted is None or updates is None:
             raise Missing("the steps that the optimizer has counted")
-        if part == "critic" or case.own.early_stop == NoStop():
+        if part == "critic" or case.own.early_stop == EarlyStop():
             yield case.number("optimizer_state", float(counted[part]), float(updates), 1e-9, layers=(part,))
 
 

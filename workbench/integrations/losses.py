@@ -15,17 +15,17 @@ from workbench.batch import Batch, turn_ids
 from workbench.objective import Algorithm, LossTerms, Normaliser, PolicyLoss, policy_loss, statistics
 from workbench.objective.aggregate import good, turns_of
 from workbench.objective.kl import RewardKL
-from workbench.objective.schedule import NoStop, Together
-from workbench.objective.select import KeepAll, Outcome
+from workbench.objective.schedule import EarlyStop, Schedule
+from workbench.objective.select import Select, Shaping
 from workbench.spec import InputError
 from workbench.tensors import Tensor, torch
 
 # Slots that a loss cannot carry, with what the trainer would have to do in its place.
 _ELSEWHERE = {
-    "select": (KeepAll(), "which sequences are trained on is the trainer's choice"),
-    "shaping": (Outcome(), "the reward is made by the trainer"),
-    "schedule": (Together(), "the order of the updates is the trainer's"),
-    "early_stop": (NoStop(), "the trainer decides when an iteration ends"),
+    "select": (Select(), "which sequences are trained on is the trainer's choice"),
+    "shaping": (Shaping(), "the reward is made by the trainer"),
+    "schedule": (Schedule(), "the order of the updates is the trainer's"),
+    "early_stop": (EarlyStop(), "the trainer decides when an iteration ends"),
 }
 
 
