@@ -122,7 +122,7 @@ class Ledger:
         self._warned: set[str] = set()
         self._words: dict[str, int] = {}  # of trainers that hand over texts: their ids
         self._shown = np.zeros(0, dtype=bool)  # token ids whose text was sent
-        self._step, self._began = -1, time.perf_counter()
+        self._step, self._ended, self._began = -1, -1, time.perf_counter()
         self._kept: np.ndarray | None = None  # trajectories of the step that are measured; None = all
         self._count = self._updates = 0  # trajectories and updates of the step so far
         self._seconds_rollout: float | None = None
@@ -193,7 +193,8 @@ class Ledger:
         (N, T): 1 where the policy wrote the token of the response; None = that of the updates. `status`: of each turn
         search, answer or invalid. `ended`: answer, max_turns or max_tokens. `seconds`: that sampling took.
         """
-        self._follow(step)
+        if not self._follow(step):
+            return
         columns: dict[str, Any] = {
             "reward": rewards, "success": success, "turns": turns, "group": group, "rollout_step": rollout_step,
             "mask": mask,
@@ -235,7 +236,8 @@ class Ledger:
         Scalars: grad_norm (before clipping), lr, ... (SCALARS), floats or tensors; losses are added up over the parts
         of an update and averaged over ranks. They may come in a call of their own, after the backward pass.
         """
-        self._follow(step)
+        if not self._follow(step):
+            return
         if unknown := [name for name in scalars if name not in SCALARS]:
             offer = f"{nearest(unknown[0], SCALARS)}; there is: {', '.join(SCALARS)}"
             raise TypeError(f"no scalar '{unknown[0]}'{offer}")
@@ -267,13 +269,13 @@ class Ledger:
     @_never_raises
     def end(self, step: int) -> None:
         """Say that `step` is complete, so that it is measured and written now; later calls for it are left out."""
-        if step != self._step:
+        if step != self._step or step <= self._ended:
             return
         now = time.perf_counter()
         seconds = {"total": now - self._began, "record": self.seconds}
         if self._seconds_rollout is not None:
             seconds |= {"rollout": self._seconds_rollout, "update": seconds["total"] - self._seconds_rollout}
-        self._began, self.seconds = now, 0.0
+        self._began, self.seconds, self._ended = now, 0.0, step
         self._put({"kind": "end", "step": step, "seconds": seconds}, {})
         self._kept, self._count, self._updates, self._seconds_rollout = None, 0, 0, None
         with self._lock:
@@ -371,15 +373,15 @@ class Ledger:
 
     # From the trainer to the thread
 
-    def _follow(self, step: int) -> None:
-        """Begin `step`: one that was not ended ends here."""
-        if step == self._step:
-            return
-        if step < self._step:
+    def _follow(self, step: int) -> bool:
+        """Begin `step`: one that was not ended ends here. False where it has ended already."""
+        if step > self._step:
+            if self._count or self._updates:
+                self.end(self._step)
+            self._step = step
+        elif step < self._step:
             raise ValueError(f"step {step} comes after step {self._step}")
-        if self._count or self._updates:
-            Ledger.end(self, self._step)
-        self._step = step
+        return step > self._ended
 
     def _put(self, meta: dict[str, Any], arrays: dict[str, Any]) -> None:
         """Queue a message, unless too much waits already: then the tensors of the whole step are left out."""

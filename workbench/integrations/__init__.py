@@ -1,0 +1,1 @@
+"""Other trainers: recording from them, our losses in them, their logs read."""
