@@ -209,14 +209,20 @@ def main(argv: list[str] | None = None) -> None:
         output_dir=str(options.runs / "trl"), per_device_train_batch_size=options.completions // options.per_generation,
         steps_per_generation=options.per_generation, gradient_accumulation_steps=options.accumulate,
         num_generations=options.group, num_iterations=options.epochs, max_completion_length=64, temperature=1.0,
-        beta=options.beta, epsilon=0.2, loss_type=options.loss, importance_sampling_level=options.level,
-        learning_rate=options.lr, lr_scheduler_type="constant", max_grad_norm=1.0,
-        max_steps=options.iterations * updates, use_cpu=True, activation_checkpointing=False, bf16=False, seed=options.seed, logging_steps=1,
-        save_strategy="no", report_to="none", disable_tqdm=True, max_tool_calling_iterations=2,
+        beta=options.beta, use_bias_correction_kl=False, epsilon=0.2, loss_type=options.loss,
+        importance_sampling_level=options.level, learning_rate=options.lr, lr_scheduler_type="constant",
+        max_grad_norm=1.0, max_steps=options.iterations * updates, use_cpu=True, activation_checkpointing=False,
+        bf16=False, seed=options.seed, logging_steps=1, save_strategy="no", report_to="none", disable_tqdm=True,
+        max_tool_calling_iterations=2,
     )  # fmt: skip
     watched = Watched()
     trainer = GRPOTrainer(
-        model=model, reward_funcs=right, args=config, processing_class=tokenizer, tools=[look_up], callbacks=[watched],
+        model=model,
+        reward_funcs=right,
+        args=config,
+        processing_class=tokenizer,
+        tools=[look_up],
+        callbacks=[watched],
         train_dataset=Dataset.from_list([{"prompt": question(k), "key": k, "answer": value_of(k)} for k in keys]),
     )
     kept: list[dict[str, np.ndarray]] = []
@@ -238,7 +244,11 @@ def main(argv: list[str] | None = None) -> None:
     }  # fmt: skip
     if options.truth:
         log = json.dumps({"log": trainer.state.log_history, "rollouts": told, "versions": report["versions"]})
-        np.savez_compressed(options.truth, log=np.array(log), **{f"{i}.{name}": x for i, found in enumerate(kept) for name, x in found.items()})
+        np.savez_compressed(
+            options.truth,
+            log=np.array(log),
+            **{f"{i}.{name}": x for i, found in enumerate(kept) for name, x in found.items()},
+        )
     text = json.dumps(report)
     if options.output:
         options.output.write_text(text)

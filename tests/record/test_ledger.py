@@ -10,40 +10,21 @@ import time
 from dataclasses import replace
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 
 from tests.diagnostics.shared_batch import random_evidence
+from tests.record.local import Local, read
 from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
 from workbench.record import Clip, Ledger, ledger
-from workbench.record.ledger import TOKENS, decode
+from workbench.record.ledger import TOKENS
 from workbench.record.recorder import Recorder
-from workbench.record.scribe import Scribe
 from workbench.record.segments import SegmentWriter
-from workbench.spec import BatchesSettings, InputError, RunSettings
+from workbench.spec import BatchesSettings, InputError, RunSettings, table
 from workbench.store import batches
 from workbench.store.segments import held
 
 ROWS, TURNS = 6, 3
-
-
-class Local(Ledger):
-    """A ledger whose rows are measured and written in its own thread; `others`: ranks that write parts."""
-
-    others: tuple["Rank", ...] = ()
-
-    def _start(self, opened):
-        self.scribe = Scribe(self.folder)
-        self._put({"kind": "open", **opened, "ranks": [str(rank._parts) for rank in self.others]}, {})
-
-    def _write(self, message):
-        self.scribe.take(*decode(message))
-
-    def close(self, *told):
-        super().close(*told)
-        self.scribe.stop()
 
 
 class Rank(Ledger):
@@ -62,11 +43,6 @@ class Rank(Ledger):
 
 def opened(runs, kind=Local, **settings):
     return kind(runs, **({"experiment": "e", "algorithm": "grpo", "clip": Clip()} | settings))
-
-
-def read(folder, table):
-    files = sorted((folder / "segments" / table).glob("[0-9]*.parquet"))
-    return pa.concat_tables([pq.read_table(f) for f in files]).to_pylist() if files else []
 
 
 def updates_of(seed, count=2):
@@ -340,15 +316,21 @@ def test_a_full_disk_keeps_the_small_tables_in_memory_and_drops_the_rest(tmp_pat
 
 TRAINER = """
     import sys, time, torch
+    from pathlib import Path
     from workbench.record import Clip, Ledger
-    book = Ledger(sys.argv[1], experiment="e", algorithm="grpo", clip=Clip(), run=sys.argv[2])
+    runs, run = sys.argv[1:]
+    checkpoint = Path(runs) / f"{run}.step"  # of every seventh step
+    first = int(checkpoint.read_text()) if checkpoint.is_file() else 0
+    book = Ledger(runs, experiment="e", algorithm="grpo", clip=Clip(), run=run, resume=first > 0)
     x = torch.zeros(4, 6)
-    for step in range(10**6):
+    for step in range(first, 10**6):
         book.rollouts(step, [1.0, 0.0] * 2, group=[0, 0, 1, 1])
         for u in range(2):
             book.update(step, epoch=u, log_prob=x, log_prob_old=x, mask=x + 1, advantages=x[:, 0], grad_norm=1.0)
         book.end(step)
-        print(step, book._process.pid, flush=True)
+        if step % 7 == 0:
+            checkpoint.write_text(str(step + 1))
+        print(step, book._process.pid, time.time(), flush=True)
         time.sleep(0.05)
 """
 
@@ -378,6 +360,30 @@ def test_a_killed_trainer_loses_nothing_that_it_had_ended(tmp_path):
     assert steps == list(range(len(steps)))
     assert steps[-1] >= last
     assert [row["status"] for row in read(tmp_path / "e" / "r", "run")] == ["running"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_two_trainers_in_one_folder_each_killed_ten_times_lose_two_seconds_and_double_nothing(tmp_path):
+    for _ in range(10):
+        both = {run: trainer(tmp_path, run)[0] for run in ("a", "b")}
+        time.sleep(3)
+        lines = {run: [] for run in both}
+        for run, process in both.items():
+            process.kill()
+            killed = time.time()
+            lines[run] = [line.split() for line in process.stdout if len(line.split()) == 3]
+            process.wait()
+            assert wait_until(lambda run=run: not held(tmp_path / "e" / run), 120)
+            kept = {row["step"] for row in read(tmp_path / "e" / run, "step")}
+            assert {int(step) for step, _, at in lines[run] if float(at) < killed - 2} <= kept
+    for run in ("a", "b"):
+        folder = tmp_path / "e" / run
+        for name in ("step", "minibatch", "trajectory", "turn", "turn_step"):
+            keys = [tuple(row[key] for key in table(name).key) for row in read(folder, name)]
+            assert len(keys) == len(set(keys)) > 0, name
+        steps = sorted(row["step"] for row in read(folder, "step"))
+        assert steps == list(range(len(steps)))
 
 
 def test_a_dead_recorder_never_stops_training_and_says_so_once(tmp_path):

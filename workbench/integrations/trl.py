@@ -72,7 +72,7 @@ class Recording:
             "algorithm": trainer.loss_type, "settings": settings_of(args), "seed": args.seed, "clip": clip_of(trainer),
             "replay_as": replay_as(trainer), "temperature": trainer.temperature, "trainer": "trl",
             "decode": tokenizer.convert_ids_to_tokens,
-            "iterations": args.max_steps * args.gradient_accumulation_steps // self.window if args.max_steps > 0 else None,
+            "iterations": max(0, args.max_steps) * args.gradient_accumulation_steps // self.window or None,
         }  # fmt: skip
         self.ledger = Ledger(runs, experiment=experiment, **(default | dict(knobs)))
         for name in ("_generate_and_score_completions", "_calculate_rewards", "_get_per_token_logps_and_entropies",
@@ -133,14 +133,20 @@ class Recording:
         out[ROW] = torch.arange(self.count, self.count + n, device=out["prompt_ids"].device)
         batch = self.count // n if n else 0  # generation batches of the step so far
         place = (batch * trainer.accelerator.num_processes + rank) * n
-        prompts = [ids[mask.bool()] for ids, mask in zip(out["prompt_ids"].cpu(), out["prompt_mask"].cpu(), strict=True)]
+        prompts = [
+            ids[mask.bool()] for ids, mask in zip(out["prompt_ids"].cpu(), out["prompt_mask"].cpu(), strict=True)
+        ]
         messages, responses = scored.pop("messages"), scored.pop("responses")
-        told = conversations(messages, getattr(trainer, "max_tool_calling_iterations", None))
+        told, mask = conversations(messages), mask_of(out)
+        begins = torch.diff(mask.cpu(), dim=1, prepend=torch.zeros(n, 1, dtype=mask.dtype)).clamp(min=0).sum(1)
+        # A rollout_func tells one message for all turns: then nobody says what each turn did.
+        status = [s if len(s) == k else [] for s, k in zip(told["status"], begins.tolist(), strict=True)]
         cut = {row for row, ids in enumerate(responses) if not ids or ids[-1] not in stops(trainer)}
         why = [("max_tokens" if row in cut else told["ended"][row]) for row in range(n)]
         self.ledger.rollouts(
             self.step, **scored, group=torch.arange(place, place + n) // trainer.num_generations, prompts=prompts,
-            responses=list(responses), mask=mask_of(out), status=told["status"], answer=told["answer"], ended=why,
+            responses=list(responses), mask=mask, status=status, answer=told["answer"], ended=why,
+            searches=told["searches"] if getattr(trainer, "tools", None) else None,
             seconds=seconds,
         )  # fmt: skip
         self.count += n
@@ -187,7 +193,9 @@ class Recording:
 
         log_prob.register_hook(weighed)
 
-    def after_maybe_log_save_evaluate(self, out: None, _: float, tr_loss: Any, grad_norm: Any, *args: Any, **more: Any) -> None:
+    def after_maybe_log_save_evaluate(
+        self, out: None, _: float, tr_loss: Any, grad_norm: Any, *args: Any, **more: Any
+    ) -> None:
         """Record what is known after the update, and end the step after its last one."""
         trainer = self.trainer
         number = trainer.state.global_step - self.first_update - 1
@@ -204,7 +212,7 @@ def _ending(ledger: Ledger) -> Any:
     """The callback that closes the ledger when training ends."""
     from transformers import TrainerCallback
 
-    class Ending(TrainerCallback):  # type: ignore[misc]
+    class Ending(TrainerCallback):
         def on_train_end(self, *args: Any, **kwargs: Any) -> None:
             ledger.close()
 
@@ -230,16 +238,17 @@ def text_of(prompt: Any) -> str:
     return str(content or "")
 
 
-def conversations(completions: Sequence[Any], most: int | None) -> dict[str, list[Any]]:
-    """Status of each turn, the answer and how it ended, of each completion: a tool call is a search."""
+def conversations(completions: Sequence[Any]) -> dict[str, list[Any]]:
+    """Status of each turn, calls carried out, answer and end of each completion: a tool call is a search."""
     found: dict[str, list[Any]] = defaultdict(list)
     for completion in completions:
-        turns = [m for m in completion if m.get("role") == "assistant"] if isinstance(completion, list) else [{}]
+        told = completion if isinstance(completion, list) else [{"role": "assistant", "content": completion}]
+        turns = [message for message in told if message.get("role") == "assistant"]
         calls = [bool(turn.get("tool_calls")) for turn in turns]
         open_call = bool(calls) and calls[-1]
-        last = turns[-1].get("content") if isinstance(completion, list) and turns else completion
+        found["searches"].append(sum(message.get("role") == "tool" for message in told))
         found["status"].append(["search" if call else "answer" for call in calls])
-        found["answer"].append(None if open_call else text_of([{"content": last}]))
+        found["answer"].append(None if open_call else text_of(turns[-1:]))
         found["ended"].append("max_turns" if open_call else "answer")
     return found
 
@@ -262,11 +271,20 @@ def clip_of(trainer: Any) -> Clip | None:
 
 
 def replay_as(trainer: Any) -> dict[str, Any] | str:
-    """Return TRL's configuration in our words, for `sorl replay`; the name alone where it has none."""
+    """Return TRL's configuration in our words, for `sorl replay`; the name alone where it has none.
+
+    A KL term that is weighted by the ratio (`use_bias_correction_kl`) has no words of ours and is left out.
+    """
     if trainer.loss_type not in AGGREGATES:
         return str(trainer.loss_type)
-    clip = {"kind": "ppo", "low": trainer.epsilon_low, "high": trainer.epsilon_high, "dual": trainer.args.delta or "none"}
+    clip = {
+        "kind": "ppo",
+        "low": trainer.epsilon_low,
+        "high": trainer.epsilon_high,
+        "dual": trainer.args.delta or "none",
+    }
     group = {"kind": "grpo", "eps": 1e-4} if trainer.scale_rewards == "group" else "mean_only"
     found = {"base": "grpo", "clip": clip, "aggregate": AGGREGATES[trainer.loss_type], "advantage": group}
     found |= {"ratio": {"level": "sequence"}} if trainer.importance_sampling_level == "sequence" else {}
-    return found | ({"kl": {"kind": "loss", "estimator": "k3", "beta": trainer.beta}} if trainer.beta else {})
+    plain = trainer.beta and not getattr(trainer.args, "use_bias_correction_kl", False)
+    return found | ({"kl": {"kind": "loss", "estimator": "k3", "beta": trainer.beta}} if plain else {})

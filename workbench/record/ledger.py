@@ -181,14 +181,15 @@ class Ledger:
     def rollouts(
         self, step: int, rewards: Any, success: Any = None, turns: Any = None, *, group: Any = None,
         prompts: Sequence[Sequence[int | str]] | None = None, responses: Sequence[Sequence[int | str]] | None = None,
-        mask: Any = None, rollout_step: Any = None, status: Sequence[Sequence[str]] | None = None,
+        mask: Any = None, rollout_step: Any = None, searches: Any = None, status: Sequence[Sequence[str]] | None = None,
         question: Sequence[str] | None = None, gold: Sequence[str] | None = None,
         answer: Sequence[str | None] | None = None, ended: Sequence[str] | None = None, seconds: float | None = None,
     ) -> None:  # fmt: skip
         """Record the trajectories of a step, N of them; what is None is not known.
 
         `rewards`, `success` (None: of rewards that are all 0 or 1, the reward), `turns`, `group` (the prompt, numbered
-        over all ranks) and `rollout_step` (the step whose policy sampled them) are (N,). `prompts` and `responses`:
+        over all ranks), `rollout_step` (the step whose policy sampled them) and `searches` (tool calls that were
+        carried out) are (N,). `prompts` and `responses`:
         the token ids of each, or the tokens as texts, without padding; observations belong to the response. `mask`
         (N, T): 1 where the policy wrote the token of the response; None = that of the updates. `status`: of each turn
         search, answer or invalid. `ended`: answer, max_turns or max_tokens. `seconds`: that sampling took.
@@ -197,7 +198,7 @@ class Ledger:
             return
         columns: dict[str, Any] = {
             "reward": rewards, "success": success, "turns": turns, "group": group, "rollout_step": rollout_step,
-            "mask": mask,
+            "mask": mask, "searches": searches,
         }  # fmt: skip
         arrays = {name: _host(value) for name, value in columns.items() if value is not None}
         n = len(arrays["reward"])

@@ -340,7 +340,9 @@ class Joined:
         if (turns := self._column("turns")) is not None:
             known["turns"] = turns
         status, answer, ended = self._words("status"), self._words("answer"), self._words("ended")
-        if status is not None:
+        if (searches := self._column("searches")) is not None:
+            known["searches"] = searches
+        elif status is not None and all(status):
             known["searches"] = np.array([turns.count("search") for turns in status], dtype=np.int64)
         if status is not None and any("invalid" in turns for turns in status):
             known["valid_turns"] = np.array([len(turns) - turns.count("invalid") for turns in status], dtype=np.int64)
