@@ -19,6 +19,8 @@ RECORDED = Path(__file__).with_name("trl_1_16.npz")
 class Args:
     output_dir: str = ""
     learning_rate: float = 1e-6
+    max_grad_norm: float = 1.0
+    num_iterations: int = 1
     steps_per_generation: int = 1
     gradient_accumulation_steps: int = 1
     max_steps: int = -1
@@ -52,7 +54,9 @@ class FakeGRPO:
                 number, _, field = name.partition(".")
                 found[int(number)][field] = file[name]
         self.micro = [found[i] for i in sorted(found)]
-        self.args = Args("out", 1e-3, 4, accumulate, len(self.micro) // accumulate, 0, None, False)
+        self.args = Args(
+            "out", 1e-3, 1.0, 2, 4, accumulate, len(self.micro) // accumulate, 0, use_bias_correction_kl=False
+        )
         self.num_iterations, self.num_generations, self.change = 2, 4, change
         self.loss_type, self.importance_sampling_level, self.scale_rewards = "grpo", "token", "group"
         self.epsilon_low = self.epsilon_high = 0.2

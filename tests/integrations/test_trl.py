@@ -164,6 +164,9 @@ def test_the_settings_are_those_that_change_what_is_computed_and_the_algorithm_h
     config = json.loads(read(folder, "run")[-1]["config"])
     assert config["learning_rate"] == 1e-3
     assert config["iterations"] == 2
+    assert config["learn"] == {
+        "epochs": 2, "minibatches": 4, "policy": {"lr": 1e-3, "max_grad_norm": 1.0}, "episodes": 16, "group_size": 4,
+    }  # fmt: skip
     assert {"output_dir", "seed"}.isdisjoint(config)
     meta = batches.read(folder, 0).meta
     found = resolve(meta["algorithm"])

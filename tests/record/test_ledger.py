@@ -106,11 +106,11 @@ def test_it_writes_the_rows_that_our_own_trainer_would_have_written(tmp_path):
     updates = Evidence.stack([replace(one, span=None, value_clip=None) for one in made])
     with Recorder(tmp_path / "ours", "r", RunSettings(), group=2) as recorder:
         recorder.step(0, StepEvidence(rollouts, updates, tokens_trained=2 * int(count.sum())))
-    for table in ("step", "minibatch", "trajectory", "turn", "turn_step", "token"):
-        theirs, ours = comparable(read(book.folder, table)), comparable(read(tmp_path / "ours", table))
-        assert len(theirs) == len(ours) > 0, table
+    for name in ("step", "minibatch", "trajectory", "turn", "turn_step", "token"):
+        theirs, ours = comparable(read(book.folder, name)), comparable(read(tmp_path / "ours", name))
+        assert len(theirs) == len(ours) > 0, name
         for a, b in zip(theirs, ours, strict=True):
-            assert not {k: (a[k], b[k]) for k in b if not same(a[k], b[k])}, table
+            assert not {k: (a[k], b[k]) for k in b if not same(a[k], b[k])}, name
 
 
 @pytest.mark.parametrize("parts", [[slice(0, 2), slice(2, 6)], [slice(0, 1), slice(1, 5), slice(5, 6)]])
@@ -119,9 +119,9 @@ def test_an_update_in_parts_is_measured_over_all_its_tokens(tmp_path, parts):
         tell(whole, 0)
     with opened(tmp_path, run="parts") as split:
         tell(split, 0, parts=parts)
-    for table in ("step", "minibatch", "turn", "turn_step", "trajectory"):
-        a, b = comparable(read(whole.folder, table)), comparable(read(split.folder, table))
-        assert all(same(x[k], y[k]) for x, y in zip(a, b, strict=True) for k in x), table
+    for name in ("step", "minibatch", "turn", "turn_step", "trajectory"):
+        a, b = comparable(read(whole.folder, name)), comparable(read(split.folder, name))
+        assert all(same(x[k], y[k]) for x, y in zip(a, b, strict=True) for k in x), name
 
 
 def test_rows_of_several_ranks_are_measured_together(tmp_path):
@@ -148,9 +148,9 @@ def test_rows_of_several_ranks_are_measured_together(tmp_path):
             other.close()
     finally:
         Local.others = ()
-    for table in ("step", "turn", "turn_step", "trajectory"):
-        a, b = comparable(read(whole.folder, table)), comparable(read(first.folder, table))
-        assert all(same(x[k], y[k]) for x, y in zip(a, b, strict=True) for k in x), table
+    for name in ("step", "turn", "turn_step", "trajectory"):
+        a, b = comparable(read(whole.folder, name)), comparable(read(first.folder, name))
+        assert all(same(x[k], y[k]) for x, y in zip(a, b, strict=True) for k in x), name
     losses = [row["policy_loss"] for row in read(first.folder, "minibatch")]
     assert losses == [3.0, 3.0]  # the mean over ranks of their sums
     assert not list((first.folder / "parts").glob("*/*"))

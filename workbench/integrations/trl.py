@@ -202,7 +202,9 @@ class Recording:
         if self.step < 0 or number < 0:
             return
         rate = trainer.lr_scheduler.get_last_lr()[0] if trainer.lr_scheduler is not None else None
-        scalars = {"grad_norm": grad_norm, "lr": rate}
+        most = float(trainer.args.max_grad_norm or math.inf)
+        after = None if grad_norm is None else min(float(grad_norm), most)
+        scalars = {"grad_norm": grad_norm, "grad_norm_after": after, "lr": rate}
         self.ledger.update(self.step, update=number, **{k: float(v) for k, v in scalars.items() if v is not None})
         if trainer._step // self.window > self.step:
             self.ledger.end(self.step)
@@ -254,10 +256,16 @@ def conversations(completions: Sequence[Any]) -> dict[str, list[Any]]:
 
 
 def settings_of(args: Any) -> dict[str, Any]:
-    """Return the options that differ from TRL's defaults and change what is computed."""
+    """Return the options off their defaults that change what is computed, the schedule also in our words."""
     usual = {f.name: f.default for f in fields(args)}  # another instance would reset the state of accelerate
     told = {k: v for k, v in args.to_dict().items() if k in usual and not k.startswith(COSMETIC)}
-    return {k: v for k, v in told.items() if v != usual[k] and isinstance(v, bool | int | float | str | list)}
+    changed = {k: v for k, v in told.items() if v != usual[k] and isinstance(v, bool | int | float | str)}
+    learn = {
+        "epochs": args.num_iterations,
+        "minibatches": max(1, args.steps_per_generation // args.gradient_accumulation_steps),
+        "policy": {"lr": args.learning_rate, "max_grad_norm": args.max_grad_norm or None},
+    }
+    return changed | {"learn": learn}
 
 
 def clip_of(trainer: Any) -> Clip | None:

@@ -122,8 +122,9 @@ class Scribe:
     def row(self, status: str, reason: str | None = None) -> None:
         """Write the row of table `run`."""
         config: dict[str, Any] = dict(self.opened["config"])
-        if self.recorder.episodes and "learn" not in config and self.steps:  # so that `sorl rescan` judges alike
-            config["learn"] = {"episodes": self.recorder.episodes, "group_size": self.recorder.group}
+        if self.recorder.episodes and self.steps and isinstance(learn := config.get("learn", {}), dict):
+            size = {"episodes": self.recorder.episodes, "group_size": self.recorder.group}
+            config["learn"] = learn | size  # so that `sorl rescan` judges alike
         now = datetime.now(UTC).replace(tzinfo=None)
         row = self.opened["run"] | {
             "config": json.dumps(config), "status": status, "reason": reason, "started_at": self._started,
