@@ -34,7 +34,7 @@ class Counting(Recorder):
         self, step: int, evidence: StepEvidence, evaluations: Sequence[Mapping[str, Any]] = ()
     ) -> dict[str, float | None]:
         """Record, and count."""
-        rows = (evidence.trained or evidence.rollouts).tokens
+        rows = (evidence.trained or evidence.rollouts).tokens or ()
         self.counts = {"trained_tokens": evidence.tokens_trained, "lengths": [len(tokens) for tokens in rows]}
         return super().step(step, evidence, evaluations)
 

@@ -164,7 +164,7 @@ def _evidence(part: Batch, log_prob: torch.Tensor, terms: Any, weight: torch.Ten
     return Evidence(
         epoch=torch.tensor([epoch]), rollout_step=torch.tensor([step]), trajectory=one(part.trajectory, 0),
         mask=one(part.mask, 0), turn=one(part.turn, 0), log_prob=one(log_prob, 0),
-        log_prob_old=one(part.log_prob_old, 0), log_prob_behaviour=one(part.log_prob_behaviour, 0),
+        log_prob_old=one(part.log_prob_old, 0), log_prob_behaviour=one(part.need("log_prob_behaviour"), 0),
         advantages=one(part.advantages, 0), entropy=one(-log_prob, 0), gradient_weight=one(weight, 0),
         score=one(part.score, 0), group=one(part.group, 0), **named,
         scalars={"policy_loss": [float(terms.policy_loss)], "non_finite": [0.0]},

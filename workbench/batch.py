@@ -26,7 +26,7 @@ class Batch:
     group: Tensor  # (B,) int64, prompt group
     trajectory: Tensor  # (B,) int64, index in the batch of the step
     score: Tensor  # (B,) outcome reward R
-    log_prob_behaviour: Tensor  # (B, T) under the sampler, mu
+    log_prob_behaviour: Tensor | None  # (B, T) under the sampler, mu; None where the trainer keeps none
     log_prob_old: Tensor  # (B, T) under the proximal policy
     log_prob_ref: Tensor | None = None  # (B, T) under the frozen reference
     values: Tensor | None = None  # (B, T) critic before the update, V_old

@@ -90,9 +90,10 @@ def attribute(stored: StoredBatch) -> list[Culprit]:
 def _quantities(stored: StoredBatch) -> Iterator[tuple[Quantity, np.ndarray, np.ndarray]]:
     """Each quantity with its deviation z and its values, (B, T) each; of several updates the largest deviation."""
     old, behaviour, trained = stored.log_prob_old, stored.log_prob_behaviour, stored.mask
-    likeliest = np.maximum(old, behaviour)
-    gap = old - behaviour
-    yield "mismatch", _deviation(gap, _doubt(likeliest), trained), gap
+    likeliest = old if behaviour is None else np.maximum(old, behaviour)
+    if behaviour is not None:
+        gap = old - behaviour
+        yield "mismatch", _deviation(gap, _doubt(likeliest), trained), gap
     deviation, value = np.zeros(old.shape), np.zeros(old.shape)
     for update in stored.updates:
         mask = trained[update.rows] if update.mask is None else update.mask

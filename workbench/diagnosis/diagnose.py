@@ -239,7 +239,8 @@ def text(d: Diagnosis) -> str:
 def _lacking(d: Diagnosis) -> list[str]:
     """What is not logged that causes need: columns, and tables of which there is no row."""
     columns = {name for names in d.unanswered.values() for name in names}
-    bare = {name for name in columns if "." in name and d.log.table(name.split(".")[0]).empty}
+    tabled = {name for name in columns if "." in name and " " not in name}  # neither a setting nor a sentence
+    bare = {name for name in tabled if d.log.table(name.split(".")[0]).empty}
     return sorted({f"table {name.split('.')[0]}" for name in bare} | columns - bare)
 
 

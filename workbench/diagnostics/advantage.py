@@ -38,7 +38,7 @@ OF_TOKENS = (
     Measure("corrected_frac", (UPDATE, STEP), Unit.FRACTION, "<1[omega capped, or set to 0]>_m",
             f"{VERL} (rollout_is_ratio_fraction_high, masked_fraction)",
             "Share of tokens whose weight the rollout correction capped or set to 0; NULL without one.",
-            lambda t, by: None if t.corrected is None else by.mean(t.corrected),
+            lambda t, by: by.mean(t.corrected),
             alarm=Alarm("above", 0.1, "beyond a tenth of the tokens the correction does the training; the mark is ours",
             points=3)),
     Measure("advantage", (TURN, TRAJECTORY), Unit.REWARD, "<A>_m", OURS,
@@ -57,29 +57,25 @@ OF_TOKENS = (
             lambda t, by: by.mean(np.abs(t.advantage) < 0.01)),
     Measure("correction_mean", (UPDATE,), Unit.RATIO, "<omega>_m after the cap or the mask",
             f"{VERL} (rollout_is_mean)", "Mean weight of the rollout correction on a token; NULL without one.",
-            lambda t, by: None if t.correction is None else by.mean(t.correction)),
+            lambda t, by: by.mean(t.correction)),
     *(Measure(f"corrected_{name}_frac", (UPDATE,), Unit.FRACTION, f"<1[A {sign} 0] 1[omega capped, or set to 0]>_m",
               OURS, f"The part of corrected_frac with a {name} advantage; NULL without a rollout correction.",
-              lambda t, by, of=of: None if t.corrected is None else by.mean(t.corrected & of(t.advantage, 0)))
+              lambda t, by, of=of: by.mean(t.corrected & of(t.advantage, 0)))
       for name, sign, of in (("positive", ">", np.greater), ("negative", "<", np.less))),
     Measure("value", (TURN,), Unit.REWARD, "V_old(s_k), at the first token of the turn",
             "arXiv 2512.17008 (turn states)", "Critic's value when the turn began; NULL without a critic.",
-            lambda t, by: None if t.value_old is None else by.first(t.value_old), roll="turns"),
+            lambda t, by: by.first(t.value_old), roll="turns"),
     Measure("value_error", (TURN,), Unit.REWARD, "V_old(s_k) - G, at the first token of the turn", OURS,
             "Error of that value; its mean over turns of one index is the critic's bias there. NULL without a critic.",
-            lambda t, by: None if t.value_old is None or t.returns is None else by.first(t.value_old - t.returns),
-            roll="turns"),
+            lambda t, by: by.first(t.value_old - t.returns), roll="turns"),
 )  # fmt: skip
 
 
-def _judged(t: Tokens, by: Segments, *columns: np.ndarray | None) -> tuple[Segments, list[np.ndarray]] | None:
-    """Return the partition and `columns` at the tokens where the critic has a target; None where a column is."""
-    known = [x for x in columns if x is not None]
-    if len(known) < len(columns):
-        return None
-    if t.target is None:
-        return by, known
-    return Segments(by.ids[t.target], by.size), [x[t.target] for x in known]
+def _judged(t: Tokens, by: Segments, *columns: np.ndarray) -> tuple[Segments, list[np.ndarray]]:
+    """Return the partition and `columns` at the tokens where the critic has a target."""
+    if t.evidence.target is None:
+        return by, list(columns)
+    return Segments(by.ids[t.target], by.size), [x[t.target] for x in columns]
 
 
 @alarm("below", 0.0, "at 0 the critic is no better than a constant; five points because it is erratic", points=5)
@@ -87,14 +83,12 @@ def _judged(t: Tokens, by: Segments, *columns: np.ndarray | None) -> tuple[Segme
     (UPDATE, STEP), Unit.NONE, "1 - Var(G - V_old) / (Var(G) + 1e-5), unbiased variances over the tokens with a target",
     "Search-R1 and verl (critic/vf_explained_var)",
 )  # fmt: skip
-def explained_variance(t: Tokens, by: Segments) -> np.ndarray | None:
+def explained_variance(t: Tokens, by: Segments) -> np.ndarray:
     """Share of the variance of the returns that the values behind the advantages explain; NULL without a critic.
 
     Tokens with a target: all that the policy wrote, or the first of each turn where the critic values turns.
     """
-    if (judged := _judged(t, by, t.value_old, t.returns)) is None:
-        return None
-    at, (old, returns) = judged
+    at, (old, returns) = _judged(t, by, t.value_old, t.returns)
     return 1.0 - at.variance(returns - old) / (at.variance(returns) + 1e-5)
 
 
@@ -106,9 +100,9 @@ def explained_variance(t: Tokens, by: Segments) -> np.ndarray | None:
 def vf_clip_frac(t: Tokens, by: Segments) -> np.ndarray | None:
     """Share of tokens where the value clip stopped the critic's gradient; NULL without a critic or a value clip."""
     width = t.evidence.value_clip
-    if width is None or (judged := _judged(t, by, t.value, t.value_old, t.returns)) is None:
+    if width is None:
         return None
-    at, (value, old, returns) = judged
+    at, (value, old, returns) = _judged(t, by, t.value, t.value_old, t.returns)
     # Not V_old + clip(V - V_old): its rounding would make every second value inside the range a clipped one.
     clipped = np.clip(value, old - width, old + width)
     return at.mean((clipped - returns) ** 2 > (value - returns) ** 2)
@@ -116,10 +110,11 @@ def vf_clip_frac(t: Tokens, by: Segments) -> np.ndarray | None:
 
 def _mean_error(t: Tokens, by: Segments, of: Callable[..., Any] = np.abs, out_of_range: bool = False) -> Any:
     """Mean of the errors V_old - G, (S,): over the tokens with a target, or those of them out of range."""
-    if (judged := _judged(t, by, t.value_old, t.returns, t.out_of_range)) is None:
-        return None
-    at, (old, returns, outside) = judged
-    return at.mean(of(old - returns), outside if out_of_range else None)
+    if not out_of_range:
+        at, (old, returns) = _judged(t, by, t.value_old, t.returns)
+        return at.mean(of(old - returns))
+    at, (old, returns, outside) = _judged(t, by, t.value_old, t.returns, t.out_of_range)
+    return at.mean(of(old - returns), outside)
 
 
 VALUE_ERRORS = (

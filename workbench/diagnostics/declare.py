@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from workbench.diagnostics.evidence import Missing
 from workbench.spec import Alarm, Diagnostic, Level, Unit
 
 SqlType = Literal["DOUBLE", "BIGINT", "BOOLEAN", "VARCHAR"]
@@ -83,8 +84,11 @@ class Measure:
             yield Diagnostic(self.name, Level.TURN_STEP, self.unit, formula, *words, no_alarm=FINER)
 
     def __call__(self, *args: Any) -> Any:
-        """Return the measured values."""
-        return self.function(*args)
+        """Return the measured values; None where the evidence lacks what they need."""
+        try:
+            return self.function(*args)
+        except Missing:
+            return None
 
 
 def diagnostic(

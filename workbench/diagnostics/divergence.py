@@ -32,7 +32,7 @@ POLICIES = (
     Measure("kl_ref", (UPDATE, STEP), Unit.NATS, "<exp(-x) - 1 + x>_m, x = log_prob - log_prob_ref (k3)",
             f"{CORE_ALGOS} (low_var_kl, which ends at 10)",
             "Distance from the frozen reference; NULL without one. KL(new || reference) on samples of the new policy.",
-            lambda t, by: None if t.log_prob_ref is None else by.mean(k3(t.log_prob_ref - t.log_prob)),
+            lambda t, by: by.mean(k3(t.log_prob_ref - t.log_prob)),
             no_alarm=f"rlwatch counts sigmas of a rolling window, which a steady growth never leaves; {NO_MARK}"),
     Measure("entropy", (UPDATE, TURN, TRAJECTORY, STEP), Unit.NATS, "<H_t>_m, H = logsumexp(z) - sum p z",
             CORE_ALGOS, "Entropy of the policy at its tokens. It can rise before a collapse as well as fall.",
@@ -71,7 +71,7 @@ OF_TOKENS = (
             lambda t, by: by.mean(k3(t.mismatch))),
     *(Measure(f"entropy_{span}", (UPDATE,), Unit.NATS, f"<H_t> over the tokens from <{span}> to </{span}>", OURS,
             f"Entropy where the policy {verb}; NULL where it did not, or the tags are not single tokens.",
-            lambda t, by, number=number: None if t.span is None else by.mean(t.entropy, t.span == number))
+            lambda t, by, number=number: by.mean(t.entropy, t.span == number))
       for number, span, verb in ((1, "think", "thinks"), (2, "search", "searches"), (3, "answer", "answers"))),
 )  # fmt: skip
 

@@ -17,12 +17,32 @@ import numpy as np
 from workbench.tensors import Tensor
 
 
+class Missing(LookupError):
+    """Something was not handed over; what is computed of it is not measured (NULL)."""
+
+
+class Known:
+    """Evidence whose fields raise Missing where they are None, so that no measure can take NULL for a value."""
+
+    def __init__(self, of: Any) -> None:
+        self._of = of
+
+    def __getattr__(self, name: str) -> Any:
+        if (value := getattr(self._of, name)) is None:
+            raise Missing(name)
+        return value
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+
 @dataclass(frozen=True)
 class Evidence:
     """The optimizer updates of one step, stacked: what each update saw at its start, detached.
 
     Entries where `mask` is false may hold anything. Log-probs are nats. `ratio`, `active_low`, `active_high`,
-    `out_of_range`, `dual` and `factor` come from the objective; `gradient_weight` is d loss / d log_prob.
+    `out_of_range`, `dual` and `factor` come from the objective; `gradient_weight` is d loss / d log_prob. What is
+    None was not measured, and so is what is computed from it.
 
     `scalars` holds one value per update, None where it was not measured: grad_norm (before clipping), grad_norm_after,
     critic_grad_norm, clip_bias_norm, clip_bias_ratio, clip_bias_cosine, policy_loss, kl_loss, value_loss,
@@ -36,18 +56,18 @@ class Evidence:
     turn: Tensor  # (U, B, T) int64, 1..K where mask
     log_prob: Tensor  # (U, B, T) at the start of the update
     log_prob_old: Tensor  # (U, B, T)
-    log_prob_behaviour: Tensor  # (U, B, T)
-    ratio: Tensor  # (U, B, T) pooled ratio of the surrogate
-    active_low: Tensor  # (U, B, T) bool, gradient stopped by the lower bound
-    active_high: Tensor  # (U, B, T) bool, gradient stopped by the upper bound
-    out_of_range: Tensor  # (U, B, T) bool, token ratio outside the bounds
-    dual: Tensor  # (U, B, T) bool, dual clip
-    factor: Tensor  # (U, B, T) stabiliser factor
     advantages: Tensor  # (U, B, T)
-    entropy: Tensor  # (U, B, T)
-    gradient_weight: Tensor  # (U, B, T)
-    score: Tensor  # (U, B)
-    group: Tensor  # (U, B)
+    log_prob_behaviour: Tensor | None = None  # (U, B, T)
+    ratio: Tensor | None = None  # (U, B, T) pooled ratio of the surrogate
+    active_low: Tensor | None = None  # (U, B, T) bool, gradient stopped by the lower bound
+    active_high: Tensor | None = None  # (U, B, T) bool, gradient stopped by the upper bound
+    out_of_range: Tensor | None = None  # (U, B, T) bool, token ratio outside the bounds
+    dual: Tensor | None = None  # (U, B, T) bool, dual clip
+    factor: Tensor | None = None  # (U, B, T) stabiliser factor
+    entropy: Tensor | None = None  # (U, B, T)
+    gradient_weight: Tensor | None = None  # (U, B, T)
+    score: Tensor | None = None  # (U, B)
+    group: Tensor | None = None  # (U, B)
     log_prob_ref: Tensor | None = None  # (U, B, T)
     span: Tensor | None = None  # (U, B, T) int64, 1 think, 2 search, 3 answer, 0 none of them
     correction: Tensor | None = None  # (U, B, T) weight of the rollout correction
@@ -84,26 +104,26 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Rollouts:
-    """Episodes as columns: entry i of every field speaks of trajectory i; arrays are (N,)."""
+    """Episodes as columns: entry i of every field speaks of trajectory i; arrays are (N,). None: not known."""
 
-    success: np.ndarray  # bool
     reward: np.ndarray
     group: np.ndarray  # prompt group
     rollout_step: np.ndarray  # iteration whose policy sampled the trajectory
-    turns: np.ndarray
-    searches: np.ndarray
-    valid_turns: np.ndarray
-    response_tokens: np.ndarray  # tokens that the policy wrote
-    observation_tokens: np.ndarray  # tokens after the prompt that the world wrote
-    truncated: np.ndarray  # bool, the episode ended without an answer
-    answered: np.ndarray  # bool
-    tokens: Sequence[Sequence[int]]  # every token id of each trajectory, prompt and observations included
-    written: Sequence[Sequence[Sequence[int]]]  # token ids of each turn of each trajectory
-    turn_status: Sequence[Sequence[str]]  # search, answer or invalid, per turn
-    question: Sequence[str]
-    gold: Sequence[str]
-    answer: Sequence[str | None]
-    ended: Sequence[str]
+    success: np.ndarray | None = None  # bool
+    turns: np.ndarray | None = None
+    searches: np.ndarray | None = None
+    valid_turns: np.ndarray | None = None
+    response_tokens: np.ndarray | None = None  # tokens that the policy wrote
+    observation_tokens: np.ndarray | None = None  # tokens after the prompt that the world wrote
+    truncated: np.ndarray | None = None  # bool, the episode ended without an answer
+    answered: np.ndarray | None = None  # bool
+    tokens: Sequence[Sequence[int]] | None = None  # ids of each trajectory, prompt and observations included
+    written: Sequence[Sequence[Sequence[int]]] | None = None  # token ids of each turn of each trajectory
+    turn_status: Sequence[Sequence[str]] | None = None  # search, answer or invalid, per turn
+    question: Sequence[str] | None = None
+    gold: Sequence[str] | None = None
+    answer: Sequence[str | None] | None = None
+    ended: Sequence[str] | None = None
     # Per turn, None where no retriever was asked; empty where the sampler does not say.
     retrieval_status: Sequence[Sequence[str | None]] = ()  # found, empty or failed
     retrieval_seconds: Sequence[Sequence[float | None]] = ()
@@ -130,19 +150,23 @@ class Rollouts:
         )
 
     def __len__(self) -> int:
-        return len(self.success)
+        return len(self.reward)
 
     @cached_property
-    def repetition(self) -> np.ndarray:
+    def repetition(self) -> np.ndarray | None:
         """1 - #{distinct 4-grams} / #{4-grams} of the tokens that the policy wrote, (N,); masked below 4 tokens."""
+        if self.written is None:
+            return None
         texts = [list(chain.from_iterable(turns)) for turns in self.written]
         distinct = np.array([len(set(zip(w, w[1:], w[2:], w[3:], strict=False))) for w in texts])
         total = np.array([len(w) - 3 for w in texts])
         return np.ma.array(1.0 - distinct / np.maximum(total, 1), mask=total < 1)
 
     @cached_property
-    def duplicates(self) -> np.ndarray:
+    def duplicates(self) -> np.ndarray | None:
         """Turns that say exactly what an earlier turn of the trajectory said, (N,)."""
+        if self.written is None:
+            return None
         return np.array([len(turns) - len(set(map(tuple, turns))) for turns in self.written], dtype=np.float64)
 
 

@@ -57,7 +57,8 @@ def measure(number: int, evidence: StepEvidence) -> Measurements:
         pooled = m(tokens, tokens.whole) if tokens is not None and len(tokens.update) else None
         row[m.name] = None if pooled is None or np.ma.getmaskarray(pooled)[0] else float(pooled[0])
     acted = Trajectories(trained, tokens)
-    told = {name: list(getattr(trained, name)) for name in ("question", "gold", "answer", "ended")}
+    words = {name: getattr(trained, name) for name in ("question", "gold", "answer", "ended")}
+    told = {name: None if values is None else list(values) for name, values in words.items()}
     ids = {"trajectory": np.arange(len(trained)), "prompt_group": trained.group, "rollout_step": trained.rollout_step}
     trajectories = ids | told | {m.name: m(acted) for m in TRAJECTORIES}
     trajectories |= {m.name: m(tokens, acted.by) if tokens is not None else None for m in AT[Level.TRAJECTORY]}

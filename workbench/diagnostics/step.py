@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from workbench.diagnostics.declare import MEANT, NO_MARK, OTHER, OURS, TRAINERS, VERL, Measure, alarm, diagnostic
-from workbench.diagnostics.evidence import Rollouts, StepEvidence, fingerprint
+from workbench.diagnostics.evidence import Known, StepEvidence, fingerprint
 from workbench.diagnostics.ratio import OUR_MARK
 from workbench.spec import Alarm, Level, Unit
 
@@ -50,7 +50,7 @@ class StepView:
     """A step and the columns (U,) of its updates, None when nothing was trained."""
 
     def __init__(self, step: int, evidence: StepEvidence, columns: Mapping[str, np.ndarray | None] | None) -> None:
-        self.step, self.evidence, self.rollouts, self.columns = step, evidence, evidence.rollouts, columns
+        self.step, self.evidence, self.rollouts, self.columns = step, evidence, Known(evidence.rollouts), columns
 
     def over_updates(self, name: str, reduce: Callable[[np.ndarray], Any] = np.mean) -> float | None:
         """Return `reduce` of the measured values of `name` over the updates; None when no update has one."""
@@ -144,7 +144,7 @@ sync_error = _row(
 )  # fmt: skip
 def questions_hash(v: StepView) -> int:
     """Fingerprint of the questions that the step trained on; equal in arms with one seed and group size."""
-    r = v.evidence.trained or v.rollouts
+    r = Known(v.evidence.trained or v.evidence.rollouts)
     asked = zip(r.group.tolist(), r.question, r.gold, strict=True)
     return fingerprint(*(f"{group}\t{question}\t{gold}".encode() for group, question, gold in asked))
 
@@ -185,7 +185,7 @@ def prompt_retrieval_frac(v: StepView) -> float | None:
     return float((best[np.arange(len(rows)), label] / best.sum(1)).mean())
 
 
-def _counts(rollouts: Rollouts, rows: np.ndarray) -> np.ndarray:
+def _counts(rollouts: Known, rows: np.ndarray) -> np.ndarray:
     """Return how often each token of the step's vocabulary was written, (N, V)."""
     flat = [list(chain.from_iterable(rollouts.written[i])) for i in rows]
     seen, index = np.unique(np.fromiter(chain.from_iterable(flat), np.int64), return_inverse=True)
@@ -201,8 +201,8 @@ def _unit(x: np.ndarray) -> np.ndarray:
 
 TABLE = (
     _row("success", JUDGED, Unit.FRACTION, "share of fresh rollouts whose answer is exactly right", EXACT,
-         "Training success: the score that collapse is judged by.",
-         lambda v: _mean(v.rollouts.success)),
+         "Training success: the score that collapse is judged by. Of a trainer that tells no success, the mean reward.",
+         lambda v: _mean(v.rollouts.reward if v.evidence.rollouts.success is None else v.rollouts.success)),
     _row("heldout_success", JUDGED, Unit.FRACTION, "share of held-out questions answered exactly right", EXACT,
          "Success on held-out questions of the policy before this step; NULL in steps without an evaluation.",
          lambda v: None if v.evidence.heldout is None else v.evidence.heldout[0]),

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.diagnostics.evidence import Evidence
+from workbench.diagnostics.evidence import Evidence, Known
 
 CLAMP = 20.0  # log-ratios are clamped to +-20 before exp, as in verl's core_algos.py
 QUANTILES = (0.01, 0.05, 0.5, 0.95, 0.99)
@@ -106,8 +106,8 @@ def quotient(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _column(name: str, dtype: type = np.float64) -> Any:
-    """Declare a tensor of the evidence at the tokens; None where the evidence lacks it."""
-    return _of(lambda t: None if getattr(t.evidence, name) is None else t.flat(name).astype(dtype, copy=False))
+    """Declare a tensor of the evidence at the tokens; Missing where the evidence lacks it."""
+    return _of(lambda t: t.flat(name).astype(dtype, copy=False))
 
 
 _of: Any = cached_property  # a column that is computed from others, at its first use
@@ -117,7 +117,7 @@ class Tokens:
     """The M trained tokens of a step's updates as columns (M,), in order of update, sequence and position."""
 
     def __init__(self, evidence: Evidence) -> None:
-        self.evidence = evidence
+        self.evidence, self.known = evidence, Known(evidence)
         self.updates, self.rows, self.width = (int(n) for n in evidence.mask.shape)
         self._index = evidence.mask.bool().reshape(-1).nonzero().squeeze(1)
         self.position = self._index.cpu().numpy()
@@ -127,8 +127,8 @@ class Tokens:
         self.trajectory = evidence.trajectory.reshape(-1).cpu().numpy()[self.sequence]
 
     def flat(self, name: str) -> np.ndarray:
-        """Return a tensor of the evidence at the tokens, as NumPy has it."""
-        x = getattr(self.evidence, name)
+        """Return a tensor of the evidence at the tokens, as NumPy has it. Raises Missing where it lacks the tensor."""
+        x = getattr(self.known, name)
         if x.is_cpu and x.element_size() != 2:  # numpy has no bfloat16, and selecting there is several times faster
             return np.asarray(x.detach().reshape(-1).numpy()[self.position])
         chosen = x.detach().reshape(-1).index_select(0, self._index)
@@ -161,7 +161,7 @@ class Tokens:
     log_prob_behaviour: np.ndarray = _column("log_prob_behaviour")  # of the sampler
     log_ratio_quantiles: list[np.ndarray] = _of(lambda t: t.by_update.quantiles(t.log_ratio, QUANTILES))  # (U,) each
     mismatch: np.ndarray = _of(lambda t: t.log_prob_old - t.log_prob_behaviour)
-    log_prob_ref: np.ndarray | None = _column("log_prob_ref")  # None without a reference
+    log_prob_ref: np.ndarray = _column("log_prob_ref")
     unit_ratio: np.ndarray = _column("ratio")  # the ratio that the surrogate used (token, turn or sequence)
     low: np.ndarray = _column("active_low", bool)  # gradient stopped by the lower bound
     high: np.ndarray = _column("active_high", bool)  # gradient stopped by the upper bound
@@ -172,13 +172,13 @@ class Tokens:
     weight: np.ndarray = _of(lambda t: np.abs(t.flat("gradient_weight").astype(np.float64)))  # |d loss / d log_prob|
     advantage: np.ndarray = _column("advantages")
     entropy: np.ndarray = _column("entropy")  # of the policy
-    correction: np.ndarray | None = _column("correction")  # weight of the rollout correction; None without one
-    corrected: np.ndarray | None = _column("corrected", bool)  # it capped the weight or set it to 0; None without one
-    span: np.ndarray | None = _column("span")  # 1 in a thought, 2 in a search, 3 in an answer, else 0; None = not known
-    value: np.ndarray | None = _column("values")  # critic at the start of the update; None without a critic
-    value_old: np.ndarray | None = _column("values_old")  # critic that made the advantages
-    returns: np.ndarray | None = _column("returns")  # target of the critic
-    target: np.ndarray | None = _column("target", bool)  # the critic is trained there; None where at every token
+    correction: np.ndarray = _column("correction")  # weight of the rollout correction
+    corrected: np.ndarray = _column("corrected", bool)  # it capped the weight or set it to 0
+    span: np.ndarray = _column("span")  # 1 in a thought, 2 in a search, 3 in an answer, else 0
+    value: np.ndarray = _column("values")  # critic at the start of the update
+    value_old: np.ndarray = _column("values_old")  # critic that made the advantages
+    returns: np.ndarray = _column("returns")  # target of the critic
+    target: np.ndarray = _column("target", bool)  # the critic is trained there; Missing where at every token
 
 
 def _compact(keys: np.ndarray) -> Segments:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from workbench.diagnostics.declare import OURS, TRAINERS, Measure, diagnostic
-from workbench.diagnostics.evidence import Rollouts
+from workbench.diagnostics.evidence import Known, Rollouts
 from workbench.diagnostics.tokens import Segments, Tokens, quotient
 from workbench.spec import Level, Unit
 
@@ -118,7 +118,7 @@ class Trajectories:
     """The N trajectories that a step trained on; `by`: a segment of trained tokens for each, over all its updates."""
 
     def __init__(self, rollouts: Rollouts, trained: Tokens | None) -> None:
-        self.rollouts, self.trained = rollouts, trained
+        self.rollouts, self.trained = Known(rollouts), trained
         if trained is not None:
             self.by = Segments(trained.trajectory, len(rollouts))
             epoch = trained.evidence.epoch.cpu().numpy()[trained.update]

@@ -33,7 +33,9 @@ UPDATE = (
 )  # fmt: skip
 def non_finite(t: Tokens, by: Segments) -> np.ndarray:
     """Numbers of the update that are not finite; one is enough to end a run."""
-    bad = ~np.isfinite(t.log_ratio) | ~np.isfinite(t.advantage) | ~np.isfinite(t.entropy)
+    bad = ~np.isfinite(t.log_ratio) | ~np.isfinite(t.advantage)
+    if t.evidence.entropy is not None:
+        bad |= ~np.isfinite(t.entropy)
     count = np.bincount(t.update, weights=bad, minlength=t.updates)
     if (counted := t.scalar("non_finite")) is not None:
         return count + np.ma.filled(counted, 0.0)

@@ -74,6 +74,11 @@ class Algorithm:
         return max(self.advantage.group_size, self.select.group_size)
 
     @property
+    def needs_sampler(self) -> bool:
+        """Whether the loss needs the sampler's log-probs beside those of the proximal policy."""
+        return self.correction.kind != "none" or getattr(self.clip, "against", "old") != "old"
+
+    @property
     def needs_reference(self) -> bool:
         """Whether the KL term needs log-probs of a frozen reference."""
         return self.kl.needs_reference

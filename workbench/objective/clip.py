@@ -288,7 +288,7 @@ class TvMask(Clip, kind="tv_mask"):
             entering = (seen.entering + sampler_gap(batch)).clamp(-LOG_LIMIT, LOG_LIMIT)
             seen = replace(seen, ratio=seen.pool.ratio(entering, seen.units))
         ratio = seen.ratio.detach()
-        before = batch.log_prob_behaviour if self.against == "behaviour" else batch.log_prob_old
+        before = batch.need("log_prob_behaviour") if self.against == "behaviour" else batch.log_prob_old
         moved = seen.log_prob.detach().exp() - torch.where(batch.mask, before, 0).exp()
         low, high = stopped(seen.advantages, moved, -self.low, self.high)
         closed, plain = low | high, ratio.clamp(max=self.cap)

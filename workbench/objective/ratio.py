@@ -15,7 +15,7 @@ LOG_LIMIT = 20.0  # nats; e^20 is far outside any clip range and its square stil
 
 def sampler_gap(batch: Batch) -> Tensor:
     """Return log pi_old - log mu of each token, (B, T), not clamped; 0 off the mask."""
-    return torch.where(batch.mask, batch.log_prob_old - batch.log_prob_behaviour, 0)
+    return torch.where(batch.mask, batch.log_prob_old - batch.need("log_prob_behaviour"), 0)
 
 
 def placebo_turns(mask: Tensor, stream: torch.Generator) -> Tensor:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from workbench.diagnostics import CATALOGUE, measure
 from workbench.diagnostics.collapse import Watch
 from workbench.diagnostics.declare import dictionary
-from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
+from workbench.diagnostics.evidence import Evidence, Known, Rollouts, StepEvidence
 from workbench.diagnostics.rules import GUARD_RULES, Event, RuleWatch, alarms
 from workbench.record.blackbox import BlackBox
 from workbench.record.segments import SegmentWriter, chosen, schema_of
@@ -40,6 +40,7 @@ class Recorder:
         self, folder: Path | None, run_id: str, settings: RunSettings, decode: Decode | None = None, group: int = 1
     ) -> None:
         self.run_id, self.settings, self.decode, self.group = run_id, settings, decode, group
+        self.episodes: int | None = settings.learn.episodes  # behind a step's success; None: it is another score
         self._writer = SegmentWriter(folder, settings.record.flush_seconds) if folder else None
         self._box = BlackBox(folder, settings.record.batches) if folder else None
         self.replay([])
@@ -74,23 +75,27 @@ class Recorder:
         """Measure and write down one step and the events that it raises; returns its row of table `step`."""
         began = time.perf_counter()
         if self._seconds is not None:
-            evidence = replace(evidence, seconds={**evidence.seconds, "record": self._seconds})
+            evidence = replace(evidence, seconds={"record": self._seconds, **evidence.seconds})
         measured = measure(step, evidence)
         turns, share = measured.turn, self.settings.record.turns
         if turns and share < 1.0:  # the turns of a share of the trajectories, spread evenly over the batch
             index = turns["trajectory"]
             keep = ((index + 1) * share).astype(int) > (index * share).astype(int)
             turns = {name: column if column is None else chosen(column, keep) for name, column in turns.items()}
-        for table, columns in (vars(measured) | {"turn": turns}).items():
-            if columns:
-                self.rows(table, {"step": step, **columns})
         trained = evidence.trained or evidence.rollouts
+        tables: dict[str, Mapping[str, Any]] = vars(measured) | {"turn": turns}
         if rows := sample(step, self.settings.record.tokens, len(trained), measured.trajectory["gradient_share"]):
-            self.rows("token", {"step": step, **token_rows(rows, trained, evidence.updates, self.decode)})
+            tables |= {"token": token_rows(rows, trained, evidence.updates, self.decode)}
+        self._write(step, {table: columns for table, columns in tables.items() if columns})
         self.evaluations(step, evaluations)
         self.events(self._see(step, measured.step, evidence.mismatches or ()))
         self._seconds = time.perf_counter() - began + self._boxed
         return measured.step
+
+    def _write(self, step: int, tables: Mapping[str, Mapping[str, Any]]) -> None:
+        """Append the measured tables of a step."""
+        for table, columns in tables.items():
+            self.rows(table, {"step": step, **columns})
 
     def evaluations(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write the held-out evaluations of the policy before `step`, all of them in one call."""
@@ -120,7 +125,7 @@ class Recorder:
     def replay(self, history: Sequence[Mapping[str, float | None]]) -> None:
         """Restore the watches of a checkpoint: show them its `history` again, without writing events twice."""
         self.history: list[dict[str, float | None]] = []  # what the watches saw, a row per step; JSON-able
-        self._watch = Watch(self.settings.collapse, self.settings.learn.episodes, self.group)
+        self._watch = Watch(self.settings.collapse, self.episodes, self.group)
         self._rules = RuleWatch((*alarms(CATALOGUE), *GUARD_RULES))
         if self._box is not None:
             self._box.forget()
@@ -176,7 +181,7 @@ class NullRecorder(Recorder):
         self, step: int, evidence: StepEvidence, evaluations: Sequence[Mapping[str, Any]] = ()
     ) -> dict[str, float | None]:
         """Return the success of the step, unrecorded."""
-        success = float(evidence.rollouts.success.mean())
+        success = float(Known(evidence.rollouts).success.mean())
         self._see(step, {"success": success})
         return {"success": success}
 
@@ -196,8 +201,10 @@ def token_rows(
     """Columns of table `token` for some trajectories, measured in the last update that trained on each.
 
     `worst_*` are measured in the one with the largest sum of |gradient_weight| over the trajectory. What is measured on
-    trained tokens only is NULL elsewhere; what no update trained on is NULL throughout.
+    trained tokens only is NULL elsewhere; what no update trained on is NULL throughout. No rows without token ids.
     """
+    if rollouts.tokens is None:
+        return {}
     rows = [_token_row(i, rollouts, updates) for i in trajectories]
     columns: dict[str, Any] = {key: [row.get(key) for row in rows] for key in dict.fromkeys(k for r in rows for k in r)}
     columns["token"] = [list(decode(ids)) if decode is not None else None for ids in columns["token_id"]]
@@ -205,7 +212,7 @@ def token_rows(
 
 
 def _token_row(i: int, rollouts: Rollouts, updates: Evidence | None) -> dict[str, Any]:
-    ids = list(rollouts.tokens[i])
+    ids = list(Known(rollouts).tokens[i])
     row: dict[str, Any] = {"trajectory": i, "token_id": ids}
     places = [] if updates is None else (updates.trajectory == i).nonzero().tolist()
     if updates is None or not places:
@@ -218,20 +225,26 @@ def _token_row(i: int, rollouts: Rollouts, updates: Evidence | None) -> dict[str
     def trained(values: np.ndarray, place: Sequence[int]) -> list[float | None]:
         return [v if m else None for v, m in zip(values.tolist(), cut("mask", place).tolist(), strict=True)]
 
-    def ratio_and_clip(place: Sequence[int]) -> tuple[list[float | None], list[bool]]:
-        clipped = cut("mask", place).astype(bool) & (cut("active_low", place) | cut("active_high", place)).astype(bool)
-        return trained(cut("log_prob", place) - cut("log_prob_old", place), place), clipped.tolist()
+    def ratio_and_clip(place: Sequence[int]) -> tuple[list[float | None], list[bool] | None]:
+        moved = trained(cut("log_prob", place) - cut("log_prob_old", place), place)
+        if updates.active_low is None:
+            return moved, None
+        stopped = (cut("active_low", place) | cut("active_high", place)).astype(bool)
+        return moved, (cut("mask", place).astype(bool) & stopped).tolist()
 
     def weight(place: Sequence[int]) -> float:
         total = float(np.abs(cut("gradient_weight", place)[cut("mask", place).astype(bool)]).sum())
         return math.inf if math.isnan(total) else total
 
-    last, worst = places[-1], max(places, key=weight)
+    last = places[-1]
     for name in MEASURED:
         values = None if getattr(updates, name) is None else trained(cut(name, last), last)
         row[COLUMN.get(name, name)] = values
     row |= {"trained": cut("mask", last).astype(bool).tolist(), "turn_index": cut("turn", last).tolist()}
     row["log_ratio"], row["clipped"] = ratio_and_clip(last)
+    if updates.gradient_weight is None:
+        return row
+    worst = max(places, key=weight)
     row["worst_log_ratio"], row["worst_clipped"] = ratio_and_clip(worst)
     row["worst_gradient_weight"] = trained(cut("gradient_weight", worst), worst)
     return row | {"worst_epoch": int(updates.epoch[worst[0]])}

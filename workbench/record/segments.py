@@ -109,6 +109,11 @@ class SegmentWriter:
             self._error = failed
         return failed is None
 
+    @property
+    def refused(self) -> bool:
+        """Whether the disk refused the last write."""
+        return self._error is not None
+
     def close(self) -> None:
         """Write what is left and stop. Raises WriteError when rows remain unwritten."""
         self._stop.set()

@@ -91,6 +91,8 @@ def unanswerable(algorithm: Algorithm, own: Algorithm, batch: Batch) -> str:
         )
     if algorithm.critic and batch.values is None:
         return "it needs a critic's values, and this run trained without a critic"
+    if algorithm.needs_sampler and batch.log_prob_behaviour is None:
+        return "it needs the sampler's log-probs, and this run kept none"
     if algorithm.needs_reference and batch.log_prob_ref is None:
         return "its KL term needs log-probs of a reference, and this run kept none (learn.reference)"
     if algorithm.ratio.level == "sentence" and batch.sentence is None:

@@ -36,7 +36,7 @@ ARRAYS: Mapping[str, Stored] = {
     "group": Stored("B", "int", "prompt group"),
     "trajectory": Stored("B", "int", "index of the trajectory in the batch"),
     "score": Stored("B", "float", "outcome reward"),
-    "log_prob_behaviour": Stored("BT", "float", "log-prob under the sampler (nats)"),
+    "log_prob_behaviour": Stored("BT", "float", "log-prob under the sampler (nats)", False),
     "log_prob_old": Stored("BT", "float", "log-prob under the proximal policy (nats)"),
     "log_prob_ref": Stored("BT", "float", "log-prob under the frozen reference (nats)", False),
     "values": Stored("BT", "float", "critic before the updates", False),
@@ -96,7 +96,7 @@ class StoredBatch:
     group: np.ndarray  # (B,) int
     trajectory: np.ndarray  # (B,) int
     score: np.ndarray  # (B,)
-    log_prob_behaviour: np.ndarray  # (B, T)
+    log_prob_behaviour: np.ndarray | None  # (B, T)
     log_prob_old: np.ndarray  # (B, T)
     log_prob_ref: np.ndarray | None  # (B, T)
     values: np.ndarray | None  # (B, T)

@@ -224,7 +224,7 @@ def wrong_groups(log: Log) -> Clue | None:
     keys = ["step", "question" if log.measured("trajectory", "question") else "prompt_group"]
     # A question that was drawn twice has two groups, each with a mean of its own.
     rollouts = frame.groupby(keys)["reward"].transform("size")
-    frame = frame[rollouts == rollouts.groupby(frame["step"]).transform("median")]
+    frame = frame[rollouts == rollouts.min()]
     group = frame.groupby([*keys, "reward"])["advantage"]
     spread = (group.max() - group.min())[group.size() > 1]
     if spread.empty:

@@ -1,0 +1,259 @@
+"""A real GRPOTrainer on a multi-turn tool task, with and without the recorder; `make bench-record` drives it.
+
+Runs in TRL's own environment (constraints-trl.txt) with this project's core on PYTHONPATH. By hand:
+
+    PYTHONPATH=. .venv-trl/bin/python bench/trl_recorded.py runs --iterations 30 --output recorded.json
+
+The task: look up the value of a key with a tool, twice at most, and answer with it. The model is a tiny Qwen2, taught
+the format by imitation. With `--truth FILE.npz` the tensors of every micro-batch are kept as the trainer saw them, to
+hold the ledger against. Without `--record` the same is trained unrecorded: the weights must come out the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import numpy as np
+import torch
+import trl
+from datasets import Dataset
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen2Config, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+KEYS = [f"k{i}" for i in range(8)]
+TEMPLATE = Path(trl.__file__).parent / "chat_templates" / "qwen2_5.jinja"
+
+
+def value_of(key: str) -> str:
+    """The value that the tool answers with."""
+    return f"v{(KEYS.index(key) * 5 + 3) % 8}"
+
+
+def look_up(key: str) -> str:
+    """Look up a key.
+
+    Args:
+        key: The key.
+
+    Returns:
+        Its value.
+    """
+    return value_of(key) if key in KEYS else "unknown key"
+
+
+def call_of(key: str) -> str:
+    """A tool call, as the template writes it."""
+    return f'<tool_call>\n{{"name": "look_up", "arguments": {{"key": "{key}"}}}}\n</tool_call>'
+
+
+def question(key: str) -> list[dict[str, str]]:
+    """The prompt."""
+    return [{"role": "user", "content": f"value of {key} ?"}]
+
+
+def tokenizer_of() -> PreTrainedTokenizerFast:
+    """A small byte-level BPE in which keys, values and whole tool calls are single tokens."""
+    template = TEMPLATE.read_text(encoding="utf-8")
+    raw = Tokenizer(models.BPE())
+    raw.pre_tokenizer, raw.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    raw.train_from_iterator([template] * 4, trainers.BpeTrainer(vocab_size=700, initial_alphabet=alphabet))
+    made = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    made.add_special_tokens({"additional_special_tokens": ["<|im_start|>"]})
+    made.add_tokens([*KEYS, *map(value_of, KEYS), *map(call_of, KEYS)])
+    made.chat_template = template
+    return made
+
+
+def taught(tokenizer: PreTrainedTokenizerFast, steps: int, seed: int, folder: Path) -> Any:
+    """A tiny Qwen2 that has learned the format from scripted conversations, and not always the right key.
+
+    It is kept in `folder`, from where the trainer reads its reference.
+    """
+    if (folder / "config.json").is_file():
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    torch.manual_seed(seed)
+    config = Qwen2Config(
+        vocab_size=len(tokenizer), hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=2048, eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id, bos_token_id=None,
+    )  # fmt: skip
+    model, luck = AutoModelForCausalLM.from_config(config), random.Random(seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for _ in range(steps):
+        rows = []
+        for _ in range(16):
+            key = luck.choice(KEYS)
+            asked = key if luck.random() < 0.5 else luck.choice(KEYS)
+            call = {"type": "function", "function": {"name": "look_up", "arguments": {"key": asked}}}
+            again = [asked] if luck.random() < 0.7 else [asked, luck.choice(KEYS)]
+            messages: list[dict[str, Any]] = question(key)
+            for one in again:
+                call = {"type": "function", "function": {"name": "look_up", "arguments": {"key": one}}}
+                messages += [{"role": "assistant", "content": "", "tool_calls": [call]},
+                             {"role": "tool", "name": "look_up", "content": value_of(one)}]  # fmt: skip
+            said = value_of(again[-1]) if luck.random() < 0.8 else luck.choice([value_of(k) for k in KEYS])
+            messages.append({"role": "assistant", "content": said})
+            prompt = tokenizer.apply_chat_template(
+                question(key), tools=[look_up], tokenize=True, return_dict=False, add_generation_prompt=True
+            )
+            ids = tokenizer.apply_chat_template(messages, tools=[look_up], tokenize=True, return_dict=False)
+            rows.append((len(prompt), ids))
+        width = max(len(ids) for _, ids in rows)
+        tokens = torch.tensor([ids + [tokenizer.pad_token_id] * (width - len(ids)) for _, ids in rows])
+        labels = torch.tensor([[-100] * n + ids[n:] + [-100] * (width - len(ids)) for n, ids in rows])
+        loss = model(input_ids=tokens, attention_mask=tokens != tokenizer.pad_token_id, labels=labels).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+
+
+def right(completions: list[Any], key: list[str], **_: Any) -> list[float]:
+    """1 where the last message is the value."""
+    return [float(str(c[-1].get("content", "")).strip() == value_of(k)) for c, k in zip(completions, key, strict=True)]
+
+
+class Watched(TrainerCallback):
+    """Wall time of every optimizer step, without what comes between them."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self._began = 0.0
+
+    def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
+        """Start the clock."""
+        self._began = time.perf_counter()
+
+    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+        """Stop it."""
+        self.seconds.append(time.perf_counter() - self._began)
+
+
+def keep_truth(trainer: Any, kept: list[dict[str, np.ndarray]], told: list[dict[str, Any]]) -> None:
+    """Keep what every batch of rollouts and every micro-batch of the loss is made of."""
+    generate, score = trainer._generate_and_score_completions, trainer._calculate_rewards
+    passes, loss = trainer._get_per_token_logps_and_entropies, trainer._compute_loss
+    last: list[Any] = []
+
+    def watched_score(inputs: Any, prompts: Any, completions: Any, ids: Any) -> Any:
+        out = score(inputs, prompts, completions, ids)
+        told.append({"inputs": inputs, "prompts": prompts, "completions": completions, "rewards": out.tolist()})
+        return out
+
+    def watched_generate(inputs: Any) -> Any:
+        out = generate(inputs)
+        told[-1]["out"] = {name: x.tolist() for name, x in out.items()}
+        return out
+
+    def watched_passes(*args: Any, **kwargs: Any) -> Any:
+        last[:] = [passes(*args, **kwargs)]
+        return last[0]
+
+    def watched_loss(model: Any, inputs: dict[str, Any]) -> Any:
+        out = loss(model, inputs)
+        names = ("completion_ids", "completion_mask", "tool_mask", "advantages", "old_per_token_logps",
+                 "ref_per_token_logps", "sorl_trajectory")  # fmt: skip
+        found = {name: inputs[name].numpy().copy() for name in names if name in inputs}
+        found |= {"log_prob": last[0][0].detach().numpy().copy(), "entropy": last[0][1].detach().numpy().copy()}
+        found |= {"step": np.array(trainer.state.global_step), "loss": out.detach().numpy().copy()}
+        last[0][0].register_hook(lambda gradient: found.update(gradient=gradient.numpy().copy()))
+        kept.append(found)
+        return out
+
+    trainer._generate_and_score_completions, trainer._calculate_rewards = watched_generate, watched_score
+    trainer._get_per_token_logps_and_entropies, trainer._compute_loss = watched_passes, watched_loss
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Train, and report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path)
+    parser.add_argument("--record", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--experiment", default="trl")
+    parser.add_argument("--iterations", type=int, default=30, help="batches of rollouts")
+    parser.add_argument("--completions", type=int, default=32, help="of a batch of rollouts")
+    parser.add_argument("--group", type=int, default=8)
+    parser.add_argument("--per-generation", type=int, default=4, help="micro-batches of a batch of rollouts")
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--accumulate", type=int, default=1)
+    parser.add_argument("--lr", type=float, default=3e-4)
+    parser.add_argument("--beta", type=float, default=0.01)
+    parser.add_argument("--loss", default="grpo")
+    parser.add_argument("--level", default="token")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--taught", type=int, default=250, help="steps of imitation")
+    parser.add_argument("--model", type=Path, help="where the taught model is kept; default: the runs folder")
+    parser.add_argument("--truth", type=Path)
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    tokenizer = tokenizer_of()
+    model = taught(tokenizer, options.taught, options.seed, options.model or options.runs / ".model")
+    luck = random.Random(options.seed)
+    keys = [luck.choice(KEYS) for _ in range(4096)]
+    updates = options.per_generation * options.epochs // options.accumulate
+    config = GRPOConfig(
+        output_dir=str(options.runs / "trl"), per_device_train_batch_size=options.completions // options.per_generation,
+        steps_per_generation=options.per_generation, gradient_accumulation_steps=options.accumulate,
+        num_generations=options.group, num_iterations=options.epochs, max_completion_length=64, temperature=1.0,
+        beta=options.beta, use_bias_correction_kl=False, epsilon=0.2, loss_type=options.loss,
+        importance_sampling_level=options.level, learning_rate=options.lr, lr_scheduler_type="constant",
+        max_grad_norm=1.0, max_steps=options.iterations * updates, use_cpu=True, activation_checkpointing=False,
+        bf16=False, seed=options.seed, logging_steps=1, save_strategy="no", report_to="none", disable_tqdm=True,
+        max_tool_calling_iterations=2,
+    )  # fmt: skip
+    watched = Watched()
+    trainer = GRPOTrainer(
+        model=model,
+        reward_funcs=right,
+        args=config,
+        processing_class=tokenizer,
+        tools=[look_up],
+        callbacks=[watched],
+        train_dataset=Dataset.from_list([{"prompt": question(k), "key": k, "answer": value_of(k)} for k in keys]),
+    )
+    kept: list[dict[str, np.ndarray]] = []
+    told: list[dict[str, Any]] = []
+    if options.truth:
+        keep_truth(trainer, kept, told)
+    ledger = None
+    if options.record:
+        from workbench.integrations.trl import record
+
+        ledger = record(trainer, options.runs, experiment=options.experiment)
+    began = time.perf_counter()
+    trainer.train()
+    report = {
+        "seconds": time.perf_counter() - began, "step_seconds": watched.seconds, "log": trainer.state.log_history,
+        "weights": hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest(),
+        "run": str(ledger.folder) if ledger else None, "updates": updates,
+        "versions": {name: __import__(name).__version__ for name in ("trl", "torch", "transformers", "accelerate")},
+    }  # fmt: skip
+    if options.truth:
+        log = json.dumps({"log": trainer.state.log_history, "rollouts": told, "versions": report["versions"]})
+        np.savez_compressed(
+            options.truth,
+            log=np.array(log),
+            **{f"{i}.{name}": x for i, found in enumerate(kept) for name, x in found.items()},
+        )
+    text = json.dumps(report)
+    if options.output:
+        options.output.write_text(text)
+    print(json.dumps({k: v for k, v in report.items() if k not in ("log", "step_seconds")}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""A ledger without a process of its own, and what it wrote."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from workbench.record import Ledger
+from workbench.record.ledger import decode
+from workbench.record.scribe import Scribe
+
+
+class Local(Ledger):
+    """A ledger whose rows are measured and written in its own thread; `others`: ranks that write parts."""
+
+    others: tuple[Ledger, ...] = ()
+
+    def _start(self, opened):
+        self.scribe = Scribe(self.folder)
+        self._put({"kind": "open", **opened, "ranks": [str(rank._parts) for rank in self.others]}, {})
+
+    def _write(self, message):
+        self.scribe.take(*decode(message))
+
+    def close(self, *told):
+        super().close(*told)
+        self.scribe.stop()
+
+
+def read(folder, table):
+    files = sorted((folder / "segments" / table).glob("[0-9]*.parquet"))
+    return pa.concat_tables([pq.read_table(f) for f in files]).to_pylist() if files else []

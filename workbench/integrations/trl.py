@@ -1,0 +1,298 @@
+"""TRL: `record(trainer, "runs", experiment=...)` before `trainer.train()` records the turn ledger of a GRPOTrainer.
+
+It wraps methods of this one trainer object and changes nothing that they compute or draw. A step is one batch of
+rollouts with its optimizer updates, so `steps_per_generation`, `num_iterations` and gradient accumulation may be
+anything; TRL's `global_step` counts updates. Read for TRL 1.x; docs/recording.md says which versions were run.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from workbench.record import Clip, Ledger
+from workbench.spec import InputError
+
+ROW = "sorl_trajectory"  # key of a trainer's batch: the trajectory of each of its rows
+GOLD = ("answer", "gold", "solution", "target", "ground_truth")  # columns of a data set that hold the expected answer
+# Options that say where a run writes and how it reports, not what it computes.
+COSMETIC = (
+    "output_dir", "run_name", "logging", "report_to", "save_", "hub_", "push_to_hub", "disable_tqdm", "seed", "project",
+    "trackio", "log_", "num_completions_to_print",
+)  # fmt: skip
+# TRL's loss types whose token loss is PPO's clipped surrogate, and how they aggregate it, in our words.
+AGGREGATES: Mapping[str, Any] = {
+    "grpo": "seq_mean_token_mean", "bnpo": {"kind": "token_mean", "scope": "micro"}, "dapo": "token_mean",
+    "dr_grpo": "seq_mean_token_sum_norm", "luspo": "seq_mean_token_sum",
+}  # fmt: skip
+
+
+def record(trainer: Any, runs: str | Path, *, experiment: str, success: str | None = None, **knobs: Any) -> Ledger:
+    """Record what `trainer`, a GRPOTrainer that does not train yet, will do; returns the ledger, which closes itself.
+
+    `success`: the reward function whose 1 is a success (None: where all rewards are 0 or 1, the reward). `knobs`: those
+    of Ledger. Raises InputError for what is no GRPOTrainer of TRL 1.x, and as Ledger does.
+    """
+    needed = ("_generate_and_score_completions", "_calculate_rewards", "_compute_loss", "_maybe_log_save_evaluate",
+              "_get_per_token_logps_and_entropies")  # fmt: skip
+    if missing := [name for name in needed if not hasattr(trainer, name)]:
+        raise InputError(f"{type(trainer).__name__} has no {missing[0]}(): record() takes a GRPOTrainer of TRL 1.x")
+    names = list(trainer.reward_func_names)
+    if success is not None and success not in names:
+        raise InputError(f"no reward function '{success}'; there is: {', '.join(names)}")
+    return Recording(trainer, runs, experiment, success, knobs).ledger
+
+
+class Recording:
+    """The wraps around one trainer and what they remember of the step."""
+
+    def __init__(
+        self, trainer: Any, runs: str | Path, experiment: str, success: str | None, knobs: Mapping[str, Any]
+    ) -> None:
+        args = trainer.args
+        self.trainer, self.success = trainer, success
+        # A step is the shortest stretch of micro-batches of whole generations and whole updates.
+        self.generation = args.steps_per_generation * trainer.num_iterations
+        self.window = math.lcm(self.generation, args.gradient_accumulation_steps)
+        self.step, self.first_update, self.seconds = -1, 0, 0.0
+        self.count = 0  # trajectories of this rank in the step
+        self.scored: dict[str, Any] = {}
+        self.seen: dict[str, Any] = {}  # of the forward pass under way
+        tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
+        default = {
+            "algorithm": trainer.loss_type, "settings": settings_of(args), "seed": args.seed, "clip": clip_of(trainer),
+            "replay_as": replay_as(trainer), "temperature": trainer.temperature, "trainer": "trl",
+            "decode": tokenizer.convert_ids_to_tokens,
+            "iterations": max(0, args.max_steps) * args.gradient_accumulation_steps // self.window or None,
+        }  # fmt: skip
+        self.ledger = Ledger(runs, experiment=experiment, **(default | dict(knobs)))
+        for name in ("_generate_and_score_completions", "_calculate_rewards", "_get_per_token_logps_and_entropies",
+                     "_compute_loss", "_maybe_log_save_evaluate"):  # fmt: skip
+            setattr(trainer, name, self._around(name, getattr(trainer, name)))
+        trainer.add_callback(_ending(self.ledger))
+
+    def _around(self, name: str, method: Any) -> Any:
+        """Call the trainer's own method, then look at what went in and came out; a mistake here costs the rows only."""
+        look = getattr(self, f"after{name}")
+
+        @wraps(method)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            began = time.perf_counter()
+            out = method(*args, **kwargs)
+            if self.trainer.model.training and not self.ledger.dead:
+                now = time.perf_counter()
+                try:
+                    look(out, now - began, *args, **kwargs)
+                except Exception as error:  # noqa: BLE001  training goes on whatever this version of TRL does
+                    self.ledger.warn(name, f"{name}() of this TRL could not be recorded: {error!r}")
+                self.ledger.seconds += time.perf_counter() - now
+            return out
+
+        return wrapped
+
+    def _begin(self) -> None:
+        """Follow the trainer into a new step."""
+        step = self.trainer._step // self.window
+        if step != self.step:
+            self.step, self.first_update, self.count = step, self.trainer.state.global_step, 0
+
+    def after_calculate_rewards(
+        self, out: Tensor, _: float, inputs: Sequence[Mapping[str, Any]], prompts: Sequence[Any],
+        completions: Sequence[Any], completion_ids_list: Sequence[Sequence[int]],
+    ) -> None:  # fmt: skip
+        """Keep the rewards of every function, the data and the conversations of this rank."""
+        n, rank = len(prompts), self.trainer.accelerator.process_index
+        local = out[rank * n : (rank + 1) * n].detach()
+        total = (local * self.trainer.reward_weights.to(local.device)).nansum(dim=1)
+        unscored = torch.isnan(local).all(dim=1)
+        self.scored = {
+            "rewards": torch.where(unscored, torch.nan, total),
+            "success": None if self.success is None else local[:, self.trainer.reward_func_names.index(self.success)],
+            "question": [text_of(prompt) for prompt in prompts],
+            "messages": completions, "responses": completion_ids_list,
+        }  # fmt: skip
+        for name in GOLD:
+            if inputs and name in inputs[0]:
+                self.scored["gold"] = [str(row[name]) for row in inputs]
+                break
+
+    def after_generate_and_score_completions(self, out: dict[str, Any], seconds: float, inputs: Any) -> None:
+        """Record the rollouts, and give every row of the batch its trajectory before the trainer shuffles them."""
+        self._begin()
+        trainer, scored, self.scored = self.trainer, self.scored, {}
+        n, rank = len(out["prompt_ids"]), trainer.accelerator.process_index
+        out[ROW] = torch.arange(self.count, self.count + n, device=out["prompt_ids"].device)
+        batch = self.count // n if n else 0  # generation batches of the step so far
+        place = (batch * trainer.accelerator.num_processes + rank) * n
+        prompts = [
+            ids[mask.bool()] for ids, mask in zip(out["prompt_ids"].cpu(), out["prompt_mask"].cpu(), strict=True)
+        ]
+        messages, responses = scored.pop("messages"), scored.pop("responses")
+        told, mask = conversations(messages), mask_of(out)
+        begins = torch.diff(mask.cpu(), dim=1, prepend=torch.zeros(n, 1, dtype=mask.dtype)).clamp(min=0).sum(1)
+        # A rollout_func tells one message for all turns: then nobody says what each turn did.
+        status = [s if len(s) == k else [] for s, k in zip(told["status"], begins.tolist(), strict=True)]
+        cut = {row for row, ids in enumerate(responses) if not ids or ids[-1] not in stops(trainer)}
+        why = [("max_tokens" if row in cut else told["ended"][row]) for row in range(n)]
+        self.ledger.rollouts(
+            self.step, **scored, group=torch.arange(place, place + n) // trainer.num_generations, prompts=prompts,
+            responses=list(responses), mask=mask, status=status, answer=told["answer"], ended=why,
+            searches=told["searches"] if getattr(trainer, "tools", None) else None,
+            seconds=seconds,
+        )  # fmt: skip
+        self.count += n
+
+    def after_get_per_token_logps_and_entropies(self, out: Any, _: float, *args: Any, **kwargs: Any) -> None:
+        """Keep log-probs and entropies of the pass that the loss is made of."""
+        if out[0].requires_grad:
+            self.seen = {"log_prob": out[0], "entropy": out[1]}
+
+    def after_compute_loss(self, out: Tensor, _: float, model: Any, inputs: dict[str, Any]) -> None:
+        """Record the part of the update once the backward pass has said how much each token weighs in the loss."""
+        trainer, seen, self.seen = self.trainer, self.seen, {}
+        if not seen or ROW not in inputs:
+            return
+        if self.step < 0:  # resumed inside a step: its rollouts were made before
+            return
+        log_prob, mask = seen["log_prob"], mask_of(inputs)
+        old, behaviour = inputs.get("old_per_token_logps"), inputs.get("sampling_per_token_logps")
+        old = log_prob.detach() if old is None else old
+        if behaviour is not None:  # what vLLM could not score counts as equal, as in TRL's own correction
+            behaviour = torch.where(torch.isnan(behaviour), old, behaviour)
+        terms: dict[str, Tensor] = {}
+        if (weight := inputs.get("importance_sampling_ratio")) is not None:
+            terms["correction"] = weight.expand_as(log_prob)
+            bounds = (getattr(trainer, f"vllm_importance_sampling_clip_{end}", None) for end in ("min", "max"))
+            capped = weight == 0
+            for bound in (bound for bound in bounds if bound is not None):
+                capped = capped | (weight == bound)
+            terms["corrected"] = capped.expand_as(log_prob)
+        plain = trainer.beta == 0 and not getattr(trainer, "_entropy_bonus_enabled", False)
+        told: dict[str, Any] = {
+            "update": trainer.state.global_step - self.first_update,
+            "epoch": trainer._step % self.generation // trainer.args.steps_per_generation,
+            "trajectory": inputs[ROW], "log_prob": log_prob.detach(), "log_prob_old": old, "mask": mask,
+            "advantages": inputs["advantages"], "entropy": seen["entropy"], "log_prob_behaviour": behaviour,
+            "log_prob_ref": inputs.get("ref_per_token_logps"),
+        }  # fmt: skip
+        if plain:
+            told["policy_loss"] = out.detach()
+        step = self.step
+
+        def weighed(gradient: Tensor) -> None:
+            self.ledger.update(step, **told, terms=terms | {"gradient_weight": gradient})
+
+        log_prob.register_hook(weighed)
+
+    def after_maybe_log_save_evaluate(
+        self, out: None, _: float, tr_loss: Any, grad_norm: Any, *args: Any, **more: Any
+    ) -> None:
+        """Record what is known after the update, and end the step after its last one."""
+        trainer = self.trainer
+        number = trainer.state.global_step - self.first_update - 1
+        if self.step < 0 or number < 0:
+            return
+        rate = trainer.lr_scheduler.get_last_lr()[0] if trainer.lr_scheduler is not None else None
+        most = float(trainer.args.max_grad_norm or math.inf)
+        after = None if grad_norm is None else min(float(grad_norm), most)
+        scalars = {"grad_norm": grad_norm, "grad_norm_after": after, "lr": rate}
+        self.ledger.update(self.step, update=number, **{k: float(v) for k, v in scalars.items() if v is not None})
+        if trainer._step // self.window > self.step:
+            self.ledger.end(self.step)
+
+
+def _ending(ledger: Ledger) -> Any:
+    """The callback that closes the ledger when training ends."""
+    from transformers import TrainerCallback
+
+    class Ending(TrainerCallback):
+        def on_train_end(self, *args: Any, **kwargs: Any) -> None:
+            ledger.close()
+
+    return Ending()
+
+
+def mask_of(inputs: Mapping[str, Any]) -> Tensor:
+    """Where the policy wrote, (B, T): neither padding nor what a tool or an environment answered."""
+    mask: Tensor = inputs["completion_mask"]
+    return mask if inputs.get("tool_mask") is None else mask * inputs["tool_mask"]
+
+
+def stops(trainer: Any) -> set[int]:
+    """Token ids at which a completion ends of itself."""
+    return {*trainer.eos_token_ids, trainer._tokenizer.pad_token_id}
+
+
+def text_of(prompt: Any) -> str:
+    """The last message of a conversation, or the prompt as it is."""
+    content = prompt[-1].get("content") if isinstance(prompt, list) and prompt else prompt
+    if isinstance(content, list):
+        content = " ".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    return str(content or "")
+
+
+def conversations(completions: Sequence[Any]) -> dict[str, list[Any]]:
+    """Status of each turn, calls carried out, answer and end of each completion: a tool call is a search."""
+    found: dict[str, list[Any]] = defaultdict(list)
+    for completion in completions:
+        told = completion if isinstance(completion, list) else [{"role": "assistant", "content": completion}]
+        turns = [message for message in told if message.get("role") == "assistant"]
+        calls = [bool(turn.get("tool_calls")) for turn in turns]
+        open_call = bool(calls) and calls[-1]
+        found["searches"].append(sum(message.get("role") == "tool" for message in told))
+        found["status"].append(["search" if call else "answer" for call in calls])
+        found["answer"].append(None if open_call else text_of(turns[-1:]))
+        found["ended"].append("max_turns" if open_call else "answer")
+    return found
+
+
+def settings_of(args: Any) -> dict[str, Any]:
+    """Return the options off their defaults that change what is computed, the schedule also in our words."""
+    usual = {f.name: f.default for f in fields(args)}  # another instance would reset the state of accelerate
+    told = {k: v for k, v in args.to_dict().items() if k in usual and not k.startswith(COSMETIC)}
+    changed = {k: v for k, v in told.items() if v != usual[k] and isinstance(v, bool | int | float | str)}
+    learn = {
+        "epochs": args.num_iterations,
+        "minibatches": max(1, args.steps_per_generation // args.gradient_accumulation_steps),
+        "policy": {"lr": args.learning_rate, "max_grad_norm": args.max_grad_norm or None},
+    }
+    return changed | {"learn": learn}
+
+
+def clip_of(trainer: Any) -> Clip | None:
+    """Return what TRL's loss type does with a ratio; None for one that is not known here."""
+    low, high, level = trainer.epsilon_low, trainer.epsilon_high, trainer.importance_sampling_level
+    if trainer.loss_type in AGGREGATES:
+        return Clip(1 - low, 1 + high, trainer.args.delta, level)
+    if trainer.loss_type == "cispo":
+        return Clip(0.0, high, None, level, stops=False)
+    return Clip(0.0, math.inf, None, level, stops=False) if trainer.loss_type in ("sapo", "vespo") else None
+
+
+def replay_as(trainer: Any) -> dict[str, Any] | str:
+    """Return TRL's configuration in our words, for `sorl replay`; the name alone where it has none.
+
+    A KL term that is weighted by the ratio (`use_bias_correction_kl`) has no words of ours and is left out.
+    """
+    if trainer.loss_type not in AGGREGATES:
+        return str(trainer.loss_type)
+    clip = {
+        "kind": "ppo",
+        "low": trainer.epsilon_low,
+        "high": trainer.epsilon_high,
+        "dual": trainer.args.delta or "none",
+    }
+    group = {"kind": "grpo", "eps": 1e-4} if trainer.scale_rewards == "group" else "mean_only"
+    found = {"base": "grpo", "clip": clip, "aggregate": AGGREGATES[trainer.loss_type], "advantage": group}
+    found |= {"ratio": {"level": "sequence"}} if trainer.importance_sampling_level == "sequence" else {}
+    plain = trainer.beta and not getattr(trainer.args, "use_bias_correction_kl", False)
+    return found | ({"kl": {"kind": "loss", "estimator": "k3", "beta": trainer.beta}} if plain else {})

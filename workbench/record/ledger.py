@@ -1,0 +1,530 @@
+"""The recorder for any trainer: what an update saw goes in, the same tables come out as of our own trainer.
+
+The trainer's process copies tensors to the host and queues them, nothing more. A thread sends them on: on the first
+rank to a process that measures and writes (scribe.py), on every other rank to files that this process reads and
+deletes. Once open, a ledger never raises and never blocks training: what cannot be recorded is left out, with one
+warning.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import platform
+import queue
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import wraps
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import IO, Any, Literal, Self
+
+import numpy as np
+from safetensors.numpy import load, save
+
+from workbench.spec import BatchesSettings, InputError, nearest
+from workbench.spec.files import lock_file
+
+MB = 10**6
+PARTS = "parts"  # of the run's folder: what the other ranks saw, until it is measured
+PATIENCE = 120.0  # seconds that `close` waits for the last step to be measured and written
+
+# Of each token of an update, (B, T).
+TOKENS = (
+    "log_prob", "log_prob_old", "log_prob_behaviour", "log_prob_ref", "values", "values_old", "returns", "entropy",
+)  # fmt: skip
+# What only the trainer's own loss knows, (B, T): its pooled ratio, where its clip stopped the gradient, the factor of
+# its stabiliser, the weight of its rollout correction, and d loss / d log-prob.
+TERMS = (
+    "ratio", "active_low", "active_high", "out_of_range", "dual", "factor", "correction", "corrected",
+    "gradient_weight",
+)  # fmt: skip
+SUMMED = ("policy_loss", "kl_loss", "value_loss")  # over the parts of an update; then the mean over ranks
+SCALARS = (*SUMMED, "grad_norm", "grad_norm_after", "critic_grad_norm", "lr", "stabiliser_ratio", "stabiliser_factor")
+
+log = logging.getLogger("sorl.record")
+
+
+@dataclass(frozen=True)
+class Clip:
+    """The range in which the trainer's clip leaves a ratio alone: `lower` is 1 - epsilon, `upper` 1 + epsilon.
+
+    `dual`: bound c on the loss of negative advantages. `level`: the ratio is that of the token, or the geometric mean
+    of its turn or sequence. `stops`: False for clips that bound a weight and stop no gradient (CISPO).
+    """
+
+    lower: float = 0.8
+    upper: float = 1.2
+    dual: float | None = None
+    level: Literal["token", "turn", "sequence"] = "token"
+    stops: bool = True
+
+
+def _never_raises(method: Callable[..., None]) -> Callable[..., None]:
+    """Let a mistake cost the rows and not the training: one warning, and the rest is left out."""
+
+    @wraps(method)
+    def guarded(self: Ledger, *args: Any, **kwargs: Any) -> None:
+        if self.dead:
+            return
+        began = time.perf_counter()
+        try:
+            method(self, *args, **kwargs)
+        except Exception as error:  # noqa: BLE001  whatever it is, training goes on
+            self.warn(method.__name__, f"{method.__name__}() could not record: {type(error).__name__}: {error}")
+        self.seconds += time.perf_counter() - began
+
+    return guarded
+
+
+class Ledger:
+    """Records one run of any trainer into `runs/<experiment>/<run>`; a context manager.
+
+    A step is one batch of rollouts and the optimizer updates on it. Call `rollouts` once (or once for each part of the
+    batch), `update` for every optimizer update (or for every micro-batch of it, with its `update` number), `end` after
+    the last one. With several ranks every rank makes these calls for its own rows; `process_group` is the
+    torch.distributed group of the ranks whose rows make up the batch (default: all).
+
+    `settings`: what the trainer was configured with, as nested tables; runs of one experiment with equal settings are
+    replicates. `iterations`: planned steps. `replay_as`: the algorithm in our words, a name or {base, slot, ...}, where
+    `algorithm` is not one. `clip`: the trainer's clip; None = not known, and clip fractions are NULL. `decode` turns
+    token ids into texts, in another thread. `resume`: continue the newest run of the same settings, or `run`; steps
+    that it already has are not recorded twice.
+
+    What limits the cost: `every` n-th step, and those around an alarm, keep the rows of trajectories, turns and tokens;
+    about so many `trajectories` of a step are measured, whole prompt groups (None = all); so many of them with every
+    token (`tokens`); `batches`: the black box; `memory_mb` that may wait to be sent.
+
+    Raises InputError for a run that another process is recording, and for names that no folder can have.
+    """
+
+    def __init__(
+        self, runs: str | Path, *, experiment: str, algorithm: str, settings: Mapping[str, Any] | None = None,
+        arm: str | None = None, seed: int = 0, run: str | None = None, resume: bool = False,
+        iterations: int | None = None, replay_as: str | Mapping[str, Any] | None = None, clip: Clip | None = None,
+        temperature: float = 1.0, decode: Callable[[list[int]], Sequence[str]] | None = None,
+        every: int = 1, trajectories: int | None = None, tokens: int = 2,
+        batches: BatchesSettings | None = None, memory_mb: int = 1024, process_group: Any = None, trainer: str = "",
+    ) -> None:  # fmt: skip
+        self.dead = False  # nothing is recorded any more
+        self.seconds = 0.0  # that recording took the trainer in this step
+        self.trajectories, self.decode, self._most = trajectories, decode, memory_mb * MB
+        self._warned: set[str] = set()
+        self._words: dict[str, int] = {}  # of trainers that hand over texts: their ids
+        self._shown = np.zeros(0, dtype=bool)  # token ids whose text was sent
+        self._step, self._ended, self._began = -1, -1, time.perf_counter()
+        self._kept: np.ndarray | None = None  # trajectories of the step that are measured; None = all
+        self._count = self._updates = 0  # trajectories and updates of the step so far
+        self._seconds_rollout: float | None = None
+        self._queue: queue.Queue[tuple[int, dict[str, Any], dict[str, Any], np.ndarray | None] | None] = queue.Queue()
+        self._waiting, self._of_step = 0, 0  # bytes
+        self._lock = threading.Lock()
+        self._handle: IO[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        if tokens < 0 or every < 1 or (trajectories is not None and trajectories < 1):
+            raise InputError("every and trajectories must be 1 or more, tokens 0 or more")
+        plain: dict[str, Any] = json.loads(json.dumps(dict(settings or {}), default=str))
+        hashed = hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+        arm = arm or algorithm
+        name = run or f"{_slug(arm)}-s{seed}-{hashlib.sha256(f'{experiment} {hashed}'.encode()).hexdigest()[:8]}"
+        for what, word in (("experiment", experiment), ("run", name)):
+            if word != Path(word).name or word in ("", ".", "..") or word[0] == "." or "\0" in word:
+                raise InputError(f"{what} {word!r} cannot be the name of a folder: use letters, digits, '-' and '_'")
+        self.rank, self.ranks, self._sequence, dist = 0, 1, 0, _distributed()
+        if dist is not None:
+            self.rank, self.ranks = dist.get_rank(process_group), dist.get_world_size(process_group)
+        told: list[Any] = [name, time.time_ns(), ""]  # the first rank chooses the run and tells the others
+        if self.rank == 0:
+            try:
+                told[0] = self._open(Path(runs) / experiment, name, resume, chosen=run is not None)
+            except InputError as error:
+                told[2] = str(error)
+        if dist is not None and self.ranks > 1:
+            source = dist.get_global_rank(process_group, 0) if process_group is not None else 0
+            dist.broadcast_object_list(told, src=source, group=process_group)
+        if told[2]:
+            raise InputError(told[2])
+        self.run_id, self.folder = str(told[0]), Path(runs) / experiment / str(told[0])
+        self._parts = self.folder / PARTS / f"{told[1]}-{self.rank:04d}"
+        if self.rank == 0:
+            config = plain if iterations is None else {"iterations": iterations} | plain
+            self._start({
+                "run": {
+                    "run_id": self.run_id, "experiment": experiment, "algorithm": algorithm, "arm": arm, "seed": seed,
+                    "config_hash": hashed, "versions": json.dumps(_versions(trainer)),
+                },
+                "config": config, "replay_as": replay_as or algorithm, "clip": clip and asdict(clip),
+                "temperature": temperature, "every": every, "tokens": tokens,
+                "batches": (batches or BatchesSettings()).model_dump(mode="json"),
+                "ranks": [str(self.folder / PARTS / f"{told[1]}-{r:04d}") for r in range(1, self.ranks)],
+            })  # fmt: skip
+        else:
+            with suppress(OSError):
+                self._parts.mkdir(parents=True, exist_ok=True)
+        self._thread = threading.Thread(target=self._send, name="sorl-ledger", daemon=True)
+        self._thread.start()
+        atexit.register(self.close, "interrupted", "the process ended before training did")
+
+    # What a trainer calls
+
+    @_never_raises
+    def rollouts(
+        self, step: int, rewards: Any, success: Any = None, turns: Any = None, *, group: Any = None,
+        prompts: Sequence[Sequence[int | str]] | None = None, responses: Sequence[Sequence[int | str]] | None = None,
+        mask: Any = None, rollout_step: Any = None, searches: Any = None, status: Sequence[Sequence[str]] | None = None,
+        question: Sequence[str] | None = None, gold: Sequence[str] | None = None,
+        answer: Sequence[str | None] | None = None, ended: Sequence[str] | None = None, seconds: float | None = None,
+    ) -> None:  # fmt: skip
+        """Record the trajectories of a step, N of them; what is None is not known.
+
+        `rewards`, `success` (None: of rewards that are all 0 or 1, the reward), `turns`, `group` (the prompt, numbered
+        over all ranks), `rollout_step` (the step whose policy sampled them) and `searches` (tool calls that were
+        carried out) are (N,). `prompts` and `responses`:
+        the token ids of each, or the tokens as texts, without padding; observations belong to the response. `mask`
+        (N, T): 1 where the policy wrote the token of the response; None = that of the updates. `status`: of each turn
+        search, answer or invalid. `ended`: answer, max_turns or max_tokens. `seconds`: that sampling took.
+        """
+        if not self._follow(step):
+            return
+        columns: dict[str, Any] = {
+            "reward": rewards, "success": success, "turns": turns, "group": group, "rollout_step": rollout_step,
+            "mask": mask, "searches": searches,
+        }  # fmt: skip
+        arrays = {name: _host(value) for name, value in columns.items() if value is not None}
+        n = len(arrays["reward"])
+        words = {"status": status, "question": question, "gold": gold, "answer": answer, "ended": ended}
+        texts = {name: list(value) for name, value in words.items() if value is not None}
+        lists = {"prompts": prompts, "responses": responses}
+        arrays |= {name: list(value) for name, value in lists.items() if value is not None}
+        if wrong := {name: len(x) for name, x in (arrays | texts).items() if len(x) != n}:
+            raise ValueError(f"{n} rewards, but {wrong}")
+        if self.trajectories is not None and group is not None:
+            share = min(1.0, self.trajectories / (n * self.ranks))
+            numbers = np.asarray(_numpy(arrays["group"]), dtype=np.uint64)
+            kept = (numbers * np.uint64(2654435761) + np.uint64(40503 * step)) % np.uint64(2**32) < share * 2**32
+            self._kept = kept if self._kept is None else np.concatenate([self._kept, kept])
+        if seconds is not None:
+            self._seconds_rollout = seconds + (self._seconds_rollout or 0.0)
+        self._put({"kind": "rollouts", "step": step, **texts}, arrays)
+        self._count += n
+
+    @_never_raises
+    def update(
+        self, step: int, *, update: int | None = None, epoch: int = 0, log_prob: Any = None, log_prob_old: Any = None,
+        mask: Any = None, advantages: Any = None, group: Any = None, trajectory: Any = None, turn: Any = None,
+        log_prob_behaviour: Any = None, log_prob_ref: Any = None, values: Any = None, values_old: Any = None,
+        returns: Any = None, entropy: Any = None, terms: Mapping[str, Any] | None = None, **scalars: Any,
+    ) -> None:  # fmt: skip
+        """Record an optimizer update of `step`, or a part of it, as it was at the weights before the update.
+
+        Parts (micro-batches, ranks) with one `update` number (from 0 in each step; None: the next one) are measured
+        together, so every fraction is over the tokens of the whole update. Tensors are (B, T) and aligned with the
+        responses: entry t speaks of token t of the response (of the whole trajectory where no prompts were told);
+        `advantages` may be (B,). `trajectory` (B,): the row of the rank's `rollouts` (None: 0..B-1; -1: padding).
+        `turn`: turn of each token from 1 (None: the runs of ones in `mask`). `terms`: what only the loss knows (TERMS);
+        without them ratio, clip and gradient weight follow from the ledger's `clip`, for a loss averaged over tokens.
+
+        Scalars: grad_norm (before clipping), lr, ... (SCALARS), floats or tensors; losses are added up over the parts
+        of an update and averaged over ranks. They may come in a call of their own, after the backward pass.
+        """
+        if not self._follow(step):
+            return
+        if unknown := [name for name in scalars if name not in SCALARS]:
+            offer = f"{nearest(unknown[0], SCALARS)}; there is: {', '.join(SCALARS)}"
+            raise TypeError(f"no scalar '{unknown[0]}'{offer}")
+        if unknown := [name for name in terms or () if name not in TERMS]:
+            raise TypeError(f"no term '{unknown[0]}'{nearest(unknown[0], TERMS)}; there is: {', '.join(TERMS)}")
+        number = self._updates if update is None else update
+        self._updates = max(self._updates, number + 1)
+        given = {
+            "log_prob": log_prob, "log_prob_old": log_prob_old, "mask": mask, "advantages": advantages, "group": group,
+            "trajectory": trajectory, "turn": turn, "log_prob_behaviour": log_prob_behaviour,
+            "log_prob_ref": log_prob_ref, "values": values, "values_old": values_old, "returns": returns,
+            "entropy": entropy, **(terms or {}), **{f"scalar.{name}": value for name, value in scalars.items()},
+        }  # fmt: skip
+        if log_prob is None and any(given[name] is not None for name in ("mask", *TOKENS)):
+            raise TypeError("log_prob is missing, which the other tensors belong to")
+        if missing := [n for n in ("log_prob_old", "mask", "advantages") if log_prob is not None and given[n] is None]:
+            raise TypeError(f"{missing[0]} is missing")
+        arrays = {name: _host(value) for name, value in given.items() if value is not None}
+        if wrong := {n: tuple(arrays[n].shape) for n in ("mask", "turn", *TOKENS, *TERMS)
+                     if n in arrays and arrays[n].shape != arrays["log_prob"].shape}:  # fmt: skip
+            raise ValueError(f"log_prob is {tuple(arrays['log_prob'].shape)}, but {wrong}")
+        self._put({"kind": "update", "step": step, "update": number, "epoch": epoch}, arrays)
+
+    @_never_raises
+    def evaluation(self, step: int, *, data: str, success: float, episodes: int) -> None:
+        """Record held-out success of the policy before `step`, a fraction of so many episodes."""
+        self._put({"kind": "evaluation", "step": step, "data": data, "success": success, "episodes": episodes}, {})
+
+    @_never_raises
+    def end(self, step: int) -> None:
+        """Say that `step` is complete, so that it is measured and written now; later calls for it are left out."""
+        if step != self._step or step <= self._ended:
+            return
+        now = time.perf_counter()
+        seconds = {"total": now - self._began, "record": self.seconds}
+        if self._seconds_rollout is not None:
+            seconds |= {"rollout": self._seconds_rollout, "update": seconds["total"] - self._seconds_rollout}
+        self._began, self.seconds, self._ended = now, 0.0, step
+        self._put({"kind": "end", "step": step, "seconds": seconds}, {})
+        self._kept, self._count, self._updates, self._seconds_rollout = None, 0, 0, None
+        with self._lock:
+            self._of_step = 0
+
+    def close(self, status: str = "finished", reason: str | None = None) -> None:
+        """Write what is left and end the run, as finished, failed or interrupted; does nothing the second time."""
+        atexit.unregister(self.close)
+        if self._thread.is_alive():
+            self._follow(self._step + 1)
+            self._put({"kind": "close", "status": status, "reason": reason}, {})
+            self._queue.put(None)
+            self._thread.join(PATIENCE)
+        self.dead = True
+        if self._process is not None and self._process.stdin is not None:
+            with suppress(OSError):
+                self._process.stdin.close()
+            try:
+                if self._process.wait(PATIENCE):
+                    self.warn("close", f"the recorder could not write everything (exit {self._process.returncode})")
+            except subprocess.TimeoutExpired:
+                self.warn("close", f"the recorder still writes the last steps to '{self.folder}'")
+            self._process = None
+        if self._handle is not None:
+            self._handle.close()
+            self._handle = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        elif issubclass(kind, Exception):
+            self.close("failed", f"{kind.__name__}: {error}")
+        else:
+            self.close("interrupted", f"stopped by {kind.__name__}")
+
+    def warn(self, cause: str, text: str) -> None:
+        """Warn of a cause once."""
+        if cause not in self._warned:
+            log.warning("%s", text)
+        self._warned.add(cause)
+
+    def _open(self, folder: Path, name: str, resume: bool, chosen: bool) -> str:
+        """Lock the run's folder and return its name: a later start of the same settings gets -g2, -g3, ..."""
+        number, found = 1, [name]
+        while (folder / (later := f"{name}-g{number + 1}")).is_dir():
+            number, found = number + 1, [*found, later]
+        if resume:
+            if self._take(folder / found[-1]):
+                return found[-1]
+            raise InputError(f"run '{found[-1]}' is being recorded by another process; wait for it, or stop it")
+        begun = (folder / name / "segments").is_dir()
+        if chosen and begun:
+            raise InputError(f"run '{name}' exists in '{folder}': give resume=True to continue it, or another name")
+        while begun or not self._take(folder / name):
+            if chosen:
+                raise InputError(f"run '{name}' is being recorded by another process; give it another name")
+            number += 1
+            name = f"{found[0]}-g{number}"
+            begun = (folder / name / "segments").is_dir()
+        return name
+
+    def _take(self, folder: Path) -> bool:
+        """Lock the folder for as long as this process or its recorder lives; False where another process has it."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            handle = lock_file(folder / "lock")
+        except OSError as error:
+            raise InputError(f"cannot write to '{folder}': {error.strerror}") from None
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            handle.close()
+            return False
+        except OSError:  # storage without locks: recorded all the same, shown as interrupted until it is finished
+            self.warn("lock", f"'{folder}' is on storage without file locks: two processes could record one run")
+        self._handle = handle
+        return True
+
+    def _start(self, opened: dict[str, Any]) -> None:
+        """Start the process that measures and writes, outside the trainer's group of signals and without its GPUs."""
+        path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "workbench.record.scribe", str(self.folder)], stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL, env=environment, start_new_session=True,
+                pass_fds=[self._handle.fileno()] if self._handle else [],
+            )  # fmt: skip
+        except OSError as error:
+            self._give_up(f"the recorder did not start: {error}")
+        self._put({"kind": "open", **opened}, {})
+
+    # From the trainer to the thread
+
+    def _follow(self, step: int) -> bool:
+        """Begin `step`: one that was not ended ends here. False where it has ended already."""
+        if step > self._step:
+            if self._count or self._updates:
+                self.end(self._step)
+            self._step = step
+        elif step < self._step:
+            raise ValueError(f"step {step} comes after step {self._step}")
+        return step > self._ended
+
+    def _put(self, meta: dict[str, Any], arrays: dict[str, Any]) -> None:
+        """Queue a message, unless too much waits already: then the tensors of the whole step are left out."""
+        size = sum(getattr(x, "nbytes", 0) for x in arrays.values())
+        with self._lock:
+            full = self._waiting + size > self._most or self._of_step + size > self._most
+            if not full:
+                self._waiting += size
+                self._of_step += size
+        if full:
+            what = "waits to be recorded" if self._of_step + size <= self._most else "is recorded of one step"
+            self.warn(
+                "full", f"more than {self._most / MB:g} MB {what}: updates are left out (see trajectories, memory_mb)"
+            )
+            meta, arrays, size = {"kind": "lost", "step": meta["step"]}, {}, 0
+        self._queue.put((size, meta, arrays, self._kept))
+
+    def _give_up(self, why: str) -> None:
+        self.dead = True
+        self.warn("dead", f"nothing more is recorded of this run, training goes on: {why}")
+
+    # The thread
+
+    def _send(self) -> None:
+        while (item := self._queue.get()) is not None:
+            size, meta, arrays, kept = item
+            try:
+                if not self.dead:
+                    if meta["kind"] == "rollouts":
+                        arrays = self._flat(meta, arrays)
+                    arrays = {name: _numpy(x) for name, x in arrays.items()}
+                    self._write(encode(meta, _rows(arrays, kept)))
+            except OSError as error:
+                if meta["kind"] != "close":  # of another rank, when the first one was faster
+                    self._give_up(str(error))
+            except Exception as error:  # noqa: BLE001  a wrong array costs its rows, not the recording
+                self.warn("thread", f"a {meta['kind']} could not be recorded: {type(error).__name__}: {error}")
+            with self._lock:
+                self._waiting -= size
+
+    def _write(self, message: bytes) -> None:
+        if self.rank:
+            target = self._parts / f"{self._sequence:08d}"
+            target.with_suffix(".writing").write_bytes(message)
+            os.replace(target.with_suffix(".writing"), target)
+            self._sequence += 1
+        elif self._process is not None and self._process.stdin is not None:
+            self._process.stdin.write(len(message).to_bytes(8, "little") + message)
+            self._process.stdin.flush()
+
+    def _flat(self, meta: dict[str, Any], arrays: dict[str, Any]) -> dict[str, np.ndarray]:
+        """Lists of tokens as ids (M,) and lengths (N,), and the texts of ids that were not seen before."""
+        for name in ("prompts", "responses"):
+            if (rows := arrays.pop(name, None)) is None:
+                continue
+            if any(isinstance(token, str) for row in rows[:1] for token in row[:1]):
+                rows = [[self._words.setdefault(token, len(self._words)) for token in row] for row in rows]
+            flat = [
+                np.asarray(row if isinstance(row, list | tuple) else _numpy(_host(row)), dtype=np.int32) for row in rows
+            ]
+            arrays[name] = np.concatenate([*flat, np.zeros(0, np.int32)])
+            arrays[f"{name}.length"] = np.array([len(row) for row in flat], dtype=np.int32)
+            used = np.unique(arrays[name])
+            if len(used) and used[-1] >= len(self._shown):
+                self._shown = np.concatenate([self._shown, np.zeros(used[-1] + 1 - len(self._shown), dtype=bool)])
+            new = used[~self._shown[used]].tolist()
+            self._shown[new] = True
+            if self._words:
+                names = list(self._words)
+                meta.setdefault("texts", {}).update({i: names[i] for i in new})
+            elif self.decode is not None and new:
+                meta.setdefault("texts", {}).update(zip(new, self.decode(new), strict=True))
+        return arrays
+
+
+def _distributed() -> Any:
+    """torch.distributed where it is running; None elsewhere."""
+    torch = sys.modules.get("torch")
+    dist = torch.distributed if torch is not None and torch.distributed.is_available() else None
+    return dist if dist is not None and dist.is_initialized() else None
+
+
+def encode(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
+    """Return a message as bytes: safetensors, with `meta` as JSON."""
+    return save({name: np.ascontiguousarray(x) for name, x in arrays.items()}, {"sorl": json.dumps(meta, default=str)})
+
+
+def decode(message: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return the meta and the arrays of a message. Raises SafetensorError or ValueError for anything else."""
+    size = int.from_bytes(message[:8], "little")
+    header = json.loads(message[8 : 8 + size])
+    return json.loads(header["__metadata__"]["sorl"]), load(message)
+
+
+def _host(value: Any) -> Any:
+    """Copy an array or a tensor to the host, in float32 at least; from a GPU without waiting for it."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.Tensor):
+        return np.array(value)
+    value = value.detach()
+    if value.is_floating_point() and value.element_size() < 4:
+        value = value.float()
+    if not value.is_cuda:
+        return value.clone() if value.device.type == "cpu" else value.cpu()
+    copy = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
+    copy.copy_(value, non_blocking=True)
+    copy.sorl_ready = torch.cuda.Event()
+    copy.sorl_ready.record()
+    return copy
+
+
+def _numpy(value: Any) -> np.ndarray:
+    """Return what `_host` copied, once the copy is complete."""
+    if isinstance(value, np.ndarray):
+        return value
+    if (ready := getattr(value, "sorl_ready", None)) is not None:
+        ready.synchronize()
+    return np.asarray(value.numpy())
+
+
+def _rows(arrays: dict[str, np.ndarray], kept: np.ndarray | None) -> dict[str, np.ndarray]:
+    """Leave out padding, rows and columns, and the trajectories that are not measured."""
+    if "log_prob" not in arrays:
+        return arrays
+    mask = arrays["mask"] = arrays["mask"].astype(bool)
+    trajectory = arrays.get("trajectory", np.arange(len(mask))).astype(np.int64)
+    keep = trajectory >= 0
+    if kept is not None:
+        keep &= kept[np.maximum(trajectory, 0)]
+    arrays["trajectory"] = trajectory
+    width = int(np.flatnonzero(mask[keep].any(axis=0)).max(initial=-1)) + 1
+    cut = {name: x[keep] for name, x in arrays.items() if x.ndim}
+    return arrays | {name: x[:, :width] if x.ndim == 2 else x for name, x in cut.items()}
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.").lower()[:80] or "run"
+
+
+def _versions(trainer: str) -> dict[str, str]:
+    found = {"python": platform.python_version(), "machine": f"{platform.system()} {platform.machine()}"}
+    for name in filter(None, ("sorl", "torch", "transformers", "numpy", trainer)):
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found | ({"trainer": trainer} if trainer else {})

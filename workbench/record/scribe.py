@@ -1,0 +1,544 @@
+"""The process behind a ledger: messages in, measured and written rows out; `python -m workbench.record.scribe FOLDER`.
+
+It lives as long as the trainer's end of its standard input. A step is measured when it ends, over the rows of all ranks
+together, so that every mean is over all its tokens; a run that was killed keeps the step that it was in.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import shutil
+import signal
+import sys
+import time
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from workbench.batch import pool, spread, turn_ids
+from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence, fingerprint
+from workbench.diagnostics.rules import Event
+from workbench.diagnostics.tokens import CLAMP
+from workbench.record.ledger import PARTS, SUMMED, TERMS, TOKENS, decode
+from workbench.record.recorder import Recorder
+from workbench.spec import BatchesSettings, LearnSettings, RecordSettings, RunSettings
+
+RANKS_WAIT = 60.0  # seconds for the rows of a rank; without them the step is measured as it is, with an event
+DETAIL = ("trajectory", "turn", "token")  # tables with many rows a step, which `every` thins out
+FLAGS = ("active_low", "active_high", "out_of_range", "dual", "corrected")
+
+Message = tuple[dict[str, Any], dict[str, np.ndarray]]
+log = logging.getLogger("sorl.record")
+
+
+class Thinned(Recorder):
+    """A recorder that writes the detail of every n-th step, and of the steps around an alarm."""
+
+    every: int = 1
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._held: deque[tuple[int, dict[str, Mapping[str, Any]]]] = deque()
+        self._until = -1
+        super().__init__(*args, **kwargs)
+
+    def _write(self, step: int, tables: Mapping[str, Mapping[str, Any]]) -> None:
+        """Append the tables of a step; detail that is not due is held back until it is clear that no alarm follows."""
+        refused = self._writer is not None and self._writer.refused  # memory must not fill up with rows
+        due = step % self.every == 0 or step <= self._until
+        detail = {name: columns for name, columns in tables.items() if name in DETAIL}
+        super()._write(step, {n: c for n, c in tables.items() if n not in DETAIL or (due and not refused)})
+        if not due and not refused:
+            self._held.append((step, detail))
+            while len(self._held) > self.settings.record.batches.before:
+                self._held.popleft()
+
+    def events(self, events: Sequence[Event]) -> None:
+        """Append events; one that is not only information releases the detail of the steps before it."""
+        super().events(events)
+        for event in (event for event in events if event.severity != "info"):
+            self._until = event.step + self.settings.record.batches.before
+            while self._held:
+                super()._write(*self._held.popleft())
+
+
+@dataclass
+class Step:
+    """What has come of a step: messages by rank, in order."""
+
+    number: int
+    rollouts: dict[int, list[Message]] = field(default_factory=lambda: defaultdict(list))
+    updates: dict[int, dict[int, list[Message]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    lost: bool = False  # too much waited, so tensors are missing
+
+
+class Scribe:
+    """Takes the messages of the first rank, reads those of the others, and writes the run down."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.opened: dict[str, Any] = {}
+        self.texts: dict[int, str] = {}
+        self.step: Step | None = None
+        self.steps, self._began, self._started = 0, time.monotonic(), datetime.now(UTC).replace(tzinfo=None)
+        self._history: list[dict[str, float | None]] = []
+        self._other: list[Iterator[Message | None]] = []
+        self._next: dict[int, Message] = {}  # the message of a rank that belongs to a later step
+        self._ended = False  # the trainer said so
+
+    def open(self, meta: dict[str, Any]) -> None:
+        """Begin the run, or continue it: what it has on the disk is what its watches have seen."""
+        self.opened = meta
+        batches = BatchesSettings.model_validate(meta["batches"])
+        settings = RunSettings(record=RecordSettings(tokens=meta["tokens"], batches=batches))
+        self.recorder = Thinned(self.folder, meta["run"]["run_id"], settings)
+        self.recorder.every = meta["every"]
+        self._started = self.recorder.started_at() or self._started
+        for file in sorted((self.folder / "segments" / "step").glob("[0-9]*.parquet")):
+            with suppress(OSError, pa.ArrowException):
+                rows = pq.read_table(file).drop_columns(["run_id", "written_at"]).to_pylist()
+                self._history += [{k: v for k, v in row.items() if v is not None} for row in rows]
+        for left in (self.folder / PARTS).glob("*"):  # by ranks of a session that was killed
+            if str(left) not in meta["ranks"]:
+                shutil.rmtree(left, ignore_errors=True)
+        self._other = [_files(Path(folder)) for folder in meta["ranks"]]
+        self.row("running")
+
+    def row(self, status: str, reason: str | None = None) -> None:
+        """Write the row of table `run`."""
+        config: dict[str, Any] = dict(self.opened["config"])
+        if self.recorder.episodes and self.steps and isinstance(learn := config.get("learn", {}), dict):
+            size = {"episodes": self.recorder.episodes, "group_size": self.recorder.group}
+            config["learn"] = learn | size  # so that `sorl rescan` judges alike
+        now = datetime.now(UTC).replace(tzinfo=None)
+        row = self.opened["run"] | {
+            "config": json.dumps(config), "status": status, "reason": reason, "started_at": self._started,
+            "ended_at": None if status == "running" else now, "steps": len(self.recorder.history),
+            "seconds": time.monotonic() - self._began, "generation": 1, "attempt": 1,
+            **self.recorder.verdict(final=status == "finished"),
+        }  # fmt: skip
+        self.recorder.rows("run", {name: [value] for name, value in row.items()})
+        self.recorder.flush()
+
+    def take(self, meta: dict[str, Any], arrays: dict[str, np.ndarray], rank: int = 0) -> None:
+        """Do what a message says: begin or end the run, keep what it says of the present step, or end that."""
+        kind, number = meta["kind"], meta.get("step", -1)
+        if kind == "open":
+            self.open(meta)
+        elif kind == "close" and rank == 0:
+            self.finish()
+            self.row(meta["status"], meta["reason"])
+            self._ended = True
+        self.texts |= {int(token): str(text) for token, text in meta.pop("texts", {}).items()}
+        if kind == "evaluation":
+            self.recorder.evaluations(number, [{name: meta[name] for name in ("data", "success", "episodes")}])
+            return
+        if kind not in ("rollouts", "update", "lost", "end"):
+            return
+        if self.step is None or self.step.number < number:
+            self.finish()
+            self.step = Step(number)
+        if kind == "rollouts":
+            self.step.rollouts[rank].append((meta, arrays))
+        elif kind == "update":
+            self.step.updates[meta["update"]][rank].append((meta, arrays))
+        elif kind == "lost":
+            self.step.lost = True
+        elif rank == 0:
+            self.step.seconds = meta["seconds"]
+            self.finish()
+
+    def finish(self) -> None:
+        """Measure and write the step that is under way, if there is one."""
+        if self.step is None:
+            return
+        step, missing = self.step, [rank for rank in range(1, len(self._other) + 1) if not self._join(rank)]
+        self.step = None
+        if not step.rollouts:
+            log.warning("step %d is not recorded: nothing was told of its rollouts", step.number)
+            return
+        joined = Joined(step, self.opened, self.texts)
+        if self.steps == 0:
+            self._first(joined)
+        if missing:
+            words = f"the rows of {len(missing)} of {len(self._other) + 1} ranks did not come: rank {missing[0]} first"
+            self.recorder.events([Event(step.number, "rank_missing", "warning", words, value=len(missing))])
+        if step.lost:
+            words = "its tensors were more than memory_mb, or came faster than they were measured"
+            self.recorder.events([Event(step.number, "not_recorded", "warning", f"no updates of this step: {words}")])
+        if self.texts:
+            self.recorder.decode = lambda ids: [self.texts.get(token, "") for token in ids]
+        self.recorder.batch(step.number, joined.packed())
+        self.recorder.step(step.number, joined.evidence())
+        self.steps += 1
+
+    def stop(self) -> int:
+        """Write what is left: the trainer is gone. Returns 1 where rows could not be written."""
+        if not self.opened:
+            return 0
+        if not self._ended and self.step is not None and self.step.updates:
+            self.finish()  # it was killed in this step
+        shutil.rmtree(self.folder / PARTS, ignore_errors=True)
+        try:
+            self.recorder.close()
+        except ValueError as error:
+            log.warning("%s", error)
+            return 1
+        return 0
+
+    def _first(self, joined: Joined) -> None:
+        """Tell the watches how many episodes and how large a group a score stands for, and what came before."""
+        groups = np.unique(joined.rollouts.group, return_counts=True)[1]
+        self.recorder.group = int(groups.max(initial=1))
+        self.recorder.episodes = None if joined.rollouts.success is None else len(joined.rollouts)
+        seen = [row for row in self._history if int(row["step"] or 0) < joined.step.number]
+        self.recorder.replay(sorted(seen, key=lambda row: int(row["step"] or 0)))
+
+    def _join(self, rank: int) -> bool:
+        """Take the messages of another rank up to the end of the present step; False where they did not come."""
+        assert self.step is not None
+        number, until = self.step.number, time.monotonic() + RANKS_WAIT
+        while True:
+            message = self._next.pop(rank, None) or next(self._other[rank - 1])
+            if message is None:
+                if time.monotonic() > until:
+                    return False
+                time.sleep(0.02)
+            elif message[0].get("step", number) > number:
+                self._next[rank] = message
+                return True
+            elif message[0].get("step") == number:
+                if message[0]["kind"] == "end":
+                    return True
+                self.take(*message, rank=rank)
+            elif message[0]["kind"] == "close":
+                self._next[rank] = message
+                return True
+
+
+def _files(folder: Path) -> Iterator[Message | None]:
+    """The messages of another rank, in order; None while the next one is not there."""
+    number = 0
+    while True:
+        file = folder / f"{number:08d}"
+        try:
+            message = decode(file.read_bytes())
+        except FileNotFoundError:
+            yield None
+            continue
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            log.warning("'%s' left out: %s", file, error)
+            message = ({"kind": "lost"}, {})
+        with suppress(OSError):
+            file.unlink()
+        number += 1
+        yield message
+
+
+class Joined:
+    """A step put together: the trajectories of all ranks in one order, every update as one batch of full width."""
+
+    def __init__(self, step: Step, opened: Mapping[str, Any], texts: Mapping[int, str]) -> None:
+        self.step, self.opened = step, opened
+        self.calls = [message for rank in sorted(step.rollouts) for message in step.rollouts[rank]]
+        counts = {rank: sum(len(arrays["reward"]) for _, arrays in step.rollouts[rank]) for rank in step.rollouts}
+        self.first = dict(zip(sorted(counts), accumulate((counts[r] for r in sorted(counts)), initial=0), strict=False))
+        self.n = sum(counts.values())
+        self.parts = [] if step.lost else [self._parts(number) for number in sorted(step.updates)]
+        self.parts = [parts for parts in self.parts if any("log_prob" in arrays for _, _, arrays in parts)]
+        self.scalars = {} if step.lost else {n: _scalars(ranks) for n, ranks in sorted(step.updates.items())}
+        self.masks = self._masks()
+        self.prompts, self.responses = self._tokens("prompts"), self._tokens("responses")
+        self.offset = np.array([len(x) for x in self.prompts] if self.prompts else [0] * self.n, dtype=np.int64)
+        self.length = self.offset + np.array([len(x) for x in (self.responses or self.masks)], dtype=np.int64)
+        self.width = int(self.length.max(initial=1))
+        self.rollouts = self._rollouts()
+        self.updates = [self._update(parts) for parts in self.parts]
+
+    def _parts(self, number: int) -> list[tuple[int, dict[str, Any], dict[str, np.ndarray]]]:
+        """The parts of an update as (first trajectory of the rank, meta, arrays), in order of ranks."""
+        ranks = self.step.updates[number]
+        return [(self.first[rank], *message) for rank in sorted(ranks) if rank in self.first for message in ranks[rank]]
+
+    def _column(self, name: str) -> np.ndarray | None:
+        """A column of the rollouts (N,); None where a call lacks it."""
+        found = [arrays.get(name) for _, arrays in self.calls]
+        return (
+            None
+            if any(x is None for x in found)
+            else np.concatenate([np.atleast_1d(x) for x in found if x is not None])
+        )
+
+    def _words(self, name: str) -> list[Any] | None:
+        found = [meta.get(name) for meta, _ in self.calls]
+        return None if any(x is None for x in found) else [entry for x in found if x is not None for entry in x]
+
+    def _tokens(self, name: str) -> list[np.ndarray] | None:
+        """Token ids of each trajectory; None where a call lacks them."""
+        rows: list[np.ndarray] = []
+        for _, arrays in self.calls:
+            if name not in arrays:
+                return None
+            rows += np.split(arrays[name], np.cumsum(arrays[f"{name}.length"])[:-1]) if len(arrays["reward"]) else []
+        return rows
+
+    def _masks(self) -> list[np.ndarray]:
+        """Where the policy wrote, of each trajectory's response: as told, else as the first update on it has it."""
+        found = [np.zeros(0, dtype=bool)] * self.n
+        for parts in reversed(self.parts):
+            for first, _, arrays in parts:
+                if "log_prob" in arrays:
+                    for row, mask in zip(first + arrays["trajectory"], arrays["mask"], strict=True):
+                        found[row] = mask
+        place = 0
+        for _, arrays in self.calls:
+            for i in range(len(arrays["reward"])):
+                if "mask" in arrays:
+                    found[place] = arrays["mask"][i].astype(bool)
+                place += 1
+        return found
+
+    def _rollouts(self) -> Rollouts:
+        reward = np.asarray(self._column("reward"), dtype=np.float64)
+        success, group, sampled = self._column("success"), self._column("group"), self._column("rollout_step")
+        if success is None and self.n and np.isin(reward, (0.0, 1.0)).all():
+            success = reward
+        if group is None:
+            group = np.arange(self.n)
+            for parts in self.parts:
+                for first, _, arrays in parts:
+                    if "group" in arrays and "log_prob" in arrays:
+                        group[first + arrays["trajectory"]] = arrays["group"]
+        written: list[list[list[int]]] | None = None
+        known: dict[str, Any] = {}
+        if self.responses is not None:
+            masks = [mask[: len(ids)] for mask, ids in zip(self.masks, self.responses, strict=True)]
+            written = [_stretches(ids, mask) for ids, mask in zip(self.responses, masks, strict=True)]
+            count = np.array([mask.sum() for mask in masks], dtype=np.int64)
+            prompts = self.prompts or [np.zeros(0, np.int32)] * self.n
+            known = {
+                "tokens": [[*p.tolist(), *r.tolist()] for p, r in zip(prompts, self.responses, strict=True)],
+                "observation_tokens": np.array([len(r) for r in self.responses], dtype=np.int64) - count,
+            }  # fmt: skip
+        if any(mask.any() for mask in self.masks):
+            known["response_tokens"] = np.array([mask.sum() for mask in self.masks], dtype=np.int64)
+            known["turns"] = np.array([np.diff(np.r_[0, mask.astype(np.int8)]).clip(0).sum() for mask in self.masks])
+        if (turns := self._column("turns")) is not None:
+            known["turns"] = turns
+        status, answer, ended = self._words("status"), self._words("answer"), self._words("ended")
+        if (searches := self._column("searches")) is not None:
+            known["searches"] = searches
+        elif status is not None and all(status):
+            known["searches"] = np.array([turns.count("search") for turns in status], dtype=np.int64)
+        if status is not None and any("invalid" in turns for turns in status):
+            known["valid_turns"] = np.array([len(turns) - turns.count("invalid") for turns in status], dtype=np.int64)
+        if ended is not None:
+            known["truncated"] = np.array([why != "answer" for why in ended], dtype=bool)
+        if answer is not None:
+            known["answered"] = np.array([text is not None for text in answer], dtype=bool)
+        return Rollouts(
+            reward=reward, group=np.asarray(group, dtype=np.int64),
+            rollout_step=np.full(self.n, self.step.number) if sampled is None else np.asarray(sampled, dtype=np.int64),
+            success=None if success is None else np.asarray(success) > 0.5, written=written, turn_status=status,
+            question=self._words("question"), gold=self._words("gold"), answer=answer, ended=ended, **known,
+        )  # fmt: skip
+
+    def _update(self, parts: Sequence[tuple[int, dict[str, Any], dict[str, np.ndarray]]]) -> Evidence:
+        """One update as evidence (1, B, T); what one part lacks is not known of the update."""
+        told = [(first, meta, arrays) for first, meta, arrays in parts if "log_prob" in arrays]
+        trajectory = np.concatenate([first + arrays["trajectory"] for first, _, arrays in told])
+        places, start = [], 0
+        for first, _, arrays in told:  # only what the policy wrote is kept: elsewhere nothing is defined
+            row, position = arrays["mask"].nonzero()
+            places.append((start + row, position + self.offset[first + arrays["trajectory"]][row], row, position))
+            start += len(arrays["mask"])
+
+        def whole(name: str, kind: Any = None) -> Tensor | None:
+            if not all(name in arrays for _, _, arrays in told):
+                return None
+            kind = kind or np.result_type(*(arrays[name] for _, _, arrays in told))
+            out = np.zeros((start, self.width), dtype=kind)
+            for (_, _, arrays), (at, column, row, position) in zip(told, places, strict=True):
+                x = arrays[name]
+                out[at, column] = x[row] if x.ndim == 1 else x[row, position]
+            return torch.from_numpy(out)
+
+        mask, log_prob = whole("mask", bool), whole("log_prob")
+        old, advantages, turn = whole("log_prob_old"), whole("advantages"), whole("turn", np.int64)
+        assert mask is not None
+        assert log_prob is not None
+        assert old is not None
+        assert advantages is not None
+        turn = turn_ids(mask) if turn is None else turn
+        seen = {name: whole(name) for name in TOKENS if name not in ("log_prob", "log_prob_old")}
+        terms = {name: whole(name, bool if name in FLAGS else None) for name in TERMS}
+        if self.opened["clip"] is not None and terms["ratio"] is None:
+            terms |= clipped(self.opened["clip"], log_prob - old, advantages, mask, turn)
+            if terms["gradient_weight"] is None and self.opened["clip"]["stops"]:
+                stopped = terms["active_low"] | terms["active_high"] | terms["dual"]  # type: ignore[operator]
+                free = torch.where(stopped, 0, terms["ratio"] * advantages)  # type: ignore[operator]
+                terms["gradient_weight"] = -free / mask.sum().clamp(min=1)
+        elif terms["ratio"] is None:
+            terms["ratio"] = None
+        scalars = self.scalars[told[0][1]["update"]]
+        age = round(float(self.rollouts.rollout_step[trajectory].mean())) if len(trajectory) else self.step.number
+        return Evidence(
+            epoch=torch.tensor([told[0][1]["epoch"]]), rollout_step=torch.tensor([age]),
+            trajectory=torch.from_numpy(trajectory)[None], mask=mask[None], turn=turn[None], log_prob=log_prob[None],
+            log_prob_old=old[None], advantages=advantages[None].expand_as(log_prob[None]).clone(),
+            scalars={name: [value] for name, value in scalars.items()},
+            **{name: None if x is None else x[None] for name, x in (seen | terms).items()},  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    def evidence(self) -> StepEvidence:
+        """Return the step for the recorder."""
+        updates = self.updates
+        trained = self.responses is not None and bool(updates)
+        parts = [x.tobytes() for x in (*(self.responses or ()), *self.masks)]
+        return StepEvidence(
+            rollouts=self.rollouts, updates=Evidence.stack(updates) if updates else None, seconds=self.step.seconds,
+            tokens_trained=sum(int(u.mask.sum()) for u in updates), batch_hash=fingerprint(*parts) if trained else None,
+        )  # fmt: skip
+
+    def packed(self) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
+        """Arrays and metadata for the black box; None where no token ids or no updates were told."""
+        if self.responses is None or not self.updates:
+            return None
+        trained = np.unique(np.concatenate([update.trajectory[0].numpy() for update in self.updates]))
+        row = np.full(self.n, -1)
+        row[trained] = np.arange(len(trained))
+        ids = np.zeros((len(trained), self.width), dtype=np.int32)
+        for place, i in enumerate(trained):
+            one = self.rollouts.tokens[i] if self.rollouts.tokens is not None else []
+            ids[place, : len(one)] = one
+        at = np.arange(self.width)
+        arrays: dict[str, np.ndarray] = {
+            "tokens": ids,
+            "response": (at >= self.offset[trained, None]) & (at < self.length[trained, None]),
+            "length": self.length[trained].astype(np.int32), "group": self.rollouts.group[trained].astype(np.int32),
+            "trajectory": trained.astype(np.int32), "score": self.rollouts.reward[trained],
+        }  # fmt: skip
+        constant = ("mask", "log_prob_old", "advantages", "log_prob_behaviour", "log_prob_ref", "returns")
+        known = [n for n in constant if all(getattr(update, n) is not None for update in self.updates)]
+        for name in known:  # as the first update on the trajectory has it
+            array = np.zeros((len(trained), self.width), dtype=getattr(self.updates[0], name).numpy().dtype)
+            for update in reversed(self.updates):
+                array[row[update.trajectory[0].numpy()]] = getattr(update, name)[0].numpy()
+            arrays[name] = array
+        if all(update.values_old is not None for update in self.updates):
+            arrays["values"] = np.zeros((len(trained), self.width), dtype=np.float32)
+            for update in reversed(self.updates):
+                arrays["values"][row[update.trajectory[0].numpy()]] = update.values_old[0].numpy()  # type: ignore[index]
+        rows = [row[update.trajectory[0].numpy()] for update in self.updates]
+        arrays["update.size"] = np.array([len(r) for r in rows], dtype=np.int32)
+        arrays["update.rows"] = np.concatenate(rows).astype(np.int32)
+        own = ("mask", "advantages", "log_prob_old")
+        stacked = {n: np.concatenate([getattr(u, n)[0].numpy() for u in self.updates]) for n in ("log_prob", *own)}
+        same = all(np.array_equal(stacked[n], arrays[n][arrays["update.rows"]]) for n in own)
+        arrays |= {f"update.{n}": x for n, x in stacked.items() if n == "log_prob" or not same}
+        described = [
+            {
+                "epoch": int(update.epoch), "rollout_step": int(update.rollout_step),
+                "passes": [len(a["mask"]) for _, _, a in parts if "log_prob" in a],
+                "scalars": {name: values[0] for name, values in update.scalars.items()},
+            }
+            for update, parts in zip(self.updates, self.parts, strict=True)
+        ]  # fmt: skip
+        meta: dict[str, Any] = {
+            "algorithm": self.opened["replay_as"], "slots": {}, "temperature": self.opened["temperature"],
+            "learn": LearnSettings().model_dump(mode="json"), "compute": {}, "updates": described,
+        }  # fmt: skip
+        return arrays, meta
+
+
+def clipped(
+    clip: Mapping[str, Any], log_ratio: Tensor, advantages: Tensor, mask: Tensor, turn: Tensor
+) -> dict[str, Any]:
+    """Return what PPO's clip did with each token, (B, T): the pooled ratio, the flags, a factor of 1."""
+    x = torch.where(mask, log_ratio, 0).double().clamp(-CLAMP, CLAMP)
+    advantages, token = advantages.double(), x.exp()
+    if clip["level"] != "token":
+        unit = turn if clip["level"] == "turn" else mask.long()
+        x = spread(pool(x, unit).mean, unit)
+    ratio, (low, high) = x.exp(), (clip["lower"], clip["upper"])
+    none = torch.zeros_like(mask)
+    dual = none if clip["dual"] is None else mask & (advantages < 0) & (ratio > clip["dual"])
+    return {
+        "ratio": ratio, "factor": torch.ones_like(ratio), "dual": dual,
+        "active_low": mask & (advantages < 0) & (ratio < low) if clip["stops"] else none,
+        "active_high": mask & (advantages > 0) & (ratio > high) if clip["stops"] else none,
+        "out_of_range": mask & ((token < low) | (token > high)),
+    }  # fmt: skip
+
+
+def _scalars(ranks: Mapping[int, Sequence[Message]]) -> dict[str, float]:
+    """Scalars of an update: losses added up over a rank's parts and averaged over ranks, others as first told."""
+    found: dict[str, float] = {}
+    sums: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    for rank in sorted(ranks):
+        for _, arrays in ranks[rank]:
+            for key in (key for key in arrays if key.startswith("scalar.")):
+                name, value = key.removeprefix("scalar."), float(arrays[key].reshape(-1)[0])
+                if name in SUMMED:
+                    sums[name][rank] += value
+                else:
+                    found.setdefault(name, value)
+    return found | {name: sum(by_rank.values()) / len(by_rank) for name, by_rank in sums.items()}
+
+
+def _stretches(ids: np.ndarray, mask: np.ndarray) -> list[list[int]]:
+    """Ids of the written tokens, one list per run of ones in the mask."""
+    edges = np.flatnonzero(np.diff(np.r_[False, mask, False].astype(np.int8)))
+    return [ids[a:b].tolist() for a, b in pairwise(edges) if mask[a]]
+
+
+def messages(stream: int, parent: int) -> Iterator[Message]:
+    """Yield the messages of a pipe until it is closed, or the trainer is gone (a child of it may hold the pipe)."""
+
+    def read(size: int) -> bytes | None:
+        parts: list[bytes] = []
+        while size:
+            while not select.select([stream], [], [], 1.0)[0]:
+                if os.getppid() != parent:
+                    return None
+            if not (part := os.read(stream, min(size, 1 << 20))):
+                return None
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
+
+    while (head := read(8)) is not None and (body := read(int.from_bytes(head, "little"))) is not None:
+        yield decode(body)
+
+
+def main(folder: Path) -> int:
+    """Write the run in `folder` down until the trainer is gone; 1 where rows could not be written."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # the trainer's end ends this process
+    logging.basicConfig(format="sorl: %(message)s")
+    with suppress(OSError):
+        os.nice(10)
+    torch.set_num_threads(1)
+    scribe = Scribe(folder)
+    for message in messages(sys.stdin.fileno(), os.getppid()):
+        scribe.take(*message)
+    return scribe.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
