@@ -1,18 +1,14 @@
-"""The process behind a ledger: messages in, measured and written rows out; `python -m workbench.record.scribe FOLDER`.
+"""What the process behind a ledger does: messages in, measured and written rows out.
 
-It lives as long as the trainer's end of its standard input. A step is measured when it ends, over the rows of all ranks
-together, so that every mean is over all its tokens; a run that was killed keeps the step that it was in.
+A step is measured when it ends, over the rows of all ranks together, so that every mean is over all its tokens; a run
+that was killed keeps the step that it was in.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
-import select
 import shutil
-import signal
-import sys
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -505,40 +501,3 @@ def _stretches(ids: np.ndarray, mask: np.ndarray) -> list[list[int]]:
     """Ids of the written tokens, one list per run of ones in the mask."""
     edges = np.flatnonzero(np.diff(np.r_[False, mask, False].astype(np.int8)))
     return [ids[a:b].tolist() for a, b in pairwise(edges) if mask[a]]
-
-
-def messages(stream: int, parent: int) -> Iterator[Message]:
-    """Yield the messages of a pipe until it is closed, or the trainer is gone (a child of it may hold the pipe)."""
-
-    def read(size: int) -> bytes | None:
-        parts: list[bytes] = []
-        while size:
-            while not select.select([stream], [], [], 1.0)[0]:
-                if os.getppid() != parent:
-                    return None
-            if not (part := os.read(stream, min(size, 1 << 20))):
-                return None
-            parts.append(part)
-            size -= len(part)
-        return b"".join(parts)
-
-    while (head := read(8)) is not None and (body := read(int.from_bytes(head, "little"))) is not None:
-        yield decode(body)
-
-
-def main(folder: Path) -> int:
-    """Write the run in `folder` down until the trainer is gone; 1 where rows could not be written."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the trainer's end ends this process
-    logging.basicConfig(format="sorl: %(message)s")
-    with suppress(OSError):
-        os.nice(10)
-    torch.set_num_threads(1)
-    scribe = Scribe(folder)
-    for message in messages(sys.stdin.fileno(), os.getppid()):
-        scribe.take(*message)
-    return scribe.stop()
-
-
-if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
