@@ -87,7 +87,10 @@ def test_a_run_without_a_step_says_what_is_missing(tmp_path: Path, open_screen: 
     write_queued(tmp_path, "demo")
     write_run(tmp_path, "demo", "b", shape=TINY)  # brings the dictionary
     sync(tmp_path, CATALOGUE)
-    assert "No trajectory of step 0 is recorded" in open_screen("episode", tmp_path, run="queued").source
+    assert (
+        "No trajectory of this run is recorded: this screen needs tables"
+        in open_screen("episode", tmp_path, run="queued").source
+    )
 
 
 def test_hostile_episodes_are_shown_literally(tmp_path: Path, open_screen: Open) -> None:

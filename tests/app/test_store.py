@@ -337,7 +337,7 @@ def test_the_ranking_is_the_mean_share_over_the_updates_of_the_step(store: Store
 
 
 def turns(store: Store, name: str, window: Window = Window(0, 11, 1)) -> Turns:
-    measure = Measure(name, *dictionary(store).words(f"turn_step.{name}"))
+    measure = Measure(name, name, *dictionary(store).words(f"turn_step.{name}"))
     return Turns(RUNS.assign(arm="ppo"), "step", [0, 0], window, measure)
 
 

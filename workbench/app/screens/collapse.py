@@ -39,17 +39,18 @@ def collapse(store: Store) -> None:
 
 def headline(runs: pd.DataFrame) -> str:
     """Say which runs collapsed and when, which came back, and what is still open."""
-    rows = observed(runs).merge(runs[["run_id", "outcome"]], on="run_id")
+    rows = observed(runs).merge(runs[["run_id", "outcome", "collapse_step"]], on="run_id")
     if rows.empty:
         return "None of these runs has trained a step yet."
     fell, many = rows[rows["event"]], rows["arm"].value_counts()
     each = []
     for arm, part in fell.groupby("arm", sort=False):
-        steps = ", ".join(
-            f"seed {seed} at step {time:,.0f}" for seed, time in part[["seed", "time"]].itertuples(index=False)
+        of = part[["seed", "time", "collapse_step"]].itertuples(index=False, name=None)
+        steps = ", ".join(  # of one that only diverged no onset is known
+            f"seed {seed} {'diverged at' if pd.isna(onset) else 'after'} step {time:,.0f}" for seed, time, onset in of
         )
         if len(part) > SEEDS:
-            steps = f"at steps {part['time'].min():,.0f} to {part['time'].max():,.0f}"
+            steps = f"after steps {part['time'].min():,.0f} to {part['time'].max():,.0f}"
         each.append(f"{arm} in {len(part)} of {many[arm]} ({steps})")
     said = [f"{len(fell)} of {len(rows)} runs collapsed: {few(each, ARMS, '; ', ' arms')}." if each
             else "None of these runs collapsed."]  # fmt: skip
