@@ -348,6 +348,17 @@ def test_algorithms_stand_side_by_side_and_are_asked_once(runs: Path, open_scree
         assert words in open_screen("replay", runs, algorithm=["ppo", "st-ppo"], **other).source
 
 
+def test_the_turns_with_most_of_the_gradient_stand_under_the_algorithm_that_would_give_it_them(
+    runs: Path, open_screen: Open
+) -> None:
+    source = open_screen("replay", runs, algorithm=["ppo", "st-ppo"]).source
+    (table,) = (part.split("</table>")[0] for part in source.split("<table") if "sorl-listing" in part[:40])
+    read = Read(table)
+    assert read.words("b") == ["ppo", "st-ppo"]
+    assert re.fullmatch(r"(trajectory \d+)+", "".join(read.words("a")))
+    assert all("algorithm=st-ppo" in href for href in read.values("href"))
+
+
 def test_a_run_without_batches_says_what_to_type(two_runs: Path, open_screen: Open) -> None:
     app = open_screen("replay", two_runs, run="bare")
     assert "Run bare has no stored batch" in app.source

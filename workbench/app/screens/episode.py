@@ -14,7 +14,7 @@ from workbench.app import export, theme
 from workbench.app.experiments import choose_experiment, runs
 from workbench.app.figures.runs import peaks, ranking
 from workbench.app.page import address, anchor, episode_address, links, look, not_recorded, note, run_links, screen
-from workbench.app.store import Diagnostics, Store, dictionary
+from workbench.app.store import Diagnostics, Store, dictionary, notation
 from workbench.app.text import html_text, number, percent, table_html, tag, times, visible, word
 from workbench.app.theme import Palette
 from workbench.app.trajectories import (
@@ -89,6 +89,8 @@ def _drawn(
             peaks(signal, theme.colour(algorithm, palette), palette, step), "peaks", signal.points,
             select=True, describe=f"{signal.title} over training; step {step} is chosen.",
         )  # fmt: skip
+        if signs := notation(signal.definition):
+            note(signs)
         if clicked and int(clicked[0]) != step:
             follow("step", [str(clicked[0])])
     with bars:

@@ -7,6 +7,8 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from workbench.algorithms import ALGORITHMS, CORE
 from workbench.app import command, export
 from workbench.app.experiments import choose_experiment, runs
 from workbench.app.figures.curves import chart
-from workbench.app.page import address, anchor, episode_address, linked_table, links, look, note, say, screen
+from workbench.app.page import address, anchor, episode_address, links, look, note, say, screen
 from workbench.app.page import answer as say_answer
 from workbench.app.store import Store, dictionary
 from workbench.app.text import number, percent, table_html, tag
@@ -38,7 +40,7 @@ MEASURES = {
     "unit_ratio_mass_frac": ("share of the ratios", "share of the sum of the ratios that entered the surrogate"),
 }
 WORDS = MEASURES | {
-    "algorithm": ("algorithm", ""), "trajectory": ("trajectory", ""), "turn_index": ("turn", ""),
+    "turn_index": ("turn", ""),
     "policy_loss": ("loss", "surrogate, aggregated"),
     "stabiliser_ratio": ("stabiliser ratio", "largest gradient of clipped over unclipped tokens that it judged"),
     "stabiliser_factor": ("stabiliser factor", "mean factor on the loss"),
@@ -48,7 +50,7 @@ WORDS = MEASURES | {
 }  # fmt: skip
 FIGURES = ("policy_loss", "stabiliser_ratio", "stabiliser_factor", "unit_ratio_max", "ess_frac", "clip_frac",
            "out_of_range_frac", "weight_abs")  # fmt: skip
-CULPRITS = ("algorithm", "trajectory", "turn_index", "gradient_share", "advantage", "ratio_max", "clip_frac")
+CULPRITS = ("trajectory", "turn_index", "gradient_share", "advantage", "ratio_max", "clip_frac")
 _PERCENT = ("gradient_share", "clip_frac", "out_of_range_frac", "unit_ratio_mass_frac")
 _ALIKE = 1.05  # times: less is called the same
 _GAP = 1e-3  # of an advantage; rounding stays far below
@@ -110,11 +112,14 @@ def replay(store: Store) -> None:
     left, right = st.columns(2, gap="medium")
     with left:
         note("The turns with most of the gradient, by algorithm; each opens the tokens of its trajectory.")
-        rows = []
-        for row in _of(answer["culprits"], answer, algorithms):
-            where = address("replay", **here, algorithm=algorithms, trajectory=str(row["trajectory"]))
-            rows.append((where, [row["algorithm"], *(_shown(row[name], name) for name in CULPRITS[1:])]))
-        linked_table([_head(name) for name in CULPRITS], rows)
+        rows = list[Sequence[object]]()
+        for name, mine in groupby(_of(answer["culprits"], answer, algorithms), key=itemgetter("algorithm")):
+            rows.append((tag("b", name), *[""] * (len(CULPRITS) - 1)))
+            for row in mine:
+                where = address("replay", **here, algorithm=algorithms, trajectory=str(row["trajectory"]))
+                cells = (_shown(row[column], column) for column in CULPRITS[1:])
+                rows.append((anchor(f"trajectory {row['trajectory']}", where), *cells))
+        st.html(table_html([("", ""), *map(_head, CULPRITS[1:])], rows, "sorl-listing"))
     with right:
         _tokens(_of(answer["tokens"], answer, algorithms), here)
 

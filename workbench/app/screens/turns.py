@@ -157,7 +157,8 @@ def turns(store: Store) -> None:
         describe=f"{titles[name]} by turn index and {AXES[axis]} for {', '.join(arms.names)}.",
         key=signs,
     )  # fmt: skip
-    note(signs)
+    if signs:
+        note(signs)
     if clicked:
         place, *where = (int(v) for v in clicked[0][:3])
         if (other := view.cell(arms.names[place], *where)) != shown:
