@@ -396,6 +396,15 @@ def test_the_sentence_names_what_the_rows_hold(
         assert boxed == ([] if "no single token" in said else [at])
 
 
+def test_what_an_episode_answered_is_said_so_far_as_it_was_recorded() -> None:
+    def said(**row: Any) -> str:
+        return Read("".join(map(str, screen.ending(dict.fromkeys(("answer", "gold", "ended", "success")) | row)))).text
+
+    assert said() == " What it answered was not recorded."
+    assert said(ended="turns", gold="ulrich") == " It gave no answer, expected ulrich; ended by turns."
+    assert said(answer="a", success=True) == " It answered “a” (right)."
+
+
 def side(step: int, written: str | None, *kinds: str, answer: str | None = "x", success: bool | None = False) -> Side:
     known = [TURN | {"turn_index": i, "status": kind} for i, kind in enumerate(kinds, 1)]
     words = None if written is None else written.split()

@@ -18,7 +18,7 @@ from tests.app.kinds import KEPT, KINDS, MILD, write_kinds
 from tests.diagnosis.sentences import checked
 from tests.store.fixture import Shape, write_experiment, write_run, write_segment, write_status
 from tests.store.stored_batch import write_batch
-from workbench.app.curve_data import first_alarm
+from workbench.app.curve_data import first_alarm, first_alarms
 from workbench.app.experiments import runs as runs_of
 from workbench.app.figures.runs import Signal
 from workbench.app.screens import replay
@@ -252,6 +252,17 @@ def test_a_run_of_curves_alone_says_in_one_sentence_what_a_screen_needs(
     assert said.endswith(":")
     assert "." not in said.replace("record.batches.mb", "")
     assert [code.value.split(" FILE")[0] for code in app.code] == ["sorl run"]
+
+
+def test_the_silence_of_a_run_whose_alarms_were_not_recorded_tells_nothing(kinds: Store, open_screen: Open) -> None:
+    shown = open_screen("collapse", kinds.runs, arm=["imported", "healthy"]).source
+    assert "The runs that collapsed did not record their alarms." in shown
+    every = runs_of(kinds, "kinds")
+    leads, _ = first_alarms(kinds, every, dictionary(kinds))
+    fell = every["collapse_step"].notna() & (every["run_id"] != "imported")
+    assert set(leads["collapsed"]) == {int(fell.sum())}
+    assert "None of these runs collapsed." in open_screen("collapse", kinds.runs, arm=["never", "one"]).source
+    assert "None of these runs raised an alarm." in open_screen("collapse", kinds.runs, arm=["slow"]).source
 
 
 def test_a_run_in_a_list_says_after_which_step_it_fell() -> None:

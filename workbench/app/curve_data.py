@@ -219,8 +219,14 @@ def onsets(chosen: Chosen) -> pd.DataFrame:
     return rows.head(0) if chosen.axis in CLOCKS else chosen.inside(rows)
 
 
+def alarmed(store: Store, runs: pd.DataFrame) -> pd.DataFrame:
+    """Return those of the runs whose alarms were recorded: silence of the others tells nothing."""
+    return runs[runs["run_id"].isin(store.query("watched", runs=list(runs["run_id"]))["run_id"])]
+
+
 def first_alarms(store: Store, runs: pd.DataFrame, known: Diagnostics) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return `alarm_leads` of the runs, and the leads behind it: alarm, arm, run_id, seed, lead (steps)."""
+    """Return `alarm_leads` of the `alarmed` runs, and the leads behind it: alarm, arm, run_id, seed, lead (steps)."""
+    runs = alarmed(store, runs)
     found = store.query("leads", runs=list(runs["run_id"]))
     dots = found.dropna(subset=["lead"])
     named = {column: runs[column].to_numpy()[dots["run"]] for column in ("arm", "run_id", "seed")}

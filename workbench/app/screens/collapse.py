@@ -5,7 +5,7 @@ import pandas as pd
 from workbench.analysis import compare
 from workbench.analysis.survival import curve, observed
 from workbench.app import export
-from workbench.app.curve_data import first_alarms, first_warning, origins
+from workbench.app.curve_data import alarmed, first_alarms, first_warning, origins
 from workbench.app.experiments import Arms, choose_arms, show_table
 from workbench.app.figures.common import AXES
 from workbench.app.figures.runs import leads, letters, survival, timeline
@@ -121,11 +121,21 @@ def _survival(store: Store, arms: Arms) -> None:
             note(line)
 
 
+def no_leads(runs: pd.DataFrame, recorded: pd.DataFrame) -> str:
+    """Say why nothing shows which signal moves first; `recorded` are those of the runs whose alarms were."""
+    if runs["collapse_step"].isna().all():
+        return "None of these runs collapsed."
+    if recorded["collapse_step"].isna().all():
+        return "The runs that collapsed did not record their alarms."
+    return "None of these runs raised an alarm."
+
+
 def _leads(store: Store, arms: Arms) -> None:
     alarms, dots = first_alarms(store, arms.runs, dictionary(store))
-    fell = int(arms.runs["collapse_step"].notna().sum())
+    runs = alarmed(store, arms.runs)
+    fell = int(runs["collapse_step"].notna().sum())
     if alarms.empty or not fell:
-        note("None of these runs collapsed." if not fell else "None of these runs raised an alarm.")
+        note(no_leads(arms.runs, runs))
         return
     answer(first_warning(alarms))
     export.figure(

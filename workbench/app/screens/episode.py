@@ -139,8 +139,7 @@ def _said(store: Store, known: Diagnostics, where: dict[str, str], mine: Row, am
         else:
             note("No turn of this trajectory is recorded.")
     with sentences:
-        gave = f" It {answered(mine)}, expected ", tag("b", word(mine["gold"])), f"; ended by {word(mine['ended'])}."
-        said = tag("p", verdict(mine, among, one.turns, one.tokens), *gave, css="sorl-answer")
+        said = tag("p", verdict(mine, among, one.turns, one.tokens), *ending(mine), css="sorl-answer")
         st.html(tag("p", word(mine["question"]), css="sorl-question") + said)
     with text:
         if one.tokens is None:
@@ -217,6 +216,17 @@ def answered(row: Row) -> str:
     """Say what an episode answered, and whether that is right."""
     right = {True: " (right)", False: " (wrong)", None: ""}[row["success"]]
     return f"answered {quoted(row['answer'])}{right}" if row["answer"] is not None else "gave no answer"
+
+
+def ending(row: Row) -> Iterator[object]:
+    """Yield a sentence on what an episode answered, should have, and what ended it, so far as that was recorded."""
+    if row["answer"] is None and row["ended"] is None:
+        yield " What it answered was not recorded."
+        return
+    yield f" It {answered(row)}"
+    if row["gold"] is not None:
+        yield from (", expected ", tag("b", row["gold"]))
+    yield "." if row["ended"] is None else f"; ended by {word(row['ended'])}."
 
 
 class Top(NamedTuple):

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from rich.filesize import decimal
 
 from workbench.app import export, theme
-from workbench.app.curve_data import Chosen, Window, drawn, extent, first_alarm, onsets, panel
+from workbench.app.curve_data import Chosen, Window, alarmed, drawn, extent, first_alarm, onsets, panel
 from workbench.app.experiments import choose_experiment, runs, settings_of, styles
 from workbench.app.figures.common import AXES
 from workbench.app.figures.curves import curves
@@ -246,11 +246,10 @@ def findings(
         if early := early_warning(said):
             yield finding("warning", early)
     rung = {e["diagnostic"]: e["step"] for e in reversed(events) if e["kind"] == "alarm" and e["step"] is not None}
-    up = each[each["outcome"].isin(_UP) & (each["run_id"] != name)]
+    up = alarmed(store, each[each["outcome"].isin(_UP) & (each["run_id"] != name)])
     rings = store.query("leads", runs=list(up["run_id"])).dropna(subset=["step"])["diagnostic"].value_counts()
-    tables = {one["table_name"] for one in store.records("recorded", run=name)}
-    watched_for = bool(tables & {"event", "trajectory"})  # shipped curves come without either
-    told = first_alarm(rung, onset, rings.to_dict(), len(up)) if watched_for else "Alarms were not recorded."
+    is_known = len(alarmed(store, each[each["run_id"] == name])) > 0
+    told = first_alarm(rung, onset, rings.to_dict(), len(up)) if is_known else "Alarms were not recorded."
     yield finding("warning" if rung else "info", told)
     if broken := not_finite(events):
         yield finding("warning", *broken)
