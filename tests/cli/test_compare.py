@@ -37,7 +37,7 @@ def exported(runs: Path, folder: Path) -> pd.DataFrame:
     return pd.read_csv(file)
 
 
-def test_the_export_names_each_run_its_time_and_whether_it_collapsed(demo: Path, tmp_path: Path) -> None:
+def test_the_export_names_each_run_its_time_and_whether_it_collapsed(demo, tmp_path):
     rows = exported(demo, tmp_path)
     assert list(rows) == ["run_id", "arm", "seed", "time", "event"]
     arms = {arm: list(zip(g["time"], g["event"], strict=True)) for arm, g in rows.groupby("arm")}
@@ -49,7 +49,7 @@ def test_the_export_names_each_run_its_time_and_whether_it_collapsed(demo: Path,
 
 
 @pytest.mark.parametrize("form", ["table", "md", "latex"])
-def test_every_format_has_every_arm_in_every_part(demo: Path, form: str) -> None:
+def test_every_format_has_every_arm_in_every_part(demo, form):
     text = done("compare", "demo", "--format", form, "--against", "ppo", runs=demo).stdout
     assert text.count("st-ppo") >= 3
     assert "not estimable: no collapse in st-ppo" in text
@@ -61,7 +61,7 @@ def test_every_format_has_every_arm_in_every_part(demo: Path, form: str) -> None
         assert r"\x} \| " in text
 
 
-def test_csv_and_json_have_every_arm_and_null_where_nothing_is_estimable(demo: Path) -> None:
+def test_csv_and_json_have_every_arm_and_null_where_nothing_is_estimable(demo):
     of_json = {row["arm"]: row for row in told("compare", "demo", "--against", "ppo", runs=demo)}
     text = done("compare", "demo", "--format", "csv", "--against", "ppo", runs=demo).stdout
     assert text.startswith("arm,algorithm,runs,n,judged,recovered,falling,mild,no_learning,peak,peak_low")
@@ -78,7 +78,7 @@ def test_csv_and_json_have_every_arm_and_null_where_nothing_is_estimable(demo: P
     assert {row["arm"]: row["reference"] for row in rows} == {"ppo": "st-ppo", HOSTILE: "st-ppo", "st-ppo": None}
 
 
-def test_a_run_that_is_too_short_is_no_zero_of_one_and_one_arm_alone_is_compared_with_nothing(runs: Path) -> None:
+def test_a_run_that_is_too_short_is_no_zero_of_one_and_one_arm_alone_is_compared_with_nothing(runs):
     write_experiment(runs, "demo")
     record(runs, "ppo", 0, steps=6, outcome=None)
     alone = done("compare", "demo", runs=runs).stdout
@@ -94,7 +94,7 @@ def test_a_run_that_is_too_short_is_no_zero_of_one_and_one_arm_alone_is_compared
     assert (row["collapsed"], row["judged"], row["watched"], row["events"]) == (None, 0, 1, 0)
 
 
-def test_runs_in_training_count_for_as_long_as_they_were_seen_up(runs: Path, tmp_path: Path) -> None:
+def test_runs_in_training_count_for_as_long_as_they_were_seen_up(runs, tmp_path):
     write_experiment(runs, "demo")
     fell(runs, "ppo", 0, 10)
     for seed, steps in ((1, 9), (2, 20)):
@@ -111,7 +111,7 @@ def test_runs_in_training_count_for_as_long_as_they_were_seen_up(runs: Path, tmp
     assert rows[["seed", "time", "event"]].values.tolist() == [[0, 10, 1], [1, 9, 0], [2, 17, 1]]
 
 
-def test_crossed_algorithms_are_also_compared_over_all_conditions(runs: Path) -> None:
+def test_crossed_algorithms_are_also_compared_over_all_conditions(runs):
     write_experiment(runs, "demo")
     for algorithm, staleness, final in (("ppo", 0, 0.8), ("ppo", 8, 0.2), ("grpo", 0, 0.7), ("grpo", 8, 0.6)):
         for seed in (0, 1):
@@ -137,7 +137,7 @@ def arms(runs: Path) -> Path:
     return runs
 
 
-def test_questions_that_differ_and_what_a_trainer_flagged_are_warnings(arms: Path) -> None:
+def test_questions_that_differ_and_what_a_trainer_flagged_are_warnings(arms):
     assert "Warning" not in done("compare", "demo", runs=arms).stdout
     for name, questions in (("ppo-s0", 1), ("st-ppo-s0", 2)):
         row = {"run_id": [name], "step": [SHAPE.steps], "questions_hash": [questions], "written_at": [START]}
@@ -156,7 +156,7 @@ def test_questions_that_differ_and_what_a_trainer_flagged_are_warnings(arms: Pat
     assert "Warning" not in done("compare", "demo", "--format", "csv", runs=arms).stdout
 
 
-def test_settings_of_another_version_cannot_be_checked_and_missing_ones_need_no_check(arms: Path) -> None:
+def test_settings_of_another_version_cannot_be_checked_and_missing_ones_need_no_check(arms):
     for config, says in (('{"learn": {"gone": 1}}', "Note: some runs have settings of another version"), (None, "")):
         for arm in ("ppo", "st-ppo"):
             write_status(arms / "demo" / f"{arm}-s0", algorithm=arm, arm=arm, config=config, steps=SHAPE.steps)

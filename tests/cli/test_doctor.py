@@ -1,11 +1,10 @@
 import sys
-from pathlib import Path
 
 import pytest
 from typer.testing import Result
 
 from tests.cli.command import done, sorl
-from tests.store.fixture import Shape, write_run, write_status
+from tests.store.fixture import write_run, write_status
 from tests.store.processes import HOLD, python
 from workbench.cli import doctor
 from workbench.store.sync import sync
@@ -21,7 +20,7 @@ def found(result: Result, state: str) -> str:
     return "\n".join(line for line in result.stdout.splitlines() if line.startswith(state))
 
 
-def test_a_healthy_place_has_nothing_to_fix(runs: Path, small: Shape) -> None:
+def test_a_healthy_place_has_nothing_to_fix(runs, small):
     write_run(runs, "demo", "a", shape=small)
     sync(runs)
     result = done("doctor", runs=runs)
@@ -33,7 +32,7 @@ def test_a_healthy_place_has_nothing_to_fix(runs: Path, small: Shape) -> None:
     assert "-> sorl run FILE.toml makes it" in result.stdout
 
 
-def test_corrupt_segments_stale_runs_and_unsynced_folders_are_named_with_what_to_type(runs: Path, small: Shape) -> None:
+def test_corrupt_segments_stale_runs_and_unsynced_folders_are_named_with_what_to_type(runs, small):
     folder = write_run(runs, "demo", "a", shape=small, status="running")
     (folder / "segments" / "turn" / "000000.parquet").write_bytes(b"")
     sync(runs)
@@ -45,7 +44,7 @@ def test_corrupt_segments_stale_runs_and_unsynced_folders_are_named_with_what_to
     assert "-> resume: sorl run experiments/demo.toml" in result.stdout
 
 
-def test_the_process_that_holds_the_database_is_named(runs: Path) -> None:
+def test_the_process_that_holds_the_database_is_named(runs):
     sync(runs)
     holder = python(HOLD, runs / "sorl.duckdb")
     assert holder.stdout is not None
@@ -55,8 +54,8 @@ def test_the_process_that_holds_the_database_is_named(runs: Path) -> None:
     assert f"PID {holder.pid}" in found(result, "warn")
 
 
-def test_what_must_be_fixed_sets_the_exit_code(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(words: str, place: Path) -> None:
+def test_what_must_be_fixed_sets_the_exit_code(runs, tmp_path, monkeypatch):
+    def fails(words, place):
         result = sorl("doctor", runs=place)
         assert result.exit_code == 1
         assert words in result.stdout

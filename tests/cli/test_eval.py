@@ -41,9 +41,7 @@ def run(runs: Path) -> Path:
     return folder
 
 
-def test_a_row_of_the_database_for_each_data_set_and_step(
-    run: Path, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_of_the_database_for_each_data_set_and_step(run, runs, tmp_path, monkeypatch):
     monkeypatch.setenv("SORL_CACHE", str(tmp_path))
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text('{"id": "1", "contents": "Lima is the capital of Peru."}')
@@ -60,7 +58,7 @@ def test_a_row_of_the_database_for_each_data_set_and_step(
     ]
 
 
-def test_mistakes_are_named(run: Path, runs: Path, tmp_path: Path) -> None:
+def test_mistakes_are_named(run, runs, tmp_path):
     questions = str(jsonl(tmp_path / "mine.jsonl", FLASHRAG))
     for line, says in (
         ("--data hotpot", "did you mean 'hotpotqa'"),
@@ -73,7 +71,7 @@ def test_mistakes_are_named(run: Path, runs: Path, tmp_path: Path) -> None:
         refused(says, "eval", RUN, *line.replace("FILE", questions).split(), runs=runs)
 
 
-def test_the_summary_has_exact_intervals() -> None:
+def test_the_summary_has_exact_intervals():
     settings = WorldSettings(kind="dataset", data="-", top_k=0, retriever=RetrieverSettings(kind="bm25", corpus="-"))
     world = Dataset(settings, items=[Item(str(i), f"q{i}?", ("alice boris", "clara")) for i in range(20)])
     said = ["clara", "alice diego", "diego", None]

@@ -9,13 +9,12 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
 from tests.cli.command import done, refused, told
-from tests.store.fixture import START, Shape, run_row, write_run, write_segment, write_status
+from tests.store.fixture import START, run_row, write_run, write_segment, write_status
 from tests.store.processes import HOLD, ROOT, python
 from workbench.spec import TABLES
 from workbench.store.reader import saved
@@ -40,13 +39,13 @@ SHOWN = [  # what is typed, what is printed, what is not
 
 
 @pytest.mark.parametrize(("line", "words", "absent"), SHOWN, ids=[line for line, *_ in SHOWN])
-def test_it_prints(grid: Path, line: str, words: list[str], absent: list[str]) -> None:
+def test_it_prints(grid, line, words, absent):
     text = done(*line.split(), runs=grid).stdout
     assert [word for word in words if word not in text] == []
     assert [word for word in absent if word in text] == []
 
 
-def test_show_config_prints_every_setting_and_otherwise_the_changed_ones(runs: Path) -> None:
+def test_show_config_prints_every_setting_and_otherwise_the_changed_ones(runs):
     folder = runs / "demo" / "a"
     write_status(folder, config=json.dumps(json.loads(run_row(folder)["config"]) | {"iterations": 7}))
     shown = (done("show", "a", *flag, runs=runs).stdout for flag in ([], ["--config"]))
@@ -55,7 +54,7 @@ def test_show_config_prints_every_setting_and_otherwise_the_changed_ones(runs: P
     assert "  learn.staleness = 0" in whole
 
 
-def test_a_broken_stored_configuration_is_said_and_the_rest_is_shown(runs: Path, small: Shape) -> None:
+def test_a_broken_stored_configuration_is_said_and_the_rest_is_shown(runs, small):
     broken = ("{", "[1, 2]", "[" * 5000, '"text"', '{"collapse": 3}', '{"learn": 1}')
     for i, config in enumerate(broken):
         write_status(write_run(runs, "demo", f"odd{i}", shape=small), config=config)
@@ -68,7 +67,7 @@ def test_a_broken_stored_configuration_is_said_and_the_rest_is_shown(runs: Path,
         assert f"skipped: run 'odd{i}'" in judged
 
 
-def test_sql_alone_lists_tables_with_grain_rows_and_columns_and_the_saved_queries(grid: Path) -> None:
+def test_sql_alone_lists_tables_with_grain_rows_and_columns_and_the_saved_queries(grid):
     lines = {line.split()[0]: line for line in done("sql", runs=grid).stdout.splitlines() if line.strip()}
     tables = {table.name: table for table in TABLES}
     assert all(table.grain in lines[name] for name, table in tables.items())
@@ -77,7 +76,7 @@ def test_sql_alone_lists_tables_with_grain_rows_and_columns_and_the_saved_querie
     assert all(query.title in lines[query.name] for query in saved())
 
 
-def test_sql_tells_null_from_nan_in_every_format(grid: Path, tmp_path: Path) -> None:
+def test_sql_tells_null_from_nan_in_every_format(grid, tmp_path):
     question = "SELECT NULL::DOUBLE AS a, 'nan'::DOUBLE AS b, '-inf'::DOUBLE AS c, [1, NULL] AS d, 'x,\"y' AS e"
     shown = done("sql", question, runs=grid).stdout.splitlines()[2].split()
     assert shown == ["NULL", "nan", "-inf", "[1", "NULL]", 'x,"y']
@@ -92,7 +91,7 @@ def test_sql_tells_null_from_nan_in_every_format(grid: Path, tmp_path: Path) -> 
     assert row["d"] == [1, None]
 
 
-def test_a_table_stops_at_its_limit_and_says_so_and_a_file_holds_everything(grid: Path, tmp_path: Path) -> None:
+def test_a_table_stops_at_its_limit_and_says_so_and_a_file_holds_everything(grid, tmp_path):
     shown = done("sql", "FROM range(3000)", runs=grid)
     assert len(shown.stdout.splitlines()) == 1002
     assert "only the first 1,000 rows" in shown.stderr
@@ -107,7 +106,7 @@ def test_a_table_stops_at_its_limit_and_says_so_and_a_file_holds_everything(grid
     assert (result.stdout, result.stderr) == ("range\n", "")
 
 
-def test_sync_says_what_it_did_and_what_it_set_aside(runs: Path, small: Shape) -> None:
+def test_sync_says_what_it_did_and_what_it_set_aside(runs, small):
     folder = write_run(runs, "demo", "a", shape=small)
     (folder / "segments" / "turn" / "000009.parquet").write_bytes(b"")
     result = done("sync", runs=runs)
@@ -119,8 +118,8 @@ def test_sync_says_what_it_did_and_what_it_set_aside(runs: Path, small: Shape) -
     assert done(*count, runs=runs).stdout == f"n\n{small.steps + 1}\n", "every reading verb syncs first"
 
 
-def test_a_locked_database_is_read_as_it_is_with_a_note_or_refused_with_the_holder(runs: Path, small: Shape) -> None:
-    def hold(*mode: str) -> Any:
+def test_a_locked_database_is_read_as_it_is_with_a_note_or_refused_with_the_holder(runs, small):
+    def hold(*mode):
         process = python(HOLD, runs / "sorl.duckdb", *mode)
         assert process.stdout is not None
         assert process.stdout.readline() == "open\n"
@@ -141,7 +140,7 @@ def test_a_locked_database_is_read_as_it_is_with_a_note_or_refused_with_the_hold
     assert done(*COUNT, runs=runs).stdout == "n\n2\n"
 
 
-def test_a_folder_that_cannot_be_written_is_one_message(grid: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_one_message(grid):
     done("ls", runs=grid)  # every import done: the other user below may not reach this interpreter's files
     with tempfile.TemporaryDirectory() as place:
         Path(place).chmod(0o555)
@@ -155,7 +154,7 @@ def test_a_folder_that_cannot_be_written_is_one_message(grid: Path) -> None:
     assert result.stderr.startswith(f"sorl: cannot open database '{place}/sorl.duckdb'")
 
 
-def test_a_run_whose_folder_was_renamed_is_one_message(runs: Path, small: Shape) -> None:
+def test_a_run_whose_folder_was_renamed_is_one_message(runs, small):
     write_run(runs, "demo", "ppo-s0", shape=small).rename(runs / "demo" / "renamed")
     says = f"sorl: run 'ppo-s0' has no folder of that name in '{runs}'"
     for line in ("replay ppo-s0 --step 0", "diagnose ppo-s0 --step 0", "eval ppo-s0 --data x.jsonl"):

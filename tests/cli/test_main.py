@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,7 +29,7 @@ def python(code: str, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
 
 
-def test_help_of_every_verb_starts_without_heavy_packages() -> None:
+def test_help_of_every_verb_starts_without_heavy_packages():
     code = (
         "import io, sys\nfrom contextlib import redirect_stdout\nfrom workbench.cli.main import main\n"
         "for verb in sys.argv[1:]:\n"
@@ -46,7 +45,7 @@ def test_help_of_every_verb_starts_without_heavy_packages() -> None:
     assert found.stdout.splitlines() == [f"{verb}|0|True|[]" for verb in verbs]
 
 
-def test_the_help_page_imports_no_verb_and_looking_needs_the_core_alone(grid: Path) -> None:
+def test_the_help_page_imports_no_verb_and_looking_needs_the_core_alone(grid):
     own = ("workbench.spec", "workbench.cli.run", "pydantic", "pandas", "numpy", "duckdb", "torch")
     for lines, heavy in ((("--help",), own), (LOOKING, (*EXTRAS, "vllm"))):
         code = (
@@ -62,7 +61,7 @@ def test_the_help_page_imports_no_verb_and_looking_needs_the_core_alone(grid: Pa
             assert all(words in found.stdout for words in ("Measure speed", "List the algorithms", "Serve passages"))
 
 
-def test_runs_may_stand_before_or_after_the_verb_or_in_the_environment(grid: Path) -> None:
+def test_runs_may_stand_before_or_after_the_verb_or_in_the_environment(grid):
     expected = done("ls", runs=grid).stdout
     assert "demo: 8 runs" in expected
     assert not set("│┃━─╭╰\x1b") & set(expected), "results are plain in a pipe"
@@ -73,7 +72,7 @@ def test_runs_may_stand_before_or_after_the_verb_or_in_the_environment(grid: Pat
     assert found.stdout == expected
 
 
-def test_the_app_gets_the_runs_folder_and_stays_local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_app_gets_the_runs_folder_and_stays_local(tmp_path, monkeypatch):
     started: list[list[str]] = []
     monkeypatch.setattr("streamlit.web.cli.main", lambda words, standalone_mode: started.append(words))
     monkeypatch.setenv("SORL_RUNS", "elsewhere")
@@ -83,7 +82,7 @@ def test_the_app_gets_the_runs_folder_and_stays_local(tmp_path: Path, monkeypatc
     assert Path(started[0][1]).is_file()
 
 
-def test_the_retriever_answers_our_client_until_sigterm(tmp_path: Path) -> None:
+def test_the_retriever_answers_our_client_until_sigterm(tmp_path):
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text(json.dumps({"id": "1", "contents": "Lima is the capital of Peru."}))
     command = [sys.executable, "cli.py", "retriever", "serve", "--corpus", str(corpus), "--port", "0"]
@@ -103,11 +102,11 @@ HARMLESS = re.compile(rf"""(?:{ORDINARY}|{ESCAPED}|{NAMED}|\\["'`^~rc]\{{[A-Za-z
 
 
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"])))
-def test_no_text_at_all_is_a_latex_command(text: str) -> None:
+def test_no_text_at_all_is_a_latex_command(text):
     assert HARMLESS.fullmatch(escape(text))
 
 
-def test_latex_reads_a_text_as_it_was_written_and_no_cell_as_the_argument_of_the_line_break_before_it() -> None:
+def test_latex_reads_a_text_as_it_was_written_and_no_cell_as_the_argument_of_the_line_break_before_it():
     assert escape(r"50 % of a_b & {c}") == r"50 \% of a\_b \& \{c\}"
     assert escape("\\x^2~") == r"\textbackslash{}x\textasciicircum{}2\textasciitilde{}"
     assert escape("é · 日") == r"\'{e} $\cdot$ [U+65E5]"

@@ -3,7 +3,6 @@
 import shlex
 import socket
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -74,9 +73,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("line", "says"), MISTAKES, ids=[line for line, _ in MISTAKES])
-def test_a_mistake_is_one_message_and_nothing_starts(
-    grid: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, says: str
-) -> None:
+def test_a_mistake_is_one_message_and_nothing_starts(grid, tmp_path, monkeypatch, line, says):
     monkeypatch.chdir(tmp_path)
     grid_file(tmp_path)
     before = sorted(grid.rglob("*"))
@@ -84,13 +81,13 @@ def test_a_mistake_is_one_message_and_nothing_starts(
     assert sorted(grid.rglob("*")) == before
 
 
-def test_a_missing_runs_folder_is_named_and_not_made(tmp_path: Path) -> None:
+def test_a_missing_runs_folder_is_named_and_not_made(tmp_path):
     for line in ("ls", "show x", "sql 'SELECT 1'", "sync", "rescan"):
         refused("sorl: no runs folder '", *shlex.split(line), runs=tmp_path / "nowhere")
         assert not (tmp_path / "nowhere").exists()
 
 
-def test_a_taken_port_is_refused_and_a_missing_extra_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_taken_port_is_refused_and_a_missing_extra_named(tmp_path, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         refused(f"cannot listen on 127.0.0.1 port {port}", "app", "--port", port, runs=tmp_path)
@@ -98,7 +95,7 @@ def test_a_taken_port_is_refused_and_a_missing_extra_named(tmp_path: Path, monke
     refused("`sorl app` needs streamlit, which is not installed: run `pip install 'sorl[app]'`", "app", runs=tmp_path)
 
 
-def test_a_missing_package_comes_with_the_extra_that_installs_it(grid: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_comes_with_the_extra_that_installs_it(grid, monkeypatch):
     monkeypatch.setitem(sys.modules, "lifelines", None)
     refused(
         "`sorl compare` needs lifelines, which is not installed: run `pip install 'sorl[analysis]'`",
@@ -115,11 +112,11 @@ def test_a_missing_package_comes_with_the_extra_that_installs_it(grid: Path, mon
     )
 
 
-def test_a_run_folder_of_another_runs_folder_comes_with_the_command_that_reads_it(grid: Path, runs: Path) -> None:
+def test_a_run_folder_of_another_runs_folder_comes_with_the_command_that_reads_it(grid, runs):
     refused(f"--runs {grid} diagnose demo", "diagnose", grid / "demo", runs=runs)
 
 
-def test_one_results_file_holds_one_experiment(two: Path, tmp_path: Path) -> None:
+def test_one_results_file_holds_one_experiment(two, tmp_path):
     other, both = "experiments/results/six_by_five.parquet", tmp_path / "both.parquet"
     says = "--export writes one experiment to a file, not 2 (six_by_five, demo)"
     refused(says, "report", "demo", "--from", other, "--export", both, runs=two)

@@ -31,7 +31,7 @@ def file(two: Path, tmp_path: Path) -> Path:
     return path
 
 
-def test_a_report_from_the_exported_file_is_the_report_from_the_runs(two: Path, file: Path, tmp_path: Path) -> None:
+def test_a_report_from_the_exported_file_is_the_report_from_the_runs(two, file, tmp_path):
     a = done("report", "demo", "--format", "md", runs=two).stdout
     b = done("report", "--from", file, "--format", "md", runs=tmp_path / "nowhere").stdout
     assert a.replace("sorl report demo", "") == b.replace(f"sorl report --from {file}", "")
@@ -47,7 +47,7 @@ def test_a_report_from_the_exported_file_is_the_report_from_the_runs(two: Path, 
     assert results.read(again).table.equals(whole.table)
 
 
-def test_the_page_of_findings_names_every_shipped_file() -> None:
+def test_the_page_of_findings_names_every_shipped_file():
     shipped = sorted((ROOT / "experiments" / "results").glob("*.parquet"))
     assert shipped
     page = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
@@ -56,7 +56,7 @@ def test_the_page_of_findings_names_every_shipped_file() -> None:
         assert path.stat().st_size < 2**20
 
 
-def test_what_was_not_measured_stays_null_and_nan_stays_nan(runs: Path, tmp_path: Path) -> None:
+def test_what_was_not_measured_stays_null_and_nan_stays_nan(runs, tmp_path):
     write_experiment(runs, "demo")
     folder = record(runs, "ppo", 0, steps=3)
     place = {"run_id": [folder.name] * 3, "step": [0, 1, 2], "written_at": [START] * 3}
@@ -73,7 +73,7 @@ def test_what_was_not_measured_stays_null_and_nan_stays_nan(runs: Path, tmp_path
     done("report", "--from", path, "--format", "md", runs=runs)
 
 
-def test_what_a_file_holds_is_in_the_runs_that_are_restored_from_it(file: Path, tmp_path: Path) -> None:
+def test_what_a_file_holds_is_in_the_runs_that_are_restored_from_it(file, tmp_path):
     other, again = tmp_path / "other", tmp_path / "again.parquet"
     other.mkdir()
     assert f"demo: 4 runs from {file}" in done("sync", "--from", file, runs=other).stdout
@@ -86,7 +86,7 @@ def test_what_a_file_holds_is_in_the_runs_that_are_restored_from_it(file: Path, 
     assert sorted(other.rglob("*.parquet")) == before, "existing runs are left alone"
 
 
-def test_a_search_resumes_from_shipped_results(runs: Path, tmp_path: Path) -> None:
+def test_a_search_resumes_from_shipped_results(runs, tmp_path):
     shipped = pq.read_table("experiments/results/region_sgd.parquet")
     first = pc.and_(pc.match_substring(shipped["arm"], "staleness 0 · policy.lr 0.566"), pc.less(shipped["seed"], 2))
     pq.write_table(shipped.filter(first), tmp_path / "first_round.parquet")
@@ -117,7 +117,7 @@ def verdict(runs: Path, run: str) -> tuple[Any, ...]:
     return Reader(runs).rows("SELECT outcome, collapse_step, detection_step FROM run WHERE run_id = ?", [run]).rows[0]
 
 
-def test_rescan_repairs_a_verdict_withdraws_events_and_does_nothing_when_dry_or_a_second_time(judged: Path) -> None:
+def test_rescan_repairs_a_verdict_withdraws_events_and_does_nothing_when_dry_or_a_second_time(judged):
     right = verdict(judged, "fallen")
     assert right[0] == "collapsed"
     row = Reader(judged).rows("SELECT * FROM run WHERE run_id = 'fallen'")
@@ -140,7 +140,7 @@ def test_rescan_repairs_a_verdict_withdraws_events_and_does_nothing_when_dry_or_
     assert contents(judged) == before, "the tables are their segments"
 
 
-def test_a_divergence_that_only_the_trainer_saw_stays_one(judged: Path) -> None:
+def test_a_divergence_that_only_the_trainer_saw_stays_one(judged):
     rows = {"run_id": ["up"], "step": [29], "kind": ["diverged"], "severity": ["critical"], "diagnostic": [""]}
     write_segment(judged / "demo" / "up", "event", rows | {"message": ["the loss is NaN"], "written_at": [START]})
     done("rescan", runs=judged)
@@ -149,8 +149,8 @@ def test_a_divergence_that_only_the_trainer_saw_stays_one(judged: Path) -> None:
 
 
 def test_a_run_that_another_process_trains_is_not_written_to_and_one_without_steps_keeps_its_verdict(
-    judged: Path,
-) -> None:
+    judged,
+):
     folder = judged / "demo" / "fallen"
     files = sorted(folder.rglob("*.parquet"))
     with (folder / "lock").open("w") as lock:
@@ -163,7 +163,7 @@ def test_a_run_that_another_process_trains_is_not_written_to_and_one_without_ste
     assert verdict(judged, "fallen")[0] == "collapsed"
 
 
-def test_results_are_judged_again_in_their_file(tmp_path: Path) -> None:
+def test_results_are_judged_again_in_their_file(tmp_path):
     path = tmp_path / "six_by_five.parquet"
     found = results.read(ROOT / "experiments/results/six_by_five.parquet")
     rows = found.table.to_pylist()

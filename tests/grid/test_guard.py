@@ -36,12 +36,12 @@ def told(check: str, **arms: RunSettings) -> list[str]:
 
 
 @pytest.mark.parametrize("file", EXPERIMENTS, ids=lambda file: file.stem)
-def test_the_shipped_experiments_are_not_flagged(file: Path) -> None:
+def test_the_shipped_experiments_are_not_flagged(file):
     assert {"quickstart", "six_by_five", "controls", "learning"} <= {file.stem for file in EXPERIMENTS}
     assert [finding for finding in guard.planned(load(file).cells) if finding.flagged] == []
 
 
-def test_arms_that_differ_in_what_the_grid_asks_about_are_comparable() -> None:
+def test_arms_that_differ_in_what_the_grid_asks_about_are_comparable():
     assert planned(a=settings(), b=settings(learn={"staleness": 8}), c=settings(algorithm="turn-ppo")) == []
     arms = {"a": settings(seed=0), "b": settings(seed=1, learn={"staleness": 8})}
     assert differing(arms) == {"learn.staleness": {"a": 0, "b": 8}}, "the seed is no difference"
@@ -56,16 +56,14 @@ def test_arms_that_differ_in_what_the_grid_asks_about_are_comparable() -> None:
         ({"old_log_prob": "behaviour", "staleness": 1}, {}, False),
     ],
 )  # fmt: skip
-def test_the_ratio_is_one_by_construction_where_each_rollout_makes_one_update_by_its_own_log_probs(
-    learn: dict[str, object], engine: dict[str, object], idle: bool
-) -> None:
+def test_the_ratio_is_one_by_construction_where_each_rollout_makes_one_update_by_its_own_log_probs(learn, engine, idle):
     both = {"learn": {**ONCE, **learn}, "engine": engine}
     assert settings(**both).ratio_is_one == idle
     found = flagged(narrow=settings(**both), wide=settings(**both, slots={"clip": {"high": 0.4}}))
     assert found == ([("idle_ratio", ("narrow", "wide"))] if idle else [])
 
 
-def test_idle_arms_are_one_arm_only_where_nothing_that_acts_sets_them_apart() -> None:
+def test_idle_arms_are_one_arm_only_where_nothing_that_acts_sets_them_apart():
     ppo = settings(learn=ONCE)
     stabilised, dual = settings(algorithm="s-ppo", learn=ONCE), settings(slots={"clip": {"dual": 3.0}}, learn=ONCE)
     assert flagged(ppo=ppo, s_ppo=stabilised, dual=dual) == [("idle_ratio", ("ppo", "s_ppo", "dual"))]
@@ -88,9 +86,7 @@ def test_idle_arms_are_one_arm_only_where_nothing_that_acts_sets_them_apart() ->
     [{"slots": TURN}, {"slots": {"clip": {"high": 0.3}}}, {"learn": {"staleness": 8}}, {"algorithm": "st-ppo"}],
     ids=["ratio", "clip", "staleness", "algorithm"],
 )
-def test_a_normaliser_that_changes_along_with_anything_else_is_flagged_unless_an_arm_isolates_it(
-    change: dict[str, object], other: dict[str, Any]
-) -> None:
+def test_a_normaliser_that_changes_along_with_anything_else_is_flagged_unless_an_arm_isolates_it(change, other):
     base, asked, alone = settings(), settings(**other), settings(slots=change)
     smuggled = settings(**{**other, "slots": {**other.get("slots", {}), **change}})
     assert flagged(base=base, asked=asked) == []
@@ -102,7 +98,7 @@ def test_a_normaliser_that_changes_along_with_anything_else_is_flagged_unless_an
     assert flagged(asked=asked, alone=alone) == [("normaliser", ("asked", "alone"))]
 
 
-def test_algorithms_that_declare_different_normalisers_are_told_apart_and_not_flagged() -> None:
+def test_algorithms_that_declare_different_normalisers_are_told_apart_and_not_flagged():
     arms = {"ppo": settings(), "grpo": settings(algorithm="grpo")}
     assert flagged(**arms) == []
     words = "the algorithms declare different choices of advantage (ppo: gae; grpo: grpo)"
@@ -134,9 +130,7 @@ GROUPS: dict[str, Any] = {name: {"algorithm": name, "learn": {"group_size": 8}} 
         ("task", {"a": {}, "other": {"world": {"noise": 0.5}}}, ["do not share world.noise"]),
     ],
 )  # fmt: skip
-def test_unequal_amounts_and_tasks_are_told_with_the_arms_that_stand_out(
-    check: str, arms: dict[str, dict[str, Any]], messages: list[str]
-) -> None:
+def test_unequal_amounts_and_tasks_are_told_with_the_arms_that_stand_out(check, arms, messages):
     found = told(check, **{arm: settings(**changes) for arm, changes in arms.items()})
     assert all(any(message in line for line in found) for message in messages), found
     if arms is GROUPS:
@@ -145,7 +139,7 @@ def test_unequal_amounts_and_tasks_are_told_with_the_arms_that_stand_out(
         assert not any("optimizer updates" in line for line in found), "the budget makes them equal"
 
 
-def test_a_budget_of_updates_ends_arms_with_more_updates_a_step_in_fewer_iterations() -> None:
+def test_a_budget_of_updates_ends_arms_with_more_updates_a_step_in_fewer_iterations():
     budget = settings(learn={"group_size": 8}, stop={"updates": 40})
     plain, turns = (amounts(budget, resolve(name)) for name in ("grpo", "seeupo"))
     assert (plain["rollouts"], plain["optimizer updates"]) == (Range(640, 640), Range(40, 40))

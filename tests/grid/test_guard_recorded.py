@@ -64,9 +64,7 @@ QUESTIONS = [("questions", ("a", "b"))]
         ([(A0, ZERO), (B0, [None] * 4), (B1, [None] * 4)], []),  # no fingerprint
     ],
 )
-def test_a_seed_gives_comparable_arms_the_same_questions_and_another_seed_other_ones(
-    runs: Path, done: list[tuple[Run, Sequence[int | None]]], found: list[tuple[str, tuple[str, ...]]]
-) -> None:
+def test_a_seed_gives_comparable_arms_the_same_questions_and_another_seed_other_ones(runs, done, found):
     findings = guard.recorded(written(runs, *done), [one for one, _ in done])
     assert flagged(findings) == found
     messages = [finding.message for finding in findings]
@@ -76,7 +74,7 @@ def test_a_seed_gives_comparable_arms_the_same_questions_and_another_seed_other_
         assert any("seeds 0 and 1 trained on the same questions (a)" in message for message in messages)
 
 
-def test_recorded_amounts_are_told_where_they_differ_from_the_plan_or_by_more_than_a_hundredth(runs: Path) -> None:
+def test_recorded_amounts_are_told_where_they_differ_from_the_plan_or_by_more_than_a_hundredth(runs):
     more, less = run("c", 0), run("d", 0)
     written(runs, (A0, ZERO), tokens=1000)
     written(runs, (B0, ZERO), tokens=1008)
@@ -96,7 +94,7 @@ def test_recorded_amounts_are_told_where_they_differ_from_the_plan_or_by_more_th
     assert "different numbers of seeds (2 seeds, but b: 1)" in seeds
 
 
-def test_what_the_trainers_flagged_is_told_once_for_each_check(runs: Path) -> None:
+def test_what_the_trainers_flagged_is_told_once_for_each_check(runs):
     reader = written(runs, (A0, ZERO), (A1, ONE), (B0, ZERO), (B1, ONE))
     for one, step, kind in ((A0, 3, "guard_stuck_batch"), (B0, 2, "guard_stuck_batch"), (A1, 1, "alarm")):
         row = {"run_id": one.run_id, "step": step, "kind": kind, "severity": "warning", "diagnostic": "",
@@ -108,7 +106,7 @@ def test_what_the_trainers_flagged_is_told_once_for_each_check(runs: Path) -> No
     assert finding.message == "b, seed 0, step 2: told at 2 (and in 1 more runs of b and a)"
 
 
-def test_what_turns_in_reverse_order_and_further_draws_took_lies_where_the_plan_has_it(runs: Path, cache: Path) -> None:
+def test_what_turns_in_reverse_order_and_further_draws_took_lies_where_the_plan_has_it(runs, cache):
     tiny = merged(TINY, {"iterations": 2, "evaluation": {"every": 0, "episodes": 2}})
     done = []
     for name in ("grpo", "seeupo", "dapo"):
@@ -140,13 +138,13 @@ def test_what_turns_in_reverse_order_and_further_draws_took_lies_where_the_plan_
     assert f"sampled episodes (mean of a finished run: 32 in grpo to {seen['dapo'][1]:,.0f}" in told
 
 
-def test_flagged_findings_become_events_of_the_runs_of_their_arms_once_and_are_withdrawn(runs: Path) -> None:
+def test_flagged_findings_become_events_of_the_runs_of_their_arms_once_and_are_withdrawn(runs):
     names = [("a", 0), ("a", 1), ("b", 0), ("c", 0)]
     cells = [Cell("demo", arm, seed, RunSettings(seed=seed), resolve("ppo")) for arm, seed in names]
     for one in cells[:3]:  # c never ran
         write_run(runs, "demo", one.run_id, arm=one.arm, seed=one.seed)
 
-    def stored() -> list[tuple[Any, ...]]:
+    def stored():
         sync(runs, CATALOGUE)
         return Reader(runs).rows("SELECT run_id, step, kind, severity, message FROM event ORDER BY run_id, kind").rows
 

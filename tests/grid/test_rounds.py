@@ -64,7 +64,7 @@ def rounds(path: Path, told: list[Grid] | None = None, **options: Any) -> tuple[
 FALLS = {"grpo": {"0": 0.3, "8": 0.3}}
 
 
-def test_a_region_is_searched_round_by_round_and_the_same_call_goes_on(tmp_path: Path) -> None:
+def test_a_region_is_searched_round_by_round_and_the_same_call_goes_on(tmp_path):
     path = file(tmp_path, REGION, falls=FALLS)
     told: list[Grid] = []
     # The first round fails at one of its runs: nothing that depends on it is begun.
@@ -87,7 +87,7 @@ def test_a_region_is_searched_round_by_round_and_the_same_call_goes_on(tmp_path:
     assert {starts(r.folder) for r in again if r.cell.arm != label} == {1}
 
 
-def test_the_matched_arm_waits_for_its_source_and_takes_its_factor_seed_by_seed(tmp_path: Path) -> None:
+def test_the_matched_arm_waits_for_its_source_and_takes_its_factor_seed_by_seed(tmp_path):
     path = file(tmp_path, MATCHED, **{"s-ppo": {"factor": 0.75}})
     known = load(path)
     assert [c.arm for c in known.cells] == ["s-ppo", "s-ppo"]
@@ -107,7 +107,7 @@ def test_the_matched_arm_waits_for_its_source_and_takes_its_factor_seed_by_seed(
     assert History(tmp_path / "runs", since=now()).past(cell) is None, "only those that ended since"
 
 
-def test_an_arm_of_another_experiment_is_followed_past_bad_folders_or_asked_for(tmp_path: Path) -> None:
+def test_an_arm_of_another_experiment_is_followed_past_bad_folders_or_asked_for(tmp_path):
     (tmp_path / "other").mkdir()
     path = file(tmp_path, MATCHED.replace('match = "s-ppo"', 'match = "other/s-ppo"'))
     waiting = load(path, (), History(tmp_path / "runs")).waiting
@@ -146,7 +146,7 @@ def test_an_arm_of_another_experiment_is_followed_past_bad_folders_or_asked_for(
         (REGION, "[0, 8]", "[]", "axis 'learn.staleness'"),
     ],
 )
-def test_a_mistake_in_a_search_or_a_match_is_named(tmp_path: Path, text: str, old: str, new: str, told: str) -> None:
+def test_a_mistake_in_a_search_or_a_match_is_named(tmp_path, text, old, new, told):
     path = tmp_path / "demo.toml"
     path.write_text(text.replace(old, new))
     with pytest.raises(InputError) as refused:
@@ -154,7 +154,7 @@ def test_a_mistake_in_a_search_or_a_match_is_named(tmp_path: Path, text: str, ol
     assert told in str(refused.value)
 
 
-def test_controls_have_a_region_too_and_further_axes_have_columns_of_their_own(tmp_path: Path) -> None:
+def test_controls_have_a_region_too_and_further_axes_have_columns_of_their_own(tmp_path):
     path = tmp_path / "demo.toml"
     text = REGION.replace("[region]", '"learn.epochs" = [1, 4]\n[[arms]]\nname = "ppo, clipped"\nalgorithm = "ppo"\n'
                           '"learn.policy.max_grad_norm" = 1.0\n[region]')  # fmt: skip

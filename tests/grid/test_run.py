@@ -11,11 +11,10 @@ from unittest.mock import Mock
 import psutil
 import pytest
 
-from tests.grid.conftest import Begin
 from tests.grid.harness import TRAINER, Tape, by_arm, events, go, grid_of, home, kinds, row, script, starts, wait_for
 from workbench.grid import folder as run_folder
 from workbench.grid.config import load
-from workbench.grid.process import Job, Local, LocalProcess, workers_for
+from workbench.grid.process import Local, workers_for
 from workbench.grid.run import Limits, run
 from workbench.spec import InputError
 from workbench.store.segments import held, now
@@ -32,7 +31,7 @@ def interrupt(*steps: int) -> Any:
     return lambda cell, row: ctrl_c() if row["step"] in steps else None
 
 
-def test_every_cell_runs_to_its_end_and_the_same_call_starts_nothing(tmp_path: Path) -> None:
+def test_every_cell_runs_to_its_end_and_the_same_call_starts_nothing(tmp_path):
     grid, tape, again = grid_of(tmp_path), Tape(), Tape()
     results = go(grid, tape, workers=2)
     assert [r.status for r in results] == ["finished", "finished"]
@@ -53,7 +52,7 @@ def test_every_cell_runs_to_its_end_and_the_same_call_starts_nothing(tmp_path: P
     assert row(results[0].folder)["status"] == "finished", "a torn segment does not hide the row before it"
 
 
-def test_cells_wait_as_queued_rows_and_no_more_run_at_a_time_than_there_are_workers(tmp_path: Path) -> None:
+def test_cells_wait_as_queued_rows_and_no_more_run_at_a_time_than_there_are_workers(tmp_path):
     arms = ("ppo", "grpo", "s-ppo")
     grid = grid_of(tmp_path, arms, **{arm: {"step_seconds": 0.2} for arm in arms})
     folders = [run_folder.folder_of(tmp_path / "runs", cell) for cell in grid.cells]
@@ -66,7 +65,7 @@ def test_cells_wait_as_queued_rows_and_no_more_run_at_a_time_than_there_are_work
     assert json.loads(first["config"])["algorithm"] == "s-ppo"
 
 
-def test_a_core_for_each_thread_unless_the_user_says_otherwise(tmp_path: Path) -> None:
+def test_a_core_for_each_thread_unless_the_user_says_otherwise(tmp_path):
     path = tmp_path / "x.toml"
     path.write_text('question = "How many at a time?"\nseeds = [0, 1, 2, 3, 4, 5]\n[base]\nthreads = 2\n')
     cells = load(path).cells
@@ -74,7 +73,7 @@ def test_a_core_for_each_thread_unless_the_user_says_otherwise(tmp_path: Path) -
     assert (workers_for(cells, wanted=3, slots=2), workers_for([], slots=4)) == (3, 1)
 
 
-def test_cells_end_badly_each_for_its_own_reason_and_the_others_finish(tmp_path: Path) -> None:
+def test_cells_end_badly_each_for_its_own_reason_and_the_others_finish(tmp_path):
     bad: dict[str, Any] = {"ppo": {"fail_at": 2}, "grpo": {"grow_at": 2}, "s-ppo": {"hang_at": 3}}
     bad |= {"st-ppo": {"nan_at": 2}, "so-grpo": {"grow_at": 1, "child": True}}
     slow = {"starting": 4, "step_seconds": 3.5, "beats": True}  # with signs of life, so that it is no hang
@@ -110,9 +109,7 @@ def test_cells_end_badly_each_for_its_own_reason_and_the_others_finish(tmp_path:
         ({"hang_at": 3}, "hang", "hang: no sign of life for 2 s in step 2, in wait_for_an_answer"),
     ],
 )
-def test_a_cell_that_fails_is_retried_from_its_checkpoint_and_its_attempts_are_counted(
-    tmp_path: Path, how: dict[str, Any], kind: str, reason: str
-) -> None:
+def test_a_cell_that_fails_is_retried_from_its_checkpoint_and_its_attempts_are_counted(tmp_path, how, kind, reason):
     tape = Tape()
     (result,) = go(grid_of(tmp_path, ("ppo",), iterations=5, ppo={"times": 1, **how}), tape, limits=Limits(1, 2))
     assert result.status == "finished"
@@ -126,7 +123,7 @@ def test_a_cell_that_fails_is_retried_from_its_checkpoint_and_its_attempts_are_c
 
 
 @pytest.mark.parametrize("retries", [0, 2])
-def test_a_cell_that_fails_every_time_is_given_up_and_the_next_call_tries_again(tmp_path: Path, retries: int) -> None:
+def test_a_cell_that_fails_every_time_is_given_up_and_the_next_call_tries_again(tmp_path, retries):
     grid = grid_of(tmp_path, iterations=5, ppo={"fail_at": 3})
     ppo = by_arm(go(grid, limits=Limits(retries=retries)))["ppo"]
     assert (ppo.status, ppo.reason, ppo.cause) == ("failed", "RuntimeError: scripted failure", "failed")
@@ -149,8 +146,8 @@ def test_a_cell_that_fails_every_time_is_given_up_and_the_next_call_tries_again(
     ],
 )
 def test_a_reason_is_the_last_line_of_this_attempt_in_plain_text_and_wrong_input_is_not_retried(
-    tmp_path: Path, how: dict[str, Any], reason: str, tries: int
-) -> None:
+    tmp_path, how, reason, tries
+):
     go(grid_of(tmp_path, ("ppo",), ppo={"exit": 1, "said": "an earlier attempt"}))
     tape = Tape()
     (result,) = go(grid_of(tmp_path, ("ppo",), ppo=how), tape)
@@ -158,16 +155,16 @@ def test_a_reason_is_the_last_line_of_this_attempt_in_plain_text_and_wrong_input
     assert tape.started_cells == ["ppo"] * tries
 
 
-def test_a_finished_run_whose_process_is_killed_is_finished_and_leaves_no_process_behind(tmp_path: Path) -> None:
+def test_a_finished_run_whose_process_is_killed_is_finished_and_leaves_no_process_behind(tmp_path):
     (result,) = go(grid_of(tmp_path, ("ppo",), ppo={"killed_after": True, "grandchild": True}))
     assert (result.status, starts(result.folder)) == ("finished", 1)
     pid = int((result.folder / "grandchild").read_text())
     wait_for(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
 
 
-def test_a_cell_that_cannot_be_started_stops_no_other_and_an_error_in_the_display_stops_all(tmp_path: Path) -> None:
+def test_a_cell_that_cannot_be_started_stops_no_other_and_an_error_in_the_display_stops_all(tmp_path):
     class Broken(Local):
-        def start(self, job: Job) -> LocalProcess:
+        def start(self, job):
             if "grpo" in job.folder.name:
                 raise OSError("Resource temporarily unavailable")
             return super().start(job)
@@ -182,7 +179,7 @@ def test_a_cell_that_cannot_be_started_stops_no_other_and_an_error_in_the_displa
     assert not held(home(grid))
 
 
-def test_one_interrupt_lets_the_cells_checkpoint_and_the_same_call_resumes(tmp_path: Path) -> None:
+def test_one_interrupt_lets_the_cells_checkpoint_and_the_same_call_resumes(tmp_path):
     grid = grid_of(tmp_path, ("ppo", "grpo"), iterations=30, ppo={"step_seconds": 0.1})
     before, tape, again = signal.getsignal(signal.SIGINT), Tape(on_step=interrupt(2)), Tape()
     results = by_arm(go(grid, tape, workers=1))
@@ -196,7 +193,7 @@ def test_one_interrupt_lets_the_cells_checkpoint_and_the_same_call_resumes(tmp_p
     assert kinds(results["ppo"].folder) == ["interrupted", "resumed"]
 
 
-def test_a_second_interrupt_kills_cells_that_do_not_stop_and_one_at_a_start_leaves_it_for_later(tmp_path: Path) -> None:
+def test_a_second_interrupt_kills_cells_that_do_not_stop_and_one_at_a_start_leaves_it_for_later(tmp_path):
     grid = grid_of(tmp_path, ("ppo",), iterations=1000, ppo={"step_seconds": 0.05, "ignore_sigint": True})
     tape = Tape(on_step=interrupt(2, 12))
     (result,) = go(grid, tape)
@@ -210,7 +207,7 @@ def test_a_second_interrupt_kills_cells_that_do_not_stop_and_one_at_a_start_leav
     assert result.status == "finished"
 
 
-def test_a_trainer_killed_with_its_grid_is_resumed_and_its_death_recorded(tmp_path: Path, begin: Begin) -> None:
+def test_a_trainer_killed_with_its_grid_is_resumed_and_its_death_recorded(tmp_path, begin):
     grid = grid_of(tmp_path, ("ppo",), iterations=6, ppo={"wait_at": 3})
     folder = home(grid, prepared=True)
     trainer = begin(sys.executable, str(TRAINER), str(folder))
@@ -228,15 +225,13 @@ def test_a_trainer_killed_with_its_grid_is_resumed_and_its_death_recorded(tmp_pa
 
 
 @pytest.mark.parametrize(("status", "trained"), [("queued", 1), ("failed", 0)])
-def test_a_cell_that_becomes_free_is_run_unless_it_just_failed_elsewhere(
-    tmp_path: Path, status: str, trained: int
-) -> None:
+def test_a_cell_that_becomes_free_is_run_unless_it_just_failed_elsewhere(tmp_path, status, trained):
     grid = grid_of(tmp_path, ("ppo",))
     folder = home(grid, prepared=True)
     claim = run_folder.claim(folder)
     assert claim is not None
 
-    def end(text: str) -> None:
+    def end(text):
         identity = run_folder.identity(grid.cells[0])
         run_folder.change(folder, identity, status=status, reason="no luck", ended_at=now())
         claim.close()
@@ -245,9 +240,7 @@ def test_a_cell_that_becomes_free_is_run_unless_it_just_failed_elsewhere(
     assert (result.status, starts(folder)) == ("finished" if trained else "failed", trained)
 
 
-def test_the_orphan_of_a_killed_grid_trains_on_and_waiting_for_it_ends_with_ctrl_c(
-    tmp_path: Path, begin: Begin
-) -> None:
+def test_the_orphan_of_a_killed_grid_trains_on_and_waiting_for_it_ends_with_ctrl_c(tmp_path, begin):
     grid = grid_of(tmp_path, ("ppo",), ppo={"wait_at": 2})
     folder = home(grid, prepared=True)
     trainer = begin(sys.executable, str(TRAINER), str(folder))
@@ -260,12 +253,12 @@ def test_the_orphan_of_a_killed_grid_trains_on_and_waiting_for_it_ends_with_ctrl
     assert (result.status, result.skipped, starts(folder)) == ("finished", True, 1)
 
 
-def test_a_trainer_that_begins_between_claim_and_start_keeps_the_second_out(tmp_path: Path, begin: Begin) -> None:
+def test_a_trainer_that_begins_between_claim_and_start_keeps_the_second_out(tmp_path, begin):
     grid = grid_of(tmp_path, ("ppo",), iterations=3, ppo={"wait_at": 3})
     folder = home(grid, prepared=True)
 
     class Late(Local):
-        def start(self, job: Job) -> LocalProcess:
+        def start(self, job):
             if not starts(folder):
                 begin(sys.executable, str(TRAINER), str(folder))
                 wait_for(lambda: run_folder.checkpoint(folder) == 2)
@@ -277,7 +270,7 @@ def test_a_trainer_that_begins_between_claim_and_start_keeps_the_second_out(tmp_
     assert "failed" not in kinds(folder)
 
 
-def test_folders_that_cannot_be_made_or_locked_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_that_cannot_be_made_or_locked_are_refused(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     grid = grid_of(tmp_path, ("ppo",))
     for folder in (Path("/proc/nowhere"), tmp_path / "file" / "runs"):
@@ -293,8 +286,8 @@ def test_folders_that_cannot_be_made_or_locked_are_refused(tmp_path: Path, monke
         go(grid)
 
 
-def test_an_edited_cell_is_a_new_cell_and_the_newest_earlier_settings_are_named(tmp_path: Path) -> None:
-    def edited(*lines: str) -> list[str]:
+def test_an_edited_cell_is_a_new_cell_and_the_newest_earlier_settings_are_named(tmp_path):
+    def edited(*lines):
         path, tape = grid_of(tmp_path, ("ppo",), iterations=2, seeds=(0, 1)).path, Tape()
         path.write_text(path.read_text().replace("[axes]", "\n".join([*lines, "[axes]"])))
         assert len({r.folder for r in go(load(path), tape)}) == 2
@@ -312,7 +305,7 @@ def test_an_edited_cell_is_a_new_cell_and_the_newest_earlier_settings_are_named(
     assert edited() == [], "the edit undone, the first cells are there"
 
 
-def test_fresh_starts_over_in_new_folders_and_the_plain_command_continues_the_newest(tmp_path: Path) -> None:
+def test_fresh_starts_over_in_new_folders_and_the_plain_command_continues_the_newest(tmp_path):
     grid, tape = grid_of(tmp_path, iterations=5), Tape()
     first = go(grid)
     kept = {p: p.read_bytes() for r in first for p in r.folder.rglob("*") if p.is_file() and p.name != "claim"}
@@ -332,7 +325,7 @@ def test_fresh_starts_over_in_new_folders_and_the_plain_command_continues_the_ne
     assert {r.folder.name[-3:] for r in go(grid, fresh=True)} == {"-g3"}
 
 
-def test_fresh_takes_cells_that_never_began_as_they_are_and_refuses_those_in_training(tmp_path: Path) -> None:
+def test_fresh_takes_cells_that_never_began_as_they_are_and_refuses_those_in_training(tmp_path):
     grid = grid_of(tmp_path, iterations=30, ppo={"step_seconds": 0.1})
     go(grid, Tape(on_step=interrupt(1)), workers=1)
     script(tmp_path)

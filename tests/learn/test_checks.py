@@ -2,9 +2,7 @@
 where not.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -13,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.learn.tiny import MakeRun, rows, train
+from tests.learn.tiny import rows, train
 from workbench.agent.demonstrations import demonstrations
 from workbench.agent.episode import Episode, collate
 from workbench.agent.tokenizer import build_tokenizer
@@ -39,11 +37,11 @@ def network() -> Any:
 
 @pytest.mark.parametrize("group_size", [1, 2, 8])
 @pytest.mark.parametrize("name", list(ALGORITHMS))
-def test_every_named_algorithm_passes_with_any_group_size(name: str, group_size: int, network: Any) -> None:
+def test_every_named_algorithm_passes_with_any_group_size(name, group_size, network):
     assert checks.problem(ALGORITHMS[name].within(84), group_size, network, PAD) == ""
 
 
-def test_the_synthetic_batch_has_every_kind_of_token_and_is_the_same_at_every_call() -> None:
+def test_the_synthetic_batch_has_every_kind_of_token_and_is_the_same_at_every_call():
     (batch, kind), (again, _) = checks.synthetic(2), checks.synthetic(2)
     assert torch.equal(batch.tokens, again.tokens)
     assert torch.equal(batch.log_prob_old, again.log_prob_old)
@@ -52,7 +50,7 @@ def test_the_synthetic_batch_has_every_kind_of_token_and_is_the_same_at_every_ca
     assert batch.group.unique().tolist() == [0, 1]
 
 
-def test_the_self_test_neither_draws_from_the_global_stream_nor_changes_the_network(network: Any) -> None:
+def test_the_self_test_neither_draws_from_the_global_stream_nor_changes_the_network(network):
     before = [p.clone() for p in network.parameters()]
     torch.manual_seed(7)
     expected = torch.rand(3)
@@ -121,9 +119,9 @@ def everywhere(batch: Batch, mask: Any) -> Tensor:
     ids=["the loss", "its divisor", "the mask", "the critic", "the network"],
 )
 def test_what_depends_on_tokens_that_the_policy_did_not_write_is_found(
-    algorithm: Any, wrapped: Callable[[Any], Any] | None, patch: Any, said: str, network: Any,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    algorithm, wrapped, patch, said, network,
+    monkeypatch,
+):  # fmt: skip
     if patch:
         monkeypatch.setattr(*patch)
     assert said in checks.problem(algorithm, 1, wrapped(network) if wrapped else network, PAD)
@@ -131,7 +129,7 @@ def test_what_depends_on_tokens_that_the_policy_did_not_write_is_found(
         assert checks.problem(ALGORITHMS["grpo"], 2, network, PAD) == "", "it has no critic"
 
 
-def test_a_network_that_drops_units_at_random_is_not_blamed_for_it(network: Any) -> None:
+def test_a_network_that_drops_units_at_random_is_not_blamed_for_it(network):
     for module in network.modules():
         if hasattr(module, "attention_dropout"):
             module.attention_dropout = 0.5
@@ -142,8 +140,8 @@ def test_a_network_that_drops_units_at_random_is_not_blamed_for_it(network: Any)
 
 
 def test_a_run_whose_self_test_fails_ends_before_its_first_step_with_an_event_and_a_reason(
-    new_run: MakeRun, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+    new_run, cache, monkeypatch, capsys
+):
     folder = new_run()
     monkeypatch.setattr(advantage, "positions", everywhere)
     assert train(folder, cache) == 1
@@ -180,12 +178,12 @@ def changed(name: str, *place: int, to: int) -> Batch:
 
 
 @given(st.lists(st.lists(st.integers(1, 4), min_size=2, max_size=9), min_size=1, max_size=5))
-def test_whatever_episodes_are_collated_their_batch_is_what_was_sampled(sizes: list[list[int]]) -> None:
+def test_whatever_episodes_are_collated_their_batch_is_what_was_sampled(sizes):
     episodes = [episode(*each) for each in sizes]
     assert mismatches(collate(episodes, pad_id=0), episodes) == []
 
 
-def test_the_dialogues_of_the_embedded_world_keep_their_stretches() -> None:
+def test_the_dialogues_of_the_embedded_world_keep_their_stretches():
     episodes = demonstrations(Facts(WorldSettings()), 32, 0.5, seed=0)
     assert mismatches(collate(episodes, pad_id=0), episodes) == []
     for one in episodes:
@@ -211,11 +209,11 @@ def test_the_dialogues_of_the_embedded_world_keep_their_stretches() -> None:
         (SWAPPED, [(0, 1), (1, 0)]),  # rows are exchanged
     ],
 )
-def test_a_batch_that_is_not_what_was_sampled_is_named_by_trajectory_and_turn(broken: Batch, where: list[int]) -> None:
+def test_a_batch_that_is_not_what_was_sampled_is_named_by_trajectory_and_turn(broken, where):
     assert mismatches(broken, EPISODES) == where
 
 
-def test_a_sequence_that_the_selection_dropped_has_tokens_to_compare_and_no_turns() -> None:
+def test_a_sequence_that_the_selection_dropped_has_tokens_to_compare_and_no_turns():
     dropped = changed("mask", 2, to=0)
     assert mismatches(dropped, EPISODES) == []
     tokens = dropped.tokens.clone()
@@ -223,11 +221,11 @@ def test_a_sequence_that_the_selection_dropped_has_tokens_to_compare_and_no_turn
     assert mismatches(replace(dropped, tokens=tokens), EPISODES) == [(2, 2)]
 
 
-def test_an_episode_without_its_stretches_cannot_be_checked() -> None:
+def test_an_episode_without_its_stretches_cannot_be_checked():
     assert mismatches(BATCH, [*EPISODES[:2], replace(EPISODES[2], stretches=[])]) is None
 
 
-def test_the_fingerprint_is_that_of_tokens_and_mask_and_of_nothing_else() -> None:
+def test_the_fingerprint_is_that_of_tokens_and_mask_and_of_nothing_else():
     same = replace(BATCH, score=BATCH.score + 1, log_prob_old=BATCH.log_prob_old - 1)
     padded = replace(BATCH, tokens=torch.where(BATCH.tokens == 0, 7, BATCH.tokens))
     assert fingerprint(BATCH) == fingerprint(same) == fingerprint(padded)

@@ -44,13 +44,13 @@ def drawn(mixed: list[set[int]], select: Select = DynamicSampling(), number: int
     return Sampler(SETTINGS, Facts(SETTINGS.world), engine, 4, select, Fault(SETTINGS)).rollout(number, 3), engine
 
 
-def test_a_rollout_is_one_draw_without_a_rule_and_where_every_group_has_both_outcomes() -> None:
+def test_a_rollout_is_one_draw_without_a_rule_and_where_every_group_has_both_outcomes():
     for rollout, engine in (drawn([set()], KeepAll()), drawn([{0, 1, 2, 3}])):
         assert (len(engine.asked), rollout.sampled) == (1, 16)
         assert rollout.first is rollout.episodes
 
 
-def test_groups_without_a_signal_are_replaced_by_groups_of_further_questions() -> None:
+def test_groups_without_a_signal_are_replaced_by_groups_of_further_questions():
     rollout, engine = drawn([{0, 2}, {1, 2, 3}])
     first, second = engine.asked
     assert not set(first) & set(second), "further questions are others"
@@ -63,7 +63,7 @@ def test_groups_without_a_signal_are_replaced_by_groups_of_further_questions() -
     assert (other.asked, again.episodes) == (engine.asked, rollout.episodes), "the same whenever it is drawn"
 
 
-def test_what_the_last_draw_could_not_replace_stays_and_is_not_trained_on() -> None:
+def test_what_the_last_draw_could_not_replace_stays_and_is_not_trained_on():
     select = DynamicSampling(tries=4)
     rollout, _ = drawn([{0}, set(), set(), {3}], select, number=0)
     assert rollout.sampled == 64
@@ -71,7 +71,7 @@ def test_what_the_last_draw_could_not_replace_stays_and_is_not_trained_on() -> N
     assert select.keep(rewards, group).tolist() == [True] * 8 + [False] * 8
 
 
-def test_a_sentence_ends_at_its_mark_and_with_its_turn() -> None:
+def test_a_sentence_ends_at_its_mark_and_with_its_turn():
     tokenizer = build_tokenizer()
     stop, word = tokenizer.convert_tokens_to_ids(["?", "alice"])
     made, _ = synthetic(1, len(tokenizer))

@@ -39,7 +39,7 @@ def flagged(tmp_path: Path, cache: Path) -> Flagged:
         ({"algorithm": "grpo", "slots": {"select": "zero_var"}, "learn": {"staleness": 0}}, 4),
     ],
 )
-def test_a_sound_run_is_not_flagged(flagged: Flagged, changes: dict[str, Any], checked: int, tmp_path: Path) -> None:
+def test_a_sound_run_is_not_flagged(flagged, changes, checked, tmp_path):
     assert flagged(**changes) == []
     step = rows(tmp_path, "step")
     assert (step["token_mismatches"] == 0).all()
@@ -47,11 +47,11 @@ def test_a_sound_run_is_not_flagged(flagged: Flagged, changes: dict[str, Any], c
     assert step["first_log_ratio_abs_max"].notna().sum() == checked
 
 
-def test_a_policy_that_is_another_one_in_its_update_is_flagged_on_fresh_rollouts_only(flagged: Flagged) -> None:
-    def drifting(trainer: Trainer) -> None:
+def test_a_policy_that_is_another_one_in_its_update_is_flagged_on_fresh_rollouts_only(flagged):
+    def drifting(trainer):
         honest = trainer.learner.update
 
-        def update(*asked: Any) -> Any:
+        def update(*asked):
             trainer.learner.temperature = 1.3  # the update reads the logits at another temperature
             return honest(*asked)
 
@@ -62,9 +62,7 @@ def test_a_policy_that_is_another_one_in_its_update_is_flagged_on_fresh_rollouts
     assert "where it is 0 by construction" in message
 
 
-def test_a_resumed_run_repeats_no_event_and_remembers_the_batches_of_the_session_before(
-    tmp_path: Path, cache: Path
-) -> None:
+def test_a_resumed_run_repeats_no_event_and_remembers_the_batches_of_the_session_before(tmp_path, cache):
     session = Session(tmp_path, cache, iterations=4)
     session.train(1)
     first = deepcopy(session.trainer.queue[0])  # what step 1 trains on

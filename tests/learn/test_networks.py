@@ -24,7 +24,7 @@ def critic(model: torch.nn.Module) -> Critic:
     return made
 
 
-def test_log_probs_are_those_of_a_softmax_over_the_vocabulary_at_the_position_before(model) -> None:
+def test_log_probs_are_those_of_a_softmax_over_the_vocabulary_at_the_position_before(model):
     log_prob, entropy = log_probs(model, TOKENS, temperature=0.7)
     p = torch.softmax(model(input_ids=TOKENS[:, :-1]).logits.double() / 0.7, -1)
     chosen = p.gather(-1, TOKENS[:, 1:, None])[..., 0].log()
@@ -33,13 +33,13 @@ def test_log_probs_are_those_of_a_softmax_over_the_vocabulary_at_the_position_be
     assert (log_prob[:, 0] == 0).all()
 
 
-def test_padding_on_the_right_changes_no_log_prob_and_no_value(model, critic) -> None:
+def test_padding_on_the_right_changes_no_log_prob_and_no_value(model, critic):
     padded = torch.nn.functional.pad(TOKENS, (0, 5), value=TOKENIZER.pad_token_id)
     torch.testing.assert_close(log_probs(model, padded)[0][:, :7], log_probs(model, TOKENS)[0])
     torch.testing.assert_close(critic(padded)[:, :7], critic(TOKENS))
 
 
-def test_a_value_does_not_see_the_token_that_it_is_the_baseline_of(critic) -> None:
+def test_a_value_does_not_see_the_token_that_it_is_the_baseline_of(critic):
     changed = TOKENS.clone()
     changed[:, 3] = 3 + (TOKENS[:, 3] - 2) % (len(TOKENIZER) - 3)
     before, after = critic(TOKENS), critic(changed)
@@ -47,7 +47,7 @@ def test_a_value_does_not_see_the_token_that_it_is_the_baseline_of(critic) -> No
     assert not torch.allclose(before[:, 4:], after[:, 4:])
 
 
-def test_the_critic_starts_from_the_policys_weights_and_predicts_nothing(model) -> None:
+def test_the_critic_starts_from_the_policys_weights_and_predicts_nothing(model):
     critic = Critic(model)
     for a, b in zip(model.base_model.parameters(), critic.backbone.parameters(), strict=True):
         assert torch.equal(a, b)
@@ -56,8 +56,8 @@ def test_the_critic_starts_from_the_policys_weights_and_predicts_nothing(model) 
 
 
 @pytest.mark.parametrize("elements", [1, 71 * 5, 71 * 17])
-def test_parts_of_any_size_give_the_log_probs_and_gradients_of_all_logits_at_once(model, elements: int) -> None:
-    def results(elements: int) -> list[torch.Tensor]:
+def test_parts_of_any_size_give_the_log_probs_and_gradients_of_all_logits_at_once(model, elements):
+    def results(elements):
         model.zero_grad()
         log_prob, entropy = log_probs(model, TOKENS, 0.7, grad_entropy=True, elements=elements)
         (log_prob.sin().sum() + entropy.cos().sum()).backward()
@@ -67,7 +67,7 @@ def test_parts_of_any_size_give_the_log_probs_and_gradients_of_all_logits_at_onc
         torch.testing.assert_close(part, whole, rtol=1e-5, atol=1e-5)
 
 
-def test_logits_are_made_only_where_they_are_wanted(model) -> None:
+def test_logits_are_made_only_where_they_are_wanted(model):
     where = torch.rand(3, 7, generator=torch.Generator().manual_seed(1)) < 0.4
     wanted = where & (torch.arange(7) > 0)
     assert wanted.any()
@@ -79,7 +79,7 @@ def test_logits_are_made_only_where_they_are_wanted(model) -> None:
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_the_gradient_is_that_of_finite_differences(bias: bool) -> None:
+def test_the_gradient_is_that_of_finite_differences(bias):
     torch.manual_seed(0)
     head = torch.nn.Linear(3, 7, bias=bias).double()
     hidden, targets = torch.randn(5, 3, dtype=torch.float64, requires_grad=True), torch.tensor([0, 6, 3, 3, 1])
@@ -87,7 +87,7 @@ def test_the_gradient_is_that_of_finite_differences(bias: bool) -> None:
     assert torch.autograd.gradcheck(lambda x, *_: token_log_probs(x, head, targets, 0.7, elements=14), inputs)
 
 
-def test_a_head_with_more_to_it_than_a_linear_layer_keeps_all_its_logits() -> None:
+def test_a_head_with_more_to_it_than_a_linear_layer_keeps_all_its_logits():
     torch.manual_seed(0)
     size = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "head_dim": 8,
             "num_attention_heads": 2, "num_key_value_heads": 2, "initializer_range": 0.5}  # fmt: skip
@@ -101,7 +101,7 @@ def test_a_head_with_more_to_it_than_a_linear_layer_keeps_all_its_logits() -> No
     assert linear_head(plain) is plain.lm_head
 
 
-def test_in_bfloat16_parts_are_what_autocast_makes_of_the_whole(model) -> None:
+def test_in_bfloat16_parts_are_what_autocast_makes_of_the_whole(model):
     with torch.autocast("cpu", torch.bfloat16):
         part, whole = (log_probs(model, TOKENS, elements=n)[0] for n in (71 * 5, ALL))
     assert part.dtype == torch.float32
@@ -109,7 +109,7 @@ def test_in_bfloat16_parts_are_what_autocast_makes_of_the_whole(model) -> None:
     assert not torch.allclose(part, log_probs(model, TOKENS)[0], rtol=0, atol=1e-5)
 
 
-def test_passes_keep_to_their_budget_and_take_every_row_once() -> None:
+def test_passes_keep_to_their_budget_and_take_every_row_once():
     length = torch.tensor([5, 90, 30, 30, 31, 7, 6])
     parts = passes(length, 64)
     assert [part.tolist() for part in parts] == [[1], [4, 2], [3, 5], [6, 0]]

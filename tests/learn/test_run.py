@@ -7,13 +7,12 @@ import signal
 import time
 from collections.abc import Callable
 from copy import deepcopy
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from tests.learn.tiny import MakeRun, assert_same_rows, cell, interrupted, rows, train
+from tests.learn.tiny import assert_same_rows, cell, interrupted, rows, train
 from workbench.grid.process import follow, where
 from workbench.learn import run as run_module
 from workbench.learn.run import heartbeat
@@ -23,16 +22,14 @@ FRESH = {"staleness": 0}
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "so-grpo"])
-def test_two_runs_of_one_cell_write_identical_rows(
-    new_run: MakeRun, trained: MakeRun, cache: Path, algorithm: str
-) -> None:
+def test_two_runs_of_one_cell_write_identical_rows(new_run, trained, cache, algorithm):
     first, second = trained(algorithm=algorithm), new_run(algorithm=algorithm)
     assert train(second, cache) == 0
     assert_same_rows(first, second)
     assert (len(rows(first, "step")), len(rows(first, "minibatch"))) == (6, 6 * 2 * 2)
 
 
-def test_questions_depend_on_the_seed_and_not_on_the_staleness_of_an_arm(trained: MakeRun) -> None:
+def test_questions_depend_on_the_seed_and_not_on_the_staleness_of_an_arm(trained):
     fresh, stale, other = trained(learn=FRESH), trained(), trained(seed=1, iterations=2)
     questions = [list(rows(folder, "trajectory")["question"]) for folder in (fresh, stale, other)]
     assert questions[0] == questions[1]
@@ -45,9 +42,7 @@ def test_questions_depend_on_the_seed_and_not_on_the_staleness_of_an_arm(trained
 
 
 @pytest.mark.parametrize("policy", [{"kind": "sgd", "lr": 0.01, "momentum": 0.5}, {"kind": "adamw", "lr": 0.01}])
-def test_an_interrupted_run_resumes_to_the_same_rows_as_an_uninterrupted_one(
-    new_run: MakeRun, trained: MakeRun, cache: Path, policy: dict[str, object]
-) -> None:
+def test_an_interrupted_run_resumes_to_the_same_rows_as_an_uninterrupted_one(new_run, trained, cache, policy):
     parts = new_run(learn={"policy": policy})
     assert interrupted(parts, cache, after=1) == 3
     assert rows(parts, "run")["status"].iloc[-1] == "interrupted"
@@ -57,9 +52,7 @@ def test_an_interrupted_run_resumes_to_the_same_rows_as_an_uninterrupted_one(
     assert_same_rows(trained(learn={"policy": policy}), parts)
 
 
-def test_a_killed_run_resumes_from_its_checkpoint_without_a_row_twice(
-    new_run: MakeRun, trained: MakeRun, cache: Path
-) -> None:
+def test_a_killed_run_resumes_from_its_checkpoint_without_a_row_twice(new_run, trained, cache):
     whole, parts = trained(), new_run()
     interrupted(parts, cache, after=4, by=signal.SIGKILL)
     assert train(parts, cache) == 0
@@ -69,7 +62,7 @@ def test_a_killed_run_resumes_from_its_checkpoint_without_a_row_twice(
     assert left == right, "a batch that is written again is the same file"
 
 
-def test_a_fresh_rollout_has_ratio_one_at_first_and_the_log_probs_of_the_engine(trained: MakeRun) -> None:
+def test_a_fresh_rollout_has_ratio_one_at_first_and_the_log_probs_of_the_engine(trained):
     folder = trained(learn=FRESH)
     first = rows(folder, "minibatch").query("update == 0")
     assert (first["ratio_max"] - 1).abs().max() < 1e-4
@@ -80,7 +73,7 @@ def test_a_fresh_rollout_has_ratio_one_at_first_and_the_log_probs_of_the_engine(
         assert max(abs(mu - old) for used, mu, old in pairs if used) < 1e-4
 
 
-def test_a_run_that_diverges_keeps_its_rows_and_says_so(trained: MakeRun) -> None:
+def test_a_run_that_diverges_keeps_its_rows_and_says_so(trained):
     folder = trained(learn={"policy": {"lr": 1e30}})
     last = rows(folder, "run").iloc[-1]
     assert (last["status"], last["outcome"]) == ("finished", "diverged")
@@ -89,12 +82,12 @@ def test_a_run_that_diverges_keeps_its_rows_and_says_so(trained: MakeRun) -> Non
     assert len(rows(folder, "step")) >= 1
 
 
-def test_the_frozen_start_is_kept_as_reference_only_where_a_kl_term_asks_for_it(trained: MakeRun) -> None:
+def test_the_frozen_start_is_kept_as_reference_only_where_a_kl_term_asks_for_it(trained):
     assert rows(trained(slots={"kl": {"kind": "loss", "beta": 0.1}}), "minibatch")["kl_ref"].notna().all()
     assert rows(trained(), "minibatch")["kl_ref"].isna().all()
 
 
-def test_a_folder_that_cannot_be_trained_is_refused_with_an_exit_code_of_its_own(new_run: MakeRun, cache: Path) -> None:
+def test_a_folder_that_cannot_be_trained_is_refused_with_an_exit_code_of_its_own(new_run, cache):
     folder = new_run()
     with (folder / "lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -110,7 +103,7 @@ def test_a_folder_that_cannot_be_trained_is_refused_with_an_exit_code_of_its_own
     assert "sorl run" in said
 
 
-def test_the_grid_reads_the_progress_lines_of_a_trainer(new_run: MakeRun, cache: Path, tmp_path: Path) -> None:
+def test_the_grid_reads_the_progress_lines_of_a_trainer(new_run, cache, tmp_path):
     log = tmp_path / "console.log"
     with log.open("w") as out, cell(new_run(), cache, stdout=out) as process:
         process.wait()
@@ -119,7 +112,7 @@ def test_the_grid_reads_the_progress_lines_of_a_trainer(new_run: MakeRun, cache:
     assert {"steps", "success", "clip_frac", "grad_norm", "seconds"} <= lines[0].keys()
 
 
-def test_a_live_run_beats_writes_its_rows_and_says_where_it_stands_on_a_signal(new_run: MakeRun, cache: Path) -> None:
+def test_a_live_run_beats_writes_its_rows_and_says_where_it_stands_on_a_signal(new_run, cache):
     folder = new_run(iterations=100_000, evaluation={"every": 0})
     log = folder / "console.log"
     with log.open("w") as out, cell(folder, cache, stdout=out, stderr=out) as process:
@@ -145,8 +138,8 @@ def wait_for(holds: Callable[[], bool]) -> None:
 
 
 def test_the_heartbeat_is_touched_by_passes_through_the_network_and_its_copies_at_most_once_a_second(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     network, file, now = torch.nn.Linear(2, 2), tmp_path / "heartbeat", 0.0
     monkeypatch.setattr(run_module.time, "monotonic", lambda: now)
     before = network(torch.ones(2))
@@ -161,7 +154,7 @@ def test_the_heartbeat_is_touched_by_passes_through_the_network_and_its_copies_a
     assert set(network.state_dict()) == {"weight", "bias"}
 
 
-def test_a_stored_batch_is_what_the_ledger_was_measured_on(trained: MakeRun) -> None:
+def test_a_stored_batch_is_what_the_ledger_was_measured_on(trained):
     folder = trained()
     assert batches.steps(folder) == list(range(6))
     batch = batches.read(folder, 4, weights=True)
@@ -184,7 +177,7 @@ def test_a_stored_batch_is_what_the_ledger_was_measured_on(trained: MakeRun) -> 
     assert any((batch.weights[name] != again[name]).any() for name in again)
 
 
-def test_a_black_box_that_is_off_or_cannot_be_written_stops_no_run(new_run: MakeRun, cache: Path) -> None:
+def test_a_black_box_that_is_off_or_cannot_be_written_stops_no_run(new_run, cache):
     blocked, off = new_run("blocked", iterations=2), new_run("off", iterations=2, record={"batches": {"mb": 0}})
     (blocked / "batches").write_text("in the way")
     for folder in (blocked, off):
@@ -195,8 +188,8 @@ def test_a_black_box_that_is_off_or_cannot_be_written_stops_no_run(new_run: Make
 
 
 def test_a_stored_batch_leaves_out_weights_beyond_their_limit_and_keeps_the_mask_of_dropped_sequences(
-    trained: MakeRun,
-) -> None:
+    trained,
+):
     without, zero_var = {"batches": {"weights_mb": 0}}, {"select": {"kind": "zero_var"}}
     batch = batches.read(trained(algorithm="grpo", iterations=2, slots=zero_var, record=without), 1, weights=True)
     assert batch.weights == {}

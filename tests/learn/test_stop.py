@@ -1,12 +1,9 @@
 """Stop rules and budgets: when they end a run, what it says then, and that a resume changes nothing about it."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 from pandas.testing import assert_frame_equal
 
-from tests.learn.tiny import MakeRun, Session, assert_same_rows, interrupted, rows, train
+from tests.learn.tiny import Session, assert_same_rows, interrupted, rows, train
 from workbench.grid.cell import config_hash
 from workbench.learn.loop import stop_reason
 from workbench.spec import RunSettings, StopSettings
@@ -32,13 +29,13 @@ NERVOUS = {"window": 1, "baseline": 1, "points": 1, "severe": 0.05, "mild": 0.05
         ({"updates": 41, "tokens": 1}, None, "(stop.tokens)"),
     ],
 )
-def test_a_run_stops_when_a_rule_holds_and_says_which(rules: dict[str, Any], detection: int | None, part: str) -> None:
+def test_a_run_stops_when_a_rule_holds_and_says_which(rules, detection, part):
     said = stop_reason(StopSettings(**rules), 10, detection, {"updates": 40, "tokens": 900, "seconds": 7.5})
     assert part in said
     assert bool(said) == bool(part)
 
 
-def test_a_run_without_stop_rules_is_the_run_that_it_was_before_there_were_any() -> None:
+def test_a_run_without_stop_rules_is_the_run_that_it_was_before_there_were_any():
     assert "stop" not in RunSettings().model_dump()
     assert config_hash(RunSettings.model_validate({"stop": {}})) == config_hash(RunSettings())
     stopping = RunSettings.model_validate({"stop": {"after_collapse": 5}})
@@ -48,8 +45,8 @@ def test_a_run_without_stop_rules_is_the_run_that_it_was_before_there_were_any()
 
 
 def test_a_budget_of_updates_ends_the_run_as_finished_with_its_checkpoint_and_its_last_evaluation(
-    trained: MakeRun,
-) -> None:
+    trained,
+):
     whole, short = trained(), trained(stop={"updates": 10})  # 4 updates an iteration: after the third
     last = rows(short, "run").iloc[-1]
     assert (last["status"], last["steps"]) == ("finished", 3)
@@ -63,9 +60,7 @@ def test_a_budget_of_updates_ends_the_run_as_finished_with_its_checkpoint_and_it
 
 
 @pytest.mark.parametrize("budget", [{"updates": 14}, {"tokens": 2000}])
-def test_a_run_with_a_budget_that_was_interrupted_resumes_to_the_same_rows(
-    new_run: MakeRun, trained: MakeRun, cache: Path, budget: dict[str, int]
-) -> None:
+def test_a_run_with_a_budget_that_was_interrupted_resumes_to_the_same_rows(new_run, trained, cache, budget):
     whole, parts = trained(stop=budget), new_run(stop=budget)
     assert interrupted(parts, cache, after=1) == 3
     assert train(parts, cache) == 0
@@ -77,8 +72,8 @@ def test_a_run_with_a_budget_that_was_interrupted_resumes_to_the_same_rows(
 
 
 def test_a_run_stops_so_many_iterations_after_its_collapse_and_its_outcome_is_that_of_the_rule(
-    trained: MakeRun,
-) -> None:
+    trained,
+):
     folder = trained(iterations=40, collapse=NERVOUS, stop={"after_collapse": 1})
     last = rows(folder, "run").iloc[-1]
     assert (last["status"], last["outcome"]) == ("finished", "collapsed")
@@ -88,9 +83,7 @@ def test_a_run_stops_so_many_iterations_after_its_collapse_and_its_outcome_is_th
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_the_seconds_of_all_sessions_count_and_the_rows_of_a_killed_one_stand(
-    tmp_path: Path, cache: Path, killed: bool
-) -> None:
+def test_the_seconds_of_all_sessions_count_and_the_rows_of_a_killed_one_stand(tmp_path, cache, killed):
     first = Session(tmp_path, cache, stop={"seconds": 1e6})
     first.train(2)
     assert 0 < first.trainer.seconds < 1e6

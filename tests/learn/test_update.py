@@ -57,11 +57,11 @@ def apart(a: Tensor, b: Tensor) -> bool:
     return float((a - b).abs().max()) > 1e-5
 
 
-def test_every_pair_of_algorithms_ends_elsewhere_unless_the_docs_say_why() -> None:
+def test_every_pair_of_algorithms_ends_elsewhere_unless_the_docs_say_why():
     ends = {name: trained(algorithm.within(18)) for name, algorithm in ALGORITHMS.items()}
     assert {frozenset({a, b}) for a, b in combinations(ends, 2) if not apart(ends[a], ends[b])} == set(ALIKE)
 
 
 @pytest.mark.parametrize(("name", "base"), [("s-ppo", "ppo"), ("st-ppo", "turn-ppo")])
-def test_a_trigger_that_fires_makes_another_algorithm(name: str, base: str) -> None:
+def test_a_trigger_that_fires_makes_another_algorithm(name, base):
     assert apart(trained(replace(ALGORITHMS[name], stabilise=RmsBatch(tau=1.0))), trained(ALGORITHMS[base]))

@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 import torch
 from transformers import AutoTokenizer
@@ -11,7 +9,7 @@ from workbench.spec import InputError, PolicySettings, RunSettings
 TINY = RunSettings(policy={"hidden": 16, "layers": 1, "heads": 2, "mlp": 16}, warmstart={"steps": 3, "batch": 8})
 
 
-def test_the_warm_start_is_made_once_and_found_again_with_its_tokenizer(tmp_path: Path) -> None:
+def test_the_warm_start_is_made_once_and_found_again_with_its_tokenizer(tmp_path):
     folder = warmstart.ensure(TINY, tmp_path)
     stamp = (folder / "model.safetensors").stat().st_mtime_ns
     assert warmstart.ensure(TINY, tmp_path) == folder
@@ -21,18 +19,18 @@ def test_the_warm_start_is_made_once_and_found_again_with_its_tokenizer(tmp_path
     assert AutoTokenizer.from_pretrained(folder)(text).input_ids == build_tokenizer()(text).input_ids
 
 
-def test_two_warm_starts_with_one_seed_are_bit_equal(tmp_path: Path) -> None:
+def test_two_warm_starts_with_one_seed_are_bit_equal(tmp_path):
     first, second = (networks.load(warmstart.ensure(TINY, tmp_path / name)) for name in ("a", "b"))
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
 
 
-def test_the_cache_key_knows_what_shapes_the_weights_and_nothing_else() -> None:
+def test_the_cache_key_knows_what_shapes_the_weights_and_nothing_else():
     assert warmstart.key(TINY) == warmstart.key(TINY.model_copy(update={"seed": 7, "algorithm": "grpo"}))
     other = TINY.model_copy(update={"policy": PolicySettings(hidden=32, layers=1, heads=2, mlp=16)})
     assert warmstart.key(TINY) != warmstart.key(other)
 
 
-def test_a_missing_checkpoint_is_named_and_weights_that_can_run_code_are_refused(tmp_path: Path) -> None:
+def test_a_missing_checkpoint_is_named_and_weights_that_can_run_code_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"no model at '.*nowhere'.*config\.json"):
         networks.load(tmp_path / "nowhere")
     folder = warmstart.ensure(TINY, tmp_path)

@@ -49,7 +49,7 @@ def write(folder: Path, step: int, told: dict[str, Any] | None = None, **changes
     return file
 
 
-def test_a_batch_comes_back_as_it_was_written(run: Path) -> None:
+def test_a_batch_comes_back_as_it_was_written(run):
     found = batches.read(run, 7)
     np.testing.assert_array_equal(found.tokens, arrays()["tokens"])
     np.testing.assert_array_equal(found.mask_sampled, found.mask)
@@ -65,7 +65,7 @@ def test_a_batch_comes_back_as_it_was_written(run: Path) -> None:
     np.testing.assert_array_equal(found.turn, [[0, 1, 1, 0, 2, 0], [0, 1, 0, 2, 0, 0], [0, 0, 1, 1, 1, 1]])
 
 
-def test_stored_steps_are_listed_and_a_step_that_is_not_stored_names_them(run: Path, tmp_path: Path) -> None:
+def test_stored_steps_are_listed_and_a_step_that_is_not_stored_names_them(run, tmp_path):
     for step in (8, 9, 20):
         write(run, step)
     (run / "batches" / ".000013.writing").write_bytes(b"half")
@@ -78,7 +78,7 @@ def test_stored_steps_are_listed_and_a_step_that_is_not_stored_names_them(run: P
 
 
 @pytest.mark.parametrize("size", [0, 4, 100, 900, -1])
-def test_a_truncated_file_and_one_of_somebody_else_are_refused(run: Path, size: int) -> None:
+def test_a_truncated_file_and_one_of_somebody_else_are_refused(run, size):
     file = run / "batches" / "000007.safetensors"
     file.write_bytes(file.read_bytes()[:size])
     with pytest.raises(InputError, match="cannot be read"):
@@ -105,9 +105,7 @@ def test_a_truncated_file_and_one_of_somebody_else_are_refused(run: Path, size: 
         ({}, {"format": 2}, "newer sorl"),
     ],
 )
-def test_arrays_and_metadata_that_do_not_fit_are_refused(
-    run: Path, arrays: dict[str, Any], told: dict[str, Any], said: str
-) -> None:
+def test_arrays_and_metadata_that_do_not_fit_are_refused(run, arrays, told, said):
     write(run, 7, meta(**told), **arrays)
     with pytest.raises(InputError, match=said):
         batches.read(run, 7)

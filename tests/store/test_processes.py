@@ -3,7 +3,6 @@ import signal
 import subprocess
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -24,7 +23,7 @@ def started(code: str, *args: object) -> subprocess.Popen[str]:
     return process
 
 
-def test_four_processes_ingest_each_segment_exactly_once(runs: Path, small: Shape) -> None:
+def test_four_processes_ingest_each_segment_exactly_once(runs, small):
     for seed in range(6):
         write_run(runs, "demo", f"r{seed}", shape=small, seed=seed)
     files = len(list(runs.glob("*/*/segments/*/*.parquet")))
@@ -42,9 +41,7 @@ def test_four_processes_ingest_each_segment_exactly_once(runs: Path, small: Shap
 
 
 @pytest.mark.parametrize("mode", ["write", "read"])
-def test_a_database_held_by_another_process_is_named_with_its_pid_and_nothing_is_lost(
-    runs: Path, small: Shape, mode: str
-) -> None:
+def test_a_database_held_by_another_process_is_named_with_its_pid_and_nothing_is_lost(runs, small, mode):
     write_run(runs, "demo", "a", shape=small)
     sync(runs)
     write_run(runs, "demo", "b", shape=small)
@@ -65,7 +62,7 @@ def test_a_database_held_by_another_process_is_named_with_its_pid_and_nothing_is
     assert one(runs, "SELECT count(*) FROM step") == 2 * small.steps
 
 
-def test_a_sync_killed_at_any_moment_loses_and_doubles_nothing(runs: Path) -> None:
+def test_a_sync_killed_at_any_moment_loses_and_doubles_nothing(runs):
     shape = Shape(steps=20, trajectories=16, turns=4, epochs=2, steps_per_segment=2)
     for seed in range(3):
         write_run(runs, "demo", f"r{seed}", shape=shape, seed=seed)
@@ -90,7 +87,7 @@ def test_a_sync_killed_at_any_moment_loses_and_doubles_nothing(runs: Path) -> No
     assert one(runs, "SELECT count(*) FROM turn") == 3 * 20 * 16 * 4 * 2
 
 
-def test_what_a_killed_sync_left_behind_can_be_read(runs: Path, small: Shape) -> None:
+def test_what_a_killed_sync_left_behind_can_be_read(runs, small):
     write_run(runs, "demo", "a", shape=small)
     sync(runs, CATALOGUE)
     code = """

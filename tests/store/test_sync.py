@@ -46,9 +46,7 @@ def execute(runs: Path, statement: str) -> None:
         connection.execute(statement)
 
 
-def test_a_second_sync_ingests_nothing_and_waits_for_nobody_and_new_segments_are_added(
-    runs: Path, small: Shape
-) -> None:
+def test_a_second_sync_ingests_nothing_and_waits_for_nobody_and_new_segments_are_added(runs, small):
     folder = write_run(runs, "demo", "a", shape=small)
     first = sync(runs, CATALOGUE)
     before, changed = contents(runs), (runs / "sorl.duckdb").stat().st_mtime_ns
@@ -64,7 +62,7 @@ def test_a_second_sync_ingests_nothing_and_waits_for_nobody_and_new_segments_are
     assert one(runs, "SELECT count(*) FROM step") == small.steps + 2
 
 
-def test_a_deleted_database_comes_back_row_for_row(runs: Path, small: Shape) -> None:
+def test_a_deleted_database_comes_back_row_for_row(runs, small):
     write_grid(runs, shape=small)
     sync(runs, CATALOGUE)
     folder = runs / "demo" / "ppo-s0-aaaa0000"
@@ -80,7 +78,7 @@ def test_a_deleted_database_comes_back_row_for_row(runs: Path, small: Shape) -> 
     assert contents(runs) == before
 
 
-def test_the_latest_row_of_a_run_wins_whatever_order_the_files_are_listed_in(runs: Path) -> None:
+def test_the_latest_row_of_a_run_wins_whatever_order_the_files_are_listed_in(runs):
     folder = runs / "demo" / "a"
     early = write_one(folder, "run", "queue-000000.parquet", **run_row(folder, status="queued"))
     late = write_status(folder, status="finished")
@@ -98,7 +96,7 @@ def test_the_latest_row_of_a_run_wins_whatever_order_the_files_are_listed_in(run
     assert rows(runs, "SELECT steps FROM run") == [(3,)]
 
 
-def test_an_event_without_a_severity_withdraws_the_one_before(runs: Path) -> None:
+def test_an_event_without_a_severity_withdraws_the_one_before(runs):
     folder = runs / "demo" / "a"
     for severity in ("critical", None):
         events = {"run_id": ["a", "a"], "step": [5, 6], "kind": ["collapse"] * 2, "diagnostic": [""] * 2}
@@ -115,9 +113,7 @@ def test_an_event_without_a_severity_withdraws_the_one_before(runs: Path) -> Non
         (None, "word", [None, "word"], "VARCHAR"),  # nothing but NULL waits for its type
     ],
 )
-def test_a_column_nobody_declared_is_added_by_name(
-    runs: Path, first: object, second: object, values: list[object], kind: str
-) -> None:
+def test_a_column_nobody_declared_is_added_by_name(runs, first, second, values, kind):
     folder = runs / "demo" / "a"
     write_segment(folder, "step", {"invented": [first], "success": [0.25], "step": [7], "run_id": ["a"]})
     sync(runs, CATALOGUE)
@@ -128,7 +124,7 @@ def test_a_column_nobody_declared_is_added_by_name(
     assert one(runs, "SELECT data_type FROM duckdb_columns() WHERE column_name = 'invented'") == kind
 
 
-def test_every_table_and_column_has_a_comment_also_those_of_a_dictionary_that_travels_with_a_run(runs: Path) -> None:
+def test_every_table_and_column_has_a_comment_also_those_of_a_dictionary_that_travels_with_a_run(runs):
     sync(runs, CATALOGUE)
     bare = "SELECT table_name, column_name FROM duckdb_columns() WHERE coalesce(comment, '') = '' AND table_name IN "
     assert rows(runs, f"{bare} {tuple(t.name for t in TABLES)}") == []
@@ -142,7 +138,7 @@ def test_every_table_and_column_has_a_comment_also_those_of_a_dictionary_that_tr
 
 
 @pytest.mark.parametrize("damage", ["empty", "torn", "noise", "wrong type"])
-def test_a_corrupt_segment_is_set_aside_with_an_event_and_blocks_nothing(runs: Path, small: Shape, damage: str) -> None:
+def test_a_corrupt_segment_is_set_aside_with_an_event_and_blocks_nothing(runs, small, damage):
     folder = write_run(runs, "demo", "a", shape=small)
     other = write_run(runs, "demo", "b", shape=small)
     victim = folder / "segments" / "turn" / "000001.parquet"
@@ -173,7 +169,7 @@ def test_a_corrupt_segment_is_set_aside_with_an_event_and_blocks_nothing(runs: P
     assert one(runs, "SELECT count(*) FROM event WHERE kind = 'segment_corrupt'") == 0
 
 
-def test_a_deleted_run_leaves_the_database_and_a_replaced_one_is_read_anew(runs: Path, small: Shape) -> None:
+def test_a_deleted_run_leaves_the_database_and_a_replaced_one_is_read_anew(runs, small):
     folder = write_run(runs, "demo", "a", shape=small)
     write_run(runs, "demo", "b", shape=small)
     sync(runs)
@@ -188,7 +184,7 @@ def test_a_deleted_run_leaves_the_database_and_a_replaced_one_is_read_anew(runs:
     assert rows(runs, "SELECT run_id FROM run") == [("b",)]
 
 
-def test_two_runs_of_one_name_in_two_experiments_do_not_mix(runs: Path, small: Shape) -> None:
+def test_two_runs_of_one_name_in_two_experiments_do_not_mix(runs, small):
     write_run(runs, "one", "a", shape=small)
     sync(runs)
     write_run(runs, "two", "a", shape=small)
@@ -198,7 +194,7 @@ def test_two_runs_of_one_name_in_two_experiments_do_not_mix(runs: Path, small: S
     assert one(runs, "SELECT count(*) FROM step") == small.steps
 
 
-def test_a_running_run_that_nobody_holds_is_shown_as_interrupted_until_it_is_back(runs: Path) -> None:
+def test_a_running_run_that_nobody_holds_is_shown_as_interrupted_until_it_is_back(runs):
     folder, status = runs / "demo" / "a", "SELECT status, reason FROM run"
     write_status(folder, status="queued")
     sync(runs)
@@ -219,7 +215,7 @@ def test_a_running_run_that_nobody_holds_is_shown_as_interrupted_until_it_is_bac
     assert rows(runs, status) == [("finished", None)]
 
 
-def test_another_thread_that_writes_is_waited_for_and_then_named_as_is_a_missing_folder(runs: Path) -> None:
+def test_another_thread_that_writes_is_waited_for_and_then_named_as_is_a_missing_folder(runs):
     sync(runs)
     with pytest.raises(InputError, match=r"no runs folder '.*nowhere'.*--runs"):
         sync(runs / "nowhere")
@@ -227,7 +223,7 @@ def test_another_thread_that_writes_is_waited_for_and_then_named_as_is_a_missing
         pass
 
 
-def test_a_copied_runs_folder_gives_the_same_rows_although_its_files_have_new_times(runs: Path, tmp_path: Path) -> None:
+def test_a_copied_runs_folder_gives_the_same_rows_although_its_files_have_new_times(runs, tmp_path):
     folder = runs / "demo" / "ppo-s0"
     for number, status in enumerate(("queued", "running", "finished")):
         at = datetime(2026, 1, 1, 0, number)
@@ -243,7 +239,7 @@ def test_a_copied_runs_folder_gives_the_same_rows_although_its_files_have_new_ti
     assert [one(folder, "SELECT status FROM run") for folder in (runs, copied)] == ["finished", "finished"]
 
 
-def test_a_segment_that_only_another_run_makes_unreadable_is_set_aside_alone(runs: Path, small: Shape) -> None:
+def test_a_segment_that_only_another_run_makes_unreadable_is_set_aside_alone(runs, small):
     write_run(runs, "demo", "good", shape=small)
     declares, fills = runs / "demo" / "declares", runs / "demo" / "fills"
     told = {"name": ["mine"], "table_name": ["turn"], "level": ["turn"], "sql_type": ["DOUBLE"]}
@@ -261,9 +257,7 @@ def test_a_segment_that_only_another_run_makes_unreadable_is_set_aside_alone(run
     assert sync(runs, CATALOGUE).segments == 0
 
 
-def test_what_is_no_segment_is_left_as_it_is_and_named_where_it_stands_in_the_place_of_one(
-    runs: Path, small: Shape
-) -> None:
+def test_what_is_no_segment_is_left_as_it_is_and_named_where_it_stands_in_the_place_of_one(runs, small):
     good = write_run(runs, "demo", "good", shape=small)
     step, unfinished = good / "segments" / "step", good / "segments" / "turn" / ".000009.parquet.writing"
     unfinished.write_bytes(b"half a")
@@ -279,7 +273,7 @@ def test_what_is_no_segment_is_left_as_it_is_and_named_where_it_stands_in_the_pl
     assert (report.corrupt, unfinished.read_bytes()) == ([], b"half a")
 
 
-def test_a_segment_of_more_rows_than_a_second_of_a_run_has_is_set_aside_unread(runs: Path) -> None:
+def test_a_segment_of_more_rows_than_a_second_of_a_run_has_is_set_aside_unread(runs):
     folder = runs / "demo" / "bomb" / "segments" / "step"
     folder.mkdir(parents=True)
     pq.write_table(pa.table({"step": np.zeros(10_000_001, np.int8)}), folder / "000000.parquet")
@@ -300,9 +294,7 @@ def test_a_segment_of_more_rows_than_a_second_of_a_run_has_is_set_aside_unread(r
         ("", "cannot open database"),  # not a database at all
     ],
 )
-def test_a_database_that_is_not_ours_is_refused_with_the_way_out_and_no_segment_is_blamed(
-    runs: Path, small: Shape, statement: str, says: str
-) -> None:
+def test_a_database_that_is_not_ours_is_refused_with_the_way_out_and_no_segment_is_blamed(runs, small, statement, says):
     write_run(runs, "demo", "good", shape=small)
     if "DROP" in statement:
         sync(runs, CATALOGUE)
@@ -315,7 +307,7 @@ def test_a_database_that_is_not_ours_is_refused_with_the_way_out_and_no_segment_
     assert not list(runs.rglob("*.corrupt"))
 
 
-def test_a_dropped_view_comes_back_and_a_database_that_was_cut_says_so(runs: Path, small: Shape) -> None:
+def test_a_dropped_view_comes_back_and_a_database_that_was_cut_says_so(runs, small):
     write_run(runs, "demo", "good", shape=small)
     sync(runs, CATALOGUE)
     execute(runs, "DROP VIEW cell")
