@@ -47,7 +47,6 @@ def test_corrupt_segments_stale_runs_and_unsynced_folders_are_named_with_what_to
 def test_the_process_that_holds_the_database_is_named(runs):
     sync(runs)
     holder = python(HOLD, runs / "sorl.duckdb")
-    assert holder.stdout is not None
     assert holder.stdout.readline() == "open\n"
     result = sorl("doctor", runs=runs)
     holder.communicate(timeout=120)

@@ -121,7 +121,6 @@ def test_sync_says_what_it_did_and_what_it_set_aside(runs, small):
 def test_a_locked_database_is_read_as_it_is_with_a_note_or_refused_with_the_holder(runs, small):
     def hold(*mode):
         process = python(HOLD, runs / "sorl.duckdb", *mode)
-        assert process.stdout is not None
         assert process.stdout.readline() == "open\n"
         return process
 

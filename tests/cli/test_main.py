@@ -88,7 +88,6 @@ def test_the_retriever_answers_our_client_until_sigterm(tmp_path):
     command = [sys.executable, "cli.py", "retriever", "serve", "--corpus", str(corpus), "--port", "0"]
     environment = os.environ | {"SORL_CACHE": str(tmp_path)}
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stdout is not None
         url = process.stdout.readline().strip()
         assert url.startswith("http://127.0.0.1:")
         assert HTTPRetriever(url).retrieve(["capital of Peru"], 3)[0][0].id == "1"

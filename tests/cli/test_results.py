@@ -92,7 +92,6 @@ def test_a_search_resumes_from_shipped_results(runs, tmp_path):
     pq.write_table(shipped.filter(first), tmp_path / "first_round.parquet")
     done("sync", "--from", tmp_path / "first_round.parquet", runs=runs)
     region = load(Path("experiments/region_sgd.toml"), [], History(runs)).region
-    assert region is not None
     assert (len(region.progress.done), region.progress.rounds) == (12, 1)
 
 

@@ -72,7 +72,6 @@ def test_only_the_arms_that_are_asked_for_have_cells(tmp_path):
     assert load(file, only=["ppo, clipped", "ppo"]).arms == ("ppo", "ppo, clipped")
     searched = f'kind = "region"\n{arms}\n[region]\nlow = 0.1\nhigh = 1.0'
     region = load(write(tmp_path, searched, "region.toml"), only=["grpo"]).region
-    assert region is not None
     assert [one.label for one in region.series] == ["grpo"]
     told = r"no arm 'grpa' in .*x.toml \(did you mean 'grpo'\?\); arms: ppo; grpo; ppo, clipped"
     with pytest.raises(InputError, match=told):

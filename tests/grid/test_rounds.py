@@ -72,12 +72,10 @@ def test_a_region_is_searched_round_by_round_and_the_same_call_goes_on(tmp_path)
     script(tmp_path, falls=FALLS, **{label: {"fail_at": 1}})
     grid, results = rounds(path, told, limits=Limits(retries=0))
     assert [(r.cell.arm, r.cell.seed, r.status) for r in results] == [(label, 0, "failed")]
-    assert grid.region is not None
     assert grid.region.progress.rounds == 0
     script(tmp_path, falls=FALLS)
     grid, results = rounds(path, told)
     assert {r.status for r in results} == {"finished"}
-    assert grid.region is not None
     assert not grid.region.progress.now
     probed = [(c.settings.learn.staleness, c.settings.learn.policy.lr, c.seed) for c in grid.cells]
     assert probed == [(staleness, lr, seed) for staleness in (0, 8) for seed in (0, 1) for lr in (0.2, 0.4)]
@@ -160,7 +158,6 @@ def test_controls_have_a_region_too_and_further_axes_have_columns_of_their_own(t
                           '"learn.policy.max_grad_norm" = 1.0\n[region]')  # fmt: skip
     path.write_text(text)
     grid = load(path)
-    assert grid.region is not None
     assert [s.label for s in grid.region.series] == ["grpo", "ppo, clipped"]
     staleness_epochs = [(c["learn.staleness"], c["learn.epochs"]) for c in grid.region.columns]
     assert staleness_epochs == [(0, 1), (8, 1), (0, 4), (8, 4)]

@@ -229,7 +229,6 @@ def test_a_cell_that_becomes_free_is_run_unless_it_just_failed_elsewhere(tmp_pat
     grid = grid_of(tmp_path, ("ppo",))
     folder = home(grid, prepared=True)
     claim = run_folder.claim(folder)
-    assert claim is not None
 
     def end(text):
         identity = run_folder.identity(grid.cells[0])
@@ -332,7 +331,6 @@ def test_fresh_takes_cells_that_never_began_as_they_are_and_refuses_those_in_tra
     results = by_arm(go(grid, fresh=True))
     assert (results["ppo"].cell.generation, results["grpo"].cell.generation) == (2, 1)
     claim = run_folder.claim(results["ppo"].folder)
-    assert claim is not None
     with claim, pytest.raises(InputError, match=f"another process trains: {results['ppo'].folder.name}; stop it"):
         go(grid, fresh=True)
     assert not list((tmp_path / "runs" / "demo").glob("*-g3"))

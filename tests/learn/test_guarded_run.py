@@ -55,7 +55,7 @@ def test_a_policy_that_is_another_one_in_its_update_is_flagged_on_fresh_rollouts
             trainer.learner.temperature = 1.3  # the update reads the logits at another temperature
             return honest(*asked)
 
-        trainer.learner.update = update  # type: ignore[method-assign]
+        trainer.learner.update = update
 
     ((kind, step, message),) = flagged(drifting)  # stale by two: step 0 alone is fresh
     assert (kind, step) == ("guard_first_ratio", 0)

@@ -320,7 +320,7 @@ def check(name: str, batches: int, folder: Path) -> None:
         critic: Any = Values(torch.tensor(phi, dtype=F64)) if rule.advantage in CRITICS else None
         learner = Learner(algorithm, learn, policy, critic)
         learner.probe.control = TAGS
-        learner.spans = SimpleNamespace(of=lambda tokens, mask: tokens % 4)  # type: ignore[assignment]
+        learner.spans = SimpleNamespace(of=lambda tokens, mask: tokens % 4)
         batch = prepare(algorithm, tensors(sampled, rule.advantage in CRITICS))
         done = Loop(learner, run, step)._optimise(batch, step - 2)
         seconds = {"rollout": 3.0, "update": 0.5, "evaluation": 0.1, "total": 3.6}

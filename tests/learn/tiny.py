@@ -92,7 +92,6 @@ def cell(folder: Path, cache: Path, **pipes: Any) -> "subprocess.Popen[str]":
 def interrupted(folder: Path, cache: Path, after: int, by: signal.Signals = signal.SIGINT) -> int:
     """Start the process of a cell, send it a signal after so many iterations, and return its exit code."""
     with cell(folder, cache, stderr=None) as process:
-        assert process.stdout is not None
         for _ in range(after):
             process.stdout.readline()
         process.send_signal(by)

@@ -1,7 +1,5 @@
 """Files and texts that anybody may have written: regular files only, so large, so deep."""
 
-from __future__ import annotations
-
 import math
 import os
 import socket

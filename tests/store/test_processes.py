@@ -18,7 +18,6 @@ from workbench.store.sync import sync
 def started(code: str, *args: object) -> subprocess.Popen[str]:
     """A process that has said its first line."""
     process = python(code, *args)
-    assert process.stdout is not None
     assert process.stdout.readline()
     return process
 
@@ -29,7 +28,6 @@ def test_four_processes_ingest_each_segment_exactly_once(runs, small):
     files = len(list(runs.glob("*/*/segments/*/*.parquet")))
     workers = [python(SYNC, runs) for _ in range(4)]
     for worker in workers:
-        assert worker.stdin is not None
         worker.stdin.write("go\n")
         worker.stdin.flush()
     answers = [worker.communicate(timeout=280) for worker in workers]
@@ -70,7 +68,6 @@ def test_a_sync_killed_at_any_moment_loses_and_doubles_nothing(runs):
     for delay in (0.0, 0.05, 0.1, 0.2, 0.4):
         (runs / "sorl.duckdb").unlink(missing_ok=True) if delay in (0.0, 0.2) else None
         victim = started("import workbench.store.sync, duckdb\nprint('up', flush=True)\n" + SYNC, runs)
-        assert victim.stdin is not None
         victim.stdin.write("go\n")
         victim.stdin.flush()
         time.sleep(delay)
