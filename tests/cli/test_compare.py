@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from tests.cli.command import STEPS, done, fell, record, told
-from tests.store.fixture import START, Shape, write_experiment, write_run, write_segment, write_status
+from tests.store.fixture import Shape, write_experiment, write_run, write_segment, write_status
 from workbench.spec import RunSettings
 
 SHAPE = Shape(steps=30, trajectories=2, turns=2, epochs=1)
@@ -99,13 +99,8 @@ def test_runs_in_training_count_for_as_long_as_they_were_seen_up(runs, tmp_path)
     fell(runs, "ppo", 0, 10)
     for seed, steps in ((1, 9), (2, 20)):
         folder = record(runs, "ppo", seed, steps=0, status="running", outcome=None)
-        place = {"run_id": [folder.name] * steps, "written_at": [START] * steps}
-        write_segment(folder, "step", place | {"step": list(range(steps))})
-    event = {
-        "run_id": folder.name, "step": 17, "kind": "collapse", "severity": "critical", "diagnostic": "success",
-        "value": 0.1, "threshold": 0.4, "message": "success fell", "written_at": START,
-    }  # fmt: skip
-    write_segment(folder, "event", {name: [value] for name, value in event.items()})
+        write_segment(folder, "step", {"step": range(steps)})
+    write_segment(folder, "event", {"step": 17, "kind": "collapse", "severity": "critical", "diagnostic": "success"})
     record(runs, "ppo", 3, steps=0, status="queued", outcome=None)
     rows = exported(runs, tmp_path)
     assert rows[["seed", "time", "event"]].values.tolist() == [[0, 10, 1], [1, 9, 0], [2, 17, 1]]
@@ -140,13 +135,9 @@ def arms(runs: Path) -> Path:
 def test_questions_that_differ_and_what_a_trainer_flagged_are_warnings(arms):
     assert "Warning" not in done("compare", "demo", runs=arms).stdout
     for name, questions in (("ppo-s0", 1), ("st-ppo-s0", 2)):
-        row = {"run_id": [name], "step": [SHAPE.steps], "questions_hash": [questions], "written_at": [START]}
-        write_segment(arms / "demo" / name, "step", row)
-    event = {
-        "run_id": "st-ppo-s0", "step": 3, "kind": "guard_token_identity", "severity": "critical", "diagnostic": "",
-        "message": "row 5\x1b[2J\nNote: all is well", "written_at": START,
-    }  # fmt: skip
-    write_segment(arms / "demo" / "st-ppo-s0", "event", {k: [v] for k, v in event.items()})
+        write_segment(arms / "demo" / name, "step", {"step": SHAPE.steps, "questions_hash": questions})
+    event = {"step": 3, "kind": "guard_token_identity", "severity": "critical"}
+    write_segment(arms / "demo" / "st-ppo-s0", "event", event | {"message": "row 5\x1b[2J\nNote: all is well"})
     for form in ("table", "md"):
         text = done("compare", "demo", "--format", form, runs=arms).stdout
         seen = f"with seed 0, from step {SHAPE.steps} on"

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.cli.command import done, refused, told
-from tests.store.fixture import START, run_row, write_run, write_segment, write_status
+from tests.store.fixture import run_row, write_run, write_segment, write_status
 from tests.store.processes import HOLD, ROOT, python
 from workbench.spec import TABLES
 from workbench.store.reader import saved
@@ -113,7 +113,7 @@ def test_sync_says_what_it_did_and_what_it_set_aside(runs, small):
     assert "new segments" in result.stdout
     assert "corrupt segment set aside" in result.stderr
     assert "0 rows from 0 new segments" in done("sync", runs=runs).stdout
-    write_segment(folder, "step", {"run_id": ["a"], "step": [12], "written_at": [START]})
+    write_segment(folder, "step", {"step": 12})
     count = ("sql", "SELECT count(*) AS n FROM step", "--format", "csv")
     assert done(*count, runs=runs).stdout == f"n\n{small.steps + 1}\n", "every reading verb syncs first"
 

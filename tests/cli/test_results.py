@@ -14,7 +14,7 @@ import pytest
 from docs.render import ROOT
 from tests.cli.command import done, record
 from tests.store.contents import contents, one
-from tests.store.fixture import START, Shape, write_experiment, write_run, write_segment
+from tests.store.fixture import Shape, write_experiment, write_run, write_segment
 from workbench.analysis import results
 from workbench.diagnostics import CATALOGUE
 from workbench.grid.config import load
@@ -59,9 +59,9 @@ def test_the_page_of_findings_names_every_shipped_file():
 def test_what_was_not_measured_stays_null_and_nan_stays_nan(runs, tmp_path):
     write_experiment(runs, "demo")
     folder = record(runs, "ppo", 0, steps=3)
-    place = {"run_id": [folder.name] * 3, "step": [0, 1, 2], "written_at": [START] * 3}
+    place = {"step": [0, 1, 2]}
     write_segment(folder, "step", place | {"success": [0.5, None, 0.25], "entropy": [math.nan, math.inf, 1.0]})
-    write_segment(folder, "minibatch", place | {"update": [0] * 3, "clip_bias_norm": [None, 0.5, math.nan]})
+    write_segment(folder, "minibatch", place | {"update": 0, "clip_bias_norm": [None, 0.5, math.nan]})
     path = tmp_path / "demo.parquet"
     done("report", "demo", "--export", path, runs=runs)
     (row,) = pq.read_table(path).to_pylist()
@@ -121,7 +121,7 @@ def test_rescan_repairs_a_verdict_withdraws_events_and_does_nothing_when_dry_or_
     assert right[0] == "collapsed"
     row = Reader(judged).rows("SELECT * FROM run WHERE run_id = 'fallen'")
     wrong = dict(zip(row.columns, row.rows[0], strict=True)) | {"outcome": "healthy", "collapse_step": None}
-    write_segment(judged / "demo" / "fallen", "run", {k: [v] for k, v in wrong.items()})
+    write_segment(judged / "demo" / "fallen", "run", wrong)
     sync(judged)
     older = "SELECT count(*) FROM event WHERE message = 'grad_norm_max is above 20'"
     assert (verdict(judged, "fallen")[0], one(judged, older)) == ("healthy", 1)
@@ -140,8 +140,8 @@ def test_rescan_repairs_a_verdict_withdraws_events_and_does_nothing_when_dry_or_
 
 
 def test_a_divergence_that_only_the_trainer_saw_stays_one(judged):
-    rows = {"run_id": ["up"], "step": [29], "kind": ["diverged"], "severity": ["critical"], "diagnostic": [""]}
-    write_segment(judged / "demo" / "up", "event", rows | {"message": ["the loss is NaN"], "written_at": [START]})
+    row = {"step": 29, "kind": "diverged", "severity": "critical", "message": "the loss is NaN"}
+    write_segment(judged / "demo" / "up", "event", row)
     done("rescan", runs=judged)
     assert verdict(judged, "up")[0] == "diverged"
     assert one(judged, "SELECT count(*) FROM event WHERE kind = 'diverged'") == 1

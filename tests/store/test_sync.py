@@ -14,7 +14,6 @@ import pytest
 
 from tests.store.contents import contents, one, rows
 from tests.store.fixture import (
-    START,
     Shape,
     run_row,
     write_dictionary,
@@ -28,17 +27,6 @@ from workbench.spec import TABLES, InputError
 from workbench.store.connect import Busy, writer
 from workbench.store.reader import Reader
 from workbench.store.sync import DIED, sync
-
-
-def write_steps(folder: Path, steps: list[int], file: str | None = None, **columns: list[object]) -> Path:
-    """A segment of table step of the run in `folder`."""
-    keys = {"run_id": [folder.name] * len(steps), "step": steps, "written_at": [START] * len(steps)}
-    return write_segment(folder, "step", keys | columns, file)
-
-
-def write_one(folder: Path, name: str, file: str | None = None, **row: object) -> Path:
-    """A segment of one row."""
-    return write_segment(folder, name, {key: [value] for key, value in row.items()}, file)
 
 
 def execute(runs: Path, statement: str) -> None:
@@ -56,7 +44,7 @@ def test_a_second_sync_ingests_nothing_and_waits_for_nobody_and_new_segments_are
     assert (second.segments, second.rows) == (0, 0)
     assert contents(runs) == before
     assert (runs / "sorl.duckdb").stat().st_mtime_ns == changed
-    write_steps(folder, [12, 13], success=[0.5, None])
+    write_segment(folder, "step", {"step": [12, 13], "success": [0.5, None]})
     assert sync(runs).rows == 2
     assert rows(runs, "SELECT step, success FROM step WHERE step >= 12 ORDER BY step") == [(12, 0.5), (13, None)]
     assert one(runs, "SELECT count(*) FROM step") == small.steps + 2
@@ -68,7 +56,7 @@ def test_a_deleted_database_comes_back_row_for_row(runs, small):
     folder = runs / "demo" / "ppo-s0-aaaa0000"
     (folder / "segments" / "step" / "000009.parquet").write_bytes(b"PAR1 torn")
     sync(runs, CATALOGUE)  # in several syncs, as it happens while runs go on
-    write_steps(folder, [12], "000010.parquet", success=[0.1])
+    write_segment(folder, "step", {"step": 12, "success": 0.1}, "000010.parquet")
     write_status(folder, status="interrupted", reason="stopped by SIGTERM")
     sync(runs, CATALOGUE)
     before = contents(runs)
@@ -80,18 +68,17 @@ def test_a_deleted_database_comes_back_row_for_row(runs, small):
 
 def test_the_latest_row_of_a_run_wins_whatever_order_the_files_are_listed_in(runs):
     folder = runs / "demo" / "a"
-    early = write_one(folder, "run", "queue-000000.parquet", **run_row(folder, status="queued"))
+    early = write_segment(folder, "run", run_row(folder, status="queued"), "queue-000000.parquet")
     late = write_status(folder, status="finished")
-    later = write_one(folder, "run", "000001.parquet", **run_row(folder, status="failed"))
+    later = write_segment(folder, "run", run_row(folder, status="failed"), "000001.parquet")
     for age, file in enumerate((early, late, later)):
         os.utime(file, ns=(10**18 + age, 10**18 + age))
     sync(runs)
     assert rows(runs, "SELECT status FROM run") == [("failed",)]
-    write_one(folder, "run", "queue-000001.parquet", **run_row(folder))
+    write_segment(folder, "run", run_row(folder), "queue-000001.parquet")
     sync(runs)
     assert rows(runs, "SELECT status FROM run") == [("finished",)]
-    last = [run_row(folder, steps=s) for s in (1, 2, 3)]
-    write_segment(folder, "run", {k: [r[k] for r in last] for k in last[0]}, "queue-000002.parquet")
+    write_segment(folder, "run", run_row(folder, steps=[1, 2, 3]), "queue-000002.parquet")
     sync(runs)
     assert rows(runs, "SELECT steps FROM run") == [(3,)]
 
@@ -99,8 +86,8 @@ def test_the_latest_row_of_a_run_wins_whatever_order_the_files_are_listed_in(run
 def test_an_event_without_a_severity_withdraws_the_one_before(runs):
     folder = runs / "demo" / "a"
     for severity in ("critical", None):
-        events = {"run_id": ["a", "a"], "step": [5, 6], "kind": ["collapse"] * 2, "diagnostic": [""] * 2}
-        write_segment(folder, "event", events | {"severity": [severity, "info"]})
+        events = {"step": [5, 6], "kind": "collapse", "severity": [severity, "info"]}
+        write_segment(folder, "event", events)
     sync(runs)
     assert rows(runs, "SELECT step FROM event") == [(6,)]
 
@@ -115,9 +102,9 @@ def test_an_event_without_a_severity_withdraws_the_one_before(runs):
 )
 def test_a_column_nobody_declared_is_added_by_name(runs, first, second, values, kind):
     folder = runs / "demo" / "a"
-    write_segment(folder, "step", {"invented": [first], "success": [0.25], "step": [7], "run_id": ["a"]})
+    write_segment(folder, "step", {"invented": first, "success": 0.25, "step": 7})
     sync(runs, CATALOGUE)
-    write_steps(folder, [8], invented=[second])
+    write_segment(folder, "step", {"step": 8, "invented": second})
     sync(runs, CATALOGUE)
     found = rows(runs, "SELECT run_id, step, success, invented FROM step ORDER BY step")
     assert found == [("a", 7, 0.25, values[0]), ("a", 8, None, values[1])]
@@ -227,7 +214,7 @@ def test_a_copied_runs_folder_gives_the_same_rows_although_its_files_have_new_ti
     folder = runs / "demo" / "ppo-s0"
     for number, status in enumerate(("queued", "running", "finished")):
         at = datetime(2026, 1, 1, 0, number)
-        write_one(folder, "run", run_id="ppo-s0", experiment="demo", status=status, written_at=at)
+        write_segment(folder, "run", {"experiment": "demo", "status": status, "written_at": at})
     os.utime(folder / "segments" / "run" / "000001.parquet", ns=(0, 1_500_000_000_123_456_789))
     sync(runs)
     times = rows(runs, "SELECT written_at FROM segment WHERE file LIKE '%000001.parquet'")
@@ -242,15 +229,13 @@ def test_a_copied_runs_folder_gives_the_same_rows_although_its_files_have_new_ti
 def test_a_segment_that_only_another_run_makes_unreadable_is_set_aside_alone(runs, small):
     write_run(runs, "demo", "good", shape=small)
     declares, fills = runs / "demo" / "declares", runs / "demo" / "fills"
-    told = {"name": ["mine"], "table_name": ["turn"], "level": ["turn"], "sql_type": ["DOUBLE"]}
+    told = {"name": "mine", "table_name": "turn", "level": "turn", "sql_type": "DOUBLE"}
     write_segment(declares, "diagnostic", told)
-    turn = {"step": [0], "epoch": [0], "trajectory": [0], "turn_index": [1]}
-    write_segment(declares, "turn", {"run_id": ["declares"], **turn, "mine": [1.5]})
-    write_segment(fills, "turn", {"run_id": ["fills"], **turn, "mine": ["much"]})
-    write_segment(fills, "step", {"run_id": ["fills"], "step": [0], "success": [0.5]})
-    assert [p.parts[-4:] for p in sync(runs, CATALOGUE).corrupt] == [
-        ("fills", "segments", "turn", "000000.parquet.corrupt")
-    ]
+    turn = {"step": 0, "epoch": 0, "trajectory": 0, "turn_index": 1}
+    write_segment(declares, "turn", turn | {"mine": 1.5})
+    write_segment(fills, "turn", turn | {"mine": "much"})
+    write_segment(fills, "step", {"step": 0, "success": 0.5})
+    assert sync(runs, CATALOGUE).corrupt == [fills / "segments" / "turn" / "000000.parquet.corrupt"]
     assert one(runs, "SELECT mine FROM turn WHERE run_id = 'declares'") == 1.5
     assert one(runs, "SELECT count(*) FROM step WHERE run_id = 'fills'") == 1
     assert one(runs, "SELECT count(*) FROM step WHERE run_id = 'good'") == small.steps

@@ -1,9 +1,7 @@
-from pathlib import Path
-
 import pytest
 
 from tests.store.contents import rows as ask
-from tests.store.fixture import START, run_row, write_segment, write_status
+from tests.store.fixture import write_segment, write_status
 from workbench.diagnostics import CATALOGUE
 from workbench.store.reader import Reader, saved, saved_query
 from workbench.store.schema import views
@@ -19,11 +17,6 @@ GRAIN = {
     "lead_time": "run_id, diagnostic, alarm_step",
     "culprit": "run_id, step, epoch, trajectory, turn_index",
 }
-
-
-def step_rows(folder: Path, success: list[float | None]) -> None:
-    rows = {"run_id": [folder.name] * len(success), "step": list(range(len(success))), "success": success}
-    write_segment(folder, "step", rows)
 
 
 def test_every_view_has_a_file_whose_first_line_states_the_grain():
@@ -52,7 +45,7 @@ def test_of_a_cell_that_was_started_over_only_the_newest_run_is_a_seed(runs):
     for name, seed, generation, final in folders:
         folder = runs / "demo" / name
         write_status(folder, seed=seed, final_success=final, generation=generation)
-        step_rows(folder, [final])
+        write_segment(folder, "step", {"step": 0, "success": final})
     other = runs / "demo" / "edited"
     write_status(other, arm="other", config_hash="other settings", generation=1)
     sync(runs, CATALOGUE)
@@ -76,7 +69,7 @@ def test_seed_band_leaves_out_what_was_not_measured(runs):
     for seed, success in enumerate(([0.1, 0.4], [0.2, None], [0.6, 0.8])):
         folder = runs / "demo" / f"r{seed}"
         write_status(folder, seed=seed)
-        step_rows(folder, list(success))
+        write_segment(folder, "step", {"step": range(2), "success": success})
     sync(runs, CATALOGUE)
     bands = "SELECT step, n, success_min, success_median, success_max FROM seed_band ORDER BY step"
     assert ask(runs, bands) == [(0, 3, 0.1, 0.2, 0.6), (1, 2, 0.4, pytest.approx(0.6), 0.8)]
@@ -86,11 +79,10 @@ def test_collapse_measures_the_depth_until_the_recovery_and_knows_only_the_first
     folder = runs / "demo" / "a"
     curve = [0.8] * 10 + [0.2] * 10 + [0.7] * 10 + [0.1] * 10
     write_status(folder, outcome="collapsed", collapse_step=9, detection_step=16)
-    step_rows(folder, list(curve))
+    write_segment(folder, "step", {"step": range(40), "success": curve})
     kinds = ["collapse", "recovered", "collapse"]
     told = {"step": [16, 26, 36], "kind": kinds, "severity": ["critical", "info", "critical"]}
-    same = {"run_id": "a", "diagnostic": "success", "written_at": START}
-    write_segment(folder, "event", told | {name: [value] * 3 for name, value in same.items()})
+    write_segment(folder, "event", told | {"diagnostic": "success"})
     sync(runs, CATALOGUE)
     columns = "onset_step, detection_step, steps_to_detection, peak, depth, drop_frac, recovered_step"
     rows = ask(runs, f"SELECT {columns} FROM collapse ORDER BY detection_step")
@@ -102,8 +94,8 @@ def test_lead_time_counts_from_alarm_to_onset_and_is_null_without_a_collapse(run
     for name, onset in (("a", 20), ("b", None)):
         folder = runs / "demo" / name
         write_status(folder, collapse_step=onset, detection_step=onset and onset + 4)
-        alarms = {"step": [12, 22], "kind": ["alarm"] * 2, "severity": ["warning"] * 2, "diagnostic": ["entropy"] * 2}
-        write_segment(folder, "event", {"run_id": [name] * 2} | alarms)
+        alarms = {"step": [12, 22], "kind": "alarm", "severity": "warning", "diagnostic": "entropy"}
+        write_segment(folder, "event", alarms)
     sync(runs, CATALOGUE)
     rows = ask(runs, "SELECT run_id, alarm_step, lead, lead_to_detection FROM lead_time ORDER BY ALL")
     assert rows == [("a", 12, 8, 12), ("a", 22, -2, 2), ("b", 12, None, None), ("b", 22, None, None)]
@@ -111,7 +103,7 @@ def test_lead_time_counts_from_alarm_to_onset_and_is_null_without_a_collapse(run
 
 def test_culprit_ranks_nan_first_and_the_unmeasured_last(runs):
     mass = [0.2, float("nan"), None, 0.7]
-    rows = {"run_id": ["a"] * 4, "step": [3] * 4, "epoch": [0] * 4, "trajectory": [0] * 4, "turn_index": [1, 2, 3, 4]}
+    rows = {"step": 3, "epoch": 0, "trajectory": 0, "turn_index": [1, 2, 3, 4]}
     drift = [0.5, -2.0, 0.0, 1.0]
     write_segment(runs / "demo" / "a", "turn", rows | {"ratio_mass_frac": mass, "log_ratio_sum": drift})
     sync(runs, CATALOGUE)
@@ -131,13 +123,11 @@ def test_the_planted_turn_and_alarm_are_found_and_steps_are_counted_from_the_col
 
 def test_explained_variance_by_turn_is_one_for_a_perfect_critic_and_zero_for_a_constant(runs):
     folder = runs / "demo" / "a"
-    write_segment(folder, "run", {k: [v] for k, v in run_row(folder).items()})
+    write_status(folder)
     returns = [0.0, 1.0, 0.0, 1.0]
-    same = {"run_id": ["a"] * 4, "step": [0] * 4, "epoch": [0] * 4, "trajectory": [*range(4)]}
     for turn, values in ((1, returns), (2, [0.5] * 4)):
-        rows = same | {"turn_index": [turn] * 4}
-        errors = [v - g for v, g in zip(values, returns, strict=True)]
-        write_segment(folder, "turn", rows | {"value": values, "value_error": errors})
+        rows = {"step": 0, "epoch": 0, "trajectory": range(4), "turn_index": turn, "value": values}
+        write_segment(folder, "turn", rows | {"value_error": [v - g for v, g in zip(values, returns, strict=True)]})
     sync(runs, CATALOGUE)
     rows = Reader(runs).rows(saved_query("explained_variance_by_turn").sql)
     at = rows.columns.index("explained_variance")
