@@ -45,7 +45,7 @@ from workbench.store.sync import SyncReport, sync
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
     write_run(tmp_path, "demo", "a", shape=SMALL)
-    sync(tmp_path, CATALOGUE)
+    sync(tmp_path)
     return tmp_path
 
 
@@ -62,7 +62,7 @@ def test_a_question_is_asked_once_until_new_rows_or_no_more_room(runs: Path, mon
     given = {"runs": ["a"], "origins": [0], "first": 0, "last": 11, "column": "success", "table": "step"}
     assert [len(answers.query("series", width=width, **given)) for width in (1, 6)] == [12, 2]
     write_run(runs, "demo", "b", shape=SMALL, seed=1)
-    sync(runs, CATALOGUE)
+    sync(runs)
     assert answers.computed("ids", ids) == ["a", "b"]
     monkeypatch.setattr(module, "_REMEMBERED", 2 * module._RECORDS)
     small, asked = Store(runs), []
@@ -156,7 +156,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
         values[3 * turns], values[4 * turns] = None, math.nan
         pq.write_table(read.set_column(read.column_names.index("entropy"), "entropy", [values]), file)
     write_run(folder, "demo", "b", shape=SHAPE, seed=1)
-    sync(folder, CATALOGUE)
+    sync(folder)
     return Store(folder)
 
 

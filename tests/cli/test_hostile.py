@@ -22,7 +22,6 @@ import pytest
 from tests.cli.command import done, sorl, told
 from tests.store.fixture import Shape, write_run
 from tests.store.processes import ROOT
-from workbench.diagnostics import CATALOGUE
 from workbench.store.sync import sync
 
 ESCAPES = "\x1b[31m\x1b]0;title\x07\u202e\u2066\x9b2J\x08\r[bold]red[/] [/] [link=http://x]"
@@ -321,7 +320,7 @@ def small_grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shape = Shape(steps=12, trajectories=2, turns=2, epochs=1, steps_per_segment=6)
     for seed in (0, 1):
         write_run(runs, "demo", f"ppo-s{seed}", shape=shape, seed=seed)
-    sync(runs, CATALOGUE)
+    sync(runs)
     return runs
 
 

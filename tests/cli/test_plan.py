@@ -9,7 +9,6 @@ import pytest
 
 from tests.cli.command import STEPS, done, grid_file, told
 from tests.store.fixture import write_experiment, write_status
-from workbench.diagnostics import CATALOGUE
 from workbench.grid.config import load
 from workbench.store.sync import sync
 
@@ -35,7 +34,7 @@ def record(runs: Path, file: Path, **onsets: list[int | None]) -> None:
             folder.mkdir()
             outcome, config = "healthy" if onset is None else "collapsed", cell.settings.model_dump_json()
             write_status(folder, arm=arm, seed=seed, steps=STEPS, config=config, collapse_step=onset, outcome=outcome)
-    sync(runs, CATALOGUE)
+    sync(runs)
 
 
 def test_what_differs_is_shown_and_nothing_runs(here):

@@ -27,7 +27,7 @@ def test_all_six_stand_next_to_what_was_logged(run):
 
 
 def test_json_holds_every_table_with_null_where_nothing_was_measured(run):
-    write_batch(run, 4, values=False, algorithm="grpo")
+    write_batch(run, 4, arrays={"values": None}, algorithm="grpo")
     found = told("replay", run, "--step", 4, "--trajectory", 6, "--algorithm", "ppo")
     assert (found["run"], found["step"], found["own"], found["updates"]) == ("ppo-s0", 4, "grpo", 2)
     assert list(found["reasons"]) == ["ppo"]

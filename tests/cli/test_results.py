@@ -16,7 +16,6 @@ from tests.cli.command import done, record
 from tests.store.contents import contents, one
 from tests.store.fixture import Shape, write_experiment, write_run, write_segment
 from workbench.analysis import results
-from workbench.diagnostics import CATALOGUE
 from workbench.grid.config import load
 from workbench.grid.folder import History
 from workbench.store.reader import Reader
@@ -102,7 +101,7 @@ def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shape = Shape(trajectories=2, turns=2, epochs=1, steps_per_segment=30)
     write_run(folder, "demo", "fallen", collapse=15, shape=shape)
     write_run(folder, "demo", "up", seed=1, shape=shape)
-    sync(folder, CATALOGUE)
+    sync(folder)
     return folder
 
 
@@ -135,7 +134,7 @@ def test_rescan_repairs_a_verdict_withdraws_events_and_does_nothing_when_dry_or_
     assert (again.stdout, again.stderr) == ("", "2 runs judged, 0 changed\n")
     before = contents(judged)
     (judged / "sorl.duckdb").unlink()
-    sync(judged, CATALOGUE)
+    sync(judged)
     assert contents(judged) == before, "the tables are their segments"
 
 
@@ -147,9 +146,7 @@ def test_a_divergence_that_only_the_trainer_saw_stays_one(judged):
     assert one(judged, "SELECT count(*) FROM event WHERE kind = 'diverged'") == 1
 
 
-def test_a_run_that_another_process_trains_is_not_written_to_and_one_without_steps_keeps_its_verdict(
-    judged,
-):
+def test_a_run_that_another_process_trains_is_not_written_to_and_one_without_steps_keeps_its_verdict(judged):
     folder = judged / "demo" / "fallen"
     files = sorted(folder.rglob("*.parquet"))
     with (folder / "lock").open("w") as lock:

@@ -6,7 +6,6 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import pytest
 
 from tests.store.fixture import write_grid
-from workbench.diagnostics import CATALOGUE
 from workbench.store.sync import sync
 
 pytest.importorskip("playwright", reason="playwright is not installed: pip install 'sorl[test]'")
@@ -26,7 +25,7 @@ pytestmark = [
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     runs = tmp_path_factory.mktemp("browser")
     write_grid(runs)
-    sync(runs, CATALOGUE)
+    sync(runs)
     with web.served(runs) as url:
         yield url
 

@@ -23,7 +23,6 @@ import tomli_w
 from tests.grid.harness import PATCH, row, starts
 from tests.learn.tiny import TINY, merged, rows
 from tests.store.processes import ROOT
-from workbench.diagnostics import CATALOGUE
 from workbench.grid.folder import last_row
 from workbench.spec import TABLES
 from workbench.store.sync import sync
@@ -113,7 +112,7 @@ def test_a_run_that_is_killed_again_and_again_loses_two_seconds_and_doubles_noth
             process.kill()
             dead = time.time()
         safe = reported(log, dead - 2.0)
-        sync(runs, CATALOGUE)
+        sync(runs)
         with duckdb.connect(str(runs / "sorl.duckdb"), read_only=True) as db:
             check_rows(db)
             steps = {step for (step,) in db.execute("SELECT step FROM step").fetchall()}

@@ -11,7 +11,6 @@ from tests.learn.tiny import TINY, merged
 from tests.store.fixture import write_run, write_segment
 from workbench.agent.tokenizer import build_tokenizer
 from workbench.algorithms import resolve
-from workbench.diagnostics import CATALOGUE
 from workbench.grid import guard
 from workbench.grid.cell import Cell, differing
 from workbench.grid.guard import Finding, Range, Run, amounts, write_events
@@ -167,7 +166,7 @@ def written(runs: Path, *done: tuple[Run, Sequence[int | None]], tokens: int = 1
         n, updates = len(hashes), one.settings.learn.epochs * one.settings.learn.minibatches
         steps = {"step": range(n), "questions_hash": hashes, "updates": updates, "tokens_trained": tokens / n}
         write_segment(runs / "demo" / one.run_id, "step", steps)
-    sync(runs, CATALOGUE)
+    sync(runs)
     return Reader(runs)
 
 
@@ -224,7 +223,7 @@ def test_what_the_trainers_flagged_is_told_once_for_each_check(runs):
     for one, step, kind in ((A0, 3, "guard_stuck_batch"), (B0, 2, "guard_stuck_batch"), (A1, 1, "alarm")):
         row = {"step": step, "kind": kind, "severity": "warning", "message": f"told at {step}"}
         write_segment(runs / "demo" / one.run_id, "event", row)
-    sync(runs, CATALOGUE)
+    sync(runs)
     (finding,) = guard.recorded(reader, [A0, A1, B0, B1])
     assert (finding.check, finding.arms, finding.flagged) == ("stuck_batch", ("b", "a"), True)
     assert finding.message == "b, seed 0, step 2: told at 2 (and in 1 more runs of b and a)"
@@ -243,7 +242,7 @@ def test_what_turns_in_reverse_order_and_further_draws_took_lies_where_the_plan_
             for _ in Trainer(settings, ensure(settings, cache), recorder, build_tokenizer()).steps():
                 pass
         done.append(one)
-    sync(runs, CATALOGUE)
+    sync(runs)
     reader = Reader(runs)
     sums = "SELECT run_id, sum(updates), sum(episodes_sampled) FROM step GROUP BY run_id"
     seen = {row[0].removesuffix("-s0"): row[1:] for row in reader.rows(sums).rows}
@@ -269,7 +268,7 @@ def test_flagged_findings_become_events_of_the_runs_of_their_arms_once_and_are_w
         write_run(runs, "demo", one.run_id, arm=one.arm, seed=one.seed)
 
     def stored():
-        sync(runs, CATALOGUE)
+        sync(runs)
         return Reader(runs).rows("SELECT run_id, step, kind, severity, message FROM event ORDER BY run_id, kind").rows
 
     findings = [

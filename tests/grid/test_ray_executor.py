@@ -18,7 +18,7 @@ from tests.learn.tiny import TINY, merged, rows
 from workbench.grid import folder as run_folder
 from workbench.grid import process
 from workbench.grid.config import load
-from workbench.grid.process import executor_of
+from workbench.grid.process import Ray
 from workbench.grid.run import Limits, run
 from workbench.spec import InputError
 
@@ -30,7 +30,7 @@ def cluster() -> Iterator[Any]:
     """A Ray with room for two processes, for this module."""
     ray = pytest.importorskip("ray", reason="needs Ray: make test-ray")
     ray.init(num_cpus=2, log_to_driver=False, logging_level="ERROR", include_dashboard=False)
-    yield executor_of("ray")
+    yield Ray()
     ray.shutdown()
 
 
@@ -120,4 +120,4 @@ def test_a_bad_end_on_the_cluster_has_the_same_cause(tmp_path, cluster, how, cau
 def test_without_ray_the_option_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=r"pip install 'sorl\[ray\]'"):
-        executor_of("ray")
+        Ray()

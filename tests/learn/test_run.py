@@ -1,4 +1,4 @@
-"""A run in its folder: the same rows however it is cut into sessions, one process at a time, its black box."""
+"""A run in its folder: the same rows however it is cut into sessions, its black box, stop rules, and the guard."""
 
 import fcntl
 import json
@@ -7,15 +7,22 @@ import signal
 import time
 from collections.abc import Callable
 from copy import deepcopy
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from pandas.testing import assert_frame_equal
 
-from tests.learn.tiny import assert_same_rows, cell, interrupted, rows, train
+from tests.grid.harness import wait_for
+from tests.learn.tiny import Session, assert_same_rows, cell, interrupted, rows, train
+from workbench.grid.cell import config_hash
 from workbench.grid.process import follow, where
 from workbench.learn import run as run_module
+from workbench.learn.loop import Trainer, stop_reason
 from workbench.learn.run import heartbeat
+from workbench.spec import RunSettings, StopSettings
 from workbench.store import batches
 
 FRESH = {"staleness": 0}
@@ -130,13 +137,6 @@ def test_a_live_run_beats_writes_its_rows_and_says_where_it_stands_on_a_signal(n
             process.kill()
 
 
-def wait_for(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 200
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
 def test_the_heartbeat_is_touched_by_passes_through_the_network_and_its_copies_at_most_once_a_second(
     tmp_path, monkeypatch
 ):
@@ -187,9 +187,7 @@ def test_a_black_box_that_is_off_or_cannot_be_written_stops_no_run(new_run, cach
     assert not (off / "batches").exists()
 
 
-def test_a_stored_batch_leaves_out_weights_beyond_their_limit_and_keeps_the_mask_of_dropped_sequences(
-    trained,
-):
+def test_a_stored_batch_leaves_out_weights_beyond_their_limit_and_keeps_the_mask_of_dropped_sequences(trained):
     without, zero_var = {"batches": {"weights_mb": 0}}, {"select": {"kind": "zero_var"}}
     batch = batches.read(trained(algorithm="grpo", iterations=2, slots=zero_var, record=without), 1, weights=True)
     assert batch.weights == {}
@@ -198,3 +196,160 @@ def test_a_stored_batch_leaves_out_weights_beyond_their_limit_and_keeps_the_mask
     flat = [np.ptp(batch.score[batch.group == g]) == 0 for g in batch.group]
     assert (batch.mask_sampled.any(1)).all()
     np.testing.assert_array_equal(batch.mask.any(1), ~np.array(flat))
+
+
+# The collapse rule at its most nervous: any dip of a noisy curve is a collapse.
+NERVOUS = {"severe": 0.05, "mild": 0.05}
+
+
+@pytest.mark.parametrize(
+    ("rules", "detection", "part"),
+    [
+        ({}, 2, ""),
+        ({"after_collapse": 5}, None, ""),
+        ({"after_collapse": 5}, 5, ""),  # steps 6 to 9: four after it
+        ({"after_collapse": 5}, 4, "stopped 5 iterations after the collapse detected at step 4"),
+        ({"after_collapse": 0}, 9, "stopped in the iteration of the collapse detected at step 9"),
+        ({"updates": 41}, None, ""),
+        ({"updates": 40}, None, "stopped by its budget of 40 optimizer updates (stop.updates)"),
+        ({"tokens": 901}, None, ""),
+        ({"tokens": 850}, None, "stopped by its budget of 850 trained tokens (stop.tokens)"),
+        ({"seconds": 8.0}, None, ""),
+        ({"seconds": 7.5}, None, "stopped by its budget of 7.5 s of training (stop.seconds)"),
+        ({"updates": 41, "tokens": 1}, None, "(stop.tokens)"),
+    ],
+)
+def test_a_run_stops_when_a_rule_holds_and_says_which(rules, detection, part):
+    said = stop_reason(StopSettings(**rules), 10, detection, {"updates": 40, "tokens": 900, "seconds": 7.5})
+    assert part in said
+    assert bool(said) == bool(part)
+
+
+def test_a_run_without_stop_rules_is_the_run_that_it_was_before_there_were_any():
+    assert "stop" not in RunSettings().model_dump()
+    assert config_hash(RunSettings.model_validate({"stop": {}})) == config_hash(RunSettings())
+    stopping = RunSettings.model_validate({"stop": {"after_collapse": 5}})
+    assert config_hash(stopping) != config_hash(RunSettings())
+    assert RunSettings.model_validate_json(stopping.model_dump_json()) == stopping
+    assert RunSettings.model_validate({"stop": {"updates": "none"}}) == RunSettings()
+
+
+def test_a_budget_of_updates_ends_the_run_as_finished_with_its_checkpoint_and_its_last_evaluation(trained):
+    whole, short = trained(), trained(stop={"updates": 10})  # 4 updates an iteration: after the third
+    last = rows(short, "run").iloc[-1]
+    assert (last["status"], last["steps"]) == ("finished", 3)
+    assert last["reason"] == "stopped by its budget of 10 optimizer updates (stop.updates)"
+    assert rows(whole, "run").iloc[-1]["reason"] is None
+    for table in ("step", "minibatch", "turn"):
+        expected = rows(whole, table)
+        assert_frame_equal(rows(short, table), expected[expected["step"] < 3], check_exact=True, obj=table)
+    assert max(p.name for p in (short / "checkpoints").iterdir()) == "000003"
+    assert list(rows(short, "evaluation").query("step == 3")["data"]) == ["facts", "facts-no-search"]
+
+
+@pytest.mark.parametrize("budget", [{"updates": 14}, {"tokens": 2000}])
+def test_a_run_with_a_budget_that_was_interrupted_resumes_to_the_same_rows(new_run, trained, cache, budget):
+    whole, parts = trained(stop=budget), new_run(stop=budget)
+    assert interrupted(parts, cache, after=1) == 3
+    assert train(parts, cache) == 0
+    assert_same_rows(whole, parts)
+    ends = [rows(run, "run").iloc[-1][["status", "reason", "steps", "outcome"]].tolist() for run in (whole, parts)]
+    assert ends[0] == ends[1]
+    assert "budget" in ends[0][1]
+    assert 1 < ends[0][2] < 6
+
+
+def test_a_run_stops_so_many_iterations_after_its_collapse_and_its_outcome_is_that_of_the_rule(trained):
+    folder = trained(iterations=40, collapse=NERVOUS, stop={"after_collapse": 1})
+    last = rows(folder, "run").iloc[-1]
+    assert (last["status"], last["outcome"]) == ("finished", "collapsed")
+    assert last["steps"] == last["detection_step"] + 2 < 40
+    assert "1 iterations after the collapse" in last["reason"]
+    assert rows(folder, "evaluation")["step"].max() == last["steps"]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_the_seconds_of_all_sessions_count_and_the_rows_of_a_killed_one_stand(tmp_path, cache, killed):
+    first = Session(tmp_path, cache, stop={"seconds": 1e6})
+    first.train(2)
+    assert 0 < first.trainer.seconds < 1e6
+    first.trainer.seconds = 1.0 if killed else 1e6
+    first.trainer.save(tmp_path / "checkpoints")
+    if killed:  # rows of steps 2 to 4 are on the disk, their seconds are in no checkpoint
+        first.train(5)
+    first.recorder.close()
+    second = Session(tmp_path, cache, stop={"seconds": 1e6})
+    if killed:  # as if the first steps had taken the whole budget on this machine
+        second.trainer.seconds = 1e6
+    second.train(9)
+    second.recorder.close()
+    end = 5 if killed else 2
+    assert second.trainer.step == end
+    assert rows(tmp_path, "step")["step"].tolist() == list(range(end))
+    assert "(stop.seconds)" in second.trainer.stopped
+
+
+Flagged = Callable[..., list[tuple[str, int, str]]]
+
+
+@pytest.fixture
+def flagged(tmp_path: Path, cache: Path) -> Flagged:
+    """Train a tiny run that `break_it` has broken; its events of the guard."""
+
+    def watched(break_it: Callable[[Trainer], None] = lambda _: None, **changes: Any) -> list[tuple[str, int, str]]:
+        session = Session(tmp_path, cache, iterations=4, **changes)
+        session.trainer.self_test()
+        break_it(session.trainer)
+        session.train()
+        return session.guard()
+
+    return watched
+
+
+@pytest.mark.parametrize(
+    ("changes", "checked"),  # steps whose first ratio is known to be 1: the first, or all where rollouts are fresh
+    [
+        ({}, 1),
+        ({"learn": {"epochs": 3}}, 1),  # the epochs of one step are no stuck batch
+        ({"learn": {"staleness": 0}}, 4),
+        ({"learn": {"staleness": 1, "old_log_prob": "update", "epochs": 1, "minibatches": 1}}, 4),
+        ({"learn": {"staleness": 0, "old_log_prob": "behaviour"}, "engine": {"temperature": 0.7}}, 4),
+        ({"learn": {"staleness": 0, "old_log_prob": "behaviour"}, "engine": {"dtype": "bfloat16"}}, 0),
+        ({"algorithm": "grpo", "slots": {"select": "zero_var"}, "learn": {"staleness": 0}}, 4),
+    ],
+)
+def test_a_sound_run_is_not_flagged(flagged, changes, checked, tmp_path):
+    assert flagged(**changes) == []
+    step = rows(tmp_path, "step")
+    assert (step["token_mismatches"] == 0).all()
+    assert step["batch_hash"].is_unique
+    assert step["first_log_ratio_abs_max"].notna().sum() == checked
+
+
+def test_a_policy_that_is_another_one_in_its_update_is_flagged_on_fresh_rollouts_only(flagged):
+    def drifting(trainer):
+        honest = trainer.learner.update
+
+        def update(*asked):
+            trainer.learner.temperature = 1.3  # the update reads the logits at another temperature
+            return honest(*asked)
+
+        trainer.learner.update = update
+
+    ((kind, step, message),) = flagged(drifting)  # stale by two: step 0 alone is fresh
+    assert (kind, step) == ("guard_first_ratio", 0)
+    assert "where it is 0 by construction" in message
+
+
+def test_a_resumed_run_repeats_no_event_and_remembers_the_batches_of_the_session_before(tmp_path, cache):
+    session = Session(tmp_path, cache, iterations=4)
+    session.train(1)
+    first = deepcopy(session.trainer.queue[0])  # what step 1 trains on
+    session.train(2, save=True)
+    assert session.guard() == []
+    session = Session(tmp_path, cache, iterations=4)
+    assert session.trainer.queue[0].episodes[0].stretches, "a checkpoint keeps the witness"
+    session.trainer.queue[0] = first
+    session.train()
+    assert [(kind, step) for kind, step, _ in session.guard()] == [("guard_stuck_batch", 2)]
+    assert rows(tmp_path, "step")["token_mismatches"].sum() == 0

@@ -9,7 +9,6 @@ import pytest
 from tests.store.contents import contents, one
 from tests.store.fixture import Shape, write_run
 from tests.store.processes import HOLD, SYNC, python
-from workbench.diagnostics import CATALOGUE
 from workbench.store.connect import Busy
 from workbench.store.reader import Reader
 from workbench.store.sync import sync
@@ -75,18 +74,18 @@ def test_a_sync_killed_at_any_moment_loses_and_doubles_nothing(runs):
         victim.communicate(timeout=120)
         killed += victim.returncode == -signal.SIGKILL
     assert killed >= 3, "too slow a start: the test killed nothing at work"
-    sync(runs, CATALOGUE)
+    sync(runs)
     interrupted = contents(runs)
     for name in ("sorl.duckdb", "sorl.duckdb.wal"):
         (runs / name).unlink(missing_ok=True)
-    sync(runs, CATALOGUE)
+    sync(runs)
     assert contents(runs) == interrupted
     assert one(runs, "SELECT count(*) FROM turn") == 3 * 20 * 16 * 4 * 2
 
 
 def test_what_a_killed_sync_left_behind_can_be_read(runs, small):
     write_run(runs, "demo", "a", shape=small)
-    sync(runs, CATALOGUE)
+    sync(runs)
     code = """
 import os, sys
 from pathlib import Path
@@ -102,4 +101,4 @@ with writer(Path(sys.argv[1]), 5) as connection:
     assert one(runs, "SELECT count(*) FROM step WHERE run_id = 'ghost'") == 0
     python(code, runs, "commit").communicate(timeout=120)  # committed, but not yet in the file itself
     assert one(runs, "SELECT count(*) FROM step WHERE run_id = 'ghost'") == 100_000
-    sync(runs, CATALOGUE)
+    sync(runs)

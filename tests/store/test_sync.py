@@ -36,11 +36,11 @@ def execute(runs: Path, statement: str) -> None:
 
 def test_a_second_sync_ingests_nothing_and_waits_for_nobody_and_new_segments_are_added(runs, small):
     folder = write_run(runs, "demo", "a", shape=small)
-    first = sync(runs, CATALOGUE)
+    first = sync(runs)
     before, changed = contents(runs), (runs / "sorl.duckdb").stat().st_mtime_ns
     assert first.rows > 100
     assert first.segments == one(runs, "SELECT count(*) FROM segment")
-    second = sync(runs, CATALOGUE, seconds=0.0)
+    second = sync(runs, seconds=0.0)
     assert (second.segments, second.rows) == (0, 0)
     assert contents(runs) == before
     assert (runs / "sorl.duckdb").stat().st_mtime_ns == changed
@@ -52,17 +52,17 @@ def test_a_second_sync_ingests_nothing_and_waits_for_nobody_and_new_segments_are
 
 def test_a_deleted_database_comes_back_row_for_row(runs, small):
     write_grid(runs, shape=small)
-    sync(runs, CATALOGUE)
+    sync(runs)
     folder = runs / "demo" / "ppo-s0-aaaa0000"
     (folder / "segments" / "step" / "000009.parquet").write_bytes(b"PAR1 torn")
-    sync(runs, CATALOGUE)  # in several syncs, as it happens while runs go on
+    sync(runs)  # in several syncs, as it happens while runs go on
     write_segment(folder, "step", {"step": 12, "success": 0.1}, "000010.parquet")
     write_status(folder, status="interrupted", reason="stopped by SIGTERM")
-    sync(runs, CATALOGUE)
+    sync(runs)
     before = contents(runs)
     assert all(before[t.name] for t in TABLES), "a table without rows compares nothing"
     (runs / "sorl.duckdb").unlink()
-    sync(runs, CATALOGUE)
+    sync(runs)
     assert contents(runs) == before
 
 
@@ -103,16 +103,16 @@ def test_an_event_without_a_severity_withdraws_the_one_before(runs):
 def test_a_column_nobody_declared_is_added_by_name(runs, first, second, values, kind):
     folder = runs / "demo" / "a"
     write_segment(folder, "step", {"invented": first, "success": 0.25, "step": 7})
-    sync(runs, CATALOGUE)
+    sync(runs)
     write_segment(folder, "step", {"step": 8, "invented": second})
-    sync(runs, CATALOGUE)
+    sync(runs)
     found = rows(runs, "SELECT run_id, step, success, invented FROM step ORDER BY step")
     assert found == [("a", 7, 0.25, values[0]), ("a", 8, None, values[1])]
     assert one(runs, "SELECT data_type FROM duckdb_columns() WHERE column_name = 'invented'") == kind
 
 
 def test_every_table_and_column_has_a_comment_also_those_of_a_dictionary_that_travels_with_a_run(runs):
-    sync(runs, CATALOGUE)
+    sync(runs)
     bare = "SELECT table_name, column_name FROM duckdb_columns() WHERE coalesce(comment, '') = '' AND table_name IN "
     assert rows(runs, f"{bare} {tuple(t.name for t in TABLES)}") == []
     assert rows(runs, "SELECT view_name FROM duckdb_views() WHERE NOT internal AND coalesce(comment, '') = ''") == []
@@ -136,7 +136,7 @@ def test_a_corrupt_segment_is_set_aside_with_an_event_and_blocks_nothing(runs, s
         middle = len(whole) // 4
         noise = whole[:middle] + b"\x00" * middle + whole[2 * middle :]
         victim.write_bytes({"empty": b"", "torn": whole[:-100], "noise": noise}[damage])
-    report = sync(runs, CATALOGUE)
+    report = sync(runs)
     assert [path.name for path in report.corrupt] == ["000001.parquet.corrupt"]
     assert not victim.exists()
     assert victim.with_name("000001.parquet.corrupt").exists()
@@ -147,11 +147,11 @@ def test_a_corrupt_segment_is_set_aside_with_an_event_and_blocks_nothing(runs, s
     per_run = small.steps * small.trajectories * small.turns * small.epochs
     assert one(runs, "SELECT count(*) FROM turn WHERE run_id = 'a'") == per_run * 2 // 3
     assert one(runs, "SELECT count(*) FROM turn WHERE run_id = ?", other.name) == per_run
-    again = sync(runs, CATALOGUE)
+    again = sync(runs)
     assert (again.corrupt, again.segments) == ([], 0)
     victim.with_name("000001.parquet.corrupt").unlink()
     victim.write_bytes(whole)
-    sync(runs, CATALOGUE)
+    sync(runs)
     assert one(runs, "SELECT count(*) FROM turn WHERE run_id = 'a'") == per_run
     assert one(runs, "SELECT count(*) FROM event WHERE kind = 'segment_corrupt'") == 0
 
@@ -235,11 +235,11 @@ def test_a_segment_that_only_another_run_makes_unreadable_is_set_aside_alone(run
     write_segment(declares, "turn", turn | {"mine": 1.5})
     write_segment(fills, "turn", turn | {"mine": "much"})
     write_segment(fills, "step", {"step": 0, "success": 0.5})
-    assert sync(runs, CATALOGUE).corrupt == [fills / "segments" / "turn" / "000000.parquet.corrupt"]
+    assert sync(runs).corrupt == [fills / "segments" / "turn" / "000000.parquet.corrupt"]
     assert one(runs, "SELECT mine FROM turn WHERE run_id = 'declares'") == 1.5
     assert one(runs, "SELECT count(*) FROM step WHERE run_id = 'fills'") == 1
     assert one(runs, "SELECT count(*) FROM step WHERE run_id = 'good'") == small.steps
-    assert sync(runs, CATALOGUE).segments == 0
+    assert sync(runs).segments == 0
 
 
 def test_what_is_no_segment_is_left_as_it_is_and_named_where_it_stands_in_the_place_of_one(runs, small):
@@ -252,7 +252,7 @@ def test_what_is_no_segment_is_left_as_it_is_and_named_where_it_stands_in_the_pl
         loop.symlink_to(loop.name)
     os.mkfifo(step / "pipe.parquet")
     os.mkfifo(good / "lock")
-    report = sync(runs, CATALOGUE)
+    report = sync(runs)
     assert {reason.split("'")[1] for reason in report.skipped} == {str(p) for p in (*loops, step / "pipe.parquet")}
     assert one(runs, "SELECT count(*) FROM step") == small.steps
     assert (report.corrupt, unfinished.read_bytes()) == ([], b"half a")
@@ -263,7 +263,7 @@ def test_a_segment_of_more_rows_than_a_second_of_a_run_has_is_set_aside_unread(r
     folder.mkdir(parents=True)
     pq.write_table(pa.table({"step": np.zeros(10_000_001, np.int8)}), folder / "000000.parquet")
     assert (folder / "000000.parquet").stat().st_size < 50_000
-    assert [p.name for p in sync(runs, CATALOGUE).corrupt] == ["000000.parquet.corrupt"]
+    assert [p.name for p in sync(runs).corrupt] == ["000000.parquet.corrupt"]
     assert one(runs, "SELECT count(*) FROM step") == 0
 
 
@@ -282,21 +282,21 @@ def test_a_segment_of_more_rows_than_a_second_of_a_run_has_is_set_aside_unread(r
 def test_a_database_that_is_not_ours_is_refused_with_the_way_out_and_no_segment_is_blamed(runs, small, statement, says):
     write_run(runs, "demo", "good", shape=small)
     if "DROP" in statement:
-        sync(runs, CATALOGUE)
+        sync(runs)
     if not statement:
         (runs / "sorl.duckdb").write_bytes(b"x" * 10_000)
     else:
         execute(runs, statement)
     with pytest.raises(InputError, match=f"(?s){says}.*delete it and run `sorl sync`"):
-        sync(runs, CATALOGUE)
+        sync(runs)
     assert not list(runs.rglob("*.corrupt"))
 
 
 def test_a_dropped_view_comes_back_and_a_database_that_was_cut_says_so(runs, small):
     write_run(runs, "demo", "good", shape=small)
-    sync(runs, CATALOGUE)
+    sync(runs)
     execute(runs, "DROP VIEW cell")
-    sync(runs, CATALOGUE)
+    sync(runs)
     assert one(runs, "SELECT count(*) FROM cell") == 1
     os.truncate(runs / "sorl.duckdb", (runs / "sorl.duckdb").stat().st_size // 2)
     with pytest.raises(InputError, match="delete it and run `sorl sync`"):

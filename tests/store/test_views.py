@@ -2,7 +2,6 @@ import pytest
 
 from tests.store.contents import rows as ask
 from tests.store.fixture import write_segment, write_status
-from workbench.diagnostics import CATALOGUE
 from workbench.store.reader import Reader, saved, saved_query
 from workbench.store.schema import views
 from workbench.store.sync import sync
@@ -48,7 +47,7 @@ def test_of_a_cell_that_was_started_over_only_the_newest_run_is_a_seed(runs):
         write_segment(folder, "step", {"step": 0, "success": final})
     other = runs / "demo" / "edited"
     write_status(other, arm="other", config_hash="other settings", generation=1)
-    sync(runs, CATALOGUE)
+    sync(runs)
     assert ask(runs, "SELECT run_id, generation FROM cell ORDER BY ALL") == [("a-g10", 10), ("b", 1), ("edited", 1)]
     compared = ask(runs, "SELECT arm, seeds, n, final_success_median FROM compare WHERE arm = 'ppo'")
     assert compared == [("ppo", 2, 2, 0.7)]
@@ -60,7 +59,7 @@ def test_compare_counts_finished_runs_only_and_diverged_ones_among_the_collapsed
         ended = {"outcome": outcome, "status": "finished" if outcome else "running", "final_success": final}
         step = 40 + seed if outcome == "collapsed" else None
         write_status(runs / "demo" / f"r{seed}", seed=seed, **ended, collapse_step=step)
-    sync(runs, CATALOGUE)
+    sync(runs)
     columns = "seeds, n, collapsed, collapse_step_median, final_success_median, final_success_min"
     assert ask(runs, f"SELECT {columns} FROM compare") == [(4, 3, 2, 40.0, 0.2, 0.1)]
 
@@ -70,7 +69,7 @@ def test_seed_band_leaves_out_what_was_not_measured(runs):
         folder = runs / "demo" / f"r{seed}"
         write_status(folder, seed=seed)
         write_segment(folder, "step", {"step": range(2), "success": success})
-    sync(runs, CATALOGUE)
+    sync(runs)
     bands = "SELECT step, n, success_min, success_median, success_max FROM seed_band ORDER BY step"
     assert ask(runs, bands) == [(0, 3, 0.1, 0.2, 0.6), (1, 2, 0.4, pytest.approx(0.6), 0.8)]
 
@@ -83,7 +82,7 @@ def test_collapse_measures_the_depth_until_the_recovery_and_knows_only_the_first
     kinds = ["collapse", "recovered", "collapse"]
     told = {"step": [16, 26, 36], "kind": kinds, "severity": ["critical", "info", "critical"]}
     write_segment(folder, "event", told | {"diagnostic": "success"})
-    sync(runs, CATALOGUE)
+    sync(runs)
     columns = "onset_step, detection_step, steps_to_detection, peak, depth, drop_frac, recovered_step"
     rows = ask(runs, f"SELECT {columns} FROM collapse ORDER BY detection_step")
     assert rows[0] == (9, 16, 7, 0.8, 0.2, pytest.approx(0.75), 26)
@@ -96,7 +95,7 @@ def test_lead_time_counts_from_alarm_to_onset_and_is_null_without_a_collapse(run
         write_status(folder, collapse_step=onset, detection_step=onset and onset + 4)
         alarms = {"step": [12, 22], "kind": "alarm", "severity": "warning", "diagnostic": "entropy"}
         write_segment(folder, "event", alarms)
-    sync(runs, CATALOGUE)
+    sync(runs)
     rows = ask(runs, "SELECT run_id, alarm_step, lead, lead_to_detection FROM lead_time ORDER BY ALL")
     assert rows == [("a", 12, 8, 12), ("a", 22, -2, 2), ("b", 12, None, None), ("b", 22, None, None)]
 
@@ -106,7 +105,7 @@ def test_culprit_ranks_nan_first_and_the_unmeasured_last(runs):
     rows = {"step": 3, "epoch": 0, "trajectory": 0, "turn_index": [1, 2, 3, 4]}
     drift = [0.5, -2.0, 0.0, 1.0]
     write_segment(runs / "demo" / "a", "turn", rows | {"ratio_mass_frac": mass, "log_ratio_sum": drift})
-    sync(runs, CATALOGUE)
+    sync(runs)
     assert ask(runs, "SELECT turn_index FROM culprit ORDER BY mass_rank") == [(2,), (4,), (1,), (3,)]
     assert ask(runs, "SELECT turn_index FROM culprit ORDER BY drift_rank") == [(2,), (4,), (1,), (3,)]
 
@@ -128,7 +127,7 @@ def test_explained_variance_by_turn_is_one_for_a_perfect_critic_and_zero_for_a_c
     for turn, values in ((1, returns), (2, [0.5] * 4)):
         rows = {"step": 0, "epoch": 0, "trajectory": range(4), "turn_index": turn, "value": values}
         write_segment(folder, "turn", rows | {"value_error": [v - g for v, g in zip(values, returns, strict=True)]})
-    sync(runs, CATALOGUE)
+    sync(runs)
     rows = Reader(runs).rows(saved_query("explained_variance_by_turn").sql)
     at = rows.columns.index("explained_variance")
     assert [row[at] for row in rows.rows] == [1.0, 0.0]
