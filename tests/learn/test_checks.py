@@ -111,12 +111,7 @@ def everywhere(batch: Batch, mask: Any) -> Tensor:
         (replace(PPO, kl=KlOfTheResponse("k1", 0.1)), None, None, "loss of 'ppo' has a gradient at observations"),
         (replace(PPO, aggregate=CountsTokens()), None, None, "changes with tokens that the policy did not write"),
         (PPO, None, (checks, "collate", of_the_response), "not what the policy wrote: it has observations in it"),
-        (
-            PPO,
-            None,
-            (advantage, "positions", everywhere),
-            "critic's loss has a gradient at padding and observations",
-        ),
+        (PPO, None, (advantage, "positions", everywhere), "critic's loss has a gradient at padding and observations"),
         (PPO, Bidirectional, None, "when only the padding after them changes"),
     ],
     ids=["the loss", "its divisor", "the mask", "the critic", "the network"],

@@ -13,15 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.store.contents import contents, one, rows
-from tests.store.fixture import (
-    Shape,
-    run_row,
-    write_dictionary,
-    write_grid,
-    write_run,
-    write_segment,
-    write_status,
-)
+from tests.store.fixture import Shape, run_row, write_dictionary, write_grid, write_run, write_segment, write_status
 from workbench.diagnostics import CATALOGUE
 from workbench.spec import TABLES, InputError
 from workbench.store.connect import Busy, writer
