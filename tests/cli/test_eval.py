@@ -17,10 +17,12 @@ from workbench.agent.worlds.dataset import Dataset, Item
 from workbench.learn import networks
 from workbench.learn.evaluate import summary
 from workbench.record.segments import append
-from workbench.spec import PolicySettings, RetrieverSettings, RunSettings, WorldSettings
+from workbench.spec import PolicySettings, RetrieverSettings, RunSettings, WarmStartSettings, WorldSettings
 
 SETTINGS = RunSettings(
-    policy=PolicySettings(hidden=16, layers=1, heads=2, mlp=16), world=WorldSettings(max_turns=2, max_turn_tokens=6)
+    policy=PolicySettings(hidden=16, layers=1, heads=2, mlp=16),
+    world=WorldSettings(max_turns=2, max_turn_tokens=6),
+    warmstart=WarmStartSettings(steps=1, batch=2),
 )
 RUN = "ppo-s0-abc"
 
@@ -33,7 +35,6 @@ def run(runs: Path) -> Path:
     for step in (0, 20):
         made = folder / "checkpoints" / f"{step:06d}"
         networks.create(SETTINGS.policy, tokenizer, seed=step).save_pretrained(made / "policy", safe_serialization=True)
-        tokenizer.save_pretrained(made / "policy")
         (made / "progress.json").write_text(json.dumps({"step": step}))
     (folder / "config.toml").write_text(tomli_w.dumps(SETTINGS.model_dump(mode="json", exclude_none=True)))
     row = {"experiment": "mine", "algorithm": "ppo", "arm": "ppo", "seed": 0, "status": "finished"}

@@ -206,7 +206,7 @@ def test_several_mistakes_are_named_together_and_a_missing_question_or_file_with
     for path, told in (
         (bare, "lacks 'question'; write question = "),
         (tmp_path / "quickstrt.toml", r"no grid file .*quickstrt.toml \(did you mean '.*quickstart.toml'\?\)"),
-        (tmp_path, "is a folder"),
+        (tmp_path, r"it is a folder; there is: .*quickstart.toml"),
     ):
         with pytest.raises(InputError, match=told):
             load(path)

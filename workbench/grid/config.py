@@ -137,7 +137,6 @@ def load(path: Path, overrides: Sequence[str] = (), history: History = NO_RUNS, 
 
 
 def _resolved(base: Mapping[str, Any], arm: Arm, path: Path) -> tuple[RunSettings, Algorithm]:
-    """Merge an arm over the base and the defaults of a run, check the settings and resolve the algorithm."""
     where = f"{path}, arm '{arm.label}'"
     try:
         given = merge(merge(RunSettings().model_dump(), base), expand(arm.choices, where))
@@ -185,7 +184,6 @@ def _matched(cell: Cell, arms: Mapping[str, Arm], make: Make, history: History, 
 
 
 def _searched(grid: Grid, file: GridFile, series: Sequence[Arm], make: Make, history: History) -> Grid:
-    """Return the search as far as the history allows, with its cells: the finished ones and those to run now."""
     settings, path = file.region, grid.path
     assert settings is not None
     _known_key(settings.along, f"[region] of {path}")
@@ -234,7 +232,6 @@ def _numeric(values: Sequence[Any]) -> bool:
 
 
 def _chosen(arms: Sequence[Arm], only: Sequence[str], path: Path) -> list[Arm]:
-    """Return the arms of these names in the order of the file, all without names; InputError for an unknown one."""
     labels = [arm.label for arm in arms]
     folders: dict[str, str] = {}
     for label in labels:
@@ -264,14 +261,11 @@ def _without_doubles(grid: Grid) -> Grid:
 def _read(path: Path) -> str:
     try:
         return read_text(path, MIB)
-    except (FileNotFoundError, NotADirectoryError):
-        siblings = sorted(map(str, path.parent.glob("*.toml")))
-        listed = f"; there is: {', '.join(siblings)}" if siblings else ""
-        raise InputError(f"no grid file {path}{nearest(str(path), siblings)}{listed}") from None
-    except IsADirectoryError:
-        raise InputError(f"{path} is a folder; name a grid file in it, for example {path}/NAME.toml") from None
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
+        siblings = sorted(map(str, (path if path.is_dir() else path.parent).glob("*.toml")))
+        listed = f"; there is: {', '.join(siblings)}" if siblings else ""
+        why = (error.strerror or str(error)).lower()
+        raise InputError(f"no grid file {path}{nearest(str(path), siblings)}: {why}{listed}") from None
 
 
 def _parse(text: str, overrides: Sequence[str], path: Path) -> GridFile:
@@ -321,7 +315,6 @@ def option(text: str, example: str = "learn.staleness=8") -> tuple[str, Any]:
 
 
 def _known_key(key: str, where: str) -> None:
-    """InputError, with the nearest one, for a key that is no setting of one cell."""
     if key == "seed":
         words = "seeds are crossed; write them at the top as seeds = [0, 1]"
         raise InputError(f"'seed' in {where} is no setting of one cell: {words}")
