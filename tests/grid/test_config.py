@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from workbench.cli.plan import describe
-from workbench.grid.cell import COSMETIC, config_hash, flatten, settings_keys, short, slug
+from workbench.grid.cell import COSMETIC, config_hash, flatten, merge, settings_keys, short, slug
 from workbench.grid.config import Grid, load
 from workbench.grid.folder import prepare
 from workbench.spec import InputError, RunSettings
@@ -97,6 +97,26 @@ def test_the_hash_follows_every_setting_but_the_cosmetic_ones_and_the_id_the_exp
     a, b = (load(write(tmp_path, "", f"{name}.toml")).cells[0] for name in "ab")
     assert a.config_hash == b.config_hash
     assert a.run_id != b.run_id, "the same cell in two experiments is two runs"
+
+
+@pytest.mark.parametrize(
+    ("off", "on"),
+    [
+        ({"stop": {"updates": "none"}}, {"stop": {"after_collapse": 5}}),
+        ({"learn": {"probe_every": 0}}, {"learn": {"probe_every": 4}}),
+        ({"fault": "none"}, {"fault": {"kind": "turn_shift", "at_step": 3}}),
+    ],
+)
+def test_a_setting_that_is_off_leaves_no_trace_in_the_stored_settings_and_the_hash(off, on):
+    first, changed = (RunSettings.model_validate(given) for given in (off, on))
+    assert first.model_dump_json() == RunSettings().model_dump_json()
+    # Measured before the settings existed: a changed hash would orphan every recorded run.
+    assert config_hash(first).startswith("7e9b3f6c5444e12e")
+    assert config_hash(changed) != config_hash(first)
+    dumped = changed.model_dump(mode="json")
+    assert dumped == merge(dumped, on)
+    assert dumped.get("fault") == on.get("fault"), "what is not set is left out, as TOML has no null"
+    assert RunSettings.model_validate_json(changed.model_dump_json()) == changed
 
 
 @pytest.mark.parametrize(

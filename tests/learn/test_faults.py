@@ -21,7 +21,6 @@ from workbench.diagnostics import measure
 from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
 from workbench.diagnostics.measure import Measurements
 from workbench.diagnostics.rules import Event
-from workbench.grid.cell import config_hash
 from workbench.grid.config import load
 from workbench.learn.faults import FAULTS, Fault, check
 from workbench.learn.faults.declare import HOOKS
@@ -335,16 +334,6 @@ def refusal(run: RunSettings) -> str:
     with pytest.raises(InputError) as error:
         check(run, resolve(run.algorithm, run.slots))
     return str(error.value)
-
-
-def test_a_run_without_a_fault_is_the_run_that_it_was_before_there_were_faults():
-    assert "fault" not in RunSettings().model_dump(mode="json")
-    # Measured before the setting existed: a changed hash would orphan every recorded run.
-    assert config_hash(RunSettings()).startswith("7e9b3f6c5444e12e")
-
-
-def test_what_is_not_set_is_left_out_because_toml_has_no_null():
-    assert settings(kind="turn_shift").model_dump(mode="json")["fault"] == {"kind": "turn_shift", "at_step": 3}
 
 
 @pytest.mark.parametrize("kind", FAULTS.values(), ids=lambda k: k.name)

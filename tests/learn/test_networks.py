@@ -236,8 +236,3 @@ def test_tags_are_measured_where_they_are_single_tokens_of_the_vocabulary():
     assert 0 < measured(one, made)["control_off_prob"] < 1
     one.probe.control = {}
     assert not [name for name in measured(one, made) if name.endswith(("on_prob", "off_prob"))]
-
-
-def test_a_probe_that_is_off_leaves_no_trace_in_the_settings():
-    assert "probe_every" not in RunSettings().model_dump()["learn"]
-    assert RunSettings.model_validate({"learn": {"probe_every": 4}}).model_dump()["learn"]["probe_every"] == 4

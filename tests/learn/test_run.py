@@ -16,13 +16,13 @@ import torch
 from pandas.testing import assert_frame_equal
 
 from tests.grid.harness import wait_for
-from tests.learn.tiny import Session, assert_same_rows, cell, interrupted, rows, train
-from workbench.grid.cell import config_hash
+from tests.learn.tiny import TINY, Session, assert_same_rows, cell, interrupted, rows, train
 from workbench.grid.process import follow, where
 from workbench.learn import run as run_module
+from workbench.learn.__main__ import main
 from workbench.learn.loop import Trainer, stop_reason
 from workbench.learn.run import heartbeat
-from workbench.spec import RunSettings, StopSettings
+from workbench.spec import StopSettings
 from workbench.store import batches
 
 FRESH = {"staleness": 0}
@@ -48,15 +48,33 @@ def test_questions_depend_on_the_seed_and_not_on_the_staleness_of_an_arm(trained
     assert list(lag) == [0, 1, 2, 2, 2, 2], "iterations between sampling and training"
 
 
-@pytest.mark.parametrize("policy", [{"kind": "sgd", "lr": 0.01, "momentum": 0.5}, {"kind": "adamw", "lr": 0.01}])
-def test_an_interrupted_run_resumes_to_the_same_rows_as_an_uninterrupted_one(new_run, trained, cache, policy):
-    parts = new_run(learn={"policy": policy})
+def test_an_interrupted_run_resumes_to_the_same_rows_as_an_uninterrupted_one(new_run, trained, cache):
+    momentum = {"policy": {"kind": "sgd", "lr": 0.01, "momentum": 0.5}}
+    parts = new_run(learn=momentum)
     assert interrupted(parts, cache, after=1) == 3
     assert rows(parts, "run")["status"].iloc[-1] == "interrupted"
     assert len(rows(parts, "step")) < 6
     assert train(parts, cache) == 0
     assert rows(parts, "run")["status"].iloc[-1] == "finished"
-    assert_same_rows(trained(learn={"policy": policy}), parts)
+    assert_same_rows(trained(learn=momentum), parts)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"learn": {"policy": {"kind": "adamw", "lr": 0.01}}}, {"stop": {"updates": 14}}, {"stop": {"tokens": 2000}}],
+)
+def test_a_checkpoint_holds_the_optimizer_and_what_the_budgets_count(new_run, trained, cache, changes):
+    whole, parts = trained(**changes), new_run(**changes)
+    session = Session(parts, cache, evaluation=TINY["evaluation"], **changes)
+    session.train(2, save=True)
+    session.recorder.close()
+    assert train(parts, cache) == 0
+    assert_same_rows(whole, parts)
+    ends = [rows(run, "run").iloc[-1][["status", "reason", "steps", "outcome"]].tolist() for run in (whole, parts)]
+    assert ends[0] == ends[1]
+    if "stop" in changes:
+        assert "budget" in ends[0][1]
+        assert 2 < ends[0][2] < 6
 
 
 def test_a_killed_run_resumes_from_its_checkpoint_without_a_row_twice(new_run, trained, cache):
@@ -94,26 +112,22 @@ def test_the_frozen_start_is_kept_as_reference_only_where_a_kl_term_asks_for_it(
     assert rows(trained(), "minibatch")["kl_ref"].isna().all()
 
 
-def test_a_folder_that_cannot_be_trained_is_refused_with_an_exit_code_of_its_own(new_run, cache):
+def test_a_folder_that_cannot_be_trained_is_refused_with_an_exit_code_of_its_own(new_run, cache, capfd):
     folder = new_run()
     with (folder / "lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with cell(folder, cache) as process:
-            _, said = process.communicate()
-    assert process.returncode == 4
-    assert "being trained by another process" in said
-    assert "Traceback" not in said
-    with cell(folder.parent, cache) as process:
-        _, said = process.communicate()
-    assert process.returncode == 2
-    assert "no config.toml" in said
-    assert "sorl run" in said
+        assert main([str(folder), "--cache", str(cache)]) == 4
+    assert main([str(folder.parent), "--cache", str(cache)]) == 2
+    held_by_another, no_run = capfd.readouterr().err.splitlines()
+    assert "being trained by another process" in held_by_another
+    assert "no config.toml" in no_run
+    assert "sorl run" in no_run
 
 
 def test_the_grid_reads_the_progress_lines_of_a_trainer(new_run, cache, tmp_path):
     log = tmp_path / "console.log"
-    with log.open("w") as out, cell(new_run(), cache, stdout=out) as process:
-        process.wait()
+    with log.open("w") as out:
+        train(new_run(), cache, out)
     lines = next(follow(log, 0))
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
     assert {"steps", "success", "clip_frac", "grad_norm", "seconds"} <= lines[0].keys()
@@ -225,15 +239,6 @@ def test_a_run_stops_when_a_rule_holds_and_says_which(rules, detection, part):
     assert bool(said) == bool(part)
 
 
-def test_a_run_without_stop_rules_is_the_run_that_it_was_before_there_were_any():
-    assert "stop" not in RunSettings().model_dump()
-    assert config_hash(RunSettings.model_validate({"stop": {}})) == config_hash(RunSettings())
-    stopping = RunSettings.model_validate({"stop": {"after_collapse": 5}})
-    assert config_hash(stopping) != config_hash(RunSettings())
-    assert RunSettings.model_validate_json(stopping.model_dump_json()) == stopping
-    assert RunSettings.model_validate({"stop": {"updates": "none"}}) == RunSettings()
-
-
 def test_a_budget_of_updates_ends_the_run_as_finished_with_its_checkpoint_and_its_last_evaluation(trained):
     whole, short = trained(), trained(stop={"updates": 10})  # 4 updates an iteration: after the third
     last = rows(short, "run").iloc[-1]
@@ -245,18 +250,6 @@ def test_a_budget_of_updates_ends_the_run_as_finished_with_its_checkpoint_and_it
         assert_frame_equal(rows(short, table), expected[expected["step"] < 3], check_exact=True, obj=table)
     assert max(p.name for p in (short / "checkpoints").iterdir()) == "000003"
     assert list(rows(short, "evaluation").query("step == 3")["data"]) == ["facts", "facts-no-search"]
-
-
-@pytest.mark.parametrize("budget", [{"updates": 14}, {"tokens": 2000}])
-def test_a_run_with_a_budget_that_was_interrupted_resumes_to_the_same_rows(new_run, trained, cache, budget):
-    whole, parts = trained(stop=budget), new_run(stop=budget)
-    assert interrupted(parts, cache, after=1) == 3
-    assert train(parts, cache) == 0
-    assert_same_rows(whole, parts)
-    ends = [rows(run, "run").iloc[-1][["status", "reason", "steps", "outcome"]].tolist() for run in (whole, parts)]
-    assert ends[0] == ends[1]
-    assert "budget" in ends[0][1]
-    assert 1 < ends[0][2] < 6
 
 
 def test_a_run_stops_so_many_iterations_after_its_collapse_and_its_outcome_is_that_of_the_rule(trained):

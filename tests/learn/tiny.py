@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -130,12 +130,12 @@ def assert_same_rows(a: Path, b: Path, *tables: str) -> None:
         assert_frame_equal(rows(a, table), rows(b, table), check_exact=True, obj=table)
 
 
-def train(folder: Path, cache: Path) -> int:
+def train(folder: Path, cache: Path, out: TextIO | None = None) -> int:
     """What the process of a cell does, without the seconds that it takes to import torch; returns its exit code."""
     numbers = (signal.SIGINT, signal.SIGTERM)
     ours = [signal.getsignal(number) for number in numbers]
     try:
-        return run(folder, cache, out=io.StringIO())
+        return run(folder, cache, out=out or io.StringIO())
     finally:
         for number, handler in zip(numbers, ours, strict=True):
             signal.signal(number, handler)

@@ -58,7 +58,7 @@ def examine(
     settings: RunSettings, policy: Path, tokenizer: Any, world: Dataset, *, greedy: bool, batch: int,
     say: Callable[[int, int], object],
 ) -> dict[str, Any]:  # fmt: skip
-    """Ask the policy in a folder every question of `world` once; columns of table `evaluation`. `say`: after a batch."""
+    """Ask the policy in a folder every question of `world` once; returns columns of table `evaluation`."""
     torch.set_num_threads(settings.threads)
     engine = engine_for(networks.load(policy, settings.compute), tokenizer, settings.engine, settings.wording)
     questions, stream = world.every(), generator(settings.seed, EVALUATION)
