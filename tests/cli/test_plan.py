@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli import command
 from tests.cli.command import STEPS, done, grid_file, told
-from tests.store.fixture import write_experiment, write_status
+from tests.store.fixture import write_experiment
 from workbench.grid.config import load
 from workbench.store.sync import sync
 
@@ -29,11 +30,9 @@ def record(runs: Path, file: Path, **onsets: list[int | None]) -> None:
     cells = {(cell.arm, cell.seed): cell for cell in load(file).cells}
     for arm, steps in onsets.items():
         for seed, onset in enumerate(steps):
-            cell = cells[arm, seed]
-            folder = runs / "demo" / cell.run_id
-            folder.mkdir()
-            outcome, config = "healthy" if onset is None else "collapsed", cell.settings.model_dump_json()
-            write_status(folder, arm=arm, seed=seed, steps=STEPS, config=config, collapse_step=onset, outcome=outcome)
+            cell, outcome = cells[arm, seed], "healthy" if onset is None else "collapsed"
+            told = {"config": cell.settings.model_dump_json(), "collapse_step": onset, "outcome": outcome}
+            command.record(runs, arm, seed, cell.run_id, **told)
     sync(runs)
 
 

@@ -1,7 +1,6 @@
 """Results of experiments: the report, files of results, runs restored from them, verdicts judged again."""
 
 import dataclasses
-import fcntl
 import math
 import shutil
 from pathlib import Path
@@ -18,6 +17,7 @@ from tests.store.fixture import Shape, write_experiment, write_run, write_segmen
 from workbench.analysis import results
 from workbench.grid.config import load
 from workbench.grid.folder import History
+from workbench.spec.files import lock_file
 from workbench.store.reader import Reader
 from workbench.store.sync import sync
 
@@ -149,8 +149,7 @@ def test_a_divergence_that_only_the_trainer_saw_stays_one(judged):
 def test_a_run_that_another_process_trains_is_not_written_to_and_one_without_steps_keeps_its_verdict(judged):
     folder = judged / "demo" / "fallen"
     files = sorted(folder.rglob("*.parquet"))
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with lock_file(folder / "lock"):
         assert "being trained by another process" in done("rescan", "demo", runs=judged).stderr
     assert sorted(folder.rglob("*.parquet")) == files
     shutil.rmtree(judged / "demo" / "fallen" / "segments" / "step")

@@ -298,7 +298,7 @@ def test_folders_that_cannot_be_made_or_locked_are_refused(tmp_path, monkeypatch
         go(grid)
     (home(grid) / "claim").unlink()
 
-    monkeypatch.setattr("workbench.grid.folder.fcntl.flock", Mock(side_effect=OSError(95, "Operation not supported")))
+    monkeypatch.setattr("workbench.spec.files.fcntl.flock", Mock(side_effect=OSError(95, "Operation not supported")))
     with pytest.raises(InputError, match=r"storage without file locks .*name another folder with --runs"):
         go(grid)
 

@@ -25,7 +25,6 @@ Without a script of its own, an arm falls as `falls` says of its algorithm: {"pp
 of ppo collapse from learning rate 0.1 on at staleness 8.
 """
 
-import fcntl
 import json
 import os
 import shutil
@@ -38,6 +37,7 @@ from pathlib import Path
 
 from workbench.record.segments import SegmentWriter
 from workbench.spec import RunSettings, table
+from workbench.spec.files import lock_file
 from workbench.store.segments import now
 
 
@@ -60,10 +60,8 @@ def main(arguments: list[str]) -> int:
         (folder / "grandchild").write_text(str(subprocess.Popen(["sleep", "100"]).pid))
     with (folder / "starts.txt").open("a") as starts:
         starts.write(f"{os.getpid()}\n")
-    lock = (folder / "lock").open("w")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    lock = lock_file(folder / "lock")
+    if lock is None:
         print("sorl: the run is being trained by another process", file=sys.stderr)
         return 4
     asked = []

@@ -245,15 +245,9 @@ class Scripted:
     def rollout(self, world: Any, questions: Any, groups: list[int], stream: Any) -> list[Episode]:
         mixed = self.mixed[len(self.asked)]
         self.asked.append([q.id for q in questions])
-        found = []
-        for i, (question, group) in enumerate(zip(questions, groups, strict=True)):
-            success = i % 2 == 0 and group in mixed
-            found.append(Episode(
-                question_id=question.id, group=group, tokens=[1, 2], written=[False, True], log_prob=[0.0, -1.0],
-                prompt_length=1, question="", gold="", answer=None, reward=float(success), success=success,
-                ended="answer", turns=1, searches=0, valid_turns=1, stretches=[[1], [2]],
-            ))  # fmt: skip
-        return found
+        won = [i % 2 == 0 and group in mixed for i, group in enumerate(groups)]
+        each = zip(questions, groups, won, strict=True)
+        return [replace(episode(1, 1), question_id=q.id, group=g, reward=float(w), success=w) for q, g, w in each]
 
 
 def drawn(mixed: list[set[int]], select: Select = DynamicSampling(), number: int = 3) -> tuple[Rollout, Scripted]:

@@ -189,23 +189,16 @@ def episodes(draw: random.Random, batch: list[Sequence_]) -> list[Any]:
 
 
 def slots(name: str, rule: Rule) -> dict[str, Any]:
-    told: dict[str, Any] = {}
-    if "," in name:
-        gamma, lam = rule.discounts
-        told["advantage"] = {"kind": rule.advantage, "gamma": gamma, "lam": lam}
-    if rule.kl:
-        told["kl"] = {"kind": rule.kl, "beta": rule.beta}
-    if rule.stabilise in ("cnorm", "subtract"):
-        told["stabilise"] = {"kind": rule.stabilise}
-    elif rule.stabilise == "kl":
-        told["stabilise"] = {"weight": rule.weight}
-    elif rule.stabilise:
-        told["stabilise"] = {"tau": rule.tau}
-    if rule.overlong:
-        told["shaping"] = {"limit": rule.overlong[0], "margin": rule.overlong[1]}
-    if rule.skip:
-        told["early_stop"] = {"limit": rule.skip}
-    return told
+    gamma, lam = rule.discounts
+    stabilise = {"": {}, "kl": {"weight": rule.weight}, "batch": {"tau": rule.tau}, "sequence": {"tau": rule.tau}}
+    told = {
+        "advantage": {"kind": rule.advantage, "gamma": gamma, "lam": lam} if "," in name else {},
+        "kl": {"kind": rule.kl, "beta": rule.beta} if rule.kl else {},
+        "stabilise": stabilise.get(rule.stabilise, {"kind": rule.stabilise}),
+        "shaping": dict(zip(("limit", "margin"), rule.overlong or (), strict=False)),
+        "early_stop": {"limit": rule.skip} if rule.skip else {},
+    }
+    return {slot: changes for slot, changes in told.items() if changes}
 
 
 def of_rollouts(step: int, batch: list[Sequence_], made: list[Any]) -> dict[str, float | None]:

@@ -1,6 +1,5 @@
 """A run in its folder: the same rows however it is cut into sessions, its black box, stop rules, and the guard."""
 
-import fcntl
 import json
 import os
 import signal
@@ -23,6 +22,7 @@ from workbench.learn.__main__ import main
 from workbench.learn.loop import Trainer, stop_reason
 from workbench.learn.run import heartbeat
 from workbench.spec import StopSettings
+from workbench.spec.files import lock_file
 from workbench.store import batches
 
 FRESH = {"staleness": 0}
@@ -114,8 +114,7 @@ def test_the_frozen_start_is_kept_as_reference_only_where_a_kl_term_asks_for_it(
 
 def test_a_folder_that_cannot_be_trained_is_refused_with_an_exit_code_of_its_own(new_run, cache, capfd):
     folder = new_run()
-    with (folder / "lock").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with lock_file(folder / "lock"):
         assert main([str(folder), "--cache", str(cache)]) == 4
     assert main([str(folder.parent), "--cache", str(cache)]) == 2
     held_by_another, no_run = capfd.readouterr().err.splitlines()

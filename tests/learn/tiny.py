@@ -16,6 +16,7 @@ import tomli_w
 from pandas.testing import assert_frame_equal
 
 from workbench.agent.tokenizer import build_tokenizer
+from workbench.grid.cell import merge as merged
 from workbench.learn.loop import Trainer
 from workbench.learn.run import run
 from workbench.learn.warmstart import ensure
@@ -36,13 +37,6 @@ TINY: dict[str, Any] = {
 
 # Wall time and memory are what two equal runs do not share.
 CLOCK = ("written_at", "seconds", "tokens_per_second", "started_at", "ended_at", "memory_")
-
-
-def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    out = dict(below)
-    for key, value in above.items():
-        out[key] = merged(out[key], value) if isinstance(value, dict) and isinstance(out.get(key), dict) else value
-    return out
 
 
 @pytest.fixture(scope="session")

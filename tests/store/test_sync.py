@@ -1,6 +1,5 @@
 """Every segment reaches the database exactly once, whatever happens to files, runs and the database itself."""
 
-import fcntl
 import os
 import shutil
 from datetime import datetime
@@ -16,6 +15,7 @@ from tests.store.contents import contents, one, rows
 from tests.store.fixture import Shape, run_row, write_dictionary, write_grid, write_run, write_segment, write_status
 from workbench.diagnostics import CATALOGUE
 from workbench.spec import TABLES, InputError
+from workbench.spec.files import lock_file
 from workbench.store.connect import Busy, writer
 from workbench.store.reader import Reader
 from workbench.store.sync import DIED, sync
@@ -179,14 +179,12 @@ def test_a_running_run_that_nobody_holds_is_shown_as_interrupted_until_it_is_bac
     sync(runs)
     assert rows(runs, status) == [("queued", None)], "it waits, and is not dead"
     write_status(folder, status="running")
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with lock_file(folder / "lock"):
         sync(runs)
         assert rows(runs, status) == [("running", None)]
     sync(runs)
     assert rows(runs, status) == [("interrupted", DIED)]
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with lock_file(folder / "lock"):
         sync(runs)  # resumed, but it has not written a row yet
         assert rows(runs, status) == [("running", None)]
         write_status(folder, status="finished")

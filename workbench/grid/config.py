@@ -1,7 +1,4 @@
-"""A grid file becomes cells: read, changed by --set, checked key by key, crossed, resolved, hashed.
-
-Every mistake is an InputError that names the file, the key and what to write instead.
-"""
+"""A grid file becomes cells: read, changed by --set, checked, crossed, resolved, hashed; a mistake is an InputError."""
 
 import itertools
 import math
@@ -50,10 +47,7 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Grid:
-    """A grid file, read and resolved; cells are in the order of their runs: all arms of a seed, then the next seed.
-
-    Where cells depend on what others recorded, these are the ones known so far: load the grid again when they are done.
-    """
+    """A grid file, resolved: all arms of a seed, then the next; `waiting` are cells that cannot be made yet."""
 
     experiment: str
     path: Path

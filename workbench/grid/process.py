@@ -114,8 +114,8 @@ def _guard(job: Job) -> None:
 class Local:
     """One process a cell on this machine.
 
-    On Linux without a GPU the trainers are forked from a process that has imported torch and transformers, which saves
-    each of them five seconds. A fork does not see GPUs that its parent asked for, and crashes on macOS.
+    On Linux without a GPU it is forked from one that has imported torch, which saves five seconds. A fork does not see
+    GPUs that its parent asked for, and crashes on macOS.
     """
 
     def __init__(self) -> None:

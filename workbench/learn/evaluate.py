@@ -20,10 +20,7 @@ from workbench.spec import InputError, RunSettings
 
 
 def evaluate(engine: Engine, settings: RunSettings, *, search: bool = True) -> dict[str, Any]:
-    """A row of table `evaluation`: always the same held-out questions and sampling stream, so that steps compare.
-
-    With `search = False` the retriever returns nothing: an agent that still succeeds has memorised or guesses.
-    """
+    """A row of table `evaluation`, always of the same questions and stream; without `search` the retriever is empty."""
     kind, n = settings.world.kind, settings.evaluation.episodes
     world = build(settings.world if search else settings.world.model_copy(update={"top_k": 0}))
     stream, greedy = generator(settings.seed, EVALUATION), settings.evaluation.greedy
