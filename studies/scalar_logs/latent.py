@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 Term = Callable[[float], float]  # of the share of the run that is over (0 to 1)
 Row = dict[str, float]
+LOST, SKIPPED, FROZEN = 1.0, 2.0, 3.0  # what a number that is none does: to the weights, to some updates, to all
 _QUIET = 0.45  # nats per token of entropy, relative to which text starts to degenerate when entropy has doubled
 _SPREAD = 1.4  # logits: how far the difficulties of prompts lie apart
 _TAIL = 0.45  # standard deviation of the logarithm of response lengths in a batch
@@ -68,6 +69,9 @@ class World:
     eval_every: int = 20
     eval_size: int = 500
     eval_gap: float = 0.3  # logits that the evaluation is harder
+    restart: float | None = None  # share of the run after which it goes on from an older checkpoint
+    form_weight: float = 0.0  # of the format in the reward
+    scale: tuple[float, float] = (0.0, 1.0)  # the reward of a failure and of a success
     terms: Mapping[str, Term] = field(default_factory=dict)
 
     def lr(self, t: float) -> float:
@@ -99,13 +103,20 @@ def simulate(world: World, rng: np.random.Generator) -> list[Row]:
     policy = Policy(world.start, world.entropy)
     wander = dict.fromkeys(("entropy", "length", "grad", "clip", "kl", "mismatch", "value"), 0.0)
     level, rows = float(np.exp(rng.normal(0, 0.4))), []
-    for step in range(world.steps):
+    order, back, checkpoint = list(range(world.steps)), -1, None
+    if world.restart is not None:  # it broke here, and went on from a checkpoint some steps before
+        broken = int(world.restart * world.steps)
+        back = max(0, broken - max(5, world.steps // 40))
+        order[broken:broken] = range(back, broken)
+    for step in order:
+        if step == back:
+            policy, checkpoint = checkpoint or policy, replace(policy)
         t = step / max(world.steps - 1, 1)
         for name in wander:  # slow noise, next to the white one of each metric
             wander[name] = 0.85 * wander[name] + math.sqrt(1 - 0.85**2) * rng.normal()
         rows.append(_step(world, policy, t, step, level, wander, rng))
     if (at := world.terms.get("non_finite")) is not None:
-        _spoil(rows, at, rng)
+        _spoil(rows, world, at, rng)
     return rows
 
 
@@ -147,13 +158,15 @@ def _step(
     won = np.where(same, world.group * (rng.random(world.prompts) < paid), rng.binomial(world.group, paid))
     share = won / world.group
     mixed = float(((won > 0) & (won < world.group)).mean())
+    before = replace(policy)
     # The update: how much of the gradient is signal, how far the policy moves.
     oversize = 1.0 + term("oversize")
-    base = 0.012 * level * lr * oversize * (1 + 0.12 * age) * jitter("clip", 0.25)
+    base = 0.015 * level * lr * oversize * (1 + 0.12 * age) * jitter("clip", 0.25)
     clip = 0.0 if world.on_policy else float(1 - math.exp(-base * (0.3 + mixed)))
-    move = lr * math.sqrt(mixed + 0.02) * (1 - clip) * oversize**0.5
+    stride = lr * math.sqrt(mixed + 0.02) * (1 - clip)
+    move = stride * min(2.5, oversize**0.3)
     spike = 1.0
-    if rng.random() < term("spikes"):
+    if rng.random() < term("spikes") * dt:
         spike = float(np.exp(rng.uniform(math.log(15), math.log(120))))
         policy.skill -= term("harm") * rng.uniform(0.6, 1.4)
         policy.entropy *= 1 + 0.1 * term("harm")
@@ -168,18 +181,20 @@ def _step(
     policy.skill += dt * (-0.8 * policy.critic - term("forget") - 4 * policy.exploit * term("exploit_costs"))
     policy.skill += 0.15 * math.sqrt(dt) * rng.normal()
     policy.exploit = min(0.97, policy.exploit + dt * term("exploit") * (0.02 + policy.exploit) * (1 - policy.exploit))
-    policy.form += dt * 25 * lr * (0.99 - policy.form)
+    policy.form += dt * 25 * lr * (0.99 - policy.form) * (1 - term("forms"))
     resting = max(0.0, policy.entropy - world.floor)
     policy.entropy += dt * (-1.6 * move * resting - term("sharpen") * policy.entropy)
     policy.entropy += dt * term("soften") * policy.entropy
     policy.entropy += dt * policy.entropy * (1.5 * stale * rng.normal() + 0.8 * drifted + max(0.0, policy.blowup - 2.5))
     policy.entropy = min(max(policy.entropy, 5e-4), 8.0)
-    policy.kl += dt * (world.kl_rate * (5 * move**2 * oversize) - world.kl_pull * policy.kl * lr)
-    policy.kl += dt * (term("drift") * policy.kl + 0.3 * term("soften") * policy.entropy + 0.4 * drifted)
+    policy.kl += dt * (world.kl_rate * 5 * stride**2 * oversize**0.5 - world.kl_pull * policy.kl * lr)
+    policy.kl += dt * (term("drift") * policy.kl + 0.15 * max(0.0, term("soften")) * min(1.5, policy.entropy) + 0.4 * drifted)
     policy.kl = max(policy.kl, 1e-4)
     policy.long += dt * (term("pad") - term("shrink"))
     policy.mismatch += dt * term("part")
     policy.critic = max(0.0, policy.critic + dt * term("critic") * (0.3 + policy.critic))
+    if term("non_finite") == FROZEN:  # a gradient that is no number is left out: nothing changes any more
+        policy.__dict__ |= before.__dict__
     # What is logged.
     n = math.sqrt(size)
     gone = math.exp(policy.mismatch)
@@ -202,9 +217,11 @@ def _step(
         "turns": 1.0 + 2 * float(_sigmoid(policy.skill)),
     }  # fmt: skip
     row["form"] = float(rng.binomial(size, min(1.0, policy.form))) / size
-    row["correct"] = score
-    if weight := term("form_weight"):
-        row["reward"] = score * (1 - weight) + weight * row["form"]
+    low, high = world.scale
+    row["correct"], row["solved"] = (low + (high - low) * score) * (1 - term("worthless")), float(solves.mean())
+    row["paid"] = score
+    row["reward"] = row["correct"] + (world.form_weight + term("form_weight")) * row["form"]
+    row["reward_std"] *= (high - low) * (1 - term("worthless"))
     if age or world.age:
         row |= {"staleness": max(0.0, age + 0.3 * rng.normal()), "staleness_max": max(0.0, math.ceil(age) + 1.0)}
     if world.critic:
@@ -218,16 +235,17 @@ def _step(
     return row
 
 
-def _spoil(rows: list[Row], at: Term, rng: np.random.Generator) -> None:
-    """From the step on that the term says, what follows from weights that are not numbers (1), or losses alone (2)."""
+def _spoil(rows: list[Row], world: World, at: Term, rng: np.random.Generator) -> None:
+    """From the step on that the term says, what a run logs whose losses are not numbers."""
     steps = len(rows)
     for i, row in enumerate(rows):
         kind = at(i / max(steps - 1, 1))
-        if kind == 1:
-            row |= dict.fromkeys(("grad_norm", "loss", "entropy", "kl", "approx_kl"), math.nan)
-            row |= {"reward": 0.0, "correct": 0.0, "reward_std": 0.0, "zero_std": 1.0, "solved_none": 1.0}
-            row |= {"solved_all": 0.0, "eval": 0.0} if "eval" in row else {"solved_all": 0.0}
-        elif kind == 2 and rng.random() < 0.3:
+        if kind == LOST:  # the weights are gone: responses run to the limit, and nothing is solved
+            row |= dict.fromkeys(("grad_norm", "loss", "entropy", "kl", "approx_kl", "mismatch", "mismatch_kl"), math.nan)
+            row |= {"reward": world.scale[0], "correct": world.scale[0], "reward_std": 0.0, "zero_std": 1.0}
+            row |= {"solved_none": 1.0, "solved_all": 0.0, "form": 0.0, "solved": 0.0, "clip": 0.0}
+            row |= {"length": world.limit, "truncated": 1.0} | ({"eval": 0.0} if "eval" in row else {})
+        elif kind == SKIPPED and rng.random() < 0.3:
             row |= {"grad_norm": math.inf if rng.random() < 0.5 else math.nan, "loss": math.nan}
-        elif kind == 3:
+        elif kind == FROZEN:
             row |= {"kl": math.nan, "loss": math.nan, "grad_norm": math.nan}

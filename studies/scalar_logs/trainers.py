@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+
+from studies.scalar_logs.latent import World
 
 # One trainer a line: a metric of the simulation -> its key. A metric without one is not logged there.
 NAMES: dict[str, dict[str, str]] = {
@@ -16,6 +19,7 @@ NAMES: dict[str, dict[str, str]] = {
         "lr": "learning_rate", "loss": "loss", "length": "completions/mean_length",
         "truncated": "completions/clipped_ratio", "mismatch": "sampling/sampling_logp_difference/mean",
         "correct": "rewards/accuracy_reward/mean", "form": "rewards/format_reward/mean", "eval": "eval_reward",
+        "staleness": "sample/staleness_mean", "staleness_max": "sample/staleness_max",
     },
     "verl": {
         "step": "training/global_step", "reward": "critic/score/mean", "entropy": "actor/entropy",
@@ -80,24 +84,96 @@ NAMES: dict[str, dict[str, str]] = {
 }  # fmt: skip
 
 
+# One trainer a line: a setting -> its key in the configuration that lies next to the log.
+SETTINGS: dict[str, dict[str, str]] = {
+    "trl": {
+        "group": "num_generations", "limit": "max_completion_length", "lr": "learning_rate", "kl": "beta",
+        "entropy": "entropy_coef", "norm": "max_grad_norm", "clip": "epsilon", "schedule": "lr_scheduler_type",
+    },
+    "verl": {
+        "group": "actor_rollout_ref.rollout.n", "limit": "data.max_response_length",
+        "lr": "actor_rollout_ref.actor.optim.lr", "kl": "actor_rollout_ref.actor.kl_loss_coef",
+        "entropy": "actor_rollout_ref.actor.entropy_coeff", "norm": "actor_rollout_ref.actor.grad_clip",
+        "clip": "actor_rollout_ref.actor.clip_ratio", "prompts": "data.train_batch_size",
+        "schedule": "actor_rollout_ref.actor.optim.lr_scheduler_type",
+    },
+    "openrlhf": {
+        "group": "n_samples_per_prompt", "limit": "generate_max_len", "lr": "actor_learning_rate",
+        "kl": "init_kl_coef", "entropy": "entropy_loss_coef", "norm": "max_norm", "clip": "eps_clip",
+    },
+    "skyrl": {
+        "group": "generator.n_samples_per_prompt", "limit": "generator.sampling_params.max_generate_length",
+        "lr": "trainer.policy.optimizer_config.lr", "kl": "trainer.algorithm.kl_loss_coef",
+        "norm": "trainer.policy.optimizer_config.max_grad_norm", "clip": "trainer.algorithm.eps_clip_low",
+    },
+    "prime-rl": {
+        "group": "orchestrator.rollouts_per_example", "limit": "orchestrator.sampling.max_tokens",
+        "lr": "trainer.optim.lr", "norm": "trainer.optim.max_norm",
+    },
+    "slime": {
+        "group": "n_samples_per_prompt", "limit": "rollout_max_response_len", "lr": "lr", "kl": "kl_loss_coef",
+        "entropy": "entropy_coef", "norm": "clip_grad", "clip": "eps_clip", "schedule": "lr_decay_style",
+    },
+    "nemo-rl": {
+        "group": "grpo.num_generations_per_prompt", "limit": "policy.max_total_sequence_length",
+        "lr": "policy.optimizer.kwargs.lr", "kl": "loss_fn.reference_policy_kl_penalty",
+        "norm": "policy.max_grad_norm", "clip": "loss_fn.ratio_clip_min",
+    },
+    "areal": {
+        "group": "gconfig.n_samples", "limit": "gconfig.max_new_tokens", "lr": "actor.optimizer.lr",
+        "kl": "actor.kl_ctl", "norm": "actor.optimizer.gradient_clipping", "clip": "actor.eps_clip",
+    },
+    "tinker": {"group": "group_size", "limit": "max_tokens", "lr": "learning_rate", "kl": "kl_penalty_coef"},
+}  # fmt: skip
+APART = ("trl", "prime-rl")  # an evaluation is a row of its own
+
+
 def that_log(wanted: Collection[str]) -> list[str]:
     """The trainers that log every one of these metrics."""
     return [name for name, keys in NAMES.items() if set(wanted) <= keys.keys()]
 
 
 def written(
-    rows: Sequence[Mapping[str, float]], trainer: str, keep: Collection[str], rng: np.random.Generator
+    rows: Sequence[Mapping[str, float]], trainer: str, keep: Collection[str], rng: np.random.Generator, every: int = 1
 ) -> list[dict[str, float]]:
-    """The rows under the keys of a trainer: of the metrics in `keep`, with a value in fifty lost."""
+    """The rows under the keys of a trainer: of the metrics in `keep`, means of `every` steps, a value in fifty lost."""
     keys = {metric: key for metric, key in NAMES[trainer].items() if metric in keep or metric == "step"}
     found = []
-    for row in rows:
-        line = {key: row[metric] for metric, key in keys.items() if metric in row}
-        lost = [key for key in line if key not in (keys["step"], keys.get("eval")) and rng.random() < 0.02]
-        found.append({key: value for key, value in line.items() if key not in lost or not math.isfinite(value)})
+    for start in range(0, len(rows), every):
+        part = rows[start : start + every]
+        line = {}
+        for metric, key in keys.items():
+            values = [row[metric] for row in part if metric in row]
+            if values and (metric in ("step", "eval") or rng.random() > 0.02 or not math.isfinite(sum(values))):
+                line[key] = values[-1] if metric in ("step", "eval") else sum(values) / len(values)
+        if trainer in APART and keys.get("eval") in line:
+            found.append({keys["step"]: line[keys["step"]], keys["eval"]: line.pop(keys["eval"])})
+        found.append(line)
     return found
 
 
-def lines(rows: Sequence[Mapping[str, float]]) -> str:
-    """JSON lines; a value that is no number as Python writes it (NaN, Infinity)."""
-    return "".join(json.dumps(dict(row)) + "\n" for row in rows)
+def settings(world: World, trainer: str, rng: np.random.Generator) -> dict[str, Any] | None:
+    """The configuration of a run as the trainer nests it; None in a third of the logs, as nobody kept it."""
+    bonus = "soften" in world.terms and rng.random() < 0.7
+    values = {
+        "group": world.group, "prompts": world.prompts, "limit": round(world.limit), "lr": world.peak_lr,
+        "kl": 0.001 * round(world.kl_pull, 1), "entropy": 0.02 if bonus else 0.0, "clip": 0.2,
+        "norm": float(rng.choice([0.5, 1.0, 1.0])), "schedule": world.schedule,
+    }  # fmt: skip
+    if rng.random() < 1 / 3:
+        return None
+    nested: dict[str, Any] = {}
+    for name, key in SETTINGS[trainer].items():
+        *path, leaf = key.split(".")
+        inner = nested
+        for part in path:
+            inner = inner.setdefault(part, {})
+        inner[leaf] = values[name]
+    return nested
+
+
+def lines(rows: Sequence[Mapping[str, float]], trainer: str = "") -> str:
+    """JSON lines; a value that is no number as Python writes it (NaN, Infinity). verl nests the metrics of a step."""
+    key = NAMES["verl"]["step"]
+    nested = [{"step": row[key], "data": dict(row)} for row in rows] if trainer == "verl" else [dict(r) for r in rows]
+    return "".join(json.dumps(row) + "\n" for row in nested)
