@@ -32,7 +32,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """The name of its file, which gives the truth away to nobody who only counts."""
+        """The name of its file, which does not give its cause away."""
         return f"{hashlib.sha256(f'{self.variant.name} {self.seed}'.encode()).hexdigest()[:10]}"
 
     @property
@@ -102,14 +102,19 @@ def make(case: Case) -> Log:
     return Log(case, trainer, trainers.written(rows, trainer, keep, rng, every), trainers.settings(world, trainer, rng))
 
 
+def save(folder: Path, log: Log) -> None:
+    """Write the log as JSON lines, and its settings next to it as JSON, which is YAML as well."""
+    (folder / f"{log.case.name}.jsonl").write_text(trainers.lines(log.rows, log.trainer))
+    if log.settings is not None:
+        (folder / f"{log.case.name}.yaml").write_text(json.dumps(log.settings, indent=2) + "\n")
+
+
 def write(folder: Path, split: str) -> int:
     """Write the logs of a split as files with their truth table, and return how many there are."""
     folder.mkdir(parents=True, exist_ok=True)
     truth = []
     for log in (make(case) for case in cases() if case.split == split):
-        (folder / f"{log.case.name}.jsonl").write_text(trainers.lines(log.rows, log.trainer))
-        if log.settings is not None:
-            (folder / f"{log.case.name}.yaml").write_text(json.dumps(log.settings, indent=2) + "\n")
+        save(folder, log)
         truth.append(log.truth)
     with (folder / "truth.csv").open("w", newline="") as file:
         table = csv.DictWriter(file, TRUTH)

@@ -70,6 +70,7 @@ class World:
     eval_size: int = 500
     eval_gap: float = 0.3  # logits that the evaluation is harder
     restart: float | None = None  # share of the run after which it goes on from an older checkpoint
+    fooled: float = 0.9  # share of failed responses that an exploit can get paid for
     form_weight: float = 0.0  # of the format in the reward
     scale: tuple[float, float] = (0.0, 1.0)  # the reward of a failure and of a success
     terms: Mapping[str, Term] = field(default_factory=dict)
@@ -176,11 +177,14 @@ def _step(
     lost = 2.5 * stale**1.5 + 1.2 * drifted**2 + 6 * max(0.0, policy.blowup - 2.5) + 5 * max(0.0, clip - 0.25)
     signal = move * diverse / (1 + 2 * max(0.0, policy.critic)) / (1 + stale) * (1 - term("stuck"))
     ahead = (world.ceiling - policy.skill) / max(0.5, world.ceiling - world.start)
-    competing = 1 - min(1.0, policy.exploit + term("form_first"))
+    competing = 1 - policy.exploit / world.fooled
     policy.skill += dt * (world.gain * (world.ceiling - world.start) * signal * ahead * competing - lost)
-    policy.skill += dt * (-0.8 * policy.critic - term("forget") - 4 * policy.exploit * term("exploit_costs"))
+    policy.skill += dt * (
+        -0.8 * policy.critic - term("forget") - 4 * policy.exploit / world.fooled * term("exploit_costs")
+    )
     policy.skill += 0.15 * math.sqrt(dt) * rng.normal()
-    policy.exploit = min(0.97, policy.exploit + dt * term("exploit") * (0.02 + policy.exploit) * (1 - policy.exploit))
+    found = policy.exploit / world.fooled
+    policy.exploit = world.fooled * min(1.0, found + dt * term("exploit") * (0.02 + found) * max(0.0, 1 - found))
     policy.form += dt * 25 * lr * (0.99 - policy.form) * (1 - term("forms"))
     resting = max(0.0, policy.entropy - world.floor)
     policy.entropy += dt * (-1.6 * move * resting - term("sharpen") * policy.entropy)
@@ -188,7 +192,9 @@ def _step(
     policy.entropy += dt * policy.entropy * (1.5 * stale * rng.normal() + 0.8 * drifted + max(0.0, policy.blowup - 2.5))
     policy.entropy = min(max(policy.entropy, 5e-4), 8.0)
     policy.kl += dt * (world.kl_rate * 5 * stride**2 * oversize**0.5 - world.kl_pull * policy.kl * lr)
-    policy.kl += dt * (term("drift") * policy.kl + 0.15 * max(0.0, term("soften")) * min(1.5, policy.entropy) + 0.4 * drifted)
+    policy.kl += dt * (
+        term("drift") * policy.kl + 0.15 * max(0.0, term("soften")) * min(1.5, policy.entropy) + 0.4 * drifted
+    )
     policy.kl = max(policy.kl, 1e-4)
     policy.long += dt * (term("pad") - term("shrink"))
     policy.mismatch += dt * term("part")
@@ -241,7 +247,9 @@ def _spoil(rows: list[Row], world: World, at: Term, rng: np.random.Generator) ->
     for i, row in enumerate(rows):
         kind = at(i / max(steps - 1, 1))
         if kind == LOST:  # the weights are gone: responses run to the limit, and nothing is solved
-            row |= dict.fromkeys(("grad_norm", "loss", "entropy", "kl", "approx_kl", "mismatch", "mismatch_kl"), math.nan)
+            row |= dict.fromkeys(
+                ("grad_norm", "loss", "entropy", "kl", "approx_kl", "mismatch", "mismatch_kl"), math.nan
+            )
             row |= {"reward": world.scale[0], "correct": world.scale[0], "reward_std": 0.0, "zero_std": 1.0}
             row |= {"solved_none": 1.0, "solved_all": 0.0, "form": 0.0, "solved": 0.0, "clip": 0.0}
             row |= {"length": world.limit, "truncated": 1.0} | ({"eval": 0.0} if "eval" in row else {})

@@ -133,7 +133,7 @@ def ordinary(rng: Rng, **changes: Any) -> World:
         "grad": float(np.exp(rng.uniform(math.log(0.08), math.log(2.0)))),
         "noise": float(np.exp(rng.normal(0, 0.25))), "eval_every": int(rng.choice([5, 10, 20, 25])),
         "eval_size": int(rng.choice([200, 500, 1000])), "eval_gap": float(rng.uniform(0.0, 0.6)),
-        "scale": (0.0, 1.0) if rng.random() < 0.8 else (-1.0, 1.0),
+        "fooled": float(rng.uniform(0.45, 0.95)), "scale": (0.0, 1.0) if rng.random() < 0.8 else (-1.0, 1.0),
         "restart": float(rng.uniform(0.2, 0.9)) if rng.random() < 0.12 else None,
     }  # fmt: skip
     return World(**usual | changes)
@@ -193,7 +193,8 @@ _GROUPS: Needs = (("zero_std",), ("solved_all", "solved_none"), ("reward_std",))
 
 FAULTS: list[Variant] = [
     *_fault(
-        "entropy_collapse", (("entropy",),),
+        "entropy_collapse",
+        (("entropy",),),
         lambda c: c.last("entropy") < 0.1 * c.first("entropy") and c.last("entropy") < 0.06 and c.halted,
         throughout=_with(sharpen=_all_along(4.5, 8)),
         from_the_middle=_with(sharpen=_later(9, 15, 0.4)),
@@ -202,7 +203,8 @@ FAULTS: list[Variant] = [
         after_a_rise=_with(sharpen=lambda rng, s: steps_of(-1.5, 6 + 4 * s, 8 + 6 * s, 3)),
     ),
     *_fault(
-        "entropy_explosion", (("entropy",),),
+        "entropy_explosion",
+        (("entropy",),),
         lambda c: c.last("entropy") > 2.2 * c.first("entropy") and c.last("solved") < 0.6 * c.best("solved"),
         bonus_too_large=_with(soften=_all_along(2.4, 3.4)),
         from_the_middle=_with(soften=_later(4, 6.5, 0.45)),
@@ -210,7 +212,8 @@ FAULTS: list[Variant] = [
         late=_with(soften=_later(8, 12, 0.72)),
     ),
     *_fault(
-        "clip_saturation", (("clip",),),
+        "clip_saturation",
+        (("clip",),),
         lambda c: c.last("clip") > 0.3 and (c.halted or c.fell),
         step_too_large=_set(_with(oversize=_all_along(45, 110)), on_policy=False, schedule="constant"),
         more_epochs=_set(_with(oversize=_later(60, 150, 0.4)), on_policy=False, schedule="constant"),
@@ -218,22 +221,29 @@ FAULTS: list[Variant] = [
         late_jump=_set(_with(oversize=_later(100, 200, 0.65)), on_policy=False, schedule="constant"),
     ),
     *_fault(
-        "clip_idle", (("clip", "mismatch"), ("clip", "mismatch_kl")),
-        lambda c: c.best("clip") == 0 and c.times("mismatch") > 3 and (c.halted or c.fell),
-        ratio_to_itself=_set(_with(part=_all_along(2.4, 3.2)), on_policy=True, age=_uniform(1, 3)),
-        from_the_middle=_set(_with(part=_later(4.5, 6, 0.4)), on_policy=True, age=_uniform(1, 3)),
-        sudden=_set(_with(part=_surge(0.35, (2.1, 2.7))), on_policy=True),
+        "clip_idle",
+        (("clip", "mismatch"), ("clip", "mismatch_kl")),
+        lambda c: c.best("clip") == 0 and c.times("mismatch") > 3 and c.last("solved") < 0.9 * c.best("solved"),
+        ratio_to_itself=_set(_with(part=_all_along(3.0, 3.8)), on_policy=True, age=_uniform(1, 3)),
+        from_the_middle=_set(_with(part=_later(6, 7.5, 0.4)), on_policy=True, age=_uniform(1, 3)),
+        sudden=_set(_with(part=_surge(0.35, (2.5, 3.0))), on_policy=True),
     ),
     *_fault(
-        "kl_blowup", (("kl",),),
-        lambda c: c.last("kl") > 1.2 and c.last("kl") > 10 * c.at("kl", 0.1, 0.3) and c.last("solved") < 0.75 * c.best("solved"),
+        "kl_blowup",
+        (("kl",),),
+        lambda c: (
+            c.last("kl") > 1.2
+            and c.last("kl") > 10 * c.at("kl", 0.1, 0.3)
+            and c.last("solved") < 0.75 * c.best("solved")
+        ),
         no_pull=_set(_with(drift=_all_along(3.2, 4.5)), kl_pull=0.0, kl_rate=0.05, schedule="constant"),
         from_the_middle=_set(_with(drift=_later(8, 10.5, 0.45)), schedule="constant"),
         sudden=_set(_with(drift=_surge(0.55, (4, 5), 0.06)), kl_pull=0.3),
         late=_set(_with(drift=_later(17, 22, 0.7)), schedule="constant"),
     ),
     *_fault(
-        "grad_spikes", (("grad_norm",),),
+        "grad_spikes",
+        (("grad_norm",),),
         lambda c: c.spiked >= 3 and c.fell,
         rare=_with(spikes=lambda rng, s: from_(0.25, float(rng.uniform(7, 12))), harm=_all_along(0.6, 1.1)),
         frequent=_with(spikes=lambda rng, s: from_(0.3, float(rng.uniform(30, 50))), harm=_all_along(0.16, 0.3)),
@@ -241,7 +251,8 @@ FAULTS: list[Variant] = [
         late=_with(spikes=lambda rng, s: from_(0.7, float(rng.uniform(30, 50))), harm=_all_along(0.25, 0.45)),
     ),
     *_fault(
-        "grad_explosion", (("grad_norm",),),
+        "grad_explosion",
+        (("grad_norm",),),
         lambda c: c.times("grad_norm") > 15 and c.last("solved") < 0.7 * c.best("solved"),
         exponential=_with(blowup=_all_along(4.2, 6)),
         from_the_middle=_with(blowup=_later(9, 12, 0.45)),
@@ -249,7 +260,8 @@ FAULTS: list[Variant] = [
         sudden=_with(blowup=_surge(0.5, (3.8, 5), 0.04)),
     ),
     *_fault(
-        "groups_too_easy", _GROUPS,
+        "groups_too_easy",
+        _GROUPS,
         lambda c: c.at("zero_std", 0.5, 1.0) > 0.7 and c.at("solved_all", 0.5, 1.0) > 0.65,
         from_the_start=_set(_with(), start=_uniform(3.2, 4.2), ceiling=_uniform(4.5, 5.5)),
         solved_early=_set(_with(), ceiling=_uniform(4.5, 5.5), gain=_uniform(7, 10)),
@@ -257,7 +269,8 @@ FAULTS: list[Variant] = [
         easier_and_easier=_with(ease=lambda rng, s: steps_of(0, 1.5, 3.2 + s, 4.5 + s, 5 + s)),
     ),
     *_fault(
-        "groups_too_hard", _GROUPS,
+        "groups_too_hard",
+        _GROUPS,
         lambda c: c.at("zero_std", 0.5, 1.0) > 0.7 and c.at("solved_none", 0.5, 1.0) > 0.65,
         from_the_start=_set(_with(), start=_uniform(-6.0, -4.8), ceiling=_uniform(-4.5, -4)),
         harder_prompts=_with(ease=_later(-4, -5.5, 0.4)),
@@ -265,25 +278,40 @@ FAULTS: list[Variant] = [
         hopeless_but_few=_set(_with(apart=_all_along(0.85, 0.93)), start=_uniform(-2, -1)),
     ),
     *_fault(
-        "length_hacking", (("length", "eval"),),
-        lambda c: c.times("length") > 2 and c.at("eval", 0.85, 1) < c.at("eval", 0.4, 0.6) + 0.03
-        and c.last("truncated") < 0.08,
-        length_pays=_set(_with(pad=_all_along(1.0, 1.6), exploit=_all_along(9, 14)), limit=_uniform(40000, 60000), gain=0.3),
+        "length_hacking",
+        (("length", "eval"),),
+        lambda c: (
+            c.times("length") > 2
+            and c.at("eval", 0.85, 1) < c.at("eval", 0.4, 0.6) + 0.03
+            and c.last("truncated") < 0.08
+        ),
+        length_pays=_set(
+            _with(pad=_all_along(1.0, 1.6), exploit=_all_along(9, 14)), limit=_uniform(40000, 60000), gain=0.3
+        ),
         from_the_middle=_set(
-            _with(pad=_later(2.2, 3.2, 0.4), exploit=_later(18, 26, 0.4), stuck=_later(0.95, 1, 0.4)), limit=_uniform(40000, 60000)),
+            _with(pad=_later(2.2, 3.2, 0.4), exploit=_later(18, 26, 0.4), stuck=_later(0.95, 1, 0.4)),
+            limit=_uniform(40000, 60000),
+        ),
         failures_pad=_set(_with(pad=_all_along(1.3, 2.0), stuck=_all_along(0.9, 1.0)), limit=_uniform(40000, 60000)),
-        late=_set(_with(pad=_later(4, 5.5, 0.65), exploit=_later(32, 45, 0.65), stuck=_later(0.95, 1, 0.5)), limit=_uniform(40000, 60000)),
+        late=_set(
+            _with(pad=_later(4, 5.5, 0.65), exploit=_later(32, 45, 0.65), stuck=_later(0.95, 1, 0.5)),
+            limit=_uniform(40000, 60000),
+        ),
     ),
     *_fault(
-        "truncation", (("truncated",),),
+        "truncation",
+        (("truncated",),),
         lambda c: c.last("truncated") > 0.2 and (c.halted or c.fell),
-        limit_too_short=lambda rng, s: (lambda w: replace(w, limit=w.length * (1.25 - 0.5 * s), longer=0.3))(ordinary(rng)),
+        limit_too_short=lambda rng, s: (lambda w: replace(w, limit=w.length * (1.25 - 0.5 * s), longer=0.3))(
+            ordinary(rng)
+        ),
         grows_into_it=_set(_with(pad=_all_along(1.5, 2.2)), longer=_uniform(0.2, 0.6)),
         limit_lowered=_with(limit=_later(-1.7, -2.2, 0.5)),
         late=_set(_with(pad=_later(4.5, 7, 0.65)), longer=_uniform(0.2, 0.6)),
     ),
     *_fault(
-        "length_collapse", (("length",),),
+        "length_collapse",
+        (("length",),),
         lambda c: c.times("length") < 0.35 and c.fell,
         throughout=_with(shrink=_all_along(1.4, 2.2)),
         from_the_middle=_with(shrink=_later(2.6, 4, 0.4)),
@@ -291,49 +319,78 @@ FAULTS: list[Variant] = [
         late=_with(shrink=_later(5.5, 8, 0.7)),
     ),
     *_fault(
-        "reward_hacking", (("eval",),),
-        lambda c: c.at("paid", 0.85, 1) - c.at("paid", 0.2, 0.3) > 0.12 and c.at("eval", 0.85, 1) < c.at("eval", 0, 0.45) - 0.04,
+        "reward_hacking",
+        (("eval",),),
+        lambda c: (
+            c.at("paid", 0.85, 1) - c.at("paid", 0.2, 0.3) > 0.12
+            and c.at("eval", 0.85, 1) < c.at("eval", 0, 0.45) - 0.04
+        ),
         judge_is_fooled=_with(exploit=_all_along(9, 12), exploit_costs=_all_along(0.7, 1.0)),
         from_the_middle=_with(exploit=_later(20, 26, 0.4), exploit_costs=_all_along(0.9, 1.3)),
         sudden=_with(exploit=_surge(0.5, (5.5, 7), 0.06), exploit_costs=_all_along(0.9, 1.3)),
         late=_with(exploit=_later(38, 48, 0.66), exploit_costs=_all_along(2, 2.8)),
     ),
     *_fault(
-        "component_dominates", (("correct", "form"),),
-        lambda c: c.gained("form") > 0.2 and abs(c.gained("correct")) < 0.04 and c.last("reward") > 2 * c.last("correct"),
-        format_pays_more=_set(_with(stuck=_all_along(0.97, 1)), form_weight=_uniform(2, 5), scale=(0.0, 1.0), start=_uniform(-2.2, -1.4)),
+        "component_dominates",
+        (("correct", "form"),),
+        lambda c: (
+            c.gained("form") > 0.2 and abs(c.gained("correct")) < 0.04 and c.last("reward") > 2 * c.last("correct")
+        ),
+        format_pays_more=_set(
+            _with(stuck=_all_along(0.97, 1)), form_weight=_uniform(2, 5), scale=(0.0, 1.0), start=_uniform(-2.2, -1.4)
+        ),
         correct_is_small=_set(
-            _with(worthless=_all_along(0.85, 0.95), stuck=_all_along(0.9, 1)), form_weight=_uniform(0.8, 1.2), scale=(0.0, 1.0)),
+            _with(worthless=_all_along(0.85, 0.95), stuck=_all_along(0.9, 1)),
+            form_weight=_uniform(0.8, 1.2),
+            scale=(0.0, 1.0),
+        ),
         bonus_added_later=_set(
-            _with(form_weight=lambda rng, s: from_(0.3, 2 + 3 * s), forms=lambda rng, s: between(0, 0.3, 1.0), stuck=lambda rng, s: from_(0.25, 1.0)),
-            scale=(0.0, 1.0), form_weight=0.05, start=_uniform(-2.2, -1.4), gain=1.0),
+            _with(
+                form_weight=lambda rng, s: from_(0.3, 2 + 3 * s),
+                forms=lambda rng, s: between(0, 0.3, 1.0),
+                stuck=lambda rng, s: from_(0.25, 1.0),
+            ),
+            scale=(0.0, 1.0),
+            form_weight=0.05,
+            start=_uniform(-2.2, -1.4),
+            gain=1.0,
+        ),
     ),
     *_fault(
-        "plateau", _ANY,
-        lambda c: abs(c.last("solved") - c.at("solved", 0.25, 0.4)) < 0.035 and abs(c.at("solved", 0.5, 0.7) - c.at("solved", 0.25, 0.4)) < 0.035
-        and 0.12 < c.last("solved") < 0.72,
+        "plateau",
+        _ANY,
+        lambda c: (
+            abs(c.last("solved") - c.at("solved", 0.25, 0.4)) < 0.035
+            and abs(c.at("solved", 0.5, 0.7) - c.at("solved", 0.25, 0.4)) < 0.035
+            and 0.12 < c.last("solved") < 0.72
+        ),
         step_too_small=_set(_with(stuck=_all_along(0.96, 0.99)), kl_rate=0.002),
         early_ceiling=_set(_with(), ceiling=_uniform(-0.2, 0.4), gain=_uniform(16, 24), schedule="constant"),
         stuck=_with(stuck=_later(0.98, 1.0, 0.2)),
     ),
     *_fault(
-        "mismatch_grows", _MISMATCH,
-        lambda c: c.times("mismatch") > 4 and c.best("clip") > 0 and (c.fell or c.halted),
-        throughout=_set(_with(part=_all_along(2.6, 3.6)), on_policy=False, age=0.0),
-        from_the_middle=_set(_with(part=_later(5, 7, 0.4)), on_policy=False, age=0.0),
+        "mismatch_grows",
+        _MISMATCH,
+        lambda c: c.times("mismatch") > 4 and c.best("clip") > 0 and c.last("solved") < 0.9 * c.best("solved"),
+        throughout=_set(_with(part=_all_along(2.9, 3.8)), on_policy=False, age=0.0),
+        from_the_middle=_set(_with(part=_later(6, 7.5, 0.4)), on_policy=False, age=0.0),
         engine_replaced=_set(_with(part=_surge(0.45, (2.4, 3.0))), on_policy=False, age=0.0),
-        late=_set(_with(part=_later(11, 16, 0.7)), on_policy=False, age=0.0),
+        late=_set(_with(part=_later(13, 16, 0.68)), on_policy=False, age=0.0),
     ),
     *_fault(
-        "stale_data", (("staleness",),),
+        "stale_data",
+        (("staleness",),),
         lambda c: c.last("staleness") > 8 and (c.fell or c.halted),
         queue_grows=_set(_with(age=lambda rng, s: from_(0.1, 16 + 14 * s, 0.8)), age=1.0, on_policy=False),
-        sync_stops=_set(_with(age=lambda rng, s: from_(float(rng.uniform(0.4, 0.6)), 18 + 14 * s, 0.15)), age=1.0, on_policy=False),
+        sync_stops=_set(
+            _with(age=lambda rng, s: from_(float(rng.uniform(0.4, 0.6)), 18 + 14 * s, 0.15)), age=1.0, on_policy=False
+        ),
         always_old=_set(_with(age=_all_along(12, 22)), age=1.0, on_policy=False),
         late=_set(_with(age=lambda rng, s: from_(0.7, 24 + 14 * s, 0.06)), age=1.0, on_policy=False),
     ),
     *_fault(
-        "critic_failure", (("explained_variance",), ("value_loss",)),
+        "critic_failure",
+        (("explained_variance",), ("value_loss",)),
         lambda c: c.fell or c.halted,
         diverges=_set(_with(critic=_all_along(2.2, 3.2)), critic=True),
         from_the_middle=_set(_with(critic=_later(4.5, 6.5, 0.4)), critic=True),
@@ -341,7 +398,8 @@ FAULTS: list[Variant] = [
         late=_set(_with(critic=_later(9, 13, 0.68)), critic=True),
     ),
     *_fault(
-        "non_finite", (("grad_norm", "loss"),),
+        "non_finite",
+        (("grad_norm", "loss"),),
         lambda c: True,
         weights_are_lost=_with(non_finite=lambda rng, s: from_(float(rng.uniform(0.3, 0.8)), LOST)),
         some_steps=_with(non_finite=lambda rng, s: from_(float(rng.uniform(0.2, 0.6)), SKIPPED)),
@@ -359,14 +417,18 @@ def _well(c: Course) -> bool:
     """It learned, kept it, and evaluates as it trains."""
     learned = c.gained("solved") > 0.1 and c.last("solved") > 0.93 * c.best("solved")
     going_on = c.last("solved") - c.at("solved", 0.3, 0.45) > 0.02
-    calm = c.last("kl") < 0.5 and c.last("truncated") < 0.12 and c.last("clip") < 0.2 and c.at("zero_std", 0.5, 0.9) < 0.6
+    calm = (
+        c.last("kl") < 0.5 and c.last("truncated") < 0.12 and c.last("clip") < 0.2 and c.at("zero_std", 0.5, 0.9) < 0.6
+    )
     lively = 0.15 < c.times("entropy") < 1.8 and c.times("mismatch") < 2.5
     return learned and going_on and calm and lively and c.at("eval", 0.85, 1) > c.at("eval", 0, 0.15) + 0.04
 
 
 HEALTHY_KINDS: list[Variant] = _healthy(
     usual=_with(),
-    slow=_set(_with(), gain=_uniform(0.8, 1.4), schedule="constant", start=_uniform(-1.2, -0.4), ceiling=_uniform(1.4, 2.2)),
+    slow=_set(
+        _with(), gain=_uniform(0.8, 1.4), schedule="constant", start=_uniform(-1.2, -0.4), ceiling=_uniform(1.4, 2.2)
+    ),
     fast=_set(_with(), gain=_uniform(5, 7), ceiling=_uniform(0.9, 1.6)),
     noisy=_set(_with(), prompts=_uniform(12, 20), noise=_uniform(1.6, 2.4)),
     harmless_spikes=_with(spikes=_all_along(4, 25)),
