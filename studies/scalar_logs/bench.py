@@ -56,7 +56,6 @@ class Answer:
     steps: int
     ours: tuple[str, ...]
     peer: tuple[str, ...] | None = None
-    also: tuple[str, ...] = ()
 
     @property
     def healthy(self) -> bool:
@@ -68,10 +67,7 @@ class Answer:
         return any(self._means(name, peer) for name in ((self.peer or ()) if peer else self.ours)[:first])
 
     def _means(self, name: str, peer: bool) -> bool:
-        causes = (self.cause, *self.also)
-        if peer:
-            return not {name, *PEER.get(name, ())}.isdisjoint(causes)
-        return any(name in ACCEPTED[cause] for cause in causes)
+        return self.cause in (name, *PEER.get(name, ())) if peer else name in ACCEPTED[self.cause]
 
 
 def main(runs: Path, files: Sequence[Path] = (), output: Path | None = None) -> str:
@@ -113,7 +109,7 @@ def _simulated(folder: Path, cases: Iterable[corpus.Case]) -> Iterator[Answer]:
         corpus.save(folder, log)
         yield Answer(
             SIMULATED, case.name, case.variant.cause, case.variant.name, case.strength, log.trainer, case.seed,
-            case.split, len(log.rows), (), also=case.variant.also,
+            case.split, len(log.rows), (),
         )  # fmt: skip
 
 
@@ -149,7 +145,7 @@ def _rldoctor(folder: Path) -> tuple[dict[str, tuple[str, ...]], list[Answer]]:
 
 def write(found: Sequence[Answer], path: Path) -> None:
     """Write the answers as a small Parquet file, from which the rates can be counted again."""
-    rows = [{**asdict(a), "ours": list(a.ours), "peer": None if a.peer is None else list(a.peer), "also": list(a.also)}
+    rows = [{**asdict(a), "ours": list(a.ours), "peer": None if a.peer is None else list(a.peer)}
             for a in found]  # fmt: skip
     pd.DataFrame(rows).to_parquet(path, index=False)
 
@@ -158,7 +154,7 @@ def read(path: Path) -> list[Answer]:
     """Read the answers of such a file. Raises InputError for a file that is none."""
     rows = stored(path, [f.name for f in fields(Answer)], "answers of `sorl bench scalars`")
     for row in rows:
-        row |= {name: None if row[name] is None else tuple(row[name]) for name in ("ours", "peer", "also")}
+        row |= {name: None if row[name] is None else tuple(row[name]) for name in ("ours", "peer")}
     return [Answer(**row) for row in rows]
 
 

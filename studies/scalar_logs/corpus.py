@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -106,7 +107,8 @@ def save(folder: Path, log: Log) -> None:
     """Write the log as JSON lines, and its settings next to it as JSON, which is YAML as well."""
     (folder / f"{log.case.name}.jsonl").write_text(trainers.lines(log.rows, log.trainer))
     if log.settings is not None:
-        (folder / f"{log.case.name}.yaml").write_text(json.dumps(log.settings, indent=2) + "\n")
+        text = re.sub(r"\b(\d)e-", r"\1.0e-", json.dumps(log.settings, indent=2))  # YAML calls 1e-06 a word
+        (folder / f"{log.case.name}.yaml").write_text(text + "\n")
 
 
 def write(folder: Path, split: str) -> int:

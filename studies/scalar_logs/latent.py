@@ -179,9 +179,7 @@ def _step(
     ahead = (world.ceiling - policy.skill) / max(0.5, world.ceiling - world.start)
     competing = 1 - policy.exploit / world.fooled
     policy.skill += dt * (world.gain * (world.ceiling - world.start) * signal * ahead * competing - lost)
-    policy.skill += dt * (
-        -0.8 * policy.critic - term("forget") - 4 * policy.exploit / world.fooled * term("exploit_costs")
-    )
+    policy.skill += dt * (-0.8 * policy.critic - 4 * policy.exploit / world.fooled * term("exploit_costs"))
     policy.skill += 0.15 * math.sqrt(dt) * rng.normal()
     found = policy.exploit / world.fooled
     policy.exploit = world.fooled * min(1.0, found + dt * term("exploit") * (0.02 + found) * max(0.0, 1 - found))
@@ -235,8 +233,7 @@ def _step(
         row["value_loss"] = (0.05 + 0.2 * policy.critic**2) * max(0.05, 1 - explained_variance) * jitter("value", 0.15)
         row["critic_grad_norm"] = 0.8 * (1 + 2 * policy.critic) * jitter("value", 0.3)
     if step % world.eval_every == 0 or step == world.steps - 1:
-        gap = world.eval_gap + term("eval_gap")
-        truly = float((_sigmoid(policy.skill - gap + rng.normal(0, _SPREAD, 400)) * whole).mean())
+        truly = float((_sigmoid(policy.skill - world.eval_gap + rng.normal(0, _SPREAD, 400)) * whole).mean())
         row["eval"] = rng.binomial(world.eval_size, min(1.0, truly)) / world.eval_size
     return row
 

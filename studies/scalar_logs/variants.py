@@ -41,6 +41,7 @@ ACCEPTED: dict[str, tuple[str, ...]] = {
     "non_finite": ("non_finite", "not_finite"),
 }
 Rng = np.random.Generator
+Draw = Callable[[Rng, float], World]  # of a strength: 0 (mild) to 1 (severe)
 Needs = tuple[tuple[str, ...], ...]  # a log must have all metrics of one of these
 
 
@@ -50,10 +51,9 @@ class Variant:
 
     cause: str
     name: str
-    world: Callable[[Rng, float], World]  # of a strength: 0 (mild) to 1 (severe)
+    world: Draw
     needs: Needs
     happened: Callable[[Course], bool]
-    also: tuple[str, ...] = ()  # causes that describe this variant just as well
 
     @property
     def held_out(self) -> bool:
@@ -63,7 +63,7 @@ class Variant:
     @property
     def accepted(self) -> tuple[str, ...]:
         """Every name that is right; none for a healthy run."""
-        return tuple(name for cause in (self.cause, *self.also) for name in ACCEPTED.get(cause, ()))
+        return ACCEPTED.get(self.cause, ())
 
 
 class Course:
@@ -139,12 +139,12 @@ def ordinary(rng: Rng, **changes: Any) -> World:
     return World(**usual | changes)
 
 
-def _with(**terms: Callable[[Rng, float], Term]) -> Callable[[Rng, float], World]:
+def _with(**terms: Callable[[Rng, float], Term]) -> Draw:
     """An ordinary world in which terms act."""
     return lambda rng, s: ordinary(rng, terms={name: term(rng, s) for name, term in terms.items()})
 
 
-def _set(draw: Callable[[Rng, float], World], **changes: Any) -> Callable[[Rng, float], World]:
+def _set(draw: Draw, **changes: Any) -> Draw:
     """The same world with other settings; a callable is one of (rng, strength)."""
 
     def drawn(rng: Rng, s: float) -> World:
@@ -167,10 +167,6 @@ def _uniform(low: float, high: float) -> Callable[[Rng, float], float]:
     return lambda rng, s: float(rng.uniform(low, high))
 
 
-def _by(mild: float, severe: float) -> Callable[[Rng, float], float]:
-    return lambda rng, s: mild + (severe - mild) * s
-
-
 def _surge(at: float, size: tuple[float, float], width: float = 0.03) -> Callable[[Rng, float], Term]:
     """A term that acts for a short while, with the same effect in sum."""
     return lambda rng, s: (lambda a: between(a, a + width, (size[0] + (size[1] - size[0]) * s) / width))(
@@ -178,13 +174,9 @@ def _surge(at: float, size: tuple[float, float], width: float = 0.03) -> Callabl
     )
 
 
-def _fault(cause: str, needs: Needs, happened: Callable[[Course], bool], **worlds: Any) -> list[Variant]:
-    """The variants of a cause; a value is a world, or a world with the names of causes that fit as well."""
-    found = []
-    for name, world in worlds.items():
-        draw, also = world if isinstance(world, tuple) else (world, ())
-        found.append(Variant(cause, f"{cause}/{name}", draw, needs, happened, also))
-    return found
+def _fault(cause: str, needs: Needs, happened: Callable[[Course], bool], **worlds: Draw) -> list[Variant]:
+    """The variants of a cause, by the world of each."""
+    return [Variant(cause, f"{cause}/{name}", world, needs, happened) for name, world in worlds.items()]
 
 
 _ANY: Needs = (("reward",),)
@@ -409,10 +401,6 @@ FAULTS: list[Variant] = [
 ]
 
 
-def _healthy(**worlds: Callable[[Rng, float], World]) -> list[Variant]:
-    return [Variant(HEALTHY, f"healthy/{name}", world, _ANY, _well) for name, world in worlds.items()]
-
-
 def _well(c: Course) -> bool:
     """It learned, kept it, and evaluates as it trains."""
     learned = c.gained("solved") > 0.1 and c.last("solved") > 0.93 * c.best("solved")
@@ -424,7 +412,10 @@ def _well(c: Course) -> bool:
     return learned and going_on and calm and lively and c.at("eval", 0.85, 1) > c.at("eval", 0, 0.15) + 0.04
 
 
-HEALTHY_KINDS: list[Variant] = _healthy(
+HEALTHY_KINDS: list[Variant] = _fault(
+    HEALTHY,
+    _ANY,
+    _well,
     usual=_with(),
     slow=_set(
         _with(), gain=_uniform(0.8, 1.4), schedule="constant", start=_uniform(-1.2, -0.4), ceiling=_uniform(1.4, 2.2)
