@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from tests.store.fixture import write_dictionary, write_experiment, write_segment, write_status
-from workbench.diagnostics import CATALOGUE
 from workbench.diagnostics.collapse import judge
 from workbench.spec import RunSettings
 from workbench.store.sync import sync
@@ -75,7 +74,7 @@ def write_kinds(folder: Path) -> None:
             _write_rows(run, "event", [dict(zip(columns, event, strict=True)) for event in events])
         config = RunSettings(learn={"staleness": 8}).model_dump_json()
         write_status(run, arm=name, steps=len(steps), config=config, **verdict)
-    sync(folder, CATALOGUE)
+    sync(folder)
 
 
 def _write_rows(run: Path, table: str, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -27,7 +27,6 @@ from workbench.app.store import Store, dictionary
 from workbench.app.text import percent
 from workbench.app.trajectories import stands
 from workbench.diagnosis.diagnose import place
-from workbench.diagnostics import CATALOGUE
 from workbench.spec import InputError
 from workbench.store.sync import sync
 
@@ -91,7 +90,7 @@ def test_settings_tell_this_run_from_base_default_and_other_arms(tmp_path: Path,
     for arm, epochs in (("ppo", 4), ("calm", 1)):
         run = write_run(tmp_path, "demo", arm, shape=SMALL, arm=arm)
         write_status(run, arm=arm, config=json.dumps({"learn": {"epochs": epochs}, "seed": 0, "x": "<b>"}))
-    sync(tmp_path, CATALOGUE)
+    sync(tmp_path)
     tables = [
         part for part in open_screen("run", tmp_path, run="calm").source.split("<table") if "sorl-settings" in part
     ]
@@ -117,7 +116,7 @@ def test_a_log_without_settings_versions_or_times_is_shown(tmp_path: Path, open_
 
 def test_a_running_run_counts_its_steps_and_no_log_elsewhere_is_shown(tmp_path: Path, open_screen: Open) -> None:
     log = write_run(tmp_path, "demo", "a", shape=SMALL, status="running") / "console.log"
-    sync(tmp_path, CATALOGUE)
+    sync(tmp_path)
     log.write_text('{"step": 1, "steps": 80}\nwarning: slow\n')
     shown = Read(open_screen("run", tmp_path).source).text
     assert "warning: slow" in shown
@@ -125,7 +124,7 @@ def test_a_running_run_counts_its_steps_and_no_log_elsewhere_is_shown(tmp_path: 
     (tmp_path / "secret").write_text("password\n")
     log.unlink()
     log.symlink_to(tmp_path / "secret")
-    sync(tmp_path, CATALOGUE)
+    sync(tmp_path)
     shown = Read(open_screen("run", tmp_path).source).text
     assert "12 of 80 steps in" in shown
     assert "password" not in shown
@@ -139,7 +138,7 @@ def test_hostile_events_and_logs_stay_text(tmp_path: Path, open_screen: Open) ->
     event = {"run_id": ["a"] * n, "step": list(range(n)), "kind": texts, "severity": texts, "diagnostic": texts,
              "value": [float("nan")] * n, "threshold": [None] * n, "message": texts}  # fmt: skip
     write_segment(folder, "event", event)
-    sync(tmp_path, CATALOGUE)
+    sync(tmp_path)
     shown = assert_literal(open_screen("run", tmp_path))
     assert all(shown.count(text) >= 3 for text in HOSTILE[:5])  # as a kind, in a message, in the log
     assert "NaN" in shown
@@ -236,7 +235,7 @@ def test_a_run_with_many_alarms_of_one_kind_names_the_first_and_the_last_step(
     rows = {"run_id": ["a"] * n, "step": list(range(n)), "kind": ["alarm"] * n, "severity": ["warning"] * n,
             "diagnostic": ["chi2"] * n, "value": [float(i) for i in range(n)]}  # fmt: skip
     write_segment(folder, "event", rows)
-    sync(tmp_path, CATALOGUE)
+    sync(tmp_path)
     shown = Read(open_screen("run", tmp_path, run="a").source).text
     assert "10 (10), 11 (11), and 28 more, the last at step 39" in shown
 
@@ -325,7 +324,7 @@ def two_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         run = write_run(folder, "demo", name, shape=shape)
     for step in (1, 3):
         write_batch(run, step, text=HOSTILE[0])
-    sync(folder, CATALOGUE)
+    sync(folder)
     return folder
 
 

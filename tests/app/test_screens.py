@@ -48,7 +48,6 @@ from workbench.app.screens.turns import Cell, Turns, headline
 from workbench.app.text import html_text
 from workbench.app.text import number as written
 from workbench.app.theme import LIGHT
-from workbench.diagnostics import CATALOGUE
 from workbench.store.connect import database, writer
 from workbench.store.reader import Reader
 from workbench.store.sync import SyncReport, sync
@@ -154,7 +153,7 @@ def test_a_bare_address_opens_the_newest_collapse(tmp_path: Path, open_screen: O
     small = Shape(trajectories=2, turns=3, epochs=1, steps_per_segment=30)
     write_grid(tmp_path, "fell", small)
     write_run(tmp_path, "young", "later", shape=small, seed=9)
-    sync(tmp_path, CATALOGUE)
+    sync(tmp_path)
     for screen, newest in (("overview", "young"), ("compare", "fell"), ("turns", "fell"), ("collapse", "fell")):
         assert open_screen(screen, tmp_path).value("experiment") == newest
 
@@ -472,7 +471,7 @@ def test_what_cannot_be_tested_or_ordered_is_said(open_screen: Open) -> None:
 def test_a_queued_run_breaks_nothing_and_a_running_run_is_watched_until_now(tmp_path: Path, open_screen: Open) -> None:
     write_queued(tmp_path, "queue")
     write_run(tmp_path, "demo", "a", shape=SMALL, status="running")
-    sync(tmp_path, CATALOGUE)
+    sync(tmp_path)
     assert "has trained a step" in open_screen("collapse", tmp_path, experiment="queue").source
     survival = open_screen("collapse", tmp_path, experiment="demo").figures[1]
     assert survival["layout"]["xaxis"]["range"][1] == pytest.approx(12 * 1.04)
@@ -610,7 +609,7 @@ def test_runs_without_turns_say_what_records_them(tmp_path: Path, open_screen: O
     run = write_run(tmp_path, "curves", "a", shape=SMALL)
     for table in ("turn", "turn_step", "trajectory", "token"):
         shutil.rmtree(run / "segments" / table)
-    sync(tmp_path, CATALOGUE)
+    sync(tmp_path)
     for screen in ("turns", "episode"):
         app = open_screen(screen, tmp_path)
         assert re.search(

@@ -47,7 +47,7 @@ from workbench.store.sync import SyncReport, sync
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
     write_run(tmp_path, "demo", "a", shape=SMALL)
-    sync(tmp_path, CATALOGUE)
+    sync(tmp_path)
     return tmp_path
 
 
@@ -64,7 +64,7 @@ def test_a_question_is_asked_once_until_new_rows_or_no_more_room(runs: Path, mon
     given = {"runs": ["a"], "origins": [0], "first": 0, "last": 11, "column": "success", "table": "step"}
     assert [len(answers.query("series", width=width, **given)) for width in (1, 6)] == [12, 2]
     write_run(runs, "demo", "b", shape=SMALL, seed=1)
-    sync(runs, CATALOGUE)
+    sync(runs)
     assert answers.computed("ids", ids) == ["a", "b"]
     monkeypatch.setattr(module, "_REMEMBERED", 2 * module._RECORDS)
     small, asked = Store(runs), []
@@ -189,7 +189,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
         values[3 * turns], values[4 * turns] = None, math.nan
         pq.write_table(read.set_column(read.column_names.index("entropy"), "entropy", [values]), file)
     write_run(folder, "demo", "b", shape=SHAPE, seed=1)
-    sync(folder, CATALOGUE)
+    sync(folder)
     return Store(folder)
 
 
@@ -348,7 +348,7 @@ def test_the_query_of_leads_knows_every_run_and_its_first_alarm_only(store: Stor
 def test_a_run_that_only_diverged_is_no_run_that_stayed_up(tmp_path: Path) -> None:
     for name, changes in (("fell", {"collapse_step": 6}), ("up", {}), ("gone", {"outcome": "diverged"})):
         write_status(write_run(tmp_path, "demo", name, shape=SMALL, collapse=6), **{"collapse_step": None} | changes)
-    sync(tmp_path, CATALOGUE)
+    sync(tmp_path)
     found = Store(tmp_path).query("leads", runs=["fell", "up", "gone"])
     assert set(found["run"]) == {0, 1}
 

@@ -1,6 +1,6 @@
 """From the Overview to the token that did it, by clicking, in a real browser."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -8,7 +8,6 @@ import pytest
 
 from tests.app.kinds import KEPT, KINDS, write_kinds
 from tests.store.fixture import write_grid
-from workbench.diagnostics import CATALOGUE
 from workbench.store.reader import Reader
 from workbench.store.sync import sync
 
@@ -29,7 +28,7 @@ pytestmark = [
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     runs = tmp_path_factory.mktemp("browser")
     write_grid(runs)
-    sync(runs, CATALOGUE)
+    sync(runs)
     with web.served(runs) as url:
         yield url
 
@@ -48,7 +47,7 @@ def query(page: Page) -> dict[str, list[str]]:
     return parse_qs(urlsplit(page.url).query)
 
 
-def test_every_screen_opens_without_a_complaint_and_clicks_lead_to_the_culprit_token(address: str, page: Page) -> None:
+def test_every_screen_opens_without_a_complaint_and_clicks_lead_to_the_culprit_token(address, page):
     for name in web.ENDS:
         web.visit(page, f"{address}/{name}", name)
         here = page.locator("[data-testid=stTopNavLink][aria-current=page]")
@@ -116,25 +115,25 @@ def test_every_screen_opens_without_a_complaint_and_clicks_lead_to_the_culprit_t
     assert "cell" in query(page)
 
 
-def test_every_opening_and_every_choice_is_one_step_back(address: str, page: Page) -> None:
-    def entries() -> int:
+def test_every_opening_and_every_choice_is_one_step_back(address, page):
+    def entries():
         page.wait_for_timeout(2_000)  # what is written late would be seen
         return int(page.evaluate("history.length"))
 
-    def steps(deed: Callable[[], object], says: str) -> int:
+    def steps(deed, says):
         before = entries()
         deed()
         page.wait_for_url(lambda url: says in url)
         return entries() - before
 
-    def back(screen: str, says: Callable[[dict[str, list[str]]], bool] = lambda _: True) -> None:
+    def back(screen, says=lambda _: True):
         page.go_back()
         page.wait_for_url(lambda url: says(parse_qs(urlsplit(url).query)))
         web.settle(page, screen)
         page.wait_for_timeout(2_000)
         assert says(query(page)), "the step back was undone"
 
-    def more() -> None:
+    def more():
         page.get_by_role("button", name="More").click()
 
     for deed, says in (
@@ -167,7 +166,7 @@ def test_every_opening_and_every_choice_is_one_step_back(address: str, page: Pag
     assert steps(lambda: box.press_sequentially("clip", delay=300), "find=clip") == 0, "a letter is no step"
 
 
-def test_a_large_answer_is_saved_whole(address: str, page: Page, tmp_path: Path) -> None:
+def test_a_large_answer_is_saved_whole(address, page, tmp_path):
     rows = 316_000
     query = urlencode({"sql": f"SELECT range AS n, range / 7 AS share FROM range({rows})"})
     with page.expect_websocket() as connection:
