@@ -86,7 +86,10 @@ def test_a_run_without_a_step_says_what_is_missing(tmp_path: Path, open_screen: 
     write_queued(tmp_path, "demo")
     write_run(tmp_path, "demo", "b", shape=TINY)  # brings the dictionary
     sync(tmp_path)
-    assert "No trajectory of step 0 is recorded" in open_screen("episode", tmp_path, run="queued").source
+    assert (
+        "No trajectory of this run is recorded: this screen needs tables"
+        in open_screen("episode", tmp_path, run="queued").source
+    )
 
 
 def test_hostile_episodes_are_shown_literally(tmp_path: Path, open_screen: Open) -> None:
@@ -390,6 +393,15 @@ def test_the_sentence_names_what_the_rows_hold(
         assert (row["token"][at], abs(weights[at - 2])) == (token[1], max(map(abs, weights)))
         boxed = [place for place, one in enumerate(spans(row), 2) if "sorl-heaviest" in one]
         assert boxed == ([] if "no single token" in said else [at])
+
+
+def test_what_an_episode_answered_is_said_so_far_as_it_was_recorded() -> None:
+    def said(**row: Any) -> str:
+        return Read("".join(map(str, screen.ending(dict.fromkeys(("answer", "gold", "ended", "success")) | row)))).text
+
+    assert said() == " What it answered was not recorded."
+    assert said(ended="turns", gold="ulrich") == " It gave no answer, expected ulrich; ended by turns."
+    assert said(answer="a", success=True) == " It answered “a” (right)."
 
 
 def side(step: int, written: str | None, *kinds: str, answer: str | None = "x", success: bool | None = False) -> Side:

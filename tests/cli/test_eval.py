@@ -9,7 +9,7 @@ import tomli_w
 import torch
 from scipy.stats import beta
 
-from tests.agent.data.test_read import FLASHRAG, MEDQA, jsonl
+from tests.agent.data.test_dataset import FLASHRAG, MEDQA, jsonl
 from tests.agent.fakes import ScriptedEngine
 from tests.cli.command import done, refused, told
 from workbench.agent.tokenizer import build_tokenizer

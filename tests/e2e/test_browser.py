@@ -1,11 +1,14 @@
 """From the Overview to the token that did it, by clicking, in a real browser."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
+from tests.app.kinds import KEPT, KINDS, write_kinds
 from tests.store.fixture import write_grid
+from workbench.store.reader import Reader
 from workbench.store.sync import sync
 
 pytest.importorskip("playwright", reason="playwright is not installed: pip install 'sorl[test]'")
@@ -178,3 +181,51 @@ def test_a_large_answer_is_saved_whole(address, page, tmp_path):
     for _ in range(30):
         connection.value.wait_for_event("framereceived")
     assert page.request.get(waited.value.url).status == 200
+
+
+_CULPRIT = """
+WITH place AS (SELECT * FROM token WHERE run_id = $run AND step = $step AND trajectory = $trajectory)
+SELECT (SELECT arg_max(s.step, grad_norm_max) FROM step s JOIN run r USING (run_id)
+        WHERE run_id = $run AND s.step BETWEEN onset_low AND onset_high) AS spike,
+       (SELECT arg_max(trajectory, gradient_share) FROM trajectory WHERE run_id = $run AND step = $step) AS heaviest,
+       (SELECT arg_max(epoch, gradient_share) FROM turn
+        WHERE run_id = $run AND step = $step AND trajectory = $trajectory) AS epoch,
+       worst_epoch, list_transform(worst_gradient_weight, lambda w: abs(coalesce(w, 0))) AS weights FROM place
+"""
+
+
+def test_two_clicks_lead_from_the_overview_to_the_token_with_most_of_the_gradient_of_every_kind_of_run(
+    tmp_path: Path, page: Page
+) -> None:
+    write_kinds(tmp_path)
+    ask = Reader(tmp_path)
+    with web.served(tmp_path) as url:
+        for name in KINDS:
+            web.visit(page, url, "overview")
+            web.open_run(page, name)  # the first click
+            web.settle(page, "run")
+            found = page.locator(".sorl-finding").get_by_role("link", name="episode", exact=True)
+            if name == "imported":
+                assert found.count() == 0, "a link leads to what was recorded"
+                continue
+            found.first.click()  # the second
+            page.wait_for_url("**/episode?**")
+            web.settle(page, "episode")
+            said = query(page)
+            run, step, trajectory = said["run"][0], int(said["step"][0]), int(said["trajectory"][0])
+            kept = {"run": run, "step": step, "trajectory": KEPT[name]}
+            answer = ask.rows(_CULPRIT, kept)
+            truth = dict(zip(answer.columns, answer.rows[0], strict=True))
+            assert (run, trajectory) == (name, truth["heaviest"])
+            assert step == (truth["spike"] if truth["spike"] is not None else step)
+            if trajectory != KEPT[name]:  # its tokens were not kept, which is said with those that were
+                assert page.get_by_text(
+                    f"did not keep the tokens of trajectory {trajectory}; of this step"
+                ).is_visible()
+                continue
+            assert (said["epoch"], truth["worst_epoch"]) == (["worst"], truth["epoch"])
+            boxed = page.locator(".sorl-transcript .sorl-heaviest")
+            assert boxed.count() == 1, name
+            at = truth["weights"].index(max(truth["weights"]))
+            assert f"token {at}, id" in (boxed.get_attribute("aria-label") or ""), name
+            assert boxed.is_visible()

@@ -25,7 +25,7 @@ from workbench.learn.rollouts import Rollout, Sampler
 from workbench.objective import advantage
 from workbench.objective.aggregate import Normaliser, TokenMean
 from workbench.objective.kl import LossKL
-from workbench.objective.select import DynamicSampling, KeepAll, Select
+from workbench.objective.select import DynamicSampling, Select
 from workbench.spec import PolicySettings, RunSettings, WorldSettings
 
 TOKENIZER = build_tokenizer()
@@ -256,7 +256,7 @@ def drawn(mixed: list[set[int]], select: Select = DynamicSampling(), number: int
 
 
 def test_a_rollout_is_one_draw_without_a_rule_and_where_every_group_has_both_outcomes():
-    for rollout, engine in (drawn([set()], KeepAll()), drawn([{0, 1, 2, 3}])):
+    for rollout, engine in (drawn([set()], Select()), drawn([{0, 1, 2, 3}])):
         assert (len(engine.asked), rollout.sampled) == (1, 16)
         assert rollout.first is rollout.episodes
 
