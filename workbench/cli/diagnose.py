@@ -19,12 +19,16 @@ if TYPE_CHECKING:
 LEVELS = ("info", "warning", "critical")
 TOP = 10  # turns of a step that are listed
 _LOG = "the log of another trainer (.jsonl, .csv, .parquet, trainer_state.json)"
-_WHAT = f"A run id or a unique prefix, an experiment or its folder, or {_LOG}."
+_WHAT = f"A run id or a unique prefix, an experiment or its folder, or {_LOG}. Default: all runs that fell."
+_FELL = (
+    "SELECT run_id FROM run SEMI JOIN cell USING (run_id) WHERE coalesce(collapse_step, onset_low) IS NOT NULL "
+    "ORDER BY experiment, arm, seed"
+)
 
 
 def diagnose(
     ctx: Context,
-    what: str = Argument(..., metavar="RUN|FOLDER|FILE", help=_WHAT),
+    what: str | None = Argument(None, metavar="RUN|FOLDER|FILE", help=_WHAT),
     step: int | None = Option(None, min=0, help="For one run: rank the turns and tokens that dominate this step."),
     form: str = one_of("--format", "text", "md", "json", default="text"),
     fail_on: str | None = one_of("--fail-on", *LEVELS, more=": exit with code 1 on a finding this severe or worse"),
@@ -34,6 +38,8 @@ def diagnose(
     from workbench.diagnosis.attribution import attribute
 
     if step is not None:
+        if what is None:
+            raise InputError("--step ranks the turns of one run: name the run too")
         folder = run_folder(ctx.obj, what)
         culprits = attribute(batches.read(folder, step))
         if form == "json":
@@ -51,25 +57,31 @@ def diagnose(
         raise Exit(1)
 
 
-def logs(runs: Path, what: str) -> Iterator[Log]:
-    """Yield the logs that an argument names: a file, the runs of an experiment or folder, or one run."""
+def logs(runs: Path, what: str | None) -> Iterator[Log]:
+    """Yield the logs that an argument names: a file, the runs of an experiment or folder, one run, or all that fell."""
     from workbench.analysis.runs import runs as runs_in
     from workbench.diagnosis import foreign
     from workbench.diagnosis.log import of_run
     from workbench.diagnostics.collapse import judge
 
-    path = Path(what)
+    path = Path(what or "")
     if path.is_file() and path.suffix != ".toml":
         yield foreign.read(path, lambda scores, steps: judge(scores, steps=steps).columns())
         return
     if path.suffix in foreign.FORMATS:
         raise InputError(f"there is no file '{what}'")
-    if path.is_dir():
+    if what is not None and path.is_dir():
         what = _name_of(path.resolve(), runs.resolve())
     reader = current(runs)
-    name = experiment_of(what)
-    known = name in experiments(reader)
-    for run_id in runs_in(reader, name)["run_id"] if known else [find(reader, what)]:
+    if what is None:
+        named = [row[0] for row in reader.rows(_FELL).rows]
+        if not named:
+            raise InputError("no run has fallen; name a run, an experiment or a log (`sorl ls` lists the runs)")
+    elif (name := experiment_of(what)) in experiments(reader):
+        named = list(runs_in(reader, name)["run_id"])
+    else:
+        named = [find(reader, what)]
+    for run_id in named:
         with reader.together():  # the queries of one diagnosis
             yield of_run(reader, str(run_id), runs)
 

@@ -17,8 +17,8 @@ from workbench.store import connect
 from workbench.store.reader import Reader
 from workbench.store.segments import held, run_folders
 
-_NEEDED = ("torch", "transformers", "duckdb", "pandas", "pyarrow", "pydantic", "typer")
-_OPTIONAL = ("streamlit", "plotly", "vllm", "ray", "trl", "verl")
+_NEEDED = ("duckdb", "pandas", "pyarrow", "pydantic", "typer")
+_OPTIONAL = ("torch", "transformers", "scipy", "lifelines", "streamlit", "plotly", "vllm", "ray", "trl", "verl")
 _LOW_DISK, _NO_DISK = 5e9, 0.5e9  # bytes: a grid of the default size records well under 1 GB
 _CORRUPT = "SELECT run_id, file FROM segment WHERE status = 'corrupt' ORDER BY ALL"
 Checks = Iterator[tuple[str, ...]]  # ok, warn or fail; what was found; the command that fixes it
@@ -46,8 +46,11 @@ def packages() -> Checks:
     yield "ok", f"python {platform.python_version()}, sorl {found.get('sorl', 'not installed, run from a checkout')}"
     yield "ok", ", ".join(f"{name} {found[name]}" for name in _NEEDED if name in found)
     yield "ok", f"optional: {', '.join(f'{name} {found[name]}' for name in _OPTIONAL if name in found) or 'none'}"
-    if not {"streamlit", "plotly"} <= set(found):
-        yield "warn", "the web app is not installed", "pip install 'sorl[app]'"
+    for extra, what, names in (
+        ("app", "the web app", ("streamlit", "plotly")), ("train", "training", ("torch", "transformers", "scipy")),
+    ):  # fmt: skip
+        if not {*names} <= set(found):
+            yield "warn", f"{what} is not installed", f"pip install 'sorl[{extra}]'"
 
 
 def machine() -> Checks:

@@ -19,6 +19,12 @@ VERBS = (
     "algorithms", "diagnostics", "sync", "rescan", "doctor", "bench",
 )  # fmt: skip
 WRONG_INPUT = 2
+# What only an extra of pyproject.toml installs. A verb that trains wants `train`, whichever package it misses first.
+EXTRAS = {
+    **dict.fromkeys(("scipy", "lifelines"), "analysis"), **dict.fromkeys(("streamlit", "plotly", "jinja2"), "app"),
+    **dict.fromkeys(("torch", "transformers", "tokenizers", "urllib3"), "train"),
+}  # fmt: skip
+_TRAINS = ("run", "replay", "eval")
 _USAGE: Any = typer.BadParameter.__mro__[1]  # click's UsageError, of which later versions of typer have their own
 
 
@@ -54,7 +60,7 @@ class _Verbs(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Accept the global --runs after the verb too, as it is often typed."""
+        """Accept the global options after the verb too, as they are often typed."""
         for word in args:
             if any(c == "\0" or "\ud800" <= c <= "\udfff" for c in word):  # Python reads bad bytes as surrogates
                 ctx.fail(f"'{visible(message(word))}' holds a NUL or is not UTF-8")
@@ -66,7 +72,7 @@ class _Verbs(TyperGroup):
             elif word == "--runs":
                 before += [word, *islice(words, 1)]
             else:
-                (before if word.startswith("--runs=") else after).append(word)
+                (before if word == "--example" or word.startswith("--runs=") else after).append(word)
         return list(super().parse_args(ctx, before + after))
 
     def invoke(self, ctx: Any) -> Any:
@@ -77,6 +83,13 @@ class _Verbs(TyperGroup):
             return super().invoke(ctx)
         except InputError as error:
             note(f"sorl: {message(str(error))}")
+        except ModuleNotFoundError as error:
+            if (package := (error.name or "").partition(".")[0]) not in EXTRAS:
+                raise
+            verb = ctx.invoked_subcommand
+            extra = "train" if verb in _TRAINS else EXTRAS[package]
+            who = f"`sorl {verb}`" if verb else "this"  # without one, its module could not be imported
+            note(f"sorl: {who} needs {package}, which is not installed: run `pip install 'sorl[{extra}]'`")
         except _USAGE as error:
             error.message = visible(message(error.message))
             raise
@@ -107,9 +120,15 @@ app = typer.Typer(
 
 @app.callback(epilog="Results go to stdout, the rest to stderr. Exit code 0: success, 1: a failure, 2: wrong input.")
 def sorl(
-    ctx: typer.Context, runs: Path = typer.Option("runs", metavar="DIR", envvar="SORL_RUNS", help="The runs folder.")
+    ctx: typer.Context,
+    runs: Path = typer.Option("runs", metavar="DIR", envvar="SORL_RUNS", help="The runs folder."),
+    example: bool = typer.Option(False, "--example", help="Use the recorded example as the runs folder."),
 ) -> None:
     """Find out why off-policy RL training of multi-turn LLM agents collapses."""
+    if example:
+        from workbench.store.example import runs_folder
+
+        runs = runs_folder()
     ctx.obj = runs
 
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 from typer import Context, Exit, Option
@@ -43,6 +44,8 @@ def run(
 
     from workbench.store.reader import Reader
 
+    if find_spec("torch") is None:  # the cells import it, in processes of their own
+        raise ModuleNotFoundError(name="torch")
     bell = None
     if notify:
         from workbench.diagnosis.alerts import Bell, Webhook

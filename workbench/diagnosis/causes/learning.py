@@ -123,7 +123,8 @@ def entropy_bonus(log: Log) -> Clue | None:
     if start is None:
         return None
     since = entropy[entropy.index >= start.step]
-    climbs = since.corr(pd.Series(range(len(since)), index=since.index), method="spearman")
+    # Spearman's correlation: pandas computes it with scipy, which the core lacks.
+    climbs = since.rank().corr(pd.Series(range(len(since)), index=since.index))
     lost = first(log.series("step", "success"), "below", points=2, margin=3.0, floor=0.1)
     fell_before = lost is not None and lost.step < start.step - 1
     if len(since) < 5 or climbs < 0.9 or since.iloc[-1] < 2 * since.iloc[0] or fell_before:

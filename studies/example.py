@@ -1,0 +1,110 @@
+"""The recorded example: runs of the quickstart thinned to a few megabytes, which ship with the package."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tarfile
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from safetensors.numpy import load_file, save_file
+
+from workbench.store.example import ARCHIVE
+from workbench.store.reader import Reader
+from workbench.store.sync import sync
+
+EXPERIMENT = "quickstart"
+WHOLE = ("ppo",)  # arms of which both seeds are kept, and each epoch of the turns
+EVERY = 3  # steps; of the other arms the tokens of one in so many are kept, and the turns of the last epoch
+# Bits of the mantissa that are kept: 8 are a relative error of .2 % at most. Tables without an entry stay exact.
+BITS = {"turn": 8, "turn_step": 10, "trajectory": 10, "minibatch": 10}
+BATCHES = 2  # stored batches next to the worst step of each run of WHOLE; the first of them with its weights
+_RUNS = "SELECT run_id, arm, seed, coalesce(collapse_step, onset_low) FROM run WHERE experiment = ? ORDER BY ALL"
+_WEIGHTS = ("policy.", "critic.")
+
+
+def make(runs: Path, archive: Path) -> None:
+    """Write the archive from a runs folder in which the quickstart has been trained."""
+    sync(runs)
+    found = Reader(runs).rows(_RUNS, [EXPERIMENT]).rows
+    with TemporaryDirectory() as scratch:
+        home = Path(scratch) / EXPERIMENT
+        _copy(runs / EXPERIMENT, home, whole=True)
+        for run_id, arm, seed, onset in found:
+            whole = arm in WHOLE
+            if whole or seed == 0:
+                source, target = runs / EXPERIMENT / run_id, home / run_id
+                _copy(source, target, whole)
+                if whole and onset is not None:
+                    _batches(source, target, onset)
+        with tarfile.open(archive, "w:xz", preset=9) as tar:
+            tar.add(home, EXPERIMENT, filter=_plain)
+
+
+def _copy(source: Path, target: Path, whole: bool) -> None:
+    """Copy what describes a run, and its segments as one file a table."""
+    target.mkdir(parents=True)
+    for name in ("experiment.toml", "config.toml", "run.json", "console.log"):
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
+    for table in sorted(path for path in (source / "segments").iterdir() if path.is_dir()):
+        rows = pa.concat_tables(
+            [pq.read_table(file) for file in sorted(table.glob("*.parquet"))], promote_options="permissive"
+        )
+        if table.name == "token" and not whole:
+            rows = rows.filter(pa.array(rows["step"].to_numpy() % EVERY == 0))
+        if table.name == "turn" and not whole:
+            rows = rows.filter(pc.equal(rows["epoch"], pc.max(rows["epoch"])))
+        rows = rounded(rows, BITS[table.name]) if table.name in BITS else rows
+        reals = [field.name for field in rows.schema if pa.types.is_floating(field.type)]
+        (target / "segments" / table.name).mkdir(parents=True)
+        pq.write_table(  # the archive compresses better over all files
+            rows, target / "segments" / table.name / "000000.parquet", compression="none",
+            use_dictionary=[name for name in rows.schema.names if name not in reals],
+            column_encoding=dict.fromkeys(reals, "BYTE_STREAM_SPLIT"),
+        )  # fmt: skip
+
+
+def rounded(rows: pa.Table, bits: int) -> pa.Table:
+    """Round the numbers of a table to `bits` of mantissa; NULL, NaN and Inf stay, and so does the type."""
+    columns = []
+    for column in rows.itercolumns():
+        if pa.types.is_float64(column.type):
+            values = column.combine_chunks()
+            fraction, exponent = np.frexp(values.fill_null(0.0).to_numpy(zero_copy_only=False))
+            shorter = np.ldexp(np.round(fraction * 2.0**bits) / 2.0**bits, exponent)
+            column = pa.array(shorter, mask=np.asarray(values.is_null()))
+        columns.append(column)
+    return pa.table(columns, schema=rows.schema)
+
+
+def _batches(source: Path, target: Path, onset: int) -> None:
+    """Copy the batches after the last step before the fall, of all but the first without the weights."""
+    (target / "batches").mkdir()
+    for number in range(BATCHES):
+        name = f"{onset + number:06}.safetensors"
+        if (source / "batches" / name).is_file():
+            tensors = load_file(source / "batches" / name)
+            kept = {k: v for k, v in tensors.items() if number == 0 or not k.startswith(_WEIGHTS)}
+            save_file(kept, target / "batches" / name)
+
+
+def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Leave out who made a file and when: the same runs give the same archive."""
+    entry.uid = entry.gid = entry.mtime = 0
+    entry.uname = entry.gname = ""
+    entry.mode = 0o755 if entry.isdir() else 0o644
+    return entry
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("runs", type=Path, help="Runs folder in which the quickstart has been trained.")
+    made = parser.parse_args()
+    make(made.runs, ARCHIVE)
+    print(f"{ARCHIVE}: {ARCHIVE.stat().st_size / 2**20:.2f} MiB")

@@ -1,0 +1,40 @@
+"""The example that ships with the package: a recorded quickstart, unpacked into the user's cache at first use."""
+
+import hashlib
+import os
+import shutil
+import tarfile
+from pathlib import Path
+from tempfile import mkdtemp
+
+from workbench.spec import InputError
+
+ARCHIVE = Path(__file__).parents[1] / "example.tar.xz"
+
+
+def runs_folder() -> Path:
+    """Return a runs folder with the example; unpack it first if it is not there yet. InputError if it cannot be made.
+
+    The folder is named by the archive's digest, so that an example of another version is never mixed in.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sorl"
+    try:
+        digest = hashlib.sha256(ARCHIVE.read_bytes()).hexdigest()[:12]
+        runs = cache / f"example-{digest}"
+        if not runs.is_dir():
+            cache.mkdir(parents=True, exist_ok=True)
+            scratch = mkdtemp(prefix=".example-", dir=cache)
+            with tarfile.open(ARCHIVE) as tar:
+                tar.extractall(scratch, filter="data")
+            try:
+                os.rename(scratch, runs)  # two processes may unpack at once: the first one wins
+            except OSError:
+                shutil.rmtree(scratch, ignore_errors=True)
+                if not runs.is_dir():
+                    raise
+    except (OSError, tarfile.TarError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise InputError(
+            f"cannot unpack the example into '{cache}' ({why}): set XDG_CACHE_HOME to another folder"
+        ) from None
+    return runs
