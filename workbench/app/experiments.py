@@ -44,7 +44,8 @@ def runs(store: Store, experiment: str) -> pd.DataFrame:
 def shown(store: Store, experiment: str) -> pd.DataFrame:
     """Return `runs` without those that somebody has hidden, and say how many these are."""
     each = runs(store, experiment)
-    kept = each[[not notes.read(store.runs, experiment, run).hidden for run in each["run_id"]]]
+    hidden = [run for run, about in notes.every(store.runs, experiment).items() if about.hidden]
+    kept = each[~each["run_id"].isin(hidden)]
     if gone := len(each) - len(kept):
         what = f"{gone} hidden run{'s are' if gone > 1 else ' is'}"
         if kept.empty:

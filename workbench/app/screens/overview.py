@@ -21,12 +21,14 @@ from workbench.app.store import Store
 from workbench.app.text import table_html, tag
 from workbench.app.trajectories import fall_of
 from workbench.app.url import about, choose
-from workbench.diagnosis.alerts import RATE, Alert, alerts
-from workbench.diagnosis.diagnose import diagnose
+from workbench.diagnosis.alerts import RATE, alerts
+from workbench.diagnosis.diagnose import diagnose, first_signals, none_found
 from workbench.diagnosis.log import of_run
 from workbench.spec import OUTCOMES, InputError
 from workbench.store import notes
 from workbench.store.connect import Busy
+from workbench.store.notes import Notes
+from workbench.store.reader import Reader
 
 _POINTS = 40  # of a curve in a cell
 _NARROW = 5  # columns of a grid that leaves room for words next to it
@@ -38,21 +40,21 @@ _SHOWN = {"region": "the region", "runs": "every run"}
 @screen
 def overview(store: Store) -> None:
     """Show which arm collapsed, in how many seeds, and when."""
-    left, right = st.columns([2, 3], vertical_alignment="bottom")
     with store.reader.together():
-        with left:
-            experiment = choose_experiment(store)
-        each = shown(store, experiment)
-        falls = {a.run_id: a for a in store.computed(("alerts", experiment), lambda r: alerts(r, experiment))}
-        each = each.assign(slump=each["run_id"].map({run: _slump(one) for run, one in falls.items()}).astype(float))
-        if not is_region(store, experiment):
-            success(store, each)  # remembered until it is drawn
+        _overview(store)
+
+
+def _overview(store: Store) -> None:
+    left, right = st.columns([2, 3], vertical_alignment="bottom")
+    with left:
+        experiment = choose_experiment(store)
+    each = now(store, experiment, shown(store, experiment))
     with right:
         note(" · ".join([f"{len(each)} runs", *(f"{n} {word}" for word, n in each["status"].value_counts().items())]))
-    now = each[each["slump"].notna()]
-    if len(now):
-        about(f"▼ {len(now)} falling", "")  # in the title of the tab
-        which = "; ".join(f"{r.arm}, seed {r.seed}, since step {r.slump:.0f}" for r in now.itertuples())
+    falling = each[each["slump"].notna()]
+    if len(falling):
+        about(f"▼ {len(falling)} falling", "")  # in the title of the tab
+        which = "; ".join(f"{r.arm}, seed {r.seed}, since step {r.slump:.0f}" for r in falling.itertuples())
         note(f"Falling now: {which}. Success is 55 % or more below its best: {RATE}.")
     st.html(tag("p", question(store, experiment), css="sorl-question"))
     region = None
@@ -74,10 +76,8 @@ def overview(store: Store) -> None:
     cells = layout(each)
     sides = st.columns([3, 2], gap="large") if cells["across"].iloc[0] <= _NARROW else [st.container()] * 2
     with sides[0]:
-        _runs(store, experiment, each, cells)  # before the answer, whose intervals of a thousand runs take longer
-    key = tuple(each["run_id"])
-    updated = store.computed(("updated", experiment, key), lambda reader: with_updates(reader, experiment, each))
-    summary = store.computed(("summary", experiment, key), lambda _: compare.summarise(updated))
+        kept = _runs(store, experiment, each, cells)  # before the answer: intervals of a thousand runs take longer
+    summary = summarised(store, experiment, each)
     if region is None:
         with above:
             answer(compare.answer(summary))
@@ -91,11 +91,35 @@ def overview(store: Store) -> None:
     note(f"{compare.ABOUT} An arm opens in Compare.")
     button("CSV of this table", lambda: written.to_csv(index=False).encode(), "sorl-arms.csv", "text/csv")
     heading("Runs")
-    run_table.show(store, experiment, runs(store, experiment))
+    run_table.show(store, experiment, runs(store, experiment), kept)
 
 
-def _slump(alert: Alert | None) -> int | None:
-    return alert.step if alert is not None and alert.kind == "falling" else None
+def prepare(store: Store) -> None:
+    """Answer what the first page asks, before anybody asks it: a browser takes as long to start."""
+    with store.reader.together():
+        known = store.query("experiments")["experiment"].head(1)
+        for experiment in known[[not is_region(store, name) for name in known]]:
+            each = now(store, experiment, runs(store, experiment))
+            success(store, each)
+            for run in worst(each).to_dict("records"):
+                why(store, str(run["run_id"]), run)
+            summarised(store, experiment, each)  # loads scipy.stats, which takes as long as all the rest
+
+
+def now(store: Store, experiment: str, each: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs with `slump`: the step since which one that is training is falling, NaN of the others."""
+    found = store.computed(("alerts", experiment), lambda reader: alerts(reader, experiment))
+    since = {one.run_id: one.step for one in found if one.kind == "falling"}
+    return each.assign(slump=each["run_id"].map(since).astype(float))
+
+
+def summarised(store: Store, experiment: str, each: pd.DataFrame) -> pd.DataFrame:
+    """Return `compare.summarise` of the runs."""
+
+    def ask(reader: Reader) -> pd.DataFrame:
+        return compare.summarise(with_updates(reader, experiment, each))
+
+    return store.computed(("summary", experiment, tuple(each["run_id"])), ask)
 
 
 def worst(each: pd.DataFrame) -> pd.DataFrame:
@@ -122,36 +146,32 @@ def look_first(store: Store, experiment: str, each: pd.DataFrame) -> None:
 
 
 def why(store: Store, name: str, run: Mapping[Any, Any]) -> str:
-    """Say the first diagnosed cause of a run, else which signal moved first; what it said itself where it failed."""
-    if run["status"] == "failed" and isinstance(run["reason"], str):
-        return f"It ended with: {run['reason']}"
+    """Say the first diagnosed cause of a run, else that none shows or too little was recorded to look for one, and
+    which signals moved; what it said itself where it failed.
+    """
+    if run["status"] == "failed":
+        return f"It ended with: {run['reason']}" if isinstance(run["reason"], str) else "It ended without a message."
     if run["steps"] > _LONG:
         return "This run is long; its page says more."
     said = store.computed(("diagnosis", name), lambda reader: diagnose(of_run(reader, name)))
-    before = "" if said.onset is None else " before the fall"
     if causes := [finding for finding in said.findings if said.onset is None or finding.clue.step <= said.onset]:
         return f"Likely cause ({100 * causes[0].clue.confidence:.0f} %): {causes[0].cause.title}."
-    if said.moved:
-        first = said.moved[0]
-        moved = f"{first.column.removeprefix('step.')} moved first, at step {first.step}"
-        return f"No known cause shows{before}; {moved}: {first.usual:.3g} to {first.value:.3g}."
-    return f"No cause and no unusual signal shows{before} in what was recorded."
+    return f"{none_found(said)} {first_signals(said)}"
 
 
 def success(store: Store, each: pd.DataFrame) -> pd.DataFrame:
     """Return success of every run in few points: run_id, x (step), mean, and the last step of the longest run."""
     zero = [0] * len(each)
-    with store.reader.together():
-        last = extent(store, each, zero)[1]
-        window = Window.made(0, last, _POINTS)
-        points = Chosen(each, "step", zero, window).points(store, "step", "success")
+    last = extent(store, each, zero)[1]
+    window = Window.made(0, last, _POINTS)
+    points = Chosen(each, "step", zero, window).points(store, "step", "success")
     return points.assign(x=points["bucket"] * window.width, last=last)
 
 
-def _runs(store: Store, experiment: str, each: pd.DataFrame, every: pd.DataFrame) -> None:
-    palette = look()
-    kept = {run: notes.read(store.runs, experiment, run) for run in each["run_id"]}
-    named = parts(every.assign(notes=every["run_id"].map(kept)))
+def _runs(store: Store, experiment: str, each: pd.DataFrame, every: pd.DataFrame) -> dict[str, Notes]:
+    """Draw every run as a cell; return the notes of the runs."""
+    palette, kept = look(), notes.every(store.runs, experiment)
+    named = parts(every.assign(notes=[kept.get(run) for run in every["run_id"]]))
     cells = named[choose("rows", "Rows", list(named), kind="row") if len(named) > 1 else next(iter(named))]
     occurring = set(each["outcome"].fillna(""))
     key = []
@@ -171,3 +191,4 @@ def _runs(store: Store, experiment: str, each: pd.DataFrame, every: pd.DataFrame
     )  # fmt: skip
     if run is not None:
         open_screen("run", experiment=experiment, run=run)
+    return kept
