@@ -236,7 +236,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def open_screen(grid: Path, monkeypatch: Patch) -> Open:
     """Draw a screen: `open_screen("compare", folder, arm=["ppo"])`; keywords are parameters of its address."""
 
-    def call(name: str, runs: Path = grid, **address: str | list[str]) -> Visit:
+    def call(name: str, runs: Path = grid, /, **address: str | list[str]) -> Visit:
         monkeypatch.setenv("SORL_RUNS", str(runs))
         return visit(f"from workbench.app.screens.{name} import {name}\n{name}()", **address)
 

@@ -87,6 +87,8 @@ def test_picked_runs_are_in_the_address_compared_and_annotated(mine: Path, open_
     first, other = sorted(runs_of(app))[0], sorted(runs_of(app))[-1]
     app = open_screen("overview", mine, picked=[first, other, "nobody"])
     assert app.query_params["picked"] == [first, other]
+    assert "column" not in app.query_params, "what is always shown makes no link longer"
+    assert f"runs={first}&amp;runs={other}" in app.source
     assert "What differs between them" in app.source
     arms = Reader(mine).query("SELECT run_id, arm FROM run").drop_duplicates().set_index("run_id")["arm"]
     assert f"arm={arms[first]}" in app.source
@@ -100,6 +102,16 @@ def test_picked_runs_are_in_the_address_compared_and_annotated(mine: Path, open_
     assert again.drawings[0].count("✎") == 1
     assert "&lt;script&gt;" in again.drawings[0]
     assert_literal(again)
+
+
+def test_a_run_of_which_only_curves_were_recorded_is_said_to_be_so(tmp_path: Path, open_screen: Open) -> None:
+    folder, curve = write_experiment(tmp_path, "curves") / "r1", [0.6] * 8 + [0.0] * 12
+    write_segment(folder, "step", {"run_id": ["r1"] * 20, "step": list(range(20)), "success": curve})
+    write_status(folder, status="finished", outcome="collapsed", collapse_step=8)
+    sync(tmp_path)
+    source = open_screen("overview", tmp_path).source.split("Look at these first")[1]
+    assert "Only curves are logged, and causes need the updates and the turn ledger." in source
+    assert "None of the known causes" not in source
 
 
 def test_hidden_runs_are_left_out_and_counted_and_can_be_found_again(mine: Path, open_screen: Open) -> None:

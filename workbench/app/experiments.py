@@ -177,4 +177,4 @@ def differing(store: Store, experiment: str, every: pd.DataFrame) -> pd.DataFram
         found = pd.DataFrame([known[text] for text in every["config"]], index=every["run_id"]).fillna("")
         return found.loc[:, found.nunique() > 1]
 
-    return store.computed(("differing", experiment), ask)
+    return store.computed(("differing", experiment, tuple(every["run_id"])), ask)

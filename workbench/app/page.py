@@ -56,7 +56,7 @@ def screen(body: Callable[[Store], None]) -> Callable[[], None]:
         st.html(tag("style", f":root {{ --sorl-surface: {palette.surface}; --sorl-text: {palette.text}; }}"))
         st.html(f"<script>{_SCRIPT.read_text(encoding='utf-8')}</script>", unsafe_allow_javascript=True)
         store, syncing = store_of(os.environ.get("SORL_RUNS") or "runs")
-        syncing.look(0.0 if "sorl seen" in st.session_state or syncing.fresh else _PATIENCE)
+        syncing.look(0.0 if "sorl seen" in st.session_state else _PATIENCE)
         st.session_state["sorl seen"] = True
         state = store.state()
         url.begin(body.__name__)

@@ -162,11 +162,6 @@ class BackgroundSync:
         self._anyway = 0.0
         self._seen: frozenset[tuple[str, int]] | None = None
 
-    @property
-    def fresh(self) -> bool:
-        """Whether the last look was a moment ago: the next one waits until there may be news."""
-        return not self.syncing and time.monotonic() < self._next
-
     def look(self, wait: float = 0.0) -> None:
         """Ask for a look at the run folders and wait at most `wait` seconds until it is done."""
         with self._lock:
@@ -175,6 +170,11 @@ class BackgroundSync:
                 self._thread.start()
             thread = self._thread
         thread.join(wait)
+
+    def ahead(self, wait: float) -> None:
+        """Look before any screen asks, which then has no pause to sit out."""
+        self.look(wait)
+        self._next = 0.0
 
     def _work(self) -> None:
         time.sleep(max(0.0, self._next - time.monotonic()))

@@ -81,6 +81,6 @@ def _warm(runs: Path) -> None:
     for name in page.SCREENS:
         import_module(f"workbench.app.screens.{name}")
     store, syncing = page.store_of(str(runs))
-    syncing.look(_PERIOD)
+    syncing.ahead(_PERIOD)
     with suppress(InputError):  # the page says it
         import_module("workbench.app.screens.overview").prepare(store)

@@ -82,7 +82,7 @@ def curves(
         drawn = _bands(panel, mine) if "middle" in panel.data else _runs(panel, mine, panel.data)
         traces += [one | pane.axes for one in (*drawn, *_alarms(panel, mine, palette))]
         cut = _beyond(panel, ends)
-        traces += [one | pane.axes | {"yaxis": edges} for one in _on_edges(panel, onsets, cut, mine)]
+        traces += [one | pane.axes | {"yaxis": edges} for one in _on_edges(panel, onsets, cut, mine, palette)]
         x_axis = {
             "matches": "x", "title": {"text": x_title if pane.is_last else ""}, "separatethousands": True,
             "showspikes": True, "spikesnap": "cursor",
@@ -248,16 +248,23 @@ def _alarms(panel: Panel, styles: Mapping[str, Style], palette: Palette) -> Iter
             yield trace(
                 "%{customdata}", mode="markers", showlegend=False, x=rows["x"].to_list(), y=rows["value"].to_list(),
                 customdata=[f"<b>{figure_text(arm)}</b><br>{wrapped(message, 60)}" for message in rows["message"]],
-                marker={"symbol": "triangle-up-open", "size": 10, "color": style.colour, "line": {"width": 1.6}},
+                marker={"symbol": "triangle-up-open", "size": 15, "color": style.colour, "line": {"width": 1.4}},
                 legendgroup=figure_text(arm),
             )  # fmt: skip
+            yield _inside(arm, style, rows["x"].to_list(), rows["value"].to_list(), style.colour)
+
+
+def _inside(arm: str, style: Style, x: list[float], y: list[float], colour: str) -> Trace:
+    """Return the marker of an arm inside its marks: colour alone would not say whose they are."""
+    marker = {"symbol": style.marker, "size": 5, "color": colour}
+    return trace(x=x, y=y, mode="markers", marker=marker, showlegend=False, legendgroup=figure_text(arm))
 
 
 def _on_edges(
-    panel: Panel, onsets: pd.DataFrame | None, cut: pd.DataFrame, styles: Mapping[str, Style]
+    panel: Panel, onsets: pd.DataFrame | None, cut: pd.DataFrame, styles: Mapping[str, Style], palette: Palette
 ) -> Iterator[Trace]:
     """Yield the onsets for the upper edge of a panel, what is no number for the lower, and what lies beyond either."""
-    marks = [(onsets, "triangle-down", 9, 0.97, "onset of the fall<br>%{customdata}"),
+    marks = [(onsets, "triangle-down", 14, 0.96, "onset of the fall<br>%{customdata}"),
              (panel.broken, "x", 7, 0.03, "NaN or Inf<br>%{customdata}"),
              (cut[cut["value"] > 0], "arrow-bar-up", 9, 0.97, "%{customdata}, beyond the axis"),
              (cut[cut["value"] <= 0], "arrow-bar-down", 9, 0.03, "%{customdata}, beyond the axis")]  # fmt: skip
@@ -267,7 +274,7 @@ def _on_edges(
         told = rows["run_id"] if "run_id" in rows else rows["value"].map("{:.4g}".format)
         # Marks at one x stand one above the other, one an arm.
         place = rows.groupby("x")["arm"].transform(lambda arms: pd.factorize(arms)[0])
-        heights = height + (-0.07 if height > 0.5 else 0.07) * place
+        heights = height + (-0.08 if height > 0.5 else 0.07) * place
         for arm, part in rows.assign(told=told, height=heights).groupby("arm", sort=False):
             if (style := styles.get(str(arm))) is None:
                 continue
@@ -278,6 +285,8 @@ def _on_edges(
                 y=at["height"].to_list(), customdata=at["told"].to_list(), legendgroup=figure_text(str(arm)),
                 mode="markers", marker={"symbol": symbol, "size": size, "color": style.colour}, showlegend=False,
             )  # fmt: skip
+            if symbol == "triangle-down":
+                yield _inside(str(arm), style, at["x"].to_list(), at["height"].to_list(), palette.background)
 
 
 # A chart of any answer: points, a line or bars over a column, a colour a group.

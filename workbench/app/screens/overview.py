@@ -171,7 +171,8 @@ def success(store: Store, each: pd.DataFrame) -> pd.DataFrame:
 def _runs(store: Store, experiment: str, each: pd.DataFrame, every: pd.DataFrame) -> dict[str, Notes]:
     """Draw every run as a cell; return the notes of the runs."""
     palette, kept = look(), notes.every(store.runs, experiment)
-    named = parts(every.assign(notes=[kept.get(run) for run in every["run_id"]]))
+    told = pd.Series({run: kept.get(run) for run in every["run_id"]}, dtype=object)
+    named = parts(every.assign(notes=every["run_id"].map(told)))
     cells = named[choose("rows", "Rows", list(named), kind="row") if len(named) > 1 else next(iter(named))]
     occurring = set(each["outcome"].fillna(""))
     key = []
