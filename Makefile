@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo example app test test-ray test-vllm test-slow check bench bench-collapse bench-trl bench-browse bench-rldoctor parity mutate docs screenshots clean
+.PHONY: help run demo example app test test-ray test-vllm test-slow check bench bench-collapse bench-trl bench-browse bench-rldoctor parity mutate docs site screenshots clean
 MUTANTS ?= 300
 RUNS ?= runs
 # Files with parts that are rendered from the declarations.
@@ -78,6 +78,10 @@ check: $(BIN)/.test ## format, lint, types, arrows, stale docs, tests: what CI r
 
 docs: $(BIN)/.test ## rewrite the generated blocks of the docs
 	PYTHONPATH=. $(BIN)/cog -r $(GENERATED)
+
+site: $(BIN)/python ## the docs as a site in build/site that works offline
+	$(BIN)/python -m pip install --quiet -c constraints.txt mkdocs-material mkdocs-same-dir
+	NO_MKDOCS_2_WARNING=1 DISABLE_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --quiet --strict
 
 screenshots: $(BIN)/.test ## pictures of every screen over RUNS (default runs), into docs/screenshots; needs chromium
 	$(BIN)/python -m tests.e2e.screenshots $(RUNS) docs/screenshots

@@ -124,7 +124,8 @@ def entropy_bonus(log: Log) -> Clue | None:
         return None
     since = entropy[entropy.index >= start.step]
     # Spearman's correlation: pandas computes it with scipy, which the core lacks.
-    climbs = since.rank().corr(pd.Series(range(len(since)), index=since.index))
+    ranks = pd.Series(range(len(since)), index=since.index, dtype=float)
+    climbs = since.rank().corr(ranks)
     lost = first(log.series("step", "success"), "below", points=2, margin=3.0, floor=0.1)
     fell_before = lost is not None and lost.step < start.step - 1
     if len(since) < 5 or climbs < 0.9 or since.iloc[-1] < 2 * since.iloc[0] or fell_before:
