@@ -213,10 +213,8 @@ def region_arms() -> Iterator[tuple[str, str, dict[str, Any], bool]]:
                 yield name, algorithm, learn, algorithm == "ppo" and rate > 0.1
 
 
-@pytest.fixture(scope="session")
-def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A runs folder with an experiment of kind region: ppo collapses from a learning rate of 0.2 on, st-ppo nowhere."""
-    folder = tmp_path_factory.mktemp("searched")
+def write_searched(folder: Path) -> None:
+    """An experiment of kind region: ppo collapses from a learning rate of 0.2 on, st-ppo nowhere."""
     about = {"experiment": "searched", "question": "How large a learning rate does each survive?", "toml": SEARCHED}
     write_segment(folder / "searched", "experiment", {k: [v] for k, v in (about | {"written_at": START}).items()})
     shape = Shape(steps=24, trajectories=2, turns=2, epochs=1, steps_per_segment=24)
@@ -228,6 +226,13 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
             run, **arm, config=json.dumps({"algorithm": algorithm, "learn": learn}), steps=24, collapse_step=onset,
             outcome="collapsed" if fell else "healthy",
         )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A runs folder with an experiment of kind region."""
+    folder = tmp_path_factory.mktemp("searched")
+    write_searched(folder)
     sync(folder, CATALOGUE)
     return folder
 

@@ -636,6 +636,7 @@ def test_a_tab_is_named_after_what_is_chosen_and_the_menu_has_the_order_of_the_h
     open_screen("sql")
     assert titles == ["demo ppo s1 · Episode · sorl", "demo grpo, st-ppo and 1 more · Compare · sorl", "SQL · sorl"]
     assert tab_title("run", "\u202etxet") == "\ufffdtxet · Run · sorl"
+    assert tab_title("sql", "sql", falling=2) == "▼ 2 falling · SQL · sorl"
     assert SCREENS[:5] == ("overview", "run", "turns", "episode", "replay")
 
 

@@ -41,10 +41,10 @@ def runs(store: Store, experiment: str) -> pd.DataFrame:
     return store.computed(("runs", experiment), lambda reader: recorded.outcomes(reader, experiment))
 
 
-def shown(store: Store, experiment: str) -> pd.DataFrame:
-    """Return `runs` without those that somebody has hidden, and say how many these are."""
-    each = runs(store, experiment)
-    hidden = [run for run, about in notes.every(store.runs, experiment).items() if about.hidden]
+def shown(store: Store, experiment: str, kept: Mapping[str, notes.Notes] | None = None) -> pd.DataFrame:
+    """Return `runs` without those that somebody has hidden, and say how many these are; `kept` are notes if read."""
+    each, kept = runs(store, experiment), notes.every(store.runs, experiment) if kept is None else kept
+    hidden = [run for run, about in kept.items() if about.hidden]
     kept = each[~each["run_id"].isin(hidden)]
     if gone := len(each) - len(kept):
         what = f"{gone} hidden run{'s are' if gone > 1 else ' is'}"
