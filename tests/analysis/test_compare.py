@@ -200,6 +200,8 @@ def test_two_seeds_are_shown_as_they_are_and_three_have_an_interval() -> None:
         "0.70, 0.70",
     )
     assert three["final success"] == "0.60 [0.35, 0.85]"  # t of 2 degrees at 97.5 % is 4.303: 4.303 x 0.1 / sqrt(3)
+    fell = [compare.readable(compare.summarise(ended("a", *["collapsed"] * n)))["onset step"][0] for n in (1, 2, 3)]
+    assert fell == ["10", "10, 11", "11"]
     one = compare.readable(compare.summarise(ended("a", "healthy"))).iloc[0]
     assert (one["final success"], one["collapsed"]) == ("0.50", "0/1 [0 %, 98 %]")
 

@@ -43,16 +43,16 @@ def runs(store: Store, experiment: str) -> pd.DataFrame:
 
 def shown(store: Store, experiment: str, kept: Mapping[str, notes.Notes] | None = None) -> pd.DataFrame:
     """Return `runs` without those that somebody has hidden, and say how many these are; `kept` are notes if read."""
-    each, kept = runs(store, experiment), notes.every(store.runs, experiment) if kept is None else kept
-    hidden = [run for run, about in kept.items() if about.hidden]
-    kept = each[~each["run_id"].isin(hidden)]
-    if gone := len(each) - len(kept):
+    each = runs(store, experiment)
+    about = notes.every(store.runs, experiment) if kept is None else kept
+    left = each[~each["run_id"].isin([run for run, one in about.items() if one.hidden])]
+    if gone := len(each) - len(left):
         what = f"{gone} hidden run{'s are' if gone > 1 else ' is'}"
-        if kept.empty:
+        if left.empty:
             note(f"{what} shown all the same: no other is left.")
             return each
         note(f"{what} left out of all that is shown and counted here; `sorl compare` counts every run.")
-    return kept
+    return left
 
 
 def question(store: Store, experiment: str) -> str:
