@@ -136,7 +136,10 @@ def test_tab_leads_to_everything_that_can_be_clicked_and_it_has_a_name(
         found = page.evaluate(_FOCUSED)
         if found is None or (found["seen"] and not found["html"].startswith("<canvas")):  # Tab goes cell by cell there
             break
-        assert found["name"] or "dvn-scroller" in found["html"], f"no name: {found['html']}"
+        if found["html"].startswith("<canvas"):  # its cells are read aloud from a table that comes with the focus
+            page.locator("canvas [role=gridcell]").first.wait_for(state="attached")
+        else:
+            assert found["name"] or "dvn-scroller" in found["html"], f"no name: {found['html']}"
     assert page.evaluate(_MISSED) == []
     page.close()
 

@@ -157,7 +157,7 @@ def say(text: str, *typed: str) -> None:
     """Show a sentence in place of what cannot be shown, and what to type, ready to be copied."""
     _paragraph("sorl-warning", text)
     if typed:
-        st.code("\n".join(typed), language="shell")
+        st.code("\n".join(typed), language=None)  # colours of a language have too little contrast
 
 
 def curves_only(missing: str) -> None:
