@@ -193,7 +193,7 @@ def test_what_no_trajectory_tells_is_left_out_and_a_run_that_is_up_has_no_moment
         Read(part) for part in sorted(re.findall('<div class="sorl-finding">.*?</div>', source), key=len)[::-1]
     )
     assert "its tokens were not kept" in gone.text
-    assert "no trajectory was recorded, so nothing says which turn or token it was" in bare.text
+    assert "No trajectory was recorded, so nothing says which turn or token it was." in bare.text
     assert {urlsplit(link["href"]).path for link in bare.all("a")} == {"run"}
 
 
@@ -203,6 +203,9 @@ def test_a_finding_that_shows_only_after_the_fall_is_not_called_its_cause() -> N
 
         def measured(self, *_: str) -> bool:
             return True
+
+        def table(self, _: str) -> pd.DataFrame:
+            return pd.DataFrame({"entropy": [0.5] * 20})
 
     def said(step: int) -> str:
         clue = Clue("sign", 0.6, step, "it shows")
@@ -242,8 +245,18 @@ def test_a_run_of_which_only_curves_were_recorded_is_said_to_be_so(tmp_path: Pat
     write_status(folder, status="finished", outcome="collapsed", collapse_step=8)
     sync(tmp_path)
     source = open_screen("overview", tmp_path).source.split("Look at these first")[1]
-    assert "Only curves are logged, and causes need the updates and the turn ledger." in source
+    assert (
+        "No trajectory was recorded, so nothing says which turn or token it was. Only curves are logged, and" in source
+    )
+    assert "No diagnostic besides success is logged." in source
     assert "None of the known causes" not in source
+    assert "left its usual range" not in source
+    for screen in ("compare", "collapse"):
+        source = open_screen(screen, tmp_path).source
+        assert "Alarms were not recorded." in source
+        assert "No alarm went off" not in source
+    alone = open_screen("overview", tmp_path, column=["onset"]).dataframe[0].value
+    assert alone["onset"].tolist() == [8]
 
 
 def test_hidden_runs_are_left_out_and_counted_and_can_be_found_again(mine: Path, open_screen: Open) -> None:

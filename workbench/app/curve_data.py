@@ -226,6 +226,11 @@ def first_alarms(store: Store, runs: pd.DataFrame, known: Diagnostics) -> tuple[
     return alarm_leads(found, known), dots.assign(alarm=dots["diagnostic"], **named)
 
 
+def watched_for(store: Store, runs: pd.DataFrame) -> bool:
+    """Whether alarms were recorded in any of the runs: without that it means nothing that there is none."""
+    return bool(store.query("watched", runs=list(runs["run_id"]))["watched"].iloc[0])
+
+
 def alarm_leads(leads: pd.DataFrame, known: Diagnostics) -> pd.DataFrame:
     """Return one row per alarm, the earliest median first and those that never warned last; `leads` answers `leads`.
 

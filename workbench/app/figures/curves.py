@@ -106,6 +106,8 @@ def curves(
             annotations.append(common.note(lost, pane.x[1], pane.y[0], **place))  # a name has no room in a narrow panel
         if panel.data.empty and (panel.seeds is None or panel.seeds.empty):
             annotations.append(pane.in_middle("not measured in these runs", font={"color": palette.muted}))
+            # plotly draws no axes without a trace, and then fails at what is laid over them.
+            traces.append(trace(x=[None], y=[None], showlegend=False) | pane.axes)
     # A click on an entry shows its arm alone, a second one all again; a double click switches one.
     layout |= common.legend_on_top(groupclick="togglegroup", itemclick="toggleothers", itemdoubleclick="toggle")
     layout |= {"showlegend": legend, "dragmode": "zoom"} | ({"shapes": shapes} if shapes else {})

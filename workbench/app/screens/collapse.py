@@ -5,7 +5,7 @@ import pandas as pd
 from workbench.analysis import compare
 from workbench.analysis.survival import curve, observed
 from workbench.app import export
-from workbench.app.curve_data import first_alarms, first_warning, origins
+from workbench.app.curve_data import first_alarms, first_warning, origins, watched_for
 from workbench.app.experiments import Arms, choose_arms, show_table
 from workbench.app.figures.common import AXES
 from workbench.app.figures.runs import leads, letters, survival, timeline
@@ -124,7 +124,8 @@ def _leads(store: Store, arms: Arms) -> None:
     alarms, dots = first_alarms(store, arms.runs, dictionary(store))
     fell = int(arms.runs["collapse_step"].notna().sum())
     if alarms.empty or not fell:
-        note("None of these runs collapsed." if not fell else "None of these runs raised an alarm.")
+        none = "None of these runs raised an alarm." if watched_for(store, arms.runs) else "Alarms were not recorded."
+        note(none if fell else "None of these runs collapsed.")
         return
     answer(first_warning(alarms))
     export.figure(

@@ -9,7 +9,16 @@ from streamlit.delta_generator import DeltaGenerator
 
 from workbench.app import curve_data as data
 from workbench.app import export
-from workbench.app.curve_data import CARRIED, CLOCKS, Chosen, Window, first_alarms, first_warning, onset_of
+from workbench.app.curve_data import (
+    CARRIED,
+    CLOCKS,
+    Chosen,
+    Window,
+    first_alarms,
+    first_warning,
+    onset_of,
+    watched_for,
+)  # fmt: skip
 from workbench.app.experiments import Arms, choices_of, choose_arms, differing
 from workbench.app.figures.common import AXES
 from workbench.app.figures.curves import curves
@@ -67,7 +76,7 @@ def _compare(store: Store) -> None:
     )  # fmt: skip
     lines = len(arms.names) if bands else len(arms.runs)
     chosen = Chosen(arms.runs, axis, starts, Window.over(*ends, lines, int(smooth)))
-    said = [f"All at {shared}."] * bool(shared) + [seen(arms.runs, alarms)]
+    said = [f"All at {shared}."] * bool(shared) + [seen(arms.runs, alarms, watched_for(store, arms.runs))]
     said += [against(arms.runs, baseline)] if baseline is not None else []
     answer(" ".join(said))
     key = " ".join(_notes(chosen, metrics, bands, baseline, "seed" if group == "arm" else "run"))
@@ -150,8 +159,8 @@ def _tells(alarm: Mapping[Any, Any]) -> bool:
     return not alarm["steady"] or alarm["before"] / alarm["collapsed"] > alarm["false_alarms"] / alarm["steady"]
 
 
-def seen(runs: pd.DataFrame, alarms: pd.DataFrame) -> str:
-    """Say which of the chosen runs collapsed, and which alarm tells them from the others."""
+def seen(runs: pd.DataFrame, alarms: pd.DataFrame, watched: bool = True) -> str:
+    """Say which of the chosen runs collapsed, and which alarm tells them from the others, if any was `watched` for."""
     collapsed, falling, others = list[str](), list[str](), list[str]()
     for arm, mine in runs.groupby("arm", sort=False):
         onsets, down = mine["collapse_step"].dropna(), int((mine["outcome"] == "falling").sum())
@@ -170,7 +179,7 @@ def seen(runs: pd.DataFrame, alarms: pd.DataFrame) -> str:
     if not fell:
         return said
     said += f" Did not: {up}." if up else ""
-    return f"{said} {first_warning(alarms)}"
+    return f"{said} {first_warning(alarms) if watched else 'Alarms were not recorded.'}"
 
 
 def against(runs: pd.DataFrame, baseline: str) -> str:

@@ -169,11 +169,13 @@ def where(store: Store, experiment: str, run: Row) -> Markup:
     def ask(_: object) -> Markup:
         signal = watched(store, known, run, signals(known)[0])
         step, tables = signal.spike, {one["table_name"] for one in store.records("recorded", run=name)}
+        if "trajectory" not in tables:
+            return html_text("No trajectory was recorded, so nothing says which turn or token it was.")
         rows, value = ranked(store, name, step), signal.points.set_index("step")["value"].get(step)
         here = f"At {'the fall, ' if fall and fall[0] <= step <= fall[1] else ''}step {step:,}"
         here += f" ({CURVES.get(f'step.{signal.name}', signal.name)} {number(float(value))})" if pd.notna(value) else ""
         if not rows:
-            return html_text(f"{here}, no trajectory was recorded, so nothing says which turn or token it was.")
+            return html_text(f"{here}, no trajectory was recorded.")
         place = {"run": name, "step": step, "trajectory": rows[0]["trajectory"]}
         turns, tokens = store.records("ledger", **place), next(iter(store.records("tokens", **place)), None)
         epoch, last = worst_epoch(turns, tokens), max((turn["epoch"] for turn in turns), default=None)
