@@ -2,7 +2,8 @@
 
 import json
 import math
-from itertools import product
+from collections import defaultdict
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from tests.app.conftest import HOSTILE, assert_figure_literal, checked
 from workbench.analysis.survival import curve
 from workbench.app.curve_data import Window, alarm_leads, banded, lone
 from workbench.app.figures.common import AXES, KINDS
-from workbench.app.figures.curves import GROUPS, Panel, chart, curves
+from workbench.app.figures.curves import GROUPS, Panel, _stacked, chart, curves
 from workbench.app.figures.maps import FEW, Heat, Measure, colour_scale, heat, region
 from workbench.app.figures.runs import TITLE, Signal, _together, leads, letters, peaks, ranking, survival, timeline
 from workbench.app.store import Diagnostics
@@ -433,6 +434,19 @@ def watched(**arms: list[tuple[float, bool]]) -> pd.DataFrame:
 ROWS = watched(**{
     "ppo": [(10, True), (10, False), (20, True), (36, False)], "st-ppo": [(36, False), (36, False), (30, False)],
 })  # fmt: skip
+
+
+@given(st.lists(st.tuples(st.integers(0, 300), st.sampled_from("abcd")), min_size=1, max_size=12))
+def test_onsets_that_are_near_each_other_stand_one_above_the_other(fell: list[tuple[int, str]]) -> None:
+    rows = pd.DataFrame(fell, columns=["x", "arm"])
+    of: dict[int, set[tuple[int, str]]] = defaultdict(set)
+    for place, mark in zip(_stacked(rows, 15.0), fell, strict=True):
+        of[place].add(mark)
+    crowd = max(sum(abs(x - y) < 15 for y, _ in set(fell)) for x, _ in fell)
+    for marks_of in of.values() if crowd <= 6 else ():
+        steps = sorted(x for x, _ in marks_of)
+        assert all(later - x >= 15 for x, later in pairwise(steps))
+    assert max(of) < 6
 
 
 @given(st.lists(st.tuples(st.integers(0, 2_000), st.sampled_from("abcd")), min_size=1, max_size=60))

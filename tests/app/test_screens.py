@@ -162,7 +162,7 @@ def test_a_bare_address_opens_the_newest_collapse(tmp_path: Path, open_screen: O
 @pytest.mark.parametrize("screen", ["compare", "turns", "collapse"])
 def test_a_screen_of_arms_asks_for_one_and_leads_to_the_region(screen: str, searched: Path, open_screen: Open) -> None:
     app = open_screen(screen)
-    assert "see all in Region" not in app.source
+    assert "All points in Region" not in app.source
     app.multiselect(key="arm").set_value([]).run()
     assert "Choose at least one arm" in app.source
     app = open_screen(screen, searched)

@@ -87,8 +87,7 @@ def choose_arms(
     with left:
         experiment = choose_experiment(store, collapsed=True)
         if is_region(store, experiment):
-            whole = anchor("see all in Region", address("region", experiment=experiment))
-            links(["Single points of a search: ", whole])
+            links([anchor("All points in Region", address("region", experiment=experiment))])
     every = shown(store, experiment)
     every = regroup(experiment, every) if regroup else every
     with right:

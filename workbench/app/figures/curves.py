@@ -18,6 +18,7 @@ _WEBGL = 15_000  # points of a panel above which the graphics processor draws it
 _ACROSS = 4  # panes of one diagnostic side by side, one of an arm
 _FILLED = 3  # arms up to which the band of the extremes is filled
 _MARKED = 60  # points of a line up to which some are marked
+_NARROW, _PLACES = 290, 6  # pixels of the least width of a panel; marks that stand one above the other
 _FLAT = 20  # times the bulk of the values (5 % to 95 %) that an axis may span before what lies beyond is cut
 _NUMBERS = ("run", "seed", "x", "mean", "middle", "lower", "upper", "low", "high", "n")  # columns of the points
 
@@ -274,8 +275,11 @@ def _on_edges(
         if rows is None or rows.empty:
             continue
         told = rows["run_id"] if "run_id" in rows else rows["value"].map("{:.4g}".format)
-        # Marks at one x stand one above the other, one an arm.
+        # Marks at one x stand one above the other, one an arm; so do large ones that are near each other.
         place = rows.groupby("x")["arm"].transform(lambda arms: pd.factorize(arms)[0])
+        if symbol == "triangle-down":
+            x = np.r_[panel.data.get("x", []), rows["x"]].astype(float)
+            place = np.array(_stacked(rows, max(float(np.nanmax(x) - np.nanmin(x)), 1.0) * size / _NARROW))
         heights = height + (-0.08 if height > 0.5 else 0.07) * place
         for arm, part in rows.assign(told=told, height=heights).groupby("arm", sort=False):
             if (style := styles.get(str(arm))) is None:
@@ -289,6 +293,18 @@ def _on_edges(
             )  # fmt: skip
             if symbol == "triangle-down":
                 yield _inside(str(arm), style, at["x"].to_list(), at["height"].to_list(), palette.background)
+
+
+def _stacked(rows: pd.DataFrame, room: float) -> list[int]:
+    """Return a place from the top for each mark (x, arm), so that those of one place are `room` apart."""
+    ends, found = list[float](), dict[tuple[float, str], int]()
+    for x, arm in sorted({(float(x), str(arm)) for x, arm in zip(rows["x"], rows["arm"], strict=True)}):
+        free = next((place for place, end in enumerate(ends) if x - end >= room), len(ends))
+        if free == len(ends) < _PLACES:
+            ends.append(x)
+        found[x, arm] = free % _PLACES
+        ends[free % _PLACES] = x
+    return [found[float(x), str(arm)] for x, arm in zip(rows["x"], rows["arm"], strict=True)]
 
 
 # A chart of any answer: points, a line or bars over a column, a colour a group.

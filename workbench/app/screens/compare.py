@@ -209,7 +209,9 @@ def _notes(
     if bands and (n >= 3).any():
         yield (f"Line: interquartile mean over {drawn}. Darker band: its 95 % bootstrap interval; paler band: lowest "
                f"and highest value of any {one}.")  # fmt: skip
-    if bands and (n < 3).any():
+    if bands and (n == 1).all():
+        yield "One gives no interval."
+    elif bands and (n < 3).any():
         yield f"Thick line: mean; thin lines: its {drawn}. Fewer than 3 give no interval."
     if bands and (chosen.axis == "onset" or trained.groupby("arm")["steps"].nunique().gt(1).any()):
         yield f"A thick line stands only where all {drawn} of its arm have a value; beyond, they are thin lines."
