@@ -22,6 +22,7 @@ from workbench.app.run_table import differing, matching, rows
 from workbench.app.screens.overview import reason, spot, worst
 from workbench.diagnosis.finding import Cause, Clue, Diagnosis, Finding
 from workbench.spec.files import lock_file
+from workbench.store import notes
 from workbench.store.notes import Notes, read, write
 from workbench.store.reader import Reader
 from workbench.store.sync import sync
@@ -272,6 +273,17 @@ def test_hidden_runs_are_left_out_and_counted_and_can_be_found_again(mine: Path,
     for run in every:
         write(mine, "demo", run, Notes(hidden=True))
     assert "shown all the same: no other is left" in open_screen("overview", mine).source
+
+
+def test_the_notes_of_a_run_are_read_once_a_redraw(mine: Path, open_screen: Open, monkeypatch: Patch) -> None:
+    for run in runs_of(open_screen("overview", mine))[:2]:
+        write(mine, "demo", run, Notes("look", ("late",)))
+    asked: list[str] = []
+    monkeypatch.setattr(notes, "read", lambda *place: asked.append(place[-1]) or read(*place))
+    app = open_screen("overview", mine)
+    assert len(asked) == len(set(asked)) == 2
+    app.run()
+    assert len(asked) == 4
 
 
 def test_notes_that_cannot_be_kept_are_a_sentence(mine: Path, open_screen: Open, monkeypatch: Patch) -> None:
