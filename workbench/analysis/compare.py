@@ -182,8 +182,9 @@ def _onset(row: Row) -> str:
 # What the columns of `readable` are, for a line under the table.
 ABOUT = (
     "Peak: the highest median of five steps. Final: the mean of the last ten. Both over finished runs, with a 95 % "
-    "interval; of fewer than three seeds each value. Clip fraction and gradient norms: over all updates of those runs. "
-    "Onset: median over the collapses, of two both. -: no such step, or not measured."
+    "interval; of fewer than three seeds each value. Clip fraction and median gradient norm: of the updates of a run, "
+    "then the mean over runs; largest gradient norm: of all. Onset: median over the collapses, of two both. -: no such "
+    "step, or not measured."
 )
 
 

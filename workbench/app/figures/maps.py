@@ -243,7 +243,7 @@ MEASURES = {"collapsed": "share of runs that collapsed", "final": "mean final su
 _TITLE = {"collapsed": "runs that collapsed", "final": "final success"}
 _MUCH = {"collapsed": "all collapsed", "final": "all solved"}
 _MEANINGS = {
-    "collapsed": "share of the runs at a point that collapsed; in the cell: collapsed / runs",
+    "collapsed": "share of the runs at a point that collapsed, also if they came back; in the cell: collapsed / runs",
     "final": "mean success over the last steps of the runs at a point",
 }
 _EDGE = (

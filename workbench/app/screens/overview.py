@@ -35,7 +35,7 @@ from workbench.store.notes import Notes
 from workbench.store.reader import Reader
 
 _POINTS = 40  # of a curve in a cell
-_NARROW = 5  # columns of a grid that leaves room for words next to it
+_NARROW = 4  # columns of a grid that leaves room for words next to it
 _WORST = ("diverged", "collapsed", "falling", "failed", "recovered", "mild")  # what is looked at first
 _LOOK, _LONG = 3, 2_000  # runs to look at first; steps up to which a diagnosis takes well under a second
 _KEY = (
