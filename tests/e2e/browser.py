@@ -24,7 +24,7 @@ ENDS = {
     "overview": ("grad norm max", "More in Region"), "compare": ("What differs",), "turns": ("Each cell:",),
     "region": ("share of the searched area", "No region search yet"),
     "collapse": ("is no warning", "None of these runs collapsed", "None of these runs raised",
-                 "Alarms were not recorded"),
+                 "did not record their alarms"),
     "episode": ("Point at a name",), "replay": ("in Episode", "no stored batch"), "run": ("Files",),
     "sql": ("reruns the query",), "glossary": ("Source:",),
 }  # fmt: skip

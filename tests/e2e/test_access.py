@@ -8,7 +8,6 @@ import pytest
 
 from tests.app.conftest import write_searched
 from tests.store.fixture import write_experiment, write_grid, write_segment, write_status
-from workbench.diagnostics import CATALOGUE
 from workbench.spec.files import lock_file
 from workbench.store.sync import sync
 
@@ -104,7 +103,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("access")
     write_grid(folder)
     write_searched(folder)
-    sync(folder, CATALOGUE)
+    sync(folder)
     return folder
 
 

@@ -276,11 +276,12 @@ def _on_edges(
             continue
         told = rows["run_id"] if "run_id" in rows else rows["value"].map("{:.4g}".format)
         # Marks at one x stand one above the other, one an arm; so do large ones that are near each other.
-        place = rows.groupby("x")["arm"].transform(lambda arms: pd.factorize(arms)[0])
         if symbol == "triangle-down":
             x = np.r_[panel.data.get("x", []), rows["x"]].astype(float)
-            place = np.array(_stacked(rows, max(float(np.nanmax(x) - np.nanmin(x)), 1.0) * size / _NARROW))
-        heights = height + (-0.08 if height > 0.5 else 0.07) * place
+            place = _stacked(rows, max(float(np.nanmax(x) - np.nanmin(x)), 1.0) * size / _NARROW)
+        else:
+            place = rows.groupby("x")["arm"].transform(lambda arms: pd.factorize(arms)[0]).tolist()
+        heights = height + (-0.08 if height > 0.5 else 0.07) * np.array(place)
         for arm, part in rows.assign(told=told, height=heights).groupby("arm", sort=False):
             if (style := styles.get(str(arm))) is None:
                 continue

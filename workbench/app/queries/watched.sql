@@ -1,4 +1,5 @@
--- One row: how many of the chosen runs were watched for alarms. One that raised none has no event but trajectories;
--- shipped curves come without either.
-SELECT count(DISTINCT run_id) AS watched FROM segment
+-- One row per chosen run whose alarms were recorded: one of curves alone has neither events nor trajectories.
+SELECT DISTINCT run_id
+FROM segment
 WHERE list_contains($runs, run_id) AND table_name IN ('event', 'trajectory')
+ORDER BY run_id

@@ -14,10 +14,10 @@ from workbench.app.curve_data import (
     CLOCKS,
     Chosen,
     Window,
+    alarmed,
     first_alarms,
     first_warning,
     onset_of,
-    watched_for,
 )  # fmt: skip
 from workbench.app.experiments import Arms, choices_of, choose_arms, differing
 from workbench.app.figures.common import AXES
@@ -76,7 +76,7 @@ def _compare(store: Store) -> None:
     )  # fmt: skip
     lines = len(arms.names) if bands else len(arms.runs)
     chosen = Chosen(arms.runs, axis, starts, Window.over(*ends, lines, int(smooth)))
-    said = [f"All at {shared}."] * bool(shared) + [seen(arms.runs, alarms, watched_for(store, arms.runs))]
+    said = [f"All at {shared}."] * bool(shared) + [seen(arms.runs, alarms, not alarmed(store, arms.runs).empty)]
     said += [against(arms.runs, baseline)] if baseline is not None else []
     answer(" ".join(said))
     key = " ".join(_notes(chosen, metrics, bands, baseline, "seed" if group == "arm" else "run"))

@@ -16,11 +16,10 @@ from workbench.app.experiments import choose_experiment, is_region, question, ru
 from workbench.app.export import button, drawing
 from workbench.app.figures.matrix import STATES, layout, matrix, parts, state
 from workbench.app.page import address, anchor, answer, happened, heading, links, look, note, open_screen, screen
-from workbench.app.screens.episode import heaviest, in_epoch, largest, quoted, spelled, times
+from workbench.app.screens.episode import heaviest, in_epoch, largest, quoted, spelled
 from workbench.app.screens.region import draw, region_of, say_answer
-from workbench.app.screens.run import CURVES
 from workbench.app.store import Store, dictionary
-from workbench.app.text import html_text, number, percent, table_html, tag
+from workbench.app.text import html_text, number, percent, table_html, tag, times
 from workbench.app.trajectories import Row, culprit, fall_of, ranked, signals, watched, worst_epoch
 from workbench.app.url import choose
 from workbench.diagnosis.alerts import RATE
@@ -173,7 +172,7 @@ def where(store: Store, experiment: str, run: Row) -> Markup:
             return html_text("No trajectory was recorded, so nothing says which turn or token it was.")
         rows, value = ranked(store, name, step), signal.points.set_index("step")["value"].get(step)
         here = f"At {'the fall, ' if fall and fall[0] <= step <= fall[1] else ''}step {step:,}"
-        here += f" ({CURVES.get(f'step.{signal.name}', signal.name)} {number(float(value))})" if pd.notna(value) else ""
+        here += f" ({signal.title} {number(float(value))})" if pd.notna(value) else ""
         if not rows:
             return html_text(f"{here}, no trajectory was recorded.")
         place = {"run": name, "step": step, "trajectory": rows[0]["trajectory"]}
