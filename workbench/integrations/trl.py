@@ -289,12 +289,8 @@ def replay_as(trainer: Any) -> dict[str, Any] | str:
     """
     if trainer.loss_type not in AGGREGATES:
         return str(trainer.loss_type)
-    clip = {
-        "kind": "ppo",
-        "low": trainer.epsilon_low,
-        "high": trainer.epsilon_high,
-        "dual": trainer.args.delta or "none",
-    }
+    clip = {"low": trainer.epsilon_low, "high": trainer.epsilon_high}
+    clip |= {"dual": trainer.args.delta} if trainer.args.delta else {}
     group = {"kind": "grpo", "eps": 1e-4} if trainer.scale_rewards == "group" else "mean_only"
     found = {"base": "grpo", "clip": clip, "aggregate": AGGREGATES[trainer.loss_type], "advantage": group}
     found |= {"ratio": {"level": "sequence"}} if trainer.importance_sampling_level == "sequence" else {}
