@@ -15,8 +15,8 @@ from workbench.store.text import visible
 
 # In the order of the help page. Module and function have the verb's name; a group of verbs is a Typer called `app`.
 VERBS = (
-    "run", "plan", "ls", "show", "compare", "sql", "diagnose", "audit", "replay", "app", "report", "eval", "retriever",
-    "algorithms", "diagnostics", "sync", "rescan", "doctor", "bench",
+    "run", "plan", "fork", "ls", "show", "compare", "sql", "diagnose", "audit", "replay", "app", "report", "eval",
+    "retriever", "algorithms", "diagnostics", "sync", "rescan", "doctor", "bench",
 )  # fmt: skip
 WRONG_INPUT = 2
 # What only an extra of pyproject.toml installs. A verb that trains wants `train`, whichever package it misses first.
@@ -24,7 +24,7 @@ EXTRAS = {
     **dict.fromkeys(("scipy", "lifelines"), "analysis"), **dict.fromkeys(("streamlit", "plotly", "jinja2"), "app"),
     **dict.fromkeys(("torch", "transformers", "tokenizers", "urllib3"), "train"),
 }  # fmt: skip
-_TRAINS = ("run", "audit", "replay", "eval")
+_TRAINS = ("run", "fork", "audit", "replay", "eval")
 _USAGE: Any = typer.BadParameter.__mro__[1]  # click's UsageError, of which later versions of typer have their own
 
 
