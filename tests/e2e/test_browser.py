@@ -138,7 +138,7 @@ def test_every_opening_and_every_choice_is_one_step_back(address, page):
 
     for deed, says in (
         (lambda: page.goto(address), "/?experiment=demo"),
-        (lambda: web.go(page, "Compare", "compare"), "/compare?experiment=demo&arm="),
+        (lambda: web.go(page, "Compare", "compare"), "/compare?experiment=demo&group=arm&arm="),
         (lambda: (more(), page.get_by_role("radio", name="single").click()), "seeds=single"),
         (lambda: web.drag(page, "curves", 9.6, 20.3), "range=10..20"),
         (lambda: web.go(page, "Overview", "overview"), "?experiment=demo"),
