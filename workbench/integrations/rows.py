@@ -1,0 +1,232 @@
+"""Rows of a log as columns: blocks of rows in, one value a step and metric out, in bounded memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from typing import Any
+
+import numpy as np
+
+from workbench.integrations.names import STEP
+from workbench.spec import InputError
+
+BLOCK = 4096  # rows that are held as rows
+CELLS, METRICS = 64_000_000, 2000  # values of a log, as 1.5 million steps of 40 metrics; metrics that are looked at
+LONGEST = 200  # characters of a metric's name
+LARGEST = 1e100  # what no sum of some thousands would hold is infinite
+ATTEMPTS = 64  # restarts of a run; a log with more is in no order
+_WORDS = {"nan": math.nan, "inf": math.inf, "infinity": math.inf, "-inf": -math.inf, "-infinity": -math.inf}
+
+Column = np.ma.MaskedArray[Any, Any]  # float64: masked where nothing was logged; NaN and infinities are values
+
+
+@dataclass
+class Scalars:
+    """The scalars of one run, a value a metric and step, steps ascending."""
+
+    name: str
+    steps: np.ndarray
+    metrics: dict[str, Column]
+    config: dict[str, Any] = field(default_factory=dict)  # what the source says of its settings, by dotted key
+    notes: list[str] = field(default_factory=list)  # what was left out, replaced or assumed
+    status: str = "finished"
+
+
+class Rows:
+    """Collects the rows of one run in the order of the log."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._blocks: dict[str, dict[int, Column]] = {}  # metric -> block -> values
+        self._sizes: list[int] = []
+        self._cells = 0
+        self._unread: set[str] = set()  # metrics beyond METRICS
+        self.notes: list[str] = []
+
+    def extend(self, rows: Iterable[Mapping[str, Any]]) -> Rows:
+        """Take rows; what is no number in them is left out."""
+        rows = iter(rows)
+        while block := list(islice(rows, BLOCK)):
+            names = dict.fromkeys(chain.from_iterable(block))
+            self.block({name: numbers([row.get(name) for row in block]) for name in self._room(names)}, len(block))
+        return self
+
+    def block(self, columns: Mapping[str, Column], size: int) -> None:
+        """Take `size` rows as columns. Raises InputError for a log of more than CELLS values."""
+        for name in self._room(columns):
+            if not np.ma.getmaskarray(columns[name]).all():
+                self._blocks.setdefault(name, {})[len(self._sizes)] = columns[name]
+                self._cells += size
+        self._sizes.append(size)
+        if max(self._cells, sum(self._sizes)) > CELLS:
+            raise InputError(f"'{self.name}' holds more than {CELLS:,} values; give a part of it, or fewer metrics")
+
+    def _room(self, names: Iterable[str]) -> list[str]:
+        """Return the names that are looked at: of a log of too many metrics the first."""
+        room: list[str] = []
+        for name in names:
+            if name in self._blocks or (len(self._blocks) + len(room) < METRICS and len(name) <= LONGEST):
+                room.append(name)
+            elif len(self._unread) < METRICS:
+                self._unread.add(name)
+        return room
+
+    def scalars(self, config: Mapping[str, Any] | None = None, status: str = "finished") -> Scalars:
+        """Return the values by step: attempts that a restart replaced are gone, of equal steps the last value counts.
+
+        Raises InputError for a log without a row, or whose rows name no step that is a whole number of at least 0.
+        """
+        if not (size := sum(self._sizes)):
+            raise InputError(f"'{self.name}' holds no rows")
+        if size * len(self._blocks) > 4 * CELLS:
+            raise InputError(f"'{self.name}' has {size:,} rows of {len(self._blocks):,} metrics; give a part of it")
+        if self._unread:
+            self.notes.append(f"only the first {METRICS:,} metrics were read")
+        steps = self._steps(size)
+        usable = (np.ma.filled(steps, -1.0) >= 0) & (np.ma.filled(steps, 0.0) < 2.0**53)
+        if not usable.any():
+            raise InputError(f"no row of '{self.name}' has a step that is a number")
+        if lost := int((~usable).sum()):
+            self.notes.append(f"{lost:,} rows without a step were left out")
+        known = np.asarray(np.ma.getdata(steps)[usable], dtype=np.int64)
+        rows = slice(None) if usable.all() else usable  # a slice copies nothing
+        metrics = {name: self._column(name, size)[rows] for name in [*self._blocks] if name not in STEP}
+        found = folded(known, metrics, self.notes)
+        return Scalars(self.name, *found, dict(config or {}), self.notes, status)
+
+    def _column(self, name: str, size: int) -> Column:
+        """Return all rows of a metric, and forget its blocks."""
+        values, mask, at = np.zeros(size), np.ones(size, bool), 0
+        blocks = self._blocks.pop(name)
+        for number, rows in enumerate(self._sizes):
+            if (block := blocks.get(number)) is not None:
+                values[at : at + rows], mask[at : at + rows] = np.ma.getdata(block), np.ma.getmaskarray(block)
+            at += rows
+        return np.ma.MaskedArray(values, mask)
+
+    def _steps(self, size: int) -> Column:
+        """Return the step of each row, by the first name of one that the row has; the number of the row without any."""
+        present = [name for name in STEP if name in self._blocks]
+        present = [name for name in present if name != "_step"] or present  # it counts calls of the tracker
+        if not present:
+            self.notes.append("no column names the step: the number of the row stands in")
+            return np.ma.MaskedArray(np.arange(size, dtype=float))
+        steps = self._column(present[0], size)
+        for name in present[1:]:
+            other = self._column(name, size)
+            steps = np.ma.where(np.ma.getmaskarray(steps), other, steps)
+        return np.ma.masked_invalid(steps)
+
+
+def numbers(values: list[Any]) -> Column:
+    """Return values as a column: None and what is no number is masked; "nan" and "inf" are what they say."""
+    try:
+        found = np.array(values, dtype=float)
+        if found.ndim != 1:
+            raise ValueError
+    except (ValueError, TypeError, OverflowError):
+        values = [_number(value) for value in values]
+        found = np.array(values, dtype=float)
+    none = [value is None for value in values] if None in values else False
+    return column(found, np.broadcast_to(np.array(none), found.shape))
+
+
+def column(values: np.ndarray, mask: np.ndarray) -> Column:
+    """Return a column of floats, where what is larger than LARGEST is infinite."""
+    with np.errstate(invalid="ignore"):
+        large = np.abs(values) > LARGEST
+    if large.any():
+        values = np.where(large, np.sign(values) * np.inf, values)
+    return np.ma.MaskedArray(values, mask)
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, str) and len(value) > 64:
+        return None
+    try:
+        word = _WORDS.get(value.strip().lower()) if isinstance(value, str) else None
+        return float(value) if word is None else word
+    except OverflowError:
+        return math.copysign(math.inf, value)
+    except (ValueError, TypeError):
+        return None
+
+
+def of_events(events: Iterable[tuple[Any, str, Any]], step: str = "step") -> Iterator[dict[str, Any]]:
+    """Yield rows of (step, metric, value): what follows each other with one step, each metric once, is a row."""
+    row: dict[str, Any] = {}
+    for at, metric, value in events:
+        if row and (row[step] != at or metric in row):
+            yield row
+            row = {}
+        row[step], row[metric] = at, value
+    if row:
+        yield row
+
+
+def folded(steps: np.ndarray, metrics: dict[str, Column], notes: list[str]) -> tuple[np.ndarray, dict[str, Column]]:
+    """Return (steps, metrics) with one row a step; takes the columns out of `metrics` as it goes.
+
+    A metric whose steps run backwards begins a new attempt: what earlier attempts logged from that step on is gone,
+    also of metrics that the new attempt has not logged again. Producers that are at different steps of one attempt
+    (rollout and trainer of an asynchronous run) replace nothing. Of equal steps the last value counts.
+    """
+    if (np.diff(steps) > 0).all():
+        return steps, {name: metrics.pop(name) for name in [*metrics]}
+    restarts = _restarts(steps, metrics)
+    if restarts is None:
+        notes.append("steps are in no order: of equal steps the last value counts")
+        restarts = []
+    firsts: dict[int, int] = {}  # attempt -> where it began
+    for _, first, attempt in restarts:
+        firsts[attempt] = min(first, firsts.get(attempt, first))
+    notes.extend(f"restarted at step {first:,}: what was logged from there on before was replaced"
+                 for first in firsts.values())  # fmt: skip
+    order = np.argsort(steps, kind="stable")
+    ordered = steps[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    found = {}
+    for name in [*metrics]:
+        values = metrics.pop(name)
+        kept = _of_last_attempt(steps, ~np.ma.getmaskarray(values), restarts)[order]
+        last = np.maximum.reduceat(np.where(kept, np.arange(len(kept)), -1), starts)
+        if (last >= 0).any():
+            found[name] = np.ma.MaskedArray(np.ma.getdata(values)[order][last], last < 0)
+    used = np.zeros(len(starts), bool)
+    for values in found.values():
+        used |= ~np.ma.getmaskarray(values)
+    return ordered[starts][used], {name: values[used] for name, values in found.items()}
+
+
+def _attempts(steps: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows at which the steps of a metric run backwards, and the attempt of each row, from 0."""
+    rows = np.flatnonzero(known)
+    back = rows[1:][np.diff(steps[rows]) < 0]
+    return back, np.searchsorted(back, np.arange(len(steps)), side="right")
+
+
+def _restarts(steps: np.ndarray, metrics: Mapping[str, Column]) -> list[tuple[int, int, int]] | None:
+    """Return (row, step, attempt) of every row at which some metric begins a new attempt; None for no order."""
+    found: dict[int, int] = {}
+    for values in metrics.values():
+        known = ~np.ma.getmaskarray(values)
+        back, _ = _attempts(steps, known)
+        if len(back) > ATTEMPTS or 2 * len(back) > known.sum():
+            return None
+        for attempt, row in enumerate(back.tolist(), start=1):
+            found[row] = max(attempt, found.get(row, 0))
+    return [(row, int(steps[row]), attempt) for row, attempt in sorted(found.items())]
+
+
+def _of_last_attempt(steps: np.ndarray, known: np.ndarray, restarts: list[tuple[int, int, int]]) -> np.ndarray:
+    """Return which values of a metric no later attempt replaced."""
+    if not restarts:
+        return known
+    _, attempt = _attempts(steps, known)
+    rows = np.arange(len(steps))
+    for row, first, number in restarts:
+        known = known & ~((rows < row) & (steps >= first) & (attempt < number))
+    return known
