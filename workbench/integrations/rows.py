@@ -17,6 +17,7 @@ BLOCK = 4096  # rows that are held as rows
 CELLS, METRICS = 64_000_000, 2000  # values of a log, as 1.5 million steps of 40 metrics; metrics that are looked at
 LONGEST = 200  # characters of a metric's name
 LARGEST = 1e100  # what no sum of some thousands would hold is infinite
+CLOCKS = ("time", "timestamp", "_timestamp", "_runtime", "runtime", "epoch")  # in the rows of every producer
 ATTEMPTS = 64  # restarts of a run; a log with more is in no order
 _WORDS = {"nan": math.nan, "inf": math.inf, "infinity": math.inf, "-inf": -math.inf, "-infinity": -math.inf}
 
@@ -42,7 +43,7 @@ class Rows:
         self.name = name
         self._blocks: dict[str, dict[int, Column]] = {}  # metric -> block -> values
         self._sizes: list[int] = []
-        self._cells = 0
+        self._cells, self._stepped = 0, False
         self._unread: set[str] = set()  # metrics beyond METRICS
         self.notes: list[str] = []
 
@@ -56,6 +57,7 @@ class Rows:
 
     def block(self, columns: Mapping[str, Column], size: int) -> None:
         """Take `size` rows as columns. Raises InputError for a log of more than CELLS values."""
+        self._stepped = self._stepped or any(name in columns for name in STEP)
         for name in self._room(columns):
             if not np.ma.getmaskarray(columns[name]).all():
                 self._blocks.setdefault(name, {})[len(self._sizes)] = columns[name]
@@ -111,6 +113,8 @@ class Rows:
         """Return the step of each row, by the first name of one that the row has; the number of the row without any."""
         present = [name for name in STEP if name in self._blocks]
         present = [name for name in present if name != "_step"] or present  # it counts calls of the tracker
+        if not present and self._stepped:
+            return np.ma.MaskedArray(np.zeros(size), True)
         if not present:
             self.notes.append("no column names the step: the number of the row stands in")
             return np.ma.MaskedArray(np.arange(size, dtype=float))
@@ -150,7 +154,7 @@ def _number(value: Any) -> float | None:
         word = _WORDS.get(value.strip().lower()) if isinstance(value, str) else None
         return float(value) if word is None else word
     except OverflowError:
-        return math.copysign(math.inf, value)
+        return math.inf if value > 0 else -math.inf
     except (ValueError, TypeError):
         return None
 
@@ -170,63 +174,71 @@ def of_events(events: Iterable[tuple[Any, str, Any]], step: str = "step") -> Ite
 def folded(steps: np.ndarray, metrics: dict[str, Column], notes: list[str]) -> tuple[np.ndarray, dict[str, Column]]:
     """Return (steps, metrics) with one row a step; takes the columns out of `metrics` as it goes.
 
-    A metric whose steps run backwards begins a new attempt: what earlier attempts logged from that step on is gone,
-    also of metrics that the new attempt has not logged again. Producers that are at different steps of one attempt
+    A row in which the steps of most metrics run backwards begins a new attempt: what earlier attempts logged from that
+    step on is gone, also of metrics that the new one has not logged again. Producers at different steps of one attempt
     (rollout and trainer of an asynchronous run) replace nothing. Of equal steps the last value counts.
     """
     if (np.diff(steps) > 0).all():
-        return steps, {name: metrics.pop(name) for name in [*metrics]}
-    restarts = _restarts(steps, metrics)
-    if restarts is None:
+        return _logged(steps, metrics)
+    begun = _begun(steps, metrics)
+    if 2 * len(begun) > len(steps) or len(begun) > ATTEMPTS:
         notes.append("steps are in no order: of equal steps the last value counts")
-        restarts = []
-    firsts: dict[int, int] = {}  # attempt -> where it began
-    for _, first, attempt in restarts:
-        firsts[attempt] = min(first, firsts.get(attempt, first))
-    notes.extend(f"restarted at step {first:,}: what was logged from there on before was replaced"
-                 for first in firsts.values())  # fmt: skip
+        begun = begun[:0]
+    restarts = _restarts(steps, metrics, begun)
+    for _, first in restarts.values():
+        notes.append(f"restarted at step {first:,}: what was logged from there on before was replaced")
     order = np.argsort(steps, kind="stable")
     ordered = steps[order]
     starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
     found = {}
     for name in [*metrics]:
         values = metrics.pop(name)
-        kept = _of_last_attempt(steps, ~np.ma.getmaskarray(values), restarts)[order]
+        kept = ~np.ma.getmaskarray(values)
+        own = _own(steps, values, begun)
+        for attempt, (row, first) in restarts.items():
+            kept &= (np.arange(len(steps)) >= row) | (steps < first) | (own >= attempt)
+        kept = kept[order]
         last = np.maximum.reduceat(np.where(kept, np.arange(len(kept)), -1), starts)
         if (last >= 0).any():
             found[name] = np.ma.MaskedArray(np.ma.getdata(values)[order][last], last < 0)
-    used = np.zeros(len(starts), bool)
-    for values in found.values():
-        used |= ~np.ma.getmaskarray(values)
-    return ordered[starts][used], {name: values[used] for name, values in found.items()}
+    return _logged(ordered[starts], found)
 
 
-def _attempts(steps: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows at which the steps of a metric run backwards, and the attempt of each row, from 0."""
-    rows = np.flatnonzero(known)
-    back = rows[1:][np.diff(steps[rows]) < 0]
-    return back, np.searchsorted(back, np.arange(len(steps)), side="right")
-
-
-def _restarts(steps: np.ndarray, metrics: Mapping[str, Column]) -> list[tuple[int, int, int]] | None:
-    """Return (row, step, attempt) of every row at which some metric begins a new attempt; None for no order."""
-    found: dict[int, int] = {}
+def _logged(steps: np.ndarray, metrics: dict[str, Column]) -> tuple[np.ndarray, dict[str, Column]]:
+    """Leave out the steps at which no metric has a value."""
+    used = np.zeros(len(steps), bool)
     for values in metrics.values():
-        known = ~np.ma.getmaskarray(values)
-        back, _ = _attempts(steps, known)
-        if len(back) > ATTEMPTS or 2 * len(back) > known.sum():
-            return None
-        for attempt, row in enumerate(back.tolist(), start=1):
-            found[row] = max(attempt, found.get(row, 0))
-    return [(row, int(steps[row]), attempt) for row, attempt in sorted(found.items())]
+        used |= ~np.ma.getmaskarray(values)
+    return (steps, metrics) if used.all() else (steps[used], {name: values[used] for name, values in metrics.items()})
 
 
-def _of_last_attempt(steps: np.ndarray, known: np.ndarray, restarts: list[tuple[int, int, int]]) -> np.ndarray:
-    """Return which values of a metric no later attempt replaced."""
-    if not restarts:
-        return known
-    _, attempt = _attempts(steps, known)
-    rows = np.arange(len(steps))
-    for row, first, number in restarts:
-        known = known & ~((rows < row) & (steps >= first) & (attempt < number))
-    return known
+def _back(steps: np.ndarray, values: Column) -> np.ndarray:
+    """Return the rows at which the steps of a metric run backwards."""
+    rows = np.flatnonzero(~np.ma.getmaskarray(values))
+    return rows[1:][np.diff(steps[rows]) < 0]
+
+
+def _begun(steps: np.ndarray, metrics: Mapping[str, Column]) -> np.ndarray:
+    """Return the rows at which an attempt begins: in more than half of a row's metrics steps run backwards."""
+    logged, back = np.zeros(len(steps), int), np.zeros(len(steps), int)
+    for name, values in metrics.items():
+        if name not in CLOCKS:
+            logged += ~np.ma.getmaskarray(values)
+            back[_back(steps, values)] += 1
+    return np.flatnonzero(2 * back > logged)
+
+
+def _own(steps: np.ndarray, values: Column, begun: np.ndarray) -> np.ndarray:
+    """Return the attempt of a metric at each row, from 0: so often has it begun again."""
+    return np.searchsorted(np.intersect1d(_back(steps, values), begun), np.arange(len(steps)), side="right")
+
+
+def _restarts(steps: np.ndarray, metrics: Mapping[str, Column], begun: np.ndarray) -> dict[int, tuple[int, int]]:
+    """Return of each attempt, which most metrics of a row that begins are in, its last such row and largest step."""
+    found: dict[int, tuple[int, int]] = {}
+    own = {name: _own(steps, values, begun)[begun] for name, values in metrics.items()} if len(begun) else {}
+    back = {name: np.isin(begun, _back(steps, metrics[name])) for name in own if name not in CLOCKS}
+    for i, (row, step) in enumerate(zip(begun.tolist(), steps[begun].tolist(), strict=True)):
+        attempt = int(np.median([own[name][i] for name, here in back.items() if here[i]]))
+        found[attempt] = (row, max(step, found.get(attempt, (0, 0))[1]))
+    return found
