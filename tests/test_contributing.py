@@ -11,10 +11,11 @@ from tests.app.conftest import visit
 from tests.diagnostics.shared_batch import random_evidence
 from tests.store.fixture import Shape, write_run
 from workbench.agent.episode import Episode
-from workbench.diagnosis import foreign
 from workbench.diagnosis.diagnose import diagnose
 from workbench.diagnosis.log import Log
 from workbench.diagnostics.tokens import Tokens
+from workbench.integrations import formats
+from workbench.integrations.logs import read
 from workbench.learn.faults import declare
 from workbench.spec import FaultSettings, Level, RunSettings
 from workbench.store.sync import sync
@@ -36,12 +37,11 @@ def run(title: str) -> dict[str, Any]:
 
 
 def test_a_new_log_format_is_read_and_diagnosed(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(foreign, "FORMATS", dict(foreign.FORMATS))
-    from_example = run("Read a new log format")
-    assert from_example["FORMATS"] is foreign.FORMATS
+    monkeypatch.setattr(formats, "FORMATS", [*formats.FORMATS])
+    run("Read a new log format")
     file = tmp_path / "run.log"
     file.write_text("".join(f"step={i} reward={0.5 if i < 9 else 0.0} actor/entropy=1.2 mine=3\n" for i in range(30)))
-    log = foreign.read(file, lambda scores, steps: {"outcome": "collapsed", "collapse_step": 8, "detection_step": 12})
+    log = read(file, lambda scores, steps: {"outcome": "collapsed", "collapse_step": 8, "detection_step": 12})
     assert log.table("step")["entropy"].tolist() == [1.2] * 30
     assert log.table("step")["success"].tolist()[8:10] == [0.5, 0.0]
     assert diagnose(log).onset == 8

@@ -29,6 +29,7 @@ except ImportError:
     orjson = None  # type: ignore[assignment]
 
 HEAD, LINE, DOCUMENT = 65536, 4 * MIB, 64 * MIB  # bytes that tell a format; of a line; of one JSON value
+_USUAL = ("metrics", "trainer_state", "log", "logs", "console", "history", "progress")
 _CHUNK = 20_000  # rows of a table that are read at once
 _CONSOLE = re.compile(r"(?:^|\s)step:(\d+) - (\S+:.*)")
 _SPOKEN = re.compile(r"(?:[\w.]+\()?([^()]*)\)?")  # of np.float64(0.5) the 0.5
@@ -77,6 +78,12 @@ def opened(path: Path) -> TextIO:
     return io.TextIOWrapper(file, encoding_of(file.peek(2)))
 
 
+def _title(path: Path) -> str:
+    """Return the name of a run: of the file, or of its folder where every file of its kind has that name."""
+    folder = path.parent.parent if path.parent.name.startswith("checkpoint-") else path.parent
+    return folder.name if path.stem in _USUAL else path.stem
+
+
 def _first_line(head: bytes) -> str:
     return text_of(head).lstrip().split("\n", 1)[0].rstrip("\r")
 
@@ -93,7 +100,7 @@ def _is_lines(path: Path, head: bytes) -> bool:
 
 def json_lines(path: Path) -> Iterator[Scalars]:
     """One object a line; a last line that was cut off is left out, any other broken one is an error."""
-    rows = Rows(path.stem)
+    rows = Rows(_title(path))
     with opened(path) as file:
         yield rows.extend(_objects(file, path, rows.notes)).scalars(trackers.config_near(path, rows.notes))
 
@@ -143,8 +150,7 @@ def json_document(path: Path) -> Iterator[Scalars]:
     history = found.get("log_history") if isinstance(found, dict) else found
     if not isinstance(history, list) or not all(isinstance(row, dict) for row in history):
         raise InputError(f"'{path}' is neither a list of objects nor a trainer_state.json with log_history")
-    folder = path.parent.parent if path.parent.name.startswith("checkpoint-") else path.parent
-    rows = Rows(folder.name if path.stem == "trainer_state" else path.stem)
+    rows = Rows(_title(path))
     told = {key: value for key, value in found.items() if key != "log_history"} if isinstance(found, dict) else {}
     config = told | trackers.config_near(path, rows.notes)
     yield rows.extend(map(flat, history)).scalars(config)
@@ -183,7 +189,7 @@ def table(path: Path) -> Iterator[Scalars]:
     panels = [found for name in _names(head) if (found := _PANEL.fullmatch(name))]
     runs = list(dict.fromkeys(found["run"] for found in panels if not found["end"]))
     charts = runs and all(place(found["metric"]) for found in panels)
-    collected = {name: Rows(name) for name in (runs if charts else [path.stem])}
+    collected = {name: Rows(name) for name in (runs if charts else [_title(path)])}
     with opened(path) as text:
         chunks = pd.read_csv(
             _Bounded(text), sep=_separator(head), chunksize=max(1, _CHUNK // (1 + len(_names(head)) // 100)),
@@ -211,7 +217,7 @@ def parquet(path: Path) -> Iterator[Scalars]:
     """The columns of numbers; its rows are counted first, as a few bytes of a file can be more than memory holds."""
     import pyarrow.parquet as pq
 
-    rows = Rows(path.stem)
+    rows = Rows(_title(path))
     with open_file(path) as raw:
         found = pq.ParquetFile(raw)
         kinds = (pa.types.is_floating, pa.types.is_integer, pa.types.is_boolean, pa.types.is_decimal)
@@ -231,7 +237,7 @@ def parquet(path: Path) -> Iterator[Scalars]:
 
 def console(path: Path) -> Iterator[Scalars]:
     """verl's console: lines `step:3 - actor/entropy:0.5 - ...` among anything else."""
-    rows = Rows(path.stem)
+    rows = Rows(_title(path))
     with opened(path) as file:
         lines = iter(partial(file.readline, LINE), "")
         found = (match for line in lines if "step:" in line and (match := _CONSOLE.search(line)))

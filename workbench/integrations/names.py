@@ -115,6 +115,8 @@ _SETTINGS: dict[str, str] = {
         "num_generations_per_prompt num_return_sequences_in_group rollouts_per_example group_size",
     "learn.epochs": "actor_rollout_ref.actor.ppo_epochs actor.ppo_epochs num_iterations update_epochs_per_batch "
         "train.max_epochs max_epochs ppo_epochs",
+    "learn.staleness": "max_staleness_steps max_head_offpolicyness max_off_policy_steps max_steps_off_policy "
+        "max_trajectory_age_steps",
     "learn.entropy_coef": "actor.entropy_coeff actor.entropy_coef entropy_loss_coef entropy_coef",
     "slots.clip.low": "actor.clip_ratio_low eps_clip_low ratio_clip_min actor.clip_ratio eps_clip pg_clip epsilon",
     "slots.clip.high": "actor.clip_ratio_high eps_clip_higher eps_clip_high ratio_clip_max pg_clip_high epsilon_high "
@@ -127,16 +129,14 @@ _SETTINGS: dict[str, str] = {
         "lr_warmup_iters",
     "learn.policy.warmup_share": "actor.optim.lr_warmup_steps_ratio warmup_steps_proportion lr_warmup_ratio "
         "warmup_ratio lr_warmup_fraction",
-    "learn.max_staleness": "max_staleness_steps max_head_offpolicyness max_off_policy_steps max_steps_off_policy "
-        "max_trajectory_age_steps async_generation_ratio staleness_threshold",
     "world.max_response_tokens": "data.max_response_length max_completion_length sampling_params.max_generate_length "
         "rollout.max_new_tokens rollout_max_response_len gconfig.max_new_tokens sampling.max_tokens generate_max_len "
         "response_length max_tokens",
 }  # fmt: skip
 SETTINGS: dict[str, tuple[str, ...]] = {key: tuple(names.split()) for key, names in _SETTINGS.items()}
 _BOUND = "learn.policy.max_grad_norm"
-# A coefficient of the KL counts only where its term is on: a switch that says no makes it 0.
-_KL_SWITCHES = ("use_kl_loss", "use_kl_in_reward", "kl.use_loss")
+# A coefficient of the KL counts only where its term is on: where the switch says no, it is 0.
+_SWITCHES = {"kl_loss_coef": "use_kl_loss", "kl_coef": "use_kl_in_reward"}
 
 
 @cache
@@ -195,15 +195,13 @@ def settings(config: Mapping[str, Any]) -> dict[str, Any]:
             ends.setdefault(".".join(parts[start:]), value)
     found: dict[str, Any] = {}
     for setting, names in SETTINGS.items():
-        values = (_number(ends.get(name)) for name in names)
-        said = [value for value in values if value not in (None, "", -1)]
-        if said and isinstance(said[0], bool | int | float | str):
-            found[setting] = said[0]
+        for name in names:
+            off = _number(ends.get(_SWITCHES.get(name.rpartition(".")[2], ""), True)) is False
+            value = 0.0 if off and name in ends else _number(ends.get(name))
+            if isinstance(value, bool | int | float | str) and value not in ("", -1) and not found.get(setting):
+                found[setting] = value
     if any(name in ends for name in SETTINGS[_BOUND]) and not found.get(_BOUND):
         found[_BOUND] = None  # the configuration speaks of the bound, and sets none
-    switches = [ends[switch] for switch in _KL_SWITCHES if switch in ends]
-    if "slots.kl.beta" in found and switches and not any(switches):
-        found["slots.kl.beta"] = 0.0
     return found
 
 
