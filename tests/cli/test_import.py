@@ -17,7 +17,8 @@ from workbench.store.sync import sync
 
 def rows(steps: range, scale: float = 1.0) -> str:
     return "".join(
-        json.dumps({"step": i, "reward": scale * i / 64, "actor/grad_norm": 0.5, "actor/lr": 1e-6, "mine/own": i}) + "\n"
+        json.dumps({"step": i, "reward": scale * i / 64, "actor/grad_norm": 0.5, "actor/lr": 1e-6, "mine/own": i})
+        + "\n"
         for i in steps
     )
 
@@ -51,12 +52,16 @@ def test_a_log_becomes_a_run_and_what_became_of_its_metrics_is_said(log: Path, t
     assert row[:5] == ["mine", "unknown", 3, "finished", 40]
     config = {"iterations": 100, "learn": {"policy": {"max_grad_norm": 0.2}, "group_size": 8}}
     assert json.loads(row[5]) == config
-    assert asked(runs, "SELECT count(*), sum(success), sum(reward), sum(mine_own) FROM step") == [(40, 12.1875, 12.1875, 780)]
+    assert asked(runs, "SELECT count(*), sum(success), sum(reward), sum(mine_own) FROM step") == [
+        (40, 12.1875, 12.1875, 780)
+    ]
     assert asked(runs, "SELECT count(*), max(grad_norm) FROM minibatch") == [(40, 0.5)]
     assert told("diagnose", run_id, runs=runs)[0]["steps"] == 40
 
 
-def test_a_source_that_has_not_changed_is_not_read_again_and_one_that_has_replaces_its_run(log: Path, tmp_path: Path) -> None:
+def test_a_source_that_has_not_changed_is_not_read_again_and_one_that_has_replaces_its_run(
+    log: Path, tmp_path: Path
+) -> None:
     runs = tmp_path / "runs"
     done("import", log, runs=runs)
     files = {file: file.stat().st_mtime_ns for file in runs.rglob("*.parquet")}
@@ -136,7 +141,9 @@ def test_follow_reads_on_until_ctrl_c(log: Path, tmp_path: Path, monkeypatch: An
     monkeypatch.setattr(verb.time, "sleep", sleep)
     result = sorl("import", log, "--follow", runs=tmp_path / "runs")
     assert result.exit_code == 0, result.output
-    assert asked(tmp_path / "runs", "SELECT count(*), any_value(status) FROM step JOIN run USING (run_id)") == [(60, "finished")]
+    assert asked(tmp_path / "runs", "SELECT count(*), any_value(status) FROM step JOIN run USING (run_id)") == [
+        (60, "finished")
+    ]
 
 
 # Mistakes

@@ -59,7 +59,9 @@ WRITTEN = [
 ]
 
 
-@pytest.mark.parametrize(("tool", "formats", "noisy", "without", "settings"), WRITTEN, ids=[case[0] for case in WRITTEN])
+@pytest.mark.parametrize(
+    ("tool", "formats", "noisy", "without", "settings"), WRITTEN, ids=[case[0] for case in WRITTEN]
+)
 def test_a_log_that_its_own_tool_wrote_is_read_to_the_last_value(
     tool: str, formats: list[str], noisy: str, without: list[int], settings: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -175,7 +177,11 @@ BROKEN = [
     ("base.db", b"SQLite format 3\0" + bytes(4096), "is in no other format that is known"),
     ("x.wandb", b":W&B\xe1\xbe\x00" + b"\xff" * 999, "holds no rows"),
     ("old.swanlab", b":SWL\xd6\xe1\x01" + bytes(99), "another version of SwanLab's format"),
-    ("events.out.tfevents.1", b"\x0f" + bytes(11) + b"\x1a\x0dbrain.Event:2" + b"\xff" * 99, "as TensorBoard: it has a record of"),
+    (
+        "events.out.tfevents.1",
+        b"\x0f" + bytes(11) + b"\x1a\x0dbrain.Event:2" + b"\xff" * 99,
+        "as TensorBoard: it has a record of",
+    ),
     ("line.jsonl", line_of_a_gigabyte, "longer than 4 MiB"),
     ("line.csv", line_of_a_gigabyte, "it has a line of more than 4 MiB"),
     ("bomb.parquet", bomb, "says it holds 40,000,000 rows"),
@@ -218,7 +224,9 @@ def test_a_folder_whose_links_go_round_is_looked_at_once(tmp_path: Path) -> None
 
 def test_a_configuration_that_refers_to_itself_is_left_out_and_said(tmp_path: Path) -> None:
     pytest.importorskip("yaml")
-    bombs = "a: &a {x: 1}\n" + "".join(f"{c}: &{c} {{l: *{p}, r: *{p}}}\n" for p, c in zip("abcdefghijkl", "bcdefghijklm"))
+    bombs = "a: &a {x: 1}\n" + "".join(
+        f"{c}: &{c} {{l: *{p}, r: *{p}}}\n" for p, c in zip("abcdefghijkl", "bcdefghijklm")
+    )
     notes: list[str] = []
     for text in ("a: &a {b: *a}", "a: [", bombs, "a: !!python/object/apply:os.system ['true']"):
         (tmp_path / "config.yaml").write_text(text)

@@ -118,7 +118,9 @@ def test_every_name_leads_to_a_column_that_exists() -> None:
 
 
 def test_no_name_leads_to_two_columns() -> None:
-    assert all(names.place(name.replace("*", "x"))[0] == column for column, known in names.NAMES.items() for name in known)
+    assert all(
+        names.place(name.replace("*", "x"))[0] == column for column, known in names.NAMES.items() for name in known
+    )
 
 
 # As the trainers write them, with the prefixes of their trackers.

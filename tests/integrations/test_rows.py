@@ -87,7 +87,8 @@ def sequential(rows: list[dict[str, int]]) -> dict[int, dict[str, float]]:
 
 
 ROWS = st.lists(
-    st.fixed_dictionaries({"step": st.integers(0, 6)}, optional={name: st.integers(0, 99) for name in "abc"}), min_size=1
+    st.fixed_dictionaries({"step": st.integers(0, 6)}, optional={name: st.integers(0, 99) for name in "abc"}),
+    min_size=1,
 )
 
 

@@ -129,7 +129,7 @@ def say(text: str, *typed: str) -> None:
 
 def curves_only(missing: str) -> None:
     """Say in a sentence that `missing` is not recorded, and what records it."""
-    rest = "Shipped and exported results hold curves only; a run that is trained here records the rest:"
+    rest = "Logs of other trainers and exported results hold curves only; a run that is trained here records the rest:"
     say(f"{missing} {rest}", "sorl run FILE.toml")
 
 

@@ -173,7 +173,7 @@ def events(run: Imported) -> tuple[dict[str, Any], list[Event]]:
 def logs(path: Path, judge: Judge) -> Iterator[Log]:
     """Yield a log for the diagnosis of every run in a file or folder; one run that cannot be read is an error."""
     for source in sources(path):
-        yield from (log_of(run, source.path.name, judge) for run in source.runs())
+        yield from (log_of(run, source.path, judge) for run in source.runs())
 
 
 def read(path: Path, judge: Judge) -> Log:
@@ -184,7 +184,7 @@ def read(path: Path, judge: Judge) -> Log:
     return next(logs(path, judge))
 
 
-def log_of(run: Imported, name: str, judge: Judge) -> Log:
+def log_of(run: Imported, path: Path, judge: Judge) -> Log:
     """Return a run as the diagnosis reads it; of more than STEPS steps only every so many-th is in it."""
     thin = every(run)
     tables = {table: _frame({name: values[::thin] for name, values in columns.items()})
@@ -195,7 +195,7 @@ def log_of(run: Imported, name: str, judge: Judge) -> Log:
         scored = step.dropna(subset="success")
         row |= judge(scored["success"].tolist(), scored["step"].tolist())
     tables["event"] = pd.DataFrame(events(run)[1])
-    name = name if run.name == Path(name).stem else f"{name}: {run.name}"
+    name = path.name if run.name in (path.stem, path.parent.name) else f"{path.name}: {run.name}"
     name += f" (one in {thin} of its {len(run.steps):,} steps)" if thin > 1 else ""
     return Log(name, lambda table, step: tables.get(table, pd.DataFrame()), run.settings, row)
 
