@@ -3,6 +3,8 @@
 import math
 import tarfile
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -130,12 +132,8 @@ def test_a_binary_log_that_is_cut_off_or_changed_is_read_as_far_as_it_goes_or_re
     with TemporaryDirectory() as folder:
         file = Path(folder) / name
         file.write_bytes(content)
-        try:
-            (run, *_) = runs(file)
-        except InputError as error:
-            assert "\n" not in str(error)
-        else:
-            assert (run.steps >= 0).all()
+        with suppress(InputError):  # any other error fails the test
+            assert all((run.steps >= 0).all() for run in runs(file))
 
 
 def test_a_cut_off_record_is_said(tmp_path: Path) -> None:
@@ -224,9 +222,7 @@ def test_a_folder_whose_links_go_round_is_looked_at_once(tmp_path: Path) -> None
 
 def test_a_configuration_that_refers_to_itself_is_left_out_and_said(tmp_path: Path) -> None:
     pytest.importorskip("yaml")
-    bombs = "a: &a {x: 1}\n" + "".join(
-        f"{c}: &{c} {{l: *{p}, r: *{p}}}\n" for p, c in zip("abcdefghijkl", "bcdefghijklm")
-    )
+    bombs = "a: &a {x: 1}\n" + "".join(f"{c}: &{c} {{l: *{p}, r: *{p}}}\n" for p, c in pairwise("abcdefghijklm"))
     notes: list[str] = []
     for text in ("a: &a {b: *a}", "a: [", bombs, "a: !!python/object/apply:os.system ['true']"):
         (tmp_path / "config.yaml").write_text(text)

@@ -170,9 +170,9 @@ def test_of_several_names_of_a_column_the_first_of_the_table_counts_in_any_order
 
 
 def test_unknown_metrics_keep_their_names_and_parts_of_the_reward_are_told() -> None:
-    rows = Rows("log").extend([{"step": 1, "reward": 1, "step.entropy": 2, "rewards/format_reward/mean": 3, "perf/MFU": 4,
-        "perf MFU": 5, "kl ref": 6, "<script>alert(1)</script>": 7, "9 lives": 8, "step.run_id": 9, "字": 1}])  # fmt: skip
-    run = imported(rows.scalars())
+    row = {"step": 1, "reward": 1, "step.entropy": 2, "rewards/format_reward/mean": 3, "perf/MFU": 4, "perf MFU": 5}
+    row |= {"kl ref": 6, "<script>alert(1)</script>": 7, "9 lives": 8, "step.run_id": 9, "字": 1}
+    run = imported(Rows("log").extend([row]).scalars())
     assert run.read == {"step.reward": "reward", "step.entropy": "step.entropy"}
     assert [*run.kept] == [
         "reward_part_format_reward", "perf_mfu", "perf_mfu_2", "kl_ref_2", "script_alert_1_script", "_9_lives",
@@ -199,12 +199,13 @@ def test_of_very_many_unknown_metrics_the_first_are_kept_and_the_rest_is_told(mo
 
 CONFIGURED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"learning_rate": 1e-6, "max_grad_norm": 0.2, "beta": 0.04, "num_generations": 8, "num_iterations": 2,
-      "lr_scheduler_type": "cosine", "warmup_ratio": 0.1, "epsilon": 0.2, "epsilon_high": 0.28, "max_steps": -1, "seed": 3},
+      "lr_scheduler_type": "cosine", "warmup_ratio": 0.1, "epsilon": 0.2, "epsilon_high": 0.28, "max_steps": -1,
+      "seed": 3},
      {"learn.policy.lr": 1e-6, "learn.policy.max_grad_norm": 0.2, "slots.kl.beta": 0.04, "learn.group_size": 8,
       "learn.epochs": 2, "learn.policy.schedule": "cosine", "learn.policy.warmup_share": 0.1, "slots.clip.low": 0.2,
       "slots.clip.high": 0.28, "seed": 3}),
-    ({"actor_rollout_ref": {"actor": {"optim": {"lr": 1e-6}, "grad_clip": 1.0, "use_kl_loss": False, "kl_loss_coef": 0.5,
-                                      "clip_ratio": 0.2}, "rollout": {"n": 5}},
+    ({"actor_rollout_ref": {"actor": {"optim": {"lr": 1e-6}, "grad_clip": 1.0, "use_kl_loss": False,
+                                      "kl_loss_coef": 0.5, "clip_ratio": 0.2}, "rollout": {"n": 5}},
       "critic": {"optim": {"lr": 1e-5}}, "algorithm": {"kl_ctrl": {"kl_coef": 0.001}, "use_kl_in_reward": True},
       "data": {"max_response_length": 512}},
      {"learn.policy.lr": 1e-6, "learn.policy.max_grad_norm": 1.0, "slots.kl.beta": 0.001, "slots.clip.low": 0.2,

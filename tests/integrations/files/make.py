@@ -1,8 +1,9 @@
-"""Write the logs in this folder, each by the tool that it is of: `python make.py TOOL`, in an environment with that tool.
+"""Write the logs in this folder, each by its own tool: `python make.py TOOL`, in an environment with that tool.
 
     tensorboard  tensorboardX 2.6.5 (as transformers and torch write) and tensorboard 2.21.0, in one folder
     wandb        wandb 0.31.0            swanlab  swanlab 0.10.3           trackio  trackio 0.43.0
-    mlflow       mlflow 3.17.2, a database and a folder                    aim      aim 3.29.1, then `aim storage reindex`
+    mlflow       mlflow 3.17.2, a database and a folder
+    aim          aim 3.29.1, then `aim storage reindex`
     trl          transformers 5.x (TrainerState), with the callbacks' rows of TRL 1.16
     verl         verl 0.9.1: LocalLogger and FileLogger; the wheel's folder is the second argument
     tinker       tinker-cookbook 0.6.1: JsonLogger
