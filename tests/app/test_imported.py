@@ -18,7 +18,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     draw = np.random.default_rng(0)
     for seed, falls in enumerate((True, False)):
         rows = [
-            {"step": i, "reward": (0.05 if falls and i > 40 else 0.2 + 0.008 * i) + draw.normal(0, 0.01),
+            {"step": i, "reward": draw.normal(0.05 if falls and i > 40 else 0.2 + 0.008 * i, 0.01),
              "kl": 0.001 * i, "entropy": 0.8 - 0.005 * i, "grad_norm": float("nan") if falls and i == 50 else 0.5,
              "completions/mean_length": 200.0, "learning_rate": 1e-6, **dict.fromkeys(HOSTILE, 1.0)}
             for i in range(1, 61)
@@ -35,7 +35,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 SAYS = {
     "overview": "Collapsed: grpo in 1 of 2 (onset near step 40)",
-    "turns": "Logs of other trainers and exported results hold curves only; a run that is trained here records the rest",
+    "turns": "Logs of other trainers and exported results hold curves only; a run that is trained here records",
     "episode": "No trajectory of step 60 is recorded for this run. Logs of other trainers",
     "replay": "has no stored batch",
     "region": "No region search yet",

@@ -400,10 +400,9 @@ def aim(path: Path) -> Iterator[Scalars]:
         run = Run(key, repo=repository, read_only=True)
         events: list[tuple[float, Any, str, Any]] = []
         for metric in run.metrics():
-            steps, values = metric.values.sparse_numpy()
-            _, times = metric.timestamps.sparse_numpy()
+            steps, (values, _, times) = metric.data.items_list()
             name = "/".join([*map(str, metric.context.to_dict().values()), metric.name])
-            events += zip(times.tolist(), steps.tolist(), [name] * len(steps), values.tolist(), strict=True)
+            events += zip(times, steps, [name] * len(steps), values, strict=True)
             _refuse(len(events), path)
         config = flattened(run.get("hparams"))
         if not events:
