@@ -15,7 +15,6 @@ from streamlit.components.v2 import manifest_scanner
 from streamlit.testing.v1 import AppTest
 
 from tests.store.fixture import START, Shape, write_experiment, write_grid, write_run, write_segment, write_status
-from workbench.diagnostics import CATALOGUE
 from workbench.store.sync import sync
 
 SMALL = Shape(steps=12, trajectories=2, turns=2, epochs=1, steps_per_segment=12)
@@ -171,7 +170,7 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A synced runs folder with the small experiment; tests must not change it."""
     folder = tmp_path_factory.mktemp("grid")
     write_grid(folder)
-    sync(folder, CATALOGUE)
+    sync(folder)
     return folder
 
 
@@ -185,7 +184,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
             folder, "hostile", f"run-{number}", shape=SMALL, algorithm="ppo" if number else text, arm=text,
             status="failed", reason=text, collapse=6 if number == 1 else None,
         )  # fmt: skip
-    sync(folder, CATALOGUE)
+    sync(folder)
     return folder
 
 
@@ -228,7 +227,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
             run, **arm, config=json.dumps({"algorithm": algorithm, "learn": learn}), steps=24, collapse_step=onset,
             outcome="collapsed" if fell else "healthy",
         )  # fmt: skip
-    sync(folder, CATALOGUE)
+    sync(folder)
     return folder
 
 

@@ -211,7 +211,7 @@ def test_a_spike_turns_an_axis_to_a_log_scale_unless_told_otherwise_and_never_un
     assert said == ["kl (nats), log scale", "norm, log scale", "norm, log scale"]
 
 
-MEASURE = Measure("ratio_geo", "ratio", "exp(mean delta of the turn)")
+MEASURE = Measure("ratio_geo", "geometric turn ratio", "ratio", "exp(mean delta of the turn)")
 
 
 def cells(turns: int = 3, buckets: int = 10) -> pd.DataFrame:
@@ -261,8 +261,10 @@ def test_what_a_cell_lacks_is_hatched_crossed_or_dashed_and_told() -> None:
     figure = heated(Heat("ppo", data[~((data["turn_index"] == 3) & (data["bucket"] == 6))]))
     usual, odd = marks(figure, opacity=0)
     assert list(usual.customdata[0]) == [0, 0, 1, 0, 0, 1.25, 0.9, 1.2, 16]
-    assert usual.hovertemplate.startswith("<b>ppo</b>, turn %{customdata[2]}, step %{customdata[3]:,}<br>ratio_geo ")
-    assert "<b>ppo</b>, turn 1, step 4<br>ratio_geo 1.25<br>16 turns" in odd.text
+    assert usual.hovertemplate.startswith(
+        "<b>ppo</b>, turn %{customdata[2]}, step %{customdata[3]:,}<br>geometric turn ratio "
+    )
+    assert "<b>ppo</b>, turn 1, step 4<br>geometric turn ratio 1.25<br>16 turns" in odd.text
     assert np.isnan(np.array(maps_of(figure)[0].z, dtype=float)[2][7:]).all()
     hatched = next(t for t in figure.data if t.type != "heatmap" and t.fillpattern.shape == "/")
     assert [v for v in hatched.x if not math.isnan(v)] == [6.5, 9.5, 9.5, 6.5, 6.5]
@@ -319,7 +321,15 @@ def signal(values: list[float | None], *, broken: tuple[int, ...] = (), text: st
     table = {"step": range(len(values)), "value": values}
     frame = pd.DataFrame(table | {"broken_step": [i if i in broken else None for i in table["step"]]}).astype(float)
     events = pd.DataFrame([{"x": 2, "message": text or "grad_norm_max is 40"}])
-    return Signal(text or "grad_norm_max", text or "norm", text or "max ||g||_2", frame, events, **more)
+    return Signal(
+        text or "grad_norm_max",
+        text or "largest gradient norm",
+        text or "norm",
+        text or "max ||g||_2",
+        frame,
+        events,
+        **more,
+    )
 
 
 def peaked(values: list[float | None], chosen: int = 0, **more: Any) -> Any:
@@ -579,7 +589,7 @@ def test_hostile_names_stay_text_in_every_figure(text: str) -> None:
     runs = RUNS.head(1).assign(arm=text, run_id=text)
     for figure in (
         curves(both, looks(text, "st-ppo"), LIGHT, AXES["step"], onsets=mark),
-        heat([part], Measure(text, text, text), shade, looks(text), LIGHT, Window(0, 9, 1), "step"),
+        heat([part], Measure(text, text, text, text), shade, looks(text), LIGHT, Window(0, 9, 1), "step"),
         ranked(row(1, question=text, gold=text, answer=text)),
         peaked([1.0, 2.0, 3.0], text=text),
         mapped(arm=text, along=text),

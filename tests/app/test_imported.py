@@ -35,9 +35,9 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 SAYS = {
     "overview": "Collapsed: grpo in 1 of 2 (onset near step 40)",
-    "turns": "Logs of other trainers and exported results hold curves only; a run that is trained here records",
-    "episode": "No trajectory of step 60 is recorded for this run. Logs of other trainers",
-    "replay": "has no stored batch",
+    "turns": "this screen needs",
+    "episode": "this screen needs",
+    "replay": "has no stored batch, which this screen needs",
     "region": "No region search yet",
 }
 

@@ -127,10 +127,10 @@ def say(text: str, *typed: str) -> None:
         st.code("\n".join(typed), language="shell")
 
 
-def curves_only(missing: str) -> None:
-    """Say in a sentence that `missing` is not recorded, and what records it."""
-    rest = "Logs of other trainers and exported results hold curves only; a run that is trained here records the rest:"
-    say(f"{missing} {rest}", "sorl run FILE.toml")
+def not_recorded(missing: str, needs: str) -> None:
+    """Say in a sentence that `missing` is not recorded, what the screen needs, and what records it."""
+    say(f"{missing} is recorded: this screen needs {needs}, which a run that is trained here records:",
+        "sorl run FILE.toml")  # fmt: skip
 
 
 def table(header: Sequence[object], rows: Iterable[Sequence[str]], *, figures: bool = False) -> None:
@@ -202,6 +202,12 @@ def run_links(runs: pd.DataFrame, experiment: str) -> None:
     links(["Open a run:"], *lines)
 
 
-def linked_table(header: Sequence[tuple[str, str]], rows: Sequence[tuple[str, Sequence[str]]]) -> None:
-    """Show a table of rows (address, cells); the first cell is a link. `header` has (name, definition) of a column."""
-    st.html(table_html(header, [(anchor(cells[0], where), *cells[1:]) for where, cells in rows], "sorl-listing"))
+def linked_table(
+    header: Sequence[tuple[str, str]], rows: Sequence[tuple[str, Sequence[str]]], *, asked: bool = False
+) -> None:
+    """Show a table of rows (address, cells); the first cell is a link. `header` has (name, definition) of a column.
+
+    With `asked` the last cell is a text that takes several lines, as a question.
+    """
+    css = "sorl-listing sorl-asked" if asked else "sorl-listing"
+    st.html(table_html(header, [(anchor(cells[0], where), *cells[1:]) for where, cells in rows], css))

@@ -103,6 +103,11 @@ def duration(seconds: float | None) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60:,} h {minutes % 60} min"
 
 
+def times(factor: float) -> str:
+    """Write a factor in two figures: 11 x, 1.2 x."""
+    return f"{factor:.2g} x" if factor < 99.5 else f"{factor:,.0f} x"
+
+
 def percent(share: float) -> str:
     """Write a share to the percent; a share above 0 is never "0 %"."""
     return "< 1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"

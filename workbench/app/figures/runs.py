@@ -290,6 +290,7 @@ class Signal(NamedTuple):
     """A column of table `step` in one run: words, points (step, value, broken_step), alarms (x, message)."""
 
     name: str
+    title: str
     unit: str
     definition: str
     points: pd.DataFrame
@@ -335,14 +336,14 @@ def peaks(signal: Signal, colour: str, palette: Palette, chosen: int) -> go.Figu
         x, y, texts = map(list, zip(*rows, strict=True)) if rows else ([], [], [])
         traces.append(trace(hover, x=x, y=y, mode="markers", customdata=x, text=texts,
                             marker=marker | {"symbol": symbol}))  # fmt: skip
-    definition = wrapped(signal.definition, 84)
+    definition = wrapped(f"{signal.name}: {signal.definition}", 84)
     top = 55 + 15 * definition.count("<br>")
     onset = [vertical(step, red) for step in dict.fromkeys(signal.onset or ())]
     scale = common.log_scale(signal.unit) | {"dtick": 1} if common.is_wide(values) else {}
     return common.figure(
         traces, palette, inner=340 - top - 48, top=top, bottom=48, hoverdistance=40,
         shapes=[vertical(chosen, palette.text, dash=None), *onset],
-        annotations=[heading(signal.name, definition, palette), *_nothing(signal.points, palette)],
+        annotations=[heading(signal.title, definition, palette), *_nothing(signal.points, palette)],
         xaxis=common.steps_axis(AXES["step"], dtick=1 if signal.points["step"].max() < 10 else None),
         yaxis=common.axis(signal.unit) | scale,
     )  # fmt: skip
