@@ -172,7 +172,7 @@ def test_of_several_names_of_a_column_the_first_of_the_table_counts_in_any_order
 def test_unknown_metrics_keep_their_names_and_parts_of_the_reward_are_told() -> None:
     row = {"step": 1, "reward": 1, "step.entropy": 2, "rewards/format_reward/mean": 3, "perf/MFU": 4, "perf MFU": 5}
     row |= {"kl ref": 6, "<script>alert(1)</script>": 7, "9 lives": 8, "step.run_id": 9, "字": 1}
-    run = imported(Rows("log").extend([row]).scalars())
+    run = imported(Rows("log").extend([row]), {})
     assert run.read == {"step.reward": "reward", "step.entropy": "step.entropy"}
     assert [*run.kept] == [
         "reward_part_format_reward", "perf_mfu", "perf_mfu_2", "kl_ref_2", "script_alert_1_script", "_9_lives",
@@ -191,7 +191,7 @@ def test_columns_of_unknown_metrics_never_meet(metrics: list[str]) -> None:
 
 def test_of_very_many_unknown_metrics_the_first_are_kept_and_the_rest_is_told(monkeypatch: Any) -> None:
     monkeypatch.setattr(logs, "KEPT", 2)
-    run = imported(Rows("log").extend([{"reward": 1, "a": 1, "b": 1, "c": 1}]).scalars())
+    run = imported(Rows("log").extend([{"reward": 1, "a": 1, "b": 1, "c": 1}]), {})
     assert (list(run.kept), run.left) == (["a", "b"], ["c"])
 
 

@@ -80,7 +80,7 @@ class Importer:
         for one in self._in_turn(fresh, say):
             runs: list[str] = []
             try:
-                for run in one.runs():
+                for run in one.runs(refused):
                     runs.append(self._keep(one, run, runs, say=say and len(found) == 1))
             except InputError as error:
                 if len(found) == 1:
@@ -92,9 +92,8 @@ class Importer:
         if written:
             _put(self.experiment / RECORD, json.dumps(record, indent=1))
         if refused and say:
-            note("\n".join([f"left out: {line}" for line in refused[:5]]))
-            note(f"{len(refused)} of {len(found)} files were left out")
-        if found and len(refused) == len(found):
+            note("\n".join([*(f"left out: {line}" for line in refused[:5]), f"left out: {len(refused)} in all"]))
+        if fresh and not written and len(fresh) == len(found):
             raise InputError(f"'{self.source}' holds no log that can be read")
         if say:
             same = len(found) - len(fresh)
@@ -133,9 +132,7 @@ class Importer:
     def _keep(self, source: Source, run: Imported, others: list[str], *, say: bool) -> str:
         """Write a run, if it has changed since it was last looked at; returns its id."""
         key = f"{source.path.resolve()}\0{run.name}"
-        digests = (
-            sha256(f"{key}\0{n}".encode(errors="surrogateescape")).hexdigest()[:6] for n in range(len(others) + 1)
-        )
+        digests = (sha256(f"{key}\0{n}".encode(errors="replace")).hexdigest()[:6] for n in range(len(others) + 1))
         plain = re.sub(r"[^0-9A-Za-z._-]+", "-", run.name).strip("-.")[:60] or "run"
         run_id = next(free for digest in digests if (free := f"{plain}-{digest}") not in others)
         self._write(run_id, run)
@@ -166,9 +163,8 @@ class Importer:
                 append(home, run_id, table, part, own)
         verdict, found = events(run)
         if found := [event for event in found if since < event.step <= last]:
-            append(
-                home, run_id, "event", {field.name: [getattr(e, field.name) for e in found] for field in fields(Event)}
-            )
+            columns = {field.name: [getattr(event, field.name) for event in found] for field in fields(Event)}
+            append(home, run_id, "event", columns)
         append(home, run_id, "run", self._row(run_id, run, verdict))
         if not grown:
             _swap(home / "segments", folder / "segments")
@@ -179,7 +175,7 @@ class Importer:
         """Return the row of table `run`; runs whose names differ by a seed alone are replicates."""
         from workbench.store.segments import now
 
-        seeded = re.fullmatch(r"(.+?)[-_.]?(?:s|seed)[-_=]?(\d{1,9})", run.name)
+        seeded = re.fullmatch(r"(.+?)[-_.](?:s|seed)[-_=]?(\d{1,9})", run.name)
         seed = run.settings.get("seed", int(seeded[2]) if seeded else 0)
         nested: dict[str, Any] = {}
         for key, value in run.settings.items():

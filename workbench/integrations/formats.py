@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from workbench.integrations import trackers
 from workbench.integrations.names import STEP, place
-from workbench.integrations.rows import CELLS, Column, Rows, Scalars, column, numbers
+from workbench.integrations.rows import CELLS, Column, Rows, column, numbers
 from workbench.spec import InputError
 from workbench.spec.files import MIB, encoding_of, from_json, open_file, read_text
 
@@ -45,7 +45,7 @@ class Format:
 
     name: str
     holds: Callable[[Path, bytes], bool]
-    read: Callable[[Path], Iterable[Scalars]]
+    read: Callable[[Path], Iterable[Rows]]
 
 
 def text_of(head: bytes) -> str:
@@ -98,11 +98,11 @@ def _is_lines(path: Path, head: bytes) -> bool:
     return isinstance(found, dict) and "log_history" not in found
 
 
-def json_lines(path: Path) -> Iterator[Scalars]:
+def json_lines(path: Path) -> Iterator[Rows]:
     """One object a line; a last line that was cut off is left out, any other broken one is an error."""
     rows = Rows(_title(path))
     with opened(path) as file:
-        yield rows.extend(_objects(file, path, rows.notes)).scalars(trackers.config_near(path, rows.notes))
+        yield rows.extend(_objects(file, path, rows.notes))
 
 
 def _objects(file: TextIO, path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
@@ -144,23 +144,21 @@ def _is_json(path: Path, head: bytes) -> bool:
     return text_of(head).lstrip()[:1] in ("{", "[")
 
 
-def json_document(path: Path) -> Iterator[Scalars]:
+def json_document(path: Path) -> Iterator[Rows]:
     """A list of rows, or `log_history` in a trainer_state.json."""
     found = from_json(read_text(path, DOCUMENT))
     history = found.get("log_history") if isinstance(found, dict) else found
     if not isinstance(history, list) or not all(isinstance(row, dict) for row in history):
         raise InputError(f"'{path}' is neither a list of objects nor a trainer_state.json with log_history")
-    rows = Rows(_title(path))
-    told = {key: value for key, value in found.items() if key != "log_history"} if isinstance(found, dict) else {}
-    config = told | trackers.config_near(path, rows.notes)
-    yield rows.extend(map(flat, history)).scalars(config)
+    rows = Rows(_title(path)).extend(map(flat, history))
+    rows.config = {key: value for key, value in found.items() if key != "log_history"} if found is not history else {}
+    yield rows
 
 
 def _newest_state(folder: Path) -> Path | None:
     """Return the trainer_state.json of a folder, or that of its last checkpoint, which has all rows before it."""
-    last = {
-        int(re.sub(r"\D", "", file.parent.name) or 0): file for file in folder.glob("checkpoint-*/trainer_state.json")
-    }
+    found = folder.glob("checkpoint-*/trainer_state.json")
+    last = {int(re.sub(r"\D", "", file.parent.name) or 0): file for file in found}
     own = folder / "trainer_state.json"
     return own if own.is_file() else last[max(last)] if last else None
 
@@ -177,7 +175,7 @@ def _is_table(path: Path, head: bytes) -> bool:
     return path.suffix in (".csv", ".tsv") or any(name in STEP or place(name) for name in _names(head))
 
 
-def table(path: Path) -> Iterator[Scalars]:
+def table(path: Path) -> Iterator[Rows]:
     """Text parted by comma, semicolon or tab; with semicolons `0,5` is a number, as spreadsheets have it.
 
     A chart that W&B has saved as CSV has a column `RUN - METRIC` a run: it is many runs.
@@ -201,8 +199,7 @@ def table(path: Path) -> Iterator[Scalars]:
                 own = {m["metric"]: columns[m[0]] for m in panels if m["run"] == run and not m["end"]}
                 keys = {name: columns[name] for name in STEP if name in columns}
                 rows.block(keys | own if charts else columns, len(chunk))
-    for rows in collected.values():
-        yield rows.scalars(trackers.config_near(path, rows.notes))
+    yield from collected.values()
 
 
 def _cells(cells: pd.Series, separator: str) -> Column:
@@ -213,7 +210,7 @@ def _cells(cells: pd.Series, separator: str) -> Column:
     return numbers([None if value != value else value for value in cells])
 
 
-def parquet(path: Path) -> Iterator[Scalars]:
+def parquet(path: Path) -> Iterator[Rows]:
     """The columns of numbers; its rows are counted first, as a few bytes of a file can be more than memory holds."""
     import pyarrow.parquet as pq
 
@@ -227,25 +224,22 @@ def parquet(path: Path) -> Iterator[Scalars]:
         for batch in found.iter_batches(_CHUNK, columns=names):
             columns = {}
             for name, array in zip(batch.schema.names, batch.columns, strict=True):
-                values = array.cast(pa.float64(), safe=False)
-                columns[name] = column(
-                    values.fill_null(0.0).to_numpy(), values.is_null().to_numpy(zero_copy_only=False)
-                )
+                values, null = array.cast(pa.float64(), safe=False), array.is_null().to_numpy(zero_copy_only=False)
+                columns[name] = column(values.fill_null(0.0).to_numpy(), null)
             rows.block(columns, batch.num_rows)
-    yield rows.scalars(trackers.config_near(path, rows.notes))
+    yield rows
 
 
-def console(path: Path) -> Iterator[Scalars]:
+def console(path: Path) -> Iterator[Rows]:
     """verl's console: lines `step:3 - actor/entropy:0.5 - ...` among anything else."""
     rows = Rows(_title(path))
     with opened(path) as file:
         lines = iter(partial(file.readline, LINE), "")
         found = (match for line in lines if "step:" in line and (match := _CONSOLE.search(line)))
         rows.extend(_spoken(match) for match in found)
-    try:
-        yield rows.scalars(trackers.config_near(path, rows.notes))
-    except InputError:
-        raise InputError(f"'{path}' has no line 'step:N - metric:value' as verl prints, and is {_none()}") from None
+    if not rows:
+        raise InputError(f"'{path}' has no line 'step:N - metric:value' as verl prints, and is {_none()}")
+    yield rows
 
 
 def _spoken(match: re.Match[str]) -> dict[str, Any]:
@@ -274,18 +268,10 @@ FOLDERS: list[Format] = [
     Format("MLflow", trackers.is_mlflow, trackers.mlflow),
     Format("TensorBoard", trackers.is_tensorboard, trackers.tensorboard),
     Format(
-        "TRL",
-        lambda path, head: _newest_state(path) is not None,
-        lambda path: json_document(_newest_state(path) or path),
+        "TRL", lambda path, head: bool(_newest_state(path)), lambda path: json_document(_newest_state(path) or path)
     ),
 ]
-_COMPRESSED = {
-    b"\x1f\x8b": "gzip",
-    b"PK\x03\x04": "zip",
-    b"\x28\xb5\x2f\xfd": "zstd",
-    b"\xfd7zXZ": "xz",
-    b"BZh": "bzip2",
-}
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"PK\3\4": "zip", b"(\xb5/\xfd": "zstd", b"\xfd7zXZ": "xz", b"BZh": "bzip2"}
 
 
 def _none() -> str:
@@ -308,7 +294,7 @@ def format_of(path: Path) -> Format | None:
     raise InputError(f"'{path}' is {_none()}")
 
 
-def read_runs(path: Path, found: Format) -> Iterator[Scalars]:
+def runs_in(path: Path, found: Format) -> Iterator[Rows]:
     """Yield the runs of a source. Raises InputError, one line, for whatever is wrong with it."""
     try:
         yield from found.read(path)

@@ -20,8 +20,9 @@ from workbench.diagnostics import CATALOGUE
 from workbench.diagnostics.collapse import Watch
 from workbench.diagnostics.rules import Event, RuleWatch, alarms
 from workbench.integrations import names
-from workbench.integrations.formats import Format, format_of, read_runs
-from workbench.integrations.rows import Column, Scalars
+from workbench.integrations.formats import Format, format_of, runs_in
+from workbench.integrations.rows import Column, Rows
+from workbench.integrations.trackers import config_near, configs
 from workbench.record.segments import schema_of
 from workbench.spec import InputError
 
@@ -42,19 +43,31 @@ class Source(NamedTuple):
 
     def fingerprint(self) -> str:
         """Return what changes with the files of the source: their names, sizes and times."""
-        beside = [self.path, self.path.with_name(f"{self.path.name}-wal"), *sorted(self.path.parent.glob("*.yaml"))]
-        files = sorted(islice(self.path.rglob("*"), ENTRIES)) if self.path.is_dir() else beside
+        own = sorted(islice(self.path.rglob("*"), ENTRIES)) if self.path.is_dir() else [self.path]
         seen = []
-        for file in files:
+        for file in (*own, self.path.with_name(f"{self.path.name}-wal"), *configs(self.path)):
             with suppress(OSError):  # gone since
                 state = file.stat()
                 seen.append(f"{file} {state.st_size} {state.st_mtime_ns}")
         return sha256("\n".join(seen).encode(errors="surrogateescape")).hexdigest()
 
-    def runs(self) -> Iterator[Imported]:
-        """Yield the runs in it. Raises InputError for one that cannot be read or holds nothing that is known."""
-        for scalars in read_runs(self.path, self.format):
-            yield imported(scalars)
+    def runs(self, refused: list[str] | None = None) -> Iterator[Imported]:
+        """Yield the runs in it; `refused` gets a line for each that holds nothing that is known.
+
+        Raises InputError for a source that cannot be read, or without a run that can.
+        """
+        refused = [] if refused is None else refused
+        some = False
+        for rows in runs_in(self.path, self.format):
+            try:
+                run = imported(rows, config_near(self.path, rows.notes) | rows.config)
+            except InputError as error:
+                refused.append(str(error))
+                continue
+            some = True
+            yield run
+        if not some:
+            raise InputError(refused.pop() if refused else f"'{self.path}' holds no runs")
 
 
 @dataclass
@@ -94,8 +107,8 @@ def _below(folder: Path, deep: int, budget: Iterator[int]) -> Iterator[Source]:
     own = format_of(folder)
     if own:
         yield Source(folder, own)
-    if (own and own.name in ("Aim", "MLflow", "TRL")) or not deep:
-        return
+    if (own and own.name in ("Aim", "MLflow", "TRL")) or (folder / "segments").is_dir() or not deep:
+        return  # a run of ours is none of another trainer
     entries = sorted(islice(os.scandir(folder), ENTRIES), key=lambda entry: entry.name)
     # The folder of a tracker's run has its own debug logs too.
     entries = [entry for entry in entries if entry.name.endswith(_TRACKED)] or entries
@@ -112,24 +125,24 @@ def _below(folder: Path, deep: int, budget: Iterator[int]) -> Iterator[Source]:
                     yield Source(path, found)
 
 
-def imported(scalars: Scalars) -> Imported:
-    """Return a run's scalars in tables of ours. Raises InputError where no metric has a column of ours.
+def imported(rows: Rows, config: Mapping[str, Any]) -> Imported:
+    """Return a run's rows in tables of ours. Raises InputError where no metric has a column of ours.
 
     Of a trainer that logs no exact match, the mean reward stands in for success: collapse is judged by it.
     """
-    metrics, notes = scalars.metrics, scalars.notes
+    (steps, metrics), notes = rows.by_step(), rows.notes
     read = {place: metric for place, metric in names.chosen(metrics).items() if _declared(*place.split(".", 1))}
     if not read:
         some = ", ".join([*metrics][:_NAMED]) or "none"
         raise InputError(
-            f"'{scalars.name}' has no metric that is known here (it has: {some}, ...); docs/importing.md lists the "
+            f"'{rows.name}' has no metric that is known here (it has: {some}, ...); docs/importing.md lists the "
             "names of verl, TRL and others; our own are known too, as step.entropy or minibatch.grad_norm"
         )
     others = [metric for metric in metrics if metric not in read.values()]
     taken, kept = set(schema_of("step").names), dict[str, str]()
     for metric in others[:KEPT]:
         kept[names.own_column(metric, taken | kept.keys())] = metric
-    tables: dict[str, dict[str, Any]] = {"step": {"step": scalars.steps}, "minibatch": {"step": scalars.steps}}
+    tables: dict[str, dict[str, Any]] = {"step": {"step": steps}, "minibatch": {"step": steps}}
     for place, metric in read.items():
         table, name = place.split(".")
         tables[table][name] = metrics[metric]
@@ -139,13 +152,13 @@ def imported(scalars: Scalars) -> Imported:
     tables["step"] |= {name: metrics[metric] for name, metric in kept.items()}
     updates = [np.ma.getmaskarray(values) for name, values in tables["minibatch"].items() if name != "step"]
     if updates:
-        rows = ~np.logical_and.reduce(updates)
-        tables["minibatch"] = {name: values[rows] for name, values in tables["minibatch"].items()}
-        tables["minibatch"] |= {"update": np.zeros(rows.sum(), np.int64), "epoch": np.zeros(rows.sum(), np.int64)}
+        known = ~np.logical_and.reduce(updates)
+        first = np.zeros(known.sum(), np.int64)
+        tables["minibatch"] = {name: values[known] for name, values in tables["minibatch"].items()}
+        tables["minibatch"] |= {"update": first, "epoch": first}
     else:
         del tables["minibatch"]
-    settings = names.settings(scalars.config)
-    return Imported(scalars.name, tables, settings, read, kept, others[KEPT:], notes, scalars.status)
+    return Imported(rows.name, tables, names.settings(config), read, kept, others[KEPT:], notes, rows.status)
 
 
 def _declared(table: str, name: str) -> bool:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from workbench.integrations.names import STEP
 from workbench.spec import InputError
 
-BLOCK = 4096  # rows that are held as rows
+BLOCK, KEYS = 4096, 500_000  # rows that are held as rows, and keys in them
 CELLS, METRICS = 64_000_000, 2000  # values of a log, as 1.5 million steps of 40 metrics; metrics that are looked at
 LONGEST = 200  # characters of a metric's name
 LARGEST = 1e100  # what no sum of some thousands would hold is infinite
@@ -24,36 +23,30 @@ _WORDS = {"nan": math.nan, "inf": math.inf, "infinity": math.inf, "-inf": -math.
 Column = np.ma.MaskedArray[Any, Any]  # float64: masked where nothing was logged; NaN and infinities are values
 
 
-@dataclass
-class Scalars:
-    """The scalars of one run, a value a metric and step, steps ascending."""
-
-    name: str
-    steps: np.ndarray
-    metrics: dict[str, Column]
-    config: dict[str, Any] = field(default_factory=dict)  # what the source says of its settings, by dotted key
-    notes: list[str] = field(default_factory=list)  # what was left out, replaced or assumed
-    status: str = "finished"
-
-
 class Rows:
-    """Collects the rows of one run in the order of the log."""
+    """Collects the rows of one run in the order of its log.
+
+    `config` is what the source says of its settings, by dotted key; `notes` say what was left out, replaced or assumed.
+    """
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name, self.status = name, "finished"
+        self.config: dict[str, Any] = {}
+        self.notes: list[str] = []
         self._blocks: dict[str, dict[int, Column]] = {}  # metric -> block -> values
         self._sizes: list[int] = []
         self._cells, self._stepped = 0, False
         self._unread: set[str] = set()  # metrics beyond METRICS
-        self.notes: list[str] = []
 
     def extend(self, rows: Iterable[Mapping[str, Any]]) -> Rows:
         """Take rows; what is no number in them is left out."""
-        rows = iter(rows)
-        while block := list(islice(rows, BLOCK)):
-            names = dict.fromkeys(chain.from_iterable(block))
-            self.block({name: numbers([row.get(name) for row in block]) for name in self._room(names)}, len(block))
+        for block in _blocks(rows):
+            names = self._room(dict.fromkeys(chain.from_iterable(block)))
+            self.block({name: numbers([row.get(name) for row in block]) for name in names}, len(block))
         return self
+
+    def __len__(self) -> int:
+        return sum(self._sizes)
 
     def block(self, columns: Mapping[str, Column], size: int) -> None:
         """Take `size` rows as columns. Raises InputError for a log of more than CELLS values."""
@@ -63,7 +56,7 @@ class Rows:
                 self._blocks.setdefault(name, {})[len(self._sizes)] = columns[name]
                 self._cells += size
         self._sizes.append(size)
-        if max(self._cells, sum(self._sizes)) > CELLS:
+        if max(self._cells, len(self)) > CELLS:
             raise InputError(f"'{self.name}' holds more than {CELLS:,} values; give a part of it, or fewer metrics")
 
     def _room(self, names: Iterable[str]) -> list[str]:
@@ -76,12 +69,13 @@ class Rows:
                 self._unread.add(name)
         return room
 
-    def scalars(self, config: Mapping[str, Any] | None = None, status: str = "finished") -> Scalars:
-        """Return the values by step: attempts that a restart replaced are gone, of equal steps the last value counts.
+    def by_step(self) -> tuple[np.ndarray, dict[str, Column]]:
+        """Return the steps, ascending, and the metrics, a value a step; the rows are gone afterwards.
 
-        Raises InputError for a log without a row, or whose rows name no step that is a whole number of at least 0.
+        Attempts that a restart replaced are left out, of equal steps the last value counts (`folded`). Raises
+        InputError for a log without a row, or whose rows name no step that is a whole number of at least 0.
         """
-        if not (size := sum(self._sizes)):
+        if not (size := len(self)):
             raise InputError(f"'{self.name}' holds no rows")
         if size * len(self._blocks) > 4 * CELLS:
             raise InputError(f"'{self.name}' has {size:,} rows of {len(self._blocks):,} metrics; give a part of it")
@@ -93,11 +87,9 @@ class Rows:
             raise InputError(f"no row of '{self.name}' has a step that is a number")
         if lost := int((~usable).sum()):
             self.notes.append(f"{lost:,} rows without a step were left out")
-        known = np.asarray(np.ma.getdata(steps)[usable], dtype=np.int64)
         rows = slice(None) if usable.all() else usable  # a slice copies nothing
         metrics = {name: self._column(name, size)[rows] for name in [*self._blocks] if name not in STEP}
-        found = folded(known, metrics, self.notes)
-        return Scalars(self.name, *found, dict(config or {}), self.notes, status)
+        return folded(np.ma.getdata(steps)[usable].astype(np.int64), metrics, self.notes)
 
     def _column(self, name: str, size: int) -> Column:
         """Return all rows of a metric, and forget its blocks."""
@@ -123,6 +115,20 @@ class Rows:
             other = self._column(name, size)
             steps = np.ma.where(np.ma.getmaskarray(steps), other, steps)
         return np.ma.masked_invalid(steps)
+
+
+def _blocks(rows: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
+    """Yield the rows in blocks, of rows with very many keys small ones."""
+    block: list[Mapping[str, Any]] = []
+    held = 0
+    for row in rows:
+        block.append(row)
+        held += len(row)
+        if len(block) == BLOCK or held > KEYS:
+            yield block
+            block, held = [], 0
+    if block:
+        yield block
 
 
 def numbers(values: list[Any]) -> Column:

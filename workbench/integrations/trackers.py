@@ -6,6 +6,7 @@ protobuf take some forty lines here; the libraries would take hundreds of megaby
 
 from __future__ import annotations
 
+import sqlite3
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
@@ -15,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from workbench.integrations.rows import Rows, Scalars, of_events
+from workbench.integrations.rows import Rows, of_events
 from workbench.spec import InputError
 from workbench.spec.files import MIB, from_json, from_toml, leaves, open_file, read_text
 
@@ -29,19 +30,23 @@ _CONFIGS = (
 _KEYS = 5000  # of a configuration
 
 
-def config_near(path: Path, notes: list[str]) -> dict[str, Any]:
-    """Return the settings in a configuration next to a log, by dotted key; {} without one."""
+def configs(path: Path) -> list[Path]:
+    """Return the configurations next to a log."""
     folder = path if path.is_dir() else path.parent
+    found = (folder / name for name in (f"{path.stem}.yaml", *_CONFIGS))
+    return [file for file in found if file != path and file.is_file()]
+
+
+def config_near(path: Path, notes: list[str]) -> dict[str, Any]:
+    """Return the settings in the configurations next to a log, by dotted key; `notes` names one that is not read."""
     found: dict[str, Any] = {}
-    for name in (f"{path.stem}.yaml", *_CONFIGS):
-        file = folder / name
-        if file != path and file.is_file():
-            try:
-                found = flattened(_PARSERS[file.suffix](read_text(file, MIB))) | found
-            except ModuleNotFoundError as error:
-                notes.append(f"{name} was not read: it needs {error.name}, `pip install 'sorl[logs]'`")
-            except (OSError, ValueError, RecursionError) as error:
-                notes.append(f"{name} was not read: {str(error).splitlines()[0][:200]}")
+    for file in configs(path):
+        try:
+            found = flattened(_PARSERS[file.suffix](read_text(file, MIB))) | found
+        except ModuleNotFoundError as error:
+            notes.append(f"{file.name} was not read: it needs {error.name}, `pip install 'sorl[logs]'`")
+        except (OSError, ValueError, RecursionError) as error:
+            notes.append(f"{file.name} was not read: {str(error).splitlines()[0][:200]}")
     return found
 
 
@@ -162,15 +167,13 @@ def _event_files(path: Path) -> list[Path]:
     return sorted(path.glob("*tfevents*")) if path.is_dir() else [path]
 
 
-def tensorboard(path: Path) -> Iterator[Scalars]:
+def tensorboard(path: Path) -> Iterator[Rows]:
     """Scalars of all event files of a folder, in the order of their names, which begin with the time."""
-    config: dict[str, Any] = {}
-    folder = path if path.is_dir() else path.parent
-    rows = Rows(folder.name)
+    rows = Rows(path.name if path.is_dir() else path.parent.name)
     for file in _event_files(path):
         with open_file(file) as opened:
-            rows.extend(of_events(_events(tf_records(opened, rows.notes), config)))
-    yield rows.scalars(config_near(folder, rows.notes) | config)
+            rows.extend(of_events(_events(tf_records(opened, rows.notes), rows.config)))
+    yield rows
 
 
 def _events(records: Iterable[bytes], config: dict[str, Any]) -> Iterator[tuple[int, str, float]]:
@@ -214,36 +217,26 @@ def _hyperparameters(value: dict[int, Any]) -> dict[str, Any]:
 # W&B and SwanLab
 
 
-def wandb(path: Path) -> Iterator[Scalars]:
+def wandb(path: Path) -> Iterator[Rows]:
     """The history and configuration in an offline run's .wandb file."""
-    rows, config = Rows(path.stem.removeprefix("run-")), dict[str, Any]()
-    told = {"name": "", "status": "finished"}
+    rows = Rows(path.stem.removeprefix("run-"))
     with open_file(path) as file:
-        rows.extend(_history(level_records(file, rows.notes), config, told))
-    rows.name = told["name"] or rows.name
-    yield rows.scalars(config_near(path, rows.notes) | flattened(config), told["status"])
+        yield rows.extend(_history(level_records(file, rows.notes), rows))
 
 
-def _history(records: Iterable[bytes], config: dict[str, Any], told: dict[str, str]) -> Iterator[dict[str, Any]]:
+def _history(records: Iterable[bytes], run: Rows) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the history; name, configuration and how it ended go to `run`."""
     for record in records:
         for field, data in messages(record):
-            if field == 2:  # history
-                row: dict[str, Any] = {}
-                for kind, item in messages(data):
-                    if kind == 1:
-                        name, value = _item(item)
-                        row |= (
-                            {f"{name}.{k}": v for k, v in leaves(value)} if isinstance(value, dict) else {name: value}
-                        )
-                    elif kind == 2:
-                        row["_step"] = _inside(item).get(1, 0)
-                yield row
+            if field == 2:  # history: items (1) and the step (2)
+                step, items = _inside(_inside(data).get(2)).get(1, 0), (x for part, x in messages(data) if part == 1)
+                yield {"_step": step, **dict(leaves(dict(map(_item, items))))}
             elif field in (5, 17):  # config, run
                 inner = data if field == 5 else _inside(data).get(4, b"")
-                config |= dict(_item(item) for kind, item in messages(inner) if kind == 1)
-                told["name"] = _text(_inside(data).get(8)) if field == 17 else told["name"]
-            elif field == 18 and _inside(data).get(1, 0):
-                told["status"] = "failed"
+                run.config |= flattened(dict(_item(item) for part, item in messages(inner) if part == 1))
+                run.name = (field == 17 and _text(_inside(data).get(8))) or run.name
+            elif field == 18 and _inside(data).get(1, 0):  # exit
+                run.status = "failed"
 
 
 def _item(data: bytes) -> tuple[str, Any]:
@@ -267,25 +260,23 @@ def _item(data: bytes) -> tuple[str, Any]:
     return ".".join(name), value
 
 
-def swanlab(path: Path) -> Iterator[Scalars]:
+def swanlab(path: Path) -> Iterator[Rows]:
     """The scalars in an offline run's .swanlab file (version 2 of the format)."""
-    rows, told = Rows(path.stem.removeprefix("run-")), {"name": "", "status": "finished"}
+    rows = Rows(path.stem.removeprefix("run-"))
     with open_file(path) as file:
         if file.peek(7)[6:7] != b"\x02":
             raise InputError(f"'{path}' is of another version of SwanLab's format; read are those of 0.10")
-        rows.extend(of_events(_swan_scalars(level_records(file, rows.notes), told)))
-    rows.name = told["name"] or rows.name
-    yield rows.scalars(config_near(path, rows.notes), told["status"])
+        yield rows.extend(of_events(_swan_scalars(level_records(file, rows.notes), rows)))
 
 
-def _swan_scalars(records: Iterable[bytes], told: dict[str, str]) -> Iterator[tuple[int, str, float]]:
+def _swan_scalars(records: Iterable[bytes], run: Rows) -> Iterator[tuple[int, str, float]]:
     for record in records:
         for field, data in messages(record):
             inner = _inside(data)
             if field == 10:  # start
-                told["name"] = _text(inner.get(4))
+                run.name = _text(inner.get(4)) or run.name
             elif field == 11 and inner.get(2):  # finish, with an error
-                told["status"] = "failed"
+                run.status = "failed"
             elif field == 13 and 5 in inner:
                 yield inner.get(2, 0), _text(inner.get(1)), _double(_inside(inner[5]).get(1, bytes(8)))
 
@@ -293,20 +284,16 @@ def _swan_scalars(records: Iterable[bytes], told: dict[str, str]) -> Iterator[tu
 # trackio and MLflow
 
 
+def _connected(path: Path) -> closing[sqlite3.Connection]:
+    return closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True))
+
+
 def _tables(path: Path, head: bytes) -> set[str]:
-    if not head.startswith(b"SQLite format 3\0"):
-        return set()
-    import sqlite3
-
-    with suppress(sqlite3.Error), closing(_connected(path)) as base:
-        return {row[0] for row in base.execute("SELECT name FROM sqlite_master")}
+    with suppress(sqlite3.Error):
+        if head.startswith(b"SQLite format 3\0"):
+            with _connected(path) as base:
+                return {row[0] for row in base.execute("SELECT name FROM sqlite_master")}
     return set()
-
-
-def _connected(path: Path) -> Any:
-    import sqlite3
-
-    return sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
 
 
 def is_trackio(path: Path, head: bytes) -> bool:
@@ -314,20 +301,18 @@ def is_trackio(path: Path, head: bytes) -> bool:
     return {"metrics", "configs"} <= _tables(path, head)
 
 
-def trackio(path: Path) -> Iterator[Scalars]:
+def trackio(path: Path) -> Iterator[Rows]:
     """Every run of a project: a row a call of `log`, with its metrics as JSON."""
-    with closing(_connected(path)) as base:
+    with _connected(path) as base:
         columns = {row[1] for row in base.execute("PRAGMA table_info(metrics)")}
         key = "run_id" if "run_id" in columns else "run_name"
-        for run, name in base.execute(
-            f"SELECT {key}, min(run_name) FROM metrics GROUP BY 1 ORDER BY min(id)"
-        ).fetchall():
-            rows, config = Rows(f"{path.stem}/{name}"), {}
+        named = f"SELECT {key}, min(run_name) FROM metrics GROUP BY 1 ORDER BY min(id)"
+        logged = f"SELECT step, metrics FROM metrics WHERE {key} = ? AND length(metrics) < {MESSAGE} ORDER BY id"
+        for run, name in base.execute(named).fetchall():
+            rows = Rows(f"{path.stem}/{name}")
             for (text,) in base.execute(f"SELECT config FROM configs WHERE {key} = ?", [run]):
-                config = flattened(from_json(text))
-            logged = base.execute(f"SELECT step, metrics FROM metrics WHERE {key} = ? ORDER BY id", [run])
-            rows.extend({"_step": step} | from_json(text) for step, text in logged)
-            yield rows.scalars(config)
+                rows.config = flattened(from_json(text))
+            yield rows.extend({"_step": step} | from_json(text) for step, text in base.execute(logged, [run]))
 
 
 def is_mlflow(path: Path, head: bytes) -> bool:
@@ -337,39 +322,34 @@ def is_mlflow(path: Path, head: bytes) -> bool:
     return {"metrics", "params", "runs", "experiments"} <= _tables(path, head)
 
 
-def mlflow(path: Path) -> Iterator[Scalars]:
+def mlflow(path: Path) -> Iterator[Rows]:
     """Every run that was not deleted of a database, or the run of a folder."""
     if path.is_dir():
         yield _mlflow_folder(path)
         return
-    with closing(_connected(path)) as base:
+    with _connected(path) as base:
         asked = "SELECT run_uuid, name, status FROM runs WHERE lifecycle_stage = 'active' ORDER BY start_time"
+        logged = "SELECT step, key, CASE WHEN is_nan THEN 'nan' ELSE value END FROM metrics WHERE run_uuid = ?"
         for run, name, status in base.execute(asked).fetchall():
-            config = dict(base.execute("SELECT key, value FROM params WHERE run_uuid = ?", [run]).fetchall())
-            logged = base.execute(
-                "SELECT step, key, CASE WHEN is_nan THEN 'nan' ELSE value END FROM metrics WHERE run_uuid = ? "
-                "ORDER BY timestamp, step", [run]
-            )  # fmt: skip
-            rows = Rows(str(name or run)).extend(of_events(logged))
-            yield rows.scalars(config, "failed" if status == "FAILED" else "finished")
+            rows = Rows(str(name or run)).extend(of_events(base.execute(f"{logged} ORDER BY timestamp, step", [run])))
+            rows.config = dict(base.execute("SELECT key, value FROM params WHERE run_uuid = ?", [run]).fetchall())
+            rows.status = "failed" if status == "FAILED" else "finished"
+            yield rows
 
 
-def _mlflow_folder(path: Path) -> Scalars:
+def _mlflow_folder(path: Path) -> Rows:
     events: list[tuple[float, Any, str, Any]] = []
-
-    def name_in(table: str, file: Path) -> str:
-        return file.relative_to(path / table).as_posix()
-
-    for file in sorted(path.glob("metrics/**/*")):
-        if file.is_file():
-            with open_file(file) as lines:
-                for time, value, step, *_ in (line.split() for line in iter(partial(lines.readline, 200), b"")):
-                    events.append((float(time), int(step), name_in("metrics", file), value.decode()))
-            _refuse(len(events), path)
-    told = {name_in("params", file): read_text(file, MIB) for file in path.glob("params/**/*") if file.is_file()}
-    name = path / "tags" / "mlflow.runName"
-    rows = Rows(read_text(name, 1000).strip() if name.is_file() else path.name)
-    return rows.extend(of_events(in_time(events))).scalars(told)
+    for file in sorted(filter(Path.is_file, path.glob("metrics/**/*"))):
+        name = file.relative_to(path / "metrics").as_posix()
+        with open_file(file) as lines:
+            parts = (line.split() for line in iter(partial(lines.readline, 200), b""))
+            events += [(float(time), int(step), name, value.decode()) for time, value, step, *_ in parts]
+        _refuse(len(events), path)
+    title = path / "tags" / "mlflow.runName"
+    rows = Rows(read_text(title, 1000).strip() if title.is_file() else path.name)
+    params = filter(Path.is_file, path.glob("params/**/*"))
+    rows.config = {file.relative_to(path / "params").as_posix(): read_text(file, MIB) for file in params}
+    return rows.extend(of_events(in_time(events)))
 
 
 def _refuse(events: int, path: Path) -> None:
@@ -391,7 +371,7 @@ def is_aim(path: Path, head: bytes) -> bool:
     return (path / ".aim").is_dir()
 
 
-def aim(path: Path) -> Iterator[Scalars]:
+def aim(path: Path) -> Iterator[Rows]:
     """Every run of a repository, through Aim's own library, as nothing else reads its files; nothing is written."""
     from aim import Repo, Run
 
@@ -404,7 +384,8 @@ def aim(path: Path) -> Iterator[Scalars]:
             name = "/".join([*map(str, metric.context.to_dict().values()), metric.name])
             events += zip(times, steps, [name] * len(steps), values, strict=True)
             _refuse(len(events), path)
-        config = flattened(run.get("hparams"))
         if not events:
             raise InputError(f"Aim has not indexed run {key}: type `aim storage --repo '{path}' reindex`, then again")
-        yield Rows(str(run.name or run.hash)).extend(of_events(in_time(events))).scalars(config)
+        rows = Rows(str(run.name or run.hash)).extend(of_events(in_time(events)))
+        rows.config = flattened(run.get("hparams"))
+        yield rows
