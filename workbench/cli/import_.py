@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -148,8 +147,10 @@ class Importer:
 
         folder = self.experiment / run_id
         folder.mkdir(parents=True, exist_ok=True)
-        if self._live and run_id not in self._locks:
-            self._locks[run_id] = _locked(folder)
+        if self._live and run_id not in self._locks:  # as its trainer would: as long the store says `running`
+            if (lock := lock_file(folder / "lock")) is None:
+                raise InputError(f"another process follows '{run_id}'")
+            self._locks[run_id] = lock
         before, until = self._written.get(run_id, (run, -1))
         last = int(run.steps[-1]) - self._live
         grown = until >= 0 and (folder / "segments").is_dir() and _grew(before, run, until)
@@ -252,14 +253,3 @@ def _swap(fresh: Path, place: Path) -> None:
         place.rename(old)
     fresh.rename(place)
     shutil.rmtree(old, ignore_errors=True)
-
-
-def _locked(folder: Path) -> IO[str]:
-    """Hold the run's lock, as its trainer would: the store says `running` of it as long."""
-    lock = lock_file(folder / "lock")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.close()
-        raise InputError(f"another process follows '{folder.name}'") from None
-    return lock
