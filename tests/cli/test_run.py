@@ -58,7 +58,7 @@ def test_cells_that_ended_badly_are_named_with_their_causes_and_the_exit_code_sa
     assert result.stderr.count("console.log, or `sorl show ") == 4
     assert "ppo 0 of 1" in result.stdout, "the answer says what it does not rest on"
     assert "wait_for_an_answer_that_never_comes" in done("show", "s-ppo").stdout.split("End of ")[1]
-    again = sorl("run", path)
+    again = sorl("run", path, "--arm", "st-ppo")
     assert diverged in table_after(again.stdout, "Ended badly"), "also when it ended before this call"
 
 

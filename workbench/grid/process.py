@@ -82,17 +82,18 @@ def train(job: Job) -> int:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # workers of Ray block SIGINT
     module, function = job.trainer.split(":")
     main = getattr(import_module(module), function)
-    threading.Thread(target=_guard, args=(job,), daemon=True).start()
+    heartbeat = job.folder / "heartbeat"
+    before = heartbeat.stat().st_mtime_ns if heartbeat.exists() else 0  # not in the thread: it may be scheduled late
+    threading.Thread(target=_guard, args=(job, heartbeat, before), daemon=True).start()
     try:
         return int(main([str(job.folder), "--cache", str(job.cache)]))
     finally:
         faulthandler.cancel_dump_traceback_later()
 
 
-def _guard(job: Job) -> None:
+def _guard(job: Job, heartbeat: Path, last: int) -> None:
     """End this process when it holds too much memory or, after the loop's first touch of `heartbeat`, seems dead."""
-    me, heartbeat = psutil.Process(), job.folder / "heartbeat"
-    last = heartbeat.stat().st_mtime_ns if heartbeat.exists() else 0
+    me = psutil.Process()
     while True:
         time.sleep(_LOOK_SECONDS)
         if job.hang_seconds and heartbeat.exists() and (seen := heartbeat.stat().st_mtime_ns) != last:
