@@ -146,6 +146,24 @@ def test_follow_reads_on_until_ctrl_c(log: Path, tmp_path: Path, monkeypatch: An
     ]
 
 
+def test_ctrl_c_in_the_middle_of_a_write_leaves_every_step_once(log: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    following = Importer(log, tmp_path / "runs" / "live", live=True)
+    following.look(say=False)
+    with log.open("a") as file:
+        file.write(rows(range(40, 60)))
+    row = following._row
+
+    def interrupted(*words: Any) -> Any:
+        monkeypatch.setattr(following, "_row", row)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(following, "_row", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        following.look(say=False)
+    following.end()
+    assert asked(tmp_path / "runs", "SELECT count(*), count(DISTINCT step) FROM step") == [(60, 60)]
+
+
 # Mistakes
 
 

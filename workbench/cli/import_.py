@@ -155,6 +155,7 @@ class Importer:
         last = int(run.steps[-1]) - self._live
         grown = until >= 0 and (folder / "segments").is_dir() and _grew(before, run, until)
         home, since = (folder, until) if grown else (folder / ".importing", -1)
+        self._written[run_id] = (run, -1)  # what Ctrl-C cuts off here is written again, all of it, at the end
         shutil.rmtree(folder / ".importing", ignore_errors=True)
         for table, columns in run.tables.items():
             first, end = (int(columns["step"].searchsorted(step, "right")) for step in (since, last))
