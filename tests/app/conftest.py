@@ -212,10 +212,8 @@ def region_arms() -> Iterator[tuple[str, str, dict[str, Any], bool]]:
                 yield name, algorithm, learn, algorithm == "ppo" and rate > 0.1
 
 
-@pytest.fixture(scope="session")
-def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A runs folder with an experiment of kind region: ppo collapses from a learning rate of 0.2 on, st-ppo nowhere."""
-    folder = tmp_path_factory.mktemp("searched")
+def write_searched(folder: Path) -> None:
+    """An experiment of kind region: ppo collapses from a learning rate of 0.2 on, st-ppo nowhere."""
     about = {"experiment": "searched", "question": "How large a learning rate does each survive?", "toml": SEARCHED}
     write_segment(folder / "searched", "experiment", {k: [v] for k, v in (about | {"written_at": START}).items()})
     shape = Shape(steps=24, trajectories=2, turns=2, epochs=1, steps_per_segment=24)
@@ -227,6 +225,13 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
             run, **arm, config=json.dumps({"algorithm": algorithm, "learn": learn}), steps=24, collapse_step=onset,
             outcome="collapsed" if fell else "healthy",
         )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A runs folder with an experiment of kind region."""
+    folder = tmp_path_factory.mktemp("searched")
+    write_searched(folder)
     sync(folder)
     return folder
 
@@ -235,7 +240,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def open_screen(grid: Path, monkeypatch: Patch) -> Open:
     """Draw a screen: `open_screen("compare", folder, arm=["ppo"])`; keywords are parameters of its address."""
 
-    def call(name: str, runs: Path = grid, **address: str | list[str]) -> Visit:
+    def call(name: str, runs: Path = grid, /, **address: str | list[str]) -> Visit:
         monkeypatch.setenv("SORL_RUNS", str(runs))
         return visit(f"from workbench.app.screens.{name} import {name}\n{name}()", **address)
 

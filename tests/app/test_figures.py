@@ -2,7 +2,8 @@
 
 import json
 import math
-from itertools import product
+from collections import defaultdict
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,9 @@ from tests.app.conftest import HOSTILE, assert_figure_literal, checked
 from workbench.analysis.survival import curve
 from workbench.app.curve_data import Window, alarm_leads, banded, lone
 from workbench.app.figures.common import AXES, KINDS
-from workbench.app.figures.curves import GROUPS, Panel, chart, curves
+from workbench.app.figures.curves import GROUPS, Panel, _stacked, chart, curves
 from workbench.app.figures.maps import FEW, Heat, Measure, colour_scale, heat, region
-from workbench.app.figures.runs import TITLE, Signal, leads, letters, peaks, ranking, survival, timeline
+from workbench.app.figures.runs import TITLE, Signal, _together, leads, letters, peaks, ranking, survival, timeline
 from workbench.app.store import Diagnostics
 from workbench.app.theme import DARK, LIGHT, Palette, contrast, mixed, styles
 
@@ -130,8 +131,11 @@ def test_a_band_has_the_interquartile_mean_and_every_extreme_and_no_run_is_joine
 
 def test_thresholds_alarms_onsets_and_what_is_no_number_stand_where_they_belong() -> None:
     figure = checked(drawn(panel(banded(points()), **MARKED), onsets=MARK.assign(x=7)))
-    by_symbol = {t.marker.symbol: (t.x[0], t.y[0]) for t in figure.data if t.mode == "markers"}
-    assert by_symbol == {"triangle-up-open": (4, 40.0), "triangle-down": (7, 0.97), "x": (4, 0.03)}
+    found = [(t.marker.symbol, t.x[0], t.y[0]) for t in figure.data if t.mode == "markers"]
+    assert found == [
+        ("triangle-up-open", 4, 40.0), ("circle", 4, 40.0), ("triangle-down", 7, 0.96), ("circle", 7, 0.96),
+        ("x", 4, 0.03),
+    ], "in each triangle stands the marker of its arm"  # fmt: skip
     thresholds = [t for t in figure.data if t.line.dash == "2px,3px"]
     found = [(list(t.y), t.line.color) for t in thresholds]
     assert found == [([20.0, 20.0], LIGHT.algorithms["ppo"]), ([30.0, 30.0], LIGHT.muted)]
@@ -183,7 +187,7 @@ def test_aligned_0_has_a_line_and_onsets_at_one_x_stand_apart() -> None:
     assert [(s.x0, s.xref, s.yref) for s in figure.layout.shapes] == [(0, "x", "y domain"), (0, "x2", "y2 domain")]
     one, other = marks(figure, symbol="triangle-down")[:2]
     assert list(one.customdata) == ["ppo-0<br>ppo-1"]
-    assert one.y[0] - other.y[0] == pytest.approx(0.07)
+    assert one.y[0] - other.y[0] == pytest.approx(0.08)
 
 
 @pytest.mark.parametrize("seeds", [3, 400])
@@ -440,6 +444,30 @@ def watched(**arms: list[tuple[float, bool]]) -> pd.DataFrame:
 ROWS = watched(**{
     "ppo": [(10, True), (10, False), (20, True), (36, False)], "st-ppo": [(36, False), (36, False), (30, False)],
 })  # fmt: skip
+
+
+@given(st.lists(st.tuples(st.integers(0, 300), st.sampled_from("abcd")), min_size=1, max_size=12))
+def test_onsets_that_are_near_each_other_stand_one_above_the_other(fell: list[tuple[int, str]]) -> None:
+    rows = pd.DataFrame(fell, columns=["x", "arm"])
+    of: dict[int, set[tuple[int, str]]] = defaultdict(set)
+    for place, mark in zip(_stacked(rows, 15.0), fell, strict=True):
+        of[place].add(mark)
+    crowd = max(sum(abs(x - y) < 15 for y, _ in set(fell)) for x, _ in fell)
+    for marks_of in of.values() if crowd <= 6 else ():
+        steps = sorted(x for x, _ in marks_of)
+        assert all(later - x >= 15 for x, later in pairwise(steps))
+    assert max(of) < 6
+
+
+@given(st.lists(st.tuples(st.integers(0, 2_000), st.sampled_from("abcd")), min_size=1, max_size=60))
+def test_letters_of_alarms_never_overlap_and_none_is_lost(rang: list[tuple[int, str]]) -> None:
+    rows = [{"row": 1, "x": x, "letter": name, "text": f"{name} at {x}", "carried": [0, x]} for x, name in rang]
+    shown = _together(pd.DataFrame(rows), 20.0)
+    starts, ends = shown["x"].to_numpy(), (shown["x"] + 20 * shown["letter"].str.len()).to_numpy()
+    assert (starts[1:] > ends[:-1]).all()
+    for x, name in rang:
+        assert name in shown[shown["x"] <= x].iloc[-1]["letter"]
+    assert shown["text"].str.count("<br>").max() <= 6
 
 
 def survived(rows: pd.DataFrame = ROWS, words: str = "Log-rank test: p = 0.02") -> Any:

@@ -45,7 +45,7 @@ from workbench.app.page import SCREENS, TITLES, tab_title
 from workbench.app.screens import collapse
 from workbench.app.screens.compare import against, default_metrics, differences, regrouped, seen
 from workbench.app.screens.turns import Cell, Turns, headline
-from workbench.app.text import html_text
+from workbench.app.text import apart, html_text
 from workbench.app.text import number as written
 from workbench.app.theme import LIGHT
 from workbench.store.connect import database, writer
@@ -161,7 +161,7 @@ def test_a_bare_address_opens_the_newest_collapse(tmp_path: Path, open_screen: O
 @pytest.mark.parametrize("screen", ["compare", "turns", "collapse"])
 def test_a_screen_of_arms_asks_for_one_and_leads_to_the_region(screen: str, searched: Path, open_screen: Open) -> None:
     app = open_screen(screen)
-    assert "see all in Region" not in app.source
+    assert "All points in Region" not in app.source
     app.multiselect(key="arm").set_value([]).run()
     assert "Choose at least one arm" in app.source
     app = open_screen(screen, searched)
@@ -332,20 +332,8 @@ def test_success_stands_first_and_then_what_warned_before_most_collapses() -> No
 
 def test_the_sentence_names_what_collapsed_what_did_not_and_which_alarm_came_first() -> None:
     told = alarms(("a", 1, 1, 9.0), ("kl_k3", 2, 2, 1.0))
-    assert seen(arms(ppo=[17, 20, None], st=[None]), told) == (
-        "Collapsed: ppo in 2 of 3 (onset at step 17 to 20). Did not: st. First alarm: kl_k3, 1 step before the onset "
-        "in 2 of 3, and in 1 of 2 that did not collapse."
-    )
-    assert seen(arms(ppo=[3]), told.assign(false_alarms=2)).endswith(
-        "No alarm told them apart: kl_k3 was first, 1 step before the onset in 2 of 3, and in 2 of 2 that did not "
-        "collapse."
-    )
-    rang = told.assign(false_alarms=2, before=3)
-    assert seen(arms(ppo=[3]), rang).endswith("No alarm told them apart: kl_k3 rang in all 5 runs.")
-    rang.loc[0, "false_alarms"] = 0
-    assert seen(arms(ppo=[3]), rang).endswith(
-        "First alarm that tells them apart: a, 9 steps before the onset in 3 of 3, and in 0 of 2 that did not collapse."
-    )
+    said = f"Collapsed: ppo in 2 of 3 (onset at step 17 to 20). Did not: st. {first_warning(told)}"
+    assert seen(arms(ppo=[17, 20, None], st=[None]), told) == said, "the words of Collapse"
     assert seen(arms(ppo=[None]), pd.DataFrame()) == "None of these runs collapsed."
     assert seen(arms(ppo=[None]).assign(outcome="diverged"), pd.DataFrame()).startswith("Collapsed: ppo in 1 of 1. ")
     assert seen(arms(ppo=[3]), pd.DataFrame()).endswith("No alarm went off before an onset.")
@@ -435,6 +423,31 @@ def test_compare_groups_filters_and_subtracts_from_the_address(searched: Path, o
     for words in ("2 runs for each line", "minus that of learn.staleness = 0", "differences to the line of"):
         assert words in app.source, words
     assert "2 seeds for each line. Thick line: mean; thin lines: its seeds." in open_screen("compare").source
+
+
+def test_compare_shows_the_runs_that_were_picked_and_names_the_arms_by_what_tells_them_apart(
+    searched: Path, open_screen: Open
+) -> None:
+    every = Reader(searched).query("SELECT run_id, arm FROM run ORDER BY 1")
+    picked = every.head(2)
+    app = open_screen("compare", searched, runs=list(picked["run_id"]), arm=list(picked["arm"]), seeds="single")
+    assert app.value("runs") == list(picked["run_id"])
+    assert "2 runs." in app.source
+    short, shared = apart(list(picked["arm"]))
+    assert f"All at {shared}. " * bool(shared) in app.source
+    drawn = {trace.get("name") for trace in app.figures[0]["data"] if trace.get("showlegend")}
+    assert drawn == set(short.values())
+    caption = Read(next(e.proto.body for e in app.get("html") if 'class="sorl-export"' in e.proto.body)).all("div")[0]
+    assert "▼ onset of a fall" in caption["data-caption"]
+
+
+@given(st.lists(st.text("ab ·", max_size=9), max_size=4, unique=True), st.sampled_from(["", " · x", " · x · y"]))
+def test_names_keep_what_tells_them_apart(names: list[str], end: str) -> None:
+    whole = [name + end for name in names]
+    short, shared = apart(whole)
+    assert list(short) == whole
+    assert len(set(short.values())) == len(whole)
+    assert all(f"{one} · {shared}" == name if shared else one == name for name, one in short.items())
 
 
 def axis_titles(figure: Any) -> list[str]:
@@ -629,6 +642,7 @@ def test_a_tab_is_named_after_what_is_chosen_and_the_menu_has_the_order_of_the_h
     open_screen("sql")
     assert titles == ["demo ppo s1 · Episode · sorl", "demo grpo, st-ppo and 1 more · Compare · sorl", "SQL · sorl"]
     assert tab_title("run", "\u202etxet") == "\ufffdtxet · Run · sorl"
+    assert tab_title("sql", "sql", falling=2) == "▼ 2 falling · SQL · sorl"
     assert SCREENS[:5] == ("overview", "run", "turns", "episode", "replay")
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.store.fixture import Shape, write_run
 from workbench.spec import InputError
-from workbench.store.notes import FILE, LONGEST, TAGS, Notes, read, write
+from workbench.store.notes import FILE, LONGEST, TAGS, Notes, every, read, write
 from workbench.store.reader import Reader
 from workbench.store.sync import sync
 
@@ -26,7 +26,7 @@ def test_notes_survive_a_sync_and_a_new_database_and_bring_no_row(run, tmp_path)
     for _ in range(2):
         report = sync(tmp_path)
         assert (report.corrupt, report.skipped) == ([], [])
-        assert read(tmp_path, "demo", "r1") == SAID
+        assert every(tmp_path, "demo") == {"r1": read(tmp_path, "demo", "r1")} == {"r1": SAID}
         assert Reader(tmp_path).rows("SELECT count(*) FROM run").rows == [(1,)]
         (tmp_path / "sorl.duckdb").unlink()
     write(tmp_path, "demo", "r1", Notes())

@@ -215,6 +215,11 @@ class BackgroundSync:
             thread = self._thread
         thread.join(wait)
 
+    def ahead(self, wait: float) -> None:
+        """Look before any screen asks, which then has no pause to sit out."""
+        self.look(wait)
+        self._next = 0.0
+
     def _work(self) -> None:
         time.sleep(max(0.0, self._next - time.monotonic()))
         began = time.monotonic()

@@ -106,12 +106,14 @@ def heat(
     inner = rows * max(CELL * turns, 4 * CELL) + (rows - 1) * GAP
     places, words = colours.ticks()
     values = [v for part in maps for v in part.cells["value"].astype(float) if math.isfinite(v)]
+    unit = figure_text(measure.unit) + "<br>log scale" * (colours.kind == "ratio")
+    unit += (
+        f"<br>highest {number(max(values))}" if colours.above else ""
+    )  # next to the end of the bar they would overlap
     words[0] += f"<br>lowest {number(min(values))}" if colours.below else ""
-    words[-1] += f"<br>highest {number(max(values))}" if colours.above else ""
     layout: dict[str, Any] = {"coloraxis": common.colour_axis(
         "", inner, palette, colours.colours(palette), colours.ends, tickvals=places, ticktext=words,
-        title={"text": figure_text(measure.unit) + "<br>log scale" * (colours.kind == "ratio"), "side": "top",
-               "font": {"color": palette.muted, "size": 12}},
+        title={"text": unit, "side": "top", "font": {"color": palette.muted, "size": 12}},
     )}  # fmt: skip
     x_axis = common.steps_axis("", range=[window.first - 0.5, window.last + 0.5], nticks=8, ticks="",
                                dtick=1 if window.last - window.first < 8 else None)  # fmt: skip
@@ -242,7 +244,7 @@ MEASURES = {"collapsed": "share of runs that collapsed", "final": "mean final su
 _TITLE = {"collapsed": "runs that collapsed", "final": "final success"}
 _MUCH = {"collapsed": "all collapsed", "final": "all solved"}
 _MEANINGS = {
-    "collapsed": "share of the runs at a point that collapsed; in the cell: collapsed / runs",
+    "collapsed": "share of the runs at a point that collapsed, also if they came back; in the cell: collapsed / runs",
     "final": "mean success over the last steps of the runs at a point",
 }
 _EDGE = (

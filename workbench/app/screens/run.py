@@ -71,7 +71,7 @@ def run(store: Store) -> None:
     links(("On this page: ", Markup(", ").join(tag("a", part, href=f"#{_place(part)}") for part in _PARTS)))
     left, right = st.columns(2, gap="large")
     with left:
-        heading("What stands out")
+        _part("What stands out")
         st.html(Markup("").join(findings(store, known, now, each, said)))
     mine = each[each["run_id"] == name]
     with right:
