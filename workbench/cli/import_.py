@@ -109,8 +109,10 @@ class Importer:
             time.sleep(max(_PAUSE, _SHARE * (time.monotonic() - began)))
 
     def end(self) -> None:
-        """Write the last step of the followed runs, which may have grown while it was the last."""
+        """Write what has come since the last look, and the last step of the followed runs."""
         self._live = False
+        with suppress(InputError, OSError):
+            self.look(say=False)
         for run_id, (run, _) in [*self._written.items()]:
             self._write(run_id, run)
         for lock in self._locks.values():
