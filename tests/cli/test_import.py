@@ -112,7 +112,7 @@ def test_a_log_that_grows_is_followed_and_its_last_step_waits_for_the_next(log: 
     now = {file.name for file in (runs / "live").rglob("step/*.parquet")}
     assert first < now, "what was there is not written again"
     with log.open("a") as file:
-        file.write("ard\": 1}\n")
+        file.write('ard": 1}\n')
     following.end()
     assert asked(runs, count) == [(46, 45)]
     assert asked(runs, "SELECT status, outcome FROM run") == [("finished", "healthy")]
