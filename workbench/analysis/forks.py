@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from workbench.analysis.stats import clopper_pearson, holm, p_value
-from workbench.store.reader import Reader
+
+if TYPE_CHECKING:
+    from workbench.store.reader import Reader
 
 DOWN = ("collapsed", "diverged", "falling")
 ROUNDS = 20_000  # permutations where the exact number is larger
