@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -11,7 +11,7 @@ import numpy as np
 from workbench.diagnosis.attribution import Culprit, attribute
 from workbench.diagnosis.causes import CAUSES
 from workbench.diagnosis.changepoint import FEWEST, MARGIN, first, slumped, spread
-from workbench.diagnosis.finding import Cause, Diagnosis, Evidence, Finding
+from workbench.diagnosis.finding import Cause, Clue, Diagnosis, Evidence, Finding
 from workbench.diagnosis.log import Log
 from workbench.diagnosis.standing import counted, from_onset, standing
 from workbench.diagnosis.standing import figure as _number
@@ -25,6 +25,8 @@ _KEYS = ("run_id", "step", "written_at", "success")
 _NO_SIGNAL = ("seconds_", "tokens_per_second", "memory_", "questions_hash", "batch_hash", "heldout_episodes", "updates",
               "first_log_ratio_abs_max")  # fmt: skip
 _NONE = "None of the known causes fits"
+SLACK = 0.1  # of the run: two drifts whose beginnings lie so close began together
+CONSEQUENCE = 0.6  # of the confidence of a finding that another one explains
 _LEAST = 0.01  # spread of a fraction: of 64 trajectories one is 0.016
 
 
@@ -32,7 +34,7 @@ def diagnose(log: Log, causes: Sequence[Cause] = CAUSES) -> Diagnosis:
     """Look for every cause in the log; proofs come before signs before patterns, then by confidence, then by step."""
     unanswered = {cause.name: missing for cause in causes if (missing := cause.missing(log))}
     asked = (cause for cause in causes if cause.name not in unanswered)
-    found = [(cause, clue) for cause in asked if (clue := cause.look(log)) is not None]
+    found = _settled(log, [(cause, clue) for cause in asked if (clue := cause.look(log)) is not None])
     found.sort(key=lambda pair: (list(GRADES).index(pair[1].grade), -pair[1].confidence, pair[1].step))
     names = [cause.name for cause, _ in found]
     ranked = tuple(Finding(cause, clue, tuple(n for n in names if n != cause.name)) for cause, clue in found)
@@ -40,6 +42,27 @@ def diagnose(log: Log, causes: Sequence[Cause] = CAUSES) -> Diagnosis:
     culprits = ((step, tuple(c for c in attribute(b) if c.stands_out)) for step, b in batches if b is not None)
     carriers = {step: here for step, here in culprits if here}
     return Diagnosis(log, ranked, moved(log), unanswered, slumped(log.series("step", "success")), carriers)
+
+
+def _settled(log: Log, found: list[tuple[Cause, Clue]]) -> list[tuple[Cause, Clue]]:
+    """Mark down what another finding explains that began no later: it fits as a consequence, and ranks behind it."""
+    slack = SLACK * log.span
+
+    def explains(one: tuple[Cause, Clue], other: tuple[Cause, Clue]) -> bool:
+        (cause, clue), (effect, trace) = one, other
+        if effect.name not in cause.explains or clue.step > trace.step + slack:
+            return False
+        # Where either may have led to the other, that which began first did, of two that began together the surer one.
+        both = cause.name in effect.explains and abs(clue.step - trace.step) <= slack
+        return not both or clue.confidence > trace.confidence
+
+    def settle(pair: tuple[Cause, Clue]) -> tuple[Cause, Clue]:
+        reasons = [by.confidence for cause, by in found if explains((cause, by), pair)]
+        cause, clue = pair
+        known = min([CONSEQUENCE * clue.confidence, *(0.9 * one for one in reasons)])
+        return (cause, replace(clue, grade="pattern", confidence=known)) if reasons else pair
+
+    return [settle(pair) for pair in found]
 
 
 def _signals(log: Log) -> Iterator[tuple[str, float]]:

@@ -16,6 +16,9 @@ Severity = Literal["info", "warning", "critical"]
 Grade = Literal["proof", "sign", "pattern"]
 
 
+LEDGER = "a turn ledger"
+
+
 @dataclass(frozen=True)
 class Evidence:
     """One figure of a log: a column of a table at a step, and what was usual before (None where nothing was)."""
@@ -56,7 +59,7 @@ class Clue:
 class Cause:
     """Something that goes wrong in training, and how a log shows it; `cause` declares it at its look function.
 
-    `needs` are table.column of the log without which the question cannot be answered; `change` says what to do about
+    `needs` are table.column (or SIGNALS) of the log without which the question cannot be answered; `change` says what to do about
     it; `test` is a command or option whose outcome would confirm or refute it. {run} and {step} in them are filled in.
     """
 
@@ -69,10 +72,14 @@ class Cause:
     look: Callable[[Log], Clue | None] = field(repr=False)
     needs_settings: tuple[str, ...] = ()
     needs_one_policy: bool = False  # sampler and trainer must have scored the tokens by the same policy
+    explains: tuple[str, ...] = ()  # causes whose trace it leaves as well, at the same time or later
+    needs_ledger: bool = False  # its marks hold for our recorder: of a log of scalars they would say too much
 
     def missing(self, log: Log) -> list[str]:
         """Return what the log lacks for an answer."""
-        columns = [c for c in self.needs if not log.measured(*c.split("."))]
+        if self.needs_ledger and not log.ledger:
+            return [LEDGER]
+        columns = [name for name in self.needs if not log.columns(name)]
         settings = [f"setting {key}" for key in self.needs_settings if key not in log.settings]
         apart = self.needs_one_policy and 2 * len(log.rescored) > log.steps
         return columns + settings + (["the trainer's log-probs of the policy that sampled"] if apart else [])

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.diagnosis.changepoint import before
+from workbench.diagnosis.curve import sure, told
 from workbench.diagnosis.finding import Cause, Clue, cause, sql
 from workbench.diagnosis.log import Log
 
@@ -28,15 +29,29 @@ Kind = Literal["prompt", "observation", "shift", "padding", "tokens", "unknown"]
 )
 def staleness(log: Log) -> Clue | None:
     """Data are older than configured."""
-    told = log.settings.get("learn.staleness")
+    allowed = log.settings.get("learn.staleness")
     age = log.series("step", "staleness")
     if age.empty:
         return None
-    usual = float(told) if told is not None else float(age.iloc[: max(1, len(age) // 5)].max())
-    older = log.first_above("step", "staleness", usual + 0.5)
+    if allowed is None:
+        return _ages(log)
+    older = log.first_above("step", "staleness", float(allowed) + 0.5)
     return older and Clue.of(
-        "proof" if told is not None else "sign", 0.95, "step.staleness", older.step, older.value, usual,
-        f"from step {older.step} on the data are older than {usual:g} iterations, up to {float(age.max()):g}",
+        "proof", 0.95, "step.staleness", older.step, older.value, float(allowed),
+        f"from step {older.step} on the data are older than {allowed:g} iterations, up to {float(age.max()):g}",
+    )  # fmt: skip
+
+
+def _ages(log: Log) -> Clue | None:
+    """The same where nobody says how old data may be: they have become older than they were, by an iteration."""
+    age = log.curve("step.staleness")
+    if age is None or age.end < max(age.begin + 1, 1.5 * age.begin, age.begin + 5 * age.error):
+        return None
+    step = age.left("up")
+    return Clue.of(
+        "sign", sure(age.end - age.begin, 0.75), "step.staleness", step, age.end, age.begin,
+        f"from step {step} on the data are {age.end:.2g} iterations old, where {age.begin:.2g} were usual"
+        f"{told(log.outcome(step))}",
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from workbench.diagnosis.log import Log
 from workbench.diagnosis.standing import counted, from_onset
 
 CLOSE = 1.01  # x, of two numbers that should be one
+LOSS = 4.0  # x the loss of the critic at the start, at the end
 RUNAWAY = 8.0  # x the usual loss of the critic, at its worst
 BEFORE = 4  # steps before the onset, in which its reason is looked for
 _TAIL = 3.0  # token ratio, from which a token with a negative advantage is far outside every clip range
@@ -26,6 +27,8 @@ def learning_rate(log: Log) -> Clue | None:
     told = log.settings.get("learn.policy.lr")
     usual = float(lr.iloc[: max(1, len(lr) // 5)].median()) if told is None else float(told)
     found = log.first_above("minibatch", "lr", 1.5 * usual)
+    if told is None and found is not None and lr[lr.index < found.step].nunique() > 1:
+        return None  # a schedule: nobody says which
     meant = "the settings say" if told is not None else "it began with"
     return found and Clue.of(
         "proof" if told is not None else "sign", 0.97, "minibatch.lr", found.step, found.value, usual,
@@ -54,7 +57,7 @@ def clipping_off(log: Log) -> Clue | None:
 
 
 @cause(
-    needs=("minibatch.value_loss",),
+    needs=("critic",),
     change="Lower learn.critic.lr, clip its gradient, check the targets; a method without a critic tells whether it "
     "matters.",
     test="--set algorithm=grpo",
@@ -62,6 +65,8 @@ def clipping_off(log: Log) -> Clue | None:
 def critic_diverges(log: Log) -> Clue | None:
     """The critic diverges."""
     # Of a critic that catches itself again the loss stays high for some steps only.
+    if not log.ledger:
+        return _critic(log)
     loss, variance = log.series("minibatch", "value_loss", "max"), log.series("step", "explained_variance")
     rise = first(loss, "above", points=3, floor=0.2)
     if rise is None or float(loss[loss.index >= rise.step].max()) < RUNAWAY * rise.usual:
@@ -78,7 +83,24 @@ def critic_diverges(log: Log) -> Clue | None:
     )  # fmt: skip
 
 
+def _critic(log: Log) -> Clue | None:
+    """The same of a log of scalars, in which a loss may be noisy for thousands of steps."""
+    loss, variance = log.curve("minibatch.value_loss"), log.curve("step.explained_variance")
+    rises = loss is not None and loss.end > LOSS * loss.begin
+    worse = variance is not None and variance.begin > 0.2 and variance.end < 0
+    if not rises and not worse:
+        return None
+    step = min(([loss.left("up")] if rises else []) + ([variance.left("down")] if worse else []))
+    told_loss = f"its loss goes from {loss.begin:.3g} to {loss.end:.3g}" if rises else ""
+    told_variance = f"its values explain {variance.end:.2g} of the variance of the returns, where {variance.begin:.2g} was usual" if variance is not None else ""
+    return Clue(
+        "sign", 0.85, step, f"from step {step} on the critic fails: " + "; ".join(filter(None, (told_loss, told_variance))),
+        tuple(Evidence(c, step, x.end, x.begin) for c, x in (("minibatch.value_loss", loss), ("step.explained_variance", variance)) if x is not None),
+    )
+
+
 @cause(
+    needs_ledger=True,
     needs=("step.kl_ref",),
     change="Load the reference from the checkpoint that training began with, and freeze it.",
     test=sql("SELECT step, kl_ref, kl_k3 FROM step", "ORDER BY step"),
@@ -108,6 +130,7 @@ def reference_wrong(log: Log) -> Clue | None:
 
 
 @cause(
+    needs_ledger=True,
     severity="warning",
     needs=("step.entropy", "step.success"),
     change="Lower the entropy coefficient, or let it decay.",
