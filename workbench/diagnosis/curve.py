@@ -45,11 +45,20 @@ class Curve:
 
     @cached_property
     def reached(self) -> float:
-        """How far up its range it ends, 0 to 1: of [0, 1] or [-1, 1] where all of it lies in one, else of its own."""
+        """How far up its range a score ends, 0 to 1."""
+        return (self.end - self.floor) / max(self.span, 1e-12)
+
+    @property
+    def floor(self) -> float:
+        """Lower end of the range of a score: 0 or -1 where all of it lies in [0, 1] or [-1, 1], else its smallest."""
         low, high = float(self.values.min()), float(self.values.max())
-        if low >= -1.01 and high <= 1.01:
-            low, high = (0.0, 1.0) if low >= -0.01 else (-1.0, 1.0)
-        return (self.end - low) / max(high - low, 1e-12)
+        return low if low < -1.01 or high > 1.01 else 0.0 if low >= -0.01 else -1.0
+
+    @property
+    def span(self) -> float:
+        """Width of the range of a score: to 1 where it lies in [0, 1] or [-1, 1], else to its largest."""
+        high = float(self.values.max())
+        return (1.0 if self.floor in (0.0, -1.0) and high <= 1.01 else high) - self.floor
 
     @cached_property
     def noise(self) -> float:
@@ -77,6 +86,11 @@ class Curve:
         span = last - first
         here = (self.steps >= first + low * span) & (self.steps <= first + high * span)
         return float(np.median(self.values[here])) if here.any() else float("nan")
+
+    def mean(self, low: float, high: float) -> tuple[float, float]:
+        """Mean of the points of a stretch (shares of the points), and its standard error."""
+        part = self.values[int(low * len(self)) : max(int(high * len(self)), int(low * len(self)) + 3)]
+        return float(part.mean()), float(part.std() / np.sqrt(len(part)))
 
     @cached_property
     def begin(self) -> float:

@@ -33,6 +33,7 @@ ORDER = {
 # What a cause may ask for by a name of its own: the columns that can stand for it, the best first.
 SIGNALS = {
     "reward": ("step.reward", "step.success"),
+    "clip": ("step.clip_frac", "step.corrected_frac"),
     "kl": ("step.kl_ref", "step.approx_kl"),
     "critic": ("minibatch.value_loss", "step.explained_variance"),
     "mismatch": ("minibatch.mismatch", "step.mismatch_kl"),
@@ -156,6 +157,14 @@ class Log:
         x = np.column_stack([rows[list(curves)], np.ones(len(rows))])
         weights, *_ = np.linalg.lstsq(x, rows[""].to_numpy(), rcond=None)
         return {part: c.times(max(0.0, float(w))) for (part, c), w in zip(curves.items(), weights, strict=False)}
+
+    @cached_property
+    def idle(self) -> Curve | None:
+        """Share of the groups whose rollouts all have one reward: as logged, or those all right and those all wrong."""
+        if (known := self.curve("step.zero_advantage_frac")) is not None:
+            return known
+        parts = [self.series("step", f"{kind}_group_frac") for kind in ("solved", "failed")]
+        return None if any(part.empty for part in parts) else Curve.of(parts[0] + parts[1])
 
     def outcome(self, since: int) -> Outcome | None:
         """What the reward does from a step on; None where none is logged."""

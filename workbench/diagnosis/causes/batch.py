@@ -13,6 +13,7 @@ from workbench.diagnosis.log import Log
 
 NOISE = 1e-4  # nats; float32 kernels differ by 1e-7 to 2e-5 on average
 RISE = 5.0  # x what was usual, where a sampler in another precision never agreed to begin with
+OLD = 8.0  # iterations, up to which asynchronous training is reported to do no harm (2505.24298)
 _SAME = 1e-4  # of two advantages of one group and one reward
 _NATS = 0.5  # of one token, from which it is no rounding
 _MOST = 0.5
@@ -24,6 +25,7 @@ Kind = Literal["prompt", "observation", "shift", "padding", "tokens", "unknown"]
 
 @cause(
     needs=("step.staleness",),
+    explains=("mismatch_grows", "clip_saturation", "kl_blowup", "entropy_explosion", "groups_too_hard"),
     change="Bound the queue between sampler and trainer, drop what is older than learn.staleness, or correct for it.",
     test="--set learn.staleness=0",
 )
@@ -43,15 +45,18 @@ def staleness(log: Log) -> Clue | None:
 
 
 def _ages(log: Log) -> Clue | None:
-    """The same where nobody says how old data may be: they have become older than they were, by an iteration."""
-    age = log.curve("step.staleness")
-    if age is None or age.end < max(age.begin + 1, 1.5 * age.begin, age.begin + 5 * age.error):
+    """The same where nobody says how old data may be: they have become older, or are old and the reward stays down."""
+    if (age := log.curve("step.staleness")) is None:
         return None
-    step = age.left("up")
+    older = age.end >= max(age.begin + 1, 1.5 * age.begin, age.begin + 5 * age.error)
+    step = age.left("up") if older else int(age.steps[0])
+    score = log.outcome(step)
+    if not older and (age.end < OLD or score is None or (score.late > 0 and score.change > 0)):
+        return None
     return Clue.of(
-        "sign", sure(age.end - age.begin, 0.75), "step.staleness", step, age.end, age.begin,
-        f"from step {step} on the data are {age.end:.2g} iterations old, where {age.begin:.2g} were usual"
-        f"{told(log.outcome(step))}",
+        "sign" if older else "pattern", sure(age.end - age.begin if older else age.end / OLD, 0.75), "step.staleness",
+        step, age.end, age.begin,
+        f"from step {step} on the data are {age.end:.2g} iterations old, {age.begin:.2g} at the start{told(score)}",
     )  # fmt: skip
 
 

@@ -8,19 +8,23 @@ from workbench.diagnosis.curve import Curve, outcome, sure, told
 from workbench.diagnosis.finding import Clue, Evidence, Grade, cause
 from workbench.diagnosis.log import Log
 
-IDLE = 0.6  # of the groups without an advantage, at the end; a healthy batch is below half
+IDLE = 0.7  # of the groups without an advantage, at the end
+GROUP = 8  # rollouts of a prompt, where nobody says how many
 EASY, HARD = 0.7, 0.3  # of the range of the reward
-TIMES = 1.8  # x the length of the start
+TIMES, PADDED = 1.8, 2.5  # x the length of the start: where the reward pays for it, and where it does not
+BARELY = 0.1  # of the range of the score
 SHORT = 0.4  # of the length of the start
-CUT = 0.12  # of the answers
+CUT, LIMIT = 0.12, 0.2  # of the answers: where fewer were cut before, and where it was so from the start
 RULES = 2 / 3  # of what moves the reward
+LATE = 1 / 6  # of what the reward gained in all, from the first third of the run to its end
+FULL = 0.85  # of its range, from which on a reward has little left to gain
 FLAT = 100  # steps, below which a flat reward says nothing
 _ANSWER = re.compile(r"correct|acc|answer|outcome|exact|(^|_)em($|_)|f1|solve|success|task|result|pass", re.I)
 
 
 @cause(
     severity="warning",
-    needs=("step.zero_advantage_frac",),
+    needs=("reward",),
     change="Sample harder prompts, or drop solved groups and draw others (dynamic sampling).",
     test="",
 )
@@ -30,7 +34,7 @@ def groups_too_easy(log: Log) -> Clue | None:
 
 
 @cause(
-    needs=("step.zero_advantage_frac",),
+    needs=("reward",),
     explains=("component_dominates",),
     change="Start from easier prompts or a better model, draw larger groups, or give partial reward.",
     test="",
@@ -41,16 +45,29 @@ def groups_too_hard(log: Log) -> Clue | None:
 
 
 def _groups(log: Log, easy: bool) -> Clue | None:
-    idle, score = log.curve("step.zero_advantage_frac"), log.curve("reward")
-    if idle is None or score is None or idle.end < IDLE or not (score.reached > EASY if easy else score.reached < HARD):
+    reward = log.curve("reward")
+    if reward is None or not (reward.reached > EASY if easy else reward.reached < HARD):
+        return None
+    seen = log.idle
+    idle = seen or _least_idle(reward, log.settings.get("learn.group_size"))
+    if idle.end < IDLE:
         return None
     step = idle.left("up") if idle.end - idle.begin > 4 * idle.error else int(idle.steps[0])
-    what = "all right" if easy else "all wrong"
+    what, how = "all right" if easy else "all wrong", "have" if seen else "must have"
     return Clue.of(
-        "sign", sure(idle.end / IDLE, 0.7), "step.zero_advantage_frac", step, idle.end, idle.begin,
-        f"from step {step} on {100 * idle.end:.0f} % of the groups have one reward for all rollouts, at a mean reward of "
-        f"{score.end:.3g}: they are {what} and give no gradient",
+        "sign" if seen else "pattern", sure(idle.end / IDLE, 0.8 if seen else 0.7), "step.zero_advantage_frac", step,
+        idle.end, idle.begin,
+        f"from step {step} on {100 * idle.end:.0f} % of the groups {how} one reward for all rollouts, at a mean reward of "
+        f"{reward.end:.3g}: they are {what} and give no gradient",
     )  # fmt: skip
+
+
+def _least_idle(reward: Curve, size: object) -> Curve:
+    """The smallest share of idle groups that a mean reward allows: p^n + (1 - p)^n, of equal prompts (Jensen)."""
+    n = float(size) if isinstance(size, int | float) and size > 1 else GROUP
+    low = min(0.0, -1.0 if float(reward.values.min()) < -0.01 else 0.0)
+    p = np.clip((reward.values - low) / (1 - low), 0, 1)
+    return Curve(reward.steps, p**n + (1 - p) ** n)
 
 
 @cause(
@@ -64,13 +81,21 @@ def length_hacking(log: Log) -> Clue | None:
     if (length := log.curve("step.response_tokens")) is None or length.end < TIMES * length.begin:
         return None
     step = length.left("up")
-    paid, real = log.outcome(step), log.curve("evaluation") and outcome(log.curve("evaluation"), step)
-    if paid is None or real is None or real.change > 0 or paid.change <= 0:
+    real = log.curve("evaluation") or log.curve("reward")
+    paid = log.outcome(step)
+    if real is None or paid is None:
+        return None
+    known = outcome(real, step)
+    gained = (known.after - known.before) / max(real.span, 1e-12)
+    pays = log.curve("evaluation") is not None and known.change <= 0 < paid.change
+    if not pays and (length.end < PADDED * length.begin or gained > BARELY):
         return None
     return Clue.of(
         "sign", sure(length.end / length.begin / TIMES, 0.75), "step.response_tokens", step, length.end, length.begin,
-        f"from step {step} on answers grow from {length.begin:.0f} to {length.end:.0f} tokens and the reward with them "
-        f"({paid.before:.3g} -> {paid.after:.3g}), while the evaluation does not ({real.before:.3g} -> {real.after:.3g})",
+        f"from step {step} on answers grow from {length.begin:.0f} to {length.end:.0f} tokens"
+        + (f" and the reward with them ({paid.before:.3g} -> {paid.after:.3g})" if pays else "")
+        + f", while the {'evaluation' if log.curve('evaluation') else 'reward'} gains next to nothing "
+        f"({known.before:.3g} -> {known.after:.3g})",
     )  # fmt: skip
 
 
@@ -82,13 +107,13 @@ def length_hacking(log: Log) -> Clue | None:
 )
 def truncation(log: Log) -> Clue | None:
     """Answers run into the token limit."""
-    if (cut := log.curve("step.truncated_frac")) is None or cut.end < CUT or cut.end < 3 * cut.begin:
+    if (cut := log.curve("step.truncated_frac")) is None or cut.end < CUT or cut.end < min(3 * cut.begin, LIMIT):
         return None
     step = cut.left("up")
     return Clue.of(
         "sign", sure(cut.end / CUT, 0.7), "step.truncated_frac", step, cut.end, cut.begin,
-        f"from step {step} on {100 * cut.end:.0f} % of the answers end at the token limit, where {100 * cut.begin:.1f} % "
-        f"were usual{told(log.outcome(step))}",
+        f"from step {step} on {100 * cut.end:.0f} % of the answers end at the token limit, {100 * cut.begin:.1f} % at the "
+        f"start{told(log.outcome(step))}",
     )  # fmt: skip
 
 
@@ -174,16 +199,17 @@ def component_dominates(log: Log) -> Clue | None:
 )
 def plateau(log: Log) -> Clue | None:
     """The reward has stopped rising."""
-    score = log.curve("reward")
-    if score is None or score.reached >= 0.85:
+    reward = log.curve("reward")
+    if reward is None or reward.reached >= FULL or reward.steps[-1] - reward.steps[0] < FLAT:
         return None
-    levels = [score.level(a, a + 0.12) for a in (0.4, 0.52, 0.64, 0.76, 0.88)]
-    least = max(3 * score.error, 0.05 * (score.high - score.low))
-    if score.steps[-1] - score.steps[0] < FLAT or max(levels) - min(levels) > least:
+    (start, _), (early, error), (end, error_end) = (reward.mean(*part) for part in ((0, 0.05), (0.2, 0.35), (0.8, 1)))
+    error = 4 * max(np.hypot(error, error_end), reward.error)
+    gained, late = end - start, end - early
+    if gained > error and not -2 * LATE * gained < late < LATE * gained:
         return None
-    risen = score.end - score.begin > 4 * score.error
-    step = score.left("up", 0.9) if risen else int(score.steps[0])
-    return Clue.of(
-        "pattern", 0.5, "step.success", step, score.end, score.begin,
-        f"since step {step} the reward has stayed at {score.end:.3g}, and nothing else in the log moved before",
-    )  # fmt: skip
+    if gained <= error and (abs(gained) > error or abs(late) > error or reward.high - reward.low > 2 * error):
+        return None
+    risen = gained > error
+    step = reward.left("up", 0.8) if risen else int(reward.steps[0])
+    how = f"has stayed at {end:.3g}, with all that it gained before" if risen else f"has not moved from {end:.3g}"
+    return Clue.of("pattern", 0.5, "step.reward", step, end, start, f"since step {step} the reward {how}")

@@ -12,6 +12,7 @@ GAIN = 2.0  # x the entropy of the start
 CLIPPED = 0.25  # of the tokens; a healthy PPO clips less than 0.1 to 0.2
 FAR = 1.0  # nats a token from the reference
 SPIKE, SPIKES, AROUND = 10.0, 3, 25  # x the median of so many points around; how many of them
+HARMLESS = 10  # spikes after which the reward was the same: they are no cause of anything
 NORM = 8.0  # x the gradient norm of the start
 APART = 3.0  # x the disagreement of sampler and trainer of the start
 
@@ -44,7 +45,7 @@ def entropy_collapse(log: Log) -> Clue | None:
 
 @cause(
     needs=("step.entropy",),
-    explains=("kl_blowup", "clip_saturation", "mismatch_grows", "grad_spikes", "length_collapse", "truncation", "grad_explosion"),
+    explains=("kl_blowup", "clip_saturation", "mismatch_grows", "grad_spikes", "length_collapse", "truncation", "grad_explosion", "groups_too_hard"),
     change="Lower the entropy bonus if there is one, or the learning rate; look for a drift between sampler and trainer.",
     test="--set learn.entropy_coef=0.0",
 )
@@ -64,14 +65,14 @@ def entropy_explosion(log: Log) -> Clue | None:
 
 
 @cause(
-    needs=("step.clip_frac",),
-    explains=("entropy_collapse", "kl_blowup", "grad_spikes"),
+    needs=("clip",),
+    explains=("entropy_collapse", "kl_blowup", "grad_spikes", "groups_too_hard"),
     change="Lower the learning rate, take fewer updates per batch, or fresher data; a wider clip range only hides it.",
     test="--set learn.epochs=1",
 )
 def clip_saturation(log: Log) -> Clue | None:
     """Most of what the batch says is clipped away."""
-    if (clipped := log.curve("step.clip_frac")) is None:
+    if (clipped := log.curve("clip")) is None:
         return None
     if clipped.end < CLIPPED or clipped.end < 2 * clipped.begin and clipped.begin < 1.5 * CLIPPED:
         return None
@@ -84,15 +85,15 @@ def clip_saturation(log: Log) -> Clue | None:
 
 
 @cause(
-    needs=("step.clip_frac",),
-    explains=("mismatch_grows", "kl_blowup", "entropy_explosion", "entropy_collapse"),
+    needs=("clip",),
+    explains=("mismatch_grows", "kl_blowup", "entropy_explosion", "entropy_collapse", "groups_too_hard"),
     change="Compute the ratio against the log-probs of the policy that sampled: with one update a batch and log-probs "
     "taken by the trainer itself the ratio is 1 and the clip cannot act.",
     test="--set learn.old_log_prob='behaviour'",
 )
 def clip_idle(log: Log) -> Clue | None:
     """The clip never acts while policy and sampler part."""
-    clipped, found = log.curve("step.clip_frac"), _apart(log)
+    clipped, found = log.curve("clip"), _apart(log)
     if clipped is None or found is None or np.quantile(clipped.values, 0.95) > 1e-5:
         return None
     column, curve = found
@@ -106,7 +107,7 @@ def clip_idle(log: Log) -> Clue | None:
 
 @cause(
     needs=("mismatch",),
-    explains=("kl_blowup", "clip_saturation", "entropy_explosion", "grad_spikes", "grad_explosion", "not_finite"),
+    explains=("kl_blowup", "clip_saturation", "entropy_explosion", "grad_spikes", "grad_explosion", "not_finite", "groups_too_hard"),
     change="Compare the log-probs of both engines on one batch, after each weight sync; correct with truncated or masked "
     "importance weights until it is found. At lr = 0 it must not grow: if it does, the engines drift, not the policy.",
     test="--set learn.policy.lr=0.0",
@@ -169,7 +170,7 @@ def kl_blowup(log: Log) -> Clue | None:
 @cause(
     severity="warning",
     needs=("minibatch.grad_norm",),
-    explains=("step_size",),
+    explains=("step_size", "groups_too_hard", "entropy_explosion", "entropy_collapse"),
     change="Bound the gradient norm; open the batches of these steps: one long or corrupt trajectory carries most of it.",
     test="--set learn.policy.max_grad_norm=1.0",
 )
@@ -181,24 +182,28 @@ def grad_spikes(log: Log) -> Clue | None:
         return None
     usual = series.rolling(AROUND, center=True, min_periods=5).median()
     spikes = series[(series > SPIKE * usual) & (series > usual + 8 * norm.noise)]
-    if len(spikes) < SPIKES or len(spikes) > 0.1 * len(series):
+    if not SPIKES <= len(spikes) <= 0.1 * len(series):
+        return None
+    hurt = _hurt(log, spikes.index)
+    bounded = log.settings.get("learn.policy.max_grad_norm") is not None
+    if not hurt and (bounded or len(spikes) >= HARMLESS):
         return None
     step, worst = int(spikes.index[0]), float((spikes / usual[spikes.index]).max())
-    hurt = _hurt(log, spikes)
+    after = "the reward is lower after them" if hurt else "no bound is known, and the reward is the same after them so far"
     return Clue.of(
-        "sign" if hurt else "pattern", sure(worst / SPIKE), "minibatch.grad_norm", step, float(spikes.iloc[0]),
-        float(usual[step]),
-        f"in {len(spikes)} steps the gradient norm is {SPIKE:g} to {worst:.3g} times its neighbours', first in step "
-        f"{step}; " + ("the reward is lower after them" if hurt else "the reward is the same after them, so far"),
+        "sign" if hurt else "pattern", sure(worst / SPIKE) if hurt else 0.5, "minibatch.grad_norm", step,
+        float(spikes.iloc[0]), float(usual[step]),
+        f"in {len(spikes)} steps the gradient norm is {SPIKE:g} to {worst:.3g} times its neighbours', first in step {step}; "
+        f"{after}",
     )  # fmt: skip
 
 
-def _hurt(log: Log, spikes: pd.Series) -> bool:
-    score = log.curve("reward")
-    if score is None:
+def _hurt(log: Log, steps: pd.Index) -> bool:
+    """Whether the reward is lower after most of these steps than before them."""
+    if (reward := log.curve("reward")) is None:
         return False
-    falls = [before - after for before, after in (score.around(int(step), 0.03) for step in spikes.index)]
-    return float(np.median(falls)) > 3 * score.error
+    falls = [before - after for before, after in (reward.around(int(step), 0.03) for step in steps)]
+    return float(np.median(falls)) > 1.5 * reward.error
 
 
 @cause(
