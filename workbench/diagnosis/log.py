@@ -36,6 +36,7 @@ SIGNALS = {
     "clip": ("step.clip_frac", "step.corrected_frac"),
     "kl": ("step.kl_ref", "step.approx_kl"),
     "critic": ("minibatch.value_loss", "step.explained_variance"),
+    "length": ("step.response_tokens", "step.ppo_actor_seq_len_avg", "step.env_all_ac_tokens_per_turn"),
     "mismatch": ("minibatch.mismatch", "step.mismatch_kl"),
 }
 # Columns that keep the name they have in the log of another trainer.

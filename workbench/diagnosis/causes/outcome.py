@@ -8,7 +8,7 @@ from workbench.diagnosis.curve import Curve, outcome, sure, told
 from workbench.diagnosis.finding import Clue, Evidence, Grade, cause
 from workbench.diagnosis.log import Log
 
-IDLE = 0.7  # of the groups without an advantage, at the end
+IDLE, STUCK = 0.7, 0.6  # of the groups without an advantage, at the end: all right, all wrong
 GROUP = 8  # rollouts of a prompt, where nobody says how many
 EASY, HARD = 0.7, 0.3  # of the range of the reward
 TIMES, PADDED = 1.8, 2.5  # x the length of the start: where the reward pays for it, and where it does not
@@ -50,12 +50,12 @@ def _groups(log: Log, easy: bool) -> Clue | None:
         return None
     seen = log.idle
     idle = seen or _least_idle(reward, log.settings.get("learn.group_size"))
-    if idle.end < IDLE:
+    if idle.end < (IDLE if easy else STUCK):
         return None
     step = idle.left("up") if idle.end - idle.begin > 4 * idle.error else int(idle.steps[0])
     what, how = "all right" if easy else "all wrong", "have" if seen else "must have"
     return Clue.of(
-        "sign" if seen else "pattern", sure(idle.end / IDLE, 0.8 if seen else 0.7), "step.zero_advantage_frac", step,
+        "sign" if seen else "pattern", sure(idle.end / (IDLE if easy else STUCK), 0.8 if seen else 0.7), "step.zero_advantage_frac", step,
         idle.end, idle.begin,
         f"from step {step} on {100 * idle.end:.0f} % of the groups {how} one reward for all rollouts, at a mean reward of "
         f"{reward.end:.3g}: they are {what} and give no gradient",
@@ -71,14 +71,14 @@ def _least_idle(reward: Curve, size: object) -> Curve:
 
 
 @cause(
-    needs=("step.response_tokens",),
+    needs=("length",),
     explains=("truncation", "reward_hacking", "kl_blowup", "groups_too_easy"),
     change="Pay nothing for length: normalise by a constant length, mask what the limit cuts, and judge by evaluation.",
     test="sorl eval {run}",
 )
 def length_hacking(log: Log) -> Clue | None:
     """Answers grow longer because length is paid."""
-    if (length := log.curve("step.response_tokens")) is None or length.end < TIMES * length.begin:
+    if (length := log.curve("length")) is None or length.end < TIMES * length.begin:
         return None
     step = length.left("up")
     real = log.curve("evaluation") or log.curve("reward")
@@ -88,10 +88,12 @@ def length_hacking(log: Log) -> Clue | None:
     known = outcome(real, step)
     gained = (known.after - known.before) / max(real.span, 1e-12)
     pays = log.curve("evaluation") is not None and known.change <= 0 < paid.change
-    if not pays and (length.end < PADDED * length.begin or gained > BARELY):
-        return None
+    cut = log.curve("step.truncated_frac")
+    if not pays and (length.end < PADDED * length.begin or gained > BARELY or (cut is not None and cut.end > CUT)):
+        return None  # answers that run into the limit fail for that
     return Clue.of(
-        "sign", sure(length.end / length.begin / TIMES, 0.75), "step.response_tokens", step, length.end, length.begin,
+        "sign" if pays else "pattern", sure(length.end / length.begin / TIMES, 0.75 if pays else 0.65),
+        "step.response_tokens", step, length.end, length.begin,
         f"from step {step} on answers grow from {length.begin:.0f} to {length.end:.0f} tokens"
         + (f" and the reward with them ({paid.before:.3g} -> {paid.after:.3g})" if pays else "")
         + f", while the {'evaluation' if log.curve('evaluation') else 'reward'} gains next to nothing "
@@ -118,14 +120,14 @@ def truncation(log: Log) -> Clue | None:
 
 
 @cause(
-    needs=("step.response_tokens",),
+    needs=("length",),
     explains=("entropy_collapse", "groups_too_hard"),
     change="Look at answers from before and after this step; drop penalties on length, and pay for what the steps show.",
     test="sorl show {run}",
 )
 def length_collapse(log: Log) -> Clue | None:
     """Answers shrink to next to nothing."""
-    if (length := log.curve("step.response_tokens")) is None or length.end > SHORT * length.begin:
+    if (length := log.curve("length")) is None or length.end > SHORT * length.begin:
         return None
     step = length.left("down")
     score = log.outcome(step)
