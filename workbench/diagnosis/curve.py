@@ -49,16 +49,20 @@ class Curve:
         return (self.end - self.floor) / max(self.span, 1e-12)
 
     @property
+    def bounded(self) -> bool:
+        """Whether a score lies in [0, 1] or [-1, 1], so that it is known how far it can rise."""
+        return float(self.values.min()) >= -1.01 and float(self.values.max()) <= 1.01
+
+    @property
     def floor(self) -> float:
         """Lower end of the range of a score: 0 or -1 where all of it lies in [0, 1] or [-1, 1], else its smallest."""
-        low, high = float(self.values.min()), float(self.values.max())
-        return low if low < -1.01 or high > 1.01 else 0.0 if low >= -0.01 else -1.0
+        low = float(self.values.min())
+        return low if not self.bounded else 0.0 if low >= -0.01 else -1.0
 
     @property
     def span(self) -> float:
         """Width of the range of a score: to 1 where it lies in [0, 1] or [-1, 1], else to its largest."""
-        high = float(self.values.max())
-        return (1.0 if self.floor in (0.0, -1.0) and high <= 1.01 else high) - self.floor
+        return (1.0 if self.bounded else float(self.values.max())) - self.floor
 
     @cached_property
     def noise(self) -> float:

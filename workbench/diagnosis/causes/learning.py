@@ -5,12 +5,13 @@ import pandas as pd
 
 from workbench.diagnosis.causes.batch import culprit
 from workbench.diagnosis.changepoint import before, first
+from workbench.diagnosis.curve import told
 from workbench.diagnosis.finding import Clue, Evidence, cause, sql
 from workbench.diagnosis.log import Log
 from workbench.diagnosis.standing import counted, from_onset
 
 CLOSE = 1.01  # x, of two numbers that should be one
-LOSS = 4.0  # x the loss of the critic at the start, at the end
+LOSS, EXPLAINED = 3.0, 0.2  # x the lowest loss of the critic; share of the variance that it explained once
 RUNAWAY = 8.0  # x the usual loss of the critic, at its worst
 BEFORE = 4  # steps before the onset, in which its reason is looked for
 _TAIL = 3.0  # token ratio, from which a token with a negative advantage is far outside every clip range
@@ -24,15 +25,15 @@ _TAIL = 3.0  # token ratio, from which a token with a negative advantage is far 
 def learning_rate(log: Log) -> Clue | None:
     """The learning rate is not the one that was set."""
     lr = log.series("minibatch", "lr", "max")
-    told = log.settings.get("learn.policy.lr")
-    usual = float(lr.iloc[: max(1, len(lr) // 5)].median()) if told is None else float(told)
+    meant = log.settings.get("learn.policy.lr")
+    usual = float(lr.iloc[: max(1, len(lr) // 5)].median()) if meant is None else float(meant)
     found = log.first_above("minibatch", "lr", 1.5 * usual)
-    if told is None and found is not None and lr[lr.index < found.step].nunique() > 1:
+    if meant is None and found is not None and lr[lr.index < found.step].nunique() > 1:
         return None  # a schedule: nobody says which
-    meant = "the settings say" if told is not None else "it began with"
+    source = "the settings say" if meant is not None else "it began with"
     return found and Clue.of(
-        "proof" if told is not None else "sign", 0.97, "minibatch.lr", found.step, found.value, usual,
-        f"from step {found.step} on the optimizer's learning rate is {found.value:.3g}, where {meant} {usual:.3g}",
+        "proof" if meant is not None else "sign", 0.97, "minibatch.lr", found.step, found.value, usual,
+        f"from step {found.step} on the optimizer's learning rate is {found.value:.3g}, where {source} {usual:.3g}",
     )  # fmt: skip
 
 
@@ -86,17 +87,18 @@ def critic_diverges(log: Log) -> Clue | None:
 def _critic(log: Log) -> Clue | None:
     """The same of a log of scalars, in which a loss may be noisy for thousands of steps."""
     loss, variance = log.curve("minibatch.value_loss"), log.curve("step.explained_variance")
-    rises = loss is not None and loss.end > LOSS * loss.begin
-    worse = variance is not None and variance.begin > 0.2 and variance.end < 0
-    if not rises and not worse:
+    found = []
+    if loss is not None and loss.end > LOSS * loss.low:
+        found.append((loss.left("up"), "minibatch.value_loss", loss.low, loss.end, "its loss goes from"))
+    if variance is not None and variance.end < 0 and variance.high > EXPLAINED:
+        said = "the variance of the returns that its values explain goes from"
+        found.append((variance.left("down"), "step.explained_variance", variance.high, variance.end, said))
+    if not found:
         return None
-    step = min(([loss.left("up")] if rises else []) + ([variance.left("down")] if worse else []))
-    told_loss = f"its loss goes from {loss.begin:.3g} to {loss.end:.3g}" if rises else ""
-    told_variance = f"its values explain {variance.end:.2g} of the variance of the returns, where {variance.begin:.2g} was usual" if variance is not None else ""
-    return Clue(
-        "sign", 0.85, step, f"from step {step} on the critic fails: " + "; ".join(filter(None, (told_loss, told_variance))),
-        tuple(Evidence(c, step, x.end, x.begin) for c, x in (("minibatch.value_loss", loss), ("step.explained_variance", variance)) if x is not None),
-    )
+    step = min(found)[0]
+    says = "; ".join(f"{said} {usual:.3g} to {value:.3g}" for _, _, usual, value, said in found)
+    evidence = tuple(Evidence(column, at, value, usual) for at, column, usual, value, _ in sorted(found))
+    return Clue("sign", 0.85, step, f"from step {step} on the critic fails: {says}{told(log.outcome(step))}", evidence)
 
 
 @cause(

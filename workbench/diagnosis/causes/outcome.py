@@ -15,6 +15,7 @@ TIMES, PADDED = 1.8, 2.5  # x the length of the start: where the reward pays for
 BARELY = 0.1  # of the range of the score
 SHORT = 0.4  # of the length of the start
 CUT, LIMIT = 0.12, 0.2  # of the answers: where fewer were cut before, and where it was so from the start
+LOSS = 0.05  # of the range of the evaluation
 RULES = 2 / 3  # of what moves the reward
 LATE = 1 / 6  # of what the reward gained in all, from the first third of the run to its end
 FULL = 0.85  # of its range, from which on a reward has little left to gain
@@ -49,6 +50,8 @@ def _groups(log: Log, easy: bool) -> Clue | None:
     if reward is None or not (reward.reached > EASY if easy else reward.reached < HARD):
         return None
     seen = log.idle
+    if seen is None and (not reward.bounded or log.parts):
+        return None
     idle = seen or _least_idle(reward, log.settings.get("learn.group_size"))
     if idle.end < (IDLE if easy else STUCK):
         return None
@@ -131,7 +134,7 @@ def length_collapse(log: Log) -> Clue | None:
         return None
     step = length.left("down")
     score = log.outcome(step)
-    if score is not None and score.solved:
+    if score is not None and (score.solved or (score.change > 0 and length.end > SHORT / 3 * length.begin)):
         return None
     return Clue.of(
         "sign", sure(SHORT * length.begin / max(length.end, 1e-9), 0.7), "step.response_tokens", step, length.end,
@@ -150,19 +153,19 @@ def length_collapse(log: Log) -> Clue | None:
 def reward_hacking(log: Log) -> Clue | None:
     """The training reward rises and the evaluation falls."""
     paid, real = log.curve("reward"), log.curve("evaluation")
-    if paid is None or real is None or paid is real:
+    if paid is None or real is None:
         return None
-    steps, medians = real.smooth
-    best = int(np.argmax(medians))
-    step = int(steps[best])
-    lost = float(medians[best]) - real.end
-    gain = outcome(paid, step)
-    if gain.change < 0 or paid.end - paid.begin < 4 * paid.error or lost < max(4 * real.noise, 0.1 * abs(medians[best])):
+    width = max(3, len(real) // 10)
+    means = np.convolve(real.values, np.full(width, 1 / width), "valid")
+    best, end = int(means.argmax()), float(means[-1])
+    step = int(real.steps[best + width // 2])
+    lost, gain = float(means[best]) - end, outcome(paid, step)
+    if lost < max(5 * real.noise / np.sqrt(width), LOSS * real.span) or not (gain.change > 0 or gain.solved):
         return None
     return Clue.of(
-        "sign", sure(lost / max(4 * real.noise, 1e-9), 0.75), "step.heldout_success", step, real.end, float(medians[best]),
-        f"from step {step} on the evaluation falls from {medians[best]:.3g} to {real.end:.3g}, while the training reward "
-        f"goes from {gain.before:.3g} to {gain.after:.3g}",
+        "sign", sure(lost / (LOSS * real.span), 0.75), "step.heldout_success", step, end, float(means[best]),
+        f"from step {step} on the evaluation falls from {means[best]:.3g} to {end:.3g}, while the training reward goes from "
+        f"{gain.before:.3g} to {gain.after:.3g}",
     )  # fmt: skip
 
 
@@ -181,6 +184,9 @@ def component_dominates(log: Log) -> Clue | None:
     moved = {name: part.end - part.begin for name, part in parts.items()}
     total = sum(map(abs, moved.values()))
     name = max(moved, key=lambda one: abs(moved[one]))
+    reward = log.curve("reward")
+    if reward is not None and abs(sum(moved.values()) - (gain := reward.end - reward.begin)) > abs(gain) / 2 + 4 * reward.error:
+        return None  # they are not what the reward is made of
     if total == 0 or abs(moved[name]) < RULES * total or _ANSWER.search(name):
         return None
     others = set(parts) - {name}
@@ -202,7 +208,7 @@ def component_dominates(log: Log) -> Clue | None:
 def plateau(log: Log) -> Clue | None:
     """The reward has stopped rising."""
     reward = log.curve("reward")
-    if reward is None or reward.reached >= FULL or reward.steps[-1] - reward.steps[0] < FLAT:
+    if reward is None or (reward.bounded and reward.reached >= FULL) or reward.steps[-1] - reward.steps[0] < FLAT:
         return None
     (start, _), (early, error), (end, error_end) = (reward.mean(*part) for part in ((0, 0.05), (0.2, 0.35), (0.8, 1)))
     error = 4 * max(np.hypot(error, error_end), reward.error)

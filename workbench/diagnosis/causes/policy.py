@@ -8,7 +8,7 @@ from workbench.diagnosis.finding import Clue, Grade, cause
 from workbench.diagnosis.log import Log
 
 GONE = 0.12  # of the entropy of the start; a healthy run keeps more while it still learns
-GAIN = 2.0  # x the entropy of the start
+GAIN = 1.6  # x the lowest entropy that it had
 CLIPPED = 0.25  # of the tokens; a healthy PPO clips less than 0.1 to 0.2
 FAR = 1.0  # nats a token from the reference
 SPIKE, SPIKES, AROUND = 10.0, 3, 25  # x the median of so many points around; how many of them
@@ -53,13 +53,14 @@ def entropy_explosion(log: Log) -> Clue | None:
     """The policy dissolves into noise: its entropy explodes."""
     if (entropy := log.curve("step.entropy")) is None or entropy.begin <= 0:
         return None
-    times, step = entropy.end / entropy.begin, entropy.left("up")
+    usual = min(entropy.begin, entropy.low)
+    times, step = entropy.end / max(usual, 1e-9), entropy.left("up")
     score = log.outcome(step)
-    if times < GAIN or entropy.end - entropy.begin < 5 * entropy.error or (score is not None and score.change > 0):
+    if times < GAIN or entropy.end - usual < 5 * entropy.error or (score is not None and score.change > 0):
         return None
     return Clue.of(
-        "sign", sure(times / GAIN), "step.entropy", step, entropy.end, entropy.begin,
-        f"from step {step} on entropy rises from {entropy.begin:.3g} to {entropy.end:.3g} nats a token, "
+        "sign", sure(times / GAIN), "step.entropy", step, entropy.end, usual,
+        f"from step {step} on entropy rises from {usual:.3g} to {entropy.end:.3g} nats a token, "
         f"{times:.2g} times what it was{told(score)}",
     )  # fmt: skip
 
