@@ -116,7 +116,7 @@ class Curve:
         """Smallest of the smoothed points."""
         return float(self.smooth[1].min())
 
-    def left(self, way: Way, share: float = 0.2) -> int:
+    def left(self, way: Way, share: float = TENTH) -> int:
         """Return the step at which the curve left its first level for good on its way to its extreme.
 
         That is the first smoothed point behind the last that has gone less than `share` of the way, or less than four

@@ -172,12 +172,18 @@ def place(d: Diagnosis, finding: Finding) -> str:
     return "episode?" + urlencode({"experiment": run.get("experiment"), "run": run["run_id"], **shown}) if shown else ""
 
 
+def _later(d: Diagnosis, finding: Finding) -> bool:
+    """Whether a finding shows only after the fall; curves without a ledger date it no closer than SLACK."""
+    by = d.log.fallen_by
+    return by is not None and finding.clue.shown > by + (0 if d.log.ledger else SLACK * d.log.span)
+
+
 def likely(d: Diagnosis, finding: Finding) -> str:
     """How sure a finding is, and on which side of the fall it lies: what shows only later is none of its causes."""
-    share, by = f"{100 * finding.clue.confidence:.0f} %", d.log.fallen_by
-    if by is None:
+    share = f"{100 * finding.clue.confidence:.0f} %"
+    if d.log.fallen_by is None:
         return f"likely ({share})"
-    if finding.clue.shown <= by:
+    if not _later(d, finding):
         return f"likely cause ({share})"
     return (
         f"later than the fall, not its cause ({share})"
@@ -188,7 +194,7 @@ def likely(d: Diagnosis, finding: Finding) -> str:
 
 def in_order(d: Diagnosis) -> list[Finding]:
     """The findings, those that show only after the fall last."""
-    return sorted(d.findings, key=lambda finding: d.log.fallen_by is not None and finding.clue.shown > d.log.fallen_by)
+    return sorted(d.findings, key=lambda finding: _later(d, finding))
 
 
 def _filled(template: str, d: Diagnosis, finding: Finding) -> str:

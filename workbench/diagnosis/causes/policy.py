@@ -77,7 +77,7 @@ def clip_saturation(log: Log) -> Clue | None:
         return None
     if clipped.end < CLIPPED or clipped.end < 2 * clipped.begin and clipped.begin < 1.5 * CLIPPED:
         return None
-    step = clipped.left("up")
+    step = clipped.left("up") if clipped.end > 2 * clipped.begin else int(clipped.steps[0])
     return Clue.of(
         "sign", sure(clipped.end / CLIPPED), "step.clip_frac", step, clipped.end, clipped.begin,
         f"the clip fraction goes from {clipped.begin:.3g} to {clipped.end:.3g} from step {step} on: that share of the "
