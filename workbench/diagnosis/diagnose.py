@@ -32,9 +32,11 @@ _LEAST = 0.01  # spread of a fraction: of 64 trajectories one is 0.016
 
 def diagnose(log: Log, causes: Sequence[Cause] = CAUSES) -> Diagnosis:
     """Look for every cause in the log; proofs come before signs before patterns, then by confidence, then by step."""
-    unanswered = {cause.name: missing for cause in causes if (missing := cause.missing(log))}
-    asked = (cause for cause in causes if cause.name not in unanswered)
-    found = _settled(log, [(cause, clue) for cause in asked if (clue := cause.look(log)) is not None])
+    asked = [cause for cause in causes if cause.asked(log)]
+    unanswered = {cause.name: missing for cause in asked if (missing := cause.missing(log))}
+    found = _settled(log, [
+        (cause, clue) for cause in asked if cause.name not in unanswered and (clue := cause.look(log)) is not None
+    ])  # fmt: skip
     found.sort(key=lambda pair: (list(GRADES).index(pair[1].grade), -pair[1].confidence, pair[1].step))
     names = [cause.name for cause, _ in found]
     ranked = tuple(Finding(cause, clue, tuple(n for n in names if n != cause.name)) for cause, clue in found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 from workbench.diagnosis.attribution import Culprit
@@ -17,6 +18,7 @@ Grade = Literal["proof", "sign", "pattern"]
 
 
 LEDGER = "a turn ledger"
+LONG = 100  # steps, of which a tenth has a median to speak of
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,11 @@ class Cause:
     needs_one_policy: bool = False  # sampler and trainer must have scored the tokens by the same policy
     explains: tuple[str, ...] = ()  # causes whose trace it leaves as well, at the same time or later
     needs_ledger: bool = False  # its marks hold for our recorder: of a log of scalars they would say too much
+    scalar: bool = False  # a log of scalars shows it: its levels are medians of tenths of a run
+
+    def asked(self, log: Log) -> bool:
+        """Whether the question makes sense: of a short run with a ledger the finer causes know more than its curves."""
+        return not (self.scalar and log.ledger and log.steps < LONG)
 
     def missing(self, log: Log) -> list[str]:
         """Return what the log lacks for an answer."""
@@ -97,6 +104,9 @@ def cause(
         return Cause(name, title, severity, needs, change, test, look, **more)
 
     return declare
+
+
+scalar = partial(cause, scalar=True)
 
 
 def sql(select: str, rest: str = "", form: str = "") -> str:

@@ -177,7 +177,7 @@ def not_finite(log: Log) -> Clue | None:
 
 
 @cause(
-    needs=("minibatch.ratio_max", "step.success"),
+    needs=("minibatch.ratio_max", "reward"),
     change="Try fewer epochs, fresher data, a dual clip, turn ratios, or a smaller learning rate.",
     test="--set learn.staleness=0 --set learn.epochs=1",
 )
@@ -211,7 +211,7 @@ def off_policy(log: Log) -> Clue | None:
 
 
 @cause(
-    needs=("minibatch.grad_norm", "step.success"),
+    needs=("minibatch.grad_norm", "reward"),
     change="Bound the gradient norm, or lower the learning rate.",
     test="--set learn.policy.max_grad_norm=1.0",
 )

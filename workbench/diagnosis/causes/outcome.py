@@ -5,7 +5,7 @@ import re
 import numpy as np
 
 from workbench.diagnosis.curve import Curve, outcome, sure, told
-from workbench.diagnosis.finding import Clue, Evidence, Grade, cause
+from workbench.diagnosis.finding import Clue, scalar
 from workbench.diagnosis.log import Log
 
 IDLE, STUCK = 0.7, 0.6  # of the groups without an advantage, at the end: all right, all wrong
@@ -20,10 +20,12 @@ RULES = 2 / 3  # of what moves the reward
 LATE = 1 / 6  # of what the reward gained in all, from the first third of the run to its end
 FULL = 0.85  # of its range, from which on a reward has little left to gain
 FLAT = 100  # steps, below which a flat reward says nothing
-_ANSWER = re.compile(r"correct|acc|answer|outcome|exact|(^|_)em($|_)|f1|solve|success|task|result|pass", re.I)
+# Parts of the reward that are about the answer, and parts that are about its form, by the words of their names.
+_ANSWER = re.compile(r"correct|acc|answer|outcome|exact|(^|_)em($|_)|f1|solve|success|task|result|pass|verif")
+_FORM = re.compile(r"form|len|brev|style|tag|think|xml|json|struct|repeti|lang|tool|turn|penalty|bonus")
 
 
-@cause(
+@scalar(
     severity="warning",
     needs=("reward",),
     change="Sample harder prompts, or drop solved groups and draw others (dynamic sampling).",
@@ -34,7 +36,7 @@ def groups_too_easy(log: Log) -> Clue | None:
     return _groups(log, easy=True)
 
 
-@cause(
+@scalar(
     needs=("reward",),
     explains=("component_dominates",),
     change="Start from easier prompts or a better model, draw larger groups, or give partial reward.",
@@ -73,7 +75,7 @@ def _least_idle(reward: Curve, size: object) -> Curve:
     return Curve(reward.steps, p**n + (1 - p) ** n)
 
 
-@cause(
+@scalar(
     needs=("length",),
     explains=("truncation", "reward_hacking", "kl_blowup", "groups_too_easy"),
     change="Pay nothing for length: normalise by a constant length, mask what the limit cuts, and judge by evaluation.",
@@ -104,7 +106,7 @@ def length_hacking(log: Log) -> Clue | None:
     )  # fmt: skip
 
 
-@cause(
+@scalar(
     needs=("step.truncated_frac",),
     explains=("groups_too_hard", "length_hacking"),
     change="Raise the token limit, leave truncated answers out of the loss, or penalise length softly before the limit.",
@@ -122,7 +124,7 @@ def truncation(log: Log) -> Clue | None:
     )  # fmt: skip
 
 
-@cause(
+@scalar(
     needs=("length",),
     explains=("entropy_collapse", "groups_too_hard"),
     change="Look at answers from before and after this step; drop penalties on length, and pay for what the steps show.",
@@ -143,7 +145,7 @@ def length_collapse(log: Log) -> Clue | None:
     )  # fmt: skip
 
 
-@cause(
+@scalar(
     needs=("reward", "evaluation"),
     explains=("kl_blowup", "entropy_collapse", "groups_too_easy", "length_collapse", "component_dominates"),
     change="Read the best-paid answers from after this step; fix what the reward takes for right, or stop at the best "
@@ -169,7 +171,7 @@ def reward_hacking(log: Log) -> Clue | None:
     )  # fmt: skip
 
 
-@cause(
+@scalar(
     severity="warning",
     needs=("reward parts",),
     explains=("reward_hacking", "groups_too_easy", "length_collapse"),
@@ -178,18 +180,19 @@ def reward_hacking(log: Log) -> Clue | None:
 )
 def component_dominates(log: Log) -> Clue | None:
     """One part of the reward drowns the others."""
-    parts = log.parts
-    if len(parts) < 2:
+    parts, reward = log.parts, log.curve("reward")
+    if len(parts) < 2 or reward is None:
         return None
     moved = {name: part.end - part.begin for name, part in parts.items()}
-    total = sum(map(abs, moved.values()))
-    name = max(moved, key=lambda one: abs(moved[one]))
-    reward = log.curve("reward")
-    if reward is not None and abs(sum(moved.values()) - (gain := reward.end - reward.begin)) > abs(gain) / 2 + 4 * reward.error:
+    total, gain = sum(map(abs, moved.values())), reward.end - reward.begin
+    if not total or abs(sum(moved.values()) - gain) > abs(gain) / 2 + 4 * reward.error:
         return None  # they are not what the reward is made of
-    if total == 0 or abs(moved[name]) < RULES * total or _ANSWER.search(name):
+    answers = [name for name in parts if _ANSWER.search(name)]
+    name = max(moved, key=lambda one: abs(moved[one]))
+    starved = bool(answers) and all(moved[one] < -4 * parts[one].error for one in answers) and moved[name] > 0
+    if name in answers or not (answers or _FORM.search(name)) or (abs(moved[name]) < RULES * total and not starved):
         return None
-    others = set(parts) - {name}
+    others = {*parts} - {name}
     part = parts[name]
     step = part.left("up" if part.end > part.begin else "down")
     return Clue.of(
@@ -199,7 +202,7 @@ def component_dominates(log: Log) -> Clue | None:
     )  # fmt: skip
 
 
-@cause(
+@scalar(
     severity="info",
     needs=("reward",),
     change="Look at what is left to learn: harder prompts, larger groups, a higher learning rate; or stop here.",

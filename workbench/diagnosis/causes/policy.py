@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.diagnosis.curve import Curve, outcome, sure, told
-from workbench.diagnosis.finding import Clue, Grade, cause
+from workbench.diagnosis.finding import Clue, Grade, scalar
 from workbench.diagnosis.log import Log
 
 GONE = 0.12  # of the entropy of the start; a healthy run keeps more while it still learns
@@ -17,7 +17,7 @@ NORM = 8.0  # x the gradient norm of the start
 APART = 3.0  # x the disagreement of sampler and trainer of the start
 
 
-@cause(
+@scalar(
     needs=("step.entropy",),
     explains=("groups_too_easy", "groups_too_hard", "clip_saturation", "length_collapse", "grad_spikes"),
     change="Raise the upper clip bound (clip-higher), add a small entropy bonus, or lower the learning rate; go back to "
@@ -43,7 +43,7 @@ def entropy_collapse(log: Log) -> Clue | None:
     )  # fmt: skip
 
 
-@cause(
+@scalar(
     needs=("step.entropy",),
     explains=("kl_blowup", "clip_saturation", "mismatch_grows", "grad_spikes", "length_collapse", "truncation", "grad_explosion", "groups_too_hard"),
     change="Lower the entropy bonus if there is one, or the learning rate; look for a drift between sampler and trainer.",
@@ -65,7 +65,7 @@ def entropy_explosion(log: Log) -> Clue | None:
     )  # fmt: skip
 
 
-@cause(
+@scalar(
     needs=("clip",),
     explains=("entropy_collapse", "kl_blowup", "grad_spikes", "groups_too_hard"),
     change="Lower the learning rate, take fewer updates per batch, or fresher data; a wider clip range only hides it.",
@@ -85,7 +85,7 @@ def clip_saturation(log: Log) -> Clue | None:
     )  # fmt: skip
 
 
-@cause(
+@scalar(
     needs=("clip",),
     explains=("mismatch_grows", "kl_blowup", "entropy_explosion", "entropy_collapse", "groups_too_hard"),
     change="Compute the ratio against the log-probs of the policy that sampled: with one update a batch and log-probs "
@@ -106,7 +106,7 @@ def clip_idle(log: Log) -> Clue | None:
     )  # fmt: skip
 
 
-@cause(
+@scalar(
     needs=("mismatch",),
     explains=("kl_blowup", "clip_saturation", "entropy_explosion", "grad_spikes", "grad_explosion", "not_finite", "groups_too_hard"),
     change="Compare the log-probs of both engines on one batch, after each weight sync; correct with truncated or masked "
@@ -145,7 +145,7 @@ def _name(column: str) -> str:
     return _NAMED[column.split(".")[1]]
 
 
-@cause(
+@scalar(
     needs=("kl",),
     explains=("entropy_collapse", "entropy_explosion", "clip_saturation", "length_collapse", "grad_explosion", "grad_spikes", "mismatch_grows", "truncation", "not_finite", "groups_too_hard", "reward_hacking"),
     change="Raise the KL coefficient, lower the learning rate, or go back to a checkpoint from before this step.",
@@ -168,7 +168,7 @@ def kl_blowup(log: Log) -> Clue | None:
     )  # fmt: skip
 
 
-@cause(
+@scalar(
     severity="warning",
     needs=("minibatch.grad_norm",),
     explains=("step_size", "groups_too_hard", "entropy_explosion", "entropy_collapse"),
@@ -207,7 +207,7 @@ def _hurt(log: Log, steps: pd.Index) -> bool:
     return float(np.median(falls)) > 1.5 * reward.error
 
 
-@cause(
+@scalar(
     needs=("minibatch.grad_norm",),
     explains=("kl_blowup", "entropy_explosion", "entropy_collapse", "clip_saturation", "mismatch_grows", "not_finite", "length_collapse", "groups_too_hard"),
     change="Bound the gradient norm, lower the learning rate, and go back to a checkpoint from before this step.",
