@@ -18,6 +18,7 @@ CUT, LIMIT = 0.12, 0.2  # of the answers: where fewer were cut before, and where
 LOSS = 0.05  # of the range of the evaluation
 RULES = 2 / 3  # of what moves the reward
 LATE = 1 / 6  # of what the reward gained in all, from the first third of the run to its end
+STILL = 0.04  # of its range, that a reward which learns gains in FLAT steps
 FULL = 0.85  # of its range, from which on a reward has little left to gain
 FLAT = 100  # steps, below which a flat reward says nothing
 # Parts of the reward that are about the answer, and parts that are about its form, by the words of their names.
@@ -63,8 +64,12 @@ def _groups(log: Log, easy: bool) -> Clue | None:
         "sign" if seen else "pattern", sure(idle.end / (IDLE if easy else STUCK), 0.8 if seen else 0.7), "step.zero_advantage_frac", step,
         idle.end, idle.begin,
         f"from step {step} on {100 * idle.end:.0f} % of the groups {how} one reward for all rollouts, at a mean reward of "
-        f"{reward.end:.3g}: they are {what} and give no gradient",
+        f"{reward.end:.3g}: they are {what} and give no gradient{_unchecked(log) if easy else ''}",
     )  # fmt: skip
+
+
+def _unchecked(log: Log) -> str:
+    return "" if log.columns("evaluation") else "; without an evaluation, a reward that is hacked looks the same"
 
 
 def _least_idle(reward: Curve, size: object) -> Curve:
@@ -216,11 +221,11 @@ def plateau(log: Log) -> Clue | None:
     (start, _), (early, error), (end, error_end) = (reward.mean(*part) for part in ((0, 0.05), (0.2, 0.35), (0.8, 1)))
     error = 4 * max(np.hypot(error, error_end), reward.error)
     gained, late = end - start, end - early
-    if gained > error and not -2 * LATE * gained < late < LATE * gained:
-        return None
-    if gained <= error and (abs(gained) > error or abs(late) > error or reward.high - reward.low > 2 * error):
-        return None
     risen = gained > error
+    if risen and not -2 * LATE * gained < late < LATE * gained:
+        return None
+    if not risen and (error > 0.1 * reward.span or max(abs(gained), abs(late)) > STILL * reward.span):
+        return None  # a gain that noise may hide
     step = reward.left("up", 0.8) if risen else int(reward.steps[0])
     how = f"has stayed at {end:.3g}, with all that it gained before" if risen else f"has not moved from {end:.3g}"
     return Clue.of("pattern", 0.5, "step.reward", step, end, start, f"since step {step} the reward {how}")
