@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from workbench.diagnosis.attribution import Culprit
 from workbench.diagnosis.changepoint import Slump
+from workbench.diagnosis.curve import Curve
 from workbench.diagnosis.log import Log
 
 Severity = Literal["info", "warning", "critical"]
@@ -55,6 +56,13 @@ class Clue:
     ) -> Clue:  # fmt: skip
         """Return a clue whose evidence is one figure, at the step of the clue."""
         return cls(grade, confidence, step, says, (Evidence(column, step, value, usual),), trajectory, turn)
+
+    @classmethod
+    def on(
+        cls, curve: Curve, grade: Grade, confidence: float, step: int, says: str, usual: float | None = None
+    ) -> Clue:
+        """Return a clue whose evidence is where a curve ends; what was usual is by default where it began."""
+        return cls.of(grade, confidence, curve.column, step, curve.end, curve.begin if usual is None else usual, says)
 
 
 @dataclass(frozen=True)

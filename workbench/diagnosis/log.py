@@ -134,7 +134,7 @@ class Log:
         Of several evaluations that with the most points.
         """
         if name not in self._curves:
-            found = [Curve.of(self.series(*column.split(".", 1))) for column in self.columns(name)]
+            found = [Curve.of(column, self.series(*column.split(".", 1))) for column in self.columns(name)]
             curves = [curve for curve in found if curve is not None]
             self._curves[name] = max(curves, key=len) if name == "evaluation" and curves else next(iter(curves), None)
         return self._curves[name]
@@ -146,26 +146,26 @@ class Log:
 
     @cached_property
     def parts(self) -> dict[str, Curve]:
-        """The parts of the reward by name, each times its weight in the reward (least squares; 1 if that cannot be)."""
+        """The parts of the reward by name, each times its weight in the reward: least squares; 1 of too few points."""
         named = {column.split(PART, 1)[1]: self.curve(column) for column in self.columns("reward parts")}
         curves = {part: curve for part, curve in named.items() if curve is not None}
-        total = self.curve("reward")
-        if len(curves) < 2 or total is None:
+        reward = self.curve("reward")
+        if len(curves) < 2 or reward is None:
             return curves
-        rows = pd.DataFrame({part: curve.series for part, curve in curves.items()} | {"": total.series}).dropna()
+        rows = pd.DataFrame({part: curve.series for part, curve in curves.items()} | {"": reward.series}).dropna()
         if len(rows) < 10 * len(curves):
             return curves
-        x = np.column_stack([rows[list(curves)], np.ones(len(rows))])
-        weights, *_ = np.linalg.lstsq(x, rows[""].to_numpy(), rcond=None)
-        return {part: c.times(max(0.0, float(w))) for (part, c), w in zip(curves.items(), weights, strict=False)}
+        known = np.column_stack([rows[list(curves)], np.ones(len(rows))])
+        weights = np.linalg.lstsq(known, rows[""].to_numpy(), rcond=None)[0].clip(min=0)
+        return {part: Curve(c.column, c.steps, w * c.values) for (part, c), w in zip(curves.items(), weights, strict=False)}
 
     @cached_property
     def idle(self) -> Curve | None:
         """Share of the groups whose rollouts all have one reward: as logged, or those all right and those all wrong."""
         if (known := self.curve("step.zero_advantage_frac")) is not None:
             return known
-        parts = [self.series("step", f"{kind}_group_frac") for kind in ("solved", "failed")]
-        return None if any(part.empty for part in parts) else Curve.of(parts[0] + parts[1])
+        solved, failed = (self.series("step", f"{kind}_group_frac") for kind in ("solved", "failed"))
+        return Curve.of("step.solved_group_frac", (solved + failed).dropna())
 
     def outcome(self, since: int) -> Outcome | None:
         """What the reward does from a step on; None where none is logged."""

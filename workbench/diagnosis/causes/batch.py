@@ -53,9 +53,8 @@ def _ages(log: Log) -> Clue | None:
     score = log.outcome(step)
     if not older and (age.end < OLD or score is None or (score.late > 0 and score.change > 0)):
         return None
-    return Clue.of(
-        "sign" if older else "pattern", sure(age.end - age.begin if older else age.end / OLD, 0.75), "step.staleness",
-        step, age.end, age.begin,
+    return Clue.on(
+        age, "sign" if older else "pattern", sure(age.end - age.begin if older else age.end / OLD, 0.75), step,
         f"from step {step} on the data are {age.end:.2g} iterations old, {age.begin:.2g} at the start{told(score)}",
     )  # fmt: skip
 
