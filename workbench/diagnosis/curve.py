@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -51,7 +52,7 @@ class Curve:
     def smooth(self) -> tuple[np.ndarray, np.ndarray]:
         """First step and median of each of at most BUCKETS stretches, of 3 points or more."""
         bounds = np.linspace(0, len(self), min(BUCKETS, len(self) // 3) + 1).astype(int)
-        medians = [np.median(self.values[a:b]) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+        medians = [np.median(self.values[a:b]) for a, b in pairwise(bounds)]
         return self.steps[bounds[:-1]], np.array(medians)
 
     @cached_property

@@ -1,7 +1,7 @@
 """The diagnosis of one log: run every cause, rank the findings, write the report."""
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 from urllib.parse import urlencode
@@ -11,7 +11,7 @@ import numpy as np
 from workbench.diagnosis.attribution import Culprit, attribute
 from workbench.diagnosis.causes import CAUSES
 from workbench.diagnosis.changepoint import FEWEST, MARGIN, first, slumped, spread
-from workbench.diagnosis.finding import Cause, Clue, Diagnosis, Evidence, Finding
+from workbench.diagnosis.finding import Cause, Clue, Diagnosis, Evidence, Finding, needs_ledger
 from workbench.diagnosis.log import Log
 from workbench.diagnosis.standing import counted, from_onset, standing
 from workbench.diagnosis.standing import figure as _number
@@ -50,21 +50,21 @@ def _settled(log: Log, found: list[tuple[Cause, Clue]]) -> list[tuple[Cause, Clu
     """Mark down what another finding explains that began no later: it fits as a consequence, and ranks behind it."""
     slack = SLACK * log.span
 
-    def explains(one: tuple[Cause, Clue], other: tuple[Cause, Clue]) -> bool:
+    def leads(one: tuple[Cause, Clue], other: tuple[Cause, Clue]) -> bool:
         (cause, clue), (effect, trace) = one, other
         if effect.name not in cause.explains or clue.step > trace.step + slack:
             return False
-        # Where either may have led to the other, that which began first did, of two that began together the surer one.
-        both = cause.name in effect.explains and abs(clue.step - trace.step) <= slack
-        return not both or clue.confidence > trace.confidence
+        # Of two that began together and may each have led to the other, the surer one did.
+        mutual = cause.name in effect.explains and trace.step <= clue.step + slack
+        return not mutual or clue.confidence > trace.confidence
 
-    def settle(pair: tuple[Cause, Clue]) -> tuple[Cause, Clue]:
-        reasons = [by.confidence for cause, by in found if explains((cause, by), pair)]
+    def settled(pair: tuple[Cause, Clue]) -> tuple[Cause, Clue]:
         cause, clue = pair
-        known = min([CONSEQUENCE * clue.confidence, *(0.9 * one for one in reasons)])
+        reasons = [one[1].confidence for one in found if leads(one, pair)]
+        known = min([CONSEQUENCE * clue.confidence, *(0.9 * confidence for confidence in reasons)])
         return (cause, replace(clue, grade="pattern", confidence=known)) if reasons else pair
 
-    return [settle(pair) for pair in found]
+    return [settled(pair) for pair in found]
 
 
 def _signals(log: Log) -> Iterator[tuple[str, float]]:
@@ -204,12 +204,14 @@ def _filled(template: str, d: Diagnosis, finding: Finding) -> str:
 
 
 def test_of(d: Diagnosis, finding: Finding) -> str:
-    """Return the command that would confirm or refute a finding; empty where there is none for this log."""
+    """Return the command or sentence that would confirm or refute a finding; empty where there is none for this log."""
     told = _filled(finding.cause.test, d, finding)
     experiment = d.log.run.get("experiment")
-    if experiment is None:  # a log of another trainer: no command of ours reaches it
-        return "train again with " + told.replace("--set ", "") if told.startswith("--set") else ""
-    return f"sorl run {visible(str(experiment))}.toml {told}" if told.startswith("--set") else told
+    if told.startswith("--set") and experiment is not None and d.log.run.get("algorithm") != "unknown":
+        return f"sorl run {visible(str(experiment))}.toml {told}"
+    if told.startswith("--set"):  # of another trainer: no command of ours trains it
+        return "train again with " + told.replace("--set ", "")
+    return "" if told.startswith("sorl ") and experiment is None else told
 
 
 def spot(culprit: Culprit) -> str:
@@ -262,14 +264,25 @@ def text(d: Diagnosis) -> str:
         lines += ["", f"{rank}. {cause.title}  [{cause.name}: {_sureness(d, finding)}]"]
         lines += [f"   {f'{name}:':8} {words}" for name, words in said.items() if words]
     lines += ["", *filter(None, [early_warning(d)]), first_signals(d)]
-    if d.unanswered:
-        lines.append(f"Cannot tell: {', '.join(d.unanswered)} (not logged: {', '.join(_lacking(d))}).")
-    return "\n".join(lines)
+    return "\n".join([*lines, *cannot_tell(d)])
 
 
-def _lacking(d: Diagnosis) -> list[str]:
+def cannot_tell(d: Diagnosis) -> list[str]:
+    """Return which causes the log cannot answer and for want of what; those that need a ledger are counted."""
+    names, lines = dict(d.unanswered), []
+    if not d.log.ledger:
+        deep = [cause for cause in names if needs_ledger(names[cause])]
+        names = {cause: missing for cause, missing in names.items() if cause not in deep}
+        verb = "causes need" if len(deep) != 1 else "cause needs"
+        lines += [f"{len(deep)} more {verb} a turn ledger: docs/diagnosis.md says which and why."] if deep else []
+    if names:
+        lines.insert(0, f"Cannot tell: {', '.join(names)} (not logged: {', '.join(_lacking(d, names))}).")
+    return lines
+
+
+def _lacking(d: Diagnosis, unanswered: Mapping[str, list[str]]) -> list[str]:
     """What is not logged that causes need: columns, and tables of which there is no row."""
-    columns = {name for names in d.unanswered.values() for name in names}
+    columns = {name for names in unanswered.values() for name in names}
     bare = {name for name in columns if "." in name and d.log.table(name.split(".")[0]).empty}
     return sorted({f"table {name.split('.')[0]}" for name in bare} | columns - bare)
 
@@ -284,12 +297,10 @@ def markdown(d: Diagnosis) -> str:
             f"{rank}. **{cause.title}** (`{cause.name}`, {_sureness(d, finding)}). {_escaped(finding.clue.says)}. "
             + _filled(cause.change, d, finding)
             + (f" Carried {_escaped(carried)}." if carried else "")
-            + (f" Test: `{test}`" if test else "")
+            + (f" Test: {f'`{test}`' if test.startswith('sorl ') else test}" if test else "")
         )
     lines += ["", *filter(None, [early_warning(d)]), _escaped(first_signals(d))]
-    if d.unanswered:
-        lines += ["", f"Cannot tell, not logged: {', '.join(f'`{name}`' for name in d.unanswered)}."]
-    return "\n".join(lines)
+    return "\n".join([*lines, *(line for one in cannot_tell(d) for line in ("", one))])
 
 
 def _escaped(words: str) -> str:

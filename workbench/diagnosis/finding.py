@@ -20,6 +20,15 @@ Grade = Literal["proof", "sign", "pattern"]
 
 LEDGER = "a turn ledger"
 LONG = 100  # steps, of which a tenth has a median to speak of
+# Columns of the tables `step` and `minibatch` that no other trainer logs.
+OURS = ("step.batch_hash", "step.token_mismatches", "step.retrieval_failed_frac", "minibatch.grad_norm_after",
+        "minibatch.tokens")  # fmt: skip
+
+
+def needs_ledger(missing: list[str]) -> bool:
+    """Whether what a log lacks is our recorder's, so that a log of scalars can never hold it."""
+    columns = [name for name in missing if "." in name]
+    return LEDGER in missing or any(c in OURS or c.split(".")[0] not in ("step", "minibatch") for c in columns)
 
 
 @dataclass(frozen=True)
@@ -69,8 +78,9 @@ class Clue:
 class Cause:
     """Something that goes wrong in training, and how a log shows it; `cause` declares it at its look function.
 
-    `needs` are table.column (or SIGNALS) of the log without which the question cannot be answered; `change` says what to do about
-    it; `test` is a command or option whose outcome would confirm or refute it. {run} and {step} in them are filled in.
+    `needs` are table.column of the log, or signals (`Log.columns`), without which the question cannot be answered;
+    `change` says what to do about it; `test` is a command, an option or a sentence whose outcome would confirm or
+    refute it. {run} and {step} in them are filled in.
     """
 
     name: str

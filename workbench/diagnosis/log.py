@@ -157,7 +157,8 @@ class Log:
             return curves
         known = np.column_stack([rows[list(curves)], np.ones(len(rows))])
         weights = np.linalg.lstsq(known, rows[""].to_numpy(), rcond=None)[0].clip(min=0)
-        return {part: Curve(c.column, c.steps, w * c.values) for (part, c), w in zip(curves.items(), weights, strict=False)}
+        scaled = zip(curves.items(), weights, strict=False)  # the last weight is that of the constant
+        return {part: Curve(curve.column, curve.steps, weight * curve.values) for (part, curve), weight in scaled}
 
     @cached_property
     def idle(self) -> Curve | None:
@@ -180,7 +181,7 @@ class Log:
     @cached_property
     def span(self) -> int:
         """From the first step to the last."""
-        known = [frame["step"] for name in ("step", "minibatch") if "step" in (frame := self.table(name)) and len(frame)]
+        known = [steps for name in ("step", "minibatch") if len(steps := self.table(name).get("step", ()))]
         return int(max(steps.max() for steps in known) - min(steps.min() for steps in known)) if known else 0
 
     @property

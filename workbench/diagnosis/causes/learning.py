@@ -135,6 +135,7 @@ def reference_wrong(log: Log) -> Clue | None:
     needs_ledger=True,
     severity="warning",
     needs=("step.entropy", "step.success"),
+    explains=("entropy_explosion",),
     change="Lower the entropy coefficient, or let it decay.",
     test="--set learn.entropy_coef=0.0",
 )

@@ -34,7 +34,7 @@ _FORM = re.compile(r"form|len|brev|style|tag|think|xml|json|struct|repeti|lang|t
 )
 def groups_too_easy(log: Log) -> Clue | None:
     """Most groups are all right: they give no gradient."""
-    unchecked = "" if log.columns("evaluation") else "; with no evaluation logged, a reward that is hacked looks the same"
+    unchecked = "" if log.columns("evaluation") else "; no evaluation is logged, and a hacked reward looks the same"
     reward = log.curve("reward")
     return None if reward is None or reward.reached < EASY else _idle(log, reward, IDLE, "all right", unchecked)
 
@@ -61,8 +61,8 @@ def _idle(log: Log, reward: Curve, mark: float, what: str, more: str = "") -> Cl
     step = idle.left("up") if idle.end - idle.begin > CLEAR * idle.error else int(idle.steps[0])
     return Clue.on(
         idle, "sign" if seen else "pattern", sure(idle.end / mark, 0.8 if seen else 0.7), step,
-        f"from step {step} on {100 * idle.end:.0f} % of the groups {'have' if seen else 'must have'} one reward for all "
-        f"rollouts, at a mean reward of {reward.end:.3g}: they are {what} and give no gradient{more}",
+        f"from step {step} on {100 * idle.end:.0f} % of the groups {'have' if seen else 'must have'} one reward for "
+        f"all rollouts, at a mean reward of {reward.end:.3g}: they are {what} and give no gradient{more}",
     )  # fmt: skip
 
 
@@ -154,9 +154,10 @@ def reward_hacking(log: Log) -> Clue | None:
         return None
     width = max(3, len(heldout) // 10)
     means = heldout.series.rolling(width, center=True).mean().dropna()
-    step, best, end = int(means.idxmax()), float(means.max()), float(means.iloc[-1])
+    step, best, end = int(means.index[int(means.argmax())]), float(means.max()), float(means.iloc[-1])
     paid = outcome(reward, step)
-    if best - end < max(5 * heldout.noise / np.sqrt(width), LOST * heldout.span) or not (paid.change > 0 or paid.solved):
+    least = max(5 * heldout.noise / np.sqrt(width), LOST * heldout.span)
+    if best - end < least or not (paid.change > 0 or paid.solved):
         return None
     return Clue.of(
         "sign", sure((best - end) / (LOST * heldout.span), 0.75), heldout.column, step, end, best,

@@ -180,12 +180,12 @@ def grad_spikes(log: Log) -> Clue | None:
     if not hurt and (len(spikes) >= HARMLESS or log.settings.get("learn.policy.max_grad_norm") is not None):
         return None
     step, worst = int(spikes.index[0]), float((spikes / usual[spikes.index]).max())
-    after = "the reward is lower after them" if hurt else "the reward is the same after them so far, and no bound is known"
+    after = "lower after them" if hurt else "the same after them so far, and no bound is known"
     return Clue.of(
         "sign" if hurt else "pattern", sure(worst / SPIKE, 0.65) if hurt else 0.5, norm.column, step,
         float(spikes.iloc[0]), float(usual[step]),
         f"in {len(spikes)} steps the gradient norm is {SPIKE:g} to {worst:.3g} times that of its neighbours, first in "
-        f"step {step}; {after}",
+        f"step {step}; the reward is {after}",
     )  # fmt: skip
 
 
