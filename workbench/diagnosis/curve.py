@@ -122,7 +122,7 @@ class Curve:
     def floor(self) -> float:
         """The least that a score can be: 0 or -1 if it is bounded, else the least that it was."""
         least = float(self.values.min())
-        return least if not self.bounded else 0.0 if least >= -0.01 else -1.0
+        return least if not self.bounded else 0.0 if least >= -TENTH else -1.0
 
     @cached_property
     def span(self) -> float:

@@ -52,6 +52,8 @@ def _settled(log: Log, found: list[tuple[Cause, Clue]]) -> list[tuple[Cause, Clu
 
     def leads(one: tuple[Cause, Clue], other: tuple[Cause, Clue]) -> bool:
         (cause, clue), (effect, trace) = one, other
+        if effect.residual:
+            return not cause.residual
         if effect.name not in cause.explains or clue.step > trace.step + slack:
             return False
         # Of two that began together and may each have led to the other, the surer one did.

@@ -93,6 +93,7 @@ class Cause:
     needs_settings: tuple[str, ...] = ()
     needs_one_policy: bool = False  # sampler and trainer must have scored the tokens by the same policy
     explains: tuple[str, ...] = ()  # causes whose trace it leaves as well, at the same time or later
+    residual: bool = False  # any other finding explains it
     needs_ledger: bool = False  # its marks hold for our recorder: of a log of scalars they would say too much
     scalar: bool = False  # a log of scalars shows it: its levels are medians of tenths of a run
 

@@ -33,11 +33,11 @@ ORDER = {
 # What a cause may ask for by a name of its own: the columns that can stand for it, the best first.
 SIGNALS = {
     "reward": ("step.reward", "step.success"),
-    "clip": ("step.clip_frac", "step.corrected_frac"),
-    "kl": ("step.kl_ref", "step.approx_kl"),
+    "clip fraction": ("step.clip_frac", "step.corrected_frac"),
+    "KL": ("step.kl_ref", "step.approx_kl"),
     "critic": ("minibatch.value_loss", "step.explained_variance"),
-    "length": ("step.response_tokens", "step.ppo_actor_seq_len_avg", "step.env_all_ac_tokens_per_turn"),
-    "mismatch": ("minibatch.mismatch", "step.mismatch_kl"),
+    "answer length": ("step.response_tokens", "step.ppo_actor_seq_len_avg", "step.env_all_ac_tokens_per_turn"),
+    "sampler mismatch": ("minibatch.mismatch", "step.mismatch_kl"),
 }
 # Columns that keep the name they have in the log of another trainer.
 EVALUATION = re.compile(r"(eval|val|test|validation)_.*(acc|reward|score|success|pass|avg|mean)")
@@ -181,8 +181,9 @@ class Log:
     @cached_property
     def span(self) -> int:
         """From the first step to the last."""
-        known = [steps for name in ("step", "minibatch") if len(steps := self.table(name).get("step", ()))]
-        return int(max(steps.max() for steps in known) - min(steps.min() for steps in known)) if known else 0
+        frames = [frame for name in ("step", "minibatch") if len(frame := self.table(name)) and "step" in frame]
+        ends = [int(end) for frame in frames for end in (frame["step"].min(), frame["step"].max())]
+        return max(ends) - min(ends) if ends else 0
 
     @property
     def onset(self) -> int | None:

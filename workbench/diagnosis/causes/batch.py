@@ -30,7 +30,7 @@ Kind = Literal["prompt", "observation", "shift", "padding", "tokens", "unknown"]
     test="--set learn.staleness=0",
 )
 def staleness(log: Log) -> Clue | None:
-    """Data are older than configured."""
+    """Data are older than they should be."""
     allowed = log.settings.get("learn.staleness")
     age = log.series("step", "staleness")
     if age.empty:

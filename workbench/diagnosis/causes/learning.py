@@ -28,8 +28,8 @@ def learning_rate(log: Log) -> Clue | None:
     meant = log.settings.get("learn.policy.lr")
     usual = float(lr.iloc[: max(1, len(lr) // 5)].median()) if meant is None else float(meant)
     found = log.first_above("minibatch", "lr", 1.5 * usual)
-    if meant is None and found is not None and lr[lr.index < found.step].nunique() > 1:
-        return None  # a schedule: nobody says which
+    if meant is None and found is not None and ((past := lr[lr.index < found.step]).nunique() > 1 or len(past) < BEFORE):
+        return None  # a warm-up or a schedule: nobody says which
     source = "the settings say" if meant is not None else "it began with"
     return found and Clue.of(
         "proof" if meant is not None else "sign", 0.97, "minibatch.lr", found.step, found.value, usual,
@@ -179,6 +179,7 @@ def not_finite(log: Log) -> Clue | None:
 
 @cause(
     needs=("minibatch.ratio_max", "reward"),
+    explains=("groups_too_hard", "kl_blowup", "entropy_explosion", "truncation"),
     change="Try fewer epochs, fresher data, a dual clip, turn ratios, or a smaller learning rate.",
     test="--set learn.staleness=0 --set learn.epochs=1",
 )
@@ -213,6 +214,7 @@ def off_policy(log: Log) -> Clue | None:
 
 @cause(
     needs=("minibatch.grad_norm", "reward"),
+    explains=("groups_too_hard", "kl_blowup", "entropy_explosion", "truncation"),
     change="Bound the gradient norm, or lower the learning rate.",
     test="--set learn.policy.max_grad_norm=1.0",
 )

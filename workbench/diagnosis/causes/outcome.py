@@ -74,14 +74,14 @@ def _least_idle(reward: Curve, size: object) -> Curve:
 
 
 @scalar(
-    needs=("length", "reward"),
+    needs=("answer length", "reward"),
     explains=("truncation", "reward_hacking", "kl_blowup", "groups_too_easy"),
     change="Pay nothing for length: normalise by a constant length, and choose the checkpoint by evaluation.",
     test="score answers of before and after this step that are cut to one length: the longer ones must be no better",
 )
 def length_hacking(log: Log) -> Clue | None:
     """Answers grow longer without getting better."""
-    length, reward, heldout = log.curve("length"), log.curve("reward"), log.curve("evaluation")
+    length, reward, heldout = log.curve("answer length"), log.curve("reward"), log.curve("evaluation")
     if length is None or reward is None or length.end < GROWN * length.begin:
         return None
     step = length.left("up")
@@ -121,14 +121,14 @@ def truncation(log: Log) -> Clue | None:
 
 
 @scalar(
-    needs=("length",),
+    needs=("answer length",),
     explains=("entropy_collapse", "groups_too_hard"),
     change="Read answers of before and after this step; drop penalties on length, and pay for what the steps show.",
     test="without a penalty on length, from a checkpoint before this step, the length must hold",
 )
 def length_collapse(log: Log) -> Clue | None:
     """Answers shrink to next to nothing."""
-    if (length := log.curve("length")) is None or length.end > SHORT * length.begin:
+    if (length := log.curve("answer length")) is None or length.end > SHORT * length.begin:
         return None
     step = length.left("down")
     score = log.outcome(step)
@@ -200,6 +200,7 @@ def component_dominates(log: Log) -> Clue | None:
 @scalar(
     severity="info",
     needs=("reward",),
+    residual=True,
     change="Look at what is left to learn: harder prompts, larger groups, a higher learning rate; or stop here.",
     test="twice the learning rate, or other prompts, from the last checkpoint must move the reward",
 )
@@ -215,6 +216,8 @@ def plateau(log: Log) -> Clue | None:
     risen = gained > error
     if risen and not -2 * LATE * gained < late < LATE * gained:
         return None
+    if abs(reward.end - float(end.mean())) > error:
+        return None  # it still moves
     if not risen and (error > 0.1 * reward.span or max(abs(gained), abs(late)) > STILL * reward.span):
         return None  # a gain that noise may hide
     step = reward.left("up", 0.8) if risen else int(reward.steps[0])

@@ -65,14 +65,14 @@ def entropy_explosion(log: Log) -> Clue | None:
 
 
 @scalar(
-    needs=("clip",),
+    needs=("clip fraction",),
     explains=("entropy_collapse", "kl_blowup", "grad_spikes", "groups_too_hard"),
     change="Lower the learning rate, take fewer updates of a batch, or fresher data; a wider clip range only hides it.",
     test="one update of a batch, or half the learning rate, must bring the clip fraction down",
 )
 def clip_saturation(log: Log) -> Clue | None:
     """Most of what the batch says is clipped away."""
-    if (clip := log.curve("clip")) is None or clip.end < CLIPPED:
+    if (clip := log.curve("clip fraction")) is None or clip.end < CLIPPED:
         return None
     rises = clip.end > 2 * clip.begin
     if not rises and clip.begin < 1.5 * CLIPPED:
@@ -86,7 +86,7 @@ def clip_saturation(log: Log) -> Clue | None:
 
 
 @scalar(
-    needs=("clip",),
+    needs=("clip fraction",),
     explains=("mismatch_grows", "kl_blowup", "entropy_explosion", "entropy_collapse", "groups_too_hard"),
     change="Take the ratio to the log-probs of the policy that sampled. To log-probs that the trainer took itself "
     "before its only update the ratio is 1, and the clip cannot act.",
@@ -94,7 +94,7 @@ def clip_saturation(log: Log) -> Clue | None:
 )
 def clip_idle(log: Log) -> Clue | None:
     """The clip never acts while policy and sampler part."""
-    clip, apart = log.curve("clip"), _apart(log, "mismatch", "step.approx_kl")
+    clip, apart = log.curve("clip fraction"), _apart(log, "sampler mismatch", "step.approx_kl")
     if clip is None or apart is None or np.quantile(clip.values, 0.95) > 1e-5:
         return None
     step = apart.left("up")
@@ -106,7 +106,7 @@ def clip_idle(log: Log) -> Clue | None:
 
 
 @scalar(
-    needs=("mismatch",),
+    needs=("sampler mismatch",),
     explains=("kl_blowup", "clip_saturation", "entropy_explosion", "grad_spikes", "grad_explosion", "groups_too_hard"),
     change="Compare the log-probs of both engines on one batch after each weight sync; until the reason is found, "
     "correct with truncated or masked importance weights.",
@@ -114,7 +114,7 @@ def clip_idle(log: Log) -> Clue | None:
 )
 def mismatch_grows(log: Log) -> Clue | None:
     """Sampler and trainer drift apart."""
-    if (apart := _apart(log, "mismatch")) is None:
+    if (apart := _apart(log, "sampler mismatch")) is None:
         return None
     step = apart.left("up")
     return Clue.on(
@@ -138,7 +138,7 @@ def _apart(log: Log, *names: str) -> Curve | None:
 
 
 @scalar(
-    needs=("kl",),
+    needs=("KL",),
     explains=("entropy_collapse", "entropy_explosion", "clip_saturation", "length_collapse", "grad_explosion",
               "grad_spikes", "mismatch_grows", "truncation", "groups_too_hard", "reward_hacking"),
     change="Raise the KL coefficient, lower the learning rate, or go back to a checkpoint from before this step.",
@@ -146,7 +146,7 @@ def _apart(log: Log, *names: str) -> Curve | None:
 )  # fmt: skip
 def kl_blowup(log: Log) -> Clue | None:
     """The policy runs away from its reference: the KL blows up."""
-    if (kl := log.curve("kl")) is None:
+    if (kl := log.curve("KL")) is None:
         return None
     mark, step = STEP if kl.column == "step.approx_kl" else FAR, kl.left("up")
     score, middle = log.outcome(step), float(np.median(kl.part(0.45, 0.55)))
@@ -176,13 +176,14 @@ def grad_spikes(log: Log) -> Clue | None:
     spikes = norm.series[norm.series > np.maximum(SPIKE * usual, usual + 8 * norm.noise)]
     if not SPIKES <= len(spikes) <= 0.1 * len(norm):
         return None
-    hurt = _hurt(log, spikes.index)
-    if not hurt and (len(spikes) >= HARMLESS or log.settings.get("learn.policy.max_grad_norm") is not None):
-        return None
     step, worst = int(spikes.index[0]), float((spikes / usual[spikes.index]).max())
-    after = "lower after them" if hurt else "the same after them so far, and no bound is known"
+    hurt, score = _hurt(log, spikes.index), log.outcome(step)
+    down, known = score is not None and score.change < 0, log.settings.get("learn.policy.max_grad_norm") is not None
+    if not hurt and not down and (known or len(spikes) >= HARMLESS):
+        return None
+    after = "lower after them" if hurt else "lower since" if down else "the same so far, and no bound is known"
     return Clue.of(
-        "sign" if hurt else "pattern", sure(worst / SPIKE, 0.65) if hurt else 0.5, norm.column, step,
+        "sign" if hurt else "pattern", sure(worst / SPIKE, 0.65) if hurt else 0.6 if down else 0.5, norm.column, step,
         float(spikes.iloc[0]), float(usual[step]),
         f"in {len(spikes)} steps the gradient norm is {SPIKE:g} to {worst:.3g} times that of its neighbours, first in "
         f"step {step}; the reward is {after}",
