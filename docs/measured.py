@@ -65,12 +65,11 @@ def _of_region(found: Results, file: GridFile) -> Iterable[tuple[str, str]]:
         return
     landscape = from_runs(runs.assign(started_at=None), file, found.experiment)
     columns = by_column(landscape)
-    for series, piece in landscape.parts:
+    for (series, piece), runs in landscape.parts.items():
         mine = columns[(columns["series"] == series) & (columns["slice"] == piece)]
         name, options = _named(series)
         if name is None:
             continue
-        runs = landscape.part(series, piece)
         across = landscape.across.rsplit(".", 1)[-1] if landscape.across else ""
         edges = [
             f"{edge(row)} at {across} {row['y']:g}" if across else edge(row) for row in mine.to_dict(orient="records")

@@ -19,7 +19,7 @@ import pandas as pd
 from studies import evidence
 from studies.evidence import COLLAPSE, FACTOR, MEASURES, MIN_SEEDS, NOT_TESTED, SHIFT, TOO_FEW, Comparison, Design
 from workbench.analysis import stats
-from workbench.analysis.region import Landscape, areas, estimate, heights
+from workbench.analysis.region import Landscape, areas, edges, estimate, heights
 from workbench.analysis.results import Results
 from workbench.analysis.runs import KEPT, NOT_DEAD, settings
 from workbench.analysis.stats import ALPHA, p_value, percent
@@ -455,8 +455,8 @@ def _pairs_of_areas(designs: Sequence[Design]) -> Iterator[tuple[str, Design, De
 
 def _shift(landscape: Landscape, letter: str, favoured: Design, reference: Design) -> Comparison:
     """Two-sided p: the share of draws on the other side of none, doubled."""
-    keys = [(design.arm, landscape.parts[0][1]) for design in (favoured, reference)]
-    one, other = (set(landscape.part(*key)["seed"]) for key in keys)
+    keys = [(design.arm, next(iter(landscape.parts))[1]) for design in (favoured, reference)]
+    one, other = (set(landscape.parts[key]["seed"]) for key in keys)
     seeds, (drawn, _) = len(one & other), landscape.fitted
     found = Comparison(SHIFT, favoured.arm, reference.arm, seeds, claim=letter, reading=favoured.reading)
     shared = sorted(set(drawn[keys[0]]) & set(drawn[keys[1]]))
@@ -467,7 +467,7 @@ def _shift(landscape: Landscape, letter: str, favoured: Design, reference: Desig
     shift = estimate(gap, seeds)
     p = min(1.0, 2 * max(1 / len(gap), min(float(np.mean(gap <= 0)), float(np.mean(gap >= 0)))))
     # Where a boundary lies beyond what was searched a small shift may be the prior's: none can be ruled out.
-    beyond = any(edge.beyond for key in keys for y, edge in landscape.edges(*key).items() if y in shared)
+    beyond = any(edge.beyond for key in keys for y, edge in edges(landscape.parts[key]).items() if y in shared)
     return replace(
         found, effect=shift.value, low=shift.low, high=shift.high, p=p, smallest_p=None if beyond else 1 / len(gap)
     )

@@ -63,8 +63,7 @@ def _asked(full: Landscape, experiment: str) -> pd.DataFrame:
     lattice = full.settings.lattice
     rule = Rule(len(lattice), full.planned, full.settings.probes)
     parts = []
-    for series, piece in full.parts:
-        runs = full.part(series, piece)
+    for (series, _), runs in full.parts.items():
         conditions, seeds = sorted(runs["y"].unique()), sorted(runs["seed"].unique())
         where = zip(runs["y"], runs["x"], runs["seed"], strict=True)
         trials = [Trial(0, conditions.index(y), lattice.index(x), seeds.index(seed)) for y, x, seed in where]

@@ -1,31 +1,36 @@
 """The examples of CONTRIBUTING.md run, section by section."""
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 
 from tests.app.conftest import visit
 from tests.diagnostics.shared_batch import random_evidence
+from tests.objective.batches import ragged, solved
 from tests.store.fixture import Shape, write_run
 from workbench.agent.episode import Episode
+from workbench.algorithms import ALGORITHMS, differences, resolve
 from workbench.diagnosis import foreign
 from workbench.diagnosis.diagnose import diagnose
 from workbench.diagnosis.log import Log
 from workbench.diagnostics.tokens import Tokens
 from workbench.learn.faults import declare
+from workbench.objective import KINDS, prepare
 from workbench.spec import FaultSettings, Level, RunSettings
 from workbench.store.sync import sync
 
 TEXT = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
 
 
-def examples(title: str) -> list[str]:
-    """The Python blocks of the section with this title."""
+def examples(title: str, language: str = "python") -> list[str]:
+    """The blocks of the section with this title."""
     section = re.split(r"^## ", TEXT.split(f"## {title}\n", 1)[1], flags=re.MULTILINE)[0]
-    return re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    return re.findall(rf"```{language}\n(.*?)```", section, re.DOTALL)
 
 
 def run(title: str) -> dict[str, Any]:
@@ -33,6 +38,20 @@ def run(title: str) -> dict[str, Any]:
     names: dict[str, Any] = {}
     exec(examples(title)[0], names)
     return names
+
+
+def test_a_new_algorithm_is_a_short_declaration_that_trains_and_the_same_as_a_line_of_a_grid() -> None:
+    made = run("Add an algorithm")["TURN_GSPO"]
+    assert len(examples("Add an algorithm")[0].splitlines()) <= 25
+    assert (made.name in ALGORITHMS, made.differs_from) == (False, "gspo")
+    assert set(differences(ALGORITHMS["gspo"], made)) == {"ratio", "clip"}
+    batch, new = ragged(0)
+    found = resolve("turn-gspo", known={**ALGORITHMS, "turn-gspo": made})
+    _, gradient = solved(found, prepare(found, batch), new)
+    assert torch.isfinite(gradient).all()
+    assert gradient.any()
+    line = resolve(tomllib.loads(examples("Add an algorithm", "toml")[0])["algorithm"])
+    assert all(getattr(line, slot) == getattr(made, slot) for slot in KINDS)
 
 
 def test_a_new_log_format_is_read_and_diagnosed(tmp_path: Path, monkeypatch: Any) -> None:

@@ -1,12 +1,11 @@
 import pytest
-import torch
 from tokenizers import Regex, Tokenizer
 from tokenizers.decoders import Fuse
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
-from tests.agent.fakes import SMALL, build
+from tests.agent.fakes import SMALL, build, imitate
 from workbench.agent.demonstrations import demonstrations
 from workbench.agent.episode import collate
 from workbench.agent.tokenizer import VOCABULARY, build_tokenizer
@@ -27,16 +26,8 @@ def world() -> Facts:
 @pytest.fixture(scope="session")
 def apprentice(world: Facts) -> Qwen2ForCausalLM:
     """A policy that has half learned the protocol: its episodes search, answer, go wrong and differ in length."""
-    model = build(SMALL)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    for step in range(60):
-        batch = collate(demonstrations(world, 16, 0.3, seed=0, start=16 * step), pad_id=0)
-        labels = batch.tokens.masked_fill(~batch.mask, -100)
-        loss = model(batch.tokens, labels=labels).loss
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    return model
+    shown = (collate(demonstrations(world, 16, 0.3, seed=0, start=16 * step), pad_id=0) for step in range(60))
+    return imitate(build(SMALL), ((batch.tokens, batch.tokens.masked_fill(~batch.mask, -100)) for batch in shown))
 
 
 @pytest.fixture(scope="session")

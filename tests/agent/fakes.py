@@ -1,6 +1,6 @@
 """An engine that plays a script, a policy of the embedded family in any size, and what training computes from it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +26,16 @@ def build(settings: PolicySettings, vocabulary: int = len(VOCABULARY), positions
             tie_word_embeddings=settings.tied, max_position_embeddings=positions, pad_token_id=0, eos_token_id=1,
         )
     )  # fmt: skip
+
+
+def imitate(model: Qwen2ForCausalLM, shown: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> Qwen2ForCausalLM:
+    """The model, trained on (tokens, labels), a batch an update."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for tokens, labels in shown:
+        optimizer.zero_grad()
+        model(tokens, labels=labels).loss.backward()
+        optimizer.step()
+    return model
 
 
 def training_log_prob(model: PreTrainedModel, batch: Batch, temperature: float = 1.0) -> torch.Tensor:

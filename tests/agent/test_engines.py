@@ -1,3 +1,5 @@
+"""The engines: decoding, the draw of a token and its randomness, and what holds for the episodes of each."""
+
 from collections import Counter
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -5,18 +7,158 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen2ForCausalLM
 
 from bench.generate import GenerateEngine
-from tests.agent.fakes import SMALL, build, training_log_prob
+from tests.agent.fakes import SMALL, build, imitate, training_log_prob
 from tests.vllm_here import NEEDS_VLLM
+from workbench.agent.draws import Stream, draw, uniform
 from workbench.agent.engines import Engine, NonFinite, engine_for, hf
-from workbench.agent.engines.hf import HFEngine, TransformersDecoder
+from workbench.agent.engines.hf import FusedDecoder, HFEngine, TransformersDecoder, sample, supports
 from workbench.agent.episode import Episode, collate
 from workbench.agent.tokenizer import Codec
 from workbench.agent.worlds import Question, Retrieved
 from workbench.agent.worlds.facts import Facts
 from workbench.spec import EngineSettings, InputError, WorldSettings
+
+SIZE: dict[str, object] = {
+    "vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+}  # fmt: skip
+
+
+def small(family: str, **changes: object) -> PreTrainedModel:
+    config = getattr(transformers, f"{family}Config")(**{**SIZE, **changes})
+    return getattr(transformers, f"{family}ForCausalLM")(config).eval()
+
+
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 500.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}  # fmt: skip
+MODELS = {
+    "qwen2": ("Qwen2", {}),
+    "qwen2, tied": ("Qwen2", {"tie_word_embeddings": True}),
+    "qwen2, grouped queries": ("Qwen2", {"num_key_value_heads": 2}),
+    "llama": ("Llama", {}),
+    "llama, one key head and biases": ("Llama", {"num_key_value_heads": 1, "attention_bias": True, "mlp_bias": True}),
+    "llama, wide heads": ("Llama", {"head_dim": 24}),
+    "llama 3 rope": ("Llama", {"rope_parameters": LLAMA3}),
+}
+
+
+@pytest.fixture(params=MODELS)
+def model(request: pytest.FixtureRequest) -> PreTrainedModel:
+    torch.manual_seed(0)
+    family, changes = MODELS[request.param]
+    model = small(family, **changes)
+    with torch.no_grad():  # fresh models have unit gains and zero biases, which would hide a wrong fold
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    return model
+
+
+@torch.inference_mode()
+def test_the_written_out_step_gives_the_logits_of_the_model(model: PreTrainedModel) -> None:
+    assert supports(model)
+    tokens = torch.randint(50, (6, 150))
+    expected = model(tokens).logits
+    first = FusedDecoder(model, torch.float32).feed(tokens[:, :1])  # one token is a valid start
+    torch.testing.assert_close(first, expected[:, 0], atol=2e-4, rtol=1e-4)
+    decoder = FusedDecoder(model, torch.float32)
+    rows, at = torch.arange(6), 0
+    for n in (5, 1, 1, 1, 3, 1, *[1] * 20, 40, *[1] * 30, 7, 1, 1):  # past the first 64 and 128 columns of the cache
+        got = decoder.feed(tokens[rows, at : at + n])
+        at += n
+        torch.testing.assert_close(got, expected[rows, at - 1], atol=2e-4, rtol=1e-4)
+        if at in (7, 60):
+            keep = torch.tensor([0, 2, 3]) if at == 60 else torch.tensor([5, 1, 0, 4])
+            decoder.keep(keep)
+            rows = rows[keep]
+    assert at > 100
+
+
+@torch.inference_mode()
+def test_half_precision_is_as_far_from_the_truth_as_the_model_itself_in_half_precision() -> None:
+    torch.manual_seed(0)
+    model = small("Qwen2")
+    tokens = torch.randint(50, (4, 30))
+    truth = torch.log_softmax(model(tokens).logits[:, -1], -1)
+    decoder = FusedDecoder(model, torch.bfloat16)
+    decoder.feed(tokens[:, :-1])
+    ours = torch.log_softmax(decoder.feed(tokens[:, -1:]).float(), -1)
+    theirs = torch.log_softmax(model.to(torch.bfloat16)(tokens).logits[:, -1].float(), -1)
+    assert 0 < (ours - truth).abs().mean() < 3 * (theirs - truth).abs().mean()
+
+
+@torch.inference_mode()
+def test_other_architectures_go_through_transformers() -> None:
+    dynamic = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+    sliding = {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 0}
+    torch.manual_seed(0)
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4)).eval()
+    others = small("Qwen2", hidden_act="gelu"), small("Qwen2", **sliding), small("Llama", rope_parameters=dynamic)
+    for other in (model, *others):
+        assert not supports(other)
+    tokens = torch.randint(50, (4, 12))
+    expected = model(tokens).logits
+    decoder = TransformersDecoder(model)
+    decoder.feed(tokens[:, :5])
+    decoder.keep(torch.tensor([3, 1]))
+    for at, end in ((5, 9), (9, 10)):
+        found = decoder.feed(tokens[[3, 1], at:end])
+        torch.testing.assert_close(found, expected[[3, 1], end - 1], atol=1e-5, rtol=1e-5)
+
+
+def test_tokens_come_as_often_as_their_probability_at_the_temperature_says() -> None:
+    probability = torch.tensor([0.0, 0.5, 0.0, 0.3, 0.15, 0.05, 0.0])
+    logits = probability.log().expand(40_000, -1)
+    token, log_prob = sample(logits, 1.0, torch.Generator().manual_seed(0), greedy=False, position=0)
+    share = torch.bincount(token, minlength=7) / len(token)
+    assert (share - probability).abs().max() < 0.012  # five standard errors
+    assert (share[probability == 0] == 0).all()
+    torch.testing.assert_close(log_prob, probability.log()[token])
+    logits, expected = torch.tensor([[0.0, 1.0]]).expand(20_000, -1), torch.log_softmax(torch.tensor([0.0, 2.0]), 0)
+    token, log_prob = sample(logits, 0.5, torch.Generator().manual_seed(0), greedy=False, position=0)
+    assert token.float().mean() == pytest.approx(expected[1].exp().item(), abs=0.012), "temperature sharpens the draw"
+    torch.testing.assert_close(log_prob, expected[token])
+
+
+def test_greedy_takes_the_most_likely_and_needs_no_luck() -> None:
+    generator = torch.Generator().manual_seed(0)
+    state = generator.get_state()
+    token, log_prob = sample(torch.tensor([[1.0, 3.0, 2.0]]), 1.0, generator, greedy=True, position=0)
+    assert token.tolist() == [1]
+    torch.testing.assert_close(log_prob, torch.log_softmax(torch.tensor([1.0, 3.0, 2.0]), 0)[1:2])
+    assert torch.equal(generator.get_state(), state)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("greedy", [True, False])
+def test_a_row_without_a_distribution_is_named_and_minus_infinity_rules_a_token_out(bad: float, greedy: bool) -> None:
+    logits = torch.zeros(5, 4)
+    logits[2, 1] = bad
+    with pytest.raises(NonFinite, match="1 of 5 rows at token 17"):
+        sample(logits, 1.0, torch.Generator(), greedy, position=17)
+    token, log_prob = sample(torch.tensor([[float("-inf"), 0.0]]), 1.0, torch.Generator(), False, position=0)
+    assert (token.tolist(), log_prob.tolist()) == ([1], [0.0])
+
+
+def test_draws_are_the_same_in_every_process_uniform_and_uncorrelated() -> None:
+    assert draw(1, 2, 3) == 7702586659592502839
+    assert draw(1, 2, 3) != draw(1, 3, 2) != draw(1, 2)
+    u = torch.tensor([uniform(7, i) for i in range(20_000)], dtype=torch.float64)
+    assert u.mean().item() == pytest.approx(0.5, abs=0.01)
+    assert u.var().item() == pytest.approx(1 / 12, abs=0.003)
+    assert abs(torch.corrcoef(torch.stack([u[:-1], u[1:]]))[0, 1].item()) < 0.03
+
+
+def test_a_stream_shuffles_fairly() -> None:
+    first = torch.bincount(torch.tensor([Stream(3, i).shuffled(5)[0] for i in range(5000)]), minlength=5)
+    assert (first / 5000 - 0.2).abs().max() < 0.03
+    assert sorted(Stream(1).shuffled(30)) == list(range(30))
+
 
 Make = Callable[..., Engine]  # (model, tokenizer, **settings); by default the apprentice and the embedded tokenizer
 
@@ -83,9 +225,7 @@ def test_searches_that_fall_together_are_one_request(make: Make) -> None:
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_sampled_log_probs_are_those_of_the_training_forward(
-    make: Make, apprentice: Qwen2ForCausalLM, world: Facts, temperature: float
-) -> None:
+def test_sampled_log_probs_are_those_of_the_training_forward(make, apprentice, world, temperature):
     episodes = roll(make(temperature=temperature), world, 48)
     assert len({len(e.tokens) for e in episodes}) > 10  # ragged, or the test shows nothing
     assert len({e.turns for e in episodes}) > 2
@@ -116,9 +256,7 @@ def test_episodes_keep_to_the_protocol(make: Make, tokenizer: PreTrainedTokenize
         assert episode.success == (episode.answer == question.gold) == bool(episode.reward)
 
 
-def test_the_generator_decides_the_episodes_and_nothing_else(
-    make: Make, apprentice: Qwen2ForCausalLM, world: Facts
-) -> None:
+def test_the_generator_decides_the_episodes_and_nothing_else(make, apprentice, world):
     engine = make()
     torch.manual_seed(1)
     first = roll(engine, world)
@@ -142,18 +280,14 @@ def test_greedy_episodes_do_not_depend_on_seed_or_company(make: Make, world: Fac
     ("weight", "value", "said"),
     [("lm_head.weight", float("nan"), "24 of 24 rows"), ("model.embed_tokens.weight", float("inf"), "diverged")],
 )
-def test_a_policy_that_has_diverged_is_named_not_sampled(
-    make: Make, apprentice: Qwen2ForCausalLM, world: Facts, weight: str, value: float, said: str
-) -> None:
+def test_a_policy_that_has_diverged_is_named_not_sampled(make, apprentice, world, weight, value, said):
     broken = deepcopy(apprentice)
     broken.get_parameter(weight).data[3:, 0] = value
     with pytest.raises(NonFinite, match=said):
         roll(make(broken), world)
 
 
-def test_weights_are_read_at_every_rollout_and_the_model_stays_in_its_mode(
-    make: Make, apprentice: Qwen2ForCausalLM, world: Facts
-) -> None:
+def test_weights_are_read_at_every_rollout_and_the_model_stays_in_its_mode(make, apprentice, world):
     model = deepcopy(apprentice)
     engine = make(model)
     before = roll(engine, world, 8, greedy=True)
@@ -169,9 +303,7 @@ def test_weights_are_read_at_every_rollout_and_the_model_stays_in_its_mode(
     assert model.lm_head.weight.grad is not None
 
 
-def test_half_precision_rollouts_differ_from_the_training_forward_but_little(
-    make: Make, apprentice: Qwen2ForCausalLM, world: Facts
-) -> None:
+def test_half_precision_rollouts_differ_from_the_training_forward_but_little(make, apprentice, world):
     difference = mismatch(apprentice, roll(make(dtype="bfloat16"), world, 24))
     assert 1e-3 < difference.max() < 0.5
     assert difference.mean() < 0.03
@@ -202,30 +334,17 @@ def test_tags_of_many_tokens_end_turns_too(make: Make, spelling: PreTrainedToken
     model = build(SMALL, vocabulary=len(spelling))
     codec = Codec(spelling)
     assert len(codec.encode(">.")) == 1  # the tag and what follows it are one token, which the turn keeps whole
-    _recite(model, codec.encode(world.prompt(world.questions("train", 0, 0, 1)[0])), codec.encode(said))
-    question = world.questions("train", 0, 0, 1)
-    episode = make(model, spelling).rollout(world, question, [0], torch.Generator(), greedy=True)[0]
-    assert codec.decode(episode.tokens) == question[0].text + said
+    questions = world.questions("train", 0, 0, 1)
+    prompt, text = codec.encode(world.prompt(questions[0])), codec.encode(said)
+    tokens, labels = torch.tensor([prompt + text]), torch.tensor([[-100] * len(prompt) + text])
+    imitate(model, ((tokens, labels) for _ in range(80)))  # one continuation, by heart
+    episode = make(model, spelling).rollout(world, questions, [0], torch.Generator(), greedy=True)[0]
+    assert codec.decode(episode.tokens) == questions[0].text + said
     assert (episode.ended, episode.answer, episode.turn_status) == ("answer", "a", ["answer"])
 
 
-def _recite(model: Qwen2ForCausalLM, prompt: list[int], text: list[int]) -> None:
-    """Teach `model` one continuation by heart."""
-    tokens = torch.tensor([prompt + text])
-    labels = torch.tensor([[-100] * len(prompt) + text])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    for _ in range(80):
-        loss = model(tokens, labels=labels).loss
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-
 @pytest.mark.parametrize("kind", [HFEngine, Plain])
-def test_dropping_finished_rows_changes_no_episode(
-    apprentice: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, world: Facts, monkeypatch: pytest.MonkeyPatch,
-    kind: type[HFEngine],
-) -> None:  # fmt: skip
+def test_dropping_finished_rows_changes_no_episode(apprentice, tokenizer, world, monkeypatch, kind):
     engine = kind(apprentice, tokenizer, EngineSettings())
     seen = []
     for keep in (0.0, 0.5, 1.0):

@@ -77,9 +77,7 @@ def test_the_one_weight_that_is_stale_is_named(scene: Scene, monkeypatch: pytest
         scene.roll()
 
 
-def test_a_tied_head_that_was_not_packed_again_is_named(
-    tokenizer: PreTrainedTokenizerFast, world: Facts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tied_head_that_was_not_packed_again_is_named(tokenizer, world, monkeypatch):
     scene = Scene(True, tokenizer, world)
     scene.roll()
     monkeypatch.setattr("workbench.agent.engines.vllm._pack_embeddings", lambda engine: None)

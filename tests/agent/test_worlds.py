@@ -58,15 +58,12 @@ def test_hops_come_in_the_asked_proportions_and_chains_fit_their_questions(eithe
     assert [count[hops] / 4000 for hops in (1, 2, 3)] == pytest.approx([0.2, 0.4, 0.4], abs=0.03)
     who = "who" if isinstance(either, Facts) else "what"
     assert all(len(set(q.chain)) == len(q.chain) for q in questions), "a chain repeats no relation"
-    assert all(
-        q.text == spaced(f"{who} is {' '.join(f'the {r} of' for r in reversed(q.chain))} {q.start} ?")
-        for q in questions[:500]
-    )
+    for q in questions[:500]:
+        assert q.text == spaced(f"{who} is {' '.join(f'the {r} of' for r in reversed(q.chain))} {q.start} ?")
     assert who == "who" or {q.chain for q in questions} <= {chain for chains in CHAINS.values() for chain in chains}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The facts
+# --- the facts
 
 
 def test_questions_are_the_same_in_every_process_and_a_tenth_is_held_out(world: Facts) -> None:
@@ -113,13 +110,10 @@ def test_the_exact_fact_is_first_and_the_rest_share_one_of_its_keys(top_k: int) 
         assert all((e == entity) != (r == 3) for e, r in facts[1:])
 
 
-def test_both_kinds_of_distractor_come_second_and_a_tiny_world_returns_what_it_has() -> None:
+def test_both_kinds_of_distractor_come_second_and_noise_shuffles_that_share_the_same_way_each_time() -> None:
     assert 0.4 < sum(ranked(KNOWLEDGE, e, r, 1, 2, 0.0)[1][0] == e for e, r in KEYS) / 400 < 0.6
     facts = ranked(Knowledge(1, entities=4, relations=2), 0, 0, turn=1, top_k=5, noise=0.0)
-    assert sorted(facts) == [(0, 0), (0, 1), (1, 0), (2, 0), (3, 0)]
-
-
-def test_noise_shuffles_that_share_of_the_lists_the_same_way_each_time() -> None:
+    assert sorted(facts) == [(0, 0), (0, 1), (1, 0), (2, 0), (3, 0)], "a tiny world returns what it has"
     moved = 0
     for turn in range(2000):
         noisy = ranked(KNOWLEDGE, 7, 2, turn, top_k=2, noise=0.2)
@@ -148,8 +142,7 @@ def test_demonstrations_are_addressed_by_index_and_use_training_questions_that_n
     assert sum(a == b for a, b in zip(drawn, [(e.question, e.gold) for e in shown], strict=True)) < 10
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The atlas
+# --- the atlas
 
 
 def test_the_corpus_has_a_passage_for_each_of_its_real_facts(atlas: Atlas) -> None:

@@ -37,11 +37,7 @@ def test_the_shipped_lines_are_the_counts_of_the_shipped_runs() -> None:
 
 
 def test_arms_that_an_axis_splits_have_a_line_each_and_named_controls_none(tmp_path: Path) -> None:
-    arms = ["gspo · old_log_prob rollout"] * 3 + [
-        "gspo (clip 0.2) · old_log_prob update",
-        "gspo, on-policy",
-        "a control",
-    ]
+    arms = ["gspo · old_log_prob rollout"] * 3 + ["gspo (clip 0.2) · old_log_prob update", "gspo, on-policy", "other"]
     outcomes = ["collapsed", "healthy", "diverged", "no_learning", "collapsed", "collapsed"]
     filed(tmp_path, "neighbours", arm=arms, outcome=outcomes, seed=[0, 1, 4, 2, 0, 0])
     assert measured(tmp_path) == {
@@ -55,14 +51,9 @@ def test_arms_that_an_axis_splits_have_a_line_each_and_named_controls_none(tmp_p
     [{"status": ["running"] * 6}, {"outcome": [None] * 6}, {"slots": ["{}"] * 6}, {"config": [None] * 6}],
     ids=lambda changes: next(iter(changes)),
 )
-def test_runs_that_are_not_over_not_judged_or_of_another_declaration_say_nothing(
-    changes: dict[str, list[object]], tmp_path: Path
-) -> None:
+def test_no_file_and_runs_not_over_not_judged_or_of_another_declaration_say_nothing(changes, tmp_path):
+    assert measured(tmp_path) == {}
     filed(tmp_path, "neighbours", arm=["ppo"] * 6)
     assert set(measured(tmp_path)) == {"ppo"}
     filed(tmp_path, "neighbours", arm=["ppo"] * 6, **changes)
-    assert measured(tmp_path) == {}
-
-
-def test_without_a_file_nothing_is_measured(tmp_path: Path) -> None:
     assert measured(tmp_path) == {}

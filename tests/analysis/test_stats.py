@@ -26,20 +26,16 @@ def test_clopper_pearson_bounds_are_where_the_tails_hold_half_of_alpha(n: int, d
         assert scipy_stats.binom.cdf(count, n, high) == pytest.approx(0.025)
 
 
-def test_what_is_no_proportion_is_refused() -> None:
-    for counts in ((4, 3), (-1, 3), (0, 0)):
-        with pytest.raises(ValueError, match="must"):
-            stats.clopper_pearson(*counts)
-    with pytest.raises(ValueError, match="must"):
-        stats.fisher_exact(4, 3, 0, 3)
-
-
 def test_fisher_exact_counts_the_tables_at_least_as_extreme_and_the_smallest_p_is_that_of_all_against_none() -> None:
     assert stats.fisher_exact(3, 3, 0, 3) == pytest.approx(2 / math.comb(6, 3))  # the two most extreme of twenty tables
     assert stats.fisher_exact(1, 3, 1, 3) == pytest.approx(1.0)
     assert stats.fisher_exact(5, 5, 0, 5) == pytest.approx(stats.fisher_exact(0, 5, 5, 5))
     for a, b in ((1, 1), (2, 2), (3, 3), (4, 4), (2, 5), (3, 4)):
         assert stats.smallest_p(a, b) == pytest.approx(stats.fisher_exact(a, a, 0, b))
+    for function, counts in ((stats.clopper_pearson, (4, 3)), (stats.clopper_pearson, (-1, 3)),
+                             (stats.clopper_pearson, (0, 0)), (stats.fisher_exact, (4, 3, 0, 3))):  # fmt: skip
+        with pytest.raises(ValueError, match="must"):
+            function(*counts)
 
 
 @pytest.mark.parametrize(
@@ -106,9 +102,7 @@ def test_a_t_interval_over_three_seeds_is_the_one_of_the_textbook() -> None:
     assert found.p == pytest.approx(theirs.pvalue)
     assert (found.low, found.high) == pytest.approx(tuple(theirs.confidence_interval(0.95)))
     assert stats.mean_interval([0.5, 0.5, 0.5]).p is None, "differences that do not vary have no p-value"
-
-
-def test_an_estimate_reads_with_a_dash_for_an_end_that_is_not_known() -> None:
+    # It reads with a dash for an end that is not known.
     for ends, text in (((1.0, 2.0), " [1.00, 2.00]"), ((1.0, math.nan), " [1.00, -]"), ((None, None), "")):
         assert stats.spanned(Estimate(1.5, *ends).columns("x"), "x") == f"1.50{text}"
         assert stats.spanned(Estimate(None, *ends).columns("x"), "x") == "-"
@@ -167,9 +161,7 @@ def test_the_middle_of_a_band_is_the_interquartile_mean_of_the_seeds_and_its_end
     row = stats.bands(seeds(0.0, 1.0, 5.0)).iloc[0]
     # The smallest value with at least 2.5 % (97.5 %) of the 27 resamples at or below it: the 1st and the 27th.
     assert (row["lower"], row["upper"]) == (drawn[0], drawn[26])
-
-
-def test_arms_keep_their_order_and_a_seed_that_ended_early_leaves_the_later_points_to_the_others() -> None:
+    # Arms keep their order, and a seed that ended early leaves the later points to the others.
     found = stats.bands(pd.concat([seeds(1.0, 3.0, arm="st-ppo"), seeds(5.0, bucket=1, arm="st-ppo"), seeds(9.0)]))
     assert list(zip(found["arm"], found["n"], found["middle"], strict=True)) == [
         ("st-ppo", 2, 2.0), ("st-ppo", 1, 5.0), ("ppo", 1, 9.0),

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -54,19 +53,14 @@ def comparison(ours: Side, baseline: Side, target: Target = Target("ratio", 2.0)
 
 # Rates 8, 2, 9 against 2, 1, 9: pairs 4, 2, 1; the medians 8 and 2 would say 4.
 PAIRED = comparison(side("fast", (8, 1), (4, 2), (9, 1)), side("slow", (4, 2), (1, 1), (9, 1)))
+SHARES = [Share("ppo", iterations=4, total=8.0, rollout=2.0, update=5.6, logging=0.2)]
 
 
-def results(*comparisons: Comparison) -> Results:
-    shares = [Share("ppo", iterations=4, total=8.0, rollout=2.0, update=5.6, logging=0.2)]
-    return Results(TINY, 3, list(comparisons), shares)
-
-
-@pytest.mark.parametrize(("of", "bar", "met"), [("ratio", 2.0, True), ("ratio", 2.1, False), ("rate", 10, True),
-                                                ("rate", 11, False)])  # fmt: skip
-def test_the_ratio_is_the_median_over_pairs_and_a_target_is_on_it_or_on_our_rate(of: Any, bar: float, met) -> None:
+def test_the_ratio_is_the_median_over_pairs_and_a_target_is_on_it_or_on_our_rate() -> None:
     assert (PAIRED.ratios, PAIRED.ratio) == ([4, 2, 1], 2)
     assert (PAIRED.ours.rate, PAIRED.baseline.rate) == (8, 2)
-    assert comparison(side("a", (10, 1)), side("b", (5, 1)), Target(of, bar)).met is met
+    for target, met in ((("ratio", 2.0), True), (("ratio", 2.1), False), (("rate", 10), True), (("rate", 11), False)):
+        assert comparison(side("a", (10, 1)), side("b", (5, 1)), Target(*target)).met is met
 
 
 def test_sides_run_in_turn_and_neither_the_warm_up_nor_preparing_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +79,8 @@ def test_sides_run_in_turn_and_neither_the_warm_up_nor_preparing_counts(monkeypa
 @pytest.mark.parametrize("busy", [True, False])
 def test_the_table_has_a_row_a_comparison_and_points_out_a_busy_machine(busy: bool, capsys) -> None:
     # By the clock 2 times as fast, by CPU time equally fast: something took the baseline's time.
-    measure.show(results(PAIRED, comparison(Side("a", [Sample(1, 1, 1)]), Side("b", [Sample(1, 1 + busy, 1)]))))
+    other = comparison(Side("a", [Sample(1, 1, 1)]), Side("b", [Sample(1, 1 + busy, 1)]))
+    measure.show(Results(TINY, 3, [PAIRED, other], SHARES))
     lines = capsys.readouterr().out.splitlines()
     assert " ".join(lines[0].split()) == "measured unit ours baseline ratio min max by CPU target met"
     assert lines[2].split() == ["speed", "laps/s", "8", "2", "2", "1", "4", "2", "ratio", ">=", "2", "yes"]
@@ -93,7 +88,7 @@ def test_the_table_has_a_row_a_comparison_and_points_out_a_busy_machine(busy: bo
     assert any(line.split() == ["ppo", "2", "25.0%", "70.0%", "2.5%"] for line in lines)
     assert ("measure again" in "\n".join(lines)) is busy
     # The JSON holds every sample and what the machine was.
-    found = json.loads(json.dumps(measure.as_json(results(PAIRED)), allow_nan=False))
+    found = json.loads(json.dumps(measure.as_json(Results(TINY, 3, [PAIRED], SHARES)), allow_nan=False))
     (one,) = found["comparisons"]
     assert one["ours"]["samples"][1] == {"work": 4, "seconds": 2, "cpu_seconds": 4}
     assert one["ratio"] == {"median": 2, "min": 1, "max": 4, "cpu": 2, "pairs": [4, 2, 1]}
@@ -152,14 +147,6 @@ def test_both_sides_of_an_update_of_the_ingest_and_of_the_replay_do_the_same_wor
     assert {one.cells["turn_index"].max() for one in done.played} == {4}
 
 
-def test_packing_shares_the_cores_out_in_every_even_way_with_the_default_first(monkeypatch) -> None:
-    ways = {1: [(1, 1)], 2: [(2, 1), (1, 2)], 6: [(6, 1), (3, 2), (2, 3), (1, 6)]}
-    assert {cores: processes.splits(cores) for cores in ways} == ways
-    for cores, compared in ((96, processes.MOST), (3, 3)):
-        monkeypatch.setattr(processes, "cores", lambda cores=cores: cores)
-        assert processes.compared_cores() == compared
-
-
 WORKER = """
 import json, sys
 for i, line in enumerate(sys.stdin):
@@ -168,9 +155,7 @@ for i, line in enumerate(sys.stdin):
 """
 
 
-def test_the_sides_of_the_trl_comparison_iterate_in_turn_and_get_equal_lengths(
-    stage: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_sides_of_the_trl_comparison_iterate_in_turn_and_get_equal_lengths(stage, tmp_path, monkeypatch):
     script, real, asked = tmp_path / "worker.py", processes.theirs, []
     script.write_text(WORKER % 80)
     monkeypatch.setattr(processes, "PYTHON", Path(sys.executable))
@@ -193,7 +178,9 @@ def test_the_sides_of_the_trl_comparison_iterate_in_turn_and_get_equal_lengths(
         dying.iterate()  # its last words are reported
 
 
-def test_our_worker_trains_one_iteration_a_line(stage: Scene, monkeypatch, capsys) -> None:
+def test_our_worker_trains_one_iteration_a_line_and_cores_are_shared_out_evenly(stage, monkeypatch, capsys) -> None:
+    ways = {1: [(1, 1)], 2: [(2, 1), (1, 2)], 6: [(6, 1), (3, 2), (2, 3), (1, 6)]}  # the default first
+    assert {cores: processes.splits(cores) for cores in ways} == ways
     monkeypatch.setattr(sys, "stdin", io.StringIO("\n\n"))
     iteration.main(processes.ours(stage, stage.folder / "here")[2:])
     seen = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

@@ -61,21 +61,17 @@ def test_without_browser_and_other_tools_it_says_so_and_measures_the_rest(crowd:
     assert len(measure.as_json(results)["latencies"]) == len(KINDS)
 
 
-def scripted(monkeypatch: pytest.MonkeyPatch, script: Path, code: str) -> None:
-    script.write_text(code)
-    monkeypatch.setattr(browse, "PYTHON", Path(sys.executable))
-    monkeypatch.setattr(browse, "SCRIPT", script)
-
-
 def test_other_tools_are_asked_n_by_n_and_one_that_dies_is_reported_with_its_last_words(tmp_path, monkeypatch) -> None:
     answer = "{'tool': sys.argv[1], 'version': '1', 'runs': int(n), 'points': 7, 'ready_s': 9.0, 'ready_cpu_s': 3.0, "
     answer += "'again_s': 2.0, 'again_cpu_s': 1.0}"
     code = f"import json, sys\nfor n in sys.argv[6].split(','):\n    print(json.dumps({answer}))\n"
-    scripted(monkeypatch, tmp_path / "peer.py", code)
+    monkeypatch.setattr(browse, "PYTHON", Path(sys.executable))
+    monkeypatch.setattr(browse, "SCRIPT", script := tmp_path / "peer.py")
+    script.write_text(code)
     found = list(browse.peers(tmp_path, 100, "2,4", lambda runs: (runs / 1, runs / 2)))
     tools = [(tool, runs, runs / 2) for tool in ("trackio", "tensorboard") for runs in (2, 4)]
     assert [(p.tool, p.runs, p.ours_cpu_s) for p in found] == tools
     assert measure.peer_row(found[0])["theirs / ours"] == 3.0
-    scripted(monkeypatch, tmp_path / "peer.py", "import sys; sys.exit('no such project')")
+    script.write_text("import sys; sys.exit('no such project')")
     with pytest.raises(RuntimeError, match="no such project"):
         list(browse.peers(tmp_path, 100, "2", lambda _: (1.0, 1.0)))

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 import numpy as np
 import torch
 
-from tests.objective.worked_example import DELTA, MASK, OLD, A
+from tests.objective.batches import DELTA, MASK, OLD, A
 from workbench.batch import turn_ids
 from workbench.diagnostics.evidence import Evidence, Rollouts
 

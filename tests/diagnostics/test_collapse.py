@@ -169,10 +169,7 @@ def test_a_warm_start_that_the_first_update_kills_has_collapsed_from_the_first_s
         verdict = watched([0.45] + [0.0, 0.015625] * 30, **held).verdict
         assert (verdict.outcome, verdict.onset) == ("collapsed", 0)
         assert peak is None or verdict.peak == peak
-
-
-def test_only_the_evaluation_before_the_first_point_counts_as_untrained():
-    watch = Watch(None, 64)
+    watch = Watch(None, 64)  # only the evaluation before the first point counts as untrained
     for step, success in enumerate(counts(0.5, 20)):
         watch.step(step, {"success": success, **({"heldout_success": 0.1, "heldout_episodes": 256} if step else {})})
     assert watch.verdict.outcome == "no_learning"
@@ -261,27 +258,14 @@ def test_settings_of_the_rule_of_running_medians_are_read_and_unknown_ones_refus
         CollapseSettings.model_validate({"window": 5})
 
 
-def fire(values, diagnostic, **others):
-    watch, events = Watch(), []
-    for step, value in enumerate(values):
-        events += watch.step(step, {diagnostic: value, **others})
-    return [(e.kind, e.step) for e in events], watch
-
-
-@pytest.mark.parametrize(
-    ("diagnostic", "values", "step"), [("non_finite", [0, 0, 3, 5], 2), ("success", [0.5, math.nan], 1)]
-)
-def test_a_non_finite_update_or_score_is_a_divergence(diagnostic, values, step):
-    events, watch = fire(values, diagnostic)
-    assert events == [("non_finite", step)]
-    assert watch.verdict.outcome == "diverged"
-
-
-def test_a_run_with_a_critical_event_is_never_healthy():
+def test_a_run_with_a_critical_event_is_never_healthy_and_a_crash_is_a_divergence_whatever_the_score():
     watch = Watch(None, 64)
     for step, score in enumerate(learned()):
         watch.step(step, {"success": score, "valid_action_frac": 0.9 if step < 20 else 0.3})
     assert watch.verdict.outcome == "mild"
+    event = watch.crashed(20, "sampling failed")
+    assert (event.kind, event.severity, event.step) == ("diverged", "critical", 20)
+    assert watch.verdict.outcome == "diverged"
 
 
 GOOD, BAD = [0.9, 0.95], [0.47] * 5
@@ -297,14 +281,13 @@ GOOD, BAD = [0.9, 0.95], [0.47] * 5
         ("entropy", [1.0] * 5 + [0.11, 0.09], [("entropy_collapse", 6)]),  # against the first five points
         ("entropy", [1.0] * 5 + [2.9, 3.1, 3.2], [("entropy_explosion", 6)]),
         ("entropy", [1.0] * 4 + [0.0], []),
+        ("non_finite", [0, 0, 3, 5], [("non_finite", 2)]),
+        ("success", [0.5, math.nan], [("non_finite", 1)]),
     ],
 )
 def test_a_hard_event_comes_once_where_its_mark_is_crossed(diagnostic, values, events):
-    assert fire(values, diagnostic)[0] == events
-
-
-def test_a_crash_is_a_divergence_whatever_the_score():
-    watch = watched(learned())
-    event = watch.crashed(20, "sampling failed")
-    assert (event.kind, event.severity, event.step) == ("diverged", "critical", 20)
-    assert watch.verdict.outcome == "diverged"
+    watch, found = Watch(), []
+    for step, value in enumerate(values):
+        found += watch.step(step, {diagnostic: value})
+    assert [(e.kind, e.step) for e in found] == events
+    assert (watch.verdict.outcome == "diverged") == ("non_finite" in dict(events))

@@ -12,52 +12,30 @@ TOY = np.array([0.10, 0.20, 0.40, 0.50, 0.52, 0.50, 0.30, 0.10, 0.05, 0.05])
 HELD = (0.38, 256)
 
 
-LOSSES = [(0.42, 7), (0.43, 8), (0.5, 8), (0.80, 8), (0.81, 9), (0.9, 9), (0.91, None)]
-
-
-@pytest.mark.parametrize(("severe", "detected"), LOSSES)
-def test_the_toy_losses_of_running_medians_are_those_worked_by_hand(severe, detected):
+def test_running_medians_and_counts_call_what_was_worked_by_hand():
     # 0.423077, 0.807692, 0.903846, 0.903846 at points 6 to 9, two in a row
-    called = by_medians((TOY, None), episodes=None, window=1, baseline=1, points=2, severe=severe)
-    assert called.detection == detected
-    assert severe != 0.5 or called == Called("collapsed", detection=8, onset=5)
-
-
-def test_five_dead_batches_are_too_few_for_running_medians_and_two_enough_for_counts():
-    run = np.r_[np.full(31, 0.53125), np.zeros(5)], HELD
+    for severe, detected in ((0.42, 7), (0.43, 8), (0.5, 8), (0.80, 8), (0.81, 9), (0.9, 9), (0.91, None)):
+        called = by_medians((TOY, None), episodes=None, window=1, baseline=1, points=2, severe=severe)
+        assert called.detection == detected
+        assert severe != 0.5 or called == Called("collapsed", detection=8, onset=5)
+    run = np.r_[np.full(31, 0.53125), np.zeros(5)], HELD  # five dead batches, too few for medians; two do for counts
     assert by_medians(run).outcome == "healthy"
     assert by_counts(run, 1, dated=True) == Called("collapsed", detection=32, onset=30, interval=(30, 30))
-
-
-def test_a_delay_counts_both_ends_and_a_call_before_the_fall_is_none():
-    assert Called("collapsed", 37).delay(36) == 2
-    assert Called("collapsed", 35).delay(36) == Called("healthy").delay(36) == math.inf
-
-
-def test_a_level_with_noise_is_stationary_and_a_slope_is_not():
-    noise = np.random.default_rng(1).binomial(64, 0.6, 60) / 64
-    assert stationary(noise)
-    assert not stationary(noise + np.linspace(-0.1, 0.1, 60))
-
-
-def test_eight_rollouts_of_a_prompt_vary_four_and_a_half_times_as_much_as_one():
-    rng = np.random.default_rng(1)
-    # var = p (1 - p) / 64 (1 + (g - 1) rho), rho = .5
-    alone, alike = (np.var(synthetic(0.6, 20000, group, rng)[0]) / (0.6 * 0.4 / 64) for group in (1, 8))
-    assert alone == pytest.approx(1, rel=0.05)
-    assert alike == pytest.approx(4.5, rel=0.05)
-
-
-def test_a_planted_fall_keeps_what_was_before_it_and_its_share_of_the_rest():
-    rng = np.random.default_rng(1)
-    scores, held = planted((np.full(4000, 0.5), HELD), 2000, np.full(2000, 0.5), rng)
-    assert held == HELD
-    assert (scores[:2000] == 0.5).all()
-    assert scores[2000:].mean() == pytest.approx(0.25, rel=0.02)
-
-
-def test_a_share_has_its_count_and_exact_interval():
+    assert Called("collapsed", 37).delay(36) == 2, "a delay counts both ends"
+    assert Called("collapsed", 35).delay(36) == Called("healthy").delay(36) == math.inf, "before the fall is none"
     assert share([True, *[False] * 9]) == "1/10 = 10 % [0.25, 44.5]"
+
+
+def test_the_noise_and_the_falls_of_the_table_are_what_they_say():
+    rng = np.random.default_rng(1)
+    noise = rng.binomial(64, 0.6, 60) / 64
+    assert [stationary(noise), stationary(noise + np.linspace(-0.1, 0.1, 60))] == [True, False]
+    # var = p (1 - p) / 64 (1 + (g - 1) rho), rho = .5
+    varies = [np.var(synthetic(0.6, 20000, group, rng)[0]) / (0.6 * 0.4 / 64) for group in (1, 8)]
+    assert varies == pytest.approx([1, 4.5], rel=0.05)
+    scores, held = planted((np.full(4000, 0.5), HELD), 2000, np.full(2000, 0.5), rng)
+    assert (held, (scores[:2000] == 0.5).all()) == (HELD, True)
+    assert scores[2000:].mean() == pytest.approx(0.25, rel=0.02), "its share of the rest"
 
 
 def test_three_dead_batches_after_a_half_are_192_log_2_nats_for_being_down():

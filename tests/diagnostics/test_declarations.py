@@ -17,31 +17,6 @@ PROMISED = {
     "minibatch": "grad_norm clip_frac out_of_range_frac clip_bias_norm ratio_max ess_frac",
     "turn": "n_tokens ratio_geo ratio_arith log_ratio_sum ratio_max clip_frac approx_kl entropy advantage",
 }
-
-
-def test_promised_columns_exist_and_none_is_declared_twice_or_shadows_an_identity_column():
-    columns = [(d.table, d.name) for d in CATALOGUE]
-    assert {(t, c) for t, names in PROMISED.items() for c in names.split()} <= set(columns)
-    assert len(set(columns)) == len(columns)
-    for name in {d.table for d in CATALOGUE}:
-        identity = {c.name for c in table(name).columns}
-        assert not identity & {d.name for d in CATALOGUE if d.table == name}
-
-
-def test_every_diagnostic_says_what_it_is_and_why_it_has_no_alarm():
-    text = page()
-    for d in CATALOGUE:
-        assert f"| `{d.name}` |" in text
-        assert len(d.description) > 10, d.name
-        assert d.description.rstrip().endswith("."), d.name
-        assert d.formula, d.name
-        assert d.source, d.name
-        assert (d.alarm is None) == bool(d.no_alarm), d.name
-        assert d.no_alarm in text, d.name
-        assert d.alarm is None or d.level is Level.STEP, d.name  # only rows of table step are watched
-        assert d.unit is Unit.FRACTION or not d.name.endswith("_frac"), d.name
-
-
 NULLABLE = {  # without a critic, a correction, a trigger, a noise scale or a direction of the bias
     "minibatch": "value_loss critic_grad_norm value_mae_out_of_range value_bias explained_variance value_mae "
                  "vf_clip_frac corrected_frac corrected_positive_frac corrected_negative_frac correction_mean "
@@ -51,9 +26,23 @@ NULLABLE = {  # without a critic, a correction, a trigger, a noise scale or a di
 }  # fmt: skip
 
 
-def test_what_can_be_null_says_so():
+def test_promised_columns_exist_once_shadow_no_identity_column_and_say_where_they_can_be_null():
     said = {(d.table, d.name): d.description for d in CATALOGUE}
+    assert len(said) == len(CATALOGUE)
+    assert {(t, c) for t, names in PROMISED.items() for c in names.split()} <= set(said)
+    assert not {(d.table, c.name) for d in CATALOGUE for c in table(d.table).columns} & set(said)
     assert all("NULL" in said[table, name] for table, names in NULLABLE.items() for name in names.split())
+
+
+def test_every_diagnostic_says_what_it_is_and_why_it_has_no_alarm():
+    text = page()
+    for d in CATALOGUE:
+        assert f"| `{d.name}` |" in text
+        assert all((d.formula, d.source, len(d.description) > 10, d.description.endswith("."))), d.name
+        assert (d.alarm is None) == bool(d.no_alarm), d.name
+        assert d.no_alarm in text, d.name
+        assert d.alarm is None or d.level is Level.STEP, d.name  # only rows of table step are watched
+        assert d.unit is Unit.FRACTION or not d.name.endswith("_frac"), d.name
 
 
 def test_a_diagnostic_without_a_docstring_or_a_word_about_its_alarm_is_refused():

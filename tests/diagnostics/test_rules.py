@@ -8,17 +8,8 @@ from hypothesis import strategies as st
 
 from docs.render import diagnostics as page
 from workbench.diagnostics import CATALOGUE
-from workbench.diagnostics.rules import (
-    COMBINED,
-    COOLDOWN,
-    DRIFT,
-    DRIFT_POINTS,
-    GUARD_RULES,
-    HARD,
-    SMOOTH,
-    RuleWatch,
-    alarms,
-)
+from workbench.diagnostics import rules as r
+from workbench.diagnostics.rules import COOLDOWN, DRIFT, DRIFT_POINTS, SMOOTH, RuleWatch, alarms
 from workbench.spec import RATIO_TOLERANCE, Alarm, Diagnostic, Level, Unit
 
 
@@ -58,11 +49,10 @@ def test_an_alarm_says_value_and_mark_and_leaves_its_provenance_to_the_glossary(
     (event,) = found(rows, "alarm")
     assert event.message == "grad_norm_max 5.7, above 3.3 (10 x the median of the run's first 10 points)"
     rows = [{"valid_action_frac": 0.9}, *[{"valid_action_frac": 0.2}] * 5]
-    watch = RuleWatch(HARD)
+    watch = RuleWatch(r.HARD)
     (event,) = [e for step, row in enumerate(rows) for e in watch.step(step, row)]
-    assert event.message.startswith(
-        "valid_action_frac 0.2, below 0.45 (0.5 x its running maximum), 5 points in a row: an"
-    )
+    said = "valid_action_frac 0.2, below 0.45 (0.5 x its running maximum), 5 points in a row: an"
+    assert event.message.startswith(said)
 
 
 def test_a_nan_is_an_event_of_its_own_until_the_value_is_finite_again():
@@ -90,7 +80,7 @@ def rows(spread, entropy, **others):
     return start + [{"group_reward_std": spread, "entropy": entropy, **others}] * 15
 
 
-def test_an_echo_trap_is_equal_rewards_and_certainty_and_says_which_later_signs_are_there():
+def test_an_echo_trap_is_equal_rewards_and_certainty_says_which_later_signs_are_there_and_comes_once():
     (event,) = found(rows(0.01, 0.1), "echo_trap")
     assert (event.step, event.severity, event.diagnostic) == (19, "warning", "group_reward_std")  # its ten points
     assert "spikes" not in event.message
@@ -99,9 +89,6 @@ def test_an_echo_trap_is_equal_rewards_and_certainty_and_says_which_later_signs_
     (event,) = found(rows(0.01, 0.1, grad_norm_max=50.0, repetition_frac=0.5), "echo_trap")
     assert "gradient norm spikes" in event.message
     assert "repeat themselves" in event.message
-
-
-def test_an_echo_trap_comes_once_until_it_is_over():
     trapped = rows(0.01, 0.1)
     assert len(found(trapped + trapped[10:], "echo_trap")) == 1
     assert len(found(trapped + trapped[:1] * 3 + trapped[10:], "echo_trap")) == 2
@@ -109,32 +96,29 @@ def test_an_echo_trap_comes_once_until_it_is_over():
     assert found(unknown, "echo_trap") == [], "what was not measured is no sign"
 
 
-def test_a_reward_that_never_turns_is_told_once():
+def drifts(rewards):
+    return found([{"reward": reward} for reward in rewards], "reward_drift")
+
+
+def test_a_reward_that_never_turns_is_told_once_and_one_that_turns_or_hardly_moves_is_no_drift():
     steps = DRIFT_POINTS + SMOOTH
-    rising = [{"reward": 0.004 * t} for t in range(steps + 40)]
-    (event,) = found(rising, "reward_drift")
-    assert event.step == steps - 1
-    assert "only up" in event.message
-    (event,) = found([{"reward": -row["reward"]} for row in rising], "reward_drift")
-    assert "only down" in event.message
-
-
-def test_a_reward_that_turns_or_hardly_moves_is_no_drift():
-    assert found([{"reward": 0.004 * abs(t - 40)} for t in range(80)], "reward_drift") == []
-    assert found([{"reward": 0.5 * DRIFT * t / 200} for t in range(200)], "reward_drift") == []
+    for slope, words in ((0.004, "only up"), (-0.004, "only down")):
+        (event,) = drifts(slope * t for t in range(steps + 40))
+        assert (event.step, words in event.message) == (steps - 1, True)
+    assert drifts(0.004 * abs(t - 40) for t in range(80)) == []
+    assert drifts(0.5 * DRIFT * t / 200 for t in range(200)) == []
 
 
 @given(st.lists(st.floats(-1, 1), max_size=120))
 def test_a_drift_is_what_the_medians_say_whatever_came_before(rewards):
-    events = found([{"reward": r} for r in rewards], "reward_drift")
     medians = [sorted(rewards[t - SMOOTH + 1 : t + 1])[SMOOTH // 2] for t in range(SMOOTH - 1, len(rewards))]
-    for event in events:
+    for event in drifts(rewards):
         stretch = medians[event.step - SMOOTH + 1 - DRIFT_POINTS : event.step - SMOOTH + 2]
         assert stretch in (sorted(stretch), sorted(stretch, reverse=True))
 
 
 def test_both_stand_in_the_documentation():
-    assert all(f"| `{c.kind}` | {c.severity} |" in page() for c in COMBINED)
+    assert all(f"| `{c.kind}` | {c.severity} |" in page() for c in r.COMBINED)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +133,7 @@ def test_both_stand_in_the_documentation():
     ],
 )  # fmt: skip
 def test_the_guard_flags_a_finding_once_while_it_lasts_and_says_where(kind, severity, column, values, steps, words):
-    watch = RuleWatch(GUARD_RULES)
+    watch = RuleWatch(r.GUARD_RULES)
     found = [e for step, value in enumerate(values) for e in watch.step(step, {column: value}, [(5, 3), (9, 1)])]
     assert [(e.kind, e.step) for e in found] == [(kind, step) for step in steps]
     assert (found[0].severity, found[0].diagnostic, found[0].value) == (severity, column, values[steps[0]])

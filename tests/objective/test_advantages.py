@@ -7,26 +7,13 @@ import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from torch.nn.functional import pad
 
-from tests.objective.random_batches import ADVANTAGES, F64, batches, per_token, poisoned
-from tests.objective.worked_example import PPO
+from tests.objective.batches import ADVANTAGES, F64, PPO, batches, dirtied, plain, widened
 from workbench.batch import Batch
 from workbench.objective import KINDS, Algorithm, policy_loss, prepare, value_loss
-from workbench.objective.advantage import (
-    BatchZ,
-    Bilevel,
-    Gae,
-    Grpo,
-    MeanOnly,
-    ReinforcePp,
-    Rloo,
-    TurnGae,
-    TurnMeanGae,
-    gae,
-    whiten,
-)
-from workbench.objective.kl import LossKL, NoKL, RewardKL, estimate
+from workbench.objective import advantage as adv
+from workbench.objective.advantage import BatchZ, Gae, Grpo, MeanOnly, ReinforcePp, Rloo, gae, whiten
+from workbench.objective.kl import KL, LossKL, RewardKL, estimate
 from workbench.objective.select import ZeroVariance
 
 GROUPS = [Grpo(), MeanOnly(), Rloo()]
@@ -42,11 +29,9 @@ def close(expected, rel: float = 1e-9, abs_: float = 1e-10):
 
 def outcome_batch(scores: list[float], groups: list[int], mask: list[list[int]] | None = None) -> Batch:
     m = torch.tensor(mask or [[1, 1]] * len(scores), dtype=torch.bool)
-    zeros = torch.zeros(m.shape, dtype=F64)
-    return Batch(
-        m.long(), m, m, m.sum(1), torch.tensor(groups), torch.arange(len(m)), torch.tensor(scores, dtype=F64),
-        zeros, zeros, zeros, zeros,
-    )  # fmt: skip
+    zeros, score = torch.zeros(m.shape, dtype=F64), torch.tensor(scores, dtype=F64)
+    given = {"group": torch.tensor(groups), "score": score, "log_prob_ref": zeros, "values": zeros}
+    return plain(zeros, m, **given, advantages=None)
 
 
 # --- all of them
@@ -58,8 +43,8 @@ def outcome_batch(scores: list[float], groups: list[int], mask: list[list[int]] 
 )  # fmt: skip
 def test_advantages_are_finite_and_nothing_off_the_mask_matters(advantage, drawn, garbage):
     batch, _ = drawn
-    dirty = replace(batch, **{name: poisoned(x, batch.mask, garbage) for name, x in per_token(batch).items()})
-    for kl in (NoKL(), RewardKL(beta=0.1)):
+    dirty = dirtied(batch, garbage)
+    for kl in (KL(), RewardKL(beta=0.1)):
         a, b = prepare(using(advantage, kl=kl), batch), prepare(using(advantage, kl=kl), dirty)
         assert torch.equal(a.advantages, b.advantages)
         assert torch.all(a.advantages[~batch.mask] == 0)
@@ -75,9 +60,7 @@ def test_advantages_are_finite_and_nothing_off_the_mask_matters(advantage, drawn
 def test_padding_and_order_change_nothing(advantage, drawn, random):
     batch, _ = drawn
     index = torch.tensor(random.sample(range(len(batch.mask)), len(batch.mask)))
-    tensors = vars(batch.rows(index)).items()
-    wide = replace(batch, **{k: pad(x, (0, 2)) if x is not None and x.dim() == 2 else x for k, x in tensors})
-    a, b = prepare(using(advantage), batch).advantages, prepare(using(advantage), wide).advantages
+    a, b = (prepare(using(advantage), made).advantages for made in (batch, widened(batch, index, 2)))
     assert torch.allclose(b[:, :-2], a[index], rtol=1e-8, atol=1e-10)
     assert torch.all(b[:, -2:] == 0)
 
@@ -144,7 +127,7 @@ def test_the_kl_of_the_reward_is_paid_at_policy_tokens_only():
     returns = prepare(using(Gae(whiten="none"), kl=RewardKL(beta=0.1)), batch).returns[0]
     assert returns.tolist() == close([1 - 0.05 + 0.1, 0, 1 + 0.1])
     assert prepare(using(MeanOnly(), kl=RewardKL(beta=0.1)), batch).advantages[0, 0] == close(1.05)
-    without, in_loss = (prepare(using(Gae(), kl=kl), batch).advantages for kl in (NoKL(), LossKL(beta=9.0)))
+    without, in_loss = (prepare(using(Gae(), kl=kl), batch).advantages for kl in (KL(), LossKL(beta=9.0)))
     assert torch.equal(without, in_loss)
 
 
@@ -197,11 +180,9 @@ def test_a_critic_is_needed_exactly_where_values_are_read(advantage):
 
 
 def test_the_critic_is_trained_where_it_has_targets():
-    assert Gae().critic_mask == "m"
-    assert Gae(skip_obs=False).critic_mask == "a"
-    assert TurnMeanGae(skip_obs=False).critic_mask == "a"
-    assert TurnGae().critic_mask == "turn"
-    assert Bilevel().critic_mask == Grpo().critic_mask == "m"
+    for mask, estimators in (("m", [Gae(), adv.Bilevel(), Grpo()]), ("turn", [adv.TurnGae()]),
+                             ("a", [Gae(skip_obs=False), adv.TurnMeanGae(skip_obs=False)])):  # fmt: skip
+        assert {advantage.critic_mask for advantage in estimators} == {mask}
 
 
 @pytest.mark.parametrize(("mask", "chosen"), [("m", [1, 2, 4]), ("a", [1, 2, 3, 4]), ("turn", [1, 4])])
@@ -211,27 +192,20 @@ def test_the_value_loss_is_a_mean_over_its_mask(mask, chosen):
     returns, old, values = torch.randn(3, 1, 6, generator=g, dtype=F64)
     response = torch.tensor([[0, 1, 1, 1, 1, 0]], dtype=torch.bool)
     batch = replace(batch, response=response, returns=returns, values=old)
-    elsewhere = torch.ones(6, dtype=torch.bool)
-    elsewhere[chosen] = False
-    dirty = values.clone()
-    dirty[:, elsewhere] = math.nan
-    dirty.requires_grad_()
+    there = torch.isin(torch.arange(6), torch.tensor(chosen))
+    dirty = torch.where(there, values, math.nan).requires_grad_()
     loss = value_loss(dirty, batch, 0.2, mask)
     clipped = old + (values - old).clamp(-0.2, 0.2)
     worst = torch.maximum((values - returns) ** 2, (clipped - returns) ** 2)[0, chosen]
     assert float(loss.detach()) == close(0.5 * float(worst.mean()))
     loss.backward()
-    assert torch.all(dirty.grad[:, elsewhere] == 0)
+    assert torch.all(dirty.grad[:, ~there] == 0)
     halves = value_loss(values, batch, 0.2, mask, count=torch.tensor(2 * len(chosen)))
     assert float(halves) == close(0.25 * float(worst.mean()))
     whole = value_loss(values, batch, None, mask)
     assert float(whole) == close(0.5 * float(((values - returns) ** 2)[0, chosen].mean()))
-
-
-def test_the_value_loss_of_an_empty_batch_is_zero():
-    batch = replace(outcome_batch([1.0], [0], [[0, 0]]), returns=torch.zeros(1, 2, dtype=F64))
-    assert float(value_loss(torch.ones(1, 2, dtype=F64), batch)) == 0
-    assert float(value_loss(torch.ones(1, 2, dtype=F64), batch, count=torch.tensor(0))) == 0
+    empty = replace(batch, mask=batch.mask & False, response=batch.response & False)
+    assert value_loss(values, empty, mask=mask) == value_loss(values, empty, mask=mask, count=torch.tensor(0)) == 0
 
 
 def test_missing_parts_of_the_batch_are_named():

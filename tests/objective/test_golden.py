@@ -1,31 +1,38 @@
 """Worked numbers: every value was computed outside this package with plain numpy, gradients by central differences."""
 
+import math
 from dataclasses import replace
 from math import log
 
 import pytest
 import torch
+from torch.nn.functional import pad
 
-from tests.objective.worked_example import DELTA, F64, MASK, OLD, PPO, A, R, batch, gradient, loss, outlier, run
-from tests.objective.worked_example import turn_means as means_of_turns
-from workbench.algorithms import ALGORITHMS
+from tests.objective.batches import DELTA, F64, MASK, OLD, PPO, A, R, gradient, loss, plain, ragged, run, worked
+from workbench.algorithms import ALGORITHMS, resolve
 from workbench.batch import pool
 from workbench.objective import Algorithm, Pool, policy_loss, prepare, value_loss
 from workbench.objective import aggregate as agg
 from workbench.objective import stabilise as stab
 from workbench.objective.advantage import Gae, Grpo, MeanOnly, Reward, Rloo, TurnGae
-from workbench.objective.clip import LogClip, NoClip, Ppo
-from workbench.objective.kl import estimate
+from workbench.objective.clip import Bapo, Gamma, LogClip, NoClip, Ppo, SgClip, TvMask
+from workbench.objective.kl import Lld, PositiveLow, estimate
+from workbench.objective.ratio import Guard
+from workbench.objective.rollout_correction import IcePop, Tis
+from workbench.objective.schedule import EarlyStop, MeanKL, ReverseTurns, TrajectoryKL
+from workbench.objective.select import Uncertain
 
 TURN = replace(PPO, ratio=Pool("turn"))
 ARITHMETIC = replace(PPO, ratio=Pool("turn", mean="arithmetic"))
 UNIT = replace(TURN, clip=Ppo(gate="unit"))
 GSPO = replace(PPO, ratio=Pool("sequence"), aggregate=agg.SeqMeanTokenMean())
 SO = replace(ARITHMETIC, aggregate=agg.TurnMean())
-B = outlier()
-DUAL = DELTA.clone()
+B, DUAL, TURNS = DELTA.clone(), DELTA.clone(), A.clone()
+B[0, 2] = 3.0  # one token's ratio is e^3
 DUAL[1, 0] = log(5)
-TURNS = means_of_turns(A)
+for row, columns in ((0, [0, 1, 2]), (0, [5, 6]), (1, [0, 1]), (1, [3, 4, 5, 6])):
+    TURNS[row, columns] = A[row, columns].mean()
+BEHAVIOUR = OLD - torch.tensor([[0, 0.1, -0.2, 50, 50, 1, 0.05, 0], [0, 0.3, 50, -0.1, 0, 0.9, -0.4, 0]], dtype=F64)
 NAMED = {
     "cispo": 0.181882, "sapo": -0.611459, "gmpo": -0.269367, "vespo": 0.131203, "loop": -0.228087, "minirl": 0.878348,
     "gspo": -0.250275,
@@ -42,10 +49,6 @@ def summed(aggregate) -> Algorithm:
 
 def stabilised(stabilise, algorithm: Algorithm = PPO) -> Algorithm:
     return replace(algorithm, stabilise=stabilise)
-
-
-def closed(terms) -> torch.Tensor:
-    return terms.active_low | terms.active_high
 
 
 @pytest.mark.parametrize(
@@ -124,7 +127,7 @@ def test_tokens_that_the_clip_stopped(algorithm, advantages, low, high):
     terms = run(algorithm, advantages).terms
     assert terms.active_low[MASK].nonzero().flatten().tolist() == low
     assert terms.active_high[MASK].nonzero().flatten().tolist() == high
-    assert not (closed(terms) | terms.out_of_range)[~MASK].any()
+    assert not (terms.active_low | terms.active_high | terms.out_of_range)[~MASK].any()
     assert not terms.dual.any()
 
 
@@ -181,7 +184,7 @@ def test_sequence_ratios(algorithm, expected):
 def test_a_narrow_clip_of_sequences_and_the_means_of_turns():
     narrow = run(replace(GSPO, clip=Ppo(low=3e-4, high=4e-4)), R).terms
     assert narrow.token_loss[:, 0].tolist() == near([-1.0004, 0.499850])
-    means = pool(A, batch().turn).mean
+    means = pool(A, worked().turn).mean
     assert means[:, 1:].flatten().tolist() == near([0.8, 0.45, -0.6, -0.625])
 
 
@@ -200,7 +203,7 @@ def test_a_narrow_clip_of_sequences_and_the_means_of_turns():
 def test_group_advantages(advantage, expected):
     for rewards, wanted in (((1.0, 0.0, 0.5, 0.0), near(expected)), ((0.1, 0.1, 0.1), [0.0, 0.0, 0.0])):
         n, total = len(rewards), torch.tensor(rewards, dtype=F64)
-        rows = replace(batch().rows(torch.zeros(n, dtype=torch.int64)), group=torch.full((n,), 7), score=total)
+        rows = replace(worked().rows(torch.zeros(n, dtype=torch.int64)), group=torch.full((n,), 7), score=total)
         made = advantage.estimate(Reward(torch.zeros(n, 8, dtype=F64), total), rows)
         assert made.advantages[:, 0].tolist() == wanted
 
@@ -232,16 +235,15 @@ def test_factors_of_the_batch_or_of_each_sequence(stabilise, advantages, delta, 
     assert isinstance(factors, tuple) or terms.stabiliser_factor == near(factors)
 
 
-@pytest.mark.parametrize(("algorithm", "delta", "expected"), [
-    (PPO, DELTA, [0.727360, 0.751652, 0.967682]), (PPO, B, [6.039261, 0.751652, 8.034651]),
-    (TURN, B, [6.039261, 0.751652, 8.034651]),  # ST-PPO takes the ratio of its trigger from tokens
-])  # fmt: skip
-def test_what_the_stabiliser_compares(algorithm, delta, expected):
-    terms = run(stabilised(stab.RmsBatch(), algorithm), delta=delta).terms
-    assert [terms.clipped_rms, terms.unclipped_rms, terms.stabiliser_ratio] == near(expected)
-    assert terms.energy[[0, 2]].tolist() == [4, 7]
-    if algorithm is TURN:
-        assert terms.ratio[[0, 0, 1, 1], [0, 5, 0, 3]].tolist() == near([2.763966, 0.869358, 1.077884, 0.759572])
+def test_what_the_stabiliser_compares():
+    for algorithm, delta, expected in (
+        (PPO, DELTA, [0.727360, 0.751652, 0.967682]), (PPO, B, [6.039261, 0.751652, 8.034651]),
+        (TURN, B, [6.039261, 0.751652, 8.034651]),  # ST-PPO takes the ratio of its trigger from tokens
+    ):  # fmt: skip
+        terms = run(stabilised(stab.RmsBatch(), algorithm), delta=delta).terms
+        assert [terms.clipped_rms, terms.unclipped_rms, terms.stabiliser_ratio] == near(expected)
+        assert terms.energy[[0, 2]].tolist() == [4, 7]
+    assert terms.ratio[[0, 0, 1, 1], [0, 5, 0, 3]].tolist() == near([2.763966, 0.869358, 1.077884, 0.759572])
 
 
 def toy_gradients(algorithm: Algorithm, delta):
@@ -250,8 +252,8 @@ def toy_gradients(algorithm: Algorithm, delta):
     score = torch.zeros(2, 8, 2, dtype=F64)
     score[MASK] = torch.stack([torch.ones(11), torch.arange(11) / 10], dim=1).to(F64)
     log_prob = OLD + delta + score @ theta
-    (clipped,) = torch.autograd.grad(policy_loss(algorithm, batch(), log_prob).taken, theta, retain_graph=True)
-    (kept,) = torch.autograd.grad(policy_loss(algorithm, batch(), log_prob).loss, theta)
+    (clipped,) = torch.autograd.grad(policy_loss(algorithm, worked(), log_prob).taken, theta, retain_graph=True)
+    (kept,) = torch.autograd.grad(policy_loss(algorithm, worked(), log_prob).loss, theta)
     return -kept, -clipped
 
 
@@ -314,13 +316,9 @@ def test_kl_times_clip_fraction(stabilise, penalty):
 
 
 def one_sequence(values, mask):
-    m = torch.tensor([mask], dtype=torch.bool)
-    v = torch.tensor([values], dtype=F64)
-    z = torch.zeros_like(v)
-    return replace(
-        batch().rows(torch.tensor([0])), tokens=z.long(), mask=m, response=torch.ones_like(m), values=v,
-        length=torch.tensor([len(mask)]), log_prob_old=z, log_prob_behaviour=z, advantages=None,
-    )  # fmt: skip
+    m, v = torch.tensor([mask], dtype=torch.bool), torch.tensor([values], dtype=F64)
+    given = {"response": torch.ones_like(m), "values": v, "score": torch.ones(1, dtype=F64)}
+    return plain(torch.zeros_like(v), m, **given, advantages=None)
 
 
 @pytest.mark.parametrize(
@@ -363,3 +361,189 @@ def test_clipped_value_loss():
     v, returns = torch.tensor([[0.9, 0.1]], dtype=F64), torch.tensor([[1.0, 0.0]], dtype=F64)
     made = replace(one_sequence([0.2, 0.3], [1, 1]), returns=returns)
     assert [float(value_loss(v, made, clip)) for clip in (0.5, None)] == near([0.025, 0.005])
+
+
+# --- the neighbours
+
+
+def test_gspo_token_differs_from_gspo_only_where_advantages_vary():
+    wide, token = (replace(ALGORITHMS[name], clip=ALGORITHMS["grpo"].clip) for name in ("gspo", "gspo-token"))
+    assert gradient(wide, R) == near([-0.109856] * 5 + [0.035565] * 6)
+    assert gradient(token, R) == near(gradient(wide, R))
+    assert loss(wide, A) == near(loss(token, A))
+    assert gradient(wide, A) != near(gradient(token, A))
+
+
+def test_vespo_weights_and_its_fold_of_the_sampler():
+    weights = run(ALGORITHMS["vespo"], R).terms.token_loss / (-R * (OLD + DELTA))
+    assert weights[0, 0].item() == near(0.423169)
+    assert weights[1, 0].item() == near(0.197211)
+    folded = loss(ALGORITHMS["vespo"], R, log_prob_behaviour=BEHAVIOUR)
+    assert folded != near(0.131203)
+    unfolded = replace(ALGORITHMS["vespo"], clip=Gamma(against="old"))
+    assert loss(unfolded, R, log_prob_behaviour=BEHAVIOUR) == near(0.131203)
+
+
+@pytest.mark.parametrize(
+    ("term", "expected"),
+    [(Lld(weight=1.0), 0), (Lld(weight=1.0, gate="turn"), 0.027273), (Lld(gate="turn"), 0.2 * 0.027273),
+     (PositiveLow(weight=1.0), 0.07), (PositiveLow(weight=1.0, threshold=0.8), 0.06)],
+)  # fmt: skip
+def test_the_terms_of_llds_and_sapo_search(term, expected):
+    assert float(run(replace(ALGORITHMS["grpo"], kl=term), R).terms.kl_loss) == near(expected)
+
+
+def test_sapo_search_pushes_on_the_first_update_only_with_threshold_one():
+    zero = torch.zeros_like(A)
+    for threshold, expected in ((1.0, -0.1 / 5), (0.8, 0.0)):
+        term = replace(ALGORITHMS["sapo-search"], kl=PositiveLow(weight=0.1, threshold=threshold))
+        assert gradient(term, zero + torch.tensor([[0.0], [-1e-12]], dtype=F64), zero)[:5] == near([expected] * 5)
+
+
+def test_bapo_share_is_met_at_the_start():
+    ratio, advantages = torch.where(MASK, DELTA.exp(), 0), torch.where(MASK, R, 0)
+    assert Bapo(low=0.8, high=1.2).found(ratio, advantages) == (0.8, 1.2)
+    good = (ratio[0][MASK[0]].clamp(max=1.2)).sum()
+    bad = 0.5 * ratio[1][MASK[1]].clamp(min=0.8).sum()
+    assert (float(good), float(bad)) == (near(5.017420), near(3.100984))
+
+
+def test_bapo_raises_the_lower_bound_first_and_then_the_upper_one():
+    advantages = torch.tensor([1.0, -1.0], dtype=F64)
+    for clip, ratio, bounds in (
+        (Bapo(share=0.5), 5.0, (0.6, 1.2)),  # 1.2 against 0.6
+        # raising the floor makes the bad side heavier, so the search ends at the upper bound's end
+        (Bapo(share=0.7), 1.7, (0.9, 3.0)),
+        (Bapo(share=0.65, low_max=0.6), 9.0, (0.6, 1.2)),
+        (Bapo(share=0.72, low_max=0.6), 9.0, (0.6, 1.55)),
+    ):
+        assert clip.found(torch.tensor([ratio, 0.1], dtype=F64), advantages) == pytest.approx(bounds)
+    assert Bapo().found(torch.zeros(0, dtype=F64), torch.zeros(0, dtype=F64)) == (0.6, 1.2)
+
+
+def test_tis_and_icepop_on_the_sampler_of_the_example():
+    made = worked(R, log_prob_behaviour=BEHAVIOUR)
+    assert float(Tis().weights(made)[MASK].mean()) == near(1.172744)
+    for correction, hit in ((Tis(), 2.0), (IcePop(low=0.5, high=2.0), 0.0)):
+        terms = policy_loss(replace(ALGORITHMS["tis"], correction=correction), made, OLD + DELTA).terms
+        assert torch.equal(terms.correction[MASK], torch.where(terms.corrected, hit, (OLD - BEHAVIOUR).exp())[MASK])
+        assert terms.corrected is not None
+        assert terms.corrected[MASK].nonzero().flatten().tolist() == [3, 9]
+        assert terms.correction[MASK][[3, 9]].tolist() == [hit, hit]
+    raw = Tis(cap=None)
+    assert float(raw.weights(made)[MASK].max()) == near(math.e)
+    assert not raw.acts(made).any()
+
+
+def test_dppo_takes_mask_and_ratio_against_the_sampler():
+    new, old, mu = torch.tensor([[[0.75, 0.5]], [[0.5, 0.4]], [[0.6, 0.8]]], dtype=F64).log()
+    made = plain(old, log_prob_behaviour=mu, advantages=torch.tensor([[1.0, -1.0]], dtype=F64))
+
+    def weights(**options):
+        """d loss / d log-prob, two tokens averaged, and which tokens lost it."""
+        leaf = new.clone().requires_grad_()
+        out = policy_loss(replace(ALGORITHMS["dppo"], clip=TvMask(**options)), made, leaf)
+        (found,) = torch.autograd.grad(out.loss, leaf)
+        return (-2 * found[0] * made.advantages[0]).tolist(), out.terms.ratio[0].tolist()
+
+    # p_theta - mu = .15 and -.3, p_theta - p_old = .25 and .1, theta / mu = 1.25 and .625, theta / old = 1.5 and 1.25
+    assert weights() == (near([1.25, 0]), near([1.25, 0.625]))
+    assert weights(against="recompute") == (near([0, 0.625]), near([1.25, 0.625]))
+    assert weights(against="old") == (near([0, 1.25]), near([1.5, 1.25]))
+    assert weights(cap=1.2) == (near([1.2, 0]), near([1.25, 0.625]))
+    assert ALGORITHMS["dppo"].clip == TvMask()
+
+
+def test_cispo_bounds_as_trl_has_them():
+    trl = replace(ALGORITHMS["cispo"], clip=SgClip(low=1.0, high=4.0))
+    terms = run(trl, R, torch.where(MASK, 3.0, DELTA)).terms
+    assert terms.out_of_range[MASK].all(), "every weight is clamped"
+    assert not terms.active_high.any(), "and no gradient stopped"
+    low = run(trl, R, torch.where(MASK, -3.0, DELTA)).terms
+    assert not low.out_of_range.any()
+
+
+def test_a_guard_by_position_centres_the_tokens_of_an_eighth_and_leaves_one_alone():
+    entering = Guard(bins="position").entering(torch.where(MASK, DELTA, 0), worked(R))[MASK]
+    place = torch.tensor([0, 1, 3, 4, 6, 0, 1, 2, 4, 5, 6])  # 5 and 6 policy tokens
+    for eighth in place.unique():
+        there, alone = place == eighth, eighth in (2, 3, 5)
+        assert float(entering[there].mean()) == near(float(DELTA[MASK][there]) if alone else 0)
+
+
+@pytest.mark.parametrize("moved", [0.0, 39.0])
+def test_reinforce_has_the_gradient_of_the_log_prob_whatever_the_ratio(moved):
+    assert gradient(ALGORITHMS["reinforce"], A, DELTA + moved) == near((-A[MASK] / 11).tolist())
+
+
+def test_dr_grpo_divides_by_the_tokens_that_an_episode_may_have_and_never_by_the_width_of_a_worked():
+    by_sixteen = ALGORITHMS["dr-grpo"].within(8)
+    assert loss(by_sixteen, R) == near(-0.119777)
+    made = worked(R)
+    wide = replace(made, **{n: pad(x, (0, 20)) for n, x in vars(made).items() if x is not None and x.dim() == 2})
+    assert float(policy_loss(by_sixteen, wide, pad(OLD + DELTA, (0, 20))).loss) == near(-0.119777)
+    assert loss(ALGORITHMS["dr-grpo"].within(84), R) == near(-0.119777 * 8 / 84)
+    given = resolve("dr-grpo", {"aggregate": {"horizon": 4.0}}).within(84)
+    assert loss(given, R) == near(-0.119777 * 2)
+    with pytest.raises(ValueError, match="needs a horizon"):
+        loss(ALGORITHMS["dr-grpo"], R)
+
+
+def test_the_uncertainty_filter_keeps_the_groups_that_disagree_most():
+    def kept(scores: list[list[int]], *options) -> list[int]:
+        group = torch.tensor([g for g, each in enumerate(scores) for _ in each])
+        keep = Uncertain(*options).keep(torch.tensor([s for each in scores for s in each], dtype=F64), group)
+        return group[keep].unique().tolist()
+
+    scores = [[1, 0, 1, 0], [1, 1, 1, 1], [0, 0, 0, 1], [0, 0, 0, 0]]
+    for options, groups in (((), [0]), (("top_k", 0.5), [0, 2]), (("top_k", 1.0), [0, 2]), (("top_p", 0.5), [0]),
+                            (("top_p", 0.9), [0, 2])):  # fmt: skip
+        assert kept(scores, *options) == groups, "groups without spread are never kept"
+    assert kept([[1, 1], [0, 0]]) == kept([[1], [0]]) == []
+
+
+def test_early_stops():
+    mask = torch.tensor([[True, True, False], [True, False, False]])
+    moved = torch.tensor([[-1.0, -2.0, 99.0], [-3.0, 99.0, 99.0]])
+    epoch = [(moved, mask)]
+    assert not EarlyStop().reached(epoch)
+    assert MeanKL(1.3).reached(epoch)  # the mean is 2
+    assert not MeanKL(1.34).reached(epoch)
+    assert not MeanKL(1.3).skips(moved, mask)
+    assert TrajectoryKL(2.9).skips(moved, mask)  # 3 and 3
+    assert TrajectoryKL(2.9).skips(-moved, mask), "whichever way the policy moved"
+    assert not TrajectoryKL(3.0).skips(moved, mask)
+    assert not TrajectoryKL(0.1).skips(moved * torch.tensor([[1.0], [-1.0]]), mask), "the signs of trajectories cancel"
+    assert not TrajectoryKL(2.9).reached(epoch)
+
+
+# Turns updated one after the other, the last first.
+
+
+def test_the_mean_of_a_group_and_the_whitening_are_those_of_the_sequences_that_have_the_turn():
+    """Two groups of three; rewards 1, 0, 0 and 1, 1, 0; turn 2 exists in the first two sequences of each group.
+
+    Turn 1: 2/3, -1/3, -1/3, 1/3, 1/3, -2/3 over their std sqrt(4/15). Turn 2: 1/2, -1/2, 0, 0 over sqrt(1/6).
+    Turn 3 exists once: it is its own mean.
+    """
+    three, two, one = [1, 0, 1, 0, 1], [1, 0, 1, 0, 0], [1, 0, 0, 0, 0]
+    mask = torch.tensor([three, two, one, two, two, one]).bool()
+    made = plain(torch.zeros(6, 5, dtype=torch.float64), mask, group=torch.tensor([0, 0, 0, 1, 1, 1]),
+                 score=torch.tensor([1.0, 0, 0, 1, 1, 0]))  # fmt: skip
+    found = prepare(ALGORITHMS["seeupo"], made).advantages
+    assert found is not None
+    thirds = torch.tensor([2, -1, -1, 1, 1, -2]) / 3 / (4 / 15) ** 0.5
+    assert found[:, 0].tolist() == pytest.approx(thirds.tolist())
+    assert found[:, 2].tolist() == pytest.approx([0.5 * 6**0.5, -0.5 * 6**0.5, 0, 0, 0, 0])
+    assert found[:, 4].tolist() == [0] * 6
+
+
+@pytest.mark.parametrize("aggregate", [agg.TurnMean(), agg.TurnMeanGlobal()])
+def test_a_part_counts_the_turns_that_it_has_and_not_their_index(aggregate):
+    made, new = ragged(3)
+    made = prepare(ALGORITHMS["seeupo"], made)
+    part = next(ReverseTurns().parts(made, lambda part: part.log_prob_old))
+    algorithm = replace(ALGORITHMS["turn-ppo"], aggregate=aggregate)
+    renumbered = replace(part, turn_id=part.mask.long())
+    a, b = (policy_loss(algorithm, x, new[part.trajectory]).loss for x in (part, renumbered))
+    assert torch.allclose(a, b)

@@ -1,7 +1,10 @@
-"""What must hold for every pipeline, on random batches."""
+"""What must hold for every pipeline, on random batches, and at the points at which a rule turns."""
 
+import inspect
 import math
+import pkgutil
 from dataclasses import replace
+from importlib import import_module
 
 import pytest
 import torch
@@ -10,30 +13,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import pad
 
-from tests.objective.random_batches import (
-    AGGREGATES,
-    CLIPS,
-    CORRECTIONS,
-    F64,
-    KLS,
-    MEANS,
-    PESSIMISTIC,
-    RATIOS,
-    STABILISERS,
-    WEIGHTED,
-    algorithms,
-    batches,
-    per_token,
-    poisoned,
-    solved,
-)
-from tests.objective.worked_example import PPO, plain
+import workbench.objective
+from tests.objective import batches as made
+from tests.objective.batches import F64, PPO, algorithms, batches, dirtied, plain, poisoned, ragged, solved, widened
 from workbench.batch import Batch
-from workbench.objective import Algorithm, Normaliser, Pool, policy_loss, statistics
-from workbench.objective.aggregate import TokenMean
+from workbench.objective import KINDS, Algorithm, Normaliser, Pool, policy_loss, statistics
 from workbench.objective.clip import Hard, LogClip, NoClip, Ppo, Recip, Soft
-from workbench.objective.kl import LossKL
-from workbench.objective.rollout_correction import IcePop, Mis, NoCorrection, Tis
+from workbench.objective.kl import KL, LossKL
+from workbench.objective.rollout_correction import Correction, IcePop, Mis, Tis
 from workbench.objective.stabilise import AdvNorm, KlClipFrac, RmsBatch, RmsSeq, RmsTurn
 from workbench.spec import InputError
 
@@ -54,10 +41,8 @@ def bias(algorithm: Algorithm, batch: Batch, log_prob: Tensor, **given_: object)
 @given(algorithms(), batches(), st.sampled_from([math.nan, math.inf, -1e30]))
 def test_nothing_off_the_mask_matters(algorithm, drawn, garbage):
     batch, log_prob = drawn
-    dirty = replace(batch, **{name: poisoned(x, batch.mask, garbage) for name, x in per_token(batch).items()})
-    dirty = replace(dirty, sentence=torch.where(batch.mask, batch.sentence, 77))
     a, grad_a = solved(algorithm, batch, log_prob)
-    b, grad_b = solved(algorithm, dirty, poisoned(log_prob, batch.mask, garbage))
+    b, grad_b = solved(algorithm, dirtied(batch, garbage), poisoned(log_prob, batch.mask, garbage))
     assert torch.equal(a.loss, b.loss)
     assert torch.equal(grad_a, grad_b)
     assert torch.all(grad_a[~batch.mask] == 0)
@@ -74,10 +59,10 @@ def test_nothing_off_the_mask_matters(algorithm, drawn, garbage):
 # --- on-policy point
 
 
-ON_POLICY = [s for s in STABILISERS if not s.kind.startswith("kl")]
+ON_POLICY = [s for s in made.STABILISERS if not s.kind.startswith("kl")]
 
 
-@given(algorithms(kl=KLS[:1], correction=CORRECTIONS[:1], stabilise=ON_POLICY, aggregate=MEANS), batches())
+@given(algorithms(kl=[KL()], correction=[Correction()], stabilise=ON_POLICY, aggregate=made.MEANS), batches())
 def test_on_policy_every_ratio_is_one_nothing_is_clipped_and_a_unit_shares_its_credit(algorithm, drawn):
     batch = replace(drawn[0], log_prob_behaviour=drawn[0].log_prob_old)
     out, gradient = solved(algorithm, batch, batch.log_prob_old)
@@ -92,7 +77,7 @@ def test_on_policy_every_ratio_is_one_nothing_is_clipped_and_a_unit_shares_its_c
     assert float(out.taken.detach()) == 0
     weights = algorithm.aggregate.weights(batch, Normaliser.of(batch))
     credit = torch.where(batch.mask, -weights * batch.advantages, 0)
-    if ratio.grad == "shared" and type(algorithm.clip) not in map(type, WEIGHTED):
+    if ratio.grad == "shared" and type(algorithm.clip) not in map(type, made.WEIGHTED):
         credit = (ratio.units(batch).total if ratio.mean == "product" else ratio.units(batch).mean)(credit)
     assert torch.allclose(gradient, credit, rtol=1e-9, atol=1e-12)
 
@@ -100,7 +85,7 @@ def test_on_policy_every_ratio_is_one_nothing_is_clipped_and_a_unit_shares_its_c
 # --- ratios and clips
 
 
-@pytest.mark.parametrize("ratio", [ratio for ratio in RATIOS if ratio.level != "none"], ids=str)
+@pytest.mark.parametrize("ratio", [ratio for ratio in made.RATIOS if ratio.level != "none"], ids=str)
 @given(batches())
 @settings(max_examples=30)
 def test_a_ratio_is_the_mean_of_its_unit(ratio, drawn):
@@ -117,7 +102,7 @@ def test_a_ratio_is_the_mean_of_its_unit(ratio, drawn):
     assert torch.all(terms.ratio[~batch.mask] == 1)
 
 
-@given(st.sampled_from(PESSIMISTIC), st.sampled_from(["token", "turn", "sequence", "sentence"]), batches())
+@given(st.sampled_from(made.PESSIMISTIC), st.sampled_from(["token", "turn", "sequence", "sentence"]), batches())
 def test_a_gate_closes_low_ratios_of_negative_and_high_ratios_of_positive_advantages(clip, level, drawn):
     batch, log_prob = drawn
     ratio = Pool(level)
@@ -175,14 +160,35 @@ def test_losses_flags_and_what_the_clip_took(clip, advantage, losses, flags):
     assert bias(algorithm, batch, log_prob)[0].tolist() == close(taken.tolist(), rel=1e-7)
 
 
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+@pytest.mark.parametrize("beyond", [0, 1e-12])
+def test_a_ratio_exactly_at_its_bound_is_inside_and_one_just_beyond_is_outside(beyond: float, advantage: float) -> None:
+    old = torch.full((1, 3), -1.0, dtype=F64)
+    bounds = torch.tensor([-0.25, 0.25], dtype=F64).exp().tolist()
+    clip = Ppo(low=1 - bounds[0], high=bounds[1] - 1)
+    assert clip.bounds == tuple(bounds)  # both differences are exact in binary
+    new = old + torch.tensor([[-0.25 - beyond, 0, 0.25 + beyond]], dtype=F64)
+    batch = plain(old, advantages=torch.full_like(old, advantage))
+    for choice in (clip, LogClip(epsilon=0.25), LogClip(epsilon=0.25, at="unit")):
+        terms = policy_loss(replace(PPO, clip=choice), batch, new).terms
+        assert terms.active_low[0].tolist() == [beyond > 0 > advantage, False, False]
+        assert terms.active_high[0].tolist() == [False, False, beyond > 0 and advantage > 0]
+    stabilised = policy_loss(replace(PPO, clip=clip, stabilise=RmsBatch(tau=1.0)), batch, new).terms
+    assert (stabilised.clipped_rms == 0, stabilised.stabiliser_factor == 1) == (not beyond, not beyond)
+
+
+def test_a_ratio_exactly_at_the_dual_bound_is_not_capped() -> None:
+    new = torch.tensor([[-0.5, -0.25]], dtype=F64)
+    old = torch.full_like(new, -1.0)
+    dual = float((new - old).exp()[0, 0])
+    batch = plain(old, advantages=torch.full_like(old, -1.0))
+    terms = policy_loss(replace(PPO, clip=Ppo(dual=dual)), batch, new).terms
+    assert terms.dual[0].tolist() == [False, True]
+
+
 # --- stabilisers
 
-RMS = [
-    kind(tau=tau, smooth=smooth)
-    for kind in (RmsBatch, RmsSeq, RmsTurn)
-    for tau in (1.0, 3.0)
-    for smooth in (False, True)
-]
+RMS = [kind(tau=t, smooth=s) for kind in (RmsBatch, RmsSeq, RmsTurn) for t in (1.0, 3.0) for s in (False, True)]
 
 
 @given(st.sampled_from(RMS), batches())
@@ -214,23 +220,18 @@ def test_a_factor_follows_its_definition(stabilise, drawn):
 @pytest.mark.parametrize("stabilise", [RmsBatch(), RmsTurn(tau=3.0), RmsSeq()])
 def test_with_nothing_in_range_the_factor_stays_finite(stabilise):
     old = torch.zeros(2, 3, dtype=F64)
-    batch = plain(old)
-    terms = policy_loss(replace(PPO, stabilise=stabilise), batch, old + math.log(5)).terms
-    assert terms.factor.flatten().tolist() == close([0.2] * 6, rel=1e-6)  # n taken as 1
-    weightless = replace(batch, advantages=torch.tensor([[1.0, 1.0, 0.0]] * 2, dtype=F64))
-    delta = torch.tensor([[math.log(5), math.log(5), 0.0]] * 2, dtype=F64)
-    terms = policy_loss(replace(PPO, stabilise=stabilise), weightless, old + delta).terms
-    assert terms.factor.flatten().tolist() == close([0.2] * 6, rel=1e-6)
+    for inside in (torch.ones_like(old), torch.tensor([[1.0, 1.0, 0.0]] * 2, dtype=F64)):  # none, and a weightless one
+        batch = plain(old, advantages=inside)
+        terms = policy_loss(replace(PPO, stabilise=stabilise), batch, old + inside * math.log(5)).terms
+        assert terms.factor.flatten().tolist() == close([0.2] * 6, rel=1e-6)  # n taken as 1
 
 
 @given(batches(scale=0.5))
 def test_advantages_are_whitened_only_beyond_the_threshold(drawn):
     batch, log_prob = drawn
-    plain, _ = solved(PPO, batch, log_prob)
-    n = int(batch.mask.sum())
-    active = int((plain.terms.active_low | plain.terms.active_high).sum())
+    bare, n = policy_loss(PPO, batch, log_prob).terms, int(batch.mask.sum())
     assume(n > 1)
-    share = active / n
+    share = int((bare.active_low | bare.active_high).sum()) / n
     for threshold in (0.0, 0.2, 1.0):
         out, new_gradient = solved(replace(PPO, stabilise=AdvNorm(threshold=threshold)), batch, log_prob)
         advantages = batch.advantages
@@ -249,20 +250,19 @@ def test_advantages_are_whitened_only_beyond_the_threshold(drawn):
 def test_right_padding_and_the_order_of_the_sequences_change_nothing(algorithm, drawn, extra, random):
     batch, log_prob = drawn
     index = torch.tensor(random.sample(range(len(log_prob)), len(log_prob)))
-    tensors = vars(batch.rows(index)).items()
-    wide = replace(batch, **{k: pad(x, (0, extra)) if x is not None and x.dim() == 2 else x for k, x in tensors})
     a, grad_a = solved(algorithm, batch, log_prob)
-    b, grad_b = solved(algorithm, wide, pad(log_prob[index], (0, extra), value=math.nan))
+    moved = pad(log_prob[index], (0, extra), value=math.nan)
+    b, grad_b = solved(algorithm, widened(batch, index, extra), moved)
     size = float(a.terms.token_loss.abs().sum()) + float(a.terms.penalty) + float(a.terms.kl_loss.abs()) + 1e-9
     assert float(b.loss) == pytest.approx(float(a.loss), rel=1e-9, abs=1e-9 * size)
     assert torch.allclose(grad_b[:, :-extra], grad_a[index], rtol=1e-7, atol=1e-9 * float(grad_a.abs().max()) + 1e-15)
 
 
-GLOBAL = [replace(s, scope="global") if hasattr(s, "scope") else s for s in STABILISERS]
+GLOBAL = [replace(s, scope="global") if hasattr(s, "scope") else s for s in made.STABILISERS]
 
 
 @pytest.mark.parametrize("stabilise", GLOBAL, ids=repr)
-@given(algorithms(clip=CLIPS, ratio=RATIOS), batches(rows=(2, 5)), st.integers(1, 3))
+@given(algorithms(clip=made.CLIPS, ratio=made.RATIOS), batches(rows=(2, 5)), st.integers(1, 3))
 @settings(max_examples=20)
 def test_the_split_into_micro_batches_changes_nothing(stabilise, algorithm, drawn, size):
     batch, log_prob = drawn
@@ -273,7 +273,7 @@ def test_the_split_into_micro_batches_changes_nothing(stabilise, algorithm, draw
     sums = [statistics(algorithm, batch.rows(rows), log_prob[rows]) for rows in parts]
     known = None if sums[0] is None else torch.stack(sums).sum(0)
     assert (known is not None) == algorithm.stabilise.needs_statistics
-    assert not any(s.needs_statistics for s in STABILISERS), "by default a rule looks at the micro-batch"
+    assert not any(s.needs_statistics for s in made.STABILISERS), "by default a rule looks at the micro-batch"
     given_ = {"normaliser": counts, "statistics": known}
     cut = [(algorithm, batch.rows(rows), log_prob[rows]) for rows in parts]
     outs, gradients = zip(*(solved(*part, **given_) for part in cut), strict=True)
@@ -297,36 +297,31 @@ def test_the_split_into_micro_batches_changes_nothing(stabilise, algorithm, draw
         assert joined.stabiliser_factor == pytest.approx(whole.terms.stabiliser_factor, rel=1e-9)
 
 
-@given(st.sampled_from([replace(a, scope="micro") for a in AGGREGATES]), batches(rows=(2, 5)), st.integers(1, 3))
+@given(st.sampled_from([replace(a, scope="micro") for a in made.AGGREGATES]), batches(rows=(2, 5)), st.integers(1, 3))
 def test_scope_micro_is_the_mean_of_the_micro_batches_own_losses(aggregate, drawn, size):
     batch, log_prob = drawn
     algorithm = replace(PPO, aggregate=aggregate, kl=LossKL("k2", 0.3), stabilise=KlClipFrac(scope="micro"))
     parts = torch.arange(len(log_prob)).split(size)
     counts = Normaliser.of(batch, len(parts))
-    alone = [float(policy_loss(algorithm, batch.rows(rows), log_prob[rows]).loss) for rows in parts]
-    given_counts = [
-        float(policy_loss(algorithm, batch.rows(rows), log_prob[rows], normaliser=counts).loss) for rows in parts
-    ]
-    assert given_counts == close([x / len(parts) for x in alone])
+    alone, counted = (
+        [float(policy_loss(algorithm, batch.rows(rows), log_prob[rows], normaliser=given_).loss) for rows in parts]
+        for given_ in (None, counts)
+    )
+    assert counted == close([x / len(parts) for x in alone])
 
 
 def test_the_statistics_of_another_scope_are_ignored():
-    batch, log_prob = sample_batch()
+    batch, log_prob = sample()
     wild = torch.tensor([9.0, 9e9, 9.0, 1.0], dtype=F64)
     micro, whole = (replace(PPO, stabilise=RmsBatch(scope=scope)) for scope in ("micro", "global"))
-    assert torch.equal(
-        policy_loss(micro, batch, log_prob, statistics=wild).loss, policy_loss(micro, batch, log_prob).loss
-    )
+    told = policy_loss(micro, batch, log_prob, statistics=wild).loss
+    assert torch.equal(told, policy_loss(micro, batch, log_prob).loss)
     assert policy_loss(whole, batch, log_prob, statistics=wild).terms.stabiliser_factor < 1e-4
 
 
-def sample_batch() -> tuple[Batch, Tensor]:
-    g = torch.Generator().manual_seed(3)
-    mask = torch.rand(3, 9, generator=g) < 0.7
-    old = -torch.rand(3, 9, generator=g, dtype=F64)
-    advantages = torch.randn(3, 9, generator=g, dtype=F64)
-    batch = plain(old, mask, advantages=advantages)
-    return batch, old + 0.4 * torch.randn(3, 9, generator=g, dtype=F64)
+def sample() -> tuple[Batch, Tensor]:
+    batch, log_prob = ragged(3)
+    return replace(batch, sentence=None, advantages=torch.linspace(-1, 1, log_prob.numel()).view_as(log_prob)), log_prob
 
 
 # --- extremes
@@ -345,12 +340,10 @@ def test_huge_log_ratios_stay_finite(algorithm, drawn, shift):
 
 
 @given(algorithms(), batches())
-@example(PPO, (sample_batch()[0], sample_batch()[1]))
+@example(PPO, sample())
 def test_a_batch_without_policy_tokens_gives_zero(algorithm, drawn):
     batch, log_prob = drawn
     batch = replace(batch, mask=torch.zeros_like(batch.mask))
-    if algorithm.ratio.level == "sentence" and batch.sentence is None:
-        return
     out, gradient = solved(algorithm, batch, log_prob)
     assert float(out.loss) == 0
     assert torch.all(gradient == 0)
@@ -359,21 +352,16 @@ def test_a_batch_without_policy_tokens_gives_zero(algorithm, drawn):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_single_precision_in_gives_single_precision_out(dtype):
-    batch, log_prob = sample_batch()
-    batch = replace(
-        batch, log_prob_old=batch.log_prob_old.to(dtype), log_prob_behaviour=batch.log_prob_old.to(dtype),
-        log_prob_ref=batch.log_prob_old.to(dtype), advantages=batch.advantages.to(dtype),
-    )  # fmt: skip
-    for stabilise in STABILISERS:
-        for correction in (NoCorrection(), Tis(normalise=True)):
-            algorithm = replace(PPO, stabilise=stabilise, correction=correction, kl=LossKL(), aggregate=TokenMean())
+def test_single_precision_in_gives_single_precision_out_and_a_sentence_ratio_needs_the_sentences(dtype):
+    batch, log_prob = sample()
+    floats = {k: x.to(dtype) for k, x in vars(batch).items() if x is not None and x.is_floating_point()}
+    batch = replace(batch, **floats)
+    for stabilise in made.STABILISERS:
+        for correction in (Correction(), Tis(normalise=True)):
+            algorithm = replace(PPO, stabilise=stabilise, correction=correction, kl=LossKL())
             out = policy_loss(algorithm, batch, log_prob.to(dtype))
             assert out.loss.dtype == out.terms.token_loss.dtype == out.terms.factor.dtype == dtype
-
-
-def test_a_sentence_ratio_needs_the_sentences():
-    batch, log_prob = sample_batch()
+    batch, log_prob = sample()
     with pytest.raises(InputError, match=r"ratio\.level = 'sentence' needs the sentence of every token"):
         policy_loss(replace(PPO, ratio=Pool("sentence")), batch, log_prob)
 
@@ -381,8 +369,7 @@ def test_a_sentence_ratio_needs_the_sentences():
 @pytest.mark.parametrize("mean", ["geometric", "arithmetic", "product"])
 def test_vanishing_ratios_keep_their_digits_in_single_precision(mean):
     old = torch.zeros(1, 1)
-    batch = plain(old)
-    out = policy_loss(replace(PPO, ratio=Pool("turn", mean)), batch, old - 15.0)
+    out = policy_loss(replace(PPO, ratio=Pool("turn", mean)), plain(old), old - 15.0)
     assert float(out.terms.ratio) == pytest.approx(math.exp(-15), rel=1e-5)
 
 
@@ -423,3 +410,57 @@ def test_weights_that_are_all_zero_stay_zero_when_normalised():
     assert Mis(normalise=True).weights(batch).tolist() == [[0, 0]]
     far = replace(batch, log_prob_behaviour=old - 15)
     assert Tis(cap=1e12, level="seq_prod").weights(far).tolist() == [close([math.exp(20)] * 2)]  # not e^30
+
+
+# --- declarations
+
+
+def parts() -> list[type]:
+    """Every dataclass of the objective."""
+    names = [f"workbench.objective.{found.name}" for found in pkgutil.iter_modules(workbench.objective.__path__)]
+    classes = {c for name in names for c in vars(import_module(name)).values() if inspect.isclass(c)}
+    ours = [c for c in classes if c.__module__ in names and hasattr(c, "__dataclass_params__")]
+    return sorted(ours, key=lambda c: c.__qualname__)
+
+
+@pytest.mark.parametrize("part", parts(), ids=lambda part: part.__qualname__)
+def test_no_part_of_a_declaration_can_be_changed_under_the_run_that_uses_it(part: type) -> None:
+    assert "__dataclass_params__" in vars(part), "a subclass without the decorator compares and prints as its base"
+    assert part.__dataclass_params__.frozen
+
+
+# The numbers that papers and reference code start from; a change here changes what everyone's TOML means.
+DEFAULTS = """
+advantage gae turn_mean: gamma = 1.0, lam = 1.0, skip_obs = true, whiten = m
+advantage turn_gae: gamma = 0.99, lam = 0.9, whiten = none
+advantage bilevel: gamma = 1.0, lam = 1.0, gamma_turn = 0.95, whiten = m
+advantage grpo batch_z: eps = 1e-06
+advantage reinforce_pp: gamma = 1.0
+ratio pool: level = token, mean = geometric, grad = shared
+clip ppo: low = 0.2, high = 0.2, dual = none, gate = token
+clip recip: epsilon = 0.1, gate = token
+clip log: epsilon = 0.4, at = token, gate = token
+clip hard: low = 0.2, high = 0.2
+clip soft: epsilon = 0.2
+stabilise rms_batch: tau = 3.0, smooth = false, scope = micro
+stabilise rms_turn: tau = 5.0, smooth = false, scope = micro
+stabilise rms_seq: tau = 3.0, smooth = false
+stabilise cnorm: guard = 1.0
+stabilise kl_clipfrac: scope = micro, weight = 1.0, form = sequence, estimator = k3, direction = old_new
+stabilise adv_norm: scope = micro, threshold = 0.2
+stabilise subtract: alpha = 1.0
+aggregate token_mean token_sum seq_mean_token_sum seq_mean_token_mean turn_mean turn_mean_global: scope = global
+aggregate seq_mean_token_sum_norm: scope = global, horizon = none
+kl reward: beta = 0.001
+kl loss: estimator = k3, beta = 0.001
+correction tis: cap = 2.0, level = token, normalise = false
+correction mis: low = 0.0, high = 2.0, level = token, normalise = false
+correction icepop: low = 0.5, high = 5.0, level = token, normalise = false
+"""
+
+
+@pytest.mark.parametrize("line", DEFAULTS.strip().splitlines())
+def test_an_option_that_is_not_set_has_its_published_default(line: str) -> None:
+    choice, options = line.split(":")
+    slot, *kinds = choice.split()
+    assert {", ".join(KINDS[slot][kind]().options()) for kind in kinds} == {options.strip()}

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.objective.random_batches import batches
-from tests.objective.worked_example import PPO
+from tests.objective.batches import PPO, batches, plain
 from workbench.batch import Batch, pool, turn_ids
 from workbench.objective import Pool, policy_loss, prepare
 from workbench.objective.ratio import placebo_turns
@@ -63,8 +62,7 @@ def bare(mask: Tensor) -> Batch:
     """Groups of four; the second one has no variance."""
     n, zeros = len(mask), torch.zeros(mask.shape)
     score = torch.tensor([1.0, 0, 0, 0, 1, 1, 1, 1])[:n]
-    return Batch(mask.long(), mask, mask, mask.sum(1), torch.arange(n) // 4, torch.arange(n), score, zeros, zeros,
-                 values=zeros)  # fmt: skip
+    return plain(zeros, mask, group=torch.arange(n) // 4, score=score, values=zeros, advantages=None)
 
 
 def test_prepare_draws_them_after_the_selection_and_from_the_stream_that_it_is_given():
@@ -77,8 +75,5 @@ def test_prepare_draws_them_after_the_selection_and_from_the_stream_that_it_is_g
     assert torch.equal(made.placebo, prepare(algorithm, batch, stream(3)).placebo)
     assert not torch.equal(made.placebo, prepare(algorithm, batch, stream(4)).placebo)
     assert prepare(PPO, batch, stream(3)).placebo is None, "nobody else draws"
-
-
-def test_without_segments_the_ratio_is_refused():
-    with pytest.raises(ValueError, match="prepare"):
+    with pytest.raises(ValueError, match="prepare"):  # without segments the ratio is refused
         Pool("placebo").units(bare(torch.ones((1, 2), dtype=torch.bool)))

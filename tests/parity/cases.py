@@ -1,11 +1,11 @@
 """The random batches on which the references were recorded, and how a tensor becomes a few numbers."""
 
-from __future__ import annotations
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from tests.algorithms.ragged import F64, ragged
+from tests.objective.batches import F64, ragged
 from workbench.batch import Batch
 
 SEEDS = range(50)
@@ -18,10 +18,8 @@ def case(seed: int) -> tuple[Batch, Tensor]:
     """Batch `seed` with token advantages, returns and new values, and the new log-probs, (B, T) each."""
     batch, new = ragged(seed, scale=SCALE)
     g = torch.Generator().manual_seed(10_000 + seed)
-    shape = batch.mask.shape
-    batch.__dict__["advantages"] = torch.where(batch.mask, torch.randn(shape, generator=g, dtype=F64), 0)
-    batch.__dict__["returns"] = torch.where(batch.mask, torch.randn(shape, generator=g, dtype=F64), 0)
-    return batch, new
+    advantages, returns = (torch.where(batch.mask, torch.randn(new.shape, generator=g, dtype=F64), 0) for _ in range(2))
+    return replace(batch, advantages=advantages, returns=returns), new
 
 
 def new_values(batch: Batch, seed: int) -> Tensor:

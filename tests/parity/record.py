@@ -4,8 +4,6 @@ Only numbers leave this script. Each reference function is called as its package
 exist around it, it gets an object with the attributes that it reads.
 """
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from importlib.metadata import version
@@ -49,10 +47,8 @@ def verl(seed: int) -> dict[str, list[float]]:
         return ActorConfig(strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=1, **CLIPS[name])
 
     def loss(name: str, mode: str, advantages: Tensor, **more: Any) -> list[float]:
-        leaf = new.clone().requires_grad_()
-        found, metrics = core.get_policy_loss_fn(name)(
-            batch.log_prob_old, leaf, advantages, mask, mode, config(name), **more
-        )
+        leaf, function = new.clone().requires_grad_(), core.get_policy_loss_fn(name)
+        found, metrics = function(batch.log_prob_old, leaf, advantages, mask, mode, config(name), **more)
         return [*solved(found, leaf), metrics["actor/pg_clipfrac"], metrics["actor/pg_clipfrac_lower"]]
 
     rewards = token_rewards(batch)
@@ -70,12 +66,8 @@ def verl(seed: int) -> dict[str, list[float]]:
     for mode in MODES:
         made[f"compute_policy_loss_vanilla {mode}"] = loss("vanilla", mode, batch.need("advantages"))
         made[f"agg_loss {mode}"] = [float(core.agg_loss(batch.need("advantages"), mask, mode))]
-    for name, mode in (
-        ("gspo", "seq-mean-token-mean"),
-        ("sapo", "-"),
-        ("cispo", "token-mean"),
-        ("dppo_tv", "token-mean"),
-    ):
+    modes = {"gspo": "seq-mean-token-mean", "sapo": "-", "cispo": "token-mean", "dppo_tv": "token-mean"}
+    for name, mode in modes.items():
         made[f"compute_policy_loss_{name}"] = loss(name, mode, batch.need("advantages"))
     one = sequence_advantages(batch)[:, None] * mask
     made["compute_policy_loss_geo_mean"] = loss("geo_mean", "-", one)
@@ -121,10 +113,8 @@ def trl(seed: int) -> dict[str, list[float]]:
             leaf = new.clone().requires_grad_()
             trainer = _trainer(GRPOTrainer, leaf, kind, level)
             found = GRPOTrainer._compute_loss(trainer, trainer.model, _inputs(batch))
-            told = trainer._metrics["train"]
-            flags = [
-                told[f"clip_ratio/{side}_mean"][0] for side in ("low", "high") if f"clip_ratio/{side}_mean" in told
-            ]
+            told, names = trainer._metrics["train"], [f"clip_ratio/{side}_mean" for side in ("low", "high")]
+            flags = [told[side][0] for side in names if side in told]
             made[f"_compute_loss {kind} {level}"] = [*solved(found, leaf), *flags]
     return made
 

@@ -21,11 +21,9 @@ from workbench.store.batches import StoredBatch
 MakeRun = Callable[..., Path]
 STEP = 2  # with a staleness of 1 and a large step the ratios have left 1 by then
 SETTINGS: dict[str, Any] = {
-    "iterations": 3,
-    "learn": {"staleness": 1, "policy": {"lr": 0.3}},
-    "record": {"tokens": 16},
+    "iterations": 3, "learn": {"staleness": 1, "policy": {"lr": 0.3}}, "record": {"tokens": 16},
     "evaluation": {"every": 0, "episodes": 2},
-}
+}  # fmt: skip
 RUNS: dict[str, dict[str, Any]] = {
     "ppo": {"learn": {"micro_batch": 4}},
     "turn-ppo": {},
@@ -55,9 +53,7 @@ def replayed(stored: StoredBatch, *labels: str, **options: Any) -> Replay:
 
 
 @pytest.mark.parametrize("algorithm", [pytest.param(a, marks=pytest.mark.slow if a in FURTHER else ()) for a in RUNS])
-def test_the_algorithm_that_ran_gets_the_numbers_that_the_trainer_logged(
-    new_run: MakeRun, cache: Path, algorithm: str
-) -> None:
+def test_the_algorithm_that_ran_gets_the_numbers_that_the_trainer_logged(new_run, cache, algorithm):
     folder = new_run(algorithm=algorithm, **merged(SETTINGS, RUNS[algorithm]))
     assert train(folder, cache) == 0
     replay = replayed(batches.read(folder, STEP))
@@ -148,8 +144,7 @@ def test_a_batch_without_values_or_with_one_rollout_a_prompt_answers_with_a_reas
     assert "critic" in replay.reasons["ppo"]
     assert "one rollout a prompt" in replay.reasons["grpo"]
     row = pd.DataFrame(tables.summary(replay)).set_index("algorithm").loc["ppo"]
-    assert pd.isna(row["policy_loss"])
-    assert pd.isna(row["clip_frac"])
+    assert row[["policy_loss", "clip_frac"]].isna().all()
 
 
 def test_a_variant_with_wider_bounds_clips_nothing_and_pulls_harder(stored: StoredBatch) -> None:

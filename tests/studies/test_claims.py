@@ -1,5 +1,7 @@
-"""The verdicts of the claims, by collapses and by stable areas, on experiments whose right answer is known."""
+"""The verdicts of the claims by collapses and stable areas, and their statistics, where the right answer is known."""
 
+import math
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -7,13 +9,63 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats as scipy_stats
 
+from studies import evidence
 from studies.claims import Verdict, area_verdicts, as_well, controls, hypotheses, pooled, shifts, summary, verdicts
-from studies.evidence import NOT_SUPPORTED, NOT_TESTED, SUPPORTED, TOO_FEW, UNDECIDED, Comparison
+from studies.evidence import NOT_SUPPORTED, NOT_TESTED, SUPPORTED, TOO_FEW, UNDECIDED
 from tests.analysis.frames import STEPS, arm, down, frame, on_policy, run, up
 from tests.studies.runs import region
 from workbench.analysis.region import from_runs, region_of
 from workbench.analysis.results import results
+from workbench.analysis.stats import fisher_exact
+
+
+def test_the_interval_of_a_paired_difference_is_the_published_one() -> None:
+    found = evidence.paired_proportions(36, 12, 2, 0)  # Newcombe 1998, Statistics in Medicine 17:2635, method 10
+    assert (found.value, found.low, found.high) == pytest.approx((0.2, 0.0569, 0.3404), abs=5e-5)
+    same = evidence.paired_proportions(0, 0, 0, 5)
+    assert (same.value, same.low, same.high) == pytest.approx((0, -0.4345, 0.4345), abs=5e-5)
+
+
+counts = st.integers(0, 12)
+
+
+@given(counts, counts, counts, counts)
+def test_a_paired_difference_mirrors_when_the_arms_are_exchanged(e: int, f: int, g: int, h: int) -> None:
+    if e + f + g + h == 0:
+        with pytest.raises(ValueError, match="n"):
+            evidence.paired_proportions(e, f, g, h)
+        return
+    one, other = evidence.paired_proportions(e, f, g, h), evidence.paired_proportions(e, g, f, h)
+    assert one.low - 1e-12 <= one.value <= one.high + 1e-12  # type: ignore[operator]
+    turned = (-other.value, -other.high, -other.low)  # type: ignore[operator]
+    assert (one.value, one.low, one.high) == pytest.approx(turned)
+
+
+def test_the_power_of_fisher_counts_every_table() -> None:
+    n, a, b, alpha = 6, 0.8, 0.2, 0.05
+    total = sum(
+        scipy_stats.binom.pmf(x, n, a) * scipy_stats.binom.pmf(y, n, b)
+        for x, y in product(range(n + 1), repeat=2)
+        if fisher_exact(x, n, y, n) <= alpha
+    )
+    assert evidence.power_of_fisher(n, a, b, alpha) == pytest.approx(total)
+
+
+def test_the_fewest_seeds_are_enough_and_one_fewer_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    n = evidence.seeds_for_fisher(0.75, 0.25, 0.05) or 0
+    assert evidence.power_of_fisher(n, 0.75, 0.25, 0.05) >= 0.8 > evidence.power_of_fisher(n - 1, 0.75, 0.25, 0.05)
+    monkeypatch.setattr(evidence, "MOST", 8)
+    assert evidence.seeds_for_fisher(0.5, 0.45, 0.001) is None
+
+
+def test_the_power_of_the_t_test_is_what_simulation_finds() -> None:
+    n, deviation, effect = 6, 0.3, 0.4
+    drawn = np.random.default_rng(0).normal(effect, deviation, (20_000, n))
+    t = drawn.mean(1) / (drawn.std(1, ddof=1) / math.sqrt(n))
+    assert evidence.power_of_t(n, deviation, effect, 0.05) == pytest.approx(float((t > 2.5706).mean()), abs=0.01)
+
 
 N = 10
 
@@ -23,9 +75,8 @@ def judged(runs: pd.DataFrame) -> dict[str, Verdict]:
 
 
 def cures(turn: list[Any], norm: list[Any], both: list[Any], plain: list[Any]) -> pd.DataFrame:
-    return frame(
-        arm("red", plain), arm("green", turn, "turn-ppo"), arm("blue", norm, "s-ppo"), arm("white", both, "st-ppo")
-    )
+    cured = arm("green", turn, "turn-ppo"), arm("blue", norm, "s-ppo"), arm("white", both, "st-ppo")
+    return frame(arm("red", plain), *cured)
 
 
 PLAIN, CURED = arm("red", down(N)), arm("green", up(N), "turn-ppo")
@@ -99,7 +150,6 @@ def test_staleness_and_reuse_apart_are_controls_of_the_first_claim() -> None:
     reused, stale = {"epochs": 4, "staleness": 0}, {"epochs": 1, "staleness": 16}
     parts = arm("reused", up(N), learn=reused), arm("stale", down(N), learn=stale)
     (row,) = judged(frame(arm("x", down(N)), on_policy("y", up(N)), *parts))["a1"].rows
-    assert (row.more, row.less) == ("x", "y")
     assert {(c.arm, c.collapsed) for c in row.controls} == {("reused", 0), ("stale", 10)}
 
 
@@ -215,40 +265,37 @@ def test_equal_arms_of_two_experiments_are_one_and_equal_names_of_different_arms
 # By stable areas
 
 
-def shifts_of(n: int = 5, conditions: tuple[int, ...] = (0, 3), **survives: float) -> list[Comparison]:
+def shifts_of(n: int = 5, conditions: tuple[int, ...] = (0, 3), **survives: float) -> list[evidence.Comparison]:
     """Arms (by algorithm, _ for -) that collapse in all of n runs above the learning rate they survive."""
     found = region(5, {name.replace("_", "-"): dict.fromkeys(conditions, most) for name, most in survives.items()}, n)
-    file = region_of(found.toml)
-    assert file is not None
-    return shifts(from_runs(found.runs.assign(started_at=None), file, "demo"), found.runs)
+    return shifts(from_runs(found.runs.assign(started_at=None), region_of(found.toml), "demo"), found.runs)
 
 
-def one(found: list[Comparison], letter: str) -> Comparison:
-    (shift,) = [s for s in found if s.claim == letter]
-    return shift
+def shift(letter: str, n: int = 5, **given: Any) -> evidence.Comparison:
+    (found,) = [s for s in shifts_of(n, **given) if s.claim == letter]
+    return found
 
 
 def test_an_arm_whose_boundary_lies_two_doublings_further_up_supports_its_claim_and_the_reverse_does_not() -> None:
-    found = one(shifts_of(ppo=0.1, turn_ppo=0.4), "b")
+    found = shift("b", ppo=0.1, turn_ppo=0.4)
     assert (found.more, found.less, found.seeds) == ("turn-ppo", "ppo", 5)
     assert found.effect == pytest.approx(2.0, abs=0.15)
-    assert found.low is not None
     assert 1.0 <= found.low < 2.0 < found.high <= 3.0  # type: ignore[operator]  each boundary within its own gap
     assert (found.smallest_p is None, found.verdict) == (False, "supported")
-    reverse = one(shifts_of(ppo=0.4, turn_ppo=0.1), "b")
-    assert reverse.effect == pytest.approx(-2.0, abs=0.15)
-    assert reverse.verdict == "not supported"
-    few = one(shifts_of(n=4, ppo=0.1, turn_ppo=0.8), "b")
+    few = shift("b", n=4, ppo=0.1, turn_ppo=0.8)
     assert (few.effect, few.verdict) == (None, "too few seeds"), "fewer than five seeds say nothing"
-    single = one(shifts_of(conditions=(0,), ppo=0.1, turn_ppo=0.4), "b")  # boundaries instead of areas
-    assert (single.effect, single.verdict) == (pytest.approx(2.0, abs=0.15), "supported")
+    for arms, effect, verdict in (
+        ({"ppo": 0.4, "turn_ppo": 0.1}, -2.0, "not supported"),
+        ({"conditions": (0,), "ppo": 0.1, "turn_ppo": 0.4}, 2.0, "supported"),  # boundaries instead of areas
+    ):
+        other = shift("b", **arms)
+        assert (other.effect, other.verdict) == (pytest.approx(effect, abs=0.15), verdict)
 
 
 def test_equal_boundaries_are_told_apart_from_boundaries_that_were_not_reached() -> None:
-    within = one(shifts_of(ppo=0.2, turn_ppo=0.2), "b")
-    assert (within.effect, within.smallest_p is None) == (pytest.approx(0.0, abs=0.1), False)
-    beyond = one(shifts_of(ppo=1.6, turn_ppo=1.6), "b")
-    assert (beyond.effect, beyond.smallest_p is None) == (pytest.approx(0.0, abs=0.1), True)
+    within, beyond = (shift("b", ppo=most, turn_ppo=most) for most in (0.2, 1.6))
+    assert (within.effect, beyond.effect) == pytest.approx((0.0, 0.0), abs=0.1)
+    assert (within.smallest_p is None, beyond.smallest_p is None) == (False, True)
     assert beyond.verdict == "undecided at this power"
 
 
@@ -260,8 +307,6 @@ def test_both_together_must_beat_each_alone() -> None:
     assert area_verdicts(found)["d"] == "supported"
     assert area_verdicts(shifts_of(ppo=0.1, turn_ppo=0.8, s_ppo=0.2, st_ppo=0.4))["d"] == "not supported"
     assert area_verdicts(found)["g2"] == "not tested here"
-
-
-def test_two_cures_at_once_are_a_claim_of_their_own_only_where_neither_was_tried_alone() -> None:
-    assert one(shifts_of(grpo=0.1, so_grpo=0.4), "bc").more == "so-grpo"
-    assert "bc" not in {s.claim for s in shifts_of(ppo=0.1, turn_ppo=0.2, st_ppo=0.8)}
+    # Two cures at once are a claim of their own only where neither was tried alone.
+    assert shift("bc", grpo=0.1, so_grpo=0.4).more == "so-grpo"
+    assert "bc" not in {s.claim for s in found}

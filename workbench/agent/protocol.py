@@ -52,7 +52,7 @@ class Dialogue:
         self._add(codec.asked(world.prompt(question)))
         self.prompt_length = len(self.tokens)
         self.status: list[str] = []
-        self.retrieved: list[Retrieved | None] = []  # of each turn, where the world searched through a retriever
+        self._retrieved: list[Retrieved | None] = []  # of each turn, where the world searched through a retriever
         self.answer: str | None = None
         self.ended: str | None = None
 
@@ -73,7 +73,7 @@ class Dialogue:
             self.answer, self.ended = text, "answer"
         elif action == "search":
             found = self.world.search(self._question, text, len(self.status) + 1)
-        self.retrieved.append(found if isinstance(found, Retrieved) else None)
+        self._retrieved.append(found if isinstance(found, Retrieved) else None)
         self.status.append("invalid" if action == "search" and found is None else action)
         if self.ended is None and len(self.status) >= self.world.max_turns:
             self.ended = "max_turns"
@@ -92,19 +92,15 @@ class Dialogue:
         """Return the finished episode, judged."""
         answer, question = self.answer, self._question
         return Episode(
-            question_id=question.id, group=self._group, tokens=self.tokens, written=self.written,
-            log_prob=self.log_prob, prompt_length=self.prompt_length, question=question.text, gold=question.gold,
-            answer=answer,
+            question_id=question.id, group=self._group, question=question.text, gold=question.gold, answer=answer,
+            tokens=self.tokens, written=self.written, log_prob=self.log_prob, stretches=self.stretches,
+            prompt_length=self.prompt_length, ended=self.ended or "max_tokens",
             reward=0.0 if answer is None else self.world.score(question, answer),
             success=answer is not None and self.world.correct(question, answer),
-            ended=self.ended or "max_tokens",
-            turns=len(self.status),
-            searches=self.status.count("search"),
+            turns=len(self.status), searches=self.status.count("search"), turn_status=self.status,
             valid_turns=len(self.status) - self.status.count("invalid"),
-            turn_status=self.status,
-            retrieval_status=[None if found is None else found.status for found in self.retrieved],
-            retrieval_seconds=[None if found is None else found.seconds for found in self.retrieved],
-            stretches=self.stretches,
+            retrieval_status=[None if found is None else found.status for found in self._retrieved],
+            retrieval_seconds=[None if found is None else found.seconds for found in self._retrieved],
         )  # fmt: skip
 
 

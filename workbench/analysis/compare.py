@@ -46,22 +46,18 @@ def summarise(frame: pd.DataFrame) -> pd.DataFrame:
         share = Estimate(len(dead), *stats.clopper_pearson(len(dead), len(judged))) if len(judged) else Estimate(None)
         stopped = over[over["steps"] < over["planned"]]
         updates = over.reindex(columns=["clip_frac", "grad_norm_median", "grad_norm_max"]).astype(float)
-        peak, final = (over[name].dropna() for name in ("peak_success", "final_success"))
+        onsets, each = dead["collapse_step"].dropna(), known.to_dict(orient="records")
+        idle = known.reindex(columns=["outcome", "first_success"]).query("outcome == 'no_learning'")
         found.append({
             "arm": str(arm), "algorithm": rows["algorithm"].iloc[0], "runs": len(rows), "n": len(over),
             "judged": len(judged),
             **{word: int((known["outcome"] == word).sum()) for word in ("recovered", "falling", "mild", "no_learning")},
-            **_over_seeds(peak, "peak"), **_over_seeds(final, "final"),
-            **share.columns("collapsed"), "onset": _or_none(dead["collapse_step"].dropna().median()),
-            "onsets": ", ".join(f"{step:.0f}" for step in sorted(dead["collapse_step"].dropna())),
-            "starts": _each(known.reindex(columns=["outcome", "first_success"]).query("outcome == 'no_learning'")
-                           ["first_success"]),
-            "down": "; ".join(filter(None, map(down, known.to_dict(orient="records")))),
-            "back": "; ".join(filter(None, map(back, known.to_dict(orient="records")))),
+            **_over_seeds(over, "peak"), **_over_seeds(over, "final"), **share.columns("collapsed"),
+            "onset": _or_none(onsets.median()), "onsets": _each(onsets, ".0f"), "starts": _each(idle["first_success"]),
+            **{said.__name__: "; ".join(filter(None, map(said, each))) for said in (down, back)},
             "clip_frac": _or_none(updates["clip_frac"].mean()),
             "grad_norm_median": _or_none(updates["grad_norm_median"].mean()),
-            "grad_norm_max": _or_none(updates["grad_norm_max"].max()),
-            "stopped": len(stopped),
+            "grad_norm_max": _or_none(updates["grad_norm_max"].max()), "stopped": len(stopped),
             "steps_min": _or_none(stopped["steps"].min()), "steps_max": _or_none(stopped["steps"].max()),
             "planned": _or_none(stopped["planned"].max()),
         })  # fmt: skip
@@ -72,16 +68,17 @@ def _or_none(value: Any) -> float | None:
     return None if missing(value) else float(value)
 
 
-def _over_seeds(values: pd.Series, name: str) -> dict[str, Any]:
+def _over_seeds(runs: pd.DataFrame, name: str) -> dict[str, Any]:
     """Return mean and IQM with their intervals; of fewer than three seeds the seeds instead of an interval."""
+    values = runs[f"{name}_success"].dropna()
     mean, iqm = stats.mean_interval(values).cut(0, 1), stats.interquartile_mean([values])
     few = len(values) < FEWEST
     mean, iqm = (Estimate(one.value) if few else one for one in (mean, iqm))
     return {**mean.columns(name), **iqm.columns(f"{name}_iqm"), f"{name}_seeds": _each(values) if few else ""}
 
 
-def _each(values: pd.Series) -> str:
-    return ", ".join(f"{value:.2f}" for value in sorted(values.dropna()))
+def _each(values: pd.Series, form: str = ".2f") -> str:
+    return ", ".join(format(value, form) for value in sorted(values.dropna()))
 
 
 def down(run: Row) -> str:
@@ -182,8 +179,9 @@ def _onset(row: Row) -> str:
 # What the columns of `readable` are, for a line under the table.
 ABOUT = (
     "Peak: the highest median of five steps. Final: the mean of the last ten. Both over finished runs, with a 95 % "
-    "interval; of fewer than three seeds each value. Clip fraction and gradient norms: over all updates of those runs. "
-    "Onset: median over the collapses. -: no such step, or not measured."
+    "interval; of fewer than three seeds each value. Clip fraction and median gradient norm: of the updates of a run, "
+    "then the mean over runs; largest gradient norm: of all. Onset: median over the collapses, of two both. -: no such "
+    "step, or not measured."
 )
 
 
@@ -193,7 +191,7 @@ def readable(frame: pd.DataFrame) -> pd.DataFrame:
              "grad norm max": ("grad_norm_max", 1)}  # fmt: skip
     found = []
     for row in frame.to_dict(orient="records"):
-        incidence = "-"
+        incidence, both = "-", row["onsets"].split(", ")
         if row["judged"]:
             ends = ", ".join(percent(row[f"collapsed_{end}"]) for end in ("low", "high"))
             incidence = f"{int(row['collapsed'])}/{row['judged']} [{ends}]"
@@ -203,6 +201,7 @@ def readable(frame: pd.DataFrame) -> pd.DataFrame:
             "final success, IQM": spanned(row, "final_iqm"), "collapsed": incidence,
             "recovered / falling": f"{row['recovered']} / {row['falling']}",
             **{title: "-" if missing(row[name]) else f"{row[name]:.{n}f}" for title, (name, n) in plain.items()},
+            **({"onset step": row["onsets"]} if len(both) == 2 else {}),
         })  # fmt: skip
     return pd.DataFrame(found)
 

@@ -65,29 +65,26 @@ class Landscape:
         down = self.fading.assign(collapsed=True)
         return replace(self, runs=pd.concat([self.runs, down], ignore_index=True), fading=self.fading.iloc[:0])
 
-    @property
-    def parts(self) -> list[Arm]:
-        """Every (series, slice), in the order of their first runs."""
-        return list(dict.fromkeys(zip(self.runs["series"], self.runs["slice"], strict=True)))
-
-    def part(self, series: str, piece: str) -> pd.DataFrame:
-        """Return the runs of one series in one slice."""
-        return self.runs[(self.runs["series"] == series) & (self.runs["slice"] == piece)]
-
-    def edges(self, series: str, piece: str) -> dict[float, Boundary]:
-        """Condition y -> where the recorded shares cross 1/2, and whether that lies beyond what was tried."""
-        runs, found = self.part(series, piece), {}
-        for y in sorted(runs["y"].unique()):
-            column = runs[runs["y"] == y]
-            counts = column.groupby(np.log2(column["x"]))["collapsed"].agg(["sum", "size"])
-            if edge := boundary({float(x): (k, n) for x, k, n in counts.itertuples()}):
-                found[float(y)] = edge
-        return found
+    @cached_property
+    def parts(self) -> dict[Arm, pd.DataFrame]:
+        """The runs of every (series, slice), in the order of their first runs."""
+        return {(str(series), str(piece)): runs for (series, piece), runs in self.runs.groupby(ARM, sort=False)}
 
     @cached_property
     def fitted(self) -> tuple[dict[Arm, dict[float, np.ndarray]], dict[Arm, np.ndarray]]:
         """Draws of log2 of the boundary by arm and condition y, and of the doublings from 10 to 90 % by arm, (D,)."""
         return fit(self.runs, self.settings.low, self.settings.high)
+
+
+def edges(runs: pd.DataFrame) -> dict[float, Boundary]:
+    """Condition y -> where the recorded shares cross 1/2, and whether that lies beyond what was tried."""
+    found = {}
+    for y in sorted(map(float, runs["y"].unique())):
+        column = runs[runs["y"] == y]
+        counts = column.groupby(np.log2(column["x"]))["collapsed"].agg(["sum", "size"])
+        if edge := boundary({float(x): (k, n) for x, k, n in counts.itertuples()}):
+            found[y] = edge
+    return found
 
 
 def in_words(key: str | None, *, unit: bool = False) -> str:
@@ -183,14 +180,12 @@ def boundary(points: Mapping[float, tuple[float, float]]) -> Boundary | None:
     Shares of collapsed runs are made to rise with x (isotonic regression, weighted by the runs); the boundary is where
     the straight lines between them cross 1/2, or the middle of a stretch at exactly 1/2.
     """
-    counts = [(x, k, n) for x, (k, n) in sorted(points.items()) if n > 0]
-    if not counts:
+    counts = np.array([(x, k, n) for x, (k, n) in sorted(points.items()) if n > 0], float)
+    if not len(counts):
         return None
-    tried, collapsed, judged = map(list, zip(*counts, strict=True))
-    fitted = scipy.optimize.isotonic_regression(
-        [k / n for k, n in zip(collapsed, judged, strict=True)], weights=judged
-    ).x
-    shares = [0.5 if abs(share - 0.5) < 1e-9 else float(share) for share in fitted]
+    tried, collapsed, judged = counts[:, 0].tolist(), counts[:, 1], counts[:, 2]
+    fitted = scipy.optimize.isotonic_regression(collapsed / judged, weights=judged).x
+    shares = np.where(np.abs(fitted - 0.5) < 1e-9, 0.5, fitted).tolist()
     up = [i for i, share in enumerate(shares) if share < 0.5]
     down = [i for i, share in enumerate(shares) if share > 0.5]
     if len(up) == len(tried):
@@ -237,7 +232,7 @@ def by_series(landscape: Landscape, reference: str | None = None) -> pd.DataFram
     doublings from 10 to 90 % collapsed; runs, minutes: spent. InputError for an unknown reference (default: the first).
     """
     settings, (drawn, widths) = landscape.settings, landscape.fitted
-    names = list(dict.fromkeys(series for series, _ in landscape.parts))
+    names = list(landscape.runs["series"].unique())
     reference = reference or names[0]
     if reference not in names:
         raise InputError(f"no arm '{reference}' in this region{nearest(reference, names)}; arms: {'; '.join(names)}")
@@ -246,17 +241,17 @@ def by_series(landscape: Landscape, reference: str | None = None) -> pd.DataFram
     area = {key: areas(drawn[key], settings) for key in landscape.parts}
     seeds = int(landscape.runs["seed"].nunique())
     rows: list[dict[str, Any]] = []
-    for series, piece in landscape.parts:
-        runs, mine, other = landscape.part(series, piece), area[series, piece], area.get((reference, piece))
+    for (series, piece), runs in landscape.parts.items():
+        mine, other = area[series, piece], area.get((reference, piece))
         order, found = heights(sorted(runs["y"].unique())), estimate(mine, seeds)
         whole = (order[-1] - order[0]) * (math.log2(settings.high) - math.log2(settings.low))
         gap = mine - other if mine is not None and other is not None and series != reference else None
-        beyond = {edge.beyond for edge in landscape.edges(series, piece).values()} - {""}
+        beyond = {edge.beyond for edge in edges(runs).values()} - {""}
         rows.append({
-            "series": series, "slice": piece, "algorithm": runs["algorithm"].iloc[0], **found.columns("area"),
-            "unit": unit,
-            "share": None if found.value is None else found.value / whole, "beyond": " and ".join(sorted(beyond)),
-            "reference": reference, **estimate(gap, seeds).columns("difference"),
+            "series": series, "slice": piece, "algorithm": runs["algorithm"].iloc[0],
+            **found.columns("area"), "unit": unit, "share": None if found.value is None else found.value / whole,
+            "beyond": " and ".join(sorted(beyond)), "reference": reference,
+            **estimate(gap, seeds).columns("difference"),
             **estimate(widths[series, piece], seeds).columns("width"), "runs": len(runs),
             "minutes": float(runs["seconds"].sum()) / 60, "seeds": int(runs["seed"].nunique()),
         })  # fmt: skip
@@ -272,9 +267,8 @@ def by_column(landscape: Landscape) -> pd.DataFrame:
     """
     seeds = int(landscape.runs["seed"].nunique())
     rows: list[dict[str, Any]] = []
-    for series, piece in landscape.parts:
-        runs = landscape.part(series, piece)
-        for y, edge in landscape.edges(series, piece).items():
+    for (series, piece), runs in landscape.parts.items():
+        for y, edge in edges(runs).items():
             column = runs[runs["y"] == y]
             found = estimate(landscape.fitted[0][series, piece][y], seeds)
             if edge.beyond == "above":
@@ -282,8 +276,8 @@ def by_column(landscape: Landscape) -> pd.DataFrame:
             elif edge.beyond == "below":
                 found = Estimate(edge.at, None, None if found.high is None else max(found.high, edge.at))
             logs = found.columns("boundary").items()
-            row = {"series": series, "slice": piece, "y": y, **{k: v if v is None else 2**v for k, v in logs}}
-            row["beyond"] = edge.beyond
+            row = {"series": series, "slice": piece, "y": y, **{k: v if v is None else 2**v for k, v in logs},
+                   "beyond": edge.beyond}  # fmt: skip
             for side, at in (("low", edge.low), ("high", edge.high)):
                 here = column[np.isclose(np.log2(column["x"]), math.nan if at is None else at)]
                 row[side] = None if at is None else float(here["x"].iloc[0])
@@ -352,10 +346,8 @@ def answer(landscape: Landscape, series: pd.DataFrame, columns: pd.DataFrame) ->
         lines.append(f"Not yet narrowed down to two neighbouring values {seeds}: {_listed(loose)}.")
     if landscape.survival != NOT_DEAD:
         return lines  # the rest is the same for every reading
-    shift = "1 + " if (landscape.runs["y"] <= 0).any() else ""
-    axis = (
-        f"log2({shift}{in_words(landscape.across)})" if landscape.across is not None else "nothing, there is one column"
-    )
+    shift, across = "1 + " if (landscape.runs["y"] <= 0).any() else "", in_words(landscape.across)
+    axis = f"log2({shift}{across})" if across else "nothing, there is one column"
     lines.append(f"Area: log2({in_words(settings.along)}) from {settings.low:g} up to the boundary, over {axis}. "
                  "Intervals: 95 % of a fitted curve with a shift of each seed; see docs/regions.md.")  # fmt: skip
     if len(landscape.fading):
@@ -363,8 +355,8 @@ def answer(landscape: Landscape, series: pd.DataFrame, columns: pd.DataFrame) ->
         apart = np.abs(np.log2(moved["boundary"] / moved["boundary_without"])) >= MOVES
         moved = moved[apart | (moved["beyond"] != moved["beyond_without"])]
         where = f"these boundaries by .1 doublings or more: {_listed(moved, words=edge)}"
-        ends = f"counted as collapsed they move {where if len(moved) else 'no boundary by .1 doublings'}"
-        lines.append(f"Left out, falling at their end: {len(landscape.fading)} runs; {ends}.")
+        lines.append(f"Left out, falling at their end: {len(landscape.fading)} runs; counted as collapsed they move "
+                     f"{where if len(moved) else 'no boundary by .1 doublings'}.")  # fmt: skip
     for runs, why in ((landscape.unjudged, "too short for the collapse rule"),
                       (landscape.left_out, "run with other settings than the newest run")):  # fmt: skip
         lines += [f"Left out, {why}: {runs} runs."] if runs else []

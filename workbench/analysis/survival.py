@@ -32,7 +32,7 @@ PERMUTATIONS = 20_000  # all labellings up to this many (8 runs against 8 are 12
 def observed(runs: pd.DataFrame) -> pd.DataFrame:
     """Return run_id, arm, seed, time (steps) and event (the collapse?) of each run of runs.outcomes that has begun."""
     runs = runs.reset_index(drop=True)
-    steps = runs["steps"].fillna(0).astype(float)
+    steps = runs["steps"].astype(float).fillna(0)
     fell = runs["collapse_step"].astype(float).fillna(runs["detected"].astype(float))
     time = fell.fillna((steps - 1).clip(lower=0).where(runs["outcome"] == "diverged"))
     falling = runs["onset_low"].astype(float).where(runs["outcome"].isin(UNDECIDED))

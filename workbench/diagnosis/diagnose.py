@@ -141,6 +141,8 @@ def early_warning(d: Diagnosis) -> str:
 
 def first_signals(d: Diagnosis) -> str:
     """Return which diagnostics left their usual range first."""
+    if not any(d.log.measured("step", column) for column, _ in _signals(d.log)):
+        return "No diagnostic besides success is logged."
     if not d.moved and d.onset is not None and d.onset < FEWEST:
         return "Too few steps before the onset to know what was usual."
     if not d.moved:

@@ -18,14 +18,12 @@ from workbench.objective.select import Select, Shaping
 from workbench.objective.slot import Slot
 from workbench.objective.stabilise import Stabiliser
 
-KINDS: Mapping[str, Mapping[str, type[Slot]]] = MappingProxyType(
-    {
-        "advantage": Advantage.kinds, "ratio": Pool.kinds, "clip": Clip.kinds, "stabilise": Stabiliser.kinds,
-        "aggregate": Aggregate.kinds, "kl": KL.kinds, "select": Select.kinds, "correction": Correction.kinds,
-        "shaping": Shaping.kinds, "schedule": Schedule.kinds, "early_stop": EarlyStop.kinds,
-    }
-)  # fmt: skip
-"""Every slot of the pipeline, in the order of an algorithm's fields, with the kinds that it takes."""
+# Every slot of the pipeline, in the order of an algorithm's fields, with the kinds that it takes.
+KINDS: Mapping[str, Mapping[str, type[Slot]]] = MappingProxyType({
+    "advantage": Advantage.kinds, "ratio": Pool.kinds, "clip": Clip.kinds, "stabilise": Stabiliser.kinds,
+    "aggregate": Aggregate.kinds, "kl": KL.kinds, "select": Select.kinds, "correction": Correction.kinds,
+    "shaping": Shaping.kinds, "schedule": Schedule.kinds, "early_stop": EarlyStop.kinds,
+})  # fmt: skip
 
 __all__ = [
     "FAMILIES", "KINDS", "Algorithm", "LossTerms", "Normaliser", "PolicyLoss", "Pool", "Slot", "policy_loss",

@@ -105,7 +105,6 @@ class Gae(Advantage, kind="gae"):
     """
 
     needs_values: ClassVar[bool] = True
-
     gamma: Fraction = 1.0
     lam: Fraction = 1.0
     skip_obs: bool = True
@@ -147,7 +146,6 @@ class TurnGae(Advantage, kind="turn_gae"):
     """
 
     needs_values: ClassVar[bool] = True
-
     gamma: Fraction = 0.99
     lam: Fraction = 0.9
     whiten: Literal["none", "m"] = "none"
@@ -175,7 +173,6 @@ class Bilevel(Advantage, kind="bilevel"):
     """
 
     needs_values: ClassVar[bool] = True
-
     gamma: Fraction = 1.0
     lam: Fraction = 1.0
     gamma_turn: Fraction = 0.95
@@ -224,7 +221,6 @@ class Grpo(Advantage, kind="grpo"):
     """
 
     group_size: ClassVar[int] = GROUP_SIZE
-
     eps: Positive = 1e-6
 
     def estimate(self, reward: Reward, batch: Batch) -> Estimate:
@@ -275,7 +271,6 @@ class GroupBatchZ(Advantage, kind="group_batch_z"):
     """
 
     group_size: ClassVar[int] = GROUP_SIZE
-
     eps: Positive = 1e-6
     limit: Positive = 3.0
 

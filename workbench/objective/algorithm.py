@@ -10,26 +10,20 @@ from typing import Any
 from workbench.objective.advantage import Advantage
 from workbench.objective.aggregate import Aggregate, TokenMean
 from workbench.objective.clip import Clip
-from workbench.objective.kl import KL, NoKL
+from workbench.objective.kl import KL
 from workbench.objective.ratio import Pool
-from workbench.objective.rollout_correction import Correction, NoCorrection
-from workbench.objective.schedule import EarlyStop, NoStop, Schedule, Together
-from workbench.objective.select import KeepAll, Outcome, Select, Shaping
-from workbench.objective.stabilise import NoStabiliser, Stabiliser
+from workbench.objective.rollout_correction import Correction
+from workbench.objective.schedule import EarlyStop, Schedule
+from workbench.objective.select import Select, Shaping
+from workbench.objective.stabilise import Stabiliser
 
-FAMILIES: Mapping[str, str] = MappingProxyType(
-    {
-        "critic": "With a critic",
-        "normalised": "Normalised by the clipping bias",
-        "group": "Against the other rollouts of a prompt",
-        "reinforce": "REINFORCE",
-        "unit": "Ratios of sentences, turns and sequences",
-        "weight": "Another weight than the clipped ratio",
-        "guard": "Guards against drift",
-        "correction": "Correction of the rollout",
-    }
-)
-"""The families that `sorl algorithms` lists and the app colours, with their titles."""
+# The families that `sorl algorithms` lists and the app colours, with their titles.
+FAMILIES: Mapping[str, str] = MappingProxyType({
+    "critic": "With a critic", "normalised": "Normalised by the clipping bias",
+    "group": "Against the other rollouts of a prompt", "reinforce": "REINFORCE",
+    "unit": "Ratios of sentences, turns and sequences", "weight": "Another weight than the clipped ratio",
+    "guard": "Guards against drift", "correction": "Correction of the rollout",
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -48,14 +42,14 @@ class Algorithm:
     advantage: Advantage
     ratio: Pool
     clip: Clip
-    stabilise: Stabiliser = field(default_factory=NoStabiliser)
+    stabilise: Stabiliser = field(default_factory=Stabiliser)
     aggregate: Aggregate = field(default_factory=TokenMean)
-    kl: KL = field(default_factory=NoKL)
-    select: Select = field(default_factory=KeepAll)
-    correction: Correction = field(default_factory=NoCorrection)
-    shaping: Shaping = field(default_factory=Outcome)
-    schedule: Schedule = field(default_factory=Together)
-    early_stop: EarlyStop = field(default_factory=NoStop)
+    kl: KL = field(default_factory=KL)
+    select: Select = field(default_factory=Select)
+    correction: Correction = field(default_factory=Correction)
+    shaping: Shaping = field(default_factory=Shaping)
+    schedule: Schedule = field(default_factory=Schedule)
+    early_stop: EarlyStop = field(default_factory=EarlyStop)
     summary: str = ""
     experimental: str = ""
     claim: str = ""

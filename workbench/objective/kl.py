@@ -31,10 +31,10 @@ def estimate(name: Estimator, log_ratio: Tensor, cap: float = K3_LIMIT) -> Tenso
     return value.detach() + k2 - k2.detach() if name.endswith("+") else value
 
 
-class KL(Slot):
-    """Base of the terms; `needs_reference`: it needs log-probs of the frozen reference."""
+class KL(Slot, kind="none"):  # and base of the terms
+    """No KL term."""
 
-    needs_reference: ClassVar[bool] = False
+    needs_reference: ClassVar[bool] = False  # it needs log-probs of the frozen reference
 
     def in_reward(self, batch: Batch) -> Tensor | None:
         """Return what is taken off the reward of each token, (B, T), 0 off the mask; None = nothing."""
@@ -45,15 +45,10 @@ class KL(Slot):
         return None
 
 
-class NoKL(KL, kind="none"):
-    """No KL term."""
-
-
 class RewardKL(KL, kind="reward"):
     """Token reward score_t - beta (log pi_old - log pi_ref)_t on policy tokens only; Search-R1's PPO, beta 0.001."""
 
     needs_reference: ClassVar[bool] = True
-
     beta: NonNegative = 0.001
 
     def in_reward(self, batch: Batch) -> Tensor:
@@ -65,7 +60,6 @@ class LossKL(KL, kind="loss"):
     """beta <k(log pi_theta - log pi_ref)>_m in the loss; GRPO (2402.03300) with k3, beta 0.001 in Search-R1."""
 
     needs_reference: ClassVar[bool] = True
-
     estimator: Estimator = "k3"
     beta: NonNegative = 0.001
 

@@ -64,7 +64,6 @@ class Pool(Slot, kind="pool"):
     """
 
     word: ClassVar[str] = "level"
-
     level: Literal["token", "turn", "placebo", "sentence", "sequence", "none"] = "token"
     mean: Literal["geometric", "arithmetic", "product"] = "geometric"
     grad: Literal["shared", "token"] = "shared"

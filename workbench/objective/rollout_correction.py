@@ -14,8 +14,8 @@ from workbench.objective.slot import Cap, Slot
 from workbench.tensors import Tensor, torch
 
 
-class Correction(Slot):
-    """Base of the corrections."""
+class Correction(Slot, kind="none"):  # and base of the corrections
+    """No weights: the sampler is taken for the proximal policy."""
 
     def weights(self, batch: Batch, mean: Tensor | None = None) -> Tensor | None:
         """Weight of each token, (B, T), or None for 1; `mean` is the minibatch's mean weight (default: of `batch`)."""
@@ -28,10 +28,6 @@ class Correction(Slot):
     def acts(self, batch: Batch) -> Tensor | None:
         """Return where omega was capped or set to 0, (B, T) bool, False off the mask; None without weights."""
         return None
-
-
-class NoCorrection(Correction, kind="none"):
-    """No weights: the sampler is taken for the proximal policy."""
 
 
 def _omega(batch: Batch, level: str) -> Tensor:

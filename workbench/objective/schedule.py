@@ -12,22 +12,15 @@ from workbench.tensors import Tensor, torch
 LogProbs = Callable[[Batch], Tensor]  # log-probs (B, T) of a batch under the policy as it is now, without gradient
 
 
-class Schedule(Slot):
-    """Base of the schedules."""
+class Schedule(Slot, kind="together"):  # and base of the schedules
+    """The whole batch at once."""
 
     def updates(self, turns: int) -> tuple[int, int]:
         """Return the least and the most parts that a batch of episodes of at most `turns` turns becomes."""
         return 1, 1
 
     def parts(self, batch: Batch, now: LogProbs) -> Iterator[Batch]:
-        """Return what is trained on, all epochs and minibatches of one part before the caller asks for the next."""
-        raise NotImplementedError
-
-
-class Together(Schedule, kind="together"):
-    """The whole batch at once."""
-
-    def parts(self, batch: Batch, now: LogProbs) -> Iterator[Batch]:
+        """Yield what is trained on, all epochs and minibatches of one part before the caller asks for the next."""
         yield batch
 
 
@@ -61,8 +54,8 @@ class ReverseTurns(Schedule, kind="reverse_turns"):
             weight, old = (weight * ratio.to(weight.dtype)).clamp(*bounds), after
 
 
-class EarlyStop(Slot):
-    """Base of the early stops."""
+class EarlyStop(Slot, kind="none"):  # and base of the early stops
+    """Every epoch is trained."""
 
     def skips(self, d: Tensor, mask: Tensor) -> bool:
         """Return whether the policy's step on a minibatch is left out, and with it the rest of the iteration's updates.
@@ -74,10 +67,6 @@ class EarlyStop(Slot):
     def reached(self, epoch: Sequence[tuple[Tensor, Tensor]]) -> bool:
         """Whether to stop after an epoch, from d and mask (B, T) of its updates, each measured before its step."""
         return False
-
-
-class NoStop(EarlyStop, kind="none"):
-    """Every epoch is trained."""
 
 
 class MeanKL(EarlyStop, kind="mean_kl"):

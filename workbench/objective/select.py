@@ -13,10 +13,10 @@ from workbench.objective.slot import NonNegative, Positive, Share, Slot, Tries
 from workbench.tensors import Tensor, torch
 
 
-class Select(Slot):
-    """Base of the selections. `group_size`: the rollouts a prompt that the rule needs, 1 = any number."""
+class Select(Slot, kind="none"):  # and base of the selections
+    """Every sequence."""
 
-    group_size: ClassVar[int] = 1
+    group_size: ClassVar[int] = 1  # rollouts a prompt that the rule needs, 1 = any number
 
     @property
     def rounds(self) -> int:
@@ -30,10 +30,6 @@ class Select(Slot):
     def after(self, batch: Batch) -> Tensor | None:
         """Sequences to train on, (B,) bool, once the advantages are there; None = all."""
         return None
-
-
-class KeepAll(Select, kind="none"):
-    """Every sequence."""
 
 
 class ZeroVariance(Select, kind="zero_var"):
@@ -69,7 +65,6 @@ class Uncertain(Select, kind="uncertain"):
     """
 
     group_size: ClassVar[int] = 8
-
     mode: Literal["top_k", "top_p"] = "top_k"
     share: Share = 0.25
 
@@ -99,16 +94,12 @@ class LargeAdvantage(Select, kind="large_advantage"):
         return torch.where(batch.mask, batch.need("advantages"), 0).abs().amax(1) >= self.threshold
 
 
-class Shaping(Slot):
-    """Base of the shapings."""
+class Shaping(Slot, kind="outcome"):  # and base of the shapings
+    """The outcome reward as it is."""
 
     def score(self, batch: Batch) -> Tensor:
         """Score of each sequence, (B,)."""
         return batch.score
-
-
-class Outcome(Shaping, kind="outcome"):
-    """The outcome reward as it is."""
 
 
 class Overlong(Shaping, kind="overlong"):

@@ -36,13 +36,10 @@ class Damping(NamedTuple):
     penalty: Tensor | None = None  # scalar
 
 
-class Stabiliser(Slot):
-    """Base of the stabilisers.
+class Stabiliser(Slot, kind="none"):  # and base of the stabilisers
+    """Nothing."""
 
-    `needs_bias`: acts on gradients and needs that of the clipping bias.
-    """
-
-    needs_bias: ClassVar[bool] = False
+    needs_bias: ClassVar[bool] = False  # acts on gradients and needs that of the clipping bias
 
     @property
     def needs_statistics(self) -> bool:
@@ -64,10 +61,6 @@ class Stabiliser(Slot):
     def on_gradient(self, gradients: Sequence[Tensor], bias: Sequence[Tensor]) -> tuple[list[Tensor], float | None]:
         """Change the gradients of the loss given those of what the clip took (-C); also their factor, None = none."""
         return list(gradients), None
-
-
-class NoStabiliser(Stabiliser, kind="none"):
-    """Nothing."""
 
 
 class _Scoped(Stabiliser):
@@ -209,7 +202,6 @@ class CNorm(Stabiliser, kind="cnorm"):
     """
 
     needs_bias: ClassVar[bool] = True
-
     guard: Positive = 1.0
 
     def on_gradient(self, gradients: Sequence[Tensor], bias: Sequence[Tensor]) -> tuple[list[Tensor], float | None]:
@@ -226,7 +218,6 @@ class Subtract(Stabiliser, kind="subtract"):
     """
 
     needs_bias: ClassVar[bool] = True
-
     alpha: Finite = 1.0
 
     def on_gradient(self, gradients: Sequence[Tensor], bias: Sequence[Tensor]) -> tuple[list[Tensor], float | None]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from workbench.batch import Batch, turn_ids
 from workbench.objective import Algorithm, LossTerms, Normaliser, policy_loss, prepare, statistics
 from workbench.objective.ratio import LOG_LIMIT
-from workbench.objective.schedule import Together
+from workbench.objective.schedule import Schedule
 from workbench.replay.tables import Columns, Played, Replay, folded
 from workbench.spec import InputError
 from workbench.store.batches import StoredBatch, StoredUpdate
@@ -84,7 +84,7 @@ class Loaded:
 def unanswerable(algorithm: Algorithm, own: Algorithm, batch: Batch) -> str:
     """Return why the batch of a run of `own` does not say what `algorithm` would have done; empty where it does."""
     if algorithm.schedule != own.schedule:
-        one = algorithm if algorithm.schedule != Together() else own
+        one = algorithm if algorithm.schedule != Schedule() else own
         return (
             f"{one.name} trains on one turn after the other, each with the policy that the turn before left; "
             "the updates of this run are different"

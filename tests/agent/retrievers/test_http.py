@@ -1,4 +1,4 @@
-"""Our client and server, each against the other and against a server written from Search-R1's public description.
+"""Our client and server, each against the other and a server written from Search-R1's public description; failures.
 
 Search-R1 (search_r1/search/retrieval_request.py, README): POST {"queries": [...], "topk": 3, "return_scores": true}
 to /retrieve; {"result": [[{"document": {"id", "contents"}, "score"}, ...], ...]}, documents alone without scores.
@@ -8,6 +8,7 @@ import json
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,19 +18,31 @@ from typing import Any
 import pytest
 import urllib3
 
+from tests.agent.fakes import ScriptedEngine
 from tests.agent.retrievers.conftest import PASSAGES
-from workbench.agent.retrievers import RetrieverDown
+from workbench.agent.episode import Episode
+from workbench.agent.retrievers import Retriever, RetrieverDown
 from workbench.agent.retrievers.bm25 import BM25
 from workbench.agent.retrievers.http import HTTPRetriever, RetrievalServer
-from workbench.spec import InputError
+from workbench.agent.tokenizer import Codec, build_tokenizer
+from workbench.agent.worlds.dataset import Dataset, Item
+from workbench.diagnostics import measure
+from workbench.diagnostics.collapse import Watch
+from workbench.diagnostics.evidence import Rollouts, StepEvidence
+from workbench.diagnostics.measure import catalogue
+from workbench.diagnostics.rules import RuleWatch, alarms
+from workbench.spec import CollapseSettings, InputError, RetrieverSettings, WorldSettings
 
-Answer = Callable[[dict[str, Any], int], tuple[int, bytes]]
+SEARCHES = 2  # an episode
+DOWN = "http://127.0.0.1:9/retrieve"
+SETTINGS = WorldSettings(kind="dataset", data="-", retriever=RetrieverSettings(kind="http", url=DOWN))
+Request = dict[str, Any]
 
 
 @contextmanager
-def answering(answer: Answer) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+def answering(answer: Callable[[Request, int], tuple[int, bytes]]) -> Iterator[tuple[str, list[Request]]]:
     """A server that answers request n with `answer(request, n)`; yields its address and the requests it has seen."""
-    seen: list[dict[str, Any]] = []
+    seen: list[Request] = []
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -59,7 +72,7 @@ def answering(answer: Answer) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         server.shutdown()
 
 
-def as_search_r1(request: dict[str, Any], number: int) -> tuple[int, bytes]:
+def as_search_r1(request: Request, number: int) -> tuple[int, bytes]:
     """The first `topk` passages for every query."""
     documents = [{"id": f"p{i}", "contents": text} for i, text in enumerate(PASSAGES)][: request["topk"]]
     assert request["return_scores"]
@@ -84,9 +97,7 @@ def post(url: str, body: Any) -> tuple[int, Any]:
 def test_the_client_speaks_search_r1s_protocol() -> None:
     with answering(as_search_r1) as (url, seen):
         found = HTTPRetriever(url, batch=2).retrieve(["a", "b", "c"], 2)
-    assert [[(p.id, p.contents, p.score) for p in passages] for passages in found] == [
-        [("p0", PASSAGES[0], 1.0), ("p1", PASSAGES[1], 0.5)]
-    ] * 3
+    assert found == [[("p0", PASSAGES[0], 1.0), ("p1", PASSAGES[1], 0.5)]] * 3
     sent = {"path": "/retrieve", "topk": 2, "return_scores": True}
     assert seen == [{**sent, "queries": ["a", "b"]}, {**sent, "queries": ["c"]}]
 
@@ -134,10 +145,8 @@ def test_the_server_knows_its_paths_and_survives_a_client_that_leaves(server: Re
 
 
 def test_a_retriever_that_is_down_is_said_once_tried_once_and_comes_back(caplog: pytest.LogCaptureFixture) -> None:
-    broken = True
-
-    def answer(request: dict[str, Any], number: int) -> tuple[int, bytes]:
-        return (500, b"<b>out of memory</b>") if broken else as_search_r1(request, number)
+    def answer(request: Request, number: int) -> tuple[int, bytes]:
+        return (500, b"<b>out of memory</b>") if number <= 4 else as_search_r1(request, number)
 
     with answering(answer) as (url, seen), caplog.at_level(logging.WARNING, "sorl.retriever"):
         client = HTTPRetriever(url, retries=1)
@@ -145,7 +154,6 @@ def test_a_retriever_that_is_down_is_said_once_tried_once_and_comes_back(caplog:
             with pytest.raises(RetrieverDown, match="status 500: '<b>out of memory</b>'"):
                 client.retrieve(["a"], 1)
         assert len(seen) == 4  # two tries at first, then one each
-        broken = False
         client.retrieve(["a"], 1)
     assert ["is down" in r.message for r in caplog.records] == [True, False]
     assert "is back" in caplog.records[1].message
@@ -171,11 +179,7 @@ def test_title_and_text_apart_are_joined_as_search_r1_does() -> None:
 def test_a_hanging_server_costs_the_timeout_and_one_that_refuses_is_down() -> None:
     release = threading.Event()
 
-    def hang(request: dict[str, Any], number: int) -> tuple[int, bytes]:
-        release.wait(60)
-        return 200, b""
-
-    with answering(hang) as (url, _):
+    with answering(lambda *_: (200 if release.wait(60) else 500, b"")) as (url, _):
         with pytest.raises(RetrieverDown, match="timed out"):
             HTTPRetriever(url, timeout=0.2, retries=0).retrieve(["a"], 1)
         release.set()
@@ -183,3 +187,56 @@ def test_a_hanging_server_costs_the_timeout_and_one_that_refuses_is_down() -> No
         HTTPRetriever("http://127.0.0.1:9/retrieve", retries=0).retrieve(["a"], 1)
     with pytest.raises(InputError, match="no address"):
         HTTPRetriever("localhost:8000")
+
+
+# A retriever that fails and is slow at times loses no episode, and what it did is in columns and events.
+
+
+def world_with(retriever: Retriever, **settings: Any) -> Dataset:
+    return Dataset(SETTINGS.model_copy(update=settings), retriever, [Item("0", "who ?", ("alice",))])
+
+
+def play(url: str, episodes: int, retries: int) -> list[Episode]:
+    world = world_with(HTTPRetriever(url, timeout=5, retries=retries))
+    script = [*["<search> alice rival </search>"] * SEARCHES, "<answer> alice </answer>"]
+    engine = ScriptedEngine(build_tokenizer(), lambda _: script)
+    return engine.rollout(world, world.questions("train", 0, 0, episodes), list(range(episodes)))
+
+
+def every_twentieth_fails(request: Request, number: int) -> tuple[int, bytes]:
+    if number % 50 == 7:
+        time.sleep(0.02)
+    return (500, b"") if number % 20 == 3 else as_search_r1(request, number)
+
+
+@pytest.mark.parametrize("requests", [200, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_no_episode_is_lost_and_every_failure_is_seen(requests: int) -> None:
+    with answering(every_twentieth_fails) as (url, seen):
+        episodes = play(url, requests // SEARCHES, retries=0)
+    assert len(seen) == requests
+    assert [e.ended for e in episodes] == ["answer"] * (requests // SEARCHES)
+    assert all(e.success and e.searches == SEARCHES for e in episodes)
+    outcomes = [outcome for e in episodes for outcome in e.retrieval_status if outcome is not None]
+    assert [i for i, outcome in enumerate(outcomes, start=1) if outcome == "failed"] == list(range(3, requests, 20))
+    row = measure(0, StepEvidence(Rollouts.of(episodes, 0))).step
+    assert (row["retrieval_failed_frac"], row["retrieval_empty_frac"]) == (pytest.approx(0.05), 0.0)
+    spent = sum(s for e in episodes for s in e.retrieval_seconds if s is not None)
+    assert row["seconds_retrieval"] == pytest.approx(spent)
+    (event,) = [e for e in RuleWatch(alarms(catalogue())).step(0, row) if e.diagnostic == "retrieval_failed_frac"]
+    assert (event.kind, event.value) == ("alarm", pytest.approx(0.05))
+
+
+def test_with_retries_no_failure_reaches_the_policy() -> None:
+    with answering(every_twentieth_fails) as (url, seen):
+        episodes = play(url, 50, retries=2)
+    assert len(seen) > 100
+    assert {outcome for e in episodes for outcome in e.retrieval_status} == {"found", None}
+
+
+def test_a_policy_reads_that_its_search_failed_and_a_dead_retriever_is_an_event() -> None:
+    episodes = play(DOWN, 4, retries=0)
+    text = Codec(build_tokenizer()).decode(episodes[0].tokens)
+    assert text.count("<information> <unk> <unk> </information>") == SEARCHES  # "search failed" in this vocabulary
+    row = measure(0, StepEvidence(Rollouts.of(episodes, 0))).step
+    assert row["retrieval_failed_frac"] == 1.0
+    assert "retriever_down" in [e.kind for e in Watch(CollapseSettings(), 64).step(0, row)]

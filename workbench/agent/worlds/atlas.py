@@ -115,20 +115,13 @@ def _short(name: str) -> bool:
 
 
 _PUNCTUATION = re.compile(r"([.,;:?!()])")
+_OF_COUNTRIES = (
+    ("capital",), ("currency",), ("continent",), ("language",), ("domain",), ("currency", "code"), ("language", "code"),
+)  # fmt: skip
 # Where a question may go from a subject of each kind; the object of one relation is the subject of the next.
 CHAINS: dict[str, tuple[tuple[str, ...], ...]] = {
-    "city": (
-        ("country",), ("country", "capital"), ("country", "currency"), ("country", "continent"),
-        ("country", "language"), ("country", "domain"),
-        ("country", "currency", "code"), ("country", "language", "code"),
-    ),
-    "country": (
-        ("capital",), ("currency",), ("continent",), ("language",), ("domain",), ("currency", "code"),
-        ("language", "code"),
-    ),
-    "currency": (("code",),),
-    "language": (("code",),),
-    "element": (("symbol",), ("number",)),
+    "city": (("country",), *(("country", *chain) for chain in _OF_COUNTRIES)),
+    "country": _OF_COUNTRIES, "currency": (("code",),), "language": (("code",),), "element": (("symbol",), ("number",)),
 }  # fmt: skip
 
 

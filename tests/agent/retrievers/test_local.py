@@ -1,14 +1,18 @@
+"""BM25 and dense retrieval over one small corpus."""
+
 import json
 import math
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rank_bm25 import BM25Okapi
 
 from tests.agent.retrievers.conftest import PASSAGES
 from workbench.agent.retrievers import Corpus
 from workbench.agent.retrievers.bm25 import BM25, words
+from workbench.agent.retrievers.dense import Dense
 from workbench.spec import InputError
 
 
@@ -77,9 +81,45 @@ def test_a_corpus_that_is_none_says_where(tmp_path: Path, content: str, said: st
         BM25(file, tmp_path / "cache")
     with pytest.raises(InputError, match=r"no corpus file '.*nowhere.jsonl'"):
         BM25(tmp_path / "nowhere.jsonl", tmp_path)
-
-
-def test_blank_lines_are_no_passages(tmp_path: Path) -> None:
-    file = tmp_path / "c.jsonl"
+    # Blank lines are no passages.
     file.write_text('\n{"id": 1, "contents": "one"}\n\n  \n{"id": 2, "contents": "two"}\n\n')
     assert list(Corpus(file)) == [("1", "one"), ("2", "two")]
+
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+class CountingEncoder:
+    """A text as how often each letter is in it."""
+
+    def __init__(self) -> None:
+        pytest.importorskip("faiss", reason="the extra dense is not installed")
+        self.texts: list[str] = []
+
+    def __call__(self, texts: list[str]) -> np.ndarray:
+        self.texts += texts
+        return np.array([[t.lower().count(c) for c in LETTERS] for t in texts], dtype=np.float64)
+
+
+def test_passages_are_ranked_by_cosine_similarity(corpus: Path, tmp_path: Path) -> None:
+    dense = Dense(corpus, "letters", tmp_path, CountingEncoder())
+    found, nothing = dense.retrieve(["PARIS is the capital of France!", " "], 3)
+    assert (found[0].id, found[0].score, len(found), nothing) == ("p1", pytest.approx(1.0), 3, [])
+    assert [p.score for p in found] == sorted((p.score for p in found), reverse=True)
+    assert len(dense.retrieve(["x"], 99)[0]) == 4
+
+
+def test_the_index_of_a_model_is_made_once(corpus: Path, tmp_path: Path) -> None:
+    first, second, other = CountingEncoder(), CountingEncoder(), CountingEncoder()
+    Dense(corpus, "letters", tmp_path, first)
+    again = Dense(corpus, "letters", tmp_path, second)
+    Dense(corpus, "other", tmp_path, other)
+    assert [len(encoder.texts) for encoder in (first, second, other)] == [4, 0, 4]
+    assert again.retrieve(["Peru currency sol"], 1)[0][0].id == "p2"
+
+
+def test_e5_models_get_their_prefixes(corpus: Path, tmp_path: Path) -> None:
+    encoder = CountingEncoder()
+    Dense(corpus, "intfloat/e5-base-v2", tmp_path, encoder).retrieve(["where is Lima"], 1)
+    assert encoder.texts[0] == "passage: Lima is the capital of Peru."
+    assert encoder.texts[-1] == "query: where is Lima"
