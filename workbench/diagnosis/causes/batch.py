@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.diagnosis.changepoint import before
-from workbench.diagnosis.curve import sure, told
+from workbench.diagnosis.curve import CLEAR, sure, told
 from workbench.diagnosis.finding import Cause, Clue, cause, sql
 from workbench.diagnosis.log import Log
 
@@ -33,10 +33,8 @@ def staleness(log: Log) -> Clue | None:
     """Data are older than they should be."""
     allowed = log.settings.get("learn.staleness")
     age = log.series("step", "staleness")
-    if age.empty:
-        return None
-    if allowed is None:
-        return _ages(log)
+    if allowed is None or not log.ledger:
+        return _ages(log, allowed)
     older = log.first_above("step", "staleness", float(allowed) + 0.5)
     return older and Clue.of(
         "proof", 0.95, "step.staleness", older.step, older.value, float(allowed),
@@ -44,18 +42,21 @@ def staleness(log: Log) -> Clue | None:
     )  # fmt: skip
 
 
-def _ages(log: Log) -> Clue | None:
-    """The same where nobody says how old data may be: they have become older, or are old and the reward stays down."""
+def _ages(log: Log, allowed: float | None) -> Clue | None:
+    """The same of a mean over rollouts: older than allowed, older than they were, or old and the reward stays down."""
     if (age := log.curve("step.staleness")) is None:
         return None
-    older = age.end >= max(age.begin + 1, 1.5 * age.begin, age.begin + 5 * age.error)
+    older = age.end >= max(age.begin + 1, 1.5 * age.begin, age.begin + CLEAR * age.error)
+    late = allowed is not None and age.end > float(allowed) + 0.5 + CLEAR * age.error
     step = age.left("up") if older else int(age.steps[0])
     score = log.outcome(step)
-    if not older and (age.end < OLD or score is None or (score.late > 0 and score.change > 0)):
+    if not older and not late and (age.end < OLD or score is None or (score.late > 0 and score.change > 0)):
         return None
+    bound = f", where {allowed:g} are allowed" if late else ""
     return Clue.on(
-        age, "sign" if older else "pattern", sure(age.end - age.begin if older else age.end / OLD, 0.75), step,
-        f"from step {step} on the data are {age.end:.2g} iterations old, {age.begin:.2g} at the start{told(score)}",
+        age, "sign" if older or late else "pattern", sure(age.end - age.begin if older else age.end / OLD, 0.75), step,
+        f"from step {step} on the data are {age.end:.2g} iterations old, {age.begin:.2g} at the start{bound}"
+        f"{told(score)}",
     )  # fmt: skip
 
 

@@ -28,7 +28,11 @@ def learning_rate(log: Log) -> Clue | None:
     meant = log.settings.get("learn.policy.lr")
     usual = float(lr.iloc[: max(1, len(lr) // 5)].median()) if meant is None else float(meant)
     found = log.first_above("minibatch", "lr", 1.5 * usual)
-    if meant is None and found is not None and ((past := lr[lr.index < found.step]).nunique() > 1 or len(past) < BEFORE):
+    if (
+        meant is None
+        and found is not None
+        and ((past := lr[lr.index < found.step]).nunique() > 1 or len(past) < BEFORE)
+    ):
         return None  # a warm-up or a schedule: nobody says which
     source = "the settings say" if meant is not None else "it began with"
     return found and Clue.of(

@@ -82,21 +82,23 @@ def _least_idle(reward: Curve, size: object) -> Curve:
 def length_hacking(log: Log) -> Clue | None:
     """Answers grow longer without getting better."""
     length, reward, heldout = log.curve("answer length"), log.curve("reward"), log.curve("evaluation")
-    if length is None or reward is None or length.end < GROWN * length.begin:
+    if length is None or reward is None or length.end < GROWN * (usual := min(length.begin, length.low)):
         return None
-    step = length.left("up")
-    paid, real = outcome(reward, step), outcome(heldout or reward, step)
-    pays = heldout is not None and real.change <= 0 < paid.change
+    step, judge = length.left("up"), heldout or reward
+    paid, real = outcome(reward, step), outcome(judge, step)
+    gained = (real.after - real.before) / judge.span
+    pays = heldout is not None and paid.change > 0 >= real.change
+    pays = pays and 3 * gained < (paid.after - paid.before) / reward.span
     cut = log.curve("step.truncated_frac")  # answers that run into the limit fail for that
-    better = real.after - real.before > BARELY * (heldout or reward).span
-    if not pays and (better or length.end < PADDED * length.begin or (cut is not None and cut.end > CUT)):
+    if not pays and (gained > BARELY or length.end < PADDED * usual or (cut is not None and cut.end > CUT)):
         return None
     return Clue.on(
-        length, "sign" if pays else "pattern", sure(length.end / length.begin / GROWN, 0.75 if pays else 0.65), step,
-        f"from step {step} on answers grow from {length.begin:.0f} to {length.end:.0f} tokens"
+        length, "sign" if pays else "pattern", sure(length.end / usual / GROWN, 0.75 if pays else 0.65), step,
+        f"from step {step} on answers grow from {usual:.0f} to {length.end:.0f} tokens"
         + (f" and the reward with them ({paid.before:.3g} -> {paid.after:.3g})" if pays else "")
         + f", while the {'evaluation' if heldout else 'reward'} gains next to nothing ({real.before:.3g} -> "
         f"{real.after:.3g})",
+        usual,
     )  # fmt: skip
 
 
