@@ -168,6 +168,12 @@ def metrics(terms: LossTerms) -> dict[str, float]:
     return found | {name: value for name, value in more.items() if value is not None}
 
 
+def recorded_terms(terms: LossTerms) -> dict[str, Tensor]:
+    """Return what a ledger records of our loss: its ratio, what its clip and its stabiliser did to each token."""
+    names = ("ratio", "active_low", "active_high", "out_of_range", "dual", "factor", "correction", "corrected")
+    return {name: found for name in names if (found := getattr(terms, name)) is not None}
+
+
 class TrlLoss:
     """A mixin that trains TRL's GRPOTrainer with one of our losses, in a class with `loss = "st-ppo"`.
 
