@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo example app test test-ray test-vllm test-slow check bench bench-collapse bench-trl bench-browse bench-rldoctor parity mutate docs site screenshots clean
+.PHONY: help run demo example app test test-ray test-vllm test-slow check bench bench-collapse bench-trl bench-record bench-browse bench-rldoctor parity mutate docs site screenshots clean
 MUTANTS ?= 300
 RUNS ?= runs
 # Files with parts that are rendered from the declarations.
@@ -94,6 +94,11 @@ bench-collapse: $(BIN)/.core ## how often the collapse rule is wrong, beside the
 
 bench-trl: $(BIN)/.core $(VENV)-trl/.done ## a whole GRPO iteration beside TRL's, in an environment of its own
 	$(BIN)/sorl bench --only trl
+
+bench-record: $(VENV)-trl/.done ## a tool task in TRL, recorded and not: seconds, and the hash of the weights
+	$(VENV)-trl/bin/python -m pip install --quiet -c constraints-trl.txt .
+	$(VENV)-trl/bin/python bench/trl_recorded.py build/recorded --record
+	$(VENV)-trl/bin/python bench/trl_recorded.py build/recorded --no-record
 
 $(VENV)-trl/.done: constraints-trl.txt
 	test -x $(VENV)-trl/bin/python || $(PYTHON) -m venv $(VENV)-trl

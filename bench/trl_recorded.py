@@ -234,10 +234,11 @@ def main(argv: list[str] | None = None) -> None:
         from workbench.integrations.trl import record
 
         ledger = record(trainer, options.runs, experiment=options.experiment)
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), time.process_time()
     trainer.train()
     report = {
-        "seconds": time.perf_counter() - began, "step_seconds": watched.seconds, "log": trainer.state.log_history,
+        "seconds": time.perf_counter() - began, "cpu_seconds": time.process_time() - cpu,
+        "step_seconds": watched.seconds, "log": trainer.state.log_history,
         "weights": hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest(),
         "run": str(ledger.folder) if ledger else None, "updates": updates,
         "versions": {name: __import__(name).__version__ for name in ("trl", "torch", "transformers", "accelerate")},

@@ -339,6 +339,7 @@ def trainer(folder, run):
     command = [sys.executable, "-c", textwrap.dedent(TRAINER), str(folder), run]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     line = process.stdout.readline().split()
+    assert line, process.stderr.read()
     return process, int(line[1])
 
 

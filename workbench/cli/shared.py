@@ -78,7 +78,7 @@ def find(reader: Reader, name: str) -> str:
 
 def run_folder(runs: Path, run: str) -> Path:
     """Return the folder of a run, given its id, a unique prefix, or the folder itself."""
-    if (Path(run) / "config.toml").is_file():
+    if any((Path(run) / name).is_file() for name in ("config.toml", "lock")):  # the lock of a recorded run
         return Path(run).resolve()
     return folder_of(runs, find(current(runs), run))
 

@@ -1,9 +1,9 @@
 """The recorder for any trainer: what an update saw goes in, the same tables come out as of our own trainer.
 
 The trainer's process copies tensors to the host and queues them, nothing more. A thread sends them on: on the first
-rank to a process that measures and writes (scribe.py), on every other rank to files that this process reads and
-deletes. Once open, a ledger never raises and never blocks training: what cannot be recorded is left out, with one
-warning.
+rank to a process that measures and writes (__main__.py, scribe.py), on every other rank to files that this process
+reads and deletes. Once open, a ledger never raises and never blocks training: what cannot be recorded is left out,
+with one warning.
 """
 
 from __future__ import annotations
@@ -364,7 +364,7 @@ class Ledger:
         environment = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "workbench.record.scribe", str(self.folder)], stdin=subprocess.PIPE,
+                [sys.executable, "-m", "workbench.record", str(self.folder)], stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL, env=environment, start_new_session=True,
                 pass_fds=[self._handle.fileno()] if self._handle else [],
             )  # fmt: skip

@@ -1,25 +1,21 @@
-"""The process behind a ledger: messages in, measured and written rows out; `python -m workbench.record.scribe FOLDER`.
+"""What the process behind a ledger does: messages in, measured and written rows out.
 
-It lives as long as the trainer's end of its standard input. A step is measured when it ends, over the rows of all ranks
-together, so that every mean is over all its tokens; a run that was killed keeps the step that it was in.
+A step is measured when it ends, over the rows of all ranks together, so that every mean is over all its tokens; a run
+that was killed keeps the step that it was in.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
-import select
 import shutil
-import signal
-import sys
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +27,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from workbench.batch import pool, spread, turn_ids
-from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence, fingerprint
+from workbench.diagnostics.evidence import Evidence, Known, Rollouts, StepEvidence, fingerprint
 from workbench.diagnostics.rules import Event
 from workbench.diagnostics.tokens import CLAMP
 from workbench.record.ledger import PARTS, SUMMED, TERMS, TOKENS, decode
@@ -40,6 +36,9 @@ from workbench.spec import BatchesSettings, LearnSettings, RecordSettings, RunSe
 
 RANKS_WAIT = 60.0  # seconds for the rows of a rank; without them the step is measured as it is, with an event
 DETAIL = ("trajectory", "turn", "token")  # tables with many rows a step, which `every` thins out
+NEEDED = ("mask", "log_prob", "log_prob_old", "advantages")
+# What the black box holds once for all updates of a step.
+CONSTANT = ("mask", "log_prob_old", "advantages", "log_prob_behaviour", "log_prob_ref", "values_old", "returns")
 FLAGS = ("active_low", "active_high", "out_of_range", "dual", "corrected")
 
 Message = tuple[dict[str, Any], dict[str, np.ndarray]]
@@ -172,7 +171,11 @@ class Scribe:
         if not step.rollouts:
             log.warning("step %d is not recorded: nothing was told of its rollouts", step.number)
             return
-        joined = Joined(step, self.opened, self.texts)
+        try:
+            joined = Joined(step, self.opened)
+        except (ValueError, IndexError, KeyError) as error:  # ids or shapes that do not fit each other
+            log.warning("step %d is not recorded: %s: %s", step.number, type(error).__name__, error)
+            return
         if self.steps == 0:
             self._first(joined)
         if missing:
@@ -253,14 +256,14 @@ def _files(folder: Path) -> Iterator[Message | None]:
 class Joined:
     """A step put together: the trajectories of all ranks in one order, every update as one batch of full width."""
 
-    def __init__(self, step: Step, opened: Mapping[str, Any], texts: Mapping[int, str]) -> None:
+    def __init__(self, step: Step, opened: Mapping[str, Any]) -> None:
         self.step, self.opened = step, opened
         self.calls = [message for rank in sorted(step.rollouts) for message in step.rollouts[rank]]
         counts = {rank: sum(len(arrays["reward"]) for _, arrays in step.rollouts[rank]) for rank in step.rollouts}
         self.first = dict(zip(sorted(counts), accumulate((counts[r] for r in sorted(counts)), initial=0), strict=False))
         self.n = sum(counts.values())
         self.parts = [] if step.lost else [self._parts(number) for number in sorted(step.updates)]
-        self.parts = [parts for parts in self.parts if any("log_prob" in arrays for _, _, arrays in parts)]
+        self.parts = [parts for parts in self.parts if parts]
         self.scalars = {} if step.lost else {n: _scalars(ranks) for n, ranks in sorted(step.updates.items())}
         self.masks = self._masks()
         self.prompts, self.responses = self._tokens("prompts"), self._tokens("responses")
@@ -273,20 +276,18 @@ class Joined:
     def _parts(self, number: int) -> list[tuple[int, dict[str, Any], dict[str, np.ndarray]]]:
         """The parts of an update as (first trajectory of the rank, meta, arrays), in order of ranks."""
         ranks = self.step.updates[number]
-        return [(self.first[rank], *message) for rank in sorted(ranks) if rank in self.first for message in ranks[rank]]
+        told = [(self.first[rank], *message) for rank in sorted(ranks) if rank in self.first for message in ranks[rank]]
+        return [part for part in told if "log_prob" in part[2]]
 
     def _column(self, name: str) -> np.ndarray | None:
         """A column of the rollouts (N,); None where a call lacks it."""
-        found = [arrays.get(name) for _, arrays in self.calls]
-        return (
-            None
-            if any(x is None for x in found)
-            else np.concatenate([np.atleast_1d(x) for x in found if x is not None])
-        )
+        found = [np.atleast_1d(arrays[name]) for _, arrays in self.calls if name in arrays]
+        return np.concatenate(found) if len(found) == len(self.calls) else None
 
     def _words(self, name: str) -> list[Any] | None:
-        found = [meta.get(name) for meta, _ in self.calls]
-        return None if any(x is None for x in found) else [entry for x in found if x is not None for entry in x]
+        """Words about each trajectory; None where a call lacks them."""
+        found = [meta[name] for meta, _ in self.calls if name in meta]
+        return [*chain.from_iterable(found)] if len(found) == len(self.calls) else None
 
     def _tokens(self, name: str) -> list[np.ndarray] | None:
         """Token ids of each trajectory; None where a call lacks them."""
@@ -299,18 +300,12 @@ class Joined:
 
     def _masks(self) -> list[np.ndarray]:
         """Where the policy wrote, of each trajectory's response: as told, else as the first update on it has it."""
+        if all("mask" in arrays for _, arrays in self.calls):
+            return [row.astype(bool) for _, arrays in self.calls for row in arrays["mask"]]
         found = [np.zeros(0, dtype=bool)] * self.n
-        for parts in reversed(self.parts):
-            for first, _, arrays in parts:
-                if "log_prob" in arrays:
-                    for row, mask in zip(first + arrays["trajectory"], arrays["mask"], strict=True):
-                        found[row] = mask
-        place = 0
-        for _, arrays in self.calls:
-            for i in range(len(arrays["reward"])):
-                if "mask" in arrays:
-                    found[place] = arrays["mask"][i].astype(bool)
-                place += 1
+        for first, _, arrays in chain.from_iterable(reversed(self.parts)):
+            for row, mask in zip(first + arrays["trajectory"], arrays["mask"], strict=True):
+                found[row] = mask
         return found
 
     def _rollouts(self) -> Rollouts:
@@ -320,24 +315,23 @@ class Joined:
             success = reward
         if group is None:
             group = np.arange(self.n)
-            for parts in self.parts:
-                for first, _, arrays in parts:
-                    if "group" in arrays and "log_prob" in arrays:
-                        group[first + arrays["trajectory"]] = arrays["group"]
-        written: list[list[list[int]]] | None = None
+            for first, _, arrays in chain.from_iterable(self.parts):
+                if "group" in arrays:
+                    group[first + arrays["trajectory"]] = arrays["group"]
         known: dict[str, Any] = {}
+        unknown = np.array([not len(mask) for mask in self.masks])  # no update, or not measured (`trajectories`)
+        count = np.ma.array([mask.sum() for mask in self.masks], dtype=np.int64, mask=unknown)
+        if not unknown.all():
+            begins = [np.diff(np.r_[0, mask.astype(np.int8)]).clip(0).sum() for mask in self.masks]
+            known = {"response_tokens": count, "turns": np.ma.array(begins, dtype=np.int64, mask=unknown)}
         if self.responses is not None:
-            masks = [mask[: len(ids)] for mask, ids in zip(self.masks, self.responses, strict=True)]
-            written = [_stretches(ids, mask) for ids, mask in zip(self.responses, masks, strict=True)]
-            count = np.array([mask.sum() for mask in masks], dtype=np.int64)
+            pairs = [(ids, mask[: len(ids)]) for ids, mask in zip(self.responses, self.masks, strict=True)]
             prompts = self.prompts or [np.zeros(0, np.int32)] * self.n
-            known = {
+            known |= {
                 "tokens": [[*p.tolist(), *r.tolist()] for p, r in zip(prompts, self.responses, strict=True)],
-                "observation_tokens": np.array([len(r) for r in self.responses], dtype=np.int64) - count,
+                "observation_tokens": np.array([len(ids) for ids in self.responses], dtype=np.int64) - count,
+                "written": [_stretches(ids, mask) if len(mask) else [] for ids, mask in pairs],
             }  # fmt: skip
-        if any(mask.any() for mask in self.masks):
-            known["response_tokens"] = np.array([mask.sum() for mask in self.masks], dtype=np.int64)
-            known["turns"] = np.array([np.diff(np.r_[0, mask.astype(np.int8)]).clip(0).sum() for mask in self.masks])
         if (turns := self._column("turns")) is not None:
             known["turns"] = turns
         status, answer, ended = self._words("status"), self._words("answer"), self._words("ended")
@@ -354,55 +348,48 @@ class Joined:
         return Rollouts(
             reward=reward, group=np.asarray(group, dtype=np.int64),
             rollout_step=np.full(self.n, self.step.number) if sampled is None else np.asarray(sampled, dtype=np.int64),
-            success=None if success is None else np.asarray(success) > 0.5, written=written, turn_status=status,
+            success=None if success is None else np.asarray(success) > 0.5, turn_status=status,
             question=self._words("question"), gold=self._words("gold"), answer=answer, ended=ended, **known,
         )  # fmt: skip
 
     def _update(self, parts: Sequence[tuple[int, dict[str, Any], dict[str, np.ndarray]]]) -> Evidence:
         """One update as evidence (1, B, T); what one part lacks is not known of the update."""
-        told = [(first, meta, arrays) for first, meta, arrays in parts if "log_prob" in arrays]
-        trajectory = np.concatenate([first + arrays["trajectory"] for first, _, arrays in told])
+        trajectory = np.concatenate([first + arrays["trajectory"] for first, _, arrays in parts])
         places, start = [], 0
-        for first, _, arrays in told:  # only what the policy wrote is kept: elsewhere nothing is defined
+        for first, _, arrays in parts:  # only what the policy wrote is kept: elsewhere nothing is defined
             row, position = arrays["mask"].nonzero()
             places.append((start + row, position + self.offset[first + arrays["trajectory"]][row], row, position))
             start += len(arrays["mask"])
 
-        def whole(name: str, kind: Any = None) -> Tensor | None:
-            if not all(name in arrays for _, _, arrays in told):
+        def whole(name: str, kind: Any = None) -> Any:
+            if not all(name in arrays for _, _, arrays in parts):
                 return None
-            kind = kind or np.result_type(*(arrays[name] for _, _, arrays in told))
+            kind = kind or np.result_type(*(arrays[name] for _, _, arrays in parts))
             out = np.zeros((start, self.width), dtype=kind)
-            for (_, _, arrays), (at, column, row, position) in zip(told, places, strict=True):
+            for (_, _, arrays), (at, column, row, position) in zip(parts, places, strict=True):
                 x = arrays[name]
                 out[at, column] = x[row] if x.ndim == 1 else x[row, position]
             return torch.from_numpy(out)
 
-        mask, log_prob = whole("mask", bool), whole("log_prob")
-        old, advantages, turn = whole("log_prob_old"), whole("advantages"), whole("turn", np.int64)
-        assert mask is not None
-        assert log_prob is not None
-        assert old is not None
-        assert advantages is not None
-        turn = turn_ids(mask) if turn is None else turn
+        mask, log_prob, old, advantages = map(whole, NEEDED)
+        told = whole("turn", np.int64)
+        turn = turn_ids(mask) if told is None else told
         seen = {name: whole(name) for name in TOKENS if name not in ("log_prob", "log_prob_old")}
         terms = {name: whole(name, bool if name in FLAGS else None) for name in TERMS}
         if self.opened["clip"] is not None and terms["ratio"] is None:
             terms |= clipped(self.opened["clip"], log_prob - old, advantages, mask, turn)
             if terms["gradient_weight"] is None and self.opened["clip"]["stops"]:
-                stopped = terms["active_low"] | terms["active_high"] | terms["dual"]  # type: ignore[operator]
-                free = torch.where(stopped, 0, terms["ratio"] * advantages)  # type: ignore[operator]
+                stopped = terms["active_low"] | terms["active_high"] | terms["dual"]
+                free = torch.where(stopped, 0, terms["ratio"] * advantages)
                 terms["gradient_weight"] = -free / mask.sum().clamp(min=1)
-        elif terms["ratio"] is None:
-            terms["ratio"] = None
-        scalars = self.scalars[told[0][1]["update"]]
+        scalars = self.scalars[parts[0][1]["update"]]
         age = round(float(self.rollouts.rollout_step[trajectory].mean())) if len(trajectory) else self.step.number
         return Evidence(
-            epoch=torch.tensor([told[0][1]["epoch"]]), rollout_step=torch.tensor([age]),
+            epoch=torch.tensor([parts[0][1]["epoch"]]), rollout_step=torch.tensor([age]),
             trajectory=torch.from_numpy(trajectory)[None], mask=mask[None], turn=turn[None], log_prob=log_prob[None],
             log_prob_old=old[None], advantages=advantages[None].expand_as(log_prob[None]).clone(),
             scalars={name: [value] for name, value in scalars.items()},
-            **{name: None if x is None else x[None] for name, x in (seen | terms).items()},  # type: ignore[arg-type]
+            **{name: None if x is None else x[None] for name, x in (seen | terms).items()},
         )  # fmt: skip
 
     def evidence(self) -> StepEvidence:
@@ -422,28 +409,22 @@ class Joined:
         trained = np.unique(np.concatenate([update.trajectory[0].numpy() for update in self.updates]))
         row = np.full(self.n, -1)
         row[trained] = np.arange(len(trained))
-        ids = np.zeros((len(trained), self.width), dtype=np.int32)
+        at, ids = np.arange(self.width), np.zeros((len(trained), self.width), dtype=np.int32)
         for place, i in enumerate(trained):
-            one = self.rollouts.tokens[i] if self.rollouts.tokens is not None else []
-            ids[place, : len(one)] = one
-        at = np.arange(self.width)
+            ids[place, : self.length[i]] = Known(self.rollouts).tokens[i]
         arrays: dict[str, np.ndarray] = {
             "tokens": ids,
             "response": (at >= self.offset[trained, None]) & (at < self.length[trained, None]),
             "length": self.length[trained].astype(np.int32), "group": self.rollouts.group[trained].astype(np.int32),
             "trajectory": trained.astype(np.int32), "score": self.rollouts.reward[trained],
         }  # fmt: skip
-        constant = ("mask", "log_prob_old", "advantages", "log_prob_behaviour", "log_prob_ref", "returns")
-        known = [n for n in constant if all(getattr(update, n) is not None for update in self.updates)]
-        for name in known:  # as the first update on the trajectory has it
-            array = np.zeros((len(trained), self.width), dtype=getattr(self.updates[0], name).numpy().dtype)
-            for update in reversed(self.updates):
-                array[row[update.trajectory[0].numpy()]] = getattr(update, name)[0].numpy()
-            arrays[name] = array
-        if all(update.values_old is not None for update in self.updates):
-            arrays["values"] = np.zeros((len(trained), self.width), dtype=np.float32)
-            for update in reversed(self.updates):
-                arrays["values"][row[update.trajectory[0].numpy()]] = update.values_old[0].numpy()  # type: ignore[index]
+        for name in CONSTANT:  # as the first update on the trajectory has it
+            told = [getattr(update, name) for update in self.updates]
+            if all(x is not None for x in told):
+                array = np.zeros((len(trained), self.width), dtype=told[0].numpy().dtype)
+                for update, x in zip(reversed(self.updates), reversed(told), strict=True):
+                    array[row[update.trajectory[0].numpy()]] = x[0].numpy()
+                arrays[name.removesuffix("_old") if name == "values_old" else name] = array
         rows = [row[update.trajectory[0].numpy()] for update in self.updates]
         arrays["update.size"] = np.array([len(r) for r in rows], dtype=np.int32)
         arrays["update.rows"] = np.concatenate(rows).astype(np.int32)
@@ -454,7 +435,7 @@ class Joined:
         described = [
             {
                 "epoch": int(update.epoch), "rollout_step": int(update.rollout_step),
-                "passes": [len(a["mask"]) for _, _, a in parts if "log_prob" in a],
+                "passes": [len(a["mask"]) for _, _, a in parts],
                 "scalars": {name: values[0] for name, values in update.scalars.items()},
             }
             for update, parts in zip(self.updates, self.parts, strict=True)
@@ -505,40 +486,3 @@ def _stretches(ids: np.ndarray, mask: np.ndarray) -> list[list[int]]:
     """Ids of the written tokens, one list per run of ones in the mask."""
     edges = np.flatnonzero(np.diff(np.r_[False, mask, False].astype(np.int8)))
     return [ids[a:b].tolist() for a, b in pairwise(edges) if mask[a]]
-
-
-def messages(stream: int, parent: int) -> Iterator[Message]:
-    """Yield the messages of a pipe until it is closed, or the trainer is gone (a child of it may hold the pipe)."""
-
-    def read(size: int) -> bytes | None:
-        parts: list[bytes] = []
-        while size:
-            while not select.select([stream], [], [], 1.0)[0]:
-                if os.getppid() != parent:
-                    return None
-            if not (part := os.read(stream, min(size, 1 << 20))):
-                return None
-            parts.append(part)
-            size -= len(part)
-        return b"".join(parts)
-
-    while (head := read(8)) is not None and (body := read(int.from_bytes(head, "little"))) is not None:
-        yield decode(body)
-
-
-def main(folder: Path) -> int:
-    """Write the run in `folder` down until the trainer is gone; 1 where rows could not be written."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the trainer's end ends this process
-    logging.basicConfig(format="sorl: %(message)s")
-    with suppress(OSError):
-        os.nice(10)
-    torch.set_num_threads(1)
-    scribe = Scribe(folder)
-    for message in messages(sys.stdin.fileno(), os.getppid()):
-        scribe.take(*message)
-    return scribe.stop()
-
-
-if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
