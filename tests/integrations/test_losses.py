@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import os
+from collections import defaultdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -161,12 +162,13 @@ def test_what_is_more_than_a_loss_is_refused_by_name() -> None:
 class FakeTrl:
     """The parts of TRL's GRPOTrainer that the mixin calls, over tensors that are given."""
 
-    def __init__(self, slices: list[dict[str, Tensor]], accumulated: int) -> None:
+    def __init__(self, slices: list[dict[str, Tensor]], accumulated: int, **options: Any) -> None:
+        vars(self).update({"beta": 0.0, "use_vllm": False} | options)
         self._buffered_inputs, self._step, self.current_gradient_accumulation_steps = slices, 0, accumulated
-        self.max_completion_length, self._metrics = 64, {"train": __import__("collections").defaultdict(list)}
+        self.max_completion_length, self._metrics = 64, {"train": defaultdict(list)}
         self.model = torch.nn.Linear(1, 1)
         self.accelerator: Any = type("A", (), {"num_processes": 1, "reduce": staticmethod(lambda x, reduction: x)})
-        self.args: Any = type("Args", (), {"steps_per_generation": len(slices)})
+        self.args: Any = SimpleNamespace(steps_per_generation=len(slices), gradient_accumulation_steps=accumulated)
 
     def _get_per_token_logps_and_entropies(self, model: Any, ids: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         return model(ids), torch.ones(len(ids), T)
@@ -200,9 +202,24 @@ def test_in_trl_the_loss_of_an_update_is_that_of_our_loop(name: str) -> None:
         torch.testing.assert_close(torch.stack(losses).sum().detach(), wanted, rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(gradient[rows], expected, rtol=1e-12, atol=1e-12)
     assert len(trainer._metrics["train"]["clip_ratio/region_mean"]) == 4
-    bad: Any = type("Mine", (TrlLoss, FakeTrl), {"loss": name})(copy.copy(slices), 8)
-    with pytest.raises(InputError, match="gradient_accumulation_steps = 8 must divide steps_per_generation = 4"):
-        bad._compute_loss(lambda ids: leaf[ids[:, 0].long()], slices[0])
+
+
+@pytest.mark.parametrize(
+    ("loss", "options", "said"),
+    [
+        ("st-ppo", {"accumulated": 8}, "gradient_accumulation_steps = 8 must divide steps_per_generation = 4"),
+        ({"base": "grpo", "kl": "loss"}, {}, "KL term of 'grpo' needs the reference's log-probs: set beta"),
+        ("tis", {}, "correction of 'tis' needs the sampler's log-probs: set use_vllm"),
+        ("st-ppo", {"use_vllm": True, "vllm_importance_sampling_correction": True}, "set it to False"),
+        ("st-ppo", {"top_entropy_quantile": 0.2}, "top_entropy_quantile belongs to TRL's own loss.*set it to 1.0"),
+        ("dapo", {}, "its select is dynamic"),
+        ("st-ppoo", {}, "did you mean 'st-ppo'"),
+    ],
+)
+def test_what_trl_cannot_feed_is_refused_when_the_trainer_is_made(loss: Any, options: Any, said: str) -> None:
+    mine: Any = type("Mine", (TrlLoss, FakeTrl), {"loss": loss})
+    with pytest.raises(InputError, match=said):
+        mine([{}] * 4, **({"accumulated": 2} | options))
 
 
 def test_a_trainer_logs_what_the_terms_say() -> None:

@@ -78,7 +78,10 @@ class Loss:
         if horizon is not None:
             self.algorithm = self.algorithm.within(horizon)
         elif getattr(self.algorithm.aggregate, "horizon", 1.0) is None:
-            raise InputError(f"algorithm '{self.algorithm.name}' divides by the tokens of an episode: give horizon=...")
+            raise InputError(
+                f"algorithm '{self.algorithm.name}' divides by the tokens of an episode: give horizon=... (verl: "
+                "actor.loss_scale_factor)"
+            )
 
     @property
     def needs_log_probs_first(self) -> bool:
@@ -98,12 +101,11 @@ class Loss:
         """
         own, mask = self.algorithm, mask.bool()
         if own.needs_reference and log_prob_ref is None:
-            raise InputError(
-                f"the KL term of '{own.name}' needs the reference's log-probs; switch them on (TRL: beta > 0)"
-            )
+            raise InputError(f"the KL term of '{own.name}' needs the reference's log-probs, and the trainer gives none")
         if own.correction.kind != "none" and log_prob_behaviour is None:
             raise InputError(
-                f"the correction of '{own.name}' needs the sampler's log-probs, and the trainer gives none"
+                f"the correction of '{own.name}' needs the sampler's log-probs, and the trainer gives none (verl: "
+                "rollout.calculate_log_probs=true)"
             )
         old = torch.where(mask, log_prob_old, 0)
         sampler = (
@@ -174,26 +176,60 @@ def recorded_terms(terms: LossTerms) -> dict[str, Tensor]:
     return {name: found for name in names if (found := getattr(terms, name)) is not None}
 
 
+# What a GRPOTrainer may be told to do with its own loss, which ours takes the place of: option, value that is off.
+_TRL_OWN = (
+    ("top_entropy_quantile", 1.0), ("off_policy_mask_threshold", None), ("_entropy_bonus_enabled", False),
+    ("aux_loss_enabled", False), ("use_liger_kernel", False),
+)  # fmt: skip
+
+
 class TrlLoss:
-    """A mixin that trains TRL's GRPOTrainer with one of our losses, in a class with `loss = "st-ppo"`.
+    """A mixin that trains TRL's GRPOTrainer with a loss of ours: `class Mine(TrlLoss, GRPOTrainer): loss = "st-ppo"`.
 
     Advantages are TRL's; `loss_type`, `epsilon` and `beta` of its configuration are not read, except that `beta` > 0
-    makes it compute the reference's log-probs. Raises InputError at the first step where the update's micro-batches are
-    not all known at its start (gradient accumulation over several generations).
+    makes it compute the reference's log-probs. Raises InputError when it is made for what a loss cannot carry, for what
+    the trainer does not provide, and for an update that is not made of whole generations.
     """
 
     loss: str | Mapping[str, Any] = "st-ppo"
-    _ours: Loss | None = None
+    loss_terms: Mapping[str, Tensor] | None = None  # of the last micro-batch, for a ledger
     _update: tuple[int, Sums, int] | None = None  # micro-step of its start, its sums, its micro-batches on all ranks
 
-    def _of_inputs(self, inputs: Mapping[str, Any], log_prob: Tensor) -> Batch:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         trainer: Any = self
-        if self._ours is None:
-            self._ours = Loss(self.loss, horizon=trainer.max_completion_length)
-        mask = inputs["completion_mask"] * inputs.get("tool_mask", 1)
+        self._ours = Loss(self.loss, horizon=trainer.max_completion_length)
+        own, corrects = self._ours.algorithm, self._ours.algorithm.correction.kind != "none"
+        accumulated, slices = trainer.args.gradient_accumulation_steps, trainer.args.steps_per_generation
+        if slices % accumulated:
+            raise InputError(
+                f"gradient_accumulation_steps = {accumulated} must divide steps_per_generation = {slices}: an update "
+                "is then made of one generation, and its counts are known at its start"
+            )
+        if own.needs_reference and not trainer.beta:
+            raise InputError(f"the KL term of '{own.name}' needs the reference's log-probs: set beta to its weight")
+        if corrects and not getattr(trainer, "use_vllm", False):
+            raise InputError(f"the correction of '{own.name}' needs the sampler's log-probs: set use_vllm = True")
+        if getattr(trainer, "use_vllm", False) and getattr(trainer, "vllm_importance_sampling_correction", False):
+            raise InputError(
+                "TRL's weights of vllm_importance_sampling_correction are not applied to our losses: set it to False, "
+                "and choose a correction = 'tis' of ours"
+            )
+        for name, off in _TRL_OWN:
+            if getattr(trainer, name, off) != off:
+                raise InputError(
+                    f"{name.strip('_')} belongs to TRL's own loss and not to '{own.name}': set it to {off}"
+                )
+
+    @property
+    def recorded_as(self) -> dict[str, Any]:
+        """What a ledger says of the loss in place of TRL's configuration."""
+        return {"algorithm": self._ours.algorithm.name, "replay_as": self.loss, "clip": None}
+
+    def _of_inputs(self, inputs: Mapping[str, Any], log_prob: Tensor) -> Batch:
         old = inputs.get("old_per_token_logps")
         return self._ours.batch(
-            mask=mask,
+            mask=inputs["completion_mask"] * inputs.get("tool_mask", 1),
             advantages=inputs["advantages"],
             log_prob_old=log_prob.detach() if old is None else old,
             log_prob_behaviour=inputs.get("sampling_per_token_logps"),
@@ -204,15 +240,16 @@ class TrlLoss:
         trainer: Any = self
         log_prob, entropy = self._log_probs(model, inputs)
         batch = self._of_inputs(inputs, log_prob)
-        assert self._ours is not None
         training, ranks = trainer.model.training, trainer.accelerator.num_processes
         sums, parts = self._whole(model) if training else (None, 1)
         out = self._ours(batch, log_prob, sums, parts)
+        self.loss_terms = recorded_terms(out.terms)
         mode = "train" if training else "eval"
-        logged = metrics(out.terms) | {"entropy": float(torch.where(batch.mask, entropy, 0).sum() / batch.mask.sum())}
+        shown = {"entropy": float(torch.where(batch.mask, entropy, 0).sum() / batch.mask.sum().clamp(min=1))}
+        shown |= metrics(out.terms)
         names = {"clip_frac": "clip_ratio/region_mean", "clip_low_frac": "clip_ratio/low_mean",
                  "clip_high_frac": "clip_ratio/high_mean", "entropy": "entropy"}  # fmt: skip
-        for name, value in logged.items():
+        for name, value in shown.items():
             trainer._metrics[mode][names.get(name, f"sorl/{name}")].append(value)
         return out.loss * ranks if training else out.loss
 
@@ -227,17 +264,12 @@ class TrlLoss:
     def _whole(self, model: Any) -> tuple[Sums, int]:
         """Sums over every micro-batch of the update on every rank, made once at its start."""
         trainer: Any = self
-        accumulated, slices = trainer.current_gradient_accumulation_steps, trainer.args.steps_per_generation
+        accumulated, slices = trainer.args.gradient_accumulation_steps, trainer.args.steps_per_generation
         start = trainer._step - trainer._step % accumulated
         if self._update is None or self._update[0] != start:
-            if slices % accumulated and slices != accumulated:
-                raise InputError(
-                    f"gradient_accumulation_steps = {accumulated} must divide steps_per_generation = {slices}: an "
-                    "update is then made of one generation, and its counts are known at its start"
-                )
-            assert self._ours is not None
-            total: Sums | None = None
-            for micro in range(start, start + accumulated):
+            # The last update of an epoch may have fewer micro-batches than the others.
+            count, total = min(accumulated, trainer.current_gradient_accumulation_steps), None
+            for micro in range(start, start + count):
                 inputs = trainer._buffered_inputs[micro % slices]
                 first = self._ours.needs_log_probs_first or "old_per_token_logps" not in inputs
                 with torch.no_grad():
@@ -246,5 +278,5 @@ class TrlLoss:
                 total = own if total is None else total.unpacked(total.packed() + own.packed())
             assert total is not None
             summed = trainer.accelerator.reduce(total.packed(), reduction="sum")
-            self._update = start, total.unpacked(summed), accumulated * trainer.accelerator.num_processes
+            self._update = start, total.unpacked(summed), count * trainer.accelerator.num_processes
         return self._update[1], self._update[2]

@@ -74,6 +74,7 @@ class Recording:
             "decode": tokenizer.convert_ids_to_tokens,
             "iterations": max(0, args.max_steps) * args.gradient_accumulation_steps // self.window or None,
         }  # fmt: skip
+        default |= getattr(trainer, "recorded_as", {})  # a loss of ours, in place of TRL's
         self.ledger = Ledger(runs, experiment=experiment, **(default | dict(knobs)))
         for name in ("_generate_and_score_completions", "_calculate_rewards", "_get_per_token_logps_and_entropies",
                      "_compute_loss", "_maybe_log_save_evaluate"):  # fmt: skip
@@ -168,7 +169,7 @@ class Recording:
         old = log_prob.detach() if old is None else old
         if behaviour is not None:  # what vLLM could not score counts as equal, as in TRL's own correction
             behaviour = torch.where(torch.isnan(behaviour), old, behaviour)
-        terms: dict[str, Tensor] = {}
+        terms: dict[str, Tensor] = dict(getattr(trainer, "loss_terms", None) or {})  # of a loss of ours
         if (weight := inputs.get("importance_sampling_ratio")) is not None:
             terms["correction"] = weight.expand_as(log_prob)
             bounds = (getattr(trainer, f"vllm_importance_sampling_clip_{end}", None) for end in ("min", "max"))

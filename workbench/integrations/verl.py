@@ -326,11 +326,12 @@ class Recorder:
         self.ranks, planned = engine.get_data_parallel_size(), getattr(learn, "total_training_steps", -1)
         self.iterations = planned if planned and planned > 0 else None
         verls = _clip(config, asked.name) if loss is None else None
+        replay_as = {"base": asked.name, **asked.slots} if loss is not None else _replay(config, verls) or asked.name
         self.ledger = Ledger(
-            folder.parent, experiment=folder.name, algorithm=asked.name, settings=settings,
-            seed=config.data_loader_seed, iterations=self.iterations, clip=verls, trainer="verl", process_group=engine.get_data_parallel_group(),
-            replay_as={"base": asked.name, **asked.slots} if loss is not None else _replay(config, verls) or asked.name,
-            decode=None if tokenizer is None else tokenizer.convert_ids_to_tokens, **knobs,
+            folder.parent, experiment=folder.name, algorithm=asked.name, settings=settings, trainer="verl",
+            seed=config.data_loader_seed, iterations=self.iterations, clip=verls, replay_as=replay_as,
+            decode=None if tokenizer is None else tokenizer.convert_ids_to_tokens,
+            process_group=engine.get_data_parallel_group(), **knobs,
         )  # fmt: skip
 
     def guarded(self, method: Callable[..., None], *args: Any) -> None:
