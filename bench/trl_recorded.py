@@ -164,15 +164,13 @@ def keep_truth(trainer: Any, kept: list[dict[str, np.ndarray]], told: list[dict[
 
     def watched_loss(model: Any, inputs: dict[str, Any]) -> Any:
         out = loss(model, inputs)
-        if getattr(trainer, "loss_terms", None):
-            told_terms = {f"terms.{name}": x.numpy().copy() for name, x in trainer.loss_terms.items()}
-        else:
-            told_terms = {}
+        ours = getattr(trainer, "loss_terms", None) or {}
         names = ("completion_ids", "completion_mask", "tool_mask", "advantages", "old_per_token_logps",
                  "ref_per_token_logps", "sorl_trajectory")  # fmt: skip
         found = {name: inputs[name].numpy().copy() for name in names if name in inputs}
         found |= {"log_prob": last[0][0].detach().numpy().copy(), "entropy": last[0][1].detach().numpy().copy()}
-        found |= told_terms | {"step": np.array(trainer.state.global_step), "loss": out.detach().numpy().copy()}
+        found |= {f"terms.{name}": x.numpy().copy() for name, x in ours.items()}
+        found |= {"step": np.array(trainer.state.global_step), "loss": out.detach().numpy().copy()}
         last[0][0].register_hook(lambda gradient: found.update(gradient=gradient.numpy().copy()))
         kept.append(found)
         return out
@@ -198,7 +196,6 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--loss", default="grpo")
     parser.add_argument("--level", default="token")
     parser.add_argument("--ours", type=json.loads, help='a loss of ours in place of TRL\'s: "st-ppo" or {"base": ...}')
-    parser.add_argument("--double", action="store_true", help="a model in float64")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--taught", type=int, default=250, help="steps of imitation")
     parser.add_argument("--model", type=Path, help="where the taught model is kept; default: the runs folder")
@@ -208,8 +205,6 @@ def main(argv: list[str] | None = None) -> None:
     torch.set_num_threads(1)
     tokenizer = tokenizer_of()
     model = taught(tokenizer, options.taught, options.seed, options.model or options.runs / ".model")
-    if options.double:
-        model = model.double()
     luck = random.Random(options.seed)
     keys = [luck.choice(KEYS) for _ in range(4096)]
     updates = options.per_generation * options.epochs // options.accumulate

@@ -5,7 +5,7 @@ Runs in verl's own environment (constraints-verl.txt) with this project's core o
     PYTHONPATH=. .venv-verl/bin/python bench/verl_recorded.py runs --loss vanilla --truth truth.npz --output out.json
 
 What runs is TrainingWorker.train_mini_batch with the FSDP2 engine and `ppo_loss`, on a tiny Qwen2 and random responses
-of several turns; verl has no CPU platform, so one is registered through its own plugin point. Rollouts, vLLM, Ray and the
+of several turns; verl has no CPU platform, so one is set through its own plugin point. Rollouts, vLLM, Ray and the
 driver do not run. `--truth` keeps the tensors of every micro-batch as verl had them, to hold the ledger against.
 """
 
@@ -83,7 +83,7 @@ def model_in(folder: Path) -> str:
 
 
 def rows_of(step: int, count: int) -> dict[str, list[Any]]:
-    """Prompts and responses of several turns; the last row is one that verl adds to fill up the batch, without a mask."""
+    """Prompts and responses of several turns; the last row fills up the batch as verl does it: without a mask."""
     stream = torch.Generator().manual_seed(1000 + step)
     found: dict[str, list[Any]] = {name: [] for name in ("prompts", "responses", "response_mask", "rm_scores", "uid")}
     for i in range(count):
@@ -117,45 +117,43 @@ def main(rank: int, options: argparse.Namespace, meet: str) -> None:
     platform()
     from verl.trainer.config import CheckpointConfig
     from verl.utils import tensordict_utils as tu
-    from verl.workers.config import (
-        FSDPActorConfig, FSDPEngineConfig, FSDPOptimizerConfig, HFModelConfig, PolicyLossConfig, TrainingWorkerConfig,
-    )  # fmt: skip
+    from verl.workers import config as configs
     from verl.workers.engine_workers import TrainingWorker
     from verl.workers.utils.losses import ppo_loss
     from verl.workers.utils.padding import no_padding_2_padding, response_from_nested
 
-    mode = f"sorl:{options.loss}" if options.ours else options.loss
+    mode = plain = f"sorl:{options.loss}" if options.ours else options.loss
     record = f"record={options.runs}/{options.experiment}&tokens=16"
     if options.ours and options.record:
         mode += ("&" if "?" in mode else "?") + record
     elif options.record:
         os.environ["SORL_RECORD"] = record.removeprefix("record=")
-    optimizer = FSDPOptimizerConfig(
+    optimizer = configs.FSDPOptimizerConfig(
         lr=options.lr, total_training_steps=options.steps, lr_scheduler_type="constant", clip_grad=1.0
     )
-    actor = FSDPActorConfig(
+    actor = configs.FSDPActorConfig(
         strategy="fsdp2", rollout_n=GROUP, ppo_micro_batch_size_per_gpu=options.micro, optim=optimizer,
-        use_dynamic_bsz=options.dynamic, use_torch_compile=False, policy_loss=PolicyLossConfig(loss_mode=mode),
+        use_dynamic_bsz=options.dynamic, use_torch_compile=False, policy_loss=configs.PolicyLossConfig(loss_mode=mode),
         ppo_epochs=2, use_kl_loss=options.beta is not None, kl_loss_coef=options.beta or 0.0, clip_ratio_high=0.25,
         loss_agg_mode=options.aggregate,
     )  # fmt: skip
-    engine = FSDPEngineConfig(
+    engine = configs.FSDPEngineConfig(
         strategy="fsdp2", use_torch_compile=False, use_dynamic_bsz=options.dynamic, max_token_len_per_gpu=48,
         micro_batch_size_per_gpu=options.micro, infer_micro_batch_size_per_gpu=options.micro,
         mixed_precision={"param_dtype": "fp32", "reduce_dtype": "fp32"},
     )  # fmt: skip
-    model = HFModelConfig(
+    model = configs.HFModelConfig(
         path=options.model, use_remove_padding=False, enable_gradient_checkpointing=False,
         override_config={"attn_implementation": "eager"},
     )  # fmt: skip
     worker = TrainingWorker(
-        TrainingWorkerConfig(
+        configs.TrainingWorkerConfig(
             model_type="language_model",
             model_config=model,
             engine_config=engine,
             optimizer_config=optimizer,
             checkpoint_config=CheckpointConfig(),
-        )  # fmt: skip
+        )
     )
     worker.reset()
     kept: list[dict[str, np.ndarray]] = []
@@ -187,7 +185,7 @@ def main(rank: int, options: argparse.Namespace, meet: str) -> None:
             {
                 "input_ids": nested(whole), "position_ids": nested([torch.arange(len(ids)) for ids in whole]),
                 "loss_mask": nested(own["response_mask"]), "truth_row": torch.arange(options.rows)[mine],
-                "advantages": nested([a.expand(len(r)).clone() for a, r in zip(advantages, own["responses"], strict=True)]),
+                "advantages": nested([a.repeat(len(r)) for a, r in zip(advantages, own["responses"], strict=True)]),
                 "uid": own["uid"], **{name: nested(own[name]) for name in own if name != "uid"},
             },
             {"temperature": 1.0, "calculate_entropy": True, "compute_loss": False, "use_dynamic_bsz": False,
@@ -211,7 +209,7 @@ def main(rank: int, options: argparse.Namespace, meet: str) -> None:
         logged.append({k: np.asarray(v).tolist() for k, v in tu.get(out, "metrics").items() if "perf" not in k})
     weights = torch.cat([p.full_tensor().detach().flatten().double() for p in worker.engine.module.parameters()])
     report = {
-        "log": logged, "seconds": seconds, "mode": mode, "weights": [float(weights.sum()), float(weights.norm())],
+        "log": logged, "seconds": seconds, "mode": plain, "weights": [float(weights.sum()), float(weights.norm())],
         "versions": {"verl": verl.__version__, "torch": torch.__version__},
     }  # fmt: skip
     if options.truth:
@@ -225,7 +223,7 @@ def main(rank: int, options: argparse.Namespace, meet: str) -> None:
     if rank == 0:
         if options.output:
             options.output.write_text(json.dumps(report))
-        print(json.dumps({"weights": report["weights"], "seconds": seconds, "mode": mode}))
+        print(json.dumps({"weights": report["weights"], "seconds": seconds, "mode": plain}))
     dist.destroy_process_group()
 
 

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from tests.integrations.fake_verl import recorded
 from workbench.algorithms import ALGORITHMS, resolve
 from workbench.batch import Batch, turn_ids
 from workbench.integrations.losses import Loss, Sums, TrlLoss, feedable, metrics, refusal
@@ -134,6 +135,46 @@ def test_the_loss_of_several_ranks_is_that_of_one(tmp_path: Path, ranks: int) ->
         torch.testing.assert_close(torch.stack([f[i][0] for f in found]).sum(), value, rtol=1e-10, atol=1e-12)
         for one in found:
             torch.testing.assert_close(one[i][1], gradient, rtol=1e-10, atol=1e-12)
+
+
+HERE = Path(__file__).parent
+RECORDED = {
+    "verl 0.9.1, 2 ranks x 2 micro-batches": (["verl_st_ppo.0.npz", "verl_st_ppo.1.npz"], 2),
+    "TRL 1.16, 2 micro-batches": (["trl_st_ppo.npz"], 2),
+}
+
+
+@pytest.mark.parametrize("case", RECORDED)
+def test_st_ppo_trained_for_real_in_another_trainer_has_the_loss_and_gradient_of_our_loop(case: str) -> None:
+    files, per_update = RECORDED[case]
+    ranks, told, _ = recorded(*(HERE / name for name in files))
+    algorithm, clipped, updates = resolve("st-ppo", GLOBAL), 0, len(ranks[0]) // per_update
+    assert told.get("mode", "sorl:st-ppo").startswith("sorl:st-ppo")
+    for update in range(updates):
+        parts = [part for rank in ranks for part in rank[per_update * update : per_update * (update + 1)]]
+        names = {"log_prob_old": "old_log_probs", "log_prob_behaviour": "old_log_probs"}
+        if "completion_mask" in parts[0]:
+            names = dict.fromkeys(names, "old_per_token_logps")
+            for part in parts:
+                part["response_mask"] = part["completion_mask"] * part["tool_mask"]
+        width = max(part["log_prob"].shape[1] for part in parts)
+
+        def whole(name: str, parts: Any = parts, width: int = width) -> Tensor:
+            return torch.cat([torch.nn.functional.pad(p[name].double(), (0, width - p[name].shape[1])) for p in parts])
+
+        mask = whole("response_mask").bool()
+        constant = torch.cat([p["advantages"].reshape(len(p["log_prob"]), -1)[:, 0] for p in parts]).double()
+        given = {"mask": mask, "advantages": constant, "log_prob_ref": torch.zeros_like(whole("log_prob"))}
+        given |= {ours_: whole(theirs) * mask for ours_, theirs in names.items()}
+        micros = list(torch.arange(len(mask)).split([len(part["log_prob"]) for part in parts]))
+        loss, gradient = ours(algorithm, given, whole("log_prob"), micros)
+        # A trainer averages over its ranks, so each of them has its part times their number.
+        found = whole("gradient") / len(ranks)
+        torch.testing.assert_close(found, gradient, rtol=0, atol=1e-6 * float(gradient.abs().max()))
+        assert sum(float(part["loss"]) for part in parts) / len(ranks) == pytest.approx(float(loss), abs=1e-6)
+        clipped += int((gradient[mask] == 0).sum())
+    assert updates == 4
+    assert clipped > 0
 
 
 def test_what_is_more_than_a_loss_is_refused_by_name() -> None:

@@ -238,10 +238,10 @@ class TrlLoss:
 
     def _compute_loss(self, model: Any, inputs: Mapping[str, Any]) -> Tensor:
         trainer: Any = self
-        log_prob, entropy = self._log_probs(model, inputs)
-        batch = self._of_inputs(inputs, log_prob)
         training, ranks = trainer.model.training, trainer.accelerator.num_processes
         sums, parts = self._whole(model) if training else (None, 1)
+        log_prob, entropy = self._log_probs(model, inputs)
+        batch = self._of_inputs(inputs, log_prob)
         out = self._ours(batch, log_prob, sums, parts)
         self.loss_terms = recorded_terms(out.terms)
         mode = "train" if training else "eval"
