@@ -148,7 +148,11 @@ RECORDED = {
 def test_st_ppo_trained_for_real_in_another_trainer_has_the_loss_and_gradient_of_our_loop(case: str) -> None:
     files, per_update = RECORDED[case]
     ranks, told, _ = recorded(*(HERE / name for name in files))
-    algorithm, clipped, updates = resolve("st-ppo", GLOBAL), 0, len(ranks[0]) // per_update
+    algorithm, clipped, updates = (
+        resolve("st-ppo", {"stabilise": {"tau": 1.0, "scope": "global"}}),
+        0,
+        len(ranks[0]) // per_update,
+    )
     assert told.get("mode", "sorl:st-ppo").startswith("sorl:st-ppo")
     for update in range(updates):
         parts = [part for rank in ranks for part in rank[per_update * update : per_update * (update + 1)]]
