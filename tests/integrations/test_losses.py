@@ -16,7 +16,16 @@ from torch import Tensor
 from tests.integrations.fake_verl import recorded
 from workbench.algorithms import ALGORITHMS, resolve
 from workbench.batch import Batch, turn_ids
-from workbench.integrations.losses import Loss, Sums, TrlLoss, feedable, metrics, refusal
+from workbench.integrations.losses import (
+    Loss,
+    Sums,
+    TrlLoss,
+    feedable,
+    metrics,
+    refusal,
+    skyrl_loss,
+    tinker_loss,
+)  # fmt: skip
 from workbench.objective import Algorithm, Normaliser, policy_loss, statistics
 from workbench.spec import InputError
 
@@ -273,3 +282,39 @@ def test_a_trainer_logs_what_the_terms_say() -> None:
     found = metrics(loss(loss.batch(**{n: given[n] for n in NAMED[:3]}), log_prob).terms)
     assert found["clip_frac"] == pytest.approx(found["clip_low_frac"] + found["clip_high_frac"])
     assert {"stabiliser_ratio", "stabiliser_factor", "approx_kl"} <= found.keys()
+
+
+@pytest.mark.parametrize("name", ["st-ppo", "turn-ppo", "so-grpo", "cispo"])
+def test_in_tinker_and_skyrl_the_loss_is_that_of_our_loop(name: str) -> None:
+    given, log_prob = tensors()
+    mask, given["log_prob_behaviour"] = given["mask"], given["log_prob_old"]
+    _, expected = ours(resolve(name, {"aggregate": "token_mean"}), given, log_prob, [torch.arange(B)])
+    leaf = log_prob.clone().requires_grad_()
+    data = [
+        SimpleNamespace(
+            loss_fn_inputs={
+                key: SimpleNamespace(to_torch=lambda x=x: x)
+                for key, x in {"mask": mask[i].double(), "advantages": given["advantages"][i].repeat(T),
+                               "logprobs": given["log_prob_old"][i]}.items()
+            }
+        )
+        for i in range(B)
+    ]  # fmt: skip
+    value, shown = tinker_loss(name, aggregate="token_mean")(data, list(leaf))
+    torch.testing.assert_close(torch.autograd.grad(value, leaf)[0], expected, rtol=1e-12, atol=1e-12)
+    assert 0 < shown["out_of_range_frac"] < 1
+    scaled = (given["advantages"] / mask.sum())[:, None] * torch.ones(T)  # its loss_reduction = token_mean
+    value, _ = skyrl_loss(name)(leaf, given["log_prob_old"], scaled, config=None, loss_mask=mask.double())
+    torch.testing.assert_close(torch.autograd.grad(value, leaf)[0], expected, rtol=1e-10, atol=1e-12)
+
+
+def test_what_a_micro_batch_of_skyrl_or_tinker_cannot_tell_is_refused() -> None:
+    for name, slots, said in (
+        ("st-ppo", {"stabilise": {"scope": "global"}}, "needs more than a micro-batch"),
+        ("llds", {}, "a term besides the surrogate"),
+        ("tis", {"correction": {"normalise": True}}, "needs the mean of an update"),
+    ):
+        with pytest.raises(InputError, match=said):
+            skyrl_loss(name, **slots)
+    with pytest.raises(InputError, match="leave it out: kl='none'"):
+        tinker_loss("grpo", kl="loss")

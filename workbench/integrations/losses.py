@@ -6,7 +6,7 @@ aggregation, the KL term and the correction of the rollout are the algorithm's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -280,3 +280,67 @@ class TrlLoss:
             summed = trainer.accelerator.reduce(total.packed(), reduction="sum")
             self._update = start, total.unpacked(summed), count * trainer.accelerator.num_processes
         return self._update[1], self._update[2]
+
+
+def tinker_loss(
+    algorithm: str | Mapping[str, Any], horizon: float | None = None, **slots: Any
+) -> Callable[[Sequence[Any], Sequence[Tensor]], tuple[Tensor, dict[str, float]]]:
+    """Return a loss for tinker's `training_client.forward_backward_custom(data, loss)`; a call is a whole update.
+
+    Every datum carries `mask`, `advantages` and `logprobs` in its loss_fn_inputs, as the cookbook makes them, all of
+    one length; the sampler's log-probs are those of the old policy. Raises InputError as Loss does, and for a KL term:
+    no reference is there. Read against tinker 0.38 and tinker-cookbook 0.6.1, not run.
+    """
+    loss = Loss(algorithm, horizon, **slots)
+    if loss.algorithm.needs_reference:
+        raise InputError(
+            f"the KL term of '{loss.algorithm.name}' needs the reference's log-probs: leave it out: kl='none'"
+        )
+
+    def padded(rows: Sequence[Tensor]) -> Tensor:
+        return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
+
+    def computed(data: Sequence[Any], logprobs: Sequence[Tensor]) -> tuple[Tensor, dict[str, float]]:
+        given = [padded([d.loss_fn_inputs[n].to_torch() for d in data]) for n in ("mask", "advantages", "logprobs")]
+        batch = loss.batch(mask=given[0] > 0, advantages=given[1], log_prob_old=given[2], log_prob_behaviour=given[2])
+        out = loss(batch, padded(logprobs))
+        return out.loss, metrics(out.terms)
+
+    return computed
+
+
+def skyrl_loss(algorithm: str | Mapping[str, Any], **slots: Any) -> Callable[..., tuple[Tensor, dict[str, float]]]:
+    """Return a policy loss for SkyRL: `PolicyLossRegistry.register("st-ppo", skyrl_loss("st-ppo"))` before it starts.
+
+    SkyRL scales the advantages so that a sum over tokens is its `loss_reduction`, which takes the place of the
+    algorithm's aggregation; ratio, clip, correction and a stabiliser of the micro-batch are the algorithm's. With
+    `token_mean` the scale is one number and leaves the stabiliser as it is. Raises InputError for what a micro-batch
+    with scaled advantages cannot tell. Read against SkyRL 0.4.0, not run.
+    """
+    loss = Loss(algorithm, None, **({"aggregate": "token_sum"} | slots))
+    own = loss.algorithm
+    if own.kl.kind != "none":
+        raise InputError(
+            f"'{own.name}' has a term besides the surrogate, which SkyRL's reduction does not scale: kl='none'"
+        )
+    if own.stabilise.kind not in ("none", "rms_batch", "rms_turn", "rms_seq") or loss.needs_log_probs_first:
+        raise InputError(
+            f"the stabiliser of '{own.name}' needs more than a micro-batch: stabilise={{'scope': 'micro'}}"
+        )
+    if getattr(own.correction, "normalise", False):
+        raise InputError(
+            f"the correction of '{own.name}' needs the mean of an update: correction={{'normalise': False}}"
+        )
+
+    def computed(
+        log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, config: Any = None,
+        loss_mask: Tensor | None = None, rollout_logprobs: Tensor | None = None,
+    ) -> tuple[Tensor, dict[str, float]]:  # fmt: skip
+        mask = torch.ones_like(log_probs) if loss_mask is None else loss_mask
+        batch = loss.batch(
+            mask=mask > 0, advantages=advantages, log_prob_old=old_log_probs, log_prob_behaviour=rollout_logprobs
+        )
+        out = loss(batch, log_probs)
+        return out.loss, metrics(out.terms)
+
+    return computed

@@ -406,10 +406,11 @@ class Recorder:
 
     def after(self, engine: Any, out: Mapping[str, Any]) -> None:
         """Record what is known after the update."""
-        norm, scheduler = out["metrics"].get("grad_norm"), getattr(engine, "lr_scheduler", None)
+        norm = out["metrics"].get("grad_norm")
+        rates = getattr(getattr(engine, "lr_scheduler", None), "get_last_lr", None)
         scalars = {} if norm is None else {"grad_norm": float(norm), "grad_norm_after": min(float(norm), self.most)}
-        if hasattr(scheduler, "get_last_lr"):
-            scalars["lr"] = float(scheduler.get_last_lr()[0])
+        if rates is not None:
+            scalars["lr"] = float(rates()[0])
         self.ledger.update(self.number, update=self.step.updates, **scalars)
         self.step.updates += 1
 
@@ -474,7 +475,7 @@ def install() -> None:
     from verl.trainer.ppo.core_algos import register_policy_loss
     from verl.workers.config import ActorConfig
 
-    names = [VANILLA, *feedable()]
+    names, told = [VANILLA, *feedable()], set()
     for name in names:
         register_policy_loss(PREFIX + name)(policy_loss(PREFIX + name))
     plain, iterate = ActorConfig.__post_init__, stepping(tensordict_utils.make_iterator)
@@ -486,6 +487,11 @@ def install() -> None:
         if mode.startswith(PREFIX):
             check(config)
             register_policy_loss(mode)(policy_loss(mode))
+            if mode not in told and os.environ.get("RANK", "0") == "0":
+                told.add(mode)
+                ours, folder = Mode.of(mode).name != VANILLA, Mode.of(mode).knobs.get("record")
+                unread = f"; {', '.join(OWN)} of the actor are not read" if ours else ""
+                log.warning("loss_mode %s, recorded in %s%s", mode, folder or "no folder", unread)
 
     def make_iterator(*args: Any, **options: Any) -> Iterator[Any]:
         from verl.workers.engine.base import BaseEngine  # heavy, and loaded already where it is needed
