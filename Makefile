@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo example app test test-ray test-vllm test-slow check bench bench-collapse bench-trl bench-record bench-verl bench-browse bench-rldoctor parity mutate docs site screenshots clean
+.PHONY: help run demo example app test test-ray test-vllm test-slow check bench bench-collapse bench-trl bench-record bench-verl bench-browse bench-rldoctor bench-scalars parity mutate docs site screenshots clean
 MUTANTS ?= 300
 RUNS ?= runs
 # Files with parts that are rendered from the declarations.
@@ -118,6 +118,9 @@ $(VENV)-trl/.done: constraints-trl.txt
 bench-rldoctor: $(VENV)-rldoctor/.done ## record what rldoctor says of the corpus of early warning, in an environment of its own
 	$(VENV)-rldoctor/bin/python bench/rldoctor_alarms.py experiments/results/early_warning/corpus.parquet \
 	  experiments/results/early_warning/rldoctor.parquet
+
+bench-scalars: $(BIN)/.core $(VENV)-rldoctor/.done ## how often scalar logs of other trainers are diagnosed rightly, beside rldoctor
+	$(BIN)/sorl bench scalars --output experiments/results/scalars/answers.parquet
 
 $(VENV)-rldoctor/.done: constraints-rldoctor.txt
 	test -x $(VENV)-rldoctor/bin/python || $(PYTHON) -m venv $(VENV)-rldoctor

@@ -207,7 +207,9 @@ def turns(crowd: Crowd, name: str, ends: tuple[int, int]) -> Callable[[], Any]:
         import pandas as pd
 
         window = Window.made(*ends, CELLS // min(len(names), ACROSS))
-        view = Turns(chosen, "step", [0] * len(chosen), window, Measure(name, *crowd.known.words(f"turn_step.{name}")))
+        view = Turns(
+            chosen, "step", [0] * len(chosen), window, Measure(name, name, *crowd.known.words(f"turn_step.{name}"))
+        )
         maps = view.heats(crowd.store, names, extreme=False)
         shades = colour_scale(view.measure.unit, pd.concat([m.cells["value"] for m in maps]).dropna())
         return heat(maps, view.measure, shades, styles, theme.LIGHT, window, AXES["step"]).to_json()

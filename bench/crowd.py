@@ -97,7 +97,7 @@ def ensure(runs: Path, size: Size, say: Callable[[str], None]) -> None:
         return
     runs.mkdir(parents=True, exist_ok=True)
     with writer(runs, 1.0) as connection:
-        create(connection, CATALOGUE)
+        create(connection)
         connection.execute("SET memory_limit = '2GiB'")
         for done in _fill(connection, size):
             say(f"{done} of {size.runs} runs made")

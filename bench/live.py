@@ -18,7 +18,6 @@ from urllib.request import urlopen
 from bench.measure import Comparison, Latency, Sample, Side, Target, alternate
 from bench.processes import ITERATION, worker
 from bench.training import Scene
-from workbench.diagnostics import CATALOGUE
 from workbench.grid.folder import change
 from workbench.spec import InputError
 from workbench.store.reader import Reader
@@ -88,7 +87,7 @@ def measure(scene: Scene, rounds: int) -> list[Comparison | Latency]:
             return Sample(1, seen["seconds"], seen["cpu_seconds"])
 
         train()
-        sync(runs, CATALOGUE)
+        sync(runs)
         app, address = stack.enter_context(served(runs, scene.folder / "app.log"))
         page = stack.enter_context(opened(f"{address}/compare?seeds=single&metric=step.success"))
         fresh = freshness(page, folder, train, steps)
@@ -99,7 +98,7 @@ def measure(scene: Scene, rounds: int) -> list[Comparison | Latency]:
         )
         for process in others:
             process.send_signal(signal.SIGCONT)
-    sync(runs, CATALOGUE)
+    sync(runs)
     found = Reader(runs).rows("SELECT count(*), count(DISTINCT step), max(step) FROM step").rows[0]
     if found != (steps[0], steps[0], steps[0] - 1):
         raise RuntimeError(f"{steps[0]} steps were trained, the database has (rows, steps, last) {found}")

@@ -60,11 +60,11 @@ def ingest(scene: Scene, rounds: int, rows: int = 200_000) -> list[Comparison]:
     def syncing() -> Work:
         runs = scene.folder / f"sync-{next(number)}"
         runs.mkdir()
-        sync(runs, CATALOGUE)
+        sync(runs)
         (runs / "bench").symlink_to(written / "bench")
 
         def work() -> float:
-            report = sync(runs, CATALOGUE)
+            report = sync(runs)
             return report.rows - RUNS * len(CATALOGUE)
 
         return work

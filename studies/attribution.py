@@ -23,7 +23,6 @@ from workbench.agent.episode import Episode, collate
 from workbench.algorithms import resolve
 from workbench.batch import Batch
 from workbench.diagnosis.attribution import attribute
-from workbench.diagnostics import CATALOGUE
 from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
 from workbench.grid.folder import change
 from workbench.learn.blackbox import Packer
@@ -93,7 +92,7 @@ def cases(todo: Sequence[Plan], say: Callable[[int, int], None] = lambda done, o
                    status="finished", config=_SETTINGS.model_dump_json(), steps=len(part))  # fmt: skip
             with Recorder(run, run.name, _SETTINGS) as recorder:
                 truth = [record(recorder, step, plan) for step, plan in enumerate(part)]
-            sync(runs, CATALOGUE)
+            sync(runs)
             reader = Reader(runs)
             for step, planted in enumerate(truth):
                 yield judged(run, reader, step, planted)

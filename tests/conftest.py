@@ -6,7 +6,6 @@ import pytest
 
 from tests.learn.tiny import cache, new_run, trained
 from tests.store.fixture import Shape, write_grid
-from workbench.diagnostics import CATALOGUE
 from workbench.store.sync import sync
 
 __all__ = ["cache", "new_run", "trained"]
@@ -26,7 +25,7 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("grid") / "runs"
     folder.mkdir()
     write_grid(folder)
-    sync(folder, CATALOGUE)
+    sync(folder)
     return folder
 
 

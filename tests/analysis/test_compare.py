@@ -198,6 +198,8 @@ def test_two_seeds_are_shown_as_they_are_and_three_have_an_interval() -> None:
     assert one[cells].tolist() == ["0.50", "0.50", "0.70", "0/1 [0 %, 98 %]"]
     assert two[cells].tolist()[:3] == ["0.50, 0.60", "0.55", "0.70, 0.70"]
     assert three["final success"] == "0.60 [0.35, 0.85]"  # t of 2 degrees at 97.5 % is 4.303: 4.303 x 0.1 / sqrt(3)
+    fell = [compare.readable(compare.summarise(ended("a", *["collapsed"] * n)))["onset step"][0] for n in (1, 2, 3)]
+    assert fell == ["10", "10, 11", "11"]
 
 
 def test_the_answer_tells_runs_apart_that_share_an_arm_and_dates_what_they_did() -> None:

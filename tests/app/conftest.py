@@ -15,7 +15,6 @@ from streamlit.components.v2 import manifest_scanner
 from streamlit.testing.v1 import AppTest
 
 from tests.store.fixture import START, Shape, write_experiment, write_grid, write_run, write_segment, write_status
-from workbench.diagnostics import CATALOGUE
 from workbench.store.sync import sync
 
 SMALL = Shape(steps=12, trajectories=2, turns=2, epochs=1, steps_per_segment=12)
@@ -171,7 +170,7 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A synced runs folder with the small experiment; tests must not change it."""
     folder = tmp_path_factory.mktemp("grid")
     write_grid(folder)
-    sync(folder, CATALOGUE)
+    sync(folder)
     return folder
 
 
@@ -185,7 +184,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
             folder, "hostile", f"run-{number}", shape=SMALL, algorithm="ppo" if number else text, arm=text,
             status="failed", reason=text, collapse=6 if number == 1 else None,
         )  # fmt: skip
-    sync(folder, CATALOGUE)
+    sync(folder)
     return folder
 
 
@@ -213,10 +212,8 @@ def region_arms() -> Iterator[tuple[str, str, dict[str, Any], bool]]:
                 yield name, algorithm, learn, algorithm == "ppo" and rate > 0.1
 
 
-@pytest.fixture(scope="session")
-def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A runs folder with an experiment of kind region: ppo collapses from a learning rate of 0.2 on, st-ppo nowhere."""
-    folder = tmp_path_factory.mktemp("searched")
+def write_searched(folder: Path) -> None:
+    """An experiment of kind region: ppo collapses from a learning rate of 0.2 on, st-ppo nowhere."""
     about = {"experiment": "searched", "question": "How large a learning rate does each survive?", "toml": SEARCHED}
     write_segment(folder / "searched", "experiment", {k: [v] for k, v in (about | {"written_at": START}).items()})
     shape = Shape(steps=24, trajectories=2, turns=2, epochs=1, steps_per_segment=24)
@@ -228,7 +225,14 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
             run, **arm, config=json.dumps({"algorithm": algorithm, "learn": learn}), steps=24, collapse_step=onset,
             outcome="collapsed" if fell else "healthy",
         )  # fmt: skip
-    sync(folder, CATALOGUE)
+
+
+@pytest.fixture(scope="session")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A runs folder with an experiment of kind region."""
+    folder = tmp_path_factory.mktemp("searched")
+    write_searched(folder)
+    sync(folder)
     return folder
 
 
@@ -236,7 +240,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def open_screen(grid: Path, monkeypatch: Patch) -> Open:
     """Draw a screen: `open_screen("compare", folder, arm=["ppo"])`; keywords are parameters of its address."""
 
-    def call(name: str, runs: Path = grid, **address: str | list[str]) -> Visit:
+    def call(name: str, runs: Path = grid, /, **address: str | list[str]) -> Visit:
         monkeypatch.setenv("SORL_RUNS", str(runs))
         return visit(f"from workbench.app.screens.{name} import {name}\n{name}()", **address)
 

@@ -18,7 +18,6 @@ from workbench.app.store import Diagnostics
 from workbench.app.text import visible
 from workbench.app.theme import LIGHT, tint
 from workbench.app.trajectories import ranked, worst, worst_epoch
-from workbench.diagnostics import CATALOGUE
 from workbench.store.reader import Reader
 from workbench.store.sync import sync
 
@@ -86,8 +85,11 @@ def test_another_step_begins_at_its_own_culprit_and_a_picked_trajectory_stays(gr
 def test_a_run_without_a_step_says_what_is_missing(tmp_path: Path, open_screen: Open) -> None:
     write_queued(tmp_path, "demo")
     write_run(tmp_path, "demo", "b", shape=TINY)  # brings the dictionary
-    sync(tmp_path, CATALOGUE)
-    assert "No trajectory of step 0 is recorded" in open_screen("episode", tmp_path, run="queued").source
+    sync(tmp_path)
+    assert (
+        "No trajectory of this run is recorded: this screen needs tables"
+        in open_screen("episode", tmp_path, run="queued").source
+    )
 
 
 def test_hostile_episodes_are_shown_literally(tmp_path: Path, open_screen: Open) -> None:
@@ -103,7 +105,7 @@ def test_hostile_episodes_are_shown_literally(tmp_path: Path, open_screen: Open)
         file.unlink()
     row |= dict.fromkeys(("question", "gold", "answer", "ended"), " ".join(texts)) | {"success": False}
     write_segment(folder, "trajectory", {k: [v] for k, v in row.items()} | {"gradient_share": [0.5]})
-    sync(tmp_path, CATALOGUE)
+    sync(tmp_path)
     shown = assert_literal(open_screen("episode", tmp_path, run="a", step="0", trajectory="0"))
     assert not [text for text in texts if shown.count(visible(text).strip()) < 5]
 
@@ -393,6 +395,15 @@ def test_the_sentence_names_what_the_rows_hold(
         assert boxed == ([] if "no single token" in said else [at])
 
 
+def test_what_an_episode_answered_is_said_so_far_as_it_was_recorded() -> None:
+    def said(**row: Any) -> str:
+        return Read("".join(map(str, screen.ending(dict.fromkeys(("answer", "gold", "ended", "success")) | row)))).text
+
+    assert said() == " What it answered was not recorded."
+    assert said(ended="turns", gold="ulrich") == " It gave no answer, expected ulrich; ended by turns."
+    assert said(answer="a", success=True) == " It answered “a” (right)."
+
+
 def side(step: int, written: str | None, *kinds: str, answer: str | None = "x", success: bool | None = False) -> Side:
     known = [TURN | {"turn_index": i, "status": kind} for i, kind in enumerate(kinds, 1)]
     words = None if written is None else written.split()
@@ -439,7 +450,7 @@ def test_a_second_episode_with_the_same_question_is_chosen_in_the_address(open_s
     token = {"run_id": "a", "step": 3, "trajectory": 1} | episode(["<answer>", "lie", "</answer>"])
     write_segment(folder, "token", {name: [value] for name, value in token.items()})
     write_status(folder, collapse_step=1)
-    sync(tmp_path, CATALOGUE)
+    sync(tmp_path)
     here = {"run": "a", "step": "0", "trajectory": "1"}
     app = open_screen("episode", tmp_path, **here, next="a/3/1")
     assert app.value("next") == "a/3/1"

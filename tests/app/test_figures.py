@@ -2,7 +2,8 @@
 
 import json
 import math
-from itertools import product
+from collections import defaultdict
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,9 @@ from tests.app.conftest import HOSTILE, assert_figure_literal, checked
 from workbench.analysis.survival import curve
 from workbench.app.curve_data import Window, alarm_leads, banded, lone
 from workbench.app.figures.common import AXES, KINDS
-from workbench.app.figures.curves import GROUPS, Panel, chart, curves
+from workbench.app.figures.curves import GROUPS, Panel, _stacked, chart, curves
 from workbench.app.figures.maps import FEW, Heat, Measure, colour_scale, heat, region
-from workbench.app.figures.runs import TITLE, Signal, leads, letters, peaks, ranking, survival, timeline
+from workbench.app.figures.runs import TITLE, Signal, _together, leads, letters, peaks, ranking, survival, timeline
 from workbench.app.store import Diagnostics
 from workbench.app.theme import DARK, LIGHT, Palette, contrast, mixed, styles
 
@@ -130,8 +131,11 @@ def test_a_band_has_the_interquartile_mean_and_every_extreme_and_no_run_is_joine
 
 def test_thresholds_alarms_onsets_and_what_is_no_number_stand_where_they_belong() -> None:
     figure = checked(drawn(panel(banded(points()), **MARKED), onsets=MARK.assign(x=7)))
-    by_symbol = {t.marker.symbol: (t.x[0], t.y[0]) for t in figure.data if t.mode == "markers"}
-    assert by_symbol == {"triangle-up-open": (4, 40.0), "triangle-down": (7, 0.97), "x": (4, 0.03)}
+    found = [(t.marker.symbol, t.x[0], t.y[0]) for t in figure.data if t.mode == "markers"]
+    assert found == [
+        ("triangle-up-open", 4, 40.0), ("circle", 4, 40.0), ("triangle-down", 7, 0.96), ("circle", 7, 0.96),
+        ("x", 4, 0.03),
+    ], "in each triangle stands the marker of its arm"  # fmt: skip
     thresholds = [t for t in figure.data if t.line.dash == "2px,3px"]
     found = [(list(t.y), t.line.color) for t in thresholds]
     assert found == [([20.0, 20.0], LIGHT.algorithms["ppo"]), ([30.0, 30.0], LIGHT.muted)]
@@ -183,7 +187,7 @@ def test_aligned_0_has_a_line_and_onsets_at_one_x_stand_apart() -> None:
     assert [(s.x0, s.xref, s.yref) for s in figure.layout.shapes] == [(0, "x", "y domain"), (0, "x2", "y2 domain")]
     one, other = marks(figure, symbol="triangle-down")[:2]
     assert list(one.customdata) == ["ppo-0<br>ppo-1"]
-    assert one.y[0] - other.y[0] == pytest.approx(0.07)
+    assert one.y[0] - other.y[0] == pytest.approx(0.08)
 
 
 @pytest.mark.parametrize("seeds", [3, 400])
@@ -211,7 +215,7 @@ def test_a_spike_turns_an_axis_to_a_log_scale_unless_told_otherwise_and_never_un
     assert said == ["kl (nats), log scale", "norm, log scale", "norm, log scale"]
 
 
-MEASURE = Measure("ratio_geo", "ratio", "exp(mean delta of the turn)")
+MEASURE = Measure("ratio_geo", "geometric turn ratio", "ratio", "exp(mean delta of the turn)")
 
 
 def cells(turns: int = 3, buckets: int = 10) -> pd.DataFrame:
@@ -261,8 +265,10 @@ def test_what_a_cell_lacks_is_hatched_crossed_or_dashed_and_told() -> None:
     figure = heated(Heat("ppo", data[~((data["turn_index"] == 3) & (data["bucket"] == 6))]))
     usual, odd = marks(figure, opacity=0)
     assert list(usual.customdata[0]) == [0, 0, 1, 0, 0, 1.25, 0.9, 1.2, 16]
-    assert usual.hovertemplate.startswith("<b>ppo</b>, turn %{customdata[2]}, step %{customdata[3]:,}<br>ratio_geo ")
-    assert "<b>ppo</b>, turn 1, step 4<br>ratio_geo 1.25<br>16 turns" in odd.text
+    assert usual.hovertemplate.startswith(
+        "<b>ppo</b>, turn %{customdata[2]}, step %{customdata[3]:,}<br>geometric turn ratio "
+    )
+    assert "<b>ppo</b>, turn 1, step 4<br>geometric turn ratio 1.25<br>16 turns" in odd.text
     assert np.isnan(np.array(maps_of(figure)[0].z, dtype=float)[2][7:]).all()
     hatched = next(t for t in figure.data if t.type != "heatmap" and t.fillpattern.shape == "/")
     assert [v for v in hatched.x if not math.isnan(v)] == [6.5, 9.5, 9.5, 6.5, 6.5]
@@ -319,7 +325,15 @@ def signal(values: list[float | None], *, broken: tuple[int, ...] = (), text: st
     table = {"step": range(len(values)), "value": values}
     frame = pd.DataFrame(table | {"broken_step": [i if i in broken else None for i in table["step"]]}).astype(float)
     events = pd.DataFrame([{"x": 2, "message": text or "grad_norm_max is 40"}])
-    return Signal(text or "grad_norm_max", text or "norm", text or "max ||g||_2", frame, events, **more)
+    return Signal(
+        text or "grad_norm_max",
+        text or "largest gradient norm",
+        text or "norm",
+        text or "max ||g||_2",
+        frame,
+        events,
+        **more,
+    )
 
 
 def peaked(values: list[float | None], chosen: int = 0, **more: Any) -> Any:
@@ -430,6 +444,30 @@ def watched(**arms: list[tuple[float, bool]]) -> pd.DataFrame:
 ROWS = watched(**{
     "ppo": [(10, True), (10, False), (20, True), (36, False)], "st-ppo": [(36, False), (36, False), (30, False)],
 })  # fmt: skip
+
+
+@given(st.lists(st.tuples(st.integers(0, 300), st.sampled_from("abcd")), min_size=1, max_size=12))
+def test_onsets_that_are_near_each_other_stand_one_above_the_other(fell: list[tuple[int, str]]) -> None:
+    rows = pd.DataFrame(fell, columns=["x", "arm"])
+    of: dict[int, set[tuple[int, str]]] = defaultdict(set)
+    for place, mark in zip(_stacked(rows, 15.0), fell, strict=True):
+        of[place].add(mark)
+    crowd = max(sum(abs(x - y) < 15 for y, _ in set(fell)) for x, _ in fell)
+    for marks_of in of.values() if crowd <= 6 else ():
+        steps = sorted(x for x, _ in marks_of)
+        assert all(later - x >= 15 for x, later in pairwise(steps))
+    assert max(of) < 6
+
+
+@given(st.lists(st.tuples(st.integers(0, 2_000), st.sampled_from("abcd")), min_size=1, max_size=60))
+def test_letters_of_alarms_never_overlap_and_none_is_lost(rang: list[tuple[int, str]]) -> None:
+    rows = [{"row": 1, "x": x, "letter": name, "text": f"{name} at {x}", "carried": [0, x]} for x, name in rang]
+    shown = _together(pd.DataFrame(rows), 20.0)
+    starts, ends = shown["x"].to_numpy(), (shown["x"] + 20 * shown["letter"].str.len()).to_numpy()
+    assert (starts[1:] > ends[:-1]).all()
+    for x, name in rang:
+        assert name in shown[shown["x"] <= x].iloc[-1]["letter"]
+    assert shown["text"].str.count("<br>").max() <= 6
 
 
 def survived(rows: pd.DataFrame = ROWS, words: str = "Log-rank test: p = 0.02") -> Any:
@@ -579,7 +617,7 @@ def test_hostile_names_stay_text_in_every_figure(text: str) -> None:
     runs = RUNS.head(1).assign(arm=text, run_id=text)
     for figure in (
         curves(both, looks(text, "st-ppo"), LIGHT, AXES["step"], onsets=mark),
-        heat([part], Measure(text, text, text), shade, looks(text), LIGHT, Window(0, 9, 1), "step"),
+        heat([part], Measure(text, text, text, text), shade, looks(text), LIGHT, Window(0, 9, 1), "step"),
         ranked(row(1, question=text, gold=text, answer=text)),
         peaked([1.0, 2.0, 3.0], text=text),
         mapped(arm=text, along=text),

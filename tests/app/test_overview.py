@@ -2,19 +2,27 @@
 
 import fcntl
 import json
+import math
 import re
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest import mock
+from urllib.parse import parse_qs, urlsplit
 
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markupsafe import Markup
 
-from tests.app.conftest import HOSTILE, Open, Patch, Read, Visit, assert_literal
-from tests.store.fixture import write_experiment, write_segment, write_status
+from tests.app.conftest import HOSTILE, SMALL, Open, Patch, Read, Visit, assert_literal
+from tests.store.fixture import Shape, write_experiment, write_run, write_segment, write_status
 from workbench.app.run_table import differing, matching, rows
-from workbench.app.screens.overview import worst
+from workbench.app.screens.overview import reason, spot, worst
+from workbench.diagnosis.finding import Cause, Clue, Diagnosis, Finding
 from workbench.spec.files import lock_file
+from workbench.store import notes
 from workbench.store.notes import Notes, read, write
 from workbench.store.reader import Reader
 from workbench.store.sync import sync
@@ -68,18 +76,146 @@ def runs_of(app: Visit) -> list[str]:
     return re.findall(r'data-key="([^"]+)"', app.drawings[0])
 
 
+# Written here a second time, in SQL alone: the moment of a run, and what had most of the gradient there.
+_SPIKE = """
+    SELECT step, grad_norm_max AS value FROM step JOIN run USING (run_id)
+    WHERE run_id = $run AND step BETWEEN onset_low AND onset_high ORDER BY grad_norm_max DESC, step LIMIT 1
+"""
+_CULPRIT = """
+    SELECT trajectory, gradient_share AS share, count(*) OVER () AS among FROM trajectory
+    WHERE run_id = $run AND step = $step ORDER BY abs(gradient_share) DESC, trajectory LIMIT 1
+"""
+_TURNS = """
+    SELECT turn_index, abs(gradient_share) / sum(gradient_share) OVER () AS share FROM turn
+    WHERE run_id = $run AND step = $step AND trajectory = $trajectory AND epoch = $epoch
+    ORDER BY abs(gradient_share) DESC LIMIT 2
+"""
+_EPOCH = """
+    SELECT epoch FROM turn WHERE run_id = $run AND step = $step AND trajectory = $trajectory
+    ORDER BY abs(gradient_share) DESC LIMIT 1
+"""
+
+
 def test_what_is_looked_at_first_is_what_the_database_says(grid: Path, open_screen: Open) -> None:
     source = open_screen("overview").source.split("Look at these first")[1].split("Arms")[0]
-    asked = "SELECT run_id, arm, seed, collapse_step, onset_low, onset_high FROM run WHERE outcome = 'collapsed'"
-    fell = Reader(grid).query(asked)
-    found = Read(source)
-    assert len(found.all("a")) <= 3
-    named = [re.search("run=(.*)", link["href"])[1] for link in found.all("a")]  # type: ignore[index]
+    ask = Reader(grid).query
+    fell = ask("SELECT run_id, arm, seed, onset_low, onset_high FROM run WHERE outcome = 'collapsed' ORDER BY 1")
+    links = [urlsplit(link["href"]) for link in Read(source).all("a")]
+    opened = [(link.path, parse_qs(link.query)) for link in links]
+    text = Read(source).text
+    named = list(dict.fromkeys(choices["run"][0] for path, choices in opened if path == "run"))
+    assert len(named) <= 3
     assert set(named[: len(fell)]) == set(fell["run_id"])
     for run in fell.itertuples():
-        low, high = run.onset_low, run.onset_high
-        when = f"after step {low}" + (f" to {high} (95 %)" if high > low else "")
-        assert f"{run.arm}, seed {run.seed}: collapsed, down {when}. " in found.text
+        place: dict[str, Any] = {"run": run.run_id}
+        when = f"after step {run.onset_low}" + f" to {run.onset_high} (95 %)" * (run.onset_high > run.onset_low)
+        assert f"{run.arm}, seed {run.seed}: collapsed, down {when}. " in text
+        (spike,) = ask(_SPIKE, place).to_dict("records")
+        place["step"] = spike["step"]
+        (top,) = ask(_CULPRIT, place).to_dict("records")
+        place["trajectory"] = top["trajectory"]
+        kept = ask("SELECT * FROM token WHERE run_id = $run AND step = $step AND trajectory = $trajectory", place)
+        epoch = int(kept["worst_epoch"].iloc[0]) if len(kept) else int(ask(_EPOCH, place)["epoch"].iloc[0])
+        first, second = ask(_TURNS, place | {"epoch": epoch}).to_dict("records")
+        here = f"At the fall, step {spike['step']} (largest gradient norm {spike['value']:.3g}), "
+        said = text[text.index(here) :].split(". ")[0]
+        assert f"trajectory {top['trajectory']} has {100 * top['share']:.0f} % of the gradient" in said
+        stands_out = float(f"{first['share'] / second['share']:.2g}") >= 2
+        assert (f"turn {first['turn_index']} has {100 * first['share']:.0f} % of it" in said) == stands_out
+        assert ("no turn stands out" in said) != stands_out
+        there = {"run": [run.run_id], "step": [str(spike["step"])], "trajectory": [str(top["trajectory"])]}
+        episodes = [choices for path, choices in opened if path == "episode" and choices["run"] == [run.run_id]]
+        assert episodes
+        assert all(choices.items() >= there.items() for choices in episodes)
+        cells = [choices["cell"] for path, choices in opened if path == "turns" and choices["seed"] == [str(run.seed)]]
+        assert cells == [[run.arm, str(spike["step"]), str(first["turn_index"])]] * stands_out
+        if len(kept):
+            (row,) = kept.to_dict("records")
+            weights = {w: i for i, w in enumerate(map(abs, row["worst_gradient_weight"])) if row["trained"][i]}
+            heavy, following = sorted(weights, reverse=True)[:2]
+            clear = float(f"{heavy / following:.2g}") >= 2
+            assert (f"the token is “{row['token'][weights[heavy]]}”" in said) == clear
+            assert ("no single token stands out" in said) != clear
+        else:
+            assert "its tokens were not kept" in said
+
+
+def linked(words: str, turn: int | None = None) -> Markup:
+    return Markup("[{}{}]").format(words, "" if turn is None else f" = {turn}")
+
+
+WEIGHTS = st.one_of(st.none(), st.just(0.0), st.just(math.nan), st.floats(1e-6, 1.0))
+
+
+@given(WEIGHTS, st.lists(WEIGHTS, max_size=5), st.none() | st.lists(WEIGHTS, max_size=6), st.data())
+def test_a_turn_or_token_is_named_only_where_it_has_twice_the_next(
+    share: float | None, turns: list[float | None], tokens: list[float | None] | None, data: st.DataObject
+) -> None:
+    row = {"trajectory": 7, "gradient_share": share}
+    ledger = [{"turn_index": i + 1, "gradient_share": one, "epoch": 0} for i, one in enumerate(turns)]
+    words = [f"w{i}" for i in range(len(tokens or []))]
+    kept = None if tokens is None else {"token": words, "trained": [True] * len(words), "gradient_weight": tokens}
+    said = str(spot("At step 9", row, 4, ledger, kept, linked))
+    assert said.startswith("At step 9, [trajectory 7] has ")
+
+    def named(found: list[float | None]) -> int | None:
+        known = {i: one for i, one in enumerate(found) if one is not None}
+        if any(math.isnan(one) for one in known.values()):
+            return min(i for i, one in known.items() if math.isnan(one))
+        order = sorted(known, key=lambda i: -known[i])
+        if not order or known[order[0]] == 0:
+            return None
+        rest = [known[i] for i in order[1:2] if known[i] > 0]
+        return order[0] if not rest or float(f"{known[order[0]] / rest[0]:.2g}") >= 2 else None
+
+    turn, token = named(turns), named(tokens or [])
+    assert re.findall(r"\[turn (\d) = (\d)\]", said) == ([] if turn is None else [(str(turn + 1),) * 2])
+    assert re.findall(r"\[“w(\d)”\]", said) == ([] if token is None else [str(token)])
+    assert ("its tokens were not kept" in said) == (tokens is None)
+    assert ("not measured" in said.split(";")[0]) == (share is None)
+
+
+def test_texts_of_a_log_stay_texts_in_what_is_looked_at_first() -> None:
+    row, tokens = {"trajectory": 0, "gradient_share": 0.5}, {"trained": [True], "gradient_weight": [1.0]}
+    said = spot("At step 0", row, 2, [], tokens | {"token": [HOSTILE[0]]}, linked)
+    assert "[“&lt;script&gt;" in said
+    assert "the gradient of its turns was not measured" in said
+
+
+def test_what_no_trajectory_tells_is_left_out_and_a_run_that_is_up_has_no_moment(
+    tmp_path: Path, open_screen: Open
+) -> None:
+    write_run(tmp_path, "demo", "gone", shape=Shape(steps=30, tokens=0), collapse=15)
+    write_run(tmp_path, "demo", "bare", shape=Shape(steps=30, trajectories=0), collapse=15, seed=1)
+    write_run(tmp_path, "demo", "up", shape=SMALL, seed=2)
+    sync(tmp_path)
+    source = open_screen("overview", tmp_path).source.split("Look at these first")[1].split("Arms")[0]
+    gone, bare = (
+        Read(part) for part in sorted(re.findall('<div class="sorl-finding">.*?</div>', source), key=len)[::-1]
+    )
+    assert "its tokens were not kept" in gone.text
+    assert "No trajectory was recorded, so nothing says which turn or token it was." in bare.text
+    assert {urlsplit(link["href"]).path for link in bare.all("a")} == {"run"}
+
+
+def test_a_finding_that_shows_only_after_the_fall_is_not_called_its_cause() -> None:
+    class Down:
+        fallen_by, onset, critical, run, steps = 10, 9, (), {"outcome": "collapsed"}, 20
+
+        def measured(self, *_: str) -> bool:
+            return True
+
+        def table(self, _: str) -> pd.DataFrame:
+            return pd.DataFrame({"entropy": [0.5] * 20})
+
+    def said(step: int) -> str:
+        clue = Clue("sign", 0.6, step, "it shows")
+        cause = Cause("late", "The rate is too large", "warning", (), "Make it smaller.", "", lambda _: None)
+        return reason(Diagnosis(Down(), (Finding(cause, clue, ()),), (), {}, None, {}))  # type: ignore[arg-type]
+
+    assert said(10) == "Likely cause (60 %): The rate is too large. Make it smaller."
+    with mock.patch("workbench.diagnosis.diagnose.swung", return_value=()):
+        assert said(11).startswith("None of the known causes fits.")
 
 
 def test_picked_runs_are_in_the_address_compared_and_annotated(mine: Path, open_screen: Open) -> None:
@@ -87,6 +223,8 @@ def test_picked_runs_are_in_the_address_compared_and_annotated(mine: Path, open_
     first, other = sorted(runs_of(app))[0], sorted(runs_of(app))[-1]
     app = open_screen("overview", mine, picked=[first, other, "nobody"])
     assert app.query_params["picked"] == [first, other]
+    assert "column" not in app.query_params, "what is always shown makes no link longer"
+    assert f"runs={first}&amp;runs={other}" in app.source
     assert "What differs between them" in app.source
     arms = Reader(mine).query("SELECT run_id, arm FROM run").drop_duplicates().set_index("run_id")["arm"]
     assert f"arm={arms[first]}" in app.source
@@ -102,6 +240,26 @@ def test_picked_runs_are_in_the_address_compared_and_annotated(mine: Path, open_
     assert_literal(again)
 
 
+def test_a_run_of_which_only_curves_were_recorded_is_said_to_be_so(tmp_path: Path, open_screen: Open) -> None:
+    folder, curve = write_experiment(tmp_path, "curves") / "r1", [0.6] * 8 + [0.0] * 12
+    write_segment(folder, "step", {"run_id": ["r1"] * 20, "step": list(range(20)), "success": curve})
+    write_status(folder, status="finished", outcome="collapsed", collapse_step=8)
+    sync(tmp_path)
+    source = open_screen("overview", tmp_path).source.split("Look at these first")[1]
+    assert (
+        "No trajectory was recorded, so nothing says which turn or token it was. Only curves are logged, and" in source
+    )
+    assert "No diagnostic besides success is logged." in source
+    assert "None of the known causes" not in source
+    assert "left its usual range" not in source
+    for screen, said in (("compare", "Alarms were not recorded."), ("collapse", "did not record their alarms.")):
+        source = open_screen(screen, tmp_path).source
+        assert said in source
+        assert "No alarm went off" not in source
+    alone = open_screen("overview", tmp_path, column=["onset"]).dataframe[0].value
+    assert alone["onset"].tolist() == [8]
+
+
 def test_hidden_runs_are_left_out_and_counted_and_can_be_found_again(mine: Path, open_screen: Open) -> None:
     every = runs_of(open_screen("overview", mine))
     write(mine, "demo", every[0], Notes(hidden=True))
@@ -115,6 +273,17 @@ def test_hidden_runs_are_left_out_and_counted_and_can_be_found_again(mine: Path,
     for run in every:
         write(mine, "demo", run, Notes(hidden=True))
     assert "shown all the same: no other is left" in open_screen("overview", mine).source
+
+
+def test_the_notes_of_a_run_are_read_once_a_redraw(mine: Path, open_screen: Open, monkeypatch: Patch) -> None:
+    for run in runs_of(open_screen("overview", mine))[:2]:
+        write(mine, "demo", run, Notes("look", ("late",)))
+    asked: list[str] = []
+    monkeypatch.setattr(notes, "read", lambda *place: asked.append(place[-1]) or read(*place))
+    app = open_screen("overview", mine)
+    assert len(asked) == len(set(asked)) == 2
+    app.run()
+    assert len(asked) == 4
 
 
 def test_notes_that_cannot_be_kept_are_a_sentence(mine: Path, open_screen: Open, monkeypatch: Patch) -> None:
@@ -137,7 +306,9 @@ def test_a_live_run_that_is_down_is_falling_now_by_its_rows(tmp_path: Path, open
         app = open_screen("overview", tmp_path)
         assert "Falling now: ppo, seed 0, since step 9. Success is 55 % or more below its best: about one" in app.source
         assert "falling since 9" in app.drawings[0]
-        assert app.session_state["sorl address"].shown[0] == "▼ 1 falling", "and so does the title of the tab"
+        (bell,) = [one for one in Read(app.source).all("div") if one.get("class") == "sorl-bell"]
+        assert bell["data-news"] == "[]", "what a page finds when it opens is no news"
+        assert "Tell me in this browser when a run falls" in app.source
     write_status(folder, status="finished", outcome="healthy")
     sync(tmp_path)
     assert "Falling now" not in open_screen("overview", tmp_path).source

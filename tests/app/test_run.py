@@ -2,7 +2,6 @@
 
 import json
 import math
-import random
 import re
 import shutil
 from pathlib import Path
@@ -15,19 +14,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.app.conftest import HOSTILE, SMALL, Open, Patch, Read, Visit, assert_literal
+from tests.app.kinds import KEPT, KINDS, MILD, write_kinds
 from tests.diagnosis.sentences import checked
-from tests.store.fixture import Shape, write_dictionary, write_experiment, write_run, write_segment, write_status
+from tests.store.fixture import Shape, write_experiment, write_run, write_segment, write_status
 from tests.store.stored_batch import write_batch
+from workbench.app.curve_data import first_alarm, first_alarms
 from workbench.app.experiments import runs as runs_of
 from workbench.app.figures.runs import Signal
 from workbench.app.screens import replay
-from workbench.app.screens.run import as_it_is, findings, first_alarms, held_out, moment, not_finite, settings, told
+from workbench.app.screens.run import as_it_is, findings, held_out, ledger, moment, not_finite, settings, told
 from workbench.app.store import Store, dictionary
 from workbench.app.text import percent
+from workbench.app.trajectories import stands
 from workbench.diagnosis.diagnose import place
-from workbench.diagnostics import CATALOGUE
-from workbench.diagnostics.collapse import judge
-from workbench.spec import InputError, RunSettings
+from workbench.spec import InputError
 from workbench.store.sync import sync
 
 PPO = "ppo-s0-aaaa0000"
@@ -43,7 +43,7 @@ def test_it_opens_on_a_collapsed_run_says_how_it_fell_and_draws_its_events(open_
     shown = Read(app.source).text
     for words in (
         "ppo, seed 0", "Collapsed: success fell from", "The fall began after step 15 and was certain at step", "torch",
-        "30 of 80 steps in 1 min 0 s, 2 s a step.", "2026-11-01 12:00 UTC",
+        "30 of 80 steps in 1 min 0 s, 2 s a step.", "2026-11-01 12:00 UTC", "ppo, seed 0",
         "First alarm: ess_frac_min at step 12, 3 steps before the onset; 1 more kind of alarm later. Of the ",
     ):  # fmt: skip
         assert words in shown
@@ -90,7 +90,7 @@ def test_settings_tell_this_run_from_base_default_and_other_arms(tmp_path: Path,
     for arm, epochs in (("ppo", 4), ("calm", 1)):
         run = write_run(tmp_path, "demo", arm, shape=SMALL, arm=arm)
         write_status(run, arm=arm, config=json.dumps({"learn": {"epochs": epochs}, "seed": 0, "x": "<b>"}))
-    sync(tmp_path, CATALOGUE)
+    sync(tmp_path)
     tables = [
         part for part in open_screen("run", tmp_path, run="calm").source.split("<table") if "sorl-settings" in part
     ]
@@ -116,7 +116,7 @@ def test_a_log_without_settings_versions_or_times_is_shown(tmp_path: Path, open_
 
 def test_a_running_run_counts_its_steps_and_no_log_elsewhere_is_shown(tmp_path: Path, open_screen: Open) -> None:
     log = write_run(tmp_path, "demo", "a", shape=SMALL, status="running") / "console.log"
-    sync(tmp_path, CATALOGUE)
+    sync(tmp_path)
     log.write_text('{"step": 1, "steps": 80}\nwarning: slow\n')
     shown = Read(open_screen("run", tmp_path).source).text
     assert "warning: slow" in shown
@@ -124,7 +124,7 @@ def test_a_running_run_counts_its_steps_and_no_log_elsewhere_is_shown(tmp_path: 
     (tmp_path / "secret").write_text("password\n")
     log.unlink()
     log.symlink_to(tmp_path / "secret")
-    sync(tmp_path, CATALOGUE)
+    sync(tmp_path)
     shown = Read(open_screen("run", tmp_path).source).text
     assert "12 of 80 steps in" in shown
     assert "password" not in shown
@@ -138,69 +138,16 @@ def test_hostile_events_and_logs_stay_text(tmp_path: Path, open_screen: Open) ->
     event = {"run_id": ["a"] * n, "step": list(range(n)), "kind": texts, "severity": texts, "diagnostic": texts,
              "value": [float("nan")] * n, "threshold": [None] * n, "message": texts}  # fmt: skip
     write_segment(folder, "event", event)
-    sync(tmp_path, CATALOGUE)
+    sync(tmp_path)
     shown = assert_literal(open_screen("run", tmp_path))
     assert all(shown.count(text) >= 3 for text in HOSTILE[:5])  # as a kind, in a message, in the log
     assert "NaN" in shown
 
 
-def falling(after: int, over: int, to: float = 0.02) -> list[float]:
-    return [min(0.8, max(to, 0.8 - (0.8 - to) * (step - after) / over)) for step in range(36)]
-
-
-RISING = [0.4 + 0.01 * step for step in range(36)]
-KINDS = {  # success of runs of each kind, a value a step
-    "healthy": RISING, "fast": falling(14, 1), "slow": falling(10, 12), "falling": falling(34, 1),
-    "recovered": [0.8 if step <= 8 or step > 16 else 0.05 for step in range(36)],
-    "climbing": [0.8 if step <= 14 else 0.7 if step > 32 else 0.05 for step in range(36)],
-    "diverged": [*falling(14, 1)[:20], math.nan], "never": [0.05] * 36, "imported": falling(3, 1)[:8], "nan": RISING,
-    "one": [0.5], "mild": falling(20, 2, 0.5),
-}  # fmt: skip
-MILD = "success fell from 0.800 (steps 0 to 20) to 0.500; the fall began after step 20"
-EVENTS = {
-    "healthy": [(5, "alarm", "warning", "ess_frac_min", "")], "nan": [(7, "non_finite", "warning", "kl_k3", "")],
-    "fast": [(11, "alarm", "warning", "ess_frac_min", ""), (16, "alarm", "warning", "kl_k3", "")],
-    "falling": [(34, "alarm", "warning", "entropy", "")], "diverged": [(20, "non_finite", "critical", "success", "")],
-    "mild": [(24, "mild", "warning", "", MILD)],
-}  # fmt: skip
-
-
 @pytest.fixture(scope="module")
 def kinds(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """A run of every kind: its updates leap at the step after which it falls, by trajectory 2 of 4."""
-    folder, draw = tmp_path_factory.mktemp("kinds"), random.Random(0)
-    write_experiment(folder, "kinds")
-    for name, curve in KINDS.items():
-        run, steps = folder / "kinds" / name, list(range(len(curve)))
-        success = [value + draw.uniform(-0.01, 0.01) for value in curve]
-        verdict: dict[str, Any] = judge([v if v == v else None for v in success], episodes=300).columns()
-        verdict |= {"outcome": "diverged"} if name == "diverged" else {}
-        leap = [60.0 if step == verdict["onset_low"] else 1.5 + 0.1 * (step % 3) for step in steps]
-        ids = {"run_id": [name] * len(steps), "step": steps}
-        write_dictionary(run)
-        measured = {"ratio_max": leap, "grad_norm_max": [x / 3 for x in leap], "staleness": [8.0] * len(steps)}
-        write_segment(run, "step", ids | {"success": success, "reward": success} | measured)
-        if name != "imported":
-            updates = {"ratio_max": leap, "grad_norm": [x / 3 for x in leap], "epoch": [1] * len(steps)}
-            write_segment(run, "minibatch", ids | updates)
-            rows = [(step, trajectory) for step in steps for trajectory in range(4)]
-            of = {
-                "run_id": [name] * len(rows),
-                **dict(zip(("step", "trajectory"), zip(*rows, strict=True), strict=True)),
-            }
-            share = {"gradient_share": [0.7 if trajectory == 2 else 0.1 for _, trajectory in rows]}
-            write_segment(run, "trajectory", of | share)
-            write_segment(run, "turn", of | share | {"turn_index": [1] * len(rows)})
-            write_segment(run, "token", ids | {"trajectory": [2 if name != "slow" else 3] * len(steps)})
-            ends = {"step": [0, len(steps)], "success": [0.4, success[-1]], "data": ["facts"] * 2}
-            write_segment(run, "evaluation", {"run_id": [name] * 2, **ends})
-        if events := EVENTS.get(name):
-            columns = ("step", "kind", "severity", "diagnostic", "message")
-            cells = dict(zip(columns, map(list, zip(*events, strict=True)), strict=True))
-            write_segment(run, "event", {"run_id": [name] * len(events), **cells})
-        config = RunSettings(learn={"staleness": 8}).model_dump_json()
-        write_status(run, arm=name, steps=len(steps), config=config, **verdict)
-    sync(folder, CATALOGUE)
+    folder = tmp_path_factory.mktemp("kinds")
+    write_kinds(folder)
     return Store(folder)
 
 
@@ -248,26 +195,105 @@ def test_links_of_findings_lead_to_the_step_that_is_named_and_to_tokens_that_wer
             for href in one.values("href"):
                 where = {key: values[0] for key, values in parse_qs(urlsplit(href).query).items()}
                 assert re.search(rf"step {where['step']}\b", one.text)
-                assert where.get("trajectory") == (None if name == "slow" else "2")
+                assert where.get("trajectory") == (None if KEPT[name] != 2 else "2")
     assert not [href for one in told_of(kinds, "imported")[1] for href in one.values("href")]
     d = told(kinds, {"run_id": "fast", "steps": 36})[1]
     assert d is not None
     assert "step=14&trajectory=2" in place(d, d.findings[0]), "sorl diagnose leads to the same place"
 
 
+def test_the_curve_ends_with_the_evaluation_after_the_last_step_unless_a_part_is_chosen(
+    kinds: Store, open_screen: Open
+) -> None:
+    for chosen, ends in (({}, [0, 36]), ({"range": "0..20"}, [0])):
+        (held_out,) = (
+            trace["x"]
+            for trace in open_screen("run", kinds.runs, run="fast", **chosen).figures[0]["data"]
+            if trace.get("name") == "held-out: facts"
+        )
+        assert held_out == ends
+
+
+def test_events_of_one_kind_and_diagnostic_share_a_row_with_their_steps(grid: Path, open_screen: Open) -> None:
+    def event(step: int | None, kind: str, diagnostic: str | None = None) -> dict[str, Any]:
+        return {"step": step, "kind": kind, "diagnostic": diagnostic}
+
+    events = [event(5, "onset"), event(6, "alarm", "chi2"), event(6, "alarm", "kl_k3"), event(7, "collapse", "success"),
+              event(21, "alarm", "chi2"), event(None, "crash")]  # fmt: skip
+    assert [[one["step"] for one in group] for group in ledger(events)] == [[5], [6, 21], [6], [7], [None]]
+    shown = open_screen("run", grid, run=PPO).source
+    (table,) = (part.split("</table>")[0] for part in shown.split("<table") if "sorl-events" in part[:40])
+    rows = Read(table).tags.count("tr") - 1
+    asked = "SELECT count(DISTINCT (kind, diagnostic)) AS n FROM event WHERE run_id = $run"
+    assert rows == 1 + Store(grid).reader.rows(asked, {"run": PPO}).rows[0][0], "and the onset"
+
+
+def test_a_run_with_many_alarms_of_one_kind_names_the_first_and_the_last_step(
+    tmp_path: Path, open_screen: Open
+) -> None:
+    folder, n = write_run(tmp_path, "demo", "a", shape=SMALL), 40
+    rows = {"run_id": ["a"] * n, "step": list(range(n)), "kind": ["alarm"] * n, "severity": ["warning"] * n,
+            "diagnostic": ["chi2"] * n, "value": [float(i) for i in range(n)]}  # fmt: skip
+    write_segment(folder, "event", rows)
+    sync(tmp_path)
+    shown = Read(open_screen("run", tmp_path, run="a").source).text
+    assert "10 (10), 11 (11), and 28 more, the last at step 39" in shown
+
+
+@pytest.mark.parametrize("screen", ["turns", "episode", "replay"])
+def test_a_run_of_curves_alone_says_in_one_sentence_what_a_screen_needs(
+    screen: str, kinds: Store, open_screen: Open
+) -> None:
+    app = open_screen(screen, kinds.runs, arm=["imported"], run="imported")
+    (said,) = re.findall(r'class="sorl-warning">([^<]*)<', app.source)
+    assert re.search(r"needs tables \w+|record.batches.mb = 0", said)
+    assert said.count(":") <= 2
+    assert said.endswith(":")
+    assert "." not in said.replace("record.batches.mb", "")
+    assert [code.value.split(" FILE")[0] for code in app.code] == ["sorl run"]
+
+
+def test_the_silence_of_a_run_whose_alarms_were_not_recorded_tells_nothing(kinds: Store, open_screen: Open) -> None:
+    shown = open_screen("collapse", kinds.runs, arm=["imported", "healthy"]).source
+    assert "The runs that collapsed did not record their alarms." in shown
+    every = runs_of(kinds, "kinds")
+    leads, _ = first_alarms(kinds, every, dictionary(kinds))
+    fell = every["collapse_step"].notna() & (every["run_id"] != "imported")
+    assert set(leads["collapsed"]) == {int(fell.sum())}
+    assert "None of these runs collapsed." in open_screen("collapse", kinds.runs, arm=["never", "one"]).source
+    assert "None of these runs raised an alarm." in open_screen("collapse", kinds.runs, arm=["slow"]).source
+
+
+def test_a_run_in_a_list_says_after_which_step_it_fell() -> None:
+    def run(outcome: str | None, onset: int | None, *ends: int) -> str:
+        fall = dict(zip(("onset_low", "onset_high"), ends or (None, None), strict=True))
+        return stands({"outcome": outcome, "status": "running", "collapse_step": onset, **fall})
+
+    assert run("collapsed", 5, 5, 5) == "collapsed after step 5"
+    assert run("recovered", 1234, 1230, 1240) == "recovered, fell after step 1,234"
+    assert run("diverged", 14, 14, 14) == "diverged, fell after step 14"
+    assert (run("falling", None, 34, 34), run("falling", None, 30, 34)) == (
+        "falling after step 34", "falling after steps 30 to 34"
+    )  # fmt: skip
+    assert (run("no_learning", None), run(None, None)) == ("no learning", "running")
+
+
 def test_an_alarm_that_rings_in_every_run_that_stays_up_tells_nothing() -> None:
-    assert first_alarms({}, 9, {}, 3) == "No alarm went off."
+    assert first_alarm({}, 9, {}, 3) == "No alarm went off."
     rung = {"kl_k3": 4, "entropy": 4, "chi2": 6}
-    assert first_alarms({"kl_k3": 8}, 9, {"kl_k3": 6}, 6) == (
+    assert first_alarm({"kl_k3": 8}, 9, {"kl_k3": 6}, 6) == (
         "First alarm: kl_k3 at step 8, 1 step before the onset. It also rang in all 6 other runs that stayed up, so it "
         "tells nothing."
     )
-    said = first_alarms(rung, None, {"kl_k3": 2}, 2)
+    assert first_alarm(rung, 3, {"kl_k3": 1, "entropy": 1}, 1).endswith(
+        "They also rang in the only other run that stayed up, so they tell nothing."
+    )
+    said = first_alarm(rung, None, {"kl_k3": 2}, 2)
     assert said == (
         "First alarm: kl_k3 and entropy at step 4; 1 more kind of alarm later. Of the 2 other runs that stayed up, "
         "kl_k3 rang in 2 and entropy rang in 0."
     )
-    assert first_alarms(rung, 3, {}, 0).startswith(
+    assert first_alarm(rung, 3, {}, 0).startswith(
         "First alarm: kl_k3 and entropy at step 4, 1 step after the onset, so no"
     )
 
@@ -278,13 +304,15 @@ def test_what_was_not_measured_is_not_said() -> None:
         "First NaN or Inf at step 3, in the loss or a gradient.", 3
     )  # fmt: skip
     points = pd.DataFrame({"step": range(8), "value": [1.0, 1.0, 90.0, *[1.0] * 5], "broken_step": [None] * 8})
-    signal = Signal("ratio_max", "ratio", "", points, pd.DataFrame())
+    signal = Signal("ratio_max", "largest token ratio", "ratio", "", points, pd.DataFrame())
     rows = [{"trajectory": 4, "gradient_share": None}]
-    assert (
-        moment("largest token ratio", signal, 90.0, None, rows)
-        == "The sharpest moment: step 2, with largest token ratio 90."
+    assert moment(signal, 90.0, None, rows) == "The sharpest moment: step 2, with largest token ratio 90."
+    assert moment(signal, 90.0, 2, [rows[0] | {"gradient_share": math.nan}]).endswith(
+        "; the share of trajectory 4 in this step's gradient is NaN."
     )
-    assert moment("it", signal, 90.0, 2, [rows[0] | {"gradient_share": math.nan}]).endswith("of trajectory 4 is NaN.")
+    assert moment(signal, 90.0, 2, [rows[0] | {"gradient_share": 0.5}] * 4).endswith(
+        "; trajectory 4 has 50 % of this step's gradient, 2 x an equal share, the most of 4."
+    )
 
 
 @pytest.fixture(scope="module")
@@ -296,7 +324,7 @@ def two_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         run = write_run(folder, "demo", name, shape=shape)
     for step in (1, 3):
         write_batch(run, step, text=HOSTILE[0])
-    sync(folder, CATALOGUE)
+    sync(folder)
     return folder
 
 
@@ -310,7 +338,7 @@ def test_algorithms_stand_side_by_side_and_are_asked_once(runs: Path, open_scree
     app = open_screen("replay", runs, algorithm=["ppo", "st-ppo"], measure="clip_frac")
     assert (app.value("run"), app.value("step")) == ("full", "3"), "the first run that has something to replay"
     for words in (
-        "ppo (as logged)", "The advantages of ppo, computed again from the stored rewards, differ",
+        "The trainer of ppo logged loss 0.5 (replayed: ", "computed again from the stored rewards, differ",
         'href="episode?experiment=demo&amp;run=full&amp;step=3',
     ):  # fmt: skip
         assert words in app.source
@@ -326,8 +354,19 @@ def test_algorithms_stand_side_by_side_and_are_asked_once(runs: Path, open_scree
 
     # What was asked once is read from the disk, and another trajectory is another question.
     monkeypatch.setattr(replay, "_ask", refuse)
-    for other, words in (({"measure": "gradient_share"}, "ppo (as logged)"), ({"trajectory": "2"}, "nothing more")):
+    for other, words in (({"measure": "gradient_share"}, "logged loss 0.5"), ({"trajectory": "2"}, "nothing more")):
         assert words in open_screen("replay", runs, algorithm=["ppo", "st-ppo"], **other).source
+
+
+def test_the_turns_with_most_of_the_gradient_stand_under_the_algorithm_that_would_give_it_them(
+    runs: Path, open_screen: Open
+) -> None:
+    source = open_screen("replay", runs, algorithm=["ppo", "st-ppo"]).source
+    (table,) = (part.split("</table>")[0] for part in source.split("<table") if "sorl-listing" in part[:40])
+    read = Read(table)
+    assert read.words("b") == ["ppo", "st-ppo"]
+    assert re.fullmatch(r"(trajectory \d+)+", "".join(read.words("a")))
+    assert all("algorithm=st-ppo" in href for href in read.values("href"))
 
 
 def test_a_run_without_batches_says_what_to_type(two_runs: Path, open_screen: Open) -> None:
@@ -373,8 +412,13 @@ def test_an_answer_that_is_torn_or_of_another_batch_is_asked_again(runs: Path, m
 def test_nan_is_shown_as_itself_and_null_as_a_dash() -> None:
     row = {"algorithm": "a", "update": 0, "source": "replayed", "reason": None}
     told = {"own": "a", "summary": [row | dict.fromkeys(replay.FIGURES) | {"ess_frac": "NaN", "clip_frac": 0.25}]}
-    (cells,) = replay.summary(told, [])
-    assert cells == ["a", "–", "–", "–", "–", "NaN", "25 %", "–", "–"]
+    header, rows = replay.summary(told, [])
+    assert (header, [cell for _, cell in rows]) == (["", "a"], ["–", "–", "–", "–", "NaN", "25 %", "–", "–"])
+    assert replay.logged(told) == ""
+    told["summary"].append(row | {"source": "logged", "policy_loss": 0.253, "stabiliser_ratio": "NaN"})
+    assert (
+        replay.logged(told) == "The trainer of a logged loss 0.253 (replayed: –), stabiliser ratio NaN (replayed: –)."
+    )
     turns = [{"algorithm": "a", "turn_index": k, "update": 0, "clip_frac": v} for k, v in ((1, 0.5), (2, "NaN"))]
     assert replay.by_turn({"own": "a", "turns": turns}, "clip_frac", []).to_numpy().tolist() == [["a", 1, 0.5]]
 

@@ -45,10 +45,9 @@ from workbench.app.page import SCREENS, TITLES, tab_title
 from workbench.app.screens import collapse
 from workbench.app.screens.compare import against, default_metrics, differences, regrouped, seen
 from workbench.app.screens.turns import Cell, Turns, headline
-from workbench.app.text import html_text
+from workbench.app.text import apart, html_text
 from workbench.app.text import number as written
 from workbench.app.theme import LIGHT
-from workbench.diagnostics import CATALOGUE
 from workbench.store.connect import database, writer
 from workbench.store.reader import Reader
 from workbench.store.sync import SyncReport, sync
@@ -154,7 +153,7 @@ def test_a_bare_address_opens_the_newest_collapse(tmp_path: Path, open_screen: O
     small = Shape(trajectories=2, turns=3, epochs=1, steps_per_segment=30)
     write_grid(tmp_path, "fell", small)
     write_run(tmp_path, "young", "later", shape=small, seed=9)
-    sync(tmp_path, CATALOGUE)
+    sync(tmp_path)
     for screen, newest in (("overview", "young"), ("compare", "fell"), ("turns", "fell"), ("collapse", "fell")):
         assert open_screen(screen, tmp_path).value("experiment") == newest
 
@@ -162,7 +161,7 @@ def test_a_bare_address_opens_the_newest_collapse(tmp_path: Path, open_screen: O
 @pytest.mark.parametrize("screen", ["compare", "turns", "collapse"])
 def test_a_screen_of_arms_asks_for_one_and_leads_to_the_region(screen: str, searched: Path, open_screen: Open) -> None:
     app = open_screen(screen)
-    assert "see all in Region" not in app.source
+    assert "All points in Region" not in app.source
     app.multiselect(key="arm").set_value([]).run()
     assert "Choose at least one arm" in app.source
     app = open_screen(screen, searched)
@@ -333,20 +332,8 @@ def test_success_stands_first_and_then_what_warned_before_most_collapses() -> No
 
 def test_the_sentence_names_what_collapsed_what_did_not_and_which_alarm_came_first() -> None:
     told = alarms(("a", 1, 1, 9.0), ("kl_k3", 2, 2, 1.0))
-    assert seen(arms(ppo=[17, 20, None], st=[None]), told) == (
-        "Collapsed: ppo in 2 of 3 (onset at step 17 to 20). Did not: st. First alarm: kl_k3, 1 step before the onset "
-        "in 2 of 3, and in 1 of 2 that did not collapse."
-    )
-    assert seen(arms(ppo=[3]), told.assign(false_alarms=2)).endswith(
-        "No alarm told them apart: kl_k3 was first, 1 step before the onset in 2 of 3, and in 2 of 2 that did not "
-        "collapse."
-    )
-    rang = told.assign(false_alarms=2, before=3)
-    assert seen(arms(ppo=[3]), rang).endswith("No alarm told them apart: kl_k3 rang in all 5 runs.")
-    rang.loc[0, "false_alarms"] = 0
-    assert seen(arms(ppo=[3]), rang).endswith(
-        "First alarm that tells them apart: a, 9 steps before the onset in 3 of 3, and in 0 of 2 that did not collapse."
-    )
+    said = f"Collapsed: ppo in 2 of 3 (onset at step 17 to 20). Did not: st. {first_warning(told)}"
+    assert seen(arms(ppo=[17, 20, None], st=[None]), told) == said, "the words of Collapse"
     assert seen(arms(ppo=[None]), pd.DataFrame()) == "None of these runs collapsed."
     assert seen(arms(ppo=[None]).assign(outcome="diverged"), pd.DataFrame()).startswith("Collapsed: ppo in 1 of 1. ")
     assert seen(arms(ppo=[3]), pd.DataFrame()).endswith("No alarm went off before an onset.")
@@ -358,14 +345,14 @@ def test_the_headline_of_collapse_is_by_run_and_tells_what_came_back_and_what_is
         outcome=["collapsed", "recovered", "diverged", "falling", "healthy", None],
     )  # fmt: skip
     assert collapse.headline(runs.assign(onset_low=runs["onset_low"].fillna(30))) == (
-        "3 of 6 runs collapsed: ppo in 3 of 4 (seed 0 at step 17, seed 1 at step 20, seed 2 at step 35). 1 of them "
-        "came back. 1 more: down at the end, too late for the collapse rule (ppo seed 3). 1 more: not judged yet "
-        "(st seed 1)."
+        "3 of 6 runs collapsed: ppo in 3 of 4 (seed 0 after step 17, seed 1 after step 20, seed 2 diverged at step "
+        "35). 1 of them came back. 1 more: down at the end, too late for the collapse rule (ppo seed 3). 1 more: not "
+        "judged yet (st seed 1)."
     )
     assert collapse.headline(runs.iloc[4:5]) == "None of these runs collapsed."
     assert collapse.headline(runs.assign(steps=0.0).iloc[4:]) == "None of these runs has trained a step yet."
     many = arms(ppo=[*range(3, 9)]).assign(run_id=list("abcdef"), detected=None, steps=36.0, outcome="collapsed")
-    assert "ppo in 6 of 6 (at steps 3 to 8)" in collapse.headline(many)
+    assert "ppo in 6 of 6 (after steps 3 to 8)" in collapse.headline(many)
 
 
 def test_an_alarm_is_a_warning_only_if_it_is_silent_in_the_runs_that_stayed_up() -> None:
@@ -438,6 +425,31 @@ def test_compare_groups_filters_and_subtracts_from_the_address(searched: Path, o
     assert "2 seeds for each line. Thick line: mean; thin lines: its seeds." in open_screen("compare").source
 
 
+def test_compare_shows_the_runs_that_were_picked_and_names_the_arms_by_what_tells_them_apart(
+    searched: Path, open_screen: Open
+) -> None:
+    every = Reader(searched).query("SELECT run_id, arm FROM run ORDER BY 1")
+    picked = every.head(2)
+    app = open_screen("compare", searched, runs=list(picked["run_id"]), arm=list(picked["arm"]), seeds="single")
+    assert app.value("runs") == list(picked["run_id"])
+    assert "2 runs." in app.source
+    short, shared = apart(list(picked["arm"]))
+    assert f"All at {shared}. " * bool(shared) in app.source
+    drawn = {trace.get("name") for trace in app.figures[0]["data"] if trace.get("showlegend")}
+    assert drawn == set(short.values())
+    caption = Read(next(e.proto.body for e in app.get("html") if 'class="sorl-export"' in e.proto.body)).all("div")[0]
+    assert "▼ onset of a fall" in caption["data-caption"]
+
+
+@given(st.lists(st.text("ab ·", max_size=9), max_size=4, unique=True), st.sampled_from(["", " · x", " · x · y"]))
+def test_names_keep_what_tells_them_apart(names: list[str], end: str) -> None:
+    whole = [name + end for name in names]
+    short, shared = apart(whole)
+    assert list(short) == whole
+    assert len(set(short.values())) == len(whole)
+    assert all(f"{one} · {shared}" == name if shared else one == name for name, one in short.items())
+
+
 def axis_titles(figure: Any) -> list[str]:
     axes = [axis for name, axis in figure["layout"].items() if name.startswith("xaxis")]
     return [text for axis in axes if (text := axis.get("title", {}).get("text"))]
@@ -446,7 +458,7 @@ def axis_titles(figure: Any) -> list[str]:
 def test_collapse_shows_events_survival_and_leads_and_takes_its_view_from_the_address(open_screen: Open) -> None:
     app = open_screen("collapse")
     assert [axis_titles(figure) for figure in app.figures] == [[AXES["step"]], [], [AXES["onset"]]]
-    for words in ("2 of 8 runs collapsed: ppo in 2 of 2 (seed 0 at step", "Too few seeds to tell any arm from ",
+    for words in ("2 of 8 runs collapsed: ppo in 2 of 2 (seed 0 after step", "Too few seeds to tell any arm from ",
                   "Alarms: a ess_frac_min · b grad_norm_max."):  # fmt: skip
         assert words in app.source
     assert "log-rank p" not in app.source, "no test could show anything"
@@ -472,7 +484,7 @@ def test_what_cannot_be_tested_or_ordered_is_said(open_screen: Open) -> None:
 def test_a_queued_run_breaks_nothing_and_a_running_run_is_watched_until_now(tmp_path: Path, open_screen: Open) -> None:
     write_queued(tmp_path, "queue")
     write_run(tmp_path, "demo", "a", shape=SMALL, status="running")
-    sync(tmp_path, CATALOGUE)
+    sync(tmp_path)
     assert "has trained a step" in open_screen("collapse", tmp_path, experiment="queue").source
     survival = open_screen("collapse", tmp_path, experiment="demo").figures[1]
     assert survival["layout"]["xaxis"]["range"][1] == pytest.approx(12 * 1.04)
@@ -493,7 +505,7 @@ def test_turns_shows_a_map_an_arm_and_a_picked_cell_lists_its_episodes(open_scre
     assert [t["type"] for t in app.figures[0]["data"]].count("heatmap") == 4
     assert app.value("measure") == "ratio_geo"
     assert "Click a cell" in app.source
-    said = r"ppo seed \d: ratio_geo is below [\d.]+ or above [\d.]+ in \d+ of \d+ cells from step 1\d"
+    said = r"Geometric turn ratio. ppo seed \d: below [\d.]+ or above [\d.]+ in \d+ of \d+ cells from step 1\d"
     assert re.search(said, app.source)
     where = re.findall(r'<a href="turns\?([^"]*)">ppo, turn', app.run().source)[0].replace("&amp;", "&")
     linked = open_screen("turns", **parse_qs(where))
@@ -502,7 +514,7 @@ def test_turns_shows_a_map_an_arm_and_a_picked_cell_lists_its_episodes(open_scre
     app.session_state["cell picked"] = ["ppo", "12", "3"]
     assert "ppo, turn 3, step 12: 16 trajectories" in app.run().source
     assert app.source.count('<a href="episode?experiment=demo&amp;run=ppo-s') == 16
-    for measure, by in (("clip_frac", "clip_frac"), ("n_turns", "log_ratio_sum")):
+    for measure, by in (("clip_frac", "share of tokens clipped"), ("n_turns", "sum of log-ratios")):
         app.selectbox(key="measure").set_value(measure).run()
         assert app.value("cell") == ["ppo", "12", "3"], "it stays while the diagnostic changes"
         assert f"ordered by {by}" in app.source
@@ -513,7 +525,13 @@ def view(*onsets: int | None, width: int = 1, **more: Any) -> Turns:
     steps = pd.Series(onsets, dtype="Int64")
     found = pd.DataFrame({"arm": "ppo", "seed": range(len(onsets)), "collapse_step": steps, "onset_low": steps})
     found = found.assign(run_id=found["seed"].astype(str), onset_high=steps, outcome="", steps=40, **more)
-    return Turns(found, "step", [0] * len(onsets), Window(0, 39, width), Measure("ratio_geo", "ratio", ""))
+    return Turns(
+        found,
+        "step",
+        [0] * len(onsets),
+        Window(0, 39, width),
+        Measure("ratio_geo", "geometric turn ratio", "ratio", ""),
+    )
 
 
 def block(*values: tuple[int, int, int, float, int]) -> pd.DataFrame:
@@ -528,17 +546,17 @@ def test_the_headline_is_the_block_after_the_onset_by_run_and_apart_from_what_mo
     dead = [(0, step, turn, 7e-6, 64) for step in range(30, 40) for turn in (1, 2)]
     said, cells = headline(view(29, None, None), block(*dead, (1, 9, 2, 1e-9, 7), (0, 12, 2, 0.6, 9)))
     assert said == (
-        "ppo seed 0: ratio_geo is below 0.961 in all turns from step 30 on, farthest 7e-06 in turn 1, step 30; the "
-        "fall began at step 29. Usual, in 98 % of the cells in runs that did not collapse: 0.961 to 1. Farthest before "
-        "a fall: 0.6 in turn 2, step 12 of ppo seed 0."
+        "Geometric turn ratio. ppo seed 0: below 0.961 in all turns from step 30 on, farthest 7e-06 in turn 1, step "
+        "30; the fall began after step 29. Usual, in 98 % of the cells in runs that did not collapse: 0.961 to 1. "
+        "Farthest before a fall: 0.6 in turn 2, step 12 of ppo seed 0."
     )
     assert cells == [Cell("ppo", 30, 1), Cell("ppo", 12, 2)]
     said, _ = headline(view(29, 31, None), block(*dead[:1]))
-    assert "seed 0: ratio_geo is below 0.961 in 1 of 20 cells from step 30 on" in said
-    assert "ppo seed 1: nothing stands out in ratio_geo; the fall began at step 31." in said
+    assert "seed 0: below 0.961 in 1 of 20 cells from step 30 on" in said
+    assert "ppo seed 1: nothing stands out; the fall began after step 31." in said
     assert "Before a fall nothing stands out: farthest" in said
     few = block(*[(0, step, turn, 7e-6, 7) for step in range(29, 40) for turn in (1, 2)])
-    assert "ppo seed 0: ratio_geo has no cell of 8 turns from there on" in headline(view(29, None, None), few)[0]
+    assert "ppo seed 0: no cell of 8 turns from there on" in headline(view(29, None, None), few)[0]
 
 
 def test_without_a_collapse_the_headline_says_if_anything_stands_out_and_what_is_no_number() -> None:
@@ -550,7 +568,8 @@ def test_without_a_collapse_the_headline_says_if_anything_stands_out_and_what_is
     assert "nothing can be compared" in headline(view(None, None, None), block().assign(turns=3))[0]
     diverged = view(None, None, None).runs.assign(outcome=["diverged", "", ""])
     said, _ = headline(replace(view(None, None, None), runs=diverged), block((0, 39, 2, 50.0, 8)))
-    assert said.startswith("ppo seed 0: ratio_geo is above 1 in 1 of 2 cells from step 39 on, farthest 50 in turn 2")
+    assert "ppo seed 0: above 1 in 1 of 2 cells from step 39 on, farthest 50 in turn 2" in said
+    assert "; it diverged at step 39." in said
     both, _ = headline(view(20, 30, 10), block())
     assert "Usual, in 98 % of the cells before the collapses" in both
 
@@ -568,9 +587,7 @@ def test_what_the_headline_names_is_in_the_cells(onsets: list[int | None], odd: 
     named = re.findall(r"(\S+) in turn (\d), step (\d+)", said)
     assert {(value, int(turn), int(step)) for value, turn, step in named} <= there
     assert {(c.first, c.turn) for c in places} <= {(step, turn) for _, turn, step in there}
-    for seed, low, k, n, since in re.findall(
-        r"seed (\d): ratio_geo is below (\S+) in (\d+) of (\d+) cells from step (\d+)", said
-    ):
+    for seed, low, k, n, since in re.findall(r"seed (\d): below (\S+) in (\d+) of (\d+) cells from step (\d+)", said):
         mine = known[(known["arm"] == int(seed)) & (known["first_step"] >= int(since))]
         assert (len(mine), int(since) >= (onsets[int(seed)] or 0)) == (int(n), True)
         near = mine["value"].between(float(low) * 0.995, float(low) * 1.0051)  # equal as written
@@ -605,10 +622,12 @@ def test_runs_without_turns_say_what_records_them(tmp_path: Path, open_screen: O
     run = write_run(tmp_path, "curves", "a", shape=SMALL)
     for table in ("turn", "turn_step", "trajectory", "token"):
         shutil.rmtree(run / "segments" / table)
-    sync(tmp_path, CATALOGUE)
+    sync(tmp_path)
     for screen in ("turns", "episode"):
         app = open_screen(screen, tmp_path)
-        assert "hold curves only" in app.source
+        assert re.search(
+            r"No (turn|trajectory) of (these|this) runs? is recorded: this screen needs tables ", app.source
+        )
         assert app.code[0].value == "sorl run FILE.toml"
         assert screen == "episode" or not app.figures, "six empty maps tell nothing"
 
@@ -623,12 +642,13 @@ def test_a_tab_is_named_after_what_is_chosen_and_the_menu_has_the_order_of_the_h
     open_screen("sql")
     assert titles == ["demo ppo s1 · Episode · sorl", "demo grpo, st-ppo and 1 more · Compare · sorl", "SQL · sorl"]
     assert tab_title("run", "\u202etxet") == "\ufffdtxet · Run · sorl"
+    assert tab_title("sql", "sql", falling=2) == "▼ 2 falling · SQL · sorl"
     assert SCREENS[:5] == ("overview", "run", "turns", "episode", "replay")
 
 
 def test_a_run_or_a_trajectory_that_is_not_there_is_named_with_what_is_shown_instead(open_screen: Open) -> None:
     app = open_screen("episode", run="nope", trajectory="77777")
-    assert html_text("run = 'nope'; shown instead: ppo, seed 0: collapsed at 15") in app.source
+    assert html_text("run = 'nope'; shown instead: ppo, seed 0: collapsed after step 15") in app.source
     assert html_text("trajectory = '77777'") in app.source
     assert "Ignored" not in open_screen("episode", run=app.value("run"), trajectory="1").source
 
@@ -642,7 +662,7 @@ def test_a_figure_is_saved_under_its_name_with_title_and_caption_and_its_marks_h
     assert len(read) == len(app.figures)
     for rows, marks in ((Read(one).all("div")[0], Read(one).all("div")[1]) for one in read):
         assert re.fullmatch(rf"sorl-demo-[a-z0-9-]+-{rows['data-figure']}", rows["data-file"])
-        assert re.search(r"^demo · (ppo, seed 0: collapsed at 15|.*ppo.*; 2 seeds each)$", rows["data-title"])
+        assert re.search(r"^demo · (ppo, seed 0: collapsed after step 15|.*ppo.*; 2 seeds each)$", rows["data-title"])
         assert rows["data-caption"] in f"{marks['aria-label']} {rows['data-caption']}"
         assert (marks["class"], marks["tabindex"]) == ("sorl-marks", "0")
 

@@ -34,8 +34,10 @@ from workbench.app.curve_data import (
 from workbench.app.figures.common import is_wide
 from workbench.app.figures.maps import Measure
 from workbench.app.screens.turns import Cell, Turns, listed, measures
-from workbench.app.store import QUERIES, BackgroundSync, Store, dictionary
+from workbench.app.store import QUERIES, WORDS, BackgroundSync, Diagnostics, Store, dictionary, notation
 from workbench.diagnostics import CATALOGUE
+from workbench.diagnostics.declare import SYMBOLS
+from workbench.diagnostics.declare import dictionary as declared
 from workbench.spec import InputError
 from workbench.store.connect import Busy, writer
 from workbench.store.reader import Reader
@@ -45,7 +47,7 @@ from workbench.store.sync import SyncReport, sync
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
     write_run(tmp_path, "demo", "a", shape=SMALL)
-    sync(tmp_path, CATALOGUE)
+    sync(tmp_path)
     return tmp_path
 
 
@@ -62,13 +64,44 @@ def test_a_question_is_asked_once_until_new_rows_or_no_more_room(runs: Path, mon
     given = {"runs": ["a"], "origins": [0], "first": 0, "last": 11, "column": "success", "table": "step"}
     assert [len(answers.query("series", width=width, **given)) for width in (1, 6)] == [12, 2]
     write_run(runs, "demo", "b", shape=SMALL, seed=1)
-    sync(runs, CATALOGUE)
+    sync(runs)
     assert answers.computed("ids", ids) == ["a", "b"]
     monkeypatch.setattr(module, "_REMEMBERED", 2 * module._RECORDS)
     small, asked = Store(runs), []
     for number in (1, 2, 3, 1):
         small.computed(number, lambda reader: asked.append(1) or 0)
     assert len(asked) == 4
+
+
+def test_every_column_has_words_and_no_two_of_a_table_have_the_same() -> None:
+    columns = declared(CATALOGUE)
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    known = Diagnostics({f"{row['table_name']}.{row['name']}": row for row in rows})
+    for table in ("step", "turn", "turn_step"):
+        metrics = [metric for metric in known.rows if metric.startswith(f"{table}.")]
+        titles = [known.title(metric) for metric in metrics]
+        assert len(set(titles)) == len(titles)
+        assert not [title for title in titles if "_" in title]
+    assert {name.split(".")[-1] for name in WORDS} <= {row["name"] for row in rows}, "no words for what is not measured"
+    assert known.title("step.turns") == "mean number of turns", "as its description begins"
+    assert known.title("step.mismatch_kl").startswith("KL of the trainer's"), "KL is no word with a small letter"
+    unknown = {"table_name": "step", "name": "a_b", "description": None}
+    assert Diagnostics({"step.a_b": unknown}).title("step.a_b") == "a_b"
+
+
+@pytest.mark.parametrize(
+    ("formula", "signs"),
+    [
+        ("mean over the turns with this index of exp(mean delta of the turn)", ["delta"]),
+        ("<1[r < 1 - eps_low or r > 1 + eps_high]>_m", ["<x>_m", "r, w", "eps_low, eps_high", "1[x], #{x}"]),
+        ("mean |V_old(s_k) - G| over the turns", ["A, R, G", "V, V_old, V^c", "K, n_k, s_k"]),
+        ("wall time of the turn's search; of a batch its share", []), ("log_prob - log_prob_old", []),
+    ],
+)  # fmt: skip
+def test_the_symbols_of_a_formula_are_defined_and_no_word_is_taken_for_one(formula: str, signs: list[str]) -> None:
+    said = notation(formula)
+    assert [sign for sign, _ in SYMBOLS if f"{sign}: " in said] == signs
+    assert (said == "") == (not signs)
 
 
 def test_while_the_database_is_held_the_last_answer_is_given(runs: Path, monkeypatch: Patch) -> None:
@@ -156,7 +189,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
         values[3 * turns], values[4 * turns] = None, math.nan
         pq.write_table(read.set_column(read.column_names.index("entropy"), "entropy", [values]), file)
     write_run(folder, "demo", "b", shape=SHAPE, seed=1)
-    sync(folder, CATALOGUE)
+    sync(folder)
     return Store(folder)
 
 
@@ -312,6 +345,14 @@ def test_the_query_of_leads_knows_every_run_and_its_first_alarm_only(store: Stor
     assert found.loc[found["run"] == 1, "step"].isna().all()
 
 
+def test_a_run_that_only_diverged_is_no_run_that_stayed_up(tmp_path: Path) -> None:
+    for name, changes in (("fell", {"collapse_step": 6}), ("up", {}), ("gone", {"outcome": "diverged"})):
+        write_status(write_run(tmp_path, "demo", name, shape=SMALL, collapse=6), **{"collapse_step": None} | changes)
+    sync(tmp_path)
+    found = Store(tmp_path).query("leads", runs=["fell", "up", "gone"])
+    assert set(found["run"]) == {0, 1}
+
+
 @pytest.mark.parametrize("lowest", [False, True])
 def test_peaks_keep_every_extreme_and_the_baseline_is_the_median_of_the_first_points(
     store: Store, lowest: bool
@@ -337,7 +378,7 @@ def test_the_ranking_is_the_mean_share_over_the_updates_of_the_step(store: Store
 
 
 def turns(store: Store, name: str, window: Window = Window(0, 11, 1)) -> Turns:
-    measure = Measure(name, *dictionary(store).words(f"turn_step.{name}"))
+    measure = Measure(name, name, *dictionary(store).words(f"turn_step.{name}"))
     return Turns(RUNS.assign(arm="ppo"), "step", [0, 0], window, measure)
 
 
@@ -394,6 +435,7 @@ def test_a_listed_trajectory_has_every_column_an_address_and_says_if_its_tokens_
         found = turns(store, name).trajectories(store, Cell("ppo", 4, 1), name)
         header, rows = listed(found, "demo", name, known)
         assert all(len(row) == len(header) for _, row in rows)
+        assert not [text for text, tip in header if "_" in text or "no unit" in tip]
         assert {(row["run_id"], row["trajectory"]) for row in found if row["kept"]} == {("a", 0), ("b", 0)}
         screen, query = rows[0][0].split("?")
         assert screen == "episode"

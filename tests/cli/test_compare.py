@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from tests.cli.command import STEPS, done, fell, record, told
-from tests.store.fixture import START, Shape, write_experiment, write_run, write_segment, write_status
+from tests.store.fixture import Shape, write_experiment, write_run, write_segment, write_status
 from workbench.spec import RunSettings
 
 SHAPE = Shape(steps=30, trajectories=2, turns=2, epochs=1)
@@ -37,7 +37,7 @@ def exported(runs: Path, folder: Path) -> pd.DataFrame:
     return pd.read_csv(file)
 
 
-def test_the_export_names_each_run_its_time_and_whether_it_collapsed(demo: Path, tmp_path: Path) -> None:
+def test_the_export_names_each_run_its_time_and_whether_it_collapsed(demo, tmp_path):
     rows = exported(demo, tmp_path)
     assert list(rows) == ["run_id", "arm", "seed", "time", "event"]
     arms = {arm: list(zip(g["time"], g["event"], strict=True)) for arm, g in rows.groupby("arm")}
@@ -49,7 +49,7 @@ def test_the_export_names_each_run_its_time_and_whether_it_collapsed(demo: Path,
 
 
 @pytest.mark.parametrize("form", ["table", "md", "latex"])
-def test_every_format_has_every_arm_in_every_part(demo: Path, form: str) -> None:
+def test_every_format_has_every_arm_in_every_part(demo, form):
     text = done("compare", "demo", "--format", form, "--against", "ppo", runs=demo).stdout
     assert text.count("st-ppo") >= 3
     assert "not estimable: no collapse in st-ppo" in text
@@ -61,7 +61,7 @@ def test_every_format_has_every_arm_in_every_part(demo: Path, form: str) -> None
         assert r"\x} \| " in text
 
 
-def test_csv_and_json_have_every_arm_and_null_where_nothing_is_estimable(demo: Path) -> None:
+def test_csv_and_json_have_every_arm_and_null_where_nothing_is_estimable(demo):
     of_json = {row["arm"]: row for row in told("compare", "demo", "--against", "ppo", runs=demo)}
     text = done("compare", "demo", "--format", "csv", "--against", "ppo", runs=demo).stdout
     assert text.startswith("arm,algorithm,runs,n,judged,recovered,falling,mild,no_learning,peak,peak_low")
@@ -78,7 +78,7 @@ def test_csv_and_json_have_every_arm_and_null_where_nothing_is_estimable(demo: P
     assert {row["arm"]: row["reference"] for row in rows} == {"ppo": "st-ppo", HOSTILE: "st-ppo", "st-ppo": None}
 
 
-def test_a_run_that_is_too_short_is_no_zero_of_one_and_one_arm_alone_is_compared_with_nothing(runs: Path) -> None:
+def test_a_run_that_is_too_short_is_no_zero_of_one_and_one_arm_alone_is_compared_with_nothing(runs):
     write_experiment(runs, "demo")
     record(runs, "ppo", 0, steps=6, outcome=None)
     alone = done("compare", "demo", runs=runs).stdout
@@ -94,24 +94,19 @@ def test_a_run_that_is_too_short_is_no_zero_of_one_and_one_arm_alone_is_compared
     assert (row["collapsed"], row["judged"], row["watched"], row["events"]) == (None, 0, 1, 0)
 
 
-def test_runs_in_training_count_for_as_long_as_they_were_seen_up(runs: Path, tmp_path: Path) -> None:
+def test_runs_in_training_count_for_as_long_as_they_were_seen_up(runs, tmp_path):
     write_experiment(runs, "demo")
     fell(runs, "ppo", 0, 10)
     for seed, steps in ((1, 9), (2, 20)):
         folder = record(runs, "ppo", seed, steps=0, status="running", outcome=None)
-        place = {"run_id": [folder.name] * steps, "written_at": [START] * steps}
-        write_segment(folder, "step", place | {"step": list(range(steps))})
-    event = {
-        "run_id": folder.name, "step": 17, "kind": "collapse", "severity": "critical", "diagnostic": "success",
-        "value": 0.1, "threshold": 0.4, "message": "success fell", "written_at": START,
-    }  # fmt: skip
-    write_segment(folder, "event", {name: [value] for name, value in event.items()})
+        write_segment(folder, "step", {"step": range(steps)})
+    write_segment(folder, "event", {"step": 17, "kind": "collapse", "severity": "critical", "diagnostic": "success"})
     record(runs, "ppo", 3, steps=0, status="queued", outcome=None)
     rows = exported(runs, tmp_path)
     assert rows[["seed", "time", "event"]].values.tolist() == [[0, 10, 1], [1, 9, 0], [2, 17, 1]]
 
 
-def test_crossed_algorithms_are_also_compared_over_all_conditions(runs: Path) -> None:
+def test_crossed_algorithms_are_also_compared_over_all_conditions(runs):
     write_experiment(runs, "demo")
     for algorithm, staleness, final in (("ppo", 0, 0.8), ("ppo", 8, 0.2), ("grpo", 0, 0.7), ("grpo", 8, 0.6)):
         for seed in (0, 1):
@@ -137,16 +132,12 @@ def arms(runs: Path) -> Path:
     return runs
 
 
-def test_questions_that_differ_and_what_a_trainer_flagged_are_warnings(arms: Path) -> None:
+def test_questions_that_differ_and_what_a_trainer_flagged_are_warnings(arms):
     assert "Warning" not in done("compare", "demo", runs=arms).stdout
     for name, questions in (("ppo-s0", 1), ("st-ppo-s0", 2)):
-        row = {"run_id": [name], "step": [SHAPE.steps], "questions_hash": [questions], "written_at": [START]}
-        write_segment(arms / "demo" / name, "step", row)
-    event = {
-        "run_id": "st-ppo-s0", "step": 3, "kind": "guard_token_identity", "severity": "critical", "diagnostic": "",
-        "message": "row 5\x1b[2J\nNote: all is well", "written_at": START,
-    }  # fmt: skip
-    write_segment(arms / "demo" / "st-ppo-s0", "event", {k: [v] for k, v in event.items()})
+        write_segment(arms / "demo" / name, "step", {"step": SHAPE.steps, "questions_hash": questions})
+    event = {"step": 3, "kind": "guard_token_identity", "severity": "critical"}
+    write_segment(arms / "demo" / "st-ppo-s0", "event", event | {"message": "row 5\x1b[2J\nNote: all is well"})
     for form in ("table", "md"):
         text = done("compare", "demo", "--format", form, runs=arms).stdout
         seen = f"with seed 0, from step {SHAPE.steps} on"
@@ -156,7 +147,7 @@ def test_questions_that_differ_and_what_a_trainer_flagged_are_warnings(arms: Pat
     assert "Warning" not in done("compare", "demo", "--format", "csv", runs=arms).stdout
 
 
-def test_settings_of_another_version_cannot_be_checked_and_missing_ones_need_no_check(arms: Path) -> None:
+def test_settings_of_another_version_cannot_be_checked_and_missing_ones_need_no_check(arms):
     for config, says in (('{"learn": {"gone": 1}}', "Note: some runs have settings of another version"), (None, "")):
         for arm in ("ppo", "st-ppo"):
             write_status(arms / "demo" / f"{arm}-s0", algorithm=arm, arm=arm, config=config, steps=SHAPE.steps)

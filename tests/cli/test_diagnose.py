@@ -25,7 +25,7 @@ def foreign(tmp_path: Path) -> Path:
     return written(tmp_path / "evil\x1b[2J<b>.jsonl", 100)
 
 
-def test_the_runs_of_an_experiment_are_diagnosed_one_after_the_other(grid: Path) -> None:
+def test_the_runs_of_an_experiment_are_diagnosed_one_after_the_other(grid):
     names = [one["log"] for one in told("diagnose", "demo", runs=grid)]
     assert len(names) == len(set(names)) == 8
     alone = told("diagnose", grid / "demo" / names[0], runs=grid)
@@ -33,7 +33,7 @@ def test_the_runs_of_an_experiment_are_diagnosed_one_after_the_other(grid: Path)
     assert _name_of((grid / "demo").resolve(), grid.resolve()) == "demo"
 
 
-def test_a_foreign_log_is_diagnosed_without_a_runs_folder(foreign: Path, tmp_path: Path) -> None:
+def test_a_foreign_log_is_diagnosed_without_a_runs_folder(foreign, tmp_path):
     text = done("diagnose", foreign, runs=tmp_path / "nowhere").stdout
     assert "1. The learning rate is not the one that was set  [learning_rate: critical" in text
     assert "from step 20 on the optimizer's learning rate is 0.0001, where it began with 1e-06" in text
@@ -44,7 +44,7 @@ def test_a_foreign_log_is_diagnosed_without_a_runs_folder(foreign: Path, tmp_pat
     assert "\x1b" not in marked
 
 
-def test_fail_on_sets_the_exit_code(foreign: Path, tmp_path: Path) -> None:
+def test_fail_on_sets_the_exit_code(foreign, tmp_path):
     for level in ("info", "warning", "critical"):
         assert sorl("diagnose", foreign, "--fail-on", level).exit_code == 1
     done("diagnose", foreign)
@@ -52,7 +52,7 @@ def test_fail_on_sets_the_exit_code(foreign: Path, tmp_path: Path) -> None:
     assert "Nothing found." in clean.stdout
 
 
-def test_bench_diagnose_counts_shipped_cases_each_run_once(tmp_path: Path) -> None:
+def test_bench_diagnose_counts_shipped_cases_each_run_once(tmp_path):
     one, more, both = (tmp_path / f"{name}.parquet" for name in ("one", "more", "both"))
     score.write(FOUND, one)
     assert "| all | 1/4 = 25 %" in done("bench", "diagnose", "--from", one).stdout

@@ -17,10 +17,12 @@ from workbench.agent.worlds.dataset import Dataset, Item
 from workbench.learn import networks
 from workbench.learn.evaluate import summary
 from workbench.record.segments import append
-from workbench.spec import PolicySettings, RetrieverSettings, RunSettings, WorldSettings
+from workbench.spec import PolicySettings, RetrieverSettings, RunSettings, WarmStartSettings, WorldSettings
 
 SETTINGS = RunSettings(
-    policy=PolicySettings(hidden=16, layers=1, heads=2, mlp=16), world=WorldSettings(max_turns=2, max_turn_tokens=6)
+    policy=PolicySettings(hidden=16, layers=1, heads=2, mlp=16),
+    world=WorldSettings(max_turns=2, max_turn_tokens=6),
+    warmstart=WarmStartSettings(steps=1, batch=2),
 )
 RUN = "ppo-s0-abc"
 
@@ -33,7 +35,6 @@ def run(runs: Path) -> Path:
     for step in (0, 20):
         made = folder / "checkpoints" / f"{step:06d}"
         networks.create(SETTINGS.policy, tokenizer, seed=step).save_pretrained(made / "policy", safe_serialization=True)
-        tokenizer.save_pretrained(made / "policy")
         (made / "progress.json").write_text(json.dumps({"step": step}))
     (folder / "config.toml").write_text(tomli_w.dumps(SETTINGS.model_dump(mode="json", exclude_none=True)))
     row = {"experiment": "mine", "algorithm": "ppo", "arm": "ppo", "seed": 0, "status": "finished"}
@@ -41,9 +42,7 @@ def run(runs: Path) -> Path:
     return folder
 
 
-def test_a_row_of_the_database_for_each_data_set_and_step(
-    run: Path, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_of_the_database_for_each_data_set_and_step(run, runs, tmp_path, monkeypatch):
     monkeypatch.setenv("SORL_CACHE", str(tmp_path))
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text('{"id": "1", "contents": "Lima is the capital of Peru."}')
@@ -60,7 +59,7 @@ def test_a_row_of_the_database_for_each_data_set_and_step(
     ]
 
 
-def test_mistakes_are_named(run: Path, runs: Path, tmp_path: Path) -> None:
+def test_mistakes_are_named(run, runs, tmp_path):
     questions = str(jsonl(tmp_path / "mine.jsonl", FLASHRAG))
     for line, says in (
         ("--data hotpot", "did you mean 'hotpotqa'"),
@@ -73,7 +72,7 @@ def test_mistakes_are_named(run: Path, runs: Path, tmp_path: Path) -> None:
         refused(says, "eval", RUN, *line.replace("FILE", questions).split(), runs=runs)
 
 
-def test_the_summary_has_exact_intervals() -> None:
+def test_the_summary_has_exact_intervals():
     settings = WorldSettings(kind="dataset", data="-", top_k=0, retriever=RetrieverSettings(kind="bm25", corpus="-"))
     world = Dataset(settings, items=[Item(str(i), f"q{i}?", ("alice boris", "clara")) for i in range(20)])
     said = ["clara", "alice diego", "diego", None]

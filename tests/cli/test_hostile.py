@@ -22,7 +22,6 @@ import pytest
 from tests.cli.command import done, sorl, told
 from tests.store.fixture import Shape, write_run
 from tests.store.processes import ROOT
-from workbench.diagnostics import CATALOGUE
 from workbench.store.sync import sync
 
 ESCAPES = "\x1b[31m\x1b]0;title\x07\u202e\u2066\x9b2J\x08\r[bold]red[/] [/] [link=http://x]"
@@ -321,7 +320,7 @@ def small_grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shape = Shape(steps=12, trajectories=2, turns=2, epochs=1, steps_per_segment=6)
     for seed in (0, 1):
         write_run(runs, "demo", f"ppo-s{seed}", shape=shape, seed=seed)
-    sync(runs, CATALOGUE)
+    sync(runs)
     return runs
 
 
@@ -339,9 +338,7 @@ def contents(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CASES if not case.heavy])
-def test_bad_input_ends_in_one_message_and_changes_nothing(
-    case: Case, small_grid: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_input_ends_in_one_message_and_changes_nothing(case, small_grid, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = words_of(case, tmp_path, small_grid)
     before, since = contents(tmp_path), time.monotonic()
@@ -362,7 +359,7 @@ def test_bad_input_ends_in_one_message_and_changes_nothing(
 @pytest.mark.parametrize(
     "case", [pytest.param(case, id=case.name) for i, case in enumerate(CASES) if case.heavy or i % 12 == 0]
 )
-def test_a_process_ends_in_ten_seconds_and_two_gibibytes(case: Case, small_grid: Path, tmp_path: Path) -> None:
+def test_a_process_ends_in_ten_seconds_and_two_gibibytes(case, small_grid, tmp_path):
     words = words_of(case, tmp_path, small_grid)
     if any("\0" in word for word in words):
         pytest.skip("no process can be given a NUL")
@@ -386,14 +383,14 @@ def test_a_process_ends_in_ten_seconds_and_two_gibibytes(case: Case, small_grid:
     assert used.ru_utime + used.ru_stime < SECONDS  # of its own: others share the machine
 
 
-def test_json_has_a_name_with_its_escapes_and_means_it(tmp_path: Path) -> None:
+def test_json_has_a_name_with_its_escapes_and_means_it(tmp_path):
     (tmp_path / "grid.toml").write_text(QUESTION + '[[arms]]\nname = "a\\u001b\\u202e\\u0085"\n')
     words = ("plan", tmp_path / "grid.toml")
     assert r"a\u001b\u202e\u0085" in done(*words, "--format", "json", runs=tmp_path).stdout
     assert told(*words, runs=tmp_path)["cells"][0]["arm"] == "a\x1b\u202e\x85"
 
 
-def test_no_verb_prints_past_the_one_function_that_shows_control_characters() -> None:
+def test_no_verb_prints_past_the_one_function_that_shows_control_characters():
     past = re.compile(r"typer\.echo\(|(?<![\w.])print\(")
     found = [p.name for p in (ROOT / "workbench" / "cli").glob("*.py") if past.search(p.read_text(encoding="utf-8"))]
     assert found == ["tables.py"]

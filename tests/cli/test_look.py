@@ -9,14 +9,15 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import Result
 
-from tests.cli.command import done, refused, told
-from tests.store.fixture import START, Shape, run_row, write_run, write_segment, write_status
+from tests.cli.command import done, refused, sorl, told
+from tests.store.fixture import run_row, write_run, write_segment, write_status
 from tests.store.processes import HOLD, ROOT, python
+from workbench.cli import doctor
 from workbench.spec import TABLES
 from workbench.store.reader import saved
 from workbench.store.sync import sync
@@ -40,13 +41,13 @@ SHOWN = [  # what is typed, what is printed, what is not
 
 
 @pytest.mark.parametrize(("line", "words", "absent"), SHOWN, ids=[line for line, *_ in SHOWN])
-def test_it_prints(grid: Path, line: str, words: list[str], absent: list[str]) -> None:
+def test_it_prints(grid, line, words, absent):
     text = done(*line.split(), runs=grid).stdout
     assert [word for word in words if word not in text] == []
     assert [word for word in absent if word in text] == []
 
 
-def test_show_config_prints_every_setting_and_otherwise_the_changed_ones(runs: Path) -> None:
+def test_show_config_prints_every_setting_and_otherwise_the_changed_ones(runs):
     folder = runs / "demo" / "a"
     write_status(folder, config=json.dumps(json.loads(run_row(folder)["config"]) | {"iterations": 7}))
     shown = (done("show", "a", *flag, runs=runs).stdout for flag in ([], ["--config"]))
@@ -55,7 +56,7 @@ def test_show_config_prints_every_setting_and_otherwise_the_changed_ones(runs: P
     assert "  learn.staleness = 0" in whole
 
 
-def test_a_broken_stored_configuration_is_said_and_the_rest_is_shown(runs: Path, small: Shape) -> None:
+def test_a_broken_stored_configuration_is_said_and_the_rest_is_shown(runs, small):
     broken = ("{", "[1, 2]", "[" * 5000, '"text"', '{"collapse": 3}', '{"learn": 1}')
     for i, config in enumerate(broken):
         write_status(write_run(runs, "demo", f"odd{i}", shape=small), config=config)
@@ -68,7 +69,7 @@ def test_a_broken_stored_configuration_is_said_and_the_rest_is_shown(runs: Path,
         assert f"skipped: run 'odd{i}'" in judged
 
 
-def test_sql_alone_lists_tables_with_grain_rows_and_columns_and_the_saved_queries(grid: Path) -> None:
+def test_sql_alone_lists_tables_with_grain_rows_and_columns_and_the_saved_queries(grid):
     lines = {line.split()[0]: line for line in done("sql", runs=grid).stdout.splitlines() if line.strip()}
     tables = {table.name: table for table in TABLES}
     assert all(table.grain in lines[name] for name, table in tables.items())
@@ -77,7 +78,7 @@ def test_sql_alone_lists_tables_with_grain_rows_and_columns_and_the_saved_querie
     assert all(query.title in lines[query.name] for query in saved())
 
 
-def test_sql_tells_null_from_nan_in_every_format(grid: Path, tmp_path: Path) -> None:
+def test_sql_tells_null_from_nan_in_every_format(grid, tmp_path):
     question = "SELECT NULL::DOUBLE AS a, 'nan'::DOUBLE AS b, '-inf'::DOUBLE AS c, [1, NULL] AS d, 'x,\"y' AS e"
     shown = done("sql", question, runs=grid).stdout.splitlines()[2].split()
     assert shown == ["NULL", "nan", "-inf", "[1", "NULL]", 'x,"y']
@@ -92,7 +93,7 @@ def test_sql_tells_null_from_nan_in_every_format(grid: Path, tmp_path: Path) -> 
     assert row["d"] == [1, None]
 
 
-def test_a_table_stops_at_its_limit_and_says_so_and_a_file_holds_everything(grid: Path, tmp_path: Path) -> None:
+def test_a_table_stops_at_its_limit_and_says_so_and_a_file_holds_everything(grid, tmp_path):
     shown = done("sql", "FROM range(3000)", runs=grid)
     assert len(shown.stdout.splitlines()) == 1002
     assert "only the first 1,000 rows" in shown.stderr
@@ -107,22 +108,21 @@ def test_a_table_stops_at_its_limit_and_says_so_and_a_file_holds_everything(grid
     assert (result.stdout, result.stderr) == ("range\n", "")
 
 
-def test_sync_says_what_it_did_and_what_it_set_aside(runs: Path, small: Shape) -> None:
+def test_sync_says_what_it_did_and_what_it_set_aside(runs, small):
     folder = write_run(runs, "demo", "a", shape=small)
     (folder / "segments" / "turn" / "000009.parquet").write_bytes(b"")
     result = done("sync", runs=runs)
     assert "new segments" in result.stdout
     assert "corrupt segment set aside" in result.stderr
     assert "0 rows from 0 new segments" in done("sync", runs=runs).stdout
-    write_segment(folder, "step", {"run_id": ["a"], "step": [12], "written_at": [START]})
+    write_segment(folder, "step", {"step": 12})
     count = ("sql", "SELECT count(*) AS n FROM step", "--format", "csv")
     assert done(*count, runs=runs).stdout == f"n\n{small.steps + 1}\n", "every reading verb syncs first"
 
 
-def test_a_locked_database_is_read_as_it_is_with_a_note_or_refused_with_the_holder(runs: Path, small: Shape) -> None:
-    def hold(*mode: str) -> Any:
+def test_a_locked_database_is_read_as_it_is_with_a_note_or_refused_with_the_holder(runs, small):
+    def hold(*mode):
         process = python(HOLD, runs / "sorl.duckdb", *mode)
-        assert process.stdout is not None
         assert process.stdout.readline() == "open\n"
         return process
 
@@ -141,7 +141,7 @@ def test_a_locked_database_is_read_as_it_is_with_a_note_or_refused_with_the_hold
     assert done(*COUNT, runs=runs).stdout == "n\n2\n"
 
 
-def test_a_folder_that_cannot_be_written_is_one_message(grid: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_one_message(grid):
     done("ls", runs=grid)  # every import done: the other user below may not reach this interpreter's files
     with tempfile.TemporaryDirectory() as place:
         Path(place).chmod(0o555)
@@ -155,10 +155,68 @@ def test_a_folder_that_cannot_be_written_is_one_message(grid: Path) -> None:
     assert result.stderr.startswith(f"sorl: cannot open database '{place}/sorl.duckdb'")
 
 
-def test_a_run_whose_folder_was_renamed_is_one_message(runs: Path, small: Shape) -> None:
+def test_a_run_whose_folder_was_renamed_is_one_message(runs, small):
     write_run(runs, "demo", "ppo-s0", shape=small).rename(runs / "demo" / "renamed")
     says = f"sorl: run 'ppo-s0' has no folder of that name in '{runs}'"
     for line in ("replay ppo-s0 --step 0", "diagnose ppo-s0 --step 0", "eval ppo-s0 --data x.jsonl"):
         refused(says, *line.split(), runs=runs)
     assert "skipped: run 'ppo-s0' has no folder of that name" in done("rescan", runs=runs).stderr
     assert not (runs / "demo" / "ppo-s0").exists()
+
+
+@pytest.fixture(autouse=True)
+def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Importing torch takes seconds and says nothing about these checks."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+
+
+def found(result: Result, state: str) -> str:
+    return "\n".join(line for line in result.stdout.splitlines() if line.startswith(state))
+
+
+def test_a_healthy_place_has_nothing_to_fix(runs, small):
+    write_run(runs, "demo", "a", shape=small)
+    sync(runs)
+    result = done("doctor", runs=runs)
+    assert found(result, "fail") == ""
+    for words in ("duckdb", "cores", "GB free", "can be written", "1 runs in 1 experiments", "no corrupt", "no stale"):
+        assert words in found(result, "ok")
+    result = done("doctor", runs=runs / "nowhere")
+    assert "no runs folder" in found(result, "warn"), "where nothing ran yet is no failure"
+    assert "-> sorl run FILE.toml makes it" in result.stdout
+
+
+def test_corrupt_segments_stale_runs_and_unsynced_folders_are_named_with_what_to_type(runs, small):
+    folder = write_run(runs, "demo", "a", shape=small, status="running")
+    (folder / "segments" / "turn" / "000000.parquet").write_bytes(b"")
+    sync(runs)
+    write_status(runs / "demo" / "late", status="finished")
+    result = done("doctor", runs=runs)
+    for words in ("corrupt segment of run 'a': segments/turn/000000.parquet",
+                  "run 'a' of 'demo' stopped before its end", "late' has no rows in the database"):  # fmt: skip
+        assert words in found(result, "warn")
+    assert "-> resume: sorl run experiments/demo.toml" in result.stdout
+
+
+def test_the_process_that_holds_the_database_is_named(runs):
+    sync(runs)
+    holder = python(HOLD, runs / "sorl.duckdb")
+    assert holder.stdout.readline() == "open\n"
+    result = sorl("doctor", runs=runs)
+    holder.communicate(timeout=120)
+    assert f"PID {holder.pid}" in found(result, "warn")
+
+
+def test_what_must_be_fixed_sets_the_exit_code(runs, tmp_path, monkeypatch):
+    def fails(words, place):
+        result = sorl("doctor", runs=place)
+        assert result.exit_code == 1
+        assert words in result.stdout
+
+    (tmp_path / "file").write_text("")
+    fails("is not a folder", tmp_path / "file")
+    (runs / "sorl.duckdb").write_bytes(b"x" * 10_000)
+    fails(f"rm '{runs / 'sorl.duckdb'}' && sorl sync", runs)
+    (runs / "sorl.duckdb").unlink()
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda place: type("Usage", (), {"free": 1e8}))
+    fails("fail  0.1 GB free", runs)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli import command
 from tests.cli.command import STEPS, done, grid_file, told
-from tests.store.fixture import write_experiment, write_status
-from workbench.diagnostics import CATALOGUE
+from tests.store.fixture import write_experiment
 from workbench.grid.config import load
 from workbench.store.sync import sync
 
@@ -30,15 +30,13 @@ def record(runs: Path, file: Path, **onsets: list[int | None]) -> None:
     cells = {(cell.arm, cell.seed): cell for cell in load(file).cells}
     for arm, steps in onsets.items():
         for seed, onset in enumerate(steps):
-            cell = cells[arm, seed]
-            folder = runs / "demo" / cell.run_id
-            folder.mkdir()
-            outcome, config = "healthy" if onset is None else "collapsed", cell.settings.model_dump_json()
-            write_status(folder, arm=arm, seed=seed, steps=STEPS, config=config, collapse_step=onset, outcome=outcome)
-    sync(runs, CATALOGUE)
+            cell, outcome = cells[arm, seed], "healthy" if onset is None else "collapsed"
+            told = {"config": cell.settings.model_dump_json(), "collapse_step": onset, "outcome": outcome}
+            command.record(runs, arm, seed, cell.run_id, **told)
+    sync(runs)
 
 
-def test_what_differs_is_shown_and_nothing_runs(here: Path) -> None:
+def test_what_differs_is_shown_and_nothing_runs(here):
     path = grid_file(here, more='[[arms]]\nname = "ppo, twice"\nlearn.epochs = 2\n')
     text = done("plan", path).stdout
     for words in ("6 cells (3 arms x 2 seeds)", "epochs", "level=turn", "different numbers of optimizer updates"):
@@ -47,7 +45,7 @@ def test_what_differs_is_shown_and_nothing_runs(here: Path) -> None:
     assert sorted(p.name for p in (here / "runs").iterdir()) == ["script.json"]
 
 
-def test_finished_cells_are_counted_and_recorded_runs_give_the_pace(here: Path) -> None:
+def test_finished_cells_are_counted_and_recorded_runs_give_the_pace(here):
     versions = json.dumps({"machine": f"{platform.system()} {platform.machine()}"})
     timed = {"row": {"outcome": "healthy", "seconds": 30.0, "versions": versions}}
     path = grid_file(here, **{"ppo": timed, "st-ppo": timed})
@@ -61,7 +59,7 @@ def test_finished_cells_are_counted_and_recorded_runs_give_the_pace(here: Path) 
     assert plan["estimate"]["seconds"] >= 60
 
 
-def test_a_violation_stands_before_a_difference(tmp_path: Path) -> None:
+def test_a_violation_stands_before_a_difference(tmp_path):
     path = tmp_path / "demo.toml"
     path.write_text(f'question = "Which of the arms stays up?"\n{IDLE}[[arms]]\nname = "reused"\nlearn.epochs = 4\n')
     text = done("plan", path, runs=tmp_path).stdout
@@ -72,7 +70,7 @@ def test_a_violation_stands_before_a_difference(tmp_path: Path) -> None:
     assert guard[0]["arms"] == ["ppo · clip.high 0.2", "ppo · clip.high 0.4"]
 
 
-def test_without_recorded_runs_the_assumption_is_printed_and_too_few_seeds_told(runs: Path, file: Path) -> None:
+def test_without_recorded_runs_the_assumption_is_printed_and_too_few_seeds_told(runs, file):
     (runs / "demo").mkdir()
     done("sync", runs=runs)  # a database without runs is no obstacle
     text = done("plan", file, runs=runs).stdout
@@ -90,7 +88,7 @@ def test_without_recorded_runs_the_assumption_is_printed_and_too_few_seeds_told(
     assert "The planned 5 seeds per arm detect it with 46 % power" in text
 
 
-def test_recorded_runs_of_the_same_arms_replace_the_assumption(runs: Path, file: Path) -> None:
+def test_recorded_runs_of_the_same_arms_replace_the_assumption(runs, file):
     record(runs, file, **{"ppo": [12, 14, None, None], "st-ppo": [None, None], "grpo": [20, None, None, None]})
     seeds = told("plan", file, runs=runs)["seeds"]
     assert seeds["incidence"] == pytest.approx(0.5)  # Kaplan-Meier of the arm that collapsed most: two of four
@@ -100,9 +98,7 @@ def test_recorded_runs_of_the_same_arms_replace_the_assumption(runs: Path, file:
     assert longer["incidence_basis"] == "assumed: none is recorded", "runs with other settings are other arms"
 
 
-def test_runs_that_all_stayed_up_or_all_fell_are_not_taken_to_always_do_so_and_effects_can_be_given(
-    runs: Path, file: Path
-) -> None:
+def test_runs_that_all_stayed_up_or_all_fell_are_not_taken_to_always_do_so_and_effects_can_be_given(runs, file):
     record(runs, file, grpo=[None], ppo=[None, None])
     assert "(assumed: none of 3 recorded runs did)" in done("plan", file, runs=runs).stdout
     shutil.rmtree(runs / "demo")

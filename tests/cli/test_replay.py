@@ -18,7 +18,7 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
-def test_all_six_stand_next_to_what_was_logged(run: Path) -> None:
+def test_all_six_stand_next_to_what_was_logged(run):
     text = done("replay", run, "--step", 5, "--trajectory", 6).stdout
     assert "step 5: 2 updates in 1 epoch on 8 trajectories" in text
     assert "! its advantages, recomputed from the stored rewards, differ by up to" in text
@@ -26,8 +26,8 @@ def test_all_six_stand_next_to_what_was_logged(run: Path) -> None:
         assert name in text
 
 
-def test_json_holds_every_table_with_null_where_nothing_was_measured(run: Path) -> None:
-    write_batch(run, 4, values=False, algorithm="grpo")
+def test_json_holds_every_table_with_null_where_nothing_was_measured(run):
+    write_batch(run, 4, arrays={"values": None}, algorithm="grpo")
     found = told("replay", run, "--step", 4, "--trajectory", 6, "--algorithm", "ppo")
     assert (found["run"], found["step"], found["own"], found["updates"]) == ("ppo-s0", 4, "grpo", 2)
     assert list(found["reasons"]) == ["ppo"]
@@ -39,7 +39,7 @@ def test_json_holds_every_table_with_null_where_nothing_was_measured(run: Path) 
     assert [r["policy_loss"] for r in found["summary"] if r["source"] == "logged"] == [0.5, 0.5, 0.5]
 
 
-def test_one_table_as_csv_and_parquet(run: Path, tmp_path: Path) -> None:
+def test_one_table_as_csv_and_parquet(run, tmp_path):
     text = done("replay", run, "--step", 9, "--format", "csv", "--table", "turns", "--update", 1).stdout
     found = told("replay", run, "--step", 9, "--tokens")
     assert found["culprits"][0]["algorithm"] == found["own"]
@@ -55,7 +55,7 @@ def test_one_table_as_csv_and_parquet(run: Path, tmp_path: Path) -> None:
     assert table["grad_norm"].to_pylist().count(1.5) == 3
 
 
-def test_variants_come_from_options_and_from_a_file(run: Path, tmp_path: Path) -> None:
+def test_variants_come_from_options_and_from_a_file(run, tmp_path):
     found = told("replay", run, "--step", 4, "--set", "clip.high=0.5")
     assert {r["algorithm"] for r in found["summary"]} == {"ppo", "ppo (clip 0.5)"}
     file = tmp_path / "variants.toml"
@@ -64,7 +64,7 @@ def test_variants_come_from_options_and_from_a_file(run: Path, tmp_path: Path) -
     assert [r["algorithm"] for r in found["summary"]] == ["ppo"] * 6 + ["wide"] * 3
 
 
-def test_wrong_input_is_one_message_that_says_what_to_type(run: Path) -> None:
+def test_wrong_input_is_one_message_that_says_what_to_type(run):
     for line, says in (
         ("", "name a stored step of run 'ppo-s0' with --step; stored are 4-5, 9"),
         ("--step 7", "the nearest is --step 5"),
@@ -83,7 +83,7 @@ def test_wrong_input_is_one_message_that_says_what_to_type(run: Path) -> None:
         refused(says, "replay", run, *line.split())
 
 
-def test_a_corrupt_batch_is_named_and_text_of_tokens_cannot_control_the_terminal(run: Path) -> None:
+def test_a_corrupt_batch_is_named_and_text_of_tokens_cannot_control_the_terminal(run):
     write_batch(run, 4, text="\x1b[31mred\x1b[0m")
     assert "\x1b" not in done("replay", run, "--step", 4, "--trajectory", 0, "--algorithm", "ppo").stdout
     file = run / "batches" / "000004.safetensors"

@@ -1,7 +1,6 @@
 """Results of experiments: the report, files of results, runs restored from them, verdicts judged again."""
 
 import dataclasses
-import fcntl
 import math
 import shutil
 from pathlib import Path
@@ -14,11 +13,11 @@ import pytest
 from docs.render import ROOT
 from tests.cli.command import done, record
 from tests.store.contents import contents, one
-from tests.store.fixture import START, Shape, write_experiment, write_run, write_segment
+from tests.store.fixture import Shape, write_experiment, write_run, write_segment
 from workbench.analysis import results
-from workbench.diagnostics import CATALOGUE
 from workbench.grid.config import load
 from workbench.grid.folder import History
+from workbench.spec.files import lock_file
 from workbench.store.reader import Reader
 from workbench.store.sync import sync
 
@@ -31,7 +30,7 @@ def file(two: Path, tmp_path: Path) -> Path:
     return path
 
 
-def test_a_report_from_the_exported_file_is_the_report_from_the_runs(two: Path, file: Path, tmp_path: Path) -> None:
+def test_a_report_from_the_exported_file_is_the_report_from_the_runs(two, file, tmp_path):
     a = done("report", "demo", "--format", "md", runs=two).stdout
     b = done("report", "--from", file, "--format", "md", runs=tmp_path / "nowhere").stdout
     assert a.replace("sorl report demo", "") == b.replace(f"sorl report --from {file}", "")
@@ -47,7 +46,7 @@ def test_a_report_from_the_exported_file_is_the_report_from_the_runs(two: Path, 
     assert results.read(again).table.equals(whole.table)
 
 
-def test_the_page_of_findings_names_every_shipped_file() -> None:
+def test_the_page_of_findings_names_every_shipped_file():
     shipped = sorted((ROOT / "experiments" / "results").glob("*.parquet"))
     assert shipped
     page = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
@@ -56,12 +55,12 @@ def test_the_page_of_findings_names_every_shipped_file() -> None:
         assert path.stat().st_size < 2**20
 
 
-def test_what_was_not_measured_stays_null_and_nan_stays_nan(runs: Path, tmp_path: Path) -> None:
+def test_what_was_not_measured_stays_null_and_nan_stays_nan(runs, tmp_path):
     write_experiment(runs, "demo")
     folder = record(runs, "ppo", 0, steps=3)
-    place = {"run_id": [folder.name] * 3, "step": [0, 1, 2], "written_at": [START] * 3}
+    place = {"step": [0, 1, 2]}
     write_segment(folder, "step", place | {"success": [0.5, None, 0.25], "entropy": [math.nan, math.inf, 1.0]})
-    write_segment(folder, "minibatch", place | {"update": [0] * 3, "clip_bias_norm": [None, 0.5, math.nan]})
+    write_segment(folder, "minibatch", place | {"update": 0, "clip_bias_norm": [None, 0.5, math.nan]})
     path = tmp_path / "demo.parquet"
     done("report", "demo", "--export", path, runs=runs)
     (row,) = pq.read_table(path).to_pylist()
@@ -73,7 +72,7 @@ def test_what_was_not_measured_stays_null_and_nan_stays_nan(runs: Path, tmp_path
     done("report", "--from", path, "--format", "md", runs=runs)
 
 
-def test_what_a_file_holds_is_in_the_runs_that_are_restored_from_it(file: Path, tmp_path: Path) -> None:
+def test_what_a_file_holds_is_in_the_runs_that_are_restored_from_it(file, tmp_path):
     other, again = tmp_path / "other", tmp_path / "again.parquet"
     other.mkdir()
     assert f"demo: 4 runs from {file}" in done("sync", "--from", file, runs=other).stdout
@@ -86,13 +85,12 @@ def test_what_a_file_holds_is_in_the_runs_that_are_restored_from_it(file: Path, 
     assert sorted(other.rglob("*.parquet")) == before, "existing runs are left alone"
 
 
-def test_a_search_resumes_from_shipped_results(runs: Path, tmp_path: Path) -> None:
+def test_a_search_resumes_from_shipped_results(runs, tmp_path):
     shipped = pq.read_table("experiments/results/region_sgd.parquet")
     first = pc.and_(pc.match_substring(shipped["arm"], "staleness 0 · policy.lr 0.566"), pc.less(shipped["seed"], 2))
     pq.write_table(shipped.filter(first), tmp_path / "first_round.parquet")
     done("sync", "--from", tmp_path / "first_round.parquet", runs=runs)
     region = load(Path("experiments/region_sgd.toml"), [], History(runs)).region
-    assert region is not None
     assert (len(region.progress.done), region.progress.rounds) == (12, 1)
 
 
@@ -103,7 +101,7 @@ def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shape = Shape(trajectories=2, turns=2, epochs=1, steps_per_segment=30)
     write_run(folder, "demo", "fallen", collapse=15, shape=shape)
     write_run(folder, "demo", "up", seed=1, shape=shape)
-    sync(folder, CATALOGUE)
+    sync(folder)
     return folder
 
 
@@ -117,12 +115,12 @@ def verdict(runs: Path, run: str) -> tuple[Any, ...]:
     return Reader(runs).rows("SELECT outcome, collapse_step, detection_step FROM run WHERE run_id = ?", [run]).rows[0]
 
 
-def test_rescan_repairs_a_verdict_withdraws_events_and_does_nothing_when_dry_or_a_second_time(judged: Path) -> None:
+def test_rescan_repairs_a_verdict_withdraws_events_and_does_nothing_when_dry_or_a_second_time(judged):
     right = verdict(judged, "fallen")
     assert right[0] == "collapsed"
     row = Reader(judged).rows("SELECT * FROM run WHERE run_id = 'fallen'")
     wrong = dict(zip(row.columns, row.rows[0], strict=True)) | {"outcome": "healthy", "collapse_step": None}
-    write_segment(judged / "demo" / "fallen", "run", {k: [v] for k, v in wrong.items()})
+    write_segment(judged / "demo" / "fallen", "run", wrong)
     sync(judged)
     older = "SELECT count(*) FROM event WHERE message = 'grad_norm_max is above 20'"
     assert (verdict(judged, "fallen")[0], one(judged, older)) == ("healthy", 1)
@@ -136,25 +134,22 @@ def test_rescan_repairs_a_verdict_withdraws_events_and_does_nothing_when_dry_or_
     assert (again.stdout, again.stderr) == ("", "2 runs judged, 0 changed\n")
     before = contents(judged)
     (judged / "sorl.duckdb").unlink()
-    sync(judged, CATALOGUE)
+    sync(judged)
     assert contents(judged) == before, "the tables are their segments"
 
 
-def test_a_divergence_that_only_the_trainer_saw_stays_one(judged: Path) -> None:
-    rows = {"run_id": ["up"], "step": [29], "kind": ["diverged"], "severity": ["critical"], "diagnostic": [""]}
-    write_segment(judged / "demo" / "up", "event", rows | {"message": ["the loss is NaN"], "written_at": [START]})
+def test_a_divergence_that_only_the_trainer_saw_stays_one(judged):
+    row = {"step": 29, "kind": "diverged", "severity": "critical", "message": "the loss is NaN"}
+    write_segment(judged / "demo" / "up", "event", row)
     done("rescan", runs=judged)
     assert verdict(judged, "up")[0] == "diverged"
     assert one(judged, "SELECT count(*) FROM event WHERE kind = 'diverged'") == 1
 
 
-def test_a_run_that_another_process_trains_is_not_written_to_and_one_without_steps_keeps_its_verdict(
-    judged: Path,
-) -> None:
+def test_a_run_that_another_process_trains_is_not_written_to_and_one_without_steps_keeps_its_verdict(judged):
     folder = judged / "demo" / "fallen"
     files = sorted(folder.rglob("*.parquet"))
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with lock_file(folder / "lock"):
         assert "being trained by another process" in done("rescan", "demo", runs=judged).stderr
     assert sorted(folder.rglob("*.parquet")) == files
     shutil.rmtree(judged / "demo" / "fallen" / "segments" / "step")
@@ -163,7 +158,7 @@ def test_a_run_that_another_process_trains_is_not_written_to_and_one_without_ste
     assert verdict(judged, "fallen")[0] == "collapsed"
 
 
-def test_results_are_judged_again_in_their_file(tmp_path: Path) -> None:
+def test_results_are_judged_again_in_their_file(tmp_path):
     path = tmp_path / "six_by_five.parquet"
     found = results.read(ROOT / "experiments/results/six_by_five.parquet")
     rows = found.table.to_pylist()

@@ -1,7 +1,6 @@
 """`sorl run` over the scripted trainer: its table and answer, bad ends and their causes, edits, starting over."""
 
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 from threading import Thread
 
 from tests.cli.command import FELL, ONE_FALLS, STOOD, done, grid_file, refused, sorl, told
@@ -13,7 +12,7 @@ def table_after(output: str, title: str) -> list[list[str]]:
     return [[part.strip() for part in line.split("  ") if part.strip()] for line in lines if line][2:]
 
 
-def test_a_grid_ends_with_its_table_and_an_answer_and_trains_nothing_twice(here: Path) -> None:
+def test_a_grid_ends_with_its_table_and_an_answer_and_trains_nothing_twice(here):
     path = grid_file(here, **ONE_FALLS)
     result = done("run", path)
     header, _, *rows = result.stdout.splitlines()[:4]
@@ -42,7 +41,7 @@ def test_a_grid_ends_with_its_table_and_an_answer_and_trains_nothing_twice(here:
     assert "different numbers of rollouts" in compared
 
 
-def test_cells_that_ended_badly_are_named_with_their_causes_and_the_exit_code_says_so(here: Path) -> None:
+def test_cells_that_ended_badly_are_named_with_their_causes_and_the_exit_code_says_so(here):
     more = ', "grpo", "s-ppo"]'
     path = grid_file(here, seeds="[0]", **{"ppo": {"fail_at": 2}, "st-ppo": {"nan_at": 2}, "grpo": {"grow_at": 2},
                                            "s-ppo": {"hang_at": 2}})  # fmt: skip
@@ -59,11 +58,11 @@ def test_cells_that_ended_badly_are_named_with_their_causes_and_the_exit_code_sa
     assert result.stderr.count("console.log, or `sorl show ") == 4
     assert "ppo 0 of 1" in result.stdout, "the answer says what it does not rest on"
     assert "wait_for_an_answer_that_never_comes" in done("show", "s-ppo").stdout.split("End of ")[1]
-    again = sorl("run", path)
+    again = sorl("run", path, "--arm", "st-ppo")
     assert diverged in table_after(again.stdout, "Ended badly"), "also when it ended before this call"
 
 
-def test_fresh_starts_over_and_the_tables_show_the_newest_start_only(here: Path) -> None:
+def test_fresh_starts_over_and_the_tables_show_the_newest_start_only(here):
     path = grid_file(here, **ONE_FALLS)
     assert "Collapsed: ppo in 2 of 2" in done("run", path).stdout
     grid_file(here, **{"ppo": STOOD, "st-ppo": STOOD})
@@ -86,7 +85,7 @@ def test_fresh_starts_over_and_the_tables_show_the_newest_start_only(here: Path)
     assert "4 cells (2 arms x 2 seeds), 2 finished; about" in done("plan", path).stdout
 
 
-def test_a_retried_cell_shows_its_attempts_and_what_happened_between_them(here: Path) -> None:
+def test_a_retried_cell_shows_its_attempts_and_what_happened_between_them(here):
     done("run", grid_file(here, seeds="[0]", **{"ppo": {"fail_at": 3, "times": 1}, "st-ppo": STOOD}))
     shown = done("show", "ppo-s0").stdout
     assert "attempt         2" in shown
@@ -94,7 +93,7 @@ def test_a_retried_cell_shows_its_attempts_and_what_happened_between_them(here: 
     assert "withdrawn" not in done("rescan", "demo").stdout, "no rule judges what happened to a process"
 
 
-def test_a_violation_is_a_warning_before_training_and_an_event_of_its_runs(here: Path) -> None:
+def test_a_violation_is_a_warning_before_training_and_an_event_of_its_runs(here):
     path = grid_file(here, **{"ppo": FELL})
     path.write_text(
         'question = "Which of the arms stays up?"\n[base]\niterations = 2\n[base.learn]\nepochs = 1\nminibatches = 1\n'
@@ -113,7 +112,7 @@ def test_a_violation_is_a_warning_before_training_and_an_event_of_its_runs(here:
     assert files == 2, "the same finding is not written twice"
 
 
-def test_a_webhook_hears_of_a_failed_cell_a_dead_one_stops_nothing_and_a_bad_one_starts_nothing(here: Path) -> None:
+def test_a_webhook_hears_of_a_failed_cell_a_dead_one_stops_nothing_and_a_bad_one_starts_nothing(here):
     path = grid_file(here, seeds="[0]", **{"ppo": {"fail_at": 2}, "st-ppo": STOOD})
     refused("--notify takes a webhook like", "run", path, "--notify", "ntfy.sh/topic")
     assert not list((here / "runs").glob("demo*")), "before anything starts"
@@ -121,7 +120,7 @@ def test_a_webhook_hears_of_a_failed_cell_a_dead_one_stops_nothing_and_a_bad_one
     heard: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
+        def do_POST(self):
             heard.append(self.headers["Title"])
             self.send_response(200)
             self.end_headers()

@@ -75,8 +75,8 @@ CHECKS = {
         "SELECT arg_min(success, step) AS first, min(step) AS begun, arg_max(success, step) AS last, "
         "max(step) AS ended FROM evaluation WHERE run_id = $run",
     rf"The sharpest moment: step (?P<step>\d+), {_BEFORE}, with largest gradient norm (?P<most>{N}); "
-    rf"trajectory (?P<worst>\d+) had the most of that step's gradient: (?P<share>\d+) %, "
-    rf"(?P<times>{N}) x an equal share of (?P<n>\d+)":
+    rf"trajectory (?P<worst>\d+) has (?P<share>\d+) % of this step's gradient, (?P<times>{N}) x an equal share, "
+    rf"the most of (?P<n>\d+)":
         "WITH near AS (SELECT s.step, grad_norm_max FROM step s JOIN run USING (run_id) WHERE run_id = $run "
         f"AND s.step BETWEEN onset_low AND onset_high) SELECT (SELECT max(grad_norm_max) FROM near) AS most, "
         f"(SELECT arg_max(step, grad_norm_max) FROM near) AS step, {_ONSET} - $step AS ahead, "

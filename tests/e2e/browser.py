@@ -23,7 +23,8 @@ NO_CHROMIUM = "no chromium on this machine: apt-get install chromium, or name on
 ENDS = {
     "overview": ("grad norm max", "More in Region"), "compare": ("What differs",), "turns": ("Each cell:",),
     "region": ("share of the searched area", "No region search yet"),
-    "collapse": ("is no warning", "None of these runs collapsed", "None of these runs raised"),
+    "collapse": ("is no warning", "None of these runs collapsed", "None of these runs raised",
+                 "did not record their alarms"),
     "episode": ("Point at a name",), "replay": ("in Episode", "no stored batch"), "run": ("Files",),
     "sql": ("reruns the query",), "glossary": ("Source:",),
 }  # fmt: skip

@@ -1,13 +1,14 @@
 """From the Overview to the token that did it, by clicking, in a real browser."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
+from tests.app.kinds import KEPT, KINDS, write_kinds
 from tests.store.fixture import write_grid
-from workbench.diagnostics import CATALOGUE
+from workbench.store.reader import Reader
 from workbench.store.sync import sync
 
 pytest.importorskip("playwright", reason="playwright is not installed: pip install 'sorl[test]'")
@@ -27,7 +28,7 @@ pytestmark = [
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     runs = tmp_path_factory.mktemp("browser")
     write_grid(runs)
-    sync(runs, CATALOGUE)
+    sync(runs)
     with web.served(runs) as url:
         yield url
 
@@ -46,7 +47,7 @@ def query(page: Page) -> dict[str, list[str]]:
     return parse_qs(urlsplit(page.url).query)
 
 
-def test_every_screen_opens_without_a_complaint_and_clicks_lead_to_the_culprit_token(address: str, page: Page) -> None:
+def test_every_screen_opens_without_a_complaint_and_clicks_lead_to_the_culprit_token(address, page):
     for name in web.ENDS:
         web.visit(page, f"{address}/{name}", name)
         here = page.locator("[data-testid=stTopNavLink][aria-current=page]")
@@ -114,30 +115,33 @@ def test_every_screen_opens_without_a_complaint_and_clicks_lead_to_the_culprit_t
     assert "cell" in query(page)
 
 
-def test_every_opening_and_every_choice_is_one_step_back(address: str, page: Page) -> None:
-    def entries() -> int:
+def test_every_opening_and_every_choice_is_one_step_back(address, page):
+    def entries():
         page.wait_for_timeout(2_000)  # what is written late would be seen
         return int(page.evaluate("history.length"))
 
-    def steps(deed: Callable[[], object], says: str) -> int:
+    def steps(deed, says):
         before = entries()
         deed()
         page.wait_for_url(lambda url: says in url)
         return entries() - before
 
-    def back(screen: str, says: Callable[[dict[str, list[str]]], bool] = lambda _: True) -> None:
+    def back(screen, says=lambda _: True):
         page.go_back()
         page.wait_for_url(lambda url: says(parse_qs(urlsplit(url).query)))
         web.settle(page, screen)
         page.wait_for_timeout(2_000)
         assert says(query(page)), "the step back was undone"
 
-    def more() -> None:
+    def more():
         page.get_by_role("button", name="More").click()
+
+    def on_overview(said):
+        return said["experiment"] == ["demo"] and not {"run", "arm"} & said.keys()
 
     for deed, says in (
         (lambda: page.goto(address), "/?experiment=demo"),
-        (lambda: web.go(page, "Compare", "compare"), "/compare?experiment=demo&arm="),
+        (lambda: web.go(page, "Compare", "compare"), "/compare?experiment=demo&group=arm&arm="),
         (lambda: (more(), page.get_by_role("radio", name="single").click()), "seeds=single"),
         (lambda: web.drag(page, "curves", 9.6, 20.3), "range=10..20"),
         (lambda: web.go(page, "Overview", "overview"), "?experiment=demo"),
@@ -145,13 +149,13 @@ def test_every_opening_and_every_choice_is_one_step_back(address: str, page: Pag
     ):
         assert steps(deed, says) == 1, says
 
-    back("overview", lambda said: said == {"experiment": ["demo"]})
+    back("overview", on_overview)
     back("compare", lambda said: said["range"] == ["10..20"])
     back("compare", lambda said: "range" not in said and said["seeds"] == ["single"])
     more()
     assert page.locator(".st-key-range").inner_text().split()[:3] == ["Steps", "0", "29"]
     back("compare", lambda said: said["seeds"] == ["band"])
-    back("overview", lambda said: said == {"experiment": ["demo"]})
+    back("overview", on_overview)
 
     web.visit(page, f"{address}/sql", "sql")
     before, there = entries(), page.url
@@ -165,7 +169,7 @@ def test_every_opening_and_every_choice_is_one_step_back(address: str, page: Pag
     assert steps(lambda: box.press_sequentially("clip", delay=300), "find=clip") == 0, "a letter is no step"
 
 
-def test_a_large_answer_is_saved_whole(address: str, page: Page, tmp_path: Path) -> None:
+def test_a_large_answer_is_saved_whole(address, page, tmp_path):
     rows = 316_000
     query = urlencode({"sql": f"SELECT range AS n, range / 7 AS share FROM range({rows})"})
     with page.expect_websocket() as connection:
@@ -180,3 +184,51 @@ def test_a_large_answer_is_saved_whole(address: str, page: Page, tmp_path: Path)
     for _ in range(30):
         connection.value.wait_for_event("framereceived")
     assert page.request.get(waited.value.url).status == 200
+
+
+_CULPRIT = """
+WITH place AS (SELECT * FROM token WHERE run_id = $run AND step = $step AND trajectory = $trajectory)
+SELECT (SELECT arg_max(s.step, grad_norm_max) FROM step s JOIN run r USING (run_id)
+        WHERE run_id = $run AND s.step BETWEEN onset_low AND onset_high) AS spike,
+       (SELECT arg_max(trajectory, gradient_share) FROM trajectory WHERE run_id = $run AND step = $step) AS heaviest,
+       (SELECT arg_max(epoch, gradient_share) FROM turn
+        WHERE run_id = $run AND step = $step AND trajectory = $trajectory) AS epoch,
+       worst_epoch, list_transform(worst_gradient_weight, lambda w: abs(coalesce(w, 0))) AS weights FROM place
+"""
+
+
+def test_two_clicks_lead_from_the_overview_to_the_token_with_most_of_the_gradient_of_every_kind_of_run(
+    tmp_path: Path, page: Page
+) -> None:
+    write_kinds(tmp_path)
+    ask = Reader(tmp_path)
+    with web.served(tmp_path) as url:
+        for name in KINDS:
+            web.visit(page, url, "overview")
+            web.open_run(page, name)  # the first click
+            web.settle(page, "run")
+            found = page.locator(".sorl-finding").get_by_role("link", name="episode", exact=True)
+            if name == "imported":
+                assert found.count() == 0, "a link leads to what was recorded"
+                continue
+            found.first.click()  # the second
+            page.wait_for_url("**/episode?**")
+            web.settle(page, "episode")
+            said = query(page)
+            run, step, trajectory = said["run"][0], int(said["step"][0]), int(said["trajectory"][0])
+            kept = {"run": run, "step": step, "trajectory": KEPT[name]}
+            answer = ask.rows(_CULPRIT, kept)
+            truth = dict(zip(answer.columns, answer.rows[0], strict=True))
+            assert (run, trajectory) == (name, truth["heaviest"])
+            assert step == (truth["spike"] if truth["spike"] is not None else step)
+            if trajectory != KEPT[name]:  # its tokens were not kept, which is said with those that were
+                assert page.get_by_text(
+                    f"did not keep the tokens of trajectory {trajectory}; of this step"
+                ).is_visible()
+                continue
+            assert (said["epoch"], truth["worst_epoch"]) == (["worst"], truth["epoch"])
+            boxed = page.locator(".sorl-transcript .sorl-heaviest")
+            assert boxed.count() == 1, name
+            at = truth["weights"].index(max(truth["weights"]))
+            assert f"token {at}, id" in (boxed.get_attribute("aria-label") or ""), name
+            assert boxed.is_visible()

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ import tomli_w
 from tests.grid.harness import PATCH, row, starts
 from tests.learn.tiny import TINY, merged, rows
 from tests.store.processes import ROOT
-from workbench.diagnostics import CATALOGUE
 from workbench.grid.folder import last_row
 from workbench.spec import TABLES
 from workbench.store.sync import sync
@@ -102,9 +100,7 @@ def check_rows(db: duckdb.DuckDBPyConnection) -> None:
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
-def test_a_run_that_is_killed_again_and_again_loses_two_seconds_and_doubles_nothing(
-    new_run: Callable[..., Path], cache: Path, kills: int
-) -> None:
+def test_a_run_that_is_killed_again_and_again_loses_two_seconds_and_doubles_nothing(new_run, cache, kills):
     folder = new_run(iterations=3000, record={"checkpoint_every": 5}, evaluation={"every": 0})
     runs, log, moments = folder.parents[1], folder / "progress.log", random.Random(kills)
     for _ in range(kills):
@@ -116,7 +112,7 @@ def test_a_run_that_is_killed_again_and_again_loses_two_seconds_and_doubles_noth
             process.kill()
             dead = time.time()
         safe = reported(log, dead - 2.0)
-        sync(runs, CATALOGUE)
+        sync(runs)
         with duckdb.connect(str(runs / "sorl.duckdb"), read_only=True) as db:
             check_rows(db)
             steps = {step for (step,) in db.execute("SELECT step FROM step").fetchall()}
@@ -135,16 +131,14 @@ def test_a_run_that_is_killed_again_and_again_loses_two_seconds_and_doubles_noth
         pytest.param(False, 10, 20, id="60 trained cells, 20 kills", marks=pytest.mark.slow),
     ],
 )
-def test_a_grid_that_is_killed_again_and_again_ends_like_one_that_is_not(
-    tmp_path: Path, scripted: bool, seeds: int, kills: int
-) -> None:
+def test_a_grid_that_is_killed_again_and_again_ends_like_one_that_is_not(tmp_path, scripted, seeds, kills):
     changes = {"iterations": 5, "record": {"checkpoint_every": 2}, "evaluation": {"every": 0, "episodes": 8}}
     base = {"iterations": 6} if scripted else merged(TINY, changes)
     moments, over = random.Random(20 * seeds + kills), 0
     victim = Place(tmp_path / "victim", seeds, base, scripted)
     attempts: dict[str, int] = {}  # of each cell when it was seen finished for the first time
 
-    def look() -> None:
+    def look():
         for cell in victim.cells():
             if (last_row(cell) or {}).get("status") == "finished":
                 attempt = json.loads((cell / "run.json").read_text()).get("attempt")
@@ -182,7 +176,7 @@ def test_a_grid_that_is_killed_again_and_again_ends_like_one_that_is_not(
         assert resumed, "nothing had to be resumed, so nothing was tried"
 
 
-def test_two_commands_at_once_train_no_cell_twice_and_print_the_same_table(tmp_path: Path) -> None:
+def test_two_commands_at_once_train_no_cell_twice_and_print_the_same_table(tmp_path):
     both = Place(tmp_path / "both", seeds=1, base={"iterations": 5}, scripted=True)
     pipe = subprocess.PIPE
     processes = [subprocess.Popen(both.run, stdout=pipe, stderr=pipe, text=True, cwd=ROOT) for _ in range(2)]
@@ -194,7 +188,7 @@ def test_two_commands_at_once_train_no_cell_twice_and_print_the_same_table(tmp_p
     assert "trained by another process" in said + also_said, "they met"
 
 
-def test_a_closed_terminal_is_a_ctrl_c_and_the_cells_write_their_checkpoints(tmp_path: Path) -> None:
+def test_a_closed_terminal_is_a_ctrl_c_and_the_cells_write_their_checkpoints(tmp_path):
     mine = Place(tmp_path / "mine", seeds=1, base={"iterations": 200}, scripted=True)
     terminal, inside = pty.openpty()
     grid = subprocess.Popen(

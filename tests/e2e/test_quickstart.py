@@ -37,7 +37,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return runs
 
 
-def test_every_table_has_rows_but_the_events_of_a_quiet_run_and_the_ledger_answers_by_turn(trained: Path) -> None:
+def test_every_table_has_rows_but_the_events_of_a_quiet_run_and_the_ledger_answers_by_turn(trained):
     with duckdb.connect(str(trained / "sorl.duckdb"), read_only=True) as db:
         empty = {t.name for t in TABLES if db.execute(f"SELECT count(*) FROM {t.name}").fetchone() == (0,)}
         ledger = "SELECT algorithm, avg(ratio_geo) FROM turn JOIN run USING (run_id) GROUP BY algorithm, turn_index"
@@ -49,7 +49,7 @@ def test_every_table_has_rows_but_the_events_of_a_quiet_run_and_the_ledger_answe
     assert {"config.toml", "segments", "checkpoints", "console.log", "lock"} <= {p.name for p in folder.iterdir()}
 
 
-def test_the_same_command_again_starts_nothing(trained: Path) -> None:
+def test_the_same_command_again_starts_nothing(trained):
     stamps = {p: p.stat().st_mtime_ns for p in trained.glob("quickstart/*/checkpoints/*")}
     assert sorl(trained, *RUN).returncode == 0
     assert {p: p.stat().st_mtime_ns for p in trained.glob("quickstart/*/checkpoints/*")} == stamps
@@ -61,7 +61,7 @@ def readme_commands() -> list[str]:
 
 
 @pytest.mark.parametrize("command", readme_commands())
-def test_every_command_of_the_readme_answers(trained: Path, command: str) -> None:
+def test_every_command_of_the_readme_answers(trained, command):
     done = sorl(trained, *shlex.split(command, comments=True)[1:])
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()

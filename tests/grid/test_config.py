@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from workbench.cli.plan import describe
-from workbench.grid.cell import COSMETIC, config_hash, flatten, settings_keys, short, slug
+from workbench.grid.cell import COSMETIC, config_hash, flatten, merge, settings_keys, short, slug
 from workbench.grid.config import Grid, load
 from workbench.grid.folder import prepare
 from workbench.spec import InputError, RunSettings
@@ -37,7 +37,7 @@ algorithm = "ppo"
 """
 
 
-def test_axes_are_crossed_with_each_other_and_the_seeds_and_controls_only_with_the_seeds(tmp_path: Path) -> None:
+def test_axes_are_crossed_with_each_other_and_the_seeds_and_controls_only_with_the_seeds(tmp_path):
     found = grid(tmp_path, CROSSED)
     crossed = tuple(f"{algorithm} · staleness {n}" for algorithm in ("ppo", "st-ppo") for n in (0, 8))
     assert found.arms == (*crossed, "ppo, gradient clipping")
@@ -50,7 +50,7 @@ def test_axes_are_crossed_with_each_other_and_the_seeds_and_controls_only_with_t
     assert [cell.settings.seed for cell in found.cells] == [cell.seed for cell in found.cells]
 
 
-def test_a_partial_table_keeps_its_other_defaults_and_dotted_and_nested_keys_say_the_same(tmp_path: Path) -> None:
+def test_a_partial_table_keeps_its_other_defaults_and_dotted_and_nested_keys_say_the_same(tmp_path):
     (cell,) = grid(tmp_path, "[base.learn.critic]\nlr = 0.5").cells
     assert cell.settings.learn.critic == RunSettings().learn.critic.model_copy(update={"lr": 0.5})
     texts = ('[base]\n"learn.staleness" = 3', "[base.learn]\nstaleness = 3", "[axes]\nlearn.staleness = [3]")
@@ -58,7 +58,7 @@ def test_a_partial_table_keeps_its_other_defaults_and_dotted_and_nested_keys_say
     assert all((cell.settings, cell.run_id) == (cells[0].settings, cells[0].run_id) for cell in cells)
 
 
-def test_a_set_option_changes_the_base_an_axis_or_the_seeds(tmp_path: Path) -> None:
+def test_a_set_option_changes_the_base_an_axis_or_the_seeds(tmp_path):
     text = 'seeds = [0, 1]\n[base]\niterations = 9\n[axes]\n"learn.staleness" = [0, 8]\nalgorithm = ["ppo", "grpo"]'
     found = grid(tmp_path, text, "iterations=3", "seeds=[5]", "axes.learn.staleness=[2]", "learn.policy.kind=adamw")
     settings = [cell.settings for cell in found.cells]
@@ -66,20 +66,19 @@ def test_a_set_option_changes_the_base_an_axis_or_the_seeds(tmp_path: Path) -> N
     assert found.arms == ("ppo", "grpo")
 
 
-def test_only_the_arms_that_are_asked_for_have_cells(tmp_path: Path) -> None:
+def test_only_the_arms_that_are_asked_for_have_cells(tmp_path):
     arms = '[axes]\nalgorithm = ["ppo", "grpo"]\n[[arms]]\nname = "ppo, clipped"\n"learn.policy.max_grad_norm" = 1.0'
     file = write(tmp_path, f"seeds = [0, 1]\n{arms}")
     assert load(file, only=["ppo, clipped", "ppo"]).arms == ("ppo", "ppo, clipped")
     searched = f'kind = "region"\n{arms}\n[region]\nlow = 0.1\nhigh = 1.0'
     region = load(write(tmp_path, searched, "region.toml"), only=["grpo"]).region
-    assert region is not None
     assert [one.label for one in region.series] == ["grpo"]
     told = r"no arm 'grpa' in .*x.toml \(did you mean 'grpo'\?\); arms: ppo; grpo; ppo, clipped"
     with pytest.raises(InputError, match=told):
         load(file, only=["grpa"])
 
 
-def test_an_algorithm_may_be_a_table_and_its_label_names_the_change(tmp_path: Path) -> None:
+def test_an_algorithm_may_be_a_table_and_its_label_names_the_change(tmp_path):
     variant = {"base": "ppo", "ratio": {"level": "turn", "mean": "arithmetic"}}
     text = '[axes]\nalgorithm = ["ppo", { base = "ppo", ratio = { level = "turn", mean = "arithmetic" } }]'
     found = grid(tmp_path, text)
@@ -89,7 +88,7 @@ def test_an_algorithm_may_be_a_table_and_its_label_names_the_change(tmp_path: Pa
     assert flatten({"algorithm": variant, "learn": {"critic": {"lr": 1}}}) == flat
 
 
-def test_the_hash_follows_every_setting_but_the_cosmetic_ones_and_the_id_the_experiment_as_well(tmp_path: Path) -> None:
+def test_the_hash_follows_every_setting_but_the_cosmetic_ones_and_the_id_the_experiment_as_well(tmp_path):
     base = RunSettings()
     assert config_hash(base) != config_hash(base.model_copy(update={"seed": 1}))
     assert config_hash(base) != config_hash(base.model_copy(update={"iterations": 81}))
@@ -98,6 +97,26 @@ def test_the_hash_follows_every_setting_but_the_cosmetic_ones_and_the_id_the_exp
     a, b = (load(write(tmp_path, "", f"{name}.toml")).cells[0] for name in "ab")
     assert a.config_hash == b.config_hash
     assert a.run_id != b.run_id, "the same cell in two experiments is two runs"
+
+
+@pytest.mark.parametrize(
+    ("off", "on"),
+    [
+        ({"stop": {"updates": "none"}}, {"stop": {"after_collapse": 5}}),
+        ({"learn": {"probe_every": 0}}, {"learn": {"probe_every": 4}}),
+        ({"fault": "none"}, {"fault": {"kind": "turn_shift", "at_step": 3}}),
+    ],
+)
+def test_a_setting_that_is_off_leaves_no_trace_in_the_stored_settings_and_the_hash(off, on):
+    first, changed = (RunSettings.model_validate(given) for given in (off, on))
+    assert first.model_dump_json() == RunSettings().model_dump_json()
+    # Measured before the settings existed: a changed hash would orphan every recorded run.
+    assert config_hash(first).startswith("7e9b3f6c5444e12e")
+    assert config_hash(changed) != config_hash(first)
+    dumped = changed.model_dump(mode="json")
+    assert dumped == merge(dumped, on)
+    assert dumped.get("fault") == on.get("fault"), "what is not set is left out, as TOML has no null"
+    assert RunSettings.model_validate_json(changed.model_dump_json()) == changed
 
 
 @pytest.mark.parametrize(
@@ -110,23 +129,24 @@ def test_the_hash_follows_every_setting_but_the_cosmetic_ones_and_the_id_the_exp
         ("quickstart", 14, "1e7d7876fc6c"),
     ],
 )
-def test_the_cells_of_shipped_experiments_keep_their_ids(name: str, cells: int, digest: str) -> None:
+def test_the_cells_of_shipped_experiments_keep_their_ids(name, cells, digest):
     ids = sorted(cell.run_id for cell in load(EXPERIMENTS / f"{name}.toml").cells)
     assert len(ids) == cells
     assert hashlib.sha256("\n".join(ids).encode()).hexdigest()[:12] == digest, "finished runs would be trained again"
 
 
 @pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*.toml")), ids=lambda p: p.stem)
-def test_every_experiment_plans(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_experiment_plans_and_no_check_of_the_guard_flags_it(path, tmp_path, capsys):
     found = load(path)
     describe(found, tmp_path)
     text = capsys.readouterr().out
     assert all(arm in text for arm in found.arms)
     assert f"{len(found.cells)} cells" in text
+    assert "Warning" not in text
     assert not list(tmp_path.iterdir()), "plan writes nothing"
 
 
-def test_the_resolved_configuration_reads_back_exactly_even_where_something_is_switched_off(tmp_path: Path) -> None:
+def test_the_resolved_configuration_reads_back_exactly_even_where_something_is_switched_off(tmp_path):
     text = '[base.learn]\nvalue_clip = "none"\ncritic.max_grad_norm = "none"\n[base.slots.clip]\nhigh = 0.3'
     (cell,) = grid(tmp_path, text).cells
     assert (cell.settings.learn.value_clip, cell.settings.learn.critic.max_grad_norm) == (None, None)
@@ -136,7 +156,7 @@ def test_the_resolved_configuration_reads_back_exactly_even_where_something_is_s
     assert json.loads((folder / "run.json").read_text())["config_hash"] == config_hash(back)
 
 
-def test_names_are_short_and_unique_and_slugs_are_plain_file_names() -> None:
+def test_names_are_short_and_unique_and_slugs_are_plain_file_names():
     names = [short(key) for key in settings_keys()]
     assert len(set(names)) == len(names)
     assert [short(key) for key in ("learn.staleness", "learn.policy.lr")] == ["staleness", "policy.lr"]
@@ -190,9 +210,7 @@ def test_names_are_short_and_unique_and_slugs_are_plain_file_names() -> None:
         ("--set learn.epochs=0", ["greater than or equal to 1"]),
     ],
 )  # fmt: skip
-def test_a_mistake_in_the_file_or_a_set_option_is_one_clear_message(
-    tmp_path: Path, text: str, parts: list[str]
-) -> None:
+def test_a_mistake_in_the_file_or_a_set_option_is_one_clear_message(tmp_path, text, parts):
     overrides = [text.removeprefix("--set ")] if text.startswith("--set ") else []
     with pytest.raises(InputError) as error:
         grid(tmp_path, '[axes]\nalgorithm = ["ppo", "grpo"]' if overrides else text, *overrides)
@@ -200,7 +218,7 @@ def test_a_mistake_in_the_file_or_a_set_option_is_one_clear_message(
     assert not [word for word in ("Traceback", "pydantic") if word in str(error.value)]
 
 
-def test_several_mistakes_are_named_together_and_a_missing_question_or_file_with_what_to_write(tmp_path: Path) -> None:
+def test_several_mistakes_are_named_together_and_a_missing_question_or_file_with_what_to_write(tmp_path):
     with pytest.raises(InputError, match=r"'learn.epoch'.*\n.*'learn.episodes'|'learn.episodes'.*\n.*'learn.epoch'"):
         grid(tmp_path, "[base.learn]\nepoch = 2\nepisodes = 0")
     bare = tmp_path / "quickstart.toml"
@@ -208,7 +226,7 @@ def test_several_mistakes_are_named_together_and_a_missing_question_or_file_with
     for path, told in (
         (bare, "lacks 'question'; write question = "),
         (tmp_path / "quickstrt.toml", r"no grid file .*quickstrt.toml \(did you mean '.*quickstart.toml'\?\)"),
-        (tmp_path, "is a folder"),
+        (tmp_path, r"it is a folder; there is: .*quickstart.toml"),
     ):
         with pytest.raises(InputError, match=told):
             load(path)

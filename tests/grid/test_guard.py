@@ -1,22 +1,29 @@
-"""The fair-comparison guard: each check flags an experiment that violates it, and no shipped experiment is flagged."""
+"""The fair-comparison guard: what it flags and tells of the settings of arms, and of what their runs recorded."""
 
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.learn.tiny import TINY, merged
+from tests.store.fixture import write_run, write_segment
+from workbench.agent.tokenizer import build_tokenizer
 from workbench.algorithms import resolve
 from workbench.grid import guard
 from workbench.grid.cell import Cell, differing
-from workbench.grid.config import load
-from workbench.grid.guard import Finding, Range, amounts
+from workbench.grid.guard import Finding, Range, Run, amounts, write_events
+from workbench.learn.loop import Trainer
+from workbench.learn.warmstart import ensure
+from workbench.record.recorder import Recorder
 from workbench.spec import RunSettings
+from workbench.store.reader import Reader
+from workbench.store.sync import sync
 
-EXPERIMENTS = sorted((Path(__file__).parents[2] / "experiments").glob("*.toml"))
 ONCE = {"epochs": 1, "minibatches": 1}  # one update a rollout
 TURN = {"ratio": "turn"}
 MEAN = {"aggregate": "seq_mean_token_mean"}
-Told = list[tuple[str, tuple[str, ...]]]
 
 
 def settings(**changes: object) -> RunSettings:
@@ -27,21 +34,19 @@ def planned(**arms: RunSettings) -> list[Finding]:
     return guard.planned(Cell("x", arm, 0, one, resolve(one.algorithm, one.slots)) for arm, one in arms.items())
 
 
-def flagged(**arms: RunSettings) -> Told:
-    return [(finding.check, finding.arms) for finding in planned(**arms) if finding.flagged]
+def violations(findings: Iterable[Finding]) -> list[tuple[str, tuple[str, ...]]]:
+    return [(finding.check, finding.arms) for finding in findings if finding.flagged]
+
+
+def flagged(**arms: RunSettings) -> list[tuple[str, tuple[str, ...]]]:
+    return violations(planned(**arms))
 
 
 def told(check: str, **arms: RunSettings) -> list[str]:
     return [finding.message for finding in planned(**arms) if finding.check == check and not finding.flagged]
 
 
-@pytest.mark.parametrize("file", EXPERIMENTS, ids=lambda file: file.stem)
-def test_the_shipped_experiments_are_not_flagged(file: Path) -> None:
-    assert {"quickstart", "six_by_five", "controls", "learning"} <= {file.stem for file in EXPERIMENTS}
-    assert [finding for finding in guard.planned(load(file).cells) if finding.flagged] == []
-
-
-def test_arms_that_differ_in_what_the_grid_asks_about_are_comparable() -> None:
+def test_arms_that_differ_in_what_the_grid_asks_about_are_comparable():
     assert planned(a=settings(), b=settings(learn={"staleness": 8}), c=settings(algorithm="turn-ppo")) == []
     arms = {"a": settings(seed=0), "b": settings(seed=1, learn={"staleness": 8})}
     assert differing(arms) == {"learn.staleness": {"a": 0, "b": 8}}, "the seed is no difference"
@@ -56,16 +61,14 @@ def test_arms_that_differ_in_what_the_grid_asks_about_are_comparable() -> None:
         ({"old_log_prob": "behaviour", "staleness": 1}, {}, False),
     ],
 )  # fmt: skip
-def test_the_ratio_is_one_by_construction_where_each_rollout_makes_one_update_by_its_own_log_probs(
-    learn: dict[str, object], engine: dict[str, object], idle: bool
-) -> None:
+def test_the_ratio_is_one_by_construction_where_each_rollout_makes_one_update_by_its_own_log_probs(learn, engine, idle):
     both = {"learn": {**ONCE, **learn}, "engine": engine}
     assert settings(**both).ratio_is_one == idle
     found = flagged(narrow=settings(**both), wide=settings(**both, slots={"clip": {"high": 0.4}}))
     assert found == ([("idle_ratio", ("narrow", "wide"))] if idle else [])
 
 
-def test_idle_arms_are_one_arm_only_where_nothing_that_acts_sets_them_apart() -> None:
+def test_idle_arms_are_one_arm_only_where_nothing_that_acts_sets_them_apart():
     ppo = settings(learn=ONCE)
     stabilised, dual = settings(algorithm="s-ppo", learn=ONCE), settings(slots={"clip": {"dual": 3.0}}, learn=ONCE)
     assert flagged(ppo=ppo, s_ppo=stabilised, dual=dual) == [("idle_ratio", ("ppo", "s_ppo", "dual"))]
@@ -88,9 +91,7 @@ def test_idle_arms_are_one_arm_only_where_nothing_that_acts_sets_them_apart() ->
     [{"slots": TURN}, {"slots": {"clip": {"high": 0.3}}}, {"learn": {"staleness": 8}}, {"algorithm": "st-ppo"}],
     ids=["ratio", "clip", "staleness", "algorithm"],
 )
-def test_a_normaliser_that_changes_along_with_anything_else_is_flagged_unless_an_arm_isolates_it(
-    change: dict[str, object], other: dict[str, Any]
-) -> None:
+def test_a_normaliser_that_changes_along_with_anything_else_is_flagged_unless_an_arm_isolates_it(change, other):
     base, asked, alone = settings(), settings(**other), settings(slots=change)
     smuggled = settings(**{**other, "slots": {**other.get("slots", {}), **change}})
     assert flagged(base=base, asked=asked) == []
@@ -102,7 +103,7 @@ def test_a_normaliser_that_changes_along_with_anything_else_is_flagged_unless_an
     assert flagged(asked=asked, alone=alone) == [("normaliser", ("asked", "alone"))]
 
 
-def test_algorithms_that_declare_different_normalisers_are_told_apart_and_not_flagged() -> None:
+def test_algorithms_that_declare_different_normalisers_are_told_apart_and_not_flagged():
     arms = {"ppo": settings(), "grpo": settings(algorithm="grpo")}
     assert flagged(**arms) == []
     words = "the algorithms declare different choices of advantage (ppo: gae; grpo: grpo)"
@@ -134,9 +135,7 @@ GROUPS: dict[str, Any] = {name: {"algorithm": name, "learn": {"group_size": 8}} 
         ("task", {"a": {}, "other": {"world": {"noise": 0.5}}}, ["do not share world.noise"]),
     ],
 )  # fmt: skip
-def test_unequal_amounts_and_tasks_are_told_with_the_arms_that_stand_out(
-    check: str, arms: dict[str, dict[str, Any]], messages: list[str]
-) -> None:
+def test_unequal_amounts_and_tasks_are_told_with_the_arms_that_stand_out(check, arms, messages):
     found = told(check, **{arm: settings(**changes) for arm, changes in arms.items()})
     assert all(any(message in line for line in found) for message in messages), found
     if arms is GROUPS:
@@ -145,9 +144,147 @@ def test_unequal_amounts_and_tasks_are_told_with_the_arms_that_stand_out(
         assert not any("optimizer updates" in line for line in found), "the budget makes them equal"
 
 
-def test_a_budget_of_updates_ends_arms_with_more_updates_a_step_in_fewer_iterations() -> None:
+def test_a_budget_of_updates_ends_arms_with_more_updates_a_step_in_fewer_iterations():
     budget = settings(learn={"group_size": 8}, stop={"updates": 40})
     plain, turns = (amounts(budget, resolve(name)) for name in ("grpo", "seeupo"))
     assert (plain["rollouts"], plain["optimizer updates"]) == (Range(640, 640), Range(40, 40))
     assert turns["rollouts"] == Range(128, 640)  # 2 to 10 iterations, of 24 or 4 updates a step
     assert turns["optimizer updates"] == Range(40, 63)  # the step that crosses the budget is completed
+
+
+BASE: dict[str, Any] = {"iterations": 4, "learn": {"episodes": 8, "minibatches": 2}}
+
+
+def run(arm: str, seed: int, **changes: Any) -> Run:
+    settings = RunSettings.model_validate(merged(BASE, changes))
+    return Run(f"{arm}-s{seed}", arm, seed, settings, resolve(settings.algorithm))
+
+
+def written(runs: Path, *done: tuple[Run, Sequence[int | None]], tokens: int = 1000) -> Reader:
+    """A database in which each run trained on questions with these fingerprints, step by step."""
+    for one, hashes in done:
+        n, updates = len(hashes), one.settings.learn.epochs * one.settings.learn.minibatches
+        steps = {"step": range(n), "questions_hash": hashes, "updates": updates, "tokens_trained": tokens / n}
+        write_segment(runs / "demo" / one.run_id, "step", steps)
+    sync(runs)
+    return Reader(runs)
+
+
+A0, A1, B0, B1 = run("a", 0), run("a", 1), run("b", 0), run("b", 1)
+ZERO, ONE = [10, 11, 12, 13], [20, 21, 22, 23]
+QUESTIONS = [("questions", ("a", "b"))]
+
+
+@pytest.mark.parametrize(
+    ("done", "found"),
+    [
+        ([(A0, ZERO), (A1, ONE), (B0, ZERO[:2]), (B1, ONE)], []),  # shared, one ended early
+        ([(A0, ZERO), (A1, ONE), (B0, [10, 11, 99, 13]), (B1, ONE)], QUESTIONS),  # a seed that did not reach an arm
+        ([(A0, ZERO), (B0, ZERO[::-1])], QUESTIONS),  # another order
+        ([(A0, ZERO), (A1, ZERO)], [("questions", ("a", "a"))]),  # seeds that are no replicates
+        ([(A0, ZERO), (run("b", 0, learn={"group_size": 8}), [1, 2, 3, 4])], []),
+        ([(A0, ZERO), (run("b", 0, learn={"episodes": 16}), [1, 2, 3, 4])], []),
+        ([(A0, ZERO), (run("b", 0, world={"entities": 8}), [1, 2, 3, 4])], []),
+        ([(A0, ZERO[:2]), (A1, [None, None, *ONE[2:]])], []),  # no step in common
+        ([(A0, ZERO), (B0, [None] * 4), (B1, [None] * 4)], []),  # no fingerprint
+    ],
+)
+def test_a_seed_gives_comparable_arms_the_same_questions_and_another_seed_other_ones(runs, done, found):
+    findings = guard.recorded(written(runs, *done), [one for one, _ in done])
+    assert violations(findings) == found
+    messages = [finding.message for finding in findings]
+    if len(done) == 4 and found:
+        assert "a and b trained on different questions with seed 0, from step 2 on" in messages
+    if found and found != QUESTIONS:
+        assert any("seeds 0 and 1 trained on the same questions (a)" in message for message in messages)
+
+
+def test_recorded_amounts_are_told_where_they_differ_from_the_plan_or_by_more_than_a_hundredth(runs):
+    more, less = run("c", 0), run("d", 0)
+    for one, tokens in ((B0, 1008), (more, 2000)):
+        written(runs, (one, ZERO), tokens=tokens)
+    reader = written(runs, (A0, ZERO), (less, ZERO[:2]))
+    assert guard.recorded(reader, [A0, B0]) == []
+    (note,) = guard.recorded(reader, [A0, B0, more])
+    assert note.message == (
+        "the arms recorded different numbers of trained tokens (mean of a finished run: 1,000 in a to 2,000 in c)"
+    )
+    assert (note.check, note.flagged) == ("compute", False)
+    assert guard.recorded(reader, [A0, replace(more, finished=False)]) == [], "it may still catch up"
+    messages = [finding.message for finding in guard.recorded(reader, [A0, less])]
+    assert any("rollouts (mean of a finished run: 16 in d to 32 in a)" in message for message in messages)
+    assert any("optimizer updates (mean of a finished run: 4 in d to 8 in a)" in message for message in messages)
+    (seeds,) = (f.message for f in guard.recorded(reader, [A0, A1, B0]) if f.check == "seeds")
+    assert "different numbers of seeds (2 seeds, but b: 1)" in seeds
+
+
+def test_what_the_trainers_flagged_is_told_once_for_each_check(runs):
+    reader = written(runs, (A0, ZERO), (A1, ONE), (B0, ZERO), (B1, ONE))
+    for one, step, kind in ((A0, 3, "guard_stuck_batch"), (B0, 2, "guard_stuck_batch"), (A1, 1, "alarm")):
+        row = {"step": step, "kind": kind, "severity": "warning", "message": f"told at {step}"}
+        write_segment(runs / "demo" / one.run_id, "event", row)
+    sync(runs)
+    (finding,) = guard.recorded(reader, [A0, A1, B0, B1])
+    assert (finding.check, finding.arms, finding.flagged) == ("stuck_batch", ("b", "a"), True)
+    assert finding.message == "b, seed 0, step 2: told at 2 (and in 1 more runs of b and a)"
+
+
+def test_what_turns_in_reverse_order_and_further_draws_took_lies_where_the_plan_has_it(runs, cache):
+    tiny = merged(TINY, {"iterations": 2, "evaluation": {"every": 0, "episodes": 2}})
+    done = []
+    for name in ("grpo", "seeupo", "dapo"):
+        changes: dict[str, Any] = {"algorithm": name, "learn": {"group_size": 4, "epochs": 1, "staleness": 1}}
+        if name == "dapo":  # nearly untrained, so that every group fails as one and it draws as often as it may
+            changes["warmstart"] = {"steps": 1}
+        settings = RunSettings.model_validate(merged(tiny, changes))
+        one = Run(f"{name}-s0", name, 0, settings, resolve(settings.algorithm, settings.slots))
+        with Recorder(runs / "demo" / one.run_id, one.run_id, settings) as recorder:
+            for _ in Trainer(settings, ensure(settings, cache), recorder, build_tokenizer()).steps():
+                pass
+        done.append(one)
+    sync(runs)
+    reader = Reader(runs)
+    sums = "SELECT run_id, sum(updates), sum(episodes_sampled) FROM step GROUP BY run_id"
+    seen = {row[0].removesuffix("-s0"): row[1:] for row in reader.rows(sums).rows}
+    plan = {one.arm: [amounts(one.settings, one.resolved)[n] for n in ("optimizer updates", "sampled episodes")]
+            for one in done}  # fmt: skip
+    assert plan["grpo"] == [Range(4, 4), Range(32, 32)]
+    assert plan["seeupo"] == [Range(4, 12), Range(32, 32)]  # three turns at most
+    assert plan["dapo"] == [Range(4, 4), Range(32, 128)]  # four rounds at most
+    for arm, counts in plan.items():
+        assert all(low <= n <= high for (low, high), n in zip(counts, seen[arm], strict=True))
+    assert (seen["seeupo"][0] > 4, seen["dapo"][1] > 32) == (True, True)
+    findings = guard.recorded(reader, done)
+    assert violations(findings) == []  # dapo trains on questions of its own, by its rule
+    told = "\n".join(finding.message for finding in findings)
+    assert f"optimizer updates (mean of a finished run: 4 in grpo to {seen['seeupo'][0]:,.0f}" in told
+    assert f"sampled episodes (mean of a finished run: 32 in grpo to {seen['dapo'][1]:,.0f}" in told
+
+
+def test_flagged_findings_become_events_of_the_runs_of_their_arms_once_and_are_withdrawn(runs):
+    names = [("a", 0), ("a", 1), ("b", 0), ("c", 0)]
+    cells = [Cell("demo", arm, seed, RunSettings(seed=seed), resolve("ppo")) for arm, seed in names]
+    for one in cells[:3]:  # c never ran
+        write_run(runs, "demo", one.run_id, arm=one.arm, seed=one.seed)
+
+    def stored():
+        sync(runs)
+        return Reader(runs).rows("SELECT run_id, step, kind, severity, message FROM event ORDER BY run_id, kind").rows
+
+    findings = [
+        Finding("idle_ratio", "a and c are one arm", ("a", "c"), flagged=True),
+        Finding("compute", "b did more", ("b",)),
+        Finding("stuck_batch", "a trainer writes it itself", ("a",), flagged=True),
+    ]
+    assert write_events(runs, cells, findings) == 2
+    row = (None, "guard_idle_ratio", "warning", "a and c are one arm")
+    assert stored() == [(cells[0].run_id, *row), (cells[1].run_id, *row)]
+    assert write_events(runs, cells, findings) == 0
+    changed = [replace(findings[0], message="a and c are still one arm")]
+    assert write_events(runs, cells, changed) == 2
+    assert [r[4] for r in stored()] == ["a and c are still one arm"] * 2
+    assert write_events(runs, cells, []) == 2
+    assert stored() == []
+    assert write_events(runs, cells, []) == 0
+    assert write_events(runs, cells, changed) == 2
+    assert len(stored()) == 2

@@ -24,7 +24,7 @@ def grid(folder: Path, text: str, *overrides: str) -> Grid:
     return load(folder / "x.toml", overrides)
 
 
-def test_an_iteration_costs_more_with_a_critic_more_updates_more_draws_and_a_larger_network() -> None:
+def test_an_iteration_costs_more_with_a_critic_more_updates_more_draws_and_a_larger_network():
     base = RunSettings.model_validate({"learn": {"clip_bias_every": 4}})
     cost = {name: rough(base, resolve(name)) for name in ("grpo", "ppo", "seeupo", "dapo")}
     assert cost["grpo"] < cost["ppo"] < rough(base, resolve("ppo", {"stabilise": "subtract"}))
@@ -44,7 +44,7 @@ def test_an_iteration_costs_more_with_a_critic_more_updates_more_draws_and_a_lar
         (["stop.updates=400"], 30.0),
     ],
 )
-def test_recorded_runs_set_the_pace_and_budgets_bound_it(tmp_path: Path, overrides: list[str], training: float) -> None:
+def test_recorded_runs_set_the_pace_and_budgets_bound_it(tmp_path, overrides, training):
     text = 'seeds = [0, 1, 2]\n[base]\nalgorithm = "grpo"\niterations = 10\nlearn.minibatches = 4\nlearn.epochs = 1'
     cells = grid(tmp_path, text, *overrides).cells
     costly = SLOW * rough(RunSettings(), resolve("grpo")) / rough(cells[0].settings, cells[0].resolved)
@@ -57,7 +57,7 @@ def test_recorded_runs_set_the_pace_and_budgets_bound_it(tmp_path: Path, overrid
     assert warm.seconds > without.seconds + 10
 
 
-def test_durations_read_like_speech_and_a_sparkline_has_a_gap_where_nothing_was_measured() -> None:
+def test_durations_read_like_speech_and_a_sparkline_has_a_gap_where_nothing_was_measured():
     assert [duration(s) for s in (None, 0.4, 59.6, 185, 4800)] == ["?", "0 s", "1 min 00 s", "3 min 05 s", "1 h 20 min"]
     assert sparkline([0.0, 0.5, None, 1.0, float("nan"), 2.0, -1.0]) == "▁▅ █ █▁"
     assert len(sparkline([0.1] * 100)) == 24
@@ -65,9 +65,7 @@ def test_durations_read_like_speech_and_a_sparkline_has_a_gap_where_nothing_was_
 
 @pytest.mark.parametrize("terminal", [False, True])
 @pytest.mark.parametrize("name", ["ppo", r"[/red] [bold]\u001b]0;x\u0007\u202e"])
-def test_a_terminal_shows_a_live_table_a_log_plain_lines_and_names_as_text(
-    tmp_path: Path, terminal: bool, name: str
-) -> None:
+def test_a_terminal_shows_a_live_table_a_log_plain_lines_and_names_as_text(tmp_path, terminal, name):
     (cell,) = grid(tmp_path, f'[[arms]]\nname = "{name}"').cells
     out = io.StringIO()
     display = Display(Console(file=out, force_terminal=terminal, width=120, color_system=None))
@@ -117,9 +115,7 @@ def test_a_terminal_shows_a_live_table_a_log_plain_lines_and_names_as_text(
         ),
     ],
 )
-def test_an_exit_code_and_the_last_words_are_a_cause_that_the_row_alone_tells(
-    code: int, said: str, kind: str, reason: str, named: str
-) -> None:
+def test_an_exit_code_and_the_last_words_are_a_cause_that_the_row_alone_tells(code, said, kind, reason, named):
     found = ending(code, said)
     assert found.status == {"": "finished", "interrupted": "interrupted"}.get(kind, "failed")
     assert (found.kind, found.reason, found.again) == (kind, reason, code not in (0, 2, 3))
@@ -127,7 +123,7 @@ def test_an_exit_code_and_the_last_words_are_a_cause_that_the_row_alone_tells(
     assert len(ending(1, "x" * 10_000).reason) <= 420
 
 
-def test_the_last_line_of_text_is_neither_progress_nor_a_progress_bar(tmp_path: Path) -> None:
+def test_the_last_line_of_text_is_neither_progress_nor_a_progress_bar(tmp_path):
     log = tmp_path / "log"
     log.write_text('ValueError: no\n{"step": 3, "steps": 9}\n 30%|###   | 3/9 [00:01<00:02, 2.5it/s]\n\n')
     assert (last_line(log), last_step(log)) == ("ValueError: no", 3)
@@ -137,9 +133,7 @@ def test_the_last_line_of_text_is_neither_progress_nor_a_progress_bar(tmp_path: 
     assert (last_line(log), last_step(log)) == ('{"step": null}', 4), "what only looks like progress is text"
 
 
-def test_cores_are_those_of_the_affinity_unless_a_containers_quota_is_smaller(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cores_are_those_of_the_affinity_unless_a_containers_quota_is_smaller(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
     for quota, expected in (("200000", 2), ("250000", 2), ("50000", 1), ("max", 8)):
         (tmp_path / "cpu.max").write_text(f"{quota} 100000\n")

@@ -17,9 +17,8 @@ from tests.grid.harness import Tape, by_arm, events, go, grid_of, home, kinds, r
 from tests.learn.tiny import TINY, merged, rows
 from workbench.grid import folder as run_folder
 from workbench.grid import process
-from workbench.grid.cell import Cell
 from workbench.grid.config import load
-from workbench.grid.process import Ray, executor_of
+from workbench.grid.process import Ray
 from workbench.grid.run import Limits, run
 from workbench.spec import InputError
 
@@ -31,7 +30,7 @@ def cluster() -> Iterator[Any]:
     """A Ray with room for two processes, for this module."""
     ray = pytest.importorskip("ray", reason="needs Ray: make test-ray")
     ray.init(num_cpus=2, log_to_driver=False, logging_level="ERROR", include_dashboard=False)
-    yield executor_of("ray")
+    yield Ray()
     ray.shutdown()
 
 
@@ -40,11 +39,11 @@ def trainer(folder: Path) -> psutil.Process:
     return psutil.Process(int((folder / "starts.txt").read_text().split()[-1]))
 
 
-def test_cells_run_in_workers_side_by_side_and_end_as_on_this_machine(tmp_path: Path, cluster: Ray) -> None:
+def test_cells_run_in_workers_side_by_side_and_end_as_on_this_machine(tmp_path, cluster):
     assert cluster.slots == 2
     workers: dict[int, str] = {}
 
-    def look(cell: Cell, step: dict[str, Any]) -> None:
+    def look(cell, step):
         with suppress(psutil.NoSuchProcess):  # after the last step it may be gone
             worker = trainer(run_folder.folder_of(tmp_path / "runs", cell))
             workers[worker.pid] = " ".join(worker.cmdline())
@@ -61,7 +60,7 @@ def test_cells_run_in_workers_side_by_side_and_end_as_on_this_machine(tmp_path: 
 
 
 @pytest.mark.timeout(600)
-def test_ray_and_local_record_identical_steps(tmp_path: Path, cluster: Ray, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_and_local_record_identical_steps(tmp_path, cluster, monkeypatch):
     monkeypatch.setattr(process, "TRAINER", REAL)
     path = tmp_path / "same.toml"
     base = merged(TINY, {"iterations": 4})
@@ -79,11 +78,11 @@ def test_ray_and_local_record_identical_steps(tmp_path: Path, cluster: Ray, monk
             assert local.equals(remote), (a.cell.run_id, table)
 
 
-def test_a_worker_that_is_killed_is_replaced_and_resumes_from_the_checkpoint(tmp_path: Path, cluster: Ray) -> None:
+def test_a_worker_that_is_killed_is_replaced_and_resumes_from_the_checkpoint(tmp_path, cluster):
     grid = grid_of(tmp_path, iterations=5, ppo={"step_seconds": 0.3})
     ppo = home(grid)
 
-    def kill(cell: Cell, step: dict[str, Any]) -> None:
+    def kill(cell, step):
         if cell.arm == "ppo" and step["step"] == 2 and starts(ppo) == 1:
             trainer(ppo).kill()
 
@@ -95,7 +94,7 @@ def test_a_worker_that_is_killed_is_replaced_and_resumes_from_the_checkpoint(tmp
     assert rows(ppo, "step")["step"].to_list() == [0, 1, 2, 3, 4], "no step twice, none missing"
 
 
-def test_ctrl_c_reaches_the_trainer_on_the_cluster_and_ends_a_wait_for_room(tmp_path: Path, cluster: Ray) -> None:
+def test_ctrl_c_reaches_the_trainer_on_the_cluster_and_ends_a_wait_for_room(tmp_path, cluster):
     grid = grid_of(tmp_path, ("ppo",), iterations=50, ppo={"step_seconds": 0.2})
     tape = Tape(on_step=lambda cell, step: os.kill(os.getpid(), signal.SIGINT) if step["step"] == 2 else None)
     (result,) = go(grid, tape, executor=cluster)
@@ -111,14 +110,14 @@ def test_ctrl_c_reaches_the_trainer_on_the_cluster_and_ends_a_wait_for_room(tmp_
 
 
 @pytest.mark.parametrize(("how", "cause"), [("grow_at", "out of memory"), ("hang_at", "hang"), ("fail_at", "failed")])
-def test_a_bad_end_on_the_cluster_has_the_same_cause(tmp_path: Path, cluster: Ray, how: str, cause: str) -> None:
+def test_a_bad_end_on_the_cluster_has_the_same_cause(tmp_path, cluster, how, cause):
     grid = grid_of(tmp_path, ("ppo",), ppo={how: 2})
     limits = Limits(retries=0, memory=400 * 2**20, hang_seconds=3)
     (result,) = go(grid, executor=cluster, limits=limits)
     assert result.cause == cause
 
 
-def test_without_ray_the_option_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_the_option_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=r"pip install 'sorl\[ray\]'"):
-        executor_of("ray")
+        Ray()

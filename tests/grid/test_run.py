@@ -4,19 +4,36 @@ import json
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from tests.grid.conftest import Begin
-from tests.grid.harness import TRAINER, Tape, by_arm, events, go, grid_of, home, kinds, row, script, starts, wait_for
+from tests.grid.harness import (
+    TRAINER,
+    Tape,
+    by_arm,
+    events,
+    go,
+    grid_of,
+    home,
+    kinds,
+    put_warm_start,
+    row,
+    script,
+    starts,
+    wait_for,
+)
 from workbench.grid import folder as run_folder
-from workbench.grid.config import load
-from workbench.grid.process import Job, Local, LocalProcess, workers_for
-from workbench.grid.run import Limits, run
+from workbench.grid.config import Grid, load
+from workbench.grid.folder import History, append
+from workbench.grid.process import Local, workers_for
+from workbench.grid.run import Limits, Result, run, run_rounds
 from workbench.spec import InputError
 from workbench.store.segments import held, now
 
@@ -32,7 +49,7 @@ def interrupt(*steps: int) -> Any:
     return lambda cell, row: ctrl_c() if row["step"] in steps else None
 
 
-def test_every_cell_runs_to_its_end_and_the_same_call_starts_nothing(tmp_path: Path) -> None:
+def test_every_cell_runs_to_its_end_and_the_same_call_starts_nothing(tmp_path):
     grid, tape, again = grid_of(tmp_path), Tape(), Tape()
     results = go(grid, tape, workers=2)
     assert [r.status for r in results] == ["finished", "finished"]
@@ -53,7 +70,7 @@ def test_every_cell_runs_to_its_end_and_the_same_call_starts_nothing(tmp_path: P
     assert row(results[0].folder)["status"] == "finished", "a torn segment does not hide the row before it"
 
 
-def test_cells_wait_as_queued_rows_and_no_more_run_at_a_time_than_there_are_workers(tmp_path: Path) -> None:
+def test_cells_wait_as_queued_rows_and_no_more_run_at_a_time_than_there_are_workers(tmp_path):
     arms = ("ppo", "grpo", "s-ppo")
     grid = grid_of(tmp_path, arms, **{arm: {"step_seconds": 0.2} for arm in arms})
     folders = [run_folder.folder_of(tmp_path / "runs", cell) for cell in grid.cells]
@@ -66,7 +83,7 @@ def test_cells_wait_as_queued_rows_and_no_more_run_at_a_time_than_there_are_work
     assert json.loads(first["config"])["algorithm"] == "s-ppo"
 
 
-def test_a_core_for_each_thread_unless_the_user_says_otherwise(tmp_path: Path) -> None:
+def test_a_core_for_each_thread_unless_the_user_says_otherwise(tmp_path):
     path = tmp_path / "x.toml"
     path.write_text('question = "How many at a time?"\nseeds = [0, 1, 2, 3, 4, 5]\n[base]\nthreads = 2\n')
     cells = load(path).cells
@@ -74,11 +91,11 @@ def test_a_core_for_each_thread_unless_the_user_says_otherwise(tmp_path: Path) -
     assert (workers_for(cells, wanted=3, slots=2), workers_for([], slots=4)) == (3, 1)
 
 
-def test_cells_end_badly_each_for_its_own_reason_and_the_others_finish(tmp_path: Path) -> None:
-    bad: dict[str, Any] = {"ppo": {"fail_at": 2}, "grpo": {"grow_at": 2}, "s-ppo": {"hang_at": 3}}
+def test_cells_end_badly_each_for_its_own_reason_and_the_others_finish(tmp_path):
+    bad: dict[str, Any] = {"ppo": {"fail_at": 2}, "grpo": {"grow_at": 2}, "s-ppo": {"hang_at": 2}}
     bad |= {"st-ppo": {"nan_at": 2}, "so-grpo": {"grow_at": 1, "child": True}}
     slow = {"starting": 4, "step_seconds": 3.5, "beats": True}  # with signs of life, so that it is no hang
-    grid = grid_of(tmp_path, (*bad, "turn-ppo"), iterations=3, **bad, **{"turn-ppo": slow})
+    grid = grid_of(tmp_path, (*bad, "turn-ppo"), iterations=2, **bad, **{"turn-ppo": slow})
     results = by_arm(go(grid, limits=Limits(retries=0, hang_seconds=3, memory=300 * MIB), workers=3))
     assert {arm: (r.status, r.cause) for arm, r in results.items()} == {
         "ppo": ("failed", "failed"),
@@ -90,7 +107,7 @@ def test_cells_end_badly_each_for_its_own_reason_and_the_others_finish(tmp_path:
     }
     assert results["ppo"].reason == "RuntimeError: scripted failure"
     assert "over the limit of 0.293 GiB a cell (--memory)" in results["grpo"].reason
-    hung = "hang: no sign of life for 3 s in step 2, in wait_for_an_answer_that_never_comes (trainer.py:"
+    hung = "hang: no sign of life for 3 s in step 1, in wait_for_an_answer_that_never_comes (trainer.py:"
     assert results["s-ppo"].reason.startswith(hung)
     assert results["st-ppo"].reason == "loss or gradient is not finite in step 1"
     for arm, kind in (("ppo", "failed"), ("grpo", "out_of_memory"), ("s-ppo", "hang")):
@@ -110,9 +127,7 @@ def test_cells_end_badly_each_for_its_own_reason_and_the_others_finish(tmp_path:
         ({"hang_at": 3}, "hang", "hang: no sign of life for 2 s in step 2, in wait_for_an_answer"),
     ],
 )
-def test_a_cell_that_fails_is_retried_from_its_checkpoint_and_its_attempts_are_counted(
-    tmp_path: Path, how: dict[str, Any], kind: str, reason: str
-) -> None:
+def test_a_cell_that_fails_is_retried_from_its_checkpoint_and_its_attempts_are_counted(tmp_path, how, kind, reason):
     tape = Tape()
     (result,) = go(grid_of(tmp_path, ("ppo",), iterations=5, ppo={"times": 1, **how}), tape, limits=Limits(1, 2))
     assert result.status == "finished"
@@ -126,7 +141,7 @@ def test_a_cell_that_fails_is_retried_from_its_checkpoint_and_its_attempts_are_c
 
 
 @pytest.mark.parametrize("retries", [0, 2])
-def test_a_cell_that_fails_every_time_is_given_up_and_the_next_call_tries_again(tmp_path: Path, retries: int) -> None:
+def test_a_cell_that_fails_every_time_is_given_up_and_the_next_call_tries_again(tmp_path, retries):
     grid = grid_of(tmp_path, iterations=5, ppo={"fail_at": 3})
     ppo = by_arm(go(grid, limits=Limits(retries=retries)))["ppo"]
     assert (ppo.status, ppo.reason, ppo.cause) == ("failed", "RuntimeError: scripted failure", "failed")
@@ -149,8 +164,8 @@ def test_a_cell_that_fails_every_time_is_given_up_and_the_next_call_tries_again(
     ],
 )
 def test_a_reason_is_the_last_line_of_this_attempt_in_plain_text_and_wrong_input_is_not_retried(
-    tmp_path: Path, how: dict[str, Any], reason: str, tries: int
-) -> None:
+    tmp_path, how, reason, tries
+):
     go(grid_of(tmp_path, ("ppo",), ppo={"exit": 1, "said": "an earlier attempt"}))
     tape = Tape()
     (result,) = go(grid_of(tmp_path, ("ppo",), ppo=how), tape)
@@ -158,16 +173,16 @@ def test_a_reason_is_the_last_line_of_this_attempt_in_plain_text_and_wrong_input
     assert tape.started_cells == ["ppo"] * tries
 
 
-def test_a_finished_run_whose_process_is_killed_is_finished_and_leaves_no_process_behind(tmp_path: Path) -> None:
+def test_a_finished_run_whose_process_is_killed_is_finished_and_leaves_no_process_behind(tmp_path):
     (result,) = go(grid_of(tmp_path, ("ppo",), ppo={"killed_after": True, "grandchild": True}))
     assert (result.status, starts(result.folder)) == ("finished", 1)
     pid = int((result.folder / "grandchild").read_text())
     wait_for(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
 
 
-def test_a_cell_that_cannot_be_started_stops_no_other_and_an_error_in_the_display_stops_all(tmp_path: Path) -> None:
+def test_a_cell_that_cannot_be_started_stops_no_other_and_an_error_in_the_display_stops_all(tmp_path):
     class Broken(Local):
-        def start(self, job: Job) -> LocalProcess:
+        def start(self, job):
             if "grpo" in job.folder.name:
                 raise OSError("Resource temporarily unavailable")
             return super().start(job)
@@ -182,7 +197,7 @@ def test_a_cell_that_cannot_be_started_stops_no_other_and_an_error_in_the_displa
     assert not held(home(grid))
 
 
-def test_one_interrupt_lets_the_cells_checkpoint_and_the_same_call_resumes(tmp_path: Path) -> None:
+def test_one_interrupt_lets_the_cells_checkpoint_and_the_same_call_resumes(tmp_path):
     grid = grid_of(tmp_path, ("ppo", "grpo"), iterations=30, ppo={"step_seconds": 0.1})
     before, tape, again = signal.getsignal(signal.SIGINT), Tape(on_step=interrupt(2)), Tape()
     results = by_arm(go(grid, tape, workers=1))
@@ -196,7 +211,7 @@ def test_one_interrupt_lets_the_cells_checkpoint_and_the_same_call_resumes(tmp_p
     assert kinds(results["ppo"].folder) == ["interrupted", "resumed"]
 
 
-def test_a_second_interrupt_kills_cells_that_do_not_stop_and_one_at_a_start_leaves_it_for_later(tmp_path: Path) -> None:
+def test_a_second_interrupt_kills_cells_that_do_not_stop_and_one_at_a_start_leaves_it_for_later(tmp_path):
     grid = grid_of(tmp_path, ("ppo",), iterations=1000, ppo={"step_seconds": 0.05, "ignore_sigint": True})
     tape = Tape(on_step=interrupt(2, 12))
     (result,) = go(grid, tape)
@@ -210,7 +225,7 @@ def test_a_second_interrupt_kills_cells_that_do_not_stop_and_one_at_a_start_leav
     assert result.status == "finished"
 
 
-def test_a_trainer_killed_with_its_grid_is_resumed_and_its_death_recorded(tmp_path: Path, begin: Begin) -> None:
+def test_a_trainer_killed_with_its_grid_is_resumed_and_its_death_recorded(tmp_path, begin):
     grid = grid_of(tmp_path, ("ppo",), iterations=6, ppo={"wait_at": 3})
     folder = home(grid, prepared=True)
     trainer = begin(sys.executable, str(TRAINER), str(folder))
@@ -228,15 +243,12 @@ def test_a_trainer_killed_with_its_grid_is_resumed_and_its_death_recorded(tmp_pa
 
 
 @pytest.mark.parametrize(("status", "trained"), [("queued", 1), ("failed", 0)])
-def test_a_cell_that_becomes_free_is_run_unless_it_just_failed_elsewhere(
-    tmp_path: Path, status: str, trained: int
-) -> None:
+def test_a_cell_that_becomes_free_is_run_unless_it_just_failed_elsewhere(tmp_path, status, trained):
     grid = grid_of(tmp_path, ("ppo",))
     folder = home(grid, prepared=True)
     claim = run_folder.claim(folder)
-    assert claim is not None
 
-    def end(text: str) -> None:
+    def end(text):
         identity = run_folder.identity(grid.cells[0])
         run_folder.change(folder, identity, status=status, reason="no luck", ended_at=now())
         claim.close()
@@ -245,9 +257,7 @@ def test_a_cell_that_becomes_free_is_run_unless_it_just_failed_elsewhere(
     assert (result.status, starts(folder)) == ("finished" if trained else "failed", trained)
 
 
-def test_the_orphan_of_a_killed_grid_trains_on_and_waiting_for_it_ends_with_ctrl_c(
-    tmp_path: Path, begin: Begin
-) -> None:
+def test_the_orphan_of_a_killed_grid_trains_on_and_waiting_for_it_ends_with_ctrl_c(tmp_path, begin):
     grid = grid_of(tmp_path, ("ppo",), ppo={"wait_at": 2})
     folder = home(grid, prepared=True)
     trainer = begin(sys.executable, str(TRAINER), str(folder))
@@ -260,12 +270,12 @@ def test_the_orphan_of_a_killed_grid_trains_on_and_waiting_for_it_ends_with_ctrl
     assert (result.status, result.skipped, starts(folder)) == ("finished", True, 1)
 
 
-def test_a_trainer_that_begins_between_claim_and_start_keeps_the_second_out(tmp_path: Path, begin: Begin) -> None:
+def test_a_trainer_that_begins_between_claim_and_start_keeps_the_second_out(tmp_path, begin):
     grid = grid_of(tmp_path, ("ppo",), iterations=3, ppo={"wait_at": 3})
     folder = home(grid, prepared=True)
 
     class Late(Local):
-        def start(self, job: Job) -> LocalProcess:
+        def start(self, job):
             if not starts(folder):
                 begin(sys.executable, str(TRAINER), str(folder))
                 wait_for(lambda: run_folder.checkpoint(folder) == 2)
@@ -277,7 +287,7 @@ def test_a_trainer_that_begins_between_claim_and_start_keeps_the_second_out(tmp_
     assert "failed" not in kinds(folder)
 
 
-def test_folders_that_cannot_be_made_or_locked_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_that_cannot_be_made_or_locked_are_refused(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     grid = grid_of(tmp_path, ("ppo",))
     for folder in (Path("/proc/nowhere"), tmp_path / "file" / "runs"):
@@ -288,13 +298,13 @@ def test_folders_that_cannot_be_made_or_locked_are_refused(tmp_path: Path, monke
         go(grid)
     (home(grid) / "claim").unlink()
 
-    monkeypatch.setattr("workbench.grid.folder.fcntl.flock", Mock(side_effect=OSError(95, "Operation not supported")))
+    monkeypatch.setattr("workbench.spec.files.fcntl.flock", Mock(side_effect=OSError(95, "Operation not supported")))
     with pytest.raises(InputError, match=r"storage without file locks .*name another folder with --runs"):
         go(grid)
 
 
-def test_an_edited_cell_is_a_new_cell_and_the_newest_earlier_settings_are_named(tmp_path: Path) -> None:
-    def edited(*lines: str) -> list[str]:
+def test_an_edited_cell_is_a_new_cell_and_the_newest_earlier_settings_are_named(tmp_path):
+    def edited(*lines):
         path, tape = grid_of(tmp_path, ("ppo",), iterations=2, seeds=(0, 1)).path, Tape()
         path.write_text(path.read_text().replace("[axes]", "\n".join([*lines, "[axes]"])))
         assert len({r.folder for r in go(load(path), tape)}) == 2
@@ -312,7 +322,7 @@ def test_an_edited_cell_is_a_new_cell_and_the_newest_earlier_settings_are_named(
     assert edited() == [], "the edit undone, the first cells are there"
 
 
-def test_fresh_starts_over_in_new_folders_and_the_plain_command_continues_the_newest(tmp_path: Path) -> None:
+def test_fresh_starts_over_in_new_folders_and_the_plain_command_continues_the_newest(tmp_path):
     grid, tape = grid_of(tmp_path, iterations=5), Tape()
     first = go(grid)
     kept = {p: p.read_bytes() for r in first for p in r.folder.rglob("*") if p.is_file() and p.name != "claim"}
@@ -332,14 +342,163 @@ def test_fresh_starts_over_in_new_folders_and_the_plain_command_continues_the_ne
     assert {r.folder.name[-3:] for r in go(grid, fresh=True)} == {"-g3"}
 
 
-def test_fresh_takes_cells_that_never_began_as_they_are_and_refuses_those_in_training(tmp_path: Path) -> None:
+def test_fresh_takes_cells_that_never_began_as_they_are_and_refuses_those_in_training(tmp_path):
     grid = grid_of(tmp_path, iterations=30, ppo={"step_seconds": 0.1})
     go(grid, Tape(on_step=interrupt(1)), workers=1)
     script(tmp_path)
     results = by_arm(go(grid, fresh=True))
     assert (results["ppo"].cell.generation, results["grpo"].cell.generation) == (2, 1)
     claim = run_folder.claim(results["ppo"].folder)
-    assert claim is not None
     with claim, pytest.raises(InputError, match=f"another process trains: {results['ppo'].folder.name}; stop it"):
         go(grid, fresh=True)
     assert not list((tmp_path / "runs" / "demo").glob("*-g3"))
+
+
+REGION = """
+kind = "region"
+question = "Where does each algorithm collapse?"
+seeds = [0, 1]
+[base]
+iterations = 2
+[axes]
+algorithm = ["grpo"]
+"learn.staleness" = [0, 8]
+[region]
+low = 0.1
+high = 0.8
+points = 4
+probes = 1
+"""
+MATCHED = """
+question = "Is it the smaller step?"
+seeds = [0, 1]
+[base]
+iterations = 2
+learn.policy.lr = 0.2
+[axes]
+algorithm = ["s-ppo"]
+[[arms]]
+name = "ppo, matched"
+algorithm = "ppo"
+match = "s-ppo"
+"""
+
+
+def file(folder: Path, text: str, **scripts: Any) -> Path:
+    path = folder / "demo.toml"
+    path.write_text(text)
+    script(folder, **scripts)
+    put_warm_start(folder / "runs", load(path).cells[0])
+    return path
+
+
+def rounds(path: Path, told: list[Grid] | None = None, **options: Any) -> tuple[Grid, list[Result]]:
+    runs, history = path.parent / "runs", History(path.parent / "runs", now() if options.get("fresh") else None)
+    begin = ([] if told is None else told).append
+    options = {"workers": 2, **options}
+    return run_rounds(lambda: load(path, (), history), runs, Tape, begin, **options)
+
+
+FALLS = {"grpo": {"0": 0.3, "8": 0.3}}
+
+
+def test_a_region_is_searched_round_by_round_and_the_same_call_goes_on(tmp_path):
+    path = file(tmp_path, REGION, falls=FALLS)
+    told: list[Grid] = []
+    # The first round fails at one of its runs: nothing that depends on it is begun.
+    label = "grpo · staleness 0 · policy.lr 0.2"
+    script(tmp_path, falls=FALLS, **{label: {"fail_at": 1}})
+    grid, results = rounds(path, told, limits=Limits(retries=0))
+    assert [(r.cell.arm, r.cell.seed, r.status) for r in results] == [(label, 0, "failed")]
+    assert grid.region.progress.rounds == 0
+    script(tmp_path, falls=FALLS)
+    grid, results = rounds(path, told)
+    assert {r.status for r in results} == {"finished"}
+    assert not grid.region.progress.now
+    probed = [(c.settings.learn.staleness, c.settings.learn.policy.lr, c.seed) for c in grid.cells]
+    assert probed == [(staleness, lr, seed) for staleness in (0, 8) for seed in (0, 1) for lr in (0.2, 0.4)]
+    assert len(told) > 2
+    _, again = rounds(path)
+    assert all(r.skipped for r in again), "a search that is over starts nothing"
+    assert {starts(r.folder) for r in again if r.cell.arm != label} == {1}
+
+
+def test_the_matched_arm_waits_for_its_source_and_takes_its_factor_seed_by_seed(tmp_path):
+    path = file(tmp_path, MATCHED, **{"s-ppo": {"factor": 0.75}})
+    known = load(path)
+    assert [c.arm for c in known.cells] == ["s-ppo", "s-ppo"]
+    assert [str(w) for w in known.waiting] == [f"'ppo, matched' seed {s} waits for s-ppo seed {s}" for s in (0, 1)]
+    grid, results = rounds(path)
+    assert not grid.waiting
+    matched = [r.cell for r in results if r.cell.arm == "ppo, matched"]
+    assert [(c.seed, c.settings.learn.policy.lr, c.settings.match) for c in matched] == [
+        (s, 0.15, "s-ppo") for s in (0, 1)
+    ]
+    _, again = rounds(path)
+    assert all(r.skipped for r in again)
+    assert {r.cell.run_id for r in again} == {r.cell.run_id for r in results}
+    history, cell = History(tmp_path / "runs"), known.cells[0]
+    assert history.factor(cell) == 0.75
+    assert history.past(replace(cell, generation=7)) == history.past(cell), "the newest start, asked with any"
+    assert History(tmp_path / "runs", since=now()).past(cell) is None, "only those that ended since"
+
+
+def test_an_arm_of_another_experiment_is_followed_past_bad_folders_or_asked_for(tmp_path):
+    (tmp_path / "other").mkdir()
+    path = file(tmp_path, MATCHED.replace('match = "s-ppo"', 'match = "other/s-ppo"'))
+    waiting = load(path, (), History(tmp_path / "runs")).waiting
+    assert "waits for other/s-ppo seed 0; train it with `sorl run experiments/other.toml`" in str(waiting[0])
+    hurt = tmp_path / "runs" / "other"
+    for name, told in (("text", "{"), ("a list", "[]"), ("deep", "[" * 10**5)):
+        (hurt / name).mkdir(parents=True)
+        (hurt / name / "run.json").write_text(told)
+    source = hurt / "s-ppo-s0"
+    (source / "segments" / "minibatch").mkdir(parents=True)
+    (source / "run.json").write_text('{"arm": "s-ppo", "seed": 0}')
+    append(source, "run", {"run_id": source.name, "status": "finished", "written_at": now()})
+    for number, factor in enumerate((["text"], [0.5, None, 0.75])):
+        pq.write_table(pa.table({"stabiliser_factor": factor}), source / f"segments/minibatch/{number:06d}.parquet")
+    os.mkfifo(source / "segments" / "minibatch" / "000002.parquet")
+    grid = load(path, (), History(tmp_path / "runs"))
+    assert [str(w).split(";")[0] for w in grid.waiting] == ["'ppo, matched' seed 1 waits for other/s-ppo seed 1"]
+    (matched,) = (c for c in grid.cells if c.arm == "ppo, matched")
+    assert matched.settings.learn.policy.lr == 0.2 * 0.625
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new", "told"),
+    [
+        (MATCHED, 'match = "s-ppo"', 'match = "s-pppo"', "no arm of this file (did you mean 's-ppo'?)"),
+        (MATCHED, 'match = "s-ppo"', 'match = "ppo, matched"', "is matched itself"),
+        (REGION, "[region]", "[region]\nalong = 'learn.policy.lrr'", "did you mean 'learn.policy.lr'?"),
+        (REGION, "[region]", "[region]\nalong = 'learn.staleness'", "an axis at once"),
+        (REGION, "[region]", "[[arms]]\nname = 'a'\nlearn.policy.lr = 0.1\n[region]", "which is searched; delete it"),
+        (REGION, "[region]", "[[arms]]\nname = 'a'\nmatch = 'grpo'\n[region]", "'match', which a region cannot have"),
+        (REGION, "low = 0.1", "low = 0.9", "low = 0.9 must be below high = 0.8"),
+        (REGION, "points = 4", "points = 2", "greater than or equal to 3"),
+        (REGION, 'kind = "region"', 'kind = "grid"', "[region] needs kind = 'region'"),
+        (REGION, REGION[REGION.index("[region]") :], "", "kind = 'region' needs a table [region]"),
+        (REGION, '["grpo"]', '["grpo", "pppo"]', "did you mean 'ppo'?"),
+        (REGION, "[0, 8]", "[]", "axis 'learn.staleness'"),
+    ],
+)
+def test_a_mistake_in_a_search_or_a_match_is_named(tmp_path, text, old, new, told):
+    path = tmp_path / "demo.toml"
+    path.write_text(text.replace(old, new))
+    with pytest.raises(InputError) as refused:
+        load(path)
+    assert told in str(refused.value)
+
+
+def test_controls_have_a_region_too_and_further_axes_have_columns_of_their_own(tmp_path):
+    path = tmp_path / "demo.toml"
+    text = REGION.replace("[region]", '"learn.epochs" = [1, 4]\n[[arms]]\nname = "ppo, clipped"\nalgorithm = "ppo"\n'
+                          '"learn.policy.max_grad_norm" = 1.0\n[region]')  # fmt: skip
+    path.write_text(text)
+    grid = load(path)
+    assert [s.label for s in grid.region.series] == ["grpo", "ppo, clipped"]
+    staleness_epochs = [(c["learn.staleness"], c["learn.epochs"]) for c in grid.region.columns]
+    assert staleness_epochs == [(0, 1), (8, 1), (0, 4), (8, 4)]
+    assert grid.region.neighbours == (None, 0, 0, 2)
+    first = " · staleness 0 · epochs 1 · policy.lr 0.2"
+    assert [c.arm for c in grid.cells] == [f"grpo{first}", f"ppo, clipped{first}"]

@@ -27,7 +27,7 @@ def landscapes(draw) -> tuple[int, list[int | None], Rule, dict[Trial, bool]]:
 
 
 @given(landscapes(), st.integers(0, 2**31))
-def test_a_search_that_is_cut_off_anywhere_goes_on_to_the_same_runs(drawn, seed) -> None:
+def test_a_search_that_is_cut_off_anywhere_goes_on_to_the_same_runs(drawn, seed):
     arms, neighbours, rule, truth = drawn
     whole = search(arms, neighbours, rule, truth.get)
     stream, known = np.random.default_rng(seed), {}
@@ -43,7 +43,7 @@ def test_a_search_that_is_cut_off_anywhere_goes_on_to_the_same_runs(drawn, seed)
 
 
 @given(landscapes(), st.integers(1, 40))
-def test_it_ends_with_every_seed_on_both_sides_of_every_boundary_and_asks_for_nothing_twice(drawn, runs) -> None:
+def test_it_ends_with_every_seed_on_both_sides_of_every_boundary_and_asks_for_nothing_twice(drawn, runs):
     arms, neighbours, rule, truth = drawn
     found = search(arms, neighbours, rule, truth.get)
     assert set(found.done) <= set(truth)
@@ -55,12 +55,11 @@ def test_it_ends_with_every_seed_on_both_sides_of_every_boundary_and_asks_for_no
     assert len(columns) == arms * len(neighbours)
     for column in columns.values():
         edge = located(column, rule.points)
-        assert edge is not None
         assert all(len(column[p]) == rule.seeds for p in edge if 0 <= p < rule.points)
 
 
 @pytest.mark.parametrize("width", [0.15, 0.5])
-def test_a_third_of_the_runs_gives_the_boundary_as_well_as_the_full_grid(width: float) -> None:
+def test_a_third_of_the_runs_gives_the_boundary_as_well_as_the_full_grid(width):
     """Logistic collapse probability in 4 columns of 11 values x 5 seeds; `width` is its scale in steps of the grid."""
     points, seeds, columns, rule = 11, 5, 4, Rule(11, 5)
     ours, full, spent = [], [], 0
@@ -83,11 +82,10 @@ def test_a_third_of_the_runs_gives_the_boundary_as_well_as_the_full_grid(width: 
 def _edge(runs: list[tuple[int, bool]]) -> float:
     counts = {p: (sum(bool(f) for q, f in runs if q == p), sum(q == p for q, _ in runs)) for p, _ in runs}
     found = boundary(counts)
-    assert found is not None
     return found.at
 
 
-def test_one_odd_run_does_not_overrule_its_neighbours_and_where_seeds_disagree_all_are_run() -> None:
+def test_one_odd_run_does_not_overrule_its_neighbours_and_where_seeds_disagree_all_are_run():
     column = {2: dict.fromkeys(range(5), False), 3: {0: True}, 4: dict.fromkeys(range(5), False), 6: {0: True, 1: True}}
     assert bracket(column, 9) == (4, 6)
     known = {Trial(0, 0, 4, 0): True, Trial(0, 0, 4, 1): False}
@@ -97,7 +95,7 @@ def test_one_odd_run_does_not_overrule_its_neighbours_and_where_seeds_disagree_a
     assert (second[:4], len(second)) == ([7, 7, 8, 8], 10), "a column begins where its neighbour's boundary is"
 
 
-def test_budgets_of_time_bound_a_search_and_a_full_one_asks_for_everything_at_once() -> None:
+def test_budgets_of_time_bound_a_search_and_a_full_one_asks_for_everything_at_once():
     found = search(1, [None], Rule(9, 5, seconds=55.0), lambda t: t.point >= 3, lambda _: 10.0)
     assert (len(found.done), found.exhausted) == (5, True)
     assert not search(1, [None], Rule(9, 5, seconds=1e6), lambda t: t.point >= 3, lambda _: 10.0).exhausted

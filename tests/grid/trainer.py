@@ -25,7 +25,6 @@ Without a script of its own, an arm falls as `falls` says of its algorithm: {"pp
 of ppo collapse from learning rate 0.1 on at staleness 8.
 """
 
-import fcntl
 import json
 import os
 import shutil
@@ -34,17 +33,12 @@ import subprocess
 import sys
 import time
 import tomllib
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-
+from workbench.record.segments import SegmentWriter
 from workbench.spec import RunSettings, table
-
-TYPES = {"VARCHAR": pa.string(), "BIGINT": pa.int64(), "DOUBLE": pa.float64(), "TIMESTAMP": pa.timestamp("us")}
+from workbench.spec.files import lock_file
+from workbench.store.segments import now
 
 
 def main(arguments: list[str]) -> int:
@@ -52,6 +46,7 @@ def main(arguments: list[str]) -> int:
     config = tomllib.loads((folder / "config.toml").read_text())
     identity = json.loads((folder / "run.json").read_text())
     identity["config"] = RunSettings.model_validate(config).model_dump_json()
+    known = {c.name: identity[c.name] for c in table("run").columns if c.name in identity}
     scripts = folder.parent.parent / "script.json"
     scripted = json.loads(scripts.read_text()) if scripts.exists() else {}
     edge = scripted.get("falls", {}).get(identity["algorithm"], {}).get(str(config["learn"]["staleness"]))
@@ -62,22 +57,25 @@ def main(arguments: list[str]) -> int:
         print(script.get("said", ""), file=sys.stderr)
         return int(script["exit"])
     if script.get("grandchild"):
-        outliving = subprocess.Popen(["sleep", "100"])
-        (folder / "grandchild").write_text(str(outliving.pid))
+        (folder / "grandchild").write_text(str(subprocess.Popen(["sleep", "100"]).pid))
     with (folder / "starts.txt").open("a") as starts:
         starts.write(f"{os.getpid()}\n")
-    lock = (folder / "lock").open("w")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    lock = lock_file(folder / "lock")
+    if lock is None:
         print("sorl: the run is being trained by another process", file=sys.stderr)
         return 4
     asked = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, (lambda *_: None) if script.get("ignore_sigint") else (lambda n, _: asked.append(n)))
 
+    rows, started = SegmentWriter(folder, flush_seconds=60), now()
+
+    def write(**changes: object) -> None:
+        rows.append("run", known | {"started_at": started, "written_at": now()} | changes)
+        rows.flush()
+
     done = max((int(f.name) for f in (folder / "checkpoints").glob("[0-9]*")), default=0)
-    write(folder, identity, status="running", steps=done)
+    write(status="running", steps=done)
     for step in range(done + 1, config["iterations"] + 1):
         until = time.monotonic() + script.get("step_seconds", 0.01)
         while time.monotonic() < until:
@@ -96,7 +94,7 @@ def main(arguments: list[str]) -> int:
             print(message, file=sys.stderr, flush=True)
             if script.get("silent"):
                 os.kill(os.getpid(), signal.SIGKILL)
-            write(folder, identity, status="failed", steps=step, reason=message)
+            write(status="failed", steps=step, reason=message)
             return 1
         if step == script.get("hang_at") and bad:
             wait_for_an_answer_that_never_comes()
@@ -105,20 +103,24 @@ def main(arguments: list[str]) -> int:
             if script.get("child"):
                 subprocess.run([sys.executable, "-c", hold], check=True)
             exec(hold)
-        measure(folder, identity, step - 1)
+        drawn = ((step - 1) * 2654435761 + identity["seed"] * 40503) % 1000 / 1000
+        rows.append("step", {"run_id": folder.name, "step": step - 1, "success": drawn, "written_at": now()})
+        rows.flush()
         checkpoint(folder, step)
         seen = {"success": 0.1 * step, "clip_frac": 0.02, "grad_norm": 4, "at": time.time()}
         print(json.dumps({"step": step, "steps": config["iterations"], **seen}), flush=True)
         if step == script.get("nan_at"):
             reason = f"loss or gradient is not finite in step {step - 1}"
-            write(folder, identity, status="finished", steps=step, outcome="diverged", reason=reason)
+            write(status="finished", steps=step, outcome="diverged", reason=reason)
             return 0
         if asked:
-            write(folder, identity, status="interrupted", steps=step, reason="stopped by SIGINT")
+            write(status="interrupted", steps=step, reason="stopped by SIGINT")
             return 3
-    updates(folder, identity["run_id"], config["iterations"], script.get("grad_norm", 4.0), script.get("factor"))
+    steps, measured = list(range(config["iterations"])), {"grad_norm": script.get("grad_norm", 4.0)}
+    measured |= {"clip_frac": 0.02, "stabiliser_factor": script.get("factor"), "update": 0, "epoch": 0}
+    rows.append("minibatch", {"run_id": folder.name, "step": steps, "rollout_step": steps, **measured})
     last = {"outcome": "healthy", **script.get("row", {})}
-    write(folder, identity, status="finished", steps=config["iterations"], ended_at=now(), **last)
+    write(status="finished", steps=config["iterations"], ended_at=now(), **last)
     if script.get("killed_after"):
         os.kill(os.getpid(), signal.SIGKILL)
     return 0
@@ -137,42 +139,6 @@ def checkpoint(folder: Path, step: int) -> None:
     unfinished.rename(checkpoints / f"{step:06d}")
     for old in sorted(checkpoints.glob("[0-9]*"))[:-1]:
         shutil.rmtree(old)
-
-
-def write(folder: Path, identity: dict[str, Any], **changes: object) -> None:
-    columns = table("run").columns
-    known = {name: value for name, value in identity.items() if name in {c.name for c in columns}}
-    row = {c.name: None for c in columns} | known | {"started_at": now(), "written_at": now()} | changes
-    segment(folder, "run", pa.Table.from_pylist([row], schema=pa.schema([(c.name, TYPES[c.type]) for c in columns])))
-
-
-def measure(folder: Path, identity: dict[str, Any], step: int) -> None:
-    """The row of a step, unless an attempt that was killed before its checkpoint had written it already."""
-    files = sorted((folder / "segments" / "step").glob("0*.parquet"))
-    if any(pc.max(pq.read_table(file)["step"]).as_py() >= step for file in files):
-        return
-    drawn = (step * 2654435761 + identity["seed"] * 40503) % 1000 / 1000
-    row = {"run_id": identity["run_id"], "step": step, "written_at": now(), "success": drawn}
-    segment(folder, "step", pa.Table.from_pylist([row]))
-
-
-def updates(folder: Path, run_id: str, steps: int, grad_norm: float, factor: float | None) -> None:
-    if not (folder / "segments" / "minibatch").exists():
-        same = {"run_id": run_id, "update": 0, "epoch": 0, "grad_norm": grad_norm, "clip_frac": 0.02}
-        rows = [same | {"step": s, "rollout_step": s, "stabiliser_factor": factor} for s in range(steps)]
-        segment(folder, "minibatch", pa.Table.from_pylist(rows))
-
-
-def segment(folder: Path, name: str, rows: pa.Table) -> None:
-    segments = folder / "segments" / name
-    segments.mkdir(parents=True, exist_ok=True)
-    target = segments / f"{len(list(segments.glob('0*.parquet'))):06d}.parquet"
-    pq.write_table(rows, unfinished := target.with_name(f".{target.name}"))
-    unfinished.rename(target)
-
-
-def now() -> datetime:
-    return datetime.now(UTC).replace(tzinfo=None)
 
 
 if __name__ == "__main__":

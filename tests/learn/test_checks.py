@@ -2,9 +2,7 @@
 where not.
 """
 
-from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import pytest
@@ -13,19 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.learn.tiny import MakeRun, rows, train
+from tests.learn.tiny import TINY, rows, train
 from workbench.agent.demonstrations import demonstrations
 from workbench.agent.episode import Episode, collate
-from workbench.agent.tokenizer import build_tokenizer
+from workbench.agent.tokenizer import Sentences, build_tokenizer
 from workbench.agent.worlds.facts import Facts
 from workbench.algorithms import ALGORITHMS
 from workbench.batch import Batch, turn_ids
 from workbench.learn import checks, networks
-from workbench.learn.checks import fingerprint, mismatches
+from workbench.learn.checks import fingerprint, mismatches, synthetic
+from workbench.learn.faults import Fault
+from workbench.learn.rollouts import Rollout, Sampler
 from workbench.objective import advantage
 from workbench.objective.aggregate import Normaliser, TokenMean
 from workbench.objective.kl import LossKL
-from workbench.spec import PolicySettings, WorldSettings
+from workbench.objective.select import DynamicSampling, Select
+from workbench.spec import PolicySettings, RunSettings, WorldSettings
 
 TOKENIZER = build_tokenizer()
 PAD = TOKENIZER.pad_token_id
@@ -39,11 +40,11 @@ def network() -> Any:
 
 @pytest.mark.parametrize("group_size", [1, 2, 8])
 @pytest.mark.parametrize("name", list(ALGORITHMS))
-def test_every_named_algorithm_passes_with_any_group_size(name: str, group_size: int, network: Any) -> None:
+def test_every_named_algorithm_passes_with_any_group_size(name, group_size, network):
     assert checks.problem(ALGORITHMS[name].within(84), group_size, network, PAD) == ""
 
 
-def test_the_synthetic_batch_has_every_kind_of_token_and_is_the_same_at_every_call() -> None:
+def test_the_synthetic_batch_has_every_kind_of_token_and_is_the_same_at_every_call():
     (batch, kind), (again, _) = checks.synthetic(2), checks.synthetic(2)
     assert torch.equal(batch.tokens, again.tokens)
     assert torch.equal(batch.log_prob_old, again.log_prob_old)
@@ -52,7 +53,7 @@ def test_the_synthetic_batch_has_every_kind_of_token_and_is_the_same_at_every_ca
     assert batch.group.unique().tolist() == [0, 1]
 
 
-def test_the_self_test_neither_draws_from_the_global_stream_nor_changes_the_network(network: Any) -> None:
+def test_the_self_test_neither_draws_from_the_global_stream_nor_changes_the_network(network):
     before = [p.clone() for p in network.parameters()]
     torch.manual_seed(7)
     expected = torch.rand(3)
@@ -110,20 +111,15 @@ def everywhere(batch: Batch, mask: Any) -> Tensor:
         (replace(PPO, kl=KlOfTheResponse("k1", 0.1)), None, None, "loss of 'ppo' has a gradient at observations"),
         (replace(PPO, aggregate=CountsTokens()), None, None, "changes with tokens that the policy did not write"),
         (PPO, None, (checks, "collate", of_the_response), "not what the policy wrote: it has observations in it"),
-        (
-            PPO,
-            None,
-            (advantage, "positions", everywhere),
-            "critic's loss has a gradient at padding and observations",
-        ),
+        (PPO, None, (advantage, "positions", everywhere), "critic's loss has a gradient at padding and observations"),
         (PPO, Bidirectional, None, "when only the padding after them changes"),
     ],
     ids=["the loss", "its divisor", "the mask", "the critic", "the network"],
 )
 def test_what_depends_on_tokens_that_the_policy_did_not_write_is_found(
-    algorithm: Any, wrapped: Callable[[Any], Any] | None, patch: Any, said: str, network: Any,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    algorithm, wrapped, patch, said, network,
+    monkeypatch,
+):  # fmt: skip
     if patch:
         monkeypatch.setattr(*patch)
     assert said in checks.problem(algorithm, 1, wrapped(network) if wrapped else network, PAD)
@@ -131,7 +127,7 @@ def test_what_depends_on_tokens_that_the_policy_did_not_write_is_found(
         assert checks.problem(ALGORITHMS["grpo"], 2, network, PAD) == "", "it has no critic"
 
 
-def test_a_network_that_drops_units_at_random_is_not_blamed_for_it(network: Any) -> None:
+def test_a_network_that_drops_units_at_random_is_not_blamed_for_it(network):
     for module in network.modules():
         if hasattr(module, "attention_dropout"):
             module.attention_dropout = 0.5
@@ -142,8 +138,8 @@ def test_a_network_that_drops_units_at_random_is_not_blamed_for_it(network: Any)
 
 
 def test_a_run_whose_self_test_fails_ends_before_its_first_step_with_an_event_and_a_reason(
-    new_run: MakeRun, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+    new_run, cache, monkeypatch, capsys
+):
     folder = new_run()
     monkeypatch.setattr(advantage, "positions", everywhere)
     assert train(folder, cache) == 1
@@ -180,12 +176,12 @@ def changed(name: str, *place: int, to: int) -> Batch:
 
 
 @given(st.lists(st.lists(st.integers(1, 4), min_size=2, max_size=9), min_size=1, max_size=5))
-def test_whatever_episodes_are_collated_their_batch_is_what_was_sampled(sizes: list[list[int]]) -> None:
+def test_whatever_episodes_are_collated_their_batch_is_what_was_sampled(sizes):
     episodes = [episode(*each) for each in sizes]
     assert mismatches(collate(episodes, pad_id=0), episodes) == []
 
 
-def test_the_dialogues_of_the_embedded_world_keep_their_stretches() -> None:
+def test_the_dialogues_of_the_embedded_world_keep_their_stretches():
     episodes = demonstrations(Facts(WorldSettings()), 32, 0.5, seed=0)
     assert mismatches(collate(episodes, pad_id=0), episodes) == []
     for one in episodes:
@@ -211,11 +207,11 @@ def test_the_dialogues_of_the_embedded_world_keep_their_stretches() -> None:
         (SWAPPED, [(0, 1), (1, 0)]),  # rows are exchanged
     ],
 )
-def test_a_batch_that_is_not_what_was_sampled_is_named_by_trajectory_and_turn(broken: Batch, where: list[int]) -> None:
+def test_a_batch_that_is_not_what_was_sampled_is_named_by_trajectory_and_turn(broken, where):
     assert mismatches(broken, EPISODES) == where
 
 
-def test_a_sequence_that_the_selection_dropped_has_tokens_to_compare_and_no_turns() -> None:
+def test_a_sequence_that_the_selection_dropped_has_tokens_to_compare_and_no_turns():
     dropped = changed("mask", 2, to=0)
     assert mismatches(dropped, EPISODES) == []
     tokens = dropped.tokens.clone()
@@ -223,14 +219,77 @@ def test_a_sequence_that_the_selection_dropped_has_tokens_to_compare_and_no_turn
     assert mismatches(replace(dropped, tokens=tokens), EPISODES) == [(2, 2)]
 
 
-def test_an_episode_without_its_stretches_cannot_be_checked() -> None:
+def test_an_episode_without_its_stretches_cannot_be_checked():
     assert mismatches(BATCH, [*EPISODES[:2], replace(EPISODES[2], stretches=[])]) is None
 
 
-def test_the_fingerprint_is_that_of_tokens_and_mask_and_of_nothing_else() -> None:
+def test_the_fingerprint_is_that_of_tokens_and_mask_and_of_nothing_else():
     same = replace(BATCH, score=BATCH.score + 1, log_prob_old=BATCH.log_prob_old - 1)
     padded = replace(BATCH, tokens=torch.where(BATCH.tokens == 0, 7, BATCH.tokens))
     assert fingerprint(BATCH) == fingerprint(same) == fingerprint(padded)
     others = [changed("tokens", 1, 0, to=99), changed("mask", 1, 0, to=1), SWAPPED]
     assert len({fingerprint(BATCH), *map(fingerprint, others)}) == 4
     assert 0 <= fingerprint(BATCH) < 2**48
+
+
+SETTINGS = RunSettings.model_validate(TINY | {"learn": {"episodes": 16, "minibatches": 2}})
+
+
+@dataclass
+class Scripted:
+    """An engine whose draw n has both outcomes in the groups `mixed[n]`, and no success in the others."""
+
+    mixed: list[set[int]]
+    asked: list[list[int]] = field(default_factory=list)
+
+    def rollout(self, world: Any, questions: Any, groups: list[int], stream: Any) -> list[Episode]:
+        mixed = self.mixed[len(self.asked)]
+        self.asked.append([q.id for q in questions])
+        won = [i % 2 == 0 and group in mixed for i, group in enumerate(groups)]
+        each = zip(questions, groups, won, strict=True)
+        return [replace(episode(1, 1), question_id=q.id, group=g, reward=float(w), success=w) for q, g, w in each]
+
+
+def drawn(mixed: list[set[int]], select: Select = DynamicSampling(), number: int = 3) -> tuple[Rollout, Scripted]:
+    engine: Any = Scripted(mixed)
+    return Sampler(SETTINGS, Facts(SETTINGS.world), engine, 4, select, Fault(SETTINGS)).rollout(number, 3), engine
+
+
+def test_a_rollout_is_one_draw_without_a_rule_and_where_every_group_has_both_outcomes():
+    for rollout, engine in (drawn([set()], Select()), drawn([{0, 1, 2, 3}])):
+        assert (len(engine.asked), rollout.sampled) == (1, 16)
+        assert rollout.first is rollout.episodes
+
+
+def test_groups_without_a_signal_are_replaced_by_groups_of_further_questions():
+    rollout, engine = drawn([{0, 2}, {1, 2, 3}])
+    first, second = engine.asked
+    assert not set(first) & set(second), "further questions are others"
+    assert [e.question_id for e in rollout.first] == first, "the first draw is kept for what is measured"
+    assert [e.question_id for e in rollout.episodes] == [*first[:4], *first[8:12], *second[4:12]]
+    for episodes in (rollout.episodes, rollout.first):
+        assert [e.group for e in episodes] == [i // 4 for i in range(16)]
+    assert rollout.sampled == 32
+    again, other = drawn([{0, 2}, {1, 2, 3}])
+    assert (other.asked, again.episodes) == (engine.asked, rollout.episodes), "the same whenever it is drawn"
+
+
+def test_what_the_last_draw_could_not_replace_stays_and_is_not_trained_on():
+    select = DynamicSampling(tries=4)
+    rollout, _ = drawn([{0}, set(), set(), {3}], select, number=0)
+    assert rollout.sampled == 64
+    rewards, group = (torch.tensor([getattr(e, name) for e in rollout.episodes]) for name in ("reward", "group"))
+    assert select.keep(rewards, group).tolist() == [True] * 8 + [False] * 8
+
+
+def test_a_sentence_ends_at_its_mark_and_with_its_turn():
+    tokenizer = build_tokenizer()
+    stop, word = tokenizer.convert_tokens_to_ids(["?", "alice"])
+    made, _ = synthetic(1, len(tokenizer))
+    tokens = torch.full_like(made.tokens, word)
+    written = made.mask[0].nonzero().flatten()
+    tokens[0, written[0]] = stop
+    found = Sentences(tokenizer).of(replace(made, tokens=tokens))
+    assert torch.equal(found[1:], made.turn[1:]), "a turn without a mark is one sentence"
+    assert found[0][written].tolist() == [1, 2, 3, 3, 3]
+    assert torch.all(found[~made.mask] == 0)

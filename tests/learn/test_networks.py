@@ -1,11 +1,30 @@
+"""Networks, the warm start that they begin from, and the probe that looks at their gradients."""
+
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
-from transformers import CohereConfig, CohereForCausalLM, Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHeadModel
+from transformers import (
+    AutoTokenizer,
+    CohereConfig,
+    CohereForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+)
 
 from workbench.agent.tokenizer import build_tokenizer
-from workbench.learn import networks
+from workbench.algorithms import ALGORITHMS, resolve
+from workbench.batch import Batch
+from workbench.learn import checkpoint, networks, warmstart
+from workbench.learn.checks import synthetic
 from workbench.learn.networks import Critic, linear_head, log_probs, passes, token_log_probs
-from workbench.spec import PolicySettings
+from workbench.learn.probe import controls, cosine, noise, power
+from workbench.learn.update import Learner
+from workbench.objective import Algorithm, prepare
+from workbench.spec import InputError, LearnSettings, PolicySettings, RunSettings
 
 TOKENIZER = build_tokenizer()
 TOKENS = torch.randint(3, len(TOKENIZER), (3, 7), generator=torch.Generator().manual_seed(0))
@@ -24,7 +43,7 @@ def critic(model: torch.nn.Module) -> Critic:
     return made
 
 
-def test_log_probs_are_those_of_a_softmax_over_the_vocabulary_at_the_position_before(model) -> None:
+def test_log_probs_are_those_of_a_softmax_over_the_vocabulary_at_the_position_before(model):
     log_prob, entropy = log_probs(model, TOKENS, temperature=0.7)
     p = torch.softmax(model(input_ids=TOKENS[:, :-1]).logits.double() / 0.7, -1)
     chosen = p.gather(-1, TOKENS[:, 1:, None])[..., 0].log()
@@ -33,13 +52,13 @@ def test_log_probs_are_those_of_a_softmax_over_the_vocabulary_at_the_position_be
     assert (log_prob[:, 0] == 0).all()
 
 
-def test_padding_on_the_right_changes_no_log_prob_and_no_value(model, critic) -> None:
+def test_padding_on_the_right_changes_no_log_prob_and_no_value(model, critic):
     padded = torch.nn.functional.pad(TOKENS, (0, 5), value=TOKENIZER.pad_token_id)
     torch.testing.assert_close(log_probs(model, padded)[0][:, :7], log_probs(model, TOKENS)[0])
     torch.testing.assert_close(critic(padded)[:, :7], critic(TOKENS))
 
 
-def test_a_value_does_not_see_the_token_that_it_is_the_baseline_of(critic) -> None:
+def test_a_value_does_not_see_the_token_that_it_is_the_baseline_of(critic):
     changed = TOKENS.clone()
     changed[:, 3] = 3 + (TOKENS[:, 3] - 2) % (len(TOKENIZER) - 3)
     before, after = critic(TOKENS), critic(changed)
@@ -47,7 +66,7 @@ def test_a_value_does_not_see_the_token_that_it_is_the_baseline_of(critic) -> No
     assert not torch.allclose(before[:, 4:], after[:, 4:])
 
 
-def test_the_critic_starts_from_the_policys_weights_and_predicts_nothing(model) -> None:
+def test_the_critic_starts_from_the_policys_weights_and_predicts_nothing(model):
     critic = Critic(model)
     for a, b in zip(model.base_model.parameters(), critic.backbone.parameters(), strict=True):
         assert torch.equal(a, b)
@@ -56,8 +75,8 @@ def test_the_critic_starts_from_the_policys_weights_and_predicts_nothing(model) 
 
 
 @pytest.mark.parametrize("elements", [1, 71 * 5, 71 * 17])
-def test_parts_of_any_size_give_the_log_probs_and_gradients_of_all_logits_at_once(model, elements: int) -> None:
-    def results(elements: int) -> list[torch.Tensor]:
+def test_parts_of_any_size_give_the_log_probs_and_gradients_of_all_logits_at_once(model, elements):
+    def results(elements):
         model.zero_grad()
         log_prob, entropy = log_probs(model, TOKENS, 0.7, grad_entropy=True, elements=elements)
         (log_prob.sin().sum() + entropy.cos().sum()).backward()
@@ -67,7 +86,7 @@ def test_parts_of_any_size_give_the_log_probs_and_gradients_of_all_logits_at_onc
         torch.testing.assert_close(part, whole, rtol=1e-5, atol=1e-5)
 
 
-def test_logits_are_made_only_where_they_are_wanted(model) -> None:
+def test_logits_are_made_only_where_they_are_wanted(model):
     where = torch.rand(3, 7, generator=torch.Generator().manual_seed(1)) < 0.4
     wanted = where & (torch.arange(7) > 0)
     assert wanted.any()
@@ -79,7 +98,7 @@ def test_logits_are_made_only_where_they_are_wanted(model) -> None:
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_the_gradient_is_that_of_finite_differences(bias: bool) -> None:
+def test_the_gradient_is_that_of_finite_differences(bias):
     torch.manual_seed(0)
     head = torch.nn.Linear(3, 7, bias=bias).double()
     hidden, targets = torch.randn(5, 3, dtype=torch.float64, requires_grad=True), torch.tensor([0, 6, 3, 3, 1])
@@ -87,7 +106,7 @@ def test_the_gradient_is_that_of_finite_differences(bias: bool) -> None:
     assert torch.autograd.gradcheck(lambda x, *_: token_log_probs(x, head, targets, 0.7, elements=14), inputs)
 
 
-def test_a_head_with_more_to_it_than_a_linear_layer_keeps_all_its_logits() -> None:
+def test_a_head_with_more_to_it_than_a_linear_layer_keeps_all_its_logits():
     torch.manual_seed(0)
     size = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "head_dim": 8,
             "num_attention_heads": 2, "num_key_value_heads": 2, "initializer_range": 0.5}  # fmt: skip
@@ -101,7 +120,7 @@ def test_a_head_with_more_to_it_than_a_linear_layer_keeps_all_its_logits() -> No
     assert linear_head(plain) is plain.lm_head
 
 
-def test_in_bfloat16_parts_are_what_autocast_makes_of_the_whole(model) -> None:
+def test_in_bfloat16_parts_are_what_autocast_makes_of_the_whole(model):
     with torch.autocast("cpu", torch.bfloat16):
         part, whole = (log_probs(model, TOKENS, elements=n)[0] for n in (71 * 5, ALL))
     assert part.dtype == torch.float32
@@ -109,9 +128,111 @@ def test_in_bfloat16_parts_are_what_autocast_makes_of_the_whole(model) -> None:
     assert not torch.allclose(part, log_probs(model, TOKENS)[0], rtol=0, atol=1e-5)
 
 
-def test_passes_keep_to_their_budget_and_take_every_row_once() -> None:
+def test_passes_keep_to_their_budget_and_take_every_row_once():
     length = torch.tensor([5, 90, 30, 30, 31, 7, 6])
     parts = passes(length, 64)
     assert [part.tolist() for part in parts] == [[1], [4, 2], [3, 5], [6, 0]]
     for part in parts:
         assert len(part) == 1 or len(part) * int(length[part].max()) <= 64
+
+
+TINY = RunSettings(policy={"hidden": 16, "layers": 1, "heads": 2, "mlp": 16}, warmstart={"steps": 3, "batch": 8})
+
+
+def test_the_warm_start_is_made_once_and_found_again_with_its_tokenizer(tmp_path):
+    folder = warmstart.ensure(TINY, tmp_path)
+    stamp = (folder / "model.safetensors").stat().st_mtime_ns
+    assert warmstart.ensure(TINY, tmp_path) == folder
+    assert (folder / "model.safetensors").stat().st_mtime_ns == stamp
+    assert not list(folder.parent.glob(".making-*"))
+    text = "who is the mentor of kofi ? <think> got kofi need mentor </think> <search> kofi mentor </search>"
+    assert AutoTokenizer.from_pretrained(folder)(text).input_ids == build_tokenizer()(text).input_ids
+
+
+def test_two_warm_starts_with_one_seed_are_bit_equal(tmp_path):
+    first, second = (networks.load(warmstart.ensure(TINY, tmp_path / name)) for name in ("a", "b"))
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+
+
+def test_the_cache_key_knows_what_shapes_the_weights_and_nothing_else():
+    assert warmstart.key(TINY) == warmstart.key(TINY.model_copy(update={"seed": 7, "algorithm": "grpo"}))
+    other = TINY.model_copy(update={"policy": PolicySettings(hidden=32, layers=1, heads=2, mlp=16)})
+    assert warmstart.key(TINY) != warmstart.key(other)
+
+
+def test_a_missing_checkpoint_is_named_and_weights_that_can_run_code_are_refused(tmp_path):
+    with pytest.raises(InputError, match=r"no model at '.*nowhere'.*config\.json"):
+        networks.load(tmp_path / "nowhere")
+    folder = warmstart.ensure(TINY, tmp_path)
+    (folder / "model.safetensors").unlink()
+    torch.save({}, folder / "pytorch_model.bin")
+    with pytest.raises(InputError, match="no safetensors weights"):
+        networks.load(folder)
+
+
+GRPO = ALGORITHMS["grpo"]
+
+
+def learner(algorithm: Algorithm = GRPO, **chosen: Any) -> Learner:
+    network = networks.create(PolicySettings(hidden=16, layers=1, heads=2, mlp=16), TOKENIZER, seed=0)
+    made = Learner(algorithm, LearnSettings.model_validate(chosen), network, None)
+    made.probe.control = controls(TOKENIZER)
+    return made
+
+
+def batch(algorithm: Algorithm = GRPO) -> Batch:
+    made, _ = synthetic(4, len(TOKENIZER))
+    floats = {k: x.float() for k, x in vars(made).items() if x is not None and x.dtype == torch.float64}
+    return prepare(algorithm, replace(made, **floats))
+
+
+def measured(one: Learner, made: Batch) -> dict[str, float | None]:
+    return one.probe.measure(one.policy, one.policy_parameters, made)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "gradients", "expected"),  # a part's gradient carries the minibatch's divisor
+    [
+        ([1] * 4, [[0.25, 0], [0.2, 0.05], [0.3, -0.1], [0.15, 0.15]],
+         {"noise_trace": 0.24, "noise_signal": 0.76, "noise_scale": 0.315789, "gradient_cosine": 0.795717}),
+        # Sequences (1, 0), (0, 1), (1, 1) in parts of 2 and 1: |g_b|^2 = 1/2 and 2, their mean 5/4; |g_B|^2 = 8/9.
+        ([2, 1], [[1 / 3, 1 / 3], [1 / 3, 1 / 3]],
+         {"noise_trace": (5 / 4 - 8 / 9) / (3 / 4 - 1 / 3), "gradient_cosine": 1,
+          "noise_signal": 8 / 9 - (5 / 4 - 8 / 9) / (3 / 4 - 1 / 3) / 3}),
+        # A signal that is not positive has no noise scale, and one part nothing to compare.
+        ([1] * 4, [[0.25, 0], [-0.25, 0], [0, 0.25], [0, -0.25]], {"noise_signal": -1 / 3, "noise_scale": None}),
+        ([3], [[1, 0]], dict.fromkeys(("gradient_cosine", "noise_trace", "noise_signal", "noise_scale"))),
+    ],
+)  # fmt: skip
+def test_the_noise_scale_has_its_worked_numbers(sizes, gradients, expected):
+    found = noise(sizes, torch.tensor(gradients, dtype=torch.float64))
+    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-6)
+    assert cosine(torch.ones(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)) is None
+
+
+def test_the_correction_that_enters_the_power_is_that_of_the_whole_minibatch():
+    normalised = resolve("tis", {"correction": {"normalise": True}})
+    made, one = batch(normalised), learner(normalised)
+    weight = normalised.correction.weights(made)
+    assert weight[made.mask].mean() == pytest.approx(1)
+    with torch.no_grad():
+        p = torch.log_softmax(one.policy(input_ids=made.tokens[:, :-1]).logits.float(), -1).exp()
+    expected = power(made.advantages * weight, made, p) / len(made.tokens)
+    assert measured(one, made)["proxy_power"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_gradient_of_the_last_probe_outlives_a_checkpoint(tmp_path):
+    made, one, fresh = batch(), learner(probe_every=1), learner(probe_every=1)
+    one.update(made, 0, 0)
+    checkpoint.load(checkpoint.save(tmp_path, one, checkpoint.Progress(1, 0.0, [], [])), fresh)
+    again = [x.update(made, 0, 0).scalars["gradient_cosine_previous"][0] for x in (one, fresh)]
+    assert again[0] is not None
+    assert again[0] == again[1]
+
+
+def test_tags_are_measured_where_they_are_single_tokens_of_the_vocabulary():
+    made, one = batch(), learner()
+    assert set(controls(TOKENIZER)) == {"search", "search_end", "answer", "answer_end"}
+    assert 0 < measured(one, made)["control_off_prob"] < 1
+    one.probe.control = {}
+    assert not [name for name in measured(one, made) if name.endswith(("on_prob", "off_prob"))]

@@ -58,7 +58,7 @@ class Case:
 
     @property
     def choice(self) -> Slot:
-        return getattr(self.algorithm, self.slot)  # type: ignore[no-any-return]
+        return getattr(self.algorithm, self.slot)
 
     @property
     def name(self) -> str:
@@ -171,7 +171,7 @@ class Steps:
             patch.setattr(loop, "resolve", lambda *_: algorithm)
             trainer = Given(settings, self.start, NullRecorder(settings), self.tokenizer)
             trainer.given = self.batch(trainer, *move)
-            trainer.sentences = trainer  # type: ignore[assignment]
+            trainer.sentences = trainer
             before = weights(trainer)
             trainer._optimise(trainer._advantages(trainer._values(trainer._old_log_probs(self.rollout))), 0)
             numbers = range(1, 4) if algorithm.select.kind == "dynamic_sampling" else ()
@@ -254,7 +254,7 @@ def inert(case: Case) -> list[str]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
-def test_an_option_changes_the_step_or_is_inert_for_a_reason(steps: Steps, case: Case) -> None:
+def test_an_option_changes_the_step_or_is_inert_for_a_reason(steps, case):
     found = difference(steps, *case.made())
     if reasons := inert(case):
         assert found < SAME, f"not inert after all: {reasons}"
@@ -267,8 +267,8 @@ BARE = [(slot, kind) for slot, kind in KINDS_OF_SLOTS if not fields(kind) and ki
 
 
 @pytest.mark.parametrize(("slot", "kind"), BARE, ids=[f"{slot}-{kind.kind}" for slot, kind in BARE])
-def test_a_kind_without_options_makes_a_step_of_its_own(steps: Steps, slot: str, kind: type[Slot]) -> None:
-    own = replace(ALGORITHMS["grpo"], **{slot: kind()})  # type: ignore[arg-type]
+def test_a_kind_without_options_makes_a_step_of_its_own(steps, slot, kind):
+    own = replace(ALGORITHMS["grpo"], **{slot: kind()})
     for other in KINDS[slot].values():
         if other is not kind and not getattr(other, "needs_values", False):
             changed: Any = {slot: other()}

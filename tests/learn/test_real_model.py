@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.learn import real_model
-from tests.learn.tiny import MakeRun, rows
+from tests.learn.tiny import rows
 from tests.vllm_here import NEEDS_VLLM
 from workbench.agent.engines import engine_for
 from workbench.agent.episode import Episode
@@ -40,7 +40,7 @@ def sampled(folder: Path, settings: EngineSettings) -> list[Episode]:
 
 
 @pytest.mark.parametrize("kind", ["hf", pytest.param("vllm", marks=NEEDS_VLLM)])
-def test_prompt_and_answers_are_search_r1s_in_the_chat_template(folder: Path, kind: str) -> None:
+def test_prompt_and_answers_are_search_r1s_in_the_chat_template(folder, kind):
     tokenizer, model = tokenizer_of(folder), networks.load(folder)
     for episode in sampled(folder, EngineSettings(kind=kind, cache_gib=1 / 32)):
         text = tokenizer.decode(episode.tokens[: episode.prompt_length])
@@ -60,9 +60,7 @@ def test_prompt_and_answers_are_search_r1s_in_the_chat_template(folder: Path, ki
     [{}, {"micro_batch_tokens": 400, "gradient_checkpointing": True, "dtype": "bfloat16"}],
     ids=["plain", "lean"],
 )
-def test_a_folder_of_a_published_model_trains_through_the_same_command(
-    trained: MakeRun, folder: Path, compute: dict[str, object]
-) -> None:
+def test_a_folder_of_a_published_model_trains_through_the_same_command(trained, folder, compute):
     run = trained(
         iterations=2, model=str(folder), compute=compute, evaluation={"every": 0, "episodes": 2},
         world={"max_turns": 2, "max_turn_tokens": 24}, learn={"episodes": 4, "staleness": 0, "entropy_coef": 0.01},
@@ -73,7 +71,7 @@ def test_a_folder_of_a_published_model_trains_through_the_same_command(
     assert (run / "checkpoints" / "000002" / "policy" / "model.safetensors").is_file()
 
 
-def test_dropout_is_off_and_padding_has_a_token(folder: Path) -> None:
+def test_dropout_is_off_and_padding_has_a_token(folder):
     model = networks.load(folder, ComputeSettings(gradient_checkpointing=True))
     assert model.training
     assert model.is_gradient_checkpointing
@@ -112,9 +110,7 @@ def gradients(folder: Path, episodes: list[Episode], compute: ComputeSettings) -
     [{"micro_batch_tokens": 1}, {"micro_batch_tokens": 500}, {"gradient_checkpointing": True}],
     ids=["row by row", "two or three rows", "checkpointing"],
 )
-def test_what_saves_memory_changes_no_gradient(
-    folder: Path, episodes: list[Episode], compute: dict[str, object]
-) -> None:
+def test_what_saves_memory_changes_no_gradient(folder, episodes, compute):
     assert len({len(e.tokens) for e in episodes}) > 1
     plain, lean = (
         gradients(folder, episodes, settings) for settings in (ComputeSettings(), ComputeSettings(**compute))
@@ -123,7 +119,7 @@ def test_what_saves_memory_changes_no_gradient(
         torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-5)
 
 
-def test_a_model_that_is_nowhere_is_a_mistake_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_model_that_is_nowhere_is_a_mistake_of_the_user(monkeypatch, tmp_path):
     with pytest.raises(InputError, match="no folder '/nowhere/at all' for model"):
         locate("/nowhere/at all")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

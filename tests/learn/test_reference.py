@@ -189,23 +189,16 @@ def episodes(draw: random.Random, batch: list[Sequence_]) -> list[Any]:
 
 
 def slots(name: str, rule: Rule) -> dict[str, Any]:
-    told: dict[str, Any] = {}
-    if "," in name:
-        gamma, lam = rule.discounts
-        told["advantage"] = {"kind": rule.advantage, "gamma": gamma, "lam": lam}
-    if rule.kl:
-        told["kl"] = {"kind": rule.kl, "beta": rule.beta}
-    if rule.stabilise in ("cnorm", "subtract"):
-        told["stabilise"] = {"kind": rule.stabilise}
-    elif rule.stabilise == "kl":
-        told["stabilise"] = {"weight": rule.weight}
-    elif rule.stabilise:
-        told["stabilise"] = {"tau": rule.tau}
-    if rule.overlong:
-        told["shaping"] = {"limit": rule.overlong[0], "margin": rule.overlong[1]}
-    if rule.skip:
-        told["early_stop"] = {"limit": rule.skip}
-    return told
+    gamma, lam = rule.discounts
+    stabilise = {"": {}, "kl": {"weight": rule.weight}, "batch": {"tau": rule.tau}, "sequence": {"tau": rule.tau}}
+    told = {
+        "advantage": {"kind": rule.advantage, "gamma": gamma, "lam": lam} if "," in name else {},
+        "kl": {"kind": rule.kl, "beta": rule.beta} if rule.kl else {},
+        "stabilise": stabilise.get(rule.stabilise, {"kind": rule.stabilise}),
+        "shaping": dict(zip(("limit", "margin"), rule.overlong or (), strict=False)),
+        "early_stop": {"limit": rule.skip} if rule.skip else {},
+    }
+    return {slot: changes for slot, changes in told.items() if changes}
 
 
 def of_rollouts(step: int, batch: list[Sequence_], made: list[Any]) -> dict[str, float | None]:
@@ -320,7 +313,7 @@ def check(name: str, batches: int, folder: Path) -> None:
         critic: Any = Values(torch.tensor(phi, dtype=F64)) if rule.advantage in CRITICS else None
         learner = Learner(algorithm, learn, policy, critic)
         learner.probe.control = TAGS
-        learner.spans = SimpleNamespace(of=lambda tokens, mask: tokens % 4)  # type: ignore[assignment]
+        learner.spans = SimpleNamespace(of=lambda tokens, mask: tokens % 4)
         batch = prepare(algorithm, tensors(sampled, rule.advantage in CRITICS))
         done = Loop(learner, run, step)._optimise(batch, step - 2)
         seconds = {"rollout": 3.0, "update": 0.5, "evaluation": 0.1, "total": 3.6}
@@ -402,16 +395,16 @@ def check(name: str, batches: int, folder: Path) -> None:
 SIX = ("ppo", "turn-ppo", "s-ppo", "st-ppo", "grpo", "so-grpo")
 
 
-def test_every_algorithm_is_recomputed() -> None:
+def test_every_algorithm_is_recomputed():
     assert {name.split(",")[0] for name in RULES} == set(ALGORITHMS)
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_a_training_step_is_what_plain_loops_make_of_the_formulas(name: str, tmp_path: Path) -> None:
+def test_a_training_step_is_what_plain_loops_make_of_the_formulas(name, tmp_path):
     check(name, 12 if name in SIX else 5, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
-def test_300_training_steps_are_what_plain_loops_make_of_the_formulas(name: str, tmp_path: Path) -> None:
+def test_300_training_steps_are_what_plain_loops_make_of_the_formulas(name, tmp_path):
     check(name, 300, tmp_path)

@@ -1,6 +1,5 @@
-"""A run in its folder: the same rows however it is cut into sessions, one process at a time, its black box."""
+"""A run in its folder: the same rows however it is cut into sessions, its black box, stop rules, and the guard."""
 
-import fcntl
 import json
 import os
 import signal
@@ -8,31 +7,36 @@ import time
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from pandas.testing import assert_frame_equal
 
-from tests.learn.tiny import MakeRun, assert_same_rows, cell, interrupted, rows, train
+from tests.grid.harness import wait_for
+from tests.learn.tiny import TINY, Session, assert_same_rows, cell, interrupted, rows, train
 from workbench.grid.process import follow, where
 from workbench.learn import run as run_module
+from workbench.learn.__main__ import main
+from workbench.learn.loop import Trainer, stop_reason
 from workbench.learn.run import heartbeat
+from workbench.spec import StopSettings
+from workbench.spec.files import lock_file
 from workbench.store import batches
 
 FRESH = {"staleness": 0}
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "so-grpo"])
-def test_two_runs_of_one_cell_write_identical_rows(
-    new_run: MakeRun, trained: MakeRun, cache: Path, algorithm: str
-) -> None:
+def test_two_runs_of_one_cell_write_identical_rows(new_run, trained, cache, algorithm):
     first, second = trained(algorithm=algorithm), new_run(algorithm=algorithm)
     assert train(second, cache) == 0
     assert_same_rows(first, second)
     assert (len(rows(first, "step")), len(rows(first, "minibatch"))) == (6, 6 * 2 * 2)
 
 
-def test_questions_depend_on_the_seed_and_not_on_the_staleness_of_an_arm(trained: MakeRun) -> None:
+def test_questions_depend_on_the_seed_and_not_on_the_staleness_of_an_arm(trained):
     fresh, stale, other = trained(learn=FRESH), trained(), trained(seed=1, iterations=2)
     questions = [list(rows(folder, "trajectory")["question"]) for folder in (fresh, stale, other)]
     assert questions[0] == questions[1]
@@ -44,22 +48,36 @@ def test_questions_depend_on_the_seed_and_not_on_the_staleness_of_an_arm(trained
     assert list(lag) == [0, 1, 2, 2, 2, 2], "iterations between sampling and training"
 
 
-@pytest.mark.parametrize("policy", [{"kind": "sgd", "lr": 0.01, "momentum": 0.5}, {"kind": "adamw", "lr": 0.01}])
-def test_an_interrupted_run_resumes_to_the_same_rows_as_an_uninterrupted_one(
-    new_run: MakeRun, trained: MakeRun, cache: Path, policy: dict[str, object]
-) -> None:
-    parts = new_run(learn={"policy": policy})
+def test_an_interrupted_run_resumes_to_the_same_rows_as_an_uninterrupted_one(new_run, trained, cache):
+    momentum = {"policy": {"kind": "sgd", "lr": 0.01, "momentum": 0.5}}
+    parts = new_run(learn=momentum)
     assert interrupted(parts, cache, after=1) == 3
     assert rows(parts, "run")["status"].iloc[-1] == "interrupted"
     assert len(rows(parts, "step")) < 6
     assert train(parts, cache) == 0
     assert rows(parts, "run")["status"].iloc[-1] == "finished"
-    assert_same_rows(trained(learn={"policy": policy}), parts)
+    assert_same_rows(trained(learn=momentum), parts)
 
 
-def test_a_killed_run_resumes_from_its_checkpoint_without_a_row_twice(
-    new_run: MakeRun, trained: MakeRun, cache: Path
-) -> None:
+@pytest.mark.parametrize(
+    "changes",
+    [{"learn": {"policy": {"kind": "adamw", "lr": 0.01}}}, {"stop": {"updates": 14}}, {"stop": {"tokens": 2000}}],
+)
+def test_a_checkpoint_holds_the_optimizer_and_what_the_budgets_count(new_run, trained, cache, changes):
+    whole, parts = trained(**changes), new_run(**changes)
+    session = Session(parts, cache, evaluation=TINY["evaluation"], **changes)
+    session.train(2, save=True)
+    session.recorder.close()
+    assert train(parts, cache) == 0
+    assert_same_rows(whole, parts)
+    ends = [rows(run, "run").iloc[-1][["status", "reason", "steps", "outcome"]].tolist() for run in (whole, parts)]
+    assert ends[0] == ends[1]
+    if "stop" in changes:
+        assert "budget" in ends[0][1]
+        assert 2 < ends[0][2] < 6
+
+
+def test_a_killed_run_resumes_from_its_checkpoint_without_a_row_twice(new_run, trained, cache):
     whole, parts = trained(), new_run()
     interrupted(parts, cache, after=4, by=signal.SIGKILL)
     assert train(parts, cache) == 0
@@ -69,7 +87,7 @@ def test_a_killed_run_resumes_from_its_checkpoint_without_a_row_twice(
     assert left == right, "a batch that is written again is the same file"
 
 
-def test_a_fresh_rollout_has_ratio_one_at_first_and_the_log_probs_of_the_engine(trained: MakeRun) -> None:
+def test_a_fresh_rollout_has_ratio_one_at_first_and_the_log_probs_of_the_engine(trained):
     folder = trained(learn=FRESH)
     first = rows(folder, "minibatch").query("update == 0")
     assert (first["ratio_max"] - 1).abs().max() < 1e-4
@@ -80,7 +98,7 @@ def test_a_fresh_rollout_has_ratio_one_at_first_and_the_log_probs_of_the_engine(
         assert max(abs(mu - old) for used, mu, old in pairs if used) < 1e-4
 
 
-def test_a_run_that_diverges_keeps_its_rows_and_says_so(trained: MakeRun) -> None:
+def test_a_run_that_diverges_keeps_its_rows_and_says_so(trained):
     folder = trained(learn={"policy": {"lr": 1e30}})
     last = rows(folder, "run").iloc[-1]
     assert (last["status"], last["outcome"]) == ("finished", "diverged")
@@ -89,37 +107,32 @@ def test_a_run_that_diverges_keeps_its_rows_and_says_so(trained: MakeRun) -> Non
     assert len(rows(folder, "step")) >= 1
 
 
-def test_the_frozen_start_is_kept_as_reference_only_where_a_kl_term_asks_for_it(trained: MakeRun) -> None:
+def test_the_frozen_start_is_kept_as_reference_only_where_a_kl_term_asks_for_it(trained):
     assert rows(trained(slots={"kl": {"kind": "loss", "beta": 0.1}}), "minibatch")["kl_ref"].notna().all()
     assert rows(trained(), "minibatch")["kl_ref"].isna().all()
 
 
-def test_a_folder_that_cannot_be_trained_is_refused_with_an_exit_code_of_its_own(new_run: MakeRun, cache: Path) -> None:
+def test_a_folder_that_cannot_be_trained_is_refused_with_an_exit_code_of_its_own(new_run, cache, capfd):
     folder = new_run()
-    with (folder / "lock").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        with cell(folder, cache) as process:
-            _, said = process.communicate()
-    assert process.returncode == 4
-    assert "being trained by another process" in said
-    assert "Traceback" not in said
-    with cell(folder.parent, cache) as process:
-        _, said = process.communicate()
-    assert process.returncode == 2
-    assert "no config.toml" in said
-    assert "sorl run" in said
+    with lock_file(folder / "lock"):
+        assert main([str(folder), "--cache", str(cache)]) == 4
+    assert main([str(folder.parent), "--cache", str(cache)]) == 2
+    held_by_another, no_run = capfd.readouterr().err.splitlines()
+    assert "being trained by another process" in held_by_another
+    assert "no config.toml" in no_run
+    assert "sorl run" in no_run
 
 
-def test_the_grid_reads_the_progress_lines_of_a_trainer(new_run: MakeRun, cache: Path, tmp_path: Path) -> None:
+def test_the_grid_reads_the_progress_lines_of_a_trainer(new_run, cache, tmp_path):
     log = tmp_path / "console.log"
-    with log.open("w") as out, cell(new_run(), cache, stdout=out) as process:
-        process.wait()
+    with log.open("w") as out:
+        train(new_run(), cache, out)
     lines = next(follow(log, 0))
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
     assert {"steps", "success", "clip_frac", "grad_norm", "seconds"} <= lines[0].keys()
 
 
-def test_a_live_run_beats_writes_its_rows_and_says_where_it_stands_on_a_signal(new_run: MakeRun, cache: Path) -> None:
+def test_a_live_run_beats_writes_its_rows_and_says_where_it_stands_on_a_signal(new_run, cache):
     folder = new_run(iterations=100_000, evaluation={"every": 0})
     log = folder / "console.log"
     with log.open("w") as out, cell(folder, cache, stdout=out, stderr=out) as process:
@@ -137,16 +150,9 @@ def test_a_live_run_beats_writes_its_rows_and_says_where_it_stands_on_a_signal(n
             process.kill()
 
 
-def wait_for(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 200
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
 def test_the_heartbeat_is_touched_by_passes_through_the_network_and_its_copies_at_most_once_a_second(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     network, file, now = torch.nn.Linear(2, 2), tmp_path / "heartbeat", 0.0
     monkeypatch.setattr(run_module.time, "monotonic", lambda: now)
     before = network(torch.ones(2))
@@ -161,7 +167,7 @@ def test_the_heartbeat_is_touched_by_passes_through_the_network_and_its_copies_a
     assert set(network.state_dict()) == {"weight", "bias"}
 
 
-def test_a_stored_batch_is_what_the_ledger_was_measured_on(trained: MakeRun) -> None:
+def test_a_stored_batch_is_what_the_ledger_was_measured_on(trained):
     folder = trained()
     assert batches.steps(folder) == list(range(6))
     batch = batches.read(folder, 4, weights=True)
@@ -184,7 +190,7 @@ def test_a_stored_batch_is_what_the_ledger_was_measured_on(trained: MakeRun) -> 
     assert any((batch.weights[name] != again[name]).any() for name in again)
 
 
-def test_a_black_box_that_is_off_or_cannot_be_written_stops_no_run(new_run: MakeRun, cache: Path) -> None:
+def test_a_black_box_that_is_off_or_cannot_be_written_stops_no_run(new_run, cache):
     blocked, off = new_run("blocked", iterations=2), new_run("off", iterations=2, record={"batches": {"mb": 0}})
     (blocked / "batches").write_text("in the way")
     for folder in (blocked, off):
@@ -194,9 +200,7 @@ def test_a_black_box_that_is_off_or_cannot_be_written_stops_no_run(new_run: Make
     assert not (off / "batches").exists()
 
 
-def test_a_stored_batch_leaves_out_weights_beyond_their_limit_and_keeps_the_mask_of_dropped_sequences(
-    trained: MakeRun,
-) -> None:
+def test_a_stored_batch_leaves_out_weights_beyond_their_limit_and_keeps_the_mask_of_dropped_sequences(trained):
     without, zero_var = {"batches": {"weights_mb": 0}}, {"select": {"kind": "zero_var"}}
     batch = batches.read(trained(algorithm="grpo", iterations=2, slots=zero_var, record=without), 1, weights=True)
     assert batch.weights == {}
@@ -205,3 +209,139 @@ def test_a_stored_batch_leaves_out_weights_beyond_their_limit_and_keeps_the_mask
     flat = [np.ptp(batch.score[batch.group == g]) == 0 for g in batch.group]
     assert (batch.mask_sampled.any(1)).all()
     np.testing.assert_array_equal(batch.mask.any(1), ~np.array(flat))
+
+
+# The collapse rule at its most nervous: any dip of a noisy curve is a collapse.
+NERVOUS = {"severe": 0.05, "mild": 0.05}
+
+
+@pytest.mark.parametrize(
+    ("rules", "detection", "part"),
+    [
+        ({}, 2, ""),
+        ({"after_collapse": 5}, None, ""),
+        ({"after_collapse": 5}, 5, ""),  # steps 6 to 9: four after it
+        ({"after_collapse": 5}, 4, "stopped 5 iterations after the collapse detected at step 4"),
+        ({"after_collapse": 0}, 9, "stopped in the iteration of the collapse detected at step 9"),
+        ({"updates": 41}, None, ""),
+        ({"updates": 40}, None, "stopped by its budget of 40 optimizer updates (stop.updates)"),
+        ({"tokens": 901}, None, ""),
+        ({"tokens": 850}, None, "stopped by its budget of 850 trained tokens (stop.tokens)"),
+        ({"seconds": 8.0}, None, ""),
+        ({"seconds": 7.5}, None, "stopped by its budget of 7.5 s of training (stop.seconds)"),
+        ({"updates": 41, "tokens": 1}, None, "(stop.tokens)"),
+    ],
+)
+def test_a_run_stops_when_a_rule_holds_and_says_which(rules, detection, part):
+    said = stop_reason(StopSettings(**rules), 10, detection, {"updates": 40, "tokens": 900, "seconds": 7.5})
+    assert part in said
+    assert bool(said) == bool(part)
+
+
+def test_a_budget_of_updates_ends_the_run_as_finished_with_its_checkpoint_and_its_last_evaluation(trained):
+    whole, short = trained(), trained(stop={"updates": 10})  # 4 updates an iteration: after the third
+    last = rows(short, "run").iloc[-1]
+    assert (last["status"], last["steps"]) == ("finished", 3)
+    assert last["reason"] == "stopped by its budget of 10 optimizer updates (stop.updates)"
+    assert rows(whole, "run").iloc[-1]["reason"] is None
+    for table in ("step", "minibatch", "turn"):
+        expected = rows(whole, table)
+        assert_frame_equal(rows(short, table), expected[expected["step"] < 3], check_exact=True, obj=table)
+    assert max(p.name for p in (short / "checkpoints").iterdir()) == "000003"
+    assert list(rows(short, "evaluation").query("step == 3")["data"]) == ["facts", "facts-no-search"]
+
+
+def test_a_run_stops_so_many_iterations_after_its_collapse_and_its_outcome_is_that_of_the_rule(trained):
+    folder = trained(iterations=40, collapse=NERVOUS, stop={"after_collapse": 1})
+    last = rows(folder, "run").iloc[-1]
+    assert (last["status"], last["outcome"]) == ("finished", "collapsed")
+    assert last["steps"] == last["detection_step"] + 2 < 40
+    assert "1 iterations after the collapse" in last["reason"]
+    assert rows(folder, "evaluation")["step"].max() == last["steps"]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_the_seconds_of_all_sessions_count_and_the_rows_of_a_killed_one_stand(tmp_path, cache, killed):
+    first = Session(tmp_path, cache, stop={"seconds": 1e6})
+    first.train(2)
+    assert 0 < first.trainer.seconds < 1e6
+    first.trainer.seconds = 1.0 if killed else 1e6
+    first.trainer.save(tmp_path / "checkpoints")
+    if killed:  # rows of steps 2 to 4 are on the disk, their seconds are in no checkpoint
+        first.train(5)
+    first.recorder.close()
+    second = Session(tmp_path, cache, stop={"seconds": 1e6})
+    if killed:  # as if the first steps had taken the whole budget on this machine
+        second.trainer.seconds = 1e6
+    second.train(9)
+    second.recorder.close()
+    end = 5 if killed else 2
+    assert second.trainer.step == end
+    assert rows(tmp_path, "step")["step"].tolist() == list(range(end))
+    assert "(stop.seconds)" in second.trainer.stopped
+
+
+Flagged = Callable[..., list[tuple[str, int, str]]]
+
+
+@pytest.fixture
+def flagged(tmp_path: Path, cache: Path) -> Flagged:
+    """Train a tiny run that `break_it` has broken; its events of the guard."""
+
+    def watched(break_it: Callable[[Trainer], None] = lambda _: None, **changes: Any) -> list[tuple[str, int, str]]:
+        session = Session(tmp_path, cache, iterations=4, **changes)
+        session.trainer.self_test()
+        break_it(session.trainer)
+        session.train()
+        return session.guard()
+
+    return watched
+
+
+@pytest.mark.parametrize(
+    ("changes", "checked"),  # steps whose first ratio is known to be 1: the first, or all where rollouts are fresh
+    [
+        ({}, 1),
+        ({"learn": {"epochs": 3}}, 1),  # the epochs of one step are no stuck batch
+        ({"learn": {"staleness": 0}}, 4),
+        ({"learn": {"staleness": 1, "old_log_prob": "update", "epochs": 1, "minibatches": 1}}, 4),
+        ({"learn": {"staleness": 0, "old_log_prob": "behaviour"}, "engine": {"temperature": 0.7}}, 4),
+        ({"learn": {"staleness": 0, "old_log_prob": "behaviour"}, "engine": {"dtype": "bfloat16"}}, 0),
+        ({"algorithm": "grpo", "slots": {"select": "zero_var"}, "learn": {"staleness": 0}}, 4),
+    ],
+)
+def test_a_sound_run_is_not_flagged(flagged, changes, checked, tmp_path):
+    assert flagged(**changes) == []
+    step = rows(tmp_path, "step")
+    assert (step["token_mismatches"] == 0).all()
+    assert step["batch_hash"].is_unique
+    assert step["first_log_ratio_abs_max"].notna().sum() == checked
+
+
+def test_a_policy_that_is_another_one_in_its_update_is_flagged_on_fresh_rollouts_only(flagged):
+    def drifting(trainer):
+        honest = trainer.learner.update
+
+        def update(*asked):
+            trainer.learner.temperature = 1.3  # the update reads the logits at another temperature
+            return honest(*asked)
+
+        trainer.learner.update = update
+
+    ((kind, step, message),) = flagged(drifting)  # stale by two: step 0 alone is fresh
+    assert (kind, step) == ("guard_first_ratio", 0)
+    assert "where it is 0 by construction" in message
+
+
+def test_a_resumed_run_repeats_no_event_and_remembers_the_batches_of_the_session_before(tmp_path, cache):
+    session = Session(tmp_path, cache, iterations=4)
+    session.train(1)
+    first = deepcopy(session.trainer.queue[0])  # what step 1 trains on
+    session.train(2, save=True)
+    assert session.guard() == []
+    session = Session(tmp_path, cache, iterations=4)
+    assert session.trainer.queue[0].episodes[0].stretches, "a checkpoint keeps the witness"
+    session.trainer.queue[0] = first
+    session.train()
+    assert [(kind, step) for kind, step, _ in session.guard()] == [("guard_stuck_batch", 2)]
+    assert rows(tmp_path, "step")["token_mismatches"].sum() == 0

@@ -1,9 +1,8 @@
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.learn.tiny import MakeRun, merged, rows, train
+from tests.learn.tiny import merged, rows, train
 from tests.vllm_here import NEEDS_VLLM
 from workbench.agent.engines import vllm
 from workbench.learn.run import FAILED
@@ -20,7 +19,7 @@ VLLM: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "turn-ppo", "s-ppo", "st-ppo", "grpo", "so-grpo"])
-def test_every_algorithm_trains_on_what_vllm_samples(algorithm: str, trained: MakeRun) -> None:
+def test_every_algorithm_trains_on_what_vllm_samples(algorithm, trained):
     folder = trained(**merged(VLLM, {"algorithm": algorithm, "policy": {"tied": algorithm in ("ppo", "grpo")}}))
     steps, updates = rows(folder, "step"), rows(folder, "minibatch")
     assert len(steps) == 3
@@ -30,14 +29,12 @@ def test_every_algorithm_trains_on_what_vllm_samples(algorithm: str, trained: Ma
     assert not (folder / "segments" / "event").exists() or "stale_weights" not in set(rows(folder, "event").kind)
 
 
-def test_a_sync_that_is_skipped_ends_the_run_within_one_step(
-    new_run: MakeRun, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sync_that_is_skipped_ends_the_run_within_one_step(new_run, cache, monkeypatch):
     folder = new_run("skipped", **merged(VLLM, {"learn": {"policy": {"lr": 0.5}}}))
     pushed = []
     push = vllm.Weights.push
 
-    def once(self: vllm.Weights) -> None:
+    def once(self):
         pushed.append(1)
         if len(pushed) <= 3:  # two evaluations and the rollout of step 0
             push(self)

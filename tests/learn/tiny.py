@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -16,6 +16,7 @@ import tomli_w
 from pandas.testing import assert_frame_equal
 
 from workbench.agent.tokenizer import build_tokenizer
+from workbench.grid.cell import merge as merged
 from workbench.learn.loop import Trainer
 from workbench.learn.run import run
 from workbench.learn.warmstart import ensure
@@ -36,13 +37,6 @@ TINY: dict[str, Any] = {
 
 # Wall time and memory are what two equal runs do not share.
 CLOCK = ("written_at", "seconds", "tokens_per_second", "started_at", "ended_at", "memory_")
-
-
-def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    out = dict(below)
-    for key, value in above.items():
-        out[key] = merged(out[key], value) if isinstance(value, dict) and isinstance(out.get(key), dict) else value
-    return out
 
 
 @pytest.fixture(scope="session")
@@ -92,7 +86,6 @@ def cell(folder: Path, cache: Path, **pipes: Any) -> "subprocess.Popen[str]":
 def interrupted(folder: Path, cache: Path, after: int, by: signal.Signals = signal.SIGINT) -> int:
     """Start the process of a cell, send it a signal after so many iterations, and return its exit code."""
     with cell(folder, cache, stderr=None) as process:
-        assert process.stdout is not None
         for _ in range(after):
             process.stdout.readline()
         process.send_signal(by)
@@ -131,12 +124,12 @@ def assert_same_rows(a: Path, b: Path, *tables: str) -> None:
         assert_frame_equal(rows(a, table), rows(b, table), check_exact=True, obj=table)
 
 
-def train(folder: Path, cache: Path) -> int:
+def train(folder: Path, cache: Path, out: TextIO | None = None) -> int:
     """What the process of a cell does, without the seconds that it takes to import torch; returns its exit code."""
     numbers = (signal.SIGINT, signal.SIGTERM)
     ours = [signal.getsignal(number) for number in numbers]
     try:
-        return run(folder, cache, out=io.StringIO())
+        return run(folder, cache, out=out or io.StringIO())
     finally:
         for number, handler in zip(numbers, ours, strict=True):
             signal.signal(number, handler)

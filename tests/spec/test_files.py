@@ -1,7 +1,5 @@
 """Files and texts that anybody may have written: regular files only, so large, so deep."""
 
-from __future__ import annotations
-
 import math
 import os
 import socket
@@ -13,13 +11,13 @@ from workbench.spec import InputError
 from workbench.spec.files import DEPTH, from_json, from_toml, open_file, read_text
 
 
-def test_a_file_of_text_is_read_in_utf_8_with_or_without_its_mark_and_in_utf_16(tmp_path: Path) -> None:
+def test_a_file_of_text_is_read_in_utf_8_with_or_without_its_mark_and_in_utf_16(tmp_path):
     for encoding in ("utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"):
         (tmp_path / "a").write_bytes("a = 'é'\n".encode(encoding))
         assert read_text(tmp_path / "a", 99) == "a = 'é'\n"
 
 
-def test_a_file_that_is_too_large_or_no_text_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_file_that_is_too_large_or_no_text_is_refused_by_name(tmp_path):
     (tmp_path / "a").write_bytes(b"x" * 100)
     assert len(read_text(tmp_path / "a", 100)) == 100
     with pytest.raises(InputError, match=r"a' is larger than"):
@@ -29,7 +27,7 @@ def test_a_file_that_is_too_large_or_no_text_is_refused_by_name(tmp_path: Path) 
         read_text(tmp_path / "a", 99)
 
 
-def test_what_is_no_regular_file_is_never_waited_for(tmp_path: Path) -> None:
+def test_what_is_no_regular_file_is_never_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to("loop")
     with socket.socket(socket.AF_UNIX) as listener:
@@ -42,7 +40,7 @@ def test_what_is_no_regular_file_is_never_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("levels", [DEPTH, DEPTH + 1, 10_000])
-def test_nesting_is_allowed_to_a_depth(levels: int) -> None:
+def test_nesting_is_allowed_to_a_depth(levels):
     texts = ((from_json, "[" * levels + "]" * levels), (from_toml, "a = " + "[" * (levels - 1) + "]" * (levels - 1)))
     for parse, text in texts:
         if levels == DEPTH:
@@ -52,16 +50,16 @@ def test_nesting_is_allowed_to_a_depth(levels: int) -> None:
                 parse(text)
 
 
-def test_brackets_in_a_text_are_no_nesting() -> None:
+def test_brackets_in_a_text_are_no_nesting():
     assert from_json('["' + "[" * 999 + '"]') == ["[" * 999]
     assert len(from_json("[" + "{}," * 999 + "{}]")) == 1000
 
 
-def test_numbers_in_json_are_what_a_float_or_infinity_can_say() -> None:
+def test_numbers_in_json_are_what_a_float_or_infinity_can_say():
     assert from_json(f"[{2**64}, 1e999, -{'9' * 400}, {'9' * 5000}]") == [2**64, math.inf, -math.inf, math.inf]
 
 
-def test_whole_numbers_in_toml_have_64_bits_and_keys_a_few_parts() -> None:
+def test_whole_numbers_in_toml_have_64_bits_and_keys_a_few_parts():
     assert from_toml(f"a = {2**63 - 1}\nb = {-(2**63)}") == {"a": 2**63 - 1, "b": -(2**63)}
     for number in (2**63, "9" * 5000):
         with pytest.raises(ValueError, match="more than 64 bits"):

@@ -53,13 +53,19 @@ def columns_of(name: str) -> dict[str, pa.DataType]:
     return {field.name: field.type for field in schema_of(name)}
 
 
-def write_segment(folder: Path, name: str, rows: Mapping[str, Sequence[Any]], file: str | None = None) -> Path:
-    """One segment of table `name` under a run's (or an experiment's) folder: temporary name, then renamed."""
-    target = folder / "segments" / name
+def write_segment(folder: Path, name: str, rows: Mapping[str, Any], file: str | None = None) -> Path:
+    """One segment of table `name` under a run's (or an experiment's) folder: temporary name, then renamed.
+
+    A value that is no list stands in every row; run_id, written_at and diagnostic need not be given.
+    """
+    target, known = folder / "segments" / name, columns_of(name)
     target.mkdir(parents=True, exist_ok=True)
     file = file or f"{len(list(target.iterdir())):06d}.parquet"
-    known = columns_of(name)
-    data = pa.table({c: pa.array(v, known[c]) if c in known else pa.array(v) for c, v in rows.items()})
+    same = {"run_id": folder.name, "written_at": START, "diagnostic": ""}
+    columns = {c: v for c, v in same.items() if c in known} | dict(rows)
+    size = max((len(v) for v in columns.values() if isinstance(v, list | range | np.ndarray)), default=1)
+    lists = {c: v if isinstance(v, list | range | np.ndarray) else [v] * size for c, v in columns.items()}
+    data = pa.table({c: pa.array(v, known.get(c)) for c, v in lists.items()})
     unfinished = target / f".{file}.tmp"
     pq.write_table(data, unfinished)
     return unfinished.rename(target / file)
@@ -84,7 +90,7 @@ def run_row(folder: Path, **changes: Any) -> dict[str, Any]:
 
 def write_status(folder: Path, **changes: Any) -> Path:
     """A segment of table `run` with one row."""
-    return write_segment(folder, "run", {k: [v] for k, v in run_row(folder, **changes).items()})
+    return write_segment(folder, "run", run_row(folder, **changes))
 
 
 def success_curve(steps: int, collapse: int | None, learns: bool, rng: np.random.Generator) -> np.ndarray:
@@ -123,8 +129,7 @@ def write_run(
             (judged.detection, "collapse", "critical", "success", float(success[-1]), 0.5, "success fell by half"),
         ]
         names = ("step", "kind", "severity", "diagnostic", "value", "threshold", "message")
-        rows = {"run_id": [run_id] * 3, **dict(zip(names, map(list, zip(*events, strict=True)), strict=True))}
-        write_segment(folder, "event", rows | {"written_at": [START] * 3})
+        write_segment(folder, "event", dict(zip(names, map(list, zip(*events, strict=True)), strict=True)))
     verdict = judged.columns() | ({} if status == "finished" else {"outcome": None})
     over = {"ended_at": None} if status == "running" else {}
     started = START + timedelta(seconds=seed)
@@ -252,8 +257,8 @@ def write_experiment(runs: Path, experiment: str, question: str = "Does the clip
     """The folder of an experiment with its row."""
     folder = runs / experiment
     folder.mkdir(parents=True, exist_ok=True)
-    row = {"experiment": experiment, "question": question, "toml": f'question = "{question}"\n', "written_at": START}
-    write_segment(folder, "experiment", {name: [value] for name, value in row.items()})
+    row = {"experiment": experiment, "question": question, "toml": f'question = "{question}"\n'}
+    write_segment(folder, "experiment", row)
     return folder
 
 

@@ -29,6 +29,6 @@ from pathlib import Path
 from workbench.diagnostics import CATALOGUE
 from workbench.store.sync import sync
 sys.stdin.readline()
-report = sync(Path(sys.argv[1]), CATALOGUE, seconds=200)
+report = sync(Path(sys.argv[1]), seconds=200)
 print(report.segments, report.rows)
 """

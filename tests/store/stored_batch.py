@@ -10,8 +10,11 @@ from safetensors.numpy import save_file
 LOGGED = {"policy_loss": 0.5, "grad_norm": 1.5, "grad_norm_after": 1.0, "lr": 0.1}
 
 
-def write_batch(run: Path, step: int, *, text: str = "word", values: bool = True, **meta: Any) -> Path:
-    """Write the batch of `step` into the run's folder, which becomes one; every token reads `text`."""
+def write_batch(run: Path, step: int, *, text: str = "word", arrays: Any = None, **meta: Any) -> Path:
+    """Write the batch of `step` into the run's folder, which becomes one; every token reads `text`.
+
+    `arrays` replaces some of its arrays, and leaves out those that are None.
+    """
     random = np.random.default_rng(step)
     b, t = 8, 30
     length = random.integers(18, t + 1, b).astype(np.int32)
@@ -22,13 +25,13 @@ def write_batch(run: Path, step: int, *, text: str = "word", values: bool = True
     new = (old + random.normal(0, 0.5, (b, t)) * mask).astype(np.float32)
     row = np.arange(b, dtype=np.int32)
     number = random.normal(0, 1, (2, b, t)).astype(np.float32)
-    arrays = {
+    made = {
         "tokens": random.integers(0, 9, (b, t)).astype(np.int32), "response": response, "mask": mask,
         "length": length, "group": row // 2, "trajectory": row, "score": (row % 3 == 0).astype(np.float32),
         "log_prob_behaviour": old, "log_prob_old": old, "advantages": number[1] * mask,
-        **({"values": number[0]} if values else {}),
+        "values": number[0],
         "update.size": np.array([4, 4], np.int32), "update.rows": row, "update.log_prob": new,
-    }  # fmt: skip
+    } | (arrays or {})  # fmt: skip
     told = {
         "format": 1, "step": step, "algorithm": "ppo", "slots": {}, "texts": {str(i): text for i in range(9)},
         "updates": [{"epoch": 0, "rollout_step": step, "passes": [4], "scalars": LOGGED}] * 2, **meta,
@@ -36,5 +39,6 @@ def write_batch(run: Path, step: int, *, text: str = "word", values: bool = True
     (run / "batches").mkdir(parents=True, exist_ok=True)
     (run / "config.toml").touch()
     file = run / "batches" / f"{step:06d}.safetensors"
-    save_file({name: np.ascontiguousarray(a) for name, a in arrays.items()}, file, {"sorl": json.dumps(told)})
+    kept = {name: np.ascontiguousarray(a) for name, a in made.items() if a is not None}
+    save_file(kept, file, {"sorl": json.dumps(told)})
     return file

@@ -19,7 +19,7 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return example.runs_folder()
 
 
-def test_the_example_was_recorded_by_todays_code_and_fits_in_six_megabytes(recorded: Path) -> None:
+def test_the_example_was_recorded_by_todays_code_and_fits_in_six_megabytes(recorded):
     cells = {cell.run_id for cell in config.load(Path("experiments/quickstart.toml"), [], History(recorded), []).cells}
     folders = [path for path in (recorded / "quickstart").iterdir() if (path / "run.json").is_file()]
     assert {folder.name for folder in folders} <= cells, "the settings of the quickstart changed: type `make example`"
@@ -32,9 +32,7 @@ def test_the_example_was_recorded_by_todays_code_and_fits_in_six_megabytes(recor
     assert example.ARCHIVE.stat().st_size <= 6_000_000
 
 
-def test_a_second_call_unpacks_nothing_and_a_cache_that_cannot_be_written_is_named(
-    recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_call_unpacks_nothing_and_a_cache_that_cannot_be_written_is_named(recorded, tmp_path, monkeypatch):
     (recorded / "mine").touch()
     assert (example.runs_folder() / "mine").is_file()
     (tmp_path / "file").touch()
@@ -42,7 +40,7 @@ def test_a_second_call_unpacks_nothing_and_a_cache_that_cannot_be_written_is_nam
     refused("set XDG_CACHE_HOME to another folder", "ls", "--example", runs=None)
 
 
-def test_the_verbs_read_the_example_and_diagnose_names_its_fallen_runs(recorded: Path) -> None:
+def test_the_verbs_read_the_example_and_diagnose_names_its_fallen_runs(recorded):
     assert "quickstart: 8 runs, 8 finished" in done("ls", "--example").stdout
     told = done("diagnose", "--example").stdout
     assert told.count("Collapsed") >= 1

@@ -7,7 +7,7 @@ import pytest
 
 from tests.store.fixture import Shape, write_run
 from workbench.spec import InputError
-from workbench.store.notes import FILE, LONGEST, TAGS, Notes, read, write
+from workbench.store.notes import FILE, LONGEST, TAGS, Notes, every, read, write
 from workbench.store.reader import Reader
 from workbench.store.sync import sync
 
@@ -20,13 +20,13 @@ def run(tmp_path: Path) -> Path:
     return write_run(tmp_path, "demo", "r1", shape=shape)
 
 
-def test_notes_survive_a_sync_and_a_new_database_and_bring_no_row(run: Path, tmp_path: Path) -> None:
+def test_notes_survive_a_sync_and_a_new_database_and_bring_no_row(run, tmp_path):
     assert read(tmp_path, "demo", "r1") == Notes()
     write(tmp_path, "demo", "r1", SAID)
     for _ in range(2):
         report = sync(tmp_path)
         assert (report.corrupt, report.skipped) == ([], [])
-        assert read(tmp_path, "demo", "r1") == SAID
+        assert every(tmp_path, "demo") == {"r1": read(tmp_path, "demo", "r1")} == {"r1": SAID}
         assert Reader(tmp_path).rows("SELECT count(*) FROM run").rows == [(1,)]
         (tmp_path / "sorl.duckdb").unlink()
     write(tmp_path, "demo", "r1", Notes())
@@ -37,7 +37,7 @@ def test_notes_survive_a_sync_and_a_new_database_and_bring_no_row(run: Path, tmp
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "null", '{"note": 1, "tags": "x", "hidden": "yes"}', "\x00", "[" * 9999]
 )
-def test_what_is_no_notes_is_none(run: Path, tmp_path: Path, text: str) -> None:
+def test_what_is_no_notes_is_none(run, tmp_path, text):
     (run / FILE).write_text(text)
     assert read(tmp_path, "demo", "r1") == Notes()
     (run / FILE).unlink()
@@ -45,22 +45,20 @@ def test_what_is_no_notes_is_none(run: Path, tmp_path: Path, text: str) -> None:
     assert read(tmp_path, "demo", "r1") == Notes()
 
 
-def test_long_ones_are_cut_where_they_are_read(run: Path, tmp_path: Path) -> None:
+def test_long_ones_are_cut_where_they_are_read(run, tmp_path):
     write(tmp_path, "demo", "r1", Notes("x" * 2 * LONGEST, ("t",) * 2 * TAGS))
     found = read(tmp_path, "demo", "r1")
     assert (len(found.note), len(found.tags)) == (LONGEST, TAGS)
 
 
-def test_what_cannot_be_written_is_a_sentence_and_changes_nothing(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_written_is_a_sentence_and_changes_nothing(run, tmp_path, monkeypatch):
     write(tmp_path, "demo", "r1", SAID)
     for place in ("nowhere", "..", "../demo/r1", "r1\x00"):
         with pytest.raises(InputError, match="cannot keep notes of"):
             write(tmp_path, "demo", place, Notes())
         assert read(tmp_path, "demo", place) == Notes()
 
-    def full(*_: object, **__: object) -> None:
+    def full(*_, **__):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_text", full)

@@ -3,14 +3,12 @@ import signal
 import subprocess
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
 from tests.store.contents import contents, one
 from tests.store.fixture import Shape, write_run
 from tests.store.processes import HOLD, SYNC, python
-from workbench.diagnostics import CATALOGUE
 from workbench.store.connect import Busy
 from workbench.store.reader import Reader
 from workbench.store.sync import sync
@@ -19,18 +17,16 @@ from workbench.store.sync import sync
 def started(code: str, *args: object) -> subprocess.Popen[str]:
     """A process that has said its first line."""
     process = python(code, *args)
-    assert process.stdout is not None
     assert process.stdout.readline()
     return process
 
 
-def test_four_processes_ingest_each_segment_exactly_once(runs: Path, small: Shape) -> None:
+def test_four_processes_ingest_each_segment_exactly_once(runs, small):
     for seed in range(6):
         write_run(runs, "demo", f"r{seed}", shape=small, seed=seed)
     files = len(list(runs.glob("*/*/segments/*/*.parquet")))
     workers = [python(SYNC, runs) for _ in range(4)]
     for worker in workers:
-        assert worker.stdin is not None
         worker.stdin.write("go\n")
         worker.stdin.flush()
     answers = [worker.communicate(timeout=280) for worker in workers]
@@ -42,9 +38,7 @@ def test_four_processes_ingest_each_segment_exactly_once(runs: Path, small: Shap
 
 
 @pytest.mark.parametrize("mode", ["write", "read"])
-def test_a_database_held_by_another_process_is_named_with_its_pid_and_nothing_is_lost(
-    runs: Path, small: Shape, mode: str
-) -> None:
+def test_a_database_held_by_another_process_is_named_with_its_pid_and_nothing_is_lost(runs, small, mode):
     write_run(runs, "demo", "a", shape=small)
     sync(runs)
     write_run(runs, "demo", "b", shape=small)
@@ -65,7 +59,7 @@ def test_a_database_held_by_another_process_is_named_with_its_pid_and_nothing_is
     assert one(runs, "SELECT count(*) FROM step") == 2 * small.steps
 
 
-def test_a_sync_killed_at_any_moment_loses_and_doubles_nothing(runs: Path) -> None:
+def test_a_sync_killed_at_any_moment_loses_and_doubles_nothing(runs):
     shape = Shape(steps=20, trajectories=16, turns=4, epochs=2, steps_per_segment=2)
     for seed in range(3):
         write_run(runs, "demo", f"r{seed}", shape=shape, seed=seed)
@@ -73,7 +67,6 @@ def test_a_sync_killed_at_any_moment_loses_and_doubles_nothing(runs: Path) -> No
     for delay in (0.0, 0.05, 0.1, 0.2, 0.4):
         (runs / "sorl.duckdb").unlink(missing_ok=True) if delay in (0.0, 0.2) else None
         victim = started("import workbench.store.sync, duckdb\nprint('up', flush=True)\n" + SYNC, runs)
-        assert victim.stdin is not None
         victim.stdin.write("go\n")
         victim.stdin.flush()
         time.sleep(delay)
@@ -81,18 +74,18 @@ def test_a_sync_killed_at_any_moment_loses_and_doubles_nothing(runs: Path) -> No
         victim.communicate(timeout=120)
         killed += victim.returncode == -signal.SIGKILL
     assert killed >= 3, "too slow a start: the test killed nothing at work"
-    sync(runs, CATALOGUE)
+    sync(runs)
     interrupted = contents(runs)
     for name in ("sorl.duckdb", "sorl.duckdb.wal"):
         (runs / name).unlink(missing_ok=True)
-    sync(runs, CATALOGUE)
+    sync(runs)
     assert contents(runs) == interrupted
     assert one(runs, "SELECT count(*) FROM turn") == 3 * 20 * 16 * 4 * 2
 
 
-def test_what_a_killed_sync_left_behind_can_be_read(runs: Path, small: Shape) -> None:
+def test_what_a_killed_sync_left_behind_can_be_read(runs, small):
     write_run(runs, "demo", "a", shape=small)
-    sync(runs, CATALOGUE)
+    sync(runs)
     code = """
 import os, sys
 from pathlib import Path
@@ -108,4 +101,4 @@ with writer(Path(sys.argv[1]), 5) as connection:
     assert one(runs, "SELECT count(*) FROM step WHERE run_id = 'ghost'") == 0
     python(code, runs, "commit").communicate(timeout=120)  # committed, but not yet in the file itself
     assert one(runs, "SELECT count(*) FROM step WHERE run_id = 'ghost'") == 100_000
-    sync(runs, CATALOGUE)
+    sync(runs)

@@ -5,7 +5,6 @@ import math
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -63,9 +62,7 @@ def before(grid: Path) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("attempt", ESCAPES)
-def test_user_sql_can_only_look_at_the_tables(
-    grid: Path, before: dict[str, list[str]], tmp_path: Path, attempt: str
-) -> None:
+def test_user_sql_can_only_look_at_the_tables(grid, before, tmp_path, attempt):
     secret = tmp_path / "secret"
     secret.write_text("password\n")
     frame_of_the_caller = pd.DataFrame({"a": [1]})
@@ -78,7 +75,7 @@ def test_user_sql_can_only_look_at_the_tables(
     assert one(grid, "SELECT count(*) FROM run") == len(before["run"])
 
 
-def test_after_all_attempts_the_database_is_what_it_was(grid: Path, before: dict[str, list[str]]) -> None:
+def test_after_all_attempts_the_database_is_what_it_was(grid, before):
     assert contents(grid) == before
     assert Reader(grid).rows("SELECT * FROM duckdb_secrets()").rows == [], "no secret on disk is listed"
 
@@ -93,12 +90,12 @@ def test_after_all_attempts_the_database_is_what_it_was(grid: Path, before: dict
         "SELECT config->>'$.learn.staleness' FROM run",
     ],
 )  # fmt: skip
-def test_every_way_to_ask_is_allowed(grid: Path, question: str) -> None:
+def test_every_way_to_ask_is_allowed(grid, question):
     assert Reader(grid).rows(question).columns
 
 
 @BOTH
-def test_a_question_that_runs_too_long_is_stopped(grid: Path, ask: Any) -> None:
+def test_a_question_that_runs_too_long_is_stopped(grid, ask):
     began = time.monotonic()
     with pytest.raises(InputError, match=r"stopped after 0\.3 s"):
         ask(Reader(grid, seconds=0.3), "SELECT count(*) FROM range(1000000000) a, range(1000000) b")
@@ -119,23 +116,23 @@ def test_a_question_that_runs_too_long_is_stopped(grid: Path, ask: Any) -> None:
         ("SELECT list(range) FROM range(1000000000)", "Out of Memory"),
     ],
 )
-def test_a_mistake_is_named_with_its_line_and_the_nearest_name(grid: Path, ask: Any, question: str, words: str) -> None:
+def test_a_mistake_is_named_with_its_line_and_the_nearest_name(grid, ask, question, words):
     with pytest.raises(InputError, match=words):
         ask(Reader(grid), question)
 
 
-def test_without_a_database_it_says_what_builds_one(tmp_path: Path) -> None:
+def test_without_a_database_it_says_what_builds_one(tmp_path):
     with pytest.raises(InputError, match="`sorl sync` builds it"):
         Reader(tmp_path).rows("SELECT 1")
 
 
-def test_values_travel_beside_the_question_never_in_it(grid: Path) -> None:
+def test_values_travel_beside_the_question_never_in_it(grid):
     hostile = "' OR 1=1 --"
     assert Reader(grid).rows("SELECT * FROM run WHERE run_id = ?", [hostile]).rows == []
     assert Reader(grid).rows("SELECT $word AS word", {"word": hostile}).rows == [(hostile,)]
 
 
-def test_a_row_limit_bounds_the_work_and_says_what_it_cut(grid: Path) -> None:
+def test_a_row_limit_bounds_the_work_and_says_what_it_cut(grid):
     began, reader = time.monotonic(), Reader(grid)
     endless = "SELECT * FROM range(100000000000) AS t(i)"
     assert reader.rows(endless, limit=5)[1:] == ([(i,) for i in range(5)], True)
@@ -147,7 +144,7 @@ def test_a_row_limit_bounds_the_work_and_says_what_it_cut(grid: Path) -> None:
     assert time.monotonic() - began < 60
 
 
-def test_an_answer_of_exactly_the_limit_or_none_is_not_cut_and_keeps_its_columns(grid: Path) -> None:
+def test_an_answer_of_exactly_the_limit_or_none_is_not_cut_and_keeps_its_columns(grid):
     reader, none = Reader(grid), "SELECT run_id, step FROM step WHERE step < 0"
     for rows in (5, 2048, 4096):
         answer = reader.rows(f"FROM range({rows})", limit=rows)
@@ -158,7 +155,7 @@ def test_an_answer_of_exactly_the_limit_or_none_is_not_cut_and_keeps_its_columns
     assert (empty.table.column_names, empty.table.num_rows, empty.cut) == (["run_id", "step"], 0, False)
 
 
-def test_null_is_none_and_nan_is_nan_in_values_and_in_excerpts(grid: Path) -> None:
+def test_null_is_none_and_nan_is_nan_in_values_and_in_excerpts(grid):
     text = "SELECT NULL::DOUBLE AS a, 'nan'::DOUBLE AS b, '-inf'::DOUBLE AS c, [1.0, NULL] AS d"
     (row,) = Reader(grid).rows(text).rows
     (shown,) = Reader(grid).excerpt(text, **ALL).table.to_pylist()
@@ -175,13 +172,13 @@ def test_null_is_none_and_nan_is_nan_in_values_and_in_excerpts(grid: Path) -> No
         ("[1.5, NULL]::DOUBLE[]", [1.5, None]), ("NULL", None),
     ],
 )  # fmt: skip
-def test_every_type_can_be_shown_and_written_to_a_file(grid: Path, value: str, shown: object) -> None:
+def test_every_type_can_be_shown_and_written_to_a_file(grid, value, shown):
     table = Reader(grid).excerpt(f"SELECT {value} AS x, INTERVAL 1 DAY AS span, 1::BIGNUM AS big", **ALL).table
     assert table.column("x").to_pylist() == [shown]
     pq.write_table(table, io.BytesIO())
 
 
-def test_columns_of_one_name_are_told_apart_and_every_column_of_ours_is_selected_without_quotes(grid: Path) -> None:
+def test_columns_of_one_name_are_told_apart_and_every_column_of_ours_is_selected_without_quotes(grid):
     (row,) = Reader(grid).excerpt("SELECT 1 AS a, 2 AS a, 3 AS a_2, 4 AS a", **ALL).table.to_pylist()
     assert row == {"a": 1, "a_2": 2, "a_2_2": 3, "a_3": 4}
     columns = Reader(grid).rows("SELECT table_name, column_name FROM information_schema.columns").rows
@@ -191,7 +188,7 @@ def test_columns_of_one_name_are_told_apart_and_every_column_of_ours_is_selected
         Reader(grid).rows(f"SELECT {names} FROM {table} LIMIT 0")
 
 
-def test_a_reader_leaves_the_database_free_for_the_next_writer(runs: Path) -> None:
+def test_a_reader_leaves_the_database_free_for_the_next_writer(runs):
     sync(runs)
     reader = Reader(runs)
     reader.rows("SELECT 1")
@@ -202,8 +199,8 @@ def test_a_reader_leaves_the_database_free_for_the_next_writer(runs: Path) -> No
     assert sync(runs, seconds=0.0).rows == 0
 
 
-def test_a_few_questions_share_an_opening_and_then_let_go(grid: Path) -> None:
-    def is_free() -> bool:
+def test_a_few_questions_share_an_opening_and_then_let_go(grid):
+    def is_free():
         try:
             with writer(grid, 0.0):
                 return True

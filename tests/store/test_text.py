@@ -14,18 +14,17 @@ def run(runs: Path, text: str = "hello\n") -> Path:
     return folder
 
 
-def test_the_log_of_a_run_is_in_its_folder_also_where_a_link_leads_to_the_runs(tmp_path: Path) -> None:
+def test_the_log_of_a_run_is_in_its_folder_also_where_a_link_leads_to_the_runs(tmp_path):
     folder = run(tmp_path / "elsewhere")
     assert log_of(tmp_path / "elsewhere", "demo", "a") == folder / "console.log"
     assert log_of(tmp_path / "elsewhere", "demo", "b") is None
     (tmp_path / "runs").symlink_to(tmp_path / "elsewhere")
     found = log_of(tmp_path / "runs", "demo", "a")
-    assert found is not None
     assert tail(found) == ["hello"]
 
 
 @pytest.mark.parametrize("run_id", ["..", ".", "", "../a", "a/..", "a/../../secret", "/etc", "a\0b"])
-def test_no_name_leads_out_of_the_runs_folder(tmp_path: Path, run_id: str) -> None:
+def test_no_name_leads_out_of_the_runs_folder(tmp_path, run_id):
     run(tmp_path / "runs")
     for folder in (tmp_path, tmp_path / "runs", tmp_path / "runs" / "demo"):
         (folder / "console.log").write_text("secret")
@@ -33,7 +32,7 @@ def test_no_name_leads_out_of_the_runs_folder(tmp_path: Path, run_id: str) -> No
     assert log_of(tmp_path / "runs", run_id, "a") is None
 
 
-def test_a_log_that_is_a_link_or_no_file_is_not_read(tmp_path: Path) -> None:
+def test_a_log_that_is_a_link_or_no_file_is_not_read(tmp_path):
     (tmp_path / "secret").write_text("password")
     folder = run(tmp_path)
     (folder / "console.log").unlink()
@@ -44,14 +43,14 @@ def test_a_log_that_is_a_link_or_no_file_is_not_read(tmp_path: Path) -> None:
     assert log_of(tmp_path, "demo", "a") is None
 
 
-def test_a_log_of_any_size_is_read_from_its_end(tmp_path: Path) -> None:
+def test_a_log_of_any_size_is_read_from_its_end(tmp_path):
     log = tmp_path / "log"
     log.write_bytes(b"x" * 200_000 + b"\n\xff\xfe the end")
     assert tail(log)[-1] == "\ufffd\ufffd the end"
     assert sum(map(len, tail(log))) <= 65536
 
 
-def test_nothing_in_a_log_or_a_name_acts_on_what_shows_it() -> None:
+def test_nothing_in_a_log_or_a_name_acts_on_what_shows_it():
     log = "\x1b[2J\x1b]0;title\x07\x1b]8;;http://x\x1b\\link\x1b(B\x9b31mred\x07\x08\r\u202etxt.exe\u2066 tab\tend"
     assert plain(log) == "link31mredtxt.exe tab\tend"
     name = "\x1b[2Jred\x9b31m\x08\r\u202etxt.exe\u2066\u200f\u2028\x7f\ud800\ttab\nend [bold]"

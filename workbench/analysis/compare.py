@@ -179,8 +179,9 @@ def _onset(row: Row) -> str:
 # What the columns of `readable` are, for a line under the table.
 ABOUT = (
     "Peak: the highest median of five steps. Final: the mean of the last ten. Both over finished runs, with a 95 % "
-    "interval; of fewer than three seeds each value. Clip fraction and gradient norms: over all updates of those runs. "
-    "Onset: median over the collapses. -: no such step, or not measured."
+    "interval; of fewer than three seeds each value. Clip fraction and median gradient norm: of the updates of a run, "
+    "then the mean over runs; largest gradient norm: of all. Onset: median over the collapses, of two both. -: no such "
+    "step, or not measured."
 )
 
 
@@ -190,7 +191,7 @@ def readable(frame: pd.DataFrame) -> pd.DataFrame:
              "grad norm max": ("grad_norm_max", 1)}  # fmt: skip
     found = []
     for row in frame.to_dict(orient="records"):
-        incidence = "-"
+        incidence, both = "-", row["onsets"].split(", ")
         if row["judged"]:
             ends = ", ".join(percent(row[f"collapsed_{end}"]) for end in ("low", "high"))
             incidence = f"{int(row['collapsed'])}/{row['judged']} [{ends}]"
@@ -200,6 +201,7 @@ def readable(frame: pd.DataFrame) -> pd.DataFrame:
             "final success, IQM": spanned(row, "final_iqm"), "collapsed": incidence,
             "recovered / falling": f"{row['recovered']} / {row['falling']}",
             **{title: "-" if missing(row[name]) else f"{row[name]:.{n}f}" for title, (name, n) in plain.items()},
+            **({"onset step": row["onsets"]} if len(both) == 2 else {}),
         })  # fmt: skip
     return pd.DataFrame(found)
 

@@ -1,15 +1,16 @@
 """From the database to figures: the chosen runs and steps, the points of a column, panels of curves, early alarms."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
 
 from workbench.app.figures.curves import Panel
 from workbench.app.store import Diagnostics, Store
+from workbench.diagnosis.standing import counted, from_onset
 
 # x-axis -> the column of `step` that adds up to it
 CLOCKS = {"updates": "updates", "tokens": "tokens_trained", "seconds": "seconds_total"}
@@ -218,8 +219,14 @@ def onsets(chosen: Chosen) -> pd.DataFrame:
     return rows.head(0) if chosen.axis in CLOCKS else chosen.inside(rows)
 
 
+def alarmed(store: Store, runs: pd.DataFrame) -> pd.DataFrame:
+    """Return those of the runs whose alarms were recorded: silence of the others tells nothing."""
+    return runs[runs["run_id"].isin(store.query("watched", runs=list(runs["run_id"]))["run_id"])]
+
+
 def first_alarms(store: Store, runs: pd.DataFrame, known: Diagnostics) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return `alarm_leads` of the runs, and the leads behind it: alarm, arm, run_id, seed, lead (steps)."""
+    """Return `alarm_leads` of the `alarmed` runs, and the leads behind it: alarm, arm, run_id, seed, lead (steps)."""
+    runs = alarmed(store, runs)
     found = store.query("leads", runs=list(runs["run_id"]))
     dots = found.dropna(subset=["lead"])
     named = {column: runs[column].to_numpy()[dots["run"]] for column in ("arm", "run_id", "seed")}
@@ -250,8 +257,34 @@ def alarm_leads(leads: pd.DataFrame, known: Diagnostics) -> pd.DataFrame:
     return found if found.empty else found.sort_values(["lead_median", "before"], ascending=False, ignore_index=True)
 
 
+def first_alarm(rung: Mapping[str, int], onset: int | None, rings: Mapping[Any, int], up: int) -> str:
+    """Say which alarms one run raised first and whether they tell anything.
+
+    `rung`: diagnostic -> step of its first alarm; `onset`: the step after which the run fell; `rings`: diagnostic ->
+    how many of the `up` other runs that stayed up raised the alarm.
+    """
+    if not rung:
+        return "No alarm went off."
+    first = min(rung.values())
+    names = [name for name, step in rung.items() if step == first]
+    said = f"First alarm: {' and '.join(names)} at step {first:,}"
+    if onset is not None:
+        said += f", {from_onset(first, onset)}" + ("" if first < onset else ", so no warning")
+    if later := len(rung) - len(names):
+        said += f"; {counted(later, 'more kind')} of alarm later"
+    if not up:
+        return f"{said}."
+    count = {name: rings.get(name, 0) for name in names}
+    if min(count.values()) == up:
+        runs = f"all {up} other runs" if up > 1 else "the only other run"
+        it = "It also rang" if len(names) == 1 else "They also rang"
+        return f"{said}. {it} in {runs} that stayed up, so {'it tells' if len(names) == 1 else 'they tell'} nothing."
+    rang = " and ".join(f"{name} rang in {n}" for name, n in count.items())
+    return f"{said}. Of the {counted(up, 'other run')} that stayed up, {rang}."
+
+
 def first_warning(alarms: pd.DataFrame) -> str:
-    """Say which of `alarm_leads` tells the runs that collapsed from those that did not, or that none does."""
+    """Say of many runs which of `alarm_leads` tells those that collapsed from those that did not, or that none does."""
     from workbench.analysis.stats import ALPHA, fisher_exact, p_value
 
     warned = [row for row in alarms.to_dict("records") if row["before"]]

@@ -41,17 +41,18 @@ def runs(store: Store, experiment: str) -> pd.DataFrame:
     return store.computed(("runs", experiment), lambda reader: recorded.outcomes(reader, experiment))
 
 
-def shown(store: Store, experiment: str) -> pd.DataFrame:
-    """Return `runs` without those that somebody has hidden, and say how many these are."""
+def shown(store: Store, experiment: str, kept: Mapping[str, notes.Notes] | None = None) -> pd.DataFrame:
+    """Return `runs` without those that somebody has hidden, and say how many these are; `kept` are notes if read."""
     each = runs(store, experiment)
-    kept = each[[not notes.read(store.runs, experiment, run).hidden for run in each["run_id"]]]
-    if gone := len(each) - len(kept):
+    about = notes.every(store.runs, experiment) if kept is None else kept
+    left = each[~each["run_id"].isin([run for run, one in about.items() if one.hidden])]
+    if gone := len(each) - len(left):
         what = f"{gone} hidden run{'s are' if gone > 1 else ' is'}"
-        if kept.empty:
+        if left.empty:
             note(f"{what} shown all the same: no other is left.")
             return each
         note(f"{what} left out of all that is shown and counted here; `sorl compare` counts every run.")
-    return kept
+    return left
 
 
 def question(store: Store, experiment: str) -> str:
@@ -86,8 +87,7 @@ def choose_arms(
     with left:
         experiment = choose_experiment(store, collapsed=True)
         if is_region(store, experiment):
-            whole = anchor("see all in Region", address("region", experiment=experiment))
-            links(["Single points of a search: ", whole])
+            links([anchor("All points in Region", address("region", experiment=experiment))])
     every = shown(store, experiment)
     every = regroup(experiment, every) if regroup else every
     with right:
@@ -176,4 +176,4 @@ def differing(store: Store, experiment: str, every: pd.DataFrame) -> pd.DataFram
         found = pd.DataFrame([known[text] for text in every["config"]], index=every["run_id"]).fillna("")
         return found.loc[:, found.nunique() > 1]
 
-    return store.computed(("differing", experiment), ask)
+    return store.computed(("differing", experiment, tuple(every["run_id"])), ask)

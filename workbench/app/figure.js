@@ -47,7 +47,8 @@
   function marks({ _fullData, _fullLayout }) { // that a pointer can rest on, with their places in pixels
     const found = [];
     _fullData.forEach((trace, curve) => {
-      if (trace.visible !== true || trace.hoverinfo === 'skip' || !trace.xaxis || !trace.x) return;
+      // The cells of a heat map have marks of their own.
+      if (trace.visible !== true || trace.hoverinfo === 'skip' || !trace.xaxis || !trace.x || trace.z) return;
       const [x, y] = [trace.xaxis, trace.yaxis].map(name => _fullLayout[`${name[0]}axis${name.slice(1)}`]);
       const add = (point, across, up) => {
         const left = x.d2p(across), top = y.d2p(up);
@@ -56,9 +57,7 @@
           number: found.length, line: trace.mode?.includes('lines') ? curve : -1,
         });
       };
-      if (trace.z) trace.z.forEach((row, j) => Array.from(row).forEach((value, i) =>
-        value != null && add([j, i], trace.x[i], trace.y[j])));
-      else Array.from(trace.x).forEach((value, i) => add(i, value, trace.y[i]));
+      Array.from(trace.x).forEach((value, i) => add(i, value, trace.y[i]));
     });
     return found;
   }

@@ -1,8 +1,10 @@
 """What every screen shares: the menu and links, its store, live refresh, what to say where nothing is; small parts."""
 
+import json
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial, wraps
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +22,7 @@ from workbench.app.export import button, file_name
 from workbench.app.store import BackgroundSync, State, Store
 from workbench.app.text import table_html, tag, visible
 from workbench.app.theme import DARK, LIGHT, Palette
+from workbench.diagnosis.alerts import Alert, alerts
 from workbench.spec import InputError
 from workbench.store.connect import Busy, database
 
@@ -33,7 +36,10 @@ _PULSE = 0.5  # seconds between two looks at whether the database has changed
 _PATIENCE = 0.5  # seconds that a screen waits for the first sync of a session
 _REPORT = 300.0  # seconds that a report may take
 _DRAWN = "sorl drawn"
-_STYLE, _SCRIPT = (Path(__file__).parent / name for name in ("style.css", "figure.js"))
+_KNOWN = "sorl alerts"
+_BLOCKED = "This browser does not show messages of this page; `sorl app --notify URL` posts them to a webhook."
+_NEWS = 50  # alerts that the page of a session still holds
+_STYLE, *_SCRIPTS = (Path(__file__).parent / name for name in ("style.css", "figure.js", "bell.js"))
 
 
 class Empty(InputError):
@@ -54,7 +60,9 @@ def screen(body: Callable[[Store], None]) -> Callable[[], None]:
         st.html(_STYLE)
         palette = look()
         st.html(tag("style", f":root {{ --sorl-surface: {palette.surface}; --sorl-text: {palette.text}; }}"))
-        st.html(f"<script>{_SCRIPT.read_text(encoding='utf-8')}</script>", unsafe_allow_javascript=True)
+        script = "".join(file.read_text(encoding="utf-8") for file in _SCRIPTS)
+        st.html(f"<script>{script}</script>", unsafe_allow_javascript=True)
+        bell = st.container(key="sorl-bell")
         store, syncing = store_of(os.environ.get("SORL_RUNS") or "runs")
         syncing.look(0.0 if "sorl seen" in st.session_state else _PATIENCE)
         st.session_state["sorl seen"] = True
@@ -77,11 +85,36 @@ def screen(body: Callable[[Store], None]) -> Callable[[], None]:
                 say(none, "sorl run experiments/quickstart.toml", "sorl app --runs OTHER/FOLDER")
         for line in syncing.notes:
             note(line)
-        st.set_page_config(page_title=tab_title(body.__name__, url.shown().short))
+        falling = 0
+        with suppress(InputError), bell:  # the screen has said what is wrong
+            falling = _ring(store, syncing)
+        st.set_page_config(page_title=tab_title(body.__name__, url.shown().short, falling))
         st.session_state[_DRAWN] = True
         _pulse(store, syncing, state)
 
     return drawn
+
+
+def happened(store: Store) -> list[Alert]:
+    """Return what has happened to any run that a person would want to know."""
+    return store.computed("alerts", alerts)
+
+
+def _ring(store: Store, syncing: BackgroundSync) -> int:
+    """Hand the page what has happened since it was opened, which bell.js tells; return how many runs are falling."""
+    found, here = happened(store), st.session_state
+    if _KNOWN not in here and not syncing.syncing:  # what the first sync of a session brings is old
+        here[_KNOWN] = {(one.run_id, one.kind) for one in found}
+    news = [one for one in found if (one.run_id, one.kind) not in here[_KNOWN]] if _KNOWN in here else []
+    told = [(one.title, one.says, f"{one.kind} {one.run_id}", _page_of(one)) for one in news[-_NEWS:]]
+    live = store.query("experiments")["running"].sum() > 0
+    words = tag("button", "Tell me in this browser when a run falls", type="button"), tag("span", _BLOCKED)
+    st.html(tag("div", *(words if live else ()), css="sorl-bell", data_news=json.dumps(told)))
+    return len({one.run_id for one in found if one.kind == "falling"})
+
+
+def _page_of(one: Alert) -> str:
+    return address("run", experiment=one.experiment, run=one.run_id)
 
 
 def _report(store: Store, experiment: str) -> None:
@@ -124,13 +157,13 @@ def say(text: str, *typed: str) -> None:
     """Show a sentence in place of what cannot be shown, and what to type, ready to be copied."""
     _paragraph("sorl-warning", text)
     if typed:
-        st.code("\n".join(typed), language="shell")
+        st.code("\n".join(typed), language=None)  # colours of a language have too little contrast
 
 
-def curves_only(missing: str) -> None:
-    """Say in a sentence that `missing` is not recorded, and what records it."""
-    rest = "Shipped and exported results hold curves only; a run that is trained here records the rest:"
-    say(f"{missing} {rest}", "sorl run FILE.toml")
+def not_recorded(missing: str, needs: str) -> None:
+    """Say in a sentence that `missing` is not recorded, what the screen needs, and what records it."""
+    say(f"{missing} is recorded: this screen needs {needs}, which a run that is trained here records:",
+        "sorl run FILE.toml")  # fmt: skip
 
 
 def table(header: Sequence[object], rows: Iterable[Sequence[str]], *, figures: bool = False) -> None:
@@ -146,9 +179,10 @@ def title(name: str) -> str:
     return TITLES.get(name, name.capitalize())
 
 
-def tab_title(name: str, chosen: str) -> str:
-    """Return what a tab and the history of a browser call a screen: what is chosen on it comes first."""
-    return " · ".join(dict.fromkeys(filter(None, [visible(chosen) if chosen != name else "", title(name), "sorl"])))
+def tab_title(name: str, chosen: str, falling: int = 0) -> str:
+    """Return what a tab and the history of a browser call a screen: how many runs fall, then what is chosen on it."""
+    alarm, about = f"▼ {falling} falling" if falling else "", visible(chosen) if chosen != name else ""
+    return " · ".join(dict.fromkeys(filter(None, [alarm, about, title(name), "sorl"])))
 
 
 def page(name: str, path: str | None = None, *, shown: bool = True) -> Page:
@@ -202,6 +236,12 @@ def run_links(runs: pd.DataFrame, experiment: str) -> None:
     links(["Open a run:"], *lines)
 
 
-def linked_table(header: Sequence[tuple[str, str]], rows: Sequence[tuple[str, Sequence[str]]]) -> None:
-    """Show a table of rows (address, cells); the first cell is a link. `header` has (name, definition) of a column."""
-    st.html(table_html(header, [(anchor(cells[0], where), *cells[1:]) for where, cells in rows], "sorl-listing"))
+def linked_table(
+    header: Sequence[tuple[str, str]], rows: Sequence[tuple[str, Sequence[str]]], *, asked: bool = False
+) -> None:
+    """Show a table of rows (address, cells); the first cell is a link. `header` has (name, definition) of a column.
+
+    With `asked` the last cell is a text that takes several lines, as a question.
+    """
+    css = "sorl-listing sorl-asked" if asked else "sorl-listing"
+    st.html(table_html(header, [(anchor(cells[0], where), *cells[1:]) for where, cells in rows], css))

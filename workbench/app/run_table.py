@@ -69,19 +69,18 @@ def matching(frame: pd.DataFrame, asked: str) -> tuple[pd.DataFrame, list[str]]:
     return frame, unknown
 
 
-def show(store: Store, experiment: str, each: pd.DataFrame) -> None:
-    """Show the runs as a table; those picked in it are compared and can be given notes."""
-    kept = {str(run): notes.read(store.runs, experiment, str(run)) for run in each["run_id"]}
+def show(store: Store, experiment: str, each: pd.DataFrame, kept: Mapping[str, Notes]) -> None:
+    """Show the runs with their notes as a table; those picked in it are compared and can be given notes."""
     frame = rows(each, kept)
     left, right = st.columns(2)
     with left:
         asked = search_box("find", "Find runs", _HOW)
     with right:
-        columns = choose_many("column", "Columns", list(map(str, frame)), _USUAL)
+        columns = choose_many("column", "Columns", list(map(str, frame)), _USUAL, implied=True)
     found, unknown = matching(frame, asked)
     if unknown:
         say(f"No column is called {', '.join(map(repr, unknown))}; there is: {', '.join(map(str, frame))}.")
-    picked = keep("picked", experiment, lambda given: [run for run in given if run in kept], list[str])
+    picked = keep("picked", experiment, lambda given: [run for run in given if run in frame.index], list[str])
     if found.empty:
         note(f"None of {len(frame)} runs fits.")
     else:
@@ -102,7 +101,8 @@ def _pick(found: pd.DataFrame, columns: Sequence[str], picked: Sequence[str]) ->
     )
     event = st.dataframe(
         shown, hide_index=True, key=f"runs {here.get('runs drawn', 0)} {hash(tuple(ids))}", on_select="rerun",
-        selection_mode="multi-row", selection_default={"selection": {"rows": at}},
+        selection_mode="multi-row", selection_default={"selection": {"rows": at}}, placeholder="–",
+        alt="The runs of this experiment, a row a run: arrow keys move, Space picks a row.",
         column_config={name: st.column_config.NumberColumn(format="%.2f") for name in ("peak", "final")},
     )  # fmt: skip
     rows = [row for row in event["selection"]["rows"] if row < len(ids)]
@@ -115,8 +115,9 @@ def _pick(found: pd.DataFrame, columns: Sequence[str], picked: Sequence[str]) ->
 def _picked(
     store: Store, experiment: str, mine: pd.DataFrame, chosen: Sequence[Mapping[Any, Any]], kept: Mapping[str, Notes]
 ) -> None:
-    arms = list(dict.fromkeys(str(run["arm"]) for run in chosen))
-    links([anchor("Compare the arms of these runs", address("compare", experiment=experiment, arm=arms))])
+    arms, ids = (list(dict.fromkeys(str(run[name]) for run in chosen)) for name in ("arm", "run_id"))
+    where = address("compare", experiment=experiment, arm=arms, runs=ids, seeds="single")
+    links([anchor("Compare the curves of these runs", where)])
     run_links(mine, experiment)
     if len(chosen) > 1:
         heading("What differs between them")
@@ -128,7 +129,7 @@ def _picked(
             table(
                 ["setting", *named], [[str(key), *settings[key].loc[[r["run_id"] for r in chosen]]] for key in settings]
             )
-    first = kept[chosen[0]["run_id"]]
+    first = kept.get(str(chosen[0]["run_id"]), Notes())
     # A form of its own for each selection: what is typed for one run never lands on another.
     under = json.dumps([run["run_id"] for run in chosen])
     with st.form(f"notes {under}", border=False):

@@ -1,6 +1,7 @@
 """What the screens ask: named SQL files, answered once for each state of the database, and the sync behind the app."""
 
 import os
+import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
+from workbench.diagnostics.declare import SYMBOLS
 from workbench.spec import InputError
 from workbench.store.connect import Busy, database
 from workbench.store.reader import Reader
@@ -107,6 +109,41 @@ _GRAIN = {"step": "step", "minibatch": "update", "turn_step": "turn index"}
 LEVELS = {"step": "step", "minibatch": "optimizer update", "turn_step": "turn index", "turn": "turn",
           "trajectory": "trajectory", "token": "token"}  # fmt: skip
 
+# Column, or table.column -> what a person calls it, where its description begins with too many words for a title.
+WORDS = {
+    "status": "what it did", "n_tokens": "tokens written", "gradient_share": "share of the update's gradient",
+    "turn_step.gradient_share": "share of the step's gradient", "ratio_mass_frac": "share of the update's ratio mass",
+    "turn_step.ratio_mass_frac": "share of the step's ratio mass", "ratio_geo": "geometric turn ratio",
+    "ratio_arith": "mean token ratio", "ratio_prod": "product ratio", "log_ratio_sum": "sum of log-ratios",
+    "clip_frac": "share of tokens clipped", "out_of_range_frac": "share of tokens out of the clip's range",
+    "advantage": "mean advantage", "advantage_std": "spread of advantages", "value": "value by the critic",
+    "value_error": "error of the critic's value", "value_mae": "size of the critic's error",
+    "explained_variance": "critic: explained variance", "approx_kl": "KL to the old policy (k1)",
+    "kl_k3": "KL to the old policy (k3)", "entropy": "entropy", "mismatch": "trainer against sampler",
+    "turn.retrieval_seconds": "search took", "turn.retrieval_empty_frac": "search found nothing",
+    "turn.retrieval_failed_frac": "search failed", "turn_step.retrieval_failed_frac": "share of failed searches",
+    "turn_step.retrieval_empty_frac": "share of searches without a passage", "n_turns": "number of turns",
+    "search_frac": "share of turns that search", "answer_frac": "share of turns that answer",
+    "invalid_frac": "share of invalid turns", "valid_action_frac": "share of valid turns",
+    "grad_norm_max": "largest gradient norm", "ess_frac_min": "smallest effective sample size",
+    "zero_advantage_frac": "prompt groups without a signal", "response_tokens": "tokens written a rollout",
+    "seconds_total": "wall time of a step",
+}  # fmt: skip
+_SIGNS = {"<x>_m": "<.+>_m", "1[x]": r"1\[", "#{x}": r"#\{", "a": "(?!)"}  # alone, a is the article
+
+
+def _sign(symbol: str) -> str:
+    return _SIGNS.get(symbol) or rf"(?<!\w){re.escape(symbol)}(?![\w'])"
+
+
+_NOTATION = {re.compile("|".join(map(_sign, symbols.split(", ")))): f"{symbols}: {words}" for symbols, words in SYMBOLS}
+
+
+def notation(formula: str) -> str:
+    """Say what the symbols in a formula of the dictionary mean; nothing where it has none."""
+    found = [words for sign, words in _NOTATION.items() if sign.search(formula)]
+    return f"{'. '.join(found)}." if found else ""
+
 
 @dataclass(frozen=True)
 class Diagnostics:
@@ -129,6 +166,13 @@ class Diagnostics:
         """Return unit and formula of a column; its description where it has no formula."""
         row = self.rows[metric]
         return row["unit"] or "", str(row["formula"] or row["description"] or "")
+
+    def title(self, metric: str) -> str:
+        """Return what a person calls a column: its WORDS, else those with which its description begins."""
+        row = self.rows[metric]
+        begins = re.split(r"[.,:;](?:\s|$)", str(row["description"] or ""), maxsplit=1)[0]
+        lower = begins[:1].lower() + begins[1:] if begins[1:2].islower() else begins  # KL stays as it is
+        return WORDS.get(metric) or WORDS.get(row["name"]) or lower or str(row["name"])
 
     def label(self, metric: str) -> str:
         """Name a column in a list: `grad_norm (update)`; the grain is left out for a step."""
@@ -170,6 +214,11 @@ class BackgroundSync:
                 self._thread.start()
             thread = self._thread
         thread.join(wait)
+
+    def ahead(self, wait: float) -> None:
+        """Look before any screen asks, which then has no pause to sit out."""
+        self.look(wait)
+        self._next = 0.0
 
     def _work(self) -> None:
         time.sleep(max(0.0, self._next - time.monotonic()))

@@ -88,6 +88,15 @@ def few(words: Sequence[str], most: int, separator: str = ", ", what: str = "") 
     return separator.join(words[:most]) + more
 
 
+def apart(names: Sequence[str]) -> tuple[dict[str, str], str]:
+    """Map names like `ppo · staleness 8` to what tells them apart, and return the parts at the end that all share."""
+    parts, shared = [name.split(" · ") for name in names], 0
+    while len(names) > 1 and min(map(len, parts)) > shared + 1 and len({one[-1 - shared] for one in parts}) == 1:
+        shared += 1
+    kept = {name: " · ".join(one[: len(one) - shared]) for name, one in zip(names, parts, strict=True)}
+    return kept, " · ".join(parts[0][len(parts[0]) - shared :]) if shared else ""
+
+
 def plural(count: int, word: str) -> str:
     """Write a count with its word: 1 seed, 2 seeds, 1,200 rows."""
     return f"{count:,} {word}{'' if count == 1 else 's'}"
@@ -101,6 +110,11 @@ def duration(seconds: float | None) -> str:
         return f"{seconds:.3g} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60:,} h {minutes % 60} min"
+
+
+def times(factor: float) -> str:
+    """Write a factor in two figures: 11 x, 1.2 x."""
+    return f"{factor:.2g} x" if factor < 99.5 else f"{factor:,.0f} x"
 
 
 def percent(share: float) -> str:

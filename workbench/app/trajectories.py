@@ -8,6 +8,7 @@ import pandas as pd
 
 from workbench.app.figures.runs import Signal
 from workbench.app.store import Diagnostics, Store
+from workbench.app.text import number, percent, times
 from workbench.app.url import about, choose
 
 SIGNALS = ("grad_norm_max", "ratio_max", "ess_frac_min")  # the first that a run has is where one begins to look
@@ -20,10 +21,7 @@ Row = Mapping[Any, Any]
 def choose_run(each: pd.DataFrame, first: str | None = None) -> Row:
     """Choose one of the runs, by default `first` or the first that collapsed; return its row."""
     rows = {row["run_id"]: row for row in each.to_dict("records")}
-    names = {}  # as in `ppo, seed 3: collapsed at 17`
-    for run, row in rows.items():
-        onset = "" if pd.isna(row["collapse_step"]) else f" at {row['collapse_step']:.0f}"
-        names[run] = f"{row['arm']}, seed {row['seed']}: {ended(row)}{onset}"
+    names = {run: f"{row['arm']}, seed {row['seed']}: {stands(row)}" for run, row in rows.items()}
     run = choose("run", "Run", names, first or first_run(each))
     about(f"{rows[run]['arm']} s{rows[run]['seed']}", names[run])
     return rows[run]
@@ -35,9 +33,23 @@ def first_run(each: pd.DataFrame) -> str:
     return str(fell.iloc[0] if len(fell) else each["run_id"].iloc[0])
 
 
-def ended(run: Row) -> Any:
+def ended(run: Row) -> str:
     """Return the outcome of a run, its status while it has none."""
-    return run["outcome"] if isinstance(run["outcome"], str) else run["status"]
+    return str(run["outcome"]).replace("_", " ") if isinstance(run["outcome"], str) else str(run["status"])
+
+
+def stands(run: Row) -> str:
+    """Say how a run ended and after which step it fell, as in `collapsed after step 17`."""
+    after = fell(run)
+    return ended(run) + (f"{'' if run['outcome'] in ('collapsed', 'falling') else ', fell'} {after}" if after else "")
+
+
+def fell(run: Row) -> str:
+    """Name the last step before the fall of a run, where that is not known the interval; nothing of one that stood."""
+    if pd.notna(run["collapse_step"]):
+        return f"after step {run['collapse_step']:,.0f}"
+    first, last = fall_of(run) or (None, None)
+    return "" if first is None else f"after step {first:,}" if first == last else f"after steps {first:,} to {last:,}"
 
 
 def signals(known: Diagnostics) -> list[str]:
@@ -66,7 +78,7 @@ def watched(store: Store, known: Diagnostics, run: Row, name: str) -> Signal:
     steps = int(store.query("extent", runs=[run_id], origins=[0])["last"].fillna(0).iloc[0]) + 1
     events = store.query("events", runs=[run_id], origins=[0])
     return Signal(
-        name, *known.words(f"step.{name}"),
+        name, known.title(f"step.{name}"), *known.words(f"step.{name}"),
         store.query("peaks", run=run_id, column=name, first=0, width=math.ceil(steps / _POINTS), lowest=lowest),
         events[(events["kind"] == "alarm") & (events["diagnostic"] == name)], list(kept(store, run_id)),
         fall_of(run), steps, lowest,
@@ -81,6 +93,16 @@ def kept(store: Store, run: str) -> dict[int, list[int]]:
 def ranked(store: Store, run: str, step: int, by: str = RANKS["gradient"]) -> list[Row]:
     """Rank the trajectories of a step, the largest first by column `by`: NaN before any number, NULL last."""
     return sorted(store.records("ranking", run=run, step=step), key=lambda row: _size(row[by]), reverse=True)
+
+
+def share_of(row: Row, among: int) -> str:
+    """Say how much of its step's gradient a trajectory of `among` has; `row` answers query `ranking`."""
+    which, share = f"trajectory {row['trajectory']}", row["gradient_share"]
+    if share is None or not math.isfinite(share):
+        found = "was not measured" if share is None else f"is {number(share)}"
+        return f"the share of {which} in this step's gradient {found}"
+    equal = f", {times(share * among)} an equal share" if among > 1 and share else ""
+    return f"{which} has {percent(share) if share else 'none'} of this step's gradient{equal}"
 
 
 def _size(value: float | None) -> float:

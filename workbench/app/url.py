@@ -218,8 +218,13 @@ def choose(
     return str(chosen or first)
 
 
-def choose_many(name: str, label: str, options: Options, default: Sequence[str], most: int | None = None) -> list[str]:
-    """Choose any of `options`, in the order they were chosen, kept in URL parameter `name`; may be empty."""
+def choose_many(
+    name: str, label: str, options: Options, default: Sequence[str], most: int | None = None, *, implied: bool = False
+) -> list[str]:  # fmt: skip
+    """Choose any of `options`, in the order they were chosen, kept in URL parameter `name`; may be empty.
+
+    A default that is `implied`, the same whatever was recorded, stays out of the address.
+    """
     words = _words(options)
 
     def read(given: Sequence[str]) -> Read[list[str]]:
@@ -230,7 +235,7 @@ def choose_many(name: str, label: str, options: Options, default: Sequence[str],
     chosen = st.multiselect(
         label, list(words), key=name, format_func=lambda o: visible(words[o]), max_selections=most, wrap=True
     )
-    leave(name, chosen)
+    leave(name, [] if implied and chosen == list(default) else chosen)
     return chosen
 
 

@@ -48,7 +48,7 @@ def app(
         ring(ctx.obj, notify)
     os.environ["SORL_RUNS"] = str(ctx.obj.absolute())
     note(f"runs folder: {ctx.obj.absolute()}; Ctrl-C stops the app, not the runs")
-    Thread(target=_warm, name="sorl warm", daemon=True).start()
+    Thread(target=_warm, args=(ctx.obj.absolute(),), name="sorl warm", daemon=True).start()
     screen = Path(__file__).parents[1] / "app" / "main.py"
     sys.exit(streamlit(["run", str(screen), *options], standalone_mode=False))
 
@@ -75,8 +75,12 @@ def ring(runs: Path, url: str) -> None:
     Thread(target=work, name="sorl alerts", daemon=True).start()
 
 
-def _warm() -> None:
-    """Load what the first page needs while the browser starts; scipy.stats takes as long as all the rest."""
-    screens = import_module("workbench.app.page").SCREENS
-    for name in (*(f"workbench.app.screens.{screen}" for screen in screens), "scipy.stats"):
-        import_module(name)
+def _warm(runs: Path) -> None:
+    """Load the screens, sync, and answer what the first page asks while the browser starts."""
+    page = import_module("workbench.app.page")
+    for name in page.SCREENS:
+        import_module(f"workbench.app.screens.{name}")
+    store, syncing = page.store_of(str(runs))
+    syncing.ahead(_PERIOD)
+    with suppress(InputError):  # the page says it
+        import_module("workbench.app.screens.overview").prepare(store)

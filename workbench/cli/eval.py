@@ -6,6 +6,7 @@ from typer import Context, Option
 
 from workbench.cli.shared import RUN, current, find, folder_of
 from workbench.cli.tables import note, print_table
+from workbench.learn.run import settings_of
 from workbench.record.segments import append
 from workbench.spec import InputError, RetrieverSettings, WorldSettings
 
@@ -32,27 +33,23 @@ def eval(
     """
     run_id = find(current(ctx.obj), run)
     folder = folder_of(ctx.obj, run_id)
-    from transformers import AutoTokenizer
-
     from workbench.agent.worlds.dataset import Dataset, load
-    from workbench.learn import evaluate
-    from workbench.learn.warmstart import ensure
+    from workbench.learn.evaluate import checkpoint_of, examine
+    from workbench.learn.warmstart import ensure, tokenizer_of
 
-    chosen = evaluate.examined(folder, step)
+    settings, checkpoint = settings_of(folder), checkpoint_of(folder, step)
     questions = load(data, split, limit)
     if questions.left_out:
         note(f"{questions.left_out} rows of {data} have no gold answer and are skipped")
-    trained = chosen.settings.world
+    trained = settings.world
     world = WorldSettings(
         kind="dataset", data="-", retriever=_retriever(trained, corpus, retriever, search), top_k=topk if search else 0,
         max_turns=max_turns or trained.max_turns, max_turn_tokens=max_turn_tokens or trained.max_turn_tokens,
     )  # fmt: skip
-    # A checkpoint may hold weights only; the tokenizer is then that of the initial weights.
-    saved = chosen.folder / "policy"
-    source = saved if (saved / "tokenizer.json").is_file() else ensure(chosen.settings, ctx.obj / ".cache")
-    row = evaluate.examine(
-        chosen, AutoTokenizer.from_pretrained(source), Dataset(world, items=questions.items),
-        questions.name if search else f"{questions.name}-no-search", greedy=greedy, batch=batch,
+    tokenizer = tokenizer_of(ensure(settings, ctx.obj / ".cache"))  # a checkpoint holds weights only
+    name = questions.name if search else f"{questions.name}-no-search"
+    row = {"step": int(checkpoint.name), "data": name} | examine(
+        settings, checkpoint / "policy", tokenizer, Dataset(world, items=questions.items), greedy=greedy, batch=batch,
         say=lambda done, of: note(f"{done:,} of {of:,} questions"),
     )  # fmt: skip
     append(folder, run_id, "evaluation", row)

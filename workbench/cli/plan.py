@@ -89,7 +89,6 @@ def describe(
 
 
 def _slots(grid: Grid) -> pd.DataFrame:
-    """Return one row per slot in which the algorithms differ, one column per distinct algorithm."""
     import pandas as pd
 
     algorithms = {}

@@ -185,10 +185,7 @@ def algorithms_of(
 
 
 class Policy:
-    """Weights of the step's start on the CPU, at the temperature and precision that it was trained at.
-
-    Raises InputError for a batch without its weights, or whose weights do not fit.
-    """
+    """The weights of the step's start, as they were trained but on the CPU; InputError where none are stored or fit."""
 
     def __init__(self, stored: batches.StoredBatch) -> None:
         import torch

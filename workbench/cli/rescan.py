@@ -26,6 +26,7 @@ from workbench.store.segments import now
 from workbench.store.sync import sync
 
 JUDGED = ("outcome", "collapse_step", "onset_low", "onset_high", "detection_step", "peak_success", "final_success")
+_KEY = ("step", "kind", "diagnostic")  # of an event
 _RUNS = """
     SELECT * FROM run WHERE status IN ('finished', 'failed', 'interrupted')
     AND coalesce(?, experiment) IS NOT DISTINCT FROM experiment ORDER BY run_id
@@ -67,9 +68,14 @@ def rescan(
     for run in runs:
         try:
             verdict, events = judged(run)
-            words = changed(run.row, verdict) + _changed_events(run, events)
+            seen, before = {_key(row): row for row in map(asdict, events)}, dict.fromkeys(_by_rules(run))
+            words = changed(run.row, verdict)
+            for title, keys in (("new", seen.keys() - before.keys()), ("withdrawn", before.keys() - seen.keys())):
+                kinds = Counter(kind for _, kind, _ in sorted(keys))
+                words += [f"{title}: {', '.join(f'{n} {kind}' for kind, n in kinds.items())}"] if kinds else []
             if words and not dry:  # fails where the folder is gone, or the run was resumed: its trainer judges it
-                _append(folder_of(ctx.obj, run.row["run_id"]), run, verdict, events)
+                gone = [dict(zip(_KEY, key, strict=True)) for key in before if key not in seen]
+                _append(folder_of(ctx.obj, run.row["run_id"]), run.row | verdict, [*seen.values(), *gone])
         except InputError as error:
             note(f"skipped: {error}")
             continue
@@ -162,32 +168,21 @@ def changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     return [f"{name} {cell(a, null='NULL')} -> {cell(b, null='NULL')}" for name, a, b in pairs if not same(a, b)]
 
 
-def _changed_events(run: Recorded, events: Sequence[Event]) -> list[str]:
-    words, seen, before = [], {_key(asdict(event)) for event in events}, set(_by_rules(run))
-    for title, keys in (("new", seen - before), ("withdrawn", before - seen)):
-        kinds = Counter(kind for _, kind, _ in sorted(keys))
-        words += [f"{title}: {', '.join(f'{n} {kind}' for kind, n in kinds.items())}"] if kinds else []
-    return words
+def _key(event: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(event[name] for name in _KEY)
 
 
-def _key(event: dict[str, Any]) -> tuple[int, str, str]:
-    return (event["step"], event["kind"], event["diagnostic"])
-
-
-def _by_rules(run: Recorded) -> list[tuple[int, str, str]]:
+def _by_rules(run: Recorded) -> list[tuple[Any, ...]]:
     """Return the keys of the events that come from a rule over columns, not from the trainer, the grid or the sync."""
     others = {"diverged", "segment_corrupt", *(kind.name for kind in KINDS)}
     return [_key(e) for e in run.events if e["kind"] not in others and not e["kind"].startswith("guard_")]
 
 
-def _append(folder: Path, run: Recorded, verdict: dict[str, Any], events: Sequence[Event]) -> None:
+def _append(folder: Path, row: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> None:
     """Append segments of tables `run` and `event`; an event without a severity withdraws the one it replaces."""
-    rows = [asdict(event) for event in events]
-    kept = {_key(row) for row in rows}
-    rows += [dict(zip(("step", "kind", "diagnostic"), key, strict=True)) for key in _by_rules(run) if key not in kept]
-    row = {k: v for k, v in run.row.items() if k in schema_of("run").names}
+    run = {name: row[name] for name in schema_of("run").names if name in row} | {"written_at": now()}
     with locked(folder):
-        append(folder, row["run_id"], "run", row | verdict | {"written_at": now()})
-        if rows:
-            columns = [f.name for f in fields(Event)]
-            append(folder, row["run_id"], "event", {name: [r.get(name) for r in rows] for name in columns})
+        append(folder, run["run_id"], "run", run)
+        if events:
+            columns = {f.name: [event.get(f.name) for event in events] for f in fields(Event)}
+            append(folder, run["run_id"], "event", columns)

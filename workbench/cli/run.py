@@ -10,12 +10,12 @@ from pathlib import Path
 from typer import Context, Exit, Option
 
 from workbench.cli.compare import settle, show_region, state, tell
-from workbench.cli.shared import ARMS, CHANGES, GRID_FILE, NOTIFY, current
+from workbench.cli.shared import ARMS, CHANGES, GRID_FILE, NOTIFY, current, one_of
 from workbench.cli.tables import echo, note, print_table, show
 from workbench.grid import config, guard, progress
 from workbench.grid.config import Grid
 from workbench.grid.folder import History
-from workbench.grid.process import executor_of
+from workbench.grid.process import EXECUTORS
 from workbench.grid.run import Limits, Result, run_rounds
 from workbench.spec import InputError
 from workbench.store.connect import Busy
@@ -32,7 +32,7 @@ def run(
     workers: int | None = Option(None, min=1, help="Runs at a time; default: one core for each thread of a run."),
     changes: list[str] | None = CHANGES,
     arms: list[str] | None = ARMS,
-    executor: str = Option("local", help="Where cells train: local, or on a Ray cluster (ray)."),
+    executor: str = one_of("--executor", *EXECUTORS, default="local", more=": where cells train, ray is a Ray cluster"),
     fresh: bool = Option(False, "--fresh", help="Train every cell from the start, in new folders; nothing is deleted."),
     retries: int = Option(1, min=0, help="Retries of a failed cell, each from its last checkpoint."),
     hang_seconds: float = Option(600, min=0, metavar="SECONDS", help="Kill a cell that is stuck this long; 0 = never."),
@@ -53,7 +53,7 @@ def run(
         bell = Bell(Webhook(notify, note))  # a wrong address is refused before anything starts
     if memory is not None and not 0 < memory < math.inf:
         raise InputError(f"--memory {memory:g} is no size; write GiB, for example --memory 4")
-    runs, place = ctx.obj, executor_of(executor)
+    runs, place = ctx.obj, EXECUTORS[executor]()
     history = History(runs, since=now() if fresh else None)  # a fresh search knows only the runs that end from now on
 
     load = partial(config.load, file, changes or [], history, arms or [])

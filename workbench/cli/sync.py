@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from typer import Context, Option
 
 from workbench.cli.tables import echo, note
-from workbench.diagnostics import CATALOGUE
 from workbench.grid.folder import write_experiment
 from workbench.record.segments import SegmentWriter, schema_of
 from workbench.store.connect import database
@@ -33,7 +32,7 @@ def sync(ctx: Context, results: list[Path] | None = Option(None, "--from", metav
         written, known = restore(found, ctx.obj)
         there = f"; {known} already exist and were left unchanged" if known else ""
         echo(f"{found.experiment}: {written} runs from {file}{there}")
-    report = update(ctx.obj, CATALOGUE)
+    report = update(ctx.obj)
     for line in (*(f"corrupt segment set aside: {path}" for path in report.corrupt), *report.skipped):
         note(line)
     echo(f"{database(ctx.obj)}: {report.rows:,} rows from {report.segments:,} new segments")

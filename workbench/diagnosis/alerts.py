@@ -45,6 +45,7 @@ class Alert(NamedTuple):
     title: str
     says: str
     step: int | None = None
+    experiment: str = ""
 
 
 def falling(success: pd.Series) -> Slump | None:
@@ -78,7 +79,8 @@ def _of(run: Mapping[str, Any], curve: pd.Series | None) -> Iterator[Alert]:
     elif curve is not None and (slump := falling(curve)) is not None:
         lost = f"The median of {SMOOTH} steps of success is {100 * LOST:.0f} % or more below its best"
         found.append(("falling", slump.step, f"{lost}, first at step {slump.step}; {RATE}."))
-    yield from (Alert(run["run_id"], kind, f"{visible(name)}: {kind}", says, step) for kind, step, says in found)
+    for kind, step, says in found:
+        yield Alert(run["run_id"], kind, f"{visible(name)}: {kind}", says, step, run["experiment"])
 
 
 class Webhook:

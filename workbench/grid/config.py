@@ -1,7 +1,4 @@
-"""A grid file becomes cells: read, changed by --set, checked key by key, crossed, resolved, hashed.
-
-Every mistake is an InputError that names the file, the key and what to write instead.
-"""
+"""A grid file becomes cells: read, changed by --set, checked, crossed, resolved, hashed; a mistake is an InputError."""
 
 import itertools
 import math
@@ -50,10 +47,7 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Grid:
-    """A grid file, read and resolved; cells are in the order of their runs: all arms of a seed, then the next seed.
-
-    Where cells depend on what others recorded, these are the ones known so far: load the grid again when they are done.
-    """
+    """A grid file, resolved: all arms of a seed, then the next; `waiting` are cells that cannot be made yet."""
 
     experiment: str
     path: Path
@@ -137,7 +131,6 @@ def load(path: Path, overrides: Sequence[str] = (), history: History = NO_RUNS, 
 
 
 def _resolved(base: Mapping[str, Any], arm: Arm, path: Path) -> tuple[RunSettings, Algorithm]:
-    """Merge an arm over the base and the defaults of a run, check the settings and resolve the algorithm."""
     where = f"{path}, arm '{arm.label}'"
     try:
         given = merge(merge(RunSettings().model_dump(), base), expand(arm.choices, where))
@@ -185,7 +178,6 @@ def _matched(cell: Cell, arms: Mapping[str, Arm], make: Make, history: History, 
 
 
 def _searched(grid: Grid, file: GridFile, series: Sequence[Arm], make: Make, history: History) -> Grid:
-    """Return the search as far as the history allows, with its cells: the finished ones and those to run now."""
     settings, path = file.region, grid.path
     assert settings is not None
     _known_key(settings.along, f"[region] of {path}")
@@ -234,7 +226,6 @@ def _numeric(values: Sequence[Any]) -> bool:
 
 
 def _chosen(arms: Sequence[Arm], only: Sequence[str], path: Path) -> list[Arm]:
-    """Return the arms of these names in the order of the file, all without names; InputError for an unknown one."""
     labels = [arm.label for arm in arms]
     folders: dict[str, str] = {}
     for label in labels:
@@ -264,14 +255,11 @@ def _without_doubles(grid: Grid) -> Grid:
 def _read(path: Path) -> str:
     try:
         return read_text(path, MIB)
-    except (FileNotFoundError, NotADirectoryError):
-        siblings = sorted(map(str, path.parent.glob("*.toml")))
-        listed = f"; there is: {', '.join(siblings)}" if siblings else ""
-        raise InputError(f"no grid file {path}{nearest(str(path), siblings)}{listed}") from None
-    except IsADirectoryError:
-        raise InputError(f"{path} is a folder; name a grid file in it, for example {path}/NAME.toml") from None
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
+        siblings = sorted(map(str, (path if path.is_dir() else path.parent).glob("*.toml")))
+        listed = f"; there is: {', '.join(siblings)}" if siblings else ""
+        why = (error.strerror or str(error)).lower()
+        raise InputError(f"no grid file {path}{nearest(str(path), siblings)}: {why}{listed}") from None
 
 
 def _parse(text: str, overrides: Sequence[str], path: Path) -> GridFile:
@@ -321,7 +309,6 @@ def option(text: str, example: str = "learn.staleness=8") -> tuple[str, Any]:
 
 
 def _known_key(key: str, where: str) -> None:
-    """InputError, with the nearest one, for a key that is no setting of one cell."""
     if key == "seed":
         words = "seeds are crossed; write them at the top as seeds = [0, 1]"
         raise InputError(f"'seed' in {where} is no setting of one cell: {words}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections import defaultdict
@@ -108,19 +107,10 @@ def _write(path: Path, text: str) -> None:
 def claim(folder: Path) -> IO[str] | None:
     """Lock the cell for this grid until the handle is closed; None if another grid has it or a trainer still runs."""
     handle = lock_file(folder / "claim")
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not held(folder):
-            return handle
-    except BlockingIOError:
-        pass
-    except OSError as error:
-        raise InputError(
-            f"'{folder}' is on storage without file locks ({error.strerror}), so two processes could train one run; "
-            "mount it with flock, or name another folder with --runs"
-        ) from None
-    handle.close()
-    return None
+    if handle is not None and held(folder):
+        handle.close()
+        return None
+    return handle
 
 
 class Kind(NamedTuple):

@@ -231,7 +231,6 @@ def recorded(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
 
 
 def _flagged(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
-    """Return one finding for each check that trainers flagged: its first run, and the number of the others."""
     names = {c.kind: c.name for c in GUARD if c.seen in ("start", "step")}
     by_id = {run.run_id: run for run in runs}
     events = defaultdict(list)
@@ -248,7 +247,6 @@ def _flagged(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
 
 
 def _questions(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
-    """Check that a seed gives comparable arms the same questions, and another seed other ones."""
     hashes: dict[str, dict[int, int]] = defaultdict(dict)
     for run_id, step, fingerprint in reader.rows(_QUESTIONS, {"runs": [run.run_id for run in runs]}).rows:
         hashes[run_id][step] = fingerprint
@@ -283,7 +281,6 @@ def _questions(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
 
 
 def _recorded_amounts(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
-    """Notes on the tokens that finished runs trained on, and on amounts that differ from what the settings imply."""
     over = {run.run_id: run for run in runs if run.finished}
     units = ["rollouts", "sampled episodes", "optimizer updates", "trained tokens"]
     done: dict[str, list[Any]] = {}  # arm -> the amounts of its runs

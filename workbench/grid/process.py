@@ -23,13 +23,12 @@ import psutil
 
 import workbench
 from workbench.learn.run import FINISHED, INTERRUPTED, WRONG_INPUT
-from workbench.spec import InputError, nearest
+from workbench.spec import InputError
 from workbench.store.text import LOG_NAME, plain, tail
 
 if TYPE_CHECKING:
     from workbench.grid.cell import Cell
 
-EXECUTORS = ("local", "ray")
 TRAINER = "workbench.learn.__main__:main"  # module:function(arguments) -> exit code; tests put a scripted one here
 PRELOAD = (  # imported once, by the process from which trainers are forked; every fork imports the command's module
     "workbench.cli.main", "workbench.grid.process", "workbench.learn.__main__", "workbench.learn.loop",
@@ -74,13 +73,6 @@ def workers_for(cells: Sequence[Cell], wanted: int | None = None, slots: int | N
     return max(1, min(len(cells), wanted or (slots or cores()) // threads))
 
 
-def executor_of(name: str) -> Local | Ray:
-    """Return the executor of option --executor; InputError if it does not exist or is not installed."""
-    if name not in EXECUTORS:
-        raise InputError(f"--executor '{name}' is unknown{nearest(name, EXECUTORS)}; allowed: {', '.join(EXECUTORS)}")
-    return Local() if name == "local" else Ray()
-
-
 def train(job: Job) -> int:
     """Run the trainer in this process, its output appended to console.log; return its exit code."""
     sys.stdout.flush()
@@ -90,17 +82,18 @@ def train(job: Job) -> int:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # workers of Ray block SIGINT
     module, function = job.trainer.split(":")
     main = getattr(import_module(module), function)
-    threading.Thread(target=_guard, args=(job,), daemon=True).start()
+    heartbeat = job.folder / "heartbeat"
+    before = heartbeat.stat().st_mtime_ns if heartbeat.exists() else 0  # not in the thread: it may be scheduled late
+    threading.Thread(target=_guard, args=(job, heartbeat, before), daemon=True).start()
     try:
         return int(main([str(job.folder), "--cache", str(job.cache)]))
     finally:
         faulthandler.cancel_dump_traceback_later()
 
 
-def _guard(job: Job) -> None:
+def _guard(job: Job, heartbeat: Path, last: int) -> None:
     """End this process when it holds too much memory or, after the loop's first touch of `heartbeat`, seems dead."""
-    me, heartbeat = psutil.Process(), job.folder / "heartbeat"
-    last = heartbeat.stat().st_mtime_ns if heartbeat.exists() else 0
+    me = psutil.Process()
     while True:
         time.sleep(_LOOK_SECONDS)
         if job.hang_seconds and heartbeat.exists() and (seen := heartbeat.stat().st_mtime_ns) != last:
@@ -122,8 +115,8 @@ def _guard(job: Job) -> None:
 class Local:
     """One process a cell on this machine.
 
-    On Linux without a GPU the trainers are forked from a process that has imported torch and transformers, which saves
-    each of them five seconds. A fork does not see GPUs that its parent asked for, and crashes on macOS.
+    On Linux without a GPU it is forked from one that has imported torch, which saves five seconds. A fork does not see
+    GPUs that its parent asked for, and crashes on macOS.
     """
 
     def __init__(self) -> None:
@@ -208,6 +201,9 @@ class Ray:
         """Start the trainer on a node with enough free cores; Ray retries nothing, the grid does."""
         task = self._ray.remote(num_cpus=job.threads, max_retries=0, max_calls=1)(train)
         return _RayProcess(self._ray, task.remote(job), job.folder / LOG_NAME)
+
+
+EXECUTORS: dict[str, type[Local] | type[Ray]] = {"local": Local, "ray": Ray}
 
 
 class _RayProcess:

@@ -137,7 +137,6 @@ def _write_row(cell: Cell, folder: Path, **changes: Any) -> None:
 
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    """Collect SIGINT, SIGTERM and SIGHUP inside a `with` block; restore the handlers afterwards."""
     seen: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, lambda number, frame: seen.append(number)) for number in numbers}
@@ -275,7 +274,6 @@ class _Pool:
             self.watch.started(cell, attempt > 1)
 
     def _follow(self, one: _Training) -> None:
-        """Report the progress of a process, hand Ctrl-C on to it, and settle its end."""
         code = one.trainer.poll()  # before the rows: what is read after the end is all that was written
         for row in next(one.rows):
             self.watch.stepped(one.cell, row)

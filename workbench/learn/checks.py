@@ -27,10 +27,7 @@ SHAPES = ((3, 2, 4, 3), (2, 3, 2, 1, 3, 2), (4, 1, 2), (2, 4))
 
 
 def synthetic(group_size: int = 1, vocabulary: int = 32, pad_id: int = 0) -> tuple[Batch, Tensor]:
-    """A batch before advantages, and the kind of each token by construction, (B, T); the same at every call.
-
-    It has two prompt groups (four sequences at least), with rewards 1 and 0 in each.
-    """
+    """A batch before advantages, always the same, and the kind of each token, (B, T); two groups with both rewards."""
     stream = torch.Generator().manual_seed(0)
     episodes, kinds = [], []
     for i in range(max(2 * group_size, len(SHAPES))):

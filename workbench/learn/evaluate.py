@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +16,11 @@ from workbench.agent.episode import Episode
 from workbench.agent.worlds import best, build, f1
 from workbench.agent.worlds.dataset import Dataset
 from workbench.learn import checkpoint, networks
-from workbench.learn.run import settings_of
 from workbench.spec import InputError, RunSettings
 
 
 def evaluate(engine: Engine, settings: RunSettings, *, search: bool = True) -> dict[str, Any]:
-    """A row of table `evaluation`: always the same held-out questions and sampling stream, so that steps compare.
-
-    With `search = False` the retriever returns nothing: an agent that still succeeds has memorised or guesses.
-    """
+    """A row of table `evaluation`, always of the same questions and stream; without `search` the retriever is empty."""
     kind, n = settings.world.kind, settings.evaluation.episodes
     world = build(settings.world if search else settings.world.model_copy(update={"top_k": 0}))
     stream, greedy = generator(settings.seed, EVALUATION), settings.evaluation.greedy
@@ -45,42 +40,31 @@ def _solved(episodes: Sequence[Episode]) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class Examined:
-    """The policy of a run as it was before training iteration `step`."""
-
-    settings: RunSettings
-    step: int
-    folder: Path
-
-
-def examined(run: Path, step: int | None = None) -> Examined:
+def checkpoint_of(run: Path, step: int | None = None) -> Path:
     """Return the newest checkpoint of the run folder, or that of `step`. Raises InputError when it does not exist."""
-    settings = settings_of(run)
     found = {int(folder.name): folder for folder in checkpoint.checkpoints(run / "checkpoints")}
     if not found:
         raise InputError(f"run '{run.name}' has no checkpoint yet; record.checkpoint_every says when it writes one")
     chosen = max(found) if step is None else step
     if chosen not in found:
         raise InputError(f"run '{run.name}' has no checkpoint of step {step}; there is: {', '.join(map(str, found))}")
-    return Examined(settings, chosen, found[chosen])
+    return found[chosen]
 
 
 def examine(
-    run: Examined, tokenizer: Any, world: Dataset, name: str, *, greedy: bool, batch: int,
-    say: Callable[[int, int], None] = lambda done, of: None,
+    settings: RunSettings, policy: Path, tokenizer: Any, world: Dataset, *, greedy: bool, batch: int,
+    say: Callable[[int, int], object],
 ) -> dict[str, Any]:  # fmt: skip
-    """Ask every question of `world` once; the columns of a row of table `evaluation`. `say` hears of each batch."""
-    torch.set_num_threads(run.settings.threads)
-    model = networks.load(run.folder / "policy", run.settings.compute)
-    engine = engine_for(model, tokenizer, run.settings.engine, run.settings.wording)
-    questions, stream = world.every(), generator(run.settings.seed, EVALUATION)
+    """Ask the policy in a folder every question of `world` once; returns columns of table `evaluation`."""
+    torch.set_num_threads(settings.threads)
+    engine = engine_for(networks.load(policy, settings.compute), tokenizer, settings.engine, settings.wording)
+    questions, stream = world.every(), generator(settings.seed, EVALUATION)
     episodes: list[Episode] = []
     for start in range(0, len(questions), batch):
         part = questions[start : start + batch]
         episodes += engine.rollout(world, part, [q.id for q in part], stream, greedy=greedy)
         say(len(episodes), len(questions))
-    return {"step": run.step, "data": name, **summary(world, episodes)}
+    return summary(world, episodes)
 
 
 def summary(world: Dataset, episodes: Sequence[Episode]) -> dict[str, Any]:

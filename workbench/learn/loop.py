@@ -72,10 +72,7 @@ class Trainer:
         self.stopped = ""  # why training ended before its last iteration
 
     def steps(self) -> Iterator[dict[str, Any]]:
-        """Train to the end; yields the measured row of each finished step.
-
-        Raises Diverged after the step that broke has been recorded.
-        """
+        """Train to the end; yields the measured row of each step. Raises Diverged after that of the step that broke."""
         while self.step < self.settings.iterations and not self._stop():
             with self._timed("evaluation"):
                 heldout = self._evaluate()

@@ -43,10 +43,7 @@ def linear_head(model: Any) -> nn.Linear | None:
 def token_log_probs(
     hidden: Tensor, head: nn.Linear, targets: Tensor, temperature: float = 1.0, elements: int = ELEMENTS
 ) -> tuple[Tensor, Tensor]:
-    """Log-prob of targets (N,) and entropy, each (N,) in nats, from hidden states (N, H).
-
-    At most `elements` logits exist at once: backward computes those of each part again.
-    """
+    """Log-prob of targets (N,) and entropy, (N,) in nats, from hidden states (N, H), `elements` logits at a time."""
     if not len(hidden):  # no token is wanted; the graph stays whole
         return hidden.sum(1).float(), hidden.sum(1).float()
 

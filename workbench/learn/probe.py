@@ -1,7 +1,4 @@
-"""The gradient probe: measures a minibatch's gradient noise without changing the update.
-
-Every `learn.probe_every` updates the minibatch is split into four parts, each with a forward and a backward of its own.
-"""
+"""The gradient probe: the gradient noise of a minibatch from the gradients of four parts; the update stays as it is."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import platform
 import signal
@@ -31,16 +30,11 @@ class Held(InputError):
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the run's lock for as long as the process lives; the kernel releases it however the process dies.
-
-    Raises Held when another process trains this run.
-    """
-    with lock_file(folder / "lock") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            message = f"run '{folder.name}' is being trained by another process; wait for it, or stop it"
-            raise Held(message) from None
+    """Hold the run's lock, which the kernel releases if the process dies; raises Held if another process has it."""
+    handle = lock_file(folder / "lock")
+    if handle is None:
+        raise Held(f"run '{folder.name}' is being trained by another process; wait for it, or stop it")
+    with handle:
         yield
 
 
@@ -56,10 +50,7 @@ def settings_of(folder: Path) -> RunSettings:
 
 
 def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
-    """Train or resume the run in `folder`; returns the exit code of the process.
-
-    One JSON line per step goes to `out` for watchers. Raises InputError for a folder that is no run.
-    """
+    """Train or resume the run in `folder`, a JSON line a step to `out`; returns the exit code. InputError: no run."""
     settings = settings_of(folder)
     if not (folder / "run.json").is_file():
         raise InputError(f"no run.json in '{folder}': a run folder is made by `sorl run FILE.toml`")

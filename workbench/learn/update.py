@@ -56,16 +56,13 @@ def norm(gradients: Sequence[Tensor]) -> float:
 
 
 def step(optimizer: torch.optim.Optimizer, limit: float | None, skip: bool = False) -> tuple[float, float]:
-    """Clip the gradients to the norm `limit` and take the step; returns their norm before and after the clipping.
-
-    A step along a gradient that is not finite is left out: it would destroy what a post-mortem needs.
-    """
+    """Clip the gradients to the norm `limit` and take the step; returns their norm before and after the clipping."""
     gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     before = after = norm(gradients)
     if limit is not None and before > limit:
         torch._foreach_mul_(gradients, limit / before)
         after = limit
-    if math.isfinite(before) and not skip:
+    if math.isfinite(before) and not skip:  # another step would destroy what a post-mortem needs
         optimizer.step()
     return before, after
 

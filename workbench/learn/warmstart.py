@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 
 
 def locate(model: str) -> Path:
-    """The folder of `model`: itself, or the hub's files of it in the Hugging Face cache, downloaded on first use.
-
-    Raises InputError when there is no such folder and the hub gives no such model (unknown, gated, or no network).
-    """
+    """The folder of `model`: itself, or the hub's files of it, downloaded on first use; InputError without either."""
     folder = Path(model).expanduser()
     if folder.is_dir():
         return folder
@@ -44,10 +41,7 @@ def _reason(error: Exception) -> str:
 
 
 def tokenizer_of(folder: Path) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model's folder; one without a padding token pads with <eos>, which no mask lets through.
-
-    Raises InputError when the folder holds none that can be read without running its code.
-    """
+    """The tokenizer of a model's folder, padding with <eos> if it must; InputError for none, or one that needs code."""
     from transformers import AutoTokenizer
 
     try:

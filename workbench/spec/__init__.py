@@ -1,8 +1,4 @@
-"""The vocabulary of the workbench: levels, units, alarms, diagnostics, checks, tables and the settings of a run.
-
-Nothing of ours is imported here and nothing heavy either: every room may read it, and the command line and the app
-start on it without torch.
-"""
+"""The vocabulary: levels, units, alarms, checks, tables, settings. Imports nothing heavy and nothing else of ours."""
 
 from workbench.spec.diagnostic import Alarm, Diagnostic, Level, Unit
 from workbench.spec.files import InputError, nearest

@@ -1,6 +1,7 @@
 """What a user gives us: a mistake and the word that was meant; files, opened only if regular, read up to a size."""
 
 import errno
+import fcntl
 import json
 import os
 import re
@@ -48,14 +49,26 @@ def open_file(path: Path) -> BufferedReader:
     raise OSError(errno.EINVAL, "it is a pipe, a socket or a device, not a file", str(path))
 
 
-def lock_file(path: Path) -> IO[str]:
-    """Open a file to lock it; create it if it does not exist. Raises InputError if it is not a regular file."""
+def lock_file(path: Path) -> IO[str] | None:
+    """Lock a file, made if it does not exist, until the handle is closed; None while another process holds it.
+
+    Raises InputError if it is not a regular file, or on storage without locks.
+    """
     flags = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe opens at once, without a reader
     handle = open(path, "a", opener=lambda name, _: os.open(name, flags, 0o666))  # noqa: SIM115
-    if stat.S_ISREG(os.fstat(handle.fileno()).st_mode):
+    try:
+        if not stat.S_ISREG(os.fstat(handle.fileno()).st_mode):
+            handle.close()
+            raise InputError(f"'{path}' is a pipe, a socket or a device, where a lock file should be: remove it")
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return handle
-    handle.close()
-    raise InputError(f"'{path}' is a pipe, a socket or a device, where a lock file should be: remove it")
+    except BlockingIOError:
+        handle.close()
+        return None
+    except OSError as error:
+        handle.close()
+        why = f"is on storage without file locks ({error.strerror}), so two processes could train one run"
+        raise InputError(f"'{path.parent}' {why}; mount it with flock, or name another folder with --runs") from None
 
 
 def read_text(path: Path, most: int) -> str:
@@ -80,10 +93,7 @@ def encoding_of(beginning: bytes) -> str:
 
 
 def from_json(text: str | bytes) -> Any:
-    """The value of a JSON text. Raises ValueError for anything else, and for one that is nested deeper than DEPTH.
-
-    A whole number that no float holds is infinite, as `1e999` is.
-    """
+    """The value of a JSON text; ValueError if it is none or nested beyond DEPTH. A number beyond a float is inf."""
     try:
         found = json.loads(text, parse_int=lambda digits: int(digits) if len(digits) <= _DIGITS else float(digits))
     except RecursionError:
@@ -95,10 +105,7 @@ def from_json(text: str | bytes) -> Any:
 
 
 def from_toml(text: str) -> dict[str, Any]:
-    """Return the tables of a TOML text. Raises ValueError (tomllib.TOMLDecodeError with the line) for anything else.
-
-    Also for one that is nested deeper than DEPTH, and for whole numbers of more than 64 bits.
-    """
+    """Return the tables of a TOML text; ValueError if it is none, nested beyond DEPTH, or has integers over 64 bits."""
     if _LONG_KEY.search(text):
         raise ValueError(f"it has a key of more than {DEPTH} parts")
     try:

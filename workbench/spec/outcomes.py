@@ -23,10 +23,7 @@ UNDECIDED: tuple[Outcome, ...] = ("falling",)
 
 
 def cause(row: Mapping[str, Any]) -> str:
-    """The cause of a bad end, from a row of table `run`: diverged, hang, out of memory, killed or failed; else empty.
-
-    A reason begins with its cause, so that the row alone tells it.
-    """
+    """The cause of a bad end by a row of table `run`: diverged, hang, out of memory, killed or failed; else empty."""
     if row.get("outcome") == "diverged":
         return "diverged"
     if row.get("status") != "failed":

@@ -321,10 +321,7 @@ class RunSettings(Settings):
         return min(self.iterations, math.ceil(self.stop.updates / (self.learn.epochs * self.learn.minibatches)))
 
     def starts_at_one(self, lag: int) -> bool:
-        """Return whether the ratio of the first update on rollouts of `lag` iterations ago is 1 by construction.
-
-        Not in bfloat16, where the same pass over another split of the batch rounds to other log-probs.
-        """
+        """Return whether the first ratio on rollouts of `lag` iterations ago is 1 by construction; bfloat16 rounds."""
         if self.compute.dtype != "float32":
             return False
         if self.learn.old_log_prob == "behaviour":

@@ -1,7 +1,4 @@
-"""Stored training batches of a run: which steps there are, and one step as NumPy arrays.
-
-Axes: B sequences, T token positions (prompt, observations and padding included), U optimizer updates of the step.
-"""
+"""Stored training batches as NumPy arrays: B sequences, T positions (padding included), U optimizer updates."""
 
 import json
 from collections.abc import Mapping

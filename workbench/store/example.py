@@ -13,10 +13,7 @@ ARCHIVE = Path(__file__).parents[1] / "example.tar.xz"
 
 
 def runs_folder() -> Path:
-    """Return a runs folder with the example; unpack it first if it is not there yet. InputError if it cannot be made.
-
-    The folder is named by the archive's digest, so that an example of another version is never mixed in.
-    """
+    """Return a runs folder with the example, unpacked at first use, named by its digest; InputError if it fails."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sorl"
     try:
         digest = hashlib.sha256(ARCHIVE.read_bytes()).hexdigest()[:12]

@@ -34,6 +34,14 @@ def read(runs: Path, experiment: str, run_id: str) -> Notes:
     return Notes()
 
 
+def every(runs: Path, experiment: str) -> dict[str, Notes]:
+    """Return the notes of an experiment's runs, by run id, of those that have any: one look, however many there are."""
+    if Path(experiment).name != experiment:
+        return {}
+    found = (file.parent.name for file in (runs / experiment).glob(f"*/{FILE}"))
+    return {run_id: read(runs, experiment, run_id) for run_id in found}
+
+
 def write(runs: Path, experiment: str, run_id: str, notes: Notes) -> None:
     """Keep the notes of a run, whole or not at all. Raises InputError where its folder is gone or cannot be written."""
     folder = folder_of(runs, experiment, run_id)

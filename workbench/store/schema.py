@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from graphlib import TopologicalSorter
 from hashlib import sha256
 from pathlib import Path
@@ -68,9 +67,9 @@ def view_ddl() -> list[str]:
     return [s.format(quoted(name), body, literal(grain)) for name, (grain, body) in views().items() for s in makes]
 
 
-def is_current(connection: DuckDBPyConnection, dictionary: Sequence[Diagnostic] = CATALOGUE) -> bool:
-    """Return True where the database has this schema and every diagnostic of `dictionary`."""
-    return _marked(connection) and not _missing(connection) and not _undeclared(connection, dictionary)
+def is_current(connection: DuckDBPyConnection) -> bool:
+    """Return True where the database has this schema and every declared diagnostic."""
+    return _marked(connection) and not _missing(connection) and not _undeclared(connection)
 
 
 def refuse_strange(connection: DuckDBPyConnection) -> None:
@@ -89,15 +88,15 @@ def refuse_strange(connection: DuckDBPyConnection) -> None:
         raise duckdb.CatalogException(f"table {', '.join(gone)} was dropped from it")
 
 
-def create(connection: DuckDBPyConnection, dictionary: Sequence[Diagnostic] = CATALOGUE) -> None:
+def create(connection: DuckDBPyConnection) -> None:
     """Create or update tables, comments and views in one transaction; does nothing where the schema is current."""
-    if is_current(connection, dictionary):
+    if is_current(connection):
         return
     refuse_strange(connection)
     connection.execute("BEGIN")
     for statement in table_ddl():
         connection.execute(statement)
-    if new := _undeclared(connection, dictionary):
+    if new := _undeclared(connection):
         insert(connection, "diagnostic", rows_of(new))
     add_measured_columns(connection)
     for statement in view_ddl():
@@ -149,9 +148,9 @@ def _marked(connection: DuckDBPyConnection) -> bool:
     return connection.execute(asked, [literal(_fingerprint())]).fetchone() is not None
 
 
-def _undeclared(connection: DuckDBPyConnection, dictionary: Sequence[Diagnostic]) -> list[Diagnostic]:
-    known = set(connection.execute("SELECT name, table_name FROM diagnostic").fetchall()) if dictionary else set()
-    return [d for d in dictionary if (d.name, d.table) not in known]
+def _undeclared(connection: DuckDBPyConnection) -> list[Diagnostic]:
+    known = set(connection.execute("SELECT name, table_name FROM diagnostic").fetchall())
+    return [d for d in CATALOGUE if (d.name, d.table) not in known]
 
 
 def _fingerprint() -> str:

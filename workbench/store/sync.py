@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.diagnostics import CATALOGUE
-from workbench.spec import TABLES, Diagnostic, InputError, Table
+from workbench.spec import TABLES, InputError, Table
 from workbench.spec import table as spec_table
 from workbench.store import connect
 from workbench.store.schema import add_measured_columns, create, insert, is_current, quoted, refuse_strange
@@ -39,8 +38,8 @@ class SyncReport:
     skipped: list[str] = field(default_factory=list)  # run folders left out, each with the reason
 
 
-def sync(runs: Path, dictionary: Sequence[Diagnostic] = CATALOGUE, *, seconds: float = _PATIENCE) -> SyncReport:
-    """Bring `runs/sorl.duckdb` up to date with the run folders; `dictionary` adds columns nothing was measured in yet.
+def sync(runs: Path, *, seconds: float = _PATIENCE) -> SyncReport:
+    """Bring `runs/sorl.duckdb` up to date with the run folders, with a column for every declared diagnostic.
 
     Raises InputError for a folder that does not exist, connect.Busy when the database is not free within `seconds`.
     """
@@ -58,11 +57,11 @@ def sync(runs: Path, dictionary: Sequence[Diagnostic] = CATALOGUE, *, seconds: f
     with suppress(connect.Busy):
         if connect.database(runs).exists():
             with connect.reader(runs, 0.0) as connection:
-                current = is_current(connection, dictionary) and not any(_plan(connection, found))
+                current = is_current(connection) and not any(_plan(connection, found))
                 if current and not _misjudged(connection, folders):
                     return report
     with connect.writer(runs, seconds) as connection:
-        create(connection, dictionary)
+        create(connection)
         # Looked up again under the lock: another process may have ingested the same files in the meantime.
         _apply(connection, found, folders, report)
     return report

@@ -150,10 +150,13 @@ def heading(name: str, text: str, palette: Palette, *, x: float = 0.0, y: float 
     return note(words, x, y, xanchor="left", yanchor="bottom", yshift=yshift, align="left", font={"size": 14})
 
 
-def arm_label(arm: str, colour: str, pane: Pane) -> Trace:
-    """Return the annotation above a pane that shows one arm."""
-    text = f"<span style='color:{colour}'>■</span> {short(arm, 56)}"
-    return note(text, pane.x[0], pane.y[1], xanchor="left", yanchor="bottom", yshift=7, hovertext=figure_text(arm))
+def arm_label(arm: str, colour: str, pane: Pane, below: str = "") -> Trace:
+    """Return the annotation above a pane that shows one arm: its name, cut to the pane, and markup in a second line."""
+    name = short(arm, int(125 * (pane.x[1] - pane.x[0])))
+    text = f"<span style='color:{colour}'>■</span> {name}{'<br>' * bool(below)}{below}"
+    return note(
+        text, pane.x[0], pane.y[1], xanchor="left", yanchor="bottom", yshift=7, align="left", hovertext=figure_text(arm)
+    )
 
 
 def short(name: str, most: int) -> str:

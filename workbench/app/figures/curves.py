@@ -18,6 +18,7 @@ _WEBGL = 15_000  # points of a panel above which the graphics processor draws it
 _ACROSS = 4  # panes of one diagnostic side by side, one of an arm
 _FILLED = 3  # arms up to which the band of the extremes is filled
 _MARKED = 60  # points of a line up to which some are marked
+_NARROW, _PLACES = 290, 6  # pixels of the least width of a panel; marks that stand one above the other
 _FLAT = 20  # times the bulk of the values (5 % to 95 %) that an axis may span before what lies beyond is cut
 _NUMBERS = ("run", "seed", "x", "mean", "middle", "lower", "upper", "low", "high", "n")  # columns of the points
 
@@ -82,7 +83,7 @@ def curves(
         drawn = _bands(panel, mine) if "middle" in panel.data else _runs(panel, mine, panel.data)
         traces += [one | pane.axes for one in (*drawn, *_alarms(panel, mine, palette))]
         cut = _beyond(panel, ends)
-        traces += [one | pane.axes | {"yaxis": edges} for one in _on_edges(panel, onsets, cut, mine)]
+        traces += [one | pane.axes | {"yaxis": edges} for one in _on_edges(panel, onsets, cut, mine, palette)]
         x_axis = {
             "matches": "x", "title": {"text": x_title if pane.is_last else ""}, "separatethousands": True,
             "showspikes": True, "spikesnap": "cursor",
@@ -106,6 +107,8 @@ def curves(
             annotations.append(common.note(lost, pane.x[1], pane.y[0], **place))  # a name has no room in a narrow panel
         if panel.data.empty and (panel.seeds is None or panel.seeds.empty):
             annotations.append(pane.in_middle("not measured in these runs", font={"color": palette.muted}))
+            # plotly draws no axes without a trace, and then fails at what is laid over them.
+            traces.append(trace(x=[None], y=[None], showlegend=False) | pane.axes)
     # A click on an entry shows its arm alone, a second one all again; a double click switches one.
     layout |= common.legend_on_top(groupclick="togglegroup", itemclick="toggleothers", itemdoubleclick="toggle")
     layout |= {"showlegend": legend, "dragmode": "zoom"} | ({"shapes": shapes} if shapes else {})
@@ -248,16 +251,23 @@ def _alarms(panel: Panel, styles: Mapping[str, Style], palette: Palette) -> Iter
             yield trace(
                 "%{customdata}", mode="markers", showlegend=False, x=rows["x"].to_list(), y=rows["value"].to_list(),
                 customdata=[f"<b>{figure_text(arm)}</b><br>{wrapped(message, 60)}" for message in rows["message"]],
-                marker={"symbol": "triangle-up-open", "size": 10, "color": style.colour, "line": {"width": 1.6}},
+                marker={"symbol": "triangle-up-open", "size": 15, "color": style.colour, "line": {"width": 1.4}},
                 legendgroup=figure_text(arm),
             )  # fmt: skip
+            yield _inside(arm, style, rows["x"].to_list(), rows["value"].to_list(), style.colour)
+
+
+def _inside(arm: str, style: Style, x: list[float], y: list[float], colour: str) -> Trace:
+    """Return the marker of an arm inside its marks: colour alone would not say whose they are."""
+    marker = {"symbol": style.marker, "size": 5, "color": colour}
+    return trace(x=x, y=y, mode="markers", marker=marker, showlegend=False, legendgroup=figure_text(arm))
 
 
 def _on_edges(
-    panel: Panel, onsets: pd.DataFrame | None, cut: pd.DataFrame, styles: Mapping[str, Style]
+    panel: Panel, onsets: pd.DataFrame | None, cut: pd.DataFrame, styles: Mapping[str, Style], palette: Palette
 ) -> Iterator[Trace]:
     """Yield the onsets for the upper edge of a panel, what is no number for the lower, and what lies beyond either."""
-    marks = [(onsets, "triangle-down", 9, 0.97, "onset of the fall<br>%{customdata}"),
+    marks = [(onsets, "triangle-down", 14, 0.96, "onset of the fall<br>%{customdata}"),
              (panel.broken, "x", 7, 0.03, "NaN or Inf<br>%{customdata}"),
              (cut[cut["value"] > 0], "arrow-bar-up", 9, 0.97, "%{customdata}, beyond the axis"),
              (cut[cut["value"] <= 0], "arrow-bar-down", 9, 0.03, "%{customdata}, beyond the axis")]  # fmt: skip
@@ -265,9 +275,13 @@ def _on_edges(
         if rows is None or rows.empty:
             continue
         told = rows["run_id"] if "run_id" in rows else rows["value"].map("{:.4g}".format)
-        # Marks at one x stand one above the other, one an arm.
-        place = rows.groupby("x")["arm"].transform(lambda arms: pd.factorize(arms)[0])
-        heights = height + (-0.07 if height > 0.5 else 0.07) * place
+        # Marks at one x stand one above the other, one an arm; so do large ones that are near each other.
+        if symbol == "triangle-down":
+            x = np.r_[panel.data.get("x", []), rows["x"]].astype(float)
+            place = _stacked(rows, max(float(np.nanmax(x) - np.nanmin(x)), 1.0) * size / _NARROW)
+        else:
+            place = rows.groupby("x")["arm"].transform(lambda arms: pd.factorize(arms)[0]).tolist()
+        heights = height + (-0.08 if height > 0.5 else 0.07) * np.array(place)
         for arm, part in rows.assign(told=told, height=heights).groupby("arm", sort=False):
             if (style := styles.get(str(arm))) is None:
                 continue
@@ -278,6 +292,20 @@ def _on_edges(
                 y=at["height"].to_list(), customdata=at["told"].to_list(), legendgroup=figure_text(str(arm)),
                 mode="markers", marker={"symbol": symbol, "size": size, "color": style.colour}, showlegend=False,
             )  # fmt: skip
+            if symbol == "triangle-down":
+                yield _inside(str(arm), style, at["x"].to_list(), at["height"].to_list(), palette.background)
+
+
+def _stacked(rows: pd.DataFrame, room: float) -> list[int]:
+    """Return a place from the top for each mark (x, arm), so that those of one place are `room` apart."""
+    ends, found = list[float](), dict[tuple[float, str], int]()
+    for x, arm in sorted({(float(x), str(arm)) for x, arm in zip(rows["x"], rows["arm"], strict=True)}):
+        free = next((place for place, end in enumerate(ends) if x - end >= room), len(ends))
+        if free == len(ends) < _PLACES:
+            ends.append(x)
+        found[x, arm] = free % _PLACES
+        ends[free % _PLACES] = x
+    return [found[float(x), str(arm)] for x, arm in zip(rows["x"], rows["arm"], strict=True)]
 
 
 # A chart of any answer: points, a line or bars over a column, a colour a group.

@@ -86,9 +86,10 @@ class Heat(NamedTuple):
 
 
 class Measure(NamedTuple):
-    """What is drawn: name, unit and definition from the dictionary."""
+    """What is drawn: name, words, unit and definition from the dictionary."""
 
     name: str
+    title: str
     unit: str
     definition: str
 
@@ -101,22 +102,24 @@ def heat(
     across = 2 if len(maps) == 4 else min(ACROSS, len(maps))
     rows = math.ceil(len(maps) / across)
     turns = int(max((part.cells["turn_index"].max() for part in maps if len(part.cells)), default=1))
-    text = wrapped(measure.definition, 130)
+    text = wrapped(f"{measure.name}: {measure.definition}", 130)
     inner = rows * max(CELL * turns, 4 * CELL) + (rows - 1) * GAP
     places, words = colours.ticks()
     values = [v for part in maps for v in part.cells["value"].astype(float) if math.isfinite(v)]
+    unit = figure_text(measure.unit) + "<br>log scale" * (colours.kind == "ratio")
+    unit += (
+        f"<br>highest {number(max(values))}" if colours.above else ""
+    )  # next to the end of the bar they would overlap
     words[0] += f"<br>lowest {number(min(values))}" if colours.below else ""
-    words[-1] += f"<br>highest {number(max(values))}" if colours.above else ""
     layout: dict[str, Any] = {"coloraxis": common.colour_axis(
         "", inner, palette, colours.colours(palette), colours.ends, tickvals=places, ticktext=words,
-        title={"text": figure_text(measure.unit) + "<br>log scale" * (colours.kind == "ratio"), "side": "top",
-               "font": {"color": palette.muted, "size": 12}},
+        title={"text": unit, "side": "top", "font": {"color": palette.muted, "size": 12}},
     )}  # fmt: skip
     x_axis = common.steps_axis("", range=[window.first - 0.5, window.last + 0.5], nticks=8, ticks="",
                                dtick=1 if window.last - window.first < 8 else None)  # fmt: skip
     y_axis = common.axis("turn index", range=[turns + 0.5, 0.5], tickvals=list(range(1, turns + 1)), ticks="")
     below = note(x_title, 0.5, 0, yanchor="top", yshift=-24, font={"color": palette.muted})
-    annotations = [heading(measure.name, text, palette, yshift=44), below]
+    annotations = [heading(measure.title, text, palette, yshift=44), below]
     traces: list[Trace] = []
     for pane, part in zip(common.panes(len(maps), across, 0.02, GAP / inner), maps, strict=True):
         layout |= pane.shared(x_axis, y_axis)
@@ -174,7 +177,7 @@ def _map(part: Heat, colours: ColourScale, palette: Palette, window: Window, tur
     if part.onsets:
         x, seeds = map(list, zip(*part.onsets, strict=True))
         yield trace(
-            "the collapse of seed %{customdata} began at %{x:,}", x=x, y=[0.5] * len(x), mode="markers+text",
+            "seed %{customdata} fell after %{x:,}", x=x, y=[0.5] * len(x), mode="markers+text",
             marker={"symbol": "triangle-down", "size": 10, "color": red, "standoff": 0}, cliponaxis=False,
             customdata=list(map(figure_text, seeds)), text=[f"s{figure_text(seed)}" for seed in seeds],
             textposition="top center", textfont={"size": 11, "color": palette.text},
@@ -203,7 +206,7 @@ def _targets(part: Heat, place: int, measure: Measure, window: Window) -> Iterat
     numbers = cells[["mean", "low", "high", "turns"]]
     carried = np.column_stack([np.full(len(first), place), cells[["bucket", "turn_index"]], first, last, numbers])
     unit = "" if measure.unit == "ratio" else f" {figure_text(measure.unit)}"
-    head, name = f"<b>{figure_text(part.arm)}</b>, turn", figure_text(measure.name)
+    head, name = f"<b>{figure_text(part.arm)}</b>, turn", figure_text(measure.title)
     steps = "steps %{customdata[3]:,} to %{customdata[4]:,}" if window.width > 1 else "step %{customdata[3]:,}"
     words = (
         f"{head} %{{customdata[2]}}, {steps}<br>{name} %{{customdata[5]:.4~g}}{unit}"
@@ -241,7 +244,7 @@ MEASURES = {"collapsed": "share of runs that collapsed", "final": "mean final su
 _TITLE = {"collapsed": "runs that collapsed", "final": "final success"}
 _MUCH = {"collapsed": "all collapsed", "final": "all solved"}
 _MEANINGS = {
-    "collapsed": "share of the runs at a point that collapsed; in the cell: collapsed / runs",
+    "collapsed": "share of the runs at a point that collapsed, also if they came back; in the cell: collapsed / runs",
     "final": "mean success over the last steps of the runs at a point",
 }
 _EDGE = (

@@ -12,12 +12,13 @@ import plotly.graph_objects as go
 
 from workbench.app.figures import common
 from workbench.app.figures.common import AXES, Trace, heading, note, trace, vertical
-from workbench.app.text import duration, figure_text, number, percent, word, wrapped
+from workbench.app.text import apart, duration, figure_text, number, percent, word, wrapped
 from workbench.app.theme import Palette, Style, faded
 
 TITLE = "time trained (steps)"
 FEWEST = 3  # runs from which on there is an interval
 _ACROSS = 4  # panes of survival in a row
+_LETTERS, _TOLD = 140, 6  # letters that the axis of the timeline has room for, alarms of one place that are told
 _SHARE = 0.58  # of the width that the dots of the leads get
 
 
@@ -31,9 +32,10 @@ def survival(
 ) -> go.Figure:
     """Draw a pane an arm: survival.curve's `curves`, that of `reference` dotted, over the runs at risk in `rows`."""
     arms = list(dict.fromkeys(curves["arm"]))
+    short, shared = apart(arms)
     end = float(curves["time"].max())
     ticks = np.arange(0, end + 1e-9, max(1.0, common.round_up(max(end, 1.0) / 5)))
-    across, plot, gap = min(_ACROSS, len(arms)), 150, 62  # panes, pixels
+    across, plot, gap = min(_ACROSS, len(arms)), 150, 74  # panes, pixels
     tall = math.ceil(len(arms) / across)
     inner = tall * plot + (tall - 1) * gap
     x_axis = common.steps_axis("", range=[-0.04 * end, end * 1.04], tickvals=ticks.tolist())
@@ -42,15 +44,22 @@ def survival(
     traces, layout = list[Trace](), dict[str, Any]()
     muted = {"color": palette.muted, "size": 12}
     annotations = [
-        note(figure_text(words), 0, 1, xanchor="left", yanchor="bottom", yshift=28, font=muted),
+        note(
+            figure_text(f"All at {shared}. {words}" if shared else words),
+            0,
+            1,
+            xanchor="left",
+            yanchor="bottom",
+            yshift=44,
+            font=muted,
+        ),
         note(TITLE, 0.5, 0, yanchor="top", yshift=-22, font={"color": palette.muted}),
     ]
     for pane, arm in zip(common.panes(len(arms), across, 0.025, gap / inner), arms, strict=True):
         part, mine, style = curves[curves["arm"] == arm], rows[rows["arm"] == arm], styles[arm]
         layout |= pane.shared(x_axis, y_axis)
-        annotations.append(
-            common.arm_label(f"{arm}: {int(mine['event'].sum())} of {len(mine)} collapsed", style.colour, pane)
-        )
+        count = f"{int(mine['event'].sum())} of {len(mine)} collapsed"
+        annotations.append(common.arm_label(short[arm], style.colour, pane, count))
         drawn = []
         if arm != reference:
             other = curves[curves["arm"] == reference]
@@ -80,7 +89,7 @@ def survival(
                            cliponaxis=False, textfont={"color": palette.text, "size": 12}))  # fmt: skip
         traces += [one | pane.axes for one in drawn]
     return common.figure(
-        traces, palette, inner=inner, top=56, bottom=50, hoverdistance=20, annotations=annotations, **layout
+        traces, palette, inner=inner, top=72, bottom=50, hoverdistance=20, annotations=annotations, **layout
     )
 
 
@@ -117,11 +126,7 @@ def timeline(
     ]  # fmt: skip
     rang, marks = marks[marks["kind"] == "alarm"], marks[marks["kind"] != "alarm"]
     if len(rang):
-        rang = (
-            rang.sort_values("letter")
-            .groupby(["row", "x"], as_index=False)
-            .agg({"letter": "".join, "text": "<br>".join, "y": "max", "carried": "first"})
-        )
+        rang = _together(rang, max(1.0, float(runs["last"].max() - runs["first"].min())) / _LETTERS)
         lines.append(trace(
             "%{customdata[2]}", x=rang["x"].tolist(), y=rang["y"].tolist(), mode="text", text=rang["letter"].tolist(),
             textfont={"size": 12, "color": palette.text}, name="alarm", showlegend=True, cliponaxis=False,
@@ -141,6 +146,21 @@ def timeline(
             for row, arm in zip(names["row"], names["arm"], strict=True)
         ],
     )  # fmt: skip
+
+
+def _together(rang: pd.DataFrame, letter: float) -> pd.DataFrame:
+    """Join the alarms of a row whose letters, each `letter` steps wide, would overlap; one that repeats stands once."""
+    found: list[dict[Any, Any]] = []
+    for one in rang.sort_values(["row", "x", "letter"]).to_dict("records"):
+        last: dict[Any, Any] = found[-1] if found else {"row": None}
+        if one["row"] != last["row"] or one["x"] > last["x"] + letter * (len(last["letter"]) + 0.5):
+            found.append(one | {"y": one["row"] + 0.4, "told": [one["text"]]})
+        else:
+            last["letter"] = "".join(sorted({*last["letter"], one["letter"]}))
+            last["told"].append(one["text"])
+    told = [[*one["told"][:_TOLD], f"and {n} more"] if (n := len(one["told"]) - _TOLD) > 0 else one["told"]
+            for one in found]  # fmt: skip
+    return pd.DataFrame(found).assign(text=list(map("<br>".join, told)))
 
 
 def leads(alarms: pd.DataFrame, dots: pd.DataFrame, styles: Mapping[str, Style], palette: Palette) -> go.Figure:
@@ -290,6 +310,7 @@ class Signal(NamedTuple):
     """A column of table `step` in one run: words, points (step, value, broken_step), alarms (x, message)."""
 
     name: str
+    title: str
     unit: str
     definition: str
     points: pd.DataFrame
@@ -335,14 +356,14 @@ def peaks(signal: Signal, colour: str, palette: Palette, chosen: int) -> go.Figu
         x, y, texts = map(list, zip(*rows, strict=True)) if rows else ([], [], [])
         traces.append(trace(hover, x=x, y=y, mode="markers", customdata=x, text=texts,
                             marker=marker | {"symbol": symbol}))  # fmt: skip
-    definition = wrapped(signal.definition, 84)
+    definition = wrapped(f"{signal.name}: {signal.definition}", 84)
     top = 55 + 15 * definition.count("<br>")
     onset = [vertical(step, red) for step in dict.fromkeys(signal.onset or ())]
     scale = common.log_scale(signal.unit) | {"dtick": 1} if common.is_wide(values) else {}
     return common.figure(
         traces, palette, inner=340 - top - 48, top=top, bottom=48, hoverdistance=40,
         shapes=[vertical(chosen, palette.text, dash=None), *onset],
-        annotations=[heading(signal.name, definition, palette), *_nothing(signal.points, palette)],
+        annotations=[heading(signal.title, definition, palette), *_nothing(signal.points, palette)],
         xaxis=common.steps_axis(AXES["step"], dtick=1 if signal.points["step"].max() < 10 else None),
         yaxis=common.axis(signal.unit) | scale,
     )  # fmt: skip

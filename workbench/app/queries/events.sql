@@ -4,7 +4,7 @@ SELECT run, step - origin AS x, kind, severity, diagnostic, value, message
 FROM event JOIN chosen USING (run_id)
 WHERE step IS NOT NULL
 UNION ALL
-SELECT run, collapse_step - origin, 'onset', 'critical', 'success', NULL, 'onset of the collapse'
+SELECT run, collapse_step - origin, 'onset', 'critical', 'success', NULL, 'last step before the collapse'
 FROM run JOIN chosen USING (run_id)
 WHERE collapse_step IS NOT NULL
 ORDER BY run, x

@@ -1,6 +1,6 @@
 -- One row per alarm and chosen run, for alarms that any of them raised: step of the first one, steps before the onset.
 -- step is NULL where the run never raised it; lead is NULL there and in a run that did not collapse. A run that was
--- falling at its end is left out: an alarm in it is neither early nor false.
+-- falling at its end, or diverged without an onset, is left out: an alarm in it is neither early nor false.
 WITH chosen AS (SELECT unnest($runs) AS run_id, unnest(range(len($runs))) AS run),
 raised AS (
     SELECT run, diagnostic, min(alarm_step) AS step, arg_min(lead, alarm_step) AS lead,
@@ -9,7 +9,7 @@ raised AS (
     GROUP BY run, diagnostic
 ),
 collapsed AS (SELECT run, collapse_step FROM chosen JOIN run USING (run_id)
-              WHERE outcome IS DISTINCT FROM 'falling')
+              WHERE outcome IS DISTINCT FROM 'falling' AND (outcome IS DISTINCT FROM 'diverged' OR collapse_step IS NOT NULL))
 SELECT diagnostic, collapsed.run, collapsed.collapse_step, raised.step, raised.lead, raised.value, raised.threshold
 FROM (SELECT DISTINCT diagnostic FROM raised)
 CROSS JOIN collapsed

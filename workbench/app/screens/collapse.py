@@ -5,7 +5,7 @@ import pandas as pd
 from workbench.analysis import compare
 from workbench.analysis.survival import curve, observed
 from workbench.app import export
-from workbench.app.curve_data import first_alarms, first_warning, origins
+from workbench.app.curve_data import alarmed, first_alarms, first_warning, origins
 from workbench.app.experiments import Arms, choose_arms, show_table
 from workbench.app.figures.common import AXES
 from workbench.app.figures.runs import leads, letters, survival, timeline
@@ -39,17 +39,18 @@ def collapse(store: Store) -> None:
 
 def headline(runs: pd.DataFrame) -> str:
     """Say which runs collapsed and when, which came back, and what is still open."""
-    rows = observed(runs).merge(runs[["run_id", "outcome"]], on="run_id")
+    rows = observed(runs).merge(runs[["run_id", "outcome", "collapse_step"]], on="run_id")
     if rows.empty:
         return "None of these runs has trained a step yet."
     fell, many = rows[rows["event"]], rows["arm"].value_counts()
     each = []
     for arm, part in fell.groupby("arm", sort=False):
-        steps = ", ".join(
-            f"seed {seed} at step {time:,.0f}" for seed, time in part[["seed", "time"]].itertuples(index=False)
+        of = part[["seed", "time", "collapse_step"]].itertuples(index=False, name=None)
+        steps = ", ".join(  # of one that only diverged no onset is known
+            f"seed {seed} {'diverged at' if pd.isna(onset) else 'after'} step {time:,.0f}" for seed, time, onset in of
         )
         if len(part) > SEEDS:
-            steps = f"at steps {part['time'].min():,.0f} to {part['time'].max():,.0f}"
+            steps = f"after steps {part['time'].min():,.0f} to {part['time'].max():,.0f}"
         each.append(f"{arm} in {len(part)} of {many[arm]} ({steps})")
     said = [f"{len(fell)} of {len(rows)} runs collapsed: {few(each, ARMS, '; ', ' arms')}." if each
             else "None of these runs collapsed."]  # fmt: skip
@@ -120,11 +121,21 @@ def _survival(store: Store, arms: Arms) -> None:
             note(line)
 
 
+def no_leads(runs: pd.DataFrame, recorded: pd.DataFrame) -> str:
+    """Say why nothing shows which signal moves first; `recorded` are those of the runs whose alarms were."""
+    if runs["collapse_step"].isna().all():
+        return "None of these runs collapsed."
+    if recorded["collapse_step"].isna().all():
+        return "The runs that collapsed did not record their alarms."
+    return "None of these runs raised an alarm."
+
+
 def _leads(store: Store, arms: Arms) -> None:
     alarms, dots = first_alarms(store, arms.runs, dictionary(store))
-    fell = int(arms.runs["collapse_step"].notna().sum())
+    runs = alarmed(store, arms.runs)
+    fell = int(runs["collapse_step"].notna().sum())
     if alarms.empty or not fell:
-        note("None of these runs collapsed." if not fell else "None of these runs raised an alarm.")
+        note(no_leads(arms.runs, runs))
         return
     answer(first_warning(alarms))
     export.figure(

@@ -9,13 +9,22 @@ from streamlit.delta_generator import DeltaGenerator
 
 from workbench.app import curve_data as data
 from workbench.app import export
-from workbench.app.curve_data import CARRIED, CLOCKS, Chosen, Window, first_alarms, onset_of
+from workbench.app.curve_data import (
+    CARRIED,
+    CLOCKS,
+    Chosen,
+    Window,
+    alarmed,
+    first_alarms,
+    first_warning,
+    onset_of,
+)  # fmt: skip
 from workbench.app.experiments import Arms, choices_of, choose_arms, differing
 from workbench.app.figures.common import AXES
 from workbench.app.figures.curves import curves
 from workbench.app.page import answer, look, note, run_links, screen
 from workbench.app.store import Store, dictionary
-from workbench.app.text import few, table_html, tag
+from workbench.app.text import apart, few, table_html, tag
 from workbench.app.theme import DASHES, MARKERS, Style
 from workbench.app.url import choose, choose_many, choose_range
 from workbench.spec import COLLAPSED
@@ -31,6 +40,11 @@ _AXIS = {"step": "step", "updates": "updates", "tokens": "tokens", "seconds": "w
 @screen
 def compare(store: Store) -> None:
     """Show why one arm collapsed and another did not: the signals of both, aligned."""
+    with store.reader.together():
+        _compare(store)
+
+
+def _compare(store: Store) -> None:
     *two, third, fourth, last = st.columns([1.1, 2.2, 2.2, 1.1, 0.7])
     with last.container(key="more"):
         more = st.popover("More", width="stretch")
@@ -47,25 +61,34 @@ def compare(store: Store) -> None:
     with fourth:
         axis = choose("x", "Align on", {a: words for a, words in _AXIS.items() if a not in CLOCKS or a in recorded})
     starts = data.origins(arms.runs, axis)
+    short, shared = apart(arms.names)
     with more:
         bands = choose("seeds", "Seeds", ["band", "single"], kind="row") == "band"
         by_arm = choose("layout", "Layout", ["overlay", "by arm"], kind="row") == "by arm"
-        base = choose("baseline", "Baseline", {"none": "none"} | {arm: f"minus {arm}" for arm in arms.names})
+        base = choose("baseline", "Baseline", {"none": "none"} | {arm: f"minus {short[arm]}" for arm in arms.names})
         scale = choose("scale", "Scale", ["auto", "linear", "log"], kind="row")
         smooth = choose("smooth", "Smoothing", _SMOOTHING)
         ends = choose_range("range", "Steps", *data.extent(store, arms.runs, starts))
-    baseline = base if base in arms.names else None
+    baseline = short.get(base)
+    arms = arms._replace(
+        names=list(short.values()), runs=arms.runs.assign(arm=arms.runs["arm"].map(short)),
+        styles={short[arm]: style for arm, style in arms.styles.items()},
+    )  # fmt: skip
     lines = len(arms.names) if bands else len(arms.runs)
     chosen = Chosen(arms.runs, axis, starts, Window.over(*ends, lines, int(smooth)))
-    answer(" ".join([seen(arms.runs, alarms), *([against(arms.runs, baseline)] if baseline else [])]))
+    said = [f"All at {shared}."] * bool(shared) + [seen(arms.runs, alarms, not alarmed(store, arms.runs).empty)]
+    said += [against(arms.runs, baseline)] if baseline is not None else []
+    answer(" ".join(said))
+    key = " ".join(_notes(chosen, metrics, bands, baseline, "seed" if group == "arm" else "run"))
     panels = [data.panel(store, chosen, known, metric, bands=bands, baseline=baseline) for metric in metrics]
     export.figure(
         curves(panels, arms.styles, look(), AXES[axis], onsets=data.onsets(chosen), by_arm=by_arm,
                scale="auto" if baseline and scale == "log" else scale, aligned=axis == "onset"),
         "curves", lambda: data.drawn(panels), zooms="" if axis in CLOCKS else "range",  # which is in steps
-        describe=f"{', '.join(p.name for p in panels)} of {', '.join(arms.names)} over {AXES[axis]}.",
+        describe=f"{', '.join(p.name for p in panels)} of {', '.join(arms.names)} over {AXES[axis]}.", key=key,
     )  # fmt: skip
-    note(" ".join(_notes(chosen, metrics, bands, baseline, "seed" if group == "arm" else "run")))
+    zoomed = "" if axis in CLOCKS else " Drag over a part of the curves to zoom."
+    note(f"{key} Click an entry of the legend to see it alone.{zoomed}")
     run_links(arms.runs, arms.experiment)
     st.html(tag("p", "What differs", css="sorl-question sorl-heading"))
     _differences(arms)
@@ -83,6 +106,9 @@ def _choose(store: Store, places: tuple[DeltaGenerator, DeltaGenerator], more: D
         with more:
             by = choose("group", "Group by", ["arm", *[key for key in keys if key != "seed"]])
             where = choose_many("where", "Only runs with", list(pairs), [])
+            named = every["arm"] + ", seed " + every["seed"].astype(str)
+            only = choose_many("runs", "Only these runs", dict(zip(every["run_id"], named, strict=True)), [])
+        every = every[every["run_id"].isin(only)] if only else every
         return regrouped(every, settings, by, [pairs[text] for text in where])
 
     arms = choose_arms(store, places, regroup)
@@ -123,15 +149,9 @@ def _sorted(values: pd.Series) -> list[str]:
 
 def default_metrics(alarms: pd.DataFrame, charted: Sequence[str], usual: Sequence[str], most: int = 4) -> list[str]:
     """Return success, the diagnostics whose alarm told most collapses apart, and what fits of the `usual` ones."""
-    warned = _warned(alarms, ["before", "first"])
-    wanted = dict.fromkeys([usual[0], *(f"step.{alarm['alarm']}" for alarm in warned if _tells(alarm)), *usual])
-    return [metric for metric in wanted if metric in charted][:most]
-
-
-def _warned(alarms: pd.DataFrame, by: list[str]) -> list[dict[Any, Any]]:
-    if alarms.empty:
-        return []
-    return alarms[alarms["before"] > 0].sort_values(by, ascending=False).to_dict("records")
+    ranked = alarms if alarms.empty else alarms[alarms["before"] > 0].sort_values(["before", "first"], ascending=False)
+    warned = [f"step.{alarm['alarm']}" for alarm in ranked.to_dict("records") if _tells(alarm)]
+    return [metric for metric in dict.fromkeys([usual[0], *warned, *usual]) if metric in charted][:most]
 
 
 def _tells(alarm: Mapping[Any, Any]) -> bool:
@@ -139,8 +159,8 @@ def _tells(alarm: Mapping[Any, Any]) -> bool:
     return not alarm["steady"] or alarm["before"] / alarm["collapsed"] > alarm["false_alarms"] / alarm["steady"]
 
 
-def seen(runs: pd.DataFrame, alarms: pd.DataFrame) -> str:
-    """Say which of the chosen runs collapsed, and which alarm came first."""
+def seen(runs: pd.DataFrame, alarms: pd.DataFrame, watched: bool = True) -> str:
+    """Say which of the chosen runs collapsed, and which alarm tells them from the others, if any was `watched` for."""
     collapsed, falling, others = list[str](), list[str](), list[str]()
     for arm, mine in runs.groupby("arm", sort=False):
         onsets, down = mine["collapse_step"].dropna(), int((mine["outcome"] == "falling").sum())
@@ -159,20 +179,7 @@ def seen(runs: pd.DataFrame, alarms: pd.DataFrame) -> str:
     if not fell:
         return said
     said += f" Did not: {up}." if up else ""
-    if not (warned := _warned(alarms, ["first", "before", "lead_median"])):
-        return f"{said} No alarm went off before an onset."
-    telling = [alarm for alarm in warned if _tells(alarm)]
-    best = (telling or warned)[0]
-    lead = f"{best['lead_median']:.3g} step{'' if best['lead_median'] == 1 else 's'} before the onset"
-    healthy = f", and in {best['false_alarms']} of {best['steady']} that did not collapse" if best["steady"] else ""
-    if telling:
-        first = "First alarm" if best == warned[0] else "First alarm that tells them apart"
-        return f"{said} {first}: {best['alarm']}, {lead} in {best['before']} of {best['collapsed']}{healthy}."
-    if best["before"] == best["collapsed"] and best["false_alarms"] == best["steady"]:
-        every = f"{best['alarm']} rang in all {best['collapsed'] + best['steady']} runs"
-        return f"{said} No alarm told them apart: {every}."
-    return (f"{said} No alarm told them apart: {best['alarm']} was first, {lead} in {best['before']} of "
-            f"{best['collapsed']}{healthy}.")  # fmt: skip
+    return f"{said} {first_warning(alarms) if watched else 'Alarms were not recorded.'}"
 
 
 def against(runs: pd.DataFrame, baseline: str) -> str:
@@ -202,7 +209,9 @@ def _notes(
     if bands and (n >= 3).any():
         yield (f"Line: interquartile mean over {drawn}. Darker band: its 95 % bootstrap interval; paler band: lowest "
                f"and highest value of any {one}.")  # fmt: skip
-    if bands and (n < 3).any():
+    if bands and (n == 1).all():
+        yield "One gives no interval."
+    elif bands and (n < 3).any():
         yield f"Thick line: mean; thin lines: its {drawn}. Fewer than 3 give no interval."
     if bands and (chosen.axis == "onset" or trained.groupby("arm")["steps"].nunique().gt(1).any()):
         yield f"A thick line stands only where all {drawn} of its arm have a value; beyond, they are thin lines."
@@ -213,10 +222,8 @@ def _notes(
                    f"{' and '.join(shown)}.")  # fmt: skip
     if baseline:
         yield f"All values are differences to the line of {baseline} at the same step; where it ends, so do they."
-    yield "▼ onset of a fall, ✕ NaN or Inf" + (". " if baseline else ", △ an alarm, dotted line its threshold. ")
-    yield "Click an entry of the legend to see it alone."
-    if chosen.axis not in CLOCKS:
-        yield "Drag over a part of the curves to zoom."
+    alarm = "" if baseline else ", △ an alarm (dotted line: its threshold)"
+    yield f"▼ onset of a fall, ✕ NaN or Inf{alarm}; in ▼ and △ the marker of their arm."
     if chosen.window.width > 1:
         yield f"A point is the mean of {chosen.window.width} steps."
     onset = onset_of(runs)

@@ -13,11 +13,23 @@ from markupsafe import Markup
 from workbench.app import export, theme
 from workbench.app.experiments import choose_experiment, runs
 from workbench.app.figures.runs import peaks, ranking
-from workbench.app.page import address, anchor, curves_only, episode_address, links, look, note, run_links, screen
-from workbench.app.store import Diagnostics, Store, dictionary
-from workbench.app.text import html_text, number, percent, table_html, tag, visible, word
+from workbench.app.page import address, anchor, episode_address, links, look, not_recorded, note, run_links, screen
+from workbench.app.store import Diagnostics, Store, dictionary, notation
+from workbench.app.text import html_text, number, percent, table_html, tag, times, visible, word
 from workbench.app.theme import Palette
-from workbench.app.trajectories import RANKS, WORST, Row, alike, choose_run, kept, ranked, signals, watched, worst_epoch
+from workbench.app.trajectories import (
+    RANKS,
+    WORST,
+    Row,
+    alike,
+    choose_run,
+    kept,
+    ranked,
+    share_of,
+    signals,
+    watched,
+    worst_epoch,
+)
 from workbench.app.url import choose, choose_number, follow, keep_number
 from workbench.store import batches
 
@@ -38,12 +50,17 @@ def episode(store: Store) -> None:
     places = st.container(horizontal=True, gap="small", vertical_alignment="bottom")
     said, drawn = st.container(), st.container()
     with drawn, st.container(horizontal=True, gap="large", vertical_alignment="top"):
-        signal = watched(store, known, about, choose("signal", "Signal", signals(known)))
+        names = {name: known.title(f"step.{name}") for name in signals(known)}
+        signal = watched(store, known, about, choose("signal", "Signal", names))
         by = choose("rank", "Rank trajectories by", list(RANKS), kind="row")
     with places:
         step = choose_number("step", "Step", 0, max(0, signal.steps - 1), signal.spike)
     rows = ranked(store, run, step, RANKS[by])
     with said:
+        if not rows:
+            tables = {one["table_name"] for one in store.records("recorded", run=run)}
+            which = f"No trajectory of step {step}" if tables & {"turn", "trajectory"} else "No trajectory of this run"
+            not_recorded(which, "tables trajectory, turn and token")
         chosen = keep_number("trajectory", (run, step), [row["trajectory"] for row in rows])
     mine = next((row for row in rows if row["trajectory"] == chosen), None)
     if mine is not None:
@@ -70,13 +87,14 @@ def _drawn(
     with curve:
         clicked = export.figure(
             peaks(signal, theme.colour(algorithm, palette), palette, step), "peaks", signal.points,
-            select=True, describe=f"{signal.name} over training; step {step} is chosen.",
+            select=True, describe=f"{signal.title} over training; step {step} is chosen.",
         )  # fmt: skip
+        if signs := notation(signal.definition):
+            note(signs)
         if clicked and int(clicked[0]) != step:
             follow("step", [str(clicked[0])])
     with bars:
         if mine is None:
-            curves_only(f"No trajectory of step {step} is recorded for this run.")
             return
         chosen = mine["trajectory"]
         clicked = export.figure(
@@ -121,8 +139,7 @@ def _said(store: Store, known: Diagnostics, where: dict[str, str], mine: Row, am
         else:
             note("No turn of this trajectory is recorded.")
     with sentences:
-        gave = f" It {answered(mine)}, expected ", tag("b", word(mine["gold"])), f"; ended by {word(mine['ended'])}."
-        said = tag("p", verdict(mine, among, one.turns, one.tokens), *gave, css="sorl-answer")
+        said = tag("p", verdict(mine, among, one.turns, one.tokens), *ending(mine), css="sorl-answer")
         st.html(tag("p", word(mine["question"]), css="sorl-question") + said)
     with text:
         if one.tokens is None:
@@ -201,6 +218,17 @@ def answered(row: Row) -> str:
     return f"answered {quoted(row['answer'])}{right}" if row["answer"] is not None else "gave no answer"
 
 
+def ending(row: Row) -> Iterator[object]:
+    """Yield a sentence on what an episode answered, should have, and what ended it, so far as that was recorded."""
+    if row["answer"] is None and row["ended"] is None:
+        yield " What it answered was not recorded."
+        return
+    yield f" It {answered(row)}"
+    if row["gold"] is not None:
+        yield from (", expected ", tag("b", row["gold"]))
+    yield "." if row["ended"] is None else f"; ended by {word(row['ended'])}."
+
+
 class Top(NamedTuple):
     """The largest of some weights by size: its key, its weight (NaN is the largest), and how many times the next it is.
 
@@ -233,25 +261,15 @@ def heaviest(row: Row) -> Top | None:
     return largest({i: weight for i, weight in enumerate(weights) if _of(row.get("trained"), i)})
 
 
-def times(factor: float) -> str:
-    """Write a factor in two figures: 11 x, 1.2 x."""
-    return f"{factor:.2g} x" if factor < 99.5 else f"{factor:,.0f} x"
-
-
 def verdict(mine: Row, among: int, turns: Sequence[Row], tokens: Row | None) -> str:
     """Say how much of its step's gradient a trajectory has, and in which turn and token of one epoch.
 
     `mine` answers query `ranking`, of `among` trajectories; `turns` are those of the epoch, `tokens` of `in_epoch`.
     """
-    which, share = f"Trajectory {mine['trajectory']}", mine["gradient_share"]
-    if share == 0:
-        return f"{which} has none of this step's gradient."
-    if share is None or not math.isfinite(share):
-        found = "was not measured" if share is None else f"is {number(share)}"
-        said = f"The share of trajectory {mine['trajectory']} in this step's gradient {found}."
-    else:
-        equal = f", {times(share * among)} an equal share" if among > 1 else ""
-        said = f"{which} has {percent(share)} of this step's gradient{equal}."
+    said = f"{share_of(mine, among)}."
+    said = said[0].upper() + said[1:]
+    if mine["gradient_share"] == 0:
+        return said
     turn = largest({one["turn_index"]: one["gradient_share"] for one in turns})
     parts = [_turn(turn, turns)] if turn else []
     if tokens and (token := heaviest(tokens)):
@@ -364,17 +382,10 @@ def missing(row: Row, epoch: int | None, last: int | None) -> str:
 
 # The turns of an episode as a table: a column a turn, a row a measured column of the turn ledger.
 
-# Column -> what a person calls it, in the order in which they are read.
-WORDS = {
-    "status": "what it did", "n_tokens": "tokens written", "gradient_share": "share of its update's gradient",
-    "ratio_max": "largest token ratio", "ratio_min": "smallest token ratio", "ratio_geo": "geometric turn ratio",
-    "ratio_arith": "mean token ratio", "ratio_prod": "product ratio", "log_ratio_sum": "sum of log-ratios",
-    "clip_frac": "tokens clipped", "out_of_range_frac": "tokens out of the clip's range", "advantage": "mean advantage",
-    "advantage_std": "spread of advantages", "value": "value by the critic", "value_error": "error of that value",
-    "approx_kl": "KL (k1)", "kl_k3": "KL (k3)", "entropy": "entropy", "mismatch": "trainer against sampler",
-    "ratio_mass_frac": "share of its update's ratio mass", "retrieval_seconds": "search took",
-    "retrieval_empty_frac": "search found nothing", "retrieval_failed_frac": "search failed",
-}  # fmt: skip
+# Its columns in the order in which they are read; others follow.
+_ROWS = ("status", "n_tokens", "gradient_share", "ratio_max", "ratio_min", "ratio_geo", "ratio_arith", "ratio_prod",
+         "log_ratio_sum", "clip_frac", "out_of_range_frac", "advantage", "advantage_std", "value", "value_error",
+         "approx_kl", "kl_k3", "entropy", "mismatch", "ratio_mass_frac", "retrieval_seconds")  # fmt: skip
 
 
 def turn_table(rows: Sequence[Row], known: Diagnostics) -> Markup:
@@ -382,10 +393,9 @@ def turn_table(rows: Sequence[Row], known: Diagnostics) -> Markup:
 
     A column that no turn has a value of is left out.
     """
-    order = list(WORDS)
     declared = [one for one in known.rows.values() if one["table_name"] == "turn"]
     declared = [one for one in declared if any(turn.get(one["name"]) is not None for turn in rows)]
-    declared.sort(key=lambda one: order.index(one["name"]) if one["name"] in WORDS else len(order))
+    declared.sort(key=lambda one: _ROWS.index(one["name"]) if one["name"] in _ROWS else len(_ROWS))
     shares = largest({i: turn.get("gradient_share") for i, turn in enumerate(rows)})
     top = rows[shares.key] if shares else None
 
@@ -402,7 +412,7 @@ def turn_table(rows: Sequence[Row], known: Diagnostics) -> Markup:
         share = row["unit"] == "fraction"
         unit = tag("span", f" {row['unit']}", css="sorl-unit") if row["unit"] in ("nats", "s", "reward") else ""
         tip = f"{row['name']}: {row['formula']} — {row['description']}"
-        name = tag("span", WORDS.get(row["name"], row["name"]), unit, title=tip, tabindex="0")
+        name = tag("span", known.title(f"turn.{row['name']}"), unit, title=tip, tabindex="0")
         lines.append([name, *(cell(turn, turn.get(row["name"]), share) for turn in rows)])
     head = [f"turn {turn['turn_index']}" if turn is top else f"{turn['turn_index']}" for turn in rows]
     return table_html(["", *head], lines, "sorl-turns")

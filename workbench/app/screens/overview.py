@@ -1,7 +1,7 @@
-"""Overview: the question of a grid, its answer in a sentence, and every run as a cell."""
+"""Overview: the question of a grid, its answer in a sentence, what to look at first, and every run as a cell."""
 
-from collections.abc import Mapping
-from typing import Any
+import math
+from collections.abc import Callable, Mapping, Sequence
 
 import pandas as pd
 import streamlit as st
@@ -15,45 +15,54 @@ from workbench.app.curve_data import Chosen, Window, extent
 from workbench.app.experiments import choose_experiment, is_region, question, runs, show_table, shown
 from workbench.app.export import button, drawing
 from workbench.app.figures.matrix import STATES, layout, matrix, parts, state
-from workbench.app.page import address, anchor, answer, heading, links, look, note, open_screen, screen
+from workbench.app.page import address, anchor, answer, happened, heading, links, look, note, open_screen, screen
+from workbench.app.screens.episode import heaviest, in_epoch, largest, quoted, spelled
 from workbench.app.screens.region import draw, region_of, say_answer
-from workbench.app.store import Store
-from workbench.app.text import table_html, tag
-from workbench.app.trajectories import fall_of
-from workbench.app.url import about, choose
-from workbench.diagnosis.alerts import RATE, Alert, alerts
-from workbench.diagnosis.diagnose import diagnose
+from workbench.app.store import Store, dictionary
+from workbench.app.text import html_text, number, percent, table_html, tag, times
+from workbench.app.trajectories import Row, culprit, fall_of, ranked, signals, watched, worst_epoch
+from workbench.app.url import choose
+from workbench.diagnosis.alerts import RATE
+from workbench.diagnosis.changepoint import LOST
+from workbench.diagnosis.diagnose import diagnose, first_signals, in_order, likely, none_found
+from workbench.diagnosis.finding import Diagnosis
 from workbench.diagnosis.log import of_run
 from workbench.spec import OUTCOMES, InputError
 from workbench.store import notes
 from workbench.store.connect import Busy
+from workbench.store.notes import Notes
+from workbench.store.reader import Reader
 
 _POINTS = 40  # of a curve in a cell
-_NARROW = 5  # columns of a grid that leaves room for words next to it
+_NARROW = 4  # columns of a grid that leaves room for words next to it
 _WORST = ("diverged", "collapsed", "falling", "failed", "recovered", "mild")  # what is looked at first
 _LOOK, _LONG = 3, 2_000  # runs to look at first; steps up to which a diagnosis takes well under a second
+_KEY = (
+    "Curve: success, 0 to 1, over the longest run; dotted line: where the fall began; dashed border: falling; "
+    "✎ has notes."
+)
 _SHOWN = {"region": "the region", "runs": "every run"}
 
 
 @screen
 def overview(store: Store) -> None:
     """Show which arm collapsed, in how many seeds, and when."""
-    left, right = st.columns([2, 3], vertical_alignment="bottom")
     with store.reader.together():
-        with left:
-            experiment = choose_experiment(store)
-        each = shown(store, experiment)
-        falls = {a.run_id: a for a in store.computed(("alerts", experiment), lambda r: alerts(r, experiment))}
-        each = each.assign(slump=each["run_id"].map({run: _slump(one) for run, one in falls.items()}).astype(float))
-        if not is_region(store, experiment):
-            success(store, each)  # remembered until it is drawn
+        _overview(store)
+
+
+def _overview(store: Store) -> None:
+    left, right = st.columns([2, 3], vertical_alignment="bottom")
+    with left:
+        experiment = choose_experiment(store)
+    kept = notes.every(store.runs, experiment)
+    each = now(store, shown(store, experiment, kept))
     with right:
         note(" · ".join([f"{len(each)} runs", *(f"{n} {word}" for word, n in each["status"].value_counts().items())]))
-    now = each[each["slump"].notna()]
-    if len(now):
-        about(f"▼ {len(now)} falling", "")  # in the title of the tab
-        which = "; ".join(f"{r.arm}, seed {r.seed}, since step {r.slump:.0f}" for r in now.itertuples())
-        note(f"Falling now: {which}. Success is 55 % or more below its best: {RATE}.")
+    falling = each[each["slump"].notna()]
+    if len(falling):
+        which = "; ".join(f"{r.arm}, seed {r.seed}, since step {r.slump:.0f}" for r in falling.itertuples())
+        note(f"Falling now: {which}. Success is {100 * LOST:.0f} % or more below its best: {RATE}.")
     st.html(tag("p", question(store, experiment), css="sorl-question"))
     region = None
     if is_region(store, experiment):
@@ -72,16 +81,15 @@ def overview(store: Store) -> None:
             return
     above = st.container()
     cells = layout(each)
-    sides = st.columns([3, 2], gap="large") if cells["across"].iloc[0] <= _NARROW else [st.container()] * 2
-    with sides[0]:
-        _runs(store, experiment, each, cells)  # before the answer, whose intervals of a thousand runs take longer
-    key = tuple(each["run_id"])
-    updated = store.computed(("updated", experiment, key), lambda reader: with_updates(reader, experiment, each))
-    summary = store.computed(("summary", experiment, key), lambda _: compare.summarise(updated))
+    narrow = cells["across"].iloc[0] <= _NARROW
+    sides = st.columns([2, 3], gap="large") if narrow else [st.container(), st.container()]
+    with sides[1]:
+        _runs(store, experiment, each, cells, kept)  # before the answer: intervals of a thousand runs take longer
+    summary = summarised(store, experiment, each)
     if region is None:
         with above:
             answer(compare.answer(summary))
-    with sides[1]:
+    with sides[0]:
         look_first(store, experiment, each)
     heading("Arms")
     written = compare.readable(summary)
@@ -91,11 +99,34 @@ def overview(store: Store) -> None:
     note(f"{compare.ABOUT} An arm opens in Compare.")
     button("CSV of this table", lambda: written.to_csv(index=False).encode(), "sorl-arms.csv", "text/csv")
     heading("Runs")
-    run_table.show(store, experiment, runs(store, experiment))
+    run_table.show(store, experiment, runs(store, experiment), kept)
 
 
-def _slump(alert: Alert | None) -> int | None:
-    return alert.step if alert is not None and alert.kind == "falling" else None
+def prepare(store: Store) -> None:
+    """Answer what the first page asks, before anybody asks it: a browser takes as long to start."""
+    with store.reader.together():
+        known = store.query("experiments")["experiment"].head(1)
+        for experiment in known[[not is_region(store, name) for name in known]]:
+            each = now(store, runs(store, experiment))
+            success(store, each)
+            for run in worst(each).to_dict("records"):
+                where(store, experiment, run), why(store, experiment, run)
+            summarised(store, experiment, each)  # loads scipy.stats, which takes as long as all the rest
+
+
+def now(store: Store, each: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs with `slump`: the step since which one that is training is falling, NaN of the others."""
+    since = {one.run_id: one.step for one in happened(store) if one.kind == "falling"}
+    return each.assign(slump=each["run_id"].map(since).astype(float))
+
+
+def summarised(store: Store, experiment: str, each: pd.DataFrame) -> pd.DataFrame:
+    """Return `compare.summarise` of the runs."""
+
+    def ask(reader: Reader) -> pd.DataFrame:
+        return compare.summarise(with_updates(reader, experiment, each))
+
+    return store.computed(("summary", experiment, tuple(each["run_id"])), ask)
 
 
 def worst(each: pd.DataFrame) -> pd.DataFrame:
@@ -107,51 +138,131 @@ def worst(each: pd.DataFrame) -> pd.DataFrame:
 
 
 def look_first(store: Store, experiment: str, each: pd.DataFrame) -> None:
-    """Show the worst runs, each with since when and why, and where to go on; say so where none is bad."""
+    """Show the worst runs: since when, in which turn and token, why, and what to change; say so where none is bad."""
     heading("Look at these first")
     found = worst(each)
     if found.empty:
         note("No run has collapsed, failed, or lost a fifth of its best." if len(each) else "")
     for run in found.to_dict("records"):
-        name, fall = str(run["run_id"]), fall_of(run)
-        since = "" if fall is None else f", down after step {fall[0]}"
-        since += f" to {fall[1]} (95 %)" if fall and fall[1] > fall[0] else ""
-        words = f"{state(run).split(' at ')[0]}{since}. {why(store, name, run)}"
-        title = anchor(f"{run['arm']}, seed {run['seed']}", address("run", experiment=experiment, run=name))
-        st.html(tag("div", title, Markup(": "), words, css="sorl-finding"))
+        title = anchor(f"{run['arm']}, seed {run['seed']}", address("run", experiment=experiment, run=run["run_id"]))
+        said = Markup("{}: {}. {} {}").format(
+            title, fell(run), where(store, experiment, run), why(store, experiment, run)
+        )
+        st.html(tag("div", said, css="sorl-finding"))
 
 
-def why(store: Store, name: str, run: Mapping[Any, Any]) -> str:
-    """Say the first diagnosed cause of a run, else which signal moved first; what it said itself where it failed."""
-    if run["status"] == "failed" and isinstance(run["reason"], str):
-        return f"It ended with: {run['reason']}"
+def fell(run: Row) -> str:
+    """Say how a run stands and after which step it fell, with the 95 % interval of that step."""
+    fall = fall_of(run)
+    since = "" if fall is None else f", down after step {fall[0]:,}"
+    since += f" to {fall[1]:,} (95 %)" if fall and fall[1] > fall[0] else ""
+    return f"{state(run).split(' at ')[0]}{since}"
+
+
+def where(store: Store, experiment: str, run: Row) -> Markup:
+    """Say which trajectory, turn and token had most of the gradient at the moment of a run that fell or diverged."""
+    fall, name, known = fall_of(run), str(run["run_id"]), dictionary(store)
+    if (fall is None and run["outcome"] != "diverged") or not run["steps"]:
+        return Markup()
+
+    def ask(_: object) -> Markup:
+        signal = watched(store, known, run, signals(known)[0])
+        step, tables = signal.spike, {one["table_name"] for one in store.records("recorded", run=name)}
+        if "trajectory" not in tables:
+            return html_text("No trajectory was recorded, so nothing says which turn or token it was.")
+        rows, value = ranked(store, name, step), signal.points.set_index("step")["value"].get(step)
+        here = f"At {'the fall, ' if fall and fall[0] <= step <= fall[1] else ''}step {step:,}"
+        here += f" ({signal.title} {number(float(value))})" if pd.notna(value) else ""
+        if not rows:
+            return html_text(f"{here}, no trajectory was recorded.")
+        place = {"run": name, "step": step, "trajectory": rows[0]["trajectory"]}
+        turns, tokens = store.records("ledger", **place), next(iter(store.records("tokens", **place)), None)
+        epoch, last = worst_epoch(turns, tokens), max((turn["epoch"] for turn in turns), default=None)
+
+        def link(words: str, turn: int | None = None) -> Markup:
+            if turn is None:
+                return anchor(words, address("episode", experiment=experiment, **culprit(store, name, step)))
+            cell = {"seed": str(run["seed"]), "arm": [run["arm"]], "cell": [run["arm"], str(step), str(turn)]}
+            shown = "turn_step" in tables
+            return anchor(words, address("turns", experiment=experiment, **cell)) if shown else html_text(words)
+
+        mine = [turn for turn in turns if turn["epoch"] == epoch]
+        return spot(here, rows[0], len(rows), mine, in_epoch(tokens, epoch, last) if tokens else None, link)
+
+    return store.computed(("where", name), ask)
+
+
+def spot(
+    here: str, row: Row, among: int, turns: Sequence[Row], tokens: Row | None, link: Callable[..., Markup]
+) -> Markup:
+    """Say how much of the gradient a trajectory had, and the turn and the token that had twice that of the next.
+
+    `row` answers query `ranking`, of `among` trajectories; `turns` and `tokens` are of its worst epoch. `link` makes a
+    link of words: to a turn if it is given one, else to the episode.
+    """
+    share, top = row["gradient_share"], largest({turn["turn_index"]: turn["gradient_share"] for turn in turns})
+    if share is None or not math.isfinite(share):
+        had = "a gradient that was not measured" if share is None else f"a gradient of {number(share)}"
+    else:
+        had = f"{percent(share)} of the gradient" + (f", {times(share * among)} an equal share" if among > 1 else "")
+    parts = [Markup("{}, {} has {}").format(here, link(f"trajectory {row['trajectory']}"), had)]
+    if top is None:
+        parts.append(html_text("the gradient of its turns was not measured"))
+    elif top.stands_out:
+        whole = sum(turn["gradient_share"] or 0.0 for turn in turns)
+        much = f"{percent(top.weight / whole)} of it" if math.isfinite(whole) else f"a gradient of {number(top.weight)}"
+        parts.append(Markup("{} has {}").format(link(f"turn {top.key}", top.key), much))
+    else:
+        parts.append(html_text("no turn stands out"))
+    token = heaviest(tokens) if tokens else None
+    if tokens is None:
+        parts.append(html_text("its tokens were not kept"))
+    elif token is None:
+        parts.append(html_text("the gradient of its tokens was not measured"))
+    elif token.stands_out:
+        text = dict(enumerate(spelled(tokens["token"] or []))).get(token.key, "◊")
+        parts.append(Markup("the token is {}").format(link(quoted(text.strip() or text))))
+    else:
+        parts.append(html_text("no single token stands out"))
+    return Markup("{}.").format(Markup("; ").join(parts))
+
+
+def why(store: Store, experiment: str, run: Row) -> Markup:
+    """Say the likely cause of a run and what to change, with a link to its diagnosis; of one that failed its error."""
+    name = str(run["run_id"])
+    if run["status"] == "failed":
+        return html_text(f"It ended with: {run['reason']}" if isinstance(run["reason"], str) else "It left no message.")
     if run["steps"] > _LONG:
-        return "This run is long; its page says more."
+        return html_text(f"It is long; for its cause type: sorl diagnose {name}")
     said = store.computed(("diagnosis", name), lambda reader: diagnose(of_run(reader, name)))
-    before = "" if said.onset is None else " before the fall"
-    if causes := [finding for finding in said.findings if said.onset is None or finding.clue.step <= said.onset]:
-        return f"Likely cause ({100 * causes[0].clue.confidence:.0f} %): {causes[0].cause.title}."
-    if said.moved:
-        first = said.moved[0]
-        moved = f"{first.column.removeprefix('step.')} moved first, at step {first.step}"
-        return f"No known cause shows{before}; {moved}: {first.usual:.3g} to {first.value:.3g}."
-    return f"No cause and no unusual signal shows{before} in what was recorded."
+    more = anchor("Diagnosis", address("run", experiment=experiment, run=name) + "#what-stands-out")
+    return Markup("{} {}").format(reason(said), more if said.findings else "")
+
+
+def reason(said: Diagnosis) -> str:
+    """Say the first finding that may be a cause and what to change; else that none shows or too little was recorded to
+    look for one, and which signals moved.
+    """
+    for finding in in_order(said)[:1]:
+        if (sure := likely(said, finding)).startswith("likely"):
+            return f"{sure.capitalize()}: {finding.cause.title}. {finding.cause.change}"
+    return f"{none_found(said)} {first_signals(said)}"
 
 
 def success(store: Store, each: pd.DataFrame) -> pd.DataFrame:
     """Return success of every run in few points: run_id, x (step), mean, and the last step of the longest run."""
     zero = [0] * len(each)
-    with store.reader.together():
-        last = extent(store, each, zero)[1]
-        window = Window.made(0, last, _POINTS)
-        points = Chosen(each, "step", zero, window).points(store, "step", "success")
+    last = extent(store, each, zero)[1]
+    window = Window.made(0, last, _POINTS)
+    points = Chosen(each, "step", zero, window).points(store, "step", "success")
     return points.assign(x=points["bucket"] * window.width, last=last)
 
 
-def _runs(store: Store, experiment: str, each: pd.DataFrame, every: pd.DataFrame) -> None:
+def _runs(store: Store, experiment: str, each: pd.DataFrame, every: pd.DataFrame, kept: Mapping[str, Notes]) -> None:
+    """Draw every run as a cell."""
     palette = look()
-    kept = {run: notes.read(store.runs, experiment, run) for run in each["run_id"]}
-    named = parts(every.assign(notes=every["run_id"].map(kept)))
+    told = pd.Series({run: kept.get(run) for run in every["run_id"]}, dtype=object)
+    named = parts(every.assign(notes=every["run_id"].map(told)))
     cells = named[choose("rows", "Rows", list(named), kind="row") if len(named) > 1 else next(iter(named))]
     occurring = set(each["outcome"].fillna(""))
     key = []
@@ -159,14 +270,12 @@ def _runs(store: Store, experiment: str, each: pd.DataFrame, every: pd.DataFrame
         colour = palette.outcomes[name]
         swatch = tag("i", style=f"background:{theme.faded(colour, 0.16)};border-color:{colour}")
         key.append(tag("span", swatch, STATES.get(name, name) or "undecided or running"))
-    curve = tag("span", "curve: success, 0 to 1, over the longest run; dotted line: where the fall began; "
-                "dashed border: falling; ✎ has notes. A cell opens its run.")  # fmt: skip
-    st.html(tag("p", *key, curve, css="sorl-key"))
+    st.html(tag("p", *key, tag("span", f"{_KEY} A cell opens its run."), css="sorl-key"))
     picture = matrix(
         cells, success(store, each), palette, lambda run_id: address("run", experiment=experiment, run=run_id)
     )
     run = drawing(
-        picture, "grid", each[each["run_id"].isin(cells["run_id"])].drop(columns="config"),
+        picture, "grid", each[each["run_id"].isin(cells["run_id"])].drop(columns="config"), key=_KEY,
         describe=f"The runs of {experiment}: a row an arm, a column a seed, the outcome as colour, success as a curve.",
     )  # fmt: skip
     if run is not None:

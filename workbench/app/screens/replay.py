@@ -7,6 +7,8 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,10 @@ from workbench.algorithms import ALGORITHMS, CORE
 from workbench.app import command, export
 from workbench.app.experiments import choose_experiment, runs
 from workbench.app.figures.curves import chart
-from workbench.app.page import address, anchor, episode_address, linked_table, links, look, note, say, screen, table
+from workbench.app.page import address, anchor, episode_address, links, look, note, say, screen
 from workbench.app.page import answer as say_answer
 from workbench.app.store import Store, dictionary
-from workbench.app.text import number, percent
+from workbench.app.text import number, percent, table_html, tag
 from workbench.app.trajectories import choose_run, first_run, moment
 from workbench.app.url import choose, choose_many, keep_number
 from workbench.store import batches
@@ -38,7 +40,7 @@ MEASURES = {
     "unit_ratio_mass_frac": ("share of the ratios", "share of the sum of the ratios that entered the surrogate"),
 }
 WORDS = MEASURES | {
-    "algorithm": ("algorithm", ""), "rank": ("rank", ""), "trajectory": ("trajectory", ""), "turn_index": ("turn", ""),
+    "turn_index": ("turn", ""),
     "policy_loss": ("loss", "surrogate, aggregated"),
     "stabiliser_ratio": ("stabiliser ratio", "largest gradient of clipped over unclipped tokens that it judged"),
     "stabiliser_factor": ("stabiliser factor", "mean factor on the loss"),
@@ -48,7 +50,7 @@ WORDS = MEASURES | {
 }  # fmt: skip
 FIGURES = ("policy_loss", "stabiliser_ratio", "stabiliser_factor", "unit_ratio_max", "ess_frac", "clip_frac",
            "out_of_range_frac", "weight_abs")  # fmt: skip
-CULPRITS = ("algorithm", "rank", "trajectory", "turn_index", "gradient_share", "advantage", "ratio_max", "clip_frac")
+CULPRITS = ("trajectory", "turn_index", "gradient_share", "advantage", "ratio_max", "clip_frac")
 _PERCENT = ("gradient_share", "clip_frac", "out_of_range_frac", "unit_ratio_mass_frac")
 _ALIKE = 1.05  # times: less is called the same
 _GAP = 1e-3  # of an advantage; rounding stays far below
@@ -70,8 +72,8 @@ def replay(store: Store) -> None:
     run = str(about["run_id"])
     folder, there = folders[run], stored[run]
     if folder is None or not there:
-        why = "Runs keep some unless record.batches.mb = 0; train it again to have them:"
-        say(f"Run {run} has no stored batch. {why}", "sorl run FILE.toml --fresh")
+        why = "a run that is trained here keeps some unless record.batches.mb = 0, so train it again:"
+        say(f"Run {run} has no stored batch, which this screen needs; {why}", "sorl run FILE.toml --fresh")
         return
     at = moment(store, dictionary(store), about)
     with right:
@@ -85,7 +87,8 @@ def replay(store: Store) -> None:
         among = set(algorithms) <= set(CORE)  # one answer for every choice of them
         answer = core if among else replayed(folder, step, algorithms, trajectory)
     say_answer(headline(answer, algorithms))
-    table([_head("algorithm"), *map(_head, FIGURES)], summary(answer, algorithms), figures=True)
+    st.html(table_html(*summary(answer, algorithms), "sorl-figures sorl-replay"))
+    note(logged(answer))
     if said := impossible(core["reasons"] | answer["reasons"]):
         note(said)
     gap = answer["advantage_gap"]
@@ -109,11 +112,14 @@ def replay(store: Store) -> None:
     left, right = st.columns(2, gap="medium")
     with left:
         note("The turns with most of the gradient, by algorithm; each opens the tokens of its trajectory.")
-        rows = []
-        for row in _of(answer["culprits"], answer, algorithms):
-            where = address("replay", **here, algorithm=algorithms, trajectory=str(row["trajectory"]))
-            rows.append((where, [row["algorithm"], *(_shown(row[name], name) for name in CULPRITS[1:])]))
-        linked_table([_head(name) for name in CULPRITS], rows)
+        rows = list[Sequence[object]]()
+        for name, mine in groupby(_of(answer["culprits"], answer, algorithms), key=itemgetter("algorithm")):
+            rows.append((tag("b", name), *[""] * (len(CULPRITS) - 1)))
+            for row in mine:
+                where = address("replay", **here, algorithm=algorithms, trajectory=str(row["trajectory"]))
+                cells = (_shown(row[column], column) for column in CULPRITS[1:])
+                rows.append((anchor(f"trajectory {row['trajectory']}", where), *cells))
+        st.html(table_html([("", ""), *map(_head, CULPRITS[1:])], rows, "sorl-listing"))
     with right:
         _tokens(_of(answer["tokens"], answer, algorithms), here)
 
@@ -221,11 +227,21 @@ def impossible(reasons: Mapping[str, str]) -> str:
     return f"Not possible on this batch: {'; '.join(lines)}." if lines else ""
 
 
-def summary(answer: Answer, algorithms: Sequence[str]) -> list[list[str]]:
-    """List name and FIGURES of each algorithm over all updates, and what the trainer logged for its own."""
-    rows = _over_all_updates([row for row in _of(answer["summary"], answer, algorithms) if not row["reason"]])
-    names = [row["algorithm"] + (" (as logged)" if row["source"] == "logged" else "") for row in rows]
-    return [[name, *(_shown(row[n], n) for n in FIGURES)] for name, row in zip(names, rows, strict=True)]
+def summary(answer: Answer, algorithms: Sequence[str]) -> tuple[list[str], list[list[object]]]:
+    """Return a table's header, an algorithm a column, and its rows: each of FIGURES over all updates."""
+    rows = _replayed(answer, algorithms)
+    named = [(tag("span", words, title=tip, tabindex="0"), name) for name in FIGURES for words, tip in [_head(name)]]
+    return ["", *(row["algorithm"] for row in rows)], [[words, *(_shown(r[n], n) for r in rows)] for words, n in named]
+
+
+def logged(answer: Answer) -> str:
+    """Say which of FIGURES the trainer itself logged, each next to what the replay gives for the same algorithm."""
+    rows = _over_all_updates([row for row in answer["summary"] if row["algorithm"] == answer["own"]])
+    of = {row["source"]: row for row in rows}
+    then, now = of.get("logged", {}), of.get("replayed", {})
+    said = [f"{WORDS[name][0]} {_shown(then[name], name)} (replayed: {_shown(now.get(name), name)})"
+            for name in FIGURES if then.get(name) is not None]  # fmt: skip
+    return f"The trainer of {answer['own']} logged {', '.join(said)}." if said else ""
 
 
 def by_turn(answer: Answer, measure: str, algorithms: Sequence[str]) -> pd.DataFrame:

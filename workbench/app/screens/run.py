@@ -1,6 +1,7 @@
 """Run: everything about one run. How it stands, what stands out, its curves and events, its settings, time and log."""
 
 import json
+import math
 import re
 import tomllib
 from collections import defaultdict
@@ -14,15 +15,15 @@ from markupsafe import Markup
 from rich.filesize import decimal
 
 from workbench.app import export, theme
-from workbench.app.curve_data import Chosen, Window, drawn, extent, onsets, panel
+from workbench.app.curve_data import Chosen, Window, alarmed, drawn, extent, first_alarm, onsets, panel
 from workbench.app.experiments import choose_experiment, runs, settings_of, styles
 from workbench.app.figures.common import AXES
 from workbench.app.figures.curves import curves
 from workbench.app.figures.runs import Signal, career, shares, spending
 from workbench.app.page import address, anchor, episode_address, heading, links, look, note, open_screen, say, screen
 from workbench.app.store import Diagnostics, Store, dictionary
-from workbench.app.text import duration, few, number, percent, table_html, tag, word
-from workbench.app.trajectories import Row, choose_run, culprit, ended, ranked, signals, watched
+from workbench.app.text import duration, few, number, table_html, tag, word
+from workbench.app.trajectories import Row, choose_run, culprit, ended, ranked, share_of, signals, watched
 from workbench.app.url import choose_range
 from workbench.diagnosis.changepoint import MARGIN, spread
 from workbench.diagnosis.diagnose import diagnose, early_warning, first_signals, in_order, likely, none_found, opened
@@ -33,22 +34,19 @@ from workbench.spec import RunSettings
 from workbench.store.reader import Reader
 from workbench.store.text import log_of, tail
 
-# What a run is judged by besides success, in words; of those that it measured the first nine are drawn.
-CURVES = {
-    "step.grad_norm_max": "largest gradient norm", "step.kl_k3": "KL to the old policy",
-    "step.clip_frac": "share of tokens clipped", "step.entropy": "entropy", "step.ratio_max": "largest token ratio",
-    "step.ess_frac_min": "smallest effective sample size", "step.explained_variance": "critic: explained variance",
-    "step.valid_action_frac": "share of valid turns", "step.reward": "mean reward",
-    "step.zero_advantage_frac": "prompt groups without a signal", "step.response_tokens": "tokens written a rollout",
-}  # fmt: skip
+# What a run is judged by besides success; of those that it measured the first nine are drawn.
+CURVES = tuple(f"step.{name}" for name in (
+    "grad_norm_max", "kl_k3", "clip_frac", "entropy", "ratio_max", "ess_frac_min", "explained_variance",
+    "valid_action_frac", "reward", "zero_advantage_frac", "response_tokens",
+))  # fmt: skip
 _PANELS = 9  # three rows of three
-_STEPS = "▼ onset of the collapse, △ an alarm, dotted line its threshold, ✕ NaN or Inf. Drag over a part to zoom."
+_MARKS = "▼ onset of the collapse, △ an alarm, dotted line its threshold, ✕ NaN or Inf. Drag over a part to zoom."
 _PARTS = ("Curves", "What happened", "Where the time went", "Settings", "Log and versions")
 _UP = ("healthy", "no_learning")  # outcomes of runs that stayed up
 _BARS = 80  # of the wall time
 _ARMS = 6  # that other screens show at first
 _LONG = 2_000  # steps, up to which a diagnosis takes well under a second
-_EVENTS = 200  # that are listed
+_EVENTS, _STEPS = 200, 12  # kinds of events that are listed, and steps of each
 _LINES = 400  # of the console log
 _PROGRESS = re.compile(r'\{"step": \d+, .*\}\s*$')  # lines of it that say what the curves do
 _VALUES, _NAMES = 5, 3  # values of other arms that a setting names, and arms of each
@@ -73,26 +71,27 @@ def run(store: Store) -> None:
     links(("On this page: ", Markup(", ").join(tag("a", part, href=f"#{_place(part)}") for part in _PARTS)))
     left, right = st.columns(2, gap="large")
     with left:
-        heading("What stands out")
+        _part("What stands out")
         st.html(Markup("").join(findings(store, known, now, each, said)))
     mine = each[each["run_id"] == name]
     with right:
         above = st.container()
-        first, last = choose_range("range", "Steps", *extent(store, mine, [0]))
+        ends = extent(store, mine, [0])
+        first, last = choose_range("range", "Steps", *ends)
     chosen = Chosen(mine, "step", [0], Window.over(first, last, 1))
-    with above:
-        _success(store, chosen, known, experiment, colour)
+    with above:  # what is evaluated after the last step stands one step behind it
+        _success(store, chosen, known, experiment, colour, last=2**62 if last == ends[1] else last)
     _part("Curves")
     found = {metric: panel(store, chosen, known, metric, bands=False) for metric in CURVES if metric in known.rows}
     empty = [m for m, p in found.items() if p.data.empty and (p.broken is None or p.broken.empty)]
     shown = {m: p for m, p in found.items() if m not in empty}
-    panels = [p._replace(name=CURVES[m], definition=p.name) for m, p in [*shown.items()][:_PANELS]]
+    panels = [p._replace(name=known.title(m), definition=p.name) for m, p in [*shown.items()][:_PANELS]]
     if panels:
         figure = curves(panels, looks, palette, AXES["step"], onsets=onsets(chosen), columns=3, legend=False)
         words = ", ".join(p.name for p in panels)
         export.figure(figure, "signals", lambda: drawn([*shown.values()]), describe=words, zooms="range")
-    missing = ", ".join(CURVES[m] for m in empty)
-    note(f"{_STEPS} Not measured in this run: {missing}." if missing else _STEPS)
+    missing = ", ".join(map(known.title, empty))
+    note(f"{_MARKS} Not measured in this run: {missing}." if missing else _MARKS)
     _part("What happened")
     _events(store.records("happened", run=name), experiment, now)
     _part("Where the time went")
@@ -247,11 +246,10 @@ def findings(
         if early := early_warning(said):
             yield finding("warning", early)
     rung = {e["diagnostic"]: e["step"] for e in reversed(events) if e["kind"] == "alarm" and e["step"] is not None}
-    up = each[each["outcome"].isin(_UP) & (each["run_id"] != name)]
+    up = alarmed(store, each[each["outcome"].isin(_UP) & (each["run_id"] != name)])
     rings = store.query("leads", runs=list(up["run_id"])).dropna(subset=["step"])["diagnostic"].value_counts()
-    tables = {one["table_name"] for one in store.records("recorded", run=name)}
-    watched_for = bool(tables & {"event", "trajectory"})  # shipped curves come without either
-    told = first_alarms(rung, onset, rings.to_dict(), len(up)) if watched_for else "Alarms were not recorded."
+    is_known = len(alarmed(store, each[each["run_id"] == name])) > 0
+    told = first_alarm(rung, onset, rings.to_dict(), len(up)) if is_known else "Alarms were not recorded."
     yield finding("warning" if rung else "info", told)
     if broken := not_finite(events):
         yield finding("warning", *broken)
@@ -261,8 +259,7 @@ def findings(
     value = signal.points.set_index("step")["value"].get(signal.spike)
     rows = ranked(store, name, signal.spike)
     if value is not None and rows:
-        what = CURVES.get(f"step.{signal.name}", signal.name)
-        text = moment(what, signal, float(value), onset, rows)
+        text = moment(signal, float(value), onset, rows)
         yield finding("info", text, signal.spike, rows[0]["trajectory"])
 
 
@@ -271,31 +268,6 @@ def recorded(store: Store, run: str, step: int, trajectory: int | None = None) -
     rows = ranked(store, run, step)
     kept = [row["trajectory"] for row in rows if row["kept"]]
     return {key: str(n) for key, n in opened(step, [row["trajectory"] for row in rows], kept, trajectory).items()}
-
-
-def first_alarms(rung: Mapping[str, int], onset: int | None, rings: Mapping[Any, int], up: int) -> str:
-    """Say which alarms a run raised first and whether they tell anything.
-
-    `rung`: diagnostic -> step of its first alarm; `onset`: the step after which the run fell; `rings`: diagnostic ->
-    how many of the `up` other runs that stayed up raised the alarm.
-    """
-    if not rung:
-        return "No alarm went off."
-    first = min(rung.values())
-    names = [name for name, step in rung.items() if step == first]
-    said = f"First alarm: {' and '.join(names)} at step {first:,}"
-    if onset is not None:
-        said += f", {from_onset(first, onset)}" + ("" if first < onset else ", so no warning")
-    if later := len(rung) - len(names):
-        said += f"; {counted(later, 'more kind')} of alarm later"
-    if not up:
-        return f"{said}."
-    count = {name: rings.get(name, 0) for name in names}
-    if min(count.values()) == up:
-        runs = f"all {up} other runs" if up > 1 else "the only other run"
-        return f"{said}. {'It' if len(names) == 1 else 'They'} also rang in {runs} that stayed up, so it tells nothing."
-    rang = " and ".join(f"{name} rang in {n}" for name, n in count.items())
-    return f"{said}. Of the {counted(up, 'other run')} that stayed up, {rang}."
 
 
 def not_finite(events: Sequence[Row]) -> tuple[str, int] | None:
@@ -321,30 +293,26 @@ def held_out(rows: Sequence[Row]) -> str:
     return f"Held-out success: {'; '.join(said)}." if said else ""
 
 
-def moment(what: str, signal: Signal, value: float, onset: int | None, rows: Sequence[Row]) -> str:
+def moment(signal: Signal, value: float, onset: int | None, rows: Sequence[Row]) -> str:
     """Say at which step a run is at its sharpest, and who did most there: `rows` of query `ranking`, ranked."""
-    values = signal.points["value"].dropna().to_numpy(float)
+    what, values = signal.title, signal.points["value"].dropna().to_numpy(float)
     usual, wide = spread(values, 0.05) if len(values) > 1 else (value, 1.0)
     if onset is None and abs(value - usual) <= MARGIN * wide:
         return f"No step stands out by its {what}: {number(value)} at step {signal.spike:,}, {number(usual)} as a rule."
     when = "" if onset is None else f", {from_onset(signal.spike, onset)}"
     said = f"The sharpest moment: step {signal.spike:,}{when}, with {what} {number(value)}"
-    worst, share = rows[0]["trajectory"], rows[0]["gradient_share"]
-    if share is None:
-        return f"{said}."
-    if share != share:
-        return f"{said}; the gradient of trajectory {worst} is NaN."
-    times = f"{share * len(rows):.2g} x an equal share of {len(rows)}"
-    return f"{said}; trajectory {worst} had the most of that step's gradient: {percent(share)}, {times}."
+    share = rows[0]["gradient_share"]
+    most = f", the most of {len(rows)}" if len(rows) > 1 and share is not None and math.isfinite(share) else ""
+    return f"{said}." if share is None else f"{said}; {share_of(rows[0], len(rows))}{most}."
 
 
-def _success(store: Store, chosen: Chosen, known: Diagnostics, experiment: str, colour: str) -> None:
-    window, name = chosen.window, chosen.ids[0]
+def _success(store: Store, chosen: Chosen, known: Diagnostics, experiment: str, colour: str, *, last: int) -> None:
+    first, name = chosen.window.first, chosen.ids[0]
     points = chosen.points(store, "step", "success").dropna(subset=["mean"])[["x", "mean", "low", "high"]]
     events = store.query("happened", run=name)
-    events = events[events["step"].astype(float).between(window.first, window.last)]
+    events = events[events["step"].astype(float).between(first, last)]
     leads = bool(events["episode"].any())
-    held_out = store.query("evaluation", run=name, first=window.first, last=window.last)
+    held_out = store.query("evaluation", run=name, first=first, last=last)
     formula = known.rows["step.success"]["formula"] if "step.success" in known.rows else ""
     clicked = export.figure(
         career(points, held_out, events, colour, look(), formula), "career", points, select=leads,
@@ -357,33 +325,51 @@ def _success(store: Store, chosen: Chosen, known: Diagnostics, experiment: str, 
         note("Click an event to see the trajectories of its step.")
 
 
+def ledger(events: Sequence[Row]) -> list[list[Row]]:
+    """Group the rows of `happened` by kind and diagnostic, in the order in which each first happened."""
+    found: dict[tuple[Any, Any], list[Row]] = defaultdict(list)
+    for event in events:
+        found[event["kind"], event["diagnostic"]].append(event)
+    return list(found.values())
+
+
 def _events(events: Sequence[Row], experiment: str, now: Row) -> None:
     if not events:
         note("No event was recorded.")
         return
-    arm, rows = str(now["arm"]), []
+    arm, here = str(now["arm"]), {"experiment": experiment, "run": now["run_id"]}
     header = [
-        ("step", "training step"), "severity", "event", "diagnostic", ("value", "of the diagnostic at the event"),
-        ("threshold", "that it crossed"), "in words", ("look at", "the step in other screens"),
+        ("steps", "with the value of the diagnostic there; each opens its trajectories in Episode"), "severity",
+        "event", "diagnostic", "times", ("threshold", "that the first crossed"), ("in words", "the first"),
+        ("look at", "the first step in Turns"),
     ]  # fmt: skip
-    for event in events[:_EVENTS]:
-        step, named, severity = event["step"], event["diagnostic"] or "", word(event["severity"])
-        cell = {"seed": str(now["seed"]), "arm": [arm], "cell": [arm, str(step), "1"]}
-        place = {"experiment": experiment, "run": now["run_id"], "step": str(step)}
-        look_at = [anchor("episode", episode_address(**place))] if event["episode"] else []
-        look_at += [anchor("turns", address("turns", experiment=experiment, **cell))] if event["turns"] else []
+
+    def step_of(event: Row) -> Markup:
+        step = "–" if event["step"] is None else f"{event['step']:,}"
+        link = anchor(step, episode_address(**here, step=str(event["step"]))) if event["episode"] else step
+        return tag("span", link, "" if event["value"] is None else f" ({number(event['value'])})")
+
+    rows, groups = [], ledger(events)
+    for group in groups[:_EVENTS]:
+        first, named = group[0], group[0]["diagnostic"] or ""
+        severity = word(max((event["severity"] for event in group), key=lambda one: one == "critical"))
+        more = [f"and {len(group) - _STEPS:,} more, the last at step {number(group[-1]['step'])}"] * (
+            len(group) > _STEPS
+        )
+        cell = {"seed": str(now["seed"]), "arm": [arm], "cell": [arm, str(first["step"]), "1"]}
         rows.append([
-            "–" if step is None else f"{step:,}",
+            Markup(", ").join([*map(step_of, group[:_STEPS]), *more]),
             tag("span", tag("i", css=f"sorl-dot sorl-{severity}"), severity),
-            word(event["kind"]).replace("_", " "),
+            word(first["kind"]).replace("_", " "),
             anchor(named, address("glossary", part="diagnostics", find=named)) if named else "",
-            *("" if event[column] is None else number(event[column]) for column in ("value", "threshold")),
-            word(event["message"]),
-            Markup(", ").join(look_at),
+            f"{len(group):,}",
+            "" if first["threshold"] is None else number(first["threshold"]),
+            word(first["message"]),
+            anchor("turns", address("turns", experiment=experiment, **cell)) if first["turns"] else "",
         ])  # fmt: skip
     st.html(table_html(header, rows, "sorl-events"))
-    if len(events) > _EVENTS:
-        note(f"The first {_EVENTS} of {len(events):,} events.")
+    if len(groups) > _EVENTS:
+        note(f"The first {_EVENTS} of {len(groups):,} kinds of events.")
 
 
 def settings(config: str | None, toml: str | None, arms: Mapping[str, str | None]) -> pd.DataFrame:

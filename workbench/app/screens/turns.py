@@ -18,20 +18,19 @@ from workbench.app.page import (
     address,
     anchor,
     answer,
-    curves_only,
     episode_address,
     linked_table,
     links,
     look,
+    not_recorded,
     note,
     run_links,
     screen,
 )  # fmt: skip
-from workbench.app.store import Diagnostics, Store, dictionary
+from workbench.app.store import Diagnostics, Store, dictionary, notation
 from workbench.app.text import number, word
-from workbench.app.trajectories import fall_of
+from workbench.app.trajectories import fall_of, fell
 from workbench.app.url import choose, choose_range, follow, keep
-from workbench.spec import InputError
 
 _AXIS = {"step": "step", "onset": "before collapse"}
 # What a reader of a collapse asks for first; the other columns of the roll-up follow.
@@ -86,11 +85,11 @@ class Turns(Chosen):
     def heats(self, store: Store, names: Sequence[str], *, extreme: bool) -> list[Heat]:
         """Return a heat map an arm."""
         cells = self.cells(store, [names.index(arm) for arm in self.runs["arm"]], extreme=extreme)
-        fell = onsets(self).join(self.runs["seed"])
+        began = onsets(self).join(self.runs["seed"])
         return [
             Heat(arm, cells[cells["arm"] == i], list(mine[["x", "seed"]].itertuples(index=False, name=None)))
             for i, arm in enumerate(names)
-            for mine in [fell[fell["arm"] == arm]]
+            for mine in [began[began["arm"] == arm]]
         ]
 
     def cell(self, arm: str, bucket: int, turn: int) -> Cell:
@@ -117,9 +116,11 @@ def turns(store: Store) -> None:
     known = dictionary(store)
     found = measures(known)
     if not found:
-        raise InputError("table turn_step has no measured column here: these runs recorded no turns")
+        not_recorded("No turn of these runs", "tables turn and turn_step")
+        return
+    titles = {name: known.title(f"turn_step.{name}") for name in found}
     with st.container(horizontal=True, gap="large", vertical_alignment="top"):
-        name = choose("measure", "Diagnostic", found, width=210)
+        name = choose("measure", "Diagnostic", titles, width=300)
         axis = choose("x", "Align on", _AXIS, kind="row")
         seed = choose("seed", "Seed", ["all", *(str(seed) for seed in sorted(arms.every["seed"].unique()))], width=110)
         extreme = choose("cells", "Cell shows", ["mean", "extreme"], kind="row") == "extreme"
@@ -130,11 +131,11 @@ def turns(store: Store) -> None:
     starts = origins(runs, axis)
     ends = choose_range("range", "Steps", *extent(store, runs, starts))
     window = Window.made(*ends, CELLS // min(len(arms.names), ACROSS))
-    view = Turns(runs, axis, starts, window, Measure(name, *known.words(f"turn_step.{name}")))
+    view = Turns(runs, axis, starts, window, Measure(name, titles[name], *known.words(f"turn_step.{name}")))
     maps = view.heats(store, arms.names, extreme=extreme)
     values = _values(maps)
     if values.empty:
-        curves_only(f"None of these runs has recorded {name} by turn.")
+        not_recorded("No turn of these runs", "tables turn and turn_step")
         return
     said, places = headline(view, view.cells(store, range(len(runs)), extreme=extreme))
     answer(said)
@@ -149,12 +150,15 @@ def turns(store: Store) -> None:
     if chosen is not None and window.first <= chosen.first <= window.last:
         bucket = (chosen.first - window.first) // window.width
         shown, framed = view.cell(chosen.arm, bucket, chosen.turn), (arms.names.index(chosen.arm), bucket, chosen.turn)
-    colours = colour_scale(view.measure.unit, values["value"].dropna())
+    colours, signs = colour_scale(view.measure.unit, values["value"].dropna()), notation(view.measure.definition)
     clicked = export.figure(
         heat(maps, view.measure, colours, arms.styles, look(), window, AXES[axis], chosen=framed), "turns",
         lambda: values.drop(columns=["value", "bucket"]), select=True, zooms="range",
-        describe=f"{name} by turn index and {AXES[axis]} for {', '.join(arms.names)}.",
+        describe=f"{titles[name]} by turn index and {AXES[axis]} for {', '.join(arms.names)}.",
+        key=signs,
     )  # fmt: skip
+    if signs:
+        note(signs)
     if clicked:
         place, *where = (int(v) for v in clicked[0][:3])
         if (other := view.cell(arms.names[place], *where)) != shown:
@@ -181,7 +185,7 @@ def headline(view: Turns, cells: pd.DataFrame) -> tuple[str, list[Cell]]:
     `cells` are those of each run (`arm` is its place in the runs); those of fewer than FEW turns do not count. Usual
     is what 98 % of the cells hold in runs that did not collapse; without such a run, before the collapses.
     """
-    runs, name, width = view.runs.to_dict("records"), view.measure.name, view.window.width
+    runs, name, width = view.runs.to_dict("records"), view.measure.title, view.window.width
     names = [f"{run['arm']} seed {run['seed']}" for run in runs]
     falls = {place: fall for place, run in enumerate(runs) if (fall := _fall(run))}
     step = cells["first_step"] + cells["arm"].map(dict(enumerate(view.origins)))
@@ -194,7 +198,7 @@ def headline(view: Turns, cells: pd.DataFrame) -> tuple[str, list[Cell]]:
     if usual.empty:
         usual, whose = known[early], "before the collapses"
     if usual.empty:
-        return f"{name} has no cell of {FEW} turns {whose}, so nothing can be compared.", []
+        return f"{name}: no cell of {FEW} turns {whose}, so nothing can be compared.", []
     low, high = usual["value"].quantile([0.01, 0.99], interpolation="nearest")
     size = known["value"].map(math.log) if view.is_ratio else known["value"]
     known = known.assign(away=(size - size[usual.index].median()).abs())
@@ -209,11 +213,11 @@ def headline(view: Turns, cells: pd.DataFrame) -> tuple[str, list[Cell]]:
     for place, fall in falls.items():
         since = known[(known["arm"] == place) & (known["last"] >= fall[0])]
         out = since[~since["value"].between(low, high)]
-        steps = dict.fromkeys(fall) if pd.isna(runs[place]["collapse_step"]) else [int(runs[place]["collapse_step"])]
-        fell = f"; the fall began at step {' to '.join(f'{step:,}' for step in steps)}."
+        ends = fell(runs[place])
+        ends = f"; the fall began {ends}." if ends else f"; it diverged at step {fall[0]:,}."
         if len(out) <= 0.02 * len(since):  # as few as in the others
-            what = f"nothing stands out in {name}" if len(since) else f"{name} has no cell of {FEW} turns from there on"
-            told.append((0, f"{names[place]}: {what}{fell}", None))
+            what = "nothing stands out" if len(since) else f"no cell of {FEW} turns from there on"
+            told.append((0, f"{names[place]}: {what}{ends}", None))
             continue
         since = since[since["step"] >= out["step"].min()]
         sides = {f"below {number(low)}": out["value"] < low, f"above {number(high)}": out["value"] > high}
@@ -221,9 +225,9 @@ def headline(view: Turns, cells: pd.DataFrame) -> tuple[str, list[Cell]]:
         where = "all turns" if len(out) == len(since) else f"{len(out)} of {len(since)} cells"
         words, row = farthest(out)
         from_there = f"from step {since['step'].min():,} on, farthest {words}"
-        told.append((len(out), f"{names[place]}: {name} is {side} in {where} {from_there}{fell}", row))
+        told.append((len(out), f"{names[place]}: {side} in {where} {from_there}{ends}", row))
     told.sort(key=lambda one: -one[0])
-    lines = [words for _, words, _ in told[:NAMED]]
+    lines = [f"{name[0].upper()}{name[1:]}.", *(words for _, words, _ in told[:NAMED])]
     lines += [f"{len(told) - NAMED} more runs fell."] if len(told) > NAMED else []
     lines.append(f"Usual, in 98 % of the cells {whose}: {number(low)} to {number(high)}.")
     shown = [row for _, _, row in told[:NAMED] if row is not None]
@@ -255,6 +259,7 @@ def _values(maps: Iterable[Heat]) -> pd.DataFrame:
 
 def _list(store: Store, view: Turns, known: Diagnostics, arms: Arms, cell: Cell) -> None:
     name = view.measure.name if f"turn.{view.measure.name}" in known.rows else "log_ratio_sum"
+    by = known.title(f"turn.{name}")
     found = view.trajectories(store, cell, name)
     last = view.last(cell)
     steps = f"step {last}" if last == cell.first else f"steps {cell.first} to {last}"
@@ -263,9 +268,9 @@ def _list(store: Store, view: Turns, known: Diagnostics, arms: Arms, cell: Cell)
         note(f"{place}: no trajectory of these runs is recorded there.")
         return
     some = f", {len(found)} shown" if found[0]["total"] > len(found) else ""
-    note(f"{place}: {found[0]['total']} trajectories{some}, those with tokens first, then ordered by {name}; values "
+    note(f"{place}: {found[0]['total']} trajectories{some}, those with tokens first, then ordered by {by}; values "
          "after the last epoch; click a number.")  # fmt: skip
-    linked_table(*listed(found, arms.experiment, name, known))
+    linked_table(*listed(found, arms.experiment, name, known), asked=True)
     st.html(_TO_LIST % hash(cell), unsafe_allow_javascript=True)
 
 
@@ -278,7 +283,8 @@ def listed(
     header = [
         ("trajectory", "opens the episode"), ("tokens", "whether its tokens were kept"), ("seed", ""), ("step", ""),
         ("action", "what the agent did in the turn"),
-        *[(name, f"{row['formula']} ({row['unit'] or 'no unit'})" if row else "") for name, row in rows.items()],
+        *[(known.title(f"turn.{name}"), ": ".join([name, row["formula"]]) + f" ({row['unit']})" * bool(row["unit"]))
+          if row else (name, "") for name, row in rows.items()],
         ("solved", "the trajectory's answer is exactly right"), ("question", ""),
     ]  # fmt: skip
     lines = []

@@ -1,7 +1,4 @@
-"""A fault is one decorated function: the bug that it stands for, its strength, the runs that it can affect, the change.
-
-Nothing heavy is imported here or by the functions' modules: `sorl plan` checks a grid's faults with them.
-"""
+"""A fault is one decorated function: its bug, strength, the runs it can affect, the change. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -89,10 +86,7 @@ def fault(hook: str, strength: str, unit: str, default: float, **options: Any) -
 
 @dataclass
 class Fault:
-    """The fault of a run, called at every hook of the trainer; without `[fault]` it changes nothing.
-
-    Its random numbers are its own, so the rest of the run draws what it draws without the fault.
-    """
+    """The fault of a run, called at every hook, with random numbers of its own; without one it changes nothing."""
 
     run: RunSettings
     policy: Any = None
