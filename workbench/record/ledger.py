@@ -9,7 +9,6 @@ with one warning.
 from __future__ import annotations
 
 import atexit
-import fcntl
 import hashlib
 import json
 import logging
@@ -323,40 +322,26 @@ class Ledger:
 
     def _open(self, folder: Path, name: str, resume: bool, chosen: bool) -> str:
         """Lock the run's folder and return its name: a later start of the same settings gets -g2, -g3, ..."""
-        number, found = 1, [name]
-        while (folder / (later := f"{name}-g{number + 1}")).is_dir():
-            number, found = number + 1, [*found, later]
-        if resume:
-            if self._take(folder / found[-1]):
-                return found[-1]
-            raise InputError(f"run '{found[-1]}' is being recorded by another process; wait for it, or stop it")
-        begun = (folder / name / "segments").is_dir()
-        if chosen and begun:
-            raise InputError(f"run '{name}' exists in '{folder}': give resume=True to continue it, or another name")
-        while begun or not self._take(folder / name):
-            if chosen:
-                raise InputError(f"run '{name}' is being recorded by another process; give it another name")
-            number += 1
-            name = f"{found[0]}-g{number}"
-            begun = (folder / name / "segments").is_dir()
-        return name
+        names = [name, *(f"{name}-g{number}" for number in range(2, 10_000))]
+        found = {one.parent.name for one in folder.glob(f"{name}*/segments")}
+        begun = [one for one in names if one in found]
+        for one in begun[-1:] or names[:1] if resume else names[:1] if chosen else names:
+            if not resume and one in begun:
+                held = "exists: give resume=True to continue it, or another name"
+            elif self._take(folder / one):
+                return one
+            else:
+                held = "is being recorded by another process; wait for it, or give another name"
+        raise InputError(f"run '{one}' in '{folder}' {held}")
 
     def _take(self, folder: Path) -> bool:
         """Lock the folder for as long as this process or its recorder lives; False where another process has it."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            handle = lock_file(folder / "lock")
+            self._handle = lock_file(folder / "lock")
         except OSError as error:
             raise InputError(f"cannot write to '{folder}': {error.strerror}") from None
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            handle.close()
-            return False
-        except OSError:  # storage without locks: recorded all the same, shown as interrupted until it is finished
-            self.warn("lock", f"'{folder}' is on storage without file locks: two processes could record one run")
-        self._handle = handle
-        return True
+        return self._handle is not None
 
     def _start(self, opened: dict[str, Any]) -> None:
         """Start the process that measures and writes, outside the trainer's group of signals and without its GPUs."""
