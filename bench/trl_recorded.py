@@ -253,8 +253,10 @@ def main(argv: list[str] | None = None) -> None:
     }  # fmt: skip
     if options.truth:
         log = json.dumps({"log": trainer.state.log_history, "rollouts": told, "versions": report["versions"]})
+        ranks = trainer.accelerator.num_processes
+        file = options.truth.with_suffix(f".{trainer.accelerator.process_index}.npz") if ranks > 1 else options.truth
         np.savez_compressed(
-            options.truth,
+            file,
             log=np.array(log),
             **{f"{i}.{name}": x for i, found in enumerate(kept) for name, x in found.items()},
         )
