@@ -162,9 +162,16 @@ def test_a_loss_of_ours_has_the_gradient_of_our_loop_over_the_whole_update(fake,
             torch.nn.functional.pad(g, (0, width - g.shape[1])) for g in engine.gradients[2 * update : 2 * update + 2]
         ]
         torch.testing.assert_close(torch.cat(found).double(), gradient, rtol=2e-5, atol=1e-8)
-    rows = read(folder, "minibatch")
+    rows = sorted(read(folder, "minibatch"), key=lambda row: (row["step"], row["update"]))
     assert len(rows) == 8
-    assert all(row["clip_frac"] is not None for row in rows)
+    assert max(row["clip_frac"] for row in rows) > 0
+    factors = [row["stabiliser_factor"] for row in rows]
+    if passes:
+        assert factors[0] == 1.0
+        assert min(factors) < 0.9
+        assert all((row["stabiliser_ratio"] > 1.0) == (row["stabiliser_factor"] < 1.0) for row in rows)
+    else:
+        assert (None in factors) == (algorithm.stabilise.kind == "none")
 
 
 def test_a_loss_mode_says_the_slots_and_what_to_record(monkeypatch):

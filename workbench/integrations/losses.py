@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from workbench.algorithms import ALGORITHMS, resolve
@@ -176,6 +177,19 @@ def recorded_terms(terms: LossTerms) -> dict[str, Tensor]:
     return {name: found for name in names if (found := getattr(terms, name)) is not None}
 
 
+def stabilised(terms: LossTerms, before: Mapping[str, float]) -> dict[str, float]:
+    """Return the stabiliser's largest ratio and mean factor over an update so far, {} without one.
+
+    `before`: the same of the micro-batches before this one, with their `tokens`.
+    """
+    if terms.stabiliser_ratio is None or terms.stabiliser_factor is None:
+        return {}
+    n, m = before.get("tokens", 0.0), float(terms.mask.sum())
+    mean = (n * before.get("stabiliser_factor", 1.0) + m * terms.stabiliser_factor) / max(n + m, 1)
+    ratio = max(before.get("stabiliser_ratio", 0.0), terms.stabiliser_ratio)
+    return {"tokens": n + m, "stabiliser_ratio": ratio, "stabiliser_factor": mean}
+
+
 # What a GRPOTrainer may be told to do with its own loss, which ours takes the place of: option, value that is off.
 _TRL_OWN = (
     ("top_entropy_quantile", 1.0), ("off_policy_mask_threshold", None), ("_entropy_bonus_enabled", False),
@@ -193,6 +207,7 @@ class TrlLoss:
 
     loss: str | Mapping[str, Any] = "st-ppo"
     loss_terms: Mapping[str, Tensor] | None = None  # of the last micro-batch, for a ledger
+    loss_scalars: Mapping[str, float] = MappingProxyType({})  # of the update so far, for a ledger
     _update: tuple[int, Sums, int] | None = None  # micro-step of its start, its sums, its micro-batches on all ranks
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -243,7 +258,7 @@ class TrlLoss:
         log_prob, entropy = self._log_probs(model, inputs)
         batch = self._of_inputs(inputs, log_prob)
         out = self._ours(batch, log_prob, sums, parts)
-        self.loss_terms = recorded_terms(out.terms)
+        self.loss_terms, self.loss_scalars = recorded_terms(out.terms), stabilised(out.terms, self.loss_scalars)
         mode = "train" if training else "eval"
         shown = {"entropy": float(torch.where(batch.mask, entropy, 0).sum() / batch.mask.sum().clamp(min=1))}
         shown |= metrics(out.terms)
@@ -278,6 +293,7 @@ class TrlLoss:
                 total = own if total is None else total.unpacked(total.packed() + own.packed())
             assert total is not None
             summed = trainer.accelerator.reduce(total.packed(), reduction="sum")
+            self.loss_scalars = {}
             self._update = start, total.unpacked(summed), count * trainer.accelerator.num_processes
         return self._update[1], self._update[2]
 

@@ -210,6 +210,7 @@ class Recording:
         most = float(trainer.args.max_grad_norm or math.inf)
         after = None if grad_norm is None else min(float(grad_norm), most)
         scalars = {"grad_norm": grad_norm, "grad_norm_after": after, "lr": rate}
+        scalars |= {name: x for name, x in getattr(trainer, "loss_scalars", {}).items() if name != "tokens"}
         self.ledger.update(self.step, update=number, **{k: float(v) for k, v in scalars.items() if v is not None})
         if self.before + trainer._step // self.window > self.step:
             self.ledger.end(self.step)

@@ -28,7 +28,7 @@ from urllib.parse import parse_qsl
 import torch
 from torch import Tensor
 
-from workbench.integrations.losses import Loss, Sums, feedable, metrics, recorded_terms
+from workbench.integrations.losses import Loss, Sums, feedable, metrics, recorded_terms, stabilised
 from workbench.objective import LossTerms
 from workbench.record import Clip, Ledger
 from workbench.spec import InputError
@@ -323,6 +323,7 @@ class Recorder:
             "epochs": config.ppo_epochs, "policy": {"lr": learn.lr, "max_grad_norm": learn.clip_grad or None}
         }  # fmt: skip
         self.most, self.number, self.step = float(learn.clip_grad or math.inf), -1, Step(None, 1)
+        self.scalars: dict[str, float] = {}  # of the update under way
         self.ranks, planned = engine.get_data_parallel_size(), getattr(learn, "total_training_steps", -1)
         self.iterations = planned if planned and planned > 0 else None
         verls = _clip(config, asked.name) if loss is None else None
@@ -385,6 +386,7 @@ class Recorder:
                  "returns": "returns"}  # fmt: skip
         told: dict[str, Any] = {ours: dense(data, theirs, width) for ours, theirs in names.items()}
         own = {} if terms is None else recorded_terms(terms)
+        self.scalars = {} if terms is None else stabilised(terms, self.scalars)
         if terms is None and (weight := dense(data, "rollout_is_weights", width)) is not None:
             own["correction"] = weight
         number = self.step.updates
@@ -411,8 +413,9 @@ class Recorder:
         scalars = {} if norm is None else {"grad_norm": float(norm), "grad_norm_after": min(float(norm), self.most)}
         if rates is not None:
             scalars["lr"] = float(rates()[0])
+        scalars |= {name: value for name, value in self.scalars.items() if name != "tokens"}
         self.ledger.update(self.number, update=self.step.updates, **scalars)
-        self.step.updates += 1
+        self.step.updates, self.scalars = self.step.updates + 1, {}
 
     def end(self) -> None:
         """End the step, and the run after its last one."""
