@@ -77,6 +77,7 @@ class Recording:
             "decode": tokenizer.convert_ids_to_tokens,
             "iterations": max(0, args.max_steps) * args.gradient_accumulation_steps // self.window or None,
         }  # fmt: skip
+        default |= getattr(trainer, "recorded_as", {})  # a loss of ours, in place of TRL's
         self.ledger = Ledger(runs, experiment=experiment, **(default | dict(knobs)))
         for name in WRAPPED:
             setattr(trainer, name, self._around(name, getattr(trainer, name)))
@@ -172,7 +173,7 @@ class Recording:
         old = log_prob.detach() if old is None else old
         if behaviour is not None:  # what vLLM could not score counts as equal, as in TRL's own correction
             behaviour = torch.where(torch.isnan(behaviour), old, behaviour)
-        terms: dict[str, Tensor] = {}
+        terms: dict[str, Tensor] = dict(getattr(trainer, "loss_terms", None) or {})  # of a loss of ours
         if (weight := inputs.get("importance_sampling_ratio")) is not None:
             terms["correction"] = weight.expand_as(log_prob)
             bounds = (getattr(trainer, f"vllm_importance_sampling_clip_{end}", None) for end in ("min", "max"))
@@ -209,6 +210,7 @@ class Recording:
         most = float(trainer.args.max_grad_norm or math.inf)
         after = None if grad_norm is None else min(float(grad_norm), most)
         scalars = {"grad_norm": grad_norm, "grad_norm_after": after, "lr": rate}
+        scalars |= {name: x for name, x in getattr(trainer, "loss_scalars", {}).items() if name != "tokens"}
         self.ledger.update(self.step, update=number, **{k: float(v) for k, v in scalars.items() if v is not None})
         if self.before + trainer._step // self.window > self.step:
             self.ledger.end(self.step)
