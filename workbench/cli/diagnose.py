@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LEVELS = ("info", "warning", "critical")
 TOP = 10  # turns of a step that are listed
-_LOG = "the log of another trainer (.jsonl, .csv, .parquet, trainer_state.json)"
+_LOG = "a log of another trainer, or a folder with some (docs/importing.md)"
 _WHAT = f"A run id or a unique prefix, an experiment or its folder, or {_LOG}. Default: all runs that fell."
 _FELL = (
     "SELECT run_id FROM run SEMI JOIN cell USING (run_id) WHERE coalesce(collapse_step, onset_low) IS NOT NULL "
@@ -60,15 +60,15 @@ def diagnose(
 def logs(runs: Path, what: str | None) -> Iterator[Log]:
     """Yield the logs that an argument names: a file, the runs of an experiment or folder, one run, or all that fell."""
     from workbench.analysis.runs import runs as runs_in
-    from workbench.diagnosis import foreign
     from workbench.diagnosis.log import of_run
     from workbench.diagnostics.collapse import judge
+    from workbench.integrations import logs as other_trainers
 
     path = Path(what or "")
-    if path.is_file() and path.suffix != ".toml":
-        yield foreign.read(path, lambda scores, steps: judge(scores, steps=steps).columns())
+    if what is not None and path.suffix != ".toml" and (path.is_file() or (path.is_dir() and not _is_ours(path))):
+        yield from other_trainers.logs(path, lambda scores, steps: judge(scores, steps=steps).columns())
         return
-    if path.suffix in foreign.FORMATS:
+    if path.suffix in other_trainers.ENDINGS:
         raise InputError(f"there is no file '{what}'")
     if what is not None and path.is_dir():
         what = _name_of(path.resolve(), runs.resolve())
@@ -84,6 +84,11 @@ def logs(runs: Path, what: str | None) -> Iterator[Log]:
     for run_id in named:
         with reader.together():  # the queries of one diagnosis
             yield of_run(reader, str(run_id), runs)
+
+
+def _is_ours(folder: Path) -> bool:
+    """Return whether a folder is that of a run or holds folders of runs, be they empty."""
+    return any(next(folder.glob(form), None) for form in ("segments", "*/segments", "config.toml", "experiment.toml"))
 
 
 def _name_of(folder: Path, runs: Path) -> str:

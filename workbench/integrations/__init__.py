@@ -1,0 +1,1 @@
+"""Other trainers: their logs become runs."""
