@@ -17,8 +17,8 @@ SHORT = 0.4  # of the length of the start
 CUT, LIMIT = 0.12, 0.2  # of the answers: where fewer were cut at the start, and where it was always so
 LOST = 0.05  # of the range of the evaluation
 RULES = 2 / 3  # of all that moved the reward
-LATE = 1 / 6  # of what the reward gained in all: what it gains from the first third of the run on
-STILL = 0.04  # of its range, that a reward which learns gains in FLAT steps
+LATE = 1 / 5  # of what the reward gained in all: what it gains from the first third of the run on
+STILL = 0.05  # of its range, that a reward which learns gains in FLAT steps
 FULL = 0.85  # of its range, beyond which a reward has little left to gain
 FLAT = 100  # steps
 # Parts of the reward that are about the answer, and parts that are about its form, by the words of their names.
@@ -159,7 +159,7 @@ def reward_hacking(log: Log) -> Clue | None:
     step, best, end = int(means.index[int(means.argmax())]), float(means.max()), float(means.iloc[-1])
     paid = outcome(reward, step)
     least = max(5 * heldout.noise / np.sqrt(width), LOST * heldout.span)
-    if best - end < least or not (paid.change > 0 or paid.solved):
+    if best - end < (least if paid.change > 0 or paid.solved else 2 * least) or paid.change < 0:
         return None
     return Clue.of(
         "sign", sure((best - end) / (LOST * heldout.span), 0.75), heldout.column, step, end, best,
@@ -215,7 +215,7 @@ def plateau(log: Log) -> Clue | None:
     noise = [float(part.std()) / np.sqrt(len(part)) for part in (early, end)]
     error = CLEAR * max(float(np.hypot(*noise)), reward.error)
     gained, late = float(end.mean() - start.mean()), float(end.mean() - early.mean())
-    risen = gained > error
+    risen = gained > max(error, STILL * reward.span)
     if risen and not -2 * LATE * gained < late < LATE * gained:
         return None
     if abs(reward.end - float(end.mean())) > error:
