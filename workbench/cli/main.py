@@ -17,8 +17,7 @@ from workbench.store.text import visible
 # In the order of the help page. Module and function have the verb's name; a group of verbs is a Typer called `app`.
 VERBS = (
     "run", "plan", "ls", "show", "compare", "sql", "diagnose", "audit", "import", "replay", "app", "report", "eval",
-    "retriever",
-    "algorithms", "diagnostics", "sync", "rescan", "doctor", "bench",
+    "retriever", "algorithms", "diagnostics", "sync", "rescan", "doctor", "bench",
 )  # fmt: skip
 WRONG_INPUT = 2
 # What only an extra of pyproject.toml installs. A verb that trains wants `train`, whichever package it misses first.
