@@ -494,7 +494,7 @@ def install() -> None:
                 told.add(mode)
                 ours, folder = Mode.of(mode).name != VANILLA, Mode.of(mode).knobs.get("record")
                 unread = f"; {', '.join(OWN)} of the actor are not read" if ours else ""
-                log.warning("loss_mode %s, recorded in %s%s", mode, folder or "no folder", unread)
+                log.warning("loss_mode %s, %s%s", mode, f"recorded in {folder}" if folder else "not recorded", unread)
 
     def make_iterator(*args: Any, **options: Any) -> Iterator[Any]:
         from verl.workers.engine.base import BaseEngine  # heavy, and loaded already where it is needed
