@@ -11,13 +11,8 @@ from typing import TYPE_CHECKING, Any
 import tomli_w
 from typer import Context, Exit, Option
 
-from workbench.algorithms import resolve
 from workbench.cli.shared import RUN, current, find, one_of, run_folder
 from workbench.cli.tables import document, echo, note, print_table
-from workbench.grid.cell import expand, flatten
-from workbench.grid.config import option
-from workbench.learn.checkpoint import checkpoints
-from workbench.learn.run import LADDER, settings_of
 from workbench.spec import InputError, RunSettings, nearest
 from workbench.spec.files import MIB, from_toml, read_text
 from workbench.spec.settings import DRAW
@@ -102,6 +97,9 @@ def grid_file(
     Raises InputError for a parent that still runs, was trained by another version of the settings or has no checkpoint
     near, and for a change that its state does not allow.
     """
+    from workbench.grid.cell import expand, flatten
+    from workbench.learn.run import settings_of
+
     reader, folder = current(runs), run_folder(runs, parent)
     found = reader.rows("SELECT * FROM run WHERE run_id = $run", {"run": parent})
     row = dict(zip(found.columns, found.rows[0], strict=True))
@@ -136,6 +134,9 @@ def grid_file(
 
 def rung(folder: Path, parent: str, at: str, row: Mapping[str, Any]) -> int:
     """Return the step of the newest checkpoint at or before the wanted step."""
+    from workbench.learn.checkpoint import checkpoints
+    from workbench.learn.run import LADDER
+
     steps = [int(one.name) for one in checkpoints(folder / LADDER)]
     if not steps:
         raise InputError(f"'{parent}' has no checkpoints to fork from: train it with record.ladder = 4 (the default)")
@@ -159,6 +160,8 @@ def rung(folder: Path, parent: str, at: str, row: Mapping[str, Any]) -> int:
 
 def arm(name: str, settings: RunSettings) -> dict[str, dict[str, Any]]:
     """Return an arm by its name, or by what it changes: `learn.epochs=1`."""
+    from workbench.grid.config import option
+
     if "=" in name:
         key, value = option(name, example="learn.epochs=1")
         return {name: {key: value}}
@@ -171,6 +174,8 @@ def arm(name: str, settings: RunSettings) -> dict[str, dict[str, Any]]:
 
 def own_arms(file: Path) -> dict[str, dict[str, Any]]:
     """Return the arms of a file: [[arms]] tables with a name and settings."""
+    from workbench.grid.cell import expand, flatten
+
     try:
         tables = from_toml(read_text(file, MIB)).get("arms")
     except (OSError, ValueError) as error:
@@ -182,6 +187,9 @@ def own_arms(file: Path) -> dict[str, dict[str, Any]]:
 
 def allowed(name: str, changes: Mapping[str, Any], settings: RunSettings) -> None:
     """Raise InputError for a change that the parent's state does not fit."""
+    from workbench.algorithms import resolve
+    from workbench.grid.cell import expand
+
     for key in changes:
         if any(key == fixed or key.startswith(f"{fixed}.") for fixed in FIXED):
             raise InputError(f"arm '{name}' changes {key}, which cannot change in the middle of a run")
