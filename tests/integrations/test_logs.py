@@ -102,6 +102,18 @@ def test_of_a_log_of_more_steps_than_are_judged_every_so_many_th_is_read_and_its
     assert log.name == "log.jsonl (one in 2 of its 501 steps)"
 
 
+def test_a_nan_is_counted_in_its_step_and_named_but_not_where_a_table_is_padded_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    rows = [{"step": i, "reward": 0.5, "grad_norm": "nan" if i > 20 else 0.3} for i in range(30)]
+    path.write_text("".join(json.dumps(row | {"eval_reward": 0.5 if i % 5 == 4 else "nan"}) + "\n"
+                            for i, row in enumerate(rows)))  # fmt: skip
+    found = diagnose(read(path, judge)).findings
+    assert [(f.cause.name, f.clue.step) for f in found] == [("not_finite", 21)]
+    rows[21:] = []
+    path.write_text("".join(json.dumps(row | {"eval_reward": "nan"}) + "\n" for row in rows))
+    assert not diagnose(read(path, judge)).findings
+
+
 def test_a_nan_is_an_event_of_the_log(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_text('{"step": 1, "reward": 0.5, "kl": 1}\n{"step": 2, "reward": 0.5, "kl": NaN}\n')

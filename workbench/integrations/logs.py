@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -31,6 +31,7 @@ KEPT = 200  # metrics that are kept under their own names
 DEEP, ENTRIES = 8, 100_000  # folders below each other, and files and folders, that are looked at for logs
 ENDINGS = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".wandb", ".swanlab", ".db", ".sqlite", ".log")
 _TRACKED = (".wandb", ".swanlab")
+_BEGIN = 5  # values of a metric, which are numbers if it is not padded with NaN
 _NAMED = 8  # metrics that are named of a log without a known one
 Judge = Callable[[list[float | None], list[int]], dict[str, Any]]
 
@@ -151,14 +152,26 @@ def imported(rows: Rows, config: Mapping[str, Any]) -> Imported:
         notes.append(f"success: the log has none, the reward ({read['step.reward']}) stands in")
     tables["step"] |= {name: metrics[metric] for name, metric in kept.items()}
     updates = [np.ma.getmaskarray(values) for name, values in tables["minibatch"].items() if name != "step"]
-    if updates:
-        known = ~np.logical_and.reduce(updates)
+    broken = _non_finite([*tables["step"].values(), *tables["minibatch"].values()], len(steps))
+    if updates or broken.any():
+        known = (broken > 0) | ~np.logical_and.reduce(updates or [np.ones(len(steps), bool)])
         first = np.zeros(known.sum(), np.int64)
         tables["minibatch"] = {name: values[known] for name, values in tables["minibatch"].items()}
-        tables["minibatch"] |= {"update": first, "epoch": first}
+        tables["minibatch"] |= {"update": first, "epoch": first, "non_finite": broken[known]}
     else:
         del tables["minibatch"]
     return Imported(rows.name, tables, names.settings(config), read, kept, others[KEPT:], notes, rows.status)
+
+
+def _non_finite(metrics: Iterable[Column], steps: int) -> np.ndarray:
+    """Return how many metrics are NaN or Inf in each step, (steps,); one that began so is padded, as tables are."""
+    count = np.zeros(steps, np.int64)
+    for values in metrics:
+        logged = ~np.ma.getmaskarray(values)
+        broken = logged & ~np.isfinite(np.ma.getdata(values))
+        if broken.any() and not broken[np.flatnonzero(logged)[:_BEGIN]].any():
+            count += broken
+    return count
 
 
 def _declared(table: str, name: str) -> bool:

@@ -41,7 +41,7 @@ _METRICS: dict[str, str] = {
     "step.out_of_range_frac": "actor/ppo_ratio_clipfrac",
     "step.corrected_frac": "is_masked/mean tis_clipfrac actor/is_weight_clipfrac",
     "step.approx_kl": "actor/ppo_kl ppo_kl update/approx_kl actor/approxkl",
-    "step.kl_ref": "actor/kl_loss kl policy_kl kl_loss kl_penalty actor/loss/kl",
+    "step.kl_ref": "actor/kl_loss kl policy_kl kl_loss kl_penalty actor/loss/kl kl_policy_base",
     "step.entropy": "actor/entropy entropy policy_entropy entropy/all/mean optim/entropy update/entropy "
         "actor/entropy_loss entropy_loss approx_entropy critic/entropy/mean",
     "step.mismatch_kl": "rollout_corr/kl offpolicy/kl mismatch_kl/all/mean vllm_kl update/behave_approx_kl "

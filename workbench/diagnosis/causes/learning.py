@@ -95,7 +95,7 @@ def _critic(log: Log) -> Clue | None:
     if loss is not None and loss.end > LOSS * loss.low:
         found.append((loss.left("up"), "minibatch.value_loss", loss.low, loss.end, "its loss goes from"))
     if variance is not None and variance.end < 0 and variance.high > EXPLAINED:
-        said = "the variance of the returns that its values explain goes from"
+        said = "the share of the variance of the returns that its values explain goes from"
         found.append((variance.left("down"), "step.explained_variance", variance.high, variance.end, said))
     if not found:
         return None

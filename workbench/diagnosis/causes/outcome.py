@@ -208,20 +208,31 @@ def component_dominates(log: Log) -> Clue | None:
 )
 def plateau(log: Log) -> Clue | None:
     """The reward has stopped rising."""
-    reward = log.curve("reward")
+    reward, heldout = log.curve("reward"), log.curve("evaluation")
     if reward is None or reward.steps[-1] - reward.steps[0] < FLAT or (reward.bounded and reward.reached >= FULL):
         return None
-    start, early, end = (reward.part(*shares) for shares in ((0, 0.05), (0.2, 0.35), (0.8, 1)))
-    noise = [float(part.std()) / np.sqrt(len(part)) for part in (early, end)]
-    error = CLEAR * max(float(np.hypot(*noise)), reward.error)
-    gained, late = float(end.mean() - start.mean()), float(end.mean() - early.mean())
+    scores = [heldout, *(part for name, part in log.parts.items() if _ANSWER.search(name))]
+    gained, late, error = _gains(reward)
     risen = gained > max(error, STILL * reward.span)
     if risen and not -2 * LATE * gained < late < LATE * gained:
         return None
-    if abs(reward.end - float(end.mean())) > error:
-        return None  # it still moves
+    if abs(reward.end - float(reward.part(0.8, 1).mean())) > error or any(map(_learns, filter(None, scores))):
+        return None  # it still moves, or what it is for does
     if not risen and (error > 0.1 * reward.span or max(abs(gained), abs(late)) > STILL * reward.span):
         return None  # a gain that noise may hide
     step = reward.left("up", 0.8) if risen else int(reward.steps[0])
     what = f"has stayed at {reward.end:.3g}: all that it gained it gained before" if risen else "has not moved"
     return Clue.on(reward, "pattern", 0.5, step, f"since step {step} the reward {what}")
+
+
+def _gains(score: Curve) -> tuple[float, float, float]:
+    """What a score gains in all, what of it after the first third, and what may be noise."""
+    start, early, end = (score.part(*shares) for shares in ((0, 0.05), (0.2, 0.35), (0.8, 1)))
+    noise = [float(part.std()) / np.sqrt(len(part)) for part in (early, end)]
+    error = CLEAR * max(float(np.hypot(*noise)), score.error)
+    return float(end.mean() - start.mean()), float(end.mean() - early.mean()), error
+
+
+def _learns(score: Curve) -> bool:
+    gained, late, error = _gains(score)
+    return late > max(error, LATE * gained)
