@@ -43,14 +43,15 @@ def staleness(log: Log) -> Clue | None:
 
 
 def _ages(log: Log, allowed: float | None) -> Clue | None:
-    """The same of a mean over rollouts: older than allowed, older than they were, or old and the reward stays down."""
+    """The same of a mean over rollouts: older than allowed, older than they were, or old and the reward falls."""
     if (age := log.curve("step.staleness")) is None:
         return None
     older = age.end >= max(age.begin + 1, 1.5 * age.begin, age.begin + CLEAR * age.error)
     late = allowed is not None and age.end > float(allowed) + 0.5 + CLEAR * age.error
     step = age.left("up") if older else int(age.steps[0])
     score = log.outcome(step)
-    if not older and not late and (age.end < OLD or score is None or (score.late > 0 and score.change > 0)):
+    falls = score is not None and min(score.change, score.late) < 0
+    if not older and not late and (age.end <= OLD or not falls):
         return None
     bound = f", where {allowed:g} are allowed" if late else ""
     return Clue.on(
