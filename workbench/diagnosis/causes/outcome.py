@@ -53,7 +53,10 @@ def groups_too_hard(log: Log) -> Clue | None:
 
 def _idle(log: Log, reward: Curve, mark: float, what: str, more: str = "") -> Clue | None:
     seen = log.idle
-    if seen is None and (not reward.bounded or log.parts):
+    fell = (reward.begin - reward.floor) / reward.span > HARD and mark == STUCK
+    # Of a reward alone that has fallen nothing says why; where the policy is logged too, its own causes come first.
+    bare = not any(log.columns(name) for name in ("step.entropy", "KL", "clip fraction", "minibatch.grad_norm"))
+    if seen is None and (not reward.bounded or log.parts or (fell and bare)):
         return None
     idle = seen or _least_idle(reward, log.settings.get("learn.group_size"))
     if idle.end < mark:
