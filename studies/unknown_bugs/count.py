@@ -121,7 +121,7 @@ class Answer:
     step: int | None
     says: str | None
     violated: str  # identities that are violated anywhere, in the audit's order
-    missing: str  # what the expected identities could not be checked for
+    missing: str  # what the expected identities that were checked in no step with the bug need
     cause: str | None
     confidence: float | None
     since: int | None
@@ -129,10 +129,17 @@ class Answer:
     @property
     def verdict(self) -> str:
         """How the two together did: a proof stands before a pattern. Only for a run with a bug."""
-        identities, causes = EXPECTS[self.kind]
-        if self.identity is not None:
-            after = self.at_step is not None and self.step is not None and self.step >= self.at_step
+        identities, _ = EXPECTS[self.kind]
+        if self.identity is not None and self.step is not None and self.at_step is not None:
+            # `weights` of a step are about the weights that the next one begins with.
+            after = self.step + (self.identity == "weights") >= self.at_step
             return "right" if self.identity in identities and after else "wrong"
+        return self.without_audit
+
+    @property
+    def without_audit(self) -> str:
+        """How the diagnosis did by itself."""
+        causes = EXPECTS[self.kind][1]
         if self.cause is not None and self.cause in causes:
             return "right"
         if self.confidence is not None and self.confidence >= SURE:
@@ -202,7 +209,9 @@ def answers(runs: Path, asked: Sequence[Case]) -> Iterator[Answer]:
         checks = sorted(audit(folder, batches.steps(folder)), key=lambda c: (c.step, order.index(c.identity)))
         violated = [c for c in checks if not c.missing and c.violated]
         wanted = EXPECTS[case.kind][0] if case.at_step is not None else ()
-        lacking = {c.identity: c.missing for c in checks if c.missing and c.identity in wanted}
+        since = [c for c in checks if case.at_step is not None and c.step >= case.at_step and c.identity in wanted]
+        checked = {c.identity for c in since if not c.missing}
+        lacking = {c.identity: c.missing for c in since if c.identity not in checked}
         findings = diagnose(of_run(reader, case.run_id, runs)).findings
         first, named = next(iter(violated), None), next(iter(findings), None)
         bug = BUGS.get(case.kind)
@@ -244,8 +253,8 @@ def page(found: Sequence[Answer]) -> str:
     parts += [(name, [a for a in faulty if a.algorithm == name]) for name in ("ppo", "grpo")]
     parts += [(place, [a for a in faulty if a.place == place]) for place in dict.fromkeys(a.place for a in faulty)]
     lines = [markdown(HEADER, [(name, *_shares(part)) for name, part in parts if part]), ""]
-    alone = [a for a in faulty if a.identity is None and a.verdict == "right"]
-    lines += [f"{len(alone)} of the right answers are the diagnosis's alone.", ""]
+    right, wrong = (Share(sum(a.without_audit == v for a in faulty), len(faulty)) for v in ("right", "wrong"))
+    lines += [f"The diagnosis by itself, without the audit: right {right}, wrong and sure {wrong}.", ""]
     broken, named = ([a for a in healthy if value(a)] for value in (lambda a: a.violated, lambda a: a.cause))
     lines += [f"Healthy runs with a violated identity: {Share(len(broken), len(healthy))}."]
     lines += [f"Healthy runs with a finding of the diagnosis: {Share(len(named), len(healthy))}."]
