@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo example app test test-ray test-vllm test-slow check bench bench-collapse bench-trl bench-record bench-browse bench-rldoctor bench-scalars parity mutate docs site screenshots clean
+.PHONY: help run demo example app test test-ray test-vllm test-slow check bench bench-collapse bench-trl bench-record bench-verl bench-browse bench-rldoctor bench-scalars parity mutate docs site screenshots clean
 MUTANTS ?= 300
 RUNS ?= runs
 # Files with parts that are rendered from the declarations.
@@ -99,6 +99,16 @@ bench-record: $(VENV)-trl/.done ## a tool task in TRL, recorded and not: seconds
 	$(VENV)-trl/bin/python -m pip install --quiet -c constraints-trl.txt .
 	$(VENV)-trl/bin/python bench/trl_recorded.py build/recorded --record
 	$(VENV)-trl/bin/python bench/trl_recorded.py build/recorded --no-record
+
+bench-verl: $(VENV)-verl/.done ## verl's own actor update on the CPU with ST-PPO on two ranks, recorded and not: the weights
+	$(VENV)-verl/bin/python -m pip install --quiet -c constraints-verl.txt .
+	$(VENV)-verl/bin/python bench/verl_recorded.py build/recorded --loss st-ppo --ranks 2 --record
+	$(VENV)-verl/bin/python bench/verl_recorded.py build/recorded --loss st-ppo --ranks 2 --no-record
+
+$(VENV)-verl/.done: constraints-verl.txt
+	test -x $(VENV)-verl/bin/python || $(PYTHON) -m venv $(VENV)-verl
+	$(VENV)-verl/bin/python -m pip install --quiet -c constraints-verl.txt verl torch uvicorn fastapi cachetools aiohttp
+	touch $@
 
 $(VENV)-trl/.done: constraints-trl.txt
 	test -x $(VENV)-trl/bin/python || $(PYTHON) -m venv $(VENV)-trl

@@ -164,10 +164,12 @@ def keep_truth(trainer: Any, kept: list[dict[str, np.ndarray]], told: list[dict[
 
     def watched_loss(model: Any, inputs: dict[str, Any]) -> Any:
         out = loss(model, inputs)
+        ours = getattr(trainer, "loss_terms", None) or {}
         names = ("completion_ids", "completion_mask", "tool_mask", "advantages", "old_per_token_logps",
                  "ref_per_token_logps", "sorl_trajectory")  # fmt: skip
         found = {name: inputs[name].numpy().copy() for name in names if name in inputs}
         found |= {"log_prob": last[0][0].detach().numpy().copy(), "entropy": last[0][1].detach().numpy().copy()}
+        found |= {f"terms.{name}": x.numpy().copy() for name, x in ours.items()}
         found |= {"step": np.array(trainer.state.global_step), "loss": out.detach().numpy().copy()}
         last[0][0].register_hook(lambda gradient: found.update(gradient=gradient.numpy().copy()))
         kept.append(found)
@@ -193,6 +195,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--beta", type=float, default=0.01)
     parser.add_argument("--loss", default="grpo")
     parser.add_argument("--level", default="token")
+    parser.add_argument("--ours", type=json.loads, help='a loss of ours in place of TRL\'s: "st-ppo" or {"base": ...}')
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--taught", type=int, default=250, help="steps of imitation")
     parser.add_argument("--model", type=Path, help="where the taught model is kept; default: the runs folder")
@@ -216,7 +219,12 @@ def main(argv: list[str] | None = None) -> None:
         max_tool_calling_iterations=2,
     )  # fmt: skip
     watched = Watched()
-    trainer = GRPOTrainer(
+    kind = GRPOTrainer
+    if options.ours:
+        from workbench.integrations.losses import TrlLoss
+
+        kind = type("Mine", (TrlLoss, GRPOTrainer), {"loss": options.ours})
+    trainer = kind(
         model=model,
         reward_funcs=right,
         args=config,
@@ -245,8 +253,10 @@ def main(argv: list[str] | None = None) -> None:
     }  # fmt: skip
     if options.truth:
         log = json.dumps({"log": trainer.state.log_history, "rollouts": told, "versions": report["versions"]})
+        ranks = trainer.accelerator.num_processes
+        file = options.truth.with_suffix(f".{trainer.accelerator.process_index}.npz") if ranks > 1 else options.truth
         np.savez_compressed(
-            options.truth,
+            file,
             log=np.array(log),
             **{f"{i}.{name}": x for i, found in enumerate(kept) for name, x in found.items()},
         )

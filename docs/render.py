@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -239,12 +238,18 @@ def causes() -> str:
 
 def metric_names() -> str:
     """Return one row per column of ours, with the metrics of other trainers that are read as it."""
-    from workbench.diagnosis.foreign import NAMES, SCORES, STEP
+    from workbench.integrations.names import NAMES, STEP
 
-    ours = sorted(NAMES, key=lambda name: NAMES[name])
-    rows = [("`step`", code(STEP)), ("`step.success`", f"the first of {code(SCORES)}")]
-    rows += [(f"`{column}`", code(found)) for column, found in groupby(ours, key=lambda n: NAMES[n])]
+    rows = [("`step`", code(STEP)), *((f"`{column}`", code(found)) for column, found in sorted(NAMES.items()))]
     return markdown(("read as", "metric in the log"), rows)
+
+
+def setting_names() -> str:
+    """Return one row per setting of ours, with the keys of other trainers' configurations that are read as it."""
+    from workbench.integrations.names import SETTINGS
+
+    rows = [(f"`{setting}`", code(found)) for setting, found in SETTINGS.items()]
+    return markdown(("setting", "key in the configuration (its end)"), rows)
 
 
 # docs/fair-comparison.md

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("spec", "batch.py", "objective", "algorithms", "diagnostics", "agent", "learn", "record", "store", "grid",
-         "analysis", "diagnosis", "replay", "audit", "app", "cli")  # fmt: skip
+ROOMS = ("spec", "batch.py", "objective", "algorithms", "diagnostics", "agent", "learn", "record", "integrations",
+         "store", "grid", "analysis", "diagnosis", "replay", "audit", "app", "cli")  # fmt: skip
 IN_FULL = ("learn", "store", "diagnosis", "app")  # rooms whose files are named one by one
 NUCLEUS = ("batch.py", "objective", "algorithms", "learn/loop.py", "learn/update.py", "learn/rollouts.py")
 WIDTH = 120

@@ -99,6 +99,17 @@ def cases(todo: Sequence[Plan], say: Callable[[int, int], None] = lambda done, o
         say(start + len(part), len(todo))
 
 
+# What a black box asks of a learner: one without weights.
+_NO_LEARNER = SimpleNamespace(
+    policy=torch.nn.Identity(),
+    critic=None,
+    updates=0,
+    policy_parameters=[],
+    policy_optimizer=None,
+    critic_optimizer=None,
+)
+
+
 def record(recorder: Recorder, step: int, plan: Plan) -> Planted:
     """Make the batch, plant the fault, train on it in name only, and write the step down."""
     draw = np.random.default_rng([SEED, plan.number])
@@ -107,7 +118,7 @@ def record(recorder: Recorder, step: int, plan: Plan) -> Planted:
     span = np.zeros(0, np.int64) if plan.kind is None else plan.kind.plant(draw, drawn, turn, plan.strength)
     episodes = [_episode(drawn, row, draw) for row in range(len(drawn.tokens))]
     batch = _batch(drawn, episodes, draw)
-    packer = Packer(_SETTINGS, cast(Any, SimpleNamespace(policy=torch.nn.Identity(), critic=None)))
+    packer = Packer(_SETTINGS, cast(Any, _NO_LEARNER))
     packer.open(batch)
     batch = replace(prepare(resolve("ppo"), batch), group=batch.group)
     updates = list(_updates(drawn, batch, draw, step))

@@ -15,10 +15,11 @@ from tests.objective.batches import ragged, solved
 from tests.store.fixture import Shape, write_run
 from workbench.agent.episode import Episode
 from workbench.algorithms import ALGORITHMS, differences, resolve
-from workbench.diagnosis import foreign
 from workbench.diagnosis.diagnose import diagnose
 from workbench.diagnosis.log import Log
 from workbench.diagnostics.tokens import Tokens
+from workbench.integrations import formats
+from workbench.integrations.logs import read
 from workbench.learn.faults import declare
 from workbench.objective import KINDS, prepare
 from workbench.spec import FaultSettings, Level, RunSettings
@@ -55,12 +56,11 @@ def test_a_new_algorithm_is_a_short_declaration_that_trains_and_the_same_as_a_li
 
 
 def test_a_new_log_format_is_read_and_diagnosed(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(foreign, "FORMATS", dict(foreign.FORMATS))
-    from_example = run("Read a new log format")
-    assert from_example["FORMATS"] is foreign.FORMATS
+    monkeypatch.setattr(formats, "FORMATS", [*formats.FORMATS])
+    run("Read a new log format")
     file = tmp_path / "run.log"
     file.write_text("".join(f"step={i} reward={0.5 if i < 9 else 0.0} actor/entropy=1.2 mine=3\n" for i in range(30)))
-    log = foreign.read(file, lambda scores, steps: {"outcome": "collapsed", "collapse_step": 8, "detection_step": 12})
+    log = read(file, lambda scores, steps: {"outcome": "collapsed", "collapse_step": 8, "detection_step": 12})
     assert log.table("step")["entropy"].tolist() == [1.2] * 30
     assert log.table("step")["success"].tolist()[8:10] == [0.5, 0.0]
     assert diagnose(log).onset == 8

@@ -92,12 +92,12 @@ def answers(cases: Iterable[corpus.Case] | None = None, sources: Sequence[str] =
 
 def ours(path: Path) -> tuple[str, ...]:
     """The causes that the diagnosis names for a log; none for one that it cannot read."""
-    from workbench.diagnosis import foreign
     from workbench.diagnosis.diagnose import diagnose
     from workbench.diagnostics.collapse import judge
+    from workbench.integrations.logs import read
 
     try:
-        log = foreign.read(path, lambda scores, steps: judge(scores, steps=steps).columns())
+        log = read(path, lambda scores, steps: judge(scores, steps=steps).columns())
     except InputError:
         return ()
     return tuple(finding.cause.name for finding in diagnose(log).findings)

@@ -200,7 +200,7 @@ def test_what_no_trajectory_tells_is_left_out_and_a_run_that_is_up_has_no_moment
 
 def test_a_finding_that_shows_only_after_the_fall_is_not_called_its_cause() -> None:
     class Down:
-        fallen_by, onset, critical, run, steps = 10, 9, (), {"outcome": "collapsed"}, 20
+        fallen_by, onset, critical, run, steps, ledger = 10, 9, (), {"outcome": "collapsed"}, 20, True
 
         def measured(self, *_: str) -> bool:
             return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.cli.command import sorl
 from tests.learn.tiny import MakeRun, train
 from workbench.audit import IDENTITIES, Check, audit, chosen, explain
 from workbench.learn import loop, update
@@ -186,3 +188,21 @@ def test_the_reading_of_a_difference_is_the_one_that_was_made(factor: float, off
 def test_every_identity_says_what_must_hold_and_what_it_means_otherwise() -> None:
     assert all(one.must and one.means and one.name in IDENTITIES for one in IDENTITIES.values())
     assert batches.WEIGHTS[-1] == "optimizer."
+
+
+def test_a_diagnosis_of_one_run_says_what_its_audit_found(
+    new_run: MakeRun, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        _loss_times_eight(patch)
+        folder = patched_run(new_run, cache, iterations=5)
+    runs = folder.parent.parent
+    said = sorl("diagnose", folder.name, "--fail-on", "critical", runs=runs)
+    assert said.exit_code == 1
+    assert "the record contradicts itself.\n  loss, step" in said.output
+    assert "8 times what it must be" in said.output
+    (row,) = json.loads(sorl("diagnose", folder.name, "--format", "json", runs=runs).output)
+    assert {check["identity"] for check in row["audit"] if check["state"] == "violated"} >= {"loss"}
+    assert (
+        "audit" not in json.loads(sorl("diagnose", folder.name, "--no-audit", "--format", "json", runs=runs).output)[0]
+    )

@@ -2,6 +2,7 @@
 
 import fcntl
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from workbench.store.sync import sync
 
 pytest.importorskip("playwright", reason="playwright is not installed: pip install 'sorl[test]'")
 from playwright.sync_api import Browser
+from playwright.sync_api import TimeoutError as Late
 
 from tests.e2e import browser as web
 
@@ -152,12 +154,13 @@ def test_enter_opens_every_kind_of_mark(address: str, opened: Browser) -> None:
             marks = page.locator(f".st-key-{figure} .sorl-marks")
             marks.focus()
             page.keyboard.press(key)
+            read = f"document.querySelector('.st-key-{figure} .sorl-marks [aria-live]')?.textContent.length > 5"
+            page.wait_for_function(read, timeout=20_000)  # it is read aloud
             page.wait_for_timeout(250)
             said = marks.locator("[aria-live]").inner_text()
-            assert len(said) > 5, "it is read aloud"
             page.keyboard.press("Enter")
-            page.wait_for_timeout(1_500)
-            if opens in page.url:
+            with suppress(Late):  # a mark may open something else
+                page.wait_for_url(lambda url: opens in url, timeout=15_000)
                 return said
         raise AssertionError(f"no mark of {figure} opens {opens}: {page.url}")
 

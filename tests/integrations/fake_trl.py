@@ -66,7 +66,6 @@ class FakeGRPO:
         self.reward_func_names, self.reward_weights = ["right"], torch.ones(1)
         self.accelerator = SimpleNamespace(process_index=0, num_processes=1)
         self.model, self.state = SimpleNamespace(training=True), SimpleNamespace(global_step=0)
-        self.lr_scheduler = SimpleNamespace(get_last_lr=lambda: [1e-3])
         self.callbacks, self._step, self.tools = [], 0, [print]
 
     def add_callback(self, callback):
@@ -91,7 +90,7 @@ class FakeGRPO:
         log_prob, _, _ = self._get_per_token_logps_and_entropies(model, inputs["completion_ids"])
         return (log_prob * torch.tensor(micro["gradient"])).sum()
 
-    def _maybe_log_save_evaluate(self, tr_loss, grad_norm, model):
+    def _maybe_log_save_evaluate(self, tr_loss, grad_norm, model, *args, learning_rate=None):
         pass
 
     def train(self):
@@ -106,6 +105,6 @@ class FakeGRPO:
             if self._step % self.args.gradient_accumulation_steps == 0:
                 self.state.global_step += 1
                 norm = self.log[min(self.state.global_step, len(self.log)) - 1]["grad_norm"]
-                self._maybe_log_save_evaluate(0.0, norm, self.model)
+                self._maybe_log_save_evaluate(0.0, norm, self.model, learning_rate=1e-3)
         for callback in self.callbacks:
             callback.on_train_end(self.args, self.state, None)

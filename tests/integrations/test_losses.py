@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import os
+from collections import defaultdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,9 +13,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from tests.integrations.fake_verl import recorded
 from workbench.algorithms import ALGORITHMS, resolve
 from workbench.batch import Batch, turn_ids
-from workbench.integrations.losses import Loss, Sums, TrlLoss, feedable, metrics, refusal
+from workbench.integrations.losses import (
+    Loss,
+    Sums,
+    TrlLoss,
+    feedable,
+    metrics,
+    refusal,
+    skyrl_loss,
+    tinker_loss,
+)  # fmt: skip
 from workbench.objective import Algorithm, Normaliser, policy_loss, statistics
 from workbench.spec import InputError
 
@@ -135,6 +146,50 @@ def test_the_loss_of_several_ranks_is_that_of_one(tmp_path: Path, ranks: int) ->
             torch.testing.assert_close(one[i][1], gradient, rtol=1e-10, atol=1e-12)
 
 
+HERE = Path(__file__).parent
+RECORDED = {
+    "verl 0.9.1, 2 ranks x 2 micro-batches": (["verl_st_ppo.0.npz", "verl_st_ppo.1.npz"], 2),
+    "TRL 1.16, 2 micro-batches": (["trl_st_ppo.npz"], 2),
+}
+
+
+@pytest.mark.parametrize("case", RECORDED)
+def test_st_ppo_trained_for_real_in_another_trainer_has_the_loss_and_gradient_of_our_loop(case: str) -> None:
+    files, per_update = RECORDED[case]
+    ranks, told, _ = recorded(*(HERE / name for name in files))
+    algorithm, clipped, updates = (
+        resolve("st-ppo", {"stabilise": {"tau": 1.0, "scope": "global"}}),
+        0,
+        len(ranks[0]) // per_update,
+    )
+    assert told.get("mode", "sorl:st-ppo").startswith("sorl:st-ppo")
+    for update in range(updates):
+        parts = [part for rank in ranks for part in rank[per_update * update : per_update * (update + 1)]]
+        names = {"log_prob_old": "old_log_probs", "log_prob_behaviour": "old_log_probs"}
+        if "completion_mask" in parts[0]:
+            names = dict.fromkeys(names, "old_per_token_logps")
+            for part in parts:
+                part["response_mask"] = part["completion_mask"] * part["tool_mask"]
+        width = max(part["log_prob"].shape[1] for part in parts)
+
+        def whole(name: str, parts: Any = parts, width: int = width) -> Tensor:
+            return torch.cat([torch.nn.functional.pad(p[name].double(), (0, width - p[name].shape[1])) for p in parts])
+
+        mask = whole("response_mask").bool()
+        constant = torch.cat([p["advantages"].reshape(len(p["log_prob"]), -1)[:, 0] for p in parts]).double()
+        given = {"mask": mask, "advantages": constant, "log_prob_ref": torch.zeros_like(whole("log_prob"))}
+        given |= {ours_: whole(theirs) * mask for ours_, theirs in names.items()}
+        micros = list(torch.arange(len(mask)).split([len(part["log_prob"]) for part in parts]))
+        loss, gradient = ours(algorithm, given, whole("log_prob"), micros)
+        # A trainer averages over its ranks, so each of them has its part times their number.
+        found = whole("gradient") / len(ranks)
+        torch.testing.assert_close(found, gradient, rtol=0, atol=1e-6 * float(gradient.abs().max()))
+        assert sum(float(part["loss"]) for part in parts) / len(ranks) == pytest.approx(float(loss), abs=1e-6)
+        clipped += int((gradient[mask] == 0).sum())
+    assert updates == 4
+    assert clipped > 0
+
+
 def test_what_is_more_than_a_loss_is_refused_by_name() -> None:
     assert {"ppo", "turn-ppo", "s-ppo", "st-ppo", "grpo", "so-grpo", "gspo", "cispo", "llds"} <= set(feedable())
     refused = {name: refusal(a) for name, a in ALGORITHMS.items() if name not in feedable()}
@@ -161,12 +216,13 @@ def test_what_is_more_than_a_loss_is_refused_by_name() -> None:
 class FakeTrl:
     """The parts of TRL's GRPOTrainer that the mixin calls, over tensors that are given."""
 
-    def __init__(self, slices: list[dict[str, Tensor]], accumulated: int) -> None:
+    def __init__(self, slices: list[dict[str, Tensor]], accumulated: int, **options: Any) -> None:
+        vars(self).update({"beta": 0.0, "use_vllm": False} | options)
         self._buffered_inputs, self._step, self.current_gradient_accumulation_steps = slices, 0, accumulated
-        self.max_completion_length, self._metrics = 64, {"train": __import__("collections").defaultdict(list)}
+        self.max_completion_length, self._metrics = 64, {"train": defaultdict(list)}
         self.model = torch.nn.Linear(1, 1)
         self.accelerator: Any = type("A", (), {"num_processes": 1, "reduce": staticmethod(lambda x, reduction: x)})
-        self.args: Any = type("Args", (), {"steps_per_generation": len(slices)})
+        self.args: Any = SimpleNamespace(steps_per_generation=len(slices), gradient_accumulation_steps=accumulated)
 
     def _get_per_token_logps_and_entropies(self, model: Any, ids: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         return model(ids), torch.ones(len(ids), T)
@@ -200,9 +256,24 @@ def test_in_trl_the_loss_of_an_update_is_that_of_our_loop(name: str) -> None:
         torch.testing.assert_close(torch.stack(losses).sum().detach(), wanted, rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(gradient[rows], expected, rtol=1e-12, atol=1e-12)
     assert len(trainer._metrics["train"]["clip_ratio/region_mean"]) == 4
-    bad: Any = type("Mine", (TrlLoss, FakeTrl), {"loss": name})(copy.copy(slices), 8)
-    with pytest.raises(InputError, match="gradient_accumulation_steps = 8 must divide steps_per_generation = 4"):
-        bad._compute_loss(lambda ids: leaf[ids[:, 0].long()], slices[0])
+
+
+@pytest.mark.parametrize(
+    ("loss", "options", "said"),
+    [
+        ("st-ppo", {"accumulated": 8}, "gradient_accumulation_steps = 8 must divide steps_per_generation = 4"),
+        ({"base": "grpo", "kl": "loss"}, {}, "KL term of 'grpo' needs the reference's log-probs: set beta"),
+        ("tis", {}, "correction of 'tis' needs the sampler's log-probs: set use_vllm"),
+        ("st-ppo", {"use_vllm": True, "vllm_importance_sampling_correction": True}, "set it to False"),
+        ("st-ppo", {"top_entropy_quantile": 0.2}, "top_entropy_quantile belongs to TRL's own loss.*set it to 1.0"),
+        ("dapo", {}, "its select is dynamic"),
+        ("st-ppoo", {}, "did you mean 'st-ppo'"),
+    ],
+)
+def test_what_trl_cannot_feed_is_refused_when_the_trainer_is_made(loss: Any, options: Any, said: str) -> None:
+    mine: Any = type("Mine", (TrlLoss, FakeTrl), {"loss": loss})
+    with pytest.raises(InputError, match=said):
+        mine([{}] * 4, **({"accumulated": 2} | options))
 
 
 def test_a_trainer_logs_what_the_terms_say() -> None:
@@ -211,3 +282,39 @@ def test_a_trainer_logs_what_the_terms_say() -> None:
     found = metrics(loss(loss.batch(**{n: given[n] for n in NAMED[:3]}), log_prob).terms)
     assert found["clip_frac"] == pytest.approx(found["clip_low_frac"] + found["clip_high_frac"])
     assert {"stabiliser_ratio", "stabiliser_factor", "approx_kl"} <= found.keys()
+
+
+@pytest.mark.parametrize("name", ["st-ppo", "turn-ppo", "so-grpo", "cispo"])
+def test_in_tinker_and_skyrl_the_loss_is_that_of_our_loop(name: str) -> None:
+    given, log_prob = tensors()
+    mask, given["log_prob_behaviour"] = given["mask"], given["log_prob_old"]
+    _, expected = ours(resolve(name, {"aggregate": "token_mean"}), given, log_prob, [torch.arange(B)])
+    leaf = log_prob.clone().requires_grad_()
+    data = [
+        SimpleNamespace(
+            loss_fn_inputs={
+                key: SimpleNamespace(to_torch=lambda x=x: x)
+                for key, x in {"mask": mask[i].double(), "advantages": given["advantages"][i].repeat(T),
+                               "logprobs": given["log_prob_old"][i]}.items()
+            }
+        )
+        for i in range(B)
+    ]  # fmt: skip
+    value, shown = tinker_loss(name, aggregate="token_mean")(data, list(leaf))
+    torch.testing.assert_close(torch.autograd.grad(value, leaf)[0], expected, rtol=1e-12, atol=1e-12)
+    assert 0 < shown["out_of_range_frac"] < 1
+    scaled = (given["advantages"] / mask.sum())[:, None] * torch.ones(T)  # its loss_reduction = token_mean
+    value, _ = skyrl_loss(name)(leaf, given["log_prob_old"], scaled, config=None, loss_mask=mask.double())
+    torch.testing.assert_close(torch.autograd.grad(value, leaf)[0], expected, rtol=1e-10, atol=1e-12)
+
+
+def test_what_a_micro_batch_of_skyrl_or_tinker_cannot_tell_is_refused() -> None:
+    for name, slots, said in (
+        ("st-ppo", {"stabilise": {"scope": "global"}}, "needs more than a micro-batch"),
+        ("llds", {}, "a term besides the surrogate"),
+        ("tis", {"correction": {"normalise": True}}, "needs the mean of an update"),
+    ):
+        with pytest.raises(InputError, match=said):
+            skyrl_loss(name, **slots)
+    with pytest.raises(InputError, match="leave it out: kl='none'"):
+        tinker_loss("grpo", kl="loss")

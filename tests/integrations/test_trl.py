@@ -99,6 +99,16 @@ def test_a_step_holds_whole_rollouts_and_whole_updates_whatever_is_accumulated(r
         assert {row["trajectory"] for row in read(folder, "trajectory")} == set(range(16 if accumulate < 16 else 32))
 
 
+def test_a_resumed_trainer_goes_on_with_the_steps_that_follow(recorded):
+    recorded(run="r")
+    trainer = FakeGRPO()
+    trainer.state.global_step = 12  # a checkpoint in the second step; its micro-batches are counted from 0 again
+    _, folder = recorded(trainer, run="r", resume=True)
+    assert [row["step"] for row in read(folder, "step")] == [0, 1, 2, 3]
+    rows = [row for row in read(folder, "minibatch") if row["step"] == 2]
+    assert sorted(row["update"] for row in rows) == list(range(8))
+
+
 def test_the_transcript_is_the_trainers_with_question_answer_and_end(recorded):
     trainer, folder = recorded(tokens=16)
     rows = {(row["step"], row["trajectory"]): row for row in read(folder, "trajectory")}

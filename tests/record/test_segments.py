@@ -7,13 +7,14 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from workbench.record.segments import SegmentWriter, WriteError, schema_of
+from workbench.record.segments import SegmentWriter, WriteError, append, schema_of
 from workbench.spec import TABLES, InputError
 
 
@@ -247,3 +248,13 @@ def test_kill_9_loses_two_seconds_at_most_and_the_restart_doubles_nothing(tmp_pa
     assert killed - appended[len(kept)] < 2.0  # the oldest lost row was younger than that
     write(tmp_path, *(("step", {"step": step}) for step in range(len(appended) + 5)))
     assert steps(tmp_path) == list(range(len(appended) + 5))
+
+
+def test_a_segment_that_is_added_may_have_columns_of_floats_that_no_table_declares(tmp_path: Path) -> None:
+    more = {"mine": np.ma.MaskedArray([1.0, 2.0, np.nan], [False, True, False])}
+    file = append(tmp_path, "r", "step", {"step": np.arange(3), "entropy": 0.5}, more)
+    found = pq.read_table(file, columns=["run_id", "step", "entropy", "mine"]).to_pylist()
+    assert [str(row["mine"]) for row in found] == ["1.0", "None", "nan"]
+    assert found[0] | {"mine": 0} == {"run_id": "r", "step": 0, "entropy": 0.5, "mine": 0}
+    with pytest.raises(KeyError):
+        append(tmp_path, "r", "step", {"step": np.arange(3), "mine": 0.5})

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from typer import Argument, Context, Exit, Option
 
+from workbench.cli.audit import as_dict
+from workbench.cli.audit import what as difference
 from workbench.cli.shared import current, experiment_of, experiments, find, one_of, run_folder
 from workbench.cli.tables import document, echo
 from workbench.spec import InputError
 from workbench.store import batches
 
 if TYPE_CHECKING:
+    from workbench.audit import Check
     from workbench.diagnosis.log import Log
 
+_AUDIT = "Compute stored steps again (ten seconds a run); default: for a single run, if torch is installed."
 LEVELS = ("info", "warning", "critical")
 TOP = 10  # turns of a step that are listed
-_LOG = "the log of another trainer (.jsonl, .csv, .parquet, trainer_state.json)"
+_LOG = "a log of another trainer, or a folder with some (docs/importing.md)"
 _WHAT = f"A run id or a unique prefix, an experiment or its folder, or {_LOG}. Default: all runs that fell."
 _FELL = (
     "SELECT run_id FROM run SEMI JOIN cell USING (run_id) WHERE coalesce(collapse_step, onset_low) IS NOT NULL "
@@ -32,8 +37,12 @@ def diagnose(
     step: int | None = Option(None, min=0, help="For one run: rank the turns and tokens that dominate this step."),
     form: str = one_of("--format", "text", "md", "json", default="text"),
     fail_on: str | None = one_of("--fail-on", *LEVELS, more=": exit with code 1 on a finding this severe or worse"),
+    audit: bool | None = Option(None, help=_AUDIT),
 ) -> None:
-    """Find the cause of a collapse, its first signal and its trajectory, with evidence. Works on live runs too."""
+    """Find the cause of a collapse, its first signal and its trajectory, with evidence. Works on live runs too.
+
+    The stored steps of a single run are audited as well (`sorl audit`): a violated identity is a proof.
+    """
     from workbench.diagnosis import diagnose as judge_log
     from workbench.diagnosis.attribution import attribute
 
@@ -48,27 +57,69 @@ def diagnose(
             echo(judge_log.ranking(folder.name, step, culprits, TOP))
         return
     found = [judge_log.diagnose(log) for log in logs(ctx.obj, what)]
+    wanted = len(found) == 1 if audit is None else audit
+    checked = [audited(ctx.obj, one.log, strict=audit is True) if wanted else None for one in found]
     if form == "json":
-        echo(document([judge_log.as_dict(one) for one in found]), nl=False)
+        rows = [judge_log.as_dict(one) for one in found]
+        for row, checks in zip(rows, checked, strict=True):
+            row |= {} if checks is None else {"audit": [as_dict(check) for check in checks]}
+        echo(document(rows), nl=False)
     else:
-        echo("\n\n".join(map(judge_log.text if form == "text" else judge_log.markdown, found)))
+        render = judge_log.text if form == "text" else judge_log.markdown
+        parts = zip(map(render, found), checked, strict=True)
+        echo("\n\n".join(text if checks is None else f"{text}\n\n{in_words(checks)}" for text, checks in parts))
     severities = [f.cause.severity for d in found for f in d.findings]
+    severities += ["critical" for checks in checked for check in checks or () if check.violated]
     if fail_on is not None and any(LEVELS.index(s) >= LEVELS.index(fail_on) for s in severities):
         raise Exit(1)
+
+
+def audited(runs: Path, log: Log, strict: bool) -> list[Check] | None:
+    """Return the checks of a run's stored steps; None where there are none, or torch is not installed."""
+    if log.folder is None or not batches.steps(log.folder) or not (log.folder / "config.toml").is_file():
+        return None
+    if not strict and find_spec("torch") is None:
+        return None
+    from workbench.cli.audit import checks
+
+    return checks(runs, log.folder)
+
+
+def in_words(checks: Sequence[Check]) -> str:
+    """Say what the audit of a run's stored steps found."""
+    from workbench.audit import IDENTITIES
+
+    steps = batches.ranges(sorted({check.step for check in checks}))
+    broken = [check for check in checks if check.violated]
+    if not broken:
+        held = len({check.identity for check in checks if not check.missing})
+        return f"Audit of steps {steps}: all {held} identities that could be checked hold (`sorl audit` lists them)."
+    lines = [f"Audit of steps {steps}: the record contradicts itself."]
+    first: dict[str, Check] = {}
+    for check in broken:
+        first.setdefault(check.identity, check)
+    for check in first.values():
+        at = "" if check.update is None else f", update {check.update}"
+        said = f" ({difference(check)})" if difference(check) else ""
+        lines.append(
+            f"  {check.identity}, step {check.step}{at}: logged {check.logged:.4g}, must be {check.expected:.4g}{said}."
+            f" {IDENTITIES[check.identity].means.capitalize()}."
+        )
+    return "\n".join(lines)
 
 
 def logs(runs: Path, what: str | None) -> Iterator[Log]:
     """Yield the logs that an argument names: a file, the runs of an experiment or folder, one run, or all that fell."""
     from workbench.analysis.runs import runs as runs_in
-    from workbench.diagnosis import foreign
     from workbench.diagnosis.log import of_run
     from workbench.diagnostics.collapse import judge
+    from workbench.integrations import logs as other_trainers
 
     path = Path(what or "")
-    if path.is_file() and path.suffix != ".toml":
-        yield foreign.read(path, lambda scores, steps: judge(scores, steps=steps).columns())
+    if what is not None and path.suffix != ".toml" and (path.is_file() or (path.is_dir() and not _is_ours(path))):
+        yield from other_trainers.logs(path, lambda scores, steps: judge(scores, steps=steps).columns())
         return
-    if path.suffix in foreign.FORMATS:
+    if path.suffix in other_trainers.ENDINGS:
         raise InputError(f"there is no file '{what}'")
     if what is not None and path.is_dir():
         what = _name_of(path.resolve(), runs.resolve())
@@ -84,6 +135,11 @@ def logs(runs: Path, what: str | None) -> Iterator[Log]:
     for run_id in named:
         with reader.together():  # the queries of one diagnosis
             yield of_run(reader, str(run_id), runs)
+
+
+def _is_ours(folder: Path) -> bool:
+    """Return whether a folder is that of a run or holds folders of runs, be they empty."""
+    return any(next(folder.glob(form), None) for form in ("segments", "*/segments", "config.toml", "experiment.toml"))
 
 
 def _name_of(folder: Path, runs: Path) -> str:

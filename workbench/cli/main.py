@@ -4,6 +4,7 @@ import os
 import sys
 from importlib import import_module
 from itertools import islice
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from workbench.store.text import visible
 
 # In the order of the help page. Module and function have the verb's name; a group of verbs is a Typer called `app`.
 VERBS = (
-    "run", "plan", "ls", "show", "compare", "sql", "diagnose", "audit", "replay", "app", "report", "eval", "retriever",
-    "algorithms", "diagnostics", "sync", "rescan", "doctor", "bench",
+    "run", "plan", "fork", "ls", "show", "compare", "sql", "diagnose", "import", "audit", "replay", "app", "report",
+    "eval", "retriever", "algorithms", "diagnostics", "sync", "rescan", "doctor", "bench",
 )  # fmt: skip
 WRONG_INPUT = 2
 # What only an extra of pyproject.toml installs. A verb that trains wants `train`, whichever package it misses first.
@@ -24,7 +25,7 @@ EXTRAS = {
     **dict.fromkeys(("scipy", "lifelines"), "analysis"), **dict.fromkeys(("streamlit", "plotly", "jinja2"), "app"),
     **dict.fromkeys(("torch", "transformers", "tokenizers", "urllib3"), "train"),
 }  # fmt: skip
-_TRAINS = ("run", "audit", "replay", "eval")
+_TRAINS = ("run", "fork", "audit", "replay", "eval")
 _USAGE: Any = typer.BadParameter.__mro__[1]  # click's UsageError, of which later versions of typer have their own
 
 
@@ -45,8 +46,9 @@ class _Verbs(TyperGroup):
             return None
         if self._listing:
             return TyperCommand(cmd_name, help=summary(cmd_name))
-        module, verb = import_module(f"workbench.cli.{cmd_name}"), typer.Typer(add_completion=False)
-        if function := getattr(module, cmd_name, None):
+        named = module_of(cmd_name)
+        module, verb = import_module(f"workbench.cli.{named}"), typer.Typer(add_completion=False)
+        if function := getattr(module, named, None):
             verb.command(cmd_name)(function)
         command = typer.main.get_command(verb if function else module.app)
         command.name = cmd_name
@@ -102,13 +104,18 @@ class _Verbs(TyperGroup):
         raise typer.Exit(WRONG_INPUT)
 
 
+def module_of(verb: str) -> str:
+    """Return the name of a verb's module and function: a word of Python gets a `_`."""
+    return f"{verb}_" if iskeyword(verb) else verb
+
+
 def summary(verb: str) -> str:
     """Return the first line of a verb's help, read from its source."""
     import ast
 
-    tree = ast.parse(Path(__file__).with_name(f"{verb}.py").read_text(encoding="utf-8"))
+    tree = ast.parse(Path(__file__).with_name(f"{module_of(verb)}.py").read_text(encoding="utf-8"))
     functions = {node.name: node for node in reversed(tree.body) if isinstance(node, ast.FunctionDef)}
-    chosen = functions.get(verb) or [*functions.values()][-1]
+    chosen = functions.get(module_of(verb)) or [*functions.values()][-1]
     return (ast.get_docstring(chosen) or "").split("\n")[0]
 
 

@@ -1,8 +1,8 @@
 """The diagnosis of one log: run every cause, rank the findings, write the report."""
 
 import math
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -11,7 +11,7 @@ import numpy as np
 from workbench.diagnosis.attribution import Culprit, attribute
 from workbench.diagnosis.causes import CAUSES
 from workbench.diagnosis.changepoint import FEWEST, MARGIN, first, slumped, spread
-from workbench.diagnosis.finding import Cause, Diagnosis, Evidence, Finding
+from workbench.diagnosis.finding import Cause, Clue, Diagnosis, Evidence, Finding, needs_ledger
 from workbench.diagnosis.log import Log
 from workbench.diagnosis.standing import counted, from_onset, standing
 from workbench.diagnosis.standing import figure as _number
@@ -25,14 +25,18 @@ _KEYS = ("run_id", "step", "written_at", "success")
 _NO_SIGNAL = ("seconds_", "tokens_per_second", "memory_", "questions_hash", "batch_hash", "heldout_episodes", "updates",
               "first_log_ratio_abs_max")  # fmt: skip
 _NONE = "None of the known causes fits"
+SLACK = 0.1  # of the run: two drifts whose beginnings lie so close began together
+CONSEQUENCE = 0.6  # of the confidence of a finding that another one explains
 _LEAST = 0.01  # spread of a fraction: of 64 trajectories one is 0.016
 
 
 def diagnose(log: Log, causes: Sequence[Cause] = CAUSES) -> Diagnosis:
     """Look for every cause in the log; proofs come before signs before patterns, then by confidence, then by step."""
-    unanswered = {cause.name: missing for cause in causes if (missing := cause.missing(log))}
-    asked = (cause for cause in causes if cause.name not in unanswered)
-    found = [(cause, clue) for cause in asked if (clue := cause.look(log)) is not None]
+    asked = [cause for cause in causes if cause.asked(log)]
+    unanswered = {cause.name: missing for cause in asked if (missing := cause.missing(log))}
+    found = _settled(log, [
+        (cause, clue) for cause in asked if cause.name not in unanswered and (clue := cause.look(log)) is not None
+    ])  # fmt: skip
     found.sort(key=lambda pair: (list(GRADES).index(pair[1].grade), -pair[1].confidence, pair[1].step))
     names = [cause.name for cause, _ in found]
     ranked = tuple(Finding(cause, clue, tuple(n for n in names if n != cause.name)) for cause, clue in found)
@@ -40,6 +44,29 @@ def diagnose(log: Log, causes: Sequence[Cause] = CAUSES) -> Diagnosis:
     culprits = ((step, tuple(c for c in attribute(b) if c.stands_out)) for step, b in batches if b is not None)
     carriers = {step: here for step, here in culprits if here}
     return Diagnosis(log, ranked, moved(log), unanswered, slumped(log.series("step", "success")), carriers)
+
+
+def _settled(log: Log, found: list[tuple[Cause, Clue]]) -> list[tuple[Cause, Clue]]:
+    """Mark down what another finding explains that began no later: it fits as a consequence, and ranks behind it."""
+    slack = SLACK * log.span
+
+    def leads(one: tuple[Cause, Clue], other: tuple[Cause, Clue]) -> bool:
+        (cause, clue), (effect, trace) = one, other
+        if effect.residual:
+            return not cause.residual
+        if effect.name not in cause.explains or clue.step > trace.step + slack:
+            return False
+        # Of two that began together and may each have led to the other, the surer one did.
+        mutual = cause.name in effect.explains and trace.step <= clue.step + slack
+        return not mutual or clue.confidence > trace.confidence
+
+    def settled(pair: tuple[Cause, Clue]) -> tuple[Cause, Clue]:
+        cause, clue = pair
+        reasons = [one[1].confidence for one in found if leads(one, pair)]
+        known = min([CONSEQUENCE * clue.confidence, *(0.9 * confidence for confidence in reasons)])
+        return (cause, replace(clue, grade="pattern", confidence=known)) if reasons else pair
+
+    return [settled(pair) for pair in found]
 
 
 def _signals(log: Log) -> Iterator[tuple[str, float]]:
@@ -151,12 +178,18 @@ def place(d: Diagnosis, finding: Finding) -> str:
     return "episode?" + urlencode({"experiment": run.get("experiment"), "run": run["run_id"], **shown}) if shown else ""
 
 
+def _later(d: Diagnosis, finding: Finding) -> bool:
+    """Whether a finding shows only after the fall; curves without a ledger date it no closer than SLACK."""
+    by = d.log.fallen_by
+    return by is not None and finding.clue.shown > by + (0 if d.log.ledger else SLACK * d.log.span)
+
+
 def likely(d: Diagnosis, finding: Finding) -> str:
     """How sure a finding is, and on which side of the fall it lies: what shows only later is none of its causes."""
-    share, by = f"{100 * finding.clue.confidence:.0f} %", d.log.fallen_by
-    if by is None:
+    share = f"{100 * finding.clue.confidence:.0f} %"
+    if d.log.fallen_by is None:
         return f"likely ({share})"
-    if finding.clue.shown <= by:
+    if not _later(d, finding):
         return f"likely cause ({share})"
     return (
         f"later than the fall, not its cause ({share})"
@@ -167,7 +200,7 @@ def likely(d: Diagnosis, finding: Finding) -> str:
 
 def in_order(d: Diagnosis) -> list[Finding]:
     """The findings, those that show only after the fall last."""
-    return sorted(d.findings, key=lambda finding: d.log.fallen_by is not None and finding.clue.shown > d.log.fallen_by)
+    return sorted(d.findings, key=lambda finding: _later(d, finding))
 
 
 def _filled(template: str, d: Diagnosis, finding: Finding) -> str:
@@ -175,12 +208,14 @@ def _filled(template: str, d: Diagnosis, finding: Finding) -> str:
 
 
 def test_of(d: Diagnosis, finding: Finding) -> str:
-    """Return the command that would confirm or refute a finding; empty where there is none for this log."""
+    """Return the command or sentence that would confirm or refute a finding; empty where there is none for this log."""
     told = _filled(finding.cause.test, d, finding)
     experiment = d.log.run.get("experiment")
-    if experiment is None:  # a log of another trainer: no command of ours reaches it
-        return "train again with " + told.replace("--set ", "") if told.startswith("--set") else ""
-    return f"sorl run {visible(str(experiment))}.toml {told}" if told.startswith("--set") else told
+    if told.startswith("--set") and experiment is not None and d.log.run.get("algorithm") != "unknown":
+        return f"sorl run {visible(str(experiment))}.toml {told}"
+    if told.startswith("--set"):  # of another trainer: no command of ours trains it
+        return "train again with " + told.replace("--set ", "")
+    return "" if told.startswith("sorl ") and experiment is None else told
 
 
 def spot(culprit: Culprit) -> str:
@@ -233,14 +268,25 @@ def text(d: Diagnosis) -> str:
         lines += ["", f"{rank}. {cause.title}  [{cause.name}: {_sureness(d, finding)}]"]
         lines += [f"   {f'{name}:':8} {words}" for name, words in said.items() if words]
     lines += ["", *filter(None, [early_warning(d)]), first_signals(d)]
-    if d.unanswered:
-        lines.append(f"Cannot tell: {', '.join(d.unanswered)} (not logged: {', '.join(_lacking(d))}).")
-    return "\n".join(lines)
+    return "\n".join([*lines, *cannot_tell(d)])
 
 
-def _lacking(d: Diagnosis) -> list[str]:
+def cannot_tell(d: Diagnosis) -> list[str]:
+    """Return which causes the log cannot answer and what it lacks; those that need a ledger are counted."""
+    names, lines = dict(d.unanswered), []
+    if not d.log.ledger:
+        deep = [cause for cause in names if needs_ledger(names[cause])]
+        names = {cause: missing for cause, missing in names.items() if cause not in deep}
+        verb = "causes need" if len(deep) != 1 else "cause needs"
+        lines += [f"{len(deep)} more {verb} a turn ledger: docs/diagnosis.md says which and why."] if deep else []
+    if names:
+        lines.insert(0, f"Cannot tell: {', '.join(names)} (not logged: {', '.join(_lacking(d, names))}).")
+    return lines
+
+
+def _lacking(d: Diagnosis, unanswered: Mapping[str, list[str]]) -> list[str]:
     """What is not logged that causes need: columns, and tables of which there is no row."""
-    columns = {name for names in d.unanswered.values() for name in names}
+    columns = {name for names in unanswered.values() for name in names}
     tabled = {name for name in columns if "." in name and " " not in name}  # neither a setting nor a sentence
     bare = {name for name in tabled if d.log.table(name.split(".")[0]).empty}
     return sorted({f"table {name.split('.')[0]}" for name in bare} | columns - bare)
@@ -256,12 +302,10 @@ def markdown(d: Diagnosis) -> str:
             f"{rank}. **{cause.title}** (`{cause.name}`, {_sureness(d, finding)}). {_escaped(finding.clue.says)}. "
             + _filled(cause.change, d, finding)
             + (f" Carried {_escaped(carried)}." if carried else "")
-            + (f" Test: `{test}`" if test else "")
+            + (f" Test: {f'`{test}`' if test.startswith('sorl ') else test}" if test else "")
         )
     lines += ["", *filter(None, [early_warning(d)]), _escaped(first_signals(d))]
-    if d.unanswered:
-        lines += ["", f"Cannot tell, not logged: {', '.join(f'`{name}`' for name in d.unanswered)}."]
-    return "\n".join(lines)
+    return "\n".join([*lines, *(line for one in cannot_tell(d) for line in ("", one))])
 
 
 def _escaped(words: str) -> str:

@@ -4,16 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 from workbench.diagnosis.attribution import Culprit
 from workbench.diagnosis.changepoint import Slump
+from workbench.diagnosis.curve import Curve
 from workbench.diagnosis.log import Log
 
 Severity = Literal["info", "warning", "critical"]
 # How a clue was come by. proof: a recorded identity is broken (what is trained is not what was sampled).
 # sign: the log shows what the cause leaves and hardly anything else does. pattern: it fits, other causes may as well.
 Grade = Literal["proof", "sign", "pattern"]
+
+
+LEDGER = "a turn ledger"
+LONG = 100  # steps, of which a tenth has a median to speak of
+# Columns of the tables `step` and `minibatch` that no other trainer logs.
+OURS = ("step.batch_hash", "step.token_mismatches", "step.retrieval_failed_frac", "minibatch.grad_norm_after",
+        "minibatch.tokens")  # fmt: skip
+
+
+def needs_ledger(missing: list[str]) -> bool:
+    """Whether what a log lacks is our recorder's, so that a log of scalars can never hold it."""
+    columns = [name for name in missing if "." in name]
+    return LEDGER in missing or any(c in OURS or c.split(".")[0] not in ("step", "minibatch") for c in columns)
 
 
 @dataclass(frozen=True)
@@ -51,13 +66,21 @@ class Clue:
         """Return a clue whose evidence is one figure, at the step of the clue."""
         return cls(grade, confidence, step, says, (Evidence(column, step, value, usual),), trajectory, turn)
 
+    @classmethod
+    def on(
+        cls, curve: Curve, grade: Grade, confidence: float, step: int, says: str, usual: float | None = None
+    ) -> Clue:
+        """Return a clue whose evidence is where a curve ends; what was usual is by default where it began."""
+        return cls.of(grade, confidence, curve.column, step, curve.end, curve.begin if usual is None else usual, says)
+
 
 @dataclass(frozen=True)
 class Cause:
     """Something that goes wrong in training, and how a log shows it; `cause` declares it at its look function.
 
-    `needs` are table.column of the log without which the question cannot be answered; `change` says what to do about
-    it; `test` is a command or option whose outcome would confirm or refute it. {run} and {step} in them are filled in.
+    `needs` are table.column of the log, or signals (`Log.columns`), without which the question cannot be answered;
+    `change` says what to do about it; `test` is a command, an option or a sentence whose outcome would confirm or
+    refute it. {run} and {step} in them are filled in.
     """
 
     name: str
@@ -69,10 +92,20 @@ class Cause:
     look: Callable[[Log], Clue | None] = field(repr=False)
     needs_settings: tuple[str, ...] = ()
     needs_one_policy: bool = False  # sampler and trainer must have scored the tokens by the same policy
+    explains: tuple[str, ...] = ()  # causes whose trace it leaves as well, at the same time or later
+    residual: bool = False  # any other finding explains it
+    needs_ledger: bool = False  # its marks hold for our recorder: of a log of scalars they would say too much
+    scalar: bool = False  # a log of scalars shows it: its levels are medians of tenths of a run
+
+    def asked(self, log: Log) -> bool:
+        """Whether the question makes sense: of a short run with a ledger the finer causes know more than its curves."""
+        return not (self.scalar and log.ledger and log.steps < LONG)
 
     def missing(self, log: Log) -> list[str]:
         """Return what the log lacks for an answer."""
-        columns = [c for c in self.needs if not log.measured(*c.split("."))]
+        if self.needs_ledger and not log.ledger:
+            return [LEDGER]
+        columns = [name for name in self.needs if not log.columns(name)]
         settings = [f"setting {key}" for key in self.needs_settings if key not in log.settings]
         apart = self.needs_one_policy and 2 * len(log.rescored) > log.steps
         return columns + settings + (["the trainer's log-probs of the policy that sampled"] if apart else [])
@@ -90,6 +123,9 @@ def cause(
         return Cause(name, title, severity, needs, change, test, look, **more)
 
     return declare
+
+
+scalar = partial(cause, scalar=True)
 
 
 def sql(select: str, rest: str = "", form: str = "") -> str:

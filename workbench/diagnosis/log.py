@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -9,10 +10,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from workbench.analysis.runs import settings_of
 from workbench.diagnosis.changepoint import Departure
+from workbench.diagnosis.curve import Curve, Outcome, outcome
 from workbench.spec import InputError
 from workbench.store import batches
 from workbench.store.batches import StoredBatch
@@ -26,6 +29,19 @@ ORDER = {
     "minibatch": ("step", "update"), "turn": ("step", "epoch", "trajectory", "turn_index"),
     "turn_step": ("step", "turn_index"), "trajectory": ("step", "trajectory"), "token": ("step", "trajectory"),
 }  # fmt: skip
+
+# What a cause may ask for by a name of its own: the columns that can stand for it, the best first.
+SIGNALS = {
+    "reward": ("step.reward", "step.success"),
+    "clip fraction": ("step.clip_frac", "step.corrected_frac"),
+    "KL": ("step.kl_ref", "step.approx_kl"),
+    "critic": ("minibatch.value_loss", "step.explained_variance"),
+    "answer length": ("step.response_tokens", "step.ppo_actor_seq_len_avg", "step.env_all_ac_tokens_per_turn"),
+    "sampler mismatch": ("minibatch.mismatch", "step.mismatch_kl"),
+}
+# Columns that keep the name they have in the log of another trainer.
+EVALUATION = re.compile(r"(eval|val|test|validation)_.*(acc|reward|score|success|pass|avg|mean)")
+PART = "reward_part_"
 
 # What is read of the tables with long rows.
 COLUMNS = {
@@ -52,6 +68,7 @@ class Log:
 
     def __post_init__(self) -> None:
         self._tables: dict[str, pd.DataFrame] = {}
+        self._curves: dict[str, Curve | None] = {}
         self.settings = {k: v for k, v in self.settings.items() if k.split(".")[0] != HIDDEN}
 
     def table(self, name: str) -> pd.DataFrame:
@@ -101,11 +118,72 @@ class Log:
         above = self.series(table, column, how).loc[lambda series: series > mark]
         return None if above.empty else Departure(int(above.index[0]), float(above.iloc[0]), mark, 0.0)
 
+    def columns(self, name: str) -> list[str]:
+        """Return the measured `table.column` that a name stands for: a column itself, or one of SIGNALS."""
+        if name == "evaluation":
+            found = ["step.heldout_success", *(f"step.{c}" for c in self.table("step") if EVALUATION.match(str(c)))]
+        elif name == "reward parts":
+            found = [f"step.{c}" for c in self.table("step") if str(c).startswith(PART)]
+        else:
+            found = list(SIGNALS.get(name, (name,)))
+        return [column for column in found if self.measured(*column.split(".", 1))]
+
+    def curve(self, name: str) -> Curve | None:
+        """Return a column or signal as a curve, of several rows of a step the mean; None where it has too few points.
+
+        Of several evaluations that with the most points.
+        """
+        if name not in self._curves:
+            found = [Curve.of(column, self.series(*column.split(".", 1))) for column in self.columns(name)]
+            curves = [curve for curve in found if curve is not None]
+            self._curves[name] = max(curves, key=len) if name == "evaluation" and curves else next(iter(curves), None)
+        return self._curves[name]
+
+    @cached_property
+    def ledger(self) -> bool:
+        """Whether our recorder wrote it, with rows of turns: no log of scalars."""
+        return any(not self.table(name).empty for name in ("trajectory", "turn_step", "token"))
+
+    @cached_property
+    def parts(self) -> dict[str, Curve]:
+        """The parts of the reward by name, each times its weight in the reward: least squares; 1 of too few points."""
+        named = {column.split(PART, 1)[1]: self.curve(column) for column in self.columns("reward parts")}
+        curves = {part: curve for part, curve in named.items() if curve is not None}
+        reward = self.curve("reward")
+        if len(curves) < 2 or reward is None:
+            return curves
+        rows = pd.DataFrame({part: curve.series for part, curve in curves.items()} | {"": reward.series}).dropna()
+        if len(rows) < 10 * len(curves):
+            return curves
+        known = np.column_stack([rows[list(curves)], np.ones(len(rows))])
+        weights = np.linalg.lstsq(known, rows[""].to_numpy(), rcond=None)[0].clip(min=0)
+        scaled = zip(curves.items(), weights, strict=False)  # the last weight is that of the constant
+        return {part: Curve(curve.column, curve.steps, weight * curve.values) for (part, curve), weight in scaled}
+
+    @cached_property
+    def idle(self) -> Curve | None:
+        """Share of the groups whose rollouts all have one reward: as logged, or those all right and those all wrong."""
+        if (known := self.curve("step.zero_advantage_frac")) is not None:
+            return known
+        solved, failed = (self.series("step", f"{kind}_group_frac") for kind in ("solved", "failed"))
+        return Curve.of("step.solved_group_frac", (solved + failed).dropna())
+
+    def outcome(self, since: int) -> Outcome | None:
+        """What the reward does from a step on; None where none is logged."""
+        return None if (reward := self.curve("reward")) is None else outcome(reward, since)
+
     @cached_property
     def steps(self) -> int:
         """How many steps were logged."""
         frames = (self.table(name) for name in ("step", "minibatch"))
         return max((frame["step"].nunique() for frame in frames if "step" in frame), default=0)
+
+    @cached_property
+    def span(self) -> int:
+        """From the first step to the last."""
+        frames = [frame for name in ("step", "minibatch") if len(frame := self.table(name)) and "step" in frame]
+        ends = [int(end) for frame in frames for end in (frame["step"].min(), frame["step"].max())]
+        return max(ends) - min(ends) if ends else 0
 
     @property
     def onset(self) -> int | None:

@@ -6,8 +6,9 @@ aggregation, the KL term and the correction of the rollout are the algorithm's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from workbench.algorithms import ALGORITHMS, resolve
@@ -78,7 +79,10 @@ class Loss:
         if horizon is not None:
             self.algorithm = self.algorithm.within(horizon)
         elif getattr(self.algorithm.aggregate, "horizon", 1.0) is None:
-            raise InputError(f"algorithm '{self.algorithm.name}' divides by the tokens of an episode: give horizon=...")
+            raise InputError(
+                f"algorithm '{self.algorithm.name}' divides by the tokens of an episode: give horizon=... (verl: "
+                "actor.loss_scale_factor)"
+            )
 
     @property
     def needs_log_probs_first(self) -> bool:
@@ -98,12 +102,11 @@ class Loss:
         """
         own, mask = self.algorithm, mask.bool()
         if own.needs_reference and log_prob_ref is None:
-            raise InputError(
-                f"the KL term of '{own.name}' needs the reference's log-probs; switch them on (TRL: beta > 0)"
-            )
+            raise InputError(f"the KL term of '{own.name}' needs the reference's log-probs, and the trainer gives none")
         if own.correction.kind != "none" and log_prob_behaviour is None:
             raise InputError(
-                f"the correction of '{own.name}' needs the sampler's log-probs, and the trainer gives none"
+                f"the correction of '{own.name}' needs the sampler's log-probs, and the trainer gives none (verl: "
+                "rollout.calculate_log_probs=true)"
             )
         old = torch.where(mask, log_prob_old, 0)
         sampler = (
@@ -168,26 +171,80 @@ def metrics(terms: LossTerms) -> dict[str, float]:
     return found | {name: value for name, value in more.items() if value is not None}
 
 
+def recorded_terms(terms: LossTerms) -> dict[str, Tensor]:
+    """Return what a ledger records of our loss: its ratio, what its clip and its stabiliser did to each token."""
+    names = ("ratio", "active_low", "active_high", "out_of_range", "dual", "factor", "correction", "corrected")
+    return {name: found for name in names if (found := getattr(terms, name)) is not None}
+
+
+def stabilised(terms: LossTerms, before: Mapping[str, float]) -> dict[str, float]:
+    """Return the stabiliser's largest ratio and mean factor over an update so far, {} without one.
+
+    `before`: the same of the micro-batches before this one, with their `tokens`.
+    """
+    if terms.stabiliser_ratio is None or terms.stabiliser_factor is None:
+        return {}
+    n, m = before.get("tokens", 0.0), float(terms.mask.sum())
+    mean = (n * before.get("stabiliser_factor", 1.0) + m * terms.stabiliser_factor) / max(n + m, 1)
+    ratio = max(before.get("stabiliser_ratio", 0.0), terms.stabiliser_ratio)
+    return {"tokens": n + m, "stabiliser_ratio": ratio, "stabiliser_factor": mean}
+
+
+# What a GRPOTrainer may be told to do with its own loss, which ours takes the place of: option, value that is off.
+_TRL_OWN = (
+    ("top_entropy_quantile", 1.0), ("off_policy_mask_threshold", None), ("_entropy_bonus_enabled", False),
+    ("aux_loss_enabled", False), ("use_liger_kernel", False),
+)  # fmt: skip
+
+
 class TrlLoss:
-    """A mixin that trains TRL's GRPOTrainer with one of our losses, in a class with `loss = "st-ppo"`.
+    """A mixin that trains TRL's GRPOTrainer with a loss of ours: `class Mine(TrlLoss, GRPOTrainer): loss = "st-ppo"`.
 
     Advantages are TRL's; `loss_type`, `epsilon` and `beta` of its configuration are not read, except that `beta` > 0
-    makes it compute the reference's log-probs. Raises InputError at the first step where the update's micro-batches are
-    not all known at its start (gradient accumulation over several generations).
+    makes it compute the reference's log-probs. Raises InputError when it is made for what a loss cannot carry, for what
+    the trainer does not provide, and for an update that is not made of whole generations.
     """
 
     loss: str | Mapping[str, Any] = "st-ppo"
-    _ours: Loss | None = None
+    loss_terms: Mapping[str, Tensor] | None = None  # of the last micro-batch, for a ledger
+    loss_scalars: Mapping[str, float] = MappingProxyType({})  # of the update so far, for a ledger
     _update: tuple[int, Sums, int] | None = None  # micro-step of its start, its sums, its micro-batches on all ranks
 
-    def _of_inputs(self, inputs: Mapping[str, Any], log_prob: Tensor) -> Batch:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         trainer: Any = self
-        if self._ours is None:
-            self._ours = Loss(self.loss, horizon=trainer.max_completion_length)
-        mask = inputs["completion_mask"] * inputs.get("tool_mask", 1)
+        self._ours = Loss(self.loss, horizon=trainer.max_completion_length)
+        own, corrects = self._ours.algorithm, self._ours.algorithm.correction.kind != "none"
+        accumulated, slices = trainer.args.gradient_accumulation_steps, trainer.args.steps_per_generation
+        if slices % accumulated:
+            raise InputError(
+                f"gradient_accumulation_steps = {accumulated} must divide steps_per_generation = {slices}: an update "
+                "is then made of one generation, and its counts are known at its start"
+            )
+        if own.needs_reference and not trainer.beta:
+            raise InputError(f"the KL term of '{own.name}' needs the reference's log-probs: set beta to its weight")
+        if corrects and not getattr(trainer, "use_vllm", False):
+            raise InputError(f"the correction of '{own.name}' needs the sampler's log-probs: set use_vllm = True")
+        if getattr(trainer, "use_vllm", False) and getattr(trainer, "vllm_importance_sampling_correction", False):
+            raise InputError(
+                "TRL's weights of vllm_importance_sampling_correction are not applied to our losses: set it to False, "
+                "and choose a correction = 'tis' of ours"
+            )
+        for name, off in _TRL_OWN:
+            if getattr(trainer, name, off) != off:
+                raise InputError(
+                    f"{name.strip('_')} belongs to TRL's own loss and not to '{own.name}': set it to {off}"
+                )
+
+    @property
+    def recorded_as(self) -> dict[str, Any]:
+        """What a ledger says of the loss in place of TRL's configuration."""
+        return {"algorithm": self._ours.algorithm.name, "replay_as": self.loss, "clip": None}
+
+    def _of_inputs(self, inputs: Mapping[str, Any], log_prob: Tensor) -> Batch:
         old = inputs.get("old_per_token_logps")
         return self._ours.batch(
-            mask=mask,
+            mask=inputs["completion_mask"] * inputs.get("tool_mask", 1),
             advantages=inputs["advantages"],
             log_prob_old=log_prob.detach() if old is None else old,
             log_prob_behaviour=inputs.get("sampling_per_token_logps"),
@@ -196,17 +253,18 @@ class TrlLoss:
 
     def _compute_loss(self, model: Any, inputs: Mapping[str, Any]) -> Tensor:
         trainer: Any = self
-        log_prob, entropy = self._log_probs(model, inputs)
-        batch = self._of_inputs(inputs, log_prob)
-        assert self._ours is not None
         training, ranks = trainer.model.training, trainer.accelerator.num_processes
         sums, parts = self._whole(model) if training else (None, 1)
+        log_prob, entropy = self._log_probs(model, inputs)
+        batch = self._of_inputs(inputs, log_prob)
         out = self._ours(batch, log_prob, sums, parts)
+        self.loss_terms, self.loss_scalars = recorded_terms(out.terms), stabilised(out.terms, self.loss_scalars)
         mode = "train" if training else "eval"
-        logged = metrics(out.terms) | {"entropy": float(torch.where(batch.mask, entropy, 0).sum() / batch.mask.sum())}
+        shown = {"entropy": float(torch.where(batch.mask, entropy, 0).sum() / batch.mask.sum().clamp(min=1))}
+        shown |= metrics(out.terms)
         names = {"clip_frac": "clip_ratio/region_mean", "clip_low_frac": "clip_ratio/low_mean",
                  "clip_high_frac": "clip_ratio/high_mean", "entropy": "entropy"}  # fmt: skip
-        for name, value in logged.items():
+        for name, value in shown.items():
             trainer._metrics[mode][names.get(name, f"sorl/{name}")].append(value)
         return out.loss * ranks if training else out.loss
 
@@ -221,17 +279,12 @@ class TrlLoss:
     def _whole(self, model: Any) -> tuple[Sums, int]:
         """Sums over every micro-batch of the update on every rank, made once at its start."""
         trainer: Any = self
-        accumulated, slices = trainer.current_gradient_accumulation_steps, trainer.args.steps_per_generation
+        accumulated, slices = trainer.args.gradient_accumulation_steps, trainer.args.steps_per_generation
         start = trainer._step - trainer._step % accumulated
         if self._update is None or self._update[0] != start:
-            if slices % accumulated and slices != accumulated:
-                raise InputError(
-                    f"gradient_accumulation_steps = {accumulated} must divide steps_per_generation = {slices}: an "
-                    "update is then made of one generation, and its counts are known at its start"
-                )
-            assert self._ours is not None
-            total: Sums | None = None
-            for micro in range(start, start + accumulated):
+            # The last update of an epoch may have fewer micro-batches than the others.
+            count, total = min(accumulated, trainer.current_gradient_accumulation_steps), None
+            for micro in range(start, start + count):
                 inputs = trainer._buffered_inputs[micro % slices]
                 first = self._ours.needs_log_probs_first or "old_per_token_logps" not in inputs
                 with torch.no_grad():
@@ -240,5 +293,70 @@ class TrlLoss:
                 total = own if total is None else total.unpacked(total.packed() + own.packed())
             assert total is not None
             summed = trainer.accelerator.reduce(total.packed(), reduction="sum")
-            self._update = start, total.unpacked(summed), accumulated * trainer.accelerator.num_processes
+            self.loss_scalars = {}
+            self._update = start, total.unpacked(summed), count * trainer.accelerator.num_processes
         return self._update[1], self._update[2]
+
+
+def tinker_loss(
+    algorithm: str | Mapping[str, Any], horizon: float | None = None, **slots: Any
+) -> Callable[[Sequence[Any], Sequence[Tensor]], tuple[Tensor, dict[str, float]]]:
+    """Return a loss for tinker's `training_client.forward_backward_custom(data, loss)`; a call is a whole update.
+
+    Every datum carries `mask`, `advantages` and `logprobs` in its loss_fn_inputs, as the cookbook makes them, all of
+    one length; the sampler's log-probs are those of the old policy. Raises InputError as Loss does, and for a KL term:
+    no reference is there. Read against tinker 0.38 and tinker-cookbook 0.6.1, not run.
+    """
+    loss = Loss(algorithm, horizon, **slots)
+    if loss.algorithm.needs_reference:
+        raise InputError(
+            f"the KL term of '{loss.algorithm.name}' needs the reference's log-probs: leave it out: kl='none'"
+        )
+
+    def padded(rows: Sequence[Tensor]) -> Tensor:
+        return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
+
+    def computed(data: Sequence[Any], logprobs: Sequence[Tensor]) -> tuple[Tensor, dict[str, float]]:
+        given = [padded([d.loss_fn_inputs[n].to_torch() for d in data]) for n in ("mask", "advantages", "logprobs")]
+        batch = loss.batch(mask=given[0] > 0, advantages=given[1], log_prob_old=given[2], log_prob_behaviour=given[2])
+        out = loss(batch, padded(logprobs))
+        return out.loss, metrics(out.terms)
+
+    return computed
+
+
+def skyrl_loss(algorithm: str | Mapping[str, Any], **slots: Any) -> Callable[..., tuple[Tensor, dict[str, float]]]:
+    """Return a policy loss for SkyRL: `PolicyLossRegistry.register("st-ppo", skyrl_loss("st-ppo"))` before it starts.
+
+    SkyRL scales the advantages so that a sum over tokens is its `loss_reduction`, which takes the place of the
+    algorithm's aggregation; ratio, clip, correction and a stabiliser of the micro-batch are the algorithm's. With
+    `token_mean` the scale is one number and leaves the stabiliser as it is. Raises InputError for what a micro-batch
+    with scaled advantages cannot tell. Read against SkyRL 0.4.0, not run.
+    """
+    loss = Loss(algorithm, None, **({"aggregate": "token_sum"} | slots))
+    own = loss.algorithm
+    if own.kl.kind != "none":
+        raise InputError(
+            f"'{own.name}' has a term besides the surrogate, which SkyRL's reduction does not scale: kl='none'"
+        )
+    if own.stabilise.kind not in ("none", "rms_batch", "rms_turn", "rms_seq") or loss.needs_log_probs_first:
+        raise InputError(
+            f"the stabiliser of '{own.name}' needs more than a micro-batch: stabilise={{'scope': 'micro'}}"
+        )
+    if getattr(own.correction, "normalise", False):
+        raise InputError(
+            f"the correction of '{own.name}' needs the mean of an update: correction={{'normalise': False}}"
+        )
+
+    def computed(
+        log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, config: Any = None,
+        loss_mask: Tensor | None = None, rollout_logprobs: Tensor | None = None,
+    ) -> tuple[Tensor, dict[str, float]]:  # fmt: skip
+        mask = torch.ones_like(log_probs) if loss_mask is None else loss_mask
+        batch = loss.batch(
+            mask=mask > 0, advantages=advantages, log_prob_old=old_log_probs, log_prob_behaviour=rollout_logprobs
+        )
+        out = loss(batch, log_probs)
+        return out.loss, metrics(out.terms)
+
+    return computed

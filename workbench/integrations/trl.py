@@ -34,6 +34,10 @@ AGGREGATES: Mapping[str, Any] = {
     "grpo": "seq_mean_token_mean", "bnpo": {"kind": "token_mean", "scope": "micro"}, "dapo": "token_mean",
     "dr_grpo": "seq_mean_token_sum_norm", "luspo": "seq_mean_token_sum",
 }  # fmt: skip
+WRAPPED = (
+    "_generate_and_score_completions", "_calculate_rewards", "_get_per_token_logps_and_entropies", "_compute_loss",
+    "_maybe_log_save_evaluate",
+)  # fmt: skip
 
 
 def record(trainer: Any, runs: str | Path, *, experiment: str, success: str | None = None, **knobs: Any) -> Ledger:
@@ -42,9 +46,7 @@ def record(trainer: Any, runs: str | Path, *, experiment: str, success: str | No
     `success`: the reward function whose 1 is a success (None: where all rewards are 0 or 1, the reward). `knobs`: those
     of Ledger. Raises InputError for what is no GRPOTrainer of TRL 1.x, and as Ledger does.
     """
-    needed = ("_generate_and_score_completions", "_calculate_rewards", "_compute_loss", "_maybe_log_save_evaluate",
-              "_get_per_token_logps_and_entropies")  # fmt: skip
-    if missing := [name for name in needed if not hasattr(trainer, name)]:
+    if missing := [name for name in WRAPPED if not hasattr(trainer, name)]:
         raise InputError(f"{type(trainer).__name__} has no {missing[0]}(): record() takes a GRPOTrainer of TRL 1.x")
     names = list(trainer.reward_func_names)
     if success is not None and success not in names:
@@ -63,7 +65,8 @@ class Recording:
         # A step is the shortest stretch of micro-batches of whole generations and whole updates.
         self.generation = args.steps_per_generation * trainer.num_iterations
         self.window = math.lcm(self.generation, args.gradient_accumulation_steps)
-        self.step, self.first_update, self.seconds = -1, 0, 0.0
+        self.before: int | None = None  # steps of earlier sessions: a resumed trainer counts its micro-batches from 0
+        self.step, self.first_update = -1, 0
         self.count = 0  # trajectories of this rank in the step
         self.scored: dict[str, Any] = {}
         self.seen: dict[str, Any] = {}  # of the forward pass under way
@@ -74,9 +77,9 @@ class Recording:
             "decode": tokenizer.convert_ids_to_tokens,
             "iterations": max(0, args.max_steps) * args.gradient_accumulation_steps // self.window or None,
         }  # fmt: skip
+        default |= getattr(trainer, "recorded_as", {})  # a loss of ours, in place of TRL's
         self.ledger = Ledger(runs, experiment=experiment, **(default | dict(knobs)))
-        for name in ("_generate_and_score_completions", "_calculate_rewards", "_get_per_token_logps_and_entropies",
-                     "_compute_loss", "_maybe_log_save_evaluate"):  # fmt: skip
+        for name in WRAPPED:
             setattr(trainer, name, self._around(name, getattr(trainer, name)))
         trainer.add_callback(_ending(self.ledger))
 
@@ -101,9 +104,13 @@ class Recording:
 
     def _begin(self) -> None:
         """Follow the trainer into a new step."""
-        step = self.trainer._step // self.window
+        trainer = self.trainer
+        if self.before is None:
+            done = trainer.state.global_step * trainer.args.gradient_accumulation_steps - trainer._step
+            self.before = -(-done // self.window)
+        step = self.before + trainer._step // self.window
         if step != self.step:
-            self.step, self.first_update, self.count = step, self.trainer.state.global_step, 0
+            self.step, self.first_update, self.count = step, trainer.state.global_step, 0
 
     def after_calculate_rewards(
         self, out: Tensor, _: float, inputs: Sequence[Mapping[str, Any]], prompts: Sequence[Any],
@@ -161,14 +168,12 @@ class Recording:
         trainer, seen, self.seen = self.trainer, self.seen, {}
         if not seen or ROW not in inputs:
             return
-        if self.step < 0:  # resumed inside a step: its rollouts were made before
-            return
         log_prob, mask = seen["log_prob"], mask_of(inputs)
         old, behaviour = inputs.get("old_per_token_logps"), inputs.get("sampling_per_token_logps")
         old = log_prob.detach() if old is None else old
         if behaviour is not None:  # what vLLM could not score counts as equal, as in TRL's own correction
             behaviour = torch.where(torch.isnan(behaviour), old, behaviour)
-        terms: dict[str, Tensor] = {}
+        terms: dict[str, Tensor] = dict(getattr(trainer, "loss_terms", None) or {})  # of a loss of ours
         if (weight := inputs.get("importance_sampling_ratio")) is not None:
             terms["correction"] = weight.expand_as(log_prob)
             bounds = (getattr(trainer, f"vllm_importance_sampling_clip_{end}", None) for end in ("min", "max"))
@@ -199,14 +204,15 @@ class Recording:
         """Record what is known after the update, and end the step after its last one."""
         trainer = self.trainer
         number = trainer.state.global_step - self.first_update - 1
-        if self.step < 0 or number < 0:
+        if self.before is None or number < 0:
             return
-        rate = trainer.lr_scheduler.get_last_lr()[0] if trainer.lr_scheduler is not None else None
+        rate = more.get("learning_rate", args[5] if len(args) > 5 else None)
         most = float(trainer.args.max_grad_norm or math.inf)
         after = None if grad_norm is None else min(float(grad_norm), most)
         scalars = {"grad_norm": grad_norm, "grad_norm_after": after, "lr": rate}
+        scalars |= {name: x for name, x in getattr(trainer, "loss_scalars", {}).items() if name != "tokens"}
         self.ledger.update(self.step, update=number, **{k: float(v) for k, v in scalars.items() if v is not None})
-        if trainer._step // self.window > self.step:
+        if self.before + trainer._step // self.window > self.step:
             self.ledger.end(self.step)
 
 
@@ -285,12 +291,8 @@ def replay_as(trainer: Any) -> dict[str, Any] | str:
     """
     if trainer.loss_type not in AGGREGATES:
         return str(trainer.loss_type)
-    clip = {
-        "kind": "ppo",
-        "low": trainer.epsilon_low,
-        "high": trainer.epsilon_high,
-        "dual": trainer.args.delta or "none",
-    }
+    clip = {"low": trainer.epsilon_low, "high": trainer.epsilon_high}
+    clip |= {"dual": trainer.args.delta} if trainer.args.delta else {}
     group = {"kind": "grpo", "eps": 1e-4} if trainer.scale_rewards == "group" else "mean_only"
     found = {"base": "grpo", "clip": clip, "aggregate": AGGREGATES[trainer.loss_type], "advantage": group}
     found |= {"ratio": {"level": "sequence"}} if trainer.importance_sampling_level == "sequence" else {}

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from torch import Tensor
 from workbench.agent.episode import Episode
 from workbench.learn.rollouts import Rollout
 from workbench.learn.update import Learner
+from workbench.spec import InputError
 
 PROBE = "probe.safetensors"  # the gradient that the next probe is compared with
 
@@ -31,8 +33,8 @@ class Progress:
     rollouts: list[Rollout]
 
 
-def save(folder: Path, learner: Learner, progress: Progress) -> Path:
-    """Write `folder/<step>` in one rename; checkpoints older than the newest two are removed."""
+def save(folder: Path, learner: Learner, progress: Progress, last: int = 2, pinned: Collection[int] = ()) -> Path:
+    """Write `folder/<step>` in one rename; checkpoints older than the newest `last` go unless their step is pinned."""
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder))
     learner.policy.save_pretrained(unfinished / "policy", safe_serialization=True, max_shard_size="1TB")
@@ -57,14 +59,26 @@ def save(folder: Path, learner: Learner, progress: Progress) -> Path:
     if target.exists():
         shutil.rmtree(target)
     os.rename(unfinished, target)
-    for old in checkpoints(folder)[:-2]:
-        shutil.rmtree(old, ignore_errors=True)
+    for old in checkpoints(folder)[:-last]:
+        if int(old.name) not in pinned:
+            shutil.rmtree(old, ignore_errors=True)
     return target
 
 
 def checkpoints(folder: Path) -> list[Path]:
     """Whole checkpoints, oldest first (a name that is a step, so nothing half-written is among them)."""
     return sorted(p for p in folder.glob("[0-9]*") if p.name.isdecimal() and (p / "progress.json").is_file())
+
+
+def take_over(source: Path, folder: Path) -> None:
+    """Copy a checkpoint into `folder` in one rename. Raises InputError where there is none, with those there are."""
+    if source not in checkpoints(source.parent):
+        near = ", ".join(str(int(rung.name)) for rung in checkpoints(source.parent)) or "none"
+        raise InputError(f"no checkpoint of step {int(source.name)} in '{source.parent}', only of: {near}")
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder))
+    shutil.copytree(source, unfinished, dirs_exist_ok=True)
+    os.rename(unfinished, folder / source.name)
 
 
 def load(checkpoint: Path, learner: Learner) -> Progress:

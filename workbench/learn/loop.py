@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,11 @@ from workbench.learn.probe import controls
 from workbench.learn.rollouts import Rollout, Sampler, batch_of, trainer_log_probs
 from workbench.learn.update import Learner, non_finite
 from workbench.objective import prepare
+from workbench.record.blackbox import MB
 from workbench.record.recorder import Recorder
 from workbench.spec import RunSettings, StopSettings, check
+
+BEFORE = 8  # steps before the black box's own first one that a ladder reaches back
 
 
 class Diverged(ArithmeticError):
@@ -220,8 +223,21 @@ class Trainer:
     def save(self, folder: Path) -> None:
         """Checkpoint the run as it stands between two steps; its rows are on disk before it is."""
         self.recorder.flush()
-        progress = checkpoint.Progress(self.step, self.seconds, self.recorder.history, list(self.queue))
-        checkpoint.save(folder, self.learner, progress)
+        checkpoint.save(folder, self.learner, self._progress())
+
+    def climb(self, folder: Path) -> None:
+        """Put a checkpoint on the ladder to fork from: the newest rungs stay, and those before a fall."""
+        weights = sum(p.numel() * p.element_size() for p in self.learner.policy_parameters)
+        if weights > self.settings.record.batches.weights_mb * MB:
+            return
+        falling = self.recorder.falling
+        pinned = range(min(falling) - BEFORE, max(falling) + 1) if falling else ()
+        last = 1 + 2 * BEFORE // self.settings.record.ladder
+        with suppress(OSError):  # of a full disk the checkpoints say so
+            checkpoint.save(folder, self.learner, self._progress(), last, pinned)
+
+    def _progress(self) -> checkpoint.Progress:
+        return checkpoint.Progress(self.step, self.seconds, self.recorder.history, list(self.queue))
 
     def resume(self, folder: Path) -> bool:
         """Resume from the newest checkpoint in `folder`; False without one.
@@ -229,12 +245,15 @@ class Trainer:
         A run with a fault starts again: what the fault remembers is in no checkpoint, and its rows come out the same.
         """
         found = checkpoint.checkpoints(folder)
-        if not found or self.settings.fault is not None:
+        if not found or (self.settings.fault is not None and self.settings.fork is None):
             return False
         progress = checkpoint.load(found[-1], self.learner)
         self.step, self.seconds = progress.step, progress.seconds
         self.tokens = sum(int(row.get("tokens_trained") or 0) for row in progress.history)
         self.queue = deque(progress.rollouts)
+        fork, staleness = self.settings.fork, self.settings.learn.staleness
+        if fork is not None and self.step == fork.at_step and len(self.queue) > staleness:
+            self.queue.clear()  # fresher than the parent: filled again by the policy as it is, as at the start of a run
         self.recorder.replay(progress.history)
         return True
 

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, TextIO
 
 from workbench.spec import InputError, RunSettings
 from workbench.spec.files import MIB, from_toml, lock_file, read_text
+from workbench.spec.settings import ForkSettings
 
 if TYPE_CHECKING:
     from torch import nn
 
+LADDER = "ladder"  # of a run's folder: the checkpoints to fork from
 FINISHED, FAILED, WRONG_INPUT, INTERRUPTED, HELD = 0, 1, 2, 3, 4  # exit codes
 
 
@@ -67,6 +69,8 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda caught, _: interrupted.append(signal.Signals(caught).name))
         tokenizer = tokenizer_of(start)
+        if settings.fork is not None:
+            _take_over(settings.fork, folder)
         with Recorder(folder, identity["run_id"], settings, tokenizer.convert_ids_to_tokens) as recorder:
             trainer = Trainer(settings, start, recorder, tokenizer)
             first = recorder.started_at() if trainer.resume(folder / "checkpoints") else None
@@ -74,6 +78,8 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
             constant |= {key: identity.get(key) for key in ("generation", "attempt")}
             versions = {name: version(name) for name in ("sorl", "torch", "transformers", "numpy")}
             versions |= {"python": platform.python_version(), "machine": f"{platform.system()} {platform.machine()}"}
+            if settings.fork is not None:
+                constant |= {"parent": settings.fork.run, "forked_at": settings.fork.at_step, "draw": settings.draw}
             constant |= {"config": settings.model_dump_json(), "versions": json.dumps(versions)}
             constant |= {"started_at": first or datetime.now(UTC).replace(tzinfo=None)}
 
@@ -92,7 +98,7 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
 
             heartbeat(folder / "heartbeat", trainer.learner.policy)
             write("running")
-            every = settings.record.checkpoint_every
+            every, rungs = settings.record.checkpoint_every, settings.record.ladder
             try:
                 trainer.self_test()
                 for row in trainer.steps():
@@ -108,6 +114,8 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
                         return INTERRUPTED
                     if every and trainer.step % every == 0:
                         trainer.save(folder / "checkpoints")
+                    if rungs and trainer.step % rungs == 0:
+                        trainer.climb(folder / LADDER)
                 trainer.save(folder / "checkpoints")
                 write("finished", trainer.stopped or None)
             except (SelfTestFailed, StaleWeights) as error:
@@ -126,6 +134,15 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
                 write("failed", f"{type(error).__name__}: {error}")
                 return FAILED
     return FINISHED
+
+
+def _take_over(fork: ForkSettings, folder: Path) -> None:
+    """Give a forked run its parent's state as its own first checkpoint, unless it has one already."""
+    from workbench.learn.checkpoint import checkpoints, take_over
+
+    if not checkpoints(folder / "checkpoints"):
+        ladder = folder.parents[1] / fork.experiment / fork.run / LADDER
+        take_over(ladder / f"{fork.at_step:06d}", folder / "checkpoints")
 
 
 def heartbeat(file: Path, network: nn.Module) -> None:

@@ -73,6 +73,11 @@ class BlackBox:
             if event.kind in FALLS:
                 self._fell |= self._brink | set(range(event.step - before, event.step + 1))
 
+    @property
+    def falling(self) -> set[int]:
+        """Steps around the onset of a fall that was called, or that may be under way."""
+        return self._fell | self._brink
+
     def _warn_once(self, cause: str, text: str) -> None:
         if cause not in self._warned:
             log.warning("%s", text)

@@ -112,6 +112,11 @@ class Recorder:
         self.events([self._watch.crashed(step, message)])
 
     @property
+    def falling(self) -> set[int]:
+        """Steps around the onset of a fall that was called, or that may be under way."""
+        return set() if self._box is None else self._box.falling
+
+    @property
     def detection(self) -> int | None:
         """The step at which the first collapse was called; None without one."""
         return self._watch.detection

@@ -162,15 +162,19 @@ def chosen(values: Any, keep: np.ndarray) -> Any:
     return values
 
 
-def append(folder: Path, run_id: str, table: str, columns: Mapping[str, Any]) -> Path:
+def append(
+    folder: Path, run_id: str, table: str, columns: Mapping[str, Any], more: Mapping[str, np.ndarray] | None = None
+) -> Path:
     """Write one segment of `table` into the run's folder, also while the run is being trained; returns the file.
 
-    Its name is no number, so it never meets the trainer's own segments. Raises KeyError for a column that the table
-    does not have, OSError where the disk refuses.
+    Its name is no number, so it never meets the trainer's own segments. `more` are columns of floats beyond those of
+    the table. Raises KeyError for a column that the table does not have, OSError where the disk refuses.
     """
-    filled = {"run_id": run_id, "written_at": datetime.now(UTC).replace(tzinfo=None), **columns}
+    constants = {"run_id": run_id, "written_at": datetime.now(UTC).replace(tzinfo=None)}
+    known = {name: value for name, value in constants.items() if name in schema_of(table).names}
+    filled = known | dict(columns)
     target = folder / "segments" / table / f"added-{time.time_ns()}-{os.getpid()}.parquet"
-    _put(target, table, [(_rows_of(table, filled), filled)])
+    _put(target, table, [(_rows_of(table, filled), filled | dict(more or {}))], tuple(more or ()))
     return target
 
 
@@ -184,9 +188,9 @@ def _rows_of(table: str, columns: Mapping[str, Any]) -> int:
     return lengths.pop() if lengths else 1
 
 
-def _put(target: Path, table: str, chunks: Sequence[tuple[int, Mapping[str, Any]]]) -> None:
+def _put(target: Path, table: str, chunks: Sequence[tuple[int, Mapping[str, Any]]], more: Sequence[str] = ()) -> None:
     """Write the chunks of (rows, columns) as one file under another name, then rename it into place."""
-    schema = schema_of(table)
+    schema = pa.schema([*schema_of(table), *((name, pa.float64()) for name in more)])
     tables = [
         pa.Table.from_arrays([_to_arrow(columns.get(f.name), f.type, rows) for f in schema], schema=schema)
         for rows, columns in chunks

@@ -218,12 +218,13 @@ class BatchesSettings(Settings):
 class RecordSettings(Settings):
     """What is written down. The turn ledger is complete by default."""
 
-    unstored = ("batches",)
+    unstored = ("batches", "ladder")
 
     turns: Fraction = 1.0  # share of trajectories whose turns are recorded
     tokens: Natural = 2  # trajectories a step with every token recorded
     flush_seconds: Annotated[float, Field(gt=0.0, le=2.0)] = 1.0
     checkpoint_every: Natural = 20  # iterations; 0 = only at the end
+    ladder: Natural = 4  # iterations between the checkpoints to fork from, kept before a fall; 0 = none
     batches: BatchesSettings = BatchesSettings()
 
 
@@ -253,6 +254,15 @@ class StopSettings(Settings):
     seconds: Positive | None = Field(default=None, description="so much wall time of training, resumed sessions added")
 
 
+class ForkSettings(Settings):
+    """The state that a run starts from: a checkpoint on the ladder of another run of the same runs folder."""
+
+    experiment: Annotated[str, Field(min_length=1)]
+    run: Annotated[str, Field(min_length=1)]  # id of the parent
+    at_step: Natural  # the first iteration of the child
+    seed: Seed  # of the parent: a child of the same seed goes on as the parent did
+
+
 class FaultSettings(Settings):
     """A bug that is injected on purpose; docs/faults.md lists the kinds."""
 
@@ -271,9 +281,11 @@ class FaultSettings(Settings):
         return self
 
 
+DRAW = 10_007  # between the seeds of two children of a parent: no grid has so many seeds
+
 # Settings that change how a run is carried out and never what it computes: a run is the same run without them.
 COSMETIC = (
-    "threads", "record.flush_seconds", "record.checkpoint_every",
+    "threads", "record.flush_seconds", "record.checkpoint_every", "record.ladder",
     *(f"record.batches.{name}" for name in BatchesSettings.model_fields),
 )  # fmt: skip
 
@@ -281,7 +293,7 @@ COSMETIC = (
 class RunSettings(Settings):
     """Everything that defines one run: what is hashed, stored and shown by `sorl plan`."""
 
-    unstored = ("collapse", "stop", "match", "compute", "model", "prompt", "fault")
+    unstored = ("collapse", "stop", "match", "compute", "model", "prompt", "fault", "fork")
 
     algorithm: str | dict[str, Any] = "ppo"
     seed: Seed = 0
@@ -306,6 +318,7 @@ class RunSettings(Settings):
         "policy's learning rate is multiplied by",
     )
     fault: FaultSettings | None = None  # inject a bug from some iteration on
+    fork: ForkSettings | None = None  # start from the state of another run; `sorl fork` writes such files
     threads: Few = 1
 
     @property
@@ -327,6 +340,11 @@ class RunSettings(Settings):
         if self.learn.old_log_prob == "behaviour":
             return lag == 0 and self.engine.dtype == "float32"
         return lag == 0 or self.learn.old_log_prob == "update"
+
+    @property
+    def draw(self) -> int | None:
+        """Which child of its parent a forked run is: 0 has the parent's seed. None without a parent."""
+        return None if self.fork is None else (self.seed - self.fork.seed) // DRAW
 
     @property
     def ratio_is_one(self) -> bool:

@@ -1,11 +1,11 @@
 """The causes that a diagnosis looks for, one family a file."""
 
-from workbench.diagnosis.causes import batch, learning, sampler, world
+from workbench.diagnosis.causes import batch, learning, outcome, policy, sampler, world
 from workbench.diagnosis.finding import Cause
 
 CAUSES: tuple[Cause, ...] = tuple(
     found
-    for module in (sampler, batch, world, learning)
+    for module in (sampler, batch, world, learning, policy, outcome)
     for found in vars(module).values()
     if isinstance(found, Cause) and found.look.__module__ == module.__name__
 )

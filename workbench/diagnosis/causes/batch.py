@@ -7,11 +7,13 @@ import numpy as np
 import pandas as pd
 
 from workbench.diagnosis.changepoint import before
+from workbench.diagnosis.curve import CLEAR, sure, told
 from workbench.diagnosis.finding import Cause, Clue, cause, sql
 from workbench.diagnosis.log import Log
 
 NOISE = 1e-4  # nats; float32 kernels differ by 1e-7 to 2e-5 on average
 RISE = 5.0  # x what was usual, where a sampler in another precision never agreed to begin with
+OLD = 8.0  # iterations, up to which asynchronous training is reported to do no harm (2505.24298)
 _SAME = 1e-4  # of two advantages of one group and one reward
 _NATS = 0.5  # of one token, from which it is no rounding
 _MOST = 0.5
@@ -23,20 +25,39 @@ Kind = Literal["prompt", "observation", "shift", "padding", "tokens", "unknown"]
 
 @cause(
     needs=("step.staleness",),
+    explains=("mismatch_grows", "clip_saturation", "kl_blowup", "entropy_explosion", "groups_too_hard"),
     change="Bound the queue between sampler and trainer, drop what is older than learn.staleness, or correct for it.",
     test="--set learn.staleness=0",
 )
 def staleness(log: Log) -> Clue | None:
-    """Data are older than configured."""
-    told = log.settings.get("learn.staleness")
+    """Data are older than they should be."""
+    allowed = log.settings.get("learn.staleness")
     age = log.series("step", "staleness")
-    if age.empty:
-        return None
-    usual = float(told) if told is not None else float(age.iloc[: max(1, len(age) // 5)].max())
-    older = log.first_above("step", "staleness", usual + 0.5)
+    if allowed is None or not log.ledger:
+        return _ages(log, allowed)
+    older = log.first_above("step", "staleness", float(allowed) + 0.5)
     return older and Clue.of(
-        "proof" if told is not None else "sign", 0.95, "step.staleness", older.step, older.value, usual,
-        f"from step {older.step} on the data are older than {usual:g} iterations, up to {float(age.max()):g}",
+        "proof", 0.95, "step.staleness", older.step, older.value, float(allowed),
+        f"from step {older.step} on the data are older than {allowed:g} iterations, up to {float(age.max()):g}",
+    )  # fmt: skip
+
+
+def _ages(log: Log, allowed: float | None) -> Clue | None:
+    """The same of a mean over rollouts: older than allowed, older than they were, or old and the reward falls."""
+    if (age := log.curve("step.staleness")) is None:
+        return None
+    older = age.end >= max(age.begin + 1, 1.5 * age.begin, age.begin + CLEAR * age.error)
+    late = allowed is not None and age.end > float(allowed) + 0.5 + CLEAR * age.error
+    step = age.left("up") if older else int(age.steps[0])
+    score = log.outcome(step)
+    falls = score is not None and min(score.change, score.late) < 0
+    if not older and not late and (age.end <= OLD or not falls):
+        return None
+    bound = f", where {allowed:g} are allowed" if late else ""
+    return Clue.on(
+        age, "sign" if older or late else "pattern", sure(age.end - age.begin if older else age.end / OLD, 0.75), step,
+        f"from step {step} on the data are {age.end:.2g} iterations old, {age.begin:.2g} at the start{bound}"
+        f"{told(score)}",
     )  # fmt: skip
 
 

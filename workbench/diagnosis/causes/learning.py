@@ -5,11 +5,13 @@ import pandas as pd
 
 from workbench.diagnosis.causes.batch import culprit
 from workbench.diagnosis.changepoint import before, first
+from workbench.diagnosis.curve import told
 from workbench.diagnosis.finding import Clue, Evidence, cause, sql
 from workbench.diagnosis.log import Log
 from workbench.diagnosis.standing import counted, from_onset
 
 CLOSE = 1.01  # x, of two numbers that should be one
+LOSS, EXPLAINED = 3.0, 0.2  # x the lowest loss of the critic; share of the variance that it explained once
 RUNAWAY = 8.0  # x the usual loss of the critic, at its worst
 BEFORE = 4  # steps before the onset, in which its reason is looked for
 _TAIL = 3.0  # token ratio, from which a token with a negative advantage is far outside every clip range
@@ -23,13 +25,19 @@ _TAIL = 3.0  # token ratio, from which a token with a negative advantage is far 
 def learning_rate(log: Log) -> Clue | None:
     """The learning rate is not the one that was set."""
     lr = log.series("minibatch", "lr", "max")
-    told = log.settings.get("learn.policy.lr")
-    usual = float(lr.iloc[: max(1, len(lr) // 5)].median()) if told is None else float(told)
+    meant = log.settings.get("learn.policy.lr")
+    usual = float(lr.iloc[: max(1, len(lr) // 5)].median()) if meant is None else float(meant)
     found = log.first_above("minibatch", "lr", 1.5 * usual)
-    meant = "the settings say" if told is not None else "it began with"
+    if (
+        meant is None
+        and found is not None
+        and ((past := lr[lr.index < found.step]).nunique() > 1 or len(past) < BEFORE)
+    ):
+        return None  # a warm-up or a schedule: nobody says which
+    source = "the settings say" if meant is not None else "it began with"
     return found and Clue.of(
-        "proof" if told is not None else "sign", 0.97, "minibatch.lr", found.step, found.value, usual,
-        f"from step {found.step} on the optimizer's learning rate is {found.value:.3g}, where {meant} {usual:.3g}",
+        "proof" if meant is not None else "sign", 0.97, "minibatch.lr", found.step, found.value, usual,
+        f"from step {found.step} on the optimizer's learning rate is {found.value:.3g}, where {source} {usual:.3g}",
     )  # fmt: skip
 
 
@@ -54,7 +62,7 @@ def clipping_off(log: Log) -> Clue | None:
 
 
 @cause(
-    needs=("minibatch.value_loss",),
+    needs=("critic",),
     change="Lower learn.critic.lr, clip its gradient, check the targets; a method without a critic tells whether it "
     "matters.",
     test="--set algorithm=grpo",
@@ -62,6 +70,8 @@ def clipping_off(log: Log) -> Clue | None:
 def critic_diverges(log: Log) -> Clue | None:
     """The critic diverges."""
     # Of a critic that catches itself again the loss stays high for some steps only.
+    if not log.ledger:
+        return _critic(log)
     loss, variance = log.series("minibatch", "value_loss", "max"), log.series("step", "explained_variance")
     rise = first(loss, "above", points=3, floor=0.2)
     if rise is None or float(loss[loss.index >= rise.step].max()) < RUNAWAY * rise.usual:
@@ -78,7 +88,25 @@ def critic_diverges(log: Log) -> Clue | None:
     )  # fmt: skip
 
 
+def _critic(log: Log) -> Clue | None:
+    """The same of a log of scalars, in which a loss may be noisy for thousands of steps."""
+    loss, variance = log.curve("minibatch.value_loss"), log.curve("step.explained_variance")
+    found = []
+    if loss is not None and loss.end > LOSS * loss.low:
+        found.append((loss.left("up"), "minibatch.value_loss", loss.low, loss.end, "its loss goes from"))
+    if variance is not None and variance.end < 0 and variance.high > EXPLAINED:
+        said = "the share of the variance of the returns that its values explain goes from"
+        found.append((variance.left("down"), "step.explained_variance", variance.high, variance.end, said))
+    if not found:
+        return None
+    step = min(found)[0]
+    says = "; ".join(f"{said} {usual:.3g} to {value:.3g}" for _, _, usual, value, said in found)
+    evidence = tuple(Evidence(column, at, value, usual) for at, column, usual, value, _ in sorted(found))
+    return Clue("sign", 0.85, step, f"from step {step} on the critic fails: {says}{told(log.outcome(step))}", evidence)
+
+
 @cause(
+    needs_ledger=True,
     needs=("step.kl_ref",),
     change="Load the reference from the checkpoint that training began with, and freeze it.",
     test=sql("SELECT step, kl_ref, kl_k3 FROM step", "ORDER BY step"),
@@ -108,8 +136,10 @@ def reference_wrong(log: Log) -> Clue | None:
 
 
 @cause(
+    needs_ledger=True,
     severity="warning",
     needs=("step.entropy", "step.success"),
+    explains=("entropy_explosion",),
     change="Lower the entropy coefficient, or let it decay.",
     test="--set learn.entropy_coef=0.0",
 )
@@ -152,7 +182,8 @@ def not_finite(log: Log) -> Clue | None:
 
 
 @cause(
-    needs=("minibatch.ratio_max", "step.success"),
+    needs=("minibatch.ratio_max", "reward"),
+    explains=("groups_too_hard", "kl_blowup", "entropy_explosion", "truncation"),
     change="Try fewer epochs, fresher data, a dual clip, turn ratios, or a smaller learning rate.",
     test="--set learn.staleness=0 --set learn.epochs=1",
 )
@@ -186,7 +217,8 @@ def off_policy(log: Log) -> Clue | None:
 
 
 @cause(
-    needs=("minibatch.grad_norm", "step.success"),
+    needs=("minibatch.grad_norm", "reward"),
+    explains=("groups_too_hard", "kl_blowup", "entropy_explosion", "truncation"),
     change="Bound the gradient norm, or lower the learning rate.",
     test="--set learn.policy.max_grad_norm=1.0",
 )

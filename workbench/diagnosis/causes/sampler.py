@@ -62,6 +62,7 @@ def _sharper(log: Log, start: int) -> float | None:
 
 
 @cause(
+    needs_ledger=True,
     needs=_NEEDS,
     needs_one_policy=True,
     change="Check the weight sync: compare the sampler's log-probs of its own tokens with the trainer's after "
@@ -193,6 +194,7 @@ def _mean(values: np.ndarray) -> float:
 
 
 @cause(
+    needs_ledger=True,
     severity="warning",
     needs=_NEEDS,
     needs_one_policy=True,

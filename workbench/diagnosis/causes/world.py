@@ -182,6 +182,7 @@ def retriever_failing(log: Log) -> Clue | None:
 
 
 @cause(
+    needs_ledger=True,
     severity="warning",
     needs=("step.seconds_rollout", "step.seconds_update"),
     change="Look at the load of the retriever's machine and at world.retriever.batch; training itself is not harmed.",

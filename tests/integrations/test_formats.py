@@ -1,0 +1,231 @@
+"""Every format, by a file that its own tool wrote (files/make.py), and what is said of a broken one."""
+
+import math
+import tarfile
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.integrations.files.make import CONFIG, HELD_OUT, STEPS, reward
+from workbench.integrations import rows, trackers
+from workbench.integrations.logs import Imported, sources
+from workbench.spec import InputError
+
+FILES = Path(__file__).parent / "files"
+BOTH = {"learn.policy.lr": CONFIG["learning_rate"], "learn.policy.max_grad_norm": CONFIG["max_grad_norm"]}
+NORM = "minibatch.grad_norm"
+
+
+def unpacked(tool: str, folder: Path) -> Path:
+    """The folder that a tool wrote."""
+    with tarfile.open(FILES / f"{tool}.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder / tool
+
+
+def runs(path: Path) -> Iterator[Imported]:
+    for source in sources(path):
+        yield from source.runs()
+
+
+def series(run: Imported, place: str) -> dict[int, float]:
+    """A column by step, without the steps where nothing was logged."""
+    table, name = place.split(".")
+    columns = run.tables[table]
+    shown = ~np.ma.getmaskarray(columns[name])
+    return dict(zip(columns["step"][shown].tolist(), np.ma.getdata(columns[name])[shown].tolist(), strict=True))
+
+
+# Tool, format of each source, a metric with a NaN, steps at which it has none, settings that are found.
+WRITTEN = [
+    ("tensorboard", ["TensorBoard"], NORM, [], BOTH),
+    ("wandb", ["W&B"], NORM, [], BOTH),
+    ("swanlab", ["SwanLab"], NORM, [], BOTH),
+    ("trackio", ["trackio"], NORM, [], BOTH),
+    ("mlflow", ["MLflow", "MLflow"], NORM, [], BOTH),
+    ("aim", ["Aim"], NORM, [], BOTH),
+    ("trl", ["TRL"], NORM, [], {"iterations": 12}),  # its arguments are in a pickle, which nothing here opens
+    ("verl", ["console log", "JSON lines"], NORM, [7], BOTH),  # its file logger writes NaN as null
+    ("tinker", ["JSON lines"], "step.entropy", [], {"learn.policy.lr": CONFIG["learning_rate"]} | BOTH),
+    ("prime-rl", ["JSON lines"], NORM, [7, 12], BOTH),  # it drops NaN, and the trainer is a step behind
+]
+
+
+@pytest.mark.parametrize(
+    ("tool", "formats", "noisy", "without", "settings"), WRITTEN, ids=[case[0] for case in WRITTEN]
+)
+def test_a_log_that_its_own_tool_wrote_is_read_to_the_last_value(
+    tool: str, formats: list[str], noisy: str, without: list[int], settings: dict[str, Any], tmp_path: Path
+) -> None:
+    if tool == "aim":
+        pytest.importorskip("aim")
+    folder = unpacked(tool, tmp_path)
+    assert [source.format.name for source in sources(folder)] == formats
+    for run in runs(folder):
+        assert series(run, "step.reward") == {step: pytest.approx(reward(step)) for step in STEPS}
+        assert series(run, "step.heldout_success") == HELD_OUT
+        noise = series(run, noisy)
+        gone = [step for step in without if step not in noise]
+        assert gone == without or tool == "verl"
+        assert [step for step, value in noise.items() if math.isnan(value)] == ([] if gone else [7])
+        assert {value for value in noise.values() if value == value} == {0.5}
+        assert run.settings == settings
+        assert (run.status, [line for line in run.notes if "success" not in line]) == ("finished", [])
+
+
+def test_the_runs_of_a_database_are_told_apart_by_their_names(tmp_path: Path) -> None:
+    assert [run.name for run in runs(unpacked("trackio", tmp_path))] == ["p/run", "p/other"]
+
+
+def test_a_chart_that_wandb_saved_as_csv_is_a_run_a_curve(tmp_path: Path) -> None:
+    file = tmp_path / "chart.csv"
+    names = [f"{run} - reward{end}" for run in ("a - 1", "b") for end in ("", "__MIN", "__MAX")]
+    lines = [",".join(f'"{name}"' for name in ["Step", *names]), "1,.5,.5,.5,,,", "2,.25,.25,.25,NaN,NaN,NaN"]
+    file.write_text("\n".join(lines))
+    first, second = runs(file)
+    assert (first.name, series(first, "step.reward")) == ("a - 1", {1: 0.5, 2: 0.25})
+    assert (second.name, str(series(second, "step.reward"))) == ("b", "{2: nan}")
+
+
+def test_a_console_of_numpy_2_and_a_cluster_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "console.out"
+    file.write_text(
+        "INFO:2026-01-01 step: loading\n\x1b[36m(TaskRunner pid=9)\x1b[0m step:1 - critic/score/mean:np.float64(0.5) "
+        "- val-core/openai/gsm8k/reward/mean@1:0.25\nstep:2 - critic/score/mean:nan - note:unread\n"
+    )
+    (run,) = runs(file)
+    assert str(series(run, "step.reward")) == "{1: 0.5, 2: nan}"
+    assert series(run, "step.heldout_success") == {1: 0.25}
+
+
+# Broken and hostile files
+
+
+@pytest.fixture(scope="module")
+def binary(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The files of the three trackers that write messages in frames."""
+    folder = tmp_path_factory.mktemp("binary")
+    forms = {"tensorboard": "*tfevents*", "wandb": "*.wandb", "swanlab": "*.swanlab"}
+    files = (file for tool, form in forms.items() for file in unpacked(tool, folder).rglob(form))
+    return {file.name: file.read_bytes() for file in files}
+
+
+@given(st.integers(0, 3), st.integers(70, 900), st.integers(0, 255))
+def test_a_binary_log_that_is_cut_off_or_changed_is_read_as_far_as_it_goes_or_refused(
+    binary: dict[str, bytes], which: int, at: int, mask: int
+) -> None:
+    name = sorted(binary)[which]
+    content = bytearray(binary[name])
+    if mask:
+        content[at % len(content)] ^= mask
+    else:
+        del content[at:]
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / name
+        file.write_bytes(content)
+        with suppress(InputError):  # any other error fails the test
+            assert all((run.steps >= 0).all() for run in runs(file))
+
+
+def test_a_cut_off_record_is_said(tmp_path: Path) -> None:
+    for tool in ("wandb", "swanlab"):
+        source = sources(unpacked(tool, tmp_path))[0].path
+        source.write_bytes(source.read_bytes()[:-300])
+        (run,) = runs(source)
+        assert "the last record was cut off and left out" in run.notes
+
+
+def line_of_a_gigabyte(path: Path) -> None:
+    with path.open("wb") as file:
+        file.write((b'{"reward": 1, "x": "' if path.suffix == ".jsonl" else b"step,reward\n1,") + b"1" * 70_000)
+        file.truncate(2**30)  # a hole: NUL after NUL, which takes no room on the disk
+
+
+def bomb(path: Path) -> None:
+    """A few kilobytes of Parquet that are forty million rows."""
+    million = pa.table({"step": pa.array(np.zeros(10**6, np.int64)), "reward": pa.array(np.zeros(10**6))})
+    pq.write_table(pa.concat_tables([million] * 40), path, compression="zstd")
+
+
+BROKEN = [
+    ("empty.jsonl", b"", "it is empty"),
+    ("lines.jsonl", b'{"step": 1}\nnot json\n{"step": 2}\n', "line 2"),
+    ("list.jsonl", b"[1, 2]\n[3]\n", "line 1"),
+    ("deep.jsonl", b'{"reward": ' + b"[" * 9000 + b"\n\n", "line 1"),
+    ("mine.jsonl", b'{"step": 1, "my/own": 2}\n', "no metric that is known"),
+    ("steps.jsonl", b'{"step": "x", "reward": 2}\n', "no row"),
+    ("object.json", b'{"a": 1,\n "b": 2}', "log_history"),
+    ("cut.json", b"{", "cannot be read as JSON"),
+    ("no.parquet", b"PAR1 no", "cannot be read as Parquet"),
+    ("empty.csv", b"\n\n", "cannot be read as CSV"),
+    ("names.csv", b"a,b\n1,2\n", "no metric that is known"),
+    ("run.log", b"nothing\nhere\n", "has no line 'step:N - metric:value' as verl prints"),
+    ("zip.jsonl", b"PK\x03\x04....", "is compressed (zip): decompress it first"),
+    ("lines.jsonl.gz", b"\x1f\x8b\x08....", "is compressed (gzip)"),
+    ("noise.bin", b"\x7fELF\0\1" * 99, "is in no other format that is known"),
+    ("base.db", b"SQLite format 3\0" + bytes(4096), "is in no other format that is known"),
+    ("x.wandb", b":W&B\xe1\xbe\x00" + b"\xff" * 999, "holds no rows"),
+    ("old.swanlab", b":SWL\xd6\xe1\x01" + bytes(99), "another version of SwanLab's format"),
+    (
+        "events.out.tfevents.1",
+        b"\x0f" + bytes(11) + b"\x1a\x0dbrain.Event:2" + b"\xff" * 99,
+        "as TensorBoard: it has a record of",
+    ),
+    ("line.jsonl", line_of_a_gigabyte, "longer than 4 MiB"),
+    ("line.csv", line_of_a_gigabyte, "it has a line of more than 4 MiB"),
+    ("bomb.parquet", bomb, "says it holds 40,000,000 rows"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "says"), BROKEN, ids=[case[0] for case in BROKEN])
+def test_a_broken_file_gets_one_clear_line(name: str, content: Any, says: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    content(path) if callable(content) else path.write_bytes(content)
+    with pytest.raises(InputError) as refused:
+        list(runs(path))
+    assert says in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 1000
+
+
+def test_a_log_of_too_many_values_is_refused_before_memory_is_full(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(rows, "CELLS", 10_000)
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(f'{{"step": {i}, "reward": 0.5, "entropy": 1}}\n' for i in range(4000)))
+    with pytest.raises(InputError, match="holds more than 10,000 values"):
+        list(runs(path))
+
+
+def test_of_a_log_with_very_many_metrics_the_first_are_read(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(rows, "METRICS", 3)
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"step": 1, "reward": 0.5, "a": 1, "b": 2}\n{"step": 2, "reward": 1, "c": 3}\n')
+    (run,) = runs(path)
+    assert (run.kept, run.notes[0]) == ({"a": "a"}, "only the first 3 metrics were read")
+
+
+def test_a_folder_whose_links_go_round_is_looked_at_once(tmp_path: Path) -> None:
+    (tmp_path / "round").symlink_to(tmp_path)
+    (tmp_path / "a.jsonl").write_text('{"reward": 1}\n')
+    (tmp_path / "not a log.jsonl").mkdir()
+    assert [source.path.name for source in sources(tmp_path)] == ["a.jsonl"]
+
+
+def test_a_configuration_that_refers_to_itself_is_left_out_and_said(tmp_path: Path) -> None:
+    pytest.importorskip("yaml")
+    bombs = "a: &a {x: 1}\n" + "".join(f"{c}: &{c} {{l: *{p}, r: *{p}}}\n" for p, c in pairwise("abcdefghijklm"))
+    notes: list[str] = []
+    for text in ("a: &a {b: *a}", "a: [", bombs, "a: !!python/object/apply:os.system ['true']"):
+        (tmp_path / "config.yaml").write_text(text)
+        assert len(trackers.config_near(tmp_path / "log.jsonl", notes)) <= 5000
+    assert len(notes) == 3

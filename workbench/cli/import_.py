@@ -1,0 +1,258 @@
+"""`sorl import SOURCE`: the log of another trainer becomes a run, for the app, SQL, compare, diagnose and report."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import fields
+from hashlib import sha256
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from typer import Argument, Context, Option
+
+from workbench.cli.tables import echo, note, print_table
+from workbench.spec import InputError
+from workbench.spec.files import MIB, from_json, lock_file, read_text
+
+if TYPE_CHECKING:
+    from workbench.integrations.logs import Imported, Source
+
+_WHAT = (
+    "A log, or a folder with logs: JSON lines, CSV, Parquet, trainer_state.json, TensorBoard, W&B, SwanLab, trackio, "
+    "MLflow, Aim, or verl's console."
+)
+_NAME = "The experiment that the runs are filed under."
+_FOLLOW = "Keep reading while the trainer writes, until Ctrl-C."
+RECORD = "imports.json"  # of an experiment's folder: what was imported, and what it looked like then
+_SLICE = 100_000  # steps of a segment
+_PAUSE, _SHARE = 1.0, 5.0  # seconds between two looks; times of what a look takes
+
+
+def import_(
+    ctx: Context,
+    source: Path = Argument(..., metavar="SOURCE", help=_WHAT),
+    name: str = Option("imported", "--name", metavar="NAME", help=_NAME),
+    follow: bool = Option(False, "--follow", help=_FOLLOW),
+) -> None:
+    """Turn the log of another trainer into a run: the app, SQL, compare, diagnose and report then work on it."""
+    if name != Path(name).name or name.startswith(".") or not name.isprintable():
+        raise InputError(f"--name '{name}' is no name of a folder; use letters, digits, '-' and '_'")
+    importer = Importer(source, ctx.obj / name, live=follow)
+    importer.look(say=True)
+    if follow:
+        note(f"following {source}; Ctrl-C ends it")
+        with suppress(KeyboardInterrupt):
+            importer.follow()
+        importer.end()
+
+
+class Importer:
+    """The runs of a source, and what of each is on the disk.
+
+    While it is `live`, the trainer may still write: the last step of a run waits for the next one.
+    """
+
+    def __init__(self, source: Path, experiment: Path, *, live: bool = False) -> None:
+        self.source, self.experiment, self._live = source, experiment, live
+        self._written: dict[str, tuple[Imported, int]] = {}  # by run_id: the run and its last step on the disk
+        self._locks: dict[str, IO[str]] = {}
+
+    def look(self, *, say: bool) -> int:
+        """Import what is new or has changed; returns how many runs were written.
+
+        Raises InputError for a source that cannot be read; of a folder one that can is enough.
+        """
+        from workbench.integrations.logs import sources
+
+        found = sources(self.source)
+        record = _recorded(self.experiment)
+        marks = {one: one.fingerprint() for one in found}
+        fresh = [one for one in found if not self._is_known(record.get(str(one.path.resolve())), marks[one])]
+        written, refused = 0, list[str]()
+        for one in self._in_turn(fresh, say):
+            runs: list[str] = []
+            try:
+                for run in one.runs(refused):
+                    runs.append(self._keep(one, run, runs, say=say and len(found) == 1))
+            except InputError as error:
+                if len(found) == 1:
+                    raise
+                refused.append(str(error))
+            if runs:
+                record[str(one.path.resolve())] = {"fingerprint": marks[one], "runs": runs}
+            written += len(runs)
+        if written:
+            _put(self.experiment / RECORD, json.dumps(record, indent=1))
+        if refused and say:
+            note("\n".join([*(f"left out: {line}" for line in refused[:5]), f"left out: {len(refused)} in all"]))
+        if fresh and not written and len(fresh) == len(found):
+            raise InputError(f"'{self.source}' holds no log that can be read")
+        if say:
+            same = len(found) - len(fresh)
+            kept = f"; {same} unchanged {'source is' if same == 1 else 'sources are'} there already" if same else ""
+            echo(f"{self.experiment.name}: {written} {'run' if written == 1 else 'runs'} imported{kept}")
+        return written
+
+    def follow(self) -> None:
+        """Look again and again; a trainer that writes seldom costs little, a long log is not read all the time."""
+        while True:
+            began = time.monotonic()
+            with suppress(InputError, OSError):  # a file that is just being replaced
+                self.look(say=False)
+            time.sleep(max(_PAUSE, _SHARE * (time.monotonic() - began)))
+
+    def end(self) -> None:
+        """Write what has come since the last look, and the last step of the followed runs."""
+        self._live = False
+        with suppress(InputError, OSError):
+            self.look(say=False)
+        for run_id, (run, _) in [*self._written.items()]:
+            self._write(run_id, run)
+        for lock in self._locks.values():
+            lock.close()
+
+    def _is_known(self, entry: Any, mark: str) -> bool:
+        if not isinstance(entry, dict) or entry.get("fingerprint") != mark or not entry.get("runs"):
+            return False
+        return all((self.experiment / str(run) / "segments").is_dir() for run in entry["runs"])
+
+    def _in_turn(self, fresh: list[Source], say: bool) -> Iterator[Source]:
+        from rich.console import Console
+        from rich.progress import track
+
+        shown = say and len(fresh) > 1 and sys.stderr.isatty()
+        return iter(track(fresh, "importing", console=Console(stderr=True), disable=not shown, transient=True))
+
+    def _keep(self, source: Source, run: Imported, others: list[str], *, say: bool) -> str:
+        """Write a run, if it has changed since it was last looked at; returns its id."""
+        key = f"{source.path.resolve()}\0{run.name}"
+        digests = (sha256(f"{key}\0{n}".encode(errors="replace")).hexdigest()[:6] for n in range(len(others) + 1))
+        plain = re.sub(r"[^0-9A-Za-z._-]+", "-", run.name).strip("-.")[:60] or "run"
+        run_id = next(free for digest in digests if (free := f"{plain}-{digest}") not in others)
+        self._write(run_id, run)
+        if say:
+            report(run_id, run, source)
+        return run_id
+
+    def _write(self, run_id: str, run: Imported) -> None:
+        """Bring the run's folder up to the run: steps are appended where it has only grown."""
+        from workbench.diagnostics.rules import Event
+        from workbench.integrations.logs import events
+        from workbench.record.segments import append
+
+        folder = self.experiment / run_id
+        folder.mkdir(parents=True, exist_ok=True)
+        if self._live and run_id not in self._locks:  # as its trainer would: as long the store says `running`
+            if (lock := lock_file(folder / "lock")) is None:
+                raise InputError(f"another process follows '{run_id}'")
+            self._locks[run_id] = lock
+        before, until = self._written.get(run_id, (run, -1))
+        last = int(run.steps[-1]) - self._live
+        grown = until >= 0 and (folder / "segments").is_dir() and _grew(before, run, until)
+        home, since = (folder, until) if grown else (folder / ".importing", -1)
+        self._written[run_id] = (run, -1)  # what Ctrl-C cuts off here is written again, all of it, at the end
+        shutil.rmtree(folder / ".importing", ignore_errors=True)
+        for table, columns in run.tables.items():
+            first, end = (int(columns["step"].searchsorted(step, "right")) for step in (since, last))
+            for at in range(first, end, _SLICE):
+                part = {name: values[at : min(at + _SLICE, end)] for name, values in columns.items()}
+                own = {name: part.pop(name) for name in run.kept if table == "step"}
+                append(home, run_id, table, part, own)
+        verdict, found = events(run)
+        if found := [event for event in found if since < event.step <= last]:
+            columns = {field.name: [getattr(event, field.name) for event in found] for field in fields(Event)}
+            append(home, run_id, "event", columns)
+        append(home, run_id, "run", self._row(run_id, run, verdict))
+        if not grown:
+            _swap(home / "segments", folder / "segments")
+            home.rmdir()
+        self._written[run_id] = (run, last)
+
+    def _row(self, run_id: str, run: Imported, verdict: dict[str, Any]) -> dict[str, Any]:
+        """Return the row of table `run`; runs whose names differ by a seed alone are replicates."""
+        from workbench.store.segments import now
+
+        seeded = re.fullmatch(r"(.+?)[-_.](?:s|seed)[-_=]?(\d{1,9})", run.name)
+        seed = run.settings.get("seed", int(seeded[2]) if seeded else 0)
+        nested: dict[str, Any] = {}
+        for key, value in run.settings.items():
+            *path, last = key.split(".")
+            table = nested
+            for part in path:
+                table = table.setdefault(part, {})
+            table[last] = value
+        if self._live and verdict["outcome"] not in ("collapsed", "diverged"):
+            verdict = verdict | {"outcome": None}  # as of a run in training
+        return verdict | {
+            "experiment": self.experiment.name, "algorithm": "unknown", "arm": seeded[1] if seeded else run.name,
+            "seed": seed if isinstance(seed, int) and 0 <= seed < 2**63 else 0, "config": json.dumps(nested),
+            "status": "running" if self._live else run.status, "steps": int(run.steps[-1]) + 1,
+            "started_at": None, "ended_at": None if self._live else now(),
+        }  # fmt: skip
+
+
+def report(run_id: str, run: Imported, source: Source) -> None:
+    """Print what was read as what, what was kept under its own name, what was left out, and the settings."""
+    echo(f"{run_id}: {len(run.steps):,} steps of {source.format.name}, '{source.path}'\n")
+    print_table(["read as", "metric"], [[place, metric] for place, metric in sorted(run.read.items())])
+    if run.kept:
+        echo(f"\nkept as columns of table step: {_some(list(run.kept))}")
+    if run.left:
+        echo(f"left out, as there are too many: {_some(run.left)}")
+    echo(f"settings: {_some([f'{key} = {value}' for key, value in run.settings.items()]) or 'none found'}")
+    for line in run.notes:
+        echo(f"note: {line}")
+    echo("")
+
+
+def _some(words: list[str], most: int = 12) -> str:
+    return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
+
+
+def _grew(before: Imported, run: Imported, until: int) -> bool:
+    """Return whether the steps up to `until` are as they were."""
+    import numpy as np
+
+    for table, columns in run.tables.items():
+        old = before.tables.get(table, {})
+        if not old.keys() <= columns.keys():
+            return False
+        rows = columns["step"] <= until
+        for name, values in columns.items():
+            own = values[rows]
+            past = old[name][old["step"] <= until] if name in old else np.ma.masked_all(len(own))
+            if len(past) != len(own) or not np.array_equal(np.ma.getmaskarray(past), np.ma.getmaskarray(own)):
+                return False
+            if not np.array_equal(np.ma.filled(past, 0), np.ma.filled(own, 0), equal_nan=True):
+                return False
+    return True
+
+
+def _recorded(experiment: Path) -> dict[str, Any]:
+    with suppress(OSError, ValueError):
+        found = from_json(read_text(experiment / RECORD, 64 * MIB))
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+def _put(file: Path, text: str) -> None:
+    unfinished = file.with_name(f".{file.name}.{os.getpid()}")
+    unfinished.write_text(text, encoding="utf-8", errors="surrogateescape")
+    unfinished.replace(file)
+
+
+def _swap(fresh: Path, place: Path) -> None:
+    """Put a folder in the place of another, which is gone afterwards; the store looks past names with a dot."""
+    old = place.with_name(".replaced")
+    shutil.rmtree(old, ignore_errors=True)
+    if place.exists():
+        place.rename(old)
+    fresh.rename(place)
+    shutil.rmtree(old, ignore_errors=True)

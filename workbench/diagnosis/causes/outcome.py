@@ -1,0 +1,238 @@
+"""What is paid and what is written, as the scalars of any trainer show it: groups, length, evaluation, parts."""
+
+import re
+
+import numpy as np
+
+from workbench.diagnosis.curve import CLEAR, Curve, outcome, sure, told
+from workbench.diagnosis.finding import Clue, scalar
+from workbench.diagnosis.log import Log
+
+IDLE, STUCK = 0.7, 0.6  # of the groups without an advantage: all right, all wrong
+EASY, HARD = 0.7, 0.3  # of the range of the reward
+GROUP = 8  # rollouts of a prompt, where nobody says how many
+GROWN, PADDED = 1.8, 2.5  # x the length of the start, where the reward pays for it and where it does not
+BARELY = 0.1  # of the range of a score, that it gains
+SHORT = 0.4  # of the length of the start
+CUT, LIMIT = 0.12, 0.2  # of the answers: where fewer were cut at the start, and where it was always so
+LOST = 0.05  # of the range of the evaluation
+RULES = 2 / 3  # of all that moved the reward
+LATE = 1 / 5  # of what the reward gained in all: what it gains from the first third of the run on
+STILL = 0.05  # of its range, that a reward which learns gains in FLAT steps
+FULL = 0.85  # of its range, beyond which a reward has little left to gain
+FLAT = 100  # steps
+# Parts of the reward that are about the answer, and parts that are about its form, by the words of their names.
+_ANSWER = re.compile(r"correct|acc|answer|outcome|exact|(^|_)em($|_)|f1|solve|success|task|result|pass|verif")
+_FORM = re.compile(r"form|len|brev|style|tag|think|xml|json|struct|repeti|lang|tool|turn|penalty|bonus")
+
+
+@scalar(
+    severity="warning",
+    needs=("reward",),
+    change="Sample harder prompts, or draw others in place of solved groups (dynamic sampling).",
+    test="on harder prompts the share of groups without an advantage must fall, and the evaluation rise again",
+)
+def groups_too_easy(log: Log) -> Clue | None:
+    """Most groups are all right: they give no gradient."""
+    unchecked = "" if log.columns("evaluation") else "; no evaluation is logged, and a hacked reward looks the same"
+    reward = log.curve("reward")
+    return None if reward is None or reward.reached < EASY else _idle(log, reward, IDLE, "all right", unchecked)
+
+
+@scalar(
+    needs=("reward",),
+    explains=("component_dominates",),
+    change="Start from easier prompts or a better model, draw larger groups, or give partial reward.",
+    test="on easier prompts, or in groups twice as large, the share of groups without an advantage must fall",
+)
+def groups_too_hard(log: Log) -> Clue | None:
+    """Most groups are all wrong: they give no gradient."""
+    reward = log.curve("reward")
+    return None if reward is None or reward.reached > HARD else _idle(log, reward, STUCK, "all wrong")
+
+
+def _idle(log: Log, reward: Curve, mark: float, what: str, more: str = "") -> Clue | None:
+    seen = log.idle
+    if seen is None and (not reward.bounded or log.parts):
+        return None
+    idle = seen or _least_idle(reward, log.settings.get("learn.group_size"))
+    if idle.end < mark:
+        return None
+    step = idle.left("up") if idle.end - idle.begin > CLEAR * idle.error else int(idle.steps[0])
+    return Clue.on(
+        idle, "sign" if seen else "pattern", sure(idle.end / mark, 0.8 if seen else 0.7), step,
+        f"from step {step} on {100 * idle.end:.0f} % of the groups {'have' if seen else 'must have'} one reward for "
+        f"all rollouts, at a mean reward of {reward.end:.3g}: they are {what} and give no gradient{more}",
+    )  # fmt: skip
+
+
+def _least_idle(reward: Curve, size: object) -> Curve:
+    """The smallest share of idle groups that a mean reward p of right or wrong allows: p^n + (1 - p)^n (Jensen)."""
+    n = float(size) if isinstance(size, int | float) and size > 1 else GROUP
+    p = np.clip((reward.values - reward.floor) / reward.span, 0, 1)
+    return Curve(reward.column, reward.steps, p**n + (1 - p) ** n)
+
+
+@scalar(
+    needs=("answer length", "reward"),
+    explains=("truncation", "reward_hacking", "kl_blowup", "groups_too_easy"),
+    change="Pay nothing for length: normalise by a constant length, and choose the checkpoint by evaluation.",
+    test="score answers of before and after this step that are cut to one length: the longer ones must be no better",
+)
+def length_hacking(log: Log) -> Clue | None:
+    """Answers grow longer without getting better."""
+    length, reward, heldout = log.curve("answer length"), log.curve("reward"), log.curve("evaluation")
+    if length is None or reward is None or length.end < GROWN * (usual := min(length.begin, length.low)):
+        return None
+    step, judge = length.left("up"), heldout or reward
+    paid, real = outcome(reward, step), outcome(judge, step)
+    gained = (real.after - real.before) / judge.span
+    pays = heldout is not None and paid.change > 0 >= real.change
+    pays = pays and 3 * gained < (paid.after - paid.before) / reward.span
+    cut = log.curve("step.truncated_frac")  # answers that run into the limit fail for that
+    if not pays and (gained > BARELY or length.end < PADDED * usual or (cut is not None and cut.end > CUT)):
+        return None
+    return Clue.on(
+        length, "sign" if pays else "pattern", sure(length.end / usual / GROWN, 0.75 if pays else 0.65), step,
+        f"from step {step} on answers grow from {usual:.0f} to {length.end:.0f} tokens"
+        + (f" and the reward with them ({paid.before:.3g} -> {paid.after:.3g})" if pays else "")
+        + f", while the {'evaluation' if heldout else 'reward'} gains next to nothing ({real.before:.3g} -> "
+        f"{real.after:.3g})",
+        usual,
+    )  # fmt: skip
+
+
+@scalar(
+    needs=("step.truncated_frac",),
+    explains=("groups_too_hard", "length_hacking"),
+    change="Raise the token limit, leave truncated answers out of the loss, or make length dear before the limit.",
+    test="with twice the token limit the share of truncated answers must fall and the reward rise",
+)
+def truncation(log: Log) -> Clue | None:
+    """Answers run into the token limit."""
+    if (cut := log.curve("step.truncated_frac")) is None or cut.end < max(CUT, min(3 * cut.begin, LIMIT)):
+        return None
+    step = cut.left("up") if cut.end > 2 * cut.begin else int(cut.steps[0])
+    limit = log.settings.get("world.max_response_tokens")
+    return Clue.on(
+        cut, "sign", sure(cut.end / CUT, 0.7), step,
+        f"from step {step} on {100 * cut.end:.0f} % of the answers end at the token limit"
+        f"{f' of {limit:,}' if isinstance(limit, int) else ''}, {100 * cut.begin:.1f} % at the start"
+        f"{told(log.outcome(step))}",
+    )  # fmt: skip
+
+
+@scalar(
+    needs=("answer length",),
+    explains=("entropy_collapse", "groups_too_hard"),
+    change="Read answers of before and after this step; drop penalties on length, and pay for what the steps show.",
+    test="without a penalty on length, from a checkpoint before this step, the length must hold",
+)
+def length_collapse(log: Log) -> Clue | None:
+    """Answers shrink to next to nothing."""
+    if (length := log.curve("answer length")) is None or length.end > SHORT * length.begin:
+        return None
+    step = length.left("down")
+    score = log.outcome(step)
+    if score is not None and (score.solved or (score.change > 0 and length.end > SHORT / 3 * length.begin)):
+        return None
+    return Clue.on(
+        length, "sign", sure(SHORT * length.begin / max(length.end, 1e-9), 0.7), step,
+        f"from step {step} on answers shrink from {length.begin:.0f} to {length.end:.0f} tokens{told(score)}",
+    )  # fmt: skip
+
+
+@scalar(
+    needs=("reward", "evaluation"),
+    explains=("kl_blowup", "entropy_collapse", "groups_too_easy", "length_collapse", "component_dominates"),
+    change="Read the best-paid answers of after this step, mend what the reward takes for right, and go back to the "
+    "checkpoint of the best evaluation.",
+    test="score the best-paid answers of a late step by hand: most of them must be wrong",
+)
+def reward_hacking(log: Log) -> Clue | None:
+    """The training reward rises and the evaluation falls."""
+    reward, heldout = log.curve("reward"), log.curve("evaluation")
+    if reward is None or heldout is None:
+        return None
+    width = max(3, len(heldout) // 10)
+    means = heldout.series.rolling(width, center=True).mean().dropna()
+    step, best, end = int(means.index[int(means.argmax())]), float(means.max()), float(means.iloc[-1])
+    paid = outcome(reward, step)
+    least = max(5 * heldout.noise / np.sqrt(width), LOST * heldout.span)
+    if best - end < (least if paid.change > 0 or paid.solved else 2 * least) or paid.change < 0:
+        return None
+    return Clue.of(
+        "sign", sure((best - end) / (LOST * heldout.span), 0.75), heldout.column, step, end, best,
+        f"from step {step} on the evaluation falls from {best:.3g} to {end:.3g}, while the training reward goes from "
+        f"{paid.before:.3g} to {paid.after:.3g}",
+    )  # fmt: skip
+
+
+@scalar(
+    severity="warning",
+    needs=("reward", "reward parts"),
+    explains=("reward_hacking", "groups_too_easy", "length_collapse"),
+    change="Scale the parts of the reward so that the answer outweighs the rest, or drop a part that is already full.",
+    test="with a tenth of that part's weight the part about the answer must rise",
+)
+def component_dominates(log: Log) -> Clue | None:
+    """One part of the reward drowns the answer."""
+    parts, reward = log.parts, log.curve("reward")
+    if len(parts) < 2 or reward is None:
+        return None
+    moved = {name: part.end - part.begin for name, part in parts.items()}
+    total, gain = sum(map(abs, moved.values())), reward.end - reward.begin
+    if not total or abs(sum(moved.values()) - gain) > abs(gain) / 2 + CLEAR * reward.error:
+        return None  # they are not what the reward is made of
+    answers = [name for name in parts if _ANSWER.search(name)]
+    first = max(moved, key=lambda name: abs(moved[name]))
+    share, part = abs(moved[first]) / total, parts[first]
+    starved = bool(answers) and all(moved[name] < -CLEAR * parts[name].error for name in answers) and moved[first] > 0
+    if first in answers or not (answers or _FORM.search(first)) or (share < RULES and not starved):
+        return None
+    step = part.left("up" if moved[first] > 0 else "down")
+    rest = ", ".join(f"{name} {moved[name]:+.2g}" for name in sorted({*parts} - {first}))
+    return Clue.on(
+        part, "sign", sure(share / RULES, 0.75), step,
+        f"{100 * share:.0f} % of what moved the reward is its part '{first}' ({moved[first]:+.2g} since step {step}; "
+        f"{rest})",
+    )  # fmt: skip
+
+
+@scalar(
+    severity="info",
+    needs=("reward",),
+    residual=True,
+    change="Look at what is left to learn: harder prompts, larger groups, a higher learning rate; or stop here.",
+    test="twice the learning rate, or other prompts, from the last checkpoint must move the reward",
+)
+def plateau(log: Log) -> Clue | None:
+    """The reward has stopped rising."""
+    reward, heldout = log.curve("reward"), log.curve("evaluation")
+    if reward is None or reward.steps[-1] - reward.steps[0] < FLAT or (reward.bounded and reward.reached >= FULL):
+        return None
+    scores = [heldout, *(part for name, part in log.parts.items() if _ANSWER.search(name))]
+    gained, late, error = _gains(reward)
+    risen = gained > max(error, STILL * reward.span)
+    if risen and not -2 * LATE * gained < late < LATE * gained:
+        return None
+    if abs(reward.end - float(reward.part(0.8, 1).mean())) > error or any(map(_learns, filter(None, scores))):
+        return None  # it still moves, or what it is for does
+    if not risen and (error > 0.1 * reward.span or max(abs(gained), abs(late)) > STILL * reward.span):
+        return None  # a gain that noise may hide
+    step = reward.left("up", 0.8) if risen else int(reward.steps[0])
+    what = f"has stayed at {reward.end:.3g}: all that it gained it gained before" if risen else "has not moved"
+    return Clue.on(reward, "pattern", 0.5, step, f"since step {step} the reward {what}")
+
+
+def _gains(score: Curve) -> tuple[float, float, float]:
+    """What a score gains in all, what of it after the first third, and what may be noise."""
+    start, early, end = (score.part(*shares) for shares in ((0, 0.05), (0.2, 0.35), (0.8, 1)))
+    noise = [float(part.std()) / np.sqrt(len(part)) for part in (early, end)]
+    error = CLEAR * max(float(np.hypot(*noise)), score.error)
+    return float(end.mean() - start.mean()), float(end.mean() - early.mean()), error
+
+
+def _learns(score: Curve) -> bool:
+    gained, late, error = _gains(score)
+    return late > max(error, LATE * gained)

@@ -1,0 +1,217 @@
+"""How the policy moves, as the scalars of any trainer show it: entropy, clip fraction, KL, sampler, gradient."""
+
+import numpy as np
+import pandas as pd
+
+from workbench.diagnosis.curve import CLEAR, Curve, sure, told
+from workbench.diagnosis.finding import Clue, scalar
+from workbench.diagnosis.log import Log
+
+GONE = 0.12  # of the entropy of the start; healthy runs keep more while they still learn
+NOISE = 1.6  # x the lowest entropy that it had
+CLIPPED = 0.25  # of the tokens; of healthy runs less than 0.2
+FAR, STEP = 1.0, 0.1  # nats a token from the reference, and in one update
+AWAY = 8.0  # x the KL of the start
+SPIKE, SPIKES, AROUND = 10.0, 3, 25  # x the median of so many points around; how many of them
+HARMLESS = 10  # spikes after which the reward is the same: they are no cause of anything
+NORM = 8.0  # x the gradient norm of the start
+APART = 3.0  # x the disagreement of sampler and trainer of the start
+
+
+@scalar(
+    needs=("step.entropy",),
+    explains=("groups_too_easy", "groups_too_hard", "clip_saturation", "length_collapse", "grad_spikes"),
+    change="Raise the upper clip bound, add a small entropy bonus, or lower the learning rate; go back to a checkpoint "
+    "from before this step, as exploration does not come back by itself.",
+    test="from a checkpoint before this step, a small entropy bonus must hold the entropy and let the reward rise on",
+)
+def entropy_collapse(log: Log) -> Clue | None:
+    """The policy has stopped exploring: its entropy collapses."""
+    if (entropy := log.curve("step.entropy")) is None or entropy.begin <= 0:
+        return None
+    left, step = entropy.end / entropy.begin, entropy.left("down")
+    score = log.outcome(step)
+    learns = score is not None and score.late > 0
+    if left > (GONE / 3 if learns else GONE) or (score is not None and score.solved):
+        return None
+    return Clue.on(
+        entropy, "pattern" if learns else "sign", sure(GONE / max(left, 1e-4), 0.65), step,
+        f"from step {step} on entropy falls from {entropy.begin:.3g} to {entropy.end:.3g} nats a token, "
+        f"{100 * left:.2g} % of what it was{told(score)}",
+    )  # fmt: skip
+
+
+@scalar(
+    needs=("step.entropy",),
+    explains=("kl_blowup", "clip_saturation", "mismatch_grows", "grad_spikes", "length_collapse", "truncation",
+              "grad_explosion", "groups_too_hard"),
+    change="Lower the entropy bonus if there is one, or the learning rate; look for a drift of the sampler.",
+    test="the same run without an entropy bonus, then with half the learning rate: one of them must hold the entropy",
+)  # fmt: skip
+def entropy_explosion(log: Log) -> Clue | None:
+    """The policy dissolves into noise: its entropy explodes."""
+    if (entropy := log.curve("step.entropy")) is None or entropy.low <= 0:
+        return None
+    usual, step = min(entropy.begin, entropy.low), entropy.left("up")
+    score = log.outcome(step)
+    if entropy.end < max(NOISE * usual, usual + CLEAR * entropy.error) or (score is not None and score.change > 0):
+        return None
+    bonus = " (an entropy bonus is set)" if log.settings.get("learn.entropy_coef") else ""
+    return Clue.on(
+        entropy, "sign", sure(entropy.end / usual / NOISE, 0.65), step,
+        f"from step {step} on entropy rises from {usual:.3g} to {entropy.end:.3g} nats a token{bonus}{told(score)}",
+        usual,
+    )  # fmt: skip
+
+
+@scalar(
+    needs=("clip fraction",),
+    explains=("entropy_collapse", "kl_blowup", "grad_spikes", "groups_too_hard"),
+    change="Lower the learning rate, take fewer updates of a batch, or fresher data; a wider clip range only hides it.",
+    test="one update of a batch, or half the learning rate, must bring the clip fraction down",
+)
+def clip_saturation(log: Log) -> Clue | None:
+    """Most of what the batch says is clipped away."""
+    if (clip := log.curve("clip fraction")) is None or clip.end < CLIPPED:
+        return None
+    rises = clip.end > 2 * clip.begin
+    if not rises and clip.begin < 1.5 * CLIPPED:
+        return None
+    step = clip.left("up") if rises else int(clip.steps[0])
+    return Clue.on(
+        clip, "sign", sure(clip.end / CLIPPED, 0.65), step,
+        f"from step {step} on {100 * clip.end:.0f} % of the tokens are clipped and give no gradient, "
+        f"{100 * clip.begin:.1f} % at the start{told(log.outcome(step))}",
+    )  # fmt: skip
+
+
+@scalar(
+    needs=("clip fraction",),
+    explains=("mismatch_grows", "kl_blowup", "entropy_explosion", "entropy_collapse", "groups_too_hard"),
+    change="Take the ratio to the log-probs of the policy that sampled. To log-probs that the trainer took itself "
+    "before its only update the ratio is 1, and the clip cannot act.",
+    test="log the ratio to the sampler's log-probs: it must leave 1 where the clip fraction does not leave 0",
+)
+def clip_idle(log: Log) -> Clue | None:
+    """The clip never acts while policy and sampler part."""
+    clip, apart = log.curve("clip fraction"), _apart(log, "sampler mismatch", "step.approx_kl")
+    if clip is None or apart is None or np.quantile(clip.values, 0.95) > 1e-5:
+        return None
+    step = apart.left("up")
+    return Clue.on(
+        apart, "sign", sure(apart.end / max(apart.begin, 1e-9) / APART, 0.65), step,
+        f"no token is clipped in {len(clip):,} steps, and yet {_NAMES[apart.column]} grows from {apart.begin:.2g} to "
+        f"{apart.end:.2g} from step {step} on: the ratio that is clipped is not the one that moves",
+    )  # fmt: skip
+
+
+@scalar(
+    needs=("sampler mismatch",),
+    explains=("kl_blowup", "clip_saturation", "entropy_explosion", "grad_spikes", "grad_explosion", "groups_too_hard"),
+    change="Compare the log-probs of both engines on one batch after each weight sync; until the reason is found, "
+    "correct with truncated or masked importance weights.",
+    test="some steps at learning rate 0: if it grows still, the engines drift; if not, the weights come late",
+)
+def mismatch_grows(log: Log) -> Clue | None:
+    """Sampler and trainer drift apart."""
+    if (apart := _apart(log, "sampler mismatch")) is None:
+        return None
+    step = apart.left("up")
+    return Clue.on(
+        apart, "sign", sure(apart.end / max(apart.begin, 1e-9) / APART, 0.65), step,
+        f"from step {step} on {_NAMES[apart.column]} grows from {apart.begin:.2g} to {apart.end:.2g}: old weights in "
+        f"the sampler, or kernels that differ more on what the policy writes now{told(log.outcome(step))}",
+    )  # fmt: skip
+
+
+_NAMES = {
+    "minibatch.mismatch": "the mean |log-ratio| of trainer and sampler",
+    "step.mismatch_kl": "the KL of sampler and trainer", "step.approx_kl": "the KL of an update",
+}  # fmt: skip
+
+
+def _apart(log: Log, *names: str) -> Curve | None:
+    """The first of these distances of policy and sampler that has grown APART times, clear of its noise."""
+    curves = (log.curve(name) for name in names)
+    grown = (c for c in curves if c is not None and c.end > max(APART * c.begin, c.begin + CLEAR * c.error))
+    return next(grown, None)
+
+
+@scalar(
+    needs=("KL",),
+    explains=("entropy_collapse", "entropy_explosion", "clip_saturation", "length_collapse", "grad_explosion",
+              "grad_spikes", "mismatch_grows", "truncation", "groups_too_hard", "reward_hacking"),
+    change="Raise the KL coefficient, lower the learning rate, or go back to a checkpoint from before this step.",
+    test="from a checkpoint before this step, ten times the KL coefficient must hold the KL without a lower reward",
+)  # fmt: skip
+def kl_blowup(log: Log) -> Clue | None:
+    """The policy runs away from its reference: the KL blows up."""
+    if (kl := log.curve("KL")) is None:
+        return None
+    mark, step = STEP if kl.column == "step.approx_kl" else FAR, kl.left("up")
+    score, middle = log.outcome(step), float(np.median(kl.part(0.45, 0.55)))
+    bends = kl.end - middle > 2 * (middle - kl.begin)  # a healthy KL grows evenly, or ever more slowly
+    if kl.end < max(mark, AWAY * kl.begin) or (score is not None and score.late > 0 and not bends):
+        return None
+    return Clue.on(
+        kl, "sign", sure(kl.end / mark, 0.65), step,
+        f"from step {step} on the KL runs from {kl.begin:.3g} to {kl.end:.3g} nats a token{told(score)}",
+    )  # fmt: skip
+
+
+@scalar(
+    severity="warning",
+    needs=("minibatch.grad_norm",),
+    explains=("step_size", "groups_too_hard", "entropy_explosion", "entropy_collapse"),
+    change="Bound the gradient norm; open the batches of these steps: one long or corrupt rollout has most of it.",
+    test="the same run with a bound on the gradient norm: the reward must no longer fall after the spikes",
+)
+def grad_spikes(log: Log) -> Clue | None:
+    """The gradient spikes again and again."""
+    series = log.series("minibatch", "grad_norm", "max")
+    norm = Curve.of("minibatch.grad_norm", series)
+    if norm is None or norm.end > NORM / 2 * norm.begin:
+        return None
+    usual = norm.series.rolling(AROUND, center=True, min_periods=5).median()
+    spikes = norm.series[norm.series > np.maximum(SPIKE * usual, usual + 8 * norm.noise)]
+    if not SPIKES <= len(spikes) <= 0.1 * len(norm):
+        return None
+    step, worst = int(spikes.index[0]), float((spikes / usual[spikes.index]).max())
+    hurt, score = _hurt(log, spikes.index), log.outcome(step)
+    down, known = score is not None and score.change < 0, log.settings.get("learn.policy.max_grad_norm") is not None
+    if not hurt and not down and (known or len(spikes) >= HARMLESS):
+        return None
+    after = "lower after them" if hurt else "lower since" if down else "the same so far, and no bound is known"
+    return Clue.of(
+        "sign" if hurt else "pattern", sure(worst / SPIKE, 0.65) if hurt else 0.6 if down else 0.5, norm.column, step,
+        float(spikes.iloc[0]), float(usual[step]),
+        f"in {len(spikes)} steps the gradient norm is {SPIKE:g} to {worst:.3g} times that of its neighbours, first in "
+        f"step {step}; the reward is {after}",
+    )  # fmt: skip
+
+
+def _hurt(log: Log, steps: pd.Index) -> bool:
+    """Whether the reward is lower after most of these steps than before them."""
+    if (reward := log.curve("reward")) is None:
+        return False
+    falls = [reward.before(int(step), 0.03) - reward.after(int(step), 0.03) for step in steps]
+    return float(np.median(falls)) > 1.5 * reward.error
+
+
+@scalar(
+    needs=("minibatch.grad_norm",),
+    explains=("kl_blowup", "entropy_explosion", "entropy_collapse", "clip_saturation", "mismatch_grows",
+              "length_collapse", "groups_too_hard"),
+    change="Bound the gradient norm, lower the learning rate, and go back to a checkpoint from before this step.",
+    test="from a checkpoint before this step, half the learning rate must keep the norm where it was",
+)  # fmt: skip
+def grad_explosion(log: Log) -> Clue | None:
+    """The gradient explodes and stays large."""
+    if (norm := log.curve("minibatch.grad_norm")) is None or norm.end < NORM * norm.begin:
+        return None
+    step = norm.left("up")
+    return Clue.on(
+        norm, "sign", sure(norm.end / max(norm.begin, 1e-9) / NORM, 0.65), step,
+        f"from step {step} on the gradient norm grows from {norm.begin:.3g} to {norm.end:.3g}"
+        f"{told(log.outcome(step))}",
+    )  # fmt: skip

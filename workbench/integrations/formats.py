@@ -1,0 +1,308 @@
+"""The formats of logs, each told by what a file or folder holds: text and tables here, trackers next door."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import sqlite3
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TextIO
+
+import pandas as pd
+import pyarrow as pa
+
+from workbench.integrations import trackers
+from workbench.integrations.names import STEP, place
+from workbench.integrations.rows import CELLS, Column, Rows, column, numbers
+from workbench.spec import InputError
+from workbench.spec.files import MIB, encoding_of, from_json, open_file, read_text
+
+try:
+    import orjson
+except ImportError:
+    orjson = None  # type: ignore[assignment]
+
+HEAD, LINE, DOCUMENT = 65536, 4 * MIB, 64 * MIB  # bytes that tell a format; of a line; of one JSON value
+_USUAL = ("metrics", "trainer_state", "log", "logs", "console", "history", "progress")
+_CHUNK = 20_000  # rows of a table that are read at once
+_CONSOLE = re.compile(r"(?:^|\s)step:(\d+) - (\S+:.*)")
+_SPOKEN = re.compile(r"(?:[\w.]+\()?([^()]*)\)?")  # of np.float64(0.5) the 0.5
+_PANEL = re.compile(r"(?P<run>.+) - (?P<metric>.+?)(?P<end>__MIN|__MAX|__STEP)?")  # W&B: a chart saved as CSV
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format: whether a path holds it, by the path and its first bytes (none of a folder), and how it is read.
+
+    `read` yields the runs in it. What it raises as OSError, ValueError or KeyError becomes one line for the user.
+    """
+
+    name: str
+    holds: Callable[[Path, bytes], bool]
+    read: Callable[[Path], Iterable[Rows]]
+
+
+def text_of(head: bytes) -> str:
+    """Return the first bytes as text, without a character that they cut; empty for what is binary."""
+    encoding = encoding_of(head)
+    return "" if encoding == "utf-8-sig" and b"\0" in head else head.decode(encoding, errors="ignore")
+
+
+class _Bounded(io.TextIOBase):
+    """Text whose lines have an end: a reader that collects whole lines would collect a line of a gigabyte too."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file, self._since = file, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int | None = -1) -> str:
+        text = self._file.read(MIB if size is None or size < 0 else min(size, MIB))
+        end = text.rfind("\n")
+        self._since = self._since + len(text) if end < 0 else len(text) - end
+        if self._since > LINE:
+            raise ValueError(f"it has a line of more than {LINE // MIB} MiB")
+        return text
+
+
+def opened(path: Path) -> TextIO:
+    """Return a file as text, UTF-8 or UTF-16."""
+    file = open_file(path)
+    return io.TextIOWrapper(file, encoding_of(file.peek(2)))
+
+
+def _title(path: Path) -> str:
+    """Return the name of a run: of the file, or of its folder where every file of its kind has that name."""
+    folder = path.parent.parent if path.parent.name.startswith("checkpoint-") else path.parent
+    return folder.name if path.stem in _USUAL else path.stem
+
+
+def _first_line(head: bytes) -> str:
+    return text_of(head).lstrip().split("\n", 1)[0].rstrip("\r")
+
+
+def _is_lines(path: Path, head: bytes) -> bool:
+    if path.suffix in (".jsonl", ".ndjson"):
+        return bool(text_of(head))
+    try:
+        found = from_json(_first_line(head))
+    except ValueError:
+        return False
+    return isinstance(found, dict) and "log_history" not in found
+
+
+def json_lines(path: Path) -> Iterator[Rows]:
+    """One object a line; a last line that was cut off is left out, any other broken one is an error."""
+    rows = Rows(_title(path))
+    with opened(path) as file:
+        yield rows.extend(_objects(file, path, rows.notes))
+
+
+def _objects(file: TextIO, path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(iter(partial(file.readline, LINE), ""), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = _parsed(line)
+        except ValueError as error:
+            if not line.endswith("\n") and len(line) < LINE:
+                notes.append(f"the last line, {number:,}, was cut off and left out")
+                return
+            long = f"it is longer than {LINE // MIB} MiB" if len(line) >= LINE else str(error)
+            raise InputError(f"line {number} of '{path}' is not JSON: {line[:60]!r} ({long})") from None
+        if not isinstance(row, dict):
+            raise InputError(f"line {number} of '{path}' is no object with metrics: {line[:60]!r}")
+        row = flat(row)
+        # A block of rows is held at once: of long ones the numbers.
+        yield row if len(line) < HEAD // 8 else {k: v for k, v in row.items() if isinstance(v, int | float)}
+
+
+def _parsed(line: str) -> Any:
+    """Return the value of a line; orjson, where it is installed, takes a fifth of the time and knows no NaN."""
+    if orjson is not None:
+        with suppress(ValueError):
+            return orjson.loads(line)
+    return from_json(line)
+
+
+def flat(row: dict[str, Any]) -> dict[str, Any]:
+    """Return one flat row: metrics that are nested one level (`{"data": {...}, "step": 3}`) join the others."""
+    if dict not in map(type, row.values()):
+        return row
+    inner = {key: value for table in row.values() if isinstance(table, dict) for key, value in table.items()}
+    return inner | {key: value for key, value in row.items() if not isinstance(value, dict)}
+
+
+def _is_json(path: Path, head: bytes) -> bool:
+    return text_of(head).lstrip()[:1] in ("{", "[")
+
+
+def json_document(path: Path) -> Iterator[Rows]:
+    """A list of rows, or `log_history` in a trainer_state.json."""
+    found = from_json(read_text(path, DOCUMENT))
+    history = found.get("log_history") if isinstance(found, dict) else found
+    if not isinstance(history, list) or not all(isinstance(row, dict) for row in history):
+        raise InputError(f"'{path}' is neither a list of objects nor a trainer_state.json with log_history")
+    rows = Rows(_title(path)).extend(map(flat, history))
+    rows.config = {key: value for key, value in found.items() if key != "log_history"} if found is not history else {}
+    yield rows
+
+
+def _newest_state(folder: Path) -> Path | None:
+    """Return the trainer_state.json of a folder, or that of its last checkpoint, which has all rows before it."""
+    found = folder.glob("checkpoint-*/trainer_state.json")
+    last = {int(re.sub(r"\D", "", file.parent.name) or 0): file for file in found}
+    own = folder / "trainer_state.json"
+    return own if own.is_file() else last[max(last)] if last else None
+
+
+def _separator(head: bytes) -> str:
+    return max(",;\t", key=_first_line(head).count)
+
+
+def _names(head: bytes) -> list[str]:
+    return next(csv.reader([_first_line(head)], delimiter=_separator(head), skipinitialspace=True), [])
+
+
+def _is_table(path: Path, head: bytes) -> bool:
+    return path.suffix in (".csv", ".tsv") or any(name in STEP or place(name) for name in _names(head))
+
+
+def table(path: Path) -> Iterator[Rows]:
+    """Text parted by comma, semicolon or tab; with semicolons `0,5` is a number, as spreadsheets have it.
+
+    A chart that W&B has saved as CSV has a column `RUN - METRIC` a run: it is many runs.
+    """
+    with open_file(path) as file:
+        head = file.read(HEAD)
+    if not _first_line(head).strip():
+        raise ValueError("its first line, which should name the columns, is empty")
+    panels = [found for name in _names(head) if (found := _PANEL.fullmatch(name))]
+    runs = list(dict.fromkeys(found["run"] for found in panels if not found["end"]))
+    charts = runs and all(place(found["metric"]) for found in panels)
+    collected = {name: Rows(name) for name in (runs if charts else [_title(path)])}
+    with opened(path) as text:
+        chunks = pd.read_csv(
+            _Bounded(text), sep=_separator(head), chunksize=max(1, _CHUNK // (1 + len(_names(head)) // 100)),
+            index_col=False, keep_default_na=False, na_values=[""], skipinitialspace=True,
+        )  # fmt: skip
+        for chunk in chunks:
+            columns = {str(name): _cells(chunk[name], _separator(head)) for name in chunk.columns}
+            for run, rows in collected.items():
+                own = {m["metric"]: columns[m[0]] for m in panels if m["run"] == run and not m["end"]}
+                keys = {name: columns[name] for name in STEP if name in columns}
+                rows.block(keys | own if charts else columns, len(chunk))
+    yield from collected.values()
+
+
+def _cells(cells: pd.Series, separator: str) -> Column:
+    if cells.dtype != object and not isinstance(cells.dtype, pd.StringDtype):
+        return column(cells.to_numpy(float), cells.isna().to_numpy())
+    if separator == ";":
+        cells = cells.astype(object).where(cells.isna(), cells.astype(str).str.replace(",", ".", regex=False))
+    return numbers([None if value != value else value for value in cells])
+
+
+def parquet(path: Path) -> Iterator[Rows]:
+    """The columns of numbers; its rows are counted first, as a few bytes of a file can be more than memory holds."""
+    import pyarrow.parquet as pq
+
+    rows = Rows(_title(path))
+    with open_file(path) as raw:
+        found = pq.ParquetFile(raw)
+        kinds = (pa.types.is_floating, pa.types.is_integer, pa.types.is_boolean, pa.types.is_decimal)
+        names = [field.name for field in found.schema_arrow if any(kind(field.type) for kind in kinds)]
+        if found.metadata.num_rows * max(len(names), 1) > CELLS:
+            raise InputError(f"'{path}' says it holds {found.metadata.num_rows:,} rows; give a part of it")
+        for batch in found.iter_batches(_CHUNK, columns=names):
+            columns = {}
+            for name, array in zip(batch.schema.names, batch.columns, strict=True):
+                values, null = array.cast(pa.float64(), safe=False), array.is_null().to_numpy(zero_copy_only=False)
+                columns[name] = column(values.fill_null(0.0).to_numpy(), null)
+            rows.block(columns, batch.num_rows)
+    yield rows
+
+
+def console(path: Path) -> Iterator[Rows]:
+    """verl's console: lines `step:3 - actor/entropy:0.5 - ...` among anything else."""
+    rows = Rows(_title(path))
+    with opened(path) as file:
+        lines = iter(partial(file.readline, LINE), "")
+        found = (match for line in lines if "step:" in line and (match := _CONSOLE.search(line)))
+        rows.extend(_spoken(match) for match in found)
+    if not rows:
+        raise InputError(f"'{path}' has no line 'step:N - metric:value' as verl prints, and is {_none()}")
+    yield rows
+
+
+def _spoken(match: re.Match[str]) -> dict[str, Any]:
+    row: dict[str, Any] = {"step": match[1]}
+    for pair in match[2].split(" - "):
+        name, _, value = pair.strip().rpartition(":")
+        row[name] = spoken[1] if (spoken := _SPOKEN.fullmatch(value)) else None
+    return row
+
+
+# In the order in which they are tried; a new format is a function that yields runs, and its line here.
+FORMATS: list[Format] = [
+    Format("TensorBoard", trackers.is_tensorboard, trackers.tensorboard),
+    Format("W&B", lambda path, head: head[:4] == b":W&B", trackers.wandb),
+    Format("SwanLab", lambda path, head: head[:4] == b":SWL", trackers.swanlab),
+    Format("trackio", trackers.is_trackio, trackers.trackio),
+    Format("MLflow", trackers.is_mlflow, trackers.mlflow),
+    Format("Parquet", lambda path, head: head[:4] == b"PAR1", parquet),
+    Format("JSON lines", _is_lines, json_lines),
+    Format("JSON", _is_json, json_document),
+    Format("CSV", _is_table, table),
+    Format("console log", lambda path, head: bool(text_of(head)), console),
+]
+FOLDERS: list[Format] = [
+    Format("Aim", trackers.is_aim, trackers.aim),
+    Format("MLflow", trackers.is_mlflow, trackers.mlflow),
+    Format("TensorBoard", trackers.is_tensorboard, trackers.tensorboard),
+    Format(
+        "TRL", lambda path, head: bool(_newest_state(path)), lambda path: json_document(_newest_state(path) or path)
+    ),
+]
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"PK\3\4": "zip", b"(\xb5/\xfd": "zstd", b"\xfd7zXZ": "xz", b"BZh": "bzip2"}
+
+
+def _none() -> str:
+    return f"in no other format that is known: {', '.join(dict.fromkeys(one.name for one in FORMATS))}"
+
+
+def format_of(path: Path) -> Format | None:
+    """Return the format of a file or folder; None for a folder without one. InputError for a file without one."""
+    if path.is_dir():
+        return next((one for one in FOLDERS if one.holds(path, b"")), None)
+    with open_file(path) as file:
+        head = file.read(HEAD)
+    for magic, name in _COMPRESSED.items():
+        if head.startswith(magic):
+            raise InputError(f"'{path}' is compressed ({name}): decompress it first")
+    if not head:
+        raise InputError(f"'{path}' holds no rows: it is empty")
+    if found := next((one for one in FORMATS if one.holds(path, head)), None):
+        return found
+    raise InputError(f"'{path}' is {_none()}")
+
+
+def runs_in(path: Path, found: Format) -> Iterator[Rows]:
+    """Yield the runs of a source. Raises InputError, one line, for whatever is wrong with it."""
+    try:
+        yield from found.read(path)
+    except InputError:
+        raise
+    except ModuleNotFoundError as error:
+        raise InputError(f"'{path}' is read with {error.name}: run `pip install 'sorl[logs]'`") from None
+    except (OSError, ValueError, ArithmeticError, LookupError, TypeError, RecursionError, MemoryError, csv.Error,
+            pa.ArrowException, sqlite3.Error, struct.error) as error:  # fmt: skip
+        said = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]
+        raise InputError(f"'{path}' cannot be read as {found.name}: {said}") from None

@@ -1,0 +1,250 @@
+"""Rows of a log as columns: blocks of rows in, one value a step and metric out, in bounded memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from workbench.integrations.names import STEP
+from workbench.spec import InputError
+
+BLOCK, KEYS = 4096, 500_000  # rows that are held as rows, and keys in them
+CELLS, METRICS = 64_000_000, 2000  # values of a log, as 1.5 million steps of 40 metrics; metrics that are looked at
+LONGEST = 200  # characters of a metric's name
+LARGEST = 1e100  # what no sum of some thousands would hold is infinite
+CLOCKS = ("time", "timestamp", "_timestamp", "_runtime", "runtime", "epoch")  # in the rows of every producer
+ATTEMPTS = 64  # restarts of a run; a log with more is in no order
+_WORDS = {"nan": math.nan, "inf": math.inf, "infinity": math.inf, "-inf": -math.inf, "-infinity": -math.inf}
+
+Column = np.ma.MaskedArray[Any, Any]  # float64: masked where nothing was logged; NaN and infinities are values
+
+
+class Rows:
+    """Collects the rows of one run in the order of its log.
+
+    `config` is what the source says of its settings, by dotted key; `notes` say what was left out, replaced or assumed.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name, self.status = name, "finished"
+        self.config: dict[str, Any] = {}
+        self.notes: list[str] = []
+        self._blocks: dict[str, dict[int, Column]] = {}  # metric -> block -> values
+        self._sizes: list[int] = []
+        self._cells, self._stepped = 0, False
+        self._unread: set[str] = set()  # metrics beyond METRICS
+
+    def extend(self, rows: Iterable[Mapping[str, Any]]) -> Rows:
+        """Take rows; what is no number in them is left out."""
+        for block in _blocks(rows):
+            names = self._room(dict.fromkeys(chain.from_iterable(block)))
+            self.block({name: numbers([row.get(name) for row in block]) for name in names}, len(block))
+        return self
+
+    def __len__(self) -> int:
+        return sum(self._sizes)
+
+    def block(self, columns: Mapping[str, Column], size: int) -> None:
+        """Take `size` rows as columns. Raises InputError for a log of more than CELLS values."""
+        self._stepped = self._stepped or any(name in columns for name in STEP)
+        for name in self._room(columns):
+            if not np.ma.getmaskarray(columns[name]).all():
+                self._blocks.setdefault(name, {})[len(self._sizes)] = columns[name]
+                self._cells += size
+        self._sizes.append(size)
+        if max(self._cells, len(self)) > CELLS:
+            raise InputError(f"'{self.name}' holds more than {CELLS:,} values; give a part of it, or fewer metrics")
+
+    def _room(self, names: Iterable[str]) -> list[str]:
+        """Return the names that are looked at: of a log of too many metrics the first."""
+        room: list[str] = []
+        for name in names:
+            if name in self._blocks or (len(self._blocks) + len(room) < METRICS and len(name) <= LONGEST):
+                room.append(name)
+            elif len(self._unread) < METRICS:
+                self._unread.add(name)
+        return room
+
+    def by_step(self) -> tuple[np.ndarray, dict[str, Column]]:
+        """Return the steps, ascending, and the metrics, a value a step; the rows are gone afterwards.
+
+        Attempts that a restart replaced are left out, of equal steps the last value counts (`folded`). Raises
+        InputError for a log without a row, or whose rows name no step that is a whole number of at least 0.
+        """
+        if not (size := len(self)):
+            raise InputError(f"'{self.name}' holds no rows")
+        if size * len(self._blocks) > 4 * CELLS:
+            raise InputError(f"'{self.name}' has {size:,} rows of {len(self._blocks):,} metrics; give a part of it")
+        if self._unread:
+            self.notes.append(f"only the first {METRICS:,} metrics were read")
+        steps = self._steps(size)
+        usable = (np.ma.filled(steps, -1.0) >= 0) & (np.ma.filled(steps, 0.0) < 2.0**53)
+        if not usable.any():
+            raise InputError(f"no row of '{self.name}' has a step that is a number")
+        if lost := int((~usable).sum()):
+            self.notes.append(f"{lost:,} rows without a step were left out")
+        rows = slice(None) if usable.all() else usable  # a slice copies nothing
+        metrics = {name: self._column(name, size)[rows] for name in [*self._blocks] if name not in STEP}
+        return folded(np.ma.getdata(steps)[usable].astype(np.int64), metrics, self.notes)
+
+    def _column(self, name: str, size: int) -> Column:
+        """Return all rows of a metric, and forget its blocks."""
+        values, mask, at = np.zeros(size), np.ones(size, bool), 0
+        blocks = self._blocks.pop(name)
+        for number, rows in enumerate(self._sizes):
+            if (block := blocks.get(number)) is not None:
+                values[at : at + rows], mask[at : at + rows] = np.ma.getdata(block), np.ma.getmaskarray(block)
+            at += rows
+        return np.ma.MaskedArray(values, mask)
+
+    def _steps(self, size: int) -> Column:
+        """Return the step of each row, by the first name of one that the row has; the number of the row without any."""
+        present = [name for name in STEP if name in self._blocks]
+        present = [name for name in present if name != "_step"] or present  # it counts calls of the tracker
+        if not present and self._stepped:
+            return np.ma.MaskedArray(np.zeros(size), True)
+        if not present:
+            self.notes.append("no column names the step: the number of the row stands in")
+            return np.ma.MaskedArray(np.arange(size, dtype=float))
+        steps = self._column(present[0], size)
+        for name in present[1:]:
+            other = self._column(name, size)
+            steps = np.ma.where(np.ma.getmaskarray(steps), other, steps)
+        return np.ma.masked_invalid(steps)
+
+
+def _blocks(rows: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
+    """Yield the rows in blocks, of rows with very many keys small ones."""
+    block: list[Mapping[str, Any]] = []
+    held = 0
+    for row in rows:
+        block.append(row)
+        held += len(row)
+        if len(block) == BLOCK or held > KEYS:
+            yield block
+            block, held = [], 0
+    if block:
+        yield block
+
+
+def numbers(values: list[Any]) -> Column:
+    """Return values as a column: None and what is no number is masked; "nan" and "inf" are what they say."""
+    try:
+        found = np.array(values, dtype=float)
+        if found.ndim != 1:
+            raise ValueError
+    except (ValueError, TypeError, OverflowError):
+        values = [_number(value) for value in values]
+        found = np.array(values, dtype=float)
+    none = [value is None for value in values] if None in values else False
+    return column(found, np.broadcast_to(np.array(none), found.shape))
+
+
+def column(values: np.ndarray, mask: np.ndarray) -> Column:
+    """Return a column of floats, where what is larger than LARGEST is infinite."""
+    with np.errstate(invalid="ignore"):
+        large = np.abs(values) > LARGEST
+    if large.any():
+        values = np.where(large, np.sign(values) * np.inf, values)
+    return np.ma.MaskedArray(values, mask)
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, str) and len(value) > 64:
+        return None
+    try:
+        word = _WORDS.get(value.strip().lower()) if isinstance(value, str) else None
+        return float(value) if word is None else word
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+    except (ValueError, TypeError):
+        return None
+
+
+def of_events(events: Iterable[tuple[Any, str, Any]], step: str = "step") -> Iterator[dict[str, Any]]:
+    """Yield rows of (step, metric, value): what follows each other with one step, each metric once, is a row."""
+    row: dict[str, Any] = {}
+    for at, metric, value in events:
+        if row and (row[step] != at or metric in row):
+            yield row
+            row = {}
+        row[step], row[metric] = at, value
+    if row:
+        yield row
+
+
+def folded(steps: np.ndarray, metrics: dict[str, Column], notes: list[str]) -> tuple[np.ndarray, dict[str, Column]]:
+    """Return (steps, metrics) with one row a step; takes the columns out of `metrics` as it goes.
+
+    A row in which the steps of most metrics run backwards begins a new attempt: what earlier attempts logged from that
+    step on is gone, also of metrics that the new one has not logged again. Producers at different steps of one attempt
+    (rollout and trainer of an asynchronous run) replace nothing. Of equal steps the last value counts.
+    """
+    if (np.diff(steps) > 0).all():
+        return _logged(steps, metrics)
+    begun = _begun(steps, metrics)
+    if 2 * len(begun) > len(steps) or len(begun) > ATTEMPTS:
+        notes.append("steps are in no order: of equal steps the last value counts")
+        begun = begun[:0]
+    restarts = _restarts(steps, metrics, begun)
+    for _, first in restarts.values():
+        notes.append(f"restarted at step {first:,}: what was logged from there on before was replaced")
+    order = np.argsort(steps, kind="stable")
+    ordered = steps[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    found = {}
+    for name in [*metrics]:
+        values = metrics.pop(name)
+        kept = ~np.ma.getmaskarray(values)
+        own = _own(steps, values, begun)
+        for attempt, (row, first) in restarts.items():
+            kept &= (np.arange(len(steps)) >= row) | (steps < first) | (own >= attempt)
+        kept = kept[order]
+        last = np.maximum.reduceat(np.where(kept, np.arange(len(kept)), -1), starts)
+        if (last >= 0).any():
+            found[name] = np.ma.MaskedArray(np.ma.getdata(values)[order][last], last < 0)
+    return _logged(ordered[starts], found)
+
+
+def _logged(steps: np.ndarray, metrics: dict[str, Column]) -> tuple[np.ndarray, dict[str, Column]]:
+    """Leave out the steps at which no metric has a value."""
+    used = np.zeros(len(steps), bool)
+    for values in metrics.values():
+        used |= ~np.ma.getmaskarray(values)
+    return (steps, metrics) if used.all() else (steps[used], {name: values[used] for name, values in metrics.items()})
+
+
+def _back(steps: np.ndarray, values: Column) -> np.ndarray:
+    """Return the rows at which the steps of a metric run backwards."""
+    rows = np.flatnonzero(~np.ma.getmaskarray(values))
+    return rows[1:][np.diff(steps[rows]) < 0]
+
+
+def _begun(steps: np.ndarray, metrics: Mapping[str, Column]) -> np.ndarray:
+    """Return the rows at which an attempt begins: in more than half of a row's metrics steps run backwards."""
+    logged, back = np.zeros(len(steps), int), np.zeros(len(steps), int)
+    for name, values in metrics.items():
+        if name not in CLOCKS:
+            logged += ~np.ma.getmaskarray(values)
+            back[_back(steps, values)] += 1
+    return np.flatnonzero(2 * back > logged)
+
+
+def _own(steps: np.ndarray, values: Column, begun: np.ndarray) -> np.ndarray:
+    """Return the attempt of a metric at each row, from 0: so often has it begun again."""
+    return np.searchsorted(np.intersect1d(_back(steps, values), begun), np.arange(len(steps)), side="right")
+
+
+def _restarts(steps: np.ndarray, metrics: Mapping[str, Column], begun: np.ndarray) -> dict[int, tuple[int, int]]:
+    """Return of each attempt, which most metrics of a row that begins are in, its last such row and largest step."""
+    found: dict[int, tuple[int, int]] = {}
+    own = {name: _own(steps, values, begun)[begun] for name, values in metrics.items()} if len(begun) else {}
+    back = {name: np.isin(begun, _back(steps, metrics[name])) for name in own if name not in CLOCKS}
+    for i, (row, step) in enumerate(zip(begun.tolist(), steps[begun].tolist(), strict=True)):
+        attempt = int(np.median([own[name][i] for name, here in back.items() if here[i]]))
+        found[attempt] = (row, max(step, found.get(attempt, (0, 0))[1]))
+    return found

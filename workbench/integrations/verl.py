@@ -1,0 +1,517 @@
+"""verl: a plugin that verl loads itself; our losses as `loss_mode: sorl:st-ppo`, and the turn ledger of its actor.
+
+In `actor_rollout_ref.actor.policy_loss`, with slots and what to record after a question mark:
+
+    loss_mode: "sorl:st-ppo?stabilise.scope=global&record=runs/my-7b&every=10"
+
+`sorl:vanilla` is verl's own loss, recorded. The environment variable SORL_RECORD=runs/my-7b records any loss mode.
+Three functions of verl are wrapped: ActorConfig.__post_init__ (refuses by name before a model is loaded), make_iterator
+(a step begins and ends) and BaseEngine.train_batch (the counts of an update, and what came of it). What they compute
+stays as it is. Read for verl 0.9; docs/losses.md says what was run.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache, wraps
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+
+import torch
+from torch import Tensor
+
+from workbench.integrations.losses import Loss, Sums, feedable, metrics, recorded_terms, stabilised
+from workbench.objective import LossTerms
+from workbench.record import Clip, Ledger
+from workbench.spec import InputError
+
+PREFIX, VANILLA, ROW = "sorl:", "vanilla", "sorl_row"
+KNOBS = ("record", "every", "trajectories", "tokens", "memory_mb")  # of a loss mode, for the ledger
+# Options of verl's actor that change what is computed; those of its own loss are not read by ours.
+SETTINGS = (
+    "ppo_mini_batch_size", "ppo_micro_batch_size_per_gpu", "use_dynamic_bsz", "ppo_epochs", "rollout_n", "shuffle",
+    "entropy_coeff", "use_kl_loss", "kl_loss_coef", "kl_loss_type", "loss_scale_factor",
+)  # fmt: skip
+OWN = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "loss_agg_mode")
+AGGREGATES = {
+    "token-mean": "token_mean", "token-sum": "token_sum", "seq-mean-token-sum": "seq_mean_token_sum",
+    "seq-mean-token-mean": "seq_mean_token_mean", "seq-mean-token-sum-norm": "seq_mean_token_sum_norm",
+}  # fmt: skip
+
+log = logging.getLogger("sorl.verl")
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A loss mode taken apart: the algorithm, its slots, and the knobs of the ledger; `record` is the run's folder."""
+
+    name: str
+    slots: Mapping[str, Any]
+    knobs: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, text: str) -> Mode:
+        """Return what `sorl:st-ppo?stabilise.scope=global&record=runs/x` says; another loss mode is its own name."""
+        if not text.startswith(PREFIX):
+            return cls(text, {}, _options(f"record={found}" if (found := os.environ.get("SORL_RECORD")) else ""))
+        name, _, query = text.removeprefix(PREFIX).partition("?")
+        given = _options(f"record={os.environ.get('SORL_RECORD', '')}") | _options(query)
+        knobs = {key: given.pop(key) for key in KNOBS if key in given}
+        if name == VANILLA:
+            if given:
+                raise InputError(f"loss_mode '{text}': verl's own loss has no slot '{next(iter(given))}'")
+            knobs = {"record": "runs/verl"} | knobs
+        slots: dict[str, Any] = {}
+        for key, value in given.items():
+            slot, _, option = key.partition(".")
+            if option:
+                slots.setdefault(slot, {})[option] = value
+            else:
+                slots[slot] = value
+        return cls(name, slots, knobs)
+
+
+def _options(query: str) -> dict[str, Any]:
+    """Key and value pairs, values as JSON where they are; `SORL_RECORD` may carry knobs: `runs/x&every=10`."""
+    found: dict[str, Any] = {}
+    for key, value in parse_qsl(query):
+        try:
+            found[key] = value if key == "record" else json.loads(value)
+        except json.JSONDecodeError:
+            found[key] = value
+    return found
+
+
+@cache
+def loss_of(mode: str, horizon: float | None) -> Loss | None:
+    """Return our loss of a loss mode, None for verl's own. Raises InputError for what a loss cannot carry."""
+    asked = Mode.of(mode)
+    return Loss(asked.name, horizon, **asked.slots) if mode.startswith(PREFIX) and asked.name != VANILLA else None
+
+
+def check(config: Any) -> None:
+    """Raise InputError for an actor's configuration that our loss cannot be fed from; says what to set."""
+    mode = config.policy_loss.get("loss_mode", VANILLA)
+    loss = loss_of(mode, config.loss_scale_factor)
+    if loss is None:
+        return
+    own, name = loss.algorithm, loss.algorithm.name
+    verls = config.use_kl_loss and config.kl_loss_coef != 0
+    if own.needs_reference and (verls or not config.use_kl_loss):
+        raise InputError(
+            f"'{name}' has a KL term of its own: set actor.use_kl_loss=true, which makes verl compute the reference's "
+            "log-probs, and actor.kl_loss_coef=0, which switches its term off"
+        )
+    if config.use_dynamic_bsz and counts_micro_batches(loss):
+        raise InputError(
+            f"'{name}' weighs micro-batches alike, and nobody knows their number with actor.use_dynamic_bsz=true: set "
+            "it to false, or the slot's scope to global (aggregate.scope=global, stabilise.scope=global)"
+        )
+
+
+def counts_micro_batches(loss: Loss) -> bool:
+    """Whether the loss divides by the number of micro-batches of the update."""
+    own = loss.algorithm
+    penalty = own.stabilise.kind == "kl_clipfrac" and getattr(own.stabilise, "scope", "") == "micro"
+    return own.aggregate.scope == "micro" or penalty
+
+
+@dataclass
+class Update:
+    """The update under way: its sums over micro-batches and ranks, the present micro-batch, and what came of it."""
+
+    sums: Sums | None = None
+    micro_batches: int = 1
+    data: Any = None
+    terms: LossTerms | None = None
+
+
+@dataclass
+class Step:
+    """The rows of this rank that verl trains on before it samples again."""
+
+    data: Any
+    per_epoch: int  # updates
+    trajectory: Tensor | None = None  # (B,) of each row; -1 for the rows that verl adds to fill up a mini-batch
+    updates: int = 0
+    recorders: list[Recorder] = field(default_factory=list)
+
+
+_now: Update | None = None
+_step: Step | None = None
+
+
+def dense(data: Any, name: str, width: int | None = None) -> Tensor | None:
+    """Return a field of verl's batch as (B, width), 0 where padded; None where it has none."""
+    found = data.get(name, None)
+    if not isinstance(found, Tensor):
+        return None
+    x = found.to_padded_tensor(0) if found.is_nested else found
+    return x if width is None or x.shape[1] == width else torch.nn.functional.pad(x, (0, width - x.shape[1]))
+
+
+def batch_of(loss: Loss, data: Any, log_prob: Tensor | None = None) -> Any:
+    """Return the rows of verl's batch as the objective reads them."""
+    width = None if log_prob is None else log_prob.shape[1]
+    names = ("response_mask", "advantages", "old_log_probs", "rollout_log_probs", "ref_log_prob")
+    mask, advantages, old, sampler, reference = (dense(data, name, width) for name in names)
+    assert mask is not None and advantages is not None and old is not None  # noqa: PT018
+    return loss.batch(
+        mask=mask, advantages=advantages, log_prob_old=old, log_prob_behaviour=sampler, log_prob_ref=reference
+    )
+
+
+def policy_loss(mode: str) -> Callable[..., tuple[Tensor, dict[str, Any]]]:
+    """Return the function that verl calls for every micro-batch: the loss, and what it logs."""
+
+    def computed(
+        old_log_prob: Tensor, log_prob: Tensor, advantages: Tensor, response_mask: Tensor,
+        loss_agg_mode: str = "token-mean", config: Any = None, rollout_is_weights: Tensor | None = None,
+    ) -> tuple[Tensor, dict[str, Any]]:  # fmt: skip
+        loss = loss_of(mode, config.loss_scale_factor)
+        if loss is None:
+            from verl.trainer.ppo.core_algos import get_policy_loss_fn
+
+            found: tuple[Tensor, dict[str, Any]] = get_policy_loss_fn(VANILLA)(
+                old_log_prob=old_log_prob, log_prob=log_prob, advantages=advantages, response_mask=response_mask,
+                loss_agg_mode=loss_agg_mode, config=config, rollout_is_weights=rollout_is_weights,
+            )  # fmt: skip
+            return found
+        if rollout_is_weights is not None:
+            raise InputError(
+                f"loss_mode '{mode}' does not apply algorithm.rollout_correction.rollout_is: set it to null, and "
+                "correct in the loss with correction=tis"
+            )
+        if _now is None or _now.data is None:
+            raise InputError(
+                f"loss_mode '{mode}' needs the engines of verl 0.9: its update was not begun by train_batch"
+            )
+        out = loss(batch_of(loss, _now.data, log_prob), log_prob, _now.sums, _now.micro_batches)
+        _now.terms = out.terms
+        seen = metrics(out.terms)
+        named = {"actor/pg_clipfrac": seen.pop("clip_frac"), "actor/ppo_kl": seen.pop("approx_kl")}
+        seen.pop("policy_loss")  # verl logs it as actor/pg_loss
+        # Gradients are averaged over the ranks, as of verl's own losses.
+        return out.loss * config.global_batch_info["dp_size"], named | {f"actor/sorl_{k}": x for k, x in seen.items()}
+
+    return computed
+
+
+def begin(engine: Any, data: Any, config: Any, loss: Loss | None) -> Update:
+    """Add up over all micro-batches and ranks what the means of an update divide by."""
+    if loss is None:
+        return Update()
+    parts = []
+
+    def collect(model_output: Mapping[str, Any], data: Any, dp_group: Any = None) -> tuple[Tensor, dict[str, Any]]:
+        log_prob = _padded(model_output["log_probs"], data)
+        parts.append(loss.sums(batch_of(loss, data, log_prob), log_prob))
+        return log_prob.new_zeros(()), {}
+
+    with torch.no_grad():
+        if loss.needs_log_probs_first:
+            engine.forward_backward_batch(data, collect, forward_only=True)
+        else:
+            parts.append(loss.sums(batch_of(loss, data)))
+    if not parts:  # of a pipeline only the last stage has log-probs, and computes a loss
+        return Update()
+    total, ranks, group = torch.stack([p.packed() for p in parts]).sum(0), 1, engine.get_data_parallel_group()
+    if group is not None and torch.distributed.is_initialized():
+        from verl.utils.device import get_device_id
+
+        total, ranks = total.to(get_device_id()), engine.get_data_parallel_size()
+        torch.distributed.all_reduce(total, group=group)
+    micro = 1 if config.use_dynamic_bsz else len(data) // data["micro_batch_size_per_gpu"]
+    return Update(parts[0].unpacked(total), micro * ranks)
+
+
+def _padded(values: Any, data: Any) -> Tensor:
+    """Cut the responses out of what the model gave for whole sequences, (B, T)."""
+    from verl.workers.utils.padding import no_padding_2_padding
+
+    found: Tensor = no_padding_2_padding(values, data)
+    return found
+
+
+def training(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap BaseEngine.train_batch: an update with a loss of ours has its counts first, and a recorded one is told."""
+
+    @wraps(plain)
+    def train_batch(engine: Any, data: Any, loss_function: Any) -> Any:
+        global _now
+        config = getattr(loss_function, "keywords", {}).get("config")
+        policy = getattr(config, "policy_loss", None)
+        if config is None or policy is None:  # a critic, or supervised fine-tuning
+            return plain(engine, data, loss_function)
+        mode = policy.get("loss_mode", VANILLA)
+        _now = update = begin(engine, data, config, loss_of(mode, config.loss_scale_factor))
+        recorder = recorder_of(engine, config, mode)
+
+        def watched(model_output: Any, data: Any, dp_group: Any = None) -> Any:
+            update.data, update.terms = data, None
+            out = loss_function(model_output=model_output, data=data, dp_group=dp_group)
+            if recorder is not None:
+                recorder.guarded(recorder.part, model_output, data, update.terms, out)
+            return out
+
+        try:
+            out = plain(engine, data, watched)
+        finally:
+            _now = None
+        if recorder is not None:
+            recorder.guarded(recorder.after, engine, out)
+        return out
+
+    return train_batch
+
+
+def recorder_of(engine: Any, config: Any, mode: str) -> Recorder | None:
+    """Return the recorder of this engine, made at its first update; None where nothing is recorded, or not here."""
+    if _step is None or not Mode.of(mode).knobs.get("record") or not engine.is_mp_src_rank_with_outputs():
+        return None
+    recorder: Recorder | None = getattr(engine, "sorl_recorder", None)
+    if recorder is None:
+        recorder = engine.sorl_recorder = Recorder(engine, config, mode)
+    if recorder not in _step.recorders:
+        _step.recorders.append(recorder)
+        recorder.guarded(recorder.rollouts, _step)
+    return recorder
+
+
+def stepping(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap tensordict_utils.make_iterator, which splits what was sampled into the mini-batches of all epochs."""
+
+    @wraps(plain)
+    def make_iterator(tensordict: Any, mini_batch_size: int, epochs: int, *more: Any, **options: Any) -> Iterator[Any]:
+        data = tensordict.clone(recurse=False)
+        data[ROW] = torch.arange(len(data))
+        step = Step(data, len(data) // mini_batch_size)
+
+        def batches() -> Iterator[Any]:
+            global _step
+            _step = step
+            yield from plain(data, mini_batch_size, epochs, *more, **options)
+            for recorder in step.recorders:
+                recorder.guarded(recorder.end)
+            _step = None
+
+        return batches()
+
+    return make_iterator
+
+
+class Recorder:
+    """Tells the ledger what the actor of this rank was trained on; a mistake of its own costs the rows only."""
+
+    def __init__(self, engine: Any, config: Any, mode: str) -> None:
+        asked, learn = Mode.of(mode), engine.optimizer_config
+        loss = loss_of(mode, config.loss_scale_factor)
+        folder = Path(str(asked.knobs["record"]))
+        knobs = {key: value for key, value in asked.knobs.items() if key != "record"}
+        tokenizer = getattr(engine.model_config, "tokenizer", None)
+        settings = {key: config.get(key) for key in (*SETTINGS, *(OWN if loss is None else ())) if config.get(key)}
+        settings |= {"loss_mode": mode.partition("?")[0], "slots": dict(asked.slots)}
+        settings["learn"] = {
+            "epochs": config.ppo_epochs, "policy": {"lr": learn.lr, "max_grad_norm": learn.clip_grad or None}
+        }  # fmt: skip
+        self.most, self.number, self.step = float(learn.clip_grad or math.inf), -1, Step(None, 1)
+        self.scalars: dict[str, float] = {}  # of the update under way
+        self.ranks, planned = engine.get_data_parallel_size(), getattr(learn, "total_training_steps", -1)
+        self.iterations = planned if planned and planned > 0 else None
+        verls = _clip(config, asked.name) if loss is None else None
+        replay_as = {"base": asked.name, **asked.slots} if loss is not None else _replay(config, verls) or asked.name
+        self.ledger = Ledger(
+            folder.parent, experiment=folder.name, algorithm=asked.name, settings=settings, trainer="verl",
+            seed=config.data_loader_seed, iterations=self.iterations, clip=verls, replay_as=replay_as,
+            decode=None if tokenizer is None else tokenizer.convert_ids_to_tokens,
+            process_group=engine.get_data_parallel_group(), **knobs,
+        )  # fmt: skip
+
+    def guarded(self, method: Callable[..., None], *args: Any) -> None:
+        """Call a method of this recorder; training goes on whatever this version of verl hands over."""
+        if self.ledger.dead:
+            return
+        try:
+            method(*args)
+        except Exception as error:  # noqa: BLE001
+            name = method.__name__
+            self.ledger.warn(
+                name, f"{name} of this verl's update could not be recorded: {type(error).__name__}: {error}"
+            )
+
+    def rollouts(self, step: Step) -> None:
+        """Record what was sampled, without the rows that verl adds to fill up a mini-batch: they have no loss mask."""
+        self.number, self.step, data = self.number + 1, step, step.data
+        mask, loss_mask = dense(data, "response_mask"), dense(data, "loss_mask")
+        assert mask is not None
+        real = mask.bool().any(1) if loss_mask is None else mask.bool().any(1) | loss_mask.bool().any(1)
+        step.trajectory = torch.where(real, real.long().cumsum(0) - 1, -1)
+        keep = real.nonzero().flatten().tolist()
+        score = next((x for x in (dense(data, n) for n in ("rm_scores", "token_level_scores")) if x is not None), None)
+        if score is None:
+            raise ValueError("the batch has neither rm_scores nor token_level_scores")
+        uid, told, model = (_list(data, name) for name in ("uid", "raw_prompt", "reward_model"))
+        # The same prompt may be on several ranks: its number comes from its name alone.
+        group = None if uid is None else [zlib.crc32(str(uid[i]).encode()) & 0x7FFFFFFF for i in keep]
+        words: dict[str, Any] = {}
+        if told is not None:
+            words["question"] = [_last(told[i]) for i in keep]
+        if model is not None and all(isinstance(m, Mapping) and "ground_truth" in m for m in model):
+            words["gold"] = [str(model[i]["ground_truth"]) for i in keep]
+        attention = dense(data, "attention_mask")
+        self.ledger.rollouts(
+            self.number, score.sum(1)[keep], group=None if group is None else torch.tensor(group), mask=mask[keep],
+            prompts=[_tokens(data, "prompts", i, attention) for i in keep],
+            responses=[_tokens(data, "responses", i, attention) for i in keep], **words,
+        )  # fmt: skip
+
+    def part(
+        self, model_output: Any, data: Any, terms: LossTerms | None, out: tuple[Tensor, Mapping[str, Any]]
+    ) -> None:
+        """Record a micro-batch once the backward pass has said how much each token weighs in the loss."""
+        assert self.step.trajectory is not None
+        values = model_output["log_probs"]
+        log_prob = _padded(values, data).detach()
+        width, entropy = log_prob.shape[1], model_output.get("entropy")
+        names = {"mask": "response_mask", "log_prob_old": "old_log_probs", "log_prob_behaviour": "rollout_log_probs",
+                 "advantages": "advantages", "log_prob_ref": "ref_log_prob", "values_old": "values",
+                 "returns": "returns"}  # fmt: skip
+        told: dict[str, Any] = {ours: dense(data, theirs, width) for ours, theirs in names.items()}
+        own = {} if terms is None else recorded_terms(terms)
+        self.scalars = {} if terms is None else stabilised(terms, self.scalars)
+        if terms is None and (weight := dense(data, "rollout_is_weights", width)) is not None:
+            own["correction"] = weight
+        number = self.step.updates
+        told |= {
+            "update": number, "epoch": number // self.step.per_epoch, "log_prob": log_prob,
+            "trajectory": self.step.trajectory[data[ROW].cpu()], "policy_loss": _value(out[1], "actor/pg_loss"),
+            "entropy": None if entropy is None else _padded(entropy, data).detach(),
+        }  # fmt: skip
+        step = self.number
+
+        def weighed(gradient: Tensor) -> None:
+            def tell() -> None:
+                weight = {"gradient_weight": _padded(gradient, data) / self.ranks}  # of the mean over ranks
+                self.ledger.update(step, **told, terms=own | weight)
+
+            self.guarded(tell)
+
+        values.register_hook(weighed)
+
+    def after(self, engine: Any, out: Mapping[str, Any]) -> None:
+        """Record what is known after the update."""
+        norm = out["metrics"].get("grad_norm")
+        rates = getattr(getattr(engine, "lr_scheduler", None), "get_last_lr", None)
+        scalars = {} if norm is None else {"grad_norm": float(norm), "grad_norm_after": min(float(norm), self.most)}
+        if rates is not None:
+            scalars["lr"] = float(rates()[0])
+        scalars |= {name: value for name, value in self.scalars.items() if name != "tokens"}
+        self.ledger.update(self.number, update=self.step.updates, **scalars)
+        self.step.updates, self.scalars = self.step.updates + 1, {}
+
+    def end(self) -> None:
+        """End the step, and the run after its last one."""
+        self.ledger.end(self.number)
+        if self.iterations is not None and self.number + 1 >= self.iterations:
+            self.ledger.close()
+
+
+def _list(data: Any, name: str) -> list[Any] | None:
+    """A field of verl's batch that is no tensor, an entry per row."""
+    found = data.get(name, None)
+    found = found.tolist() if hasattr(found, "tolist") else found
+    return list(found) if isinstance(found, list | tuple) and len(found) == len(data) else None
+
+
+def _tokens(data: Any, name: str, row: int, attention: Tensor | None) -> list[int]:
+    """Token ids of a row without padding."""
+    found = data[name]
+    if found.is_nested or attention is None:
+        return list(found[row].tolist())
+    width = data["prompts"].shape[1]
+    mask = attention[row, :width] if name == "prompts" else attention[row, width:]
+    return list(found[row][mask.bool()].tolist())
+
+
+def _last(messages: Any) -> str:
+    """The last message of a conversation."""
+    message = messages[-1] if isinstance(messages, list | tuple) and messages else messages
+    return str(message.get("content", "") if isinstance(message, Mapping) else message)
+
+
+def _value(told: Mapping[str, Any], name: str) -> float | None:
+    """The last value of one of verl's metrics."""
+    found = told.get(name)
+    values = getattr(found, "values", None)
+    return float(values[-1]) if isinstance(values, list) and values else None
+
+
+def _clip(config: Any, name: str) -> Clip | None:
+    """Return what verl's own loss does with a ratio; None for one that is not known here."""
+    low = config.clip_ratio_low if config.clip_ratio_low is not None else config.clip_ratio
+    high = config.clip_ratio_high if config.clip_ratio_high is not None else config.clip_ratio
+    return Clip(1 - low, 1 + high, config.get("clip_ratio_c", 3.0)) if name == VANILLA else None
+
+
+def _replay(config: Any, clip: Clip | None) -> dict[str, Any] | None:
+    """Return verl's own loss in our words, for `sorl replay`."""
+    if clip is None:
+        return None
+    aggregate: Any = AGGREGATES[config.loss_agg_mode]
+    if aggregate == "seq_mean_token_sum_norm" and config.loss_scale_factor:
+        aggregate = {"kind": aggregate, "horizon": float(config.loss_scale_factor)}
+    kind = {"kind": "ppo", "low": 1 - clip.lower, "high": clip.upper - 1, "dual": clip.dual or "none"}
+    return {"base": "ppo", "clip": kind, "aggregate": aggregate}
+
+
+def install() -> None:
+    """Put our losses and wraps into verl; done once in every process that imports it."""
+    import verl.utils.tensordict_utils as tensordict_utils
+    from verl.trainer.ppo.core_algos import register_policy_loss
+    from verl.workers.config import ActorConfig
+
+    names, told = [VANILLA, *feedable()], set()
+    for name in names:
+        register_policy_loss(PREFIX + name)(policy_loss(PREFIX + name))
+    plain, iterate = ActorConfig.__post_init__, stepping(tensordict_utils.make_iterator)
+
+    @wraps(plain)
+    def checked(config: Any) -> None:
+        plain(config)
+        mode = config.policy_loss.get("loss_mode", VANILLA)
+        if mode.startswith(PREFIX):
+            check(config)
+            register_policy_loss(mode)(policy_loss(mode))
+            if mode not in told and os.environ.get("RANK", "0") == "0":
+                told.add(mode)
+                ours, folder = Mode.of(mode).name != VANILLA, Mode.of(mode).knobs.get("record")
+                unread = f"; {', '.join(OWN)} of the actor are not read" if ours else ""
+                log.warning("loss_mode %s, %s%s", mode, f"recorded in {folder}" if folder else "not recorded", unread)
+
+    def make_iterator(*args: Any, **options: Any) -> Iterator[Any]:
+        from verl.workers.engine.base import BaseEngine  # heavy, and loaded already where it is needed
+
+        if not hasattr(BaseEngine.train_batch, "__wrapped__"):
+            BaseEngine.train_batch = training(BaseEngine.train_batch)
+        found: Iterator[Any] = iterate(*args, **options)
+        return found
+
+    ActorConfig.__post_init__, tensordict_utils.make_iterator = checked, make_iterator
+    log.info("%d losses as loss_mode %s<name>: %s", len(names), PREFIX, ", ".join(names))
+
+
+if "verl" in sys.modules:  # loaded by verl, which hides what goes wrong here
+    try:
+        install()
+    except Exception as error:  # noqa: BLE001
+        log.error(
+            "sorl's plugin for verl was not loaded, there is no loss_mode sorl:...: %s: %s", type(error).__name__, error
+        )
