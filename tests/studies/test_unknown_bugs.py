@@ -43,7 +43,7 @@ def test_no_two_healthy_configurations_are_alike_even_without_their_seeds() -> N
 def _trained(runs: Path, bug: Bug, at_step: int | None) -> dict[str, Tensor]:
     """The networks that a short run ends with."""
     case = next(case for case in count.cases() if case.kind == bug.name and case.algorithm == bug.algorithms[-1])
-    settings = merge(case.settings, {"iterations": 5, "evaluation": {"episodes": 1}, "learn": {"staleness": 0}})
+    settings = merge(case.settings, {"iterations": 7, "evaluation": {"episodes": 1}, "learn": {"staleness": 0}})
     case = Case(f"{bug.name}-{at_step}", bug.name, case.algorithm, case.seed, at_step, settings)
     train(case, runs)
     newest = max((runs / count.EXPERIMENT / case.run_id / "checkpoints").iterdir())
