@@ -13,19 +13,19 @@ from workbench.spec import InputError, nearest
 CLONE = Path(__file__).parents[2]
 STUDIES = {"diagnose": "studies.diagnosis", "attribution": "studies.attribution",
            "warning": "studies.early_warning.page", "search": "studies.search",
-           "scalars": "studies.scalar_logs.bench"}  # fmt: skip
+           "scalars": "studies.scalar_logs.bench", "audit": "studies.unknown_bugs.count"}  # fmt: skip
 PARTS = ("rollout", "update", "logging", "ingest", "packing", "vocabulary", "retrieval", "replay", "shares", "live",
          "browse", "trl")  # fmt: skip
 ON_REQUEST = ("live", "browse")  # run only if named: minutes, a browser, tens of gigabytes
 _FROM = (
-    "Data of a study: scored cases (diagnose, attribution, scalars), results of `sorl report --export` (warning, "
-    "search) or a corpus (warning). Repeatable, except for attribution."
+    "Data of a study: scored cases (diagnose, attribution, scalars, audit), results of `sorl report --export` "
+    "(warning, search) or a corpus (warning). Repeatable, except for attribution."
 )
 
 
 def bench(
     ctx: Context,
-    study: str | None = Argument(None, metavar="[diagnose|attribution|warning|search|scalars]", help="A study."),
+    study: str | None = Argument(None, metavar="[diagnose|attribution|warning|search|scalars|audit]", help="A study."),
     experiments: list[str] | None = Argument(None, metavar="[EXPERIMENT]...", help="For warning and search."),
     only: str | None = Option(None, metavar="PART,PART", help=f"Some of: {', '.join(PARTS)}."),
     rounds: int = Option(7, min=1, help="Repetitions of each side, alternating."),
@@ -41,7 +41,8 @@ def bench(
     fault_lab_healthy. attribution: how often it names the turn and the tokens of a planted fault. warning: how early
     and how often detectors warn of a collapse, and how often wrongly; --output keeps the runs as a corpus. search: how
     many runs of a full grid the search of a region needs, and how far its boundaries are off. scalars: how often the
-    scalar log of another trainer gets the right cause, and how often a healthy one a false alarm.
+    scalar log of another trainer gets the right cause, and how often a healthy one a false alarm. audit: how often
+    audit and diagnosis find bugs that nobody listed, on runs that it trains into unknown_bugs (half an hour).
 
     The parts live and browse, which check the latency of the app, run only if named with --only.
     """
@@ -51,7 +52,7 @@ def bench(
     if (module := from_clone(STUDIES[study] if study else "bench.main")) is None:
         raise InputError("benchmarks and studies are not installed: run `sorl bench` from a clone of the repository")
     experiments, files = experiments or [], files or []
-    if experiments and study in ("diagnose", "attribution", "scalars"):
+    if experiments and study in ("diagnose", "attribution", "scalars", "audit"):
         raise InputError(f"sorl bench {study} takes no experiment, and got '{experiments[0]}'")
     if study is None:
         module.main(ctx.obj, only, rounds, output, threads, size, data)
@@ -59,7 +60,7 @@ def bench(
         echo(module.main(ctx.obj, experiments, files, output))
     elif study == "search":
         echo(module.main(ctx.obj, experiments, files))
-    elif study in ("diagnose", "scalars"):
+    elif study in ("diagnose", "scalars", "audit"):
         echo(module.main(ctx.obj, files, output))
     elif len(files) > 1:
         raise InputError("sorl bench attribution takes one --from")

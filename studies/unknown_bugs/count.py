@@ -1,0 +1,291 @@
+"""Train every bug and every healthy configuration, audit and diagnose each, and count what was found.
+
+`sorl bench audit` trains into `RUNS/unknown_bugs` what is not there yet; `--from FILE.parquet` only counts.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import tomli_w
+
+from studies import Share, markdown, stored
+from studies.unknown_bugs.healthy import configurations
+from workbench.agent.draws import draw
+from workbench.grid.cell import merge
+from workbench.spec import COLLAPSED, InputError
+
+EXPERIMENT = "unknown_bugs"
+SEEDS = {31: 0, 32: 2}  # seed: staleness of its runs
+FIRST, LAST = 3, 6  # iterations in which a bug begins
+SURE = 0.5  # confidence from which on a diagnosis that is wrong misleads
+HEALTHY = "healthy"
+TINY: dict[str, Any] = {
+    "iterations": 10,
+    "world": {"entities": 8, "relations": 4, "hops": [1.0, 0.0, 0.0], "max_turns": 3},
+    "policy": {"hidden": 32, "layers": 1, "heads": 2, "mlp": 32},
+    "warmstart": {"steps": 100, "batch": 32},
+    "learn": {"episodes": 16, "epochs": 2, "minibatches": 2, "policy": {"lr": 0.05}},
+    "evaluation": {"every": 0, "episodes": 8},
+    "record": {"checkpoint_every": 0},
+}
+
+_LOG_PROBS = ("old_log_probs", "log_probs", "gradient")
+_ADVANTAGES = ("advantages", "returns")
+_LOSS = ("loss", "gradient")
+_STEP = ("gradient_clip", "weights", "log_probs")
+_PAID = ("reward_noise", "reward_shifted")
+# What a right answer says, written down before anything was counted: identities that a bug breaks or whose neighbour it
+# breaks, and causes of the diagnosis that are it or a neighbour.
+EXPECTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "repetition_penalty": (("sampling",), ("temperature_hidden",)),
+    "one_seed_for_all": (("sampling",), ()),
+    "log_probs_one_late": (("behaviour_log_probs", "old_log_probs", "sampling"), ("turn_shift", "corrupt_log_prob")),
+    "observation_cut": (("transcripts",), ("retriever_empty", "retriever_junk")),
+    "scorer_reads_observations": (("reward",), ("reward_format", *_PAID)),
+    "scorer_keeps_digits": (("reward",), ("reward_format", *_PAID)),
+    "reward_buffer_kept": (("reward",), _PAID),
+    "reward_cached": (("reward",), _PAID),
+    "gold_of_the_next_question": (("reward", "transcripts"), _PAID),
+    "positions_restart": (_LOG_PROBS, ()),
+    "prompt_cut_in_the_trainer": (_LOG_PROBS, ()),
+    "copies_that_stay": (("order",), ()),
+    "values_stay_sorted": (("values",), ()),
+    "values_one_off": (("values",), ()),
+    "bootstrap_at_the_end": (_ADVANTAGES, ()),
+    "returns_after_whitening": (("returns",), ()),
+    "whitened_with_padding": (("advantages",), ()),
+    "deviation_of_the_batch": (("advantages",), ("wrong_groups",)),
+    "outcome_at_the_first_turn": (_ADVANTAGES, ()),
+    "kl_paid_in_the_reward": (_ADVANTAGES, ()),
+    "discounted_twice": (_ADVANTAGES, ()),
+    "ratio_always_one": (_LOSS, ()),
+    "clip_keeps_the_smaller": (_LOSS, ()),
+    "mean_of_sequence_means": (_LOSS, ()),
+    "mean_of_micro_means": (_LOSS, ()),
+    "temperature_missing_in_the_update": (("log_probs", "gradient"), ("temperature",)),
+    "kl_swapped": (_LOSS, ()),
+    "gradients_pile_up": (("gradient", *_STEP), ()),
+    "last_micro_batch_only": (("gradient", *_STEP), ()),
+    "clipped_tensor_by_tensor": (_STEP, ("clipping_off",)),
+    "clipped_before_unscaling": (("gradient", *_STEP), ("clipping_off",)),
+    "betas_swapped": (("weights", "log_probs", "optimizer_state"), ()),
+    "weight_decay_by_default": (("weights", "log_probs", "optimizer_state"), ()),
+    "weights_in_bfloat16": (("weights", "log_probs"), ()),
+    "scheduler_twice_as_fast": (("learning_rate",), ("learning_rate",)),
+    "schedule_starts_again": (("learning_rate",), ("learning_rate",)),
+    "reference_stays_sorted": (("reference_log_probs",), ("reference_wrong",)),
+    "reference_without_temperature": (("reference_log_probs",), ("reference_wrong",)),
+    "reference_is_the_policy": (("reference_log_probs",), ("reference_wrong",)),
+    "older_weights_resumed": (("weights",), ()),
+    "critic_not_resumed": (("weights", "values"), ()),
+    "data_start_again": (("transcripts",), ()),
+    "ranks_share_a_shard": (("transcripts",), ()),
+    "held_out_questions_trained": (("transcripts",), ()),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run to train; nothing in its folder says which bug it has."""
+
+    run_id: str
+    kind: str
+    algorithm: str
+    seed: int
+    at_step: int | None
+    settings: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was found in a run: the first violated identity of the audit, the first cause of the diagnosis."""
+
+    run_id: str
+    kind: str
+    place: str
+    announced: bool
+    algorithm: str
+    seed: int
+    at_step: int | None
+    outcome: str | None
+    identity: str | None
+    step: int | None
+    says: str | None
+    violated: str  # identities that are violated anywhere, in the audit's order
+    missing: str  # what the expected identities that were checked in no step with the bug need
+    cause: str | None
+    confidence: float | None
+    since: int | None
+
+    @property
+    def verdict(self) -> str:
+        """How the two together did: a proof stands before a pattern. Only for a run with a bug."""
+        identities, _ = EXPECTS[self.kind]
+        if self.identity is not None and self.step is not None and self.at_step is not None:
+            # `weights` of a step are about the weights that the next one begins with.
+            after = self.step + (self.identity == "weights") >= self.at_step
+            return "right" if self.identity in identities and after else "wrong"
+        return self.without_audit
+
+    @property
+    def without_audit(self) -> str:
+        """How the diagnosis did by itself."""
+        causes = EXPECTS[self.kind][1]
+        if self.cause is not None and self.cause in causes:
+            return "right"
+        if self.confidence is not None and self.confidence >= SURE:
+            return "wrong"
+        return "missing" if self.missing else "nothing"
+
+
+def cases() -> list[Case]:
+    """Every bug with every algorithm that it concerns and two seeds; then the healthy configurations."""
+    from studies.unknown_bugs.kinds import BUGS, KL
+
+    found: list[Case] = []
+    for number, bug in enumerate(BUGS.values()):
+        for algorithm in bug.algorithms:
+            for seed, staleness in SEEDS.items():
+                settings = merge(TINY, {"algorithm": algorithm, "seed": seed, "learn": {"staleness": staleness}})
+                if algorithm == "grpo":
+                    settings = merge(settings, {"learn": {"group_size": 4}})
+                settings = merge(settings, dict(bug.settings))
+                if bug.kl:
+                    settings = merge(settings, {"slots": {"kl": KL[algorithm]}})
+                at_step = FIRST + draw(seed, number, len(algorithm)) % (LAST + 1 - FIRST)
+                found.append(Case(f"u-{len(found):03}", bug.name, algorithm, seed, at_step, settings))
+    for changes in configurations():
+        settings = merge(TINY, changes)
+        found.append(Case(f"u-{len(found):03}", HEALTHY, settings["algorithm"], settings["seed"], None, settings))
+    return found
+
+
+def train(case: Case, runs: Path) -> None:
+    """Train a case below `runs`, unless it is there. Raises RuntimeError for a run that broke."""
+    from studies.unknown_bugs.kinds import BUGS, injected
+    from workbench.learn.run import run
+
+    folder = runs / EXPERIMENT / case.run_id
+    if (folder / "trained").exists():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.toml").write_text(tomli_w.dumps(case.settings))
+    identity = {"run_id": case.run_id, "experiment": EXPERIMENT, "config_hash": case.run_id}
+    named = {"algorithm": case.algorithm, "arm": case.algorithm, "seed": case.seed}
+    (folder / "run.json").write_text(json.dumps(identity | named))
+    bug = nullcontext() if case.at_step is None else injected(BUGS[case.kind], case.at_step, folder)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with bug:
+            if run(folder, runs / ".cache", io.StringIO()):
+                raise RuntimeError(f"run '{case.run_id}' ({case.kind}) broke")
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    (folder / "trained").touch()
+
+
+def answers(runs: Path, asked: Sequence[Case]) -> Iterator[Answer]:
+    """Audit and diagnose the trained cases."""
+    from studies.unknown_bugs.kinds import BUGS
+    from workbench.audit import IDENTITIES, audit
+    from workbench.cli.shared import current
+    from workbench.diagnosis.diagnose import diagnose
+    from workbench.diagnosis.log import of_run
+    from workbench.store import batches
+
+    reader, order = current(runs), list(IDENTITIES)
+    for case in asked:
+        folder = runs / EXPERIMENT / case.run_id
+        checks = sorted(audit(folder, batches.steps(folder)), key=lambda c: (c.step, order.index(c.identity)))
+        violated = [c for c in checks if not c.missing and c.violated]
+        wanted = EXPECTS[case.kind][0] if case.at_step is not None else ()
+        since = [c for c in checks if case.at_step is not None and c.step >= case.at_step and c.identity in wanted]
+        checked = {c.identity for c in since if not c.missing}
+        lacking = {c.identity: c.missing for c in since if c.identity not in checked}
+        findings = diagnose(of_run(reader, case.run_id, runs)).findings
+        first, named = next(iter(violated), None), next(iter(findings), None)
+        bug = BUGS.get(case.kind)
+        outcome = reader.rows("SELECT outcome FROM run WHERE run_id = ?", [case.run_id]).rows[0][0]
+        yield Answer(
+            run_id=case.run_id, kind=case.kind, place=bug.place if bug else HEALTHY,
+            announced=bool(bug and bug.announced), algorithm=case.algorithm, seed=case.seed, at_step=case.at_step,
+            outcome=outcome, identity=first.identity if first else None, step=first.step if first else None,
+            says=first.says if first else None,
+            violated=", ".join(sorted({c.identity for c in violated}, key=order.index)),
+            missing=" | ".join(f"{name}: {why}" for name, why in lacking.items()),
+            cause=named.cause.name if named else None, confidence=named.clue.confidence if named else None,
+            since=named.clue.step if named else None,
+        )  # fmt: skip
+
+
+def write(found: Sequence[Answer], path: Path) -> None:
+    """The answers as Parquet, from which the page is counted again without training."""
+    pd.DataFrame([asdict(answer) for answer in found]).to_parquet(path, index=False)
+
+
+def read(path: Path) -> list[Answer]:
+    """The answers of such a file. Raises InputError for a file that is none."""
+    rows = stored(path, [f.name for f in fields(Answer)], "answers about unknown bugs")
+    whole = ("seed", "at_step", "step", "since")
+    return [Answer(**row | {k: None if row[k] is None else int(row[k]) for k in whole}) for row in rows]
+
+
+VERDICTS = ("right", "wrong", "missing", "nothing")
+HEADER = ("runs with a bug", "proof or right cause", "wrong and sure", "input missing, said", "nothing")
+
+
+def page(found: Sequence[Answer]) -> str:
+    """Markdown: the rates, by what was foretold and by place; each kind; what healthy runs were accused of."""
+    faulty = [a for a in found if a.kind != HEALTHY]
+    healthy = [a for a in found if a.kind == HEALTHY and a.outcome not in COLLAPSED]
+    parts = [("all", faulty), ("kind not announced", [a for a in faulty if not a.announced])]
+    parts += [("kind announced", [a for a in faulty if a.announced])]
+    parts += [(name, [a for a in faulty if a.algorithm == name]) for name in ("ppo", "grpo")]
+    parts += [(place, [a for a in faulty if a.place == place]) for place in dict.fromkeys(a.place for a in faulty)]
+    lines = [markdown(HEADER, [(name, *_shares(part)) for name, part in parts if part]), ""]
+    right, wrong = (Share(sum(a.without_audit == v for a in faulty), len(faulty)) for v in ("right", "wrong"))
+    lines += [f"The diagnosis by itself, without the audit: right {right}, wrong and sure {wrong}.", ""]
+    broken, named = ([a for a in healthy if value(a)] for value in (lambda a: a.violated, lambda a: a.cause))
+    lines += [f"Healthy runs with a violated identity: {Share(len(broken), len(healthy))}."]
+    lines += [f"Healthy runs with a finding of the diagnosis: {Share(len(named), len(healthy))}."]
+    fallen = sum(a.kind == HEALTHY for a in found) - len(healthy)
+    lines += [f"Left out: {fallen} healthy runs that collapsed on their own.", ""] if fallen else [""]
+    kinds = dict.fromkeys(a.kind for a in faulty)
+    rows = [_kind(kind, [a for a in faulty if a.kind == kind]) for kind in kinds]
+    return "\n".join([*lines, markdown(("bug", "runs", *VERDICTS, "first violated", "diagnosis first"), rows)])
+
+
+def _shares(part: Sequence[Answer]) -> list[Share]:
+    return [Share(sum(a.verdict == verdict for a in part), len(part)) for verdict in VERDICTS]
+
+
+def _kind(kind: str, part: Sequence[Answer]) -> tuple[object, ...]:
+    counts = [sum(a.verdict == verdict for a in part) or "" for verdict in VERDICTS]
+    said = (", ".join(dict.fromkeys(str(x) for x in values if x)) for values in
+            ([a.identity for a in part], [a.cause for a in part]))  # fmt: skip
+    return f"`{kind}`", len(part), *counts, *said
+
+
+def main(runs: Path, files: Sequence[Path] = (), output: Path | None = None) -> str:
+    """Return the page of the answers in files, or of all cases trained below `runs`; write the answers to `output`."""
+    found = [answer for file in files for answer in read(file)]
+    if not files:
+        asked = cases()
+        for case in asked:
+            train(case, runs)
+        found = list(answers(runs, asked))
+    if not found:
+        raise InputError(f"no answers in {', '.join(map(str, files))}")
+    if output is not None:
+        write(found, output)
+    return page(found)
