@@ -46,13 +46,13 @@ def test_cells_that_ended_badly_are_named_with_their_causes_and_the_exit_code_sa
     path = grid_file(here, seeds="[0]", **{"ppo": {"fail_at": 2}, "st-ppo": {"nan_at": 2}, "grpo": {"grow_at": 2},
                                            "s-ppo": {"hang_at": 2}})  # fmt: skip
     path.write_text(path.read_text().replace('"st-ppo"]', f'"st-ppo"{more}'))
-    result = sorl("run", path, "--memory", "0.3", "--hang-seconds", "3", "--workers", "2")
+    result = sorl("run", path, "--memory", "0.6", "--hang-seconds", "3", "--workers", "2")
     assert result.exit_code == 1
     rows = table_after(result.stdout, "Ended badly")
     diverged = ["st-ppo", "0", "diverged", "loss or gradient is not finite in step 1"]
     assert rows[:2] == [["ppo", "0", "failed", "RuntimeError: scripted failure"], diverged]
     assert [row[2] for row in rows[2:]] == ["out of memory", "hang"]
-    assert "over the limit of 0.3 GiB a cell (--memory)" in rows[2][3]
+    assert "over the limit of 0.6 GiB a cell (--memory)" in rows[2][3]
     assert "in step 1, in wait_for_an_answer_that_never_comes" in rows[3][3]
     assert "retry 1 of 1: ppo seed 0: RuntimeError: scripted failure" in result.stderr
     assert result.stderr.count("console.log, or `sorl show ") == 4

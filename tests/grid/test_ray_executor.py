@@ -112,7 +112,7 @@ def test_ctrl_c_reaches_the_trainer_on_the_cluster_and_ends_a_wait_for_room(tmp_
 @pytest.mark.parametrize(("how", "cause"), [("grow_at", "out of memory"), ("hang_at", "hang"), ("fail_at", "failed")])
 def test_a_bad_end_on_the_cluster_has_the_same_cause(tmp_path, cluster, how, cause):
     grid = grid_of(tmp_path, ("ppo",), ppo={how: 2})
-    limits = Limits(retries=0, memory=400 * 2**20, hang_seconds=3)
+    limits = Limits(retries=0, memory=700 * 2**20, hang_seconds=3)
     (result,) = go(grid, executor=cluster, limits=limits)
     assert result.cause == cause
 

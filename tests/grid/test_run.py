@@ -96,7 +96,7 @@ def test_cells_end_badly_each_for_its_own_reason_and_the_others_finish(tmp_path)
     bad |= {"st-ppo": {"nan_at": 2}, "so-grpo": {"grow_at": 1, "child": True}}
     slow = {"starting": 4, "step_seconds": 3.5, "beats": True}  # with signs of life, so that it is no hang
     grid = grid_of(tmp_path, (*bad, "turn-ppo"), iterations=2, **bad, **{"turn-ppo": slow})
-    results = by_arm(go(grid, limits=Limits(retries=0, hang_seconds=3, memory=300 * MIB), workers=3))
+    results = by_arm(go(grid, limits=Limits(retries=0, hang_seconds=3, memory=600 * MIB), workers=3))
     assert {arm: (r.status, r.cause) for arm, r in results.items()} == {
         "ppo": ("failed", "failed"),
         "grpo": ("failed", "out of memory"),
@@ -106,7 +106,7 @@ def test_cells_end_badly_each_for_its_own_reason_and_the_others_finish(tmp_path)
         "turn-ppo": ("finished", ""),
     }
     assert results["ppo"].reason == "RuntimeError: scripted failure"
-    assert "over the limit of 0.293 GiB a cell (--memory)" in results["grpo"].reason
+    assert "over the limit of 0.586 GiB a cell (--memory)" in results["grpo"].reason
     hung = "hang: no sign of life for 3 s in step 1, in wait_for_an_answer_that_never_comes (trainer.py:"
     assert results["s-ppo"].reason.startswith(hung)
     assert results["st-ppo"].reason == "loss or gradient is not finite in step 1"

@@ -11,7 +11,7 @@ the exit codes of the real one. What goes wrong is scripted by a file `script.js
     fail_at        raise in this step, with `message`; `silent`: die by SIGKILL instead
     hang_at        never finish this step
     times          fail or hang only in so many attempts
-    grow_at        hold 256 MiB from this step on; `child`: in a child process
+    grow_at        hold 512 MiB from this step on; `child`: in a child process
     nan_at         diverge in this step
     ignore_sigint  do not stop when asked
     starting       seconds before anything happens, signals unheard
@@ -99,7 +99,7 @@ def main(arguments: list[str]) -> int:
         if step == script.get("hang_at") and bad:
             wait_for_an_answer_that_never_comes()
         if step == script.get("grow_at"):
-            hold = "import time; ballast = b'x' * (256 << 20); time.sleep(100)"
+            hold = "import time; ballast = b'x' * (512 << 20); time.sleep(100)"
             if script.get("child"):
                 subprocess.run([sys.executable, "-c", hold], check=True)
             exec(hold)
