@@ -79,8 +79,8 @@ class Display:
         self.status: Counter[str] = Counter()
         self.left: dict[str, int] = {}  # steps of each cell that has not ended
         self.total, self.steps = 0, 0  # cells of the grid, steps so far
-        self.began = time.monotonic()
-        self.drawn = 0.0 if console.is_terminal else self.began
+        self.began = 0.0  # of the first step: what comes before it is no pace
+        self.drawn = 0.0 if console.is_terminal else time.monotonic()
 
     def begin(self, todo: Sequence[Cell], done: Sequence[Result], workers: int) -> None:
         """Receive the cells that will run and those that were finished before."""
@@ -114,6 +114,7 @@ class Display:
         shown: dict[str, Any] = {"state": state, "spark": sparkline(success), "detail": detail}
         self.progress.update(self.tasks[cell.run_id], completed=step, **shown)
         self.steps += 1
+        self.began = self.began or time.monotonic()
         self.left[cell.run_id] = max(0, cell.settings.planned_iterations - step)
 
     def ended(self, result: Result) -> None:
@@ -149,11 +150,11 @@ class Display:
         self.live.stop()
 
     def summary(self) -> str:
-        """`5 of 18 cells done (1 failed), 2 running, 3 min 05 s left`, at the pace of all cells so far."""
+        """`5 of 18 cells done (1 failed), 2 running, 3 min 05 s left`, at the pace since the first step."""
         bad = ", ".join(f"{n} {status}" for status, n in self.status.items() if status != "finished")
         parts = [f"{self.status.total()} of {self.total} cells done" + (f" ({bad})" if bad else "")]
         parts += [f"{len(self.tasks)} running"] if self.tasks else []
-        pace = (time.monotonic() - self.began) / self.steps if self.steps else None
+        pace = (time.monotonic() - self.began) / (self.steps - 1) if self.steps > 1 else None
         left = None if pace is None else pace * sum(self.left.values())
         return ", ".join([*parts, *([f"{duration(left)} left"] if self.left else [])])
 
