@@ -86,13 +86,13 @@ site: $(BIN)/python ## the docs as a site in build/site that works offline
 screenshots: $(BIN)/.test ## pictures of every screen over RUNS (default runs), into docs/screenshots; needs chromium
 	$(BIN)/python -m tests.e2e.screenshots $(RUNS) docs/screenshots
 
-bench: $(BIN)/.core ## speed, each figure beside its baseline
+bench: $(BIN)/.core ## speed, each figure next to its baseline
 	$(BIN)/sorl bench
 
-bench-collapse: $(BIN)/.core ## how often the collapse rule is wrong, beside the rule before it
+bench-collapse: $(BIN)/.core ## how often the collapse rule is wrong, next to the rule before it
 	$(BIN)/python bench/collapse_rule.py
 
-bench-trl: $(BIN)/.core $(VENV)-trl/.done ## a whole GRPO iteration beside TRL's, in an environment of its own
+bench-trl: $(BIN)/.core $(VENV)-trl/.done ## a whole GRPO iteration next to TRL's, in an environment of its own
 	$(BIN)/sorl bench --only trl
 
 bench-record: $(VENV)-trl/.done ## a tool task in TRL, recorded and not: seconds, and the hash of the weights
@@ -119,7 +119,7 @@ bench-rldoctor: $(VENV)-rldoctor/.done ## record what rldoctor says of the corpu
 	$(VENV)-rldoctor/bin/python bench/rldoctor_alarms.py experiments/results/early_warning/corpus.parquet \
 	  experiments/results/early_warning/rldoctor.parquet
 
-bench-scalars: $(BIN)/.core $(VENV)-rldoctor/.done ## how often scalar logs of other trainers are diagnosed rightly, beside rldoctor
+bench-scalars: $(BIN)/.core $(VENV)-rldoctor/.done ## how often scalar logs of other trainers are diagnosed rightly, next to rldoctor
 	$(BIN)/sorl bench scalars --output experiments/results/scalars/answers.parquet
 
 $(VENV)-rldoctor/.done: constraints-rldoctor.txt
@@ -127,7 +127,7 @@ $(VENV)-rldoctor/.done: constraints-rldoctor.txt
 	$(VENV)-rldoctor/bin/python -m pip install --quiet -c constraints-rldoctor.txt rldoctor pyarrow
 	touch $@
 
-bench-browse: $(BIN)/.app $(VENV)-browse/.done ## the app over a thousand runs, beside trackio and TensorBoard
+bench-browse: $(BIN)/.app $(VENV)-browse/.done ## the app over a thousand runs, next to trackio and TensorBoard
 	$(BIN)/sorl bench --only browse
 
 $(VENV)-browse/.done: constraints-browse.txt

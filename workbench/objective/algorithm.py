@@ -75,7 +75,7 @@ class Algorithm:
 
     @property
     def needs_sampler(self) -> bool:
-        """Whether the loss needs the sampler's log-probs beside those of the proximal policy."""
+        """Whether the loss needs the sampler's log-probs in addition to those of the proximal policy."""
         return self.correction.kind != "none" or getattr(self.clip, "against", "old") != "old"
 
     @property

@@ -12,7 +12,7 @@ from typing import Any
 LOG_NAME = "console.log"
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]+[0-~]|[@-Z\\-_])")
 # Besides the control characters, those that reorder or break the text around them (a log must not rewrite what stands
-# beside it), and halves of characters, which cannot be printed at all.
+# next to it), and halves of characters, which cannot be printed at all.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 

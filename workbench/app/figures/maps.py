@@ -296,7 +296,7 @@ def _cells(
     grid: Trace = {"type": "heatmap", "x": list(ticks), "y": list(range(len(conditions))), "xgap": 2, "ygap": 2}
     values: list[list[float | None]] = [[None] * len(ticks) for _ in conditions]
     about = [[""] * len(ticks) for _ in conditions]
-    words = []  # x, y, text and ink of each cell, its arm and what is told of it
+    words = []  # x, y, text and ink of each cell, its arm and what is said of it
     for row in points.to_dict("records"):
         i = conditions.index(row["y"])
         distances = [abs(tick - math.log2(row["x"])) for tick in ticks]
