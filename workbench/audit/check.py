@@ -16,8 +16,8 @@ class Check:
     `missing` says what an identity needs that is not stored; nothing else is known of it then, and it has not passed.
     """
 
-    identity: str
-    step: int
+    identity: str = ""
+    step: int = -1
     update: int | None = None
     gap: float = math.nan  # the largest difference
     tolerance: float = math.nan

@@ -43,20 +43,21 @@ class Packer:
         self._weights = {name: weight.cpu().numpy().copy() for name, weight in weights.items()} if fit else {}
         self._mask = batch.mask
         self._update = self.learner.updates
-        state = {
-            f"optimizer.policy.{i}.{key}": x.detach().cpu().numpy().copy()
-            for i, parameter in enumerate(self.learner.policy_parameters)
-            for key, x in self.learner.policy_optimizer.state[parameter].items()
-            if isinstance(x, Tensor)
-        }
-        size = sum(array.nbytes for array in (*self._weights.values(), *state.values()))
-        if self._weights and size <= limits.weights_mb * MB:
-            self._weights |= state
-        self._steps = {name: _steps(own) for name, own in self._optimizers() if own is not None}
+        for owner, optimizer in self._optimizers() if fit else ():
+            state = {
+                f"optimizer.{owner}.{i}.{key}": _numpy(x).copy()
+                for i, parameter in enumerate(optimizer.param_groups[0]["params"])
+                for key, x in optimizer.state.get(parameter, {}).items()
+                if isinstance(x, Tensor)
+            }
+            if sum(array.nbytes for array in (*self._weights.values(), *state.values())) <= limits.weights_mb * MB:
+                self._weights |= state
+        self._steps = {owner: _steps(optimizer) for owner, optimizer in self._optimizers()}
 
-    def _optimizers(self) -> Iterator[tuple[str, torch.optim.Optimizer | None]]:
+    def _optimizers(self) -> Iterator[tuple[str, torch.optim.Optimizer]]:
         yield "policy", self.learner.policy_optimizer
-        yield "critic", self.learner.critic_optimizer
+        if self.learner.critic_optimizer is not None:
+            yield "critic", self.learner.critic_optimizer
 
     def close(self, batch: Batch, updates: Sequence[Evidence]) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
         """Arrays and metadata of the step, as `workbench.store.batches` reads them; None where nothing is kept."""

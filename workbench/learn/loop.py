@@ -225,7 +225,7 @@ class Trainer:
         self.recorder.flush()
         checkpoint.save(folder, self.learner, self._progress())
 
-    def climb(self, folder: Path) -> None:
+    def save_rung(self, folder: Path) -> None:
         """Put a checkpoint on the ladder to fork from: the newest rungs stay, and those before a fall."""
         weights = sum(p.numel() * p.element_size() for p in self.learner.policy_parameters)
         if weights > self.settings.record.batches.weights_mb * MB:

@@ -115,7 +115,7 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
                     if every and trainer.step % every == 0:
                         trainer.save(folder / "checkpoints")
                     if rungs and trainer.step % rungs == 0:
-                        trainer.climb(folder / LADDER)
+                        trainer.save_rung(folder / LADDER)
                 trainer.save(folder / "checkpoints")
                 write("finished", trainer.stopped or None)
             except (SelfTestFailed, StaleWeights) as error:

@@ -244,7 +244,7 @@ class Learner:
 
 def non_finite(scalars: Mapping[str, float | None]) -> list[str]:
     """Return which of an update's numbers are not finite, losses before the gradients that they cause."""
-    names = ("policy_loss", "value_loss", "grad_norm")
+    names = ("policy_loss", "value_loss", "grad_norm", "critic_grad_norm")
     return [name for name in names if not math.isfinite(scalars.get(name) or 0.0)]
 
 

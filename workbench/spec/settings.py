@@ -150,6 +150,14 @@ class OptimizerSettings(Settings):
     max_grad_norm: Positive | None = None  # clip the global gradient norm; None = off, the norm is logged all the same
 
 
+class CriticSettings(OptimizerSettings):
+    """The critic's optimizer: AdamW with a bound unless it says otherwise."""
+
+    kind: Literal["sgd", "adamw"] = "adamw"
+    lr: Rate = 1e-3
+    max_grad_norm: Positive | None = 1.0
+
+
 class ComputeSettings(Settings):
     """Where the networks are trained, and what bounds the memory that it takes; docs/models.md."""
 
@@ -174,7 +182,7 @@ class LearnSettings(Settings):
     old_values: Literal["update", "rollout"] = "update"
     reference: bool = False  # keep the warm start as a frozen reference for KL terms
     policy: OptimizerSettings = OptimizerSettings()
-    critic: OptimizerSettings = OptimizerSettings(kind="adamw", lr=1e-3, max_grad_norm=1.0)
+    critic: CriticSettings = CriticSettings()
     value_clip: Positive | None = 0.5
     entropy_coef: Finite = 0.0
     clip_bias_every: Natural = 4  # true clipping bias by a second backward every n updates; 0 = never

@@ -51,7 +51,7 @@ ARRAYS: Mapping[str, Stored] = {
 }
 """Every array of a file, except the weights. R = rows of all updates together."""
 _OF_UPDATES = ("rows", "log_prob", "values", "mask", "advantages", "log_prob_old")  # of them, one part an update
-WEIGHTS = ("policy.", "critic.", "optimizer.")  # how the names of the weights and of the policy optimizer's state begin
+WEIGHTS = ("policy.", "critic.", "optimizer.")  # how the names of the weights and of the optimizers' state begin
 
 
 @dataclass(frozen=True)

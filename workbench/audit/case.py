@@ -1,0 +1,269 @@
+"""A stored step with all that is recomputed from it: transcripts, log-probs, gradients, the steps of the optimizers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from workbench.agent.engines.hf import in_dtype
+from workbench.agent.episode import collate
+from workbench.agent.protocol import Dialogue, turn_length
+from workbench.agent.tokenizer import Codec
+from workbench.agent.worlds import build
+from workbench.algorithms import resolve
+from workbench.audit.check import Check, explain
+from workbench.audit.networks import Networks
+from workbench.batch import Batch
+from workbench.learn.networks import Critic, autocast
+from workbench.learn.rollouts import critic_values, trainer_log_probs
+from workbench.learn.update import rate
+from workbench.objective import Algorithm
+from workbench.objective.advantage import positions, value_loss
+from workbench.replay.play import Loaded, gradients_of, norm
+from workbench.spec import ComputeSettings, RunSettings
+from workbench.store.batches import StoredBatch, StoredUpdate
+
+EXACT = 1e-3  # in float32: of a log-prob in nats, of a value of size 1, as a share of a number
+ROUNDINGS = 4  # x what bfloat16 moves a number by here, that two computations in bfloat16 may be apart
+
+Owner = Literal["policy", "critic"]
+
+
+class Missing(Exception):
+    """What an identity needs is not stored; the text says what."""
+
+
+@dataclass
+class Retaken:
+    """The updates of a step, taken once more from its first weights by one network.
+
+    `seen`: each update with its largest gap to what the run stored (log-probs in nats, values) and its gradient norm.
+    `missing`: why the updates after them could not be taken; empty where all were.
+    """
+
+    networks: Networks
+    tolerance: float  # of the gaps
+    seen: list[tuple[StoredUpdate, float, float]] = field(default_factory=list)
+    missing: str = ""
+
+    @property
+    def trusted(self) -> list[tuple[StoredUpdate, float, float]]:
+        """The updates that begin where those of the run began."""
+        return [one for one in self.seen if one[1] <= self.tolerance]
+
+
+@dataclass
+class Case:
+    """A stored step, its settings, and the other stored steps of its run."""
+
+    stored: StoredBatch
+    settings: RunSettings
+    read: Callable[[int], StoredBatch | None]  # a step with its weights; None where it is not stored
+    _networks: dict[int, Networks] = field(default_factory=dict)
+    _log_probs: dict[int, Tensor] = field(default_factory=dict)
+    _rounded: dict[int, float] = field(default_factory=dict)
+    _retaken: dict[Owner, Retaken] = field(default_factory=dict)
+
+    @cached_property
+    def own(self) -> Algorithm:
+        """The algorithm that ran."""
+        algorithm = resolve(self.settings.algorithm, self.settings.slots)
+        return algorithm.within(self.settings.world.completion_budget)
+
+    @cached_property
+    def loaded(self) -> Loaded:
+        """The batch as tensors."""
+        return Loaded(self.stored, self.own, torch.float32)
+
+    @property
+    def sampled_at(self) -> int:
+        """Iteration whose policy sampled the batch."""
+        return self.stored.updates[0].rollout_step if self.stored.updates else self.stored.step
+
+    @property
+    def rough(self) -> bool:
+        """Whether the trainer computes in bfloat16."""
+        return self.settings.compute.dtype == "bfloat16"
+
+    # ---- comparisons ----
+
+    def compare(
+        self, logged: Any, expected: Any, where: np.ndarray | None = None, tolerance: float = 0.0,
+        says: str = "", **more: Any,
+    ) -> Check:  # fmt: skip
+        """Compare two arrays (B, T) of the batch, at `where`; `says` is told where the difference has no reading."""
+        a, b = (x.detach().numpy() if isinstance(x, Tensor) else np.asarray(x) for x in (logged, expected))
+        found = explain(a, b, np.ones(a.shape, bool) if where is None else where, tolerance)
+        return Check(
+            gap=found.gap, tolerance=tolerance, logged=found.logged, expected=found.expected,
+            says=found.says or (says if found.rows else ""),
+            trajectories=tuple(int(self.stored.trajectory[i]) for i in found.rows), **more,
+        )  # fmt: skip
+
+    def number(
+        self, logged: float | None, expected: float, share: float = EXACT, *, least: float = 0.0, says: str = "",
+        **more: Any,
+    ) -> Check:  # fmt: skip
+        """Compare two numbers, to a share of the expected one or `least`, and say how many times as large it is."""
+        if logged is None:
+            return Check(missing="needs the trainer's own number", **more)
+        tolerance = max(share * max(abs(expected), 1e-3), least)
+        both = math.isfinite(logged) and math.isfinite(expected)
+        gap = abs(logged - expected) if both else 0.0 if str(logged) == str(expected) else math.inf
+        if gap > tolerance and not says and expected and math.isfinite(logged):
+            says = f"{logged / expected:.4g} times what it must be"
+        return Check(
+            gap=gap, tolerance=tolerance, logged=logged, expected=expected, says=says if gap > tolerance else "", **more
+        )
+
+    # ---- the world ----
+
+    @cached_property
+    def retold(self) -> Batch:
+        """The episodes once more: the world gets the stored turns, and answers and scores them as it does today."""
+        settings, stored = self.settings, self.stored
+        if settings.model is not None or settings.world.kind == "dataset":
+            raise Missing("the tokenizer and the questions of the run (only worlds of our own are asked again)")
+        if self.own.select.rounds > 1:
+            raise Missing("which questions the selection drew again")
+        if settings.fault is None and settings.world.retriever.kind == "http":
+            raise Missing("what the retriever's server answered then")
+        world: Any = build(settings.world)
+        codec = Codec(world.tokenizer(), settings.wording)
+        size = settings.learn.group_size or self.own.group_size
+        prompts = settings.learn.episodes // size
+        questions = world.questions("train", settings.seed, stored.step * prompts, prompts)
+        episodes = []
+        for row, length in enumerate(stored.length.tolist()):
+            dialogue = Dialogue(world, codec, questions[row // size], row // size)
+            rest = stored.tokens[row, dialogue.prompt_length : length].tolist()
+            while rest and dialogue.ended is None:  # a turn ends with its closing tag, or is as long as it may be
+                turn = rest[: turn_length(codec, rest[: world.max_turn_tokens])]
+                read = dialogue.turn(turn, [0.0] * len(turn))
+                rest = rest[len(turn) + len(read) :]
+            if dialogue.ended is None:
+                dialogue.stop()
+            episodes.append(dialogue.episode())
+        return collate(episodes, 0)
+
+    # ---- the networks ----
+
+    def networks(self, step: int) -> Networks:
+        """Policy and critic at the start of a step. Raises Missing where their weights are not stored."""
+        if step not in self._networks:
+            found = self.stored if step == self.stored.step else self.read(step)
+            if found is None or not found.weights:
+                raise Missing(f"the weights of step {step} (record.batches.weights_mb, last, every)")
+            self._networks[step] = Networks(found)
+        return self._networks[step]
+
+    def critic(self, step: int) -> Critic:
+        """The critic at the start of a step. Raises Missing where its weights are not stored."""
+        critic = self.networks(step).critic
+        if critic is None:
+            raise Missing("the critic's weights")
+        return critic
+
+    def log_probs_at(self, step: int) -> Tensor:
+        """Log-probs (B, T) of the batch under the policy of a step, by the trainer's forward."""
+        if step not in self._log_probs:
+            networks = self.networks(step)
+            batch, temperature = self.loaded.batch, networks.temperature
+            self._log_probs[step] = trainer_log_probs(networks.policy, batch, temperature, networks.compute)
+        return self._log_probs[step]
+
+    def nats(self, step: int, sampler: bool = False) -> float:
+        """How far log-probs under the policy of a step may be apart by rounding alone, the sampler's or the trainer's.
+
+        In bfloat16 that depends on weights and tokens, so it is measured: the policy is computed in both precisions.
+        Other kernels (vLLM's) round elsewhere, and get as much.
+        """
+        engine = self.settings.engine
+        if not self.rough and not (sampler and (engine.dtype == "bfloat16" or engine.kind == "vllm")):
+            return EXACT
+        if step not in self._rounded:
+            networks, batch, plain = self.networks(step), self.loaded.batch, self._plain
+            exact, rounded = (
+                trainer_log_probs(policy, batch, networks.temperature, plain)
+                for policy in (networks.policy, in_dtype(networks.policy, torch.bfloat16))
+            )
+            self._rounded[step] = EXACT + ROUNDINGS * float((rounded - exact).abs().max())
+        return self._rounded[step]
+
+    def value_tolerance(self, step: int) -> float:
+        """The same of values, whose size is the rewards' and not 1."""
+        critic, batch = self.critic(step), self.loaded.batch
+        exact = critic_values(critic, batch, self._plain)
+        size = EXACT * max(1.0, float(exact.abs().max()))
+        if not self.rough:
+            return size
+        rounded = critic_values(critic, batch, self._plain.model_copy(update={"dtype": "bfloat16"}))
+        return size + ROUNDINGS * float((rounded - exact).abs().max())
+
+    @property
+    def _plain(self) -> ComputeSettings:
+        return self.settings.compute.model_copy(update={"device": "cpu", "dtype": "float32"})
+
+    # ---- the updates ----
+
+    def retaken(self, owner: Owner) -> Retaken:
+        """The updates of the step by policy or critic; stops after one that does not begin where the run's began."""
+        if owner not in self._retaken:
+            self._retaken[owner] = self._retake(owner)
+        return self._retaken[owner]
+
+    def _retake(self, owner: Owner) -> Retaken:
+        step = self.stored.step
+        tolerance = self.nats(step) if owner == "policy" else self.value_tolerance(step)
+        done = Retaken(self.networks(step).copy(), tolerance)
+        for update in self.stored.updates:
+            gradient, gap = (self._policy_gradient if owner == "policy" else self._critic_gradient)(
+                done.networks, update
+            )
+            done.seen.append((update, gap, norm(gradient)))
+            if not gap <= tolerance:
+                done.missing = f"the weights of the run from update {update.index} on"
+                break
+            if owner == "policy":
+                reason = done.networks.step(gradient, update)
+            else:
+                reason = done.networks.step_critic(gradient, update, self.rate("critic", update.index))
+            if reason:
+                done.missing = f"the optimizer's state after update {update.index}: {reason}"
+                break
+        return done
+
+    def rate(self, owner: Owner, index: int) -> float:
+        """The learning rate that the schedule gives an update of the step."""
+        learn = self.settings.learn
+        settings, first = getattr(learn, owner), self.stored.meta.get("update")
+        if first is None and (settings.schedule != "constant" or settings.warmup):
+            raise Missing("the number of updates before the step")
+        return rate(
+            settings, int(first or 0) + index, self.settings.planned_iterations * learn.epochs * learn.minibatches
+        )
+
+    def _policy_gradient(self, networks: Networks, update: StoredUpdate) -> tuple[Sequence[Tensor], float]:
+        found, gap = gradients_of(self.loaded, {"": self.own}, update, networks, bias=self.own.stabilise.needs_bias)
+        return found[""][0], gap
+
+    def _critic_gradient(self, networks: Networks, update: StoredUpdate) -> tuple[Sequence[Tensor], float]:
+        if networks.critic is None or update.values is None:
+            raise Missing("the critic's weights, and its values in each update")
+        batch, where = self.rows(update), self.own.advantage.critic_mask
+        with torch.enable_grad(), autocast(torch.device("cpu"), networks.compute):
+            made = networks.critic(batch.tokens)
+            loss = value_loss(made, batch, self.settings.learn.value_clip, where)
+        gap = torch.where(positions(batch, where), (made.detach() - torch.from_numpy(update.values)).abs(), 0).max()
+        return torch.autograd.grad(loss, networks.critic_parameters), float(gap)
+
+    def rows(self, update: StoredUpdate) -> Batch:
+        """The sequences of an update, as they were trained on."""
+        return self.loaded.trained.rows(torch.from_numpy(update.rows).long())
