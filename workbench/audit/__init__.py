@@ -1,4 +1,4 @@
-"""Audit: what a stored step says it did, computed again from what it had.
+"""Audit: what a stored step says it did, recomputed from what it had.
 
 A violated identity is a proof that something is wrong, whatever its cause: both sides were stored by the trainer.
 """

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from workbench.agent.engines.hf import in_dtype
 from workbench.agent.episode import collate
@@ -198,14 +199,14 @@ class Case:
         return self._rounded[step]
 
     def value_tolerance(self, step: int) -> float:
-        """The same of values, whose size is the rewards' and not 1."""
+        """The same of values, whose size is the rewards' and not 1; a critic that says 0 has no rounding to measure."""
         critic, batch = self.critic(step), self.loaded.batch
         exact = critic_values(critic, batch, self._plain)
-        size = EXACT * max(1.0, float(exact.abs().max()))
+        size = max(1.0, float(exact.abs().max()))
         if not self.rough:
-            return size
+            return EXACT * size
         rounded = critic_values(critic, batch, self._plain.model_copy(update={"dtype": "bfloat16"}))
-        return size + ROUNDINGS * float((rounded - exact).abs().max())
+        return ROUNDINGS * max(torch.finfo(torch.bfloat16).eps * size, float((rounded - exact).abs().max()))
 
     @property
     def _plain(self) -> ComputeSettings:
@@ -258,11 +259,20 @@ class Case:
         if networks.critic is None or update.values is None:
             raise Missing("the critic's weights, and its values in each update")
         batch, where = self.rows(update), self.own.advantage.critic_mask
-        with torch.enable_grad(), autocast(torch.device("cpu"), networks.compute):
-            made = networks.critic(batch.tokens)
-            loss = value_loss(made, batch, self.settings.learn.value_clip, where)
-        gap = torch.where(positions(batch, where), (made.detach() - torch.from_numpy(update.values)).abs(), 0).max()
-        return torch.autograd.grad(loss, networks.critic_parameters), float(gap)
+        target, width = positions(batch, where), batch.tokens.shape[1]
+        total = [torch.zeros_like(p) for p in networks.critic_parameters]
+        values = []
+        for rows in torch.arange(len(batch.tokens)).split(list(update.passes)):
+            part = batch.rows(rows)
+            with torch.enable_grad(), autocast(torch.device("cpu"), networks.compute):
+                short = networks.critic(part.trimmed().tokens)
+            with torch.enable_grad():
+                made = pad(short, (0, width - short.shape[1]))
+                loss = value_loss(made, part, self.settings.learn.value_clip, where, target.sum())
+            torch._foreach_add_(total, torch.autograd.grad(loss, networks.critic_parameters))
+            values.append(made.detach())
+        gap = torch.where(target, (torch.cat(values) - torch.from_numpy(update.values)).abs(), 0).max()
+        return total, float(gap)
 
     def rows(self, update: StoredUpdate) -> Batch:
         """The sequences of an update, as they were trained on."""

@@ -14,13 +14,15 @@ from workbench.cli.audit import what as difference
 from workbench.cli.shared import current, experiment_of, experiments, find, one_of, run_folder
 from workbench.cli.tables import document, echo
 from workbench.spec import InputError
+from workbench.spec.settings import LADDER
 from workbench.store import batches
 
 if TYPE_CHECKING:
     from workbench.audit import Check
+    from workbench.diagnosis.finding import Diagnosis
     from workbench.diagnosis.log import Log
 
-_AUDIT = "Compute stored steps again (ten seconds a run); default: for a single run, if torch is installed."
+_AUDIT = "Recompute stored steps (ten seconds a run); default: for a single run, if torch is installed."
 LEVELS = ("info", "warning", "critical")
 TOP = 10  # turns of a step that are listed
 _LOG = "a log of another trainer, or a folder with some (docs/importing.md)"
@@ -66,8 +68,10 @@ def diagnose(
         echo(document(rows), nl=False)
     else:
         render = judge_log.text if form == "text" else judge_log.markdown
-        parts = zip(map(render, found), checked, strict=True)
-        echo("\n\n".join(text if checks is None else f"{text}\n\n{in_words(checks)}" for text, checks in parts))
+        echo("\n\n".join(
+            "\n\n".join([render(one, any(c.violated for c in checks or ())), *in_words(one, checks)])
+            for one, checks in zip(found, checked, strict=True)
+        ))  # fmt: skip
     severities = [f.cause.severity for d in found for f in d.findings]
     severities += ["critical" for checks in checked for check in checks or () if check.violated]
     if fail_on is not None and any(LEVELS.index(s) >= LEVELS.index(fail_on) for s in severities):
@@ -85,27 +89,38 @@ def audited(runs: Path, log: Log, strict: bool) -> list[Check] | None:
     return checks(runs, log.folder)
 
 
-def in_words(checks: Sequence[Check]) -> str:
-    """Say what the audit of a run's stored steps found."""
+def in_words(said: Diagnosis, checks: Sequence[Check] | None) -> list[str]:
+    """Say what the audit of a run's stored steps found, and what would tell the cause where nothing has named one."""
+    tell = []
+    if not said.findings and said.onset is not None and said.log.folder and (said.log.folder / LADDER).is_dir():
+        tell = [f"What would tell: sorl fork {said.log.name} (which change saves it, from before its fall)."]
+    if checks is None:
+        return tell
     from workbench.audit import IDENTITIES
 
     steps = batches.ranges(sorted({check.step for check in checks}))
     broken = [check for check in checks if check.violated]
     if not broken:
-        held = len({check.identity for check in checks if not check.missing})
-        return f"Audit of steps {steps}: all {held} identities that could be checked hold (`sorl audit` lists them)."
+        known = {check.identity for check in checks if not check.missing}
+        lacking = [name for name in IDENTITIES if name in {c.identity for c in checks} - known]
+        unchecked = f"; not checked: {', '.join(lacking)}" if lacking else ""
+        return [
+            f"Audit of steps {steps}: all {len(known)} identities that could be checked hold{unchecked} (`sorl audit` "
+            "lists them).",
+            *tell,
+        ]
     lines = [f"Audit of steps {steps}: the record contradicts itself."]
     first: dict[str, Check] = {}
     for check in broken:
         first.setdefault(check.identity, check)
     for check in first.values():
         at = "" if check.update is None else f", update {check.update}"
-        said = f" ({difference(check)})" if difference(check) else ""
+        words = f" ({difference(check)})" if difference(check) else ""
         lines.append(
-            f"  {check.identity}, step {check.step}{at}: logged {check.logged:.4g}, must be {check.expected:.4g}{said}."
-            f" {IDENTITIES[check.identity].means.capitalize()}."
+            f"  {check.identity}, step {check.step}{at}: logged {check.logged:.4g}, must be {check.expected:.4g}"
+            f"{words}. {IDENTITIES[check.identity].means.capitalize()}."
         )
-    return "\n".join(lines)
+    return ["\n".join(lines), *tell]
 
 
 def logs(runs: Path, what: str | None) -> Iterator[Log]:

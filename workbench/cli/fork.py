@@ -15,7 +15,7 @@ from workbench.cli.shared import RUN, current, find, one_of, run_folder
 from workbench.cli.tables import document, echo, note, print_table
 from workbench.spec import InputError, RunSettings, nearest
 from workbench.spec.files import MIB, from_toml, read_text
-from workbench.spec.settings import DRAW
+from workbench.spec.settings import DRAW, LADDER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -135,7 +135,6 @@ def grid_file(
 def rung(folder: Path, parent: str, at: str, row: Mapping[str, Any]) -> int:
     """Return the step of the newest checkpoint at or before the wanted step."""
     from workbench.learn.checkpoint import checkpoints
-    from workbench.learn.run import LADDER
 
     steps = [int(one.name) for one in checkpoints(folder / LADDER)]
     if not steps:

@@ -112,8 +112,13 @@ def headline(d: Diagnosis) -> str:
     return f"{visible(d.log.name)}: {d.log.run.get('outcome') or 'undecided'}; {counted(d.log.steps)}{status}"
 
 
-def none_found(d: Diagnosis) -> str:
-    """Return what to say where no cause was found: of a run that is down never that nothing was, nor without why."""
+def none_found(d: Diagnosis, proved: bool = False) -> str:
+    """Return what to say where no cause was found: of a run that is down never that nothing was, nor without why.
+
+    `proved`: an audit has found that the record contradicts itself.
+    """
+    if proved:
+        return f"{_NONE}, yet the record contradicts itself (audit)."
     up = d.onset is None and d.slump is None and not d.log.critical
     if up and d.log.run.get("outcome") not in ("mild", "diverged"):
         return "Nothing found."
@@ -252,9 +257,9 @@ def _sureness(d: Diagnosis, finding: Finding) -> str:
     return f"{finding.cause.severity}, {GRADES[finding.clue.grade]}, {likely(d, finding)}"
 
 
-def text(d: Diagnosis) -> str:
-    """Return for a terminal."""
-    lines = [headline(d), visible(standing(d.log)), *([] if d.findings else [none_found(d)])]
+def text(d: Diagnosis, proved: bool = False) -> str:
+    """Return for a terminal; `proved` as in `none_found`."""
+    lines = [headline(d), visible(standing(d.log)), *([] if d.findings else [none_found(d, proved)])]
     for rank, finding in enumerate(in_order(d), start=1):
         cause, where = finding.cause, place(d, finding)
         said = {
@@ -292,10 +297,10 @@ def _lacking(d: Diagnosis, unanswered: Mapping[str, list[str]]) -> list[str]:
     return sorted({f"table {name.split('.')[0]}" for name in bare} | columns - bare)
 
 
-def markdown(d: Diagnosis) -> str:
-    """Return for an issue or a report."""
+def markdown(d: Diagnosis, proved: bool = False) -> str:
+    """Return for an issue or a report; `proved` as in `none_found`."""
     lines = [f"### {_escaped(headline(d))}", "", _escaped(standing(d.log)), ""]
-    lines += [] if d.findings else [none_found(d)]
+    lines += [] if d.findings else [none_found(d, proved)]
     for rank, finding in enumerate(in_order(d), start=1):
         cause, carried, test = finding.cause, carried_by(d, finding), test_of(d, finding)
         lines.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -86,8 +87,15 @@ class Log:
 
     @cached_property
     def rescored(self) -> pd.Index:
-        """Steps on stale rollouts with old log-probs of a later policy: a mismatch may be what it has learned."""
-        age = self.series("step", "staleness")
+        """Steps with old log-probs of a later policy than the sampler: a mismatch may be what it has learned.
+
+        On stale rollouts, or where the turns are trained one after the other: by then there are more updates a step
+        than epochs times minibatches, each turn with old log-probs of its own.
+        """
+        age, updates = self.series("step", "staleness"), self.series("minibatch", "epoch", "count")
+        planned = [self.settings.get(f"learn.{name}") for name in ("epochs", "minibatches")]
+        if all(isinstance(n, int) for n in planned) and (updates > math.prod(planned)).any():
+            return age.index
         kept = self.settings.get("learn.old_log_prob") in ("rollout", "behaviour")
         return age.index[:0] if kept else age.index[age > 0]
 

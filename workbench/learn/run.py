@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, TextIO
 
 from workbench.spec import InputError, RunSettings
 from workbench.spec.files import MIB, from_toml, lock_file, read_text
-from workbench.spec.settings import ForkSettings
+from workbench.spec.settings import LADDER, ForkSettings
 
 if TYPE_CHECKING:
     from torch import nn
 
-LADDER = "ladder"  # of a run's folder: the checkpoints to fork from
 FINISHED, FAILED, WRONG_INPUT, INTERRUPTED, HELD = 0, 1, 2, 3, 4  # exit codes
 
 

@@ -128,6 +128,8 @@ def reference_wrong(log: Log) -> Clue | None:
     if jump is None or jump.value < 3 * max(jump.usual, 1e-3):
         return None
     step_kl = float(moved.get(jump.step, float("nan")))
+    if 3 * step_kl > jump.value:
+        return None  # so may the policy have
     return Clue.of(
         "sign", 0.9, "step.kl_ref", jump.step, jump.value, jump.usual,
         f"the distance to the reference jumps from {jump.usual:.3g} to {jump.value:.3g} nats in step {jump.step}, "

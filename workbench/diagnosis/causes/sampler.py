@@ -207,7 +207,8 @@ def low_precision(log: Log) -> Clue | None:
     found = gap(log)
     if found is None or found.growth >= GROWTH or found.level >= 0.05 or temperature.look(log) is not None:
         return None
-    if found.usual is None and log.settings.get("engine.dtype") not in (None, "float32"):
+    dtypes = {log.settings.get("engine.dtype"), log.settings.get("compute.dtype")}
+    if found.usual is None and dtypes - {None, "float32"}:
         return None  # as configured, and as it was from the first step on
     return Clue.of(
         "sign", 0.85, "minibatch.mismatch", found.step, found.level, found.usual,
