@@ -174,13 +174,13 @@ def test_the_reading_of_a_difference_is_the_one_that_was_made(factor: float, off
     stream = np.random.default_rng(seed)
     truth, mask = stream.normal(size=(6, 12)), stream.random((6, 12)) < 0.8
     mask[:, 3] = True
-    assert explain(truth, truth, mask, 1e-6).rows == ()
+    assert explain(truth, truth, mask, 1e-6).trajectories == ()
     assert explain(factor * truth, truth, mask, 1e-6).says.startswith(f"{factor:.4g} times")
     assert explain(truth + offset, truth, mask, 1e-6).says == f"{offset:+.4g} at every token"
     swapped = truth.copy()
     swapped[[1, 4]] = truth[[4, 1]]
     found = explain(swapped, truth, np.ones_like(mask), 1e-6)
-    assert (found.rows, found.says) == ((1, 4), "these two have each other's numbers")
+    assert (found.trajectories, found.says) == ((1, 4), "these two have each other's numbers")
     assert explain(np.roll(truth, 1, 1), truth, mask, 1e-6).says == "each token has the number of the token before it"
     assert explain(truth * np.nan, truth, mask, 1e-6).gap == np.inf
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -16,13 +16,14 @@ from torch.nn.functional import pad
 from workbench.agent.engines.hf import in_dtype
 from workbench.agent.episode import collate
 from workbench.agent.protocol import Dialogue, turn_length
+from workbench.agent.retrievers import RetrieverDown
 from workbench.agent.tokenizer import Codec
 from workbench.agent.worlds import build
 from workbench.algorithms import resolve
 from workbench.audit.check import Check, explain
 from workbench.audit.networks import Networks
 from workbench.batch import Batch
-from workbench.learn.networks import Critic, autocast
+from workbench.learn.networks import autocast
 from workbench.learn.rollouts import critic_values, trainer_log_probs
 from workbench.learn.update import rate
 from workbench.objective import Algorithm
@@ -88,25 +89,14 @@ class Case:
         """Iteration whose policy sampled the batch."""
         return self.stored.updates[0].rollout_step if self.stored.updates else self.stored.step
 
-    @property
-    def rough(self) -> bool:
-        """Whether the trainer computes in bfloat16."""
-        return self.settings.compute.dtype == "bfloat16"
-
-    # ---- comparisons ----
-
     def compare(
-        self, logged: Any, expected: Any, where: np.ndarray | None = None, tolerance: float = 0.0,
-        says: str = "", **more: Any,
-    ) -> Check:  # fmt: skip
+        self, logged: Any, expected: Any, where: np.ndarray | None = None, tolerance: float = 0.0, says: str = ""
+    ) -> Check:
         """Compare two arrays (B, T) of the batch, at `where`; `says` is told where the difference has no reading."""
         a, b = (x.detach().numpy() if isinstance(x, Tensor) else np.asarray(x) for x in (logged, expected))
         found = explain(a, b, np.ones(a.shape, bool) if where is None else where, tolerance)
-        return Check(
-            gap=found.gap, tolerance=tolerance, logged=found.logged, expected=found.expected,
-            says=found.says or (says if found.rows else ""),
-            trajectories=tuple(int(self.stored.trajectory[i]) for i in found.rows), **more,
-        )  # fmt: skip
+        rows = tuple(int(self.stored.trajectory[i]) for i in found.trajectories)
+        return replace(found, trajectories=rows, says=found.says or (says if rows else ""))
 
     def number(
         self, logged: float | None, expected: float, share: float = EXACT, *, least: float = 0.0, says: str = "",
@@ -123,8 +113,6 @@ class Case:
         return Check(
             gap=gap, tolerance=tolerance, logged=logged, expected=expected, says=says if gap > tolerance else "", **more
         )
-
-    # ---- the world ----
 
     @cached_property
     def retold(self) -> Batch:
@@ -147,30 +135,27 @@ class Case:
             rest = stored.tokens[row, dialogue.prompt_length : length].tolist()
             while rest and dialogue.ended is None:  # a turn ends with its closing tag, or is as long as it may be
                 turn = rest[: turn_length(codec, rest[: world.max_turn_tokens])]
-                read = dialogue.turn(turn, [0.0] * len(turn))
+                try:
+                    read = dialogue.turn(turn, [0.0] * len(turn))
+                except RetrieverDown as down:
+                    raise Missing(f"the retriever: {down}") from None
                 rest = rest[len(turn) + len(read) :]
             if dialogue.ended is None:
                 dialogue.stop()
             episodes.append(dialogue.episode())
         return collate(episodes, 0)
 
-    # ---- the networks ----
-
     def networks(self, step: int) -> Networks:
         """Policy and critic at the start of a step. Raises Missing where their weights are not stored."""
         if step not in self._networks:
-            found = self.stored if step == self.stored.step else self.read(step)
-            if found is None or not found.weights:
-                raise Missing(f"the weights of step {step} (record.batches.weights_mb, last, every)")
-            self._networks[step] = Networks(found)
+            self._networks[step] = self._loaded(step)
         return self._networks[step]
 
-    def critic(self, step: int) -> Critic:
-        """The critic at the start of a step. Raises Missing where its weights are not stored."""
-        critic = self.networks(step).critic
-        if critic is None:
-            raise Missing("the critic's weights")
-        return critic
+    def _loaded(self, step: int) -> Networks:
+        found = self.stored if step == self.stored.step else self.read(step)
+        if found is None or not found.weights:
+            raise Missing(f"the weights of step {step} (record.batches.weights_mb, last, every)")
+        return Networks(found)
 
     def log_probs_at(self, step: int) -> Tensor:
         """Log-probs (B, T) of the batch under the policy of a step, by the trainer's forward."""
@@ -186,8 +171,8 @@ class Case:
         In bfloat16 that depends on weights and tokens, so it is measured: the policy is computed in both precisions.
         Other kernels (vLLM's) round elsewhere, and get as much.
         """
-        engine = self.settings.engine
-        if not self.rough and not (sampler and (engine.dtype == "bfloat16" or engine.kind == "vllm")):
+        engine, rough = self.settings.engine, self.settings.compute.dtype == "bfloat16"
+        if not rough and not (sampler and (engine.dtype == "bfloat16" or engine.kind == "vllm")):
             return EXACT
         if step not in self._rounded:
             networks, batch, plain = self.networks(step), self.loaded.batch, self._plain
@@ -200,10 +185,10 @@ class Case:
 
     def value_tolerance(self, step: int) -> float:
         """The same of values, whose size is the rewards' and not 1; a critic that says 0 has no rounding to measure."""
-        critic, batch = self.critic(step), self.loaded.batch
+        critic, batch = self.networks(step).critic, self.loaded.batch
         exact = critic_values(critic, batch, self._plain)
         size = max(1.0, float(exact.abs().max()))
-        if not self.rough:
+        if self.settings.compute.dtype == "float32":
             return EXACT * size
         rounded = critic_values(critic, batch, self._plain.model_copy(update={"dtype": "bfloat16"}))
         return ROUNDINGS * max(torch.finfo(torch.bfloat16).eps * size, float((rounded - exact).abs().max()))
@@ -212,8 +197,6 @@ class Case:
     def _plain(self) -> ComputeSettings:
         return self.settings.compute.model_copy(update={"device": "cpu", "dtype": "float32"})
 
-    # ---- the updates ----
-
     def retaken(self, owner: Owner) -> Retaken:
         """The updates of the step by policy or critic; stops after one that does not begin where the run's began."""
         if owner not in self._retaken:
@@ -221,47 +204,43 @@ class Case:
         return self._retaken[owner]
 
     def _retake(self, owner: Owner) -> Retaken:
-        step = self.stored.step
-        tolerance = self.nats(step) if owner == "policy" else self.value_tolerance(step)
-        done = Retaken(self.networks(step).copy(), tolerance)
-        for update in self.stored.updates:
-            gradient, gap = (self._policy_gradient if owner == "policy" else self._critic_gradient)(
-                done.networks, update
-            )
+        stored, bound = self.stored, self.settings.learn.critic.max_grad_norm or math.inf
+        tolerance = self.nats(stored.step) if owner == "policy" else self.value_tolerance(stored.step)
+        done = Retaken(self._loaded(stored.step), tolerance)
+        for update in stored.updates:
+            if owner == "policy":
+                bias = self.own.stabilise.needs_bias
+                found, gap = gradients_of(self.loaded, {"": self.own}, update, done.networks, bias)
+                gradient, _ = found[""]
+            else:
+                gradient, gap = self._critic_gradient(done.networks, update)
+                logged, lr = update.scalars.get("critic_grad_norm"), self.rate(owner, update.index)
+                after = None if logged is None else min(logged, bound)
+                update = replace(update, scalars={"grad_norm": logged, "grad_norm_after": after, "lr": lr})
             done.seen.append((update, gap, norm(gradient)))
             if not gap <= tolerance:
                 done.missing = f"the weights of the run from update {update.index} on"
-                break
-            if owner == "policy":
-                reason = done.networks.step(gradient, update)
-            else:
-                reason = done.networks.step_critic(gradient, update, self.rate("critic", update.index))
-            if reason:
+            elif reason := done.networks.step(gradient, update, owner):
                 done.missing = f"the optimizer's state after update {update.index}: {reason}"
+            if done.missing:
                 break
         return done
 
     def rate(self, owner: Owner, index: int) -> float:
         """The learning rate that the schedule gives an update of the step."""
-        learn = self.settings.learn
+        learn, planned = self.settings.learn, self.settings.planned_iterations
         settings, first = getattr(learn, owner), self.stored.meta.get("update")
         if first is None and (settings.schedule != "constant" or settings.warmup):
             raise Missing("the number of updates before the step")
-        return rate(
-            settings, int(first or 0) + index, self.settings.planned_iterations * learn.epochs * learn.minibatches
-        )
+        return rate(settings, int(first or 0) + index, planned * learn.epochs * learn.minibatches)
 
-    def _policy_gradient(self, networks: Networks, update: StoredUpdate) -> tuple[Sequence[Tensor], float]:
-        found, gap = gradients_of(self.loaded, {"": self.own}, update, networks, bias=self.own.stabilise.needs_bias)
-        return found[""][0], gap
-
-    def _critic_gradient(self, networks: Networks, update: StoredUpdate) -> tuple[Sequence[Tensor], float]:
-        if networks.critic is None or update.values is None:
-            raise Missing("the critic's weights, and its values in each update")
+    def _critic_gradient(self, networks: Networks, update: StoredUpdate) -> tuple[list[Tensor], float]:
+        if update.values is None:
+            raise Missing("the critic's values in each update")
         batch, where = self.rows(update), self.own.advantage.critic_mask
         target, width = positions(batch, where), batch.tokens.shape[1]
-        total = [torch.zeros_like(p) for p in networks.critic_parameters]
-        values = []
+        parameters, values = list(networks.critic.parameters()), []
+        total = [torch.zeros_like(p) for p in parameters]
         for rows in torch.arange(len(batch.tokens)).split(list(update.passes)):
             part = batch.rows(rows)
             with torch.enable_grad(), autocast(torch.device("cpu"), networks.compute):
@@ -269,7 +248,7 @@ class Case:
             with torch.enable_grad():
                 made = pad(short, (0, width - short.shape[1]))
                 loss = value_loss(made, part, self.settings.learn.value_clip, where, target.sum())
-            torch._foreach_add_(total, torch.autograd.grad(loss, networks.critic_parameters))
+            torch._foreach_add_(total, torch.autograd.grad(loss, parameters))
             values.append(made.detach())
         gap = torch.where(target, (torch.cat(values) - torch.from_numpy(update.values)).abs(), 0).max()
         return total, float(gap)

@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from workbench.agent.retrievers import RetrieverDown
 from workbench.audit.case import EXACT, Case, Missing, Owner
 from workbench.audit.check import Check
 from workbench.audit.networks import Draws
@@ -159,7 +159,7 @@ def values(case: Case) -> Iterator[Check]:
     if stored.values is None:
         return
     at = stored.step if case.settings.learn.old_values == "update" else case.sampled_at
-    expected = critic_values(case.critic(at), case.loaded.batch, case.networks(at).compute)
+    expected = critic_values(case.networks(at).critic, case.loaded.batch, case.networks(at).compute)
     inside = (stored.response | stored.mask_sampled) & (np.arange(stored.tokens.shape[1]) < stored.length[:, None])
     yield case.compare(stored.values, expected, inside, case.value_tolerance(at))
 
@@ -278,7 +278,7 @@ def critic_gradient(case: Case) -> Iterator[Check]:
         says = "its values are not those of the weights before" if not gap <= retaken.tolerance else ""
         yield Check(update=update.index, gap=gap, tolerance=retaken.tolerance, logged=gap, expected=0.0, says=says)
     for update, _, norm in retaken.trusted:
-        yield case.number(update.scalars.get("critic_grad_norm"), norm, share, update=update.index)
+        yield case.number(update.scalars["grad_norm"], norm, share, update=update.index)
     if retaken.missing:
         raise Missing(retaken.missing)
 
@@ -354,41 +354,33 @@ def audit(folder: Path, steps: Iterable[int], names: Sequence[str] = ()) -> Iter
 
     An identity that holds in all of a step's updates is one check of it: the one with the largest gap.
     """
-    settings = settings_of(folder)
-    known = set(batches.steps(folder))
-    cache: dict[int, StoredBatch | None] = {}
+    settings, known = settings_of(folder), set(batches.steps(folder))
 
+    @lru_cache(maxsize=settings.learn.staleness + 3)
     def read(step: int) -> StoredBatch | None:
-        if step not in cache:
-            cache[step] = batches.read(folder, step, weights=True) if step in known else None
-        return cache[step]
+        return batches.read(folder, step, weights=True) if step in known else None
 
     for step in steps:
-        case = Case(batches.read(folder, step, weights=True), settings, read)
+        case = Case(read(step) or batches.read(folder, step), settings, read)
         for one in IDENTITIES.values():
             if not names or one.name in names:
                 yield from (replace(check, identity=one.name, step=step) for check in _check(one, case))
-        for old in [s for s in cache if s < step - 1 and s != 0]:
-            cache.pop(old)
 
 
 def _check(one: Identity, case: Case) -> Iterator[Check]:
     """Yield the first violation, else the closest shave; and what could not be checked."""
     found: list[Check] = []
-    missing = ""
     try:
         found += one.look(case)
     except Missing as lack:
-        missing = f"needs {lack}"
-    except RetrieverDown as lack:
-        missing = f"needs the retriever: {lack}"
+        found.append(Check(missing=f"needs {lack}"))
     measured = [check for check in found if not check.missing]
-    broken = [check for check in measured if check.violated]
+    broken = next((check for check in measured if check.violated), None)
     if measured:
-        yield broken[0] if broken else max(measured, key=lambda c: c.gap / c.tolerance if c.tolerance else c.gap)
-    missing = missing or next((check.missing for check in found if check.missing), "")
-    if missing and not broken:
-        yield Check(missing=missing)
+        yield broken or max(measured, key=lambda c: c.gap / c.tolerance if c.tolerance else c.gap)
+    lacking = [check for check in found if check.missing]
+    if lacking and not broken:
+        yield lacking[-1]
 
 
 def chosen(known: Sequence[int], around: Iterable[int], staleness: int = 0, most: int = 6) -> list[int]:
@@ -398,10 +390,6 @@ def chosen(known: Sequence[int], around: Iterable[int], staleness: int = 0, most
     """
     stored = set(known)
     best = [s for s in known if s + 1 in stored and max(0, s - staleness) in stored] or list(known)
-    wanted: dict[int, None] = {}
-    for step in around:
-        if best:
-            wanted[min(best, key=lambda other: abs(other - step))] = None
-    for i in np.linspace(0, len(best) - 1, min(most, len(best))).astype(int) if best else ():
-        wanted[best[i]] = None
-    return sorted(list(wanted)[:most])
+    near = [min(best, key=lambda other: abs(other - step)) for step in around if best]
+    spread = [best[i] for i in np.linspace(0, len(best) - 1, min(most, len(best))).astype(int)]
+    return sorted(list(dict.fromkeys([*near, *spread]))[:most])

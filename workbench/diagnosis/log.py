@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -93,8 +92,8 @@ class Log:
         than epochs times minibatches, each turn with old log-probs of its own.
         """
         age, updates = self.series("step", "staleness"), self.series("minibatch", "epoch", "count")
-        planned = [self.settings.get(f"learn.{name}") for name in ("epochs", "minibatches")]
-        if all(isinstance(n, int) for n in planned) and (updates > math.prod(planned)).any():
+        epochs, minibatches = (self.settings.get(f"learn.{name}") for name in ("epochs", "minibatches"))
+        if isinstance(epochs, int) and isinstance(minibatches, int) and (updates > epochs * minibatches).any():
             return age.index
         kept = self.settings.get("learn.old_log_prob") in ("rollout", "behaviour")
         return age.index[:0] if kept else age.index[age > 0]

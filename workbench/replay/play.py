@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,6 +21,9 @@ from workbench.objective.schedule import Schedule
 from workbench.replay.tables import Columns, Played, Replay, folded
 from workbench.spec import InputError
 from workbench.store.batches import StoredBatch, StoredUpdate
+
+if TYPE_CHECKING:
+    from workbench.audit.networks import Networks
 
 # What the trainer logs of the loss; a stabiliser that acts on the gradient has no factor here (NULL).
 SCALARS = ("policy_loss", "kl_loss", "penalty", "stabiliser_ratio", "stabiliser_factor", "clipped_rms", "unclipped_rms")
@@ -205,25 +208,11 @@ def _tokens(loaded: Loaded, update: StoredUpdate, batch: Batch, terms: LossTerms
     }
 
 
-class Network(Protocol):
-    """The policy of the step, with the weights of its start, which the replay changes."""
-
-    parameters: Sequence[Tensor]
-
-    def log_probs(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log-probs and entropies (b, t), both with gradient, of tokens (b, t); needed at `mask` only."""
-        ...
-
-    def step(self, gradient: Sequence[Tensor], update: StoredUpdate) -> str:
-        """Step as the trainer did, along `gradient`; return why that is impossible, empty where it is not."""
-        ...
-
-
 Found = Mapping[tuple[str, int], Mapping[str, float | None]]
 
 
 def gradients(
-    stored: StoredBatch, algorithms: Mapping[str, Algorithm], replay: Replay, network: Network
+    stored: StoredBatch, algorithms: Mapping[str, Algorithm], replay: Replay, network: Networks
 ) -> tuple[Found, str]:
     """Return grad_norm, clip_bias_norm and gradient_cosine by (label, update), and why later updates have none.
 
@@ -256,7 +245,7 @@ def gradients(
 
 
 def gradients_of(
-    loaded: Loaded, algorithms: Mapping[str, Algorithm], update: StoredUpdate, network: Network, bias: bool = True
+    loaded: Loaded, algorithms: Mapping[str, Algorithm], update: StoredUpdate, network: Networks, bias: bool = True
 ) -> tuple[dict[str, tuple[list[Tensor], list[Tensor]]], float]:
     """Return by label the gradient of the loss and that of what the clip took from it (`bias`, else zeros).
 
