@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from workbench.agent.engines.hf import in_dtype
 from workbench.agent.episode import collate
 from workbench.agent.protocol import Dialogue, turn_length
 from workbench.agent.retrievers import RetrieverDown
@@ -70,7 +69,7 @@ class Case:
     read: Callable[[int], StoredBatch | None]  # a step with its weights; None where it is not stored
     _networks: dict[int, Networks] = field(default_factory=dict)
     _log_probs: dict[int, Tensor] = field(default_factory=dict)
-    _rounded: dict[int, float] = field(default_factory=dict)
+    _rounded: dict[tuple[int, bool], float] = field(default_factory=dict)
     _retaken: dict[Owner, Retaken] = field(default_factory=dict)
 
     @cached_property
@@ -168,20 +167,22 @@ class Case:
     def nats(self, step: int, sampler: bool = False) -> float:
         """How far log-probs under the policy of a step may be apart by rounding alone, the sampler's or the trainer's.
 
-        In bfloat16 that depends on weights and tokens, so it is measured: the policy is computed in both precisions.
-        Other kernels (vLLM's) round elsewhere, and get as much.
+        In bfloat16 that depends on weights and tokens, so it is measured: trainer and sampler are computed once more,
+        each in its own precision, and in float32. vLLM has other kernels, and gets as much as our sampler in bfloat16.
         """
-        engine, rough = self.settings.engine, self.settings.compute.dtype == "bfloat16"
-        if not rough and not (sampler and (engine.dtype == "bfloat16" or engine.kind == "vllm")):
+        engine, plain = self.settings.engine, self.settings.compute.dtype == "float32"
+        exact_sampler = not sampler or (engine.dtype == "float32" and engine.kind == "hf")
+        if plain and exact_sampler:
             return EXACT
-        if step not in self._rounded:
-            networks, batch, plain = self.networks(step), self.loaded.batch, self._plain
-            exact, rounded = (
-                trainer_log_probs(policy, batch, networks.temperature, plain)
-                for policy in (networks.policy, in_dtype(networks.policy, torch.bfloat16))
-            )
-            self._rounded[step] = EXACT + ROUNDINGS * float((rounded - exact).abs().max())
-        return self._rounded[step]
+        if (step, sampler) not in self._rounded:
+            networks, batch = self.networks(step), self.loaded.batch
+            exact = trainer_log_probs(networks.policy, batch, networks.temperature, self._plain)
+            apart = float((self.log_probs_at(step) - exact).abs().max())
+            if not exact_sampler:
+                rounded = networks.decoded(batch.tokens, engine.model_copy(update={"dtype": "bfloat16"}))
+                apart += float(torch.where(batch.mask, (rounded - exact).abs(), 0).max())
+            self._rounded[step, sampler] = EXACT + ROUNDINGS * apart
+        return self._rounded[step, sampler]
 
     def value_tolerance(self, step: int) -> float:
         """The same of values, whose size is the rewards' and not 1; a critic that says 0 has no rounding to measure."""

@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from workbench.agent.engines.hf import decoder_of
 from workbench.learn.networks import Critic, autocast, log_probs
 from workbench.learn.update import optimizer_of
 from workbench.replay.play import norm
-from workbench.spec import ComputeSettings, InputError, LearnSettings, OptimizerSettings
+from workbench.spec import ComputeSettings, EngineSettings, InputError, LearnSettings, OptimizerSettings
 from workbench.store.batches import StoredBatch, StoredUpdate
 
 
@@ -55,6 +56,15 @@ class Networks:
         """Return log-probs and entropies (b, t) with gradient, as the trainer takes them; needed at `mask` only."""
         with autocast(torch.device("cpu"), self.compute):
             return log_probs(self.policy, tokens, self.temperature, True, mask)
+
+    @torch.no_grad()
+    def decoded(self, tokens: Tensor, engine: EngineSettings) -> Tensor:
+        """Return log-probs (B, T) as the sampler takes them, token by token in its own precision."""
+        decoder, found = decoder_of(self.policy, engine), torch.zeros(tokens.shape)
+        for at in range(1, tokens.shape[1]):
+            log_p = torch.log_softmax(decoder.feed(tokens[:, at - 1 : at]).float() / self.temperature, -1)
+            found[:, at] = log_p.gather(1, tokens[:, at : at + 1])[:, 0]
+        return found
 
     def step(self, gradient: Sequence[Tensor], update: StoredUpdate, owner: str = "policy") -> str:
         """Step as the trainer did, along `gradient`; return why that is impossible, empty where it is not.

@@ -93,17 +93,17 @@ class HFEngine:
         self._model.train(False)
         rows = _Rows(dialogues, self._codec, world.max_turn_tokens, self._limit)
         try:
-            rows.play(self._decoder(), self._settings.temperature, generator, greedy)
+            rows.play(decoder_of(self._model, self._settings), self._settings.temperature, generator, greedy)
         finally:
             self._model.train(training)
         return [dialogue.episode() for dialogue in dialogues]
 
-    def _decoder(self) -> FusedDecoder | TransformersDecoder:
-        dtype = getattr(torch, self._settings.dtype)
-        small = self._model.device.type == "cpu" and self._model.num_parameters() <= _SMALL
-        if small and supports(self._model):
-            return FusedDecoder(self._model, dtype)
-        return TransformersDecoder(in_dtype(self._model, dtype))
+
+def decoder_of(model: PreTrainedModel, settings: EngineSettings) -> FusedDecoder | TransformersDecoder:
+    """Return what decodes `model` in the precision of `settings`, with an empty cache."""
+    dtype = getattr(torch, settings.dtype)
+    small = model.device.type == "cpu" and model.num_parameters() <= _SMALL
+    return FusedDecoder(model, dtype) if small and supports(model) else TransformersDecoder(in_dtype(model, dtype))
 
 
 def in_dtype(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
