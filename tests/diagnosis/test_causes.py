@@ -230,6 +230,21 @@ def test_a_bf16_sampler_that_never_agreed_is_not_called_stale_and_not_blamed_whe
     tokens(tables, lambda t, old, draw: old + draw.normal(0, 0.01, 40))
     assert names(tables) == ["low_precision"]
     assert not names(tables, {"engine.dtype": "bfloat16"})
+    assert not names(tables, {"compute.dtype": "bfloat16"})
+
+
+def test_turns_that_are_trained_one_after_the_other_are_no_disagreement_with_the_sampler():
+    tables = healthy()
+    tables["minibatch"]["mismatch_max"] = 3.0 * (tables["minibatch"]["step"] > 0)
+    planned = {"learn.epochs": 2, "learn.minibatches": 1, "learn.old_log_prob": "rollout"}
+    assert names(tables, planned) == ["corrupt_log_prob"]
+    assert not names(tables, {**planned, "learn.epochs": 1})
+
+
+def test_a_policy_that_has_moved_as_far_is_no_wrong_reference():
+    tables = planted("reference_wrong")
+    tables["step"].loc[tables["step"]["step"] >= AT, "kl_k3"] = 0.3
+    assert "reference_wrong" not in names(tables)
 
 
 def test_a_critic_may_give_equal_rewards_different_advantages():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.diagnosis.logs import healthy, log
 from tests.diagnosis.sentences import checked
-from workbench.diagnosis.diagnose import diagnose, in_order, likely, opened, text
+from workbench.diagnosis.diagnose import diagnose, in_order, likely, markdown, opened, text
 from workbench.diagnosis.standing import standing
 from workbench.diagnostics.collapse import judge
 
@@ -78,7 +78,10 @@ def test_of_a_run_that_is_down_it_is_never_said_that_nothing_was_found():
     assert "Critical: format collapse at step 20." in text(critical)
     assert "None of the known causes fits." in text(critical)
     assert all("Nothing found" not in text(one) for one in (d, critical, said(healthy(), **FELL)))
-    assert "Nothing found." in text(said(healthy(), outcome="healthy"))
+    fine = said(healthy(), outcome="healthy")
+    assert "Nothing found." in text(fine)
+    assert "None of the known causes fits, yet the record contradicts itself (audit)." in text(fine, proved=True)
+    assert "Nothing found." not in markdown(fine, proved=True)
 
 
 def test_what_shows_only_after_the_fall_is_a_consequence_and_comes_last():
