@@ -139,7 +139,7 @@ def _decaying(patch: pytest.MonkeyPatch) -> None:
 
     def wrong(self: Any, settings: Any) -> None:
         honest(self, settings)
-        self.policy_optimizer.param_groups[0]["weight_decay"] = 0.005
+        self.policy_optimizer.param_groups[0]["weight_decay"] = 0.01
 
     patch.setattr(update.Learner, "follow", wrong)
 
@@ -165,6 +165,7 @@ def _one_seed_for_all(patch: pytest.MonkeyPatch) -> None:
 
 
 HOT = {"engine": {"temperature": 1.5}, "learn": {"episodes": 32}}  # so that many draws are unsure
+SLOW = {"learn": {"policy": {"kind": "adamw", "lr": 5e-4}}}
 ADAM = {"learn": {"policy": {"kind": "adamw", "lr": 0.003}}}
 BUGS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], dict[str, Any], str, str]] = {
     "advantages of two trajectories exchanged": (
@@ -176,7 +177,7 @@ BUGS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], dict[str, Any], str,
     "a layer without a gradient": (_frozen, {}, "gradient", "times"),
     "a critic that reads the token before": (_critic_reads_elsewhere, {}, "values", "token before it"),
     "optimizer state that is lost": (_forgetful, ADAM, "optimizer_state", "times"),
-    "a weight decay of a hundredth of a step": (_decaying, ADAM, "weights", "another decay"),
+    "a weight decay of a hundredth of a step": (_decaying, SLOW, "weights", "another decay"),
     "a critic's state that is lost": (_critic_forgets, {}, "critic_gradient", "the weights before"),
     "rows that share their random numbers": (_one_seed_for_all, HOT, "sampling", "draws at one position go together"),
 }  # fmt: skip
