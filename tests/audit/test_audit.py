@@ -178,7 +178,7 @@ BUGS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], dict[str, Any], str,
     "a critic that reads the token before": (_critic_reads_elsewhere, {}, "values", "token before it"),
     "optimizer state that is lost": (_forgetful, ADAM, "optimizer_state", "times"),
     "a weight decay of a hundredth of a step": (_decaying, SLOW, "weights", "another decay"),
-    "a critic's state that is lost": (_critic_forgets, {}, "critic_gradient", "the weights before"),
+    "a critic's state that is lost": (_critic_forgets, {}, "critic_gradient", "begins with other weights"),
     "rows that share their random numbers": (_one_seed_for_all, HOT, "sampling", "draws at one position go together"),
 }  # fmt: skip
 

@@ -34,6 +34,9 @@ from workbench.store.batches import StoredBatch, StoredUpdate
 EXACT = 1e-3  # in float32: of a log-prob in nats, of a value of size 1, as a share of a number
 ROUNDINGS = 4  # x what bfloat16 moves a number by here, that two computations in bfloat16 may be apart
 
+GRADIENT = {"float32": 0.01, "bfloat16": 0.1}  # share of a gradient norm
+BEGINS = "it begins with other weights than those that the updates before it lead to"
+
 Owner = Literal["policy", "critic"]
 
 
@@ -45,19 +48,13 @@ class Missing(Exception):
 class Retaken:
     """The updates of a step, taken once more from its first weights by one network.
 
-    `seen`: each update with its largest gap to what the run stored (log-probs in nats, values) and its gradient norm.
-    `missing`: why the updates after them could not be taken; empty where all were.
+    `missing`: why the updates after those of `begins` could not be taken; empty where all were.
     """
 
     networks: Networks
-    tolerance: float  # of the gaps
-    seen: list[tuple[StoredUpdate, float, float]] = field(default_factory=list)
+    begins: list[Check] = field(default_factory=list)  # of each update: gap to the log-probs or values that it stored
+    gradients: list[Check] = field(default_factory=list)  # its gradient norm, where it begins as in the run
     missing: str = ""
-
-    @property
-    def trusted(self) -> list[tuple[StoredUpdate, float, float]]:
-        """The updates that begin where those of the run began."""
-        return [one for one in self.seen if one[1] <= self.tolerance]
 
 
 @dataclass
@@ -69,7 +66,6 @@ class Case:
     read: Callable[[int], StoredBatch | None]  # a step with its weights; None where it is not stored
     _networks: dict[int, Networks] = field(default_factory=dict)
     _log_probs: dict[int, Tensor] = field(default_factory=dict)
-    _rounded: dict[tuple[int, bool], float] = field(default_factory=dict)
     _retaken: dict[Owner, Retaken] = field(default_factory=dict)
 
     @cached_property
@@ -174,15 +170,13 @@ class Case:
         exact_sampler = not sampler or (engine.dtype == "float32" and engine.kind == "hf")
         if plain and exact_sampler:
             return EXACT
-        if (step, sampler) not in self._rounded:
-            networks, batch = self.networks(step), self.loaded.batch
-            exact = trainer_log_probs(networks.policy, batch, networks.temperature, self._plain)
-            apart = float((self.log_probs_at(step) - exact).abs().max())
-            if not exact_sampler:
-                rounded = networks.decoded(batch.tokens, engine.model_copy(update={"dtype": "bfloat16"}))
-                apart += float(torch.where(batch.mask, (rounded - exact).abs(), 0).max())
-            self._rounded[step, sampler] = EXACT + ROUNDINGS * apart
-        return self._rounded[step, sampler]
+        networks, batch = self.networks(step), self.loaded.batch
+        exact = trainer_log_probs(networks.policy, batch, networks.temperature, self._plain)
+        apart = float((self.log_probs_at(step) - exact).abs().max())
+        if not exact_sampler:
+            rounded = networks.decoded(batch.tokens, engine.model_copy(update={"dtype": "bfloat16"}))
+            apart += float(torch.where(batch.mask, (rounded - exact).abs(), 0).max())
+        return EXACT + ROUNDINGS * apart
 
     def value_tolerance(self, step: int) -> float:
         """The same of values, whose size is the rewards' and not 1; a critic that says 0 has no rounding to measure."""
@@ -207,7 +201,7 @@ class Case:
     def _retake(self, owner: Owner) -> Retaken:
         stored, bound = self.stored, self.settings.learn.critic.max_grad_norm or math.inf
         tolerance = self.nats(stored.step) if owner == "policy" else self.value_tolerance(stored.step)
-        done = Retaken(self._loaded(stored.step), tolerance)
+        done, share = Retaken(self._loaded(stored.step)), GRADIENT[self.settings.compute.dtype]
         for update in stored.updates:
             if owner == "policy":
                 bias = self.own.stabilise.needs_bias
@@ -218,12 +212,15 @@ class Case:
                 logged, lr = update.scalars.get("critic_grad_norm"), self.rate(owner, update.index)
                 after = None if logged is None else min(logged, bound)
                 update = replace(update, scalars={"grad_norm": logged, "grad_norm_after": after, "lr": lr})
-            done.seen.append((update, gap, norm(gradient)))
-            if not gap <= tolerance:
+            begins = Check(update=update.index, gap=gap, tolerance=tolerance, logged=gap, expected=0.0)
+            done.begins.append(replace(begins, says=BEGINS if begins.violated else ""))
+            if begins.violated:
                 done.missing = f"the weights of the run from update {update.index} on"
-            elif reason := done.networks.step(gradient, update, owner):
+                break
+            norms = update.scalars.get("grad_norm"), norm(gradient)
+            done.gradients.append(self.number(*norms, share, update=update.index))
+            if reason := done.networks.step(gradient, update, owner):
                 done.missing = f"the optimizer's state after update {update.index}: {reason}"
-            if done.missing:
                 break
         return done
 

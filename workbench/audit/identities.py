@@ -26,8 +26,8 @@ from workbench.replay.play import weigh
 from workbench.store import batches
 from workbench.store.batches import StoredBatch
 
-GRADIENT = {"float32": 0.01, "bfloat16": 0.1}  # share of a gradient norm
 WEIGHTS = {"float32": 0.02, "bfloat16": 0.2}  # share of a step's length, between the weights it led to and must lead to
+EPS = float(np.finfo(np.float32).eps)
 DEVIATIONS = 6.0  # of what is random from its mean: by chance once in 5e8 steps
 UNSURE = 1 / 48  # least variance of a draw's place that says something of its random number: a quarter of 1/12
 
@@ -219,9 +219,7 @@ def loss(case: Case) -> Iterator[Check]:
 @identity("the backward pass lost or added something: a frozen layer, a scale, an accumulation")
 def gradient(case: Case) -> Iterator[Check]:
     """The gradient is that of the loss."""
-    share = GRADIENT[case.settings.compute.dtype]
-    for update, _, norm in case.retaken("policy").trusted:
-        yield case.number(update.scalars.get("grad_norm"), norm, share, update=update.index)
+    yield from case.retaken("policy").gradients
 
 
 @identity("clipping of the gradient norm is off, or another bound acts")
@@ -240,17 +238,15 @@ def learning_rate(case: Case) -> Iterator[Check]:
     if case.settings.match is not None:
         raise Missing("the learning rate of the matched run")
     for update in case.stored.updates:
-        expected = case.rate("policy", update.index)
-        least = 1e-6 * case.settings.learn.policy.lr
-        yield case.number(update.scalars.get("lr"), expected, 1e-6, least=least, update=update.index)
+        lr, least = update.scalars.get("lr"), 1e-6 * case.settings.learn.policy.lr
+        yield case.number(lr, case.rate("policy", update.index), 1e-6, least=least, update=update.index)
 
 
 @identity("a step was not taken, or taken elsewhere")
 def log_probs(case: Case) -> Iterator[Check]:
     """Each update starts from the weights that the update before left."""
     retaken = case.retaken("policy")
-    for update, gap, _ in retaken.seen:
-        yield Check(update=update.index, gap=gap, tolerance=retaken.tolerance, logged=gap, expected=0.0)
+    yield from retaken.begins
     if retaken.missing:
         raise Missing(retaken.missing)
 
@@ -273,12 +269,8 @@ def critic_gradient(case: Case) -> Iterator[Check]:
     """The critic's gradient is that of its loss, at the weights that the update before left."""
     if case.stored.values is None or case.stored.returns is None:
         return
-    retaken, share = case.retaken("critic"), GRADIENT[case.settings.compute.dtype]
-    for update, gap, _ in retaken.seen:
-        says = "its values are not those of the weights before" if not gap <= retaken.tolerance else ""
-        yield Check(update=update.index, gap=gap, tolerance=retaken.tolerance, logged=gap, expected=0.0, says=says)
-    for update, _, norm in retaken.trusted:
-        yield case.number(update.scalars["grad_norm"], norm, share, update=update.index)
+    retaken = case.retaken("critic")
+    yield from (*retaken.begins, *retaken.gradients)
     if retaken.missing:
         raise Missing(retaken.missing)
 
@@ -294,7 +286,9 @@ def weights(case: Case) -> Iterator[Check]:
         retaken = case.retaken(owner)
         network = getattr(retaken.networks, owner)
         made = {f"{owner}.{name}": weight.detach().numpy() for name, weight in network.named_parameters()}
-        if still := [k for k, w in made.items() if (w != stored.weights[k]).any() and same(k, stored, after)]:
+        still = [k for k, w in after.weights.items() if k in made and (w == stored.weights[k]).all()]
+        length = {k: float(np.linalg.norm(made[k] - stored.weights[k])) for k in still}
+        if still := [k for k in still if length[k] > EPS * np.linalg.norm(stored.weights[k])]:
             says = "these weights did not move in the step"
             yield Check(gap=float(len(still)), tolerance=0.0, logged=0.0, says=says, layers=tuple(still[:4]))
         elif not retaken.missing:
@@ -302,11 +296,6 @@ def weights(case: Case) -> Iterator[Check]:
         missing = missing or retaken.missing
     if missing:
         raise Missing(missing)
-
-
-def same(name: str, stored: StoredBatch, after: StoredBatch) -> bool:
-    """Return whether a layer has the same weights in both steps."""
-    return bool((after.weights[name] == stored.weights[name]).all())
 
 
 def moved(
@@ -322,7 +311,7 @@ def moved(
         math.sqrt(sum(float(np.square(array, dtype=float).sum()) for array in arrays))
         for arrays in ([start[k] for k in made], [array - start[k] for k, array in made.items()], rest.values())
     )
-    tolerance = share * length + float(np.finfo(np.float32).eps) * size
+    tolerance = share * length + EPS * size
     inner = sum(float(np.vdot(array, start[name])) for name, array in rest.items())
     along, part = abs(inner) / size, DEVIATIONS / math.sqrt(sum(array.size for array in rest.values()))
     if gap <= tolerance < along / part:

@@ -208,12 +208,9 @@ def _tokens(loaded: Loaded, update: StoredUpdate, batch: Batch, terms: LossTerms
     }
 
 
-Found = Mapping[tuple[str, int], Mapping[str, float | None]]
-
-
 def gradients(
     stored: StoredBatch, algorithms: Mapping[str, Algorithm], replay: Replay, network: Networks
-) -> tuple[Found, str]:
+) -> tuple[dict[tuple[str, int], dict[str, float | None]], str]:
     """Return grad_norm, clip_bias_norm and gradient_cosine by (label, update), and why later updates have none.
 
     The weights of an update are reached by taking the updates before it again; they are believed where their log-probs
@@ -222,7 +219,7 @@ def gradients(
     loaded = Loaded(stored, algorithms[replay.own], torch.float32)
     wanted = {(p.algorithm, p.update) for p in replay.played}
     last = max(update for _, update in wanted)
-    found: dict[tuple[str, int], Mapping[str, float | None]] = {}
+    found: dict[tuple[str, int], dict[str, float | None]] = {}
     for update in stored.updates[: last + 1]:
         labels = [label for label in algorithms if (label, update.index) in wanted]
         asked = {label: algorithms[label] for label in {replay.own, *labels}}
