@@ -245,6 +245,22 @@ def test_a_policy_that_has_moved_as_far_is_no_wrong_reference():
     tables = planted("reference_wrong")
     tables["step"].loc[tables["step"]["step"] >= AT, "kl_k3"] = 0.3
     assert "reference_wrong" not in names(tables)
+    tables = planted("reference_wrong")
+    tables["step"].loc[tables["step"]["step"] == AT + 5, "kl_ref"] = 0.02  # near again: it was a batch
+    assert "reference_wrong" not in names(tables)
+
+
+@pytest.mark.parametrize(("distance", "found"), [(0.0, False), (0.3, True)])
+def test_what_the_first_step_has_moved_is_no_wrong_reference(distance, found):
+    tables = healthy()
+    tables["step"].loc[0, "kl_ref"] = 0.15
+    tables["minibatch"]["kl_ref"] = [distance, 0.3] * (len(tables["minibatch"]) // 2)
+    assert ("reference_wrong" in names(tables)) is found
+
+
+def test_a_kl_term_in_the_reward_gives_equal_rewards_different_advantages():
+    assert names(planted("wrong_groups")) == ["wrong_groups"]
+    assert not names(planted("wrong_groups"), {"slots.kl.kind": "reward"})
 
 
 def test_a_critic_may_give_equal_rewards_different_advantages():

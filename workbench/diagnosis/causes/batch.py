@@ -240,6 +240,8 @@ def wrong_groups(log: Log) -> Clue | None:
     """Advantages are computed across the wrong groups."""
     if log.measured("minibatch", "value_loss"):
         return None  # a critic gives equal rewards different advantages
+    if any(name.endswith((".kl", ".kl.kind")) and value == "reward" for name, value in log.settings.items()):
+        return None  # and so does a KL term in the reward
     frame = log.table("trajectory")
     frame = frame[frame["advantage"].notna() & frame["reward"].notna()]
     keys = ["step", "question" if log.measured("trajectory", "question") else "prompt_group"]

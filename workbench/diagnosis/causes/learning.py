@@ -13,6 +13,7 @@ from workbench.diagnosis.standing import counted, from_onset
 CLOSE = 1.01  # x, of two numbers that should be one
 LOSS, EXPLAINED = 3.0, 0.2  # x the lowest loss of the critic; share of the variance that it explained once
 RUNAWAY = 8.0  # x the usual loss of the critic, at its worst
+FAR = 0.02  # nats from a reference: nearer, a policy that learns is as far
 BEFORE = 4  # steps before the onset, in which its reason is looked for
 _TAIL = 3.0  # token ratio, from which a token with a negative advantage is far outside every clip range
 
@@ -112,12 +113,17 @@ def _critic(log: Log) -> Clue | None:
     test=sql("SELECT step, kl_ref, kl_k3 FROM step", "ORDER BY step"),
 )
 def reference_wrong(log: Log) -> Clue | None:
-    """The KL reference is another model."""
+    """The KL reference is another model.
+
+    Another one is another one from then on: a policy that learns, or a batch with rare tokens, comes near again.
+    """
     distance = log.series("step", "kl_ref")
     if len(distance) < 3:
         return None
-    begins = float(distance.iloc[0])
-    if int(distance.index[0]) == 0 and begins > 0.02:
+    # Its mean over the first step has what that step's updates moved; the first update has not.
+    each = log.series("minibatch", "kl_ref", "first")
+    begins = float((each if len(each) else distance).iloc[0])
+    if int(distance.index[0]) == 0 and begins > FAR:
         return Clue.of(
             "proof", 0.9, "step.kl_ref", 0, begins, 0.0,
             f"the policy is {begins:.3g} nats a token from its reference before it has learned anything: the "
@@ -125,11 +131,12 @@ def reference_wrong(log: Log) -> Clue | None:
         )  # fmt: skip
     jump = first(distance, "above", points=2, floor=0.3)
     moved = log.series("step", "kl_k3")
-    if jump is None or jump.value < 3 * max(jump.usual, 1e-3):
+    if jump is None or jump.value < max(FAR, 3 * jump.usual):
         return None
+    past, since = distance[distance.index < jump.step], distance[distance.index >= jump.step]
     step_kl = float(moved.get(jump.step, float("nan")))
-    if 3 * step_kl > jump.value:
-        return None  # so may the policy have
+    if 3 * step_kl > jump.value or not since.min() > 2 * past.max():
+        return None
     return Clue.of(
         "sign", 0.9, "step.kl_ref", jump.step, jump.value, jump.usual,
         f"the distance to the reference jumps from {jump.usual:.3g} to {jump.value:.3g} nats in step {jump.step}, "
