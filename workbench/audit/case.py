@@ -110,7 +110,7 @@ class Case:
         )
 
     @cached_property
-    def retold(self) -> Batch:
+    def world_batch(self) -> Batch:
         """The episodes once more: the world gets the stored turns, and answers and scores them as it does today."""
         settings, stored = self.settings, self.stored
         if settings.model is not None or settings.world.kind == "dataset":
@@ -192,7 +192,7 @@ class Case:
     def _plain(self) -> ComputeSettings:
         return self.settings.compute.model_copy(update={"device": "cpu", "dtype": "float32"})
 
-    def retaken(self, owner: Owner) -> Retaken:
+    def retaken_updates(self, owner: Owner) -> Retaken:
         """The updates of the step by policy or critic; stops after one that does not begin where the run's began."""
         if owner not in self._retaken:
             self._retaken[owner] = self._retake(owner)

@@ -66,7 +66,7 @@ def identity(means: str) -> Callable[[Look], Look]:
 @identity("data order, prompt template, retriever or transcript is not what the settings say")
 def transcripts(case: Case) -> Iterator[Check]:
     """Prompts are the questions of the run's stream, observations what the world answers to the queries."""
-    stored, tokens, length = case.stored, case.retold.tokens.numpy(), case.retold.length.numpy()
+    stored, tokens, length = case.stored, case.world_batch.tokens.numpy(), case.world_batch.length.numpy()
     width = min(tokens.shape[1], stored.tokens.shape[1])
     inside = np.arange(width) < np.maximum(length, stored.length)[:, None]
     yield case.compare(stored.tokens[:, :width], tokens[:, :width], inside)
@@ -77,14 +77,14 @@ def transcripts(case: Case) -> Iterator[Check]:
 def loss_mask(case: Case) -> Iterator[Check]:
     """The loss mask is what the policy wrote."""
     logged = case.stored.mask_sampled
-    written = case.retold.mask.numpy()[:, : logged.shape[1]]
+    written = case.world_batch.mask.numpy()[:, : logged.shape[1]]
     yield case.compare(logged, np.pad(written, ((0, 0), (0, logged.shape[1] - written.shape[1]))))
 
 
 @identity("rewards are noisy, shifted, exchanged, inverted or paid for something else")
 def reward(case: Case) -> Iterator[Check]:
     """The reward is the world's score of the answer in the transcript."""
-    yield case.compare(case.stored.score[:, None], case.retold.score[:, None], tolerance=1e-6)
+    yield case.compare(case.stored.score[:, None], case.world_batch.score[:, None], tolerance=1e-6)
 
 
 @identity("another temperature, precision or policy sampled than the log says")
@@ -219,7 +219,7 @@ def loss(case: Case) -> Iterator[Check]:
 @identity("the backward pass lost or added something: a frozen layer, a scale, an accumulation")
 def gradient(case: Case) -> Iterator[Check]:
     """The gradient is that of the loss."""
-    yield from case.retaken("policy").gradients
+    yield from case.retaken_updates("policy").gradients
 
 
 @identity("clipping of the gradient norm is off, or another bound acts")
@@ -245,7 +245,7 @@ def learning_rate(case: Case) -> Iterator[Check]:
 @identity("a step was not taken, or taken elsewhere")
 def log_probs(case: Case) -> Iterator[Check]:
     """Each update starts from the weights that the update before left."""
-    retaken = case.retaken("policy")
+    retaken = case.retaken_updates("policy")
     yield from retaken.begins
     if retaken.missing:
         raise Missing(retaken.missing)
@@ -269,7 +269,7 @@ def critic_gradient(case: Case) -> Iterator[Check]:
     """The critic's gradient is that of its loss, at the weights that the update before left."""
     if case.stored.values is None or case.stored.returns is None:
         return
-    retaken = case.retaken("critic")
+    retaken = case.retaken_updates("critic")
     yield from (*retaken.begins, *retaken.gradients)
     if retaken.missing:
         raise Missing(retaken.missing)
@@ -283,7 +283,7 @@ def weights(case: Case) -> Iterator[Check]:
         raise Missing(f"the weights of step {stored.step + 1}")
     missing, owners = "", OWNERS if case.networks(stored.step).critic else OWNERS[:1]
     for owner in owners:
-        retaken = case.retaken(owner)
+        retaken = case.retaken_updates(owner)
         network = getattr(retaken.networks, owner)
         made = {f"{owner}.{name}": weight.detach().numpy() for name, weight in network.named_parameters()}
         still = [k for k, w in after.weights.items() if k in made and (w == stored.weights[k]).all()]

@@ -52,10 +52,10 @@ class Networks:
             self.critic = _filled(Critic(self.policy), stored, "critic")
             self._optimizers["critic"] = _optimizer(list(self.critic.parameters()), learn.critic, stored, "critic")
 
-    def log_probs(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log-probs and entropies (b, t) with gradient, as the trainer takes them; needed at `mask` only."""
+    def log_probs(self, tokens: Tensor, mask: Tensor, grad_entropy: bool) -> tuple[Tensor, Tensor]:
+        """Return log-probs and entropies (b, t) as the trainer takes them, with gradient; needed at `mask` only."""
         with autocast(torch.device("cpu"), self.compute):
-            return log_probs(self.policy, tokens, self.temperature, True, mask)
+            return log_probs(self.policy, tokens, self.temperature, grad_entropy, mask)
 
     @torch.no_grad()
     def decoded(self, tokens: Tensor, engine: EngineSettings) -> Tensor:

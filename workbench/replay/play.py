@@ -264,7 +264,7 @@ def gradients_of(
         tokens = torch.from_numpy(stored.tokens[update.rows[part], :width]).long()
         mask = torch.from_numpy(trained[part, :width])
         with torch.enable_grad():
-            log_prob, entropy = network.log_probs(tokens, mask)
+            log_prob, entropy = network.log_probs(tokens, mask, bool(coefficient))
         was = torch.from_numpy(update.log_prob[part, :width])
         gaps.append(torch.where(mask, (log_prob.detach() - was).abs(), 0).max())
         for label, pair in pulls.items():
