@@ -2,6 +2,7 @@
 
 import re
 
+import duckdb
 import numpy as np
 import pandas as pd
 import pytest
@@ -15,6 +16,7 @@ from workbench.analysis import forks
 from workbench.cli.fork import ARMS, allowed, arm
 from workbench.grid.cell import expand
 from workbench.learn.checkpoint import checkpoints
+from workbench.learn.run import locked
 from workbench.spec import RunSettings
 
 
@@ -35,13 +37,14 @@ def test_a_run_is_forked_planned_and_compared_with_unchanged_children(parent):
     assert not list(runs.glob("fork-*"))
     done = sorl("fork", parent.name, "--at", "3", *given_arms, runs=runs)
     assert done.exit_code == 0, done.output
-    assert f"Forks of {parent.name} at step 2" in done.output
+    assert f"Forks of {parent.name} at 3, from step 2 on" in done.output
+    assert f"The tree of {parent.name}: sorl app, then /run?experiment=tiny&run={parent.name}" in done.output
     for name in ("unchanged", "grad-clip", "learn.epochs=1"):
         assert name in done.output
     assert "no change can be seen to save it" in done.output
     again = sorl("fork", parent.name, "--at", "3", *given_arms, "--format", "json", runs=runs)
     assert '"2/2"' not in again.output
-    assert "already finished" in again.output
+    assert "6 cells, 6 already finished" in again.output
 
 
 @pytest.mark.parametrize(
@@ -54,6 +57,11 @@ def test_a_run_is_forked_planned_and_compared_with_unchanged_children(parent):
         (("--at", "4", "--arm", "world.entities=9"), "cannot change in the middle of a run"),
         (("--at", "4", "--arm", "algorithm='grpo'"), "has other critic than the parent"),
         (("--at", "4", "--arms", "nowhere.toml"), "cannot read --arms"),
+        (("--at", "40"), "no checkpoint at or before step 40 of its 6; there are 2, 4, 6; the nearest is --at 6"),
+        (("--at", "4", "--arm", "learn.group_size=8"), "changes learn.group_size, which cannot change in the middle"),
+        (("--at", "4", "--arm", "model='other'"), "changes model, which cannot change in the middle"),
+        (("--at", "4", "--arm", "learn.epoch=2"), "unknown .*learn.epoch"),
+        (("--at", "4", "--arm", "learn.epochs='two'"), "learn.epochs"),
     ],
 )
 def test_what_cannot_be_forked_is_said_in_a_line_and_nothing_is_written(parent, options, said):
@@ -62,7 +70,39 @@ def test_what_cannot_be_forked_is_said_in_a_line_and_nothing_is_written(parent, 
     assert result.exit_code == 2
     assert re.search(said, " ".join(result.output.split())), result.output
     assert not list(runs.glob("fork-*"))
+    assert not list(runs.glob(".cache/forks/*"))
     assert len(checkpoints(parent / "ladder")) == 3
+
+
+def test_a_parent_of_another_version_is_not_forked(parent):
+    runs = parent.parent.parent
+    assert sorl("sync", runs=runs).exit_code == 0
+    with duckdb.connect(runs / "sorl.duckdb") as database:
+        database.execute("""UPDATE run SET versions = '{"sorl": "0.0.1"}'""")
+    refused(runs, parent.name, "was trained by sorl 0.0.1; this is .*: train it again to fork it")
+
+
+def test_a_parent_that_is_still_trained_is_not_forked(parent):
+    with locked(parent):
+        refused(parent.parent.parent, parent.name, "is still being trained: fork it when it has ended")
+
+
+def refused(runs, name, said):
+    result = sorl("fork", name, "--at", "4", runs=runs)
+    assert result.exit_code == 2
+    assert re.search(said, " ".join(result.output.split())), result.output
+    assert not list(runs.glob("fork-*"))
+    assert not list(runs.glob(".cache/forks/*"))
+
+
+def test_the_arm_that_is_left_unchanged_changes_nothing(parent, tmp_path):
+    file = tmp_path / "arms.toml"
+    file.write_text('[[arms]]\nname = "unchanged"\n"learn.epochs" = 1\n')
+    result = sorl("fork", parent.name, "--at", "4", "--arms", str(file), runs=parent.parent.parent)
+    assert result.exit_code == 2
+    assert "'unchanged' changes nothing: give the one that sets learn.epochs another name" in " ".join(
+        result.output.split()
+    )
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "grpo"])
@@ -85,7 +125,7 @@ def family(draws, *, saves, parents=3):
         for parent in range(parents) for name in ("unchanged", "cure", "no help") for draw in range(draws)
     ]  # fmt: skip
     frame = pd.DataFrame(rows, columns=["parent", "arm", "draw", "down"])
-    return frame.assign(final_success=np.where(frame["down"], 0.0, 0.5), forked_at=4)
+    return frame.assign(success=np.where(frame["down"], 0.0, 0.5), forked_at=4, until=20)
 
 
 def test_a_change_that_saves_children_is_told_from_one_that_does_not():
@@ -93,20 +133,35 @@ def test_a_change_that_saves_children_is_told_from_one_that_does_not():
     assert found["cure"]["saves"] == 1.0
     assert found["cure"]["holm"] < 0.001
     assert found["unchanged"]["p"] is None
-    assert forks.sentence(family(8, saves=0), "unchanged").startswith(
-        "Unchanged, 24 of 24 are down. cure saves: 0 of 24."
-    )
-    assert "Undecided at this number of draws: cure (0 of 1)" in forks.sentence(
+    assert forks.sentence(family(8, saves=0), "unchanged").startswith("Unchanged, 24 of 24 fall. cure saves 24 of 24.")
+    assert "Undecided at this number of draws: cure (0 of 1 fall)" in forks.sentence(
         family(1, saves=0, parents=1), "unchanged"
     )
 
 
 def test_the_pooled_difference_is_that_of_the_textbook():
     # Two strata by hand: RD = (sum (a m - b n) / N) / (sum n m / N).
-    difference, error = forks.mantel_haenszel([(2, 10, 5, 10), (1, 4, 3, 8)])
+    difference, low, high = forks.mantel_haenszel([(2, 10, 5, 10), (1, 4, 3, 8)])
     expected = ((2 * 10 - 5 * 10) / 20 + (1 * 8 - 3 * 4) / 12) / (100 / 20 + 32 / 12)
     assert difference == pytest.approx(expected)
-    assert 0 < error < 0.5
+    assert -1 < low < difference < high < 1
+
+
+def test_of_one_parent_the_interval_is_newcombe_s():
+    # Newcombe (1998), table II, method 10: 56/70 - 48/80 has [0.0524, 0.3339]; 10/10 - 0/10 has [0.6075, 1].
+    assert forks.mantel_haenszel([(56, 70, 48, 80)]) == pytest.approx((0.2, 0.0524, 0.3339), abs=1e-4)
+    assert forks.mantel_haenszel([(10, 10, 0, 10)]) == pytest.approx((1.0, 0.6075, 1.0), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("up", "plain", "saves", "refuted"), [(8, 1, True, False), (0, 0, False, True), (5, 3, False, False)]
+)
+def test_a_removal_saves_refutes_or_decides_nothing(up, plain, saves, refuted):
+    difference, low, high = forks.mantel_haenszel([(8 - up, 8, 8 - plain, 8)])
+    tested = forks.Tested(up, 8, plain, 8, -high, -low, forks.permutation_p([(8 - up, 8, 8 - plain, 8)]))
+    assert (tested.saves, tested.refuted) == (saves, refuted)
+    assert f"removing it saves {up} of 8, unchanged {plain} of 8" in str(tested)
+    assert difference == pytest.approx((plain - up) / 8)
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=4))
