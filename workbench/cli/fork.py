@@ -50,7 +50,7 @@ FIXED = (
 )  # fmt: skip
 # What a child spends no time and disk on; its rows are all there.
 LIGHT = {"evaluation.every": 0, "evaluation.episodes": 64, "record.ladder": 0, "record.batches.mb": 0}
-STEPS, BEFORE, LIKELIEST = 24, "onset-8", 4  # of a child; where it begins; causes that are tested
+STEPS, BEFORE, LIKELIEST = 16, "onset-8", 4  # of a child; where it begins; causes that are tested
 AFTER = 2  # steps that a child trains after its collapse was detected
 _AT = "Step to fork at, or onset-N: N steps before the fall began. The checkpoint before it is taken. Repeatable."
 _ARM = f"What a child changes: {', '.join(ARMS)}, or KEY=VALUE. Repeatable; default: {', '.join(DEFAULT)}."
@@ -253,8 +253,11 @@ def removal(cause: Cause, settings: RunSettings) -> dict[str, Any]:
     return {key: value for key, value in changes.items() if value != old[key]}
 
 
-def intervene(runs: Path, found: Diagnosis, draws: int, *, yes: bool, steps: int = STEPS) -> bool:
-    """Fork a run without each of its likeliest causes, once its time was agreed to; return whether it was."""
+def intervene(
+    runs: Path, found: Diagnosis, draws: int, *, yes: bool, steps: int = STEPS, causes: Sequence[Cause] | None = None,
+    workers: int | None = None,
+) -> bool:  # fmt: skip
+    """Fork a run without each of these causes (its likeliest), once the time was agreed to; return whether it was."""
     from workbench.analysis.forks import UNCHANGED, WITHOUT, power
     from workbench.diagnosis.diagnose import in_order
 
@@ -262,7 +265,7 @@ def intervene(runs: Path, found: Diagnosis, draws: int, *, yes: bool, steps: int
     if found.onset is None:
         raise InputError(f"'{name}' did not fall: there is nothing to save it from")
     children, arms = forkable(runs, name, BEFORE), dict[str, dict[str, Any]]()
-    for cause in [finding.cause for finding in in_order(found)][:LIKELIEST]:
+    for cause in causes or [finding.cause for finding in in_order(found)][:LIKELIEST]:
         changes = removal(cause, children.settings)
         try:
             allowed(WITHOUT + cause.name, changes, children.settings)
@@ -279,7 +282,7 @@ def intervene(runs: Path, found: Diagnosis, draws: int, *, yes: bool, steps: int
         )
     grid = grid_of(runs, children._replace(arms={UNCHANGED: dict[str, Any](), **arms}), draws, steps)
     note(
-        f"{len(grid.cells)} children from step {children.step} on, {steps} steps each: {takes(grid.cells, runs, None)}"
+        f"{len(grid.cells)} children from step {children.step} on, {steps} steps each: {takes(grid.cells, runs, workers)}"
     )
     for arm, changes in arms.items():
         said = ", ".join(f"{key} = {value}" for key, value in changes.items() if value is not None)
@@ -288,7 +291,7 @@ def intervene(runs: Path, found: Diagnosis, draws: int, *, yes: bool, steps: int
     if not yes and not (sys.stdin.isatty() and confirm("Train them?", err=True)):
         note("Nothing was trained. Add --yes to train them.")
         return False
-    train(runs, grid, None)
+    train(runs, grid, workers)
     return True
 
 
