@@ -29,7 +29,7 @@ KINDS = (
     "reward_noise", "reward_format", "reward_shifted", "temperature", "temperature_hidden", "stale_weights",
     "observation_leak", "prompt_leak", "padding_leak", "turn_shift", "retokenised", "corrupt_log_prob", "staleness",
 )  # fmt: skip
-DRAWS, STEPS = 6, 16
+DRAWS, STEPS = 5, 16
 DECOYS = ("step_size", "off_policy", "critic_diverges")  # tested besides, where the diagnosis names nothing wrong
 
 

@@ -281,9 +281,8 @@ def intervene(
             f"of what was found in '{name}' nothing can be removed by a setting; see `sorl diagnose {name}`"
         )
     grid = grid_of(runs, children._replace(arms={UNCHANGED: dict[str, Any](), **arms}), draws, steps)
-    note(
-        f"{len(grid.cells)} children from step {children.step} on, {steps} steps each: {takes(grid.cells, runs, workers)}"
-    )
+    time = takes(grid.cells, runs, workers)
+    note(f"{len(grid.cells)} children from step {children.step} on, {steps} steps each: {time}")
     for arm, changes in arms.items():
         said = ", ".join(f"{key} = {value}" for key, value in changes.items() if value is not None)
         note(f"  {arm}: {said or 'as the trainer is without the fault'}")
