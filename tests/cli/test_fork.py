@@ -1,6 +1,7 @@
 """`sorl fork`: arms against unchanged children within parents, and one clear line for what cannot be forked."""
 
 import re
+import tomllib
 
 import duckdb
 import numpy as np
@@ -13,11 +14,16 @@ from tests.cli.command import sorl
 from tests.learn.tiny import merged, train
 from workbench.algorithms import resolve
 from workbench.analysis import forks
-from workbench.cli.fork import ARMS, allowed, arm
+from workbench.cli.fork import ARMS, allowed, arm, arms_file, intervene, removal
+from workbench.diagnosis.causes import CAUSES
+from workbench.diagnosis.diagnose import diagnose
+from workbench.diagnosis.finding import Clue, Diagnosis, Finding
+from workbench.diagnosis.log import Log, of_run
 from workbench.grid.cell import expand
 from workbench.learn.checkpoint import checkpoints
 from workbench.learn.run import locked
 from workbench.spec import RunSettings
+from workbench.store.reader import Reader
 
 
 @pytest.fixture
@@ -116,6 +122,56 @@ def test_every_arm_with_a_name_is_a_setting_that_a_run_has(algorithm):
         resolve(algorithm, table.get("slots"))
 
 
+def test_what_removes_a_cause_is_a_setting_that_a_fork_may_change():
+    settings = RunSettings(learn={"epochs": 2, "staleness": 4, "entropy_coef": 0.1}, engine={"dtype": "bfloat16"})
+    removed = {cause.name: removal(cause, settings) for cause in CAUSES}
+    for name, changes in removed.items():
+        allowed(name, changes, settings)
+        RunSettings.model_validate(merged(settings.model_dump(), expand(changes, name)))
+    assert {name for name, changes in removed.items() if changes} == {cause.name for cause in CAUSES if cause.without}
+    assert removed["off_policy"] == {"learn.staleness": 0, "learn.epochs": 1}
+    assert removal(next(cause for cause in CAUSES if cause.name == "off_policy"), RunSettings()) == {}
+
+
+def test_an_injected_fault_is_removed_and_goes_on_in_every_other_child(new_run, cache):
+    parent = new_run(iterations=6, record={"ladder": 2}, fault={"kind": "reward_noise", "at_step": 3})
+    assert train(parent, cache) == 0
+    runs = parent.parent.parent
+    assert sorl("sync", runs=runs).exit_code == 0
+    with duckdb.connect(runs / "sorl.duckdb") as database:
+        database.execute("UPDATE run SET outcome = 'collapsed', collapse_step = 4, detection_step = 5")
+    causes = [cause for cause in CAUSES if cause.name in ("reward_noise", "off_policy")]
+    found = diagnose(of_run(Reader(runs), parent.name, runs))
+    assert not intervene(runs, found, 2, yes=False, steps=2, causes=causes)
+    assert not list(runs.glob("fork-*"))
+    assert intervene(runs, found, 2, yes=True, steps=2, causes=causes)
+    rows = sorl("sql", "SELECT arm, config->>'$.fault.kind' AS fault, config->>'$.learn.staleness' AS stale FROM run "
+                "WHERE parent IS NOT NULL AND draw = 0 ORDER BY arm", "--format", "csv", runs=runs)  # fmt: skip
+    assert rows.output.split("\n")[1:4] == [
+        "unchanged,reward_noise,2", "without off_policy,reward_noise,0", "without reward_noise,,2",
+    ]  # fmt: skip
+    tested = of_run(Reader(runs), parent.name, runs).tests
+    assert {name: (one.draws, one.plain_draws) for name, one in tested.items()} == {
+        "reward_noise": (2, 2), "off_policy": (2, 2),
+    }  # fmt: skip
+
+
+def test_of_another_trainer_the_arms_are_a_file_with_its_names_of_the_settings():
+    log = Log("their run", lambda table, step: pd.DataFrame(), {"learn.policy.lr": 3e-6, "learn.staleness": 4})
+    clue = Clue("pattern", 0.6, 40, "it fell")
+    names = ("off_policy", "kl_blowup", "reward_hacking")
+    findings = tuple(Finding(cause, clue) for cause in CAUSES if cause.name in names)
+    file = arms_file(Diagnosis(log, findings, (), {}), 8)
+    arms = {arm.pop("name"): arm for arm in tomllib.loads(file)["arms"]}
+    assert arms == {
+        "unchanged": {}, "without off_policy": {"learn.staleness": 0, "learn.epochs": 1},
+        "without kl_blowup": {"learn.policy.lr": pytest.approx(1e-6)},
+    }  # fmt: skip
+    assert "was 4; max_staleness_steps" in file
+    assert "last checkpoint before step 40, 8 times each arm" in file
+    assert "The training reward rises and the evaluation falls." in file
+
+
 def family(draws, *, saves, parents=3):
     def falls(name, draw):
         return name == "unchanged" or (name == "no help" and draw % 2 == 0) or (name == "cure" and draw < saves)
@@ -158,7 +214,7 @@ def test_of_one_parent_the_interval_is_newcombe_s():
 )
 def test_a_removal_saves_refutes_or_decides_nothing(up, plain, saves, refuted):
     difference, low, high = forks.mantel_haenszel([(8 - up, 8, 8 - plain, 8)])
-    tested = forks.Tested(up, 8, plain, 8, -high, -low, forks.permutation_p([(8 - up, 8, 8 - plain, 8)]))
+    tested = forks.Removal(up, 8, plain, 8, -high, -low, forks.permutation_p([(8 - up, 8, 8 - plain, 8)]))
     assert (tested.saves, tested.refuted) == (saves, refuted)
     assert f"removing it saves {up} of 8, unchanged {plain} of 8" in str(tested)
     assert difference == pytest.approx((plain - up) / 8)

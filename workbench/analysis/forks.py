@@ -35,7 +35,7 @@ _CHILDREN = """
 _STRATUM = ["parent", "forked_at", "until"]  # children are compared where these are the same
 
 
-class Tested(NamedTuple):
+class Removal(NamedTuple):
     """What removing a cause does to children of a run: how many stay up of how many, and of those left unchanged."""
 
     up: int
@@ -75,7 +75,7 @@ def children(reader: Reader, parents: Collection[str] | None = None) -> pd.DataF
     return found if parents is None else found[found["parent"].isin(parents)]
 
 
-def tests(reader: Reader, run: str) -> dict[str, Tested]:
+def tests(reader: Reader, run: str) -> dict[str, Removal]:
     """Return cause -> what its removal does to children of a run, of the causes that were tested so."""
     found = children(reader, [run])
     found = found[found["arm"].eq(UNCHANGED) | found["arm"].str.startswith(WITHOUT)]
@@ -83,7 +83,7 @@ def tests(reader: Reader, run: str) -> dict[str, Tested]:
     places = pd.MultiIndex.from_frame(found.loc[found["arm"] != UNCHANGED, _STRATUM])
     found = found[pd.MultiIndex.from_frame(found[_STRATUM]).isin(places)]
     return {
-        row["arm"].removeprefix(WITHOUT): Tested(
+        row["arm"].removeprefix(WITHOUT): Removal(
             row["draws"] - row["down"], row["draws"], row["plain_draws"] - row["plain_down"], row["plain_draws"],
             row["low"], row["high"], row["holm"],
         )

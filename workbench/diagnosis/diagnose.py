@@ -20,7 +20,7 @@ from workbench.diagnosis.standing import figure as _number
 from workbench.store.text import visible
 
 if TYPE_CHECKING:
-    from workbench.analysis.forks import Tested
+    from workbench.analysis.forks import Removal
 
 # In the order of their rank, with the words of a report.
 GRADES = {
@@ -81,7 +81,7 @@ def _settled(log: Log, found: list[tuple[Cause, Clue]]) -> list[tuple[Cause, Clu
     return [settled(pair) for pair in found]
 
 
-def _tested(clue: Clue, tested: Tested | None) -> Clue:
+def _tested(clue: Clue, tested: Removal | None) -> Clue:
     """Grade a clue by what forks without its cause do; a proof that is no reason of the fall stays one."""
     if tested is not None and tested.saves:
         return replace(clue, grade="intervention")

@@ -13,7 +13,7 @@ from workbench.diagnosis.curve import Curve
 from workbench.diagnosis.log import Log
 
 if TYPE_CHECKING:
-    from workbench.analysis.forks import Tested
+    from workbench.analysis.forks import Removal
 
 Severity = Literal["info", "warning", "critical"]
 # How a clue was come by. proof: a recorded identity is broken (what is trained is not what was sampled).
@@ -157,7 +157,7 @@ class Finding:
     cause: Cause
     clue: Clue
     alternatives: tuple[str, ...] = ()  # names of the findings that would explain the same
-    tested: Tested | None = None  # by forks of the run
+    tested: Removal | None = None  # by forks of the run
 
 
 @dataclass(frozen=True)

@@ -262,7 +262,11 @@ def career(
     traces += common.event_marks(marks, palette)
     text = wrapped(definition, 75)
     names = [one["name"] for one in traces if "name" in one]
-    top = 50 + common.LEGEND_ROW * max(common.legend_rows(names, 480), math.ceil(len(names) / 2)) + 15 * (text.count("<br>") + 1)
+    top = (
+        50
+        + common.LEGEND_ROW * max(common.legend_rows(names, 480), math.ceil(len(names) / 2))
+        + 15 * (text.count("<br>") + 1)
+    )
     onsets = events.loc[events["kind"] == "onset", "step"]
     return common.figure(
         traces, palette, inner=270, top=top, bottom=48, hoverdistance=40, **common.legend_on_top(itemwidth=30),
