@@ -75,8 +75,8 @@ def tokenizer_of() -> PreTrainedTokenizerFast:
     return made
 
 
-def taught(tokenizer: PreTrainedTokenizerFast, steps: int, seed: int, folder: Path) -> Any:
-    """A tiny Qwen2 that has learned the format from scripted conversations, and not always the right key.
+def taught(tokenizer: PreTrainedTokenizerFast, steps: int, skill: float, seed: int, folder: Path) -> Any:
+    """A tiny Qwen2 that has learned the format from scripted conversations; a share `skill` asks for the right key.
 
     It is kept in `folder`, from where the trainer reads its reference.
     """
@@ -94,15 +94,15 @@ def taught(tokenizer: PreTrainedTokenizerFast, steps: int, seed: int, folder: Pa
         rows = []
         for _ in range(16):
             key = luck.choice(KEYS)
-            asked = key if luck.random() < 0.5 else luck.choice(KEYS)
+            asked = key if luck.random() < skill else luck.choice(KEYS)
             call = {"type": "function", "function": {"name": "look_up", "arguments": {"key": asked}}}
-            again = [asked] if luck.random() < 0.7 else [asked, luck.choice(KEYS)]
+            again = [asked] if luck.random() < 0.2 + skill else [asked, luck.choice(KEYS)]
             messages: list[dict[str, Any]] = question(key)
             for one in again:
                 call = {"type": "function", "function": {"name": "look_up", "arguments": {"key": one}}}
                 messages += [{"role": "assistant", "content": "", "tool_calls": [call]},
                              {"role": "tool", "name": "look_up", "content": value_of(one)}]  # fmt: skip
-            said = value_of(again[-1]) if luck.random() < 0.8 else luck.choice([value_of(k) for k in KEYS])
+            said = value_of(again[-1]) if luck.random() < 0.3 + skill else luck.choice([value_of(k) for k in KEYS])
             messages.append({"role": "assistant", "content": said})
             prompt = tokenizer.apply_chat_template(
                 question(key), tools=[look_up], tokenize=True, return_dict=False, add_generation_prompt=True
@@ -164,7 +164,7 @@ def keep_truth(trainer: Any, kept: list[dict[str, np.ndarray]], told: list[dict[
 
     def watched_loss(model: Any, inputs: dict[str, Any]) -> Any:
         out = loss(model, inputs)
-        ours = getattr(trainer, "loss_terms", None) or {}
+        ours = (getattr(trainer, "recorded", None) or {"terms": {}})["terms"]
         names = ("completion_ids", "completion_mask", "tool_mask", "advantages", "old_per_token_logps",
                  "ref_per_token_logps", "sorl_trajectory")  # fmt: skip
         found = {name: inputs[name].numpy().copy() for name in names if name in inputs}
@@ -198,13 +198,14 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--ours", type=json.loads, help='a loss of ours in place of TRL\'s: "st-ppo" or {"base": ...}')
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--taught", type=int, default=250, help="steps of imitation")
+    parser.add_argument("--skill", type=float, default=0.5, help="of the scripts: how often the right key is asked for")
     parser.add_argument("--model", type=Path, help="where the taught model is kept; default: the runs folder")
     parser.add_argument("--truth", type=Path)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
     tokenizer = tokenizer_of()
-    model = taught(tokenizer, options.taught, options.seed, options.model or options.runs / ".model")
+    model = taught(tokenizer, options.taught, options.skill, options.seed, options.model or options.runs / ".model")
     luck = random.Random(options.seed)
     keys = [luck.choice(KEYS) for _ in range(4096)]
     updates = options.per_generation * options.epochs // options.accumulate

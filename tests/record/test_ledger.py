@@ -273,8 +273,8 @@ def test_a_mistake_in_a_call_is_one_warning_and_never_an_exception(tmp_path, cap
             book.update(0, log_prob=x, log_prob_old=x, mask=x[:, :2], advantages=x)
             book.update(0, log_prob=x, log_prob_old=x, mask=x, advantages=x, gradnorm=1.0)
     text = "\n".join(r.message for r in caplog.records)
-    assert text.count("update() could not record") == 1
-    assert "rollouts() could not record: ValueError: 2 rewards, but {'group': 1}" in text
+    assert text.count("update() could not be recorded") == 1
+    assert "rollouts() could not be recorded: ValueError: 2 rewards, but {'group': 1}" in text
 
 
 def test_a_run_is_recorded_by_one_process_and_a_second_start_gets_a_name_of_its_own(tmp_path):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from workbench.algorithms import ALGORITHMS, resolve
@@ -171,23 +170,11 @@ def metrics(terms: LossTerms) -> dict[str, float]:
     return found | {name: value for name, value in more.items() if value is not None}
 
 
-def recorded_terms(terms: LossTerms) -> dict[str, Tensor]:
-    """Return what a ledger records of our loss: its ratio, what its clip and its stabiliser did to each token."""
+def recorded(terms: LossTerms) -> dict[str, Any]:
+    """Return what `Ledger.update` is told of our loss: its ratio, and what clip and stabiliser did to each token."""
     names = ("ratio", "active_low", "active_high", "out_of_range", "dual", "factor", "correction", "corrected")
-    return {name: found for name in names if (found := getattr(terms, name)) is not None}
-
-
-def stabilised(terms: LossTerms, before: Mapping[str, float]) -> dict[str, float]:
-    """Return the stabiliser's largest ratio and mean factor over an update so far, {} without one.
-
-    `before`: the same of the micro-batches before this one, with their `tokens`.
-    """
-    if terms.stabiliser_ratio is None or terms.stabiliser_factor is None:
-        return {}
-    n, m = before.get("tokens", 0.0), float(terms.mask.sum())
-    mean = (n * before.get("stabiliser_factor", 1.0) + m * terms.stabiliser_factor) / max(n + m, 1)
-    ratio = max(before.get("stabiliser_ratio", 0.0), terms.stabiliser_ratio)
-    return {"tokens": n + m, "stabiliser_ratio": ratio, "stabiliser_factor": mean}
+    told: dict[str, Any] = {"terms": {name: x for name in names if (x := getattr(terms, name)) is not None}}
+    return told if terms.stabiliser_ratio is None else told | {"stabiliser_ratio": terms.stabiliser_ratio}
 
 
 # What a GRPOTrainer may be told to do with its own loss, which ours takes the place of: option, value that is off.
@@ -206,8 +193,7 @@ class TrlLoss:
     """
 
     loss: str | Mapping[str, Any] = "st-ppo"
-    loss_terms: Mapping[str, Tensor] | None = None  # of the last micro-batch, for a ledger
-    loss_scalars: Mapping[str, float] = MappingProxyType({})  # of the update so far, for a ledger
+    recorded: Mapping[str, Any] | None = None  # of the last micro-batch, for a ledger
     _update: tuple[int, Sums, int] | None = None  # micro-step of its start, its sums, its micro-batches on all ranks
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -258,7 +244,7 @@ class TrlLoss:
         log_prob, entropy = self._log_probs(model, inputs)
         batch = self._of_inputs(inputs, log_prob)
         out = self._ours(batch, log_prob, sums, parts)
-        self.loss_terms, self.loss_scalars = recorded_terms(out.terms), stabilised(out.terms, self.loss_scalars)
+        self.recorded = recorded(out.terms)
         mode = "train" if training else "eval"
         shown = {"entropy": float(torch.where(batch.mask, entropy, 0).sum() / batch.mask.sum().clamp(min=1))}
         shown |= metrics(out.terms)
@@ -293,7 +279,6 @@ class TrlLoss:
                 total = own if total is None else total.unpacked(total.packed() + own.packed())
             assert total is not None
             summed = trainer.accelerator.reduce(total.packed(), reduction="sum")
-            self.loss_scalars = {}
             self._update = start, total.unpacked(summed), count * trainer.accelerator.num_processes
         return self._update[1], self._update[2]
 

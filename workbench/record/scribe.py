@@ -39,6 +39,8 @@ DETAIL = ("trajectory", "turn", "token")  # tables with many rows a step, which 
 NEEDED = ("mask", "log_prob", "log_prob_old", "advantages")
 # What the black box holds once for all updates of a step.
 CONSTANT = ("mask", "log_prob_old", "advantages", "log_prob_behaviour", "log_prob_ref", "values_old", "returns")
+ROLLOUTS = ("reward", "success", "turns", "group", "rollout_step", "searches", "status", "question", "gold", "answer",
+            "ended")  # fmt: skip
 FLAGS = ("active_low", "active_high", "out_of_range", "dual", "corrected")
 
 Message = tuple[dict[str, Any], dict[str, np.ndarray]]
@@ -279,15 +281,12 @@ class Joined:
         told = [(self.first[rank], *message) for rank in sorted(ranks) if rank in self.first for message in ranks[rank]]
         return [part for part in told if "log_prob" in part[2]]
 
-    def _column(self, name: str) -> np.ndarray | None:
-        """A column of the rollouts (N,); None where a call lacks it."""
-        found = [np.atleast_1d(arrays[name]) for _, arrays in self.calls if name in arrays]
-        return np.concatenate(found) if len(found) == len(self.calls) else None
-
-    def _words(self, name: str) -> list[Any] | None:
-        """Words about each trajectory; None where a call lacks them."""
-        found = [meta[name] for meta, _ in self.calls if name in meta]
-        return [*chain.from_iterable(found)] if len(found) == len(self.calls) else None
+    def _told(self, name: str) -> Any:
+        """What the calls say of each trajectory, an array (N,) or a list of words; None where a call lacks it."""
+        found = [arrays.get(name, meta.get(name)) for meta, arrays in self.calls]
+        if any(x is None for x in found):
+            return None
+        return np.concatenate(found) if isinstance(found[0], np.ndarray) else [*chain.from_iterable(found)]
 
     def _tokens(self, name: str) -> list[np.ndarray] | None:
         """Token ids of each trajectory; None where a call lacks them."""
@@ -309,8 +308,9 @@ class Joined:
         return found
 
     def _rollouts(self) -> Rollouts:
-        reward = np.asarray(self._column("reward"), dtype=np.float64)
-        success, group, sampled = self._column("success"), self._column("group"), self._column("rollout_step")
+        told = {name: self._told(name) for name in ROLLOUTS}
+        reward, success, group = np.asarray(told["reward"], dtype=np.float64), told["success"], told["group"]
+        status, answer, ended, sampled = (told[name] for name in ("status", "answer", "ended", "rollout_step"))
         if success is None and self.n and np.isin(reward, (0.0, 1.0)).all():
             success = reward
         if group is None:
@@ -332,12 +332,8 @@ class Joined:
                 "observation_tokens": np.array([len(ids) for ids in self.responses], dtype=np.int64) - count,
                 "written": [_stretches(ids, mask) if len(mask) else [] for ids, mask in pairs],
             }  # fmt: skip
-        if (turns := self._column("turns")) is not None:
-            known["turns"] = turns
-        status, answer, ended = self._words("status"), self._words("answer"), self._words("ended")
-        if (searches := self._column("searches")) is not None:
-            known["searches"] = searches
-        elif status is not None and all(status):
+        known |= {name: told[name] for name in ("turns", "searches") if told[name] is not None}
+        if "searches" not in known and status is not None and all(status):
             known["searches"] = np.array([turns.count("search") for turns in status], dtype=np.int64)
         if status is not None and any("invalid" in turns for turns in status):
             known["valid_turns"] = np.array([len(turns) - turns.count("invalid") for turns in status], dtype=np.int64)
@@ -349,7 +345,7 @@ class Joined:
             reward=reward, group=np.asarray(group, dtype=np.int64),
             rollout_step=np.full(self.n, self.step.number) if sampled is None else np.asarray(sampled, dtype=np.int64),
             success=None if success is None else np.asarray(success) > 0.5, turn_status=status,
-            question=self._words("question"), gold=self._words("gold"), answer=answer, ended=ended, **known,
+            question=told["question"], gold=told["gold"], answer=answer, ended=ended, **known,
         )  # fmt: skip
 
     def _update(self, parts: Sequence[tuple[int, dict[str, Any], dict[str, np.ndarray]]]) -> Evidence:
@@ -383,6 +379,8 @@ class Joined:
                 free = torch.where(stopped, 0, terms["ratio"] * advantages)
                 terms["gradient_weight"] = -free / mask.sum().clamp(min=1)
         scalars = self.scalars[parts[0][1]["update"]]
+        if "stabiliser_ratio" in scalars and terms["factor"] is not None:
+            scalars["stabiliser_factor"] = float(terms["factor"][mask].mean()) if mask.any() else 1.0
         age = round(float(self.rollouts.rollout_step[trajectory].mean())) if len(trajectory) else self.step.number
         return Evidence(
             epoch=torch.tensor([parts[0][1]["epoch"]]), rollout_step=torch.tensor([age]),
@@ -468,18 +466,17 @@ def clipped(
 
 
 def _scalars(ranks: Mapping[int, Sequence[Message]]) -> dict[str, float]:
-    """Scalars of an update: losses added up over a rank's parts and averaged over ranks, others as first told."""
-    found: dict[str, float] = {}
-    sums: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    """Scalars of an update: losses added up over a rank's parts and averaged over ranks, others as first told.
+
+    Of a stabiliser's ratio, which each part has of its own, the largest.
+    """
+    found: dict[str, list[float]] = defaultdict(list)
     for rank in sorted(ranks):
         for _, arrays in ranks[rank]:
             for key in (key for key in arrays if key.startswith("scalar.")):
-                name, value = key.removeprefix("scalar."), float(arrays[key].reshape(-1)[0])
-                if name in SUMMED:
-                    sums[name][rank] += value
-                else:
-                    found.setdefault(name, value)
-    return found | {name: sum(by_rank.values()) / len(by_rank) for name, by_rank in sums.items()}
+                found[key.removeprefix("scalar.")].append(float(arrays[key].reshape(-1)[0]))
+    reduced = {**dict.fromkeys(SUMMED, lambda told: sum(told) / len(ranks)), "stabiliser_ratio": max}
+    return {name: reduced.get(name, lambda told: told[0])(told) for name, told in found.items()}
 
 
 def _stretches(ids: np.ndarray, mask: np.ndarray) -> list[list[int]]:
