@@ -142,6 +142,17 @@ class Watched(TrainerCallback):
         self.seconds.append(time.perf_counter() - self._began)
 
 
+def widen(trainer: Any) -> None:
+    """Let the loss be computed in float64: TRL's fused head answers in float32, whatever the model is in."""
+    passes = trainer._get_per_token_logps_and_entropies
+
+    def wide(*args: Any, **kwargs: Any) -> Any:
+        log_prob, *others = passes(*args, **kwargs)
+        return log_prob.double(), *others
+
+    trainer._get_per_token_logps_and_entropies = wide
+
+
 def keep_truth(trainer: Any, kept: list[dict[str, np.ndarray]], told: list[dict[str, Any]]) -> None:
     """Keep what every batch of rollouts and every micro-batch of the loss is made of."""
     generate, score = trainer._generate_and_score_completions, trainer._calculate_rewards
@@ -192,6 +203,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--accumulate", type=int, default=1)
     parser.add_argument("--lr", type=float, default=3e-4)
+    parser.add_argument("--warmup", type=float, default=0.0, help="share of the run in which the rate grows to --lr")
     parser.add_argument("--beta", type=float, default=0.01)
     parser.add_argument("--loss", default="grpo")
     parser.add_argument("--level", default="token")
@@ -200,6 +212,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--taught", type=int, default=250, help="steps of imitation")
     parser.add_argument("--skill", type=float, default=0.5, help="of the scripts: how often the right key is asked for")
     parser.add_argument("--model", type=Path, help="where the taught model is kept; default: the runs folder")
+    parser.add_argument("--double", action="store_true", help="losses and their gradients in float64")
     parser.add_argument("--truth", type=Path)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args(argv)
@@ -214,7 +227,8 @@ def main(argv: list[str] | None = None) -> None:
         steps_per_generation=options.per_generation, gradient_accumulation_steps=options.accumulate,
         num_generations=options.group, num_iterations=options.epochs, max_completion_length=64, temperature=1.0,
         beta=options.beta, use_bias_correction_kl=False, epsilon=0.2, loss_type=options.loss,
-        importance_sampling_level=options.level, learning_rate=options.lr, lr_scheduler_type="constant",
+        importance_sampling_level=options.level, learning_rate=options.lr, lr_scheduler_type="constant_with_warmup",
+        warmup_steps=round(options.warmup * options.iterations * updates),
         max_grad_norm=1.0, max_steps=options.iterations * updates, use_cpu=True, activation_checkpointing=False,
         bf16=False, seed=options.seed, logging_steps=1, save_strategy="no", report_to="none", disable_tqdm=True,
         max_tool_calling_iterations=2,
@@ -236,6 +250,8 @@ def main(argv: list[str] | None = None) -> None:
     )
     kept: list[dict[str, np.ndarray]] = []
     told: list[dict[str, Any]] = []
+    if options.double:
+        widen(trainer)
     if options.truth:
         keep_truth(trainer, kept, told)
     ledger = None
