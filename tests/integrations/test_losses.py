@@ -19,7 +19,6 @@ from workbench.algorithms import ALGORITHMS, resolve
 from workbench.batch import Batch, turn_ids
 from workbench.integrations.losses import (
     Loss,
-    Sums,
     TrlLoss,
     feedable,
     metrics,
@@ -76,10 +75,9 @@ def theirs(loss: Loss, given: dict[str, Tensor], log_prob: Tensor, micros: list[
     leaf = log_prob.clone().requires_grad_()
     batches = [loss.batch(**{name: given[name][rows] for name in NAMED}) for rows in micros]
     own = [loss.sums(batch, leaf[rows]) for batch, rows in zip(batches, micros, strict=True)]
-    vector = torch.stack([one.packed() for one in own]).sum(0)
+    sums = torch.stack(own).sum(0)
     if ranks > 1:
-        dist.all_reduce(vector)
-    sums: Sums = own[0].unpacked(vector)
+        dist.all_reduce(sums)
     pairs = zip(batches, micros, strict=True)
     total = torch.stack([loss(b, leaf[r], sums, ranks * len(micros)).loss for b, r in pairs]).sum()
     return total.detach(), torch.autograd.grad(total, leaf)[0]

@@ -28,7 +28,7 @@ from urllib.parse import parse_qsl
 import torch
 from torch import Tensor
 
-from workbench.integrations.losses import Loss, Sums, feedable, metrics, recorded
+from workbench.integrations.losses import Loss, feedable, metrics, recorded
 from workbench.integrations.trl import text_of
 from workbench.objective import LossTerms
 from workbench.record import Clip, Ledger
@@ -105,25 +105,19 @@ def check(config: Any) -> None:
             f"'{name}' has a KL term of its own: set actor.use_kl_loss=true, which makes verl compute the reference's "
             "log-probs, and actor.kl_loss_coef=0, which switches its term off"
         )
-    if config.use_dynamic_bsz and counts_micro_batches(loss):
+    per_micro_batch = own.stabilise.kind == "kl_clipfrac" and getattr(own.stabilise, "scope", "") == "micro"
+    if config.use_dynamic_bsz and (own.aggregate.scope == "micro" or per_micro_batch):
         raise InputError(
             f"'{name}' weighs micro-batches alike, and nobody knows their number with actor.use_dynamic_bsz=true: set "
             "it to false, or the slot's scope to global (aggregate.scope=global, stabilise.scope=global)"
         )
 
 
-def counts_micro_batches(loss: Loss) -> bool:
-    """Whether the loss divides by the number of micro-batches of the update."""
-    own = loss.algorithm
-    penalty = own.stabilise.kind == "kl_clipfrac" and getattr(own.stabilise, "scope", "") == "micro"
-    return own.aggregate.scope == "micro" or penalty
-
-
 @dataclass
 class Update:
     """The update under way: its sums over micro-batches and ranks, the present micro-batch, and what came of it."""
 
-    sums: Sums | None = None
+    sums: Tensor | None = None
     micro_batches: int = 1
     data: Any = None
     terms: LossTerms | None = None
@@ -218,14 +212,14 @@ def begin(engine: Any, data: Any, config: Any, loss: Loss | None) -> Update:
             parts.append(loss.sums(batch_of(loss, data)))
     if not parts:  # of a pipeline only the last stage has log-probs, and computes a loss
         return Update()
-    total, ranks, group = torch.stack([p.packed() for p in parts]).sum(0), 1, engine.get_data_parallel_group()
+    total, ranks, group = torch.stack(parts).sum(0), 1, engine.get_data_parallel_group()
     if group is not None and torch.distributed.is_initialized():
         from verl.utils.device import get_device_id
 
         total, ranks = total.to(get_device_id()), engine.get_data_parallel_size()
         torch.distributed.all_reduce(total, group=group)
     micro = 1 if config.use_dynamic_bsz else len(data) // data["micro_batch_size_per_gpu"]
-    return Update(parts[0].unpacked(total), micro * ranks)
+    return Update(total, micro * ranks)
 
 
 def _padded(values: Any, data: Any) -> Tensor:

@@ -409,7 +409,7 @@ class Ledger:
                     if meta["kind"] == "rollouts":
                         arrays = self._flat(meta, arrays)
                     arrays = {name: _numpy(x) for name, x in arrays.items()}
-                    self._write(encode(meta, _rows(arrays, kept)))
+                    self._write(meta, encode(meta, _rows(arrays, kept)))
             except OSError as error:
                 if meta["kind"] != "close":  # of another rank, when the first one was faster
                     self._give_up(str(error))
@@ -418,14 +418,16 @@ class Ledger:
             with self._lock:
                 self._waiting -= size
 
-    def _write(self, message: bytes) -> None:
-        if self.rank:
-            target = self._parts / f"{self._sequence:08d}"
-            target.with_suffix(".writing").write_bytes(message)
-            os.replace(target.with_suffix(".writing"), target)
-            self._sequence += 1
-        else:
+    def _write(self, meta: Mapping[str, Any], message: bytes) -> None:
+        """Hand a message to the process that measures; from another rank as a file, in the order of their names."""
+        if not self.rank:
             self._pipe.send_bytes(message)
+            return
+        self._sequence += 1
+        last = "end" if meta["kind"] == "end" else f"{self._sequence:08d}"
+        name = f"{meta.get('step', self._step):08d}-{last}"
+        (self._parts / f".{name}").write_bytes(message)
+        os.replace(self._parts / f".{name}", self._parts / name)
 
     def _flat(self, meta: dict[str, Any], arrays: dict[str, Any]) -> dict[str, np.ndarray]:
         """Lists of tokens as ids (M,) and lengths (N,), and the texts of ids that were not seen before."""
@@ -521,4 +523,4 @@ def _versions(trainer: str) -> dict[str, str]:
     for name in filter(None, ("sorl", "torch", "transformers", "numpy", trainer)):
         with suppress(PackageNotFoundError):
             found[name] = version(name)
-    return found | ({"trainer": trainer} if trainer else {})
+    return found | {"trainer": trainer or "a loop of its own"}

@@ -11,7 +11,7 @@ import logging
 import shutil
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -98,8 +98,7 @@ class Scribe:
         self.step: Step | None = None
         self.steps, self._began, self._started = 0, time.monotonic(), datetime.now(UTC).replace(tzinfo=None)
         self._history: list[dict[str, float | None]] = []
-        self._other: list[Iterator[Message | None]] = []
-        self._next: dict[int, Message] = {}  # the message of a rank that belongs to a later step
+        self._others: list[Path] = []  # folders of the other ranks
         self._ended = False  # the trainer said so
 
     def open(self, meta: dict[str, Any]) -> None:
@@ -117,7 +116,7 @@ class Scribe:
         for left in (self.folder / PARTS).glob("*"):  # by ranks of a session that was killed
             if str(left) not in meta["ranks"]:
                 shutil.rmtree(left, ignore_errors=True)
-        self._other = [_files(Path(folder)) for folder in meta["ranks"]]
+        self._others = [Path(folder) for folder in meta["ranks"]]
         self.row("running")
 
     def row(self, status: str, reason: str | None = None) -> None:
@@ -168,7 +167,7 @@ class Scribe:
         """Measure and write the step that is under way, if there is one."""
         if self.step is None:
             return
-        step, missing = self.step, [rank for rank in range(1, len(self._other) + 1) if not self._join(rank)]
+        step, missing = self.step, [rank for rank in range(1, len(self._others) + 1) if not self._join(rank)]
         self.step = None
         if not step.rollouts:
             log.warning("step %d is not recorded: nothing was told of its rollouts", step.number)
@@ -181,7 +180,7 @@ class Scribe:
         if self.steps == 0:
             self._first(joined)
         if missing:
-            words = f"the rows of {len(missing)} of {len(self._other) + 1} ranks did not come: rank {missing[0]} first"
+            words = f"the rows of {len(missing)} of {len(self._others) + 1} ranks did not come: rank {missing[0]} first"
             self.recorder.events([Event(step.number, "rank_missing", "warning", words, value=len(missing))])
         if step.lost:
             words = "its tensors were more than memory_mb, or came faster than they were measured"
@@ -215,44 +214,21 @@ class Scribe:
         self.recorder.replay(sorted(seen, key=lambda row: int(row["step"] or 0)))
 
     def _join(self, rank: int) -> bool:
-        """Take the messages of another rank up to the end of the present step; False where they did not come."""
+        """Take what another rank saw of the present step; False where its end did not come."""
         assert self.step is not None
-        number, until = self.step.number, time.monotonic() + RANKS_WAIT
-        while True:
-            message = self._next.pop(rank, None) or next(self._other[rank - 1])
-            if message is None:
-                if time.monotonic() > until:
-                    return False
-                time.sleep(0.02)
-            elif message[0].get("step", number) > number:
-                self._next[rank] = message
-                return True
-            elif message[0].get("step") == number:
-                if message[0]["kind"] == "end":
-                    return True
-                self.take(*message, rank=rank)
-            elif message[0]["kind"] == "close":
-                self._next[rank] = message
-                return True
-
-
-def _files(folder: Path) -> Iterator[Message | None]:
-    """The messages of another rank, in order; None while the next one is not there."""
-    number = 0
-    while True:
-        file = folder / f"{number:08d}"
-        try:
-            message = decode(file.read_bytes())
-        except FileNotFoundError:
-            yield None
-            continue
-        except (OSError, ValueError, KeyError, SafetensorError) as error:
-            log.warning("'%s' left out: %s", file, error)
-            message = ({"kind": "lost"}, {})
-        with suppress(OSError):
-            file.unlink()
-        number += 1
-        yield message
+        folder, number, until = self._others[rank - 1], self.step.number, time.monotonic() + RANKS_WAIT
+        while not (ended := any(file.name >= f"{number:08d}-end" for file in folder.glob("[0-9]*"))):
+            if time.monotonic() > until:
+                break
+            time.sleep(0.02)
+        for file in sorted(folder.glob(f"{number:08d}-*")):
+            try:
+                self.take(*decode(file.read_bytes()), rank=rank)
+            except (OSError, ValueError, KeyError, SafetensorError) as error:
+                log.warning("'%s' left out: %s", file, error)
+            with suppress(OSError):
+                file.unlink()
+        return ended
 
 
 class Joined:
