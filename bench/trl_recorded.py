@@ -237,13 +237,14 @@ def killed(runs: Path, times: int) -> None:
     """Kill two trainers that write into one runs folder, and look for what was doubled or lost."""
     from workbench.store.segments import held
 
-    recorded = [str(Path(__file__)), str(runs), "--experiment", "killed", "--iterations", "1000", "--epochs", "1"]
+    recorded = [str(Path(__file__)), str(runs), "--experiment", "killed", "--iterations", "1000"]
+    recorded += ["--epochs", "1", "--completions", "16", "--group", "4"]
     commands = {"killed": (recorded, 4), "plain": (["-c", PLAIN, str(runs)], 1)}  # by experiment, with updates a step
     worst, rows, doubled = dict.fromkeys(commands, 0.0), 0, 0
     for attempt in range(times):
         before = set(runs.glob("*/*"))
         running = {name: Trainer(*how) for name, how in commands.items()}
-        while any(len(trainer.ended) < 3 + attempt % 4 for trainer in running.values()):
+        while any(len(trainer.ended) < 2 + attempt % 4 for trainer in running.values()):
             time.sleep(0.1)
         for name, trainer in running.items():
             at = time.monotonic()
@@ -256,7 +257,7 @@ def killed(runs: Path, times: int) -> None:
             rows += sum(map(len, kept.values()))
             doubled += sum(len(keys) - len(set(keys)) for keys in kept.values())
             worst[name] = max([worst[name], *(at - ended for ended in trainer.ended[len(kept["step"]) :])])
-    print(json.dumps({"killed": times, "rows": rows, "doubled": doubled, "seconds_lost": worst}))
+        print(json.dumps({"killed": attempt + 1, "rows": rows, "doubled": doubled, "seconds_lost": worst}), flush=True)
 
 
 def keys_of(folder: Path, name: str) -> list[tuple[Any, ...]]:
