@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from examples import plain_loop, prime_rl
 from tests.record.local import Local, read
@@ -28,6 +29,38 @@ def test_the_plain_loop_records_what_it_did(tmp_path, monkeypatch):
     assert {(row["turn_index"], row["n_tokens"]) for row in turns} == {(1, 3), (2, 3)}
     assert len(turns) == 3 * 64 * 2 * 2
     assert read(folder, "run")[-1]["status"] == "finished"
+
+
+class Nothing:
+    """A ledger that records nothing."""
+
+    folder = None
+    rollouts = update = end = lambda *told, **named: None
+
+    def __init__(self, *told, **named):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *told):
+        pass
+
+
+def test_what_is_trained_is_the_same_to_the_bit_with_and_without_the_recorder(tmp_path, monkeypatch):
+    trained = []
+
+    class Policy(plain_loop.Policy):
+        def __init__(self):
+            super().__init__()
+            trained.append(self)
+
+    monkeypatch.setattr(plain_loop, "Policy", Policy)
+    for kind in (Local, Nothing):
+        monkeypatch.setattr(plain_loop, "Ledger", kind)
+        plain_loop.main(tmp_path, steps=3)
+    recorded, bare = (list(policy.parameters()) for policy in trained)
+    assert all(map(torch.equal, recorded, bare))
 
 
 def test_the_page_shows_calls_that_exist():
