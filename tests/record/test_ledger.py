@@ -370,7 +370,8 @@ def wait_until(condition, seconds=60):
     return condition()
 
 
-@pytest.mark.parametrize("times", [2, pytest.param(10, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("times", [2, pytest.param(10, marks=pytest.mark.slow)])
 def test_two_trainers_in_one_folder_killed_again_and_again_lose_two_seconds_and_double_nothing(tmp_path, times):
     for _ in range(times):
         both = {run: trainer(tmp_path, run, text)[0] for run, text in (("plain", PLAIN), ("trl", TRL))}

@@ -250,6 +250,7 @@ class Joined:
         self.width = int(self.length.max(initial=1))
         self.rollouts = self._rollouts()
         self.updates = [self._update(parts) for parts in self.parts]
+        self.seen = Evidence.stack(self.updates) if self.updates else None
 
     def _parts(self, number: int) -> list[tuple[int, dict[str, Any], dict[str, np.ndarray]]]:
         """The parts of an update as (first trajectory of the rank, meta, arrays), in order of ranks."""
@@ -368,44 +369,37 @@ class Joined:
 
     def evidence(self) -> StepEvidence:
         """Return the step for the recorder."""
-        updates = self.updates
-        trained = self.responses is not None and bool(updates)
+        trained = self.responses is not None and self.seen is not None
         parts = [x.tobytes() for x in (*(self.responses or ()), *self.masks)]
         return StepEvidence(
-            rollouts=self.rollouts, updates=Evidence.stack(updates) if updates else None, seconds=self.step.seconds,
-            tokens_trained=sum(int(u.mask.sum()) for u in updates), batch_hash=fingerprint(*parts) if trained else None,
+            rollouts=self.rollouts, updates=self.seen, seconds=self.step.seconds,
+            tokens_trained=sum(int(u.mask.sum()) for u in self.updates),
+            batch_hash=fingerprint(*parts) if trained else None,
         )  # fmt: skip
 
     def packed(self) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
         """Arrays and metadata for the black box; None where no token ids or no updates were told."""
-        if self.responses is None or not self.updates:
+        if self.responses is None or self.seen is None:
             return None
-        trained = np.unique(np.concatenate([update.trajectory[0].numpy() for update in self.updates]))
-        row = np.full(self.n, -1)
-        row[trained] = np.arange(len(trained))
-        at, ids = np.arange(self.width), np.zeros((len(trained), self.width), dtype=np.int32)
-        for place, i in enumerate(trained):
-            ids[place, : self.length[i]] = Known(self.rollouts).tokens[i]
+        real = self.seen.trajectory.numpy() >= 0  # (U, B): no padding
+        trained, first, at = np.unique(self.seen.trajectory.numpy()[real], return_index=True, return_inverse=True)
+        told = {name: x.numpy()[real] for name in CONSTANT if (x := getattr(self.seen, name)) is not None}  # (R, T)
+        place, ids = np.arange(self.width), np.zeros((len(trained), self.width), dtype=np.int32)
+        for row, i in enumerate(trained):
+            ids[row, : self.length[i]] = Known(self.rollouts).tokens[i]
         arrays: dict[str, np.ndarray] = {
             "tokens": ids,
-            "response": (at >= self.offset[trained, None]) & (at < self.length[trained, None]),
+            "response": (place >= self.offset[trained, None]) & (place < self.length[trained, None]),
             "length": self.length[trained].astype(np.int32), "group": self.rollouts.group[trained].astype(np.int32),
             "trajectory": trained.astype(np.int32), "score": self.rollouts.reward[trained],
+            "update.size": real.sum(1).astype(np.int32), "update.rows": at.astype(np.int32),
+            "update.log_prob": self.seen.log_prob.numpy()[real],
         }  # fmt: skip
-        for name in CONSTANT:  # as the first update on the trajectory has it
-            told = [getattr(update, name) for update in self.updates]
-            if all(x is not None for x in told):
-                array = np.zeros((len(trained), self.width), dtype=told[0].numpy().dtype)
-                for update, x in zip(reversed(self.updates), reversed(told), strict=True):
-                    array[row[update.trajectory[0].numpy()]] = x[0].numpy()
-                arrays[name.removesuffix("_old") if name == "values_old" else name] = array
-        rows = [row[update.trajectory[0].numpy()] for update in self.updates]
-        arrays["update.size"] = np.array([len(r) for r in rows], dtype=np.int32)
-        arrays["update.rows"] = np.concatenate(rows).astype(np.int32)
+        # As the first update on the trajectory has it.
+        arrays |= {"values" if name == "values_old" else name: x[first] for name, x in told.items()}
         own = ("mask", "advantages", "log_prob_old")
-        stacked = {n: np.concatenate([getattr(u, n)[0].numpy() for u in self.updates]) for n in ("log_prob", *own)}
-        same = all(np.array_equal(stacked[n], arrays[n][arrays["update.rows"]]) for n in own)
-        arrays |= {f"update.{n}": x for n, x in stacked.items() if n == "log_prob" or not same}
+        if not all(np.array_equal(told[name], arrays[name][at]) for name in own):
+            arrays |= {f"update.{name}": told[name] for name in own}
         described = [
             {
                 "epoch": int(update.epoch), "rollout_step": int(update.rollout_step),
