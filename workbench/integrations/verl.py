@@ -238,7 +238,7 @@ def training(plain: Callable[..., Any]) -> Callable[..., Any]:
         global _now
         config = getattr(loss_function, "keywords", {}).get("config")
         policy = getattr(config, "policy_loss", None)
-        if policy is None:  # a critic, or supervised fine-tuning
+        if config is None or policy is None:  # a critic, or supervised fine-tuning
             return plain(engine, data, loss_function)
         mode = policy.get("loss_mode", VANILLA)
         _now = update = begin(engine, data, config, loss_of(mode, config.loss_scale_factor))

@@ -260,7 +260,7 @@ class Joined:
 
     def _told(self, name: str) -> Any:
         """What the calls say of each trajectory, an array (N,) or a list of words; None where a call lacks it."""
-        found = [arrays.get(name, meta.get(name)) for meta, arrays in self.calls]
+        found: list[Any] = [arrays.get(name, meta.get(name)) for meta, arrays in self.calls]
         if any(x is None for x in found):
             return None
         return np.concatenate(found) if isinstance(found[0], np.ndarray) else [*chain.from_iterable(found)]
@@ -445,8 +445,9 @@ def _scalars(ranks: Mapping[int, Sequence[Message]]) -> dict[str, float]:
         for _, arrays in ranks[rank]:
             for key in (key for key in arrays if key.startswith("scalar.")):
                 found[key.removeprefix("scalar.")].append(float(arrays[key].reshape(-1)[0]))
-    reduced = {**dict.fromkeys(SUMMED, lambda told: sum(told) / len(ranks)), "stabiliser_ratio": max}
-    return {name: reduced.get(name, lambda told: told[0])(told) for name, told in found.items()}
+    summed = {name: sum(told) / len(ranks) for name, told in found.items() if name in SUMMED}
+    largest = {name: max(told) for name, told in found.items() if name == "stabiliser_ratio"}
+    return {name: told[0] for name, told in found.items()} | summed | largest
 
 
 def _stretches(ids: np.ndarray, mask: np.ndarray) -> list[list[int]]:
