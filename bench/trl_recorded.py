@@ -349,7 +349,13 @@ def main(argv: list[str] | None = None) -> None:
         paired(options.runs, options.pairs)
         return
     tokenizer = tokenizer_of()
-    model = taught(tokenizer, options.taught, options.skill, options.seed, options.model or options.runs / ".model")
+    model = taught(
+        tokenizer,
+        options.taught,
+        options.skill,
+        options.seed,
+        options.model or options.runs / f".model-{options.taught}-{options.skill:g}",
+    )
     luck = random.Random(options.seed)
     keys = [luck.choice(KEYS) for _ in range(4096)]
     updates = options.per_generation * options.epochs // options.accumulate
