@@ -54,7 +54,6 @@ def text_of(head: bytes) -> str:
     return "" if encoding == "utf-8-sig" and b"\0" in head else head.decode(encoding, errors="ignore")
 
 
-
 def opened(path: Path) -> TextIO:
     """Return a file as text, UTF-8 or UTF-16."""
     file = open_file(path)
