@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from workbench.diagnosis.attribution import Culprit
 from workbench.diagnosis.changepoint import Slump
@@ -20,15 +20,6 @@ Grade = Literal["proof", "sign", "pattern"]
 
 LEDGER = "a turn ledger"
 LONG = 100  # steps, of which a tenth has a median to speak of
-# Columns of the tables `step` and `minibatch` that no other trainer logs.
-OURS = ("step.batch_hash", "step.token_mismatches", "step.retrieval_failed_frac", "minibatch.grad_norm_after",
-        "minibatch.tokens")  # fmt: skip
-
-
-def needs_ledger(missing: list[str]) -> bool:
-    """Whether what a log lacks is our recorder's, so that a log of scalars can never hold it."""
-    columns = [name for name in missing if "." in name]
-    return LEDGER in missing or any(c in OURS or c.split(".")[0] not in ("step", "minibatch") for c in columns)
 
 
 @dataclass(frozen=True)
@@ -95,11 +86,8 @@ class Cause:
     explains: tuple[str, ...] = ()  # causes whose trace it leaves as well, at the same time or later
     residual: bool = False  # any other finding explains it
     needs_ledger: bool = False  # its marks hold for our recorder: of a log of scalars they would say too much
-    scalar: bool = False  # a log of scalars shows it: its levels are medians of tenths of a run
-
-    def asked(self, log: Log) -> bool:
-        """Whether the question makes sense: of a short run with a ledger the finer causes know more than its curves."""
-        return not (self.scalar and log.ledger and log.steps < LONG)
+    # A log of scalars shows it, by medians of tenths of a run; of a short run with a ledger finer causes know more.
+    scalar: bool = False
 
     def missing(self, log: Log) -> list[str]:
         """Return what the log lacks for an answer."""
@@ -134,13 +122,11 @@ def sql(select: str, rest: str = "", form: str = "") -> str:
     return f'sorl sql "{query}"' + (f" --format {form}" if form else "")
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """A cause that the log speaks for."""
 
     cause: Cause
     clue: Clue
-    alternatives: tuple[str, ...] = ()  # names of the findings that would explain the same
 
 
 @dataclass(frozen=True)
@@ -153,8 +139,3 @@ class Diagnosis:
     unanswered: dict[str, list[str]]  # cause -> what the log lacks to tell
     slump: Slump | None = None  # success lost so much that few healthy runs ever do
     carriers: Mapping[int, tuple[Culprit, ...]] = field(default_factory=dict)  # step of a finding -> who stands out
-
-    @property
-    def onset(self) -> int | None:
-        """Step at which the fall began that it collapsed in or ended in; None without one."""
-        return self.log.onset

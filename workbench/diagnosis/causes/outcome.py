@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from workbench.diagnosis.curve import CLEAR, Curve, outcome, sure, told
+from workbench.diagnosis.curve import CLEAR, Curve, Outcome, sure, told
 from workbench.diagnosis.finding import Clue, scalar
 from workbench.diagnosis.log import Log
 
@@ -88,7 +88,7 @@ def length_hacking(log: Log) -> Clue | None:
     if length is None or reward is None or length.end < GROWN * (usual := min(length.begin, length.low)):
         return None
     step, judge = length.left("up"), heldout or reward
-    paid, real = outcome(reward, step), outcome(judge, step)
+    paid, real = Outcome.of(reward, step), Outcome.of(judge, step)
     gained = (real.after - real.before) / judge.span
     pays = heldout is not None and paid.change > 0 >= real.change
     pays = pays and 3 * gained < (paid.after - paid.before) / reward.span
@@ -160,7 +160,7 @@ def reward_hacking(log: Log) -> Clue | None:
     width = max(3, len(heldout) // 10)
     means = heldout.series.rolling(width, center=True).mean().dropna()
     step, best, end = int(means.index[int(means.argmax())]), float(means.max()), float(means.iloc[-1])
-    paid = outcome(reward, step)
+    paid = Outcome.of(reward, step)
     least = max(5 * heldout.noise / np.sqrt(width), LOST * heldout.span)
     if best - end < (least if paid.change > 0 or paid.solved else 2 * least) or paid.change < 0:
         return None
