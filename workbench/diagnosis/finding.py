@@ -116,6 +116,14 @@ def cause(
 scalar = partial(cause, scalar=True)
 
 
+def among(
+    look: Callable[[Log], Mapping[str, Clue]], name: str, title: str, *, needs: tuple[str, ...], change: str, test: str,
+    severity: Severity = "critical", **more: Any,
+) -> Cause:  # fmt: skip
+    """Declare a cause that a look tells apart from others like it: its clue is that under its name."""
+    return Cause(name, title, severity, needs, change, test, lambda log: look(log).get(name), **more)
+
+
 def sql(select: str, rest: str = "", form: str = "") -> str:
     """Return the command that asks the database about the run, as the test of a cause."""
     query = f"{select} WHERE run_id = '{{run}}' {rest}".rstrip()
