@@ -88,11 +88,10 @@ def misfit(log: Log) -> dict[str, Clue]:
     first = re.search(r"trajectory (\d+), turn (\d+)", said)  # as the guard's event names it
     trajectory, turn = (int(first[1]), int(first[2])) if first else (None, None)
     where = f", first in trajectory {trajectory}, turn {turn}" if first else ""
-    return {name: Clue.of(
-        "proof", 0.97 if name != "not_sampled" else 0.9, "step.token_mismatches", step, float(flagged[step]), 0.0,
-        f"from step {step} on {_SAID[name]}; {flagged[step]:.0f} trajectories of that step are not trained as they were "
-        f"sampled{where}", trajectory, turn,
-    )}  # fmt: skip
+    count, sure = float(flagged[step]), 0.97 if name != "not_sampled" else 0.9
+    says = f"{count:.0f} trajectories of that step are not trained as they were sampled{where}"
+    says = f"from step {step} on {_SAID[name]}; {says}"
+    return {name: Clue.of("proof", sure, "step.token_mismatches", step, count, 0.0, says, trajectory, turn)}
 
 
 _SAID = {
@@ -103,11 +102,8 @@ _SAID = {
     "retokenised": "the mask fits, but tokens of the trajectories differ from the sampled ones",
     "not_sampled": "trained tokens or turns are not the sampled ones",
 }
-_misfit = partial(
-    among,
-    misfit,
-    test=sql("SELECT trajectory, turn_index, token, trained FROM token", "AND step = {step}", form="json"),
-)
+_TOKENS = sql("SELECT trajectory, turn_index, token, trained FROM token", "AND step = {step}", form="json")
+_misfit = partial(among, misfit, test=_TOKENS)
 _NEEDS, _COUNTS = ("step.token_mismatches",), ("step.token_mismatches", "minibatch.tokens", "trajectory.n_tokens")
 _BUILD = "Build the loss mask from the sampler's own stretches, not from text; sorl's mask self-test shows how."
 observation_leak = _misfit("observation_leak", "Observations are trained on", needs=_NEEDS, change=_BUILD)

@@ -24,14 +24,11 @@ def parted(log: Log) -> dict[str, Clue]:
     if series.empty or single:
         return {}
     values = series.to_numpy()
-    usual = [float(np.median(values[:i])) if i else 0.0 for i in range(len(values))]  # of the steps before
-    above = [
-        value > max(batch.NOISE, batch.RISE * u)
-        for u, value in zip(usual, np.minimum(values[:-1], values[1:]), strict=False)
-    ]
-    if True not in above:
+    usual = np.array([np.median(values[:i]) if i else 0.0 for i in range(len(values) - 1)])  # of the steps before
+    above = np.flatnonzero(np.minimum(values[:-1], values[1:]) > np.maximum(batch.NOISE, batch.RISE * usual))
+    if not len(above):
         return {}
-    start = int(series.index[above.index(True)])  # two steps in a row above the noise, well above what was usual
+    start = int(series.index[above[0]])  # two steps in a row above the noise, well above what was usual
     since, past = series[series.index >= start], before(series, start)
     head, tail = float(since.iloc[:2].mean()), float(since.iloc[-max(2, len(since) // 3) :].mean())
     level, growth, sharper = float(since.mean()), tail / max(head, 1e-12), _sharper(log, start)

@@ -76,7 +76,8 @@ def paid(log: Log) -> dict[str, Clue]:
         add(
             "reward_shifted", "proof", 0.96, float((rows["paid"] == rows["success"]).mean()), 1.0,
             f"the rewards are those of other trajectories, {abs(rows_off)} rows "
-            f"{'before' if rows_off > 0 else 'after'}: so read, {100 * agreement[rows_off]:.0f} % of them are right", wrong,
+            f"{'before' if rows_off > 0 else 'after'}: so read, {100 * agreement[rows_off]:.0f} % of them are right",
+            wrong,
         )  # fmt: skip
         return found
     add(
