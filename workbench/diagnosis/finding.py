@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import wraps
 from typing import Any, Literal, NamedTuple
 
 from workbench.diagnosis.attribution import Culprit
@@ -113,7 +113,18 @@ def cause(
     return declare
 
 
-scalar = partial(cause, scalar=True)
+def scalar(**declared: Any) -> Callable[[Callable[..., Clue | None]], Cause]:
+    """Declare a cause of curves: the function gets the log, and each of its `needs` as a curve that is long enough."""
+
+    def declare(look: Callable[..., Clue | None]) -> Cause:
+        @wraps(look)
+        def with_curves(log: Log) -> Clue | None:
+            curves = [log.curve(name) for name in declared["needs"]]
+            return None if any(curve is None for curve in curves) else look(log, *curves)
+
+        return cause(scalar=True, **declared)(with_curves)
+
+    return declare
 
 
 def among(

@@ -118,14 +118,12 @@ reward_noise = among(
 def retriever_empty(log: Log) -> Clue | None:
     """The retriever returns nothing."""
     share = log.series("step", "retrieval_empty_frac")
-    since = share[share > _MOST]
-    if len(since) >= 2 and (share > _MOST).iloc[-max(2, len(share) // 4) :].mean() > 0.5:
-        step = int(since.index[0])
-        return Clue.of(
-            "proof", 0.96, "step.retrieval_empty_frac", step, float(since.iloc[0]), before(share, step),
-            f"from step {step} on the retriever answers {100 * float(since.mean()):.0f} % of the searches with no "
-            "passage",
-        )  # fmt: skip
+    empty = share[share > _MOST]
+    if len(empty) >= 2 and (share > _MOST).iloc[-max(2, len(share) // 4) :].mean() > 0.5:
+        step, value, usual = int(empty.index[0]), float(empty.iloc[0]), before(share, int(empty.index[0]))
+        says = f"the retriever answers {100 * empty.mean():.0f} % of the searches with no passage"
+        says = f"from step {step} on {says}"
+        return Clue.of("proof", 0.96, "step.retrieval_empty_frac", step, value, usual, says)
     sums = log.table("trajectory").groupby("step")[["n_observation_tokens", "n_searches"]].sum()
     sums = sums[sums["n_searches"] > 0]
     told = sums["n_observation_tokens"] / sums["n_searches"]  # mean observation tokens of a search, by step
@@ -164,20 +162,19 @@ def retriever_failing(log: Log) -> Clue | None:
 )
 def retriever_slow(log: Log) -> Clue | None:
     """The retriever has become slow."""
-    waited, column, told = log.series("step", "seconds_retrieval"), "seconds_retrieval", "waiting for the retriever"
-    if waited.empty:
-        waited, column, told = log.series("step", "seconds_rollout"), "seconds_rollout", "sampling"
+    sure, column, told = 0.9, "seconds_retrieval", "waiting for the retriever"
+    if not log.measured("step", column):
+        sure, column, told = 0.7, "seconds_rollout", "sampling"
+    waited = log.series("step", column)
     # A machine that is busy with something else slows the updates as well.
     relative = (waited / log.series("step", "seconds_update")).dropna()
     rise = first(relative, "above", points=3, margin=4.0, floor=0.25)
-    if rise is None:
+    since = relative.index >= (np.inf if rise is None else rise.step)
+    if rise is None or float(relative[since].quantile(0.1)) < 2 * float(relative[~since].median()):
         return None
-    past, since = relative[relative.index < rise.step], relative[relative.index >= rise.step]
-    if float(since.quantile(0.1)) < 2 * float(past.median()):
-        return None
-    now, usual = float(waited[since.index].median()), float(waited[past.index].median())
+    now, usual = (float(waited[relative.index[part]].median()) for part in (since, ~since))
     return Clue.of(
-        "sign", 0.9 if column == "seconds_retrieval" else 0.7, f"step.{column}", rise.step, now, usual,
+        "sign", sure, f"step.{column}", rise.step, now, usual,
         f"from step {rise.step} on a step spends {now:.2g} s {told}, where {usual:.2g} s were usual, while its updates "
         "take as long as before",
     )  # fmt: skip
@@ -220,24 +217,20 @@ def retriever_junk(log: Log) -> Clue | None:
 def truncated(log: Log) -> Clue | None:
     """Episodes are cut short."""
     frame = log.table("trajectory")
-    if "ended" not in frame or turn_cut.look(log) is not None:
-        return None
     unfinished = (frame["ended"] != "answer").groupby(frame["step"]).mean()
     rise = first(unfinished, "above", points=2, margin=4.0, floor=0.3, least=0.03)
-    if rise is None or rise.value - rise.usual < 0.1:
+    if rise is None or rise.value - rise.usual < 0.1 or turn_cut.look(log) is not None:
         return None
-    since = frame[frame["step"] >= rise.step]
-    for column, word in (("n_turns", "turns"), ("n_tokens", "tokens")):
-        if column not in frame:
-            continue
+    since, share = frame[frame["step"] >= rise.step], float(unfinished[unfinished.index >= rise.step].mean())
+    for column in (name for name in ("n_turns", "n_tokens") if name in frame):
         cut, free = since[since["ended"] != "answer"][column], frame[frame["step"] < rise.step][column]
         bound = cut.quantile(0.9)
-        if len(cut) and (cut >= bound).mean() > 0.5 and (free > bound).mean() > 0.02 and since[column].max() <= bound:
+        more = float((free > bound).mean())
+        if len(cut) and (cut >= bound).mean() > 0.5 and more > 0.02 and since[column].max() <= bound:
             return Clue.of(
                 "sign", 0.92, "step.truncated_frac", rise.step, rise.value, rise.usual,
-                f"from step {rise.step} on {100 * float(unfinished[unfinished.index >= rise.step].mean()):.0f} % of "
-                f"the episodes end without an answer, and none has more than {bound:.0f} {word}, where before "
-                f"{100 * float((free > bound).mean()):.0f} % had more",
+                f"from step {rise.step} on {100 * share:.0f} % of the episodes end without an answer, and none has "
+                f"more than {bound:.0f} {column[2:]}, where before {100 * more:.0f} % had more",
             )  # fmt: skip
     return None
 
@@ -258,11 +251,9 @@ def turn_cut(log: Log) -> Clue | None:
     edges = [np.flatnonzero(np.diff(np.pad(np.asarray(mask, int), 1))) for mask in kept["trained"]]
     lengths = pd.Series([at[1::2] - at[::2] for at in edges], kept["step"], dtype=object).explode().dropna()  # of turns
     earlier, later = lengths[lengths.index < drop.step], lengths[lengths.index >= drop.step]
-    if earlier.empty or later.empty:
-        return None
     bound = later.max()
-    longer = float((earlier > bound).mean())
-    if longer < 0.3 or (later == bound).mean() < 0.3:
+    longer = float((earlier > bound).mean()) if len(later) else 0.0
+    if not longer >= 0.3 or (later == bound).mean() < 0.3:
         return None
     return Clue.of(
         "sign", 0.92, "step.valid_action_frac", drop.step, drop.value, drop.usual,
