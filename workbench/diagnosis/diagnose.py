@@ -221,12 +221,13 @@ def ranking(name: str, step: int, found: Sequence[Culprit], top: int) -> str:
 
 def _said(d: Diagnosis, finding: Finding) -> dict[str, str]:
     """What a report says of a finding; a text is empty where there is nothing to say."""
-    (cause, clue), (experiment, algorithm) = finding, (d.log.run.get(name) for name in ("experiment", "algorithm"))
+    (cause, clue), run, experiment = finding, d.log.run, d.log.run.get("experiment")
+    theirs = run.get("algorithm") == "unknown" or '"trainer"' in str(run.get("versions"))  # imported, or recorded there
     change, test = (
         template.replace("{run}", visible(d.log.name)).replace("{step}", str(clue.shown))
         for template in (cause.change, cause.test)
     )
-    if test.startswith("--set") and experiment is not None and algorithm != "unknown":
+    if test.startswith("--set") and experiment is not None and not theirs:
         test = f"sorl run {visible(str(experiment))}.toml {test}"
     elif test.startswith("--set"):  # of another trainer: no command of ours trains it
         test = "train again with " + test.replace("--set ", "")

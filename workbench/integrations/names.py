@@ -184,7 +184,7 @@ def settings(config: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for setting, names in SETTINGS.items():
         for name in (name for name in names if name in ends):
-            off = _value(ends.get(_SWITCHES.get(name.rpartition(".")[2]))) is False
+            off = _value(ends.get(_SWITCHES.get(name.rpartition(".")[2], ""))) is False
             value = 0.0 if off else _value(ends[name])
             if isinstance(value, bool | int | float | str) and value not in ("", -1) and not found.get(setting):
                 found[setting] = value

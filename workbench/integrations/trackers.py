@@ -180,7 +180,7 @@ def _events(records: Iterable[bytes], config: dict[str, Any]) -> Iterator[tuple[
         for value in (_inside(data) for field, data in messages(event.get(5)) if field == 1):
             tag, step, tensor = _text(value.get(1)), event.get(2, 0), _inside(value.get(8))
             # A tensor of one number: its type (1), and the number in one of the fields for its type.
-            data, kind = tensor.get(4) or tensor.get(5) or tensor.get(6) or b"", {1: "<f", 2: "<d"}.get(tensor.get(1))
+            data, form = tensor.get(4) or tensor.get(5) or tensor.get(6) or b"", {1: "<f", 2: "<d"}.get(tensor.get(1))
             if 2 in value:
                 yield step, tag, struct.unpack("<f", value[2])[0]
             elif tag.endswith("text_summary"):
@@ -191,8 +191,8 @@ def _events(records: Iterable[bytes], config: dict[str, Any]) -> Iterator[tuple[
                     kind, told = next(iter(_inside(_inside(entry, 2)).items()), (0, None))
                     said = _double(told) if kind == 2 else _text(told) if kind == 3 else bool(told)
                     config[_text(_inside(entry, 1))] = said
-            elif kind and len(data) == struct.calcsize(kind):
-                yield step, tag, struct.unpack(kind, data)[0]
+            elif form and len(data) == struct.calcsize(form):
+                yield step, tag, struct.unpack(form, data)[0]
 
 
 # W&B and SwanLab

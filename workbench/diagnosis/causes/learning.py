@@ -30,9 +30,9 @@ def learning_rate(log: Log) -> Clue | None:
     past = lr.iloc[:0] if found is None else lr[lr.index < found.step]
     if meant is None and (past.nunique() > 1 or len(past) < BEFORE):
         return None  # a warm-up or a schedule: nobody says which
-    grade, source = ("proof", "the settings say") if meant is not None else ("sign", "it began with")
+    source = "the settings say" if meant is not None else "it began with"
     return found and Clue.of(
-        grade, 0.97, "minibatch.lr", found.step, found.value, usual,
+        "proof" if meant is not None else "sign", 0.97, "minibatch.lr", found.step, found.value, usual,
         f"from step {found.step} on the optimizer's learning rate is {found.value:.3g}, where {source} {usual:.3g}",
     )  # fmt: skip
 

@@ -54,7 +54,7 @@ def _idle(log: Log, reward: Curve, mark: float, what: str, more: str = "") -> Cl
     fell = (reward.begin - reward.floor) / reward.span > HARD and mark == STUCK
     # Of a reward alone that has fallen nothing says why; where the policy is logged too, its own causes come first.
     bare = not any(log.columns(name) for name in ("step.entropy", "KL", "clip fraction", "minibatch.grad_norm"))
-    grade, base, have = ("sign", 0.8, "have") if idle else ("pattern", 0.7, "must have")
+    seen, have, base = idle is not None, "have" if idle else "must have", 0.8 if idle else 0.7
     if idle is None:
         if not reward.bounded or log.parts or (fell and bare):
             return None
@@ -67,7 +67,7 @@ def _idle(log: Log, reward: Curve, mark: float, what: str, more: str = "") -> Cl
         return None
     step = idle.left("up") if idle.end - idle.begin > CLEAR * idle.error else int(idle.steps[0])
     return Clue.on(
-        idle, grade, sure(idle.end / mark, base), step,
+        idle, "sign" if seen else "pattern", sure(idle.end / mark, base), step,
         f"from step {step} on {100 * idle.end:.0f} % of the groups {have} one reward for all rollouts, at a mean "
         f"reward of {reward.end:.3g}: they are {what} and give no gradient{more}",
     )  # fmt: skip
