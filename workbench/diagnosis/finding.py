@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from workbench.diagnosis.attribution import Culprit
 from workbench.diagnosis.changepoint import Slump
@@ -24,15 +24,6 @@ Grade = Literal["intervention", "proof", "sign", "pattern", "refuted"]
 
 LEDGER = "a turn ledger"
 LONG = 100  # steps, of which a tenth has a median to speak of
-# Columns of the tables `step` and `minibatch` that no other trainer logs.
-OURS = ("step.batch_hash", "step.token_mismatches", "step.retrieval_failed_frac", "minibatch.grad_norm_after",
-        "minibatch.tokens")  # fmt: skip
-
-
-def needs_ledger(missing: list[str]) -> bool:
-    """Whether what a log lacks is our recorder's, so that a log of scalars can never hold it."""
-    columns = [name for name in missing if "." in name]
-    return LEDGER in missing or any(c in OURS or c.split(".")[0] not in ("step", "minibatch") for c in columns)
 
 
 @dataclass(frozen=True)
@@ -101,11 +92,8 @@ class Cause:
     explains: tuple[str, ...] = ()  # causes whose trace it leaves as well, at the same time or later
     residual: bool = False  # any other finding explains it
     needs_ledger: bool = False  # its marks hold for our recorder: of a log of scalars they would say too much
-    scalar: bool = False  # a log of scalars shows it: its levels are medians of tenths of a run
-
-    def asked(self, log: Log) -> bool:
-        """Whether the question makes sense: of a short run with a ledger the finer causes know more than its curves."""
-        return not (self.scalar and log.ledger and log.steps < LONG)
+    # A log of scalars shows it, by medians of tenths of a run; of a short run with a ledger finer causes know more.
+    scalar: bool = False
 
     def missing(self, log: Log) -> list[str]:
         """Return what the log lacks for an answer."""
@@ -131,7 +119,26 @@ def cause(
     return declare
 
 
-scalar = partial(cause, scalar=True)
+def scalar(**declared: Any) -> Callable[[Callable[..., Clue | None]], Cause]:
+    """Declare a cause of curves: the function gets the log, and each of its `needs` as a curve that is long enough."""
+
+    def declare(look: Callable[..., Clue | None]) -> Cause:
+        @wraps(look)
+        def with_curves(log: Log) -> Clue | None:
+            curves = [log.curve(name) for name in declared["needs"]]
+            return None if any(curve is None for curve in curves) else look(log, *curves)
+
+        return cause(scalar=True, **declared)(with_curves)
+
+    return declare
+
+
+def among(
+    look: Callable[[Log], Mapping[str, Clue]], name: str, title: str, *, needs: tuple[str, ...], change: str, test: str,
+    severity: Severity = "critical", **more: Any,
+) -> Cause:  # fmt: skip
+    """Declare a cause that a look tells apart from others like it: its clue is that under its name."""
+    return Cause(name, title, severity, needs, change, test, lambda log: look(log).get(name), **more)
 
 
 def third(old: float) -> float:
@@ -150,13 +157,11 @@ def sql(select: str, rest: str = "", form: str = "") -> str:
     return f'sorl sql "{query}"' + (f" --format {form}" if form else "")
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """A cause that the log speaks for."""
 
     cause: Cause
     clue: Clue
-    alternatives: tuple[str, ...] = ()  # names of the findings that would explain the same
     tested: Removal | None = None  # by forks of the run
 
 
@@ -170,8 +175,3 @@ class Diagnosis:
     unanswered: dict[str, list[str]]  # cause -> what the log lacks to tell
     slump: Slump | None = None  # success lost so much that few healthy runs ever do
     carriers: Mapping[int, tuple[Culprit, ...]] = field(default_factory=dict)  # step of a finding -> who stands out
-
-    @property
-    def onset(self) -> int | None:
-        """Step at which the fall began that it collapsed in or ended in; None without one."""
-        return self.log.onset
