@@ -89,11 +89,11 @@ def grid_of(
     )
     script(folder, **scripts)
     grid = load(path)
-    put_warm_start(folder / "runs", grid.cells[0])
+    warm_start(folder / "runs", grid.cells[0])
     return grid
 
 
-def put_warm_start(runs: Path, cell: Cell) -> None:
+def warm_start(runs: Path, cell: Cell) -> None:
     made = runs / ".cache" / "warmstart" / key(cell.settings)
     made.mkdir(parents=True, exist_ok=True)
     (made / "model.safetensors").touch()

@@ -143,11 +143,9 @@ def answer(frame: pd.DataFrame) -> str:
         ("Finished, but too short for the collapse rule", [f"{arm} {n}" for arm, n in short.items() if n]),
     ):  # fmt: skip
         sentences += [f"{words}{_few(arms, '; ' if any(';' in one for one in arms) else ', ')}."] if arms else []
-    stopped = []
-    for row in (row for row in rows if row["stopped"]):
-        ends = sorted({int(row["steps_min"]), int(row["steps_max"])})
-        after = f"after {' to '.join(map(str, ends))} of {row['planned']:.0f} steps"
-        stopped.append(f"{named(row)} {row['stopped']} of {row['n']} ({after})")
+    ends = [" to ".join(map("{:.0f}".format, sorted({r["steps_min"], r["steps_max"]}))) for r in rows]
+    stopped = [f"{named(r)} {r['stopped']} of {r['n']} (after {end} of {r['planned']:.0f} steps)"
+               for r, end in zip(rows, ends, strict=True) if r["stopped"]]  # fmt: skip
     if stopped:
         sentences.append(
             f"Ended early, so that their final success is that of the step they ended at{_few(stopped, '; ')}. "

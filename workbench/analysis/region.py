@@ -79,12 +79,10 @@ class Landscape:
 def edges(runs: pd.DataFrame) -> dict[float, Boundary]:
     """Condition y -> where the recorded shares cross 1/2, and whether that lies beyond what was tried."""
     found = {}
-    for y in sorted(map(float, runs["y"].unique())):
-        column = runs[runs["y"] == y]
+    for y, column in runs.groupby("y"):
         counts = column.groupby(np.log2(column["x"]))["collapsed"].agg(["sum", "size"])
-        if edge := boundary({float(x): (k, n) for x, k, n in counts.itertuples()}):
-            found[y] = edge
-    return found
+        found[float(y)] = boundary({float(x): (k, n) for x, k, n in counts.itertuples()})  # type: ignore[arg-type]
+    return {y: edge for y, edge in found.items() if edge}
 
 
 def in_words(key: str | None, *, unit: bool = False) -> str:

@@ -66,10 +66,8 @@ def curve(rows: pd.DataFrame) -> pd.DataFrame:
 def median_time(rows: pd.DataFrame) -> Estimate:
     """Return the first step with S <= 1/2, and where its band gets there (Brookmeyer and Crowley); None where never."""
     steps = curve(rows)
-    if not steps["events"].any():
-        return Estimate(None)
-    crossed = [steps.loc[steps[name] <= HALF, "time"] for name in ("survival", "low", "high")]
-    return Estimate(*(float(times.iloc[0]) if len(times) else None for times in crossed))
+    crossed = [steps.loc[steps[name] <= HALF, "time"].tolist() for name in ("survival", "low", "high")]
+    return Estimate(*(times[0] if times and steps["events"].any() else None for times in crossed))
 
 
 def common_horizon(rows: pd.DataFrame) -> float | None:

@@ -153,10 +153,11 @@ def first_log_ratio_abs_max(v: StepView) -> float | None:
     return None if moved is None or not len(moved) or np.ma.getmaskarray(moved)[0] else float(moved[0])
 
 
-@column(Unit.FRACTION, "mean over prompt groups of #{distinct rollouts} / #{rollouts}", RAGEN_2, no_alarm=TWO_CURVES)
-def distinct_rollout_frac(v: StepView) -> float | None:
-    """Variety of the rollouts of one prompt, H(Z | X); NULL when every prompt is sampled once."""
-    return v.of_groups(lambda part: len({tuple(map(tuple, v.rollouts.written[i])) for i in part}) / len(part))
+distinct_rollout_frac = _row(
+    "distinct_rollout_frac", TWO_CURVES, Unit.FRACTION, "mean over prompt groups of #{distinct rollouts} / #{rollouts}",
+    RAGEN_2, "Variety of the rollouts of one prompt, H(Z | X); NULL when every prompt is sampled once.",
+    lambda v: v.of_groups(lambda part: len({tuple(map(tuple, v.rollouts.written[i])) for i in part}) / len(part)),
+)  # fmt: skip
 
 
 @column(
@@ -186,9 +187,9 @@ def _counts(rollouts: Known, rows: np.ndarray) -> np.ndarray:
     """Return how often each token of the step's vocabulary was written, (N, V)."""
     flat = [list(chain.from_iterable(rollouts.written[i])) for i in rows]
     seen, index = np.unique(np.fromiter(chain.from_iterable(flat), np.int64), return_inverse=True)
-    row = np.repeat(np.arange(len(rows)), [len(tokens) for tokens in flat])
-    cells = np.bincount(row * max(len(seen), 1) + index, minlength=len(rows) * max(len(seen), 1))
-    return cells.reshape(len(rows), -1).astype(np.float64)
+    counts = np.zeros((len(rows), max(len(seen), 1)))
+    np.add.at(counts, (np.repeat(np.arange(len(rows)), [len(tokens) for tokens in flat]), index), 1.0)
+    return counts
 
 
 def _unit(x: np.ndarray) -> np.ndarray:
