@@ -17,9 +17,10 @@ import pytest
 from tests.grid.harness import TRAINER, Tape, by_arm, events, go, grid_of, home, kinds, row, script, starts, wait_for
 from tests.grid.harness import warm_start as made_before
 from workbench.grid import folder as run_folder
+from workbench.grid.cell import workers_for
 from workbench.grid.config import Grid, load
 from workbench.grid.folder import History, append, mean_factor
-from workbench.grid.process import Local, workers_for
+from workbench.grid.process import Local
 from workbench.grid.run import Limits, Result, run, run_rounds
 from workbench.spec import InputError
 from workbench.store.segments import held, now

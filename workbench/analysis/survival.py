@@ -6,21 +6,16 @@ censored at the number of steps it has done, however it ended; one that was fall
 which that fall may have begun. At a tie the collapse comes first. A run that never learned counts as up.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from itertools import combinations
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from workbench.analysis.stats import Estimate
 from workbench.spec import UNDECIDED
-
-if TYPE_CHECKING:
-    from lifelines import KaplanMeierFitter
 
 Z95 = 1.959963984540054  # 97.5 % point of the normal distribution
 CURVE = ["arm", "time", "at_risk", "events", "censored", "survival", "low", "high"]
@@ -40,7 +35,7 @@ def observed(runs: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["event"] | (rows["time"] > 0)].reset_index(drop=True)
 
 
-def _kaplan_meier(rows: pd.DataFrame) -> KaplanMeierFitter:
+def _kaplan_meier(rows: pd.DataFrame) -> Any:
     from lifelines import KaplanMeierFitter
 
     return KaplanMeierFitter().fit(rows["time"], rows["event"])

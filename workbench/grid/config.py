@@ -163,7 +163,7 @@ def _matched(cell: Cell, arms: Mapping[str, Arm], make: Make, history: History, 
         if other.settings.match is not None:
             raise InputError(f"{where} is matched itself; name the arm that it follows")
         past = history.past(other)
-        folder = past and past.folder
+        folder = None if past is None else past.folder
     elif arm:
         folder = history.elsewhere(experiment, arm, cell.seed)
     else:

@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import tomli_w
 
+from workbench.grid.cell import Cell
 from workbench.spec import COLLAPSED, COSMETIC, UNDECIDED, InputError, table
 from workbench.spec.files import MIB, from_json, from_toml, leaves, lock_file, read_text
 from workbench.store.segments import held, now
 
 if TYPE_CHECKING:
-    from workbench.grid.cell import Cell
     from workbench.grid.config import Grid
 
 ARROW = {

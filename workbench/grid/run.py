@@ -18,9 +18,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 from workbench.grid import folder as run_folder
 from workbench.grid import process
-from workbench.grid.cell import Cell
+from workbench.grid.cell import Cell, workers_for
 from workbench.grid.config import Grid
-from workbench.grid.process import Ending, Job, ending, follow, last_line, last_step, one_line, where, workers_for
+from workbench.grid.process import Ending, Job, ending, follow, last_line, last_step, one_line, where
 from workbench.learn.run import HELD
 from workbench.spec import InputError
 from workbench.spec.outcomes import cause
