@@ -166,7 +166,7 @@ def stored(trajectories: int = TRAJECTORIES, turns: int = TURNS, tokens: int = T
     new = old + np.float32(0.1) * random.standard_normal(shape, dtype=np.float32) * mask
     row = np.arange(trajectories, dtype=np.int32)
     parts = np.split(random.permutation(row), MINIBATCHES)
-    updates = [StoredUpdate(i, 0, 0, r, new[r], (len(r),), {}) for i, r in enumerate(parts)]
+    updates = [StoredUpdate(i, 0, 0, (len(r),), {}, r, new[r]) for i, r in enumerate(parts)]
     return StoredBatch(
         step=0, tokens=random.integers(0, 71, shape).astype(np.int32), response=np.ones(shape, bool), mask=mask,
         mask_sampled=mask, length=np.full(trajectories, tokens, np.int32), group=row // 8, trajectory=row,

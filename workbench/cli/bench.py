@@ -2,6 +2,7 @@
 
 import sys
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from types import ModuleType
 
@@ -55,21 +56,14 @@ def bench(
         raise InputError(f"sorl bench '{study}' is unknown{nearest(study, STUDIES)}; there is: {known}, and --only")
     if (module := from_clone(STUDIES[study] if study else "bench.main")) is None:
         raise InputError("benchmarks and studies are not installed: run `sorl bench` from a clone of the repository")
-    experiments, files = experiments or [], files or []
-    if experiments and study in ("diagnose", "attribution", "scalars", "audit", "forks"):
-        raise InputError(f"sorl bench {study} takes no experiment, and got '{experiments[0]}'")
     if study is None:
         module.main(ctx.obj, only, rounds, output, threads, size, data)
-    elif study == "warning":
-        echo(module.main(ctx.obj, experiments, files, output))
-    elif study == "search":
-        echo(module.main(ctx.obj, experiments, files))
-    elif study in ("diagnose", "scalars", "audit", "forks"):
-        echo(module.main(ctx.obj, files, output))
-    elif len(files) > 1:
-        raise InputError("sorl bench attribution takes one --from")
-    else:
-        echo(module.main(next(iter(files), None), output))
+        return
+    given = {"runs": ctx.obj, "experiments": experiments or [], "files": files or [], "output": output}
+    taken = signature(module.main).parameters
+    if experiments and "experiments" not in taken:
+        raise InputError(f"sorl bench {study} takes no experiment, and got '{experiments[0]}'")
+    echo(module.main(**{name: given[name] for name in taken}))
 
 
 def from_clone(name: str) -> ModuleType | None:
