@@ -18,7 +18,7 @@ from workbench.store.segments import folder_of as folder_of
 class Stored:
     """An array of the file: its axes, its kind, what it holds, and whether every file has it."""
 
-    axes: Literal["B", "BT", "R", "RT", "U"]
+    axes: Literal["B", "BT", "BTW", "R", "RT", "U"]
     kind: Literal["int", "bool", "float"]
     text: str
     always: bool = True
@@ -41,6 +41,8 @@ ARRAYS: Mapping[str, Stored] = {
     "returns": Stored("BT", "float", "targets of the critic", False),
     "sentence": Stored("BT", "int", "sentence of each token from 1, 0 = none", False),
     "placebo": Stored("BT", "int", "placebo turn of each token from 1", False),
+    "routes_behaviour": Stored("BTW", "int", "experts of each layer in the sampler, of a mixture of experts", False),
+    "routes_old": Stored("BTW", "int", "the same in the trainer under the old weights", False),
     "update.size": Stored("U", "int", "sequences of each optimizer update"),
     "update.rows": Stored("R", "int", "their rows in the batch, one update after another"),
     "update.log_prob": Stored("RT", "float", "log-prob under the policy at the start of the update (nats)"),
@@ -49,7 +51,7 @@ ARRAYS: Mapping[str, Stored] = {
     "update.advantages": Stored("RT", "float", "advantages of the update, likewise", False),
     "update.log_prob_old": Stored("RT", "float", "log-prob under the proximal policy of the update, likewise", False),
 }
-"""Every array of a file, except the weights. R = rows of all updates together."""
+"""Every array of a file, except the weights. R = rows of all updates together, W = layers x experts of a token."""
 _OF_UPDATES = ("rows", "log_prob", "values", "mask", "advantages", "log_prob_old")  # of them, one part an update
 WEIGHTS = ("policy.", "critic.", "optimizer.")  # how the names of the weights and of the policy optimizer's state begin
 
@@ -101,6 +103,8 @@ class StoredBatch:
     returns: np.ndarray | None  # (B, T)
     sentence: np.ndarray | None  # (B, T) int
     placebo: np.ndarray | None  # (B, T) int
+    routes_behaviour: np.ndarray | None  # (B, T, W) int
+    routes_old: np.ndarray | None  # (B, T, W) int
     updates: tuple[StoredUpdate, ...]
     meta: Mapping[str, Any]
     texts: Mapping[int, str] = field(default_factory=dict, repr=False)  # of token ids; escape them before showing them
@@ -184,13 +188,14 @@ def _problem(arrays: Mapping[str, np.ndarray]) -> str:
     b, t = arrays["tokens"].shape
     r, u = len(arrays["update.rows"]), len(arrays["update.size"])
     shapes = {"B": (b,), "BT": (b, t), "R": (r,), "RT": (r, t), "U": (u,)}
-    kinds = {"int": "i", "bool": "b", "float": "f"}
+    kinds = {"int": "iu", "bool": "b", "float": "f"}
     for name, stored in ARRAYS.items():
         if name not in arrays:
             continue
-        if arrays[name].shape != shapes[stored.axes]:
-            return f"{name} has shape {arrays[name].shape}, expected {shapes[stored.axes]}"
-        if arrays[name].dtype.kind != kinds[stored.kind]:
+        wanted = (b, t, *arrays[name].shape[2:3]) if stored.axes == "BTW" else shapes[stored.axes]
+        if arrays[name].shape != wanted:
+            return f"{name} has shape {arrays[name].shape}, expected {wanted}"
+        if arrays[name].dtype.kind not in kinds[stored.kind]:
             return f"{name} holds {arrays[name].dtype}, expected {stored.kind}"
     rows, sizes, length = arrays["update.rows"], arrays["update.size"], arrays["length"]
     if (sizes < 0).any() or sizes.sum() != r or (r and (rows.min() < 0 or rows.max() >= b)):
