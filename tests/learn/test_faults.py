@@ -160,7 +160,7 @@ def test_low_precision_is_a_mismatch_that_grows_with_the_bits_that_are_gone(lab)
 
 
 def test_a_perturbed_router_takes_other_experts_than_the_trainer_and_all_other_weights_are_its_own(lab):
-    run = lab.faulty("router_perturbed", changes=MOE)
+    run = lab.faulty("route_mismatch", changes=MOE)
     apart = [float(np.mean(run.measured[step].minibatch["route_mismatch_frac"])) for step in (AT - 1, AT)]
     assert apart[0] == 0.0 < apart[1]
     assert run.mismatch(AT - 1) < 1e-5 < run.mismatch(AT)

@@ -52,7 +52,7 @@ def low_precision(bug: Fault, engine: Engine, step: int) -> Engine:
 
 
 @fault("engine", "noise on the router's weights, in their standard deviations", "times", 0.3, needs="experts")
-def router_perturbed(bug: Fault, engine: Engine, step: int) -> Engine:
+def route_mismatch(bug: Fault, engine: Engine, step: int) -> Engine:
     """The sampler's routers are not the trainer's: other kernels, a quantised gate, weights that were loaded wrong. All
     other weights are.
     """
