@@ -28,7 +28,7 @@ from workbench.learn.faults.sampling import rounded
 from workbench.learn.loop import Trainer
 from workbench.learn.warmstart import ensure
 from workbench.record.recorder import NullRecorder
-from workbench.spec import FaultSettings, InputError, RunSettings
+from workbench.spec import FaultSettings, InputError, PolicySettings, RunSettings
 
 AT = 2  # the first iteration with a fault; iteration 0 is shared, 1 is trained with the fault waiting
 CHANGES: dict[str, Any] = {
@@ -351,6 +351,9 @@ def test_every_kind_is_accepted_at_its_default_and_refused_beyond_its_range(kind
     run = settings(algorithm, kind=kind.name)
     if kind.needs == "reference":
         run = run.model_copy(update={"slots": {"kl": {"kind": "loss"}}})
+    if kind.needs == "experts":
+        assert "is dense" in refusal(run)
+        run = run.model_copy(update={"policy": PolicySettings(family="mixtral")})
     check(run, resolve(run.algorithm, run.slots))
     assert Fault(run).strength == kind.default
     beyond = run.model_copy(update={"fault": run.fault.model_copy(update={"strength": kind.low - 1})})

@@ -104,6 +104,7 @@ def _imitate(settings: RunSettings, folder: Path) -> None:
     assert isinstance(world, Facts | Atlas)
     torch.set_num_threads(settings.threads)
     tokenizer = world.tokenizer()
+    tokenizer.add_tokens([f"<spare{i}>" for i in range(settings.policy.spare_tokens)])
     model = networks.create(settings.policy, tokenizer, warm.seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=warm.lr, betas=(0.9, 0.99), weight_decay=0.01, fused=True)
     episodes = demonstrations(world, warm.steps * warm.batch, warm.noise, warm.seed)

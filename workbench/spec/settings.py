@@ -104,7 +104,7 @@ class WorldSettings(Settings):
 class PolicySettings(Settings):
     """The policy network of a run without `model`: a fresh transformers decoder of this size, warm-started."""
 
-    unstored = ("experts", "experts_per_token", "balance")
+    unstored = ("spare_tokens", "experts", "experts_per_token", "balance")
 
     # AutoTokenizer forces its own class on qwen2 folders. The last three are mixtures of experts, qwen2_moe with one
     # that all tokens share.
@@ -114,6 +114,7 @@ class PolicySettings(Settings):
     heads: Few = 4
     mlp: Width = 172  # of all experts together that read a token, rounded up to a multiple of 8 each
     tied: bool = False
+    spare_tokens: Annotated[int, Field(ge=0, le=10**5)] = 0  # of the vocabulary, which nothing uses: <spare0> and so on
     experts: Annotated[int, Field(ge=2, le=255)] = 8  # of a layer
     experts_per_token: Few = 2
     balance: Annotated[float, Field(ge=0.0, le=1e3)] = 0.01  # weight of the load-balancing loss in the warm start
