@@ -58,7 +58,7 @@ class Seen:
         """Load-balancing loss over the positions `inside` (B, n): E sum_e f_e p_e of transformers (Switch, eq. 4)."""
         from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
-        logits = tuple(self.logits[i] for i in sorted(self.logits))
+        logits: Any = tuple(self.logits[i] for i in sorted(self.logits))
         loss: Any = load_balancing_loss_func(logits, logits[0].shape[-1], self.routers[0].top_k, inside.long())
         return loss
 

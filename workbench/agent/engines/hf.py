@@ -125,7 +125,8 @@ def in_dtype(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
     copied.to(dtype)
     for router in routers(copied):  # float32, as in every pass of the trainer: rounded logits choose other experts
         router.float()
-    return copied  # type: ignore[no-any-return]
+    model = copied
+    return model
 
 
 class _Rows:
@@ -259,7 +260,8 @@ class FusedDecoder:
         found = routers(model)
         self._routers = [_linear(router, torch.float32, layer.post_attention_layernorm.weight)[0]
                          for router, layer in zip(found, inner.layers, strict=False)]  # fmt: skip
-        self._top_k, self._kind = (found[0].top_k, width_of(found)) if found else (0, torch.uint8)
+        self._top_k: int = found[0].top_k if found else 0
+        self._kind = width_of(found) if found else torch.uint8
         self.routes: Tensor | None = None  # (B, n, L k) experts of the tokens fed last; None of a dense model
         self._keys: list[Tensor] = []  # of each layer, (B, Hkv, columns, D)
         self._values: list[Tensor] = []
