@@ -121,12 +121,12 @@ def in_dtype(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
     """Return the model itself when it already computes in `dtype`, else a copy that does."""
     if model.dtype == dtype:
         return model
-    copied: Any = deepcopy(model)
-    copied.to(dtype)
+    copied = deepcopy(model)
+    as_module: Any = copied
+    as_module.to(dtype)
     for router in routers(copied):  # float32, as in every pass of the trainer: rounded logits choose other experts
         router.float()
-    model = copied
-    return model
+    return copied
 
 
 class _Rows:
