@@ -35,6 +35,14 @@ def said(tables, settings=None, **run):
     return diagnose(log(tables, {"learn.policy.max_grad_norm": None} | (settings or {}), **run))
 
 
+def test_for_a_run_recorded_in_another_trainer_no_command_of_ours_is_offered():
+    def asked(**run):
+        return text(said(spiked("ratio_max", 80.0), {"learn.epochs": 4}, **FELL, experiment="e", **run))
+
+    assert "sorl run e.toml --set learn.staleness=0" in asked(versions='{"sorl": "1"}')
+    assert "train again with learn.staleness=0 learn.epochs=1" in asked(versions='{"sorl": "1", "trainer": "trl"}')
+
+
 def test_large_ratios_on_stale_data_are_the_pattern_of_off_policy_updates():
     tables = spiked("ratio_max", 80.0)
     tables["step"]["staleness"] = 8.0

@@ -210,8 +210,9 @@ def _filled(template: str, d: Diagnosis, finding: Finding) -> str:
 def test_of(d: Diagnosis, finding: Finding) -> str:
     """Return the command or sentence that would confirm or refute a finding; empty where there is none for this log."""
     told = _filled(finding.cause.test, d, finding)
-    experiment = d.log.run.get("experiment")
-    if told.startswith("--set") and experiment is not None and d.log.run.get("algorithm") != "unknown":
+    run, experiment = d.log.run, d.log.run.get("experiment")
+    theirs = run.get("algorithm") == "unknown" or '"trainer"' in str(run.get("versions"))  # imported, or recorded there
+    if told.startswith("--set") and experiment is not None and not theirs:
         return f"sorl run {visible(str(experiment))}.toml {told}"
     if told.startswith("--set"):  # of another trainer: no command of ours trains it
         return "train again with " + told.replace("--set ", "")
