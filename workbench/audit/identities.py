@@ -26,7 +26,7 @@ from workbench.audit.check import Check, Residual, explain
 from workbench.audit.networks import Networks, optimizer
 from workbench.batch import Batch
 from workbench.learn.networks import autocast
-from workbench.learn.rollouts import critic_values, trainer_log_probs
+from workbench.learn.rollouts import critic_values, scored
 from workbench.learn.run import settings_of
 from workbench.learn.update import rate
 from workbench.objective import Algorithm, LossTerms, prepare
@@ -82,7 +82,7 @@ class Case:
     settings: RunSettings
     read: Callable[[int], StoredBatch | None]  # a step with its weights; None where it is not stored
     _networks: dict[int, Networks] = field(default_factory=dict)
-    _log_probs: dict[int, Tensor] = field(default_factory=dict)
+    _log_probs: dict[tuple[int, bool], Tensor] = field(default_factory=dict)
 
     @cached_property
     def own(self) -> Algorithm:
@@ -109,13 +109,18 @@ class Case:
             self._networks[step] = Networks(found, self.settings)
         return self._networks[step]
 
-    def log_probs_at(self, step: int) -> Tensor:
-        """Log-probs (B, T) of the batch under the policy of a step, by the trainer's forward."""
-        if step not in self._log_probs:
+    def log_probs_at(self, step: int, replay: bool = True) -> Tensor:
+        """Log-probs (B, T) of the batch under the policy of a step, by the trainer's forward.
+
+        With `replay` a mixture takes the experts that the run's old pass took.
+        """
+        if (step, replay) not in self._log_probs:
             networks = self.networks(step)
             batch, temperature = self.loaded.batch, self.settings.engine.temperature
-            self._log_probs[step] = trainer_log_probs(networks.policy, batch, temperature, networks.compute)
-        return self._log_probs[step]
+            given = self.own.routing.replayed(replace(batch, routes_old=None)) if replay else None
+            found = scored(networks.policy, batch, temperature, networks.compute, given)[0]
+            self._log_probs[step, replay] = found
+        return self._log_probs[step, replay]
 
     @cached_property
     def terms(self) -> list[tuple[LossTerms, Tensor, Tensor | None]]:
@@ -183,6 +188,8 @@ class Case:
 
         It stops after an update whose log-probs are not those of the run.
         """
+        if self.settings.learn.balance_coef and self.stored.routes_behaviour is not None:
+            raise Missing("the gradient of the load-balancing loss (learn.balance_coef)")
         return list(self._updates())
 
     end: Networks | None = None  # after the last update of the step, where every update could be taken again
@@ -223,7 +230,8 @@ class Case:
             width = int(stored.length[update.rows[part]].max())
             tokens = torch.from_numpy(stored.tokens[update.rows[part], :width]).long()
             mask = torch.from_numpy(trained[part, :width])
-            log_prob, entropy = networks.log_probs(tokens, mask, bool(coefficient))
+            replay = self.loaded.replayed(update, part, width)
+            log_prob, entropy = networks.log_probs(tokens, mask, bool(coefficient), replay)
             was = torch.from_numpy(update.log_prob[part, :width])
             gap = torch.where(mask, (log_prob.detach() - was).abs(), 0).max()
             apart = max(apart, float(gap)) if not torch.isnan(gap) else math.inf
@@ -337,7 +345,7 @@ def reference_log_probs(case: Case) -> Iterator[Check]:
     stored = case.stored
     if stored.log_prob_ref is None:
         return
-    expected = case.log_probs_at(0)
+    expected = case.log_probs_at(0, replay=False)
     tolerance = NATS[case.settings.compute.dtype]
     yield case.check("reference_log_probs", stored.log_prob_ref, expected, stored.mask_sampled, tolerance)
 

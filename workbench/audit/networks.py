@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from workbench.agent.routing import routed
 from workbench.learn.networks import Critic, autocast, log_probs
 from workbench.spec import InputError, OptimizerSettings, RunSettings
 from workbench.store.batches import StoredBatch
@@ -40,9 +41,12 @@ class Networks:
         """Return the networks with weights of their own."""
         return copy.deepcopy(self)
 
-    def log_probs(self, tokens: Tensor, mask: Tensor, grad_entropy: bool = False) -> tuple[Tensor, Tensor]:
-        """Return log-probs and entropies (b, t) with gradient, as the trainer takes them."""
-        with autocast(torch.device("cpu"), self.compute):
+    def log_probs(
+        self, tokens: Tensor, mask: Tensor, grad_entropy: bool = False, replay: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return log-probs and entropies (b, t) with gradient, as the trainer takes them, with experts (b, t, W)."""
+        given = None if replay is None else replay[:, 1:]
+        with autocast(torch.device("cpu"), self.compute), routed(self.policy, given):
             return log_probs(self.policy, tokens, self.temperature, grad_entropy, mask)
 
     @torch.no_grad()

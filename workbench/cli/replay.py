@@ -207,11 +207,13 @@ class Policy:
         self.compute = ComputeSettings.model_validate({**meta["compute"], "device": "cpu"})
         self.parameters: Sequence[Tensor] = [p for p in self.model.parameters() if p.requires_grad]
 
-    def log_probs(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    def log_probs(self, tokens: Tensor, mask: Tensor, replay: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return log-probs and entropies of tokens (b, t), with gradient, as the trainer takes them."""
         import torch
 
+        from workbench.agent.routing import routed
         from workbench.learn.networks import autocast, log_probs
 
-        with autocast(torch.device("cpu"), self.compute):
+        given = None if replay is None else replay[:, 1:]
+        with autocast(torch.device("cpu"), self.compute), routed(self.model, given):
             return log_probs(self.model, tokens, self.temperature, True, mask)

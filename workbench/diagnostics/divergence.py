@@ -9,6 +9,7 @@ from workbench.diagnostics.tokens import CLAMP, Segments, Tokens, quotient
 from workbench.spec import Alarm, Level, Unit
 
 SCHULMAN = "Schulman, Approximating KL Divergence (2020)"
+MINIRL = "arXiv 2512.01374 (MiniRL), 2510.11370 (R3)"
 LLDS, TRL, CORE_ALGOS = "arXiv 2512.04220 (LLDS)", "TRL (sampling_logp_difference", "verl core_algos.py"
 STEP, TRAJECTORY, TURN, UPDATE = Level.STEP, Level.TRAJECTORY, Level.TURN, Level.UPDATE
 
@@ -73,6 +74,20 @@ OF_TOKENS = (
             f"Entropy where the policy {verb}; NULL where it did not, or the tags are not single tokens.",
             lambda t, by, number=number: by.mean(t.entropy, t.span == number))
       for number, span, verb in ((1, "think", "thinks"), (2, "search", "searches"), (3, "answer", "answers"))),
+)  # fmt: skip
+
+ROUTING = (
+    Measure("route_mismatch_frac", (UPDATE, TURN), Unit.FRACTION, "<share of layers whose top-k experts differ>_m",
+            MINIRL, "Mixture of experts: choices of the sampler that the trainer's routers, under the old weights, do "
+            "not make. NULL of a dense model, and where one of the two did not record its routes.",
+            lambda t, by: by.mean(t.route_mismatch), roll="tokens"),
+    Measure("route_shift_frac", (UPDATE, TURN), Unit.FRACTION, "<share of layers whose top-k experts differ>_m",
+            MINIRL, "Mixture of experts: choices under the old weights that the routers would not make now, even if a "
+            "routing replay makes them repeat it. NULL of a dense model.",
+            lambda t, by: by.mean(t.route_shift), roll="tokens"),
+    Measure("router_entropy", (UPDATE, TURN), Unit.NATS, "<mean over layers of the entropy of the router's softmax>_m",
+            OURS, "Mixture of experts: how evenly the routers spread over all experts. NULL of a dense model.",
+            lambda t, by: by.mean(t.router_entropy), roll="tokens"),
 )  # fmt: skip
 
 

@@ -75,11 +75,18 @@ def create(settings: PolicySettings, tokenizer: PreTrainedTokenizerBase, seed: i
     """Return a freshly initialised decoder of the size in `settings` for this tokenizer's vocabulary (float32)."""
     # 0.02, the initial range of these families, is meant for hidden sizes of thousands: a narrow network that starts
     # there learns late and stays badly conditioned.
+    mlp, k, shared = settings.mlp, settings.experts_per_token, settings.family == "qwen2_moe"
+    mixture: dict[str, Any] = {}
+    if settings.mixture:  # kernels want rows of 16 bytes, in bfloat16 as well
+        mlp = -(-mlp // (8 * (k + shared))) * 8
+        mixture = {"num_experts": settings.experts, "num_experts_per_tok": k, "moe_intermediate_size": mlp}
+        mixture |= {"num_local_experts": settings.experts} if settings.family == "mixtral" else {}
+        mixture |= {"shared_expert_intermediate_size": mlp} if shared else {"norm_topk_prob": True}
     config = AutoConfig.for_model(
-        settings.family, vocab_size=len(tokenizer), hidden_size=settings.hidden, intermediate_size=settings.mlp,
+        settings.family, vocab_size=len(tokenizer), hidden_size=settings.hidden, intermediate_size=mlp,
         num_hidden_layers=settings.layers, num_attention_heads=settings.heads, num_key_value_heads=settings.heads,
         max_position_embeddings=1024, initializer_range=settings.hidden**-0.5, tie_word_embeddings=settings.tied,
-        bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, **mixture,
     )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -92,6 +92,7 @@ def _imitate(settings: RunSettings, folder: Path) -> None:
 
     from workbench.agent.demonstrations import demonstrations
     from workbench.agent.episode import collate
+    from workbench.agent.routing import routed
     from workbench.agent.worlds import build
     from workbench.agent.worlds.atlas import Atlas
     from workbench.agent.worlds.facts import Facts
@@ -103,6 +104,7 @@ def _imitate(settings: RunSettings, folder: Path) -> None:
     assert isinstance(world, Facts | Atlas)
     torch.set_num_threads(settings.threads)
     tokenizer = world.tokenizer()
+    tokenizer.add_tokens([f"<spare{i}>" for i in range(settings.policy.spare_tokens)])
     model = networks.create(settings.policy, tokenizer, warm.seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=warm.lr, betas=(0.9, 0.99), weight_decay=0.01, fused=True)
     episodes = demonstrations(world, warm.steps * warm.batch, warm.noise, warm.seed)
@@ -116,8 +118,13 @@ def _imitate(settings: RunSettings, folder: Path) -> None:
         # have one number of hops, and the third hop is not learned.
         for half in (batch[: len(batch) // 2], batch[len(batch) // 2 :]):
             part = collate(half, tokenizer.pad_token_id)
-            log_prob, _ = networks.log_probs(model, part.tokens)
-            (-torch.where(part.mask, log_prob, 0).sum() / written).backward()
+            with routed(model) as seen:
+                log_prob, _ = networks.log_probs(model, part.tokens)
+            loss = -torch.where(part.mask, log_prob, 0).sum() / written
+            if seen.logits:
+                inside = torch.arange(part.tokens.shape[1] - 1) < part.length[:, None] - 1
+                loss = loss + settings.policy.balance / 2 * seen.balance(inside)  # the mean of the halves
+            loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
     model.save_pretrained(folder, safe_serialization=True)

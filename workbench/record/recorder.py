@@ -23,7 +23,10 @@ from workbench.spec import RunSettings
 
 # Wall times and memory differ from session to session, so no watch may see them.
 TIMED = ("seconds_", "tokens_per_second", "memory_")
-MEASURED = ("log_prob_behaviour", "log_prob_old", "log_prob", "entropy", "gradient_weight", "advantages", "values_old")
+MEASURED = (
+    "log_prob_behaviour", "log_prob_old", "log_prob", "entropy", "gradient_weight", "advantages", "values_old",
+    "route_mismatch", "route_shift",
+)  # fmt: skip
 COLUMN = {"advantages": "advantage", "values_old": "value"}  # of table token, where its name is another
 
 Decode = Callable[[list[int]], Sequence[str]]

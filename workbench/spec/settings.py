@@ -102,12 +102,31 @@ class WorldSettings(Settings):
 class PolicySettings(Settings):
     """The policy network of a run without `model`: a fresh transformers decoder of this size, warm-started."""
 
-    family: Literal["llama", "qwen3"] = "llama"  # AutoTokenizer forces its own class on qwen2 folders
+    unstored = ("spare_tokens", "experts", "experts_per_token", "balance")
+
+    # AutoTokenizer forces its own class on qwen2 folders. The last three are mixtures of experts, qwen2_moe with one
+    # that all tokens share.
+    family: Literal["llama", "qwen3", "mixtral", "qwen3_moe", "qwen2_moe"] = "llama"
     hidden: Width = 64
     layers: Few = 2
     heads: Few = 4
-    mlp: Width = 172
+    mlp: Width = 172  # of all experts together that read a token, rounded up to a multiple of 8 each
     tied: bool = False
+    spare_tokens: Annotated[int, Field(ge=0, le=10**5)] = 0  # of the vocabulary, which nothing uses: <spare0> and so on
+    experts: Annotated[int, Field(ge=2, le=255)] = 8  # of a layer
+    experts_per_token: Few = 2
+    balance: Annotated[float, Field(ge=0.0, le=1e3)] = 0.01  # weight of the load-balancing loss in the warm start
+
+    @property
+    def mixture(self) -> bool:
+        """Whether it is a mixture of experts."""
+        return self.family in ("mixtral", "qwen3_moe", "qwen2_moe")
+
+    @model_validator(mode="after")
+    def _has_experts_enough(self) -> Self:
+        if self.experts_per_token > self.experts:
+            raise ValueError(f"experts_per_token = {self.experts_per_token} of experts = {self.experts}")
+        return self
 
 
 class WarmStartSettings(Settings):
@@ -160,7 +179,7 @@ class ComputeSettings(Settings):
 class LearnSettings(Settings):
     """The off-policy knobs and the optimisation of one iteration."""
 
-    unstored = ("probe_every",)
+    unstored = ("probe_every", "balance_coef")
 
     episodes: Count = 64
     group_size: Count | None = None  # rollouts per prompt; None = the algorithm's own
@@ -175,6 +194,7 @@ class LearnSettings(Settings):
     critic: OptimizerSettings = OptimizerSettings(kind="adamw", lr=1e-3, max_grad_norm=1.0)
     value_clip: Positive | None = 0.5
     entropy_coef: Finite = 0.0
+    balance_coef: Finite = 0.0  # weight of the load-balancing loss of a mixture of experts
     clip_bias_every: Natural = 4  # true clipping bias by a second backward every n updates; 0 = never
     target_kl: Positive | None = None  # stop the epochs of a step once approx_kl exceeds 1.5 times this
     probe_every: Natural = 0  # gradient noise, agreement and tag probabilities every n updates; 0 = never

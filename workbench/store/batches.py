@@ -17,7 +17,7 @@ from workbench.store.segments import folder_of as folder_of
 class Stored(NamedTuple):
     """An array of the file: its axes, its kind, what it holds, and whether every file has it."""
 
-    axes: Literal["B", "BT", "R", "RT", "U"]
+    axes: Literal["B", "BT", "BTW", "R", "RT", "U"]
     kind: Literal["int", "bool", "float"]
     text: str
     always: bool = True
@@ -84,6 +84,13 @@ class StoredBatch:
     returns: Annotated[np.ndarray | None, Stored("BT", "float", "targets of the critic", False)]
     sentence: Annotated[np.ndarray | None, Stored("BT", "int", "sentence of each token from 1, 0 = none", False)]
     placebo: Annotated[np.ndarray | None, Stored("BT", "int", "placebo turn of each token from 1", False)]
+    routes_behaviour: Annotated[
+        np.ndarray | None,
+        Stored("BTW", "int", "experts of each layer in the sampler, of a mixture of experts", False),
+    ]
+    routes_old: Annotated[
+        np.ndarray | None, Stored("BTW", "int", "the same in the trainer under the old weights", False)
+    ]
     updates: tuple[StoredUpdate, ...]
     meta: Mapping[str, Any]
     texts: Mapping[int, str] = field(default_factory=dict, repr=False)
@@ -179,13 +186,14 @@ def _problem(arrays: Mapping[str, np.ndarray]) -> str:
     b, t = arrays["tokens"].shape
     r, u = len(arrays["update.rows"]), len(arrays["update.size"])
     shapes = {"B": (b,), "BT": (b, t), "R": (r,), "RT": (r, t), "U": (u,)}
-    kinds = {"int": "i", "bool": "b", "float": "f"}
+    kinds = {"int": "iu", "bool": "b", "float": "f"}
     for name, stored in ARRAYS.items():
         if name not in arrays:
             continue
-        if arrays[name].shape != shapes[stored.axes]:
-            return f"{name} has shape {arrays[name].shape}, expected {shapes[stored.axes]}"
-        if arrays[name].dtype.kind != kinds[stored.kind]:
+        wanted = (b, t, *arrays[name].shape[2:3]) if stored.axes == "BTW" else shapes[stored.axes]
+        if arrays[name].shape != wanted:
+            return f"{name} has shape {arrays[name].shape}, expected {wanted}"
+        if arrays[name].dtype.kind not in kinds[stored.kind]:
             return f"{name} holds {arrays[name].dtype}, expected {stored.kind}"
     rows, sizes, length = arrays["update.rows"], arrays["update.size"], arrays["length"]
     if (sizes < 0).any() or sizes.sum() != r or (r and (rows.min() < 0 or rows.max() >= b)):

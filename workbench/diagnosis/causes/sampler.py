@@ -12,6 +12,10 @@ GROWTH = 2.0  # of the disagreement from its first steps to its last ones, from 
 HIDDEN = 4.5  # standard errors, at the best of all places to cut the run in two
 FEWEST = 4  # steps on either side of that cut
 AGREE = 0.1  # nats a token; where the updates took the policy farther from its sampler, the excess may be theirs
+ROUTES = 0.02  # share of a mixture's choices: a sampler in bfloat16 differs from a trainer in float32 in at most .017
+# Of those for each nat between the log-probs: weights that are old or rounded came to 2 to 4 in runs of experiments/
+# moe_lab.toml, perturbed routers to 12 and more.
+ROUTES_A_NAT = 7.0
 RIGHT = 0.5  # of the success that was usual: with less, what a critic finds better than expected need not be right
 _NEEDS = ("minibatch.mismatch",)
 
@@ -72,6 +76,43 @@ def _sharper(log: Log, start: int) -> float | None:
         return None
     confident = difference[(old > np.log(0.5)) & (np.abs(difference) > batch.NOISE)]
     return float((confident > 0).mean()) if len(confident) > 20 else None
+
+
+@cause(
+    needs_ledger=True,
+    needs=_NEEDS,
+    needs_one_policy=True,
+    explains=("stale_weights", "low_precision", "temperature", "off_policy"),
+    change="Compare the routers' weights in the sampler with the trainer's, and compute them in float32 in both; or "
+    'replay the sampler\'s experts while training (slots.routing = "r3").',
+    test="--set slots.routing=r3",
+)
+def route_mismatch(log: Log) -> Clue | None:
+    """The sampler's routers choose other experts than the trainer's.
+
+    Weights that are old or rounded change log-probs as much as routes; routers that differ change routes above all. A
+    dense model has no routes, and the question does not arise.
+    """
+    routes = log.series("minibatch", "route_mismatch_frac")
+    routes = routes[~routes.index.isin(log.rescored)]
+    values = routes.to_numpy()
+    both = np.minimum(values[:-1], values[1:])  # two steps in a row
+    usual = [float(np.median(values[:i])) if i else 0.0 for i in range(len(both))]
+    above = [value > max(ROUTES, batch.RISE * u) for u, value in zip(usual, both, strict=True)]
+    if True not in above:
+        return None
+    start = int(routes.index[above.index(True)])
+    level = float(routes[routes.index >= start].mean())
+    nats = log.series("minibatch", "mismatch")
+    apart = float(nats[nats.index.isin(routes.index) & (nats.index >= start)].mean())
+    if not level > ROUTES_A_NAT * apart:
+        return None
+    return Clue.of(
+        "sign", 0.95, "minibatch.route_mismatch_frac", start, level, before(routes, start),
+        f"from step {start} on {100 * level:.0f} % of the sampler's choices of experts are not those of the trainer's "
+        f"routers at the same weights, while the log-probs of its tokens differ by {apart:.2g} nats only: the routers "
+        "differ, not the age or the rounding of all weights",
+    )  # fmt: skip
 
 
 stale_weights = among(

@@ -10,6 +10,7 @@ from typing import Any
 
 from workbench.agent.engines import Engine
 from workbench.agent.episode import Episode, collate
+from workbench.agent.routing import routers
 from workbench.agent.worlds import Question, Retrieved, World
 from workbench.learn.faults.declare import Fault, fault
 from workbench.tensors import Tensor, torch
@@ -47,6 +48,19 @@ def low_precision(bug: Fault, engine: Engine, step: int) -> Engine:
     with torch.no_grad():
         for copied, weight in zip(bug.copy.parameters(), bug.policy.parameters(), strict=True):
             copied.copy_(rounded(weight, int(bug.strength)))
+    return bug.sampler(bug.copy)
+
+
+@fault("engine", "noise on the router's weights, in their standard deviations", "times", 0.3, needs="experts")
+def route_mismatch(bug: Fault, engine: Engine, step: int) -> Engine:
+    """The sampler's routers are not the trainer's: other kernels, a quantised gate, weights that were loaded wrong. All
+    other weights are.
+    """
+    bug.copy.load_state_dict(bug.policy.state_dict())
+    with torch.no_grad():
+        for i, router in enumerate(routers(bug.copy)):
+            noise = torch.randn(router.weight.shape, generator=bug.stream(i)).to(router.weight)
+            router.weight.add_(bug.strength * router.weight.std() * noise)
     return bug.sampler(bug.copy)
 
 
