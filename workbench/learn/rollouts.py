@@ -99,8 +99,8 @@ def trainer_log_probs(
 
 
 def critic_values(critic: Critic, batch: Batch, compute: ComputeSettings = ComputeSettings()) -> Tensor:
-    """Values of the batch under `critic`, (B, T), 0 beyond a row's tokens."""
-    return _by_passes(lambda tokens, _: critic(tokens), batch, compute)
+    """Values of the batch under `critic`, (B, T), of the response; 0 beyond a row's tokens."""
+    return _by_passes(critic, replace(batch, mask=batch.response | batch.mask), compute)
 
 
 @torch.no_grad()

@@ -56,7 +56,8 @@ def tokenizer_of(folder: Path) -> PreTrainedTokenizerBase:
 @cache
 def _code() -> bytes:
     """The code behind the demonstrated text, the network and the imitation: when it changes, so may the weights."""
-    patterns = ("agent/*.py", "agent/worlds/*.py", "agent/retrievers/*.py", "learn/warmstart.py", "learn/networks.py")
+    folders = ("agent/*.py", "agent/worlds/*.py", "agent/retrievers/*.py")
+    patterns = (*folders, "learn/warmstart.py", "learn/networks.py", "learn/packed.py")
     files = sorted(path for pattern in patterns for path in Path(__file__).parents[1].glob(pattern))
     return b"".join(file.read_bytes() for file in files)
 
@@ -116,7 +117,7 @@ def _imitate(settings: RunSettings, folder: Path) -> None:
         # have one number of hops, and the third hop is not learned.
         for half in (batch[: len(batch) // 2], batch[len(batch) // 2 :]):
             part = collate(half, tokenizer.pad_token_id)
-            log_prob, _ = networks.log_probs(model, part.tokens)
+            log_prob, _ = networks.log_probs(model, part.tokens, where=part.mask)
             (-torch.where(part.mask, log_prob, 0).sum() / written).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
