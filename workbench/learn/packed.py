@@ -140,7 +140,7 @@ class _Layers(torch.autograd.Function):
             mixed = h @ mixer.t()
             if i == 0:
                 x, mixed = x.index_select(0, packing.word), mixed.index_select(0, packing.word)
-            mixed[:, : 2 * size] = _turned(mixed[:, : 2 * size], turn)
+            _turn(mixed[:, : 2 * size], turn)
             if asks:
                 x, asked = x.index_select(0, packing.asking), mixed[:, :size].index_select(0, packing.asking)
             attended, pieces = [], []
@@ -184,7 +184,9 @@ class _Layers(torch.autograd.Function):
             asks = i == len(ctx.kept) - 1
             d_down, d_inner = dx.t() @ inner, dx @ down
             slope = torch.addcmul(sigmoid, act, 1 - sigmoid)  # of g sigmoid(g)
-            d_gate_up = torch.cat([slope.mul_(u).mul_(d_inner), d_inner.mul_(act)], 1)
+            d_gate_up = act.new_empty(len(act), 2 * act.shape[1])
+            torch.mul(slope.mul_(u), d_inner, out=d_gate_up[:, : act.shape[1]])
+            torch.mul(act, d_inner, out=d_gate_up[:, act.shape[1] :])
             d_weight = d_gate_up.t() @ h2
             d_gain2, (d_gate, d_up) = (d_weight * plain2).sum(0), (d_weight * gain2).chunk(2)
             dx = dx + _unit_back(d_gate_up @ gate_up, h2, scale2)
@@ -208,7 +210,7 @@ class _Layers(torch.autograd.Function):
                     x.new_zeros(len(d_mixed), size).index_copy_(0, packing.asking, x) for x in (torch.cat(asked), dx)
                 )
                 d_mixed = torch.cat([dq, d_mixed], 1)
-            d_mixed[:, : 2 * size] = _turned(d_mixed[:, : 2 * size], ctx.turn.conj())
+            _turn(d_mixed[:, : 2 * size], ctx.turn.conj())
             if i == 0:
                 d_mixed, dx = (x.new_zeros(len(h), x.shape[1]).index_add_(0, packing.word, x) for x in (d_mixed, dx))
             d_weight = d_mixed.t() @ h
@@ -238,10 +240,9 @@ def _unpaired(weight: Tensor, heads: int) -> Tensor:
     return weight.view(heads, -1, 2, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
 
 
-def _turned(x: Tensor, turn: Tensor) -> Tensor:
-    """Turn pairs of `x` (N, 2 n) by unit numbers (N, n)."""
-    pairs = torch.view_as_complex(x.view(len(x), -1, 2))
-    return torch.view_as_real(pairs * turn).view(len(x), -1)
+def _turn(x: Tensor, turn: Tensor) -> None:
+    """Turn pairs of `x` (N, 2 n) by unit numbers (N, n), in place."""
+    torch.view_as_complex(x.view(len(x), -1, 2)).mul_(turn)
 
 
 def _by_head(x: Tensor, slots: Tensor, rows: int, heads: int, width: int) -> Tensor:
