@@ -91,7 +91,9 @@ def ragged(rows: int, width: int, seed: int) -> tuple[torch.Tensor, torch.Tensor
 def test_packed_passes_equal_those_of_transformers_forward_and_backward(rows, width, layers, heads, tied):
     policy = networks.create(PolicySettings(hidden=32, layers=layers, heads=heads, mlp=40, tied=tied), TOKENIZER, 1)
     for parameter in policy.parameters():  # gains of 1 would hide where they are multiplied
-        parameter.data += 0.03 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(parameter.numel()))
+        parameter.data += 0.03 * torch.randn(
+            parameter.shape, generator=torch.Generator().manual_seed(parameter.numel())
+        )
     critic, (tokens, where) = Critic(policy), ragged(rows, width, rows)
     torch.nn.init.normal_(critic.head.weight, std=0.2)
     assert packed.supports(policy.model, tokens)
