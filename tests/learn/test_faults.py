@@ -27,7 +27,7 @@ from workbench.learn.faults.declare import HOOKS
 from workbench.learn.faults.sampling import rounded
 from workbench.learn.loop import Trainer
 from workbench.learn.warmstart import ensure
-from workbench.record.recorder import NullRecorder
+from workbench.record.recorder import Recorder
 from workbench.spec import FaultSettings, InputError, RunSettings
 
 AT = 2  # the first iteration with a fault; iteration 0 is shared, 1 is trained with the fault waiting
@@ -40,11 +40,11 @@ CHANGES: dict[str, Any] = {
 KL: dict[str, Any] = {"slots": {"kl": {"kind": "loss", "beta": 0.01}}}
 
 
-class Run(NullRecorder):
+class Run(Recorder):
     """Keeps what a recorder would have measured and written; `row`, `column` and the others are of a step."""
 
     def __init__(self, settings: RunSettings) -> None:
-        super().__init__(settings)
+        super().__init__(None, "", settings)
         self.evidence: list[StepEvidence] = []
         self.measured: list[Measurements] = []
         self.said: list[Event] = []

@@ -22,7 +22,7 @@ NOT_DEAD, KEPT = "not dead", "learned and kept it"
 _RUNS = """
     SELECT run_id, arm, algorithm, seed, status, reason, outcome, collapse_step, onset_low, onset_high,
            coalesce(detected, detection_step) AS detected, peak_success, final_success,
-           greatest(coalesce(run.steps, 0), coalesce(seen.steps, 0)) AS steps, seconds,
+           forked_at, greatest(coalesce(run.steps, 0), coalesce(seen.steps, 0)) AS steps, seconds,
            first_success, last_success, max_success, last_low, last_high,
            TRY(CAST(config->>'$.iterations' AS BIGINT)) AS planned, config,
            TRY(json_merge_patch(config, '{{"seed": null}}')) AS seedless

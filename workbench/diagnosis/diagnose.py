@@ -1,9 +1,11 @@
 """The diagnosis of one log: run every cause, rank the findings, write the report."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 import numpy as np
@@ -17,8 +19,14 @@ from workbench.diagnosis.standing import counted, from_onset, standing
 from workbench.diagnosis.standing import figure as _number
 from workbench.store.text import visible
 
+if TYPE_CHECKING:
+    from workbench.analysis.forks import Removal
+
 # In the order of their rank, with the words of a report.
-GRADES = {"proof": "the record contradicts itself", "sign": "clear sign", "pattern": "fits the pattern"}
+GRADES = {
+    "intervention": "shown by intervention", "proof": "the record contradicts itself", "sign": "clear sign",
+    "pattern": "fits the pattern", "refuted": "refuted by intervention",
+}  # fmt: skip
 FIRST = 5  # signals and culprits that are named
 _KEYS = ("run_id", "step", "written_at", "success")
 # No signals of training: clocks, fingerprints, counters.
@@ -31,15 +39,19 @@ _LEAST = 0.01  # spread of a fraction: of 64 trajectories one is 0.016
 
 
 def diagnose(log: Log, causes: Sequence[Cause] = CAUSES) -> Diagnosis:
-    """Look for every cause in the log; proofs come before signs before patterns, then by confidence, then by step."""
+    """Look for every cause in the log; rank by grade (of `GRADES`), then by confidence, then by step."""
     asked = [cause for cause in causes if cause.asked(log)]
     unanswered = {cause.name: missing for cause in asked if (missing := cause.missing(log))}
     found = _settled(log, [
         (cause, clue) for cause in asked if cause.name not in unanswered and (clue := cause.look(log)) is not None
     ])  # fmt: skip
+    found = [(cause, _tested(clue, log.tests.get(cause.name))) for cause, clue in found]
     found.sort(key=lambda pair: (list(GRADES).index(pair[1].grade), -pair[1].confidence, pair[1].step))
     names = [cause.name for cause, _ in found]
-    ranked = tuple(Finding(cause, clue, tuple(n for n in names if n != cause.name)) for cause, clue in found)
+    ranked = tuple(
+        Finding(cause, clue, tuple(n for n in names if n != cause.name), log.tests.get(cause.name))
+        for cause, clue in found
+    )
     batches = ((step, log.batch(step)) for step in sorted({clue.shown for _, clue in found}))
     culprits = ((step, tuple(c for c in attribute(b) if c.stands_out)) for step, b in batches if b is not None)
     carriers = {step: here for step, here in culprits if here}
@@ -67,6 +79,13 @@ def _settled(log: Log, found: list[tuple[Cause, Clue]]) -> list[tuple[Cause, Clu
         return (cause, replace(clue, grade="pattern", confidence=known)) if reasons else pair
 
     return [settled(pair) for pair in found]
+
+
+def _tested(clue: Clue, tested: Removal | None) -> Clue:
+    """Grade a clue by what forks without its cause do; a proof that is no reason of the fall stays one."""
+    if tested is not None and tested.saves:
+        return replace(clue, grade="intervention")
+    return replace(clue, grade="refuted") if tested and tested.refuted and clue.grade != "proof" else clue
 
 
 def _signals(log: Log) -> Iterator[tuple[str, float]]:
@@ -181,12 +200,18 @@ def place(d: Diagnosis, finding: Finding) -> str:
 def _later(d: Diagnosis, finding: Finding) -> bool:
     """Whether a finding shows only after the fall; curves without a ledger date it no closer than SLACK."""
     by = d.log.fallen_by
+    if finding.tested is not None and (finding.tested.saves or finding.tested.refuted):
+        return finding.tested.refuted
     return by is not None and finding.clue.shown > by + (0 if d.log.ledger else SLACK * d.log.span)
 
 
 def likely(d: Diagnosis, finding: Finding) -> str:
     """How sure a finding is, and on which side of the fall it lies: what shows only later is none of its causes."""
-    share = f"{100 * finding.clue.confidence:.0f} %"
+    share, tested = f"{100 * finding.clue.confidence:.0f} %", finding.tested
+    if tested is not None:
+        said = "the cause" if tested.saves else "not what it died of" if tested.refuted else "not decided by a test"
+        still = "" if tested.dies else "; unchanged, most children no longer fall"
+        return f"{said} ({tested}{still})"
     if d.log.fallen_by is None:
         return f"likely ({share})"
     if not _later(d, finding):
@@ -210,8 +235,9 @@ def _filled(template: str, d: Diagnosis, finding: Finding) -> str:
 def test_of(d: Diagnosis, finding: Finding) -> str:
     """Return the command or sentence that would confirm or refute a finding; empty where there is none for this log."""
     told = _filled(finding.cause.test, d, finding)
-    experiment = d.log.run.get("experiment")
-    if told.startswith("--set") and experiment is not None and d.log.run.get("algorithm") != "unknown":
+    run, experiment = d.log.run, d.log.run.get("experiment")
+    theirs = run.get("algorithm") == "unknown" or '"trainer"' in str(run.get("versions"))  # imported, or recorded there
+    if told.startswith("--set") and experiment is not None and not theirs:
         return f"sorl run {visible(str(experiment))}.toml {told}"
     if told.startswith("--set"):  # of another trainer: no command of ours trains it
         return "train again with " + told.replace("--set ", "")
@@ -338,6 +364,7 @@ def _finding(d: Diagnosis, finding: Finding) -> dict[str, Any]:
         "open": place(d, finding) or None,
         "carried_by": [culprit_as_dict(c) for c in d.carriers.get(clue.shown, ())[:FIRST]],
         "alternatives": list(finding.alternatives),
+        "tested": None if finding.tested is None else finding.tested._asdict() | {"saves": finding.tested.saves},
     }  # fmt: skip
 
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from workbench.diagnosis.attribution import Culprit
 from workbench.diagnosis.changepoint import Slump
 from workbench.diagnosis.curve import Curve
 from workbench.diagnosis.log import Log
 
+if TYPE_CHECKING:
+    from workbench.analysis.forks import Removal
+
 Severity = Literal["info", "warning", "critical"]
 # How a clue was come by. proof: a recorded identity is broken (what is trained is not what was sampled).
 # sign: the log shows what the cause leaves and hardly anything else does. pattern: it fits, other causes may as well.
-Grade = Literal["proof", "sign", "pattern"]
+# intervention, refuted: forks of the run without the cause stay up, or fall as it did (`sorl diagnose RUN --test`).
+Grade = Literal["intervention", "proof", "sign", "pattern", "refuted"]
 
 
 LEDGER = "a turn ledger"
@@ -80,7 +84,8 @@ class Cause:
 
     `needs` are table.column of the log, or signals (`Log.columns`), without which the question cannot be answered;
     `change` says what to do about it; `test` is a command, an option or a sentence whose outcome would confirm or
-    refute it. {run} and {step} in them are filled in.
+    refute it. {run} and {step} in them are filled in. `without` is its counterfactual: the settings with which a fork
+    of the run goes on without it, a value or a function of the old value. Empty where only a repair removes it.
     """
 
     name: str
@@ -92,6 +97,7 @@ class Cause:
     look: Callable[[Log], Clue | None] = field(repr=False)
     needs_settings: tuple[str, ...] = ()
     needs_one_policy: bool = False  # sampler and trainer must have scored the tokens by the same policy
+    without: Mapping[str, Any] = field(default_factory=dict)
     explains: tuple[str, ...] = ()  # causes whose trace it leaves as well, at the same time or later
     residual: bool = False  # any other finding explains it
     needs_ledger: bool = False  # its marks hold for our recorder: of a log of scalars they would say too much
@@ -128,6 +134,16 @@ def cause(
 scalar = partial(cause, scalar=True)
 
 
+def third(old: float) -> float:
+    """Return a third of what was set."""
+    return old / 3
+
+
+def bounded(old: float | None) -> float:
+    """Return a bound on the gradient norm: 0.5, or a quarter of the one that was set."""
+    return 0.5 if old is None else old / 4
+
+
 def sql(select: str, rest: str = "", form: str = "") -> str:
     """Return the command that asks the database about the run, as the test of a cause."""
     query = f"{select} WHERE run_id = '{{run}}' {rest}".rstrip()
@@ -141,6 +157,7 @@ class Finding:
     cause: Cause
     clue: Clue
     alternatives: tuple[str, ...] = ()  # names of the findings that would explain the same
+    tested: Removal | None = None  # by forks of the run
 
 
 @dataclass(frozen=True)

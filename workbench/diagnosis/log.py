@@ -21,6 +21,7 @@ from workbench.store import batches
 from workbench.store.batches import StoredBatch
 
 if TYPE_CHECKING:
+    from workbench.analysis.forks import Removal
     from workbench.store.reader import Reader
 
 Load = Callable[[str, int | None], pd.DataFrame]  # table, a step or None for all of them
@@ -65,6 +66,7 @@ class Log:
     settings: Mapping[str, Any] = field(default_factory=dict)
     run: Mapping[str, Any] = field(default_factory=dict)  # row of table `run`: status, outcome, collapse_step, ...
     folder: Path | None = None  # of the run, with its stored batches
+    tests: Mapping[str, Removal] = field(default_factory=dict)  # cause -> how forks of the run do without it
 
     def __post_init__(self) -> None:
         self._tables: dict[str, pd.DataFrame] = {}
@@ -234,4 +236,13 @@ def of_run(reader: Reader, run_id: str, runs: Path | None = None) -> Log:
         return reader.query(f'SELECT {columns} FROM "{table}" WHERE run_id = $run{where}', {"run": run_id, **given})
 
     folder = None if runs is None else batches.folder_of(runs, str(row["experiment"]), run_id)
-    return Log(run_id, load, settings, row, folder)
+    return Log(run_id, load, settings, row, folder, _tests(reader, run_id))
+
+
+def _tests(reader: Reader, run_id: str) -> Mapping[str, Removal]:
+    """How forks of a run do without its causes; their statistics need what the core lacks (scipy)."""
+    if not reader.rows("SELECT 1 FROM run WHERE parent = ? LIMIT 1", [run_id]).rows:
+        return {}
+    from workbench.analysis.forks import tests
+
+    return tests(reader, run_id)

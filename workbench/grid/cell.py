@@ -265,7 +265,8 @@ def estimate(
     pace, count = median(paces) if paces else 1.0, workers_for(cells, workers)
     each = [0.0]
     for settings, algorithm in ((cell.settings, cell.resolved) for cell in cells):
-        training = pace * rough(settings, algorithm) * settings.planned_iterations
+        before = settings.fork.at_step if settings.fork is not None else 0  # trained by its parent
+        training = pace * rough(settings, algorithm) * (settings.planned_iterations - before)
         each.append(START + min(training, settings.stop.seconds or math.inf))
     warm = pace * sum(WARM_STEP * s.warmstart.steps * s.warmstart.batch / 64 for s in warm_starts)
     # The longest cell may come last and leave the other workers idle: never below it.

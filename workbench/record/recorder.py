@@ -32,8 +32,9 @@ Decode = Callable[[list[int]], Sequence[str]]
 class Recorder:
     """Writes one run down, and keeps what its watches have seen.
 
-    Call `flush()` before a checkpoint is written: rows older than a checkpoint are not measured again on resume.
-    `decode` turns token ids into texts (NULL without it); `group` is how many episodes of a step share a prompt.
+    Without a folder it measures, and writes nothing. Call `flush()` before a checkpoint is written: rows older than a
+    checkpoint are not measured again on resume. `decode` turns token ids into texts (NULL without it); `group` is how
+    many episodes of a step share a prompt.
     """
 
     def __init__(
@@ -174,21 +175,6 @@ class Recorder:
         if self._box is not None:
             self._box.see(step, events, self._watch.brink)
         return events
-
-
-class NullRecorder(Recorder):
-    """Writes nothing and measures nothing but success: what the cost of recording is measured against."""
-
-    def __init__(self, settings: RunSettings) -> None:
-        super().__init__(None, "", settings)
-
-    def step(
-        self, step: int, evidence: StepEvidence, evaluations: Sequence[Mapping[str, Any]] = ()
-    ) -> dict[str, float | None]:
-        """Return the success of the step, unrecorded."""
-        success = float(Known(evidence.rollouts).success.mean())
-        self._see(step, {"success": success})
-        return {"success": success}
 
 
 def sample(step: int, count: int, n: int, gradient_share: np.ndarray | None) -> list[int]:

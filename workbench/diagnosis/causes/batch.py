@@ -24,6 +24,7 @@ Kind = Literal["prompt", "observation", "shift", "padding", "tokens", "unknown"]
 
 
 @cause(
+    without={"learn.staleness": 0},
     needs=("step.staleness",),
     explains=("mismatch_grows", "clip_saturation", "kl_blowup", "entropy_explosion", "groups_too_hard"),
     change="Bound the queue between sampler and trainer, drop what is older than learn.staleness, or correct for it.",

@@ -6,7 +6,7 @@ import pandas as pd
 from workbench.diagnosis.causes.batch import culprit
 from workbench.diagnosis.changepoint import before, first
 from workbench.diagnosis.curve import told
-from workbench.diagnosis.finding import Clue, Evidence, cause, sql
+from workbench.diagnosis.finding import Clue, Evidence, bounded, cause, sql, third
 from workbench.diagnosis.log import Log
 from workbench.diagnosis.standing import counted, from_onset
 
@@ -62,6 +62,7 @@ def clipping_off(log: Log) -> Clue | None:
 
 
 @cause(
+    without={"learn.critic.lr": third},
     needs=("critic",),
     change="Lower learn.critic.lr, clip its gradient, check the targets; a method without a critic tells whether it "
     "matters.",
@@ -136,6 +137,7 @@ def reference_wrong(log: Log) -> Clue | None:
 
 
 @cause(
+    without={"learn.entropy_coef": 0.0},
     needs_ledger=True,
     severity="warning",
     needs=("step.entropy", "step.success"),
@@ -182,6 +184,7 @@ def not_finite(log: Log) -> Clue | None:
 
 
 @cause(
+    without={"learn.staleness": 0, "learn.epochs": 1},
     needs=("minibatch.ratio_max", "reward"),
     explains=("groups_too_hard", "kl_blowup", "entropy_explosion", "truncation"),
     change="Try fewer epochs, fresher data, a dual clip, turn ratios, or a smaller learning rate.",
@@ -217,6 +220,7 @@ def off_policy(log: Log) -> Clue | None:
 
 
 @cause(
+    without={"learn.policy.max_grad_norm": bounded},
     needs=("minibatch.grad_norm", "reward"),
     explains=("groups_too_hard", "kl_blowup", "entropy_explosion", "truncation"),
     change="Bound the gradient norm, or lower the learning rate.",

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.diagnosis.curve import CLEAR, Curve, sure, told
-from workbench.diagnosis.finding import Clue, scalar
+from workbench.diagnosis.finding import Clue, bounded, scalar, third
 from workbench.diagnosis.log import Log
 
 GONE = 0.12  # of the entropy of the start; healthy runs keep more while they still learn
@@ -19,6 +19,7 @@ APART = 3.0  # x the disagreement of sampler and trainer of the start
 
 
 @scalar(
+    without={"learn.policy.lr": third},
     needs=("step.entropy",),
     explains=("groups_too_easy", "groups_too_hard", "clip_saturation", "length_collapse", "grad_spikes"),
     change="Raise the upper clip bound, add a small entropy bonus, or lower the learning rate; go back to a checkpoint "
@@ -42,6 +43,7 @@ def entropy_collapse(log: Log) -> Clue | None:
 
 
 @scalar(
+    without={"learn.entropy_coef": 0.0, "learn.policy.lr": third},
     needs=("step.entropy",),
     explains=("kl_blowup", "clip_saturation", "mismatch_grows", "grad_spikes", "length_collapse", "truncation",
               "grad_explosion", "groups_too_hard"),
@@ -65,6 +67,7 @@ def entropy_explosion(log: Log) -> Clue | None:
 
 
 @scalar(
+    without={"learn.epochs": 1, "learn.policy.lr": third},
     needs=("clip fraction",),
     explains=("entropy_collapse", "kl_blowup", "grad_spikes", "groups_too_hard"),
     change="Lower the learning rate, take fewer updates of a batch, or fresher data; a wider clip range only hides it.",
@@ -106,6 +109,7 @@ def clip_idle(log: Log) -> Clue | None:
 
 
 @scalar(
+    without={"engine.dtype": "float32"},
     needs=("sampler mismatch",),
     explains=("kl_blowup", "clip_saturation", "entropy_explosion", "grad_spikes", "grad_explosion", "groups_too_hard"),
     change="Compare the log-probs of both engines on one batch after each weight sync; until the reason is found, "
@@ -138,6 +142,7 @@ def _apart(log: Log, *names: str) -> Curve | None:
 
 
 @scalar(
+    without={"learn.policy.lr": third},
     needs=("KL",),
     explains=("entropy_collapse", "entropy_explosion", "clip_saturation", "length_collapse", "grad_explosion",
               "grad_spikes", "mismatch_grows", "truncation", "groups_too_hard", "reward_hacking"),
@@ -160,6 +165,7 @@ def kl_blowup(log: Log) -> Clue | None:
 
 
 @scalar(
+    without={"learn.policy.max_grad_norm": bounded},
     severity="warning",
     needs=("minibatch.grad_norm",),
     explains=("step_size", "groups_too_hard", "entropy_explosion", "entropy_collapse"),
@@ -199,6 +205,7 @@ def _hurt(log: Log, steps: pd.Index) -> bool:
 
 
 @scalar(
+    without={"learn.policy.max_grad_norm": bounded},
     needs=("minibatch.grad_norm",),
     explains=("kl_blowup", "entropy_explosion", "entropy_collapse", "clip_saturation", "mismatch_grows",
               "length_collapse", "groups_too_hard"),

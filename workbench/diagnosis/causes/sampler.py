@@ -194,6 +194,7 @@ def _mean(values: np.ndarray) -> float:
 
 
 @cause(
+    without={"engine.dtype": "float32"},
     needs_ledger=True,
     severity="warning",
     needs=_NEEDS,
