@@ -156,4 +156,5 @@ def heartbeat(file: Path, network: nn.Module) -> None:
             with suppress(OSError):  # the recorder reports a full disk
                 file.touch()
 
-    network.register_forward_pre_hook(beat)
+    entrance: nn.Module = getattr(network, "get_input_embeddings", lambda: network)()  # `packed` calls no other part
+    entrance.register_forward_pre_hook(beat)
