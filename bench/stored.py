@@ -173,6 +173,7 @@ def stored(trajectories: int = TRAJECTORIES, turns: int = TURNS, tokens: int = T
         score=random.integers(0, 2, trajectories).astype(np.float32), log_prob_behaviour=old, log_prob_old=old,
         log_prob_ref=None, values=random.standard_normal(shape, dtype=np.float32) * mask,
         advantages=random.standard_normal(shape, dtype=np.float32) * mask, returns=None, sentence=None, placebo=None,
+        routes_behaviour=None, routes_old=None,
         updates=tuple(updates), meta={},
     )  # fmt: skip
 

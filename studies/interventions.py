@@ -63,9 +63,9 @@ def cases(runs: Path) -> Iterator[Case]:
         train(runs, grid, 1)
         name = grid.cells[0].run_id
         found = diagnose(of_run(current(runs), name, runs))
-        begun = Case(name, kind, found.log.run.get("outcome"), found.onset)
+        begun = Case(name, kind, found.log.run.get("outcome"), found.log.onset)
         causes = candidates(found, grid.cells[0].settings)
-        if found.onset is None or not causes:
+        if found.log.onset is None or not causes:
             yield begun
             continue
         intervene(runs, found, DRAWS, yes=True, steps=STEPS, causes=causes, workers=1)

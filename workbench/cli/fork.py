@@ -262,7 +262,7 @@ def intervene(
     from workbench.diagnosis.diagnose import in_order
 
     name = found.log.name
-    if found.onset is None:
+    if found.log.onset is None:
         raise InputError(f"'{name}' did not fall: there is nothing to save it from")
     children, arms = forkable(runs, name, BEFORE), dict[str, dict[str, Any]]()
     for cause in causes or [finding.cause for finding in in_order(found)][:LIKELIEST]:
@@ -300,7 +300,7 @@ def arms_file(found: Diagnosis, draws: int) -> str:
     from workbench.integrations.names import SETTINGS
     from workbench.store.text import visible
 
-    step = found.onset if found.onset is not None else min((f.clue.step for f in found.findings), default=0)
+    step = found.log.onset if found.log.onset is not None else min((f.clue.step for f in found.findings), default=0)
     lines = [
         f"# Continue {visible(found.log.name)} from its last checkpoint before step {step}, {draws} times each arm,",
         "# each time with another seed. A cause is shown if children without it stay up and those left unchanged fall.",
