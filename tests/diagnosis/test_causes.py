@@ -127,11 +127,21 @@ def doubled(row):
     return [2.0 * x for x in row["log_prob_behaviour"]]
 
 
+def rerouted(share, nats=0.015):
+    """Of a mixture: from AT on this share of the sampler's experts are others, and log-probs differ by `nats`."""
+    return every(
+        scored(lambda t, old, draw: old + draw.normal(0, nats, 40)),
+        lambda tables: tables["minibatch"].insert(0, "route_mismatch_frac", 0.0),
+        late("minibatch", "route_mismatch_frac", share),
+    )
+
+
 PLANTED = {
     "stale_weights": scored(lambda t, old, draw: old + draw.normal(0, 0.02 * (t - AT + 1), 40)),
     "temperature": scored(tempered),
     "low_precision": scored(lambda t, old, draw: old + draw.normal(0, 0.01, 40)),
     "temperature_hidden": rewritten(log_prob_old=doubled, log_prob_behaviour=doubled),
+    "route_mismatch": rerouted(0.25),
     "observation_leak": leaks(inside=True),
     "prompt_leak": leaks(inside=False),
     "padding_leak": every(flagged, late("minibatch", "tokens", lambda rows: rows["tokens"] + 70)),
@@ -219,6 +229,13 @@ def test_without_transcripts_the_broken_identity_is_named_all_the_same():
     del tables["token"]
     found = diagnose(log(tables)).findings[0]
     assert (found.cause.name, found.clue.trajectory, found.clue.turn) == ("not_sampled", 5, 2)
+
+
+@pytest.mark.parametrize("nats", [0.01, 0.2])
+def test_routes_that_differ_no_more_than_the_log_probs_are_no_fault_of_the_routers(nats):
+    tables = healthy()
+    rerouted(3 * nats, nats)(tables)
+    assert "route_mismatch" not in names(tables)
 
 
 def test_a_graded_reward_is_no_wrong_reward():

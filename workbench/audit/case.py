@@ -23,7 +23,7 @@ from workbench.audit.check import Check, explain
 from workbench.audit.networks import Networks
 from workbench.batch import Batch
 from workbench.learn.networks import autocast
-from workbench.learn.rollouts import critic_values, trainer_log_probs
+from workbench.learn.rollouts import critic_values, scored
 from workbench.learn.update import rate
 from workbench.objective import Algorithm
 from workbench.objective.advantage import positions, value_loss
@@ -65,7 +65,7 @@ class Case:
     settings: RunSettings
     read: Callable[[int], StoredBatch | None]  # a step with its weights; None where it is not stored
     _networks: dict[int, Networks] = field(default_factory=dict)
-    _log_probs: dict[int, Tensor] = field(default_factory=dict)
+    _log_probs: dict[tuple[int, bool], Tensor] = field(default_factory=dict)
     _retaken: dict[Owner, Retaken] = field(default_factory=dict)
 
     @cached_property
@@ -152,13 +152,19 @@ class Case:
             raise Missing(f"the weights of step {step} (record.batches.weights_mb, last, every)")
         return Networks(found)
 
-    def log_probs_at(self, step: int) -> Tensor:
-        """Log-probs (B, T) of the batch under the policy of a step, by the trainer's forward."""
-        if step not in self._log_probs:
-            networks = self.networks(step)
-            batch, temperature = self.loaded.batch, networks.temperature
-            self._log_probs[step] = trainer_log_probs(networks.policy, batch, temperature, networks.compute)
-        return self._log_probs[step]
+    def log_probs_at(self, step: int, replay: bool = True) -> Tensor:
+        """Log-probs (B, T) of the batch under the policy of a step, by the trainer's forward.
+
+        With `replay` a mixture takes the experts that the run's old pass took.
+        """
+        if (step, replay) not in self._log_probs:
+            self._log_probs[step, replay] = self._scored(step, self.networks(step).compute, replay)
+        return self._log_probs[step, replay]
+
+    def _scored(self, step: int, compute: ComputeSettings, replay: bool) -> Tensor:
+        networks, batch = self.networks(step), self.loaded.batch
+        given = self.own.routing.replayed(replace(batch, routes_old=None)) if replay else None
+        return scored(networks.policy, batch, networks.temperature, compute, given)[0]
 
     def nats(self, step: int, sampler: bool = False) -> float:
         """How far log-probs under the policy of a step may be apart by rounding alone, the sampler's or the trainer's.
@@ -170,11 +176,10 @@ class Case:
         exact_sampler = not sampler or (engine.dtype == "float32" and engine.kind == "hf")
         if plain and exact_sampler:
             return EXACT
-        networks, batch = self.networks(step), self.loaded.batch
-        exact = trainer_log_probs(networks.policy, batch, networks.temperature, self._plain)
+        batch, exact = self.loaded.batch, self._scored(step, self._plain, replay=True)
         apart = float((self.log_probs_at(step) - exact).abs().max())
         if not exact_sampler:
-            rounded = networks.decoded(batch.tokens, engine.model_copy(update={"dtype": "bfloat16"}))
+            rounded = self.networks(step).decoded(batch.tokens, engine.model_copy(update={"dtype": "bfloat16"}))
             apart += float(torch.where(batch.mask, (rounded - exact).abs(), 0).max())
         return EXACT + ROUNDINGS * apart
 
@@ -201,6 +206,8 @@ class Case:
     def _retake(self, owner: Owner) -> Retaken:
         stored, bound = self.stored, self.settings.learn.critic.max_grad_norm or math.inf
         tolerance = self.nats(stored.step) if owner == "policy" else self.value_tolerance(stored.step)
+        if self.settings.learn.balance_coef and stored.routes_behaviour is not None and owner == "policy":
+            raise Missing("the gradient of the load-balancing loss (learn.balance_coef)")
         done, share = Retaken(self._loaded(stored.step)), GRADIENT[self.settings.compute.dtype]
         for update in stored.updates:
             if owner == "policy":
@@ -240,9 +247,9 @@ class Case:
         parameters, values = list(networks.critic.parameters()), []
         total = [torch.zeros_like(p) for p in parameters]
         for rows in torch.arange(len(batch.tokens)).split(list(update.passes)):
-            part = batch.rows(rows)
+            part, trimmed = batch.rows(rows), batch.rows(rows).trimmed()
             with torch.enable_grad(), autocast(torch.device("cpu"), networks.compute):
-                short = networks.critic(part.trimmed().tokens)
+                short = networks.critic(trimmed.tokens, trimmed.mask | positions(trimmed, where))
             with torch.enable_grad():
                 made = pad(short, (0, width - short.shape[1]))
                 loss = value_loss(made, part, self.settings.learn.value_clip, where, target.sum())

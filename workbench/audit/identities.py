@@ -149,7 +149,7 @@ def reference_log_probs(case: Case) -> Iterator[Check]:
     """Reference log-probs are those of the warm start."""
     stored = case.stored
     if stored.log_prob_ref is not None:
-        yield case.compare(stored.log_prob_ref, case.log_probs_at(0), stored.mask_sampled, case.nats(0))
+        yield case.compare(stored.log_prob_ref, case.log_probs_at(0, replay=False), stored.mask_sampled, case.nats(0))
 
 
 @identity("the critic is read elsewhere, or another one is")

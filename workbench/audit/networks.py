@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from workbench.agent.engines.hf import decoder_of
+from workbench.agent.routing import routed
 from workbench.learn.networks import Critic, autocast, log_probs
 from workbench.learn.update import optimizer_of
 from workbench.replay.play import norm
@@ -52,9 +53,15 @@ class Networks:
             self.critic = _filled(Critic(self.policy), stored, "critic")
             self._optimizers["critic"] = _optimizer(list(self.critic.parameters()), learn.critic, stored, "critic")
 
-    def log_probs(self, tokens: Tensor, mask: Tensor, grad_entropy: bool) -> tuple[Tensor, Tensor]:
-        """Return log-probs and entropies (b, t) as the trainer takes them, with gradient; needed at `mask` only."""
-        with autocast(torch.device("cpu"), self.compute):
+    def log_probs(
+        self, tokens: Tensor, mask: Tensor, grad_entropy: bool, replay: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return log-probs and entropies (b, t) as the trainer takes them, with gradient; needed at `mask` only.
+
+        `replay` (b, t, W): the experts of a mixture that the pass takes.
+        """
+        given = None if replay is None else replay[:, 1:]
+        with autocast(torch.device("cpu"), self.compute), routed(self.policy, given):
             return log_probs(self.policy, tokens, self.temperature, grad_entropy, mask)
 
     @torch.no_grad()

@@ -16,6 +16,7 @@ from workbench.cli.tables import document, echo
 from workbench.spec import InputError
 from workbench.spec.settings import LADDER
 from workbench.store import batches
+from workbench.store.text import visible
 
 if TYPE_CHECKING:
     from workbench.audit import Check
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from workbench.diagnosis.log import Log
 
 _AUDIT = "Recompute stored steps (ten seconds a run); default: for a single run, if torch is installed."
+_TEST = "Fork the run before its fall without each cause that was found: who survives? (docs/forks.md)"
 LEVELS = ("info", "warning", "critical")
 TOP = 10  # turns of a step that are listed
 _LOG = "a log of another trainer, or a folder with some (docs/importing.md)"
@@ -40,10 +42,14 @@ def diagnose(
     form: str = one_of("--format", "text", "md", "json", default="text"),
     fail_on: str | None = one_of("--fail-on", *LEVELS, more=": exit with code 1 on a finding this severe or worse"),
     audit: bool | None = Option(None, help=_AUDIT),
+    test: bool = Option(False, "--test", help=_TEST),
+    draws: int = Option(8, min=2, help="With --test: children of each arm."),
+    yes: bool = Option(False, "--yes", "-y", help="With --test: train without asking."),
 ) -> None:
     """Find the cause of a collapse, its first signal and its trajectory, with evidence. Works on live runs too.
 
-    The stored steps of a single run are audited as well (`sorl audit`): a violated identity is a proof.
+    The stored steps of a single run are audited as well (`sorl audit`): a violated identity is a proof. What removes a
+    cause and is shown to save forks of the run is graded above it.
     """
     from workbench.diagnosis import diagnose as judge_log
     from workbench.diagnosis.attribution import attribute
@@ -59,6 +65,19 @@ def diagnose(
             echo(judge_log.ranking(folder.name, step, culprits, TOP))
         return
     found = [judge_log.diagnose(log) for log in logs(ctx.obj, what)]
+    if test:
+        from workbench.cli.fork import arms_file, intervene
+        from workbench.diagnosis.log import of_run
+
+        if len(found) != 1:
+            raise InputError(f"--test forks one run, and these are {len(found)}: name one")
+        log = found[0].log
+        if log.folder is None or not (log.folder / "config.toml").is_file():
+            echo(arms_file(found[0], draws), nl=False)
+            return
+        if not intervene(ctx.obj, found[0], draws, yes=yes):
+            return
+        found = [judge_log.diagnose(of_run(current(ctx.obj), log.name, ctx.obj))]
     wanted = len(found) == 1 if audit is None else audit
     checked = [audited(ctx.obj, one.log, strict=audit is True) if wanted else None for one in found]
     if form == "json":
@@ -92,8 +111,8 @@ def audited(runs: Path, log: Log, strict: bool) -> list[Check] | None:
 def in_words(said: Diagnosis, checks: Sequence[Check] | None) -> list[str]:
     """Say what the audit of a run's stored steps found, and what would tell the cause where nothing has named one."""
     tell = []
-    if not said.findings and said.onset is not None and said.log.folder and (said.log.folder / LADDER).is_dir():
-        tell = [f"What would tell: sorl fork {said.log.name} (which change saves it, from before its fall)."]
+    if not said.findings and said.log.onset is not None and said.log.folder and (said.log.folder / LADDER).is_dir():
+        tell = [f"What would tell: sorl fork {visible(said.log.name)} (which change saves it, from before its fall)."]
     if checks is None:
         return tell
     from workbench.audit import IDENTITIES

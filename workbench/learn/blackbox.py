@@ -19,6 +19,7 @@ from workbench.spec import RunSettings
 
 NARROW = ("tokens", "length", "group", "trajectory", "sentence", "placebo")  # int64 that int32 holds
 LOG_PROBS = ("log_prob_behaviour", "log_prob_old", "log_prob_ref")
+ROUTES = ("routes_behaviour", "routes_old")
 DENSE = ("response", "mask", "score", *LOG_PROBS, "values", "advantages", "returns")
 
 
@@ -63,7 +64,7 @@ class Packer:
         """Arrays and metadata of the step, as `workbench.store.batches` reads them; None where nothing is kept."""
         if self._mask is None:
             return None
-        arrays = {name: _numpy(x) for name in (*NARROW, *DENSE) if (x := getattr(batch, name)) is not None}
+        arrays = {name: _numpy(x) for name in (*NARROW, *DENSE, *ROUTES) if (x := getattr(batch, name)) is not None}
         arrays |= {name: arrays[name].astype(np.int32) for name in NARROW if name in arrays}
         if not torch.equal(self._mask, batch.mask):
             arrays["mask_sampled"] = _numpy(self._mask)

@@ -48,6 +48,8 @@ class Loaded:
             columns[name] = None if arrays[name] is None else torch.from_numpy(arrays[name]).long()
         for name in ("score", "log_prob_behaviour", "log_prob_old", "log_prob_ref", "values"):
             columns[name] = self.number(arrays[name])
+        for name in ("routes_behaviour", "routes_old"):
+            columns[name] = None if arrays[name] is None else torch.from_numpy(arrays[name])
         return Batch(**columns, mask=mask, turn_id=turn_ids(mask))
 
     @cached_property
@@ -77,6 +79,11 @@ class Loaded:
             batch = replace(batch, mask=mask, turn_id=torch.where(mask, turn_ids(self.batch.mask[rows]), 0))
         own: dict[str, Any] = {"advantages": update.advantages, "log_prob_old": update.log_prob_old}
         return replace(batch, **{name: self.number(array) for name, array in own.items() if array is not None})
+
+    def replayed(self, update: StoredUpdate, part: slice, width: int) -> Tensor | None:
+        """Return the experts (b, width, W) that the run's own routing replayed in a pass of an update; None: none."""
+        found = self.own.routing.replayed(self.batch)
+        return None if found is None else found[torch.from_numpy(update.rows[part]).long(), :width]
 
     def number(self, array: np.ndarray | None) -> Any:
         """Return the array as a tensor of the chosen precision; None for None."""
@@ -264,7 +271,8 @@ def gradients_of(
         tokens = torch.from_numpy(stored.tokens[update.rows[part], :width]).long()
         mask = torch.from_numpy(trained[part, :width])
         with torch.enable_grad():
-            log_prob, entropy = network.log_probs(tokens, mask, bool(coefficient))
+            replay = loaded.replayed(update, part, width)
+            log_prob, entropy = network.log_probs(tokens, mask, bool(coefficient), replay)
         was = torch.from_numpy(update.log_prob[part, :width])
         gaps.append(torch.where(mask, (log_prob.detach() - was).abs(), 0).max())
         for label, pair in pulls.items():
