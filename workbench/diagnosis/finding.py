@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import wraps
 from typing import Any, Literal, NamedTuple
 
@@ -12,12 +12,9 @@ from workbench.diagnosis.changepoint import Slump
 from workbench.diagnosis.curve import Curve
 from workbench.diagnosis.log import Log
 
-Severity = Literal["info", "warning", "critical"]
 # How a clue was come by. proof: a recorded identity is broken (what is trained is not what was sampled).
 # sign: the log shows what the cause leaves and hardly anything else does. pattern: it fits, other causes may as well.
 Grade = Literal["proof", "sign", "pattern"]
-
-
 LEDGER = "a turn ledger"
 LONG = 100  # steps, of which a tenth has a median to speak of
 
@@ -76,11 +73,12 @@ class Cause:
 
     name: str
     title: str
-    severity: Severity
+    look: Callable[[Log], Clue | None] = field(repr=False)
+    _: KW_ONLY
     needs: tuple[str, ...]
     change: str
     test: str
-    look: Callable[[Log], Clue | None] = field(repr=False)
+    severity: Literal["info", "warning", "critical"] = "critical"
     needs_settings: tuple[str, ...] = ()
     needs_one_policy: bool = False  # sampler and trainer must have scored the tokens by the same policy
     explains: tuple[str, ...] = ()  # causes whose trace it leaves as well, at the same time or later
@@ -99,16 +97,13 @@ class Cause:
         return columns + settings + (["the trainer's log-probs of the policy that sampled"] if apart else [])
 
 
-def cause(
-    *, needs: tuple[str, ...], change: str, test: str, severity: Severity = "critical", **more: Any
-) -> Callable[[Callable[[Log], Clue | None]], Cause]:
+def cause(**declared: Any) -> Callable[[Callable[[Log], Clue | None]], Cause]:
     """Declare a function as the look for the cause that has its name; the first line of its docstring is the title."""
 
     def declare(look: Callable[[Log], Clue | None]) -> Cause:
-        name, title = look.__name__, (look.__doc__ or "").split("\n")[0].rstrip(".")
-        if not title:
-            raise TypeError(f"cause {name} has no docstring: its first line is the title")
-        return Cause(name, title, severity, needs, change, test, look, **more)
+        if not (title := (look.__doc__ or "").split("\n")[0].rstrip(".")):
+            raise TypeError(f"cause {look.__name__} has no docstring: its first line is the title")
+        return Cause(look.__name__, title, look, **declared)
 
     return declare
 
@@ -127,12 +122,9 @@ def scalar(**declared: Any) -> Callable[[Callable[..., Clue | None]], Cause]:
     return declare
 
 
-def among(
-    look: Callable[[Log], Mapping[str, Clue]], name: str, title: str, *, needs: tuple[str, ...], change: str, test: str,
-    severity: Severity = "critical", **more: Any,
-) -> Cause:  # fmt: skip
+def among(look: Callable[[Log], Mapping[str, Clue]], name: str, title: str, **declared: Any) -> Cause:
     """Declare a cause that a look tells apart from others like it: its clue is that under its name."""
-    return Cause(name, title, severity, needs, change, test, lambda log: look(log).get(name), **more)
+    return Cause(name, title, lambda log: look(log).get(name), **declared)
 
 
 def sql(select: str, rest: str = "", form: str = "") -> str:
