@@ -57,6 +57,7 @@ def test_a_log_becomes_a_run_and_what_became_of_its_metrics_is_said(log: Path, t
     ]
     assert asked(runs, "SELECT count(*), max(grad_norm) FROM minibatch") == [(40, 0.5)]
     assert told("diagnose", run_id, runs=runs)[0]["steps"] == 40
+    assert "The log has no success: its reward stands in." in done("diagnose", run_id, runs=runs).stdout
 
 
 def test_a_source_that_has_not_changed_is_not_read_again_and_one_that_has_replaces_its_run(

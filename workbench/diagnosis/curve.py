@@ -112,14 +112,13 @@ class Outcome:
         change, late = (int(np.sign(change)) if abs(change) > least else 0 for change in changes)
         return cls(before, score.end, change, late, score.bounded and score.end >= SOLVED)
 
-    def __str__(self) -> str:
-        word = {-1: "falls since", 0: "has not risen since", 1: "rises all the same"}[self.change]
-        return f"the reward {word} ({self.before:.3g} -> {self.after:.3g})"
-
 
 def told(score: Outcome | None) -> str:
     """Return the end of a sentence: what the reward did; nothing where none is logged."""
-    return "" if score is None else f"; {score}"
+    if score is None:
+        return ""
+    word = {-1: "falls since", 0: "has not risen since", 1: "rises all the same"}[score.change]
+    return f"; the reward {word} ({score.before:.3g} -> {score.after:.3g})"
 
 
 def sure(times: float, base: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -15,7 +15,6 @@ from workbench.diagnosis.log import Log
 if TYPE_CHECKING:
     from workbench.analysis.forks import Removal
 
-Severity = Literal["info", "warning", "critical"]
 # How a clue was come by. proof: a recorded identity is broken (what is trained is not what was sampled).
 # sign: the log shows what the cause leaves and hardly anything else does. pattern: it fits, other causes may as well.
 # intervention, refuted: forks of the run without the cause stay up, or fall as it did (`sorl diagnose RUN --test`).
@@ -81,11 +80,12 @@ class Cause:
 
     name: str
     title: str
-    severity: Severity
+    look: Callable[[Log], Clue | None] = field(repr=False)
+    _: KW_ONLY
     needs: tuple[str, ...]
     change: str
     test: str
-    look: Callable[[Log], Clue | None] = field(repr=False)
+    severity: Literal["info", "warning", "critical"] = "critical"
     needs_settings: tuple[str, ...] = ()
     needs_one_policy: bool = False  # sampler and trainer must have scored the tokens by the same policy
     without: Mapping[str, Any] = field(default_factory=dict)
@@ -105,16 +105,13 @@ class Cause:
         return columns + settings + (["the trainer's log-probs of the policy that sampled"] if apart else [])
 
 
-def cause(
-    *, needs: tuple[str, ...], change: str, test: str, severity: Severity = "critical", **more: Any
-) -> Callable[[Callable[[Log], Clue | None]], Cause]:
+def cause(**declared: Any) -> Callable[[Callable[[Log], Clue | None]], Cause]:
     """Declare a function as the look for the cause that has its name; the first line of its docstring is the title."""
 
     def declare(look: Callable[[Log], Clue | None]) -> Cause:
-        name, title = look.__name__, (look.__doc__ or "").split("\n")[0].rstrip(".")
-        if not title:
-            raise TypeError(f"cause {name} has no docstring: its first line is the title")
-        return Cause(name, title, severity, needs, change, test, look, **more)
+        if not (title := (look.__doc__ or "").split("\n")[0].rstrip(".")):
+            raise TypeError(f"cause {look.__name__} has no docstring: its first line is the title")
+        return Cause(look.__name__, title, look, **declared)
 
     return declare
 
@@ -133,12 +130,9 @@ def scalar(**declared: Any) -> Callable[[Callable[..., Clue | None]], Cause]:
     return declare
 
 
-def among(
-    look: Callable[[Log], Mapping[str, Clue]], name: str, title: str, *, needs: tuple[str, ...], change: str, test: str,
-    severity: Severity = "critical", **more: Any,
-) -> Cause:  # fmt: skip
+def among(look: Callable[[Log], Mapping[str, Clue]], name: str, title: str, **declared: Any) -> Cause:
     """Declare a cause that a look tells apart from others like it: its clue is that under its name."""
-    return Cause(name, title, severity, needs, change, test, lambda log: look(log).get(name), **more)
+    return Cause(name, title, lambda log: look(log).get(name), **declared)
 
 
 def third(old: float) -> float:

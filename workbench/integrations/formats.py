@@ -20,6 +20,7 @@ import pyarrow as pa
 from workbench.integrations import trackers
 from workbench.integrations.names import STEP, place
 from workbench.integrations.rows import CELLS, Column, Rows, column, numbers
+from workbench.integrations.trackers import has_tables
 from workbench.spec import InputError
 from workbench.spec.files import MIB, encoding_of, from_json, open_file, read_text
 
@@ -230,11 +231,11 @@ def _spoken(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
 
 # In the order in which they are tried; a new format is a function that yields runs, and its line here.
 FORMATS: list[Format] = [
-    Format("TensorBoard", trackers.is_tensorboard, trackers.tensorboard),
+    Format("TensorBoard", lambda path, head: b"brain.Event:" in head[:64], trackers.tensorboard),
     Format("W&B", lambda path, head: head[:4] == b":W&B", trackers.wandb),
     Format("SwanLab", lambda path, head: head[:4] == b":SWL", trackers.swanlab),
-    Format("trackio", trackers.is_trackio, trackers.trackio),
-    Format("MLflow", trackers.is_mlflow, trackers.mlflow),
+    Format("trackio", lambda path, head: has_tables(path, head, "metrics", "configs"), trackers.trackio),
+    Format("MLflow", lambda path, head: has_tables(path, head, "metrics", "params", "runs"), trackers.mlflow),
     Format("Parquet", lambda path, head: head[:4] == b"PAR1", parquet),
     Format("JSON lines", _is_lines, json_lines),
     Format("JSON", lambda path, head: text_of(head).lstrip().startswith(("{", "[")), json_document),
@@ -242,11 +243,12 @@ FORMATS: list[Format] = [
     Format("console log", lambda path, head: bool(text_of(head)), console),
 ]
 FOLDERS: list[Format] = [
-    Format("Aim", trackers.is_aim, trackers.aim),
-    Format("MLflow", trackers.is_mlflow, trackers.mlflow),
-    Format("TensorBoard", trackers.is_tensorboard, trackers.tensorboard),
+    Format("Aim", lambda path, head: (path / ".aim").is_dir(), trackers.aim),
+    Format("MLflow", lambda path, head: (path / "meta.yaml").is_file() and (path / "metrics").is_dir(),
+           trackers.mlflow_folder),
+    Format("TensorBoard", lambda path, head: any(path.glob("*tfevents*")), trackers.tensorboard),
     Format("TRL", lambda path, head: bool(_newest_state(path)), json_document),
-]
+]  # fmt: skip
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"PK\3\4": "zip", b"(\xb5/\xfd": "zstd", b"\xfd7zXZ": "xz", b"BZh": "bzip2"}
 
 

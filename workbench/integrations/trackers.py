@@ -22,6 +22,7 @@ from workbench.spec.files import MIB, from_json, from_toml, leaves, open_file, r
 
 MESSAGE = 64 * MIB  # bytes of one record
 EVENTS = 4_000_000  # of a log that is sorted by time
+Event = tuple[float, Any, str, Any]  # time, step, metric, value
 _BLOCK = 32768  # of LevelDB's log format
 _CONFIGS = (
     "config.yaml", ".hydra/config.yaml", "files/config.yaml", "config.json", "hparams.yaml", "args.json",
@@ -42,7 +43,8 @@ def config_near(path: Path, notes: list[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for file in configs(path):
         try:
-            found = flattened(_PARSERS[file.suffix](read_text(file, MIB))) | found
+            text = read_text(file, MIB)
+            found = flattened({".yaml": _yaml, ".json": from_json, ".toml": from_toml}[file.suffix](text)) | found
         except ModuleNotFoundError as error:
             notes.append(f"{file.name} was not read: it needs {error.name}, `pip install 'sorl[logs]'`")
         except (OSError, ValueError, RecursionError) as error:
@@ -57,9 +59,6 @@ def _yaml(text: str) -> Any:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ValueError(f"it is no YAML ({type(error).__name__})") from None
-
-
-_PARSERS: dict[str, Callable[[str], Any]] = {".yaml": _yaml, ".json": from_json, ".toml": from_toml}
 
 
 def flattened(table: Any) -> dict[str, Any]:
@@ -159,11 +158,6 @@ def level_records(file: BufferedReader, notes: list[str]) -> Iterator[bytes]:
 # TensorBoard
 
 
-def is_tensorboard(path: Path, head: bytes) -> bool:
-    """A folder with event files, or one of them."""
-    return any(path.glob("*tfevents*")) or b"brain.Event:" in head[:64]
-
-
 def tensorboard(path: Path) -> Iterator[Rows]:
     """Scalars of all event files of a folder, in the order of their names, which begin with the time."""
     rows = Rows(path.name if path.is_dir() else path.parent.name)
@@ -258,24 +252,20 @@ def _swan_scalars(records: Iterable[bytes], run: Rows) -> Iterator[tuple[int, st
             yield inner.get(2, 0), _text(inner.get(1)), _double(_inside(inner[5]).get(1, bytes(8)))
 
 
-# trackio and MLflow
+# trackio, MLflow and Aim
 
 
 def _connected(path: Path) -> closing[sqlite3.Connection]:
     return closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True))
 
 
-def _has(path: Path, head: bytes, *tables: str) -> bool:
+def has_tables(path: Path, head: bytes, *tables: str) -> bool:
+    """Whether a file is a SQLite database with these tables."""
     with suppress(sqlite3.Error):
         if head.startswith(b"SQLite format 3\0"):
             with _connected(path) as base:
                 return set(tables) <= {row[0] for row in base.execute("SELECT name FROM sqlite_master")}
     return False
-
-
-def is_trackio(path: Path, head: bytes) -> bool:
-    """A SQLite file with trackio's tables."""
-    return _has(path, head, "metrics", "configs")
 
 
 def trackio(path: Path) -> Iterator[Rows]:
@@ -292,18 +282,8 @@ def trackio(path: Path) -> Iterator[Rows]:
             yield rows.extend({"_step": step} | from_json(text) for step, text in base.execute(logged, [run]))
 
 
-def is_mlflow(path: Path, head: bytes) -> bool:
-    """A SQLite file with MLflow's tables, or the folder of a run."""
-    if path.is_dir():
-        return (path / "meta.yaml").is_file() and (path / "metrics").is_dir()
-    return _has(path, head, "metrics", "params", "runs", "experiments")
-
-
 def mlflow(path: Path) -> Iterator[Rows]:
-    """Every run that was not deleted of a database, or the run of a folder."""
-    if path.is_dir():
-        yield _mlflow_folder(path)
-        return
+    """Every run of a database that was not deleted."""
     with _connected(path) as base:
         asked = "SELECT run_uuid, name, status FROM runs WHERE lifecycle_stage = 'active' ORDER BY start_time"
         logged = "SELECT step, key, CASE WHEN is_nan THEN 'nan' ELSE value END FROM metrics WHERE run_uuid = ?"
@@ -314,38 +294,20 @@ def mlflow(path: Path) -> Iterator[Rows]:
             yield rows
 
 
-def _mlflow_folder(path: Path) -> Rows:
-    events: list[tuple[float, Any, str, Any]] = []
-    for file in sorted(filter(Path.is_file, path.glob("metrics/**/*"))):
-        name = file.relative_to(path / "metrics").as_posix()
-        with open_file(file) as lines:
-            parts = (line.split() for line in iter(partial(lines.readline, 200), b""))
-            events += [(float(time), int(step), name, value.decode()) for time, value, step, *_ in parts]
-        _refuse(len(events), path)
+def mlflow_folder(path: Path) -> Iterator[Rows]:
+    """The run of a folder: a file a metric, and one a parameter."""
     title = path / "tags" / "mlflow.runName"
     rows = Rows(read_text(title, 1000).strip() if title.is_file() else path.name)
     params = filter(Path.is_file, path.glob("params/**/*"))
     rows.config = {file.relative_to(path / "params").as_posix(): read_text(file, MIB) for file in params}
-    return rows.extend(of_events(in_time(events)))
+    yield rows.extend(_in_time(path, _mlflow_events(path / "metrics")))
 
 
-def _refuse(events: int, path: Path) -> None:
-    if events > EVENTS:
-        raise InputError(f"'{path}' has more than {EVENTS:,} values in a run; give it as JSON lines")
-
-
-def in_time(events: list[tuple[float, Any, str, Any]]) -> Iterator[tuple[Any, str, Any]]:
-    """Yield (step, metric, value) of events that were kept by metric, in the order of their times."""
-    events.sort(key=lambda event: event[0])
-    return ((step, metric, value) for _, step, metric, value in events)
-
-
-# Aim
-
-
-def is_aim(path: Path, head: bytes) -> bool:
-    """A folder with a repository in it."""
-    return (path / ".aim").is_dir()
+def _mlflow_events(folder: Path) -> Iterator[Event]:
+    for file in sorted(filter(Path.is_file, folder.glob("**/*"))):
+        with open_file(file) as lines:
+            for time, value, step, *_ in (line.split() for line in iter(partial(lines.readline, 200), b"")):
+                yield float(time), int(step), file.relative_to(folder).as_posix(), value.decode()
 
 
 def aim(path: Path) -> Iterator[Rows]:
@@ -355,14 +317,24 @@ def aim(path: Path) -> Iterator[Rows]:
     repository = Repo.from_path(str(path))
     for key in repository.list_all_runs():
         run = Run(key, repo=repository, read_only=True)
-        events: list[tuple[float, Any, str, Any]] = []
-        for metric in run.metrics():
-            steps, (values, _, times) = metric.data.items_list()
-            name = "/".join([*map(str, metric.context.to_dict().values()), metric.name])
-            events += zip(times, steps, [name] * len(steps), values, strict=True)
-            _refuse(len(events), path)
-        if not events:
+        rows = Rows(str(run.name or run.hash)).extend(_in_time(path, _aim_events(run)))
+        if not rows:
             raise InputError(f"Aim has not indexed run {key}: type `aim storage --repo '{path}' reindex`, then again")
-        rows = Rows(str(run.name or run.hash)).extend(of_events(in_time(events)))
         rows.config = flattened(run.get("hparams"))
         yield rows
+
+
+def _aim_events(run: Any) -> Iterator[Event]:
+    for metric in run.metrics():
+        steps, (values, _, times) = metric.data.items_list()
+        name = "/".join([*map(str, metric.context.to_dict().values()), metric.name])
+        yield from zip(times, steps, [name] * len(steps), values, strict=True)
+
+
+def _in_time(path: Path, events: Iterable[Event]) -> Iterator[dict[str, Any]]:
+    """Return rows of events that were kept by metric, in the order of their times."""
+    held = list(islice(events, EVENTS + 1))
+    if len(held) > EVENTS:
+        raise InputError(f"'{path}' has more than {EVENTS:,} values in a run; give it as JSON lines")
+    held.sort(key=lambda event: event[0])
+    return of_events((step, metric, value) for _, step, metric, value in held)
