@@ -59,7 +59,7 @@ def test_a_log_in_any_kind_of_file_gets_the_same_diagnosis_whatever_it_is_called
     path = tmp_path / (f"log.{kind}" if named else "log")
     WRITE[kind](pd.DataFrame(verl()), path)
     said = diagnose(read(path, judge))
-    assert said.onset == 40
+    assert said.log.onset == 40
     assert said.log.run["outcome"] == "collapsed"
     assert (said.findings[0].cause.name, said.findings[0].clue.step) == ("step_size", 40)
     assert "stale_weights" in said.unanswered

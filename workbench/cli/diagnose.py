@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from workbench.diagnosis.log import Log
 
 _AUDIT = "Compute stored steps again (ten seconds a run); default: for a single run, if torch is installed."
+_TEST = "Fork the run before its fall without each cause that was found: who survives? (docs/forks.md)"
 LEVELS = ("info", "warning", "critical")
 TOP = 10  # turns of a step that are listed
 _LOG = "a log of another trainer, or a folder with some (docs/importing.md)"
@@ -38,10 +39,14 @@ def diagnose(
     form: str = one_of("--format", "text", "md", "json", default="text"),
     fail_on: str | None = one_of("--fail-on", *LEVELS, more=": exit with code 1 on a finding this severe or worse"),
     audit: bool | None = Option(None, help=_AUDIT),
+    test: bool = Option(False, "--test", help=_TEST),
+    draws: int = Option(8, min=2, help="With --test: children of each arm."),
+    yes: bool = Option(False, "--yes", "-y", help="With --test: train without asking."),
 ) -> None:
     """Find the cause of a collapse, its first signal and its trajectory, with evidence. Works on live runs too.
 
-    The stored steps of a single run are audited as well (`sorl audit`): a violated identity is a proof.
+    The stored steps of a single run are audited as well (`sorl audit`): a violated identity is a proof. What removes a
+    cause and is shown to save forks of the run is graded above it.
     """
     from workbench.diagnosis import diagnose as judge_log
     from workbench.diagnosis.attribution import attribute
@@ -57,6 +62,19 @@ def diagnose(
             echo(judge_log.ranking(folder.name, step, culprits, TOP))
         return
     found = [judge_log.diagnose(log) for log in logs(ctx.obj, what)]
+    if test:
+        from workbench.cli.fork import arms_file, intervene
+        from workbench.diagnosis.log import of_run
+
+        if len(found) != 1:
+            raise InputError(f"--test forks one run, and these are {len(found)}: name one")
+        log = found[0].log
+        if log.folder is None or not (log.folder / "config.toml").is_file():
+            echo(arms_file(found[0], draws), nl=False)
+            return
+        if not intervene(ctx.obj, found[0], draws, yes=yes):
+            return
+        found = [judge_log.diagnose(of_run(current(ctx.obj), log.name, ctx.obj))]
     wanted = len(found) == 1 if audit is None else audit
     checked = [audited(ctx.obj, one.log, strict=audit is True) if wanted else None for one in found]
     if form == "json":

@@ -108,10 +108,6 @@ def _moved(t: Tokens) -> np.ndarray:
     return t.by_sequence.mean(t.log_ratio)
 
 
-def _surprise(t: Tokens) -> np.ndarray:
-    return t.by_sequence.mean(-t.mismatch)  # log_ppl_old - log_ppl_behaviour
-
-
 OF_SEQUENCES = (
     _of_sequences("displacement_positive", Unit.NATS, "mean over sequences with A >= 0 of the mean delta", LLDS,
                   "How much likelier good trajectories have become per token; negative = lazy likelihood displacement.",
@@ -125,8 +121,10 @@ OF_SEQUENCES = (
                   LLDS, "Share of good trajectories that the policy has made less likely.",
                   lambda t: np.where(np.isnan(_moved(t)), np.nan, _moved(t) < 0), good=True),
     _of_sequences("mismatch_log_ppl", Unit.NATS, "mean over sequences of the mean of log_prob_behaviour - log_prob_old",
-                  f"{VERL} (log_ppl_diff)", "Log-perplexity of a trajectory by trainer less sampler.", _surprise),
+                  f"{VERL} (log_ppl_diff)", "Log-perplexity of a trajectory by trainer less sampler.",
+                  lambda t: t.by_sequence.mean(-t.mismatch)),
     _of_sequences("mismatch_ppl_ratio", Unit.RATIO,
                   "mean over sequences of exp(mean of log_prob_behaviour - log_prob_old)", f"{VERL} (ppl_ratio)",
-                  "The trainer's perplexity of a trajectory over the sampler's.", lambda t: np.exp(_surprise(t))),
+                  "The trainer's perplexity of a trajectory over the sampler's.",
+                  lambda t: np.exp(t.by_sequence.mean(-t.mismatch))),
 )  # fmt: skip

@@ -73,19 +73,18 @@ def flattened(table: Any) -> dict[str, Any]:
 # Frames and messages
 
 
-def messages(data: bytes) -> Iterator[tuple[int, Any]]:
+def messages(data: Any) -> Iterator[tuple[int, Any]]:
     """Yield (field, value) of a protobuf message: whole numbers as int, the rest as the bytes they are.
 
-    Raises ValueError for bytes that are no message.
+    Nothing of what is no bytes. Raises ValueError for bytes that are no message.
     """
-    at, end = 0, len(data)
+    at, end = 0, len(data) if isinstance(data, bytes) else 0
     while at < end:
         key, at = _varint(data, at)
+        size, at = _varint(data, at) if key & 7 in (0, 2) else ({1: 8, 5: 4}.get(key & 7, end), at)
         if key & 7 == 0:
-            value, at = _varint(data, at)
-            yield key >> 3, value
+            yield key >> 3, size
             continue
-        size, at = _varint(data, at) if key & 7 == 2 else ({1: 8, 5: 4}.get(key & 7, end), at)
         if at + size > end:
             raise ValueError("a message is cut off")
         yield key >> 3, data[at : at + size]
@@ -111,9 +110,11 @@ def _double(value: Any) -> float:
     return float(struct.unpack("<d", value)[0])
 
 
-def _inside(data: Any) -> dict[int, Any]:
-    """Return the fields of a message; of a repeated one the last."""
-    return dict(messages(data)) if isinstance(data, bytes) else {}
+def _inside(data: Any, *path: int) -> Any:
+    """Return the fields of a message, of a repeated one the last; or what stands at a path of fields, None without."""
+    for field in path:
+        data = dict(messages(data)).get(field)
+    return data if path else dict(messages(data))
 
 
 def tf_records(file: BufferedReader, notes: list[str]) -> Iterator[bytes]:
@@ -160,17 +161,13 @@ def level_records(file: BufferedReader, notes: list[str]) -> Iterator[bytes]:
 
 def is_tensorboard(path: Path, head: bytes) -> bool:
     """A folder with event files, or one of them."""
-    return any(_event_files(path)) if path.is_dir() else b"brain.Event:" in head[:64]
-
-
-def _event_files(path: Path) -> list[Path]:
-    return sorted(path.glob("*tfevents*")) if path.is_dir() else [path]
+    return any(path.glob("*tfevents*")) or b"brain.Event:" in head[:64]
 
 
 def tensorboard(path: Path) -> Iterator[Rows]:
     """Scalars of all event files of a folder, in the order of their names, which begin with the time."""
     rows = Rows(path.name if path.is_dir() else path.parent.name)
-    for file in _event_files(path):
+    for file in sorted(path.glob("*tfevents*")) or [path]:
         with open_file(file) as opened:
             rows.extend(of_events(_events(tf_records(opened, rows.notes), rows.config)))
     yield rows
@@ -180,38 +177,22 @@ def _events(records: Iterable[bytes], config: dict[str, Any]) -> Iterator[tuple[
     """Yield (step, tag, value); what is text or a hyperparameter goes to `config`."""
     for record in records:
         event = _inside(record)
-        for field, summary in messages(event.get(5, b"")):
-            value = _inside(summary) if field == 1 else {}
-            tag, step = _text(value.get(1)), event.get(2, 0)
+        for value in (_inside(data) for field, data in messages(event.get(5)) if field == 1):
+            tag, step, tensor = _text(value.get(1)), event.get(2, 0), _inside(value.get(8))
+            # A tensor of one number: its type (1), and the number in one of the fields for its type.
+            data, form = tensor.get(4) or tensor.get(5) or tensor.get(6) or b"", {1: "<f", 2: "<d"}.get(tensor.get(1))
             if 2 in value:
                 yield step, tag, struct.unpack("<f", value[2])[0]
             elif tag.endswith("text_summary"):
                 with suppress(ValueError):
-                    told = from_json(_text(_inside(value.get(8)).get(8)))
-                    config |= flattened(told)
-            elif tag == "_hparams_/session_start_info":
-                config |= _hyperparameters(value)
-            elif 8 in value and (number := _scalar(_inside(value[8]))) is not None:
-                yield step, tag, number
-
-
-def _scalar(tensor: dict[int, Any]) -> float | None:
-    """Return the number in a tensor of one float or double; None for anything else."""
-    data = tensor.get(4) or tensor.get(5) or tensor.get(6) or b""
-    kind = {1: "<f", 2: "<d"}.get(tensor.get(1, 0))
-    return struct.unpack(kind, data)[0] if kind and len(data) == struct.calcsize(kind) else None
-
-
-def _hyperparameters(value: dict[int, Any]) -> dict[str, Any]:
-    """Return what `add_hparams` wrote: a map from names to numbers (2), texts (3) and truths (4)."""
-    content = _inside(_inside(value.get(9)).get(1)).get(2)
-    found = {}
-    for field, entry in messages(_inside(content).get(3, b"")):
-        if field == 1:
-            name, said = (_inside(entry).get(part) for part in (1, 2))
-            kind, told = next(iter(_inside(said).items()), (0, None))
-            found[_text(name)] = _double(told) if kind == 2 else _text(told) if kind == 3 else bool(told)
-    return found
+                    config |= flattened(from_json(_text(tensor.get(8))))
+            elif tag == "_hparams_/session_start_info":  # a map from names to numbers (2), texts (3) and truths (4)
+                for _, entry in messages(_inside(value.get(9), 1, 2, 3)):
+                    kind, told = next(iter(_inside(_inside(entry, 2)).items()), (0, None))
+                    said = _double(told) if kind == 2 else _text(told) if kind == 3 else bool(told)
+                    config[_text(_inside(entry, 1))] = said
+            elif form and len(data) == struct.calcsize(form):
+                yield step, tag, struct.unpack(form, data)[0]
 
 
 # W&B and SwanLab
@@ -226,38 +207,35 @@ def wandb(path: Path) -> Iterator[Rows]:
 
 def _history(records: Iterable[bytes], run: Rows) -> Iterator[dict[str, Any]]:
     """Yield the rows of the history; name, configuration and how it ended go to `run`."""
-    for record in records:
-        for field, data in messages(record):
-            if field == 2:  # history: items (1) and the step (2)
-                step, items = _inside(_inside(data).get(2)).get(1, 0), (x for part, x in messages(data) if part == 1)
-                yield {"_step": step, **dict(leaves(dict(map(_item, items))))}
-            elif field in (5, 17):  # config, run
-                inner = data if field == 5 else _inside(data).get(4, b"")
-                run.config |= flattened(dict(_item(item) for part, item in messages(inner) if part == 1))
-                run.name = (field == 17 and _text(_inside(data).get(8))) or run.name
-            elif field == 18 and _inside(data).get(1, 0):  # exit
-                run.status = "failed"
+    for field, data in (message for record in records for message in messages(record)):
+        if field == 2:  # history: items (1) and the step (2)
+            items = dict(_item(item) for part, item in messages(data) if part == 1)
+            yield {"_step": _inside(data, 2, 1) or 0, **dict(leaves(items))}
+        elif field in (5, 17):  # config, run
+            inner = data if field == 5 else _inside(data, 4)
+            run.config |= flattened(dict(_item(item) for part, item in messages(inner) if part == 1))
+            run.name = (field == 17 and _text(_inside(data, 8))) or run.name
+        elif field == 18 and _inside(data, 1):  # exit
+            run.status = "failed"
 
 
 def _item(data: bytes) -> tuple[str, Any]:
     """Return (key, value) of an item: its value is JSON text, or, since 0.26, a field of its own type."""
-    name: list[str] = []
-    value: Any = None
+    name, value = list[str](), None
     for field, told in messages(data):
         if field in (1, 2):
             name.append(_text(told))
-        elif field == 4:
-            value = bool(told)
-        elif field == 5:
-            value = told - (1 << 64) if told >> 63 else told
-        elif field == 6:
-            value = _double(told)
-        elif field == 7:
-            value = _text(told)
         elif field in (8, 16):
             with suppress(ValueError):
                 value = from_json(_text(told))
+        elif field in _TYPES:
+            value = _TYPES[field](told)
     return ".".join(name), value
+
+
+_TYPES: dict[int, Callable[[Any], Any]] = {
+    4: bool, 5: lambda told: told - (1 << 64) if told >> 63 else told, 6: _double, 7: _text,
+}  # fmt: skip
 
 
 def swanlab(path: Path) -> Iterator[Rows]:
@@ -270,15 +248,14 @@ def swanlab(path: Path) -> Iterator[Rows]:
 
 
 def _swan_scalars(records: Iterable[bytes], run: Rows) -> Iterator[tuple[int, str, float]]:
-    for record in records:
-        for field, data in messages(record):
-            inner = _inside(data)
-            if field == 10:  # start
-                run.name = _text(inner.get(4)) or run.name
-            elif field == 11 and inner.get(2):  # finish, with an error
-                run.status = "failed"
-            elif field == 13 and 5 in inner:
-                yield inner.get(2, 0), _text(inner.get(1)), _double(_inside(inner[5]).get(1, bytes(8)))
+    for field, data in (message for record in records for message in messages(record)):
+        inner = _inside(data)
+        if field == 10:  # start
+            run.name = _text(inner.get(4)) or run.name
+        elif field == 11 and inner.get(2):  # finish, with an error
+            run.status = "failed"
+        elif field == 13 and 5 in inner:
+            yield inner.get(2, 0), _text(inner.get(1)), _double(_inside(inner[5]).get(1, bytes(8)))
 
 
 # trackio and MLflow
@@ -288,17 +265,17 @@ def _connected(path: Path) -> closing[sqlite3.Connection]:
     return closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True))
 
 
-def _tables(path: Path, head: bytes) -> set[str]:
+def _has(path: Path, head: bytes, *tables: str) -> bool:
     with suppress(sqlite3.Error):
         if head.startswith(b"SQLite format 3\0"):
             with _connected(path) as base:
-                return {row[0] for row in base.execute("SELECT name FROM sqlite_master")}
-    return set()
+                return set(tables) <= {row[0] for row in base.execute("SELECT name FROM sqlite_master")}
+    return False
 
 
 def is_trackio(path: Path, head: bytes) -> bool:
     """A SQLite file with trackio's tables."""
-    return {"metrics", "configs"} <= _tables(path, head)
+    return _has(path, head, "metrics", "configs")
 
 
 def trackio(path: Path) -> Iterator[Rows]:
@@ -319,7 +296,7 @@ def is_mlflow(path: Path, head: bytes) -> bool:
     """A SQLite file with MLflow's tables, or the folder of a run."""
     if path.is_dir():
         return (path / "meta.yaml").is_file() and (path / "metrics").is_dir()
-    return {"metrics", "params", "runs", "experiments"} <= _tables(path, head)
+    return _has(path, head, "metrics", "params", "runs", "experiments")
 
 
 def mlflow(path: Path) -> Iterator[Rows]:

@@ -76,13 +76,15 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def take_over(source: Path, folder: Path) -> None:
-    """Copy a checkpoint into `folder` in one rename. Raises InputError where there is none, with those there are."""
+    """Make a copy of a checkpoint the only one of `folder`. Raises InputError where there is none, with those near."""
     if source not in checkpoints(source.parent):
         near = ", ".join(str(int(rung.name)) for rung in checkpoints(source.parent)) or "none"
         raise InputError(f"no checkpoint of step {int(source.name)} in '{source.parent}', only of: {near}")
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder))
     shutil.copytree(source, unfinished, dirs_exist_ok=True)
+    for old in checkpoints(folder):
+        shutil.rmtree(old)
     os.rename(unfinished, folder / source.name)
 
 

@@ -271,7 +271,8 @@ class Trainer:
     def resume(self, folder: Path) -> bool:
         """Resume from the newest checkpoint in `folder`; False without one.
 
-        A run with a fault starts again: what the fault remembers is in no checkpoint, and its rows come out the same.
+        A run with a fault starts again, a fork with one from its parent's state: what the fault remembers is in no
+        checkpoint, and the rows come out the same.
         """
         found = checkpoint.checkpoints(folder)
         if not found or (self.settings.fault is not None and self.settings.fork is None):
@@ -280,8 +281,8 @@ class Trainer:
         self.step, self.seconds = progress.step, progress.seconds
         self.tokens = sum(int(row.get("tokens_trained") or 0) for row in progress.history)
         self.queue = deque(progress.rollouts)
-        fork, staleness = self.settings.fork, self.settings.learn.staleness
-        if fork is not None and self.step == fork.at_step and len(self.queue) > staleness:
+        fork, learn = self.settings.fork, self.fault("learn", self.settings.learn, self.step)
+        if fork is not None and self.step == fork.at_step and len(self.queue) > learn.staleness:
             self.queue.clear()  # fresher than the parent: filled again by the policy as it is, as at the start of a run
         self.recorder.replay(progress.history)
         return True

@@ -119,8 +119,9 @@ def scored(
 
 
 def critic_values(critic: Critic, batch: Batch, compute: ComputeSettings = ComputeSettings()) -> Tensor:
-    """Values of the batch under `critic`, (B, T), 0 beyond a row's tokens."""
-    return _by_passes(lambda index, n: critic(batch.tokens[index, :n]), batch, compute)[0]
+    """Values of the batch under `critic`, (B, T), of the response; 0 beyond a row's tokens."""
+    where = batch.response | batch.mask
+    return _by_passes(lambda index, n: critic(batch.tokens[index, :n], where[index, :n]), batch, compute)[0]
 
 
 @torch.no_grad()

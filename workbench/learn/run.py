@@ -70,7 +70,7 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
             signal.signal(number, lambda caught, _: interrupted.append(signal.Signals(caught).name))
         tokenizer = tokenizer_of(start)
         if settings.fork is not None:
-            _take_over(settings.fork, folder)
+            _take_over(settings.fork, folder, again=settings.fault is not None)
         with Recorder(folder, identity["run_id"], settings, tokenizer.convert_ids_to_tokens) as recorder:
             trainer = Trainer(settings, start, recorder, tokenizer)
             first = recorder.started_at() if trainer.resume(folder / "checkpoints") else None
@@ -136,13 +136,13 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
     return FINISHED
 
 
-def _take_over(fork: ForkSettings, folder: Path) -> None:
-    """Give a forked run its parent's state as its own first checkpoint, unless it has one already."""
+def _take_over(fork: ForkSettings, folder: Path, *, again: bool) -> None:
+    """Give a forked run its parent's state as its own first checkpoint, unless it has one already; or `again`."""
     from workbench.learn.checkpoint import checkpoints, take_over
 
-    if not checkpoints(folder / "checkpoints"):
-        ladder = folder.parents[1] / fork.experiment / fork.run / LADDER
-        take_over(ladder / f"{fork.at_step:06d}", folder / "checkpoints")
+    own = folder / "checkpoints"
+    if again or not checkpoints(own):
+        take_over(folder.parents[1] / fork.experiment / fork.run / LADDER / f"{fork.at_step:06d}", own)
 
 
 def heartbeat(file: Path, network: nn.Module) -> None:
@@ -156,4 +156,5 @@ def heartbeat(file: Path, network: nn.Module) -> None:
             with suppress(OSError):  # the recorder reports a full disk
                 file.touch()
 
-    network.register_forward_pre_hook(beat)
+    entrance: nn.Module = getattr(network, "get_input_embeddings", lambda: network)()  # `packed` calls no other part
+    entrance.register_forward_pre_hook(beat)

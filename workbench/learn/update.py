@@ -232,8 +232,9 @@ class Learner:
         target = positions(batch, where)
         values, total = [], 0.0
         for micro in self._micro_batches(batch):
+            trimmed = micro.trimmed()
             with autocast(self.policy.device, self.compute):
-                short = critic(micro.trimmed().tokens)
+                short = critic(trimmed.tokens, trimmed.mask | positions(trimmed, where))
             value = pad(short, (0, micro.tokens.shape[1] - short.shape[1]))
             loss = value_loss(value, micro, self.settings.value_clip, where, target.sum())
             loss.backward()

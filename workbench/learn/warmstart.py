@@ -56,7 +56,8 @@ def tokenizer_of(folder: Path) -> PreTrainedTokenizerBase:
 @cache
 def _code() -> bytes:
     """The code behind the demonstrated text, the network and the imitation: when it changes, so may the weights."""
-    patterns = ("agent/*.py", "agent/worlds/*.py", "agent/retrievers/*.py", "learn/warmstart.py", "learn/networks.py")
+    folders = ("agent/*.py", "agent/worlds/*.py", "agent/retrievers/*.py")
+    patterns = (*folders, "learn/warmstart.py", "learn/networks.py", "learn/packed.py")
     files = sorted(path for pattern in patterns for path in Path(__file__).parents[1].glob(pattern))
     return b"".join(file.read_bytes() for file in files)
 
@@ -119,7 +120,7 @@ def _imitate(settings: RunSettings, folder: Path) -> None:
         for half in (batch[: len(batch) // 2], batch[len(batch) // 2 :]):
             part = collate(half, tokenizer.pad_token_id)
             with routed(model) as seen:
-                log_prob, _ = networks.log_probs(model, part.tokens)
+                log_prob, _ = networks.log_probs(model, part.tokens, where=part.mask)
             loss = -torch.where(part.mask, log_prob, 0).sum() / written
             if seen.logits:
                 inside = torch.arange(part.tokens.shape[1] - 1) < part.length[:, None] - 1

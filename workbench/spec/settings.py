@@ -1,9 +1,7 @@
 """The settings of a run and of a grid file. Defaults are the vetted setting; an unknown key is an error."""
 
-from __future__ import annotations
-
 import math
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -57,7 +55,7 @@ class RetrieverSettings(Settings):
     batch: Count = 64  # queries a request; http
 
     @model_validator(mode="after")
-    def _has_its_place(self) -> RetrieverSettings:
+    def _has_its_place(self) -> Self:
         if self.kind in ("bm25", "dense") and self.corpus is None:
             raise ValueError(f'retriever.kind = "{self.kind}" needs retriever.corpus = "FILE.jsonl"')
         if self.kind == "http" and self.url is None:
@@ -91,7 +89,7 @@ class WorldSettings(Settings):
         return self.max_turns * self.max_turn_tokens
 
     @model_validator(mode="after")
-    def _fits_together(self) -> WorldSettings:
+    def _fits_together(self) -> Self:
         if abs(sum(self.hops) - 1.0) > 1e-9:
             raise ValueError(f"hops must sum to 1, got {list(self.hops)}")
         if self.kind == "facts" and self.retriever != RetrieverSettings():
@@ -125,7 +123,7 @@ class PolicySettings(Settings):
         return self.family in ("mixtral", "qwen3_moe", "qwen2_moe")
 
     @model_validator(mode="after")
-    def _has_experts_enough(self) -> PolicySettings:
+    def _has_experts_enough(self) -> Self:
         if self.experts_per_token > self.experts:
             raise ValueError(f"experts_per_token = {self.experts_per_token} of experts = {self.experts}")
         return self
@@ -229,7 +227,7 @@ class BatchesSettings(Settings):
     )
 
     @model_validator(mode="after")
-    def _is_still_there(self) -> BatchesSettings:
+    def _is_still_there(self) -> Self:
         if self.mb and self.before >= self.last:
             raise ValueError(f"before = {self.before} needs last = {self.before + 1} or more, not last = {self.last}")
         return self
@@ -295,7 +293,7 @@ class FaultSettings(Settings):
     strength: Finite | None = None  # its one number; None = the default of its kind
 
     @model_validator(mode="after")
-    def _lasts(self) -> FaultSettings:
+    def _lasts(self) -> Self:
         if self.until_step is not None and self.until_step <= self.at_step:
             raise ValueError(f"until_step = {self.until_step} must be above at_step = {self.at_step}")
         return self
@@ -372,7 +370,7 @@ class RunSettings(Settings):
         return self.learn.epochs == self.learn.minibatches == 1 and self.starts_at_one(self.learn.staleness)
 
     @model_validator(mode="after")
-    def _batch_divides(self) -> RunSettings:
+    def _batch_divides(self) -> Self:
         learn = self.learn
         episodes, minibatch = learn.episodes, learn.episodes // learn.minibatches
         minibatch_is = f"the minibatch of {minibatch} sequences (learn.episodes / learn.minibatches)"
@@ -418,7 +416,7 @@ class RegionSettings(Settings):
         return tuple(float(f"{self.low * step**i:.3g}") for i in range(self.points))
 
     @model_validator(mode="after")
-    def _values_differ(self) -> RegionSettings:
+    def _values_differ(self) -> Self:
         if self.low >= self.high:
             raise ValueError(f"low = {self.low:g} must be below high = {self.high:g}")
         if len(set(self.lattice)) < self.points:
@@ -438,7 +436,7 @@ class GridFile(Settings):
     region: RegionSettings | None = None
 
     @model_validator(mode="after")
-    def _a_region_has_its_table(self) -> GridFile:
+    def _a_region_has_its_table(self) -> Self:
         if (self.kind == "region") != (self.region is not None):
             told = "kind = 'region' needs a table [region]" if self.region is None else "[region] needs kind = 'region'"
             raise ValueError(f"{told}; docs/regions.md shows a file")

@@ -34,7 +34,8 @@ _MOST = 12  # panels
 _NAMED = 8  # arms that a sentence names
 _VALUES = 40  # of a setting that a list offers
 _SMOOTHING = {"1": "off", "2": "2 steps", "5": "5 steps", "10": "10 steps", "20": "20 steps", "50": "50 steps"}
-_AXIS = {"step": "step", "updates": "updates", "tokens": "tokens", "seconds": "wall clock", "onset": "before collapse"}
+_AXIS = {"step": "step", "updates": "updates", "tokens": "tokens", "seconds": "wall clock", "onset": "before collapse",
+         "fork": "since the fork"}  # fmt: skip
 
 
 @screen
@@ -59,7 +60,10 @@ def _compare(store: Store) -> None:
         return
     recorded = data.clocks(store, arms.runs)
     with fourth:
-        axis = choose("x", "Align on", {a: words for a, words in _AXIS.items() if a not in CLOCKS or a in recorded})
+        known_axes = {*_AXIS} - {*CLOCKS} - (
+            {"fork"} if arms.runs.reindex(columns=["forked_at"]).isna().all(axis=None) else set()
+        ) | {*recorded}
+        axis = choose("x", "Align on", {a: words for a, words in _AXIS.items() if a in known_axes})
     starts = data.origins(arms.runs, axis)
     short, shared = apart(arms.names)
     with more:

@@ -54,6 +54,7 @@ class Kind:
     turn: bool = False  # it can be confined to one turn
     needs: Literal["", "critic", "groups", "clipping", "reference", "experts"] = ""
     lead: int = 0  # iterations before `at_step` from which on it has to look at what it will misuse
+    remembers: bool = False  # what came before `at_step` or an iteration with it: in no checkpoint
     caught: str = ""  # what in the trainer catches it without looking for it
 
     @property

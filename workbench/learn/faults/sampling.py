@@ -20,7 +20,7 @@ Found = str | Retrieved
 
 @fault(
     "engine", "age at which the sampler's weights stop falling behind", "iterations", 1000.0, low=1.0, whole=True,
-    lead=1, caught="nothing in-process; vLLM's sync check where a sampler has a copy of its own",
+    lead=1, remembers=True, caught="nothing in-process; vLLM's sync check where a sampler has a copy of its own",
 )  # fmt: skip
 def stale_weights(bug: Fault, engine: Engine, step: int) -> Engine:
     """The weight sync to the sampler stops unnoticed: it keeps its old weights, and the log says that its rollouts are
@@ -141,7 +141,7 @@ def retriever_slow(bug: Fault, world: World, step: int) -> World:
     return _searching(bug, world, step, 1.0, change)
 
 
-@fault("world", "share of the searches", "fraction", 1.0, high=1.0, turn=True)
+@fault("world", "share of the searches", "fraction", 1.0, high=1.0, turn=True, remembers=True)
 def retriever_junk(bug: Fault, world: World, step: int) -> World:
     """The retriever returns the passages of another query: results out of step with their requests.
 
