@@ -103,5 +103,7 @@ def slots(config: str) -> str | None:
     except (ValueError, KeyError, TypeError, InputError):
         return None
     parts = {slot: {"kind": getattr(algorithm, slot).kind, **asdict(getattr(algorithm, slot))} for slot in KINDS}
+    if algorithm.routing.kind == "none":  # files of before the slot say nothing of it
+        del parts["routing"]
     own = {"critic": algorithm.critic, "group_size": group_size or algorithm.group_size}
     return json.dumps({"slots": parts, **own}, sort_keys=True)
