@@ -128,7 +128,7 @@ def test_a_setting_that_is_off_leaves_no_trace_in_the_stored_settings_and_the_ha
         ("controls", 80, "3098386e58a8"),
         ("neighbours", 219, "a35e60bc9c77"),
         ("fault_lab", 260, "25f0fbdf9cae"),
-        ("quickstart", 14, "1e7d7876fc6c"),
+        ("quickstart", 14, "33abc60f9f35"),
     ],
 )
 def test_the_cells_of_shipped_experiments_keep_their_ids(name, cells, digest):
