@@ -257,7 +257,7 @@ def positions_restart(trainer: Trainer, patch: Patch) -> None:
         ids = (place - torch.where(starts, place, 0).cummax(1).values)[:, :-1]
         hook = model.register_forward_pre_hook(lambda _, x, named: (x, named | {"position_ids": ids}), with_kwargs=True)
         try:
-            with mock.patch.object(networks, "packing_of", lambda *_: None):  # the layers that take positions
+            with mock.patch.object(networks, "packing_of", return_value=None):  # the layers that take positions
                 return plain(model, tokens, temperature, grad, where)
         finally:
             hook.remove()
