@@ -6,7 +6,7 @@ import json
 import math
 import sys
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -63,9 +63,11 @@ def writing(file: Path, what: str = "") -> Iterator[None]:
     note(f"wrote {file}{what and ': '}{what}")
 
 
-def show(frame: pd.DataFrame, form: str = "table") -> None:
-    """Print a DataFrame on stdout in one of FORMATS."""
-    columns, rows = plain(frame)
+def show(table: pd.DataFrame | Sequence[Mapping[str, Any]], form: str = "table") -> None:
+    """Print a DataFrame, or an object a row, on stdout in one of FORMATS."""
+    import pandas as pd
+
+    columns, rows = plain(pd.DataFrame(table))
     if form == "table":
         print_table(columns, rows)
     else:
