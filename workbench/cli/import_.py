@@ -77,7 +77,7 @@ class Importer:
         marks = {one: one.fingerprint() for one in found}
         fresh = []
         for one in found:
-            entry = record.get(str(one.path.resolve()))
+            entry: Any = record.get(str(one.path.resolve()))
             known = isinstance(entry, dict) and entry.get("fingerprint") == marks[one] and entry.get("runs")
             if not known or not all((self.experiment / str(run) / "segments").is_dir() for run in entry["runs"]):
                 fresh.append(one)

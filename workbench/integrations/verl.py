@@ -218,7 +218,7 @@ def training(plain: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(plain)
     def train_batch(engine: Any, data: Any, loss_function: Any) -> Any:
         global _now
-        config = getattr(loss_function, "keywords", {}).get("config")
+        config: Any = getattr(loss_function, "keywords", {}).get("config")
         if getattr(config, "policy_loss", None) is None:  # a critic, or supervised fine-tuning
             return plain(engine, data, loss_function)
         mode = config.policy_loss.get("loss_mode", VANILLA)
