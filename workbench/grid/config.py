@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails
 
 from workbench.algorithms import resolve
 from workbench.grid.cell import Arm, Cell, algorithm_label, arm_label, expand, flatten, merge, settings_keys, slug
-from workbench.grid.folder import History, Past, mean_factor
+from workbench.grid.folder import History, mean_factor
 from workbench.grid.search import Region, Rule, Trial, conditions, search
 from workbench.learn.faults import check
 from workbench.objective import Algorithm
@@ -185,18 +185,20 @@ def _searched(grid: Grid, file: GridFile, series: Sequence[Arm], make: Make, his
         label = arm_label(arm.label, varying)  # ppo · staleness 16 · policy.lr 0.1
         return make(Arm(label, choices, arm.control), grid.seeds[trial.seed])
 
-    def past(trial: Trial) -> Past | None:
-        return history.past(cell(trial))
+    def outcome(trial: Trial) -> bool | None:
+        past = history.past(cell(trial))
+        return None if past is None else past.collapsed
+
+    def seconds(trial: Trial) -> float:
+        past = history.past(cell(trial))
+        return past.seconds if past else 0.0
 
     for place in itertools.product(range(len(series)), range(len(columns))):
         cell(Trial(*place, 0, 0))  # a mistake in an arm is reported now, not when its column begins
     limit, full = None if settings.minutes is None else 60 * settings.minutes, settings.search == "full"
     rule = Rule(len(values), len(grid.seeds), settings.probes, full, settings.runs, limit)
-    progress = search(
-        len(series), neighbours, rule, lambda trial: None if (ended := past(trial)) is None else ended.collapsed,
-        lambda trial: ended.seconds if (ended := past(trial)) else 0.0,
-    )  # fmt: skip
-    unjudged = sum((ended := past(trial)) is not None and ended.collapsed is None for trial in progress.now)
+    progress = search(len(series), neighbours, rule, outcome, seconds)
+    unjudged = sum(history.past(cell(t)) is not None and outcome(t) is None for t in progress.now)
     region = Region(settings, tuple(series), columns, neighbours, rule, progress, unjudged)
     found = tuple(cell(trial) for trial in (*progress.done, *progress.now))
     return _without_doubles(replace(grid, cells=found, region=region))
