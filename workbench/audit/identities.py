@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from workbench.audit.case import EXACT, Case, Missing, Owner
-from workbench.audit.check import Check
+from workbench.audit.case import EXACT, Case, Check, Missing, Owner
 from workbench.audit.networks import Draws
 from workbench.learn.rollouts import critic_values
 from workbench.learn.run import settings_of

@@ -7,10 +7,9 @@ from types import MappingProxyType
 
 from workbench.objective.advantage import Advantage, value_loss
 from workbench.objective.aggregate import Aggregate, Normaliser
-from workbench.objective.algorithm import FAMILIES, Algorithm
 from workbench.objective.clip import Clip
 from workbench.objective.kl import KL
-from workbench.objective.pipeline import LossTerms, PolicyLoss, policy_loss, prepare, statistics
+from workbench.objective.pipeline import FAMILIES, Algorithm, LossTerms, PolicyLoss, policy_loss, prepare, statistics
 from workbench.objective.ratio import Pool
 from workbench.objective.rollout_correction import Correction, Routing
 from workbench.objective.schedule import EarlyStop, Schedule
