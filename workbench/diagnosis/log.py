@@ -206,11 +206,8 @@ class Log:
     @property
     def critical(self) -> tuple[tuple[int, str], ...]:
         """(step, kind) of its critical events, without the collapse itself."""
-        events = self.table("event")
-        if not {"severity", "kind", "step"} <= set(events.columns):
-            return ()
+        events = self.table("event").reindex(columns=["severity", "kind", "step"]).dropna()
         grave = events[(events["severity"] == "critical") & ~events["kind"].isin(("collapse", "alarm"))]
-        grave = grave.dropna(subset="step")
         return tuple(zip(grave["step"].astype(int).tolist(), grave["kind"].astype(str), strict=True))
 
     def first_known(self, *names: str) -> int | None:
@@ -226,8 +223,8 @@ class Log:
 
 def of_run(reader: Reader, run_id: str, runs: Path | None = None) -> Log:
     """The log of a run of the store, which has been asked for and exists; its stored batches lie below `runs`."""
-    found = reader.rows("SELECT * FROM run WHERE run_id = ?", [run_id])
-    row = dict(zip(found.columns, found.rows[0], strict=True))
+    known = reader.rows("SELECT * FROM run WHERE run_id = ?", [run_id])
+    row = dict(zip(known.columns, known.rows[0], strict=True))
     settings = settings_of(row.get("config"))
 
     def load(table: str, step: int | None) -> pd.DataFrame:
@@ -236,14 +233,10 @@ def of_run(reader: Reader, run_id: str, runs: Path | None = None) -> Log:
         where, given = ("", {}) if step is None else (" AND step = $step", {"step": step})
         return reader.query(f'SELECT {columns} FROM "{table}" WHERE run_id = $run{where}', {"run": run_id, **given})
 
+    found = {}
+    if reader.rows("SELECT 1 FROM run WHERE parent = ? LIMIT 1", [run_id]).rows:
+        from workbench.analysis.forks import tests  # its statistics need what the core lacks (scipy)
+
+        found = tests(reader, run_id)
     folder = None if runs is None else batches.folder_of(runs, str(row["experiment"]), run_id)
-    return Log(run_id, load, settings, row, folder, _tests(reader, run_id))
-
-
-def _tests(reader: Reader, run_id: str) -> Mapping[str, Removal]:
-    """How forks of a run do without its causes; their statistics need what the core lacks (scipy)."""
-    if not reader.rows("SELECT 1 FROM run WHERE parent = ? LIMIT 1", [run_id]).rows:
-        return {}
-    from workbench.analysis.forks import tests
-
-    return tests(reader, run_id)
+    return Log(run_id, load, settings, row, folder, found)
