@@ -1,7 +1,5 @@
 """A stored step with all that is recomputed from it, and the comparison of both: transcripts, log-probs, gradients."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace

@@ -3,8 +3,6 @@
 Order: from the question to the optimizer, so that the first violation is the one nearest to its cause.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

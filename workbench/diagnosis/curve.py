@@ -1,10 +1,8 @@
 """One scalar of a log as a curve: levels, noise and departures that hold from a few points to a million."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 import pandas as pd
@@ -50,7 +48,7 @@ class Curve:
         self.reached = (self.end - self.floor) / self.span
 
     @classmethod
-    def of(cls, column: str, series: pd.Series) -> Curve | None:
+    def of(cls, column: str, series: pd.Series) -> Self | None:
         """Return the curve of a series that is indexed by step; None where it has fewer than FEWEST finite points."""
         clean = series[np.isfinite(series.to_numpy(float))].sort_index()
         return cls(column, clean.index.to_numpy(), clean.to_numpy(float)) if len(clean) >= FEWEST else None
@@ -105,7 +103,7 @@ class Outcome:
     solved: bool
 
     @classmethod
-    def of(cls, score: Curve, since: int) -> Outcome:
+    def of(cls, score: Curve, since: int) -> Self:
         """Judge a score from a step on."""
         least, before = max(CLEAR * score.error, TENTH * (score.high - score.low)), score.before(since)
         changes = score.end - before, score.end - float(np.median(score.part(0.5, 0.6)))

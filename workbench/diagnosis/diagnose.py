@@ -1,7 +1,5 @@
 """The diagnosis of one log: run every cause, rank the findings, write the report."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, replace
@@ -71,7 +69,7 @@ def _settled(finding: Finding, found: Sequence[Finding], slack: float) -> Findin
     return Finding(effect, replace(trace, grade="pattern", confidence=known)) if reasons else finding
 
 
-def _tested(finding: Finding, tested: Removal | None) -> Finding:
+def _tested(finding: Finding, tested: "Removal | None") -> Finding:
     """Grade a finding by what forks without its cause do; a proof that is no reason of the fall stays one."""
     cause, clue, _ = finding
     if tested is not None and tested.saves:

@@ -1,11 +1,9 @@
 """The parts of a diagnosis: a cause, the clue that its check returns, the reported finding."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from workbench.diagnosis.attribution import Culprit
 from workbench.diagnosis.changepoint import Slump
@@ -56,14 +54,14 @@ class Clue:
     def of(
         cls, grade: Grade, confidence: float, column: str, step: int, value: float | None, usual: float | None,
         says: str, trajectory: int | None = None, turn: int | None = None,
-    ) -> Clue:  # fmt: skip
+    ) -> Self:  # fmt: skip
         """Return a clue whose evidence is one figure, at the step of the clue."""
         return cls(grade, confidence, step, says, (Evidence(column, step, value, usual),), trajectory, turn)
 
     @classmethod
     def on(
         cls, curve: Curve, grade: Grade, confidence: float, step: int, says: str, usual: float | None = None
-    ) -> Clue:
+    ) -> Self:
         """Return a clue whose evidence is where a curve ends; what was usual is by default where it began."""
         return cls.of(grade, confidence, curve.column, step, curve.end, curve.begin if usual is None else usual, says)
 
@@ -156,7 +154,7 @@ class Finding(NamedTuple):
 
     cause: Cause
     clue: Clue
-    tested: Removal | None = None  # by forks of the run
+    tested: "Removal | None" = None  # by forks of the run
 
 
 @dataclass(frozen=True)

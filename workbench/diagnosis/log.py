@@ -1,7 +1,5 @@
 """A log as the diagnosis reads it: the tables of one run, loaded on demand, and its settings."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -68,7 +66,7 @@ class Log:
     settings: Mapping[str, Any] = field(default_factory=dict)
     run: Mapping[str, Any] = field(default_factory=dict)  # row of table `run`: status, outcome, collapse_step, ...
     folder: Path | None = None  # of the run, with its stored batches
-    tests: Mapping[str, Removal] = field(default_factory=dict)  # cause -> how forks of the run do without it
+    tests: Mapping[str, "Removal"] = field(default_factory=dict)  # cause -> how forks of the run do without it
 
     def __post_init__(self) -> None:
         self._tables: dict[str, pd.DataFrame] = {}
@@ -221,7 +219,7 @@ class Log:
         return frame[frame["kind"] == kind] if "kind" in frame else frame
 
 
-def of_run(reader: Reader, run_id: str, runs: Path | None = None) -> Log:
+def of_run(reader: "Reader", run_id: str, runs: Path | None = None) -> Log:
     """The log of a run of the store, which has been asked for and exists; its stored batches lie below `runs`."""
     known = reader.rows("SELECT * FROM run WHERE run_id = ?", [run_id])
     row = dict(zip(known.columns, known.rows[0], strict=True))

@@ -269,6 +269,5 @@ def prepare(algorithm: Algorithm, batch: Batch, stream: torch.Generator | None =
         penalty = algorithm.kl.in_reward(batch)
         if penalty is not None:
             token, total = token - penalty, total - penalty.sum(1)
-        made = algorithm.advantage.estimate(Reward(token, total), batch)
-        batch = replace(batch, advantages=made.advantages, returns=made.returns)
+        batch = algorithm.advantage.estimate(Reward(token, total), batch)
         return _masked(batch, algorithm.select.after(batch))

@@ -4,8 +4,6 @@ omega_t = exp(clamp(log pi_old - log mu, +-20)); a weight multiplies the token l
 the gap that comes from the experts which a mixture of experts chose.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """The order of a step's updates: which parts of its batch are trained on in turn, and when the rest is given up."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 Selection, dynamic sampling and what is recorded look at the outcome reward itself, before the shaping.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal
 
 from workbench.batch import Batch

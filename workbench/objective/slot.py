@@ -1,7 +1,5 @@
 """A choice for a slot of the pipeline: a frozen dataclass with the name of its kind and checked options."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -41,7 +39,7 @@ class Slot:
     """
 
     kind: ClassVar[str]
-    kinds: ClassVar[dict[str, type[Slot]]]
+    kinds: ClassVar[dict[str, type["Slot"]]]
     word: ClassVar[str] = ""
 
     def __init_subclass__(cls, kind: str = "") -> None:
