@@ -18,7 +18,7 @@ import scipy
 
 from workbench.analysis.region_fit import Arm, fit
 from workbench.analysis.runs import KEPT, NOT_DEAD, flat, newest, replicate, settings_of, survived
-from workbench.analysis.stats import Estimate, missing, percent, spanned
+from workbench.analysis.stats import Estimate, percent, spanned
 from workbench.spec import UNDECIDED, GridFile, InputError, RegionSettings, nearest
 
 if TYPE_CHECKING:
@@ -296,7 +296,7 @@ def readable_series(series: pd.DataFrame) -> pd.DataFrame:
         {
             "arm": row["series"], **_at(series, row),
             f"area: {row['unit']}": ("~ " if row["beyond"] else "") + spanned(row, "area"),
-            "share of the searched area": "-" if missing(row["share"]) else percent(row["share"]),
+            "share of the searched area": "-" if pd.isna(row["share"]) else percent(row["share"]),
             f"area minus that of {row['reference']}": spanned(row, "difference", "+.2f"),
             "10 to 90 % collapse over (doublings)": spanned(row, "width"),
             "seeds": str(row["seeds"]), "runs": str(row["runs"]), "minutes of training": f"{row['minutes']:.0f}",
@@ -371,7 +371,7 @@ def headline(landscape: Landscape, columns: pd.DataFrame) -> str:
             parts.append(f"at {in_words(landscape.settings.along)} {each}")
         if len(ends) == 2:
             low, high = (row[name] for row, name in zip(ends, ("boundary_high", "boundary_low"), strict=True))
-            overlap = ", but their intervals overlap" if not missing(low) and not missing(high) and low >= high else ""
+            overlap = ", but their intervals overlap" if not pd.isna(low) and not pd.isna(high) and low >= high else ""
             parts[0] += f", {ends[1]['boundary'] / ends[0]['boundary']:.1f} x higher{overlap}"
         for word, where in (("below", "below the lowest value tried"), ("above", "above the highest value tried")):
             out = [f"{row['series']} ({row['boundary']:.3g})" for row in hardest if row["beyond"] == word]
@@ -389,7 +389,7 @@ def _listed(columns: pd.DataFrame, words: Any = None) -> str:
 
 
 def _loose(landscape: Landscape, row: Mapping[Hashable, Any]) -> bool:
-    lattice, sides = np.array(landscape.settings.lattice), [s for s in ("low", "high") if not missing(row[s])]
+    lattice, sides = np.array(landscape.settings.lattice), [s for s in ("low", "high") if not pd.isna(row[s])]
     ends = [int(np.abs(lattice - row[side]).argmin()) for side in sides]
     gap = ends[1] - ends[0] > 1 if len(ends) == 2 else ends[0] not in (0, len(lattice) - 1)
     return gap or any(row[f"{side}_runs"] < landscape.planned for side in sides)

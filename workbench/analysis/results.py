@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from workbench.analysis.runs import runs as runs_in
-from workbench.analysis.stats import missing
 from workbench.analysis.survival import observed
 from workbench.spec import InputError
 from workbench.spec.files import from_json, open_file
@@ -97,7 +96,7 @@ def results(frame: pd.DataFrame, about: dict[str, str], fairness: Sequence[str] 
     named = frame.rename(columns={**_RENAMED, **{f"{name}_curve": name for name in CURVES}})
     columns, absent = [], [None] * len(named)  # a signal that these runs did not log
     for field in _schema():  # None for what is missing; curves stay arrays
-        cells = [v if np.ndim(v) or not missing(v) else None for v in named.get(field.name, absent)]
+        cells = [v if np.ndim(v) or not pd.isna(v) else None for v in named.get(field.name, absent)]
         columns.append(pa.array(cells, field.type))
     table = pa.Table.from_arrays(columns, schema=_schema())
     return Results(about["experiment"], about["question"], about["toml"], tuple(fairness), table)

@@ -95,9 +95,7 @@ class Slump:
 
 def smoothed(values: np.ndarray) -> np.ndarray:
     """Trailing median (T,) of SMOOTH points, of fewer at the start."""
-    start = [np.median(values[: i + 1]) for i in range(min(SMOOTH - 1, len(values)))]
-    rest = np.median(sliding_window_view(values, SMOOTH), axis=1) if len(values) >= SMOOTH else []
-    return np.concatenate([start, rest])
+    return pd.Series(values).rolling(SMOOTH, min_periods=1).median().to_numpy()
 
 
 def slumped(success: pd.Series) -> Slump | None:
