@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,20 +69,17 @@ class Log:
     tests: Mapping[str, "Removal"] = field(default_factory=dict)  # cause -> how forks of the run do without it
 
     def __post_init__(self) -> None:
-        self._tables: dict[str, pd.DataFrame] = {}
-        self._curves: dict[str, Curve | None] = {}
+        self.table, self.curve = cache(self._table), cache(self._curve)
         self.settings = {k: v for k, v in self.settings.items() if k.split(".")[0] != HIDDEN}
         self.onset = self.first_known("collapse_step", "onset_low")
         self.fallen_by = self.first_known("onset_high", "collapse_step", "onset_low")
         self.certain = self.first_known("detection_step", "onset_high", "collapse_step")
 
-    def table(self, name: str) -> pd.DataFrame:
+    def _table(self, name: str) -> pd.DataFrame:
         """Return the rows of a table in the order of its key."""
-        if name not in self._tables:
-            found = self.load(name, None)
-            order = [key for key in ORDER.get(name, ("step",)) if key in found]
-            self._tables[name] = found.sort_values(order, ignore_index=True) if order else found
-        return self._tables[name]
+        found = self.load(name, None)
+        order = [key for key in ORDER.get(name, ("step",)) if key in found]
+        return found.sort_values(order, ignore_index=True) if order else found
 
     def transcripts(self, *columns: str) -> pd.DataFrame:
         """Step and these columns of the kept transcripts that have all of them: no update trains on some of a run."""
@@ -141,16 +138,14 @@ class Log:
             found = list(SIGNALS.get(name, (name,)))
         return [column for column in found if self.measured(*column.split(".", 1))]
 
-    def curve(self, name: str) -> Curve | None:
+    def _curve(self, name: str) -> Curve | None:
         """Return a column or signal as a curve, of several rows of a step the mean; None where it has too few points.
 
         Of several evaluations that with the most points.
         """
-        if name not in self._curves:
-            found = [Curve.of(column, self.series(*column.split(".", 1))) for column in self.columns(name)]
-            curves = [curve for curve in found if curve is not None]
-            self._curves[name] = max(curves, key=len) if name == "evaluation" and curves else next(iter(curves), None)
-        return self._curves[name]
+        found = [Curve.of(column, self.series(*column.split(".", 1))) for column in self.columns(name)]
+        curves = [curve for curve in found if curve is not None]
+        return max(curves, key=len) if name == "evaluation" and curves else next(iter(curves), None)
 
     @cached_property
     def ledger(self) -> bool:
