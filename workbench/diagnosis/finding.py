@@ -6,8 +6,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from workbench.diagnosis.attribution import Culprit
-from workbench.diagnosis.changepoint import Slump
-from workbench.diagnosis.curve import Curve
+from workbench.diagnosis.changepoint import Curve, Slump
 from workbench.diagnosis.log import Log
 
 if TYPE_CHECKING:

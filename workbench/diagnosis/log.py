@@ -12,8 +12,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis.runs import settings_of
-from workbench.diagnosis.changepoint import Departure
-from workbench.diagnosis.curve import Curve, Outcome
+from workbench.diagnosis.changepoint import Curve, Departure, Outcome
 from workbench.spec import InputError
 from workbench.store import batches
 from workbench.store.batches import StoredBatch

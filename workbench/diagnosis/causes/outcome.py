@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from workbench.diagnosis.curve import CLEAR, Curve, Outcome, sure, told
+from workbench.diagnosis.changepoint import CLEAR, Curve, Outcome, sure, told
 from workbench.diagnosis.finding import Clue, scalar
 from workbench.diagnosis.log import Log
 
