@@ -16,13 +16,27 @@ from workbench.tensors import Tensor, torch
 class Correction(Slot, kind="none"):  # and base of the corrections
     """No weights: the sampler is taken for the proximal policy."""
 
-    def weights(self, batch: Batch, mean: Tensor | None = None) -> Tensor | None:
-        """Weight of each token, (B, T), or None for 1; `mean` is the minibatch's mean weight (default: of `batch`)."""
+    @property
+    def normalise(self) -> bool:
+        """Whether weights are divided by their mean."""
+        return False
+
+    def raw(self, batch: Batch) -> Tensor | None:
+        """Weight of each token before normalisation, (B, T), or None for 1."""
         return None
 
+    def weights(self, batch: Batch, mean: Tensor | None = None) -> Tensor | None:
+        """Weight of each token, (B, T), or None for 1; `mean` is the minibatch's mean weight (default: of `batch`)."""
+        weight = self.raw(batch)
+        if weight is None or not self.normalise:
+            return weight
+        mean = masked_mean(weight, batch.mask) if mean is None else mean
+        return weight / torch.where(mean > 0, mean, 1)  # all weights 0: they stay 0
+
     def mean_weight(self, batch: Batch) -> Tensor | None:
-        """Mean raw weight over policy tokens, a scalar; None without weights."""
-        return None
+        """Mean raw weight over policy tokens, a scalar; None where nothing is divided by it."""
+        weight = self.raw(batch) if self.normalise else None
+        return None if weight is None else masked_mean(weight, batch.mask)
 
     def acts(self, batch: Batch) -> Tensor | None:
         """Return where omega was capped or set to 0, (B, T) bool, False off the mask; None without weights."""
@@ -42,30 +56,7 @@ def _omega(batch: Batch, level: str) -> Tensor:
     return total.exp().expand_as(log_omega)
 
 
-class _Weighted(Correction):
-    """Base of the weights `raw`, divided by their mean with `normalise`."""
-
-    @property
-    def normalise(self) -> bool:
-        """Whether weights are divided by their mean."""
-        raise NotImplementedError
-
-    def raw(self, batch: Batch) -> Tensor:
-        """Weight of each token before normalisation, (B, T)."""
-        raise NotImplementedError
-
-    def weights(self, batch: Batch, mean: Tensor | None = None) -> Tensor:
-        weight = self.raw(batch)
-        if not self.normalise:
-            return weight
-        mean = masked_mean(weight, batch.mask) if mean is None else mean
-        return weight / torch.where(mean > 0, mean, 1)  # all weights 0: they stay 0
-
-    def mean_weight(self, batch: Batch) -> Tensor | None:
-        return masked_mean(self.raw(batch), batch.mask) if self.normalise else None
-
-
-class Tis(_Weighted, kind="tis"):
+class Tis(Correction, kind="tis"):
     """Truncated importance sampling: min(omega, cap) of the token or of the sequence's product.
 
     `cap` 2 as verl (token 1.5 to 5, sequence 2 to 10 are usual; TRL 3); none = omega as it is. `normalise` divides by
@@ -83,7 +74,7 @@ class Tis(_Weighted, kind="tis"):
         return batch.mask & (_omega(batch, self.level) > (math.inf if self.cap is None else self.cap))
 
 
-class Mis(_Weighted, kind="mis"):
+class Mis(Correction, kind="mis"):
     """Masked importance sampling: omega where it is at most `high`, else 0 (TRL's *_mask modes; TRL's cap is 3).
 
     `low` > 0 masks from below as well, which is IcePop's rule. `level`: what is held against the bounds is omega of
