@@ -169,7 +169,7 @@ def named(row: Row) -> str:
 def _onset(row: Row) -> str:
     steps = row["onsets"].split(", ")  # a median of two steps is a step at which nothing happened
     near = f"onset at steps {row['onsets']}" if len(set(steps)) > 1 and len(steps) <= ONSETS else ""
-    words = [] if pd.isna(row["onset"]) else [near or f"onset near step {row['onset']:.0f}"]
+    words: list[str] = [] if pd.isna(row["onset"]) else [near or f"onset near step {row['onset']:.0f}"]
     words += [f"{row['recovered']} came back"] if row["recovered"] else []
     return f" ({', '.join(words)})" if words else ""
 

@@ -74,7 +74,7 @@ def smallest_p(n_a: int, n_b: int) -> float:
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Return Holm's p-values: the i-th smallest of m times (m - i + 1), never falling, at most 1; None stays None."""
-    known = pd.Series(p_values, dtype=float).dropna().sort_values()
+    known = pd.Series(np.array(p_values, dtype=float)).dropna().sort_values()
     corrected = (known * np.arange(len(known), 0, -1)).cummax().clip(upper=1.0).to_dict()
     return [corrected.get(i) for i in range(len(p_values))]
 

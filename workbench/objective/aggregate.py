@@ -5,7 +5,7 @@ from typing import Literal, Self
 
 from workbench.batch import Batch, pool, spread
 from workbench.objective.advantage import first_tokens
-from workbench.objective.rollout_correction import Correction
+from workbench.objective.ratio import Correction
 from workbench.objective.slot import Horizon, Slot
 from workbench.tensors import Tensor, torch
 

@@ -15,10 +15,8 @@ from workbench.objective.advantage import Advantage, Reward
 from workbench.objective.aggregate import Aggregate, Normaliser, TokenMean, weighted_sum
 from workbench.objective.clip import Clip, Ratios
 from workbench.objective.kl import KL
-from workbench.objective.ratio import LOG_LIMIT, Pool
-from workbench.objective.rollout_correction import Correction, Routing
-from workbench.objective.schedule import EarlyStop, Schedule
-from workbench.objective.select import Select, Shaping
+from workbench.objective.ratio import LOG_LIMIT, Correction, Pool, Routing
+from workbench.objective.select import EarlyStop, Schedule, Select, Shaping
 from workbench.objective.stabilise import Stabiliser, imbalance
 from workbench.tensors import Tensor, torch
 
