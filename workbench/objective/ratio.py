@@ -137,7 +137,11 @@ class Guard(Pool, kind="guard"):
     floor: Positive = 1e-3
 
     def entering(self, log_ratio: Tensor, batch: Batch) -> Tensor:
-        bins = self._bins(batch).reshape(1, -1)
+        bins = batch.turn
+        if self.bins == "position":
+            rank, length = batch.mask.long().cumsum(1) - 1, batch.mask.sum(1, keepdim=True).clamp(min=1)
+            bins = torch.where(batch.mask, 1 + rank * 8 // length, 0)
+        bins = bins.reshape(1, -1)
         values = log_ratio.detach().reshape(1, -1)
         sums = pool(values, bins)
         mean = spread(torch.where(sums.count > 1, sums.mean, 0), bins)
@@ -149,12 +153,6 @@ class Guard(Pool, kind="guard"):
             scale = torch.where(alone, 1.0, whole.clamp(min=self.floor) / inside)
             moved = moved * scale.view_as(log_ratio)
         return torch.where(batch.mask, moved, 0).clamp(-LOG_LIMIT, LOG_LIMIT)
-
-    def _bins(self, batch: Batch) -> Tensor:
-        if self.bins == "turn":
-            return batch.turn
-        rank, length = batch.mask.long().cumsum(1) - 1, batch.mask.sum(1, keepdim=True).clamp(min=1)
-        return torch.where(batch.mask, 1 + rank * 8 // length, 0)
 
 
 class Correction(Slot, kind="none"):  # and base of the corrections
