@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from transformers import AutoTokenizer, PreTrainedModel
-from workbench.objective.algorithm import Algorithm
 
 from bench.generate import GenerateEngine
 from bench.measure import Comparison, Sample, Share, Side, Target, Work, alternate, timed
@@ -32,6 +31,7 @@ from workbench.learn.networks import Critic
 from workbench.learn.rollouts import Rollout, Sampler, batch_of, trainer_log_probs
 from workbench.learn.update import Learner
 from workbench.learn.warmstart import ensure
+from workbench.objective import Algorithm
 from workbench.objective.pipeline import prepare
 from workbench.record.recorder import Recorder
 from workbench.spec import EvaluationSettings, LearnSettings, RunSettings
