@@ -31,7 +31,7 @@ from workbench.learn.networks import Critic
 from workbench.learn.rollouts import Rollout, Sampler, batch_of, trainer_log_probs
 from workbench.learn.update import Learner
 from workbench.learn.warmstart import ensure
-from workbench.objective.algorithm import Algorithm
+from workbench.objective import Algorithm
 from workbench.objective.pipeline import prepare
 from workbench.record.recorder import Recorder
 from workbench.spec import EvaluationSettings, LearnSettings, RunSettings

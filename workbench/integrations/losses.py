@@ -15,8 +15,7 @@ from workbench.batch import Batch, turn_ids
 from workbench.objective import Algorithm, LossTerms, Normaliser, PolicyLoss, policy_loss, statistics
 from workbench.objective.aggregate import good, turns_of
 from workbench.objective.kl import RewardKL
-from workbench.objective.schedule import EarlyStop, Schedule
-from workbench.objective.select import Select, Shaping
+from workbench.objective.select import EarlyStop, Schedule, Select, Shaping
 from workbench.spec import InputError
 from workbench.tensors import Tensor, torch
 

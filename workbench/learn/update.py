@@ -20,10 +20,9 @@ from workbench.diagnostics.evidence import Evidence
 from workbench.learn.networks import Critic, autocast, log_probs, passes
 from workbench.learn.probe import Probe
 from workbench.learn.rollouts import critic_values
-from workbench.objective import LossTerms, Normaliser, policy_loss, statistics
+from workbench.objective import Algorithm, LossTerms, Normaliser, policy_loss, statistics
 from workbench.objective.advantage import positions, value_loss
-from workbench.objective.algorithm import Algorithm
-from workbench.objective.schedule import EarlyStop, MeanKL
+from workbench.objective.select import EarlyStop, MeanKL
 from workbench.spec import ComputeSettings, LearnSettings, OptimizerSettings
 
 
