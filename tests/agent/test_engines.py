@@ -162,8 +162,11 @@ Make = Callable[..., Engine]  # (model, tokenizer, **settings); by default the a
 class Plain(HFEngine):
     """Decodes through transformers whatever the size of the model."""
 
-    def _decoder(self) -> TransformersDecoder:
-        return TransformersDecoder(hf.in_dtype(self._model, getattr(torch, self._settings.dtype)))
+    def rollout(self, *arguments: Any, **options: Any) -> list[Episode]:
+        with pytest.MonkeyPatch.context() as patch:
+            decoder = TransformersDecoder(hf.in_dtype(self._model, getattr(torch, self._settings.dtype)))
+            patch.setattr(hf, "decoder_of", lambda *_: decoder)
+            return super().rollout(*arguments, **options)
 
 
 def vllm(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, settings: EngineSettings) -> Engine:

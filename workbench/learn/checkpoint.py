@@ -42,7 +42,7 @@ def save(folder: Path, learner: Learner, progress: Progress, last: int = 2, pinn
     learner.policy.save_pretrained(unfinished / "policy", safe_serialization=True, max_shard_size="1TB")
     if learner.critic is not None:
         save_file(_contiguous(learner.critic.state_dict()), unfinished / "critic.safetensors")
-    for name, optimizer in _optimizers(learner).items():
+    for name, optimizer in learner.optimizers.items():
         entries = [(f"{i}.{k}", v) for i, entry in optimizer.state_dict()["state"].items() for k, v in entry.items()]
         flat = {key: torch.as_tensor(value) for key, value in entries if value is not None}
         save_file(_contiguous(flat), unfinished / f"{name}_optimizer.safetensors")
@@ -100,7 +100,7 @@ def load(checkpoint: Path, learner: Learner) -> Progress:
         raise RuntimeError(f"checkpoint does not fit the model: missing {missing}, unexpected {unexpected}")
     if learner.critic is not None:
         learner.critic.load_state_dict(load_file(checkpoint / "critic.safetensors"))
-    for name, optimizer in _optimizers(learner).items():
+    for name, optimizer in learner.optimizers.items():
         state: dict[int, dict[str, Any]] = {}
         for key, value in load_file(checkpoint / f"{name}_optimizer.safetensors").items():
             parameter, entry = key.split(".", 1)
@@ -118,11 +118,6 @@ def load(checkpoint: Path, learner: Learner) -> Progress:
         stored["rollouts"][i] = Rollout(**entry)
     learner.updates = stored.pop("updates")
     return Progress(**stored)
-
-
-def _optimizers(learner: Learner) -> dict[str, torch.optim.Optimizer]:
-    found = {"policy": learner.policy_optimizer}
-    return found if learner.critic_optimizer is None else found | {"critic": learner.critic_optimizer}
 
 
 def _contiguous(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
