@@ -334,7 +334,7 @@ def test_tags_of_many_tokens_end_turns_too(make: Make, spelling: PreTrainedToken
     codec = Codec(spelling)
     assert len(codec.encode(">.")) == 1  # the tag and what follows it are one token, which the turn keeps whole
     questions = world.questions("train", 0, 0, 1)
-    prompt, text = codec.encode(world.prompt(questions[0])), codec.encode(said)
+    prompt, text = codec.encode(questions[0].text), codec.encode(said)
     tokens, labels = torch.tensor([prompt + text]), torch.tensor([[-100] * len(prompt) + text])
     imitate(model, ((tokens, labels) for _ in range(80)))  # one continuation, by heart
     episode = make(model, spelling).rollout(world, questions, [0], torch.Generator(), greedy=True)[0]

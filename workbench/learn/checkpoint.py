@@ -75,11 +75,19 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(p for p in folder.glob("[0-9]*") if p.name.isdecimal() and (p / "progress.json").is_file())
 
 
+def checkpoint_of(folder: Path, step: int | None = None) -> Path:
+    """Return the newest checkpoint in a folder of a run, or that of `step`. Raises InputError where there is none."""
+    found, run = {int(one.name): one for one in checkpoints(folder)}, folder.parent.name
+    if not found:
+        raise InputError(f"run '{run}' has no checkpoint yet: record.checkpoint_every and record.ladder say when")
+    chosen = max(found) if step is None else step
+    if chosen not in found:
+        raise InputError(f"run '{run}' has no checkpoint of step {step}; there is: {', '.join(map(str, found))}")
+    return found[chosen]
+
+
 def take_over(source: Path, folder: Path) -> None:
-    """Make a copy of a checkpoint the only one of `folder`. Raises InputError where there is none, with those near."""
-    if source not in checkpoints(source.parent):
-        near = ", ".join(str(int(rung.name)) for rung in checkpoints(source.parent)) or "none"
-        raise InputError(f"no checkpoint of step {int(source.name)} in '{source.parent}', only of: {near}")
+    """Make a copy of a checkpoint the only one of `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder))
     shutil.copytree(source, unfinished, dirs_exist_ok=True)

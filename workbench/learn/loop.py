@@ -29,7 +29,7 @@ from workbench.learn import checkpoint, checks, faults, networks
 from workbench.learn.evaluate import evaluate
 from workbench.learn.networks import Critic
 from workbench.learn.probe import controls
-from workbench.learn.rollouts import Rollout, Sampler, batch_of, scored, trainer_log_probs
+from workbench.learn.rollouts import Rollout, Sampler, batch_of, scored
 from workbench.learn.update import Learner, non_finite
 from workbench.objective import prepare
 from workbench.record.recorder import MB, Recorder
@@ -212,7 +212,7 @@ class Trainer:
         """Return log-probs of the batch under `model`, (B, T); without one, under the policy as it is now."""
         if model is None:
             return self._scored(batch)[0]
-        return trainer_log_probs(model, batch, self.learner.temperature, self.learner.compute)
+        return scored(model, batch, self.learner.temperature, self.learner.compute)[0]
 
     def _scored(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
         """Log-probs (B, T) of the batch under the policy as it is now, and the experts that its routers choose."""
@@ -235,9 +235,8 @@ class Trainer:
             f'slots.routing = "{kind}" and compute.gradient_checkpointing exclude each other: the activations are '
             "recomputed after the pass whose experts are replayed": settings.compute.gradient_checkpointing,
         }
-        for reason, holds in reasons.items():
-            if holds:
-                raise InputError(reason)
+        if reason := next((reason for reason, holds in reasons.items() if holds), ""):
+            raise InputError(reason)
 
     def _stop(self) -> bool:
         """Return whether a stop rule ends the run here; `stopped` says which."""

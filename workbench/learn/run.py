@@ -59,7 +59,7 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
     with locked(folder):
         from workbench.agent.engines import StaleWeights
         from workbench.diagnostics.rules import Event
-        from workbench.learn.checkpoint import checkpoints, take_over
+        from workbench.learn.checkpoint import checkpoint_of, checkpoints, take_over
         from workbench.learn.loop import Diverged, SelfTestFailed, Trainer
         from workbench.learn.warmstart import ensure, tokenizer_of
         from workbench.record.recorder import Recorder
@@ -72,7 +72,7 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
         fork, own = settings.fork, folder / "checkpoints"
         # The parent's state is a fork's own first checkpoint; what a fault remembers is in none, so it starts again.
         if fork is not None and (settings.fault is not None or not checkpoints(own)):
-            take_over(folder.parents[1] / fork.experiment / fork.run / LADDER / f"{fork.at_step:06d}", own)
+            take_over(checkpoint_of(folder.parents[1] / fork.experiment / fork.run / LADDER, fork.at_step), own)
         with Recorder(folder, identity["run_id"], settings, tokenizer.convert_ids_to_tokens) as recorder:
             trainer = Trainer(settings, start, recorder, tokenizer)
             first = recorder.started_at() if trainer.resume(own) else None

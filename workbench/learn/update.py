@@ -221,8 +221,8 @@ class Learner:
         columns = {name: [part[name] for part in routes] for name in routes[0]}
         # Largest share of a layer's assignments that one expert has, times the experts of a layer: 1 = all alike.
         counts = torch.stack(columns.pop("load", [torch.zeros(1, 1)])).sum(0)
-        made = float(counts[0].sum())  # as many in every layer
-        scalars["expert_load_max"] = float(counts.max()) / made * counts.shape[1] if made else None
+        total = float(counts[0].sum())  # as many in every layer
+        scalars["expert_load_max"] = float(counts.max()) / total * counts.shape[1] if total else None
         return scalars, seen | {name: torch.cat(known) for name, known in columns.items()}
 
     def _update_critic(

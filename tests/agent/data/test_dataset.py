@@ -233,7 +233,7 @@ def test_any_gold_answer_is_right_and_f1_takes_the_best() -> None:
 
 def test_a_choice_is_asked_with_its_letters_and_judged_by_them() -> None:
     world, question = world_of(), world_of().every()[1]
-    assert world.prompt(question).endswith("A. Aspirin\nB. Rest\nAnswer with one letter.")
+    assert question.text.endswith("A. Aspirin\nB. Rest\nAnswer with one letter.")
     answers = ("B", "(b) Rest", "rest", "A", "a rest cure")
     assert [world.score(question, answer) for answer in answers] == [1, 1, 1, 0, 0]
 
