@@ -34,10 +34,11 @@ def eval(
     run_id = find(current(ctx.obj), run)
     folder = folder_of(ctx.obj, run_id)
     from workbench.agent.worlds.dataset import Dataset, load
-    from workbench.learn.evaluate import checkpoint_of, examine
+    from workbench.learn.checkpoint import checkpoint_of
+    from workbench.learn.evaluate import examine
     from workbench.learn.warmstart import ensure, tokenizer_of
 
-    settings, checkpoint = settings_of(folder), checkpoint_of(folder, step)
+    settings, checkpoint = settings_of(folder), checkpoint_of(folder / "checkpoints", step)
     questions = load(data, split, limit)
     if questions.left_out:
         note(f"{questions.left_out} rows of {data} have no gold answer and are skipped")

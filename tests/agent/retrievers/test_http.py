@@ -22,8 +22,8 @@ from tests.agent.fakes import ScriptedEngine
 from tests.agent.retrievers.conftest import PASSAGES
 from workbench.agent.episode import Episode
 from workbench.agent.retrievers import RetrieverDown
-from workbench.agent.retrievers.bm25 import BM25
 from workbench.agent.retrievers.http import HTTPRetriever, RetrievalServer
+from workbench.agent.retrievers.local import BM25
 from workbench.agent.tokenizer import Codec, build_tokenizer
 from workbench.agent.worlds.dataset import Dataset, Item
 from workbench.diagnostics import CATALOGUE, measure
@@ -192,7 +192,7 @@ def test_a_hanging_server_costs_the_timeout_and_one_that_refuses_is_down() -> No
 
 
 def play(url: str, episodes: int, retries: int) -> list[Episode]:
-    world = Dataset(SETTINGS, HTTPRetriever(url, timeout=5, retries=retries), [Item("0", "who ?", ("alice",))])
+    world = Dataset(SETTINGS, HTTPRetriever(url, timeout=5, retries=retries), [Item("who ?", ("alice",))])
     script = [*["<search> alice rival </search>"] * SEARCHES, "<answer> alice </answer>"]
     engine = ScriptedEngine(build_tokenizer(), lambda _: script)
     return engine.rollout(world, world.questions("train", 0, 0, episodes), list(range(episodes)))
