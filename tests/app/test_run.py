@@ -18,14 +18,13 @@ from tests.app.kinds import KEPT, KINDS, MILD, write_kinds
 from tests.diagnosis.sentences import checked
 from tests.store.fixture import Shape, write_experiment, write_run, write_segment, write_status
 from tests.store.stored_batch import write_batch
-from workbench.app.curve_data import first_alarm, first_alarms
+from workbench.app.curve_data import first_alarm, first_alarms, stands
 from workbench.app.experiments import runs as runs_of
 from workbench.app.figures.runs import Signal
 from workbench.app.screens import replay
 from workbench.app.screens.run import as_it_is, findings, held_out, ledger, moment, not_finite, settings, told
 from workbench.app.store import Store, dictionary
 from workbench.app.text import percent
-from workbench.app.trajectories import stands
 from workbench.diagnosis.diagnose import place
 from workbench.spec import InputError
 from workbench.store.sync import sync
@@ -275,7 +274,7 @@ def test_a_run_in_a_list_says_after_which_step_it_fell() -> None:
     assert (run("falling", None, 34, 34), run("falling", None, 30, 34)) == (
         "falling after step 34", "falling after steps 30 to 34"
     )  # fmt: skip
-    assert (run("no_learning", None), run(None, None)) == ("no learning", "running")
+    assert (run("no_learning", None), run(None, None)) == ("did not rise", "running")
 
 
 def test_an_alarm_that_rings_in_every_run_that_stays_up_tells_nothing() -> None:

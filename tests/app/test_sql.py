@@ -134,7 +134,7 @@ def test_a_mistake_is_told_with_the_line_and_the_nearest_columns_or_their_tables
         assert words in told
     for question in ("SELECT grad_norm FROM step", "SELECT step.grad_norm FROM step", "SELECT s.grad_norm FROM step s"):
         assert "grad_norm is a column of minibatch." in Read(mistakes(ask(put, question))).text
-    assert "There is ratio_geo (" in Read(mistakes(ask(put, "SELECT ratio_gio FROM run"))).text
+    assert "has a column ratio_gio: ratio_geo (" in Read(mistakes(ask(put, "SELECT ratio_gio FROM run"))).text
 
 
 def test_a_misspelt_name_is_told_first_and_nothing_that_only_stands_elsewhere(put: Visit) -> None:

@@ -18,7 +18,11 @@ CARRIED = ("success", "reward")  # of table `step`: a run that was stopped after
 _POINTS = 60_000  # of a whole panel: what a browser draws without a pause
 _MOST, _LEAST = 240, 24  # points of one line
 _ARROWS = {"above": "↑", "below": "↓"}
+STATES = {"no_learning": "did not rise", "mild": "mild fall"}  # outcomes in words; the others are words
 _MEANS = {"minibatch": "per optimizer update: ", "turn_step": "per turn index, all turns together: "}
+
+
+Row = Mapping[Any, Any]
 
 
 class Window(NamedTuple):
@@ -37,6 +41,35 @@ class Window(NamedTuple):
     def made(cls, first: int, last: int, points: int, least: int = 1) -> Self:
         """Choose at most `points` buckets of at least `least` steps."""
         return cls(first, last, max(least, math.ceil((last - first + 1) / points)))
+
+
+def ended(run: Row) -> str:
+    """Return the outcome of a run in words, its status while it has none."""
+    if isinstance(outcome := run["outcome"], str):
+        return STATES.get(outcome, outcome)
+    return "falling" if pd.notna(run.get("slump")) else str(run["status"]).replace("finished", "undecided")
+
+
+def fall_of(run: Row) -> tuple[int, int] | None:
+    """Return the 95 % interval of the step after which a run (a row of table `run`) fell; None of one that did not."""
+    steps = [int(run[name]) for name in ("onset_low", "collapse_step", "onset_high") if pd.notna(run.get(name))]
+    return (min(steps), max(steps)) if steps else None
+
+
+def fell(run: Row) -> str:
+    """Name the last step before the fall of a run, where that is not known the interval; nothing of one that stood."""
+    if pd.notna(run.get("slump")):
+        return f"since step {run['slump']:,.0f}"
+    if pd.notna(run.get("collapse_step")):
+        return f"after step {run['collapse_step']:,.0f}"
+    first, last = fall_of(run) or (None, None)
+    return "" if first is None else f"after step {first:,}" if first == last else f"after steps {first:,} to {last:,}"
+
+
+def stands(run: Row) -> str:
+    """Say how a run ended and after which step it fell, as in `collapsed after step 17`."""
+    end, after = ended(run), fell(run)
+    return f"{end}{' ' if end in ('collapsed', 'falling', 'mild fall') else ', fell '}{after}" if after else end
 
 
 def onset_of(runs: pd.DataFrame) -> pd.Series:

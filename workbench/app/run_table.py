@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from workbench.app.curve_data import stands
 from workbench.app.experiments import settings_of
-from workbench.app.figures.matrix import state
 from workbench.app.page import address, anchor, heading, links, note, run_links, say, table
 from workbench.app.store import Store
 from workbench.app.text import duration
@@ -30,7 +30,7 @@ def rows(each: pd.DataFrame, kept: Mapping[str, Notes]) -> pd.DataFrame:
     mine = [kept.get(run, Notes()) for run in each["run_id"]]
     fell = each[["collapse_step", "onset_low"]].bfill(axis=1).iloc[:, 0]
     found = pd.DataFrame({
-        "arm": each["arm"], "seed": each["seed"], "outcome": [state(run) for run in each.to_dict("records")],
+        "arm": each["arm"], "seed": each["seed"], "outcome": [stands(run) for run in each.to_dict("records")],
         "onset": fell, "peak": each["peak_success"], "final": each["final_success"], "steps": each["steps"],
         "duration": each["seconds"], "tags": [", ".join(one.tags) for one in mine], "note": [one.note for one in mine],
         "hidden": ["yes" if one.hidden else "no" for one in mine],

@@ -1,7 +1,6 @@
 """Overview: the question of a grid, its answer in a sentence, what to look at first, and every run as a cell."""
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 
 import pandas as pd
 import streamlit as st
@@ -11,16 +10,16 @@ from workbench.analysis import compare
 from workbench.analysis.region import readable_series
 from workbench.analysis.runs import with_updates
 from workbench.app import run_table, theme
-from workbench.app.curve_data import Chosen, Window, extent
+from workbench.app.curve_data import STATES, Chosen, Row, Window, extent, fall_of, stands
 from workbench.app.experiments import choose_experiment, is_region, question, runs, show_table, shown
 from workbench.app.export import button, drawing
-from workbench.app.figures.matrix import STATES, layout, matrix, parts, state
+from workbench.app.figures.matrix import layout, matrix, parts
 from workbench.app.page import address, anchor, answer, happened, heading, links, look, note, open_screen, screen
-from workbench.app.screens.episode import heaviest, in_epoch, largest, quoted, spelled
+from workbench.app.screens.episode import side_of, verdict
 from workbench.app.screens.region import draw, region_of, say_answer
 from workbench.app.store import Store, dictionary
-from workbench.app.text import html_text, number, percent, table_html, tag, times
-from workbench.app.trajectories import Row, culprit, fall_of, ranked, signals, watched, worst_epoch
+from workbench.app.text import html_text, number, table_html, tag
+from workbench.app.trajectories import culprit, ranked, signals, watched
 from workbench.app.url import choose
 from workbench.diagnosis.alerts import RATE
 from workbench.diagnosis.changepoint import LOST
@@ -145,18 +144,10 @@ def look_first(store: Store, experiment: str, each: pd.DataFrame) -> None:
         note("No run has collapsed, failed, or lost a fifth of its best." if len(each) else "")
     for run in found.to_dict("records"):
         title = anchor(f"{run['arm']}, seed {run['seed']}", address("run", experiment=experiment, run=run["run_id"]))
-        said = Markup("{}: {}. {} {}").format(
-            title, fell(run), where(store, experiment, run), why(store, experiment, run)
-        )
-        st.html(tag("div", said, css="sorl-finding"))
-
-
-def fell(run: Row) -> str:
-    """Say how a run stands and after which step it fell, with the 95 % interval of that step."""
-    fall = fall_of(run)
-    since = "" if fall is None else f", down after step {fall[0]:,}"
-    since += f" to {fall[1]:,} (95 %)" if fall and fall[1] > fall[0] else ""
-    return f"{state(run).split(' at ')[0]}{since}"
+        first, last = fall_of(run) or (0, 0)
+        stood = stands(run) + (f" (95 %: {first:,} to {last:,})" if last > first else "")
+        parts = title, stood, where(store, experiment, run), why(store, experiment, run)
+        st.html(tag("div", Markup("{}: {}. {} {}").format(*parts), css="sorl-finding"))
 
 
 def where(store: Store, experiment: str, run: Row) -> Markup:
@@ -175,9 +166,6 @@ def where(store: Store, experiment: str, run: Row) -> Markup:
         here += f" ({signal.title} {number(float(value))})" if pd.notna(value) else ""
         if not rows:
             return html_text(f"{here}, no trajectory was recorded.")
-        place = {"run": name, "step": step, "trajectory": rows[0]["trajectory"]}
-        turns, tokens = store.records("ledger", **place), next(iter(store.records("tokens", **place)), None)
-        epoch, last = worst_epoch(turns, tokens), max((turn["epoch"] for turn in turns), default=None)
 
         def link(words: str, turn: int | None = None) -> Markup:
             if turn is None:
@@ -186,45 +174,11 @@ def where(store: Store, experiment: str, run: Row) -> Markup:
             shown = "turn_step" in tables
             return anchor(words, address("turns", experiment=experiment, **cell)) if shown else html_text(words)
 
-        mine = [turn for turn in turns if turn["epoch"] == epoch]
-        return spot(here, rows[0], len(rows), mine, in_epoch(tokens, epoch, last) if tokens else None, link)
+        side = side_of(store, name, {**rows[0], "step": step})
+        said = verdict(rows[0], len(rows), side.turns, side.tokens, link)
+        return Markup("{}, {}").format(here, said)
 
     return store.computed(("where", name), ask)
-
-
-def spot(
-    here: str, row: Row, among: int, turns: Sequence[Row], tokens: Row | None, link: Callable[..., Markup]
-) -> Markup:
-    """Say how much of the gradient a trajectory had, and the turn and the token that had twice that of the next.
-
-    `row` answers query `ranking`, of `among` trajectories; `turns` and `tokens` are of its worst epoch. `link` makes a
-    link of words: to a turn if it is given one, else to the episode.
-    """
-    share, top = row["gradient_share"], largest({turn["turn_index"]: turn["gradient_share"] for turn in turns})
-    if share is None or not math.isfinite(share):
-        had = "a gradient that was not measured" if share is None else f"a gradient of {number(share)}"
-    else:
-        had = f"{percent(share)} of the gradient" + (f", {times(share * among)} an equal share" if among > 1 else "")
-    parts = [Markup("{}, {} has {}").format(here, link(f"trajectory {row['trajectory']}"), had)]
-    if top is None:
-        parts.append(html_text("the gradient of its turns was not measured"))
-    elif top.stands_out:
-        whole = sum(turn["gradient_share"] or 0.0 for turn in turns)
-        much = f"{percent(top.weight / whole)} of it" if math.isfinite(whole) else f"a gradient of {number(top.weight)}"
-        parts.append(Markup("{} has {}").format(link(f"turn {top.key}", top.key), much))
-    else:
-        parts.append(html_text("no turn stands out"))
-    token = heaviest(tokens) if tokens else None
-    if tokens is None:
-        parts.append(html_text("its tokens were not kept"))
-    elif token is None:
-        parts.append(html_text("the gradient of its tokens was not measured"))
-    elif token.stands_out:
-        text = dict(enumerate(spelled(tokens["token"] or []))).get(token.key, "◊")
-        parts.append(Markup("the token is {}").format(link(quoted(text.strip() or text))))
-    else:
-        parts.append(html_text("no single token stands out"))
-    return Markup("{}.").format(Markup("; ").join(parts))
 
 
 def why(store: Store, experiment: str, run: Row) -> Markup:

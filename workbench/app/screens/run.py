@@ -15,7 +15,7 @@ from markupsafe import Markup
 from rich.filesize import decimal
 
 from workbench.app import export, theme
-from workbench.app.curve_data import Chosen, Window, alarmed, drawn, extent, first_alarm, onsets, panel
+from workbench.app.curve_data import Chosen, Row, Window, alarmed, drawn, ended, extent, first_alarm, onsets, panel
 from workbench.app.experiments import choose_experiment, runs, settings_of, styles
 from workbench.app.figures.common import AXES
 from workbench.app.figures.curves import curves
@@ -23,7 +23,7 @@ from workbench.app.figures.runs import Signal, career, shares, spending
 from workbench.app.page import address, anchor, episode_address, heading, links, look, note, open_screen, say, screen
 from workbench.app.store import Diagnostics, Store, dictionary
 from workbench.app.text import duration, few, number, table_html, tag, word
-from workbench.app.trajectories import Row, choose_run, culprit, ended, ranked, share_of, signals, watched
+from workbench.app.trajectories import choose_run, culprit, ranked, share_of, signals, watched
 from workbench.app.url import choose_range
 from workbench.diagnosis.changepoint import MARGIN, spread
 from workbench.diagnosis.diagnose import diagnose, early_warning, first_signals, in_order, likely, none_found, opened

@@ -10,7 +10,7 @@ import pandas as pd
 import streamlit as st
 
 from workbench.app import export
-from workbench.app.curve_data import Chosen, Window, extent, onsets, origins
+from workbench.app.curve_data import Chosen, Window, extent, fall_of, fell, onsets, origins
 from workbench.app.experiments import Arms, choose_arms
 from workbench.app.figures.common import AXES
 from workbench.app.figures.maps import ACROSS, FEW, Heat, Measure, colour_scale, heat
@@ -29,7 +29,6 @@ from workbench.app.page import (
 )  # fmt: skip
 from workbench.app.store import Diagnostics, Store, dictionary, notation
 from workbench.app.text import number, word
-from workbench.app.trajectories import fall_of, fell
 from workbench.app.url import choose, choose_range, follow, keep
 
 _AXIS = {"step": "step", "onset": "before collapse"}
