@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 from urllib.parse import parse_qs, urlsplit
@@ -14,7 +15,8 @@ import pytest
 
 from tests.app.conftest import HOSTILE, SMALL, Open, Patch, Read, Visit, assert_literal
 from tests.store.fixture import Shape, write_experiment, write_run, write_segment, write_status
-from workbench.app.run_table import differing, matching, rows
+from workbench.app.experiments import differing
+from workbench.app.run_table import matching, rows
 from workbench.app.screens.overview import reason, worst
 from workbench.diagnosis.finding import Cause, Clue, Diagnosis, Finding
 from workbench.spec.files import lock_file
@@ -50,9 +52,11 @@ CONFIGS = [json.dumps({"seed": n, "learn": {"staleness": s, "policy": {"lr": lr}
 
 def test_a_table_has_the_settings_that_differ_and_is_filtered_by_words_and_conditions() -> None:
     each = frame(*({"config": config, "seed": n} for n, config in enumerate(CONFIGS)))
-    assert list(differing(each)) == ["learn.staleness"], "neither the seed nor what is the same"
-    assert differing(each.assign(config=None)).empty
-    table = rows(each, {"r1": Notes("look", ("odd", "late"))})
+    store: Any = SimpleNamespace(computed=lambda _, question: question(None))
+    settings = differing(store, "demo", each)
+    assert list(settings) == ["seed", "learn.staleness"], "and not what is the same"
+    assert differing(store, "demo", each.assign(config=None)).empty
+    table = rows(each, settings, {"r1": Notes("look", ("odd", "late"))})
     for asked, left in {
         "": "r0 r1 r2", "staleness > 4": "r1 r2", "learn.staleness <= 8, seed != 0": "r1", "odd": "r1",
         "ODD": "r1", "outcome = healthy": "r0 r1 r2", "staleness = 16": "r2", "tags != ": "", "nothing": "", ".*": "",

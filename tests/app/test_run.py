@@ -348,11 +348,11 @@ def test_algorithms_stand_side_by_side_and_are_asked_once(runs: Path, open_scree
     (drawn,) = app.figures
     assert [trace["name"] for trace in drawn["data"]] == ["ppo", "st-ppo"]
 
-    def refuse(words: list[str]) -> str:
+    def refuse(*_: object) -> str:
         raise InputError("nothing more is asked")
 
     # What was asked once is read from the disk, and another trajectory is another question.
-    monkeypatch.setattr(replay, "_ask", refuse)
+    monkeypatch.setattr(replay.command, "said", refuse)
     for other, words in (({"measure": "gradient_share"}, "logged loss 0.5"), ({"trajectory": "2"}, "nothing more")):
         assert words in open_screen("replay", runs, algorithm=["ppo", "st-ppo"], **other).source
 
@@ -395,7 +395,7 @@ def test_an_answer_that_is_torn_or_of_another_batch_is_asked_again(runs: Path, m
     folder = runs / "demo" / "full"
     empty: dict[str, Any] = {"own": "ppo", "summary": [], "turns": [], "culprits": [], "tokens": []}
     asked: list[list[str]] = []
-    monkeypatch.setattr(replay, "_ask", lambda words: asked.append(words) or json.dumps(empty))
+    monkeypatch.setattr(replay.command, "said", lambda words, *_: asked.append(words) or json.dumps(empty))
     for _ in range(2):
         assert replay.replayed(folder, 3, ["ppo"]) == empty
     assert len(asked) == 1
@@ -446,21 +446,21 @@ PPO_FELL: Figures = (0.369, 7.57, {1: 0.3, 2: 0.4})
     ("algorithms", "says"),
     [
         ({"ppo": PPO_FELL, "turn": (0.615, 0.93, {1: 0.34, 2: 0.3})},
-         "turn, in place of ppo, would have clipped 1.7 x as much (62 % of the tokens, ppo 37 %) and has gradient "
+         "turn in place of ppo clips 1.7 x as much (62 % of the tokens, ppo 37 %) and has gradient "
          "weights 8.1 x smaller; the largest share of the gradient moves from turn 2 (40 %) to turn 1 (34 %)."),
         ({"ppo": PPO_FELL, "turn": (0.37, 7.6, {2: 0.5, 1: 0.3}), "s": (0.1, 7.7, {})},
-         "s, in place of ppo, would have clipped 3.7 x as little (10 % of the tokens, ppo 37 %) and has gradient "
+         "s in place of ppo clips 3.7 x as little (10 % of the tokens, ppo 37 %) and has gradient "
          "weights of the same size."),
         ({"ppo": PPO_FELL, "turn": (0.37, 7.6, {2: 0.5, 1: 0.3})},
-         "turn, in place of ppo, would have clipped as much (37 % of the tokens, ppo 37 %) and has gradient "
+         "turn in place of ppo clips as much (37 % of the tokens, ppo 37 %) and has gradient "
          "weights of the same size; turn 2 keeps the largest share of the gradient (40 %, then 50 %)."),
         ({"ppo": (0, 2.0, {}), "turn": (0, 400.0, {})},
-         "turn, in place of ppo, would have clipped no token either and has gradient weights 200 x larger."),
+         "turn in place of ppo clips no token either and has gradient weights 200 x larger."),
         ({"ppo": (0.2, 2.0, {}), "turn": (1.0, 0, {}), "s": (None, 1.0, {})},
-         "turn, in place of ppo, would have clipped 5.0 x as much (100 % of the tokens, ppo 20 %) and has no "
+         "turn in place of ppo clips 5.0 x as much (100 % of the tokens, ppo 20 %) and has no "
          "gradient at all."),
         ({"ppo": (0.2, 2.0, {}), "s": (None, 1.0, {1: "NaN"})},
-         "s, in place of ppo, has gradient weights 2.0 x smaller."),
+         "s in place of ppo has gradient weights 2.0 x smaller."),
         ({"ppo": (0.2, 2.0, {}), "s": ("NaN", "NaN", {})}, "The gradient of s is NaN."),
         ({"ppo": (0.2, "NaN", {}), "s": (0.1, 2.0, {})}, "The gradient of ppo is NaN."),
         ({"ppo": (1.0, 0, {}), "s": (0.1, 2.0, {})},
@@ -484,7 +484,7 @@ _FIGURES = st.tuples(
 def test_what_the_headline_names_is_what_the_answer_holds(others: dict[str, Figures], own: Figures) -> None:
     every = {"ppo": own, **others}
     said = replay.headline(answered("ppo", **every), list(others))
-    found = re.match(r"(\S+), in place of ppo, ", said)
+    found = re.match(r"(\S+) in place of ppo ", said)
     if found is None:
         return
     weights = {name: one[1] / own[1] for name, one in every.items() if isinstance(one[1], float)}

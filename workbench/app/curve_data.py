@@ -334,5 +334,5 @@ def first_warning(alarms: pd.DataFrame) -> str:
         return f"No alarm told them apart: {best['alarm']} {facts}."
     p = min(1.0, len(warned) * fisher_exact(before, fell, false, steady))  # the best of so many
     if p > ALPHA:
-        return f"No alarm is shown to tell them apart. The nearest, {best['alarm']}, {facts} (p = {p_value(p)})."
+        return f"No alarm tells them apart beyond chance. The nearest, {best['alarm']}, {facts} (p = {p_value(p)})."
     return f"{best['alarm']} told them apart: it {facts} (p {'' if p < 0.001 else '= '}{p_value(p)})."

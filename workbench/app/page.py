@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial, wraps
 from importlib import import_module
@@ -106,15 +106,12 @@ def _ring(store: Store, syncing: BackgroundSync) -> int:
     if _KNOWN not in here and not syncing.syncing:  # what the first sync of a session brings is old
         here[_KNOWN] = {(one.run_id, one.kind) for one in found}
     news = [one for one in found if (one.run_id, one.kind) not in here[_KNOWN]] if _KNOWN in here else []
-    told = [(one.title, one.says, f"{one.kind} {one.run_id}", _page_of(one)) for one in news[-_NEWS:]]
+    told = [(one.title, one.says, f"{one.kind} {one.run_id}", address("run", experiment=one.experiment, run=one.run_id))
+            for one in news[-_NEWS:]]  # fmt: skip
     live = store.query("experiments")["running"].sum() > 0
     words = tag("button", "Tell me in this browser when a run falls", type="button"), tag("span", _BLOCKED)
     st.html(tag("div", *(words if live else ()), css="sorl-bell", data_news=json.dumps(told)))
     return len({one.run_id for one in found if one.kind == "falling"})
-
-
-def _page_of(one: Alert) -> str:
-    return address("run", experiment=one.experiment, run=one.run_id)
 
 
 def _report(store: Store, experiment: str) -> None:
@@ -166,9 +163,9 @@ def not_recorded(missing: str, needs: str) -> None:
         "sorl run FILE.toml")  # fmt: skip
 
 
-def table(header: Sequence[object], rows: Iterable[Sequence[str]], *, figures: bool = False) -> None:
-    """Show a small table that never cuts a cell. With `figures` only cells of the first column break into lines."""
-    st.html(table_html(header, rows, "sorl-figures" if figures else ""))
+def table(found: pd.DataFrame, css: str = "sorl-figures") -> None:
+    """Show a small table that never cuts a cell; the usual one breaks only cells of the first column into lines."""
+    st.html(table_html(list(found), found.astype(object).to_numpy().tolist(), css))
 
 
 # The menu, and links between screens.
@@ -234,14 +231,3 @@ def run_links(runs: pd.DataFrame, experiment: str) -> None:
         more = f" and {len(part) - _SEEDS} more" if len(part) > _SEEDS else ""
         lines.append((arm, ": seed ", Markup(", ").join(seeds), more))
     links(["Open a run:"], *lines)
-
-
-def linked_table(
-    header: Sequence[tuple[str, str]], rows: Sequence[tuple[str, Sequence[str]]], *, asked: bool = False
-) -> None:
-    """Show a table of rows (address, cells); the first cell is a link. `header` has (name, definition) of a column.
-
-    With `asked` the last cell is a text that takes several lines, as a question.
-    """
-    css = "sorl-listing sorl-asked" if asked else "sorl-listing"
-    st.html(table_html(header, [(anchor(cells[0], where), *cells[1:]) for where, cells in rows], css))

@@ -107,7 +107,7 @@ def _compared(
         for place, row in others.items()
     }
     with at[0]:
-        second = others.get(choose("next", "The same question, next to it", options))
+        second = others.get(choose("next", "Next to it, the same question", options))
     with at[1]:
         sentences = st.container()
         text, table = (st.container(), st.container()) if second else st.columns([11, 9], gap="medium")

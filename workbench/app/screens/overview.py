@@ -7,25 +7,25 @@ import streamlit as st
 from markupsafe import Markup
 
 from workbench.analysis import compare
-from workbench.analysis.region import readable_series
+from workbench.analysis.region import headline, readable_series
 from workbench.analysis.runs import with_updates
 from workbench.app import run_table, theme
 from workbench.app.curve_data import STATES, Chosen, Row, Window, extent, fall_of, stands
-from workbench.app.experiments import choose_experiment, is_region, question, runs, show_table, shown
+from workbench.app.experiments import choose_experiment, is_region, question, runs, shown
 from workbench.app.export import button, drawing
 from workbench.app.figures.matrix import layout, matrix, parts
-from workbench.app.page import address, anchor, answer, happened, heading, links, look, note, open_screen, screen
+from workbench.app.page import address, anchor, answer, happened, heading, links, look, note, open_screen, screen, table
 from workbench.app.screens.episode import side_of, verdict
-from workbench.app.screens.region import draw, region_of, say_answer
+from workbench.app.screens.region import draw, region_of
+from workbench.app.screens.run import told
 from workbench.app.store import Store, dictionary
-from workbench.app.text import html_text, number, table_html, tag
+from workbench.app.text import html_text, number, tag
 from workbench.app.trajectories import culprit, ranked, signals, watched
 from workbench.app.url import choose
 from workbench.diagnosis.alerts import RATE
 from workbench.diagnosis.changepoint import LOST
-from workbench.diagnosis.diagnose import diagnose, first_signals, in_order, likely, none_found
+from workbench.diagnosis.diagnose import first_signals, in_order, likely, none_found
 from workbench.diagnosis.finding import Diagnosis
-from workbench.diagnosis.log import of_run
 from workbench.spec import OUTCOMES, InputError
 from workbench.store import notes
 from workbench.store.connect import Busy
@@ -35,7 +35,7 @@ from workbench.store.reader import Reader
 _POINTS = 40  # of a curve in a cell
 _NARROW = 4  # columns of a grid that leaves room for words next to it
 _WORST = ("diverged", "collapsed", "falling", "failed", "recovered", "mild")  # what is looked at first
-_LOOK, _LONG = 3, 2_000  # runs to look at first; steps up to which a diagnosis takes well under a second
+_LOOK = 3  # runs to look at first
 _KEY = (
     "Curve: success, 0 to 1, over the longest run; dotted line: where the fall began; dashed border: falling; "
     "✎ has notes."
@@ -71,13 +71,11 @@ def _overview(store: Store) -> None:
             raise
         except InputError:  # no run can be judged yet
             pass
-    if region is not None:
-        say_answer(region)
-        if choose("show", "Show", _SHOWN, kind="row") == "region":
-            draw(region, experiment, "collapsed")
-            show_table(readable_series(region.series))
-            links([anchor("More in Region", address("region", experiment=experiment))])
-            return
+    if region is not None and choose("show", "Show", _SHOWN, kind="row") == "region":
+        draw(region, experiment, "collapsed")
+        table(readable_series(region.series))
+        links([anchor("More in Region", address("region", experiment=experiment))])
+        return
     above = st.container()
     cells = layout(each)
     narrow = cells["across"].iloc[0] <= _NARROW
@@ -85,16 +83,14 @@ def _overview(store: Store) -> None:
     with sides[1]:
         _runs(store, experiment, each, cells, kept)  # before the answer: intervals of a thousand runs take longer
     summary = summarised(store, experiment, each)
-    if region is None:
-        with above:
-            answer(compare.answer(summary))
+    with above:
+        answer(compare.answer(summary) if region is None else headline(region.found, region.columns))
     with sides[0]:
         look_first(store, experiment, each)
     heading("Arms")
     written = compare.readable(summary)
     arms = [anchor(arm, address("compare", experiment=experiment, arm=[arm])) for arm in written["arm"]]
-    lines = [[arm, *cells[1:]] for arm, cells in zip(arms, written.astype(str).to_numpy().tolist(), strict=True)]
-    st.html(table_html(list(written), lines, "sorl-figures sorl-listing"))
+    table(written.assign(arm=arms), "sorl-figures sorl-listing")
     note(f"{compare.ABOUT} An arm opens in Compare.")
     button("CSV of this table", lambda: written.to_csv(index=False).encode(), "sorl-arms.csv", "text/csv")
     heading("Runs")
@@ -186,9 +182,9 @@ def why(store: Store, experiment: str, run: Row) -> Markup:
     name = str(run["run_id"])
     if run["status"] == "failed":
         return html_text(f"It ended with: {run['reason']}" if isinstance(run["reason"], str) else "It left no message.")
-    if run["steps"] > _LONG:
+    _, said = told(store, run)
+    if said is None:
         return html_text(f"It is long; for its cause type: sorl diagnose {name}")
-    said = store.computed(("diagnosis", name), lambda reader: diagnose(of_run(reader, name)))
     more = anchor("Diagnosis", address("run", experiment=experiment, run=name) + "#what-stands-out")
     return Markup("{} {}").format(reason(said), more if said.findings else "")
 

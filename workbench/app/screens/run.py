@@ -14,13 +14,25 @@ import streamlit as st
 from markupsafe import Markup
 from rich.filesize import decimal
 
-from workbench.app import export, theme
+from workbench.app import command, export, theme
 from workbench.app.curve_data import Chosen, Row, Window, alarmed, drawn, ended, extent, first_alarm, onsets, panel
 from workbench.app.experiments import choose_experiment, runs, settings_of, styles
 from workbench.app.figures.common import AXES
 from workbench.app.figures.curves import curves
 from workbench.app.figures.runs import Signal, career, shares, spending
-from workbench.app.page import address, anchor, episode_address, heading, links, look, note, open_screen, say, screen
+from workbench.app.page import (
+    address,
+    anchor,
+    episode_address,
+    heading,
+    links,
+    look,
+    note,
+    open_screen,
+    say,
+    screen,
+    table,
+)
 from workbench.app.store import Diagnostics, Store, dictionary
 from workbench.app.text import duration, few, number, table_html, tag, word
 from workbench.app.trajectories import choose_run, culprit, ranked, share_of, signals, watched
@@ -31,6 +43,8 @@ from workbench.diagnosis.finding import Diagnosis
 from workbench.diagnosis.log import of_run
 from workbench.diagnosis.standing import counted, from_onset, standing
 from workbench.spec import RunSettings
+from workbench.store import batches
+from workbench.store.batches import ranges
 from workbench.store.reader import Reader
 from workbench.store.text import log_of, tail
 
@@ -41,7 +55,7 @@ CURVES = tuple(f"step.{name}" for name in (
 ))  # fmt: skip
 _PANELS = 9  # three rows of three
 _MARKS = "▼ onset of the collapse, △ an alarm, dotted line its threshold, ✕ NaN or Inf. Drag over a part to zoom."
-_PARTS = ("Curves", "What happened", "Where the time went", "Settings", "Log and versions")
+_PARTS = ("Curves", "What happened", "Where the time went", "Settings", "Audit", "Log and versions")
 _UP = ("healthy", "no_learning")  # outcomes of runs that stayed up
 _BARS = 80  # of the wall time
 _ARMS = 6  # that other screens show at first
@@ -50,6 +64,7 @@ _EVENTS, _STEPS = 200, 12  # kinds of events that are listed, and steps of each
 _LINES = 400  # of the console log
 _PROGRESS = re.compile(r'\{"step": \d+, .*\}\s*$')  # lines of it that say what the curves do
 _VALUES, _NAMES = 5, 3  # values of other arms that a setting names, and arms of each
+_AUDIT = 300.0  # seconds that an audit may take
 
 
 @screen
@@ -63,10 +78,9 @@ def run(store: Store) -> None:
         now = as_it_is(store, choose_run(each))
     known, palette, name = dictionary(store), look(), now["run_id"]
     looks = styles(each, [now["arm"]])
-    colour = looks[now["arm"]].colour
     stands, said = told(store, now)
-    _title(now, stands, colour, palette)
     tables = store.records("recorded", run=name)
+    _title(now, stands, looks[now["arm"]].colour, palette)
     _links(now, experiment, each, {one["table_name"] for one in tables})
     links(("On this page: ", Markup(", ").join(tag("a", part, href=f"#{_place(part)}") for part in _PARTS)))
     left, right = st.columns(2, gap="large")
@@ -80,11 +94,11 @@ def run(store: Store) -> None:
         first, last = choose_range("range", "Steps", *ends)
     chosen = Chosen(mine, "step", [0], Window.over(first, last, 1))
     with above:  # what is evaluated after the last step stands one step behind it
-        _success(store, chosen, known, experiment, colour, last=2**62 if last == ends[1] else last)
+        _success(store, chosen, known, experiment, looks[now["arm"]].colour, 2**62 if last == ends[1] else last)
     _part("Curves")
-    found = {metric: panel(store, chosen, known, metric, bands=False) for metric in CURVES if metric in known.rows}
-    empty = [m for m, p in found.items() if p.data.empty and (p.broken is None or p.broken.empty)]
-    shown = {m: p for m, p in found.items() if m not in empty}
+    every = {metric: panel(store, chosen, known, metric, bands=False) for metric in CURVES if metric in known.rows}
+    empty = [m for m, p in every.items() if p.data.empty and (p.broken is None or p.broken.empty)]
+    shown = {m: p for m, p in every.items() if m not in empty}
     panels = [p._replace(name=known.title(m), definition=p.name) for m, p in [*shown.items()][:_PANELS]]
     if panels:
         figure = curves(panels, looks, palette, AXES["step"], onsets=onsets(chosen), columns=3, legend=False)
@@ -95,20 +109,20 @@ def run(store: Store) -> None:
     _part("What happened")
     _events(store.records("happened", run=name), experiment, now)
     _part("Where the time went")
-    width = max(1, -(-(last - first + 1) // _BARS))
-    spent = store.query("spent", run=name, first=first, last=last, width=width)
+    spent = store.query("spent", run=name, first=first, last=last, width=max(1, math.ceil((last - first + 1) / _BARS)))
     if shares(spent):
         export.figure(spending(spent, palette), "time", spent, describe="Wall time of a step, part by part.")
     else:
         note("This run recorded no wall times.")
     _part("Settings")
     others = each[each["arm"] != now["arm"]].drop_duplicates("arm")
-    table = settings(now["config"], now["toml"], dict(zip(others["arm"], others["config"], strict=True)))
-    here = table["here"]
-    special = here.ne(table["default"]) | here.ne(table["base of the grid"]) | table["other arms"].ne("")
-    _settings(table[special & table["setting"].ne("seed")])
-    with st.expander(f"All {len(table)} settings"):
-        _settings(table)
+    found = settings(now["config"], now["toml"], dict(zip(others["arm"], others["config"], strict=True)))
+    special = found[["default", "base of the grid"]].ne(found["here"], axis=0).any(axis=1) | found["other arms"].ne("")
+    table(found[special & found["setting"].ne("seed")], "sorl-settings")
+    with st.expander(f"All {len(found)} settings"):
+        table(found, "sorl-settings")
+    _part("Audit")
+    _audit(store, experiment, name)
     heading("Files")
     _facts((one["table_name"], f"{number(one['rows'] or 0)} rows, {decimal(one['bytes'] or 0)}") for one in tables)
     if broken := sum(one["corrupt"] for one in tables):
@@ -134,10 +148,6 @@ def _part(title: str) -> None:
     st.html(tag("p", title, css="sorl-question sorl-heading", id=_place(title)))
 
 
-def _settings(found: pd.DataFrame) -> None:
-    st.html(table_html(list(found.columns), found.to_numpy().tolist(), "sorl-settings"))
-
-
 def told(store: Store, now: Row) -> tuple[str, Diagnosis | None]:
     """Return how a run stands, and its diagnosis: None of a run whose diagnosis takes longer than a page may."""
 
@@ -148,10 +158,10 @@ def told(store: Store, now: Row) -> tuple[str, Diagnosis | None]:
     return store.computed(("told", now["run_id"]), ask)
 
 
-def as_it_is(store: Store, run: Mapping[Any, Any]) -> dict[str, Any]:
+def as_it_is(store: Store, run: Row) -> dict[str, Any]:
     """Return a run's row of table `run` with steps and seconds so far; `run` is its row of the experiment's runs."""
     row = store.records("run", run=run["run_id"])[0]
-    planned = None if pd.isna(run["planned"]) else int(run["planned"])
+    planned: int | None = None if pd.isna(run["planned"]) else int(run["planned"])
     now = {"steps": int(run["steps"]), "planned": planned, "arm": run["arm"]}
     if row["status"] == "running":  # table `run` knows them when it has ended
         spent = store.query("spent", run=run["run_id"], first=0, last=2**62, width=2**62)
@@ -161,24 +171,18 @@ def as_it_is(store: Store, run: Mapping[Any, Any]) -> dict[str, Any]:
 
 def _title(now: Row, stands: str, colour: str, palette: theme.Palette) -> None:
     outcome, status, reason = now["outcome"] or "", word(now["status"]), now["reason"]
-    ink = palette.outcomes.get(outcome, palette.outcomes[""])
+    ink, steps = palette.outcomes.get(outcome, palette.outcomes[""]), now["steps"] or 0
     look = f"background:{theme.faded(ink, 0.16)};border-color:{ink}"
-    pill = tag("span", outcome.replace("_", " ") or status, css="sorl-pill", style=look)
+    pill = tag("span", ended(now) if outcome else status, css="sorl-pill", style=look)
     swatch = tag("span", css="sorl-swatch", style=f"background:{colour}")
-    title = tag("p", swatch, f"{word(now['arm'])}, seed {word(now['seed'])}", pill, css="sorl-question")
-    st.html(title + tag("p", f"{stands} {length(now)}", css="sorl-answer"))
+    length = f"{steps:,} of {counted(now['planned'])}" if now["planned"] else counted(steps)
+    if now["seconds"] and steps:
+        length += f" in {duration(now['seconds'])}, {duration(now['seconds'] / steps)} a step"
+    st.html(tag("p", swatch, f"{word(now['arm'])}, seed {word(now['seed'])}", pill, css="sorl-question"))
+    st.html(tag("p", f"{stands} {length}.", css="sorl-answer"))
     if reason or status not in ("finished", "running", "queued"):
         said = f"{status}: {reason}" if reason else status
         say(f"The trainer said at its end: {reason}" if status == "finished" else said)  # by the rules of that time
-
-
-def length(now: Row) -> str:
-    """Say how long a run was; `now` is a row of table `run` as `as_it_is` completes it."""
-    planned, steps = now["planned"], now["steps"] or 0
-    said = f"{steps:,} of {counted(planned)}" if planned else counted(steps)
-    if now["seconds"] and steps:
-        said += f" in {duration(now['seconds'])}, {duration(now['seconds'] / steps)} a step"
-    return f"{said}."
 
 
 def facts(now: Row) -> Iterator[tuple[str, str]]:
@@ -213,8 +217,8 @@ def _links(now: Row, experiment: str, each: pd.DataFrame, tables: set[str]) -> N
         "collapse": {"arm": arms}, "episode": {"run": run_id}, "replay": {"run": run_id},
     }  # fmt: skip
     needs = {"turns": "turn_step", "episode": "trajectory", "replay": "trajectory"}
-    shown = [name for name in choices if name not in needs or needs[name] in tables]
-    here = [anchor(name.capitalize(), address(name, experiment=experiment, **choices[name])) for name in shown]
+    here = [anchor(name.capitalize(), address(name, experiment=experiment, **choice))
+            for name, choice in choices.items() if name not in needs or needs[name] in tables]  # fmt: skip
     seeds = [
         anchor(f"{row['seed']} ({ended(row)})", address("run", experiment=experiment, run=row["run_id"]))
         for row in each[(each["arm"] == arm) & (each["run_id"] != run_id)].to_dict("records")
@@ -249,8 +253,8 @@ def findings(
     up = alarmed(store, each[each["outcome"].isin(_UP) & (each["run_id"] != name)])
     rings = store.query("leads", runs=list(up["run_id"])).dropna(subset=["step"])["diagnostic"].value_counts()
     is_known = len(alarmed(store, each[each["run_id"] == name])) > 0
-    told = first_alarm(rung, onset, rings.to_dict(), len(up)) if is_known else "Alarms were not recorded."
-    yield finding("warning" if rung else "info", told)
+    alarms = first_alarm(rung, onset, rings.to_dict(), len(up)) if is_known else "Alarms were not recorded."
+    yield finding("warning" if rung else "info", alarms)
     if broken := not_finite(events):
         yield finding("warning", *broken)
     if held := held_out(store.records("evaluation", run=name, first=0, last=2**62)):
@@ -259,8 +263,7 @@ def findings(
     value = signal.points.set_index("step")["value"].get(signal.spike)
     rows = ranked(store, name, signal.spike)
     if value is not None and rows:
-        text = moment(signal, float(value), onset, rows)
-        yield finding("info", text, signal.spike, rows[0]["trajectory"])
+        yield finding("info", moment(signal, float(value), onset, rows), signal.spike, rows[0]["trajectory"])
 
 
 def recorded(store: Store, run: str, step: int, trajectory: int | None = None) -> dict[str, str]:
@@ -275,21 +278,16 @@ def not_finite(events: Sequence[Row]) -> tuple[str, int] | None:
     found = [event for event in events if event["kind"] == "non_finite" and event["step"] is not None]
     if not found:
         return None
-    names = list(dict.fromkeys(str(event["diagnostic"]) for event in found if event["diagnostic"]))
-    return f"First NaN or Inf at step {found[0]['step']:,}, in {few(names, 3) or 'the loss or a gradient'}.", found[0][
-        "step"
-    ]
+    first, names = found[0]["step"], list(dict.fromkeys(str(e["diagnostic"]) for e in found if e["diagnostic"]))
+    return f"First NaN or Inf at step {first:,}, in {few(names, 3) or 'the loss or a gradient'}.", first
 
 
 def held_out(rows: Sequence[Row]) -> str:
     """Say what success was on questions that are not trained on, first and last, of the rows of `evaluation`."""
-    sets: dict[str, list[Row]] = defaultdict(list)
+    sets: dict[str, list[str]] = defaultdict(list)
     for row in rows:
-        sets[row["data"]].append(row)
-    said = []
-    for data, of in sets.items():
-        ends = (of[0], of[-1]) if len(of) > 1 else of
-        said.append(f"{data} " + ", ".join(f"{number(row['success'])} at step {row['step']:,}" for row in ends))
+        sets[row["data"]].append(f"{number(row['success'])} at step {row['step']:,}")
+    said = [f"{data} {', '.join(dict.fromkeys((of[0], of[-1])))}" for data, of in sets.items()]
     return f"Held-out success: {'; '.join(said)}." if said else ""
 
 
@@ -302,11 +300,13 @@ def moment(signal: Signal, value: float, onset: int | None, rows: Sequence[Row])
     when = "" if onset is None else f", {from_onset(signal.spike, onset)}"
     said = f"The sharpest moment: step {signal.spike:,}{when}, with {what} {number(value)}"
     share = rows[0]["gradient_share"]
-    most = f", the most of {len(rows)}" if len(rows) > 1 and share is not None and math.isfinite(share) else ""
-    return f"{said}." if share is None else f"{said}; {share_of(rows[0], len(rows))}{most}."
+    if share is None:
+        return f"{said}."
+    most = f", the most of {len(rows)}" if len(rows) > 1 and math.isfinite(share) else ""
+    return Markup("{}; {}{}.").format(said, share_of(rows[0], len(rows)), most)
 
 
-def _success(store: Store, chosen: Chosen, known: Diagnostics, experiment: str, colour: str, *, last: int) -> None:
+def _success(store: Store, chosen: Chosen, known: Diagnostics, experiment: str, colour: str, last: int) -> None:
     first, name = chosen.window.first, chosen.ids[0]
     points = chosen.points(store, "step", "success").dropna(subset=["mean"])[["x", "mean", "low", "high"]]
     events = store.query("happened", run=name)
@@ -343,33 +343,58 @@ def _events(events: Sequence[Row], experiment: str, now: Row) -> None:
         "event", "diagnostic", "times", ("threshold", "that the first crossed"), ("in words", "the first"),
         ("look at", "the first step in Turns"),
     ]  # fmt: skip
-
-    def step_of(event: Row) -> Markup:
-        step = "–" if event["step"] is None else f"{event['step']:,}"
-        link = anchor(step, episode_address(**here, step=str(event["step"]))) if event["episode"] else step
-        return tag("span", link, "" if event["value"] is None else f" ({number(event['value'])})")
-
     rows, groups = [], ledger(events)
     for group in groups[:_EVENTS]:
-        first, named = group[0], group[0]["diagnostic"] or ""
+        first, named, steps = group[0], group[0]["diagnostic"] or "", list[str]()
+        for event in group[:_STEPS]:
+            step: str = "–" if event["step"] is None else f"{event['step']:,}"
+            if event["episode"]:
+                step = anchor(step, episode_address(**here, step=str(event["step"])))
+            steps.append(tag("span", step, "" if event["value"] is None else f" ({number(event['value'])})"))
+        if len(group) > _STEPS:
+            steps.append(f"and {len(group) - _STEPS:,} more, the last at step {number(group[-1]['step'])}")
         severity = word(max((event["severity"] for event in group), key=lambda one: one == "critical"))
-        more = [f"and {len(group) - _STEPS:,} more, the last at step {number(group[-1]['step'])}"] * (
-            len(group) > _STEPS
-        )
         cell = {"seed": str(now["seed"]), "arm": [arm], "cell": [arm, str(first["step"]), "1"]}
         rows.append([
-            Markup(", ").join([*map(step_of, group[:_STEPS]), *more]),
-            tag("span", tag("i", css=f"sorl-dot sorl-{severity}"), severity),
+            Markup(", ").join(steps), tag("span", tag("i", css=f"sorl-dot sorl-{severity}"), severity),
             word(first["kind"]).replace("_", " "),
-            anchor(named, address("glossary", part="diagnostics", find=named)) if named else "",
-            f"{len(group):,}",
-            "" if first["threshold"] is None else number(first["threshold"]),
-            word(first["message"]),
+            anchor(named, address("glossary", part="diagnostics", find=named)) if named else "", f"{len(group):,}",
+            "" if first["threshold"] is None else number(first["threshold"]), word(first["message"]),
             anchor("turns", address("turns", experiment=experiment, **cell)) if first["turns"] else "",
         ])  # fmt: skip
     st.html(table_html(header, rows, "sorl-events"))
     if len(groups) > _EVENTS:
         note(f"The first {_EVENTS} of {len(groups):,} kinds of events.")
+
+
+def _audit(store: Store, experiment: str, run: str) -> None:
+    folder, kept = batches.folder_of(store.runs, experiment, run), st.session_state.setdefault("sorl audits", {})
+    if folder is None or not batches.steps(folder):
+        note("No step of this run was stored, so nothing can be computed again. `record.batches.mb` keeps some.")
+        return
+    note("Computes rewards, log-probs, advantages, losses, gradients and weights of stored steps again.")
+    if run not in kept and st.button("Audit this run"):
+        with st.spinner("Auditing ..."):
+            words = ["--runs", str(store.runs.absolute()), "audit", run, "--format", "json"]
+            kept[run] = json.loads(command.said(words, f"sorl audit {run}", _AUDIT, codes=(0, 1)))
+    if run in kept:
+        note(audited(kept[run]))
+        broken = pd.DataFrame([check for check in kept[run] if check["state"] == "violated"])
+        if len(broken):
+            table(broken.reindex(columns=["identity", "step", "update", "logged", "expected", "says"]).fillna("–"))
+
+
+def audited(checks: Sequence[Row]) -> str:
+    """Say which identities hold at the stored steps of a run, which are violated, which cannot be checked and why."""
+    of = {state: list(dict.fromkeys(check["identity"] for check in checks if check["state"] == state))
+          for state in ("violated", "holds")}  # fmt: skip
+    said = [f"Steps {ranges(sorted({check['step'] for check in checks}))}."]
+    said += [f"Violated, so one of two numbers of the trainer is wrong: {', '.join(of['violated'])}."] * bool(
+        of["violated"]
+    )
+    said.append(f"Hold: {', '.join(name for name in of['holds'] if name not in of['violated']) or 'none'}.")
+    why = {f"{check['identity']} ({check['missing']})" for check in checks if check["state"] == "missing"}
+    return " ".join([*said, *([f"Cannot be checked: {'; '.join(sorted(why))}."] if why else [])])
 
 
 def settings(config: str | None, toml: str | None, arms: Mapping[str, str | None]) -> pd.DataFrame:
@@ -383,15 +408,14 @@ def settings(config: str | None, toml: str | None, arms: Mapping[str, str | None
     elsewhere = {arm: settings_of(text) for arm, text in arms.items()}
     rows = []
     for key in dict.fromkeys(key for one in (here, *elsewhere.values()) for key in one):
-        value = here.get(key, "–")
-        others: dict[str, list[str]] = defaultdict(list)
+        value, others, told = here.get(key, "–"), defaultdict[str, list[str]](list), list[str]()
         for arm, one in elsewhere.items():
             if key != "seed" and one.get(key, "–") != value:
                 others[one.get(key, "–")].append(arm)
-        # An arm whose name says its value needs no second word for it; a name with a comma stands in quotes.
-        named = {other: [f"“{n}”" if ", " in n else n for n in names if n != other] for other, names in others.items()}
-        told = [f"{other}: {', '.join(names) if len(names) <= _NAMES else f'{len(names)} arms'}" if names else other
-                for other, names in named.items()]  # fmt: skip
-        words = few(told, _VALUES, "; ")
-        rows.append((key, value, base.get(key, "–"), default.get(key, "–"), words))
+        for other, arms_of in others.items():
+            # An arm whose name says its value needs no second word for it; a name with a comma stands in quotes.
+            names = [f"“{name}”" if ", " in name else name for name in arms_of if name != other]
+            named = ", ".join(names) if len(names) <= _NAMES else f"{len(names)} arms"
+            told.append(f"{other}: {named}" if names else other)
+        rows.append((key, value, base.get(key, "–"), default.get(key, "–"), few(told, _VALUES, "; ")))
     return pd.DataFrame(rows, columns=["setting", "here", "base of the grid", "default", "other arms"])
