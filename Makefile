@@ -95,10 +95,9 @@ bench-collapse: $(BIN)/.core ## how often the collapse rule is wrong, next to th
 bench-trl: $(BIN)/.core $(VENV)-trl/.done ## a whole GRPO iteration next to TRL's, in an environment of its own
 	$(BIN)/sorl bench --only trl
 
-bench-record: $(VENV)-trl/.done ## a tool task in TRL, recorded and not: seconds, and the hash of the weights
+bench-record: $(VENV)-trl/.done ## a tool task in TRL, recorded and not, in turn: what recording costs, same weights to the bit
 	$(VENV)-trl/bin/python -m pip install --quiet -c constraints-trl.txt .
-	$(VENV)-trl/bin/python bench/trl_recorded.py build/recorded --record
-	$(VENV)-trl/bin/python bench/trl_recorded.py build/recorded --no-record
+	$(VENV)-trl/bin/python bench/trl_recorded.py build/recorded --pairs 6
 
 bench-verl: $(VENV)-verl/.done ## verl's own actor update on the CPU with ST-PPO on two ranks, recorded and not: the weights
 	$(VENV)-verl/bin/python -m pip install --quiet -c constraints-verl.txt .

@@ -19,7 +19,7 @@ from transformers import AutoTokenizer
 from workbench.learn.loop import Trainer
 from workbench.learn.networks import log_probs
 from workbench.learn.warmstart import ensure
-from workbench.record.recorder import NullRecorder
+from workbench.record.recorder import Recorder
 from workbench.spec import RunSettings
 
 
@@ -37,7 +37,7 @@ def main(run: Path) -> None:
     settings = RunSettings.model_validate(tomllib.loads((run / "config.toml").read_text()))
     start = ensure(settings, run.parents[1] / ".cache")
     tokenizer = AutoTokenizer.from_pretrained(start)
-    trainer = Trainer(settings, start, NullRecorder(settings), tokenizer)
+    trainer = Trainer(settings, start, Recorder(None, "", settings), tokenizer)
     batch = trainer._advantages(trainer._values(trainer._old_log_probs(trainer._roll_out()[1])))
     rows = len(batch.tokens) // settings.learn.minibatches
     batch = batch.rows(torch.arange(rows)).trimmed()

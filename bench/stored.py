@@ -166,13 +166,14 @@ def stored(trajectories: int = TRAJECTORIES, turns: int = TURNS, tokens: int = T
     new = old + np.float32(0.1) * random.standard_normal(shape, dtype=np.float32) * mask
     row = np.arange(trajectories, dtype=np.int32)
     parts = np.split(random.permutation(row), MINIBATCHES)
-    updates = [StoredUpdate(i, 0, 0, r, new[r], (len(r),), {}) for i, r in enumerate(parts)]
+    updates = [StoredUpdate(i, 0, 0, (len(r),), {}, r, new[r]) for i, r in enumerate(parts)]
     return StoredBatch(
         step=0, tokens=random.integers(0, 71, shape).astype(np.int32), response=np.ones(shape, bool), mask=mask,
         mask_sampled=mask, length=np.full(trajectories, tokens, np.int32), group=row // 8, trajectory=row,
         score=random.integers(0, 2, trajectories).astype(np.float32), log_prob_behaviour=old, log_prob_old=old,
         log_prob_ref=None, values=random.standard_normal(shape, dtype=np.float32) * mask,
         advantages=random.standard_normal(shape, dtype=np.float32) * mask, returns=None, sentence=None, placebo=None,
+        routes_behaviour=None, routes_old=None,
         updates=tuple(updates), meta={},
     )  # fmt: skip
 

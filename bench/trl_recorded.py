@@ -7,6 +7,10 @@ Runs in TRL's own environment (constraints-trl.txt) with this project's core on 
 The task: look up the value of a key with a tool, twice at most, and answer with it. The model is a tiny Qwen2, taught
 the format by imitation. With `--truth FILE.npz` the tensors of every micro-batch are kept as the trainer saw them, to
 hold the ledger against. Without `--record` the same is trained unrecorded: the weights must come out the same.
+
+    ... bench/trl_recorded.py runs --collapse     # it learns, then collapses; prints what `sorl diagnose` says
+    ... bench/trl_recorded.py runs --kill 10      # it and a plain loop in one folder, each killed ten times
+    ... bench/trl_recorded.py runs --pairs 6      # seconds with and without the recorder, in turn
 """
 
 from __future__ import annotations
@@ -16,6 +20,9 @@ import hashlib
 import json
 import os
 import random
+import subprocess
+import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -30,6 +37,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen2Config, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
+# A learning rate that grows until four epochs on each batch are too many; the run is taught well enough to fall far.
+COLLAPSE = {
+    "experiment": "collapse", "iterations": 24, "completions": 64, "per_generation": 4, "epochs": 4, "lr": 4e-3,
+    "warmup": 1.0, "beta": 0.0, "taught": 400, "skill": 0.8,
+}  # fmt: skip
 KEYS = [f"k{i}" for i in range(8)]
 TEMPLATE = Path(trl.__file__).parent / "chat_templates" / "qwen2_5.jinja"
 
@@ -75,8 +87,8 @@ def tokenizer_of() -> PreTrainedTokenizerFast:
     return made
 
 
-def taught(tokenizer: PreTrainedTokenizerFast, steps: int, seed: int, folder: Path) -> Any:
-    """A tiny Qwen2 that has learned the format from scripted conversations, and not always the right key.
+def taught(tokenizer: PreTrainedTokenizerFast, steps: int, skill: float, seed: int, folder: Path) -> Any:
+    """A tiny Qwen2 that has learned the format from scripted conversations; a share `skill` asks for the right key.
 
     It is kept in `folder`, from where the trainer reads its reference.
     """
@@ -94,15 +106,15 @@ def taught(tokenizer: PreTrainedTokenizerFast, steps: int, seed: int, folder: Pa
         rows = []
         for _ in range(16):
             key = luck.choice(KEYS)
-            asked = key if luck.random() < 0.5 else luck.choice(KEYS)
+            asked = key if luck.random() < skill else luck.choice(KEYS)
             call = {"type": "function", "function": {"name": "look_up", "arguments": {"key": asked}}}
-            again = [asked] if luck.random() < 0.7 else [asked, luck.choice(KEYS)]
+            again = [asked] if luck.random() < 0.2 + skill else [asked, luck.choice(KEYS)]
             messages: list[dict[str, Any]] = question(key)
             for one in again:
                 call = {"type": "function", "function": {"name": "look_up", "arguments": {"key": one}}}
                 messages += [{"role": "assistant", "content": "", "tool_calls": [call]},
                              {"role": "tool", "name": "look_up", "content": value_of(one)}]  # fmt: skip
-            said = value_of(again[-1]) if luck.random() < 0.8 else luck.choice([value_of(k) for k in KEYS])
+            said = value_of(again[-1]) if luck.random() < 0.3 + skill else luck.choice([value_of(k) for k in KEYS])
             messages.append({"role": "assistant", "content": said})
             prompt = tokenizer.apply_chat_template(
                 question(key), tools=[look_up], tokenize=True, return_dict=False, add_generation_prompt=True
@@ -142,6 +154,17 @@ class Watched(TrainerCallback):
         self.seconds.append(time.perf_counter() - self._began)
 
 
+def widen(trainer: Any) -> None:
+    """Let the loss be computed in float64: TRL's fused head answers in float32, whatever the model is in."""
+    passes = trainer._get_per_token_logps_and_entropies
+
+    def wide(*args: Any, **kwargs: Any) -> Any:
+        log_prob, *others = passes(*args, **kwargs)
+        return log_prob.double(), *others
+
+    trainer._get_per_token_logps_and_entropies = wide
+
+
 def keep_truth(trainer: Any, kept: list[dict[str, np.ndarray]], told: list[dict[str, Any]]) -> None:
     """Keep what every batch of rollouts and every micro-batch of the loss is made of."""
     generate, score = trainer._generate_and_score_completions, trainer._calculate_rewards
@@ -164,7 +187,7 @@ def keep_truth(trainer: Any, kept: list[dict[str, np.ndarray]], told: list[dict[
 
     def watched_loss(model: Any, inputs: dict[str, Any]) -> Any:
         out = loss(model, inputs)
-        ours = getattr(trainer, "loss_terms", None) or {}
+        ours = (getattr(trainer, "recorded", None) or {"terms": {}})["terms"]
         names = ("completion_ids", "completion_mask", "tool_mask", "advantages", "old_per_token_logps",
                  "ref_per_token_logps", "sorl_trajectory")  # fmt: skip
         found = {name: inputs[name].numpy().copy() for name in names if name in inputs}
@@ -177,6 +200,106 @@ def keep_truth(trainer: Any, kept: list[dict[str, np.ndarray]], told: list[dict[
 
     trainer._generate_and_score_completions, trainer._calculate_rewards = watched_generate, watched_score
     trainer._get_per_token_logps_and_entropies, trainer._compute_loss = watched_passes, watched_loss
+
+
+PLAIN = """
+import sys
+from examples import plain_loop
+
+class Told(plain_loop.Ledger):
+    def end(self, step):
+        super().end(step)
+        print("ended", step, flush=True)
+
+plain_loop.Ledger = Told
+plain_loop.main(sys.argv[1], 10**6)
+"""
+
+
+class Trainer:
+    """A trainer in a process of its own, and when it ended each of its steps."""
+
+    def __init__(self, command: list[str], updates: int) -> None:
+        self.ended: list[float] = []
+        self.process = subprocess.Popen(
+            [sys.executable, "-u", *command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        threading.Thread(target=self._read, args=(updates,), daemon=True).start()
+
+    def _read(self, updates: int) -> None:
+        seen = 0
+        for line in self.process.stdout or ():
+            seen += "grad_norm" in line or line.startswith("ended")
+            self.ended += [time.monotonic()] * (seen // updates - len(self.ended))
+
+
+def killed(runs: Path, times: int) -> None:
+    """Kill two trainers that write into one runs folder, and look for what was doubled or lost."""
+    from workbench.store.segments import held
+
+    recorded = [str(Path(__file__)), str(runs), "--experiment", "killed", "--iterations", "1000"]
+    recorded += ["--epochs", "1", "--completions", "16", "--group", "4"]
+    commands = {"killed": (recorded, 4), "plain": (["-c", PLAIN, str(runs)], 1)}  # by experiment, with updates a step
+    worst, rows, doubled = dict.fromkeys(commands, 0.0), 0, 0
+    for attempt in range(times):
+        before = set(runs.glob("*/*"))
+        running = {name: Trainer(*how) for name, how in commands.items()}
+        while any(len(trainer.ended) < 2 + attempt % 4 for trainer in running.values()):
+            time.sleep(0.1)
+        for name, trainer in running.items():
+            at = time.monotonic()
+            trainer.process.kill()
+            trainer.process.wait()
+            (folder,) = set(runs.glob(f"{name}/*")) - before
+            while held(folder):  # the recorder measures what it was told
+                time.sleep(0.1)
+            kept = {kind: keys_of(folder, kind) for kind in ("step", "minibatch", "trajectory", "turn", "turn_step")}
+            rows += sum(map(len, kept.values()))
+            doubled += sum(len(keys) - len(set(keys)) for keys in kept.values())
+            worst[name] = max([worst[name], *(at - ended for ended in trainer.ended[len(kept["step"]) :])])
+        print(json.dumps({"killed": attempt + 1, "rows": rows, "doubled": doubled, "seconds_lost": worst}), flush=True)
+
+
+def keys_of(folder: Path, name: str) -> list[tuple[Any, ...]]:
+    """Primary keys of the rows of a table that a run wrote."""
+    import pyarrow.parquet as pq
+
+    from workbench.spec import table
+
+    files = sorted((folder / "segments" / name).glob("[0-9]*.parquet"))
+    return [tuple(r.values()) for f in files for r in pq.read_table(f, columns=list(table(name).key)).to_pylist()]
+
+
+def paired(runs: Path, pairs: int) -> None:
+    """Train with and without the recorder in turn; medians of the wall time and of the trainer's own CPU time."""
+    ratios: dict[str, list[float]] = {"seconds": [], "cpu_seconds": []}
+    for pair in range(pairs):
+        told = {}
+        for flag in ("--record", "--no-record") if pair % 2 else ("--no-record", "--record"):
+            output = runs / "pair.json"
+            more = [flag, "--iterations", "8", "--output", str(output)]
+            command = [sys.executable, str(Path(__file__)), str(runs), *more]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            told[flag] = json.loads(output.read_text())
+        assert told["--record"]["weights"] == told["--no-record"]["weights"]
+        for name, found in ratios.items():
+            found.append(told["--record"][name] / told["--no-record"][name])
+            print(f"pair {pair + 1}: {name} x {found[-1]:.3f}", flush=True)
+    luck = np.random.default_rng(0)
+    for name, found in ratios.items():
+        medians = np.median(luck.choice(found, (10_000, pairs)), axis=1)
+        low, high = np.quantile(medians, [0.025, 0.975])
+        print(f"{name}, recorded / not: median {np.median(found):.3f} (95 %: {low:.3f} to {high:.3f}) of {pairs} pairs")
+
+
+def diagnosed(runs: Path, run: str) -> None:
+    """Say what `sorl diagnose` reads in the ledger, and how it ranks the turns in the step of the first cause."""
+    sorl = [sys.executable, "-c", "from workbench.cli.main import main; main()", "--runs", str(runs), "diagnose", run]
+    found = json.loads(subprocess.run([*sorl, "--format", "json"], check=True, capture_output=True).stdout)
+    subprocess.run(sorl, check=True)
+    for finding in found[0]["findings"][:1]:
+        print(flush=True)
+        subprocess.run([*sorl, "--step", str(finding["evidence"][0]["step"])], check=True)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -192,19 +315,39 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--accumulate", type=int, default=1)
     parser.add_argument("--lr", type=float, default=3e-4)
+    parser.add_argument("--warmup", type=float, default=0.0, help="share of the run in which the rate grows to --lr")
     parser.add_argument("--beta", type=float, default=0.01)
     parser.add_argument("--loss", default="grpo")
     parser.add_argument("--level", default="token")
     parser.add_argument("--ours", type=json.loads, help='a loss of ours in place of TRL\'s: "st-ppo" or {"base": ...}')
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--taught", type=int, default=250, help="steps of imitation")
+    parser.add_argument("--skill", type=float, default=0.5, help="of the scripts: how often the right key is asked for")
     parser.add_argument("--model", type=Path, help="where the taught model is kept; default: the runs folder")
+    parser.add_argument("--double", action="store_true", help="losses and their gradients in float64")
+    parser.add_argument("--collapse", action="store_true", help="settings under which the run collapses")
+    parser.add_argument("--kill", type=int, default=0, help="kill -9 it, and a plain loop next to it, so many times")
+    parser.add_argument("--pairs", type=int, default=0, help="pairs of runs with and without the recorder")
     parser.add_argument("--truth", type=Path)
     parser.add_argument("--output", type=Path)
+    if parser.parse_known_args(argv)[0].collapse:
+        parser.set_defaults(**COLLAPSE)
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
+    if options.kill:
+        killed(options.runs, options.kill)
+        return
+    if options.pairs:
+        paired(options.runs, options.pairs)
+        return
     tokenizer = tokenizer_of()
-    model = taught(tokenizer, options.taught, options.seed, options.model or options.runs / ".model")
+    model = taught(
+        tokenizer,
+        options.taught,
+        options.skill,
+        options.seed,
+        options.model or options.runs / f".model-{options.taught}-{options.skill:g}",
+    )
     luck = random.Random(options.seed)
     keys = [luck.choice(KEYS) for _ in range(4096)]
     updates = options.per_generation * options.epochs // options.accumulate
@@ -213,7 +356,8 @@ def main(argv: list[str] | None = None) -> None:
         steps_per_generation=options.per_generation, gradient_accumulation_steps=options.accumulate,
         num_generations=options.group, num_iterations=options.epochs, max_completion_length=64, temperature=1.0,
         beta=options.beta, use_bias_correction_kl=False, epsilon=0.2, loss_type=options.loss,
-        importance_sampling_level=options.level, learning_rate=options.lr, lr_scheduler_type="constant",
+        importance_sampling_level=options.level, learning_rate=options.lr, lr_scheduler_type="constant_with_warmup",
+        warmup_steps=round(options.warmup * options.iterations * updates),
         max_grad_norm=1.0, max_steps=options.iterations * updates, use_cpu=True, activation_checkpointing=False,
         bf16=False, seed=options.seed, logging_steps=1, save_strategy="no", report_to="none", disable_tqdm=True,
         max_tool_calling_iterations=2,
@@ -235,6 +379,8 @@ def main(argv: list[str] | None = None) -> None:
     )
     kept: list[dict[str, np.ndarray]] = []
     told: list[dict[str, Any]] = []
+    if options.double:
+        widen(trainer)
     if options.truth:
         keep_truth(trainer, kept, told)
     ledger = None
@@ -264,6 +410,8 @@ def main(argv: list[str] | None = None) -> None:
     if options.output:
         options.output.write_text(text)
     print(json.dumps({k: v for k, v in report.items() if k not in ("log", "step_seconds")}))
+    if options.collapse and ledger:
+        diagnosed(options.runs, ledger.run_id)
 
 
 if __name__ == "__main__":

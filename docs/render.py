@@ -353,7 +353,7 @@ def batch_arrays() -> str:
     """Return one row per array of a stored batch."""
     from workbench.store.batches import ARRAYS
 
-    axes = {"B": "B", "BT": "B x T", "R": "R", "RT": "R x T", "U": "U"}
+    axes = {"B": "B", "BT": "B x T", "BTW": "B x T x W", "R": "R", "RT": "R x T", "U": "U"}
     rows = (
         (f"`{name}`", axes[a.axes], a.kind, a.text + ("" if a.always else "; where there is one"))
         for name, a in ARRAYS.items()

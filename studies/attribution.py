@@ -28,7 +28,7 @@ from workbench.grid.folder import change
 from workbench.learn.blackbox import Packer
 from workbench.objective.pipeline import policy_loss, prepare
 from workbench.record.recorder import Recorder
-from workbench.spec import BatchesSettings, RecordSettings, RunSettings
+from workbench.spec import BatchesSettings, InputError, RecordSettings, RunSettings
 from workbench.store import batches
 from workbench.store.reader import Reader
 from workbench.store.sync import sync
@@ -306,14 +306,14 @@ def read(path: Path) -> list[Case]:
     return [Case(**row) for row in stored(path, [f.name for f in fields(Case)], "planted faults")]
 
 
-def main(shipped: Path | None = None, output: Path | None = None) -> str:
+def main(files: Sequence[Path] = (), output: Path | None = None) -> str:
     """Return how often the turn and the span of planted faults are named, or of the shipped cases; write the cases."""
     from workbench.cli.tables import note
 
-    if shipped is not None:
-        found = read(shipped)
-    else:
-        found = list(cases(plans(*PLANTED), lambda done, of: note(f"{done} of {of} batches")))
+    if len(files) > 1:
+        raise InputError("sorl bench attribution takes one --from")
+    drawn = cases(plans(*PLANTED), lambda done, of: note(f"{done} of {of} batches"))
+    found = read(files[0]) if files else list(drawn)
     if output is not None:
         write(found, output)
     return page(found)

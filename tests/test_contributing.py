@@ -63,7 +63,7 @@ def test_a_new_log_format_is_read_and_diagnosed(tmp_path: Path, monkeypatch: Any
     log = read(file, lambda scores, steps: {"outcome": "collapsed", "collapse_step": 8, "detection_step": 12})
     assert log.table("step")["entropy"].tolist() == [1.2] * 30
     assert log.table("step")["success"].tolist()[8:10] == [0.5, 0.0]
-    assert diagnose(log).onset == 8
+    assert log.onset == 8
 
 
 def test_a_new_diagnostic_is_a_column_with_an_alarm_and_a_number() -> None:

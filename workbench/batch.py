@@ -35,6 +35,10 @@ class Batch:
     sentence: Tensor | None = None  # (B, T) int64, sentence of each token from 1, 0 = none; for sentence ratios
     placebo: Tensor | None = None  # (B, T) int64, placebo turn of each token from 1; for placebo ratios
     turn_id: Tensor | None = None  # (B, T) int64, `turn` computed once; drop it when `mask` changes
+    # (B, T, L k) the top-k experts of each layer in the pass that predicts the token, as the sampler and as the trainer
+    # chose them under the old weights; None of a dense model. The number of experts = not recorded.
+    routes_behaviour: Tensor | None = None
+    routes_old: Tensor | None = None
 
     @property
     def turn(self) -> Tensor:
@@ -58,7 +62,7 @@ class Batch:
         if width == shape[1]:
             return self
         tensors = {k: x for k, x in vars(self).items() if x is not None}
-        return replace(self, **{k: x[:, :width] for k, x in tensors.items() if x.shape == shape})
+        return replace(self, **{k: x[:, :width] for k, x in tensors.items() if x.shape[:2] == shape})
 
 
 def turn_ids(mask: Tensor) -> Tensor:

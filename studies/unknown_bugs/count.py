@@ -18,7 +18,7 @@ import pandas as pd
 import tomli_w
 
 from studies import Share, markdown, stored
-from studies.unknown_bugs.healthy import configurations
+from studies.unknown_bugs.healthy import configurations, drawn
 from workbench.agent.draws import draw
 from workbench.grid.cell import merge
 from workbench.spec import COLLAPSED, InputError
@@ -28,6 +28,8 @@ SEEDS = {31: 0, 32: 2}  # seed: staleness of its runs
 FIRST, LAST = 3, 6  # iterations in which a bug begins
 SURE = 0.5  # confidence from which on a diagnosis that is wrong misleads
 HEALTHY = "healthy"
+# Seeds of healthy runs that nobody had seen: first after the audit was mended, second after two causes were as well.
+FRESH = {"healthy, fresh draw": range(28_000, 28_060), "healthy, second fresh draw": range(28_100, 28_160)}
 TINY: dict[str, Any] = {
     "iterations": 10,
     "world": {"entities": 8, "relations": 4, "hops": [1.0, 0.0, 0.0], "max_turns": 3},
@@ -148,7 +150,7 @@ class Answer:
 
 
 def cases() -> list[Case]:
-    """Every bug with every algorithm that it concerns and two seeds; then the healthy configurations."""
+    """Every bug with every algorithm that it concerns and two seeds; then healthy configurations, known and drawn."""
     from studies.unknown_bugs.kinds import BUGS, KL
 
     found: list[Case] = []
@@ -163,9 +165,11 @@ def cases() -> list[Case]:
                     settings = merge(settings, {"slots": {"kl": KL[algorithm]}})
                 at_step = FIRST + draw(seed, number, len(algorithm)) % (LAST + 1 - FIRST)
                 found.append(Case(f"u-{len(found):03}", bug.name, algorithm, seed, at_step, settings))
-    for changes in configurations():
+    healthy = [(HEALTHY, one) for one in configurations()]
+    healthy += [(kind, drawn(seed)) for kind, seeds in FRESH.items() for seed in seeds]
+    for kind, changes in healthy:
         settings = merge(TINY, changes)
-        found.append(Case(f"u-{len(found):03}", HEALTHY, settings["algorithm"], settings["seed"], None, settings))
+        found.append(Case(f"u-{len(found):03}", kind, settings["algorithm"], settings["seed"], None, settings))
     return found
 
 
@@ -246,8 +250,7 @@ HEADER = ("runs with a bug", "proof or right cause", "wrong and sure", "input mi
 
 def page(found: Sequence[Answer]) -> str:
     """Markdown: the rates, by what was foretold and by place; each kind; what healthy runs were accused of."""
-    faulty = [a for a in found if a.kind != HEALTHY]
-    healthy = [a for a in found if a.kind == HEALTHY and a.outcome not in COLLAPSED]
+    faulty = [a for a in found if a.kind in EXPECTS]
     parts = [("all", faulty), ("kind not announced", [a for a in faulty if not a.announced])]
     parts += [("kind announced", [a for a in faulty if a.announced])]
     parts += [(name, [a for a in faulty if a.algorithm == name]) for name in ("ppo", "grpo")]
@@ -255,11 +258,16 @@ def page(found: Sequence[Answer]) -> str:
     lines = [markdown(HEADER, [(name, *_shares(part)) for name, part in parts if part]), ""]
     right, wrong = (Share(sum(a.without_audit == v for a in faulty), len(faulty)) for v in ("right", "wrong"))
     lines += [f"The diagnosis by itself, without the audit: right {right}, wrong and sure {wrong}.", ""]
-    broken, named = ([a for a in healthy if value(a)] for value in (lambda a: a.violated, lambda a: a.cause))
-    lines += [f"Healthy runs with a violated identity: {Share(len(broken), len(healthy))}."]
-    lines += [f"Healthy runs with a finding of the diagnosis: {Share(len(named), len(healthy))}."]
-    fallen = sum(a.kind == HEALTHY for a in found) - len(healthy)
-    lines += [f"Left out: {fallen} healthy runs that collapsed on their own.", ""] if fallen else [""]
+    for kind in (HEALTHY, *FRESH):
+        whole = [a for a in found if a.kind == kind]
+        healthy = [a for a in whole if a.outcome not in COLLAPSED]
+        broken, named = ([a for a in healthy if value(a)] for value in (lambda a: a.violated, lambda a: a.cause))
+        fallen = f" Left out: {len(whole) - len(healthy)} that collapsed." if len(whole) > len(healthy) else ""
+        if whole:
+            lines += [
+                f"Runs that are {kind}: with a violated identity {Share(len(broken), len(healthy))}, with a finding of "
+                f"the diagnosis {Share(len(named), len(healthy))}.{fallen}", "",
+            ]  # fmt: skip
     kinds = dict.fromkeys(a.kind for a in faulty)
     rows = [_kind(kind, [a for a in faulty if a.kind == kind]) for kind in kinds]
     return "\n".join([*lines, markdown(("bug", "runs", *VERDICTS, "first violated", "diagnosis first"), rows)])

@@ -1,12 +1,18 @@
-"""Healthy configurations, no two alike: what an audit or a diagnosis finds in one of them is false."""
+"""Healthy configurations, no two alike: what an audit or a diagnosis finds in one of them is false.
+
+`configurations` were seen when the audit was mended after its first count; `drawn` ones are random, for another count.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
-from workbench.agent.draws import draw
-from workbench.algorithms import ALGORITHMS
+from workbench.agent.draws import Stream, draw
+from workbench.algorithms import ALGORITHMS, resolve
 from workbench.grid.cell import merge
+from workbench.spec import InputError
 
 Settings = dict[str, Any]
 MORE = 32  # runs of PPO and GRPO with terms of their own, after one run of each algorithm
@@ -75,3 +81,65 @@ def _configuration(number: int, algorithm: str, slots: Settings) -> Settings:
 
 def _one(choices: tuple[Settings, ...], number: int, axis: int) -> Settings:
     return choices[draw(28, number, axis) % len(choices)]
+
+
+# Of a random configuration: each slot that the algorithm has is changed with one of these, or not at all.
+CHANGES: dict[str, tuple[Any, ...]] = {
+    "kl": (
+        {"kind": "reward", "beta": 0.03}, {"kind": "loss", "beta": 0.05}, {"kind": "loss", "beta": 0.1},
+        {"kind": "loss", "beta": 0.05, "estimator": "k2"}, {"kind": "loss", "beta": 0.02, "estimator": "k3+"},
+    ),
+    "clip": ({"dual": 3.0}, {"high": 0.28}, {"low": 0.1, "high": 0.4}, {"high": 0.28, "dual": 5.0}),
+    "correction": ("tis", "icepop", "mis"),
+    "advantage": ({"gamma": 0.98, "lam": 0.95}, {"skip_obs": False}, {"whiten": "a"}, {"whiten": "none"}),
+    "aggregate": ("seq_mean_token_mean", "token_mean"),
+    "select": ({"kind": "zero_var"},),
+}  # fmt: skip
+
+
+def drawn(seed: int) -> Settings:
+    """Return a random healthy configuration: what is set, and to what, depends on `seed` alone."""
+    stream = Stream(28, 2, seed)
+
+    def one(*choices: Any) -> Any:
+        return choices[stream.below(len(choices))]
+
+    def between(low: float, high: float) -> float:
+        return float(f"{low * (high / low) ** stream.uniform():.3g}")
+
+    def optimizer(sgd: Sequence[float], adamw: Sequence[float]) -> Settings:
+        made: Settings = {"kind": one("sgd", "adamw"), "schedule": one("constant", "linear", "cosine")}
+        made |= {"warmup": one(0, 0, 2, 4, 7), "weight_decay": one(0.0, 0.0, between(1e-3, 0.1))}
+        made |= one({}, {"max_grad_norm": between(0.2, 2.0)}, {"max_grad_norm": "none"})
+        own = {"momentum": one(0.0, 0.5, 0.9)} if made["kind"] == "sgd" else {"beta2": one(0.999, 0.99, 0.95)}
+        scale = 1 - own.get("momentum", 0.0)  # a step with momentum is 1 / scale as long
+        return made | own | {"lr": float(f"{scale * between(*(sgd if made['kind'] == 'sgd' else adamw)):.3g}")}
+
+    name = one("ppo", "grpo", one(*ALGORITHMS), one(*ALGORITHMS))
+    made: Settings = {
+        "algorithm": name, "seed": seed, "slots": {},
+        "learn": {
+            "policy": optimizer((3e-3, 0.03), (1e-4, 6e-4)), "staleness": one(0, 1, 2, 3, 4), "epochs": one(1, 2, 3),
+            "minibatches": one(1, 2, 4), "old_log_prob": one("rollout", "update", "behaviour"),
+            "old_values": one("update", "rollout"), "value_clip": one("none", 0.2, 0.5),
+            "entropy_coef": one(0.0, 0.0, between(1e-4, 1e-2)), "target_kl": one("none", "none", between(0.01, 0.1)),
+            "clip_bias_every": one(0, 1, 4), "probe_every": one(0, 0, 3),
+        },
+        "engine": {"temperature": one(1.0, 1.0, between(0.7, 1.3)), "dtype": one("float32", "float32", "bfloat16")},
+        "compute": {"dtype": one("float32", "float32", "bfloat16")},
+        "policy": {"family": one("llama", "qwen3"), "tied": one(False, True), "layers": one(1, 2)},
+        "world": {"max_turns": one(2, 3, 4), "noise": one(0.0, 0.2, 0.5), "top_k": one(1, 2)},
+    }  # fmt: skip
+    if ALGORITHMS[name].critic:
+        made = merge(
+            made, {"learn": {"critic": one({}, {"schedule": "cosine"}, optimizer((0.01, 0.05), (3e-4, 3e-3)))}}
+        )
+    if ALGORITHMS[name].group_size > 1:
+        made = merge(made, {"learn": {"group_size": one(2, 4, 8)}})
+    made = merge(made, one({}, {"learn": {"micro_batch": 2}}, {"compute": {"micro_batch_tokens": 150}}))
+    for slot, choices in CHANGES.items():
+        changed, wanted = {**made["slots"], slot: one(*choices)}, stream.below(5) < 2
+        with suppress(InputError):
+            if wanted and resolve(name, changed):
+                made["slots"] = changed
+    return made

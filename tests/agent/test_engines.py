@@ -152,12 +152,8 @@ def test_draws_are_the_same_in_every_process_uniform_and_uncorrelated() -> None:
     assert u.mean().item() == pytest.approx(0.5, abs=0.01)
     assert u.var().item() == pytest.approx(1 / 12, abs=0.003)
     assert abs(torch.corrcoef(torch.stack([u[:-1], u[1:]]))[0, 1].item()) < 0.03
-
-
-def test_a_stream_shuffles_fairly() -> None:
     first = torch.bincount(torch.tensor([Stream(3, i).shuffled(5)[0] for i in range(5000)]), minlength=5)
-    assert (first / 5000 - 0.2).abs().max() < 0.03
-    assert sorted(Stream(1).shuffled(30)) == list(range(30))
+    assert (first / 5000 - 0.2).abs().max() < 0.03, "a stream shuffles fairly"
 
 
 Make = Callable[..., Engine]  # (model, tokenizer, **settings); by default the apprentice and the embedded tokenizer

@@ -9,7 +9,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from tests.agent.fakes import ScriptedEngine
 from workbench.agent.episode import Episode, collate
 from workbench.agent.protocol import parse
-from workbench.agent.tokenizer import ENTITIES, RELATIONS, TAGS, VOCABULARY, Codec, Spans
+from workbench.agent.tokenizer import VOCABULARY, Codec, Spans
 from workbench.agent.worlds import Question
 from workbench.agent.worlds.facts import Facts
 from workbench.spec import WorldSettings
@@ -18,17 +18,11 @@ TEXT = "who is the rival of anna ? <think> got boris done </think> <answer> bori
 KNOWN = TEXT.replace("anna", "clara")
 
 
-def test_vocabulary_is_small_complete_and_numbered_in_its_order(tokenizer: PreTrainedTokenizerFast) -> None:
-    assert len(VOCABULARY) == len(set(VOCABULARY)) < 100
-    assert (len(ENTITIES), len(RELATIONS)) == (40, 10)
-    assert set(TAGS) | set(ENTITIES) | set(RELATIONS) <= set(VOCABULARY)
-    assert [tokenizer.get_vocab()[word] for word in VOCABULARY] == list(range(len(VOCABULARY)))
-
-
 def test_saved_tokenizer_loads_through_auto_tokenizer_and_speaks_the_same(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     assert loaded(KNOWN).input_ids == tokenizer(KNOWN).input_ids
+    assert [tokenizer.get_vocab()[word] for word in VOCABULARY] == list(range(len(VOCABULARY)))
     assert (loaded.pad_token_id, loaded.eos_token_id) == (tokenizer.pad_token_id, tokenizer.eos_token_id) == (0, 1)
     assert loaded.decode(loaded(KNOWN).input_ids) == KNOWN
     assert tokenizer.decode([*tokenizer(KNOWN).input_ids, 1, 0, 0], skip_special_tokens=True) == KNOWN, "tags are kept"
@@ -171,9 +165,3 @@ def test_an_episode_that_is_broken_off_ends_with_what_the_policy_wrote(tokenizer
     assert Codec(tokenizer).decode(episode.tokens) == f"{question.text} {SEARCH}"
     assert len(episode.tokens) == len(episode.written) == len(episode.log_prob)
     assert play(tokenizer, world)[0].tokens == Codec(tokenizer).encode(question.text)
-
-
-def test_the_f1_reward_is_an_option_and_success_stays_exact(tokenizer: PreTrainedTokenizerFast) -> None:
-    world = Facts(WorldSettings(reward="f1"))
-    episode, _ = play(tokenizer, world, f"<answer> {world.questions('train', 0, 0, 1)[0].gold} who </answer>")
-    assert (episode.reward, episode.success) == (pytest.approx(2 / 3), False)

@@ -8,18 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.analysis.region import (
-    Boundary,
-    Landscape,
-    answer,
-    areas,
-    boundary,
-    by_column,
-    by_series,
-    edge,
-    headline,
-    heights,
-)
+from workbench.analysis import region as analysis
+from workbench.analysis.region import Boundary, Landscape, answer, boundary, by_column, by_series, edge, headline
 from workbench.analysis.runs import KEPT, NOT_DEAD
 from workbench.spec import RegionSettings
 
@@ -62,13 +52,13 @@ def test_the_boundary_lies_between_the_tried_values_next_to_it_and_more_collapse
 
 
 def test_the_area_is_that_of_the_trapezoids_over_the_conditions() -> None:
-    assert heights([0, 1, 3, 15]) == [0, 1, 2, 4]
-    assert heights([2, 8]) == [1, 3]
+    assert analysis.heights([0, 1, 3, 15]) == [0, 1, 2, 4]
+    assert analysis.heights([2, 8]) == [1, 3]
     flat = {0.0: np.array([2.0]), 3.0: np.array([2.0])}
-    assert areas(flat, SETTINGS) == pytest.approx([2 * 2])  # two doublings of 1 + y, two of x
+    assert analysis.areas(flat, SETTINGS) == pytest.approx([2 * 2])  # two doublings of 1 + y, two of x
     falling = {0.0: np.array([9.0]), 3.0: np.array([2.0]), 15.0: np.array([-1.0])}  # cut off at what was searched
-    assert areas(falling, SETTINGS) == pytest.approx([2 * (3 + 2) / 2 + 2 * (2 + 0) / 2])
-    assert areas({0.0: np.array([2.0])}, SETTINGS) is None
+    assert analysis.areas(falling, SETTINGS) == pytest.approx([2 * (3 + 2) / 2 + 2 * (2 + 0) / 2])
+    assert analysis.areas({0.0: np.array([2.0])}, SETTINGS) is None
 
 
 def region(**most: list[float]) -> Landscape:

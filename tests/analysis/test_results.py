@@ -52,12 +52,12 @@ OTHER = json.dumps({"format": 99, "experiment": "x", "question": "x", "toml": ""
         (None, "no file '"),
         ("seeds = [0]", "is no Parquet file of results"),
         (Path.mkdir, "is a folder"),
-        (lambda table: pa.table({"a": [1]}), "is a Parquet file, but not one of results"),
-        (about(b"{"), "is a Parquet file, but not one of results"),
+        (lambda table: pa.table({"a": [1]}), "is no Parquet file of results"),
+        (about(b"{"), "is no Parquet file of results"),
         (about(OTHER), "holds results in format 99, this version of sorl reads 1"),
-        (without("seed", "success"), "not one of results ('Field \"seed\" does not exist in schema')"),
+        (without("seed", "success"), "is no Parquet file of results ('Field \"seed\" does not exist in schema')"),
         (lambda table: table.set_column(table.schema.get_field_index("seed"), "seed", pa.array(["one"] * len(table))),
-         "but not one of results (Failed to parse string: 'one'"),
+         "is no Parquet file of results (Failed to parse string: 'one'"),
     ],
 )  # fmt: skip
 def test_a_wrong_file_is_one_message_that_says_how_to_make_one(change, words: str, tmp_path: Path) -> None:

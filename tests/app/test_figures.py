@@ -18,7 +18,18 @@ from workbench.app.curve_data import Window, alarm_leads, banded, lone
 from workbench.app.figures.common import AXES, KINDS
 from workbench.app.figures.curves import GROUPS, Panel, _stacked, chart, curves
 from workbench.app.figures.maps import FEW, Heat, Measure, colour_scale, heat, region
-from workbench.app.figures.runs import TITLE, Signal, _together, leads, letters, peaks, ranking, survival, timeline
+from workbench.app.figures.runs import (
+    TITLE,
+    Signal,
+    _together,
+    branches,
+    leads,
+    letters,
+    peaks,
+    ranking,
+    survival,
+    timeline,
+)
 from workbench.app.store import Diagnostics
 from workbench.app.theme import DARK, LIGHT, Palette, contrast, mixed, styles
 
@@ -540,6 +551,18 @@ def test_alarms_are_a_letter_for_each_kind_below_the_line() -> None:
 
 
 KNOWN = Diagnostics({"step.grad_norm_max": {"alarm_when": "above"}, "step.ess_frac_min": {"alarm_when": "below"}})
+
+
+def test_forks_leave_the_curve_of_their_parent_an_arm_in_a_colour_and_no_child_is_joined_to_the_next() -> None:
+    stem = pd.DataFrame({"x": [0.0, 1.0, 2.0, 3.0], "mean": [0.2, 0.4, 0.6, 0.0]})
+    rows = [(arm, f"{arm}{draw}", draw, step, 0.5, arm == "unchanged")
+            for arm in ("unchanged", "<i>cure") for draw in (0, 1) for step in (2, 3)]  # fmt: skip
+    forks = pd.DataFrame(rows, columns=["arm", "run_id", "draw", "step", "success", "down"]).assign(forked_at=2)
+    plain, cure = branches(stem, forks, LIGHT)
+    assert (plain["name"], cure["name"]) == ("unchanged: 2 of 2 fell", "&lt;i&gt;cure: 0 of 2 fell")
+    assert [list(plain["x"][:3]), list(plain["y"][:3])] == [[1, 2, 3], [0.4, 0.5, 0.5]]
+    assert math.isnan(plain["x"][3])
+    assert plain["line"]["color"] == LIGHT.muted != cure["line"]["color"]
 
 
 def first_alarms() -> pd.DataFrame:

@@ -171,10 +171,10 @@ def test_a_finding_that_shows_only_after_the_fall_is_not_called_its_cause() -> N
 
     def said(step: int) -> str:
         clue = Clue("sign", 0.6, step, "it shows")
-        cause = Cause("late", "The rate is too large", "warning", (), "Make it smaller.", "", lambda _: None)
-        return reason(Diagnosis(Down(), (Finding(cause, clue, ()),), (), {}, None, {}))  # type: ignore[arg-type]
+        cause = Cause("late", "Too large", lambda _: None, severity="warning", needs=(), change="Halve it.", test="")
+        return reason(Diagnosis(Down(), (Finding(cause, clue),), (), {}, None, {}))  # type: ignore[arg-type]
 
-    assert said(10) == "Likely cause (60 %): The rate is too large. Make it smaller."
+    assert said(10) == "Likely cause (60 %): Too large. Halve it."
     with mock.patch("workbench.diagnosis.diagnose.swung", return_value=()):
         assert said(11).startswith("None of the known causes fits.")
 

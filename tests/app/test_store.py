@@ -232,6 +232,10 @@ def test_aligned_on_the_collapse_zero_is_the_onset_and_other_runs_stand_at_the_m
     assert at.to_dict() == {"a": recorded["a", 30], "b": recorded["b", 20]}
 
 
+def test_aligned_on_the_fork_zero_is_the_first_own_step_and_a_run_without_a_parent_counts_from_its_start() -> None:
+    assert origins(RUNS.assign(forked_at=[4.0, np.nan]), "fork") == [4, 0]
+
+
 def test_a_run_that_was_falling_at_its_end_is_aligned_at_its_own_onset() -> None:
     runs = pd.DataFrame({"collapse_step": [10, None, None], "onset_low": [9, 20, None], "onset_high": [11, 24, None]})
     assert onset_of(runs).tolist()[:2] == [10, 22]

@@ -16,7 +16,10 @@ from hypothesis import strategies as st
 
 from tests.cli.command import sorl
 from tests.learn.tiny import MakeRun, train
+from workbench.agent.engines import hf
 from workbench.audit import IDENTITIES, Check, audit, chosen, explain
+from workbench.audit.identities import DEVIATIONS, dependence
+from workbench.audit.networks import Draws
 from workbench.learn import loop, update
 from workbench.store import batches
 
@@ -46,6 +49,18 @@ HEALTHY: dict[str, dict[str, Any]] = {
     "old log-probs of the sampler": {"learn": {"old_log_prob": "behaviour", "old_values": "rollout"}},
     "turn GAE": {"algorithm": "turn-ppo"},
     "another temperature": {"engine": {"temperature": 0.7}},
+    "momentum through groups without a signal, a warm-up from 0": {
+        "algorithm": "grpo", "learn": {"group_size": 4, "policy": {"momentum": 0.9, "lr": 0.01, "warmup": 6}},
+    },
+    "bfloat16 in trainer and sampler, micro-batches": {
+        "engine": {"dtype": "bfloat16"}, "compute": {"dtype": "bfloat16"}, "learn": {"micro_batch": 4},
+    },
+    "an AdamW that decays, a critic with momentum": {
+        "learn": {
+            "policy": {"kind": "adamw", "lr": 0.001, "weight_decay": 0.1},
+            "critic": {"kind": "sgd", "lr": 0.02, "momentum": 0.9, "schedule": "linear"},
+        },
+    },
 }  # fmt: skip
 
 
@@ -119,6 +134,38 @@ def _forgetful(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(update.Learner, "follow", wrong)
 
 
+def _decaying(patch: pytest.MonkeyPatch) -> None:
+    honest = update.Learner.follow
+
+    def wrong(self: Any, settings: Any) -> None:
+        honest(self, settings)
+        self.policy_optimizer.param_groups[0]["weight_decay"] = 0.01
+
+    patch.setattr(update.Learner, "follow", wrong)
+
+
+def _critic_forgets(patch: pytest.MonkeyPatch) -> None:
+    honest = update.Learner.update
+
+    def wrong(self: Any, *given: Any) -> Any:
+        if self.updates == 5:
+            self.critic_optimizer.state.clear()
+        return honest(self, *given)
+
+    patch.setattr(update.Learner, "update", wrong)
+
+
+def _one_seed_for_all(patch: pytest.MonkeyPatch) -> None:
+    honest = torch.rand
+
+    def wrong(rows: int, *more: int, **named: Any) -> torch.Tensor:
+        return honest(1, *more, **named).expand(rows, *more)
+
+    patch.setattr(hf.torch, "rand", wrong)
+
+
+HOT = {"engine": {"temperature": 1.5}, "learn": {"episodes": 32}}  # so that many draws are unsure
+SLOW = {"learn": {"policy": {"kind": "adamw", "lr": 5e-4}}}
 ADAM = {"learn": {"policy": {"kind": "adamw", "lr": 0.003}}}
 BUGS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], dict[str, Any], str, str]] = {
     "advantages of two trajectories exchanged": (
@@ -130,6 +177,9 @@ BUGS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], dict[str, Any], str,
     "a layer without a gradient": (_frozen, {}, "gradient", "times"),
     "a critic that reads the token before": (_critic_reads_elsewhere, {}, "values", "token before it"),
     "optimizer state that is lost": (_forgetful, ADAM, "optimizer_state", "times"),
+    "a weight decay of a hundredth of a step": (_decaying, SLOW, "weights", "another decay"),
+    "a critic's state that is lost": (_critic_forgets, {}, "critic_gradient", "begins with other weights"),
+    "rows that share their random numbers": (_one_seed_for_all, HOT, "sampling", "draws at one position go together"),
 }  # fmt: skip
 
 
@@ -174,15 +224,34 @@ def test_the_reading_of_a_difference_is_the_one_that_was_made(factor: float, off
     stream = np.random.default_rng(seed)
     truth, mask = stream.normal(size=(6, 12)), stream.random((6, 12)) < 0.8
     mask[:, 3] = True
-    assert explain(truth, truth, mask, 1e-6).rows == ()
+    assert explain(truth, truth, mask, 1e-6).trajectories == ()
     assert explain(factor * truth, truth, mask, 1e-6).says.startswith(f"{factor:.4g} times")
     assert explain(truth + offset, truth, mask, 1e-6).says == f"{offset:+.4g} at every token"
     swapped = truth.copy()
     swapped[[1, 4]] = truth[[4, 1]]
     found = explain(swapped, truth, np.ones_like(mask), 1e-6)
-    assert (found.rows, found.says) == ((1, 4), "these two have each other's numbers")
+    assert (found.trajectories, found.says) == ((1, 4), "these two have each other's numbers")
     assert explain(np.roll(truth, 1, 1), truth, mask, 1e-6).says == "each token has the number of the token before it"
     assert explain(truth * np.nan, truth, mask, 1e-6).gap == np.inf
+
+
+@given(st.integers(2, 40), st.integers(0, 2**31))
+def test_draws_go_together_only_where_they_share_their_random_numbers(n: int, seed: int) -> None:
+    stream = np.random.default_rng(seed)
+    p = stream.dirichlet(np.ones(5), size=(n, 30))
+    together, mask = np.broadcast_to(np.arange(30), (n, 30)), np.ones((n, 30), bool)
+    places = []
+    for u in (stream.random((n, 30)), np.broadcast_to(stream.random(30), (n, 30))):
+        token = (p.cumsum(-1) < u[..., None]).sum(-1).clip(0, 4)[..., None]
+        up_to, own = (np.take_along_axis(x, token, -1)[..., 0] for x in (p.cumsum(-1), p))
+        places.append(up_to - own / 2 - 0.5)
+    spread = (1 - (p**3).sum(-1)) / 12
+    free, shared = (dependence(Draws(place, spread, place, spread), mask, together) for place in places)
+    assert abs(free) < DEVIATIONS
+    assert shared > free
+    if n >= 8:
+        assert shared > DEVIATIONS
+    assert dependence(Draws(spread, spread, spread, 0 * spread), mask, together) == 0.0
 
 
 def test_every_identity_says_what_must_hold_and_what_it_means_otherwise() -> None:

@@ -1,7 +1,9 @@
 """`sorl fork`: arms against unchanged children within parents, and one clear line for what cannot be forked."""
 
 import re
+import tomllib
 
+import duckdb
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,10 +14,16 @@ from tests.cli.command import sorl
 from tests.learn.tiny import merged, train
 from workbench.algorithms import resolve
 from workbench.analysis import forks
-from workbench.cli.fork import ARMS, allowed, arm
+from workbench.cli.fork import ARMS, allowed, arm, arms_file, intervene, removal
+from workbench.diagnosis.causes import CAUSES
+from workbench.diagnosis.diagnose import diagnose
+from workbench.diagnosis.finding import Clue, Diagnosis, Finding
+from workbench.diagnosis.log import Log, of_run
 from workbench.grid.cell import expand
 from workbench.learn.checkpoint import checkpoints
+from workbench.learn.run import locked
 from workbench.spec import RunSettings
+from workbench.store.reader import Reader
 
 
 @pytest.fixture
@@ -35,13 +43,14 @@ def test_a_run_is_forked_planned_and_compared_with_unchanged_children(parent):
     assert not list(runs.glob("fork-*"))
     done = sorl("fork", parent.name, "--at", "3", *given_arms, runs=runs)
     assert done.exit_code == 0, done.output
-    assert f"Forks of {parent.name} at step 2" in done.output
+    assert f"Forks of {parent.name} at 3, from step 2 on" in done.output
+    assert f"The tree of {parent.name}: sorl app, then /run?experiment=tiny&run={parent.name}" in done.output
     for name in ("unchanged", "grad-clip", "learn.epochs=1"):
         assert name in done.output
     assert "no change can be seen to save it" in done.output
     again = sorl("fork", parent.name, "--at", "3", *given_arms, "--format", "json", runs=runs)
     assert '"2/2"' not in again.output
-    assert "already finished" in again.output
+    assert "6 cells, 6 already finished" in again.output
 
 
 @pytest.mark.parametrize(
@@ -54,6 +63,11 @@ def test_a_run_is_forked_planned_and_compared_with_unchanged_children(parent):
         (("--at", "4", "--arm", "world.entities=9"), "cannot change in the middle of a run"),
         (("--at", "4", "--arm", "algorithm='grpo'"), "has other critic than the parent"),
         (("--at", "4", "--arms", "nowhere.toml"), "cannot read --arms"),
+        (("--at", "40"), "no checkpoint at or before step 40 of its 6; there are 2, 4, 6; the nearest is --at 6"),
+        (("--at", "4", "--arm", "learn.group_size=8"), "changes learn.group_size, which cannot change in the middle"),
+        (("--at", "4", "--arm", "model='other'"), "changes model, which cannot change in the middle"),
+        (("--at", "4", "--arm", "learn.epoch=2"), "unknown .*learn.epoch"),
+        (("--at", "4", "--arm", "learn.epochs='two'"), "learn.epochs"),
     ],
 )
 def test_what_cannot_be_forked_is_said_in_a_line_and_nothing_is_written(parent, options, said):
@@ -62,7 +76,39 @@ def test_what_cannot_be_forked_is_said_in_a_line_and_nothing_is_written(parent, 
     assert result.exit_code == 2
     assert re.search(said, " ".join(result.output.split())), result.output
     assert not list(runs.glob("fork-*"))
+    assert not list(runs.glob(".cache/forks/*"))
     assert len(checkpoints(parent / "ladder")) == 3
+
+
+def test_a_parent_of_another_version_is_not_forked(parent):
+    runs = parent.parent.parent
+    assert sorl("sync", runs=runs).exit_code == 0
+    with duckdb.connect(runs / "sorl.duckdb") as database:
+        database.execute("""UPDATE run SET versions = '{"sorl": "0.0.1"}'""")
+    refused(runs, parent.name, "was trained by sorl 0.0.1; this is .*: train it again to fork it")
+
+
+def test_a_parent_that_is_still_trained_is_not_forked(parent):
+    with locked(parent):
+        refused(parent.parent.parent, parent.name, "is still being trained: fork it when it has ended")
+
+
+def refused(runs, name, said):
+    result = sorl("fork", name, "--at", "4", runs=runs)
+    assert result.exit_code == 2
+    assert re.search(said, " ".join(result.output.split())), result.output
+    assert not list(runs.glob("fork-*"))
+    assert not list(runs.glob(".cache/forks/*"))
+
+
+def test_the_arm_that_is_left_unchanged_changes_nothing(parent, tmp_path):
+    file = tmp_path / "arms.toml"
+    file.write_text('[[arms]]\nname = "unchanged"\n"learn.epochs" = 1\n')
+    result = sorl("fork", parent.name, "--at", "4", "--arms", str(file), runs=parent.parent.parent)
+    assert result.exit_code == 2
+    assert "'unchanged' changes nothing: give the one that sets learn.epochs another name" in " ".join(
+        result.output.split()
+    )
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "grpo"])
@@ -76,6 +122,56 @@ def test_every_arm_with_a_name_is_a_setting_that_a_run_has(algorithm):
         resolve(algorithm, table.get("slots"))
 
 
+def test_what_removes_a_cause_is_a_setting_that_a_fork_may_change():
+    settings = RunSettings(learn={"epochs": 2, "staleness": 4, "entropy_coef": 0.1}, engine={"dtype": "bfloat16"})
+    removed = {cause.name: removal(cause, settings) for cause in CAUSES}
+    for name, changes in removed.items():
+        allowed(name, changes, settings)
+        RunSettings.model_validate(merged(settings.model_dump(), expand(changes, name)))
+    assert {name for name, changes in removed.items() if changes} == {cause.name for cause in CAUSES if cause.without}
+    assert removed["off_policy"] == {"learn.staleness": 0, "learn.epochs": 1}
+    assert removal(next(cause for cause in CAUSES if cause.name == "off_policy"), RunSettings()) == {}
+
+
+def test_an_injected_fault_is_removed_and_goes_on_in_every_other_child(new_run, cache):
+    parent = new_run(iterations=6, record={"ladder": 2}, fault={"kind": "reward_noise", "at_step": 3})
+    assert train(parent, cache) == 0
+    runs = parent.parent.parent
+    assert sorl("sync", runs=runs).exit_code == 0
+    with duckdb.connect(runs / "sorl.duckdb") as database:
+        database.execute("UPDATE run SET outcome = 'collapsed', collapse_step = 4, detection_step = 5")
+    causes = [cause for cause in CAUSES if cause.name in ("reward_noise", "off_policy")]
+    found = diagnose(of_run(Reader(runs), parent.name, runs))
+    assert not intervene(runs, found, 2, yes=False, steps=2, causes=causes)
+    assert not list(runs.glob("fork-*"))
+    assert intervene(runs, found, 2, yes=True, steps=2, causes=causes)
+    rows = sorl("sql", "SELECT arm, config->>'$.fault.kind' AS fault, config->>'$.learn.staleness' AS stale FROM run "
+                "WHERE parent IS NOT NULL AND draw = 0 ORDER BY arm", "--format", "csv", runs=runs)  # fmt: skip
+    assert rows.output.split("\n")[1:4] == [
+        "unchanged,reward_noise,2", "without off_policy,reward_noise,0", "without reward_noise,,2",
+    ]  # fmt: skip
+    tested = of_run(Reader(runs), parent.name, runs).tests
+    assert {name: (one.draws, one.plain_draws) for name, one in tested.items()} == {
+        "reward_noise": (2, 2), "off_policy": (2, 2),
+    }  # fmt: skip
+
+
+def test_of_another_trainer_the_arms_are_a_file_with_its_names_of_the_settings():
+    log = Log("their run", lambda table, step: pd.DataFrame(), {"learn.policy.lr": 3e-6, "learn.staleness": 4})
+    clue = Clue("pattern", 0.6, 40, "it fell")
+    names = ("off_policy", "kl_blowup", "reward_hacking")
+    findings = tuple(Finding(cause, clue) for cause in CAUSES if cause.name in names)
+    file = arms_file(Diagnosis(log, findings, (), {}), 8)
+    arms = {arm.pop("name"): arm for arm in tomllib.loads(file)["arms"]}
+    assert arms == {
+        "unchanged": {}, "without off_policy": {"learn.staleness": 0, "learn.epochs": 1},
+        "without kl_blowup": {"learn.policy.lr": pytest.approx(1e-6)},
+    }  # fmt: skip
+    assert "was 4; max_staleness_steps" in file
+    assert "last checkpoint before step 40, 8 times each arm" in file
+    assert "The training reward rises and the evaluation falls." in file
+
+
 def family(draws, *, saves, parents=3):
     def falls(name, draw):
         return name == "unchanged" or (name == "no help" and draw % 2 == 0) or (name == "cure" and draw < saves)
@@ -85,7 +181,7 @@ def family(draws, *, saves, parents=3):
         for parent in range(parents) for name in ("unchanged", "cure", "no help") for draw in range(draws)
     ]  # fmt: skip
     frame = pd.DataFrame(rows, columns=["parent", "arm", "draw", "down"])
-    return frame.assign(final_success=np.where(frame["down"], 0.0, 0.5), forked_at=4)
+    return frame.assign(success=np.where(frame["down"], 0.0, 0.5), forked_at=4, until=20)
 
 
 def test_a_change_that_saves_children_is_told_from_one_that_does_not():
@@ -93,20 +189,35 @@ def test_a_change_that_saves_children_is_told_from_one_that_does_not():
     assert found["cure"]["saves"] == 1.0
     assert found["cure"]["holm"] < 0.001
     assert found["unchanged"]["p"] is None
-    assert forks.sentence(family(8, saves=0), "unchanged").startswith(
-        "Unchanged, 24 of 24 are down. cure saves: 0 of 24."
-    )
-    assert "Undecided at this number of draws: cure (0 of 1)" in forks.sentence(
+    assert forks.sentence(family(8, saves=0), "unchanged").startswith("Unchanged, 24 of 24 fall. cure saves 24 of 24.")
+    assert "Undecided at this number of draws: cure (0 of 1 fall)" in forks.sentence(
         family(1, saves=0, parents=1), "unchanged"
     )
 
 
 def test_the_pooled_difference_is_that_of_the_textbook():
     # Two strata by hand: RD = (sum (a m - b n) / N) / (sum n m / N).
-    difference, error = forks.mantel_haenszel([(2, 10, 5, 10), (1, 4, 3, 8)])
+    difference, low, high = forks.mantel_haenszel([(2, 10, 5, 10), (1, 4, 3, 8)])
     expected = ((2 * 10 - 5 * 10) / 20 + (1 * 8 - 3 * 4) / 12) / (100 / 20 + 32 / 12)
     assert difference == pytest.approx(expected)
-    assert 0 < error < 0.5
+    assert -1 < low < difference < high < 1
+
+
+def test_of_one_parent_the_interval_is_newcombe_s():
+    # Newcombe (1998), table II, method 10: 56/70 - 48/80 has [0.0524, 0.3339]; 10/10 - 0/10 has [0.6075, 1].
+    assert forks.mantel_haenszel([(56, 70, 48, 80)]) == pytest.approx((0.2, 0.0524, 0.3339), abs=1e-4)
+    assert forks.mantel_haenszel([(10, 10, 0, 10)]) == pytest.approx((1.0, 0.6075, 1.0), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("up", "plain", "saves", "refuted"), [(8, 1, True, False), (0, 0, False, True), (5, 3, False, False)]
+)
+def test_a_removal_saves_refutes_or_decides_nothing(up, plain, saves, refuted):
+    difference, low, high = forks.mantel_haenszel([(8 - up, 8, 8 - plain, 8)])
+    tested = forks.Removal(up, 8, plain, 8, -high, -low, forks.permutation_p([(8 - up, 8, 8 - plain, 8)]))
+    assert (tested.saves, tested.refuted) == (saves, refuted)
+    assert f"removing it saves {up} of 8, unchanged {plain} of 8" in str(tested)
+    assert difference == pytest.approx((plain - up) / 8)
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=4))

@@ -57,6 +57,7 @@ def test_a_log_becomes_a_run_and_what_became_of_its_metrics_is_said(log: Path, t
     ]
     assert asked(runs, "SELECT count(*), max(grad_norm) FROM minibatch") == [(40, 0.5)]
     assert told("diagnose", run_id, runs=runs)[0]["steps"] == 40
+    assert "The log has no success: its reward stands in." in done("diagnose", run_id, runs=runs).stdout
 
 
 def test_a_source_that_has_not_changed_is_not_read_again_and_one_that_has_replaces_its_run(
@@ -65,7 +66,8 @@ def test_a_source_that_has_not_changed_is_not_read_again_and_one_that_has_replac
     runs = tmp_path / "runs"
     done("import", log, runs=runs)
     files = {file: file.stat().st_mtime_ns for file in runs.rglob("*.parquet")}
-    assert "imported: 0 runs imported; 1 unchanged source is there already" in done("import", log, runs=runs).stdout
+    again = done("import", log, runs=runs).stdout
+    assert again == "0 runs imported as experiment imported; 1 source unchanged since the last import\n"
     assert {file: file.stat().st_mtime_ns for file in runs.rglob("*.parquet")} == files
     asked(runs, "SELECT 1")
     log.write_text(rows(range(50), 0.5))
@@ -81,9 +83,9 @@ def test_every_run_of_a_folder_is_imported_and_a_file_that_is_no_log_is_told(tmp
         (folder / f"ppo-s{i}" / "metrics.jsonl").write_text(rows(range(5)))
     (folder / "other.csv").write_text("a,b\n1,2\n")
     result = done("import", folder, "--name", "grid", runs=runs)
-    assert result.stdout == "grid: 20 runs imported\n"
+    assert result.stdout == "20 runs imported as experiment grid\n"
     assert "other' has no metric that is known" in result.stderr
-    assert "20 unchanged sources are there already" in done("import", folder, "--name", "grid", runs=runs).stdout
+    assert "20 sources unchanged since the last import" in done("import", folder, "--name", "grid", runs=runs).stdout
     assert asked(runs, "SELECT count(*), count(DISTINCT seed), count(DISTINCT arm) FROM run") == [(20, 20, 1)]
 
 

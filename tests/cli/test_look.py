@@ -56,6 +56,18 @@ def test_show_config_prints_every_setting_and_otherwise_the_changed_ones(runs):
     assert "  learn.staleness = 0" in whole
 
 
+def test_of_very_many_events_the_first_of_each_kind_is_shown_with_their_number_and_its_last_step(runs):
+    folder = runs / "demo" / "a"
+    write_status(folder)
+    kinds = {"kind": ["alarm"] * 24 + ["mild"], "diagnostic": ["grad_norm_max"] * 24 + ["success"]}
+    write_segment(folder, "event", {"step": [*range(24), 30], "severity": "warning", "message": "it rang", **kinds})
+    shown = done("show", "a", runs=runs).stdout.partition("\nEvents: ")[2].partition("\n\n")[0].splitlines()
+    assert shown[0].startswith("25, the first of each kind; all: sorl sql ")
+    assert [line.split()[:5] for line in shown[3:]] == [
+        ["0", "23", "24", "warning", "alarm"], ["30", "30", "1", "warning", "mild"]
+    ]  # fmt: skip
+
+
 def test_a_broken_stored_configuration_is_said_and_the_rest_is_shown(runs, small):
     broken = ("{", "[1, 2]", "[" * 5000, '"text"', '{"collapse": 3}', '{"learn": 1}')
     for i, config in enumerate(broken):

@@ -42,10 +42,9 @@ def test_a_grid_ends_with_its_table_and_an_answer_and_trains_nothing_twice(here)
 
 
 def test_cells_that_ended_badly_are_named_with_their_causes_and_the_exit_code_says_so(here):
-    more = ', "grpo", "s-ppo"]'
-    path = grid_file(here, seeds="[0]", **{"ppo": {"fail_at": 2}, "st-ppo": {"nan_at": 2}, "grpo": {"grow_at": 2},
-                                           "s-ppo": {"hang_at": 2}})  # fmt: skip
-    path.write_text(path.read_text().replace('"st-ppo"]', f'"st-ppo"{more}'))
+    bad = {"ppo": {"fail_at": 2}, "st-ppo": {"nan_at": 2}, "grpo": {"grow_at": 2}, "s-ppo": {"hang_at": 2}}
+    path = grid_file(here, seeds="[0]", **bad)
+    path.write_text(path.read_text().replace('"st-ppo"]', '"st-ppo", "grpo", "s-ppo"]'))
     result = sorl("run", path, "--memory", "0.6", "--hang-seconds", "3", "--workers", "2")
     assert result.exit_code == 1
     rows = table_after(result.stdout, "Ended badly")
@@ -58,6 +57,10 @@ def test_cells_that_ended_badly_are_named_with_their_causes_and_the_exit_code_sa
     assert result.stderr.count("console.log, or `sorl show ") == 4
     assert "ppo 0 of 1" in result.stdout, "the answer says what it does not rest on"
     assert "wait_for_an_answer_that_never_comes" in done("show", "s-ppo").stdout.split("End of ")[1]
+    shown = done("show", "ppo-s0").stdout
+    assert "attempt         2" in shown
+    assert "attempt 2 starts from the checkpoint after 1 steps; before it: RuntimeError: scripted failure" in shown
+    assert "withdrawn" not in done("rescan", "demo").stdout, "no rule judges what happened to a process"
     again = sorl("run", path, "--arm", "st-ppo")
     assert diverged in table_after(again.stdout, "Ended badly"), "also when it ended before this call"
 
@@ -83,14 +86,6 @@ def test_fresh_starts_over_and_the_tables_show_the_newest_start_only(here):
     grid_file(here, **{"ppo": {"fail_at": 1}, "st-ppo": STOOD})
     assert sorl("run", path, "--fresh", "--retries", "0").exit_code == 1
     assert "4 cells (2 arms x 2 seeds), 2 finished; about" in done("plan", path).stdout
-
-
-def test_a_retried_cell_shows_its_attempts_and_what_happened_between_them(here):
-    done("run", grid_file(here, seeds="[0]", **{"ppo": {"fail_at": 3, "times": 1}, "st-ppo": STOOD}))
-    shown = done("show", "ppo-s0").stdout
-    assert "attempt         2" in shown
-    assert "attempt 2 starts from the checkpoint after 2 steps; before it: RuntimeError: scripted failure" in shown
-    assert "withdrawn" not in done("rescan", "demo").stdout, "no rule judges what happened to a process"
 
 
 def test_a_violation_is_a_warning_before_training_and_an_event_of_its_runs(here):

@@ -127,11 +127,21 @@ def doubled(row):
     return [2.0 * x for x in row["log_prob_behaviour"]]
 
 
+def rerouted(share, nats=0.015):
+    """Of a mixture: from AT on this share of the sampler's experts are others, and log-probs differ by `nats`."""
+    return every(
+        scored(lambda t, old, draw: old + draw.normal(0, nats, 40)),
+        lambda tables: tables["minibatch"].insert(0, "route_mismatch_frac", 0.0),
+        late("minibatch", "route_mismatch_frac", share),
+    )
+
+
 PLANTED = {
     "stale_weights": scored(lambda t, old, draw: old + draw.normal(0, 0.02 * (t - AT + 1), 40)),
     "temperature": scored(tempered),
     "low_precision": scored(lambda t, old, draw: old + draw.normal(0, 0.01, 40)),
     "temperature_hidden": rewritten(log_prob_old=doubled, log_prob_behaviour=doubled),
+    "route_mismatch": rerouted(0.25),
     "observation_leak": leaks(inside=True),
     "prompt_leak": leaks(inside=False),
     "padding_leak": every(flagged, late("minibatch", "tokens", lambda rows: rows["tokens"] + 70)),
@@ -221,8 +231,18 @@ def test_without_transcripts_the_broken_identity_is_named_all_the_same():
     assert (found.cause.name, found.clue.trajectory, found.clue.turn) == ("not_sampled", 5, 2)
 
 
-def test_a_graded_reward_is_no_wrong_reward():
+@pytest.mark.parametrize("nats", [0.01, 0.2])
+def test_routes_that_differ_no_more_than_the_log_probs_are_no_fault_of_the_routers(nats):
+    tables = healthy()
+    rerouted(3 * nats, nats)(tables)
+    assert "route_mismatch" not in names(tables)
+
+
+def test_a_graded_reward_is_no_wrong_reward_and_a_critic_may_give_equal_rewards_different_advantages():
     assert not names(planted("reward_noise"), {"world.reward": "f1"})
+    tables = planted("wrong_groups")
+    tables["minibatch"]["value_loss"] = healthy()["minibatch"]["value_loss"]
+    assert not names(tables)
 
 
 def test_a_bf16_sampler_that_never_agreed_is_not_called_stale_and_not_blamed_where_it_was_asked_for():
@@ -230,12 +250,37 @@ def test_a_bf16_sampler_that_never_agreed_is_not_called_stale_and_not_blamed_whe
     tokens(tables, lambda t, old, draw: old + draw.normal(0, 0.01, 40))
     assert names(tables) == ["low_precision"]
     assert not names(tables, {"engine.dtype": "bfloat16"})
+    assert not names(tables, {"compute.dtype": "bfloat16"})
 
 
-def test_a_critic_may_give_equal_rewards_different_advantages():
-    tables = planted("wrong_groups")
-    tables["minibatch"]["value_loss"] = healthy()["minibatch"]["value_loss"]
-    assert not names(tables)
+def test_turns_that_are_trained_one_after_the_other_are_no_disagreement_with_the_sampler():
+    tables = healthy()
+    tables["minibatch"]["mismatch_max"] = 3.0 * (tables["minibatch"]["step"] > 0)
+    planned = {"learn.epochs": 2, "learn.minibatches": 1, "learn.old_log_prob": "rollout"}
+    assert names(tables, planned) == ["corrupt_log_prob"]
+    assert not names(tables, {**planned, "learn.epochs": 1})
+
+
+def test_a_policy_that_has_moved_as_far_is_no_wrong_reference():
+    tables = planted("reference_wrong")
+    tables["step"].loc[tables["step"]["step"] >= AT, "kl_k3"] = 0.3
+    assert "reference_wrong" not in names(tables)
+    tables = planted("reference_wrong")
+    tables["step"].loc[tables["step"]["step"] == AT + 5, "kl_ref"] = 0.02  # near again: it was a batch
+    assert "reference_wrong" not in names(tables)
+
+
+@pytest.mark.parametrize(("distance", "found"), [(0.0, False), (0.3, True)])
+def test_what_the_first_step_has_moved_is_no_wrong_reference(distance, found):
+    tables = healthy()
+    tables["step"].loc[0, "kl_ref"] = 0.15
+    tables["minibatch"]["kl_ref"] = [distance, 0.3] * (len(tables["minibatch"]) // 2)
+    assert ("reference_wrong" in names(tables)) is found
+
+
+def test_a_kl_term_in_the_reward_gives_equal_rewards_different_advantages():
+    assert names(planted("wrong_groups")) == ["wrong_groups"]
+    assert not names(planted("wrong_groups"), {"slots.kl.kind": "reward"})
 
 
 def test_a_question_that_a_batch_has_twice_has_two_groups_of_its_own():
@@ -299,17 +344,18 @@ def test_updates_that_leave_their_data_behind_are_no_hidden_temperature():
     assert "temperature_hidden" not in names(rarer(np.repeat(np.where(np.arange(24) >= AT, -0.5, 0.0), 2)))
 
 
-@pytest.mark.parametrize(("detection", "found"), [(AT - 2, False), (AT + 2, True)])
-def test_only_what_comes_before_a_collapse_is_certain_can_be_its_reason(detection, found):
+@pytest.mark.parametrize("found", [True, False])
+def test_only_what_comes_before_a_collapse_is_certain_can_be_its_reason(found):
+    detection = AT + 2 if found else AT - 2
     said = names(rarer(critic=False), outcome="collapsed", collapse_step=AT - 6, detection_step=detection)
     assert ("temperature_hidden" in said) is found
 
 
-@pytest.mark.parametrize(("critic", "found"), [(True, False), (False, True)])
-def test_what_a_critic_finds_better_than_expected_was_not_rewarded_once_success_is_gone(critic, found):
+@pytest.mark.parametrize("critic", [True, False])
+def test_what_a_critic_finds_better_than_expected_was_not_rewarded_once_success_is_gone(critic):
     tables = rarer(critic=critic)  # without one, advantages of a group: above its mean is rewarded
     late("step", "success", 0.0)(tables)
-    assert ("temperature_hidden" in names(tables)) is found
+    assert ("temperature_hidden" in names(tables)) is not critic
 
 
 @pytest.mark.parametrize(("onset", "words"), [(AT - 2, "2 steps after the onset"), (AT + 1, "1 step before the onset")])

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from tests.diagnosis.logs import healthy, log
 from tests.diagnosis.sentences import checked
-from workbench.diagnosis.diagnose import diagnose, in_order, likely, opened, text
+from workbench.analysis.forks import Removal, mantel_haenszel, permutation_p
+from workbench.diagnosis.diagnose import as_dict, diagnose, in_order, likely, markdown, opened, text
 from workbench.diagnosis.standing import standing
 from workbench.diagnostics.collapse import judge
 
@@ -35,12 +36,39 @@ def said(tables, settings=None, **run):
     return diagnose(log(tables, {"learn.policy.max_grad_norm": None} | (settings or {}), **run))
 
 
+def test_for_a_run_recorded_in_another_trainer_no_command_of_ours_is_offered():
+    def asked(**run):
+        return text(said(spiked("ratio_max", 80.0), {"learn.epochs": 4}, **FELL, experiment="e", **run))
+
+    assert "sorl run e.toml --set learn.staleness=0" in asked(versions='{"sorl": "1"}')
+    assert "train again with learn.staleness=0 learn.epochs=1" in asked(versions='{"sorl": "1", "trainer": "trl"}')
+
+
 def test_large_ratios_on_stale_data_are_the_pattern_of_off_policy_updates():
     tables = spiked("ratio_max", 80.0)
     tables["step"]["staleness"] = 8.0
     (found,) = said(tables, {"learn.staleness": 8}, **FELL).findings
     assert (found.cause.name, found.clue.grade, found.clue.step) == ("off_policy", "pattern", SPIKE)
     assert (found.clue.trajectory, found.clue.turn) == (7, 3)
+
+
+@pytest.mark.parametrize(
+    ("up", "plain", "grade", "words"),
+    [(8, 1, "intervention", "the cause (removing it saves 8 of 8, unchanged 1 of 8: +0.88 [+0.40, +0.98])"),
+     (0, 0, "refuted", "not what it died of (removing it saves 0 of 8, unchanged 0 of 8: +0.00 [-0.32, +0.32])"),
+     (4, 2, "pattern", "not decided by a test (removing it saves 4 of 8, unchanged 2 of 8:"),
+     (8, 8, "pattern", "unchanged, most children no longer fall")],
+)  # fmt: skip
+def test_forks_without_a_cause_show_it_refute_it_or_leave_it_as_it_was(up, plain, grade, words):
+    made = log(spiked("grad_norm", 60.0), {"learn.policy.max_grad_norm": None}, **FELL)
+    _, low, high = mantel_haenszel([(8 - up, 8, 8 - plain, 8)])
+    made.tests = {"step_size": Removal(up, 8, plain, 8, -high, -low, permutation_p([(8 - up, 8, 8 - plain, 8)]))}
+    found = diagnose(made)
+    (finding,) = found.findings
+    assert finding.clue.grade == grade
+    assert words in likely(found, finding)
+    assert words in text(found)
+    assert as_dict(found)["findings"][0]["tested"]["up"] == up
 
 
 @pytest.mark.parametrize(("run", "words"), [(FELL, "1 step before the onset; no max_grad_norm is set"), (DOWN, "")])
@@ -78,7 +106,10 @@ def test_of_a_run_that_is_down_it_is_never_said_that_nothing_was_found():
     assert "Critical: format collapse at step 20." in text(critical)
     assert "None of the known causes fits." in text(critical)
     assert all("Nothing found" not in text(one) for one in (d, critical, said(healthy(), **FELL)))
-    assert "Nothing found." in text(said(healthy(), outcome="healthy"))
+    fine = said(healthy(), outcome="healthy")
+    assert "Nothing found." in text(fine)
+    assert "None of the known causes fits, yet the record contradicts itself (audit)." in text(fine, proved=True)
+    assert "Nothing found." not in markdown(fine, proved=True)
 
 
 def test_what_shows_only_after_the_fall_is_a_consequence_and_comes_last():

@@ -9,8 +9,8 @@ from docs.render import diagnostics as page
 from workbench.diagnostics import CATALOGUE
 from workbench.diagnostics.collapse import COLLAPSE_REASONS
 from workbench.diagnostics.declare import diagnostic, dictionary
-from workbench.diagnostics.rules import HARD
-from workbench.spec import CollapseSettings, Level, Unit, table
+from workbench.diagnostics.rules import COMBINED, HARD
+from workbench.spec import OUTCOMES, CollapseSettings, Level, Unit, table
 
 PROMISED = {
     "step": "success reward entropy approx_kl explained_variance valid_action_frac",
@@ -69,6 +69,8 @@ def test_the_catalogue_and_the_page_need_no_torch():
 def test_the_page_names_every_setting_and_hard_event():
     text = page()
     assert all(f"`{rule.kind}`" in text for rule in HARD)
+    assert all(f"| `{rule.kind}` | {rule.severity} |" in text for rule in COMBINED)
+    assert all(f"`{word}`" in text for word in OUTCOMES)
     assert set(COLLAPSE_REASONS) == set(CollapseSettings.model_fields)
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert all(line.replace(r"\|", "").count("|") in (3, 4, 5, 6) for line in rows)

@@ -34,34 +34,26 @@ class Tape(Display):
     """Remembers what the grid reported; a hook of the same name acts on a step, a note or a start."""
 
     def __init__(self, on_step: Any = None, on_note: Any = None, on_start: Any = None) -> None:
-        self.started_cells: list[str] = []
-        self.resumed: list[str] = []
-        self.steps: list[tuple[str, int]] = []
-        self.notes: list[str] = []
-        self.closed = 0
-        self._on_step, self._on_note, self._on_start = on_step, on_note, on_start
+        self.started_cells, self.resumed, self.steps, self.notes, self.closed = [], [], [], [], 0
+        hooks = (hook or (lambda *_: None) for hook in (on_step, on_note, on_start))
+        self._on_step, self._on_note, self._on_start = hooks
 
     def started(self, cell: Cell, resumed: bool) -> None:
         self.started_cells.append(cell.arm)
         self.resumed += [cell.arm] if resumed else []
-        if self._on_start:
-            self._on_start(cell)
+        self._on_start(cell)
 
     def stepped(self, cell: Cell, row: dict[str, Any]) -> None:
         self.steps.append((cell.arm, row["step"]))
-        if self._on_step:
-            self._on_step(cell, row)
+        self._on_step(cell, row)
 
     def note(self, text: str, style: str = "") -> None:
         self.notes.append(text)
-        if self._on_note:
-            self._on_note(text)
+        self._on_note(text)
 
     def begin(self, *_: Any) -> None: ...
 
-    def tick(self) -> None: ...
-
-    def ended(self, result: Result) -> None: ...
+    tick = ended = begin
 
     def close(self) -> None:
         self.closed += 1
@@ -89,11 +81,11 @@ def grid_of(
     )
     script(folder, **scripts)
     grid = load(path)
-    put_warm_start(folder / "runs", grid.cells[0])
+    warm_start(folder / "runs", grid.cells[0])
     return grid
 
 
-def put_warm_start(runs: Path, cell: Cell) -> None:
+def warm_start(runs: Path, cell: Cell) -> None:
     made = runs / ".cache" / "warmstart" / key(cell.settings)
     made.mkdir(parents=True, exist_ok=True)
     (made / "model.safetensors").touch()

@@ -7,16 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.learn.tiny import TINY, merged
+from tests.learn.tiny import merged
 from tests.store.fixture import write_run, write_segment
-from workbench.agent.tokenizer import build_tokenizer
 from workbench.algorithms import resolve
 from workbench.grid import guard
 from workbench.grid.cell import Cell, differing
 from workbench.grid.guard import Finding, Range, Run, amounts, write_events
-from workbench.learn.loop import Trainer
-from workbench.learn.warmstart import ensure
-from workbench.record.recorder import Recorder
 from workbench.spec import RunSettings
 from workbench.store.reader import Reader
 from workbench.store.sync import sync
@@ -227,38 +223,6 @@ def test_what_the_trainers_flagged_is_told_once_for_each_check(runs):
     (finding,) = guard.recorded(reader, [A0, A1, B0, B1])
     assert (finding.check, finding.arms, finding.flagged) == ("stuck_batch", ("b", "a"), True)
     assert finding.message == "b, seed 0, step 2: told at 2 (and in 1 more runs of b and a)"
-
-
-def test_what_turns_in_reverse_order_and_further_draws_took_lies_where_the_plan_has_it(runs, cache):
-    tiny = merged(TINY, {"iterations": 2, "evaluation": {"every": 0, "episodes": 2}})
-    done = []
-    for name in ("grpo", "seeupo", "dapo"):
-        changes: dict[str, Any] = {"algorithm": name, "learn": {"group_size": 4, "epochs": 1, "staleness": 1}}
-        if name == "dapo":  # nearly untrained, so that every group fails as one and it draws as often as it may
-            changes["warmstart"] = {"steps": 1}
-        settings = RunSettings.model_validate(merged(tiny, changes))
-        one = Run(f"{name}-s0", name, 0, settings, resolve(settings.algorithm, settings.slots))
-        with Recorder(runs / "demo" / one.run_id, one.run_id, settings) as recorder:
-            for _ in Trainer(settings, ensure(settings, cache), recorder, build_tokenizer()).steps():
-                pass
-        done.append(one)
-    sync(runs)
-    reader = Reader(runs)
-    sums = "SELECT run_id, sum(updates), sum(episodes_sampled) FROM step GROUP BY run_id"
-    seen = {row[0].removesuffix("-s0"): row[1:] for row in reader.rows(sums).rows}
-    plan = {one.arm: [amounts(one.settings, one.resolved)[n] for n in ("optimizer updates", "sampled episodes")]
-            for one in done}  # fmt: skip
-    assert plan["grpo"] == [Range(4, 4), Range(32, 32)]
-    assert plan["seeupo"] == [Range(4, 12), Range(32, 32)]  # three turns at most
-    assert plan["dapo"] == [Range(4, 4), Range(32, 128)]  # four rounds at most
-    for arm, counts in plan.items():
-        assert all(low <= n <= high for (low, high), n in zip(counts, seen[arm], strict=True))
-    assert (seen["seeupo"][0] > 4, seen["dapo"][1] > 32) == (True, True)
-    findings = guard.recorded(reader, done)
-    assert violations(findings) == []  # dapo trains on questions of its own, by its rule
-    told = "\n".join(finding.message for finding in findings)
-    assert f"optimizer updates (mean of a finished run: 4 in grpo to {seen['seeupo'][0]:,.0f}" in told
-    assert f"sampled episodes (mean of a finished run: 32 in grpo to {seen['dapo'][1]:,.0f}" in told
 
 
 def test_flagged_findings_become_events_of_the_runs_of_their_arms_once_and_are_withdrawn(runs):

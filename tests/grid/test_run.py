@@ -14,25 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.grid.harness import (
-    TRAINER,
-    Tape,
-    by_arm,
-    events,
-    go,
-    grid_of,
-    home,
-    kinds,
-    put_warm_start,
-    row,
-    script,
-    starts,
-    wait_for,
-)
+from tests.grid.harness import TRAINER, Tape, by_arm, events, go, grid_of, home, kinds, row, script, starts, wait_for
+from tests.grid.harness import warm_start as made_before
 from workbench.grid import folder as run_folder
+from workbench.grid.cell import workers_for
 from workbench.grid.config import Grid, load
-from workbench.grid.folder import History, append
-from workbench.grid.process import Local, workers_for
+from workbench.grid.folder import History, append, mean_factor
+from workbench.grid.process import Local
 from workbench.grid.run import Limits, Result, run, run_rounds
 from workbench.spec import InputError
 from workbench.store.segments import held, now
@@ -388,7 +376,7 @@ def file(folder: Path, text: str, **scripts: Any) -> Path:
     path = folder / "demo.toml"
     path.write_text(text)
     script(folder, **scripts)
-    put_warm_start(folder / "runs", load(path).cells[0])
+    made_before(folder / "runs", load(path).cells[0])
     return path
 
 
@@ -438,7 +426,7 @@ def test_the_matched_arm_waits_for_its_source_and_takes_its_factor_seed_by_seed(
     assert all(r.skipped for r in again)
     assert {r.cell.run_id for r in again} == {r.cell.run_id for r in results}
     history, cell = History(tmp_path / "runs"), known.cells[0]
-    assert history.factor(cell) == 0.75
+    assert mean_factor(history.past(cell).folder) == 0.75
     assert history.past(replace(cell, generation=7)) == history.past(cell), "the newest start, asked with any"
     assert History(tmp_path / "runs", since=now()).past(cell) is None, "only those that ended since"
 

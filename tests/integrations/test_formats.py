@@ -83,10 +83,6 @@ def test_a_log_that_its_own_tool_wrote_is_read_to_the_last_value(
         assert (run.status, [line for line in run.notes if "success" not in line]) == ("finished", [])
 
 
-def test_the_runs_of_a_database_are_told_apart_by_their_names(tmp_path: Path) -> None:
-    assert [run.name for run in runs(unpacked("trackio", tmp_path))] == ["p/run", "p/other"]
-
-
 def test_a_chart_that_wandb_saved_as_csv_is_a_run_a_curve(tmp_path: Path) -> None:
     file = tmp_path / "chart.csv"
     names = [f"{run} - reward{end}" for run in ("a - 1", "b") for end in ("", "__MIN", "__MAX")]

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -18,7 +19,6 @@ from workbench.algorithms import ALGORITHMS, resolve
 from workbench.batch import Batch, turn_ids
 from workbench.integrations.losses import (
     Loss,
-    Sums,
     TrlLoss,
     feedable,
     metrics,
@@ -75,10 +75,9 @@ def theirs(loss: Loss, given: dict[str, Tensor], log_prob: Tensor, micros: list[
     leaf = log_prob.clone().requires_grad_()
     batches = [loss.batch(**{name: given[name][rows] for name in NAMED}) for rows in micros]
     own = [loss.sums(batch, leaf[rows]) for batch, rows in zip(batches, micros, strict=True)]
-    vector = torch.stack([one.packed() for one in own]).sum(0)
+    sums = torch.stack(own).sum(0)
     if ranks > 1:
-        dist.all_reduce(vector)
-    sums: Sums = own[0].unpacked(vector)
+        dist.all_reduce(sums)
     pairs = zip(batches, micros, strict=True)
     total = torch.stack([loss(b, leaf[r], sums, ranks * len(micros)).loss for b, r in pairs]).sum()
     return total.detach(), torch.autograd.grad(total, leaf)[0]
@@ -147,46 +146,53 @@ def test_the_loss_of_several_ranks_is_that_of_one(tmp_path: Path, ranks: int) ->
 
 
 HERE = Path(__file__).parent
-RECORDED = {
-    "verl 0.9.1, 2 ranks x 2 micro-batches": (["verl_st_ppo.0.npz", "verl_st_ppo.1.npz"], 2),
-    "TRL 1.16, 2 micro-batches": (["trl_st_ppo.npz"], 2),
-}
+TUNED = {"st-ppo": {"stabilise": {"tau": 1.0, "scope": "global"}}}
 
 
-@pytest.mark.parametrize("case", RECORDED)
-def test_st_ppo_trained_for_real_in_another_trainer_has_the_loss_and_gradient_of_our_loop(case: str) -> None:
-    files, per_update = RECORDED[case]
-    ranks, told, _ = recorded(*(HERE / name for name in files))
-    algorithm, clipped, updates = (
-        resolve("st-ppo", {"stabilise": {"tau": 1.0, "scope": "global"}}),
-        0,
-        len(ranks[0]) // per_update,
-    )
-    assert told.get("mode", "sorl:st-ppo").startswith("sorl:st-ppo")
-    for update in range(updates):
-        parts = [part for rank in ranks for part in rank[per_update * update : per_update * (update + 1)]]
-        names = {"log_prob_old": "old_log_probs", "log_prob_behaviour": "old_log_probs"}
-        if "completion_mask" in parts[0]:
-            names = dict.fromkeys(names, "old_per_token_logps")
-            for part in parts:
-                part["response_mask"] = part["completion_mask"] * part["tool_mask"]
+def trained(trainer: str, name: str) -> tuple[list[list[dict[str, Tensor]]], dict[str, str]]:
+    """The micro-batches that a real trainer trained on with a loss of ours, by rank, and where it keeps our tensors."""
+    if trainer == "verl":  # float32, 2 ranks
+        names = {"mask": "response_mask", "log_prob_old": "old_log_probs", "log_prob_behaviour": "old_log_probs"}
+        return recorded(*(HERE / f"verl_st_ppo.{rank}.npz" for rank in range(2)))[0], names
+    file, found = np.load(HERE / "trl_losses.npz"), defaultdict(dict)  # float64
+    for key in (key for key in file.files if key.startswith(f"{name}.")):
+        _, number, field = key.split(".")
+        found[int(number)][field] = torch.tensor(file[key])
+    for part in found.values():
+        part["mask"] = part["completion_mask"] * part["tool_mask"]
+    names = {"mask": "mask"} | dict.fromkeys(("log_prob_old", "log_prob_behaviour"), "old_per_token_logps")
+    return [[found[number] for number in sorted(found)]], names
+
+
+@pytest.mark.parametrize(
+    ("trainer", "name", "exact"),
+    [("verl", "st-ppo", 1e-6), *(("trl", name, 1e-10) for name in ("st-ppo", "turn-ppo", "s-ppo", "so-grpo", "gspo"))],
+)
+def test_what_was_trained_for_real_in_another_trainer_has_the_loss_and_gradient_of_our_loop(
+    trainer: str, name: str, exact: float
+) -> None:
+    ranks, names = trained(trainer, name)
+    algorithm, clipped = resolve(name, TUNED.get(name, {})), 0
+    assert len(ranks[0]) == 8
+    for update in range(4):  # of two micro-batches on each rank
+        parts = [part for rank in ranks for part in rank[2 * update : 2 * update + 2]]
         width = max(part["log_prob"].shape[1] for part in parts)
 
         def whole(name: str, parts: Any = parts, width: int = width) -> Tensor:
             return torch.cat([torch.nn.functional.pad(p[name].double(), (0, width - p[name].shape[1])) for p in parts])
 
-        mask = whole("response_mask").bool()
-        constant = torch.cat([p["advantages"].reshape(len(p["log_prob"]), -1)[:, 0] for p in parts]).double()
-        given = {"mask": mask, "advantages": constant, "log_prob_ref": torch.zeros_like(whole("log_prob"))}
-        given |= {ours_: whole(theirs) * mask for ours_, theirs in names.items()}
+        given = {our: whole(their) for our, their in names.items()}
+        mask = given["mask"] = given["mask"].bool()
+        given |= {our: torch.where(mask, x, 0) for our, x in given.items() if our != "mask"}
+        given["advantages"] = torch.cat([p["advantages"].reshape(len(p["log_prob"]), -1)[:, 0] for p in parts]).double()
+        given["log_prob_ref"] = torch.zeros_like(whole("log_prob"))
         micros = list(torch.arange(len(mask)).split([len(part["log_prob"]) for part in parts]))
         loss, gradient = ours(algorithm, given, whole("log_prob"), micros)
         # A trainer averages over its ranks, so each of them has its part times their number.
         found = whole("gradient") / len(ranks)
-        torch.testing.assert_close(found, gradient, rtol=0, atol=1e-6 * float(gradient.abs().max()))
-        assert sum(float(part["loss"]) for part in parts) / len(ranks) == pytest.approx(float(loss), abs=1e-6)
+        torch.testing.assert_close(found, gradient, rtol=0, atol=exact * float(gradient.abs().max()))
+        assert sum(float(part["loss"]) for part in parts) / len(ranks) == pytest.approx(float(loss), abs=exact)
         clipped += int((gradient[mask] == 0).sum())
-    assert updates == 4
     assert clipped > 0
 
 

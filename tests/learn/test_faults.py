@@ -27,8 +27,8 @@ from workbench.learn.faults.declare import HOOKS
 from workbench.learn.faults.sampling import rounded
 from workbench.learn.loop import Trainer
 from workbench.learn.warmstart import ensure
-from workbench.record.recorder import NullRecorder
-from workbench.spec import FaultSettings, InputError, RunSettings
+from workbench.record.recorder import Recorder
+from workbench.spec import FaultSettings, InputError, PolicySettings, RunSettings
 
 AT = 2  # the first iteration with a fault; iteration 0 is shared, 1 is trained with the fault waiting
 CHANGES: dict[str, Any] = {
@@ -38,13 +38,15 @@ CHANGES: dict[str, Any] = {
     "evaluation": {"every": 0, "episodes": 2},
 }
 KL: dict[str, Any] = {"slots": {"kl": {"kind": "loss", "beta": 0.01}}}
+MOE: dict[str, Any] = {"policy": {"family": "mixtral", "experts": 4}}
+NEEDED = {"reference": KL, "experts": MOE}
 
 
-class Run(NullRecorder):
+class Run(Recorder):
     """Keeps what a recorder would have measured and written; `row`, `column` and the others are of a step."""
 
     def __init__(self, settings: RunSettings) -> None:
-        super().__init__(settings)
+        super().__init__(None, "", settings)
         self.evidence: list[StepEvidence] = []
         self.measured: list[Measurements] = []
         self.said: list[Event] = []
@@ -126,7 +128,7 @@ def test_every_fault_sits_in_a_hook_of_the_trainer():
 
 @pytest.mark.parametrize("kind", FAULTS.values(), ids=lambda k: k.name)
 def test_until_its_step_a_run_with_a_fault_is_the_run_without_one(lab, kind):
-    algorithm, changes = "ppo" if kind.needs == "critic" else "grpo", KL if kind.needs == "reference" else {}
+    algorithm, changes = "ppo" if kind.needs == "critic" else "grpo", NEEDED.get(kind.needs, {})
     healthy, faulty = lab.healthy(algorithm, changes), lab.faulty(kind.name, algorithm, changes)
     assert faulty.row(AT - 1) == healthy.row(AT - 1)
     same = [faulty.row(step) == healthy.row(step) for step in (AT, AT + 1)]
@@ -155,6 +157,13 @@ def test_low_precision_is_a_mismatch_that_grows_with_the_bits_that_are_gone(lab)
     x = torch.randn(1000, generator=torch.Generator().manual_seed(0)) * 3
     assert torch.equal(rounded(x, 7), x.bfloat16().float()), "seven bits are bfloat16"
     assert (rounded(x, 3) - x).abs().max() > (rounded(x, 7) - x).abs().max() > 0
+
+
+def test_a_perturbed_router_takes_other_experts_than_the_trainer_and_all_other_weights_are_its_own(lab):
+    run = lab.faulty("route_mismatch", changes=MOE)
+    apart = [float(np.mean(run.measured[step].minibatch["route_mismatch_frac"])) for step in (AT - 1, AT)]
+    assert apart[0] == 0.0 < apart[1]
+    assert run.mismatch(AT - 1) < 1e-5 < run.mismatch(AT)
 
 
 def test_a_sampler_at_another_temperature_reports_log_probs_that_the_trainer_does_not_find(lab):
@@ -342,6 +351,9 @@ def test_every_kind_is_accepted_at_its_default_and_refused_beyond_its_range(kind
     run = settings(algorithm, kind=kind.name)
     if kind.needs == "reference":
         run = run.model_copy(update={"slots": {"kl": {"kind": "loss"}}})
+    if kind.needs == "experts":
+        assert "is dense" in refusal(run)
+        run = run.model_copy(update={"policy": PolicySettings(family="mixtral")})
     check(run, resolve(run.algorithm, run.slots))
     assert Fault(run).strength == kind.default
     beyond = run.model_copy(update={"fault": run.fault.model_copy(update={"strength": kind.low - 1})})

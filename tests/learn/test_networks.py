@@ -18,7 +18,7 @@ from transformers import (
 from workbench.agent.tokenizer import build_tokenizer
 from workbench.algorithms import ALGORITHMS, resolve
 from workbench.batch import Batch
-from workbench.learn import checkpoint, networks, warmstart
+from workbench.learn import checkpoint, networks, packed, warmstart
 from workbench.learn.checks import synthetic
 from workbench.learn.networks import Critic, linear_head, log_probs, passes, token_log_probs
 from workbench.learn.probe import controls, cosine, noise, power
@@ -72,6 +72,63 @@ def test_the_critic_starts_from_the_policys_weights_and_predicts_nothing(model):
         assert torch.equal(a, b)
         assert a is not b
     assert (critic(torch.full((1, 4), 5)) == 0).all()
+
+
+def ragged(rows: int, width: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens (B, T), and where they are asked for: in some rows nowhere, in others only in the middle."""
+    stream = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(3, len(TOKENIZER), (rows, width), generator=stream)
+    where = torch.rand(rows, width, generator=stream) < torch.rand(rows, 1, generator=stream)
+    where &= torch.arange(width) < torch.randint(0, width + 1, (rows, 1), generator=stream)
+    where[0, 1] = True
+    return tokens, where
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "layers", "heads"), [(1, 2, 1, 1), (5, 9, 1, 2), (16, 60, 2, 4), (19, 33, 3, 2)]
+)
+@pytest.mark.parametrize("tied", [False, True])
+def test_packed_passes_equal_those_of_transformers_forward_and_backward(rows, width, layers, heads, tied):
+    policy = networks.create(PolicySettings(hidden=32, layers=layers, heads=heads, mlp=40, tied=tied), TOKENIZER, 1)
+    for parameter in policy.parameters():  # gains of 1 would hide where they are multiplied
+        parameter.data += 0.03 * torch.randn(
+            parameter.shape, generator=torch.Generator().manual_seed(parameter.numel())
+        )
+    critic, (tokens, where) = Critic(policy), ragged(rows, width, rows)
+    torch.nn.init.normal_(critic.head.weight, std=0.2)
+    assert packed.supports(policy.model, tokens)
+    pull = torch.randn(3, rows, width, generator=torch.Generator().manual_seed(2)) * where
+
+    def results(asked: torch.Tensor | None) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        made = (*log_probs(policy, tokens, 0.7, True, asked), critic(tokens, asked))
+        seen = torch.stack([torch.where(where, x, 0) for x in made])
+        own = [*policy.parameters(), *critic.parameters()]
+        twice = [torch.autograd.grad((seen * pull).sum(), own, retain_graph=True) for _ in range(2)]
+        assert all(torch.equal(a, b) for a, b in zip(*twice, strict=True)), "a graph can be gone through again"
+        return seen, list(twice[0])
+
+    (seen, gradients), (expected, right) = results(where), results(None)
+    torch.testing.assert_close(seen, expected, rtol=0, atol=1e-5)
+    for gradient, known in zip(gradients, right, strict=True):
+        torch.testing.assert_close(gradient, known, rtol=0, atol=1e-5 * max(1.0, float(known.abs().max())))
+    made = log_probs(policy, tokens, 0.7, True, where)[0]
+    assert (made[~where] == 0).all(), "nothing else is computed"
+
+
+def test_what_is_no_plain_small_llama_in_float32_is_left_to_transformers(model):
+    tokens, where = ragged(4, 9, 0)
+    others = {"family": "qwen3", "hidden": 512}
+    for change in others.items():
+        policy: Any = networks.create(PolicySettings(**dict([change])), TOKENIZER, 0)
+        assert not packed.supports(policy.model, tokens)
+    assert not packed.supports(model.double().model, tokens)
+    model.float().model.gradient_checkpointing = True
+    assert not packed.supports(model.model, tokens)
+    model.model.gradient_checkpointing = False
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not packed.supports(model.model, tokens)
+    assert packed.supports(model.model, tokens)
+    assert networks.packing_of(model.model, tokens, torch.zeros_like(where)) is None, "nothing is asked for"
 
 
 @pytest.mark.parametrize("elements", [1, 71 * 5, 71 * 17])

@@ -28,7 +28,7 @@ from workbench.learn.rollouts import Rollout, batch_of
 from workbench.learn.warmstart import ensure
 from workbench.objective import KINDS, Algorithm, Slot
 from workbench.objective.ratio import Guard
-from workbench.record.recorder import NullRecorder
+from workbench.record.recorder import Recorder
 from workbench.spec import InputError, RunSettings
 
 SETTINGS: dict[str, Any] = {
@@ -169,7 +169,7 @@ class Steps:
         settings = RunSettings.model_validate(merged(merged(TINY, SETTINGS), {"algorithm": "ppo"}))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(loop, "resolve", lambda *_: algorithm)
-            trainer = Given(settings, self.start, NullRecorder(settings), self.tokenizer)
+            trainer = Given(settings, self.start, Recorder(None, "", settings), self.tokenizer)
             trainer.given = self.batch(trainer, *move)
             trainer.sentences = trainer
             before = weights(trainer)
@@ -210,7 +210,7 @@ def steps(cache: Path) -> Iterator[Steps]:
     loaded = networks.load(start, settings.compute)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(networks, "load", lambda *_: copy.deepcopy(loaded))
-        first = Trainer(settings, start, NullRecorder(settings), tokenizer)
+        first = Trainer(settings, start, Recorder(None, "", settings), tokenizer)
         yield Steps(start, first.sampler.rollout(0, 0), tokenizer)
 
 

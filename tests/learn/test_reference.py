@@ -108,7 +108,7 @@ class Values(nn.Module):
         super().__init__()
         self.values = nn.Parameter(values)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, where: Tensor | None = None) -> Tensor:
         return nn.functional.pad(self.values[tokens[:, :-1]], (1, 0))
 
 

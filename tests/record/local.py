@@ -17,7 +17,7 @@ class Local(Ledger):
         self.scribe = Scribe(self.folder)
         self._put({"kind": "open", **opened, "ranks": [str(rank._parts) for rank in self.others]}, {})
 
-    def _write(self, message):
+    def _write(self, meta, message):
         self.scribe.take(*decode(message))
 
     def close(self, *told):

@@ -273,8 +273,8 @@ def test_a_mistake_in_a_call_is_one_warning_and_never_an_exception(tmp_path, cap
             book.update(0, log_prob=x, log_prob_old=x, mask=x[:, :2], advantages=x)
             book.update(0, log_prob=x, log_prob_old=x, mask=x, advantages=x, gradnorm=1.0)
     text = "\n".join(r.message for r in caplog.records)
-    assert text.count("update() could not record") == 1
-    assert "rollouts() could not record: ValueError: 2 rewards, but {'group': 1}" in text
+    assert text.count("update() could not be recorded") == 1
+    assert "rollouts() could not be recorded: ValueError: 2 rewards, but {'group': 1}" in text
 
 
 def test_a_run_is_recorded_by_one_process_and_a_second_start_gets_a_name_of_its_own(tmp_path):
@@ -314,13 +314,7 @@ def test_a_full_disk_keeps_the_small_tables_in_memory_and_drops_the_rest(tmp_pat
     assert {row["step"] for row in read(book.folder, "turn")} == {0}
 
 
-TRAINER = """
-    import sys, time, torch
-    from pathlib import Path
-    from workbench.record import Clip, Ledger
-    runs, run = sys.argv[1:]
-    checkpoint = Path(runs) / f"{run}.step"  # of every seventh step
-    first = int(checkpoint.read_text()) if checkpoint.is_file() else 0
+PLAIN = """
     book = Ledger(runs, experiment="e", algorithm="grpo", clip=Clip(), run=run, resume=first > 0)
     x = torch.zeros(4, 6)
     for step in range(first, 10**6):
@@ -328,15 +322,41 @@ TRAINER = """
         for u in range(2):
             book.update(step, epoch=u, log_prob=x, log_prob_old=x, mask=x + 1, advantages=x[:, 0], grad_norm=1.0)
         book.end(step)
+        ended(step)
+"""
+TRL = """
+    class Endless(FakeGRPO):
+        def _maybe_log_save_evaluate(self, *told, **more):
+            if self._step % 8 == 0:
+                ended(first + self._step // 8 - 1)
+
+    trainer = Endless()
+    trainer.micro, trainer.told["rollouts"], trainer.state.global_step = 500 * trainer.micro, 500 * rollouts, 8 * first
+    book = record(trainer, runs, experiment="e", run=run, resume=first > 0)
+    trainer.train()
+"""
+START = """
+    import sys, time, torch
+    from pathlib import Path
+    from tests.integrations.fake_trl import FakeGRPO
+    from workbench.integrations.trl import record
+    from workbench.record import Clip, Ledger
+    runs, run = sys.argv[1:]
+    rollouts = FakeGRPO().told["rollouts"]
+    checkpoint = Path(runs) / f"{run}.step"  # of every seventh step
+    first = int(checkpoint.read_text()) if checkpoint.is_file() else 0
+
+    def ended(step):
         if step % 7 == 0:
-            checkpoint.write_text(str(step + 1))
+            checkpoint.with_suffix(".new").write_text(str(step + 1))
+            checkpoint.with_suffix(".new").replace(checkpoint)
         print(step, book._process.pid, time.time(), flush=True)
         time.sleep(0.05)
 """
 
 
-def trainer(folder, run):
-    command = [sys.executable, "-c", textwrap.dedent(TRAINER), str(folder), run]
+def trainer(folder, run, text=PLAIN):
+    command = [sys.executable, "-c", textwrap.dedent(START) + textwrap.dedent(text), str(folder), run]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     line = process.stdout.readline().split()
     assert line, process.stderr.read()
@@ -350,41 +370,28 @@ def wait_until(condition, seconds=60):
     return condition()
 
 
-def test_a_killed_trainer_loses_nothing_that_it_had_ended(tmp_path):
-    process, _ = trainer(tmp_path, "r")
-    assert wait_until(lambda: read(tmp_path / "e" / "r", "step"))
-    last = int([process.stdout.readline() for _ in range(20)][-1].split()[0])
-    process.kill()
-    process.wait()
-    assert wait_until(lambda: not held(tmp_path / "e" / "r"))  # the recorder is done
-    steps = [row["step"] for row in read(tmp_path / "e" / "r", "step")]
-    assert steps == list(range(len(steps)))
-    assert steps[-1] >= last
-    assert [row["status"] for row in read(tmp_path / "e" / "r", "run")] == ["running"]
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_two_trainers_in_one_folder_each_killed_ten_times_lose_two_seconds_and_double_nothing(tmp_path):
-    for _ in range(10):
-        both = {run: trainer(tmp_path, run)[0] for run in ("a", "b")}
+@pytest.mark.parametrize("times", [2, pytest.param(10, marks=pytest.mark.slow)])
+def test_two_trainers_in_one_folder_killed_again_and_again_lose_two_seconds_and_double_nothing(tmp_path, times):
+    for _ in range(times):
+        both = {run: trainer(tmp_path, run, text)[0] for run, text in (("plain", PLAIN), ("trl", TRL))}
         time.sleep(3)
-        lines = {run: [] for run in both}
         for run, process in both.items():
             process.kill()
             killed = time.time()
-            lines[run] = [line.split() for line in process.stdout if len(line.split()) == 3]
+            lines = [line.split() for line in process.stdout if len(line.split()) == 3]
             process.wait()
-            assert wait_until(lambda run=run: not held(tmp_path / "e" / run), 120)
+            assert wait_until(lambda run=run: not held(tmp_path / "e" / run), 120)  # the recorder is done
             kept = {row["step"] for row in read(tmp_path / "e" / run, "step")}
-            assert {int(step) for step, _, at in lines[run] if float(at) < killed - 2} <= kept
-    for run in ("a", "b"):
+            assert {int(step) for step, _, at in lines if float(at) < killed - 2} <= kept
+    for run in both:
         folder = tmp_path / "e" / run
         for name in ("step", "minibatch", "trajectory", "turn", "turn_step"):
             keys = [tuple(row[key] for key in table(name).key) for row in read(folder, name)]
             assert len(keys) == len(set(keys)) > 0, name
         steps = sorted(row["step"] for row in read(folder, "step"))
         assert steps == list(range(len(steps)))
+        assert {row["status"] for row in read(folder, "run")} == {"running"}
 
 
 def test_a_dead_recorder_never_stops_training_and_says_so_once(tmp_path):

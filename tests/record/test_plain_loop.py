@@ -1,12 +1,14 @@
 """The example of the documentation runs, and its rows are those of its own loop."""
 
+import json
 import math
 import re
 from pathlib import Path
 
 import pytest
+import torch
 
-from examples import plain_loop
+from examples import plain_loop, prime_rl
 from tests.record.local import Local, read
 
 ROOT = Path(__file__).parents[2]
@@ -29,8 +31,64 @@ def test_the_plain_loop_records_what_it_did(tmp_path, monkeypatch):
     assert read(folder, "run")[-1]["status"] == "finished"
 
 
+class Nothing:
+    """A ledger that records nothing."""
+
+    folder = None
+    rollouts = update = end = lambda *told, **named: None
+
+    def __init__(self, *told, **named):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *told):
+        pass
+
+
+def test_what_is_trained_is_the_same_to_the_bit_with_and_without_the_recorder(tmp_path, monkeypatch):
+    trained = []
+
+    class Policy(plain_loop.Policy):
+        def __init__(self):
+            super().__init__()
+            trained.append(self)
+
+    monkeypatch.setattr(plain_loop, "Policy", Policy)
+    for kind in (Local, Nothing):
+        monkeypatch.setattr(plain_loop, "Ledger", kind)
+        plain_loop.main(tmp_path, steps=3)
+    recorded, bare = (list(policy.parameters()) for policy in trained)
+    assert all(map(torch.equal, recorded, bare))
+
+
 def test_the_page_shows_calls_that_exist():
     text = (ROOT / "docs" / "recording.md").read_text(encoding="utf-8")
     names = set(re.findall(r"ledger\.(\w+)\(", text))
     assert names >= {"rollouts", "update", "end"}
     assert all(hasattr(Local, name) for name in names)
+
+
+def test_the_token_export_of_prime_rl_becomes_a_ledger(tmp_path, monkeypatch):
+    monkeypatch.setattr(prime_rl, "Ledger", Local)
+    row = {
+        "token_ids": [5, 6, 7, 8], "loss_mask": [False, True, False, True], "advantages": [0.5] * 4,
+        "rewards": [1.0] * 4, "inference_logprobs": [0.0, -1.0, 0.0, -2.0], "trainer_logprobs": [0.0, -0.5, 0.0, -2.0],
+        "entropy": [0.0, 1.0, 0.0, 3.0], "importance_ratio": [1.0, math.exp(0.5), 1.0, 1.0],
+        "is_masked_low": [False] * 4, "is_masked_high": [False, True, False, False],
+    }  # fmt: skip
+    short = row | {name: values[:2] for name, values in row.items()} | {"rewards": [0.0, 0.0]}
+    for step in (2, 10):
+        folder = tmp_path / "token_exports" / f"step_{step}"
+        folder.mkdir(parents=True)
+        for rank, told in enumerate((row, short)):
+            (folder / f"rank_{rank}.jsonl").write_text(json.dumps(told) + "\n")
+    folder = prime_rl.main(tmp_path, tmp_path / "runs")
+    rows = read(folder, "minibatch")
+    assert [row["step"] for row in rows] == [2, 10]
+    assert (rows[0]["tokens"], rows[0]["clip_frac"]) == (3, pytest.approx(2 / 3))
+    assert rows[0]["ratio_max"] == pytest.approx(math.exp(0.5))
+    assert rows[0]["entropy"] == pytest.approx(5 / 3)
+    assert [(row["trajectory"], row["turn_index"]) for row in read(folder, "turn")] == [(0, 1), (0, 2), (1, 1)] * 2
+    assert read(folder, "step")[0]["success"] == 0.5

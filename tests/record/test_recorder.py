@@ -16,7 +16,7 @@ import torch
 from tests.diagnostics.shared_batch import random_evidence, rollouts_of
 from workbench.diagnostics import CATALOGUE, measure
 from workbench.diagnostics.evidence import Evidence, StepEvidence
-from workbench.record.recorder import NullRecorder, Recorder, sample, token_rows
+from workbench.record.recorder import Recorder, sample, token_rows
 from workbench.spec import RunSettings, table
 
 
@@ -215,9 +215,9 @@ def test_group_statistics_need_groups_and_equal_rewards_have_no_spread():
     assert (alone["zero_advantage_frac"], alone["group_reward_std"]) == (None, None)
 
 
-def test_the_null_recorder_answers_like_a_recorder_and_writes_nothing(tmp_path, monkeypatch):
+def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with NullRecorder(settings_of()) as recorder:
+    with Recorder(None, "", settings_of()) as recorder:
         assert recorder.step(0, step_of(0))["success"] == pytest.approx(2 / 3)
         recorder.rows("run", {"status": ["running"]})
         assert recorder.flush()

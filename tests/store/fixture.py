@@ -155,7 +155,7 @@ def step_rows(
         return rows | {"run_id": np.full(size, run_id)} | index
 
     def index(**sizes: int) -> dict[str, np.ndarray]:
-        grid = np.meshgrid(steps, *(np.arange(n) for n in sizes.values()), indexing="ij")
+        grid = np.meshgrid(steps, *(np.arange(n) + (k == "turn_index") for k, n in sizes.items()), indexing="ij")
         return {k: g.ravel() for k, g in zip(("step", *sizes), grid, strict=True)}
 
     step = measured("step", index())
@@ -178,18 +178,14 @@ def step_rows(
         "success": rng.random(len(who["step"])) < success[who["step"]],
     }  # fmt: skip
     which = index(epoch=E, trajectory=B, turn_index=K)
-    which["turn_index"] = which["turn_index"] + 1
     turn = measured("turn", which | {"update": which["epoch"] * U + which["trajectory"] * U // B})
     third = which["turn_index"] == 3
     turn["ratio_geo"] = np.where(third, turn["ratio_geo"] * 3, turn["ratio_geo"])
     for share in ("ratio_mass_frac", "gradient_share"):
         turn[share] = _shares(np.where(third, turn[share] * 5, turn[share]), which["step"], which["epoch"])
-    by_turn = index(turn_index=K)
-    by_turn["turn_index"] = by_turn["turn_index"] + 1
     sampled = index(trajectory=shape.tokens)
-    length = 3 * K
     lists = {
-        c: [_token_list(c, t, length, K, rng) for _ in sampled["step"]]
+        c: [_token_list(c, t, 3 * K, rng) for _ in sampled["step"]]
         for c, t in columns_of("token").items() if c not in ("run_id", "step", "trajectory")
     }  # fmt: skip
     evaluated = {"step": steps[steps % 10 == 0]}
@@ -201,25 +197,23 @@ def step_rows(
     }  # fmt: skip
     found = {
         "step": step, "minibatch": minibatch, "trajectory": trajectory, "turn": turn,
-        "turn_step": measured("turn_step", by_turn),
+        "turn_step": measured("turn_step", index(turn_index=K)),
         "token": {"run_id": [run_id] * len(sampled["step"]), **sampled, **lists}, "evaluation": evaluation,
     }  # fmt: skip
     return {name: rows for name, rows in found.items() if len(rows["step"])}
 
 
-def _token_list(column: str, kind: pa.DataType, length: int, turns: int, rng: np.random.Generator) -> Any:
+def _token_list(column: str, kind: pa.DataType, length: int, rng: np.random.Generator) -> Any:
     if column == "worst_epoch":
         return 0
-    position = np.arange(length)
+    position = range(length)
     if column == "turn_index":
-        return np.where(position % 3 > 0, position // 3 + 1, 0).tolist()
+        return [i // 3 + 1 if i % 3 else 0 for i in position]
     if pa.types.is_string(kind.value_type):
         return ["<search>" if i % 3 == 1 else f"e{i}" for i in position]
     if pa.types.is_boolean(kind.value_type):
-        return (position % 3 > 0).tolist()
-    if pa.types.is_integer(kind.value_type):
-        return position.tolist()
-    return rng.normal(-1, 0.3, length).tolist()
+        return [i % 3 > 0 for i in position]
+    return list(position) if pa.types.is_integer(kind.value_type) else rng.normal(-1, 0.3, length).tolist()
 
 
 def _shares(values: np.ndarray, *groups: np.ndarray) -> np.ndarray:
@@ -231,26 +225,19 @@ def _shares(values: np.ndarray, *groups: np.ndarray) -> np.ndarray:
 
 def values(d: Diagnostic, size: int, trouble: np.ndarray, rng: np.random.Generator) -> Any:
     """Plausible numbers of a diagnostic, (size,); `trouble` (size,) widens those that announce a collapse."""
-    if d.sql_type == "VARCHAR":
-        return rng.choice(np.array(["search", "answer", "invalid"]), size)
-    if d.sql_type == "BOOLEAN":
-        return rng.random(size) < 0.5
+    worse = 1 + 5 * trouble
     if d.name == "non_finite":
         return np.zeros(size, dtype=int)
-    if d.sql_type == "BIGINT":
-        return rng.integers(4, 20, size)
+    made = {
+        "VARCHAR": lambda: rng.choice(np.array(["search", "answer", "invalid"]), size),
+        "BOOLEAN": lambda: rng.random(size) < 0.5, "BIGINT": lambda: rng.integers(4, 20, size),
+        Unit.FRACTION: lambda: np.clip(rng.uniform(0.01, 0.05, size) * worse, 0, 1),
+        Unit.RATIO: lambda: np.exp(rng.normal(0, 0.02, size) * worse),
+        Unit.NORM: lambda: rng.uniform(1, 3, size) * worse, Unit.SECONDS: lambda: rng.uniform(0.1, 0.3, size),
+    }  # fmt: skip
     if d.name in QUIET:
-        low, high = QUIET[d.name]
-        return rng.uniform(low, high, size)
-    if d.unit is Unit.FRACTION:
-        return np.clip(rng.uniform(0.01, 0.05, size) * (1 + 5 * trouble), 0, 1)
-    if d.unit is Unit.RATIO:
-        return np.exp(rng.normal(0, 0.02, size) * (1 + 5 * trouble))
-    if d.unit is Unit.NORM:
-        return rng.uniform(1, 3, size) * (1 + 5 * trouble)
-    if d.unit is Unit.SECONDS:
-        return rng.uniform(0.1, 0.3, size)
-    return rng.normal(0, 0.02, size) * (1 + 5 * trouble)
+        return rng.uniform(*QUIET[d.name], size)
+    return made.get(d.sql_type, made.get(d.unit, lambda: rng.normal(0, 0.02, size) * worse))()
 
 
 def write_experiment(runs: Path, experiment: str, question: str = "Does the clip stop the collapse?") -> Path:

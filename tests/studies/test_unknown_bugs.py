@@ -8,15 +8,15 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from studies.unknown_bugs import count
-from studies.unknown_bugs.count import EXPECTS, HEALTHY, Answer, Case, page, train
-from studies.unknown_bugs.healthy import configurations
+from studies.unknown_bugs.count import EXPECTS, FRESH, HEALTHY, Answer, Case, page, train
+from studies.unknown_bugs.healthy import configurations, drawn
 from studies.unknown_bugs.kinds import BUGS, Bug
 from workbench.agent import worlds
 from workbench.audit import IDENTITIES
 from workbench.diagnosis.causes import CAUSES
 from workbench.grid.cell import merge
 from workbench.learn.faults import FAULTS
-from workbench.spec import InputError
+from workbench.spec import InputError, RunSettings
 
 # One of each place in the fast suite; all of them with `make test-slow`.
 _QUICK = {bug.place: bug.name for bug in reversed(BUGS.values())}.values()
@@ -36,8 +36,12 @@ def test_the_bugs_are_many_none_is_the_fault_labs_and_each_says_what_a_right_ans
 
 
 def test_no_two_healthy_configurations_are_alike_even_without_their_seeds() -> None:
-    found = [str(sorted((key, value) for key, value in made.items() if key != "seed")) for made in configurations()]
-    assert len(set(found)) == len(found) >= 60
+    fresh = [drawn(seed) for seeds in FRESH.values() for seed in seeds]
+    for made in (configurations(), fresh):
+        found = [str(sorted((key, value) for key, value in one.items() if key != "seed")) for one in made]
+        assert len(set(found)) == len(found) >= 60
+    assert all(RunSettings.model_validate(merge(count.TINY, one)) for one in fresh)
+    assert drawn(7) == drawn(7)
 
 
 def _trained(runs: Path, bug: Bug, at_step: int | None) -> dict[str, Tensor]:
@@ -109,9 +113,12 @@ def test_the_page_counts_healthy_runs_apart_and_leaves_out_those_that_fell() -> 
     healthy = [_answer(HEALTHY, at_step=None), _answer(HEALTHY, at_step=None, violated="loss", cause="step_size")]
     found = _answer("values_one_off", identity="values", step=4)
     said = page([found, *healthy, replace(healthy[1], outcome="collapsed")])
-    assert "violated identity: 1/2" in said
-    assert "finding of the diagnosis: 1/2" in said
-    assert "Left out: 1 healthy" in said
+    assert "Runs that are healthy: with a violated identity 1/2" in said
+    assert "a finding of the diagnosis 1/2" in said
+    assert "Left out: 1 that collapsed" in said
+    assert "fresh" not in said
+    for kind in FRESH:
+        assert f"Runs that are {kind}: with a violated identity 0/1" in page([found, replace(healthy[0], kind=kind)])
 
 
 def test_another_file_is_refused(tmp_path: Path) -> None:

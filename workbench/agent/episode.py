@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from workbench.batch import Batch
-from workbench.tensors import torch
+from workbench.tensors import Tensor, torch
 
 
 @dataclass
@@ -35,6 +35,7 @@ class Episode:
     retrieval_seconds: list[float | None] = field(default_factory=list)
     # Prompt, turn, observation, turn, ... as they were made: the witness that what was sampled is what is trained on.
     stretches: list[list[int]] = field(default_factory=list)
+    routes: Tensor | None = None  # (tokens, L k) experts of a mixture as the sampler's routers chose them; see Batch
 
 
 def collate(episodes: Sequence[Episode], pad_id: int) -> Batch:
@@ -49,6 +50,8 @@ def collate(episodes: Sequence[Episode], pad_id: int) -> Batch:
     mask[inside] = torch.tensor(list(chain.from_iterable(e.written for e in episodes)), dtype=torch.bool)
     log_prob = torch.zeros(inside.shape)
     log_prob[inside] = torch.tensor(list(chain.from_iterable(e.log_prob for e in episodes)))
+    kept = [e.routes for e in episodes if e.routes is not None]
+    routes = torch.nn.utils.rnn.pad_sequence(kept, batch_first=True) if len(kept) == len(episodes) else None
     return Batch(
         tokens=tokens,
         response=inside & (position >= prompt[:, None]),
@@ -59,4 +62,5 @@ def collate(episodes: Sequence[Episode], pad_id: int) -> Batch:
         score=torch.tensor([e.reward for e in episodes]),
         log_prob_behaviour=log_prob,
         log_prob_old=log_prob.clone(),
+        routes_behaviour=routes,
     )

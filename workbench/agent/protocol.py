@@ -11,6 +11,7 @@ from workbench.agent.episode import Episode
 from workbench.agent.tokenizer import Codec
 from workbench.agent.worlds import Question, Retrieved, World
 from workbench.spec import InputError
+from workbench.tensors import Tensor
 
 _ACTION = re.compile(r"<(search|answer)>(.*?)</\1>", re.DOTALL)
 
@@ -55,6 +56,7 @@ class Dialogue:
         self._retrieved: list[Retrieved | None] = []  # of each turn, where the world searched through a retriever
         self.answer: str | None = None
         self.ended: str | None = None
+        self.routes: Tensor | None = None  # of the tokens, where the engine recorded them
 
     def _add(self, tokens: list[int], log_prob: list[float] | None = None) -> list[int]:
         """Add tokens that the policy wrote, or without `log_prob` what it reads: the prompt, an observation."""
@@ -94,7 +96,7 @@ class Dialogue:
         return Episode(
             question_id=question.id, group=self._group, question=question.text, gold=question.gold, answer=answer,
             tokens=self.tokens, written=self.written, log_prob=self.log_prob, stretches=self.stretches,
-            prompt_length=self.prompt_length, ended=self.ended or "max_tokens",
+            prompt_length=self.prompt_length, ended=self.ended or "max_tokens", routes=self.routes,
             reward=0.0 if answer is None else self.world.score(question, answer),
             success=answer is not None and self.world.correct(question, answer),
             turns=len(self.status), searches=self.status.count("search"), turn_status=self.status,

@@ -143,12 +143,10 @@ def answer(frame: pd.DataFrame) -> str:
         ("Finished, but too short for the collapse rule", [f"{arm} {n}" for arm, n in short.items() if n]),
     ):  # fmt: skip
         sentences += [f"{words}{_few(arms, '; ' if any(';' in one for one in arms) else ', ')}."] if arms else []
-    stopped = []
-    for row in (row for row in rows if row["stopped"]):
-        ends = sorted({int(row["steps_min"]), int(row["steps_max"])})
-        after = f"after {' to '.join(map(str, ends))} of {row['planned']:.0f} steps"
-        stopped.append(f"{named(row)} {row['stopped']} of {row['n']} ({after})")
-    if stopped:
+    early = [row for row in rows if row["stopped"]]
+    ends = [" to ".join(f"{step:.0f}" for step in sorted({r["steps_min"], r["steps_max"]})) for r in early]
+    if stopped := [f"{named(row)} {row['stopped']} of {row['n']} (after {end} of {row['planned']:.0f} steps)"
+                   for row, end in zip(early, ends, strict=True)]:  # fmt: skip
         sentences.append(
             f"Ended early, so that their final success is that of the step they ended at{_few(stopped, '; ')}. "
             "Then compare the arms by their time to collapse, not by how many collapsed."

@@ -2,47 +2,113 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.stats import clopper_pearson, holm, p_value
+from workbench.analysis.stats import ALPHA, clopper_pearson, holm, p_value
 
 if TYPE_CHECKING:
     from workbench.store.reader import Reader
 
-DOWN = ("collapsed", "diverged", "falling")
+Z = 1.959964  # standard errors on either side of a 95 % interval
 ROUNDS = 20_000  # permutations where the exact number is larger
+LAST = 4  # steps of a child that its success at the end is the mean of
+UNCHANGED, WITHOUT = "unchanged", "without "  # arms: the control, and (before a cause's name) what removes a cause
+REFUTED = 0.5  # of the children: a removal that surely saves fewer is none of what the run died of
 ABOUT = (
-    "down: children that collapsed, diverged or were falling at their end. saves: how much less often than unchanged, "
-    "parents weighted as Mantel and Haenszel do. p: permutation of the arms within each parent; Holm over the arms."
+    f"down: children that fell (collapsed, diverged, falling at their end). success: mean of a child's last {LAST} "
+    "steps. saves: how much less often than unchanged, parents weighted as Mantel and Haenszel do. p: permutation of "
+    "the arms within each parent; Holm over the arms. x: down, o: up."
 )
+_CHILDREN = """
+    SELECT run_id, parent, forked_at, arm, draw, outcome, success, config->>'$.iterations' AS until,
+           coalesce(outcome IN ('collapsed', 'diverged', 'falling') OR detection_step >= forked_at, false) AS down
+    FROM run SEMI JOIN cell USING (run_id)
+    LEFT JOIN (SELECT run_id, avg(success) AS success FROM (
+        SELECT run_id, success FROM step QUALIFY row_number() OVER (PARTITION BY run_id ORDER BY step DESC) <= $last
+    ) GROUP BY run_id) USING (run_id)
+    WHERE parent IS NOT NULL AND status = 'finished' ORDER BY parent, started_at
+"""
+_STRATUM = ["parent", "forked_at", "until"]  # children are compared where these are the same
 
 
-def children(reader: Reader, parent: str | None = None) -> pd.DataFrame:
-    """Return the finished children of a run, or of all runs: parent, forked_at, arm, draw, down, final_success."""
-    found = reader.query(
-        "SELECT parent, forked_at, arm, draw, outcome, final_success FROM run SEMI JOIN cell USING (run_id) "
-        "WHERE parent IS NOT NULL AND status = 'finished' ORDER BY parent, started_at"
-    )
-    found = found if parent is None else found[found["parent"] == parent]
-    return found.assign(down=found["outcome"].isin(DOWN))
+class Removal(NamedTuple):
+    """What removing a cause does to children of a run: how many stay up of how many, and of those left unchanged."""
+
+    up: int
+    draws: int
+    plain_up: int
+    plain_draws: int
+    low: float  # of the difference of the shares, 95 %
+    high: float
+    p: float  # after Holm's correction over the causes that were tested
+
+    @property
+    def dies(self) -> bool:
+        """Whether most children left unchanged fall: where they do not, nothing can be seen to save them."""
+        return 2 * self.plain_up < self.plain_draws
+
+    @property
+    def saves(self) -> bool:
+        """Whether the removal is shown to save the run."""
+        return self.low > 0 and self.p < ALPHA
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the removal is shown to leave most children to their fall."""
+        return self.dies and self.high < REFUTED
+
+    def __str__(self) -> str:
+        gain = self.up / self.draws - self.plain_up / self.plain_draws
+        return (
+            f"removing it saves {self.up} of {self.draws}, unchanged {self.plain_up} of {self.plain_draws}: "
+            f"{gain:+.2f} [{self.low:+.2f}, {self.high:+.2f}]"
+        )
 
 
-def mantel_haenszel(strata: Sequence[tuple[int, int, int, int]]) -> tuple[float, float]:
-    """Return the pooled risk difference a / n - b / m of strata (a, n, b, m), and its standard error.
+def children(reader: Reader, parents: Collection[str] | None = None) -> pd.DataFrame:
+    """Return the finished children of runs (of all): parent, forked_at, arm, draw, until, down, success."""
+    found = reader.query(_CHILDREN, {"last": LAST})
+    return found if parents is None else found[found["parent"].isin(parents)]
 
-    RD = sum (a m - b n) / N / sum n m / N, N = n + m; variance by Sato (1989), which holds for few strata and for many.
+
+def tests(reader: Reader, run: str) -> dict[str, Removal]:
+    """Return cause -> what its removal does to children of a run, of the causes that were tested so."""
+    found = children(reader, [run])
+    found = found[found["arm"].eq(UNCHANGED) | found["arm"].str.startswith(WITHOUT)]
+    # Only where the causes were tested: other forks of the run leave children unchanged as well.
+    places = pd.MultiIndex.from_frame(found.loc[found["arm"] != UNCHANGED, _STRATUM])
+    found = found[pd.MultiIndex.from_frame(found[_STRATUM]).isin(places)]
+    return {
+        row["arm"].removeprefix(WITHOUT): Removal(
+            row["draws"] - row["down"], row["draws"], row["plain_draws"] - row["plain_down"], row["plain_draws"],
+            row["low"], row["high"], row["holm"],
+        )
+        for row in effects(found, UNCHANGED) if row["saves"] is not None
+    }  # fmt: skip
+
+
+def mantel_haenszel(strata: Sequence[tuple[int, int, int, int]]) -> tuple[float, float, float]:
+    """Return the pooled risk difference a / n - b / m of strata (a, n, b, m), and its 95 % interval.
+
+    RD = sum w (a / n - b / m), w ~ n m / (n + m) (Mantel and Haenszel); Newcombe's interval from Wilson's limits of
+    both sums at the effective sizes 1 / sum(w^2 / n) (Yan and Su 2010): with counts of 0 and n it is no point.
     """
     a, n, b, m = (np.array(column, dtype=float) for column in zip(*strata, strict=True))
-    total = n + m
-    weight = (n * m / total).sum()
-    difference = ((a * m - b * n) / total).sum() / weight
-    p = (n**2 * b - m**2 * a + n * m * (m - n) / 2) / total**2
-    q = (a * (m - b) + b * (n - a)) / (2 * total)
-    return float(difference), float(np.sqrt(max(0.0, difference * p.sum() + q.sum())) / weight)
+    weight = n * m / (n + m) / (n * m / (n + m)).sum()
+    (p, low, high), (q, below, above) = (_wilson(weight, x, of) for x, of in ((a, n), (b, m)))
+    return p - q, p - q - float(np.hypot(p - low, above - q)), p - q + float(np.hypot(high - p, q - below))
+
+
+def _wilson(weight: np.ndarray, count: np.ndarray, n: np.ndarray) -> tuple[float, float, float]:
+    """Return sum w count / n and Wilson's 95 % limits of it at the effective size."""
+    p, size, square = float((weight * count / n).sum()), 1 / float((weight**2 / n).sum()), Z**2
+    middle, half = p + square / (2 * size), Z * np.sqrt(max(0.0, p * (1 - p)) / size + square / (4 * size**2))
+    low, high = ((middle + side * half) / (1 + square / size) for side in (-1, 1))
+    return p, min(p, float(low)), max(p, float(high))
 
 
 def permutation_p(strata: Sequence[tuple[int, int, int, int]], seed: int = 0) -> float:
@@ -58,21 +124,18 @@ def permutation_p(strata: Sequence[tuple[int, int, int, int]], seed: int = 0) ->
 def effects(found: pd.DataFrame, reference: str) -> list[dict[str, Any]]:
     """Return one row per arm: children down, the risk difference with its 95 % interval, p and Holm's p."""
     rows: list[dict[str, Any]] = []
-    plain = found[found["arm"] == reference]
+    plain = dict(list(found[found["arm"] == reference].groupby(_STRATUM)["down"]))
     for arm, group in found.groupby("arm", sort=False):
         row: dict[str, Any] = {
             "arm": arm, "parents": group["parent"].nunique(), "draws": len(group), "down": int(group["down"].sum()),
-            "final_success": float(group["final_success"].mean()), "saves": None, "low": None, "high": None, "p": None,
+            "success": float(group["success"].mean()), "saves": None, "low": None, "high": None, "p": None,
         }  # fmt: skip
-        strata = []
-        for parent, own in group.groupby("parent"):
-            base = plain[plain["parent"] == parent]
-            if len(base):
-                strata.append((int(own["down"].sum()), len(own), int(base["down"].sum()), len(base)))
+        pairs = [(own, plain[place]) for place, own in group.groupby(_STRATUM)["down"] if place in plain]
+        strata = [(int(own.sum()), len(own), int(base.sum()), len(base)) for own, base in pairs]
         if arm != reference and strata:
-            difference, error = mantel_haenszel(strata)
-            low, high = difference - 1.96 * error, difference + 1.96 * error
-            row |= {"saves": -difference, "low": max(-1.0, -high), "high": min(1.0, -low), "p": permutation_p(strata)}
+            difference, low, high = mantel_haenszel(strata)
+            row |= {"saves": -difference, "low": -high, "high": -low, "p": permutation_p(strata)}
+            row |= {"plain_down": sum(one[2] for one in strata), "plain_draws": sum(one[3] for one in strata)}
         rows.append(row)
     for row, corrected in zip(rows, holm([row["p"] for row in rows]), strict=True):
         row["holm"] = corrected
@@ -80,12 +143,14 @@ def effects(found: pd.DataFrame, reference: str) -> list[dict[str, Any]]:
 
 
 def table(found: pd.DataFrame, reference: str) -> tuple[list[str], list[list[Any]]]:
-    """Return the effects as a table in words."""
-    columns = ["arm", "parents", "down", "final success", "saves [95 %]", "p", "Holm"]
+    """Return the effects as a table in words, with a mark a child: x is down, o is up."""
+    columns = ["arm", "parents", "down", "each draw", "success", "saves [95 %]", "p", "Holm"]
     rows = []
     for row in effects(found, reference):
         saves = "" if row["saves"] is None else f"{row['saves']:+.2f} [{row['low']:+.2f}, {row['high']:+.2f}]"
-        rows.append([row["arm"], row["parents"], f"{row['down']}/{row['draws']}", f"{row['final_success']:.2f}", saves,
+        mine = found[found["arm"] == row["arm"]].sort_values(["parent", "draw"]).groupby("parent")["down"]
+        marks = " ".join("".join("x" if down else "o" for down in family) for _, family in mine)
+        rows.append([row["arm"], row["parents"], f"{row['down']}/{row['draws']}", marks, f"{row['success']:.2f}", saves,
                      "" if row["p"] is None else p_value(row["p"]),
                      "" if row["holm"] is None else p_value(row["holm"])])  # fmt: skip
     return columns, rows
@@ -97,25 +162,28 @@ def sentence(found: pd.DataFrame, reference: str) -> str:
     plain = rows.get(reference)
     if plain is None:
         return "No child was left unchanged: nothing can be said."
-    said = [f"Unchanged, {plain['down']} of {plain['draws']} are down."]
+    said = [f"Unchanged, {plain['down']} of {plain['draws']} fall."]
     if plain["down"] == 0:
         return " ".join([*said, "The fork no longer falls by itself, so no change can be seen to save it."])
-    saved = [arm for arm, row in rows.items() if row["holm"] is not None and row["holm"] < 0.05 and row["saves"] > 0]
-    worse = [arm for arm, row in rows.items() if row["holm"] is not None and row["holm"] < 0.05 and row["saves"] < 0]
+    saved = [arm for arm, row in rows.items() if row["holm"] is not None and row["holm"] < ALPHA and row["saves"] > 0]
+    worse = [arm for arm, row in rows.items() if row["holm"] is not None and row["holm"] < ALPHA and row["saves"] < 0]
     rest = [arm for arm in rows if arm not in (*saved, *worse, reference)]
-    said += [f"{arm} saves: {rows[arm]['down']} of {rows[arm]['draws']}." for arm in saved]
-    said += [f"{arm} makes it worse: {rows[arm]['down']} of {rows[arm]['draws']}." for arm in worse]
+    said += [f"{arm} saves {rows[arm]['draws'] - rows[arm]['down']} of {rows[arm]['draws']}." for arm in saved]
+    said += [f"With {arm} more fall: {rows[arm]['down']} of {rows[arm]['draws']}." for arm in worse]
     if rest:
-        counts = ", ".join(f"{arm} ({rows[arm]['down']} of {rows[arm]['draws']})" for arm in rest)
+        counts = ", ".join(f"{arm} ({rows[arm]['down']} of {rows[arm]['draws']} fall)" for arm in rest)
         said.append(f"Undecided at this number of draws: {counts}.")
     return " ".join(said)
 
 
-def power(draws: int) -> str:
-    """Say what so many draws of one parent can show, of a change that saves all children."""
-    least = permutation_p([(0, draws, draws, draws)])
-    high = clopper_pearson(0, draws)[1]
+def power(draws: int, comparisons: int, parents: int = 1) -> str:
+    """Say what so many draws of each parent can show, of a change that saves all children."""
+    least = permutation_p([(0, draws, draws, draws)] * parents)
+    high = clopper_pearson(0, draws * parents)[1]
+    whose = "one parent" if parents == 1 else f"each of {parents} parents"
+    enough = "" if least * comparisons < ALPHA else " Take more draws, or fewer arms, to show anything."
     return (
-        f"Power: with {draws} draws of one parent, a change that saves all children that fall unchanged has "
-        f"p = {p_value(least)} before Holm's correction, and may still lose up to {100 * high:.0f} % of them (95 %)."
+        f"Power: with {draws} draws of {whose}, a change that saves all children that fall unchanged has "
+        f"p = {p_value(least)} before Holm's correction for {comparisons} arms, and may still lose up to "
+        f"{100 * high:.0f} % of them (95 %).{enough}"
     )

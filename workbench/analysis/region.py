@@ -4,15 +4,13 @@ Axes: the searched setting x as log2 x, so that lengths are doublings; the condi
 log2(1 + y) where one of the conditions is 0.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import tomllib
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pandas as pd
@@ -55,12 +53,12 @@ class Landscape:
     fading: pd.DataFrame = field(default_factory=pd.DataFrame)
     survival: str = NOT_DEAD
 
-    def read_as(self, survival: str) -> Landscape:
+    def read_as(self, survival: str) -> Self:
         """Return the same runs under a reading of survival: NOT_DEAD, or KEPT for runs that learned and kept it."""
         fell = ~survived(self.runs["outcome"], survival)
         return replace(self, runs=self.runs.assign(collapsed=fell), survival=survival)
 
-    def with_fading(self) -> Landscape:
+    def with_fading(self) -> Self:
         """Return the region if every run that was falling at its end had collapsed."""
         down = self.fading.assign(collapsed=True)
         return replace(self, runs=pd.concat([self.runs, down], ignore_index=True), fading=self.fading.iloc[:0])
@@ -76,15 +74,50 @@ class Landscape:
         return fit(self.runs, self.settings.low, self.settings.high)
 
 
+@dataclass(frozen=True)
+class Boundary:
+    """The value at which half of the recorded runs collapse, in log2."""
+
+    at: float
+    beyond: str = ""  # above: even at the highest value tried, `at`, fewer collapsed; below: at the lowest half or more
+    low: float | None = None  # the tried values next to it
+    high: float | None = None
+
+
+def boundary(points: Mapping[float, tuple[float, float]]) -> Boundary | None:
+    """Return the boundary of a column from log2 x -> (collapsed, judged runs); None without a judged run.
+
+    Shares of collapsed runs are made to rise with x (isotonic regression, weighted by the runs); the boundary is where
+    the straight lines between them cross 1/2, or the middle of a stretch at exactly 1/2.
+    """
+    counts = np.array([(x, k, n) for x, (k, n) in sorted(points.items()) if n > 0], float)
+    if not len(counts):
+        return None
+    tried, collapsed, judged = counts[:, 0].tolist(), counts[:, 1], counts[:, 2]
+    fitted = scipy.optimize.isotonic_regression(collapsed / judged, weights=judged).x
+    shares = np.where(np.abs(fitted - 0.5) < 1e-9, 0.5, fitted).tolist()
+    up = [i for i, share in enumerate(shares) if share < 0.5]
+    down = [i for i, share in enumerate(shares) if share > 0.5]
+    if len(up) == len(tried):
+        return Boundary(tried[-1], "above", low=tried[-1])
+    if not up:  # at 1/2 from the lowest value on: the boundary is there or below
+        return Boundary(tried[0], "below", high=tried[0])
+
+    def half(i: int) -> float:  # where the line from point i to the next crosses 1/2
+        return tried[i] + (tried[i + 1] - tried[i]) * (0.5 - shares[i]) / (shares[i + 1] - shares[i])
+
+    last = up[-1]
+    ends = half(last), half(down[0] - 1) if down else tried[-1]
+    return Boundary(sum(ends) / 2, low=tried[last], high=tried[min(last + 1, len(tried) - 1)])
+
+
 def edges(runs: pd.DataFrame) -> dict[float, Boundary]:
     """Condition y -> where the recorded shares cross 1/2, and whether that lies beyond what was tried."""
     found = {}
-    for y in sorted(map(float, runs["y"].unique())):
-        column = runs[runs["y"] == y]
+    for y, column in runs.groupby("y"):
         counts = column.groupby(np.log2(column["x"]))["collapsed"].agg(["sum", "size"])
-        if edge := boundary({float(x): (k, n) for x, k, n in counts.itertuples()}):
-            found[y] = edge
-    return found
+        found[float(y)] = boundary({float(x): (k, n) for x, k, n in counts.itertuples()})  # type: ignore[arg-type]
+    return {y: edge for y, edge in found.items() if edge}
 
 
 def in_words(key: str | None, *, unit: bool = False) -> str:
@@ -93,7 +126,7 @@ def in_words(key: str | None, *, unit: bool = False) -> str:
     return f"{name} (steps)" if unit and key == "learn.staleness" else name
 
 
-def region_file(reader: Reader, experiment: str) -> GridFile | None:
+def region_file(reader: "Reader", experiment: str) -> GridFile | None:
     """Return the recorded grid file of an experiment of kind region; None for any other experiment."""
     found = reader.rows("SELECT toml FROM experiment WHERE experiment = ?", [experiment]).rows
     return region_of(found[0][0]) if found else None
@@ -109,7 +142,7 @@ def region_of(text: object) -> GridFile | None:
     return file if file.kind == "region" else None
 
 
-def landscape(reader: Reader, experiment: str) -> Landscape:
+def landscape(reader: "Reader", experiment: str) -> Landscape:
     """Return the region of an experiment; InputError where it is none, or has no run that can be judged yet."""
     file = region_file(reader, experiment)
     if file is None:
@@ -162,43 +195,6 @@ def _same_settings(frame: pd.DataFrame, file: GridFile) -> pd.DataFrame:
     found = frame["config"].map(common)
     begun = found[frame["started_at"].notna()]
     return frame[found == (begun if len(begun) else found).iloc[-1]]
-
-
-@dataclass(frozen=True)
-class Boundary:
-    """The value at which half of the recorded runs collapse, in log2."""
-
-    at: float
-    beyond: str = ""  # above: even at the highest value tried, `at`, fewer collapsed; below: at the lowest half or more
-    low: float | None = None  # the tried values next to it
-    high: float | None = None
-
-
-def boundary(points: Mapping[float, tuple[float, float]]) -> Boundary | None:
-    """Return the boundary of a column from log2 x -> (collapsed, judged runs); None without a judged run.
-
-    Shares of collapsed runs are made to rise with x (isotonic regression, weighted by the runs); the boundary is where
-    the straight lines between them cross 1/2, or the middle of a stretch at exactly 1/2.
-    """
-    counts = np.array([(x, k, n) for x, (k, n) in sorted(points.items()) if n > 0], float)
-    if not len(counts):
-        return None
-    tried, collapsed, judged = counts[:, 0].tolist(), counts[:, 1], counts[:, 2]
-    fitted = scipy.optimize.isotonic_regression(collapsed / judged, weights=judged).x
-    shares = np.where(np.abs(fitted - 0.5) < 1e-9, 0.5, fitted).tolist()
-    up = [i for i, share in enumerate(shares) if share < 0.5]
-    down = [i for i, share in enumerate(shares) if share > 0.5]
-    if len(up) == len(tried):
-        return Boundary(tried[-1], "above", low=tried[-1])
-    if not up:  # at 1/2 from the lowest value on: the boundary is there or below
-        return Boundary(tried[0], "below", high=tried[0])
-
-    def half(i: int) -> float:  # where the line from point i to the next crosses 1/2
-        return tried[i] + (tried[i + 1] - tried[i]) * (0.5 - shares[i]) / (shares[i + 1] - shares[i])
-
-    last = up[-1]
-    ends = half(last), half(down[0] - 1) if down else tried[-1]
-    return Boundary(sum(ends) / 2, low=tried[last], high=tried[min(last + 1, len(tried) - 1)])
 
 
 def heights(conditions: Sequence[float]) -> list[float]:

@@ -3,8 +3,6 @@
 A report, its figures and every verdict are computed from this file alone; nothing has to be trained.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -67,7 +65,7 @@ class Results:
 
 
 def collect(
-    reader: Reader, experiment: str, slots: Callable[[str], str | None], order: Callable[[pd.DataFrame], pd.DataFrame]
+    reader: "Reader", experiment: str, slots: Callable[[str], str | None], order: Callable[[pd.DataFrame], pd.DataFrame]
 ) -> tuple[pd.DataFrame, dict[str, str]]:
     """Return the rows of runs.runs in `order` with the other columns of the file; the experiment's question and TOML.
 
@@ -137,7 +135,7 @@ def write(found: Results, file: Path) -> None:
 
 def read(file: Path) -> Results:
     """Read a file of `write`. Raises InputError for anything else, saying what it is and how to make one."""
-    make = "`sorl report EXPERIMENT --export FILE.parquet` writes one"
+    make, schema = "`sorl report EXPERIMENT --export FILE.parquet` writes one", _schema()
     try:
         with open_file(file) as opened:
             parquet = pq.ParquetFile(opened)
@@ -145,22 +143,20 @@ def read(file: Path) -> Results:
             # Counted first, as a few bytes of a file can be more than memory holds.
             if sum(group.column(i).num_values for group in groups for i in range(group.num_columns)) > _VALUES:
                 raise InputError(f"'{file}' holds more than {_VALUES:,} values, which no results of runs do")
-            table, schema = parquet.read(), _schema()
+            table = parquet.read()
+        about = from_json((table.schema.metadata or {})[KEY])
+        if about["format"] != FORMAT:
+            now = f"this version of sorl reads {FORMAT}"
+            raise InputError(f"'{file}' holds results in format {about['format']}, {now}; {make}")
+        experiment, question, toml = (str(about[name]) for name in ("experiment", "question", "toml"))
+        fairness = tuple(str(line) for line in about["fairness"])
+        return Results(experiment, question, toml, fairness, table.select(schema.names).cast(schema))
     except FileNotFoundError:
         raise InputError(f"no file '{file}'; {make}") from None
-    except (pa.ArrowException, OSError) as error:
+    except InputError:
+        raise
+    except (KeyError, ValueError, TypeError, OSError, pa.ArrowException) as error:
         raise InputError(f"'{file}' is no Parquet file of results ({str(error).splitlines()[0]}); {make}") from None
-    try:
-        about = from_json((table.schema.metadata or {})[KEY])
-        kind, words = about["format"], [str(about[name]) for name in ("experiment", "question", "toml")]
-        fairness = tuple(str(line) for line in about["fairness"])
-        table = table.select(schema.names).cast(schema) if kind == FORMAT else table
-    except (KeyError, ValueError, TypeError, pa.ArrowException) as error:
-        why = str(error).splitlines()[0]
-        raise InputError(f"'{file}' is a Parquet file, but not one of results ({why}); {make}") from None
-    if kind != FORMAT:
-        raise InputError(f"'{file}' holds results in format {kind}, this version of sorl reads {FORMAT}; {make}")
-    return Results(words[0], words[1], words[2], fairness, table)
 
 
 def _schema() -> pa.Schema:

@@ -1,7 +1,5 @@
 """The runs of an experiment, one row each: which of them are replicates, and their settings by dotted key."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -22,7 +20,7 @@ NOT_DEAD, KEPT = "not dead", "learned and kept it"
 _RUNS = """
     SELECT run_id, arm, algorithm, seed, status, reason, outcome, collapse_step, onset_low, onset_high,
            coalesce(detected, detection_step) AS detected, peak_success, final_success,
-           greatest(coalesce(run.steps, 0), coalesce(seen.steps, 0)) AS steps, seconds,
+           forked_at, greatest(coalesce(run.steps, 0), coalesce(seen.steps, 0)) AS steps, seconds,
            first_success, last_success, max_success, last_low, last_high,
            TRY(CAST(config->>'$.iterations' AS BIGINT)) AS planned, config,
            TRY(json_merge_patch(config, '{{"seed": null}}')) AS seedless
@@ -43,17 +41,17 @@ _UPDATES = """
 """
 
 
-def runs(reader: Reader, experiment: str, run_ids: Sequence[str] | None = None) -> pd.DataFrame:
+def runs(reader: "Reader", experiment: str, run_ids: Sequence[str] | None = None) -> pd.DataFrame:
     """Return `outcomes` with the columns of `with_updates`."""
     return with_updates(reader, experiment, outcomes(reader, experiment, run_ids))
 
 
-def with_updates(reader: Reader, experiment: str, frame: pd.DataFrame) -> pd.DataFrame:
+def with_updates(reader: "Reader", experiment: str, frame: pd.DataFrame) -> pd.DataFrame:
     """Add clip_frac (mean over a run's updates), grad_norm_median and grad_norm_max to `frame`, by run_id."""
     return frame.merge(reader.query(_UPDATES, [experiment]), on="run_id", how="left")
 
 
-def outcomes(reader: Reader, experiment: str, run_ids: Sequence[str] | None = None) -> pd.DataFrame:
+def outcomes(reader: "Reader", experiment: str, run_ids: Sequence[str] | None = None) -> pd.DataFrame:
     """Return one row per run of the experiment (of `run_ids`), the newest start of each cell; InputError if unknown.
 
     Arms of one name whose configurations differ get a suffix: they are not replicates. `steps`: done; `planned`:
@@ -83,7 +81,7 @@ def outcomes(reader: Reader, experiment: str, run_ids: Sequence[str] | None = No
     return frame.drop(columns="seedless").assign(arm=arms)
 
 
-def every_run(reader: Reader) -> pd.DataFrame:
+def every_run(reader: "Reader") -> pd.DataFrame:
     """Return the runs of all experiments, without what the optimizer updates looked like."""
     return newest(reader.query(_RUNS.format(where=""))).drop(columns="seedless")
 

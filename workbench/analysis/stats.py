@@ -1,12 +1,10 @@
 """Statistics over few seeds: exact intervals, robust means, exact tests, power. Plain numbers in, plain numbers out."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations_with_replacement
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -26,7 +24,7 @@ class Estimate(NamedTuple):
     high: float | None = None
     p: float | None = None
 
-    def cut(self, low: float, high: float) -> Estimate:
+    def cut(self, low: float, high: float) -> Self:
         """Return the same figure with its interval cut to what is possible."""
         if self.low is None or self.high is None:
             return self

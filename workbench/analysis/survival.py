@@ -6,21 +6,16 @@ censored at the number of steps it has done, however it ended; one that was fall
 which that fall may have begun. At a tie the collapse comes first. A run that never learned counts as up.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from itertools import combinations
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from workbench.analysis.stats import Estimate
 from workbench.spec import UNDECIDED
-
-if TYPE_CHECKING:
-    from lifelines import KaplanMeierFitter
 
 Z95 = 1.959963984540054  # 97.5 % point of the normal distribution
 CURVE = ["arm", "time", "at_risk", "events", "censored", "survival", "low", "high"]
@@ -40,7 +35,7 @@ def observed(runs: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["event"] | (rows["time"] > 0)].reset_index(drop=True)
 
 
-def _kaplan_meier(rows: pd.DataFrame) -> KaplanMeierFitter:
+def _kaplan_meier(rows: pd.DataFrame) -> Any:
     from lifelines import KaplanMeierFitter
 
     return KaplanMeierFitter().fit(rows["time"], rows["event"])
@@ -66,10 +61,8 @@ def curve(rows: pd.DataFrame) -> pd.DataFrame:
 def median_time(rows: pd.DataFrame) -> Estimate:
     """Return the first step with S <= 1/2, and where its band gets there (Brookmeyer and Crowley); None where never."""
     steps = curve(rows)
-    if not steps["events"].any():
-        return Estimate(None)
-    crossed = [steps.loc[steps[name] <= HALF, "time"] for name in ("survival", "low", "high")]
-    return Estimate(*(float(times.iloc[0]) if len(times) else None for times in crossed))
+    crossed = [steps.loc[steps[name] <= HALF, "time"].tolist() for name in ("survival", "low", "high")]
+    return Estimate(*(times[0] if times and steps["events"].any() else None for times in crossed))
 
 
 def common_horizon(rows: pd.DataFrame) -> float | None:

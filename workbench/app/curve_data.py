@@ -79,7 +79,9 @@ def onset_of(runs: pd.DataFrame) -> pd.Series:
 
 
 def origins(runs: pd.DataFrame, axis: str) -> list[int]:
-    """Return the step that x counts from in each run: 0, or the onset of its fall (if none: the median onset)."""
+    """Return the step that x counts from in each run: 0, its fork, or the onset of its fall (if none: the median)."""
+    if axis == "fork":
+        return [0 if pd.isna(step) else int(step) for step in runs["forked_at"]]
     steps = onset_of(runs)
     if axis != "onset" or steps.isna().all():
         return [0] * len(runs)

@@ -1,9 +1,9 @@
-"""Audit: what a stored step says it did, computed again from what it had.
+"""Audit: what a stored step says it did, recomputed from what it had.
 
 A violated identity is a proof that something is wrong, whatever its cause: both sides were stored by the trainer.
 """
 
-from workbench.audit.check import Check, Residual, explain
+from workbench.audit.check import Check, explain
 from workbench.audit.identities import IDENTITIES, audit, chosen
 
-__all__ = ["IDENTITIES", "Check", "Residual", "audit", "chosen", "explain"]
+__all__ = ["IDENTITIES", "Check", "audit", "chosen", "explain"]

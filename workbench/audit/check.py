@@ -16,8 +16,8 @@ class Check:
     `missing` says what an identity needs that is not stored; nothing else is known of it then, and it has not passed.
     """
 
-    identity: str
-    step: int
+    identity: str = ""
+    step: int = -1
     update: int | None = None
     gap: float = math.nan  # the largest difference
     tolerance: float = math.nan
@@ -34,32 +34,24 @@ class Check:
         return not self.missing and not self.gap <= self.tolerance
 
 
-@dataclass(frozen=True)
-class Residual:
-    """How two arrays of a batch differ: the size, the place, the rows, and the simplest reading of it."""
-
-    gap: float
-    logged: float
-    expected: float
-    rows: tuple[int, ...]
-    says: str
-
-
-def explain(logged: np.ndarray, expected: np.ndarray, mask: np.ndarray, tolerance: float) -> Residual:
-    """Compare two arrays (B, T) at `mask` and read the difference.
+def explain(logged: np.ndarray, expected: np.ndarray, mask: np.ndarray, tolerance: float) -> Check:
+    """Compare two arrays (B, T) at `mask` and read the difference; trajectories are rows here.
 
     The readings, simplest first: a constant factor, a constant offset, both (another whitening), rows that have each
     other's numbers, a shift by one position. No reading where none of them makes the difference vanish.
     """
+    if not mask.any():
+        return Check(gap=0.0, tolerance=tolerance)
     a, b = np.where(mask, logged, 0).astype(float), np.where(mask, expected, 0).astype(float)
     apart = np.where(mask, np.abs(a - b), 0)
     apart = np.where(np.isnan(apart), np.inf, apart)
-    if not mask.any():
-        return Residual(0.0, math.nan, math.nan, (), "")
     worst = np.unravel_index(int(apart.argmax()), apart.shape)
     rows = tuple(np.flatnonzero((apart > tolerance).any(1)).tolist())
     says = _reading(a, b, mask, rows, tolerance) if rows and np.isfinite(apart).all() else ""
-    return Residual(float(apart[worst]), float(logged[worst]), float(expected[worst]), rows, says)
+    return Check(
+        gap=float(apart[worst]), tolerance=tolerance, logged=float(logged[worst]), expected=float(expected[worst]),
+        says=says, trajectories=rows,
+    )  # fmt: skip
 
 
 def _reading(a: np.ndarray, b: np.ndarray, mask: np.ndarray, rows: Sequence[int], tolerance: float) -> str:

@@ -1,97 +1,136 @@
-"""Policy and critic of a stored step, on the CPU, and the optimizer as its state was then."""
+"""Policy and critic of a stored step, on the CPU, and their optimizers as they were then."""
 
 from __future__ import annotations
 
-import copy
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from workbench.agent.engines.hf import decoder_of
+from workbench.agent.routing import routed
 from workbench.learn.networks import Critic, autocast, log_probs
-from workbench.spec import InputError, OptimizerSettings, RunSettings
-from workbench.store.batches import StoredBatch
+from workbench.learn.update import optimizer_of
+from workbench.replay.play import norm
+from workbench.spec import ComputeSettings, EngineSettings, InputError, LearnSettings, OptimizerSettings
+from workbench.store.batches import StoredBatch, StoredUpdate
+
+
+class Draws(NamedTuple):
+    """What the policy says of each sampled token, (B, T) each; tokens drawn from it have excess and place 0 on average.
+
+    `excess`: log p + entropy, nats. `place`: the middle of the token's stretch of the distribution function, less 1/2.
+    """
+
+    excess: np.ndarray
+    excess_variance: np.ndarray
+    place: np.ndarray
+    place_variance: np.ndarray  # (1 - sum p^3) / 12
 
 
 class Networks:
-    """Policy and critic with the weights of a step's start. Raises InputError for weights that do not fit."""
+    """The networks at the start of a step. Raises InputError where their weights are not stored or do not fit."""
 
-    def __init__(self, stored: StoredBatch, settings: RunSettings) -> None:
+    def __init__(self, stored: StoredBatch) -> None:
         from transformers import AutoConfig, AutoModelForCausalLM
 
-        self.temperature = settings.engine.temperature
-        self.compute = settings.compute.model_copy(update={"device": "cpu"})
+        if "model" not in stored.meta or not stored.weights:
+            raise InputError(
+                f"the weights of step {stored.step} are not stored: raise record.batches.weights_mb and train again"
+            )
+        self.temperature: float = stored.meta["temperature"]
+        self.compute = ComputeSettings.model_validate({**stored.meta["compute"], "device": "cpu"})
         config = AutoConfig.for_model(**stored.meta["model"])
-        self.policy: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-        _fill(self.policy, stored, "policy.")
-        self.critic: Critic | None = None
+        self.policy: Any = _filled(AutoModelForCausalLM.from_config(config, dtype=torch.float32), stored, "policy")
+        self.parameters = [p for p in self.policy.parameters() if p.requires_grad]
+        self.critic: Any = None
+        learn = LearnSettings.model_validate(stored.meta["learn"])
+        self._optimizers = {"policy": _optimizer(self.parameters, learn.policy, stored, "policy")}
         if any(name.startswith("critic.") for name in stored.weights):
-            self.critic = Critic(self.policy)
-            _fill(self.critic, stored, "critic.")
+            self.critic = _filled(Critic(self.policy), stored, "critic")
+            self._optimizers["critic"] = _optimizer(list(self.critic.parameters()), learn.critic, stored, "critic")
 
-    @property
-    def policy_parameters(self) -> list[Tensor]:
-        """The policy's parameters, in the order of the model."""
-        return list(self.policy.parameters())
+    def log_probs(
+        self, tokens: Tensor, mask: Tensor, grad_entropy: bool, replay: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return log-probs and entropies (b, t) as the trainer takes them, with gradient; needed at `mask` only.
 
-    def copy(self) -> Networks:
-        """Return the networks with weights of their own."""
-        return copy.deepcopy(self)
-
-    def log_probs(self, tokens: Tensor, mask: Tensor, grad_entropy: bool = False) -> tuple[Tensor, Tensor]:
-        """Return log-probs and entropies (b, t) with gradient, as the trainer takes them."""
-        with autocast(torch.device("cpu"), self.compute):
+        `replay` (b, t, W): the experts of a mixture that the pass takes.
+        """
+        given = None if replay is None else replay[:, 1:]
+        with autocast(torch.device("cpu"), self.compute), routed(self.policy, given):
             return log_probs(self.policy, tokens, self.temperature, grad_entropy, mask)
 
     @torch.no_grad()
-    def moments(self, stored: StoredBatch, elements: int = 1 << 24) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return log-prob of each token, entropy of its distribution, and Var(log p) under it, (B, T) each, nats."""
-        found = [np.zeros(stored.tokens.shape) for _ in range(3)]
+    def decoded(self, tokens: Tensor, engine: EngineSettings) -> Tensor:
+        """Return log-probs (B, T) as the sampler takes them, token by token in its own precision."""
+        decoder, found = decoder_of(self.policy, engine), torch.zeros(tokens.shape)
+        for at in range(1, tokens.shape[1]):
+            log_p = torch.log_softmax(decoder.feed(tokens[:, at - 1 : at]).float() / self.temperature, -1)
+            found[:, at] = log_p.gather(1, tokens[:, at : at + 1])[:, 0]
+        return found
+
+    def step(self, gradient: Sequence[Tensor], update: StoredUpdate, owner: str = "policy") -> str:
+        """Step as the trainer did, along `gradient`; return why that is impossible, empty where it is not.
+
+        The step is as long as the trainer says: a wrong length is one fault, and none of all that follows.
+        """
+        optimizer = self._optimizers[owner]
+        before, after, lr = (update.scalars.get(name) for name in ("grad_norm", "grad_norm_after", "lr"))
+        if optimizer is None:
+            return "weights are stored at the start of a step, and the state of the optimizer is not"
+        if before is None or after is None or lr is None:
+            return "the trainer's step there is not known"
+        if not math.isfinite(before) or after == 0 < before:
+            return ""  # the trainer left it out: not finite, or its early stop
+        own = norm(gradient)
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+            for parameter, g in zip(group["params"], gradient, strict=True):
+                parameter.grad = g * (after / own) if own else g
+        optimizer.step()
+        return ""
+
+    @torch.no_grad()
+    def draws(self, stored: StoredBatch, elements: int = 1 << 24) -> Draws:
+        """Return what the policy says of the sampled tokens, in float32."""
+        found = Draws(*(np.zeros(stored.tokens.shape) for _ in Draws._fields))
         vocabulary, width = int(self.policy.config.vocab_size), stored.tokens.shape[1]
-        rows = max(1, elements // (vocabulary * width))
-        for first in range(0, len(stored.tokens), rows):
-            part = slice(first, first + rows)
-            tokens = torch.from_numpy(stored.tokens[part]).long()
+        for rows in torch.arange(len(stored.tokens)).split(max(1, elements // (vocabulary * width))):
+            tokens = torch.from_numpy(stored.tokens[rows]).long()
             logits = self.policy(input_ids=tokens[:, :-1], use_cache=False).logits.float() / self.temperature
             log_p = torch.log_softmax(logits, -1)
             p = log_p.exp()
-            chosen = log_p.gather(-1, tokens[:, 1:, None]).squeeze(-1)
+            log_prob, own, up_to = (x.gather(-1, tokens[:, 1:, None])[..., 0] for x in (log_p, p, p.cumsum(-1)))
             mean = (p * log_p).sum(-1)
             variance = (p * log_p.square()).sum(-1) - mean.square()
-            for array, x in zip(found, (chosen, -mean, variance), strict=True):
-                array[part, 1:] = x.numpy()
-        return found[0], found[1], found[2]
+            seen = log_prob - mean, variance, up_to - own / 2 - 0.5, (1 - p.pow(3).sum(-1)) / 12
+            for array, x in zip(found, seen, strict=True):
+                array[rows, 1:] = x.numpy()
+        return found
 
 
-def _fill(network: nn.Module, stored: StoredBatch, owner: str) -> None:
-    own = {n.removeprefix(owner): torch.from_numpy(w) for n, w in stored.weights.items() if n.startswith(owner)}
+def _filled(network: Any, stored: StoredBatch, owner: str) -> Any:
+    own = {n.removeprefix(f"{owner}."): torch.from_numpy(w) for n, w in stored.weights.items() if n.startswith(owner)}
     missing, unexpected = network.load_state_dict(own, strict=False)
     lacking = set(missing) - set(getattr(network, "all_tied_weights_keys", None) or ())
     if wrong := sorted({*unexpected, *lacking}):
         raise InputError(f"the stored weights of step {stored.step} do not fit the stored architecture: {wrong[:4]}")
+    return network
 
 
-def optimizer(
-    parameters: Sequence[Tensor], settings: OptimizerSettings, stored: StoredBatch, owner: str
+def _optimizer(
+    parameters: Sequence[Any], settings: OptimizerSettings, stored: StoredBatch, owner: str
 ) -> torch.optim.Optimizer | None:
-    """Return the optimizer of `settings` with the state of the step's start; None where its state is not stored."""
-    lr, decay, betas = settings.lr, settings.weight_decay, (settings.beta1, settings.beta2)
-    state: dict[str, np.ndarray] = {
-        n.removeprefix(f"optimizer.{owner}."): w
-        for n, w in stored.weights.items()
-        if n.startswith(f"optimizer.{owner}.")
-    }
-    if settings.kind == "sgd":
-        made: Any = torch.optim.SGD(parameters, lr=lr, momentum=settings.momentum, weight_decay=decay)
-        names: tuple[str, ...] = ("momentum_buffer",) if settings.momentum else ()
-    else:
-        made = torch.optim.AdamW(parameters, lr=lr, betas=betas, weight_decay=decay)
-        names = ("exp_avg", "exp_avg_sq", "step")
-    if names and stored.step and not state:
+    """Return the optimizer as it was at the step's start; None where its state is not stored."""
+    made, prefix = optimizer_of(parameters, settings), f"optimizer.{owner}."
+    state = {name.removeprefix(prefix): x for name, x in stored.weights.items() if name.startswith(prefix)}
+    if not state and (settings.kind == "adamw" or settings.momentum) and stored.meta.get("update", stored.step):
         return None
-    for i, parameter in enumerate(parameters):
-        if all(f"{i}.{name}" in state for name in names) and names:
-            made.state[parameter] = {name: torch.from_numpy(state[f"{i}.{name}"].copy()) for name in names}
+    for name, array in state.items():
+        index, key = name.split(".")
+        made.state[parameters[int(index)]][key] = torch.from_numpy(array.copy())
     return made

@@ -18,17 +18,12 @@ def algorithms(
     import pandas as pd
 
     if not names:
-        rows = []
-        for family, members in by_family():
-            for a in members:
-                base = a.differs_from
-                rows.append({
-                    "family": family, "algorithm": a.name, "title": a.title,
-                    "differs from": f"{base} in {', '.join(differences(ALGORITHMS[base], a))}" if base else "-",
-                    "critic": "yes" if a.critic else "no", "rollouts a prompt": a.group_size,
-                    "experimental": "yes" if a.experimental else "", "paper": a.paper,
-                })  # fmt: skip
-        show(pd.DataFrame(rows), form)
+        show(pd.DataFrame({
+            "family": family, "algorithm": a.name, "title": a.title,
+            "differs from": f"{base} in {', '.join(differences(ALGORITHMS[base], a))}" if base else "-",
+            "critic": "yes" if a.critic else "no", "rollouts a prompt": a.group_size,
+            "experimental": "yes" if a.experimental else "", "paper": a.paper,
+        } for family, members in by_family() for a in members for base in [a.differs_from]), form)  # fmt: skip
     elif names[0] == "diff":
         if len(names) != 3:
             raise InputError("diff compares two algorithms: sorl algorithms diff ppo st-ppo")

@@ -1,4 +1,4 @@
-"""`sorl audit RUN`: compute again what stored steps say they did."""
+"""`sorl audit RUN`: recompute what stored steps say they did."""
 
 from __future__ import annotations
 

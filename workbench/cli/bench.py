@@ -2,6 +2,7 @@
 
 import sys
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from types import ModuleType
 
@@ -13,19 +14,22 @@ from workbench.spec import InputError, nearest
 CLONE = Path(__file__).parents[2]
 STUDIES = {"diagnose": "studies.diagnosis", "attribution": "studies.attribution",
            "warning": "studies.early_warning.page", "search": "studies.search",
-           "scalars": "studies.scalar_logs.bench", "audit": "studies.unknown_bugs.count"}  # fmt: skip
+           "scalars": "studies.scalar_logs.bench", "audit": "studies.unknown_bugs.count",
+           "forks": "studies.interventions"}  # fmt: skip
 PARTS = ("rollout", "update", "logging", "ingest", "packing", "vocabulary", "retrieval", "replay", "shares", "live",
          "browse", "trl")  # fmt: skip
 ON_REQUEST = ("live", "browse")  # run only if named: minutes, a browser, tens of gigabytes
 _FROM = (
-    "Data of a study: scored cases (diagnose, attribution, scalars, audit), results of `sorl report --export` "
+    "Data of a study: scored cases (diagnose, attribution, scalars, audit, forks), results of `sorl report --export` "
     "(warning, search) or a corpus (warning). Repeatable, except for attribution."
 )
 
 
 def bench(
     ctx: Context,
-    study: str | None = Argument(None, metavar="[diagnose|attribution|warning|search|scalars|audit]", help="A study."),
+    study: str | None = Argument(
+        None, metavar="[diagnose|attribution|warning|search|scalars|audit|forks]", help="A study."
+    ),
     experiments: list[str] | None = Argument(None, metavar="[EXPERIMENT]...", help="For warning and search."),
     only: str | None = Option(None, metavar="PART,PART", help=f"Some of: {', '.join(PARTS)}."),
     rounds: int = Option(7, min=1, help="Repetitions of each side, alternating."),
@@ -42,7 +46,8 @@ def bench(
     and how often detectors warn of a collapse, and how often wrongly; --output keeps the runs as a corpus. search: how
     many runs of a full grid the search of a region needs, and how far its boundaries are off. scalars: how often the
     scalar log of another trainer gets the right cause, and how often a healthy one a false alarm. audit: how often
-    audit and diagnosis find bugs that nobody listed, on runs that it trains into unknown_bugs (half an hour).
+    audit and diagnosis find bugs that nobody listed, on runs that it trains into unknown_bugs (half an hour). forks:
+    how often forks of a run without its fault, or without what is none, survive; it trains the runs (hours).
 
     The parts live and browse, which check the latency of the app, run only if named with --only.
     """
@@ -51,21 +56,14 @@ def bench(
         raise InputError(f"sorl bench '{study}' is unknown{nearest(study, STUDIES)}; there is: {known}, and --only")
     if (module := from_clone(STUDIES[study] if study else "bench.main")) is None:
         raise InputError("benchmarks and studies are not installed: run `sorl bench` from a clone of the repository")
-    experiments, files = experiments or [], files or []
-    if experiments and study in ("diagnose", "attribution", "scalars", "audit"):
-        raise InputError(f"sorl bench {study} takes no experiment, and got '{experiments[0]}'")
     if study is None:
         module.main(ctx.obj, only, rounds, output, threads, size, data)
-    elif study == "warning":
-        echo(module.main(ctx.obj, experiments, files, output))
-    elif study == "search":
-        echo(module.main(ctx.obj, experiments, files))
-    elif study in ("diagnose", "scalars", "audit"):
-        echo(module.main(ctx.obj, files, output))
-    elif len(files) > 1:
-        raise InputError("sorl bench attribution takes one --from")
-    else:
-        echo(module.main(next(iter(files), None), output))
+        return
+    given = {"runs": ctx.obj, "experiments": experiments or [], "files": files or [], "output": output}
+    taken = signature(module.main).parameters
+    if experiments and "experiments" not in taken:
+        raise InputError(f"sorl bench {study} takes no experiment, and got '{experiments[0]}'")
+    echo(module.main(**{name: given[name] for name in taken}))
 
 
 def from_clone(name: str) -> ModuleType | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from typer import Argument, Context, Option
 
@@ -187,14 +188,11 @@ def describe_search(grid: Grid, form: str, time: Estimate) -> None:
         echo(document(whole), nl=False)
         return
     echo(f"{grid.experiment}: {grid.question}\n")
-    rows = []
-    for i, arm in enumerate(region.series):
-        row: dict[str, Any] = {"arm": arm.label, "kind": "control" if arm.control else "crossed"}
-        for j, column in enumerate(region.columns):
-            ended, begun = (sum((t.arm, t.column) == (i, j) for t in some) for some in (progress.done, progress.now))
-            name = ", ".join(f"{short(key)} {column[key]:g}" for key in reversed(column)) or "runs"
-            row[name] = f"{ended} done" + (f", {begun} now" if begun else "")
-        rows.append(row)
+    names = [", ".join(f"{short(key)} {c[key]:g}" for key in reversed(c)) or "runs" for c in region.columns]
+    rows = [{"arm": arm.label, "kind": "control" if arm.control else "crossed"} for arm in region.series]
+    for (i, row), (j, name) in itertools.product(enumerate(rows), enumerate(names)):
+        ended, begun = (sum((t.arm, t.column) == (i, j) for t in some) for some in (progress.done, progress.now))
+        row[name] = f"{ended} done" + (f", {begun} now" if begun else "")
     show(pd.DataFrame(rows), form)
     seeds = f"{rule.probes} seeds for a first try, {rule.seeds} next to a boundary"
     seeds = f'{rule.seeds} seeds everywhere (search = "full")' if rule.full else seeds

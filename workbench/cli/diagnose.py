@@ -14,13 +14,17 @@ from workbench.cli.audit import what as difference
 from workbench.cli.shared import current, experiment_of, experiments, find, one_of, run_folder
 from workbench.cli.tables import document, echo
 from workbench.spec import InputError
+from workbench.spec.settings import LADDER
 from workbench.store import batches
+from workbench.store.text import visible
 
 if TYPE_CHECKING:
     from workbench.audit import Check
+    from workbench.diagnosis.finding import Diagnosis
     from workbench.diagnosis.log import Log
 
-_AUDIT = "Compute stored steps again (ten seconds a run); default: for a single run, if torch is installed."
+_AUDIT = "Recompute stored steps (ten seconds a run); default: for a single run, if torch is installed."
+_TEST = "Fork the run before its fall without each cause that was found: who survives? (docs/forks.md)"
 LEVELS = ("info", "warning", "critical")
 TOP = 10  # turns of a step that are listed
 _LOG = "a log of another trainer, or a folder with some (docs/importing.md)"
@@ -38,10 +42,14 @@ def diagnose(
     form: str = one_of("--format", "text", "md", "json", default="text"),
     fail_on: str | None = one_of("--fail-on", *LEVELS, more=": exit with code 1 on a finding this severe or worse"),
     audit: bool | None = Option(None, help=_AUDIT),
+    test: bool = Option(False, "--test", help=_TEST),
+    draws: int = Option(8, min=2, help="With --test: children of each arm."),
+    yes: bool = Option(False, "--yes", "-y", help="With --test: train without asking."),
 ) -> None:
     """Find the cause of a collapse, its first signal and its trajectory, with evidence. Works on live runs too.
 
-    The stored steps of a single run are audited as well (`sorl audit`): a violated identity is a proof.
+    The stored steps of a single run are audited as well (`sorl audit`): a violated identity is a proof. What removes a
+    cause and is shown to save forks of the run is graded above it.
     """
     from workbench.diagnosis import diagnose as judge_log
     from workbench.diagnosis.attribution import attribute
@@ -57,6 +65,19 @@ def diagnose(
             echo(judge_log.ranking(folder.name, step, culprits, TOP))
         return
     found = [judge_log.diagnose(log) for log in logs(ctx.obj, what)]
+    if test:
+        from workbench.cli.fork import arms_file, intervene
+        from workbench.diagnosis.log import of_run
+
+        if len(found) != 1:
+            raise InputError(f"--test forks one run, and these are {len(found)}: name one")
+        log = found[0].log
+        if log.folder is None or not (log.folder / "config.toml").is_file():
+            echo(arms_file(found[0], draws), nl=False)
+            return
+        if not intervene(ctx.obj, found[0], draws, yes=yes):
+            return
+        found = [judge_log.diagnose(of_run(current(ctx.obj), log.name, ctx.obj))]
     wanted = len(found) == 1 if audit is None else audit
     checked = [audited(ctx.obj, one.log, strict=audit is True) if wanted else None for one in found]
     if form == "json":
@@ -66,8 +87,10 @@ def diagnose(
         echo(document(rows), nl=False)
     else:
         render = judge_log.text if form == "text" else judge_log.markdown
-        parts = zip(map(render, found), checked, strict=True)
-        echo("\n\n".join(text if checks is None else f"{text}\n\n{in_words(checks)}" for text, checks in parts))
+        echo("\n\n".join(
+            "\n\n".join([render(one, any(c.violated for c in checks or ())), *in_words(one, checks)])
+            for one, checks in zip(found, checked, strict=True)
+        ))  # fmt: skip
     severities = [f.cause.severity for d in found for f in d.findings]
     severities += ["critical" for checks in checked for check in checks or () if check.violated]
     if fail_on is not None and any(LEVELS.index(s) >= LEVELS.index(fail_on) for s in severities):
@@ -85,27 +108,38 @@ def audited(runs: Path, log: Log, strict: bool) -> list[Check] | None:
     return checks(runs, log.folder)
 
 
-def in_words(checks: Sequence[Check]) -> str:
-    """Say what the audit of a run's stored steps found."""
+def in_words(said: Diagnosis, checks: Sequence[Check] | None) -> list[str]:
+    """Say what the audit of a run's stored steps found, and what would tell the cause where nothing has named one."""
+    tell = []
+    if not said.findings and said.log.onset is not None and said.log.folder and (said.log.folder / LADDER).is_dir():
+        tell = [f"What would tell: sorl fork {visible(said.log.name)} (which change saves it, from before its fall)."]
+    if checks is None:
+        return tell
     from workbench.audit import IDENTITIES
 
     steps = batches.ranges(sorted({check.step for check in checks}))
     broken = [check for check in checks if check.violated]
     if not broken:
-        held = len({check.identity for check in checks if not check.missing})
-        return f"Audit of steps {steps}: all {held} identities that could be checked hold (`sorl audit` lists them)."
+        known = {check.identity for check in checks if not check.missing}
+        lacking = [name for name in IDENTITIES if name in {c.identity for c in checks} - known]
+        unchecked = f"; not checked: {', '.join(lacking)}" if lacking else ""
+        return [
+            f"Audit of steps {steps}: all {len(known)} identities that could be checked hold{unchecked} (`sorl audit` "
+            "lists them).",
+            *tell,
+        ]
     lines = [f"Audit of steps {steps}: the record contradicts itself."]
     first: dict[str, Check] = {}
     for check in broken:
         first.setdefault(check.identity, check)
     for check in first.values():
         at = "" if check.update is None else f", update {check.update}"
-        said = f" ({difference(check)})" if difference(check) else ""
+        words = f" ({difference(check)})" if difference(check) else ""
         lines.append(
-            f"  {check.identity}, step {check.step}{at}: logged {check.logged:.4g}, must be {check.expected:.4g}{said}."
-            f" {IDENTITIES[check.identity].means.capitalize()}."
+            f"  {check.identity}, step {check.step}{at}: logged {check.logged:.4g}, must be {check.expected:.4g}"
+            f"{words}. {IDENTITIES[check.identity].means.capitalize()}."
         )
-    return "\n".join(lines)
+    return ["\n".join(lines), *tell]
 
 
 def logs(runs: Path, what: str | None) -> Iterator[Log]:

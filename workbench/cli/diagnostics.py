@@ -25,11 +25,10 @@ def diagnostics(name: str | None = Argument(None, help="One diagnostic; default:
         echo(document([asdict(d) for d in chosen]), nl=False)
         return
     if name is None:
-        rows = []
-        for d in chosen:
-            alarm = in_words(d.alarm) if d.alarm else "-"
-            rows.append((d.name, d.table, d.unit.value or "-", alarm, d.description.split(". ")[0].rstrip(".")))
-        show(pd.DataFrame(rows, columns=("diagnostic", "table", "unit", "alarm", "meaning")), form)
+        show(pd.DataFrame({
+            "diagnostic": d.name, "table": d.table, "unit": d.unit.value or "-",
+            "alarm": in_words(d.alarm) if d.alarm else "-", "meaning": d.description.split(". ")[0].rstrip("."),
+        } for d in chosen), form)  # fmt: skip
         return
     for i, d in enumerate(chosen):
         echo(("\n" if i else "") + f"{d.name} ({d.level})\n{textwrap.fill(d.description, 110)}")

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlencode
 
 import tomli_w
-from typer import Context, Exit, Option
+from typer import Argument, Context, Exit, Option, confirm
 
-from workbench.cli.shared import RUN, current, find, one_of, run_folder
+from workbench.cli.plan import describe
+from workbench.cli.shared import current, experiment_of, experiments, find, one_of, run_folder
 from workbench.cli.tables import document, echo, note, print_table
 from workbench.spec import InputError, RunSettings, nearest
 from workbench.spec.files import MIB, from_toml, read_text
-from workbench.spec.settings import DRAW
+from workbench.spec.settings import DRAW, LADDER
+from workbench.store.segments import held
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-UNCHANGED = "unchanged"
+    from workbench.diagnosis.finding import Cause, Diagnosis
+    from workbench.grid.cell import Cell
+    from workbench.grid.config import Grid
+
 # Name -> what a child of this arm changes. An algorithm is one too: its ratio, clip and stabiliser.
 ARMS: Mapping[str, dict[str, Any]] = {
     "turn-ratio": {"slots.ratio": "turn"},
@@ -36,21 +44,32 @@ ARMS: Mapping[str, dict[str, Any]] = {
 }
 DEFAULT = ("turn-ratio", "normalise", "grad-clip")
 # What the state of a parent fixes.
-FIXED = ("model", "policy", "world", "warmstart", "seed", "iterations", "fork", "learn.episodes", "learn.group_size",
-         "learn.policy.kind", "learn.critic.kind")  # fmt: skip
-_AT = "Step to fork at, or onset-N (N steps before the fall began). The nearest checkpoint before it is taken."
+FIXED = (
+    "model", "prompt", "policy", "world", "warmstart", "seed", "iterations", "fork", "learn.episodes",
+    "learn.group_size", "learn.old_log_prob", "learn.old_values", "learn.policy.kind", "learn.critic.kind",
+)  # fmt: skip
+# What a child spends no time and disk on; its rows are all there.
+LIGHT = {"evaluation.every": 0, "evaluation.episodes": 64, "record.ladder": 0, "record.batches.mb": 0}
+STEPS, BEFORE, LIKELIEST = 16, "onset-8", 4  # of a child; where it begins; causes that are tested
+AFTER = 2  # steps that a child trains after its collapse was detected
+_AT = "Step to fork at, or onset-N: N steps before the fall began. The checkpoint before it is taken. Repeatable."
 _ARM = f"What a child changes: {', '.join(ARMS)}, or KEY=VALUE. Repeatable; default: {', '.join(DEFAULT)}."
 _FILE = "Arms of your own: [[arms]] tables with a name and settings, as in a grid file."
+_RUN = "A run id or a unique prefix of one; or an experiment, for all its runs that fell."
+_FALLEN = """
+    SELECT run_id FROM run SEMI JOIN cell USING (run_id) WHERE experiment = ? AND status = 'finished'
+    AND coalesce(collapse_step, onset_low) IS NOT NULL ORDER BY arm, seed
+"""
 
 
 def fork(
     ctx: Context,
-    run: str = RUN,
-    at: str = Option("onset-8", "--at", metavar="STEP|onset-N", help=_AT),
+    run: str = Argument(..., metavar="RUN|EXPERIMENT", help=_RUN),
+    at: list[str] = Option([BEFORE], "--at", metavar="STEP|onset-N", help=_AT),
     arms: list[str] | None = Option(None, "--arm", metavar="NAME", help=_ARM),
     file: Path | None = Option(None, "--arms", metavar="FILE.toml", help=_FILE),
     draws: int = Option(4, min=1, help="Children of each arm. Draw 0 has the parent's seed, the others new ones."),
-    steps: int = Option(24, min=1, help="Steps that a child trains."),
+    steps: int = Option(STEPS, min=1, help="Steps that a child trains."),
     plan: bool = Option(False, "--plan", help="Print the children, the time and the power, and train nothing."),
     workers: int | None = Option(None, min=1, help="Children at a time; default: one core for each thread of a run."),
     form: str = one_of("--format", "table", "json", default="table"),
@@ -58,88 +77,264 @@ def fork(
     """Fork a run before its collapse, with one thing changed in each arm, and compare with children left unchanged.
 
     Children share the weights, the optimizers, the queue and the history of the parent up to the fork, and are runs of
-    the experiment fork-RUN. The same command resumes. Forks of several parents of one experiment are compared together.
+    the experiment fork-RUN-at-STEP. The same command resumes. Forks of several parents are compared within each.
     """
     from workbench.analysis import forks
-    from workbench.cli.plan import describe
-    from workbench.cli.run import run as train
-    from workbench.grid.config import load
 
-    parent = find(current(ctx.obj), run)
-    path, text = grid_file(ctx.obj, parent, at, arms or (), file, draws, steps)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    reader = current(ctx.obj)
+    whole = experiment_of(run) in experiments(reader)
+    parents = [row[0] for row in reader.rows(_FALLEN, [experiment_of(run)]).rows] if whole else [find(reader, run)]
+    if not parents:
+        raise InputError(f"no run of '{run}' fell; name a run and a step: sorl fork RUN --at STEP")
+    grids: dict[str, list[Grid]] = {}
+    for place, parent in product(at, parents):
+        try:
+            children = wanted(ctx.obj, parent, place, arms or (), file)
+            grids.setdefault(place, []).append(grid_of(ctx.obj, children, draws, steps))
+        except InputError as error:
+            if not whole:
+                raise
+            note(f"left out, {place}: {error}")
+    cells = [cell for found in grids.values() for grid in found for cell in grid.cells]
+    if not cells:
+        raise InputError(f"no run of '{run}' can be forked there")
     if plan:
-        describe(load(path), ctx.obj, workers)
-        echo(f"\n{forks.power(draws)}")
+        if len(parents) * len(at) == 1:
+            describe(grids[at[0]][0], ctx.obj, workers)
+        else:
+            echo(f"{len(cells)} children: {takes(cells, ctx.obj, workers)}")
+        most = max(len(found) for found in grids.values())
+        echo(f"\n{forks.power(draws, len({cell.arm for cell in cells}) - 1, most)}")
         return
-    try:
-        train(ctx, path, workers, None, None, "local", False, 1, 600.0, None, None)
-    except Exit as ended:
-        if ended.exit_code:
-            raise
-    found = forks.children(current(ctx.obj), parent)
-    columns, rows = forks.table(found, UNCHANGED)
+    for found in grids.values():
+        for grid in found:
+            train(ctx.obj, grid, workers)
+    told = forks.children(current(ctx.obj))
+    rows = []
+    for place, found in grids.items():
+        mine = told[told["run_id"].isin([cell.run_id for grid in found for cell in grid.cells])]
+        columns, table = forks.table(mine, forks.UNCHANGED)
+        rows += [{"at": place} | dict(zip(columns, row, strict=True)) for row in table]
+        if form == "table":
+            from_steps = ", ".join(map(str, sorted(mine["forked_at"].unique())))
+            whose = parents[0] if len(found) == 1 else f"{len(found)} runs"
+            echo(f"\nForks of {whose} at {place}, from step {from_steps} on")
+            print_table(columns, table)
+            echo(f"\n{forks.sentence(mine, forks.UNCHANGED)}\n")
     if form == "json":
-        echo(document([dict(zip(columns, row, strict=True)) for row in rows]), nl=False)
+        echo(document(rows), nl=False)
         return
-    echo(f"\nForks of {parent} at step {found['forked_at'].min()}")
-    print_table(columns, rows)
     note(forks.ABOUT)
-    echo(f"\n{forks.sentence(found, UNCHANGED)}")
+    where = urlencode({"experiment": cells[0].settings.fork.experiment, "run": parents[0]})  # type: ignore[union-attr]
+    echo(f"The tree of {parents[0]}: sorl app, then /run?{where}")
 
 
-def grid_file(
-    runs: Path, parent: str, at: str, names: Sequence[str], file: Path | None, draws: int, steps: int
-) -> tuple[Path, str]:
-    """Return the grid file of the children, and its text.
+class Children(NamedTuple):
+    """What is to be forked: a parent, its row of table `run`, its settings, the step, and what each arm changes."""
+
+    parent: str
+    row: Mapping[str, Any]
+    settings: RunSettings
+    step: int
+    arms: Mapping[str, Mapping[str, Any]]
+
+
+def train(runs: Path, grid: Grid, workers: int | None) -> None:
+    """Train the children of a parent that are not finished. Raises Exit where one failed or was stopped."""
+    from workbench.grid import progress
+    from workbench.grid.process import EXECUTORS
+    from workbench.grid.run import Limits
+    from workbench.grid.run import run as run_cells
+
+    results = run_cells(grid, runs, progress.Display(), workers=workers, executor=EXECUTORS["local"](), fresh=False,
+                        sync=lambda: None, limits=Limits())  # fmt: skip
+    for result in results:
+        if result.status != "finished":
+            note(f"{result.status}: {result.cell.run_id} {result.reason}; `sorl show {result.cell.run_id}`")
+    if any(result.status != "finished" for result in results):
+        note("The same command resumes.")
+        raise Exit(1)
+
+
+def takes(cells: Sequence[Cell], runs: Path, workers: int | None) -> str:
+    """Say how long these children take, those that are finished left out."""
+    from workbench.grid.cell import time_of
+    from workbench.grid.folder import folder_of, last_row
+    from workbench.grid.progress import duration
+
+    left = [cell for cell in cells if (last_row(folder_of(runs, cell)) or {}).get("status") != "finished"]
+    time = time_of(left, runs, workers)
+    return f"about {duration(time.seconds)}, {time.workers} at a time ({time.basis})" if left else "nothing to run"
+
+
+def wanted(runs: Path, parent: str, at: str, names: Sequence[str], file: Path | None) -> Children:
+    """Return what to fork.
 
     Raises InputError for a parent that still runs, was trained by another version of the settings or has no checkpoint
     near, and for a change that its state does not allow.
     """
-    from workbench.grid.cell import expand, flatten
+    from workbench.analysis.forks import UNCHANGED
+
+    found = forkable(runs, parent, at)
+    given: dict[str, dict[str, Any]] = own_arms(file) if file else {}
+    for name in names or (() if file else DEFAULT):
+        given |= arm(name, found.settings)
+    if given.get(UNCHANGED):
+        raise InputError(f"the arm '{UNCHANGED}' changes nothing: give the one that sets {', '.join(given[UNCHANGED])} "
+                         "another name")  # fmt: skip
+    for name, changes in given.items():
+        allowed(name, changes, found.settings)
+    return found._replace(arms={UNCHANGED: dict[str, Any](), **given})
+
+
+def forkable(runs: Path, parent: str, at: str) -> Children:
+    """Return a parent and the step to fork it at, without arms; raises InputError where it cannot be forked."""
     from workbench.learn.run import settings_of
 
     reader, folder = current(runs), run_folder(runs, parent)
     found = reader.rows("SELECT * FROM run WHERE run_id = $run", {"run": parent})
     row = dict(zip(found.columns, found.rows[0], strict=True))
-    if row["status"] in ("running", "queued"):
-        raise InputError(f"'{parent}' is still {row['status']}: fork it when it has ended")
+    if held(folder):
+        raise InputError(f"'{parent}' is still being trained: fork it when it has ended")
     trained = json.loads(row["versions"] or "{}").get("sorl")
     if trained != version("sorl"):
         raise InputError(
             f"'{parent}' was trained by sorl {trained}; this is {version('sorl')}: train it again to fork it"
         )
     settings = settings_of(folder)
-    if settings.fault is not None:
-        raise InputError(f"'{parent}' has a fault injected, whose memory is in no checkpoint; it cannot be forked")
-    step = rung(folder, parent, at, row)
-    given: dict[str, dict[str, Any]] = {UNCHANGED: {}} | (own_arms(file) if file else {})
-    for name in names or (() if file else DEFAULT):
-        given |= arm(name, settings)
-    base = flatten(settings.model_dump(mode="json", exclude_none=True, exclude={"seed", "iterations", "fork"}))
-    base |= {"iterations": step + steps}
+    return Children(parent, row, settings, rung(folder, parent, at, row, settings), {})
+
+
+def grid_of(runs: Path, children: Children, draws: int, steps: int) -> Grid:
+    """Return the grid of the children, and keep its file; raises InputError for a setting that no run has."""
+    from workbench.grid.cell import expand, flatten
+    from workbench.grid.config import load
+
+    parent, row, settings, step, arms = children
+    base = flatten(settings.model_dump(mode="json", exclude_none=True, exclude={"seed", "iterations", "fork", "fault"}))
+    base |= LIGHT | {"iterations": step + steps, "stop.after_collapse": AFTER}
     base |= {"fork.experiment": row["experiment"], "fork.run": parent, "fork.at_step": step, "fork.seed": settings.seed}
-    for name, changes in given.items():
-        allowed(name, changes, settings)
+    fault = settings.model_dump(mode="json", exclude_none=True, include={"fault"})
+    # A fault goes on in every child but that of an arm without it, whose table [fault] is empty.
+    each = {
+        name: dict(changes) if "fault" in changes else {**flatten(fault), **changes} for name, changes in arms.items()
+    }
     made = {
         "question": f"Which change after step {step} saves {parent}?",
         "seeds": [settings.seed + DRAW * draw for draw in range(draws)],
         "base": expand(base, "the parent"),
-        "arms": [{"name": name} | expand(changes, f"arm '{name}'") for name, changes in given.items()],
+        "arms": [
+            {"name": name} | expand({k: v for k, v in changes.items() if v is not None}, f"arm '{name}'")
+            for name, changes in each.items()
+        ],
     }
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"fork-{parent}-at-{step}")
-    return runs / ".cache" / "forks" / f"{name}.toml", tomli_w.dumps(made)
+    path = runs / ".cache" / "forks" / f"{name}.toml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(tomli_w.dumps(made), encoding="utf-8")
+    try:
+        return load(path)
+    except InputError:
+        path.unlink()
+        raise
 
 
-def rung(folder: Path, parent: str, at: str, row: Mapping[str, Any]) -> int:
+def removal(cause: Cause, settings: RunSettings) -> dict[str, Any]:
+    """Return what a child changes to go on without a cause; empty where nothing that can be set removes it.
+
+    What a repair of the trainer's code does, the fault lab does by leaving its fault out.
+    """
+    from workbench.grid.cell import flatten
+
+    if settings.fault is not None and settings.fault.kind == cause.name:
+        return {"fault": None}
+    old = flatten(settings.model_dump(mode="json"))
+    changes = {key: new(old[key]) if callable(new) else new for key, new in cause.without.items()}
+    return {key: value for key, value in changes.items() if value != old[key]}
+
+
+def intervene(
+    runs: Path, found: Diagnosis, draws: int, *, yes: bool, steps: int = STEPS, causes: Sequence[Cause] | None = None,
+    workers: int | None = None,
+) -> bool:  # fmt: skip
+    """Fork a run without each of these causes (its likeliest), once the time was agreed to; return whether it was."""
+    from workbench.analysis.forks import UNCHANGED, WITHOUT, power
+    from workbench.diagnosis.diagnose import in_order
+
+    name = found.log.name
+    if found.log.onset is None:
+        raise InputError(f"'{name}' did not fall: there is nothing to save it from")
+    children, arms = forkable(runs, name, BEFORE), dict[str, dict[str, Any]]()
+    for cause in causes or [finding.cause for finding in in_order(found)][:LIKELIEST]:
+        changes = removal(cause, children.settings)
+        try:
+            allowed(WITHOUT + cause.name, changes, children.settings)
+        except InputError as error:
+            changes = {}
+            note(str(error))
+        if changes:
+            arms[WITHOUT + cause.name] = changes
+        else:
+            note(f"not tested, as no setting removes it: {cause.name}. {cause.change}")
+    if not arms:
+        raise InputError(
+            f"of what was found in '{name}' nothing can be removed by a setting; see `sorl diagnose {name}`"
+        )
+    grid = grid_of(runs, children._replace(arms={UNCHANGED: dict[str, Any](), **arms}), draws, steps)
+    time = takes(grid.cells, runs, workers)
+    note(f"{len(grid.cells)} children from step {children.step} on, {steps} steps each: {time}")
+    for arm, changes in arms.items():
+        said = ", ".join(f"{key} = {value}" for key, value in changes.items() if value is not None)
+        note(f"  {arm}: {said or 'as the trainer is without the fault'}")
+    note(power(draws, len(arms)))
+    if not yes and not (sys.stdin.isatty() and confirm("Train them?", err=True)):
+        note("Nothing was trained. Add --yes to train them.")
+        return False
+    train(runs, grid, workers)
+    return True
+
+
+def arms_file(found: Diagnosis, draws: int) -> str:
+    """Return the arms to continue a run of another trainer with, as a TOML file with its reasons."""
+    from workbench.diagnosis.diagnose import in_order
+    from workbench.integrations.names import SETTINGS
+    from workbench.store.text import visible
+
+    step = found.log.onset if found.log.onset is not None else min((f.clue.step for f in found.findings), default=0)
+    lines = [
+        f"# Continue {visible(found.log.name)} from its last checkpoint before step {step}, {draws} times each arm,",
+        "# each time with another seed. A cause is shown if children without it stay up and those left unchanged fall.",
+        "# Below are our settings, and what other trainers call them.", "", "[[arms]]", 'name = "unchanged"',
+    ]  # fmt: skip
+    for cause in [finding.cause for finding in in_order(found)][:LIKELIEST]:
+        lines += ["", f"# {cause.title}. {cause.change}"]
+        lines += ["[[arms]]", f'name = "without {cause.name}"'] if cause.without else []
+        for key, new in cause.without.items():
+            old = found.log.settings.get(key)
+            known = not callable(new) or isinstance(old, int | float)
+            if known:
+                value = json.dumps(new(old) if callable(new) else new)
+                lines.append(f'"{key}" = {value}  # was {visible(str(old))}; {", ".join(SETTINGS.get(key, ())[:3])}')
+            else:
+                lines.append(f'# "{key}": {(new.__doc__ or "").removeprefix("Return ")}')
+    return "\n".join(lines) + "\n"
+
+
+def rung(folder: Path, parent: str, at: str, row: Mapping[str, Any], settings: RunSettings) -> int:
     """Return the step of the newest checkpoint at or before the wanted step."""
     from workbench.learn.checkpoint import checkpoints
-    from workbench.learn.run import LADDER
+    from workbench.learn.faults import FAULTS
 
     steps = [int(one.name) for one in checkpoints(folder / LADDER)]
     if not steps:
         raise InputError(f"'{parent}' has no checkpoints to fork from: train it with record.ladder = 4 (the default)")
+    if (fault := settings.fault) is not None and (kind := FAULTS[fault.kind]).remembers:
+        begins = fault.at_step - kind.lead
+        if not (steps := [step for step in steps if step <= begins]):
+            raise InputError(
+                f"'{parent}' has no checkpoint at or before step {begins}, and what its fault '{fault.kind}' remembers "
+                "from there on is in none"
+            )
     if (match := re.fullmatch(r"onset(?:-(\d+))?", at)) is not None:
         onset = row["collapse_step"] if row["collapse_step"] is not None else row["onset_low"]
         if onset is None:

@@ -8,7 +8,6 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import fields
 from hashlib import sha256
@@ -48,8 +47,7 @@ def import_(
     importer.look(say=True)
     if follow:
         note(f"following {source}; Ctrl-C ends it")
-        with suppress(KeyboardInterrupt):
-            importer.follow()
+        importer.follow()
         importer.end()
 
 
@@ -69,18 +67,26 @@ class Importer:
 
         Raises InputError for a source that cannot be read; of a folder one that can is enough.
         """
+        from rich.console import Console
+        from rich.progress import track
+
         from workbench.integrations.logs import sources
 
-        found = sources(self.source)
-        record = _recorded(self.experiment)
+        found, record = sources(self.source), dict[str, Any]()
+        with suppress(OSError, ValueError, TypeError):
+            record |= from_json(read_text(self.experiment / RECORD, 64 * MIB))
         marks = {one: one.fingerprint() for one in found}
         fresh = [one for one in found if not self._is_known(record.get(str(one.path.resolve())), marks[one])]
         written, refused = 0, list[str]()
-        for one in self._in_turn(fresh, say):
+        quiet = not say or len(fresh) == 1 or not sys.stderr.isatty()
+        for one in track(fresh, "importing", console=Console(stderr=True), disable=quiet, transient=True):
             runs: list[str] = []
             try:
                 for run in one.runs(refused):
-                    runs.append(self._keep(one, run, runs, say=say and len(found) == 1))
+                    runs.append(run_id := _id_of(one, run, runs))
+                    self._write(run_id, run)
+                    if say and len(found) == 1:
+                        report(run_id, run, one)
             except InputError as error:
                 if len(found) == 1:
                     raise
@@ -89,24 +95,29 @@ class Importer:
                 record[str(one.path.resolve())] = {"fingerprint": marks[one], "runs": runs}
             written += len(runs)
         if written:
-            _put(self.experiment / RECORD, json.dumps(record, indent=1))
+            file = self.experiment / RECORD
+            unfinished = file.with_name(f".{RECORD}.{os.getpid()}")
+            unfinished.write_text(json.dumps(record, indent=1), encoding="utf-8", errors="surrogateescape")
+            unfinished.replace(file)
         if refused and say:
-            note("\n".join([*(f"left out: {line}" for line in refused[:5]), f"left out: {len(refused)} in all"]))
+            more = [f"left out: {len(refused) - 5} more"] if len(refused) > 5 else []
+            note("\n".join([*(f"left out: {line}" for line in refused[:5]), *more]))
         if fresh and not written and len(fresh) == len(found):
             raise InputError(f"'{self.source}' holds no log that can be read")
         if say:
             same = len(found) - len(fresh)
-            kept = f"; {same} unchanged {'source is' if same == 1 else 'sources are'} there already" if same else ""
-            echo(f"{self.experiment.name}: {written} {'run' if written == 1 else 'runs'} imported{kept}")
+            kept = f"; {same} source{'s' * (same != 1)} unchanged since the last import" if same else ""
+            echo(f"{written} run{'s' * (written != 1)} imported as experiment {self.experiment.name}{kept}")
         return written
 
     def follow(self) -> None:
-        """Look again and again; a trainer that writes seldom costs little, a long log is not read all the time."""
-        while True:
-            began = time.monotonic()
-            with suppress(InputError, OSError):  # a file that is just being replaced
-                self.look(say=False)
-            time.sleep(max(_PAUSE, _SHARE * (time.monotonic() - began)))
+        """Look until Ctrl-C; a trainer that writes seldom costs little, a long log is not read all the time."""
+        with suppress(KeyboardInterrupt):
+            while True:
+                began = time.monotonic()
+                with suppress(InputError, OSError):  # a file that is just being replaced
+                    self.look(say=False)
+                time.sleep(max(_PAUSE, _SHARE * (time.monotonic() - began)))
 
     def end(self) -> None:
         """Write what has come since the last look, and the last step of the followed runs."""
@@ -122,24 +133,6 @@ class Importer:
         if not isinstance(entry, dict) or entry.get("fingerprint") != mark or not entry.get("runs"):
             return False
         return all((self.experiment / str(run) / "segments").is_dir() for run in entry["runs"])
-
-    def _in_turn(self, fresh: list[Source], say: bool) -> Iterator[Source]:
-        from rich.console import Console
-        from rich.progress import track
-
-        shown = say and len(fresh) > 1 and sys.stderr.isatty()
-        return iter(track(fresh, "importing", console=Console(stderr=True), disable=not shown, transient=True))
-
-    def _keep(self, source: Source, run: Imported, others: list[str], *, say: bool) -> str:
-        """Write a run, if it has changed since it was last looked at; returns its id."""
-        key = f"{source.path.resolve()}\0{run.name}"
-        digests = (sha256(f"{key}\0{n}".encode(errors="replace")).hexdigest()[:6] for n in range(len(others) + 1))
-        plain = re.sub(r"[^0-9A-Za-z._-]+", "-", run.name).strip("-.")[:60] or "run"
-        run_id = next(free for digest in digests if (free := f"{plain}-{digest}") not in others)
-        self._write(run_id, run)
-        if say:
-            report(run_id, run, source)
-        return run_id
 
     def _write(self, run_id: str, run: Imported) -> None:
         """Bring the run's folder up to the run: steps are appended where it has only grown."""
@@ -169,13 +162,18 @@ class Importer:
         if found := [event for event in found if since < event.step <= last]:
             columns = {field.name: [getattr(event, field.name) for event in found] for field in fields(Event)}
             append(home, run_id, "event", columns)
-        append(home, run_id, "run", self._row(run_id, run, verdict))
-        if not grown:
-            _swap(home / "segments", folder / "segments")
+        append(home, run_id, "run", self._row(run, verdict))
+        if not grown:  # the new folder takes the place of the old; the store looks past names with a dot
+            old = folder / ".replaced"
+            shutil.rmtree(old, ignore_errors=True)
+            if (folder / "segments").exists():
+                (folder / "segments").rename(old)
+            (home / "segments").rename(folder / "segments")
+            shutil.rmtree(old, ignore_errors=True)
             home.rmdir()
         self._written[run_id] = (run, last)
 
-    def _row(self, run_id: str, run: Imported, verdict: dict[str, Any]) -> dict[str, Any]:
+    def _row(self, run: Imported, verdict: dict[str, Any]) -> dict[str, Any]:
         """Return the row of table `run`; runs whose names differ by a seed alone are replicates."""
         from workbench.store.segments import now
 
@@ -198,22 +196,31 @@ class Importer:
         }  # fmt: skip
 
 
+def _id_of(source: Source, run: Imported, others: list[str]) -> str:
+    """Return the id of a run: the same whenever its source is read, and none of the `others` of the source."""
+    key = f"{source.path.resolve()}\0{run.name}"
+    plain = re.sub(r"[^0-9A-Za-z._-]+", "-", run.name).strip("-.")[:60] or "run"
+    digests = (sha256(f"{key}\0{n}".encode(errors="replace")).hexdigest()[:6] for n in range(len(others) + 1))
+    return next(free for digest in digests if (free := f"{plain}-{digest}") not in others)
+
+
 def report(run_id: str, run: Imported, source: Source) -> None:
     """Print what was read as what, what was kept under its own name, what was left out, and the settings."""
     echo(f"{run_id}: {len(run.steps):,} steps of {source.format.name}, '{source.path}'\n")
     print_table(["read as", "metric"], [[place, metric] for place, metric in sorted(run.read.items())])
-    if run.kept:
-        echo(f"\nkept as columns of table step: {_some(list(run.kept))}")
-    if run.left:
-        echo(f"left out, as there are too many: {_some(run.left)}")
-    echo(f"settings: {_some([f'{key} = {value}' for key, value in run.settings.items()]) or 'none found'}")
+    said = {
+        "kept as columns of table step": list(run.kept),
+        "left out, as there are too many": run.left,
+        "settings": [f"{key} = {value}" for key, value in run.settings.items()] or ["none found"],
+    }
+    echo()
+    for what, words in said.items():
+        if words:
+            more = f" and {len(words) - 12} more" if len(words) > 12 else ""
+            echo(f"{what}: {', '.join(words[:12])}{more}")
     for line in run.notes:
         echo(f"note: {line}")
-    echo("")
-
-
-def _some(words: list[str], most: int = 12) -> str:
-    return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
+    echo()
 
 
 def _grew(before: Imported, run: Imported, until: int) -> bool:
@@ -224,35 +231,11 @@ def _grew(before: Imported, run: Imported, until: int) -> bool:
         old = before.tables.get(table, {})
         if not old.keys() <= columns.keys():
             return False
-        rows = columns["step"] <= until
         for name, values in columns.items():
-            own = values[rows]
+            own = values[columns["step"] <= until]
             past = old[name][old["step"] <= until] if name in old else np.ma.masked_all(len(own))
-            if len(past) != len(own) or not np.array_equal(np.ma.getmaskarray(past), np.ma.getmaskarray(own)):
+            if not np.array_equal(np.ma.getmaskarray(past), np.ma.getmaskarray(own)):
                 return False
             if not np.array_equal(np.ma.filled(past, 0), np.ma.filled(own, 0), equal_nan=True):
                 return False
     return True
-
-
-def _recorded(experiment: Path) -> dict[str, Any]:
-    with suppress(OSError, ValueError):
-        found = from_json(read_text(experiment / RECORD, 64 * MIB))
-        return found if isinstance(found, dict) else {}
-    return {}
-
-
-def _put(file: Path, text: str) -> None:
-    unfinished = file.with_name(f".{file.name}.{os.getpid()}")
-    unfinished.write_text(text, encoding="utf-8", errors="surrogateescape")
-    unfinished.replace(file)
-
-
-def _swap(fresh: Path, place: Path) -> None:
-    """Put a folder in the place of another, which is gone afterwards; the store looks past names with a dot."""
-    old = place.with_name(".replaced")
-    shutil.rmtree(old, ignore_errors=True)
-    if place.exists():
-        place.rename(old)
-    fresh.rename(place)
-    shutil.rmtree(old, ignore_errors=True)

@@ -31,8 +31,7 @@ def ls(
 ) -> None:
     """List the experiments with their runs, or one experiment with `sorl ls EXPERIMENT`."""
     reader = current(ctx.obj)
-    if experiment is not None:
-        experiments(reader, experiment)
+    experiments(reader, experiment)
     found = reader.rows(_EXPERIMENTS, {"all": everything, "collapsed": list(COLLAPSED)})
     if not found.rows:
         note(f"no runs in '{ctx.obj}' yet: `sorl run FILE.toml` trains a grid")

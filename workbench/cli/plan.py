@@ -14,7 +14,7 @@ from workbench.cli.compare import describe_search, tell
 from workbench.cli.shared import ARMS, CHANGES, GRID_FILE, LISTING
 from workbench.cli.tables import document, echo, plain, records, show
 from workbench.grid import guard
-from workbench.grid.cell import algorithm_label, arm_rows, choices, differing, time_of
+from workbench.grid.cell import algorithm_label, choices, differing, in_words, short, time_of
 from workbench.grid.config import Grid, load
 from workbench.grid.folder import History, edits, folder_of, last_row, newest, status_of
 from workbench.grid.progress import duration
@@ -71,7 +71,7 @@ def describe(
         echo(document(whole), nl=False)
         return
     echo(f"{grid.experiment}: {grid.question}\n")
-    show(pd.DataFrame(arm_rows(grid, status)), form)
+    show(pd.DataFrame(_arm_rows(grid, status)), form)
     if len(slots):
         echo("\nSlots in which the algorithms differ\n")
         show(slots, form)
@@ -86,6 +86,23 @@ def describe(
     echo(f"{len(grid.cells)} cells ({len(grid.arms)} arms x {len(grid.seeds)} seeds){finished}; {rest}")
     for waiting in grid.waiting:
         echo(f"Later: {waiting}.")
+
+
+def _arm_rows(grid: Grid, status: Mapping[str, str]) -> list[dict[str, str]]:
+    settings = differing({cell.arm: cell.settings for cell in grid.cells})
+    settings.pop("algorithm", None)  # the arm's label and the table of slots say it
+    rows = []
+    for arm in grid.arms:
+        cells = [cell for cell in grid.cells if cell.arm == arm]
+        row = {
+            "arm": arm,
+            "kind": "control" if cells[0].control else "crossed",
+            "algorithm": cells[0].algorithm,
+            "seeds": " ".join(str(cell.seed) for cell in cells),
+            "finished": f"{sum(status[cell.run_id] == 'finished' for cell in cells)}/{len(cells)}",
+        }
+        rows.append(row | {short(key): in_words(values[arm]) for key, values in settings.items()})
+    return rows
 
 
 def _slots(grid: Grid) -> pd.DataFrame:

@@ -15,14 +15,12 @@ from workbench.grid.cell import algorithm_label, expand, merge
 from workbench.grid.config import option
 from workbench.grid.folder import ARROW
 from workbench.objective import Algorithm
-from workbench.spec import ComputeSettings, InputError
+from workbench.spec import InputError
 from workbench.spec.files import MIB, from_toml, read_text
 from workbench.store import batches
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from torch import Tensor
 
     from workbench.replay import Replay
     from workbench.replay.tables import Rows
@@ -76,6 +74,7 @@ def replay(
     import torch
 
     from workbench import replay as engine
+    from workbench.audit.networks import Networks
     from workbench.replay import tables
 
     torch.set_num_threads(threads)
@@ -90,7 +89,7 @@ def replay(
     if trajectory is not None and not done.tokens:
         inside = [str(u.index) for u in stored.updates if trajectory in stored.trajectory[u.rows]]
         raise InputError(f"trajectory {trajectory} was trained on in updates {', '.join(inside)} of step {step} only")
-    taken, incomplete = engine.gradients(stored, algorithms, done, Policy(stored)) if gradients else ({}, "")
+    taken, incomplete = engine.gradients(stored, algorithms, done, Networks(stored)) if gradients else ({}, "")
     found = {
         "summary": tables.summary(done, taken),
         "turns": tables.turns(done),
@@ -182,36 +181,3 @@ def algorithms_of(
         except InputError as error:
             raise InputError(f"variant [{name}] in {file}: {error}") from None
     return own, found
-
-
-class Policy:
-    """The weights of the step's start, as they were trained but on the CPU; InputError where none are stored or fit."""
-
-    def __init__(self, stored: batches.StoredBatch) -> None:
-        import torch
-        from transformers import AutoConfig, AutoModelForCausalLM
-
-        meta = stored.meta
-        if "model" not in meta or not stored.weights:
-            raise InputError(
-                "--gradients needs the weights of the step, and none are stored: raise record.batches.weights_mb and "
-                "train again, or leave --gradients out"
-            )
-        self.model: Any = AutoModelForCausalLM.from_config(AutoConfig.for_model(**meta["model"]), dtype=torch.float32)
-        own = {n.removeprefix("policy."): torch.from_numpy(w) for n, w in stored.weights.items() if n[:7] == "policy."}
-        missing, unexpected = self.model.load_state_dict(own, strict=False)
-        lacking = set(missing) - set(getattr(self.model, "all_tied_weights_keys", None) or ())
-        if wrong := sorted({*unexpected, *lacking}):
-            raise InputError(f"the stored weights do not fit the stored architecture: {wrong[:4]}")
-        self.temperature = meta["temperature"]
-        self.compute = ComputeSettings.model_validate({**meta["compute"], "device": "cpu"})
-        self.parameters: Sequence[Tensor] = [p for p in self.model.parameters() if p.requires_grad]
-
-    def log_probs(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log-probs and entropies of tokens (b, t), with gradient, as the trainer takes them."""
-        import torch
-
-        from workbench.learn.networks import autocast, log_probs
-
-        with autocast(torch.device("cpu"), self.compute):
-            return log_probs(self.model, tokens, self.temperature, True, mask)

@@ -22,6 +22,7 @@ from workbench.diagnostics import CATALOGUE
 from workbench.grid import guard
 from workbench.objective import KINDS
 from workbench.spec import InputError
+from workbench.store.reader import Reader
 
 if TYPE_CHECKING:
     from workbench.analysis.results import Results
@@ -84,10 +85,8 @@ def gather(runs: Path, experiments: Sequence[str], files: Sequence[Path] = ()) -
     """Return the results of experiments in the runs folder, then those of files; InputError if one is missing."""
     from workbench.analysis import results
 
-    reader = current(runs) if experiments else None
-    found = []
+    found, reader = [], current(runs) if experiments else Reader(runs)
     for name in experiments:
-        assert reader is not None
         order = partial(in_file_order, file=runs / name / "experiment.toml")
         frame, about = results.collect(reader, name, slots, order)
         found.append(results.results(frame, about, guard.lines(unfair(reader, frame))))
@@ -104,5 +103,7 @@ def slots(config: str) -> str | None:
     except (ValueError, KeyError, TypeError, InputError):
         return None
     parts = {slot: {"kind": getattr(algorithm, slot).kind, **asdict(getattr(algorithm, slot))} for slot in KINDS}
+    if algorithm.routing.kind == "none":  # files of before the slot say nothing of it
+        del parts["routing"]
     own = {"critic": algorithm.critic, "group_size": group_size or algorithm.group_size}
     return json.dumps({"slots": parts, **own}, sort_keys=True)

@@ -3,9 +3,9 @@
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from typer import Argument, Context, Option
 
@@ -27,6 +27,8 @@ from workbench.store.sync import sync
 
 JUDGED = ("outcome", "collapse_step", "onset_low", "onset_high", "detection_step", "peak_success", "final_success")
 _KEY = ("step", "kind", "diagnostic")  # of an event
+# Kinds of events that come from the trainer, the grid or the sync, not from a rule over columns; guard_* do as well.
+_OTHERS = {"diverged", "segment_corrupt", *(kind.name for kind in KINDS)}
 _RUNS = """
     SELECT * FROM run WHERE status IN ('finished', 'failed', 'interrupted')
     AND coalesce(?, experiment) IS NOT DISTINCT FROM experiment ORDER BY run_id
@@ -37,13 +39,12 @@ _GROUP = """
 """
 
 
-@dataclass(frozen=True)
-class Recorded:
+class Recorded(NamedTuple):
     """A run as the database has it: its row, its rows of table `step` in order, and its events."""
 
     row: dict[str, Any]
     steps: list[dict[str, Any]]
-    events: list[dict[str, Any]] = field(default_factory=list)
+    events: Sequence[dict[str, Any]] = ()
     group: int | None = None  # episodes that share a prompt, as table `trajectory` has them; None where it has none
 
 
@@ -61,19 +62,20 @@ def rescan(
             _rescan_file(file, dry)
         return
     reader = current(ctx.obj)
-    if experiment is not None:
-        experiments(reader, experiment)
+    experiments(reader, experiment)
     changes: list[tuple[str, str]] = []
     runs = recorded(reader, [d.name for d in CATALOGUE if d.level is Level.STEP], experiment)
     for run in runs:
         try:
             verdict, events = judged(run)
-            seen, before = {_key(row): row for row in map(asdict, events)}, dict.fromkeys(_by_rules(run))
+            by_rules = (e for e in run.events if e["kind"] not in _OTHERS and not e["kind"].startswith("guard_"))
+            seen, before = ({_key(event): event for event in some} for some in (map(asdict, events), by_rules))
             words = changed(run.row, verdict)
             for title, keys in (("new", seen.keys() - before.keys()), ("withdrawn", before.keys() - seen.keys())):
                 kinds = Counter(kind for _, kind, _ in sorted(keys))
                 words += [f"{title}: {', '.join(f'{n} {kind}' for kind, n in kinds.items())}"] if kinds else []
             if words and not dry:  # fails where the folder is gone, or the run was resumed: its trainer judges it
+                # An event without a severity withdraws the one it replaces.
                 gone = [dict(zip(_KEY, key, strict=True)) for key in before if key not in seen]
                 _append(folder_of(ctx.obj, run.row["run_id"]), run.row | verdict, [*seen.values(), *gone])
         except InputError as error:
@@ -90,8 +92,7 @@ def recorded(reader: Reader, columns: Sequence[str], experiment: str | None = No
     """Return every run (of `experiment`) that is over and has steps, with those of `columns` that its steps have."""
 
     def rows(sql: str, parameters: Any) -> list[dict[str, Any]]:
-        answer = reader.rows(sql, parameters)
-        return records(answer.columns, answer.rows)
+        return records(*reader.rows(sql, parameters)[:2])
 
     found = []
     for row in rows(_RUNS, [experiment]):
@@ -172,14 +173,7 @@ def _key(event: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(event[name] for name in _KEY)
 
 
-def _by_rules(run: Recorded) -> list[tuple[Any, ...]]:
-    """Return the keys of the events that come from a rule over columns, not from the trainer, the grid or the sync."""
-    others = {"diverged", "segment_corrupt", *(kind.name for kind in KINDS)}
-    return [_key(e) for e in run.events if e["kind"] not in others and not e["kind"].startswith("guard_")]
-
-
 def _append(folder: Path, row: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> None:
-    """Append segments of tables `run` and `event`; an event without a severity withdraws the one it replaces."""
     run = {name: row[name] for name in schema_of("run").names if name in row} | {"written_at": now()}
     with locked(folder):
         append(folder, run["run_id"], "run", run)

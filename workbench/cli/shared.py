@@ -78,7 +78,7 @@ def find(reader: Reader, name: str) -> str:
 
 def run_folder(runs: Path, run: str) -> Path:
     """Return the folder of a run, given its id, a unique prefix, or the folder itself."""
-    if any((Path(run) / name).is_file() for name in ("config.toml", "lock")):  # the lock of a recorded run
+    if (Path(run) / "config.toml").is_file() or (Path(run) / "segments").is_dir():  # a recorded run has no config.toml
         return Path(run).resolve()
     return folder_of(runs, find(current(runs), run))
 

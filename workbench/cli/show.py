@@ -16,9 +16,13 @@ _FACTS = (
     "detection_step", "peak_success", "final_success", "steps", "started_at", "ended_at", "seconds", "config_hash",
     "versions",
 )  # fmt: skip
-_EVENTS = """
-    SELECT step, severity, kind, diagnostic, value, threshold, message
-    FROM event WHERE run_id = ? ORDER BY step NULLS FIRST, severity, kind
+_ALL, _KINDS = 20, 40  # events that are all listed; kinds of more, of which the first is
+_EVENTS = f"""
+    SELECT step, max(step) OVER kinds AS last, count(*) OVER kinds AS n, count(*) OVER () AS total,
+           severity, kind, diagnostic, value, threshold, message
+    FROM event WHERE run_id = ? WINDOW kinds AS (PARTITION BY severity, kind, diagnostic)
+    QUALIFY total <= {_ALL} OR row_number() OVER (PARTITION BY severity, kind, diagnostic ORDER BY step) = 1
+    ORDER BY step NULLS FIRST, severity, kind LIMIT {_KINDS}
 """
 _ROWS = (
     "SELECT table_name, count(*) AS segments, sum(rows) AS rows FROM segment WHERE run_id = ? GROUP BY ALL ORDER BY 1"
@@ -42,9 +46,12 @@ def show(
     for name in _FACTS:
         if row.get(name) is not None:
             echo(f"  {name:<16}{cell(row[name])}")
-    echo(f"\nEvents: {len(events.rows) or 'none'}")
+    total = events.rows[0][3] if events.rows else 0
+    more = f", the first of each kind; all: sorl sql \"SELECT * FROM event WHERE run_id = '{run_id}' ORDER BY step\""
+    echo(f"\nEvents: {total or 'none'}{more if total > _ALL else ''}")
     if events.rows:
-        print_table(events.columns, events.rows)
+        shown = [i for i, name in enumerate(events.columns) if name != "total" and (total > _ALL or i not in (1, 2))]
+        print_table([events.columns[i] for i in shown], [[row[i] for i in shown] for row in events.rows])
     echo("\nRecorded")
     print_table(recorded.columns, recorded.rows)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from typing import Literal
 
@@ -21,13 +20,34 @@ _OF_MEDIAN = 1.2533  # standard error of a median over that of a mean, of normal
 _TINY = 1e-12
 
 
-@dataclass(frozen=True)
 class Curve:
-    """The finite points of a `table.column`, (N,) steps and values, N >= FEWEST, by step."""
+    """The finite points of a `table.column`, (N,) steps and values, N >= FEWEST, by step.
 
-    column: str
-    steps: np.ndarray
-    values: np.ndarray
+    `begin`, `end`: medians of the first and last tenth, of 3 points at least. `noise`: standard deviation of a point
+    about its trend. `smooth`: first step and median of each of at most BUCKETS stretches of 3 points or more; `low` and
+    `high` are the least and largest of these medians, `error` the standard error of one. `bounded`: a score in [0, 1]
+    or [-1, 1]; then its `floor` is 0 or -1 and its `span` goes to 1, else both are what it ever was. `reached`: how far
+    up its range it ends, 0 to 1.
+    """
+
+    def __init__(self, column: str, steps: np.ndarray, values: np.ndarray) -> None:
+        self.column, self.steps, self.values = column, steps, values
+        self.begin = float(np.median(values[: self._points(TENTH)]))
+        self.end = float(np.median(values[-self._points(TENTH) :]))
+        # From second differences, in which no trend is left.
+        self.noise = SCALE * float(np.median(np.abs(np.diff(values, 2)))) / np.sqrt(6)
+        bounds = np.linspace(0, len(self), min(BUCKETS, len(self) // 3) + 1).astype(int)
+        medians = np.array([np.median(values[a:b]) for a, b in pairwise(bounds)])
+        self.smooth, self.low, self.high = (steps[bounds[:-1]], medians), float(medians.min()), float(medians.max())
+        # Of its noise, or of its neighbours where noise is not white.
+        step = np.diff(medians)
+        white = _OF_MEDIAN * self.noise / np.sqrt(len(self) / len(medians))
+        self.error = max(white, SCALE * float(np.median(np.abs(step - np.median(step)))) / np.sqrt(2))
+        self.bounded = float(np.abs(values).max()) <= 1.01
+        least = float(values.min())
+        self.floor = least if not self.bounded else 0.0 if least >= -TENTH else -1.0
+        self.span = max((1.0 if self.bounded else float(values.max())) - self.floor, _TINY)
+        self.reached = (self.end - self.floor) / self.span
 
     @classmethod
     def of(cls, column: str, series: pd.Series) -> Curve | None:
@@ -42,46 +62,6 @@ class Curve:
     def series(self) -> pd.Series:
         """The points by step."""
         return pd.Series(self.values, self.steps)
-
-    @cached_property
-    def noise(self) -> float:
-        """Standard deviation of a point about its trend: from second differences, in which no trend is left."""
-        return SCALE * float(np.median(np.abs(np.diff(self.values, 2)))) / np.sqrt(6)
-
-    @cached_property
-    def smooth(self) -> tuple[np.ndarray, np.ndarray]:
-        """First step and median of each of at most BUCKETS stretches, of 3 points or more."""
-        bounds = np.linspace(0, len(self), min(BUCKETS, len(self) // 3) + 1).astype(int)
-        medians = [np.median(self.values[a:b]) for a, b in pairwise(bounds)]
-        return self.steps[bounds[:-1]], np.array(medians)
-
-    @cached_property
-    def error(self) -> float:
-        """Standard error of a point of `smooth`: of its noise, or of its neighbours where noise is not white."""
-        medians = self.smooth[1]
-        step = np.diff(medians)
-        white = _OF_MEDIAN * self.noise / np.sqrt(len(self) / len(medians))
-        return max(white, SCALE * float(np.median(np.abs(step - np.median(step)))) / np.sqrt(2))
-
-    @cached_property
-    def high(self) -> float:
-        """Largest of the smoothed points."""
-        return float(self.smooth[1].max())
-
-    @cached_property
-    def low(self) -> float:
-        """Smallest of the smoothed points."""
-        return float(self.smooth[1].min())
-
-    @cached_property
-    def begin(self) -> float:
-        """Median of the first tenth, of 3 points at least."""
-        return float(np.median(self.values[: self._points(TENTH)]))
-
-    @cached_property
-    def end(self) -> float:
-        """Median of the last tenth, of 3 points at least."""
-        return float(np.median(self.values[-self._points(TENTH) :]))
 
     def _points(self, share: float) -> int:
         return max(3, round(share * len(self)))
@@ -113,27 +93,6 @@ class Curve:
         still = np.flatnonzero(away[: top + 1] < max(share * away[top], CLEAR * self.error))
         return int(steps[min(int(still[-1]) + 1, len(steps) - 1)] if len(still) else steps[0])
 
-    @cached_property
-    def bounded(self) -> bool:
-        """Whether a score lies in [0, 1] or [-1, 1], so that it is known how far it can rise."""
-        return float(np.abs(self.values).max()) <= 1.01
-
-    @cached_property
-    def floor(self) -> float:
-        """The least that a score can be: 0 or -1 if it is bounded, else the least that it was."""
-        least = float(self.values.min())
-        return least if not self.bounded else 0.0 if least >= -TENTH else -1.0
-
-    @cached_property
-    def span(self) -> float:
-        """How far a score can rise from its floor: to 1 if it is bounded, else to the most that it was."""
-        return max((1.0 if self.bounded else float(self.values.max())) - self.floor, _TINY)
-
-    @property
-    def reached(self) -> float:
-        """How far up its range a score ends, 0 to 1."""
-        return (self.end - self.floor) / self.span
-
 
 @dataclass(frozen=True)
 class Outcome:
@@ -145,26 +104,21 @@ class Outcome:
     late: int  # the same of the second half of the run alone
     solved: bool
 
-    def __str__(self) -> str:
-        word = {-1: "falls since", 0: "has not risen since", 1: "rises all the same"}[self.change]
-        return f"the reward {word} ({self.before:.3g} -> {self.after:.3g})"
-
-
-def outcome(score: Curve, since: int) -> Outcome:
-    """Judge a score from a step on."""
-    least = max(CLEAR * score.error, TENTH * (score.high - score.low))
-
-    def sign(change: float) -> int:
-        return int(np.sign(change)) if abs(change) > least else 0
-
-    before, middle = score.before(since), float(np.median(score.part(0.5, 0.6)))
-    solved = score.bounded and score.end >= SOLVED
-    return Outcome(before, score.end, sign(score.end - before), sign(score.end - middle), solved)
+    @classmethod
+    def of(cls, score: Curve, since: int) -> Outcome:
+        """Judge a score from a step on."""
+        least, before = max(CLEAR * score.error, TENTH * (score.high - score.low)), score.before(since)
+        changes = score.end - before, score.end - float(np.median(score.part(0.5, 0.6)))
+        change, late = (int(np.sign(change)) if abs(change) > least else 0 for change in changes)
+        return cls(before, score.end, change, late, score.bounded and score.end >= SOLVED)
 
 
 def told(score: Outcome | None) -> str:
     """Return the end of a sentence: what the reward did; nothing where none is logged."""
-    return "" if score is None else f"; {score}"
+    if score is None:
+        return ""
+    word = {-1: "falls since", 0: "has not risen since", 1: "rises all the same"}[score.change]
+    return f"; the reward {word} ({score.before:.3g} -> {score.after:.3g})"
 
 
 def sure(times: float, base: float) -> float:

@@ -1,9 +1,11 @@
 """The diagnosis of one log: run every cause, rank the findings, write the report."""
 
+from __future__ import annotations
+
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 import numpy as np
@@ -11,47 +13,51 @@ import numpy as np
 from workbench.diagnosis.attribution import Culprit, attribute
 from workbench.diagnosis.causes import CAUSES
 from workbench.diagnosis.changepoint import FEWEST, MARGIN, first, slumped, spread
-from workbench.diagnosis.finding import Cause, Clue, Diagnosis, Evidence, Finding, needs_ledger
+from workbench.diagnosis.finding import LEDGER, LONG, Cause, Clue, Diagnosis, Evidence, Finding
 from workbench.diagnosis.log import Log
-from workbench.diagnosis.standing import counted, from_onset, standing
-from workbench.diagnosis.standing import figure as _number
+from workbench.diagnosis.standing import counted, figure, from_onset, standing
 from workbench.store.text import visible
 
+if TYPE_CHECKING:
+    from workbench.analysis.forks import Removal
+
 # In the order of their rank, with the words of a report.
-GRADES = {"proof": "the record contradicts itself", "sign": "clear sign", "pattern": "fits the pattern"}
+GRADES = {
+    "intervention": "shown by intervention", "proof": "the record shows it", "sign": "clear sign",
+    "pattern": "fits the pattern", "refuted": "refuted by intervention",
+}  # fmt: skip
 FIRST = 5  # signals and culprits that are named
 _KEYS = ("run_id", "step", "written_at", "success")
 # No signals of training: clocks, fingerprints, counters.
 _NO_SIGNAL = ("seconds_", "tokens_per_second", "memory_", "questions_hash", "batch_hash", "heldout_episodes", "updates",
               "first_log_ratio_abs_max")  # fmt: skip
-_NONE = "None of the known causes fits"
+# Columns of the tables `step` and `minibatch` that no other trainer logs.
+_OURS = ("step.batch_hash", "step.token_mismatches", "step.retrieval_failed_frac", "minibatch.grad_norm_after",
+         "minibatch.tokens")  # fmt: skip
 SLACK = 0.1  # of the run: two drifts whose beginnings lie so close began together
 CONSEQUENCE = 0.6  # of the confidence of a finding that another one explains
 _LEAST = 0.01  # spread of a fraction: of 64 trajectories one is 0.016
 
 
 def diagnose(log: Log, causes: Sequence[Cause] = CAUSES) -> Diagnosis:
-    """Look for every cause in the log; proofs come before signs before patterns, then by confidence, then by step."""
-    asked = [cause for cause in causes if cause.asked(log)]
+    """Look for every cause in the log; rank by grade (of `GRADES`), then by confidence, then by step."""
+    asked = [cause for cause in causes if not (cause.scalar and log.ledger and log.steps < LONG)]
     unanswered = {cause.name: missing for cause in asked if (missing := cause.missing(log))}
-    found = _settled(log, [
-        (cause, clue) for cause in asked if cause.name not in unanswered and (clue := cause.look(log)) is not None
-    ])  # fmt: skip
-    found.sort(key=lambda pair: (list(GRADES).index(pair[1].grade), -pair[1].confidence, pair[1].step))
-    names = [cause.name for cause, _ in found]
-    ranked = tuple(Finding(cause, clue, tuple(n for n in names if n != cause.name)) for cause, clue in found)
-    batches = ((step, log.batch(step)) for step in sorted({clue.shown for _, clue in found}))
+    looks = ((cause, cause.look(log)) for cause in asked if cause.name not in unanswered)
+    seen = [Finding(cause, clue) for cause, clue in looks if clue is not None]
+    found = [_tested(_settled(finding, seen, SLACK * log.span), log.tests.get(finding.cause.name)) for finding in seen]
+    found.sort(key=lambda f: (list(GRADES).index(f.clue.grade), -f.clue.confidence, f.clue.step))
+    batches = ((step, log.batch(step)) for step in sorted({finding.clue.shown for finding in found}))
     culprits = ((step, tuple(c for c in attribute(b) if c.stands_out)) for step, b in batches if b is not None)
     carriers = {step: here for step, here in culprits if here}
-    return Diagnosis(log, ranked, moved(log), unanswered, slumped(log.series("step", "success")), carriers)
+    return Diagnosis(log, tuple(found), moved(log), unanswered, slumped(log.series("step", "success")), carriers)
 
 
-def _settled(log: Log, found: list[tuple[Cause, Clue]]) -> list[tuple[Cause, Clue]]:
+def _settled(finding: Finding, found: Sequence[Finding], slack: float) -> Finding:
     """Mark down what another finding explains that began no later: it fits as a consequence, and ranks behind it."""
-    slack = SLACK * log.span
+    effect, trace, _ = finding
 
-    def leads(one: tuple[Cause, Clue], other: tuple[Cause, Clue]) -> bool:
-        (cause, clue), (effect, trace) = one, other
+    def led(cause: Cause, clue: Clue) -> bool:
         if effect.residual:
             return not cause.residual
         if effect.name not in cause.explains or clue.step > trace.step + slack:
@@ -60,13 +66,19 @@ def _settled(log: Log, found: list[tuple[Cause, Clue]]) -> list[tuple[Cause, Clu
         mutual = cause.name in effect.explains and trace.step <= clue.step + slack
         return not mutual or clue.confidence > trace.confidence
 
-    def settled(pair: tuple[Cause, Clue]) -> tuple[Cause, Clue]:
-        cause, clue = pair
-        reasons = [one[1].confidence for one in found if leads(one, pair)]
-        known = min([CONSEQUENCE * clue.confidence, *(0.9 * confidence for confidence in reasons)])
-        return (cause, replace(clue, grade="pattern", confidence=known)) if reasons else pair
+    reasons = [0.9 * clue.confidence for cause, clue, _ in found if led(cause, clue)]
+    known = min([CONSEQUENCE * trace.confidence, *reasons])
+    return Finding(effect, replace(trace, grade="pattern", confidence=known)) if reasons else finding
 
-    return [settled(pair) for pair in found]
+
+def _tested(finding: Finding, tested: Removal | None) -> Finding:
+    """Grade a finding by what forks without its cause do; a proof that is no reason of the fall stays one."""
+    cause, clue, _ = finding
+    if tested is not None and tested.saves:
+        clue = replace(clue, grade="intervention")
+    elif tested is not None and tested.refuted and clue.grade != "proof":
+        clue = replace(clue, grade="refuted")
+    return Finding(cause, clue, tested)
 
 
 def _signals(log: Log) -> Iterator[tuple[str, float]]:
@@ -106,32 +118,38 @@ def swung(log: Log) -> tuple[Evidence, ...]:
     return tuple(one for _, one in sorted(found, key=lambda pair: (pair[0], pair[1].column)))
 
 
+# The sentences
+
+
 def headline(d: Diagnosis) -> str:
     """Return what was diagnosed, in a line."""
     status = f", {d.log.run['status']}" if d.log.run.get("status") not in (None, "finished") else ""
     return f"{visible(d.log.name)}: {d.log.run.get('outcome') or 'undecided'}; {counted(d.log.steps)}{status}"
 
 
-def none_found(d: Diagnosis) -> str:
-    """Return what to say where no cause was found: of a run that is down never that nothing was, nor without why."""
-    up = d.onset is None and d.slump is None and not d.log.critical
+def none_found(d: Diagnosis, proved: bool = False) -> str:
+    """Return what to say where no cause was found: of a run that is down never that nothing was, nor without why.
+
+    `proved`: an audit has found that the record contradicts itself.
+    """
+    if proved:
+        return "None of the known causes fits, yet the record contradicts itself (audit)."
+    up = d.log.onset is None and d.slump is None and not d.log.critical
     if up and d.log.run.get("outcome") not in ("mild", "diverged"):
         return "Nothing found."
     bare = not d.log.measured("minibatch", "ratio_max") and not d.log.measured("minibatch", "grad_norm")
-    said = "Only curves are logged, and causes need the updates and the turn ledger" if bare else _NONE
+    said = "Only curves are logged, and causes need the updates and the turn ledger"
+    said = said if bare else "None of the known causes fits"
     seen = "; ".join(
-        f"{_name(m)} {_number(m.usual)} -> {_number(m.value)} (step {m.step})" for m in swung(d.log)[:FIRST]
+        f"{m.column.removeprefix('step.')} {figure(m.usual)} -> {figure(m.value)} (step {m.step})"
+        for m in swung(d.log)[:FIRST]
     )
     return f"{said}. At the fall: {seen}." if seen else f"{said}."
 
 
-def _name(m: Evidence) -> str:
-    return m.column.removeprefix("step.")
-
-
 def early_warning(d: Diagnosis) -> str:
     """Whether success slumps as it hardly ever does in a healthy run, where no collapse has been called (yet)."""
-    if d.slump is None or d.onset is not None:
+    if d.slump is None or d.log.onset is not None:
         return ""
     return (
         f"Early warning: by step {d.slump.step} success has lost {100 * d.slump.lost:.0f} % of its best. About one "
@@ -141,16 +159,18 @@ def early_warning(d: Diagnosis) -> str:
 
 def first_signals(d: Diagnosis) -> str:
     """Return which diagnostics left their usual range first."""
+    onset = d.log.onset
     if not any(d.log.measured("step", column) for column, _ in _signals(d.log)):
         return "No diagnostic besides success is logged."
-    if not d.moved and d.onset is not None and d.onset < FEWEST:
+    if not d.moved and onset is not None and onset < FEWEST:
         return "Too few steps before the onset to know what was usual."
     if not d.moved:
-        return "No diagnostic left its usual range" + ("." if d.onset is None else " before the onset.")
+        return "No diagnostic left its usual range" + ("." if onset is None else " before the onset.")
     parts = []
     for m in d.moved[:FIRST]:
-        ahead = f", {from_onset(m.step, d.onset)}" if d.onset is not None and d.onset > m.step else ""
-        parts.append(f"{_name(m)} at step {m.step} ({_number(m.usual)} -> {_number(m.value)}{ahead})")
+        ahead = f", {from_onset(m.step, onset)}" if onset is not None and onset > m.step else ""
+        name = m.column.removeprefix("step.")
+        parts.append(f"{name} at step {m.step} ({figure(m.usual)} -> {figure(m.value)}{ahead})")
     parts += [f"{len(d.moved) - FIRST} more later"] if len(d.moved) > FIRST else []
     return f"Moved first: {'; '.join(parts)}."
 
@@ -181,41 +201,28 @@ def place(d: Diagnosis, finding: Finding) -> str:
 def _later(d: Diagnosis, finding: Finding) -> bool:
     """Whether a finding shows only after the fall; curves without a ledger date it no closer than SLACK."""
     by = d.log.fallen_by
+    if finding.tested is not None and (finding.tested.saves or finding.tested.refuted):
+        return finding.tested.refuted
     return by is not None and finding.clue.shown > by + (0 if d.log.ledger else SLACK * d.log.span)
 
 
 def likely(d: Diagnosis, finding: Finding) -> str:
     """How sure a finding is, and on which side of the fall it lies: what shows only later is none of its causes."""
-    share = f"{100 * finding.clue.confidence:.0f} %"
-    if d.log.fallen_by is None:
-        return f"likely ({share})"
-    if not _later(d, finding):
-        return f"likely cause ({share})"
-    return (
-        f"later than the fall, not its cause ({share})"
-        if finding.clue.grade == "proof"
-        else f"a consequence, not the cause ({share})"
-    )
+    share, tested = f"{100 * finding.clue.confidence:.0f} %", finding.tested
+    if tested is not None:
+        said = "the cause" if tested.saves else "not what it died of" if tested.refuted else "not decided by a test"
+        still = "" if tested.dies else "; unchanged, most children no longer fall"
+        return f"{said} ({tested}{still})"
+    said = "likely" if d.log.fallen_by is None else "likely cause"
+    if _later(d, finding):
+        proof = finding.clue.grade == "proof"
+        said = "later than the fall, not its cause" if proof else "a consequence, not the cause"
+    return f"{said} ({share})"
 
 
 def in_order(d: Diagnosis) -> list[Finding]:
     """The findings, those that show only after the fall last."""
     return sorted(d.findings, key=lambda finding: _later(d, finding))
-
-
-def _filled(template: str, d: Diagnosis, finding: Finding) -> str:
-    return template.replace("{run}", visible(d.log.name)).replace("{step}", str(finding.clue.shown))
-
-
-def test_of(d: Diagnosis, finding: Finding) -> str:
-    """Return the command or sentence that would confirm or refute a finding; empty where there is none for this log."""
-    told = _filled(finding.cause.test, d, finding)
-    experiment = d.log.run.get("experiment")
-    if told.startswith("--set") and experiment is not None and d.log.run.get("algorithm") != "unknown":
-        return f"sorl run {visible(str(experiment))}.toml {told}"
-    if told.startswith("--set"):  # of another trainer: no command of ours trains it
-        return "train again with " + told.replace("--set ", "")
-    return "" if told.startswith("sorl ") and experiment is None else told
 
 
 def spot(culprit: Culprit) -> str:
@@ -226,15 +233,6 @@ def spot(culprit: Culprit) -> str:
         f"turn {culprit.turn} of trajectory {culprit.trajectory}, {tokens}{words}: {culprit.quantity} up to "
         f"{culprit.value:+.2g} nats; by chance {culprit.expected:.1g} such stretches a batch"
     )
-
-
-def carried_by(d: Diagnosis, finding: Finding) -> str:
-    """The turns of the finding's step that stand out of its batch; empty where none does, or no batch was kept."""
-    if not (found := d.carriers.get(finding.clue.shown, ())):
-        return ""
-    n = len(found) - 1
-    more = f"; {n} more turn{'s stand' if n > 1 else ' stands'} out" if n else ""
-    return f"in step {finding.clue.shown} by {spot(found[0])}{more}"
 
 
 def ranking(name: str, step: int, found: Sequence[Culprit], top: int) -> str:
@@ -248,60 +246,81 @@ def ranking(name: str, step: int, found: Sequence[Culprit], top: int) -> str:
     return "\n".join([f"{visible(name)}, step {step}: {title}", *lines])
 
 
-def _sureness(d: Diagnosis, finding: Finding) -> str:
-    return f"{finding.cause.severity}, {GRADES[finding.clue.grade]}, {likely(d, finding)}"
+# The report
 
 
-def text(d: Diagnosis) -> str:
-    """Return for a terminal."""
-    lines = [headline(d), visible(standing(d.log)), *([] if d.findings else [none_found(d)])]
+def _said(d: Diagnosis, finding: Finding) -> dict[str, str]:
+    """What a report says of a finding; a text is empty where there is nothing to say."""
+    (cause, clue, _), run, experiment = finding, d.log.run, d.log.run.get("experiment")
+    theirs = run.get("algorithm") == "unknown" or '"trainer"' in str(run.get("versions"))  # imported, or recorded there
+    change, test = (
+        template.replace("{run}", visible(d.log.name)).replace("{step}", str(clue.shown))
+        for template in (cause.change, cause.test)
+    )
+    if test.startswith("--set") and experiment is not None and not theirs:
+        test = f"sorl run {visible(str(experiment))}.toml {test}"
+    elif test.startswith("--set"):  # of another trainer: no command of ours trains it
+        test = "train again with " + test.replace("--set ", "")
+    elif test.startswith("sorl ") and experiment is None:
+        test = ""
+    here, carried = d.carriers.get(clue.shown, ()), ""
+    if here:  # the turns of its step that stand out of its batch
+        n = len(here) - 1
+        more = f"; {n} more turn{'s stand' if n > 1 else ' stands'} out" if n else ""
+        carried = f"in step {clue.shown} by {spot(here[0])}{more}"
+    sure = f"{cause.severity}, {GRADES[clue.grade]}, {likely(d, finding)}"
+    return {"change": change, "test": test, "carried": carried, "sure": sure, "open": place(d, finding)}
+
+
+def _others(d: Diagnosis, finding: Finding) -> list[str]:
+    """Names of the findings that would explain the same."""
+    return [other.cause.name for other in d.findings if other.cause.name != finding.cause.name]
+
+
+def text(d: Diagnosis, proved: bool = False) -> str:
+    """Return for a terminal; `proved` as in `none_found`."""
+    lines = [headline(d), visible(standing(d.log)), *([] if d.findings else [none_found(d, proved)])]
     for rank, finding in enumerate(in_order(d), start=1):
-        cause, where = finding.cause, place(d, finding)
-        said = {
-            "seen": visible(finding.clue.says),
-            "change": _filled(cause.change, d, finding),
-            "carried": carried_by(d, finding),
-            "test": test_of(d, finding),
-            "open": where and f"sorl app, then /{where}",
-            "or": ", ".join(finding.alternatives[:3]),
-        }
-        lines += ["", f"{rank}. {cause.title}  [{cause.name}: {_sureness(d, finding)}]"]
-        lines += [f"   {f'{name}:':8} {words}" for name, words in said.items() if words]
+        said = _said(d, finding)
+        lines += ["", f"{rank}. {finding.cause.title}  [{finding.cause.name}: {said['sure']}]"]
+        told = {
+            "seen": visible(finding.clue.says), "change": said["change"], "carried": said["carried"],
+            "test": said["test"], "open": said["open"] and f"sorl app, then /{said['open']}",
+            "or": ", ".join(_others(d, finding)[:3]),
+        }  # fmt: skip
+        lines += [f"   {f'{name}:':8} {words}" for name, words in told.items() if words]
     lines += ["", *filter(None, [early_warning(d)]), first_signals(d)]
     return "\n".join([*lines, *cannot_tell(d)])
 
 
 def cannot_tell(d: Diagnosis) -> list[str]:
     """Return which causes the log cannot answer and what it lacks; those that need a ledger are counted."""
-    names, lines = dict(d.unanswered), []
-    if not d.log.ledger:
-        deep = [cause for cause in names if needs_ledger(names[cause])]
-        names = {cause: missing for cause, missing in names.items() if cause not in deep}
-        verb = "causes need" if len(deep) != 1 else "cause needs"
-        lines += [f"{len(deep)} more {verb} a turn ledger: docs/diagnosis.md says which and why."] if deep else []
-    if names:
-        lines.insert(0, f"Cannot tell: {', '.join(names)} (not logged: {', '.join(_lacking(d, names))}).")
-    return lines
+    names, deep = {}, 0
+    for cause, missing in d.unanswered.items():
+        columns = [name for name in missing if "." in name]
+        ours = any(c in _OURS or c.split(".")[0] not in ("step", "minibatch") for c in columns)
+        if (LEDGER in missing or ours) and not d.log.ledger:
+            deep += 1  # a log of scalars can never hold it
+        else:
+            names[cause] = missing
+    lacking = {name for missing in names.values() for name in missing}
+    tables = {name: name.split(".")[0] for name in lacking if "." in name and " " not in name}  # no setting or sentence
+    words = sorted({f"table {tables[n]}" if n in tables and d.log.table(tables[n]).empty else n for n in lacking})
+    lines = [f"Cannot tell: {', '.join(names)} (not logged: {', '.join(words)})."] if names else []
+    verb = "causes need" if deep != 1 else "cause needs"
+    return lines + ([f"{deep} more {verb} a turn ledger: docs/diagnosis.md says which and why."] if deep else [])
 
 
-def _lacking(d: Diagnosis, unanswered: Mapping[str, list[str]]) -> list[str]:
-    """What is not logged that causes need: columns, and tables of which there is no row."""
-    columns = {name for names in unanswered.values() for name in names}
-    tabled = {name for name in columns if "." in name and " " not in name}  # neither a setting nor a sentence
-    bare = {name for name in tabled if d.log.table(name.split(".")[0]).empty}
-    return sorted({f"table {name.split('.')[0]}" for name in bare} | columns - bare)
-
-
-def markdown(d: Diagnosis) -> str:
-    """Return for an issue or a report."""
+def markdown(d: Diagnosis, proved: bool = False) -> str:
+    """Return for an issue or a report; `proved` as in `none_found`."""
     lines = [f"### {_escaped(headline(d))}", "", _escaped(standing(d.log)), ""]
-    lines += [] if d.findings else [none_found(d)]
+    lines += [] if d.findings else [none_found(d, proved)]
     for rank, finding in enumerate(in_order(d), start=1):
-        cause, carried, test = finding.cause, carried_by(d, finding), test_of(d, finding)
+        cause, said = finding.cause, _said(d, finding)
+        says, test = _escaped(finding.clue.says), said["test"]
         lines.append(
-            f"{rank}. **{cause.title}** (`{cause.name}`, {_sureness(d, finding)}). {_escaped(finding.clue.says)}. "
-            + _filled(cause.change, d, finding)
-            + (f" Carried {_escaped(carried)}." if carried else "")
+            f"{rank}. **{cause.title}** (`{cause.name}`, {said['sure']}). {says}. {said['change']}"
+            + (f" Carried {_escaped(said['carried'])}." if said["carried"] else "")
             + (f" Test: {f'`{test}`' if test.startswith('sorl ') else test}" if test else "")
         )
     lines += ["", *filter(None, [early_warning(d)]), _escaped(first_signals(d))]
@@ -317,7 +336,7 @@ def as_dict(d: Diagnosis) -> dict[str, Any]:
     return {
         "log": d.log.name,
         "outcome": d.log.run.get("outcome"),
-        "onset": d.onset,
+        "onset": d.log.onset,
         "critical_events": [{"step": step, "kind": kind} for step, kind in d.log.critical],
         "steps": d.log.steps,
         "slump": None if d.slump is None else asdict(d.slump),
@@ -328,16 +347,15 @@ def as_dict(d: Diagnosis) -> dict[str, Any]:
 
 
 def _finding(d: Diagnosis, finding: Finding) -> dict[str, Any]:
-    cause, clue = finding.cause, finding.clue
+    (cause, clue, _), said = finding, _said(d, finding)
     return {
         "cause": cause.name, "title": cause.title, "severity": cause.severity, "grade": clue.grade,
         "confidence": clue.confidence, "step": clue.step, "trajectory": clue.trajectory, "turn": clue.turn,
         "says": clue.says, "evidence": [_data(e) for e in clue.evidence],
-        "change": _filled(cause.change, d, finding),
-        "test": test_of(d, finding) or None,
-        "open": place(d, finding) or None,
+        "change": said["change"], "test": said["test"] or None, "open": said["open"] or None,
         "carried_by": [culprit_as_dict(c) for c in d.carriers.get(clue.shown, ())[:FIRST]],
-        "alternatives": list(finding.alternatives),
+        "alternatives": _others(d, finding),
+        "tested": None if finding.tested is None else finding.tested._asdict() | {"saves": finding.tested.saves},
     }  # fmt: skip
 
 

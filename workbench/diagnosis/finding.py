@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Literal
+from dataclasses import KW_ONLY, dataclass, field
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from workbench.diagnosis.attribution import Culprit
 from workbench.diagnosis.changepoint import Slump
 from workbench.diagnosis.curve import Curve
 from workbench.diagnosis.log import Log
 
-Severity = Literal["info", "warning", "critical"]
+if TYPE_CHECKING:
+    from workbench.analysis.forks import Removal
+
 # How a clue was come by. proof: a recorded identity is broken (what is trained is not what was sampled).
 # sign: the log shows what the cause leaves and hardly anything else does. pattern: it fits, other causes may as well.
-Grade = Literal["proof", "sign", "pattern"]
+# intervention, refuted: forks of the run without the cause stay up, or fall as it did (`sorl diagnose RUN --test`).
+Grade = Literal["intervention", "proof", "sign", "pattern", "refuted"]
 
 
 LEDGER = "a turn ledger"
 LONG = 100  # steps, of which a tenth has a median to speak of
-# Columns of the tables `step` and `minibatch` that no other trainer logs.
-OURS = ("step.batch_hash", "step.token_mismatches", "step.retrieval_failed_frac", "minibatch.grad_norm_after",
-        "minibatch.tokens")  # fmt: skip
-
-
-def needs_ledger(missing: list[str]) -> bool:
-    """Whether what a log lacks is our recorder's, so that a log of scalars can never hold it."""
-    columns = [name for name in missing if "." in name]
-    return LEDGER in missing or any(c in OURS or c.split(".")[0] not in ("step", "minibatch") for c in columns)
 
 
 @dataclass(frozen=True)
@@ -80,26 +74,26 @@ class Cause:
 
     `needs` are table.column of the log, or signals (`Log.columns`), without which the question cannot be answered;
     `change` says what to do about it; `test` is a command, an option or a sentence whose outcome would confirm or
-    refute it. {run} and {step} in them are filled in.
+    refute it. {run} and {step} in them are filled in. `without` is its counterfactual: the settings with which a fork
+    of the run goes on without it, a value or a function of the old value. Empty where only a repair removes it.
     """
 
     name: str
     title: str
-    severity: Severity
+    look: Callable[[Log], Clue | None] = field(repr=False)
+    _: KW_ONLY
     needs: tuple[str, ...]
     change: str
     test: str
-    look: Callable[[Log], Clue | None] = field(repr=False)
+    severity: Literal["info", "warning", "critical"] = "critical"
     needs_settings: tuple[str, ...] = ()
     needs_one_policy: bool = False  # sampler and trainer must have scored the tokens by the same policy
+    without: Mapping[str, Any] = field(default_factory=dict)
     explains: tuple[str, ...] = ()  # causes whose trace it leaves as well, at the same time or later
     residual: bool = False  # any other finding explains it
     needs_ledger: bool = False  # its marks hold for our recorder: of a log of scalars they would say too much
-    scalar: bool = False  # a log of scalars shows it: its levels are medians of tenths of a run
-
-    def asked(self, log: Log) -> bool:
-        """Whether the question makes sense: of a short run with a ledger the finer causes know more than its curves."""
-        return not (self.scalar and log.ledger and log.steps < LONG)
+    # A log of scalars shows it, by medians of tenths of a run; of a short run with a ledger finer causes know more.
+    scalar: bool = False
 
     def missing(self, log: Log) -> list[str]:
         """Return what the log lacks for an answer."""
@@ -111,21 +105,44 @@ class Cause:
         return columns + settings + (["the trainer's log-probs of the policy that sampled"] if apart else [])
 
 
-def cause(
-    *, needs: tuple[str, ...], change: str, test: str, severity: Severity = "critical", **more: Any
-) -> Callable[[Callable[[Log], Clue | None]], Cause]:
+def cause(**declared: Any) -> Callable[[Callable[[Log], Clue | None]], Cause]:
     """Declare a function as the look for the cause that has its name; the first line of its docstring is the title."""
 
     def declare(look: Callable[[Log], Clue | None]) -> Cause:
-        name, title = look.__name__, (look.__doc__ or "").split("\n")[0].rstrip(".")
-        if not title:
-            raise TypeError(f"cause {name} has no docstring: its first line is the title")
-        return Cause(name, title, severity, needs, change, test, look, **more)
+        if not (title := (look.__doc__ or "").split("\n")[0].rstrip(".")):
+            raise TypeError(f"cause {look.__name__} has no docstring: its first line is the title")
+        return Cause(look.__name__, title, look, **declared)
 
     return declare
 
 
-scalar = partial(cause, scalar=True)
+def scalar(**declared: Any) -> Callable[[Callable[..., Clue | None]], Cause]:
+    """Declare a cause of curves: the function gets the log, and each of its `needs` as a curve that is long enough."""
+
+    def declare(look: Callable[..., Clue | None]) -> Cause:
+        @wraps(look)
+        def with_curves(log: Log) -> Clue | None:
+            curves = [log.curve(name) for name in declared["needs"]]
+            return None if any(curve is None for curve in curves) else look(log, *curves)
+
+        return cause(scalar=True, **declared)(with_curves)
+
+    return declare
+
+
+def among(look: Callable[[Log], Mapping[str, Clue]], name: str, title: str, **declared: Any) -> Cause:
+    """Declare a cause that a look tells apart from others like it: its clue is that under its name."""
+    return Cause(name, title, lambda log: look(log).get(name), **declared)
+
+
+def third(old: float) -> float:
+    """Return a third of what was set."""
+    return old / 3
+
+
+def bounded(old: float | None) -> float:
+    """Return a bound on the gradient norm: 0.5, or a quarter of the one that was set."""
+    return 0.5 if old is None else old / 4
 
 
 def sql(select: str, rest: str = "", form: str = "") -> str:
@@ -134,13 +151,12 @@ def sql(select: str, rest: str = "", form: str = "") -> str:
     return f'sorl sql "{query}"' + (f" --format {form}" if form else "")
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """A cause that the log speaks for."""
 
     cause: Cause
     clue: Clue
-    alternatives: tuple[str, ...] = ()  # names of the findings that would explain the same
+    tested: Removal | None = None  # by forks of the run
 
 
 @dataclass(frozen=True)
@@ -153,8 +169,3 @@ class Diagnosis:
     unanswered: dict[str, list[str]]  # cause -> what the log lacks to tell
     slump: Slump | None = None  # success lost so much that few healthy runs ever do
     carriers: Mapping[int, tuple[Culprit, ...]] = field(default_factory=dict)  # step of a finding -> who stands out
-
-    @property
-    def onset(self) -> int | None:
-        """Step at which the fall began that it collapsed in or ended in; None without one."""
-        return self.log.onset

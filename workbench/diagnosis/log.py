@@ -15,12 +15,13 @@ import pandas as pd
 
 from workbench.analysis.runs import settings_of
 from workbench.diagnosis.changepoint import Departure
-from workbench.diagnosis.curve import Curve, Outcome, outcome
+from workbench.diagnosis.curve import Curve, Outcome
 from workbench.spec import InputError
 from workbench.store import batches
 from workbench.store.batches import StoredBatch
 
 if TYPE_CHECKING:
+    from workbench.analysis.forks import Removal
     from workbench.store.reader import Reader
 
 Load = Callable[[str, int | None], pd.DataFrame]  # table, a step or None for all of them
@@ -57,7 +58,9 @@ COLUMNS = {
 class Log:
     """What was logged of one run. A table that nobody logged is empty, a column that nobody logged absent or all NULL.
 
-    `settings` are dotted keys (`learn.staleness`), empty where nothing is known of them.
+    `settings` are dotted keys (`learn.staleness`), empty where nothing is known of them. Of a run that fell: `onset`,
+    the step at which the fall began that it collapsed in or ended in; `fallen_by`, the last step that it may have begun
+    after (95 %): what shows later is no cause of it; `certain`, the step by which it is. None of a run that did not.
     """
 
     name: str
@@ -65,11 +68,15 @@ class Log:
     settings: Mapping[str, Any] = field(default_factory=dict)
     run: Mapping[str, Any] = field(default_factory=dict)  # row of table `run`: status, outcome, collapse_step, ...
     folder: Path | None = None  # of the run, with its stored batches
+    tests: Mapping[str, Removal] = field(default_factory=dict)  # cause -> how forks of the run do without it
 
     def __post_init__(self) -> None:
         self._tables: dict[str, pd.DataFrame] = {}
         self._curves: dict[str, Curve | None] = {}
         self.settings = {k: v for k, v in self.settings.items() if k.split(".")[0] != HIDDEN}
+        self.onset = self.first_known("collapse_step", "onset_low")
+        self.fallen_by = self.first_known("onset_high", "collapse_step", "onset_low")
+        self.certain = self.first_known("detection_step", "onset_high", "collapse_step")
 
     def table(self, name: str) -> pd.DataFrame:
         """Return the rows of a table in the order of its key."""
@@ -86,8 +93,15 @@ class Log:
 
     @cached_property
     def rescored(self) -> pd.Index:
-        """Steps on stale rollouts with old log-probs of a later policy: a mismatch may be what it has learned."""
-        age = self.series("step", "staleness")
+        """Steps with old log-probs of a later policy than the sampler: a mismatch may be what it has learned.
+
+        On stale rollouts, or where the turns are trained one after the other: by then there are more updates a step
+        than epochs times minibatches, each turn with old log-probs of its own.
+        """
+        age, updates = self.series("step", "staleness"), self.series("minibatch", "epoch", "count")
+        epochs, minibatches = (self.settings.get(f"learn.{name}") for name in ("epochs", "minibatches"))
+        if isinstance(epochs, int) and isinstance(minibatches, int) and (updates > epochs * minibatches).any():
+            return age.index
         kept = self.settings.get("learn.old_log_prob") in ("rollout", "behaviour")
         return age.index[:0] if kept else age.index[age > 0]
 
@@ -120,10 +134,11 @@ class Log:
 
     def columns(self, name: str) -> list[str]:
         """Return the measured `table.column` that a name stands for: a column itself, or one of SIGNALS."""
+        logged = [f"step.{column}" for column in self.table("step") if name in ("evaluation", "reward parts")]
         if name == "evaluation":
-            found = ["step.heldout_success", *(f"step.{c}" for c in self.table("step") if EVALUATION.match(str(c)))]
+            found = ["step.heldout_success", *(column for column in logged if EVALUATION.match(column[5:]))]
         elif name == "reward parts":
-            found = [f"step.{c}" for c in self.table("step") if str(c).startswith(PART)]
+            found = [column for column in logged if column.startswith(f"step.{PART}")]
         else:
             found = list(SIGNALS.get(name, (name,)))
         return [column for column in found if self.measured(*column.split(".", 1))]
@@ -170,40 +185,28 @@ class Log:
 
     def outcome(self, since: int) -> Outcome | None:
         """What the reward does from a step on; None where none is logged."""
-        return None if (reward := self.curve("reward")) is None else outcome(reward, since)
+        return None if (reward := self.curve("reward")) is None else Outcome.of(reward, since)
 
     @cached_property
+    def logged(self) -> list[pd.Series]:
+        """The steps of the rows of `step` and of `minibatch`, where there are any."""
+        frames = (self.table(name) for name in ("step", "minibatch"))
+        return [frame["step"] for frame in frames if len(frame) and "step" in frame]
+
+    @property
     def steps(self) -> int:
         """How many steps were logged."""
-        frames = (self.table(name) for name in ("step", "minibatch"))
-        return max((frame["step"].nunique() for frame in frames if "step" in frame), default=0)
+        return max((steps.nunique() for steps in self.logged), default=0)
 
-    @cached_property
+    @property
     def span(self) -> int:
         """From the first step to the last."""
-        frames = [frame for name in ("step", "minibatch") if len(frame := self.table(name)) and "step" in frame]
-        ends = [int(end) for frame in frames for end in (frame["step"].min(), frame["step"].max())]
-        return max(ends) - min(ends) if ends else 0
-
-    @property
-    def onset(self) -> int | None:
-        """Step at which the fall began that it collapsed in or ended in; None without one."""
-        return self.first_known("collapse_step", "onset_low")
-
-    @property
-    def certain(self) -> int | None:
-        """Step by which the fall is certain, after which nothing can be its reason; None without one."""
-        return self.first_known("detection_step", "onset_high", "collapse_step")
-
-    @property
-    def fallen_by(self) -> int | None:
-        """Last step that the fall may have begun after (95 %): what shows later is no cause of it. None without one."""
-        return self.first_known("onset_high", "collapse_step", "onset_low")
+        return int(max(s.max() for s in self.logged) - min(s.min() for s in self.logged)) if self.logged else 0
 
     @property
     def critical(self) -> tuple[tuple[int, str], ...]:
         """(step, kind) of its critical events, without the collapse itself."""
-        events = self.events()
+        events = self.table("event")
         if not {"severity", "kind", "step"} <= set(events.columns):
             return ()
         grave = events[(events["severity"] == "critical") & ~events["kind"].isin(("collapse", "alarm"))]
@@ -215,10 +218,10 @@ class Log:
         found = (self.run.get(name) for name in names)
         return next((int(value) for value in found if value is not None and not pd.isna(value)), None)
 
-    def events(self, *kinds: str) -> pd.DataFrame:
-        """Return the events of these kinds (default: of all), in order."""
+    def events(self, kind: str) -> pd.DataFrame:
+        """Return the events of a kind, in order."""
         frame = self.table("event")
-        return frame[frame["kind"].isin(kinds)] if kinds and "kind" in frame else frame
+        return frame[frame["kind"] == kind] if "kind" in frame else frame
 
 
 def of_run(reader: Reader, run_id: str, runs: Path | None = None) -> Log:
@@ -234,4 +237,13 @@ def of_run(reader: Reader, run_id: str, runs: Path | None = None) -> Log:
         return reader.query(f'SELECT {columns} FROM "{table}" WHERE run_id = $run{where}', {"run": run_id, **given})
 
     folder = None if runs is None else batches.folder_of(runs, str(row["experiment"]), run_id)
-    return Log(run_id, load, settings, row, folder)
+    return Log(run_id, load, settings, row, folder, _tests(reader, run_id))
+
+
+def _tests(reader: Reader, run_id: str) -> Mapping[str, Removal]:
+    """How forks of a run do without its causes; their statistics need what the core lacks (scipy)."""
+    if not reader.rows("SELECT 1 FROM run WHERE parent = ? LIMIT 1", [run_id]).rows:
+        return {}
+    from workbench.analysis.forks import tests
+
+    return tests(reader, run_id)

@@ -35,24 +35,30 @@ def from_onset(step: int, onset: int) -> str:
 def standing(log: Log) -> str:
     """Say how a run stands: outcome, the fall with its figures, whether it climbs back, critical events."""
     outcome, score = log.run.get("outcome"), "success" if log.measured("step", "success") else "reward"
-    curve = log.series("step", score)
-    told = log.events("mild")
+    curve, told = log.series("step", score), log.events("mild")
     status = "Running" if log.run.get("status") == "running" else "Undecided"
     said = _WORDS.get(str(outcome), status + (": too few steps to judge" if len(curve) < SMOOTH + 2 else ""))
     if outcome == "mild" and told.empty and log.critical:  # what a critical event makes of a run that stays up
         said = f"Not healthy, though {score} held"
     elif outcome == "mild" and len(told) and "message" in told:
         said += f": {told['message'].iloc[-1]}"
-    best, last = log.run.get("peak_success"), curve.iloc[-FINAL:]
+    peak, last = log.run.get("peak_success"), curve.iloc[-FINAL:]
+    peak = None if peak is None or peak != peak else float(peak)
+    parts = [said]
     if log.onset is not None:
-        parts = [f"{said}: {score} fell {_fell(log, score, curve)}", _began(log), _climbing(log, curve)]
-    else:
-        parts = [said]
-        if len(last):
-            over = f"over its {counted(len(last))}" if len(last) == len(curve) else f"over the last {len(last)} steps"
-            known = best is not None and best == best and len(curve) >= PEAK
-            peak = f", {figure(best)} at its best (median of {PEAK})" if known else ""
-            parts.append(f"Its {score} was {figure(last.mean())} {over}{peak}")
+        # The most that it lost: its peak, or the best median of five steps (of all, if fewer) up to the onset.
+        before = curve[curve.index <= log.onset]
+        known = [] if peak is None or outcome == "recovered" else [peak]
+        known += [float(before.rolling(min(PEAK, len(before))).median().max())] if len(before) else []
+        most = max(known, default=None)
+        parts = [f"{said}: {score} fell {_fell(log, curve, most)}", _began(log, log.onset), _climbing(log, curve, most)]
+    elif len(last):
+        over = f"over its {counted(len(last))}" if len(last) == len(curve) else f"over the last {len(last)} steps"
+        best = f", {figure(peak)} at its best (median of {PEAK})" if peak is not None and len(curve) >= PEAK else ""
+        parts.append(f"Its {score} was {figure(last.mean())} {over}{best}")
+    if score == "success" and log.run.get("algorithm", "unknown") == "unknown" and not log.ledger and len(curve):
+        # Another trainer's: see `imported`.
+        parts += ["The log has no success: its reward stands in"] if curve.equals(log.series("step", "reward")) else []
     if log.critical:
         named = {"non_finite": "NaN or Inf"}
         kinds = (f"{named.get(kind, kind.replace('_', ' '))} at step {step}" for step, kind in log.critical)
@@ -60,37 +66,25 @@ def standing(log: Log) -> str:
     return " ".join(f"{part}." for part in parts if part)
 
 
-def _fell(log: Log, score: str, curve: pd.Series) -> str:
-    """From what to what; of a run that came back also how low it was."""
-    best = _best(log, curve)
-    after = curve[curve.index > (log.fallen_by or 0)]
-    said = f"from {figure(best)} at its best"
-    if after.empty:
-        return said
-    last = after.iloc[-FINAL:]
-    mean = f"mean of steps {last.index[0]} to {last.index[-1]}" if len(last) > 1 else f"step {last.index[0]}"
-    if log.run.get("outcome") != "recovered":
-        return f"{said} to {figure(last.mean())} ({mean})"
-    return (
-        f"{said} to {figure(after.min())} (step {after.idxmin()}) and came back to {figure(last.mean())} ({mean})"
-        + _of_best(last.mean(), best)
-    )
-
-
-def _best(log: Log, curve: pd.Series) -> float | None:
-    """The most that a run lost: its peak, or the best median of five steps (of all, if fewer) up to the onset."""
-    before, peak = curve[curve.index <= (log.onset or 0)], log.run.get("peak_success")
-    known = [] if peak is None or peak != peak or log.run.get("outcome") == "recovered" else [float(peak)]
-    if len(before):
-        known.append(float(before.rolling(min(PEAK, len(before))).median().max()))
-    return max(known, default=None)
-
-
 def _of_best(value: float, best: float | None) -> str:
     return f", {100 * value / best:.0f} % of its best" if best is not None and best > 0 else ""
 
 
-def _began(log: Log) -> str:
+def _fell(log: Log, curve: pd.Series, best: float | None) -> str:
+    """From what to what; of a run that came back also how low it was."""
+    after = curve[curve.index > (log.fallen_by or 0)]
+    said, last = f"from {figure(best)} at its best", after.iloc[-FINAL:]
+    if after.empty:
+        return said
+    steps = f"mean of steps {last.index[0]} to {last.index[-1]}" if len(last) > 1 else f"step {last.index[0]}"
+    mean = f"{figure(last.mean())} ({steps})"
+    if log.run.get("outcome") != "recovered":
+        return f"{said} to {mean}"
+    low = f"{figure(after.min())} (step {after.idxmin()})"
+    return f"{said} to {low} and came back to {mean}{_of_best(last.mean(), best)}"
+
+
+def _began(log: Log, onset: int) -> str:
     """Since when, and how sure that is. `onset` is the last step before the fall."""
     low, high, seen = (log.first_known(name) for name in ("onset_low", "onset_high", "detection_step"))
     sure = "" if low is None or high is None or low == high else f" (95 %: {low} to {high})"
@@ -98,11 +92,9 @@ def _began(log: Log) -> str:
         between = f"between steps {low} and {high} (95 %)" if sure else f"after step {low}"
         odds = 1 / _rule(log, "false_ending")
         return f"The fall began {between}; the counts are at least {odds:.0f} times likelier with a fall"
-    began = f"The fall began after step {log.onset}{sure}"
-    if seen is None:
-        return began
     runs = 1 / _rule(log, "false_collapse")
-    return f"{began} and was certain at step {seen}, by a rule set to one false collapse in {runs:.0f} runs"
+    rule = f" and was certain at step {seen}, by a rule set to one false collapse in {runs:.0f} runs"
+    return f"The fall began after step {onset}{sure}{'' if seen is None else rule}"
 
 
 def _rule(log: Log, name: str) -> float:
@@ -111,12 +103,11 @@ def _rule(log: Log, name: str) -> float:
     return float(told) if isinstance(told, float) and 0 < told < 1 else float(getattr(_RULE, name))
 
 
-def _climbing(log: Log, curve: pd.Series) -> str:
+def _climbing(log: Log, curve: pd.Series, best: float | None) -> str:
     """Of a run that is called collapsed and whose last steps, SMOOTH at least, all lie above what a collapse leaves."""
-    best = _best(log, curve)
-    if log.run.get("outcome") != "collapsed" or best is None or best <= 0 or log.onset is None:
+    if log.run.get("outcome") != "collapsed" or best is None or best <= 0:
         return ""
-    after = curve[curve.index > log.onset]
+    after = curve[curve.index > (log.onset or 0)]
     down = after[after <= (1 - _rule(log, "severe")) * best]
     back = after[after.index > down.index[-1]] if len(down) else after.iloc[:0]
     if len(back) < SMOOTH:

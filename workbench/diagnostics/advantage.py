@@ -108,13 +108,10 @@ def vf_clip_frac(t: Tokens, by: Segments) -> np.ndarray | None:
     return at.mean((clipped - returns) ** 2 > (value - returns) ** 2)
 
 
-def _mean_error(t: Tokens, by: Segments, of: Callable[..., Any] = np.abs, out_of_range: bool = False) -> Any:
-    """Mean of the errors V_old - G, (S,): over the tokens with a target, or those of them out of range."""
-    if not out_of_range:
-        at, (old, returns) = _judged(t, by, t.value_old, t.returns)
-        return at.mean(of(old - returns))
-    at, (old, returns, outside) = _judged(t, by, t.value_old, t.returns, t.out_of_range)
-    return at.mean(of(old - returns), outside)
+def _mean_error(t: Tokens, by: Segments, of: Callable[..., Any] = np.abs, where: np.ndarray | None = None) -> Any:
+    """Mean of the errors V_old - G, (S,), over the tokens with a target, of those `where` if given."""
+    at, (old, returns, *inside) = _judged(t, by, t.value_old, t.returns, *([] if where is None else [where]))
+    return at.mean(of(old - returns), *inside)
 
 
 VALUE_ERRORS = (
@@ -123,7 +120,7 @@ VALUE_ERRORS = (
     Measure("value_mae_out_of_range", (UPDATE,), Unit.REWARD,
             "<|V_old - G|> over the tokens out of range with a target", OURS,
             "The same where the ratio left the clip's range: are advantages wrong where data is stale? NULL for none.",
-            lambda t, by: _mean_error(t, by, out_of_range=True)),
+            lambda t, by: _mean_error(t, by, where=t.out_of_range)),
     Measure("value_bias", (UPDATE,), Unit.REWARD, "<V_old - G> over the tokens with a target", OURS,
             "Mean error of the values behind the advantages; above 0 = too optimistic. NULL without a critic.",
             lambda t, by: _mean_error(t, by, np.asarray)),

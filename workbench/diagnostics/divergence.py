@@ -9,6 +9,7 @@ from workbench.diagnostics.tokens import CLAMP, Segments, Tokens, quotient
 from workbench.spec import Alarm, Level, Unit
 
 SCHULMAN = "Schulman, Approximating KL Divergence (2020)"
+MINIRL = "arXiv 2512.01374 (MiniRL), 2510.11370 (R3)"
 LLDS, TRL, CORE_ALGOS = "arXiv 2512.04220 (LLDS)", "TRL (sampling_logp_difference", "verl core_algos.py"
 STEP, TRAJECTORY, TURN, UPDATE = Level.STEP, Level.TRAJECTORY, Level.TURN, Level.UPDATE
 
@@ -75,6 +76,20 @@ OF_TOKENS = (
       for number, span, verb in ((1, "think", "thinks"), (2, "search", "searches"), (3, "answer", "answers"))),
 )  # fmt: skip
 
+ROUTING = (
+    Measure("route_mismatch_frac", (UPDATE, TURN), Unit.FRACTION, "<share of layers whose top-k experts differ>_m",
+            MINIRL, "Mixture of experts: choices of the sampler that the trainer's routers, under the old weights, do "
+            "not make. NULL of a dense model, and where one of the two did not record its routes.",
+            lambda t, by: by.mean(t.route_mismatch), roll="tokens"),
+    Measure("route_shift_frac", (UPDATE, TURN), Unit.FRACTION, "<share of layers whose top-k experts differ>_m",
+            MINIRL, "Mixture of experts: choices under the old weights that the routers would not make now, even if a "
+            "routing replay makes them repeat it. NULL of a dense model.",
+            lambda t, by: by.mean(t.route_shift), roll="tokens"),
+    Measure("router_entropy", (UPDATE, TURN), Unit.NATS, "<mean over layers of the entropy of the router's softmax>_m",
+            OURS, "Mixture of experts: how evenly the routers spread over all experts. NULL of a dense model.",
+            lambda t, by: by.mean(t.router_entropy), roll="tokens"),
+)  # fmt: skip
+
 
 def _of_sequences(
     name: str, unit: Unit, formula: str, source: str, description: str, of: Callable[[Tokens], np.ndarray],
@@ -93,10 +108,6 @@ def _moved(t: Tokens) -> np.ndarray:
     return t.by_sequence.mean(t.log_ratio)
 
 
-def _surprise(t: Tokens) -> np.ndarray:
-    return t.by_sequence.mean(-t.mismatch)  # log_ppl_old - log_ppl_behaviour
-
-
 OF_SEQUENCES = (
     _of_sequences("displacement_positive", Unit.NATS, "mean over sequences with A >= 0 of the mean delta", LLDS,
                   "How much likelier good trajectories have become per token; negative = lazy likelihood displacement.",
@@ -110,8 +121,10 @@ OF_SEQUENCES = (
                   LLDS, "Share of good trajectories that the policy has made less likely.",
                   lambda t: np.where(np.isnan(_moved(t)), np.nan, _moved(t) < 0), good=True),
     _of_sequences("mismatch_log_ppl", Unit.NATS, "mean over sequences of the mean of log_prob_behaviour - log_prob_old",
-                  f"{VERL} (log_ppl_diff)", "Log-perplexity of a trajectory by trainer less sampler.", _surprise),
+                  f"{VERL} (log_ppl_diff)", "Log-perplexity of a trajectory by trainer less sampler.",
+                  lambda t: t.by_sequence.mean(-t.mismatch)),
     _of_sequences("mismatch_ppl_ratio", Unit.RATIO,
                   "mean over sequences of exp(mean of log_prob_behaviour - log_prob_old)", f"{VERL} (ppl_ratio)",
-                  "The trainer's perplexity of a trajectory over the sampler's.", lambda t: np.exp(_surprise(t))),
+                  "The trainer's perplexity of a trajectory over the sampler's.",
+                  lambda t: np.exp(t.by_sequence.mean(-t.mismatch))),
 )  # fmt: skip

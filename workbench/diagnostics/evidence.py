@@ -46,7 +46,8 @@ class Evidence:
 
     `scalars` holds one value per update, None where it was not measured: grad_norm (before clipping), grad_norm_after,
     critic_grad_norm, clip_bias_norm, clip_bias_ratio, clip_bias_cosine, policy_loss, kl_loss, value_loss,
-    stabiliser_ratio, stabiliser_factor, clipped_rms, unclipped_rms, lr, non_finite (a count), and those of the probe.
+    stabiliser_ratio, stabiliser_factor, clipped_rms, unclipped_rms, lr, non_finite (a count), expert_load_max, and
+    those of the probe.
     """
 
     epoch: Tensor  # (U,) int64
@@ -66,6 +67,9 @@ class Evidence:
     factor: Tensor | None = None  # (U, B, T) stabiliser factor
     entropy: Tensor | None = None  # (U, B, T)
     gradient_weight: Tensor | None = None  # (U, B, T)
+    route_mismatch: Tensor | None = None  # (U, B, T) share of layers: sampler and old policy take other experts
+    route_shift: Tensor | None = None  # (U, B, T) share of layers: old and present policy take other experts
+    router_entropy: Tensor | None = None  # (U, B, T)
     score: Tensor | None = None  # (U, B)
     group: Tensor | None = None  # (U, B)
     log_prob_ref: Tensor | None = None  # (U, B, T)

@@ -69,9 +69,13 @@ class StepView:
         """Return the mean over prompt groups of `of` their indices; None when every prompt is sampled once."""
         return _mean(np.array([of(part) for part in self.groups]))
 
+    def asked(self, name: str) -> list[Any]:
+        """Return a fact of every search that a retriever was asked for: retrieval_status or retrieval_seconds."""
+        return [turn for turns in getattr(self.rollouts, name) for turn in turns if turn is not None]
+
     def retrieved(self, outcome: str) -> float | None:
         """Return the share of the searches with this outcome; None where no retriever was asked."""
-        seen = [turn for turns in self.rollouts.retrieval_status for turn in turns if turn is not None]
+        seen = self.asked("retrieval_status")
         return _share(seen.count(outcome), len(seen))
 
 
@@ -117,24 +121,17 @@ def grad_clipped_frac(v: StepView) -> float | None:
     return float(np.mean((after > 0) & (after < before * (1 - 1e-6))))
 
 
-@column(Unit.COUNT, "mean over updates of step - rollout_step", "verl (trajectory_staleness)", no_alarm=DESCRIBES)
-def staleness(v: StepView) -> float | None:
-    """Age of the data that the step trained on, in iterations."""
-    updates = v.evidence.updates
-    return None if updates is None else _mean(v.step - updates.rollout_step.cpu().numpy())
-
-
-@column(Unit.SECONDS, "sum of the searches' wall times", OURS, no_alarm=COST)
-def seconds_retrieval(v: StepView) -> float | None:
-    """Wall time that the fresh rollouts spent in the retriever, a part of `seconds_rollout`; NULL without one."""
-    waited = [s for turns in v.rollouts.retrieval_seconds for s in turns if s is not None]
-    return float(sum(waited)) if waited else None
-
-
-sync_error = _row(
-    "sync_error", HARD, Unit.NATS, "max |log p_engine - log p_trainer| on fixed probes after the weight sync", OURS,
-    "How far the sampling engine's copy of the policy is from the trainer's; NULL where the engine has no copy. "
-    "Beyond engine.sync_tolerance the run stops with event stale_weights.", lambda v: v.evidence.sync_error,
+SAMPLING = (
+    _row("staleness", DESCRIBES, Unit.COUNT, "mean over updates of step - rollout_step", "verl (trajectory_staleness)",
+         "Age of the data that the step trained on, in iterations.",
+         lambda v: None if (u := v.evidence.updates) is None else _mean(v.step - u.rollout_step.cpu().numpy())),
+    _row("seconds_retrieval", COST, Unit.SECONDS, "sum of the searches' wall times", OURS,
+         "Wall time that the fresh rollouts spent in the retriever, a part of `seconds_rollout`; NULL without one.",
+         lambda v: float(sum(v.asked("retrieval_seconds"))) if v.asked("retrieval_seconds") else None),
+    _row("sync_error", HARD, Unit.NATS, "max |log p_engine - log p_trainer| on fixed probes after the weight sync",
+         OURS,
+         "How far the sampling engine's copy of the policy is from the trainer's; NULL where the engine has no copy. "
+         "Beyond engine.sync_tolerance the run stops with event stale_weights.", lambda v: v.evidence.sync_error),
 )  # fmt: skip
 
 
@@ -156,10 +153,11 @@ def first_log_ratio_abs_max(v: StepView) -> float | None:
     return None if moved is None or not len(moved) or np.ma.getmaskarray(moved)[0] else float(moved[0])
 
 
-@column(Unit.FRACTION, "mean over prompt groups of #{distinct rollouts} / #{rollouts}", RAGEN_2, no_alarm=TWO_CURVES)
-def distinct_rollout_frac(v: StepView) -> float | None:
-    """Variety of the rollouts of one prompt, H(Z | X); NULL when every prompt is sampled once."""
-    return v.of_groups(lambda part: len({tuple(map(tuple, v.rollouts.written[i])) for i in part}) / len(part))
+distinct_rollout_frac = _row(
+    "distinct_rollout_frac", TWO_CURVES, Unit.FRACTION, "mean over prompt groups of #{distinct rollouts} / #{rollouts}",
+    RAGEN_2, "Variety of the rollouts of one prompt, H(Z | X); NULL when every prompt is sampled once.",
+    lambda v: v.of_groups(lambda part: len({tuple(map(tuple, v.rollouts.written[i])) for i in part}) / len(part)),
+)  # fmt: skip
 
 
 @column(
@@ -189,9 +187,9 @@ def _counts(rollouts: Known, rows: np.ndarray) -> np.ndarray:
     """Return how often each token of the step's vocabulary was written, (N, V)."""
     flat = [list(chain.from_iterable(rollouts.written[i])) for i in rows]
     seen, index = np.unique(np.fromiter(chain.from_iterable(flat), np.int64), return_inverse=True)
-    row = np.repeat(np.arange(len(rows)), [len(tokens) for tokens in flat])
-    cells = np.bincount(row * max(len(seen), 1) + index, minlength=len(rows) * max(len(seen), 1))
-    return cells.reshape(len(rows), -1).astype(np.float64)
+    counts = np.zeros((len(rows), max(len(seen), 1)))
+    np.add.at(counts, (np.repeat(np.arange(len(rows)), [len(tokens) for tokens in flat]), index), 1.0)
+    return counts
 
 
 def _unit(x: np.ndarray) -> np.ndarray:

@@ -175,6 +175,9 @@ class Tokens:
     correction: np.ndarray = _column("correction")  # weight of the rollout correction
     corrected: np.ndarray = _column("corrected", bool)  # it capped the weight or set it to 0
     span: np.ndarray = _column("span")  # 1 in a thought, 2 in a search, 3 in an answer, else 0
+    route_mismatch: np.ndarray = _column("route_mismatch")  # share of layers with other experts: sampler, old policy
+    route_shift: np.ndarray = _column("route_shift")  # share of layers with other experts: old policy, present one
+    router_entropy: np.ndarray = _column("router_entropy")
     value: np.ndarray = _column("values")  # critic at the start of the update
     value_old: np.ndarray = _column("values_old")  # critic that made the advantages
     returns: np.ndarray = _column("returns")  # target of the critic

@@ -125,12 +125,6 @@ class Trajectories:
             # The tokens (M,) of each trajectory in the last epoch that trained on it, in one update or several.
             self.last = np.asarray(epoch == self.by.spread(self.by.maximum(epoch)))
 
-    def gradient_share(self) -> np.ndarray | None:
-        """Return |d loss / d log_prob| of each trajectory as a share of the step's."""
-        if self.trained is None:
-            return None
-        return quotient(self.by.total(self.trained.weight), np.full(len(self.rollouts), self.trained.weight.sum()))
-
 
 TRAJECTORIES = (
     Measure("reward", TRAJECTORY, Unit.REWARD, "R", TRAINERS, "Outcome reward.", lambda v: v.rollouts.reward),
@@ -156,7 +150,8 @@ TRAJECTORIES = (
     Measure("gradient_share", TRAJECTORY, Unit.FRACTION,
             "sum |d loss / d log_prob| of the trajectory / that of the step", OURS,
             "Share of the step's gradient signal that comes from the trajectory: finds the culprit.",
-            Trajectories.gradient_share),
+            lambda v: None if (t := v.trained) is None
+            else quotient(v.by.total(t.weight), np.full(len(v.rollouts), t.weight.sum()))),
     Measure("log_ratio_sum", TRAJECTORY, Unit.NATS, "sum of clamp(delta, +-20) in the last epoch",
             "arXiv 2602.10693 (log W)", "Log of the product ratio of the trajectory when the step last trained on it.",
             lambda v: None if v.trained is None else v.by.total(np.where(v.last, v.trained.clamped, 0.0))),

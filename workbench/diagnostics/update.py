@@ -22,6 +22,9 @@ UPDATE = (
     reported("value_loss", Unit.NONE, "0.5 <max((V - G)^2, (V^c - G)^2)>_m", "verl core_algos.py (compute_value_loss)",
              "Loss of the critic; NULL without one."),
     reported("lr", Unit.NONE, "learning rate", TRAINERS, "Learning rate of the policy."),
+    reported("expert_load_max", Unit.RATIO, "max over layers and experts of E n_le / sum_e n_le", "arXiv 2101.03961",
+             "Assignments of the busiest expert of any layer over those of an even load, by trained tokens; E = all "
+             "went to one. NULL of a dense model."),
     Measure("tokens", (Level.UPDATE,), Unit.TOKENS, "sum m", TRAINERS, "Tokens that the update trained on.",
             lambda t, by: by.count, sql_type="BIGINT"),
 )  # fmt: skip

@@ -1,7 +1,5 @@
 """A cell of a grid, one arm with one seed: its names, its settings by dotted key, what sets it apart, its cost."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -14,18 +12,15 @@ from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import Any, NamedTuple, Self, get_args
 
 from pydantic import BaseModel
 
 from workbench.algorithms import resolve
-from workbench.grid.process import workers_for
+from workbench.grid.process import cores
 from workbench.objective import Algorithm
 from workbench.spec import COSMETIC, CollapseSettings, InputError, RunSettings
 from workbench.spec.files import leaves
-
-if TYPE_CHECKING:
-    from workbench.grid.config import Grid
 
 # The first collapse rule, which named the shipped runs: a run that trains the same keeps its name.
 _MEDIANS = {
@@ -84,7 +79,7 @@ class Cell:
         return f"{slug(self.arm)}-s{self.seed}-{digest}" + (f"-g{self.generation}" if self.generation > 1 else "")
 
     @property
-    def first(self) -> Cell:
+    def first(self) -> Self:
         """The same cell at its first start."""
         return replace(self, generation=1)
 
@@ -191,24 +186,6 @@ def _short_value(value: Any) -> str:
     return "/".join(_short_value(v) for v in value) if isinstance(value, (list, tuple)) else str(value)
 
 
-def arm_rows(grid: Grid, status: Mapping[str, str]) -> list[dict[str, str]]:
-    """Return one row per arm: its algorithm, seeds and finished runs, and every setting that not all arms share."""
-    settings = differing({cell.arm: cell.settings for cell in grid.cells})
-    settings.pop("algorithm", None)  # the arm's label and the table of slots say it
-    rows = []
-    for arm in grid.arms:
-        cells = [cell for cell in grid.cells if cell.arm == arm]
-        row = {
-            "arm": arm,
-            "kind": "control" if cells[0].control else "crossed",
-            "algorithm": cells[0].algorithm,
-            "seeds": " ".join(str(cell.seed) for cell in cells),
-            "finished": f"{sum(status[cell.run_id] == 'finished' for cell in cells)}/{len(cells)}",
-        }
-        rows.append(row | {short(key): _in_words(values[arm]) for key, values in settings.items()})
-    return rows
-
-
 def choices(slots: Sequence[Any]) -> list[str]:
     """Each choice of one slot in a line: its kind, and the options that are not the default or not the same in all."""
     lines = []
@@ -222,11 +199,18 @@ def choices(slots: Sequence[Any]) -> list[str]:
 def choice(slot: Any, wanted: Collection[str] | None = None) -> str:
     """A slot's choice in a line: its kind and its options (with `wanted`, only these and those off their default)."""
     shown = [f for f in fields(slot) if wanted is None or f.name in wanted or getattr(slot, f.name) != f.default]
-    return " ".join([slot.kind, *(f"{f.name}={_in_words(getattr(slot, f.name))}" for f in shown)])
+    return " ".join([slot.kind, *(f"{f.name}={in_words(getattr(slot, f.name))}" for f in shown)])
 
 
-def _in_words(value: Any) -> str:
+def in_words(value: Any) -> str:
+    """Return a setting as a cell of a table has it."""
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def workers_for(cells: Sequence[Cell], wanted: int | None = None, slots: int | None = None) -> int:
+    """Cells that train at a time: `wanted`, else one for each `threads` of the `slots`; never more than `cells`."""
+    threads = max((cell.settings.threads for cell in cells), default=1)
+    return max(1, min(len(cells), wanted or (slots or cores()) // threads))
 
 
 class Estimate(NamedTuple):
@@ -265,7 +249,8 @@ def estimate(
     pace, count = median(paces) if paces else 1.0, workers_for(cells, workers)
     each = [0.0]
     for settings, algorithm in ((cell.settings, cell.resolved) for cell in cells):
-        training = pace * rough(settings, algorithm) * settings.planned_iterations
+        before = settings.fork.at_step if settings.fork is not None else 0  # trained by its parent
+        training = pace * rough(settings, algorithm) * (settings.planned_iterations - before)
         each.append(START + min(training, settings.stop.seconds or math.inf))
     warm = pace * sum(WARM_STEP * s.warmstart.steps * s.warmstart.batch / 64 for s in warm_starts)
     # The longest cell may come last and leave the other workers idle: never below it.

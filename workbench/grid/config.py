@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 
 from workbench.algorithms import resolve
 from workbench.grid.cell import Arm, Cell, algorithm_label, arm_label, expand, flatten, merge, settings_keys, slug
-from workbench.grid.folder import History
+from workbench.grid.folder import History, mean_factor
 from workbench.grid.search import Region, Rule, Trial, conditions, search
 from workbench.learn.faults import check
 from workbench.objective import Algorithm
@@ -162,18 +162,19 @@ def _matched(cell: Cell, arms: Mapping[str, Arm], make: Make, history: History, 
         other = make(arms[source], cell.seed)
         if other.settings.match is not None:
             raise InputError(f"{where} is matched itself; name the arm that it follows")
-        factor = history.factor(other)
-        if factor is None and history.past(other):
-            raise InputError(f"{where}: its run with seed {cell.seed} has recorded no stabiliser_factor")
+        past = history.past(other)
+        folder = None if past is None else past.folder
     elif arm:
-        factor = history.elsewhere(experiment, arm, cell.seed)
+        folder = history.elsewhere(experiment, arm, cell.seed)
     else:
         raise InputError(
             f"{where} is no arm of this file{nearest(source, arms)}; arms: {', '.join(arms)}; an arm of another "
             "experiment is written EXPERIMENT/ARM"
         )
-    if factor is None:
+    if folder is None:
         return Waiting(cell.arm, cell.seed, source, source in arms)
+    if (factor := mean_factor(folder)) is None:
+        raise InputError(f"{where}: its run with seed {cell.seed} has recorded no stabiliser_factor")
     return float(f"{cell.settings.learn.policy.lr * factor:.6g}")
 
 

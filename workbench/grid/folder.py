@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import tomli_w
 
+from workbench.grid.cell import Cell
 from workbench.spec import COLLAPSED, COSMETIC, UNDECIDED, InputError, table
 from workbench.spec.files import MIB, from_json, from_toml, leaves, lock_file, read_text
 from workbench.store.segments import held, now
 
 if TYPE_CHECKING:
-    from workbench.grid.cell import Cell
     from workbench.grid.config import Grid
 
 ARROW = {
@@ -240,23 +240,19 @@ class History:
             self._past[name] = Past(folder, row.get("outcome") or "", float(row.get("seconds") or 0.0))
         return self._past[name]
 
-    def factor(self, cell: Cell) -> float | None:
-        """Mean of `stabiliser_factor` over the updates of the cell's run; None if it is not finished."""
-        past = self.past(cell)
-        return None if past is None else _mean_factor(past.folder)
-
-    def elsewhere(self, experiment: str, arm: str, seed: int) -> float | None:
-        """Return the same for the newest finished run of an arm of another experiment; None without one."""
+    def elsewhere(self, experiment: str, arm: str, seed: int) -> Path | None:
+        """Return the folder of the newest finished run of an arm of another experiment; None without one."""
         found = []
         for folder in (self._runs / experiment).glob("*/"):
             names = read_identity(folder)
             row = (last_row(folder) or {}) if (names.get("arm"), names.get("seed")) == (arm, seed) else {}
             if row.get("status") == "finished":
                 found.append((str(row.get("started_at") or ""), folder))
-        return _mean_factor(max(found)[1]) if found else None
+        return max(found)[1] if found else None
 
 
-def _mean_factor(folder: Path) -> float | None:
+def mean_factor(folder: Path) -> float | None:
+    """Mean of `stabiliser_factor` over the updates of a run; None where none was recorded."""
     values: list[float] = []
     for rows in read_segments(folder, "minibatch", ["stabiliser_factor"]):
         with suppress(ValueError, KeyError):  # text in the column, or no such column

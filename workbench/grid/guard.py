@@ -1,7 +1,5 @@
 """The fair-comparison guard: whether arms can be compared, by their settings and by what their runs recorded."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,16 +7,14 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from workbench.algorithms import ALGORITHMS
 from workbench.grid.cell import Cell, flatten
 from workbench.grid.folder import append, folder_of, read_segments
 from workbench.objective import Algorithm
 from workbench.spec import COSMETIC, GUARD, RunSettings, check
-
-if TYPE_CHECKING:
-    from workbench.store.reader import Reader
+from workbench.store.reader import Reader
 
 NORMALISER = ("advantage", "aggregate")
 OTHER_SLOTS = ("ratio", "clip", "stabilise", "kl", "select", "correction")

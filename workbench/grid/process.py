@@ -11,13 +11,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -25,9 +25,6 @@ import workbench
 from workbench.learn.run import FINISHED, INTERRUPTED, WRONG_INPUT
 from workbench.spec import InputError
 from workbench.store.text import LOG_NAME, plain, tail
-
-if TYPE_CHECKING:
-    from workbench.grid.cell import Cell
 
 TRAINER = "workbench.learn.__main__:main"  # module:function(arguments) -> exit code; tests put a scripted one here
 PRELOAD = (  # imported once, by the process from which trainers are forked; every fork imports the command's module
@@ -65,12 +62,6 @@ def cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
         limit, period = quota.read_text().split()
         allowed = min(allowed, int(limit) // int(period))
     return max(1, allowed)
-
-
-def workers_for(cells: Sequence[Cell], wanted: int | None = None, slots: int | None = None) -> int:
-    """Cells that train at a time: `wanted`, else one for each `threads` of the `slots`; never more than `cells`."""
-    threads = max((cell.settings.threads for cell in cells), default=1)
-    return max(1, min(len(cells), wanted or (slots or cores()) // threads))
 
 
 def train(job: Job) -> int:

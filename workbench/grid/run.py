@@ -18,9 +18,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 from workbench.grid import folder as run_folder
 from workbench.grid import process
-from workbench.grid.cell import Cell
+from workbench.grid.cell import Cell, workers_for
 from workbench.grid.config import Grid
-from workbench.grid.process import Ending, Job, ending, follow, last_line, last_step, one_line, where, workers_for
+from workbench.grid.process import Ending, Job, ending, follow, last_line, last_step, one_line, where
 from workbench.learn.run import HELD
 from workbench.spec import InputError
 from workbench.spec.outcomes import cause
@@ -290,10 +290,8 @@ class _Pool:
     def _ending(self, one: _Training, code: int) -> Ending:
         row, log, since = run_folder.last_row(one.folder) or {}, one.folder / LOG_NAME, one.since
         status, said = row.get("status"), row.get("reason")
-        if status == "finished":  # a signal that killed it afterwards came too late
-            return Ending()
-        if status == "interrupted":
-            return Ending("interrupted", one_line(said or ""))
+        if status in ("finished", "interrupted"):  # a signal that killed it afterwards came too late
+            return Ending() if status == "finished" else Ending("interrupted", one_line(said or ""))
         said = said if status == "failed" else None
         if self.signals and said is None:
             how = "killed by a second Ctrl-C" if len(self.signals) > 1 else "stopped before its first step"

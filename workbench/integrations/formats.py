@@ -20,6 +20,7 @@ import pyarrow as pa
 from workbench.integrations import trackers
 from workbench.integrations.names import STEP, place
 from workbench.integrations.rows import CELLS, Column, Rows, column, numbers
+from workbench.integrations.trackers import has_tables
 from workbench.spec import InputError
 from workbench.spec.files import MIB, encoding_of, from_json, open_file, read_text
 
@@ -52,24 +53,6 @@ def text_of(head: bytes) -> str:
     """Return the first bytes as text, without a character that they cut; empty for what is binary."""
     encoding = encoding_of(head)
     return "" if encoding == "utf-8-sig" and b"\0" in head else head.decode(encoding, errors="ignore")
-
-
-class _Bounded(io.TextIOBase):
-    """Text whose lines have an end: a reader that collects whole lines would collect a line of a gigabyte too."""
-
-    def __init__(self, file: TextIO) -> None:
-        self._file, self._since = file, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int | None = -1) -> str:
-        text = self._file.read(MIB if size is None or size < 0 else min(size, MIB))
-        end = text.rfind("\n")
-        self._since = self._since + len(text) if end < 0 else len(text) - end
-        if self._since > LINE:
-            raise ValueError(f"it has a line of more than {LINE // MIB} MiB")
-        return text
 
 
 def opened(path: Path) -> TextIO:
@@ -140,19 +123,16 @@ def flat(row: dict[str, Any]) -> dict[str, Any]:
     return inner | {key: value for key, value in row.items() if not isinstance(value, dict)}
 
 
-def _is_json(path: Path, head: bytes) -> bool:
-    return text_of(head).lstrip()[:1] in ("{", "[")
-
-
 def json_document(path: Path) -> Iterator[Rows]:
-    """A list of rows, or `log_history` in a trainer_state.json."""
+    """A list of rows, or `log_history` in a trainer_state.json; of a folder with checkpoints the newest."""
+    path = _newest_state(path) or path
     found = from_json(read_text(path, DOCUMENT))
-    history = found.get("log_history") if isinstance(found, dict) else found
+    rows = Rows(_title(path))
+    history = found.pop("log_history", None) if isinstance(found, dict) else found
     if not isinstance(history, list) or not all(isinstance(row, dict) for row in history):
         raise InputError(f"'{path}' is neither a list of objects nor a trainer_state.json with log_history")
-    rows = Rows(_title(path)).extend(map(flat, history))
-    rows.config = {key: value for key, value in found.items() if key != "log_history"} if found is not history else {}
-    yield rows
+    rows.config = {} if found is history else found
+    yield rows.extend(map(flat, history))
 
 
 def _newest_state(folder: Path) -> Path | None:
@@ -163,16 +143,15 @@ def _newest_state(folder: Path) -> Path | None:
     return own if own.is_file() else last[max(last)] if last else None
 
 
-def _separator(head: bytes) -> str:
-    return max(",;\t", key=_first_line(head).count)
-
-
-def _names(head: bytes) -> list[str]:
-    return next(csv.reader([_first_line(head)], delimiter=_separator(head), skipinitialspace=True), [])
+def _heading(head: bytes) -> tuple[str, list[str]]:
+    """Return what parts the cells of a table, and the names of its columns."""
+    line = _first_line(head)
+    separator = max(",;\t", key=line.count)
+    return separator, next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])
 
 
 def _is_table(path: Path, head: bytes) -> bool:
-    return path.suffix in (".csv", ".tsv") or any(name in STEP or place(name) for name in _names(head))
+    return path.suffix in (".csv", ".tsv") or any(name in STEP or place(name) for name in _heading(head)[1])
 
 
 def table(path: Path) -> Iterator[Rows]:
@@ -181,23 +160,26 @@ def table(path: Path) -> Iterator[Rows]:
     A chart that W&B has saved as CSV has a column `RUN - METRIC` a run: it is many runs.
     """
     with open_file(path) as file:
-        head = file.read(HEAD)
-    if not _first_line(head).strip():
+        separator, names = _heading(file.read(HEAD))
+        file.seek(0)  # pandas would hold a line of a gigabyte
+        if any(len(line) == LINE for line in iter(partial(file.readline, LINE), b"")):
+            raise ValueError(f"it has a line of more than {LINE // MIB} MiB")
+    if not any(names):
         raise ValueError("its first line, which should name the columns, is empty")
-    panels = [found for name in _names(head) if (found := _PANEL.fullmatch(name))]
-    runs = list(dict.fromkeys(found["run"] for found in panels if not found["end"]))
-    charts = runs and all(place(found["metric"]) for found in panels)
-    collected = {name: Rows(name) for name in (runs if charts else [_title(path)])}
+    panels = [found for name in names if (found := _PANEL.fullmatch(name))]
+    curves = [found for found in panels if not found["end"]]
+    charts = bool(curves) and all(place(found["metric"]) for found in panels)
+    collected = {name: Rows(name) for name in ([found["run"] for found in curves] if charts else [_title(path)])}
     with opened(path) as text:
         chunks = pd.read_csv(
-            _Bounded(text), sep=_separator(head), chunksize=max(1, _CHUNK // (1 + len(_names(head)) // 100)),
-            index_col=False, keep_default_na=False, na_values=[""], skipinitialspace=True,
+            text, sep=separator, chunksize=max(1, _CHUNK // (1 + len(names) // 100)), index_col=False,
+            keep_default_na=False, na_values=[""], skipinitialspace=True,
         )  # fmt: skip
         for chunk in chunks:
-            columns = {str(name): _cells(chunk[name], _separator(head)) for name in chunk.columns}
+            columns = {str(name): _cells(chunk[name], separator) for name in chunk.columns}
+            keys = {name: columns[name] for name in STEP if name in columns}
             for run, rows in collected.items():
-                own = {m["metric"]: columns[m[0]] for m in panels if m["run"] == run and not m["end"]}
-                keys = {name: columns[name] for name in STEP if name in columns}
+                own = {m["metric"]: columns[m[0]] for m in curves if m["run"] == run}
                 rows.block(keys | own if charts else columns, len(chunk))
     yield from collected.values()
 
@@ -234,43 +216,39 @@ def console(path: Path) -> Iterator[Rows]:
     """verl's console: lines `step:3 - actor/entropy:0.5 - ...` among anything else."""
     rows = Rows(_title(path))
     with opened(path) as file:
-        lines = iter(partial(file.readline, LINE), "")
-        found = (match for line in lines if "step:" in line and (match := _CONSOLE.search(line)))
-        rows.extend(_spoken(match) for match in found)
+        rows.extend(_spoken(iter(partial(file.readline, LINE), "")))
     if not rows:
         raise InputError(f"'{path}' has no line 'step:N - metric:value' as verl prints, and is {_none()}")
     yield rows
 
 
-def _spoken(match: re.Match[str]) -> dict[str, Any]:
-    row: dict[str, Any] = {"step": match[1]}
-    for pair in match[2].split(" - "):
-        name, _, value = pair.strip().rpartition(":")
-        row[name] = spoken[1] if (spoken := _SPOKEN.fullmatch(value)) else None
-    return row
+def _spoken(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    for line in lines:
+        if "step:" in line and (match := _CONSOLE.search(line)):
+            pairs = (pair.strip().rpartition(":") for pair in match[2].split(" - "))
+            yield {"step": match[1]} | {name: said[1] for name, _, value in pairs if (said := _SPOKEN.fullmatch(value))}
 
 
 # In the order in which they are tried; a new format is a function that yields runs, and its line here.
 FORMATS: list[Format] = [
-    Format("TensorBoard", trackers.is_tensorboard, trackers.tensorboard),
+    Format("TensorBoard", lambda path, head: b"brain.Event:" in head[:64], trackers.tensorboard),
     Format("W&B", lambda path, head: head[:4] == b":W&B", trackers.wandb),
     Format("SwanLab", lambda path, head: head[:4] == b":SWL", trackers.swanlab),
-    Format("trackio", trackers.is_trackio, trackers.trackio),
-    Format("MLflow", trackers.is_mlflow, trackers.mlflow),
+    Format("trackio", lambda path, head: has_tables(path, head, "metrics", "configs"), trackers.trackio),
+    Format("MLflow", lambda path, head: has_tables(path, head, "metrics", "params", "runs"), trackers.mlflow),
     Format("Parquet", lambda path, head: head[:4] == b"PAR1", parquet),
     Format("JSON lines", _is_lines, json_lines),
-    Format("JSON", _is_json, json_document),
+    Format("JSON", lambda path, head: text_of(head).lstrip().startswith(("{", "[")), json_document),
     Format("CSV", _is_table, table),
     Format("console log", lambda path, head: bool(text_of(head)), console),
 ]
 FOLDERS: list[Format] = [
-    Format("Aim", trackers.is_aim, trackers.aim),
-    Format("MLflow", trackers.is_mlflow, trackers.mlflow),
-    Format("TensorBoard", trackers.is_tensorboard, trackers.tensorboard),
-    Format(
-        "TRL", lambda path, head: bool(_newest_state(path)), lambda path: json_document(_newest_state(path) or path)
-    ),
-]
+    Format("Aim", lambda path, head: (path / ".aim").is_dir(), trackers.aim),
+    Format("MLflow", lambda path, head: (path / "meta.yaml").is_file() and (path / "metrics").is_dir(),
+           trackers.mlflow_folder),
+    Format("TensorBoard", lambda path, head: any(path.glob("*tfevents*")), trackers.tensorboard),
+    Format("TRL", lambda path, head: bool(_newest_state(path)), json_document),
+]  # fmt: skip
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"PK\3\4": "zip", b"(\xb5/\xfd": "zstd", b"\xfd7zXZ": "xz", b"BZh": "bzip2"}
 
 

@@ -7,8 +7,6 @@ aggregation, the KL term and the correction of the rollout are the algorithm's.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from workbench.algorithms import ALGORITHMS, resolve
@@ -49,21 +47,7 @@ def feedable() -> list[str]:
     return [name for name, algorithm in ALGORITHMS.items() if not refusal(algorithm)]
 
 
-@dataclass(frozen=True)
-class Sums:
-    """What the means of a loss divide by, additive over micro-batches and ranks: a vector, and the number of parts."""
-
-    counts: Tensor  # (5,) float64: tokens, sequences, turns, tokens of good sequences, sum of correction weights
-    statistics: Tensor | None  # (k,) float64 of the stabiliser; None when it needs none
-
-    def packed(self) -> Tensor:
-        """Return one vector, for an all-reduce."""
-        return self.counts if self.statistics is None else torch.cat([self.counts, self.statistics])
-
-    def unpacked(self, vector: Tensor) -> Sums:
-        """Return the sums that `packed` made a vector of, with these as the pattern."""
-        n = len(self.counts)
-        return Sums(vector[:n], None if self.statistics is None else vector[n:])
+COUNTS = 5  # at the head of an update's sums: tokens, sequences, turns, tokens of good sequences, correction weights
 
 
 class Loss:
@@ -122,8 +106,12 @@ class Loss:
             advantages=torch.where(mask, wide.to(old.dtype), 0), turn_id=turn_ids(mask) if turn is None else turn,
         )  # fmt: skip
 
-    def sums(self, batch: Batch, log_prob: Tensor | None = None) -> Sums:
-        """Return what this micro-batch adds to the counts of its update; `log_prob` where `needs_log_probs_first`."""
+    def sums(self, batch: Batch, log_prob: Tensor | None = None) -> Tensor:
+        """Return what this micro-batch adds to what the means of its update divide by: a float64 vector.
+
+        Vectors add up over micro-batches and ranks. COUNTS counts, then the statistics of a stabiliser that
+        `needs_log_probs_first`, for which `log_prob` is given.
+        """
         weight = self.algorithm.correction.mean_weight(batch)
         tokens = batch.mask.sum().double()
         counts = torch.stack([
@@ -131,9 +119,11 @@ class Loss:
             (batch.mask & good(batch)).sum().double(), tokens * (0.0 if weight is None else weight.double()),
         ])  # fmt: skip
         found = None if log_prob is None else statistics(self.algorithm, batch, log_prob.detach())
-        return Sums(counts, found)
+        return counts if found is None else torch.cat([counts, found.double()])
 
-    def __call__(self, batch: Batch, log_prob: Tensor, sums: Sums | None = None, micro_batches: int = 1) -> PolicyLoss:
+    def __call__(
+        self, batch: Batch, log_prob: Tensor, sums: Tensor | None = None, micro_batches: int = 1
+    ) -> PolicyLoss:
         """Return the loss of a micro-batch and its terms. The losses of an update's micro-batches add up to its loss.
 
         `sums`: added over all micro-batches and ranks of the update (default: `batch` is all of it), of which there are
@@ -142,14 +132,15 @@ class Loss:
         """
         if sums is None:
             sums = self.sums(batch, log_prob)
-        tokens, sequences, turns, good_tokens, weight = sums.counts.to(batch.log_prob_old).unbind()
+        tokens, sequences, turns, good_tokens, weight = sums[:COUNTS].to(batch.log_prob_old).unbind()
         normalises = self.algorithm.correction.mean_weight(batch) is not None
         whole = Normaliser(
             tokens=tokens.clamp(min=1), sequences=sequences.clamp(min=1), turns=turns.clamp(min=1),
             good=good_tokens.clamp(min=1), weight=weight / tokens.clamp(min=1) if normalises else None,
             micro_batches=micro_batches,
         )  # fmt: skip
-        return policy_loss(self.algorithm, batch, log_prob, normaliser=whole, statistics=sums.statistics)
+        compared = sums[COUNTS:] if len(sums) > COUNTS else None
+        return policy_loss(self.algorithm, batch, log_prob, normaliser=whole, statistics=compared)
 
 
 def metrics(terms: LossTerms) -> dict[str, float]:
@@ -171,23 +162,11 @@ def metrics(terms: LossTerms) -> dict[str, float]:
     return found | {name: value for name, value in more.items() if value is not None}
 
 
-def recorded_terms(terms: LossTerms) -> dict[str, Tensor]:
-    """Return what a ledger records of our loss: its ratio, what its clip and its stabiliser did to each token."""
+def recorded(terms: LossTerms) -> dict[str, Any]:
+    """Return what `Ledger.update` is told of our loss: its ratio, and what clip and stabiliser did to each token."""
     names = ("ratio", "active_low", "active_high", "out_of_range", "dual", "factor", "correction", "corrected")
-    return {name: found for name in names if (found := getattr(terms, name)) is not None}
-
-
-def stabilised(terms: LossTerms, before: Mapping[str, float]) -> dict[str, float]:
-    """Return the stabiliser's largest ratio and mean factor over an update so far, {} without one.
-
-    `before`: the same of the micro-batches before this one, with their `tokens`.
-    """
-    if terms.stabiliser_ratio is None or terms.stabiliser_factor is None:
-        return {}
-    n, m = before.get("tokens", 0.0), float(terms.mask.sum())
-    mean = (n * before.get("stabiliser_factor", 1.0) + m * terms.stabiliser_factor) / max(n + m, 1)
-    ratio = max(before.get("stabiliser_ratio", 0.0), terms.stabiliser_ratio)
-    return {"tokens": n + m, "stabiliser_ratio": ratio, "stabiliser_factor": mean}
+    told: dict[str, Any] = {"terms": {name: x for name in names if (x := getattr(terms, name)) is not None}}
+    return told if terms.stabiliser_ratio is None else told | {"stabiliser_ratio": terms.stabiliser_ratio}
 
 
 # What a GRPOTrainer may be told to do with its own loss, which ours takes the place of: option, value that is off.
@@ -206,9 +185,8 @@ class TrlLoss:
     """
 
     loss: str | Mapping[str, Any] = "st-ppo"
-    loss_terms: Mapping[str, Tensor] | None = None  # of the last micro-batch, for a ledger
-    loss_scalars: Mapping[str, float] = MappingProxyType({})  # of the update so far, for a ledger
-    _update: tuple[int, Sums, int] | None = None  # micro-step of its start, its sums, its micro-batches on all ranks
+    recorded: Mapping[str, Any] | None = None  # of the last micro-batch, for a ledger
+    _update: tuple[int, Tensor, int] | None = None  # micro-step of its start, its sums, its micro-batches on all ranks
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -258,7 +236,7 @@ class TrlLoss:
         log_prob, entropy = self._log_probs(model, inputs)
         batch = self._of_inputs(inputs, log_prob)
         out = self._ours(batch, log_prob, sums, parts)
-        self.loss_terms, self.loss_scalars = recorded_terms(out.terms), stabilised(out.terms, self.loss_scalars)
+        self.recorded = recorded(out.terms)
         mode = "train" if training else "eval"
         shown = {"entropy": float(torch.where(batch.mask, entropy, 0).sum() / batch.mask.sum().clamp(min=1))}
         shown |= metrics(out.terms)
@@ -276,25 +254,22 @@ class TrlLoss:
         found = trainer._get_per_token_logps_and_entropies(model, ids, attention, width, compute_entropy=True)
         return found[0], found[1]
 
-    def _whole(self, model: Any) -> tuple[Sums, int]:
+    def _whole(self, model: Any) -> tuple[Tensor, int]:
         """Sums over every micro-batch of the update on every rank, made once at its start."""
         trainer: Any = self
         accumulated, slices = trainer.args.gradient_accumulation_steps, trainer.args.steps_per_generation
         start = trainer._step - trainer._step % accumulated
         if self._update is None or self._update[0] != start:
             # The last update of an epoch may have fewer micro-batches than the others.
-            count, total = min(accumulated, trainer.current_gradient_accumulation_steps), None
+            count, found = min(accumulated, trainer.current_gradient_accumulation_steps), []
             for micro in range(start, start + count):
                 inputs = trainer._buffered_inputs[micro % slices]
                 first = self._ours.needs_log_probs_first or "old_per_token_logps" not in inputs
                 with torch.no_grad():
                     log_prob = self._log_probs(model, inputs)[0] if first else inputs["old_per_token_logps"]
-                    own = self._ours.sums(self._of_inputs(inputs, log_prob), log_prob)
-                total = own if total is None else total.unpacked(total.packed() + own.packed())
-            assert total is not None
-            summed = trainer.accelerator.reduce(total.packed(), reduction="sum")
-            self.loss_scalars = {}
-            self._update = start, total.unpacked(summed), count * trainer.accelerator.num_processes
+                    found.append(self._ours.sums(self._of_inputs(inputs, log_prob), log_prob))
+            total = trainer.accelerator.reduce(torch.stack(found).sum(0), reduction="sum")
+            self._update = start, total, count * trainer.accelerator.num_processes
         return self._update[1], self._update[2]
 
 

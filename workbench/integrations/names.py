@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
 # Columns of ours with their names in verl, Search-R1, RAGEN, rLLM, TRL, OpenRLHF, SkyRL, prime-rl, slime, AReaL, ROLL,
 # NeMo-RL and tinker-cookbook. Of several in one log the first counts; `*` stands for any text. A leading
 # `train/`, `policy/` or `ppo_actor/` and a trailing `/avg` or `@sum` are looked past.
-_METRICS: dict[str, str] = {
+NAMES = {column: tuple(metrics.split()) for column, metrics in {
     "minibatch.grad_norm": "actor/grad_norm grad_norm optim/grad_norm actor_grad_norm update/grad_norm "
         "actor_train/grad_norm",
     "minibatch.policy_loss": "actor/pg_loss policy_loss actor/loss/policy",
@@ -80,8 +80,7 @@ _METRICS: dict[str, str] = {
         "val/test_score/* eval_reward eval/reward eval/all/avg_score eval/*/avg_score eval/agg/all/*/avg@* "
         "eval/*/all/*/avg@* eval/*/*/avg@* eval/eval_*_pass1 validation/accuracy eval-rollout/task_reward "
         "test/env/all/reward/total val/avg_reward val/score/mean",
-}  # fmt: skip
-NAMES: dict[str, tuple[str, ...]] = {column: tuple(metrics.split()) for column, metrics in _METRICS.items()}
+}.items()}  # fmt: skip
 
 # Where a log names the training step. The last two count calls of the tracker: they stand in where there is no other.
 STEP = (
@@ -96,7 +95,7 @@ _PAST = re.compile(r"^(?:train/|policy/|ppo_actor/)|(?:/avg|@sum|@mean|@max|@min
 
 # Settings of ours (workbench/spec/settings.py) with their names in the configurations of other trainers. A name fits
 # the end of a dotted key; the first that fits counts. The last block are settings that only other trainers have.
-_SETTINGS: dict[str, str] = {
+SETTINGS = {key: tuple(names.split()) for key, names in {
     "seed": "trainer.seed train.seed training_args.seed data.seed seed",
     "model": "actor_rollout_ref.model.path model_name_or_path trainer.policy.model.path actor.model_name_or_path "
         "policy.model_name model.name actor.path pretrain model_name hf_checkpoint _name_or_path",
@@ -132,36 +131,26 @@ _SETTINGS: dict[str, str] = {
     "world.max_response_tokens": "data.max_response_length max_completion_length sampling_params.max_generate_length "
         "rollout.max_new_tokens rollout_max_response_len gconfig.max_new_tokens sampling.max_tokens generate_max_len "
         "response_length max_tokens",
-}  # fmt: skip
-SETTINGS: dict[str, tuple[str, ...]] = {key: tuple(names.split()) for key, names in _SETTINGS.items()}
+}.items()}  # fmt: skip
 _BOUND = "learn.policy.max_grad_norm"
 # A coefficient of the KL counts only where its term is on: where the switch says no, it is 0.
 _SWITCHES = {"kl_loss_coef": "use_kl_loss", "kl_coef": "use_kl_in_reward"}
 
 
-@cache
-def _ranks() -> tuple[dict[str, tuple[str, int]], list[tuple[re.Pattern[str], tuple[str, int]]]]:
-    exact, globs = {}, []
-    for column, names in NAMES.items():
-        for rank, name in enumerate(names):
-            if "*" in name:
-                globs.append((re.compile(".+".join(map(re.escape, name.split("*")))), (column, rank)))
-            else:
-                exact[name] = (column, rank)
-    return exact, globs
+_EXACT = {name: (column, rank) for column, names in NAMES.items() for rank, name in enumerate(names)}
+_GLOBS = [(re.compile(".+".join(map(re.escape, name.split("*")))), at) for name, at in _EXACT.items() if "*" in name]
 
 
 @lru_cache(8192)
 def place(metric: str) -> tuple[str, int] | None:
     """Return our table.column of a metric and its rank among the names of that column; None for an unknown metric."""
-    exact, globs = _ranks()
     if metric.startswith(("step.", "minibatch.")):
         return metric, 0
     short = _PAST.sub("", metric)
     for name in (metric, short, _PAST.sub("", short)):
-        if name in exact:
-            return exact[name]
-    return next((found for pattern, found in globs if pattern.fullmatch(metric)), None)
+        if name in _EXACT:
+            return _EXACT[name]
+    return next((found for pattern, found in _GLOBS if pattern.fullmatch(metric)), None)
 
 
 def chosen(metrics: Collection[str]) -> dict[str, str]:
@@ -170,11 +159,10 @@ def chosen(metrics: Collection[str]) -> dict[str, str]:
     for metric in metrics:
         if (found := place(metric)) and (found[0] not in best or found[1] < best[found[0]][0]):
             best[found[0]] = (found[1], metric)
-    if best.get("step.reward", (0, ""))[1] == _SLIME and (
-        held_out := [m for m in metrics if _SLIME_EVALUATION.fullmatch(m)]
-    ):
-        best.setdefault("step.heldout_success", (0, held_out[0]))
-    return {column: metric for column, (_, metric) in best.items()}
+    read = {column: metric for column, (_, metric) in best.items()}
+    if read.get("step.reward") == _SLIME and (held_out := [*filter(_SLIME_EVALUATION.fullmatch, metrics)]):
+        read.setdefault("step.heldout_success", held_out[0])
+    return read
 
 
 def own_column(metric: str, taken: Iterable[str]) -> str:
@@ -195,9 +183,9 @@ def settings(config: Mapping[str, Any]) -> dict[str, Any]:
             ends.setdefault(".".join(parts[start:]), value)
     found: dict[str, Any] = {}
     for setting, names in SETTINGS.items():
-        for name in names:
-            off = _number(ends.get(_SWITCHES.get(name.rpartition(".")[2], ""), True)) is False
-            value = 0.0 if off and name in ends else _number(ends.get(name))
+        for name in (name for name in names if name in ends):
+            off = _value(ends.get(_SWITCHES.get(name.rpartition(".")[2], ""))) is False
+            value = 0.0 if off else _value(ends[name])
             if isinstance(value, bool | int | float | str) and value not in ("", -1) and not found.get(setting):
                 found[setting] = value
     if any(name in ends for name in SETTINGS[_BOUND]) and not found.get(_BOUND):
@@ -205,8 +193,8 @@ def settings(config: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _number(value: Any) -> Any:
-    """Return a number that was written as text (MLflow keeps all as text) as one; anything else as it is."""
+def _value(value: Any) -> Any:
+    """Return a number or switch that was written as text (MLflow keeps all as text) as one; anything else as it is."""
     if not isinstance(value, str):
         return value
     if value.lower() in ("none", "null", "true", "false"):

@@ -18,7 +18,6 @@ LONGEST = 200  # characters of a metric's name
 LARGEST = 1e100  # what no sum of some thousands would hold is infinite
 CLOCKS = ("time", "timestamp", "_timestamp", "_runtime", "runtime", "epoch")  # in the rows of every producer
 ATTEMPTS = 64  # restarts of a run; a log with more is in no order
-_WORDS = {"nan": math.nan, "inf": math.inf, "infinity": math.inf, "-inf": -math.inf, "-infinity": -math.inf}
 
 Column = np.ma.MaskedArray[Any, Any]  # float64: masked where nothing was logged; NaN and infinities are values
 
@@ -35,14 +34,20 @@ class Rows:
         self.notes: list[str] = []
         self._blocks: dict[str, dict[int, Column]] = {}  # metric -> block -> values
         self._sizes: list[int] = []
-        self._cells, self._stepped = 0, False
-        self._unread: set[str] = set()  # metrics beyond METRICS
+        self._cells, self._stepped, self._full = 0, False, False
 
     def extend(self, rows: Iterable[Mapping[str, Any]]) -> Rows:
         """Take rows; what is no number in them is left out."""
-        for block in _blocks(rows):
-            names = self._room(dict.fromkeys(chain.from_iterable(block)))
-            self.block({name: numbers([row.get(name) for row in block]) for name in names}, len(block))
+        block: list[Mapping[str, Any]] = []
+        held = 0
+        for row in chain(rows, [None]):
+            if row is not None:
+                block.append(row)
+                held += len(row)
+            if block and (row is None or len(block) == BLOCK or held > KEYS):
+                names = self._room(dict.fromkeys(chain.from_iterable(block)))
+                self.block({name: numbers([one.get(name) for one in block]) for name in names}, len(block))
+                block, held = [], 0
         return self
 
     def __len__(self) -> int:
@@ -65,8 +70,8 @@ class Rows:
         for name in names:
             if name in self._blocks or (len(self._blocks) + len(room) < METRICS and len(name) <= LONGEST):
                 room.append(name)
-            elif len(self._unread) < METRICS:
-                self._unread.add(name)
+            else:
+                self._full = True
         return room
 
     def by_step(self) -> tuple[np.ndarray, dict[str, Column]]:
@@ -79,56 +84,38 @@ class Rows:
             raise InputError(f"'{self.name}' holds no rows")
         if size * len(self._blocks) > 4 * CELLS:
             raise InputError(f"'{self.name}' has {size:,} rows of {len(self._blocks):,} metrics; give a part of it")
-        if self._unread:
+        if self._full:
             self.notes.append(f"only the first {METRICS:,} metrics were read")
-        steps = self._steps(size)
-        usable = (np.ma.filled(steps, -1.0) >= 0) & (np.ma.filled(steps, 0.0) < 2.0**53)
+        steps = np.ma.filled(self._steps(size), -1.0)
+        usable = (steps >= 0) & (steps < 2.0**53)
         if not usable.any():
             raise InputError(f"no row of '{self.name}' has a step that is a number")
         if lost := int((~usable).sum()):
             self.notes.append(f"{lost:,} rows without a step were left out")
         rows = slice(None) if usable.all() else usable  # a slice copies nothing
         metrics = {name: self._column(name, size)[rows] for name in [*self._blocks] if name not in STEP}
-        return folded(np.ma.getdata(steps)[usable].astype(np.int64), metrics, self.notes)
+        return folded(steps[usable].astype(np.int64), metrics, self.notes)
 
     def _column(self, name: str, size: int) -> Column:
         """Return all rows of a metric, and forget its blocks."""
-        values, mask, at = np.zeros(size), np.ones(size, bool), 0
-        blocks = self._blocks.pop(name)
-        for number, rows in enumerate(self._sizes):
-            if (block := blocks.get(number)) is not None:
-                values[at : at + rows], mask[at : at + rows] = np.ma.getdata(block), np.ma.getmaskarray(block)
-            at += rows
+        values, mask = np.zeros(size), np.ones(size, bool)
+        starts = np.cumsum([0, *self._sizes])
+        for number, block in self._blocks.pop(name).items():
+            rows = slice(starts[number], starts[number + 1])
+            values[rows], mask[rows] = np.ma.getdata(block), np.ma.getmaskarray(block)
         return np.ma.MaskedArray(values, mask)
 
     def _steps(self, size: int) -> Column:
         """Return the step of each row, by the first name of one that the row has; the number of the row without any."""
         present = [name for name in STEP if name in self._blocks]
         present = [name for name in present if name != "_step"] or present  # it counts calls of the tracker
-        if not present and self._stepped:
-            return np.ma.MaskedArray(np.zeros(size), True)
-        if not present:
+        if not present and not self._stepped:
             self.notes.append("no column names the step: the number of the row stands in")
             return np.ma.MaskedArray(np.arange(size, dtype=float))
-        steps = self._column(present[0], size)
-        for name in present[1:]:
-            other = self._column(name, size)
-            steps = np.ma.where(np.ma.getmaskarray(steps), other, steps)
+        steps = np.ma.MaskedArray(np.zeros(size), True)
+        for name in present:
+            steps = np.ma.where(np.ma.getmaskarray(steps), self._column(name, size), steps)
         return np.ma.masked_invalid(steps)
-
-
-def _blocks(rows: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
-    """Yield the rows in blocks, of rows with very many keys small ones."""
-    block: list[Mapping[str, Any]] = []
-    held = 0
-    for row in rows:
-        block.append(row)
-        held += len(row)
-        if len(block) == BLOCK or held > KEYS:
-            yield block
-            block, held = [], 0
-    if block:
-        yield block
 
 
 def numbers(values: list[Any]) -> Column:
@@ -140,11 +127,10 @@ def numbers(values: list[Any]) -> Column:
     except (ValueError, TypeError, OverflowError):
         values = [_number(value) for value in values]
         found = np.array(values, dtype=float)
-    none = [value is None for value in values] if None in values else False
-    return column(found, np.broadcast_to(np.array(none), found.shape))
+    return column(found, np.array([value is None for value in values]) if None in values else np.ma.nomask)
 
 
-def column(values: np.ndarray, mask: np.ndarray) -> Column:
+def column(values: np.ndarray, mask: Any) -> Column:
     """Return a column of floats, where what is larger than LARGEST is infinite."""
     with np.errstate(invalid="ignore"):
         large = np.abs(values) > LARGEST
@@ -157,22 +143,21 @@ def _number(value: Any) -> float | None:
     if isinstance(value, str) and len(value) > 64:
         return None
     try:
-        word = _WORDS.get(value.strip().lower()) if isinstance(value, str) else None
-        return float(value) if word is None else word
+        return float(value)
     except OverflowError:
         return math.inf if value > 0 else -math.inf
     except (ValueError, TypeError):
         return None
 
 
-def of_events(events: Iterable[tuple[Any, str, Any]], step: str = "step") -> Iterator[dict[str, Any]]:
+def of_events(events: Iterable[tuple[Any, str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield rows of (step, metric, value): what follows each other with one step, each metric once, is a row."""
     row: dict[str, Any] = {}
     for at, metric, value in events:
-        if row and (row[step] != at or metric in row):
+        if row and (row["step"] != at or metric in row):
             yield row
             row = {}
-        row[step], row[metric] = at, value
+        row["step"], row[metric] = at, value
     if row:
         yield row
 
@@ -184,34 +169,33 @@ def folded(steps: np.ndarray, metrics: dict[str, Column], notes: list[str]) -> t
     step on is gone, also of metrics that the new one has not logged again. Producers at different steps of one attempt
     (rollout and trainer of an asynchronous run) replace nothing. Of equal steps the last value counts.
     """
-    if (np.diff(steps) > 0).all():
-        return _logged(steps, metrics)
-    begun = _begun(steps, metrics)
-    if 2 * len(begun) > len(steps) or len(begun) > ATTEMPTS:
-        notes.append("steps are in no order: of equal steps the last value counts")
-        begun = begun[:0]
-    restarts = _restarts(steps, metrics, begun)
-    for _, first in restarts.values():
-        notes.append(f"restarted at step {first:,}: what was logged from there on before was replaced")
-    order = np.argsort(steps, kind="stable")
-    ordered = steps[order]
-    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
-    found = {}
-    for name in [*metrics]:
-        values = metrics.pop(name)
-        kept = ~np.ma.getmaskarray(values)
-        own = _own(steps, values, begun)
-        for attempt, (row, first) in restarts.items():
-            kept &= (np.arange(len(steps)) >= row) | (steps < first) | (own >= attempt)
-        kept = kept[order]
-        last = np.maximum.reduceat(np.where(kept, np.arange(len(kept)), -1), starts)
-        if (last >= 0).any():
-            found[name] = np.ma.MaskedArray(np.ma.getdata(values)[order][last], last < 0)
-    return _logged(ordered[starts], found)
-
-
-def _logged(steps: np.ndarray, metrics: dict[str, Column]) -> tuple[np.ndarray, dict[str, Column]]:
-    """Leave out the steps at which no metric has a value."""
+    if not (np.diff(steps) > 0).all():
+        begun = _begun(steps, metrics)
+        if 2 * len(begun) > len(steps) or len(begun) > ATTEMPTS:
+            notes.append("steps are in no order: of equal steps the last value counts")
+            begun = begun[:0]
+        # The rows at which each metric begins again: so often is its attempt at a row.
+        again = {name: np.intersect1d(_back(steps, values), begun) for name, values in metrics.items()}
+        restarts: dict[int, tuple[int, int]] = {}  # attempt, of most metrics -> its last such row and largest step
+        for row in begun.tolist():
+            own = [np.searchsorted(rows, row, "right") for name, rows in again.items()
+                   if name not in CLOCKS and row in rows]  # fmt: skip
+            attempt = int(np.median(own))
+            restarts[attempt] = (row, max(int(steps[row]), restarts.get(attempt, (0, 0))[1]))
+        for _, first in restarts.values():
+            notes.append(f"restarted at step {first:,}: what was logged from there on before was replaced")
+        at, order = np.arange(len(steps)), np.argsort(steps, kind="stable")
+        ordered = steps[order]
+        starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+        for name, rows in again.items():
+            values = metrics.pop(name)
+            kept, attempts = ~np.ma.getmaskarray(values), np.searchsorted(rows, at, "right")
+            for attempt, (row, first) in restarts.items():
+                kept &= (at >= row) | (steps < first) | (attempts >= attempt)
+            last = np.maximum.reduceat(np.where(kept[order], at, -1), starts)
+            if (last >= 0).any():
+                metrics[name] = np.ma.MaskedArray(np.ma.getdata(values)[order][last], last < 0)
+        steps = ordered[starts]
     used = np.zeros(len(steps), bool)
     for values in metrics.values():
         used |= ~np.ma.getmaskarray(values)
@@ -232,19 +216,3 @@ def _begun(steps: np.ndarray, metrics: Mapping[str, Column]) -> np.ndarray:
             logged += ~np.ma.getmaskarray(values)
             back[_back(steps, values)] += 1
     return np.flatnonzero(2 * back > logged)
-
-
-def _own(steps: np.ndarray, values: Column, begun: np.ndarray) -> np.ndarray:
-    """Return the attempt of a metric at each row, from 0: so often has it begun again."""
-    return np.searchsorted(np.intersect1d(_back(steps, values), begun), np.arange(len(steps)), side="right")
-
-
-def _restarts(steps: np.ndarray, metrics: Mapping[str, Column], begun: np.ndarray) -> dict[int, tuple[int, int]]:
-    """Return of each attempt, which most metrics of a row that begins are in, its last such row and largest step."""
-    found: dict[int, tuple[int, int]] = {}
-    own = {name: _own(steps, values, begun)[begun] for name, values in metrics.items()} if len(begun) else {}
-    back = {name: np.isin(begun, _back(steps, metrics[name])) for name in own if name not in CLOCKS}
-    for i, (row, step) in enumerate(zip(begun.tolist(), steps[begun].tolist(), strict=True)):
-        attempt = int(np.median([own[name][i] for name, here in back.items() if here[i]]))
-        found[attempt] = (row, max(step, found.get(attempt, (0, 0))[1]))
-    return found

@@ -22,6 +22,7 @@ from workbench.spec.files import MIB, from_json, from_toml, leaves, open_file, r
 
 MESSAGE = 64 * MIB  # bytes of one record
 EVENTS = 4_000_000  # of a log that is sorted by time
+Event = tuple[float, Any, str, Any]  # time, step, metric, value
 _BLOCK = 32768  # of LevelDB's log format
 _CONFIGS = (
     "config.yaml", ".hydra/config.yaml", "files/config.yaml", "config.json", "hparams.yaml", "args.json",
@@ -42,7 +43,8 @@ def config_near(path: Path, notes: list[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for file in configs(path):
         try:
-            found = flattened(_PARSERS[file.suffix](read_text(file, MIB))) | found
+            text = read_text(file, MIB)
+            found = flattened({".yaml": _yaml, ".json": from_json, ".toml": from_toml}[file.suffix](text)) | found
         except ModuleNotFoundError as error:
             notes.append(f"{file.name} was not read: it needs {error.name}, `pip install 'sorl[logs]'`")
         except (OSError, ValueError, RecursionError) as error:
@@ -59,9 +61,6 @@ def _yaml(text: str) -> Any:
         raise ValueError(f"it is no YAML ({type(error).__name__})") from None
 
 
-_PARSERS: dict[str, Callable[[str], Any]] = {".yaml": _yaml, ".json": from_json, ".toml": from_toml}
-
-
 def flattened(table: Any) -> dict[str, Any]:
     """Return a configuration by dotted key; W&B and SwanLab wrap each value in {"value": ...}."""
     if not isinstance(table, dict):
@@ -73,19 +72,18 @@ def flattened(table: Any) -> dict[str, Any]:
 # Frames and messages
 
 
-def messages(data: bytes) -> Iterator[tuple[int, Any]]:
+def messages(data: Any) -> Iterator[tuple[int, Any]]:
     """Yield (field, value) of a protobuf message: whole numbers as int, the rest as the bytes they are.
 
-    Raises ValueError for bytes that are no message.
+    Nothing of what is no bytes. Raises ValueError for bytes that are no message.
     """
-    at, end = 0, len(data)
+    at, end = 0, len(data) if isinstance(data, bytes) else 0
     while at < end:
         key, at = _varint(data, at)
+        size, at = _varint(data, at) if key & 7 in (0, 2) else ({1: 8, 5: 4}.get(key & 7, end), at)
         if key & 7 == 0:
-            value, at = _varint(data, at)
-            yield key >> 3, value
+            yield key >> 3, size
             continue
-        size, at = _varint(data, at) if key & 7 == 2 else ({1: 8, 5: 4}.get(key & 7, end), at)
         if at + size > end:
             raise ValueError("a message is cut off")
         yield key >> 3, data[at : at + size]
@@ -111,9 +109,11 @@ def _double(value: Any) -> float:
     return float(struct.unpack("<d", value)[0])
 
 
-def _inside(data: Any) -> dict[int, Any]:
-    """Return the fields of a message; of a repeated one the last."""
-    return dict(messages(data)) if isinstance(data, bytes) else {}
+def _inside(data: Any, *path: int) -> Any:
+    """Return the fields of a message, of a repeated one the last; or what stands at a path of fields, None without."""
+    for field in path:
+        data = dict(messages(data)).get(field)
+    return data if path else dict(messages(data))
 
 
 def tf_records(file: BufferedReader, notes: list[str]) -> Iterator[bytes]:
@@ -158,19 +158,10 @@ def level_records(file: BufferedReader, notes: list[str]) -> Iterator[bytes]:
 # TensorBoard
 
 
-def is_tensorboard(path: Path, head: bytes) -> bool:
-    """A folder with event files, or one of them."""
-    return any(_event_files(path)) if path.is_dir() else b"brain.Event:" in head[:64]
-
-
-def _event_files(path: Path) -> list[Path]:
-    return sorted(path.glob("*tfevents*")) if path.is_dir() else [path]
-
-
 def tensorboard(path: Path) -> Iterator[Rows]:
     """Scalars of all event files of a folder, in the order of their names, which begin with the time."""
     rows = Rows(path.name if path.is_dir() else path.parent.name)
-    for file in _event_files(path):
+    for file in sorted(path.glob("*tfevents*")) or [path]:
         with open_file(file) as opened:
             rows.extend(of_events(_events(tf_records(opened, rows.notes), rows.config)))
     yield rows
@@ -180,38 +171,22 @@ def _events(records: Iterable[bytes], config: dict[str, Any]) -> Iterator[tuple[
     """Yield (step, tag, value); what is text or a hyperparameter goes to `config`."""
     for record in records:
         event = _inside(record)
-        for field, summary in messages(event.get(5, b"")):
-            value = _inside(summary) if field == 1 else {}
-            tag, step = _text(value.get(1)), event.get(2, 0)
+        for value in (_inside(data) for field, data in messages(event.get(5)) if field == 1):
+            tag, step, tensor = _text(value.get(1)), event.get(2, 0), _inside(value.get(8))
+            # A tensor of one number: its type (1), and the number in one of the fields for its type.
+            data, form = tensor.get(4) or tensor.get(5) or tensor.get(6) or b"", {1: "<f", 2: "<d"}.get(tensor.get(1))
             if 2 in value:
                 yield step, tag, struct.unpack("<f", value[2])[0]
             elif tag.endswith("text_summary"):
                 with suppress(ValueError):
-                    told = from_json(_text(_inside(value.get(8)).get(8)))
-                    config |= flattened(told)
-            elif tag == "_hparams_/session_start_info":
-                config |= _hyperparameters(value)
-            elif 8 in value and (number := _scalar(_inside(value[8]))) is not None:
-                yield step, tag, number
-
-
-def _scalar(tensor: dict[int, Any]) -> float | None:
-    """Return the number in a tensor of one float or double; None for anything else."""
-    data = tensor.get(4) or tensor.get(5) or tensor.get(6) or b""
-    kind = {1: "<f", 2: "<d"}.get(tensor.get(1, 0))
-    return struct.unpack(kind, data)[0] if kind and len(data) == struct.calcsize(kind) else None
-
-
-def _hyperparameters(value: dict[int, Any]) -> dict[str, Any]:
-    """Return what `add_hparams` wrote: a map from names to numbers (2), texts (3) and truths (4)."""
-    content = _inside(_inside(value.get(9)).get(1)).get(2)
-    found = {}
-    for field, entry in messages(_inside(content).get(3, b"")):
-        if field == 1:
-            name, said = (_inside(entry).get(part) for part in (1, 2))
-            kind, told = next(iter(_inside(said).items()), (0, None))
-            found[_text(name)] = _double(told) if kind == 2 else _text(told) if kind == 3 else bool(told)
-    return found
+                    config |= flattened(from_json(_text(tensor.get(8))))
+            elif tag == "_hparams_/session_start_info":  # a map from names to numbers (2), texts (3) and truths (4)
+                for _, entry in messages(_inside(value.get(9), 1, 2, 3)):
+                    kind, told = next(iter(_inside(_inside(entry, 2)).items()), (0, None))
+                    said = _double(told) if kind == 2 else _text(told) if kind == 3 else bool(told)
+                    config[_text(_inside(entry, 1))] = said
+            elif form and len(data) == struct.calcsize(form):
+                yield step, tag, struct.unpack(form, data)[0]
 
 
 # W&B and SwanLab
@@ -226,38 +201,35 @@ def wandb(path: Path) -> Iterator[Rows]:
 
 def _history(records: Iterable[bytes], run: Rows) -> Iterator[dict[str, Any]]:
     """Yield the rows of the history; name, configuration and how it ended go to `run`."""
-    for record in records:
-        for field, data in messages(record):
-            if field == 2:  # history: items (1) and the step (2)
-                step, items = _inside(_inside(data).get(2)).get(1, 0), (x for part, x in messages(data) if part == 1)
-                yield {"_step": step, **dict(leaves(dict(map(_item, items))))}
-            elif field in (5, 17):  # config, run
-                inner = data if field == 5 else _inside(data).get(4, b"")
-                run.config |= flattened(dict(_item(item) for part, item in messages(inner) if part == 1))
-                run.name = (field == 17 and _text(_inside(data).get(8))) or run.name
-            elif field == 18 and _inside(data).get(1, 0):  # exit
-                run.status = "failed"
+    for field, data in (message for record in records for message in messages(record)):
+        if field == 2:  # history: items (1) and the step (2)
+            items = dict(_item(item) for part, item in messages(data) if part == 1)
+            yield {"_step": _inside(data, 2, 1) or 0, **dict(leaves(items))}
+        elif field in (5, 17):  # config, run
+            inner = data if field == 5 else _inside(data, 4)
+            run.config |= flattened(dict(_item(item) for part, item in messages(inner) if part == 1))
+            run.name = (field == 17 and _text(_inside(data, 8))) or run.name
+        elif field == 18 and _inside(data, 1):  # exit
+            run.status = "failed"
 
 
 def _item(data: bytes) -> tuple[str, Any]:
     """Return (key, value) of an item: its value is JSON text, or, since 0.26, a field of its own type."""
-    name: list[str] = []
-    value: Any = None
+    name, value = list[str](), None
     for field, told in messages(data):
         if field in (1, 2):
             name.append(_text(told))
-        elif field == 4:
-            value = bool(told)
-        elif field == 5:
-            value = told - (1 << 64) if told >> 63 else told
-        elif field == 6:
-            value = _double(told)
-        elif field == 7:
-            value = _text(told)
         elif field in (8, 16):
             with suppress(ValueError):
                 value = from_json(_text(told))
+        elif field in _TYPES:
+            value = _TYPES[field](told)
     return ".".join(name), value
+
+
+_TYPES: dict[int, Callable[[Any], Any]] = {
+    4: bool, 5: lambda told: told - (1 << 64) if told >> 63 else told, 6: _double, 7: _text,
+}  # fmt: skip
 
 
 def swanlab(path: Path) -> Iterator[Rows]:
@@ -270,35 +242,30 @@ def swanlab(path: Path) -> Iterator[Rows]:
 
 
 def _swan_scalars(records: Iterable[bytes], run: Rows) -> Iterator[tuple[int, str, float]]:
-    for record in records:
-        for field, data in messages(record):
-            inner = _inside(data)
-            if field == 10:  # start
-                run.name = _text(inner.get(4)) or run.name
-            elif field == 11 and inner.get(2):  # finish, with an error
-                run.status = "failed"
-            elif field == 13 and 5 in inner:
-                yield inner.get(2, 0), _text(inner.get(1)), _double(_inside(inner[5]).get(1, bytes(8)))
+    for field, data in (message for record in records for message in messages(record)):
+        inner = _inside(data)
+        if field == 10:  # start
+            run.name = _text(inner.get(4)) or run.name
+        elif field == 11 and inner.get(2):  # finish, with an error
+            run.status = "failed"
+        elif field == 13 and 5 in inner:
+            yield inner.get(2, 0), _text(inner.get(1)), _double(_inside(inner[5]).get(1, bytes(8)))
 
 
-# trackio and MLflow
+# trackio, MLflow and Aim
 
 
 def _connected(path: Path) -> closing[sqlite3.Connection]:
     return closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True))
 
 
-def _tables(path: Path, head: bytes) -> set[str]:
+def has_tables(path: Path, head: bytes, *tables: str) -> bool:
+    """Whether a file is a SQLite database with these tables."""
     with suppress(sqlite3.Error):
         if head.startswith(b"SQLite format 3\0"):
             with _connected(path) as base:
-                return {row[0] for row in base.execute("SELECT name FROM sqlite_master")}
-    return set()
-
-
-def is_trackio(path: Path, head: bytes) -> bool:
-    """A SQLite file with trackio's tables."""
-    return {"metrics", "configs"} <= _tables(path, head)
+                return set(tables) <= {row[0] for row in base.execute("SELECT name FROM sqlite_master")}
+    return False
 
 
 def trackio(path: Path) -> Iterator[Rows]:
@@ -315,18 +282,8 @@ def trackio(path: Path) -> Iterator[Rows]:
             yield rows.extend({"_step": step} | from_json(text) for step, text in base.execute(logged, [run]))
 
 
-def is_mlflow(path: Path, head: bytes) -> bool:
-    """A SQLite file with MLflow's tables, or the folder of a run."""
-    if path.is_dir():
-        return (path / "meta.yaml").is_file() and (path / "metrics").is_dir()
-    return {"metrics", "params", "runs", "experiments"} <= _tables(path, head)
-
-
 def mlflow(path: Path) -> Iterator[Rows]:
-    """Every run that was not deleted of a database, or the run of a folder."""
-    if path.is_dir():
-        yield _mlflow_folder(path)
-        return
+    """Every run of a database that was not deleted."""
     with _connected(path) as base:
         asked = "SELECT run_uuid, name, status FROM runs WHERE lifecycle_stage = 'active' ORDER BY start_time"
         logged = "SELECT step, key, CASE WHEN is_nan THEN 'nan' ELSE value END FROM metrics WHERE run_uuid = ?"
@@ -337,38 +294,20 @@ def mlflow(path: Path) -> Iterator[Rows]:
             yield rows
 
 
-def _mlflow_folder(path: Path) -> Rows:
-    events: list[tuple[float, Any, str, Any]] = []
-    for file in sorted(filter(Path.is_file, path.glob("metrics/**/*"))):
-        name = file.relative_to(path / "metrics").as_posix()
-        with open_file(file) as lines:
-            parts = (line.split() for line in iter(partial(lines.readline, 200), b""))
-            events += [(float(time), int(step), name, value.decode()) for time, value, step, *_ in parts]
-        _refuse(len(events), path)
+def mlflow_folder(path: Path) -> Iterator[Rows]:
+    """The run of a folder: a file a metric, and one a parameter."""
     title = path / "tags" / "mlflow.runName"
     rows = Rows(read_text(title, 1000).strip() if title.is_file() else path.name)
     params = filter(Path.is_file, path.glob("params/**/*"))
     rows.config = {file.relative_to(path / "params").as_posix(): read_text(file, MIB) for file in params}
-    return rows.extend(of_events(in_time(events)))
+    yield rows.extend(_in_time(path, _mlflow_events(path / "metrics")))
 
 
-def _refuse(events: int, path: Path) -> None:
-    if events > EVENTS:
-        raise InputError(f"'{path}' has more than {EVENTS:,} values in a run; give it as JSON lines")
-
-
-def in_time(events: list[tuple[float, Any, str, Any]]) -> Iterator[tuple[Any, str, Any]]:
-    """Yield (step, metric, value) of events that were kept by metric, in the order of their times."""
-    events.sort(key=lambda event: event[0])
-    return ((step, metric, value) for _, step, metric, value in events)
-
-
-# Aim
-
-
-def is_aim(path: Path, head: bytes) -> bool:
-    """A folder with a repository in it."""
-    return (path / ".aim").is_dir()
+def _mlflow_events(folder: Path) -> Iterator[Event]:
+    for file in sorted(filter(Path.is_file, folder.glob("**/*"))):
+        with open_file(file) as lines:
+            for time, value, step, *_ in (line.split() for line in iter(partial(lines.readline, 200), b"")):
+                yield float(time), int(step), file.relative_to(folder).as_posix(), value.decode()
 
 
 def aim(path: Path) -> Iterator[Rows]:
@@ -378,14 +317,24 @@ def aim(path: Path) -> Iterator[Rows]:
     repository = Repo.from_path(str(path))
     for key in repository.list_all_runs():
         run = Run(key, repo=repository, read_only=True)
-        events: list[tuple[float, Any, str, Any]] = []
-        for metric in run.metrics():
-            steps, (values, _, times) = metric.data.items_list()
-            name = "/".join([*map(str, metric.context.to_dict().values()), metric.name])
-            events += zip(times, steps, [name] * len(steps), values, strict=True)
-            _refuse(len(events), path)
-        if not events:
+        rows = Rows(str(run.name or run.hash)).extend(_in_time(path, _aim_events(run)))
+        if not rows:
             raise InputError(f"Aim has not indexed run {key}: type `aim storage --repo '{path}' reindex`, then again")
-        rows = Rows(str(run.name or run.hash)).extend(of_events(in_time(events)))
         rows.config = flattened(run.get("hparams"))
         yield rows
+
+
+def _aim_events(run: Any) -> Iterator[Event]:
+    for metric in run.metrics():
+        steps, (values, _, times) = metric.data.items_list()
+        name = "/".join([*map(str, metric.context.to_dict().values()), metric.name])
+        yield from zip(times, steps, [name] * len(steps), values, strict=True)
+
+
+def _in_time(path: Path, events: Iterable[Event]) -> Iterator[dict[str, Any]]:
+    """Return rows of events that were kept by metric, in the order of their times."""
+    held = list(islice(events, EVENTS + 1))
+    if len(held) > EVENTS:
+        raise InputError(f"'{path}' has more than {EVENTS:,} values in a run; give it as JSON lines")
+    held.sort(key=lambda event: event[0])
+    return of_events((step, metric, value) for _, step, metric, value in held)

@@ -92,12 +92,8 @@ class Recording:
             began = time.perf_counter()
             out = method(*args, **kwargs)
             if self.trainer.model.training and not self.ledger.dead:
-                now = time.perf_counter()
-                try:
-                    look(out, now - began, *args, **kwargs)
-                except Exception as error:  # noqa: BLE001  training goes on whatever this version of TRL does
-                    self.ledger.warn(name, f"{name}() of this TRL could not be recorded: {error!r}")
-                self.ledger.seconds += time.perf_counter() - now
+                with self.ledger.guarded(f"{name}() of this TRL"):
+                    look(out, time.perf_counter() - began, *args, **kwargs)
             return out
 
         return wrapped
@@ -173,7 +169,8 @@ class Recording:
         old = log_prob.detach() if old is None else old
         if behaviour is not None:  # what vLLM could not score counts as equal, as in TRL's own correction
             behaviour = torch.where(torch.isnan(behaviour), old, behaviour)
-        terms: dict[str, Tensor] = dict(getattr(trainer, "loss_terms", None) or {})  # of a loss of ours
+        own: dict[str, Any] = {"terms": {}} | (getattr(trainer, "recorded", None) or {})  # of a loss of ours
+        terms = own["terms"]
         if (weight := inputs.get("importance_sampling_ratio")) is not None:
             terms["correction"] = weight.expand_as(log_prob)
             bounds = (getattr(trainer, f"vllm_importance_sampling_clip_{end}", None) for end in ("min", "max"))
@@ -187,14 +184,15 @@ class Recording:
             "epoch": trainer._step % self.generation // trainer.args.steps_per_generation,
             "trajectory": inputs[ROW], "log_prob": log_prob.detach(), "log_prob_old": old, "mask": mask,
             "advantages": inputs["advantages"], "entropy": seen["entropy"], "log_prob_behaviour": behaviour,
-            "log_prob_ref": inputs.get("ref_per_token_logps"),
+            "log_prob_ref": inputs.get("ref_per_token_logps"), **own,
         }  # fmt: skip
         if plain:
             told["policy_loss"] = out.detach()
         step = self.step
 
         def weighed(gradient: Tensor) -> None:
-            self.ledger.update(step, **told, terms=terms | {"gradient_weight": gradient})
+            terms["gradient_weight"] = gradient
+            self.ledger.update(step, **told)
 
         log_prob.register_hook(weighed)
 
@@ -210,7 +208,6 @@ class Recording:
         most = float(trainer.args.max_grad_norm or math.inf)
         after = None if grad_norm is None else min(float(grad_norm), most)
         scalars = {"grad_norm": grad_norm, "grad_norm_after": after, "lr": rate}
-        scalars |= {name: x for name, x in getattr(trainer, "loss_scalars", {}).items() if name != "tokens"}
         self.ledger.update(self.step, update=number, **{k: float(v) for k, v in scalars.items() if v is not None})
         if self.before + trainer._step // self.window > self.step:
             self.ledger.end(self.step)

@@ -19,7 +19,7 @@ import os
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, wraps
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,8 @@ from urllib.parse import parse_qsl
 import torch
 from torch import Tensor
 
-from workbench.integrations.losses import Loss, Sums, feedable, metrics, recorded_terms, stabilised
+from workbench.integrations.losses import Loss, feedable, metrics, recorded
+from workbench.integrations.trl import text_of
 from workbench.objective import LossTerms
 from workbench.record import Clip, Ledger
 from workbench.spec import InputError
@@ -41,10 +42,6 @@ SETTINGS = (
     "entropy_coeff", "use_kl_loss", "kl_loss_coef", "kl_loss_type", "loss_scale_factor",
 )  # fmt: skip
 OWN = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "loss_agg_mode")
-AGGREGATES = {
-    "token-mean": "token_mean", "token-sum": "token_sum", "seq-mean-token-sum": "seq_mean_token_sum",
-    "seq-mean-token-mean": "seq_mean_token_mean", "seq-mean-token-sum-norm": "seq_mean_token_sum_norm",
-}  # fmt: skip
 
 log = logging.getLogger("sorl.verl")
 
@@ -60,10 +57,11 @@ class Mode:
     @classmethod
     def of(cls, text: str) -> Mode:
         """Return what `sorl:st-ppo?stabilise.scope=global&record=runs/x` says; another loss mode is its own name."""
+        given = _options(f"record={os.environ.get('SORL_RECORD', '')}")
         if not text.startswith(PREFIX):
-            return cls(text, {}, _options(f"record={found}" if (found := os.environ.get("SORL_RECORD")) else ""))
+            return cls(text, {}, given)
         name, _, query = text.removeprefix(PREFIX).partition("?")
-        given = _options(f"record={os.environ.get('SORL_RECORD', '')}") | _options(query)
+        given |= _options(query)
         knobs = {key: given.pop(key) for key in KNOBS if key in given}
         if name == VANILLA:
             if given:
@@ -72,10 +70,7 @@ class Mode:
         slots: dict[str, Any] = {}
         for key, value in given.items():
             slot, _, option = key.partition(".")
-            if option:
-                slots.setdefault(slot, {})[option] = value
-            else:
-                slots[slot] = value
+            slots[slot] = slots.get(slot, {}) | {option: value} if option else value
         return cls(name, slots, knobs)
 
 
@@ -110,25 +105,19 @@ def check(config: Any) -> None:
             f"'{name}' has a KL term of its own: set actor.use_kl_loss=true, which makes verl compute the reference's "
             "log-probs, and actor.kl_loss_coef=0, which switches its term off"
         )
-    if config.use_dynamic_bsz and counts_micro_batches(loss):
+    per_micro_batch = own.stabilise.kind == "kl_clipfrac" and getattr(own.stabilise, "scope", "") == "micro"
+    if config.use_dynamic_bsz and (own.aggregate.scope == "micro" or per_micro_batch):
         raise InputError(
             f"'{name}' weighs micro-batches alike, and nobody knows their number with actor.use_dynamic_bsz=true: set "
             "it to false, or the slot's scope to global (aggregate.scope=global, stabilise.scope=global)"
         )
 
 
-def counts_micro_batches(loss: Loss) -> bool:
-    """Whether the loss divides by the number of micro-batches of the update."""
-    own = loss.algorithm
-    penalty = own.stabilise.kind == "kl_clipfrac" and getattr(own.stabilise, "scope", "") == "micro"
-    return own.aggregate.scope == "micro" or penalty
-
-
 @dataclass
 class Update:
     """The update under way: its sums over micro-batches and ranks, the present micro-batch, and what came of it."""
 
-    sums: Sums | None = None
+    sums: Tensor | None = None
     micro_batches: int = 1
     data: Any = None
     terms: LossTerms | None = None
@@ -142,7 +131,7 @@ class Step:
     per_epoch: int  # updates
     trajectory: Tensor | None = None  # (B,) of each row; -1 for the rows that verl adds to fill up a mini-batch
     updates: int = 0
-    recorders: list[Recorder] = field(default_factory=list)
+    recorder: Recorder | None = None
 
 
 _now: Update | None = None
@@ -223,14 +212,14 @@ def begin(engine: Any, data: Any, config: Any, loss: Loss | None) -> Update:
             parts.append(loss.sums(batch_of(loss, data)))
     if not parts:  # of a pipeline only the last stage has log-probs, and computes a loss
         return Update()
-    total, ranks, group = torch.stack([p.packed() for p in parts]).sum(0), 1, engine.get_data_parallel_group()
+    total, ranks, group = torch.stack(parts).sum(0), 1, engine.get_data_parallel_group()
     if group is not None and torch.distributed.is_initialized():
         from verl.utils.device import get_device_id
 
         total, ranks = total.to(get_device_id()), engine.get_data_parallel_size()
         torch.distributed.all_reduce(total, group=group)
     micro = 1 if config.use_dynamic_bsz else len(data) // data["micro_batch_size_per_gpu"]
-    return Update(parts[0].unpacked(total), micro * ranks)
+    return Update(total, micro * ranks)
 
 
 def _padded(values: Any, data: Any) -> Tensor:
@@ -259,7 +248,8 @@ def training(plain: Callable[..., Any]) -> Callable[..., Any]:
             update.data, update.terms = data, None
             out = loss_function(model_output=model_output, data=data, dp_group=dp_group)
             if recorder is not None:
-                recorder.guarded(recorder.part, model_output, data, update.terms, out)
+                with recorder.ledger.guarded("a micro-batch of this verl"):
+                    recorder.part(model_output, data, update.terms, out)
             return out
 
         try:
@@ -267,7 +257,8 @@ def training(plain: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             _now = None
         if recorder is not None:
-            recorder.guarded(recorder.after, engine, out)
+            with recorder.ledger.guarded("an update of this verl"):
+                recorder.after(engine, out)
         return out
 
     return train_batch
@@ -280,10 +271,11 @@ def recorder_of(engine: Any, config: Any, mode: str) -> Recorder | None:
     recorder: Recorder | None = getattr(engine, "sorl_recorder", None)
     if recorder is None:
         recorder = engine.sorl_recorder = Recorder(engine, config, mode)
-    if recorder not in _step.recorders:
-        _step.recorders.append(recorder)
-        recorder.guarded(recorder.rollouts, _step)
-    return recorder
+    if _step.recorder is None:
+        _step.recorder = recorder
+        with recorder.ledger.guarded("a batch of this verl"):
+            recorder.rollouts(_step)
+    return None if recorder.ledger.dead else recorder
 
 
 def stepping(plain: Callable[..., Any]) -> Callable[..., Any]:
@@ -299,8 +291,8 @@ def stepping(plain: Callable[..., Any]) -> Callable[..., Any]:
             global _step
             _step = step
             yield from plain(data, mini_batch_size, epochs, *more, **options)
-            for recorder in step.recorders:
-                recorder.guarded(recorder.end)
+            if step.recorder is not None:
+                step.recorder.end()
             _step = None
 
         return batches()
@@ -309,7 +301,7 @@ def stepping(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Recorder:
-    """Tells the ledger what the actor of this rank was trained on; a mistake of its own costs the rows only."""
+    """Tells the ledger what the actor of this rank was trained on."""
 
     def __init__(self, engine: Any, config: Any, mode: str) -> None:
         asked, learn = Mode.of(mode), engine.optimizer_config
@@ -323,29 +315,15 @@ class Recorder:
             "epochs": config.ppo_epochs, "policy": {"lr": learn.lr, "max_grad_norm": learn.clip_grad or None}
         }  # fmt: skip
         self.most, self.number, self.step = float(learn.clip_grad or math.inf), -1, Step(None, 1)
-        self.scalars: dict[str, float] = {}  # of the update under way
         self.ranks, planned = engine.get_data_parallel_size(), getattr(learn, "total_training_steps", -1)
         self.iterations = planned if planned and planned > 0 else None
-        verls = _clip(config, asked.name) if loss is None else None
-        replay_as = {"base": asked.name, **asked.slots} if loss is not None else _replay(config, verls) or asked.name
+        clip, replay_as = verls_own(config, asked.name) if loss is None else (None, {"base": asked.name, **asked.slots})
         self.ledger = Ledger(
             folder.parent, experiment=folder.name, algorithm=asked.name, settings=settings, trainer="verl",
-            seed=config.data_loader_seed, iterations=self.iterations, clip=verls, replay_as=replay_as,
+            seed=config.data_loader_seed, iterations=self.iterations, clip=clip, replay_as=replay_as,
             decode=None if tokenizer is None else tokenizer.convert_ids_to_tokens,
             process_group=engine.get_data_parallel_group(), **knobs,
         )  # fmt: skip
-
-    def guarded(self, method: Callable[..., None], *args: Any) -> None:
-        """Call a method of this recorder; training goes on whatever this version of verl hands over."""
-        if self.ledger.dead:
-            return
-        try:
-            method(*args)
-        except Exception as error:  # noqa: BLE001
-            name = method.__name__
-            self.ledger.warn(
-                name, f"{name} of this verl's update could not be recorded: {type(error).__name__}: {error}"
-            )
 
     def rollouts(self, step: Step) -> None:
         """Record what was sampled, without the rows that verl adds to fill up a mini-batch: they have no loss mask."""
@@ -363,7 +341,7 @@ class Recorder:
         group = None if uid is None else [zlib.crc32(str(uid[i]).encode()) & 0x7FFFFFFF for i in keep]
         words: dict[str, Any] = {}
         if told is not None:
-            words["question"] = [_last(told[i]) for i in keep]
+            words["question"] = [text_of(told[i]) for i in keep]
         if model is not None and all(isinstance(m, Mapping) and "ground_truth" in m for m in model):
             words["gold"] = [str(model[i]["ground_truth"]) for i in keep]
         attention = dense(data, "attention_mask")
@@ -385,24 +363,20 @@ class Recorder:
                  "advantages": "advantages", "log_prob_ref": "ref_log_prob", "values_old": "values",
                  "returns": "returns"}  # fmt: skip
         told: dict[str, Any] = {ours: dense(data, theirs, width) for ours, theirs in names.items()}
-        own = {} if terms is None else recorded_terms(terms)
-        self.scalars = {} if terms is None else stabilised(terms, self.scalars)
+        told |= {"terms": {}} if terms is None else recorded(terms)
         if terms is None and (weight := dense(data, "rollout_is_weights", width)) is not None:
-            own["correction"] = weight
-        number = self.step.updates
+            told["terms"]["correction"] = weight
+        number, step = self.step.updates, self.number
         told |= {
             "update": number, "epoch": number // self.step.per_epoch, "log_prob": log_prob,
             "trajectory": self.step.trajectory[data[ROW].cpu()], "policy_loss": _value(out[1], "actor/pg_loss"),
             "entropy": None if entropy is None else _padded(entropy, data).detach(),
         }  # fmt: skip
-        step = self.number
 
         def weighed(gradient: Tensor) -> None:
-            def tell() -> None:
-                weight = {"gradient_weight": _padded(gradient, data) / self.ranks}  # of the mean over ranks
-                self.ledger.update(step, **told, terms=own | weight)
-
-            self.guarded(tell)
+            with self.ledger.guarded("a gradient of this verl"):
+                told["terms"]["gradient_weight"] = _padded(gradient, data) / self.ranks  # of the mean over ranks
+                self.ledger.update(step, **told)
 
         values.register_hook(weighed)
 
@@ -413,9 +387,8 @@ class Recorder:
         scalars = {} if norm is None else {"grad_norm": float(norm), "grad_norm_after": min(float(norm), self.most)}
         if rates is not None:
             scalars["lr"] = float(rates()[0])
-        scalars |= {name: value for name, value in self.scalars.items() if name != "tokens"}
         self.ledger.update(self.number, update=self.step.updates, **scalars)
-        self.step.updates, self.scalars = self.step.updates + 1, {}
+        self.step.updates += 1
 
     def end(self) -> None:
         """End the step, and the run after its last one."""
@@ -441,12 +414,6 @@ def _tokens(data: Any, name: str, row: int, attention: Tensor | None) -> list[in
     return list(found[row][mask.bool()].tolist())
 
 
-def _last(messages: Any) -> str:
-    """The last message of a conversation."""
-    message = messages[-1] if isinstance(messages, list | tuple) and messages else messages
-    return str(message.get("content", "") if isinstance(message, Mapping) else message)
-
-
 def _value(told: Mapping[str, Any], name: str) -> float | None:
     """The last value of one of verl's metrics."""
     found = told.get(name)
@@ -454,22 +421,16 @@ def _value(told: Mapping[str, Any], name: str) -> float | None:
     return float(values[-1]) if isinstance(values, list) and values else None
 
 
-def _clip(config: Any, name: str) -> Clip | None:
-    """Return what verl's own loss does with a ratio; None for one that is not known here."""
-    low = config.clip_ratio_low if config.clip_ratio_low is not None else config.clip_ratio
-    high = config.clip_ratio_high if config.clip_ratio_high is not None else config.clip_ratio
-    return Clip(1 - low, 1 + high, config.get("clip_ratio_c", 3.0)) if name == VANILLA else None
-
-
-def _replay(config: Any, clip: Clip | None) -> dict[str, Any] | None:
-    """Return verl's own loss in our words, for `sorl replay`."""
-    if clip is None:
-        return None
-    aggregate: Any = AGGREGATES[config.loss_agg_mode]
+def verls_own(config: Any, name: str) -> tuple[Clip | None, Any]:
+    """Return what verl's own loss does with a ratio, and that loss in our words; only vanilla's clip is known here."""
+    if name != VANILLA:
+        return None, name
+    low, high = (config.clip_ratio if x is None else x for x in (config.clip_ratio_low, config.clip_ratio_high))
+    dual, aggregate = config.get("clip_ratio_c", 3.0), config.loss_agg_mode.replace("-", "_")
     if aggregate == "seq_mean_token_sum_norm" and config.loss_scale_factor:
         aggregate = {"kind": aggregate, "horizon": float(config.loss_scale_factor)}
-    kind = {"kind": "ppo", "low": 1 - clip.lower, "high": clip.upper - 1, "dual": clip.dual or "none"}
-    return {"base": "ppo", "clip": kind, "aggregate": aggregate}
+    kind = {"kind": "ppo", "low": low, "high": high, "dual": dual or "none"}
+    return Clip(1 - low, 1 + high, dual), {"base": "ppo", "clip": kind, "aggregate": aggregate}
 
 
 def install() -> None:
@@ -511,7 +472,7 @@ def install() -> None:
 if "verl" in sys.modules:  # loaded by verl, which hides what goes wrong here
     try:
         install()
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:  # noqa: BLE001  of any kind: verl would hide it, and train without a word
         log.error(
             "sorl's plugin for verl was not loaded, there is no loss_mode sorl:...: %s: %s", type(error).__name__, error
         )

@@ -19,6 +19,7 @@ from workbench.spec import RunSettings
 
 NARROW = ("tokens", "length", "group", "trajectory", "sentence", "placebo")  # int64 that int32 holds
 LOG_PROBS = ("log_prob_behaviour", "log_prob_old", "log_prob_ref")
+ROUTES = ("routes_behaviour", "routes_old")
 DENSE = ("response", "mask", "score", *LOG_PROBS, "values", "advantages", "returns")
 
 
@@ -43,26 +44,27 @@ class Packer:
         self._weights = {name: weight.cpu().numpy().copy() for name, weight in weights.items()} if fit else {}
         self._mask = batch.mask
         self._update = self.learner.updates
-        state = {
-            f"optimizer.policy.{i}.{key}": x.detach().cpu().numpy().copy()
-            for i, parameter in enumerate(self.learner.policy_parameters)
-            for key, x in self.learner.policy_optimizer.state[parameter].items()
-            if isinstance(x, Tensor)
-        }
-        size = sum(array.nbytes for array in (*self._weights.values(), *state.values()))
-        if self._weights and size <= limits.weights_mb * MB:
-            self._weights |= state
-        self._steps = {name: _steps(own) for name, own in self._optimizers() if own is not None}
+        for owner, optimizer in self._optimizers() if fit else ():
+            state = {
+                f"optimizer.{owner}.{i}.{key}": _numpy(x).copy()
+                for i, parameter in enumerate(optimizer.param_groups[0]["params"])
+                for key, x in optimizer.state.get(parameter, {}).items()
+                if isinstance(x, Tensor)
+            }
+            if sum(array.nbytes for array in (*self._weights.values(), *state.values())) <= limits.weights_mb * MB:
+                self._weights |= state
+        self._steps = {owner: _steps(optimizer) for owner, optimizer in self._optimizers()}
 
-    def _optimizers(self) -> Iterator[tuple[str, torch.optim.Optimizer | None]]:
+    def _optimizers(self) -> Iterator[tuple[str, torch.optim.Optimizer]]:
         yield "policy", self.learner.policy_optimizer
-        yield "critic", self.learner.critic_optimizer
+        if self.learner.critic_optimizer is not None:
+            yield "critic", self.learner.critic_optimizer
 
     def close(self, batch: Batch, updates: Sequence[Evidence]) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
         """Arrays and metadata of the step, as `workbench.store.batches` reads them; None where nothing is kept."""
         if self._mask is None:
             return None
-        arrays = {name: _numpy(x) for name in (*NARROW, *DENSE) if (x := getattr(batch, name)) is not None}
+        arrays = {name: _numpy(x) for name in (*NARROW, *DENSE, *ROUTES) if (x := getattr(batch, name)) is not None}
         arrays |= {name: arrays[name].astype(np.int32) for name in NARROW if name in arrays}
         if not torch.equal(self._mask, batch.mask):
             arrays["mask_sampled"] = _numpy(self._mask)

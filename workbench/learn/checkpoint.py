@@ -16,6 +16,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from workbench.agent.episode import Episode
+from workbench.agent.routing import routers
+from workbench.learn import networks
 from workbench.learn.rollouts import Rollout
 from workbench.learn.update import Learner
 from workbench.spec import InputError
@@ -48,11 +50,14 @@ def save(folder: Path, learner: Learner, progress: Progress, last: int = 2, pinn
         save_file({"before": learner.probe.before}, unfinished / PROBE)
     rollouts = []
     for i, rollout in enumerate(progress.rollouts):
-        tensors = {name: x for name in ("log_prob_old", "values") if (x := getattr(rollout, name)) is not None}
+        names = ("log_prob_old", "values", "routes_old")
+        tensors = {name: x for name in names if (x := getattr(rollout, name)) is not None}
+        routes = [e.routes for e in rollout.episodes if e.routes is not None]
+        tensors |= {"routes": torch.cat(routes)} if routes else {}
         save_file(_contiguous(tensors), unfinished / f"rollout-{i}.safetensors")
         # vars() and not asdict(): the copies of every token that the latter makes were most of the time of a save.
         entry = {"number": rollout.number, "policy_step": rollout.policy_step}
-        rollouts.append(entry | {"episodes": [vars(e) for e in rollout.episodes]})
+        rollouts.append(entry | {"episodes": [vars(e) | {"routes": None} for e in rollout.episodes]})
     state = vars(progress) | {"updates": learner.updates, "rollouts": rollouts}
     (unfinished / "progress.json").write_text(json.dumps(state))
     target = folder / f"{progress.step:06d}"
@@ -71,19 +76,24 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def take_over(source: Path, folder: Path) -> None:
-    """Copy a checkpoint into `folder` in one rename. Raises InputError where there is none, with those there are."""
+    """Make a copy of a checkpoint the only one of `folder`. Raises InputError where there is none, with those near."""
     if source not in checkpoints(source.parent):
         near = ", ".join(str(int(rung.name)) for rung in checkpoints(source.parent)) or "none"
         raise InputError(f"no checkpoint of step {int(source.name)} in '{source.parent}', only of: {near}")
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder))
     shutil.copytree(source, unfinished, dirs_exist_ok=True)
+    for old in checkpoints(folder):
+        shutil.rmtree(old)
     os.rename(unfinished, folder / source.name)
 
 
 def load(checkpoint: Path, learner: Learner) -> Progress:
     """Put the learner back to where `checkpoint` was written and return the progress."""
-    weights = load_file(checkpoint / "policy" / "model.safetensors")
+    if routers(learner.policy):  # the files of mixtures have the hub's names, and an expert each
+        weights = networks.load(checkpoint / "policy").state_dict()
+    else:
+        weights = load_file(checkpoint / "policy" / "model.safetensors")
     missing, unexpected = learner.policy.load_state_dict(weights, strict=False)
     # Tied weights are stored once: a missing name that shares its tensor with a stored one is no loss.
     if unexpected or set(missing) - set(getattr(learner.policy, "all_tied_weights_keys", None) or ()):
@@ -101,7 +111,10 @@ def load(checkpoint: Path, learner: Learner) -> Progress:
     stored = json.loads((checkpoint / "progress.json").read_text())
     for i, entry in enumerate(stored["rollouts"]):
         entry |= load_file(checkpoint / f"rollout-{i}.safetensors")
-        entry["episodes"] = [Episode(**e) for e in entry["episodes"]]
+        entry["episodes"] = episodes = [Episode(**e) for e in entry["episodes"]]
+        if (routes := entry.pop("routes", None)) is not None:
+            for episode, own in zip(episodes, routes.split([len(e.tokens) for e in episodes]), strict=True):
+                episode.routes = own
         stored["rollouts"][i] = Rollout(**entry)
     learner.updates = stored.pop("updates")
     return Progress(**stored)

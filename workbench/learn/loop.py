@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from workbench.agent.draws import ORDER, PLACEBO, generator
 from workbench.agent.engines import NonFinite, engine_for
+from workbench.agent.routing import routers
 from workbench.agent.tokenizer import Sentences, Spans
 from workbench.agent.worlds import build
 from workbench.algorithms import resolve
@@ -26,12 +27,12 @@ from workbench.learn.blackbox import Packer
 from workbench.learn.evaluate import evaluate
 from workbench.learn.networks import Critic
 from workbench.learn.probe import controls
-from workbench.learn.rollouts import Rollout, Sampler, batch_of, trainer_log_probs
+from workbench.learn.rollouts import Rollout, Sampler, batch_of, scored, trainer_log_probs
 from workbench.learn.update import Learner, non_finite
 from workbench.objective import prepare
 from workbench.record.blackbox import MB
 from workbench.record.recorder import Recorder
-from workbench.spec import RunSettings, StopSettings, check
+from workbench.spec import InputError, RunSettings, StopSettings, check
 
 BEFORE = 8  # steps before the black box's own first one that a ladder reaches back
 
@@ -67,6 +68,7 @@ class Trainer:
         world, select = build(settings.world), algorithm.select
         self.sampler = Sampler(settings, world, self.engine, self.group_size, select, self.fault)
         self.packer = Packer(settings, self.learner)
+        self._check_routing()
         self.queue: deque[Rollout] = deque()
         self.step = 0
         self.tokens = 0  # trained on so far, each epoch counted
@@ -105,7 +107,7 @@ class Trainer:
                 raise Diverged(f"sampling failed in step {self.step}: {error}") from error
             batch = self._batch(rollout)
             if learn.old_log_prob == "rollout":
-                rollout.log_prob_old = self._log_probs(batch)
+                rollout.log_prob_old, rollout.routes_old = self._scored(batch)
             if learn.old_values == "rollout":
                 rollout.values = self.learner.values(batch)
             self.queue.append(rollout)
@@ -117,7 +119,8 @@ class Trainer:
         batch = self._batch(rollout)
         batch = replace(batch, sentence=self.sentences.of(batch))
         if self.settings.learn.old_log_prob == "update":
-            batch = replace(batch, log_prob_old=self._log_probs(batch))
+            old, routes = self._scored(batch)
+            batch = replace(batch, log_prob_old=old, routes_old=routes)
         if self.reference is not None:
             reference = self.fault("reference", self.reference, self.step)
             batch = replace(batch, log_prob_ref=self._log_probs(batch, reference))
@@ -201,8 +204,34 @@ class Trainer:
 
     def _log_probs(self, batch: Batch, model: PreTrainedModel | None = None) -> torch.Tensor:
         """Return log-probs of the batch under `model`, (B, T); without one, under the policy as it is now."""
-        model = self.learner.policy if model is None else model
+        if model is None:
+            return self._scored(batch)[0]
         return trainer_log_probs(model, batch, self.learner.temperature, self.learner.compute)
+
+    def _scored(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Log-probs (B, T) of the batch under the policy as it is now, and the experts that its routers choose."""
+        learner, replay = self.learner, self.algorithm.routing.replayed(batch)
+        return scored(learner.policy, batch, learner.temperature, learner.compute, replay)
+
+    def _check_routing(self) -> None:
+        """Raise InputError where the routes that are to be replayed are not recorded, or a pass could not repeat them.
+
+        A dense model has none, and its replay changes nothing.
+        """
+        kind, settings = self.algorithm.routing.kind, self.settings
+        if kind == "none" or not routers(self.learner.policy):
+            return
+        reasons = {
+            'slots.routing = "r2" repeats the pass that takes the old log-probs, and learn.old_log_prob = "behaviour" '
+            'takes none; set it to "rollout" or "update"': kind == "r2" and settings.learn.old_log_prob == "behaviour",
+            'slots.routing = "r3" needs the experts of the sampler, which engine.kind = "vllm" does not hand over: '
+            'set engine.kind = "hf", or slots.routing = "r2"': kind == "r3" and settings.engine.kind != "hf",
+            f'slots.routing = "{kind}" and compute.gradient_checkpointing exclude each other: the activations are '
+            "computed again after the pass whose experts are replayed": settings.compute.gradient_checkpointing,
+        }
+        for reason, holds in reasons.items():
+            if holds:
+                raise InputError(reason)
 
     def _stop(self) -> bool:
         """Return whether a stop rule ends the run here; `stopped` says which."""
@@ -225,7 +254,7 @@ class Trainer:
         self.recorder.flush()
         checkpoint.save(folder, self.learner, self._progress())
 
-    def climb(self, folder: Path) -> None:
+    def save_rung(self, folder: Path) -> None:
         """Put a checkpoint on the ladder to fork from: the newest rungs stay, and those before a fall."""
         weights = sum(p.numel() * p.element_size() for p in self.learner.policy_parameters)
         if weights > self.settings.record.batches.weights_mb * MB:
@@ -242,7 +271,8 @@ class Trainer:
     def resume(self, folder: Path) -> bool:
         """Resume from the newest checkpoint in `folder`; False without one.
 
-        A run with a fault starts again: what the fault remembers is in no checkpoint, and its rows come out the same.
+        A run with a fault starts again, a fork with one from its parent's state: what the fault remembers is in no
+        checkpoint, and the rows come out the same.
         """
         found = checkpoint.checkpoints(folder)
         if not found or (self.settings.fault is not None and self.settings.fork is None):
@@ -251,8 +281,8 @@ class Trainer:
         self.step, self.seconds = progress.step, progress.seconds
         self.tokens = sum(int(row.get("tokens_trained") or 0) for row in progress.history)
         self.queue = deque(progress.rollouts)
-        fork, staleness = self.settings.fork, self.settings.learn.staleness
-        if fork is not None and self.step == fork.at_step and len(self.queue) > staleness:
+        fork, learn = self.settings.fork, self.fault("learn", self.settings.learn, self.step)
+        if fork is not None and self.step == fork.at_step and len(self.queue) > learn.staleness:
             self.queue.clear()  # fresher than the parent: filled again by the policy as it is, as at the start of a run
         self.recorder.replay(progress.history)
         return True

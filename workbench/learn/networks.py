@@ -17,10 +17,12 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
+from workbench.learn import packed
 from workbench.spec import ComputeSettings, InputError, PolicySettings
 
 ELEMENTS = 1 << 24  # logits of a part: 64 MiB in float32, a few times that while its gradient is computed
 _LINEAR: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+_LAST: list[Any] = []  # tokens, where, and their packing: the critic reads what the policy has just read
 
 
 def linear_head(model: Any) -> nn.Linear | None:
@@ -75,11 +77,18 @@ def create(settings: PolicySettings, tokenizer: PreTrainedTokenizerBase, seed: i
     """Return a freshly initialised decoder of the size in `settings` for this tokenizer's vocabulary (float32)."""
     # 0.02, the initial range of these families, is meant for hidden sizes of thousands: a narrow network that starts
     # there learns late and stays badly conditioned.
+    mlp, k, shared = settings.mlp, settings.experts_per_token, settings.family == "qwen2_moe"
+    mixture: dict[str, Any] = {}
+    if settings.mixture:  # kernels want rows of 16 bytes, in bfloat16 as well
+        mlp = -(-mlp // (8 * (k + shared))) * 8
+        mixture = {"num_experts": settings.experts, "num_experts_per_tok": k, "moe_intermediate_size": mlp}
+        mixture |= {"num_local_experts": settings.experts} if settings.family == "mixtral" else {}
+        mixture |= {"shared_expert_intermediate_size": mlp} if shared else {"norm_topk_prob": True}
     config = AutoConfig.for_model(
-        settings.family, vocab_size=len(tokenizer), hidden_size=settings.hidden, intermediate_size=settings.mlp,
+        settings.family, vocab_size=len(tokenizer), hidden_size=settings.hidden, intermediate_size=mlp,
         num_hidden_layers=settings.layers, num_attention_heads=settings.heads, num_key_value_heads=settings.heads,
         max_position_embeddings=1024, initializer_range=settings.hidden**-0.5, tie_word_embeddings=settings.tied,
-        bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, **mixture,
     )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -137,6 +146,16 @@ def widened(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
+def packing_of(backbone: Any, tokens: Tensor, where: Tensor) -> packed.Packing | None:
+    """Return what `packed` computes of these tokens; None where transformers' own layers do, or nothing is wanted."""
+    if backbone is None or not packed.supports(backbone, tokens) or not bool(where[:, 1:].any()):
+        return None
+    if not (_LAST and torch.equal(tokens, _LAST[0]) and torch.equal(where, _LAST[1])):
+        _LAST[:] = tokens.clone(), where.clone(), packed.Packing(tokens, where)
+    found: packed.Packing = _LAST[2]
+    return found
+
+
 def log_probs(
     model: nn.Module, tokens: Tensor, temperature: float = 1.0, grad_entropy: bool = False,
     where: Tensor | None = None, elements: int = ELEMENTS,
@@ -148,8 +167,14 @@ def log_probs(
     carries a gradient only with `grad_entropy`. Results are on the device of `tokens`, wherever the model is.
 
     Beyond `elements` logits they are never held at once, and are made only at the tokens of `where` (B, T), with 0
-    elsewhere; a model whose logits are not a linear layer of the last hidden state holds them all.
+    elsewhere; a model whose logits are not a linear layer of the last hidden state holds them all. With `where`, a
+    small model may be computed there alone: 0 elsewhere then, too.
     """
+    if where is not None and (packing := packing_of(getattr(model, "model", None), tokens, where)) is not None:
+        lm: Any = model
+        logits = lm.lm_head(packed.hidden(lm.model, packing))
+        asked = tokens[:, 1:].reshape(-1)[packing.to]
+        return tuple(packing.spread(x) for x in _of_logits(logits, asked, temperature, grad_entropy))  # type: ignore[return-value]
     device = next(model.parameters()).device
     on = tokens.to(device)
     targets = on[:, 1:]
@@ -180,11 +205,14 @@ class Critic(nn.Module):
         nn.init.zeros_(self.head.bias)
         self.head.to(policy.device)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, where: Tensor | None = None) -> Tensor:
         """Values (B, T), float32; entry t is V of the state before token t is written, so it never sees token t.
 
-        Position 0 has no state before it and is 0. Values are on the device of `tokens`, wherever the critic is.
+        Position 0 has no state before it and is 0. Values are on the device of `tokens`, wherever the critic is. With
+        `where` (B, T), a small critic may be computed there alone, and is 0 elsewhere.
         """
+        if where is not None and (packing := packing_of(self.backbone, tokens, where)) is not None:
+            return packing.spread(self.head(packed.hidden(self.backbone, packing)).squeeze(-1))
         on = tokens.to(self.head.weight.device)
         hidden = self.backbone(input_ids=on[:, :-1], use_cache=False).last_hidden_state
         return F.pad(self.head(hidden).squeeze(-1).float(), (1, 0)).to(tokens.device)

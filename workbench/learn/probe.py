@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from workbench.agent.routing import routed
 from workbench.batch import Batch
 from workbench.learn.networks import widened
 from workbench.objective import policy_loss
@@ -79,7 +80,9 @@ class Probe:
     def _forward(self, model: PreTrainedModel, part: Batch) -> tuple[Tensor, Tensor]:
         """Log-probs of the tokens, (B, T), and of the whole vocabulary at each of them but the first, (B, T - 1, V)."""
         tokens = part.tokens.to(model.device)
-        logits = widened(model(input_ids=tokens[:, :-1], use_cache=False).logits)
+        replay = self.algorithm.routing.replayed(part)
+        with routed(model, None if replay is None else replay[:, 1:]):
+            logits = widened(model(input_ids=tokens[:, :-1], use_cache=False).logits)
         log_p = torch.log_softmax(logits / self.temperature, -1)
         chosen = log_p.gather(-1, tokens[:, 1:].unsqueeze(-1)).squeeze(-1)
         return torch.nn.functional.pad(chosen, (1, 0)).to(part.tokens.device), log_p

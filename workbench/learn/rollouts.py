@@ -13,6 +13,7 @@ from torch import Tensor
 from workbench.agent.draws import ROLLOUT, generator
 from workbench.agent.engines import Engine
 from workbench.agent.episode import Episode, collate
+from workbench.agent.routing import experts_of, routed
 from workbench.agent.worlds import World
 from workbench.batch import Batch
 from workbench.learn.faults import Fault
@@ -32,6 +33,7 @@ class Rollout:
     episodes: list[Episode]
     log_prob_old: Tensor | None = None  # (B, T) by the trainer's forward, when it is taken at sampling time
     values: Tensor | None = None  # (B, T) by the critic at sampling time, when asked for
+    routes_old: Tensor | None = None  # (B, T, L k) experts of the trainer's forward that made `log_prob_old`
     first: list[Episode] = field(default_factory=list)  # the first draw, on questions not selected by their reward
     sampled: int = 0  # episodes of all draws
 
@@ -87,30 +89,51 @@ def batch_of(rollout: Rollout, pad_id: int) -> Batch:
     """Return the rollout as a batch, with the log-probs and values that were stored with it."""
     batch = collate(rollout.episodes, pad_id)
     old = batch.log_prob_old if rollout.log_prob_old is None else rollout.log_prob_old
-    return replace(batch, log_prob_old=old, values=rollout.values)
+    return replace(batch, log_prob_old=old, values=rollout.values, routes_old=rollout.routes_old)
 
 
 def trainer_log_probs(
     model: torch.nn.Module, batch: Batch, temperature: float, compute: ComputeSettings = ComputeSettings()
 ) -> Tensor:
     """Return log-probs of the batch under `model` by the training forward, (B, T), 0 where the policy wrote nothing."""
-    found = _by_passes(lambda tokens, mask: log_probs(model, tokens, temperature, where=mask)[0], batch, compute)
-    return torch.where(batch.mask, found, 0)
+    return scored(model, batch, temperature, compute)[0]
+
+
+def scored(
+    model: torch.nn.Module, batch: Batch, temperature: float, compute: ComputeSettings, replay: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """Log-probs (B, T) as `trainer_log_probs`, with the experts `replay` (B, T, L k); and the experts chosen."""
+    parts: list[Tensor] = []
+
+    def forward(index: Tensor, n: int) -> Tensor:
+        with routed(model, None if replay is None else replay[index, 1:n]) as seen:
+            found = log_probs(model, batch.tokens[index, :n], temperature, where=batch.mask[index, :n])[0]
+        if (routes := seen.routes) is not None:
+            before, after = 1, batch.tokens.shape[1] - n
+            unknown = experts_of(seen.routers[0])
+            parts.append(torch.nn.functional.pad(routes.to(batch.tokens.device), (0, 0, before, after), value=unknown))
+        return found
+
+    found, order = _by_passes(forward, batch, compute)
+    return torch.where(batch.mask, found, 0), torch.cat(parts)[order] if parts else None
 
 
 def critic_values(critic: Critic, batch: Batch, compute: ComputeSettings = ComputeSettings()) -> Tensor:
-    """Values of the batch under `critic`, (B, T), 0 beyond a row's tokens."""
-    return _by_passes(lambda tokens, _: critic(tokens), batch, compute)
+    """Values of the batch under `critic`, (B, T), of the response; 0 beyond a row's tokens."""
+    where = batch.response | batch.mask
+    return _by_passes(lambda index, n: critic(batch.tokens[index, :n], where[index, :n]), batch, compute)[0]
 
 
 @torch.no_grad()
-def _by_passes(forward: Callable[[Tensor, Tensor], Tensor], batch: Batch, compute: ComputeSettings) -> Tensor:
-    """Return `forward` of tokens and mask (B, T), 0 in the columns that its pass leaves out as padding."""
+def _by_passes(
+    forward: Callable[[Tensor, int], Tensor], batch: Batch, compute: ComputeSettings
+) -> tuple[Tensor, Tensor]:
+    """Return `forward` of the first n columns of some rows, (B, T), 0 in those it leaves out; and the rows' order."""
     budget, width = compute.micro_batch_tokens, batch.tokens.shape[1]
     parts, rows = [], passes(batch.length, budget)
     with autocast(device_of(compute), compute):
         for index in rows:
             n = width if budget is None else int(batch.length[index].max())
-            part = forward(batch.tokens[index, :n], batch.mask[index, :n])
-            parts.append(torch.nn.functional.pad(part, (0, width - n)))
-    return torch.cat(parts)[torch.cat(rows).argsort()]
+            parts.append(torch.nn.functional.pad(forward(index, n), (0, width - n)))
+    order = torch.cat(rows).argsort()
+    return torch.cat(parts)[order], order

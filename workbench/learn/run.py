@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, TextIO
 
 from workbench.spec import InputError, RunSettings
 from workbench.spec.files import MIB, from_toml, lock_file, read_text
-from workbench.spec.settings import ForkSettings
+from workbench.spec.settings import LADDER, ForkSettings
 
 if TYPE_CHECKING:
     from torch import nn
 
-LADDER = "ladder"  # of a run's folder: the checkpoints to fork from
 FINISHED, FAILED, WRONG_INPUT, INTERRUPTED, HELD = 0, 1, 2, 3, 4  # exit codes
 
 
@@ -70,7 +69,7 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
             signal.signal(number, lambda caught, _: interrupted.append(signal.Signals(caught).name))
         tokenizer = tokenizer_of(start)
         if settings.fork is not None:
-            _take_over(settings.fork, folder)
+            _take_over(settings.fork, folder, again=settings.fault is not None)
         with Recorder(folder, identity["run_id"], settings, tokenizer.convert_ids_to_tokens) as recorder:
             trainer = Trainer(settings, start, recorder, tokenizer)
             first = recorder.started_at() if trainer.resume(folder / "checkpoints") else None
@@ -115,7 +114,7 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
                     if every and trainer.step % every == 0:
                         trainer.save(folder / "checkpoints")
                     if rungs and trainer.step % rungs == 0:
-                        trainer.climb(folder / LADDER)
+                        trainer.save_rung(folder / LADDER)
                 trainer.save(folder / "checkpoints")
                 write("finished", trainer.stopped or None)
             except (SelfTestFailed, StaleWeights) as error:
@@ -136,13 +135,13 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
     return FINISHED
 
 
-def _take_over(fork: ForkSettings, folder: Path) -> None:
-    """Give a forked run its parent's state as its own first checkpoint, unless it has one already."""
+def _take_over(fork: ForkSettings, folder: Path, *, again: bool) -> None:
+    """Give a forked run its parent's state as its own first checkpoint, unless it has one already; or `again`."""
     from workbench.learn.checkpoint import checkpoints, take_over
 
-    if not checkpoints(folder / "checkpoints"):
-        ladder = folder.parents[1] / fork.experiment / fork.run / LADDER
-        take_over(ladder / f"{fork.at_step:06d}", folder / "checkpoints")
+    own = folder / "checkpoints"
+    if again or not checkpoints(own):
+        take_over(folder.parents[1] / fork.experiment / fork.run / LADDER / f"{fork.at_step:06d}", own)
 
 
 def heartbeat(file: Path, network: nn.Module) -> None:
@@ -156,4 +155,5 @@ def heartbeat(file: Path, network: nn.Module) -> None:
             with suppress(OSError):  # the recorder reports a full disk
                 file.touch()
 
-    network.register_forward_pre_hook(beat)
+    entrance: nn.Module = getattr(network, "get_input_embeddings", lambda: network)()  # `packed` calls no other part
+    entrance.register_forward_pre_hook(beat)

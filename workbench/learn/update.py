@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 from transformers import PreTrainedModel, get_scheduler
 
+from workbench.agent.routing import Seen, differing, experts_of, load, routed
 from workbench.agent.tokenizer import Spans
 from workbench.batch import Batch
 from workbench.diagnostics.evidence import Evidence
@@ -155,12 +156,18 @@ class Learner:
         # Gradients of what the clip took from the loss, and of all that the loss holds beside the clipped surrogate.
         bias, beside = ([torch.zeros_like(p) for p in self.policy_parameters if measure_bias] for _ in range(2))
         parts, tokens = [], []  # of each micro-batch: the loss's terms; log-prob, entropy, d loss / d log-prob
+        routes: list[_Routes] = []
         for micro in micros:
-            log_prob, entropy = self._log_probs(micro, bool(settings.entropy_coef))
+            log_prob, entropy, routing = self._forward(micro, bool(settings.entropy_coef))
             out = policy_loss(self.algorithm, micro, log_prob, normaliser=whole, statistics=sums)
             loss = out.loss
             if settings.entropy_coef:
                 loss = loss - settings.entropy_coef * torch.where(micro.mask, entropy, 0).sum() / whole.tokens
+            if settings.balance_coef and routing.logits:
+                short = micro.trimmed()
+                inside = torch.arange(1, short.tokens.shape[1]) < short.length[:, None]
+                share = micro.mask.sum() / whole.tokens
+                loss = loss + settings.balance_coef * share * routing.balance(inside.to(self.policy.device))
             if measure_bias:
                 # Through the same graph, before the graph is freed; where nothing is clipped C is exactly 0.
                 (taken,) = torch.autograd.grad(out.taken, log_prob, retain_graph=True)
@@ -169,12 +176,14 @@ class Learner:
                     torch._foreach_add_(bias, made)
                 if loss is not out.surrogate:
                     rest = loss - out.surrogate
-                    torch._foreach_add_(beside, torch.autograd.grad(rest, self.policy_parameters, retain_graph=True))
+                    own = torch.autograd.grad(rest, self.policy_parameters, retain_graph=True, materialize_grads=True)
+                    torch._foreach_add_(beside, own)
             log_prob.retain_grad()  # not before: the passes above would add theirs to the weight of the tokens
             loss.backward()
             assert log_prob.grad is not None
             parts.append(out.terms)
             tokens.append((log_prob.detach(), entropy.detach(), log_prob.grad))
+            routes.append(_of_routes(micro, routing))
         terms = LossTerms.join(parts)
         gradients = [p.grad for p in self.policy_parameters if p.grad is not None]
         scalars: dict[str, float | None] = dict.fromkeys(("clip_bias_norm", "clip_bias_ratio", "clip_bias_cosine"))
@@ -200,6 +209,10 @@ class Learner:
         }
         seen: dict[str, Tensor | None] = {name: getattr(terms, name) for name in _OF_TERMS}
         seen["log_prob"], seen["entropy"], seen["gradient_weight"] = map(torch.cat, zip(*tokens, strict=True))
+        scalars["expert_load_max"] = _load_max(routes)
+        for name in ("route_mismatch", "route_shift", "router_entropy"):
+            known = [x for part in routes if (x := getattr(part, name)) is not None]
+            seen[name] = torch.cat(known) if known else None
         return scalars, seen
 
     def _statistics(self, micros: list[Batch]) -> Tensor | None:
@@ -207,7 +220,7 @@ class Learner:
         if len(micros) == 1 or not self.algorithm.stabilise.needs_statistics:
             return None
         with torch.no_grad():
-            parts = [statistics(self.algorithm, micro, self._log_probs(micro)[0]) for micro in micros]
+            parts = [statistics(self.algorithm, micro, self._forward(micro)[0]) for micro in micros]
         return torch.stack([part for part in parts if part is not None]).sum(0)
 
     def _update_critic(
@@ -219,8 +232,9 @@ class Learner:
         target = positions(batch, where)
         values, total = [], 0.0
         for micro in self._micro_batches(batch):
+            trimmed = micro.trimmed()
             with autocast(self.policy.device, self.compute):
-                short = critic(micro.trimmed().tokens)
+                short = critic(trimmed.tokens, trimmed.mask | positions(trimmed, where))
             value = pad(short, (0, micro.tokens.shape[1] - short.shape[1]))
             loss = value_loss(value, micro, self.settings.value_clip, where, target.sum())
             loss.backward()
@@ -229,22 +243,58 @@ class Learner:
         before, _ = step(optimizer, self.settings.critic.max_grad_norm)
         return {"value_loss": total, "critic_grad_norm": before}, {"values": torch.cat(values), "target": target}
 
-    def _log_probs(self, micro: Batch, grad_entropy: bool = False) -> tuple[Tensor, Tensor]:
-        """Log-probs and entropy of a micro-batch (B, T); the network never reads columns that are all padding."""
+    def _forward(self, micro: Batch, grad_entropy: bool = False) -> tuple[Tensor, Tensor, Seen]:
+        """Log-probs and entropy of a micro-batch (B, T), and its routing; no columns that are all padding are read."""
         short = micro.trimmed()
-        with autocast(self.policy.device, self.compute):
+        replay = self.algorithm.routing.replayed(short)
+        with (
+            autocast(self.policy.device, self.compute),
+            routed(self.policy, None if replay is None else replay[:, 1:]) as seen,
+        ):
             log_prob, entropy = log_probs(self.policy, short.tokens, self.temperature, grad_entropy, short.mask)
         padding = (0, micro.tokens.shape[1] - log_prob.shape[1])
-        return pad(log_prob, padding), pad(entropy, padding)
+        return pad(log_prob, padding), pad(entropy, padding), seen
 
     def _micro_batches(self, batch: Batch) -> list[Batch]:
         parts = passes(batch.length, self.compute.micro_batch_tokens, self.settings.micro_batch)
         return [batch] if len(parts) == 1 else [batch.rows(rows) for rows in parts]
 
 
+@dataclass
+class _Routes:
+    """Of a micro-batch of a mixture of experts; all None of a dense model."""
+
+    route_mismatch: Tensor | None = None  # (B, T) share of the layers with other experts in the sampler than in old
+    route_shift: Tensor | None = None  # (B, T) ... in the old policy than in the present one
+    router_entropy: Tensor | None = None  # (B, T) nats
+    load: Tensor | None = None  # (L, E) assignments by trained tokens
+
+
+def _of_routes(micro: Batch, seen: Seen) -> _Routes:
+    if (chosen := seen.routes) is None or seen.entropy is None:
+        return _Routes()
+    layers, (before, after) = len(seen.routers), (1, micro.tokens.shape[1] - 1 - chosen.shape[1])
+    now = pad(chosen.to(micro.tokens.device), (0, 0, before, after), value=experts_of(seen.routers[0]))
+    old, behaviour = micro.routes_old, micro.routes_behaviour
+    return _Routes(
+        None if old is None or behaviour is None else differing(behaviour, old, layers),
+        None if old is None else differing(old, now, layers),
+        pad(seen.entropy.to(micro.tokens.device), (before, after)),
+        load(now[micro.mask], layers, experts_of(seen.routers[0])),
+    )
+
+
+def _load_max(parts: Sequence[_Routes]) -> float | None:
+    """Largest share of a layer's assignments that one expert has, times the experts of a layer: 1 = all alike."""
+    loads = [part.load for part in parts if part.load is not None]
+    counts = torch.stack(loads).sum(0) if loads else torch.zeros(1, 1)
+    made = float(counts[0].sum())  # as many in every layer
+    return float(counts.max()) / made * counts.shape[1] if made else None
+
+
 def non_finite(scalars: Mapping[str, float | None]) -> list[str]:
     """Return which of an update's numbers are not finite, losses before the gradients that they cause."""
-    names = ("policy_loss", "value_loss", "grad_norm")
+    names = ("policy_loss", "value_loss", "grad_norm", "critic_grad_norm")
     return [name for name in names if not math.isfinite(scalars.get(name) or 0.0)]
 
 

@@ -56,7 +56,8 @@ def tokenizer_of(folder: Path) -> PreTrainedTokenizerBase:
 @cache
 def _code() -> bytes:
     """The code behind the demonstrated text, the network and the imitation: when it changes, so may the weights."""
-    patterns = ("agent/*.py", "agent/worlds/*.py", "agent/retrievers/*.py", "learn/warmstart.py", "learn/networks.py")
+    folders = ("agent/*.py", "agent/worlds/*.py", "agent/retrievers/*.py")
+    patterns = (*folders, "learn/warmstart.py", "learn/networks.py", "learn/packed.py")
     files = sorted(path for pattern in patterns for path in Path(__file__).parents[1].glob(pattern))
     return b"".join(file.read_bytes() for file in files)
 
@@ -92,6 +93,7 @@ def _imitate(settings: RunSettings, folder: Path) -> None:
 
     from workbench.agent.demonstrations import demonstrations
     from workbench.agent.episode import collate
+    from workbench.agent.routing import routed
     from workbench.agent.worlds import build
     from workbench.agent.worlds.atlas import Atlas
     from workbench.agent.worlds.facts import Facts
@@ -103,6 +105,7 @@ def _imitate(settings: RunSettings, folder: Path) -> None:
     assert isinstance(world, Facts | Atlas)
     torch.set_num_threads(settings.threads)
     tokenizer = world.tokenizer()
+    tokenizer.add_tokens([f"<spare{i}>" for i in range(settings.policy.spare_tokens)])
     model = networks.create(settings.policy, tokenizer, warm.seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=warm.lr, betas=(0.9, 0.99), weight_decay=0.01, fused=True)
     episodes = demonstrations(world, warm.steps * warm.batch, warm.noise, warm.seed)
@@ -116,8 +119,13 @@ def _imitate(settings: RunSettings, folder: Path) -> None:
         # have one number of hops, and the third hop is not learned.
         for half in (batch[: len(batch) // 2], batch[len(batch) // 2 :]):
             part = collate(half, tokenizer.pad_token_id)
-            log_prob, _ = networks.log_probs(model, part.tokens)
-            (-torch.where(part.mask, log_prob, 0).sum() / written).backward()
+            with routed(model) as seen:
+                log_prob, _ = networks.log_probs(model, part.tokens, where=part.mask)
+            loss = -torch.where(part.mask, log_prob, 0).sum() / written
+            if seen.logits:
+                inside = torch.arange(part.tokens.shape[1] - 1) < part.length[:, None] - 1
+                loss = loss + settings.policy.balance / 2 * seen.balance(inside)  # the mean of the halves
+            loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
     model.save_pretrained(folder, safe_serialization=True)

@@ -12,7 +12,7 @@ from workbench.objective.clip import Clip
 from workbench.objective.kl import KL
 from workbench.objective.pipeline import LossTerms, PolicyLoss, policy_loss, prepare, statistics
 from workbench.objective.ratio import Pool
-from workbench.objective.rollout_correction import Correction
+from workbench.objective.rollout_correction import Correction, Routing
 from workbench.objective.schedule import EarlyStop, Schedule
 from workbench.objective.select import Select, Shaping
 from workbench.objective.slot import Slot
@@ -23,6 +23,7 @@ KINDS: Mapping[str, Mapping[str, type[Slot]]] = MappingProxyType({
     "advantage": Advantage.kinds, "ratio": Pool.kinds, "clip": Clip.kinds, "stabilise": Stabiliser.kinds,
     "aggregate": Aggregate.kinds, "kl": KL.kinds, "select": Select.kinds, "correction": Correction.kinds,
     "shaping": Shaping.kinds, "schedule": Schedule.kinds, "early_stop": EarlyStop.kinds,
+    "routing": Routing.kinds,
 })  # fmt: skip
 
 __all__ = [

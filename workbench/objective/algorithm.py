@@ -12,7 +12,7 @@ from workbench.objective.aggregate import Aggregate, TokenMean
 from workbench.objective.clip import Clip
 from workbench.objective.kl import KL
 from workbench.objective.ratio import Pool
-from workbench.objective.rollout_correction import Correction
+from workbench.objective.rollout_correction import Correction, Routing
 from workbench.objective.schedule import EarlyStop, Schedule
 from workbench.objective.select import Select, Shaping
 from workbench.objective.stabilise import Stabiliser
@@ -50,6 +50,7 @@ class Algorithm:
     shaping: Shaping = field(default_factory=Shaping)
     schedule: Schedule = field(default_factory=Schedule)
     early_stop: EarlyStop = field(default_factory=EarlyStop)
+    routing: Routing = field(default_factory=Routing)
     summary: str = ""
     experimental: str = ""
     claim: str = ""

@@ -1,6 +1,7 @@
 """Rollout correction: detached weights for the gap between the sampler (mu) and the proximal policy (old).
 
-omega_t = exp(clamp(log pi_old - log mu, +-20)); a weight multiplies the token loss.
+omega_t = exp(clamp(log pi_old - log mu, +-20)); a weight multiplies the token loss. Routing replay closes the part of
+the gap that comes from the experts which a mixture of experts chose.
 """
 
 from __future__ import annotations
@@ -115,3 +116,32 @@ class IcePop(Mis, kind="icepop"):
 
     low: float = 0.5
     high: float = 5.0
+
+
+class Routing(Slot, kind="none"):  # and base of the replays
+    """Every pass of a mixture of experts takes the experts that its own routers choose."""
+
+    def replayed(self, batch: Batch) -> Tensor | None:
+        """Return the experts (B, T, L k) that a pass over the batch takes; None: those that its routers choose.
+
+        Only the choice of the top k is replayed. The gates are made of the present router's logits of these experts,
+        and through them the gradient reaches the router. A dense model has no routes, and nothing changes.
+        """
+        return None
+
+
+class TrainerRoutes(Routing, kind="r2"):
+    """Routing replay R2: experts as the trainer's routers chose them under the old weights (MiniRL, 2512.01374).
+
+    The pass that takes the old log-probs chooses freely and is recorded; all later passes over the batch repeat it.
+    """
+
+    def replayed(self, batch: Batch) -> Tensor | None:
+        return batch.routes_old
+
+
+class SamplerRoutes(Routing, kind="r3"):
+    """Routing replay R3: experts as the sampler's routers chose them, in the old pass as well (2510.11370)."""
+
+    def replayed(self, batch: Batch) -> Tensor | None:
+        return batch.routes_behaviour

@@ -1,4 +1,4 @@
-"""The process behind a ledger: `python -m workbench.record FOLDER`, its standard input the trainer's messages.
+"""The process behind a ledger: `python -m workbench.record FOLDER PIPE`, the pipe of the trainer's messages.
 
 A thread takes them in from the first moment on, also while a step is measured: what has left the trainer's process is
 not lost when that is killed.
@@ -7,12 +7,12 @@ not lost when that is killed.
 import logging
 import os
 import queue
-import select
 import signal
 import sys
 import threading
 import time
 from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 MOST = 2 * 10**9  # bytes that wait here; more waits in the trainer, which leaves out what is too much
@@ -21,45 +21,38 @@ MOST = 2 * 10**9  # bytes that wait here; more waits in the trainer, which leave
 class Inbox:
     """Messages of a pipe as they come, None at their end: it is closed, or the process behind it is gone."""
 
-    def __init__(self, stream: int, parent: int) -> None:
-        self.stream, self.parent = stream, parent
+    def __init__(self, stream: int) -> None:
+        self.pipe, self.parent = Connection(stream, writable=False), os.getppid()
         self._put = self._taken = 0  # bytes; each is counted by one thread
         self._queue: queue.Queue[bytes | None] = queue.Queue()
         threading.Thread(target=self._take, daemon=True).start()
 
     def get(self) -> bytes | None:
         """Return the next message; waits for it."""
-        message = self._queue.get()
-        self._taken += len(message or b"")
-        return message
+        while True:
+            with suppress(queue.Empty):
+                message = self._queue.get(timeout=1.0)
+                self._taken += len(message or b"")
+                return message
+            if os.getppid() != self.parent:  # a child of the trainer may still hold the pipe
+                return None
 
     def _take(self) -> None:
-        while (head := self._read(8)) is not None and (body := self._read(int.from_bytes(head, "little"))) is not None:
-            while self._put - self._taken > MOST:
-                time.sleep(0.1)
-            self._put += len(body)
-            self._queue.put(body)
+        with suppress(EOFError, OSError):
+            while message := self.pipe.recv_bytes():
+                while self._put - self._taken > MOST:
+                    time.sleep(0.1)
+                self._put += len(message)
+                self._queue.put(message)
         self._queue.put(None)
 
-    def _read(self, size: int) -> bytes | None:
-        parts: list[bytes] = []
-        while size:
-            while not select.select([self.stream], [], [], 1.0)[0]:
-                if os.getppid() != self.parent:  # a child of the trainer may still hold the pipe
-                    return None
-            if not (part := os.read(self.stream, min(size, 1 << 20))):
-                return None
-            parts.append(part)
-            size -= len(part)
-        return b"".join(parts)
 
-
-def main(folder: Path) -> int:
+def main(folder: Path, stream: int) -> int:
     """Write the run in `folder` down until the trainer is gone; 1 where rows could not be written."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the trainer's end ends this process
     logging.basicConfig(format="sorl: %(message)s")
-    inbox = Inbox(sys.stdin.fileno(), os.getppid())
+    inbox = Inbox(stream)
     with suppress(OSError):
         os.nice(10)
     import torch
@@ -75,4 +68,4 @@ def main(folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2])))

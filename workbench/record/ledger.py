@@ -20,11 +20,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import wraps
 from importlib.metadata import PackageNotFoundError, version
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import IO, Any, Literal, Self
 
@@ -69,21 +70,16 @@ class Clip:
     stops: bool = True
 
 
-def _never_raises(method: Callable[..., None]) -> Callable[..., None]:
-    """Let a mistake cost the rows and not the training: one warning, and the rest is left out."""
+def _guarded(method: Callable[..., None]) -> Callable[..., None]:
+    """Let a mistake in a call cost the rows and not the training."""
 
     @wraps(method)
-    def guarded(self: Ledger, *args: Any, **kwargs: Any) -> None:
-        if self.dead:
-            return
-        began = time.perf_counter()
-        try:
-            method(self, *args, **kwargs)
-        except Exception as error:  # noqa: BLE001  whatever it is, training goes on
-            self.warn(method.__name__, f"{method.__name__}() could not record: {type(error).__name__}: {error}")
-        self.seconds += time.perf_counter() - began
+    def called(self: Ledger, *args: Any, **kwargs: Any) -> None:
+        if not self.dead:
+            with self.guarded(f"{method.__name__}()"):
+                method(self, *args, **kwargs)
 
-    return guarded
+    return called
 
 
 class Ledger:
@@ -115,7 +111,7 @@ class Ledger:
         every: int = 1, trajectories: int | None = None, tokens: int = 2,
         batches: BatchesSettings | None = None, memory_mb: int = 1024, process_group: Any = None, trainer: str = "",
     ) -> None:  # fmt: skip
-        self.dead = False  # nothing is recorded any more
+        self.dead = self._inside = False  # nothing is recorded any more; a guarded block is open
         self.seconds = 0.0  # that recording took the trainer in this step
         self.trajectories, self.decode, self._most = trajectories, decode, memory_mb * MB
         self._warned: set[str] = set()
@@ -130,6 +126,7 @@ class Ledger:
         self._lock = threading.Lock()
         self._handle: IO[str] | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._pipe: Any = None
         if tokens < 0 or every < 1 or (trajectories is not None and trajectories < 1):
             raise InputError("every and trajectories must be 1 or more, tokens 0 or more")
         plain: dict[str, Any] = json.loads(json.dumps(dict(settings or {}), default=str))
@@ -176,7 +173,7 @@ class Ledger:
 
     # What a trainer calls
 
-    @_never_raises
+    @_guarded
     def rollouts(
         self, step: int, rewards: Any, success: Any = None, turns: Any = None, *, group: Any = None,
         prompts: Sequence[Sequence[int | str]] | None = None, responses: Sequence[Sequence[int | str]] | None = None,
@@ -217,7 +214,7 @@ class Ledger:
         self._put({"kind": "rollouts", "step": step, **texts}, arrays)
         self._count += n
 
-    @_never_raises
+    @_guarded
     def update(
         self, step: int, *, update: int | None = None, epoch: int = 0, log_prob: Any = None, log_prob_old: Any = None,
         mask: Any = None, advantages: Any = None, group: Any = None, trajectory: Any = None, turn: Any = None,
@@ -261,12 +258,12 @@ class Ledger:
             raise ValueError(f"log_prob is {tuple(arrays['log_prob'].shape)}, but {wrong}")
         self._put({"kind": "update", "step": step, "update": number, "epoch": epoch}, arrays)
 
-    @_never_raises
+    @_guarded
     def evaluation(self, step: int, *, data: str, success: float, episodes: int) -> None:
         """Record held-out success of the policy before `step`, a fraction of so many episodes."""
         self._put({"kind": "evaluation", "step": step, "data": data, "success": success, "episodes": episodes}, {})
 
-    @_never_raises
+    @_guarded
     def end(self, step: int) -> None:
         """Say that `step` is complete, so that it is measured and written now; later calls for it are left out."""
         if step != self._step or step <= self._ended:
@@ -290,9 +287,8 @@ class Ledger:
             self._queue.put(None)
             self._thread.join(PATIENCE)
         self.dead = True
-        if self._process is not None and self._process.stdin is not None:
-            with suppress(OSError):
-                self._process.stdin.close()
+        if self._process is not None:
+            self._pipe.close()
             try:
                 if self._process.wait(PATIENCE):
                     self.warn("close", f"the recorder could not write everything (exit {self._process.returncode})")
@@ -301,7 +297,6 @@ class Ledger:
             self._process = None
         if self._handle is not None:
             self._handle.close()
-            self._handle = None
 
     def __enter__(self) -> Self:
         return self
@@ -313,6 +308,19 @@ class Ledger:
             self.close("failed", f"{kind.__name__}: {error}")
         else:
             self.close("interrupted", f"stopped by {kind.__name__}")
+
+    @contextmanager
+    def guarded(self, what: str) -> Iterator[None]:
+        """Let a mistake inside cost the rows and not the training: one warning, and the time counts as recording."""
+        outermost, self._inside, began = not self._inside, True, time.perf_counter()
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  whatever a trainer hands over, training goes on
+            self.warn(what, f"{what} could not be recorded: {type(error).__name__}: {error}")
+        finally:
+            if outermost:
+                self._inside = False
+                self.seconds += time.perf_counter() - began
 
     def warn(self, cause: str, text: str) -> None:
         """Warn of a cause once."""
@@ -348,11 +356,13 @@ class Ledger:
         path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "workbench.record", str(self.folder)], stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL, env=environment, start_new_session=True,
-                pass_fds=[self._handle.fileno()] if self._handle else [],
-            )  # fmt: skip
+            inlet, self._pipe = Pipe(duplex=False)
+            with inlet:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "workbench.record", str(self.folder), str(inlet.fileno())], env=environment,
+                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True,
+                    pass_fds=[inlet.fileno(), *([self._handle.fileno()] if self._handle else [])],
+                )  # fmt: skip
         except OSError as error:
             self._give_up(f"the recorder did not start: {error}")
         self._put({"kind": "open", **opened}, {})
@@ -399,7 +409,7 @@ class Ledger:
                     if meta["kind"] == "rollouts":
                         arrays = self._flat(meta, arrays)
                     arrays = {name: _numpy(x) for name, x in arrays.items()}
-                    self._write(encode(meta, _rows(arrays, kept)))
+                    self._write(meta, encode(meta, _rows(arrays, kept)))
             except OSError as error:
                 if meta["kind"] != "close":  # of another rank, when the first one was faster
                     self._give_up(str(error))
@@ -408,15 +418,16 @@ class Ledger:
             with self._lock:
                 self._waiting -= size
 
-    def _write(self, message: bytes) -> None:
-        if self.rank:
-            target = self._parts / f"{self._sequence:08d}"
-            target.with_suffix(".writing").write_bytes(message)
-            os.replace(target.with_suffix(".writing"), target)
-            self._sequence += 1
-        elif self._process is not None and self._process.stdin is not None:
-            self._process.stdin.write(len(message).to_bytes(8, "little") + message)
-            self._process.stdin.flush()
+    def _write(self, meta: Mapping[str, Any], message: bytes) -> None:
+        """Hand a message to the process that measures; from another rank as a file, in the order of their names."""
+        if not self.rank:
+            self._pipe.send_bytes(message)
+            return
+        self._sequence += 1
+        last = "end" if meta["kind"] == "end" else f"{self._sequence:08d}"
+        name = f"{meta.get('step', self._step):08d}-{last}"
+        (self._parts / f".{name}").write_bytes(message)
+        os.replace(self._parts / f".{name}", self._parts / name)
 
     def _flat(self, meta: dict[str, Any], arrays: dict[str, Any]) -> dict[str, np.ndarray]:
         """Lists of tokens as ids (M,) and lengths (N,), and the texts of ids that were not seen before."""
@@ -512,4 +523,4 @@ def _versions(trainer: str) -> dict[str, str]:
     for name in filter(None, ("sorl", "torch", "transformers", "numpy", trainer)):
         with suppress(PackageNotFoundError):
             found[name] = version(name)
-    return found | ({"trainer": trainer} if trainer else {})
+    return found | {"trainer": trainer or "a loop of its own"}

@@ -23,7 +23,10 @@ from workbench.spec import RunSettings
 
 # Wall times and memory differ from session to session, so no watch may see them.
 TIMED = ("seconds_", "tokens_per_second", "memory_")
-MEASURED = ("log_prob_behaviour", "log_prob_old", "log_prob", "entropy", "gradient_weight", "advantages", "values_old")
+MEASURED = (
+    "log_prob_behaviour", "log_prob_old", "log_prob", "entropy", "gradient_weight", "advantages", "values_old",
+    "route_mismatch", "route_shift",
+)  # fmt: skip
 COLUMN = {"advantages": "advantage", "values_old": "value"}  # of table token, where its name is another
 
 Decode = Callable[[list[int]], Sequence[str]]
@@ -32,8 +35,9 @@ Decode = Callable[[list[int]], Sequence[str]]
 class Recorder:
     """Writes one run down, and keeps what its watches have seen.
 
-    Call `flush()` before a checkpoint is written: rows older than a checkpoint are not measured again on resume.
-    `decode` turns token ids into texts (NULL without it); `group` is how many episodes of a step share a prompt.
+    Without a folder it measures, and writes nothing. Call `flush()` before a checkpoint is written: rows older than a
+    checkpoint are not measured again on resume. `decode` turns token ids into texts (NULL without it); `group` is how
+    many episodes of a step share a prompt.
     """
 
     def __init__(
@@ -174,21 +178,6 @@ class Recorder:
         if self._box is not None:
             self._box.see(step, events, self._watch.brink)
         return events
-
-
-class NullRecorder(Recorder):
-    """Writes nothing and measures nothing but success: what the cost of recording is measured against."""
-
-    def __init__(self, settings: RunSettings) -> None:
-        super().__init__(None, "", settings)
-
-    def step(
-        self, step: int, evidence: StepEvidence, evaluations: Sequence[Mapping[str, Any]] = ()
-    ) -> dict[str, float | None]:
-        """Return the success of the step, unrecorded."""
-        success = float(Known(evidence.rollouts).success.mean())
-        self._see(step, {"success": success})
-        return {"success": success}
 
 
 def sample(step: int, count: int, n: int, gradient_share: np.ndarray | None) -> list[int]:

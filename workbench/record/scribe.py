@@ -11,7 +11,7 @@ import logging
 import shutil
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -39,6 +39,8 @@ DETAIL = ("trajectory", "turn", "token")  # tables with many rows a step, which 
 NEEDED = ("mask", "log_prob", "log_prob_old", "advantages")
 # What the black box holds once for all updates of a step.
 CONSTANT = ("mask", "log_prob_old", "advantages", "log_prob_behaviour", "log_prob_ref", "values_old", "returns")
+ROLLOUTS = ("reward", "success", "turns", "group", "rollout_step", "searches", "status", "question", "gold", "answer",
+            "ended")  # fmt: skip
 FLAGS = ("active_low", "active_high", "out_of_range", "dual", "corrected")
 
 Message = tuple[dict[str, Any], dict[str, np.ndarray]]
@@ -96,8 +98,7 @@ class Scribe:
         self.step: Step | None = None
         self.steps, self._began, self._started = 0, time.monotonic(), datetime.now(UTC).replace(tzinfo=None)
         self._history: list[dict[str, float | None]] = []
-        self._other: list[Iterator[Message | None]] = []
-        self._next: dict[int, Message] = {}  # the message of a rank that belongs to a later step
+        self._others: list[Path] = []  # folders of the other ranks
         self._ended = False  # the trainer said so
 
     def open(self, meta: dict[str, Any]) -> None:
@@ -115,7 +116,7 @@ class Scribe:
         for left in (self.folder / PARTS).glob("*"):  # by ranks of a session that was killed
             if str(left) not in meta["ranks"]:
                 shutil.rmtree(left, ignore_errors=True)
-        self._other = [_files(Path(folder)) for folder in meta["ranks"]]
+        self._others = [Path(folder) for folder in meta["ranks"]]
         self.row("running")
 
     def row(self, status: str, reason: str | None = None) -> None:
@@ -166,7 +167,7 @@ class Scribe:
         """Measure and write the step that is under way, if there is one."""
         if self.step is None:
             return
-        step, missing = self.step, [rank for rank in range(1, len(self._other) + 1) if not self._join(rank)]
+        step, missing = self.step, [rank for rank in range(1, len(self._others) + 1) if not self._join(rank)]
         self.step = None
         if not step.rollouts:
             log.warning("step %d is not recorded: nothing was told of its rollouts", step.number)
@@ -179,7 +180,7 @@ class Scribe:
         if self.steps == 0:
             self._first(joined)
         if missing:
-            words = f"the rows of {len(missing)} of {len(self._other) + 1} ranks did not come: rank {missing[0]} first"
+            words = f"the rows of {len(missing)} of {len(self._others) + 1} ranks did not come: rank {missing[0]} first"
             self.recorder.events([Event(step.number, "rank_missing", "warning", words, value=len(missing))])
         if step.lost:
             words = "its tensors were more than memory_mb, or came faster than they were measured"
@@ -213,44 +214,21 @@ class Scribe:
         self.recorder.replay(sorted(seen, key=lambda row: int(row["step"] or 0)))
 
     def _join(self, rank: int) -> bool:
-        """Take the messages of another rank up to the end of the present step; False where they did not come."""
+        """Take what another rank saw of the present step; False where its end did not come."""
         assert self.step is not None
-        number, until = self.step.number, time.monotonic() + RANKS_WAIT
-        while True:
-            message = self._next.pop(rank, None) or next(self._other[rank - 1])
-            if message is None:
-                if time.monotonic() > until:
-                    return False
-                time.sleep(0.02)
-            elif message[0].get("step", number) > number:
-                self._next[rank] = message
-                return True
-            elif message[0].get("step") == number:
-                if message[0]["kind"] == "end":
-                    return True
-                self.take(*message, rank=rank)
-            elif message[0]["kind"] == "close":
-                self._next[rank] = message
-                return True
-
-
-def _files(folder: Path) -> Iterator[Message | None]:
-    """The messages of another rank, in order; None while the next one is not there."""
-    number = 0
-    while True:
-        file = folder / f"{number:08d}"
-        try:
-            message = decode(file.read_bytes())
-        except FileNotFoundError:
-            yield None
-            continue
-        except (OSError, ValueError, KeyError, SafetensorError) as error:
-            log.warning("'%s' left out: %s", file, error)
-            message = ({"kind": "lost"}, {})
-        with suppress(OSError):
-            file.unlink()
-        number += 1
-        yield message
+        folder, number, until = self._others[rank - 1], self.step.number, time.monotonic() + RANKS_WAIT
+        while not (ended := any(file.name >= f"{number:08d}-end" for file in folder.glob("[0-9]*"))):
+            if time.monotonic() > until:
+                break
+            time.sleep(0.02)
+        for file in sorted(folder.glob(f"{number:08d}-*")):
+            try:
+                self.take(*decode(file.read_bytes()), rank=rank)
+            except (OSError, ValueError, KeyError, SafetensorError) as error:
+                log.warning("'%s' left out: %s", file, error)
+            with suppress(OSError):
+                file.unlink()
+        return ended
 
 
 class Joined:
@@ -272,6 +250,7 @@ class Joined:
         self.width = int(self.length.max(initial=1))
         self.rollouts = self._rollouts()
         self.updates = [self._update(parts) for parts in self.parts]
+        self.seen = Evidence.stack(self.updates) if self.updates else None
 
     def _parts(self, number: int) -> list[tuple[int, dict[str, Any], dict[str, np.ndarray]]]:
         """The parts of an update as (first trajectory of the rank, meta, arrays), in order of ranks."""
@@ -279,15 +258,12 @@ class Joined:
         told = [(self.first[rank], *message) for rank in sorted(ranks) if rank in self.first for message in ranks[rank]]
         return [part for part in told if "log_prob" in part[2]]
 
-    def _column(self, name: str) -> np.ndarray | None:
-        """A column of the rollouts (N,); None where a call lacks it."""
-        found = [np.atleast_1d(arrays[name]) for _, arrays in self.calls if name in arrays]
-        return np.concatenate(found) if len(found) == len(self.calls) else None
-
-    def _words(self, name: str) -> list[Any] | None:
-        """Words about each trajectory; None where a call lacks them."""
-        found = [meta[name] for meta, _ in self.calls if name in meta]
-        return [*chain.from_iterable(found)] if len(found) == len(self.calls) else None
+    def _told(self, name: str) -> Any:
+        """What the calls say of each trajectory, an array (N,) or a list of words; None where a call lacks it."""
+        found: list[Any] = [arrays.get(name, meta.get(name)) for meta, arrays in self.calls]
+        if any(x is None for x in found):
+            return None
+        return np.concatenate(found) if isinstance(found[0], np.ndarray) else [*chain.from_iterable(found)]
 
     def _tokens(self, name: str) -> list[np.ndarray] | None:
         """Token ids of each trajectory; None where a call lacks them."""
@@ -309,8 +285,9 @@ class Joined:
         return found
 
     def _rollouts(self) -> Rollouts:
-        reward = np.asarray(self._column("reward"), dtype=np.float64)
-        success, group, sampled = self._column("success"), self._column("group"), self._column("rollout_step")
+        told = {name: self._told(name) for name in ROLLOUTS}
+        reward, success, group = np.asarray(told["reward"], dtype=np.float64), told["success"], told["group"]
+        status, answer, ended, sampled = (told[name] for name in ("status", "answer", "ended", "rollout_step"))
         if success is None and self.n and np.isin(reward, (0.0, 1.0)).all():
             success = reward
         if group is None:
@@ -332,12 +309,8 @@ class Joined:
                 "observation_tokens": np.array([len(ids) for ids in self.responses], dtype=np.int64) - count,
                 "written": [_stretches(ids, mask) if len(mask) else [] for ids, mask in pairs],
             }  # fmt: skip
-        if (turns := self._column("turns")) is not None:
-            known["turns"] = turns
-        status, answer, ended = self._words("status"), self._words("answer"), self._words("ended")
-        if (searches := self._column("searches")) is not None:
-            known["searches"] = searches
-        elif status is not None and all(status):
+        known |= {name: told[name] for name in ("turns", "searches") if told[name] is not None}
+        if "searches" not in known and status is not None and all(status):
             known["searches"] = np.array([turns.count("search") for turns in status], dtype=np.int64)
         if status is not None and any("invalid" in turns for turns in status):
             known["valid_turns"] = np.array([len(turns) - turns.count("invalid") for turns in status], dtype=np.int64)
@@ -349,7 +322,7 @@ class Joined:
             reward=reward, group=np.asarray(group, dtype=np.int64),
             rollout_step=np.full(self.n, self.step.number) if sampled is None else np.asarray(sampled, dtype=np.int64),
             success=None if success is None else np.asarray(success) > 0.5, turn_status=status,
-            question=self._words("question"), gold=self._words("gold"), answer=answer, ended=ended, **known,
+            question=told["question"], gold=told["gold"], answer=answer, ended=ended, **known,
         )  # fmt: skip
 
     def _update(self, parts: Sequence[tuple[int, dict[str, Any], dict[str, np.ndarray]]]) -> Evidence:
@@ -383,6 +356,8 @@ class Joined:
                 free = torch.where(stopped, 0, terms["ratio"] * advantages)
                 terms["gradient_weight"] = -free / mask.sum().clamp(min=1)
         scalars = self.scalars[parts[0][1]["update"]]
+        if "stabiliser_ratio" in scalars and terms["factor"] is not None:
+            scalars["stabiliser_factor"] = float(terms["factor"][mask].mean()) if mask.any() else 1.0
         age = round(float(self.rollouts.rollout_step[trajectory].mean())) if len(trajectory) else self.step.number
         return Evidence(
             epoch=torch.tensor([parts[0][1]["epoch"]]), rollout_step=torch.tensor([age]),
@@ -394,44 +369,37 @@ class Joined:
 
     def evidence(self) -> StepEvidence:
         """Return the step for the recorder."""
-        updates = self.updates
-        trained = self.responses is not None and bool(updates)
+        trained = self.responses is not None and self.seen is not None
         parts = [x.tobytes() for x in (*(self.responses or ()), *self.masks)]
         return StepEvidence(
-            rollouts=self.rollouts, updates=Evidence.stack(updates) if updates else None, seconds=self.step.seconds,
-            tokens_trained=sum(int(u.mask.sum()) for u in updates), batch_hash=fingerprint(*parts) if trained else None,
+            rollouts=self.rollouts, updates=self.seen, seconds=self.step.seconds,
+            tokens_trained=sum(int(u.mask.sum()) for u in self.updates),
+            batch_hash=fingerprint(*parts) if trained else None,
         )  # fmt: skip
 
     def packed(self) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
         """Arrays and metadata for the black box; None where no token ids or no updates were told."""
-        if self.responses is None or not self.updates:
+        if self.responses is None or self.seen is None:
             return None
-        trained = np.unique(np.concatenate([update.trajectory[0].numpy() for update in self.updates]))
-        row = np.full(self.n, -1)
-        row[trained] = np.arange(len(trained))
-        at, ids = np.arange(self.width), np.zeros((len(trained), self.width), dtype=np.int32)
-        for place, i in enumerate(trained):
-            ids[place, : self.length[i]] = Known(self.rollouts).tokens[i]
+        real = self.seen.trajectory.numpy() >= 0  # (U, B): no padding
+        trained, first, at = np.unique(self.seen.trajectory.numpy()[real], return_index=True, return_inverse=True)
+        told = {name: x.numpy()[real] for name in CONSTANT if (x := getattr(self.seen, name)) is not None}  # (R, T)
+        place, ids = np.arange(self.width), np.zeros((len(trained), self.width), dtype=np.int32)
+        for row, i in enumerate(trained):
+            ids[row, : self.length[i]] = Known(self.rollouts).tokens[i]
         arrays: dict[str, np.ndarray] = {
             "tokens": ids,
-            "response": (at >= self.offset[trained, None]) & (at < self.length[trained, None]),
+            "response": (place >= self.offset[trained, None]) & (place < self.length[trained, None]),
             "length": self.length[trained].astype(np.int32), "group": self.rollouts.group[trained].astype(np.int32),
             "trajectory": trained.astype(np.int32), "score": self.rollouts.reward[trained],
+            "update.size": real.sum(1).astype(np.int32), "update.rows": at.astype(np.int32),
+            "update.log_prob": self.seen.log_prob.numpy()[real],
         }  # fmt: skip
-        for name in CONSTANT:  # as the first update on the trajectory has it
-            told = [getattr(update, name) for update in self.updates]
-            if all(x is not None for x in told):
-                array = np.zeros((len(trained), self.width), dtype=told[0].numpy().dtype)
-                for update, x in zip(reversed(self.updates), reversed(told), strict=True):
-                    array[row[update.trajectory[0].numpy()]] = x[0].numpy()
-                arrays[name.removesuffix("_old") if name == "values_old" else name] = array
-        rows = [row[update.trajectory[0].numpy()] for update in self.updates]
-        arrays["update.size"] = np.array([len(r) for r in rows], dtype=np.int32)
-        arrays["update.rows"] = np.concatenate(rows).astype(np.int32)
+        # As the first update on the trajectory has it.
+        arrays |= {"values" if name == "values_old" else name: x[first] for name, x in told.items()}
         own = ("mask", "advantages", "log_prob_old")
-        stacked = {n: np.concatenate([getattr(u, n)[0].numpy() for u in self.updates]) for n in ("log_prob", *own)}
-        same = all(np.array_equal(stacked[n], arrays[n][arrays["update.rows"]]) for n in own)
-        arrays |= {f"update.{n}": x for n, x in stacked.items() if n == "log_prob" or not same}
+        if not all(np.array_equal(told[name], arrays[name][at]) for name in own):
+            arrays |= {f"update.{name}": told[name] for name in own}
         described = [
             {
                 "epoch": int(update.epoch), "rollout_step": int(update.rollout_step),
@@ -468,18 +436,18 @@ def clipped(
 
 
 def _scalars(ranks: Mapping[int, Sequence[Message]]) -> dict[str, float]:
-    """Scalars of an update: losses added up over a rank's parts and averaged over ranks, others as first told."""
-    found: dict[str, float] = {}
-    sums: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    """Scalars of an update: losses added up over a rank's parts and averaged over ranks, others as first told.
+
+    Of a stabiliser's ratio, which each part has of its own, the largest.
+    """
+    found: dict[str, list[float]] = defaultdict(list)
     for rank in sorted(ranks):
         for _, arrays in ranks[rank]:
             for key in (key for key in arrays if key.startswith("scalar.")):
-                name, value = key.removeprefix("scalar."), float(arrays[key].reshape(-1)[0])
-                if name in SUMMED:
-                    sums[name][rank] += value
-                else:
-                    found.setdefault(name, value)
-    return found | {name: sum(by_rank.values()) / len(by_rank) for name, by_rank in sums.items()}
+                found[key.removeprefix("scalar.")].append(float(arrays[key].reshape(-1)[0]))
+    summed = {name: sum(told) / len(ranks) for name, told in found.items() if name in SUMMED}
+    largest = {name: max(told) for name, told in found.items() if name == "stabiliser_ratio"}
+    return {name: told[0] for name, told in found.items()} | summed | largest
 
 
 def _stretches(ids: np.ndarray, mask: np.ndarray) -> list[list[int]]:

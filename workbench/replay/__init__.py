@@ -1,6 +1,6 @@
 """Counterfactual replay: what other algorithms would have done with a stored batch."""
 
-from workbench.replay.play import Network, gradients, play
+from workbench.replay.play import gradients, play
 from workbench.replay.tables import Played, Replay
 
-__all__ = ["Network", "Played", "Replay", "gradients", "play"]
+__all__ = ["Played", "Replay", "gradients", "play"]

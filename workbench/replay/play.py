@@ -5,11 +5,10 @@ g = J' w, J the Jacobian of the log-probs and w = d loss / d log-prob: one forwa
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,6 +21,9 @@ from workbench.objective.schedule import Schedule
 from workbench.replay.tables import Columns, Played, Replay, folded
 from workbench.spec import InputError
 from workbench.store.batches import StoredBatch, StoredUpdate
+
+if TYPE_CHECKING:
+    from workbench.audit.networks import Networks
 
 # What the trainer logs of the loss; a stabiliser that acts on the gradient has no factor here (NULL).
 SCALARS = ("policy_loss", "kl_loss", "penalty", "stabiliser_ratio", "stabiliser_factor", "clipped_rms", "unclipped_rms")
@@ -46,6 +48,8 @@ class Loaded:
             columns[name] = None if arrays[name] is None else torch.from_numpy(arrays[name]).long()
         for name in ("score", "log_prob_behaviour", "log_prob_old", "log_prob_ref", "values"):
             columns[name] = self.number(arrays[name])
+        for name in ("routes_behaviour", "routes_old"):
+            columns[name] = None if arrays[name] is None else torch.from_numpy(arrays[name])
         return Batch(**columns, mask=mask, turn_id=turn_ids(mask))
 
     @cached_property
@@ -75,6 +79,11 @@ class Loaded:
             batch = replace(batch, mask=mask, turn_id=torch.where(mask, turn_ids(self.batch.mask[rows]), 0))
         own: dict[str, Any] = {"advantages": update.advantages, "log_prob_old": update.log_prob_old}
         return replace(batch, **{name: self.number(array) for name, array in own.items() if array is not None})
+
+    def replayed(self, update: StoredUpdate, part: slice, width: int) -> Tensor | None:
+        """Return the experts (b, width, W) that the run's own routing replayed in a pass of an update; None: none."""
+        found = self.own.routing.replayed(self.batch)
+        return None if found is None else found[torch.from_numpy(update.rows[part]).long(), :width]
 
     def number(self, array: np.ndarray | None) -> Any:
         """Return the array as a tensor of the chosen precision; None for None."""
@@ -206,64 +215,55 @@ def _tokens(loaded: Loaded, update: StoredUpdate, batch: Batch, terms: LossTerms
     }
 
 
-class Network(Protocol):
-    """The policy of the step, with the weights of its start, which the replay changes."""
-
-    parameters: Sequence[Tensor]
-
-    def log_probs(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log-probs and entropies (b, t), both with gradient, of tokens (b, t); needed at `mask` only."""
-        ...
-
-
-Found = Mapping[tuple[str, int], Mapping[str, float | None]]
-
-
 def gradients(
-    stored: StoredBatch, algorithms: Mapping[str, Algorithm], replay: Replay, network: Network
-) -> tuple[Found, str]:
+    stored: StoredBatch, algorithms: Mapping[str, Algorithm], replay: Replay, network: Networks
+) -> tuple[dict[tuple[str, int], dict[str, float | None]], str]:
     """Return grad_norm, clip_bias_norm and gradient_cosine by (label, update), and why later updates have none.
 
-    The weights of an update are reached by taking the updates before it again, which needs SGD without momentum; they
-    are believed where their log-probs are the stored ones. Entropy bonus included, gradient clipping not (as logged).
+    The weights of an update are reached by taking the updates before it again; they are believed where their log-probs
+    are the stored ones. Entropy bonus included, gradient clipping not (as logged).
     """
     loaded = Loaded(stored, algorithms[replay.own], torch.float32)
     wanted = {(p.algorithm, p.update) for p in replay.played}
     last = max(update for _, update in wanted)
-    found: dict[tuple[str, int], Mapping[str, float | None]] = {}
+    found: dict[tuple[str, int], dict[str, float | None]] = {}
     for update in stored.updates[: last + 1]:
         labels = [label for label in algorithms if (label, update.index) in wanted]
-        taken, apart = _taken(loaded, algorithms, {replay.own, *labels}, update, network)
+        asked = {label: algorithms[label] for label in {replay.own, *labels}}
+        made, apart = gradients_of(loaded, asked, update, network)
         if not apart <= APART:
             return found, (
                 f"true gradients from update {update.index} on are NULL: with the stored weights its log-probs differ "
                 f"by {apart:.2g} nats from those of the run"
             )
-        mine = taken[replay.own][0]
+        mine = made[replay.own][0]
         for label in labels:
-            g, bias = taken[label]
-            length = _norm(g) * _norm(mine)
+            g, bias = made[label]
+            length = norm(g) * norm(mine)
             inner = sum(float((x.double() * y.double()).sum()) for x, y in zip(g, mine, strict=True))
-            norms = {"grad_norm": _norm(g), "clip_bias_norm": _norm(bias)}
+            norms = {"grad_norm": norm(g), "clip_bias_norm": norm(bias)}
             found[label, update.index] = {**norms, "gradient_cosine": inner / length if length else None}
-        if update.index < last and (reason := _step(stored.meta["learn"]["policy"], update, network, mine)):
+        if update.index < last and (reason := network.step(mine, update)):
             return found, f"true gradients after update {update.index} are NULL: {reason}"
     return found, ""
 
 
-def _taken(
-    loaded: Loaded, algorithms: Mapping[str, Algorithm], labels: set[str], update: StoredUpdate, network: Network
+def gradients_of(
+    loaded: Loaded, algorithms: Mapping[str, Algorithm], update: StoredUpdate, network: Networks, bias: bool = True
 ) -> tuple[dict[str, tuple[list[Tensor], list[Tensor]]], float]:
-    """Gradients of the loss and of what the clip took from it, by label; max |log-prob - the stored one|."""
+    """Return by label the gradient of the loss and that of what the clip took from it (`bias`, else zeros).
+
+    And the largest |log-prob - the stored one| in nats; NaN where one is NaN. One forward pass serves all labels.
+    """
     stored, coefficient = loaded.stored, float(loaded.stored.meta["learn"]["entropy_coef"])
-    weights: dict[str, Any] = {}
-    for label in labels:
-        batch = loaded.minibatch(algorithms[label], update)
-        weights[label] = weigh(algorithms[label], batch, loaded, update, clipped=True)[1:]
+    pulls = {
+        label: weigh(one, loaded.minibatch(one, update), loaded, update, clipped=bias)[1:]
+        for label, one in algorithms.items()
+    }
     trained = update.mask if update.mask is not None else stored.mask[update.rows]
     count = max(1, int(trained.sum()))
-    sums = {label: tuple([torch.zeros_like(p) for p in network.parameters] for _ in range(2)) for label in labels}
-    apart, start = 0.0, 0
+    sums = {label: tuple([torch.zeros_like(p) for p in network.parameters] for _ in range(2)) for label in algorithms}
+    gaps, start = [torch.zeros(())], 0
     for size in update.passes:
         part = slice(start, start + size)
         start += size
@@ -271,37 +271,26 @@ def _taken(
         tokens = torch.from_numpy(stored.tokens[update.rows[part], :width]).long()
         mask = torch.from_numpy(trained[part, :width])
         with torch.enable_grad():
-            log_prob, entropy = network.log_probs(tokens, mask)
+            replay = loaded.replayed(update, part, width)
+            log_prob, entropy = network.log_probs(tokens, mask, bool(coefficient), replay)
         was = torch.from_numpy(update.log_prob[part, :width])
-        apart = max(apart, float(torch.where(mask, (log_prob.detach() - was).abs(), 0).max()))
-        for label, pair in weights.items():
+        gaps.append(torch.where(mask, (log_prob.detach() - was).abs(), 0).max())
+        for label, pair in pulls.items():
             for total, weight, bonus in zip(sums[label], pair, (coefficient, 0.0), strict=True):
+                if weight is None:
+                    continue
                 outputs, weighs = [log_prob], [weight[part, :width]]
                 if bonus:
                     outputs, weighs = [*outputs, entropy], [*weighs, -bonus * mask.to(entropy.dtype) / count]
                 made = torch.autograd.grad(outputs, network.parameters, weighs, retain_graph=True)
                 torch._foreach_add_(total, made)
     final: dict[str, tuple[list[Tensor], list[Tensor]]] = {}
-    for label, (g, bias) in sums.items():
+    for label, (g, taken) in sums.items():
         stabilise = algorithms[label].stabilise
-        final[label] = (stabilise.on_gradient(g, bias)[0] if stabilise.needs_bias else g, bias)
-    return final, apart
+        final[label] = (stabilise.on_gradient(g, taken)[0] if stabilise.needs_bias else g, taken)
+    return final, float(torch.stack(gaps).max())
 
 
-def _step(optimizer: Mapping[str, Any], update: StoredUpdate, network: Network, gradient: Sequence[Tensor]) -> str:
-    """Take the update that the trainer took; return why that is impossible, empty where it is not."""
-    if optimizer["kind"] != "sgd" or optimizer["momentum"]:
-        kind = "SGD with momentum" if optimizer["kind"] == "sgd" else "AdamW"
-        return f"weights are stored at the start of a step, and {kind} cannot be taken again without its state"
-    before, after, lr = (update.scalars.get(name) for name in ("grad_norm", "grad_norm_after", "lr"))
-    if before is None or after is None or lr is None or not math.isfinite(before):
-        return "the trainer's step there is not known"
-    scale = after / before if before else 1.0
-    with torch.no_grad():
-        for parameter, g in zip(network.parameters, gradient, strict=True):
-            parameter.add_(g * scale + optimizer["weight_decay"] * parameter, alpha=-lr)
-    return ""
-
-
-def _norm(tensors: Sequence[Tensor]) -> float:
+def norm(tensors: Sequence[Tensor]) -> float:
+    """Return the L2 norm over all tensors, summed in float64."""
     return float(torch.stack([torch.linalg.vector_norm(t.double()) for t in tensors]).norm())

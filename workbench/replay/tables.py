@@ -126,6 +126,11 @@ SUMS = (
     "advantage", "weight", "weight_abs",
 )  # fmt: skip
 HIGHEST, LOWEST = ("ratio_high", "unit_high"), ("ratio_low", "unit_low")
+_MEANS = {
+    "advantage": "advantage", "unit_ratio_mean": "unit", "clip_low_frac": "low", "clip_high_frac": "high",
+    "dual_clip_frac": "dual", "out_of_range_frac": "out", "factor": "factor",
+}  # fmt: skip
+_EXTREMES = {"ratio_max": "ratio_high", "unit_ratio_max": "unit_high", "unit_ratio_min": "unit_low"}
 
 
 def folded(columns: Columns, keys: Sequence[str] = ()) -> Columns:
@@ -177,18 +182,10 @@ def measures(cell: Mapping[Any, Any], whole: Mapping[Any, Any]) -> dict[str, Any
         "ess_frac": effective("ratio"),
         "unit_ess_frac": effective("unit"),
         "n_tokens": int(n),
-        "advantage": cell["advantage"] / n,
-        "ratio_max": cell["ratio_high"],
-        "unit_ratio_mean": cell["unit"] / n,
-        "unit_ratio_max": cell["unit_high"],
-        "unit_ratio_min": cell["unit_low"],
+        **{name: cell[column] / n for name, column in _MEANS.items()},
+        **{name: cell[column] for name, column in _EXTREMES.items()},
         "approx_kl": -cell["log_ratio"] / n,
         "clip_frac": (cell["low"] + cell["high"]) / n,
-        "clip_low_frac": cell["low"] / n,
-        "clip_high_frac": cell["high"] / n,
-        "dual_clip_frac": cell["dual"] / n,
-        "out_of_range_frac": cell["out"] / n,
-        "factor": cell["factor"] / n,
         "weight_abs": cell["weight_abs"],
         "gradient_share": share("weight_abs"),
         "unit_ratio_mass_frac": share("unit"),

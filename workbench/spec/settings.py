@@ -1,9 +1,7 @@
 """The settings of a run and of a grid file. Defaults are the vetted setting; an unknown key is an error."""
 
-from __future__ import annotations
-
 import math
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -57,7 +55,7 @@ class RetrieverSettings(Settings):
     batch: Count = 64  # queries a request; http
 
     @model_validator(mode="after")
-    def _has_its_place(self) -> RetrieverSettings:
+    def _has_its_place(self) -> Self:
         if self.kind in ("bm25", "dense") and self.corpus is None:
             raise ValueError(f'retriever.kind = "{self.kind}" needs retriever.corpus = "FILE.jsonl"')
         if self.kind == "http" and self.url is None:
@@ -91,7 +89,7 @@ class WorldSettings(Settings):
         return self.max_turns * self.max_turn_tokens
 
     @model_validator(mode="after")
-    def _fits_together(self) -> WorldSettings:
+    def _fits_together(self) -> Self:
         if abs(sum(self.hops) - 1.0) > 1e-9:
             raise ValueError(f"hops must sum to 1, got {list(self.hops)}")
         if self.kind == "facts" and self.retriever != RetrieverSettings():
@@ -104,12 +102,31 @@ class WorldSettings(Settings):
 class PolicySettings(Settings):
     """The policy network of a run without `model`: a fresh transformers decoder of this size, warm-started."""
 
-    family: Literal["llama", "qwen3"] = "llama"  # AutoTokenizer forces its own class on qwen2 folders
+    unstored = ("spare_tokens", "experts", "experts_per_token", "balance")
+
+    # AutoTokenizer forces its own class on qwen2 folders. The last three are mixtures of experts, qwen2_moe with one
+    # that all tokens share.
+    family: Literal["llama", "qwen3", "mixtral", "qwen3_moe", "qwen2_moe"] = "llama"
     hidden: Width = 64
     layers: Few = 2
     heads: Few = 4
-    mlp: Width = 172
+    mlp: Width = 172  # of all experts together that read a token, rounded up to a multiple of 8 each
     tied: bool = False
+    spare_tokens: Annotated[int, Field(ge=0, le=10**5)] = 0  # of the vocabulary, which nothing uses: <spare0> and so on
+    experts: Annotated[int, Field(ge=2, le=255)] = 8  # of a layer
+    experts_per_token: Few = 2
+    balance: Annotated[float, Field(ge=0.0, le=1e3)] = 0.01  # weight of the load-balancing loss in the warm start
+
+    @property
+    def mixture(self) -> bool:
+        """Whether it is a mixture of experts."""
+        return self.family in ("mixtral", "qwen3_moe", "qwen2_moe")
+
+    @model_validator(mode="after")
+    def _has_experts_enough(self) -> Self:
+        if self.experts_per_token > self.experts:
+            raise ValueError(f"experts_per_token = {self.experts_per_token} of experts = {self.experts}")
+        return self
 
 
 class WarmStartSettings(Settings):
@@ -150,6 +167,14 @@ class OptimizerSettings(Settings):
     max_grad_norm: Positive | None = None  # clip the global gradient norm; None = off, the norm is logged all the same
 
 
+class CriticSettings(OptimizerSettings):
+    """The critic's optimizer: AdamW with a bound unless it says otherwise."""
+
+    kind: Literal["sgd", "adamw"] = "adamw"
+    lr: Rate = 1e-3
+    max_grad_norm: Positive | None = 1.0
+
+
 class ComputeSettings(Settings):
     """Where the networks are trained, and what bounds the memory that it takes; docs/models.md."""
 
@@ -162,7 +187,7 @@ class ComputeSettings(Settings):
 class LearnSettings(Settings):
     """The off-policy knobs and the optimisation of one iteration."""
 
-    unstored = ("probe_every",)
+    unstored = ("probe_every", "balance_coef")
 
     episodes: Count = 64
     group_size: Count | None = None  # rollouts per prompt; None = the algorithm's own
@@ -174,9 +199,10 @@ class LearnSettings(Settings):
     old_values: Literal["update", "rollout"] = "update"
     reference: bool = False  # keep the warm start as a frozen reference for KL terms
     policy: OptimizerSettings = OptimizerSettings()
-    critic: OptimizerSettings = OptimizerSettings(kind="adamw", lr=1e-3, max_grad_norm=1.0)
+    critic: CriticSettings = CriticSettings()
     value_clip: Positive | None = 0.5
     entropy_coef: Finite = 0.0
+    balance_coef: Finite = 0.0  # weight of the load-balancing loss of a mixture of experts
     clip_bias_every: Natural = 4  # true clipping bias by a second backward every n updates; 0 = never
     target_kl: Positive | None = None  # stop the epochs of a step once approx_kl exceeds 1.5 times this
     probe_every: Natural = 0  # gradient noise, agreement and tag probabilities every n updates; 0 = never
@@ -190,6 +216,7 @@ class EvaluationSettings(Settings):
     greedy: bool = False
 
 
+LADDER = "ladder"  # of a run's folder: the checkpoints to fork from
 BATCH_FOLDER = "batches"  # of a run's folder: one safetensors file a stored step
 BATCH_FORMAT = 1  # version of those files; a reader refuses a higher one
 
@@ -209,7 +236,7 @@ class BatchesSettings(Settings):
     )
 
     @model_validator(mode="after")
-    def _is_still_there(self) -> BatchesSettings:
+    def _is_still_there(self) -> Self:
         if self.mb and self.before >= self.last:
             raise ValueError(f"before = {self.before} needs last = {self.before + 1} or more, not last = {self.last}")
         return self
@@ -275,7 +302,7 @@ class FaultSettings(Settings):
     strength: Finite | None = None  # its one number; None = the default of its kind
 
     @model_validator(mode="after")
-    def _lasts(self) -> FaultSettings:
+    def _lasts(self) -> Self:
         if self.until_step is not None and self.until_step <= self.at_step:
             raise ValueError(f"until_step = {self.until_step} must be above at_step = {self.at_step}")
         return self
@@ -352,7 +379,7 @@ class RunSettings(Settings):
         return self.learn.epochs == self.learn.minibatches == 1 and self.starts_at_one(self.learn.staleness)
 
     @model_validator(mode="after")
-    def _batch_divides(self) -> RunSettings:
+    def _batch_divides(self) -> Self:
         learn = self.learn
         episodes, minibatch = learn.episodes, learn.episodes // learn.minibatches
         minibatch_is = f"the minibatch of {minibatch} sequences (learn.episodes / learn.minibatches)"
@@ -398,7 +425,7 @@ class RegionSettings(Settings):
         return tuple(float(f"{self.low * step**i:.3g}") for i in range(self.points))
 
     @model_validator(mode="after")
-    def _values_differ(self) -> RegionSettings:
+    def _values_differ(self) -> Self:
         if self.low >= self.high:
             raise ValueError(f"low = {self.low:g} must be below high = {self.high:g}")
         if len(set(self.lattice)) < self.points:
@@ -418,7 +445,7 @@ class GridFile(Settings):
     region: RegionSettings | None = None
 
     @model_validator(mode="after")
-    def _a_region_has_its_table(self) -> GridFile:
+    def _a_region_has_its_table(self) -> Self:
         if (self.kind == "region") != (self.region is not None):
             told = "kind = 'region' needs a table [region]" if self.region is None else "[region] needs kind = 'region'"
             raise ValueError(f"{told}; docs/regions.md shows a file")

@@ -110,6 +110,8 @@ TABLES: tuple[Table, ...] = (
         Column("log_ratio", "DOUBLE[]", "log_prob - log_prob_old (nats)."),
         Column("clipped", "BOOLEAN[]", "True where the clip stopped the token's gradient in the last epoch."),
         Column("entropy", "DOUBLE[]", "Entropy of the policy's distribution at the token (nats)."),
+        Column("route_mismatch", "DOUBLE[]", "Share of layers whose experts differ between sampler and old policy."),
+        Column("route_shift", "DOUBLE[]", "Share of layers whose experts differ between old and current policy."),
         Column("advantage", "DOUBLE[]", "Advantage of the token."),
         Column("value", "DOUBLE[]", "Critic's value at the token; NULL without a critic."),
         Column("gradient_weight", "DOUBLE[]", "d loss / d log-prob of the token in the last epoch."),

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -14,44 +14,13 @@ from workbench.spec import BATCH_FOLDER, BATCH_FORMAT, InputError
 from workbench.store.segments import folder_of as folder_of
 
 
-@dataclass(frozen=True)
-class Stored:
+class Stored(NamedTuple):
     """An array of the file: its axes, its kind, what it holds, and whether every file has it."""
 
-    axes: Literal["B", "BT", "R", "RT", "U"]
+    axes: Literal["B", "BT", "BTW", "R", "RT", "U"]
     kind: Literal["int", "bool", "float"]
     text: str
     always: bool = True
-
-
-ARRAYS: Mapping[str, Stored] = {
-    "tokens": Stored("BT", "int", "vocabulary ids, right-padded"),
-    "response": Stored("BT", "bool", "true at every token after the prompt, observations included"),
-    "mask": Stored("BT", "bool", "loss mask: the policy wrote the token and the selection kept its sequence"),
-    "mask_sampled": Stored("BT", "bool", "the loss mask before the selection, where that dropped sequences", False),
-    "length": Stored("B", "int", "tokens that are not padding"),
-    "group": Stored("B", "int", "prompt group"),
-    "trajectory": Stored("B", "int", "index of the trajectory in the batch"),
-    "score": Stored("B", "float", "outcome reward"),
-    "log_prob_behaviour": Stored("BT", "float", "log-prob under the sampler (nats)", False),
-    "log_prob_old": Stored("BT", "float", "log-prob under the proximal policy (nats)"),
-    "log_prob_ref": Stored("BT", "float", "log-prob under the frozen reference (nats)", False),
-    "values": Stored("BT", "float", "critic before the updates", False),
-    "advantages": Stored("BT", "float", "advantages that were trained on"),
-    "returns": Stored("BT", "float", "targets of the critic", False),
-    "sentence": Stored("BT", "int", "sentence of each token from 1, 0 = none", False),
-    "placebo": Stored("BT", "int", "placebo turn of each token from 1", False),
-    "update.size": Stored("U", "int", "sequences of each optimizer update"),
-    "update.rows": Stored("R", "int", "their rows in the batch, one update after another"),
-    "update.log_prob": Stored("RT", "float", "log-prob under the policy at the start of the update (nats)"),
-    "update.values": Stored("RT", "float", "critic at the start of the update", False),
-    "update.mask": Stored("RT", "bool", "loss mask of the update, where it trained on a part of each row", False),
-    "update.advantages": Stored("RT", "float", "advantages of the update, likewise", False),
-    "update.log_prob_old": Stored("RT", "float", "log-prob under the proximal policy of the update, likewise", False),
-}
-"""Every array of a file, except the weights. R = rows of all updates together."""
-_OF_UPDATES = ("rows", "log_prob", "values", "mask", "advantages", "log_prob_old")  # of them, one part an update
-WEIGHTS = ("policy.", "critic.", "optimizer.")  # how the names of the weights and of the policy optimizer's state begin
 
 
 @dataclass(frozen=True)
@@ -59,20 +28,28 @@ class StoredUpdate:
     """One optimizer update, measured at the weights before it; b of the B sequences.
 
     `scalars` holds what the trainer logged of it (grad_norm, policy_loss, stabiliser_factor, ...; None = not measured),
-    `passes` the sequences of each of its micro-batches, in order.
+    `passes` the sequences of each of its micro-batches, in order. Arrays have b rows; mask, advantages and log_prob_old
+    are None where they are those of the batch's rows.
     """
 
     index: int
     epoch: int
     rollout_step: int
-    rows: np.ndarray  # (b,) int, in the batch
-    log_prob: np.ndarray  # (b, T) nats
     passes: tuple[int, ...]
     scalars: Mapping[str, float | None]
-    values: np.ndarray | None = None  # (b, T)
-    mask: np.ndarray | None = None  # (b, T) bool, None = that of the batch's rows
-    advantages: np.ndarray | None = None  # (b, T), None = those of the batch's rows
-    log_prob_old: np.ndarray | None = None  # (b, T) nats, None = those of the batch's rows
+    rows: Annotated[np.ndarray, Stored("R", "int", "their rows in the batch, one update after another")]
+    log_prob: Annotated[
+        np.ndarray, Stored("RT", "float", "log-prob under the policy at the start of the update (nats)")
+    ]
+    values: Annotated[np.ndarray | None, Stored("RT", "float", "critic at the start of the update", False)] = None
+    mask: Annotated[
+        np.ndarray | None,
+        Stored("RT", "bool", "loss mask of the update, where it trained on a part of each row", False),
+    ] = None
+    advantages: Annotated[np.ndarray | None, Stored("RT", "float", "advantages of the update, likewise", False)] = None
+    log_prob_old: Annotated[
+        np.ndarray | None, Stored("RT", "float", "log-prob under the proximal policy of the update, likewise", False)
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -80,31 +57,44 @@ class StoredBatch:
     """The training batch of one step as it was trained on. Log-probs are nats, 0 where not defined.
 
     `meta` holds what the numbers depend on: algorithm, slots, temperature, learn, compute, completion_budget, and model
-    (the architecture) where weights are stored. `mask` is the loss mask after the algorithm's selection, `mask_sampled`
-    before it.
+    (the architecture) where weights are stored. `texts` are those of token ids: escape them before showing them.
+    `mask_sampled` is the loss mask before the selection in every batch that is read, `weights` those of its start.
     """
 
     step: int
-    tokens: np.ndarray  # (B, T) int
-    response: np.ndarray  # (B, T) bool
-    mask: np.ndarray  # (B, T) bool
-    mask_sampled: np.ndarray  # (B, T) bool
-    length: np.ndarray  # (B,) int
-    group: np.ndarray  # (B,) int
-    trajectory: np.ndarray  # (B,) int
-    score: np.ndarray  # (B,)
-    log_prob_behaviour: np.ndarray | None  # (B, T)
-    log_prob_old: np.ndarray  # (B, T)
-    log_prob_ref: np.ndarray | None  # (B, T)
-    values: np.ndarray | None  # (B, T)
-    advantages: np.ndarray  # (B, T)
-    returns: np.ndarray | None  # (B, T)
-    sentence: np.ndarray | None  # (B, T) int
-    placebo: np.ndarray | None  # (B, T) int
+    tokens: Annotated[np.ndarray, Stored("BT", "int", "vocabulary ids, right-padded")]
+    response: Annotated[np.ndarray, Stored("BT", "bool", "true at every token after the prompt, observations included")]
+    mask: Annotated[
+        np.ndarray, Stored("BT", "bool", "loss mask: the policy wrote the token and the selection kept its sequence")
+    ]
+    mask_sampled: Annotated[
+        np.ndarray, Stored("BT", "bool", "the loss mask before the selection, where that dropped sequences", False)
+    ]
+    length: Annotated[np.ndarray, Stored("B", "int", "tokens that are not padding")]
+    group: Annotated[np.ndarray, Stored("B", "int", "prompt group")]
+    trajectory: Annotated[np.ndarray, Stored("B", "int", "index of the trajectory in the batch")]
+    score: Annotated[np.ndarray, Stored("B", "float", "outcome reward")]
+    log_prob_behaviour: Annotated[np.ndarray | None, Stored("BT", "float", "log-prob under the sampler (nats)", False)]
+    log_prob_old: Annotated[np.ndarray, Stored("BT", "float", "log-prob under the proximal policy (nats)")]
+    log_prob_ref: Annotated[
+        np.ndarray | None, Stored("BT", "float", "log-prob under the frozen reference (nats)", False)
+    ]
+    values: Annotated[np.ndarray | None, Stored("BT", "float", "critic before the updates", False)]
+    advantages: Annotated[np.ndarray, Stored("BT", "float", "advantages that were trained on")]
+    returns: Annotated[np.ndarray | None, Stored("BT", "float", "targets of the critic", False)]
+    sentence: Annotated[np.ndarray | None, Stored("BT", "int", "sentence of each token from 1, 0 = none", False)]
+    placebo: Annotated[np.ndarray | None, Stored("BT", "int", "placebo turn of each token from 1", False)]
+    routes_behaviour: Annotated[
+        np.ndarray | None,
+        Stored("BTW", "int", "experts of each layer in the sampler, of a mixture of experts", False),
+    ]
+    routes_old: Annotated[
+        np.ndarray | None, Stored("BTW", "int", "the same in the trainer under the old weights", False)
+    ]
     updates: tuple[StoredUpdate, ...]
     meta: Mapping[str, Any]
-    texts: Mapping[int, str] = field(default_factory=dict, repr=False)  # of token ids; escape them before showing them
-    weights: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)  # at the start of the step
+    texts: Mapping[int, str] = field(default_factory=dict, repr=False)
+    weights: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
 
     @property
     def turn(self) -> np.ndarray:
@@ -112,6 +102,18 @@ class StoredBatch:
         written = self.mask_sampled
         begins = written & ~np.pad(written, ((0, 0), (1, 0)))[:, :-1]
         return np.where(written, begins.cumsum(1), 0)
+
+
+def _arrays(of: type, prefix: str = "") -> dict[str, Stored]:
+    return {prefix + n: kind.__metadata__[0] for n, kind in of.__annotations__.items() if hasattr(kind, "__metadata__")}
+
+
+ARRAYS: Mapping[str, Stored] = {
+    **_arrays(StoredBatch), "update.size": Stored("U", "int", "sequences of each optimizer update"),
+    **_arrays(StoredUpdate, "update."),
+}  # fmt: skip
+"""Every array of a file, except the weights. R = rows of all updates together."""
+WEIGHTS = ("policy.", "critic.", "optimizer.")  # how the names of the weights and of the optimizers' state begin
 
 
 def steps(run_folder: Path) -> list[int]:
@@ -161,7 +163,7 @@ def read(run_folder: Path, step: int, *, weights: bool = False) -> StoredBatch:
         texts = {int(token): str(text) for token, text in meta.pop("texts", {}).items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _broken(file, f"its list of updates cannot be read ({error})") from None
-    plain: dict[str, Any] = {n: arrays.get(n) for n in ARRAYS if not n.startswith("update.")}
+    plain: dict[str, Any] = {n: arrays.get(n) for n in _arrays(StoredBatch)}
     plain["mask_sampled"] = arrays.get("mask_sampled", arrays["mask"])
     rest = {key: value for key, value in meta.items() if key not in ("updates", "step")}
     own = {name: array for name, array in arrays.items() if name.startswith(WEIGHTS)}
@@ -184,13 +186,14 @@ def _problem(arrays: Mapping[str, np.ndarray]) -> str:
     b, t = arrays["tokens"].shape
     r, u = len(arrays["update.rows"]), len(arrays["update.size"])
     shapes = {"B": (b,), "BT": (b, t), "R": (r,), "RT": (r, t), "U": (u,)}
-    kinds = {"int": "i", "bool": "b", "float": "f"}
+    kinds = {"int": "iu", "bool": "b", "float": "f"}
     for name, stored in ARRAYS.items():
         if name not in arrays:
             continue
-        if arrays[name].shape != shapes[stored.axes]:
-            return f"{name} has shape {arrays[name].shape}, expected {shapes[stored.axes]}"
-        if arrays[name].dtype.kind != kinds[stored.kind]:
+        wanted = (b, t, *arrays[name].shape[2:3]) if stored.axes == "BTW" else shapes[stored.axes]
+        if arrays[name].shape != wanted:
+            return f"{name} has shape {arrays[name].shape}, expected {wanted}"
+        if arrays[name].dtype.kind not in kinds[stored.kind]:
             return f"{name} holds {arrays[name].dtype}, expected {stored.kind}"
     rows, sizes, length = arrays["update.rows"], arrays["update.size"], arrays["length"]
     if (sizes < 0).any() or sizes.sum() != r or (r and (rows.min() < 0 or rows.max() >= b)):
@@ -205,18 +208,16 @@ def _updates(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> tuple
     if len(meta["updates"]) != len(ends):
         raise ValueError(f"{len(meta['updates'])} are described, {len(ends)} stored")
     found = []
-    for index, (end, described) in enumerate(zip(ends, meta["updates"], strict=True)):
-        part = slice(int(end) - int(arrays["update.size"][index]), int(end))
-        own: dict[str, Any] = {name: arrays.get(f"update.{name}") for name in _OF_UPDATES}
-        if sum(described["passes"]) != part.stop - part.start:
+    for index, (end, size, described) in enumerate(zip(ends, arrays["update.size"], meta["updates"], strict=True)):
+        whole: dict[str, Any] = {name: arrays.get(f"update.{name}") for name in _arrays(StoredUpdate)}
+        own: dict[str, Any] = {
+            name: None if array is None else array[end - size : end] for name, array in whole.items()
+        }
+        passes = tuple(int(n) for n in described["passes"])
+        if sum(passes) != size:
             raise ValueError(f"the micro-batches of update {index} are not its rows")
-        found.append(
-            StoredUpdate(
-                index, int(described["epoch"]), int(described["rollout_step"]),
-                passes=tuple(int(n) for n in described["passes"]), scalars=dict(described["scalars"]),
-                **{name: array[part] for name, array in own.items() if array is not None},
-            )
-        )  # fmt: skip
+        place = index, int(described["epoch"]), int(described["rollout_step"])
+        found.append(StoredUpdate(*place, passes, dict(described["scalars"]), **own))
     return tuple(found)
 
 

@@ -52,8 +52,6 @@ def write(runs: Path, experiment: str, run_id: str, notes: Notes) -> None:
         unfinished.write_text(json.dumps(notes._asdict(), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
         unfinished.replace(folder / FILE)
     except OSError as error:
+        unfinished.unlink(missing_ok=True)
         why = (error.strerror or str(error)).lower()
         raise InputError(f"cannot keep notes of '{run_id}' in '{folder}': {why}") from None
-    finally:
-        with suppress(OSError):
-            unfinished.unlink(missing_ok=True)

@@ -69,7 +69,8 @@ def view_ddl() -> list[str]:
 
 def is_current(connection: DuckDBPyConnection) -> bool:
     """Return True where the database has this schema and every declared diagnostic."""
-    return _marked(connection) and not _missing(connection) and not _undeclared(connection)
+    found = dict(connection.execute(_OBJECTS).fetchall())
+    return _marked(connection) and set(_objects()) <= set(found) and not _undeclared(connection)
 
 
 def refuse_strange(connection: DuckDBPyConnection) -> None:
@@ -84,7 +85,7 @@ def refuse_strange(connection: DuckDBPyConnection) -> None:
     for *column, kind in connection.execute(f"SELECT {asked} AND database_name = current_database()").fetchall():
         if types.get((column[0], column[1]), kind) != kind:
             raise duckdb.CatalogException(f"another program made {'.'.join(column)} in it ({kind})")
-    if _marked(connection) and (gone := [name for name in _missing(connection) if _objects()[name] == "table"]):
+    if _marked(connection) and (gone := sorted(table.name for table in TABLES if table.name not in found)):
         raise duckdb.CatalogException(f"table {', '.join(gone)} was dropped from it")
 
 
@@ -135,11 +136,6 @@ _OBJECTS = """
 
 def _objects() -> dict[str, str]:
     return dict.fromkeys((t.name for t in TABLES), "table") | dict.fromkeys(views(), "view")
-
-
-def _missing(connection: DuckDBPyConnection) -> list[str]:
-    found = dict(connection.execute(_OBJECTS).fetchall())
-    return sorted(name for name in _objects() if name not in found)
 
 
 def _marked(connection: DuckDBPyConnection) -> bool:

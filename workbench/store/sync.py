@@ -142,28 +142,25 @@ def _readable(connection: DuckDBPyConnection, found: list[Segment]) -> tuple[lis
 
 
 def _culprits(connection: DuckDBPyConnection, good: list[Segment]) -> list[Segment]:
-    """Return the segments that cannot be written alone; where each can, the first that cannot after those before it."""
-    if alone := [s for s in _failing(connection, good) if _failing(connection, [s])]:
-        return alone
+    """Return the first segment that cannot be written after those before it; none where all can."""
     ordered = sorted(good, key=lambda s: (_ORDER.index(s.table), s.experiment, s.run_id))
-    first = bisect_left(range(1, len(good)), True, key=lambda count: bool(_failing(connection, ordered[:count])))
-    return ordered[first : first + 1] if _failing(connection, good) else []
+    first = bisect_left(range(1, len(good) + 1), True, key=lambda count: _fails(connection, ordered[:count]))
+    return ordered[first : first + 1]
 
 
-def _failing(connection: DuckDBPyConnection, found: list[Segment]) -> list[Segment]:
-    """Write the segments and take them back; those of the table at which that fails, none where it does not."""
+def _fails(connection: DuckDBPyConnection, found: list[Segment]) -> bool:
+    """Write the segments, take them back and return whether that failed."""
     import duckdb
 
-    table = ""
     connection.execute("BEGIN")
     try:
         for table in _ORDER:
             _ingest(connection, spec_table(table), [s for s in found if s.table == table], [])
     except duckdb.Error:
-        return [s for s in found if s.table == table] or found
+        return True
     finally:
         connection.execute("ROLLBACK")
-    return []
+    return False
 
 
 def _ingest(connection: DuckDBPyConnection, table: Table, files: list[Segment], stale: Sequence[str]) -> None:

@@ -21,7 +21,7 @@ import urllib3
 from tests.agent.fakes import ScriptedEngine
 from tests.agent.retrievers.conftest import PASSAGES
 from workbench.agent.episode import Episode
-from workbench.agent.retrievers import Retriever, RetrieverDown
+from workbench.agent.retrievers import RetrieverDown
 from workbench.agent.retrievers.bm25 import BM25
 from workbench.agent.retrievers.http import HTTPRetriever, RetrievalServer
 from workbench.agent.tokenizer import Codec, build_tokenizer
@@ -192,12 +192,8 @@ def test_a_hanging_server_costs_the_timeout_and_one_that_refuses_is_down() -> No
 # A retriever that fails and is slow at times loses no episode, and what it did is in columns and events.
 
 
-def world_with(retriever: Retriever, **settings: Any) -> Dataset:
-    return Dataset(SETTINGS.model_copy(update=settings), retriever, [Item("0", "who ?", ("alice",))])
-
-
 def play(url: str, episodes: int, retries: int) -> list[Episode]:
-    world = world_with(HTTPRetriever(url, timeout=5, retries=retries))
+    world = Dataset(SETTINGS, HTTPRetriever(url, timeout=5, retries=retries), [Item("0", "who ?", ("alice",))])
     script = [*["<search> alice rival </search>"] * SEARCHES, "<answer> alice </answer>"]
     engine = ScriptedEngine(build_tokenizer(), lambda _: script)
     return engine.rollout(world, world.questions("train", 0, 0, episodes), list(range(episodes)))

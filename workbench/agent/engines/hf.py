@@ -14,11 +14,19 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
-from transformers import DynamicCache, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase, Qwen2ForCausalLM
+from transformers import (
+    DynamicCache,
+    LlamaForCausalLM,
+    MixtralForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Qwen2ForCausalLM,
+)
 
 from workbench.agent.engines import NonFinite
 from workbench.agent.episode import Episode
 from workbench.agent.protocol import Dialogue, begin, closes, search_ahead
+from workbench.agent.routing import experts_of, routed, routers, width_of
 from workbench.agent.tokenizer import Codec
 from workbench.agent.worlds import Question, World
 from workbench.spec import EngineSettings
@@ -35,11 +43,14 @@ class TransformersDecoder:
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
         self._cache = DynamicCache(config=model.config)
+        self.routes: Tensor | None = None  # (B, n, L k) experts of the tokens fed last; None of a dense model
 
     def feed(self, tokens: Tensor) -> Tensor:
         """Append `tokens` (B, n) to the cache and return the logits after the last, (B, V)."""
         tokens = tokens.to(self._model.device)
-        out: Any = self._model(input_ids=tokens, past_key_values=self._cache, use_cache=True, logits_to_keep=1)
+        with routed(self._model) as seen:
+            out: Any = self._model(input_ids=tokens, past_key_values=self._cache, use_cache=True, logits_to_keep=1)
+        self.routes = seen.routes
         return out.logits[:, -1]
 
     def keep(self, rows: Tensor) -> None:
@@ -91,38 +102,52 @@ class HFEngine:
             return []
         training = self._model.training
         self._model.train(False)
-        rows = _Rows(dialogues, self._codec, world.max_turn_tokens, self._limit)
+        rows = _Rows(dialogues, self._codec, world.max_turn_tokens, self._limit, routers(self._model))
         try:
-            rows.play(self._decoder(), self._settings.temperature, generator, greedy)
+            rows.play(decoder_of(self._model, self._settings), self._settings.temperature, generator, greedy)
         finally:
             self._model.train(training)
         return [dialogue.episode() for dialogue in dialogues]
 
-    def _decoder(self) -> FusedDecoder | TransformersDecoder:
-        dtype = getattr(torch, self._settings.dtype)
-        small = self._model.device.type == "cpu" and self._model.num_parameters() <= _SMALL
-        if small and supports(self._model):
-            return FusedDecoder(self._model, dtype)
-        return TransformersDecoder(in_dtype(self._model, dtype))
+
+def decoder_of(model: PreTrainedModel, settings: EngineSettings) -> FusedDecoder | TransformersDecoder:
+    """Return what decodes `model` in the precision of `settings`, with an empty cache."""
+    dtype = getattr(torch, settings.dtype)
+    small = model.device.type == "cpu" and model.num_parameters() <= _SMALL
+    return FusedDecoder(model, dtype) if small and supports(model) else TransformersDecoder(in_dtype(model, dtype))
 
 
 def in_dtype(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
     """Return the model itself when it already computes in `dtype`, else a copy that does."""
-    copied: Any = model if model.dtype == dtype else deepcopy(model)
-    return copied.to(dtype)
+    if model.dtype == dtype:
+        return model
+    copied = deepcopy(model)
+    as_module: Any = copied
+    as_module.to(dtype)
+    for router in routers(copied):  # float32, as in every pass of the trainer: rounded logits choose other experts
+        router.float()
+    return copied
 
 
 class _Rows:
     """The rows in decoding: tokens (B, T) written or to be read, known (B,) of them, start (B,) of the present turn."""
 
-    def __init__(self, dialogues: list[Dialogue], codec: Codec, turn_tokens: int, limit: int) -> None:
+    def __init__(
+        self, dialogues: list[Dialogue], codec: Codec, turn_tokens: int, limit: int, mixture: list[Any]
+    ) -> None:
         self._codec, self._turn_tokens, self._limit = codec, turn_tokens, limit
+        # Experts (B, T, L k) of the token before each, which fill up as the tokens are fed; none of a dense model.
+        self._unknown = experts_of(mixture[0]) if mixture else 0
+        width = len(mixture) * mixture[0].top_k if mixture else 0
+        kind = width_of(mixture) if mixture else torch.uint8
+        self._routes = torch.full((len(dialogues), _COLUMNS, width), self._unknown, dtype=kind)
         self._closers = list(codec.closers)
         self._rows = dialogues
         self._known = np.array([len(d.tokens) for d in dialogues])
         self._start = self._known.copy()
         shape = len(dialogues), max(_COLUMNS, int(self._known.max()))
         self._tokens = np.full(shape, codec.pad_id, dtype=np.int64)
+        self._widen(shape[1])
         self._log_prob = np.zeros(shape, dtype=np.float32)
         for row, dialogue in enumerate(dialogues):
             self._tokens[row, : len(dialogue.tokens)] = dialogue.tokens
@@ -137,11 +162,15 @@ class _Rows:
                 rows = np.flatnonzero([dialogue.ended is None for dialogue in self._rows])
                 self._rows = [self._rows[i] for i in rows]
                 self._tokens, self._log_prob = self._tokens[rows], self._log_prob[rows]
+                self._routes = self._routes[torch.from_numpy(rows)]
                 self._known, self._start = self._known[rows], self._start[rows]
                 if fed:
                     decoder.keep(torch.from_numpy(rows))
             ready = int(self._known.min())
             logits = decoder.feed(torch.from_numpy(self._tokens[:, fed:ready]))
+            if decoder.routes is not None:
+                self._widen(ready + 1)
+                self._routes[:, fed + 1 : ready + 1] = decoder.routes.cpu()
             fed = ready
             token, log_prob = sample(logits, temperature, generator, greedy, position=fed)
             self._write(fed, token.cpu().numpy(), log_prob.cpu().numpy())
@@ -162,6 +191,8 @@ class _Rows:
         search_ahead([self._rows[row] for row in ending], list(ending.values()))
         for row, turn in ending.items():
             dialogue, end = self._rows[row], at + 1
+            if self._routes.shape[2]:
+                dialogue.routes = self._routes[row, :end].clone()
             observation = dialogue.turn(turn, self._log_prob[row, self._start[row] : end].tolist())
             known = end + len(observation)
             if dialogue.ended is None and known >= self._limit:
@@ -180,6 +211,10 @@ class _Rows:
             self._tokens = np.pad(self._tokens, grow, constant_values=self._codec.pad_id)
             self._log_prob = np.pad(self._log_prob, grow)
 
+    def _widen(self, columns: int) -> None:
+        if (missing := columns - self._routes.shape[1]) > 0:
+            self._routes = F.pad(self._routes, (0, 0, 0, max(missing, self._routes.shape[1])), value=self._unknown)
+
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The decoding step written out
@@ -188,12 +223,13 @@ Linear = tuple[Tensor, Tensor | None]  # weight and bias
 
 
 def supports(model: PreTrainedModel) -> bool:
-    """Return True for a plain Qwen2 or Llama: SiLU, full attention, a RoPE whose angles do not depend on the length."""
+    """Return True for a plain Qwen2, Llama or Mixtral: SiLU, full attention, a RoPE of fixed angles."""
     config: Any = model.config
     return (
-        type(model) in (Qwen2ForCausalLM, LlamaForCausalLM)
+        type(model) in (Qwen2ForCausalLM, LlamaForCausalLM, MixtralForCausalLM)
         and config.hidden_act == "silu"
         and set(getattr(config, "layer_types", None) or ["full_attention"]) == {"full_attention"}
+        and not (type(model) is MixtralForCausalLM and config.sliding_window)
         and config.rope_parameters["rope_type"] in ("default", "linear", "llama3", "yarn")
         and not getattr(model, "hf_quantizer", None)
         and not getattr(model, "_hf_peft_config_loaded", False)
@@ -201,11 +237,12 @@ def supports(model: PreTrainedModel) -> bool:
 
 
 class FusedDecoder:
-    """The Qwen2 and Llama decoding step written out: the same weights and numbers at half the cost on a CPU.
+    """The Qwen2, Llama and Mixtral decoding step written out: the same weights and numbers at half the cost on a CPU.
 
     The cache is preallocated and the matrices are fused and folded once a rollout: the norms' gains and sqrt(hidden)
     into the matrix that follows, 1 / sqrt(D) into the queries, and RoPE's rotate_half into extra rows, so that rotating
-    is one multiply-add: q' = q * cos + (R q) * sin.
+    is one multiply-add: q' = q * cos + (R q) * sin. Of a mixture every expert reads every token, and the gates of those
+    that were not chosen are 0: for few small experts one product costs less than taking their weights together.
     """
 
     def __init__(self, model: PreTrainedModel, dtype: torch.dtype) -> None:
@@ -220,6 +257,12 @@ class FusedDecoder:
         self._embedding = inner.embed_tokens.weight.detach().to(dtype)
         self._head = _linear(model.lm_head, dtype, inner.norm.weight)
         self._layers = [self._fuse(layer) for layer in inner.layers[: config.num_hidden_layers]]
+        found = routers(model)
+        self._routers = [_linear(router, torch.float32, layer.post_attention_layernorm.weight)[0]
+                         for router, layer in zip(found, inner.layers, strict=False)]  # fmt: skip
+        self._top_k: int = found[0].top_k if found else 0
+        self._kind = width_of(found) if found else torch.uint8
+        self.routes: Tensor | None = None  # (B, n, L k) experts of the tokens fed last; None of a dense model
         self._keys: list[Tensor] = []  # of each layer, (B, Hkv, columns, D)
         self._values: list[Tensor] = []
         self._length = 0
@@ -238,14 +281,21 @@ class FusedDecoder:
         ahead = None if n == 1 else torch.ones(n, end, dtype=torch.bool).triu_(start + 1)
         query = self._heads * self._groups * self._width
         both = query + self._heads * self._width
+        chosen: list[Tensor] = []
         for i, (mixer, out, gate_up, down) in enumerate(self._layers):
             mixed = F.linear(self._unit(x), *mixer)
             turned = torch.addcmul(mixed[:, :both] * cos, mixed[:, both : 2 * both], sin)
             self._keys[i][:, :, start:end] = self._by_head(turned[:, query:], batch)
             self._values[i][:, :, start:end] = self._by_head(mixed[:, 2 * both :], batch)
             x = _add(x, self._attend(i, turned[:, :query], batch, end, ahead), *out)
-            gate, up = F.linear(self._unit(x), *gate_up).chunk(2, -1)
+            unit = self._unit(x)
+            if self._routers:
+                x = x + self._mixture(i, unit, gate_up[0], down[0], chosen)
+                continue
+            gate, up = F.linear(unit, *gate_up).chunk(2, -1)
             x = _add(x, F.silu(gate).mul_(up), *down)
+        if chosen:
+            self.routes = torch.cat(chosen, -1).to(self._kind).view(batch, n, -1)
         last = x if n == 1 else x.view(batch, n, -1)[:, -1]
         return F.linear(self._unit(last), *self._head)
 
@@ -280,6 +330,16 @@ class FusedDecoder:
         """x / sqrt(sum x^2 + hidden eps): RMSNorm without sqrt(hidden) and gain, which the next matrix has."""
         return x / torch.hypot(torch.linalg.vector_norm(x, dim=-1, keepdim=True), self._floor)
 
+    def _mixture(self, i: int, x: Tensor, gate_up: Tensor, down: Tensor, chosen: list[Tensor]) -> Tensor:
+        """Sum of the experts (N, H) of layer i on x (N, H), weighted by the gates of the top k of its router."""
+        probability = torch.softmax(F.linear(x.float(), self._routers[i]), -1)
+        value, index = torch.topk(probability, self._top_k, -1)
+        chosen.append(index)
+        gates = torch.zeros_like(probability).scatter_(1, index, value / value.sum(-1, keepdim=True)).to(x.dtype)
+        gate, up = F.linear(x, gate_up).view(len(x), gates.shape[1], -1).chunk(2, -1)
+        inner = F.silu(gate).mul_(up).mul_(gates[:, :, None])
+        return F.linear(inner.flatten(1), down)
+
     def _by_head(self, x: Tensor, batch: int) -> Tensor:
         return x.reshape(batch, -1, self._heads, self._width).transpose(1, 2)
 
@@ -309,9 +369,15 @@ class FusedDecoder:
         q = _linear(attention.q_proj, torch.float32, gain, self._width**-0.5)
         k, v = (_linear(projection, torch.float32, gain) for projection in (attention.k_proj, attention.v_proj))
         weight, bias = _stacked(q, k, self._rotate(q), self._rotate(k), v)
-        gate_up = _stacked(*(_linear(projection, dtype, after) for projection in (mlp.gate_proj, mlp.up_proj)))
         mixer = weight.to(dtype), None if bias is None else bias.to(dtype)
-        return mixer, _linear(attention.o_proj, dtype), gate_up, _linear(mlp.down_proj, dtype)
+        out = _linear(attention.o_proj, dtype)
+        if hasattr(mlp, "experts"):  # (E, 2 I, H) and (E, H, I): one matrix each
+            experts = mlp.experts
+            gain = after.detach().float() * math.sqrt(len(after))
+            wide = (experts.gate_up_proj.detach().float() * gain).flatten(0, 1).to(dtype)
+            return mixer, out, (wide, None), (experts.down_proj.detach().permute(1, 0, 2).flatten(1).to(dtype), None)
+        gate_up = _stacked(*(_linear(projection, dtype, after) for projection in (mlp.gate_proj, mlp.up_proj)))
+        return mixer, out, gate_up, _linear(mlp.down_proj, dtype)
 
     def _rotate(self, linear: Linear) -> Linear:
         """rotate_half of transformers, applied to the output rows of a projection: (-second half, first half)."""
@@ -325,7 +391,8 @@ def _linear(module: Any, dtype: torch.dtype, gain: Tensor | None = None, scale: 
     weight = module.weight.detach().float() * scale
     if gain is not None:
         weight = weight * (gain.detach().float() * math.sqrt(len(gain)))
-    return weight.to(dtype), None if module.bias is None else (module.bias.detach().float() * scale).to(dtype)
+    bias = getattr(module, "bias", None)
+    return weight.to(dtype), None if bias is None else (bias.detach().float() * scale).to(dtype)
 
 
 def _stacked(*parts: Linear) -> Linear:

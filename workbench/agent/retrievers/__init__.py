@@ -100,11 +100,9 @@ class Corpus:
         with path.open("rb") as file:
             self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         starts, at = [], 0
-        while at < len(self._bytes):
-            end = self._bytes.find(b"\n", at) + 1 or len(self._bytes)
-            if not self._bytes[at:end].isspace():
-                starts.append(at)
-            at = end
+        for line in iter(self._bytes.readline, b""):
+            starts += [] if line.isspace() else [at]
+            at += len(line)
         self._starts = np.array([*starts, at], dtype=np.int64)  # (N + 1,) byte offsets of the lines, and the end
 
     def __len__(self) -> int:

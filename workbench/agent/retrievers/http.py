@@ -16,6 +16,7 @@ log = logging.getLogger("sorl.retriever")
 _AGAIN = (429, 500, 502, 503, 504)  # statuses after which the same request may succeed
 _SHOWN = 200  # characters of a strange answer that a message quotes
 _LARGEST = 16 << 20  # bytes of a request
+_JSON = {"Content-Type": "application/json"}
 
 
 class HTTPRetriever:
@@ -39,8 +40,16 @@ class HTTPRetriever:
 
     def _ask(self, queries: list[str], top_k: int) -> list[list[Passage]]:
         body = json.dumps({"queries": queries, "topk": top_k, "return_scores": True}).encode()
+        again = urllib3.Retry(
+            total=0 if self._down else self._retries, backoff_factor=0.1, backoff_jitter=0.1, backoff_max=5.0,
+            allowed_methods=None,  # a question changes nothing, so a POST may be sent again
+            status_forcelist=_AGAIN, raise_on_status=False, redirect=0,
+        )  # fmt: skip
         try:
-            found = _passages(self._post(body), len(queries))
+            answer = self._pool.request("POST", self.url, body=body, headers=_JSON, retries=again)
+            if answer.status != 200:
+                raise RetrieverDown(f"status {answer.status}: {_quoted(answer.data)}")
+            found = _passages(answer.data, len(queries))
         except (RetrieverDown, urllib3.exceptions.HTTPError) as error:
             reason = str(error)
             if isinstance(error, urllib3.exceptions.MaxRetryError) and error.reason is not None:
@@ -53,18 +62,6 @@ class HTTPRetriever:
             log.warning("retriever %s is back", self.url)
         self._down = False
         return found
-
-    def _post(self, body: bytes) -> bytes:
-        again = urllib3.Retry(
-            total=0 if self._down else self._retries, backoff_factor=0.1, backoff_jitter=0.1, backoff_max=5.0,
-            allowed_methods=None,  # a question changes nothing, so a POST may be sent again
-            status_forcelist=_AGAIN, raise_on_status=False, redirect=0,
-        )  # fmt: skip
-        headers = {"Content-Type": "application/json"}
-        response = self._pool.request("POST", self.url, body=body, headers=headers, retries=again)
-        if response.status != 200:
-            raise RetrieverDown(f"status {response.status}: {_quoted(response.data)}")
-        return response.data
 
 
 def _passages(answer: bytes, n: int) -> list[list[Passage]]:
@@ -151,12 +148,13 @@ class _Handler(BaseHTTPRequestHandler):
             first = error.errors()[0]
             self._send(422, {"detail": ": ".join([*map(str, first["loc"]), first["msg"]])})
             return
-        result: list[list[dict[str, Any]]] = []
-        for passages in self.server.retriever.retrieve(request.queries, request.topk or self.server.top_k):
-            documents = [{"id": p.id, "contents": p.contents} for p in passages]
-            scored = [{"document": d, "score": p.score} for d, p in zip(documents, passages, strict=True)]
-            result.append(scored if request.return_scores else documents)
-        self._send(200, {"result": result})
+
+        def told(p: Passage) -> dict[str, Any]:
+            document = {"id": p.id, "contents": p.contents}
+            return {"document": document, "score": p.score} if request.return_scores else document
+
+        found = self.server.retriever.retrieve(request.queries, request.topk or self.server.top_k)
+        self._send(200, {"result": [[told(p) for p in passages] for passages in found]})
 
     def log_message(self, format: str, *arguments: Any) -> None:
         """Requests are not logged: a run makes thousands."""

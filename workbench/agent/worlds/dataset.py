@@ -93,7 +93,7 @@ class Data(NamedTuple):
 def read(path: Path, name: str, limit: int | None = None) -> Data:
     """Return the first `limit` items of a `.parquet` file, else of JSON lines or one list; InputError names the row."""
     items: list[Item] = []
-    left_out, number = 0, 0
+    left_out = number = 0
     for number, row in enumerate(_rows(path), start=1):
         if not isinstance(row, Mapping):
             raise InputError(f"row {number} of '{path}' is {type(row).__name__}, not an object with named fields")
@@ -102,7 +102,7 @@ def read(path: Path, name: str, limit: int | None = None) -> Data:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f"row {number} of '{path}': {error}") from None
         left_out += item is None
-        items += [] if item is None else [item]
+        items += [item] if item else []
         if len(items) == limit:
             break
     if not items:

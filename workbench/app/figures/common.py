@@ -19,6 +19,7 @@ AXES = {
     "updates": "optimizer updates since the beginning (count)",
     "seconds": "training time since the beginning (seconds)",
     "tokens": "tokens trained on since the beginning, each epoch counted (tokens)",
+    "fork": "steps since the fork (0 = the first of its own)",
     "onset": "steps from the onset of the collapse (0 = onset)",
 }
 # Kind of event -> symbol, words, and its colour: that of an outcome, or muted. Other kinds get the last.

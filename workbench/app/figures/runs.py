@@ -1,7 +1,7 @@
 """Runs: survival, events and early alarms of many; success, wall time, a signal and the batch of a step of one."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle
 from string import ascii_lowercase
 from typing import Any, NamedTuple
@@ -214,16 +214,20 @@ SHARES = {"gradient_share": "share of the step's gradient", "ratio_mass": "share
 
 
 def career(
-    points: pd.DataFrame, held_out: pd.DataFrame, events: pd.DataFrame, colour: str, palette: Palette, definition: str
-) -> go.Figure:
-    """Draw success: `points` (x, mean, low, high), `held_out` of query `evaluation`, `events` (step, kind, message)."""
+    points: pd.DataFrame, held_out: pd.DataFrame, events: pd.DataFrame, colour: str, palette: Palette, definition: str,
+    children: pd.DataFrame | None = None,
+) -> go.Figure:  # fmt: skip
+    """Draw success: `points` (x, mean, low, high), `held_out` of query `evaluation`, `events` (step, kind, message).
+
+    `children` of query `children` are its forks, which leave its curve as thin lines.
+    """
     marks = common.stacked(events, ["step"])
     marks = marks.assign(
         x=marks["step"], y=_STRIP + _LIFT * marks["above"], carried=marks["step"].astype(int),
         text=[f"<b>{common.kind_in_words(one.kind)}</b> at step {one.step:,.0f}<br>{wrapped(str(one.message), 64)}"
               for one in marks.itertuples()],
     )  # fmt: skip
-    traces = []
+    traces = [] if children is None or children.empty else list(branches(points, children, palette))
     if (points["low"] < points["high"]).any():  # a bucket of several steps has extremes
         traces.append(common.area(points["x"], points["low"], points["high"], colour, 0.18, showlegend=False))
     if len(points):
@@ -245,7 +249,8 @@ def career(
     traces += common.event_marks(marks, palette)
     text = wrapped(definition, 75)
     names = [one["name"] for one in traces if "name" in one]
-    top = 50 + common.LEGEND_ROW * common.legend_rows(names, 480) + 15 * (text.count("<br>") + 1)
+    entries = max(common.legend_rows(names, 480), math.ceil(len(names) / 2))
+    top = 50 + common.LEGEND_ROW * entries + 15 * (text.count("<br>") + 1)
     onsets = events.loc[events["kind"] == "onset", "step"]
     return common.figure(
         traces, palette, inner=270, top=top, bottom=48, hoverdistance=40, **common.legend_on_top(itemwidth=30),
@@ -254,6 +259,24 @@ def career(
         xaxis=common.steps_axis(AXES["step"], showticklabels=len(points) + len(marks) > 0),
         yaxis=common.axis("fraction", range=[-0.03, max([1.0, *marks["y"]]) + 0.06], tickvals=[0, 0.25, 0.5, 0.75, 1]),
     )  # fmt: skip
+
+
+def branches(points: pd.DataFrame, children: pd.DataFrame, palette: Palette) -> Iterator[Trace]:
+    """Yield the forks of a run, a trace an arm: each begins on its parent's curve, in the step before the fork."""
+    inks, stem = cycle([*palette.algorithms.values(), *palette.others]), points.dropna(subset=["mean"])
+    for arm, mine in children.groupby("arm", sort=False):
+        x, y, told = list[float](), list[float](), list[str]()
+        for _, own in mine.groupby("run_id", sort=False):
+            fork = int(own["forked_at"].iloc[0]) - 1
+            foot = float(np.interp(fork, stem["x"], stem["mean"])) if len(stem) else math.nan
+            x += [fork, *own["step"].astype(float), math.nan]
+            y += [foot, *own["success"].astype(float), math.nan]
+            told += [f"draw {own['draw'].iloc[0]}, {'fell' if own['down'].iloc[0] else 'up'}"] * (len(own) + 2)
+        each = mine.drop_duplicates("run_id")
+        name = figure_text(f"{arm}: {int(each['down'].sum())} of {len(each)} fell")
+        hover = f"{name}<br>%{{customdata}}<br>step %{{x:,.6~g}}: %{{y:.4~g}}"
+        ink = palette.muted if arm == "unchanged" else next(inks)
+        yield common.line(x, y, ink, 1, hover, customdata=told, name=name, connectgaps=False)
 
 
 def shares(spent: pd.DataFrame) -> dict[str, float]:

@@ -25,13 +25,8 @@ _MOST = 12  # panels
 _NAMED = 8  # arms that a sentence names
 _VALUES = 40  # of a setting that a list offers
 _SMOOTHING = {"1": "off", "2": "2 steps", "5": "5 steps", "10": "10 steps", "20": "20 steps", "50": "50 steps"}
-_AXIS = {
-    "step": "step",
-    "updates": "updates",
-    "tokens": "tokens",
-    "seconds": "wall clock",
-    "onset": "onset of the fall",
-}
+_AXIS = {"step": "step", "updates": "updates", "tokens": "tokens", "seconds": "wall clock", "fork": "since the fork",
+         "onset": "onset of the fall"}  # fmt: skip
 
 
 @screen
@@ -54,9 +49,10 @@ def _compare(store: Store) -> None:
     if not arms.names or not metrics:
         note("Choose at least one arm and one diagnostic.")
         return
-    recorded = data.clocks(store, arms.runs)
+    absent = {*CLOCKS} - {*data.clocks(store, arms.runs)}
+    absent |= set() if arms.runs.get("forked_at", pd.Series()).notna().any() else {"fork"}
     with fourth:
-        axis = choose("x", "Align on", {a: words for a, words in _AXIS.items() if a not in CLOCKS or a in recorded})
+        axis = choose("x", "Align on", {name: words for name, words in _AXIS.items() if name not in absent})
     starts = data.origins(arms.runs, axis)
     short, shared = apart(arms.names)
     with more:

@@ -224,6 +224,10 @@ def _links(now: Row, experiment: str, each: pd.DataFrame, tables: set[str]) -> N
         for row in each[(each["arm"] == arm) & (each["run_id"] != run_id)].to_dict("records")
     ]
     others = [("Other seeds of this arm: ", Markup(", ").join(seeds))] if seeds else []
+    if now["parent"] is not None:  # its experiment is in the configuration
+        origin = settings_of(now["config"]).get("fork.experiment", "").strip('"')
+        to = anchor(str(now["parent"]), address("run", experiment=origin, run=str(now["parent"])))
+        others.append((f"Draw {now['draw']} of the forks at step {now['forked_at']} of ", to))
     links(("This run in ", Markup(", ").join(here)), *others)
 
 
@@ -313,14 +317,18 @@ def _success(store: Store, chosen: Chosen, known: Diagnostics, experiment: str, 
     events = events[events["step"].astype(float).between(first, last)]
     leads = bool(events["episode"].any())
     held_out = store.query("evaluation", run=name, first=first, last=last)
+    forks = store.query("children", run=name)
     formula = known.rows["step.success"]["formula"] if "step.success" in known.rows else ""
     clicked = export.figure(
-        career(points, held_out, events, colour, look(), formula), "career", points, select=leads,
+        career(points, held_out, events, colour, look(), formula, forks), "career", points, select=leads,
         describe=f"Success of {name} over training, with {len(events)} events.",
     )  # fmt: skip
     for step in [carried for carried in clicked if isinstance(carried, int)][:1]:
         if recorded(store, name, step):
             open_screen("episode", experiment=experiment, **culprit(store, name, step))
+    if len(forks):
+        names = [anchor(one, address("compare", experiment=one, x="fork")) for one in forks["experiment"].unique()]
+        links(("Thin lines: its forks, each arm in a colour. In Compare: ", Markup(", ").join(names)))
     if leads:
         note("Click an event to see the trajectories of its step.")
 

@@ -7,5 +7,5 @@ CAUSES: tuple[Cause, ...] = tuple(
     found
     for module in (sampler, batch, world, learning, policy, outcome)
     for found in vars(module).values()
-    if isinstance(found, Cause) and found.look.__module__ == module.__name__
+    if isinstance(found, Cause)
 )

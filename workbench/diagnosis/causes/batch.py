@@ -1,14 +1,14 @@
 """The trained batch differs from the sampled one: data, tokens, log-probs, groups."""
 
 import re
-from typing import Literal
+from functools import partial
 
 import numpy as np
 import pandas as pd
 
 from workbench.diagnosis.changepoint import before
 from workbench.diagnosis.curve import CLEAR, sure, told
-from workbench.diagnosis.finding import Cause, Clue, cause, sql
+from workbench.diagnosis.finding import Clue, among, cause, sql
 from workbench.diagnosis.log import Log
 
 NOISE = 1e-4  # nats; float32 kernels differ by 1e-7 to 2e-5 on average
@@ -20,10 +20,10 @@ _MOST = 0.5
 _SHARE = 0.1  # of the transcripts: a sampled tag in the wrong place makes one of them look odd
 _ROWS = 400  # transcripts that are looked at
 _BLOCK = re.compile(r"<information>(.*?)</information>", re.DOTALL)
-Kind = Literal["prompt", "observation", "shift", "padding", "tokens", "unknown"]
 
 
 @cause(
+    without={"learn.staleness": 0},
     needs=("step.staleness",),
     explains=("mismatch_grows", "clip_saturation", "kl_blowup", "entropy_explosion", "groups_too_hard"),
     change="Bound the queue between sampler and trainer, drop what is older than learn.staleness, or correct for it.",
@@ -32,18 +32,14 @@ Kind = Literal["prompt", "observation", "shift", "padding", "tokens", "unknown"]
 def staleness(log: Log) -> Clue | None:
     """Data are older than they should be."""
     allowed = log.settings.get("learn.staleness")
-    age = log.series("step", "staleness")
-    if allowed is None or not log.ledger:
-        return _ages(log, allowed)
-    older = log.first_above("step", "staleness", float(allowed) + 0.5)
-    return older and Clue.of(
-        "proof", 0.95, "step.staleness", older.step, older.value, float(allowed),
-        f"from step {older.step} on the data are older than {allowed:g} iterations, up to {float(age.max()):g}",
-    )  # fmt: skip
-
-
-def _ages(log: Log, allowed: float | None) -> Clue | None:
-    """The same of a mean over rollouts: older than allowed, older than they were, or old and the reward falls."""
+    if allowed is not None and log.ledger:
+        found = log.first_above("step", "staleness", float(allowed) + 0.5)
+        most = float(log.series("step", "staleness").max())
+        return found and Clue.of(
+            "proof", 0.95, "step.staleness", found.step, found.value, float(allowed),
+            f"from step {found.step} on the data are older than {allowed:g} iterations, up to {most:g}",
+        )  # fmt: skip
+    # Of a mean over rollouts: older than allowed, older than they were, or old and the reward falls.
     if (age := log.curve("step.staleness")) is None:
         return None
     older = age.end >= max(age.begin + 1, 1.5 * age.begin, age.begin + CLEAR * age.error)
@@ -77,108 +73,96 @@ def batch_reused(log: Log) -> Clue | None:
     source, step = int(same.iloc[0]), int(again["step"].iloc[0])
     return Clue.of(
         "proof", 0.97, "step.batch_hash", step, None, None,
-        f"step {step} trains on exactly the tokens of step {source}; {len(again)} steps of {log.steps} repeat a batch",
+        f"step {step} trains on exactly the tokens of step {source}; a batch repeats in {len(again)} of {log.steps} "
+        "steps",
     )  # fmt: skip
 
 
-def _misfit(wanted: Kind, name: str, title: str, says: str, change: str) -> Cause:
-    """Declare a cause of trained tokens that are not the sampled ones: which of them, from the transcripts."""
-
-    def look(log: Log) -> Clue | None:
-        found = kind(log)
-        if found is None or found[0] != wanted:
-            return None
-        step, events = found[1], log.events("guard_token_identity")
-        said = " ".join(events.loc[events["step"] == step, "message"].astype(str)) if "message" in events else ""
-        first = re.search(r"trajectory (\d+), turn (\d+)", said)  # as the guard's event names it
-        trajectory, turn = (int(first[1]), int(first[2])) if first else (None, None)
-        count = float(log.series("step", "token_mismatches").loc[step])
-        place = f", first in trajectory {trajectory}, turn {turn}" if turn is not None else ""
-        return Clue.of(
-            "proof", 0.97 if wanted != "unknown" else 0.9, "step.token_mismatches", step, count, 0.0,
-            f"from step {step} on {says}; {count:.0f} trajectories of that step are not trained as they were sampled"
-            f"{place}", trajectory, turn,
-        )  # fmt: skip
-
-    counts = ("minibatch.tokens", "trajectory.n_tokens") if wanted in ("padding", "tokens") else ()
-    test = sql("SELECT trajectory, turn_index, token, trained FROM token", "AND step = {step}", form="json")
-    return Cause(name, title, "critical", ("step.token_mismatches", *counts), change, test, look)
-
-
-_BUILD = "Build the loss mask from the sampler's own stretches, not from text; sorl's mask self-test shows how."
-observation_leak = _misfit(
-    "observation", "observation_leak", "Observations are trained on",
-    "the loss mask covers the text inside <information>: the agent imitates its retriever", _BUILD,
-)  # fmt: skip
-prompt_leak = _misfit(
-    "prompt", "prompt_leak", "The prompt is trained on", "the loss mask covers tokens of the prompt", _BUILD
-)
-padding_leak = _misfit(
-    "padding", "padding_leak", "Padding is trained on",
-    "updates train on more tokens than were written, and no transcript shows them: padding",
-    "Multiply the loss mask with the attention mask, and normalise by the tokens that remain.",
-)  # fmt: skip
-turn_shift = _misfit(
-    "shift", "turn_shift", "The boundaries of the turns are shifted",
-    "turns lose their first token, and gain what follows their last",
-    "Look for an off-by-one between tokens and the log-probs that predict them.",
-)  # fmt: skip
-retokenised = _misfit(
-    "tokens", "retokenised", "The trained tokens are not the sampled ones",
-    "the mask fits, but tokens of the trajectories differ from the sampled ones",
-    "Keep the sampler's token ids from end to end; text that is decoded and re-encoded has other tokens.",
-)  # fmt: skip
-not_sampled = _misfit(
-    "unknown", "not_sampled", "Trained tokens or turns are not the sampled ones",
-    "trained tokens or turns are not the sampled ones",
-    "Keep transcripts (record.tokens) to learn which tokens; compare ids and mask with the sampler's.",
-)  # fmt: skip
-
-
-def kind(log: Log) -> tuple[Kind, int] | None:
-    """Which tokens are trained that should not be, or not, and since which step; None where all is as sampled."""
+def misfit(log: Log) -> dict[str, Clue]:
+    """Return the clue of which tokens are trained that should not be, or not, by its cause; nothing where all fit."""
     flagged = log.series("step", "token_mismatches")
     flagged = flagged[flagged > 0]
     if flagged.empty:
-        return None
-    step = int(flagged.index[0])
+        return {}
+    name, step, events = _kind(log, flagged.index), int(flagged.index[0]), log.events("guard_token_identity")
+    said = " ".join(events.loc[events["step"] == step, "message"].astype(str)) if "message" in events else ""
+    first = re.search(r"trajectory (\d+), turn (\d+)", said)  # as the guard's event names it
+    trajectory, turn = (int(first[1]), int(first[2])) if first else (None, None)
+    where = f", first in trajectory {trajectory}, turn {turn}" if first else ""
+    count, sure = float(flagged[step]), 0.97 if name != "not_sampled" else 0.9
+    says = f"{count:.0f} trajectories of that step are not trained as they were sampled{where}"
+    says = f"from step {step} on {_SAID[name]}; {says}"
+    return {name: Clue.of("proof", sure, "step.token_mismatches", step, count, 0.0, says, trajectory, turn)}
+
+
+_SAID = {
+    "observation_leak": "the loss mask covers the text inside <information>: the agent imitates its retriever",
+    "prompt_leak": "the loss mask covers tokens of the prompt",
+    "padding_leak": "updates train on more tokens than were written, and no transcript shows them: padding",
+    "turn_shift": "turns lose their first token, and gain what follows their last",
+    "retokenised": "the mask fits, but tokens of the trajectories differ from the sampled ones",
+    "not_sampled": "trained tokens or turns are not the sampled ones",
+}
+_TOKENS = sql("SELECT trajectory, turn_index, token, trained FROM token", "AND step = {step}", form="json")
+_misfit = partial(among, misfit, test=_TOKENS)
+_NEEDS, _COUNTS = ("step.token_mismatches",), ("step.token_mismatches", "minibatch.tokens", "trajectory.n_tokens")
+_BUILD = "Build the loss mask from the sampler's own stretches, not from text; sorl's mask self-test shows how."
+observation_leak = _misfit("observation_leak", "Observations are trained on", needs=_NEEDS, change=_BUILD)
+prompt_leak = _misfit("prompt_leak", "The prompt is trained on", needs=_NEEDS, change=_BUILD)
+padding_leak = _misfit(
+    "padding_leak", "Padding is trained on", needs=_COUNTS,
+    change="Multiply the loss mask with the attention mask, and normalise by the tokens that remain.",
+)  # fmt: skip
+turn_shift = _misfit(
+    "turn_shift", "The boundaries of the turns are shifted", needs=_NEEDS,
+    change="Look for an off-by-one between tokens and the log-probs that predict them.",
+)  # fmt: skip
+retokenised = _misfit(
+    "retokenised", "The trained tokens are not the sampled ones", needs=_COUNTS,
+    change="Keep the sampler's token ids from end to end; text that is decoded and re-encoded has other tokens.",
+)  # fmt: skip
+not_sampled = _misfit(
+    "not_sampled", "Trained tokens or turns are not the sampled ones", needs=_NEEDS,
+    change="Keep transcripts (record.tokens) to learn which tokens; compare ids and mask with the sampler's.",
+)  # fmt: skip
+
+
+def _kind(log: Log, steps: pd.Index) -> str:
+    """Return the cause that the transcripts of flagged steps show; without transcripts that of any tokens."""
     if not {"token", "trained"} <= set(log.table("token").columns):
-        return "unknown", step
+        return "not_sampled"
     frame = log.transcripts("token", "trained")
-    rows = frame[frame["step"].isin(flagged.index)].head(_ROWS)
-    seen = [_look(list(t), np.asarray(m, bool)) for t, m in zip(rows["token"], rows["trained"], strict=True)]
-    for name in ("shift", "prompt", "observation"):
+    rows = frame[frame["step"].isin(steps)].head(_ROWS)
+    seen = [_wrong_masks(list(t), np.asarray(m, bool)) for t, m in zip(rows["token"], rows["trained"], strict=True)]
+    for name in ("turn_shift", "prompt_leak", "observation_leak"):
         if sum(name in one for one in seen) >= max(2, _SHARE * len(seen)):
-            return name, step
-    return _counted(log, flagged.index), step
-
-
-def _look(tokens: list[str], trained: np.ndarray) -> set[Kind]:
-    """Return what is wrong with the mask of one transcript, by the tags of the protocol."""
-    text = "".join(tokens)
-    flags = np.repeat(trained, [len(token) for token in tokens])
-    found: set[Kind] = set()
-    blocks = list(_BLOCK.finditer(text))
-    if any(flags[block.start(1) : block.end(1)].mean() > _MOST for block in blocks if block.end(1) > block.start(1)):
-        found.add("observation")
-    after = [block.end() for block in blocks if block.end() < len(text)]
-    if after and np.mean([not flags[at] for at in after]) > _MOST and any(flags[b.start()] for b in blocks):
-        found.add("shift")
-    # Nothing predicts the first token, so a mask that lets the prompt through begins at the second one.
-    if len(trained) > 2 and trained[1] and trained[2]:
-        found.add("prompt")
-    return found
-
-
-def _counted(log: Log, steps: pd.Index) -> Kind:
-    """Padding or other tokens: with padding, more tokens are trained on than were written."""
+            return name
+    # With padding, more tokens are trained on than were written.
     if not log.measured("trajectory", "n_tokens") or not log.measured("minibatch", "tokens", "epoch"):
-        return "unknown"
+        return "not_sampled"
     written = log.table("trajectory").groupby("step")["n_tokens"].sum()
     trained = log.table("minibatch").groupby(["step", "epoch"])["tokens"].sum().groupby("step").max()
     excess = (trained - written).dropna()
     excess = excess[excess.index.isin(steps)]
-    return "unknown" if excess.empty else "padding" if (excess > 0).mean() > _MOST else "tokens"
+    return "not_sampled" if excess.empty else "padding_leak" if (excess > 0).mean() > _MOST else "retokenised"
+
+
+def _wrong_masks(tokens: list[str], trained: np.ndarray) -> set[str]:
+    """Return what is wrong with the mask of one transcript, by the tags of the protocol."""
+    text = "".join(tokens)
+    flags = np.repeat(trained, [len(token) for token in tokens])
+    blocks = list(_BLOCK.finditer(text))
+    after = [block.end() for block in blocks if block.end() < len(text)]
+    inside = (flags[block.start(1) : block.end(1)] for block in blocks if block.end(1) > block.start(1))
+    found = {
+        "observation_leak": any(block.mean() > _MOST for block in inside),
+        "turn_shift": bool(after)
+        and np.mean([not flags[at] for at in after]) > _MOST
+        and any(flags[block.start()] for block in blocks),
+        # Nothing predicts the first token, so a mask that lets the prompt through begins at the second one.
+        "prompt_leak": len(trained) > 2 and trained[1] and trained[2],
+    }
+    return {name for name, here in found.items() if here}
 
 
 @cause(
@@ -225,11 +209,6 @@ def culprit(log: Log, step: int, column: str = "mismatch") -> tuple[int | None, 
     return int(worst["trajectory"]), int(worst["turn_index"])
 
 
-def one_token(log: Log) -> bool:
-    """Return whether the disagreement of sampler and trainer lies on single tokens."""
-    return log.measured("minibatch", "mismatch_max", "tokens") and corrupt_log_prob.look(log) is not None
-
-
 @cause(
     needs=("trajectory.advantage", "trajectory.reward", "trajectory.prompt_group"),
     change="Check that the rows of a prompt stay together between sampling, scoring and normalising (shuffles, padding "
@@ -240,6 +219,8 @@ def wrong_groups(log: Log) -> Clue | None:
     """Advantages are computed across the wrong groups."""
     if log.measured("minibatch", "value_loss"):
         return None  # a critic gives equal rewards different advantages
+    if any(name.endswith((".kl", ".kl.kind")) and value == "reward" for name, value in log.settings.items()):
+        return None  # and so does a KL term in the reward
     frame = log.table("trajectory")
     frame = frame[frame["advantage"].notna() & frame["reward"].notna()]
     keys = ["step", "question" if log.measured("trajectory", "question") else "prompt_group"]
@@ -248,8 +229,6 @@ def wrong_groups(log: Log) -> Clue | None:
     frame = frame[rollouts == rollouts.min()]
     group = frame.groupby([*keys, "reward"])["advantage"]
     spread = (group.max() - group.min())[group.size() > 1]
-    if spread.empty:
-        return None
     unequal = (spread > _SAME * (1 + group.mean().abs().reindex(spread.index))).groupby(level="step").mean()
     wrong = unequal[unequal > 0.2]
     right = unequal[unequal <= 0.02]

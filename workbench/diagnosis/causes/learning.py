@@ -6,13 +6,14 @@ import pandas as pd
 from workbench.diagnosis.causes.batch import culprit
 from workbench.diagnosis.changepoint import before, first
 from workbench.diagnosis.curve import told
-from workbench.diagnosis.finding import Clue, Evidence, cause, sql
+from workbench.diagnosis.finding import Clue, Evidence, bounded, cause, sql, third
 from workbench.diagnosis.log import Log
 from workbench.diagnosis.standing import counted, from_onset
 
 CLOSE = 1.01  # x, of two numbers that should be one
 LOSS, EXPLAINED = 3.0, 0.2  # x the lowest loss of the critic; share of the variance that it explained once
 RUNAWAY = 8.0  # x the usual loss of the critic, at its worst
+FAR = 0.02  # nats from a reference: nearer, a policy that learns is as far
 BEFORE = 4  # steps before the onset, in which its reason is looked for
 _TAIL = 3.0  # token ratio, from which a token with a negative advantage is far outside every clip range
 
@@ -24,15 +25,11 @@ _TAIL = 3.0  # token ratio, from which a token with a negative advantage is far 
 )
 def learning_rate(log: Log) -> Clue | None:
     """The learning rate is not the one that was set."""
-    lr = log.series("minibatch", "lr", "max")
-    meant = log.settings.get("learn.policy.lr")
+    lr, meant = log.series("minibatch", "lr", "max"), log.settings.get("learn.policy.lr")
     usual = float(lr.iloc[: max(1, len(lr) // 5)].median()) if meant is None else float(meant)
     found = log.first_above("minibatch", "lr", 1.5 * usual)
-    if (
-        meant is None
-        and found is not None
-        and ((past := lr[lr.index < found.step]).nunique() > 1 or len(past) < BEFORE)
-    ):
+    past = lr.iloc[:0] if found is None else lr[lr.index < found.step]
+    if meant is None and (past.nunique() > 1 or len(past) < BEFORE):
         return None  # a warm-up or a schedule: nobody says which
     source = "the settings say" if meant is not None else "it began with"
     return found and Clue.of(
@@ -62,6 +59,7 @@ def clipping_off(log: Log) -> Clue | None:
 
 
 @cause(
+    without={"learn.critic.lr": third},
     needs=("critic",),
     change="Lower learn.critic.lr, clip its gradient, check the targets; a method without a critic tells whether it "
     "matters.",
@@ -69,11 +67,11 @@ def clipping_off(log: Log) -> Clue | None:
 )
 def critic_diverges(log: Log) -> Clue | None:
     """The critic diverges."""
-    # Of a critic that catches itself again the loss stays high for some steps only.
     if not log.ledger:
         return _critic(log)
     loss, variance = log.series("minibatch", "value_loss", "max"), log.series("step", "explained_variance")
     rise = first(loss, "above", points=3, floor=0.2)
+    # Of a critic that catches itself again the loss stays high for some steps only.
     if rise is None or float(loss[loss.index >= rise.step].max()) < RUNAWAY * rise.usual:
         return None
     worst = float(variance[variance.index >= rise.step].min())  # NaN where nothing was measured since
@@ -91,17 +89,17 @@ def critic_diverges(log: Log) -> Clue | None:
 def _critic(log: Log) -> Clue | None:
     """The same of a log of scalars, in which a loss may be noisy for thousands of steps."""
     loss, variance = log.curve("minibatch.value_loss"), log.curve("step.explained_variance")
-    found = []
+    found: dict[str, Evidence] = {}
     if loss is not None and loss.end > LOSS * loss.low:
-        found.append((loss.left("up"), "minibatch.value_loss", loss.low, loss.end, "its loss goes from"))
+        found["its loss"] = Evidence(loss.column, loss.left("up"), loss.end, loss.low)
     if variance is not None and variance.end < 0 and variance.high > EXPLAINED:
-        said = "the share of the variance of the returns that its values explain goes from"
-        found.append((variance.left("down"), "step.explained_variance", variance.high, variance.end, said))
+        share = "the share of the variance of the returns that its values explain"
+        found[share] = Evidence(variance.column, variance.left("down"), variance.end, variance.high)
     if not found:
         return None
-    step = min(found)[0]
-    says = "; ".join(f"{said} {usual:.3g} to {value:.3g}" for _, _, usual, value, said in found)
-    evidence = tuple(Evidence(column, at, value, usual) for at, column, usual, value, _ in sorted(found))
+    evidence = tuple(sorted(found.values(), key=lambda e: (e.step, e.column)))
+    step = evidence[0].step
+    says = "; ".join(f"{what} goes from {e.usual:.3g} to {e.value:.3g}" for what, e in found.items())
     return Clue("sign", 0.85, step, f"from step {step} on the critic fails: {says}{told(log.outcome(step))}", evidence)
 
 
@@ -112,12 +110,17 @@ def _critic(log: Log) -> Clue | None:
     test=sql("SELECT step, kl_ref, kl_k3 FROM step", "ORDER BY step"),
 )
 def reference_wrong(log: Log) -> Clue | None:
-    """The KL reference is another model."""
+    """The KL reference is another model.
+
+    Another one is another one from then on: a policy that learns, or a batch with rare tokens, comes near again.
+    """
     distance = log.series("step", "kl_ref")
     if len(distance) < 3:
         return None
-    begins = float(distance.iloc[0])
-    if int(distance.index[0]) == 0 and begins > 0.02:
+    # Its mean over the first step has what that step's updates moved; the first update has not.
+    each = log.series("minibatch", "kl_ref", "first")
+    begins = float((each if len(each) else distance).iloc[0])
+    if int(distance.index[0]) == 0 and begins > FAR:
         return Clue.of(
             "proof", 0.9, "step.kl_ref", 0, begins, 0.0,
             f"the policy is {begins:.3g} nats a token from its reference before it has learned anything: the "
@@ -125,9 +128,12 @@ def reference_wrong(log: Log) -> Clue | None:
         )  # fmt: skip
     jump = first(distance, "above", points=2, floor=0.3)
     moved = log.series("step", "kl_k3")
-    if jump is None or jump.value < 3 * max(jump.usual, 1e-3):
+    if jump is None or jump.value < max(FAR, 3 * jump.usual):
         return None
+    past, since = distance[distance.index < jump.step], distance[distance.index >= jump.step]
     step_kl = float(moved.get(jump.step, float("nan")))
+    if 3 * step_kl > jump.value or not since.min() > 2 * past.max():
+        return None
     return Clue.of(
         "sign", 0.9, "step.kl_ref", jump.step, jump.value, jump.usual,
         f"the distance to the reference jumps from {jump.usual:.3g} to {jump.value:.3g} nats in step {jump.step}, "
@@ -136,6 +142,7 @@ def reference_wrong(log: Log) -> Clue | None:
 
 
 @cause(
+    without={"learn.entropy_coef": 0.0},
     needs_ledger=True,
     severity="warning",
     needs=("step.entropy", "step.success"),
@@ -182,6 +189,7 @@ def not_finite(log: Log) -> Clue | None:
 
 
 @cause(
+    without={"learn.staleness": 0, "learn.epochs": 1},
     needs=("minibatch.ratio_max", "reward"),
     explains=("groups_too_hard", "kl_blowup", "entropy_explosion", "truncation"),
     change="Try fewer epochs, fresher data, a dual clip, turn ratios, or a smaller learning rate.",
@@ -189,15 +197,13 @@ def not_finite(log: Log) -> Clue | None:
 )
 def off_policy(log: Log) -> Clue | None:
     """The rollouts are too old, or used too often, for the policy that trains on them."""
-    window = _window(log)
     ages, passes = log.series("step", "staleness"), log.series("minibatch", "epoch", "max")
     age = float(ages.mean()) if len(ages) else 0.0  # of the data, in iterations
     epochs = float(passes.max()) + 1 if len(passes) else 1.0
-    if window is None or (age == 0 and epochs == 1):
-        return None
     ratio = log.series("minibatch", "ratio_max", "max")
-    near = ratio[(ratio.index >= window[0]) & (ratio.index <= window[1])]
-    if near.empty or float(near.max()) <= _TAIL:
+    begin, end = _window(log)
+    near = ratio[(ratio.index >= begin) & (ratio.index <= end)]
+    if near.empty or (age == 0 and epochs == 1) or float(near.max()) <= _TAIL:
         return None
     steps, high = near.index.to_numpy(), near.to_numpy()
     step = int(steps[np.argmax(high > _TAIL)])
@@ -211,12 +217,13 @@ def off_policy(log: Log) -> Clue | None:
         f"the rollouts are {age:.1f} iterations old on average and used {counted(int(epochs), 'time')}; token ratios "
         f"reach {most:.3g} in step {worst}, {from_onset(worst, log.onset or 0)}, and a plain ratio clip does not limit "
         "such tokens where their advantage is negative",
-        (Evidence("minibatch.ratio_max", worst, most, before(ratio, window[0])),),
+        (Evidence("minibatch.ratio_max", worst, most, before(ratio, begin)),),
         trajectory, turn,
     )  # fmt: skip
 
 
 @cause(
+    without={"learn.policy.max_grad_norm": bounded},
     needs=("minibatch.grad_norm", "reward"),
     explains=("groups_too_hard", "kl_blowup", "entropy_explosion", "truncation"),
     change="Bound the gradient norm, or lower the learning rate.",
@@ -224,27 +231,24 @@ def off_policy(log: Log) -> Clue | None:
 )
 def step_size(log: Log) -> Clue | None:
     """A single update was too large."""
-    window = _window(log)
-    if window is None or log.onset is None:
-        return None
-    norm = log.series("minibatch", "grad_norm", "max")
-    spike = first(norm[norm.index <= window[1]], "above", points=1, floor=0.5)
+    norm, (begin, end) = log.series("minibatch", "grad_norm", "max"), _window(log)
+    spike = first(norm[norm.index <= end], "above", points=1, floor=0.5)
     bound = log.settings.get("learn.policy.max_grad_norm")
-    if spike is None or spike.step < window[0] - BEFORE or (bound is not None and spike.value > float(bound)):
+    if spike is None or spike.step < begin - BEFORE or (bound is not None and spike.value > float(bound)):
         return None
     trajectory, turn = culprit(log, spike.step, "gradient_share")
     unbounded = "; no max_grad_norm is set" if bound is None and "learn.policy.max_grad_norm" in log.settings else ""
     return Clue.of(
         "pattern", 0.5, "minibatch.grad_norm", spike.step, spike.value, spike.usual,
         f"the gradient norm leaps from {spike.usual:.3g} to {spike.value:.3g} in step {spike.step}, "
-        f"{from_onset(spike.step, log.onset)}{unbounded}",
+        f"{from_onset(spike.step, log.onset or 0)}{unbounded}",
         trajectory, turn,
     )  # fmt: skip
 
 
-def _window(log: Log) -> tuple[int, int] | None:
-    """First and last step of the stretch in which the reason of a collapse lies; None without one."""
+def _window(log: Log) -> tuple[int, int]:
+    """First and last step of the stretch in which the reason of a collapse lies; an empty one without a collapse."""
     if log.onset is None:
-        return None
+        return 0, -1
     detected = log.first_known("detection_step")
     return max(0, log.onset - BEFORE), log.onset + BEFORE if detected is None else detected

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from workbench.diagnosis.curve import CLEAR, Curve, outcome, sure, told
+from workbench.diagnosis.curve import CLEAR, Curve, Outcome, sure, told
 from workbench.diagnosis.finding import Clue, scalar
 from workbench.diagnosis.log import Log
 
@@ -32,11 +32,10 @@ _FORM = re.compile(r"form|len|brev|style|tag|think|xml|json|struct|repeti|lang|t
     change="Sample harder prompts, or draw others in place of solved groups (dynamic sampling).",
     test="on harder prompts the share of groups without an advantage must fall, and the evaluation rise again",
 )
-def groups_too_easy(log: Log) -> Clue | None:
+def groups_too_easy(log: Log, reward: Curve) -> Clue | None:
     """Most groups are all right: they give no gradient."""
     unchecked = "" if log.columns("evaluation") else "; no evaluation is logged, and a hacked reward looks the same"
-    reward = log.curve("reward")
-    return None if reward is None or reward.reached < EASY else _idle(log, reward, IDLE, "all right", unchecked)
+    return None if reward.reached < EASY else _idle(log, reward, IDLE, "all right", unchecked)
 
 
 @scalar(
@@ -45,35 +44,33 @@ def groups_too_easy(log: Log) -> Clue | None:
     change="Start from easier prompts or a better model, draw larger groups, or give partial reward.",
     test="on easier prompts, or in groups twice as large, the share of groups without an advantage must fall",
 )
-def groups_too_hard(log: Log) -> Clue | None:
+def groups_too_hard(log: Log, reward: Curve) -> Clue | None:
     """Most groups are all wrong: they give no gradient."""
-    reward = log.curve("reward")
-    return None if reward is None or reward.reached > HARD else _idle(log, reward, STUCK, "all wrong")
+    return None if reward.reached > HARD else _idle(log, reward, STUCK, "all wrong")
 
 
 def _idle(log: Log, reward: Curve, mark: float, what: str, more: str = "") -> Clue | None:
-    seen = log.idle
+    idle = log.idle
     fell = (reward.begin - reward.floor) / reward.span > HARD and mark == STUCK
     # Of a reward alone that has fallen nothing says why; where the policy is logged too, its own causes come first.
     bare = not any(log.columns(name) for name in ("step.entropy", "KL", "clip fraction", "minibatch.grad_norm"))
-    if seen is None and (not reward.bounded or log.parts or (fell and bare)):
-        return None
-    idle = seen or _least_idle(reward, log.settings.get("learn.group_size"))
+    seen, have, base = idle is not None, "have" if idle else "must have", 0.8 if idle else 0.7
+    if idle is None:
+        if not reward.bounded or log.parts or (fell and bare):
+            return None
+        # The smallest share that a mean reward p of right or wrong allows: p^n + (1 - p)^n (Jensen).
+        size = log.settings.get("learn.group_size")
+        n = float(size) if isinstance(size, int | float) and size > 1 else GROUP
+        p = np.clip((reward.values - reward.floor) / reward.span, 0, 1)
+        idle = Curve(reward.column, reward.steps, p**n + (1 - p) ** n)
     if idle.end < mark:
         return None
     step = idle.left("up") if idle.end - idle.begin > CLEAR * idle.error else int(idle.steps[0])
     return Clue.on(
-        idle, "sign" if seen else "pattern", sure(idle.end / mark, 0.8 if seen else 0.7), step,
-        f"from step {step} on {100 * idle.end:.0f} % of the groups {'have' if seen else 'must have'} one reward for "
-        f"all rollouts, at a mean reward of {reward.end:.3g}: they are {what} and give no gradient{more}",
+        idle, "sign" if seen else "pattern", sure(idle.end / mark, base), step,
+        f"from step {step} on {100 * idle.end:.0f} % of the groups {have} one reward for all rollouts, at a mean "
+        f"reward of {reward.end:.3g}: they are {what} and give no gradient{more}",
     )  # fmt: skip
-
-
-def _least_idle(reward: Curve, size: object) -> Curve:
-    """The smallest share of idle groups that a mean reward p of right or wrong allows: p^n + (1 - p)^n (Jensen)."""
-    n = float(size) if isinstance(size, int | float) and size > 1 else GROUP
-    p = np.clip((reward.values - reward.floor) / reward.span, 0, 1)
-    return Curve(reward.column, reward.steps, p**n + (1 - p) ** n)
 
 
 @scalar(
@@ -82,13 +79,13 @@ def _least_idle(reward: Curve, size: object) -> Curve:
     change="Pay nothing for length: normalise by a constant length, and choose the checkpoint by evaluation.",
     test="score answers of before and after this step that are cut to one length: the longer ones must be no better",
 )
-def length_hacking(log: Log) -> Clue | None:
+def length_hacking(log: Log, length: Curve, reward: Curve) -> Clue | None:
     """Answers grow longer without getting better."""
-    length, reward, heldout = log.curve("answer length"), log.curve("reward"), log.curve("evaluation")
-    if length is None or reward is None or length.end < GROWN * (usual := min(length.begin, length.low)):
+    heldout = log.curve("evaluation")
+    if length.end < GROWN * (usual := min(length.begin, length.low)):
         return None
     step, judge = length.left("up"), heldout or reward
-    paid, real = outcome(reward, step), outcome(judge, step)
+    paid, real = Outcome.of(reward, step), Outcome.of(judge, step)
     gained = (real.after - real.before) / judge.span
     pays = heldout is not None and paid.change > 0 >= real.change
     pays = pays and 3 * gained < (paid.after - paid.before) / reward.span
@@ -111,9 +108,9 @@ def length_hacking(log: Log) -> Clue | None:
     change="Raise the token limit, leave truncated answers out of the loss, or make length dear before the limit.",
     test="with twice the token limit the share of truncated answers must fall and the reward rise",
 )
-def truncation(log: Log) -> Clue | None:
+def truncation(log: Log, cut: Curve) -> Clue | None:
     """Answers run into the token limit."""
-    if (cut := log.curve("step.truncated_frac")) is None or cut.end < max(CUT, min(3 * cut.begin, LIMIT)):
+    if cut.end < max(CUT, min(3 * cut.begin, LIMIT)):
         return None
     step = cut.left("up") if cut.end > 2 * cut.begin else int(cut.steps[0])
     limit = log.settings.get("world.max_response_tokens")
@@ -131,13 +128,12 @@ def truncation(log: Log) -> Clue | None:
     change="Read answers of before and after this step; drop penalties on length, and pay for what the steps show.",
     test="without a penalty on length, from a checkpoint before this step, the length must hold",
 )
-def length_collapse(log: Log) -> Clue | None:
+def length_collapse(log: Log, length: Curve) -> Clue | None:
     """Answers shrink to next to nothing."""
-    if (length := log.curve("answer length")) is None or length.end > SHORT * length.begin:
-        return None
     step = length.left("down")
     score = log.outcome(step)
-    if score is not None and (score.solved or (score.change > 0 and length.end > SHORT / 3 * length.begin)):
+    better = score is not None and (score.solved or (score.change > 0 and length.end > SHORT / 3 * length.begin))
+    if better or length.end > SHORT * length.begin:
         return None
     return Clue.on(
         length, "sign", sure(SHORT * length.begin / max(length.end, 1e-9), 0.7), step,
@@ -152,15 +148,12 @@ def length_collapse(log: Log) -> Clue | None:
     "checkpoint of the best evaluation.",
     test="score the best-paid answers of a late step by hand: most of them must be wrong",
 )
-def reward_hacking(log: Log) -> Clue | None:
+def reward_hacking(log: Log, reward: Curve, heldout: Curve) -> Clue | None:
     """The training reward rises and the evaluation falls."""
-    reward, heldout = log.curve("reward"), log.curve("evaluation")
-    if reward is None or heldout is None:
-        return None
     width = max(3, len(heldout) // 10)
     means = heldout.series.rolling(width, center=True).mean().dropna()
     step, best, end = int(means.index[int(means.argmax())]), float(means.max()), float(means.iloc[-1])
-    paid = outcome(reward, step)
+    paid = Outcome.of(reward, step)
     least = max(5 * heldout.noise / np.sqrt(width), LOST * heldout.span)
     if best - end < (least if paid.change > 0 or paid.solved else 2 * least) or paid.change < 0:
         return None
@@ -178,14 +171,12 @@ def reward_hacking(log: Log) -> Clue | None:
     change="Scale the parts of the reward so that the answer outweighs the rest, or drop a part that is already full.",
     test="with a tenth of that part's weight the part about the answer must rise",
 )
-def component_dominates(log: Log) -> Clue | None:
+def component_dominates(log: Log, reward: Curve, _: Curve) -> Clue | None:
     """One part of the reward drowns the answer."""
-    parts, reward = log.parts, log.curve("reward")
-    if len(parts) < 2 or reward is None:
-        return None
+    parts = log.parts
     moved = {name: part.end - part.begin for name, part in parts.items()}
     total, gain = sum(map(abs, moved.values())), reward.end - reward.begin
-    if not total or abs(sum(moved.values()) - gain) > abs(gain) / 2 + CLEAR * reward.error:
+    if len(parts) < 2 or not total or abs(sum(moved.values()) - gain) > abs(gain) / 2 + CLEAR * reward.error:
         return None  # they are not what the reward is made of
     answers = [name for name in parts if _ANSWER.search(name)]
     first = max(moved, key=lambda name: abs(moved[name]))
@@ -209,12 +200,11 @@ def component_dominates(log: Log) -> Clue | None:
     change="Look at what is left to learn: harder prompts, larger groups, a higher learning rate; or stop here.",
     test="twice the learning rate, or other prompts, from the last checkpoint must move the reward",
 )
-def plateau(log: Log) -> Clue | None:
+def plateau(log: Log, reward: Curve) -> Clue | None:
     """The reward has stopped rising."""
-    reward, heldout = log.curve("reward"), log.curve("evaluation")
-    if reward is None or reward.steps[-1] - reward.steps[0] < FLAT or (reward.bounded and reward.reached >= FULL):
+    if reward.steps[-1] - reward.steps[0] < FLAT or (reward.bounded and reward.reached >= FULL):
         return None
-    scores = [heldout, *(part for name, part in log.parts.items() if _ANSWER.search(name))]
+    scores = [log.curve("evaluation"), *(part for name, part in log.parts.items() if _ANSWER.search(name))]
     gained, late, error = _gains(reward)
     risen = gained > max(error, STILL * reward.span)
     if risen and not -2 * LATE * gained < late < LATE * gained:

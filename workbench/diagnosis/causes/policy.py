@@ -1,10 +1,9 @@
 """How the policy moves, as the scalars of any trainer show it: entropy, clip fraction, KL, sampler, gradient."""
 
 import numpy as np
-import pandas as pd
 
 from workbench.diagnosis.curve import CLEAR, Curve, sure, told
-from workbench.diagnosis.finding import Clue, scalar
+from workbench.diagnosis.finding import Clue, bounded, scalar, third
 from workbench.diagnosis.log import Log
 
 GONE = 0.12  # of the entropy of the start; healthy runs keep more while they still learn
@@ -19,17 +18,16 @@ APART = 3.0  # x the disagreement of sampler and trainer of the start
 
 
 @scalar(
+    without={"learn.policy.lr": third},
     needs=("step.entropy",),
     explains=("groups_too_easy", "groups_too_hard", "clip_saturation", "length_collapse", "grad_spikes"),
     change="Raise the upper clip bound, add a small entropy bonus, or lower the learning rate; go back to a checkpoint "
     "from before this step, as exploration does not come back by itself.",
     test="from a checkpoint before this step, a small entropy bonus must hold the entropy and let the reward rise on",
 )
-def entropy_collapse(log: Log) -> Clue | None:
+def entropy_collapse(log: Log, entropy: Curve) -> Clue | None:
     """The policy has stopped exploring: its entropy collapses."""
-    if (entropy := log.curve("step.entropy")) is None or entropy.begin <= 0:
-        return None
-    left, step = entropy.end / entropy.begin, entropy.left("down")
+    left, step = entropy.end / entropy.begin if entropy.begin > 0 else 1.0, entropy.left("down")
     score = log.outcome(step)
     learns = score is not None and score.late > 0
     if left > (GONE / 3 if learns else GONE) or (score is not None and score.solved):
@@ -42,19 +40,18 @@ def entropy_collapse(log: Log) -> Clue | None:
 
 
 @scalar(
+    without={"learn.entropy_coef": 0.0, "learn.policy.lr": third},
     needs=("step.entropy",),
     explains=("kl_blowup", "clip_saturation", "mismatch_grows", "grad_spikes", "length_collapse", "truncation",
               "grad_explosion", "groups_too_hard"),
     change="Lower the entropy bonus if there is one, or the learning rate; look for a drift of the sampler.",
     test="the same run without an entropy bonus, then with half the learning rate: one of them must hold the entropy",
 )  # fmt: skip
-def entropy_explosion(log: Log) -> Clue | None:
+def entropy_explosion(log: Log, entropy: Curve) -> Clue | None:
     """The policy dissolves into noise: its entropy explodes."""
-    if (entropy := log.curve("step.entropy")) is None or entropy.low <= 0:
-        return None
     usual, step = min(entropy.begin, entropy.low), entropy.left("up")
-    score = log.outcome(step)
-    if entropy.end < max(NOISE * usual, usual + CLEAR * entropy.error) or (score is not None and score.change > 0):
+    score, noise = log.outcome(step), max(NOISE * usual, usual + CLEAR * entropy.error)
+    if entropy.low <= 0 or entropy.end < noise or (score is not None and score.change > 0):
         return None
     bonus = " (an entropy bonus is set)" if log.settings.get("learn.entropy_coef") else ""
     return Clue.on(
@@ -65,17 +62,16 @@ def entropy_explosion(log: Log) -> Clue | None:
 
 
 @scalar(
+    without={"learn.epochs": 1, "learn.policy.lr": third},
     needs=("clip fraction",),
     explains=("entropy_collapse", "kl_blowup", "grad_spikes", "groups_too_hard"),
     change="Lower the learning rate, take fewer updates of a batch, or fresher data; a wider clip range only hides it.",
     test="one update of a batch, or half the learning rate, must bring the clip fraction down",
 )
-def clip_saturation(log: Log) -> Clue | None:
+def clip_saturation(log: Log, clip: Curve) -> Clue | None:
     """Most of what the batch says is clipped away."""
-    if (clip := log.curve("clip fraction")) is None or clip.end < CLIPPED:
-        return None
     rises = clip.end > 2 * clip.begin
-    if not rises and clip.begin < 1.5 * CLIPPED:
+    if clip.end < CLIPPED or (not rises and clip.begin < 1.5 * CLIPPED):
         return None
     step = clip.left("up") if rises else int(clip.steps[0])
     return Clue.on(
@@ -92,10 +88,10 @@ def clip_saturation(log: Log) -> Clue | None:
     "before its only update the ratio is 1, and the clip cannot act.",
     test="log the ratio to the sampler's log-probs: it must leave 1 where the clip fraction does not leave 0",
 )
-def clip_idle(log: Log) -> Clue | None:
+def clip_idle(log: Log, clip: Curve) -> Clue | None:
     """The clip never acts while policy and sampler part."""
-    clip, apart = log.curve("clip fraction"), _apart(log, "sampler mismatch", "step.approx_kl")
-    if clip is None or apart is None or np.quantile(clip.values, 0.95) > 1e-5:
+    apart = next((c for c in map(log.curve, ("sampler mismatch", "step.approx_kl")) if c and _grown(c)), None)
+    if apart is None or np.quantile(clip.values, 0.95) > 1e-5:
         return None
     step = apart.left("up")
     return Clue.on(
@@ -106,18 +102,17 @@ def clip_idle(log: Log) -> Clue | None:
 
 
 @scalar(
+    without={"engine.dtype": "float32"},
     needs=("sampler mismatch",),
     explains=("kl_blowup", "clip_saturation", "entropy_explosion", "grad_spikes", "grad_explosion", "groups_too_hard"),
     change="Compare the log-probs of both engines on one batch after each weight sync; until the reason is found, "
     "correct with truncated or masked importance weights.",
     test="some steps at learning rate 0: if it grows still, the engines drift; if not, the weights come late",
 )
-def mismatch_grows(log: Log) -> Clue | None:
+def mismatch_grows(log: Log, apart: Curve) -> Clue | None:
     """Sampler and trainer drift apart."""
-    if (apart := _apart(log, "sampler mismatch")) is None:
-        return None
     step = apart.left("up")
-    return Clue.on(
+    return None if not _grown(apart) else Clue.on(
         apart, "sign", sure(apart.end / max(apart.begin, 1e-9) / APART, 0.65), step,
         f"from step {step} on {_NAMES[apart.column]} grows from {apart.begin:.2g} to {apart.end:.2g}: old weights in "
         f"the sampler, or kernels that differ more on what the policy writes now{told(log.outcome(step))}",
@@ -130,24 +125,21 @@ _NAMES = {
 }  # fmt: skip
 
 
-def _apart(log: Log, *names: str) -> Curve | None:
-    """The first of these distances of policy and sampler that has grown APART times, clear of its noise."""
-    curves = (log.curve(name) for name in names)
-    grown = (c for c in curves if c is not None and c.end > max(APART * c.begin, c.begin + CLEAR * c.error))
-    return next(grown, None)
+def _grown(distance: Curve) -> bool:
+    """Whether a distance of policy and sampler has grown APART times, clear of its noise."""
+    return distance.end > max(APART * distance.begin, distance.begin + CLEAR * distance.error)
 
 
 @scalar(
+    without={"learn.policy.lr": third},
     needs=("KL",),
     explains=("entropy_collapse", "entropy_explosion", "clip_saturation", "length_collapse", "grad_explosion",
               "grad_spikes", "mismatch_grows", "truncation", "groups_too_hard", "reward_hacking"),
     change="Raise the KL coefficient, lower the learning rate, or go back to a checkpoint from before this step.",
     test="from a checkpoint before this step, ten times the KL coefficient must hold the KL without a lower reward",
 )  # fmt: skip
-def kl_blowup(log: Log) -> Clue | None:
+def kl_blowup(log: Log, kl: Curve) -> Clue | None:
     """The policy runs away from its reference: the KL blows up."""
-    if (kl := log.curve("KL")) is None:
-        return None
     mark, step = STEP if kl.column == "step.approx_kl" else FAR, kl.left("up")
     score, middle = log.outcome(step), float(np.median(kl.part(0.45, 0.55)))
     bends = kl.end - middle > 2 * (middle - kl.begin)  # a healthy KL grows evenly, or ever more slowly
@@ -160,16 +152,16 @@ def kl_blowup(log: Log) -> Clue | None:
 
 
 @scalar(
+    without={"learn.policy.max_grad_norm": bounded},
     severity="warning",
     needs=("minibatch.grad_norm",),
     explains=("step_size", "groups_too_hard", "entropy_explosion", "entropy_collapse"),
     change="Bound the gradient norm; open the batches of these steps: one long or corrupt rollout has most of it.",
     test="the same run with a bound on the gradient norm: the reward must no longer fall after the spikes",
 )
-def grad_spikes(log: Log) -> Clue | None:
+def grad_spikes(log: Log, _: Curve) -> Clue | None:
     """The gradient spikes again and again."""
-    series = log.series("minibatch", "grad_norm", "max")
-    norm = Curve.of("minibatch.grad_norm", series)
+    norm = Curve.of("minibatch.grad_norm", log.series("minibatch", "grad_norm", "max"))
     if norm is None or norm.end > NORM / 2 * norm.begin:
         return None
     usual = norm.series.rolling(AROUND, center=True, min_periods=5).median()
@@ -177,7 +169,10 @@ def grad_spikes(log: Log) -> Clue | None:
     if not SPIKES <= len(spikes) <= 0.1 * len(norm):
         return None
     step, worst = int(spikes.index[0]), float((spikes / usual[spikes.index]).max())
-    hurt, score = _hurt(log, spikes.index), log.outcome(step)
+    score, reward, hurt = log.outcome(step), log.curve("reward"), False
+    if reward is not None:  # lower after most of these steps than before them
+        falls = [reward.before(int(at), 0.03) - reward.after(int(at), 0.03) for at in spikes.index]
+        hurt = float(np.median(falls)) > 1.5 * reward.error
     down, known = score is not None and score.change < 0, log.settings.get("learn.policy.max_grad_norm") is not None
     if not hurt and not down and (known or len(spikes) >= HARMLESS):
         return None
@@ -190,27 +185,18 @@ def grad_spikes(log: Log) -> Clue | None:
     )  # fmt: skip
 
 
-def _hurt(log: Log, steps: pd.Index) -> bool:
-    """Whether the reward is lower after most of these steps than before them."""
-    if (reward := log.curve("reward")) is None:
-        return False
-    falls = [reward.before(int(step), 0.03) - reward.after(int(step), 0.03) for step in steps]
-    return float(np.median(falls)) > 1.5 * reward.error
-
-
 @scalar(
+    without={"learn.policy.max_grad_norm": bounded},
     needs=("minibatch.grad_norm",),
     explains=("kl_blowup", "entropy_explosion", "entropy_collapse", "clip_saturation", "mismatch_grows",
               "length_collapse", "groups_too_hard"),
     change="Bound the gradient norm, lower the learning rate, and go back to a checkpoint from before this step.",
     test="from a checkpoint before this step, half the learning rate must keep the norm where it was",
 )  # fmt: skip
-def grad_explosion(log: Log) -> Clue | None:
+def grad_explosion(log: Log, norm: Curve) -> Clue | None:
     """The gradient explodes and stays large."""
-    if (norm := log.curve("minibatch.grad_norm")) is None or norm.end < NORM * norm.begin:
-        return None
     step = norm.left("up")
-    return Clue.on(
+    return None if norm.end < NORM * norm.begin else Clue.on(
         norm, "sign", sure(norm.end / max(norm.begin, 1e-9) / NORM, 0.65), step,
         f"from step {step} on the gradient norm grows from {norm.begin:.3g} to {norm.end:.3g}"
         f"{told(log.outcome(step))}",

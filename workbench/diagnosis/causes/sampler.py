@@ -1,52 +1,70 @@
 """The sampler differs from the policy: in its log-probs, or in what it draws."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import pandas as pd
 
-from workbench.diagnosis.causes.batch import NOISE, RISE, one_token
+from workbench.diagnosis.causes import batch
 from workbench.diagnosis.changepoint import before, first
-from workbench.diagnosis.finding import Clue, cause, sql
+from workbench.diagnosis.finding import Clue, among, cause, sql
 from workbench.diagnosis.log import Log
 
 GROWTH = 2.0  # of the disagreement from its first steps to its last ones, from which it is called growing
 HIDDEN = 4.5  # standard errors, at the best of all places to cut the run in two
 FEWEST = 4  # steps on either side of that cut
 AGREE = 0.1  # nats a token; where the updates took the policy farther from its sampler, the excess may be theirs
+ROUTES = 0.02  # share of a mixture's choices: a sampler in bfloat16 differs from a trainer in float32 in at most .017
+# Of those for each nat between the log-probs: weights that are old or rounded came to 2 to 4 in runs of experiments/
+# moe_lab.toml, perturbed routers to 12 and more.
+ROUTES_A_NAT = 7.0
 RIGHT = 0.5  # of the success that was usual: with less, what a critic finds better than expected need not be right
 _NEEDS = ("minibatch.mismatch",)
 
 
-@dataclass(frozen=True)
-class Gap:
-    """Since when sampler and trainer disagree, by how much, how it goes on, and to which side."""
-
-    step: int
-    usual: float | None
-    level: float  # mean |log p_old - log p_mu| since then, nats
-    growth: float  # last third / first two steps
-    sharper: float | None  # share of the confident tokens (p_old > 1/2) that the sampler found likelier
-
-
-def gap(log: Log) -> Gap | None:
-    """Return the disagreement of sampler and trainer; None where they agree."""
+def parted(log: Log) -> dict[str, Clue]:
+    """Return the clue of why sampler and trainer disagree, by the cause that fits; nothing where they agree."""
     series = log.series("minibatch", "mismatch")
     series = series[~series.index.isin(log.rescored)]
-    if series.empty or one_token(log):
-        return None
+    single = log.measured("minibatch", "mismatch_max", "tokens") and batch.corrupt_log_prob.look(log) is not None
+    if series.empty or single:
+        return {}
     values = series.to_numpy()
-    usual = [float(np.median(values[:i])) if i else 0.0 for i in range(len(values))]  # of the steps before
-    above = [value > max(NOISE, RISE * u) for u, value in zip(usual, np.minimum(values[:-1], values[1:]), strict=False)]
-    if True not in above:
-        return None
-    start = int(series.index[above.index(True)])  # two steps in a row above the noise, well above what was usual
-    since = series[series.index >= start]
+    usual = np.array([np.median(values[:i]) if i else 0.0 for i in range(len(values) - 1)])  # of the steps before
+    above = np.flatnonzero(np.minimum(values[:-1], values[1:]) > np.maximum(batch.NOISE, batch.RISE * usual))
+    if not len(above):
+        return {}
+    start = int(series.index[above[0]])  # two steps in a row above the noise, well above what was usual
+    since, past = series[series.index >= start], before(series, start)
     head, tail = float(since.iloc[:2].mean()), float(since.iloc[-max(2, len(since) // 3) :].mean())
-    return Gap(start, before(series, start), float(since.mean()), tail / max(head, 1e-12), _sharper(log, start))
+    level, growth, sharper = float(since.mean()), tail / max(head, 1e-12), _sharper(log, start)
+    one_way = 0.0 if sharper is None else max(sharper, 1.0 - sharper)
+    if one_way >= 0.9 and level >= 0.01:
+        below = sharper is not None and sharper > 0.5
+        direction = "sharper (temperature below the trainer's)" if below else "flatter (temperature above it)"
+        name, confidence = "temperature", 0.9 if growth < GROWTH else 0.6
+        says = (
+            f"the sampler's distribution is {direction}: of the tokens that the trainer finds likely, "
+            f"{100 * one_way:.0f} % differ in the same direction, by {level:.3g} nats a token on average"
+        )
+    elif growth >= GROWTH or level >= 0.05:
+        name, confidence = "stale_weights", 0.9 if growth >= GROWTH else 0.6
+        says = (
+            f"the sampler disagrees with the policy that should have sampled, by {level:.3g} nats a token on average, "
+            f"and the gap has grown {growth:.1f} times since: it falls behind as the policy moves"
+        )
+    else:
+        dtypes = {log.settings.get("engine.dtype"), log.settings.get("compute.dtype")}
+        configured = past is None and bool(dtypes - {None, "float32"})
+        name, confidence = "as configured" if configured else "low_precision", 0.85
+        says = (
+            f"sampler and trainer disagree by {level:.2g} nats a token, to both sides and no more with time: rounding, "
+            "as of a sampler in lower precision"
+        )
+    says = f"from step {start} on {says}"
+    return {name: Clue.of("sign", confidence, "minibatch.mismatch", start, level, past, says)}
 
 
 def _sharper(log: Log, start: int) -> float | None:
+    """Share of the confident tokens (p_old > 1/2) that the sampler found likelier."""
     names = ("log_prob_old", "log_prob_behaviour", "trained")
     frame = log.transcripts(*names)
     rows = frame[(frame["step"] >= start) & ~frame["step"].isin(log.rescored)]
@@ -57,7 +75,7 @@ def _sharper(log: Log, start: int) -> float | None:
     old, difference = old[known], (behaviour - old)[known]
     if len(old) < 50 or difference.std() == 0:
         return None
-    confident = difference[(old > np.log(0.5)) & (np.abs(difference) > NOISE)]
+    confident = difference[(old > np.log(0.5)) & (np.abs(difference) > batch.NOISE)]
     return float((confident > 0).mean()) if len(confident) > 20 else None
 
 
@@ -65,44 +83,52 @@ def _sharper(log: Log, start: int) -> float | None:
     needs_ledger=True,
     needs=_NEEDS,
     needs_one_policy=True,
+    explains=("stale_weights", "low_precision", "temperature", "off_policy"),
+    change="Compare the routers' weights in the sampler with the trainer's, and compute them in float32 in both; or "
+    'replay the sampler\'s experts while training (slots.routing = "r3").',
+    test="--set slots.routing=r3",
+)
+def route_mismatch(log: Log) -> Clue | None:
+    """The sampler's routers choose other experts than the trainer's.
+
+    Weights that are old or rounded change log-probs as much as routes; routers that differ change routes above all. A
+    dense model has no routes, and the question does not arise.
+    """
+    routes = log.series("minibatch", "route_mismatch_frac")
+    routes = routes[~routes.index.isin(log.rescored)]
+    values = routes.to_numpy()
+    both = np.minimum(values[:-1], values[1:])  # two steps in a row
+    usual = [float(np.median(values[:i])) if i else 0.0 for i in range(len(both))]
+    above = [value > max(ROUTES, batch.RISE * u) for u, value in zip(usual, both, strict=True)]
+    if True not in above:
+        return None
+    start = int(routes.index[above.index(True)])
+    level = float(routes[routes.index >= start].mean())
+    nats = log.series("minibatch", "mismatch")
+    apart = float(nats[nats.index.isin(routes.index) & (nats.index >= start)].mean())
+    if not level > ROUTES_A_NAT * apart:
+        return None
+    return Clue.of(
+        "sign", 0.95, "minibatch.route_mismatch_frac", start, level, before(routes, start),
+        f"from step {start} on {100 * level:.0f} % of the sampler's choices of experts are not those of the trainer's "
+        f"routers at the same weights, while the log-probs of its tokens differ by {apart:.2g} nats only: the routers "
+        "differ, not the age or the rounding of all weights",
+    )  # fmt: skip
+
+
+stale_weights = among(
+    parted, "stale_weights", "The sampler runs on old weights", needs=_NEEDS, needs_ledger=True, needs_one_policy=True,
     change="Check the weight sync: compare the sampler's log-probs of its own tokens with the trainer's after "
     "every sync (column step.sync_error); look for tied embeddings, a cached copy, a sync that failed silently.",
     test=sql("SELECT step, avg(mismatch), max(mismatch_max) FROM minibatch", "GROUP BY step"),
-)
-def stale_weights(log: Log) -> Clue | None:
-    """The sampler runs on old weights."""
-    found = gap(log)
-    if found is None or temperature.look(log) is not None or (found.growth < GROWTH and found.level < 0.05):
-        return None
-    return Clue.of(
-        "sign", 0.9 if found.growth >= GROWTH else 0.6, "minibatch.mismatch", found.step, found.level, found.usual,
-        f"from step {found.step} on the sampler disagrees with the policy that should have sampled, by "
-        f"{found.level:.3g} nats a token on average, and the gap has grown {found.growth:.1f} times since: it falls "
-        "behind as the policy moves",
-    )  # fmt: skip
-
-
-@cause(
-    needs=(*_NEEDS, "token.log_prob_behaviour", "token.log_prob_old"),
-    needs_one_policy=True,
+)  # fmt: skip
+temperature = among(
+    parted, "temperature", "Sampling and log-probs use different temperatures",
+    needs=(*_NEEDS, "token.log_prob_behaviour", "token.log_prob_old"), needs_one_policy=True,
     change="Divide the trainer's logits by the sampler's temperature (and apply its top-k or top-p to neither), or "
     "sample at 1.",
     test="--set engine.temperature=1.0",
-)
-def temperature(log: Log) -> Clue | None:
-    """Sampling and log-probs use different temperatures."""
-    found = gap(log)
-    if found is None or found.sharper is None:
-        return None
-    one_way = max(found.sharper, 1.0 - found.sharper)
-    if one_way < 0.9 or found.level < 0.01:
-        return None
-    direction = "sharper (temperature below the trainer's)" if found.sharper > 0.5 else "flatter (temperature above it)"
-    return Clue.of(
-        "sign", 0.9 if found.growth < GROWTH else 0.6, "minibatch.mismatch", found.step, found.level, found.usual,
-        f"from step {found.step} on the sampler's distribution is {direction}: of the tokens that the trainer finds "
-        f"likely, {100 * one_way:.0f} % differ in the same direction, by {found.level:.3g} nats a token on average",
-    )  # fmt: skip
+)  # fmt: skip
 
 
 @cause(
@@ -116,7 +142,7 @@ def temperature_hidden(log: Log) -> Clue | None:
 
     Under the policy itself the mean of -log p over its own samples is its entropy; drawn hotter, it is more.
     """
-    if gap(log) is not None:
+    if parted(log):
         return None
     clue = _of_good_ones(log) or _of_transcripts(log)
     # A policy that has collapsed is another one from step to step, and its data are of none of them.
@@ -128,7 +154,11 @@ def _of_good_ones(log: Log) -> Clue | None:
     # Updates that leave the data behind make its tokens rarer as well: what they were before is what was drawn.
     drawn = log.series("minibatch", "log_prob_positive") - log.series("minibatch", "displacement_positive")
     surprise = (-drawn - log.series("step", "entropy")).dropna()
-    surprise = surprise[~surprise.index.isin(log.rescored.union(_wrong(log)))]
+    skipped = log.rescored
+    if log.measured("minibatch", "value_loss"):  # of a critic, which finds tokens good without a reward
+        success = log.series("step", "success")
+        skipped = skipped.union(success.index[success < RIGHT * success.expanding().median().cummax()])
+    surprise = surprise[~surprise.index.isin(skipped)]
     rise = first(surprise, "above", points=3, margin=5.0, least=0.03)
     return rise and Clue.of(
         "sign", 0.8, "minibatch.log_prob_positive", rise.step, rise.value, rise.usual,
@@ -136,14 +166,6 @@ def _of_good_ones(log: Log) -> Clue | None:
         f"-log p exceeds it by {rise.value:.3g} nats a token, where {rise.usual:.3g} was usual; sampler and trainer "
         "agree about them, so they were drawn from something else than they were scored by",
     )  # fmt: skip
-
-
-def _wrong(log: Log) -> pd.Index:
-    """The steps in which tokens have a positive advantage without a reward: of a critic, when success has fallen."""
-    success = log.series("step", "success")
-    if not log.measured("minibatch", "value_loss"):
-        return success.index[:0]
-    return success.index[success < RIGHT * success.expanding().median().cummax()]
 
 
 def _of_transcripts(log: Log) -> Clue | None:
@@ -179,38 +201,18 @@ def _surprise(frame: pd.DataFrame) -> pd.DataFrame:
     for step, drawn, entropy, trained, now in zip(*columns, strict=True):
         mask = np.asarray(trained, bool)
         log_prob = np.asarray(drawn, float)[mask]
-        excess = -log_prob - np.asarray(entropy, float)[mask]
-        if now is not None and not _mean(np.abs(np.asarray(now, float)[mask] - log_prob)) <= AGREE:
-            continue
-        if np.isfinite(excess).any():
-            rows.append((int(step), _mean(excess)))
+        excess = np.ma.masked_invalid(-log_prob - np.asarray(entropy, float)[mask])
+        moved = np.ma.masked_invalid([0.0] if now is None else np.asarray(now, float)[mask] - log_prob)
+        if excess.count() and moved.count() and np.abs(moved.compressed()).mean() <= AGREE:
+            rows.append((int(step), float(excess.compressed().mean())))
     return pd.DataFrame(rows, columns=["step", "excess"])
 
 
-def _mean(values: np.ndarray) -> float:
-    """Mean of the finite values; NaN without one."""
-    finite = values[np.isfinite(values)]
-    return float(finite.mean()) if len(finite) else float("nan")
-
-
-@cause(
-    needs_ledger=True,
-    severity="warning",
-    needs=_NEEDS,
-    needs_one_policy=True,
+low_precision = among(
+    parted, "low_precision", "The sampler computes in lower precision than the trainer", severity="warning",
+    needs=_NEEDS, needs_ledger=True, needs_one_policy=True,
+    without={"engine.dtype": "float32"},
     change="Sample in the trainer's precision, or correct for it (rollout correction: tis, mis, icepop), or take old "
     "log-probs from the sampler.",
     test='--set engine.dtype="float32"',
-)
-def low_precision(log: Log) -> Clue | None:
-    """The sampler computes in lower precision than the trainer."""
-    found = gap(log)
-    if found is None or found.growth >= GROWTH or found.level >= 0.05 or temperature.look(log) is not None:
-        return None
-    if found.usual is None and log.settings.get("engine.dtype") not in (None, "float32"):
-        return None  # as configured, and as it was from the first step on
-    return Clue.of(
-        "sign", 0.85, "minibatch.mismatch", found.step, found.level, found.usual,
-        f"from step {found.step} on sampler and trainer disagree by {found.level:.2g} nats a token, to both sides and "
-        "no more with time: rounding, as of a sampler in lower precision",
-    )  # fmt: skip
+)  # fmt: skip

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.diagnosis.changepoint import before, first
-from workbench.diagnosis.finding import Clue, cause, sql
+from workbench.diagnosis.finding import Clue, Grade, among, cause, sql
 from workbench.diagnosis.log import Log
 
 SHIFTS = 8  # rows by which rewards may be off
@@ -20,120 +20,94 @@ _SEARCH = re.compile(
 _WORD = re.compile(r"\w+")
 
 
-@cause(
-    needs=(*_NEEDS, "trajectory.answer"),
-    change="Pay the outcome; a format term must stay small against it, and success is to be measured apart from the "
-    "reward.",
-    test=_PAID,
-)
-def reward_format(log: Log) -> Clue | None:
-    """The reward pays for the form of an answer, not for its truth."""
-    if (found := _wrong(log)) is None:
-        return None
-    rows, step = found
-    agree, form = max((float((rows["paid"] == rows[name]).mean()), name) for name in ("answered", "formed"))
-    failed = rows[~rows["success"] & rows[form]]
-    if agree < 0.9 or failed.empty or failed["paid"].mean() < 0.9:
-        return None
-    what = "an answer" if form == "answered" else "an answer after valid turns"
-    return Clue.of(
-        "sign", 0.93, "trajectory.reward", step, float(rows["paid"].mean()), float(rows["success"].mean()),
-        f"from step {step} on the reward pays for giving {what}: that alone explains {100 * agree:.0f} % of the "
-        f"rewards, and {100 * float(failed['paid'].mean()):.0f} % of the wrong answers of that form are paid",
-        trajectory=_example(failed[failed["paid"]], step),
-    )  # fmt: skip
+def paid(log: Log) -> dict[str, Clue]:
+    """Return the clues of how reward and success part, by the causes that fit; nothing where they agree.
 
-
-@cause(needs=_NEEDS, change="Check the sign of the reward and which row it is written to.", test=_PAID)
-def reward_inverted(log: Log) -> Clue | None:
-    """The reward has the wrong sign."""
-    if (found := _wrong(log)) is None:
-        return None
-    rows, step = found
-    won, lost = rows[rows["success"]]["reward"], rows[~rows["success"]]["reward"]
-    if won.empty or lost.empty or rows["reward"].corr(rows["success"].astype(float)) > -0.8:
-        return None
-    return Clue.of(
-        "proof", 0.96, "trajectory.reward", step, float(won.mean()), float(lost.mean()),
-        f"from step {step} on a failure is paid {float(lost.mean()):.2g} and a success {float(won.mean()):.2g} on "
-        "average: the reward has the wrong sign",
-        trajectory=_example(rows[rows["paid"] != rows["success"]], step),
-    )  # fmt: skip
-
-
-@cause(
-    needs=_NEEDS,
-    change="Keep an id with each reward from scoring to training; look for a sort, a filter or a shuffle in between.",
-    test=sql("SELECT trajectory, success, reward FROM trajectory", "AND step = {step} ORDER BY 1"),
-)
-def reward_shifted(log: Log) -> Clue | None:
-    """Rewards belong to other trajectories."""
-    found = _wrong(log)
-    if found is None or reward_format.look(log) is not None or reward_inverted.look(log) is not None:
-        return None
-    rows, step = found
-    steps = [(part["success"].to_numpy(), part["paid"].to_numpy()) for _, part in rows.groupby("step")]
-    shifts = (k for k in range(-SHIFTS, SHIFTS + 1) if k)
-    agreement = {k: float(np.mean([(np.roll(won, k) == paid).mean() for won, paid in steps])) for k in shifts}
-    rows_off = max(agreement, key=lambda k: (agreement[k], -abs(k)))
-    if agreement[rows_off] < 0.98:
-        return None
-    return Clue.of(
-        "proof", 0.96, "trajectory.reward", step, float((rows["paid"] == rows["success"]).mean()), 1.0,
-        f"from step {step} on the rewards are those of other trajectories, {abs(rows_off)} rows "
-        f"{'before' if rows_off > 0 else 'after'}: so read, {100 * agreement[rows_off]:.0f} % of them are right",
-        trajectory=_example(rows[rows["paid"] != rows["success"]], step),
-    )  # fmt: skip
-
-
-@cause(
-    needs=_NEEDS,
-    change="Check the order of rows between scoring and training, the normalisation of answers, and the judge if there "
-    "is one.",
-    test=_PAID,
-)
-def reward_noise(log: Log) -> Clue | None:
-    """Rewards go to trajectories that did not earn them."""
-    found = _wrong(log)
-    if found is None or any(c.look(log) is not None for c in (reward_format, reward_inverted, reward_shifted)):
-        return None
-    rows, step = found
-    off = float((rows["paid"] != rows["success"]).mean())
-    paid, unpaid = float(rows[~rows["success"]]["paid"].mean()), float((~rows[rows["success"]]["paid"]).mean())
-    return Clue.of(
-        "sign", 0.9, "trajectory.reward", step, 1 - off, 1.0,
-        f"from step {step} on the reward of {100 * off:.0f} % of the trajectories is not their success: "
-        f"{100 * paid:.0f} % of the failures are paid, {100 * unpaid:.0f} % of the successes are not",
-        trajectory=_example(rows[rows["paid"] != rows["success"]], step),
-    )  # fmt: skip
-
-
-def _wrong(log: Log) -> tuple[pd.DataFrame, int] | None:
-    """Return the trajectories from the first step on where reward and success part, in training order, and that step.
-
-    paid: the reward is above half of its range. formed: an answer is given, and every turn keeps to the protocol.
+    A trajectory is paid if its reward is above half of the range of rewards. An answer after valid turns is formed.
     """
-    if log.settings.get("world.reward", "em") != "em":
-        return None  # a graded reward differs from exact match by design
     frame = log.table("trajectory")
+    if log.settings.get("world.reward", "em") != "em":
+        return {}  # a graded reward differs from exact match by design
     rows = frame[frame["reward"].notna() & frame["success"].notna()]
     answered = rows["answer"].notna() if "answer" in rows else pd.Series(False, index=rows.index)
+    formed = answered & (rows["valid_turn_frac"] >= 1.0) if "valid_turn_frac" in rows else answered
     rows = rows[["step", "trajectory", "reward"]].assign(
         paid=rows["reward"] > (rows["reward"].min() + rows["reward"].max()) / 2,
-        success=rows["success"].astype(bool),
-        answered=answered,
-        formed=answered & (rows["valid_turn_frac"] >= 1.0) if "valid_turn_frac" in rows else answered,
-    )
+        success=rows["success"].astype(bool), answered=answered, formed=formed,
+    )  # fmt: skip
     share = (rows["paid"] != rows["success"]).groupby(rows["step"]).mean()
-    apart = share[share > FEW]
-    if apart.empty or (share > FEW).mean() < 0.05:
-        return None
-    return rows[rows["step"] >= apart.index[0]], int(apart.index[0])
+    if (share > FEW).mean() < 0.05 or not (share > FEW).any():
+        return {}
+    step = int(share.index[share > FEW][0])
+    rows = rows[rows["step"] >= step]
+    wrong, off = rows[rows["paid"] != rows["success"]], float((rows["paid"] != rows["success"]).mean())
+    found: dict[str, Clue] = {}
+
+    def add(name: str, grade: Grade, sure: float, value: float, usual: float, says: str, shown: pd.DataFrame) -> None:
+        here = shown[shown["step"] == step]["trajectory"]
+        example = None if here.empty else int(here.iloc[0])
+        says = f"from step {step} on {says}"
+        found[name] = Clue.of(grade, sure, "trajectory.reward", step, value, usual, says, example)
+
+    agree, form = max((float((rows["paid"] == rows[name]).mean()), name) for name in ("answered", "formed"))
+    failed = rows[~rows["success"] & rows[form]]
+    if agree >= 0.9 and len(failed) and failed["paid"].mean() >= 0.9:
+        what = "an answer" if form == "answered" else "an answer after valid turns"
+        add(
+            "reward_format", "sign", 0.93, float(rows["paid"].mean()), float(rows["success"].mean()),
+            f"the reward pays for giving {what}: that alone explains {100 * agree:.0f} % of the rewards, and "
+            f"{100 * float(failed['paid'].mean()):.0f} % of the wrong answers of that form are paid",
+            failed[failed["paid"]],
+        )  # fmt: skip
+    won, lost = rows[rows["success"]], rows[~rows["success"]]
+    if len(won) and len(lost) and not rows["reward"].corr(rows["success"].astype(float)) > -0.8:
+        mean, usual = float(won["reward"].mean()), float(lost["reward"].mean())
+        add(
+            "reward_inverted", "proof", 0.96, mean, usual,
+            f"a failure is paid {usual:.2g} and a success {mean:.2g} on average: the reward has the wrong sign", wrong,
+        )  # fmt: skip
+    if found:
+        return found
+    steps = [(part["success"].to_numpy(), part["paid"].to_numpy()) for _, part in rows.groupby("step")]
+    agreement = {k: float(np.mean([(np.roll(won, k) == paid).mean() for won, paid in steps]))
+                 for k in range(-SHIFTS, SHIFTS + 1) if k}  # fmt: skip
+    rows_off = max(agreement, key=lambda k: (agreement[k], -abs(k)))
+    if agreement[rows_off] >= 0.98:
+        add(
+            "reward_shifted", "proof", 0.96, float((rows["paid"] == rows["success"]).mean()), 1.0,
+            f"the rewards are those of other trajectories, {abs(rows_off)} rows "
+            f"{'before' if rows_off > 0 else 'after'}: so read, {100 * agreement[rows_off]:.0f} % of them are right",
+            wrong,
+        )  # fmt: skip
+        return found
+    add(
+        "reward_noise", "sign", 0.9, 1 - off, 1.0,
+        f"the reward of {100 * off:.0f} % of the trajectories is not their success: {100 * lost['paid'].mean():.0f} % "
+        f"of the failures are paid, {100 * (~won['paid']).mean():.0f} % of the successes are not", wrong,
+    )  # fmt: skip
+    return found
 
 
-def _example(rows: pd.DataFrame, step: int) -> int | None:
-    here = rows[rows["step"] == step]
-    return None if here.empty else int(here["trajectory"].iloc[0])
+reward_format = among(
+    paid, "reward_format", "The reward pays for the form of an answer, not for its truth",
+    needs=(*_NEEDS, "trajectory.answer"), test=_PAID,
+    change="Pay the outcome; a format term must stay small against it, and success is to be measured apart from the "
+    "reward.",
+)  # fmt: skip
+reward_inverted = among(
+    paid, "reward_inverted", "The reward has the wrong sign", needs=_NEEDS, test=_PAID,
+    change="Check the sign of the reward and which row it is written to.",
+)  # fmt: skip
+reward_shifted = among(
+    paid, "reward_shifted", "Rewards belong to other trajectories", needs=_NEEDS,
+    test=sql("SELECT trajectory, success, reward FROM trajectory", "AND step = {step} ORDER BY 1"),
+    change="Keep an id with each reward from scoring to training; look for a sort, a filter or a shuffle in between.",
+)  # fmt: skip
+reward_noise = among(
+    paid, "reward_noise", "Rewards go to trajectories that did not earn them", needs=_NEEDS, test=_PAID,
+    change="Check the order of rows between scoring and training, the normalisation of answers, and the judge if there "
+    "is one.",
+)  # fmt: skip
 
 
 @cause(
@@ -144,14 +118,12 @@ def _example(rows: pd.DataFrame, step: int) -> int | None:
 def retriever_empty(log: Log) -> Clue | None:
     """The retriever returns nothing."""
     share = log.series("step", "retrieval_empty_frac")
-    since = share[share > _MOST]
-    if len(since) >= 2 and (share > _MOST).iloc[-max(2, len(share) // 4) :].mean() > 0.5:
-        step = int(since.index[0])
-        return Clue.of(
-            "proof", 0.96, "step.retrieval_empty_frac", step, float(since.iloc[0]), before(share, step),
-            f"from step {step} on the retriever answers {100 * float(since.mean()):.0f} % of the searches with no "
-            "passage",
-        )  # fmt: skip
+    empty = share[share > _MOST]
+    if len(empty) >= 2 and (share > _MOST).iloc[-max(2, len(share) // 4) :].mean() > 0.5:
+        step, value, usual = int(empty.index[0]), float(empty.iloc[0]), before(share, int(empty.index[0]))
+        says = f"the retriever answers {100 * empty.mean():.0f} % of the searches with no passage"
+        says = f"from step {step} on {says}"
+        return Clue.of("proof", 0.96, "step.retrieval_empty_frac", step, value, usual, says)
     sums = log.table("trajectory").groupby("step")[["n_observation_tokens", "n_searches"]].sum()
     sums = sums[sums["n_searches"] > 0]
     told = sums["n_observation_tokens"] / sums["n_searches"]  # mean observation tokens of a search, by step
@@ -190,20 +162,19 @@ def retriever_failing(log: Log) -> Clue | None:
 )
 def retriever_slow(log: Log) -> Clue | None:
     """The retriever has become slow."""
-    waited, column, told = log.series("step", "seconds_retrieval"), "seconds_retrieval", "waiting for the retriever"
-    if waited.empty:
-        waited, column, told = log.series("step", "seconds_rollout"), "seconds_rollout", "sampling"
+    sure, column, told = 0.9, "seconds_retrieval", "waiting for the retriever"
+    if not log.measured("step", column):
+        sure, column, told = 0.7, "seconds_rollout", "sampling"
+    waited = log.series("step", column)
     # A machine that is busy with something else slows the updates as well.
     relative = (waited / log.series("step", "seconds_update")).dropna()
     rise = first(relative, "above", points=3, margin=4.0, floor=0.25)
-    if rise is None:
+    since = relative.index >= (np.inf if rise is None else rise.step)
+    if rise is None or float(relative[since].quantile(0.1)) < 2 * float(relative[~since].median()):
         return None
-    past, since = relative[relative.index < rise.step], relative[relative.index >= rise.step]
-    if float(since.quantile(0.1)) < 2 * float(past.median()):
-        return None
-    now, usual = float(waited[since.index].median()), float(waited[past.index].median())
+    now, usual = (float(waited[relative.index[part]].median()) for part in (since, ~since))
     return Clue.of(
-        "sign", 0.9 if column == "seconds_retrieval" else 0.7, f"step.{column}", rise.step, now, usual,
+        "sign", sure, f"step.{column}", rise.step, now, usual,
         f"from step {rise.step} on a step spends {now:.2g} s {told}, where {usual:.2g} s were usual, while its updates "
         "take as long as before",
     )  # fmt: skip
@@ -246,24 +217,20 @@ def retriever_junk(log: Log) -> Clue | None:
 def truncated(log: Log) -> Clue | None:
     """Episodes are cut short."""
     frame = log.table("trajectory")
-    if "ended" not in frame or turn_cut.look(log) is not None:
-        return None
     unfinished = (frame["ended"] != "answer").groupby(frame["step"]).mean()
     rise = first(unfinished, "above", points=2, margin=4.0, floor=0.3, least=0.03)
-    if rise is None or rise.value - rise.usual < 0.1:
+    if rise is None or rise.value - rise.usual < 0.1 or turn_cut.look(log) is not None:
         return None
-    since = frame[frame["step"] >= rise.step]
-    for column, word in (("n_turns", "turns"), ("n_tokens", "tokens")):
-        if column not in frame:
-            continue
+    since, share = frame[frame["step"] >= rise.step], float(unfinished[unfinished.index >= rise.step].mean())
+    for column in (name for name in ("n_turns", "n_tokens") if name in frame):
         cut, free = since[since["ended"] != "answer"][column], frame[frame["step"] < rise.step][column]
         bound = cut.quantile(0.9)
-        if len(cut) and (cut >= bound).mean() > 0.5 and (free > bound).mean() > 0.02 and since[column].max() <= bound:
+        more = float((free > bound).mean())
+        if len(cut) and (cut >= bound).mean() > 0.5 and more > 0.02 and since[column].max() <= bound:
             return Clue.of(
                 "sign", 0.92, "step.truncated_frac", rise.step, rise.value, rise.usual,
-                f"from step {rise.step} on {100 * float(unfinished[unfinished.index >= rise.step].mean()):.0f} % of "
-                f"the episodes end without an answer, and none has more than {bound:.0f} {word}, where before "
-                f"{100 * float((free > bound).mean()):.0f} % had more",
+                f"from step {rise.step} on {100 * share:.0f} % of the episodes end without an answer, and none has "
+                f"more than {bound:.0f} {column[2:]}, where before {100 * more:.0f} % had more",
             )  # fmt: skip
     return None
 
@@ -284,11 +251,9 @@ def turn_cut(log: Log) -> Clue | None:
     edges = [np.flatnonzero(np.diff(np.pad(np.asarray(mask, int), 1))) for mask in kept["trained"]]
     lengths = pd.Series([at[1::2] - at[::2] for at in edges], kept["step"], dtype=object).explode().dropna()  # of turns
     earlier, later = lengths[lengths.index < drop.step], lengths[lengths.index >= drop.step]
-    if earlier.empty or later.empty:
-        return None
     bound = later.max()
-    longer = float((earlier > bound).mean())
-    if longer < 0.3 or (later == bound).mean() < 0.3:
+    longer = float((earlier > bound).mean()) if len(later) else 0.0
+    if not longer >= 0.3 or (later == bound).mean() < 0.3:
         return None
     return Clue.of(
         "sign", 0.92, "step.valid_action_frac", drop.step, drop.value, drop.usual,

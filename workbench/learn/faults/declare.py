@@ -35,6 +35,7 @@ NEEDS = {
     "groups": "algorithms that compare inside prompt groups",
     "clipping": "every algorithm, with learn.policy.max_grad_norm",
     "reference": "every algorithm, with a KL term to the reference",
+    "experts": "every algorithm, with a mixture of experts",
 }
 
 
@@ -51,8 +52,9 @@ class Kind:
     high: float = float("inf")
     whole: bool = False  # the strength is a whole number
     turn: bool = False  # it can be confined to one turn
-    needs: Literal["", "critic", "groups", "clipping", "reference"] = ""
+    needs: Literal["", "critic", "groups", "clipping", "reference", "experts"] = ""
     lead: int = 0  # iterations before `at_step` from which on it has to look at what it will misuse
+    remembers: bool = False  # what came before `at_step` or an iteration with it: in no checkpoint
     caught: str = ""  # what in the trainer catches it without looking for it
 
     @property
@@ -162,6 +164,8 @@ def check(run: RunSettings, algorithm: Algorithm) -> None:
         "learn.policy.max_grad_norm is not set": kind.needs == "clipping" and run.learn.policy.max_grad_norm is None,
         "the run has no KL term to a reference; set slots.kl":
             kind.needs == "reference" and not algorithm.needs_reference,
+        f'policy.family = "{run.policy.family}" is dense':
+            kind.needs == "experts" and run.model is None and not run.policy.mixture,
         f'engine.kind = "{run.engine.kind}" samples outside the trainer; set engine.kind = "hf"':
             kind.hook == "engine" and run.engine.kind != "hf",
         "a run with `model` has no untrained network of its own to go back to":

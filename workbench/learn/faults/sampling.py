@@ -10,6 +10,7 @@ from typing import Any
 
 from workbench.agent.engines import Engine
 from workbench.agent.episode import Episode, collate
+from workbench.agent.routing import routers
 from workbench.agent.worlds import Question, Retrieved, World
 from workbench.learn.faults.declare import Fault, fault
 from workbench.tensors import Tensor, torch
@@ -19,7 +20,7 @@ Found = str | Retrieved
 
 @fault(
     "engine", "age at which the sampler's weights stop falling behind", "iterations", 1000.0, low=1.0, whole=True,
-    lead=1, caught="nothing in-process; vLLM's sync check where a sampler has a copy of its own",
+    lead=1, remembers=True, caught="nothing in-process; vLLM's sync check where a sampler has a copy of its own",
 )  # fmt: skip
 def stale_weights(bug: Fault, engine: Engine, step: int) -> Engine:
     """The weight sync to the sampler stops unnoticed: it keeps its old weights, and the log says that its rollouts are
@@ -47,6 +48,19 @@ def low_precision(bug: Fault, engine: Engine, step: int) -> Engine:
     with torch.no_grad():
         for copied, weight in zip(bug.copy.parameters(), bug.policy.parameters(), strict=True):
             copied.copy_(rounded(weight, int(bug.strength)))
+    return bug.sampler(bug.copy)
+
+
+@fault("engine", "noise on the router's weights, in their standard deviations", "times", 0.3, needs="experts")
+def route_mismatch(bug: Fault, engine: Engine, step: int) -> Engine:
+    """The sampler's routers are not the trainer's: other kernels, a quantised gate, weights that were loaded wrong. All
+    other weights are.
+    """
+    bug.copy.load_state_dict(bug.policy.state_dict())
+    with torch.no_grad():
+        for i, router in enumerate(routers(bug.copy)):
+            noise = torch.randn(router.weight.shape, generator=bug.stream(i)).to(router.weight)
+            router.weight.add_(bug.strength * router.weight.std() * noise)
     return bug.sampler(bug.copy)
 
 
@@ -127,7 +141,7 @@ def retriever_slow(bug: Fault, world: World, step: int) -> World:
     return _searching(bug, world, step, 1.0, change)
 
 
-@fault("world", "share of the searches", "fraction", 1.0, high=1.0, turn=True)
+@fault("world", "share of the searches", "fraction", 1.0, high=1.0, turn=True, remembers=True)
 def retriever_junk(bug: Fault, world: World, step: int) -> World:
     """The retriever returns the passages of another query: results out of step with their requests.
 

@@ -39,7 +39,7 @@ def retokenised(bug: Fault, episodes: list[Episode], step: int) -> list[Episode]
 
 @fault(
     "take", "times that a batch is trained on again before the next one", "steps", 1.0, low=1.0, whole=True, lead=1,
-    caught="guard_stuck_batch",
+    remembers=True, caught="guard_stuck_batch",
 )  # fmt: skip
 def batch_reused(bug: Fault, rollout: Rollout, step: int) -> Rollout:
     """The loader hands out the batch of the step before once more, and the one whose turn it is is lost."""

@@ -1,0 +1,138 @@
+"""Search for a regime in which runs learn and then die, by successive halving over settings and seeds.
+
+`python -m studies.rise_and_fall [--runs DIR] [--output FILE.parquet]` goes through the rungs of settings.toml, each a
+grid of the settings that are left; the same command resumes, and settings that are added later start at the first rung.
+Every finished run is a row of the table, which is written again whenever a run ends.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import tomli_w
+
+from workbench.analysis.runs import newest
+from workbench.diagnosis.diagnose import diagnose
+from workbench.diagnosis.log import of_run
+from workbench.grid import config, progress
+from workbench.grid import run as grid
+from workbench.spec import InputError
+from workbench.store.reader import Reader
+from workbench.store.sync import sync
+
+HERE = Path(__file__).parent
+NAME = "rise_and_fall"  # of the experiments, with the number of the rung
+ENDS, WIDE = 5, 10  # steps that the warm start is the mean of, and those of the peak and of the end
+
+
+def curve(success: Sequence[float]) -> dict[str, float]:
+    """Warm start (mean of the first steps), peak (best mean of WIDE steps in a row), gain and end of a run."""
+    values = pd.Series(success, dtype=float)
+    start, means = float(values[:ENDS].mean()), values.rolling(min(WIDE, len(values))).mean()
+    peak = float(means.max())
+    return {"start": start, "peak": peak, "gain": peak - start, "end": float(means.iloc[-1])}
+
+
+def promise(rows: pd.DataFrame) -> float:
+    """How far a setting is on the way up and down: the mean over its runs of min(gain, .15) (peak - end) / peak."""
+    lost = ((rows["peak"] - rows["end"]) / rows["peak"].clip(lower=1e-9)).clip(lower=0.0)
+    return float((rows["gain"].clip(0.0, 0.15) * lost).mean())
+
+
+def survivors(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
+    """Return the better half of the settings (rounded up) by their promise, in the order of the table."""
+    scores = {name: promise(rows[rows["setting"] == name]) for name in names}
+    ranked = sorted(names, key=lambda name: -scores[name] if math.isfinite(scores[name]) else math.inf)
+    return [name for name in names if name in ranked[: math.ceil(len(names) / 2)]]
+
+
+def trials(reader: Reader, rung: int) -> pd.DataFrame:
+    """One row a finished run of a rung: what its success did, the verdict, what moved first, seconds."""
+    found = newest(reader.query("SELECT * FROM run WHERE status = 'finished' ORDER BY run_id"))
+    rows = []
+    for run in found[found["experiment"] == f"{NAME}_{rung}"].to_dict("records"):
+        success = reader.query(
+            "SELECT success FROM step WHERE run_id = $run AND success IS NOT NULL ORDER BY step", {"run": run["run_id"]}
+        )["success"]
+        if success.empty:
+            continue
+        moved = diagnose(of_run(reader, str(run["run_id"]))).moved
+        rows.append({
+            "rung": rung, "setting": run["arm"], "seed": int(run["seed"]), "algorithm": run["algorithm"],
+            "iterations": int(run["steps"]), **curve(success.tolist()), "verdict": run["outcome"],
+            "onset": run["collapse_step"], "moved_first": [f"{m.column} {m.step}" for m in moved[:3]],
+            "seconds": run["seconds"], "config": run["config"],
+        })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def rung_file(folder: Path, number: int, rung: dict[str, Any], base: dict[str, Any], left: dict[str, Any]) -> Path:
+    """Write the grid of a rung and return its path."""
+    arms = [{"name": name, **changes} for name, changes in left.items()]
+    question = f"Which of these settings rises and falls? Rung {number} of the search."
+    grid_file = {"question": question, "seeds": rung["seeds"], "arms": arms}
+    grid_file["base"] = {**base, "iterations": rung["iterations"]}
+    path = folder / f"{NAME}_{number}.toml"
+    path.write_text(tomli_w.dumps(grid_file))
+    return path
+
+
+def search(runs: Path, output: Path, table: Path = HERE / "settings.toml", workers: int = 1) -> pd.DataFrame:
+    """Go through the rungs; returns the table. Raises InputError where a rung was interrupted or a run failed."""
+    asked = tomllib.loads(table.read_text(encoding="utf-8"))
+    left, kept = dict(asked["settings"]), [pd.read_parquet(output)] if output.is_file() else []
+    runs.mkdir(parents=True, exist_ok=True)
+
+    def keep(number: int) -> pd.DataFrame:
+        sync(runs)
+        mine = trials(Reader(runs), number)
+        if mine.empty:
+            return mine
+        others = [rows[rows["rung"] != number] for rows in kept]
+        kept[:] = [pd.concat([*others, mine], ignore_index=True)]
+        unfinished = output.with_suffix(".writing")
+        kept[0].to_parquet(unfinished, index=False)
+        unfinished.replace(output)
+        return mine
+
+    for number, rung in enumerate(asked["rungs"]):
+        plan = config.load(rung_file(runs, number, rung, asked["base"], left))
+        seen: list[int] = []
+
+        def harvest(number: int = number, seen: list[int] = seen) -> None:
+            ended = len(list((runs / f"{NAME}_{number}").glob("*/checkpoints/*/progress.json")))
+            if seen[-1:] != [ended]:  # a checkpoint more: perhaps a run that ended
+                seen.append(ended)
+                with suppress(InputError, OSError):
+                    keep(number)
+
+        results = grid.run(plan, runs, progress.Display(), workers=workers, sync=harvest)
+        mine = keep(number)
+        if stopped := [r.cell.run_id for r in results if r.status != "finished"]:
+            raise InputError(f"rung {number}: {len(stopped)} runs are not finished; the same command resumes")
+        left = {name: left[name] for name in survivors(mine, list(left))}
+    return kept[0]
+
+
+def main() -> None:
+    """Run the search from the command line."""
+    parser = ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=Path, default=Path("runs"))
+    parser.add_argument("--output", type=Path, default=Path("experiments/results/rise_and_fall.parquet"))
+    parser.add_argument("--table", type=Path, default=HERE / "settings.toml")
+    parser.add_argument("--workers", type=int, default=1)
+    told = parser.parse_args()
+    found = search(told.runs, told.output, told.table, told.workers)
+    columns = ["rung", "setting", "seed", "start", "peak", "end", "verdict", "seconds"]
+    print(found.sort_values(["rung", "setting", "seed"])[columns].to_string(index=False))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""`python -m studies.rise_and_fall`."""
+
+from studies.rise_and_fall import main
+
+main()

@@ -1,0 +1,55 @@
+"""The search for a regime: what counts as promising, who goes on, and that it resumes where it was."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import tomli_w
+
+from studies.diagnosis import Case
+from studies.rise_and_fall import curve, promise, search, survivors
+from studies.routes import FAULT, named_first, named_wrongly
+from tests.learn.tiny import TINY
+
+UP, DOWN, FLAT = [0.2] * 5 + [0.6] * 25, [0.2] * 5 + [0.6] * 15 + [0.0] * 10, [0.2] * 30
+
+
+def rows(**curves: list[float]) -> pd.DataFrame:
+    return pd.DataFrame([{"setting": name, **curve(values)} for name, values in curves.items()])
+
+
+def test_only_a_run_that_first_rose_and_then_fell_is_promising():
+    assert promise(rows(up=UP)) == promise(rows(flat=FLAT)) == 0.0
+    assert promise(rows(down=DOWN)) == pytest.approx(0.15)
+    assert curve(DOWN) == pytest.approx({"start": 0.2, "peak": 0.6, "gain": 0.4, "end": 0.0})
+
+
+def test_the_better_half_goes_on_in_the_order_of_the_table():
+    table = rows(flat=FLAT, up=UP, down=DOWN)
+    assert survivors(table, ["flat", "up", "down"]) == ["flat", "down"]
+    assert survivors(table, ["down"]) == ["down"]
+
+
+def test_a_search_ends_with_a_row_for_every_run_and_repeats_none(tmp_path: Path):
+    table, output = tmp_path / "settings.toml", tmp_path / "rows.parquet"
+    base = {**TINY, "algorithm": "grpo"}
+    base.pop("iterations")
+    settings = {"calm": {}, "wild": {"learn.policy.lr": 1.0}}
+    rungs = [{"seeds": [0], "iterations": 4}, {"seeds": [1], "iterations": 6}]
+    table.write_text(tomli_w.dumps({"rungs": rungs, "base": base, "settings": settings}))
+    first = search(tmp_path / "runs", output, table)
+    assert sorted(zip(first["rung"], first["iterations"], strict=True)) == [(0, 4), (0, 4), (1, 6)]
+    assert {"setting", "seed", "gain", "end", "verdict", "moved_first", "seconds"} <= set(first.columns)
+    began = {path: path.stat().st_mtime for path in (tmp_path / "runs").rglob("config.toml")}
+    again = search(tmp_path / "runs", output, table)
+    assert again["seconds"].tolist() == first["seconds"].tolist() == pd.read_parquet(output)["seconds"].tolist()
+    assert {path: path.stat().st_mtime for path in (tmp_path / "runs").rglob("config.toml")} == began
+
+
+def test_routers_are_counted_as_named_wrongly_in_every_other_run():
+    def case(fault: str, *named: str) -> Case:
+        return Case("r", "moe_lab", "a", "grpo", 1, fault, None, "healthy", named, None)
+
+    found = [case(FAULT, FAULT), case(FAULT, "off_policy", FAULT), case(""), case("stale_weights", "off_policy", FAULT)]
+    assert (named_first(found).k, named_first(found).n) == (1, 2)
+    assert (named_wrongly(found).k, named_wrongly(found).n) == (1, 2)

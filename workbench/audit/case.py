@@ -1,0 +1,263 @@
+"""A stored step with all that is recomputed from it: transcripts, log-probs, gradients, the steps of the optimizers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from workbench.agent.episode import collate
+from workbench.agent.protocol import Dialogue, turn_length
+from workbench.agent.retrievers import RetrieverDown
+from workbench.agent.tokenizer import Codec
+from workbench.agent.worlds import build
+from workbench.algorithms import resolve
+from workbench.audit.check import Check, explain
+from workbench.audit.networks import Networks
+from workbench.batch import Batch
+from workbench.learn.networks import autocast
+from workbench.learn.rollouts import critic_values, scored
+from workbench.learn.update import rate
+from workbench.objective import Algorithm
+from workbench.objective.advantage import positions, value_loss
+from workbench.replay.play import Loaded, gradients_of, norm
+from workbench.spec import ComputeSettings, RunSettings
+from workbench.store.batches import StoredBatch, StoredUpdate
+
+EXACT = 1e-3  # in float32: of a log-prob in nats, of a value of size 1, as a share of a number
+ROUNDINGS = 4  # x what bfloat16 moves a number by here, that two computations in bfloat16 may be apart
+
+GRADIENT = {"float32": 0.01, "bfloat16": 0.1}  # share of a gradient norm
+BEGINS = "it begins with other weights than those that the updates before it lead to"
+
+Owner = Literal["policy", "critic"]
+
+
+class Missing(Exception):
+    """What an identity needs is not stored; the text says what."""
+
+
+@dataclass
+class Retaken:
+    """The updates of a step, taken once more from its first weights by one network.
+
+    `missing`: why the updates after those of `begins` could not be taken; empty where all were.
+    """
+
+    networks: Networks
+    begins: list[Check] = field(default_factory=list)  # of each update: gap to the log-probs or values that it stored
+    gradients: list[Check] = field(default_factory=list)  # its gradient norm, where it begins as in the run
+    missing: str = ""
+
+
+@dataclass
+class Case:
+    """A stored step, its settings, and the other stored steps of its run."""
+
+    stored: StoredBatch
+    settings: RunSettings
+    read: Callable[[int], StoredBatch | None]  # a step with its weights; None where it is not stored
+    _networks: dict[int, Networks] = field(default_factory=dict)
+    _log_probs: dict[tuple[int, bool], Tensor] = field(default_factory=dict)
+    _retaken: dict[Owner, Retaken] = field(default_factory=dict)
+
+    @cached_property
+    def own(self) -> Algorithm:
+        """The algorithm that ran."""
+        algorithm = resolve(self.settings.algorithm, self.settings.slots)
+        return algorithm.within(self.settings.world.completion_budget)
+
+    @cached_property
+    def loaded(self) -> Loaded:
+        """The batch as tensors."""
+        return Loaded(self.stored, self.own, torch.float32)
+
+    @property
+    def sampled_at(self) -> int:
+        """Iteration whose policy sampled the batch."""
+        return self.stored.updates[0].rollout_step if self.stored.updates else self.stored.step
+
+    def compare(
+        self, logged: Any, expected: Any, where: np.ndarray | None = None, tolerance: float = 0.0, says: str = ""
+    ) -> Check:
+        """Compare two arrays (B, T) of the batch, at `where`; `says` is told where the difference has no reading."""
+        a, b = (x.detach().numpy() if isinstance(x, Tensor) else np.asarray(x) for x in (logged, expected))
+        found = explain(a, b, np.ones(a.shape, bool) if where is None else where, tolerance)
+        rows = tuple(int(self.stored.trajectory[i]) for i in found.trajectories)
+        return replace(found, trajectories=rows, says=found.says or (says if rows else ""))
+
+    def number(
+        self, logged: float | None, expected: float, share: float = EXACT, *, least: float = 0.0, says: str = "",
+        **more: Any,
+    ) -> Check:  # fmt: skip
+        """Compare two numbers, to a share of the expected one or `least`, and say how many times as large it is."""
+        if logged is None:
+            return Check(missing="needs the trainer's own number", **more)
+        tolerance = max(share * max(abs(expected), 1e-3), least)
+        both = math.isfinite(logged) and math.isfinite(expected)
+        gap = abs(logged - expected) if both else 0.0 if str(logged) == str(expected) else math.inf
+        if gap > tolerance and not says and expected and math.isfinite(logged):
+            says = f"{logged / expected:.4g} times what it must be"
+        return Check(
+            gap=gap, tolerance=tolerance, logged=logged, expected=expected, says=says if gap > tolerance else "", **more
+        )
+
+    @cached_property
+    def world_batch(self) -> Batch:
+        """The episodes once more: the world gets the stored turns, and answers and scores them as it does today."""
+        settings, stored = self.settings, self.stored
+        if settings.model is not None or settings.world.kind == "dataset":
+            raise Missing("the tokenizer and the questions of the run (only worlds of our own are asked again)")
+        if self.own.select.rounds > 1:
+            raise Missing("which questions the selection drew again")
+        if settings.fault is None and settings.world.retriever.kind == "http":
+            raise Missing("what the retriever's server answered then")
+        world: Any = build(settings.world)
+        codec = Codec(world.tokenizer(), settings.wording)
+        size = settings.learn.group_size or self.own.group_size
+        prompts = settings.learn.episodes // size
+        questions = world.questions("train", settings.seed, stored.step * prompts, prompts)
+        episodes = []
+        for row, length in enumerate(stored.length.tolist()):
+            dialogue = Dialogue(world, codec, questions[row // size], row // size)
+            rest = stored.tokens[row, dialogue.prompt_length : length].tolist()
+            while rest and dialogue.ended is None:  # a turn ends with its closing tag, or is as long as it may be
+                turn = rest[: turn_length(codec, rest[: world.max_turn_tokens])]
+                try:
+                    read = dialogue.turn(turn, [0.0] * len(turn))
+                except RetrieverDown as down:
+                    raise Missing(f"the retriever: {down}") from None
+                rest = rest[len(turn) + len(read) :]
+            if dialogue.ended is None:
+                dialogue.stop()
+            episodes.append(dialogue.episode())
+        return collate(episodes, 0)
+
+    def networks(self, step: int) -> Networks:
+        """Policy and critic at the start of a step. Raises Missing where their weights are not stored."""
+        if step not in self._networks:
+            self._networks[step] = self._loaded(step)
+        return self._networks[step]
+
+    def _loaded(self, step: int) -> Networks:
+        found = self.stored if step == self.stored.step else self.read(step)
+        if found is None or not found.weights:
+            raise Missing(f"the weights of step {step} (record.batches.weights_mb, last, every)")
+        return Networks(found)
+
+    def log_probs_at(self, step: int, replay: bool = True) -> Tensor:
+        """Log-probs (B, T) of the batch under the policy of a step, by the trainer's forward.
+
+        With `replay` a mixture takes the experts that the run's old pass took.
+        """
+        if (step, replay) not in self._log_probs:
+            self._log_probs[step, replay] = self._scored(step, self.networks(step).compute, replay)
+        return self._log_probs[step, replay]
+
+    def _scored(self, step: int, compute: ComputeSettings, replay: bool) -> Tensor:
+        networks, batch = self.networks(step), self.loaded.batch
+        given = self.own.routing.replayed(replace(batch, routes_old=None)) if replay else None
+        return scored(networks.policy, batch, networks.temperature, compute, given)[0]
+
+    def nats(self, step: int, sampler: bool = False) -> float:
+        """How far log-probs under the policy of a step may be apart by rounding alone, the sampler's or the trainer's.
+
+        In bfloat16 that depends on weights and tokens, so it is measured: trainer and sampler are computed once more,
+        each in its own precision, and in float32. vLLM has other kernels, and gets as much as our sampler in bfloat16.
+        """
+        engine, plain = self.settings.engine, self.settings.compute.dtype == "float32"
+        exact_sampler = not sampler or (engine.dtype == "float32" and engine.kind == "hf")
+        if plain and exact_sampler:
+            return EXACT
+        batch, exact = self.loaded.batch, self._scored(step, self._plain, replay=True)
+        apart = float((self.log_probs_at(step) - exact).abs().max())
+        if not exact_sampler:
+            rounded = self.networks(step).decoded(batch.tokens, engine.model_copy(update={"dtype": "bfloat16"}))
+            apart += float(torch.where(batch.mask, (rounded - exact).abs(), 0).max())
+        return EXACT + ROUNDINGS * apart
+
+    def value_tolerance(self, step: int) -> float:
+        """The same of values, whose size is the rewards' and not 1; a critic that says 0 has no rounding to measure."""
+        critic, batch = self.networks(step).critic, self.loaded.batch
+        exact = critic_values(critic, batch, self._plain)
+        size = max(1.0, float(exact.abs().max()))
+        if self.settings.compute.dtype == "float32":
+            return EXACT * size
+        rounded = critic_values(critic, batch, self._plain.model_copy(update={"dtype": "bfloat16"}))
+        return ROUNDINGS * max(torch.finfo(torch.bfloat16).eps * size, float((rounded - exact).abs().max()))
+
+    @property
+    def _plain(self) -> ComputeSettings:
+        return self.settings.compute.model_copy(update={"device": "cpu", "dtype": "float32"})
+
+    def retaken_updates(self, owner: Owner) -> Retaken:
+        """The updates of the step by policy or critic; stops after one that does not begin where the run's began."""
+        if owner not in self._retaken:
+            self._retaken[owner] = self._retake(owner)
+        return self._retaken[owner]
+
+    def _retake(self, owner: Owner) -> Retaken:
+        stored, bound = self.stored, self.settings.learn.critic.max_grad_norm or math.inf
+        tolerance = self.nats(stored.step) if owner == "policy" else self.value_tolerance(stored.step)
+        if self.settings.learn.balance_coef and stored.routes_behaviour is not None and owner == "policy":
+            raise Missing("the gradient of the load-balancing loss (learn.balance_coef)")
+        done, share = Retaken(self._loaded(stored.step)), GRADIENT[self.settings.compute.dtype]
+        for update in stored.updates:
+            if owner == "policy":
+                bias = self.own.stabilise.needs_bias
+                found, gap = gradients_of(self.loaded, {"": self.own}, update, done.networks, bias)
+                gradient, _ = found[""]
+            else:
+                gradient, gap = self._critic_gradient(done.networks, update)
+                logged, lr = update.scalars.get("critic_grad_norm"), self.rate(owner, update.index)
+                after = None if logged is None else min(logged, bound)
+                update = replace(update, scalars={"grad_norm": logged, "grad_norm_after": after, "lr": lr})
+            begins = Check(update=update.index, gap=gap, tolerance=tolerance, logged=gap, expected=0.0)
+            done.begins.append(replace(begins, says=BEGINS if begins.violated else ""))
+            if begins.violated:
+                done.missing = f"the weights of the run from update {update.index} on"
+                break
+            norms = update.scalars.get("grad_norm"), norm(gradient)
+            done.gradients.append(self.number(*norms, share, update=update.index))
+            if reason := done.networks.step(gradient, update, owner):
+                done.missing = f"the optimizer's state after update {update.index}: {reason}"
+                break
+        return done
+
+    def rate(self, owner: Owner, index: int) -> float:
+        """The learning rate that the schedule gives an update of the step."""
+        learn, planned = self.settings.learn, self.settings.planned_iterations
+        settings, first = getattr(learn, owner), self.stored.meta.get("update")
+        if first is None and (settings.schedule != "constant" or settings.warmup):
+            raise Missing("the number of updates before the step")
+        return rate(settings, int(first or 0) + index, planned * learn.epochs * learn.minibatches)
+
+    def _critic_gradient(self, networks: Networks, update: StoredUpdate) -> tuple[list[Tensor], float]:
+        if update.values is None:
+            raise Missing("the critic's values in each update")
+        batch, where = self.rows(update), self.own.advantage.critic_mask
+        target, width = positions(batch, where), batch.tokens.shape[1]
+        parameters, values = list(networks.critic.parameters()), []
+        total = [torch.zeros_like(p) for p in parameters]
+        for rows in torch.arange(len(batch.tokens)).split(list(update.passes)):
+            part, trimmed = batch.rows(rows), batch.rows(rows).trimmed()
+            with torch.enable_grad(), autocast(torch.device("cpu"), networks.compute):
+                short = networks.critic(trimmed.tokens, trimmed.mask | positions(trimmed, where))
+            with torch.enable_grad():
+                made = pad(short, (0, width - short.shape[1]))
+                loss = value_loss(made, part, self.settings.learn.value_clip, where, target.sum())
+            torch._foreach_add_(total, torch.autograd.grad(loss, parameters))
+            values.append(made.detach())
+        gap = torch.where(target, (torch.cat(values) - torch.from_numpy(update.values)).abs(), 0).max()
+        return total, float(gap)
+
+    def rows(self, update: StoredUpdate) -> Batch:
+        """The sequences of an update, as they were trained on."""
+        return self.loaded.trained.rows(torch.from_numpy(update.rows).long())
