@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.app.conftest import HOSTILE, SMALL, Open, Patch, Read, Visit, assert_literal
+from tests.app.conftest import HOSTILE, SMALL, Open, Patch, Read, Visit, assert_literal, press
 from tests.app.kinds import KEPT, KINDS, MILD, write_kinds
 from tests.diagnosis.sentences import checked
 from tests.store.fixture import Shape, write_experiment, write_run, write_segment, write_status
@@ -372,6 +372,31 @@ def test_a_run_without_batches_says_what_to_type(two_runs: Path, open_screen: Op
     app = open_screen("replay", two_runs, run="bare")
     assert "Run bare has no stored batch" in app.source
     assert "sorl run FILE.toml --fresh" in "".join(code.value for code in app.code)
+
+
+def test_an_audit_is_asked_by_a_button_and_says_what_holds_what_is_violated_and_what_cannot_be_checked(
+    two_runs: Path, open_screen: Open, monkeypatch: Patch
+) -> None:
+    at = {"step": 3, "update": 0, "gap": 1.0, "tolerance": 0.0, "logged": 0.5, "expected": "NaN"}
+    checks = [{"identity": name, "state": state, **at, **more} for name, state, more in (
+        ("reward", "holds", {"step": 1}), ("reward", "violated", {"says": HOSTILE[0]}), ("loss", "holds", {}),
+        ("weights", "missing", {"missing": "no weights were stored"}),
+    )]  # fmt: skip
+    asked: list[Any] = []
+    monkeypatch.setattr(
+        replay.command, "said", lambda words, *_, **more: asked.append((words, more)) or json.dumps(checks)
+    )
+    app = open_screen("run", two_runs, run="full")
+    assert not asked, "it takes seconds"
+    press(app, "Audit this run")
+    ((words, more),) = asked
+    assert (words[2:], more) == (["audit", "full", "--format", "json"], {"codes": (0, 1)})
+    shown = assert_literal(app)
+    assert (
+        "Steps 1, 3. Hold: loss. Cannot be checked: weights (no weights were stored). Violated, so one of two " in shown
+    )
+    assert "reward30.5NaN" + HOSTILE[0] in shown
+    assert "so nothing can be computed again" in open_screen("run", two_runs, run="bare").source
 
 
 def test_an_episode_of_a_stored_step_leads_to_its_replay(two_runs: Path, open_screen: Open) -> None:

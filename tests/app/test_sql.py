@@ -23,7 +23,7 @@ from streamlit import runtime
 from streamlit.runtime.media_file_manager import MediaFileManager
 from streamlit.runtime.memory_media_file_storage import MemoryMediaFileStorage
 
-from tests.app.conftest import HOSTILE, SMALL, Open, Patch, Read, Visit, assert_literal
+from tests.app.conftest import HOSTILE, SMALL, Open, Patch, Read, Visit, assert_literal, press
 from tests.store.contents import contents
 from tests.store.fixture import write_run
 from tests.store.test_reader import ESCAPES
@@ -53,10 +53,6 @@ def at_once(monkeypatch: Patch) -> None:
 def put(open_screen: Open) -> Visit:
     """The screen as it opens."""
     return open_screen("sql")
-
-
-def press(app: Visit, label: str) -> Visit:
-    return next(b for b in app.button if b.label == label).click().run()
 
 
 def ask(app: Visit, question: str) -> Visit:

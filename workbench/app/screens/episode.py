@@ -11,7 +11,7 @@ import pandas as pd
 import streamlit as st
 from markupsafe import Markup
 
-from workbench.app import export, theme
+from workbench.app import export, theme, trajectories
 from workbench.app.curve_data import Row
 from workbench.app.experiments import choose_experiment, runs
 from workbench.app.figures.runs import peaks, ranking
@@ -19,18 +19,7 @@ from workbench.app.page import address, anchor, episode_address, links, look, no
 from workbench.app.store import Diagnostics, Store, dictionary, notation
 from workbench.app.text import html_text, number, percent, table_html, tag, times, visible, word
 from workbench.app.theme import Palette
-from workbench.app.trajectories import (
-    RANKS,
-    WORST,
-    alike,
-    choose_run,
-    kept,
-    ranked,
-    share_of,
-    signals,
-    watched,
-    worst_epoch,
-)  # fmt: skip
+from workbench.app.trajectories import RANKS, WORST, choose_run, ranked, share_of
 from workbench.app.url import choose, choose_number, follow, keep_number
 from workbench.store import batches
 
@@ -51,8 +40,8 @@ def episode(store: Store) -> None:
     places = st.container(horizontal=True, gap="small", vertical_alignment="bottom")
     said, drawn = st.container(), st.container()
     with drawn, st.container(horizontal=True, gap="large", vertical_alignment="top"):
-        names = {name: known.title(f"step.{name}") for name in signals(known)}
-        signal = watched(store, known, about, choose("signal", "Signal", names))
+        names = {name: known.title(f"step.{name}") for name in trajectories.signals(known)}
+        signal = trajectories.watched(store, known, about, choose("signal", "Signal", names))
         by = choose("rank", "Rank trajectories by", list(RANKS), kind="row")
     with places:
         step = choose_number("step", "Step", 0, max(0, signal.steps - 1), signal.spike)
@@ -100,7 +89,7 @@ def _compared(
 ) -> None:
     """Show an episode, alone or with another that has the same question, at the places of its choices and its words."""
     others = {f"{row['run_id']}/{row['step']}/{row['trajectory']}": row
-              for row in alike(store, experiment, about, mine["step"], mine["question"])}  # fmt: skip
+              for row in trajectories.alike(store, experiment, about, mine["step"], mine["question"])}  # fmt: skip
     options = {_ALONE: "no other" if others else "none recorded"} | {
         place: f"{row['name']}{row['side']}, trajectory {row['trajectory']}: {answered(row)}"
         + ("" if row["kept"] else ", no tokens")
@@ -130,7 +119,7 @@ def _compared(
     with text:
         here = {"experiment": experiment, "run": run, "step": str(mine["step"])}
         if one.tokens is None:
-            these = kept(store, run).get(mine["step"], [])
+            these = trajectories.kept(store, run).get(mine["step"], [])
             named = [anchor(str(t), episode_address(**here, trajectory=str(t))) for t in these]
             links(["Of this step the run kept the tokens of trajectory ", Markup(", ").join(named), "."] if named
                   else ["The run kept no tokens of this step."])  # fmt: skip
@@ -178,7 +167,10 @@ def side_of(store: Store, run: str, row: Row, epoch: int | None = None) -> Side:
     """Return an episode of a run in `epoch`, by default in that in which it had most of the gradient."""
     place = {"run": run, "step": row["step"], "trajectory": row["trajectory"]}
     turns, tokens = store.records("ledger", **place), next(iter(store.records("tokens", **place)), None)
-    epochs, epoch = sorted({turn["epoch"] for turn in turns}), worst_epoch(turns, tokens) if epoch is None else epoch
+    epochs, epoch = (
+        sorted({turn["epoch"] for turn in turns}),
+        trajectories.worst_epoch(turns, tokens) if epoch is None else epoch,
+    )
     now = [turn for turn in turns if turn["epoch"] == epoch]
     figures, missing = in_epoch(tokens, epoch, max(epochs, default=None)) if tokens else (None, "")
     return Side(row, now, figures, missing, epoch, epochs)

@@ -14,25 +14,13 @@ import streamlit as st
 from markupsafe import Markup
 from rich.filesize import decimal
 
-from workbench.app import command, export, theme
+from workbench.app import command, export, page, theme
 from workbench.app.curve_data import Chosen, Row, Window, alarmed, drawn, ended, extent, first_alarm, onsets, panel
 from workbench.app.experiments import choose_experiment, runs, settings_of, styles
 from workbench.app.figures.common import AXES
 from workbench.app.figures.curves import curves
 from workbench.app.figures.runs import Signal, career, shares, spending
-from workbench.app.page import (
-    address,
-    anchor,
-    episode_address,
-    heading,
-    links,
-    look,
-    note,
-    open_screen,
-    say,
-    screen,
-    table,
-)
+from workbench.app.page import address, anchor, episode_address, links, look, note
 from workbench.app.store import Diagnostics, Store, dictionary
 from workbench.app.text import duration, few, number, table_html, tag, word
 from workbench.app.trajectories import choose_run, culprit, ranked, share_of, signals, watched
@@ -67,7 +55,7 @@ _VALUES, _NAMES = 5, 3  # values of other arms that a setting names, and arms of
 _AUDIT = 300.0  # seconds that an audit may take
 
 
-@screen
+@page.screen
 def run(store: Store) -> None:
     """How does this run stand, what happened to it, and what was it trained with?"""
     left, right = st.columns([1, 2])
@@ -118,12 +106,12 @@ def run(store: Store) -> None:
     others = each[each["arm"] != now["arm"]].drop_duplicates("arm")
     found = settings(now["config"], now["toml"], dict(zip(others["arm"], others["config"], strict=True)))
     special = found[["default", "base of the grid"]].ne(found["here"], axis=0).any(axis=1) | found["other arms"].ne("")
-    table(found[special & found["setting"].ne("seed")], "sorl-settings")
+    page.table(found[special & found["setting"].ne("seed")], "sorl-settings")
     with st.expander(f"All {len(found)} settings"):
-        table(found, "sorl-settings")
+        page.table(found, "sorl-settings")
     _part("Audit")
     _audit(store, experiment, name)
-    heading("Files")
+    page.heading("Files")
     _facts((one["table_name"], f"{number(one['rows'] or 0)} rows, {decimal(one['bytes'] or 0)}") for one in tables)
     if broken := sum(one["corrupt"] for one in tables):
         note(f"{broken} unreadable segments set aside: `sorl doctor` lists them.")
@@ -182,7 +170,9 @@ def _title(now: Row, stands: str, colour: str, palette: theme.Palette) -> None:
     st.html(tag("p", f"{stands} {length}.", css="sorl-answer"))
     if reason or status not in ("finished", "running", "queued"):
         said = f"{status}: {reason}" if reason else status
-        say(f"The trainer said at its end: {reason}" if status == "finished" else said)  # by the rules of that time
+        page.say(
+            f"The trainer said at its end: {reason}" if status == "finished" else said
+        )  # by the rules of that time
 
 
 def facts(now: Row) -> Iterator[tuple[str, str]]:
@@ -325,7 +315,7 @@ def _success(store: Store, chosen: Chosen, known: Diagnostics, experiment: str, 
     )  # fmt: skip
     for step in [carried for carried in clicked if isinstance(carried, int)][:1]:
         if recorded(store, name, step):
-            open_screen("episode", experiment=experiment, **culprit(store, name, step))
+            page.open_screen("episode", experiment=experiment, **culprit(store, name, step))
     if len(forks):
         names = [anchor(one, address("compare", experiment=one, x="fork")) for one in forks["experiment"].unique()]
         links(("Thin lines: its forks, each arm in a colour. In Compare: ", Markup(", ").join(names)))
@@ -386,23 +376,31 @@ def _audit(store: Store, experiment: str, run: str) -> None:
             words = ["--runs", str(store.runs.absolute()), "audit", run, "--format", "json"]
             kept[run] = json.loads(command.said(words, f"sorl audit {run}", _AUDIT, codes=(0, 1)))
     if run in kept:
-        note(audited(kept[run]))
-        broken = pd.DataFrame([check for check in kept[run] if check["state"] == "violated"])
+        said, broken = audited(kept[run])
+        note(said)
         if len(broken):
-            table(broken.reindex(columns=["identity", "step", "update", "logged", "expected", "says"]).fillna("–"))
+            page.table(broken)
 
 
-def audited(checks: Sequence[Row]) -> str:
-    """Say which identities hold at the stored steps of a run, which are violated, which cannot be checked and why."""
-    of = {state: list(dict.fromkeys(check["identity"] for check in checks if check["state"] == state))
-          for state in ("violated", "holds")}  # fmt: skip
-    said = [f"Steps {ranges(sorted({check['step'] for check in checks}))}."]
-    said += [f"Violated, so one of two numbers of the trainer is wrong: {', '.join(of['violated'])}."] * bool(
-        of["violated"]
-    )
-    said.append(f"Hold: {', '.join(name for name in of['holds'] if name not in of['violated']) or 'none'}.")
-    why = {f"{check['identity']} ({check['missing']})" for check in checks if check["state"] == "missing"}
-    return " ".join([*said, *([f"Cannot be checked: {'; '.join(sorted(why))}."] if why else [])])
+def audited(checks: Sequence[Row]) -> tuple[str, pd.DataFrame]:
+    """Say which identities hold at the stored steps of a run and which cannot be checked; return a row for each other.
+
+    `checks` is what `sorl audit --format json` prints.
+    """
+    of: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))  # state -> identity -> checks
+    for check in checks:
+        of[check["state"]][check["identity"]].append(check)
+    held = [name for name in of["holds"] if name not in of["violated"]]
+    why = [f"{name} ({few(list(dict.fromkeys(check['missing'] for check in mine)), 2, '; ')})"
+           for name, mine in of["missing"].items()]  # fmt: skip
+    said = f"Steps {ranges(sorted({check['step'] for check in checks}))}. Hold: {', '.join(held) or 'none'}."
+    said += f" Cannot be checked: {', '.join(why)}." if why else ""
+    said += f" Violated, so one of two numbers is wrong: {', '.join(of['violated'])}." if of["violated"] else ""
+    return said, pd.DataFrame([
+        {"identity": name, "steps": ranges(sorted({check["step"] for check in mine})), "first logged":
+         mine[0]["logged"], "must be": mine[0]["expected"], "what": mine[0].get("says", "")}
+        for name, mine in of["violated"].items()
+    ])  # fmt: skip
 
 
 def settings(config: str | None, toml: str | None, arms: Mapping[str, str | None]) -> pd.DataFrame:

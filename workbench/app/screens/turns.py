@@ -154,14 +154,14 @@ def turns(store: Store) -> None:
         note("Click a cell to list its trajectories; drag over steps to zoom.")
     else:
         by = name if f"turn.{name}" in known.rows else "log_ratio_sum"
-        found, last = view.trajectories(store, shown, by), view.last(shown)
+        listing, last = view.trajectories(store, shown, by), view.last(shown)
         steps = f"step {last}" if last == shown.first else f"steps {shown.first} to {last}"
         where = f"{shown.arm}, turn {shown.turn}, {steps}"
-        if found:
-            some = f", {len(found)} shown" if found[0]["total"] > len(found) else ""
-            note(f"{where}: {found[0]['total']} trajectories{some}, those with tokens first, then ordered by "
+        if listing:
+            some = f", {len(listing)} shown" if listing[0]["total"] > len(listing) else ""
+            note(f"{where}: {listing[0]['total']} trajectories{some}, those with tokens first, then ordered by "
                  f"{known.title(f'turn.{by}')}; values after the last epoch; click a number.")  # fmt: skip
-            st.html(table_html(*listed(found, arms.experiment, by, known), "sorl-listing sorl-asked"))
+            st.html(table_html(*listed(listing, arms.experiment, by, known), "sorl-listing sorl-asked"))
             st.html(_TO_LIST % hash(shown), unsafe_allow_javascript=True)
         else:
             note(f"{where}: no trajectory of these runs is recorded there.")
