@@ -1,10 +1,14 @@
 """What `sorl` says, by a process of its own: the app itself has no torch, and a long answer must not stop it."""
 
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
+from typing import Any
+
+import streamlit as st
 
 import workbench
 from workbench.spec import InputError
@@ -33,3 +37,9 @@ def said(words: Sequence[str], typed: str, seconds: float, codes: Sequence[int] 
         told = plain(done.stderr).strip().removeprefix("sorl: ")
         raise InputError(" ".join(told[-600:].split()) or f"`{typed}` ended with code {done.returncode}")
     return done.stdout
+
+
+@st.cache_data(max_entries=64, show_spinner=False)
+def answered(words: Sequence[str], typed: str, seconds: float, state: Hashable, codes: Sequence[int] = (0,)) -> Any:
+    """Return the JSON that `sorl WORDS` prints, asked once for each `state` of what it reads; raises as `said` does."""
+    return json.loads(said(words, typed, seconds, codes))

@@ -1,12 +1,7 @@
 """Replay: one stored batch through several algorithms, side by side: ratios, clips, and who carries the gradient."""
 
-import hashlib
-import json
 import math
-import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from importlib.metadata import version
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -264,10 +259,7 @@ def _shown(value: Any, name: str = "") -> str:
     return percent(value) if name in _PERCENT and value is not None else number(value)
 
 
-# The answers of `sorl replay`, by a process of its own, because the app has no torch. Kept in the run's folder.
-
 SECONDS = 120.0  # that an answer may take; torch alone takes some to be imported
-KEPT = 64  # answers of a run; the oldest go
 
 
 def replayed(folder: Path, step: int, algorithms: Sequence[str], trajectory: int | None = None) -> Answer:
@@ -276,17 +268,6 @@ def replayed(folder: Path, step: int, algorithms: Sequence[str], trajectory: int
     words += [word for name in algorithms for word in ("--algorithm", name)]
     words += [] if trajectory is None else ["--trajectory", str(trajectory)]
     stat = batches.file_of(folder, step).stat()
-    key = json.dumps([words, stat.st_mtime_ns, stat.st_size, version("sorl")])
-    file = folder / "batches" / ".replay" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
-    with suppress(OSError, ValueError):
-        return json.loads(file.read_text(encoding="utf-8"))
-    text = command.said(words, f"sorl replay {folder} --step {step}", SECONDS)
-    answer: Answer = json.loads(text)
-    with suppress(OSError):  # a folder that may not be written costs time, not the answer
-        file.parent.mkdir(exist_ok=True)
-        unfinished = file.with_suffix(f".{os.getpid()}")
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(file)
-        for old in sorted(file.parent.glob("*.json"), key=lambda one: one.stat().st_mtime)[:-KEPT]:
-            old.unlink(missing_ok=True)
-    return answer
+    typed = f"sorl replay {folder} --step {step}"
+    found: Answer = command.answered(words, typed, SECONDS, (stat.st_mtime_ns, stat.st_size))
+    return found

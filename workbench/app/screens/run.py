@@ -30,7 +30,7 @@ from workbench.diagnosis.diagnose import diagnose, early_warning, first_signals,
 from workbench.diagnosis.finding import Diagnosis
 from workbench.diagnosis.log import of_run
 from workbench.diagnosis.standing import counted, from_onset, standing
-from workbench.spec import RunSettings
+from workbench.spec import InputError, RunSettings
 from workbench.store import batches
 from workbench.store.batches import ranges
 from workbench.store.reader import Reader
@@ -366,17 +366,22 @@ def _events(events: Sequence[Row], experiment: str, now: Row) -> None:
 
 
 def _audit(store: Store, experiment: str, run: str) -> None:
-    folder, kept = batches.folder_of(store.runs, experiment, run), st.session_state.setdefault("sorl audits", {})
+    folder = batches.folder_of(store.runs, experiment, run)
     if folder is None or not batches.steps(folder):
         note("No step of this run was stored, so nothing can be computed again. `record.batches.mb` keeps some.")
         return
     note("Computes rewards, log-probs, advantages, losses, gradients and weights of stored steps again.")
-    if run not in kept and st.button("Audit this run"):
-        with st.spinner("Auditing ..."):
-            words = ["--runs", str(store.runs.absolute()), "audit", run, "--format", "json"]
-            kept[run] = json.loads(command.said(words, f"sorl audit {run}", _AUDIT, codes=(0, 1)))
-    if run in kept:
-        said, broken = audited(kept[run])
+    asked = st.session_state.setdefault("sorl audits", set())
+    if run in asked or st.button("Audit this run"):
+        words = ["--runs", str(store.runs.absolute()), "audit", run, "--format", "json"]
+        try:
+            with st.spinner("Auditing ..."):
+                found = command.answered(words, f"sorl audit {run}", _AUDIT, batches.steps(folder), codes=(0, 1))
+        except InputError as error:  # it says what to install where torch is missing
+            page.say(str(error))
+            return
+        asked.add(run)
+        said, broken = audited(found)
         note(said)
         if len(broken):
             page.table(broken)
