@@ -20,10 +20,11 @@ from workbench.store.sync import sync
 
 EXPERIMENT = "quickstart"
 WHOLE = ("ppo",)  # arms of which both seeds are kept, and each epoch of the turns
-EVERY = 3  # steps; of the other arms the tokens of one in so many are kept, and the turns of the last epoch
+EVERY = 3  # steps; away from a fall the tokens of one in so many are kept, and of the other arms the last epoch's turns
+AROUND = 4  # steps before and after the onset of which all tokens are kept
 # Bits of the mantissa that are kept: 8 are a relative error of .2 % at most. Tables without an entry stay exact.
 BITS = {"turn": 8, "turn_step": 10, "trajectory": 10, "minibatch": 10}
-BATCHES = 2  # stored batches next to the worst step of each run of WHOLE; the first of them with its weights
+BATCHES = 2  # stored batches from the onset on of the first run of WHOLE, the first of them with its weights
 _RUNS = "SELECT run_id, arm, seed, coalesce(collapse_step, onset_low) FROM run WHERE experiment = ? ORDER BY ALL"
 _WEIGHTS = ("policy.", "critic.")
 
@@ -34,19 +35,19 @@ def make(runs: Path, archive: Path) -> None:
     found = Reader(runs).rows(_RUNS, [EXPERIMENT]).rows
     with TemporaryDirectory() as scratch:
         home = Path(scratch) / EXPERIMENT
-        _copy(runs / EXPERIMENT, home, whole=True)
+        _copy(runs / EXPERIMENT, home, True, None)
         for run_id, arm, seed, onset in found:
             whole = arm in WHOLE
             if whole or seed == 0:
                 source, target = runs / EXPERIMENT / run_id, home / run_id
-                _copy(source, target, whole)
-                if whole and onset is not None:
+                _copy(source, target, whole, onset if whole else None)
+                if whole and seed == 0 and onset is not None:
                     _batches(source, target, onset)
         with tarfile.open(archive, "w:xz", preset=9) as tar:
             tar.add(home, EXPERIMENT, filter=_plain)
 
 
-def _copy(source: Path, target: Path, whole: bool) -> None:
+def _copy(source: Path, target: Path, whole: bool, onset: int | None) -> None:
     """Copy what describes a run, and its segments as one file a table."""
     target.mkdir(parents=True)
     for name in ("experiment.toml", "config.toml", "run.json", "console.log"):
@@ -56,8 +57,10 @@ def _copy(source: Path, target: Path, whole: bool) -> None:
         rows = pa.concat_tables(
             [pq.read_table(file) for file in sorted(table.glob("*.parquet"))], promote_options="permissive"
         )
-        if table.name == "token" and not whole:
-            rows = rows.filter(pa.array(rows["step"].to_numpy() % EVERY == 0))
+        if table.name == "token":
+            steps = rows["step"].to_numpy()
+            near = np.zeros(len(steps), bool) if onset is None else np.abs(steps - onset) <= AROUND
+            rows = rows.filter(pa.array(near | (steps % EVERY == 0)))
         if table.name == "turn" and not whole:
             rows = rows.filter(pc.equal(rows["epoch"], pc.max(rows["epoch"])))
         rows = rounded(rows, BITS[table.name]) if table.name in BITS else rows

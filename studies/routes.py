@@ -14,7 +14,7 @@ from studies.diagnosis import Case, cases, confusion, read, write
 from workbench.store.reader import Reader
 
 FAULT, LABELLED = "route_mismatch", ("moe_lab",)
-SHIPPED = Path(__file__).parents[1] / "experiments" / "results" / "moe_lab_cases.parquet"
+SHIPPED = Path(__file__).parents[1] / "experiments" / "results" / "diagnosis" / "moe_lab.parquet"
 
 
 def named_first(found: Sequence[Case]) -> Share:

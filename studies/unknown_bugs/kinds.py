@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from inspect import cleandoc
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from safetensors.torch import load_file
@@ -23,7 +24,7 @@ from workbench.agent.engines import hf
 from workbench.agent.episode import Episode
 from workbench.agent.tokenizer import Codec
 from workbench.batch import Batch
-from workbench.learn import checkpoint, loop, rollouts, update
+from workbench.learn import checkpoint, loop, networks, rollouts, update
 from workbench.learn.loop import Trainer
 from workbench.learn.networks import Critic
 from workbench.objective import Algorithm, Normaliser
@@ -256,7 +257,8 @@ def positions_restart(trainer: Trainer, patch: Patch) -> None:
         ids = (place - torch.where(starts, place, 0).cummax(1).values)[:, :-1]
         hook = model.register_forward_pre_hook(lambda _, x, named: (x, named | {"position_ids": ids}), with_kwargs=True)
         try:
-            return plain(model, tokens, temperature, grad, where)
+            with mock.patch.object(networks, "packing_of", return_value=None):  # the layers that take positions
+                return plain(model, tokens, temperature, grad, where)
         finally:
             hook.remove()
 

@@ -263,7 +263,10 @@ def test_an_option_changes_the_step_or_is_inert_for_a_reason(steps, case):
 
 
 NOTHING = ("none", "outcome", "together")  # what every other kind of the slot is a change from
-BARE = [(slot, kind) for slot, kind in KINDS_OF_SLOTS if not fields(kind) and kind.kind not in NOTHING]
+BARE = [
+    (slot, kind) for slot, kind in KINDS_OF_SLOTS
+    if not fields(kind) and kind.kind not in NOTHING and slot != "routing"  # of a dense model nothing: test_routing
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("slot", "kind"), BARE, ids=[f"{slot}-{kind.kind}" for slot, kind in BARE])

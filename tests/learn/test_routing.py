@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 from tests.learn.tiny import TINY, MakeRun, Session, assert_same_rows, rows, train
 from workbench.agent.draws import generator
-from workbench.agent.engines.hf import HFEngine, TransformersDecoder
+from workbench.agent.engines.hf import HFEngine, TransformersDecoder, decoder_of
 from workbench.agent.episode import collate
 from workbench.agent.routing import differing, experts_of, load, routed, routers
 from workbench.agent.worlds.facts import Facts
@@ -82,7 +82,7 @@ def test_the_sampler_records_the_experts_that_the_trainer_finds_by_its_own_forwa
 
 def test_the_decoder_written_out_is_the_model_of_transformers():
     model = policy()
-    fused, plain = HFEngine(model, WORLD.tokenizer(), EngineSettings())._decoder(), TransformersDecoder(model)
+    fused, plain = decoder_of(model, EngineSettings()), TransformersDecoder(model)
     tokens = torch.randint(0, len(WORLD.tokenizer()), (5, 9), generator=generator(1))
     for part in tokens.split([4, 1, 1, 3], dim=1):
         with torch.inference_mode():
@@ -92,7 +92,7 @@ def test_the_decoder_written_out_is_the_model_of_transformers():
 
 def test_the_router_of_a_sampler_in_bfloat16_stays_in_float32():
     model = policy(family="qwen2_moe")
-    rounded = HFEngine(model, WORLD.tokenizer(), EngineSettings(dtype="bfloat16"))._decoder()._model
+    rounded = decoder_of(model, EngineSettings(dtype="bfloat16"))._model
     assert {r.weight.dtype for r in routers(rounded)} == {torch.float32}
     assert rounded.lm_head.weight.dtype == torch.bfloat16
     assert sampled(model, dtype="bfloat16").routes_behaviour is not None
@@ -201,7 +201,7 @@ def test_an_interrupted_mixture_resumes_bit_equal_with_the_routes_of_its_queue(r
 
 
 def test_a_stored_batch_carries_the_routes_and_its_gradients_are_found_again(tmp_path: Path, cache: Path):
-    from workbench.cli.replay import Policy as Network
+    from workbench.audit.networks import Networks
     from workbench.replay import gradients, play
 
     session = Session(tmp_path, cache, **MOE, slots={"routing": "r2"}, iterations=3)
@@ -212,7 +212,7 @@ def test_a_stored_batch_carries_the_routes_and_its_gradients_are_found_again(tmp
     assert stored.routes_behaviour.dtype == np.uint8
     algorithms = {"own": session.trainer.algorithm, "gspo": ALGORITHMS["gspo"]}
     replay = play(stored, algorithms, "own")
-    found, reason = gradients(stored, algorithms, replay, Network(stored))
+    found, reason = gradients(stored, algorithms, replay, Networks(stored))
     logged = stored.updates[-1].scalars["grad_norm"]
     assert reason == ""
     assert found["own", len(stored.updates) - 1]["grad_norm"] == pytest.approx(logged, rel=1e-3)

@@ -185,7 +185,7 @@ def test_a_stored_batch_is_what_the_ledger_was_measured_on(trained):
     turns = rows(folder, "turn").query("step == 4 and epoch == 0")
     assert len(turns) == sum(len(set(row[row > 0])) for row in batch.turn)
     assert batch.meta["model"]["hidden_size"] == 32
-    assert {name.split(".")[0] for name in batch.weights} == {"policy", "critic"}
+    assert {name.split(".")[0] for name in batch.weights} == {"policy", "critic", "optimizer"}
     again = batches.read(folder, 5, weights=True).weights
     assert any((batch.weights[name] != again[name]).any() for name in again)
 

@@ -56,9 +56,10 @@ class Packer:
         self._steps = {owner: _steps(optimizer) for owner, optimizer in self._optimizers()}
 
     def _optimizers(self) -> Iterator[tuple[str, torch.optim.Optimizer]]:
-        yield "policy", self.learner.policy_optimizer
-        if self.learner.critic_optimizer is not None:
-            yield "critic", self.learner.critic_optimizer
+        learner = self.learner
+        for owner, found in (("policy", learner.policy_optimizer), ("critic", learner.critic_optimizer)):
+            if found is not None:  # a study takes steps of its own
+                yield owner, found
 
     def close(self, batch: Batch, updates: Sequence[Evidence]) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
         """Arrays and metadata of the step, as `workbench.store.batches` reads them; None where nothing is kept."""

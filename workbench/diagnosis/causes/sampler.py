@@ -13,8 +13,8 @@ HIDDEN = 4.5  # standard errors, at the best of all places to cut the run in two
 FEWEST = 4  # steps on either side of that cut
 AGREE = 0.1  # nats a token; where the updates took the policy farther from its sampler, the excess may be theirs
 ROUTES = 0.02  # share of a mixture's choices: a sampler in bfloat16 differs from a trainer in float32 in at most .017
-# Of those for each nat between the log-probs: weights that are old or rounded came to 2 to 4 in runs of experiments/
-# moe_lab.toml, perturbed routers to 12 and more.
+# Of those for each nat between the log-probs, set on seed 1 of experiments/moe_lab.toml. On the others old weights and
+# bfloat16 samplers came to 2 to 6, perturbed routers to 13 to 23; rounded weights to 3 to 12, all of them below ROUTES.
 ROUTES_A_NAT = 7.0
 RIGHT = 0.5  # of the success that was usual: with less, what a critic finds better than expected need not be right
 _NEEDS = ("minibatch.mismatch",)

@@ -10,7 +10,6 @@ from typing import Any
 
 from workbench.agent.engines import Engine
 from workbench.agent.episode import Episode, collate
-from workbench.agent.routing import routers
 from workbench.agent.worlds import Question, Retrieved, World
 from workbench.learn.faults.declare import Fault, fault
 from workbench.tensors import Tensor, torch
@@ -56,6 +55,8 @@ def route_mismatch(bug: Fault, engine: Engine, step: int) -> Engine:
     """The sampler's routers are not the trainer's: other kernels, a quantised gate, weights that were loaded wrong. All
     other weights are.
     """
+    from workbench.agent.routing import routers
+
     bug.copy.load_state_dict(bug.policy.state_dict())
     with torch.no_grad():
         for i, router in enumerate(routers(bug.copy)):
