@@ -376,7 +376,7 @@ def _audit(store: Store, experiment: str, run: str) -> None:
         words = ["--runs", str(store.runs.absolute()), "audit", run, "--format", "json"]
         try:
             with st.spinner("Auditing ..."):
-                found = command.answered(words, f"sorl audit {run}", _AUDIT, batches.steps(folder), codes=(0, 1))
+                found = command.answered(words, f"sorl audit {run}", _AUDIT, str(batches.steps(folder)), codes=(0, 1))
         except InputError as error:  # it says what to install where torch is missing
             page.say(str(error))
             return
