@@ -346,8 +346,8 @@ TIE = dict(in_epoch(two_epochs(), 3, 3)[0])
          "turn 3, where the largest token ratio is 457; the token is “b” (token 3 of turn 1), with 50 x the weight of "
          "the next."),
         (0.17, [0.02, 0.01, 0.03], TIE,
-         "no turn stands out (turn 3 has the most of its gradient, 50 %); no single token stands out: "
-         "the largest weight, on “a” (token 2 of turn 1), is 1.1 x the next."),
+         "no turn stands out (turn 3 has the most, 50 %); no token stands out (“a”, token 2 of turn 1, has 1.1 x the "
+         "weight of the next)."),
         (0.17, [0.02], None, "all of its gradient is in turn 1, its only one, where the largest token ratio is 457; "
          "its tokens were not kept."),
         (0.17, [0.02, math.nan], None, "in epoch 0, the gradient of turn 2 is NaN; its tokens were not kept."),
@@ -356,7 +356,7 @@ TIE = dict(in_epoch(two_epochs(), 3, 3)[0])
         (0.17, [0.02, 0.001], TIE | {"token": ["who"], "gradient_weight": [None, None, 1.0, math.inf, math.inf]},
          "the gradient weight of “◊” (token 3) is inf."),
         (0.17, [0.02, 0.001], TIE | {"gradient_weight": [None, None, 1.0, 1.0, 0.0]},
-         "no single token stands out: the largest weights are about equal."),
+         "no token stands out (the largest weights are about equal)."),
         (0.17, [], TIE | {"gradient_weight": [9.0, None, 1.0, 0.0, 0.0]},
          "an equal share; the only token with a gradient is “a” (token 2 of turn 1)."),
         (0.17, [None, None], TIE | {"gradient_weight": None}, "; no gradient of its turns or tokens was recorded."),

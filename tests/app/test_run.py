@@ -380,7 +380,7 @@ def test_an_audit_is_asked_by_a_button_and_says_what_holds_what_is_violated_and_
     at = {"step": 3, "update": 0, "gap": 1.0, "tolerance": 0.0, "logged": 0.5, "expected": "NaN"}
     checks = [{"identity": name, "state": state, **at, **more} for name, state, more in (
         ("reward", "holds", {"step": 1}), ("reward", "violated", {"says": HOSTILE[0]}), ("loss", "holds", {}),
-        ("weights", "missing", {"missing": "no weights were stored"}),
+        ("weights", "missing", {"missing": "needs the weights"}),
     )]  # fmt: skip
     asked: list[Any] = []
     monkeypatch.setattr(replay.command, "said", lambda words, *_, **__: asked.append(words) or json.dumps(checks))
@@ -389,9 +389,8 @@ def test_an_audit_is_asked_by_a_button_and_says_what_holds_what_is_violated_and_
     press(app, "Audit this run")
     assert [words[2:] for words in asked] == [["audit", "full", "--format", "json"]]
     shown = assert_literal(app)
-    assert (
-        "Steps 1, 3. Hold: loss. Cannot be checked: weights (no weights were stored). Violated, so one of two " in shown
-    )
+    said = "Steps 1, 3. Hold: loss. Cannot be checked at 3: weights (needs the weights). Violated, so one of two "
+    assert said in shown
     assert "reward30.5NaN" + HOSTILE[0] in shown
     assert "so nothing can be computed again" in open_screen("run", two_runs, run="bare").source
 

@@ -114,8 +114,8 @@ def _compared(
             note("No turn of this trajectory is recorded.")
     with sentences:
         did = verdict(mine, among, one.turns, one.tokens)
-        st.html(tag("p", word(mine["question"]), css="sorl-question"))
-        st.html(tag("p", did[0].upper() + did[1:], *ending(mine), css="sorl-answer"))
+        said = tag("p", did[0].upper() + did[1:], *ending(mine), css="sorl-answer")
+        st.html(tag("p", word(mine["question"]), css="sorl-question") + said)
     with text:
         here = {"experiment": experiment, "run": run, "step": str(mine["step"])}
         if one.tokens is None:
@@ -272,7 +272,7 @@ def _turn(top: Top, turns: Sequence[Row], link: Callable[..., Markup]) -> Markup
     row = next(one for one in turns if one["turn_index"] == top.key)
     share = percent(top.weight / sum(one["gradient_share"] or 0.0 for one in turns))
     if not top.stands_out:
-        return Markup("no turn stands out ({} has the most of its gradient, {})").format(name, share)
+        return Markup("no turn stands out ({} has the most, {})").format(name, share)
     ratio = f", where the largest token ratio is {number(row['ratio_max'])}" if row.get("ratio_max") is not None else ""
     much, only = ("all", ", its only one") if len(turns) == 1 else (share, "")
     return Markup("{} of its gradient is in {}{}{}").format(much, link(name, top.key), only, ratio)
@@ -285,8 +285,8 @@ def _heaviest(top: Top, row: Row, turn: Top | None, link: Callable[..., Markup])
     words = quoted(text.strip() or text)
     if not top.stands_out:
         if top.times < 1.05:
-            return Markup("no single token stands out: the largest weights are about equal")
-        most = Markup("no single token stands out: the largest weight, on {} (token {}{}), is {} the next")
+            return Markup("no token stands out (the largest weights are about equal)")
+        most = Markup("no token stands out ({}, token {}{}, has {} the weight of the next)")
         return most.format(words, top.key, place, times(top.times))
     head, tail = "the token is ", f", with {times(top.times)} the weight of the next"
     if not math.isfinite(top.weight):

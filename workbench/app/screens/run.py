@@ -166,8 +166,8 @@ def _title(now: Row, stands: str, colour: str, palette: theme.Palette) -> None:
     length = f"{steps:,} of {counted(now['planned'])}" if now["planned"] else counted(steps)
     if now["seconds"] and steps:
         length += f" in {duration(now['seconds'])}, {duration(now['seconds'] / steps)} a step"
-    st.html(tag("p", swatch, f"{word(now['arm'])}, seed {word(now['seed'])}", pill, css="sorl-question"))
-    st.html(tag("p", f"{stands} {length}.", css="sorl-answer"))
+    title = tag("p", swatch, f"{word(now['arm'])}, seed {word(now['seed'])}", pill, css="sorl-question")
+    st.html(title + tag("p", f"{stands} {length}.", css="sorl-answer"))
     if reason or status not in ("finished", "running", "queued"):
         said = f"{status}: {reason}" if reason else status
         page.say(
@@ -392,20 +392,18 @@ def audited(checks: Sequence[Row]) -> tuple[str, pd.DataFrame]:
 
     `checks` is what `sorl audit --format json` prints.
     """
-    of: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))  # state -> identity -> checks
-    for check in checks:
-        of[check["state"]][check["identity"]].append(check)
-    held = [name for name in of["holds"] if name not in of["violated"]]
-    why = [f"{name} ({few(list(dict.fromkeys(check['missing'] for check in mine)), 2, '; ')})"
-           for name, mine in of["missing"].items()]  # fmt: skip
-    said = f"Steps {ranges(sorted({check['step'] for check in checks}))}. Hold: {', '.join(held) or 'none'}."
-    said += f" Cannot be checked: {', '.join(why)}." if why else ""
-    said += f" Violated, so one of two numbers is wrong: {', '.join(of['violated'])}." if of["violated"] else ""
-    return said, pd.DataFrame([
-        {"identity": name, "steps": ranges(sorted({check["step"] for check in mine})), "first logged":
-         mine[0]["logged"], "must be": mine[0]["expected"], "what": mine[0].get("says", "")}
-        for name, mine in of["violated"].items()
-    ])  # fmt: skip
+    names = ["identity", "step", "state", "missing", "logged", "expected", "says"]
+    found = pd.DataFrame(checks).reindex(columns=names).fillna({"missing": "", "says": ""})
+    broken = found[found["state"] == "violated"]
+    held = found.loc[(found["state"] == "holds") & ~found["identity"].isin(broken["identity"]), "identity"].unique()
+    said = f"Steps {ranges(sorted({*found['step']}))}. Hold: {', '.join(held) or 'none'}."
+    for why, mine in found[found["state"] == "missing"].groupby("missing", sort=False):
+        at = ranges(sorted({*mine["step"]}))
+        said += f" Cannot be checked at {at}: {', '.join(mine['identity'].unique())} ({why})."
+    if len(broken):
+        said += f" Violated, so one of two numbers is wrong: {', '.join(broken['identity'].unique())}."
+    first = broken.drop_duplicates("identity").drop(columns=["state", "missing"])
+    return said, first.set_axis(["identity", "first at step", "logged", "must be", "what"], axis=1)
 
 
 def settings(config: str | None, toml: str | None, arms: Mapping[str, str | None]) -> pd.DataFrame:
