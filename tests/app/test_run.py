@@ -473,10 +473,10 @@ PPO_FELL: Figures = (0.369, 7.57, {1: 0.3, 2: 0.4})
         ({"ppo": (0, 2.0, {}), "turn": (0, 400.0, {})},
          "turn in place of ppo clips no token either and has gradient weights 200 x larger."),
         ({"ppo": (0.2, 2.0, {}), "turn": (1.0, 0, {}), "s": (None, 1.0, {})},
-         "turn in place of ppo clips 5.0 x as much (100 % of the tokens, ppo 20 %) and has no "
+         "turn in place of ppo clips 5 x as much (100 % of the tokens, ppo 20 %) and has no "
          "gradient at all."),
         ({"ppo": (0.2, 2.0, {}), "s": (None, 1.0, {1: "NaN"})},
-         "s in place of ppo has gradient weights 2.0 x smaller."),
+         "s in place of ppo has gradient weights 2 x smaller."),
         ({"ppo": (0.2, 2.0, {}), "s": ("NaN", "NaN", {})}, "The gradient of s is NaN."),
         ({"ppo": (0.2, "NaN", {}), "s": (0.1, 2.0, {})}, "The gradient of ppo is NaN."),
         ({"ppo": (1.0, 0, {}), "s": (0.1, 2.0, {})},

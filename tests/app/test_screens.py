@@ -44,7 +44,7 @@ from workbench.app.figures.common import AXES
 from workbench.app.figures.maps import Measure
 from workbench.app.page import SCREENS, TITLES, tab_title
 from workbench.app.screens import collapse
-from workbench.app.screens.compare import against, default_metrics, differences, regrouped, seen
+from workbench.app.screens.compare import against, default_metrics, differences, regrouped
 from workbench.app.screens.turns import Cell, Turns, headline
 from workbench.app.text import apart, html_text
 from workbench.app.text import number as written
@@ -326,15 +326,6 @@ def test_success_stands_first_and_then_what_warned_before_most_collapses() -> No
     everywhere = told.assign(before=3, false_alarms=[1, 2, 2])
     assert default_metrics(everywhere, charted, usual)[1] == "step.entropy", "what rings in all runs gets no panel"
     assert default_metrics(pd.DataFrame(), charted, usual) == ["step.success", "step.grad_norm_max", "step.entropy"]
-
-
-def test_the_sentence_names_what_collapsed_what_did_not_and_which_alarm_came_first() -> None:
-    told = alarms(("a", 1, 1, 9.0), ("kl_k3", 2, 2, 1.0))
-    said = f"Collapsed: ppo in 2 of 3 (onset at step 17 to 20). Did not: st. {first_warning(told)}"
-    assert seen(arms(ppo=[17, 20, None], st=[None]), told) == said, "the words of Collapse"
-    assert seen(arms(ppo=[None]), pd.DataFrame()) == "None of these runs collapsed."
-    assert seen(arms(ppo=[None]).assign(outcome="diverged"), pd.DataFrame()).startswith("Collapsed: ppo in 1 of 1. ")
-    assert seen(arms(ppo=[3]), pd.DataFrame()).endswith("No alarm went off before an onset.")
 
 
 def test_the_headline_of_collapse_is_by_run_and_tells_what_came_back_and_what_is_open() -> None:

@@ -9,11 +9,12 @@ from streamlit.delta_generator import DeltaGenerator
 
 from workbench.app import curve_data as data
 from workbench.app import export
-from workbench.app.curve_data import CARRIED, CLOCKS, Chosen, Window, first_warning
+from workbench.app.curve_data import CARRIED, CLOCKS, Chosen, Window
 from workbench.app.experiments import Arms, choose_arms, differing
 from workbench.app.figures.common import AXES
 from workbench.app.figures.curves import curves
 from workbench.app.page import answer, heading, look, note, run_links, screen, table
+from workbench.app.screens.collapse import headline
 from workbench.app.store import Store, dictionary
 from workbench.app.text import apart, few
 from workbench.app.theme import DASHES, MARKERS, Style
@@ -69,7 +70,10 @@ def _compare(store: Store) -> None:
     )  # fmt: skip
     lines = len(arms.names) if bands else len(arms.runs)
     chosen = Chosen(arms.runs, axis, starts, Window.over(*ends, lines, int(smooth)))
-    said = [f"All at {shared}."] * bool(shared) + [seen(arms.runs, alarms, not data.alarmed(store, arms.runs).empty)]
+    said = [f"All at {shared}."] * bool(shared) + [headline(arms.runs)]
+    if (arms.runs["collapse_step"].notna() | arms.runs["outcome"].isin(COLLAPSED)).any():
+        unknown = data.alarmed(store, arms.runs).empty
+        said.append("Alarms were not recorded." if unknown else data.first_warning(alarms))
     said += [against(arms.runs, baseline)] if baseline is not None else []
     answer(" ".join(said))
     key = " ".join(_notes(chosen, metrics, bands, baseline, "seed" if group == "arm" else "run"))
@@ -150,29 +154,6 @@ def default_metrics(alarms: pd.DataFrame, charted: Sequence[str], usual: Sequenc
         if not one["steady"] or one["before"] / one["collapsed"] > one["false_alarms"] / one["steady"]
     ]  # fmt: skip
     return [metric for metric in dict.fromkeys([usual[0], *warned, *usual]) if metric in charted][:most]
-
-
-def seen(runs: pd.DataFrame, alarms: pd.DataFrame, watched: bool = True) -> str:
-    """Say which of the chosen runs collapsed, and which alarm tells them from the others, if any was `watched` for."""
-    collapsed, falling, others = list[str](), list[str](), list[str]()
-    for arm, mine in runs.groupby("arm", sort=False):
-        onsets, down = mine["collapse_step"].dropna(), int((mine["outcome"] == "falling").sum())
-        fallen = int((mine["collapse_step"].notna() | mine["outcome"].isin(COLLAPSED)).sum())
-        if fallen:
-            ends = (int(onsets.min()), int(onsets.max())) if len(onsets) else ()
-            when = f" (onset at step {' to '.join(f'{step:,}' for step in dict.fromkeys(ends))})" if ends else ""
-            collapsed.append(f"{arm} in {fallen} of {len(mine)}{when}")
-        if down:
-            falling.append(f"{arm} in {down} of {len(mine)}")
-        if not fallen and not down:
-            others.append(str(arm))
-    fell, fading, up = (few(names, _NAMED, "; ", " arms") for names in (collapsed, falling, others))
-    said = f"Collapsed: {fell}." if fell else "None of these runs collapsed."
-    said += f" Falling at the end, too late for the collapse rule: {fading}." if fading else ""
-    if not fell:
-        return said
-    said += f" Did not: {up}." if up else ""
-    return f"{said} {first_warning(alarms) if watched else 'Alarms were not recorded.'}"
 
 
 def against(runs: pd.DataFrame, baseline: str) -> str:

@@ -17,7 +17,7 @@ from workbench.app.figures.curves import chart
 from workbench.app.page import address, anchor, episode_address, links, look, note, say, screen
 from workbench.app.page import answer as say_answer
 from workbench.app.store import Store, dictionary
-from workbench.app.text import number, percent, table_html, tag
+from workbench.app.text import number, percent, table_html, tag, times
 from workbench.app.trajectories import choose_run, first_run, moment
 from workbench.app.url import choose, choose_many, keep_number
 from workbench.store import batches
@@ -186,9 +186,8 @@ def _clipping(own: str, mine: Any, its: Any) -> str:
 
 def _times(ratio: float, more: str, less: str) -> str:
     """Write how many times one number is another, `more` or `less`; nothing where they are about the same."""
-    times = max(ratio, 1 / ratio)
-    written = f"{times:.1f}" if times < 9.95 else f"{times:,.0f}"
-    return "" if times < _ALIKE else f"{written} x {more if ratio > 1 else less}"
+    factor = max(ratio, 1 / ratio)
+    return "" if factor < _ALIKE else f"{times(factor)} {more if ratio > 1 else less}"
 
 
 def _moved(shares: pd.DataFrame, own: str, name: str) -> str:
