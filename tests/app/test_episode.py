@@ -18,7 +18,7 @@ from workbench.app.screens.episode import Side, difference, in_epoch, pieces, sp
 from workbench.app.store import Diagnostics
 from workbench.app.text import visible
 from workbench.app.theme import LIGHT, tint
-from workbench.app.trajectories import ranked, worst, worst_epoch
+from workbench.app.trajectories import ranked, worst_epoch
 from workbench.store.reader import Reader
 from workbench.store.sync import sync
 
@@ -295,9 +295,7 @@ def test_the_ranking_is_by_size_with_nan_first_and_null_last_and_the_chosen_traj
     assert [r["trajectory"] for r in screen.shown(rows, rows[15], 8)] == [*range(7), 15]
     assert [r["trajectory"] for r in screen.shown(rows, {**rows[3], "step": 5}, 8)] == [*range(8)]
     turns = [{"epoch": e, "gradient_share": s} for e, s in ((0, 0.1), (1, 0.4), (2, None))]
-    assert worst(turns) == turns[1], "the turn to look at"
-    assert math.isnan(worst([*turns, {"epoch": 3, "gradient_share": math.nan}])["gradient_share"])
-    assert worst(turns[2:]) is None
+    assert worst_epoch([*turns, {"epoch": 3, "gradient_share": math.nan}], None) == 3
     assert worst_epoch(turns, None) == 1
     assert worst_epoch(turns, {"worst_epoch": 0}) == 0, "the box, the table and the headings agree"
     assert [worst_epoch(turns, {"worst_epoch": one}) for one in (None, 9)] == [1, 1]

@@ -31,6 +31,7 @@ from workbench.store.connect import Busy, database
 SCREENS = ("overview", "run", "turns", "episode", "replay", "compare", "collapse", "region", "sql", "glossary")
 TITLES = {"sql": "SQL"}
 _INSIDE = re.compile(rf"(\./|{'|'.join(SCREENS)})(\?.*)?", re.DOTALL)
+EPISODE = {"rank": "gradient", "epoch": "worst"}  # what Episode opens with from other screens
 _SEEDS = 10  # of an arm that a line of links names
 _PULSE = 0.5  # seconds between two looks at whether the database has changed
 _PATIENCE = 0.5  # seconds that a screen waits for the first sync of a session
@@ -145,9 +146,18 @@ def _paragraph(css: str, text: str) -> None:
     st.html(tag("p", text, css=css))
 
 
-heading = partial(_paragraph, "sorl-question sorl-heading")  # the title of a part of a screen
 answer = partial(_paragraph, "sorl-answer")  # the sentence that answers the question of a screen
 note = partial(_paragraph, "sorl-note")  # a small remark
+
+
+def place_of(title: str) -> str:
+    """Return the name of a part of a page in an address."""
+    return title.lower().replace(" ", "-")
+
+
+def heading(title: str) -> None:
+    """Show the title of a part of a screen, to which an address with its place leads."""
+    st.html(tag("p", title, css="sorl-question sorl-heading", id=place_of(title)))
 
 
 def say(text: str, *typed: str) -> None:
@@ -207,7 +217,7 @@ def address(screen: str, **choices: str | Sequence[str]) -> str:
 
 def episode_address(**place: str) -> str:
     """Return the address of an episode at its worst epoch: experiment, run, step and, if known, trajectory."""
-    return address("episode", **place, rank="gradient", epoch="worst")
+    return address("episode", **place, **EPISODE)
 
 
 def anchor(words: str, where: str) -> Markup:

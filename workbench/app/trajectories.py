@@ -55,14 +55,9 @@ def watched(store: Store, known: Diagnostics, run: Row, name: str) -> Signal:
     return Signal(
         name, known.title(f"step.{name}"), *known.words(f"step.{name}"),
         store.query("peaks", run=run_id, column=name, first=0, width=math.ceil(steps / _POINTS), lowest=lowest),
-        events[(events["kind"] == "alarm") & (events["diagnostic"] == name)], list(kept(store, run_id)),
-        fall_of(run), steps, lowest,
+        events[(events["kind"] == "alarm") & (events["diagnostic"] == name)],
+        store.query("kept", run=run_id)["step"].tolist(), fall_of(run), steps, lowest,
     )  # fmt: skip
-
-
-def kept(store: Store, run: str) -> dict[int, list[int]]:
-    """Map each step to the trajectories whose tokens were kept there."""
-    return {row["step"]: row["trajectories"] for row in store.records("kept", run=run)}
 
 
 def ranked(store: Store, run: str, step: int, by: str = RANKS["gradient"]) -> list[Row]:
@@ -106,23 +101,14 @@ def alike(store: Store, experiment: str, run: Row, step: int, question: str | No
     return found[:most]
 
 
-def culprit(store: Store, run: str, step: int) -> dict[str, str]:
-    """Return what opens Episode at the trajectory with most of a step's gradient: choices of its address."""
-    rows = ranked(store, run, step)
-    place = {"trajectory": str(rows[0]["trajectory"])} if rows else {}
-    return {"run": run, "step": str(step), "rank": next(iter(RANKS)), "epoch": WORST} | place
-
-
-def worst(turns: Sequence[Row]) -> Row | None:
-    """Return the turn with the largest gradient_share; NaN is worse than any number. None where none was measured."""
-    measured = [turn for turn in turns if turn["gradient_share"] is not None]
-    return max(measured, key=lambda turn: _size(turn["gradient_share"]), default=None)
-
-
 def worst_epoch(turns: Sequence[Row], tokens: Row | None) -> int | None:
-    """Return the epoch in which a trajectory had most of the gradient, so far as its rows say: of its tokens first."""
+    """Return the epoch in which a trajectory had most of the gradient, so far as its rows say: of its tokens first.
+
+    NaN is more than any number; where no gradient was measured it is the last epoch.
+    """
     known = tokens.get("worst_epoch") if tokens else None
     if known is not None and (not turns or known in {turn["epoch"] for turn in turns}):
         return int(known)
-    top = worst(turns) or max(turns, key=lambda turn: turn["epoch"], default=None)
-    return None if top is None else int(top["epoch"])
+    measured = [turn for turn in turns if turn["gradient_share"] is not None]
+    by = (lambda turn: _size(turn["gradient_share"])) if measured else (lambda turn: turn["epoch"])
+    return int(max(measured or turns, key=by)["epoch"]) if turns else None

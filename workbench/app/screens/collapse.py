@@ -9,10 +9,9 @@ from workbench.app.curve_data import alarmed, first_alarms, first_warning, origi
 from workbench.app.experiments import Arms, choose_arms
 from workbench.app.figures.common import AXES
 from workbench.app.figures.runs import leads, letters, survival, timeline
-from workbench.app.page import answer, heading, look, note, open_screen, run_links, screen, table
+from workbench.app.page import EPISODE, answer, heading, look, note, open_screen, run_links, screen, table
 from workbench.app.store import Store, dictionary
 from workbench.app.text import few
-from workbench.app.trajectories import culprit
 from workbench.app.url import choose
 from workbench.spec import UNDECIDED
 
@@ -96,8 +95,8 @@ def _timeline(store: Store, arms: Arms) -> None:
     if clicked:
         place, x = (int(value) for value in clicked[0])
         run = runs.iloc[place]
-        where = culprit(store, str(run["run_id"]), x + int(run["start"]))
-        open_screen("episode", experiment=arms.experiment, **where)
+        step = str(x + int(run["start"]))
+        open_screen("episode", experiment=arms.experiment, run=str(run["run_id"]), step=step, **EPISODE)
 
 
 def _survival(store: Store, arms: Arms) -> None:

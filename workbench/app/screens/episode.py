@@ -64,7 +64,7 @@ def episode(store: Store) -> None:
             follow("step", [str(clicked[0])])
     mine = next(({**row, "step": step, "name": f"step {step}"} for row in rows if row["trajectory"] == chosen), None)
     if mine is not None:
-        _compared(store, known, (places, said), experiment, about, mine, len(rows))
+        _compared(store, known, (places, said), experiment, about, mine, rows)
         with bars:
             two = ranking(shown(rows, mine, _BARS), 1 / len(rows), palette, step, chosen)
             words = f"The trajectories of step {step}, ranked by {by}; {chosen} is chosen."
@@ -85,7 +85,7 @@ def shown(rows: Sequence[Row], chosen: Row, most: int) -> list[Row]:
 
 
 def _compared(
-    store: Store, known: Diagnostics, at: Sequence[Any], experiment: str, about: Row, mine: Row, among: int
+    store: Store, known: Diagnostics, at: Sequence[Any], experiment: str, about: Row, mine: Row, rows: Sequence[Row]
 ) -> None:
     """Show an episode, alone or with another that has the same question, at the places of its choices and its words."""
     others = {f"{row['run_id']}/{row['step']}/{row['trajectory']}": row
@@ -113,13 +113,13 @@ def _compared(
         else:
             note("No turn of this trajectory is recorded.")
     with sentences:
-        did = verdict(mine, among, one.turns, one.tokens)
+        did = verdict(mine, len(rows), one.turns, one.tokens)
         said = tag("p", did[0].upper() + did[1:], *ending(mine), css="sorl-answer")
         st.html(tag("p", word(mine["question"]), css="sorl-question") + said)
     with text:
         here = {"experiment": experiment, "run": run, "step": str(mine["step"])}
         if one.tokens is None:
-            these = trajectories.kept(store, run).get(mine["step"], [])
+            these = sorted(row["trajectory"] for row in rows if row["kept"])
             named = [anchor(str(t), episode_address(**here, trajectory=str(t))) for t in these]
             links(["Of this step the run kept the tokens of trajectory ", Markup(", ").join(named), "."] if named
                   else ["The run kept no tokens of this step."])  # fmt: skip
@@ -573,7 +573,7 @@ def legend(palette: Palette, epoch: int | None) -> Markup:
         tag("span", f"{ends.get(mark, '')}{mark:g}", style=f"left:{50 + 50 * theme.position(mark):.1f}%")
         for mark in theme.MARKS
     ]
-    ground = tag("div", style=f"background:linear-gradient(90deg,{','.join(theme.gradient(palette))})")
+    ground = tag("div", style=f"background:linear-gradient(90deg,{','.join(palette.diverging)})")
     scale = tag("div", ground, *ticks, css="sorl-scale")
     named = {"clipped": "clipped", "heaviest": "largest gradient", "broken": "NaN or Inf"}
     marks = [tag("span", tag("span", words, css=f"sorl-{name}")) for name, words in named.items()]

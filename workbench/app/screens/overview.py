@@ -9,18 +9,18 @@ from markupsafe import Markup
 from workbench.analysis import compare
 from workbench.analysis.region import headline, readable_series
 from workbench.analysis.runs import with_updates
-from workbench.app import run_table, theme
+from workbench.app import page, run_table, theme
 from workbench.app.curve_data import STATES, Chosen, Row, Window, extent, fall_of, stands
 from workbench.app.experiments import choose_experiment, is_region, question, runs, shown
 from workbench.app.export import button, drawing
 from workbench.app.figures.matrix import layout, matrix, parts
-from workbench.app.page import address, anchor, answer, happened, heading, links, look, note, open_screen, screen, table
+from workbench.app.page import address, anchor, episode_address, heading, note
 from workbench.app.screens.episode import side_of, verdict
 from workbench.app.screens.region import draw, region_of
 from workbench.app.screens.run import told
 from workbench.app.store import Store, dictionary
 from workbench.app.text import html_text, number, tag
-from workbench.app.trajectories import culprit, ranked, signals, watched
+from workbench.app.trajectories import ranked, signals, watched
 from workbench.app.url import choose
 from workbench.diagnosis.alerts import RATE
 from workbench.diagnosis.changepoint import LOST
@@ -43,7 +43,7 @@ _KEY = (
 _SHOWN = {"region": "the region", "runs": "every run"}
 
 
-@screen
+@page.screen
 def overview(store: Store) -> None:
     """Show which arm collapsed, in how many seeds, and when."""
     with store.reader.together():
@@ -73,8 +73,8 @@ def _overview(store: Store) -> None:
             pass
     if region is not None and choose("show", "Show", _SHOWN, kind="row") == "region":
         draw(region, experiment, "collapsed")
-        table(readable_series(region.series))
-        links([anchor("More in Region", address("region", experiment=experiment))])
+        page.table(readable_series(region.series))
+        page.links([anchor("More in Region", address("region", experiment=experiment))])
         return
     above = st.container()
     cells = layout(each)
@@ -84,13 +84,13 @@ def _overview(store: Store) -> None:
         _runs(store, experiment, each, cells, kept)  # before the answer: intervals of a thousand runs take longer
     summary = summarised(store, experiment, each)
     with above:
-        answer(compare.answer(summary) if region is None else headline(region.found, region.columns))
+        page.answer(compare.answer(summary) if region is None else headline(region.found, region.columns))
     with sides[0]:
         look_first(store, experiment, each)
     heading("Arms")
     written = compare.readable(summary)
     arms = [anchor(arm, address("compare", experiment=experiment, arm=[arm])) for arm in written["arm"]]
-    table(written.assign(arm=arms), "sorl-figures sorl-listing")
+    page.table(written.assign(arm=arms), "sorl-figures sorl-listing")
     note(f"{compare.ABOUT} An arm opens in Compare.")
     button("CSV of this table", lambda: written.to_csv(index=False).encode(), "sorl-arms.csv", "text/csv")
     heading("Runs")
@@ -111,7 +111,7 @@ def prepare(store: Store) -> None:
 
 def now(store: Store, each: pd.DataFrame) -> pd.DataFrame:
     """Return the runs with `slump`: the step since which one that is training is falling, NaN of the others."""
-    since = {one.run_id: one.step for one in happened(store) if one.kind == "falling"}
+    since = {one.run_id: one.step for one in page.happened(store) if one.kind == "falling"}
     return each.assign(slump=each["run_id"].map(since).astype(float))
 
 
@@ -165,7 +165,8 @@ def where(store: Store, experiment: str, run: Row) -> Markup:
 
         def link(words: str, turn: int | None = None) -> Markup:
             if turn is None:
-                return anchor(words, address("episode", experiment=experiment, **culprit(store, name, step)))
+                place = {"run": name, "step": str(step), "trajectory": str(rows[0]["trajectory"])}
+                return anchor(words, episode_address(experiment=experiment, **place))
             cell = {"seed": str(run["seed"]), "arm": [run["arm"]], "cell": [run["arm"], str(step), str(turn)]}
             shown = "turn_step" in tables
             return anchor(words, address("turns", experiment=experiment, **cell)) if shown else html_text(words)
@@ -210,7 +211,7 @@ def success(store: Store, each: pd.DataFrame) -> pd.DataFrame:
 
 def _runs(store: Store, experiment: str, each: pd.DataFrame, every: pd.DataFrame, kept: Mapping[str, Notes]) -> None:
     """Draw every run as a cell."""
-    palette = look()
+    palette = page.look()
     told = pd.Series({run: kept.get(run) for run in every["run_id"]}, dtype=object)
     named = parts(every.assign(notes=every["run_id"].map(told)))
     cells = named[choose("rows", "Rows", list(named), kind="row") if len(named) > 1 else next(iter(named))]
@@ -229,4 +230,4 @@ def _runs(store: Store, experiment: str, each: pd.DataFrame, every: pd.DataFrame
         describe=f"The runs of {experiment}: a row an arm, a column a seed, the outcome as colour, success as a curve.",
     )  # fmt: skip
     if run is not None:
-        open_screen("run", experiment=experiment, run=run)
+        page.open_screen("run", experiment=experiment, run=run)

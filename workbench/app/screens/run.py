@@ -23,7 +23,7 @@ from workbench.app.figures.runs import Signal, career, shares, spending
 from workbench.app.page import address, anchor, episode_address, links, look, note
 from workbench.app.store import Diagnostics, Store, dictionary
 from workbench.app.text import duration, few, number, table_html, tag, word
-from workbench.app.trajectories import choose_run, culprit, ranked, share_of, signals, watched
+from workbench.app.trajectories import choose_run, ranked, share_of, signals, watched
 from workbench.app.url import choose_range
 from workbench.diagnosis.changepoint import MARGIN, spread
 from workbench.diagnosis.diagnose import diagnose, early_warning, first_signals, in_order, likely, none_found, opened
@@ -70,10 +70,10 @@ def run(store: Store) -> None:
     tables = store.records("recorded", run=name)
     _title(now, stands, looks[now["arm"]].colour, palette)
     _links(now, experiment, each, {one["table_name"] for one in tables})
-    links(("On this page: ", Markup(", ").join(tag("a", part, href=f"#{_place(part)}") for part in _PARTS)))
+    links(("On this page: ", Markup(", ").join(tag("a", part, href=f"#{page.place_of(part)}") for part in _PARTS)))
     left, right = st.columns(2, gap="large")
     with left:
-        _part("What stands out")
+        page.heading("What stands out")
         st.html(Markup("").join(findings(store, known, now, each, said)))
     mine = each[each["run_id"] == name]
     with right:
@@ -83,7 +83,7 @@ def run(store: Store) -> None:
     chosen = Chosen(mine, "step", [0], Window.over(first, last, 1))
     with above:  # what is evaluated after the last step stands one step behind it
         _success(store, chosen, known, experiment, looks[now["arm"]].colour, 2**62 if last == ends[1] else last)
-    _part("Curves")
+    page.heading("Curves")
     every = {metric: panel(store, chosen, known, metric, bands=False) for metric in CURVES if metric in known.rows}
     empty = [m for m, p in every.items() if p.data.empty and (p.broken is None or p.broken.empty)]
     shown = {m: p for m, p in every.items() if m not in empty}
@@ -94,28 +94,28 @@ def run(store: Store) -> None:
         export.figure(figure, "signals", lambda: drawn([*shown.values()]), describe=words, zooms="range")
     missing = ", ".join(map(known.title, empty))
     note(f"{_MARKS} Not measured in this run: {missing}." if missing else _MARKS)
-    _part("What happened")
+    page.heading("What happened")
     _events(store.records("happened", run=name), experiment, now)
-    _part("Where the time went")
+    page.heading("Where the time went")
     spent = store.query("spent", run=name, first=first, last=last, width=max(1, math.ceil((last - first + 1) / _BARS)))
     if shares(spent):
         export.figure(spending(spent, palette), "time", spent, describe="Wall time of a step, part by part.")
     else:
         note("This run recorded no wall times.")
-    _part("Settings")
+    page.heading("Settings")
     others = each[each["arm"] != now["arm"]].drop_duplicates("arm")
     found = settings(now["config"], now["toml"], dict(zip(others["arm"], others["config"], strict=True)))
     special = found[["default", "base of the grid"]].ne(found["here"], axis=0).any(axis=1) | found["other arms"].ne("")
     page.table(found[special & found["setting"].ne("seed")], "sorl-settings")
     with st.expander(f"All {len(found)} settings"):
         page.table(found, "sorl-settings")
-    _part("Audit")
+    page.heading("Audit")
     _audit(store, experiment, name)
     page.heading("Files")
     _facts((one["table_name"], f"{number(one['rows'] or 0)} rows, {decimal(one['bytes'] or 0)}") for one in tables)
     if broken := sum(one["corrupt"] for one in tables):
         note(f"{broken} unreadable segments set aside: `sorl doctor` lists them.")
-    _part("Log and versions")
+    page.heading("Log and versions")
     _facts(facts(now))
     log = log_of(store.runs, experiment, name)
     whole = tail(log) if log else []
@@ -125,15 +125,6 @@ def run(store: Store) -> None:
         note("Its console.log has only lines of progress, whose numbers are in the curves.")
     else:
         note("Its console.log is empty." if log else "No console.log.")
-
-
-def _place(part: str) -> str:
-    return part.lower().replace(" ", "-")
-
-
-def _part(title: str) -> None:
-    """Show the title of a part of the screen, to which the line of contents leads."""
-    st.html(tag("p", title, css="sorl-question sorl-heading", id=_place(title)))
 
 
 def told(store: Store, now: Row) -> tuple[str, Diagnosis | None]:
@@ -315,7 +306,7 @@ def _success(store: Store, chosen: Chosen, known: Diagnostics, experiment: str, 
     )  # fmt: skip
     for step in [carried for carried in clicked if isinstance(carried, int)][:1]:
         if recorded(store, name, step):
-            page.open_screen("episode", experiment=experiment, **culprit(store, name, step))
+            page.open_screen("episode", experiment=experiment, run=name, step=str(step), **page.EPISODE)
     if len(forks):
         names = [anchor(one, address("compare", experiment=one, x="fork")) for one in forks["experiment"].unique()]
         links(("Thin lines: its forks, each arm in a colour. In Compare: ", Markup(", ").join(names)))
