@@ -19,11 +19,14 @@ from torch.overrides import TorchFunctionMode
 
 from workbench.spec import InputError
 
+_ROUTER = re.compile(r"top_?k_?router$", re.IGNORECASE)
+
 
 def routers(model: nn.Module) -> list[Any]:
     """Return the routers of the model's layers, in order; none of a dense model."""
-    name = re.compile(r"top_?k_?router$", re.IGNORECASE)
-    return [m for m in model.modules() if name.search(type(m).__name__) and isinstance(getattr(m, "top_k", None), int)]
+    return [
+        m for m in model.modules() if _ROUTER.search(type(m).__name__) and isinstance(getattr(m, "top_k", None), int)
+    ]
 
 
 @dataclass

@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis.stats import ALPHA, clopper_pearson, holm, p_value
+from workbench.analysis.survival import Z95
 
 if TYPE_CHECKING:
     from workbench.store.reader import Reader
 
-Z = 1.959964  # standard errors on either side of a 95 % interval
 ROUNDS = 20_000  # permutations where the exact number is larger
 LAST = 4  # steps of a child that its success at the end is the mean of
 UNCHANGED, WITHOUT = "unchanged", "without "  # arms: the control, and (before a cause's name) what removes a cause
@@ -105,8 +105,8 @@ def mantel_haenszel(strata: Sequence[tuple[int, int, int, int]]) -> tuple[float,
 
 def _wilson(weight: np.ndarray, count: np.ndarray, n: np.ndarray) -> tuple[float, float, float]:
     """Return sum w count / n and Wilson's 95 % limits of it at the effective size."""
-    p, size, square = float((weight * count / n).sum()), 1 / float((weight**2 / n).sum()), Z**2
-    middle, half = p + square / (2 * size), Z * np.sqrt(max(0.0, p * (1 - p)) / size + square / (4 * size**2))
+    p, size, square = float((weight * count / n).sum()), 1 / float((weight**2 / n).sum()), Z95**2
+    middle, half = p + square / (2 * size), Z95 * np.sqrt(max(0.0, p * (1 - p)) / size + square / (4 * size**2))
     low, high = ((middle + side * half) / (1 + square / size) for side in (-1, 1))
     return p, min(p, float(low)), max(p, float(high))
 

@@ -227,7 +227,7 @@ class Trainer:
             'slots.routing = "r3" needs the experts of the sampler, which engine.kind = "vllm" does not hand over: '
             'set engine.kind = "hf", or slots.routing = "r2"': kind == "r3" and settings.engine.kind != "hf",
             f'slots.routing = "{kind}" and compute.gradient_checkpointing exclude each other: the activations are '
-            "computed again after the pass whose experts are replayed": settings.compute.gradient_checkpointing,
+            "recomputed after the pass whose experts are replayed": settings.compute.gradient_checkpointing,
         }
         for reason, holds in reasons.items():
             if holds:
