@@ -132,7 +132,7 @@ def test_the_screen_can_only_look_at_the_tables_which_stay_what_they_were(tmp_pa
         ("SELECT step.grad_norm FROM step", ["grad_norm is a column of minibatch."], []),
         ("SELECT s.grad_norm FROM step s", ["grad_norm is a column of minibatch."], []),
         ("SELECT ratio_gio FROM run", ["No table has a column ratio_gio: ratio_geo (", "Referenced column"], []),
-        ("SELECT arm, sucess AS arn FROM step -- entrpy\nWHERE arn > 'entrpy'",
+        ("SELECT sucess AS arn FROM step -- entrpy\nWHERE arn > 'entrpy'",
          ["No table has a column sucess: success (", "Referenced column"], ["entrpy:", "arn:"]),
         ("SELECT arm, seed FROM step", [], ["No table has"]),
     ],

@@ -20,8 +20,6 @@ _MOST, _LEAST = 240, 24  # points of one line
 _ARROWS = {"above": "↑", "below": "↓"}
 STATES = {"no_learning": "did not rise", "mild": "mild fall"}  # outcomes in words; the others are words
 _MEANS = {"minibatch": "per optimizer update: ", "turn_step": "per turn index, all turns together: "}
-
-
 Row = Mapping[Any, Any]
 
 
@@ -165,10 +163,8 @@ def carried(points: pd.DataFrame, ended: Collection[int]) -> pd.DataFrame:
     if last.empty:
         return points
     later = [range(b + 1, ends[arm] + 1) for arm, b in zip(last["arm"], last["bucket"], strict=True)]
-    more = last.assign(
-        low=last["mean"], high=last["mean"], non_finite=0, x=math.nan, bucket=pd.Series(later, last.index)
-    )
-    more = more.explode("bucket").dropna(subset=["bucket"])
+    more = last.assign(low=last["mean"], high=last["mean"], non_finite=0, x=math.nan)
+    more = more.assign(bucket=pd.Series(later, last.index)).explode("bucket").dropna(subset=["bucket"])
     return pd.concat([points, more.astype({"bucket": int})], ignore_index=True) if len(more) else points
 
 
@@ -212,18 +208,16 @@ def panel(
     row, (unit, definition) = known.rows[metric], known.words(metric)
     table, name, value, points = (row[key] for key in ("table_name", "name", "alarm_value", "alarm_baseline_points"))
     thresholds: list[tuple[str | None, float]] = []
-    alarms = None
+    alarms, judged = None, table == "step" and baseline is None
     with store.reader.together():
         found = chosen.points(store, table, name)
-        if baseline is not None:
-            pass
-        elif table == "step" and value is not None and points is None:
+        if judged and value is not None and points is None:
             thresholds = [(None, float(value))]
-        elif table == "step" and value is not None:  # of each arm the median over its runs
+        elif judged and value is not None:  # of each arm the median over its runs
             starts = chosen.named(store.query("baseline", runs=chosen.ids, points=points, column=name))
             usual = starts[starts["baseline"] > 0].groupby("arm", sort=False)["baseline"].median()
             thresholds = [(str(arm), float(value * base)) for arm, base in usual.items()]
-        if table == "step" and chosen.axis not in CLOCKS and baseline is None:
+        if judged and chosen.axis not in CLOCKS:
             events = store.query("events", runs=chosen.ids, origins=chosen.origins)
             mine = events[(events["kind"] == "alarm") & (events["diagnostic"] == name)]
             alarms = chosen.named(chosen.inside(mine))
@@ -242,10 +236,9 @@ def panel(
 
 def drawn(panels: Sequence[Panel]) -> pd.DataFrame:
     """Return the points of all panels, a row a point, for the export: lines of arms, and seeds that are drawn alone."""
-    both = ((panel, part) for panel in panels for part in (panel.data, panel.seeds) if part is not None)
-    return pd.concat([part.assign(diagnostic=p.name, unit=p.unit) for p, part in both]).drop(
-        columns=["run", "bucket"], errors="ignore"
-    )
+    both = ((p, part) for p in panels for part in (p.data, p.seeds) if part is not None)
+    every = pd.concat([part.assign(diagnostic=p.name, unit=p.unit) for p, part in both])
+    return every.drop(columns=["run", "bucket"], errors="ignore")
 
 
 def onsets(chosen: Chosen) -> pd.DataFrame:

@@ -90,9 +90,7 @@ def _pick(found: pd.DataFrame, columns: Sequence[str], picked: Sequence[str]) ->
         here["runs drawn"] = here.get("runs drawn", 0) + 1
     here["runs picked"] = list(picked)
     at = [ids.index(run) for run in picked if run in ids]
-    shown = found[list(columns)].assign(
-        **{"duration": found["duration"].map(duration)} if "duration" in columns else {}
-    )
+    shown = found.assign(duration=found["duration"].map(duration))[list(columns)]
     event = st.dataframe(
         shown, hide_index=True, key=f"runs {here.get('runs drawn', 0)} {hash(tuple(ids))}", on_select="rerun",
         selection_mode="multi-row", selection_default={"selection": {"rows": at}}, placeholder="–",

@@ -39,16 +39,12 @@ def signals(known: Diagnostics) -> list[str]:
     return sorted(found, key=lambda name: SIGNALS.index(name) if name in SIGNALS else len(SIGNALS))
 
 
-def moment(store: Store, known: Diagnostics, run: Row) -> int:
-    """Return the step at which to look into a run: where the first of SIGNALS that it has spikes about the onset.
+def watched(store: Store, known: Diagnostics, run: Row, name: str = "") -> Signal:
+    """Return a signal of a run in at most a thousand points, each the most extreme of its steps.
 
-    Every screen that opens at one step of a run opens at this one.
+    By default it is the first of SIGNALS that the run has: every screen that opens at one step opens at its spike.
     """
-    return watched(store, known, run, signals(known)[0]).spike
-
-
-def watched(store: Store, known: Diagnostics, run: Row, name: str) -> Signal:
-    """Return a signal of a run in at most a thousand points, each the most extreme of its steps."""
+    name = name or signals(known)[0]
     run_id, lowest = run["run_id"], known.rows[f"step.{name}"]["alarm_when"] == "below"
     steps = int(store.query("extent", runs=[run_id], origins=[0])["last"].fillna(0).iloc[0]) + 1
     events = store.query("events", runs=[run_id], origins=[0])

@@ -60,9 +60,8 @@ def trace(hover: str = "", **of: Any) -> Trace:
 
 def line(x: Any, y: Any, colour: str, width: float = 2, hover: str = "", *, dash: str = "solid", **of: Any) -> Trace:
     """Return a line through points; `of` may say more, or otherwise."""
-    return trace(
-        hover, **{"x": x, "y": y, "mode": "lines", "line": {"color": colour, "width": width, "dash": dash}} | of
-    )
+    look = {"color": colour, "width": width, "dash": dash}
+    return trace(hover, **{"x": x, "y": y, "mode": "lines", "line": look} | of)
 
 
 def marks(x: Any, y: Any, symbol: Any, size: float, colour: Any, hover: str = "", **of: Any) -> Trace:

@@ -106,9 +106,7 @@ def curves(
             traces.append(trace(x=[None], y=[None], showlegend=False) | pane.axes)
     # A click on an entry shows its arm alone, a second one all again; a double click switches one.
     layout |= common.legend_on_top(groupclick="togglegroup", itemclick="toggleothers", itemdoubleclick="toggle")
-    layout |= {"showlegend": legend, "dragmode": "zoom", "annotations": annotations} | (
-        {"shapes": shapes} if shapes else {}
-    )
+    layout |= {"showlegend": legend, "dragmode": "zoom", "annotations": annotations, "shapes": shapes}
     return common.figure(traces, palette, inner=inner + 8, top=above + gap - 26, bottom=BOTTOM, **layout)
 
 

@@ -194,12 +194,8 @@ def _targets(part: Heat, place: int, measure: Measure, window: Window) -> Trace:
     last = (first + window.width - 1).clip(upper=window.last)
     unit = "" if measure.unit == "ratio" else f" {figure_text(measure.unit)}"
     head, name, texts = f"<b>{figure_text(part.arm)}</b>, turn", figure_text(measure.title), []
-    columns = (
-        first,
-        last,
-        *(cells[n] for n in ("turn_index", "mean", "low", "high", "non_finite", "measured", "turns")),
-    )
-    for begin, end, turn, mean, low, high, broken, measured, turns in zip(*columns, strict=True):
+    columns = [cells[n] for n in ("turn_index", "mean", "low", "high", "non_finite", "measured", "turns")]
+    for begin, end, turn, mean, low, high, broken, measured, turns in zip(first, last, *columns, strict=True):
         steps = f"step {begin:,}" if begin == end else f"steps {begin:,} to {end:,}"
         text = f"{head} {turn}, {steps}<br>"
         text += f"{name} {mean:.4g}{unit}<br>" if mean == mean else "not measured<br>" if not measured else ""
@@ -268,10 +264,8 @@ def region(
 def _cells(
     points: pd.DataFrame, conditions: Sequence[float], ticks: Sequence[float], palette: Palette, measure: str
 ) -> list[Trace]:
-    rows, columns = (
-        list(range(len(conditions))),
-        np.abs(np.subtract.outer(np.log2(points["x"].to_numpy()), ticks)).argmin(axis=1),
-    )
+    rows = list(range(len(conditions)))
+    columns = np.abs(np.subtract.outer(np.log2(points["x"].to_numpy()), ticks)).argmin(axis=1)
     values = points["collapsed"] / points["runs"] if measure == "collapsed" else points["final"]
     z, marks = np.full((len(rows), len(ticks)), np.nan), []  # marks: x, y, text and ink of each cell, what it carries
     for row, column, value in zip(points.to_dict("records"), columns, values, strict=True):

@@ -144,12 +144,8 @@ def _cell(
         line = {"stroke_linejoin": "round", "vector_effect": "non-scaling-stroke"}
         lines = [tag("path", d=path, stroke=colour(str(run["algorithm"]), palette), stroke_width=1.8, **line)]
         if onset is not None:
-            dotted: dict[str, Any] = {
-                "stroke": palette.outcomes["collapsed"],
-                "stroke_width": 1.4,
-                "stroke_dasharray": "1 3",
-            }
-            lines.insert(0, tag("path", d=f"M{start + wide * onset / last:.1f} 38V{floor + 2:g}", **dotted, **line))
+            at, red = f"M{start + wide * onset / last:.1f} 38V{floor + 2:g}", palette.outcomes["collapsed"]
+            lines.insert(0, tag("path", d=at, stroke=red, stroke_width=1.4, stroke_dasharray="1 3", **line))
         view = {"viewBox": "0 0 100 100", "preserveAspectRatio": "none", "fill": "none", "stroke_linecap": "round"}
         inside.append(tag("svg", *lines, **box, **view))
     if address is None:

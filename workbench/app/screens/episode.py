@@ -167,10 +167,8 @@ def side_of(store: Store, run: str, row: Row, epoch: int | None = None) -> Side:
     """Return an episode of a run in `epoch`, by default in that in which it had most of the gradient."""
     place = {"run": run, "step": row["step"], "trajectory": row["trajectory"]}
     turns, tokens = store.records("ledger", **place), next(iter(store.records("tokens", **place)), None)
-    epochs, epoch = (
-        sorted({turn["epoch"] for turn in turns}),
-        trajectories.worst_epoch(turns, tokens) if epoch is None else epoch,
-    )
+    epochs = sorted({turn["epoch"] for turn in turns})
+    epoch = trajectories.worst_epoch(turns, tokens) if epoch is None else epoch
     now = [turn for turn in turns if turn["epoch"] == epoch]
     figures, missing = in_epoch(tokens, epoch, max(epochs, default=None)) if tokens else (None, "")
     return Side(row, now, figures, missing, epoch, epochs)
@@ -237,12 +235,12 @@ def heaviest(row: Row) -> Top | None:
     return largest({i: weight for i, weight in enumerate(weights) if _of(row.get("trained"), i)})
 
 
-def _unlinked(words: str, turn: int | None = None) -> Markup:
-    return html_text(words)
-
-
 def verdict(
-    row: Row, among: int, turns: Sequence[Row], tokens: Row | None, link: Callable[..., Markup] = _unlinked
+    row: Row,
+    among: int,
+    turns: Sequence[Row],
+    tokens: Row | None,
+    link: Callable[..., Markup] = lambda words, turn=None: html_text(words),
 ) -> Markup:
     """Say how much of its step's gradient a trajectory has, and in which turn and token of one epoch.
 
@@ -420,15 +418,12 @@ def spelled(tokens: Sequence[str | None]) -> list[str]:
     if _SPACE in whole or _NEWLINE in whole:  # an added token has characters of its own: it is spelled as it is
         return [_decoded(map(BYTE_OF.__getitem__, t)) if BYTE_OF.keys() >= set(t) else t for t in texts]
     if any(text.startswith(_PIECE) for text in texts):
-        return [
-            _decoded([int(byte[1], 16)])
-            if (byte := re.fullmatch("<0x([0-9A-Fa-f]{2})>", t))
-            else t.replace(_PIECE, " ")
-            for t in texts
-        ]
-    return (
-        texts if any(map(str.isspace, whole)) else [f" {text}" if place else text for place, text in enumerate(texts)]
-    )
+        byte = re.compile("<0x([0-9A-Fa-f]{2})>")
+        parts = [(byte.fullmatch(text), text.replace(_PIECE, " ")) for text in texts]
+        return [_decoded([int(found[1], 16)]) if found else text for found, text in parts]
+    if any(map(str.isspace, whole)):
+        return texts
+    return [*texts[:1], *(f" {text}" for text in texts[1:])]
 
 
 def _decoded(values: Iterable[int]) -> str:

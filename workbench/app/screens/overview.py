@@ -20,7 +20,7 @@ from workbench.app.screens.region import draw, region_of
 from workbench.app.screens.run import told
 from workbench.app.store import Store, dictionary
 from workbench.app.text import html_text, number, tag
-from workbench.app.trajectories import ranked, signals, watched
+from workbench.app.trajectories import ranked, watched
 from workbench.app.url import choose
 from workbench.diagnosis.alerts import RATE
 from workbench.diagnosis.changepoint import LOST
@@ -141,7 +141,8 @@ def look_first(store: Store, experiment: str, each: pd.DataFrame) -> None:
     for run in found.to_dict("records"):
         title = anchor(f"{run['arm']}, seed {run['seed']}", address("run", experiment=experiment, run=run["run_id"]))
         first, last = fall_of(run) or (0, 0)
-        stood = stands(run) + (f" (95 %: {first:,} to {last:,})" if last > first else "")
+        is_one = pd.notna(run["collapse_step"])  # else `stands` names the whole interval
+        stood = stands(run) + (f" (95 %: {first:,} to {last:,})" if last > first and is_one else "")
         parts = title, stood, where(store, experiment, run), why(store, experiment, run)
         st.html(tag("div", Markup("{}: {}. {} {}").format(*parts), css="sorl-finding"))
 
@@ -153,7 +154,7 @@ def where(store: Store, experiment: str, run: Row) -> Markup:
         return Markup()
 
     def ask(_: object) -> Markup:
-        signal = watched(store, known, run, signals(known)[0])
+        signal = watched(store, known, run)
         step, tables = signal.spike, {one["table_name"] for one in store.records("recorded", run=name)}
         if "trajectory" not in tables:
             return html_text("No trajectory was recorded, so nothing says which turn or token it was.")
@@ -222,9 +223,7 @@ def _runs(store: Store, experiment: str, each: pd.DataFrame, every: pd.DataFrame
         swatch = tag("i", style=f"background:{theme.faded(colour, 0.16)};border-color:{colour}")
         key.append(tag("span", swatch, STATES.get(name, name) or "undecided or running"))
     st.html(tag("p", *key, tag("span", f"{_KEY} A cell opens its run."), css="sorl-key"))
-    picture = matrix(
-        cells, success(store, each), palette, lambda run_id: address("run", experiment=experiment, run=run_id)
-    )
+    picture = matrix(cells, success(store, each), palette, lambda run: address("run", experiment=experiment, run=run))
     run = drawing(
         picture, "grid", each[each["run_id"].isin(cells["run_id"])].drop(columns="config"), key=_KEY,
         describe=f"The runs of {experiment}: a row an arm, a column a seed, the outcome as colour, success as a curve.",

@@ -18,7 +18,7 @@ from workbench.app.page import address, anchor, episode_address, links, look, no
 from workbench.app.page import answer as say_answer
 from workbench.app.store import Store, dictionary
 from workbench.app.text import number, percent, table_html, tag, times
-from workbench.app.trajectories import choose_run, first_run, moment
+from workbench.app.trajectories import choose_run, first_run, watched
 from workbench.app.url import choose, choose_many, keep_number
 from workbench.store import batches
 
@@ -28,10 +28,7 @@ MEASURES = {
     "unit_ratio_mean": ("mean ratio", "mean of the ratio that entered the surrogate: of a token, turn or sequence"),
     "unit_ratio_max": ("largest ratio", "largest ratio that entered the surrogate: of a token, turn or sequence"),
     "clip_frac": ("clipped", "share of tokens whose gradient the clip stopped"),
-    "out_of_range_frac": (
-        "out of bounds",
-        "share of tokens whose own ratio is out of bounds, whatever their advantage",
-    ),
+    "out_of_range_frac": ("out of bounds", "share of tokens whose own ratio is out of bounds, at any advantage"),
     "unit_ratio_mass_frac": ("share of the ratios", "share of the sum of the ratios that entered the surrogate"),
 }
 WORDS = MEASURES | {
@@ -70,7 +67,7 @@ def replay(store: Store) -> None:
         why = "a run that is trained here keeps some unless record.batches.mb = 0, so train it again:"
         say(f"Run {run} has no stored batch, which this screen needs; {why}", "sorl run FILE.toml --fresh")
         return
-    at = moment(store, dictionary(store), about)
+    at = watched(store, dictionary(store), about).spike
     with right:
         nearest = min(there, key=lambda stored: (abs(stored - at), stored))
         step = int(choose("step", "Step", [str(s) for s in there], str(nearest)))

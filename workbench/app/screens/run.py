@@ -23,7 +23,7 @@ from workbench.app.figures.runs import Signal, career, shares, spending
 from workbench.app.page import address, anchor, episode_address, links, look, note
 from workbench.app.store import Diagnostics, Store, dictionary
 from workbench.app.text import duration, few, number, table_html, tag, word
-from workbench.app.trajectories import choose_run, ranked, share_of, signals, watched
+from workbench.app.trajectories import choose_run, ranked, share_of, watched
 from workbench.app.url import choose_range
 from workbench.diagnosis.changepoint import MARGIN, spread
 from workbench.diagnosis.diagnose import diagnose, early_warning, first_signals, in_order, likely, none_found, opened
@@ -160,10 +160,8 @@ def _title(now: Row, stands: str, colour: str, palette: theme.Palette) -> None:
     title = tag("p", swatch, f"{word(now['arm'])}, seed {word(now['seed'])}", pill, css="sorl-question")
     st.html(title + tag("p", f"{stands} {length}.", css="sorl-answer"))
     if reason or status not in ("finished", "running", "queued"):
-        said = f"{status}: {reason}" if reason else status
-        page.say(
-            f"The trainer said at its end: {reason}" if status == "finished" else said
-        )  # by the rules of that time
+        who = "The trainer said at its end" if status == "finished" else status  # by the rules of that time
+        page.say(f"{who}: {reason}" if reason else status)
 
 
 def facts(now: Row) -> Iterator[tuple[str, str]]:
@@ -244,7 +242,7 @@ def findings(
         yield finding("warning", *broken)
     if held := held_out(store.records("evaluation", run=name, first=0, last=2**62)):
         yield finding("info", held)
-    signal = watched(store, known, now, signals(known)[0])
+    signal = watched(store, known, now)
     value = signal.points.set_index("step")["value"].get(signal.spike)
     rows = ranked(store, name, signal.spike)
     if value is not None and rows:

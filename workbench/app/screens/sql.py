@@ -75,7 +75,7 @@ def sql(store: Store) -> None:
             ask(store, text, again=True)
             st.rerun()
     if asked.answer is None:
-        said = f"{hint(asked, store, columns)}\n{asked.mistake}".strip()
+        said = f"{hint(asked.mistake, columns)}\n{asked.mistake}".strip()
         st.html(tag("pre", said, css="sorl-mistake"))
         return
     known = dictionary(store)  # of columns with one name, that of the coarsest table
@@ -240,9 +240,8 @@ def _wait(asking: Asking, most: float) -> None:
         if st.button("Cancel"):
             asking.cancel()
         passed = time.monotonic() - asking.began
-        st.html(
-            tag("p", f"Asking for {passed:.0f} s; it is stopped after {most:.0f} s.", css="sorl-note"), width="content"
-        )
+        said = f"Asking for {passed:.0f} s; it is stopped after {most:.0f} s."
+        st.html(tag("p", said, css="sorl-note"), width="content")
 
 
 def shown(table: pa.Table) -> tuple[pa.Table, bool]:
@@ -283,32 +282,19 @@ def whole(store: Store, asked: Asked) -> pa.Table:
 
 # The last is what DuckDB says of step.x in table step, whose column of that name it takes for a struct.
 _UNKNOWN = re.compile(r"""(?:Referenced column|a column named|extract field) ["']([^"']+)["']""")
-# Quoted texts and comments of a question, and its names, with what stands before and behind them.
-_NAMES = re.compile(
-    r"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/|(\bAS\s+)?\b([a-z_][a-z0-9_]*)\b(\s*\()?", re.IGNORECASE | re.DOTALL
-)
-_LIKE = 0.8  # that a misspelt name is to its column; below, it is another word
 
 
-def hint(asked: Asked, store: Store, columns: pd.DataFrame) -> str:
-    """Say where the column is that a question missed, and which of its names are no column of any table but nearly one.
-
-    DuckDB speaks of the first name that its table lacks, though another table may have it.
-    """
-    missed = _UNKNOWN.search(asked.mistake)
+def hint(mistake: str, columns: pd.DataFrame) -> str:
+    """Say which tables have the column that a question missed, or which columns are called nearly so."""
+    missed = _UNKNOWN.search(mistake)
     if missed is None:
         return ""
-    words = store.computed("keywords", lambda reader: reader.rows("SELECT keyword_name FROM duckdb_keywords()").rows)
     columns = columns[~columns["type"].str.startswith("STRUCT")]  # a roll-up has the columns of its table once more
     tables = {str(name): few(list(part), 4) for name, part in columns.groupby("name")["table"]}
-    parts = list(_NAMES.finditer(asked.text))
-    known = {*tables, *columns["table"], *(word for (word,) in words), *(p[2].lower() for p in parts if p[1])}
-    lines = [f"{missed[1]} is a column of {tables[missed[1]]}."] if missed[1] in tables else []
-    names = dict.fromkeys(p[2].lower() for p in parts if p[2] and not p[3])
-    near = {name: get_close_matches(name, sorted(tables), n=2, cutoff=_LIKE) for name in names if name not in known}
-    lines += [f"No table has a column {name}: {' or '.join(f'{one} ({tables[one]})' for one in ones)}?"
-              for name, ones in near.items() if ones]  # fmt: skip
-    return "\n".join(lines)
+    if missed[1] in tables:
+        return f"{missed[1]} is a column of {tables[missed[1]]}."
+    near = [f"{name} ({tables[name]})" for name in get_close_matches(missed[1], sorted(tables), n=2, cutoff=0.8)]
+    return f"No table has a column {missed[1]}: {' or '.join(near)}?" if near else ""
 
 
 _ROW, _TALLEST = 35, 420  # pixels
