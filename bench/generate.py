@@ -109,5 +109,6 @@ class _Finite(LogitsProcessor):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         if not bool(torch.isfinite(scores).all()):
-            raise NonFinite.of(scores, position=input_ids.shape[1])
+            broken = int((~scores.isfinite().all(dim=-1)).sum())
+            raise NonFinite(broken, len(scores), input_ids.shape[1])
         return scores

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from workbench.analysis.region_fit import TEN_TO_NINETY, Trials, draw
+from workbench.analysis.region import TEN_TO_NINETY, Trials, draw
 from workbench.grid.search import Rule, search
 
 STEP = 0.5  # doublings

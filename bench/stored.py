@@ -115,7 +115,7 @@ def retrieval(scene: Scene, rounds: int) -> list[Comparison]:
         return []
     from rank_bm25 import BM25Okapi
 
-    from workbench.agent.retrievers.bm25 import BM25, words
+    from workbench.agent.retrievers.local import BM25, words
     from workbench.agent.worlds.atlas import Atlas
 
     world = Atlas(WorldSettings(kind="atlas"))

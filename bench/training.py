@@ -28,10 +28,10 @@ from workbench.learn import networks
 from workbench.learn.faults import Fault
 from workbench.learn.loop import Trainer
 from workbench.learn.networks import Critic
-from workbench.learn.rollouts import Rollout, Sampler, batch_of, trainer_log_probs
+from workbench.learn.rollouts import Rollout, Sampler, batch_of, scored
 from workbench.learn.update import Learner
 from workbench.learn.warmstart import ensure
-from workbench.objective.algorithm import Algorithm
+from workbench.objective import Algorithm
 from workbench.objective.pipeline import prepare
 from workbench.record.recorder import Recorder
 from workbench.spec import EvaluationSettings, LearnSettings, RunSettings
@@ -147,7 +147,7 @@ def sampled(scene: Scene, algorithm: str) -> Step:
     batch = batch_of(rollout, scene.tokenizer.pad_token_id)
     with torch.no_grad():
         values = critic(batch.tokens)
-    old = trainer_log_probs(model, batch, settings.engine.temperature)
+    old, _ = scored(model, batch, settings.engine.temperature)
     batch = prepare(chosen, replace(batch, log_prob_old=old, values=values))
     stream = generator(settings.seed, ORDER, 0)
     rows = [

@@ -277,7 +277,7 @@ def paired(runs: Path, pairs: int) -> None:
         told = {}
         for flag in ("--record", "--no-record") if pair % 2 else ("--no-record", "--record"):
             output = runs / "pair.json"
-            more = [flag, "--iterations", "8", "--output", str(output)]
+            more = [flag, "--output", str(output)]
             command = [sys.executable, str(Path(__file__)), str(runs), *more]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             told[flag] = json.loads(output.read_text())

@@ -25,7 +25,7 @@ from workbench.batch import Batch
 from workbench.diagnosis.attribution import attribute
 from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
 from workbench.grid.folder import change
-from workbench.learn.blackbox import Packer
+from workbench.learn.loop import Packer
 from workbench.objective.pipeline import policy_loss, prepare
 from workbench.record.recorder import Recorder
 from workbench.spec import BatchesSettings, InputError, RecordSettings, RunSettings
@@ -105,8 +105,7 @@ _NO_LEARNER = SimpleNamespace(
     critic=None,
     updates=0,
     policy_parameters=[],
-    policy_optimizer=None,
-    critic_optimizer=None,
+    optimizers={},
 )
 
 

@@ -60,7 +60,7 @@ def test_a_new_log_format_is_read_and_diagnosed(tmp_path: Path, monkeypatch: Any
     run("Read a new log format")
     file = tmp_path / "run.log"
     file.write_text("".join(f"step={i} reward={0.5 if i < 9 else 0.0} actor/entropy=1.2 mine=3\n" for i in range(30)))
-    log = read(file, lambda scores, steps: {"outcome": "collapsed", "collapse_step": 8, "detection_step": 12})
+    log = read(file)
     assert log.table("step")["entropy"].tolist() == [1.2] * 30
     assert log.table("step")["success"].tolist()[8:10] == [0.5, 0.0]
     assert log.onset == 8

@@ -4,10 +4,8 @@
 themselves. Modules whose whole point is to compute (the trainer, the replay) import torch directly.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 __all__ = ["Tensor", "torch"]
 
@@ -24,7 +22,6 @@ class _Torch:
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
 else:
-    torch = _Torch()
-
-Tensor: TypeAlias = "torch.Tensor"
+    torch, Tensor = _Torch(), Any

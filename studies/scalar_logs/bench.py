@@ -93,11 +93,10 @@ def answers(cases: Iterable[corpus.Case] | None = None, sources: Sequence[str] =
 def ours(path: Path) -> tuple[str, ...]:
     """The causes that the diagnosis names for a log; none for one that it cannot read."""
     from workbench.diagnosis.diagnose import diagnose
-    from workbench.diagnostics.collapse import judge
     from workbench.integrations.logs import read
 
     try:
-        log = read(path, lambda scores, steps: judge(scores, steps=steps).columns())
+        log = read(path)
     except InputError:
         return ()
     return tuple(finding.cause.name for finding in diagnose(log).findings)

@@ -601,10 +601,12 @@ def schedule_starts_again(trainer: Trainer, patch: Patch) -> None:
 
 
 def _of_reference(trainer: Trainer, patch: Patch, around: Callable[..., Tensor]) -> None:
-    def log_probs(plain: Any, model: Any, *rest: Any) -> Any:
-        return around(plain, model, *rest) if model is trainer.reference else plain(model, *rest)
+    def scored(plain: Any, model: Any, *rest: Any) -> Any:
+        if model is not trainer.reference:
+            return plain(model, *rest)
+        return around(lambda *asked: plain(*asked)[0], model, *rest), None
 
-    patch(loop, "trainer_log_probs", log_probs)
+    patch(loop, "scored", scored)
 
 
 @bug("reference", kl=True, seen="https://github.com/verl-project/verl/issues/2185")

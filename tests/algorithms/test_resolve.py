@@ -12,7 +12,7 @@ from workbench.objective.advantage import Gae, TurnGae
 from workbench.objective.aggregate import SeqMeanTokenSumNorm, TurnMean
 from workbench.objective.clip import LogClip, Ppo
 from workbench.objective.ratio import Guard, Pool
-from workbench.objective.schedule import ReverseTurns
+from workbench.objective.select import ReverseTurns
 from workbench.objective.stabilise import CNorm, RmsBatch
 from workbench.spec import InputError
 

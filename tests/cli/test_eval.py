@@ -74,7 +74,7 @@ def test_mistakes_are_named(run, runs, tmp_path):
 
 def test_the_summary_has_exact_intervals():
     settings = WorldSettings(kind="dataset", data="-", top_k=0, retriever=RetrieverSettings(kind="bm25", corpus="-"))
-    world = Dataset(settings, items=[Item(str(i), f"q{i}?", ("alice boris", "clara")) for i in range(20)])
+    world = Dataset(settings, items=[Item(f"q{i}?", ("alice boris", "clara")) for i in range(20)])
     said = ["clara", "alice diego", "diego", None]
     engine = ScriptedEngine(
         build_tokenizer(), lambda q: [f"<answer> {said[q.id % 4]} </answer>"] if said[q.id % 4] else ["got"] * 6

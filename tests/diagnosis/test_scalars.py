@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbench.diagnosis.causes import CAUSES
-from workbench.diagnosis.curve import Curve
+from workbench.diagnosis.changepoint import Curve
 from workbench.diagnosis.diagnose import cannot_tell, diagnose, in_order, text
 from workbench.diagnosis.log import Log
 

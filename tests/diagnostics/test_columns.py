@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from tests.diagnostics.shared_batch import random_evidence, rollouts_of
+from workbench.diagnostics import measure
 from workbench.diagnostics.evidence import Evidence, StepEvidence, fingerprint
-from workbench.diagnostics.measure import measure
 from workbench.diagnostics.step import StepView, distinct_rollout_frac, prompt_retrieval_frac
 from workbench.spec import GUARD, check
 
@@ -25,7 +25,7 @@ from workbench.spec import GUARD, check
 )
 def test_a_template_is_told_from_answers_that_depend_on_their_prompt(rollouts, found, distinct):
     made = rollouts_of([0.0] * len(rollouts), group=[g for g, _ in rollouts], written=[[w] for _, w in rollouts])
-    step = StepView(0, StepEvidence(made), None)
+    step = StepView(0, StepEvidence(made), {})
     assert prompt_retrieval_frac(step) == (None if found is None else pytest.approx(found))
     assert distinct_rollout_frac(step) == distinct
 

@@ -380,11 +380,9 @@ def file(folder: Path, text: str, **scripts: Any) -> Path:
     return path
 
 
-def rounds(path: Path, told: list[Grid] | None = None, **options: Any) -> tuple[Grid, list[Result]]:
+def rounds(path: Path, tape: Tape | None = None, **options: Any) -> tuple[Grid, list[Result]]:
     runs, history = path.parent / "runs", History(path.parent / "runs", now() if options.get("fresh") else None)
-    begin = ([] if told is None else told).append
-    options = {"workers": 2, **options}
-    return run_rounds(lambda: load(path, (), history), runs, Tape, begin, **options)
+    return run_rounds(lambda: load(path, (), history), runs, lambda: tape or Tape(), **{"workers": 2, **options})
 
 
 FALLS = {"grpo": {"0": 0.3, "8": 0.3}}
@@ -392,20 +390,20 @@ FALLS = {"grpo": {"0": 0.3, "8": 0.3}}
 
 def test_a_region_is_searched_round_by_round_and_the_same_call_goes_on(tmp_path):
     path = file(tmp_path, REGION, falls=FALLS)
-    told: list[Grid] = []
     # The first round fails at one of its runs: nothing that depends on it is begun.
     label = "grpo · staleness 0 · policy.lr 0.2"
     script(tmp_path, falls=FALLS, **{label: {"fail_at": 1}})
-    grid, results = rounds(path, told, limits=Limits(retries=0))
+    grid, results = rounds(path, limits=Limits(retries=0))
     assert [(r.cell.arm, r.cell.seed, r.status) for r in results] == [(label, 0, "failed")]
     assert grid.region.progress.rounds == 0
     script(tmp_path, falls=FALLS)
-    grid, results = rounds(path, told)
+    tape = Tape()
+    grid, results = rounds(path, tape)
     assert {r.status for r in results} == {"finished"}
     assert not grid.region.progress.now
     probed = [(c.settings.learn.staleness, c.settings.learn.policy.lr, c.seed) for c in grid.cells]
     assert probed == [(staleness, lr, seed) for staleness in (0, 8) for seed in (0, 1) for lr in (0.2, 0.4)]
-    assert len(told) > 2
+    assert len([note for note in tape.notes if note.startswith("round ")]) > 1
     _, again = rounds(path)
     assert all(r.skipped for r in again), "a search that is over starts nothing"
     assert {starts(r.folder) for r in again if r.cell.arm != label} == {1}

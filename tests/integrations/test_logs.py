@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from workbench.diagnosis.diagnose import diagnose
 from workbench.diagnostics import CATALOGUE
-from workbench.diagnostics.collapse import judge as rule
 from workbench.integrations import logs, names
 from workbench.integrations.logs import imported, read
 from workbench.integrations.rows import Rows
@@ -22,10 +21,6 @@ from workbench.spec import TABLES, InputError, RunSettings
 from workbench.spec.files import leaves
 
 STEPS = 60
-
-
-def judge(scores: list[float | None], steps: list[int]) -> dict[str, Any]:
-    return rule(scores, steps=steps).columns()
 
 
 def verl() -> list[dict[str, float]]:
@@ -58,7 +53,7 @@ def test_a_log_in_any_kind_of_file_gets_the_same_diagnosis_whatever_it_is_called
 ) -> None:
     path = tmp_path / (f"log.{kind}" if named else "log")
     WRITE[kind](pd.DataFrame(verl()), path)
-    said = diagnose(read(path, judge))
+    said = diagnose(read(path))
     assert said.log.onset == 40
     assert said.log.run["outcome"] == "collapsed"
     assert (said.findings[0].cause.name, said.findings[0].clue.step) == ("step_size", 40)
@@ -86,7 +81,7 @@ def test_a_log_is_read_whatever_parts_its_cells_nested_cut_off_by_a_kill_and_in_
     tmp_path: Path, name: str, text: str, encoding: str
 ) -> None:
     (tmp_path / name).write_bytes(text.encode(encoding))
-    log = read(tmp_path / name, judge)
+    log = read(tmp_path / name)
     assert log.series("step", "success").to_dict() == {1: 0.5, 2: 0.25}
     assert log.series("step", "entropy").to_dict() == {1: 0.75, 2: 0.5}
 
@@ -97,7 +92,7 @@ def test_of_a_log_of_more_steps_than_are_judged_every_so_many_th_is_read_and_its
     monkeypatch.setattr(logs, "STEPS", 500)
     path = tmp_path / "log.jsonl"
     path.write_text("".join(f'{{"step": {i}, "entropy": {i / 8}}}\n' for i in range(501)))
-    log = read(path, judge)
+    log = read(path)
     assert log.series("step", "entropy").head(3).to_dict() == {0: 0.0, 2: 0.25, 4: 0.5}
     assert log.name == "log.jsonl (one in 2 of its 501 steps)"
 
@@ -107,17 +102,17 @@ def test_a_nan_is_counted_in_its_step_and_named_but_not_where_a_table_is_padded_
     rows = [{"step": i, "reward": 0.5, "grad_norm": "nan" if i > 20 else 0.3} for i in range(30)]
     path.write_text("".join(json.dumps(row | {"eval_reward": 0.5 if i % 5 == 4 else "nan"}) + "\n"
                             for i, row in enumerate(rows)))  # fmt: skip
-    found = diagnose(read(path, judge)).findings
+    found = diagnose(read(path)).findings
     assert [(f.cause.name, f.clue.step) for f in found] == [("not_finite", 21)]
     rows[21:] = []
     path.write_text("".join(json.dumps(row | {"eval_reward": "nan"}) + "\n" for row in rows))
-    assert not diagnose(read(path, judge)).findings
+    assert not diagnose(read(path)).findings
 
 
 def test_a_nan_is_an_event_of_the_log(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_text('{"step": 1, "reward": 0.5, "kl": 1}\n{"step": 2, "reward": 0.5, "kl": NaN}\n')
-    assert read(path, judge).events("non_finite")[["step", "diagnostic"]].to_numpy().tolist() == [[2, "kl_ref"]]
+    assert read(path).events("non_finite")[["step", "diagnostic"]].to_numpy().tolist() == [[2, "kl_ref"]]
 
 
 # Names

@@ -17,9 +17,8 @@ import torch
 from tests.learn.tiny import CLOCK, TINY, Session, assert_same_rows, merged, train
 from workbench.agent.tokenizer import build_tokenizer
 from workbench.algorithms import resolve
-from workbench.diagnostics import measure
+from workbench.diagnostics import Measurements, measure
 from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
-from workbench.diagnostics.measure import Measurements
 from workbench.diagnostics.rules import Event
 from workbench.grid.config import load
 from workbench.learn.faults import FAULTS, Fault, check

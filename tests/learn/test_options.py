@@ -199,8 +199,8 @@ class Steps:
 
 
 def weights(trainer: Trainer) -> Tensor:
-    learner = trainer.learner
-    return torch.cat([p.detach().flatten() for p in (*learner.policy_parameters, *learner.critic_parameters)])
+    networks = filter(None, (trainer.learner.policy, trainer.learner.critic))
+    return torch.cat([p.detach().flatten() for network in networks for p in network.parameters()])
 
 
 @pytest.fixture(scope="module")

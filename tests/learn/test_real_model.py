@@ -12,9 +12,9 @@ from workbench.agent.engines import engine_for
 from workbench.agent.episode import Episode
 from workbench.agent.worlds.facts import Facts
 from workbench.algorithms import resolve
-from workbench.learn import networks
+from workbench.learn import networks, rollouts
 from workbench.learn.networks import Critic
-from workbench.learn.rollouts import Rollout, batch_of, critic_values, trainer_log_probs
+from workbench.learn.rollouts import Rollout, batch_of, critic_values
 from workbench.learn.update import Learner
 from workbench.learn.warmstart import locate, tokenizer_of
 from workbench.objective.pipeline import prepare
@@ -88,7 +88,7 @@ def gradients(folder: Path, episodes: list[Episode], compute: ComputeSettings) -
     critic = Critic(model)
     torch.nn.init.constant_(critic.head.weight, 0.1)
     batch = batch_of(Rollout(0, 0, episodes), pad_id=0)
-    old = trainer_log_probs(model, batch, 1.0, compute)
+    old, _ = rollouts.scored(model, batch, 1.0, compute)
     noise = 0.3 * torch.randn(old.shape, generator=torch.Generator().manual_seed(0))
     scored = replace(batch, log_prob_old=torch.where(batch.mask, old + noise, 0), score=torch.arange(6.0) % 2)
     made = prepare(algorithm, replace(scored, values=critic_values(critic, batch, compute)))

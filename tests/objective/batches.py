@@ -13,9 +13,8 @@ from workbench.objective import advantage as adv
 from workbench.objective import aggregate as agg
 from workbench.objective import clip as clips
 from workbench.objective import kl as kls
-from workbench.objective import rollout_correction as corrections
 from workbench.objective import stabilise as stab
-from workbench.objective.ratio import Guard, placebo_turns
+from workbench.objective.ratio import Correction, Guard, IcePop, Mis, Tis, placebo_turns
 
 F64 = torch.float64
 PPO = Algorithm("ppo", "", "", "", None, advantage=adv.Gae(), ratio=Pool(), clip=clips.Ppo())
@@ -148,8 +147,8 @@ AGGREGATES = [*MEANS, agg.TokenSum()]
 GUARDS = [Guard(mode=mode, bins=bins) for mode in ("center", "full") for bins in ("turn", "position")]
 KLS = [kls.KL(), *(kls.LossKL(name, 0.1) for name in ("k1", "k2", "k3", "k1+", "k3+", "abs")), kls.Lld(),
        kls.Lld(gate="turn"), kls.PositiveLow(), kls.RewardKL()]  # fmt: skip
-CORRECTIONS = [corrections.Correction(), corrections.Tis(), corrections.Tis(level="seq_prod", normalise=True)] + [
-    kind(level=level, normalise=normalise) for kind in (corrections.Mis, corrections.IcePop)
+CORRECTIONS = [Correction(), Tis(), Tis(level="seq_prod", normalise=True)] + [
+    kind(level=level, normalise=normalise) for kind in (Mis, IcePop)
     for level in ("token", "seq_prod", "seq_geo_filter") for normalise in (False, True)
 ]  # fmt: skip
 EVERY = {"ratio": [*RATIOS, *GUARDS], "clip": [*CLIPS, *WHOLE], "stabilise": STABILISERS, "aggregate": AGGREGATES,

@@ -17,10 +17,8 @@ from workbench.objective import stabilise as stab
 from workbench.objective.advantage import Gae, Grpo, MeanOnly, Reward, Rloo, TurnGae
 from workbench.objective.clip import Bapo, Gamma, LogClip, NoClip, Ppo, SgClip, TvMask
 from workbench.objective.kl import Lld, PositiveLow, estimate
-from workbench.objective.ratio import Guard
-from workbench.objective.rollout_correction import IcePop, Tis
-from workbench.objective.schedule import EarlyStop, MeanKL, ReverseTurns, TrajectoryKL
-from workbench.objective.select import Uncertain
+from workbench.objective.ratio import Guard, IcePop, Tis
+from workbench.objective.select import EarlyStop, MeanKL, ReverseTurns, TrajectoryKL, Uncertain
 
 TURN = replace(PPO, ratio=Pool("turn"))
 ARITHMETIC = replace(PPO, ratio=Pool("turn", mean="arithmetic"))

@@ -20,7 +20,7 @@ from workbench.batch import Batch
 from workbench.objective import KINDS, Algorithm, Normaliser, Pool, policy_loss, statistics
 from workbench.objective.clip import Hard, LogClip, NoClip, Ppo, Recip, Soft
 from workbench.objective.kl import KL, LossKL
-from workbench.objective.rollout_correction import Correction, IcePop, Mis, Tis
+from workbench.objective.ratio import Correction, IcePop, Mis, Tis
 from workbench.objective.stabilise import AdvNorm, KlClipFrac, RmsBatch, RmsSeq, RmsTurn
 from workbench.spec import InputError
 

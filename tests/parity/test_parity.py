@@ -24,7 +24,7 @@ from workbench.objective import aggregate as agg
 from workbench.objective.advantage import Advantage, Gae, Grpo, MeanOnly, ReinforcePp, Rloo
 from workbench.objective.clip import Gamma, LogClip, Ppo, SgClip, TvMask
 from workbench.objective.kl import estimate
-from workbench.objective.rollout_correction import Correction, IcePop, Mis, Tis
+from workbench.objective.ratio import Correction, IcePop, Mis, Tis
 
 Numbers = Callable[[int, Batch, Tensor], list[float]]  # of a seed, its batch and its new log-probs
 RECORDED = json.loads((Path(__file__).parent / "recorded.json").read_text())

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from workbench.diagnostics.collapse import Watch
 from workbench.diagnostics.rules import Event
 from workbench.grid.cell import config_hash
-from workbench.record.blackbox import MB, BlackBox, doomed
+from workbench.record.recorder import MB, BlackBox, doomed
 from workbench.spec import BatchesSettings, RunSettings
 
 SMALL = BatchesSettings(last=4, every=10, before=2, mb=10)

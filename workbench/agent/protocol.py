@@ -50,7 +50,7 @@ class Dialogue:
         self.written: list[bool] = []
         self.log_prob: list[float] = []
         self.stretches: list[list[int]] = []
-        self._add(codec.asked(world.prompt(question)))
+        self._add(codec.asked(question.text))
         self.prompt_length = len(self.tokens)
         self.status: list[str] = []
         self._retrieved: list[Retrieved | None] = []  # of each turn, where the world searched through a retriever

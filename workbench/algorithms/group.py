@@ -4,8 +4,7 @@ from workbench.algorithms.critic import PPO
 from workbench.objective.advantage import Grpo, MeanOnly, Rloo
 from workbench.objective.aggregate import SeqMeanTokenMean, SeqMeanTokenSumNorm
 from workbench.objective.clip import Ppo, Recip
-from workbench.objective.schedule import TrajectoryKL
-from workbench.objective.select import DynamicSampling, LargeAdvantage, Overlong
+from workbench.objective.select import DynamicSampling, LargeAdvantage, Overlong, TrajectoryKL
 
 GRPO = PPO.but(
     name="grpo",

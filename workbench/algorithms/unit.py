@@ -5,7 +5,7 @@ from workbench.objective import Pool
 from workbench.objective.advantage import GroupBatchZ
 from workbench.objective.aggregate import SeqMeanTokenMean
 from workbench.objective.clip import EntropyBand, LogClip, Ppo
-from workbench.objective.schedule import ReverseTurns
+from workbench.objective.select import ReverseTurns
 
 GSPO = GRPO.but(
     name="gspo",

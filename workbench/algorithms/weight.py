@@ -4,7 +4,7 @@ from workbench.algorithms.group import GRPO
 from workbench.objective import Pool
 from workbench.objective.aggregate import SeqMeanTokenMean, SeqMeanTokenSum
 from workbench.objective.clip import Bapo, Gamma, PpoMask, SgClip, SoftSigmoid, TvMask
-from workbench.objective.rollout_correction import Tis
+from workbench.objective.ratio import Tis
 
 CISPO = GRPO.but(
     name="cispo",

@@ -11,7 +11,7 @@ import pandas as pd
 
 from workbench.analysis import stats, survival
 from workbench.analysis.runs import replicate
-from workbench.analysis.stats import ALPHA, Estimate, holm, missing, p_value, percent, spanned
+from workbench.analysis.stats import ALPHA, Estimate, holm, p_value, percent, spanned
 from workbench.analysis.survival import by_arm, logrank, observed
 from workbench.spec import COLLAPSED, UNDECIDED
 
@@ -65,7 +65,7 @@ def summarise(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _or_none(value: Any) -> float | None:
-    return None if missing(value) else float(value)
+    return None if pd.isna(value) else float(value)
 
 
 def _over_seeds(runs: pd.DataFrame, name: str) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def _each(values: pd.Series, form: str = ".2f") -> str:
 def down(run: Row) -> str:
     """Say since when a run that was falling at its end is down, and to what; empty for any other."""
     known: list[Any] = [run.get(name) for name in ("last_success", "last_high", "peak_success")]
-    if run["outcome"] != "falling" or any(map(missing, known)):
+    if run["outcome"] != "falling" or any(map(pd.isna, known)):
         return ""
     last, high, peak = known
     since = int(high) + 1
@@ -94,7 +94,7 @@ def down(run: Row) -> str:
 def back(run: Row) -> str:
     """Say since when a collapsed run is back above half of its peak; empty unless its last three steps or more are."""
     known: list[Any] = [run.get(name) for name in ("last_success", "last_low", "peak_success", "steps")]
-    if run["outcome"] != "collapsed" or any(map(missing, known)) or known[3] - known[1] - 1 < BACK:
+    if run["outcome"] != "collapsed" or any(map(pd.isna, known)) or known[3] - known[1] - 1 < BACK:
         return ""
     last, low, peak, _ = known
     return (
@@ -127,7 +127,7 @@ def answer(frame: pd.DataFrame) -> str:
         most = f"up to {percent(fewest['collapsed_high'])} of runs (95 % Clopper-Pearson)"
         sentences.append(f"With {seeds}, an arm that never collapsed may still do so in {most}.")
     short = {named(row): row["n"] - row["judged"] - row["falling"] for row in rows}
-    falling = [(r, 0 if missing(r["collapsed"]) else int(r["collapsed"])) for r in rows if r["falling"]]
+    falling = [(r, 0 if pd.isna(r["collapsed"]) else int(r["collapsed"])) for r in rows if r["falling"]]
     for words, arms in (
         ("Down at the end, too late for the collapse rule, and left out of these counts",
          [f"{named(r)} {r['falling']} of {r['n']} (with them {k + r['falling']} of {r['judged'] + r['falling']} "
@@ -169,7 +169,7 @@ def named(row: Row) -> str:
 def _onset(row: Row) -> str:
     steps = row["onsets"].split(", ")  # a median of two steps is a step at which nothing happened
     near = f"onset at steps {row['onsets']}" if len(set(steps)) > 1 and len(steps) <= ONSETS else ""
-    words = [] if missing(row["onset"]) else [near or f"onset near step {row['onset']:.0f}"]
+    words: list[str] = [] if pd.isna(row["onset"]) else [near or f"onset near step {row['onset']:.0f}"]
     words += [f"{row['recovered']} came back"] if row["recovered"] else []
     return f" ({', '.join(words)})" if words else ""
 
@@ -198,7 +198,7 @@ def readable(frame: pd.DataFrame) -> pd.DataFrame:
             **{f"{name} success": row[f"{name}_seeds"] or spanned(row, name) for name in ("peak", "final")},
             "final success, IQM": spanned(row, "final_iqm"), "collapsed": incidence,
             "recovered / falling": f"{row['recovered']} / {row['falling']}",
-            **{title: "-" if missing(row[name]) else f"{row[name]:.{n}f}" for title, (name, n) in plain.items()},
+            **{title: "-" if pd.isna(row[name]) else f"{row[name]:.{n}f}" for title, (name, n) in plain.items()},
             **({"onset step": row["onsets"]} if len(both) == 2 else {}),
         })  # fmt: skip
     return pd.DataFrame(found)
@@ -309,13 +309,13 @@ def time_to_collapse(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _seen(row: Row, runs: int, name: str, form: str) -> str:
     """Write a figure with its interval; without it from fewer than FEWEST runs."""
-    return spanned(row, name, form) if runs >= FEWEST or missing(row[name]) else format(row[name], form)
+    return spanned(row, name, form) if runs >= FEWEST or pd.isna(row[name]) else format(row[name], form)
 
 
 def _reached(row: Row) -> str:
-    if missing(row["median"]):
+    if pd.isna(row["median"]):
         return "not reached"
-    if row["watched"] >= FEWEST and missing(row["median_high"]) and not missing(row["median_low"]):
+    if row["watched"] >= FEWEST and pd.isna(row["median_high"]) and not pd.isna(row["median_low"]):
         return f"{row['median']:.0f} [{row['median_low']:.0f}, upper end not reached]"
     return _seen(row, row["watched"], "median", ".0f")
 
@@ -325,7 +325,7 @@ def against_reference(frame: pd.DataFrame) -> pd.DataFrame:
     pairs, watched = _rows(frame, "reference"), dict(zip(frame["arm"], frame.get("watched", []), strict=False))
 
     def tested(row: Row, test: str) -> str:
-        if missing(row[f"{test}_p"]):
+        if pd.isna(row[f"{test}_p"]):
             return "-"
         corrected = f" ({p_value(float(row[f'{test}_holm']))})" if len(pairs) > 1 else ""
         return f"{p_value(float(row[f'{test}_p']))}{corrected}"
@@ -338,7 +338,7 @@ def against_reference(frame: pd.DataFrame) -> pd.DataFrame:
         line["permuted log-rank p"] = tested(row, "permuted")
         line["hazard ratio"] = f"not estimable: {row['hazard_ratio_reason']}" if ratio == "-" else ratio
         line["collapse-free steps gained"] = gained if gained == "-" else f"{gained} of {row['pair_horizon']:.0f}"
-        corrected = [float(p) for p in (row["fisher_holm"], row["permuted_holm"]) if not missing(p)]
+        corrected = [float(p) for p in (row["fisher_holm"], row["permuted_holm"]) if not pd.isna(p)]
         line["difference"] = "-" if not corrected else "shown" if min(corrected) <= ALPHA else "not shown"
         cells.append(line | ({"difference": TOO_FEW} if row["undecidable"] is True else {}))
     return pd.DataFrame(cells)

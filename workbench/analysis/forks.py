@@ -1,7 +1,5 @@
 """Forks: children of a run with one thing changed against children left unchanged, compared within their parents."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -69,13 +67,13 @@ class Removal(NamedTuple):
         )
 
 
-def children(reader: Reader, parents: Collection[str] | None = None) -> pd.DataFrame:
+def children(reader: "Reader", parents: Collection[str] | None = None) -> pd.DataFrame:
     """Return the finished children of runs (of all): parent, forked_at, arm, draw, until, down, success."""
     found = reader.query(_CHILDREN, {"last": LAST})
     return found if parents is None else found[found["parent"].isin(parents)]
 
 
-def tests(reader: Reader, run: str) -> dict[str, Removal]:
+def tests(reader: "Reader", run: str) -> dict[str, Removal]:
     """Return cause -> what its removal does to children of a run, of the causes that were tested so."""
     found = children(reader, [run])
     found = found[found["arm"].eq(UNCHANGED) | found["arm"].str.startswith(WITHOUT)]

@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from workbench.analysis.runs import runs as runs_in
-from workbench.analysis.stats import missing
 from workbench.analysis.survival import observed
 from workbench.spec import InputError
 from workbench.spec.files import from_json, open_file
@@ -26,20 +25,17 @@ if TYPE_CHECKING:
 
 KEY, FORMAT = b"sorl_results", 1
 _VALUES = 50_000_000  # in a file; a thousand runs of a thousand steps are 30 million
-# Curve -> how a step's value comes from its row of `step` (s) and its updates (u); means over updates skip NULLs.
-SERIES = {
-    "success": "s.success", "grad_norm_max": "s.grad_norm_max", "clip_frac": "s.clip_frac",
-    "ess_frac_min": "s.ess_frac_min", "entropy": "s.entropy", "clip_bias_norm": "u.clip_bias_norm",
-    "value_mae": "u.value_mae",
-}  # fmt: skip
+# The curves: columns of `step`, or means over its updates, which skip NULLs.
+SERIES = ("success", "grad_norm_max", "clip_frac", "ess_frac_min", "entropy", "clip_bias_norm", "value_mae")
+_OF_UPDATES = ("clip_bias_norm", "value_mae")
 # Curves that no verdict is computed from, for questions that come later: which of them moves before a collapse.
-SIGNALS = {name: f"s.{name}" for name in (
+SIGNALS = (
     "reward", "group_reward_std", "zero_advantage_frac", "valid_action_frac", "answered_frac", "truncated_frac",
     "turns", "response_tokens", "repetition_frac", "duplicate_turn_frac", "grad_norm_mean", "ratio_max", "ess_frac",
     "chi2", "out_of_range_frac", "approx_kl", "kl_k3", "kl_ref", "mismatch_kl", "advantage_std",
     "explained_variance", "heldout_success", "heldout_episodes",
-)}  # fmt: skip
-CURVES = {**SERIES, **SIGNALS}
+)  # fmt: skip
+CURVES = (*SERIES, *SIGNALS)
 _TEXT = ("run_id", "experiment", "arm", "algorithm", "status", "reason", "outcome", "config", "slots", "versions")
 _WHOLE = ("seed", "collapse_step", "onset_low", "onset_high", "detected", "steps", "planned")
 _REAL = ("peak_success", "final_success", "clip_frac_mean", "grad_norm_median", "grad_norm_peak", "seconds", "time")
@@ -73,7 +69,8 @@ def collect(
     """
     frame, chosen = order(runs_in(reader, experiment)), "(SELECT run_id FROM run WHERE experiment = $name)"
     more = reader.query("SELECT run_id, versions, seconds FROM run WHERE experiment = ?", [experiment])
-    lists = ", ".join(f"list(({sql})::FLOAT ORDER BY s.step) AS {name}_curve" for name, sql in CURVES.items())
+    tables = {name: "u" if name in _OF_UPDATES else "s" for name in CURVES}
+    lists = ", ".join(f"list({of}.{name}::FLOAT ORDER BY s.step) AS {name}_curve" for name, of in tables.items())
     # Rows, not a frame: in the lists of a frame NULL would be 0.
     answer = reader.rows(
         "WITH u AS (SELECT run_id, step, avg(clip_bias_norm) AS clip_bias_norm, avg(value_mae) AS value_mae "
@@ -97,7 +94,7 @@ def results(frame: pd.DataFrame, about: dict[str, str], fairness: Sequence[str] 
     named = frame.rename(columns={**_RENAMED, **{f"{name}_curve": name for name in CURVES}})
     columns, absent = [], [None] * len(named)  # a signal that these runs did not log
     for field in _schema():  # None for what is missing; curves stay arrays
-        cells = [v if np.ndim(v) or not missing(v) else None for v in named.get(field.name, absent)]
+        cells = [v if np.ndim(v) or not pd.isna(v) else None for v in named.get(field.name, absent)]
         columns.append(pa.array(cells, field.type))
     table = pa.Table.from_arrays(columns, schema=_schema())
     return Results(about["experiment"], about["question"], about["toml"], tuple(fairness), table)

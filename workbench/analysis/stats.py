@@ -35,17 +35,12 @@ class Estimate(NamedTuple):
         return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
 
 
-def missing(value: Any) -> bool:
-    """Whether a cell holds no figure: None, NA or NaN."""
-    return value is None or value is pd.NA or value != value
-
-
 def spanned(row: Mapping[Hashable, Any], name: str, form: str = ".2f") -> str:
     """`29.4 [22.0, -]` from the columns of an Estimate; a dash for what is missing, no brackets without either end."""
     value, low, high = (row[key] for key in (name, f"{name}_low", f"{name}_high"))
-    if missing(value):
+    if pd.isna(value):
         return "-"
-    ends = ["-" if missing(end) else format(end, form) for end in (low, high)]
+    ends = ["-" if pd.isna(end) else format(end, form) for end in (low, high)]
     return format(value, form) if ends == ["-", "-"] else f"{format(value, form)} [{ends[0]}, {ends[1]}]"
 
 
@@ -79,12 +74,9 @@ def smallest_p(n_a: int, n_b: int) -> float:
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Return Holm's p-values: the i-th smallest of m times (m - i + 1), never falling, at most 1; None stays None."""
-    order = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
-    corrected: list[float | None] = [None] * len(p_values)
-    highest = 0.0
-    for rank, (p, i) in enumerate(order):
-        highest = corrected[i] = max(highest, min(1.0, (len(order) - rank) * p))
-    return corrected
+    known = pd.Series(np.array(p_values, dtype=float)).dropna().sort_values()
+    corrected = (known * np.arange(len(known), 0, -1)).cummax().clip(upper=1.0).to_dict()
+    return [corrected.get(i) for i in range(len(p_values))]
 
 
 def mean_interval(values: Sequence[float] | pd.Series) -> Estimate:

@@ -1,11 +1,9 @@
-"""A stored step with all that is recomputed from it: transcripts, log-probs, gradients, the steps of the optimizers."""
-
-from __future__ import annotations
+"""A stored step with all that is recomputed from it, and the comparison of both: transcripts, log-probs, gradients."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -19,7 +17,6 @@ from workbench.agent.retrievers import RetrieverDown
 from workbench.agent.tokenizer import Codec
 from workbench.agent.worlds import build
 from workbench.algorithms import resolve
-from workbench.audit.check import Check, explain
 from workbench.audit.networks import Networks
 from workbench.batch import Batch
 from workbench.learn.networks import autocast
@@ -38,6 +35,79 @@ GRADIENT = {"float32": 0.01, "bfloat16": 0.1}  # share of a gradient norm
 BEGINS = "it begins with other weights than those that the updates before it lead to"
 
 Owner = Literal["policy", "critic"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """An identity of a stored step: what was logged, what it must be, and how far apart they may be.
+
+    `missing` says what an identity needs that is not stored; nothing else is known of it then, and it has not passed.
+    """
+
+    identity: str = ""
+    step: int = -1
+    update: int | None = None
+    gap: float = math.nan  # the largest difference
+    tolerance: float = math.nan
+    logged: float = math.nan  # both sides where the difference is largest
+    expected: float = math.nan
+    says: str = ""  # what the difference looks like: exchanged, scaled, shifted, ...
+    trajectories: tuple[int, ...] = ()  # where it is above the tolerance
+    layers: tuple[str, ...] = ()
+    missing: str = ""
+
+    @property
+    def violated(self) -> bool:
+        """Whether the two sides are further apart than the tolerance; a side that is not a number is."""
+        return not self.missing and not self.gap <= self.tolerance
+
+
+def explain(logged: np.ndarray, expected: np.ndarray, mask: np.ndarray, tolerance: float) -> Check:
+    """Compare two arrays (B, T) at `mask` and read the difference; trajectories are rows here.
+
+    The readings, simplest first: a constant factor, a constant offset, both (another whitening), rows that have each
+    other's numbers, a shift by one position. No reading where none of them makes the difference vanish.
+    """
+    if not mask.any():
+        return Check(gap=0.0, tolerance=tolerance)
+    a, b = np.where(mask, logged, 0).astype(float), np.where(mask, expected, 0).astype(float)
+    apart = np.where(mask, np.abs(a - b), 0)
+    apart = np.where(np.isnan(apart), np.inf, apart)
+    worst = np.unravel_index(int(apart.argmax()), apart.shape)
+    rows = tuple(np.flatnonzero((apart > tolerance).any(1)).tolist())
+    says = _reading(a, b, mask, rows, tolerance) if rows and np.isfinite(apart).all() else ""
+    return Check(
+        gap=float(apart[worst]), tolerance=tolerance, logged=float(logged[worst]), expected=float(expected[worst]),
+        says=says, trajectories=rows,
+    )  # fmt: skip
+
+
+def _reading(a: np.ndarray, b: np.ndarray, mask: np.ndarray, rows: Sequence[int], tolerance: float) -> str:
+    bad = np.zeros_like(mask)
+    bad[list(rows)] = mask[list(rows)]
+    x, y = b[bad], a[bad]
+    near = 4 * tolerance + 1e-3 * np.abs(y)
+    if len(np.unique(x)) > 1:
+        if np.dot(x, x) and (np.abs(y - (factor := float(np.dot(x, y) / np.dot(x, x))) * x) <= near).all():
+            return f"{factor:.4g} times what it must be" if abs(factor) > 1e-9 else "0 everywhere"
+        if (np.abs(y - x - (offset := float((y - x).mean()))) <= near).all():
+            return f"{offset:+.4g} at every token"
+        slope, shift = np.polyfit(x, y, 1)
+        if (np.abs(y - slope * x - shift) <= near).all():
+            return f"{slope:.4g} times what it must be, {shift:+.4g}: centred or scaled by other statistics"
+    same = {i: (np.abs(a[i] - b)[:, mask[i]] <= tolerance).all(1) for i in rows}  # which rows must have these numbers
+    givers = {i: next((j for j in rows if j != i and same[i][j]), None) for i in rows}
+    if len(rows) > 1 and None not in givers.values():
+        if len(rows) == 2:
+            return "these two have each other's numbers"
+        shift, *others = {giver - i for i, giver in givers.items() if giver is not None}
+        by = "" if others else f", each that of {abs(shift)} rows {'before' if shift < 0 else 'after'}"
+        return f"these {len(rows)} have each other's numbers{by}"
+    for shift, word in ((1, "before"), (-1, "after")):
+        inside = bad & np.roll(mask, shift, axis=1)
+        if inside.sum() > 0.5 * bad.sum() and (np.abs(a - np.roll(b, shift, axis=1))[inside] <= tolerance).all():
+            return f"each token has the number of the token {word} it"
+    return ""
 
 
 class Missing(Exception):
@@ -64,9 +134,11 @@ class Case:
     stored: StoredBatch
     settings: RunSettings
     read: Callable[[int], StoredBatch | None]  # a step with its weights; None where it is not stored
-    _networks: dict[int, Networks] = field(default_factory=dict)
-    _log_probs: dict[tuple[int, bool], Tensor] = field(default_factory=dict)
-    _retaken: dict[Owner, Retaken] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.networks = cache(self._loaded)
+        self.log_probs_at = cache(self._log_probs)
+        self.retaken_updates = cache(self._retake)
 
     @cached_property
     def own(self) -> Algorithm:
@@ -140,31 +212,21 @@ class Case:
             episodes.append(dialogue.episode())
         return collate(episodes, 0)
 
-    def networks(self, step: int) -> Networks:
-        """Policy and critic at the start of a step. Raises Missing where their weights are not stored."""
-        if step not in self._networks:
-            self._networks[step] = self._loaded(step)
-        return self._networks[step]
-
     def _loaded(self, step: int) -> Networks:
+        """Policy and critic at the start of a step. Raises Missing where their weights are not stored."""
         found = self.stored if step == self.stored.step else self.read(step)
         if found is None or not found.weights:
             raise Missing(f"the weights of step {step} (record.batches.weights_mb, last, every)")
         return Networks(found)
 
-    def log_probs_at(self, step: int, replay: bool = True) -> Tensor:
-        """Log-probs (B, T) of the batch under the policy of a step, by the trainer's forward.
+    def _log_probs(self, step: int, replay: bool = True, compute: ComputeSettings | None = None) -> Tensor:
+        """Log-probs (B, T) of the batch under the policy of a step, by the trainer's forward unless `compute` differs.
 
         With `replay` a mixture takes the experts that the run's old pass took.
         """
-        if (step, replay) not in self._log_probs:
-            self._log_probs[step, replay] = self._scored(step, self.networks(step).compute, replay)
-        return self._log_probs[step, replay]
-
-    def _scored(self, step: int, compute: ComputeSettings, replay: bool) -> Tensor:
         networks, batch = self.networks(step), self.loaded.batch
         given = self.own.routing.replayed(replace(batch, routes_old=None)) if replay else None
-        return scored(networks.policy, batch, networks.temperature, compute, given)[0]
+        return scored(networks.policy, batch, networks.temperature, compute or networks.compute, given)[0]
 
     def nats(self, step: int, sampler: bool = False) -> float:
         """How far log-probs under the policy of a step may be apart by rounding alone, the sampler's or the trainer's.
@@ -176,7 +238,7 @@ class Case:
         exact_sampler = not sampler or (engine.dtype == "float32" and engine.kind == "hf")
         if plain and exact_sampler:
             return EXACT
-        batch, exact = self.loaded.batch, self._scored(step, self._plain, replay=True)
+        batch, exact = self.loaded.batch, self._log_probs(step, compute=self._plain)
         apart = float((self.log_probs_at(step) - exact).abs().max())
         if not exact_sampler:
             rounded = self.networks(step).decoded(batch.tokens, engine.model_copy(update={"dtype": "bfloat16"}))
@@ -197,13 +259,8 @@ class Case:
     def _plain(self) -> ComputeSettings:
         return self.settings.compute.model_copy(update={"device": "cpu", "dtype": "float32"})
 
-    def retaken_updates(self, owner: Owner) -> Retaken:
-        """The updates of the step by policy or critic; stops after one that does not begin where the run's began."""
-        if owner not in self._retaken:
-            self._retaken[owner] = self._retake(owner)
-        return self._retaken[owner]
-
     def _retake(self, owner: Owner) -> Retaken:
+        """The updates of the step by policy or critic; stops after one that does not begin where the run's began."""
         stored, bound = self.stored, self.settings.learn.critic.max_grad_norm or math.inf
         tolerance = self.nats(stored.step) if owner == "policy" else self.value_tolerance(stored.step)
         if self.settings.learn.balance_coef and stored.routes_behaviour is not None and owner == "policy":

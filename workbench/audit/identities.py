@@ -3,8 +3,6 @@
 Order: from the question to the optimizer, so that the first violation is the one nearest to its cause.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,14 +12,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from workbench.audit.case import EXACT, Case, Missing, Owner
-from workbench.audit.check import Check
+from workbench.audit.case import EXACT, Case, Check, Missing, Owner
 from workbench.audit.networks import Draws
 from workbench.learn.rollouts import critic_values
 from workbench.learn.run import settings_of
 from workbench.objective import prepare
 from workbench.objective.advantage import positions, value_loss
-from workbench.objective.schedule import EarlyStop, Schedule
+from workbench.objective.select import EarlyStop, Schedule
 from workbench.replay.play import weigh
 from workbench.store import batches
 from workbench.store.batches import StoredBatch
@@ -34,6 +31,7 @@ UNSURE = 1 / 48  # least variance of a draw's place that says something of its r
 OWNERS: tuple[Owner, Owner] = ("policy", "critic")
 
 Look = Callable[[Case], Iterator[Check]]
+Weights = Mapping[str, np.ndarray]  # of a network, by name
 
 
 @dataclass(frozen=True)
@@ -139,9 +137,8 @@ def old_log_probs(case: Case) -> Iterator[Check]:
     stored, kind = case.stored, case.settings.learn.old_log_prob
     at = stored.step if kind == "update" else case.sampled_at
     expected = stored.log_prob_behaviour if kind == "behaviour" else case.log_probs_at(at)
-    yield case.compare(
-        stored.log_prob_old, expected, stored.mask_sampled, EXACT if kind == "behaviour" else case.nats(at)
-    )
+    tolerance = EXACT if kind == "behaviour" else case.nats(at)
+    yield case.compare(stored.log_prob_old, expected, stored.mask_sampled, tolerance)
 
 
 @identity("the KL term pulls towards another model")
@@ -298,9 +295,7 @@ def weights(case: Case) -> Iterator[Check]:
         raise Missing(missing)
 
 
-def moved(
-    start: Mapping[str, np.ndarray], made: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray], share: float
-) -> Check:
+def moved(start: Weights, made: Weights, after: Weights, share: float) -> Check:
     """Compare the weights after a step with those that it must lead to (`made`), to a `share` of its length.
 
     Rounding has no direction: along the d weights lies 1 / sqrt(d) of its length. So another decay of the weights shows

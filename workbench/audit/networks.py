@@ -1,7 +1,5 @@
 """Policy and critic of a stored step, on the CPU, and their optimizers as they were then."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple

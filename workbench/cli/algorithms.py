@@ -15,23 +15,21 @@ def algorithms(
     form: str = LISTING,
 ) -> None:
     """List the algorithms, show the slots of one, or the slots in which two differ."""
-    import pandas as pd
-
     if not names:
-        show(pd.DataFrame({
+        show([{
             "family": family, "algorithm": a.name, "title": a.title,
             "differs from": f"{base} in {', '.join(differences(ALGORITHMS[base], a))}" if base else "-",
             "critic": "yes" if a.critic else "no", "rollouts a prompt": a.group_size,
             "experimental": "yes" if a.experimental else "", "paper": a.paper,
-        } for family, members in by_family() for a in members for base in [a.differs_from]), form)  # fmt: skip
+        } for family, members in by_family() for a in members for base in [a.differs_from]], form)  # fmt: skip
     elif names[0] == "diff":
         if len(names) != 3:
             raise InputError("diff compares two algorithms: sorl algorithms diff ppo st-ppo")
         a, b = resolve(names[1]), resolve(names[2])
         found = differences(a, b)
         if found or form == "json":
-            slots = [(slot, *choices(pair)) for slot, pair in found.items()]
-            show(pd.DataFrame(slots, columns=["slot", a.name, b.name]), form)
+            columns = ("slot", a.name, b.name)
+            show([dict(zip(columns, (slot, *choices(pair)), strict=True)) for slot, pair in found.items()], form)
         else:
             echo(f"{a.name} and {b.name} are the same algorithm.")
     elif len(names) == 1:
@@ -40,6 +38,6 @@ def algorithms(
             echo(f"{one.title}\n{one.formula}\n{one.paper}")
             echo(f"Claimed: {one.claim}\nMeasured: {measured().get(one.name, NOT_YET)}")
             echo(f"Experimental: {one.experimental}\n" if one.experimental else "")
-        show(pd.DataFrame([{"slot": slot, "choice": choice(getattr(one, slot))} for slot in KINDS]), form)
+        show([{"slot": slot, "choice": choice(getattr(one, slot))} for slot in KINDS], form)
     else:
         raise InputError(f"name one algorithm; to compare two: sorl algorithms diff {names[0]} {names[1]}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,13 +70,12 @@ def checks(runs: Path, folder: Path, steps: Sequence[int] = (), only: Sequence[s
 
 def as_dict(check: Check) -> dict[str, Any]:
     """Return a check as JSON has it."""
-    state = "missing" if check.missing else "violated" if check.violated else "holds"
-    measured = (
-        {} if check.missing else {name: getattr(check, name) for name in ("gap", "tolerance", "logged", "expected")}
-    )
-    said = {"says": check.says, "trajectories": check.trajectories, "layers": check.layers, "missing": check.missing}
-    where = {"identity": check.identity, "step": check.step, "update": check.update}
-    return {**where, "state": state, **measured, **{key: value for key, value in said.items() if value}}
+    found: dict[str, Any] = {name: getattr(check, name) for name in ("identity", "step", "update")}
+    found["state"] = "missing" if check.missing else "violated" if check.violated else "holds"
+    if not check.missing:
+        found |= {name: getattr(check, name) for name in ("gap", "tolerance", "logged", "expected")}
+    said = ("says", "trajectories", "layers", "missing")
+    return found | {name: getattr(check, name) for name in said if getattr(check, name)}
 
 
 def _print(run: str, found: Sequence[Check]) -> None:
@@ -85,27 +85,23 @@ def _print(run: str, found: Sequence[Check]) -> None:
     echo(f"{run}: steps {batches.ranges(steps)} audited")
     broken = [check for check in found if check.violated]
     if broken:
-        echo()
-        echo("Violated: both sides were stored by the trainer, so one of them is wrong")
+        echo("\nViolated: both sides were stored by the trainer, so one of them is wrong")
         columns = ("identity", "step", "update", "logged", "must be", "what")
         print_table(columns, [[c.identity, c.step, c.update, c.logged, c.expected, what(c)] for c in broken])
         for name in dict.fromkeys(check.identity for check in broken):
             one = IDENTITIES[name]
             echo(f"{name}: {one.must[0].lower()}{one.must[1:]}. If not: {one.means}.")
-    violated = {check.identity for check in broken}
-    checked = {check.identity for check in found if not check.missing}
-    held = [name for name in IDENTITIES if name in checked - violated]
-    echo()
-    echo(f"{'No identity is violated. ' if not broken else ''}{len(held)} hold: {', '.join(held)}.")
-    lacking: dict[tuple[str, str], list[int]] = {}
+    checked = {check.identity for check in found if not check.missing} - {check.identity for check in broken}
+    held = [name for name in IDENTITIES if name in checked]
+    echo(f"\n{'No identity is violated. ' if not broken else ''}{len(held)} hold: {', '.join(held)}.")
+    lacking: dict[tuple[str, str], list[int]] = defaultdict(list)
     for check in found:
         if check.missing:
-            lacking.setdefault((check.identity, check.missing), []).append(check.step)
+            lacking[check.identity, check.missing].append(check.step)
     if lacking:
-        echo()
-        echo("Not checked")
-        for (name, why), at in lacking.items():
-            echo(f"{name} at {'step' if len(at) == 1 else 'steps'} {batches.ranges(at)}: {why}")
+        echo("\nNot checked")
+    for (name, why), at in lacking.items():
+        echo(f"{name} at {'step' if len(at) == 1 else 'steps'} {batches.ranges(at)}: {why}")
 
 
 def what(check: Check) -> str:

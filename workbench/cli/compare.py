@@ -13,9 +13,8 @@ from workbench.algorithms import resolve
 from workbench.cli.shared import current, experiment_of, one_of
 from workbench.cli.tables import FORMATS, cell, document, echo, plain, records, show, writing
 from workbench.grid import guard
-from workbench.grid.cell import Cell, Estimate, short
+from workbench.grid.cell import Cell, Estimate, duration, short
 from workbench.grid.config import Grid, load
-from workbench.grid.progress import duration
 from workbench.grid.search import Region, usual
 from workbench.spec import InputError, RunSettings, nearest
 from workbench.store.reader import Reader
@@ -167,8 +166,6 @@ def state(region: Region) -> str:
 
 def describe_search(grid: Grid, form: str, time: Estimate) -> None:
     """Print the plan of a search: what is searched, its runs, their time. `time` is that of all cells."""
-    import pandas as pd
-
     region = grid.region
     assert region is not None
     progress, rule, along, values = region.progress, region.rule, region.settings.along, region.settings.lattice
@@ -176,14 +173,14 @@ def describe_search(grid: Grid, form: str, time: Estimate) -> None:
     most = min(everything, region.settings.runs or everything)
     expected = min(most, round(usual(region.neighbours, rule) * len(region.series)))
     left = max(now, expected - done) if now else 0
-    seconds = time.seconds / len(grid.cells) * left
+    time = time._replace(seconds=time.seconds / len(grid.cells) * left)
     if form == "json":
         whole = {
             "experiment": grid.experiment, "question": grid.question, "kind": "region",
             "arms": [arm.label for arm in region.series], "columns": list(region.columns), "along": along,
             "values": list(values),
             "runs": {"done": done, "now": now, "expected": expected, "most": most, "full_grid": everything},
-            "estimate": {"seconds": round(seconds), "workers": time.workers, "basis": time.basis},
+            "estimate": time.as_dict(),
         }  # fmt: skip
         echo(document(whole), nl=False)
         return
@@ -193,7 +190,7 @@ def describe_search(grid: Grid, form: str, time: Estimate) -> None:
     for (i, row), (j, name) in itertools.product(enumerate(rows), enumerate(names)):
         ended, begun = (sum((t.arm, t.column) == (i, j) for t in some) for some in (progress.done, progress.now))
         row[name] = f"{ended} done" + (f", {begun} now" if begun else "")
-    show(pd.DataFrame(rows), form)
+    show(rows, form)
     seeds = f"{rule.probes} seeds for a first try, {rule.seeds} next to a boundary"
     seeds = f'{rule.seeds} seeds everywhere (search = "full")' if rule.full else seeds
     listed = ", ".join(f"{value:g}" for value in values)
@@ -204,4 +201,4 @@ def describe_search(grid: Grid, form: str, time: Estimate) -> None:
     echo(f"{runs}; {done} are finished.{'' if now else ' ' + state(region)}")
     if left:
         pace = f"{time.workers} at a time, less where runs stop at their collapse ({time.basis})"
-        echo(f"About {duration(seconds)}, {pace}")
+        echo(f"About {duration(time.seconds)}, {pace}")

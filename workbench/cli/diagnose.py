@@ -146,12 +146,12 @@ def logs(runs: Path, what: str | None) -> Iterator[Log]:
     """Yield the logs that an argument names: a file, the runs of an experiment or folder, one run, or all that fell."""
     from workbench.analysis.runs import runs as runs_in
     from workbench.diagnosis.log import of_run
-    from workbench.diagnostics.collapse import judge
     from workbench.integrations import logs as other_trainers
 
-    path = Path(what or "")
-    if what is not None and path.suffix != ".toml" and (path.is_file() or (path.is_dir() and not _is_ours(path))):
-        yield from other_trainers.logs(path, lambda scores, steps: judge(scores, steps=steps).columns())
+    path, ours = Path(what or ""), ("segments", "*/segments", "config.toml", "experiment.toml")  # in a folder with runs
+    foreign = path.is_file() or (path.is_dir() and not any(next(path.glob(form), None) for form in ours))
+    if what is not None and path.suffix != ".toml" and foreign:
+        yield from other_trainers.logs(path)
         return
     if path.suffix in other_trainers.ENDINGS:
         raise InputError(f"there is no file '{what}'")
@@ -169,11 +169,6 @@ def logs(runs: Path, what: str | None) -> Iterator[Log]:
     for run_id in named:
         with reader.together():  # the queries of one diagnosis
             yield of_run(reader, str(run_id), runs)
-
-
-def _is_ours(folder: Path) -> bool:
-    """Return whether a folder is that of a run or holds folders of runs, be they empty."""
-    return any(next(folder.glob(form), None) for form in ("segments", "*/segments", "config.toml", "experiment.toml"))
 
 
 def _name_of(folder: Path, runs: Path) -> str:

@@ -14,8 +14,6 @@ from workbench.spec import InputError, nearest
 
 def diagnostics(name: str | None = Argument(None, help="One diagnostic; default: all."), form: str = LISTING) -> None:
     """List the measured columns, or show one: unit, levels, formula, source and alarm."""
-    import pandas as pd
-
     chosen = [d for d in CATALOGUE if name is None or d.name == name]
     if not chosen:
         known = {d.name: None for d in CATALOGUE}
@@ -25,10 +23,10 @@ def diagnostics(name: str | None = Argument(None, help="One diagnostic; default:
         echo(document([asdict(d) for d in chosen]), nl=False)
         return
     if name is None:
-        show(pd.DataFrame({
+        show([{
             "diagnostic": d.name, "table": d.table, "unit": d.unit.value or "-",
             "alarm": in_words(d.alarm) if d.alarm else "-", "meaning": d.description.split(". ")[0].rstrip("."),
-        } for d in chosen), form)  # fmt: skip
+        } for d in chosen], form)  # fmt: skip
         return
     for i, d in enumerate(chosen):
         echo(("\n" if i else "") + f"{d.name} ({d.level})\n{textwrap.fill(d.description, 110)}")

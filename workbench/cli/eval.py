@@ -34,10 +34,11 @@ def eval(
     run_id = find(current(ctx.obj), run)
     folder = folder_of(ctx.obj, run_id)
     from workbench.agent.worlds.dataset import Dataset, load
-    from workbench.learn.evaluate import checkpoint_of, examine
+    from workbench.learn.checkpoint import checkpoint_of
+    from workbench.learn.evaluate import examine
     from workbench.learn.warmstart import ensure, tokenizer_of
 
-    settings, checkpoint = settings_of(folder), checkpoint_of(folder, step)
+    settings, checkpoint = settings_of(folder), checkpoint_of(folder / "checkpoints", step)
     questions = load(data, split, limit)
     if questions.left_out:
         note(f"{questions.left_out} rows of {data} have no gold answer and are skipped")
@@ -62,11 +63,9 @@ def _retriever(trained: WorldSettings, corpus: Path | None, url: str | None, sea
         raise InputError("--corpus and --retriever both name a retriever; give one of them")
     if url is not None:
         return RetrieverSettings(kind="http", url=url)
-    if corpus is not None:
-        return RetrieverSettings(kind="bm25", corpus=str(corpus))
-    if trained.retriever.kind != "memory":
+    if corpus is None and trained.retriever.kind != "memory":
         return trained.retriever
-    if not search:
-        return RetrieverSettings(kind="bm25", corpus="-")  # never read: nothing is searched
-    why = f'this run searched its own world ("{trained.kind}"), which has no passages for other questions'
-    raise InputError(f"{why}; name some: --corpus FILE.jsonl or --retriever URL, or add --no-search")
+    if corpus is None and search:
+        why = f'this run searched its own world ("{trained.kind}"), which has no passages for other questions'
+        raise InputError(f"{why}; name some: --corpus FILE.jsonl or --retriever URL, or add --no-search")
+    return RetrieverSettings(kind="bm25", corpus=str(corpus or "-"))  # "-" is never read: nothing is searched

@@ -14,22 +14,28 @@ from urllib.parse import urlencode
 import tomli_w
 from typer import Argument, Context, Exit, Option, confirm
 
+from workbench.algorithms import resolve
 from workbench.cli.plan import describe
-from workbench.cli.shared import current, experiment_of, experiments, find, one_of, run_folder
+from workbench.cli.shared import current, experiment_of, experiments, find, one_of, run_folder, toml_of
 from workbench.cli.tables import document, echo, note, print_table
+from workbench.grid import progress
+from workbench.grid import run as grid_run
+from workbench.grid.cell import Cell, expand, flatten, time_of
+from workbench.grid.config import Grid, load, option
+from workbench.grid.folder import folder_of, last_row
+from workbench.learn.faults import FAULTS
+from workbench.learn.run import settings_of
 from workbench.spec import InputError, RunSettings, nearest
-from workbench.spec.files import MIB, from_toml, read_text
 from workbench.spec.settings import DRAW, LADDER
 from workbench.store.segments import held
+from workbench.store.text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from workbench.diagnosis.finding import Cause, Diagnosis
-    from workbench.grid.cell import Cell
-    from workbench.grid.config import Grid
 
-# Name -> what a child of this arm changes. An algorithm is one too: its ratio, clip and stabiliser.
+# Name -> what a child of this arm changes: a value, or a function of the parent's.
 ARMS: Mapping[str, dict[str, Any]] = {
     "turn-ratio": {"slots.ratio": "turn"},
     "sequence-ratio": {"slots.ratio": "sequence"},
@@ -40,7 +46,7 @@ ARMS: Mapping[str, dict[str, Any]] = {
     "dual-clip": {"slots.clip.dual": 3.0},
     "fresh": {"learn.staleness": 0},
     "one-epoch": {"learn.epochs": 1},
-    "third-lr": {},  # of the parent's learning rate
+    "third-lr": {"learn.policy.lr": lambda lr: lr / 3},
 }
 DEFAULT = ("turn-ratio", "normalise", "grad-clip")
 # What the state of a parent fixes.
@@ -89,8 +95,9 @@ def fork(
     grids: dict[str, list[Grid]] = {}
     for place, parent in product(at, parents):
         try:
-            children = wanted(ctx.obj, parent, place, arms or (), file)
-            grids.setdefault(place, []).append(grid_of(ctx.obj, children, draws, steps))
+            children = forkable(ctx.obj, parent, place)
+            changes = arms_of(arms or (), file, children.settings)
+            grids.setdefault(place, []).append(grid_of(ctx.obj, children, changes, draws, steps))
         except InputError as error:
             if not whole:
                 raise
@@ -130,103 +137,91 @@ def fork(
 
 
 class Children(NamedTuple):
-    """What is to be forked: a parent, its row of table `run`, its settings, the step, and what each arm changes."""
+    """What is to be forked: a parent, its row of table `run`, its settings, and the step."""
 
     parent: str
     row: Mapping[str, Any]
     settings: RunSettings
     step: int
-    arms: Mapping[str, Mapping[str, Any]]
 
 
 def train(runs: Path, grid: Grid, workers: int | None) -> None:
     """Train the children of a parent that are not finished. Raises Exit where one failed or was stopped."""
-    from workbench.grid import progress
-    from workbench.grid.process import EXECUTORS
-    from workbench.grid.run import Limits
-    from workbench.grid.run import run as run_cells
-
-    results = run_cells(grid, runs, progress.Display(), workers=workers, executor=EXECUTORS["local"](), fresh=False,
-                        sync=lambda: None, limits=Limits())  # fmt: skip
-    for result in results:
-        if result.status != "finished":
-            note(f"{result.status}: {result.cell.run_id} {result.reason}; `sorl show {result.cell.run_id}`")
-    if any(result.status != "finished" for result in results):
+    results = grid_run.run(grid, runs, progress.Display(), workers=workers)
+    bad = [result for result in results if result.status != "finished"]
+    for result in bad:
+        note(f"{result.status}: {result.cell.run_id} {result.reason}; `sorl show {result.cell.run_id}`")
+    if bad:
         note("The same command resumes.")
         raise Exit(1)
 
 
 def takes(cells: Sequence[Cell], runs: Path, workers: int | None) -> str:
     """Say how long these children take, those that are finished left out."""
-    from workbench.grid.cell import time_of
-    from workbench.grid.folder import folder_of, last_row
-    from workbench.grid.progress import duration
-
     left = [cell for cell in cells if (last_row(folder_of(runs, cell)) or {}).get("status") != "finished"]
-    time = time_of(left, runs, workers)
-    return f"about {duration(time.seconds)}, {time.workers} at a time ({time.basis})" if left else "nothing to run"
+    return str(time_of(left, runs, workers))
 
 
-def wanted(runs: Path, parent: str, at: str, names: Sequence[str], file: Path | None) -> Children:
-    """Return what to fork.
-
-    Raises InputError for a parent that still runs, was trained by another version of the settings or has no checkpoint
-    near, and for a change that its state does not allow.
-    """
+def arms_of(names: Sequence[str], file: Path | None, settings: RunSettings) -> dict[str, dict[str, Any]]:
+    """Return what each arm changes. Raises InputError for a change that the parent's state does not allow."""
     from workbench.analysis.forks import UNCHANGED
 
-    found = forkable(runs, parent, at)
-    given: dict[str, dict[str, Any]] = own_arms(file) if file else {}
+    given: dict[str, dict[str, Any]] = {}
+    if file:
+        tables = toml_of("--arms", file).get("arms")
+        if not isinstance(tables, list) or not all(isinstance(one, dict) and "name" in one for one in tables):
+            raise InputError(f"'{file}' has no [[arms]] with a name each")
+        given = {str(one.pop("name")): flatten(expand(one, f"{file}")) for one in tables}
     for name in names or (() if file else DEFAULT):
-        given |= arm(name, found.settings)
-    if given.get(UNCHANGED):
-        raise InputError(f"the arm '{UNCHANGED}' changes nothing: give the one that sets {', '.join(given[UNCHANGED])} "
-                         "another name")  # fmt: skip
+        given |= arm(name, settings)
+    if renamed := given.get(UNCHANGED):
+        sets = ", ".join(renamed)
+        raise InputError(f"the arm '{UNCHANGED}' changes nothing: give the one that sets {sets} another name")
     for name, changes in given.items():
-        allowed(name, changes, found.settings)
-    return found._replace(arms={UNCHANGED: dict[str, Any](), **given})
+        allowed(name, changes, settings)
+    return given
 
 
 def forkable(runs: Path, parent: str, at: str) -> Children:
-    """Return a parent and the step to fork it at, without arms; raises InputError where it cannot be forked."""
-    from workbench.learn.run import settings_of
+    """Return a parent and the step to fork it at.
 
+    Raises InputError for a parent that still runs, was trained by another version or has no checkpoint near.
+    """
     reader, folder = current(runs), run_folder(runs, parent)
     found = reader.rows("SELECT * FROM run WHERE run_id = $run", {"run": parent})
     row = dict(zip(found.columns, found.rows[0], strict=True))
     if held(folder):
         raise InputError(f"'{parent}' is still being trained: fork it when it has ended")
-    trained = json.loads(row["versions"] or "{}").get("sorl")
-    if trained != version("sorl"):
-        raise InputError(
-            f"'{parent}' was trained by sorl {trained}; this is {version('sorl')}: train it again to fork it"
-        )
+    trained, ours = json.loads(row["versions"] or "{}").get("sorl"), version("sorl")
+    if trained != ours:
+        raise InputError(f"'{parent}' was trained by sorl {trained}; this is {ours}: train it again to fork it")
     settings = settings_of(folder)
-    return Children(parent, row, settings, rung(folder, parent, at, row, settings), {})
+    return Children(parent, row, settings, rung(folder, parent, at, row, settings))
 
 
-def grid_of(runs: Path, children: Children, draws: int, steps: int) -> Grid:
-    """Return the grid of the children, and keep its file; raises InputError for a setting that no run has."""
-    from workbench.grid.cell import expand, flatten
-    from workbench.grid.config import load
+def grid_of(runs: Path, children: Children, arms: Mapping[str, Mapping[str, Any]], draws: int, steps: int) -> Grid:
+    """Return the grid of these arms and of unchanged children, and keep its file.
 
-    parent, row, settings, step, arms = children
-    base = flatten(settings.model_dump(mode="json", exclude_none=True, exclude={"seed", "iterations", "fork", "fault"}))
-    base |= LIGHT | {"iterations": step + steps, "stop.after_collapse": AFTER}
+    Raises InputError for a setting that no run has.
+    """
+    from workbench.analysis.forks import UNCHANGED
+
+    parent, row, settings, step = children
+    given = settings.model_dump(mode="json", exclude_none=True, exclude={"seed", "iterations", "fork"})
+    fault = flatten({"fault": given.pop("fault", {})})
+    base = flatten(given) | LIGHT | {"iterations": step + steps, "stop.after_collapse": AFTER}
     base |= {"fork.experiment": row["experiment"], "fork.run": parent, "fork.at_step": step, "fork.seed": settings.seed}
-    fault = settings.model_dump(mode="json", exclude_none=True, include={"fault"})
-    # A fault goes on in every child but that of an arm without it, whose table [fault] is empty.
-    each = {
-        name: dict(changes) if "fault" in changes else {**flatten(fault), **changes} for name, changes in arms.items()
-    }
+    tables = []
+    for name, changes in {UNCHANGED: {}, **arms}.items():
+        # A fault goes on in every child but that of an arm without it.
+        own = changes if "fault" in changes else {**fault, **changes}
+        kept = {key: value for key, value in own.items() if value not in (None, {})}
+        tables.append({"name": name} | expand(kept, f"arm '{name}'"))
     made = {
         "question": f"Which change after step {step} saves {parent}?",
         "seeds": [settings.seed + DRAW * draw for draw in range(draws)],
         "base": expand(base, "the parent"),
-        "arms": [
-            {"name": name} | expand({k: v for k, v in changes.items() if v is not None}, f"arm '{name}'")
-            for name, changes in each.items()
-        ],
+        "arms": tables,
     }
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"fork-{parent}-at-{step}")
     path = runs / ".cache" / "forks" / f"{name}.toml"
@@ -244,13 +239,14 @@ def removal(cause: Cause, settings: RunSettings) -> dict[str, Any]:
 
     What a repair of the trainer's code does, the fault lab does by leaving its fault out.
     """
-    from workbench.grid.cell import flatten
-
     if settings.fault is not None and settings.fault.kind == cause.name:
         return {"fault": None}
     old = flatten(settings.model_dump(mode="json"))
-    changes = {key: new(old[key]) if callable(new) else new for key, new in cause.without.items()}
-    return {key: value for key, value in changes.items() if value != old[key]}
+    return {key: value for key, value in _applied(cause.without, old).items() if value != old[key]}
+
+
+def _applied(changes: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: new(old[key]) if callable(new) else new for key, new in changes.items()}
 
 
 def intervene(
@@ -258,7 +254,7 @@ def intervene(
     workers: int | None = None,
 ) -> bool:  # fmt: skip
     """Fork a run without each of these causes (its likeliest), once the time was agreed to; return whether it was."""
-    from workbench.analysis.forks import UNCHANGED, WITHOUT, power
+    from workbench.analysis.forks import WITHOUT, power
     from workbench.diagnosis.diagnose import in_order
 
     name = found.log.name
@@ -277,10 +273,8 @@ def intervene(
         else:
             note(f"not tested, as no setting removes it: {cause.name}. {cause.change}")
     if not arms:
-        raise InputError(
-            f"of what was found in '{name}' nothing can be removed by a setting; see `sorl diagnose {name}`"
-        )
-    grid = grid_of(runs, children._replace(arms={UNCHANGED: dict[str, Any](), **arms}), draws, steps)
+        raise InputError(f"nothing that was found in '{name}' is removed by a setting; see `sorl diagnose {name}`")
+    grid = grid_of(runs, children, arms, draws, steps)
     time = takes(grid.cells, runs, workers)
     note(f"{len(grid.cells)} children from step {children.step} on, {steps} steps each: {time}")
     for arm, changes in arms.items():
@@ -298,7 +292,6 @@ def arms_file(found: Diagnosis, draws: int) -> str:
     """Return the arms to continue a run of another trainer with, as a TOML file with its reasons."""
     from workbench.diagnosis.diagnose import in_order
     from workbench.integrations.names import SETTINGS
-    from workbench.store.text import visible
 
     step = found.log.onset if found.log.onset is not None else min((f.clue.step for f in found.findings), default=0)
     lines = [
@@ -311,19 +304,17 @@ def arms_file(found: Diagnosis, draws: int) -> str:
         lines += ["[[arms]]", f'name = "without {cause.name}"'] if cause.without else []
         for key, new in cause.without.items():
             old = found.log.settings.get(key)
-            known = not callable(new) or isinstance(old, int | float)
-            if known:
-                value = json.dumps(new(old) if callable(new) else new)
-                lines.append(f'"{key}" = {value}  # was {visible(str(old))}; {", ".join(SETTINGS.get(key, ())[:3])}')
-            else:
+            if callable(new) and not isinstance(old, int | float):
                 lines.append(f'# "{key}": {(new.__doc__ or "").removeprefix("Return ")}')
+                continue
+            value = json.dumps(_applied({key: new}, {key: old})[key])
+            lines.append(f'"{key}" = {value}  # was {visible(str(old))}; {", ".join(SETTINGS.get(key, ())[:3])}')
     return "\n".join(lines) + "\n"
 
 
 def rung(folder: Path, parent: str, at: str, row: Mapping[str, Any], settings: RunSettings) -> int:
     """Return the step of the newest checkpoint at or before the wanted step."""
     from workbench.learn.checkpoint import checkpoints
-    from workbench.learn.faults import FAULTS
 
     steps = [int(one.name) for one in checkpoints(folder / LADDER)]
     if not steps:
@@ -331,14 +322,13 @@ def rung(folder: Path, parent: str, at: str, row: Mapping[str, Any], settings: R
     if (fault := settings.fault) is not None and (kind := FAULTS[fault.kind]).remembers:
         begins = fault.at_step - kind.lead
         if not (steps := [step for step in steps if step <= begins]):
-            raise InputError(
-                f"'{parent}' has no checkpoint at or before step {begins}, and what its fault '{fault.kind}' remembers "
-                "from there on is in none"
-            )
+            lost = f"none holds what its fault '{fault.kind}' remembers"
+            raise InputError(f"'{parent}' has no checkpoint at or before step {begins}, and {lost}")
+    there = f"there are {', '.join(map(str, steps))}"
     if (match := re.fullmatch(r"onset(?:-(\d+))?", at)) is not None:
         onset = row["collapse_step"] if row["collapse_step"] is not None else row["onset_low"]
         if onset is None:
-            raise InputError(f"'{parent}' did not fall: name a step, --at STEP; there are {', '.join(map(str, steps))}")
+            raise InputError(f"'{parent}' did not fall: name a step, --at STEP; {there}")
         wanted = max(int(onset) - int(match.group(1) or 0), min(steps))
     elif at.isdecimal():
         wanted = int(at)
@@ -346,45 +336,23 @@ def rung(folder: Path, parent: str, at: str, row: Mapping[str, Any], settings: R
         raise InputError(f"--at '{at}' is neither a step nor onset-N, such as onset-8")
     before = [step for step in steps if step <= wanted]
     if not before or wanted >= (row["steps"] or 0):
-        raise InputError(
-            f"'{parent}' has no checkpoint at or before step {wanted} of its {row['steps']}; "
-            f"there are {', '.join(map(str, steps))}; the nearest is --at {min(steps, key=lambda s: abs(s - wanted))}"
-        )
+        none = f"'{parent}' has no checkpoint at or before step {wanted} of its {row['steps']}"
+        raise InputError(f"{none}; {there}; the nearest is --at {min(steps, key=lambda s: abs(s - wanted))}")
     return before[-1]
 
 
 def arm(name: str, settings: RunSettings) -> dict[str, dict[str, Any]]:
     """Return an arm by its name, or by what it changes: `learn.epochs=1`."""
-    from workbench.grid.config import option
-
     if "=" in name:
         key, value = option(name, example="learn.epochs=1")
         return {name: {key: value}}
-    if name == "third-lr":
-        return {name: {"learn.policy.lr": settings.learn.policy.lr / 3}}
     if name not in ARMS:
         raise InputError(f"no arm '{name}'{nearest(name, ARMS)}; there is: {', '.join(ARMS)}, or KEY=VALUE")
-    return {name: dict(ARMS[name])}
-
-
-def own_arms(file: Path) -> dict[str, dict[str, Any]]:
-    """Return the arms of a file: [[arms]] tables with a name and settings."""
-    from workbench.grid.cell import expand, flatten
-
-    try:
-        tables = from_toml(read_text(file, MIB)).get("arms")
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot read --arms '{file}': {getattr(error, 'strerror', error)}") from None
-    if not isinstance(tables, list) or not all(isinstance(one, dict) and "name" in one for one in tables):
-        raise InputError(f"'{file}' has no [[arms]] with a name each")
-    return {str(one.pop("name")): flatten(expand(one, f"{file}")) for one in tables}
+    return {name: _applied(ARMS[name], flatten(settings.model_dump(mode="json")))}
 
 
 def allowed(name: str, changes: Mapping[str, Any], settings: RunSettings) -> None:
     """Raise InputError for a change that the parent's state does not fit."""
-    from workbench.algorithms import resolve
-    from workbench.grid.cell import expand
-
     for key in changes:
         if any(key == fixed or key.startswith(f"{fixed}.") for fixed in FIXED):
             raise InputError(f"arm '{name}' changes {key}, which cannot change in the middle of a run")

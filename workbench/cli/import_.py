@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import sys
@@ -17,8 +16,11 @@ from typing import IO, TYPE_CHECKING, Any
 from typer import Argument, Context, Option
 
 from workbench.cli.tables import echo, note, print_table
+from workbench.grid.cell import expand
+from workbench.grid.folder import write
 from workbench.spec import InputError
 from workbench.spec.files import MIB, from_json, lock_file, read_text
+from workbench.store.segments import now
 
 if TYPE_CHECKING:
     from workbench.integrations.logs import Imported, Source
@@ -62,11 +64,8 @@ class Importer:
         self._written: dict[str, tuple[Imported, int]] = {}  # by run_id: the run and its last step on the disk
         self._locks: dict[str, IO[str]] = {}
 
-    def look(self, *, say: bool) -> int:
-        """Import what is new or has changed; returns how many runs were written.
-
-        Raises InputError for a source that cannot be read; of a folder one that can is enough.
-        """
+    def look(self, *, say: bool) -> None:
+        """Import what is new or has changed. Raises InputError where no source can be read."""
         from rich.console import Console
         from rich.progress import track
 
@@ -76,7 +75,12 @@ class Importer:
         with suppress(OSError, ValueError, TypeError):
             record |= from_json(read_text(self.experiment / RECORD, 64 * MIB))
         marks = {one: one.fingerprint() for one in found}
-        fresh = [one for one in found if not self._is_known(record.get(str(one.path.resolve())), marks[one])]
+        fresh = []
+        for one in found:
+            entry: Any = record.get(str(one.path.resolve()))
+            known = isinstance(entry, dict) and entry.get("fingerprint") == marks[one] and entry.get("runs")
+            if not known or not all((self.experiment / str(run) / "segments").is_dir() for run in entry["runs"]):
+                fresh.append(one)
         written, refused = 0, list[str]()
         quiet = not say or len(fresh) == 1 or not sys.stderr.isatty()
         for one in track(fresh, "importing", console=Console(stderr=True), disable=quiet, transient=True):
@@ -95,10 +99,7 @@ class Importer:
                 record[str(one.path.resolve())] = {"fingerprint": marks[one], "runs": runs}
             written += len(runs)
         if written:
-            file = self.experiment / RECORD
-            unfinished = file.with_name(f".{RECORD}.{os.getpid()}")
-            unfinished.write_text(json.dumps(record, indent=1), encoding="utf-8", errors="surrogateescape")
-            unfinished.replace(file)
+            write(self.experiment / RECORD, json.dumps(record, indent=1))
         if refused and say:
             more = [f"left out: {len(refused) - 5} more"] if len(refused) > 5 else []
             note("\n".join([*(f"left out: {line}" for line in refused[:5]), *more]))
@@ -108,10 +109,9 @@ class Importer:
             same = len(found) - len(fresh)
             kept = f"; {same} source{'s' * (same != 1)} unchanged since the last import" if same else ""
             echo(f"{written} run{'s' * (written != 1)} imported as experiment {self.experiment.name}{kept}")
-        return written
 
     def follow(self) -> None:
-        """Look until Ctrl-C; a trainer that writes seldom costs little, a long log is not read all the time."""
+        """Look until Ctrl-C."""
         with suppress(KeyboardInterrupt):
             while True:
                 began = time.monotonic()
@@ -128,11 +128,6 @@ class Importer:
             self._write(run_id, run)
         for lock in self._locks.values():
             lock.close()
-
-    def _is_known(self, entry: Any, mark: str) -> bool:
-        if not isinstance(entry, dict) or entry.get("fingerprint") != mark or not entry.get("runs"):
-            return False
-        return all((self.experiment / str(run) / "segments").is_dir() for run in entry["runs"])
 
     def _write(self, run_id: str, run: Imported) -> None:
         """Bring the run's folder up to the run: steps are appended where it has only grown."""
@@ -175,22 +170,14 @@ class Importer:
 
     def _row(self, run: Imported, verdict: dict[str, Any]) -> dict[str, Any]:
         """Return the row of table `run`; runs whose names differ by a seed alone are replicates."""
-        from workbench.store.segments import now
-
         seeded = re.fullmatch(r"(.+?)[-_.](?:s|seed)[-_=]?(\d{1,9})", run.name)
         seed = run.settings.get("seed", int(seeded[2]) if seeded else 0)
-        nested: dict[str, Any] = {}
-        for key, value in run.settings.items():
-            *path, last = key.split(".")
-            table = nested
-            for part in path:
-                table = table.setdefault(part, {})
-            table[last] = value
         if self._live and verdict["outcome"] not in ("collapsed", "diverged"):
             verdict = verdict | {"outcome": None}  # as of a run in training
         return verdict | {
             "experiment": self.experiment.name, "algorithm": "unknown", "arm": seeded[1] if seeded else run.name,
-            "seed": seed if isinstance(seed, int) and 0 <= seed < 2**63 else 0, "config": json.dumps(nested),
+            "seed": seed if isinstance(seed, int) and 0 <= seed < 2**63 else 0,
+            "config": json.dumps(expand(run.settings, "the settings")),
             "status": "running" if self._live else run.status, "steps": int(run.steps[-1]) + 1,
             "started_at": None, "ended_at": None if self._live else now(),
         }  # fmt: skip
@@ -234,8 +221,7 @@ def _grew(before: Imported, run: Imported, until: int) -> bool:
         for name, values in columns.items():
             own = values[columns["step"] <= until]
             past = old[name][old["step"] <= until] if name in old else np.ma.masked_all(len(own))
-            if not np.array_equal(np.ma.getmaskarray(past), np.ma.getmaskarray(own)):
-                return False
-            if not np.array_equal(np.ma.filled(past, 0), np.ma.filled(own, 0), equal_nan=True):
+            same_nulls = np.array_equal(np.ma.getmaskarray(past), np.ma.getmaskarray(own))
+            if not same_nulls or not np.array_equal(np.ma.filled(past, 0), np.ma.filled(own, 0), equal_nan=True):
                 return False
     return True

@@ -43,7 +43,9 @@ class _Verbs(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in VERBS:
-            return None
+            from workbench.spec import nearest
+
+            ctx.fail(f"no command '{cmd_name}'{nearest(cmd_name, VERBS)}; there is: {', '.join(VERBS)}")
         if self._listing:
             return TyperCommand(cmd_name, help=summary(cmd_name))
         named = module_of(cmd_name)
@@ -53,13 +55,6 @@ class _Verbs(TyperGroup):
         command = typer.main.get_command(verb if function else module.app)
         command.name = cmd_name
         return command
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        from workbench.spec import nearest
-
-        if args and args[0] not in VERBS and not args[0].startswith("-"):
-            ctx.fail(f"no command '{args[0]}'{nearest(args[0], VERBS)}; there is: {', '.join(VERBS)}")
-        return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Accept the global options after the verb too, as they are often typed."""

@@ -1,28 +1,22 @@
 """`sorl plan FILE.toml`: the cells of a grid, what sets them apart, how long they take; nothing runs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from typer import Context, Option
 
 from workbench.algorithms import differences
 from workbench.cli.compare import describe_search, tell
 from workbench.cli.shared import ARMS, CHANGES, GRID_FILE, LISTING
-from workbench.cli.tables import document, echo, plain, records, show
+from workbench.cli.tables import document, echo, show
 from workbench.grid import guard
 from workbench.grid.cell import algorithm_label, choices, differing, in_words, short, time_of
 from workbench.grid.config import Grid, load
 from workbench.grid.folder import History, edits, folder_of, last_row, newest, status_of
-from workbench.grid.progress import duration
 from workbench.spec import InputError, RunSettings
 from workbench.store.segments import held
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 ASSUMED = 0.8  # share of the reference arm's runs that collapse, if no run was recorded: few of them stay up
 
@@ -52,27 +46,37 @@ def describe(
     grid: Grid, runs: Path, workers: int | None = None, form: str = "table", seeds: dict[str, Any] | None = None
 ) -> None:
     """Print the plan: arms with the settings that differ, the slots that differ, fairness, seeds needed, time."""
-    import pandas as pd
-
     grid = newest(grid, runs)
     folders = {cell.run_id: folder_of(runs, cell) for cell in grid.cells}
     status = {name: status_of(last_row(folder), alive=held(folder)) for name, folder in folders.items()}
     left = [cell for cell in grid.cells if status[cell.run_id] != "finished"]
+    settings = differing({cell.arm: cell.settings for cell in grid.cells})
     slots, time, findings = _slots(grid), time_of(left, runs, workers), guard.planned(grid.cells)
     if form == "json":
         names = ("run_id", "arm", "algorithm", "seed", "control", "config_hash")
         cells = [{n: getattr(c, n) for n in names} | {"status": status[c.run_id]} for c in grid.cells]
         whole = {
-            "experiment": grid.experiment, "question": grid.question, "cells": cells,
-            "settings": differing({cell.arm: cell.settings for cell in grid.cells}),
-            "slots": records(*plain(slots)), "guard": [finding.as_dict() for finding in findings], "seeds": seeds,
-            "estimate": {"seconds": round(time.seconds), "workers": time.workers, "basis": time.basis},
+            "experiment": grid.experiment, "question": grid.question, "cells": cells, "settings": settings,
+            "slots": slots, "guard": [finding.as_dict() for finding in findings], "seeds": seeds,
+            "estimate": time.as_dict(),
         }  # fmt: skip
         echo(document(whole), nl=False)
         return
     echo(f"{grid.experiment}: {grid.question}\n")
-    show(pd.DataFrame(_arm_rows(grid, status)), form)
-    if len(slots):
+    settings.pop("algorithm", None)  # the arm's label and the table of slots say it
+    rows = []
+    for arm in grid.arms:
+        mine = [cell for cell in grid.cells if cell.arm == arm]
+        row = {
+            "arm": arm,
+            "kind": "control" if mine[0].control else "crossed",
+            "algorithm": mine[0].algorithm,
+            "seeds": " ".join(str(cell.seed) for cell in mine),
+            "finished": f"{sum(status[cell.run_id] == 'finished' for cell in mine)}/{len(mine)}",
+        }
+        rows.append(row | {short(key): in_words(values[arm]) for key, values in settings.items()})
+    show(rows, form)
+    if slots:
         echo("\nSlots in which the algorithms differ\n")
         show(slots, form)
     echo()
@@ -82,40 +86,21 @@ def describe(
     if seeds:
         echo(_seeds_in_words(seeds))
     finished = f", {len(grid.cells) - len(left)} finished" if len(left) < len(grid.cells) else ""
-    rest = f"about {duration(time.seconds)}, {time.workers} at a time ({time.basis})" if left else "nothing to run"
-    echo(f"{len(grid.cells)} cells ({len(grid.arms)} arms x {len(grid.seeds)} seeds){finished}; {rest}")
+    echo(f"{len(grid.cells)} cells ({len(grid.arms)} arms x {len(grid.seeds)} seeds){finished}; {time}")
     for waiting in grid.waiting:
         echo(f"Later: {waiting}.")
 
 
-def _arm_rows(grid: Grid, status: Mapping[str, str]) -> list[dict[str, str]]:
-    settings = differing({cell.arm: cell.settings for cell in grid.cells})
-    settings.pop("algorithm", None)  # the arm's label and the table of slots say it
-    rows = []
-    for arm in grid.arms:
-        cells = [cell for cell in grid.cells if cell.arm == arm]
-        row = {
-            "arm": arm,
-            "kind": "control" if cells[0].control else "crossed",
-            "algorithm": cells[0].algorithm,
-            "seeds": " ".join(str(cell.seed) for cell in cells),
-            "finished": f"{sum(status[cell.run_id] == 'finished' for cell in cells)}/{len(cells)}",
-        }
-        rows.append(row | {short(key): in_words(values[arm]) for key, values in settings.items()})
-    return rows
-
-
-def _slots(grid: Grid) -> pd.DataFrame:
-    import pandas as pd
-
+def _slots(grid: Grid) -> list[dict[str, str]]:
+    """Return a row for each slot in which algorithms differ, its choice in each of them."""
     algorithms = {}
     for cell in grid.cells:
         slots = f" + slots {json.dumps(cell.settings.slots)}" if cell.settings.slots else ""
         algorithms[algorithm_label(cell.settings.algorithm) + slots] = cell.resolved
     first, *others = algorithms.values()
-    rows = {slot: choices([getattr(one, slot) for one in algorithms.values()])
-            for other in others for slot in differences(first, other)}  # fmt: skip
-    return pd.DataFrame([{"slot": slot, **dict(zip(algorithms, row, strict=True))} for slot, row in rows.items()])
+    differing_slots = dict.fromkeys(slot for other in others for slot in differences(first, other))
+    lines = {slot: choices([getattr(one, slot) for one in algorithms.values()]) for slot in differing_slots}
+    return [{"slot": slot} | dict(zip(algorithms, line, strict=True)) for slot, line in lines.items()]
 
 
 def seeds_for(grid: Grid, runs: Path, ratio: float, power: float, incidence: float | None) -> dict[str, Any] | None:

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 from typer import Argument, Context, Option
 
 from workbench.algorithms import CORE, resolve
-from workbench.cli.shared import OUTPUT, one_of, run_folder
+from workbench.cli.shared import OUTPUT, one_of, run_folder, toml_of
 from workbench.cli.tables import as_text, document, echo, note, print_table, save, save_parquet
 from workbench.grid.cell import algorithm_label, expand, merge
 from workbench.grid.config import option
 from workbench.grid.folder import ARROW
 from workbench.objective import Algorithm
 from workbench.spec import InputError
-from workbench.spec.files import MIB, from_toml, read_text
 from workbench.store import batches
 
 if TYPE_CHECKING:
@@ -166,17 +165,14 @@ def algorithms_of(
     own = next(iter(found))
     if file is None:
         return own, found
-    try:
-        variants = from_toml(read_text(file, MIB))
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot read --variants '{file}': {getattr(error, 'strerror', error)}") from None
+    variants = toml_of("--variants", file)
     if not variants or not all(isinstance(table, dict) for table in variants.values()):
         example = '[wide] base = "ppo" clip = { high = 0.5 }'
         raise InputError(f"--variants '{file}' must hold one table per variant; write it like {example}")
     for name, table in variants.items():
-        if name in found:
-            raise InputError(f"variant [{name}] in {file} has the name of another algorithm of this replay; rename it")
         try:
+            if name in found:
+                raise InputError("another algorithm of this replay has that name; rename it")
             found[name] = resolve(table)
         except InputError as error:
             raise InputError(f"variant [{name}] in {file}: {error}") from None

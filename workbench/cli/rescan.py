@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from workbench.store.sync import sync
 
 JUDGED = ("outcome", "collapse_step", "onset_low", "onset_high", "detection_step", "peak_success", "final_success")
 _KEY = ("step", "kind", "diagnostic")  # of an event
+_key = itemgetter(*_KEY)
 # Kinds of events that come from the trainer, the grid or the sync, not from a rule over columns; guard_* do as well.
 _OTHERS = {"diverged", "segment_corrupt", *(kind.name for kind in KINDS)}
 _RUNS = """
@@ -64,7 +66,7 @@ def rescan(
     reader = current(ctx.obj)
     experiments(reader, experiment)
     changes: list[tuple[str, str]] = []
-    runs = recorded(reader, [d.name for d in CATALOGUE if d.level is Level.STEP], experiment)
+    runs = recorded(reader, experiment)
     for run in runs:
         try:
             verdict, events = judged(run)
@@ -77,7 +79,13 @@ def rescan(
             if words and not dry:  # fails where the folder is gone, or the run was resumed: its trainer judges it
                 # An event without a severity withdraws the one it replaces.
                 gone = [dict(zip(_KEY, key, strict=True)) for key in before if key not in seen]
-                _append(folder_of(ctx.obj, run.row["run_id"]), run.row | verdict, [*seen.values(), *gone])
+                folder, told = folder_of(ctx.obj, run.row["run_id"]), [*seen.values(), *gone]
+                row = {name: value for name, value in (run.row | verdict).items() if name in schema_of("run").names}
+                with locked(folder):
+                    append(folder, folder.name, "run", row | {"written_at": now()})
+                    if told:
+                        columns = {f.name: [event.get(f.name) for event in told] for f in fields(Event)}
+                        append(folder, folder.name, "event", columns)
         except InputError as error:
             note(f"skipped: {error}")
             continue
@@ -88,18 +96,18 @@ def rescan(
     _report(changes, len(runs), dry)
 
 
-def recorded(reader: Reader, columns: Sequence[str], experiment: str | None = None) -> list[Recorded]:
-    """Return every run (of `experiment`) that is over and has steps, with those of `columns` that its steps have."""
+def recorded(reader: Reader, experiment: str | None = None) -> list[Recorded]:
+    """Return every run (of `experiment`) that is over and has steps, with the diagnostics of its steps."""
 
     def rows(sql: str, parameters: Any) -> list[dict[str, Any]]:
         return records(*reader.rows(sql, parameters)[:2])
 
-    found = []
+    columns, found = ["step", *(d.name for d in CATALOGUE if d.level is Level.STEP)], []
     for row in rows(_RUNS, [experiment]):
         run = {"run": row["run_id"]}
         steps = rows("SELECT * FROM step WHERE run_id = $run ORDER BY step", run)
         if steps:  # a run whose rows are gone keeps the verdict of when they were there
-            known = [{name: step[name] for name in ("step", *columns) if name in step} for step in steps]
+            known = [{name: step[name] for name in columns if name in step} for step in steps]
             events = rows("SELECT * FROM event WHERE run_id = $run ORDER BY step", run)
             found.append(Recorded(row, known, events, rows(_GROUP, run)[0]["size"]))
     return found
@@ -167,16 +175,3 @@ def changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
     pairs = [(name, old.get(name), new[name]) for name in JUDGED]
     return [f"{name} {cell(a, null='NULL')} -> {cell(b, null='NULL')}" for name, a, b in pairs if not same(a, b)]
-
-
-def _key(event: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(event[name] for name in _KEY)
-
-
-def _append(folder: Path, row: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> None:
-    run = {name: row[name] for name in schema_of("run").names if name in row} | {"written_at": now()}
-    with locked(folder):
-        append(folder, run["run_id"], "run", run)
-        if events:
-            columns = {f.name: [event.get(f.name) for event in events] for f in fields(Event)}
-            append(folder, run["run_id"], "event", columns)

@@ -58,10 +58,6 @@ def run(
 
     load = partial(config.load, file, changes or [], history, arms or [])
 
-    def begin(grid: Grid) -> None:
-        if grid.region is not None:
-            note(str(grid.region))
-
     def sync_quietly() -> None:
         # Training continues whatever is wrong with the index; the sync at the end reports it.
         with suppress(InputError, duckdb.Error, OSError):
@@ -78,7 +74,7 @@ def run(
         bell.know(Reader(runs))
     tell([finding for finding in findings if finding.flagged], err=True)
     grid, results = run_rounds(
-        load, runs, progress.Display, begin, workers=workers, executor=place, fresh=fresh, sync=sync_quietly,
+        load, runs, progress.Display, workers=workers, executor=place, fresh=fresh, sync=sync_quietly,
         limits=Limits(retries, hang_seconds, None if memory is None else int(memory * 2**30)),
     )  # fmt: skip
     with suppress(Busy):  # another grid that ends now syncs the same rows: the table is worth the wait
@@ -132,4 +128,4 @@ def _report(ctx: Context, grid: Grid, results: Sequence[Result]) -> None:
     if left := sum(result.status in ("interrupted", "queued") for result in results):
         note(f"stopped with {left} of {len(results)} cells left; the same command resumes")
     for waiting in grid.waiting:
-        note(str(waiting))
+        note(waiting)

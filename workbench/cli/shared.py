@@ -7,6 +7,7 @@ from typer import Argument, Option
 
 from workbench.cli.tables import note
 from workbench.spec import InputError, nearest
+from workbench.spec.files import MIB, from_toml, read_text
 from workbench.store.connect import Busy, database
 from workbench.store.reader import Reader
 from workbench.store.segments import run_folders
@@ -47,6 +48,14 @@ def current(runs: Path, *, seconds: float = 60.0) -> Reader:
         for line in (*(f"corrupt segment set aside: {path}" for path in report.corrupt), *report.skipped):
             note(line)
     return Reader(runs, seconds=seconds)
+
+
+def toml_of(option: str, file: Path) -> dict[str, Any]:
+    """Return the tables of the file that an option names; raises InputError where it cannot be read."""
+    try:
+        return from_toml(read_text(file, MIB))
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read {option} '{file}': {getattr(error, 'strerror', error)}") from None
 
 
 def experiment_of(name: str) -> str:

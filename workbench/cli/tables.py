@@ -6,7 +6,7 @@ import json
 import math
 import sys
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -23,11 +23,9 @@ if TYPE_CHECKING:
 _LONGEST = 4000  # characters of an error message
 FORMATS = ("table", "csv", "md", "latex", "json")
 Rows = Sequence[Sequence[Any]]
-_PLAIN = str.maketrans(
-    {c: f"\\{c}" for c in "&%$#_{}"}
-    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
-)
+_LATEX = {c: f"\\{c}" for c in "&%$#_{}"}
+_LATEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+_LATEX |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
 _MATHS = {
     "·": r"\cdot", "×": r"\times", "±": r"\pm", "≤": r"\leq", "≥": r"\geq", "≠": r"\neq", "∞": r"\infty",
     "→": r"\to", "−": "-", "α": r"\alpha", "β": r"\beta", "γ": r"\gamma", "δ": r"\delta", "ε": r"\varepsilon",
@@ -63,9 +61,11 @@ def writing(file: Path, what: str = "") -> Iterator[None]:
     note(f"wrote {file}{what and ': '}{what}")
 
 
-def show(frame: pd.DataFrame, form: str = "table") -> None:
-    """Print a DataFrame on stdout in one of FORMATS."""
-    columns, rows = plain(frame)
+def show(table: pd.DataFrame | Sequence[Mapping[str, Any]], form: str = "table") -> None:
+    """Print a DataFrame, or an object a row, on stdout in one of FORMATS."""
+    import pandas as pd
+
+    columns, rows = plain(pd.DataFrame(table))
     if form == "table":
         print_table(columns, rows)
     else:
@@ -172,15 +172,13 @@ def tabular(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def escape(text: str) -> str:
     """Escape text for LaTeX; a character without a LaTeX name becomes its code point."""
-    return "".join(_character(c) for c in text)
 
+    def escaped(c: str) -> str:
+        base, *marks = list(unicodedata.normalize("NFD", c))
+        if c in _MATHS:
+            return f"${_MATHS[c]}$"
+        if base.isascii() and base.isalpha() and len(marks) == 1 and marks[0] in _ACCENTS:
+            return f"\\{_ACCENTS[marks[0]]}{{{base}}}"
+        return _LATEX.get(c, c if c.isascii() else f"[U+{ord(c):04X}]")
 
-def _character(c: str) -> str:
-    if c.isascii():
-        return c.translate(_PLAIN)
-    if c in _MATHS:
-        return f"${_MATHS[c]}$"
-    base, *marks = list(unicodedata.normalize("NFD", c))
-    if base.isascii() and base.isalpha() and len(marks) == 1 and marks[0] in _ACCENTS:
-        return f"\\{_ACCENTS[marks[0]]}{{{base}}}"
-    return f"[U+{ord(c):04X}]"
+    return "".join(map(escaped, text))

@@ -1,7 +1,5 @@
 """What is worth a message about a run that nobody watches, and a webhook for it that nothing waits for."""
 
-from __future__ import annotations
-
 import json
 import queue
 from collections.abc import Callable, Iterator, Mapping
@@ -56,7 +54,7 @@ def falling(success: pd.Series) -> Slump | None:
     return None if up else slumped(success)
 
 
-def alerts(reader: Reader, experiment: str | None = None) -> list[Alert]:
+def alerts(reader: "Reader", experiment: str | None = None) -> list[Alert]:
     """Return what has happened to the runs of an experiment (default: all) that a person would want to know."""
     answer = reader.rows(_RUNS, {"experiment": experiment})
     runs = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
@@ -142,13 +140,13 @@ class Bell:
         self.webhook, self.experiment = webhook, experiment
         self._known: set[tuple[str, str]] = set()
 
-    def know(self, reader: Reader) -> list[Alert]:
+    def know(self, reader: "Reader") -> list[Alert]:
         """Return the alerts that are new; they are no news any more. Raises what the reader raises."""
         new = [one for one in alerts(reader, self.experiment) if (one.run_id, one.kind) not in self._known]
         self._known |= {(one.run_id, one.kind) for one in new}
         return new
 
-    def look(self, reader: Reader) -> None:
+    def look(self, reader: "Reader") -> None:
         """Post the alerts that are new."""
         for alert in self.know(reader):
             self.webhook.post(alert.title, alert.says)

@@ -1,7 +1,5 @@
 """The diagnosis of one log: run every cause, rank the findings, write the report."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, replace
@@ -43,7 +41,7 @@ def diagnose(log: Log, causes: Sequence[Cause] = CAUSES) -> Diagnosis:
     """Look for every cause in the log; rank by grade (of `GRADES`), then by confidence, then by step."""
     asked = [cause for cause in causes if not (cause.scalar and log.ledger and log.steps < LONG)]
     unanswered = {cause.name: missing for cause in asked if (missing := cause.missing(log))}
-    looks = ((cause, cause.look(log)) for cause in asked if cause.name not in unanswered)
+    looks = ((cause, cause.clue(log)) for cause in asked if cause.name not in unanswered)
     seen = [Finding(cause, clue) for cause, clue in looks if clue is not None]
     found = [_tested(_settled(finding, seen, SLACK * log.span), log.tests.get(finding.cause.name)) for finding in seen]
     found.sort(key=lambda f: (list(GRADES).index(f.clue.grade), -f.clue.confidence, f.clue.step))
@@ -71,7 +69,7 @@ def _settled(finding: Finding, found: Sequence[Finding], slack: float) -> Findin
     return Finding(effect, replace(trace, grade="pattern", confidence=known)) if reasons else finding
 
 
-def _tested(finding: Finding, tested: Removal | None) -> Finding:
+def _tested(finding: Finding, tested: "Removal | None") -> Finding:
     """Grade a finding by what forks without its cause do; a proof that is no reason of the fall stays one."""
     cause, clue, _ = finding
     if tested is not None and tested.saves:

@@ -1,15 +1,12 @@
 """The parts of a diagnosis: a cause, the clue that its check returns, the reported finding."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from functools import wraps
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from workbench.diagnosis.attribution import Culprit
-from workbench.diagnosis.changepoint import Slump
-from workbench.diagnosis.curve import Curve
+from workbench.diagnosis.changepoint import Curve, Slump
 from workbench.diagnosis.log import Log
 
 if TYPE_CHECKING:
@@ -56,14 +53,14 @@ class Clue:
     def of(
         cls, grade: Grade, confidence: float, column: str, step: int, value: float | None, usual: float | None,
         says: str, trajectory: int | None = None, turn: int | None = None,
-    ) -> Clue:  # fmt: skip
+    ) -> Self:  # fmt: skip
         """Return a clue whose evidence is one figure, at the step of the clue."""
         return cls(grade, confidence, step, says, (Evidence(column, step, value, usual),), trajectory, turn)
 
     @classmethod
     def on(
         cls, curve: Curve, grade: Grade, confidence: float, step: int, says: str, usual: float | None = None
-    ) -> Clue:
+    ) -> Self:
         """Return a clue whose evidence is where a curve ends; what was usual is by default where it began."""
         return cls.of(grade, confidence, curve.column, step, curve.end, curve.begin if usual is None else usual, says)
 
@@ -80,7 +77,7 @@ class Cause:
 
     name: str
     title: str
-    look: Callable[[Log], Clue | None] = field(repr=False)
+    look: Callable[..., Clue | None] = field(repr=False)  # gets the log, and of a scalar cause each need as a curve
     _: KW_ONLY
     needs: tuple[str, ...]
     change: str
@@ -104,11 +101,16 @@ class Cause:
         apart = self.needs_one_policy and 2 * len(log.rescored) > log.steps
         return columns + settings + (["the trainer's log-probs of the policy that sampled"] if apart else [])
 
+    def clue(self, log: Log) -> Clue | None:
+        """Look for the cause in a log; None where a curve that it needs has too few points."""
+        curves = [log.curve(name) for name in self.needs] if self.scalar else []
+        return None if None in curves else self.look(log, *curves)
 
-def cause(**declared: Any) -> Callable[[Callable[[Log], Clue | None]], Cause]:
+
+def cause(**declared: Any) -> Callable[[Callable[..., Clue | None]], Cause]:
     """Declare a function as the look for the cause that has its name; the first line of its docstring is the title."""
 
-    def declare(look: Callable[[Log], Clue | None]) -> Cause:
+    def declare(look: Callable[..., Clue | None]) -> Cause:
         if not (title := (look.__doc__ or "").split("\n")[0].rstrip(".")):
             raise TypeError(f"cause {look.__name__} has no docstring: its first line is the title")
         return Cause(look.__name__, title, look, **declared)
@@ -116,18 +118,7 @@ def cause(**declared: Any) -> Callable[[Callable[[Log], Clue | None]], Cause]:
     return declare
 
 
-def scalar(**declared: Any) -> Callable[[Callable[..., Clue | None]], Cause]:
-    """Declare a cause of curves: the function gets the log, and each of its `needs` as a curve that is long enough."""
-
-    def declare(look: Callable[..., Clue | None]) -> Cause:
-        @wraps(look)
-        def with_curves(log: Log) -> Clue | None:
-            curves = [log.curve(name) for name in declared["needs"]]
-            return None if any(curve is None for curve in curves) else look(log, *curves)
-
-        return cause(scalar=True, **declared)(with_curves)
-
-    return declare
+scalar = partial(cause, scalar=True)
 
 
 def among(look: Callable[[Log], Mapping[str, Clue]], name: str, title: str, **declared: Any) -> Cause:
@@ -156,7 +147,7 @@ class Finding(NamedTuple):
 
     cause: Cause
     clue: Clue
-    tested: Removal | None = None  # by forks of the run
+    tested: "Removal | None" = None  # by forks of the run
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,10 @@
 """A log as the diagnosis reads it: the tables of one run, loaded on demand, and its settings."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +12,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis.runs import settings_of
-from workbench.diagnosis.changepoint import Departure
-from workbench.diagnosis.curve import Curve, Outcome
+from workbench.diagnosis.changepoint import Curve, Departure, Outcome
 from workbench.spec import InputError
 from workbench.store import batches
 from workbench.store.batches import StoredBatch
@@ -68,23 +65,20 @@ class Log:
     settings: Mapping[str, Any] = field(default_factory=dict)
     run: Mapping[str, Any] = field(default_factory=dict)  # row of table `run`: status, outcome, collapse_step, ...
     folder: Path | None = None  # of the run, with its stored batches
-    tests: Mapping[str, Removal] = field(default_factory=dict)  # cause -> how forks of the run do without it
+    tests: Mapping[str, "Removal"] = field(default_factory=dict)  # cause -> how forks of the run do without it
 
     def __post_init__(self) -> None:
-        self._tables: dict[str, pd.DataFrame] = {}
-        self._curves: dict[str, Curve | None] = {}
+        self.table, self.curve = cache(self._table), cache(self._curve)
         self.settings = {k: v for k, v in self.settings.items() if k.split(".")[0] != HIDDEN}
         self.onset = self.first_known("collapse_step", "onset_low")
         self.fallen_by = self.first_known("onset_high", "collapse_step", "onset_low")
         self.certain = self.first_known("detection_step", "onset_high", "collapse_step")
 
-    def table(self, name: str) -> pd.DataFrame:
+    def _table(self, name: str) -> pd.DataFrame:
         """Return the rows of a table in the order of its key."""
-        if name not in self._tables:
-            found = self.load(name, None)
-            order = [key for key in ORDER.get(name, ("step",)) if key in found]
-            self._tables[name] = found.sort_values(order, ignore_index=True) if order else found
-        return self._tables[name]
+        found = self.load(name, None)
+        order = [key for key in ORDER.get(name, ("step",)) if key in found]
+        return found.sort_values(order, ignore_index=True) if order else found
 
     def transcripts(self, *columns: str) -> pd.DataFrame:
         """Step and these columns of the kept transcripts that have all of them: no update trains on some of a run."""
@@ -143,16 +137,14 @@ class Log:
             found = list(SIGNALS.get(name, (name,)))
         return [column for column in found if self.measured(*column.split(".", 1))]
 
-    def curve(self, name: str) -> Curve | None:
+    def _curve(self, name: str) -> Curve | None:
         """Return a column or signal as a curve, of several rows of a step the mean; None where it has too few points.
 
         Of several evaluations that with the most points.
         """
-        if name not in self._curves:
-            found = [Curve.of(column, self.series(*column.split(".", 1))) for column in self.columns(name)]
-            curves = [curve for curve in found if curve is not None]
-            self._curves[name] = max(curves, key=len) if name == "evaluation" and curves else next(iter(curves), None)
-        return self._curves[name]
+        found = [Curve.of(column, self.series(*column.split(".", 1))) for column in self.columns(name)]
+        curves = [curve for curve in found if curve is not None]
+        return max(curves, key=len) if name == "evaluation" and curves else next(iter(curves), None)
 
     @cached_property
     def ledger(self) -> bool:
@@ -206,11 +198,8 @@ class Log:
     @property
     def critical(self) -> tuple[tuple[int, str], ...]:
         """(step, kind) of its critical events, without the collapse itself."""
-        events = self.table("event")
-        if not {"severity", "kind", "step"} <= set(events.columns):
-            return ()
+        events = self.table("event").reindex(columns=["severity", "kind", "step"]).dropna()
         grave = events[(events["severity"] == "critical") & ~events["kind"].isin(("collapse", "alarm"))]
-        grave = grave.dropna(subset="step")
         return tuple(zip(grave["step"].astype(int).tolist(), grave["kind"].astype(str), strict=True))
 
     def first_known(self, *names: str) -> int | None:
@@ -224,10 +213,10 @@ class Log:
         return frame[frame["kind"] == kind] if "kind" in frame else frame
 
 
-def of_run(reader: Reader, run_id: str, runs: Path | None = None) -> Log:
+def of_run(reader: "Reader", run_id: str, runs: Path | None = None) -> Log:
     """The log of a run of the store, which has been asked for and exists; its stored batches lie below `runs`."""
-    found = reader.rows("SELECT * FROM run WHERE run_id = ?", [run_id])
-    row = dict(zip(found.columns, found.rows[0], strict=True))
+    known = reader.rows("SELECT * FROM run WHERE run_id = ?", [run_id])
+    row = dict(zip(known.columns, known.rows[0], strict=True))
     settings = settings_of(row.get("config"))
 
     def load(table: str, step: int | None) -> pd.DataFrame:
@@ -236,14 +225,10 @@ def of_run(reader: Reader, run_id: str, runs: Path | None = None) -> Log:
         where, given = ("", {}) if step is None else (" AND step = $step", {"step": step})
         return reader.query(f'SELECT {columns} FROM "{table}" WHERE run_id = $run{where}', {"run": run_id, **given})
 
+    found = {}
+    if reader.rows("SELECT 1 FROM run WHERE parent = ? LIMIT 1", [run_id]).rows:
+        from workbench.analysis.forks import tests  # its statistics need what the core lacks (scipy)
+
+        found = tests(reader, run_id)
     folder = None if runs is None else batches.folder_of(runs, str(row["experiment"]), run_id)
-    return Log(run_id, load, settings, row, folder, _tests(reader, run_id))
-
-
-def _tests(reader: Reader, run_id: str) -> Mapping[str, Removal]:
-    """How forks of a run do without its causes; their statistics need what the core lacks (scipy)."""
-    if not reader.rows("SELECT 1 FROM run WHERE parent = ? LIMIT 1", [run_id]).rows:
-        return {}
-    from workbench.analysis.forks import tests
-
-    return tests(reader, run_id)
+    return Log(run_id, load, settings, row, folder, found)

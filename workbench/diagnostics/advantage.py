@@ -15,7 +15,7 @@ STEP, TRAJECTORY, TURN, UPDATE = Level.STEP, Level.TRAJECTORY, Level.TURN, Level
 
 advantage_std = Measure(
     "advantage_std", (UPDATE, TURN, STEP), Unit.REWARD, "population std of A over tokens",
-    "rlwatch (advantage variance)", "Spread of the advantages of the tokens.", lambda t, by: by.std(t.advantage),
+    "rlwatch (advantage variance)", "Spread of the advantages of the tokens.", lambda t, by: by.std(t.advantages),
     alarm=Alarm("above", 3.0, "rlwatch: advantage std above 3 times its baseline", relative="baseline"),
 )  # fmt: skip
 
@@ -26,8 +26,8 @@ advantage_std = Measure(
 )  # fmt: skip
 def positive_advantage_frac(t: Tokens, by: Segments) -> np.ndarray:
     """Share of the surrogate's weight on what should become likelier; low = negative samples dominate."""
-    good = by.total(np.where(t.advantage > 0, np.minimum(t.ratio, 1.2) * t.advantage, 0.0))
-    bad = by.total(np.where(t.advantage < 0, np.maximum(t.ratio, 0.8) * -t.advantage, 0.0))
+    good = by.total(np.where(t.advantages > 0, np.minimum(t.ratio, 1.2) * t.advantages, 0.0))
+    bad = by.total(np.where(t.advantages < 0, np.maximum(t.ratio, 0.8) * -t.advantages, 0.0))
     return quotient(good, good + bad)
 
 
@@ -43,31 +43,31 @@ OF_TOKENS = (
             points=3)),
     Measure("advantage", (TURN, TRAJECTORY), Unit.REWARD, "<A>_m", OURS,
             "Mean advantage of the tokens, as trained on (after whitening, if any).",
-            lambda t, by: by.mean(t.advantage), roll="tokens"),
+            lambda t, by: by.mean(t.advantages), roll="tokens"),
     Measure("advantage_mean", (UPDATE,), Unit.REWARD, "<A>_m", "verl (critic/advantages/mean)",
-            "Mean advantage of the tokens of the update.", lambda t, by: by.mean(t.advantage)),
+            "Mean advantage of the tokens of the update.", lambda t, by: by.mean(t.advantages)),
     Measure("advantage_abs_max", (UPDATE,), Unit.REWARD, "max |A|", "verl (critic/advantages/max, min)",
-            "Largest advantage of one token.", lambda t, by: by.maximum(np.abs(t.advantage))),
+            "Largest advantage of one token.", lambda t, by: by.maximum(np.abs(t.advantages))),
     Measure("advantage_positive_frac", (UPDATE,), Unit.FRACTION, "<1[A > 0]>_m", BAPO,
-            "Share of tokens with a positive advantage.", lambda t, by: by.mean(t.advantage > 0)),
+            "Share of tokens with a positive advantage.", lambda t, by: by.mean(t.advantages > 0)),
     Measure("advantage_negative_frac", (UPDATE,), Unit.FRACTION, "<1[A < 0]>_m", BAPO,
-            "Share of tokens with a negative advantage; the rest have 0.", lambda t, by: by.mean(t.advantage < 0)),
+            "Share of tokens with a negative advantage; the rest have 0.", lambda t, by: by.mean(t.advantages < 0)),
     Measure("advantage_zero_frac", (UPDATE,), Unit.FRACTION, "<1[|A| < 0.01]>_m",
             "arXiv 2502.01600 (LOOP drops these)", "Share of tokens with almost no advantage: they teach nothing.",
-            lambda t, by: by.mean(np.abs(t.advantage) < 0.01)),
+            lambda t, by: by.mean(np.abs(t.advantages) < 0.01)),
     Measure("correction_mean", (UPDATE,), Unit.RATIO, "<omega>_m after the cap or the mask",
             f"{VERL} (rollout_is_mean)", "Mean weight of the rollout correction on a token; NULL without one.",
             lambda t, by: by.mean(t.correction)),
     *(Measure(f"corrected_{name}_frac", (UPDATE,), Unit.FRACTION, f"<1[A {sign} 0] 1[omega capped, or set to 0]>_m",
               OURS, f"The part of corrected_frac with a {name} advantage; NULL without a rollout correction.",
-              lambda t, by, of=of: by.mean(t.corrected & of(t.advantage, 0)))
+              lambda t, by, of=of: by.mean(t.corrected & of(t.advantages, 0)))
       for name, sign, of in (("positive", ">", np.greater), ("negative", "<", np.less))),
     Measure("value", (TURN,), Unit.REWARD, "V_old(s_k), at the first token of the turn",
             "arXiv 2512.17008 (turn states)", "Critic's value when the turn began; NULL without a critic.",
-            lambda t, by: by.first(t.value_old), roll="turns"),
+            lambda t, by: by.first(t.values_old), roll="turns"),
     Measure("value_error", (TURN,), Unit.REWARD, "V_old(s_k) - G, at the first token of the turn", OURS,
             "Error of that value; its mean over turns of one index is the critic's bias there. NULL without a critic.",
-            lambda t, by: by.first(t.value_old - t.returns), roll="turns"),
+            lambda t, by: by.first(t.values_old - t.returns), roll="turns"),
 )  # fmt: skip
 
 
@@ -88,7 +88,7 @@ def explained_variance(t: Tokens, by: Segments) -> np.ndarray:
 
     Tokens with a target: all that the policy wrote, or the first of each turn where the critic values turns.
     """
-    at, (old, returns) = _judged(t, by, t.value_old, t.returns)
+    at, (old, returns) = _judged(t, by, t.values_old, t.returns)
     return 1.0 - at.variance(returns - old) / (at.variance(returns) + 1e-5)
 
 
@@ -102,7 +102,7 @@ def vf_clip_frac(t: Tokens, by: Segments) -> np.ndarray | None:
     width = t.evidence.value_clip
     if width is None:
         return None
-    at, (value, old, returns) = _judged(t, by, t.value, t.value_old, t.returns)
+    at, (value, old, returns) = _judged(t, by, t.values, t.values_old, t.returns)
     # Not V_old + clip(V - V_old): its rounding would make every second value inside the range a clipped one.
     clipped = np.clip(value, old - width, old + width)
     return at.mean((clipped - returns) ** 2 > (value - returns) ** 2)
@@ -110,7 +110,7 @@ def vf_clip_frac(t: Tokens, by: Segments) -> np.ndarray | None:
 
 def _mean_error(t: Tokens, by: Segments, of: Callable[..., Any] = np.abs, where: np.ndarray | None = None) -> Any:
     """Mean of the errors V_old - G, (S,), over the tokens with a target, of those `where` if given."""
-    at, (old, returns, *inside) = _judged(t, by, t.value_old, t.returns, *([] if where is None else [where]))
+    at, (old, returns, *inside) = _judged(t, by, t.values_old, t.returns, *([] if where is None else [where]))
     return at.mean(of(old - returns), *inside)
 
 

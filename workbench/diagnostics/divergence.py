@@ -98,7 +98,7 @@ def _of_sequences(
     """Declare a mean over the sequences of an update, or over those with a mean advantage of that sign."""
 
     def measured(t: Tokens, by: Segments) -> np.ndarray:
-        where = None if good is None else (t.by_sequence.mean(t.advantage) >= 0) == good
+        where = None if good is None else (t.by_sequence.mean(t.advantages) >= 0) == good
         return t.sequences_by_update.mean(of(t), where)
 
     return Measure(name, (UPDATE,), unit, formula, source, description, measured)

@@ -3,14 +3,12 @@
 Axes: U updates of one step, B sequences of an update, T token positions, N trajectories of a step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from hashlib import blake2b
 from itertools import accumulate, chain, compress
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -84,7 +82,7 @@ class Evidence:
     scalars: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
 
     @classmethod
-    def stack(cls, updates: Sequence[Evidence]) -> Evidence:
+    def stack(cls, updates: Sequence[Self]) -> Self:
         """Stack updates along U, padded with masked positions and rows; what one update lacks (None) all lack."""
         rows, width = (max(u.mask.shape[axis] for u in updates) for axis in (1, 2))
 
@@ -133,7 +131,7 @@ class Rollouts:
     retrieval_seconds: Sequence[Sequence[float | None]] = ()
 
     @classmethod
-    def of(cls, episodes: Sequence[Any], rollout_step: int | Sequence[int]) -> Rollouts:
+    def of(cls, episodes: Sequence[Any], rollout_step: int | Sequence[int]) -> Self:
         """Return the columns of the agent's `episodes`, sampled by the policy of `rollout_step` (one, or one each)."""
         dtypes = {"success": bool, "reward": float, **dict.fromkeys(("group", "turns", "searches", "valid_turns"), int)}
         lists = ("tokens", "turn_status", "question", "gold", "answer", "ended")

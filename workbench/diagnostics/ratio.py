@@ -54,7 +54,7 @@ SPREAD = (
 @diagnostic(UPDATE, Unit.RATIO, "median of r over the tokens with A > 0", "arXiv 2603.10069 (drift of the ratios)")
 def ratio_positive_q50(t: Tokens, by: Segments) -> np.ndarray:
     """Median ratio of the tokens to be reinforced; on the way to 0 they lose their gradient. NULL without any."""
-    good = t.advantage > 0
+    good = t.advantages > 0
     return Segments(by.ids[good], by.size).quantiles(t.ratio[good], (0.5,))[0]
 
 
@@ -130,9 +130,9 @@ CLIPPED = (
             lambda t, by: by.mean(t.dual), no_alarm=MEANT),
     Measure("clip_low_frac", (UPDATE,), Unit.FRACTION, "<1[A < 0, w < 1 - eps_low]>_m", f"{TRL} (clip_ratio/low)",
             "Share of tokens stopped by the lower bound; clip_low_frac + clip_high_frac = clip_frac.",
-            lambda t, by: by.mean(t.low)),
+            lambda t, by: by.mean(t.active_low)),
     Measure("clip_high_frac", (UPDATE,), Unit.FRACTION, "<1[A > 0, w > 1 + eps_high]>_m", f"{TRL} (clip_ratio/high)",
-            "Share of tokens stopped by the upper bound.", lambda t, by: by.mean(t.high)),
+            "Share of tokens stopped by the upper bound.", lambda t, by: by.mean(t.active_high)),
     Measure("turn_clip_frac", (UPDATE,), Unit.FRACTION, "share of turns with a clipped token", OURS,
             "Share of turns in which the clip stopped at least one token.",
             lambda t, by: t.turns_by_update.mean(t.by_turn.maximum(t.active))),
@@ -157,10 +157,10 @@ CLIPPED = (
              "taken, or where it or g is 0, as without a clip or with soft_sigmoid and gamma."),
     Measure("clip_bias_proxy", (UPDATE,), Unit.NONE, "<(w A)^2 1[clipped]>_m", PAPER_CODE,
             "Cheap stand-in for the clipping bias that drops grad log pi; w is the ratio that the algorithm pools.",
-            lambda t, by: by.mean(np.where(t.active, (t.unit_ratio * t.advantage) ** 2, 0.0))),
+            lambda t, by: by.mean(np.where(t.active, (t.unit_ratio * t.advantages) ** 2, 0.0))),
     Measure("clip_bias_proxy_range", (UPDATE,), Unit.NONE, "<(r A)^2 1[out of range]>_m", PAPER_CODE,
             "The same by token ratios over all tokens out of range, as S-PPO and ST-PPO judge; on another scale.",
-            lambda t, by: by.mean(np.where(t.out_of_range, (t.ratio * t.advantage) ** 2, 0.0))),
+            lambda t, by: by.mean(np.where(t.out_of_range, (t.ratio * t.advantages) ** 2, 0.0))),
 )  # fmt: skip
 
 STABILISER = (

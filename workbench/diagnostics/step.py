@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from workbench.diagnostics.declare import MEANT, NO_MARK, OTHER, OURS, TRAINERS, VERL, Measure, alarm, diagnostic
-from workbench.diagnostics.evidence import Known, StepEvidence, fingerprint
+from workbench.diagnostics.evidence import Known, Missing, StepEvidence, fingerprint
 from workbench.diagnostics.ratio import OUR_MARK
 from workbench.spec import Alarm, Level, Unit
 
@@ -38,8 +38,8 @@ def _row(
     return Measure(name, (Level.STEP,), unit, formula, source, description, function, **more)
 
 
-def _mean(values: np.ndarray | None) -> float | None:
-    return None if values is None or len(values) == 0 else float(np.mean(values))
+def _mean(values: np.ndarray) -> float | None:
+    return float(np.mean(values)) if len(values) else None
 
 
 def _share(part: float, whole: float) -> float | None:
@@ -47,15 +47,22 @@ def _share(part: float, whole: float) -> float | None:
 
 
 class StepView:
-    """A step and the columns (U,) of its updates, None when nothing was trained."""
+    """A step and the columns (U,) of its updates, empty when nothing was trained; what is missing raises Missing."""
 
-    def __init__(self, step: int, evidence: StepEvidence, columns: Mapping[str, np.ndarray | None] | None) -> None:
-        self.step, self.evidence, self.rollouts, self.columns = step, evidence, Known(evidence.rollouts), columns
+    def __init__(self, step: int, evidence: StepEvidence, columns: Mapping[str, np.ndarray | None]) -> None:
+        self.step, self.evidence, self.columns = step, evidence, columns
+        self.known, self.rollouts = Known(evidence), Known(evidence.rollouts)
 
-    def over_updates(self, name: str, reduce: Callable[[np.ndarray], Any] = np.mean) -> float | None:
-        """Return `reduce` of the measured values of `name` over the updates; None when no update has one."""
-        column = None if self.columns is None else self.columns[name]
-        return None if column is None or np.ma.count(column) == 0 else float(reduce(np.ma.compressed(column)))
+    def of_updates(self, name: str) -> np.ndarray:
+        """Return the measured values of `name`, one an update; Missing when no update has one."""
+        column = self.columns.get(name)
+        if column is None or not np.ma.count(column):
+            raise Missing(name)
+        return np.asarray(np.ma.compressed(column))
+
+    def over_updates(self, name: str, reduce: Callable[[np.ndarray], Any] = np.mean) -> float:
+        """Return `reduce` of the measured values of `name` over the updates."""
+        return float(reduce(self.of_updates(name)))
 
     @cached_property
     def groups(self) -> list[np.ndarray]:
@@ -114,17 +121,14 @@ ROLLOUTS = (
 @column(Unit.FRACTION, "share of updates with 0 < ||g||_2 after the clip < ||g||_2", TRAINERS, no_alarm=MEANT)
 def grad_clipped_frac(v: StepView) -> float | None:
     """Share of the updates whose gradient the norm clip shortened, steps left out aside; 0 where it is off."""
-    before, after = ((v.columns or {}).get(name) for name in ("grad_norm", "grad_norm_after"))
-    if before is None or after is None or not np.ma.count(before) or not np.ma.count(after):
-        return None
-    before, after = np.ma.compressed(before), np.ma.compressed(after)
+    before, after = v.of_updates("grad_norm"), v.of_updates("grad_norm_after")
     return float(np.mean((after > 0) & (after < before * (1 - 1e-6))))
 
 
 SAMPLING = (
     _row("staleness", DESCRIBES, Unit.COUNT, "mean over updates of step - rollout_step", "verl (trajectory_staleness)",
          "Age of the data that the step trained on, in iterations.",
-         lambda v: None if (u := v.evidence.updates) is None else _mean(v.step - u.rollout_step.cpu().numpy())),
+         lambda v: _mean(v.step - v.known.updates.rollout_step.cpu().numpy())),
     _row("seconds_retrieval", COST, Unit.SECONDS, "sum of the searches' wall times", OURS,
          "Wall time that the fresh rollouts spent in the retriever, a part of `seconds_rollout`; NULL without one.",
          lambda v: float(sum(v.asked("retrieval_seconds"))) if v.asked("retrieval_seconds") else None),
@@ -149,7 +153,7 @@ def questions_hash(v: StepView) -> int:
 @column(Unit.NATS, "max |delta| of the first update, where delta is 0 by construction", OURS, no_alarm=GUARDED)
 def first_log_ratio_abs_max(v: StepView) -> float | None:
     """Rounding in the first update on fresh old log-probs; NULL where another policy took them."""
-    moved = None if v.columns is None or not v.evidence.fresh else v.columns["log_ratio_abs_max"]
+    moved = v.columns.get("log_ratio_abs_max") if v.evidence.fresh else None
     return None if moved is None or not len(moved) or np.ma.getmaskarray(moved)[0] else float(moved[0])
 
 
@@ -203,10 +207,10 @@ TABLE = (
          lambda v: _mean(v.rollouts.reward if v.evidence.rollouts.success is None else v.rollouts.success)),
     _row("heldout_success", JUDGED, Unit.FRACTION, "share of held-out questions answered exactly right", EXACT,
          "Success on held-out questions of the policy before this step; NULL in steps without an evaluation.",
-         lambda v: None if v.evidence.heldout is None else v.evidence.heldout[0]),
+         lambda v: v.known.heldout[0]),
     _row("heldout_episodes", DESCRIBES, Unit.COUNT, "number of held-out questions", "ours",
          "How many held-out questions that success is a share of; NULL in steps without an evaluation.",
-         lambda v: None if v.evidence.heldout is None else v.evidence.heldout[1], sql_type="BIGINT"),
+         lambda v: v.known.heldout[1], sql_type="BIGINT"),
     _row("reward", JUDGED, Unit.REWARD, "mean R of the fresh rollouts", TRAINERS, "Mean outcome reward.",
          lambda v: _mean(v.rollouts.reward)),
     _row("reward_std", DESCRIBES, Unit.REWARD, "population std of R over the fresh rollouts", TRAINERS,
@@ -267,8 +271,7 @@ TABLE = (
          lambda v: v.over_updates("stabiliser_factor")),
     _row("non_finite", HARD, Unit.COUNT, "sum over updates of non_finite", "arXiv 2502.01600 (LOOP)",
          "Numbers of the step's updates that are not finite.",
-         lambda v: None if (count := v.over_updates("non_finite", np.sum)) is None else int(count),
-         sql_type="BIGINT"),
+         lambda v: int(v.over_updates("non_finite", np.sum)), sql_type="BIGINT"),
     _row("updates", DESCRIBES, Unit.COUNT, "optimizer updates", OURS, "Optimizer updates of the step.",
          lambda v: 0 if v.evidence.updates is None else len(v.evidence.updates.epoch), sql_type="BIGINT"),
     _row("tokens_trained", DESCRIBES, Unit.TOKENS, "sum over updates of sum m", OURS,
@@ -287,11 +290,11 @@ TABLE = (
          lambda v: _share(v.evidence.tokens_trained, v.evidence.seconds.get("update", 0.0))),
     _row("memory_peak", COST, Unit.BYTES, "max allocated on the GPU, or max resident set of the process", OURS,
          "Most memory that the trainer's process has taken so far.",
-         lambda v: None if v.evidence.memory_peak is None else float(v.evidence.memory_peak)),
+         lambda v: float(v.known.memory_peak)),
     _row("batch_hash", GUARDED, Unit.NONE, "hash of the trained tokens, prompts included, and the loss mask", OURS,
          "Fingerprint of the batch that the step trained on; two steps with the same one trained on one batch twice.",
          lambda v: v.evidence.batch_hash, sql_type="BIGINT"),
     _row("token_mismatches", GUARDED, Unit.COUNT, "trained rows that are not the tokens and turns as sampled", OURS,
          "Trajectories whose trained tokens or turn ids are not those of the sampler; NULL where it kept no record.",
-         lambda v: None if v.evidence.mismatches is None else len(v.evidence.mismatches), sql_type="BIGINT"),
+         lambda v: len(v.known.mismatches), sql_type="BIGINT"),
 )  # fmt: skip

@@ -14,6 +14,7 @@ from workbench.diagnostics.evidence import Evidence, Known
 
 CLAMP = 20.0  # log-ratios are clamped to +-20 before exp, as in verl's core_algos.py
 QUANTILES = (0.01, 0.05, 0.5, 0.95, 0.99)
+FLAGS = ("active_low", "active_high", "out_of_range", "dual", "corrected", "target")  # of the evidence, bool
 
 
 class Segments:
@@ -105,16 +106,14 @@ def quotient(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.ma.array(np.ma.getdata(a) / np.where(undefined, 1.0, np.ma.getdata(b)), mask=mask)
 
 
-def _column(name: str, dtype: type = np.float64) -> Any:
-    """Declare a tensor of the evidence at the tokens; Missing where the evidence lacks it."""
-    return _of(lambda t: t.flat(name).astype(dtype, copy=False))
-
-
 _of: Any = cached_property  # a column that is computed from others, at its first use
 
 
 class Tokens:
-    """The M trained tokens of a step's updates as columns (M,), in order of update, sequence and position."""
+    """The M trained tokens of a step's updates as columns (M,), in order of update, sequence and position.
+
+    Every tensor of the evidence is a column by its name: float64, or bool if it is one of FLAGS.
+    """
 
     def __init__(self, evidence: Evidence) -> None:
         self.evidence, self.known = evidence, Known(evidence)
@@ -125,6 +124,12 @@ class Tokens:
         self.update = self.sequence // self.rows
         self.turn = self.flat("turn")
         self.trajectory = evidence.trajectory.reshape(-1).cpu().numpy()[self.sequence]
+
+    def __getattr__(self, name: str) -> np.ndarray:
+        """Take a tensor of the evidence at the tokens, at its first use. Raises Missing where it lacks the tensor."""
+        column = self.flat(name).astype(bool if name in FLAGS else np.float64, copy=False)
+        setattr(self, name, column)
+        return column
 
     def flat(self, name: str) -> np.ndarray:
         """Return a tensor of the evidence at the tokens, as NumPy has it. Raises Missing where it lacks the tensor."""
@@ -152,36 +157,15 @@ class Tokens:
     sequences_by_update: Segments = _of(lambda t: Segments(t.by_sequence.first(t.update), t.updates))
     turns_by_update: Segments = _of(lambda t: Segments(t.by_turn.first(t.update), t.updates))
 
-    # Columns (M,), nats unless they are ratios
-    log_prob: np.ndarray = _column("log_prob")  # under the policy at the start of the update
-    log_prob_old: np.ndarray = _column("log_prob_old")
+    # Columns (M,) that are made of others, nats unless they are ratios
     log_ratio: np.ndarray = _of(lambda t: t.log_prob - t.log_prob_old)  # delta, as it is
     clamped: np.ndarray = _of(lambda t: np.clip(t.log_ratio, -CLAMP, CLAMP))  # delta within +-20; NaN stays NaN
     ratio: np.ndarray = _of(lambda t: np.exp(t.clamped))  # token ratio r, whatever the algorithm pools
-    log_prob_behaviour: np.ndarray = _column("log_prob_behaviour")  # of the sampler
+    unit_ratio: np.ndarray = _of(lambda t: t.flat("ratio").astype(np.float64))  # the ratio that the surrogate used
     log_ratio_quantiles: list[np.ndarray] = _of(lambda t: t.by_update.quantiles(t.log_ratio, QUANTILES))  # (U,) each
     mismatch: np.ndarray = _of(lambda t: t.log_prob_old - t.log_prob_behaviour)
-    log_prob_ref: np.ndarray = _column("log_prob_ref")
-    unit_ratio: np.ndarray = _column("ratio")  # the ratio that the surrogate used (token, turn or sequence)
-    low: np.ndarray = _column("active_low", bool)  # gradient stopped by the lower bound
-    high: np.ndarray = _column("active_high", bool)  # gradient stopped by the upper bound
-    active: np.ndarray = _of(lambda t: t.low | t.high)  # gradient stopped by the clip
-    out_of_range: np.ndarray = _column("out_of_range", bool)  # token ratio outside the bounds, whatever the sign of A
-    dual: np.ndarray = _column("dual", bool)  # the dual clip closed the gate
-    factor: np.ndarray = _column("factor")  # of the stabiliser
-    weight: np.ndarray = _of(lambda t: np.abs(t.flat("gradient_weight").astype(np.float64)))  # |d loss / d log_prob|
-    advantage: np.ndarray = _column("advantages")
-    entropy: np.ndarray = _column("entropy")  # of the policy
-    correction: np.ndarray = _column("correction")  # weight of the rollout correction
-    corrected: np.ndarray = _column("corrected", bool)  # it capped the weight or set it to 0
-    span: np.ndarray = _column("span")  # 1 in a thought, 2 in a search, 3 in an answer, else 0
-    route_mismatch: np.ndarray = _column("route_mismatch")  # share of layers with other experts: sampler, old policy
-    route_shift: np.ndarray = _column("route_shift")  # share of layers with other experts: old policy, present one
-    router_entropy: np.ndarray = _column("router_entropy")
-    value: np.ndarray = _column("values")  # critic at the start of the update
-    value_old: np.ndarray = _column("values_old")  # critic that made the advantages
-    returns: np.ndarray = _column("returns")  # target of the critic
-    target: np.ndarray = _column("target", bool)  # the critic is trained there; Missing where at every token
+    active: np.ndarray = _of(lambda t: t.active_low | t.active_high)  # gradient stopped by the clip
+    weight: np.ndarray = _of(lambda t: np.abs(t.gradient_weight))  # |d loss / d log_prob|
 
 
 def _compact(keys: np.ndarray) -> Segments:

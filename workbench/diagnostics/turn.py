@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from workbench.diagnostics.declare import OURS, TRAINERS, Measure, diagnostic
-from workbench.diagnostics.evidence import Known, Rollouts
+from workbench.diagnostics.evidence import Known, Missing, Rollouts
 from workbench.diagnostics.tokens import Segments, Tokens, quotient
 from workbench.spec import Level, Unit
 
@@ -59,10 +59,11 @@ class TurnRows:
     def __init__(self, by: Segments, columns: Mapping[str, Any]) -> None:
         self.by, self.columns = by, columns
 
-    def of(self, *names: str) -> list[np.ndarray] | None:
-        """Return columns of the ledger as they are; None where no turn has one of them."""
-        found = [x for name in names if (x := self.columns.get(name)) is not None]
-        return [np.ma.getdata(x) for x in found] if len(found) == len(names) else None
+    def of(self, name: str) -> np.ndarray:
+        """Return a column of the ledger as it is. Raises Missing where no turn has one."""
+        if (column := self.columns.get(name)) is None:
+            raise Missing(name)
+        return np.ma.getdata(column)
 
     def share(self, status: str) -> np.ndarray:
         """Return the share of the turns of each index with this status, of those whose status is known."""
@@ -80,11 +81,9 @@ def n_turns(v: TurnRows) -> np.ndarray:
 
 
 @column(Unit.REWARD, "population std of A over the tokens of the turns", "arXiv 2511.20718 Fig. 2")
-def advantage_std(v: TurnRows) -> np.ndarray | None:
+def advantage_std(v: TurnRows) -> np.ndarray:
     """Spread of the advantages of the tokens in turns of this index: between the turns, and inside them."""
-    if (found := v.of("advantage", "advantage_std", "n_tokens")) is None:
-        return None
-    mean, inside, tokens = found
+    mean, inside, tokens = v.of("advantage"), v.of("advantage_std"), v.of("n_tokens")
     count = v.by.total(tokens)
     centre = v.by.spread(quotient(v.by.total(tokens * mean), count))
     return np.sqrt(quotient(v.by.total(tokens * (inside**2 + (mean - centre) ** 2)), count))
@@ -94,18 +93,16 @@ def advantage_std(v: TurnRows) -> np.ndarray | None:
     Unit.NONE, "1 - Var(V_old(s_k) - G) / (Var(G) + 1e-5), unbiased variances over the turns with this index",
     "Search-R1 and verl (critic/vf_explained_var), turn by turn",
 )  # fmt: skip
-def explained_variance(v: TurnRows) -> np.ndarray | None:
+def explained_variance(v: TurnRows) -> np.ndarray:
     """How much of the returns the critic explains at turns of this index; NULL without a critic and for one turn."""
-    if (found := v.of("value", "value_error")) is None:
-        return None
-    value, error = found
+    value, error = v.of("value"), v.of("value_error")
     return 1.0 - v.by.variance(error) / (v.by.variance(value - error) + 1e-5)
 
 
 AT_INDEX = (
     Measure("value_mae", (Level.TURN_STEP,), Unit.REWARD, "mean |V_old(s_k) - G| over the turns with this index", OURS,
             "How wrong the critic is where turns of this index begin; value_error is its bias. NULL without a critic.",
-            lambda v: None if (error := v.of("value_error")) is None else v.by.mean(np.abs(error[0]))),
+            lambda v: v.by.mean(np.abs(v.of("value_error")))),
     *(Measure(f"{status}_frac", (Level.TURN_STEP,), Unit.FRACTION, f"share of turns with status {status}", OURS,
               f"Share of the turns of this index that {does}.", lambda v, status=status: v.share(status))
       for status, does in (("search", "search"), ("answer", "answer"), ("invalid", "break the protocol"))),

@@ -36,7 +36,7 @@ UPDATE = (
 )  # fmt: skip
 def non_finite(t: Tokens, by: Segments) -> np.ndarray:
     """Numbers of the update that are not finite; one is enough to end a run."""
-    bad = ~np.isfinite(t.log_ratio) | ~np.isfinite(t.advantage)
+    bad = ~np.isfinite(t.log_ratio) | ~np.isfinite(t.advantages)
     if t.evidence.entropy is not None:
         bad |= ~np.isfinite(t.entropy)
     count = np.bincount(t.update, weights=bad, minlength=t.updates)

@@ -227,6 +227,24 @@ class Estimate(NamedTuple):
             return f"pace of {self.recorded} finished runs on this machine"
         return "no run recorded yet: a rough cost per iteration, right within a factor of two or so"
 
+    def __str__(self) -> str:
+        told = f"about {duration(self.seconds)}, {self.workers} at a time ({self.basis})"
+        return told if self.seconds else "nothing to run"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return for JSON."""
+        return {"seconds": round(self.seconds), "workers": self.workers, "basis": self.basis}
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds in words: `42 s`, `3 min 05 s`, `1 h 20 min`; `?` if unknown."""
+    if seconds is None:
+        return "?"
+    minutes, whole = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {whole:02d} s" if minutes else f"{whole} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
 
 def rough(settings: RunSettings, algorithm: Algorithm) -> float:
     """Seconds an iteration by the constants of this file; of a range of updates or draws the middle counts."""

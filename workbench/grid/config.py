@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,22 +33,8 @@ Make = Callable[[Arm, int], Cell]
 
 
 @dataclass(frozen=True)
-class Waiting:
-    """A cell that cannot be made yet: the run whose stabiliser factor it takes is not finished."""
-
-    arm: str
-    seed: int
-    source: str  # arm of this file, or EXPERIMENT/ARM
-    here: bool  # whether this grid trains the source
-
-    def __str__(self) -> str:
-        train = "" if self.here else f"; train it with `sorl run experiments/{self.source.split('/')[0]}.toml`"
-        return f"'{self.arm}' seed {self.seed} waits for {self.source} seed {self.seed}{train}"
-
-
-@dataclass(frozen=True)
 class Grid:
-    """A grid file, resolved: all arms of a seed, then the next; `waiting` are cells that cannot be made yet."""
+    """A grid file, resolved: all arms of a seed, then the next."""
 
     experiment: str
     path: Path
@@ -56,7 +43,7 @@ class Grid:
     seeds: tuple[int, ...]
     cells: tuple[Cell, ...] = ()
     region: Region | None = None  # the search, of an experiment of kind region
-    waiting: tuple[Waiting, ...] = ()
+    waiting: tuple[str, ...] = ()  # a sentence for each cell whose stabiliser factor is that of an unfinished run
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -86,22 +73,26 @@ def load(path: Path, overrides: Sequence[str] = (), history: History = NO_RUNS, 
         _known_key(key, f"[axes] of {path}")
         if not values:
             raise InputError(f"axis '{key}' in {path} is empty; give it at least one value or delete it")
-    controls = []
+    # The numbers of a region are its columns, and tell no arms apart.
+    axes = {key: values for key, values in file.axes.items() if file.region is None or not _numeric(values)}
+    every: list[Arm] = []
+    for combination in itertools.product(*axes.values()) if axes or not file.arms else ():
+        choices = dict(zip(axes, combination, strict=True))
+        varying = {key: value for key, value in choices.items() if len(axes[key]) > 1}
+        default = base.get("algorithm", RunSettings.model_fields["algorithm"].default)
+        label = algorithm_label(choices.get("algorithm", default))
+        every.append(Arm(arm_label(label, varying), choices))
     for given in file.arms:
         where = f"arm '{given.name}' of {path}"
         choices = flatten(expand(given.model_extra or {}, where))
         for key in choices:
             _known_key(key, where)
-        controls.append(Arm(given.name, choices, control=True))
-    # The numbers of a region are its columns, and tell no arms apart.
-    axes = {key: values for key, values in file.axes.items() if file.region is None or not _numeric(values)}
-    crossed = []
-    for combination in itertools.product(*axes.values()) if axes or not controls else ():
-        choices = dict(zip(axes, combination, strict=True))
-        varying = {key: value for key, value in choices.items() if len(axes[key]) > 1}
-        default = base.get("algorithm", RunSettings.model_fields["algorithm"].default)
-        label = algorithm_label(choices.get("algorithm", default))
-        crossed.append(Arm(arm_label(label, varying), choices))
+        every.append(Arm(given.name, choices, control=True))
+    by_label = _by_label(every, path)
+    for name in only:
+        if name not in by_label:
+            raise InputError(f"no arm '{name}' in {path}{nearest(name, by_label)}; arms: {'; '.join(by_label)}")
+    chosen = [arm for arm in every if not only or arm.label in only]
     resolved: dict[str, tuple[RunSettings, Algorithm]] = {}  # of each arm, once for all its seeds
 
     def make(arm: Arm, seed: int) -> Cell:
@@ -110,18 +101,16 @@ def load(path: Path, overrides: Sequence[str] = (), history: History = NO_RUNS, 
         settings, algorithm = resolved[arm.label]
         return Cell(path.stem, arm.label, seed, settings.model_copy(update={"seed": seed}), algorithm, arm.control)
 
-    every = [*crossed, *controls]
-    chosen, by_label = _chosen(every, only, path), {arm.label: arm for arm in every}
     grid = Grid(path.stem, path, file.question, text, tuple(file.seeds))
     if file.region is not None:
         return _searched(grid, file, chosen, make, history)
     cells: list[Cell] = []
-    waiting: list[Waiting] = []
+    waiting: list[str] = []
     for seed, arm in itertools.product(grid.seeds, chosen):
         cell = make(arm, seed)
         if cell.settings.match is not None:
             lr = _matched(cell, by_label, make, history, path)
-            if isinstance(lr, Waiting):
+            if isinstance(lr, str):
                 waiting.append(lr)
                 continue
             settings, _ = _resolved(base, replace(arm, choices={**arm.choices, "learn.policy.lr": lr}), path)
@@ -140,21 +129,18 @@ def _resolved(base: Mapping[str, Any], arm: Arm, path: Path) -> tuple[RunSetting
     try:
         algorithm = resolve(settings.algorithm, settings.slots)
         check(settings, algorithm)
+        if algorithm.needs_reference and not settings.learn.reference:
+            raise InputError(f"the KL term of {algorithm.name} needs a reference policy; set learn.reference = true")
+        group, episodes = settings.learn.group_size or algorithm.group_size, settings.learn.episodes
+        if episodes % group:
+            groups = f"{algorithm.name} samples groups of {group} rollouts, which do not divide"
+            raise InputError(f"{groups} learn.episodes = {episodes}; set learn.group_size or learn.episodes")
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
-    if algorithm.needs_reference and not settings.learn.reference:
-        needs = f"the KL term of {algorithm.name} needs a reference policy"
-        raise InputError(f"{where}: {needs}; set learn.reference = true")
-    group = settings.learn.group_size or algorithm.group_size
-    if settings.learn.episodes % group:
-        raise InputError(
-            f"{where}: {algorithm.name} samples groups of {group} rollouts, which do not divide learn.episodes = "
-            f"{settings.learn.episodes}; set learn.group_size or learn.episodes"
-        )
     return settings, algorithm
 
 
-def _matched(cell: Cell, arms: Mapping[str, Arm], make: Make, history: History, path: Path) -> float | Waiting:
+def _matched(cell: Cell, arms: Mapping[str, Arm], make: Make, history: History, path: Path) -> float | str:
     """Return the learning rate of a cell with `match`, its own times the factor of its source; or what it waits for."""
     source, where = str(cell.settings.match), f"{path}, arm '{cell.arm}': match = '{cell.settings.match}'"
     experiment, _, arm = source.partition("/")
@@ -162,17 +148,15 @@ def _matched(cell: Cell, arms: Mapping[str, Arm], make: Make, history: History, 
         other = make(arms[source], cell.seed)
         if other.settings.match is not None:
             raise InputError(f"{where} is matched itself; name the arm that it follows")
-        past = history.past(other)
-        folder = None if past is None else past.folder
+        folder = past.folder if (past := history.past(other)) else None
     elif arm:
         folder = history.elsewhere(experiment, arm, cell.seed)
     else:
-        raise InputError(
-            f"{where} is no arm of this file{nearest(source, arms)}; arms: {', '.join(arms)}; an arm of another "
-            "experiment is written EXPERIMENT/ARM"
-        )
+        known = f"arms: {', '.join(arms)}; an arm of another experiment is written EXPERIMENT/ARM"
+        raise InputError(f"{where} is no arm of this file{nearest(source, arms)}; {known}")
     if folder is None:
-        return Waiting(cell.arm, cell.seed, source, source in arms)
+        train = "" if source in arms else f"; train it with `sorl run experiments/{experiment}.toml`"
+        return f"'{cell.arm}' seed {cell.seed} waits for {source} seed {cell.seed}{train}"
     if (factor := mean_factor(folder)) is None:
         raise InputError(f"{where}: its run with seed {cell.seed} has recorded no stabiliser_factor")
     return float(f"{cell.settings.learn.policy.lr * factor:.6g}")
@@ -192,16 +176,14 @@ def _searched(grid: Grid, file: GridFile, series: Sequence[Arm], make: Make, his
     numbers = {key: values for key, values in file.axes.items() if _numeric(values)}
     values, (columns, neighbours) = settings.lattice, conditions(numbers)
     several = [key for key, given in numbers.items() if len(given) > 1]
-    cells: dict[Trial, Cell] = {}
 
+    @cache
     def cell(trial: Trial) -> Cell:
-        if trial not in cells:
-            arm = series[trial.arm]
-            choices = {**arm.choices, **columns[trial.column], settings.along: values[trial.point]}
-            varying = {key: choices[key] for key in (*several, settings.along)}
-            label = arm_label(arm.label, varying)  # ppo · staleness 16 · policy.lr 0.1
-            cells[trial] = make(Arm(label, choices, arm.control), grid.seeds[trial.seed])
-        return cells[trial]
+        arm = series[trial.arm]
+        choices = {**arm.choices, **columns[trial.column], settings.along: values[trial.point]}
+        varying = {key: choices[key] for key in (*several, settings.along)}
+        label = arm_label(arm.label, varying)  # ppo · staleness 16 · policy.lr 0.1
+        return make(Arm(label, choices, arm.control), grid.seeds[trial.seed])
 
     def outcome(trial: Trial) -> bool | None:
         past = history.past(cell(trial))
@@ -226,20 +208,14 @@ def _numeric(values: Sequence[Any]) -> bool:
     return all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
 
 
-def _chosen(arms: Sequence[Arm], only: Sequence[str], path: Path) -> list[Arm]:
-    labels = [arm.label for arm in arms]
-    folders: dict[str, str] = {}
-    for label in labels:
-        same = folders.get(slug(label))
-        if same == label:
-            raise InputError(f"two arms of {path} are called '{label}'; give each its own name")
-        if same is not None:
-            raise InputError(f"arms '{same}' and '{label}' of {path} would share a folder name; rename one")
-        folders[slug(label)] = label
-    for name in only:
-        if name not in labels:
-            raise InputError(f"no arm '{name}' in {path}{nearest(name, labels)}; arms: {'; '.join(labels)}")
-    return [arm for arm in arms if not only or arm.label in only]
+def _by_label(arms: Sequence[Arm], path: Path) -> dict[str, Arm]:
+    folders: dict[str, Arm] = {}
+    for arm in arms:
+        same = folders.setdefault(slug(arm.label), arm)
+        if same is not arm:
+            called = f"two arms of {path} are called '{same.label}' and '{arm.label}'"
+            raise InputError(f"{called}, which is one folder name; give each its own")
+    return {arm.label: arm for arm in arms}
 
 
 def _without_doubles(grid: Grid) -> Grid:
@@ -300,13 +276,11 @@ def option(text: str, example: str = "learn.staleness=8") -> tuple[str, Any]:
         raise InputError(f"--set '{text}' is not key=value; write it like --set {example}")
     try:
         return key, from_toml(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        if re.sub(r"[-_.]", "", value).isalnum():
+    except ValueError as error:
+        if isinstance(error, tomllib.TOMLDecodeError) and re.sub(r"[-_.]", "", value).isalnum():
             return key, value
         form = "write numbers as 0.1, text as '\"text\"', lists as [0, 8]"
-        raise InputError(f"--set {key}={value}: the value is not TOML; {form}") from None
-    except ValueError as error:
-        raise InputError(f"--set {key}: the value cannot be: {error}") from None
+        raise InputError(f"--set {key}: the value is not TOML ({error}); {form}") from None
 
 
 def _known_key(key: str, where: str) -> None:

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import tomli_w
 
-from workbench.grid.cell import Cell
+from workbench.grid.cell import Cell, expand, flatten
 from workbench.spec import COLLAPSED, COSMETIC, UNDECIDED, InputError, table
-from workbench.spec.files import MIB, from_json, from_toml, leaves, lock_file, read_text
+from workbench.spec.files import MIB, from_json, from_toml, lock_file, read_text
 from workbench.store.segments import held, now
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ def prepare(runs: Path, cell: Cell) -> Path:
     """Make the folder of a cell, with its resolved `config.toml` and its names in `run.json`."""
     folder = folder_of(runs, cell)
     folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / "config.toml", tomli_w.dumps(_without_null(cell.settings.model_dump(mode="json"))))
+    settings = expand(_flat(cell.settings.model_dump(mode="json")), "the settings")
+    write(folder / "config.toml", tomli_w.dumps(settings))
     _write_identity(folder, identity(cell))
     return folder
 
@@ -71,7 +72,7 @@ def write_experiment(runs: Path, experiment: str, question: str, toml: str) -> N
     kept = runs / experiment / "experiment.toml"
     if not _holds(kept, toml):
         append(runs / experiment, "experiment", {"experiment": experiment, "question": question, "toml": toml})
-        _write(kept, toml)
+        write(kept, toml)
 
 
 def checkpoint(folder: Path) -> int | None:
@@ -80,24 +81,21 @@ def checkpoint(folder: Path) -> int | None:
     return max((int(f.parent.name) for f in found if f.parent.name.isdigit()), default=None)
 
 
-def _without_null(settings: Any) -> Any:
-    """TOML has no null: settings that are switched off are written as "none"."""
-    if isinstance(settings, dict):
-        return {k: _without_null(v) for k, v in settings.items()}
-    if isinstance(settings, (list, tuple)):
-        return [_without_null(v) for v in settings]
-    return "none" if settings is None else settings
+def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by dotted key; what is switched off is written as "none", as TOML has no null."""
+    return {key: "none" if value is None else value for key, value in flatten(settings).items()}
 
 
 def _write_identity(folder: Path, changes: Mapping[str, Any]) -> None:
-    _write(folder / "run.json", json.dumps({**read_identity(folder), **changes}, indent=1, ensure_ascii=False) + "\n")
+    write(folder / "run.json", json.dumps({**read_identity(folder), **changes}, indent=1, ensure_ascii=False) + "\n")
 
 
 def _holds(path: Path, text: str) -> bool:
     return path.is_file() and path.read_text(encoding="utf-8", errors="replace") == text
 
 
-def _write(path: Path, text: str) -> None:
+def write(path: Path, text: str) -> None:
+    """Replace the text of a file at once; one that holds it stays as it is."""
     if not _holds(path, text):
         unfinished = path.with_name(f".{path.name}.{os.getpid()}")
         unfinished.write_text(text, encoding="utf-8")
@@ -139,36 +137,27 @@ def write_event(folder: Path, kind: str, step: int | None, message: str, value: 
     append(folder, "event", {**row, "message": message})
 
 
-def append(folder: Path, name: str, row: Mapping[str, Any], schema: pa.Schema | None = None) -> None:
+def append(folder: Path, name: str, row: Mapping[str, Any]) -> None:
     """Write one row of table `name` as a segment of its own under `folder`; missing columns are NULL."""
+    schema = pa.schema([(column.name, ARROW[column.type]) for column in table(name).columns])
     segments = folder / "segments" / name
     segments.mkdir(parents=True, exist_ok=True)
     number = 1 + max((int(f.stem.removeprefix(_PREFIX)) for f in segments.glob(f"{_PREFIX}*.parquet")), default=-1)
     target = segments / f"{_PREFIX}{number:06d}.parquet"
     unfinished = target.with_name(f".{target.name}.{os.getpid()}")
-    pq.write_table(pa.Table.from_pylist([{"written_at": now(), **row}], schema=schema or _schema(name)), unfinished)
+    pq.write_table(pa.Table.from_pylist([{"written_at": now(), **row}], schema=schema), unfinished)
     unfinished.rename(target)
 
 
 def last_row(folder: Path) -> dict[str, Any] | None:
     """Return the row of table `run` with the latest `written_at`; None for a run that was never queued."""
-    return _newest(folder)[1]
+    rows = [row for part in read_segments(folder, "run") for row in part.to_pylist()]
+    return max(rows, key=lambda row: row.get("written_at") or datetime.min, default=None)
 
 
 def change(folder: Path, identity: Mapping[str, Any], **changes: Any) -> None:
     """Append a row to table `run`: the last one with `identity` and `changes`; other columns are NULL."""
-    recorded, row = _newest(folder)
-    schema = pa.unify_schemas([_schema("run"), recorded])
-    append(folder, "run", {**(row or {}), **identity, "written_at": now(), **changes}, schema)
-
-
-def _schema(name: str) -> pa.Schema:
-    return pa.schema([(column.name, ARROW[column.type]) for column in table(name).columns])
-
-
-def _newest(folder: Path) -> tuple[pa.Schema, dict[str, Any] | None]:
-    found = [(rows.schema, row) for rows in read_segments(folder, "run") for row in rows.to_pylist()]
-    return max(found, key=lambda entry: entry[1].get("written_at") or datetime.min, default=(pa.schema([]), None))
+    append(folder, "run", {**(last_row(folder) or {}), **identity, "written_at": now(), **changes})
 
 
 def read_segments(folder: Path, name: str, columns: list[str] | None = None) -> Iterator[pa.Table]:
@@ -262,18 +251,15 @@ def mean_factor(folder: Path) -> float | None:
 
 def edits(runs: Path, cells: Sequence[Cell]) -> list[str]:
     """Return a line for every edit that makes `cells` new: what changed since the last run of the same arm and seed."""
-
-    def flat(settings: Mapping[str, Any]) -> dict[str, Any]:  # config.toml says "none" where a setting is None
-        return {k: "none" if v is None else v for k, v in leaves(settings, ("algorithm",)) if k not in COSMETIC}
-
     changed: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))  # what -> arm -> seeds
     for cell in cells:
         same_arm_and_seed = f"{cell.first.run_id.rpartition('-')[0]}-[0-9a-f]*/config.toml"
         earlier = sorted((runs / cell.experiment).glob(same_arm_and_seed), key=lambda file: file.stat().st_mtime)
         with suppress(OSError, ValueError):  # unreadable settings: nothing to compare with
-            was = flat(from_toml(read_text(earlier[-1], MIB))) if earlier else {}
-            now = flat(cell.settings.model_dump(mode="json"))
+            was = _flat(from_toml(read_text(earlier[-1], MIB))) if earlier else {}
+            now = _flat(cell.settings.model_dump(mode="json"))
             keys = [key for key in dict.fromkeys([*now, *was]) if was and was.get(key) != now.get(key)]
+            keys = [key for key in keys if key not in COSMETIC]
             if what := "; ".join(f"{key} = {was.get(key, 'nothing')}, now {now.get(key, 'nothing')}" for key in keys):
                 changed[what][cell.arm].append(str(cell.seed))
     lines = []

@@ -90,11 +90,13 @@ def _guard(job: Job, heartbeat: Path, last: int) -> None:
         if job.hang_seconds and heartbeat.exists() and (seen := heartbeat.stat().st_mtime_ns) != last:
             last = seen
             faulthandler.dump_traceback_later(job.hang_seconds, exit=True, file=2)  # fires even without the GIL
-        size, children = me.memory_info().rss, me.children(recursive=True) if job.memory else []
+        if job.memory is None:
+            continue
+        size, children = me.memory_info().rss, me.children(recursive=True)
         for child in children:
             with suppress(psutil.Error):
                 size += child.memory_info().rss
-        if job.memory and size > job.memory:
+        if size > job.memory:
             held, limit = (f"{n / 2**30:.3g} GiB" for n in (size, job.memory))
             os.write(2, f"out of memory: {held}, over the limit of {limit} a cell (--memory)\n".encode())
             for child in children:
@@ -148,7 +150,8 @@ class LocalProcess:
         """Return the exit code, negative for a signal; None while it runs."""
         code = self._process.exitcode
         if code is not None:
-            self._signal(os.killpg, signal.SIGKILL)  # what it started and left behind
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._pid, signal.SIGKILL)  # what it started and left behind
         return code
 
     def interrupt(self) -> None:
@@ -156,16 +159,13 @@ class LocalProcess:
         # Before it leads its session it may ignore SIGINT, as the fork server does; it has nothing to save yet.
         with suppress(ProcessLookupError):
             begun = os.getsid(self._pid) == self._pid
-            self._signal(os.kill, signal.SIGINT if begun else signal.SIGKILL)
+            os.kill(self._pid, signal.SIGINT if begun else signal.SIGKILL)
 
     def kill(self) -> None:
-        """Stop it at once."""
-        self._signal(os.kill, signal.SIGKILL)  # by its own id as well: it may not lead its session yet
-        self._signal(os.killpg, signal.SIGKILL)
-
-    def _signal(self, send: Any, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            send(self._pid, number)
+        """Stop it and what it started at once."""
+        for send in (os.kill, os.killpg):  # by its own id as well: it may not lead its session yet
+            with suppress(ProcessLookupError, PermissionError):
+                send(self._pid, signal.SIGKILL)
 
 
 def _python_path() -> str:

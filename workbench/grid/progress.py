@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.progress import Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from workbench.grid.cell import Cell
+from workbench.grid.cell import Cell, duration
 from workbench.grid.run import Result
 from workbench.store.text import visible
 
@@ -31,16 +31,6 @@ def sparkline(values: Sequence[float | None], points: int = _SPARK_POINTS) -> st
     """
     places = (None if v is None or v != v else min(7, max(0, int(8 * v))) for v in values[-points:])
     return "".join(" " if place is None else _BARS[place] for place in places)
-
-
-def duration(seconds: float | None) -> str:
-    """Seconds in words: `42 s`, `3 min 05 s`, `1 h 20 min`; `?` if unknown."""
-    if seconds is None:
-        return "?"
-    minutes, whole = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {whole:02d} s" if minutes else f"{whole} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 class _Unbroken:

@@ -23,7 +23,7 @@ from workbench.grid.config import Grid
 from workbench.grid.process import Ending, Job, ending, follow, last_line, last_step, one_line, where
 from workbench.learn.run import HELD
 from workbench.spec import InputError
-from workbench.spec.outcomes import cause
+from workbench.spec.words import cause
 from workbench.store.segments import held, now
 from workbench.store.text import LOG_NAME, tail
 
@@ -107,20 +107,22 @@ def run(
 
 
 def run_rounds(
-    load: Callable[[], Grid], runs: Path, watch: Callable[[], Display], begin: Callable[[Grid], None], **options: Any
+    load: Callable[[], Grid], runs: Path, display: Callable[[], Display], **options: Any
 ) -> tuple[Grid, list[Result]]:
     """Run the cells of `load()`, load again, and so on until it asks for nothing new; return the last grid and results.
 
-    The cells of a search depend on the outcomes of earlier ones. `begin` receives each grid before its new cells run;
-    `options` are those of `run`. A round with an unfinished cell is the last.
+    The cells of a search depend on the outcomes of earlier ones. `options` are those of `run`. A round with an
+    unfinished cell is the last.
     """
     done: dict[str, Result] = {}
     while True:
         grid = load()
         new = tuple(cell for cell in grid.cells if cell.first.run_id not in done)
         if new:
-            begin(grid)
-            done |= {r.cell.first.run_id: r for r in run(replace(grid, cells=new), runs, watch(), **options)}
+            watch = display()
+            if grid.region is not None:
+                watch.note(str(grid.region))
+            done |= {r.cell.first.run_id: r for r in run(replace(grid, cells=new), runs, watch, **options)}
         finished = all(result.status == "finished" for result in done.values())
         if not new or not finished or (grid.region is None and not grid.waiting):
             return grid, list(done.values())

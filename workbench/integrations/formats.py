@@ -108,8 +108,7 @@ def _objects(file: TextIO, path: Path, notes: list[str]) -> Iterator[dict[str, A
 
 
 def _parsed(line: str) -> Any:
-    """Return the value of a line; orjson, where it is installed, takes a fifth of the time and knows no NaN."""
-    if orjson is not None:
+    if orjson is not None:  # it takes a fifth of the time, and knows no NaN
         with suppress(ValueError):
             return orjson.loads(line)
     return from_json(line)

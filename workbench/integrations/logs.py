@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from workbench.diagnosis.log import Log
 from workbench.diagnostics import CATALOGUE
-from workbench.diagnostics.collapse import Watch
+from workbench.diagnostics.collapse import Watch, judge
 from workbench.diagnostics.rules import Event, RuleWatch, alarms
 from workbench.integrations import names
 from workbench.integrations.formats import Format, format_of, runs_in
@@ -32,7 +32,6 @@ DEEP, ENTRIES = 8, 100_000  # folders below each other, and files and folders, t
 ENDINGS = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".wandb", ".swanlab", ".db", ".sqlite", ".log")
 _BEGIN = 5  # values of a metric, which are numbers if it is not padded with NaN
 _NAMED = 8  # metrics that are named of a log without a known one
-Judge = Callable[[list[float | None], list[int]], dict[str, Any]]
 
 
 class Source(NamedTuple):
@@ -185,21 +184,18 @@ def events(run: Imported) -> tuple[dict[str, Any], list[Event]]:
     return watch.verdict.columns(), found
 
 
-def logs(path: Path, judge: Judge) -> Iterator[Log]:
-    """Yield a log for the diagnosis of every run in a file or folder; one run that cannot be read is an error.
-
-    `judge` says of scores and steps what table `run` would.
-    """
+def logs(path: Path) -> Iterator[Log]:
+    """Yield a log for the diagnosis of every run in a file or folder; one run that cannot be read is an error."""
     for source in sources(path):
-        yield from (log_of(run, source.path, judge) for run in source.runs())
+        yield from (log_of(run, source.path) for run in source.runs())
 
 
-def read(path: Path, judge: Judge) -> Log:
+def read(path: Path) -> Log:
     """Return the first log in a file or folder. Raises InputError for a source that cannot be read or understood."""
-    return next(logs(path, judge))
+    return next(logs(path))
 
 
-def log_of(run: Imported, path: Path, judge: Judge) -> Log:
+def log_of(run: Imported, path: Path) -> Log:
     """Return a run as the diagnosis reads it; of more than STEPS steps only every so many-th is in it."""
     thin = run.every
     tables = {table: pd.DataFrame({name: np.ma.filled(values[::thin], np.nan) if np.ma.isMaskedArray(values)
@@ -208,7 +204,7 @@ def log_of(run: Imported, path: Path, judge: Judge) -> Log:
     row: dict[str, Any] = {"status": None, "outcome": None, "collapse_step": None, "detection_step": None}
     if "success" in tables["step"]:
         scored = tables["step"].dropna(subset="success")
-        row |= judge(scored["success"].tolist(), scored["step"].tolist())
+        row |= judge(scored["success"].tolist(), steps=scored["step"].tolist()).columns()
     tables["event"] = pd.DataFrame(events(run)[1])
     name = path.name if run.name in (path.stem, path.parent.name) else f"{path.name}: {run.name}"
     name += f" (one in {thin} of its {len(run.steps):,} steps)" if thin > 1 else ""

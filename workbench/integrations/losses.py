@@ -7,6 +7,7 @@ aggregation, the KL term and the correction of the rollout are the algorithm's.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from workbench.algorithms import ALGORITHMS, resolve
@@ -14,8 +15,7 @@ from workbench.batch import Batch, turn_ids
 from workbench.objective import Algorithm, LossTerms, Normaliser, PolicyLoss, policy_loss, statistics
 from workbench.objective.aggregate import good, turns_of
 from workbench.objective.kl import RewardKL
-from workbench.objective.schedule import EarlyStop, Schedule
-from workbench.objective.select import Select, Shaping
+from workbench.objective.select import EarlyStop, Schedule, Select, Shaping
 from workbench.spec import InputError
 from workbench.tensors import Tensor, torch
 
@@ -63,10 +63,8 @@ class Loss:
         if horizon is not None:
             self.algorithm = self.algorithm.within(horizon)
         elif getattr(self.algorithm.aggregate, "horizon", 1.0) is None:
-            raise InputError(
-                f"algorithm '{self.algorithm.name}' divides by the tokens of an episode: give horizon=... (verl: "
-                "actor.loss_scale_factor)"
-            )
+            why = f"'{self.algorithm.name}' divides by the tokens of an episode"
+            raise InputError(f"algorithm {why}: give horizon=... (verl: actor.loss_scale_factor)")
 
     @property
     def needs_log_probs_first(self) -> bool:
@@ -88,14 +86,11 @@ class Loss:
         if own.needs_reference and log_prob_ref is None:
             raise InputError(f"the KL term of '{own.name}' needs the reference's log-probs, and the trainer gives none")
         if own.correction.kind != "none" and log_prob_behaviour is None:
-            raise InputError(
-                f"the correction of '{own.name}' needs the sampler's log-probs, and the trainer gives none (verl: "
-                "rollout.calculate_log_probs=true)"
-            )
+            why = f"the correction of '{own.name}' needs the sampler's log-probs, and the trainer gives none"
+            raise InputError(f"{why} (verl: rollout.calculate_log_probs=true)")
         old = torch.where(mask, log_prob_old, 0)
-        sampler = (
-            old if log_prob_behaviour is None else torch.where(log_prob_behaviour.isnan(), old, log_prob_behaviour)
-        )
+        sampler = old if log_prob_behaviour is None else log_prob_behaviour
+        sampler = torch.where(sampler.isnan(), old, sampler)
         index = torch.arange(len(mask), device=mask.device)
         wide = advantages[:, None].expand_as(old) if advantages.dim() == 1 else advantages
         return Batch(
@@ -195,24 +190,19 @@ class TrlLoss:
         own, corrects = self._ours.algorithm, self._ours.algorithm.correction.kind != "none"
         accumulated, slices = trainer.args.gradient_accumulation_steps, trainer.args.steps_per_generation
         if slices % accumulated:
-            raise InputError(
-                f"gradient_accumulation_steps = {accumulated} must divide steps_per_generation = {slices}: an update "
-                "is then made of one generation, and its counts are known at its start"
-            )
+            numbers = f"gradient_accumulation_steps = {accumulated} must divide steps_per_generation = {slices}"
+            raise InputError(f"{numbers}: an update is then made of one generation, and its counts known at its start")
         if own.needs_reference and not trainer.beta:
             raise InputError(f"the KL term of '{own.name}' needs the reference's log-probs: set beta to its weight")
         if corrects and not getattr(trainer, "use_vllm", False):
             raise InputError(f"the correction of '{own.name}' needs the sampler's log-probs: set use_vllm = True")
         if getattr(trainer, "use_vllm", False) and getattr(trainer, "vllm_importance_sampling_correction", False):
-            raise InputError(
-                "TRL's weights of vllm_importance_sampling_correction are not applied to our losses: set it to False, "
-                "and choose a correction = 'tis' of ours"
-            )
+            why = "TRL's vllm_importance_sampling_correction is not applied to our losses"
+            raise InputError(f"{why}: set it to False, and choose a correction = 'tis' of ours")
         for name, off in _TRL_OWN:
             if getattr(trainer, name, off) != off:
-                raise InputError(
-                    f"{name.strip('_')} belongs to TRL's own loss and not to '{own.name}': set it to {off}"
-                )
+                told = f"{name.strip('_')} belongs to TRL's own loss and not to '{own.name}'"
+                raise InputError(f"{told}: set it to {off}")
 
     @property
     def recorded_as(self) -> dict[str, Any]:
@@ -225,8 +215,8 @@ class TrlLoss:
             mask=inputs["completion_mask"] * inputs.get("tool_mask", 1),
             advantages=inputs["advantages"],
             log_prob_old=log_prob.detach() if old is None else old,
-            log_prob_behaviour=inputs.get("sampling_per_token_logps"),
             log_prob_ref=inputs.get("ref_per_token_logps"),
+            log_prob_behaviour=inputs.get("sampling_per_token_logps"),
         )
 
     def _compute_loss(self, model: Any, inputs: Mapping[str, Any]) -> Tensor:
@@ -251,8 +241,7 @@ class TrlLoss:
         ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
         attention = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
         width = inputs["completion_ids"].size(1)
-        found = trainer._get_per_token_logps_and_entropies(model, ids, attention, width, compute_entropy=True)
-        return found[0], found[1]
+        return trainer._get_per_token_logps_and_entropies(model, ids, attention, width, compute_entropy=True)[:2]
 
     def _whole(self, model: Any) -> tuple[Tensor, int]:
         """Sums over every micro-batch of the update on every rank, made once at its start."""
@@ -282,19 +271,15 @@ def tinker_loss(
     one length; the sampler's log-probs are those of the old policy. Raises InputError as Loss does, and for a KL term:
     no reference is there. Read against tinker 0.38 and tinker-cookbook 0.6.1, not run.
     """
-    loss = Loss(algorithm, horizon, **slots)
+    loss, padded = Loss(algorithm, horizon, **slots), partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)
     if loss.algorithm.needs_reference:
-        raise InputError(
-            f"the KL term of '{loss.algorithm.name}' needs the reference's log-probs: leave it out: kl='none'"
-        )
-
-    def padded(rows: Sequence[Tensor]) -> Tensor:
-        return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
+        why = f"the KL term of '{loss.algorithm.name}' needs the reference's log-probs"
+        raise InputError(f"{why}: leave it out: kl='none'")
 
     def computed(data: Sequence[Any], logprobs: Sequence[Tensor]) -> tuple[Tensor, dict[str, float]]:
         given = [padded([d.loss_fn_inputs[n].to_torch() for d in data]) for n in ("mask", "advantages", "logprobs")]
         batch = loss.batch(mask=given[0] > 0, advantages=given[1], log_prob_old=given[2], log_prob_behaviour=given[2])
-        out = loss(batch, padded(logprobs))
+        out = loss(batch, padded(list(logprobs)))
         return out.loss, metrics(out.terms)
 
     return computed
@@ -309,19 +294,15 @@ def skyrl_loss(algorithm: str | Mapping[str, Any], **slots: Any) -> Callable[...
     with scaled advantages cannot tell. Read against SkyRL 0.4.0, not run.
     """
     loss = Loss(algorithm, None, **({"aggregate": "token_sum"} | slots))
-    own = loss.algorithm
+    own, why = loss.algorithm, ""
     if own.kl.kind != "none":
-        raise InputError(
-            f"'{own.name}' has a term besides the surrogate, which SkyRL's reduction does not scale: kl='none'"
-        )
-    if own.stabilise.kind not in ("none", "rms_batch", "rms_turn", "rms_seq") or loss.needs_log_probs_first:
-        raise InputError(
-            f"the stabiliser of '{own.name}' needs more than a micro-batch: stabilise={{'scope': 'micro'}}"
-        )
-    if getattr(own.correction, "normalise", False):
-        raise InputError(
-            f"the correction of '{own.name}' needs the mean of an update: correction={{'normalise': False}}"
-        )
+        why = "has a term besides the surrogate, which SkyRL's reduction does not scale: kl='none'"
+    elif own.stabilise.kind not in ("none", "rms_batch", "rms_turn", "rms_seq") or loss.needs_log_probs_first:
+        why = "has a stabiliser that needs more than a micro-batch: stabilise={'scope': 'micro'}"
+    elif getattr(own.correction, "normalise", False):
+        why = "has a correction that needs the mean of an update: correction={'normalise': False}"
+    if why:
+        raise InputError(f"'{own.name}' {why}")
 
     def computed(
         log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, config: Any = None,

@@ -60,6 +60,8 @@ class Recording:
     def __init__(
         self, trainer: Any, runs: str | Path, experiment: str, success: str | None, knobs: Mapping[str, Any]
     ) -> None:
+        from transformers import TrainerCallback
+
         args = trainer.args
         self.trainer, self.success = trainer, success
         # A step is the shortest stretch of micro-batches of whole generations and whole updates.
@@ -81,7 +83,8 @@ class Recording:
         self.ledger = Ledger(runs, experiment=experiment, **(default | dict(knobs)))
         for name in WRAPPED:
             setattr(trainer, name, self._around(name, getattr(trainer, name)))
-        trainer.add_callback(_ending(self.ledger))
+        ending = {"on_train_end": lambda *args, **kwargs: self.ledger.close()}
+        trainer.add_callback(type("Ending", (TrainerCallback,), ending)())
 
     def _around(self, name: str, method: Any) -> Any:
         """Call the trainer's own method, then look at what went in and came out; a mistake here costs the rows only."""
@@ -98,16 +101,6 @@ class Recording:
 
         return wrapped
 
-    def _begin(self) -> None:
-        """Follow the trainer into a new step."""
-        trainer = self.trainer
-        if self.before is None:
-            done = trainer.state.global_step * trainer.args.gradient_accumulation_steps - trainer._step
-            self.before = -(-done // self.window)
-        step = self.before + trainer._step // self.window
-        if step != self.step:
-            self.step, self.first_update, self.count = step, trainer.state.global_step, 0
-
     def after_calculate_rewards(
         self, out: Tensor, _: float, inputs: Sequence[Mapping[str, Any]], prompts: Sequence[Any],
         completions: Sequence[Any], completion_ids_list: Sequence[Sequence[int]],
@@ -123,22 +116,24 @@ class Recording:
             "question": [text_of(prompt) for prompt in prompts],
             "messages": completions, "responses": completion_ids_list,
         }  # fmt: skip
-        for name in GOLD:
-            if inputs and name in inputs[0]:
-                self.scored["gold"] = [str(row[name]) for row in inputs]
-                break
+        if name := next((name for name in GOLD if inputs and name in inputs[0]), None):
+            self.scored["gold"] = [str(row[name]) for row in inputs]
 
     def after_generate_and_score_completions(self, out: dict[str, Any], seconds: float, inputs: Any) -> None:
         """Record the rollouts, and give every row of the batch its trajectory before the trainer shuffles them."""
-        self._begin()
         trainer, scored, self.scored = self.trainer, self.scored, {}
+        if self.before is None:
+            done = trainer.state.global_step * trainer.args.gradient_accumulation_steps - trainer._step
+            self.before = -(-done // self.window)
+        step = self.before + trainer._step // self.window
+        if step != self.step:  # the trainer has begun a new one
+            self.step, self.first_update, self.count = step, trainer.state.global_step, 0
         n, rank = len(out["prompt_ids"]), trainer.accelerator.process_index
         out[ROW] = torch.arange(self.count, self.count + n, device=out["prompt_ids"].device)
         batch = self.count // n if n else 0  # generation batches of the step so far
         place = (batch * trainer.accelerator.num_processes + rank) * n
-        prompts = [
-            ids[mask.bool()] for ids, mask in zip(out["prompt_ids"].cpu(), out["prompt_mask"].cpu(), strict=True)
-        ]
+        shown = out["prompt_mask"].cpu().bool()
+        prompts = [ids[mask] for ids, mask in zip(out["prompt_ids"].cpu(), shown, strict=True)]
         messages, responses = scored.pop("messages"), scored.pop("responses")
         told, mask = conversations(messages), mask_of(out)
         begins = torch.diff(mask.cpu(), dim=1, prepend=torch.zeros(n, 1, dtype=mask.dtype)).clamp(min=0).sum(1)
@@ -173,12 +168,9 @@ class Recording:
         terms = own["terms"]
         if (weight := inputs.get("importance_sampling_ratio")) is not None:
             terms["correction"] = weight.expand_as(log_prob)
-            bounds = (getattr(trainer, f"vllm_importance_sampling_clip_{end}", None) for end in ("min", "max"))
-            capped = weight == 0
-            for bound in (bound for bound in bounds if bound is not None):
-                capped = capped | (weight == bound)
+            ends = (getattr(trainer, f"vllm_importance_sampling_clip_{end}", None) for end in ("min", "max"))
+            capped = torch.isin(weight, weight.new_tensor([0.0, *(end for end in ends if end is not None)]))
             terms["corrected"] = capped.expand_as(log_prob)
-        plain = trainer.beta == 0 and not getattr(trainer, "_entropy_bonus_enabled", False)
         told: dict[str, Any] = {
             "update": trainer.state.global_step - self.first_update,
             "epoch": trainer._step % self.generation // trainer.args.steps_per_generation,
@@ -186,7 +178,7 @@ class Recording:
             "advantages": inputs["advantages"], "entropy": seen["entropy"], "log_prob_behaviour": behaviour,
             "log_prob_ref": inputs.get("ref_per_token_logps"), **own,
         }  # fmt: skip
-        if plain:
+        if trainer.beta == 0 and not getattr(trainer, "_entropy_bonus_enabled", False):  # it is the surrogate alone
             told["policy_loss"] = out.detach()
         step = self.step
 
@@ -211,17 +203,6 @@ class Recording:
         self.ledger.update(self.step, update=number, **{k: float(v) for k, v in scalars.items() if v is not None})
         if self.before + trainer._step // self.window > self.step:
             self.ledger.end(self.step)
-
-
-def _ending(ledger: Ledger) -> Any:
-    """The callback that closes the ledger when training ends."""
-    from transformers import TrainerCallback
-
-    class Ending(TrainerCallback):
-        def on_train_end(self, *args: Any, **kwargs: Any) -> None:
-            ledger.close()
-
-    return Ending()
 
 
 def mask_of(inputs: Mapping[str, Any]) -> Tensor:

@@ -19,6 +19,7 @@ import os
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, wraps
 from pathlib import Path
@@ -42,6 +43,10 @@ SETTINGS = (
     "entropy_coeff", "use_kl_loss", "kl_loss_coef", "kl_loss_type", "loss_scale_factor",
 )  # fmt: skip
 OWN = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "loss_agg_mode")
+FIELDS = {
+    "mask": "response_mask", "advantages": "advantages", "log_prob_old": "old_log_probs",
+    "log_prob_behaviour": "rollout_log_probs", "log_prob_ref": "ref_log_prob",
+}  # fmt: skip
 
 log = logging.getLogger("sorl.verl")
 
@@ -57,13 +62,14 @@ class Mode:
     @classmethod
     def of(cls, text: str) -> Mode:
         """Return what `sorl:st-ppo?stabilise.scope=global&record=runs/x` says; another loss mode is its own name."""
-        given = _options(f"record={os.environ.get('SORL_RECORD', '')}")
-        if not text.startswith(PREFIX):
-            return cls(text, {}, given)
-        name, _, query = text.removeprefix(PREFIX).partition("?")
-        given |= _options(query)
+        name, _, query = text.removeprefix(PREFIX).partition("?") if text.startswith(PREFIX) else (text, "", "")
+        # SORL_RECORD may carry knobs: runs/x&every=10
+        given: dict[str, Any] = dict(parse_qsl(f"record={os.environ.get('SORL_RECORD', '')}&{query}"))
+        for key in given.keys() - {"record"}:
+            with suppress(json.JSONDecodeError):
+                given[key] = json.loads(given[key])
         knobs = {key: given.pop(key) for key in KNOBS if key in given}
-        if name == VANILLA:
+        if text.startswith(PREFIX) and name == VANILLA:
             if given:
                 raise InputError(f"loss_mode '{text}': verl's own loss has no slot '{next(iter(given))}'")
             knobs = {"record": "runs/verl"} | knobs
@@ -72,17 +78,6 @@ class Mode:
             slot, _, option = key.partition(".")
             slots[slot] = slots.get(slot, {}) | {option: value} if option else value
         return cls(name, slots, knobs)
-
-
-def _options(query: str) -> dict[str, Any]:
-    """Key and value pairs, values as JSON where they are; `SORL_RECORD` may carry knobs: `runs/x&every=10`."""
-    found: dict[str, Any] = {}
-    for key, value in parse_qsl(query):
-        try:
-            found[key] = value if key == "record" else json.loads(value)
-        except json.JSONDecodeError:
-            found[key] = value
-    return found
 
 
 @cache
@@ -101,16 +96,13 @@ def check(config: Any) -> None:
     own, name = loss.algorithm, loss.algorithm.name
     verls = config.use_kl_loss and config.kl_loss_coef != 0
     if own.needs_reference and (verls or not config.use_kl_loss):
-        raise InputError(
-            f"'{name}' has a KL term of its own: set actor.use_kl_loss=true, which makes verl compute the reference's "
-            "log-probs, and actor.kl_loss_coef=0, which switches its term off"
-        )
+        first = "set actor.use_kl_loss=true, which makes verl compute the reference's log-probs"
+        second = "actor.kl_loss_coef=0, which switches its term off"
+        raise InputError(f"'{name}' has a KL term of its own: {first}, and {second}")
     per_micro_batch = own.stabilise.kind == "kl_clipfrac" and getattr(own.stabilise, "scope", "") == "micro"
     if config.use_dynamic_bsz and (own.aggregate.scope == "micro" or per_micro_batch):
-        raise InputError(
-            f"'{name}' weighs micro-batches alike, and nobody knows their number with actor.use_dynamic_bsz=true: set "
-            "it to false, or the slot's scope to global (aggregate.scope=global, stabilise.scope=global)"
-        )
+        why = "weighs micro-batches alike, and their number is unknown with actor.use_dynamic_bsz=true"
+        raise InputError(f"'{name}' {why}: set it to false, or aggregate.scope=global and stabilise.scope=global")
 
 
 @dataclass
@@ -147,15 +139,10 @@ def dense(data: Any, name: str, width: int | None = None) -> Tensor | None:
     return x if width is None or x.shape[1] == width else torch.nn.functional.pad(x, (0, width - x.shape[1]))
 
 
-def batch_of(loss: Loss, data: Any, log_prob: Tensor | None = None) -> Any:
-    """Return the rows of verl's batch as the objective reads them."""
+def fields(data: Any, log_prob: Tensor | None = None) -> dict[str, Any]:
+    """Return the fields of verl's batch by our names, (B, T), T that of `log_prob`."""
     width = None if log_prob is None else log_prob.shape[1]
-    names = ("response_mask", "advantages", "old_log_probs", "rollout_log_probs", "ref_log_prob")
-    mask, advantages, old, sampler, reference = (dense(data, name, width) for name in names)
-    assert mask is not None and advantages is not None and old is not None  # noqa: PT018
-    return loss.batch(
-        mask=mask, advantages=advantages, log_prob_old=old, log_prob_behaviour=sampler, log_prob_ref=reference
-    )
+    return {ours: dense(data, theirs, width) for ours, theirs in FIELDS.items()}
 
 
 def policy_loss(mode: str) -> Callable[..., tuple[Tensor, dict[str, Any]]]:
@@ -175,15 +162,11 @@ def policy_loss(mode: str) -> Callable[..., tuple[Tensor, dict[str, Any]]]:
             )  # fmt: skip
             return found
         if rollout_is_weights is not None:
-            raise InputError(
-                f"loss_mode '{mode}' does not apply algorithm.rollout_correction.rollout_is: set it to null, and "
-                "correct in the loss with correction=tis"
-            )
+            instead = "set it to null, and correct in the loss with correction=tis"
+            raise InputError(f"loss_mode '{mode}' does not apply algorithm.rollout_correction.rollout_is: {instead}")
         if _now is None or _now.data is None:
-            raise InputError(
-                f"loss_mode '{mode}' needs the engines of verl 0.9: its update was not begun by train_batch"
-            )
-        out = loss(batch_of(loss, _now.data, log_prob), log_prob, _now.sums, _now.micro_batches)
+            raise InputError(f"loss_mode '{mode}' needs the engines of verl 0.9: train_batch did not begin its update")
+        out = loss(loss.batch(**fields(_now.data, log_prob)), log_prob, _now.sums, _now.micro_batches)
         _now.terms = out.terms
         seen = metrics(out.terms)
         named = {"actor/pg_clipfrac": seen.pop("clip_frac"), "actor/ppo_kl": seen.pop("approx_kl")}
@@ -202,14 +185,14 @@ def begin(engine: Any, data: Any, config: Any, loss: Loss | None) -> Update:
 
     def collect(model_output: Mapping[str, Any], data: Any, dp_group: Any = None) -> tuple[Tensor, dict[str, Any]]:
         log_prob = _padded(model_output["log_probs"], data)
-        parts.append(loss.sums(batch_of(loss, data, log_prob), log_prob))
+        parts.append(loss.sums(loss.batch(**fields(data, log_prob)), log_prob))
         return log_prob.new_zeros(()), {}
 
     with torch.no_grad():
         if loss.needs_log_probs_first:
             engine.forward_backward_batch(data, collect, forward_only=True)
         else:
-            parts.append(loss.sums(batch_of(loss, data)))
+            parts.append(loss.sums(loss.batch(**fields(data))))
     if not parts:  # of a pipeline only the last stage has log-probs, and computes a loss
         return Update()
     total, ranks, group = torch.stack(parts).sum(0), 1, engine.get_data_parallel_group()
@@ -226,8 +209,7 @@ def _padded(values: Any, data: Any) -> Tensor:
     """Cut the responses out of what the model gave for whole sequences, (B, T)."""
     from verl.workers.utils.padding import no_padding_2_padding
 
-    found: Tensor = no_padding_2_padding(values, data)
-    return found
+    return no_padding_2_padding(values, data)
 
 
 def training(plain: Callable[..., Any]) -> Callable[..., Any]:
@@ -236,11 +218,10 @@ def training(plain: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(plain)
     def train_batch(engine: Any, data: Any, loss_function: Any) -> Any:
         global _now
-        config = getattr(loss_function, "keywords", {}).get("config")
-        policy = getattr(config, "policy_loss", None)
-        if config is None or policy is None:  # a critic, or supervised fine-tuning
+        config: Any = getattr(loss_function, "keywords", {}).get("config")
+        if getattr(config, "policy_loss", None) is None:  # a critic, or supervised fine-tuning
             return plain(engine, data, loss_function)
-        mode = policy.get("loss_mode", VANILLA)
+        mode = config.policy_loss.get("loss_mode", VANILLA)
         _now = update = begin(engine, data, config, loss_of(mode, config.loss_scale_factor))
         recorder = recorder_of(engine, config, mode)
 
@@ -328,27 +309,26 @@ class Recorder:
     def rollouts(self, step: Step) -> None:
         """Record what was sampled, without the rows that verl adds to fill up a mini-batch: they have no loss mask."""
         self.number, self.step, data = self.number + 1, step, step.data
-        mask, loss_mask = dense(data, "response_mask"), dense(data, "loss_mask")
-        assert mask is not None
-        real = mask.bool().any(1) if loss_mask is None else mask.bool().any(1) | loss_mask.bool().any(1)
+        masks = [x.bool() for x in (dense(data, "response_mask"), dense(data, "loss_mask")) if x is not None]
+        real = torch.stack([mask.any(1) for mask in masks]).any(0)
         step.trajectory = torch.where(real, real.long().cumsum(0) - 1, -1)
         keep = real.nonzero().flatten().tolist()
-        score = next((x for x in (dense(data, n) for n in ("rm_scores", "token_level_scores")) if x is not None), None)
-        if score is None:
+        scores = [x for x in (dense(data, "rm_scores"), dense(data, "token_level_scores")) if x is not None]
+        if not scores:
             raise ValueError("the batch has neither rm_scores nor token_level_scores")
         uid, told, model = (_list(data, name) for name in ("uid", "raw_prompt", "reward_model"))
-        # The same prompt may be on several ranks: its number comes from its name alone.
-        group = None if uid is None else [zlib.crc32(str(uid[i]).encode()) & 0x7FFFFFFF for i in keep]
         words: dict[str, Any] = {}
+        if uid is not None:
+            # The same prompt may be on several ranks: its number comes from its name alone.
+            words["group"] = torch.tensor([zlib.crc32(str(uid[i]).encode()) & 0x7FFFFFFF for i in keep])
         if told is not None:
             words["question"] = [text_of(told[i]) for i in keep]
         if model is not None and all(isinstance(m, Mapping) and "ground_truth" in m for m in model):
             words["gold"] = [str(model[i]["ground_truth"]) for i in keep]
-        attention = dense(data, "attention_mask")
+        prompts, responses = _tokens(data)
         self.ledger.rollouts(
-            self.number, score.sum(1)[keep], group=None if group is None else torch.tensor(group), mask=mask[keep],
-            prompts=[_tokens(data, "prompts", i, attention) for i in keep],
-            responses=[_tokens(data, "responses", i, attention) for i in keep], **words,
+            self.number, scores[0].sum(1)[keep], mask=masks[0][keep], prompts=[prompts[i] for i in keep],
+            responses=[responses[i] for i in keep], **words,
         )  # fmt: skip
 
     def part(
@@ -356,20 +336,18 @@ class Recorder:
     ) -> None:
         """Record a micro-batch once the backward pass has said how much each token weighs in the loss."""
         assert self.step.trajectory is not None
-        values = model_output["log_probs"]
+        values, logged = model_output["log_probs"], getattr(out[1].get("actor/pg_loss"), "values", None)
         log_prob = _padded(values, data).detach()
         width, entropy = log_prob.shape[1], model_output.get("entropy")
-        names = {"mask": "response_mask", "log_prob_old": "old_log_probs", "log_prob_behaviour": "rollout_log_probs",
-                 "advantages": "advantages", "log_prob_ref": "ref_log_prob", "values_old": "values",
-                 "returns": "returns"}  # fmt: skip
-        told: dict[str, Any] = {ours: dense(data, theirs, width) for ours, theirs in names.items()}
-        told |= {"terms": {}} if terms is None else recorded(terms)
+        told = fields(data, log_prob) | {"values_old": dense(data, "values", width)}
+        told |= {"returns": dense(data, "returns", width), "terms": {}} | ({} if terms is None else recorded(terms))
         if terms is None and (weight := dense(data, "rollout_is_weights", width)) is not None:
             told["terms"]["correction"] = weight
         number, step = self.step.updates, self.number
         told |= {
             "update": number, "epoch": number // self.step.per_epoch, "log_prob": log_prob,
-            "trajectory": self.step.trajectory[data[ROW].cpu()], "policy_loss": _value(out[1], "actor/pg_loss"),
+            "trajectory": self.step.trajectory[data[ROW].cpu()],
+            "policy_loss": float(logged[-1]) if isinstance(logged, list) and logged else None,
             "entropy": None if entropy is None else _padded(entropy, data).detach(),
         }  # fmt: skip
 
@@ -404,21 +382,13 @@ def _list(data: Any, name: str) -> list[Any] | None:
     return list(found) if isinstance(found, list | tuple) and len(found) == len(data) else None
 
 
-def _tokens(data: Any, name: str, row: int, attention: Tensor | None) -> list[int]:
-    """Token ids of a row without padding."""
-    found = data[name]
-    if found.is_nested or attention is None:
-        return list(found[row].tolist())
-    width = data["prompts"].shape[1]
-    mask = attention[row, :width] if name == "prompts" else attention[row, width:]
-    return list(found[row][mask.bool()].tolist())
-
-
-def _value(told: Mapping[str, Any], name: str) -> float | None:
-    """The last value of one of verl's metrics."""
-    found = told.get(name)
-    values = getattr(found, "values", None)
-    return float(values[-1]) if isinstance(values, list) and values else None
+def _tokens(data: Any) -> list[list[list[int]]]:
+    """Token ids of prompts and responses, a list a row, without padding."""
+    both, attention = (data["prompts"], data["responses"]), dense(data, "attention_mask")
+    if both[0].is_nested or attention is None:
+        return [[row.tolist() for row in found] for found in both]
+    masks = attention.bool().split([found.shape[1] for found in both], dim=1)
+    return [[row[m].tolist() for row, m in zip(*pair, strict=True)] for pair in zip(both, masks, strict=True)]
 
 
 def verls_own(config: Any, name: str) -> tuple[Clip | None, Any]:
@@ -462,8 +432,7 @@ def install() -> None:
 
         if not hasattr(BaseEngine.train_batch, "__wrapped__"):
             BaseEngine.train_batch = training(BaseEngine.train_batch)
-        found: Iterator[Any] = iterate(*args, **options)
-        return found
+        return iterate(*args, **options)
 
     ActorConfig.__post_init__, tensordict_utils.make_iterator = checked, make_iterator
     log.info("%d losses as loss_mode %s<name>: %s", len(names), PREFIX, ", ".join(names))

@@ -42,7 +42,7 @@ def save(folder: Path, learner: Learner, progress: Progress, last: int = 2, pinn
     learner.policy.save_pretrained(unfinished / "policy", safe_serialization=True, max_shard_size="1TB")
     if learner.critic is not None:
         save_file(_contiguous(learner.critic.state_dict()), unfinished / "critic.safetensors")
-    for name, optimizer in _optimizers(learner).items():
+    for name, optimizer in learner.optimizers.items():
         entries = [(f"{i}.{k}", v) for i, entry in optimizer.state_dict()["state"].items() for k, v in entry.items()]
         flat = {key: torch.as_tensor(value) for key, value in entries if value is not None}
         save_file(_contiguous(flat), unfinished / f"{name}_optimizer.safetensors")
@@ -75,11 +75,19 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(p for p in folder.glob("[0-9]*") if p.name.isdecimal() and (p / "progress.json").is_file())
 
 
+def checkpoint_of(folder: Path, step: int | None = None) -> Path:
+    """Return the newest checkpoint in a folder of a run, or that of `step`. Raises InputError where there is none."""
+    found, run = {int(one.name): one for one in checkpoints(folder)}, folder.parent.name
+    if not found:
+        raise InputError(f"run '{run}' has no checkpoint yet: record.checkpoint_every and record.ladder say when")
+    chosen = max(found) if step is None else step
+    if chosen not in found:
+        raise InputError(f"run '{run}' has no checkpoint of step {step}; there is: {', '.join(map(str, found))}")
+    return found[chosen]
+
+
 def take_over(source: Path, folder: Path) -> None:
-    """Make a copy of a checkpoint the only one of `folder`. Raises InputError where there is none, with those near."""
-    if source not in checkpoints(source.parent):
-        near = ", ".join(str(int(rung.name)) for rung in checkpoints(source.parent)) or "none"
-        raise InputError(f"no checkpoint of step {int(source.name)} in '{source.parent}', only of: {near}")
+    """Make a copy of a checkpoint the only one of `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder))
     shutil.copytree(source, unfinished, dirs_exist_ok=True)
@@ -100,7 +108,7 @@ def load(checkpoint: Path, learner: Learner) -> Progress:
         raise RuntimeError(f"checkpoint does not fit the model: missing {missing}, unexpected {unexpected}")
     if learner.critic is not None:
         learner.critic.load_state_dict(load_file(checkpoint / "critic.safetensors"))
-    for name, optimizer in _optimizers(learner).items():
+    for name, optimizer in learner.optimizers.items():
         state: dict[int, dict[str, Any]] = {}
         for key, value in load_file(checkpoint / f"{name}_optimizer.safetensors").items():
             parameter, entry = key.split(".", 1)
@@ -118,11 +126,6 @@ def load(checkpoint: Path, learner: Learner) -> Progress:
         stored["rollouts"][i] = Rollout(**entry)
     learner.updates = stored.pop("updates")
     return Progress(**stored)
-
-
-def _optimizers(learner: Learner) -> dict[str, torch.optim.Optimizer]:
-    found = {"policy": learner.policy_optimizer}
-    return found if learner.critic_optimizer is None else found | {"critic": learner.critic_optimizer}
 
 
 def _contiguous(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

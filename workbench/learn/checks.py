@@ -16,9 +16,8 @@ from workbench.agent.episode import Episode, collate
 from workbench.batch import Batch
 from workbench.diagnostics.evidence import fingerprint as fingerprint_of
 from workbench.learn.networks import log_probs
-from workbench.objective import policy_loss, prepare
+from workbench.objective import Algorithm, policy_loss, prepare
 from workbench.objective.advantage import positions, value_loss
-from workbench.objective.algorithm import Algorithm
 
 PADDING, PROMPT, WRITTEN, OBSERVED = range(-1, 3)  # where a token comes from
 KINDS = {PADDING: "padding", OBSERVED: "observations", PROMPT: "prompts", WRITTEN: "written tokens"}

@@ -15,8 +15,8 @@ from workbench.agent.engines import Engine, engine_for
 from workbench.agent.episode import Episode
 from workbench.agent.worlds import best, build, f1
 from workbench.agent.worlds.dataset import Dataset
-from workbench.learn import checkpoint, networks
-from workbench.spec import InputError, RunSettings
+from workbench.learn import networks
+from workbench.spec import RunSettings
 
 
 def evaluate(engine: Engine, settings: RunSettings, *, search: bool = True) -> dict[str, Any]:
@@ -38,17 +38,6 @@ def _solved(episodes: Sequence[Episode]) -> dict[str, Any]:
         "success_high": float(beta.ppf(0.975, solved + 1, n - solved)) if solved < n else 1.0,
         "turns": sum(episode.turns for episode in episodes) / n,
     }
-
-
-def checkpoint_of(run: Path, step: int | None = None) -> Path:
-    """Return the newest checkpoint of the run folder, or that of `step`. Raises InputError when it does not exist."""
-    found = {int(folder.name): folder for folder in checkpoint.checkpoints(run / "checkpoints")}
-    if not found:
-        raise InputError(f"run '{run.name}' has no checkpoint yet; record.checkpoint_every says when it writes one")
-    chosen = max(found) if step is None else step
-    if chosen not in found:
-        raise InputError(f"run '{run.name}' has no checkpoint of step {step}; there is: {', '.join(map(str, found))}")
-    return found[chosen]
 
 
 def examine(

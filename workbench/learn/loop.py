@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from workbench.agent.draws import ORDER, PLACEBO, generator
@@ -23,18 +26,22 @@ from workbench.batch import Batch
 from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
 from workbench.diagnostics.rules import Event
 from workbench.learn import checkpoint, checks, faults, networks
-from workbench.learn.blackbox import Packer
 from workbench.learn.evaluate import evaluate
 from workbench.learn.networks import Critic
 from workbench.learn.probe import controls
-from workbench.learn.rollouts import Rollout, Sampler, batch_of, scored, trainer_log_probs
+from workbench.learn.rollouts import Rollout, Sampler, batch_of, scored
 from workbench.learn.update import Learner, non_finite
 from workbench.objective import prepare
-from workbench.record.blackbox import MB
-from workbench.record.recorder import Recorder
+from workbench.record.recorder import MB, Recorder
 from workbench.spec import InputError, RunSettings, StopSettings, check
 
 BEFORE = 8  # steps before the black box's own first one that a ladder reaches back
+# Of a stored batch: int64 that int32 holds, and what is stored as it is.
+NARROW = ("tokens", "length", "group", "trajectory", "sentence", "placebo")
+DENSE = (
+    "response", "mask", "score", "log_prob_behaviour", "log_prob_old", "log_prob_ref", "values", "advantages",
+    "returns", "routes_behaviour", "routes_old",
+)  # fmt: skip
 
 
 class Diverged(ArithmeticError):
@@ -145,7 +152,7 @@ class Trainer:
         for part in self.algorithm.schedule.parts(batch, self._log_probs):
             for epoch in range(learn.epochs):
                 order = torch.randperm(len(part.tokens), generator=stream)
-                moves: list[tuple[torch.Tensor, torch.Tensor]] = []
+                moves: list[tuple[Tensor, Tensor]] = []
                 for rows in order.chunk(learn.minibatches):
                     minibatch = part.rows(rows).trimmed()
                     done.append(self.learner.update(minibatch, epoch, rollout_step))
@@ -166,7 +173,6 @@ class Trainer:
     def _log(
         self, sampled: Rollout, rollout: Rollout, batch: Batch, updates: list[Evidence], heldout: list[dict[str, Any]]
     ) -> dict[str, Any]:
-        """Record the step; returns its measured row."""
         began = time.perf_counter()
         seconds = {**self.clock, "total": sum(self.clock.values())}
         self.clock.clear()
@@ -202,13 +208,13 @@ class Trainer:
     def _batch(self, rollout: Rollout) -> Batch:
         return self.fault("batch", batch_of(rollout, self.tokenizer.pad_token_id), rollout.number)
 
-    def _log_probs(self, batch: Batch, model: PreTrainedModel | None = None) -> torch.Tensor:
+    def _log_probs(self, batch: Batch, model: PreTrainedModel | None = None) -> Tensor:
         """Return log-probs of the batch under `model`, (B, T); without one, under the policy as it is now."""
         if model is None:
             return self._scored(batch)[0]
-        return trainer_log_probs(model, batch, self.learner.temperature, self.learner.compute)
+        return scored(model, batch, self.learner.temperature, self.learner.compute)[0]
 
-    def _scored(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def _scored(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
         """Log-probs (B, T) of the batch under the policy as it is now, and the experts that its routers choose."""
         learner, replay = self.learner, self.algorithm.routing.replayed(batch)
         return scored(learner.policy, batch, learner.temperature, learner.compute, replay)
@@ -229,16 +235,15 @@ class Trainer:
             f'slots.routing = "{kind}" and compute.gradient_checkpointing exclude each other: the activations are '
             "recomputed after the pass whose experts are replayed": settings.compute.gradient_checkpointing,
         }
-        for reason, holds in reasons.items():
-            if holds:
-                raise InputError(reason)
+        if reason := next((reason for reason, holds in reasons.items() if holds), ""):
+            raise InputError(reason)
 
     def _stop(self) -> bool:
         """Return whether a stop rule ends the run here; `stopped` says which."""
         # Where an earlier session came further within the same budget of seconds, its rows stand.
         seconds = 0.0 if self.step <= self.recorder.recorded else self.seconds
         spent = {"updates": self.learner.updates, "tokens": self.tokens, "seconds": seconds}
-        self.stopped = stop_reason(self.settings.stop, self.step, self.recorder.detection, spent)
+        self.stopped = stop_reason(self.settings.stop, self.step, self.recorder.watch.detection, spent)
         return bool(self.stopped)
 
     def self_test(self) -> None:
@@ -302,3 +307,101 @@ def stop_reason(stop: StopSettings, steps: int, detection: int | None, spent: di
         if budget is not None and spent[name] >= budget:
             return f"stopped by its budget of {budget:,} {unit} (stop.{name})"
     return ""
+
+
+class Packer:
+    """Packs the batch of a step for the black box, with the log-probs of every update and the weights.
+
+    `open` comes before the advantages are estimated, `close` after the last update.
+    """
+
+    def __init__(self, settings: RunSettings, learner: Learner) -> None:
+        self.settings, self.learner = settings, learner
+        self._mask: Tensor | None = None
+        self._weights: dict[str, np.ndarray] = {}
+        self._update, self._steps = 0, dict[str, int]()
+
+    def open(self, batch: Batch) -> None:
+        """Remember what the step is about to change: the loss mask before the selection, the weights that fit."""
+        limits = self.settings.record.batches
+        if not limits.mb:
+            return
+        both = {"policy": self.learner.policy, "critic": self.learner.critic}
+        owned = [(owner, network.named_parameters()) for owner, network in both.items() if network is not None]
+        weights = {f"{owner}.{name}": weight.detach() for owner, named in owned for name, weight in named}
+        fit = sum(weight.numel() * weight.element_size() for weight in weights.values()) <= limits.weights_mb * MB
+        self._weights = {name: weight.cpu().numpy().copy() for name, weight in weights.items()} if fit else {}
+        self._mask = batch.mask
+        self._update = self.learner.updates
+        for owner, optimizer in self.learner.optimizers.items() if fit else ():
+            state = {
+                f"optimizer.{owner}.{i}.{key}": _numpy(x).copy()
+                for i, parameter in enumerate(optimizer.param_groups[0]["params"])
+                for key, x in optimizer.state.get(parameter, {}).items()
+                if isinstance(x, Tensor)
+            }
+            if sum(array.nbytes for array in (*self._weights.values(), *state.values())) <= limits.weights_mb * MB:
+                self._weights |= state
+        # Steps that an optimizer has counted: fewer than the run's updates where its state was lost. 0 for SGD.
+        states = {owner: optimizer.state.values() for owner, optimizer in self.learner.optimizers.items()}
+        self._steps = {
+            owner: int(max((float(one.get("step", 0.0)) for one in state), default=0.0))
+            for owner, state in states.items()
+        }
+
+    def close(self, batch: Batch, updates: Sequence[Evidence]) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
+        """Arrays and metadata of the step, as `workbench.store.batches` reads them; None where nothing is kept."""
+        if self._mask is None:
+            return None
+        arrays = {name: _numpy(x) for name in (*NARROW, *DENSE) if (x := getattr(batch, name)) is not None}
+        arrays |= {name: arrays[name].astype(np.int32) for name in NARROW if name in arrays}
+        if not torch.equal(self._mask, batch.mask):
+            arrays["mask_sampled"] = _numpy(self._mask)
+        arrays |= _of_updates(batch, updates) | self._weights
+        settings, learn = self.settings, self.settings.learn
+        budget = settings.compute.micro_batch_tokens, learn.micro_batch
+        meta: dict[str, Any] = {
+            "algorithm": settings.algorithm,
+            "slots": settings.slots,
+            "temperature": settings.engine.temperature,
+            "learn": learn.model_dump(mode="json"),
+            "compute": settings.compute.model_dump(mode="json", exclude={"device"}),
+            "completion_budget": settings.world.completion_budget,
+            "update": self._update,
+            "optimizer_steps": self._steps,
+            "updates": [
+                {
+                    "epoch": int(update.epoch),
+                    "rollout_step": int(update.rollout_step),
+                    "passes": [len(rows) for rows in networks.passes(batch.length[update.trajectory[0]], *budget)],
+                    "scalars": {name: values[0] for name, values in update.scalars.items()},
+                }
+                for update in updates
+            ],
+        }
+        if self._weights:
+            config = json.loads(self.learner.policy.config.to_json_string(use_diff=False))
+            meta["model"] = {key: value for key, value in config.items() if key != "_name_or_path"}
+        return arrays, meta
+
+
+def _of_updates(batch: Batch, updates: Sequence[Evidence]) -> dict[str, np.ndarray]:
+    """Return the rows of every update, one after another, and what it saw of them: (R,) and (R, T)."""
+    rows, width = [update.trajectory[0] for update in updates], batch.mask.shape[1]
+
+    def stacked(name: str) -> Tensor:
+        """(1, b, w) each -> (R, T): what was cut off as padding is padding again."""
+        parts = [getattr(update, name)[0] for update in updates]
+        return torch.cat([torch.nn.functional.pad(part, (0, width - part.shape[1])) for part in parts])
+
+    found = {"size": torch.tensor([len(row) for row in rows], dtype=torch.int32), "rows": torch.cat(rows).int()}
+    names = ["log_prob", *(["values"] if all(update.values is not None for update in updates) else [])]
+    # A schedule may train on a part of each row only, with advantages and old log-probs of its own.
+    if not (stacked("mask") == batch.mask[torch.cat(rows)]).all():
+        names += ["mask", "advantages", "log_prob_old"]
+    found |= {name: stacked(name) for name in names}
+    return {f"update.{name}": _numpy(tensor) for name, tensor in found.items()}
+
+
+def _numpy(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().cpu().numpy()

@@ -14,8 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from workbench.agent.routing import routed
 from workbench.batch import Batch
 from workbench.learn.networks import widened
-from workbench.objective import policy_loss
-from workbench.objective.algorithm import Algorithm
+from workbench.objective import Algorithm, policy_loss
 
 PARTS = 4
 TAGS = {"search": "<search>", "search_end": "</search>", "answer": "<answer>", "answer_end": "</answer>"}

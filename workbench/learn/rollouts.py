@@ -92,17 +92,14 @@ def batch_of(rollout: Rollout, pad_id: int) -> Batch:
     return replace(batch, log_prob_old=old, values=rollout.values, routes_old=rollout.routes_old)
 
 
-def trainer_log_probs(
-    model: torch.nn.Module, batch: Batch, temperature: float, compute: ComputeSettings = ComputeSettings()
-) -> Tensor:
-    """Return log-probs of the batch under `model` by the training forward, (B, T), 0 where the policy wrote nothing."""
-    return scored(model, batch, temperature, compute)[0]
-
-
 def scored(
-    model: torch.nn.Module, batch: Batch, temperature: float, compute: ComputeSettings, replay: Tensor | None = None
-) -> tuple[Tensor, Tensor | None]:
-    """Log-probs (B, T) as `trainer_log_probs`, with the experts `replay` (B, T, L k); and the experts chosen."""
+    model: torch.nn.Module, batch: Batch, temperature: float, compute: ComputeSettings = ComputeSettings(),
+    replay: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """Log-probs of the batch under `model` by the training forward, (B, T), 0 where the policy wrote nothing.
+
+    And the experts that its routers chose, (B, T, L k); with `replay` the experts are those.
+    """
     parts: list[Tensor] = []
 
     def forward(index: Tensor, n: int) -> Tensor:

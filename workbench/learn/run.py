@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from workbench.spec import InputError, RunSettings
 from workbench.spec.files import MIB, from_toml, lock_file, read_text
-from workbench.spec.settings import LADDER, ForkSettings
+from workbench.spec.settings import LADDER
 
 if TYPE_CHECKING:
     from torch import nn
@@ -59,6 +59,7 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
     with locked(folder):
         from workbench.agent.engines import StaleWeights
         from workbench.diagnostics.rules import Event
+        from workbench.learn.checkpoint import checkpoint_of, checkpoints, take_over
         from workbench.learn.loop import Diverged, SelfTestFailed, Trainer
         from workbench.learn.warmstart import ensure, tokenizer_of
         from workbench.record.recorder import Recorder
@@ -68,32 +69,24 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda caught, _: interrupted.append(signal.Signals(caught).name))
         tokenizer = tokenizer_of(start)
-        if settings.fork is not None:
-            _take_over(settings.fork, folder, again=settings.fault is not None)
+        fork, own = settings.fork, folder / "checkpoints"
+        # The parent's state is a fork's own first checkpoint; what a fault remembers is in none, so it starts again.
+        if fork is not None and (settings.fault is not None or not checkpoints(own)):
+            take_over(checkpoint_of(folder.parents[1] / fork.experiment / fork.run / LADDER, fork.at_step), own)
         with Recorder(folder, identity["run_id"], settings, tokenizer.convert_ids_to_tokens) as recorder:
             trainer = Trainer(settings, start, recorder, tokenizer)
-            first = recorder.started_at() if trainer.resume(folder / "checkpoints") else None
+            first = recorder.started_at() if trainer.resume(own) else None
             constant = {key: identity[key] for key in ("experiment", "algorithm", "arm", "seed", "config_hash")}
             constant |= {key: identity.get(key) for key in ("generation", "attempt")}
             versions = {name: version(name) for name in ("sorl", "torch", "transformers", "numpy")}
             versions |= {"python": platform.python_version(), "machine": f"{platform.system()} {platform.machine()}"}
-            if settings.fork is not None:
-                constant |= {"parent": settings.fork.run, "forked_at": settings.fork.at_step, "draw": settings.draw}
+            if fork is not None:
+                constant |= {"parent": fork.run, "forked_at": fork.at_step, "draw": settings.draw}
             constant |= {"config": settings.model_dump_json(), "versions": json.dumps(versions)}
             constant |= {"started_at": first or datetime.now(UTC).replace(tzinfo=None)}
 
             def write(status: str, reason: str | None = None) -> None:
-                """Write the row of table `run`: what it is, its status, what the collapse rule says so far."""
-                row = constant | {
-                    "status": status,
-                    "reason": reason,
-                    "steps": trainer.step,
-                    "ended_at": None if status == "running" else datetime.now(UTC).replace(tzinfo=None),
-                    "seconds": trainer.seconds,
-                    **recorder.verdict(final=status == "finished"),
-                }
-                recorder.rows("run", {key: [value] for key, value in row.items()})
-                recorder.flush()
+                recorder.run(constant, status, reason, steps=trainer.step, seconds=trainer.seconds)
 
             heartbeat(folder / "heartbeat", trainer.learner.policy)
             write("running")
@@ -108,14 +101,14 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
                     line |= {"seconds": round(trainer.seconds, 3), "at": time.time()}
                     print(json.dumps(line), file=out, flush=True)
                     if interrupted:
-                        trainer.save(folder / "checkpoints")
+                        trainer.save(own)
                         write("interrupted", f"stopped by {interrupted[-1]} after step {trainer.step - 1}")
                         return INTERRUPTED
                     if every and trainer.step % every == 0:
-                        trainer.save(folder / "checkpoints")
+                        trainer.save(own)
                     if rungs and trainer.step % rungs == 0:
                         trainer.save_rung(folder / LADDER)
-                trainer.save(folder / "checkpoints")
+                trainer.save(own)
                 write("finished", trainer.stopped or None)
             except (SelfTestFailed, StaleWeights) as error:
                 if isinstance(error, StaleWeights):
@@ -133,15 +126,6 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
                 write("failed", f"{type(error).__name__}: {error}")
                 return FAILED
     return FINISHED
-
-
-def _take_over(fork: ForkSettings, folder: Path, *, again: bool) -> None:
-    """Give a forked run its parent's state as its own first checkpoint, unless it has one already; or `again`."""
-    from workbench.learn.checkpoint import checkpoints, take_over
-
-    own = folder / "checkpoints"
-    if again or not checkpoints(own):
-        take_over(folder.parents[1] / fork.experiment / fork.run / LADDER / f"{fork.at_step:06d}", own)
 
 
 def heartbeat(file: Path, network: nn.Module) -> None:

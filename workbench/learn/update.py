@@ -20,10 +20,9 @@ from workbench.diagnostics.evidence import Evidence
 from workbench.learn.networks import Critic, autocast, log_probs, passes
 from workbench.learn.probe import Probe
 from workbench.learn.rollouts import critic_values
-from workbench.objective import LossTerms, Normaliser, policy_loss, statistics
+from workbench.objective import Algorithm, LossTerms, Normaliser, policy_loss, statistics
 from workbench.objective.advantage import positions, value_loss
-from workbench.objective.algorithm import Algorithm
-from workbench.objective.schedule import EarlyStop, MeanKL
+from workbench.objective.select import EarlyStop, MeanKL
 from workbench.spec import ComputeSettings, LearnSettings, OptimizerSettings
 
 
@@ -94,8 +93,14 @@ class Learner:
         self.probe = Probe(self.algorithm, self.temperature)
         self.policy_parameters = [p for p in self.policy.parameters() if p.requires_grad]
         self.policy_optimizer = optimizer_of(self.policy_parameters, self.settings.policy)
-        self.critic_parameters = [] if self.critic is None else list(self.critic.parameters())
-        self.critic_optimizer = optimizer_of(self.critic_parameters, self.settings.critic) if self.critic else None
+        critic = self.critic
+        self.critic_optimizer = optimizer_of(critic.parameters(), self.settings.critic) if critic is not None else None
+
+    @property
+    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        """The optimizers by the name of their network."""
+        found = {"policy": self.policy_optimizer, "critic": self.critic_optimizer}
+        return {owner: optimizer for owner, optimizer in found.items() if optimizer is not None}
 
     @property
     def early_stop(self) -> EarlyStop:
@@ -109,10 +114,9 @@ class Learner:
         self._schedule()
 
     def _schedule(self) -> None:
-        settings = self.settings
-        for optimizer, own in ((self.policy_optimizer, settings.policy), (self.critic_optimizer, settings.critic)):
-            for group in optimizer.param_groups if optimizer else ():
-                group["lr"] = rate(own, self.updates, self.planned)
+        for owner, optimizer in self.optimizers.items():
+            for group in optimizer.param_groups:
+                group["lr"] = rate(getattr(self.settings, owner), self.updates, self.planned)
 
     def update(self, batch: Batch, epoch: int, rollout_step: int) -> Evidence:
         """Train once on one minibatch; returns what happened, measured at the weights before the step."""
@@ -152,11 +156,15 @@ class Learner:
         measure_bias = stabilise.needs_bias or (every > 0 and self.updates % every == 0)
         micros = self._micro_batches(batch)
         whole = Normaliser.of(batch, len(micros), self.algorithm.correction)
-        sums = self._statistics(micros)
+        sums = None  # the stabiliser's, over the minibatch: of a split one by a pass without gradients
+        if len(micros) > 1 and stabilise.needs_statistics:
+            with torch.no_grad():
+                found = [statistics(self.algorithm, micro, self._forward(micro)[0]) for micro in micros]
+            sums = torch.stack([one for one in found if one is not None]).sum(0)
         # Gradients of what the clip took from the loss, and of all that the loss holds beside the clipped surrogate.
         bias, beside = ([torch.zeros_like(p) for p in self.policy_parameters if measure_bias] for _ in range(2))
         parts, tokens = [], []  # of each micro-batch: the loss's terms; log-prob, entropy, d loss / d log-prob
-        routes: list[_Routes] = []
+        routes: list[dict[str, Tensor]] = []
         for micro in micros:
             log_prob, entropy, routing = self._forward(micro, bool(settings.entropy_coef))
             out = policy_loss(self.algorithm, micro, log_prob, normaliser=whole, statistics=sums)
@@ -209,19 +217,12 @@ class Learner:
         }
         seen: dict[str, Tensor | None] = {name: getattr(terms, name) for name in _OF_TERMS}
         seen["log_prob"], seen["entropy"], seen["gradient_weight"] = map(torch.cat, zip(*tokens, strict=True))
-        scalars["expert_load_max"] = _load_max(routes)
-        for name in ("route_mismatch", "route_shift", "router_entropy"):
-            known = [x for part in routes if (x := getattr(part, name)) is not None]
-            seen[name] = torch.cat(known) if known else None
-        return scalars, seen
-
-    def _statistics(self, micros: list[Batch]) -> Tensor | None:
-        """The stabiliser's sums over the minibatch, by a pass without gradients when it is split."""
-        if len(micros) == 1 or not self.algorithm.stabilise.needs_statistics:
-            return None
-        with torch.no_grad():
-            parts = [statistics(self.algorithm, micro, self._forward(micro)[0]) for micro in micros]
-        return torch.stack([part for part in parts if part is not None]).sum(0)
+        columns = {name: [part[name] for part in routes] for name in routes[0]}
+        # Largest share of a layer's assignments that one expert has, times the experts of a layer: 1 = all alike.
+        counts = torch.stack(columns.pop("load", [torch.zeros(1, 1)])).sum(0)
+        total = float(counts[0].sum())  # as many in every layer
+        scalars["expert_load_max"] = float(counts.max()) / total * counts.shape[1] if total else None
+        return scalars, seen | {name: torch.cat(known) for name, known in columns.items()}
 
     def _update_critic(
         self, critic: Critic, optimizer: torch.optim.Optimizer, batch: Batch
@@ -260,36 +261,24 @@ class Learner:
         return [batch] if len(parts) == 1 else [batch.rows(rows) for rows in parts]
 
 
-@dataclass
-class _Routes:
-    """Of a micro-batch of a mixture of experts; all None of a dense model."""
+def _of_routes(micro: Batch, seen: Seen) -> dict[str, Tensor]:
+    """Routing of a micro-batch: shares of the layers with other experts and the entropy, (B, T); the load, (L, E).
 
-    route_mismatch: Tensor | None = None  # (B, T) share of the layers with other experts in the sampler than in old
-    route_shift: Tensor | None = None  # (B, T) ... in the old policy than in the present one
-    router_entropy: Tensor | None = None  # (B, T) nats
-    load: Tensor | None = None  # (L, E) assignments by trained tokens
-
-
-def _of_routes(micro: Batch, seen: Seen) -> _Routes:
+    `route_mismatch` compares sampler and old policy, `route_shift` old and present policy. Empty for a dense model.
+    """
     if (chosen := seen.routes) is None or seen.entropy is None:
-        return _Routes()
+        return {}
     layers, (before, after) = len(seen.routers), (1, micro.tokens.shape[1] - 1 - chosen.shape[1])
     now = pad(chosen.to(micro.tokens.device), (0, 0, before, after), value=experts_of(seen.routers[0]))
-    old, behaviour = micro.routes_old, micro.routes_behaviour
-    return _Routes(
-        None if old is None or behaviour is None else differing(behaviour, old, layers),
-        None if old is None else differing(old, now, layers),
-        pad(seen.entropy.to(micro.tokens.device), (before, after)),
-        load(now[micro.mask], layers, experts_of(seen.routers[0])),
-    )
-
-
-def _load_max(parts: Sequence[_Routes]) -> float | None:
-    """Largest share of a layer's assignments that one expert has, times the experts of a layer: 1 = all alike."""
-    loads = [part.load for part in parts if part.load is not None]
-    counts = torch.stack(loads).sum(0) if loads else torch.zeros(1, 1)
-    made = float(counts[0].sum())  # as many in every layer
-    return float(counts.max()) / made * counts.shape[1] if made else None
+    found = {
+        "router_entropy": pad(seen.entropy.to(micro.tokens.device), (before, after)),
+        "load": load(now[micro.mask], layers, experts_of(seen.routers[0])),
+    }
+    if micro.routes_old is not None:
+        found["route_shift"] = differing(micro.routes_old, now, layers)
+        if micro.routes_behaviour is not None:
+            found["route_mismatch"] = differing(micro.routes_behaviour, micro.routes_old, layers)
+    return found
 
 
 def non_finite(scalars: Mapping[str, float | None]) -> list[str]:

@@ -4,8 +4,7 @@
 returns 0 off the loss mask. Axes: B sequences, T tokens, K turns.
 """
 
-from __future__ import annotations
-
+from dataclasses import replace
 from typing import ClassVar, Literal, NamedTuple
 
 from workbench.batch import Batch, pool, spread
@@ -24,13 +23,6 @@ class Reward(NamedTuple):
     total: Tensor
 
 
-class Estimate(NamedTuple):
-    """Advantages (B, T), and the critic's targets (B, T) before whitening; None without a critic."""
-
-    advantages: Tensor
-    returns: Tensor | None = None
-
-
 class Advantage(Slot):
     """Base of the estimators; `critic_mask` names the positions that have a target for the critic."""
 
@@ -42,8 +34,8 @@ class Advantage(Slot):
         """Positions of the value loss: m policy tokens, a the whole response, turn the first token of each turn."""
         return "m"
 
-    def estimate(self, reward: Reward, batch: Batch) -> Estimate:
-        """Advantages and returns of the batch of a step."""
+    def estimate(self, reward: Reward, batch: Batch) -> Batch:
+        """Fill advantages (B, T), and the critic's targets (B, T) before whitening: None without a critic."""
         raise NotImplementedError
 
 
@@ -119,12 +111,13 @@ class Gae(Advantage, kind="gae"):
     def critic_mask(self) -> Positions:
         return "m" if self.skip_obs else "a"
 
-    def estimate(self, reward: Reward, batch: Batch) -> Estimate:
+    def estimate(self, reward: Reward, batch: Batch) -> Batch:
         values = batch.need("values")
         steps = batch.mask if self.skip_obs else batch.response | batch.mask
         raw = gae(reward.token, values, steps, self.gamma, self.lam)
         returns = torch.where(steps, raw + values, 0)
-        return Estimate(torch.where(batch.mask, _whitened(raw, batch, self.whiten), 0), returns)
+        advantages = torch.where(batch.mask, _whitened(raw, batch, self.whiten), 0)
+        return replace(batch, advantages=advantages, returns=returns)
 
 
 class TurnMeanGae(Gae, kind="turn_mean"):
@@ -133,9 +126,9 @@ class TurnMeanGae(Gae, kind="turn_mean"):
     Whitening comes before the mean.
     """
 
-    def estimate(self, reward: Reward, batch: Batch) -> Estimate:
+    def estimate(self, reward: Reward, batch: Batch) -> Batch:
         token, turn = super().estimate(reward, batch), batch.turn
-        return Estimate(spread(pool(token.advantages, turn).mean, turn), token.returns)
+        return replace(token, advantages=spread(pool(token.need("advantages"), turn).mean, turn))
 
 
 class TurnGae(Advantage, kind="turn_gae"):
@@ -154,13 +147,13 @@ class TurnGae(Advantage, kind="turn_gae"):
     def critic_mask(self) -> Positions:
         return "turn"
 
-    def estimate(self, reward: Reward, batch: Batch) -> Estimate:
+    def estimate(self, reward: Reward, batch: Batch) -> Batch:
         turn = batch.turn
         turns = pool(reward.token, turn)  # (B, 1 + K)
         values = pool(torch.where(first_tokens(turn), batch.need("values"), 0), turn).total
         raw = gae(turns.total, values, turns.exists, self.gamma, self.lam)
         token = spread(raw, turn)
-        return Estimate(_whitened(token, batch, self.whiten), spread(raw + values, turn))
+        return replace(batch, advantages=_whitened(token, batch, self.whiten), returns=spread(raw + values, turn))
 
 
 class Bilevel(Advantage, kind="bilevel"):
@@ -178,7 +171,7 @@ class Bilevel(Advantage, kind="bilevel"):
     gamma_turn: Fraction = 0.95
     whiten: Literal["none", "m"] = "m"
 
-    def estimate(self, reward: Reward, batch: Batch) -> Estimate:
+    def estimate(self, reward: Reward, batch: Batch) -> Batch:
         turn, values = batch.turn, batch.need("values")
         last = (turn > 0) & (turn != torch.nn.functional.pad(turn, (0, 1))[:, 1:])  # each turn's last token
         at_end = pool(torch.where(last, reward.token, 0), turn)
@@ -186,7 +179,8 @@ class Bilevel(Advantage, kind="bilevel"):
         between = gae(at_end.total, end_values, at_end.exists, self.gamma_turn, self.lam)
         rewards = torch.where(last, spread(between + end_values, turn), reward.token)
         raw = gae(rewards, values, batch.mask, self.gamma, self.lam, last)
-        return Estimate(_whitened(raw, batch, self.whiten), torch.where(batch.mask, raw + values, 0))
+        returns = torch.where(batch.mask, raw + values, 0)
+        return replace(batch, advantages=_whitened(raw, batch, self.whiten), returns=returns)
 
 
 def compare(total: Tensor, group: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -209,9 +203,10 @@ def _z_score(total: Tensor, group: Tensor, eps: float) -> Tensor:
     return centred / torch.where(size == 1, 1.0, deviation + eps)
 
 
-def _constant(per_sequence: Tensor, batch: Batch) -> Estimate:
-    """Advantages constant in a sequence, (B,) -> (B, T), 0 off the mask, in the batch's precision."""
-    return Estimate(torch.where(batch.mask, per_sequence.to(batch.log_prob_old.dtype)[:, None], 0))
+def _constant(per_sequence: Tensor, batch: Batch) -> Batch:
+    """Fill advantages constant in a sequence, (B,) -> (B, T), 0 off the mask, in the batch's precision."""
+    advantages = torch.where(batch.mask, per_sequence.to(batch.log_prob_old.dtype)[:, None], 0)
+    return replace(batch, advantages=advantages, returns=None)
 
 
 class Grpo(Advantage, kind="grpo"):
@@ -223,7 +218,7 @@ class Grpo(Advantage, kind="grpo"):
     group_size: ClassVar[int] = GROUP_SIZE
     eps: Positive = 1e-6
 
-    def estimate(self, reward: Reward, batch: Batch) -> Estimate:
+    def estimate(self, reward: Reward, batch: Batch) -> Batch:
         return _constant(_z_score(reward.total, batch.group, self.eps), batch)
 
 
@@ -232,7 +227,7 @@ class MeanOnly(Advantage, kind="mean_only"):
 
     group_size: ClassVar[int] = GROUP_SIZE
 
-    def estimate(self, reward: Reward, batch: Batch) -> Estimate:
+    def estimate(self, reward: Reward, batch: Batch) -> Batch:
         return _constant(compare(reward.total, batch.group)[0], batch)
 
 
@@ -241,7 +236,7 @@ class Rloo(Advantage, kind="rloo"):
 
     group_size: ClassVar[int] = GROUP_SIZE
 
-    def estimate(self, reward: Reward, batch: Batch) -> Estimate:
+    def estimate(self, reward: Reward, batch: Batch) -> Batch:
         centred, _, size = compare(reward.total, batch.group)
         return _constant(centred * size / (size - 1).clamp(min=1), batch)
 
@@ -249,7 +244,7 @@ class Rloo(Advantage, kind="rloo"):
 class BatchMean(Advantage, kind="batch_mean"):
     """R_i - mean of R over all sequences of the step that have a policy token: REINFORCE with a batch baseline."""
 
-    def estimate(self, reward: Reward, batch: Batch) -> Estimate:
+    def estimate(self, reward: Reward, batch: Batch) -> Batch:
         return _constant(compare(reward.total, batch.mask.any(1))[0], batch)
 
 
@@ -258,7 +253,7 @@ class BatchZ(Advantage, kind="batch_z"):
 
     eps: Positive = 1e-6
 
-    def estimate(self, reward: Reward, batch: Batch) -> Estimate:
+    def estimate(self, reward: Reward, batch: Batch) -> Batch:
         return _constant(_z_score(reward.total, batch.mask.any(1), self.eps), batch)
 
 
@@ -274,7 +269,7 @@ class GroupBatchZ(Advantage, kind="group_batch_z"):
     eps: Positive = 1e-6
     limit: Positive = 3.0
 
-    def estimate(self, reward: Reward, batch: Batch) -> Estimate:
+    def estimate(self, reward: Reward, batch: Batch) -> Batch:
         advantages, turn = torch.zeros_like(reward.token), batch.turn
         for k in range(1, int(turn.max()) + 1):
             inside = turn == k
@@ -287,7 +282,7 @@ class GroupBatchZ(Advantage, kind="group_batch_z"):
             made = torch.where(size == 1, 0, made).clamp(-self.limit, self.limit)  # alone, it is its own mean
             per_row = advantages.new_zeros(len(turn)).masked_scatter(rows, made.to(advantages.dtype))
             advantages = torch.where(inside, per_row[:, None], advantages)
-        return Estimate(advantages)
+        return replace(batch, advantages=advantages, returns=None)
 
 
 class ReinforcePp(Advantage, kind="reinforce_pp"):
@@ -298,9 +293,9 @@ class ReinforcePp(Advantage, kind="reinforce_pp"):
 
     gamma: Fraction = 1.0
 
-    def estimate(self, reward: Reward, batch: Batch) -> Estimate:
+    def estimate(self, reward: Reward, batch: Batch) -> Batch:
         returns = gae(reward.token, torch.zeros_like(reward.token), batch.mask, self.gamma, 1.0)
-        return Estimate(whiten(returns, batch.mask))
+        return replace(batch, advantages=whiten(returns, batch.mask), returns=None)
 
 
 def positions(batch: Batch, mask: Positions) -> Tensor:

@@ -1,13 +1,11 @@
 """Aggregation: the weight of each token in the scalar loss, sum_it weight_it L_it, from counts of the minibatch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Self
 
 from workbench.batch import Batch, pool, spread
 from workbench.objective.advantage import first_tokens
-from workbench.objective.rollout_correction import Correction
+from workbench.objective.ratio import Correction
 from workbench.objective.slot import Horizon, Slot
 from workbench.tensors import Tensor, torch
 
@@ -31,7 +29,7 @@ class Normaliser:
     micro_batches: int = 1
 
     @classmethod
-    def of(cls, batch: Batch, micro_batches: int = 1, correction: Correction | None = None) -> Normaliser:
+    def of(cls, batch: Batch, micro_batches: int = 1, correction: Correction | None = None) -> Self:
         """Count `batch`; `correction` is needed only when it normalises its weights over the minibatch."""
         present, dtype = batch.mask.sum(1), batch.log_prob_old.dtype
         return cls(
@@ -43,11 +41,11 @@ class Normaliser:
             micro_batches=micro_batches,
         )
 
-    def within(self, batch: Batch, scope: Scope) -> Normaliser:
+    def within(self, batch: Batch, scope: Scope) -> Self:
         """Return the counts to use for micro-batch `batch`: these, or its own times the number of micro-batches."""
         if scope == "global":
             return self
-        own, n = Normaliser.of(batch), self.micro_batches
+        own, n = self.of(batch), self.micro_batches
         good = None if own.good is None else own.good * n
         return replace(self, tokens=own.tokens * n, sequences=own.sequences * n, turns=own.turns * n, good=good)
 
@@ -67,7 +65,7 @@ class Aggregate(Slot):
 
     scope: Scope = "global"
 
-    def within(self, budget: float) -> Aggregate:
+    def within(self, budget: float) -> Self:
         """Return this aggregation in a run whose policy may write `budget` tokens an episode."""
         return self
 
@@ -113,7 +111,7 @@ class SeqMeanTokenSumNorm(Aggregate, kind="seq_mean_token_sum_norm"):
 
     horizon: Horizon = None
 
-    def within(self, budget: float) -> Aggregate:
+    def within(self, budget: float) -> Self:
         return replace(self, horizon=budget) if self.horizon is None else self
 
     def weights(self, batch: Batch, counts: Normaliser) -> Tensor:

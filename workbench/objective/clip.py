@@ -6,8 +6,6 @@ keeps its gradient, whatever its ratio. A statistic is that of the (micro-)batch
 codes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -29,7 +27,7 @@ class Ratios:
 
     batch: Batch
     pool: Pool
-    clip: Clip
+    clip: "Clip"
     units: Units
     log_ratio: Tensor  # of the token, clamped, with gradient, 0 off the mask
     entering: Tensor  # what the ratio pools: the log-ratio, or what a guard made of it

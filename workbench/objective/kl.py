@@ -3,8 +3,6 @@
 A guard looks at d = log pi_theta - log pi_old and needs no reference: it pushes back what has become less likely.
 """
 
-from __future__ import annotations
-
 import math
 from typing import ClassVar, Literal
 

@@ -1,14 +1,14 @@
 """A choice for a slot of the pipeline: a frozen dataclass with the name of its kind and checked options."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any, ClassVar, dataclass_transform, get_type_hints
 
 from workbench.spec import InputError
+
+_hints = cache(partial(get_type_hints, include_extras=True))  # of a choice, its options with what is allowed
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Slot:
     """
 
     kind: ClassVar[str]
-    kinds: ClassVar[dict[str, type[Slot]]]
+    kinds: ClassVar[dict[str, type["Slot"]]]
     word: ClassVar[str] = ""
 
     def __init_subclass__(cls, kind: str = "") -> None:
@@ -66,11 +66,6 @@ class Slot:
         if not holds:
             value: Any = getattr(self, option)
             raise InputError(f"{option} = {value!r} of kind '{self.kind}' is out of range; use {allowed}")
-
-
-@cache
-def _hints(choice: Any) -> dict[str, Any]:
-    return get_type_hints(choice, include_extras=True)
 
 
 def in_words(value: object) -> str:

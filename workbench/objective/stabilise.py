@@ -7,8 +7,6 @@ nothing there is nothing to compare with and rho would be c / 1e-8, an almost ze
 fork does for sequences, so the factor stays finite and at most 1.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import ClassVar, Literal, NamedTuple

@@ -71,8 +71,6 @@ class Clip:
 
 
 def _guarded(method: Callable[..., None]) -> Callable[..., None]:
-    """Let a mistake in a call cost the rows and not the training."""
-
     @wraps(method)
     def called(self: Ledger, *args: Any, **kwargs: Any) -> None:
         if not self.dead:
@@ -132,12 +130,14 @@ class Ledger:
         plain: dict[str, Any] = json.loads(json.dumps(dict(settings or {}), default=str))
         hashed = hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
         arm = arm or algorithm
-        name = run or f"{_slug(arm)}-s{seed}-{hashlib.sha256(f'{experiment} {hashed}'.encode()).hexdigest()[:8]}"
+        slug = re.sub(r"[^A-Za-z0-9.]+", "-", arm).strip("-.").lower()[:80] or "run"
+        name = run or f"{slug}-s{seed}-{hashlib.sha256(f'{experiment} {hashed}'.encode()).hexdigest()[:8]}"
         for what, word in (("experiment", experiment), ("run", name)):
             if word != Path(word).name or word in ("", ".", "..") or word[0] == "." or "\0" in word:
                 raise InputError(f"{what} {word!r} cannot be the name of a folder: use letters, digits, '-' and '_'")
-        self.rank, self.ranks, self._sequence, dist = 0, 1, 0, _distributed()
-        if dist is not None:
+        self.rank, self.ranks, self._sequence, torch = 0, 1, 0, sys.modules.get("torch")
+        dist: Any = torch.distributed if torch is not None and torch.distributed.is_available() else None
+        if dist is not None and dist.is_initialized():
             self.rank, self.ranks = dist.get_rank(process_group), dist.get_world_size(process_group)
         told: list[Any] = [name, time.time_ns(), ""]  # the first rank chooses the run and tells the others
         if self.rank == 0:
@@ -145,7 +145,7 @@ class Ledger:
                 told[0] = self._open(Path(runs) / experiment, name, resume, chosen=run is not None)
             except InputError as error:
                 told[2] = str(error)
-        if dist is not None and self.ranks > 1:
+        if self.ranks > 1:
             source = dist.get_global_rank(process_group, 0) if process_group is not None else 0
             dist.broadcast_object_list(told, src=source, group=process_group)
         if told[2]:
@@ -235,11 +235,9 @@ class Ledger:
         """
         if not self._follow(step):
             return
-        if unknown := [name for name in scalars if name not in SCALARS]:
-            offer = f"{nearest(unknown[0], SCALARS)}; there is: {', '.join(SCALARS)}"
-            raise TypeError(f"no scalar '{unknown[0]}'{offer}")
-        if unknown := [name for name in terms or () if name not in TERMS]:
-            raise TypeError(f"no term '{unknown[0]}'{nearest(unknown[0], TERMS)}; there is: {', '.join(TERMS)}")
+        for kind, told, known in (("scalar", scalars, SCALARS), ("term", terms or (), TERMS)):
+            if unknown := [name for name in told if name not in known]:
+                raise TypeError(f"no {kind} '{unknown[0]}'{nearest(unknown[0], known)}; there is: {', '.join(known)}")
         number = self._updates if update is None else update
         self._updates = max(self._updates, number + 1)
         given = {
@@ -334,22 +332,17 @@ class Ledger:
         found = {one.parent.name for one in folder.glob(f"{name}*/segments")}
         begun = [one for one in names if one in found]
         for one in begun[-1:] or names[:1] if resume else names[:1] if chosen else names:
-            if not resume and one in begun:
-                held = "exists: give resume=True to continue it, or another name"
-            elif self._take(folder / one):
-                return one
-            else:
+            held = "exists: give resume=True to continue it, or another name"
+            if resume or one not in begun:
+                try:
+                    (folder / one).mkdir(parents=True, exist_ok=True)
+                    self._handle = lock_file(folder / one / "lock")  # as long as this process or its recorder lives
+                except OSError as error:
+                    raise InputError(f"cannot write to '{folder / one}': {error.strerror}") from None
+                if self._handle is not None:
+                    return one
                 held = "is being recorded by another process; wait for it, or give another name"
         raise InputError(f"run '{one}' in '{folder}' {held}")
-
-    def _take(self, folder: Path) -> bool:
-        """Lock the folder for as long as this process or its recorder lives; False where another process has it."""
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._handle = lock_file(folder / "lock")
-        except OSError as error:
-            raise InputError(f"cannot write to '{folder}': {error.strerror}") from None
-        return self._handle is not None
 
     def _start(self, opened: dict[str, Any]) -> None:
         """Start the process that measures and writes, outside the trainer's group of signals and without its GPUs."""
@@ -454,13 +447,6 @@ class Ledger:
         return arrays
 
 
-def _distributed() -> Any:
-    """torch.distributed where it is running; None elsewhere."""
-    torch = sys.modules.get("torch")
-    dist = torch.distributed if torch is not None and torch.distributed.is_available() else None
-    return dist if dist is not None and dist.is_initialized() else None
-
-
 def encode(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
     """Return a message as bytes: safetensors, with `meta` as JSON."""
     return save({name: np.ascontiguousarray(x) for name, x in arrays.items()}, {"sorl": json.dumps(meta, default=str)})
@@ -512,10 +498,6 @@ def _rows(arrays: dict[str, np.ndarray], kept: np.ndarray | None) -> dict[str, n
     width = int(np.flatnonzero(mask[keep].any(axis=0)).max(initial=-1)) + 1
     cut = {name: x[keep] for name, x in arrays.items() if x.ndim}
     return arrays | {name: x[:, :width] if x.ndim == 2 else x for name, x in cut.items()}
-
-
-def _slug(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.").lower()[:80] or "run"
 
 
 def _versions(trainer: str) -> dict[str, str]:

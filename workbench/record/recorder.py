@@ -1,8 +1,12 @@
 """The recorder: a step's evidence in, rows of the run's tables out, collapse and alarms judged on the way."""
 
+import json
+import logging
 import math
+import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,15 +15,15 @@ from typing import Any, Self
 import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from safetensors.numpy import save
 
 from workbench.diagnostics import CATALOGUE, measure
 from workbench.diagnostics.collapse import Watch
 from workbench.diagnostics.declare import dictionary
 from workbench.diagnostics.evidence import Evidence, Known, Rollouts, StepEvidence
 from workbench.diagnostics.rules import GUARD_RULES, Event, RuleWatch, alarms
-from workbench.record.blackbox import BlackBox
 from workbench.record.segments import SegmentWriter, chosen, schema_of
-from workbench.spec import RunSettings
+from workbench.spec import BATCH_FOLDER, BATCH_FORMAT, BatchesSettings, RunSettings
 
 # Wall times and memory differ from session to session, so no watch may see them.
 TIMED = ("seconds_", "tokens_per_second", "memory_")
@@ -29,7 +33,11 @@ MEASURED = (
 )  # fmt: skip
 COLUMN = {"advantages": "advantage", "values_old": "value"}  # of table token, where its name is another
 
+FALLS = ("collapse", "mild")  # events that come some steps after the onset that they report
+MB = 10**6
+
 Decode = Callable[[list[int]], Sequence[str]]
+log = logging.getLogger("sorl.record")
 
 
 class Recorder:
@@ -97,7 +105,6 @@ class Recorder:
         return measured.step
 
     def _write(self, step: int, tables: Mapping[str, Mapping[str, Any]]) -> None:
-        """Append the measured tables of a step."""
         for table, columns in tables.items():
             self.rows(table, {"step": step, **columns})
 
@@ -113,28 +120,31 @@ class Recorder:
 
     def diverged(self, step: int, message: str) -> None:
         """Record that the run could not continue after `step`; its outcome is diverged."""
-        self.events([self._watch.crashed(step, message)])
+        self.events([self.watch.crashed(step, message)])
 
     @property
     def falling(self) -> set[int]:
         """Steps around the onset of a fall that was called, or that may be under way."""
         return set() if self._box is None else self._box.falling
 
-    @property
-    def detection(self) -> int | None:
-        """The step at which the first collapse was called; None without one."""
-        return self._watch.detection
+    def run(self, identity: Mapping[str, Any], status: str, reason: str | None, *, steps: int, seconds: float) -> None:
+        """Write the row of table `run`: its unchanging columns `identity`, and what the collapse rule says so far."""
+        ended = None if status == "running" else datetime.now(UTC).replace(tzinfo=None)
+        state = {"status": status, "reason": reason, "ended_at": ended, "steps": steps, "seconds": seconds}
+        row = {**identity, **state, **self.verdict(final=status == "finished")}
+        self.rows("run", {name: [value] for name, value in row.items()})
+        self.flush()
 
     def verdict(self, final: bool = True) -> dict[str, Any]:
         """Return the verdict as columns of table `run`; before the end only collapsed and diverged are outcomes."""
-        columns = self._watch.verdict.columns()
+        columns = self.watch.verdict.columns()
         settled = final or columns["outcome"] in ("collapsed", "diverged")
         return columns if settled else columns | {"outcome": None}
 
     def replay(self, history: Sequence[Mapping[str, float | None]]) -> None:
         """Restore the watches of a checkpoint: show them its `history` again, without writing events twice."""
         self.history: list[dict[str, float | None]] = []  # what the watches saw, a row per step; JSON-able
-        self._watch = Watch(self.settings.collapse, self.episodes, self.group)
+        self.watch = Watch(self.settings.collapse, self.episodes, self.group)
         self._rules = RuleWatch((*alarms(CATALOGUE), *GUARD_RULES))
         if self._box is not None:
             self._box.forget()
@@ -159,7 +169,7 @@ class Recorder:
         return self._writer is None or self._writer.flush()
 
     def close(self) -> None:
-        """Write what is left. Raises WriteError (an InputError) when the disk refused to the end."""
+        """Write what is left. Raises InputError when the disk refused to the end."""
         if self._writer:
             self._writer.close()
 
@@ -174,9 +184,9 @@ class Recorder:
     ) -> list[Event]:
         seen = {k: v for k, v in row.items() if v is not None and not k.startswith(TIMED)}
         self.history.append({"step": step, **seen})
-        events = [*self._watch.step(step, seen), *self._rules.step(step, seen, mismatches)]
+        events = [*self.watch.step(step, seen), *self._rules.step(step, seen, mismatches)]
         if self._box is not None:
-            self._box.see(step, events, self._watch.brink)
+            self._box.see(step, events, self.watch.brink)
         return events
 
 
@@ -242,3 +252,89 @@ def _token_row(i: int, rollouts: Rollouts, updates: Evidence | None) -> dict[str
     row["worst_log_ratio"], row["worst_clipped"] = ratio_and_clip(worst)
     row["worst_gradient_weight"] = trained(cut("gradient_weight", worst), worst)
     return row | {"worst_epoch": int(updates.epoch[worst[0]])}
+
+
+class BlackBox:
+    """Training batches on the disk, of the last steps, of every n-th, and of those before an event.
+
+    What is known at a step decides what is deleted, so a resumed run keeps what an uninterrupted one would have kept.
+    Files `folder/batches/NNNNNN.safetensors` are written to another name and renamed; the disk never stops a run.
+    """
+
+    def __init__(self, folder: Path, settings: BatchesSettings) -> None:
+        self.folder, self.settings, self._warned = folder / BATCH_FOLDER, settings, set[str]()
+        self.forget()
+        with suppress(OSError):
+            for unfinished in self.folder.glob(".*.writing"):
+                unfinished.unlink(missing_ok=True)
+
+    def forget(self) -> None:
+        """Forget all events; `see` is shown them again after a resume."""
+        self._alarmed: set[int] = set()  # the steps before an event
+        self._fell: set[int] = set()  # the steps of a fall, from its onset on
+        self._brink: set[int] = set()  # the steps around the onset of a fall that may be under way
+
+    def write(self, step: int, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
+        """Keep the batch of `step`, after making room for it, unless it is too large or the disk refuses."""
+        # All metadata is one text: several keys would be written in an order that differs from process to process.
+        text = json.dumps({"format": BATCH_FORMAT, "step": step, **meta})
+        data = save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, {"sorl": text})
+        if len(data) > self.settings.mb * MB:
+            size = f"{len(data) / MB:.0f} MB"
+            self._warn_once("large", f"a batch of {size} is not kept: record.batches.mb = {self.settings.mb}")
+            return
+        unfinished = self.folder / f".{step:06d}.writing"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            files = [file for file in self.folder.glob("[0-9]*.safetensors") if file.stem.isdigit()]
+            sizes = {int(file.stem): file.stat().st_size for file in files} | {step: len(data)}
+            for old in doomed(sizes, step, self._alarmed, self._fell | self._brink, self.settings):
+                (self.folder / f"{old:06d}.safetensors").unlink(missing_ok=True)
+            unfinished.write_bytes(data)
+            os.replace(unfinished, self.folder / f"{step:06d}.safetensors")
+        except OSError as error:
+            self._warn_once("disk", f"cannot store batches, training continues without them: {error}")
+            with suppress(OSError):
+                unfinished.unlink(missing_ok=True)
+
+    def see(self, step: int, events: Iterable[Event], brink: int | None) -> None:
+        """Pin what `events` of `step` make worth keeping; `brink` is where a fall that is under way began."""
+        before = self.settings.before
+        self._brink = set() if brink is None else set(range(brink - before, brink + before + 1))
+        for event in events:
+            if event.severity == "info":
+                continue
+            self._alarmed |= set(range(event.step - before, event.step + 1))
+            if event.kind in FALLS:
+                self._fell |= self._brink | set(range(event.step - before, event.step + 1))
+
+    @property
+    def falling(self) -> set[int]:
+        """Steps around the onset of a fall that was called, or that may be under way."""
+        return self._fell | self._brink
+
+    def _warn_once(self, cause: str, text: str) -> None:
+        if cause not in self._warned:
+            log.warning("%s", text)
+        self._warned.add(cause)
+
+
+def doomed(
+    sizes: Mapping[int, int], now: int, alarmed: set[int], fell: set[int], settings: BatchesSettings
+) -> set[int]:
+    """Return the stored steps (`sizes`, bytes) to remove: those that no setting keeps, and those over the cap.
+
+    Over the cap, the every-n-th go first, such that the others stay evenly spread, then the latest alarms (the first
+    ones tell most), then the oldest of the last steps, then the steps of falls; step `now` stays.
+    """
+    every = {step: step // settings.every for step in sizes if settings.every and step % settings.every == 0}
+    ranks = {step: (0, (n & -n).bit_length() if n else 64, step) for step, n in every.items()}
+    ranks |= {step: (1, 0, -step) for step in sizes.keys() & alarmed}
+    ranks |= {step: (2, 0, step) for step in sizes if step > now - settings.last}
+    ranks |= {step: (3, 0, step) for step in sizes.keys() & fell} | {now: (4, 0, now)}
+    gone, left = sizes.keys() - ranks.keys(), sum(sizes[step] for step in ranks)
+    for step in sorted(ranks.keys() - {now}, key=ranks.__getitem__):
+        if left > settings.mb * MB:
+            gone.add(step)
+            left -= sizes[step]
+    return gone

@@ -52,10 +52,10 @@ class Thinned(Recorder):
 
     every: int = 1
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._held: deque[tuple[int, dict[str, Mapping[str, Any]]]] = deque()
+    def __init__(self, folder: Path, run_id: str, settings: RunSettings) -> None:
+        super().__init__(folder, run_id, settings)
+        self._held: deque[tuple[int, dict[str, Mapping[str, Any]]]] = deque(maxlen=settings.record.batches.before)
         self._until = -1
-        super().__init__(*args, **kwargs)
 
     def _write(self, step: int, tables: Mapping[str, Mapping[str, Any]]) -> None:
         """Append the tables of a step; detail that is not due is held back until it is clear that no alarm follows."""
@@ -65,8 +65,6 @@ class Thinned(Recorder):
         super()._write(step, {n: c for n, c in tables.items() if n not in DETAIL or (due and not refused)})
         if not due and not refused:
             self._held.append((step, detail))
-            while len(self._held) > self.settings.record.batches.before:
-                self._held.popleft()
 
     def events(self, events: Sequence[Event]) -> None:
         """Append events; one that is not only information releases the detail of the steps before it."""
@@ -125,15 +123,9 @@ class Scribe:
         if self.recorder.episodes and self.steps and isinstance(learn := config.get("learn", {}), dict):
             size = {"episodes": self.recorder.episodes, "group_size": self.recorder.group}
             config["learn"] = learn | size  # so that `sorl rescan` judges alike
-        now = datetime.now(UTC).replace(tzinfo=None)
-        row = self.opened["run"] | {
-            "config": json.dumps(config), "status": status, "reason": reason, "started_at": self._started,
-            "ended_at": None if status == "running" else now, "steps": len(self.recorder.history),
-            "seconds": time.monotonic() - self._began, "generation": 1, "attempt": 1,
-            **self.recorder.verdict(final=status == "finished"),
-        }  # fmt: skip
-        self.recorder.rows("run", {name: [value] for name, value in row.items()})
-        self.recorder.flush()
+        identity = {"config": json.dumps(config), "started_at": self._started, "generation": 1, "attempt": 1}
+        steps, seconds = len(self.recorder.history), time.monotonic() - self._began
+        self.recorder.run(self.opened["run"] | identity, status, reason, steps=steps, seconds=seconds)
 
     def take(self, meta: dict[str, Any], arrays: dict[str, np.ndarray], rank: int = 0) -> None:
         """Do what a message says: begin or end the run, keep what it says of the present step, or end that."""
@@ -177,8 +169,12 @@ class Scribe:
         except (ValueError, IndexError, KeyError) as error:  # ids or shapes that do not fit each other
             log.warning("step %d is not recorded: %s: %s", step.number, type(error).__name__, error)
             return
-        if self.steps == 0:
-            self._first(joined)
+        if self.steps == 0:  # how many episodes and how large a group a score stands for, and what came before
+            groups = np.unique(joined.rollouts.group, return_counts=True)[1]
+            self.recorder.group = int(groups.max(initial=1))
+            self.recorder.episodes = None if joined.rollouts.success is None else len(joined.rollouts)
+            seen = [row for row in self._history if int(row["step"] or 0) < step.number]
+            self.recorder.replay(sorted(seen, key=lambda row: int(row["step"] or 0)))
         if missing:
             words = f"the rows of {len(missing)} of {len(self._others) + 1} ranks did not come: rank {missing[0]} first"
             self.recorder.events([Event(step.number, "rank_missing", "warning", words, value=len(missing))])
@@ -204,14 +200,6 @@ class Scribe:
             log.warning("%s", error)
             return 1
         return 0
-
-    def _first(self, joined: Joined) -> None:
-        """Tell the watches how many episodes and how large a group a score stands for, and what came before."""
-        groups = np.unique(joined.rollouts.group, return_counts=True)[1]
-        self.recorder.group = int(groups.max(initial=1))
-        self.recorder.episodes = None if joined.rollouts.success is None else len(joined.rollouts)
-        seen = [row for row in self._history if int(row["step"] or 0) < joined.step.number]
-        self.recorder.replay(sorted(seen, key=lambda row: int(row["step"] or 0)))
 
     def _join(self, rank: int) -> bool:
         """Take what another rank saw of the present step; False where its end did not come."""
@@ -240,9 +228,13 @@ class Joined:
         counts = {rank: sum(len(arrays["reward"]) for _, arrays in step.rollouts[rank]) for rank in step.rollouts}
         self.first = dict(zip(sorted(counts), accumulate((counts[r] for r in sorted(counts)), initial=0), strict=False))
         self.n = sum(counts.values())
-        self.parts = [] if step.lost else [self._parts(number) for number in sorted(step.updates)]
-        self.parts = [parts for parts in self.parts if parts]
-        self.scalars = {} if step.lost else {n: _scalars(ranks) for n, ranks in sorted(step.updates.items())}
+        # The parts of each update as (first trajectory of the rank, meta, arrays), in order of ranks.
+        self.parts: list[list[tuple[int, dict[str, Any], dict[str, np.ndarray]]]] = []
+        told = [] if step.lost else [ranks for _, ranks in sorted(step.updates.items())]
+        for ranks in told:
+            messages = [(self.first[r], *message) for r in sorted(ranks) if r in self.first for message in ranks[r]]
+            if parts := [part for part in messages if "log_prob" in part[2]]:
+                self.parts.append(parts)
         self.masks = self._masks()
         self.prompts, self.responses = self._tokens("prompts"), self._tokens("responses")
         self.offset = np.array([len(x) for x in self.prompts] if self.prompts else [0] * self.n, dtype=np.int64)
@@ -251,12 +243,6 @@ class Joined:
         self.rollouts = self._rollouts()
         self.updates = [self._update(parts) for parts in self.parts]
         self.seen = Evidence.stack(self.updates) if self.updates else None
-
-    def _parts(self, number: int) -> list[tuple[int, dict[str, Any], dict[str, np.ndarray]]]:
-        """The parts of an update as (first trajectory of the rank, meta, arrays), in order of ranks."""
-        ranks = self.step.updates[number]
-        told = [(self.first[rank], *message) for rank in sorted(ranks) if rank in self.first for message in ranks[rank]]
-        return [part for part in told if "log_prob" in part[2]]
 
     def _told(self, name: str) -> Any:
         """What the calls say of each trajectory, an array (N,) or a list of words; None where a call lacks it."""
@@ -355,7 +341,7 @@ class Joined:
                 stopped = terms["active_low"] | terms["active_high"] | terms["dual"]
                 free = torch.where(stopped, 0, terms["ratio"] * advantages)
                 terms["gradient_weight"] = -free / mask.sum().clamp(min=1)
-        scalars = self.scalars[parts[0][1]["update"]]
+        scalars = _scalars(self.step.updates[parts[0][1]["update"]])
         if "stabiliser_ratio" in scalars and terms["factor"] is not None:
             scalars["stabiliser_factor"] = float(terms["factor"][mask].mean()) if mask.any() else 1.0
         age = round(float(self.rollouts.rollout_step[trajectory].mean())) if len(trajectory) else self.step.number
@@ -441,10 +427,9 @@ def _scalars(ranks: Mapping[int, Sequence[Message]]) -> dict[str, float]:
     Of a stabiliser's ratio, which each part has of its own, the largest.
     """
     found: dict[str, list[float]] = defaultdict(list)
-    for rank in sorted(ranks):
-        for _, arrays in ranks[rank]:
-            for key in (key for key in arrays if key.startswith("scalar.")):
-                found[key.removeprefix("scalar.")].append(float(arrays[key].reshape(-1)[0]))
+    for _, arrays in chain.from_iterable(ranks[rank] for rank in sorted(ranks)):
+        for key in (key for key in arrays if key.startswith("scalar.")):
+            found[key.removeprefix("scalar.")].append(float(arrays[key].reshape(-1)[0]))
     summed = {name: sum(told) / len(ranks) for name, told in found.items() if name in SUMMED}
     largest = {name: max(told) for name, told in found.items() if name == "stabiliser_ratio"}
     return {name: told[0] for name, told in found.items()} | summed | largest

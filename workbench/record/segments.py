@@ -43,18 +43,6 @@ def schema_of(table: str) -> pa.Schema:
     return pa.schema([(name, (TYPES | lists)[kind]) for name, kind in columns])
 
 
-class WriteError(InputError):
-    """Rows could not be written; they were lost when the process ended. `errno` says why."""
-
-    def __init__(self, folder: Path, rows: int, error: OSError) -> None:
-        reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else str(error)
-        super().__init__(
-            f"{rows} rows could not be written to '{folder}': {reason}. What was written before is intact; "
-            "make room (or make the folder writable) and run the same command again to resume"
-        )
-        self.errno = error.errno
-
-
 class SegmentWriter:
     """Buffers rows per table and writes them under `folder/segments/<table>/NNNNNN.parquet`.
 
@@ -115,13 +103,18 @@ class SegmentWriter:
         return self._error is not None
 
     def close(self) -> None:
-        """Write what is left and stop. Raises WriteError when rows remain unwritten."""
+        """Write what is left and stop. Raises InputError when rows remain unwritten."""
         self._stop.set()
         self._come.set()
         self._thread.join()
         if not self.flush() and self._error is not None:
             rows = sum(n for chunks in self._buffer.values() for n, _ in chunks)
-            raise WriteError(self.folder, rows, self._error) from self._error
+            full = self._error.errno in (errno.ENOSPC, errno.EDQUOT)
+            raise InputError(
+                f"{rows} rows could not be written to '{self.folder}': {'the disk is full' if full else self._error}. "
+                "What was written before is intact; make room (or make the folder writable) and run the same command "
+                "again to resume"
+            ) from self._error
 
     def files(self, table: str) -> list[Path]:
         """Segments of `table` on the disk, oldest first."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from workbench.batch import Batch, turn_ids
 from workbench.objective import Algorithm, LossTerms, Normaliser, policy_loss, prepare, statistics
 from workbench.objective.ratio import LOG_LIMIT
-from workbench.objective.schedule import Schedule
+from workbench.objective.select import Schedule
 from workbench.replay.tables import Columns, Played, Replay, folded
 from workbench.spec import InputError
 from workbench.store.batches import StoredBatch, StoredUpdate

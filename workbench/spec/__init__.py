@@ -1,9 +1,6 @@
 """The vocabulary: levels, units, alarms, checks, tables, settings. Imports nothing heavy and nothing else of ours."""
 
-from workbench.spec.diagnostic import Alarm, Diagnostic, Level, Unit
 from workbench.spec.files import InputError, nearest
-from workbench.spec.guard import GUARD, RATIO_TOLERANCE, Check, check
-from workbench.spec.outcomes import COLLAPSED, MEANINGS, OUTCOMES, UNDECIDED, Outcome
 
 from workbench.spec.settings import (  # isort: skip
     BATCH_FOLDER, BATCH_FORMAT, COSMETIC, Arm, BatchesSettings, CollapseSettings, ComputeSettings, EngineSettings,
@@ -11,6 +8,9 @@ from workbench.spec.settings import (  # isort: skip
     RegionSettings, RetrieverSettings, RunSettings, StopSettings, WarmStartSettings, WorldSettings,
 )  # fmt: skip
 from workbench.spec.tables import TABLES, Column, Table, table
+
+from workbench.spec.words import COLLAPSED, GUARD, MEANINGS, OUTCOMES, RATIO_TOLERANCE, UNDECIDED  # isort: skip
+from workbench.spec.words import Alarm, Check, Diagnostic, Level, Outcome, Unit, check  # isort: skip
 
 __all__ = [
     "BATCH_FOLDER", "BATCH_FORMAT", "COLLAPSED", "COSMETIC", "GUARD", "MEANINGS", "OUTCOMES", "RATIO_TOLERANCE",

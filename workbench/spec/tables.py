@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from workbench.spec.outcomes import OUTCOMES
+from workbench.spec.words import OUTCOMES
 
 
 @dataclass(frozen=True)

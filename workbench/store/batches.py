@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
+from numpy import ndarray
 from safetensors import SafetensorError, safe_open
 
 from workbench.spec import BATCH_FOLDER, BATCH_FORMAT, InputError
@@ -37,18 +38,15 @@ class StoredUpdate:
     rollout_step: int
     passes: tuple[int, ...]
     scalars: Mapping[str, float | None]
-    rows: Annotated[np.ndarray, Stored("R", "int", "their rows in the batch, one update after another")]
-    log_prob: Annotated[
-        np.ndarray, Stored("RT", "float", "log-prob under the policy at the start of the update (nats)")
-    ]
-    values: Annotated[np.ndarray | None, Stored("RT", "float", "critic at the start of the update", False)] = None
+    rows: Annotated[ndarray, Stored("R", "int", "their rows in the batch, one update after another")]
+    log_prob: Annotated[ndarray, Stored("RT", "float", "log-prob under the policy at the start of the update (nats)")]
+    values: Annotated[ndarray | None, Stored("RT", "float", "critic at the start of the update", False)] = None
     mask: Annotated[
-        np.ndarray | None,
-        Stored("RT", "bool", "loss mask of the update, where it trained on a part of each row", False),
+        ndarray | None, Stored("RT", "bool", "loss mask of the update, where it trained on a part of each row", False)
     ] = None
-    advantages: Annotated[np.ndarray | None, Stored("RT", "float", "advantages of the update, likewise", False)] = None
+    advantages: Annotated[ndarray | None, Stored("RT", "float", "advantages of the update, likewise", False)] = None
     log_prob_old: Annotated[
-        np.ndarray | None, Stored("RT", "float", "log-prob under the proximal policy of the update, likewise", False)
+        ndarray | None, Stored("RT", "float", "log-prob under the proximal policy of the update, likewise", False)
     ] = None
 
 
@@ -62,42 +60,37 @@ class StoredBatch:
     """
 
     step: int
-    tokens: Annotated[np.ndarray, Stored("BT", "int", "vocabulary ids, right-padded")]
-    response: Annotated[np.ndarray, Stored("BT", "bool", "true at every token after the prompt, observations included")]
+    tokens: Annotated[ndarray, Stored("BT", "int", "vocabulary ids, right-padded")]
+    response: Annotated[ndarray, Stored("BT", "bool", "true at every token after the prompt, observations included")]
     mask: Annotated[
-        np.ndarray, Stored("BT", "bool", "loss mask: the policy wrote the token and the selection kept its sequence")
+        ndarray, Stored("BT", "bool", "loss mask: the policy wrote the token and the selection kept its sequence")
     ]
     mask_sampled: Annotated[
-        np.ndarray, Stored("BT", "bool", "the loss mask before the selection, where that dropped sequences", False)
+        ndarray, Stored("BT", "bool", "the loss mask before the selection, where that dropped sequences", False)
     ]
-    length: Annotated[np.ndarray, Stored("B", "int", "tokens that are not padding")]
-    group: Annotated[np.ndarray, Stored("B", "int", "prompt group")]
-    trajectory: Annotated[np.ndarray, Stored("B", "int", "index of the trajectory in the batch")]
-    score: Annotated[np.ndarray, Stored("B", "float", "outcome reward")]
-    log_prob_behaviour: Annotated[np.ndarray | None, Stored("BT", "float", "log-prob under the sampler (nats)", False)]
-    log_prob_old: Annotated[np.ndarray, Stored("BT", "float", "log-prob under the proximal policy (nats)")]
-    log_prob_ref: Annotated[
-        np.ndarray | None, Stored("BT", "float", "log-prob under the frozen reference (nats)", False)
-    ]
-    values: Annotated[np.ndarray | None, Stored("BT", "float", "critic before the updates", False)]
-    advantages: Annotated[np.ndarray, Stored("BT", "float", "advantages that were trained on")]
-    returns: Annotated[np.ndarray | None, Stored("BT", "float", "targets of the critic", False)]
-    sentence: Annotated[np.ndarray | None, Stored("BT", "int", "sentence of each token from 1, 0 = none", False)]
-    placebo: Annotated[np.ndarray | None, Stored("BT", "int", "placebo turn of each token from 1", False)]
+    length: Annotated[ndarray, Stored("B", "int", "tokens that are not padding")]
+    group: Annotated[ndarray, Stored("B", "int", "prompt group")]
+    trajectory: Annotated[ndarray, Stored("B", "int", "index of the trajectory in the batch")]
+    score: Annotated[ndarray, Stored("B", "float", "outcome reward")]
+    log_prob_behaviour: Annotated[ndarray | None, Stored("BT", "float", "log-prob under the sampler (nats)", False)]
+    log_prob_old: Annotated[ndarray, Stored("BT", "float", "log-prob under the proximal policy (nats)")]
+    log_prob_ref: Annotated[ndarray | None, Stored("BT", "float", "log-prob under the frozen reference (nats)", False)]
+    values: Annotated[ndarray | None, Stored("BT", "float", "critic before the updates", False)]
+    advantages: Annotated[ndarray, Stored("BT", "float", "advantages that were trained on")]
+    returns: Annotated[ndarray | None, Stored("BT", "float", "targets of the critic", False)]
+    sentence: Annotated[ndarray | None, Stored("BT", "int", "sentence of each token from 1, 0 = none", False)]
+    placebo: Annotated[ndarray | None, Stored("BT", "int", "placebo turn of each token from 1", False)]
     routes_behaviour: Annotated[
-        np.ndarray | None,
-        Stored("BTW", "int", "experts of each layer in the sampler, of a mixture of experts", False),
+        ndarray | None, Stored("BTW", "int", "experts of each layer in the sampler, of a mixture of experts", False)
     ]
-    routes_old: Annotated[
-        np.ndarray | None, Stored("BTW", "int", "the same in the trainer under the old weights", False)
-    ]
+    routes_old: Annotated[ndarray | None, Stored("BTW", "int", "the same in the trainer under the old weights", False)]
     updates: tuple[StoredUpdate, ...]
     meta: Mapping[str, Any]
     texts: Mapping[int, str] = field(default_factory=dict, repr=False)
-    weights: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
+    weights: Mapping[str, ndarray] = field(default_factory=dict, repr=False)
 
     @property
-    def turn(self) -> np.ndarray:
+    def turn(self) -> ndarray:
         """Turn of each token, (B, T): 1..K where the policy wrote it, 0 elsewhere."""
         written = self.mask_sampled
         begins = written & ~np.pad(written, ((0, 0), (1, 0)))[:, :-1]
@@ -176,7 +169,7 @@ def ranges(numbers: list[int]) -> str:
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-def _problem(arrays: Mapping[str, np.ndarray]) -> str:
+def _problem(arrays: Mapping[str, ndarray]) -> str:
     """Return what is wrong with the arrays of a file; empty where nothing is."""
     missing = [name for name, stored in ARRAYS.items() if stored.always and name not in arrays]
     if missing:
@@ -203,16 +196,14 @@ def _problem(arrays: Mapping[str, np.ndarray]) -> str:
     return ""
 
 
-def _updates(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> tuple[StoredUpdate, ...]:
+def _updates(arrays: Mapping[str, ndarray], meta: Mapping[str, Any]) -> tuple[StoredUpdate, ...]:
     ends = arrays["update.size"].cumsum()
     if len(meta["updates"]) != len(ends):
         raise ValueError(f"{len(meta['updates'])} are described, {len(ends)} stored")
     found = []
     for index, (end, size, described) in enumerate(zip(ends, arrays["update.size"], meta["updates"], strict=True)):
         whole: dict[str, Any] = {name: arrays.get(f"update.{name}") for name in _arrays(StoredUpdate)}
-        own: dict[str, Any] = {
-            name: None if array is None else array[end - size : end] for name, array in whole.items()
-        }
+        own: dict[str, Any] = {name: x if x is None else x[end - size : end] for name, x in whole.items()}
         passes = tuple(int(n) for n in described["passes"])
         if sum(passes) != size:
             raise ValueError(f"the micro-batches of update {index} are not its rows")

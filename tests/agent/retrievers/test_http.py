@@ -22,14 +22,13 @@ from tests.agent.fakes import ScriptedEngine
 from tests.agent.retrievers.conftest import PASSAGES
 from workbench.agent.episode import Episode
 from workbench.agent.retrievers import RetrieverDown
-from workbench.agent.retrievers.bm25 import BM25
 from workbench.agent.retrievers.http import HTTPRetriever, RetrievalServer
+from workbench.agent.retrievers.local import BM25
 from workbench.agent.tokenizer import Codec, build_tokenizer
 from workbench.agent.worlds.dataset import Dataset, Item
-from workbench.diagnostics import measure
+from workbench.diagnostics import CATALOGUE, measure
 from workbench.diagnostics.collapse import Watch
 from workbench.diagnostics.evidence import Rollouts, StepEvidence
-from workbench.diagnostics.measure import catalogue
 from workbench.diagnostics.rules import RuleWatch, alarms
 from workbench.spec import CollapseSettings, InputError, RetrieverSettings, WorldSettings
 
@@ -193,7 +192,7 @@ def test_a_hanging_server_costs_the_timeout_and_one_that_refuses_is_down() -> No
 
 
 def play(url: str, episodes: int, retries: int) -> list[Episode]:
-    world = Dataset(SETTINGS, HTTPRetriever(url, timeout=5, retries=retries), [Item("0", "who ?", ("alice",))])
+    world = Dataset(SETTINGS, HTTPRetriever(url, timeout=5, retries=retries), [Item("who ?", ("alice",))])
     script = [*["<search> alice rival </search>"] * SEARCHES, "<answer> alice </answer>"]
     engine = ScriptedEngine(build_tokenizer(), lambda _: script)
     return engine.rollout(world, world.questions("train", 0, 0, episodes), list(range(episodes)))
@@ -218,7 +217,7 @@ def test_no_episode_is_lost_and_every_failure_is_seen(requests: int) -> None:
     assert (row["retrieval_failed_frac"], row["retrieval_empty_frac"]) == (pytest.approx(0.05), 0.0)
     spent = sum(s for e in episodes for s in e.retrieval_seconds if s is not None)
     assert row["seconds_retrieval"] == pytest.approx(spent)
-    (event,) = [e for e in RuleWatch(alarms(catalogue())).step(0, row) if e.diagnostic == "retrieval_failed_frac"]
+    (event,) = [e for e in RuleWatch(alarms(CATALOGUE)).step(0, row) if e.diagnostic == "retrieval_failed_frac"]
     assert (event.kind, event.value) == ("alarm", pytest.approx(0.05))
 
 

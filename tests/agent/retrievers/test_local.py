@@ -11,8 +11,7 @@ from rank_bm25 import BM25Okapi
 
 from tests.agent.retrievers.conftest import PASSAGES
 from workbench.agent.retrievers import Corpus
-from workbench.agent.retrievers.bm25 import BM25, words
-from workbench.agent.retrievers.dense import Dense
+from workbench.agent.retrievers.local import BM25, Dense, words
 from workbench.spec import InputError
 
 

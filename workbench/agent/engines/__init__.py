@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from torch import Generator, Tensor
+    from torch import Generator
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from workbench.agent.episode import Episode
@@ -19,11 +19,6 @@ class NonFinite(ArithmeticError):
     def __init__(self, broken: int, rows: int, position: int) -> None:
         where = f"logits are not finite in {broken} of {rows} rows at token {position}"
         super().__init__(f"{where}: the policy has diverged (its weights hold NaN or Inf, or its activations overflow)")
-
-    @classmethod
-    def of(cls, logits: Tensor, position: int) -> NonFinite:
-        """Return the error for `logits` (B, V), of which some rows are not finite."""
-        return cls(int((~logits.isfinite().all(dim=-1)).sum()), len(logits), position)
 
 
 class StaleWeights(RuntimeError):

@@ -75,7 +75,7 @@ def sample(
         token = torch.searchsorted(below, u * below[:, -1:], right=True)[:, 0].clamp_(max=below.shape[1] - 1)
     chosen = log_prob.gather(1, token[:, None])[:, 0]
     if not bool(torch.isfinite(chosen.sum())):
-        raise NonFinite.of(logits, position)
+        raise NonFinite(int((~logits.isfinite().all(dim=-1)).sum()), len(logits), position)
     return token, chosen
 
 
@@ -102,7 +102,9 @@ class HFEngine:
             return []
         training = self._model.training
         self._model.train(False)
-        rows = _Rows(dialogues, self._codec, world.max_turn_tokens, self._limit, routers(self._model))
+        mixture = routers(self._model)
+        unknown = experts_of(mixture[0]) if mixture else 0
+        rows = _Rows(dialogues, self._codec, world.max_turn_tokens, self._limit, unknown)
         try:
             rows.play(decoder_of(self._model, self._settings), self._settings.temperature, generator, greedy)
         finally:
@@ -132,22 +134,16 @@ def in_dtype(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
 class _Rows:
     """The rows in decoding: tokens (B, T) written or to be read, known (B,) of them, start (B,) of the present turn."""
 
-    def __init__(
-        self, dialogues: list[Dialogue], codec: Codec, turn_tokens: int, limit: int, mixture: list[Any]
-    ) -> None:
-        self._codec, self._turn_tokens, self._limit = codec, turn_tokens, limit
-        # Experts (B, T, L k) of the token before each, which fill up as the tokens are fed; none of a dense model.
-        self._unknown = experts_of(mixture[0]) if mixture else 0
-        width = len(mixture) * mixture[0].top_k if mixture else 0
-        kind = width_of(mixture) if mixture else torch.uint8
-        self._routes = torch.full((len(dialogues), _COLUMNS, width), self._unknown, dtype=kind)
+    def __init__(self, dialogues: list[Dialogue], codec: Codec, turn_tokens: int, limit: int, unknown: int) -> None:
+        self._codec, self._turn_tokens, self._limit, self._unknown = codec, turn_tokens, limit, unknown
+        # Experts (B, T, L k) of the token before each, which fill up as the tokens are fed; None of a dense model.
+        self._routes: Tensor | None = None
         self._closers = list(codec.closers)
         self._rows = dialogues
         self._known = np.array([len(d.tokens) for d in dialogues])
         self._start = self._known.copy()
         shape = len(dialogues), max(_COLUMNS, int(self._known.max()))
         self._tokens = np.full(shape, codec.pad_id, dtype=np.int64)
-        self._widen(shape[1])
         self._log_prob = np.zeros(shape, dtype=np.float32)
         for row, dialogue in enumerate(dialogues):
             self._tokens[row, : len(dialogue.tokens)] = dialogue.tokens
@@ -162,15 +158,14 @@ class _Rows:
                 rows = np.flatnonzero([dialogue.ended is None for dialogue in self._rows])
                 self._rows = [self._rows[i] for i in rows]
                 self._tokens, self._log_prob = self._tokens[rows], self._log_prob[rows]
-                self._routes = self._routes[torch.from_numpy(rows)]
+                self._routes = None if self._routes is None else self._routes[torch.from_numpy(rows)]
                 self._known, self._start = self._known[rows], self._start[rows]
                 if fed:
                     decoder.keep(torch.from_numpy(rows))
             ready = int(self._known.min())
             logits = decoder.feed(torch.from_numpy(self._tokens[:, fed:ready]))
             if decoder.routes is not None:
-                self._widen(ready + 1)
-                self._routes[:, fed + 1 : ready + 1] = decoder.routes.cpu()
+                self._record(decoder.routes.cpu(), fed + 1, ready + 1)
             fed = ready
             token, log_prob = sample(logits, temperature, generator, greedy, position=fed)
             self._write(fed, token.cpu().numpy(), log_prob.cpu().numpy())
@@ -191,7 +186,7 @@ class _Rows:
         search_ahead([self._rows[row] for row in ending], list(ending.values()))
         for row, turn in ending.items():
             dialogue, end = self._rows[row], at + 1
-            if self._routes.shape[2]:
+            if self._routes is not None:
                 dialogue.routes = self._routes[row, :end].clone()
             observation = dialogue.turn(turn, self._log_prob[row, self._start[row] : end].tolist())
             known = end + len(observation)
@@ -211,9 +206,12 @@ class _Rows:
             self._tokens = np.pad(self._tokens, grow, constant_values=self._codec.pad_id)
             self._log_prob = np.pad(self._log_prob, grow)
 
-    def _widen(self, columns: int) -> None:
-        if (missing := columns - self._routes.shape[1]) > 0:
-            self._routes = F.pad(self._routes, (0, 0, 0, max(missing, self._routes.shape[1])), value=self._unknown)
+    def _record(self, routes: Tensor, start: int, end: int) -> None:
+        known = routes.new_empty(len(routes), 0, routes.shape[2]) if self._routes is None else self._routes
+        if (missing := end - known.shape[1]) > 0:
+            known = F.pad(known, (0, 0, 0, max(missing, known.shape[1], _COLUMNS)), value=self._unknown)
+        known[:, start:end] = routes
+        self._routes = known
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -263,8 +261,7 @@ class FusedDecoder:
         self._top_k: int = found[0].top_k if found else 0
         self._kind = width_of(found) if found else torch.uint8
         self.routes: Tensor | None = None  # (B, n, L k) experts of the tokens fed last; None of a dense model
-        self._keys: list[Tensor] = []  # of each layer, (B, Hkv, columns, D)
-        self._values: list[Tensor] = []
+        self._cache: list[Tensor] = []  # keys and values of each layer, (2, B, Hkv, columns, D)
         self._length = 0
         self._cos, self._sin = self._angles(_CACHED)
 
@@ -285,8 +282,8 @@ class FusedDecoder:
         for i, (mixer, out, gate_up, down) in enumerate(self._layers):
             mixed = F.linear(self._unit(x), *mixer)
             turned = torch.addcmul(mixed[:, :both] * cos, mixed[:, both : 2 * both], sin)
-            self._keys[i][:, :, start:end] = self._by_head(turned[:, query:], batch)
-            self._values[i][:, :, start:end] = self._by_head(mixed[:, 2 * both :], batch)
+            self._cache[i][0, :, :, start:end] = self._by_head(turned[:, query:], batch)
+            self._cache[i][1, :, :, start:end] = self._by_head(mixed[:, 2 * both :], batch)
             x = _add(x, self._attend(i, turned[:, :query], batch, end, ahead), *out)
             unit = self._unit(x)
             if self._routers:
@@ -301,14 +298,12 @@ class FusedDecoder:
 
     def keep(self, rows: Tensor) -> None:
         """Forget every row but `rows`, in this order."""
-        for cache in (self._keys, self._values):
-            for i, old in enumerate(cache):
-                cache[i] = old.new_zeros(len(rows), *old.shape[1:])
-                cache[i][:, :, : self._length] = old[:, :, : self._length].index_select(0, rows)
+        for i, old in enumerate(self._cache):
+            self._cache[i] = old.new_zeros(2, len(rows), *old.shape[2:])
+            self._cache[i][..., : self._length, :] = old[..., : self._length, :].index_select(1, rows)
 
     def _attend(self, i: int, query: Tensor, batch: int, end: int, ahead: Tensor | None) -> Tensor:
-        keys = self._keys[i].view(batch * self._heads, -1, self._width)
-        values = self._values[i].view(batch * self._heads, -1, self._width)
+        keys, values = self._cache[i].view(2, batch * self._heads, -1, self._width)
         if ahead is None:
             # Columns beyond `end` are zeros: they are read for speed while the cache is short, and masked.
             reach = max(end, -(-_PLAIN // (self._groups * self._width)))
@@ -344,17 +339,14 @@ class FusedDecoder:
         return x.reshape(batch, -1, self._heads, self._width).transpose(1, 2)
 
     def _reserve(self, batch: int, columns: int) -> None:
-        if not self._keys:
-            shape = (batch, self._heads, max(columns, _CACHED), self._width)
-            self._keys = [torch.zeros(shape, dtype=self._dtype) for _ in self._layers]
-            self._values = [torch.zeros(shape, dtype=self._dtype) for _ in self._layers]
-        room = self._keys[0].shape[2]
+        if not self._cache:
+            shape = (2, batch, self._heads, max(columns, _CACHED), self._width)
+            self._cache = [torch.zeros(shape, dtype=self._dtype) for _ in self._layers]
+        room = self._cache[0].shape[3]
         if columns > room:
-            grow = (0, 0, 0, max(columns - room, room))
-            self._keys = [F.pad(k, grow) for k in self._keys]
-            self._values = [F.pad(v, grow) for v in self._values]
+            self._cache = [F.pad(one, (0, 0, 0, max(columns - room, room))) for one in self._cache]
         if columns > len(self._cos):
-            self._cos, self._sin = self._angles(self._keys[0].shape[2])
+            self._cos, self._sin = self._angles(self._cache[0].shape[3])
 
     def _angles(self, columns: int) -> tuple[Tensor, Tensor]:
         """cos and sin of every position, repeated for each query and key head, (columns, (H + Hkv) D)."""

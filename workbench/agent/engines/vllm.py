@@ -46,11 +46,7 @@ class VLLMEngine:
     """
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        settings: EngineSettings,
-        wording: str = "plain",
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: EngineSettings, wording: str
     ) -> None:
         self._settings, self._codec = settings, Codec(tokenizer, wording)
         self._limit = int(getattr(model.config, "max_position_embeddings", 0) or 1 << 20)

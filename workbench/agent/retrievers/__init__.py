@@ -49,13 +49,10 @@ def retriever_of(settings: RetrieverSettings) -> Retriever:
             hint = "start it (sorl retriever serve --corpus FILE.jsonl) or set world.retriever.url"
             raise InputError(f"{error}; {hint}") from None
         return client
-    if settings.kind == "dense":
-        from workbench.agent.retrievers.dense import Dense
+    from workbench.agent.retrievers.local import BM25, Dense
 
-        return Dense(Path(str(settings.corpus)), settings.model)
-    from workbench.agent.retrievers.bm25 import BM25
-
-    return BM25(Path(str(settings.corpus)))
+    corpus = Path(str(settings.corpus))
+    return Dense(corpus, settings.model) if settings.kind == "dense" else BM25(corpus)
 
 
 _EXAMPLE = '{"id": "0", "contents": "Lima is the capital of Peru."}'
@@ -81,11 +78,6 @@ def cached(folder: Path, make: Callable[[Path], None]) -> Path:
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     return folder
-
-
-def missing(retriever: str, package: str, extra: str) -> InputError:
-    """Return the error for a retriever whose package is not installed."""
-    return InputError(f"the retriever {retriever} needs {package}, which is not installed: pip install 'sorl[{extra}]'")
 
 
 class Corpus:

@@ -114,10 +114,6 @@ class World:
         """Return question `index` of the stream (split, seed)."""
         raise NotImplementedError
 
-    def prompt(self, question: Question) -> str:
-        """Return the question as the policy reads it."""
-        return question.text
-
     def search(self, question: Question, query: str, turn: int) -> str | Retrieved | None:
         """Return what the retriever finds for `query` in turn `turn` (from 1); None for a query it cannot read."""
         return self._ahead[query] if query in self._ahead else self._ask([query])[query]

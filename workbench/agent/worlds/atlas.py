@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from workbench.agent.draws import Stream, draw
 from workbench.agent.retrievers import Passage, cache_folder, cached, retriever_of
-from workbench.agent.retrievers.bm25 import BM25
+from workbench.agent.retrievers.local import BM25
 from workbench.agent.tokenizer import WORDS, build_tokenizer
 from workbench.agent.worlds import FAILED, Question, Split, World, held_out
 from workbench.spec import InputError, WorldSettings

@@ -26,20 +26,18 @@ _ROWS = 1024  # of a parquet file that are in memory at a time
 class Item:
     """A question with every accepted answer; `choices` maps letters to texts where it is multiple choice."""
 
-    id: str
     question: str
     answers: tuple[str, ...]
     choices: tuple[tuple[str, str], ...] = ()
-    source: str = ""  # data set that the row says it is from
 
 
-def _item(row: Mapping[str, Any], number: int) -> Item | None:
-    """The item of a row of MedQA, FlashRAG or Search-R1, `number` its id if it has none; None without a gold answer.
+def _item(row: Mapping[str, Any]) -> Item | None:
+    """The item of a row of MedQA, FlashRAG or Search-R1; None without a gold answer.
 
     Search-R1 trains on `reward_model.ground_truth.target`, so that comes first. ValueError for any other row.
     """
     given = {name: value for name, value in row.items() if value is not None}
-    key, question = str(given.get("id", number)), _text(given.get("question"))
+    question = _text(given.get("question"))
     if "options" in given:
         choices = _choices(given["options"])
         letter = _text(given.get("answer_idx")) or next((k for k, text in choices if text == given.get("answer")), None)
@@ -47,7 +45,7 @@ def _item(row: Mapping[str, Any], number: int) -> Item | None:
             return None
         if letter.upper() not in dict(choices):
             raise ValueError(f"the right choice is {letter!r}, the choices are {', '.join(k for k, _ in choices)}")
-        return Item(key, question, (letter.upper(),), choices)
+        return Item(question, (letter.upper(),), choices)
     if question is None:
         messages = [m["content"] for m in given.get("prompt", ()) if m.get("role") == "user"]
         match = _QUESTION.fullmatch(messages[-1]) if messages else None
@@ -63,7 +61,7 @@ def _item(row: Mapping[str, Any], number: int) -> Item | None:
     gold = given.get("golden_answers", ()) if gold is None else gold
     several = [gold] if isinstance(gold, (str, int, float)) else gold if isinstance(gold, Iterable) else ()
     answers = tuple(dict.fromkeys(text for answer in several if (text := _text(answer)) is not None))
-    return Item(key, question, answers, source=str(given.get("data_source", ""))) if answers else None
+    return Item(question, answers) if answers else None
 
 
 def _choices(options: Any) -> tuple[tuple[str, str], ...]:
@@ -98,7 +96,7 @@ def read(path: Path, name: str, limit: int | None = None) -> Data:
         if not isinstance(row, Mapping):
             raise InputError(f"row {number} of '{path}' is {type(row).__name__}, not an object with named fields")
         try:
-            item = _item(row, number - 1)
+            item = _item(row)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f"row {number} of '{path}': {error}") from None
         left_out += item is None

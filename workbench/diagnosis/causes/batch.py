@@ -6,8 +6,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from workbench.diagnosis.changepoint import before
-from workbench.diagnosis.curve import CLEAR, sure, told
+from workbench.diagnosis.changepoint import CLEAR, before, sure, told
 from workbench.diagnosis.finding import Clue, among, cause, sql
 from workbench.diagnosis.log import Log
 

@@ -4,8 +4,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.diagnosis.causes.batch import culprit
-from workbench.diagnosis.changepoint import before, first
-from workbench.diagnosis.curve import told
+from workbench.diagnosis.changepoint import before, first, told
 from workbench.diagnosis.finding import Clue, Evidence, bounded, cause, sql, third
 from workbench.diagnosis.log import Log
 from workbench.diagnosis.standing import counted, from_onset

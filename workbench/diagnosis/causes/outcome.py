@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from workbench.diagnosis.curve import CLEAR, Curve, Outcome, sure, told
+from workbench.diagnosis.changepoint import CLEAR, Curve, Outcome, sure, told
 from workbench.diagnosis.finding import Clue, scalar
 from workbench.diagnosis.log import Log
 
@@ -209,7 +209,8 @@ def plateau(log: Log, reward: Curve) -> Clue | None:
     risen = gained > max(error, STILL * reward.span)
     if risen and not -2 * LATE * gained < late < LATE * gained:
         return None
-    if abs(reward.end - float(reward.part(0.8, 1).mean())) > error or any(map(_learns, filter(None, scores))):
+    learns = (rest > max(noise, LATE * whole) for whole, rest, noise in map(_gains, filter(None, scores)))
+    if abs(reward.end - float(reward.part(0.8, 1).mean())) > error or any(learns):
         return None  # it still moves, or what it is for does
     if not risen and (error > 0.1 * reward.span or max(abs(gained), abs(late)) > STILL * reward.span):
         return None  # a gain that noise may hide
@@ -224,8 +225,3 @@ def _gains(score: Curve) -> tuple[float, float, float]:
     noise = [float(part.std()) / np.sqrt(len(part)) for part in (early, end)]
     error = CLEAR * max(float(np.hypot(*noise)), score.error)
     return float(end.mean() - start.mean()), float(end.mean() - early.mean()), error
-
-
-def _learns(score: Curve) -> bool:
-    gained, late, error = _gains(score)
-    return late > max(error, LATE * gained)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from workbench.diagnosis.curve import CLEAR, Curve, sure, told
+from workbench.diagnosis.changepoint import CLEAR, Curve, sure, told
 from workbench.diagnosis.finding import Clue, bounded, scalar, third
 from workbench.diagnosis.log import Log
 

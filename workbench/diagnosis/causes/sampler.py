@@ -24,15 +24,10 @@ def parted(log: Log) -> dict[str, Clue]:
     """Return the clue of why sampler and trainer disagree, by the cause that fits; nothing where they agree."""
     series = log.series("minibatch", "mismatch")
     series = series[~series.index.isin(log.rescored)]
+    start = _rises(series, batch.NOISE)
     single = log.measured("minibatch", "mismatch_max", "tokens") and batch.corrupt_log_prob.look(log) is not None
-    if series.empty or single:
+    if start is None or single:
         return {}
-    values = series.to_numpy()
-    usual = np.array([np.median(values[:i]) if i else 0.0 for i in range(len(values) - 1)])  # of the steps before
-    above = np.flatnonzero(np.minimum(values[:-1], values[1:]) > np.maximum(batch.NOISE, batch.RISE * usual))
-    if not len(above):
-        return {}
-    start = int(series.index[above[0]])  # two steps in a row above the noise, well above what was usual
     since, past = series[series.index >= start], before(series, start)
     head, tail = float(since.iloc[:2].mean()), float(since.iloc[-max(2, len(since) // 3) :].mean())
     level, growth, sharper = float(since.mean()), tail / max(head, 1e-12), _sharper(log, start)
@@ -61,6 +56,14 @@ def parted(log: Log) -> dict[str, Clue]:
         )
     says = f"from step {start} on {says}"
     return {name: Clue.of("sign", confidence, "minibatch.mismatch", start, level, past, says)}
+
+
+def _rises(series: pd.Series, floor: float) -> int | None:
+    """Return the first of two steps in a row that lie above `floor`, and well above what was usual before."""
+    values = series.to_numpy()
+    usual = np.array([np.median(values[:i]) if i else 0.0 for i in range(len(values) - 1)])
+    above = np.flatnonzero(np.minimum(values[:-1], values[1:]) > np.maximum(floor, batch.RISE * usual))
+    return int(series.index[above[0]]) if len(above) else None
 
 
 def _sharper(log: Log, start: int) -> float | None:
@@ -96,13 +99,8 @@ def route_mismatch(log: Log) -> Clue | None:
     """
     routes = log.series("minibatch", "route_mismatch_frac")
     routes = routes[~routes.index.isin(log.rescored)]
-    values = routes.to_numpy()
-    both = np.minimum(values[:-1], values[1:])  # two steps in a row
-    usual = [float(np.median(values[:i])) if i else 0.0 for i in range(len(both))]
-    above = [value > max(ROUTES, batch.RISE * u) for u, value in zip(usual, both, strict=True)]
-    if True not in above:
+    if (start := _rises(routes, ROUTES)) is None:
         return None
-    start = int(routes.index[above.index(True)])
     level = float(routes[routes.index >= start].mean())
     nats = log.series("minibatch", "mismatch")
     apart = float(nats[nats.index.isin(routes.index) & (nats.index >= start)].mean())
@@ -169,12 +167,21 @@ def _of_good_ones(log: Log) -> Clue | None:
 
 
 def _of_transcripts(log: Log) -> Clue | None:
-    names = ("log_prob_behaviour", "entropy", "trained")
+    names, rows = ("log_prob_behaviour", "entropy", "trained"), []
     kept = log.transcripts(*names, "log_prob")
     if kept.empty:
         kept = log.transcripts(*names).assign(log_prob=None)
-    surprise = _surprise(kept[~kept["step"].isin(log.rescored)])
-    best, cut = 0.0, None
+    kept = kept[~kept["step"].isin(log.rescored)]
+    for step, drawn, entropy, trained, now in zip(*(kept[name] for name in ("step", *names, "log_prob")), strict=True):
+        mask = np.asarray(trained, bool)
+        log_prob = np.asarray(drawn, float)[mask]
+        excess = np.ma.masked_invalid(-log_prob - np.asarray(entropy, float)[mask])
+        moved = np.ma.masked_invalid([0.0] if now is None else np.asarray(now, float)[mask] - log_prob)
+        if excess.count() and moved.count() and np.abs(moved.compressed()).mean() <= AGREE:
+            rows.append((int(step), float(excess.compressed().mean())))
+    # Mean of -log p_mu - H over the policy's tokens of each transcript whose H is still the sampler's.
+    surprise = pd.DataFrame(rows, columns=["step", "excess"])
+    best, cut = 0.0, None  # the best of all places to cut the run in two
     for at in np.unique(surprise["step"])[FEWEST:-FEWEST]:
         late = surprise["step"] >= at
         past, since = surprise.loc[~late, "excess"], surprise.loc[late, "excess"]
@@ -184,28 +191,14 @@ def _of_transcripts(log: Log) -> Clue | None:
             best, cut = score, (int(at), past.mean(), since.mean())
     if cut is None or abs(best) < HIDDEN:
         return None
-    step, usual, now = cut
+    at, usual, level = cut
     way = "rarer (temperature above the trainer's)" if best > 0 else "likelier (temperature below it)"
     return Clue.of(
-        "sign", 0.8, "token.log_prob_behaviour", step, float(now), float(usual),
-        f"from step {step} on the sampled tokens are {way} than the log-probs allow that come with them: -log p "
-        f"exceeds the entropy by {now:.3g} nats a token, where {usual:.3g} was usual "
+        "sign", 0.8, "token.log_prob_behaviour", at, float(level), float(usual),
+        f"from step {at} on the sampled tokens are {way} than the log-probs allow that come with them: -log p "
+        f"exceeds the entropy by {level:.3g} nats a token, where {usual:.3g} was usual "
         f"({abs(best):.1f} standard errors); both sides agree about the tokens, so no ratio shows it",
     )  # fmt: skip
-
-
-def _surprise(frame: pd.DataFrame) -> pd.DataFrame:
-    """Step and mean of -log p_mu - H over the policy's tokens of each transcript whose H is still the sampler's."""
-    rows = []
-    columns = (frame[name] for name in ("step", "log_prob_behaviour", "entropy", "trained", "log_prob"))
-    for step, drawn, entropy, trained, now in zip(*columns, strict=True):
-        mask = np.asarray(trained, bool)
-        log_prob = np.asarray(drawn, float)[mask]
-        excess = np.ma.masked_invalid(-log_prob - np.asarray(entropy, float)[mask])
-        moved = np.ma.masked_invalid([0.0] if now is None else np.asarray(now, float)[mask] - log_prob)
-        if excess.count() and moved.count() and np.abs(moved.compressed()).mean() <= AGREE:
-            rows.append((int(step), float(excess.compressed().mean())))
-    return pd.DataFrame(rows, columns=["step", "excess"])
 
 
 low_precision = among(

@@ -85,7 +85,7 @@ def temperature_hidden(bug: Fault, engine: Engine, step: int) -> Engine:
     """The sampler draws at another temperature and reports log-probs from before the temperature (vLLM's raw
     log-probs): the two sides agree about tokens that were drawn from something else.
     """
-    from workbench.learn.rollouts import trainer_log_probs
+    from workbench.learn.rollouts import scored
 
     sampler = bug.sampler(bug.policy, bug.strength)
 
@@ -93,7 +93,7 @@ def temperature_hidden(bug: Fault, engine: Engine, step: int) -> Engine:
         episodes = sampler.rollout(*arguments)
         batch = collate(episodes, bug.tokenizer.pad_token_id)
         # In float64: by the trainer's own arithmetic they would agree to the last bit, as two programs never do.
-        found = trainer_log_probs(deepcopy(bug.policy).double(), batch, bug.run.engine.temperature)
+        found, _ = scored(deepcopy(bug.policy).double(), batch, bug.run.engine.temperature)
         return [replace(e, log_prob=row[: len(e.tokens)].tolist()) for e, row in zip(episodes, found, strict=True)]
 
     return SimpleNamespace(rollout=rollout)

@@ -1,7 +1,109 @@
-"""The fair-comparison guard: what it checks, when, and why."""
+"""The words of measuring: levels, units, alarms, diagnostics; how a run can end; what the guard checks."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from enum import StrEnum
+from typing import Any, Literal, get_args
+
+
+class Level(StrEnum):
+    """The grain at which a quantity is measured; each level is one table of the store."""
+
+    TOKEN = "token"
+    TURN = "turn"
+    TURN_STEP = "turn_step"
+    TRAJECTORY = "trajectory"
+    UPDATE = "update"
+    STEP = "step"
+    RUN = "run"
+
+    @property
+    def table(self) -> str:
+        """Name of the table whose rows have this grain (an optimizer update is a row of `minibatch`)."""
+        return "minibatch" if self is Level.UPDATE else self.value
+
+
+class Unit(StrEnum):
+    """The unit of a measured quantity, as axes and tooltips print it."""
+
+    NATS = "nats"
+    RATIO = "ratio"
+    FRACTION = "fraction"
+    REWARD = "reward"
+    NORM = "norm"
+    COUNT = "count"
+    TOKENS = "tokens"
+    SECONDS = "s"
+    BYTES = "bytes"
+    NONE = ""
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """A mark on one diagnostic: its value crosses `value` in direction `when` at `points` consecutive points.
+
+    A relative mark is `value` times the median ("baseline") or the mean ("start") of the run's own first `warmup`
+    points, or times its running maximum ("peak"), because absolute thresholds do not carry from one model to another.
+    `reason` says where the mark comes from.
+    """
+
+    when: Literal["above", "below", "at least"]
+    value: float
+    reason: str
+    points: int = 1
+    relative: Literal["", "baseline", "start", "peak"] = ""
+    warmup: int = 10
+    severity: Literal["info", "warning", "critical"] = "warning"
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """A declared measurement: its name is the column, its level the table, its description the tooltip."""
+
+    name: str
+    level: Level
+    unit: Unit
+    formula: str
+    source: str
+    description: str
+    alarm: Alarm | None = None
+    sql_type: Literal["DOUBLE", "BIGINT", "BOOLEAN", "VARCHAR"] = "DOUBLE"
+    no_alarm: str = ""  # why it has none; empty where it has one
+
+    @property
+    def table(self) -> str:
+        """Name of the table that holds this diagnostic's column."""
+        return self.level.table
+
+
+# How a run can end (column `run.outcome`), and what every count of runs does with each of them.
+Outcome = Literal["healthy", "mild", "no_learning", "recovered", "falling", "collapsed", "diverged"]
+
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+MEANINGS: dict[Outcome, str] = {
+    "healthy": "rose above its start and kept it",
+    "mild": "lost a fifth of its best and did not regain it, or had a critical event, but did not lose half",
+    "no_learning": "did not rise above its start, and did not lose it",
+    "recovered": "collapsed, and was back near its best at the end",
+    "falling": "was down by half in its last steps, too few of them for the collapse rule",
+    "collapsed": "lost half of its best, and did not come back",
+    "diverged": "training could not continue: NaN or Inf in a loss, a gradient or the score, or a crashed engine",
+}
+# A collapse happened: the event of incidence, survival and regions. NaN counts too, or the arm that died of it would
+# look stable; and a run that came back had collapsed all the same (where training stops after a collapse, none can).
+COLLAPSED: tuple[Outcome, ...] = ("collapsed", "recovered", "diverged")
+# Neither an event nor a survivor: left out of incidence, censored where the fall may have begun.
+UNDECIDED: tuple[Outcome, ...] = ("falling",)
+
+
+def cause(row: Mapping[str, Any]) -> str:
+    """The cause of a bad end by a row of table `run`: diverged, hang, out of memory, killed or failed; else empty."""
+    if row.get("outcome") == "diverged":
+        return "diverged"
+    if row.get("status") != "failed":
+        return ""
+    causes = {"hang": "hang", "out of memory": "out of memory", "killed": "killed", "lost": "killed"}
+    return next((name for start, name in causes.items() if str(row.get("reason")).startswith(start)), "failed")
 
 
 @dataclass(frozen=True)
