@@ -73,7 +73,7 @@ def curves(
         | {"showlegend": True, "marker": {"symbol": style.marker, "size": 6, "color": style.colour}}
         for arm, style in styles.items()
     ]
-    layout, annotations, shapes = dict[str, Any](), list[Trace](), list[dict[str, Any]]()
+    layout, annotations = dict[str, Any](), list[Trace]()
     panes = list(common.panes(count, across, 0.075, gap / max(inner, 1)))
     same: dict[int, str] = {}  # panel -> the y-axis that its panes share
     for (number, panel, mine), text in zip(shown, words, strict=True):
@@ -92,7 +92,8 @@ def curves(
         over = {"overlaying": y, "anchor": x, "side": "right", "range": [0, 1], "visible": False, "fixedrange": True}
         layout[edges.replace("y", "yaxis")] = over
         if aligned:
-            shapes.append(common.vertical(0, palette.muted) | {"xref": x, "yref": f"{y} domain"})
+            line = common.vertical(0, palette.muted) | {"xref": x, "yref": f"{y} domain"}
+            layout.setdefault("shapes", []).append(line)
         # Names of one row stand on one line, however many lines of words each has below it.
         top = {"yanchor": "top", "yshift": 8 + 20 + lines, "hovertext": wrapped(panel.definition, 70)}
         annotations.append(heading(panel.name, text, palette, x=pane.x[0], y=pane.y[1]) | top)
@@ -106,7 +107,7 @@ def curves(
             traces.append(trace(x=[None], y=[None], showlegend=False) | pane.axes)
     # A click on an entry shows its arm alone, a second one all again; a double click switches one.
     layout |= common.legend_on_top(groupclick="togglegroup", itemclick="toggleothers", itemdoubleclick="toggle")
-    layout |= {"showlegend": legend, "dragmode": "zoom", "annotations": annotations, "shapes": shapes}
+    layout |= {"showlegend": legend, "dragmode": "zoom", "annotations": annotations}
     return common.figure(traces, palette, inner=inner + 8, top=above + gap - 26, bottom=BOTTOM, **layout)
 
 

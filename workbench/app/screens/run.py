@@ -360,17 +360,17 @@ def _audit(store: Store, experiment: str, run: str) -> None:
         note("No step of this run was stored, so nothing can be computed again. `record.batches.mb` keeps some.")
         return
     note("Computes rewards, log-probs, advantages, losses, gradients and weights of stored steps again.")
-    asked = st.session_state.setdefault("sorl audits", set())
-    if run in asked or st.button("Audit this run"):
+    answers = st.session_state.setdefault("sorl audits", {})
+    if st.button("Audit this run"):  # of a run that goes on, the answer stays that of the steps which it names
         words = ["--runs", str(store.runs.absolute()), "audit", run, "--format", "json"]
         try:
             with st.spinner("Auditing ..."):
-                found = command.answered(words, f"sorl audit {run}", _AUDIT, str(batches.steps(folder)), codes=(0, 1))
+                state = str(batches.steps(folder))
+                answers[run] = command.answered(words, f"sorl audit {run}", _AUDIT, state, codes=(0, 1))
         except InputError as error:  # it says what to install where torch is missing
             page.say(str(error))
-            return
-        asked.add(run)
-        said, broken = audited(found)
+    if run in answers:
+        said, broken = audited(answers[run])
         note(said)
         if len(broken):
             page.table(broken)
