@@ -68,6 +68,10 @@ def visit(script: str, **address: str | list[str]) -> Visit:
     return app.run()
 
 
+def press(app: Visit, label: str) -> Visit:
+    return next(b for b in app.button if b.label == label).click().run()
+
+
 Open = Callable[..., Visit]
 Patch = pytest.MonkeyPatch
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from markupsafe import Markup
 
 from tests.app.conftest import HOSTILE, Open, Read, assert_literal, write_queued
 from tests.app.test_figures import signal
@@ -17,7 +18,7 @@ from workbench.app.screens.episode import Side, difference, in_epoch, pieces, sp
 from workbench.app.store import Diagnostics
 from workbench.app.text import visible
 from workbench.app.theme import LIGHT, tint
-from workbench.app.trajectories import ranked, worst, worst_epoch
+from workbench.app.trajectories import ranked, worst_epoch
 from workbench.store.reader import Reader
 from workbench.store.sync import sync
 
@@ -64,7 +65,8 @@ def test_it_takes_its_view_from_the_address_and_ignores_what_that_gets_wrong(ope
 
 def test_trajectories_without_tokens_say_so_and_name_those_that_have_them(open_screen: Open) -> None:
     shown = open_screen("episode", run=PPO, step="7", trajectory="5").source
-    assert "did not keep the tokens of trajectory 5; of this step it kept <a href=" in shown
+    assert "its tokens were not kept. It " in shown
+    assert "Of this step the run kept the tokens of trajectory <a href=" in shown
     assert "&amp;trajectory=0&amp;" in shown
     assert 'class="sorl-token' not in shown
     assert "sorl-turns" in shown
@@ -247,7 +249,7 @@ def test_an_episode_that_lacks_training_texts_or_parts_of_its_lists_is_shown() -
     assert "aria-label" not in drawn(row)
     row = episode(["a", "b"], token=None)
     assert "◊" in drawn(row)
-    assert "id 3" in "\n".join(screen.tooltip(3, row))
+    assert "id 3" in screen.tooltip(3, row)
     row = episode(["a", "b", "c"], trained=[False, False, True], turn_index=[0], log_ratio=[], clipped=[True])
     assert "sorl-token" in transcript([Side({"name": "step 0"}, [], row)], LIGHT)
 
@@ -293,9 +295,7 @@ def test_the_ranking_is_by_size_with_nan_first_and_null_last_and_the_chosen_traj
     assert [r["trajectory"] for r in screen.shown(rows, rows[15], 8)] == [*range(7), 15]
     assert [r["trajectory"] for r in screen.shown(rows, {**rows[3], "step": 5}, 8)] == [*range(8)]
     turns = [{"epoch": e, "gradient_share": s} for e, s in ((0, 0.1), (1, 0.4), (2, None))]
-    assert worst(turns) == turns[1], "the turn to look at"
-    assert math.isnan(worst([*turns, {"epoch": 3, "gradient_share": math.nan}])["gradient_share"])
-    assert worst(turns[2:]) is None
+    assert worst_epoch([*turns, {"epoch": 3, "gradient_share": math.nan}], None) == 3
     assert worst_epoch(turns, None) == 1
     assert worst_epoch(turns, {"worst_epoch": 0}) == 0, "the box, the table and the headings agree"
     assert [worst_epoch(turns, {"worst_epoch": one}) for one in (None, 9)] == [1, 1]
@@ -313,20 +313,19 @@ def two_epochs(**changes: Any) -> dict[str, Any]:
 
 def test_tint_and_box_are_of_the_epoch_shown_and_no_token_is_boxed_where_none_stands_out_or_none_is_known() -> None:
     boxed = ' sorl-heaviest"'
-    assert [boxed in one for one in spans(in_epoch(two_epochs(), 0, 3))] == [False, True, False]
-    assert "ratio 455" in spans(in_epoch(two_epochs(), 0, 3))[1]
-    assert "log-prob new –" in spans(in_epoch(two_epochs(), 0, 3))[1], "it is of the last epoch"
-    assert boxed not in drawn(in_epoch(two_epochs(), 3, 3)), "1.1 times the next"
-    assert ['tabindex="0"' in one for one in spans(in_epoch(two_epochs(), 3, 3))] == [True, False, False]
-    between = drawn(in_epoch(two_epochs(), 2, 3))
-    assert boxed not in between
-    assert "background" not in between
-    assert screen.missing(two_epochs(), 2, 3).endswith("in epoch 0 (largest gradient) and 3 (last), not in 2.")
-    before = {"worst_epoch": None}  # a run that recorded the last epoch alone
-    assert "background" not in drawn(in_epoch(two_epochs(**before), 0, 3))
-    assert screen.missing(two_epochs(**before), 0, 3).endswith("recorded in epoch 3 (last), not in 0.")
-    assert not [screen.missing(two_epochs(), epoch, 3) for epoch in (0, 3) if screen.missing(two_epochs(), epoch, 3)]
-    assert in_epoch(two_epochs(**before), None, None)["log_ratio"][2] == 0.1, "tokens without a ledger"
+    (worst, said), (last, none), (between, missing) = (in_epoch(two_epochs(), epoch, 3) for epoch in (0, 3, 2))
+    assert [boxed in one for one in spans(worst)] == [False, True, False]
+    assert "ratio 455" in spans(worst)[1]
+    assert "log-prob new –" in spans(worst)[1], "it is of the last epoch"
+    assert boxed not in drawn(last), "1.1 times the next"
+    assert ['tabindex="0"' in one for one in spans(last)] == [True, False, False]
+    assert not {boxed, "background"} & {words for words in (boxed, "background") if words in drawn(between)}
+    assert (said, none) == ("", "")
+    assert missing.endswith("in epoch 0 (largest gradient) and 3 (last), not in 2.")
+    before, missing = in_epoch(two_epochs(worst_epoch=None), 0, 3)  # a run that recorded the last epoch alone
+    assert "background" not in drawn(before)
+    assert missing.endswith("recorded in epoch 3 (last), not in 0.")
+    assert in_epoch(two_epochs(worst_epoch=None), None, None)[0]["log_ratio"][2] == 0.1, "tokens without a ledger"
 
 
 def shares(*of_turns: float | None, ratio: float | None = 457.0) -> list[dict[str, Any]]:
@@ -334,65 +333,80 @@ def shares(*of_turns: float | None, ratio: float | None = 457.0) -> list[dict[st
             for i, share in enumerate(of_turns, 1)]  # fmt: skip
 
 
-TIE = in_epoch(two_epochs(), 3, 3)
+TIE = dict(in_epoch(two_epochs(), 3, 3)[0])
 
 
 @pytest.mark.parametrize(
     ("share", "of_turns", "tokens", "says"),
     [
-        (0.17, [0.02, 0.01, 0.05], in_epoch(two_epochs(), 0, 3),
-         "Trajectory 7 has 17 % of this step's gradient, 11 x an equal share. In epoch 0, 62 % of its gradient is in "
+        (0.17, [0.02, 0.01, 0.05], in_epoch(two_epochs(), 0, 3)[0],
+         "trajectory 7 has 17 % of this step's gradient, 11 x an equal share; in epoch 0, 62 % of its gradient is in "
          "turn 3, where the largest token ratio is 457; the token is “b” (token 3 of turn 1), with 50 x the weight of "
          "the next."),
         (0.17, [0.02, 0.01, 0.03], TIE,
-         "no turn stands out (turn 3 has the most of its gradient, 50 %); no single token stands out: "
-         "the largest weight, on “a” (token 2 of turn 1), is 1.1 x the next."),
-        (0.17, [0.02], None, "all of its gradient is in its only turn, where the largest token ratio is 457."),
-        (0.17, [0.02, math.nan], None, "In epoch 0, the gradient of turn 2 is NaN."),
+         "no turn stands out (turn 3 has the most, 50 %); no token stands out (“a”, token 2 of turn 1, has 1.1 x the "
+         "weight of the next)."),
+        (0.17, [0.02], None, "all of its gradient is in turn 1, its only one, where the largest token ratio is 457; "
+         "its tokens were not kept."),
+        (0.17, [0.02, math.nan], None, "in epoch 0, the gradient of turn 2 is NaN; its tokens were not kept."),
         (0.17, [0.02, 0.001], TIE | {"gradient_weight": [None, None, 1.0, math.nan, 2.0]},
          "the gradient weight of “b” (token 3) is NaN."),
         (0.17, [0.02, 0.001], TIE | {"token": ["who"], "gradient_weight": [None, None, 1.0, math.inf, math.inf]},
          "the gradient weight of “◊” (token 3) is inf."),
         (0.17, [0.02, 0.001], TIE | {"gradient_weight": [None, None, 1.0, 1.0, 0.0]},
-         "no single token stands out: the largest weights are about equal."),
+         "no token stands out (the largest weights are about equal)."),
         (0.17, [], TIE | {"gradient_weight": [9.0, None, 1.0, 0.0, 0.0]},
-         "In the epoch shown, the only token with a gradient is “a” (token 2 of turn 1)."),
-        (0.17, [None, None], TIE | {"gradient_weight": None}, "11 x an equal share."),
-        (0.17, [0.0, 0.0], TIE | {"gradient_weight": [0.0] * 5}, "11 x an equal share."),
-        (0.0, [0.0], TIE, "Trajectory 7 has none of this step's gradient."),
-        (None, [], None, "The share of trajectory 7 in this step's gradient was not measured."),
-        (math.nan, [], None, "The share of trajectory 7 in this step's gradient is NaN."),
+         "an equal share; the only token with a gradient is “a” (token 2 of turn 1)."),
+        (0.17, [None, None], TIE | {"gradient_weight": None}, "; no gradient of its turns or tokens was recorded."),
+        (0.0, [0.0], TIE, "trajectory 7 has none of this step's gradient."),
+        (None, [0.0], TIE, "the share of trajectory 7 in this step's gradient was not measured; no gradient of its "
+         "turns or tokens was recorded."),
+        (math.nan, [], None, "the share of trajectory 7 in this step's gradient is NaN; no gradient of its turns or "
+         "tokens was recorded; its tokens were not kept."),
     ],
+    ids=range(12),
 )  # fmt: skip
 def test_the_sentence_says_how_much_where_and_when_nothing_stands_out(
     share: Any, of_turns: list[Any], tokens: Any, says: str
 ) -> None:
+    if says.endswith("recorded.") and tokens:
+        tokens = tokens | {"gradient_weight": [0.0] * 5}
     said = verdict({"trajectory": 7, "gradient_share": share}, 64, shares(*of_turns), tokens)
     assert said.endswith(says)
 
 
-@given(
-    st.integers(0, 99), st.floats(0.01, 1), st.lists(st.floats(0, 1), min_size=1, max_size=6),
-    st.lists(st.floats(-9, 9), min_size=3, max_size=3),
-)  # fmt: skip
-def test_the_sentence_names_what_the_rows_hold(
-    trajectory: int, share: float, of_turns: list[float], weights: list[float]
+WEIGHTS = st.one_of(st.none(), st.just(0.0), st.just(math.nan), st.floats(1e-6, 1.0))
+
+
+@given(WEIGHTS, st.lists(WEIGHTS, max_size=5), st.none() | st.lists(WEIGHTS, max_size=6))
+def test_a_turn_or_token_is_named_only_where_it_has_twice_the_next(
+    share: float | None, of_turns: list[float | None], tokens: list[float | None] | None
 ) -> None:
-    turns, row = shares(*of_turns), TIE | {"gradient_weight": [None, None, *weights]}
-    said = verdict({"trajectory": trajectory, "gradient_share": share}, 64, turns, row)
-    assert said.startswith(f"Trajectory {trajectory} has {screen.percent(share)} ")
-    named = re.search(r"(\d+) % of its gradient is in turn (\d)|turn (\d) has the most", said)
-    if named:
-        turn = int(named[2] or named[3])
-        assert of_turns[turn - 1] == max(of_turns)
-        assert (named[2] is None) == (float(f"{max(of_turns) / sorted(of_turns)[-2]:.2g}") < 2)
-    else:
-        assert len(of_turns) == 1 or max(of_turns) == 0
-    if token := re.search(r"“(.)” \(token (\d)", said):
-        at = int(token[2])
-        assert (row["token"][at], abs(weights[at - 2])) == (token[1], max(map(abs, weights)))
-        boxed = [place for place, one in enumerate(spans(row), 2) if "sorl-heaviest" in one]
-        assert boxed == ([] if "no single token" in said else [at])
+    def link(words: str, turn: int | None = None) -> Markup:
+        return Markup("[{}{}]").format(words, "" if turn is None else f" = {turn}")
+
+    def named(found: list[float | None]) -> int | None:
+        known = {i: one for i, one in enumerate(found) if one is not None}
+        if any(math.isnan(one) for one in known.values()):
+            return min(i for i, one in known.items() if math.isnan(one))
+        order = sorted(known, key=lambda i: -known[i])
+        if not order or known[order[0]] == 0:
+            return None
+        rest = [known[i] for i in order[1:2] if known[i] > 0]
+        return order[0] if not rest or float(f"{known[order[0]] / rest[0]:.2g}") >= 2 else None
+
+    row = {"trajectory": 7, "gradient_share": share}
+    kept = None if tokens is None else episode([f"w{i}" for i in range(len(tokens))], prompt=(), gradient_weight=tokens)
+    said = str(verdict(row, 4, shares(*of_turns), kept, link))
+    assert "[trajectory 7]" in said
+    assert said.startswith("the share of") == (share is None or math.isnan(share))
+    turn, token = (named(of_turns), named(tokens or [])) if share != 0 else (None, None)
+    assert re.findall(r"\[turn (\d) = (\d)\]", said) == ([] if turn is None else [(str(turn + 1),) * 2])
+    assert re.findall(r"\[“w(\d)”\]", said) == ([] if token is None else [str(token)])
+    assert ("its tokens were not kept" in said) == (tokens is None and share != 0)
+    if kept and share != 0:
+        boxed = [place for place, one in enumerate(spans(kept)) if "sorl-heaviest" in one]
+        assert boxed == ([] if token is None else [token]), "the sentence and the box agree"
 
 
 def test_what_an_episode_answered_is_said_so_far_as_it_was_recorded() -> None:

@@ -261,7 +261,7 @@ def test_a_cell_stands_at_its_step_and_turn_with_the_log_of_its_ratio_and_all_ar
     assert any("exp(mean delta of the turn)" in text for text in texts(figure))
     (fell,) = marks(figure, symbol="triangle-down")
     assert (list(fell.x), list(fell.text)) == ([3.0, 7.0], ["s0", "s2"])
-    clicks = [tuple(c[:3]) for c in marks(figure, opacity=0)[1].customdata]
+    clicks = [tuple(c) for c in marks(figure, opacity=0)[1].customdata]
     assert clicks == [(1, b, k) for k in (1, 2) for b in range(10)], "a click tells map, bucket and turn"
 
 
@@ -274,12 +274,10 @@ def test_what_a_cell_lacks_is_hatched_crossed_or_dashed_and_told() -> None:
     data.loc[blank, "measured"] = 0
     data.loc[1:2, "turns"] = FEW - 1
     figure = heated(Heat("ppo", data[~((data["turn_index"] == 3) & (data["bucket"] == 6))]))
-    usual, odd = marks(figure, opacity=0)
-    assert list(usual.customdata[0]) == [0, 0, 1, 0, 0, 1.25, 0.9, 1.2, 16]
-    assert usual.hovertemplate.startswith(
-        "<b>ppo</b>, turn %{customdata[2]}, step %{customdata[3]:,}<br>geometric turn ratio "
-    )
-    assert "<b>ppo</b>, turn 1, step 4<br>geometric turn ratio 1.25<br>16 turns" in odd.text
+    (cell,) = marks(figure, opacity=0)
+    usual = "<b>ppo</b>, turn 1, step 0<br>geometric turn ratio 1.25<br>lowest 0.9, highest 1.2<br>16 turns"
+    assert cell.text[0] == usual
+    assert "<b>ppo</b>, turn 1, step 4<br>geometric turn ratio 1.25<br>16 turns" in cell.text
     assert np.isnan(np.array(maps_of(figure)[0].z, dtype=float)[2][7:]).all()
     hatched = next(t for t in figure.data if t.type != "heatmap" and t.fillpattern.shape == "/")
     assert [v for v in hatched.x if not math.isnan(v)] == [6.5, 9.5, 9.5, 6.5, 6.5]
@@ -289,7 +287,7 @@ def test_what_a_cell_lacks_is_hatched_crossed_or_dashed_and_told() -> None:
     assert [(list(t.x), list(t.y)) for t in (crosses, dashes)] == [([5.0], [1]), ([6.0], [3])]
     several = heated(Heat("ppo", cells(buckets=2)), window=Window(0, 9, 5))
     assert (maps_of(several)[0].x0, maps_of(several)[0].dx) == (2, 5), "buckets of several steps stand at their middle"
-    assert "steps %{customdata[3]:,} to %{customdata[4]:,}" in marks(several, opacity=0)[0].hovertemplate
+    assert "turn 1, steps 0 to 4<br>" in marks(several, opacity=0)[0].text[0]
     for words in ("not measured", "1 of 2 values NaN or Inf"):
         assert words in figure.to_json()
 
@@ -404,7 +402,8 @@ def mapped(
 def test_a_cell_of_a_region_is_its_share_a_dot_the_boundary_and_what_was_not_run_is_empty() -> None:
     figure = mapped()
     _, shares, words, _, edge = figure.data
-    assert [list(line) for line in shares.z] == [[None, 0.2, 0.8], [0.6, None, None]]
+    none = math.nan
+    np.testing.assert_equal(np.array(shares.z, dtype=float), [[none, 0.2, 0.8], [0.6, none, none]])
     found = [(round(2**x, 3), round(y), word) for x, y, word in zip(words.x, words.y, words.text, strict=True)]
     assert found == [(0.2, 0, "1/5"), (0.4, 0, "4/5"), (0.1, 1, "3/5")]
     layout = figure.layout
@@ -427,9 +426,9 @@ def test_a_cell_of_a_region_is_its_share_a_dot_the_boundary_and_what_was_not_run
     ends = [round(2**x, 3) for x in mapped(lattice=wide).layout.xaxis.range]
     assert ends == [0.035, 1.131], "one beyond what was tried"
     _, finals, words, *_ = mapped(measure="final").data
-    assert list(words.text) == [".70", ".20"]
-    assert [list(line) for line in finals.z] == [[None, 0.7, 0.2], [None, None, None]]
-    assert "mean final success not measured" in finals.customdata[1][0]
+    assert list(words.text) == [".70", ".20", ""]
+    np.testing.assert_equal(np.array(finals.z, dtype=float), [[math.nan, 0.7, 0.2], [math.nan] * 3])
+    assert "mean final success not measured" in words.customdata[2][1]
 
 
 @pytest.mark.parametrize("palette", [LIGHT, DARK])

@@ -36,7 +36,7 @@ def test_an_entry_has_an_address_that_opens_on_it_and_what_is_typed_is_in_it(ope
     assert "value_error" in app.source
     app.text_input(key="find").set_value("zero_var").run()
     assert app.get("button_group")[0].options[1:3] == ["Algorithms 0", "Slots 1"]
-    assert html_text("Nothing here holds 'zero_var'.") in app.source
+    assert html_text("Nothing here matches 'zero_var'.") in app.source
     app.text_input(key="find").set_value("").run()
     assert "find" not in app.query_params
 

@@ -66,7 +66,7 @@ def test_a_large_grid_is_parts_of_one_width_that_hold_every_run_once_and_many_se
 
 def test_a_cell_says_its_outcome_and_when_it_fell_or_its_status_where_there_is_none() -> None:
     drawn = draw(runs(("ppo", "ppo"), seeds=1, outcome="collapsed", collapse_step=5))
-    assert "collapsed at 5" in drawn.words("text")
+    assert {"collapsed", "after step 5"} <= set(drawn.words("text"))
     assert LIGHT.outcomes["collapsed"] in {cell["fill"] for cell in drawn.all("rect")}
     mark = next(path for path in drawn.all("path") if "stroke-dasharray" in path)
     assert mark["d"].startswith("M50.0 ")  # step 5 of 10: the middle of the cell
@@ -92,7 +92,7 @@ def test_a_curve_stays_inside_its_cell_and_what_is_no_number_leaves_a_gap() -> N
     assert float(sheet["height"]) >= 2 * ROW
     one = runs(("ppo", "ppo"), seeds=1)
     (curve,) = draw(one, success(one).assign(mean=[0.5, 0.5, float("nan"), 7.0, *[float("nan")] * 7])).all("path")
-    assert curve["d"] == "M7 51h0L15.6 51M32.8 28h0", "and a share beyond one stays in the cell"
+    assert curve["d"] == "M7 59h0L15.6 59M32.8 40h0", "and a share beyond one stays in the cell"
 
 
 def test_every_cell_is_a_link_that_carries_its_run_where_an_address_is_known() -> None:
@@ -108,14 +108,21 @@ def test_a_cell_writes_best_and_last_value_says_that_it_opens_and_a_falling_one_
     frame = frame.assign(onset_low=[4, 7], last_success=[0.0, 0.125], max_success=0.8)
     drawn = draw(frame, address=lambda run: f"run?run={run}")
     words = drawn.words("text")
-    assert {"collapsed at 5", "falling at 7", "max 0.80, last 0.00", "max 0.80, last 0.12"} <= set(words)
+    assert {
+        "collapsed",
+        "after step 5",
+        "falling",
+        "after step 7",
+        "max 0.80, last 0.00",
+        "max 0.80, last 0.12",
+    } <= set(words)
     assert [cell.get("stroke-dasharray") for cell in drawn.all("rect") if "rx" in cell] == [None, "5 3"]
     label = drawn.all("a")[0]["aria-label"]
-    assert label.startswith("ppo, seed 0: collapsed at 5 · ppo-0 · peak success 0.8")
+    assert label.startswith("ppo, seed 0: collapsed after step 5 · ppo-0 · peak success 0.8")
     assert label.endswith("Click, or Enter, opens this run.")
     assert "Enter" not in "".join(draw(frame).words("title")), "a report's cells open nothing"
     live = draw(runs(("ppo", "ppo"), seeds=1, outcome=None, status="running", slump=9.0))
-    assert "falling since 9" in live.words("text")
+    assert {"falling", "since step 9"} <= set(live.words("text"))
 
 
 @pytest.mark.parametrize("seeds", [1, 2, 5, 8])
@@ -126,7 +133,7 @@ def test_below_its_least_width_a_grid_scrolls_so_that_no_word_leaves_its_cell(se
     assert sheet["style"] == f"min-width:{least:.0f}px"
     names = least * cells["names"].iloc[0] / 100
     assert names >= 18 + 6.5 * len("ppo · learn.staleness 16")
-    assert (least - names) / cells["across"].iloc[0] * 0.96 >= 6 + 6 * len("collapsed at 119")
+    assert (least - names) / cells["across"].iloc[0] * 0.96 >= 6 + 6 * len("after step 1,119")
     if seeds <= 2:
         assert layout(runs(("ppo", "ppo"), seeds=seeds))["least"].iloc[0] <= 360, "fits a telephone"
 

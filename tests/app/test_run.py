@@ -13,19 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.app.conftest import HOSTILE, SMALL, Open, Patch, Read, Visit, assert_literal
+from tests.app.conftest import HOSTILE, SMALL, Open, Patch, Read, Visit, assert_literal, press
 from tests.app.kinds import KEPT, KINDS, MILD, write_kinds
 from tests.diagnosis.sentences import checked
 from tests.store.fixture import Shape, write_experiment, write_run, write_segment, write_status
 from tests.store.stored_batch import write_batch
-from workbench.app.curve_data import first_alarm, first_alarms
+from workbench.app.curve_data import first_alarm, first_alarms, stands
 from workbench.app.experiments import runs as runs_of
 from workbench.app.figures.runs import Signal
 from workbench.app.screens import replay
 from workbench.app.screens.run import as_it_is, findings, held_out, ledger, moment, not_finite, settings, told
 from workbench.app.store import Store, dictionary
 from workbench.app.text import percent
-from workbench.app.trajectories import stands
 from workbench.diagnosis.diagnose import place
 from workbench.spec import InputError
 from workbench.store.sync import sync
@@ -275,7 +274,7 @@ def test_a_run_in_a_list_says_after_which_step_it_fell() -> None:
     assert (run("falling", None, 34, 34), run("falling", None, 30, 34)) == (
         "falling after step 34", "falling after steps 30 to 34"
     )  # fmt: skip
-    assert (run("no_learning", None), run(None, None)) == ("no learning", "running")
+    assert (run("no_learning", None), run(None, None)) == ("did not rise", "running")
 
 
 def test_an_alarm_that_rings_in_every_run_that_stays_up_tells_nothing() -> None:
@@ -349,11 +348,11 @@ def test_algorithms_stand_side_by_side_and_are_asked_once(runs: Path, open_scree
     (drawn,) = app.figures
     assert [trace["name"] for trace in drawn["data"]] == ["ppo", "st-ppo"]
 
-    def refuse(words: list[str]) -> str:
+    def refuse(*_: object) -> str:
         raise InputError("nothing more is asked")
 
     # What was asked once is read from the disk, and another trajectory is another question.
-    monkeypatch.setattr(replay, "_ask", refuse)
+    monkeypatch.setattr(replay.command, "said", refuse)
     for other, words in (({"measure": "gradient_share"}, "logged loss 0.5"), ({"trajectory": "2"}, "nothing more")):
         assert words in open_screen("replay", runs, algorithm=["ppo", "st-ppo"], **other).source
 
@@ -375,6 +374,27 @@ def test_a_run_without_batches_says_what_to_type(two_runs: Path, open_screen: Op
     assert "sorl run FILE.toml --fresh" in "".join(code.value for code in app.code)
 
 
+def test_an_audit_is_asked_by_a_button_and_says_what_holds_what_is_violated_and_what_cannot_be_checked(
+    two_runs: Path, open_screen: Open, monkeypatch: Patch
+) -> None:
+    at = {"step": 3, "update": 0, "gap": 1.0, "tolerance": 0.0, "logged": 0.5, "expected": "NaN"}
+    checks = [{"identity": name, "state": state, **at, **more} for name, state, more in (
+        ("reward", "holds", {"step": 1}), ("reward", "violated", {"says": HOSTILE[0]}), ("loss", "holds", {}),
+        ("weights", "missing", {"missing": "needs the weights"}),
+    )]  # fmt: skip
+    asked: list[Any] = []
+    monkeypatch.setattr(replay.command, "said", lambda words, *_, **__: asked.append(words) or json.dumps(checks))
+    app = open_screen("run", two_runs, run="full")
+    assert not asked, "it takes seconds"
+    press(app, "Audit this run")
+    assert [words[2:] for words in asked] == [["audit", "full", "--format", "json"]]
+    shown = assert_literal(app)
+    said = "Steps 1, 3. Hold: loss. Cannot be checked at 3: weights (needs the weights). Violated, so one of two "
+    assert said in shown
+    assert "reward30.5NaN" + HOSTILE[0] in shown
+    assert "so nothing can be computed again" in open_screen("run", two_runs, run="bare").source
+
+
 def test_an_episode_of_a_stored_step_leads_to_its_replay(two_runs: Path, open_screen: Open) -> None:
     link = 'href="replay?experiment=demo&amp;run=full&amp;step=3&amp;trajectory=0"'
     assert link in open_screen("episode", two_runs, run="full", step="3", trajectory="0").source
@@ -389,23 +409,18 @@ def test_what_the_command_refuses_or_takes_too_long_for_is_said_and_not_kept(run
     monkeypatch.setattr(replay, "SECONDS", 0.01)
     with pytest.raises(InputError, match=r"sorl replay .*full --step 3"):
         replay.replayed(folder, 3, ["ppo"])
-    assert not (folder / "batches" / ".replay").exists()
 
 
-def test_an_answer_that_is_torn_or_of_another_batch_is_asked_again(runs: Path, monkeypatch: Patch) -> None:
+def test_an_answer_is_asked_once_for_each_batch(runs: Path, monkeypatch: Patch) -> None:
     folder = runs / "demo" / "full"
     empty: dict[str, Any] = {"own": "ppo", "summary": [], "turns": [], "culprits": [], "tokens": []}
     asked: list[list[str]] = []
-    monkeypatch.setattr(replay, "_ask", lambda words: asked.append(words) or json.dumps(empty))
-    for _ in range(2):
+    monkeypatch.setattr(replay.command, "said", lambda words, *_: asked.append(words) or json.dumps(empty))
+    for text in ("x", "x", "another"):
+        if text != "x":
+            write_batch(folder, 3, text=text)
         assert replay.replayed(folder, 3, ["ppo"]) == empty
-    assert len(asked) == 1
-    (kept,) = (folder / "batches" / ".replay").iterdir()
-    kept.write_text("{")
-    replay.replayed(folder, 3, ["ppo"])
-    write_batch(folder, 3, text="another")
-    replay.replayed(folder, 3, ["ppo"])
-    assert len(asked) == 3
+    assert len(asked) == 2
     assert "--algorithm" in asked[0]
 
 
@@ -447,21 +462,21 @@ PPO_FELL: Figures = (0.369, 7.57, {1: 0.3, 2: 0.4})
     ("algorithms", "says"),
     [
         ({"ppo": PPO_FELL, "turn": (0.615, 0.93, {1: 0.34, 2: 0.3})},
-         "turn, in place of ppo, would have clipped 1.7 x as much (62 % of the tokens, ppo 37 %) and has gradient "
+         "turn in place of ppo clips 1.7 x as much (62 % of the tokens, ppo 37 %) and has gradient "
          "weights 8.1 x smaller; the largest share of the gradient moves from turn 2 (40 %) to turn 1 (34 %)."),
         ({"ppo": PPO_FELL, "turn": (0.37, 7.6, {2: 0.5, 1: 0.3}), "s": (0.1, 7.7, {})},
-         "s, in place of ppo, would have clipped 3.7 x as little (10 % of the tokens, ppo 37 %) and has gradient "
+         "s in place of ppo clips 3.7 x as little (10 % of the tokens, ppo 37 %) and has gradient "
          "weights of the same size."),
         ({"ppo": PPO_FELL, "turn": (0.37, 7.6, {2: 0.5, 1: 0.3})},
-         "turn, in place of ppo, would have clipped as much (37 % of the tokens, ppo 37 %) and has gradient "
+         "turn in place of ppo clips as much (37 % of the tokens, ppo 37 %) and has gradient "
          "weights of the same size; turn 2 keeps the largest share of the gradient (40 %, then 50 %)."),
         ({"ppo": (0, 2.0, {}), "turn": (0, 400.0, {})},
-         "turn, in place of ppo, would have clipped no token either and has gradient weights 200 x larger."),
+         "turn in place of ppo clips no token either and has gradient weights 200 x larger."),
         ({"ppo": (0.2, 2.0, {}), "turn": (1.0, 0, {}), "s": (None, 1.0, {})},
-         "turn, in place of ppo, would have clipped 5.0 x as much (100 % of the tokens, ppo 20 %) and has no "
+         "turn in place of ppo clips 5 x as much (100 % of the tokens, ppo 20 %) and has no "
          "gradient at all."),
         ({"ppo": (0.2, 2.0, {}), "s": (None, 1.0, {1: "NaN"})},
-         "s, in place of ppo, has gradient weights 2.0 x smaller."),
+         "s in place of ppo has gradient weights 2 x smaller."),
         ({"ppo": (0.2, 2.0, {}), "s": ("NaN", "NaN", {})}, "The gradient of s is NaN."),
         ({"ppo": (0.2, "NaN", {}), "s": (0.1, 2.0, {})}, "The gradient of ppo is NaN."),
         ({"ppo": (1.0, 0, {}), "s": (0.1, 2.0, {})},
@@ -485,7 +500,7 @@ _FIGURES = st.tuples(
 def test_what_the_headline_names_is_what_the_answer_holds(others: dict[str, Figures], own: Figures) -> None:
     every = {"ppo": own, **others}
     said = replay.headline(answered("ppo", **every), list(others))
-    found = re.match(r"(\S+), in place of ppo, ", said)
+    found = re.match(r"(\S+) in place of ppo ", said)
     if found is None:
         return
     weights = {name: one[1] / own[1] for name, one in every.items() if isinstance(one[1], float)}

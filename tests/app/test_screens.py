@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import count, product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, quote_plus
 
@@ -37,13 +38,13 @@ from workbench.analysis import compare
 from workbench.analysis.runs import runs as runs_of
 from workbench.app import page, store
 from workbench.app.curve_data import Window, first_warning
-from workbench.app.experiments import choices_of, default_arms, seeds_of
+from workbench.app.experiments import choices_of, default_arms, differing, seeds_of
 from workbench.app.export import file_name
 from workbench.app.figures.common import AXES
 from workbench.app.figures.maps import Measure
 from workbench.app.page import SCREENS, TITLES, tab_title
 from workbench.app.screens import collapse
-from workbench.app.screens.compare import against, default_metrics, differences, regrouped, seen
+from workbench.app.screens.compare import against, default_metrics, differences, regrouped
 from workbench.app.screens.turns import Cell, Turns, headline
 from workbench.app.text import apart, html_text
 from workbench.app.text import number as written
@@ -293,9 +294,6 @@ def test_compare_marks_the_onset_and_draws_the_alarms_of_the_dictionary(open_scr
     assert sum(t.get("marker", {}).get("symbol") == "triangle-up-open" for t in data) == 2
 
 
-@pytest.mark.parametrize(
-    ("x", "seeds"), [("step", "band"), ("updates", "single"), ("tokens", "band"), ("onset", "single")]
-)
 def arms(**onsets: list[int | None]) -> pd.DataFrame:
     """Arms `algorithm_condition`, each with the onset of its runs."""
     rows = [(arm, arm.split("_")[0], *run) for arm, steps in onsets.items() for run in enumerate(steps)]
@@ -330,15 +328,6 @@ def test_success_stands_first_and_then_what_warned_before_most_collapses() -> No
     assert default_metrics(pd.DataFrame(), charted, usual) == ["step.success", "step.grad_norm_max", "step.entropy"]
 
 
-def test_the_sentence_names_what_collapsed_what_did_not_and_which_alarm_came_first() -> None:
-    told = alarms(("a", 1, 1, 9.0), ("kl_k3", 2, 2, 1.0))
-    said = f"Collapsed: ppo in 2 of 3 (onset at step 17 to 20). Did not: st. {first_warning(told)}"
-    assert seen(arms(ppo=[17, 20, None], st=[None]), told) == said, "the words of Collapse"
-    assert seen(arms(ppo=[None]), pd.DataFrame()) == "None of these runs collapsed."
-    assert seen(arms(ppo=[None]).assign(outcome="diverged"), pd.DataFrame()).startswith("Collapsed: ppo in 1 of 1. ")
-    assert seen(arms(ppo=[3]), pd.DataFrame()).endswith("No alarm went off before an onset.")
-
-
 def test_the_headline_of_collapse_is_by_run_and_tells_what_came_back_and_what_is_open() -> None:
     runs = arms(ppo=[17, 20, None, None], st=[None, None]).assign(
         run_id=list("abcdef"), detected=None, steps=36.0,
@@ -359,7 +348,9 @@ def test_an_alarm_is_a_warning_only_if_it_is_silent_in_the_runs_that_stayed_up()
     rang = alarms(("kl_k3", 3, 3, 1.0), ("chi2", 2, 0, 9.0))
     assert first_warning(rang.assign(false_alarms=2)).startswith("No alarm told them apart: kl_k3 went off before the")
     one = first_warning(rang)
-    assert "No alarm is shown to tell them apart. The nearest, kl_k3, went off before the onset in 3 of 3 runs" in one
+    assert (
+        "No alarm tells them apart beyond chance. The nearest, kl_k3, went off before the onset in 3 of 3 runs" in one
+    )
     assert "(median lead 1 step), and in 1 of 2 that did not (p = " in one
     shown = first_warning(rang.assign(collapsed=10, before=[9, 2], steady=10, false_alarms=[0, 1]))
     assert shown.startswith("kl_k3 told them apart: it went off before the onset in 9 of 10 runs")
@@ -383,15 +374,19 @@ def test_a_region_opens_at_one_point_where_most_algorithms_were_tried() -> None:
 
 
 def test_what_differs_are_the_slots_and_settings_and_not_the_name() -> None:
-    told = {name: [choices_of(config(name, 0.2))] for name in ("ppo", "s-ppo", "st-ppo")}
-    found = differences(told)
+    store: Any = SimpleNamespace(computed=lambda _, question: question(None))
+
+    def differs(**arms: list[str]) -> pd.DataFrame:
+        rows = [(arm, f"{arm}-{i}", text) for arm, texts in arms.items() for i, text in enumerate(texts)]
+        runs = pd.DataFrame(rows, columns=["arm", "run_id", "config"])
+        return differences(differing(store, "demo", runs), runs["arm"])
+
+    found = differs(**{name: [config(name, 0.2)] for name in ("ppo", "s-ppo", "st-ppo")})
     assert found.columns.tolist() == ["ratio level", "stabilise"]
     assert found["ratio level"].to_dict() == {"ppo": "token", "s-ppo": "token", "st-ppo": "turn"}
     assert found.loc["ppo", "stabilise"] == "none"
-    one = choices_of(config("ppo", 0.2))
-    assert differences({"a": [one], "b": [one | {"learn.policy.lr": v} for v in ("0.1", "0.4")]}).to_dict() == {
-        "learn.policy.lr": {"a": "0.2", "b": "0.1, 0.4"}
-    }
+    rates = {"learn.policy.lr": {"a": "0.2", "b": "0.1, 0.4"}}
+    assert differs(a=[config("ppo", 0.2)], b=[config("ppo", rate) for rate in (0.1, 0.4)]).to_dict() == rates
     assert choices_of(config("ppo", 0.2, ratio="turn"))["ratio level"] == "turn", "a slot that the arm changed"
     for strange in ('{"algorithm": "theirs", "x": 1}', "[1]", "nothing", '{"algorithm": {"base": 3}, "slots": 1}'):
         assert "ratio" not in choices_of(strange)
@@ -525,13 +520,8 @@ def view(*onsets: int | None, width: int = 1, **more: Any) -> Turns:
     steps = pd.Series(onsets, dtype="Int64")
     found = pd.DataFrame({"arm": "ppo", "seed": range(len(onsets)), "collapse_step": steps, "onset_low": steps})
     found = found.assign(run_id=found["seed"].astype(str), onset_high=steps, outcome="", steps=40, **more)
-    return Turns(
-        found,
-        "step",
-        [0] * len(onsets),
-        Window(0, 39, width),
-        Measure("ratio_geo", "geometric turn ratio", "ratio", ""),
-    )
+    measure = Measure("ratio_geo", "geometric turn ratio", "ratio", "")
+    return Turns(found, "step", [0] * len(onsets), Window(0, 39, width), measure)
 
 
 def block(*values: tuple[int, int, int, float, int]) -> pd.DataFrame:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.app.conftest import SMALL, Patch
+from tests.app.conftest import SMALL, Patch, Read
 from tests.store.fixture import Shape, write_experiment, write_run, write_status
 from workbench.app import store as module
 from workbench.app.curve_data import (
@@ -438,9 +438,9 @@ def test_a_listed_trajectory_has_every_column_an_address_and_says_if_its_tokens_
     for name in ("ratio_geo", "clip_frac", "entropy"):
         found = turns(store, name).trajectories(store, Cell("ppo", 4, 1), name)
         header, rows = listed(found, "demo", name, known)
-        assert all(len(row) == len(header) for _, row in rows)
+        assert all(len(row) == len(header) for row in rows)
         assert not [text for text, tip in header if "_" in text or "no unit" in tip]
         assert {(row["run_id"], row["trajectory"]) for row in found if row["kept"]} == {("a", 0), ("b", 0)}
-        screen, query = rows[0][0].split("?")
+        screen, query = Read(rows[0][0]).values("href")[0].split("?")
         assert screen == "episode"
         assert set(parse_qs(query)) == {"experiment", "run", "step", "trajectory", "rank", "epoch"}

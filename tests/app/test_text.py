@@ -73,14 +73,11 @@ def test_a_range_outside_or_upside_down_is_ignored_and_one_that_reaches_outside_
     assert between("range", ["-5..10"], 0, 35) == ((0, 10), [])
 
 
-@given(st.integers(-1000, 1000), st.integers(0, 1000))
-def test_a_range_survives_the_way_through_an_address(first: int, length: int) -> None:
-    query = urlencode({"range": f"{first}..{first + length}"})
-    assert between("range", parse_qs(query)["range"], -2000, 3000) == ((first, first + length), [])
-
-
-@given(st.lists(st.text(min_size=1), min_size=1, unique=True))
-def test_arms_of_any_name_survive_the_way_through_an_address(arms: list[str]) -> None:
-    query = urlencode({"arm": arms}, doseq=True, errors="surrogatepass")
-    read = parse_qs(query, errors="surrogatepass", max_num_fields=None)["arm"]
-    assert some_of("arm", read, arms, []) == (arms, [])
+@given(st.integers(-1000, 1000), st.integers(0, 1000), st.lists(st.text(min_size=1), min_size=1, unique=True))
+def test_a_range_and_arms_of_any_name_survive_the_way_through_an_address(
+    first: int, length: int, arms: list[str]
+) -> None:
+    here = {"range": f"{first}..{first + length}", "arm": arms}
+    read = parse_qs(urlencode(here, doseq=True, errors="surrogatepass"), errors="surrogatepass", max_num_fields=None)
+    assert between("range", read["range"], -2000, 3000) == ((first, first + length), [])
+    assert some_of("arm", read["arm"], arms, []) == (arms, [])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import workbench.app
 from workbench.algorithms import ALGORITHMS
-from workbench.app.theme import DARK, LIGHT, MARKS, Palette, colour, contrast, gradient, mixed, position, styles, tint
+from workbench.app.theme import DARK, LIGHT, MARKS, Palette, colour, contrast, mixed, position, styles, tint
 from workbench.spec import OUTCOMES
 
 # Linear RGB as people with no cones of one kind see it: Machado, Oliveira and Fernandes 2009, severity 1.
@@ -145,6 +145,4 @@ def test_text_can_be_read_on_every_tint_and_what_did_not_move_or_is_nan_has_none
             assert contrast(*pair) >= 4.5, (step / 100, pair)
     assert [tint(value, palette) for value in (None, math.nan, 0.0, 0.001)] == [None] * 4
     assert tint(math.inf, palette) == tint(10.0, palette)
-    lowest, colours = tint(-10.0, palette), gradient(palette)
-    assert lowest is not None
-    assert (colours[0], colours[-1], lowest[0]) == (*palette.diverging[:: len(palette.diverging) - 1], colours[0])
+    assert (tint(-10.0, palette) or [""])[0] == palette.diverging[0]

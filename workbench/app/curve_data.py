@@ -18,7 +18,9 @@ CARRIED = ("success", "reward")  # of table `step`: a run that was stopped after
 _POINTS = 60_000  # of a whole panel: what a browser draws without a pause
 _MOST, _LEAST = 240, 24  # points of one line
 _ARROWS = {"above": "↑", "below": "↓"}
+STATES = {"no_learning": "did not rise", "mild": "mild fall"}  # outcomes in words; the others are words
 _MEANS = {"minibatch": "per optimizer update: ", "turn_step": "per turn index, all turns together: "}
+Row = Mapping[Any, Any]
 
 
 class Window(NamedTuple):
@@ -37,6 +39,35 @@ class Window(NamedTuple):
     def made(cls, first: int, last: int, points: int, least: int = 1) -> Self:
         """Choose at most `points` buckets of at least `least` steps."""
         return cls(first, last, max(least, math.ceil((last - first + 1) / points)))
+
+
+def ended(run: Row) -> str:
+    """Return the outcome of a run in words, its status while it has none."""
+    if isinstance(outcome := run["outcome"], str):
+        return STATES.get(outcome, outcome)
+    return "falling" if pd.notna(run.get("slump")) else str(run["status"]).replace("finished", "undecided")
+
+
+def fall_of(run: Row) -> tuple[int, int] | None:
+    """Return the 95 % interval of the step after which a run (a row of table `run`) fell; None of one that did not."""
+    steps = [int(run[name]) for name in ("onset_low", "collapse_step", "onset_high") if pd.notna(run.get(name))]
+    return (min(steps), max(steps)) if steps else None
+
+
+def fell(run: Row) -> str:
+    """Name the last step before the fall of a run, where that is not known the interval; nothing of one that stood."""
+    if pd.notna(run.get("slump")):
+        return f"since step {run['slump']:,.0f}"
+    if pd.notna(run.get("collapse_step")):
+        return f"after step {run['collapse_step']:,.0f}"
+    first, last = fall_of(run) or (None, None)
+    return "" if first is None else f"after step {first:,}" if first == last else f"after steps {first:,} to {last:,}"
+
+
+def stands(run: Row) -> str:
+    """Say how a run ended and after which step it fell, as in `collapsed after step 17`."""
+    end, after = ended(run), fell(run)
+    return f"{end}{' ' if end in ('collapsed', 'falling', 'mild fall') else ', fell '}{after}" if after else end
 
 
 def onset_of(runs: pd.DataFrame) -> pd.Series:
@@ -132,10 +163,8 @@ def carried(points: pd.DataFrame, ended: Collection[int]) -> pd.DataFrame:
     if last.empty:
         return points
     later = [range(b + 1, ends[arm] + 1) for arm, b in zip(last["arm"], last["bucket"], strict=True)]
-    more = last.assign(
-        low=last["mean"], high=last["mean"], non_finite=0, x=math.nan, bucket=pd.Series(later, last.index)
-    )
-    more = more.explode("bucket").dropna(subset=["bucket"])
+    more = last.assign(low=last["mean"], high=last["mean"], non_finite=0, x=math.nan)
+    more = more.assign(bucket=pd.Series(later, last.index)).explode("bucket").dropna(subset=["bucket"])
     return pd.concat([points, more.astype({"bucket": int})], ignore_index=True) if len(more) else points
 
 
@@ -179,18 +208,16 @@ def panel(
     row, (unit, definition) = known.rows[metric], known.words(metric)
     table, name, value, points = (row[key] for key in ("table_name", "name", "alarm_value", "alarm_baseline_points"))
     thresholds: list[tuple[str | None, float]] = []
-    alarms = None
+    alarms, judged = None, table == "step" and baseline is None
     with store.reader.together():
         found = chosen.points(store, table, name)
-        if baseline is not None:
-            pass
-        elif table == "step" and value is not None and points is None:
+        if judged and value is not None and points is None:
             thresholds = [(None, float(value))]
-        elif table == "step" and value is not None:  # of each arm the median over its runs
+        elif judged and value is not None:  # of each arm the median over its runs
             starts = chosen.named(store.query("baseline", runs=chosen.ids, points=points, column=name))
             usual = starts[starts["baseline"] > 0].groupby("arm", sort=False)["baseline"].median()
             thresholds = [(str(arm), float(value * base)) for arm, base in usual.items()]
-        if table == "step" and chosen.axis not in CLOCKS and baseline is None:
+        if judged and chosen.axis not in CLOCKS:
             events = store.query("events", runs=chosen.ids, origins=chosen.origins)
             mine = events[(events["kind"] == "alarm") & (events["diagnostic"] == name)]
             alarms = chosen.named(chosen.inside(mine))
@@ -209,10 +236,9 @@ def panel(
 
 def drawn(panels: Sequence[Panel]) -> pd.DataFrame:
     """Return the points of all panels, a row a point, for the export: lines of arms, and seeds that are drawn alone."""
-    both = ((panel, part) for panel in panels for part in (panel.data, panel.seeds) if part is not None)
-    return pd.concat([part.assign(diagnostic=p.name, unit=p.unit) for p, part in both]).drop(
-        columns=["run", "bucket"], errors="ignore"
-    )
+    both = ((p, part) for p in panels for part in (p.data, p.seeds) if part is not None)
+    every = pd.concat([part.assign(diagnostic=p.name, unit=p.unit) for p, part in both])
+    return every.drop(columns=["run", "bucket"], errors="ignore")
 
 
 def onsets(chosen: Chosen) -> pd.DataFrame:
@@ -303,5 +329,5 @@ def first_warning(alarms: pd.DataFrame) -> str:
         return f"No alarm told them apart: {best['alarm']} {facts}."
     p = min(1.0, len(warned) * fisher_exact(before, fell, false, steady))  # the best of so many
     if p > ALPHA:
-        return f"No alarm is shown to tell them apart. The nearest, {best['alarm']}, {facts} (p = {p_value(p)})."
+        return f"No alarm tells them apart beyond chance. The nearest, {best['alarm']}, {facts} (p = {p_value(p)})."
     return f"{best['alarm']} told them apart: it {facts} (p {'' if p < 0.001 else '= '}{p_value(p)})."

@@ -12,7 +12,7 @@ from workbench.algorithms import resolve
 from workbench.analysis import runs as recorded
 from workbench.analysis.region import region_file
 from workbench.app import theme
-from workbench.app.page import Empty, address, anchor, links, look, note, table
+from workbench.app.page import Empty, address, anchor, links, look, note
 from workbench.app.store import Store
 from workbench.app.text import few, plural, setting, word
 from workbench.app.url import about, choose, choose_many
@@ -139,11 +139,6 @@ def default_arms(each: pd.DataFrame, most: int = _ARMS) -> list[str]:
     return sorted(chosen, key=every.index)
 
 
-def show_table(frame: pd.DataFrame) -> None:
-    """Show a table of texts and figures."""
-    table(list(frame.columns), frame.astype(str).to_numpy().tolist(), figures=True)
-
-
 def settings_of(config: Mapping[str, Any] | str | None) -> dict[str, str]:
     """Return dotted key -> value, as a word, of tables of settings, or of their JSON; empty for what is none."""
     tables = config if isinstance(config, Mapping) else recorded.settings_of(config)
@@ -169,10 +164,13 @@ def choices_of(config: str | None) -> dict[str, str]:
 
 
 def differing(store: Store, experiment: str, every: pd.DataFrame) -> pd.DataFrame:
-    """Return the settings in which the runs of an experiment differ, a row a run, empty where one is not set."""
+    """Return the choices and settings in which runs of an experiment differ, by run_id; empty where one is not set."""
 
     def ask(_: object) -> pd.DataFrame:
-        known = {text: settings_of(text) | choices_of(text) for text in every["config"].unique()}
+        known = {}
+        for text in every["config"].unique():
+            name = settings_of(text).get("algorithm")
+            known[text] = ({"algorithm": name} if name else {}) | choices_of(text)
         found = pd.DataFrame([known[text] for text in every["config"]], index=every["run_id"]).fillna("")
         return found.loc[:, found.nunique() > 1]
 

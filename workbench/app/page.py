@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial, wraps
 from importlib import import_module
@@ -31,6 +31,7 @@ from workbench.store.connect import Busy, database
 SCREENS = ("overview", "run", "turns", "episode", "replay", "compare", "collapse", "region", "sql", "glossary")
 TITLES = {"sql": "SQL"}
 _INSIDE = re.compile(rf"(\./|{'|'.join(SCREENS)})(\?.*)?", re.DOTALL)
+EPISODE = {"rank": "gradient", "epoch": "worst"}  # what Episode opens with from other screens
 _SEEDS = 10  # of an arm that a line of links names
 _PULSE = 0.5  # seconds between two looks at whether the database has changed
 _PATIENCE = 0.5  # seconds that a screen waits for the first sync of a session
@@ -106,15 +107,12 @@ def _ring(store: Store, syncing: BackgroundSync) -> int:
     if _KNOWN not in here and not syncing.syncing:  # what the first sync of a session brings is old
         here[_KNOWN] = {(one.run_id, one.kind) for one in found}
     news = [one for one in found if (one.run_id, one.kind) not in here[_KNOWN]] if _KNOWN in here else []
-    told = [(one.title, one.says, f"{one.kind} {one.run_id}", _page_of(one)) for one in news[-_NEWS:]]
+    told = [(one.title, one.says, f"{one.kind} {one.run_id}", address("run", experiment=one.experiment, run=one.run_id))
+            for one in news[-_NEWS:]]  # fmt: skip
     live = store.query("experiments")["running"].sum() > 0
     words = tag("button", "Tell me in this browser when a run falls", type="button"), tag("span", _BLOCKED)
     st.html(tag("div", *(words if live else ()), css="sorl-bell", data_news=json.dumps(told)))
     return len({one.run_id for one in found if one.kind == "falling"})
-
-
-def _page_of(one: Alert) -> str:
-    return address("run", experiment=one.experiment, run=one.run_id)
 
 
 def _report(store: Store, experiment: str) -> None:
@@ -148,9 +146,18 @@ def _paragraph(css: str, text: str) -> None:
     st.html(tag("p", text, css=css))
 
 
-heading = partial(_paragraph, "sorl-question sorl-heading")  # the title of a part of a screen
 answer = partial(_paragraph, "sorl-answer")  # the sentence that answers the question of a screen
 note = partial(_paragraph, "sorl-note")  # a small remark
+
+
+def place_of(title: str) -> str:
+    """Return the name of a part of a page in an address."""
+    return title.lower().replace(" ", "-")
+
+
+def heading(title: str) -> None:
+    """Show the title of a part of a screen, to which an address with its place leads."""
+    st.html(tag("p", title, css="sorl-question sorl-heading", id=place_of(title)))
 
 
 def say(text: str, *typed: str) -> None:
@@ -166,9 +173,9 @@ def not_recorded(missing: str, needs: str) -> None:
         "sorl run FILE.toml")  # fmt: skip
 
 
-def table(header: Sequence[object], rows: Iterable[Sequence[str]], *, figures: bool = False) -> None:
-    """Show a small table that never cuts a cell. With `figures` only cells of the first column break into lines."""
-    st.html(table_html(header, rows, "sorl-figures" if figures else ""))
+def table(found: pd.DataFrame, css: str = "sorl-figures") -> None:
+    """Show a small table that never cuts a cell; the usual one breaks only cells of the first column into lines."""
+    st.html(table_html(list(found), found.astype(object).to_numpy().tolist(), css))
 
 
 # The menu, and links between screens.
@@ -210,7 +217,7 @@ def address(screen: str, **choices: str | Sequence[str]) -> str:
 
 def episode_address(**place: str) -> str:
     """Return the address of an episode at its worst epoch: experiment, run, step and, if known, trajectory."""
-    return address("episode", **place, rank="gradient", epoch="worst")
+    return address("episode", **place, **EPISODE)
 
 
 def anchor(words: str, where: str) -> Markup:
@@ -234,14 +241,3 @@ def run_links(runs: pd.DataFrame, experiment: str) -> None:
         more = f" and {len(part) - _SEEDS} more" if len(part) > _SEEDS else ""
         lines.append((arm, ": seed ", Markup(", ").join(seeds), more))
     links(["Open a run:"], *lines)
-
-
-def linked_table(
-    header: Sequence[tuple[str, str]], rows: Sequence[tuple[str, Sequence[str]]], *, asked: bool = False
-) -> None:
-    """Show a table of rows (address, cells); the first cell is a link. `header` has (name, definition) of a column.
-
-    With `asked` the last cell is a text that takes several lines, as a question.
-    """
-    css = "sorl-listing sorl-asked" if asked else "sorl-listing"
-    st.html(table_html(header, [(anchor(cells[0], where), *cells[1:]) for where, cells in rows], css))

@@ -4,13 +4,12 @@ import json
 import operator
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pandas as pd
 import streamlit as st
 
-from workbench.app.experiments import settings_of
-from workbench.app.figures.matrix import state
+from workbench.app.curve_data import stands
+from workbench.app.experiments import differing
 from workbench.app.page import address, anchor, heading, links, note, run_links, say, table
 from workbench.app.store import Store
 from workbench.app.text import duration
@@ -25,23 +24,17 @@ _HOLDS = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.
 _HOW = "words, and conditions such as  staleness > 4, outcome = collapsed"
 
 
-def rows(each: pd.DataFrame, kept: Mapping[str, Notes]) -> pd.DataFrame:
-    """Return one row per run, by run_id: what it came to, its notes, and every setting that is not the same in all."""
+def rows(each: pd.DataFrame, settings: pd.DataFrame, kept: Mapping[str, Notes]) -> pd.DataFrame:
+    """Return one row per run, by run_id: what it came to, its notes, and the `settings` in which the runs differ."""
     mine = [kept.get(run, Notes()) for run in each["run_id"]]
-    fell = each[["collapse_step", "onset_low"]].bfill(axis=1).iloc[:, 0]
     found = pd.DataFrame({
-        "arm": each["arm"], "seed": each["seed"], "outcome": [state(run) for run in each.to_dict("records")],
-        "onset": fell, "peak": each["peak_success"], "final": each["final_success"], "steps": each["steps"],
-        "duration": each["seconds"], "tags": [", ".join(one.tags) for one in mine], "note": [one.note for one in mine],
+        "arm": each["arm"], "seed": each["seed"], "outcome": [stands(run) for run in each.to_dict("records")],
+        "onset": each[["collapse_step", "onset_low"]].bfill(axis=1).iloc[:, 0], "peak": each["peak_success"],
+        "final": each["final_success"], "steps": each["steps"], "duration": each["seconds"],
+        "tags": [", ".join(one.tags) for one in mine], "note": [one.note for one in mine],
         "hidden": ["yes" if one.hidden else "no" for one in mine],
     }).set_axis(each["run_id"])  # fmt: skip
-    return found.join(differing(each))
-
-
-def differing(each: pd.DataFrame) -> pd.DataFrame:
-    """Return the settings that differ between runs, one column each, by run_id; the seed is no difference."""
-    settings = pd.DataFrame([settings_of(config) for config in each["config"]], index=each["run_id"]).fillna("–")
-    return settings[[key for key in settings if key != "seed" and settings[key].nunique() > 1]]
+    return found.join(settings.drop(columns=["seed"], errors="ignore").replace("", "–"))
 
 
 def matching(frame: pd.DataFrame, asked: str) -> tuple[pd.DataFrame, list[str]]:
@@ -71,7 +64,7 @@ def matching(frame: pd.DataFrame, asked: str) -> tuple[pd.DataFrame, list[str]]:
 
 def show(store: Store, experiment: str, each: pd.DataFrame, kept: Mapping[str, Notes]) -> None:
     """Show the runs with their notes as a table; those picked in it are compared and can be given notes."""
-    frame = rows(each, kept)
+    frame = rows(each, differing(store, experiment, each), kept)
     left, right = st.columns(2)
     with left:
         asked = search_box("find", "Find runs", _HOW)
@@ -85,8 +78,9 @@ def show(store: Store, experiment: str, each: pd.DataFrame, kept: Mapping[str, N
         note(f"None of {len(frame)} runs fits.")
     else:
         _pick(found, columns or list(_USUAL), picked)
-    if chosen := each[each["run_id"].isin(picked)].drop_duplicates("run_id").to_dict("records"):
-        _picked(store, experiment, each[each["run_id"].isin(picked)], chosen, kept)
+    mine = each[each["run_id"].isin(picked)].drop_duplicates("run_id")
+    if len(mine):
+        _picked(store, experiment, mine, kept)
 
 
 def _pick(found: pd.DataFrame, columns: Sequence[str], picked: Sequence[str]) -> None:
@@ -96,9 +90,7 @@ def _pick(found: pd.DataFrame, columns: Sequence[str], picked: Sequence[str]) ->
         here["runs drawn"] = here.get("runs drawn", 0) + 1
     here["runs picked"] = list(picked)
     at = [ids.index(run) for run in picked if run in ids]
-    shown = found[list(columns)].assign(
-        **{"duration": found["duration"].map(duration)} if "duration" in columns else {}
-    )
+    shown = found.assign(duration=found["duration"].map(duration))[list(columns)]
     event = st.dataframe(
         shown, hide_index=True, key=f"runs {here.get('runs drawn', 0)} {hash(tuple(ids))}", on_select="rerun",
         selection_mode="multi-row", selection_default={"selection": {"rows": at}}, placeholder="–",
@@ -112,37 +104,31 @@ def _pick(found: pd.DataFrame, columns: Sequence[str], picked: Sequence[str]) ->
         follow("picked", chosen)
 
 
-def _picked(
-    store: Store, experiment: str, mine: pd.DataFrame, chosen: Sequence[Mapping[Any, Any]], kept: Mapping[str, Notes]
-) -> None:
-    arms, ids = (list(dict.fromkeys(str(run[name]) for run in chosen)) for name in ("arm", "run_id"))
+def _picked(store: Store, experiment: str, mine: pd.DataFrame, kept: Mapping[str, Notes]) -> None:
+    arms, ids = list(mine["arm"].astype(str).unique()), list(mine["run_id"].astype(str))
     where = address("compare", experiment=experiment, arm=arms, runs=ids, seeds="single")
     links([anchor("Compare the curves of these runs", where)])
     run_links(mine, experiment)
-    if len(chosen) > 1:
+    if len(ids) > 1:
         heading("What differs between them")
-        settings = differing(mine)
-        named = [f"{run['arm']}, seed {run['seed']}" for run in chosen]
+        settings = differing(store, experiment, mine).drop(columns="seed", errors="ignore").replace("", "–")
+        named = [f"{run.arm}, seed {run.seed}" for run in mine.itertuples()]
         if settings.empty:
             note("Nothing but the seed.")
         else:
-            table(
-                ["setting", *named], [[str(key), *settings[key].loc[[r["run_id"] for r in chosen]]] for key in settings]
-            )
-    first = kept.get(str(chosen[0]["run_id"]), Notes())
+            table(settings.set_axis(named).T.rename_axis("setting").reset_index(), "")
+    first, under = kept.get(ids[0], Notes()), json.dumps(ids)
     # A form of its own for each selection: what is typed for one run never lands on another.
-    under = json.dumps([run["run_id"] for run in chosen])
     with st.form(f"notes {under}", border=False):
         text = st.text_area("Note", first.note, max_chars=notes.LONGEST, key=f"note {under}", height=80)
         tags = st.text_input("Tags, separated by commas", ", ".join(first.tags), key=f"tags {under}", max_chars=400)
         hidden = st.checkbox("Hide from Overview, Compare, Turns and Collapse", first.hidden, key=f"hide {under}")
-        many = f" for {len(chosen)} runs" if len(chosen) > 1 else ""
-        saved = st.form_submit_button(f"Save{many}", key=f"save {under}")
+        saved = st.form_submit_button(f"Save for {len(ids)} runs" if len(ids) > 1 else "Save", key=f"save {under}")
     if saved:
         words = tuple(dict.fromkeys(filter(None, map(str.strip, tags.split(",")))))[: notes.TAGS]
         try:
-            for run in chosen:
-                notes.write(store.runs, experiment, str(run["run_id"]), Notes(text.strip(), words, hidden))
+            for run in ids:
+                notes.write(store.runs, experiment, run, Notes(text.strip(), words, hidden))
         except InputError as error:
             say(str(error))
         else:

@@ -134,11 +134,10 @@ WORDS = {
 _SIGNS = {"<x>_m": "<.+>_m", "1[x]": r"1\[", "#{x}": r"#\{", "a": "(?!)"}  # alone, a is the article
 
 
-def _sign(symbol: str) -> str:
-    return _SIGNS.get(symbol) or rf"(?<!\w){re.escape(symbol)}(?![\w'])"
-
-
-_NOTATION = {re.compile("|".join(map(_sign, symbols.split(", ")))): f"{symbols}: {words}" for symbols, words in SYMBOLS}
+_NOTATION = {
+    re.compile("|".join(_SIGNS.get(one) or rf"(?<!\w){re.escape(one)}(?![\w'])" for one in symbols.split(", "))):
+    f"{symbols}: {words}" for symbols, words in SYMBOLS
+}  # fmt: skip
 
 
 def notation(formula: str) -> str:
@@ -225,28 +224,24 @@ class BackgroundSync:
     def _work(self) -> None:
         time.sleep(max(0.0, self._next - time.monotonic()))
         began = time.monotonic()
-        self._look()  # at most a third of the time, which a large folder takes
+        seen = self._folders()
+        if seen != self._seen or began >= self._anyway:
+            self.syncing = True
+            try:
+                report = sync(self.runs, seconds=_LOCK)
+            except Busy as busy:
+                self.notes = [f"not up to date: {busy}"]
+            except (InputError, OSError) as error:
+                self.notes = [str(error)]
+            else:
+                took = time.monotonic() - began
+                self._seen, self._anyway = seen, began + took + max(_ANYWAY, _PAUSES * took)
+                aside = f"{len(report.corrupt)} unreadable segments set aside: `sorl doctor` lists them"
+                self.notes = ([aside] if report.corrupt else []) + report.skipped
+            finally:
+                self.syncing = False
+        # At most a third of the time, which a large folder takes.
         self._next = began + max(_PERIOD, 3 * (time.monotonic() - began))
-
-    def _look(self) -> None:
-        seen, began = self._folders(), time.monotonic()
-        if seen == self._seen and began < self._anyway:
-            return
-        self.syncing = True
-        try:
-            report = sync(self.runs, seconds=_LOCK)
-        except Busy as busy:
-            self.notes = [f"not up to date: {busy}"]
-            return
-        except (InputError, OSError) as error:
-            self.notes = [str(error)]
-            return
-        finally:
-            self.syncing = False
-        ended = time.monotonic()
-        self._seen, self._anyway = seen, ended + max(_ANYWAY, _PAUSES * (ended - began))
-        aside = f"{len(report.corrupt)} unreadable segments set aside: `sorl doctor` lists them"
-        self.notes = ([aside] if report.corrupt else []) + report.skipped
 
     def _folders(self) -> frozenset[tuple[str, int]]:
         # That segments are renamed into, each with the time of its last change.

@@ -163,11 +163,6 @@ def tint(log_ratio: float | None, palette: Palette) -> tuple[str, str] | None:
     return ground, max("#000000", "#ffffff", key=lambda ink: contrast(ink, ground))
 
 
-def gradient(palette: Palette) -> list[str]:
-    """Return the colours of the legend from -10 to 10 nats, evenly spaced on the scale."""
-    return [between(palette.diverging, place / 20) for place in range(21)]
-
-
 def scale(colours: Sequence[str]) -> list[list[Any]]:
     """Return colours as a continuous colour scale of a figure."""
     return [[i / (len(colours) - 1), c] for i, c in enumerate(colours)]

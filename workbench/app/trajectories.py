@@ -1,11 +1,12 @@
 """From a run to the step and the trajectory behind its spike: what screens Episode, Run, Replay and Collapse ask."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pandas as pd
+from markupsafe import Markup
 
+from workbench.app.curve_data import Row, fall_of, stands
 from workbench.app.figures.runs import Signal
 from workbench.app.store import Diagnostics, Store
 from workbench.app.text import number, percent, times
@@ -15,7 +16,6 @@ SIGNALS = ("grad_norm_max", "ratio_max", "ess_frac_min")  # the first that a run
 RANKS = {"gradient": "gradient_share", "ratio mass": "ratio_mass", "log-ratio": "worst_log_ratio"}
 WORST = "worst"  # instead of an epoch: the one in which the trajectory had most of the gradient
 _POINTS = 1_000
-Row = Mapping[Any, Any]
 
 
 def choose_run(each: pd.DataFrame, first: str | None = None) -> Row:
@@ -33,61 +33,27 @@ def first_run(each: pd.DataFrame) -> str:
     return str(fell.iloc[0] if len(fell) else each["run_id"].iloc[0])
 
 
-def ended(run: Row) -> str:
-    """Return the outcome of a run, its status while it has none."""
-    return str(run["outcome"]).replace("_", " ") if isinstance(run["outcome"], str) else str(run["status"])
-
-
-def stands(run: Row) -> str:
-    """Say how a run ended and after which step it fell, as in `collapsed after step 17`."""
-    after = fell(run)
-    return ended(run) + (f"{'' if run['outcome'] in ('collapsed', 'falling') else ', fell'} {after}" if after else "")
-
-
-def fell(run: Row) -> str:
-    """Name the last step before the fall of a run, where that is not known the interval; nothing of one that stood."""
-    if pd.notna(run["collapse_step"]):
-        return f"after step {run['collapse_step']:,.0f}"
-    first, last = fall_of(run) or (None, None)
-    return "" if first is None else f"after step {first:,}" if first == last else f"after steps {first:,} to {last:,}"
-
-
 def signals(known: Diagnostics) -> list[str]:
     """List the columns of a step, those that spike first."""
     found = [known.rows[m]["name"] for m in known.charted if known.rows[m]["table_name"] == "step"]
     return sorted(found, key=lambda name: SIGNALS.index(name) if name in SIGNALS else len(SIGNALS))
 
 
-def fall_of(run: Row) -> tuple[int, int] | None:
-    """Return the 95 % interval of the step after which a run (a row of table `run`) fell; None of one that did not."""
-    steps = [int(run[name]) for name in ("onset_low", "collapse_step", "onset_high") if pd.notna(run.get(name))]
-    return (min(steps), max(steps)) if steps else None
+def watched(store: Store, known: Diagnostics, run: Row, name: str = "") -> Signal:
+    """Return a signal of a run in at most a thousand points, each the most extreme of its steps.
 
-
-def moment(store: Store, known: Diagnostics, run: Row) -> int:
-    """Return the step at which to look into a run: where the first of SIGNALS that it has spikes about the onset.
-
-    Every screen that opens at one step of a run opens at this one.
+    By default it is the first of SIGNALS that the run has: every screen that opens at one step opens at its spike.
     """
-    return watched(store, known, run, signals(known)[0]).spike
-
-
-def watched(store: Store, known: Diagnostics, run: Row, name: str) -> Signal:
-    """Return a signal of a run in at most a thousand points, each the most extreme of its steps."""
+    name = name or signals(known)[0]
     run_id, lowest = run["run_id"], known.rows[f"step.{name}"]["alarm_when"] == "below"
     steps = int(store.query("extent", runs=[run_id], origins=[0])["last"].fillna(0).iloc[0]) + 1
     events = store.query("events", runs=[run_id], origins=[0])
     return Signal(
         name, known.title(f"step.{name}"), *known.words(f"step.{name}"),
         store.query("peaks", run=run_id, column=name, first=0, width=math.ceil(steps / _POINTS), lowest=lowest),
-        events[(events["kind"] == "alarm") & (events["diagnostic"] == name)], list(kept(store, run_id)),
-        fall_of(run), steps, lowest,
+        events[(events["kind"] == "alarm") & (events["diagnostic"] == name)],
+        store.query("kept", run=run_id)["step"].tolist(), fall_of(run), steps, lowest,
     )  # fmt: skip
-
-
-def kept(store: Store, run: str) -> dict[int, list[int]]:
-    """Map each step to the trajectories whose tokens were kept there."""
-    return {row["step"]: row["trajectories"] for row in store.records("kept", run=run)}
 
 
 def ranked(store: Store, run: str, step: int, by: str = RANKS["gradient"]) -> list[Row]:
@@ -95,14 +61,14 @@ def ranked(store: Store, run: str, step: int, by: str = RANKS["gradient"]) -> li
     return sorted(store.records("ranking", run=run, step=step), key=lambda row: _size(row[by]), reverse=True)
 
 
-def share_of(row: Row, among: int) -> str:
+def share_of(row: Row, among: int, which: str = "") -> Markup:
     """Say how much of its step's gradient a trajectory of `among` has; `row` answers query `ranking`."""
-    which, share = f"trajectory {row['trajectory']}", row["gradient_share"]
+    which, share = which or f"trajectory {row['trajectory']}", row["gradient_share"]
     if share is None or not math.isfinite(share):
         found = "was not measured" if share is None else f"is {number(share)}"
-        return f"the share of {which} in this step's gradient {found}"
+        return Markup("the share of {} in this step's gradient {}").format(which, found)
     equal = f", {times(share * among)} an equal share" if among > 1 and share else ""
-    return f"{which} has {percent(share) if share else 'none'} of this step's gradient{equal}"
+    return Markup("{} has {} of this step's gradient{}").format(which, percent(share) if share else "none", equal)
 
 
 def _size(value: float | None) -> float:
@@ -131,23 +97,14 @@ def alike(store: Store, experiment: str, run: Row, step: int, question: str | No
     return found[:most]
 
 
-def culprit(store: Store, run: str, step: int) -> dict[str, str]:
-    """Return what opens Episode at the trajectory with most of a step's gradient: choices of its address."""
-    rows = ranked(store, run, step)
-    place = {"trajectory": str(rows[0]["trajectory"])} if rows else {}
-    return {"run": run, "step": str(step), "rank": next(iter(RANKS)), "epoch": WORST} | place
-
-
-def worst(turns: Sequence[Row]) -> Row | None:
-    """Return the turn with the largest gradient_share; NaN is worse than any number. None where none was measured."""
-    measured = [turn for turn in turns if turn["gradient_share"] is not None]
-    return max(measured, key=lambda turn: _size(turn["gradient_share"]), default=None)
-
-
 def worst_epoch(turns: Sequence[Row], tokens: Row | None) -> int | None:
-    """Return the epoch in which a trajectory had most of the gradient, so far as its rows say: of its tokens first."""
+    """Return the epoch in which a trajectory had most of the gradient, so far as its rows say: of its tokens first.
+
+    NaN is more than any number; where no gradient was measured it is the last epoch.
+    """
     known = tokens.get("worst_epoch") if tokens else None
     if known is not None and (not turns or known in {turn["epoch"] for turn in turns}):
         return int(known)
-    top = worst(turns) or max(turns, key=lambda turn: turn["epoch"], default=None)
-    return None if top is None else int(top["epoch"])
+    measured = [turn for turn in turns if turn["gradient_share"] is not None]
+    by = (lambda turn: _size(turn["gradient_share"])) if measured else (lambda turn: turn["epoch"])
+    return int(max(measured or turns, key=by)["epoch"]) if turns else None

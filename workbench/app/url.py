@@ -301,8 +301,6 @@ def keep_number(name: str, under: Hashable, allowed: Collection[int] | None = No
     def read(given: Sequence[str]) -> int | None:
         found = [int(value) for value in given if value.isdecimal() and len(value) < 10]
         fits = [n for n in found if allowed is None or n in allowed]
-        if given and allowed and not fits:
-            st.html(tag("p", f"Ignored in the address: {_notes(name, given[:1])[0]}.", css="sorl-note"))
         return next(iter([*fits, *(allowed or ())]), None)
 
     return keep(name, under, read, lambda n: [] if n is None else [str(n)])

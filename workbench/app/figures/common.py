@@ -58,6 +58,24 @@ def trace(hover: str = "", **of: Any) -> Trace:
     return {"type": "scatter", **about, **of}
 
 
+def line(x: Any, y: Any, colour: str, width: float = 2, hover: str = "", *, dash: str = "solid", **of: Any) -> Trace:
+    """Return a line through points; `of` may say more, or otherwise."""
+    look = {"color": colour, "width": width, "dash": dash}
+    return trace(hover, **{"x": x, "y": y, "mode": "lines", "line": look} | of)
+
+
+def marks(x: Any, y: Any, symbol: Any, size: float, colour: Any, hover: str = "", **of: Any) -> Trace:
+    """Return marks at points with an edge of their colour; `of` may say more, or otherwise."""
+    marker = {"symbol": symbol, "size": size, "color": colour, "line": {"color": colour, "width": of.pop("edge", 0)}}
+    return trace(hover, **{"x": x, "y": y, "mode": "markers", "marker": marker} | of)
+
+
+def whiskers(up: Any, down: Any, colour: str, **look: Any) -> dict[str, Any]:
+    """Return error bars that reach so far `up` and `down`; NaN is none."""
+    up, down = (np.nan_to_num(np.asarray(ends, dtype=float)).tolist() for ends in (up, down))
+    return {"type": "data", "symmetric": False, "array": up, "arrayminus": down, "color": colour, **look}
+
+
 def area(x: Any, low: Any, high: Any, colour: str, opacity: float, **more: Any) -> Trace:
     """Return the filled area between two curves."""
     look = {"mode": "lines", "fill": "toself", "fillcolor": faded(colour, opacity), "line": {"width": 0}}
@@ -124,10 +142,6 @@ class Pane(NamedTuple):
             for name, settings, shown in outer
         ))  # fmt: skip
 
-    def in_middle(self, text: str, **more: Any) -> Trace:
-        """Return the annotation in its middle."""
-        return note(text, sum(self.x) / 2, sum(self.y) / 2, **more)
-
 
 def panes(count: int, across: int, gap_x: float, gap_y: float) -> Iterator[Pane]:
     """Yield `count` panes in rows of `across`, from the upper left; gaps as fractions of the drawing area."""
@@ -151,18 +165,27 @@ def heading(name: str, text: str, palette: Palette, *, x: float = 0.0, y: float 
     return note(words, x, y, xanchor="left", yanchor="bottom", yshift=yshift, align="left", font={"size": 14})
 
 
+def swatch(colour: str) -> str:
+    """Return a small square of a colour, as markup."""
+    return f"<span style='color:{colour}'>■</span>"
+
+
 def arm_label(arm: str, colour: str, pane: Pane, below: str = "") -> Trace:
     """Return the annotation above a pane that shows one arm: its name, cut to the pane, and markup in a second line."""
     name = short(arm, int(125 * (pane.x[1] - pane.x[0])))
-    text = f"<span style='color:{colour}'>■</span> {name}{'<br>' * bool(below)}{below}"
-    return note(
-        text, pane.x[0], pane.y[1], xanchor="left", yanchor="bottom", yshift=7, align="left", hovertext=figure_text(arm)
-    )
+    look = {"xanchor": "left", "yanchor": "bottom", "yshift": 7, "align": "left", "hovertext": figure_text(arm)}
+    return note(f"{swatch(colour)} {name}{'<br>' * bool(below)}{below}", pane.x[0], pane.y[1], **look)
 
 
 def short(name: str, most: int) -> str:
     """Return a name as markup, cut to `most` characters."""
     return figure_text(name if len(name) <= most else name[: most - 1] + "…")
+
+
+def nothing(pane: Pane | None, palette: Palette, words: str = "not measured in these runs") -> Trace:
+    """Return the annotation in the middle of a pane, or of the only one, that has nothing to draw."""
+    x, y = (sum(ends) / 2 for ends in (pane.x, pane.y)) if pane else (0.5, 0.5)
+    return note(words, x, y, font={"color": palette.muted})
 
 
 def colour_axis(
@@ -192,16 +215,13 @@ def stacked(events: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     return events.assign(above=events.groupby(list(by)).cumcount())
 
 
-def event_marks(marks: pd.DataFrame, palette: Palette) -> Iterator[Trace]:
+def event_marks(events: pd.DataFrame, palette: Palette) -> Iterator[Trace]:
     """Yield a trace for each kind of event of `stacked`, from columns x, y, text and carried (what a click tells)."""
-    for kind, part in marks.groupby("shape", observed=True):
+    for kind, part in events.groupby("shape", observed=True):
         symbol, name, tone = KINDS[str(kind)]
-        colour = palette.outcomes.get(tone, palette.muted)
-        yield trace(
-            "%{text}", x=part["x"].tolist(), y=part["y"].tolist(), text=part["text"].tolist(), mode="markers",
-            marker={"symbol": symbol, "size": 9, "color": colour, "line": {"width": 1.4, "color": colour}},
-            customdata=part["carried"].tolist(), name=name, showlegend=True, cliponaxis=False,
-        )  # fmt: skip
+        x, y, text, carried = (part[column].tolist() for column in ("x", "y", "text", "carried"))
+        more = {"text": text, "customdata": carried, "name": name, "showlegend": True, "cliponaxis": False}
+        yield marks(x, y, symbol, 9, palette.outcomes.get(tone, palette.muted), "%{text}", edge=1.4, **more)
 
 
 def kind_in_words(kind: object) -> str:

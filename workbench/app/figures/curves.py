@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from workbench.app.figures import common
 from workbench.app.figures.common import LEGEND_ROW, Trace, area, heading, short, trace
-from workbench.app.text import figure_text, wrapped
+from workbench.app.text import figure_text, plural, wrapped
 from workbench.app.theme import DASHES, Palette, Style, faded, scale, styles
 
 PANEL, BOTTOM = 190, 52  # pixels
@@ -73,49 +73,42 @@ def curves(
         | {"showlegend": True, "marker": {"symbol": style.marker, "size": 6, "color": style.colour}}
         for arm, style in styles.items()
     ]
-    layout, annotations, shapes = dict[str, Any](), list[Trace](), list[dict[str, Any]]()
+    layout, annotations = dict[str, Any](), list[Trace]()
     panes = list(common.panes(count, across, 0.075, gap / max(inner, 1)))
     same: dict[int, str] = {}  # panel -> the y-axis that its panes share
     for (number, panel, mine), text in zip(shown, words, strict=True):
         pane = panes[number]
+        x, y = pane.axes.values()
         edges = f"y{count + pane.number + 1}"  # from 0 at the lower to 1 at the upper edge of the panel
         y_axis, ends = _y_axis(panel, scale)
         drawn = _bands(panel, mine) if "middle" in panel.data else _runs(panel, mine, panel.data)
         traces += [one | pane.axes for one in (*drawn, *_alarms(panel, mine, palette))]
         cut = _beyond(panel, ends)
         traces += [one | pane.axes | {"yaxis": edges} for one in _on_edges(panel, onsets, cut, mine, palette)]
-        x_axis = {
-            "matches": "x", "title": {"text": x_title if pane.is_last else ""}, "separatethousands": True,
-            "showspikes": True, "spikesnap": "cursor",
-        }  # fmt: skip
-        matches = same.setdefault(id(panel), pane.axes["yaxis"])
-        layout |= pane.placed(x_axis, y_axis | ({"matches": matches} if matches != pane.axes["yaxis"] else {}))
-        layout[edges.replace("y", "yaxis")] = {
-            "overlaying": pane.axes["yaxis"], "anchor": pane.axes["xaxis"], "side": "right", "range": [0, 1],
-            "visible": False, "fixedrange": True,
-        }  # fmt: skip
+        x_axis = common.steps_axis(x_title if pane.is_last else "", matches="x", showspikes=True, spikesnap="cursor",
+                                   fixedrange=False)  # fmt: skip
+        matches = same.setdefault(id(panel), y)
+        layout |= pane.placed(x_axis, y_axis | ({"matches": matches} if matches != y else {}))
+        over = {"overlaying": y, "anchor": x, "side": "right", "range": [0, 1], "visible": False, "fixedrange": True}
+        layout[edges.replace("y", "yaxis")] = over
         if aligned:
-            shapes.append(common.vertical(0, palette.muted) | {
-                "xref": pane.axes["xaxis"], "yref": f"{pane.axes['yaxis']} domain"})  # fmt: skip
+            line = common.vertical(0, palette.muted) | {"xref": x, "yref": f"{y} domain"}
+            layout.setdefault("shapes", []).append(line)
         # Names of one row stand on one line, however many lines of words each has below it.
         top = {"yanchor": "top", "yshift": 8 + 20 + lines, "hovertext": wrapped(panel.definition, 70)}
         annotations.append(heading(panel.name, text, palette, x=pane.x[0], y=pane.y[1]) | top)
-        if len(cut):
-            lost = f"{len(cut)} point{'s'[: len(cut) > 1]} beyond the axis, to {max(cut['value'], key=abs):,.4g}"
-            place: dict[str, Any] = {"xanchor": "right", "yanchor": "bottom", "yshift": 12, "font": {"size": 12},
-                                     "bgcolor": palette.background}  # fmt: skip
-            annotations.append(common.note(lost, pane.x[1], pane.y[0], **place))  # a name has no room in a narrow panel
+        if len(cut):  # a name has no room in a narrow panel
+            lost = f"{plural(len(cut), 'point')} beyond the axis, to {max(cut['value'], key=abs):,.4g}"
+            place = {"xanchor": "right", "yanchor": "bottom", "yshift": 12, "bgcolor": palette.background}
+            annotations.append(common.note(lost, pane.x[1], pane.y[0], font={"size": 12}, **place))
         if panel.data.empty and (panel.seeds is None or panel.seeds.empty):
-            annotations.append(pane.in_middle("not measured in these runs", font={"color": palette.muted}))
+            annotations.append(common.nothing(pane, palette))
             # plotly draws no axes without a trace, and then fails at what is laid over them.
             traces.append(trace(x=[None], y=[None], showlegend=False) | pane.axes)
     # A click on an entry shows its arm alone, a second one all again; a double click switches one.
     layout |= common.legend_on_top(groupclick="togglegroup", itemclick="toggleothers", itemdoubleclick="toggle")
-    layout |= {"showlegend": legend, "dragmode": "zoom"} | ({"shapes": shapes} if shapes else {})
-    top_margin = above + gap - 26
-    return common.figure(
-        traces, palette, inner=inner + 8, top=top_margin, bottom=BOTTOM, annotations=annotations, **layout
-    )
+    layout |= {"showlegend": legend, "dragmode": "zoom", "annotations": annotations}
+    return common.figure(traces, palette, inner=inner + 8, top=above + gap - 26, bottom=BOTTOM, **layout)
 
 
 def _y_axis(panel: Panel, scale: str) -> tuple[dict[str, Any], tuple[float, float] | None]:
@@ -124,25 +117,18 @@ def _y_axis(panel: Panel, scale: str) -> tuple[dict[str, Any], tuple[float, floa
     known = panel.values()
     bare = {"showticklabels": False, "showgrid": False} if not len(known) else {}
     if scale == "linear" or (scale == "auto" and not common.is_wide(known)):
-        ends = _bulk(known) if scale == "auto" else None
+        ends, finite = None, known[np.isfinite(known)]
+        if scale == "auto" and len(finite):
+            low, high = np.quantile(finite, [0.05, 0.95])
+            span = float(high - low)
+            if span and finite.max() - finite.min() > _FLAT * span:
+                below, above = max(finite.min(), low - 2 * span), min(finite.max(), high + 2 * span)
+                ends = float(below - 0.1 * span), float(above + 0.1 * span)
         fixed = {"range": list(ends), "autorange": False} if ends else {}
         return {"title": {"text": figure_text(panel.unit)}, **bare, **fixed}, ends
     decades = math.log10(known.max() / known.min()) if len(known) and known.min() > 0 else 1
     ticks = {"dtick": max(1, math.ceil(decades / 5))} if decades > 1.5 else {}
     return common.log_scale(panel.unit) | ticks | bare, None
-
-
-def _bulk(known: np.ndarray) -> tuple[float, float] | None:
-    """Return the ends of an axis for most of the values where the rest would flatten them; else None."""
-    finite = known[np.isfinite(known)]
-    if not len(finite):
-        return None
-    low, high = np.quantile(finite, [0.05, 0.95])
-    span = float(high - low)
-    if span == 0 or finite.max() - finite.min() <= _FLAT * span:
-        return None
-    below, above = max(float(finite.min()), float(low) - 2 * span), min(float(finite.max()), float(high) + 2 * span)
-    return below - 0.1 * span, above + 0.1 * span
 
 
 def _beyond(panel: Panel, ends: tuple[float, float] | None) -> pd.DataFrame:
@@ -155,14 +141,13 @@ def _beyond(panel: Panel, ends: tuple[float, float] | None) -> pd.DataFrame:
     return pd.concat(found[1:] or found).drop_duplicates()
 
 
-def _line(arm: str, style: Style, width: float, *, marked: bool, hover: str = "", **more: Any) -> Trace:
+def _line(arm: str, style: Style, width: float, *, marked: bool, **more: Any) -> Trace:
     """Return a line of an arm, which its entry of the legend switches."""
     circle = style.marker == "circle"
     marker = {"symbol": style.marker, "size": 3.5 if circle else 6, "color": style.colour, "maxdisplayed": 12}
-    return trace(
-        hover, legendgroup=figure_text(arm), showlegend=False, marker=marker,
-        mode="lines+markers" if marked or not circle else "lines",
-        line={"color": style.colour, "dash": style.dash, "width": width}, **more,
+    return common.line(
+        colour=style.colour, width=width, dash=style.dash, legendgroup=figure_text(arm), showlegend=False,
+        mode="lines+markers" if marked or not circle else "lines", **{"marker": marker} | more,
     )  # fmt: skip
 
 
@@ -239,28 +224,28 @@ def _alarms(panel: Panel, styles: Mapping[str, Style], palette: Palette) -> Iter
     """Yield the thresholds (each arm's own where it is a multiple of its baseline), and the alarms on their points."""
     shown = [one for one in panel.thresholds if one[0] is None or one[0] in styles]
     for arm, value in shown if len(panel.data) else ():
-        yield trace(
-            figure_text(f"alarm at {value:.4g}" + (f" for {arm}" if arm else "")), mode="lines", showlegend=False,
-            x=[float(panel.data["x"].min()), float(panel.data["x"].max())], y=[value, value],
-            legendgroup=figure_text(arm) if arm else None,
-            line={"color": styles[arm].colour if arm else palette.muted, "dash": common.DOTTED, "width": 1},
-        )  # fmt: skip
+        ends = [float(panel.data["x"].min()), float(panel.data["x"].max())]
+        of = {"legendgroup": figure_text(arm)} if arm else {}
+        said = figure_text(f"alarm at {value:.4g}" + (f" for {arm}" if arm else ""))
+        colour = styles[arm].colour if arm else palette.muted
+        yield common.line(ends, [value] * 2, colour, 1, said, dash=common.DOTTED, showlegend=False, **of)
     for arm, style in styles.items():
         rows = panel.data.head(0) if panel.alarms is None else panel.alarms[panel.alarms["arm"] == arm]
         if len(rows):
-            yield trace(
-                "%{customdata}", mode="markers", showlegend=False, x=rows["x"].to_list(), y=rows["value"].to_list(),
-                customdata=[f"<b>{figure_text(arm)}</b><br>{wrapped(message, 60)}" for message in rows["message"]],
-                marker={"symbol": "triangle-up-open", "size": 15, "color": style.colour, "line": {"width": 1.4}},
-                legendgroup=figure_text(arm),
-            )  # fmt: skip
-            yield _inside(arm, style, rows["x"].to_list(), rows["value"].to_list(), style.colour)
+            told = [f"<b>{figure_text(arm)}</b><br>{wrapped(message, 60)}" for message in rows["message"]]
+            x, y = rows["x"].to_list(), rows["value"].to_list()
+            yield from _marked(arm, style, x, y, "triangle-up-open", 15, "%{customdata}", told, style.colour)
 
 
-def _inside(arm: str, style: Style, x: list[float], y: list[float], colour: str) -> Trace:
-    """Return the marker of an arm inside its marks: colour alone would not say whose they are."""
-    marker = {"symbol": style.marker, "size": 5, "color": colour}
-    return trace(x=x, y=y, mode="markers", marker=marker, showlegend=False, legendgroup=figure_text(arm))
+def _marked(
+    arm: str, style: Style, x: list[float], y: list[float], symbol: str, size: float, hover: str, carried: list[str],
+    inside: str = "",
+) -> Iterator[Trace]:  # fmt: skip
+    """Yield marks of an arm, with its own marker in them in the colour `inside`: colour alone would not say whose."""
+    of: Trace = {"showlegend": False, "legendgroup": figure_text(arm)}
+    yield common.marks(x, y, symbol, size, style.colour, hover, edge=1.4, customdata=carried, **of)
+    if inside:
+        yield common.marks(x, y, style.marker, 5, inside, **of)
 
 
 def _on_edges(
@@ -276,24 +261,19 @@ def _on_edges(
             continue
         told = rows["run_id"] if "run_id" in rows else rows["value"].map("{:.4g}".format)
         # Marks at one x stand one above the other, one an arm; so do large ones that are near each other.
-        if symbol == "triangle-down":
+        if rows is onsets:
             x = np.r_[panel.data.get("x", []), rows["x"]].astype(float)
             place = _stacked(rows, max(float(np.nanmax(x) - np.nanmin(x)), 1.0) * size / _NARROW)
         else:
             place = rows.groupby("x")["arm"].transform(lambda arms: pd.factorize(arms)[0]).tolist()
         heights = height + (-0.08 if height > 0.5 else 0.07) * np.array(place)
-        for arm, part in rows.assign(told=told, height=heights).groupby("arm", sort=False):
-            if (style := styles.get(str(arm))) is None:
-                continue
-            at = part.groupby("x", as_index=False).agg(told=("told", lambda t: "<br>".join(map(figure_text, t))),
-                                                       height=("height", "first"))  # fmt: skip
-            yield trace(
-                f"<b>{figure_text(str(arm))}</b><br>{words}<br>at %{{x:,.6~g}}", x=at["x"].to_list(),
-                y=at["height"].to_list(), customdata=at["told"].to_list(), legendgroup=figure_text(str(arm)),
-                mode="markers", marker={"symbol": symbol, "size": size, "color": style.colour}, showlegend=False,
-            )  # fmt: skip
-            if symbol == "triangle-down":
-                yield _inside(str(arm), style, at["x"].to_list(), at["height"].to_list(), palette.background)
+        for arm, part in rows.assign(told=told.map(figure_text), height=heights).groupby("arm", sort=False):
+            if (style := styles.get(str(arm))) is not None:
+                at = part.groupby("x").agg(told=("told", "<br>".join), height=("height", "first")).reset_index()
+                x, y, texts = (at[name].to_list() for name in ("x", "height", "told"))
+                hover = f"<b>{figure_text(arm)}</b><br>{words}<br>at %{{x:,.6~g}}"
+                inside = palette.background if rows is onsets else ""
+                yield from _marked(str(arm), style, x, y, symbol, size, hover, texts, inside)
 
 
 def _stacked(rows: pd.DataFrame, room: float) -> list[int]:
@@ -328,7 +308,8 @@ def chart(
     scaled = bool(colour) and frame[colour].dtype.kind in "iuf" and len(groups) > _CONTINUOUS
     if colour and frame[colour].dtype.kind in "iufM":
         groups.sort()
-    labels = {column: f"{column} ({unit})" for column, (unit, _) in words.items() if unit}
+    units = {name: unit for name, (unit, _) in words.items()}
+    labels = {str(name): figure_text(f"{name} ({unit})" if (unit := units.get(str(name))) else name) for name in frame}
 
     def drawn(part: pd.DataFrame, head: str, tail: str, **look: Any) -> Trace:
         hover = f"{head}{figure_text(x)} %{{{at}}}<br>{figure_text(y)} %{{{value}:.5~g}}{tail}"
@@ -337,17 +318,16 @@ def chart(
 
     traces = []
     if scaled:
-        bar = {"title": {"text": figure_text(labels.get(colour, colour))}, "outlinewidth": 0, "thickness": 10}
+        bar = {"title": {"text": labels[colour]}, "outlinewidth": 0, "thickness": 10}
         values, colours = frame[colour], scale(palette.sequential[1:])
         marker = {"size": 7, "color": values.to_numpy(), "colorscale": colours, "colorbar": bar}
         tail = f"<br>{figure_text(colour)} %{{customdata:.5~g}}"
         traces.append(drawn(frame, "", tail, mode="markers", customdata=values.tolist(), marker=marker))
     for group, style in {} if scaled else _styles(frame, colour, groups, palette).items():
         part = frame[frame[colour] == group] if colour else frame
-        part = part.sort_values(x) if mark == "line" else part
-        if mark == "bars":
-            look: dict[str, Any] = {"type": "bar", "marker": {"color": style.colour, "line": {"width": 0}}}
-        else:
+        look: dict[str, Any] = {"type": "bar", "marker": {"color": style.colour, "line": {"width": 0}}}
+        if mark != "bars":
+            part = part.sort_values(x) if mark == "line" else part
             size, opacity = (5, 1) if mark == "line" else (7, 0.8)
             look = {
                 "mode": "markers" if mark == "points" else "lines+markers" if len(part) <= 60 else "lines",
@@ -358,18 +338,17 @@ def chart(
         traces.append(drawn(part, head, "", name=short(str(group), _LABEL), **look))
     # By itself an axis is log where a linear one would hide most points or lines; bars begin at 0.
     as_log = axis == "log" or (mark != "bars" and axis == "auto" and common.is_wide(frame[y].astype(float).to_numpy()))
-    label = labels.get(y, y)
-    measured = common.log_scale(label) if as_log else {"type": "linear", "title": {"text": figure_text(label)}}
+    measured: dict[str, Any] = {"type": "linear", "title": {"text": labels[y]}}
+    if as_log:
+        measured = {"type": "log", "title": {"text": f"{labels[y]}, log scale"}, "tickformat": "~g"}
+    counted = frame[x].dtype.kind in "iu" and frame[x].max() - frame[x].min() < _COUNTS  # there is no turn 1.5
+    other: dict[str, Any] = {"title": {"text": labels[x]}, "separatethousands": True, "dtick": 1 if counted else None}
     names = list(dict.fromkeys(frame[x])) if is_text else []
     if is_text:
         other = {
             "type": "category", "autorange": "reversed", "tickmode": "array", "showgrid": False,
             "tickvals": [figure_text(n) for n in names], "ticktext": [wrapped(str(n), _LABEL) for n in names],
         }  # fmt: skip
-    else:
-        counted = frame[x].dtype.kind in "iu" and frame[x].max() - frame[x].min() < _COUNTS  # there is no turn 1.5
-        title = {"text": figure_text(labels.get(x, x))}
-        other = {"title": title, "separatethousands": True, "dtick": 1 if counted else None}
     rows = len(names) * (len(groups) if mark == "bars" else 1)
     return common.figure(
         traces, palette, inner=max(_HEIGHT - _TITLE - 52, 8 + rows * _ROW), top=_TITLE, bottom=52, barmode="group",
@@ -383,17 +362,13 @@ def chart(
 
 def _styles(data: pd.DataFrame, colour: str, groups: Sequence[Any], palette: Palette) -> dict[Any, Style]:
     # Algorithms and arms in the colours that they have everywhere, other groups in turn.
-    known = palette.algorithms
     if colour in ("algorithm", "arm"):
         named = dict(zip(data["arm"], data["algorithm"], strict=True)) if {"arm", "algorithm"} <= set(data) else {}
-        pairs = []
+        known, pairs = (*palette.algorithms, *palette.neighbours), []
         for group in groups:
-            starts = [n for n in (*known, *palette.neighbours) if group == n or group.startswith((f"{n},", f"{n} "))]
-            pairs.append((str(group), str(named.get(group, max(starts, key=len, default=group)))))
-        found = styles(pairs, palette)
-        return {group: found[str(group)] for group in groups}
-    colours = [*known.values(), *palette.others] if colour else [list(known.values())[2]]
-    return {
-        group: Style(colours[i % len(colours)], DASHES[i // len(colours) % len(DASHES)], "circle")
-        for i, group in enumerate(groups)
-    }
+            starts = [name for name in known if group == name or group.startswith((f"{name},", f"{name} "))]
+            pairs.append((group, str(named.get(group, max(starts, key=len, default=group)))))
+        return dict(styles(pairs, palette))
+    colours = [*palette.algorithms.values(), *palette.others] if colour else [list(palette.algorithms.values())[2]]
+    return {g: Style(colours[i % len(colours)], DASHES[i // len(colours) % len(DASHES)], "circle")
+            for i, g in enumerate(groups)}  # fmt: skip

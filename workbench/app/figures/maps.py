@@ -12,7 +12,7 @@ from workbench.app.curve_data import Window
 from workbench.app.figures import common
 from workbench.app.figures.common import Trace, heading, note, trace
 from workbench.app.text import figure_text, number, wrapped
-from workbench.app.theme import Palette, Style, between, contrast, faded
+from workbench.app.theme import Palette, Style, between, contrast, faded, scale
 
 CELL, GAP, BOTTOM, HEAD = 21, 60, 48, 92  # pixels
 ACROSS = 3
@@ -51,10 +51,8 @@ class ColourScale(NamedTuple):
         """Return places and words of the colour bar; an end beyond which values lie says so."""
         places = np.linspace(*self.ends, 5).tolist()
         values = [math.exp(place) if self.kind == "ratio" else place for place in places]
-        if self.kind == "ratio" and self.limit < 1.2:  # two digits would not tell these from 1
-            words = [f"{round(value, 3):g}" for value in values]
-        else:
-            words = [f"{value:.2g}" if abs(value) < 10 else f"{value:.3g}" for value in values]
+        near = self.kind == "ratio" and self.limit < 1.2  # two digits would not tell these from 1
+        words = [f"{round(v, 3):g}" if near else f"{v:.2g}" if abs(v) < 10 else f"{v:.3g}" for v in values]
         return places, ["≤ " * self.below + words[0], *words[1:-1], "≥ " * self.above + words[-1]]
 
 
@@ -63,8 +61,7 @@ def colour_scale(unit: str, values: pd.Series) -> ColourScale:
     known = values.astype(float)
     known = known[np.isfinite(known)]
     kind = "ratio" if unit == "ratio" else "signed" if (known < 0).any() else "size"
-    sizes = ColourScale(kind, 1.0).place(known).abs()
-    limit = 1.0
+    sizes, limit = ColourScale(kind, 1.0).place(known).abs(), 1.0
     if len(sizes):
         top, middle = float(sizes.max()), float(sizes.median())
         limit = min(top, _LARGEST, _SPREAD * middle if middle > 0 else top)
@@ -107,9 +104,8 @@ def heat(
     places, words = colours.ticks()
     values = [v for part in maps for v in part.cells["value"].astype(float) if math.isfinite(v)]
     unit = figure_text(measure.unit) + "<br>log scale" * (colours.kind == "ratio")
-    unit += (
-        f"<br>highest {number(max(values))}" if colours.above else ""
-    )  # next to the end of the bar they would overlap
+    # Next to the end of the bar they would overlap.
+    unit += f"<br>highest {number(max(values))}" if colours.above else ""
     words[0] += f"<br>lowest {number(min(values))}" if colours.below else ""
     layout: dict[str, Any] = {"coloraxis": common.colour_axis(
         "", inner, palette, colours.colours(palette), colours.ends, tickvals=places, ticktext=words,
@@ -125,9 +121,9 @@ def heat(
         layout |= pane.shared(x_axis, y_axis)
         annotations.append(common.arm_label(part.arm, styles[part.arm].colour, pane) | {"yshift": 17})
         if part.cells.empty:
-            annotations.append(pane.in_middle("not measured in these runs", bgcolor=faded(palette.muted, 0.06)))
+            annotations.append(common.nothing(pane, palette))
             continue
-        drawn = [*_map(part, colours, palette, window, turns), *_targets(part, pane.number, measure, window)]
+        drawn = [*_map(part, colours, palette, window, turns), _targets(part, pane.number, measure, window)]
         if chosen is not None and chosen[0] == pane.number:
             left, turn = window.first + chosen[1] * window.width - 0.5, chosen[2]
             frame = _rectangles(left, left + window.width, turn)
@@ -166,21 +162,17 @@ def _map(part: Heat, colours: ColourScale, palette: Palette, window: Window, tur
     red = palette.outcomes["collapsed"]
     # A dash where no trajectory had such a turn (an empty cell is not a neutral one), a cross where a value is NaN or
     # Inf, a triangle with its seed on the upper edge where a run collapsed.
-    for x, y, marker, hover in (
-        (start + absent_bucket * window.width, absent_turn + 1,
-         {"symbol": "line-ew", "size": 4, "line": {"width": 1, "color": faded(palette.muted, 0.55)}}, ""),
-        (start + (bucket[broken] - first) * window.width, turn[broken],
-         {"symbol": "x-thin", "size": 8, "line": {"width": 1.6, "color": red}}, ""),
-    ):  # fmt: skip
-        if len(x):
-            yield trace(hover, x=x, y=y, mode="markers", marker=marker, cliponaxis=False)
+    absent = start + absent_bucket * window.width, absent_turn + 1, "line-ew", 4, faded(palette.muted, 0.55)
+    crossed = start + (bucket[broken] - first) * window.width, turn[broken], "x-thin", 8, red
+    for place, edge in ((absent, 1), (crossed, 1.6)):
+        if len(place[0]):
+            yield common.marks(*place, edge=edge, cliponaxis=False)
     if part.onsets:
         x, seeds = map(list, zip(*part.onsets, strict=True))
-        yield trace(
-            "seed %{customdata} fell after %{x:,}", x=x, y=[0.5] * len(x), mode="markers+text",
-            marker={"symbol": "triangle-down", "size": 10, "color": red, "standoff": 0}, cliponaxis=False,
+        yield common.marks(
+            x, [0.5] * len(x), "triangle-down", 10, red, "seed %{customdata} fell after %{x:,}", mode="markers+text",
             customdata=list(map(figure_text, seeds)), text=[f"s{figure_text(seed)}" for seed in seeds],
-            textposition="top center", textfont={"size": 11, "color": palette.text},
+            textposition="top center", textfont={"size": 11, "color": palette.text}, cliponaxis=False,
         )  # fmt: skip
     hatched = {"shape": "/", "size": 5, "solidity": 0.2, "fgcolor": palette.muted, "bgcolor": "rgba(0,0,0,0)"}
     for which, fill in (
@@ -195,47 +187,27 @@ def _map(part: Heat, colours: ColourScale, palette: Palette, window: Window, tur
             yield trace(**_rectangles(left, right, span[2]), line={"width": 0}, fill="toself", **fill)
 
 
-def _targets(part: Heat, place: int, measure: Measure, window: Window) -> Iterator[Trace]:
-    # An unseen mark in each cell for the pointer, with its map, bucket, turn index and numbers. The page writes the
-    # words of a usual cell: to write those of 5,000 here would take as long as the query.
+def _targets(part: Heat, place: int, measure: Measure, window: Window) -> Trace:
+    """Return an unseen mark in each cell for the pointer: it carries map, bucket and turn index, and says the rest."""
     cells = part.cells
     first = window.first + cells["bucket"] * window.width
     last = (first + window.width - 1).clip(upper=window.last)
-    usual = np.isfinite(cells["mean"]) & np.isfinite(cells["turns"]) & (cells["non_finite"] == 0)
-    usual &= (cells["low"] < cells["high"]) & ((first < last) == (window.width > 1))
-    numbers = cells[["mean", "low", "high", "turns"]]
-    carried = np.column_stack([np.full(len(first), place), cells[["bucket", "turn_index"]], first, last, numbers])
     unit = "" if measure.unit == "ratio" else f" {figure_text(measure.unit)}"
-    head, name = f"<b>{figure_text(part.arm)}</b>, turn", figure_text(measure.title)
-    steps = "steps %{customdata[3]:,} to %{customdata[4]:,}" if window.width > 1 else "step %{customdata[3]:,}"
-    words = (
-        f"{head} %{{customdata[2]}}, {steps}<br>{name} %{{customdata[5]:.4~g}}{unit}"
-        "<br>lowest %{customdata[6]:.4~g}, highest %{customdata[7]:.4~g}<br>%{customdata[8]:,} turns"
-    )
-    rows = zip(carried[~usual], cells["non_finite"][~usual], cells["measured"][~usual], strict=True)
-    texts = [_about(head, name, unit, *row) for row in rows]
-    kind = "scattergl" if len(first) > _WEBGL else "scatter"
-    for which, hover, more in ((usual, words, {}), (~usual, "%{text}", {"text": texts})):
-        if which.any():
-            yield trace(
-                hover, type=kind, mode="markers", customdata=carried[which],
-                x=(first + (window.width - 1) / 2)[which].to_numpy(), y=cells["turn_index"][which].to_numpy(),
-                marker={"symbol": "square", "size": 12, "opacity": 0}, **more,
-            )  # fmt: skip
-
-
-def _about(head: str, name: str, unit: str, carried: np.ndarray, broken: int, measured: int) -> str:
-    turn, first, last = map(int, carried[2:5])
-    mean, low, high, turns = carried[5:]
-    lines = [f"{head} {turn}, step {first:,}" if first == last else f"{head} {turn}, steps {first:,} to {last:,}"]
-    if measured == 0:
-        lines.append("not measured")
-    elif not math.isnan(mean):
-        lines.append(f"{name} {mean:.4g}{unit}")
-        lines += [f"lowest {low:.4g}, highest {high:.4g}"] if low != high else []
-    lines += [f"{int(broken)} of {int(measured)} values NaN or Inf"] if broken else []
-    lines += [] if math.isnan(turns) else [f"{int(turns):,} turns"]
-    return "<br>".join(lines)
+    head, name, texts = f"<b>{figure_text(part.arm)}</b>, turn", figure_text(measure.title), []
+    columns = [cells[n] for n in ("turn_index", "mean", "low", "high", "non_finite", "measured", "turns")]
+    for begin, end, turn, mean, low, high, broken, measured, turns in zip(first, last, *columns, strict=True):
+        steps = f"step {begin:,}" if begin == end else f"steps {begin:,} to {end:,}"
+        text = f"{head} {turn}, {steps}<br>"
+        text += f"{name} {mean:.4g}{unit}<br>" if mean == mean else "not measured<br>" if not measured else ""
+        text += f"lowest {low:.4g}, highest {high:.4g}<br>" if low < high else ""
+        text += f"{broken:.0f} of {measured:.0f} values NaN or Inf<br>" if broken else ""
+        texts.append(text + (f"{turns:,.0f} turns" if turns == turns else ""))
+    return trace(
+        "%{text}", type="scattergl" if len(first) > _WEBGL else "scatter", mode="markers", text=texts,
+        x=(first + (window.width - 1) / 2).to_numpy(), y=cells["turn_index"].to_numpy(),
+        marker={"symbol": "square", "size": 12, "opacity": 0},
+        customdata=np.column_stack([np.full(len(first), place), cells[["bucket", "turn_index"]]]),
+    )  # fmt: skip
 
 
 # The stability region over setting and condition.
@@ -292,31 +264,25 @@ def region(
 def _cells(
     points: pd.DataFrame, conditions: Sequence[float], ticks: Sequence[float], palette: Palette, measure: str
 ) -> list[Trace]:
-    colours = palette.sequential[1:]
-    grid: Trace = {"type": "heatmap", "x": list(ticks), "y": list(range(len(conditions))), "xgap": 2, "ygap": 2}
-    values: list[list[float | None]] = [[None] * len(ticks) for _ in conditions]
-    about = [[""] * len(ticks) for _ in conditions]
-    words = []  # x, y, text and ink of each cell, its arm and what is said of it
-    for row in points.to_dict("records"):
-        i = conditions.index(row["y"])
-        distances = [abs(tick - math.log2(row["x"])) for tick in ticks]
-        j = distances.index(min(distances))
-        final = None if math.isnan(row["final"]) else float(row["final"])
-        value = row["collapsed"] / row["runs"] if measure == "collapsed" else final
-        shown = f"{row['collapsed']:.0f}/{row['runs']:.0f}"
-        success = "not measured" if final is None else f"{final:.3f}"
-        values[i][j] = value
-        about[i][j] = f"{row['x']:g} at {row['y']:g}<br>{shown} runs collapsed<br>mean final success {success}"
-        if value is not None:
-            ground = between(colours, min(max(value, 0.0), 1.0))
-            ink = max((palette.text, palette.background), key=lambda ink: contrast(ink, ground))
-            word = shown if measure == "collapsed" else f"{value:.2f}".removeprefix("0")
-            words.append((ticks[j], i + _ABOVE, word, ink, [figure_text(row.get("arm", "")), about[i][j]]))
-    x, y, text, inks, carried = map(list, zip(*words, strict=True)) if words else ([], [], [], [], [])
+    rows = list(range(len(conditions)))
+    columns = np.abs(np.subtract.outer(np.log2(points["x"].to_numpy()), ticks)).argmin(axis=1)
+    values = points["collapsed"] / points["runs"] if measure == "collapsed" else points["final"]
+    z, marks = np.full((len(rows), len(ticks)), np.nan), []  # marks: x, y, text and ink of each cell, what it carries
+    for row, column, value in zip(points.to_dict("records"), columns, values, strict=True):
+        at, shown = conditions.index(row["y"]), f"{row['collapsed']:.0f}/{row['runs']:.0f}"
+        z[at, column] = value
+        ground = between(palette.sequential[1:], min(max(value, 0.0), 1.0) if value == value else 0)
+        ink = max((palette.text, palette.background), key=lambda ink: contrast(ink, ground))
+        final = "not measured" if math.isnan(row["final"]) else f"{row['final']:.3f}"
+        about = f"{row['x']:g} at {row['y']:g}<br>{shown} runs collapsed<br>mean final success {final}"
+        number = "" if value != value else f"{value:.2f}".removeprefix("0")
+        words = shown if measure == "collapsed" else number
+        marks.append((ticks[column], at + _ABOVE, words, ink, [figure_text(row.get("arm", "")), about]))
+    x, y, text, inks, carried = map(list, zip(*marks, strict=True)) if marks else ([], [], [], [], [])
+    grid: Trace = {"type": "heatmap", "x": list(ticks), "y": rows, "xgap": 2, "ygap": 2}
     return [
-        trace(**grid, z=[[0] * len(ticks)] * len(conditions), showscale=False,
-              colorscale=[[0, palette.surface], [1, palette.surface]]),
-        trace("%{customdata}", **grid, z=values, customdata=about, coloraxis="coloraxis", hoverongaps=False),
+        trace(**grid, z=[[0] * len(ticks)] * len(rows), showscale=False, colorscale=scale([palette.surface] * 2)),
+        trace(**grid, z=z, coloraxis="coloraxis", hoverongaps=False),
         trace("%{customdata[1]}", x=x, y=y, text=text, mode="markers+text", textfont={"size": 11, "color": inks},
               marker={"symbol": "square", "size": 26, "opacity": 0}, customdata=carried),
     ]  # fmt: skip
@@ -326,15 +292,14 @@ def _boundary(columns: pd.DataFrame, conditions: Sequence[float], palette: Palet
     if columns.empty:
         return []
     x, low, high = (np.log2(columns[name].astype(float)) for name in ("boundary", "boundary_low", "boundary_high"))
-    symbols = {"above": "triangle-right", "below": "triangle-left"}
-    colour = palette.outcomes["mild"]  # to be seen on the light and on the dark end of the scale
+    symbols, colour = {"above": "triangle-right", "below": "triangle-left"}, palette.outcomes["mild"]
     marker = {"symbol": [symbols.get(word, "circle") for word in columns["beyond"]], "color": colour, "size": 10,
               "line": {"color": palette.background, "width": 1}}  # fmt: skip
-    bar = {"type": "data", "color": colour, "thickness": 2, "width": 4, "array": np.abs(np.nan_to_num(high - x)),
-           "arrayminus": np.abs(np.nan_to_num(low - x))}  # fmt: skip
+    # The colour is seen on the light and the dark end of the scale; the bar would be faint without another below it.
+    bars = (common.whiskers(high - x, x - low, ink, thickness=thick, width=4)
+            for ink, thick in ((palette.background, 5), (colour, 2)))  # fmt: skip
     y = [conditions.index(y) + _BELOW for y in columns["y"]]
-    under = bar | {"color": palette.background, "thickness": 5}  # or it were faint on the light end
-    return [trace(x=x.tolist(), y=y, mode="markers", marker=marker, error_x=look) for look in (under, bar)]
+    return [trace(x=x.tolist(), y=y, mode="markers", marker=marker, error_x=bar) for bar in bars]
 
 
 # Effects with their intervals.
@@ -380,18 +345,15 @@ def forest(effects: Sequence[Effect], palette: Palette) -> go.Figure:
         head = f"{'difference' if kind == SHARE else 'factor'}, 95 % interval, found, seeds, verdict"
         annotations.append(note(head, 0.64, pane.y[1], xanchor="left", yanchor="bottom", yshift=4, font=muted))
         none = 0.0 if kind == SHARE else 1.0
-        dotted = {"color": palette.muted, "width": 1, "dash": common.DOTTED}
-        drawn = [trace(x=[none, none], y=[0, tall], mode="lines", line=dotted)]
+        drawn = [common.line([none, none], [0, tall], palette.muted, 1, dash=common.DOTTED)]
         bottoms = np.cumsum([e.height for e in part])
         places = [float(bottom - e.height / 2) for e, bottom in zip(part, bottoms, strict=True)]
         for effect, y in zip(part, places, strict=True):
             colour = palette.outcomes.get(effect.tone, palette.muted)
-            drawn += [
-                trace(x=[effect.low, effect.high], y=[y, y], mode="lines", line={"color": colour, "width": 2.4}),
-                trace(f"<b>{wrapped(effect.label, 60)}</b><br>%{{x:.3~g}}, 95 % interval {effect.low:.3g} to "
-                      f"{effect.high:.3g}<br>{wrapped(effect.finding, 60)}", x=[effect.value], y=[y], mode="markers",
-                      marker={"color": colour, "size": 10, "symbol": "diamond"}),
-            ]  # fmt: skip
+            hover = (f"<b>{wrapped(effect.label, 60)}</b><br>%{{x:.3~g}}, 95 % interval {effect.low:.3g} to "
+                     f"{effect.high:.3g}<br>{wrapped(effect.finding, 60)}")  # fmt: skip
+            drawn += [common.line([effect.low, effect.high], [y, y], colour, 2.4),
+                      common.marks([effect.value], [y], "diamond", 10, colour, hover)]  # fmt: skip
             annotations.append(note(
                 wrapped(effect.finding, _FINDING), 0.64, y, yref=pane.axes["yaxis"], xanchor="left", yanchor="middle",
                 align="left", font={"size": 12, "color": palette.text},

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 
 from workbench.app.figures import common
 from workbench.app.figures.common import AXES, Trace, heading, note, trace, vertical
-from workbench.app.text import apart, duration, figure_text, number, percent, word, wrapped
+from workbench.app.text import apart, duration, few, figure_text, number, percent, word, wrapped
 from workbench.app.theme import Palette, Style, faded
 
 TITLE = "time trained (steps)"
@@ -23,17 +23,12 @@ _SHARE = 0.58  # of the width that the dots of the leads get
 
 
 def survival(
-    curves: pd.DataFrame,
-    rows: pd.DataFrame,
-    styles: Mapping[str, Style],
-    palette: Palette,
-    words: str,
+    curves: pd.DataFrame, rows: pd.DataFrame, styles: Mapping[str, Style], palette: Palette, words: str,
     reference: str = "",
-) -> go.Figure:
+) -> go.Figure:  # fmt: skip
     """Draw a pane an arm: survival.curve's `curves`, that of `reference` dotted, over the runs at risk in `rows`."""
-    arms = list(dict.fromkeys(curves["arm"]))
+    arms, end = list(dict.fromkeys(curves["arm"])), float(curves["time"].max())
     short, shared = apart(arms)
-    end = float(curves["time"].max())
     ticks = np.arange(0, end + 1e-9, max(1.0, common.round_up(max(end, 1.0) / 5)))
     across, plot, gap = min(_ACROSS, len(arms)), 150, 74  # panes, pixels
     tall = math.ceil(len(arms) / across)
@@ -41,56 +36,50 @@ def survival(
     x_axis = common.steps_axis("", range=[-0.04 * end, end * 1.04], tickvals=ticks.tolist())
     y_axis = common.axis("not collapsed (fraction)", range=[-0.42, 1.08], tickvals=[-0.25, 0, 0.5, 1], showgrid=True,
                          ticktext=["at risk", "0", "0.5", "1"])  # fmt: skip
-    traces, layout = list[Trace](), dict[str, Any]()
-    muted = {"color": palette.muted, "size": 12}
+    muted, above = {"color": palette.muted, "size": 12}, {"xanchor": "left", "yanchor": "bottom", "yshift": 44}
     annotations = [
-        note(
-            figure_text(f"All at {shared}. {words}" if shared else words),
-            0,
-            1,
-            xanchor="left",
-            yanchor="bottom",
-            yshift=44,
-            font=muted,
-        ),
+        note(figure_text(f"All at {shared}. {words}" if shared else words), 0, 1, font=muted, **above),
         note(TITLE, 0.5, 0, yanchor="top", yshift=-22, font={"color": palette.muted}),
     ]
+    traces, layout = list[Trace](), dict[str, Any]()
     for pane, arm in zip(common.panes(len(arms), across, 0.025, gap / inner), arms, strict=True):
-        part, mine, style = curves[curves["arm"] == arm], rows[rows["arm"] == arm], styles[arm]
+        part, mine, colour = curves[curves["arm"] == arm], rows[rows["arm"] == arm], styles[arm].colour
         layout |= pane.shared(x_axis, y_axis)
-        count = f"{int(mine['event'].sum())} of {len(mine)} collapsed"
-        annotations.append(common.arm_label(short[arm], style.colour, pane, count))
+        count, name = f"{int(mine['event'].sum())} of {len(mine)} collapsed", f"<b>{figure_text(arm)}</b><br>"
+        annotations.append(common.arm_label(short[arm], colour, pane, count))
         drawn = []
         if arm != reference:
             other = curves[curves["arm"] == reference]
-            drawn.append(trace(x=other["time"].to_numpy(), y=other["survival"].to_numpy(), mode="lines", line={
-                "color": palette.muted, "dash": common.DOTTED, "width": 1.5, "shape": "hv"}))  # fmt: skip
+            drawn.append(_falling(other, palette.muted, 1.5, common.DOTTED))
         known = part.dropna(subset=["low", "high"])
         if len(mine) >= FEWEST and (known["low"] != known["high"]).any():  # the 95 % interval, drawn in steps
             low, high = (known[name].to_numpy().repeat(2) for name in ("low", "high"))
-            drawn.append(common.area(np.append(known["time"], end).repeat(2)[1:-1], low, high, style.colour, 0.13))
+            drawn.append(common.area(np.append(known["time"], end).repeat(2)[1:-1], low, high, colour, 0.13))
         interval = "<br>95 % interval %{customdata[2]:.2f} to %{customdata[3]:.2f}" if len(mine) >= FEWEST else ""
-        name = f"<b>{figure_text(arm)}</b>"
-        drawn.append(trace(
-            f"{name}<br>step %{{x:,}}: %{{y:.3f}} not collapsed{interval}<br>at risk %{{customdata[0]}}, "
-            "collapsed %{customdata[1]}", x=part["time"].to_numpy(), y=part["survival"].to_numpy(), mode="lines",
-            line={"color": style.colour, "width": 2, "shape": "hv"},
-            customdata=part[["at_risk", "events", "low", "high"]].to_numpy(),
-        ))  # fmt: skip
+        hover = (f"{name}step %{{x:,}}: %{{y:.3f}} not collapsed{interval}<br>at risk %{{customdata[0]}}, "
+                 "collapsed %{customdata[1]}")  # fmt: skip
+        carried = part[["at_risk", "events", "low", "high"]].to_numpy()
         censored = part[part["censored"] > 0]
-        drawn.append(trace(
-            f"{name}<br>%{{customdata}} runs watched until step %{{x:,}}, not collapsed", mode="markers",
-            x=censored["time"].to_numpy(), y=censored["survival"].to_numpy(),
-            customdata=censored["censored"].to_numpy(),
-            marker={"symbol": "line-ns", "size": 12, "line": {"color": style.colour, "width": 2}},
-        ))  # fmt: skip
         at_risk = (mine["time"].to_numpy() >= ticks[:, None]).sum(axis=1)
-        drawn.append(trace(x=ticks, y=[-0.25] * len(ticks), mode="text", text=[str(n) for n in at_risk],
-                           cliponaxis=False, textfont={"color": palette.text, "size": 12}))  # fmt: skip
+        drawn += [
+            _falling(part, colour, 2, "solid", hover, customdata=carried),
+            common.marks(
+                censored["time"].to_numpy(), censored["survival"].to_numpy(), "line-ns", 12, colour,
+                f"{name}%{{customdata}} runs watched until step %{{x:,}}, not collapsed", edge=2,
+                customdata=censored["censored"].to_numpy(),
+            ),
+            trace(x=ticks, y=[-0.25] * len(ticks), mode="text", text=[str(n) for n in at_risk], cliponaxis=False,
+                  textfont={"color": palette.text, "size": 12}),
+        ]  # fmt: skip
         traces += [one | pane.axes for one in drawn]
     return common.figure(
         traces, palette, inner=inner, top=72, bottom=50, hoverdistance=20, annotations=annotations, **layout
     )
+
+
+def _falling(part: pd.DataFrame, colour: str, width: float, dash: str, hover: str = "", **more: Any) -> Trace:
+    look = {"color": colour, "width": width, "dash": dash, "shape": "hv"}
+    return common.line(part["time"].to_numpy(), part["survival"].to_numpy(), colour, hover=hover, line=look, **more)
 
 
 def letters(events: pd.DataFrame) -> dict[str, str]:
@@ -120,8 +109,8 @@ def timeline(
         ],
     )  # fmt: skip
     lines = [
-        trace(**common.segments(part["first"], part["last"], part["row"]), mode="lines", showlegend=False,
-              line={"color": faded(styles[str(arm)].colour, 0.55), "width": 2})
+        common.line(colour=faded(styles[str(arm)].colour, 0.55), showlegend=False,
+                    **common.segments(part["first"], part["last"], part["row"]))
         for arm, part in runs.groupby("arm", sort=False)
     ]  # fmt: skip
     rang, marks = marks[marks["kind"] == "alarm"], marks[marks["kind"] != "alarm"]
@@ -132,18 +121,18 @@ def timeline(
             textfont={"size": 12, "color": palette.text}, name="alarm", showlegend=True, cliponaxis=False,
             customdata=[[*carried, text] for carried, text in zip(rang["carried"], rang["text"], strict=True)],
         ))  # fmt: skip
-    names = runs.drop_duplicates("arm")
     rows = len(runs) + len(arms)
     top = 14 + common.LEGEND_ROW * (1 if marks["shape"].nunique() <= 5 else 2)  # two rows hold six kinds
+    names = runs.drop_duplicates("arm")[["arm", "row"]].itertuples(index=False)
+    look = {"yref": "y", "xanchor": "left", "yanchor": "middle", "bgcolor": palette.background, "borderpad": 1}
     return common.figure(
         [*lines, *common.event_marks(marks, palette)], palette, inner=rows * 20, top=top, bottom=48, hoverdistance=30,
         **common.legend_on_top(itemwidth=30), xaxis=common.steps_axis(x_title),
         yaxis=common.axis(range=[rows - 0.3, -0.7], tickmode="array", showgrid=False, tickvals=runs["row"].tolist(),
                           ticktext=[f"seed {seed}" for seed in runs["seed"]]),
         annotations=[
-            note(f"<span style='color:{styles[str(arm)].colour}'>■</span> <b>{figure_text(arm)}</b>", 0, row - 1,
-                 yref="y", xanchor="left", yanchor="middle", bgcolor=palette.background, borderpad=1)
-            for row, arm in zip(names["row"], names["arm"], strict=True)
+            note(f"{common.swatch(styles[arm].colour)} <b>{figure_text(arm)}</b>", 0, row - 1, **look)
+            for arm, row in names
         ],
     )  # fmt: skip
 
@@ -158,41 +147,40 @@ def _together(rang: pd.DataFrame, letter: float) -> pd.DataFrame:
         else:
             last["letter"] = "".join(sorted({*last["letter"], one["letter"]}))
             last["told"].append(one["text"])
-    told = [[*one["told"][:_TOLD], f"and {n} more"] if (n := len(one["told"]) - _TOLD) > 0 else one["told"]
-            for one in found]  # fmt: skip
-    return pd.DataFrame(found).assign(text=list(map("<br>".join, told)))
+    texts = (few(one["told"], _TOLD, "<br>") for one in found)
+    return pd.DataFrame(found).assign(text=list(texts))
+
+
+# Head of a column of the leads -> its count, and of how many runs.
+_COUNTS = {
+    "came<br>first": ("first", "collapsed"), "before<br>the onset": ("before", "collapsed"),
+    "at or<br>after it": ("after", "collapsed"), "never": ("never", "collapsed"),
+    "in healthy<br>runs": ("false_alarms", "steady"),
+}  # fmt: skip
 
 
 def leads(alarms: pd.DataFrame, dots: pd.DataFrame, styles: Mapping[str, Style], palette: Palette) -> go.Figure:
     """Draw `alarms` as curve_data.alarm_leads gives them, and `dots` with alarm, arm, run_id, seed, lead (steps)."""
-    place = {name: i for i, name in enumerate(alarms["alarm"])}
-    known = alarms.dropna(subset=["lead_median"])
+    place, known = {name: i for i, name in enumerate(alarms["alarm"])}, alarms.dropna(subset=["lead_median"])
     at = known["alarm"].map(place).to_numpy()
-    traces = [trace(**common.segments(-known["lead_high"], -known["lead_low"], at), mode="lines",
-                    line={"color": faded(palette.muted, 0.35), "width": 7})]  # fmt: skip
+    bars = common.segments(-known["lead_high"], -known["lead_low"], at)
+    traces = [common.line(**bars, colour=faded(palette.muted, 0.35), width=7)]
     for arm, part in dots.groupby("arm", sort=False):
         style, crowd = styles[str(arm)], part.groupby(["alarm", "lead"]).cumcount()
         apart = (crowd % 2 * 2 - 1) * ((crowd + 1) // 2) * 0.24  # runs with the same lead stand under each other
-        traces.append(trace(
-            f"<b>{figure_text(arm)}</b>, seed %{{customdata[1]}}<br>%{{customdata[0]}}<br>first at %{{x:+,}} steps "
-            "from the onset", x=-part["lead"].to_numpy(float), y=(part["alarm"].map(place) + apart).to_numpy(float),
-            mode="markers", marker={"symbol": style.marker, "size": 9, "color": faded(style.colour, 0.85),
-                                    "line": {"width": 1, "color": style.colour}},
+        traces.append(common.marks(
+            -part["lead"].to_numpy(float), (part["alarm"].map(place) + apart).to_numpy(float), style.marker, 9,
+            style.colour, f"<b>{figure_text(arm)}</b>, seed %{{customdata[1]}}<br>%{{customdata[0]}}<br>first at "
+            "%{x:+,} steps from the onset", opacity=0.85,
             customdata=[[figure_text(run), seed] for run, seed in zip(part["run_id"], part["seed"], strict=True)],
         ))  # fmt: skip
-    traces.append(trace(
-        "median %{x:+,.3~g} steps from the onset, over %{customdata} runs", mode="markers", y=at,
-        x=-known["lead_median"].to_numpy(float), customdata=known["before"].tolist(),
-        marker={"symbol": "line-ns", "size": 20, "line": {"color": palette.text, "width": 2}},
+    traces.append(common.marks(
+        -known["lead_median"].to_numpy(float), at, "line-ns", 20, palette.text,
+        "median %{x:+,.3~g} steps from the onset, over %{customdata} runs", edge=2, customdata=known["before"].tolist(),
     ))  # fmt: skip
     rows = alarms.to_dict("records")
     columns = {"median<br>lead": [f"{row['lead_median']:.3g}" if row["before"] else "–" for row in rows]}
-    for head, name, whole in (
-        ("came<br>first", "first", "collapsed"), ("before<br>the onset", "before", "collapsed"),
-        ("at or<br>after it", "after", "collapsed"), ("never", "never", "collapsed"),
-        ("in healthy<br>runs", "false_alarms", "steady"),
-    ):  # fmt: skip
-        columns[head] = [f"{row[name]}/{row[whole]}" for row in rows]
+    columns |= {head: [f"{row[n]}/{row[whole]}" for row in rows] for head, (n, whole) in _COUNTS.items()}
     annotations = []
     for column, (head, words) in enumerate(columns.items()):
         x = _SHARE + (1 - _SHARE) * (column + 0.5) / len(columns)
@@ -243,34 +231,30 @@ def career(
     if (points["low"] < points["high"]).any():  # a bucket of several steps has extremes
         traces.append(common.area(points["x"], points["low"], points["high"], colour, 0.18, showlegend=False))
     if len(points):
-        traces.append(trace(
-            "in training<br>step %{x:,.6~g}: %{y:.4~g}", x=points["x"].to_numpy(), y=points["mean"].to_numpy(),
-            mode="lines+markers" if len(points) <= 60 else "lines", line={"color": colour, "width": 2},
-            marker={"size": 4, "color": colour}, name="in training",
+        traces.append(common.line(
+            points["x"].to_numpy(), points["mean"].to_numpy(), colour, 2,
+            "in training<br>step %{x:,.6~g}: %{y:.4~g}", name="in training", marker={"size": 4, "color": colour},
+            mode="lines+markers" if len(points) <= 60 else "lines",
         ))  # fmt: skip
     for place, (name, part) in enumerate(held_out.groupby("data", sort=False)):
         ink, title = palette.muted if place % len(_SHAPES) else palette.text, figure_text(f"held-out: {name}")
-        traces.append(trace(
+        low, middle, high = (part[column] for column in ("success_low", "success", "success_high"))
+        traces.append(common.marks(
+            part["step"].tolist(), middle.tolist(), _SHAPES[place % len(_SHAPES)], 7, ink,
             f"{title}<br>step %{{x:,}}: %{{y:.4~g}}<br>95 % interval %{{customdata[0]:.3~g}} to %{{customdata[1]:.3~g}}"
-            "<br>questions %{customdata[2]:,}", x=part["step"].tolist(), y=part["success"].tolist(), name=title,
-            mode="markers", marker={"symbol": _SHAPES[place % len(_SHAPES)], "size": 7, "color": ink},
-            error_y={"type": "data", "symmetric": False, "array": (part["success_high"] - part["success"]).tolist(),
-                     "arrayminus": (part["success"] - part["success_low"]).tolist(), "color": ink, "thickness": 1.2,
-                     "width": 3},
+            "<br>questions %{customdata[2]:,}", name=title,
+            error_y=common.whiskers(high - middle, middle - low, ink, thickness=1.2, width=3),
             customdata=part[["success_low", "success_high", "episodes"]].to_numpy(),
         ))  # fmt: skip
     traces += common.event_marks(marks, palette)
     text = wrapped(definition, 75)
     names = [one["name"] for one in traces if "name" in one]
-    top = (
-        50
-        + common.LEGEND_ROW * max(common.legend_rows(names, 480), math.ceil(len(names) / 2))
-        + 15 * (text.count("<br>") + 1)
-    )
+    entries = max(common.legend_rows(names, 480), math.ceil(len(names) / 2))
+    top = 50 + common.LEGEND_ROW * entries + 15 * (text.count("<br>") + 1)
     onsets = events.loc[events["kind"] == "onset", "step"]
     return common.figure(
         traces, palette, inner=270, top=top, bottom=48, hoverdistance=40, **common.legend_on_top(itemwidth=30),
-        annotations=[heading("success", text, palette), *_nothing(points, palette)],
+        annotations=[heading("success", text, palette), *([] if len(points) else [common.nothing(None, palette)])],
         shapes=[vertical(step, palette.outcomes["collapsed"]) for step in onsets],
         xaxis=common.steps_axis(AXES["step"], showticklabels=len(points) + len(marks) > 0),
         yaxis=common.axis("fraction", range=[-0.03, max([1.0, *marks["y"]]) + 0.06], tickvals=[0, 0.25, 0.5, 0.75, 1]),
@@ -279,8 +263,7 @@ def career(
 
 def branches(points: pd.DataFrame, children: pd.DataFrame, palette: Palette) -> Iterator[Trace]:
     """Yield the forks of a run, a trace an arm: each begins on its parent's curve, in the step before the fork."""
-    inks = cycle([*palette.algorithms.values(), *palette.others])
-    stem = points.dropna(subset=["mean"])
+    inks, stem = cycle([*palette.algorithms.values(), *palette.others]), points.dropna(subset=["mean"])
     for arm, mine in children.groupby("arm", sort=False):
         x, y, told = list[float](), list[float](), list[str]()
         for _, own in mine.groupby("run_id", sort=False):
@@ -291,15 +274,9 @@ def branches(points: pd.DataFrame, children: pd.DataFrame, palette: Palette) -> 
             told += [f"draw {own['draw'].iloc[0]}, {'fell' if own['down'].iloc[0] else 'up'}"] * (len(own) + 2)
         each = mine.drop_duplicates("run_id")
         name = figure_text(f"{arm}: {int(each['down'].sum())} of {len(each)} fell")
-        yield trace(
-            f"{name}<br>%{{customdata}}<br>step %{{x:,.6~g}}: %{{y:.4~g}}", x=x, y=y, customdata=told, name=name,
-            mode="lines", connectgaps=False,
-            line={"width": 1, "color": palette.muted if arm == "unchanged" else next(inks)},
-        )  # fmt: skip
-
-
-def _nothing(points: pd.DataFrame, palette: Palette) -> list[Trace]:
-    return [note("not measured in this run", 0.5, 0.5, font={"color": palette.muted})] if points.empty else []
+        hover = f"{name}<br>%{{customdata}}<br>step %{{x:,.6~g}}: %{{y:.4~g}}"
+        ink = palette.muted if arm == "unchanged" else next(inks)
+        yield common.line(x, y, ink, 1, hover, customdata=told, name=name, connectgaps=False)
 
 
 def shares(spent: pd.DataFrame) -> dict[str, float]:
@@ -369,22 +346,19 @@ def peaks(signal: Signal, colour: str, palette: Palette, chosen: int) -> go.Figu
     height = dict(zip(known["step"].astype(int).tolist(), known["value"].astype(float).tolist(), strict=True))
     values, floor = list(height.values()), min(height.values(), default=1.0)
     told = zip(signal.alarms["x"], signal.alarms["message"], strict=True)
-    red, kept = palette.outcomes["collapsed"], set(signal.kept)
-    quiet = {"size": 7 if len(height) <= 400 else 4, "color": colour}
-    loud = {"size": 11, "color": red, "line": {"width": 1.6, "color": red}}
+    red, kept, small = palette.outcomes["collapsed"], set(signal.kept), 7 if len(height) <= 400 else 4
     value = f"step %{{x:,}}: %{{y:.4~g}} {figure_text(signal.unit)}<br>"
-    traces = [trace(x=list(height), y=values, mode="lines", line={"color": colour, "width": 1.6})]
-    for symbol, marker, hover, rows in (
-        ("circle", quiet, f"{value}tokens kept", [(s, y, "") for s, y in height.items() if s in kept]),
-        ("circle-open", quiet, f"{value}no tokens", [(s, y, "") for s, y in height.items() if s not in kept]),
-        ("triangle-up-open", loud, "%{text}",
-         [(int(x), height[int(x)], wrapped(str(message), 60)) for x, message in told if x in height]),
-        ("x-thin", loud, "%{text}",
-         [(int(s), floor, f"NaN or Inf at step {s:,.0f}") for s in signal.points["broken_step"].dropna()]),
+    alarms = [(int(x), height[int(x)], wrapped(str(message), 60)) for x, message in told if x in height]
+    broken = [(int(s), floor, f"NaN or Inf at step {s:,.0f}") for s in signal.points["broken_step"].dropna()]
+    traces = [common.line(list(height), values, colour, 1.6)]
+    for symbol, size, ink, hover, rows in (
+        ("circle", small, colour, f"{value}tokens kept", [(s, y, "") for s, y in height.items() if s in kept]),
+        ("circle-open", small, colour, f"{value}no tokens", [(s, y, "") for s, y in height.items() if s not in kept]),
+        ("triangle-up-open", 11, red, "%{text}", alarms), ("x-thin", 11, red, "%{text}", broken),
     ):  # fmt: skip
         x, y, texts = map(list, zip(*rows, strict=True)) if rows else ([], [], [])
-        traces.append(trace(hover, x=x, y=y, mode="markers", customdata=x, text=texts,
-                            marker=marker | {"symbol": symbol}))  # fmt: skip
+        edge = 1.6 if ink == red else 0
+        traces.append(common.marks(x, y, symbol, size, ink, hover, edge=edge, customdata=x, text=texts))
     definition = wrapped(f"{signal.name}: {signal.definition}", 84)
     top = 55 + 15 * definition.count("<br>")
     onset = [vertical(step, red) for step in dict.fromkeys(signal.onset or ())]
@@ -392,7 +366,7 @@ def peaks(signal: Signal, colour: str, palette: Palette, chosen: int) -> go.Figu
     return common.figure(
         traces, palette, inner=340 - top - 48, top=top, bottom=48, hoverdistance=40,
         shapes=[vertical(chosen, palette.text, dash=None), *onset],
-        annotations=[heading(signal.title, definition, palette), *_nothing(signal.points, palette)],
+        annotations=[heading(signal.title, definition, palette), *([] if height else [common.nothing(None, palette)])],
         xaxis=common.steps_axis(AXES["step"], dtick=1 if signal.points["step"].max() < 10 else None),
         yaxis=common.axis(signal.unit) | scale,
     )  # fmt: skip
@@ -417,7 +391,8 @@ def ranking(
     traces, shapes, layout = list[Trace](), list[Trace](), dict[str, Any]()
     for pane, (name, words) in zip(common.panes(2, 2, 0.04, 0), SHARES.items(), strict=True):
         values = drawn[name]
-        labels = [f" {figure_text(_share(row[name]))}" for row in rows]
+        labels = [" not measured" if (v := row[name]) is None else f" {percent(v) if math.isfinite(v) else number(v)}"
+                  for row in rows]  # fmt: skip
         traces += [one | pane.axes for one in (
             trace(type="bar", y=places, x=values, orientation="h", marker={"color": colours}, width=0.62),
             trace(y=places, x=[v or 0 for v in values], mode="text", textposition="middle right", text=labels,
@@ -436,20 +411,12 @@ def ranking(
              "fillcolor": faded(palette.text, 0.08), "line": {"width": 0}, "layer": "below"}
             for i, row in enumerate(rows) if row["trajectory"] == chosen
         ]  # fmt: skip
-    key = (
-        f"<span style='color:{healthy}'>■</span> solved · <span style='color:{palette.muted}'>■</span> not solved · "
-        "bold: tokens kept · dotted: an equal share"
-    )
+    key = (f"{common.swatch(healthy)} solved · {common.swatch(palette.muted)} not solved · bold: tokens kept · dotted: "
+           "an equal share")  # fmt: skip
     return common.figure(
         traces, palette, inner=237, top=55, bottom=48, bargap=0.2, hoverdistance=400, shapes=shapes,
         annotations=[heading(f"Trajectories of step {step:,}", key, palette)], **layout,
     )  # fmt: skip
-
-
-def _share(value: float | None) -> str:
-    if value is None:
-        return "not measured"
-    return percent(value) if math.isfinite(value) else number(value)
 
 
 def _about(row: Mapping[str, Any]) -> str:

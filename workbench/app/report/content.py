@@ -5,7 +5,7 @@ import hashlib
 import json
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from workbench.app.figures.curves import Panel, curves
 from workbench.app.figures.maps import region as region_figure
 from workbench.app.figures.matrix import layout, matrix
 from workbench.app.figures.runs import survival
-from workbench.app.text import html_text, setting, visible
+from workbench.app.text import html_text, plural, setting, visible
 from workbench.app.theme import DARK, LIGHT, Palette
 from workbench.spec import OUTCOMES, GridFile, InputError
 
@@ -178,8 +178,8 @@ def _figures(runs: pd.DataFrame, words: Words, test: str) -> Iterator[Figure]:
         if len(rows := observed(part)):
             watched = (
                 f"{n} {len(rows)} runs watched, {int(rows['event'].sum())} collapsed. Kaplan-Meier: a step down is the "
-                "onset of a collapse, a tick a run that had not collapsed when it ended. 95 % intervals of each arm "
-                "are in the table of times to collapse, and in the figure for up to three arms. Runs at risk below."
+                "onset of a collapse, a tick a run that had not collapsed when it ended. Band: 95 % interval, from "
+                "three runs on. Runs at risk below."
             )
             yield Figure(_drawn_survival(rows, styles, test), f"Survival: runs not yet collapsed{tail}", watched)
         others = [name for name in SERIES if name != "success"]
@@ -208,16 +208,13 @@ def _drawn_survival(rows: pd.DataFrame, styles: Styles, test: str) -> Draw:
 def counted(runs: pd.DataFrame) -> str:
     """Return `6 arms, 30 runs, 5 seeds each (0 to 4).`"""
     each = runs.groupby("arm", sort=False)["seed"].nunique()
-    low, high = each.min(), each.max()
-    several = f"{low}" if low == high else f"{low} to {high}"
-    arms = f"{len(each)} arms" if len(each) > 1 else "1 arm"
-    seeds = "seed" if several == "1" else "seeds"
-    return f"{arms}, {len(runs)} runs, {several} {seeds} each ({_seeds(runs['seed'])})."
+    several = plural(each.max(), "seed") if each.nunique() == 1 else f"{each.min()} to {each.max()} seeds"
+    return f"{plural(len(each), 'arm')}, {len(runs)} runs, {several} each ({_seeds(runs['seed'])})."
 
 
 def _seeds(seeds: pd.Series) -> str:
     known = sorted(seeds.dropna().astype(int).unique())
-    whole = known == list(range(known[0], known[-1] + 1)) and len(known) > 2
+    whole = len(known) > 2 and known[-1] - known[0] == len(known) - 1
     return f"{known[0]} to {known[-1]}" if whole else ", ".join(map(str, known))
 
 
@@ -263,11 +260,11 @@ def design(runs: pd.DataFrame) -> pd.DataFrame:
 
 def _by_slot(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings with one entry per slot instead of one per option."""
-    slots: dict[str, list[str]] = {}
+    slots = defaultdict[str, list[str]](list)
     for key, value in flat.items():
         if key.startswith("slot."):
             _, slot, option = key.split(".", 2)
-            words = slots.setdefault(slot, [])
+            words = slots[slot]
             words.insert(0, str(value)) if option == "kind" else words.append(f"{option} {setting(value)}")
     rest = {key: value for key, value in flat.items() if not key.startswith("slot.")}
     return {slot: ", ".join(words) for slot, words in slots.items()} | rest

@@ -6,19 +6,18 @@ from workbench.analysis import compare
 from workbench.analysis.survival import curve, observed
 from workbench.app import export
 from workbench.app.curve_data import alarmed, first_alarms, first_warning, origins
-from workbench.app.experiments import Arms, choose_arms, show_table
+from workbench.app.experiments import Arms, choose_arms
 from workbench.app.figures.common import AXES
 from workbench.app.figures.runs import leads, letters, survival, timeline
-from workbench.app.page import answer, heading, look, note, open_screen, run_links, screen
+from workbench.app.page import EPISODE, answer, heading, look, note, open_screen, run_links, screen, table
 from workbench.app.store import Store, dictionary
 from workbench.app.text import few
-from workbench.app.trajectories import culprit
 from workbench.app.url import choose
 from workbench.spec import UNDECIDED
 
 SEEDS, ARMS = 4, 6  # that a sentence names one by one
 _MOST = 120  # runs that the timeline draws
-_AXIS = {"step": "step", "onset": "before collapse"}
+_AXIS = {"step": "step", "onset": "onset of the fall"}
 
 
 @screen
@@ -34,7 +33,19 @@ def collapse(store: Store) -> None:
     heading("Survival: runs not yet collapsed")
     _survival(store, arms)
     heading("Which signal moves first")
-    _leads(store, arms)
+    alarms, dots = first_alarms(store, arms.runs, dictionary(store))
+    recorded = alarmed(store, arms.runs)
+    fell = int(recorded["collapse_step"].notna().sum())
+    if alarms.empty or not fell:
+        none = "None of these runs raised an alarm." if fell else "The runs that collapsed did not record their alarms."
+        note("None of these runs collapsed." if arms.runs["collapse_step"].isna().all() else none)
+        return
+    answer(first_warning(alarms))
+    words = f"First alarms of {fell} collapsed runs, in steps from the onset of the collapse."
+    export.figure(leads(alarms, dots, arms.styles, look()), "leads", alarms, describe=words)
+    note(f"A dot is the first such alarm in a run that collapsed ({fell} of them); the tick is the median of those "
+         "before the onset, the bar their quartiles. ↑ goes off above its threshold, ↓ below. An alarm that also fires "
+         "in healthy runs is no warning.")  # fmt: skip
 
 
 def headline(runs: pd.DataFrame) -> str:
@@ -73,20 +84,19 @@ def _timeline(store: Store, arms: Arms) -> None:
     runs = arms.runs.assign(start=starts, first=[-start for start in starts], last=last).head(_MOST)
     events = store.query("events", runs=list(runs["run_id"]), origins=list(runs["start"]))
     events = events.assign(run_id=runs["run_id"].to_numpy()[events["run"]]).drop(columns="run")
-    clicked = export.figure(
-        timeline(runs, events, arms.styles, look(), AXES[axis]), "timeline", events, select=True,
-        describe=f"Events of {len(runs)} runs over training, a line a run.",
-    )  # fmt: skip
-    more = f" These are the first {_MOST} of {len(arms.runs)} runs." if len(arms.runs) > _MOST else ""
+    picture = timeline(runs, events, arms.styles, look(), AXES[axis])
+    words = f"Events of {len(runs)} runs over training, a line a run."
+    clicked = export.figure(picture, "timeline", events, select=True, describe=words)
     if key := " · ".join(f"{letter} {name}" for name, letter in letters(events).items()):
         note(f"Alarms: {key}.")
+    more = f" These are the first {_MOST} of {len(arms.runs)} runs." if len(arms.runs) > _MOST else ""
     note(f"Click an event to see that step's trajectories in Episode.{more}")
     run_links(runs, arms.experiment)
     if clicked:
         place, x = (int(value) for value in clicked[0])
         run = runs.iloc[place]
-        where = culprit(store, str(run["run_id"]), x + int(run["start"]))
-        open_screen("episode", experiment=arms.experiment, **where)
+        step = str(x + int(run["start"]))
+        open_screen("episode", experiment=arms.experiment, run=str(run["run_id"]), step=step, **EPISODE)
 
 
 def _survival(store: Store, arms: Arms) -> None:
@@ -104,44 +114,16 @@ def _survival(store: Store, arms: Arms) -> None:
     none = "No log-rank test: it needs two arms at risk and a collapse."
     test = next((line for line in lines if line.startswith("Log-rank")), none)
     curves = curve(rows)
-    export.figure(
-        survival(curves, rows, arms.styles, look(), test, reference), "survival", curves,
-        describe=f"Kaplan-Meier curves of {', '.join(names)}. {test}",
-    )  # fmt: skip
+    picture = survival(curves, rows, arms.styles, look(), test, reference)
+    export.figure(picture, "survival", curves, describe=f"Kaplan-Meier curves of {', '.join(names)}. {test}")
     note("A step down is the onset of a collapse, a tick a run that was watched until there and had not collapsed; "
          f"dotted: {reference}. No interval from fewer than three runs.")  # fmt: skip
-    show_table(compare.time_to_collapse(frame))
+    table(compare.time_to_collapse(frame))
     pairs = compare.against_reference(frame)
     if len(pairs) and (pairs["difference"] != compare.TOO_FEW).any():  # else a sentence says all of it
         several = f", in parentheses after Holm's correction for {len(pairs)} comparisons" if len(pairs) > 1 else ""
         note(f"Each arm against {reference}: p-values{several}.")
-        show_table(pairs)
+        table(pairs)
     for line in lines:
         if line != test:
             note(line)
-
-
-def no_leads(runs: pd.DataFrame, recorded: pd.DataFrame) -> str:
-    """Say why nothing shows which signal moves first; `recorded` are those of the runs whose alarms were."""
-    if runs["collapse_step"].isna().all():
-        return "None of these runs collapsed."
-    if recorded["collapse_step"].isna().all():
-        return "The runs that collapsed did not record their alarms."
-    return "None of these runs raised an alarm."
-
-
-def _leads(store: Store, arms: Arms) -> None:
-    alarms, dots = first_alarms(store, arms.runs, dictionary(store))
-    runs = alarmed(store, arms.runs)
-    fell = int(runs["collapse_step"].notna().sum())
-    if alarms.empty or not fell:
-        note(no_leads(arms.runs, runs))
-        return
-    answer(first_warning(alarms))
-    export.figure(
-        leads(alarms, dots, arms.styles, look()), "leads", alarms,
-        describe=f"First alarms of {fell} collapsed runs, in steps from the onset of the collapse.",
-    )  # fmt: skip
-    note(f"A dot is the first such alarm in a run that collapsed ({fell} of them); the tick is the median of those "
-         "before the onset, the bar their quartiles. ↑ goes off above its threshold, ↓ below. An alarm that also fires "
-         "in healthy runs is no warning.")  # fmt: skip

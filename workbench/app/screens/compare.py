@@ -1,30 +1,22 @@
 """Compare: any diagnostics of any arms, side by side on one x-axis, with bands over seeds or seed by seed."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
+import numpy as np
 import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from workbench.app import curve_data as data
 from workbench.app import export
-from workbench.app.curve_data import (
-    CARRIED,
-    CLOCKS,
-    Chosen,
-    Window,
-    alarmed,
-    first_alarms,
-    first_warning,
-    onset_of,
-)  # fmt: skip
-from workbench.app.experiments import Arms, choices_of, choose_arms, differing
+from workbench.app.curve_data import CARRIED, CLOCKS, Chosen, Window
+from workbench.app.experiments import Arms, choose_arms, differing
 from workbench.app.figures.common import AXES
 from workbench.app.figures.curves import curves
-from workbench.app.page import answer, look, note, run_links, screen
+from workbench.app.page import answer, heading, look, note, run_links, screen, table
+from workbench.app.screens.collapse import headline
 from workbench.app.store import Store, dictionary
-from workbench.app.text import apart, few, table_html, tag
+from workbench.app.text import apart, few
 from workbench.app.theme import DASHES, MARKERS, Style
 from workbench.app.url import choose, choose_many, choose_range
 from workbench.spec import COLLAPSED
@@ -34,8 +26,8 @@ _MOST = 12  # panels
 _NAMED = 8  # arms that a sentence names
 _VALUES = 40  # of a setting that a list offers
 _SMOOTHING = {"1": "off", "2": "2 steps", "5": "5 steps", "10": "10 steps", "20": "20 steps", "50": "50 steps"}
-_AXIS = {"step": "step", "updates": "updates", "tokens": "tokens", "seconds": "wall clock", "onset": "before collapse",
-         "fork": "since the fork"}  # fmt: skip
+_AXIS = {"step": "step", "updates": "updates", "tokens": "tokens", "seconds": "wall clock", "fork": "since the fork",
+         "onset": "onset of the fall"}  # fmt: skip
 
 
 @screen
@@ -51,19 +43,17 @@ def _compare(store: Store) -> None:
         more = st.popover("More", width="stretch")
     arms, group = _choose(store, (two[0], two[1]), more)
     known = dictionary(store)
-    alarms, _ = first_alarms(store, arms.runs, known)
+    alarms, _ = data.first_alarms(store, arms.runs, known)
     first = default_metrics(alarms, known.charted, _FIRST)
     with third:
         metrics = choose_many("metric", "Diagnostics", {m: known.label(m) for m in known.charted}, first, most=_MOST)
     if not arms.names or not metrics:
         note("Choose at least one arm and one diagnostic.")
         return
-    recorded = data.clocks(store, arms.runs)
+    absent = {*CLOCKS} - {*data.clocks(store, arms.runs)}
+    absent |= set() if arms.runs.get("forked_at", pd.Series()).notna().any() else {"fork"}
     with fourth:
-        known_axes = {*_AXIS} - {*CLOCKS} - (
-            {"fork"} if arms.runs.reindex(columns=["forked_at"]).isna().all(axis=None) else set()
-        ) | {*recorded}
-        axis = choose("x", "Align on", {a: words for a, words in _AXIS.items() if a in known_axes})
+        axis = choose("x", "Align on", {name: words for name, words in _AXIS.items() if name not in absent})
     starts = data.origins(arms.runs, axis)
     short, shared = apart(arms.names)
     with more:
@@ -80,7 +70,10 @@ def _compare(store: Store) -> None:
     )  # fmt: skip
     lines = len(arms.names) if bands else len(arms.runs)
     chosen = Chosen(arms.runs, axis, starts, Window.over(*ends, lines, int(smooth)))
-    said = [f"All at {shared}."] * bool(shared) + [seen(arms.runs, alarms, not alarmed(store, arms.runs).empty)]
+    said = [f"All at {shared}."] * bool(shared) + [headline(arms.runs)]
+    if (arms.runs["collapse_step"].notna() | arms.runs["outcome"].isin(COLLAPSED)).any():
+        unknown = data.alarmed(store, arms.runs).empty
+        said.append("Alarms were not recorded." if unknown else data.first_warning(alarms))
     said += [against(arms.runs, baseline)] if baseline is not None else []
     answer(" ".join(said))
     key = " ".join(_notes(chosen, metrics, bands, baseline, "seed" if group == "arm" else "run"))
@@ -94,8 +87,14 @@ def _compare(store: Store) -> None:
     zoomed = "" if axis in CLOCKS else " Drag over a part of the curves to zoom."
     note(f"{key} Click an entry of the legend to see it alone.{zoomed}")
     run_links(arms.runs, arms.experiment)
-    st.html(tag("p", "What differs", css="sorl-question sorl-heading"))
-    _differences(arms)
+    heading("What differs")
+    rows = differences(differing(store, arms.experiment, arms.runs), arms.runs["arm"])
+    if len(arms.names) == 1:
+        note("Choose a second arm to see in which settings they differ.")
+    elif rows.empty:
+        note("The recorded settings of these arms are equal.")
+    else:
+        table(rows.rename_axis("arm").reset_index(), "sorl-differs")
 
 
 def _choose(store: Store, places: tuple[DeltaGenerator, DeltaGenerator], more: DeltaGenerator) -> tuple[Arms, str]:
@@ -142,48 +141,19 @@ def regrouped(
 
 
 def _sorted(values: pd.Series) -> list[str]:
-    def size(value: str) -> tuple[float, str]:
-        try:
-            return float(value), value
-        except ValueError:
-            return float("inf"), value
-
-    return sorted(values.unique(), key=size)
+    """Return the different values: numbers by their size, then words."""
+    each = pd.Series(values.unique(), dtype=str)
+    return list(each.iloc[np.lexsort([each, pd.to_numeric(each, errors="coerce")])])
 
 
 def default_metrics(alarms: pd.DataFrame, charted: Sequence[str], usual: Sequence[str], most: int = 4) -> list[str]:
     """Return success, the diagnostics whose alarm told most collapses apart, and what fits of the `usual` ones."""
     ranked = alarms if alarms.empty else alarms[alarms["before"] > 0].sort_values(["before", "first"], ascending=False)
-    warned = [f"step.{alarm['alarm']}" for alarm in ranked.to_dict("records") if _tells(alarm)]
+    warned = [  # before a larger share of collapses than the share of other runs in which it goes off
+        f"step.{one['alarm']}" for one in ranked.to_dict("records")
+        if not one["steady"] or one["before"] / one["collapsed"] > one["false_alarms"] / one["steady"]
+    ]  # fmt: skip
     return [metric for metric in dict.fromkeys([usual[0], *warned, *usual]) if metric in charted][:most]
-
-
-def _tells(alarm: Mapping[Any, Any]) -> bool:
-    """Whether an alarm warns before a larger share of collapses than the share of other runs in which it goes off."""
-    return not alarm["steady"] or alarm["before"] / alarm["collapsed"] > alarm["false_alarms"] / alarm["steady"]
-
-
-def seen(runs: pd.DataFrame, alarms: pd.DataFrame, watched: bool = True) -> str:
-    """Say which of the chosen runs collapsed, and which alarm tells them from the others, if any was `watched` for."""
-    collapsed, falling, others = list[str](), list[str](), list[str]()
-    for arm, mine in runs.groupby("arm", sort=False):
-        onsets, down = mine["collapse_step"].dropna(), int((mine["outcome"] == "falling").sum())
-        fallen = int((mine["collapse_step"].notna() | mine["outcome"].isin(COLLAPSED)).sum())
-        if fallen:
-            ends = (int(onsets.min()), int(onsets.max())) if len(onsets) else ()
-            when = f" (onset at step {' to '.join(f'{step:,}' for step in dict.fromkeys(ends))})" if ends else ""
-            collapsed.append(f"{arm} in {fallen} of {len(mine)}{when}")
-        if down:
-            falling.append(f"{arm} in {down} of {len(mine)}")
-        if not fallen and not down:
-            others.append(str(arm))
-    fell, fading, up = (few(names, _NAMED, "; ", " arms") for names in (collapsed, falling, others))
-    said = f"Collapsed: {fell}." if fell else "None of these runs collapsed."
-    said += f" Falling at the end, too late for the collapse rule: {fading}." if fading else ""
-    if not fell:
-        return said
-    said += f" Did not: {up}." if up else ""
-    return f"{said} {first_warning(alarms) if watched else 'Alarms were not recorded.'}"
 
 
 def against(runs: pd.DataFrame, baseline: str) -> str:
@@ -227,10 +197,10 @@ def _notes(
     if baseline:
         yield f"All values are differences to the line of {baseline} at the same step; where it ends, so do they."
     alarm = "" if baseline else ", △ an alarm (dotted line: its threshold)"
-    yield f"▼ onset of a fall, ✕ NaN or Inf{alarm}; in ▼ and △ the marker of their arm."
+    yield f"▼ onset of a fall{alarm}, ✕ NaN or Inf; the small marker inside tells the arm."
     if chosen.window.width > 1:
         yield f"A point is the mean of {chosen.window.width} steps."
-    onset = onset_of(runs)
+    onset = data.onset_of(runs)
     healthy = int(onset.isna().sum())
     if chosen.axis == "onset" and healthy == len(onset):
         yield "None of these runs fell, so x is the training step."
@@ -239,27 +209,13 @@ def _notes(
         yield f"{healthy} of {len(onset)} runs did not fall: they are aligned at {where}."
 
 
-def _differences(arms: Arms) -> None:
-    first = arms.runs.drop_duplicates("arm").set_index("arm")["config"]
-    rows = differences({str(arm): [choices_of(text) for text in mine["config"].unique()]
-                        for arm, mine in arms.runs.groupby("arm", sort=False)})  # fmt: skip
-    if len(first) == 1:
-        note("Choose a second arm to see in which settings they differ.")
-    elif rows.empty:
-        note("The recorded settings of these arms are equal.")
-    else:
-        st.html(table_html(["arm", *rows.columns], rows.reset_index().to_numpy().tolist(), "sorl-differs"))
-
-
-def differences(settings: Mapping[str, Sequence[Mapping[str, str]]]) -> pd.DataFrame:
-    """Return a row an arm and a column for each setting that is not the same in all; a cell lists an arm's values.
+def differences(settings: pd.DataFrame, arms: pd.Series) -> pd.DataFrame:
+    """Return a row an arm and a column for each setting that differs between them; a cell lists an arm's values.
 
     An option (`slot option`) that not every arm's choice of its slot has needs two values to differ in.
     """
-    keys = dict.fromkeys(key for configs in settings.values() for config in configs for key in config if key != "seed")
-    found = {}
-    for key in keys:
-        cells = {arm: ", ".join(dict.fromkeys(c.get(key, "–") for c in configs)) for arm, configs in settings.items()}
-        if len(set(cells.values()) - ({"–"} if " " in key else set())) > 1:
-            found[key] = cells
-    return pd.DataFrame(found)
+    kept = settings.drop(columns=["seed", "algorithm"], errors="ignore").replace("", "–")
+    each = {arm: {key: ", ".join(mine[key].unique()) for key in mine} for arm, mine in
+            kept.groupby(arms.to_numpy(), sort=False)}  # fmt: skip
+    rows = pd.DataFrame(each.values(), index=list(each), columns=kept.columns)
+    return rows[[key for key in rows if len({*rows[key]} - ({"–"} if " " in str(key) else set())) > 1]]

@@ -2,7 +2,8 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
@@ -10,26 +11,15 @@ import pandas as pd
 import streamlit as st
 from markupsafe import Markup
 
-from workbench.app import export, theme
+from workbench.app import export, theme, trajectories
+from workbench.app.curve_data import Row
 from workbench.app.experiments import choose_experiment, runs
 from workbench.app.figures.runs import peaks, ranking
 from workbench.app.page import address, anchor, episode_address, links, look, not_recorded, note, run_links, screen
 from workbench.app.store import Diagnostics, Store, dictionary, notation
 from workbench.app.text import html_text, number, percent, table_html, tag, times, visible, word
 from workbench.app.theme import Palette
-from workbench.app.trajectories import (
-    RANKS,
-    WORST,
-    Row,
-    alike,
-    choose_run,
-    kept,
-    ranked,
-    share_of,
-    signals,
-    watched,
-    worst_epoch,
-)
+from workbench.app.trajectories import RANKS, WORST, choose_run, ranked, share_of
 from workbench.app.url import choose, choose_number, follow, keep_number
 from workbench.store import batches
 
@@ -50,8 +40,8 @@ def episode(store: Store) -> None:
     places = st.container(horizontal=True, gap="small", vertical_alignment="bottom")
     said, drawn = st.container(), st.container()
     with drawn, st.container(horizontal=True, gap="large", vertical_alignment="top"):
-        names = {name: known.title(f"step.{name}") for name in signals(known)}
-        signal = watched(store, known, about, choose("signal", "Signal", names))
+        names = {name: known.title(f"step.{name}") for name in trajectories.signals(known)}
+        signal = trajectories.watched(store, known, about, choose("signal", "Signal", names))
         by = choose("rank", "Rank trajectories by", list(RANKS), kind="row")
     with places:
         step = choose_number("step", "Step", 0, max(0, signal.steps - 1), signal.spike)
@@ -62,48 +52,30 @@ def episode(store: Store) -> None:
             which = f"No trajectory of step {step}" if tables & {"turn", "trajectory"} else "No trajectory of this run"
             not_recorded(which, "tables trajectory, turn and token")
         chosen = keep_number("trajectory", (run, step), [row["trajectory"] for row in rows])
-    mine = next((row for row in rows if row["trajectory"] == chosen), None)
-    if mine is not None:
-        with places:
-            mine = {**mine, "step": step, "name": f"step {step}"}
-            others = alike(store, experiment, about, step, mine["question"])
-            other = choose("next", "The same question, next to it", _options(others))
-        with said:
-            second = next((row for row in others if _place(row) == other), None)
-            _said(store, known, {"experiment": experiment, "run": run}, mine, len(rows), second)
     with drawn:
-        _drawn(signal, str(about["algorithm"]), rows, step, mine, by, palette)
-    folder = batches.folder_of(store.runs, experiment, run)
-    if mine is not None and folder is not None and step in batches.steps(folder):
-        where = address("replay", experiment=experiment, run=run, step=str(step), trajectory=str(chosen))
-        links([anchor("Replay this batch with other algorithms", where)])
-    run_links(all_runs[all_runs["run_id"] == run], experiment)
-
-
-def _drawn(
-    signal: Any, algorithm: str, rows: Sequence[Row], step: int, mine: Row | None, by: str, palette: Palette
-) -> None:
-    curve, bars = st.columns(2, gap="medium")
+        curve, bars = st.columns(2, gap="medium")
     with curve:
-        clicked = export.figure(
-            peaks(signal, theme.colour(algorithm, palette), palette, step), "peaks", signal.points,
-            select=True, describe=f"{signal.title} over training; step {step} is chosen.",
-        )  # fmt: skip
+        line = peaks(signal, theme.colour(str(about["algorithm"]), palette), palette, step)
+        words = f"{signal.title} over training; step {step} is chosen."
+        clicked = export.figure(line, "peaks", signal.points, select=True, describe=words)
         if signs := notation(signal.definition):
             note(signs)
         if clicked and int(clicked[0]) != step:
             follow("step", [str(clicked[0])])
-    with bars:
-        if mine is None:
-            return
-        chosen = mine["trajectory"]
-        clicked = export.figure(
-            ranking(shown(rows, mine, _BARS), 1 / len(rows), palette, step, chosen), "ranking",
-            lambda: pd.DataFrame(rows), select=True,
-            describe=f"The trajectories of step {step}, ranked by {by}; {chosen} is chosen.",
-        )  # fmt: skip
-        if clicked and int(clicked[0]) != chosen:
-            follow("trajectory", [str(clicked[0])])
+    mine = next(({**row, "step": step, "name": f"step {step}"} for row in rows if row["trajectory"] == chosen), None)
+    if mine is not None:
+        _compared(store, known, (places, said), experiment, about, mine, rows)
+        with bars:
+            two = ranking(shown(rows, mine, _BARS), 1 / len(rows), palette, step, chosen)
+            words = f"The trajectories of step {step}, ranked by {by}; {chosen} is chosen."
+            clicked = export.figure(two, "ranking", lambda: pd.DataFrame(rows), select=True, describe=words)
+            if clicked and int(clicked[0]) != chosen:
+                follow("trajectory", [str(clicked[0])])
+        folder = batches.folder_of(store.runs, experiment, run)
+        if folder is not None and step in batches.steps(folder):
+            where = address("replay", experiment=experiment, run=run, step=str(step), trajectory=str(chosen))
+            links([anchor("Replay this batch with other algorithms", where)])
+    run_links(all_runs[all_runs["run_id"] == run], experiment)
 
 
 def shown(rows: Sequence[Row], chosen: Row, most: int) -> list[Row]:
@@ -112,43 +84,46 @@ def shown(rows: Sequence[Row], chosen: Row, most: int) -> list[Row]:
     return first if chosen["trajectory"] in [row["trajectory"] for row in first] else [*first[: most - 1], chosen]
 
 
-def _place(row: Row) -> str:
-    return f"{row['run_id']}/{row['step']}/{row['trajectory']}"
-
-
-def _options(others: Sequence[Row]) -> dict[str, str]:
-    return {_ALONE: "no other" if others else "none recorded"} | {
-        _place(row): f"{row['name']}{row['side']}, trajectory {row['trajectory']}: {answered(row)}"
+def _compared(
+    store: Store, known: Diagnostics, at: Sequence[Any], experiment: str, about: Row, mine: Row, rows: Sequence[Row]
+) -> None:
+    """Show an episode, alone or with another that has the same question, at the places of its choices and its words."""
+    others = {f"{row['run_id']}/{row['step']}/{row['trajectory']}": row
+              for row in trajectories.alike(store, experiment, about, mine["step"], mine["question"])}  # fmt: skip
+    options = {_ALONE: "no other" if others else "none recorded"} | {
+        place: f"{row['name']}{row['side']}, trajectory {row['trajectory']}: {answered(row)}"
         + ("" if row["kept"] else ", no tokens")
-        for row in others
+        for place, row in others.items()
     }
-
-
-def _said(store: Store, known: Diagnostics, where: dict[str, str], mine: Row, among: int, second: Row | None) -> None:
-    sentences = st.container()
-    text, table = (st.container(), st.container()) if second else st.columns([11, 9], gap="medium")
-    one, epoch = _side(store, where["run"], mine), None
+    with at[0]:
+        second = others.get(choose("next", "Next to it, the same question", options))
+    with at[1]:
+        sentences = st.container()
+        text, table = (st.container(), st.container()) if second else st.columns([11, 9], gap="medium")
+    run, epoch = str(about["run_id"]), None
+    one = side_of(store, run, mine)
     with table:
         if one.epochs:
-            options = {WORST: f"largest gradient ({one.epoch})"} | {str(each): str(each) for each in one.epochs}
-            picked = choose("epoch", "Show epoch", options, kind="row")
+            epochs = {WORST: f"largest gradient ({one.epoch})"} | {str(each): str(each) for each in one.epochs}
+            picked = choose("epoch", "Show epoch", epochs, kind="row")
             epoch = None if picked == WORST else int(picked)
-            one = _side(store, where["run"], mine, epoch)
+            one = side_of(store, run, mine, epoch)
             st.html(turn_table(one.turns, known))
             note("Bold: the turn with the largest share of its update's gradient. Point at a name for its definition.")
         else:
             note("No turn of this trajectory is recorded.")
     with sentences:
-        said = tag("p", verdict(mine, among, one.turns, one.tokens), *ending(mine), css="sorl-answer")
+        did = verdict(mine, len(rows), one.turns, one.tokens)
+        said = tag("p", did[0].upper() + did[1:], *ending(mine), css="sorl-answer")
         st.html(tag("p", word(mine["question"]), css="sorl-question") + said)
     with text:
+        here = {"experiment": experiment, "run": run, "step": str(mine["step"])}
         if one.tokens is None:
-            here = {**where, "step": str(mine["step"])}
-            these = kept(store, where["run"]).get(mine["step"], [])
-            others = [anchor(str(t), episode_address(**here, trajectory=str(t))) for t in these]
-            instead = ("of this step it kept ", Markup(", ").join(others)) if others else ("nor any of this step",)
-            links([f"The run did not keep the tokens of trajectory {mine['trajectory']}; ", *instead, "."])
-        sides = [one] if second is None else [one, _side(store, second["run_id"], second, epoch)]
+            these = sorted(row["trajectory"] for row in rows if row["kept"])
+            named = [anchor(str(t), episode_address(**here, trajectory=str(t))) for t in these]
+            links(["Of this step the run kept the tokens of trajectory ", Markup(", ").join(named), "."] if named
+                  else ["The run kept no tokens of this step."])  # fmt: skip
+        sides = [one] if second is None else [one, side_of(store, second["run_id"], second, epoch)]
         for side in sides:
             if side.missing:
                 note(f"At {side.row['name']}: {side.missing}")
@@ -157,7 +132,7 @@ def _said(store: Store, known: Diagnostics, where: dict[str, str], mine: Row, am
             if second["kept"]:
                 there = {"run": second["run_id"], "step": str(second["step"]), "trajectory": str(second["trajectory"])}
                 words = f"Open trajectory {second['trajectory']} of {second['name']}"
-                links([anchor(words, episode_address(**where | there))])
+                links([anchor(words, episode_address(**here | there))])
         if any(side.tokens for side in sides):
             colours = f"--sorl-surface:{look().surface};--sorl-text:{look().text}"
             st.html(tag("div", legend(look(), one.epoch), transcript(sides, look()), style=colours))
@@ -173,9 +148,9 @@ class Side(NamedTuple):
     row: Row
     turns: Sequence[Row]
     tokens: Row | None
+    missing: str = ""
     epoch: int | None = None
     epochs: Sequence[int] = ()
-    missing: str = ""
 
     @property
     def written(self) -> dict[int, str]:
@@ -188,16 +163,15 @@ class Side(NamedTuple):
         return {turn: "".join(text for _, text in same) for turn, same in groupby(said, key=lambda one: one[0])}
 
 
-def _side(store: Store, run: str, row: Row, epoch: int | None = None) -> Side:
-    # By default in its worst epoch.
+def side_of(store: Store, run: str, row: Row, epoch: int | None = None) -> Side:
+    """Return an episode of a run in `epoch`, by default in that in which it had most of the gradient."""
     place = {"run": run, "step": row["step"], "trajectory": row["trajectory"]}
     turns, tokens = store.records("ledger", **place), next(iter(store.records("tokens", **place)), None)
     epochs = sorted({turn["epoch"] for turn in turns})
-    last, epoch = max(epochs, default=None), worst_epoch(turns, tokens) if epoch is None else epoch
+    epoch = trajectories.worst_epoch(turns, tokens) if epoch is None else epoch
     now = [turn for turn in turns if turn["epoch"] == epoch]
-    if tokens is None:
-        return Side(row, now, None, epoch, epochs)
-    return Side(row, now, in_epoch(tokens, epoch, last), epoch, epochs, missing(tokens, epoch, last))
+    figures, missing = in_epoch(tokens, epoch, max(epochs, default=None)) if tokens else (None, "")
+    return Side(row, now, figures, missing, epoch, epochs)
 
 
 # What a trajectory did, in sentences.
@@ -261,50 +235,63 @@ def heaviest(row: Row) -> Top | None:
     return largest({i: weight for i, weight in enumerate(weights) if _of(row.get("trained"), i)})
 
 
-def verdict(mine: Row, among: int, turns: Sequence[Row], tokens: Row | None) -> str:
+def verdict(
+    row: Row,
+    among: int,
+    turns: Sequence[Row],
+    tokens: Row | None,
+    link: Callable[..., Markup] = lambda words, turn=None: html_text(words),
+) -> Markup:
     """Say how much of its step's gradient a trajectory has, and in which turn and token of one epoch.
 
-    `mine` answers query `ranking`, of `among` trajectories; `turns` are those of the epoch, `tokens` of `in_epoch`.
+    `row` answers query `ranking`, of `among` trajectories; `turns` are those of the epoch, `tokens` of `in_epoch`.
+    `link` makes a link of words: to a turn if it is given one, else to the episode.
     """
-    said = f"{share_of(mine, among)}."
-    said = said[0].upper() + said[1:]
-    if mine["gradient_share"] == 0:
-        return said
+    whole, parts = share_of(row, among, link(f"trajectory {row['trajectory']}")), list[Markup]()
     turn = largest({one["turn_index"]: one["gradient_share"] for one in turns})
-    parts = [_turn(turn, turns)] if turn else []
-    if tokens and (token := heaviest(tokens)):
-        parts.append(_heaviest(token, tokens, turn))
-    epoch = f"In epoch {turns[0]['epoch']}, " if turns else "In the epoch shown, "
-    return f"{said} {epoch}{'; '.join(parts)}." if parts else said
+    token = heaviest(tokens) if tokens else None
+    if turn:
+        parts.append(_turn(turn, turns, link))
+    if token and tokens:
+        parts.append(_heaviest(token, tokens, turn, link))
+    if row["gradient_share"] == 0:
+        return whole + "."
+    if not parts:
+        parts.append(Markup("no gradient of its turns or tokens was recorded"))
+    elif turns:
+        parts[0] = Markup("in epoch {}, {}").format(turns[0]["epoch"], parts[0])
+    return Markup("; ").join([whole, *parts, *(["its tokens were not kept"] if tokens is None else [])]) + "."
 
 
-def _turn(top: Top, turns: Sequence[Row]) -> str:
+def _turn(top: Top, turns: Sequence[Row], link: Callable[..., Markup]) -> Markup:
+    name = f"turn {top.key}"
     if not math.isfinite(top.weight):
-        return f"the gradient of turn {top.key} is {number(top.weight)}"
+        return Markup("the gradient of {} is {}").format(link(name, top.key), number(top.weight))
     row = next(one for one in turns if one["turn_index"] == top.key)
     share = percent(top.weight / sum(one["gradient_share"] or 0.0 for one in turns))
+    if not top.stands_out:
+        return Markup("no turn stands out ({} has the most, {})").format(name, share)
     ratio = f", where the largest token ratio is {number(row['ratio_max'])}" if row.get("ratio_max") is not None else ""
-    if len(turns) == 1:
-        return f"all of its gradient is in its only turn{ratio}"
-    if top.stands_out:
-        return f"{share} of its gradient is in turn {top.key}{ratio}"
-    return f"no turn stands out (turn {top.key} has the most of its gradient, {share})"
+    much, only = ("all", ", its only one") if len(turns) == 1 else (share, "")
+    return Markup("{} of its gradient is in {}{}{}").format(much, link(name, top.key), only, ratio)
 
 
-def _heaviest(top: Top, row: Row, turn: Top | None) -> str:
-    where = _of(row["turn_index"], top.key)
+def _heaviest(top: Top, row: Row, turn: Top | None, link: Callable[..., Markup]) -> Markup:
+    where = _of(row.get("turn_index"), top.key)
     place = "" if where is None or (turn and turn.stands_out and where == turn.key) else f" of turn {where}"
     text = _of(spelled(row["token"] or []), top.key) or "◊"
-    name = f"{quoted(text.strip() or text)} (token {top.key}{place})"
+    words = quoted(text.strip() or text)
+    if not top.stands_out:
+        if top.times < 1.05:
+            return Markup("no token stands out (the largest weights are about equal)")
+        most = Markup("no token stands out ({}, token {}{}, has {} the weight of the next)")
+        return most.format(words, top.key, place, times(top.times))
+    head, tail = "the token is ", f", with {times(top.times)} the weight of the next"
     if not math.isfinite(top.weight):
-        return f"the gradient weight of {name} is {number(top.weight)}"
-    if math.isinf(top.times):
-        return f"the only token with a gradient is {name}"
-    if top.stands_out:
-        return f"the token is {name}, with {times(top.times)} the weight of the next"
-    if top.times < 1.05:
-        return "no single token stands out: the largest weights are about equal"
-    return f"no single token stands out: the largest weight, on {name}, is {times(top.times)} the next"
+        head, tail = "the gradient weight of ", f" is {number(top.weight)}"
+    elif math.isinf(top.times):
+        head, tail = "the only token with a gradient is ", ""
+    return Markup("{}{} (token {}{}){}").format(head, link(words), top.key, place, tail)
 
 
 # Two episodes with the same question.
@@ -360,24 +347,20 @@ _FIGURES = ("log_ratio", "clipped", "gradient_weight")  # recorded for the last 
 _LAST = ("log_prob", "entropy")  # recorded for the last epoch alone
 
 
-def in_epoch(row: Row, epoch: int | None, last: int | None) -> Row:
-    """Return a row of table `token` with the figures of one epoch; None for those that were not recorded for it.
+def in_epoch(row: Row, epoch: int | None, last: int | None) -> tuple[Row, str]:
+    """Return a row of table `token` with the figures of one epoch (None: not recorded), and a sentence where none are.
 
     `last` is the last epoch of the ledger. Without one (None) the figures are of the worst epoch, else of the last.
     """
-    if row.get("worst_epoch") is not None and epoch == row["worst_epoch"]:
-        figures = {name: row[f"worst_{name}"] for name in _FIGURES}
-        return {**row, **figures} | ({} if epoch == last else dict.fromkeys(_LAST))
-    return row if epoch == last else {**row, **dict.fromkeys((*_FIGURES, *_LAST))}
-
-
-def missing(row: Row, epoch: int | None, last: int | None) -> str:
-    """Say for which epochs the figures of tokens were recorded, where that is not the one shown; else nothing."""
     heavy = row.get("worst_epoch")
-    if epoch in (heavy, last):
-        return ""
+    if heavy is not None and epoch == heavy:
+        figures = {name: row[f"worst_{name}"] for name in _FIGURES}
+        return {**row, **figures} | ({} if epoch == last else dict.fromkeys(_LAST)), ""
+    if epoch == last:
+        return row, ""
     also = "" if heavy in (None, last) else f"{heavy} (largest gradient) and "
-    return f"No token is tinted or boxed: their figures were recorded in epoch {also}{last} (last), not in {epoch}."
+    missing = f"No token is tinted or boxed: their figures were recorded in epoch {also}{last} (last), not in {epoch}."
+    return {**row, **dict.fromkeys((*_FIGURES, *_LAST))}, missing
 
 
 # The turns of an episode as a table: a column a turn, a row a measured column of the turn ledger.
@@ -388,34 +371,34 @@ _ROWS = ("status", "n_tokens", "gradient_share", "ratio_max", "ratio_min", "rati
          "approx_kl", "kl_k3", "entropy", "mismatch", "ratio_mass_frac", "retrieval_seconds")  # fmt: skip
 
 
-def turn_table(rows: Sequence[Row], known: Diagnostics) -> Markup:
-    """Build the table as HTML; `rows` are the turns of one epoch. Bold is the one with most of the gradient.
+def turn_table(turns: Sequence[Row], known: Diagnostics) -> Markup:
+    """Build the table as HTML from the turns of one epoch, without columns of which none has a value.
 
-    A column that no turn has a value of is left out.
+    Bold is the turn with most of the gradient.
     """
-    declared = [one for one in known.rows.values() if one["table_name"] == "turn"]
-    declared = [one for one in declared if any(turn.get(one["name"]) is not None for turn in rows)]
-    declared.sort(key=lambda one: _ROWS.index(one["name"]) if one["name"] in _ROWS else len(_ROWS))
-    shares = largest({i: turn.get("gradient_share") for i, turn in enumerate(rows)})
-    top = rows[shares.key] if shares else None
-
-    def cell(turn: Row, value: Any, share: bool) -> object:
-        text: object = word(value) if isinstance(value, (str, bool)) else number(value)
-        if share and value is not None and math.isfinite(value):
-            text = percent(value)
-        if isinstance(value, float) and not math.isfinite(value):
-            text = tag("span", text, css="sorl-broken")
-        return tag("b", text) if turn is top else text
-
+    declared = {one["name"]: one for one in known.rows.values() if one["table_name"] == "turn"}
+    measured = [name for name in declared if any(turn.get(name) is not None for turn in turns)]
+    shares = largest({i: turn.get("gradient_share") for i, turn in enumerate(turns)})
+    top = turns[shares.key] if shares else None
     lines = []
-    for row in declared:
-        share = row["unit"] == "fraction"
+    for name in sorted(measured, key=lambda name: _ROWS.index(name) if name in _ROWS else len(_ROWS)):
+        row, cells = declared[name], list[object]()
+        for turn in turns:
+            value, text = turn.get(name), html_text(shown_value(turn.get(name), row["unit"]))
+            text = tag("span", text, css="sorl-broken") if isinstance(value, float) and value - value != 0 else text
+            cells.append(tag("b", text) if turn is top else text)
         unit = tag("span", f" {row['unit']}", css="sorl-unit") if row["unit"] in ("nats", "s", "reward") else ""
-        tip = f"{row['name']}: {row['formula']} — {row['description']}"
-        name = tag("span", known.title(f"turn.{row['name']}"), unit, title=tip, tabindex="0")
-        lines.append([name, *(cell(turn, turn.get(row["name"]), share) for turn in rows)])
-    head = [f"turn {turn['turn_index']}" if turn is top else f"{turn['turn_index']}" for turn in rows]
+        tip = f"{name}: {row['formula']} — {row['description']}"
+        lines.append([tag("span", known.title(f"turn.{name}"), unit, title=tip, tabindex="0"), *cells])
+    head = [f"turn {turn['turn_index']}" if turn is top else f"{turn['turn_index']}" for turn in turns]
     return table_html(["", *head], lines, "sorl-turns")
+
+
+def shown_value(value: Any, unit: str) -> str:
+    """Write a figure of a turn: a fraction in percent, NULL as a dash, NaN and Inf as themselves."""
+    if isinstance(value, (str, bool)):
+        return word(value)
+    return percent(value) if unit == "fraction" and value is not None and math.isfinite(value) else number(value)
 
 
 # The texts of tokens, put back from a tokenizer's vocabulary into what a person reads.
@@ -431,27 +414,27 @@ def spelled(tokens: Sequence[str | None]) -> list[str]:
     """Return one text a token (None: a lozenge), which joined are the text of all."""
     # In byte-level vocabularies, in SentencePiece, and in whole words, which want a space between them.
     texts = ["\u25ca" if token is None else token for token in tokens]
-    if any(_SPACE in text or _NEWLINE in text for text in texts):
-        # An added token has characters of its own: it is spelled as it is.
-        return [
-            bytes(BYTE_OF[c] for c in text).decode("utf-8", "replace") if BYTE_OF.keys() >= set(text) else text
-            for text in texts
-        ]
+    whole = "".join(texts)
+    if _SPACE in whole or _NEWLINE in whole:  # an added token has characters of its own: it is spelled as it is
+        return [_decoded(map(BYTE_OF.__getitem__, t)) if BYTE_OF.keys() >= set(t) else t for t in texts]
     if any(text.startswith(_PIECE) for text in texts):
-        bytes_of = [re.fullmatch(r"<0x([0-9A-Fa-f]{2})>", text) for text in texts]
-        return [
-            bytes([int(byte[1], 16)]).decode("utf-8", "replace") if byte else text.replace(_PIECE, " ")
-            for text, byte in zip(texts, bytes_of, strict=True)
-        ]
-    if any(character.isspace() for text in texts for character in text):
+        byte = re.compile("<0x([0-9A-Fa-f]{2})>")
+        parts = [(byte.fullmatch(text), text.replace(_PIECE, " ")) for text in texts]
+        return [_decoded([int(found[1], 16)]) if found else text for found, text in parts]
+    if any(map(str.isspace, whole)):
         return texts
-    return [text if place == 0 else f" {text}" for place, text in enumerate(texts)]
+    return [*texts[:1], *(f" {text}" for text in texts[1:])]
+
+
+def _decoded(values: Iterable[int]) -> str:
+    return bytes(values).decode("utf-8", "replace")
 
 
 # The transcript: turn by turn, each trained token tinted by its log-ratio, what was only read kept apart.
 
 MOST = 6_000  # tokens that are shown: more would make a browser wait
 LONGEST = 500  # characters of a token: no vocabulary has longer ones, a broken log may
+_TOLD = ("log_prob", "log_prob_old", "log_prob_behaviour", "entropy", "advantage", "value", "gradient_weight")
 _READ = "information"  # what a tool gave back, between its tags
 _TAG = re.compile(r"<(/?)(think|search|answer|information)>")
 
@@ -468,37 +451,30 @@ class Piece(NamedTuple):
 
 def pieces(texts: Sequence[str], trained: Sequence[bool] | None, turn_index: Sequence[int] | None) -> list[Piece]:
     """Split tokens into prompt and information (both only read), and think, search, answer, text of each turn."""
-    # Tags count even where a token holds half of one; a part that is not closed goes on to the next tag that opens one.
     if trained is None:
         return [Piece("text", False, 0, 0, len(texts))]
     turns = [(_of(turn_index, i) or 0) if _of(trained, i) else None for i in range(len(texts))]
-    found: list[Piece] = []
-    end = 0
+    found, end = list[Piece](), 0
     for turn, same in groupby(turns):  # None: only read
         first, end = end, end + len(list(same))
         if turn is None:
-            begun = any(piece.written for piece in found)
-            found.append(Piece("information" if begun else "prompt", False, 0, first, end))
+            kind = _READ if any(piece.written for piece in found) else "prompt"
+            found.append(Piece(kind, False, 0, first, end))
             continue
-        stop = first
         for kind, part in groupby(_kinds(texts[first:end])):
-            start, stop = stop, stop + len(list(part))
-            found.append(Piece(kind, True, turn, start, stop))
+            found.append(Piece(kind, True, turn, first, first + len(list(part))))
+            first = found[-1].end
     return found
 
 
 def _kinds(texts: Sequence[str]) -> list[str]:
-    marks: list[tuple[int, str]] = [(0, "text")]
-    opened = ""
+    """Return the kind of each token. A tag counts even where a token holds half of it; without its end it goes on."""
+    marks, opened = [(0, "text")], ""
     for found in _TAG.finditer("".join(texts)):
-        if not found[1]:
-            opened = found[2]
-            marks.append((found.start(), opened))
-        elif found[2] == opened:
-            opened = ""
-            marks.append((found.end(), "text"))
-    ends = accumulate(map(len, texts))
-    begins = [end - len(text.lstrip()) for end, text in zip(ends, texts, strict=True)]
+        if not found[1] or found[2] == opened:
+            opened = "" if found[1] else found[2]
+            marks.append((found.end(), "text") if found[1] else (found.start(), opened))
+    begins = [end - len(text.lstrip()) for end, text in zip(accumulate(map(len, texts)), texts, strict=True)]
     return [next(kind for place, kind in reversed(marks) if place <= begin) for begin in begins]
 
 
@@ -514,76 +490,71 @@ def transcript(sides: Sequence[Side], palette: Palette) -> Markup:
 def blocks(side: Side, palette: Palette, name: str) -> dict[int, list[Markup]]:
     """Build each turn as HTML, the prompt as turn 0; without tokens only the heading of each turn."""
     row, known = side.tokens, {turn["turn_index"]: turn for turn in side.turns}
+    parts: dict[int, list[Markup]] = defaultdict(list)
     if row is None:
-        untold = tag("p", f"The tokens of {side.row['name']} were not kept.", css="sorl-note")
-        return {0: [untold]} | {turn: [_heading(name, turn, known)] for turn in known}
+        parts[0].append(tag("p", f"The tokens of {side.row['name']} were not kept.", css="sorl-note"))
+        return parts | {turn: [_heading(name, turn, known)] for turn in known}
     count = len(row["token_id"] or row["token"] or [])
     texts = spelled((row["token"] or [None] * count)[:MOST])
     top = heaviest(row)
     first = top.key if top and top.key < MOST else next((i for i in range(MOST) if _of(row["trained"], i)), None)
-    boxed = top.key if top and top.stands_out else None
-    parts: dict[int, list[Markup]] = {}
-    heading = 0
+    boxed, heading = top.key if top and top.stands_out else None, 0
     for piece in pieces(texts, row["trained"], row["turn_index"]):
         if piece.turn and piece.turn != heading:
             heading = piece.turn
-            parts.setdefault(heading, []).append(_heading(name, heading, known))
+            parts[heading].append(_heading(name, heading, known))
+        kind = "tool result" if piece.kind == _READ else piece.kind
         if piece.written:
-            kind: list[object] = ["tool result, made up" if piece.kind == _READ else piece.kind]
+            about = [kind + ", made up" * (piece.kind == _READ)]
             body = [_token(i, texts[i], row, palette, i == boxed, i == first) for i in range(piece.first, piece.end)]
         else:
-            kind = ["tool result" if piece.kind == _READ else piece.kind, tag("div", "no gradient")]
+            about = [kind, tag("div", "no gradient")]
             body = [html_text("".join(texts[piece.first : piece.end]).strip())]
-        inside = tag("div", *kind, css="sorl-kind"), tag("div", *body, css="sorl-said")
-        written = tag("div", *inside, css="sorl-part sorl-written" if piece.written else "sorl-part sorl-read")
-        parts.setdefault(heading, []).append(written)
+        inside = tag("div", *about, css="sorl-kind"), tag("div", *body, css="sorl-said")
+        parts[heading].append(tag("div", *inside, css=f"sorl-part sorl-{'written' if piece.written else 'read'}"))
     if count > MOST:
-        cut = tag("p", f"The first {MOST:,} of {count:,} tokens.", css="sorl-note")
-        parts.setdefault(heading, []).append(cut)
+        parts[heading].append(tag("p", f"The first {MOST:,} of {count:,} tokens.", css="sorl-note"))
     return parts
 
 
 def _heading(name: str, turn: int, known: Mapping[int, Row]) -> Markup:
     said = ""
     if entry := known.get(turn):
-        share = entry["gradient_share"]
-        gradient = number(share) if share is None or not math.isfinite(share) else percent(share)
         said = (
             f" · {word(entry['status'])} · ratio {number(entry['ratio_geo'])} · sum of log-ratios "
-            f"{number(entry['log_ratio_sum'])} nats · {gradient} of that update's gradient (epoch {entry['epoch']})"
+            f"{number(entry['log_ratio_sum'])} nats · {shown_value(entry['gradient_share'], 'fraction')} of that "
+            f"update's gradient (epoch {entry['epoch']})"
         )
     return tag("div", tag("b", f"{name} {turn}"), said, css="sorl-turn")
 
 
 def _token(i: int, text: str, row: Row, palette: Palette, heaviest: bool, first: bool) -> Markup:
-    lead = text[: len(text) - len(text.lstrip(" "))] if text.strip() else ""
-    said = text.removeprefix(lead)
+    said = text.lstrip(" ") if text.strip() else text
     more = f" … and {len(said) - LONGEST:,} characters" if len(said) > LONGEST else ""
     shown = (said[:LONGEST].replace("\n", "↵\n") or "∅") + more
     log_ratio = _of(row.get("log_ratio"), i)
     colours = theme.tint(log_ratio, palette)
     broken = log_ratio is not None and not math.isfinite(log_ratio)
     marks = (("clipped", _of(row.get("clipped"), i)), ("heaviest", heaviest), ("broken", broken))
-    return html_text(lead) + tag(
+    return html_text(text[: len(text) - len(said)]) + tag(
         "span", shown, css=" ".join(["sorl-token", *(f"sorl-{name}" for name, is_on in marks if is_on)]),
-        role="note", tabindex="0" if first else "-1", aria_label="\n".join((quoted(shown), *tooltip(i, row))),
+        role="note", tabindex="0" if first else "-1", aria_label=f"{quoted(shown)}\n{tooltip(i, row)}",
         style=f"background:{colours[0]};color:{colours[1]}" if colours else "",
     )  # fmt: skip
 
 
-def tooltip(i: int, row: Row) -> Iterator[str]:
-    """Write the numbers of a token, line by line; a dash for what was not measured."""
-
-    def told(name: str) -> str:
-        return number(_of(row.get(name), i))
-
+def tooltip(i: int, row: Row) -> str:
+    """Write the numbers of a token in lines; a dash for what was not measured."""
     log_ratio = _of(row.get("log_ratio"), i)
     ratio = log_ratio if log_ratio is None or math.isnan(log_ratio) else math.exp(max(-700.0, min(700.0, log_ratio)))
-    yield f"log-ratio {number(log_ratio)} nats, ratio {number(ratio)}"
-    yield f"log-prob new {told('log_prob')}, old {told('log_prob_old')}, behaviour {told('log_prob_behaviour')}"
-    yield f"entropy {told('entropy')} nats, advantage {told('advantage')}"
-    yield f"value {told('value')}, gradient weight {told('gradient_weight')}"
-    yield f"clipped: {word(_of(row.get('clipped'), i))}; token {i}, id {word(_of(row.get('token_id'), i))}"
+    told = {name: number(_of(row.get(name), i)) for name in _TOLD}
+    return "\n".join((
+        f"log-ratio {number(log_ratio)} nats, ratio {number(ratio)}",
+        f"log-prob new {told['log_prob']}, old {told['log_prob_old']}, behaviour {told['log_prob_behaviour']}",
+        f"entropy {told['entropy']} nats, advantage {told['advantage']}",
+        f"value {told['value']}, gradient weight {told['gradient_weight']}",
+        f"clipped: {word(_of(row.get('clipped'), i))}; token {i}, id {word(_of(row.get('token_id'), i))}",
+    ))  # fmt: skip
 
 
 def _of(values: Sequence[Any] | None, i: int) -> Any:
@@ -597,7 +568,7 @@ def legend(palette: Palette, epoch: int | None) -> Markup:
         tag("span", f"{ends.get(mark, '')}{mark:g}", style=f"left:{50 + 50 * theme.position(mark):.1f}%")
         for mark in theme.MARKS
     ]
-    ground = tag("div", style=f"background:linear-gradient(90deg,{','.join(theme.gradient(palette))})")
+    ground = tag("div", style=f"background:linear-gradient(90deg,{','.join(palette.diverging)})")
     scale = tag("div", ground, *ticks, css="sorl-scale")
     named = {"clipped": "clipped", "heaviest": "largest gradient", "broken": "NaN or Inf"}
     marks = [tag("span", tag("span", words, css=f"sorl-{name}")) for name, words in named.items()]

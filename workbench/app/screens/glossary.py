@@ -49,7 +49,7 @@ def glossary(store: Store) -> None:
     if part == "collapse":
         _rule()
     elif not found[part]:
-        note(f"Nothing here holds '{asked}'.")
+        note(f"Nothing here matches '{asked}'.")
     elif part == "diagnostics":
         wide, narrow = st.columns([5, 3], gap="large")
         with wide:
@@ -84,30 +84,23 @@ _EXAMPLE = (0.30, 0.34, 0.42, 0.41, 0.50, 0.53, 0.58, 0.55, 0.61, 0.59, 0.62, 0.
 
 def _rule() -> None:
     (fall,) = judge(_EXAMPLE, episodes=64).drops
+    first, last = fall.best_steps or (0, 0)
     wide, narrow = st.columns([3, 2], gap="large")
     with wide:
         rows = pd.DataFrame({"step": range(len(_EXAMPLE)), "success": _EXAMPLE})
         words = "A run that the rule calls collapsed: its success, its best window, the onset and the detection."
         export.figure(rule_picture(fall, look()), "rule", rows, describe=words)
     with narrow:
-        for said in in_short(fall):
-            answer(said)
+        answer(f"Best: the window whose mean is surely high, here steps {first} to {last} with {fall.best:.2f}. One "
+               "lucky step is no best.")  # fmt: skip
+        answer(f"Detection ✖, here step {fall.detection}: the first step at which chance no longer explains the loss, "
+               f"and the mean since the fall ({fall.level:.2f}) is at most half of the best. One bad step is no "
+               "collapse.")  # fmt: skip
+        answer(f"Onset ▼, here step {fall.onset}: the last step before the fall, found afterwards from both sides of "
+               f"it, with its 95 % interval ({fall.onset_low} to {fall.onset_high}).")  # fmt: skip
+        answer("A run that came back is recovered; one whose fall is too late to be called is falling at the end.")
     with st.expander("The whole rule, its settings and their reasons"):
         st.markdown(collapse_rule(), width=_LINE)
-
-
-def in_short(fall: Drop) -> list[str]:
-    """Say the collapse rule on a run that fell."""
-    first, last = fall.best_steps or (0, 0)
-    return [
-        f"Best: the window whose mean is surely high, here steps {first} to {last} with {fall.best:.2f}. One lucky "
-        "step is no best.",
-        f"Detection ✖, here step {fall.detection}: the first step at which chance no longer explains the loss, and the "
-        f"mean since the fall ({fall.level:.2f}) is at most half of the best. One bad step is no collapse.",
-        f"Onset ▼, here step {fall.onset}: the last step before the fall, found afterwards from both sides of it, with "
-        f"its 95 % interval ({fall.onset_low} to {fall.onset_high}).",
-        "A run that came back is recovered; one whose fall is too late to be called is falling at the end.",
-    ]
 
 
 def rule_picture(fall: Drop, palette: Palette) -> go.Figure:
@@ -115,26 +108,17 @@ def rule_picture(fall: Drop, palette: Palette) -> go.Figure:
     red, blue, steps = palette.outcomes["collapsed"], palette.outcomes["healthy"], list(range(len(_EXAMPLE)))
     first, last = fall.best_steps or (0, 0)
     half = CollapseSettings().severe
+    interval = common.whiskers([fall.onset_high - fall.onset], [fall.onset - fall.onset_low], red)
     lines = [
-        common.trace("step %{x}: %{y:.2f}", x=steps, y=_EXAMPLE, mode="lines+markers", name="success",
-                     line={"color": palette.text, "width": 2}, showlegend=True),
-        common.trace(f"best window: mean {fall.best:.2f}", x=[first, last], y=[fall.best] * 2, mode="lines",
-                     name="best window", line={"color": blue, "width": 6}, opacity=0.6, showlegend=True),
-        common.trace(x=[first, steps[-1]], y=[(1 - half) * fall.best] * 2, mode="lines", showlegend=True,
-                     name=f"{percent(1 - half)} of the best", line={"color": blue, "width": 1.5, "dash": "dash"}),
+        common.line(steps, _EXAMPLE, palette.text, 2, "step %{x}: %{y:.2f}", mode="lines+markers", name="success"),
+        common.line([first, last], [fall.best] * 2, blue, 6, f"best window: mean {fall.best:.2f}", name="best window",
+                    opacity=0.6),
+        common.line([first, steps[-1]], [(1 - half) * fall.best] * 2, blue, 1.5, dash="dash",
+                    name=f"{percent(1 - half)} of the best"),
+        common.marks([fall.onset], [0.72], "triangle-down", 11, red, f"onset: step {fall.onset}", error_x=interval,
+                     name="onset, 95 % interval"),
+        common.marks([fall.detection], [0.72], "x", 11, red, f"detection: step {fall.detection}", name="detection"),
     ]  # fmt: skip
-    for symbol, name, at in (("triangle-down", "onset, 95 % interval", fall.onset), ("x", "detection", fall.detection)):
-        interval = {
-            "type": "data",
-            "symmetric": False,
-            "array": [fall.onset_high - at],
-            "arrayminus": [at - fall.onset_low],
-        }
-        lines.append(common.trace(
-            f"{name}: step {at}", x=[at], y=[0.72], mode="markers", name=name, showlegend=True,
-            marker={"symbol": symbol, "size": 11, "color": red},
-            error_x=interval | {"color": red} if symbol == "triangle-down" else None,
-        ))  # fmt: skip
     return common.figure(
         lines, palette, inner=240, top=60, bottom=48, yaxis=common.axis("success", range=[0, 0.8]),
         xaxis=common.steps_axis(common.AXES["step"]), **common.legend_on_top(),
@@ -266,24 +250,19 @@ def formula_html(formula: str) -> Markup:
         match part.lastgroup:
             case "sign" | "open" | "close" | "minus":
                 return html_text(_SIGNS[text])
-            case "name":
-                return _name(text, after=formula[part.start() - 1 : part.start()])
             case "exponent":
                 return tag("sup", _letter(part["exponent"]))
             case "under":
                 return tag("sub", _letter(part["under"]))
+            case "name":  # a letter with one subscript is set so; a longer name with underscores is a column and stays
+                base, *under = text.split("_")
+                after = formula[part.start() - 1 : part.start()]
+                a_word = (text == "a" and after == " ") or (text == "s" and after == "'")  # the article, the critic's
+                if not a_word and len(under) < 2 and (len(base) == 1 or base in _GREEK):
+                    return _letter(base) + Markup("").join(tag("sub", _letter(word)) for word in under)
         return html_text(text)
 
     return Markup(_FORMULA.sub(piece, formula))
-
-
-def _name(text: str, after: str) -> Markup:
-    # A letter with one subscript is set so; a longer name with underscores is a column or a setting and stays.
-    base, *under = text.split("_")
-    a_word = (text == "a" and after == " ") or (text == "s" and after == "'")  # the article, the critic's
-    if a_word or len(under) > 1 or (len(base) > 1 and base not in _GREEK):
-        return html_text(text)
-    return _letter(base) + Markup("").join(tag("sub", _letter(word)) for word in under)
 
 
 def _letter(word: str) -> Markup:

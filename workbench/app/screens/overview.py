@@ -1,32 +1,31 @@
 """Overview: the question of a grid, its answer in a sentence, what to look at first, and every run as a cell."""
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 
 import pandas as pd
 import streamlit as st
 from markupsafe import Markup
 
 from workbench.analysis import compare
-from workbench.analysis.region import readable_series
+from workbench.analysis.region import headline, readable_series
 from workbench.analysis.runs import with_updates
-from workbench.app import run_table, theme
-from workbench.app.curve_data import Chosen, Window, extent
-from workbench.app.experiments import choose_experiment, is_region, question, runs, show_table, shown
+from workbench.app import page, run_table, theme
+from workbench.app.curve_data import STATES, Chosen, Row, Window, extent, fall_of, stands
+from workbench.app.experiments import choose_experiment, is_region, question, runs, shown
 from workbench.app.export import button, drawing
-from workbench.app.figures.matrix import STATES, layout, matrix, parts, state
-from workbench.app.page import address, anchor, answer, happened, heading, links, look, note, open_screen, screen
-from workbench.app.screens.episode import heaviest, in_epoch, largest, quoted, spelled
-from workbench.app.screens.region import draw, region_of, say_answer
+from workbench.app.figures.matrix import layout, matrix, parts
+from workbench.app.page import address, anchor, episode_address, heading, note
+from workbench.app.screens.episode import side_of, verdict
+from workbench.app.screens.region import draw, region_of
+from workbench.app.screens.run import told
 from workbench.app.store import Store, dictionary
-from workbench.app.text import html_text, number, percent, table_html, tag, times
-from workbench.app.trajectories import Row, culprit, fall_of, ranked, signals, watched, worst_epoch
+from workbench.app.text import html_text, number, tag
+from workbench.app.trajectories import ranked, watched
 from workbench.app.url import choose
 from workbench.diagnosis.alerts import RATE
 from workbench.diagnosis.changepoint import LOST
-from workbench.diagnosis.diagnose import diagnose, first_signals, in_order, likely, none_found
+from workbench.diagnosis.diagnose import first_signals, in_order, likely, none_found
 from workbench.diagnosis.finding import Diagnosis
-from workbench.diagnosis.log import of_run
 from workbench.spec import OUTCOMES, InputError
 from workbench.store import notes
 from workbench.store.connect import Busy
@@ -36,7 +35,7 @@ from workbench.store.reader import Reader
 _POINTS = 40  # of a curve in a cell
 _NARROW = 4  # columns of a grid that leaves room for words next to it
 _WORST = ("diverged", "collapsed", "falling", "failed", "recovered", "mild")  # what is looked at first
-_LOOK, _LONG = 3, 2_000  # runs to look at first; steps up to which a diagnosis takes well under a second
+_LOOK = 3  # runs to look at first
 _KEY = (
     "Curve: success, 0 to 1, over the longest run; dotted line: where the fall began; dashed border: falling; "
     "✎ has notes."
@@ -44,7 +43,7 @@ _KEY = (
 _SHOWN = {"region": "the region", "runs": "every run"}
 
 
-@screen
+@page.screen
 def overview(store: Store) -> None:
     """Show which arm collapsed, in how many seeds, and when."""
     with store.reader.together():
@@ -72,13 +71,11 @@ def _overview(store: Store) -> None:
             raise
         except InputError:  # no run can be judged yet
             pass
-    if region is not None:
-        say_answer(region)
-        if choose("show", "Show", _SHOWN, kind="row") == "region":
-            draw(region, experiment, "collapsed")
-            show_table(readable_series(region.series))
-            links([anchor("More in Region", address("region", experiment=experiment))])
-            return
+    if region is not None and choose("show", "Show", _SHOWN, kind="row") == "region":
+        draw(region, experiment, "collapsed")
+        page.table(readable_series(region.series))
+        page.links([anchor("More in Region", address("region", experiment=experiment))])
+        return
     above = st.container()
     cells = layout(each)
     narrow = cells["across"].iloc[0] <= _NARROW
@@ -86,16 +83,14 @@ def _overview(store: Store) -> None:
     with sides[1]:
         _runs(store, experiment, each, cells, kept)  # before the answer: intervals of a thousand runs take longer
     summary = summarised(store, experiment, each)
-    if region is None:
-        with above:
-            answer(compare.answer(summary))
+    with above:
+        page.answer(compare.answer(summary) if region is None else headline(region.found, region.columns))
     with sides[0]:
         look_first(store, experiment, each)
     heading("Arms")
     written = compare.readable(summary)
     arms = [anchor(arm, address("compare", experiment=experiment, arm=[arm])) for arm in written["arm"]]
-    lines = [[arm, *cells[1:]] for arm, cells in zip(arms, written.astype(str).to_numpy().tolist(), strict=True)]
-    st.html(table_html(list(written), lines, "sorl-figures sorl-listing"))
+    page.table(written.assign(arm=arms), "sorl-figures sorl-listing")
     note(f"{compare.ABOUT} An arm opens in Compare.")
     button("CSV of this table", lambda: written.to_csv(index=False).encode(), "sorl-arms.csv", "text/csv")
     heading("Runs")
@@ -116,7 +111,7 @@ def prepare(store: Store) -> None:
 
 def now(store: Store, each: pd.DataFrame) -> pd.DataFrame:
     """Return the runs with `slump`: the step since which one that is training is falling, NaN of the others."""
-    since = {one.run_id: one.step for one in happened(store) if one.kind == "falling"}
+    since = {one.run_id: one.step for one in page.happened(store) if one.kind == "falling"}
     return each.assign(slump=each["run_id"].map(since).astype(float))
 
 
@@ -145,18 +140,11 @@ def look_first(store: Store, experiment: str, each: pd.DataFrame) -> None:
         note("No run has collapsed, failed, or lost a fifth of its best." if len(each) else "")
     for run in found.to_dict("records"):
         title = anchor(f"{run['arm']}, seed {run['seed']}", address("run", experiment=experiment, run=run["run_id"]))
-        said = Markup("{}: {}. {} {}").format(
-            title, fell(run), where(store, experiment, run), why(store, experiment, run)
-        )
-        st.html(tag("div", said, css="sorl-finding"))
-
-
-def fell(run: Row) -> str:
-    """Say how a run stands and after which step it fell, with the 95 % interval of that step."""
-    fall = fall_of(run)
-    since = "" if fall is None else f", down after step {fall[0]:,}"
-    since += f" to {fall[1]:,} (95 %)" if fall and fall[1] > fall[0] else ""
-    return f"{state(run).split(' at ')[0]}{since}"
+        first, last = fall_of(run) or (0, 0)
+        is_one = pd.notna(run["collapse_step"])  # else `stands` names the whole interval
+        stood = stands(run) + (f" (95 %: {first:,} to {last:,})" if last > first and is_one else "")
+        parts = title, stood, where(store, experiment, run), why(store, experiment, run)
+        st.html(tag("div", Markup("{}: {}. {} {}").format(*parts), css="sorl-finding"))
 
 
 def where(store: Store, experiment: str, run: Row) -> Markup:
@@ -166,7 +154,7 @@ def where(store: Store, experiment: str, run: Row) -> Markup:
         return Markup()
 
     def ask(_: object) -> Markup:
-        signal = watched(store, known, run, signals(known)[0])
+        signal = watched(store, known, run)
         step, tables = signal.spike, {one["table_name"] for one in store.records("recorded", run=name)}
         if "trajectory" not in tables:
             return html_text("No trajectory was recorded, so nothing says which turn or token it was.")
@@ -175,56 +163,20 @@ def where(store: Store, experiment: str, run: Row) -> Markup:
         here += f" ({signal.title} {number(float(value))})" if pd.notna(value) else ""
         if not rows:
             return html_text(f"{here}, no trajectory was recorded.")
-        place = {"run": name, "step": step, "trajectory": rows[0]["trajectory"]}
-        turns, tokens = store.records("ledger", **place), next(iter(store.records("tokens", **place)), None)
-        epoch, last = worst_epoch(turns, tokens), max((turn["epoch"] for turn in turns), default=None)
 
         def link(words: str, turn: int | None = None) -> Markup:
             if turn is None:
-                return anchor(words, address("episode", experiment=experiment, **culprit(store, name, step)))
+                place = {"run": name, "step": str(step), "trajectory": str(rows[0]["trajectory"])}
+                return anchor(words, episode_address(experiment=experiment, **place))
             cell = {"seed": str(run["seed"]), "arm": [run["arm"]], "cell": [run["arm"], str(step), str(turn)]}
             shown = "turn_step" in tables
             return anchor(words, address("turns", experiment=experiment, **cell)) if shown else html_text(words)
 
-        mine = [turn for turn in turns if turn["epoch"] == epoch]
-        return spot(here, rows[0], len(rows), mine, in_epoch(tokens, epoch, last) if tokens else None, link)
+        side = side_of(store, name, {**rows[0], "step": step})
+        said = verdict(rows[0], len(rows), side.turns, side.tokens, link)
+        return Markup("{}, {}").format(here, said)
 
     return store.computed(("where", name), ask)
-
-
-def spot(
-    here: str, row: Row, among: int, turns: Sequence[Row], tokens: Row | None, link: Callable[..., Markup]
-) -> Markup:
-    """Say how much of the gradient a trajectory had, and the turn and the token that had twice that of the next.
-
-    `row` answers query `ranking`, of `among` trajectories; `turns` and `tokens` are of its worst epoch. `link` makes a
-    link of words: to a turn if it is given one, else to the episode.
-    """
-    share, top = row["gradient_share"], largest({turn["turn_index"]: turn["gradient_share"] for turn in turns})
-    if share is None or not math.isfinite(share):
-        had = "a gradient that was not measured" if share is None else f"a gradient of {number(share)}"
-    else:
-        had = f"{percent(share)} of the gradient" + (f", {times(share * among)} an equal share" if among > 1 else "")
-    parts = [Markup("{}, {} has {}").format(here, link(f"trajectory {row['trajectory']}"), had)]
-    if top is None:
-        parts.append(html_text("the gradient of its turns was not measured"))
-    elif top.stands_out:
-        whole = sum(turn["gradient_share"] or 0.0 for turn in turns)
-        much = f"{percent(top.weight / whole)} of it" if math.isfinite(whole) else f"a gradient of {number(top.weight)}"
-        parts.append(Markup("{} has {}").format(link(f"turn {top.key}", top.key), much))
-    else:
-        parts.append(html_text("no turn stands out"))
-    token = heaviest(tokens) if tokens else None
-    if tokens is None:
-        parts.append(html_text("its tokens were not kept"))
-    elif token is None:
-        parts.append(html_text("the gradient of its tokens was not measured"))
-    elif token.stands_out:
-        text = dict(enumerate(spelled(tokens["token"] or []))).get(token.key, "◊")
-        parts.append(Markup("the token is {}").format(link(quoted(text.strip() or text))))
-    else:
-        parts.append(html_text("no single token stands out"))
-    return Markup("{}.").format(Markup("; ").join(parts))
 
 
 def why(store: Store, experiment: str, run: Row) -> Markup:
@@ -232,9 +184,9 @@ def why(store: Store, experiment: str, run: Row) -> Markup:
     name = str(run["run_id"])
     if run["status"] == "failed":
         return html_text(f"It ended with: {run['reason']}" if isinstance(run["reason"], str) else "It left no message.")
-    if run["steps"] > _LONG:
+    _, said = told(store, run)
+    if said is None:
         return html_text(f"It is long; for its cause type: sorl diagnose {name}")
-    said = store.computed(("diagnosis", name), lambda reader: diagnose(of_run(reader, name)))
     more = anchor("Diagnosis", address("run", experiment=experiment, run=name) + "#what-stands-out")
     return Markup("{} {}").format(reason(said), more if said.findings else "")
 
@@ -260,7 +212,7 @@ def success(store: Store, each: pd.DataFrame) -> pd.DataFrame:
 
 def _runs(store: Store, experiment: str, each: pd.DataFrame, every: pd.DataFrame, kept: Mapping[str, Notes]) -> None:
     """Draw every run as a cell."""
-    palette = look()
+    palette = page.look()
     told = pd.Series({run: kept.get(run) for run in every["run_id"]}, dtype=object)
     named = parts(every.assign(notes=every["run_id"].map(told)))
     cells = named[choose("rows", "Rows", list(named), kind="row") if len(named) > 1 else next(iter(named))]
@@ -271,12 +223,10 @@ def _runs(store: Store, experiment: str, each: pd.DataFrame, every: pd.DataFrame
         swatch = tag("i", style=f"background:{theme.faded(colour, 0.16)};border-color:{colour}")
         key.append(tag("span", swatch, STATES.get(name, name) or "undecided or running"))
     st.html(tag("p", *key, tag("span", f"{_KEY} A cell opens its run."), css="sorl-key"))
-    picture = matrix(
-        cells, success(store, each), palette, lambda run_id: address("run", experiment=experiment, run=run_id)
-    )
+    picture = matrix(cells, success(store, each), palette, lambda run: address("run", experiment=experiment, run=run))
     run = drawing(
         picture, "grid", each[each["run_id"].isin(cells["run_id"])].drop(columns="config"), key=_KEY,
         describe=f"The runs of {experiment}: a row an arm, a column a seed, the outcome as colour, success as a curve.",
     )  # fmt: skip
     if run is not None:
-        open_screen("run", experiment=experiment, run=run)
+        page.open_screen("run", experiment=experiment, run=run)

@@ -1,12 +1,7 @@
 """Replay: one stored batch through several algorithms, side by side: ratios, clips, and who carries the gradient."""
 
-import hashlib
-import json
 import math
-import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from importlib.metadata import version
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -22,8 +17,8 @@ from workbench.app.figures.curves import chart
 from workbench.app.page import address, anchor, episode_address, links, look, note, say, screen
 from workbench.app.page import answer as say_answer
 from workbench.app.store import Store, dictionary
-from workbench.app.text import number, percent, table_html, tag
-from workbench.app.trajectories import choose_run, first_run, moment
+from workbench.app.text import number, percent, table_html, tag, times
+from workbench.app.trajectories import choose_run, first_run, watched
 from workbench.app.url import choose, choose_many, keep_number
 from workbench.store import batches
 
@@ -33,10 +28,7 @@ MEASURES = {
     "unit_ratio_mean": ("mean ratio", "mean of the ratio that entered the surrogate: of a token, turn or sequence"),
     "unit_ratio_max": ("largest ratio", "largest ratio that entered the surrogate: of a token, turn or sequence"),
     "clip_frac": ("clipped", "share of tokens whose gradient the clip stopped"),
-    "out_of_range_frac": (
-        "out of bounds",
-        "share of tokens whose own ratio is out of bounds, whatever their advantage",
-    ),
+    "out_of_range_frac": ("out of bounds", "share of tokens whose own ratio is out of bounds, at any advantage"),
     "unit_ratio_mass_frac": ("share of the ratios", "share of the sum of the ratios that entered the surrogate"),
 }
 WORDS = MEASURES | {
@@ -75,7 +67,7 @@ def replay(store: Store) -> None:
         why = "a run that is trained here keeps some unless record.batches.mb = 0, so train it again:"
         say(f"Run {run} has no stored batch, which this screen needs; {why}", "sorl run FILE.toml --fresh")
         return
-    at = moment(store, dictionary(store), about)
+    at = watched(store, dictionary(store), about).spike
     with right:
         nearest = min(there, key=lambda stored: (abs(stored - at), stored))
         step = int(choose("step", "Step", [str(s) for s in there], str(nearest)))
@@ -105,9 +97,8 @@ def replay(store: Store) -> None:
     else:
         named = frame.set_axis(["algorithm", "turn", words], axis=1)
         drawn = chart(named, "turn", words, "algorithm", "bars", {words: ("", definition)}, look())
-        export.figure(
-            drawn, "replay", frame, describe=f"By turn of step {step}, for each algorithm: {words}, the {definition}."
-        )
+        said = f"By turn of step {step}, for each algorithm: {words}, the {definition}."
+        export.figure(drawn, "replay", frame, describe=said)
     here = {"experiment": experiment, "run": run, "step": str(step)}
     left, right = st.columns(2, gap="medium")
     with left:
@@ -137,7 +128,7 @@ def _tokens(rows: list[Answer], here: dict[str, str]) -> None:
     found = found[found["update"] == found["update"].max()]
     which = str(found["trajectory"].iloc[0])
     note(
-        f"Gradient on each token of trajectory {which} x 1,000 in update {found['update'].iloc[0]}; negative: the "
+        f"Gradient x 1,000 on each token of trajectory {which} in update {found['update'].iloc[0]}; negative: the "
         "update makes the token more likely."
     )
     text = found["token"].fillna(found["token_id"]).astype(str)
@@ -171,38 +162,29 @@ def headline(answer: Answer, algorithms: Sequence[str]) -> str:
         broken = broken or [f"Of the chosen algorithms only {own}, which trained on this batch, has an answer."]
     else:
         name = max(others, key=lambda one: abs(math.log(others[one] / base)) if others[one] else math.inf)
-        parts = [_clipping(own, rows[own]["clip_frac"], rows[name]["clip_frac"]), _weights(base, others[name])]
+        size = _times(others[name] / base, "larger", "smaller") or "of the same size" if others[name] else ""
+        parts = [_clipping(own, rows[own]["clip_frac"], rows[name]["clip_frac"]),
+                 f"has gradient weights {size}" if size else "has no gradient at all"]  # fmt: skip
         moved = _moved(by_turn(answer, "gradient_share", [name]), own, name)
-        broken.insert(0, f"{name}, in place of {own}, {' and '.join(filter(None, parts))}{moved and f'; {moved}'}.")
+        broken.insert(0, f"{name} in place of {own} {' and '.join(filter(None, parts))}{moved and f'; {moved}'}.")
     return " ".join(broken)
 
 
 def _clipping(own: str, mine: Any, its: Any) -> str:
     if isinstance(mine, str | None) or isinstance(its, str | None):
         return ""
-    if not mine or not its:
-        none = "would have clipped no token either" if not mine and not its else ""
-        return (
-            none
-            or f"would have clipped {percent(its) if its else 'no token'} ({own}: {percent(mine) if mine else 'none'})"
-        )
-    shares = f"({percent(its)} of the tokens, {own} {percent(mine)})"
-    if 1 / _ALIKE < its / mine < _ALIKE:
-        return f"would have clipped as much {shares}"
-    return f"would have clipped {_times(its / mine)} x as {'much' if its > mine else 'little'} {shares}"
+    if mine and its:
+        many = _times(its / mine, "as much", "as little") or "as much"
+        return f"clips {many} ({percent(its)} of the tokens, {own} {percent(mine)})"
+    if not mine and not its:
+        return "clips no token either"
+    return f"clips {percent(its) if its else 'no token'} ({own}: {percent(mine) if mine else 'none'})"
 
 
-def _weights(mine: float, its: float) -> str:
-    if not its:
-        return "has no gradient at all"
-    if 1 / _ALIKE < its / mine < _ALIKE:
-        return "has gradient weights of the same size"
-    return f"has gradient weights {_times(its / mine)} x {'larger' if its > mine else 'smaller'}"
-
-
-def _times(ratio: float) -> str:
-    ratio = max(ratio, 1 / ratio)
-    return f"{ratio:.1f}" if ratio < 9.95 else f"{ratio:,.0f}"
+def _times(ratio: float, more: str, less: str) -> str:
+    """Write how many times one number is another, `more` or `less`; nothing where they are about the same."""
+    factor = max(ratio, 1 / ratio)
+    return "" if factor < _ALIKE else f"{times(factor)} {more if ratio > 1 else less}"
 
 
 def _moved(shares: pd.DataFrame, own: str, name: str) -> str:
@@ -267,16 +249,13 @@ def _over_all_updates(rows: list[Answer]) -> list[Answer]:
 
 
 def _shown(value: Any, name: str = "") -> str:
-    """A figure of the answer: JSON has no word for NaN and Inf, so these come as texts."""
-    return (
-        value if isinstance(value, str) else percent(value) if name in _PERCENT and value is not None else number(value)
-    )
+    """Write a figure of the answer: JSON has no word for NaN and Inf, so these come as texts."""
+    if isinstance(value, str):
+        return value
+    return percent(value) if name in _PERCENT and value is not None else number(value)
 
-
-# The answers of `sorl replay`, by a process of its own, because the app has no torch. Kept in the run's folder.
 
 SECONDS = 120.0  # that an answer may take; torch alone takes some to be imported
-KEPT = 64  # answers of a run; the oldest go
 
 
 def replayed(folder: Path, step: int, algorithms: Sequence[str], trajectory: int | None = None) -> Answer:
@@ -285,21 +264,6 @@ def replayed(folder: Path, step: int, algorithms: Sequence[str], trajectory: int
     words += [word for name in algorithms for word in ("--algorithm", name)]
     words += [] if trajectory is None else ["--trajectory", str(trajectory)]
     stat = batches.file_of(folder, step).stat()
-    key = json.dumps([words, stat.st_mtime_ns, stat.st_size, version("sorl")])
-    file = folder / "batches" / ".replay" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
-    with suppress(OSError, ValueError):
-        return json.loads(file.read_text(encoding="utf-8"))
-    text = _ask(words)
-    answer: Answer = json.loads(text)
-    with suppress(OSError):  # a folder that may not be written costs time, not the answer
-        file.parent.mkdir(exist_ok=True)
-        unfinished = file.with_suffix(f".{os.getpid()}")
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(file)
-        for old in sorted(file.parent.glob("*.json"), key=lambda one: one.stat().st_mtime)[:-KEPT]:
-            old.unlink(missing_ok=True)
-    return answer
-
-
-def _ask(words: Sequence[str]) -> str:
-    return command.said(words, f"sorl replay {words[1]} --step {words[3]}", SECONDS)
+    typed = f"sorl replay {folder} --step {step}"
+    found: Answer = command.answered(words, typed, SECONDS, (stat.st_mtime_ns, stat.st_size))
+    return found

@@ -14,23 +14,25 @@ import streamlit as st
 from markupsafe import Markup
 from rich.filesize import decimal
 
-from workbench.app import export, theme
-from workbench.app.curve_data import Chosen, Window, alarmed, drawn, extent, first_alarm, onsets, panel
+from workbench.app import command, export, page, theme
+from workbench.app.curve_data import Chosen, Row, Window, alarmed, drawn, ended, extent, first_alarm, onsets, panel
 from workbench.app.experiments import choose_experiment, runs, settings_of, styles
 from workbench.app.figures.common import AXES
 from workbench.app.figures.curves import curves
 from workbench.app.figures.runs import Signal, career, shares, spending
-from workbench.app.page import address, anchor, episode_address, heading, links, look, note, open_screen, say, screen
+from workbench.app.page import address, anchor, episode_address, links, look, note
 from workbench.app.store import Diagnostics, Store, dictionary
 from workbench.app.text import duration, few, number, table_html, tag, word
-from workbench.app.trajectories import Row, choose_run, culprit, ended, ranked, share_of, signals, watched
+from workbench.app.trajectories import choose_run, ranked, share_of, watched
 from workbench.app.url import choose_range
 from workbench.diagnosis.changepoint import MARGIN, spread
 from workbench.diagnosis.diagnose import diagnose, early_warning, first_signals, in_order, likely, none_found, opened
 from workbench.diagnosis.finding import Diagnosis
 from workbench.diagnosis.log import of_run
 from workbench.diagnosis.standing import counted, from_onset, standing
-from workbench.spec import RunSettings
+from workbench.spec import InputError, RunSettings
+from workbench.store import batches
+from workbench.store.batches import ranges
 from workbench.store.reader import Reader
 from workbench.store.text import log_of, tail
 
@@ -41,7 +43,7 @@ CURVES = tuple(f"step.{name}" for name in (
 ))  # fmt: skip
 _PANELS = 9  # three rows of three
 _MARKS = "▼ onset of the collapse, △ an alarm, dotted line its threshold, ✕ NaN or Inf. Drag over a part to zoom."
-_PARTS = ("Curves", "What happened", "Where the time went", "Settings", "Log and versions")
+_PARTS = ("Curves", "What happened", "Where the time went", "Settings", "Audit", "Log and versions")
 _UP = ("healthy", "no_learning")  # outcomes of runs that stayed up
 _BARS = 80  # of the wall time
 _ARMS = 6  # that other screens show at first
@@ -50,9 +52,10 @@ _EVENTS, _STEPS = 200, 12  # kinds of events that are listed, and steps of each
 _LINES = 400  # of the console log
 _PROGRESS = re.compile(r'\{"step": \d+, .*\}\s*$')  # lines of it that say what the curves do
 _VALUES, _NAMES = 5, 3  # values of other arms that a setting names, and arms of each
+_AUDIT = 300.0  # seconds that an audit may take
 
 
-@screen
+@page.screen
 def run(store: Store) -> None:
     """How does this run stand, what happened to it, and what was it trained with?"""
     left, right = st.columns([1, 2])
@@ -63,15 +66,14 @@ def run(store: Store) -> None:
         now = as_it_is(store, choose_run(each))
     known, palette, name = dictionary(store), look(), now["run_id"]
     looks = styles(each, [now["arm"]])
-    colour = looks[now["arm"]].colour
     stands, said = told(store, now)
-    _title(now, stands, colour, palette)
     tables = store.records("recorded", run=name)
+    _title(now, stands, looks[now["arm"]].colour, palette)
     _links(now, experiment, each, {one["table_name"] for one in tables})
-    links(("On this page: ", Markup(", ").join(tag("a", part, href=f"#{_place(part)}") for part in _PARTS)))
+    links(("On this page: ", Markup(", ").join(tag("a", part, href=f"#{page.place_of(part)}") for part in _PARTS)))
     left, right = st.columns(2, gap="large")
     with left:
-        _part("What stands out")
+        page.heading("What stands out")
         st.html(Markup("").join(findings(store, known, now, each, said)))
     mine = each[each["run_id"] == name]
     with right:
@@ -80,11 +82,11 @@ def run(store: Store) -> None:
         first, last = choose_range("range", "Steps", *ends)
     chosen = Chosen(mine, "step", [0], Window.over(first, last, 1))
     with above:  # what is evaluated after the last step stands one step behind it
-        _success(store, chosen, known, experiment, colour, last=2**62 if last == ends[1] else last)
-    _part("Curves")
-    found = {metric: panel(store, chosen, known, metric, bands=False) for metric in CURVES if metric in known.rows}
-    empty = [m for m, p in found.items() if p.data.empty and (p.broken is None or p.broken.empty)]
-    shown = {m: p for m, p in found.items() if m not in empty}
+        _success(store, chosen, known, experiment, looks[now["arm"]].colour, 2**62 if last == ends[1] else last)
+    page.heading("Curves")
+    every = {metric: panel(store, chosen, known, metric, bands=False) for metric in CURVES if metric in known.rows}
+    empty = [m for m, p in every.items() if p.data.empty and (p.broken is None or p.broken.empty)]
+    shown = {m: p for m, p in every.items() if m not in empty}
     panels = [p._replace(name=known.title(m), definition=p.name) for m, p in [*shown.items()][:_PANELS]]
     if panels:
         figure = curves(panels, looks, palette, AXES["step"], onsets=onsets(chosen), columns=3, legend=False)
@@ -92,28 +94,28 @@ def run(store: Store) -> None:
         export.figure(figure, "signals", lambda: drawn([*shown.values()]), describe=words, zooms="range")
     missing = ", ".join(map(known.title, empty))
     note(f"{_MARKS} Not measured in this run: {missing}." if missing else _MARKS)
-    _part("What happened")
+    page.heading("What happened")
     _events(store.records("happened", run=name), experiment, now)
-    _part("Where the time went")
-    width = max(1, -(-(last - first + 1) // _BARS))
-    spent = store.query("spent", run=name, first=first, last=last, width=width)
+    page.heading("Where the time went")
+    spent = store.query("spent", run=name, first=first, last=last, width=max(1, math.ceil((last - first + 1) / _BARS)))
     if shares(spent):
         export.figure(spending(spent, palette), "time", spent, describe="Wall time of a step, part by part.")
     else:
         note("This run recorded no wall times.")
-    _part("Settings")
+    page.heading("Settings")
     others = each[each["arm"] != now["arm"]].drop_duplicates("arm")
-    table = settings(now["config"], now["toml"], dict(zip(others["arm"], others["config"], strict=True)))
-    here = table["here"]
-    special = here.ne(table["default"]) | here.ne(table["base of the grid"]) | table["other arms"].ne("")
-    _settings(table[special & table["setting"].ne("seed")])
-    with st.expander(f"All {len(table)} settings"):
-        _settings(table)
-    heading("Files")
+    found = settings(now["config"], now["toml"], dict(zip(others["arm"], others["config"], strict=True)))
+    special = found[["default", "base of the grid"]].ne(found["here"], axis=0).any(axis=1) | found["other arms"].ne("")
+    page.table(found[special & found["setting"].ne("seed")], "sorl-settings")
+    with st.expander(f"All {len(found)} settings"):
+        page.table(found, "sorl-settings")
+    page.heading("Audit")
+    _audit(store, experiment, name)
+    page.heading("Files")
     _facts((one["table_name"], f"{number(one['rows'] or 0)} rows, {decimal(one['bytes'] or 0)}") for one in tables)
     if broken := sum(one["corrupt"] for one in tables):
         note(f"{broken} unreadable segments set aside: `sorl doctor` lists them.")
-    _part("Log and versions")
+    page.heading("Log and versions")
     _facts(facts(now))
     log = log_of(store.runs, experiment, name)
     whole = tail(log) if log else []
@@ -123,19 +125,6 @@ def run(store: Store) -> None:
         note("Its console.log has only lines of progress, whose numbers are in the curves.")
     else:
         note("Its console.log is empty." if log else "No console.log.")
-
-
-def _place(part: str) -> str:
-    return part.lower().replace(" ", "-")
-
-
-def _part(title: str) -> None:
-    """Show the title of a part of the screen, to which the line of contents leads."""
-    st.html(tag("p", title, css="sorl-question sorl-heading", id=_place(title)))
-
-
-def _settings(found: pd.DataFrame) -> None:
-    st.html(table_html(list(found.columns), found.to_numpy().tolist(), "sorl-settings"))
 
 
 def told(store: Store, now: Row) -> tuple[str, Diagnosis | None]:
@@ -148,10 +137,10 @@ def told(store: Store, now: Row) -> tuple[str, Diagnosis | None]:
     return store.computed(("told", now["run_id"]), ask)
 
 
-def as_it_is(store: Store, run: Mapping[Any, Any]) -> dict[str, Any]:
+def as_it_is(store: Store, run: Row) -> dict[str, Any]:
     """Return a run's row of table `run` with steps and seconds so far; `run` is its row of the experiment's runs."""
     row = store.records("run", run=run["run_id"])[0]
-    planned = None if pd.isna(run["planned"]) else int(run["planned"])
+    planned: int | None = None if pd.isna(run["planned"]) else int(run["planned"])
     now = {"steps": int(run["steps"]), "planned": planned, "arm": run["arm"]}
     if row["status"] == "running":  # table `run` knows them when it has ended
         spent = store.query("spent", run=run["run_id"], first=0, last=2**62, width=2**62)
@@ -161,24 +150,18 @@ def as_it_is(store: Store, run: Mapping[Any, Any]) -> dict[str, Any]:
 
 def _title(now: Row, stands: str, colour: str, palette: theme.Palette) -> None:
     outcome, status, reason = now["outcome"] or "", word(now["status"]), now["reason"]
-    ink = palette.outcomes.get(outcome, palette.outcomes[""])
+    ink, steps = palette.outcomes.get(outcome, palette.outcomes[""]), now["steps"] or 0
     look = f"background:{theme.faded(ink, 0.16)};border-color:{ink}"
-    pill = tag("span", outcome.replace("_", " ") or status, css="sorl-pill", style=look)
+    pill = tag("span", ended(now) if outcome else status, css="sorl-pill", style=look)
     swatch = tag("span", css="sorl-swatch", style=f"background:{colour}")
-    title = tag("p", swatch, f"{word(now['arm'])}, seed {word(now['seed'])}", pill, css="sorl-question")
-    st.html(title + tag("p", f"{stands} {length(now)}", css="sorl-answer"))
-    if reason or status not in ("finished", "running", "queued"):
-        said = f"{status}: {reason}" if reason else status
-        say(f"The trainer said at its end: {reason}" if status == "finished" else said)  # by the rules of that time
-
-
-def length(now: Row) -> str:
-    """Say how long a run was; `now` is a row of table `run` as `as_it_is` completes it."""
-    planned, steps = now["planned"], now["steps"] or 0
-    said = f"{steps:,} of {counted(planned)}" if planned else counted(steps)
+    length = f"{steps:,} of {counted(now['planned'])}" if now["planned"] else counted(steps)
     if now["seconds"] and steps:
-        said += f" in {duration(now['seconds'])}, {duration(now['seconds'] / steps)} a step"
-    return f"{said}."
+        length += f" in {duration(now['seconds'])}, {duration(now['seconds'] / steps)} a step"
+    title = tag("p", swatch, f"{word(now['arm'])}, seed {word(now['seed'])}", pill, css="sorl-question")
+    st.html(title + tag("p", f"{stands} {length}.", css="sorl-answer"))
+    if reason or status not in ("finished", "running", "queued"):
+        who = "The trainer said at its end" if status == "finished" else status  # by the rules of that time
+        page.say(f"{who}: {reason}" if reason else status)
 
 
 def facts(now: Row) -> Iterator[tuple[str, str]]:
@@ -213,8 +196,8 @@ def _links(now: Row, experiment: str, each: pd.DataFrame, tables: set[str]) -> N
         "collapse": {"arm": arms}, "episode": {"run": run_id}, "replay": {"run": run_id},
     }  # fmt: skip
     needs = {"turns": "turn_step", "episode": "trajectory", "replay": "trajectory"}
-    shown = [name for name in choices if name not in needs or needs[name] in tables]
-    here = [anchor(name.capitalize(), address(name, experiment=experiment, **choices[name])) for name in shown]
+    here = [anchor(name.capitalize(), address(name, experiment=experiment, **choice))
+            for name, choice in choices.items() if name not in needs or needs[name] in tables]  # fmt: skip
     seeds = [
         anchor(f"{row['seed']} ({ended(row)})", address("run", experiment=experiment, run=row["run_id"]))
         for row in each[(each["arm"] == arm) & (each["run_id"] != run_id)].to_dict("records")
@@ -253,18 +236,17 @@ def findings(
     up = alarmed(store, each[each["outcome"].isin(_UP) & (each["run_id"] != name)])
     rings = store.query("leads", runs=list(up["run_id"])).dropna(subset=["step"])["diagnostic"].value_counts()
     is_known = len(alarmed(store, each[each["run_id"] == name])) > 0
-    told = first_alarm(rung, onset, rings.to_dict(), len(up)) if is_known else "Alarms were not recorded."
-    yield finding("warning" if rung else "info", told)
+    alarms = first_alarm(rung, onset, rings.to_dict(), len(up)) if is_known else "Alarms were not recorded."
+    yield finding("warning" if rung else "info", alarms)
     if broken := not_finite(events):
         yield finding("warning", *broken)
     if held := held_out(store.records("evaluation", run=name, first=0, last=2**62)):
         yield finding("info", held)
-    signal = watched(store, known, now, signals(known)[0])
+    signal = watched(store, known, now)
     value = signal.points.set_index("step")["value"].get(signal.spike)
     rows = ranked(store, name, signal.spike)
     if value is not None and rows:
-        text = moment(signal, float(value), onset, rows)
-        yield finding("info", text, signal.spike, rows[0]["trajectory"])
+        yield finding("info", moment(signal, float(value), onset, rows), signal.spike, rows[0]["trajectory"])
 
 
 def recorded(store: Store, run: str, step: int, trajectory: int | None = None) -> dict[str, str]:
@@ -279,21 +261,16 @@ def not_finite(events: Sequence[Row]) -> tuple[str, int] | None:
     found = [event for event in events if event["kind"] == "non_finite" and event["step"] is not None]
     if not found:
         return None
-    names = list(dict.fromkeys(str(event["diagnostic"]) for event in found if event["diagnostic"]))
-    return f"First NaN or Inf at step {found[0]['step']:,}, in {few(names, 3) or 'the loss or a gradient'}.", found[0][
-        "step"
-    ]
+    first, names = found[0]["step"], list(dict.fromkeys(str(e["diagnostic"]) for e in found if e["diagnostic"]))
+    return f"First NaN or Inf at step {first:,}, in {few(names, 3) or 'the loss or a gradient'}.", first
 
 
 def held_out(rows: Sequence[Row]) -> str:
     """Say what success was on questions that are not trained on, first and last, of the rows of `evaluation`."""
-    sets: dict[str, list[Row]] = defaultdict(list)
+    sets: dict[str, list[str]] = defaultdict(list)
     for row in rows:
-        sets[row["data"]].append(row)
-    said = []
-    for data, of in sets.items():
-        ends = (of[0], of[-1]) if len(of) > 1 else of
-        said.append(f"{data} " + ", ".join(f"{number(row['success'])} at step {row['step']:,}" for row in ends))
+        sets[row["data"]].append(f"{number(row['success'])} at step {row['step']:,}")
+    said = [f"{data} {', '.join(dict.fromkeys((of[0], of[-1])))}" for data, of in sets.items()]
     return f"Held-out success: {'; '.join(said)}." if said else ""
 
 
@@ -306,11 +283,13 @@ def moment(signal: Signal, value: float, onset: int | None, rows: Sequence[Row])
     when = "" if onset is None else f", {from_onset(signal.spike, onset)}"
     said = f"The sharpest moment: step {signal.spike:,}{when}, with {what} {number(value)}"
     share = rows[0]["gradient_share"]
-    most = f", the most of {len(rows)}" if len(rows) > 1 and share is not None and math.isfinite(share) else ""
-    return f"{said}." if share is None else f"{said}; {share_of(rows[0], len(rows))}{most}."
+    if share is None:
+        return f"{said}."
+    most = f", the most of {len(rows)}" if len(rows) > 1 and math.isfinite(share) else ""
+    return Markup("{}; {}{}.").format(said, share_of(rows[0], len(rows)), most)
 
 
-def _success(store: Store, chosen: Chosen, known: Diagnostics, experiment: str, colour: str, *, last: int) -> None:
+def _success(store: Store, chosen: Chosen, known: Diagnostics, experiment: str, colour: str, last: int) -> None:
     first, name = chosen.window.first, chosen.ids[0]
     points = chosen.points(store, "step", "success").dropna(subset=["mean"])[["x", "mean", "low", "high"]]
     events = store.query("happened", run=name)
@@ -325,7 +304,7 @@ def _success(store: Store, chosen: Chosen, known: Diagnostics, experiment: str, 
     )  # fmt: skip
     for step in [carried for carried in clicked if isinstance(carried, int)][:1]:
         if recorded(store, name, step):
-            open_screen("episode", experiment=experiment, **culprit(store, name, step))
+            page.open_screen("episode", experiment=experiment, run=name, step=str(step), **page.EPISODE)
     if len(forks):
         names = [anchor(one, address("compare", experiment=one, x="fork")) for one in forks["experiment"].unique()]
         links(("Thin lines: its forks, each arm in a colour. In Compare: ", Markup(", ").join(names)))
@@ -351,33 +330,69 @@ def _events(events: Sequence[Row], experiment: str, now: Row) -> None:
         "event", "diagnostic", "times", ("threshold", "that the first crossed"), ("in words", "the first"),
         ("look at", "the first step in Turns"),
     ]  # fmt: skip
-
-    def step_of(event: Row) -> Markup:
-        step = "–" if event["step"] is None else f"{event['step']:,}"
-        link = anchor(step, episode_address(**here, step=str(event["step"]))) if event["episode"] else step
-        return tag("span", link, "" if event["value"] is None else f" ({number(event['value'])})")
-
     rows, groups = [], ledger(events)
     for group in groups[:_EVENTS]:
-        first, named = group[0], group[0]["diagnostic"] or ""
+        first, named, steps = group[0], group[0]["diagnostic"] or "", list[str]()
+        for event in group[:_STEPS]:
+            step: str = "–" if event["step"] is None else f"{event['step']:,}"
+            if event["episode"]:
+                step = anchor(step, episode_address(**here, step=str(event["step"])))
+            steps.append(tag("span", step, "" if event["value"] is None else f" ({number(event['value'])})"))
+        if len(group) > _STEPS:
+            steps.append(f"and {len(group) - _STEPS:,} more, the last at step {number(group[-1]['step'])}")
         severity = word(max((event["severity"] for event in group), key=lambda one: one == "critical"))
-        more = [f"and {len(group) - _STEPS:,} more, the last at step {number(group[-1]['step'])}"] * (
-            len(group) > _STEPS
-        )
         cell = {"seed": str(now["seed"]), "arm": [arm], "cell": [arm, str(first["step"]), "1"]}
         rows.append([
-            Markup(", ").join([*map(step_of, group[:_STEPS]), *more]),
-            tag("span", tag("i", css=f"sorl-dot sorl-{severity}"), severity),
+            Markup(", ").join(steps), tag("span", tag("i", css=f"sorl-dot sorl-{severity}"), severity),
             word(first["kind"]).replace("_", " "),
-            anchor(named, address("glossary", part="diagnostics", find=named)) if named else "",
-            f"{len(group):,}",
-            "" if first["threshold"] is None else number(first["threshold"]),
-            word(first["message"]),
+            anchor(named, address("glossary", part="diagnostics", find=named)) if named else "", f"{len(group):,}",
+            "" if first["threshold"] is None else number(first["threshold"]), word(first["message"]),
             anchor("turns", address("turns", experiment=experiment, **cell)) if first["turns"] else "",
         ])  # fmt: skip
     st.html(table_html(header, rows, "sorl-events"))
     if len(groups) > _EVENTS:
         note(f"The first {_EVENTS} of {len(groups):,} kinds of events.")
+
+
+def _audit(store: Store, experiment: str, run: str) -> None:
+    folder = batches.folder_of(store.runs, experiment, run)
+    if folder is None or not batches.steps(folder):
+        note("No step of this run was stored, so nothing can be computed again. `record.batches.mb` keeps some.")
+        return
+    note("Computes rewards, log-probs, advantages, losses, gradients and weights of stored steps again.")
+    answers = st.session_state.setdefault("sorl audits", {})
+    if st.button("Audit this run"):  # of a run that goes on, the answer stays that of the steps which it names
+        words = ["--runs", str(store.runs.absolute()), "audit", run, "--format", "json"]
+        try:
+            with st.spinner("Auditing ..."):
+                state = str(batches.steps(folder))
+                answers[run] = command.answered(words, f"sorl audit {run}", _AUDIT, state, codes=(0, 1))
+        except InputError as error:  # it says what to install where torch is missing
+            page.say(str(error))
+    if run in answers:
+        said, broken = audited(answers[run])
+        note(said)
+        if len(broken):
+            page.table(broken)
+
+
+def audited(checks: Sequence[Row]) -> tuple[str, pd.DataFrame]:
+    """Say which identities hold at the stored steps of a run and which cannot be checked; return a row for each other.
+
+    `checks` is what `sorl audit --format json` prints.
+    """
+    names = ["identity", "step", "state", "missing", "logged", "expected", "says"]
+    found = pd.DataFrame(checks).reindex(columns=names).fillna({"missing": "", "says": ""})
+    broken = found[found["state"] == "violated"]
+    held = found.loc[(found["state"] == "holds") & ~found["identity"].isin(broken["identity"]), "identity"].unique()
+    said = f"Steps {ranges(sorted({*found['step']}))}. Hold: {', '.join(held) or 'none'}."
+    for why, mine in found[found["state"] == "missing"].groupby("missing", sort=False):
+        at = ranges(sorted({*mine["step"]}))
+        said += f" Cannot be checked at {at}: {', '.join(mine['identity'].unique())} ({why})."
+    if len(broken):
+        said += f" Violated, so one of two numbers is wrong: {', '.join(broken['identity'].unique())}."
+    first = broken.drop_duplicates("identity").drop(columns=["state", "missing"])
+    return said, first.set_axis(["identity", "first at step", "logged", "must be", "what"], axis=1)
 
 
 def settings(config: str | None, toml: str | None, arms: Mapping[str, str | None]) -> pd.DataFrame:
@@ -391,15 +406,14 @@ def settings(config: str | None, toml: str | None, arms: Mapping[str, str | None
     elsewhere = {arm: settings_of(text) for arm, text in arms.items()}
     rows = []
     for key in dict.fromkeys(key for one in (here, *elsewhere.values()) for key in one):
-        value = here.get(key, "–")
-        others: dict[str, list[str]] = defaultdict(list)
+        value, others, told = here.get(key, "–"), defaultdict[str, list[str]](list), list[str]()
         for arm, one in elsewhere.items():
             if key != "seed" and one.get(key, "–") != value:
                 others[one.get(key, "–")].append(arm)
-        # An arm whose name says its value needs no second word for it; a name with a comma stands in quotes.
-        named = {other: [f"“{n}”" if ", " in n else n for n in names if n != other] for other, names in others.items()}
-        told = [f"{other}: {', '.join(names) if len(names) <= _NAMES else f'{len(names)} arms'}" if names else other
-                for other, names in named.items()]  # fmt: skip
-        words = few(told, _VALUES, "; ")
-        rows.append((key, value, base.get(key, "–"), default.get(key, "–"), words))
+        for other, arms_of in others.items():
+            # An arm whose name says its value needs no second word for it; a name with a comma stands in quotes.
+            names = [f"“{name}”" if ", " in name else name for name in arms_of if name != other]
+            named = ", ".join(names) if len(names) <= _NAMES else f"{len(names)} arms"
+            told.append(f"{other}: {named}" if names else other)
+        rows.append((key, value, base.get(key, "–"), default.get(key, "–"), few(told, _VALUES, "; ")))
     return pd.DataFrame(rows, columns=["setting", "here", "base of the grid", "default", "other arms"])

@@ -5,6 +5,7 @@ import time
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import partial
@@ -29,7 +30,7 @@ from workbench.app.text import few, markdown_text, plural, tag
 from workbench.app.url import arrive, choose, forget, leave, settle, stay
 from workbench.spec import InputError
 from workbench.store.connect import Busy
-from workbench.store.reader import Cancel, Excerpt, Saved, saved
+from workbench.store.reader import Cancel, Excerpt, Reader, Saved, saved
 from workbench.store.text import as_csv
 
 Words = Mapping[str, tuple[str, str]]  # column -> its unit and its definition
@@ -42,7 +43,7 @@ _AT_ONCE = 1.0  # seconds that a question may take without a clock and a button 
 _EVERY = "all"  # instead of a table
 _TABLES = {name: place for place, name in enumerate(("run", *LEVELS))}  # that stand first
 _QUICK = 1.0  # seconds: a question that took no longer is asked again by itself when new rows arrive
-_ASKED, _ASKING = "sorl asked", "sorl asking"
+_ASKED, _ASKING, _LATE = "sorl asked", "sorl asking", "sorl late"
 _CHART = ("chart_x", "chart_y", "chart_colour", "chart_mark")
 _NONE = "-"  # no colour
 
@@ -66,7 +67,7 @@ def sql(store: Store) -> None:
         stay(*_CHART, "scale")
         _wait(asked, store.reader.seconds)
         return
-    if asked.late:
+    if st.session_state.pop(_LATE, False):  # the screen was drawn without the answer before
         settle(*_CHART, "scale")
     if asked.state != store.state():
         note(f"Rows have arrived since; this query took {asked.seconds:.1f} s, so it does not rerun by itself.")
@@ -74,8 +75,8 @@ def sql(store: Store) -> None:
             ask(store, text, again=True)
             st.rerun()
     if asked.answer is None:
-        said = filter(None, [misspelt(asked, store, columns), asked.mistake, hint(asked.mistake, columns)])
-        st.html(tag("pre", "\n".join(said), css="sorl-mistake"))
+        said = f"{hint(asked.mistake, columns)}\n{asked.mistake}".strip()
+        st.html(tag("pre", said, css="sorl-mistake"))
         return
     known = dictionary(store)  # of columns with one name, that of the coarsest table
     words = {row["name"]: known.words(f"{row['table_name']}.{row['name']}") for row in reversed(known.by_level())}
@@ -177,47 +178,30 @@ class Asked(NamedTuple):
     answer: Excerpt | None  # as the screen shows it: cut to what a browser takes
     mistake: str
     shortened: bool = False  # cells of the answer are cut
-    late: bool = False  # the screen was drawn without the answer before
 
 
 class Asking:
     """A question that a thread of its own puts to the database; `cancel` stops it."""
 
     def __init__(self, store: Store, text: str) -> None:
-        self.text, self.state, self.began = text, store.state(), time.monotonic()
-        self.cancel, self.late = Cancel(), False
-        self._reader, self._found = store.reader, list[Asked | BaseException]()
-        self.thread = Thread(target=self._work, name="sorl sql", daemon=True)
+        self.text, self.began, self.cancel, self.found = text, time.monotonic(), Cancel(), Future[Asked]()
+        work = partial(self._work, store.reader, store.state())
+        self.thread = Thread(target=work, name="sorl sql", daemon=True)
         self.thread.start()
 
-    def _work(self) -> None:
-        try:
-            self._found.append(self._asked())
-        except BaseException as error:  # noqa: BLE001  for the thread that draws the screen
-            self._found.append(error)
-
-    def _asked(self) -> Asked:
+    def _work(self, reader: Reader, state: State) -> None:
         answer, mistake, shortened = None, "", False
         try:
-            found = self._reader.excerpt(self.text, rows=ROWS, size=SIZE, cancel=self.cancel)
-            table, shortened = shown(found.table)
-            answer = Excerpt(table, found.cut or table.num_rows < found.table.num_rows)
-        except Busy:
-            raise
-        except InputError as error:
+            whole = reader.excerpt(self.text, rows=ROWS, size=SIZE, cancel=self.cancel)
+            table, shortened = shown(whole.table)
+            answer = Excerpt(table, whole.cut or table.num_rows < whole.table.num_rows)
+        except BaseException as error:  # noqa: BLE001  for the thread that draws the screen
+            if not isinstance(error, InputError) or isinstance(error, Busy):
+                self.found.set_exception(error)
+                return
             mistake = str(error)
-        return Asked(self.text, self.state, time.monotonic() - self.began, answer, mistake, shortened)
-
-    def answered(self, wait: float) -> Asked | None:
-        """Return what was found within `wait` seconds. Raises Busy as the reader does."""
-        self.thread.join(wait)
-        if not self._found:
-            self.late = True
-            return None
-        found = self._found[0]
-        if isinstance(found, BaseException):
-            raise found
-        return found._replace(late=self.late)
+        seconds = time.monotonic() - self.began
+        self.found.set_result(Asked(self.text, state, seconds, answer, mistake, shortened))
 
 
 def ask(store: Store, text: str, *, again: bool = False) -> Asked | Asking:
@@ -225,26 +209,26 @@ def ask(store: Store, text: str, *, again: bool = False) -> Asked | Asking:
 
     Returns the question itself while it is being asked.
     """
-    last: Asked | None = st.session_state.get(_ASKED)
-    state = store.state()
-    if last and last.text == text and not again and (last.state == state or last.seconds > _QUICK):
-        return last._replace(late=False)
-    asking: Asking | None = st.session_state.get(_ASKING)
+    here = st.session_state
+    last: Asked | None = here.get(_ASKED)
+    if last and last.text == text and not again and (last.state == store.state() or last.seconds > _QUICK):
+        return last
+    asking: Asking | None = here.get(_ASKING)
     if asking is not None and asking.text != text:
         asking.cancel()
         asking = None
     wait = 0.0 if asking else _AT_ONCE
-    asking = st.session_state[_ASKING] = asking or Asking(store, text)
+    asking = here[_ASKING] = asking or Asking(store, text)
     try:
         with st.spinner("Asking ..."):
-            found = asking.answered(wait)
-    except Exception:  # not where the browser wants another view meanwhile: the question goes on
-        del st.session_state[_ASKING]
-        raise
-    if found is None:
+            here[_ASKED] = found = asking.found.result(wait)
+    except TimeoutError:
+        here[_LATE] = True
         return asking
-    del st.session_state[_ASKING]
-    st.session_state[_ASKED] = found
+    except Exception:  # not where the browser wants another view meanwhile: the question goes on
+        del here[_ASKING]
+        raise
+    del here[_ASKING]
     return found
 
 
@@ -256,9 +240,8 @@ def _wait(asking: Asking, most: float) -> None:
         if st.button("Cancel"):
             asking.cancel()
         passed = time.monotonic() - asking.began
-        st.html(
-            tag("p", f"Asking for {passed:.0f} s; it is stopped after {most:.0f} s.", css="sorl-note"), width="content"
-        )
+        said = f"Asking for {passed:.0f} s; it is stopped after {most:.0f} s."
+        st.html(tag("p", said, css="sorl-note"), width="content")
 
 
 def shown(table: pa.Table) -> tuple[pa.Table, bool]:
@@ -302,7 +285,7 @@ _UNKNOWN = re.compile(r"""(?:Referenced column|a column named|extract field) ["'
 
 
 def hint(mistake: str, columns: pd.DataFrame) -> str:
-    """Say where the column that a question missed is, or which have names like it; empty where none has."""
+    """Say which tables have the column that a question missed, or which columns are called nearly so."""
     missed = _UNKNOWN.search(mistake)
     if missed is None:
         return ""
@@ -310,34 +293,8 @@ def hint(mistake: str, columns: pd.DataFrame) -> str:
     tables = {str(name): few(list(part), 4) for name, part in columns.groupby("name")["table"]}
     if missed[1] in tables:
         return f"{missed[1]} is a column of {tables[missed[1]]}."
-    near = get_close_matches(missed[1], sorted(tables), n=4, cutoff=0.7)
-    return f"There is {', '.join(f'{one} ({tables[one]})' for one in near)}." if near else ""
-
-
-# Quoted texts and comments of a question, and its names, with what stands before and behind them.
-_NAMES = re.compile(
-    r"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/|(\bAS\s+)?\b([a-z_][a-z0-9_]*)\b(\s*\()?", re.IGNORECASE | re.DOTALL
-)
-_LIKE = 0.8  # that a misspelt name is to its column; below, it is another word
-
-
-def misspelt(asked: Asked, store: Store, columns: pd.DataFrame) -> str:
-    """Say which names of a question are no column of any table but nearly one.
-
-    DuckDB speaks of the first name that its table lacks, though another table may have it.
-    """
-    if not _UNKNOWN.search(asked.mistake):
-        return ""
-    words = store.computed("keywords", lambda reader: reader.rows("SELECT keyword_name FROM duckdb_keywords()").rows)
-    tables = {str(name): few(list(part), 4) for name, part in columns.groupby("name")["table"]}
-    parts = list(_NAMES.finditer(asked.text))
-    known = {*tables, *columns["table"], *(word for (word,) in words), *(p[2].lower() for p in parts if p[1])}
-    names = dict.fromkeys(p[2].lower() for p in parts if p[2] and not p[3])
-    near = {name: get_close_matches(name, sorted(tables), n=2, cutoff=_LIKE) for name in names if name not in known}
-    return "\n".join(
-        f"No table has a column {name}: {' or '.join(f'{one} ({tables[one]})' for one in ones)}?"
-        for name, ones in near.items() if ones
-    )  # fmt: skip
+    near = [f"{name} ({tables[name]})" for name in get_close_matches(missed[1], sorted(tables), n=2, cutoff=0.8)]
+    return f"No table has a column {missed[1]}: {' or '.join(near)}?" if near else ""
 
 
 _ROW, _TALLEST = 35, 420  # pixels

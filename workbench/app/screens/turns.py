@@ -2,37 +2,24 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 import pandas as pd
 import streamlit as st
 
-from workbench.app import export
-from workbench.app.curve_data import Chosen, Window, extent, onsets, origins
-from workbench.app.experiments import Arms, choose_arms
+from workbench.app import export, page
+from workbench.app.curve_data import Chosen, Row, Window, extent, fall_of, fell, onsets, origins
+from workbench.app.experiments import choose_arms
 from workbench.app.figures.common import AXES
 from workbench.app.figures.maps import ACROSS, FEW, Heat, Measure, colour_scale, heat
-from workbench.app.page import (
-    address,
-    anchor,
-    answer,
-    episode_address,
-    linked_table,
-    links,
-    look,
-    not_recorded,
-    note,
-    run_links,
-    screen,
-)  # fmt: skip
+from workbench.app.page import address, anchor, note
 from workbench.app.store import Diagnostics, Store, dictionary, notation
-from workbench.app.text import number, word
-from workbench.app.trajectories import fall_of, fell
+from workbench.app.text import number, table_html, word
 from workbench.app.url import choose, choose_range, follow, keep
 
-_AXIS = {"step": "step", "onset": "before collapse"}
+_AXIS = {"step": "step", "onset": "onset of the fall"}
 # What a reader of a collapse asks for first; the other columns of the roll-up follow.
 _FIRST = ("ratio_geo", "ratio_arith", "ratio_prod", "clip_frac", "approx_kl", "entropy", "advantage", "value_error",
           "gradient_share", "ratio_mass_frac")  # fmt: skip
@@ -85,12 +72,9 @@ class Turns(Chosen):
     def heats(self, store: Store, names: Sequence[str], *, extreme: bool) -> list[Heat]:
         """Return a heat map an arm."""
         cells = self.cells(store, [names.index(arm) for arm in self.runs["arm"]], extreme=extreme)
-        began = onsets(self).join(self.runs["seed"])
-        return [
-            Heat(arm, cells[cells["arm"] == i], list(mine[["x", "seed"]].itertuples(index=False, name=None)))
-            for i, arm in enumerate(names)
-            for mine in [began[began["arm"] == arm]]
-        ]
+        began = {arm: list(mine[["x", "seed"]].itertuples(index=False, name=None))
+                 for arm, mine in onsets(self).join(self.runs["seed"]).groupby("arm")}  # fmt: skip
+        return [Heat(arm, cells[cells["arm"] == i], began.get(arm, [])) for i, arm in enumerate(names)]
 
     def cell(self, arm: str, bucket: int, turn: int) -> Cell:
         """Return the cell of a bucket."""
@@ -109,14 +93,14 @@ class Turns(Chosen):
         )  # fmt: skip
 
 
-@screen
+@page.screen
 def turns(store: Store) -> None:
     """Show in which turn, and when, the signals leave their usual range."""
     arms = choose_arms(store)
     known = dictionary(store)
     found = measures(known)
     if not found:
-        not_recorded("No turn of these runs", "tables turn and turn_step")
+        page.not_recorded("No turn of these runs", "tables turn and turn_step")
         return
     titles = {name: known.title(f"turn_step.{name}") for name in found}
     with st.container(horizontal=True, gap="large", vertical_alignment="top"):
@@ -133,44 +117,55 @@ def turns(store: Store) -> None:
     window = Window.made(*ends, CELLS // min(len(arms.names), ACROSS))
     view = Turns(runs, axis, starts, window, Measure(name, titles[name], *known.words(f"turn_step.{name}")))
     maps = view.heats(store, arms.names, extreme=extreme)
-    values = _values(maps)
+    values = pd.concat([part.cells.assign(arm=part.arm) for part in maps], ignore_index=True)
     if values.empty:
-        not_recorded("No turn of these runs", "tables turn and turn_step")
+        page.not_recorded("No turn of these runs", "tables turn and turn_step")
         return
     said, places = headline(view, view.cells(store, range(len(runs)), extreme=extreme))
-    answer(said)
+    page.answer(said)
     here = {name: st.query_params.get_all(name) for name in st.query_params}
-    links(["Open the cell:"] * bool(places), *(
-        [anchor(f"{cell.arm}, turn {cell.turn}, from step {cell.first}",
-                address("turns", **here | {"cell": [str(part) for part in cell]}))] for cell in places
-    ))  # fmt: skip
+    if places:
+        page.links(["Open the cell:"], *(
+            [anchor(f"{cell.arm}, turn {cell.turn}, from step {cell.first}",
+                    address("turns", **here | {"cell": list(map(str, cell))}))] for cell in places
+        ))  # fmt: skip
     under = (arms.experiment, axis)
-    chosen = keep("cell", under, lambda given: Cell.read(given, arms.names), lambda c: [str(part) for part in c or ()])
+    chosen = keep("cell", under, lambda given: Cell.read(given, arms.names), lambda c: list(map(str, c or ())))
     shown = framed = None
     if chosen is not None and window.first <= chosen.first <= window.last:
         bucket = (chosen.first - window.first) // window.width
         shown, framed = view.cell(chosen.arm, bucket, chosen.turn), (arms.names.index(chosen.arm), bucket, chosen.turn)
     colours, signs = colour_scale(view.measure.unit, values["value"].dropna()), notation(view.measure.definition)
     clicked = export.figure(
-        heat(maps, view.measure, colours, arms.styles, look(), window, AXES[axis], chosen=framed), "turns",
-        lambda: values.drop(columns=["value", "bucket"]), select=True, zooms="range",
+        heat(maps, view.measure, colours, arms.styles, page.look(), window, AXES[axis], chosen=framed), "turns",
+        lambda: values.drop(columns=["value", "bucket"]), select=True, zooms="range", key=signs,
         describe=f"{titles[name]} by turn index and {AXES[axis]} for {', '.join(arms.names)}.",
-        key=signs,
     )  # fmt: skip
     if signs:
         note(signs)
     if clicked:
-        place, *where = (int(v) for v in clicked[0][:3])
-        if (other := view.cell(arms.names[place], *where)) != shown:
-            follow("cell", [str(part) for part in other])
+        place, *at = (int(v) for v in clicked[0])
+        if (other := view.cell(arms.names[place], *at)) != shown:
+            follow("cell", list(map(str, other)))
     value = "the most extreme value" if extreme else "the mean"
     note(f"Each cell: {value} over seeds and steps. Faded: fewer than {FEW} turns, too few to go by · ▼ onset of a "
          "collapse, with its seed · hatched: not measured · – no such turn · ✕ NaN or Inf")  # fmt: skip
     if shown is None:
         note("Click a cell to list its trajectories; drag over steps to zoom.")
     else:
-        _list(store, view, known, arms, shown)
-    run_links(runs, arms.experiment)
+        by = name if f"turn.{name}" in known.rows else "log_ratio_sum"
+        listing, last = view.trajectories(store, shown, by), view.last(shown)
+        steps = f"step {last}" if last == shown.first else f"steps {shown.first} to {last}"
+        where = f"{shown.arm}, turn {shown.turn}, {steps}"
+        if listing:
+            some = f", {len(listing)} shown" if listing[0]["total"] > len(listing) else ""
+            note(f"{where}: {listing[0]['total']} trajectories{some}, those with tokens first, then ordered by "
+                 f"{known.title(f'turn.{by}')}; values after the last epoch; click a number.")  # fmt: skip
+            st.html(table_html(*listed(listing, arms.experiment, by, known), "sorl-listing sorl-asked"))
+            st.html(_TO_LIST % hash(shown), unsafe_allow_javascript=True)
+        else:
+            note(f"{where}: no trajectory of these runs is recorded there.")
+    page.run_links(runs, arms.experiment)
 
 
 def measures(known: Diagnostics) -> list[str]:
@@ -245,53 +240,31 @@ def headline(view: Turns, cells: pd.DataFrame) -> tuple[str, list[Cell]]:
     return " ".join(lines), [Cell(runs[r["arm"]]["arm"], int(r["first_step"]), int(r["turn_index"])) for r in shown]
 
 
-def _fall(run: Mapping[Any, Any]) -> tuple[int, int] | None:
+def _fall(run: Row) -> tuple[int, int] | None:
     """Return the first and last step at which a run may have begun to fall; one that diverged fell at its end."""
     if (fall := fall_of(run)) is None and run["outcome"] == "diverged" and pd.notna(run["steps"]):
         return int(run["steps"]) - 1, int(run["steps"]) - 1
     return fall
 
 
-def _values(maps: Iterable[Heat]) -> pd.DataFrame:
-    none = pd.DataFrame(columns=["arm", "first_step", "value"])
-    return pd.concat([part.cells.assign(arm=part.arm) for part in maps] or [none], ignore_index=True)
-
-
-def _list(store: Store, view: Turns, known: Diagnostics, arms: Arms, cell: Cell) -> None:
-    name = view.measure.name if f"turn.{view.measure.name}" in known.rows else "log_ratio_sum"
-    by = known.title(f"turn.{name}")
-    found = view.trajectories(store, cell, name)
-    last = view.last(cell)
-    steps = f"step {last}" if last == cell.first else f"steps {cell.first} to {last}"
-    place = f"{cell.arm}, turn {cell.turn}, {steps}"
-    if not found:
-        note(f"{place}: no trajectory of these runs is recorded there.")
-        return
-    some = f", {len(found)} shown" if found[0]["total"] > len(found) else ""
-    note(f"{place}: {found[0]['total']} trajectories{some}, those with tokens first, then ordered by {by}; values "
-         "after the last epoch; click a number.")  # fmt: skip
-    linked_table(*listed(found, arms.experiment, name, known), asked=True)
-    st.html(_TO_LIST % hash(cell), unsafe_allow_javascript=True)
-
-
 def listed(
-    found: Sequence[dict[str, Any]], experiment: str, measured: str, known: Diagnostics
-) -> tuple[list[tuple[str, str]], list[tuple[str, list[str]]]]:
-    """Return header (name, definition) and rows (address of the episode, cells) of the trajectories of a cell."""
+    found: Sequence[Row], experiment: str, measured: str, known: Diagnostics
+) -> tuple[list[tuple[str, str]], list[list[str]]]:
+    """Return header (name, definition) and rows of the trajectories of a cell; the first cell of a row is a link."""
     names = [measured, *(name for name in _LISTED if name != measured)]
     rows = {name: known.rows.get(f"turn.{name}") for name in names}
     header = [
         ("trajectory", "opens the episode"), ("tokens", "whether its tokens were kept"), ("seed", ""), ("step", ""),
         ("action", "what the agent did in the turn"),
-        *[(known.title(f"turn.{name}"), ": ".join([name, row["formula"]]) + f" ({row['unit']})" * bool(row["unit"]))
+        *[(known.title(f"turn.{name}"), f"{name}: {row['formula']}" + f" ({row['unit']})" * bool(row["unit"]))
           if row else (name, "") for name, row in rows.items()],
         ("solved", "the trajectory's answer is exactly right"), ("question", ""),
     ]  # fmt: skip
     lines = []
     for row in found:
-        step, trajectory, kept = str(row["step"]), str(row["trajectory"]), "kept" if row["kept"] else "–"
-        link = episode_address(experiment=experiment, run=row["run_id"], step=step, trajectory=trajectory)
+        step, which = str(row["step"]), str(row["trajectory"])
+        link = page.episode_address(experiment=experiment, run=row["run_id"], step=step, trajectory=which)
         numbers = [number(row["value"]), *(number(row[name]) for name in names[1:])]
-        last = [word(row["success"]), word(row["question"])]
-        lines.append((link, [trajectory, kept, str(row["seed"]), step, word(row["status"]), *numbers, *last]))
+        lines.append([anchor(which, link), "kept" if row["kept"] else "–", str(row["seed"]), step, word(row["status"]),
+                      *numbers, word(row["success"]), word(row["question"])])  # fmt: skip
     return header, lines
