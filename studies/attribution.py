@@ -25,7 +25,7 @@ from workbench.batch import Batch
 from workbench.diagnosis.attribution import attribute
 from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
 from workbench.grid.folder import change
-from workbench.learn.loop import Packer
+from workbench.learn.blackbox import Packer
 from workbench.objective.pipeline import policy_loss, prepare
 from workbench.record.recorder import Recorder
 from workbench.spec import BatchesSettings, InputError, RecordSettings, RunSettings

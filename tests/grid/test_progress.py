@@ -14,7 +14,7 @@ from workbench.grid.process import cores, ending, last_line, last_step
 from workbench.grid.progress import Display, duration, sparkline
 from workbench.grid.run import Result
 from workbench.spec import RunSettings
-from workbench.spec.words import cause
+from workbench.spec.vocabulary import cause
 
 SLOW = 3.0 / rough(RunSettings(), resolve("grpo"))  # three seconds an iteration of grpo, which has no critic
 

@@ -41,6 +41,8 @@ def packages() -> Checks:
     for name in ("sorl", *_NEEDED, *_OPTIONAL):
         with suppress(PackageNotFoundError):
             found[name] = version(name)
+        if name in _NEEDED and name not in found:
+            yield "fail", f"{name} is missing", f"pip install {name}"
     yield "ok", f"python {platform.python_version()}, sorl {found.get('sorl', 'not installed, run from a checkout')}"
     yield "ok", ", ".join(f"{name} {found[name]}" for name in _NEEDED if name in found)
     yield "ok", f"optional: {', '.join(f'{name} {found[name]}' for name in _OPTIONAL if name in found) or 'none'}"

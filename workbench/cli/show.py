@@ -8,7 +8,7 @@ from workbench.cli.shared import RUN, current, find
 from workbench.cli.tables import cell, echo, print_table
 from workbench.spec import RunSettings
 from workbench.spec.files import from_json, leaves
-from workbench.spec.words import cause
+from workbench.spec.vocabulary import cause
 from workbench.store.text import log_of, tail
 
 _FACTS = (

@@ -214,7 +214,7 @@ def _by_label(arms: Sequence[Arm], path: Path) -> dict[str, Arm]:
         same = folders.setdefault(slug(arm.label), arm)
         if same is not arm:
             called = f"two arms of {path} are called '{same.label}' and '{arm.label}'"
-            raise InputError(f"{called}, which is one folder name; give each its own")
+            raise InputError(f"{called} and would share a folder name; give each its own")
     return {arm.label: arm for arm in arms}
 
 

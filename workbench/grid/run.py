@@ -23,7 +23,7 @@ from workbench.grid.config import Grid
 from workbench.grid.process import Ending, Job, ending, follow, last_line, last_step, one_line, where
 from workbench.learn.run import HELD
 from workbench.spec import InputError
-from workbench.spec.words import cause
+from workbench.spec.vocabulary import cause
 from workbench.store.segments import held, now
 from workbench.store.text import LOG_NAME, tail
 

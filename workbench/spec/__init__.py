@@ -9,8 +9,8 @@ from workbench.spec.settings import (  # isort: skip
 )  # fmt: skip
 from workbench.spec.tables import TABLES, Column, Table, table
 
-from workbench.spec.words import COLLAPSED, GUARD, MEANINGS, OUTCOMES, RATIO_TOLERANCE, UNDECIDED  # isort: skip
-from workbench.spec.words import Alarm, Check, Diagnostic, Level, Outcome, Unit, check  # isort: skip
+from workbench.spec.vocabulary import COLLAPSED, GUARD, MEANINGS, OUTCOMES, RATIO_TOLERANCE, UNDECIDED  # isort: skip
+from workbench.spec.vocabulary import Alarm, Check, Diagnostic, Level, Outcome, Unit, check  # isort: skip
 
 __all__ = [
     "BATCH_FOLDER", "BATCH_FORMAT", "COLLAPSED", "COSMETIC", "GUARD", "MEANINGS", "OUTCOMES", "RATIO_TOLERANCE",

@@ -1,4 +1,4 @@
-"""The words of measuring: levels, units, alarms, diagnostics; how a run can end; what the guard checks."""
+"""The words of measuring: levels, units, alarms, diagnostics; how a run can end; the checks of the guard."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
