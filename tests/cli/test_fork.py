@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from studies import forks as study
 from tests.cli.command import sorl
 from tests.learn.tiny import merged, train
 from workbench.algorithms import resolve
 from workbench.analysis import forks
-from workbench.cli.fork import ARMS, allowed, arm, arms_file, intervene, removal
+from workbench.cli.fork import ARMS, allowed, arms_file, arms_of, intervene, removal
 from workbench.diagnosis.causes import CAUSES
 from workbench.diagnosis.diagnose import diagnose
 from workbench.diagnosis.finding import Clue, Diagnosis, Finding
@@ -34,9 +35,9 @@ def parent(new_run, cache):
     return folder
 
 
-def test_a_run_is_forked_planned_and_compared_with_unchanged_children(parent):
+def test_a_run_is_forked_planned_and_compared_with_unchanged_children(parent, monkeypatch, tmp_path):
     runs = parent.parent.parent
-    given_arms = ["--arm", "grad-clip", "--arm", "learn.epochs=1", "--draws", "2", "--steps", "2"]
+    given_arms = ["--arm", "no-critic", "--arm", "learn.epochs=1", "--draws", "2", "--steps", "2"]
     planned = sorl("fork", parent.name, "--at", "3", *given_arms, "--plan", runs=runs)
     assert planned.exit_code == 0, planned.output
     assert "Power: with 2 draws" in planned.output
@@ -45,12 +46,17 @@ def test_a_run_is_forked_planned_and_compared_with_unchanged_children(parent):
     assert done.exit_code == 0, done.output
     assert f"Forks of {parent.name} at 3, from step 2 on" in done.output
     assert f"The tree of {parent.name}: sorl app, then /run?experiment=tiny&run={parent.name}" in done.output
-    for name in ("unchanged", "grad-clip", "learn.epochs=1"):
+    for name in ("unchanged", "no-critic", "learn.epochs=1"):
         assert name in done.output
     assert "no change can be seen to save it" in done.output
     again = sorl("fork", parent.name, "--at", "3", *given_arms, "--format", "json", runs=runs)
     assert '"2/2"' not in again.output
     assert "6 cells, 6 already finished" in again.output
+    monkeypatch.setattr(study, "EXPERIMENT", "tiny")
+    rows = study.add(runs, tmp_path / "forks.parquet")
+    assert rows["arm"].value_counts(dropna=False).tolist() == [2, 2, 2, 1]
+    assert rows.loc[rows["arm"].notna(), "parent"].eq(parent.name).all()
+    assert len(study.add(runs, tmp_path / "forks.parquet")) == len(rows)  # nothing twice
 
 
 @pytest.mark.parametrize(
@@ -61,7 +67,7 @@ def test_a_run_is_forked_planned_and_compared_with_unchanged_children(parent):
         (("--at", "soon"), "neither a step nor onset-N"),
         (("--at", "4", "--arm", "grad-clp"), "no arm 'grad-clp' .did you mean 'grad-clip'"),
         (("--at", "4", "--arm", "world.entities=9"), "cannot change in the middle of a run"),
-        (("--at", "4", "--arm", "algorithm='grpo'"), "has other critic than the parent"),
+        (("--at", "4", "--arm", "algorithm='grpo'"), "has other groups than the parent"),
         (("--at", "4", "--arms", "nowhere.toml"), "cannot read --arms"),
         (("--at", "40"), "no checkpoint at or before step 40 of its 6; there are 2, 4, 6; the nearest is --at 6"),
         (("--at", "4", "--arm", "learn.group_size=8"), "changes learn.group_size, which cannot change in the middle"),
@@ -114,9 +120,11 @@ def test_the_arm_that_is_left_unchanged_changes_nothing(parent, tmp_path):
 @pytest.mark.parametrize("algorithm", ["ppo", "grpo"])
 def test_every_arm_with_a_name_is_a_setting_that_a_run_has(algorithm):
     settings = RunSettings(algorithm=algorithm)
-    for name in ARMS:
-        (changes,) = arm(name, settings).values()
-        allowed(name, changes, settings)
+    left_out: list[str] = []
+    given = arms_of(list(ARMS), None, settings, left_out)
+    assert given.keys() == ARMS.keys() - ({"no-critic"} if algorithm == "grpo" else set())
+    assert len(left_out) == len(ARMS) - len(given)
+    for name, changes in given.items():
         table = expand(changes, name)
         RunSettings.model_validate(merged(settings.model_dump(), table))
         resolve(algorithm, table.get("slots"))
@@ -146,7 +154,7 @@ def test_an_injected_fault_is_removed_and_goes_on_in_every_other_child(new_run, 
     assert not list(runs.glob("fork-*"))
     assert intervene(runs, found, 2, yes=True, steps=2, causes=causes)
     rows = sorl("sql", "SELECT arm, config->>'$.fault.kind' AS fault, config->>'$.learn.staleness' AS stale FROM run "
-                "WHERE parent IS NOT NULL AND draw = 0 ORDER BY arm", "--format", "csv", runs=runs)  # fmt: skip
+                "WHERE parent IS NOT NULL AND draw = 1 ORDER BY arm", "--format", "csv", runs=runs)  # fmt: skip
     assert rows.output.split("\n")[1:4] == [
         "unchanged,reward_noise,2", "without off_policy,reward_noise,0", "without reward_noise,,2",
     ]  # fmt: skip

@@ -28,7 +28,7 @@ _CHILDREN = """
     LEFT JOIN (SELECT run_id, avg(success) AS success FROM (
         SELECT run_id, success FROM step QUALIFY row_number() OVER (PARTITION BY run_id ORDER BY step DESC) <= $last
     ) GROUP BY run_id) USING (run_id)
-    WHERE parent IS NOT NULL AND status = 'finished' ORDER BY parent, started_at
+    WHERE draw > 0 AND status = 'finished' ORDER BY parent, started_at
 """
 _STRATUM = ["parent", "forked_at", "until"]  # children are compared where these are the same
 

@@ -46,7 +46,9 @@ ARMS: Mapping[str, dict[str, Any]] = {
     "dual-clip": {"slots.clip.dual": 3.0},
     "fresh": {"learn.staleness": 0},
     "one-epoch": {"learn.epochs": 1},
+    "on-policy": {"learn.staleness": 0, "learn.epochs": 1},
     "third-lr": {"learn.policy.lr": lambda lr: lr / 3},
+    "no-critic": {"slots.advantage": {"kind": "reinforce_pp"}},
 }
 DEFAULT = ("turn-ratio", "normalise", "grad-clip")
 # What the state of a parent fixes.
@@ -74,7 +76,7 @@ def fork(
     at: list[str] = Option([BEFORE], "--at", metavar="STEP|onset-N", help=_AT),
     arms: list[str] | None = Option(None, "--arm", metavar="NAME", help=_ARM),
     file: Path | None = Option(None, "--arms", metavar="FILE.toml", help=_FILE),
-    draws: int = Option(4, min=1, help="Children of each arm. Draw 0 has the parent's seed, the others new ones."),
+    draws: int = Option(4, min=1, help="Children of each arm, each with a new seed."),
     steps: int = Option(STEPS, min=1, help="Steps that a child trains."),
     plan: bool = Option(False, "--plan", help="Print the children, the time and the power, and train nothing."),
     workers: int | None = Option(None, min=1, help="Children at a time; default: one core for each thread of a run."),
@@ -93,15 +95,18 @@ def fork(
     if not parents:
         raise InputError(f"no run of '{run}' fell; name a run and a step: sorl fork RUN --at STEP")
     grids: dict[str, list[Grid]] = {}
+    left_out: list[str] = []
     for place, parent in product(at, parents):
         try:
             children = forkable(ctx.obj, parent, place)
-            changes = arms_of(arms or (), file, children.settings)
+            changes = arms_of(arms or (), file, children.settings, left_out if whole else None)
             grids.setdefault(place, []).append(grid_of(ctx.obj, children, changes, draws, steps))
         except InputError as error:
             if not whole:
                 raise
-            note(f"left out, {place}: {error}")
+            left_out.append(f"{place}: {error}")
+    for reason in dict.fromkeys(left_out):
+        note(f"left out, {reason}")
     cells = [cell for found in grids.values() for grid in found for cell in grid.cells]
     if not cells:
         raise InputError(f"no run of '{run}' can be forked there")
@@ -162,8 +167,13 @@ def takes(cells: Sequence[Cell], runs: Path, workers: int | None) -> str:
     return str(time_of(left, runs, workers))
 
 
-def arms_of(names: Sequence[str], file: Path | None, settings: RunSettings) -> dict[str, dict[str, Any]]:
-    """Return what each arm changes. Raises InputError for a change that the parent's state does not allow."""
+def arms_of(
+    names: Sequence[str], file: Path | None, settings: RunSettings, left_out: list[str] | None = None
+) -> dict[str, dict[str, Any]]:
+    """Return what each arm changes.
+
+    Raises InputError for a change that the parent's state does not allow, or adds it to what was left out.
+    """
     from workbench.analysis.forks import UNCHANGED
 
     given: dict[str, dict[str, Any]] = {}
@@ -177,8 +187,14 @@ def arms_of(names: Sequence[str], file: Path | None, settings: RunSettings) -> d
     if renamed := given.get(UNCHANGED):
         sets = ", ".join(renamed)
         raise InputError(f"the arm '{UNCHANGED}' changes nothing: give the one that sets {sets} another name")
-    for name, changes in given.items():
-        allowed(name, changes, settings)
+    for name, changes in list(given.items()):
+        try:
+            allowed(name, changes, settings)
+        except InputError as error:
+            if left_out is None or len(given) == 1:
+                raise
+            left_out.append(str(error))
+            del given[name]
     return given
 
 
@@ -219,7 +235,8 @@ def grid_of(runs: Path, children: Children, arms: Mapping[str, Mapping[str, Any]
         tables.append({"name": name} | expand(kept, f"arm '{name}'"))
     made = {
         "question": f"Which change after step {step} saves {parent}?",
-        "seeds": [settings.seed + DRAW * draw for draw in range(draws)],
+        # Not the parent's own seed: that child left unchanged falls for certain, as the parent was chosen for its fall.
+        "seeds": [settings.seed + DRAW * draw for draw in range(1, draws + 1)],
         "base": expand(base, "the parent"),
         "arms": tables,
     }
@@ -359,6 +376,7 @@ def allowed(name: str, changes: Mapping[str, Any], settings: RunSettings) -> Non
     slots = {k.removeprefix("slots."): v for k, v in changes.items() if k.startswith("slots.")}
     parent = resolve(settings.algorithm, settings.slots)
     child = resolve(changes.get("algorithm", settings.algorithm), {**settings.slots, **expand(slots, "the arm")})
-    for what, one, other in (("critic", parent.critic, child.critic), ("groups", parent.group_size, child.group_size)):
-        if one != other:
-            raise InputError(f"arm '{name}': '{child.name}' has other {what} than the parent; its state does not fit")
+    if child.critic and not parent.critic:
+        raise InputError(f"arm '{name}': '{child.name}' needs a critic, and the parent has none to go on with")
+    if child.group_size != parent.group_size:
+        raise InputError(f"arm '{name}': '{child.name}' has other groups than the parent; its state does not fit")

@@ -66,7 +66,7 @@ TABLES: tuple[Table, ...] = (
         Column("generation", "BIGINT", "How often the cell was started from nothing (--fresh); the newest counts."),
         Column("parent", "VARCHAR", "Run that it was forked from; NULL without one."),
         Column("forked_at", "BIGINT", "First step that is its own; NULL without a parent."),
-        Column("draw", "BIGINT", "Child of its parent and arm, from 0 (the parent's seed); NULL without a parent."),
+        Column("draw", "BIGINT", "Child of its parent and arm, from 1; NULL without a parent."),
         Column("attempt", "BIGINT", "Which attempt this is, from 1; each resume and each retry is one more."),
         _WRITTEN,
     ), latest_wins=True),
