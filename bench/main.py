@@ -18,6 +18,7 @@ from workbench.spec import InputError, RunSettings, nearest
 COMPARISONS: dict[str, Callable[[Scene, int], Sequence[Comparison | Latency]]] = {
     "rollout": training.rollout,
     "update": training.update,
+    "mixture": training.mixture,
     "logging": training.logging,
     "ingest": stored.ingest,
     "packing": processes.packing,

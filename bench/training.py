@@ -162,7 +162,8 @@ def full(step: Step) -> Work:
     """All updates of the step by a fresh learner, and its diagnostics: what a run does between sampling and writing."""
     model = deepcopy(step.policy)
     temperature = step.settings.engine.temperature
-    learner = Learner(step.algorithm, step.settings.learn, model, deepcopy(step.critic), temperature)
+    critic = deepcopy(step.critic) if step.algorithm.critic else None
+    learner = Learner(step.algorithm, step.settings.learn, model, critic, temperature)
 
     def work() -> float:
         updates = [learner.update(step.batch.rows(rows).trimmed(), epoch, 0) for epoch, rows in step.rows]
@@ -215,6 +216,27 @@ def update(scene: Scene, rounds: int) -> list[Comparison]:
             )
         )
     return found
+
+
+def mixture(scene: Scene, rounds: int) -> list[Comparison]:
+    """Trained tokens/s of a GRPO step by a fresh mixture of experts, and by the dense policy that is as wide."""
+    step = sampled(scene, "grpo")
+    policy = scene.settings.policy.model_copy(update={"family": "mixtral"})
+    model = networks.create(policy, scene.tokenizer, seed=0)
+    old, routes = scored(model, step.batch, scene.settings.engine.temperature)
+    other = replace(step, policy=model, batch=replace(step.batch, log_prob_old=old, routes_old=routes))
+    a, b = alternate(timed(lambda: full(other)), timed(lambda: full(step)), rounds)
+    return [
+        Comparison(
+            name="mixture",
+            unit="tokens/s",
+            ours=Side(f"mixtral, {policy.experts_per_token} of {policy.experts} experts a token", a),
+            baseline=Side("dense, as wide as the experts that read a token", b),
+            target=Target("ratio", 0.5),
+            note="the same sequences, all updates of a step",
+            facts={"updates": len(step.rows), "trained_tokens": step.tokens},
+        )
+    ]
 
 
 class Unrecorded(Recorder):

@@ -98,10 +98,11 @@ def test_the_table_has_a_row_a_comparison_and_points_out_a_busy_machine(busy: bo
 
 
 def test_the_parts_run_and_every_comparison_has_as_many_pairs_as_rounds(cache: Path, capsys) -> None:
-    parts, said = ["rollout", "update", "logging", "shares"], []
+    parts, said = ["rollout", "update", "mixture", "logging", "shares"], []
     seen = main.run(TINY, cache, parts, 2, said.append)
     assert said[1:] == parts
-    assert [c.name for c in seen.comparisons] == ["rollout", "update, ppo", "update, st-ppo", "logging", "black box"]
+    names = ["rollout", "update, ppo", "update, st-ppo", "mixture", "logging", "black box"]
+    assert [c.name for c in seen.comparisons] == names
     for c in seen.comparisons:
         assert len(c.ours.samples) == len(c.baseline.samples) == 2
         assert all(s.work > 0 and s.seconds > 0 for s in [*c.ours.samples, *c.baseline.samples])

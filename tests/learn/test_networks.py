@@ -15,6 +15,7 @@ from transformers import (
     GPT2LMHeadModel,
 )
 
+from workbench.agent.routing import routed
 from workbench.agent.tokenizer import build_tokenizer
 from workbench.algorithms import ALGORITHMS, resolve
 from workbench.batch import Batch
@@ -87,9 +88,13 @@ def ragged(rows: int, width: int, seed: int) -> tuple[torch.Tensor, torch.Tensor
 @pytest.mark.parametrize(
     ("rows", "width", "layers", "heads"), [(1, 2, 1, 1), (5, 9, 1, 2), (16, 60, 2, 4), (19, 33, 3, 2)]
 )
-@pytest.mark.parametrize("tied", [False, True])
-def test_packed_passes_equal_those_of_transformers_forward_and_backward(rows, width, layers, heads, tied):
-    policy = networks.create(PolicySettings(hidden=32, layers=layers, heads=heads, mlp=40, tied=tied), TOKENIZER, 1)
+@pytest.mark.parametrize("kind", ["llama", "llama, tied", "mixtral", "mixtral, replayed"])
+def test_packed_passes_equal_those_of_transformers_forward_and_backward(rows, width, layers, heads, kind):
+    family, _, how = kind.partition(", ")
+    settings = {"family": family, "hidden": 32, "layers": layers, "heads": heads, "mlp": 40, "tied": how == "tied"}
+    policy = networks.create(PolicySettings.model_validate(settings), TOKENIZER, 1)
+    stream = torch.Generator().manual_seed(3)
+    given = torch.randint(0, 8, (rows, width - 1, 2 * layers), generator=stream) if how == "replayed" else None
     for parameter in policy.parameters():  # gains of 1 would hide where they are multiplied
         parameter.data += 0.03 * torch.randn(
             parameter.shape, generator=torch.Generator().manual_seed(parameter.numel())
@@ -100,7 +105,8 @@ def test_packed_passes_equal_those_of_transformers_forward_and_backward(rows, wi
     pull = torch.randn(3, rows, width, generator=torch.Generator().manual_seed(2)) * where
 
     def results(asked: torch.Tensor | None) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        made = (*log_probs(policy, tokens, 0.7, True, asked), critic(tokens, asked))
+        with routed(policy, given):
+            made = (*log_probs(policy, tokens, 0.7, True, asked), critic(tokens, asked))
         seen = torch.stack([torch.where(where, x, 0) for x in made])
         own = [*policy.parameters(), *critic.parameters()]
         twice = [torch.autograd.grad((seen * pull).sum(), own, retain_graph=True) for _ in range(2)]

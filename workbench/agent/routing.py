@@ -6,6 +6,7 @@ a row. Entry t is that of the pass that predicts token t, so of the position bef
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 from workbench.spec import InputError
 
 _ROUTER = re.compile(r"top_?k_?router$", re.IGNORECASE)
+_PLACES: dict[nn.Module, tuple[Tensor, tuple[int, int]]] = {}  # of the routers that read packed positions just now
 
 
 def routers(model: nn.Module) -> list[Any]:
@@ -100,18 +102,35 @@ class _Given(TorchFunctionMode):
 
 
 @contextmanager
+def placed(router: Any, places: Tensor, shape: tuple[int, int]) -> Iterator[None]:
+    """Inside, this router reads the positions `places` (N,) of a pass of `shape` (B, n), packed one after another."""
+    _PLACES[router] = places, shape
+    try:
+        yield
+    finally:
+        del _PLACES[router]
+
+
+@contextmanager
 def routed(model: nn.Module, replay: Tensor | None = None) -> Iterator[Seen]:
     """Record what the routers choose in the one forward pass inside; with `replay` (B, n, L k) the experts are those.
 
-    Routers compute in float32 whatever the rest does. A dense model is left alone. Raises InputError where a router
-    chooses its experts in several steps (groups of experts), which cannot be replayed as one.
+    Routers compute in float32 whatever the rest does. A dense model is left alone. Positions that a packed pass leaves
+    unread have no route (the number of experts stands there), and logits of 0. Raises InputError where a router chooses
+    its experts in several steps (groups of experts), which cannot be replayed as one.
     """
     seen = Seen(routers(model))
     split = None if replay is None else replay.flatten(0, 1).split([router.top_k for router in seen.routers], -1)
 
     def forward(i: int, router: Any, hidden: Tensor) -> Any:
-        seen.shape = (hidden.shape[0], hidden.shape[1]) if hidden.dim() == 3 else seen.shape
-        mode = _Given(None if split is None else split[i].to(hidden.device), experts_of(router))
+        places, shape = _PLACES.get(router, (None, seen.shape))
+        seen.shape = (hidden.shape[0], hidden.shape[1]) if hidden.dim() == 3 else shape
+
+        def whole(x: Tensor, unread: int) -> Tensor:
+            return x if places is None else x.new_full((math.prod(shape), x.shape[1]), unread).index_copy(0, places, x)
+
+        given = None if split is None else split[i] if places is None else split[i].index_select(0, places)
+        mode = _Given(None if given is None else given.to(hidden.device), experts_of(router))
         with torch.autocast(hidden.device.type, enabled=False), mode:
             out = type(router).forward(router, hidden.float())
         if replay is not None and len(mode.chosen) != 1:
@@ -119,10 +138,10 @@ def routed(model: nn.Module, replay: Tensor | None = None) -> Iterator[Seen]:
                 f"routing replay: {type(router).__name__} chooses its experts in {len(mode.chosen)} steps, and only a "
                 'single top-k can be replayed; set slots.routing = "none"'
             )
-        if mode.chosen:
-            seen.chosen[i] = mode.chosen[-1]
         logits = out[0] if isinstance(out, tuple) else out
-        seen.logits[i] = logits
+        if mode.chosen:
+            seen.chosen[i] = whole(mode.chosen[-1], experts_of(router))
+        seen.logits[i] = whole(logits, 0)
         return out
 
     def shaped(_: nn.Module, args: Any, kwargs: Any) -> None:

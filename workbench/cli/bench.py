@@ -16,8 +16,8 @@ STUDIES = {"diagnose": "studies.diagnosis", "attribution": "studies.attribution"
            "warning": "studies.early_warning.page", "search": "studies.search",
            "scalars": "studies.scalar_logs.bench", "audit": "studies.unknown_bugs.count",
            "forks": "studies.interventions"}  # fmt: skip
-PARTS = ("rollout", "update", "logging", "ingest", "packing", "vocabulary", "retrieval", "replay", "shares", "live",
-         "browse", "trl")  # fmt: skip
+PARTS = ("rollout", "update", "mixture", "logging", "ingest", "packing", "vocabulary", "retrieval", "replay", "shares",
+         "live", "browse", "trl")  # fmt: skip
 ON_REQUEST = ("live", "browse")  # run only if named: minutes, a browser, tens of gigabytes
 _FROM = (
     "Data of a study: scored cases (diagnose, attribution, scalars, audit, forks), results of `sorl report --export` "

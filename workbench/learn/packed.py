@@ -1,9 +1,10 @@
-"""The backbone of a small Llama written out, forward and backward: no padding, and no more than what is asked for.
+"""The backbone of a small Llama or Mixtral written out, forward and backward: no padding, nothing that nobody asks for.
 
 A minibatch of ragged episodes is a third padding, and half of the real tokens are the world's: they are attended to and
 never predicted. So the rows are packed one after another, end at the last token that is wanted, and the last layer has
 queries only where one is. The first layer's projections are made once for each word of the vocabulary that occurs. Rows
-of like length attend together, padded among themselves. Equal to the layers of transformers but for rounding.
+of like length attend together, padded among themselves. Equal to the layers of transformers but for rounding; the
+experts of a mixture are its own module.
 """
 
 from __future__ import annotations
@@ -14,31 +15,36 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import LlamaModel
+from transformers import LlamaModel, MixtralModel
+
+from workbench.agent.routing import placed
 
 _ROWS = 8  # that attend together: fewer are less padding, and more calls
 _WIDEST, _LONGEST = 256, 512  # hidden size and tokens up to which it pays: it holds all scores of attention
-_WEIGHTS = 9  # of a layer
 
 # What depends on the number of heads, their width, and the norm's epsilon
 Shape = tuple[int, int, float]
 
 
 def supports(backbone: Any, tokens: Tensor) -> bool:
-    """Return True for a plain, small Llama in float32 on the CPU and rows of moderate length."""
-    if type(backbone) is not LlamaModel or tokens.shape[1] > _LONGEST or tokens.device.type != "cpu":
+    """Return True for a plain, small Llama or Mixtral in float32 on the CPU and rows of moderate length."""
+    if type(backbone) not in (LlamaModel, MixtralModel) or tokens.shape[1] > _LONGEST or tokens.device.type != "cpu":
         return False
     config: Any = backbone.config
     heads: int = config.num_attention_heads
     layer: Any = backbone.layers[0]
+    plain = [layer.self_attn.q_proj, layer.self_attn.v_proj]
+    if type(backbone) is LlamaModel:
+        plain += [layer.mlp.up_proj]
     return (
         config.hidden_size <= _WIDEST
         and config.num_key_value_heads == heads
         and layer.self_attn.head_dim * heads == config.hidden_size
         and config.hidden_act == "silu"
         and config.rope_parameters["rope_type"] == "default"
-        and not (config.attention_bias or config.mlp_bias or backbone.gradient_checkpointing)
-        and all(type(one) is nn.Linear for one in (layer.self_attn.q_proj, layer.self_attn.v_proj, layer.mlp.up_proj))
+        and getattr(config, "sliding_window", None) is None
+        and not backbone.gradient_checkpointing
+        and all(type(one) is nn.Linear and one.bias is None for one in plain)
         and backbone.embed_tokens.weight.dtype == torch.float32
         and backbone.embed_tokens.weight.device.type == "cpu"
         and not torch.is_autocast_enabled("cpu")
@@ -78,6 +84,7 @@ class Packing:
         length, wanted = length[order], wanted[order]
         inside, (row, column) = place < length[:, None], wanted.nonzero(as_tuple=True)
         self.position = place.expand_as(inside)[inside]  # (N,)
+        self.read = order.repeat_interleave(length) * self.columns + self.position  # (N,) of B (T - 1)
         self.words, self.word = tokens[order, :-1][inside].unique(return_inverse=True)  # (U,), and (N,) of these
         self.to = order[row] * self.columns + column  # (M,) of B (T - 1): where the answers belong
         count = wanted.sum(1)
@@ -101,124 +108,140 @@ class Packing:
 def hidden(backbone: Any, packing: Packing) -> Tensor:
     """Hidden states (M, H) after the last norm, of the tokens before those that are wanted; `supports` must hold."""
     config = backbone.config
-    weights: list[Tensor] = []
-    for layer in backbone.layers:
-        attention, mlp = layer.self_attn, layer.mlp
-        modules = (
-            layer.input_layernorm, attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj,
-            layer.post_attention_layernorm, mlp.gate_proj, mlp.up_proj, mlp.down_proj,
-        )  # fmt: skip
-        weights += [module.weight for module in modules]
     angle = torch.arange(packing.columns)[:, None] * backbone.rotary_emb.inv_freq
-    turn = torch.polar(torch.ones_like(angle), angle).repeat(1, 2 * config.num_attention_heads)
+    turn = torch.polar(torch.ones_like(angle), angle).repeat(1, 2 * config.num_attention_heads)[packing.position]
     shape = config.num_attention_heads, backbone.layers[0].self_attn.head_dim, config.rms_norm_eps
-    words = backbone.embed_tokens(packing.words)  # the module itself: what is hooked to it sees every pass
-    found: Any = _Layers.apply(packing, turn[packing.position], shape, words, *weights)
-    return found * backbone.norm.weight
+    x: Any = backbone.embed_tokens(packing.words)  # the module itself: what is hooked to it sees every pass
+    for i, layer in enumerate(backbone.layers):
+        attention, mlp, after = layer.self_attn, layer.mlp, layer.post_attention_layernorm.weight
+        asks = i == len(backbone.layers) - 1
+        modules = layer.input_layernorm, attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj
+        x = _Attention.apply(packing, turn, shape, i == 0, asks, x, *(module.weight for module in modules))
+        if isinstance(backbone, LlamaModel):
+            x = _Mlp.apply(shape, x, after, mlp.gate_proj.weight, mlp.up_proj.weight, mlp.down_proj.weight)
+        else:
+            with placed(mlp.gate, packing.to if asks else packing.read, (packing.rows, packing.columns)):
+                x = x + mlp((_Unit.apply(x, config.rms_norm_eps) * after)[None])[0]
+    return _Unit.apply(x, config.rms_norm_eps) * backbone.norm.weight
 
 
-class _Layers(torch.autograd.Function):
-    """All layers, from embeddings (U, H) to hidden states (M, H) after the last norm without its gain.
+class _Attention(torch.autograd.Function):
+    """x + attention of norm(x): (N, H), of the first layer from (U, H) by word, of the last (M, H) where it `asks`.
 
-    The norms' gains and 1 / sqrt(D) are folded into the matrix that follows; the halves that RoPE turns are put next to
+    The norm's gain and 1 / sqrt(D) are folded into the matrix that follows; the halves that RoPE turns are put next to
     each other, so that turning is one product of complex numbers.
     """
 
     @staticmethod
-    def forward(ctx: Any, packing: Packing, turn: Tensor, shape: Shape, words: Tensor, *weights: Tensor) -> Tensor:
-        heads, width, eps = shape
+    def forward(
+        ctx: Any, packing: Packing, turn: Tensor, shape: Shape, first: bool, asks: bool, x: Tensor, *weights: Tensor
+    ) -> Tensor:
+        (heads, width, eps), (gain, wq, wk, wv, wo) = shape, weights
         size = heads * width
-        layers = len(weights) // _WEIGHTS
-        kept: list[Any] = []
-        x = words
-        for i in range(layers):
-            gain, wq, wk, wv, wo, gain2, gate, up, down = weights[i * _WEIGHTS : (i + 1) * _WEIGHTS]
-            asks = i == layers - 1
-            plain = torch.cat([_paired(wq, heads) * width**-0.5, _paired(wk, heads), wv])
-            mixer = plain * gain
-            h, scale = _unit(x, eps)
-            mixed = h @ mixer.t()
-            if i == 0:
-                x, mixed = x.index_select(0, packing.word), mixed.index_select(0, packing.word)
-            _turn(mixed[:, : 2 * size], turn)
-            if asks:
-                x, asked = x.index_select(0, packing.asking), mixed[:, :size].index_select(0, packing.asking)
-            attended, pieces = [], []
-            for chunk in packing.chunks:
-                if asks:
-                    own, ahead = chunk.asking, chunk.ahead_asking
-                    (q,) = _by_head(asked, own.read, own.width, heads, width)
-                    k, v = _by_head(mixed[:, size:], chunk.tokens.read, chunk.tokens.width, heads, width)
-                else:
-                    own, ahead = chunk.tokens, chunk.ahead
-                    q, k, v = _by_head(mixed, own.read, own.width, heads, width)
-                scores = torch.bmm(q, k.mT)
-                scores.view(-1, heads, *scores.shape[1:]).add_(ahead)
-                p = torch.softmax(scores, -1)
-                attended.append(_packed(torch.bmm(p, v)[None], own.back, heads))
-                pieces.append((q, k, v, p))
-            a = torch.cat(attended)
-            x = torch.addmm(x, a, wo.t())
-            h2, scale2 = _unit(x, eps)
-            plain2 = torch.cat([gate, up])
-            gate_up = plain2 * gain2
-            g, u = (h2 @ gate_up.t()).chunk(2, 1)
-            sigmoid = torch.sigmoid(g)
-            act = g * sigmoid
-            inner = act * u
-            x = torch.addmm(x, inner, down.t())
-            kept.append((h, scale, plain, mixer, pieces, a, h2, scale2, plain2, gate_up, u, sigmoid, act, inner))
+        plain = torch.cat([_paired(wq, heads) * width**-0.5, _paired(wk, heads), wv])
+        mixer = plain * gain
         h, scale = _unit(x, eps)
+        mixed = h @ mixer.t()
+        if first:
+            x, mixed = x.index_select(0, packing.word), mixed.index_select(0, packing.word)
+        _turn(mixed[:, : 2 * size], turn)
+        if asks:
+            x, asked = x.index_select(0, packing.asking), mixed[:, :size].index_select(0, packing.asking)
+        attended, pieces = [], []
+        for chunk in packing.chunks:
+            if asks:
+                own, ahead = chunk.asking, chunk.ahead_asking
+                (q,) = _by_head(asked, own.read, own.width, heads, width)
+                k, v = _by_head(mixed[:, size:], chunk.tokens.read, chunk.tokens.width, heads, width)
+            else:
+                own, ahead = chunk.tokens, chunk.ahead
+                q, k, v = _by_head(mixed, own.read, own.width, heads, width)
+            scores = torch.bmm(q, k.mT)
+            scores.view(-1, heads, *scores.shape[1:]).add_(ahead)
+            p = torch.softmax(scores, -1)
+            attended.append(_packed(torch.bmm(p, v)[None], own.back, heads))
+            pieces.append((q, k, v, p))
+        a = torch.cat(attended)
         ctx.save_for_backward(*weights)
-        ctx.packing, ctx.turn, ctx.shape, ctx.kept, ctx.last = packing, turn, shape, kept, (h, scale)
+        ctx.given, ctx.kept = (packing, turn, shape, first, asks), (h, scale, plain, mixer, pieces, a)
+        return torch.addmm(x, a, wo.t())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (dx,), (gain, *_, wo) = gradients, ctx.saved_tensors
+        (packing, turn, (heads, width, _), first, asks), (h, scale, plain, mixer, pieces, a) = ctx.given, ctx.kept
+        size = heads * width
+        d_out, da = dx.t() @ a, F.pad(dx @ wo, (0, 0, 0, 1))
+        asked, others = [], []
+        for chunk, (q, k, v, p) in zip(packing.chunks, pieces, strict=True):
+            own, read = chunk.asking if asks else chunk.tokens, chunk.tokens.back
+            (d,) = _by_head(da, own.gradient, own.width, heads, width)
+            ds = torch._softmax_backward_data(torch.bmm(d, v.mT), p, -1, p.dtype)
+            made = q.new_empty(2 if asks else 3, *k.shape)
+            torch.bmm(ds.mT, q, out=made[-2])
+            torch.bmm(p.mT, d, out=made[-1])
+            if asks:
+                asked.append(_packed(torch.bmm(ds, k)[None], own.back, heads))
+            else:
+                torch.bmm(ds, k, out=made[0])
+            others.append(_packed(made, read, heads))
+        d_mixed = torch.cat(others)
+        if asks:
+            dq, dx = (x.new_zeros(len(d_mixed), size).index_copy_(0, packing.asking, x) for x in (torch.cat(asked), dx))
+            d_mixed = torch.cat([dq, d_mixed], 1)
+        _turn(d_mixed[:, : 2 * size], turn.conj())
+        if first:
+            d_mixed, dx = (x.new_zeros(len(h), x.shape[1]).index_add_(0, packing.word, x) for x in (d_mixed, dx))
+        d_weight = d_mixed.t() @ h
+        dx = dx + _unit_back(d_mixed @ mixer, h, scale)
+        d_gain, (d_query, d_key, d_value) = (d_weight * plain).sum(0), (d_weight * gain).split(size)
+        d_query, d_key = _unpaired(d_query * width**-0.5, heads), _unpaired(d_key, heads)
+        return None, None, None, None, None, dx, d_gain, d_query, d_key, d_value, d_out
+
+
+class _Mlp(torch.autograd.Function):
+    """x + down(silu(gate(h)) * up(h)) of h = norm(x), (N, H)."""
+
+    @staticmethod
+    def forward(ctx: Any, shape: Shape, x: Tensor, *weights: Tensor) -> Tensor:
+        gain, gate, up, down = weights
+        h, scale = _unit(x, shape[2])
+        plain = torch.cat([gate, up])
+        gate_up = plain * gain
+        g, u = (h @ gate_up.t()).chunk(2, 1)
+        sigmoid = torch.sigmoid(g)
+        act = g * sigmoid
+        inner = act * u
+        ctx.save_for_backward(*weights)
+        ctx.kept = h, scale, plain, gate_up, u, sigmoid, act, inner
+        return torch.addmm(x, inner, down.t())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (dx,), (gain, *_, down) = gradients, ctx.saved_tensors
+        h, scale, plain, gate_up, u, sigmoid, act, inner = ctx.kept
+        d_down, d_inner = dx.t() @ inner, dx @ down
+        slope = torch.addcmul(sigmoid, act, 1 - sigmoid)  # of g sigmoid(g)
+        d_gate_up = act.new_empty(len(act), 2 * act.shape[1])
+        torch.mul(slope.mul_(u), d_inner, out=d_gate_up[:, : act.shape[1]])
+        torch.mul(act, d_inner, out=d_gate_up[:, act.shape[1] :])
+        d_weight = d_gate_up.t() @ h
+        d_gain, (d_gate, d_up) = (d_weight * plain).sum(0), (d_weight * gain).chunk(2)
+        return None, dx + _unit_back(d_gate_up @ gate_up, h, scale), d_gain, d_gate, d_up, d_down
+
+
+class _Unit(torch.autograd.Function):
+    """RMSNorm without its gain, (N, H)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, eps: float) -> Tensor:
+        ctx.kept = _unit(x, eps)
+        h: Tensor = ctx.kept[0]
         return h
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        packing, (heads, width, _), weights = ctx.packing, ctx.shape, ctx.saved_tensors
-        size, found = heads * width, list[Tensor]()
-        dx = _unit_back(gradients[0], *ctx.last)
-        for i in reversed(range(len(ctx.kept))):
-            gain, _, _, _, wo, gain2, _, _, down = weights[i * _WEIGHTS : (i + 1) * _WEIGHTS]
-            h, scale, plain, mixer, pieces, a, h2, scale2, plain2, gate_up, u, sigmoid, act, inner = ctx.kept[i]
-            asks = i == len(ctx.kept) - 1
-            d_down, d_inner = dx.t() @ inner, dx @ down
-            slope = torch.addcmul(sigmoid, act, 1 - sigmoid)  # of g sigmoid(g)
-            d_gate_up = act.new_empty(len(act), 2 * act.shape[1])
-            torch.mul(slope.mul_(u), d_inner, out=d_gate_up[:, : act.shape[1]])
-            torch.mul(act, d_inner, out=d_gate_up[:, act.shape[1] :])
-            d_weight = d_gate_up.t() @ h2
-            d_gain2, (d_gate, d_up) = (d_weight * plain2).sum(0), (d_weight * gain2).chunk(2)
-            dx = dx + _unit_back(d_gate_up @ gate_up, h2, scale2)
-            d_out, da = dx.t() @ a, F.pad(dx @ wo, (0, 0, 0, 1))
-            asked, others = [], []
-            for chunk, (q, k, v, p) in zip(packing.chunks, pieces, strict=True):
-                own, read = chunk.asking if asks else chunk.tokens, chunk.tokens.back
-                (d,) = _by_head(da, own.gradient, own.width, heads, width)
-                ds = torch._softmax_backward_data(torch.bmm(d, v.mT), p, -1, p.dtype)
-                made = q.new_empty(2 if asks else 3, *k.shape)
-                torch.bmm(ds.mT, q, out=made[-2])
-                torch.bmm(p.mT, d, out=made[-1])
-                if asks:
-                    asked.append(_packed(torch.bmm(ds, k)[None], own.back, heads))
-                else:
-                    torch.bmm(ds, k, out=made[0])
-                others.append(_packed(made, read, heads))
-            d_mixed = torch.cat(others)
-            if asks:
-                dq, dx = (
-                    x.new_zeros(len(d_mixed), size).index_copy_(0, packing.asking, x) for x in (torch.cat(asked), dx)
-                )
-                d_mixed = torch.cat([dq, d_mixed], 1)
-            _turn(d_mixed[:, : 2 * size], ctx.turn.conj())
-            if i == 0:
-                d_mixed, dx = (x.new_zeros(len(h), x.shape[1]).index_add_(0, packing.word, x) for x in (d_mixed, dx))
-            d_weight = d_mixed.t() @ h
-            dx = dx + _unit_back(d_mixed @ mixer, h, scale)
-            d_gain, (d_query, d_key, d_value) = (d_weight * plain).sum(0), (d_weight * gain).split(size)
-            d_query, d_key = _unpaired(d_query * width**-0.5, heads), _unpaired(d_key, heads)
-            found = [d_gain, d_query, d_key, d_value, d_out, d_gain2, d_gate, d_up, d_down, *found]
-        return None, None, None, dx, *found
+        return _unit_back(gradients[0], *ctx.kept), None
 
 
 def _unit(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:

@@ -252,7 +252,9 @@ class Learner:
             autocast(self.policy.device, self.compute),
             routed(self.policy, None if replay is None else replay[:, 1:]) as seen,
         ):
-            log_prob, entropy = log_probs(self.policy, short.tokens, self.temperature, grad_entropy, short.mask)
+            # The balance of a mixture's experts is over all positions, also those that a packed pass leaves out.
+            where = None if self.settings.balance_coef and seen.routers else short.mask
+            log_prob, entropy = log_probs(self.policy, short.tokens, self.temperature, grad_entropy, where)
         padding = (0, micro.tokens.shape[1] - log_prob.shape[1])
         return pad(log_prob, padding), pad(entropy, padding), seen
 
