@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -12,9 +13,11 @@ import pandas as pd
 
 from studies import Share, stored
 from workbench.analysis.runs import newest
-from workbench.diagnosis.diagnose import diagnose
+from workbench.cli.audit import checks
+from workbench.diagnosis.diagnose import diagnose, in_order
 from workbench.diagnosis.log import HIDDEN, of_run
 from workbench.spec import COLLAPSED, UNDECIDED, InputError
+from workbench.store.batches import folder_of
 
 if TYPE_CHECKING:
     from workbench.store.reader import Reader
@@ -40,6 +43,7 @@ class Case:
     outcome: str | None
     named: tuple[str, ...]
     since: int | None  # the step from which on the first one is said to show
+    proof: str | None = None  # first identity that the audit found violated; of runs whose fault is not named first
 
     @property
     def healthy(self) -> bool:
@@ -47,17 +51,25 @@ class Case:
         return not self.fault and self.outcome not in (*COLLAPSED, *UNDECIDED)
 
 
-def cases(reader: Reader, experiments: Sequence[str]) -> Iterator[Case]:
-    """Diagnose every finished run of the experiments. The label is read here, and nowhere in the diagnosis."""
-    runs = newest(reader.query(_RUNS))
-    for row in runs[runs["experiment"].isin(list(experiments))].to_dict("records"):
+def cases(reader: Reader, experiments: Sequence[str], runs: Path | None = None) -> Iterator[Case]:
+    """Diagnose every finished run of the experiments. The label is read here, and nowhere in the diagnosis.
+
+    With the folder of the runs, those whose fault is not named first are audited, as `sorl diagnose` audits any.
+    """
+    known = newest(reader.query(_RUNS))
+    for row in known[known["experiment"].isin(list(experiments))].to_dict("records"):
         label = json.loads(row["config"]).get(HIDDEN) or {}
-        found = diagnose(of_run(reader, str(row["run_id"]))).findings
+        found = in_order(diagnose(of_run(reader, str(row["run_id"]))))
+        named, proof = tuple(f.cause.name for f in found), None
+        wrong = label and named[:1] != (label["kind"],)
+        folder = folder_of(runs, str(row["experiment"]), str(row["run_id"])) if runs and wrong else None
+        if runs and folder:
+            proof = next((check.identity for check in checks(runs, folder) if check.violated), None)
         yield Case(
             run_id=str(row["run_id"]), experiment=str(row["experiment"]), arm=str(row["arm"]),
             algorithm=str(row["algorithm"]), seed=int(row["seed"]), fault=label.get("kind", ""),
-            at_step=label.get("at_step"), outcome=row["outcome"], named=tuple(f.cause.name for f in found),
-            since=found[0].clue.step if found else None,
+            at_step=label.get("at_step"), outcome=row["outcome"], named=named,
+            since=found[0].clue.step if found else None, proof=proof,
         )  # fmt: skip
 
 
@@ -108,6 +120,10 @@ def scores(found: Sequence[Case]) -> str:
     lines = ["| runs with a fault | right cause first | among the first three |", "| --- | --- | --- |"]
     lines += [f"| {name} | {right_first(part)} | {right_among_three(part)} |" for name, part in groups]
     fallen = sum(not case.fault and not case.healthy for case in found)
+    missed = [case for case in faulty if case.named[:1] != (case.fault,)]
+    if proofs := Counter(f"`{case.proof}` in a run with `{case.fault}`" for case in missed if case.proof):
+        what = ", ".join(f"{name} ({count})" for name, count in sorted(proofs.items()))
+        lines += ["", f"In {proofs.total()} of the other {len(missed)} the audit proves a violated identity: {what}."]
     lines += ["", f"False alarms: {false_alarms(found)} of the healthy runs have a finding."]
     if fallen:
         lines += ["", f"Left out: {fallen} runs without a fault that collapsed on their own."]
@@ -138,7 +154,7 @@ def main(runs: Path, files: Sequence[Path] = (), output: Path | None = None) -> 
     """
     from workbench.cli.shared import current
 
-    found = [case for file in files for case in read(file)] if files else list(cases(current(runs), LABELLED))
+    found = [case for file in files for case in read(file)] if files else list(cases(current(runs), LABELLED, runs))
     found = list({(case.experiment, case.run_id): case for case in found}.values())
     if not found:
         files_of = " and ".join(f"experiments/{name}.toml" for name in LABELLED)

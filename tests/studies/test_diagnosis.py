@@ -1,5 +1,6 @@
 """The error rates of the diagnosis are counted as they say."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,13 @@ def test_confusion_counts_every_run_once_and_the_page_says_what_was_taken_for_wh
         "| `none` | 3 | 2 | 2 | lr 1 |", "1 runs without a fault that collapsed",
     ):  # fmt: skip
         assert words in scores(FOUND)
+
+
+def test_what_the_audit_proves_where_the_fault_is_not_named_first_is_counted_apart() -> None:
+    proved = [*FOUND, replace(case("lr"), proof="learning_rate"), replace(case("lr"), proof="learning_rate")]
+    said = "In 2 of the other 5 the audit proves a violated identity: `learning_rate` in a run with `lr` (2)."
+    assert said in scores(proved)
+    assert "audit" not in scores(FOUND)
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", None])
