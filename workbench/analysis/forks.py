@@ -162,7 +162,8 @@ def sentence(found: pd.DataFrame, reference: str) -> str:
         return "No child was left unchanged: nothing can be said."
     said = [f"Unchanged, {plain['down']} of {plain['draws']} fall."]
     if plain["down"] == 0:
-        return " ".join([*said, "The fork no longer falls by itself, so no change can be seen to save it."])
+        none = "The fork no longer falls by itself, so no change can be seen to save it: fork later (--at onset)."
+        return " ".join([*said, none])
     saved = [arm for arm, row in rows.items() if row["holm"] is not None and row["holm"] < ALPHA and row["saves"] > 0]
     worse = [arm for arm, row in rows.items() if row["holm"] is not None and row["holm"] < ALPHA and row["saves"] < 0]
     rest = [arm for arm in rows if arm not in (*saved, *worse, reference)]
