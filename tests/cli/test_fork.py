@@ -52,6 +52,13 @@ def test_a_run_is_forked_planned_and_compared_with_unchanged_children(parent, mo
     again = sorl("fork", parent.name, "--at", "3", *given_arms, "--format", "json", runs=runs)
     assert '"2/2"' not in again.output
     assert "6 cells, 6 already finished" in again.output
+    experiment = f"fork-{parent.name}-at-2"
+    for words in (("compare", experiment), ("report", experiment, "--format", "md")):
+        told = sorl(*words, runs=runs)
+        assert told.exit_code == 0, told.output
+        assert "no change can be seen to save it" in told.output
+        assert re.search(r"unchanged +(\| )?1 +(\| )?0/2 +(\| )?oo", told.output)
+        assert "no replicates" not in told.output, "that they share their parent's queue is what forks are"
     monkeypatch.setattr(study, "EXPERIMENT", "tiny")
     rows = study.add(runs, tmp_path / "forks.parquet")
     assert rows["arm"].value_counts(dropna=False).tolist() == [2, 2, 2, 1]

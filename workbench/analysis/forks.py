@@ -1,5 +1,6 @@
 """Forks: children of a run with one thing changed against children left unchanged, compared within their parents."""
 
+import json
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -8,6 +9,7 @@ import pandas as pd
 
 from workbench.analysis.stats import ALPHA, clopper_pearson, holm, p_value
 from workbench.analysis.survival import Z95
+from workbench.spec.settings import DRAW
 
 if TYPE_CHECKING:
     from workbench.store.reader import Reader
@@ -71,6 +73,22 @@ def children(reader: "Reader", parents: Collection[str] | None = None) -> pd.Dat
     """Return the finished children of runs (of all): parent, forked_at, arm, draw, until, down, success."""
     found = reader.query(_CHILDREN, {"last": LAST})
     return found if parents is None else found[found["parent"].isin(parents)]
+
+
+def of_results(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the same of the runs of a report, from their settings and curves; empty where none is a fork."""
+    rows = []
+    for run in runs[(runs["status"] == "finished") & runs["config"].notna()].to_dict("records"):
+        config = json.loads(run["config"])
+        if (fork := config.get("fork")) is None or run["seed"] == fork["seed"]:
+            continue
+        fell = run["outcome"] in ("collapsed", "diverged", "falling") or (run["detected"] or 0) >= fork["at_step"]
+        rows.append({
+            "run_id": run["run_id"], "parent": fork["run"], "forked_at": fork["at_step"], "arm": run["arm"],
+            "draw": (run["seed"] - fork["seed"]) // DRAW, "outcome": run["outcome"], "down": bool(fell),
+            "success": float(np.mean(run["success_curve"][-LAST:])), "until": str(config["iterations"]),
+        })  # fmt: skip
+    return pd.DataFrame(rows)
 
 
 def tests(reader: "Reader", run: str) -> dict[str, Removal]:

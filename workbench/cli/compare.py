@@ -30,8 +30,14 @@ def compare(
     against: str | None = Option(None, metavar="ARM", help="Reference arm; default: the first."),
     export: Path | None = Option(None, metavar="FILE.csv", help="Also write each run's time to collapse or censoring."),
 ) -> None:
-    """Compare the arms of an experiment: success, collapses and time to collapse, with intervals and tests."""
+    """Compare the arms of an experiment: success, collapses and time to collapse, with intervals and tests.
+
+    Forks are compared within their parents as well.
+    """
+    import pandas as pd
+
     from workbench.analysis import compare as arms
+    from workbench.analysis import forks
     from workbench.analysis.region import region_file
     from workbench.analysis.runs import runs as runs_in
     from workbench.analysis.survival import observed
@@ -67,8 +73,15 @@ def compare(
         if len(part):
             _heading(title, form)
             show(part, form)
+    children = forks.children(reader)
+    children = children[children["run_id"].isin(each["run_id"])]
+    if len(children):
+        _heading("Forks against those of the same parent that are left unchanged", form)
+        columns, effects = forks.table(children, forks.UNCHANGED)
+        show(pd.DataFrame(effects, columns=columns), form)
     if form != "latex":
-        echo("\n" + "\n".join([arms.answer(frame), *arms.reading(frame)]))
+        said = [forks.sentence(children, forks.UNCHANGED), forks.ABOUT] if len(children) else []
+        echo("\n" + "\n".join([*said, arms.answer(frame), *arms.reading(frame)]))
         tell(unfair(reader, each))
 
 

@@ -269,7 +269,8 @@ def _questions(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
         for one, other in combinations(seeds, 2):
             a, b = seeds[one][0], seeds[other][0]
             steps = compared(a, b)
-            if steps and all(steps.values()):
+            queue = a.settings.fork is not None and b.settings.fork is not None  # of their parent, which they share
+            if steps and all(steps.values()) and not queue:
                 message = f"trained on the same questions ({_listed([a.arm])}): they are no replicates"
                 text = f"seeds {one} and {other} {message}"
                 found.append(Finding("questions", text, (a.arm, b.arm), flagged=True))

@@ -18,7 +18,7 @@ import plotly.graph_objects as go
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from workbench.analysis import compare, region
+from workbench.analysis import compare, forks, region
 from workbench.analysis.region import Landscape, by_column, by_point, by_series, from_runs, region_of
 from workbench.analysis.results import SERIES, Results
 from workbench.analysis.runs import KEPT, settings
@@ -112,8 +112,10 @@ def report(
 ) -> Report:
     """Return the report of the experiments; study `claims` (of a clone) judges the paper's claims on all together."""
     lead, sections = list[Part](), list[Section]()
-    # An arm of a region is tried at many values, few of them with all seeds: its areas judge the claims.
-    compared = [found for found in experiments if region_of(found.toml) is None]
+    # An arm of a region is tried at many values, few of them with all seeds: its areas judge the claims. Forks are no
+    # runs from a warm start: study `forks` judges the claims by them.
+    children = {found.experiment: forks.of_results(found.runs) for found in experiments}
+    compared = [f for f in experiments if region_of(f.toml) is None and children[f.experiment].empty]
     if claims is None:
         sections.append(Section("The paper's claims", [Text(NO_CLAIMS)]))
     elif compared:
@@ -125,6 +127,11 @@ def report(
             question, level = f"{found.experiment}: {question}", 3
         if file is None:
             answer, about = compare.answer(compare.summarise(found.runs)), _comparison(found.runs, words, level)
+            if len(born := children[found.experiment]):
+                columns, rows = forks.table(born, forks.UNCHANGED)
+                answer = f"{forks.sentence(born, forks.UNCHANGED)} {answer}"
+                table = Table(pd.DataFrame(rows, columns=columns))
+                about = [Section("Forks within their parents", [Text(forks.ABOUT), table], level), *about]
         else:
             answer, about = _region(found, file, level, claims)
         lead += [Text(question, "lead"), Text(answer)]
