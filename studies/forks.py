@@ -12,11 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
+from scipy.stats import permutation_test
 
 from studies import Share, markdown
 from studies.evidence import COLLAPSE, MEASURES, MOST, NOT_SUPPORTED, SUPPORTED, UNDECIDED, seeds_for_fisher
-from workbench.analysis.forks import UNCHANGED, children, effects
+from workbench.analysis.forks import UNCHANGED, children, effects, permutation_p
 from workbench.analysis.stats import ALPHA, holm, p_value
 from workbench.store.reader import Reader
 
@@ -92,11 +94,15 @@ def judged(found: pd.DataFrame, contrasts: Sequence[Contrast]) -> Iterator[tuple
     for one in contrasts:
         mine = found[found["algorithm"].eq(one.algorithm) & found["arm"].isin([one.arm, one.reference])]
         tested += [(one, row) for row in effects(mine, one.reference) if row["p"] is not None]
-    for (one, row), p in zip(tested, holm([row["p"] for _, row in tested]), strict=True):
+    ps = [row["p"] for _, row in tested]
+    # As docs/statistics.md has it: a test says no only where no child of the arm that falls would have been a yes.
+    best = [permutation_p([(0, n, b, m) for _, n, b, m in row["strata"]]) for _, row in tested]
+    decidable = [(holm([*ps[:i], p, *ps[i + 1 :]])[i] or 0.0) <= ALPHA for i, p in enumerate(best)]
+    for i, ((one, row), p) in enumerate(zip(tested, holm(ps), strict=True)):
         verdict = UNDECIDED
         if p is not None and p <= ALPHA:
             verdict = SUPPORTED if row["saves"] > 0 else NOT_SUPPORTED
-        elif row["high"] < MEASURES[COLLAPSE][1]:
+        elif row["high"] < MEASURES[COLLAPSE][1] and decidable[i]:
             verdict = NOT_SUPPORTED
         yield one, row | {"holm": p}, verdict
 
@@ -133,17 +139,8 @@ def _by_lead(group: pd.DataFrame) -> str:
 
 
 def _contrasts(born: pd.DataFrame, contrasts: Sequence[Contrast], fell: Mapping[str, Share]) -> str:
-    header = (
-        "claim",
-        "compared",
-        "fell",
-        "effect [95 %]",
-        "Holm p",
-        "parents, children",
-        "detects",
-        "separate seeds",
-        "verdict",
-    )
+    header = ("claim", "compared", "fell", "effect [95 %]", "Holm p", "parents, children", "parents better, p",
+              "detects", "separate seeds", "verdict")  # fmt: skip
     table = []
     for one, row, verdict in judged(born, contrasts):
         # Separate runs do not start from parents that fall: both shares are smaller by the share of parents that do.
@@ -153,10 +150,18 @@ def _contrasts(born: pd.DataFrame, contrasts: Sequence[Contrast], fell: Mapping[
         table.append((
             f"({one.letter}) {one.claim}" if one.letter else one.claim,
             f"{one.algorithm}: {one.arm} against {one.reference}", " against ".join(counts), *_effect(row),
-            f"{row['parents']}, {row['draws']} + {row['plain_draws']}", f"{DETECTED * (row['high'] - row['low']):.2f}",
-            f"{needed} an arm", verdict,
+            f"{row['parents']}, {row['draws']} + {row['plain_draws']}", by_parents(born, one),
+            f"{DETECTED * (row['high'] - row['low']):.2f}", f"{needed} an arm", verdict,
         ))  # fmt: skip
     return markdown(header, table)
+
+
+def by_parents(born: pd.DataFrame, one: Contrast) -> str:
+    """Return how many parents lose fewer children with the arm, and the exact p-value with parents as the units."""
+    arms = born[born["algorithm"] == one.algorithm].groupby(["arm", "parent"])["down"].mean().unstack("arm")
+    gained = (arms[one.reference] - arms[one.arm]).dropna().to_numpy()
+    signs = permutation_test((gained,), np.mean, permutation_type="samples", n_resamples=np.inf)  # 2^n flips
+    return f"{(gained > 0).sum()} of {len(gained)}, {p_value(signs.pvalue)}"
 
 
 def _effect(row: Mapping[str, Any]) -> tuple[str, str]:

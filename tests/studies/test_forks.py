@@ -50,4 +50,11 @@ def test_the_page_counts_parents_children_and_what_separate_runs_would_have_need
     assert "ppo: 12/20 = 60 % [36, 81] of the runs fell, 12 were forked. 144 children; 0.6 h of one core" in text
     assert "| turn-ratio | 0/12 | 0/12 | 0/12 | 0/12 | 0/48 | +0.83" in text
     assert "| (b) Turn-level ratios alone help | ppo: turn-ratio against unchanged | 0/48 against 40/48 |" in text
-    assert "| 12, 48 + 48 | 0.16 | 12 an arm | supported |" in text
+    assert "| 12, 48 + 48 | 10 of 12, 0.002 | 0.16 | 12 an arm | supported |" in text
+
+
+def test_next_to_an_arm_with_which_nobody_falls_nothing_better_can_be_shown_or_refuted():
+    found = born({"unchanged": lambda i: i < 10, "cure": lambda i: False, "another": lambda i: i < 1})
+    verdict, row = verdict_of(found, "another", "cure")
+    assert row["high"] < 0.5
+    assert verdict == UNDECIDED

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 ROUNDS = 20_000  # permutations where the exact number is larger
 LAST = 4  # steps of a child that its success at the end is the mean of
 UNCHANGED, WITHOUT = "unchanged", "without "  # arms: the control, and (before a cause's name) what removes a cause
+FELL = ("collapsed", "diverged", "falling")  # outcomes of a child that fell; one that came back was detected
 REFUTED = 0.5  # of the children: a removal that surely saves fewer is none of what the run died of
 ABOUT = (
     f"down: children that fell (collapsed, diverged, falling at their end). success: mean of a child's last {LAST} "
@@ -25,7 +26,7 @@ ABOUT = (
 )
 _CHILDREN = """
     SELECT run_id, parent, forked_at, arm, draw, outcome, success, config->>'$.iterations' AS until,
-           coalesce(outcome IN ('collapsed', 'diverged', 'falling') OR detection_step >= forked_at, false) AS down
+           coalesce(list_contains($fell, outcome) OR detection_step >= forked_at, false) AS down
     FROM run SEMI JOIN cell USING (run_id)
     LEFT JOIN (SELECT run_id, avg(success) AS success FROM (
         SELECT run_id, success FROM step QUALIFY row_number() OVER (PARTITION BY run_id ORDER BY step DESC) <= $last
@@ -71,7 +72,7 @@ class Removal(NamedTuple):
 
 def children(reader: "Reader", parents: Collection[str] | None = None) -> pd.DataFrame:
     """Return the finished children of runs (of all): parent, forked_at, arm, draw, until, down, success."""
-    found = reader.query(_CHILDREN, {"last": LAST})
+    found = reader.query(_CHILDREN, {"last": LAST, "fell": list(FELL)})
     return found if parents is None else found[found["parent"].isin(parents)]
 
 
@@ -82,10 +83,10 @@ def of_results(runs: pd.DataFrame) -> pd.DataFrame:
         config = json.loads(run["config"])
         if (fork := config.get("fork")) is None or run["seed"] == fork["seed"]:
             continue
-        fell = run["outcome"] in ("collapsed", "diverged", "falling") or (run["detected"] or 0) >= fork["at_step"]
+        down = run["outcome"] in FELL or (run["detected"] or 0) >= fork["at_step"]
         rows.append({
             "run_id": run["run_id"], "parent": fork["run"], "forked_at": fork["at_step"], "arm": run["arm"],
-            "draw": (run["seed"] - fork["seed"]) // DRAW, "outcome": run["outcome"], "down": bool(fell),
+            "draw": (run["seed"] - fork["seed"]) // DRAW, "outcome": run["outcome"], "down": bool(down),
             "success": float(np.mean(run["success_curve"][-LAST:])), "until": str(config["iterations"]),
         })  # fmt: skip
     return pd.DataFrame(rows)
@@ -150,7 +151,7 @@ def effects(found: pd.DataFrame, reference: str) -> list[dict[str, Any]]:
         strata = [(int(own.sum()), len(own), int(base.sum()), len(base)) for own, base in pairs]
         if arm != reference and strata:
             difference, low, high = mantel_haenszel(strata)
-            row |= {"saves": -difference, "low": -high, "high": -low, "p": permutation_p(strata)}
+            row |= {"strata": strata, "saves": -difference, "low": -high, "high": -low, "p": permutation_p(strata)}
             row |= {"plain_down": sum(one[2] for one in strata), "plain_draws": sum(one[3] for one in strata)}
         rows.append(row)
     for row, corrected in zip(rows, holm([row["p"] for row in rows]), strict=True):
@@ -180,7 +181,7 @@ def sentence(found: pd.DataFrame, reference: str) -> str:
         return "No child was left unchanged: nothing can be said."
     said = [f"Unchanged, {plain['down']} of {plain['draws']} fall."]
     if plain["down"] == 0:
-        none = "The fork no longer falls by itself, so no change can be seen to save it: fork later (--at onset)."
+        none = "The fork no longer falls by itself, so no change can be seen to save it: fork nearer to the fall."
         return " ".join([*said, none])
     saved = [arm for arm, row in rows.items() if row["holm"] is not None and row["holm"] < ALPHA and row["saves"] > 0]
     worse = [arm for arm, row in rows.items() if row["holm"] is not None and row["holm"] < ALPHA and row["saves"] < 0]

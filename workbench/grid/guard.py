@@ -269,8 +269,8 @@ def _questions(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
         for one, other in combinations(seeds, 2):
             a, b = seeds[one][0], seeds[other][0]
             steps = compared(a, b)
-            queue = a.settings.fork is not None and b.settings.fork is not None  # of their parent, which they share
-            if steps and all(steps.values()) and not queue:
+            siblings = a.settings.fork is not None and a.settings.fork == b.settings.fork  # share their parent's queue
+            if steps and all(steps.values()) and not siblings:
                 message = f"trained on the same questions ({_listed([a.arm])}): they are no replicates"
                 text = f"seeds {one} and {other} {message}"
                 found.append(Finding("questions", text, (a.arm, b.arm), flagged=True))
