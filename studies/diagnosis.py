@@ -14,6 +14,7 @@ import pandas as pd
 from studies import Share, stored
 from workbench.analysis.runs import newest
 from workbench.cli.audit import checks
+from workbench.diagnosis.causes import CAUSES
 from workbench.diagnosis.diagnose import diagnose, in_order
 from workbench.diagnosis.log import HIDDEN, of_run
 from workbench.spec import COLLAPSED, UNDECIDED, InputError
@@ -54,16 +55,18 @@ class Case:
 def cases(reader: Reader, experiments: Sequence[str], runs: Path | None = None) -> Iterator[Case]:
     """Diagnose every finished run of the experiments. The label is read here, and nowhere in the diagnosis.
 
-    With the folder of the runs, those whose fault is not named first are audited, as `sorl diagnose` audits any.
+    With the folder of the runs, each is audited as `sorl diagnose` audits it: in what can prove a cause, and in all
+    where the fault is not named first.
     """
+    proving = [name for cause in CAUSES for name in (cause.breaks, cause.holds) if name]
     known = newest(reader.query(_RUNS))
     for row in known[known["experiment"].isin(list(experiments))].to_dict("records"):
         label = json.loads(row["config"]).get(HIDDEN) or {}
-        found = in_order(diagnose(of_run(reader, str(row["run_id"]))))
+        folder = folder_of(runs, str(row["experiment"]), str(row["run_id"])) if runs else None
+        audited = checks(runs, folder, only=proving) if runs and folder else ()
+        found = in_order(diagnose(of_run(reader, str(row["run_id"])), checks=audited))
         named, proof = tuple(f.cause.name for f in found), None
-        wrong = label and named[:1] != (label["kind"],)
-        folder = folder_of(runs, str(row["experiment"]), str(row["run_id"])) if runs and wrong else None
-        if runs and folder:
+        if runs and folder and label and named[:1] != (label["kind"],):
             proof = next((check.identity for check in checks(runs, folder) if check.violated), None)
         yield Case(
             run_id=str(row["run_id"]), experiment=str(row["experiment"]), arm=str(row["arm"]),

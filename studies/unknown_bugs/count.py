@@ -49,7 +49,7 @@ _PAID = ("reward_noise", "reward_shifted")
 # breaks, and causes of the diagnosis that are it or a neighbour.
 EXPECTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "repetition_penalty": (("sampling",), ("temperature_hidden",)),
-    "one_seed_for_all": (("sampling",), ()),
+    "one_seed_for_all": (("sampling", "independence"), ()),  # one identity when it was counted
     "log_probs_one_late": (("behaviour_log_probs", "old_log_probs", "sampling"), ("turn_shift", "corrupt_log_prob")),
     "observation_cut": (("transcripts",), ("retriever_empty", "retriever_junk")),
     "scorer_reads_observations": (("reward",), ("reward_format", *_PAID)),

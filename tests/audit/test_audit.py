@@ -179,7 +179,7 @@ BUGS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], dict[str, Any], str,
     "optimizer state that is lost": (_forgetful, ADAM, "optimizer_state", "times"),
     "a weight decay of a hundredth of a step": (_decaying, SLOW, "weights", "another decay"),
     "a critic's state that is lost": (_critic_forgets, {}, "critic_gradient", "begins with other weights"),
-    "rows that share their random numbers": (_one_seed_for_all, HOT, "sampling", "draws at one position go together"),
+    "rows that share random numbers": (_one_seed_for_all, HOT, "independence", "draws at one position go together"),
 }  # fmt: skip
 
 

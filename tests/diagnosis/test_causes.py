@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from tests.diagnosis.logs import AT, ROWS, healthy, log, tokens
+from workbench.audit import Check
 from workbench.diagnosis.causes import CAUSES
 from workbench.diagnosis.diagnose import diagnose
 from workbench.diagnosis.log import SIGNALS
@@ -218,6 +219,32 @@ def test_a_cause_whose_columns_are_not_logged_is_unanswered_and_not_denied(name)
         said = diagnose(log(tables), [cause])
         assert not said.findings
         assert needed in said.unanswered[name]
+
+
+def recomputed(**gaps):
+    return [Check(identity, 15, gap=gap, tolerance=1.0, logged=gap, expected=0.0) for identity, gap in gaps.items()]
+
+
+@pytest.mark.parametrize(
+    ("name", "broken"), [("reference_wrong", "reference_log_probs"), ("temperature_hidden", "sampling")]
+)
+def test_an_audit_proves_the_cause_that_is_the_violation_of_an_identity(name, broken):
+    checks = recomputed(behaviour_log_probs=0.0, **{broken: 9.0})
+    (found,) = diagnose(log(healthy()), checks=checks).findings
+    assert (found.cause.name, found.clue.grade, found.clue.step) == (name, "proof", 15)
+    assert broken in found.clue.says
+    seen = diagnose(log(planted(name)), checks=checks).findings[0]
+    assert (seen.cause.name, seen.clue.grade) == (name, "proof")
+    assert AT <= seen.clue.step <= AT + 2  # what the log shows earlier still dates it
+    del (tables := healthy())["step"]["kl_ref"], tables["token"]["entropy"]
+    said = diagnose(log(tables), checks=checks)
+    assert [f.cause.name for f in said.findings] == [name]
+    assert name not in said.unanswered
+
+
+def test_tokens_of_log_probs_that_are_not_the_policys_prove_no_hidden_temperature():
+    assert not diagnose(log(healthy()), checks=recomputed(behaviour_log_probs=9.0, sampling=9.0)).findings
+    assert not diagnose(log(healthy()), checks=recomputed(sampling=9.0)).findings  # not checked has not passed
 
 
 def test_the_label_of_an_injected_fault_cannot_be_read():

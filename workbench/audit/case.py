@@ -17,7 +17,7 @@ from workbench.agent.retrievers import RetrieverDown
 from workbench.agent.tokenizer import Codec
 from workbench.agent.worlds import build
 from workbench.algorithms import resolve
-from workbench.audit.networks import Networks
+from workbench.audit.networks import Draws, Networks
 from workbench.batch import Batch
 from workbench.learn.networks import autocast
 from workbench.learn.rollouts import critic_values, scored
@@ -155,6 +155,11 @@ class Case:
     def sampled_at(self) -> int:
         """Iteration whose policy sampled the batch."""
         return self.stored.updates[0].rollout_step if self.stored.updates else self.stored.step
+
+    @cached_property
+    def draws(self) -> Draws:
+        """How likely the sampled tokens are under the policy that sampled."""
+        return self.networks(self.sampled_at).draws(self.stored)
 
     def compare(
         self, logged: Any, expected: Any, where: np.ndarray | None = None, tolerance: float = 0.0, says: str = ""

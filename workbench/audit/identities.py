@@ -94,17 +94,20 @@ def behaviour_log_probs(case: Case) -> Iterator[Check]:
     yield case.compare(logged, case.log_probs_at(at), case.stored.mask_sampled, case.nats(at, sampler=True))
 
 
-@identity(
-    "tokens were drawn from another distribution than the one whose log-probs were kept (temperature, top-k, top-p), "
-    "or with the same random numbers"
-)
+@identity("tokens were drawn from another distribution than that of their log-probs (temperature, top-k, top-p)")
 def sampling(case: Case) -> Iterator[Check]:
-    """Sampled tokens are as likely as tokens of the policy are on average, and drawn independently."""
-    draws, mask = case.networks(case.sampled_at).draws(case.stored), case.stored.mask_sampled
+    """Sampled tokens are as likely as tokens of the policy are on average."""
+    draws, mask = case.draws, case.stored.mask_sampled
     spread = math.sqrt(float(draws.excess_variance[mask].sum()))
     z = float(draws.excess[mask].sum()) / spread if spread else 0.0
     says = f"they were drawn from something {'flatter' if z < 0 else 'sharper'}" if abs(z) > DEVIATIONS else ""
     yield Check(gap=abs(z), tolerance=DEVIATIONS, logged=z, expected=0.0, says=says)
+
+
+@identity("rows were drawn with the same random numbers")
+def independence(case: Case) -> Iterator[Check]:
+    """Tokens are drawn independently of each other."""
+    draws, mask = case.draws, case.stored.mask_sampled
     column = np.broadcast_to(np.arange(mask.shape[1]), mask.shape)
     begins = mask & ~np.pad(mask, ((0, 0), (1, 0)))[:, :-1]
     in_turn = column - np.maximum.accumulate(np.where(begins, column, 0), axis=1)

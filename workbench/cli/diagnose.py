@@ -48,8 +48,8 @@ def diagnose(
 ) -> None:
     """Find the cause of a collapse, its first signal and its trajectory, with evidence. Works on live runs too.
 
-    The stored steps of a single run are audited as well (`sorl audit`): a violated identity is a proof. What removes a
-    cause and is shown to save forks of the run is graded above it.
+    The stored steps of a single run are audited as well (`sorl audit`): a violated identity is a proof, also of a cause
+    that is its violation by definition. What removes a cause and is shown to save forks of the run is graded above it.
     """
     from workbench.diagnosis import diagnose as judge_log
     from workbench.diagnosis.attribution import attribute
@@ -80,6 +80,10 @@ def diagnose(
         found = [judge_log.diagnose(of_run(current(ctx.obj), log.name, ctx.obj))]
     wanted = len(found) == 1 if audit is None else audit
     checked = [audited(ctx.obj, one.log, strict=audit is True) if wanted else None for one in found]
+    found = [
+        judge_log.diagnose(one.log, checks=checks) if checks else one
+        for one, checks in zip(found, checked, strict=True)
+    ]
     if form == "json":
         rows = [judge_log.as_dict(one) for one in found]
         for row, checks in zip(rows, checked, strict=True):

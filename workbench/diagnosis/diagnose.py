@@ -18,6 +18,7 @@ from workbench.store.text import visible
 
 if TYPE_CHECKING:
     from workbench.analysis.forks import Removal
+    from workbench.audit import Check
 
 # In the order of their rank, with the words of a report.
 GRADES = {
@@ -33,15 +34,24 @@ _NO_SIGNAL = ("seconds_", "tokens_per_second", "memory_", "questions_hash", "bat
 _OURS = ("step.batch_hash", "step.token_mismatches", "step.retrieval_failed_frac", "minibatch.grad_norm_after",
          "minibatch.tokens")  # fmt: skip
 SLACK = 0.1  # of the run: two drifts whose beginnings lie so close began together
+PROVED = 0.95  # confidence of a cause that an audit proves
 CONSEQUENCE = 0.6  # of the confidence of a finding that another one explains
 _LEAST = 0.01  # spread of a fraction: of 64 trajectories one is 0.016
 
 
-def diagnose(log: Log, causes: Sequence[Cause] = CAUSES) -> Diagnosis:
-    """Look for every cause in the log; rank by grade (of `GRADES`), then by confidence, then by step."""
+def diagnose(log: Log, causes: Sequence[Cause] = CAUSES, checks: Sequence["Check"] = ()) -> Diagnosis:
+    """Look for every cause in the log; rank by grade (of `GRADES`), then by confidence, then by step.
+
+    `checks` of an audit of the run prove the causes that are the violation of an identity by definition.
+    """
     asked = [cause for cause in causes if not (cause.scalar and log.ledger and log.steps < LONG)]
-    unanswered = {cause.name: missing for cause in asked if (missing := cause.missing(log))}
-    looks = ((cause, cause.clue(log)) for cause in asked if cause.name not in unanswered)
+    proofs = {cause.name: proof for cause in asked if (proof := _proof(cause, checks))}
+    unanswered = {c.name: missing for c in asked if c.name not in proofs and (missing := c.missing(log))}
+    looks = (
+        (cause, _proved(None if cause.missing(log) else cause.clue(log), proofs.get(cause.name)))
+        for cause in asked
+        if cause.name not in unanswered
+    )
     seen = [Finding(cause, clue) for cause, clue in looks if clue is not None]
     found = [_tested(_settled(finding, seen, SLACK * log.span), log.tests.get(finding.cause.name)) for finding in seen]
     found.sort(key=lambda f: (list(GRADES).index(f.clue.grade), -f.clue.confidence, f.clue.step))
@@ -49,6 +59,26 @@ def diagnose(log: Log, causes: Sequence[Cause] = CAUSES) -> Diagnosis:
     culprits = ((step, tuple(c for c in attribute(b) if c.stands_out)) for step, b in batches if b is not None)
     carriers = {step: here for step, here in culprits if here}
     return Diagnosis(log, tuple(found), moved(log), unanswered, slumped(log.series("step", "success")), carriers)
+
+
+def _proof(cause: Cause, checks: Sequence["Check"]) -> "Check | None":
+    known = [check for check in checks if not check.missing]
+    held = {check.step for check in known if check.identity == cause.holds and not check.violated}
+    broken = [check for check in known if check.identity == cause.breaks and check.violated]
+    return next((check for check in broken if not cause.holds or check.step in held), None)
+
+
+def _proved(clue: Clue | None, proof: "Check | None") -> Clue | None:
+    """Add to what the log shows that a recomputed step proves it."""
+    if proof is None:
+        return clue
+    reading = f" ({proof.says})" if proof.says else ""
+    says = f"step {proof.step} recomputed: `{proof.identity}` is violated{reading}"
+    shown = Evidence(f"audit.{proof.identity}", proof.step, proof.logged, proof.expected)
+    if clue is None:
+        return Clue("proof", PROVED, proof.step, says, (shown,), *proof.trajectories[:1])
+    both = (*clue.evidence, shown)
+    return replace(clue, grade="proof", confidence=PROVED, says=f"{clue.says}; {says}", evidence=both)
 
 
 def _settled(finding: Finding, found: Sequence[Finding], slack: float) -> Finding:

@@ -91,6 +91,9 @@ class Cause:
     needs_ledger: bool = False  # its marks hold for our recorder: of a log of scalars they would say too much
     # A log of scalars shows it, by medians of tenths of a run; of a short run with a ledger finer causes know more.
     scalar: bool = False
+    # The identity of an audit whose violation is this cause by definition, and one that must hold in the same step.
+    breaks: str = ""
+    holds: str = ""
 
     def missing(self, log: Log) -> list[str]:
         """Return what the log lacks for an answer."""

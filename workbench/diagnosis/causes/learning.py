@@ -105,6 +105,7 @@ def _critic(log: Log) -> Clue | None:
 @cause(
     needs_ledger=True,
     needs=("step.kl_ref",),
+    breaks="reference_log_probs",
     change="Load the reference from the checkpoint that training began with, and freeze it.",
     test=sql("SELECT step, kl_ref, kl_k3 FROM step", "ORDER BY step"),
 )

@@ -131,6 +131,8 @@ temperature = among(
 
 @cause(
     needs=("token.log_prob_behaviour", "token.entropy"),
+    breaks="sampling",
+    holds="behaviour_log_probs",
     change="Have the sampler report log-probs after temperature, top-k and top-p (vLLM: logprobs_mode = "
     "processed_logprobs), and let the trainer apply the same temperature.",
     test="--set engine.temperature=1.0",
