@@ -29,6 +29,7 @@ $(BIN)/.test: $(BIN)/.core
 	touch $@
 
 run: $(BIN)/.core ## train the quickstart: six algorithms, who collapsed
+	@echo "To watch it train: make app, in another terminal" >&2
 	$(BIN)/sorl run experiments/quickstart.toml
 
 $(BIN)/.app: pyproject.toml constraints.txt | $(BIN)/python

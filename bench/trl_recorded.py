@@ -10,7 +10,7 @@ hold the ledger against. Without `--record` the same is trained unrecorded: the 
 
     ... bench/trl_recorded.py runs --collapse     # it learns, then collapses; prints what `sorl diagnose` says
     ... bench/trl_recorded.py runs --kill 10      # it and a plain loop in one folder, each killed ten times
-    ... bench/trl_recorded.py runs --pairs 6      # seconds with and without the recorder, in turn
+    ... bench/trl_recorded.py runs --pairs 6      # what recording costs, from steps with and without
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ COLLAPSE = {
     "experiment": "collapse", "iterations": 24, "completions": 64, "per_generation": 4, "epochs": 4, "lr": 4e-3,
     "warmup": 1.0, "beta": 0.0, "taught": 400, "skill": 0.8,
 }  # fmt: skip
+BLOCK = 4  # batches of rollouts
 KEYS = [f"k{i}" for i in range(8)]
 TEMPLATE = Path(trl.__file__).parent / "chat_templates" / "qwen2_5.jinja"
 
@@ -136,6 +137,24 @@ def taught(tokenizer: PreTrainedTokenizerFast, steps: int, skill: float, seed: i
 def right(completions: list[Any], key: list[str], **_: Any) -> list[float]:
     """1 where the last message is the value."""
     return [float(str(c[-1].get("content", "")).strip() == value_of(k)) for c, k in zip(completions, key, strict=True)]
+
+
+class Alternating(TrainerCallback):
+    """Records BLOCK batches of rollouts and then as many not, in turn; keeps the seconds from each to the next."""
+
+    def __init__(self, ledger: Any, updates: int, first: bool) -> None:
+        self.ledger, self.updates, self.first = ledger, updates, first
+        self.seconds: list[float] = []
+        self._began = 0.0
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Stop the clock where a batch of rollouts begins, and switch the recorder on or off."""
+        step, update = divmod(state.global_step, self.updates)
+        if update == 0:
+            now = time.perf_counter()
+            self.seconds += [now - self._began] if step else []
+            self._began = now
+            self.ledger.dead = (step // BLOCK % 2 == 0) != self.first  # what `record` wraps looks at nothing then
 
 
 class Watched(TrainerCallback):
@@ -271,25 +290,28 @@ def keys_of(folder: Path, name: str) -> list[tuple[Any, ...]]:
 
 
 def paired(runs: Path, pairs: int) -> None:
-    """Train with and without the recorder in turn; medians of the wall time and of the trainer's own CPU time."""
-    ratios: dict[str, list[float]] = {"seconds": [], "cpu_seconds": []}
+    """Train the same run twice, recorded in one where it is not in the other; the ratio of what the steps took.
+
+    A process is some percent slower or faster than another for as long as it lives. Both record half of their steps, so
+    that this cancels. The first step of each block is left out: the recorder still measures the last block then.
+    """
+    ratios = []
     for pair in range(pairs):
-        told = {}
-        for flag in ("--record", "--no-record") if pair % 2 else ("--no-record", "--record"):
-            output = runs / "pair.json"
-            more = [flag, "--output", str(output)]
+        told = []
+        for half in ("first", "second"):
+            output = runs / f"{half}.json"
+            more = ["--alternate", half, "--iterations", str(12 * BLOCK + 1), "--output", str(output)]
             command = [sys.executable, str(Path(__file__)), str(runs), *more]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            told[flag] = json.loads(output.read_text())
-        assert told["--record"]["weights"] == told["--no-record"]["weights"]
-        for name, found in ratios.items():
-            found.append(told["--record"][name] / told["--no-record"][name])
-            print(f"pair {pair + 1}: {name} x {found[-1]:.3f}", flush=True)
-    luck = np.random.default_rng(0)
-    for name, found in ratios.items():
-        medians = np.median(luck.choice(found, (10_000, pairs)), axis=1)
-        low, high = np.quantile(medians, [0.025, 0.975])
-        print(f"{name}, recorded / not: median {np.median(found):.3f} (95 %: {low:.3f} to {high:.3f}) of {pairs} pairs")
+            told.append(json.loads(output.read_text()))
+        assert told[0]["weights"] == told[1]["weights"]
+        steps = np.log([one["alternating"] for one in told]).reshape(2, 6, 2, BLOCK)[..., 1:]
+        first, second = steps[0] - steps[1], steps[1] - steps[0]  # who records: the first in even blocks
+        ratios += list((first[:, 0] + second[:, 1]).mean(-1) / 2)  # of two blocks each
+        luck = np.random.default_rng(0).choice(ratios, (10_000, len(ratios))).mean(1)
+        low, high = np.exp(np.quantile(luck, [0.025, 0.975]))
+        words = f"{np.exp(np.mean(ratios)):.4f} (95 %: {low:.4f} to {high:.4f})"
+        print(f"wall, recorded / not: {words} of {len(ratios)} times {2 * BLOCK} steps, {pair + 1} pairs", flush=True)
 
 
 def diagnosed(runs: Path, run: str) -> None:
@@ -327,6 +349,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--double", action="store_true", help="losses and their gradients in float64")
     parser.add_argument("--collapse", action="store_true", help="settings under which the run collapses")
     parser.add_argument("--kill", type=int, default=0, help="kill -9 it, and a plain loop next to it, so many times")
+    parser.add_argument("--alternate", choices=("first", "second"), help="the half of the steps that is recorded")
     parser.add_argument("--pairs", type=int, default=0, help="pairs of runs with and without the recorder")
     parser.add_argument("--truth", type=Path)
     parser.add_argument("--output", type=Path)
@@ -388,11 +411,13 @@ def main(argv: list[str] | None = None) -> None:
         from workbench.integrations.trl import record
 
         ledger = record(trainer, options.runs, experiment=options.experiment)
-    began, cpu = time.perf_counter(), time.process_time()
+    alternating = Alternating(ledger, updates, options.alternate == "first") if options.alternate else None
+    if alternating:
+        trainer.add_callback(alternating)
     trainer.train()
     report = {
-        "seconds": time.perf_counter() - began, "cpu_seconds": time.process_time() - cpu,
-        "step_seconds": watched.seconds, "log": trainer.state.log_history,
+        "step_seconds": watched.seconds, "alternating": alternating.seconds if alternating else [],
+        "log": trainer.state.log_history,
         "weights": hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest(),
         "run": str(ledger.folder) if ledger else None, "updates": updates,
         "versions": {name: __import__(name).__version__ for name in ("trl", "torch", "transformers", "accelerate")},

@@ -1,8 +1,8 @@
 """What forks say about the paper's claims: children of collapsed runs, arm by arm and by the step they were forked at.
 
-`python -m studies.forks RUNS FILE.parquet` adds the parents and children of experiment `forks` in RUNS to a file;
-docs/forks.md is rendered from it. A child differs from its parent in one change, so a claim is a contrast of two arms
-among children of the same parents.
+`python -m studies.forks RUNS FILE.parquet [EXPERIMENT]` adds parents and children in RUNS to a file; docs/forks.md is
+rendered from it. A child differs from its parent in one change, so a claim is a contrast of two arms among children of
+the same parents.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from workbench.analysis.forks import UNCHANGED, children, effects, permutation_p
 from workbench.analysis.stats import ALPHA, holm, p_value
 from workbench.store.reader import Reader
 
-EXPERIMENT = "forks"
 LEADS = (12, 8, 4, 0)  # steps before the onset; a fork is at the newest checkpoint before
 _PARENTS = """
     SELECT run_id, algorithm, seed, outcome, coalesce(collapse_step, onset_low) AS onset, seconds
@@ -64,9 +63,9 @@ OPEN = (
 )
 
 
-def rows_of(reader: Reader) -> pd.DataFrame:
+def rows_of(reader: Reader, experiment: str) -> pd.DataFrame:
     """Return a row for each finished parent (`arm` is NULL) and child of the experiment."""
-    parents = reader.query(_PARENTS, [EXPERIMENT])
+    parents = reader.query(_PARENTS, [experiment])
     born = children(reader, list(parents["run_id"])).merge(reader.query(_SECONDS), on="run_id", how="left")
     known = parents.drop(columns=["outcome", "seconds"]).rename(columns={"run_id": "parent"})
     both = [parents, born.merge(known, on="parent")]
@@ -75,10 +74,10 @@ def rows_of(reader: Reader) -> pd.DataFrame:
     return pd.concat([frame.reindex(columns=kept).astype(object) for frame in both]).infer_objects()
 
 
-def add(runs: Path, output: Path) -> pd.DataFrame:
+def add(runs: Path, output: Path, experiment: str = "forks") -> pd.DataFrame:
     """Add the runs of a folder to a file of earlier ones."""
     frames = [pd.read_parquet(output)] if output.is_file() else []
-    found = pd.concat([*frames, rows_of(Reader(runs))]).drop_duplicates("run_id", keep="last")
+    found = pd.concat([*frames, rows_of(Reader(runs), experiment)]).drop_duplicates("run_id", keep="last")
     found.to_parquet(output, index=False)
     return found
 
@@ -127,11 +126,12 @@ def page(found: pd.DataFrame) -> str:
 
 
 def _by_lead(group: pd.DataFrame) -> str:
-    header = ("arm", *(f"onset-{one}" if one else "onset" for one in LEADS), "all", "saves [95 %]", "Holm p", "success")
+    leads = [one for one in LEADS if one in set(group["lead"])]
+    header = ("arm", *(f"onset-{one}" if one else "onset" for one in leads), "all", "saves [95 %]", "Holm p", "success")
     table = []
     for row in effects(group, UNCHANGED):
         mine = group[group["arm"] == row["arm"]]
-        at = [mine.loc[mine["lead"] == one, "down"] for one in LEADS]
+        at = [mine.loc[mine["lead"] == one, "down"] for one in leads]
         saves, p = _effect(row)
         counts = [f"{one.sum()}/{len(one)}" for one in at]
         table.append((row["arm"], *counts, f"{row['down']}/{row['draws']}", saves, p, f"{row['success']:.2f}"))
@@ -171,4 +171,4 @@ def _effect(row: Mapping[str, Any]) -> tuple[str, str]:
 
 
 if __name__ == "__main__":
-    print(page(add(Path(sys.argv[1]), Path(sys.argv[2]))))
+    print(page(add(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:4])))

@@ -59,11 +59,10 @@ def test_a_run_is_forked_planned_and_compared_with_unchanged_children(parent, mo
         assert "no change can be seen to save it" in told.output
         assert re.search(r"unchanged +(\| )?1 +(\| )?0/2 +(\| )?oo", told.output)
         assert "no replicates" not in told.output, "that they share their parent's queue is what forks are"
-    monkeypatch.setattr(study, "EXPERIMENT", "tiny")
-    rows = study.add(runs, tmp_path / "forks.parquet")
+    rows = study.add(runs, tmp_path / "forks.parquet", "tiny")
     assert rows["arm"].value_counts(dropna=False).tolist() == [2, 2, 2, 1]
     assert rows.loc[rows["arm"].notna(), "parent"].eq(parent.name).all()
-    assert len(study.add(runs, tmp_path / "forks.parquet")) == len(rows)  # nothing twice
+    assert len(study.add(runs, tmp_path / "forks.parquet", "tiny")) == len(rows)  # nothing twice
 
 
 @pytest.mark.parametrize(

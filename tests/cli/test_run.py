@@ -28,6 +28,10 @@ def test_a_grid_ends_with_its_table_and_an_answer_and_trains_nothing_twice(here)
     assert "finished  ppo" in result.stderr
     assert "finished  ppo" not in result.stdout, "progress is no result"
     assert "Ended badly" not in result.stdout
+    look, see = (line.split("#")[0].split() for line in result.stderr.splitlines()[-2:])
+    assert look[1:] == ["diagnose", "demo"]
+    assert see[1:] == ["app"]
+    assert "ppo-s0" in done(*look[1:]).stdout
     for form, cell in (("table", "2/2 [16 %, 100 %]"), ("latex", r"2/2 [16 \%, 100 \%] &")):
         assert cell in done("compare", "demo", "--format", form).stdout
     again = done("run", path)

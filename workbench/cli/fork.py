@@ -378,5 +378,7 @@ def allowed(name: str, changes: Mapping[str, Any], settings: RunSettings) -> Non
     child = resolve(changes.get("algorithm", settings.algorithm), {**settings.slots, **expand(slots, "the arm")})
     if child.critic and not parent.critic:
         raise InputError(f"arm '{name}': '{child.name}' needs a critic, and the parent has none to go on with")
+    if name == "no-critic" and not parent.critic:
+        raise InputError(f"arm '{name}': '{parent.name}' has no critic to drop")
     if child.group_size != parent.group_size:
         raise InputError(f"arm '{name}': '{child.name}' has other groups than the parent; its state does not fit")

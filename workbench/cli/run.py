@@ -1,11 +1,13 @@
 """`sorl run FILE.toml`: train every cell of a grid; the same command resumes."""
 
 import math
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 
 from typer import Context, Exit, Option
 
@@ -129,3 +131,10 @@ def _report(ctx: Context, grid: Grid, results: Sequence[Result]) -> None:
         note(f"stopped with {left} of {len(results)} cells left; the same command resumes")
     for waiting in grid.waiting:
         note(waiting)
+    if any(result.status == "finished" for result in results):
+        sorl = "sorl" if which("sorl") else sys.argv[0]  # a virtual environment need not be activated
+        sorl += "" if ctx.obj == Path("runs") else f" --runs {ctx.obj}"
+        note(
+            f"\nLook closer:\n    {sorl} diagnose {grid.experiment}    # what is wrong with each run, since which step"
+        )
+        note(f"    {sorl} app    # the runs next to each other, down to the turn and the token")
