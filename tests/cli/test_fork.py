@@ -35,7 +35,7 @@ def parent(new_run, cache):
     return folder
 
 
-def test_a_run_is_forked_planned_and_compared_with_unchanged_children(parent, monkeypatch, tmp_path):
+def test_a_run_is_forked_planned_and_compared_with_unchanged_children(parent, tmp_path):
     runs = parent.parent.parent
     given_arms = ["--arm", "no-critic", "--arm", "learn.epochs=1", "--draws", "2", "--steps", "2"]
     planned = sorl("fork", parent.name, "--at", "3", *given_arms, "--plan", runs=runs)
