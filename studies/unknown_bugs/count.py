@@ -11,6 +11,7 @@ import signal
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ SURE = 0.5  # confidence from which on a diagnosis that is wrong misleads
 HEALTHY = "healthy"
 # Seeds of healthy runs that nobody had seen: first after the audit was mended, second after two causes were as well.
 FRESH = {"healthy, fresh draw": range(28_000, 28_060), "healthy, second fresh draw": range(28_100, 28_160)}
+# The same drawn once more and sampled by vLLM, which has an environment of its own.
+VLLM = {"healthy, sampled with vLLM": range(28_200, 28_212)}
 TINY: dict[str, Any] = {
     "iterations": 10,
     "world": {"entities": 8, "relations": 4, "hops": [1.0, 0.0, 0.0], "max_turns": 3},
@@ -167,6 +170,9 @@ def cases() -> list[Case]:
                 found.append(Case(f"u-{len(found):03}", bug.name, algorithm, seed, at_step, settings))
     healthy = [(HEALTHY, one) for one in configurations()]
     healthy += [(kind, drawn(seed)) for kind, seeds in FRESH.items() for seed in seeds]
+    if find_spec("vllm"):
+        sampled = {"engine": {"kind": "vllm"}}
+        healthy += [(kind, merge(drawn(seed), sampled)) for kind, seeds in VLLM.items() for seed in seeds]
     for kind, changes in healthy:
         settings = merge(TINY, changes)
         found.append(Case(f"u-{len(found):03}", kind, settings["algorithm"], settings["seed"], None, settings))
@@ -258,7 +264,7 @@ def page(found: Sequence[Answer]) -> str:
     lines = [markdown(HEADER, [(name, *_shares(part)) for name, part in parts if part]), ""]
     right, wrong = (Share(sum(a.without_audit == v for a in faulty), len(faulty)) for v in ("right", "wrong"))
     lines += [f"The diagnosis by itself, without the audit: right {right}, wrong and sure {wrong}.", ""]
-    for kind in (HEALTHY, *FRESH):
+    for kind in (HEALTHY, *FRESH, *VLLM):
         whole = [a for a in found if a.kind == kind]
         healthy = [a for a in whole if a.outcome not in COLLAPSED]
         broken, named = ([a for a in healthy if value(a)] for value in (lambda a: a.violated, lambda a: a.cause))

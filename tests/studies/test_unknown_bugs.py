@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from studies.unknown_bugs import count
-from studies.unknown_bugs.count import EXPECTS, FRESH, HEALTHY, Answer, Case, page, train
+from studies.unknown_bugs.count import EXPECTS, FRESH, HEALTHY, VLLM, Answer, Case, page, train
 from studies.unknown_bugs.healthy import configurations, drawn
 from studies.unknown_bugs.kinds import BUGS, Bug
 from workbench.agent import worlds
@@ -36,7 +36,7 @@ def test_the_bugs_are_many_none_is_the_fault_labs_and_each_says_what_a_right_ans
 
 
 def test_no_two_healthy_configurations_are_alike_even_without_their_seeds() -> None:
-    fresh = [drawn(seed) for seeds in FRESH.values() for seed in seeds]
+    fresh = [drawn(seed) for seeds in (FRESH | VLLM).values() for seed in seeds]
     for made in (configurations(), fresh):
         found = [str(sorted((key, value) for key, value in one.items() if key != "seed")) for one in made]
         assert len(set(found)) == len(found) >= 60
@@ -117,7 +117,7 @@ def test_the_page_counts_healthy_runs_apart_and_leaves_out_those_that_fell() -> 
     assert "a finding of the diagnosis 1/2" in said
     assert "Left out: 1 that collapsed" in said
     assert "fresh" not in said
-    for kind in FRESH:
+    for kind in FRESH | VLLM:
         assert f"Runs that are {kind}: with a violated identity 0/1" in page([found, replace(healthy[0], kind=kind)])
 
 
