@@ -119,10 +119,8 @@ def mismatch_grows(log: Log, apart: Curve) -> Clue | None:
     )  # fmt: skip
 
 
-_NAMES = {
-    "minibatch.mismatch": "the mean |log-ratio| of trainer and sampler",
-    "step.mismatch_kl": "the KL of sampler and trainer", "step.approx_kl": "the KL of an update",
-}  # fmt: skip
+_NAMES = {"minibatch.mismatch": "the mean |log-ratio| of trainer and sampler",
+          "step.mismatch_kl": "the KL of sampler and trainer", "step.approx_kl": "the KL of an update"}  # fmt: skip
 
 
 def _grown(distance: Curve) -> bool:
