@@ -15,7 +15,7 @@ from bench.measure import Comparison, Side, Target, Work, alternate, timed
 from bench.training import Scene, sampled
 from workbench.algorithms import CORE, resolve
 from workbench.diagnostics import CATALOGUE, measure_turns
-from workbench.diagnostics.evidence import Evidence
+from workbench.diagnostics.evidence import Evidence, Rollouts
 from workbench.learn.update import Learner
 from workbench.record.recorder import Recorder
 from workbench.spec import WorldSettings
@@ -31,7 +31,7 @@ def turn_rows(scene: Scene) -> dict[str, Any]:
     step = sampled(scene, "ppo")
     learner = Learner(step.algorithm, step.settings.learn, step.policy, step.critic)
     updates = [learner.update(step.batch.rows(rows).trimmed(), epoch, 0) for epoch, rows in step.rows]
-    return measure_turns(Evidence.stack(updates), [e.turn_status for e in step.rollout.episodes])
+    return measure_turns(Evidence.stack(updates), Rollouts.of(step.rollout.episodes, 0))
 
 
 def write(folder: Path, scene: Scene, rows: int) -> int:

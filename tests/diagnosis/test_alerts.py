@@ -77,12 +77,8 @@ def test_a_run_is_falling_now_by_the_causal_rule_while_it_is_still_down() -> Non
 def live(runs: Path, run: str, *curve: float, **row: Any) -> Path:
     """A run with this success; without `row` it is training, as its lock says."""
     folder = runs / "demo" / run
-    columns: dict[str, list[Any]] = {
-        "run_id": [run] * len(curve),
-        "step": list(range(len(curve))),
-        "success": list(curve),
-    }
-    write_segment(folder, "step", columns)
+    columns: dict[str, list[Any]] = {"step": list(range(len(curve))), "success": list(curve)}
+    write_segment(folder, "step", {"run_id": [run] * len(curve)} | columns)
     write_status(folder, **({"status": "running", "outcome": None, "ended_at": None} | row))
     if not row.get("status"):
         LOCKS.append(lock_file(folder / "lock"))

@@ -17,15 +17,7 @@ from torch import Tensor
 from tests.integrations.fake_verl import recorded
 from workbench.algorithms import ALGORITHMS, resolve
 from workbench.batch import Batch, turn_ids
-from workbench.integrations.losses import (
-    Loss,
-    TrlLoss,
-    feedable,
-    metrics,
-    refusal,
-    skyrl_loss,
-    tinker_loss,
-)  # fmt: skip
+from workbench.integrations.losses import Loss, TrlLoss, feedable, metrics, refusal, skyrl_loss, tinker_loss
 from workbench.objective import Algorithm, Normaliser, policy_loss, statistics
 from workbench.spec import InputError
 
@@ -203,13 +195,9 @@ def test_what_is_more_than_a_loss_is_refused_by_name() -> None:
     with pytest.raises(InputError, match=r"'dapo' is more than a loss: its select is dynamic.*leave it out with"):
         Loss("dapo")
     Loss("dapo", select="none", shaping="outcome")
-    refusals: list[tuple[dict[str, Any], str]] = [
-        ({"stabilise": "cnorm"}, "second backward"),
-        ({"kl": "reward"}, "belongs to the reward"),
-    ]
-    for slots, said in refusals:
+    for slot, kind, said in (("stabilise", "cnorm", "second backward"), ("kl", "reward", "belongs to the reward")):
         with pytest.raises(InputError, match=said):
-            Loss("ppo", **slots)
+            Loss("ppo", **{slot: kind})
     with pytest.raises(InputError, match="give horizon"):
         Loss("dr-grpo")
     given, _ = tensors()
@@ -296,16 +284,10 @@ def test_in_tinker_and_skyrl_the_loss_is_that_of_our_loop(name: str) -> None:
     mask, given["log_prob_behaviour"] = given["mask"], given["log_prob_old"]
     _, expected = ours(resolve(name, {"aggregate": "token_mean"}), given, log_prob, [torch.arange(B)])
     leaf = log_prob.clone().requires_grad_()
-    data = [
-        SimpleNamespace(
-            loss_fn_inputs={
-                key: SimpleNamespace(to_torch=lambda x=x: x)
-                for key, x in {"mask": mask[i].double(), "advantages": given["advantages"][i].repeat(T),
-                               "logprobs": given["log_prob_old"][i]}.items()
-            }
-        )
-        for i in range(B)
-    ]  # fmt: skip
+    wide = given["advantages"][:, None].expand(B, T)
+    fields = {"mask": mask.double(), "advantages": wide, "logprobs": given["log_prob_old"]}
+    rows = [{key: SimpleNamespace(to_torch=lambda x=x[i]: x) for key, x in fields.items()} for i in range(B)]
+    data = [SimpleNamespace(loss_fn_inputs=row) for row in rows]
     value, shown = tinker_loss(name, aggregate="token_mean")(data, list(leaf))
     torch.testing.assert_close(torch.autograd.grad(value, leaf)[0], expected, rtol=1e-12, atol=1e-12)
     assert 0 < shown["out_of_range_frac"] < 1

@@ -25,6 +25,11 @@ class Local(Ledger):
         self.scribe.stop()
 
 
-def read(folder, table):
+def table_of(folder, table):
     files = sorted((folder / "segments" / table).glob("[0-9]*.parquet"))
-    return pa.concat_tables([pq.read_table(f) for f in files]).to_pylist() if files else []
+    return pa.concat_tables([pq.read_table(f) for f in files]) if files else None
+
+
+def read(folder, table):
+    found = table_of(folder, table)
+    return found.to_pylist() if found else []

@@ -8,12 +8,11 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 
 from tests.diagnostics.shared_batch import random_evidence, rollouts_of
+from tests.record.local import table_of as read
 from workbench.diagnostics import CATALOGUE, measure
 from workbench.diagnostics.evidence import Evidence, StepEvidence
 from workbench.record.recorder import Recorder, sample, token_rows
@@ -22,11 +21,6 @@ from workbench.spec import RunSettings, table
 
 def settings_of(**record):
     return RunSettings.model_validate({"record": {"flush_seconds": 2.0, **record}})
-
-
-def read(folder, name):
-    files = sorted((folder / "segments" / name).glob("[0-9]*.parquet"))
-    return pa.concat_tables([pq.read_table(f) for f in files]) if files else None
 
 
 @pytest.fixture
@@ -180,13 +174,9 @@ def test_token_rows_carry_the_last_epoch_and_null_where_nothing_was_trained():
 
 def test_token_rows_keep_the_epoch_with_the_largest_gradient_next_to_the_last():
     one = random_evidence(1, 3, 2)
-    loud = replace(one, gradient_weight=10 * one.gradient_weight, log_prob=one.log_prob + 1)
-    for gradients, worst in (
-        (loud.gradient_weight, 0),
-        (math.nan * one.gradient_weight, 0),
-        (0 * one.gradient_weight, 1),
-    ):
-        epochs = [replace(loud, gradient_weight=gradients), replace(one, epoch=torch.tensor([1]))]
+    loud = replace(one, log_prob=one.log_prob + 1)
+    for factor, worst in ((10, 0), (math.nan, 0), (0, 1)):
+        epochs = [replace(loud, gradient_weight=factor * one.gradient_weight), replace(one, epoch=torch.tensor([1]))]
         rollouts = replace(rollouts_of([1.0] * 3), tokens=[list(range(one.mask.shape[2]))] * 3)
         (row,) = [{k: v[0] for k, v in token_rows([2], rollouts, Evidence.stack(epochs), None).items()}]
         at, source = row["trained"].index(True), epochs[worst]

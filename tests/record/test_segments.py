@@ -9,17 +9,12 @@ import time
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.record.local import table_of as read
 from workbench.record.segments import SegmentWriter, append, schema_of
 from workbench.spec import TABLES, InputError
-
-
-def read(folder, table):
-    files = sorted((folder / "segments" / table).glob("[0-9]*.parquet"))
-    return pa.concat_tables([pq.read_table(f) for f in files])
 
 
 def steps(folder, table="step"):

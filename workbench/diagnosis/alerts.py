@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from workbench.store.reader import Reader
 
 RATE = "about one healthy run in twenty ever does, and one in five of all that do not collapse"
-_SECONDS = 10.0  # that a webhook may take to answer
-_PATIENCE = 5.0  # seconds at the end for what is not sent yet
-_HOW = "--notify takes a webhook like https://ntfy.sh/TOPIC"
+_SECONDS, _PATIENCE = 10.0, 5.0  # that a webhook may take to answer; at the end for what is not sent yet
 _RUNS = """
     SELECT run_id, experiment, arm, seed, status, reason, fell, gone, outcome
     FROM run LEFT JOIN (
@@ -92,7 +90,9 @@ class Webhook:
         except ValueError:
             bad = True
         if bad or not url.isascii() or not url.isprintable() or " " in url:
-            raise InputError(f"'{visible(url)}' is no address to post to; {_HOW}")
+            raise InputError(
+                f"'{visible(url)}' is no address to post to; --notify takes a webhook like https://ntfy.sh/TOPIC"
+            )
         self.url, self._say, self._told = url, say, False
         self.host = parts.hostname  # a webhook's path is its password: only the host is ever shown
         self._waiting: queue.Queue[tuple[str, str] | None] = queue.Queue()
@@ -123,12 +123,11 @@ class Webhook:
                 self._told = True
 
     def _request(self, title: str, text: str) -> Request:
-        """Text with its title in a header, as ntfy takes it; JSON where the address is that of a chat's webhook."""
-        if "hook" in self.url:
-            both = f"{title}. {text}"  # Slack and Mattermost read `text`, Discord reads `content`
+        if "hook" in self.url:  # of a chat: Slack and Mattermost read `text`, Discord reads `content`
+            both = f"{title}. {text}"
             body = json.dumps({"title": title, "text": both, "content": both}).encode()
             return Request(self.url, body, {"Content-Type": "application/json"})
-        title = " ".join(title.split())
+        title = " ".join(title.split())  # in a header, as ntfy takes it
         named = title if title.isascii() else Header(title, "utf-8", maxlinelen=10**6).encode()
         return Request(self.url, text.encode(), {"Title": named, "Content-Type": "text/plain; charset=utf-8"})
 

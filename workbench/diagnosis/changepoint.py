@@ -29,12 +29,11 @@ _OF_MEDIAN = 1.2533  # standard error of a median over that of a mean, of normal
 @final
 @dataclass(frozen=True)
 class Departure:
-    """A point that its past does not explain: `score` spreads above (or below, negative) the median of its past."""
+    """A point that its past does not explain, and the median of that past."""
 
     step: int
     value: float
     usual: float
-    score: float
 
 
 def past(values: np.ndarray, floor: float, least: float = 0.0, window: int = WINDOW) -> tuple[np.ndarray, np.ndarray]:
@@ -79,12 +78,12 @@ def first(
     ahead = sliding_window_view(values, points)
     usual, spread = usual[: len(ahead)], spread[: len(ahead)]
     away = (ahead - usual[:, None]) / spread[:, None]
-    above, below = (away > margin).all(axis=1), (away < -margin).all(axis=1)
+    above, below = ((side > margin).all(axis=1) for side in (away, -away))
     found = np.flatnonzero({"above": above, "below": below, "either": above | below}[when])
     if not len(found):
         return None
     i = int(found[0])
-    return Departure(int(clean.index[i]), float(values[i]), float(usual[i]), float(away[i, 0]))
+    return Departure(int(clean.index[i]), float(values[i]), float(usual[i]))
 
 
 def before(series: pd.Series, step: int) -> float | None:
@@ -118,7 +117,7 @@ def slumped(success: pd.Series) -> Slump | None:
 
 
 class Curve:
-    """The finite points of a `table.column`, (N,) steps and values, N >= SHORTEST, by step.
+    """The finite points of a `table.column`, (N,) steps and values, N >= SHORTEST, by step; also as a `series`.
 
     `begin`, `end`: medians of the first and last tenth, of 3 points at least. `noise`: standard deviation of a point
     about its trend. `smooth`: first step and median of each of at most BUCKETS stretches of 3 points or more; `low` and
@@ -128,7 +127,7 @@ class Curve:
     """
 
     def __init__(self, column: str, steps: np.ndarray, values: np.ndarray) -> None:
-        self.column, self.steps, self.values = column, steps, values
+        self.column, self.steps, self.values, self.series = column, steps, values, pd.Series(values, steps)
         self.begin = float(np.median(values[: self._points(TENTH)]))
         self.end = float(np.median(values[-self._points(TENTH) :]))
         # From second differences, in which no trend is left.
@@ -155,11 +154,6 @@ class Curve:
     def __len__(self) -> int:
         return len(self.values)
 
-    @property
-    def series(self) -> pd.Series:
-        """The points by step."""
-        return pd.Series(self.values, self.steps)
-
     def _points(self, share: float) -> int:
         return max(3, round(share * len(self)))
 
@@ -168,15 +162,11 @@ class Curve:
         at = min(int(low * len(self)), len(self) - 3)
         return self.values[at : max(int(high * len(self)), at + 3)]
 
-    def before(self, step: int, share: float = TENTH) -> float:
-        """Median of a tenth of the points, those before a step."""
-        at = int(np.searchsorted(self.steps, step))
-        return float(np.median(self.values[max(0, at - self._points(share)) : max(at, 3)]))
-
-    def after(self, step: int, share: float = TENTH) -> float:
-        """Median of a tenth of the points, those from a step on."""
-        at = min(int(np.searchsorted(self.steps, step)), len(self) - 3)
-        return float(np.median(self.values[at : at + self._points(share)]))
+    def around(self, step: int, share: float = TENTH) -> tuple[float, float]:
+        """Medians of a tenth of the points before a step, and of those from it on."""
+        at, points = int(np.searchsorted(self.steps, step)), self._points(share)
+        low, high = max(0, at - points), min(at, len(self) - 3)
+        return float(np.median(self.values[low : max(at, 3)])), float(np.median(self.values[high : high + points]))
 
     def left(self, way: Literal["up", "down"], share: float = TENTH) -> int:
         """Return the step at which the curve left its begin for good on its way to its extreme.
@@ -204,7 +194,7 @@ class Outcome:
     @classmethod
     def of(cls, score: Curve, since: int) -> Self:
         """Judge a score from a step on."""
-        least, before = max(CLEAR * score.error, TENTH * (score.high - score.low)), score.before(since)
+        least, before = max(CLEAR * score.error, TENTH * (score.high - score.low)), score.around(since)[0]
         changes = score.end - before, score.end - float(np.median(score.part(0.5, 0.6)))
         change, late = (int(np.sign(change)) if abs(change) > least else 0 for change in changes)
         return cls(before, score.end, change, late, score.bounded and score.end >= SOLVED)

@@ -124,17 +124,15 @@ class Log:
     def first_above(self, table: str, column: str, mark: float, how: str = "max") -> Departure | None:
         """Return the first step at which a column (of several rows `how`) is above a mark; `usual` is the mark."""
         above = self.series(table, column, how).loc[lambda series: series > mark]
-        return None if above.empty else Departure(int(above.index[0]), float(above.iloc[0]), mark, 0.0)
+        return None if above.empty else Departure(int(above.index[0]), float(above.iloc[0]), mark)
 
     def columns(self, name: str) -> list[str]:
         """Return the measured `table.column` that a name stands for: a column itself, or one of SIGNALS."""
-        logged = [f"step.{column}" for column in self.table("step") if name in ("evaluation", "reward parts")]
+        found, logged = list(SIGNALS.get(name, (name,))), map(str, self.table("step"))
         if name == "evaluation":
-            found = ["step.heldout_success", *(column for column in logged if EVALUATION.match(column[5:]))]
+            found = ["step.heldout_success", *(f"step.{column}" for column in logged if EVALUATION.match(column))]
         elif name == "reward parts":
-            found = [column for column in logged if column.startswith(f"step.{PART}")]
-        else:
-            found = list(SIGNALS.get(name, (name,)))
+            found = [f"step.{column}" for column in logged if column.startswith(PART)]
         return [column for column in found if self.measured(*column.split(".", 1))]
 
     def _curve(self, name: str) -> Curve | None:
@@ -167,14 +165,6 @@ class Log:
         scaled = zip(curves.items(), weights, strict=False)  # the last weight is that of the constant
         return {part: Curve(curve.column, curve.steps, weight * curve.values) for (part, curve), weight in scaled}
 
-    @cached_property
-    def idle(self) -> Curve | None:
-        """Share of the groups whose rollouts all have one reward: as logged, or those all right and those all wrong."""
-        if (known := self.curve("step.zero_advantage_frac")) is not None:
-            return known
-        solved, failed = (self.series("step", f"{kind}_group_frac") for kind in ("solved", "failed"))
-        return Curve.of("step.solved_group_frac", (solved + failed).dropna())
-
     def outcome(self, since: int) -> Outcome | None:
         """What the reward does from a step on; None where none is logged."""
         return None if (reward := self.curve("reward")) is None else Outcome.of(reward, since)
@@ -193,7 +183,7 @@ class Log:
     @property
     def span(self) -> int:
         """From the first step to the last."""
-        return int(max(s.max() for s in self.logged) - min(s.min() for s in self.logged)) if self.logged else 0
+        return int(np.ptp(np.concatenate(self.logged))) if self.logged else 0
 
     @property
     def critical(self) -> tuple[tuple[int, str], ...]:

@@ -71,7 +71,6 @@ def _of_best(value: float, best: float | None) -> str:
 
 
 def _fell(log: Log, curve: pd.Series, best: float | None) -> str:
-    """From what to what; of a run that came back also how low it was."""
     after = curve[curve.index > (log.fallen_by or 0)]
     said, last = f"from {figure(best)} at its best", after.iloc[-FINAL:]
     if after.empty:
@@ -85,7 +84,6 @@ def _fell(log: Log, curve: pd.Series, best: float | None) -> str:
 
 
 def _began(log: Log, onset: int) -> str:
-    """Since when, and how sure that is. `onset` is the last step before the fall."""
     low, high, seen = (log.first_known(name) for name in ("onset_low", "onset_high", "detection_step"))
     sure = "" if low is None or high is None or low == high else f" (95 %: {low} to {high})"
     if log.first_known("collapse_step") is None:
@@ -114,7 +112,5 @@ def _climbing(log: Log, curve: pd.Series, best: float | None) -> str:
         return ""
     end = float(back.iloc[-SMOOTH:].median())
     short = "too short" if end >= (1 - _rule(log, "mild")) * best else "too low"
-    return (
-        f"Climbing back since step {back.index[0]}: {figure(end)} at the end (median of {SMOOTH} steps)"
-        f"{_of_best(end, best)}; {short} to call it recovered"
-    )
+    now = f"{figure(end)} at the end (median of {SMOOTH} steps){_of_best(end, best)}"
+    return f"Climbing back since step {back.index[0]}: {now}; {short} to call it recovered"

@@ -1,6 +1,6 @@
 """Declared measurements, and their evaluation on a step: the name is the column. Importable without torch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,17 +48,16 @@ def measure(number: int, evidence: StepEvidence) -> Measurements:
     trained = evidence.trained or evidence.rollouts
     tokens = None if evidence.updates is None else Tokens(evidence.updates)
     minibatch = {} if tokens is None else measure_updates(tokens)
-    turns = {} if tokens is None else measure_turns(tokens, trained.turn_status, trained)
+    turns = {} if tokens is None else measure_turns(tokens, trained)
     view = StepView(number, evidence, minibatch)
     row: dict[str, float | None] = {m.name: m(view) for m in STEP_MEASURES}
     for m in AT[Level.STEP]:
         pooled = m(tokens, tokens.whole) if tokens is not None and len(tokens.update) else None
         row[m.name] = None if pooled is None or np.ma.getmaskarray(pooled)[0] else float(pooled[0])
     acted = Trajectories(trained, tokens)
-    words = {name: getattr(trained, name) for name in ("question", "gold", "answer", "ended")}
-    told = {name: None if values is None else list(values) for name, values in words.items()}
-    ids = {"trajectory": np.arange(len(trained)), "prompt_group": trained.group, "rollout_step": trained.rollout_step}
-    trajectories = ids | told | {m.name: m(acted) for m in TRAJECTORIES}
+    trajectories: Columns = {name: getattr(trained, name) for name in ("question", "gold", "answer", "ended")}
+    trajectories |= {"trajectory": np.arange(len(trained)), "prompt_group": trained.group}
+    trajectories |= {"rollout_step": trained.rollout_step} | {m.name: m(acted) for m in TRAJECTORIES}
     trajectories |= {m.name: m(tokens, acted.by) if tokens is not None else None for m in AT[Level.TRAJECTORY]}
     return Measurements(row, minibatch, trajectories, turns, measure_turn_steps(turns) if turns else {})
 
@@ -73,13 +72,10 @@ def measure_updates(evidence: Evidence | Tokens) -> Columns:
 
 
 @np.errstate(all="ignore")
-def measure_turns(
-    evidence: Evidence | Tokens, status: Sequence[Sequence[str]] | None = None, rollouts: Rollouts | None = None
-) -> Columns:
+def measure_turns(evidence: Evidence | Tokens, rollouts: Rollouts | None = None) -> Columns:
     """Columns (P,) of table `turn`: epoch, trajectory, turn_index, update and every turn-level diagnostic.
 
-    One row per turn and epoch; `status` holds the labels of each trajectory's turns, by trajectory; `rollouts`
-    how the retriever did in them.
+    One row per turn and epoch; `rollouts` say what the agent and the retriever did in them.
     """
     tokens = evidence if isinstance(evidence, Tokens) else Tokens(evidence)
     by = tokens.by_turn
@@ -87,9 +83,9 @@ def measure_turns(
     columns: Columns = {"epoch": tokens.evidence.epoch.cpu().numpy()[update]}
     columns |= {"trajectory": place[0], "turn_index": place[1], "update": update}
     columns |= {m.name: m(tokens, by) for m in AT[Level.TURN]}
-    seconds, outcomes = (rollouts.retrieval_seconds, rollouts.retrieval_status) if rollouts else ((), ())
-    told = {"status": status or [], "retrieval_seconds": seconds}
-    return columns | {m.name: m(*place, told.get(m.name, outcomes)) for m in TURN_MEASURES}
+    of = {"status": "turn_status", "retrieval_seconds": "retrieval_seconds"}  # the others: of the search's outcome
+    told = {m.name: getattr(rollouts, of.get(m.name, "retrieval_status"), None) or () for m in TURN_MEASURES}
+    return columns | {m.name: m(*place, told[m.name]) for m in TURN_MEASURES}
 
 
 @np.errstate(all="ignore")

@@ -13,25 +13,22 @@ BAPO = "arXiv 2510.18927 (BAPO)"
 STEP, TRAJECTORY, TURN, UPDATE = Level.STEP, Level.TRAJECTORY, Level.TURN, Level.UPDATE
 
 
-advantage_std = Measure(
-    "advantage_std", (UPDATE, TURN, STEP), Unit.REWARD, "population std of A over tokens",
-    "rlwatch (advantage variance)", "Spread of the advantages of the tokens.", lambda t, by: by.std(t.advantages),
-    alarm=Alarm("above", 3.0, "rlwatch: advantage std above 3 times its baseline", relative="baseline"),
-)  # fmt: skip
-
-
-@diagnostic(
-    UPDATE, Unit.FRACTION, "P / (P + Q), P = sum over A > 0 of min(r, 1.2) A, Q = sum over A < 0 of max(r, 0.8) |A|",
-    f"{BAPO}, at PPO's bounds",
-)  # fmt: skip
-def positive_advantage_frac(t: Tokens, by: Segments) -> np.ndarray:
-    """Share of the surrogate's weight on what should become likelier; low = negative samples dominate."""
+def _good_share(t: Tokens, by: Segments) -> np.ndarray:
     good = by.total(np.where(t.advantages > 0, np.minimum(t.ratio, 1.2) * t.advantages, 0.0))
     bad = by.total(np.where(t.advantages < 0, np.maximum(t.ratio, 0.8) * -t.advantages, 0.0))
     return quotient(good, good + bad)
 
 
 OF_TOKENS = (
+    Measure("advantage_std", (UPDATE, TURN, STEP), Unit.REWARD, "population std of A over tokens",
+            "rlwatch (advantage variance)", "Spread of the advantages of the tokens.",
+            lambda t, by: by.std(t.advantages),
+            alarm=Alarm("above", 3.0, "rlwatch: advantage std above 3 times its baseline", relative="baseline")),
+    Measure("positive_advantage_frac", (UPDATE,), Unit.FRACTION,
+            "P / (P + Q), P = sum over A > 0 of min(r, 1.2) A, Q = sum over A < 0 of max(r, 0.8) |A|",
+            f"{BAPO}, at PPO's bounds",
+            "Share of the surrogate's weight on what should become likelier; low = negative samples dominate.",
+            _good_share),
     Measure("gradient_share", (TURN,), Unit.FRACTION, "sum |d loss / d log_prob| of the turn / that of its update",
             OURS, "Share of the update's gradient signal that comes from the turn: finds the culprit.",
             lambda t, by: quotient(by.total(t.weight), t.by_update.total(t.weight)[by.first(t.update)]), roll="share"),

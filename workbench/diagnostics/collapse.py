@@ -101,10 +101,6 @@ class _Curve:
         self.scores.append(score)
         self.sums.append(self.sums[-1] + score)
 
-    def hold_out(self, share: float, asked: int) -> None:
-        self.untrained = (share, asked)
-        self.start = self.top = _Stretch(self._bound(share, asked, Z), share)
-
     @property
     def phi(self) -> float:
         """How many times the binomial variance a step has; of a score of unknown size its variance."""
@@ -119,10 +115,8 @@ class _Curve:
     def spread(self, mean: float, steps: int) -> float:
         """Standard error of the mean of so many steps; never 0, also of a mean of 0 or 1."""
         n = self.n * steps / self.phi
-        if not self.episodes:
-            return math.sqrt(1 / n)
         p = (mean * n + 0.5) / (n + 1)
-        return math.sqrt(p * (1 - p) / n)
+        return math.sqrt((p * (1 - p) if self.episodes else 1.0) / n)
 
     def gain(self, score: float | np.ndarray, p: float | np.ndarray, q: float) -> float | np.ndarray:
         """Log-likelihood ratio of mean p over mean q for one step."""
@@ -151,11 +145,11 @@ class _Curve:
 
     def _offer(self, first: int, end: int, z: float) -> None:
         mean = self.mean(first, end)
-        found = _Stretch(self._bound(mean, self.n * (end - first) / self.phi, z), mean, (first, end))
+        found = _Stretch(self.bound(mean, self.n * (end - first) / self.phi, z), mean, (first, end))
         self.start = max(self.start, found) if first == 0 else self.start
         self.top = max(self.top, found)
 
-    def _bound(self, mean: float, n: float, z: float) -> float:
+    def bound(self, mean: float, n: float, z: float) -> float:
         if not self.episodes:
             return mean - z / math.sqrt(n)
         centre, half = mean + z * z / (2 * n), z * math.sqrt(mean * (1 - mean) / n + (z / (2 * n)) ** 2)
@@ -229,7 +223,7 @@ class _FallRule:
             self.up.add(at, float(curve.gain(score, bound, low)), 0.0, self.wanted)
             if self.up.value < self.wanted or not self._back():
                 return ""
-            self.closed.append(replace(self._dated(self.open, self.since), recovered=curve.steps[-1]))
+            self.closed.append(replace(self.dated(self.open, self.since), recovered=curve.steps[-1]))
             self.open, self.down, self.up_since = None, (_Cusum(), _Cusum()), self.up.since
             return "recovered"
         for cusum, level in zip(self.down, (low, curve.at(0.9, bound)), strict=True):
@@ -276,15 +270,12 @@ class _FallRule:
                     return self._drop(end - length)
         return None
 
-    def drops(self) -> tuple[Drop, ...]:
-        return (*self.closed, *([self._dated(self.open, self.since)] if self.open else []))
-
     def _drop(self, since: int) -> Drop:
         curve, (first, last), now = self.curve, self.curve.best.window, self.curve.steps[-1]
         window = (curve.steps[first], curve.steps[last - 1]) if last else None
-        return self._dated(Drop(curve.best.mean, window, now, now, now, now, curve.mean(since)), since)
+        return self.dated(Drop(curve.best.mean, window, now, now, now, now, curve.mean(since)), since)
 
-    def _dated(self, fall: Drop, since: int) -> Drop:
+    def dated(self, fall: Drop, since: int) -> Drop:
         """`fall`, whose evidence begins at index `since`, with its onset by what is known now."""
         curve, at = self.curve, self.curve.steps.index(fall.detection)
         first = min(since, curve.steps.index(fall.best_steps[0]) if fall.best_steps else 0)
@@ -341,13 +332,14 @@ class Watch:
         events, curve, score = self._hard.step(step, measured), self._curve, measured.get("success")
         share, asked = measured.get("heldout_success"), measured.get("heldout_episodes")
         if not curve.scores and share is not None and asked:
-            curve.hold_out(float(share), int(asked))
-        if score is not None and not math.isfinite(score):
+            curve.untrained = float(share), int(asked)
+            curve.start = curve.top = _Stretch(curve.bound(*curve.untrained, Z), float(share))
+        if broken := score is not None and not math.isfinite(score):
             message = f"success is {score}: nothing can be measured any more"
             events.append(Event(step, "non_finite", "critical", message, "success", score))
         self._critical |= any(event.severity == "critical" for event in events)
         self.diverged |= any(event.kind == "non_finite" for event in events)
-        if score is None or not math.isfinite(score):
+        if score is None or broken:
             return events
         curve.add(step, float(score))
         for rule, kind in ((self._mild, "mild"), (self._severe, "collapse")):
@@ -390,13 +382,14 @@ class Watch:
     def verdict(self) -> Verdict:
         """What the rule says of the steps so far."""
         curve, fading = self._curve, None
-        drops = self._severe.drops()
+        severe = self._severe
+        drops = (*severe.closed, *([severe.dated(severe.open, severe.since)] if severe.open else []))
         outcome: Outcome | None = None
         if self.diverged:
             outcome = "diverged"
-        elif self._severe.open:
-            outcome = "recovered" if self._severe.climbed else "collapsed"
-        elif fading := self._severe.fading():
+        elif severe.open:
+            outcome = "recovered" if severe.climbed else "collapsed"
+        elif fading := severe.fading():
             outcome = "collapsed" if drops else "falling"
         elif drops:
             outcome = "recovered"

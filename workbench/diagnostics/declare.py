@@ -148,14 +148,11 @@ def in_words(alarm: Alarm) -> str:
 
 def dictionary(catalogue: Sequence[Diagnostic]) -> dict[str, list[Any]]:
     """Return the catalogue as columns of table `diagnostic`."""
-    columns = {name: [getattr(d, name) for d in catalogue] for name in ("name", "formula", "source", "description")}
+    own = ("name", "formula", "source", "description", "level", "unit", "sql_type")
+    columns: dict[str, list[Any]] = {name: [str(getattr(d, name)) for d in catalogue] for name in own}
+    columns |= {f"alarm_{name}": [d.alarm and getattr(d.alarm, name) for d in catalogue] for name in ("when", "value")}
     return columns | {
         "table_name": [d.table for d in catalogue],
-        "level": [d.level.value for d in catalogue],
-        "unit": [d.unit.value for d in catalogue],
         "alarm": [d.alarm and f"{in_words(d.alarm)} ({d.alarm.reason})" for d in catalogue],
-        "alarm_when": [d.alarm and d.alarm.when for d in catalogue],
-        "alarm_value": [d.alarm and d.alarm.value for d in catalogue],
         "alarm_baseline_points": [d.alarm.warmup if d.alarm and d.alarm.relative else None for d in catalogue],
-        "sql_type": [d.sql_type for d in catalogue],
     }

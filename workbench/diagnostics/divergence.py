@@ -1,7 +1,5 @@
 """Distances between policies: new and old, new and reference, trainer and sampler; entropy; likelihood displacement."""
 
-from collections.abc import Callable
-
 import numpy as np
 
 from workbench.diagnostics.declare import NO_MARK, OTHER, OURS, VERL, Measure, diagnostic
@@ -91,17 +89,8 @@ ROUTING = (
 )  # fmt: skip
 
 
-def _of_sequences(
-    name: str, unit: Unit, formula: str, source: str, description: str, of: Callable[[Tokens], np.ndarray],
-    good: bool | None = None,
-) -> Measure:  # fmt: skip
-    """Declare a mean over the sequences of an update, or over those with a mean advantage of that sign."""
-
-    def measured(t: Tokens, by: Segments) -> np.ndarray:
-        where = None if good is None else (t.by_sequence.mean(t.advantages) >= 0) == good
-        return t.sequences_by_update.mean(of(t), where)
-
-    return Measure(name, (UPDATE,), unit, formula, source, description, measured)
+def _good(t: Tokens) -> np.ndarray:
+    return t.by_sequence.mean(t.advantages) >= 0
 
 
 def _moved(t: Tokens) -> np.ndarray:
@@ -109,22 +98,24 @@ def _moved(t: Tokens) -> np.ndarray:
 
 
 OF_SEQUENCES = (
-    _of_sequences("displacement_positive", Unit.NATS, "mean over sequences with A >= 0 of the mean delta", LLDS,
-                  "How much likelier good trajectories have become per token; negative = lazy likelihood displacement.",
-                  _moved, good=True),
-    _of_sequences("displacement_negative", Unit.NATS, "mean over sequences with A < 0 of the mean delta", LLDS,
-                  "How much likelier bad trajectories have become per token.", _moved, good=False),
-    _of_sequences("log_prob_positive", Unit.NATS, "mean over sequences with A >= 0 of the mean log_prob", LLDS,
-                  "Log-prob of good trajectories per token; a steady fall is the second phase of the LLD death spiral.",
-                  lambda t: t.by_sequence.mean(t.log_prob), good=True),
-    _of_sequences("displaced_positive_frac", Unit.FRACTION, "share of sequences with A >= 0 whose mean delta < 0",
-                  LLDS, "Share of good trajectories that the policy has made less likely.",
-                  lambda t: np.where(np.isnan(_moved(t)), np.nan, _moved(t) < 0), good=True),
-    _of_sequences("mismatch_log_ppl", Unit.NATS, "mean over sequences of the mean of log_prob_behaviour - log_prob_old",
-                  f"{VERL} (log_ppl_diff)", "Log-perplexity of a trajectory by trainer less sampler.",
-                  lambda t: t.by_sequence.mean(-t.mismatch)),
-    _of_sequences("mismatch_ppl_ratio", Unit.RATIO,
-                  "mean over sequences of exp(mean of log_prob_behaviour - log_prob_old)", f"{VERL} (ppl_ratio)",
-                  "The trainer's perplexity of a trajectory over the sampler's.",
-                  lambda t: np.exp(t.by_sequence.mean(-t.mismatch))),
+    Measure("displacement_positive", (UPDATE,), Unit.NATS, "mean over sequences with A >= 0 of the mean delta", LLDS,
+            "How much likelier good trajectories have become per token; negative = lazy likelihood displacement.",
+            lambda t, by: t.sequences_by_update.mean(_moved(t), _good(t))),
+    Measure("displacement_negative", (UPDATE,), Unit.NATS, "mean over sequences with A < 0 of the mean delta", LLDS,
+            "How much likelier bad trajectories have become per token.",
+            lambda t, by: t.sequences_by_update.mean(_moved(t), ~_good(t))),
+    Measure("log_prob_positive", (UPDATE,), Unit.NATS, "mean over sequences with A >= 0 of the mean log_prob", LLDS,
+            "Log-prob of good trajectories per token; a steady fall is the second phase of the LLD death spiral.",
+            lambda t, by: t.sequences_by_update.mean(t.by_sequence.mean(t.log_prob), _good(t))),
+    Measure("displaced_positive_frac", (UPDATE,), Unit.FRACTION, "share of sequences with A >= 0 whose mean delta < 0",
+            LLDS, "Share of good trajectories that the policy has made less likely.",
+            lambda t, by: t.sequences_by_update.mean(np.where(np.isnan(_moved(t)), np.nan, _moved(t) < 0), _good(t))),
+    Measure("mismatch_log_ppl", (UPDATE,), Unit.NATS,
+            "mean over sequences of the mean of log_prob_behaviour - log_prob_old", f"{VERL} (log_ppl_diff)",
+            "Log-perplexity of a trajectory by trainer less sampler.",
+            lambda t, by: t.sequences_by_update.mean(t.by_sequence.mean(-t.mismatch))),
+    Measure("mismatch_ppl_ratio", (UPDATE,), Unit.RATIO,
+            "mean over sequences of exp(mean of log_prob_behaviour - log_prob_old)", f"{VERL} (ppl_ratio)",
+            "The trainer's perplexity of a trajectory over the sampler's.",
+            lambda t, by: t.sequences_by_update.mean(np.exp(t.by_sequence.mean(-t.mismatch)))),
 )  # fmt: skip

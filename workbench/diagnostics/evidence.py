@@ -137,7 +137,7 @@ class Rollouts:
         lists = ("tokens", "turn_status", "question", "gold", "answer", "ended")
         columns: dict[str, Any] = {name: [getattr(e, name) for e in episodes] for name in (*dtypes, *lists)}
         columns |= {name: np.array(columns[name], dtype) for name, dtype in dtypes.items()}
-        written = [_turns(e.tokens, e.written) for e in episodes]
+        written = [stretches(e.tokens, e.written) for e in episodes]
         response = np.array([sum(map(len, turns)) for turns in written], dtype=np.int64)
         return cls(
             **columns,
@@ -172,8 +172,8 @@ class Rollouts:
         return np.array([len(turns) - len(set(map(tuple, turns))) for turns in self.written], dtype=np.float64)
 
 
-def _turns(tokens: Sequence[int], written: Sequence[bool]) -> list[list[int]]:
-    """Ids of the written tokens, one list per maximal stretch of them."""
+def stretches(tokens: Any, written: Any) -> list[list[int]]:
+    """Ids of the written tokens (`written`: a flag each), one list per maximal stretch of them."""
     ids = list(compress(tokens, written))
     ends = list(accumulate(len(stretch) for stretch in bytes(written).split(b"\0") if stretch))
     return [ids[a:b] for a, b in zip([0, *ends], ends, strict=False)]

@@ -48,20 +48,13 @@ SPREAD = (
     *(Measure(f"log_ratio_q{100 * q:02.0f}", (UPDATE,), Unit.NATS, f"quantile {q} of delta", TRL,
             f"{100 * q:.0f} % quantile of the token log-ratios.",
             lambda t, by, place=place: t.log_ratio_quantiles[place]) for place, q in enumerate(QUANTILES)),
-)  # fmt: skip
-
-
-@diagnostic(UPDATE, Unit.RATIO, "median of r over the tokens with A > 0", "arXiv 2603.10069 (drift of the ratios)")
-def ratio_positive_q50(t: Tokens, by: Segments) -> np.ndarray:
-    """Median ratio of the tokens to be reinforced; on the way to 0 they lose their gradient. NULL without any."""
-    good = t.advantages > 0
-    return Segments(by.ids[good], by.size).quantiles(t.ratio[good], (0.5,))[0]
-
-
-ess_frac = Measure(
-    "ess_frac", (UPDATE, STEP), Unit.FRACTION, "(sum r)^2 / (n sum r^2) over tokens", VERL,
-    "Effective sample size of the token ratios as a share of the tokens, in (1/n, 1].", no_alarm=OTHER,
-    function=lambda t, by: np.minimum(by.total(t.ratio) ** 2 / (by.n * by.total(t.ratio**2)), 1.0),
+    Measure("ratio_positive_q50", (UPDATE,), Unit.RATIO, "median of r over the tokens with A > 0",
+            "arXiv 2603.10069 (drift of the ratios)",
+            "Median ratio of the tokens to be reinforced; on the way to 0 they lose their gradient. NULL without any.",
+            lambda t, by: Segments(by.ids[t.advantages > 0], by.size).quantiles(t.ratio[t.advantages > 0], (0.5,))[0]),
+    Measure("ess_frac", (UPDATE, STEP), Unit.FRACTION, "(sum r)^2 / (n sum r^2) over tokens", VERL,
+            "Effective sample size of the token ratios as a share of the tokens, in (1/n, 1].",
+            lambda t, by: np.minimum(by.total(t.ratio) ** 2 / (by.n * by.total(t.ratio**2)), 1.0), no_alarm=OTHER),
 )  # fmt: skip
 
 

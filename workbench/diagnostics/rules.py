@@ -102,8 +102,7 @@ class RuleWatch:
         return events
 
 
-def crossing(name: str, mark: Alarm, why: str, row: Row, memory: Memory) -> Judged:
-    """Judge whether a diagnostic lies beyond its mark at `mark.points` consecutive points; `why` ends its message."""
+def _beyond(name: str, mark: Alarm, why: str, row: Row, memory: Memory) -> Judged:
     value = row.measured.get(name)
     if value is None or math.isnan(value):
         return None
@@ -136,7 +135,7 @@ def _crossing(kind: str, diagnostic: str, mark: Alarm, **more: Any) -> Rule:
     happens = f"`step.{diagnostic}` {mark_words(mark)}"
     # Where the mark of an alarm comes from stands in the dictionary; why a hard event matters, in its message.
     why = "" if kind == "alarm" else f": {mark.reason}"
-    return Rule(kind, mark.severity, happens, mark.reason, partial(crossing, diagnostic, mark, why), **more)
+    return Rule(kind, mark.severity, happens, mark.reason, partial(_beyond, diagnostic, mark, why), **more)
 
 
 def alarms(catalogue: Sequence[Diagnostic]) -> Iterator[Rule]:
@@ -171,8 +170,7 @@ HARD = (
 )  # fmt: skip
 
 
-def echo_trap(row: Row, memory: Memory) -> Judged:
-    """Judge whether the rollouts of a prompt earn the same while the policy no longer chooses."""
+def _echo_trap(row: Row, memory: Memory) -> Judged:
     first: list[float] = memory.setdefault("first", [])  # repetition at the first points
     repeated = row.measured.get("repetition_frac")
     known = repeated if repeated is not None and math.isfinite(repeated) else None
@@ -188,8 +186,7 @@ def echo_trap(row: Row, memory: Memory) -> Judged:
     return Found(message, "group_reward_std", row.measured.get("group_reward_std"))
 
 
-def reward_drift(row: Row, memory: Memory) -> Judged:
-    """Judge whether the trailing median of the reward moves by DRIFT one way for DRIFT_POINTS points."""
+def _reward_drift(row: Row, memory: Memory) -> Judged:
     reward = row.measured.get("reward")
     if reward is None or not math.isfinite(reward):
         return None
@@ -214,12 +211,12 @@ COMBINED = (
          "the alarms of `step.group_reward_std` and of `step.entropy` stand at the same step; the message says whether "
          "`step.grad_norm_max` stands too and whether `step.repetition_frac` has doubled",
          "RAGEN's echo trap: rollouts of a prompt become alike, then certain, then the gradient spikes; two of three "
-         "leave time to act", echo_trap),
+         "leave time to act", _echo_trap),
     Rule("reward_drift", "info",
          f"the trailing median of {SMOOTH} points of `step.reward` has not turned for {DRIFT_POINTS} points and has "
          f"moved by more than {DRIFT:g}",
          "rlwatch reports a monotone reward: learning, or a reward that is being gamed; read the transcripts",
-         reward_drift),
+         _reward_drift),
 )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.diagnostics.declare import MEANT, NO_MARK, OTHER, OURS, TRAINERS, VERL, Measure, alarm, diagnostic
+from workbench.diagnostics.declare import MEANT, NO_MARK, OTHER, OURS, TRAINERS, VERL, Measure, diagnostic
 from workbench.diagnostics.evidence import Known, Missing, StepEvidence, fingerprint
 from workbench.diagnostics.ratio import OUR_MARK
 from workbench.spec import Alarm, Level, Unit
@@ -86,18 +86,14 @@ class StepView:
         return _share(seen.count(outcome), len(seen))
 
 
-@alarm(
-    "below", 0.1, "RAGEN stops a run when the mean in-group std stays below 10 % of its first-10-step mean for 10 "
-    "steps", points=10, relative="baseline",
-)  # fmt: skip
-@column(Unit.REWARD, "mean over prompt groups of the unbiased std of R in the group", RAGEN)
-def group_reward_std(v: StepView) -> float | None:
-    """Spread of the reward among rollouts of one prompt; NULL when every prompt is sampled once."""
-    # Against the smallest: the mean of six rewards of .1 is not .1, and their deviations from it are not 0.
-    return v.of_groups(lambda part: (v.rollouts.reward[part] - v.rollouts.reward[part].min()).std(ddof=1))
-
-
 ROLLOUTS = (
+    _row("group_reward_std",
+         Alarm("below", 0.1, "RAGEN stops a run when the mean in-group std stays below 10 % of its first-10-step mean "
+               "for 10 steps", points=10, relative="baseline"),
+         Unit.REWARD, "mean over prompt groups of the unbiased std of R in the group", RAGEN,
+         "Spread of the reward among rollouts of one prompt; NULL when every prompt is sampled once.",
+         # Against the smallest: the mean of six rewards of .1 is not .1, and their deviations from it are not 0.
+         lambda v: v.of_groups(lambda part: (v.rollouts.reward[part] - v.rollouts.reward[part].min()).std(ddof=1))),
     _row("retrieval_failed_frac",
          Alarm("above", 0.0, "a failed search is answered in words that no retriever found, and is trained on"),
          Unit.FRACTION, "searches that failed / searches, of the fresh rollouts", OURS,
@@ -115,17 +111,11 @@ ROLLOUTS = (
          "Fresh rollouts, those of further draws included: above learn.episodes under dynamic sampling. All other "
          "columns of the fresh rollouts describe the first draw, before any selection by reward.",
          lambda v: v.evidence.episodes_sampled or len(v.rollouts), sql_type="BIGINT"),
-)  # fmt: skip
-
-
-@column(Unit.FRACTION, "share of updates with 0 < ||g||_2 after the clip < ||g||_2", TRAINERS, no_alarm=MEANT)
-def grad_clipped_frac(v: StepView) -> float | None:
-    """Share of the updates whose gradient the norm clip shortened, steps left out aside; 0 where it is off."""
-    before, after = v.of_updates("grad_norm"), v.of_updates("grad_norm_after")
-    return float(np.mean((after > 0) & (after < before * (1 - 1e-6))))
-
-
-SAMPLING = (
+    _row("grad_clipped_frac", MEANT, Unit.FRACTION, "share of updates with 0 < ||g||_2 after the clip < ||g||_2",
+         TRAINERS, "Share of the updates whose gradient the norm clip shortened, steps left out aside; 0 where it is "
+         "off.",
+         lambda v: _mean((v.of_updates("grad_norm_after") > 0)
+                         & (v.of_updates("grad_norm_after") < v.of_updates("grad_norm") * (1 - 1e-6)))),
     _row("staleness", DESCRIBES, Unit.COUNT, "mean over updates of step - rollout_step", "verl (trajectory_staleness)",
          "Age of the data that the step trained on, in iterations.",
          lambda v: _mean(v.step - v.known.updates.rollout_step.cpu().numpy())),

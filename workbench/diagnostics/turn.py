@@ -30,24 +30,18 @@ def _numbers(values: np.ndarray, of: Callable[[Any], float] = float) -> np.ndarr
 
 
 # What the agent did, and how the retriever did, at (trajectory, turn_index) of each row.
-
-
-status = Measure(
-    "status", (Level.TURN,), Unit.NONE, "search, answer or invalid", "Search-R1",
-    "What the agent did in the turn; NULL when the rollout does not say.",
-    lambda *labels: _by_turn(*labels).tolist(), sql_type="VARCHAR",
-)  # fmt: skip
-retrieval_seconds = Measure(
-    "retrieval_seconds", (Level.TURN,), Unit.SECONDS, "wall time of the turn's search; of a batch its share", OURS,
-    "How long the retriever took, retries included; NULL where no retriever was asked.",
-    lambda *seconds: _numbers(_by_turn(*seconds)), roll="turns",
-)  # fmt: skip
-retrieval_empty_frac, retrieval_failed_frac = (
-    Measure(f"retrieval_{outcome}_frac", (Level.TURN,), Unit.FRACTION, formula, OURS,
-            f"1 where the retriever {did}, else 0; NULL where no retriever was asked.",
-            lambda *seen, outcome=outcome: _numbers(_by_turn(*seen), lambda one: one == outcome), roll="turns")
-    for outcome, formula, did in (("empty", "1[the search found no passage]", "answered with no passage"),
-                                  ("failed", "1[the search failed]", "gave no answer after all retries"))
+OF_TURNS = (
+    Measure("status", (Level.TURN,), Unit.NONE, "search, answer or invalid", "Search-R1",
+            "What the agent did in the turn; NULL when the rollout does not say.",
+            lambda *labels: _by_turn(*labels).tolist(), sql_type="VARCHAR"),
+    Measure("retrieval_seconds", (Level.TURN,), Unit.SECONDS, "wall time of the turn's search; of a batch its share",
+            OURS, "How long the retriever took, retries included; NULL where no retriever was asked.",
+            lambda *seconds: _numbers(_by_turn(*seconds)), roll="turns"),
+    *(Measure(f"retrieval_{outcome}_frac", (Level.TURN,), Unit.FRACTION, formula, OURS,
+              f"1 where the retriever {did}, else 0; NULL where no retriever was asked.",
+              lambda *seen, outcome=outcome: _numbers(_by_turn(*seen), lambda one: one == outcome), roll="turns")
+      for outcome, formula, did in (("empty", "1[the search found no passage]", "answered with no passage"),
+                                    ("failed", "1[the search failed]", "gave no answer after all retries"))),
 )  # fmt: skip
 
 column = partial(diagnostic, Level.TURN_STEP)

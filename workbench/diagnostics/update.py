@@ -36,16 +36,13 @@ UPDATE = (
 )  # fmt: skip
 def non_finite(t: Tokens, by: Segments) -> np.ndarray:
     """Numbers of the update that are not finite; one is enough to end a run."""
-    bad = ~np.isfinite(t.log_ratio) | ~np.isfinite(t.advantages)
-    if t.evidence.entropy is not None:
-        bad |= ~np.isfinite(t.entropy)
+    entropy = 0.0 if t.evidence.entropy is None else t.entropy
+    bad = ~(np.isfinite(t.log_ratio) & np.isfinite(t.advantages) & np.isfinite(entropy))
     count = np.bincount(t.update, weights=bad, minlength=t.updates)
     if (counted := t.scalar("non_finite")) is not None:
         return count + np.ma.filled(counted, 0.0)
-    for name in ("grad_norm", "critic_grad_norm", "policy_loss", "kl_loss", "value_loss"):
-        if (values := t.scalar(name)) is not None:
-            count = count + ~np.isfinite(np.ma.filled(values, 0.0))
-    return count
+    losses = (t.scalar(name) for name in ("grad_norm", "critic_grad_norm", "policy_loss", "kl_loss", "value_loss"))
+    return count + sum(~np.isfinite(np.ma.filled(values, 0.0)) for values in losses if values is not None)
 
 
 n_tokens = Measure(

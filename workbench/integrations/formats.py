@@ -217,7 +217,7 @@ def console(path: Path) -> Iterator[Rows]:
     with opened(path) as file:
         rows.extend(_spoken(iter(partial(file.readline, LINE), "")))
     if not rows:
-        raise InputError(f"'{path}' has no line 'step:N - metric:value' as verl prints, and is {_none()}")
+        raise InputError(f"'{path}' has no line 'step:N - metric:value' as verl prints, and is {_NONE}")
     yield rows
 
 
@@ -249,10 +249,7 @@ FOLDERS: list[Format] = [
     Format("TRL", lambda path, head: bool(_newest_state(path)), json_document),
 ]  # fmt: skip
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"PK\3\4": "zip", b"(\xb5/\xfd": "zstd", b"\xfd7zXZ": "xz", b"BZh": "bzip2"}
-
-
-def _none() -> str:
-    return f"in no other format that is known: {', '.join(dict.fromkeys(one.name for one in FORMATS))}"
+_NONE = f"in no other format that is known: {', '.join(dict.fromkeys(one.name for one in FORMATS))}"
 
 
 def format_of(path: Path) -> Format | None:
@@ -261,14 +258,13 @@ def format_of(path: Path) -> Format | None:
         return next((one for one in FOLDERS if one.holds(path, b"")), None)
     with open_file(path) as file:
         head = file.read(HEAD)
-    for magic, name in _COMPRESSED.items():
-        if head.startswith(magic):
-            raise InputError(f"'{path}' is compressed ({name}): decompress it first")
+    if packed := [name for magic, name in _COMPRESSED.items() if head.startswith(magic)]:
+        raise InputError(f"'{path}' is compressed ({packed[0]}): decompress it first")
     if not head:
         raise InputError(f"'{path}' holds no rows: it is empty")
     if found := next((one for one in FORMATS if one.holds(path, head)), None):
         return found
-    raise InputError(f"'{path}' is {_none()}")
+    raise InputError(f"'{path}' is {_NONE}")
 
 
 def runs_in(path: Path, found: Format) -> Iterator[Rows]:

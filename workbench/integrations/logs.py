@@ -175,10 +175,9 @@ def imported(rows: Rows, config: Mapping[str, Any]) -> Imported:
 def events(run: Imported) -> tuple[dict[str, Any], list[Event]]:
     """Return the verdict, as columns of table `run`, and the events of collapse, hard events and alarms."""
     watch, rules, found = Watch(), RuleWatch(alarms(CATALOGUE)), list[Event]()
-    columns = {name: values[:: run.every].tolist() for name, values in run.tables["step"].items()
-               if name not in run.kept}  # fmt: skip
-    for values in zip(*columns.values(), strict=True):
-        seen = {name: value for name, value in zip(columns, values, strict=True) if value is not None}
+    known = [name for name in run.tables["step"] if name not in run.kept]
+    for values in zip(*(run.tables["step"][name][:: run.every].tolist() for name in known), strict=True):
+        seen = {name: value for name, value in zip(known, values, strict=True) if value is not None}
         step = seen.pop("step")
         found += [*watch.step(step, seen), *rules.step(step, seen)]
     return watch.verdict.columns(), found
@@ -197,10 +196,10 @@ def read(path: Path) -> Log:
 
 def log_of(run: Imported, path: Path) -> Log:
     """Return a run as the diagnosis reads it; of more than STEPS steps only every so many-th is in it."""
-    thin = run.every
-    tables = {table: pd.DataFrame({name: np.ma.filled(values[::thin], np.nan) if np.ma.isMaskedArray(values)
-                                   else values[::thin] for name, values in columns.items()})
-              for table, columns in run.tables.items()}  # fmt: skip
+    thin, tables = run.every, dict[str, pd.DataFrame]()
+    for table, columns in run.tables.items():
+        shown = {name: values[::thin] for name, values in columns.items()}
+        tables[table] = pd.DataFrame({n: np.ma.filled(x, np.nan) if np.ma.isMA(x) else x for n, x in shown.items()})
     row: dict[str, Any] = {"status": None, "outcome": None, "collapse_step": None, "detection_step": None}
     if "success" in tables["step"]:
         scored = tables["step"].dropna(subset="success")

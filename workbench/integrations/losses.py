@@ -65,11 +65,8 @@ class Loss:
         elif getattr(self.algorithm.aggregate, "horizon", 1.0) is None:
             why = f"'{self.algorithm.name}' divides by the tokens of an episode"
             raise InputError(f"algorithm {why}: give horizon=... (verl: actor.loss_scale_factor)")
-
-    @property
-    def needs_log_probs_first(self) -> bool:
-        """Whether the stabiliser compares all of an update: a pass without gradients comes before it."""
-        return self.algorithm.stabilise.needs_statistics
+        # Whether the stabiliser compares all of an update: a pass without gradients comes before it.
+        self.needs_log_probs_first = self.algorithm.stabilise.needs_statistics
 
     def batch(
         self, *, mask: Tensor, advantages: Tensor, log_prob_old: Tensor, log_prob_behaviour: Tensor | None = None,
@@ -140,21 +137,19 @@ class Loss:
 
 def metrics(terms: LossTerms) -> dict[str, float]:
     """Return what a trainer logs of a micro-batch: shares of its trained tokens, KL in nats, ratios."""
-    mask = terms.mask
-    n = mask.sum().clamp(min=1)
-    ratio = torch.where(mask, terms.log_ratio.clamp(-20, 20).exp(), 1)
-
-    def share(flag: Tensor) -> float:
-        return float((flag & mask).sum() / n)
-
-    found = {
-        "clip_frac": share(terms.active_low | terms.active_high), "clip_low_frac": share(terms.active_low),
-        "clip_high_frac": share(terms.active_high), "out_of_range_frac": share(terms.out_of_range),
-        "approx_kl": float(-terms.log_ratio.sum() / n), "ratio_max": float(ratio.max()),
-        "unit_ratio_max": float(torch.where(mask, terms.ratio, 1).max()), "policy_loss": float(terms.policy_loss),
+    mask, n = terms.mask, terms.mask.sum().clamp(min=1)
+    flags = {
+        "clip_frac": terms.active_low | terms.active_high, "clip_low_frac": terms.active_low,
+        "clip_high_frac": terms.active_high, "out_of_range_frac": terms.out_of_range,
     }  # fmt: skip
-    more = {"stabiliser_ratio": terms.stabiliser_ratio, "stabiliser_factor": terms.stabiliser_factor}
-    return found | {name: value for name, value in more.items() if value is not None}
+    more = {
+        "approx_kl": -terms.log_ratio.sum() / n, "policy_loss": terms.policy_loss,
+        "ratio_max": torch.where(mask, terms.log_ratio.clamp(-20, 20).exp(), 1).max(),
+        "unit_ratio_max": torch.where(mask, terms.ratio, 1).max(),
+        "stabiliser_ratio": terms.stabiliser_ratio, "stabiliser_factor": terms.stabiliser_factor,
+    }  # fmt: skip
+    found: dict[str, Any] = {name: (flag & mask).sum() / n for name, flag in flags.items()} | more
+    return {name: float(value) for name, value in found.items() if value is not None}
 
 
 def recorded(terms: LossTerms) -> dict[str, Any]:
@@ -169,6 +164,10 @@ _TRL_OWN = (
     ("top_entropy_quantile", 1.0), ("off_policy_mask_threshold", None), ("_entropy_bonus_enabled", False),
     ("aux_loss_enabled", False), ("use_liger_kernel", False),
 )  # fmt: skip
+
+
+_TRL_NAMES = {"clip_frac": "clip_ratio/region_mean", "clip_low_frac": "clip_ratio/low_mean",
+              "clip_high_frac": "clip_ratio/high_mean"}  # fmt: skip
 
 
 class TrlLoss:
@@ -188,6 +187,8 @@ class TrlLoss:
         trainer: Any = self
         self._ours = Loss(self.loss, horizon=trainer.max_completion_length)
         own, corrects = self._ours.algorithm, self._ours.algorithm.correction.kind != "none"
+        # What a ledger says of the loss in place of TRL's configuration.
+        self.recorded_as = {"algorithm": own.name, "replay_as": self.loss, "clip": None}
         accumulated, slices = trainer.args.gradient_accumulation_steps, trainer.args.steps_per_generation
         if slices % accumulated:
             numbers = f"gradient_accumulation_steps = {accumulated} must divide steps_per_generation = {slices}"
@@ -203,11 +204,6 @@ class TrlLoss:
             if getattr(trainer, name, off) != off:
                 told = f"{name.strip('_')} belongs to TRL's own loss and not to '{own.name}'"
                 raise InputError(f"{told}: set it to {off}")
-
-    @property
-    def recorded_as(self) -> dict[str, Any]:
-        """What a ledger says of the loss in place of TRL's configuration."""
-        return {"algorithm": self._ours.algorithm.name, "replay_as": self.loss, "clip": None}
 
     def _of_inputs(self, inputs: Mapping[str, Any], log_prob: Tensor) -> Batch:
         old = inputs.get("old_per_token_logps")
@@ -227,13 +223,10 @@ class TrlLoss:
         batch = self._of_inputs(inputs, log_prob)
         out = self._ours(batch, log_prob, sums, parts)
         self.recorded = recorded(out.terms)
-        mode = "train" if training else "eval"
-        shown = {"entropy": float(torch.where(batch.mask, entropy, 0).sum() / batch.mask.sum().clamp(min=1))}
-        shown |= metrics(out.terms)
-        names = {"clip_frac": "clip_ratio/region_mean", "clip_low_frac": "clip_ratio/low_mean",
-                 "clip_high_frac": "clip_ratio/high_mean", "entropy": "entropy"}  # fmt: skip
-        for name, value in shown.items():
-            trainer._metrics[mode][names.get(name, f"sorl/{name}")].append(value)
+        logged = trainer._metrics["train" if training else "eval"]
+        logged["entropy"].append(float(torch.where(batch.mask, entropy, 0).sum() / batch.mask.sum().clamp(min=1)))
+        for name, value in metrics(out.terms).items():
+            logged[_TRL_NAMES.get(name, f"sorl/{name}")].append(value)
         return out.loss * ranks if training else out.loss
 
     def _log_probs(self, model: Any, inputs: Mapping[str, Any]) -> tuple[Tensor, Tensor]:

@@ -202,8 +202,7 @@ def folded(steps: np.ndarray, metrics: dict[str, Column], notes: list[str]) -> t
     return (steps, metrics) if used.all() else (steps[used], {name: values[used] for name, values in metrics.items()})
 
 
-def _back(steps: np.ndarray, values: Column) -> np.ndarray:
-    """Return the rows at which the steps of a metric run backwards."""
+def _back(steps: np.ndarray, values: Column) -> np.ndarray:  # the rows at which the steps of a metric run backwards
     rows = np.flatnonzero(~np.ma.getmaskarray(values))
     return rows[1:][np.diff(steps[rows]) < 0]
 

@@ -131,8 +131,8 @@ def tf_records(file: BufferedReader, notes: list[str]) -> Iterator[bytes]:
     notes.append("the last record was cut off and left out")
 
 
-def level_records(file: BufferedReader, notes: list[str]) -> Iterator[bytes]:
-    """Yield the records of a LevelDB log behind 7 bytes: pieces (checksum, length, kind) in blocks of 32 KiB."""
+def level_messages(file: BufferedReader, notes: list[str]) -> Iterator[tuple[int, Any]]:
+    """Yield the messages in a LevelDB log behind 7 bytes: pieces (checksum, length, kind) in blocks of 32 KiB."""
     file.read(7)
     record, cut = bytearray(), False
     while block := file.read(_BLOCK - file.tell() % _BLOCK):
@@ -149,7 +149,7 @@ def level_records(file: BufferedReader, notes: list[str]) -> Iterator[bytes]:
             if len(record) > MESSAGE:
                 raise ValueError(f"it has a record of more than {MESSAGE // MIB} MiB")
             if kind in (1, 4):  # whole, or the last piece
-                yield bytes(record)
+                yield from messages(bytes(record))
                 record.clear()
     if cut or record:
         notes.append("the last record was cut off and left out")
@@ -196,12 +196,12 @@ def wandb(path: Path) -> Iterator[Rows]:
     """The history and configuration in an offline run's .wandb file."""
     rows = Rows(path.stem.removeprefix("run-"))
     with open_file(path) as file:
-        yield rows.extend(_history(level_records(file, rows.notes), rows))
+        yield rows.extend(_history(level_messages(file, rows.notes), rows))
 
 
-def _history(records: Iterable[bytes], run: Rows) -> Iterator[dict[str, Any]]:
+def _history(found: Iterable[tuple[int, Any]], run: Rows) -> Iterator[dict[str, Any]]:
     """Yield the rows of the history; name, configuration and how it ended go to `run`."""
-    for field, data in (message for record in records for message in messages(record)):
+    for field, data in found:
         if field == 2:  # history: items (1) and the step (2)
             items = dict(_item(item) for part, item in messages(data) if part == 1)
             yield {"_step": _inside(data, 2, 1) or 0, **dict(leaves(items))}
@@ -238,11 +238,11 @@ def swanlab(path: Path) -> Iterator[Rows]:
     with open_file(path) as file:
         if file.peek(7)[6:7] != b"\x02":
             raise InputError(f"'{path}' is of another version of SwanLab's format; read are those of 0.10")
-        yield rows.extend(of_events(_swan_scalars(level_records(file, rows.notes), rows)))
+        yield rows.extend(of_events(_swan_scalars(level_messages(file, rows.notes), rows)))
 
 
-def _swan_scalars(records: Iterable[bytes], run: Rows) -> Iterator[tuple[int, str, float]]:
-    for field, data in (message for record in records for message in messages(record)):
+def _swan_scalars(found: Iterable[tuple[int, Any]], run: Rows) -> Iterator[tuple[int, str, float]]:
+    for field, data in found:
         inner = _inside(data)
         if field == 10:  # start
             run.name = _text(inner.get(4)) or run.name

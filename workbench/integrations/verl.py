@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
 import torch
@@ -51,8 +51,7 @@ FIELDS = {
 log = logging.getLogger("sorl.verl")
 
 
-@dataclass(frozen=True)
-class Mode:
+class Mode(NamedTuple):
     """A loss mode taken apart: the algorithm, its slots, and the knobs of the ledger; `record` is the run's folder."""
 
     name: str
@@ -87,12 +86,8 @@ def loss_of(mode: str, horizon: float | None) -> Loss | None:
     return Loss(asked.name, horizon, **asked.slots) if mode.startswith(PREFIX) and asked.name != VANILLA else None
 
 
-def check(config: Any) -> None:
+def check(loss: Loss, config: Any) -> None:
     """Raise InputError for an actor's configuration that our loss cannot be fed from; says what to set."""
-    mode = config.policy_loss.get("loss_mode", VANILLA)
-    loss = loss_of(mode, config.loss_scale_factor)
-    if loss is None:
-        return
     own, name = loss.algorithm, loss.algorithm.name
     verls = config.use_kl_loss and config.kl_loss_coef != 0
     if own.needs_reference and (verls or not config.use_kl_loss):
@@ -156,11 +151,10 @@ def policy_loss(mode: str) -> Callable[..., tuple[Tensor, dict[str, Any]]]:
         if loss is None:
             from verl.trainer.ppo.core_algos import get_policy_loss_fn
 
-            found: tuple[Tensor, dict[str, Any]] = get_policy_loss_fn(VANILLA)(
+            return get_policy_loss_fn(VANILLA)(
                 old_log_prob=old_log_prob, log_prob=log_prob, advantages=advantages, response_mask=response_mask,
                 loss_agg_mode=loss_agg_mode, config=config, rollout_is_weights=rollout_is_weights,
             )  # fmt: skip
-            return found
         if rollout_is_weights is not None:
             instead = "set it to null, and correct in the loss with correction=tis"
             raise InputError(f"loss_mode '{mode}' does not apply algorithm.rollout_correction.rollout_is: {instead}")
@@ -206,10 +200,9 @@ def begin(engine: Any, data: Any, config: Any, loss: Loss | None) -> Update:
 
 
 def _padded(values: Any, data: Any) -> Tensor:
-    """Cut the responses out of what the model gave for whole sequences, (B, T)."""
     from verl.workers.utils.padding import no_padding_2_padding
 
-    return no_padding_2_padding(values, data)
+    return no_padding_2_padding(values, data)  # the responses (B, T) of whole sequences
 
 
 def training(plain: Callable[..., Any]) -> Callable[..., Any]:
@@ -249,9 +242,9 @@ def recorder_of(engine: Any, config: Any, mode: str) -> Recorder | None:
     """Return the recorder of this engine, made at its first update; None where nothing is recorded, or not here."""
     if _step is None or not Mode.of(mode).knobs.get("record") or not engine.is_mp_src_rank_with_outputs():
         return None
-    recorder: Recorder | None = getattr(engine, "sorl_recorder", None)
-    if recorder is None:
-        recorder = engine.sorl_recorder = Recorder(engine, config, mode)
+    if not hasattr(engine, "sorl_recorder"):
+        engine.sorl_recorder = Recorder(engine, config, mode)
+    recorder: Recorder = engine.sorl_recorder
     if _step.recorder is None:
         _step.recorder = recorder
         with recorder.ledger.guarded("a batch of this verl"):
@@ -286,9 +279,8 @@ class Recorder:
 
     def __init__(self, engine: Any, config: Any, mode: str) -> None:
         asked, learn = Mode.of(mode), engine.optimizer_config
-        loss = loss_of(mode, config.loss_scale_factor)
-        folder = Path(str(asked.knobs["record"]))
-        knobs = {key: value for key, value in asked.knobs.items() if key != "record"}
+        loss, knobs = loss_of(mode, config.loss_scale_factor), dict(asked.knobs)
+        folder = Path(str(knobs.pop("record")))
         tokenizer = getattr(engine.model_config, "tokenizer", None)
         settings = {key: config.get(key) for key in (*SETTINGS, *(OWN if loss is None else ())) if config.get(key)}
         settings |= {"loss_mode": mode.partition("?")[0], "slots": dict(asked.slots)}
@@ -339,14 +331,12 @@ class Recorder:
         values, logged = model_output["log_probs"], getattr(out[1].get("actor/pg_loss"), "values", None)
         log_prob = _padded(values, data).detach()
         width, entropy = log_prob.shape[1], model_output.get("entropy")
-        told = fields(data, log_prob) | {"values_old": dense(data, "values", width)}
-        told |= {"returns": dense(data, "returns", width), "terms": {}} | ({} if terms is None else recorded(terms))
-        if terms is None and (weight := dense(data, "rollout_is_weights", width)) is not None:
-            told["terms"]["correction"] = weight
-        number, step = self.step.updates, self.number
-        told |= {
+        weight, number, step = dense(data, "rollout_is_weights", width), self.step.updates, self.number
+        of_loss = {"terms": {} if weight is None else {"correction": weight}} if terms is None else recorded(terms)
+        told = fields(data, log_prob) | of_loss | {
             "update": number, "epoch": number // self.step.per_epoch, "log_prob": log_prob,
             "trajectory": self.step.trajectory[data[ROW].cpu()],
+            "values_old": dense(data, "values", width), "returns": dense(data, "returns", width),
             "policy_loss": float(logged[-1]) if isinstance(logged, list) and logged else None,
             "entropy": None if entropy is None else _padded(entropy, data).detach(),
         }  # fmt: skip
@@ -360,11 +350,10 @@ class Recorder:
 
     def after(self, engine: Any, out: Mapping[str, Any]) -> None:
         """Record what is known after the update."""
-        norm = out["metrics"].get("grad_norm")
-        rates = getattr(getattr(engine, "lr_scheduler", None), "get_last_lr", None)
+        norm, schedule = out["metrics"].get("grad_norm"), getattr(engine, "lr_scheduler", None)
         scalars = {} if norm is None else {"grad_norm": float(norm), "grad_norm_after": min(float(norm), self.most)}
-        if rates is not None:
-            scalars["lr"] = float(rates()[0])
+        if schedule is not None and hasattr(schedule, "get_last_lr"):
+            scalars["lr"] = float(schedule.get_last_lr()[0])
         self.ledger.update(self.number, update=self.step.updates, **scalars)
         self.step.updates += 1
 
@@ -419,7 +408,8 @@ def install() -> None:
         plain(config)
         mode = config.policy_loss.get("loss_mode", VANILLA)
         if mode.startswith(PREFIX):
-            check(config)
+            if loss := loss_of(mode, config.loss_scale_factor):
+                check(loss, config)
             register_policy_loss(mode)(policy_loss(mode))
             if mode not in told and os.environ.get("RANK", "0") == "0":
                 told.add(mode)
@@ -442,6 +432,5 @@ if "verl" in sys.modules:  # loaded by verl, which hides what goes wrong here
     try:
         install()
     except Exception as error:  # noqa: BLE001  of any kind: verl would hide it, and train without a word
-        log.error(
-            "sorl's plugin for verl was not loaded, there is no loss_mode sorl:...: %s: %s", type(error).__name__, error
-        )
+        why = f"{type(error).__name__}: {error}"
+        log.error("sorl's plugin for verl was not loaded, there is no loss_mode sorl:...: %s", why)

@@ -25,6 +25,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import wraps
 from importlib.metadata import PackageNotFoundError, version
+from itertools import count
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import IO, Any, Literal, Self
@@ -119,7 +120,7 @@ class Ledger:
         self._kept: np.ndarray | None = None  # trajectories of the step that are measured; None = all
         self._count = self._updates = 0  # trajectories and updates of the step so far
         self._seconds_rollout: float | None = None
-        self._queue: queue.Queue[tuple[int, dict[str, Any], dict[str, Any], np.ndarray | None] | None] = queue.Queue()
+        self._queue: queue.Queue[Any] = queue.Queue()  # (bytes, meta, arrays, kept trajectories); None ends
         self._waiting, self._of_step = 0, 0  # bytes
         self._lock = threading.Lock()
         self._handle: IO[str] | None = None
@@ -135,7 +136,7 @@ class Ledger:
         for what, word in (("experiment", experiment), ("run", name)):
             if word != Path(word).name or word in ("", ".", "..") or word[0] == "." or "\0" in word:
                 raise InputError(f"{what} {word!r} cannot be the name of a folder: use letters, digits, '-' and '_'")
-        self.rank, self.ranks, self._sequence, torch = 0, 1, 0, sys.modules.get("torch")
+        self.rank, self.ranks, self._sequence, torch = 0, 1, count(1), sys.modules.get("torch")
         dist: Any = torch.distributed if torch is not None and torch.distributed.is_available() else None
         if dist is not None and dist.is_initialized():
             self.rank, self.ranks = dist.get_rank(process_group), dist.get_world_size(process_group)
@@ -192,15 +193,14 @@ class Ledger:
         """
         if not self._follow(step):
             return
-        columns: dict[str, Any] = {
+        columns = {
             "reward": rewards, "success": success, "turns": turns, "group": group, "rollout_step": rollout_step,
             "mask": mask, "searches": searches,
         }  # fmt: skip
-        arrays = {name: _host(value) for name, value in columns.items() if value is not None}
-        n = len(arrays["reward"])
         words = {"status": status, "question": question, "gold": gold, "answer": answer, "ended": ended}
+        arrays = {name: _host(value) for name, value in columns.items() if value is not None}
         texts = {name: list(value) for name, value in words.items() if value is not None}
-        lists = {"prompts": prompts, "responses": responses}
+        n, lists = len(arrays["reward"]), {"prompts": prompts, "responses": responses}
         arrays |= {name: list(value) for name, value in lists.items() if value is not None}
         if wrong := {name: len(x) for name, x in (arrays | texts).items() if len(x) != n}:
             raise ValueError(f"{n} rewards, but {wrong}")
@@ -382,9 +382,8 @@ class Ledger:
                 self._of_step += size
         if full:
             what = "waits to be recorded" if self._of_step + size <= self._most else "is recorded of one step"
-            self.warn(
-                "full", f"more than {self._most / MB:g} MB {what}: updates are left out (see trajectories, memory_mb)"
-            )
+            what = f"more than {self._most / MB:g} MB {what}"
+            self.warn("full", f"{what}: updates are left out (see trajectories, memory_mb)")
             meta, arrays, size = {"kind": "lost", "step": meta["step"]}, {}, 0
         self._queue.put((size, meta, arrays, self._kept))
 
@@ -416,8 +415,7 @@ class Ledger:
         if not self.rank:
             self._pipe.send_bytes(message)
             return
-        self._sequence += 1
-        last = "end" if meta["kind"] == "end" else f"{self._sequence:08d}"
+        last = "end" if meta["kind"] == "end" else f"{next(self._sequence):08d}"
         name = f"{meta.get('step', self._step):08d}-{last}"
         (self._parts / f".{name}").write_bytes(message)
         os.replace(self._parts / f".{name}", self._parts / name)
@@ -429,9 +427,8 @@ class Ledger:
                 continue
             if any(isinstance(token, str) for row in rows[:1] for token in row[:1]):
                 rows = [[self._words.setdefault(token, len(self._words)) for token in row] for row in rows]
-            flat = [
-                np.asarray(row if isinstance(row, list | tuple) else _numpy(_host(row)), dtype=np.int32) for row in rows
-            ]
+            lists = (row if isinstance(row, list | tuple) else _numpy(_host(row)) for row in rows)
+            flat = [np.asarray(row, dtype=np.int32) for row in lists]
             arrays[name] = np.concatenate([*flat, np.zeros(0, np.int32)])
             arrays[f"{name}.length"] = np.array([len(row) for row in flat], dtype=np.int32)
             used = np.unique(arrays[name])
@@ -448,7 +445,10 @@ class Ledger:
 
 
 def encode(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Return a message as bytes: safetensors, with `meta` as JSON."""
+    """Return a message as bytes: safetensors, with `meta` as JSON.
+
+    All of `meta` is one text: several keys would be written in an order that differs from process to process.
+    """
     return save({name: np.ascontiguousarray(x) for name, x in arrays.items()}, {"sorl": json.dumps(meta, default=str)})
 
 
@@ -477,11 +477,10 @@ def _host(value: Any) -> Any:
 
 
 def _numpy(value: Any) -> np.ndarray:
-    """Return what `_host` copied, once the copy is complete."""
     if isinstance(value, np.ndarray):
         return value
     if (ready := getattr(value, "sorl_ready", None)) is not None:
-        ready.synchronize()
+        ready.synchronize()  # the copy of `_host` is complete
     return np.asarray(value.numpy())
 
 

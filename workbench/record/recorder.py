@@ -1,8 +1,6 @@
 """The recorder: a step's evidence in, rows of the run's tables out, collapse and alarms judged on the way."""
 
-import json
 import logging
-import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,14 +13,15 @@ from typing import Any, Self
 import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from safetensors.numpy import save
 
 from workbench.diagnostics import CATALOGUE, measure
 from workbench.diagnostics.collapse import Watch
 from workbench.diagnostics.declare import dictionary
 from workbench.diagnostics.evidence import Evidence, Known, Rollouts, StepEvidence
 from workbench.diagnostics.rules import GUARD_RULES, Event, RuleWatch, alarms
-from workbench.record.segments import SegmentWriter, chosen, schema_of
+from workbench.record.ledger import MB as MB
+from workbench.record.ledger import encode
+from workbench.record.segments import SegmentWriter, chosen, filled
 from workbench.spec import BATCH_FOLDER, BATCH_FORMAT, BatchesSettings, RunSettings
 
 # Wall times and memory differ from session to session, so no watch may see them.
@@ -34,7 +33,6 @@ MEASURED = (
 COLUMN = {"advantages": "advantage", "values_old": "value"}  # of table token, where its name is another
 
 FALLS = ("collapse", "mild")  # events that come some steps after the onset that they report
-MB = 10**6
 
 Decode = Callable[[list[int]], Sequence[str]]
 log = logging.getLogger("sorl.record")
@@ -67,9 +65,7 @@ class Recorder:
         The run's id and the time are filled in. Raises KeyError for a column that the table does not have.
         """
         if self._writer:
-            constants = {"run_id": self.run_id, "written_at": datetime.now(UTC).replace(tzinfo=None)}
-            known = {name: value for name, value in constants.items() if name in schema_of(table).names}
-            self._writer.append(table, known | dict(columns))
+            self._writer.append(table, filled(self.run_id, table, columns))
 
     def batch(self, step: int, packed: tuple[Mapping[str, np.ndarray], Mapping[str, Any]] | None) -> None:
         """Keep the arrays and metadata of the training batch of `step` in the black box; None: there is none."""
@@ -125,7 +121,7 @@ class Recorder:
     @property
     def falling(self) -> set[int]:
         """Steps around the onset of a fall that was called, or that may be under way."""
-        return set() if self._box is None else self._box.falling
+        return set() if self._box is None else self._box.fell | self._box.brink
 
     def run(self, identity: Mapping[str, Any], status: str, reason: str | None, *, steps: int, seconds: float) -> None:
         """Write the row of table `run`: its unchanging columns `identity`, and what the collapse rule says so far."""
@@ -227,24 +223,23 @@ def _token_row(i: int, rollouts: Rollouts, updates: Evidence | None) -> dict[str
         return np.asarray((entries.double() if entries.is_floating_point() else entries).cpu().numpy())
 
     def trained(values: np.ndarray, place: Sequence[int]) -> list[float | None]:
-        return [v if m else None for v, m in zip(values.tolist(), cut("mask", place).tolist(), strict=True)]
+        return np.ma.array(values, mask=~cut("mask", place)).tolist()
 
     def ratio_and_clip(place: Sequence[int]) -> tuple[list[float | None], list[bool] | None]:
         moved = trained(cut("log_prob", place) - cut("log_prob_old", place), place)
         if updates.active_low is None:
             return moved, None
-        stopped = (cut("active_low", place) | cut("active_high", place)).astype(bool)
-        return moved, (cut("mask", place).astype(bool) & stopped).tolist()
+        return moved, (cut("mask", place) & (cut("active_low", place) | cut("active_high", place))).tolist()
 
     def weight(place: Sequence[int]) -> float:
-        total = float(np.abs(cut("gradient_weight", place)[cut("mask", place).astype(bool)]).sum())
-        return math.inf if math.isnan(total) else total
+        return float(
+            np.nan_to_num(np.abs(cut("gradient_weight", place)[cut("mask", place)]).sum(), nan=np.inf, posinf=np.inf)
+        )
 
     last = places[-1]
     for name in MEASURED:
-        values = None if getattr(updates, name) is None else trained(cut(name, last), last)
-        row[COLUMN.get(name, name)] = values
-    row |= {"trained": cut("mask", last).astype(bool).tolist(), "turn_index": cut("turn", last).tolist()}
+        row[COLUMN.get(name, name)] = None if getattr(updates, name) is None else trained(cut(name, last), last)
+    row |= {"trained": cut("mask", last).tolist(), "turn_index": cut("turn", last).tolist()}
     row["log_ratio"], row["clipped"] = ratio_and_clip(last)
     if updates.gradient_weight is None:
         return row
@@ -271,14 +266,12 @@ class BlackBox:
     def forget(self) -> None:
         """Forget all events; `see` is shown them again after a resume."""
         self._alarmed: set[int] = set()  # the steps before an event
-        self._fell: set[int] = set()  # the steps of a fall, from its onset on
-        self._brink: set[int] = set()  # the steps around the onset of a fall that may be under way
+        self.fell: set[int] = set()  # the steps of a fall, from its onset on
+        self.brink: set[int] = set()  # the steps around the onset of a fall that may be under way
 
     def write(self, step: int, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
         """Keep the batch of `step`, after making room for it, unless it is too large or the disk refuses."""
-        # All metadata is one text: several keys would be written in an order that differs from process to process.
-        text = json.dumps({"format": BATCH_FORMAT, "step": step, **meta})
-        data = save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, {"sorl": text})
+        data = encode({"format": BATCH_FORMAT, "step": step, **meta}, arrays)
         if len(data) > self.settings.mb * MB:
             size = f"{len(data) / MB:.0f} MB"
             self._warn_once("large", f"a batch of {size} is not kept: record.batches.mb = {self.settings.mb}")
@@ -288,7 +281,7 @@ class BlackBox:
             self.folder.mkdir(parents=True, exist_ok=True)
             files = [file for file in self.folder.glob("[0-9]*.safetensors") if file.stem.isdigit()]
             sizes = {int(file.stem): file.stat().st_size for file in files} | {step: len(data)}
-            for old in doomed(sizes, step, self._alarmed, self._fell | self._brink, self.settings):
+            for old in doomed(sizes, step, self._alarmed, self.fell | self.brink, self.settings):
                 (self.folder / f"{old:06d}.safetensors").unlink(missing_ok=True)
             unfinished.write_bytes(data)
             os.replace(unfinished, self.folder / f"{step:06d}.safetensors")
@@ -300,18 +293,11 @@ class BlackBox:
     def see(self, step: int, events: Iterable[Event], brink: int | None) -> None:
         """Pin what `events` of `step` make worth keeping; `brink` is where a fall that is under way began."""
         before = self.settings.before
-        self._brink = set() if brink is None else set(range(brink - before, brink + before + 1))
-        for event in events:
-            if event.severity == "info":
-                continue
-            self._alarmed |= set(range(event.step - before, event.step + 1))
-            if event.kind in FALLS:
-                self._fell |= self._brink | set(range(event.step - before, event.step + 1))
-
-    @property
-    def falling(self) -> set[int]:
-        """Steps around the onset of a fall that was called, or that may be under way."""
-        return self._fell | self._brink
+        self.brink = set() if brink is None else set(range(brink - before, brink + before + 1))
+        for event in (event for event in events if event.severity != "info"):
+            leading = set(range(event.step - before, event.step + 1))
+            self._alarmed |= leading
+            self.fell |= self.brink | leading if event.kind in FALLS else set()
 
     def _warn_once(self, cause: str, text: str) -> None:
         if cause not in self._warned:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from workbench.batch import pool, spread, turn_ids
-from workbench.diagnostics.evidence import Evidence, Known, Rollouts, StepEvidence, fingerprint
+from workbench.diagnostics.evidence import Evidence, Known, Rollouts, StepEvidence, fingerprint, stretches
 from workbench.diagnostics.rules import Event
 from workbench.diagnostics.tokens import CLAMP
 from workbench.record.ledger import PARTS, SUMMED, TERMS, TOKENS, decode
@@ -50,17 +50,15 @@ log = logging.getLogger("sorl.record")
 class Thinned(Recorder):
     """A recorder that writes the detail of every n-th step, and of the steps around an alarm."""
 
-    every: int = 1
-
-    def __init__(self, folder: Path, run_id: str, settings: RunSettings) -> None:
+    def __init__(self, folder: Path, run_id: str, settings: RunSettings, every: int) -> None:
         super().__init__(folder, run_id, settings)
         self._held: deque[tuple[int, dict[str, Mapping[str, Any]]]] = deque(maxlen=settings.record.batches.before)
-        self._until = -1
+        self._every, self._until = every, -1
 
     def _write(self, step: int, tables: Mapping[str, Mapping[str, Any]]) -> None:
         """Append the tables of a step; detail that is not due is held back until it is clear that no alarm follows."""
         refused = self._writer is not None and self._writer.refused  # memory must not fill up with rows
-        due = step % self.every == 0 or step <= self._until
+        due = step % self._every == 0 or step <= self._until
         detail = {name: columns for name, columns in tables.items() if name in DETAIL}
         super()._write(step, {n: c for n, c in tables.items() if n not in DETAIL or (due and not refused)})
         if not due and not refused:
@@ -95,7 +93,7 @@ class Scribe:
         self.texts: dict[int, str] = {}
         self.step: Step | None = None
         self.steps, self._began, self._started = 0, time.monotonic(), datetime.now(UTC).replace(tzinfo=None)
-        self._history: list[dict[str, float | None]] = []
+        self._history: list[dict[str, Any]] = []
         self._others: list[Path] = []  # folders of the other ranks
         self._ended = False  # the trainer said so
 
@@ -104,17 +102,15 @@ class Scribe:
         self.opened = meta
         batches = BatchesSettings.model_validate(meta["batches"])
         settings = RunSettings(record=RecordSettings(tokens=meta["tokens"], batches=batches))
-        self.recorder = Thinned(self.folder, meta["run"]["run_id"], settings)
-        self.recorder.every = meta["every"]
+        self.recorder = Thinned(self.folder, meta["run"]["run_id"], settings, meta["every"])
         self._started = self.recorder.started_at() or self._started
         for file in sorted((self.folder / "segments" / "step").glob("[0-9]*.parquet")):
             with suppress(OSError, pa.ArrowException):
                 rows = pq.read_table(file).drop_columns(["run_id", "written_at"]).to_pylist()
                 self._history += [{k: v for k, v in row.items() if v is not None} for row in rows]
-        for left in (self.folder / PARTS).glob("*"):  # by ranks of a session that was killed
-            if str(left) not in meta["ranks"]:
-                shutil.rmtree(left, ignore_errors=True)
         self._others = [Path(folder) for folder in meta["ranks"]]
+        for left in {*(self.folder / PARTS).glob("*")} - {*self._others}:  # by ranks of a session that was killed
+            shutil.rmtree(left, ignore_errors=True)
         self.row("running")
 
     def row(self, status: str, reason: str | None = None) -> None:
@@ -173,8 +169,8 @@ class Scribe:
             groups = np.unique(joined.rollouts.group, return_counts=True)[1]
             self.recorder.group = int(groups.max(initial=1))
             self.recorder.episodes = None if joined.rollouts.success is None else len(joined.rollouts)
-            seen = [row for row in self._history if int(row["step"] or 0) < step.number]
-            self.recorder.replay(sorted(seen, key=lambda row: int(row["step"] or 0)))
+            seen = {row["step"]: row for row in self._history if row["step"] < step.number}
+            self.recorder.replay([seen[number] for number in sorted(seen)])
         if missing:
             words = f"the rows of {len(missing)} of {len(self._others) + 1} ranks did not come: rank {missing[0]} first"
             self.recorder.events([Event(step.number, "rank_missing", "warning", words, value=len(missing))])
@@ -225,13 +221,11 @@ class Joined:
     def __init__(self, step: Step, opened: Mapping[str, Any]) -> None:
         self.step, self.opened = step, opened
         self.calls = [message for rank in sorted(step.rollouts) for message in step.rollouts[rank]]
-        counts = {rank: sum(len(arrays["reward"]) for _, arrays in step.rollouts[rank]) for rank in step.rollouts}
-        self.first = dict(zip(sorted(counts), accumulate((counts[r] for r in sorted(counts)), initial=0), strict=False))
-        self.n = sum(counts.values())
+        counts = [sum(len(arrays["reward"]) for _, arrays in step.rollouts[rank]) for rank in sorted(step.rollouts)]
+        self.n, self.first = sum(counts), dict(zip(sorted(step.rollouts), accumulate(counts, initial=0), strict=False))
         # The parts of each update as (first trajectory of the rank, meta, arrays), in order of ranks.
         self.parts: list[list[tuple[int, dict[str, Any], dict[str, np.ndarray]]]] = []
-        told = [] if step.lost else [ranks for _, ranks in sorted(step.updates.items())]
-        for ranks in told:
+        for _, ranks in [] if step.lost else sorted(step.updates.items()):
             messages = [(self.first[r], *message) for r in sorted(ranks) if r in self.first for message in ranks[r]]
             if parts := [part for part in messages if "log_prob" in part[2]]:
                 self.parts.append(parts)
@@ -285,15 +279,15 @@ class Joined:
         unknown = np.array([not len(mask) for mask in self.masks])  # no update, or not measured (`trajectories`)
         count = np.ma.array([mask.sum() for mask in self.masks], dtype=np.int64, mask=unknown)
         if not unknown.all():
-            begins = [np.diff(np.r_[0, mask.astype(np.int8)]).clip(0).sum() for mask in self.masks]
-            known = {"response_tokens": count, "turns": np.ma.array(begins, dtype=np.int64, mask=unknown)}
+            turns = [len(stretches(mask, mask)) for mask in self.masks]
+            known = {"response_tokens": count, "turns": np.ma.array(turns, dtype=np.int64, mask=unknown)}
         if self.responses is not None:
             pairs = [(ids, mask[: len(ids)]) for ids, mask in zip(self.responses, self.masks, strict=True)]
             prompts = self.prompts or [np.zeros(0, np.int32)] * self.n
             known |= {
                 "tokens": [[*p.tolist(), *r.tolist()] for p, r in zip(prompts, self.responses, strict=True)],
                 "observation_tokens": np.array([len(ids) for ids in self.responses], dtype=np.int64) - count,
-                "written": [_stretches(ids, mask) if len(mask) else [] for ids, mask in pairs],
+                "written": [stretches(ids.tolist(), mask) for ids, mask in pairs],
             }  # fmt: skip
         known |= {name: told[name] for name in ("turns", "searches") if told[name] is not None}
         if "searches" not in known and status is not None and all(status):
@@ -357,11 +351,9 @@ class Joined:
         """Return the step for the recorder."""
         trained = self.responses is not None and self.seen is not None
         parts = [x.tobytes() for x in (*(self.responses or ()), *self.masks)]
-        return StepEvidence(
-            rollouts=self.rollouts, updates=self.seen, seconds=self.step.seconds,
-            tokens_trained=sum(int(u.mask.sum()) for u in self.updates),
-            batch_hash=fingerprint(*parts) if trained else None,
-        )  # fmt: skip
+        tokens = sum(int(update.mask.sum()) for update in self.updates)
+        digest = fingerprint(*parts) if trained else None
+        return StepEvidence(self.rollouts, self.seen, None, self.step.seconds, tokens, batch_hash=digest)
 
     def packed(self) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
         """Arrays and metadata for the black box; None where no token ids or no updates were told."""
@@ -433,9 +425,3 @@ def _scalars(ranks: Mapping[int, Sequence[Message]]) -> dict[str, float]:
     summed = {name: sum(told) / len(ranks) for name, told in found.items() if name in SUMMED}
     largest = {name: max(told) for name, told in found.items() if name == "stabiliser_ratio"}
     return {name: told[0] for name, told in found.items()} | summed | largest
-
-
-def _stretches(ids: np.ndarray, mask: np.ndarray) -> list[list[int]]:
-    """Ids of the written tokens, one list per run of ones in the mask."""
-    edges = np.flatnonzero(np.diff(np.r_[False, mask, False].astype(np.int8)))
-    return [ids[a:b].tolist() for a, b in pairwise(edges) if mask[a]]

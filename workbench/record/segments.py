@@ -54,13 +54,11 @@ class SegmentWriter:
     def __init__(self, folder: Path, flush_seconds: float) -> None:
         self.folder = folder / "segments"
         self._buffer: dict[str, list[tuple[int, dict[str, Any]]]] = {}
-        self._next: dict[str, int] = {}
-        self._done: dict[str, int] = {}
+        self._next, self._done = dict[str, int](), dict[str, int]()
         self._error: OSError | None = None
         self._lock = threading.Lock()  # the buffer
         self._writing = threading.Lock()  # one writer at a time
-        self._come = threading.Event()  # rows wait
-        self._stop = threading.Event()
+        self._come, self._stop = threading.Event(), threading.Event()  # rows wait; the end
         self._thread = threading.Thread(target=self._work, args=(flush_seconds,), name="sorl-segments", daemon=True)
         self._thread.start()
 
@@ -163,12 +161,16 @@ def append(
     Its name is no number, so it never meets the trainer's own segments. `more` are columns of floats beyond those of
     the table. Raises KeyError for a column that the table does not have, OSError where the disk refuses.
     """
-    constants = {"run_id": run_id, "written_at": datetime.now(UTC).replace(tzinfo=None)}
-    known = {name: value for name, value in constants.items() if name in schema_of(table).names}
-    filled = known | dict(columns)
+    columns, more = filled(run_id, table, columns), dict(more or {})
     target = folder / "segments" / table / f"added-{time.time_ns()}-{os.getpid()}.parquet"
-    _put(target, table, [(_rows_of(table, filled), filled | dict(more or {}))], tuple(more or ()))
+    _put(target, table, [(_rows_of(table, columns), columns | more)], tuple(more))
     return target
+
+
+def filled(run_id: str, table: str, columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns with the run's id and the time, where the table has them."""
+    constants = {"run_id": run_id, "written_at": datetime.now(UTC).replace(tzinfo=None)}
+    return {name: value for name, value in constants.items() if name in schema_of(table).names} | dict(columns)
 
 
 def _rows_of(table: str, columns: Mapping[str, Any]) -> int:
@@ -182,7 +184,6 @@ def _rows_of(table: str, columns: Mapping[str, Any]) -> int:
 
 
 def _put(target: Path, table: str, chunks: Sequence[tuple[int, Mapping[str, Any]]], more: Sequence[str] = ()) -> None:
-    """Write the chunks of (rows, columns) as one file under another name, then rename it into place."""
     schema = pa.schema([*schema_of(table), *((name, pa.float64()) for name in more)])
     tables = [
         pa.Table.from_arrays([_to_arrow(columns.get(f.name), f.type, rows) for f in schema], schema=schema)

@@ -151,16 +151,13 @@ def _wrong_masks(tokens: list[str], trained: np.ndarray) -> set[str]:
     text = "".join(tokens)
     flags = np.repeat(trained, [len(token) for token in tokens])
     blocks = list(_BLOCK.finditer(text))
-    after = [block.end() for block in blocks if block.end() < len(text)]
+    after = [not flags[block.end()] for block in blocks if block.end() < len(text)]
     inside = (flags[block.start(1) : block.end(1)] for block in blocks if block.end(1) > block.start(1))
-    found = {
-        "observation_leak": any(block.mean() > _MOST for block in inside),
-        "turn_shift": bool(after)
-        and np.mean([not flags[at] for at in after]) > _MOST
-        and any(flags[block.start()] for block in blocks),
-        # Nothing predicts the first token, so a mask that lets the prompt through begins at the second one.
-        "prompt_leak": len(trained) > 2 and trained[1] and trained[2],
-    }
+    late = bool(after) and np.mean(after) > _MOST and any(flags[block.start()] for block in blocks)
+    # Nothing predicts the first token, so a mask that lets the prompt through begins at the second one.
+    prompt = len(trained) > 2 and trained[1] and trained[2]
+    leaks = any(block.mean() > _MOST for block in inside)
+    found = {"observation_leak": leaks, "turn_shift": late, "prompt_leak": prompt}
     return {name for name, here in found.items() if here}
 
 
@@ -216,10 +213,9 @@ def culprit(log: Log, step: int, column: str = "mismatch") -> tuple[int | None, 
 )
 def wrong_groups(log: Log) -> Clue | None:
     """Advantages are computed across the wrong groups."""
-    if log.measured("minibatch", "value_loss"):
-        return None  # a critic gives equal rewards different advantages
-    if any(name.endswith((".kl", ".kl.kind")) and value == "reward" for name, value in log.settings.items()):
-        return None  # and so does a KL term in the reward
+    paid = any(name.endswith((".kl", ".kl.kind")) and value == "reward" for name, value in log.settings.items())
+    if paid or log.measured("minibatch", "value_loss"):
+        return None  # a KL term in the reward gives equal rewards different advantages, and so does a critic
     frame = log.table("trajectory")
     frame = frame[frame["advantage"].notna() & frame["reward"].notna()]
     keys = ["step", "question" if log.measured("trajectory", "question") else "prompt_group"]
@@ -229,8 +225,7 @@ def wrong_groups(log: Log) -> Clue | None:
     group = frame.groupby([*keys, "reward"])["advantage"]
     spread = (group.max() - group.min())[group.size() > 1]
     unequal = (spread > _SAME * (1 + group.mean().abs().reindex(spread.index))).groupby(level="step").mean()
-    wrong = unequal[unequal > 0.2]
-    right = unequal[unequal <= 0.02]
+    wrong, right = unequal[unequal > 0.2], unequal[unequal <= 0.02]
     # Other estimators may do so from the first step on; only a change says something.
     if wrong.empty or right.empty or int(right.index[0]) > int(wrong.index[0]):
         return None

@@ -74,14 +74,12 @@ def critic_diverges(log: Log) -> Clue | None:
     if rise is None or float(loss[loss.index >= rise.step].max()) < RUNAWAY * rise.usual:
         return None
     worst = float(variance[variance.index >= rise.step].min())  # NaN where nothing was measured since
+    failed = Evidence("minibatch.value_loss", rise.step, rise.value, rise.usual)
     return Clue(
         "sign", 0.85, rise.step,
         f"from step {rise.step} on the critic's loss is {rise.value:.3g}, where {rise.usual:.3g} was usual; its values "
         f"explain {worst:.2f} of the variance of the returns at worst (0 = as good as a constant)",
-        (
-            Evidence("minibatch.value_loss", rise.step, rise.value, rise.usual),
-            Evidence("step.explained_variance", rise.step, worst, None),
-        ),
+        (failed, Evidence("step.explained_variance", rise.step, worst, None)),
     )  # fmt: skip
 
 
@@ -209,8 +207,8 @@ def off_policy(log: Log) -> Clue | None:
     step = int(steps[np.argmax(high > _TAIL)])
     # The largest ratio may come when all is lost: of those that can be a reason, the largest is named.
     early = np.where(steps <= log.fallen_by, high, 0.0)
-    worst = int(np.argmax(early if early.max() > _TAIL else high))
-    worst, most = int(steps[worst]), float(high[worst])
+    at = int(np.argmax(early if early.max() > _TAIL else high))
+    worst, most = int(steps[at]), float(high[at])
     trajectory, turn = culprit(log, worst, "gradient_share")
     return Clue(
         "pattern", 0.6, step,

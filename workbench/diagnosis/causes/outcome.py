@@ -50,7 +50,9 @@ def groups_too_hard(log: Log, reward: Curve) -> Clue | None:
 
 
 def _idle(log: Log, reward: Curve, mark: float, what: str, more: str = "") -> Clue | None:
-    idle = log.idle
+    solved, failed = (log.series("step", f"{kind}_group_frac") for kind in ("solved", "failed"))
+    # Groups whose rollouts all have one reward: as logged, or those all right and those all wrong.
+    idle = log.curve("step.zero_advantage_frac") or Curve.of("step.solved_group_frac", (solved + failed).dropna())
     fell = (reward.begin - reward.floor) / reward.span > HARD and mark == STUCK
     # Of a reward alone that has fallen nothing says why; where the policy is logged too, its own causes come first.
     bare = not any(log.columns(name) for name in ("step.entropy", "KL", "clip fraction", "minibatch.grad_norm"))

@@ -119,10 +119,8 @@ def mismatch_grows(log: Log, apart: Curve) -> Clue | None:
     )  # fmt: skip
 
 
-_NAMES = {
-    "minibatch.mismatch": "the mean |log-ratio| of trainer and sampler",
-    "step.mismatch_kl": "the KL of sampler and trainer", "step.approx_kl": "the KL of an update",
-}  # fmt: skip
+_NAMES = {"minibatch.mismatch": "the mean |log-ratio| of trainer and sampler",
+          "step.mismatch_kl": "the KL of sampler and trainer", "step.approx_kl": "the KL of an update"}  # fmt: skip
 
 
 def _grown(distance: Curve) -> bool:
@@ -171,7 +169,7 @@ def grad_spikes(log: Log, _: Curve) -> Clue | None:
     step, worst = int(spikes.index[0]), float((spikes / usual[spikes.index]).max())
     score, reward, hurt = log.outcome(step), log.curve("reward"), False
     if reward is not None:  # lower after most of these steps than before them
-        falls = [reward.before(int(at), 0.03) - reward.after(int(at), 0.03) for at in spikes.index]
+        falls = [np.subtract(*reward.around(int(at), 0.03)) for at in spikes.index]
         hurt = float(np.median(falls)) > 1.5 * reward.error
     down, known = score is not None and score.change < 0, log.settings.get("learn.policy.max_grad_norm") is not None
     if not hurt and not down and (known or len(spikes) >= HARMLESS):

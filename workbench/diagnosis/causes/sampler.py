@@ -31,10 +31,9 @@ def parted(log: Log) -> dict[str, Clue]:
     since, past = series[series.index >= start], before(series, start)
     head, tail = float(since.iloc[:2].mean()), float(since.iloc[-max(2, len(since) // 3) :].mean())
     level, growth, sharper = float(since.mean()), tail / max(head, 1e-12), _sharper(log, start)
-    one_way = 0.0 if sharper is None else max(sharper, 1.0 - sharper)
+    one_way = max(sharper, 1.0 - sharper)
     if one_way >= 0.9 and level >= 0.01:
-        below = sharper is not None and sharper > 0.5
-        direction = "sharper (temperature below the trainer's)" if below else "flatter (temperature above it)"
+        direction = "sharper (temperature below the trainer's)" if sharper > 0.5 else "flatter (temperature above it)"
         name, confidence = "temperature", 0.9 if growth < GROWTH else 0.6
         says = (
             f"the sampler's distribution is {direction}: of the tokens that the trainer finds likely, "
@@ -66,20 +65,19 @@ def _rises(series: pd.Series, floor: float) -> int | None:
     return int(series.index[above[0]]) if len(above) else None
 
 
-def _sharper(log: Log, start: int) -> float | None:
-    """Share of the confident tokens (p_old > 1/2) that the sampler found likelier."""
+def _sharper(log: Log, start: int) -> float:
+    """Share of the confident tokens (p_old > 1/2) that the sampler found likelier; a half where too few are known."""
     names = ("log_prob_old", "log_prob_behaviour", "trained")
     frame = log.transcripts(*names)
     rows = frame[(frame["step"] >= start) & ~frame["step"].isin(log.rescored)]
     if rows.empty:
-        return None
+        return 0.5
     old, behaviour, trained = (np.concatenate([np.asarray(x, float) for x in rows[name]]) for name in names)
     known = np.isfinite(old) & np.isfinite(behaviour) & (trained > 0)
     old, difference = old[known], (behaviour - old)[known]
-    if len(old) < 50 or difference.std() == 0:
-        return None
     confident = difference[(old > np.log(0.5)) & (np.abs(difference) > batch.NOISE)]
-    return float((confident > 0).mean()) if len(confident) > 20 else None
+    few = len(old) < 50 or difference.std() == 0 or len(confident) <= 20
+    return 0.5 if few else float((confident > 0).mean())
 
 
 @cause(

@@ -120,10 +120,9 @@ def retriever_empty(log: Log) -> Clue | None:
     share = log.series("step", "retrieval_empty_frac")
     empty = share[share > _MOST]
     if len(empty) >= 2 and (share > _MOST).iloc[-max(2, len(share) // 4) :].mean() > 0.5:
-        step, value, usual = int(empty.index[0]), float(empty.iloc[0]), before(share, int(empty.index[0]))
-        says = f"the retriever answers {100 * empty.mean():.0f} % of the searches with no passage"
-        says = f"from step {step} on {says}"
-        return Clue.of("proof", 0.96, "step.retrieval_empty_frac", step, value, usual, says)
+        step, value = int(empty.index[0]), float(empty.iloc[0])
+        says = f"from step {step} on the retriever answers {100 * empty.mean():.0f} % of the searches with no passage"
+        return Clue.of("proof", 0.96, "step.retrieval_empty_frac", step, value, before(share, step), says)
     sums = log.table("trajectory").groupby("step")[["n_observation_tokens", "n_searches"]].sum()
     sums = sums[sums["n_searches"] > 0]
     told = sums["n_observation_tokens"] / sums["n_searches"]  # mean observation tokens of a search, by step
