@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.analysis.region import boundary
-from workbench.grid.search import Rule, Trial, bracket, located, search, usual
+from workbench.grid.search import Rule, Trial, bracket, search, usual
 
 
 @st.composite
@@ -54,8 +54,9 @@ def test_it_ends_with_every_seed_on_both_sides_of_every_boundary_and_asks_for_no
         columns.setdefault((t.arm, t.column), {}).setdefault(t.point, {})[t.seed] = truth[t]
     assert len(columns) == arms * len(neighbours)
     for column in columns.values():
-        edge = located(column, rule.points)
-        assert all(len(column[p]) == rule.seeds for p in edge if 0 <= p < rule.points)
+        low, high = bracket(column, rule.points)
+        assert high - low == 1
+        assert all(len(column[p]) == rule.seeds for p in (low, high) if 0 <= p < rule.points)
 
 
 @pytest.mark.parametrize("width", [0.15, 0.5])

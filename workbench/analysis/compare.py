@@ -28,14 +28,12 @@ FEW = 8  # seeds from which on the interval of the IQM held the truth in 93 of 1
 def summarise(frame: pd.DataFrame) -> pd.DataFrame:
     """Return one row per arm from one per run: success, collapses, onset, clip fraction, gradient norm.
 
-    The figures are over the `n` of `runs` that finished. peak, final: means over seeds with a 95 % Student-t interval;
-    peak_iqm, final_iqm: interquartile means with a 95 % bootstrap interval; both NULL below three seeds, whose own
-    values are peak_seeds, final_seeds. `collapsed` of `judged`, with a 95 % Clopper-Pearson interval, counts runs that
-    diverged or recovered as well; `judged` leaves out runs that are too short for the collapse rule or were falling at
-    their end. onset: median step of the collapses, onsets: each of them. starts: the first five steps of the runs that
-    did not learn; down, back: what the runs that are falling, or back above half of their peak, did. stopped:
-    finished runs with fewer steps than planned. clip_frac, grad_norm_median: means over seeds of each run's own,
-    grad_norm_max: the largest of all updates; NULL for runs without columns of updates (`runs.outcomes`).
+    The figures are over the `n` of `runs` that finished. peak, final: means over seeds with a 95 % Student-t interval,
+    _iqm: interquartile means with a bootstrap interval; both NULL below three seeds, whose own values are in _seeds.
+    `collapsed` of `judged`, with a 95 % Clopper-Pearson interval, counts runs that diverged or recovered as well;
+    `judged` leaves out runs that are too short for the collapse rule or were falling at their end. onset: median step,
+    onsets: each. starts: the first five steps of runs that did not learn. stopped: finished with fewer steps than
+    planned. clip_frac, grad_norm_median: means over seeds, grad_norm_max: the largest; NULL without columns of updates.
     """
     found = []
     for arm, rows in frame.groupby("arm", sort=False):
@@ -44,28 +42,22 @@ def summarise(frame: pd.DataFrame) -> pd.DataFrame:
         judged = known[~known["outcome"].isin(UNDECIDED)]
         dead = judged[judged["outcome"].isin(COLLAPSED)]
         share = Estimate(len(dead), *stats.clopper_pearson(len(dead), len(judged))) if len(judged) else Estimate(None)
-        stopped = over[over["steps"] < over["planned"]]
+        stopped = over.loc[over["steps"] < over["planned"], ["steps", "planned"]].astype(float)
         updates = over.reindex(columns=["clip_frac", "grad_norm_median", "grad_norm_max"]).astype(float)
-        onsets, each = dead["collapse_step"].dropna(), known.to_dict(orient="records")
+        onsets, each = dead["collapse_step"].dropna().astype(float), known.to_dict(orient="records")
         idle = known.reindex(columns=["outcome", "first_success"]).query("outcome == 'no_learning'")
         found.append({
             "arm": str(arm), "algorithm": rows["algorithm"].iloc[0], "runs": len(rows), "n": len(over),
             "judged": len(judged),
             **{word: int((known["outcome"] == word).sum()) for word in ("recovered", "falling", "mild", "no_learning")},
             **_over_seeds(over, "peak"), **_over_seeds(over, "final"), **share.columns("collapsed"),
-            "onset": _or_none(onsets.median()), "onsets": _each(onsets, ".0f"), "starts": _each(idle["first_success"]),
+            "onset": onsets.median(), "onsets": _each(onsets, ".0f"), "starts": _each(idle["first_success"]),
             **{said.__name__: "; ".join(filter(None, map(said, each))) for said in (down, back)},
-            "clip_frac": _or_none(updates["clip_frac"].mean()),
-            "grad_norm_median": _or_none(updates["grad_norm_median"].mean()),
-            "grad_norm_max": _or_none(updates["grad_norm_max"].max()), "stopped": len(stopped),
-            "steps_min": _or_none(stopped["steps"].min()), "steps_max": _or_none(stopped["steps"].max()),
-            "planned": _or_none(stopped["planned"].max()),
+            **updates[["clip_frac", "grad_norm_median"]].mean(), "grad_norm_max": updates["grad_norm_max"].max(),
+            "stopped": len(stopped), "steps_min": stopped["steps"].min(), "steps_max": stopped["steps"].max(),
+            "planned": stopped["planned"].max(),
         })  # fmt: skip
     return pd.DataFrame(found)
-
-
-def _or_none(value: Any) -> float | None:
-    return None if pd.isna(value) else float(value)
 
 
 def _over_seeds(runs: pd.DataFrame, name: str) -> dict[str, Any]:
@@ -233,8 +225,8 @@ def against(arms: pd.DataFrame, rows: pd.DataFrame, reference: str) -> pd.DataFr
         return pd.DataFrame()
     frame = pd.DataFrame(found).astype({f"{name}_p": object for name in TESTS})
     for name in TESTS:
-        frame[f"{name}_holm"] = pd.Series(holm([_or_none(p) for p in frame[f"{name}_p"]]), dtype=object)
-    best = holm([_or_none(p) for p in frame["smallest_p"]])
+        frame[f"{name}_holm"] = pd.Series(holm(frame[f"{name}_p"].tolist()), dtype=object)
+    best = holm(frame["smallest_p"].tolist())
     return frame.assign(undecidable=[p is not None and p > ALPHA for p in best])
 
 
@@ -247,8 +239,8 @@ def by_algorithm(runs: pd.DataFrame) -> pd.DataFrame:
     over = runs[(runs["status"] == "finished") & runs["final_success"].notna() & runs["config"].notna()]
     if over.empty:
         return pd.DataFrame()
-    pooled, conditions = zip(*(_split(config) for config in over["config"]), strict=True)
-    over = over.assign(pooled=pooled, condition=conditions)
+    parts = [_split(config) for config in over["config"]]
+    over = over.assign(pooled=[name for name, _ in parts], condition=[rest for _, rest in parts])
     # An algorithm that occurs in one condition only is a control and is pooled with nothing.
     over = over[over.groupby("pooled")["condition"].transform("nunique") > 1]
     over = over[over.groupby("condition")["pooled"].transform("nunique") == over["pooled"].nunique()]

@@ -1,17 +1,12 @@
 """The stability region: the boundary of survival in each column, the area below it, and how sure few seeds can be.
 
 Axes: the searched setting x as log2 x, so that lengths are doublings; the condition y of a column as log2 y, or as
-log2(1 + y) where one of the conditions is 0.
-
-The uncertainty is that of a fitted curve with a shift of each seed. Each run has a threshold in x and collapses where x
-lies above it:
+log2(1 + y) where one of the conditions is 0. A run collapses where x lies above its threshold (docs/regions.md):
 
     threshold = boundary + shift + width * noise,    noise ~ N(0, 1)
 
 `boundary` belongs to a column, `width` to an arm, `shift` to a seed in an arm: N(common, OWN^2), where
-`common` is what the seed does in all arms, N(0, SHARED^2). So the boundary is the setting at which half of the runs of
-a new seed collapse, and what a seed does in all arms cancels where two arms are compared. A search picks its runs by
-earlier outcomes alone, so the likelihood is that of a plan made beforehand.
+`common` is what the seed does in all arms, N(0, SHARED^2).
 
 Weak priors: an arm's boundaries are normal around their common centre with a deviation of 1.5 doublings, and the centre
 is normal around the middle of the searched range with half the range as deviation; the distance from 10 to 90 % is
@@ -62,6 +57,8 @@ _SHARED_PRIOR = -0.5 * (_SHIFTS / SHARED) ** 2 + np.log(_SHIFTS)
 _OWN_PRIOR = -0.5 * (_SHIFTS / OWN) ** 2
 
 Arm = tuple[str, str]  # its series and slice
+# Draws of log2 of the boundary by arm and condition y, and of the doublings from 10 to 90 % by arm, (D,).
+Fitted = tuple[dict[Arm, dict[float, np.ndarray]], dict[Arm, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -69,18 +66,16 @@ class Landscape:
     """The judged runs of a region, one row each.
 
     arm, series (arm without its point), algorithm, slice (what further numeric axes say, else empty), y (condition, 0
-    where no axis is numeric), x (value of the searched setting), seed, outcome, collapsed (bool: it did not survive, by
-    the reading `survival`), final (success), seconds. `fading`: the runs that were falling at their end count neither
-    way.
+    where no axis is numeric), x (value of the searched setting), seed, outcome, collapsed, final (success), seconds.
     """
 
-    runs: pd.DataFrame
+    runs: pd.DataFrame  # collapsed: it did not survive, by the reading `survival`
     settings: RegionSettings
     across: str | None  # setting of the conditions; None without one
     planned: int  # seeds of a point next to the boundary
     left_out: int = 0  # runs with other settings: the file was edited since
     unjudged: int = 0  # finished, but too short for the collapse rule
-    fading: pd.DataFrame = field(default_factory=pd.DataFrame)
+    fading: pd.DataFrame = field(default_factory=pd.DataFrame)  # falling at their end: count neither way
     survival: str = NOT_DEAD
 
     def read_as(self, survival: str) -> Self:
@@ -99,8 +94,8 @@ class Landscape:
         return {(str(series), str(piece)): runs for (series, piece), runs in self.runs.groupby(ARM, sort=False)}
 
     @cached_property
-    def fitted(self) -> tuple[dict[Arm, dict[float, np.ndarray]], dict[Arm, np.ndarray]]:
-        """Draws of log2 of the boundary by arm and condition y, and of the doublings from 10 to 90 % by arm, (D,)."""
+    def fitted(self) -> Fitted:
+        """Draws of the boundaries and of the widths."""
         return fit(self.runs, self.settings.low, self.settings.high)
 
 
@@ -174,8 +169,7 @@ def region_of(text: object) -> GridFile | None:
 
 def landscape(reader: "Reader", experiment: str) -> Landscape:
     """Return the region of an experiment; InputError where it is none, or has no run that can be judged yet."""
-    file = region_file(reader, experiment)
-    if file is None:
+    if (file := region_file(reader, experiment)) is None:
         raise InputError(f"'{experiment}' is no experiment of kind region")
     return from_runs(newest(reader.query(_RUNS, [experiment])), file, experiment)
 
@@ -203,9 +197,9 @@ def from_runs(frame: pd.DataFrame, file: GridFile, experiment: str) -> Landscape
         seconds=judged["seconds"].fillna(0.0),
     )
     named = [*(a for a in file.axes.get("algorithm", []) if isinstance(a, str)), *(arm.name for arm in file.arms)]
-    rows = rows.assign(place=[named.index(name) if name in named else len(named) for name in rows["series"]])
-    rows = rows.sort_values(["place", "slice", "y", "x", "seed"], kind="stable").drop(columns="place")
-    down = rows["outcome"].isin(UNDECIDED)
+    place = rows["series"].map({name: i for i, name in reversed([*enumerate(named)])}).fillna(len(named))
+    rows = rows.assign(place=place).sort_values(["place", "slice", "y", "x", "seed"], kind="stable")
+    rows, down = rows.drop(columns="place"), rows["outcome"].isin(UNDECIDED)
     return Landscape(
         rows[~down].reset_index(drop=True), file.region, across, len(file.seeds), len(frame) - len(runs),
         len(over) - len(judged), rows[down].reset_index(drop=True),
@@ -253,9 +247,8 @@ def estimate(draws: np.ndarray | None, seeds: int) -> Estimate:
 def by_series(landscape: Landscape, reference: str | None = None) -> pd.DataFrame:
     """Return one row per series and slice: the area with its interval, and its difference to that of `reference`.
 
-    area: in `unit`, median and 95 % interval of the fit; share: of the searched rectangle; beyond: above,
-    below or both where a boundary lies outside what was tried, so that the area rests on the prior there; width:
-    doublings from 10 to 90 % collapsed; runs, minutes: spent. InputError for an unknown reference (default: the first).
+    area: in `unit`, median and 95 % interval of the fit; share: of the searched rectangle; beyond: where a boundary
+    lies outside what was tried; width: doublings from 10 to 90 % collapsed. InputError for an unknown reference.
     """
     settings, (drawn, widths) = landscape.settings, landscape.fitted
     names = list(landscape.runs["series"].unique())
@@ -287,9 +280,8 @@ def by_series(landscape: Landscape, reference: str | None = None) -> pd.DataFram
 def by_column(landscape: Landscape) -> pd.DataFrame:
     """Return one row per series, slice and condition y: the boundary with its 95 % interval, and what it rests on.
 
-    boundary: median of the fit; beyond: above or below, where it lies outside what was tried: `boundary` is then the
-    last value tried, and the interval is open on that side; low, high: the tried values next to it, with the runs there
-    and how many of them collapsed.
+    boundary: median of the fit, or the last value tried where it lies `beyond`; low, high: the tried values next to
+    it, with the runs there and how many of them collapsed.
     """
     seeds = int(landscape.runs["seed"].nunique())
     rows: list[dict[str, Any]] = []
@@ -314,10 +306,8 @@ def by_column(landscape: Landscape) -> pd.DataFrame:
 
 def by_point(landscape: Landscape) -> pd.DataFrame:
     """Return one row per series, slice, condition y and value x: arm, runs, how many collapsed, mean final success."""
-    groups = landscape.runs.groupby([*ARM, "y", "x"], sort=False)
-    return groups.agg(
-        arm=("arm", "first"), runs=("seed", "size"), collapsed=("collapsed", "sum"), final=("final", "mean")
-    ).reset_index()
+    by = landscape.runs.groupby([*ARM, "y", "x"], sort=False, as_index=False)
+    return by.agg(arm=("arm", "first"), runs=("seed", "size"), collapsed=("collapsed", "sum"), final=("final", "mean"))
 
 
 def readable_series(series: pd.DataFrame) -> pd.DataFrame:
@@ -413,9 +403,8 @@ def headline(landscape: Landscape, columns: pd.DataFrame) -> str:
     return " ".join(said)
 
 
-def _listed(columns: pd.DataFrame, words: Any = None) -> str:
-    rows = columns.to_dict(orient="records")
-    return ", ".join(f"{r['series']} at {r['y']:g}{f' {words(r)}' if words else ''}" for r in rows)
+def _listed(columns: pd.DataFrame, words: Any = lambda _: "") -> str:
+    return ", ".join(f"{r['series']} at {r['y']:g} {words(r)}".rstrip() for r in columns.to_dict(orient="records"))
 
 
 def _loose(landscape: Landscape, row: Mapping[Hashable, Any]) -> bool:
@@ -442,22 +431,17 @@ class Trials(NamedTuple):
     set_of_seed: np.ndarray
 
 
-def fit(
-    runs: pd.DataFrame, low: float, high: float
-) -> tuple[dict[Arm, dict[float, np.ndarray]], dict[Arm, np.ndarray]]:
+def fit(runs: pd.DataFrame, low: float, high: float) -> Fitted:
     """Return draws (D,) of log2 of the boundary, by arm and condition y, and of each arm's width, of a Landscape."""
     arm, column, unit, seed = (
         runs.groupby(keys, sort=False).ngroup().to_numpy()
         for keys in (["series", "slice"], ["series", "slice", "y"], ["series", "slice", "seed"], ["seed"])
     )
     (_, of_arm), (_, of_column), (_, of_unit) = (np.unique(codes, return_index=True) for codes in (arm, column, unit))
-
-    def chains(codes: np.ndarray) -> np.ndarray:
-        return (codes + (codes.max() + 1) * np.arange(CHAINS)[:, None]).ravel()
-
     x, collapsed = (np.tile(values, CHAINS) for values in (np.log2(runs["x"].to_numpy(float)), runs["collapsed"]))
     indices = (column, unit, arm[of_column], arm[of_unit], seed[of_unit], 0 * of_arm, np.zeros(seed.max() + 1, int))
-    found = draw(Trials(x, collapsed, *map(chains, indices)), math.log2(low), math.log2(high), BURN, KEEP)
+    chains = ((codes + (codes.max() + 1) * np.arange(CHAINS)[:, None]).ravel() for codes in indices)
+    found = draw(Trials(x, collapsed, *chains), math.log2(low), math.log2(high), BURN, KEEP)
     boundaries, widths = (part.reshape(KEEP * CHAINS, -1).T for part in found)
     names = list(zip(runs["series"], runs["slice"], strict=True))
     drawn: dict[Arm, dict[float, np.ndarray]] = {names[i]: {} for i in of_arm}
@@ -469,13 +453,11 @@ def fit(
 def draw(trials: Trials, low: float, high: float, burn: int, keep: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Draw log2 of each column's boundary and each arm's doublings from 10 to 90 %, (keep, n), in a range of log2."""
     t, random, ndtr, ndtri = trials, np.random.default_rng(seed), scipy.special.ndtr, scipy.special.ndtri
+    total = np.bincount  # of the values (or of ones) with each code
     arm, set_of_unit = t.arm_of_column[t.column], t.set_of_arm[t.arm_of_unit]
     set_of_run, sets = t.set_of_arm[arm], int(t.set_of_arm.max()) + 1
     sign, middle, spread = np.where(t.collapsed, 1.0, -1.0), (low + high) / 2, ((high - low) / 2) ** 2
     columns, units, arms = len(t.arm_of_column), len(t.arm_of_unit), len(t.set_of_arm)
-
-    def total(codes: np.ndarray, values: np.ndarray | None = None, n: int = 0) -> np.ndarray:
-        return np.bincount(codes, values, n)
 
     def normal(weighted: np.ndarray, precision: np.ndarray) -> np.ndarray:
         return weighted / precision + random.standard_normal(len(weighted)) / np.sqrt(precision)
@@ -486,15 +468,15 @@ def draw(trials: Trials, low: float, high: float, burn: int, keep: int, seed: in
         return np.asarray(grid[(mass < random.random((len(mass), 1)) * mass[:, -1:]).sum(1)])
 
     def deviation(values: np.ndarray, of: np.ndarray, prior: np.ndarray) -> np.ndarray:
-        logs = -total(of, n=sets)[:, None] * np.log(_SHIFTS) - total(of, values**2, sets)[:, None] / (2 * _SHIFTS**2)
-        return pick(logs + prior, _SHIFTS)
+        count, square = total(of, None, sets)[:, None], total(of, values**2, sets)[:, None]
+        return pick(-count * np.log(_SHIFTS) - square / (2 * _SHIFTS**2) + prior, _SHIFTS)
 
     def scale(score: np.ndarray, rest: np.ndarray, prior: np.ndarray) -> np.ndarray:
         weighted = score * weight[arm]
         square, product = (total(set_of_run, weighted * values, sets)[:, None] for values in (score, rest))
         return pick(product * _SHIFTS - square * _SHIFTS**2 / 2 + prior, _SHIFTS)
 
-    boundary = total(t.column, t.x, columns) / np.maximum(total(t.column, n=columns), 1)
+    boundary = total(t.column, t.x, columns) / np.maximum(total(t.column, None, columns), 1)
     centre = np.full(len(t.set_of_arm), middle)
     shift, common = np.zeros(len(t.seed_of_unit)), np.zeros(len(t.set_of_seed))
     usual = np.full(sets, math.log(WIDTH / TEN_TO_NINETY))
@@ -511,7 +493,7 @@ def draw(trials: Trials, low: float, high: float, burn: int, keep: int, seed: in
         # The boundaries, and the centre of each arm's.
         by_column, apart = weight[t.arm_of_column], 1 / APART**2
         weighted = total(t.column, threshold - shift[t.unit], columns) * by_column + centre[t.arm_of_column] * apart
-        boundary = normal(weighted, total(t.column, n=columns) * by_column + apart)
+        boundary = normal(weighted, total(t.column, None, columns) * by_column + apart)
         weighted = total(t.arm_of_column, boundary, arms) * apart + middle / spread
         centre = normal(weighted, total(t.arm_of_column) * apart + 1 / spread)
 
@@ -519,7 +501,7 @@ def draw(trials: Trials, low: float, high: float, burn: int, keep: int, seed: in
         by_unit, by_set = weight[t.arm_of_unit], 1 / own**2
         weighted = total(t.unit, threshold - boundary[t.column], units) * by_unit
         weighted += common[t.seed_of_unit] * by_set[set_of_unit]
-        shift = normal(weighted, total(t.unit, n=units) * by_unit + by_set[set_of_unit])
+        shift = normal(weighted, total(t.unit, None, units) * by_unit + by_set[set_of_unit])
         by_seed = by_set[t.set_of_seed]
         precision = total(t.seed_of_unit) * by_seed + 1 / shared[t.set_of_seed] ** 2
         common = normal(total(t.seed_of_unit, shift) * by_seed, precision)
@@ -547,7 +529,7 @@ def draw(trials: Trials, low: float, high: float, burn: int, keep: int, seed: in
         # The width of each arm, and the usual one of all.
         logs, squares = np.log(_WIDTHS), total(arm, (rest - shift[t.unit]) ** 2, arms)[:, None]
         density = -0.5 * ((logs - usual[t.set_of_arm][:, None]) / ARM_SPREAD) ** 2
-        width = pick(density - total(arm, n=arms)[:, None] * logs - squares / (2 * _WIDTHS**2), _WIDTHS)
+        width = pick(density - total(arm, None, arms)[:, None] * logs - squares / (2 * _WIDTHS**2), _WIDTHS)
         weighted = total(t.set_of_arm, np.log(width)) / ARM_SPREAD**2
         weighted += math.log(WIDTH / TEN_TO_NINETY) / WIDTH_SPREAD**2
         usual = normal(weighted, total(t.set_of_arm) / ARM_SPREAD**2 + 1 / WIDTH_SPREAD**2)

@@ -54,10 +54,9 @@ def with_updates(reader: "Reader", experiment: str, frame: pd.DataFrame) -> pd.D
 def outcomes(reader: "Reader", experiment: str, run_ids: Sequence[str] | None = None) -> pd.DataFrame:
     """Return one row per run of the experiment (of `run_ids`), the newest start of each cell; InputError if unknown.
 
-    Arms of one name whose configurations differ get a suffix: they are not replicates. `steps`: done; `planned`:
-    configured; `detected`: the step at which a collapse was first reported; first_success: mean of the first five
-    steps; last_success: of the last measured step; max_success: of any; last_low, last_high: the last step
-    below half of the peak, and not below it.
+    Arms of one name whose configurations differ get a suffix: they are not replicates. `planned`: configured steps;
+    `detected`: the step at which a collapse was first reported; first_success: mean of the first five steps;
+    last_success: of the last measured step; last_low, last_high: the last step below half of the peak, and not below.
     """
     frame = reader.query(_RUNS.format(where="WHERE experiment = ?"), [experiment])
     if frame.empty:

@@ -94,12 +94,6 @@ def wanted(column: Column, rule: Rule, start: tuple[int, int] | None = None) -> 
     return [(between, seed) for seed in range(min(rule.probes, rule.seeds))]
 
 
-def located(column: Column, points: int) -> tuple[int, int] | None:
-    """The bracket of a column whose boundary is known to lie between two neighbouring points, or beyond an end."""
-    low, high = bracket(column, points)
-    return (low, high) if column and high - low == 1 else None
-
-
 def search(
     arms: int, neighbours: Sequence[int | None], rule: Rule, outcome: Callable[[Trial], bool | None],
     seconds: Callable[[Trial], float] = lambda _: 0.0,
@@ -120,9 +114,9 @@ def search(
         for (arm, number), column in columns.items():
             neighbour = neighbours[number]
             if (arm, number) not in starts:
-                start = None if neighbour is None else located(columns[arm, neighbour], rule.points)
-                if neighbour is not None and start is None:
-                    continue
+                start = None if neighbour is None else bracket(columns[arm, neighbour], rule.points)
+                if start is not None and start[1] - start[0] > 1:
+                    continue  # its boundary is not between two neighbouring points, or beyond an end, yet
                 starts[arm, number] = start
             proposed += [Trial(arm, number, *run) for run in wanted(column, rule, starts[arm, number])]
         # Within the budget a run counts as the mean of those before it; the first is always allowed.
