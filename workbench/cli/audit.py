@@ -1,8 +1,7 @@
 """`sorl audit RUN`: recompute what stored steps say they did."""
 
-from __future__ import annotations
-
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +13,6 @@ from workbench.spec import InputError, nearest
 from workbench.store import batches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from workbench.audit import Check
 
 _STEP = "Audit this stored step. Repeatable; default: six, around the onset and alarms first."
@@ -51,7 +48,7 @@ def audit(
         raise Exit(1)
 
 
-def checks(runs: Path, folder: Path, steps: Sequence[int] = (), only: Sequence[str] = ()) -> list[Check]:
+def checks(runs: Path, folder: Path, steps: Sequence[int] = (), only: Sequence[str] = ()) -> list["Check"]:
     """Return the checks of `steps` of a run; by default of those around its onset and its first alarms, and others."""
     import torch
 
@@ -68,17 +65,16 @@ def checks(runs: Path, folder: Path, steps: Sequence[int] = (), only: Sequence[s
     return list(auditing.audit(folder, wanted, only))
 
 
-def as_dict(check: Check) -> dict[str, Any]:
+def as_dict(check: "Check") -> dict[str, Any]:
     """Return a check as JSON has it."""
     found: dict[str, Any] = {name: getattr(check, name) for name in ("identity", "step", "update")}
     found["state"] = "missing" if check.missing else "violated" if check.violated else "holds"
-    if not check.missing:
-        found |= {name: getattr(check, name) for name in ("gap", "tolerance", "logged", "expected")}
-    said = ("says", "trajectories", "layers", "missing")
-    return found | {name: getattr(check, name) for name in said if getattr(check, name)}
+    names = () if check.missing else ("gap", "tolerance", "logged", "expected")
+    said = (name for name in ("says", "trajectories", "layers", "missing") if getattr(check, name))
+    return found | {name: getattr(check, name) for name in (*names, *said)}
 
 
-def _print(run: str, found: Sequence[Check]) -> None:
+def _print(run: str, found: Sequence["Check"]) -> None:
     from workbench.audit import IDENTITIES
 
     steps = sorted({check.step for check in found})
@@ -104,7 +100,7 @@ def _print(run: str, found: Sequence[Check]) -> None:
         echo(f"{name} at {'step' if len(at) == 1 else 'steps'} {batches.ranges(at)}: {why}")
 
 
-def what(check: Check) -> str:
+def what(check: "Check") -> str:
     """Say in words where an identity is violated, and what the difference looks like."""
     parts = []
     if check.trajectories:

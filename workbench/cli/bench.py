@@ -27,9 +27,7 @@ _FROM = (
 
 def bench(
     ctx: Context,
-    study: str | None = Argument(
-        None, metavar="[diagnose|attribution|warning|search|scalars|audit|forks]", help="A study."
-    ),
+    study: str | None = Argument(None, metavar=f"[{'|'.join(STUDIES)}]", help="A study."),
     experiments: list[str] | None = Argument(None, metavar="[EXPERIMENT]...", help="For warning and search."),
     only: str | None = Option(None, metavar="PART,PART", help=f"Some of: {', '.join(PARTS)}."),
     rounds: int = Option(7, min=1, help="Repetitions of each side, alternating."),

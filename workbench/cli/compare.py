@@ -1,7 +1,5 @@
 """`sorl compare EXPERIMENT`: its arms with intervals and tests over seeds; for a search, the stable regions."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -90,7 +88,7 @@ def _heading(title: str, form: str) -> None:
     echo(f"\n{mark}{cell(title)}\n")
 
 
-def in_file_order(each: pd.DataFrame, file: Path) -> pd.DataFrame:
+def in_file_order(each: "pd.DataFrame", file: Path) -> "pd.DataFrame":
     """Sort arms in the order of the grid file next to the runs; arms that it does not name come last."""
     try:
         order = {arm: position for position, arm in enumerate(load(file).arms)}
@@ -99,7 +97,7 @@ def in_file_order(each: pd.DataFrame, file: Path) -> pd.DataFrame:
     return each.sort_values("arm", key=lambda arms: arms.map(order), kind="stable", ignore_index=True)
 
 
-def unfair(reader: Reader, frame: pd.DataFrame) -> list[guard.Finding]:
+def unfair(reader: Reader, frame: "pd.DataFrame") -> list[guard.Finding]:
     """Return findings in recorded runs (run_id, arm, seed, status, config); those without settings are left out."""
     runs = []
     try:

@@ -29,8 +29,6 @@ _WHAT = (
     "A log, or a folder with logs: JSON lines, CSV, Parquet, trainer_state.json, TensorBoard, W&B, SwanLab, trackio, "
     "MLflow, Aim, or verl's console."
 )
-_NAME = "The experiment that the runs are filed under."
-_FOLLOW = "Keep reading while the trainer writes, until Ctrl-C."
 RECORD = "imports.json"  # of an experiment's folder: what was imported, and what it looked like then
 _SLICE = 100_000  # steps of a segment
 _PAUSE, _SHARE = 1.0, 5.0  # seconds between two looks; times of what a look takes
@@ -39,8 +37,8 @@ _PAUSE, _SHARE = 1.0, 5.0  # seconds between two looks; times of what a look tak
 def import_(
     ctx: Context,
     source: Path = Argument(..., metavar="SOURCE", help=_WHAT),
-    name: str = Option("imported", "--name", metavar="NAME", help=_NAME),
-    follow: bool = Option(False, "--follow", help=_FOLLOW),
+    name: str = Option("imported", metavar="NAME", help="The experiment that the runs are filed under."),
+    follow: bool = Option(False, "--follow", help="Keep reading while the trainer writes, until Ctrl-C."),
 ) -> None:
     """Turn the log of another trainer into a run: the app, SQL, compare, diagnose and report then work on it."""
     if name != Path(name).name or name.startswith(".") or not name.isprintable():

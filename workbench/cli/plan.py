@@ -12,9 +12,10 @@ from workbench.cli.compare import describe_search, tell
 from workbench.cli.shared import ARMS, CHANGES, GRID_FILE, LISTING
 from workbench.cli.tables import document, echo, show
 from workbench.grid import guard
-from workbench.grid.cell import algorithm_label, choices, differing, in_words, short, time_of
+from workbench.grid.cell import algorithm_label, choices, differing, short, time_of
 from workbench.grid.config import Grid, load
 from workbench.grid.folder import History, edits, folder_of, last_row, newest, status_of
+from workbench.objective.slot import in_words
 from workbench.spec import InputError, RunSettings
 from workbench.store.segments import held
 
@@ -31,7 +32,7 @@ def plan(
     hazard_ratio: float = Option(0.2, help="Effect to detect: hazard of collapse relative to the reference arm."),
     power: float = Option(0.8, help="Probability of detecting that effect."),
     incidence: float | None = Option(
-        None, help="Share of the reference arm's runs that collapse; default: estimated from recorded runs."
+        None, help="Share of the reference arm's runs that collapse; default: as recorded."
     ),
 ) -> None:
     """Show the cells of a grid, how they differ, the effects that its seeds can detect, and the time. Runs nothing."""

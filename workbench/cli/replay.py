@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +20,6 @@ from workbench.spec import InputError
 from workbench.store import batches
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from workbench.replay import Replay
     from workbench.replay.tables import Rows
 
@@ -155,9 +154,8 @@ def algorithms_of(
     ran = merge(ran, meta["slots"])
     options = (option(change, example="clip.high=0.3") for change in changes)
     slots = expand({key.removeprefix("slots."): value for key, value in options}, "--set")
-    tables: list[dict[str, Any]] = [{"base": name} for name in names]
-    if not tables and file is None:
-        tables = [ran] if slots else [{"base": name} for name in CORE]
+    default = [] if file is not None else [ran] if slots else [{"base": name} for name in CORE]
+    tables: list[dict[str, Any]] = [{"base": name} for name in names] or default
     found: dict[str, Algorithm] = {}
     for table in (ran, *(merge(table, slots) for table in tables)):
         label = algorithm_label(table if len(table) > 1 else table["base"])

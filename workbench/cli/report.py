@@ -1,7 +1,5 @@
 """`sorl report EXPERIMENT`: write the results of experiments as one page that works offline."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Sequence
@@ -27,17 +25,15 @@ from workbench.store.reader import Reader
 if TYPE_CHECKING:
     from workbench.analysis.results import Results
 
-_EXPERIMENTS = "Experiments; claims use all their runs."
-_OUTPUT = "Default: report-EXPERIMENT.html; md: stdout."
 _EXPORT = "Instead of a report, write the results of every run and those of --from."
 
 
 def report(
     ctx: Context,
-    experiments: list[str] | None = Argument(None, metavar="EXPERIMENT", help=_EXPERIMENTS),
+    experiments: list[str] | None = Argument(None, metavar="EXPERIMENT", help="Claims use all runs of an experiment."),
     files: list[Path] | None = Option(None, "--from", metavar="FILE.parquet", help="Results of --export. Repeatable."),
     form: str = one_of("--format", "html", "md", default="html"),
-    output: Path | None = Option(None, "--output", "-o", metavar="FILE", help=_OUTPUT),
+    output: Path | None = Option(None, "--output", "-o", metavar="FILE", help="Default: report-NAME.html; md: stdout."),
     export: Path | None = Option(None, metavar="FILE.parquet", help=_EXPORT),
 ) -> None:
     """Write a report: question, verdicts on the paper's claims, design, figures, tables and settings."""
@@ -60,28 +56,28 @@ def report(
     save(written(found, commands(found, names, files), form), output)
 
 
-def written(found: Sequence[Results], lines: Sequence[str], form: str, level: int = 1) -> str:
+def written(found: Sequence["Results"], lines: Sequence[str], form: str, level: int = 1) -> str:
     """Return the report as html or md; in md the title is a heading of `level`."""
     from workbench.analysis.results import SERIES
-    from workbench.app.report.content import html, markdown
-    from workbench.app.report.content import report as contents
+    from workbench.app.report import content
 
     claims = from_clone("studies.claims")
     if form == "md":
-        return markdown(contents(found, {}, lines, claims), level)
+        return content.markdown(content.report(found, {}, lines, claims), level)
     # Unit and formula of each curve; of two declarations of one name that of the step, which comes last here.
     drawn = [d for table in ("minibatch", "step") for d in CATALOGUE if d.table == table and d.name in SERIES]
-    return html(contents(found, {d.name: (d.unit.value, d.formula or d.description) for d in drawn}, lines, claims))
+    columns = {d.name: (d.unit.value, d.formula or d.description) for d in drawn}
+    return content.html(content.report(found, columns, lines, claims))
 
 
-def commands(found: Sequence[Results], names: Sequence[str], files: Sequence[Path]) -> list[str]:
+def commands(found: Sequence["Results"], names: Sequence[str], files: Sequence[Path]) -> list[str]:
     """Return the commands that train the experiments again and write their report."""
     train = [f"sorl run {shlex.quote(f'experiments/{one.experiment}.toml')}" for one in found if one.toml]
     report = " ".join(["sorl report", *map(shlex.quote, names), *(f"--from {shlex.quote(str(f))}" for f in files)])
     return [*train, report]
 
 
-def gather(runs: Path, experiments: Sequence[str], files: Sequence[Path] = ()) -> list[Results]:
+def gather(runs: Path, experiments: Sequence[str], files: Sequence[Path] = ()) -> list["Results"]:
     """Return the results of experiments in the runs folder, then those of files; InputError if one is missing."""
     from workbench.analysis import results
 

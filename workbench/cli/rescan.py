@@ -26,6 +26,7 @@ from workbench.store.reader import Reader
 from workbench.store.segments import now
 from workbench.store.sync import sync
 
+_FROM = "Judge and update a file of `sorl report --export`."
 JUDGED = ("outcome", "collapse_step", "onset_low", "onset_high", "detection_step", "peak_success", "final_success")
 _KEY = ("step", "kind", "diagnostic")  # of an event
 _key = itemgetter(*_KEY)
@@ -53,9 +54,7 @@ class Recorded(NamedTuple):
 def rescan(
     ctx: Context,
     experiment: str | None = Argument(None, help="Only its runs; default: all."),
-    files: list[Path] | None = Option(
-        None, "--from", metavar="FILE.parquet", help="Judge and update a file of `sorl report --export`."
-    ),
+    files: list[Path] | None = Option(None, "--from", metavar="FILE.parquet", help=_FROM),
     dry: bool = Option(False, "--dry-run", help="Print the changes without writing them."),
 ) -> None:
     """Apply the current collapse rule and alarms to recorded runs and append the new verdicts."""

@@ -24,9 +24,7 @@ _EVENTS = f"""
     QUALIFY total <= {_ALL} OR row_number() OVER (PARTITION BY severity, kind, diagnostic ORDER BY step) = 1
     ORDER BY step NULLS FIRST, severity, kind LIMIT {_KINDS}
 """
-_ROWS = (
-    "SELECT table_name, count(*) AS segments, sum(rows) AS rows FROM segment WHERE run_id = ? GROUP BY ALL ORDER BY 1"
-)
+_ROWS = "SELECT table_name, count(*) AS segments, sum(rows) AS rows FROM segment WHERE run_id = ? GROUP BY 1 ORDER BY 1"
 
 
 def show(

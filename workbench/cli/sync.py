@@ -1,7 +1,5 @@
 """`sorl sync`: bring the database up to date with the run folders; first restore runs from a file of results."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,8 +16,7 @@ from workbench.store.sync import sync as update
 if TYPE_CHECKING:
     from workbench.analysis.results import Results
 
-_WITH = "settings, verdict and curves, enough to resume a search"
-_FROM = f"First restore run folders from a results file of `sorl report --export`: {_WITH}."
+_FROM = "First restore run folders from results of `sorl report --export`, enough to resume a search."
 _UPDATES = ("clip_bias_norm", "value_mae")  # curves that are means over a step's updates
 
 
@@ -40,7 +37,7 @@ def sync(ctx: Context, results: list[Path] | None = Option(None, "--from", metav
         echo(f"runs whose files changed or were removed: {', '.join(report.forgotten)}")
 
 
-def restore(found: Results, runs: Path) -> tuple[int, int]:
+def restore(found: "Results", runs: Path) -> tuple[int, int]:
     """Write missing folders of finished runs (others have no checkpoint); return how many, and how many were there."""
     from workbench.analysis.results import CURVES
 

@@ -1,7 +1,5 @@
 """Output without control sequences: messages; tables for a terminal, as CSV, Markdown, LaTeX, JSON or Parquet."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys
@@ -61,7 +59,7 @@ def writing(file: Path, what: str = "") -> Iterator[None]:
     note(f"wrote {file}{what and ': '}{what}")
 
 
-def show(table: pd.DataFrame | Sequence[Mapping[str, Any]], form: str = "table") -> None:
+def show(table: "pd.DataFrame | Sequence[Mapping[str, Any]]", form: str = "table") -> None:
     """Print a DataFrame, or an object a row, on stdout in one of FORMATS."""
     import pandas as pd
 
@@ -81,7 +79,7 @@ def save(text: str, output: Path | None) -> None:
             output.write_text(text, encoding="utf-8")
 
 
-def save_parquet(table: pa.Table, output: Path) -> None:
+def save_parquet(table: "pa.Table", output: Path) -> None:
     """Write a Parquet file. Raises InputError if it cannot be written."""
     import pyarrow.parquet as pq
 
@@ -89,7 +87,7 @@ def save_parquet(table: pa.Table, output: Path) -> None:
         pq.write_table(table, output)
 
 
-def plain(frame: pd.DataFrame) -> tuple[list[str], list[list[Any]]]:
+def plain(frame: "pd.DataFrame") -> tuple[list[str], list[list[Any]]]:
     """Return columns and rows of Python values; what is missing (NaN among it) is None."""
     rows = [[v.item() if hasattr(v, "item") else v for v in row] for row in frame.itertuples(index=False)]
     return [str(c) for c in frame.columns], [[None if v != v else v for v in row] for row in rows]

@@ -19,6 +19,7 @@ from pydantic import BaseModel
 from workbench.algorithms import resolve
 from workbench.grid.process import cores
 from workbench.objective import Algorithm
+from workbench.objective.slot import in_words
 from workbench.spec import COSMETIC, CollapseSettings, InputError, RunSettings
 from workbench.spec.files import leaves
 
@@ -188,23 +189,16 @@ def _short_value(value: Any) -> str:
 
 def choices(slots: Sequence[Any]) -> list[str]:
     """Each choice of one slot in a line: its kind, and the options that are not the default or not the same in all."""
-    lines = []
-    for slot in slots:
-        same = [other for other in slots if other.kind == slot.kind]
-        varying = {f.name for f in fields(slot) if len({repr(getattr(other, f.name)) for other in same}) > 1}
-        lines.append(choice(slot, varying))
-    return lines
+    kinds = {slot.kind: [other for other in slots if other.kind == slot.kind] for slot in slots}
+    varying = {kind: {f.name for f in fields(same[0]) if len({repr(getattr(one, f.name)) for one in same}) > 1}
+               for kind, same in kinds.items()}  # fmt: skip
+    return [choice(slot, varying[slot.kind]) for slot in slots]
 
 
 def choice(slot: Any, wanted: Collection[str] | None = None) -> str:
     """A slot's choice in a line: its kind and its options (with `wanted`, only these and those off their default)."""
     shown = [f for f in fields(slot) if wanted is None or f.name in wanted or getattr(slot, f.name) != f.default]
     return " ".join([slot.kind, *(f"{f.name}={in_words(getattr(slot, f.name))}" for f in shown)])
-
-
-def in_words(value: Any) -> str:
-    """Return a setting as a cell of a table has it."""
-    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def workers_for(cells: Sequence[Cell], wanted: int | None = None, slots: int | None = None) -> int:
@@ -228,8 +222,8 @@ class Estimate(NamedTuple):
         return "no run recorded yet: a rough cost per iteration, right within a factor of two or so"
 
     def __str__(self) -> str:
-        told = f"about {duration(self.seconds)}, {self.workers} at a time ({self.basis})"
-        return told if self.seconds else "nothing to run"
+        said = f"about {duration(self.seconds)}, {self.workers} at a time ({self.basis})"
+        return said if self.seconds else "nothing to run"
 
     def as_dict(self) -> dict[str, Any]:
         """Return for JSON."""

@@ -1,7 +1,5 @@
 """The folder of a run: its configuration and identity, its locks, the rows that the grid writes, and its history."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections import defaultdict
@@ -174,7 +172,7 @@ def status_of(row: Mapping[str, Any] | None, alive: bool) -> str:
     return "interrupted" if status == "running" and not alive else status
 
 
-def newest(grid: Grid, runs: Path) -> Grid:
+def newest(grid: "Grid", runs: Path) -> "Grid":
     """Return the grid with the newest start of every cell in `runs`."""
     return replace(grid, cells=tuple(_newest_start(cell, runs) for cell in grid.cells))
 
@@ -185,7 +183,7 @@ def _newest_start(cell: Cell, runs: Path) -> Cell:
     return replace(first, generation=max((int(name) for name in names if name.isdecimal()), default=1))
 
 
-def fresh(grid: Grid, runs: Path) -> Grid:
+def fresh(grid: "Grid", runs: Path) -> "Grid":
     """Return the grid with a new start of every cell; InputError while one is being trained. Nothing is deleted."""
     cells = []
     for cell in newest(grid, runs).cells:

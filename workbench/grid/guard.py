@@ -102,14 +102,10 @@ def amounts(settings: RunSettings, algorithm: Algorithm) -> dict[str, Range]:
     updates = Range(few * least, many * most)
     if budget is not None and least < most:
         updates = Range(min(steps * least, budget), min(steps * most, budget + most - 1))
-    low, high = few * learn.episodes, many * learn.episodes
-    size = learn.group_size or algorithm.group_size
-    return {
-        "rollouts": Range(low, high),
-        "sampled episodes": Range(low, high * algorithm.select.rounds),
-        "questions": Range(low // size, high // size),
-        "optimizer updates": updates,
-    }
+    low, high, size = few * learn.episodes, many * learn.episodes, learn.group_size or algorithm.group_size
+    sampled, questions = Range(low, high * algorithm.select.rounds), Range(low // size, high // size)
+    names = ("rollouts", "sampled episodes", "questions", "optimizer updates")
+    return dict(zip(names, (Range(low, high), sampled, questions, updates), strict=True))
 
 
 def planned(cells: Iterable[Cell | Run]) -> list[Finding]:
@@ -139,8 +135,7 @@ def _idle_ratio(arms: Mapping[str, Cell | Run]) -> list[Finding]:
     for arm in (arm for arm, one in arms.items() if one.settings.ratio_is_one):
         same = next((group for group in groups if _same_updates(arms[group[0]], arms[arm])), None)
         groups.append([arm]) if same is None else same.append(arm)
-    why = "every rollout is used for one update and by its own old log-probs"
-    found = []
+    why, found = "every rollout is used for one update and by its own old log-probs", []
     for group in (group for group in groups if len(group) > 1):
         message = f"{_listed(group)} are one arm under {len(group)} names: {why}, so the ratio is 1 and nothing that"
         found.append(Finding("idle_ratio", f"{message} they differ in acts", tuple(group), flagged=True))

@@ -1,7 +1,5 @@
 """Where cells are trained, in forked processes of this machine or on a Ray cluster, and how their processes ended."""
 
-from __future__ import annotations
-
 import faulthandler
 import json
 import multiprocessing
@@ -105,6 +103,35 @@ def _guard(job: Job, heartbeat: Path, last: int) -> None:
             os._exit(1)
 
 
+class LocalProcess:
+    """A trainer on this machine. No call blocks."""
+
+    def __init__(self, process: BaseProcess) -> None:
+        assert process.pid is not None
+        self._process, self._pid = process, process.pid
+
+    def poll(self) -> int | None:
+        """Return the exit code, negative for a signal; None while it runs."""
+        code = self._process.exitcode
+        if code is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._pid, signal.SIGKILL)  # what it started and left behind
+        return code
+
+    def interrupt(self) -> None:
+        """Ask it to write a checkpoint and stop."""
+        # Before it leads its session it may ignore SIGINT, as the fork server does; it has nothing to save yet.
+        with suppress(ProcessLookupError):
+            begun = os.getsid(self._pid) == self._pid
+            os.kill(self._pid, signal.SIGINT if begun else signal.SIGKILL)
+
+    def kill(self) -> None:
+        """Stop it and what it started at once."""
+        for send in (os.kill, os.killpg):  # by its own id as well: it may not lead its session yet
+            with suppress(ProcessLookupError, PermissionError):
+                send(self._pid, signal.SIGKILL)
+
+
 class Local:
     """One process a cell on this machine.
 
@@ -139,62 +166,9 @@ def _alone(job: Job) -> None:
     sys.exit(train(job))
 
 
-class LocalProcess:
-    """A trainer on this machine. No call blocks."""
-
-    def __init__(self, process: BaseProcess) -> None:
-        assert process.pid is not None
-        self._process, self._pid = process, process.pid
-
-    def poll(self) -> int | None:
-        """Return the exit code, negative for a signal; None while it runs."""
-        code = self._process.exitcode
-        if code is not None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._pid, signal.SIGKILL)  # what it started and left behind
-        return code
-
-    def interrupt(self) -> None:
-        """Ask it to write a checkpoint and stop."""
-        # Before it leads its session it may ignore SIGINT, as the fork server does; it has nothing to save yet.
-        with suppress(ProcessLookupError):
-            begun = os.getsid(self._pid) == self._pid
-            os.kill(self._pid, signal.SIGINT if begun else signal.SIGKILL)
-
-    def kill(self) -> None:
-        """Stop it and what it started at once."""
-        for send in (os.kill, os.killpg):  # by its own id as well: it may not lead its session yet
-            with suppress(ProcessLookupError, PermissionError):
-                send(self._pid, signal.SIGKILL)
-
-
 def _python_path() -> str:
     """PYTHONPATH with the folder that `workbench` is imported from, for processes that start elsewhere."""
     return os.pathsep.join(filter(None, (str(Path(workbench.__file__).parents[1]), os.environ.get("PYTHONPATH"))))
-
-
-class Ray:
-    """One task a cell on a Ray cluster; every node sees the runs folder under the same path."""
-
-    def __init__(self) -> None:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no telemetry unless the user asks for it
-        try:
-            ray: Any = import_module("ray")
-        except ImportError:
-            raise InputError("--executor ray needs Ray: run `pip install 'sorl[ray]'`") from None
-        if not ray.is_initialized():  # the cluster of RAY_ADDRESS, else one on this machine
-            variables = {"env_vars": {"PYTHONPATH": _python_path()}}
-            ray.init(log_to_driver=False, logging_level="ERROR", runtime_env=variables)
-        self._ray = ray
-        self.slots = max(1, int(ray.cluster_resources().get("CPU", 1)))
-
-    def start(self, job: Job) -> _RayProcess:
-        """Start the trainer on a node with enough free cores; Ray retries nothing, the grid does."""
-        task = self._ray.remote(num_cpus=job.threads, max_retries=0, max_calls=1)(train)
-        return _RayProcess(self._ray, task.remote(job), job.folder / LOG_NAME)
-
-
-EXECUTORS: dict[str, type[Local] | type[Ray]] = {"local": Local, "ray": Ray}
 
 
 class _RayProcess:
@@ -219,6 +193,30 @@ class _RayProcess:
 
     def kill(self) -> None:
         self._ray.cancel(self._task, force=True)
+
+
+class Ray:
+    """One task a cell on a Ray cluster; every node sees the runs folder under the same path."""
+
+    def __init__(self) -> None:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no telemetry unless the user asks for it
+        try:
+            ray: Any = import_module("ray")
+        except ImportError:
+            raise InputError("--executor ray needs Ray: run `pip install 'sorl[ray]'`") from None
+        if not ray.is_initialized():  # the cluster of RAY_ADDRESS, else one on this machine
+            variables = {"env_vars": {"PYTHONPATH": _python_path()}}
+            ray.init(log_to_driver=False, logging_level="ERROR", runtime_env=variables)
+        self._ray = ray
+        self.slots = max(1, int(ray.cluster_resources().get("CPU", 1)))
+
+    def start(self, job: Job) -> _RayProcess:
+        """Start the trainer on a node with enough free cores; Ray retries nothing, the grid does."""
+        task = self._ray.remote(num_cpus=job.threads, max_retries=0, max_calls=1)(train)
+        return _RayProcess(self._ray, task.remote(job), job.folder / LOG_NAME)
+
+
+EXECUTORS: dict[str, type[Local] | type[Ray]] = {"local": Local, "ray": Ray}
 
 
 def follow(log: Path, offset: int) -> Iterator[list[dict[str, Any]]]:

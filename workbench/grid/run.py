@@ -4,8 +4,6 @@ A pool of processes: a cell is claimed by a file lock, starts from its newest ch
 tried once more if it failed. One loop starts, polls, shows and syncs; nothing in it waits for a process.
 """
 
-from __future__ import annotations
-
 import re
 import signal
 import time
@@ -59,7 +57,7 @@ class Result:
 
 
 def run(
-    grid: Grid, runs: Path, watch: Display, *, workers: int | None = None,
+    grid: Grid, runs: Path, watch: "Display", *, workers: int | None = None,
     executor: process.Local | process.Ray | None = None, limits: Limits = Limits(), fresh: bool = False,
     sync: Callable[[], object] | None = None,
 ) -> list[Result]:  # fmt: skip
@@ -107,7 +105,7 @@ def run(
 
 
 def run_rounds(
-    load: Callable[[], Grid], runs: Path, display: Callable[[], Display], **options: Any
+    load: Callable[[], Grid], runs: Path, display: Callable[[], "Display"], **options: Any
 ) -> tuple[Grid, list[Result]]:
     """Run the cells of `load()`, load again, and so on until it asks for nothing new; return the last grid and results.
 
@@ -169,7 +167,7 @@ class _Pool:
     """One call: the cells that wait, those in training, and those that have ended."""
 
     runs: Path
-    watch: Display
+    watch: "Display"
     executor: process.Local | process.Ray
     signals: list[int]
     limits: Limits
@@ -243,10 +241,6 @@ class _Pool:
         self.look[cell.run_id] = time.monotonic() + HELD_SECONDS
         self.queue.append(cell)
 
-    def _leave(self, one: _Training) -> None:
-        self.training.remove(one)
-        one.claim.close()
-
     def _end(self, result: Result) -> None:
         self.done[result.cell.run_id] = result
         self.watch.ended(result)
@@ -284,7 +278,8 @@ class _Pool:
                 one.signals = len(self.signals)
                 (one.trainer.interrupt if one.signals == 1 else one.trainer.kill)()
         elif code == HELD:
-            self._leave(one)
+            self.training.remove(one)
+            one.claim.close()
             self._wait_for(one.cell)
         else:
             self._ended(one, self._ending(one, code))
@@ -320,6 +315,7 @@ class _Pool:
         reason = end.reason if end.kind else one_line(row.get("reason") or "")
         if (row.get("status"), row.get("reason") or "") != (end.status, reason) or row.get("ended_at") is None:
             _write_row(cell, folder, status=end.status, reason=reason or None, ended_at=now())
-        self._leave(one)
+        self.training.remove(one)
+        one.claim.close()
         bad = cause({**row, "status": end.status, "reason": reason})
         self._end(Result(cell, end.status, folder, reason, bad, seconds=time.monotonic() - one.began))

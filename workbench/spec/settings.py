@@ -226,14 +226,9 @@ class BatchesSettings(Settings):
 
     last: Natural = Field(default=16, description="the newest steps")
     every: Natural = Field(default=20, description="every n-th step as well, from 0; 0 = none")
-    before: Natural = Field(
-        default=8,
-        description="steps before each alarm, warning or collapse, and around the step where a collapse began",
-    )
+    before: Natural = Field(default=8, description="steps before each alarm, warning or collapse, and around its onset")
     mb: Natural = Field(default=256, description="megabytes that all of them may take together; 0 = keep none")
-    weights_mb: Natural = Field(
-        default=4, description="store a step's first weights up to so many megabytes; 0 = never"
-    )
+    weights_mb: Natural = Field(default=4, description="store a step's first weights up to so many megabytes; 0: never")
 
     @model_validator(mode="after")
     def _is_still_there(self) -> Self:
@@ -338,12 +333,8 @@ class RunSettings(Settings):
     collapse: CollapseSettings = CollapseSettings()
     stop: StopSettings = StopSettings()
     compute: ComputeSettings = ComputeSettings()
-    match: str | None = Field(
-        default=None,
-        min_length=1,
-        description="arm, or EXPERIMENT/ARM, whose run of the same seed gives the mean stabiliser factor that the "
-        "policy's learning rate is multiplied by",
-    )
+    # The policy's learning rate is multiplied by the mean stabiliser factor of the run of the same seed of this arm.
+    match: Annotated[str, Field(min_length=1)] | None = None  # an arm of the file, or EXPERIMENT/ARM
     fault: FaultSettings | None = None  # inject a bug from some iteration on
     fork: ForkSettings | None = None  # start from the state of another run; `sorl fork` writes such files
     threads: Few = 1
@@ -380,16 +371,12 @@ class RunSettings(Settings):
 
     @model_validator(mode="after")
     def _batch_divides(self) -> Self:
-        learn = self.learn
-        episodes, minibatch = learn.episodes, learn.episodes // learn.minibatches
-        minibatch_is = f"the minibatch of {minibatch} sequences (learn.episodes / learn.minibatches)"
-        for name, part, whole, what in (
-            ("minibatches", learn.minibatches, episodes, f"learn.episodes = {episodes}"),
-            ("group_size", learn.group_size, episodes, f"learn.episodes = {episodes}"),
-            ("micro_batch", learn.micro_batch, minibatch, minibatch_is),
-        ):
-            if part is not None and whole % part:
-                raise ValueError(f"learn.{name} = {part} does not divide {what}")
+        learn, minibatch = self.learn, self.learn.episodes // self.learn.minibatches
+        episodes = learn.episodes, f"learn.episodes = {learn.episodes}"
+        part = minibatch, f"the minibatch of {minibatch} sequences (learn.episodes / learn.minibatches)"
+        for name, (whole, what) in {"minibatches": episodes, "group_size": episodes, "micro_batch": part}.items():
+            if (size := getattr(learn, name)) is not None and whole % size:
+                raise ValueError(f"learn.{name} = {size} does not divide {what}")
         if learn.micro_batch is not None and self.compute.micro_batch_tokens is not None:
             raise ValueError("learn.micro_batch and compute.micro_batch_tokens split the same minibatch; keep one")
         return self
@@ -412,8 +399,7 @@ class RegionSettings(Settings):
     points: int = Field(default=9, ge=3, le=65, description="values from low to high, evenly spaced on the log scale")
     probes: Count = Field(default=2, description="seeds with which a value is first tried")
     search: Literal["adaptive", "full"] = Field(
-        default="adaptive",
-        description="adaptive: bisect; full: every value with every seed, to hold the search against",
+        default="adaptive", description="adaptive: bisect; full: every value with every seed, to check the search"
     )
     runs: Count | None = Field(default=None, description="budget: so many runs in all")
     minutes: Positive | None = Field(default=None, description="budget: so many minutes of training, all runs added up")

@@ -41,13 +41,9 @@ class StoredUpdate:
     rows: Annotated[ndarray, Stored("R", "int", "their rows in the batch, one update after another")]
     log_prob: Annotated[ndarray, Stored("RT", "float", "log-prob under the policy at the start of the update (nats)")]
     values: Annotated[ndarray | None, Stored("RT", "float", "critic at the start of the update", False)] = None
-    mask: Annotated[
-        ndarray | None, Stored("RT", "bool", "loss mask of the update, where it trained on a part of each row", False)
-    ] = None
-    advantages: Annotated[ndarray | None, Stored("RT", "float", "advantages of the update, likewise", False)] = None
-    log_prob_old: Annotated[
-        ndarray | None, Stored("RT", "float", "log-prob under the proximal policy of the update, likewise", False)
-    ] = None
+    mask: Annotated[ndarray | None, Stored("RT", "bool", "its loss mask, if it trained on parts", False)] = None
+    advantages: Annotated[ndarray | None, Stored("RT", "float", "its advantages, likewise", False)] = None
+    log_prob_old: Annotated[ndarray | None, Stored("RT", "float", "its old log-prob, likewise (nats)", False)] = None
 
 
 @dataclass(frozen=True)
@@ -62,12 +58,8 @@ class StoredBatch:
     step: int
     tokens: Annotated[ndarray, Stored("BT", "int", "vocabulary ids, right-padded")]
     response: Annotated[ndarray, Stored("BT", "bool", "true at every token after the prompt, observations included")]
-    mask: Annotated[
-        ndarray, Stored("BT", "bool", "loss mask: the policy wrote the token and the selection kept its sequence")
-    ]
-    mask_sampled: Annotated[
-        ndarray, Stored("BT", "bool", "the loss mask before the selection, where that dropped sequences", False)
-    ]
+    mask: Annotated[ndarray, Stored("BT", "bool", "loss mask: written by the policy, in a sequence that was selected")]
+    mask_sampled: Annotated[ndarray, Stored("BT", "bool", "loss mask before a selection that dropped sequences", False)]
     length: Annotated[ndarray, Stored("B", "int", "tokens that are not padding")]
     group: Annotated[ndarray, Stored("B", "int", "prompt group")]
     trajectory: Annotated[ndarray, Stored("B", "int", "index of the trajectory in the batch")]
@@ -80,9 +72,7 @@ class StoredBatch:
     returns: Annotated[ndarray | None, Stored("BT", "float", "targets of the critic", False)]
     sentence: Annotated[ndarray | None, Stored("BT", "int", "sentence of each token from 1, 0 = none", False)]
     placebo: Annotated[ndarray | None, Stored("BT", "int", "placebo turn of each token from 1", False)]
-    routes_behaviour: Annotated[
-        ndarray | None, Stored("BTW", "int", "experts of each layer in the sampler, of a mixture of experts", False)
-    ]
+    routes_behaviour: Annotated[ndarray | None, Stored("BTW", "int", "experts of each layer in the sampler", False)]
     routes_old: Annotated[ndarray | None, Stored("BTW", "int", "the same in the trainer under the old weights", False)]
     updates: tuple[StoredUpdate, ...]
     meta: Mapping[str, Any]
@@ -145,10 +135,8 @@ def read(run_folder: Path, step: int, *, weights: bool = False) -> StoredBatch:
     if not isinstance(meta, dict) or not isinstance(meta.get("format"), int):
         raise _broken(file, "it does not say that it is a batch of sorl")
     if meta["format"] > BATCH_FORMAT:
-        raise InputError(
-            f"'{file}' was written by a newer sorl (format {meta['format']}, this one reads up to {BATCH_FORMAT}); "
-            "update sorl to read it"
-        )
+        newer = f"a newer sorl (format {meta['format']}, this one reads up to {BATCH_FORMAT})"
+        raise InputError(f"'{file}' was written by {newer}; update sorl to read it")
     if problem := _problem(arrays):
         raise _broken(file, problem)
     try:
@@ -158,9 +146,9 @@ def read(run_folder: Path, step: int, *, weights: bool = False) -> StoredBatch:
         raise _broken(file, f"its list of updates cannot be read ({error})") from None
     plain: dict[str, Any] = {n: arrays.get(n) for n in _arrays(StoredBatch)}
     plain["mask_sampled"] = arrays.get("mask_sampled", arrays["mask"])
-    rest = {key: value for key, value in meta.items() if key not in ("updates", "step")}
-    own = {name: array for name, array in arrays.items() if name.startswith(WEIGHTS)}
-    return StoredBatch(step=step, **plain, updates=updates, meta=rest, texts=texts, weights=own)
+    plain["meta"] = {key: value for key, value in meta.items() if key not in ("updates", "step")}
+    plain["weights"] = {name: array for name, array in arrays.items() if name.startswith(WEIGHTS)}
+    return StoredBatch(step=step, updates=updates, texts=texts, **plain)
 
 
 def ranges(numbers: list[int]) -> str:
@@ -213,6 +201,5 @@ def _updates(arrays: Mapping[str, ndarray], meta: Mapping[str, Any]) -> tuple[St
 
 
 def _broken(file: Path, why: str) -> InputError:
-    return InputError(
-        f"'{file}' cannot be read: {why}. It is damaged (full disk, partial copy); remove it, or choose another step"
-    )
+    help_ = "It is damaged (full disk, partial copy); remove it, or choose another step"
+    return InputError(f"'{file}' cannot be read: {why}. {help_}")

@@ -104,8 +104,6 @@ def _busy(path: Path, error: str) -> Busy:
 
 def unusable(runs: Path, why: Exception | str) -> InputError:
     """Return the error for a file that is damaged, or that another program made."""
-    first = str(why).strip().splitlines()[0]
-    return InputError(
-        f"cannot open database '{database(runs)}': {first}; it is only an index: delete it and run `sorl sync` "
-        f"to rebuild it from the run folders (if '{runs}' can be written)"
-    )
+    said = f"cannot open database '{database(runs)}': {str(why).strip().splitlines()[0]}"
+    rebuild = f"run `sorl sync` to rebuild it from the run folders (if '{runs}' can be written)"
+    return InputError(f"{said}; it is only an index: delete it and {rebuild}")

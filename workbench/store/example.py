@@ -31,7 +31,6 @@ def runs_folder() -> Path:
                     raise
     except (OSError, tarfile.TarError) as error:
         why = getattr(error, "strerror", None) or error
-        raise InputError(
-            f"cannot unpack the example into '{cache}' ({why}): set XDG_CACHE_HOME to another folder"
-        ) from None
+        place = f"the example into '{cache}' ({why})"
+        raise InputError(f"cannot unpack {place}: set XDG_CACHE_HOME to another folder") from None
     return runs

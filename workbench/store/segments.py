@@ -90,7 +90,7 @@ def held(folder: Path, name: str = "lock") -> bool:
     except BlockingIOError:
         return True
     except OSError:  # nobody trained here, or the storage has no locks
-        return False
+        pass
     return False
 
 
