@@ -128,7 +128,7 @@ def test_an_episode_alternates_turns_and_information(tokenizer: PreTrainedTokeni
     answer = f"<think> got {gold} done </think> <answer> {gold} </answer>"
     episode, question = play(tokenizer, world, SEARCH, answer)
     codec = Codec(tokenizer)
-    information = f"<information> {world.search(question, 'alice rival', 1)} </information>"
+    information = f"<information> {world.search(question, 'alice rival', 1).text} </information>"
     assert codec.decode(episode.tokens) == " ".join([question.text, SEARCH, information, answer])
     written = [t for t, w in zip(episode.tokens, episode.written, strict=True) if w]
     assert codec.decode(written) == f"{SEARCH} {answer}"

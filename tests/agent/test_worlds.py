@@ -80,7 +80,7 @@ def test_following_the_facts_leads_to_the_gold_answer() -> None:
     for q in world.questions("eval", 0, 0, 100):
         at = q.start
         for relation in q.chain:
-            entity, by, found, stop = str(world.search(q, f"{at} {relation}", turn=1)).split()
+            entity, by, found, stop = world.search(q, f"{at} {relation}", turn=1).text.split()
             assert (entity, by, stop) == (at, relation, ".")
             assert found != at
             at = found
@@ -96,7 +96,7 @@ def test_a_query_that_is_not_an_entity_and_a_relation_of_the_world_cannot_be_rea
     assert small.search(question, f"{ENTITIES[4]} {RELATIONS[2]}", 1) is not None
     for unknown in (f"{ENTITIES[5]} {RELATIONS[0]}", f"{ENTITIES[0]} {RELATIONS[3]}"):
         assert small.search(question, unknown, 1) is None
-    assert Facts(WorldSettings(top_k=0)).search(question, "alice rival", turn=1) == ""
+    assert Facts(WorldSettings(top_k=0)).search(question, "alice rival", turn=1) == ("", None, None)
     with pytest.raises(InputError, match=r"world\.entities or world\.relations"):
         Facts(WorldSettings(entities=4, relations=2, hops=(1.0, 0.0, 0.0))).questions("eval", 0, 0, 1)
 

@@ -23,7 +23,7 @@ from workbench.diagnostics.rules import Event
 from workbench.grid.config import load
 from workbench.learn.faults import FAULTS, Fault, check
 from workbench.learn.faults.declare import HOOKS
-from workbench.learn.faults.sampling import rounded
+from workbench.learn.faults.kinds import rounded
 from workbench.learn.loop import Trainer
 from workbench.learn.warmstart import ensure
 from workbench.record.recorder import Recorder
@@ -121,8 +121,9 @@ def lab(cache: Path) -> Lab:
     return Lab(cache)
 
 
-def test_every_fault_sits_in_a_hook_of_the_trainer():
+def test_every_fault_sits_in_a_hook_of_the_trainer_and_says_which_bug_it_stands_for():
     assert {kind.hook for kind in FAULTS.values()} == set(HOOKS)
+    assert all(k.bug.endswith(".") and k.strength for k in FAULTS.values())
 
 
 @pytest.mark.parametrize("kind", FAULTS.values(), ids=lambda k: k.name)
@@ -402,9 +403,3 @@ def test_a_fault_is_an_axis_of_a_grid_and_one_that_does_not_exist_is_refused_by_
     said = f"{file}, arm 'odd': unknown fault.kind 'turn_shaft' (did you mean 'turn_shift'?)"
     with pytest.raises(InputError, match=re.escape(said)):
         load(file)
-
-
-def test_every_kind_says_which_bug_it_stands_for():
-    assert len(FAULTS) >= 20
-    assert all(k.bug.endswith(".") and k.strength for k in FAULTS.values())
-    assert sum(k.needs in ("", "clipping", "reference") for k in FAULTS.values()) >= 16  # concern PPO and GRPO

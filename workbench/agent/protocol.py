@@ -53,7 +53,7 @@ class Dialogue:
         self._add(codec.asked(question.text))
         self.prompt_length = len(self.tokens)
         self.status: list[str] = []
-        self._retrieved: list[Retrieved | None] = []  # of each turn, where the world searched through a retriever
+        self._found: list[Retrieved | None] = []  # in each turn
         self.answer: str | None = None
         self.ended: str | None = None
         self.routes: Tensor | None = None  # of the tokens, where the engine recorded them
@@ -70,18 +70,18 @@ class Dialogue:
         """Take one turn of the policy and return the observation's tokens; empty when the episode is over."""
         self._add(tokens, log_prob)
         action, text = parse(self.codec.decode(tokens))
-        found: str | Retrieved | None = None
+        found: Retrieved | None = None
         if action == "answer":
             self.answer, self.ended = text, "answer"
         elif action == "search":
             found = self.world.search(self._question, text, len(self.status) + 1)
-        self._retrieved.append(found if isinstance(found, Retrieved) else None)
+        self._found.append(found)
         self.status.append("invalid" if action == "search" and found is None else action)
         if self.ended is None and len(self.status) >= self.world.max_turns:
             self.ended = "max_turns"
         if self.ended is not None:
             return []
-        return self._add(self.codec.observed(found.text if isinstance(found, Retrieved) else found))
+        return self._add(self.codec.observed(None if found is None else found.text))
 
     def stop(self) -> None:
         """End the episode because no room is left, and drop the unread observation after the last turn."""
@@ -101,8 +101,8 @@ class Dialogue:
             success=answer is not None and self.world.correct(question, answer),
             turns=len(self.status), searches=self.status.count("search"), turn_status=self.status,
             valid_turns=len(self.status) - self.status.count("invalid"),
-            retrieval_status=[None if found is None else found.status for found in self._retrieved],
-            retrieval_seconds=[None if found is None else found.seconds for found in self._retrieved],
+            retrieval_status=[found.status if found else None for found in self._found],
+            retrieval_seconds=[found.seconds if found else None for found in self._found],
         )  # fmt: skip
 
 

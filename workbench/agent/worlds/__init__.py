@@ -83,18 +83,15 @@ class Question:
 
 
 class Retrieved(NamedTuple):
-    """The text of an observation, and how the retriever did."""
+    """The text of an observation, and how the retriever did; None where the world searched without one."""
 
     text: str
-    status: str  # found, empty, or failed where the retriever is down
-    seconds: float  # wall time of the request, of a batch its share
+    status: str | None = None  # found, empty, or failed where the retriever is down
+    seconds: float | None = None  # wall time of the request, of a batch its share
 
 
 class World:
-    """The calls that engines and learning make of a task; a world adds its questions, and observations or a search.
-
-    Without a retriever every search is empty; a retriever that is down never ends an episode.
-    """
+    """A task; a world adds its questions, and observations or a search. Without a retriever every search is empty."""
 
     def __init__(self, settings: WorldSettings, retriever: Retriever | None = None) -> None:
         self.settings, self._retriever = settings, retriever
@@ -114,7 +111,7 @@ class World:
         """Return question `index` of the stream (split, seed)."""
         raise NotImplementedError
 
-    def search(self, question: Question, query: str, turn: int) -> str | Retrieved | None:
+    def search(self, question: Question, query: str, turn: int) -> Retrieved | None:
         """Return what the retriever finds for `query` in turn `turn` (from 1); None for a query it cannot read."""
         return self._ahead[query] if query in self._ahead else self._ask([query])[query]
 

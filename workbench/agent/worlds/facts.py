@@ -7,7 +7,7 @@ from transformers import PreTrainedTokenizerFast
 
 from workbench.agent.draws import Stream, draw, uniform
 from workbench.agent.tokenizer import ENTITIES, RELATIONS, build_tokenizer
-from workbench.agent.worlds import Question, Split, World
+from workbench.agent.worlds import Question, Retrieved, Split, World
 from workbench.spec import InputError, WorldSettings
 
 _FACT, _RANK, _NOISE, _ORDER, _QUESTION, _KNOWLEDGE, _SPLIT = range(1, 8)  # keys of the draws
@@ -33,10 +33,9 @@ def ranked(
 ) -> list[tuple[int, int]]:
     """Return the `top_k` facts nearest to the query (entity, relation), best first, as (entity, relation) keys.
 
-    First the exact fact, then distractors that share the entity or the relation, alternately; with probability `noise`
-    the list is shuffled. The list depends on the seed of the facts, the query and `turn` alone, so the rollouts of a
-    group meet the same retriever. A policy that copies the first result is right with probability
-    1 - noise * (1 - 1 / top_k), about 0.8 for an episode at the defaults.
+    First the exact fact, then distractors that share the entity or the relation, alternately; shuffled with probability
+    `noise`. It depends on the seed of the facts, the query and `turn` alone. Who copies the first result is right with
+    probability 1 - noise * (1 - 1 / top_k), about 0.8 for an episode at the defaults.
     """
     stream = Stream(knowledge.seed, _RANK, entity, relation)
     others = [(entity, (relation + 1 + i) % knowledge.relations) for i in _rotation(stream, knowledge.relations - 1)]
@@ -75,7 +74,7 @@ class Facts(World):
         """Return the word-level tokenizer of the embedded vocabulary."""
         return build_tokenizer()
 
-    def search(self, question: Question, query: str, turn: int) -> str | None:
+    def search(self, question: Question, query: str, turn: int) -> Retrieved | None:
         """Return ranked facts "E R X . E2 R2 X2 ." for a query "E R"; None if it is not one entity and one relation."""
         words = query.split()
         if len(words) != 2 or words[0] not in self._entity or words[1] not in self._relation:
@@ -84,7 +83,7 @@ class Facts(World):
         entity, relation = self._entity[words[0]], self._relation[words[1]]
         keys = ranked(knowledge, entity, relation, turn, self.settings.top_k, self.settings.noise)
         facts = [(self.entities[e], self.relations[r], self.entities[knowledge.target(e, r)]) for e, r in keys]
-        return " ".join(f"{subject} {relation} {end} ." for subject, relation, end in facts)
+        return Retrieved(" ".join(f"{subject} {relation} {end} ." for subject, relation, end in facts))
 
     def question(self, split: Split, seed: int, index: int) -> Question:
         """Return question `index` of the stream (split, seed)."""
