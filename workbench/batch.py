@@ -93,13 +93,9 @@ class Pooled:
         return self.count > 0
 
 
-def pool(x: Tensor, segments: Tensor, size: int | None = None) -> Pooled:
-    """Sum `x` (B, T) over the tokens of each segment id (B, T); id 0 means no segment and is dropped before the sum.
-
-    `size` is the number of columns S (largest id + 1 by default). Values at id 0 may be NaN or Inf.
-    """
-    size = int(segments.max()) + 1 if size is None else size
-    inside = segments > 0
+def pool(x: Tensor, segments: Tensor) -> Pooled:
+    """Sum `x` (B, T) over the tokens of each segment id (B, T); id 0 is no segment, and may hold NaN or Inf."""
+    size, inside = int(segments.max()) + 1, segments > 0
     total = x.new_zeros(x.shape[0], size).scatter_add(1, segments, torch.where(inside, x, 0))
     count = x.new_zeros(x.shape[0], size).scatter_add(1, segments, inside.to(x.dtype))
     return Pooled(total, count)

@@ -16,11 +16,11 @@ from torch.nn.functional import pad
 import workbench.objective
 from tests.objective import batches as made
 from tests.objective.batches import F64, PPO, algorithms, batches, dirtied, plain, poisoned, ragged, solved, widened
-from workbench.batch import Batch
+from workbench.batch import Batch, pool, spread
 from workbench.objective import KINDS, Algorithm, Normaliser, Pool, policy_loss, statistics
 from workbench.objective.clip import Hard, LogClip, NoClip, Ppo, Recip, Soft
 from workbench.objective.kl import KL, LossKL
-from workbench.objective.ratio import Correction, IcePop, Mis, Tis
+from workbench.objective.ratio import Correction, IcePop, Mis, Tis, unit_mean
 from workbench.objective.stabilise import AdvNorm, KlClipFrac, RmsBatch, RmsSeq, RmsTurn
 from workbench.spec import InputError
 
@@ -78,7 +78,9 @@ def test_on_policy_every_ratio_is_one_nothing_is_clipped_and_a_unit_shares_its_c
     weights = algorithm.aggregate.weights(batch, Normaliser.of(batch))
     credit = torch.where(batch.mask, -weights * batch.advantages, 0)
     if ratio.grad == "shared" and type(algorithm.clip) not in map(type, made.WEIGHTED):
-        credit = (ratio.units(batch).total if ratio.mean == "product" else ratio.units(batch).mean)(credit)
+        units = ratio.units(batch)
+        summed = ratio.mean == "product" and units is not None
+        credit = spread(pool(credit, units).total, units) if summed else unit_mean(credit, units)
     assert torch.allclose(gradient, credit, rtol=1e-9, atol=1e-12)
 
 
@@ -108,7 +110,7 @@ def test_a_gate_closes_low_ratios_of_negative_and_high_ratios_of_positive_advant
     ratio = Pool(level)
     out, gradient = solved(replace(PPO, clip=clip, ratio=ratio), batch, log_prob)
     terms, (lowest, highest), mask = out.terms, clip.bounds, batch.mask
-    sign = batch.advantages if clip.gate == "token" else ratio.units(batch).mean(batch.advantages)
+    sign = batch.advantages if clip.gate == "token" else unit_mean(batch.advantages, ratio.units(batch))
     token = terms.log_ratio.clamp(-20, 20).exp()
     judged = token if getattr(clip, "at", "unit") == "token" else terms.ratio
     dual = getattr(clip, "dual", None) or math.inf

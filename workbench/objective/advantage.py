@@ -66,10 +66,7 @@ def gae(rewards: Tensor, values: Tensor, steps: Tensor, gamma: float, lam: float
 
 
 def whiten(x: Tensor, mask: Tensor) -> Tensor:
-    """(x - mean) / sqrt(var + 1e-8) with the masked mean and the unbiased masked variance; 0 off the mask.
-
-    A single entry has no variance and becomes 0.
-    """
+    """(x - mean) / sqrt(var + 1e-8), mean and unbiased variance over the mask; 0 off it, and of a single entry."""
     n = mask.sum()
     centred = torch.where(mask, x - torch.where(mask, x, 0).sum() / n.clamp(min=1), 0)
     variance = centred.square().sum() / (n - 1).clamp(min=1)
@@ -184,12 +181,10 @@ class Bilevel(Advantage, kind="bilevel"):
 
 
 def compare(total: Tensor, group: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return rewards less their group's mean, the group's unbiased std and size, (B,) each; alone: mean 0, std 1.
-
-    In float64, and shifted by the group's minimum, so that equal rewards give exactly 0.
-    """
+    """Return rewards less their group's mean, the group's unbiased std and size, (B,) each; alone: mean 0, std 1."""
     _, index, counts = torch.unique(group, return_inverse=True, return_counts=True)
     reward, zeros = total.double(), total.new_zeros(len(counts), dtype=torch.float64)
+    # less the minimum, so that equal rewards give exactly 0
     shifted = reward - zeros.scatter_reduce(0, index, reward, "amin", include_self=False)[index]
     centred = shifted - (zeros.scatter_add(0, index, shifted) / counts)[index]
     variance = zeros.scatter_add(0, index, centred.square()) / (counts - 1).clamp(min=1)

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from workbench.batch import Batch, masked_mean
-from workbench.objective.ratio import LOG_LIMIT, Pool, Units, sampler_gap
+from workbench.objective.ratio import LOG_LIMIT, Pool, sampler_gap, unit_mean
 from workbench.objective.slot import AtLeastOne, DualBound, Fraction, NonNegative, Positive, Share, Slot
 from workbench.tensors import Tensor, torch
 
@@ -28,16 +28,18 @@ class Ratios:
     batch: Batch
     pool: Pool
     clip: "Clip"
-    units: Units
+    units: Tensor | None  # int64, 0 = no unit; None = each token is its own
     log_ratio: Tensor  # of the token, clamped, with gradient, 0 off the mask
     entering: Tensor  # what the ratio pools: the log-ratio, or what a guard made of it
     ratio: Tensor  # pooled, with gradient
     log_prob: Tensor  # with gradient, 0 off the mask
     advantages: Tensor
 
-    def sign(self, gate: Gate) -> Tensor:
-        """Return the advantage whose sign decides which bound acts: the token's own, or the mean of its unit."""
-        return self.advantages if gate == "token" else self.units.mean(self.advantages)
+    @property
+    def sign(self) -> Tensor:
+        """The advantage whose sign decides which bound acts: the token's, or by the clip's `gate` its unit's mean."""
+        unit = getattr(self.clip, "gate", "token") == "unit"
+        return unit_mean(self.advantages, self.units) if unit else self.advantages
 
     @cached_property
     def token_ratio(self) -> Tensor:
@@ -51,10 +53,7 @@ class Ratios:
         return self.batch.mask & ((self.token_ratio < low) | (self.token_ratio > high))
 
     def energy(self, add: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-        """|C|, sum_C (r A)^2, |N|, sum_N (r A)^2 of each unit, (4, *units) float64; C out of range, N the others.
-
-        `add` sums (B, T) over units; over everything by default.
-        """
+        """|C|, sum_C (r A)^2, |N|, sum_N (r A)^2 by unit, (4, *units); C out of range, N the others; `add` sums."""
         add = torch.sum if add is None else add
         squares = (self.token_ratio * self.advantages).square().double()
         sets = (self.out_of_range, self.batch.mask & ~self.out_of_range)
@@ -73,7 +72,7 @@ class Surrogate(NamedTuple):
 
 
 class Clip(Slot):
-    """Base of the clips."""
+    """Base of the clips: max(-A w, -A clip(w)) between `bounds`, unless a clip says otherwise."""
 
     @property
     def bounds(self) -> Bounds:
@@ -82,7 +81,7 @@ class Clip(Slot):
 
     def surrogate(self, seen: Ratios) -> Surrogate:
         """Token losses and flags."""
-        raise NotImplementedError
+        return gated(seen, *self.bounds)
 
 
 def stopped(sign: Tensor, x: Tensor, low: float | Tensor, high: float | Tensor) -> tuple[Tensor, Tensor]:
@@ -90,17 +89,15 @@ def stopped(sign: Tensor, x: Tensor, low: float | Tensor, high: float | Tensor) 
     return (sign < 0) & (x < low), (sign > 0) & (x > high)
 
 
-def gated(
-    seen: Ratios, bounds: Bounds | tuple[Tensor, Tensor], gate: Gate = "token", dual: float | None = None
-) -> Surrogate:
+def gated(seen: Ratios, lowest: float | Tensor, highest: float | Tensor) -> Surrogate:
     """L = max(-A w, -A clip(w)); with dual clip c and A < 0, min(-c A, L). Bounds are scalars or one a token, (B, T).
 
     The bounds are compared with the ratio, not the two losses with each other: the same in exact arithmetic, and a
     clipped token's gradient is then exactly 0.
     """
-    ratio, sign = seen.ratio, seen.sign(gate)
-    low, high = stopped(sign, ratio, *bounds)
-    kept = torch.where(high, bounds[1], torch.where(low, bounds[0], ratio))
+    ratio, sign, dual = seen.ratio, seen.sign, getattr(seen.clip, "dual", None)
+    low, high = stopped(sign, ratio, lowest, highest)
+    kept = torch.where(high, highest, torch.where(low, lowest, ratio))
     capped: Tensor | bool = False
     if dual is not None:
         capped = (sign < 0) & (ratio > dual)
@@ -130,9 +127,6 @@ class Ppo(Window, kind="ppo"):
     dual: DualBound = None
     gate: Gate = "token"
 
-    def surrogate(self, seen: Ratios) -> Surrogate:
-        return gated(seen, self.bounds, self.gate, self.dual)
-
 
 class Recip(Clip, kind="recip"):
     """Multiplicatively symmetric clip: bounds 1 / (1 + epsilon) and 1 + epsilon; LOOP, 2502.01600 (epsilon 0.1)."""
@@ -143,9 +137,6 @@ class Recip(Clip, kind="recip"):
     @property
     def bounds(self) -> Bounds:
         return 1 / (1 + self.epsilon), 1 + self.epsilon
-
-    def surrogate(self, seen: Ratios) -> Surrogate:
-        return gated(seen, self.bounds, self.gate)
 
 
 class LogClip(Clip, kind="log"):
@@ -165,8 +156,8 @@ class LogClip(Clip, kind="log"):
 
     def surrogate(self, seen: Ratios) -> Surrogate:
         if self.at == "unit":
-            return gated(seen, self.bounds, self.gate)
-        low, high = stopped(seen.sign(self.gate), seen.entering, -self.epsilon, self.epsilon)
+            return super().surrogate(seen)
+        low, high = stopped(seen.sign, seen.entering, -self.epsilon, self.epsilon)
         closed = seen.entering.detach().clamp(-self.epsilon, self.epsilon)
         ratio = seen.pool.ratio(torch.where(low | high, closed, seen.entering), seen.units)
         return Surrogate(-seen.advantages * ratio, -seen.advantages * seen.ratio, ratio, low, high)
@@ -218,10 +209,6 @@ class Soft(Symmetric, kind="soft"):
 
 class NoClip(Clip, kind="none"):
     """The plain surrogate -A w; no token is ever out of range."""
-
-    def surrogate(self, seen: Ratios) -> Surrogate:
-        loss = -seen.advantages * seen.ratio
-        return Surrogate(loss, loss, seen.ratio)
 
 
 # Clips that weigh the log-prob: -sg[g] A l.
@@ -347,9 +334,9 @@ class Bapo(Clip, kind="bapo"):
     """
 
     low: float = 0.6
-    low_max: float = 0.9
+    low_max: Fraction = 0.9
     high: float = 1.2
-    high_max: float = 3.0
+    high_max: Positive = 3.0
     step: Positive = 0.05
     share: float = 0.5
     dual: DualBound = 3.0
@@ -357,9 +344,7 @@ class Bapo(Clip, kind="bapo"):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._require(0 <= self.low <= self.low_max, "low", "a number in [0, low_max]")
-        self._require(self.low_max <= 1, "low_max", "a number of at most 1")
         self._require(1 <= self.high <= self.high_max, "high", "a number in [1, high_max]")
-        self._require(self.high_max < math.inf, "high_max", "a finite number")
         self._require(0 <= self.share < 1, "share", "a number in [0, 1)")
 
     @property
@@ -385,7 +370,7 @@ class Bapo(Clip, kind="bapo"):
         return next((bounds for bounds in tried if enough(*bounds)), (self.low_max, self.high_max))
 
     def surrogate(self, seen: Ratios) -> Surrogate:
-        return gated(seen, self.found(seen.ratio.detach(), seen.advantages), dual=self.dual)
+        return gated(seen, *self.found(seen.ratio.detach(), seen.advantages))
 
 
 class EntropyBand(Symmetric, kind="entropy_band"):
@@ -404,6 +389,6 @@ class EntropyBand(Symmetric, kind="entropy_band"):
         mask = seen.batch.mask
         surprisal = torch.where(mask, -seen.batch.log_prob_old, 0)
         mean = masked_mean(surprisal, mask)
-        relative = torch.where(mean > 0, seen.units.mean(surprisal) / mean.clamp(min=1e-12), 1.0)
+        relative = torch.where(mean > 0, unit_mean(surprisal, seen.units) / mean.clamp(min=1e-12), 1.0)
         width = self.epsilon * relative.clamp(self.narrowest, self.widest)
-        return gated(seen, (1 - width, 1 + width), self.gate)
+        return gated(seen, 1 - width, 1 + width)

@@ -121,10 +121,7 @@ class LossTerms:
 
     @property
     def stabiliser_ratio(self) -> float | None:
-        """The largest rho that was compared with tau; 0 without a policy token, None without a stabiliser that has one.
-
-        rho is that of the stabiliser's units: micro-batch, minibatch, turns or sequences.
-        """
+        """The largest rho of the stabiliser's units; 0 without a policy token, None without such a stabiliser."""
         return None if self.rho is None else float(torch.where(self.mask, self.rho, 0).max())
 
     @property
@@ -234,11 +231,7 @@ def policy_loss(
 
 
 def statistics(algorithm: Algorithm, batch: Batch, log_prob: Tensor) -> Tensor | None:
-    """Return the stabiliser's sums over `batch`, (k,) float64; None when it needs none.
-
-    Added over the micro-batches of a minibatch they are what `policy_loss` takes, so that a statistic with scope
-    `global` does not depend on the split.
-    """
+    """Return the stabiliser's sums over `batch`, (k,) float64, additive over micro-batches; None when it needs none."""
     if not algorithm.stabilise.needs_statistics:
         return None
     with torch.no_grad():
@@ -253,9 +246,8 @@ def _masked(batch: Batch, keep: Tensor | None) -> Batch:
 def prepare(algorithm: Algorithm, batch: Batch, stream: torch.Generator | None = None) -> Batch:
     """Fill advantages and returns of the whole batch of a step, after selection and with the KL of the reward.
 
-    The outcome, as the shaping leaves it, is the reward of the last policy token. The selection looks at the outcome
-    before the shaping; sequences that it drops lose their loss mask. `stream` draws what the algorithm draws at random
-    (placebo turns); without one it is the same at every call.
+    The shaped outcome is the reward of the last policy token; sequences that are not selected lose their loss mask.
+    `stream` draws placebo turns; without one they are the same at every call.
     """
     with torch.no_grad():
         chosen = _masked(batch, algorithm.select.keep(batch.score, batch.group))

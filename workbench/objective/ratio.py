@@ -8,7 +8,7 @@ the gap that comes from the experts which a mixture of experts chose.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 from workbench.batch import Batch, masked_mean, pool, spread, turn_ids
@@ -42,20 +42,9 @@ def placebo_turns(mask: Tensor, stream: torch.Generator) -> Tensor:
     return torch.where(mask, segment, 0)
 
 
-@dataclass(frozen=True)
-class Units:
-    """The segments whose tokens share a ratio: `ids` (B, T) int64, 0 = no unit; None = each token is its own unit."""
-
-    ids: Tensor | None
-    size: int = 0  # number of columns S of a pooled tensor
-
-    def mean(self, x: Tensor) -> Tensor:
-        """Mean of `x` over the unit of each token, (B, T) -> (B, T); 0 where there is no unit."""
-        return x if self.ids is None else spread(pool(x, self.ids, self.size).mean, self.ids)
-
-    def total(self, x: Tensor) -> Tensor:
-        """Sum of `x` over the unit of each token, (B, T) -> (B, T); 0 where there is no unit."""
-        return x if self.ids is None else spread(pool(x, self.ids, self.size).total, self.ids)
+def unit_mean(x: Tensor, units: Tensor | None) -> Tensor:
+    """Mean of `x` over the unit of each token, (B, T) -> (B, T); 0 where there is no unit."""
+    return x if units is None else spread(pool(x, units).mean, units)
 
 
 class Pool(Slot, kind="pool"):
@@ -81,44 +70,44 @@ class Pool(Slot, kind="pool"):
         stream = torch.Generator().manual_seed(0) if stream is None else stream
         return replace(batch, placebo=placebo_turns(batch.mask, stream))
 
-    def units(self, batch: Batch) -> Units:
-        """Return the segments of this level; InputError for sentences that the batch lacks, ValueError for placebos."""
+    def units(self, batch: Batch) -> Tensor | None:
+        """Ids (B, T) of the segments that share a ratio, 0 = none; None where each token has its own.
+
+        InputError for sentences that the batch lacks, ValueError for placebos.
+        """
         if self.level in ("token", "none"):
-            return Units(None)
+            return None
         if self.level == "sentence" and batch.sentence is None:
             raise InputError(
                 "ratio.level = 'sentence' needs the sentence of every token and this world gives none; "
                 "use level = token, turn or sequence"
             )
         if self.level == "sequence":
-            ids = batch.mask.long()
-        elif self.level == "turn":
-            ids = batch.turn
-        else:  # policy tokens outside any sentence form a unit
-            known = batch.need("placebo") if self.level == "placebo" else batch.need("sentence") + 1
-            ids = torch.where(batch.mask, known, 0)
-        return Units(ids, int(ids.max()) + 1)
+            return batch.mask.long()
+        if self.level == "turn":
+            return batch.turn
+        # policy tokens outside any sentence form a unit
+        known = batch.need("placebo") if self.level == "placebo" else batch.need("sentence") + 1
+        return torch.where(batch.mask, known, 0)
 
     def entering(self, log_ratio: Tensor, batch: Batch) -> Tensor:
         """Return what is pooled, (B, T), from the clamped log-ratios: they themselves."""
         return log_ratio
 
-    def ratio(self, log_ratio: Tensor, units: Units) -> Tensor:
+    def ratio(self, log_ratio: Tensor, units: Tensor | None) -> Tensor:
         """Ratio of each token, (B, T), from clamped log-ratios (B, T) that are 0 off the mask; 1 off the mask."""
         if self.level == "none":
             return (log_ratio - log_ratio.detach()).exp()
-        if units.ids is None:
+        if units is None:
             return log_ratio.exp()
         source = log_ratio.detach() if self.grad == "token" else log_ratio
         if self.mean == "arithmetic":
-            shared = torch.where(units.ids > 0, units.mean(source.exp()), 1.0)
+            shared = torch.where(units > 0, unit_mean(source.exp(), units), 1.0)
         elif self.mean == "geometric":
-            shared = units.mean(source).exp()
+            shared = unit_mean(source, units).exp()
         else:
-            shared = units.total(source).clamp(-LOG_LIMIT, LOG_LIMIT).exp()
-        if self.grad == "token":
-            shared = shared * (log_ratio - source).exp()
-        return shared
+            shared = spread(pool(source, units).total, units).clamp(-LOG_LIMIT, LOG_LIMIT).exp()
+        return shared * (log_ratio - source).exp() if self.grad == "token" else shared
 
 
 class Guard(Pool, kind="guard"):
@@ -224,14 +213,13 @@ class Mis(Correction, kind="mis"):
     """
 
     low: float = 0.0
-    high: float = 2.0
+    high: Positive = 2.0
     level: Literal["token", "seq_prod", "seq_geo_filter"] = "token"
     normalise: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._require(0 <= self.low < self.high, "low", "a number of at least 0 and below high")
-        self._require(self.high < math.inf, "high", "a finite number")
 
     def raw(self, batch: Batch) -> Tensor:
         tested = _omega(batch, self.level)
@@ -246,18 +234,14 @@ class IcePop(Mis, kind="icepop"):
     """IcePop: omega inside [low, high], else 0 (2510.18855; 0.5 and 5 as the INTELLECT-3 report, 2512.16144)."""
 
     low: float = 0.5
-    high: float = 5.0
+    high: Positive = 5.0
 
 
 class Routing(Slot, kind="none"):  # and base of the replays
     """Every pass of a mixture of experts takes the experts that its own routers choose."""
 
     def replayed(self, batch: Batch) -> Tensor | None:
-        """Return the experts (B, T, L k) that a pass over the batch takes; None: those that its routers choose.
-
-        Only the choice of the top k is replayed. The gates are made of the present router's logits of these experts,
-        and through them the gradient reaches the router. A dense model has no routes, and nothing changes.
-        """
+        """Return the experts (B, T, L k) that a pass over the batch takes; None: those that its routers choose."""
         return None
 
 

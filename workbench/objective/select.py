@@ -169,10 +169,7 @@ class EarlyStop(Slot, kind="none"):  # and base of the early stops
     """Every epoch is trained."""
 
     def skips(self, d: Tensor, mask: Tensor) -> bool:
-        """Return whether the policy's step on a minibatch is left out, and with it the rest of the iteration's updates.
-
-        Asked before the step; d = log pi_theta - log pi_old and the loss mask, (B, T) each.
-        """
+        """Whether a minibatch's step and what follows are left out, by d = log pi_theta - log pi_old, (B, T)."""
         return False
 
     def reached(self, epoch: Sequence[tuple[Tensor, Tensor]]) -> bool:
