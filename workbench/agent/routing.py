@@ -33,15 +33,12 @@ def routers(model: nn.Module) -> list[Any]:
 
 @dataclass
 class Seen:
-    """What the routers of a pass did, by layer: logits (N, E) with their graph, and the experts (N, k) they chose.
-
-    Under a replay `chosen` is what a router would have taken by itself, not what it was given.
-    """
+    """What the routers of a pass did, by layer: logits (N, E) with their graph, the experts (N, k) that they chose."""
 
     routers: list[Any]
     shape: tuple[int, int] = (0, 0)  # rows and positions of the pass, N of them together
     logits: dict[int, Tensor] = field(default_factory=dict)
-    chosen: dict[int, Tensor] = field(default_factory=dict)
+    chosen: dict[int, Tensor] = field(default_factory=dict)  # under a replay what they would have taken by themselves
 
     @property
     def routes(self) -> Tensor | None:

@@ -72,17 +72,15 @@ WORDINGS = {
 
 
 class Codec:
-    """Text to ids and back for one tokenizer, in one of the `WORDINGS`, and which ids may end a turn.
+    """Text to ids and back for one tokenizer, in one of the `WORDINGS`; and `closers`, the ids that may end a turn.
 
-    A word-level tokenizer is read as a table: the same ids, twenty times faster. `closers` are the ids that can end a
-    turn: the closing tags where they are single tokens (`exact`), otherwise every token with a ">" (the text then
-    decides), and <eos>.
+    These are <eos>, and the closing tags where they are single tokens (`exact`), else every token with a ">".
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, wording: str = "plain") -> None:
         self._tokenizer, self._wording = tokenizer, WORDINGS[wording]
         self._ids = vocabulary = tokenizer.get_vocab()
-        self._words: list[str] | None = None
+        self._words: list[str] | None = None  # of a word-level tokenizer: the same ids, twenty times faster
         backend: Any = getattr(tokenizer, "backend_tokenizer", None)
         plain = backend is not None and backend.normalizer is None and backend.decoder is None
         if plain and isinstance(backend.model, WordLevel) and isinstance(backend.pre_tokenizer, WhitespaceSplit):

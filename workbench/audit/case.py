@@ -39,10 +39,7 @@ Owner = Literal["policy", "critic"]
 
 @dataclass(frozen=True)
 class Check:
-    """An identity of a stored step: what was logged, what it must be, and how far apart they may be.
-
-    `missing` says what an identity needs that is not stored; nothing else is known of it then, and it has not passed.
-    """
+    """An identity of a stored step: what was logged, what it must be, and how far apart they may be."""
 
     identity: str = ""
     step: int = -1
@@ -54,7 +51,7 @@ class Check:
     says: str = ""  # what the difference looks like: exchanged, scaled, shifted, ...
     trajectories: tuple[int, ...] = ()  # where it is above the tolerance
     layers: tuple[str, ...] = ()
-    missing: str = ""
+    missing: str = ""  # what it needs that is not stored; it has not passed then
 
     @property
     def violated(self) -> bool:
@@ -116,15 +113,12 @@ class Missing(Exception):
 
 @dataclass
 class Retaken:
-    """The updates of a step, taken once more from its first weights by one network.
-
-    `missing`: why the updates after those of `begins` could not be taken; empty where all were.
-    """
+    """The updates of a step, taken once more from its first weights by one network."""
 
     networks: Networks
     begins: list[Check] = field(default_factory=list)  # of each update: gap to the log-probs or values that it stored
     gradients: list[Check] = field(default_factory=list)  # its gradient norm, where it begins as in the run
-    missing: str = ""
+    missing: str = ""  # why the updates after those of `begins` could not be taken
 
 
 @dataclass

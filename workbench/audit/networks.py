@@ -54,10 +54,7 @@ class Networks:
     def log_probs(
         self, tokens: Tensor, mask: Tensor, grad_entropy: bool, replay: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Return log-probs and entropies (b, t) as the trainer takes them, with gradient; needed at `mask` only.
-
-        `replay` (b, t, W): the experts of a mixture that the pass takes.
-        """
+        """Log-probs and entropies (b, t) at `mask` as the trainer takes them, with gradient; by experts `replay`."""
         given = None if replay is None else replay[:, 1:]
         with autocast(torch.device("cpu"), self.compute), routed(self.policy, given):
             return log_probs(self.policy, tokens, self.temperature, grad_entropy, mask)

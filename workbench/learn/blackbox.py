@@ -26,10 +26,7 @@ DENSE = (
 
 
 class Packer:
-    """Packs the batch of a step for the black box, with the log-probs of every update and the weights.
-
-    `open` comes before the advantages are estimated, `close` after the last update.
-    """
+    """Packs the batch of a step: `open` comes before the advantages are estimated, `close` after the last update."""
 
     def __init__(self, settings: RunSettings, learner: Learner) -> None:
         self.settings, self.learner = settings, learner

@@ -106,10 +106,9 @@ def power(signal: Tensor, part: Batch, probability: Tensor) -> float:
 
 
 def noise(sizes: Sequence[int], gradients: Sequence[Tensor]) -> Scalars:
-    """McCandlish et al. 2018, appendix A.1, from the gradients (P,) of parts of b sequences and of all B of them.
+    """McCandlish et al. 2018, appendix A.1, from the gradients (P,) of parts of b sequences; they add up to the whole.
 
-    A part's gradient carries the divisor of the whole, so the parts add up to it, and B / b times one estimates it.
-    Where parts differ in size, 1 / b is its mean over them. None with fewer than two parts.
+    B / b times a part's estimates the whole's. 1 / b is its mean over the parts. None with fewer than two parts.
     """
     n = len(sizes)
     if n < 2:

@@ -96,10 +96,7 @@ def scored(
     model: torch.nn.Module, batch: Batch, temperature: float, compute: ComputeSettings = ComputeSettings(),
     replay: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """Log-probs of the batch under `model` by the training forward, (B, T), 0 where the policy wrote nothing.
-
-    And the experts that its routers chose, (B, T, L k); with `replay` the experts are those.
-    """
+    """Log-probs (B, T) by the training forward, 0 where nothing was written, and the experts (B, T, L k) it took."""
     parts: list[Tensor] = []
 
     def forward(index: Tensor, n: int) -> Tensor:
