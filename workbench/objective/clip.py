@@ -100,8 +100,8 @@ def gated(seen: Ratios, lowest: float | Tensor, highest: float | Tensor) -> Surr
     kept = torch.where(high, highest, torch.where(low, lowest, ratio))
     capped: Tensor | bool = False
     if dual is not None:
-        capped = (sign < 0) & (ratio > dual)
-        kept = torch.where(capped, dual, kept)
+        over = (sign < 0) & (ratio > dual)
+        kept, capped = torch.where(over, dual, kept), over
     return Surrogate(-seen.advantages * kept, -seen.advantages * ratio, ratio, low, high, capped)
 
 
