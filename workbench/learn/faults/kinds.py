@@ -1,4 +1,4 @@
-"""The kinds of fault: of the rollouts (weights, temperature, world, rewards), then of training (tokens, masks, rates)."""
+"""The kinds of fault: of rollouts (weights, temperature, world, rewards), then of training (tokens, masks, rates)."""
 
 from __future__ import annotations
 
