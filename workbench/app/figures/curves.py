@@ -112,8 +112,8 @@ def curves(
 def _y_axis(panel: Panel, scale: str) -> tuple[dict[str, Any], tuple[float, float] | None]:
     # The axis, and its ends where it does not hold all values. A `scale` of auto is log where a linear axis would hide
     # most values, and leaves out what would flatten the others.
-    ends_of = [part[name].to_numpy(dtype=float) for part in panel.parts for name in ("low", "high") if name in part]
-    known = np.concatenate([np.empty(0), *ends_of])
+    columns = [part[name].to_numpy(dtype=float) for part in panel.parts for name in ("low", "high") if name in part]
+    known = np.concatenate([np.empty(0), *columns])
     known = known[~np.isnan(known)]
     bare = {"showticklabels": False, "showgrid": False} if not len(known) else {}
     if scale == "linear" or (scale == "auto" and not common.is_wide(known)):
@@ -134,7 +134,7 @@ def _y_axis(panel: Panel, scale: str) -> tuple[dict[str, Any], tuple[float, floa
 def _beyond(panel: Panel, ends: tuple[float, float] | None) -> pd.DataFrame:
     """Return arm, x and value of every point that lies beyond the `ends` of the axis."""
     (low, high), found = ends or (-math.inf, math.inf), [pd.DataFrame(columns=["arm", "x", "value"])]
-    for part in filter(len, panel.parts if ends else ()):
+    for part in [part for part in panel.parts if ends and len(part)]:
         for name, is_out in (("low", part["low"] < low), ("high", part["high"] > high)):
             found.append(part.loc[is_out, ["arm", "x", name]].rename(columns={name: "value"}))
     return pd.concat(found[1:] or found).drop_duplicates()
@@ -332,9 +332,9 @@ def chart(
         traces.append(drawn(part, head, "", name=short(str(group), _LABEL), **look))
     # By itself an axis is log where a linear one would hide most points or lines; bars begin at 0.
     as_log = axis == "log" or (mark != "bars" and axis == "auto" and common.is_wide(frame[y].astype(float).to_numpy()))
-    measured = common.log_scale(labels[y]) if as_log else common.axis(labels[y], type="linear")
+    measured = common.log_scale(labels[y]) if as_log else common.axis(labels[y], type="linear", fixedrange=False)
     counted = frame[x].dtype.kind in "iu" and frame[x].max() - frame[x].min() < _COUNTS  # there is no turn 1.5
-    other = common.axis(labels[x], dtick=1 if counted else None)
+    other = common.axis(labels[x], fixedrange=False, dtick=1 if counted else None)
     names = list(dict.fromkeys(frame[x])) if is_text else []
     if is_text:
         other = {
@@ -347,7 +347,7 @@ def chart(
         bargap=0.3, dragmode="zoom", showlegend=len(traces) > 1 and len(groups) <= GROUPS,
         legend={"orientation": "v", "x": 1.01, "y": 1, "yanchor": "top",
                 "title": {"text": figure_text(colour), "font": {"size": 13}}},
-        **{f"{value}axis": measured | {"fixedrange": False}, f"{at}axis": other | {"fixedrange": False}},
+        xaxis=measured if is_text else other, yaxis=other if is_text else measured,
         annotations=[heading(y, wrapped(words.get(y, ("", ""))[1], 118), palette, yshift=10)],
     )  # fmt: skip
 

@@ -221,12 +221,12 @@ def ask(store: Store, text: str, *, again: bool = False) -> Asked | Asking:
     wait = 0.0 if asking else _AT_ONCE
     asking = here[_ASKING] = asking or Asking(store, text)
     try:
-        with st.spinner("Asking ..."):  # where the browser wants another view meanwhile, the question goes on
+        with st.spinner("Asking ..."):
             here[_ASKED] = found = asking.found.result(wait)
     except TimeoutError:
         here[_LATE] = True
         return asking
-    except Exception:
+    except Exception:  # not where the browser wants another view meanwhile: the question goes on
         del here[_ASKING]
         raise
     del here[_ASKING]
@@ -251,12 +251,12 @@ def shown(table: pa.Table) -> tuple[pa.Table, bool]:
 
     def cut(value: Any) -> Any:
         nonlocal is_cut
-        if not isinstance(value, str | list):
-            return value
-        most = _TEXT if isinstance(value, str) else _LIST
-        if len(value) > most:
-            value, is_cut = value[:most] + ("…" if isinstance(value, str) else []), True
-        return [cut(one) for one in value] if isinstance(value, list) else value
+        if isinstance(value, list):
+            is_cut |= len(value) > _LIST
+            return [cut(one) for one in value[:_LIST]]
+        if isinstance(value, str) and len(value) > _TEXT:
+            value, is_cut = f"{value[:_TEXT]}…", True
+        return value
 
     columns = [
         pa.chunked_array([pa.array([cut(value) for value in column.to_pylist()], column.type)])
