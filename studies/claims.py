@@ -16,14 +16,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from studies import evidence
+from studies import evidence, forest
 from studies.evidence import COLLAPSE, FACTOR, MEASURES, MIN_SEEDS, NOT_TESTED, SHIFT, TOO_FEW, Comparison, Design
 from workbench.analysis import stats
 from workbench.analysis.region import Landscape, areas, edges, estimate, heights
 from workbench.analysis.results import Results
 from workbench.analysis.runs import KEPT, NOT_DEAD, settings
 from workbench.analysis.stats import ALPHA, p_value, percent
-from workbench.app.figures import maps as figures
 from workbench.app.report.content import Figure, Part, Section, Table, Text, titled
 
 # Which settings a change may touch: a key, or the beginning of one that ends in a dot.
@@ -380,8 +379,8 @@ def section(experiments: Sequence[Results]) -> Section:
 def effects(found: Sequence[Verdict]) -> list[Figure]:
     """Return the figure of the hypotheses that were tested; none where there is nothing to draw."""
     drawn = [
-        figures.Effect(
-            f"({verdict.claim.letter}) {named(one)}", figures.SHARE if one.measure == COLLAPSE else figures.FACTOR,
+        forest.Effect(
+            f"({verdict.claim.letter}) {named(one)}", forest.SHARE if one.measure == COLLAPSE else forest.FACTOR,
             one.effect, one.low, one.high, f"{effect(one)}; {one.detail}; {one.seeds} seeds; {one.verdict}",
             TONES.get(one.verdict, ""),
         )
@@ -394,7 +393,7 @@ def effects(found: Sequence[Verdict]) -> list[Figure]:
         "t-interval of the geometric mean over seeds. Blue is supported, red not supported, grey undecided."
     )
     return (
-        [Figure(lambda palette: figures.forest(drawn, palette), "Effects behind the claims", caption)] if drawn else []
+        [Figure(lambda palette: forest.forest(drawn, palette), "Effects behind the claims", caption)] if drawn else []
     )
 
 

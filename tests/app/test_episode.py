@@ -13,12 +13,12 @@ from markupsafe import Markup
 from tests.app.conftest import HOSTILE, Open, Read, assert_literal, write_queued
 from tests.app.test_figures import signal
 from tests.store.fixture import Shape, write_run, write_segment, write_status
+from workbench.app.experiments import ranked, worst_epoch
 from workbench.app.screens import episode as screen
 from workbench.app.screens.episode import Side, difference, in_epoch, pieces, spelled, transcript, turn_table, verdict
 from workbench.app.store import Diagnostics
 from workbench.app.text import visible
 from workbench.app.theme import LIGHT, tint
-from workbench.app.trajectories import ranked, worst_epoch
 from workbench.store.reader import Reader
 from workbench.store.sync import sync
 

@@ -414,10 +414,7 @@ def test_a_cell_of_a_region_is_its_share_a_dot_the_boundary_and_what_was_not_run
     assert list(edge.error_x.arrayminus) == pytest.approx([math.log2(0.3 / 0.25), 0])
     assert (list(layout.yaxis.ticktext), list(layout.xaxis.ticktext)) == (["0", "16"], ["0.1", "0.4"])
     assert "learn.policy.lr (log scale)" in texts(figure)
-    assert list(words.customdata[0]) == [
-        "ppo · lr 0.2",
-        "0.2 at 0<br>1/5 runs collapsed<br>mean final success 0.700",
-    ]
+    assert list(words.customdata[0]) == ["ppo · lr 0.2", "0.2 at 0<br>1/5 runs collapsed<br>mean final success 0.700"]
     key = "".join(texts(figure))
     assert ("▷\u00a0◁" in key, "dark: all collapsed" in key, "no number: not tried" in key) == (True, True, True)
     assert "light: all collapsed" in "".join(texts(mapped(palette=DARK)))

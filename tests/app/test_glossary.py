@@ -5,7 +5,7 @@ import pytest
 from tests.app.conftest import HOSTILE, SMALL, Open, Read, assert_literal, checked
 from tests.store.fixture import write_dictionary, write_run
 from workbench.algorithms import ALGORITHMS, differences
-from workbench.app.screens.glossary import _EXAMPLE, Entry, entries, formula_html, rule_picture, search
+from workbench.app.screens.glossary import _EXAMPLE, entries, entry_text, formula_html, rule_picture, search
 from workbench.app.store import Diagnostics
 from workbench.app.text import html_text
 from workbench.app.theme import DARK
@@ -74,8 +74,8 @@ def test_a_search_finds_the_name_first_then_names_like_it_then_texts_with_every_
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     every = entries(Diagnostics({f"{row['table_name']}.{row['name']}": row for row in rows}))
 
-    def found(text: str, among: list[Entry] = every) -> list[str]:
-        return [e.name for e in search(among, text, lambda e: e.name, lambda e: e.text)]
+    def found(text: str) -> list[str]:
+        return [rows[0]["name"] for rows in search(every, text, lambda rows: rows[0]["name"], entry_text)]
 
     assert found("clip_frac")[0] == "clip_frac"
     assert found("grad_norm")[:3] == ["grad_norm", "grad_norm_after", "grad_norm_max"]
@@ -83,10 +83,10 @@ def test_a_search_finds_the_name_first_then_names_like_it_then_texts_with_every_
     assert found("EFFECTIVE sample") == found("sample effective")
     assert "ess_frac" in found("EFFECTIVE sample")
     assert found("effective nonsense") == []
-    assert found("  ") == [e.name for e in every]
-    one = Entry("x", "nats", "", "arXiv 2511.20718", {"step": "H"}, [("step", "above 3: too wide")])
-    for text in ("2511.20718", "nats", "too wide", "step"):
-        assert found(text, [one]) == ["x"]
+    assert found("  ") == [rows[0]["name"] for rows in every]
+    one = {"unit": "nats", "description": None, "source": "arXiv 2511.20718", "table_name": "step", "formula": "H",
+           "alarm": "above 3: too wide"}  # fmt: skip
+    assert entry_text([one]) == "nats arXiv 2511.20718 step H above 3: too wide"
 
 
 @pytest.mark.parametrize(

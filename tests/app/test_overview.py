@@ -16,8 +16,7 @@ import pytest
 from tests.app.conftest import HOSTILE, SMALL, Open, Patch, Read, Visit, assert_literal
 from tests.store.fixture import Shape, write_experiment, write_run, write_segment, write_status
 from workbench.app.experiments import differing
-from workbench.app.run_table import matching, rows
-from workbench.app.screens.overview import reason, worst
+from workbench.app.screens.overview import matching, reason, rows, worst
 from workbench.diagnosis.finding import Cause, Clue, Diagnosis, Finding
 from workbench.spec.files import lock_file
 from workbench.store import notes

@@ -22,7 +22,7 @@ from workbench.app.curve_data import first_alarm, first_alarms, stands
 from workbench.app.experiments import runs as runs_of
 from workbench.app.figures.runs import Signal
 from workbench.app.screens import replay
-from workbench.app.screens.run import as_it_is, findings, held_out, ledger, moment, not_finite, settings, told
+from workbench.app.screens.run import as_it_is, findings, held_out, moment, not_finite, settings, told
 from workbench.app.store import Store, dictionary
 from workbench.app.text import percent
 from workbench.diagnosis.diagnose import place
@@ -214,12 +214,6 @@ def test_the_curve_ends_with_the_evaluation_after_the_last_step_unless_a_part_is
 
 
 def test_events_of_one_kind_and_diagnostic_share_a_row_with_their_steps(grid: Path, open_screen: Open) -> None:
-    def event(step: int | None, kind: str, diagnostic: str | None = None) -> dict[str, Any]:
-        return {"step": step, "kind": kind, "diagnostic": diagnostic}
-
-    events = [event(5, "onset"), event(6, "alarm", "chi2"), event(6, "alarm", "kl_k3"), event(7, "collapse", "success"),
-              event(21, "alarm", "chi2"), event(None, "crash")]  # fmt: skip
-    assert [[one["step"] for one in group] for group in ledger(events)] == [[5], [6, 21], [6], [7], [None]]
     shown = open_screen("run", grid, run=PPO).source
     (table,) = (part.split("</table>")[0] for part in shown.split("<table") if "sorl-events" in part[:40])
     rows = Read(table).tags.count("tr") - 1

@@ -10,7 +10,7 @@ from markdown_it import MarkdownIt
 from tests.app.conftest import HOSTILE, Read
 from workbench.app.page import address, anchor
 from workbench.app.text import figure_text, html_text, markdown_text, table_html, tag, visible, wrapped
-from workbench.app.url import between, one_of, some_of
+from workbench.app.url import between, some_of
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -58,8 +58,8 @@ def test_a_wrapped_text_loses_no_word_and_exceeds_no_line(text: str, width: int)
 
 
 def test_an_unknown_value_of_the_address_gives_the_default_and_a_note_that_quotes_it() -> None:
-    assert one_of("x", ["tokens"], ["step", "tokens"], "step") == ("tokens", [])
-    assert one_of("x", ["tokenz"], ["step", "tokens"], "step") == ("step", ["x = 'tokenz'"])
+    assert some_of("x", ["tokens", "step"], ["step", "tokens"], ["step"], 1) == (["tokens"], ["x = 'step'"])
+    assert some_of("x", ["tokenz"], ["step", "tokens"], ["step"], 1) == (["step"], ["x = 'tokenz'"])
     assert some_of("arm", ["ppo", "<b>", "ppo", "grpo"], ["grpo", "ppo"], []) == (["ppo", "grpo"], ["arm = '<b>'"])
     _, notes = some_of("arm", ["x" * 10_000] * 5_000, ["ppo"], ["ppo"])
     assert (len(notes), notes[3]) == (4, "4997 more values of arm")

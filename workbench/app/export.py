@@ -1,5 +1,6 @@
 """A figure or a picture on a screen, with what can be saved of it: PNG and SVG of what is drawn, CSV of its data."""
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from copy import copy
@@ -18,7 +19,7 @@ from streamlit.components.v2.types import ComponentRenderer
 from streamlit.runtime.scriptrunner import ScriptRunContext, add_script_run_ctx, get_script_run_ctx
 
 from workbench.app.text import tag
-from workbench.app.url import shown, zoom
+from workbench.app.url import follow, shown
 
 Data = pd.DataFrame | Callable[[], pd.DataFrame]
 
@@ -60,7 +61,9 @@ def figure(
         return []
     if zooms and (boxes := event["selection"]["box"]):
         st.session_state[f"{name} zoomed"] = number + 1  # the next figure is another one, with nothing selected
-        zoom(zooms, *sorted(float(end) for end in boxes[0]["x"]))
+        low, high = sorted(float(end) for end in boxes[0]["x"])
+        first, last, middle = math.ceil(low), math.floor(high), round((low + high) / 2)
+        follow(zooms, [f"{first}..{last}" if last - first > 1 else f"{middle - 1}..{middle + 1}"])
     found = [point.get("customdata") for point in event["selection"]["points"]]
     # The browser sends a list of numbers as {"0": 7, "1": 12}.
     return [[one[place] for place in sorted(one, key=int)] if isinstance(one, Mapping) else one for one in found]
@@ -84,13 +87,11 @@ def drawing(svg: str, name: str, data: Data, *, describe: str, key: str = "") ->
 
 
 def _buttons(name: str, data: Data, caption: str, marks: Markup = Markup()) -> None:
-    if not re.fullmatch(r"[a-z0-9-]+", name):
-        raise ValueError(f"figure name '{name}' must be lower-case letters, digits and dashes")
-
     def csv() -> bytes:
         return (data() if callable(data) else data).to_csv(index=False).encode()
 
-    file, title = file_name(shown().short, name), shown().title
+    short, title = shown()
+    file = file_name(short, name)
     with st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center", gap="small"):
         images = (tag("button", kind.upper(), type="button", data_format=kind) for kind in ("png", "svg"))
         about = {"data_figure": name, "data_file": file, "data_title": title, "data_caption": caption.strip()}

@@ -3,12 +3,15 @@
 import json
 import os
 import re
-from collections.abc import Callable, Sequence
+import subprocess
+import sys
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from functools import partial, wraps
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 from urllib.parse import urlencode
 
 import pandas as pd
@@ -16,8 +19,8 @@ import streamlit as st
 from markupsafe import Markup
 from streamlit.navigation.page import Page
 
+import workbench
 from workbench.app import url
-from workbench.app.command import said
 from workbench.app.export import button, file_name
 from workbench.app.store import BackgroundSync, State, Store
 from workbench.app.text import table_html, tag, visible
@@ -25,6 +28,7 @@ from workbench.app.theme import DARK, LIGHT, Palette
 from workbench.diagnosis.alerts import Alert, alerts
 from workbench.spec import InputError
 from workbench.store.connect import Busy, database
+from workbench.store.text import plain
 
 # Module, function and address of a screen have its name. The app opens at the first, whose address needs no name. They
 # stand in the order of the hunt: from the grid to the run, its turn and its token; then over runs; then to look up.
@@ -89,7 +93,7 @@ def screen(body: Callable[[Store], None]) -> Callable[[], None]:
         falling = 0
         with suppress(InputError), bell:  # the screen has said what is wrong
             falling = _ring(store, syncing)
-        st.set_page_config(page_title=tab_title(body.__name__, url.shown().short, falling))
+        st.set_page_config(page_title=tab_title(body.__name__, url.shown()[0], falling))
         st.session_state[_DRAWN] = True
         _pulse(store, syncing, state)
 
@@ -176,6 +180,39 @@ def not_recorded(missing: str, needs: str) -> None:
 def table(found: pd.DataFrame, css: str = "sorl-figures") -> None:
     """Show a small table that never cuts a cell; the usual one breaks only cells of the first column into lines."""
     st.html(table_html(list(found), found.astype(object).to_numpy().tolist(), css))
+
+
+# What `sorl` says, by a process of its own: the app itself has no torch, and a long answer must not stop it.
+
+_COMMAND = (sys.executable, "-c", "from workbench.cli.main import main; main()")
+
+
+def said(words: Sequence[str], typed: str, seconds: float, codes: Sequence[int] = (0,)) -> str:
+    """Return what `sorl WORDS` prints if its exit code is one of `codes`.
+
+    Raises InputError with its message, or with what to type instead: `typed`.
+    """
+    paths = [str(Path(workbench.__path__[0]).parent), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
+    try:
+        done = subprocess.run(
+            [*_COMMAND, *words], capture_output=True, timeout=seconds, check=False, env=environment,
+            stdin=subprocess.DEVNULL, encoding="utf-8", errors="replace",
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise InputError(f"this took more than {seconds:.0f} s; type it on a terminal: {typed}") from None
+    except OSError as error:
+        raise InputError(f"sorl could not be started ({error.strerror}); type it on a terminal: {typed}") from None
+    if done.returncode not in codes:
+        told = plain(done.stderr).strip().removeprefix("sorl: ")
+        raise InputError(" ".join(told[-600:].split()) or f"`{typed}` ended with code {done.returncode}")
+    return done.stdout
+
+
+@st.cache_data(max_entries=64, show_spinner=False)
+def answered(words: Sequence[str], typed: str, seconds: float, state: Hashable, codes: Sequence[int] = (0,)) -> Any:
+    """Return the JSON that `sorl WORDS` prints, asked once for each `state` of what it reads; raises as `said` does."""
+    return json.loads(said(words, typed, seconds, codes))
 
 
 # The menu, and links between screens.

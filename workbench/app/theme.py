@@ -178,7 +178,7 @@ def template(palette: Palette) -> dict[str, Any]:
     layout = {
         "font": {"family": FONT, "size": 13, "color": palette.text},
         "paper_bgcolor": palette.background, "plot_bgcolor": palette.background,
-        "xaxis": axis, "yaxis": axis, "hovermode": "closest", "dragmode": "zoom",
+        "xaxis": axis | {"separatethousands": True}, "yaxis": axis, "hovermode": "closest", "dragmode": "zoom",
         "margin": {"l": 8, "r": 12, "t": 8, "b": 8},
         "legend": {
             "orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "bgcolor": "rgba(0,0,0,0)",

@@ -1,11 +1,10 @@
 """The address of a screen and the widgets whose values are in it: every view is a link, every choice one step back."""
 
 import json
-import math
 import re
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 from urllib.parse import urlencode
 
 import streamlit as st
@@ -27,13 +26,6 @@ _COMPLETE = """
   if (!{elsewhere}.includes(location.pathname.split('/').pop())) history.replaceState(history.state, '', {query});
 </script>
 """
-
-
-class Shown(NamedTuple):
-    """What a screen shows: in few words, for the tab and for files, and in a line, for the title of a saved figure."""
-
-    short: str
-    title: str
 
 
 @dataclass
@@ -83,11 +75,11 @@ def chosen(name: str) -> str:
     return next(iter(_address().now.get(name, [])), "")
 
 
-def shown() -> Shown:
-    """Return what the screen shows: the experiment and what `about` named of it."""
+def shown() -> tuple[str, str]:
+    """Return the experiment and what `about` named of it: for the tab and for files, and for the title of a figure."""
     short, whole = _address().shown
     experiment = chosen("experiment") or _address().screen
-    return Shown(f"{experiment} {short}".strip(), f"{experiment} · {whole}" if whole else experiment)
+    return f"{experiment} {short}".strip(), f"{experiment} · {whole}" if whole else experiment
 
 
 def finish(screens: Collection[str]) -> None:
@@ -165,17 +157,13 @@ def _given(name: str) -> list[str] | None:
     return None if here.read.get(name) == here.number or not (given or here.whole) else given
 
 
-def one_of(name: str, given: Sequence[str], allowed: Collection[str], default: str) -> Read[str]:
-    """Return the first allowed value of parameter `name`, else `default`; and a note for each value ignored."""
-    fits = [value for value in given if value in allowed]
-    ignored = [value for value in given if value not in allowed] + fits[1:]
-    return (fits[0] if fits else default), _notes(name, ignored)
-
-
-def some_of(name: str, given: Sequence[str], allowed: Collection[str], default: Sequence[str]) -> Read[list[str]]:
-    """Return the allowed values of parameter `name`, each once, in the order given; `default` where none fits."""
+def some_of(
+    name: str, given: Sequence[str], allowed: Collection[str], default: Sequence[str], most: int | None = None
+) -> Read[list[str]]:
+    """Return the first `most` allowed values of parameter `name`, each once; `default` where none fits; and notes."""
     fits = [value for value in dict.fromkeys(given) if value in allowed]
-    return (fits or list(default)), _notes(name, [value for value in given if value not in allowed])
+    ignored = [value for value in given if value not in allowed] + (fits[most:] if most else [])
+    return (fits[:most] or list(default)), _notes(name, ignored)
 
 
 def between(name: str, given: Sequence[str], low: int, high: int) -> Read[tuple[int, int]]:
@@ -203,7 +191,7 @@ def choose(
     first = default if default is not None and default in words else next(iter(words))
 
     def read(given: Sequence[str]) -> Read[str]:
-        value, ignored = one_of(name, given, words, first)
+        (value,), ignored = some_of(name, given, words, [first], 1)
         return value, [f"{one}; shown instead: {visible(words[value])}" for one in ignored]
 
     arrive(name, read, lambda value: value in words)
@@ -226,12 +214,9 @@ def choose_many(
     A default that is `implied`, the same whatever was recorded, stays out of the address.
     """
     words = _words(options)
-
-    def read(given: Sequence[str]) -> Read[list[str]]:
-        fits, ignored = some_of(name, given, words, default)
-        return fits[:most], ignored
-
-    arrive(name, read, lambda value: set(value) <= set(words))
+    arrive(
+        name, lambda given: some_of(name, given, words, default[:most], most), lambda value: set(value) <= set(words)
+    )
     chosen = st.multiselect(
         label, list(words), key=name, format_func=lambda o: visible(words[o]), max_selections=most, wrap=True
     )
@@ -310,10 +295,3 @@ def follow(name: str, values: Sequence[str]) -> None:
     """Draw the view again with another pick; it is one step in the address."""
     st.session_state[f"{name} picked"] = list(values)
     st.rerun()
-
-
-def zoom(name: str, low: float, high: float) -> None:
-    """Draw the view again with the whole steps between `low` and `high` as the range `name`, three steps at least."""
-    first, last = math.ceil(low), math.floor(high)
-    middle = round((low + high) / 2)
-    follow(name, [f"{first}..{last}" if last - first > 1 else f"{middle - 1}..{middle + 1}"])

@@ -93,11 +93,6 @@ def axis(title: str = "", **more: Any) -> dict[str, Any]:
     return {"title": {"text": figure_text(title)}, "fixedrange": True, **more}
 
 
-def steps_axis(title: str, **more: Any) -> dict[str, Any]:
-    """Return an axis that counts steps."""
-    return axis(title, separatethousands=True, **more)
-
-
 def log_scale(label: str) -> dict[str, Any]:
     """Return the settings of a logarithmic axis; `label` is literal."""
     title = {"text": figure_text(f"{label}, log scale".lstrip(", "))}
@@ -233,9 +228,7 @@ def is_wide(values: Sequence[float] | np.ndarray) -> bool:
     """True where a linear axis would hide most of the values: all positive, the largest 50 times the median."""
     known = np.asarray(values, dtype=float)
     known = known[np.isfinite(known)]
-    if not len(known) or known.min() <= 0:
-        return False
-    return bool(known.max() > 50 * np.partition(known, len(known) // 2)[len(known) // 2])
+    return len(known) > 0 and bool(known.min() > 0 and known.max() > 50 * np.median(known))
 
 
 def round_up(limit: float) -> float:

@@ -35,12 +35,10 @@ class Panel(NamedTuple):
     broken: pd.DataFrame | None = None  # arm, run_id, x of every point with NaN or Inf
     seeds: pd.DataFrame | None = None  # points that are drawn seed by seed with the lines of `banded` arms
 
-    def values(self) -> np.ndarray:
-        """Return every value that is drawn, lowest and highest ones of a point included."""
-        parts = [part for part in (self.data, self.seeds) if part is not None]
-        columns = [part[name].to_numpy(dtype=float) for part in parts for name in ("low", "high") if name in part]
-        known = np.concatenate([np.empty(0), *columns])
-        return known[~np.isnan(known)]
+    @property
+    def parts(self) -> list[pd.DataFrame]:
+        """All points that are drawn."""
+        return [self.data] if self.seeds is None else [self.data, self.seeds]
 
 
 def curves(
@@ -85,7 +83,7 @@ def curves(
         traces += [one | pane.axes for one in (*drawn, *_alarms(panel, mine, palette))]
         cut = _beyond(panel, ends)
         traces += [one | pane.axes | {"yaxis": edges} for one in _on_edges(panel, onsets, cut, mine, palette)]
-        x_axis = common.steps_axis(x_title if pane.is_last else "", matches="x", showspikes=True, spikesnap="cursor",
+        x_axis = common.axis(x_title if pane.is_last else "", matches="x", showspikes=True, spikesnap="cursor",
                                    fixedrange=False)  # fmt: skip
         matches = same.setdefault(id(panel), y)
         layout |= pane.placed(x_axis, y_axis | ({"matches": matches} if matches != y else {}))
@@ -101,7 +99,7 @@ def curves(
             lost = f"{plural(len(cut), 'point')} beyond the axis, to {max(cut['value'], key=abs):,.4g}"
             place = {"xanchor": "right", "yanchor": "bottom", "yshift": 12, "bgcolor": palette.background}
             annotations.append(common.note(lost, pane.x[1], pane.y[0], font={"size": 12}, **place))
-        if panel.data.empty and (panel.seeds is None or panel.seeds.empty):
+        if all(part.empty for part in panel.parts):
             annotations.append(common.nothing(pane, palette))
             # plotly draws no axes without a trace, and then fails at what is laid over them.
             traces.append(trace(x=[None], y=[None], showlegend=False) | pane.axes)
@@ -114,7 +112,9 @@ def curves(
 def _y_axis(panel: Panel, scale: str) -> tuple[dict[str, Any], tuple[float, float] | None]:
     # The axis, and its ends where it does not hold all values. A `scale` of auto is log where a linear axis would hide
     # most values, and leaves out what would flatten the others.
-    known = panel.values()
+    columns = [part[name].to_numpy(dtype=float) for part in panel.parts for name in ("low", "high") if name in part]
+    known = np.concatenate([np.empty(0), *columns])
+    known = known[~np.isnan(known)]
     bare = {"showticklabels": False, "showgrid": False} if not len(known) else {}
     if scale == "linear" or (scale == "auto" and not common.is_wide(known)):
         ends, finite = None, known[np.isfinite(known)]
@@ -133,11 +133,10 @@ def _y_axis(panel: Panel, scale: str) -> tuple[dict[str, Any], tuple[float, floa
 
 def _beyond(panel: Panel, ends: tuple[float, float] | None) -> pd.DataFrame:
     """Return arm, x and value of every point that lies beyond the `ends` of the axis."""
-    found = [pd.DataFrame(columns=["arm", "x", "value"])]
-    for part in (panel.data, panel.seeds):
-        if ends is not None and part is not None and len(part):
-            for name, is_out in (("low", part["low"] < ends[0]), ("high", part["high"] > ends[1])):
-                found.append(part.loc[is_out, ["arm", "x", name]].rename(columns={name: "value"}))
+    (low, high), found = ends or (-math.inf, math.inf), [pd.DataFrame(columns=["arm", "x", "value"])]
+    for part in [part for part in panel.parts if ends and len(part)]:
+        for name, is_out in (("low", part["low"] < low), ("high", part["high"] > high)):
+            found.append(part.loc[is_out, ["arm", "x", name]].rename(columns={name: "value"}))
     return pd.concat(found[1:] or found).drop_duplicates()
 
 
@@ -233,17 +232,17 @@ def _alarms(panel: Panel, styles: Mapping[str, Style], palette: Palette) -> Iter
         rows = panel.data.head(0) if panel.alarms is None else panel.alarms[panel.alarms["arm"] == arm]
         if len(rows):
             told = [f"<b>{figure_text(arm)}</b><br>{wrapped(message, 60)}" for message in rows["message"]]
-            x, y = rows["x"].to_list(), rows["value"].to_list()
-            yield from _marked(arm, style, x, y, "triangle-up-open", 15, "%{customdata}", told, style.colour)
+            at = rows[["x", "value"]].assign(told=told)
+            yield from _marked(arm, style, at, "triangle-up-open", 15, "%{customdata}", style.colour)
 
 
 def _marked(
-    arm: str, style: Style, x: list[float], y: list[float], symbol: str, size: float, hover: str, carried: list[str],
-    inside: str = "",
-) -> Iterator[Trace]:  # fmt: skip
-    """Yield marks of an arm, with its own marker in them in the colour `inside`: colour alone would not say whose."""
+    arm: str, style: Style, at: pd.DataFrame, symbol: str, size: float, hover: str, inside: str
+) -> Iterator[Trace]:
+    """Yield marks (x, y, words), with the arm's own marker in the colour `inside`: colour alone would not say whose."""
+    x, y, told = (at[name].to_list() for name in at)
     of: Trace = {"showlegend": False, "legendgroup": figure_text(arm)}
-    yield common.marks(x, y, symbol, size, style.colour, hover, edge=1.4, customdata=carried, **of)
+    yield common.marks(x, y, symbol, size, style.colour, hover, edge=1.4, customdata=told, **of)
     if inside:
         yield common.marks(x, y, style.marker, 5, inside, **of)
 
@@ -261,19 +260,15 @@ def _on_edges(
             continue
         told = rows["run_id"] if "run_id" in rows else rows["value"].map("{:.4g}".format)
         # Marks at one x stand one above the other, one an arm; so do large ones that are near each other.
-        if rows is onsets:
-            x = np.r_[panel.data.get("x", []), rows["x"]].astype(float)
-            place = _stacked(rows, max(float(np.nanmax(x) - np.nanmin(x)), 1.0) * size / _NARROW)
-        else:
-            place = rows.groupby("x")["arm"].transform(lambda arms: pd.factorize(arms)[0]).tolist()
-        heights = height + (-0.08 if height > 0.5 else 0.07) * np.array(place)
+        x = np.r_[panel.data.get("x", []), rows["x"]].astype(float)
+        room = max(float(np.nanmax(x) - np.nanmin(x)), 1.0) * size / _NARROW if rows is onsets else 1e-9
+        heights = height + (-0.08 if height > 0.5 else 0.07) * np.array(_stacked(rows, room))
         for arm, part in rows.assign(told=told.map(figure_text), height=heights).groupby("arm", sort=False):
             if (style := styles.get(str(arm))) is not None:
-                at = part.groupby("x").agg(told=("told", "<br>".join), height=("height", "first")).reset_index()
-                x, y, texts = (at[name].to_list() for name in ("x", "height", "told"))
+                at = part.groupby("x").agg(height=("height", "first"), told=("told", "<br>".join)).reset_index()
                 hover = f"<b>{figure_text(arm)}</b><br>{words}<br>at %{{x:,.6~g}}"
                 inside = palette.background if rows is onsets else ""
-                yield from _marked(str(arm), style, x, y, symbol, size, hover, texts, inside)
+                yield from _marked(str(arm), style, at, symbol, size, hover, inside)
 
 
 def _stacked(rows: pd.DataFrame, room: float) -> list[int]:
@@ -308,8 +303,7 @@ def chart(
     scaled = bool(colour) and frame[colour].dtype.kind in "iuf" and len(groups) > _CONTINUOUS
     if colour and frame[colour].dtype.kind in "iufM":
         groups.sort()
-    units = {name: unit for name, (unit, _) in words.items()}
-    labels = {str(name): figure_text(f"{name} ({unit})" if (unit := units.get(str(name))) else name) for name in frame}
+    labels = {name: f"{name} ({unit})" if (unit := words.get(name, ("",))[0]) else name for name in (x, y, colour)}
 
     def drawn(part: pd.DataFrame, head: str, tail: str, **look: Any) -> Trace:
         hover = f"{head}{figure_text(x)} %{{{at}}}<br>{figure_text(y)} %{{{value}:.5~g}}{tail}"
@@ -318,11 +312,11 @@ def chart(
 
     traces = []
     if scaled:
-        bar = {"title": {"text": labels[colour]}, "outlinewidth": 0, "thickness": 10}
-        values, colours = frame[colour], scale(palette.sequential[1:])
-        marker = {"size": 7, "color": values.to_numpy(), "colorscale": colours, "colorbar": bar}
+        bar = {"title": {"text": figure_text(labels[colour])}, "outlinewidth": 0, "thickness": 10}
+        values = frame[colour].tolist()
+        marker = {"size": 7, "color": values, "colorscale": scale(palette.sequential[1:]), "colorbar": bar}
         tail = f"<br>{figure_text(colour)} %{{customdata:.5~g}}"
-        traces.append(drawn(frame, "", tail, mode="markers", customdata=values.tolist(), marker=marker))
+        traces.append(drawn(frame, "", tail, mode="markers", customdata=values, marker=marker))
     for group, style in {} if scaled else _styles(frame, colour, groups, palette).items():
         part = frame[frame[colour] == group] if colour else frame
         look: dict[str, Any] = {"type": "bar", "marker": {"color": style.colour, "line": {"width": 0}}}
@@ -338,11 +332,9 @@ def chart(
         traces.append(drawn(part, head, "", name=short(str(group), _LABEL), **look))
     # By itself an axis is log where a linear one would hide most points or lines; bars begin at 0.
     as_log = axis == "log" or (mark != "bars" and axis == "auto" and common.is_wide(frame[y].astype(float).to_numpy()))
-    measured: dict[str, Any] = {"type": "linear", "title": {"text": labels[y]}}
-    if as_log:
-        measured = {"type": "log", "title": {"text": f"{labels[y]}, log scale"}, "tickformat": "~g"}
+    measured = common.log_scale(labels[y]) if as_log else common.axis(labels[y], type="linear", fixedrange=False)
     counted = frame[x].dtype.kind in "iu" and frame[x].max() - frame[x].min() < _COUNTS  # there is no turn 1.5
-    other: dict[str, Any] = {"title": {"text": labels[x]}, "separatethousands": True, "dtick": 1 if counted else None}
+    other = common.axis(labels[x], fixedrange=False, dtick=1 if counted else None)
     names = list(dict.fromkeys(frame[x])) if is_text else []
     if is_text:
         other = {

@@ -33,7 +33,7 @@ def survival(
     across, plot, gap = min(_ACROSS, len(arms)), 150, 74  # panes, pixels
     tall = math.ceil(len(arms) / across)
     inner = tall * plot + (tall - 1) * gap
-    x_axis = common.steps_axis("", range=[-0.04 * end, end * 1.04], tickvals=ticks.tolist())
+    x_axis = common.axis("", range=[-0.04 * end, end * 1.04], tickvals=ticks.tolist())
     y_axis = common.axis("not collapsed (fraction)", range=[-0.42, 1.08], tickvals=[-0.25, 0, 0.5, 1], showgrid=True,
                          ticktext=["at risk", "0", "0.5", "1"])  # fmt: skip
     muted, above = {"color": palette.muted, "size": 12}, {"xanchor": "left", "yanchor": "bottom", "yshift": 44}
@@ -127,7 +127,7 @@ def timeline(
     look = {"yref": "y", "xanchor": "left", "yanchor": "middle", "bgcolor": palette.background, "borderpad": 1}
     return common.figure(
         [*lines, *common.event_marks(marks, palette)], palette, inner=rows * 20, top=top, bottom=48, hoverdistance=30,
-        **common.legend_on_top(itemwidth=30), xaxis=common.steps_axis(x_title),
+        **common.legend_on_top(itemwidth=30), xaxis=common.axis(x_title),
         yaxis=common.axis(range=[rows - 0.3, -0.7], tickmode="array", showgrid=False, tickvals=runs["row"].tolist(),
                           ticktext=[f"seed {seed}" for seed in runs["seed"]]),
         annotations=[
@@ -192,7 +192,7 @@ def leads(alarms: pd.DataFrame, dots: pd.DataFrame, styles: Mapping[str, Style],
     return common.figure(
         traces, palette, inner=34 * len(alarms), top=48, bottom=50, hoverdistance=12, annotations=annotations,
         shapes=[vertical(0, palette.outcomes["collapsed"])],
-        xaxis=common.steps_axis(AXES["onset"], range=[low - pad, high + pad], domain=[0, _SHARE - 0.02],
+        xaxis=common.axis(AXES["onset"], range=[low - pad, high + pad], domain=[0, _SHARE - 0.02],
                                 dtick=1 if high - low < 8 else None),
         yaxis=common.axis(
             range=[len(alarms) - 0.4, -0.6], tickmode="array", tickvals=list(place.values()),
@@ -256,7 +256,7 @@ def career(
         traces, palette, inner=270, top=top, bottom=48, hoverdistance=40, **common.legend_on_top(itemwidth=30),
         annotations=[heading("success", text, palette), *([] if len(points) else [common.nothing(None, palette)])],
         shapes=[vertical(step, palette.outcomes["collapsed"]) for step in onsets],
-        xaxis=common.steps_axis(AXES["step"], showticklabels=len(points) + len(marks) > 0),
+        xaxis=common.axis(AXES["step"], showticklabels=len(points) + len(marks) > 0),
         yaxis=common.axis("fraction", range=[-0.03, max([1.0, *marks["y"]]) + 0.06], tickvals=[0, 0.25, 0.5, 0.75, 1]),
     )  # fmt: skip
 
@@ -306,7 +306,7 @@ def spending(spent: pd.DataFrame, palette: Palette) -> go.Figure:
         for part, seconds in sums.items()
     ]  # fmt: skip
     return common.figure(
-        bars, palette, inner=180, top=72, bottom=48, barmode="stack", bargap=0, xaxis=common.steps_axis(AXES["step"]),
+        bars, palette, inner=180, top=72, bottom=48, barmode="stack", bargap=0, xaxis=common.axis(AXES["step"]),
         yaxis=common.axis("wall time of a step (s)", rangemode="tozero"),
         **common.legend_on_top(itemwidth=30, traceorder="normal"),
     )  # fmt: skip
@@ -367,7 +367,7 @@ def peaks(signal: Signal, colour: str, palette: Palette, chosen: int) -> go.Figu
         traces, palette, inner=340 - top - 48, top=top, bottom=48, hoverdistance=40,
         shapes=[vertical(chosen, palette.text, dash=None), *onset],
         annotations=[heading(signal.title, definition, palette), *([] if height else [common.nothing(None, palette)])],
-        xaxis=common.steps_axis(AXES["step"], dtick=1 if signal.points["step"].max() < 10 else None),
+        xaxis=common.axis(AXES["step"], dtick=1 if signal.points["step"].max() < 10 else None),
         yaxis=common.axis(signal.unit) | scale,
     )  # fmt: skip
 
@@ -382,7 +382,15 @@ def ranking(
     drawn = {name: [v if (v := row[name]) is not None and abs(v) <= 1e9 else None for row in rows] for name in SHARES}
     top = max([equal, *(v for values in drawn.values() for v in values if v is not None)])
     along = [top * share for share in (0.05, 0.3, 0.55, 0.8, 1.05)]  # unseen marks along each row meet the pointer
-    about = [text for row in rows for text in [_about(row)] * len(along)]
+    about = list[str]()
+    for row in rows:
+        lines = [f"<b>trajectory {row['trajectory']}</b>, {'tokens kept' if row['kept'] else 'tokens not kept'}"]
+        lines += [f"{name}: {wrapped(word(row[name]), 60)}" for name in ("question", "gold", "answer")]
+        lines.append(f"largest token ratio {figure_text(number(row['ratio_max']))}")
+        if row["worst_turn"] is not None:
+            worst = number(row["worst_log_ratio"])
+            lines.append(f"turn {row['worst_turn']} moved most: sum of log-ratios {worst} nats")
+        about += ["<br>".join(lines)] * len(along)
     y_axis = common.axis(
         "trajectory", range=[max(len(rows), 6) - 0.4, -0.6], tickmode="array", tickvals=places, showgrid=False,
         ticktext=[f"<b>{row['trajectory']}</b>" if row["kept"] else str(row["trajectory"]) for row in rows],
@@ -417,13 +425,3 @@ def ranking(
         traces, palette, inner=237, top=55, bottom=48, bargap=0.2, hoverdistance=400, shapes=shapes,
         annotations=[heading(f"Trajectories of step {step:,}", key, palette)], **layout,
     )  # fmt: skip
-
-
-def _about(row: Mapping[str, Any]) -> str:
-    lines = [f"<b>trajectory {row['trajectory']}</b>, {'tokens kept' if row['kept'] else 'tokens not kept'}"]
-    lines += [f"{name}: {wrapped(word(row[name]), 60)}" for name in ("question", "gold", "answer")]
-    lines.append(f"largest token ratio {figure_text(number(row['ratio_max']))}")
-    if row["worst_turn"] is not None:
-        worst = number(row["worst_log_ratio"])
-        lines.append(f"turn {row['worst_turn']} moved most: sum of log-ratios {worst} nats")
-    return "<br>".join(lines)

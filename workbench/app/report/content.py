@@ -48,6 +48,8 @@ _BANDS = (
     "seeds; edges or paler band: lowest and highest seed; thin lines: seeds, where there are fewer than three or not "
     "all are left, without an interval; ▼ onset of the fall; ✕ NaN or Inf."
 )
+_FAIR = "The guard found nothing that sets the arms apart besides what they are to compare."
+_MEANT = "Values differ in seeds, steps and rollouts: the search spends seeds near a boundary, a collapse ends a run."
 _FOLDER = Path(__file__).parent
 # Only where it would act: an underscore inside a word, a bracket that no link follows and a lone < are letters.
 _MARKS = re.compile(r"([\\`*|$~]|<(?=[A-Za-z!?/])|&(?=#?\w+;)|(?<!\w)_|_(?!\w)|\](?=[(\[:])|^[#>])")
@@ -127,6 +129,7 @@ def report(
             question, level = f"{found.experiment}: {question}", 3
         if file is None:
             answer, about = compare.answer(compare.summarise(found.runs)), _comparison(found.runs, words, level)
+            fair = found.fairness or [_FAIR]
             if len(born := children[found.experiment]):
                 columns, rows = forks.table(born, forks.UNCHANGED)
                 answer = f"{forks.sentence(born, forks.UNCHANGED)} {answer}"
@@ -134,8 +137,9 @@ def report(
                 about = [Section("Forks within their parents", [Text(forks.ABOUT), table], level), *about]
         else:
             answer, about = _region(found, file, level, claims)
+            fair = [*(line for line in found.fairness if not line.startswith("Note: the arms")), _MEANT]
         lead += [Text(question, "lead"), Text(answer)]
-        fairness = Section("Fairness of the comparison", [Items(_fairness(found, file is not None))], level)
+        fairness = Section("Fairness of the comparison", [Items(fair)], level)
         sections += [*about, fairness, Section("Settings and machine", list(_made(found)), level)]
     sections.append(Section("Make it again", [Code("\n".join(commands))]))
     return Report(" and ".join(found.experiment for found in experiments), lead, sections)
@@ -169,10 +173,8 @@ def _comparison(runs: pd.DataFrame, words: Words, level: int) -> list[Section]:
 
 def _figures(runs: pd.DataFrame, words: Words, test: str) -> Iterator[Figure]:
     """Yield outcomes, success, survival and the other curves, each with its n; `test` is the log-rank test in words."""
-    key = (
-        "A cell is a run: its outcome as colour, its success (0 to 1) as a curve over the longest run, the onset of "
-        "its collapse dotted."
-    )
+    key = ("A cell is a run: its outcome as colour, its success (0 to 1) as a curve over the longest run, the onset of "
+           "its collapse dotted.")  # fmt: skip
     last = runs["steps"].max()
     success = points(runs, "success").assign(last=max(1, int(last) - 1 if last == last else 1))
     yield Figure(lambda palette: matrix(layout(runs), success, palette), "Outcomes", f"{counted(runs)} {key}")
@@ -188,7 +190,11 @@ def _figures(runs: pd.DataFrame, words: Words, test: str) -> Iterator[Figure]:
                 "onset of a collapse, a tick a run that had not collapsed when it ended. Band: 95 % interval, from "
                 "three runs on. Runs at risk below."
             )
-            yield Figure(_drawn_survival(rows, styles, test), f"Survival: runs not yet collapsed{tail}", watched)
+
+            def draw(palette: Palette, rows: pd.DataFrame = rows, styles: Styles = styles) -> go.Figure:
+                return survival(curve(rows), rows, styles(palette), palette, test)
+
+            yield Figure(draw, f"Survival: runs not yet collapsed{tail}", watched)
         others = [name for name in SERIES if name != "success"]
         yield Figure(_drawn_curves(part, styles, words, others), f"Diagnostics{tail}", f"{n} {_BANDS}")
 
@@ -206,10 +212,6 @@ def _drawn_curves(part: pd.DataFrame, styles: Styles, words: Words, of: Sequence
         return Panel(name, *words.get(name, ("", "")), data, broken=found[~finite], seeds=lone(seeds, data))
 
     return lambda palette: curves([panel(n) for n in of], styles(palette), palette, AXES["step"], onsets=onsets)
-
-
-def _drawn_survival(rows: pd.DataFrame, styles: Styles, test: str) -> Draw:
-    return lambda palette: survival(curve(rows), rows, styles(palette), palette, test)
 
 
 def counted(runs: pd.DataFrame) -> str:
@@ -277,16 +279,6 @@ def _by_slot(flat: Mapping[str, Any]) -> dict[str, Any]:
     return {slot: ", ".join(words) for slot, words in slots.items()} | rest
 
 
-def _fairness(found: Results, is_region: bool) -> Sequence[str]:
-    """Return what the guard says of the comparison; of a region without what its search does on purpose."""
-    if not is_region:
-        return found.fairness or ["The guard found nothing that sets the arms apart besides what they are to compare."]
-    meant = (
-        "Values differ in seeds, steps and rollouts: the search spends seeds near a boundary, a collapse ends a run."
-    )
-    return [*(line for line in found.fairness if not line.startswith("Note: the arms")), meant]
-
-
 def _made(found: Results) -> Iterator[Part]:
     """Yield versions, machine, time, the settings that all arms share, and the grid file as it was run."""
     for versions, count in Counter(map(_versions, found.runs["versions"])).items():
@@ -321,13 +313,11 @@ def _region(found: Results, file: GridFile, level: int, claims: ModuleType | Non
         lines = region.answer(one, series, columns)
         answers.append(lines[0])
         does = region.FALLS[one.survival]
+        along, across = region.in_words(one.settings.along), region.in_words(one.across)
         parts += [
             Text(f"Stable area where {which} count as survivors, with 95 % intervals of the fit."),
             Table(region.readable_series(series)),
-            Text(
-                f"Boundary: {region.in_words(one.settings.along)} at which half of the runs {does}, by "
-                f"{region.in_words(one.across)}."
-            ),
+            Text(f"Boundary: {along} at which half of the runs {does}, by {across}."),
             Table(region.readable_columns(columns)),
             Items(lines),
         ]
@@ -337,8 +327,7 @@ def _region(found: Results, file: GridFile, level: int, claims: ModuleType | Non
 
 def _maps(landscape: Landscape) -> Iterator[Figure]:
     points, columns = by_point(landscape), by_column(landscape)
-    pairs = landscape.runs[["series", "algorithm"]].drop_duplicates("series").itertuples(index=False, name=None)
-    arms = list(pairs)
+    arms = [*landscape.runs[["series", "algorithm"]].drop_duplicates("series").itertuples(index=False, name=None)]
     along, across = region.in_words(landscape.settings.along), region.in_words(landscape.across, unit=True)
     lattice = landscape.settings.lattice
     for piece in dict.fromkeys(points["slice"]):
@@ -347,11 +336,10 @@ def _maps(landscape: Landscape) -> Iterator[Figure]:
         def draw(palette: Palette, mine: pd.DataFrame = mine, edges: pd.DataFrame = edges) -> go.Figure:
             return region_figure(mine, edges, lattice, theme.styles(arms, palette), palette, along, across)
 
-        caption = (
-            f"{int(mine['runs'].sum())} runs, seeds {_seeds(landscape.runs['seed'])}. A cell: collapsed runs of runs "
-            f"at one {along} and {across}; empty where the search ran nothing. Dot and bar: where half of "
-            "the runs collapse, with its 95 % interval; a triangle points beyond what was tried."
-        )
+        n = f"{int(mine['runs'].sum())} runs, seeds {_seeds(landscape.runs['seed'])}."
+        caption = (f"{n} A cell: collapsed runs of runs at one {along} and {across}; empty where the search ran "
+                   "nothing. Dot and bar: where half of the runs collapse, with its 95 % interval; a triangle points "
+                   "beyond what was tried.")  # fmt: skip
         yield Figure(draw, f"Collapsed runs by {along} and {across}{f', {piece}' if piece else ''}", caption)
 
 

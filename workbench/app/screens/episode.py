@@ -3,7 +3,7 @@
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
@@ -11,15 +11,14 @@ import pandas as pd
 import streamlit as st
 from markupsafe import Markup
 
-from workbench.app import export, theme, trajectories
+from workbench.app import experiments, export, theme
 from workbench.app.curve_data import Row
-from workbench.app.experiments import choose_experiment, runs
+from workbench.app.experiments import RANKS, WORST, choose_experiment, choose_run, ranked, runs, share_of
 from workbench.app.figures.runs import peaks, ranking
 from workbench.app.page import address, anchor, episode_address, links, look, not_recorded, note, run_links, screen
 from workbench.app.store import Diagnostics, Store, dictionary, notation
 from workbench.app.text import html_text, number, percent, table_html, tag, times, visible, word
 from workbench.app.theme import Palette
-from workbench.app.trajectories import RANKS, WORST, choose_run, ranked, share_of
 from workbench.app.url import choose, choose_number, follow, keep_number
 from workbench.store import batches
 
@@ -40,8 +39,8 @@ def episode(store: Store) -> None:
     places = st.container(horizontal=True, gap="small", vertical_alignment="bottom")
     said, drawn = st.container(), st.container()
     with drawn, st.container(horizontal=True, gap="large", vertical_alignment="top"):
-        names = {name: known.title(f"step.{name}") for name in trajectories.signals(known)}
-        signal = trajectories.watched(store, known, about, choose("signal", "Signal", names))
+        names = {name: known.title(f"step.{name}") for name in experiments.signals(known)}
+        signal = experiments.watched(store, known, about, choose("signal", "Signal", names))
         by = choose("rank", "Rank trajectories by", list(RANKS), kind="row")
     with places:
         step = choose_number("step", "Step", 0, max(0, signal.steps - 1), signal.spike)
@@ -89,7 +88,7 @@ def _compared(
 ) -> None:
     """Show an episode, alone or with another that has the same question, at the places of its choices and its words."""
     others = {f"{row['run_id']}/{row['step']}/{row['trajectory']}": row
-              for row in trajectories.alike(store, experiment, about, mine["step"], mine["question"])}  # fmt: skip
+              for row in experiments.alike(store, experiment, about, mine["step"], mine["question"])}  # fmt: skip
     options = {_ALONE: "no other" if others else "none recorded"} | {
         place: f"{row['name']}{row['side']}, trajectory {row['trajectory']}: {answered(row)}"
         + ("" if row["kept"] else ", no tokens")
@@ -168,7 +167,7 @@ def side_of(store: Store, run: str, row: Row, epoch: int | None = None) -> Side:
     place = {"run": run, "step": row["step"], "trajectory": row["trajectory"]}
     turns, tokens = store.records("ledger", **place), next(iter(store.records("tokens", **place)), None)
     epochs = sorted({turn["epoch"] for turn in turns})
-    epoch = trajectories.worst_epoch(turns, tokens) if epoch is None else epoch
+    epoch = experiments.worst_epoch(turns, tokens) if epoch is None else epoch
     now = [turn for turn in turns if turn["epoch"] == epoch]
     figures, missing = in_epoch(tokens, epoch, max(epochs, default=None)) if tokens else (None, "")
     return Side(row, now, figures, missing, epoch, epochs)
@@ -204,14 +203,11 @@ def ending(row: Row) -> Iterator[object]:
 
 
 class Top(NamedTuple):
-    """The largest of some weights by size: its key, its weight (NaN is the largest), and how many times the next it is.
-
-    `times` is infinite where nothing else has a weight.
-    """
+    """The largest of some weights by size: its key, its weight (NaN is the largest), and its size over the next's."""
 
     key: int
     weight: float
-    times: float
+    times: float  # infinite where nothing else has a weight
 
     @property
     def stands_out(self) -> bool:
@@ -231,17 +227,14 @@ def largest(weights: Mapping[int, float | None]) -> Top | None:
 
 def heaviest(row: Row) -> Top | None:
     """Return the trained token with the largest gradient weight of the epoch that `row` of table `token` is in."""
-    weights = row.get("gradient_weight") or []
-    return largest({i: weight for i, weight in enumerate(weights) if _of(row.get("trained"), i)})
+    weights = enumerate(row.get("gradient_weight") or [])
+    return largest({i: weight for i, weight in weights if _of(row.get("trained"), i)})
 
 
 def verdict(
-    row: Row,
-    among: int,
-    turns: Sequence[Row],
-    tokens: Row | None,
+    row: Row, among: int, turns: Sequence[Row], tokens: Row | None,
     link: Callable[..., Markup] = lambda words, turn=None: html_text(words),
-) -> Markup:
+) -> Markup:  # fmt: skip
     """Say how much of its step's gradient a trajectory has, and in which turn and token of one epoch.
 
     `row` answers query `ranking`, of `among` trajectories; `turns` are those of the epoch, `tokens` of `in_epoch`.
@@ -416,18 +409,15 @@ def spelled(tokens: Sequence[str | None]) -> list[str]:
     texts = ["\u25ca" if token is None else token for token in tokens]
     whole = "".join(texts)
     if _SPACE in whole or _NEWLINE in whole:  # an added token has characters of its own: it is spelled as it is
-        return [_decoded(map(BYTE_OF.__getitem__, t)) if BYTE_OF.keys() >= set(t) else t for t in texts]
+        known = BYTE_OF.keys()
+        return [bytes(map(BYTE_OF.__getitem__, t)).decode("utf-8", "replace") if known >= set(t) else t for t in texts]
     if any(text.startswith(_PIECE) for text in texts):
         byte = re.compile("<0x([0-9A-Fa-f]{2})>")
         parts = [(byte.fullmatch(text), text.replace(_PIECE, " ")) for text in texts]
-        return [_decoded([int(found[1], 16)]) if found else text for found, text in parts]
+        return [bytes.fromhex(found[1]).decode("utf-8", "replace") if found else text for found, text in parts]
     if any(map(str.isspace, whole)):
         return texts
     return [*texts[:1], *(f" {text}" for text in texts[1:])]
-
-
-def _decoded(values: Iterable[int]) -> str:
-    return bytes(values).decode("utf-8", "replace")
 
 
 # The transcript: turn by turn, each trained token tinted by its log-ratio, what was only read kept apart.

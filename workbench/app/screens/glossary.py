@@ -4,7 +4,7 @@ import inspect
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -39,8 +39,8 @@ def glossary(store: Store) -> None:
     with left:
         asked = search_box("find", "Search", "grad_norm, KL, arXiv 2511.20718, nats, ...")
     found: dict[str, list[Any]] = {
-        "diagnostics": search(entries(dictionary(store)), asked, lambda e: e.name, lambda e: e.text),
-        "algorithms": search(ALGORITHMS.values(), asked, lambda a: a.name, _about_algorithm),
+        "diagnostics": search(entries(dictionary(store)), asked, lambda rows: rows[0]["name"], entry_text),
+        "algorithms": search(ALGORITHMS.values(), asked, lambda a: a.name, algorithm_text),
         "slots": search(_KINDS, asked, lambda k: k[1].kind, lambda k: f"{k[0]} {k[1].options()} {_meaning(k[1])}"),
     }
     counts = {part: f" {len(rows)}" if asked else "" for part, rows in found.items()}
@@ -121,7 +121,7 @@ def rule_picture(fall: Drop, palette: Palette) -> go.Figure:
     ]  # fmt: skip
     return common.figure(
         lines, palette, inner=240, top=60, bottom=48, yaxis=common.axis("success", range=[0, 0.8]),
-        xaxis=common.steps_axis(common.AXES["step"]), **common.legend_on_top(),
+        xaxis=common.axis(common.AXES["step"]), **common.legend_on_top(),
     )  # fmt: skip
 
 
@@ -139,50 +139,35 @@ def search(found: Iterable[T], asked: str, name: Callable[[T], str], text: Calla
     return [one for place, one in ranked if place < 4]
 
 
-class Entry(NamedTuple):
-    """A diagnostic: its words, table -> formula, and the alarms (table, words with the reason)."""
-
-    name: str
-    unit: str
-    description: str
-    source: str
-    formulas: Mapping[str, str]
-    alarms: Sequence[tuple[str, str]]
-
-    @property
-    def text(self) -> str:
-        """Everything that a search looks at besides the name."""
-        words = [self.unit, self.description, self.source, *self.formulas, *self.formulas.values()]
-        return " ".join([*words, *(alarm for _, alarm in self.alarms)])
-
-
-def entries(known: Diagnostics) -> list[Entry]:
-    """List the diagnostics by name; columns of one name and meaning are one entry."""
-    groups: dict[tuple[str, str, str, str], list[Mapping[str, Any]]] = defaultdict(list)
+def entries(known: Diagnostics) -> list[list[Mapping[str, Any]]]:
+    """Return the rows of the dictionary by name, those of one name, unit, description and source together."""
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = defaultdict(list)
     for row in sorted(known.by_level(), key=lambda row: str(row["name"])):
-        name, unit, description, source = (str(row[c] or "") for c in ("name", "unit", "description", "source"))
-        groups[name, unit, description, source].append(row)
-    return [
-        Entry(
-            *key, {str(row["table_name"]): str(row["formula"] or "") for row in rows},
-            [(str(row["table_name"]), str(row["alarm"])) for row in rows if row["alarm"]],
-        )
-        for key, rows in groups.items()
-    ]  # fmt: skip
+        groups[tuple(row[name] for name in ("name", "unit", "description", "source"))].append(row)
+    return list(groups.values())
 
 
-def _diagnostic(entry: Entry) -> Markup:
-    tables = (tag("span", table, title=f"one row per {LEVELS.get(table, table)}") for table in entry.formulas)
-    name = anchor(entry.name, address("glossary", part="diagnostics", find=entry.name))
-    lines = [tag("p", name, tag("i", entry.unit), *tables, css="sorl-term"), tag("p", entry.description)]
-    formulas = list(dict.fromkeys(entry.formulas.values()))
-    for formula in formulas:  # with the tables that share it
-        where = ", ".join(table for table, one in entry.formulas.items() if one == formula)
-        label = tag("span", where) if len(formulas) > 1 else ""
+def entry_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return everything that a search looks at besides the name."""
+    columns = ("unit", "description", "source", "table_name", "formula", "alarm")
+    return " ".join(str(row[name]) for row in rows for name in columns if row[name])
+
+
+def _diagnostic(rows: Sequence[Mapping[str, Any]]) -> Markup:
+    tables = (tag("span", row["table_name"], title=f"one row per {LEVELS.get(row['table_name'], row['table_name'])}")
+              for row in rows)  # fmt: skip
+    name = anchor(rows[0]["name"], address("glossary", part="diagnostics", find=rows[0]["name"]))
+    lines = [tag("p", name, tag("i", rows[0]["unit"] or ""), *tables, css="sorl-term")]
+    lines.append(tag("p", rows[0]["description"] or ""))
+    formulas: dict[str, list[str]] = defaultdict(list)  # formula -> the tables that share it
+    for row in rows:
+        formulas[row["formula"] or ""].append(row["table_name"])
+    for formula, where in formulas.items():
+        label = tag("span", ", ".join(where)) if len(formulas) > 1 else ""
         lines.append(tag("p", label, formula_html(formula), css="sorl-formula"))
-    for table, words in entry.alarms:
-        lines.append(tag("p", tag("b", "Alarm"), f" on {table}: {words}", css="sorl-alarm"))
-    parts: list[object] = list(_ARXIV.split(entry.source))
+    lines += [tag("p", tag("b", "Alarm"), f" on {row['table_name']}: {row['alarm']}", css="sorl-alarm")
+              for row in rows if row["alarm"]]  # fmt: skip
+    parts: list[object] = list(_ARXIV.split(rows[0]["source"] or ""))
     parts[1::2] = [_outside(f"https://arxiv.org/abs/{part}", f"arXiv {part}") for part in parts[1::2]]
     return tag("div", *lines, tag("p", "Source: ", *parts, css="sorl-note"), css="sorl-entry")
 
@@ -195,7 +180,8 @@ def _names(one: Algorithm) -> list[str]:
     return [one.name, *(alias for alias, name in ALIASES.items() if name == one.name)]
 
 
-def _about_algorithm(one: Algorithm) -> str:
+def algorithm_text(one: Algorithm) -> str:
+    """Return everything that a search looks at besides the name."""
     slots = (" ".join([slot, getattr(one, slot).kind, *getattr(one, slot).options()]) for slot in KINDS)
     return " ".join([one.title, one.summary, *_names(one), one.paper, *slots])
 

@@ -1,6 +1,9 @@
-"""Overview: the question of a grid, its answer in a sentence, what to look at first, and every run as a cell."""
+"""Overview: the question of a grid, its answer in a sentence, what to look at first, every run as a cell and a row."""
 
-from collections.abc import Mapping
+import json
+import operator
+import re
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 import streamlit as st
@@ -9,19 +12,18 @@ from markupsafe import Markup
 from workbench.analysis import compare
 from workbench.analysis.region import headline, readable_series
 from workbench.analysis.runs import with_updates
-from workbench.app import page, run_table, theme
+from workbench.app import page, theme
 from workbench.app.curve_data import STATES, Chosen, Row, Window, extent, fall_of, stands
-from workbench.app.experiments import choose_experiment, is_region, question, runs, shown
+from workbench.app.experiments import choose_experiment, differing, is_region, question, ranked, runs, shown, watched
 from workbench.app.export import button, drawing
 from workbench.app.figures.matrix import layout, matrix, parts
-from workbench.app.page import address, anchor, episode_address, heading, note
+from workbench.app.page import address, anchor, episode_address, heading, links, note, run_links, say, table
 from workbench.app.screens.episode import side_of, verdict
 from workbench.app.screens.region import draw, region_of
 from workbench.app.screens.run import told
 from workbench.app.store import Store, dictionary
-from workbench.app.text import html_text, number, tag
-from workbench.app.trajectories import ranked, watched
-from workbench.app.url import choose
+from workbench.app.text import duration, html_text, number, tag
+from workbench.app.url import choose, choose_many, follow, keep, search_box
 from workbench.diagnosis.alerts import RATE
 from workbench.diagnosis.changepoint import LOST
 from workbench.diagnosis.diagnose import first_signals, in_order, likely, none_found
@@ -30,7 +32,6 @@ from workbench.spec import OUTCOMES, InputError
 from workbench.store import notes
 from workbench.store.connect import Busy
 from workbench.store.notes import Notes
-from workbench.store.reader import Reader
 
 _POINTS = 40  # of a curve in a cell
 _NARROW = 4  # columns of a grid that leaves room for words next to it
@@ -67,14 +68,13 @@ def _overview(store: Store) -> None:
     if is_region(store, experiment):
         try:
             region = region_of(store, experiment)
-        except Busy:
-            raise
-        except InputError:  # no run can be judged yet
-            pass
+        except InputError as error:  # no run can be judged yet
+            if isinstance(error, Busy):
+                raise
     if region is not None and choose("show", "Show", _SHOWN, kind="row") == "region":
         draw(region, experiment, "collapsed")
-        page.table(readable_series(region.series))
-        page.links([anchor("More in Region", address("region", experiment=experiment))])
+        table(readable_series(region.series))
+        links([anchor("More in Region", address("region", experiment=experiment))])
         return
     above = st.container()
     cells = layout(each)
@@ -90,11 +90,11 @@ def _overview(store: Store) -> None:
     heading("Arms")
     written = compare.readable(summary)
     arms = [anchor(arm, address("compare", experiment=experiment, arm=[arm])) for arm in written["arm"]]
-    page.table(written.assign(arm=arms), "sorl-figures sorl-listing")
+    table(written.assign(arm=arms), "sorl-figures sorl-listing")
     note(f"{compare.ABOUT} An arm opens in Compare.")
     button("CSV of this table", lambda: written.to_csv(index=False).encode(), "sorl-arms.csv", "text/csv")
     heading("Runs")
-    run_table.show(store, experiment, runs(store, experiment), kept)
+    _table(store, experiment, runs(store, experiment), kept)
 
 
 def prepare(store: Store) -> None:
@@ -117,11 +117,8 @@ def now(store: Store, each: pd.DataFrame) -> pd.DataFrame:
 
 def summarised(store: Store, experiment: str, each: pd.DataFrame) -> pd.DataFrame:
     """Return `compare.summarise` of the runs."""
-
-    def ask(reader: Reader) -> pd.DataFrame:
-        return compare.summarise(with_updates(reader, experiment, each))
-
-    return store.computed(("summary", experiment, tuple(each["run_id"])), ask)
+    key = ("summary", experiment, tuple(each["run_id"]))
+    return store.computed(key, lambda reader: compare.summarise(with_updates(reader, experiment, each)))
 
 
 def worst(each: pd.DataFrame) -> pd.DataFrame:
@@ -192,9 +189,7 @@ def why(store: Store, experiment: str, run: Row) -> Markup:
 
 
 def reason(said: Diagnosis) -> str:
-    """Say the first finding that may be a cause and what to change; else that none shows or too little was recorded to
-    look for one, and which signals moved.
-    """
+    """Say the first finding if it may be a cause, and what to change; else that none is known, and what moved."""
     for finding in in_order(said)[:1]:
         if (sure := likely(said, finding)).startswith("likely"):
             return f"{sure.capitalize()}: {finding.cause.title}. {finding.cause.change}"
@@ -204,10 +199,9 @@ def reason(said: Diagnosis) -> str:
 def success(store: Store, each: pd.DataFrame) -> pd.DataFrame:
     """Return success of every run in few points: run_id, x (step), mean, and the last step of the longest run."""
     zero = [0] * len(each)
-    last = extent(store, each, zero)[1]
-    window = Window.made(0, last, _POINTS)
+    window = Window.made(0, extent(store, each, zero)[1], _POINTS)
     points = Chosen(each, "step", zero, window).points(store, "step", "success")
-    return points.assign(x=points["bucket"] * window.width, last=last)
+    return points.assign(x=points["bucket"] * window.width, last=window.last)
 
 
 def _runs(store: Store, experiment: str, each: pd.DataFrame, every: pd.DataFrame, kept: Mapping[str, Notes]) -> None:
@@ -230,3 +224,122 @@ def _runs(store: Store, experiment: str, each: pd.DataFrame, every: pd.DataFrame
     )  # fmt: skip
     if run is not None:
         page.open_screen("run", experiment=experiment, run=run)
+
+
+# Every run as a row: found by words and conditions, picked, compared, and annotated.
+
+_USUAL = ("arm", "seed", "outcome", "onset", "peak", "final", "steps", "duration", "tags", "note", "hidden")
+_CONDITION = re.compile(r"(.+?)\s*(<=|>=|!=|<|>|=)\s*(.+)")
+_HOLDS = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge, "=": operator.eq, "!=": operator.ne}
+_HOW = "words, and conditions such as  staleness > 4, outcome = collapsed"
+
+
+def rows(each: pd.DataFrame, settings: pd.DataFrame, kept: Mapping[str, Notes]) -> pd.DataFrame:
+    """Return one row per run, by run_id: what it came to, its notes, and the `settings` in which the runs differ."""
+    mine = [kept.get(run, Notes()) for run in each["run_id"]]
+    found = pd.DataFrame({
+        "arm": each["arm"], "seed": each["seed"], "outcome": [stands(run) for run in each.to_dict("records")],
+        "onset": each[["collapse_step", "onset_low"]].bfill(axis=1).iloc[:, 0], "peak": each["peak_success"],
+        "final": each["final_success"], "steps": each["steps"], "duration": each["seconds"],
+        "tags": [", ".join(one.tags) for one in mine], "note": [one.note for one in mine],
+        "hidden": ["yes" if one.hidden else "no" for one in mine],
+    }).set_axis(each["run_id"])  # fmt: skip
+    return found.join(settings.drop(columns=["seed"], errors="ignore").replace("", "–"))
+
+
+def matching(frame: pd.DataFrame, asked: str) -> tuple[pd.DataFrame, list[str]]:
+    """Return the rows that fulfil all of `asked`, parts between commas, and what no column is called.
+
+    A condition names a column, or the end of its dotted name; what is no number is compared as text. Any other part is
+    looked for in all cells.
+    """
+    unknown = []
+    for part in filter(None, map(str.strip, asked.split(","))):
+        if not (condition := _CONDITION.fullmatch(part)):
+            hit = frame.astype(str).apply(lambda cells, word=part: cells.str.contains(word, case=False, regex=False))
+            frame = frame[hit.any(axis=1)]
+            continue
+        name, sign, value = condition.groups()
+        columns = [c for c in frame if f".{c}".lower().endswith(f".{name.lower()}")]
+        if not columns:
+            unknown.append(name)
+            continue
+        numbers, wanted = pd.to_numeric(frame[columns[0]], errors="coerce"), pd.to_numeric(value, errors="coerce")
+        if pd.isna(wanted):
+            frame = frame[_HOLDS[sign](frame[columns[0]].astype(str).str.lower(), value.lower())]
+        else:
+            frame = frame[_HOLDS[sign](numbers, wanted) & numbers.notna()]
+    return frame, unknown
+
+
+def _table(store: Store, experiment: str, each: pd.DataFrame, kept: Mapping[str, Notes]) -> None:
+    # Those picked in the table are compared and can be given notes.
+    frame = rows(each, differing(store, experiment, each), kept)
+    left, right = st.columns(2)
+    with left:
+        asked = search_box("find", "Find runs", _HOW)
+    with right:
+        columns = choose_many("column", "Columns", list(map(str, frame)), _USUAL, implied=True)
+    found, unknown = matching(frame, asked)
+    if unknown:
+        say(f"No column is called {', '.join(map(repr, unknown))}; there is: {', '.join(map(str, frame))}.")
+    picked = keep("picked", experiment, lambda given: [run for run in given if run in frame.index], list[str])
+    if found.empty:
+        note(f"None of {len(frame)} runs fits.")
+    else:
+        _pick(found, columns or list(_USUAL), picked)
+    mine = each[each["run_id"].isin(picked)].drop_duplicates("run_id")
+    if len(mine):
+        _picked(store, experiment, mine, kept)
+
+
+def _pick(found: pd.DataFrame, columns: Sequence[str], picked: Sequence[str]) -> None:
+    """Draw the table; a change of its selection is a step in the address, which it follows in turn."""
+    ids, here = [str(run) for run in found.index], st.session_state
+    if here.get("runs picked") not in (None, list(picked)):  # another selection than the widget's: make a new one
+        here["runs drawn"] = here.get("runs drawn", 0) + 1
+    here["runs picked"] = list(picked)
+    at = [ids.index(run) for run in picked if run in ids]
+    shown = found.assign(duration=found["duration"].map(duration))[list(columns)]
+    event = st.dataframe(
+        shown, hide_index=True, key=f"runs {here.get('runs drawn', 0)} {hash(tuple(ids))}", on_select="rerun",
+        selection_mode="multi-row", selection_default={"selection": {"rows": at}}, placeholder="–",
+        alt="The runs of this experiment, a row a run: arrow keys move, Space picks a row.",
+        column_config={name: st.column_config.NumberColumn(format="%.2f") for name in ("peak", "final")},
+    )  # fmt: skip
+    rows = [row for row in event["selection"]["rows"] if row < len(ids)]
+    if sorted(rows) != sorted(at):
+        chosen = [run for run in picked if run not in ids] + [ids[row] for row in rows]
+        here["runs picked"] = chosen
+        follow("picked", chosen)
+
+
+def _picked(store: Store, experiment: str, mine: pd.DataFrame, kept: Mapping[str, Notes]) -> None:
+    arms, ids = list(mine["arm"].astype(str).unique()), list(mine["run_id"].astype(str))
+    where = address("compare", experiment=experiment, arm=arms, runs=ids, seeds="single")
+    links([anchor("Compare the curves of these runs", where)])
+    run_links(mine, experiment)
+    if len(ids) > 1:
+        heading("What differs between them")
+        settings = differing(store, experiment, mine).drop(columns="seed", errors="ignore").replace("", "–")
+        named = [f"{run.arm}, seed {run.seed}" for run in mine.itertuples()]
+        if settings.empty:
+            note("Nothing but the seed.")
+        else:
+            table(settings.set_axis(named).T.rename_axis("setting").reset_index(), "")
+    first, under = kept.get(ids[0], Notes()), json.dumps(ids)
+    # A form of its own for each selection: what is typed for one run never lands on another.
+    with st.form(f"notes {under}", border=False):
+        text = st.text_area("Note", first.note, max_chars=notes.LONGEST, key=f"note {under}", height=80)
+        tags = st.text_input("Tags, separated by commas", ", ".join(first.tags), key=f"tags {under}", max_chars=400)
+        hidden = st.checkbox("Hide from Overview, Compare, Turns and Collapse", first.hidden, key=f"hide {under}")
+        saved = st.form_submit_button(f"Save for {len(ids)} runs" if len(ids) > 1 else "Save", key=f"save {under}")
+    if saved:
+        words = tuple(dict.fromkeys(filter(None, map(str.strip, tags.split(",")))))[: notes.TAGS]
+        try:
+            for run in ids:
+                notes.write(store.runs, experiment, run, Notes(text.strip(), words, hidden))
+        except InputError as error:
+            say(str(error))
+        else:
+            st.rerun()

@@ -11,14 +11,13 @@ import pandas as pd
 import streamlit as st
 
 from workbench.algorithms import ALGORITHMS, CORE
-from workbench.app import command, export
-from workbench.app.experiments import choose_experiment, runs
+from workbench.app import export, page
+from workbench.app.experiments import choose_experiment, choose_run, first_run, runs, watched
 from workbench.app.figures.curves import chart
 from workbench.app.page import address, anchor, episode_address, links, look, note, say, screen
 from workbench.app.page import answer as say_answer
 from workbench.app.store import Store, dictionary
 from workbench.app.text import number, percent, table_html, tag, times
-from workbench.app.trajectories import choose_run, first_run, watched
 from workbench.app.url import choose, choose_many, keep_number
 from workbench.store import batches
 
@@ -265,5 +264,5 @@ def replayed(folder: Path, step: int, algorithms: Sequence[str], trajectory: int
     words += [] if trajectory is None else ["--trajectory", str(trajectory)]
     stat = batches.file_of(folder, step).stat()
     typed = f"sorl replay {folder} --step {step}"
-    found: Answer = command.answered(words, typed, SECONDS, (stat.st_mtime_ns, stat.st_size))
+    found: Answer = page.answered(words, typed, SECONDS, (stat.st_mtime_ns, stat.st_size))
     return found

@@ -14,16 +14,15 @@ import streamlit as st
 from markupsafe import Markup
 from rich.filesize import decimal
 
-from workbench.app import command, export, page, theme
+from workbench.app import experiments, export, page, theme
 from workbench.app.curve_data import Chosen, Row, Window, alarmed, drawn, ended, extent, first_alarm, onsets, panel
-from workbench.app.experiments import choose_experiment, runs, settings_of, styles
+from workbench.app.experiments import choose_experiment, choose_run, ranked, runs, settings_of, share_of, watched
 from workbench.app.figures.common import AXES
 from workbench.app.figures.curves import curves
 from workbench.app.figures.runs import Signal, career, shares, spending
 from workbench.app.page import address, anchor, episode_address, links, look, note
 from workbench.app.store import Diagnostics, Store, dictionary
 from workbench.app.text import duration, few, number, table_html, tag, word
-from workbench.app.trajectories import choose_run, ranked, share_of, watched
 from workbench.app.url import choose_range
 from workbench.diagnosis.changepoint import MARGIN, spread
 from workbench.diagnosis.diagnose import diagnose, early_warning, first_signals, in_order, likely, none_found, opened
@@ -65,7 +64,7 @@ def run(store: Store) -> None:
     with right:
         now = as_it_is(store, choose_run(each))
     known, palette, name = dictionary(store), look(), now["run_id"]
-    looks = styles(each, [now["arm"]])
+    looks = experiments.styles(each, [now["arm"]])
     stands, said = told(store, now)
     tables = store.records("recorded", run=name)
     _title(now, stands, looks[now["arm"]].colour, palette)
@@ -312,14 +311,6 @@ def _success(store: Store, chosen: Chosen, known: Diagnostics, experiment: str, 
         note("Click an event to see the trajectories of its step.")
 
 
-def ledger(events: Sequence[Row]) -> list[list[Row]]:
-    """Group the rows of `happened` by kind and diagnostic, in the order in which each first happened."""
-    found: dict[tuple[Any, Any], list[Row]] = defaultdict(list)
-    for event in events:
-        found[event["kind"], event["diagnostic"]].append(event)
-    return list(found.values())
-
-
 def _events(events: Sequence[Row], experiment: str, now: Row) -> None:
     if not events:
         note("No event was recorded.")
@@ -330,8 +321,10 @@ def _events(events: Sequence[Row], experiment: str, now: Row) -> None:
         "event", "diagnostic", "times", ("threshold", "that the first crossed"), ("in words", "the first"),
         ("look at", "the first step in Turns"),
     ]  # fmt: skip
-    rows, groups = [], ledger(events)
-    for group in groups[:_EVENTS]:
+    rows, groups = [], defaultdict[tuple[Any, Any], list[Row]](list)
+    for event in events:
+        groups[event["kind"], event["diagnostic"]].append(event)
+    for group in [*groups.values()][:_EVENTS]:
         first, named, steps = group[0], group[0]["diagnostic"] or "", list[str]()
         for event in group[:_STEPS]:
             step: str = "–" if event["step"] is None else f"{event['step']:,}"
@@ -366,7 +359,7 @@ def _audit(store: Store, experiment: str, run: str) -> None:
         try:
             with st.spinner("Auditing ..."):
                 state = str(batches.steps(folder))
-                answers[run] = command.answered(words, f"sorl audit {run}", _AUDIT, state, codes=(0, 1))
+                answers[run] = page.answered(words, f"sorl audit {run}", _AUDIT, state, codes=(0, 1))
         except InputError as error:  # it says what to install where torch is missing
             page.say(str(error))
     if run in answers:

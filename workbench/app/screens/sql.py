@@ -7,10 +7,10 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import partial
 from threading import Thread
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -30,7 +30,7 @@ from workbench.app.text import few, markdown_text, plural, tag
 from workbench.app.url import arrive, choose, forget, leave, settle, stay
 from workbench.spec import InputError
 from workbench.store.connect import Busy
-from workbench.store.reader import Cancel, Excerpt, Reader, Saved, saved
+from workbench.store.reader import Cancel, Excerpt, Reader, saved
 from workbench.store.text import as_csv
 
 Words = Mapping[str, tuple[str, str]]  # column -> its unit and its definition
@@ -96,10 +96,11 @@ def _tables(tables: pd.DataFrame, columns: pd.DataFrame) -> None:
         note(str(tables.set_index("name").loc[name, "grain"]))
         rows = [(column, kind.lower(), *described(words)) for table, column, kind, words in of if table == name]
     with st.container(height=290, border=False):
-        st.html(tag("div", *(
+        parts = (
             tag("div", tag("b", first), " ", tag("span", kind), tag("div", words), tag("div", more, css="sorl-note"))
             for first, kind, words, more in rows
-        ), css="sorl-columns"))  # fmt: skip
+        )
+        st.html(tag("div", *parts, css="sorl-columns"))
 
 
 def described(words: str) -> tuple[str, str]:
@@ -114,8 +115,15 @@ def _editor() -> str:
     arrive("sql", lambda given: unpacked(given, known[FIRST].sql), lambda value: isinstance(value, str))
     text = st.session_state["sql"].strip()
     st.session_state["saved"] = next((name for name, query in known.items() if query.sql == text), None)
+
+    def take() -> None:
+        if st.session_state["saved"]:
+            st.session_state["sql"] = known[st.session_state["saved"]].sql
+        for name in _CHART:
+            forget(name)
+
     st.selectbox(
-        "Saved questions", list(known), key="saved", on_change=_take, args=(known,), placeholder="your own",
+        "Saved questions", list(known), key="saved", on_change=take, placeholder="your own",
         format_func=lambda name: known[name].title,
     )  # fmt: skip
     with st.form("question", border=False):
@@ -131,13 +139,6 @@ def _editor() -> str:
     if address is None:
         note("This query is too long for an address, so a link to this page leaves it out.")
     return text
-
-
-def _take(known: Mapping[str, Saved]) -> None:
-    if st.session_state["saved"]:
-        st.session_state["sql"] = known[st.session_state["saved"]].sql
-    for name in _CHART:
-        forget(name)
 
 
 # A question as a parameter of the address: readable while it is short, packed when it is long.
@@ -169,14 +170,15 @@ def unpacked(given: Sequence[str], default: str) -> tuple[str, list[str]]:
     return (text, []) if 0 < len(text) <= LONGEST else (default, ["sql, which is cut off or too long"])
 
 
-class Asked(NamedTuple):
+@dataclass
+class Asked:
     """A question, the state of the database it was put to, and the answer or the mistake in it."""
 
     text: str
     state: State
-    seconds: float
-    answer: Excerpt | None  # as the screen shows it: cut to what a browser takes
-    mistake: str
+    seconds: float = 0.0
+    answer: Excerpt | None = None  # as the screen shows it: cut to what a browser takes
+    mistake: str = ""
     shortened: bool = False  # cells of the answer are cut
 
 
@@ -185,23 +187,22 @@ class Asking:
 
     def __init__(self, store: Store, text: str) -> None:
         self.text, self.began, self.cancel, self.found = text, time.monotonic(), Cancel(), Future[Asked]()
-        work = partial(self._work, store.reader, store.state())
-        self.thread = Thread(target=work, name="sorl sql", daemon=True)
+        self.thread = Thread(target=self._work, args=(store.reader, store.state()), name="sorl sql", daemon=True)
         self.thread.start()
 
     def _work(self, reader: Reader, state: State) -> None:
-        answer, mistake, shortened = None, "", False
+        asked = Asked(self.text, state)
         try:
             whole = reader.excerpt(self.text, rows=ROWS, size=SIZE, cancel=self.cancel)
-            table, shortened = shown(whole.table)
-            answer = Excerpt(table, whole.cut or table.num_rows < whole.table.num_rows)
+            table, asked.shortened = shown(whole.table)
+            asked.answer = Excerpt(table, whole.cut or table.num_rows < whole.table.num_rows)
         except BaseException as error:  # noqa: BLE001  for the thread that draws the screen
             if not isinstance(error, InputError) or isinstance(error, Busy):
                 self.found.set_exception(error)
                 return
-            mistake = str(error)
-        seconds = time.monotonic() - self.began
-        self.found.set_result(Asked(self.text, state, seconds, answer, mistake, shortened))
+            asked.mistake = str(error)
+        asked.seconds = time.monotonic() - self.began
+        self.found.set_result(asked)
 
 
 def ask(store: Store, text: str, *, again: bool = False) -> Asked | Asking:
@@ -246,24 +247,23 @@ def _wait(asking: Asking, most: float) -> None:
 
 def shown(table: pa.Table) -> tuple[pa.Table, bool]:
     """Return what a browser takes of a table, and whether cells are cut: texts and lists first, then rows."""
-    short = pa.Table.from_arrays([_short(column) for column in table.columns], names=table.column_names)
-    cut = not short.equals(table) if short.nbytes < table.nbytes else False
-    return within(short, SIZE), cut
+    is_cut = False
 
+    def cut(value: Any) -> Any:
+        nonlocal is_cut
+        if isinstance(value, list):
+            is_cut |= len(value) > _LIST
+            return [cut(one) for one in value[:_LIST]]
+        if isinstance(value, str) and len(value) > _TEXT:
+            value, is_cut = f"{value[:_TEXT]}…", True
+        return value
 
-def _short(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    if types.is_list(column.type):
-        whole = column.combine_chunks()
-        few = pc.list_slice(whole, 0, _LIST, return_fixed_size_list=False)
-        inner = _short(pa.chunked_array([few.flatten()], column.type.value_type)).combine_chunks()
-        lengths = pc.fill_null(pc.list_value_length(few), 0).to_numpy(zero_copy_only=False)
-        offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
-        return pa.chunked_array([pa.ListArray.from_arrays(offsets, inner, mask=few.is_null())])
-    if not types.is_string(column.type) or (pc.max(pc.binary_length(column)).as_py() or 0) <= _TEXT:
-        return column
-    head = pc.utf8_slice_codeunits(column, 0, _TEXT)
-    long = pc.greater(pc.utf8_length(column), _TEXT)
-    return pc.if_else(long, pc.binary_join_element_wise(head, "…", ""), head)
+    columns = [
+        pa.chunked_array([pa.array([cut(value) for value in column.to_pylist()], column.type)])
+        if types.is_list(column.type) or types.is_string(column.type) else column
+        for column in table.columns
+    ]  # fmt: skip
+    return within(pa.Table.from_arrays(columns, names=table.column_names), SIZE), is_cut
 
 
 def within(table: pa.Table, size: int) -> pa.Table:
@@ -286,8 +286,7 @@ _UNKNOWN = re.compile(r"""(?:Referenced column|a column named|extract field) ["'
 
 def hint(mistake: str, columns: pd.DataFrame) -> str:
     """Say which tables have the column that a question missed, or which columns are called nearly so."""
-    missed = _UNKNOWN.search(mistake)
-    if missed is None:
+    if (missed := _UNKNOWN.search(mistake)) is None:
         return ""
     columns = columns[~columns["type"].str.startswith("STRUCT")]  # a roll-up has the columns of its table once more
     tables = {str(name): few(list(part), 4) for name, part in columns.groupby("name")["table"]}
@@ -313,9 +312,9 @@ def _answer(store: Store, asked: Asked, answer: Excerpt, words: Words) -> None:
     for name, values in zip(table.column_names, table.columns, strict=True):
         unit, definition = words.get(name, ("", ""))
         tip = markdown_text(" ".join(filter(None, [definition, unit and f"[{unit}]"]))) or None
-        is_float = types.is_floating(values.type)
-        kind = partial(st.column_config.NumberColumn, format=figures(values)) if is_float else st.column_config.Column
-        config[name] = kind(help=tip)
+        config[name] = st.column_config.Column(help=tip)
+        if types.is_floating(values.type):
+            config[name] = st.column_config.NumberColumn(help=tip, format=figures(values))
     height = min(_TALLEST, _ROW * (max(rows, 1) + 1) + 3)
     st.dataframe(table, placeholder="NULL", height=height, column_config=config)
     with st.container(horizontal=True, horizontal_alignment="right", gap="small"):
@@ -384,8 +383,7 @@ def drawable(table: pa.Table) -> pd.DataFrame:
         if not (types.is_list(kind) or types.is_null(kind) or types.is_time(kind)):
             other = pa.float64() if types.is_decimal(kind) else pa.string() if types.is_boolean(kind) else kind
             columns[name] = column.cast(other)
-    found: pd.DataFrame = pa.table(columns).to_pandas(date_as_object=False)
-    return found
+    return pd.DataFrame(pa.table(columns).to_pandas(date_as_object=False))
 
 
 def numbers(frame: pd.DataFrame) -> list[str]:
