@@ -18,6 +18,7 @@ from tests.app.kinds import KEPT, KINDS, MILD, write_kinds
 from tests.diagnosis.sentences import checked
 from tests.store.fixture import Shape, write_experiment, write_run, write_segment, write_status
 from tests.store.stored_batch import write_batch
+from workbench.app import page
 from workbench.app.curve_data import first_alarm, first_alarms, stands
 from workbench.app.experiments import runs as runs_of
 from workbench.app.figures.runs import Signal
@@ -346,7 +347,7 @@ def test_algorithms_stand_side_by_side_and_are_asked_once(runs: Path, open_scree
         raise InputError("nothing more is asked")
 
     # What was asked once is read from the disk, and another trajectory is another question.
-    monkeypatch.setattr(replay.command, "said", refuse)
+    monkeypatch.setattr(page, "said", refuse)
     for other, words in (({"measure": "gradient_share"}, "logged loss 0.5"), ({"trajectory": "2"}, "nothing more")):
         assert words in open_screen("replay", runs, algorithm=["ppo", "st-ppo"], **other).source
 
@@ -377,7 +378,7 @@ def test_an_audit_is_asked_by_a_button_and_says_what_holds_what_is_violated_and_
         ("weights", "missing", {"missing": "needs the weights"}),
     )]  # fmt: skip
     asked: list[Any] = []
-    monkeypatch.setattr(replay.command, "said", lambda words, *_, **__: asked.append(words) or json.dumps(checks))
+    monkeypatch.setattr(page, "said", lambda words, *_, **__: asked.append(words) or json.dumps(checks))
     app = open_screen("run", two_runs, run="full")
     assert not asked, "it takes seconds"
     press(app, "Audit this run")
@@ -409,7 +410,7 @@ def test_an_answer_is_asked_once_for_each_batch(runs: Path, monkeypatch: Patch) 
     folder = runs / "demo" / "full"
     empty: dict[str, Any] = {"own": "ppo", "summary": [], "turns": [], "culprits": [], "tokens": []}
     asked: list[list[str]] = []
-    monkeypatch.setattr(replay.command, "said", lambda words, *_: asked.append(words) or json.dumps(empty))
+    monkeypatch.setattr(page, "said", lambda words, *_: asked.append(words) or json.dumps(empty))
     for text in ("x", "x", "another"):
         if text != "x":
             write_batch(folder, 3, text=text)
