@@ -58,7 +58,7 @@ class Crowd:
 
     def fresh(self) -> None:
         """Forget all answers."""
-        self.store._answers.clear()
+        self.store.forget()
 
     def some(self, arms: int | None) -> pd.DataFrame:
         """The runs of the first arms; of all without a number."""

@@ -95,6 +95,11 @@ class Store:
                 self._answers.popitem(last=False)
         return answer
 
+    def forget(self) -> None:
+        """Drop all remembered answers."""
+        with self._lock:
+            self._answers.clear()
+
 
 # The dictionary of the measured columns.
 

@@ -81,7 +81,7 @@ def diagnose(
     wanted = len(found) == 1 if audit is None else audit
     checked = [audited(ctx.obj, one.log, strict=audit is True) if wanted else None for one in found]
     found = [
-        judge_log.diagnose(one.log, checks=checks) if checks else one
+        judge_log.diagnose(one.log, checks=checks) if checks and any(check.violated for check in checks) else one
         for one, checks in zip(found, checked, strict=True)
     ]
     if form == "json":

@@ -32,7 +32,7 @@ def plan(
     hazard_ratio: float = Option(0.2, help="Effect to detect: hazard of collapse relative to the reference arm."),
     power: float = Option(0.8, help="Probability of detecting that effect."),
     incidence: float | None = Option(
-        None, help="Share of the reference arm's runs that collapse; default: as recorded."
+        None, help="Share of the reference arm's runs that collapse; default: that of recorded runs."
     ),
 ) -> None:
     """Show the cells of a grid, how they differ, the effects that its seeds can detect, and the time. Runs nothing."""

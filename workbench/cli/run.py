@@ -7,6 +7,7 @@ from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from shlex import quote
 from shutil import which
 
 from typer import Context, Exit, Option
@@ -133,8 +134,6 @@ def _report(ctx: Context, grid: Grid, results: Sequence[Result]) -> None:
         note(waiting)
     if any(result.status == "finished" for result in results):
         sorl = "sorl" if which("sorl") else sys.argv[0]  # a virtual environment need not be activated
-        sorl += "" if ctx.obj == Path("runs") else f" --runs {ctx.obj}"
-        note(
-            f"\nLook closer:\n    {sorl} diagnose {grid.experiment}    # what is wrong with each run, since which step"
-        )
+        sorl += "" if ctx.obj == Path("runs") else f" --runs {quote(str(ctx.obj))}"
+        note(f"\nLook closer:\n    {sorl} diagnose {grid.experiment}    # what went wrong, and since which step")
         note(f"    {sorl} app    # the runs next to each other, down to the turn and the token")

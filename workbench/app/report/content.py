@@ -173,8 +173,10 @@ def _comparison(runs: pd.DataFrame, words: Words, level: int) -> list[Section]:
 
 def _figures(runs: pd.DataFrame, words: Words, test: str) -> Iterator[Figure]:
     """Yield outcomes, success, survival and the other curves, each with its n; `test` is the log-rank test in words."""
-    key = ("A cell is a run: its outcome as colour, its success (0 to 1) as a curve over the longest run, the onset of "
-           "its collapse dotted.")  # fmt: skip
+    key = (
+        "A cell is a run: its outcome as colour, its success (0 to 1) as a curve over the longest run, the onset of "
+        "its collapse dotted."
+    )
     last = runs["steps"].max()
     success = points(runs, "success").assign(last=max(1, int(last) - 1 if last == last else 1))
     yield Figure(lambda palette: matrix(layout(runs), success, palette), "Outcomes", f"{counted(runs)} {key}")
@@ -337,9 +339,11 @@ def _maps(landscape: Landscape) -> Iterator[Figure]:
             return region_figure(mine, edges, lattice, theme.styles(arms, palette), palette, along, across)
 
         n = f"{int(mine['runs'].sum())} runs, seeds {_seeds(landscape.runs['seed'])}."
-        caption = (f"{n} A cell: collapsed runs of runs at one {along} and {across}; empty where the search ran "
-                   "nothing. Dot and bar: where half of the runs collapse, with its 95 % interval; a triangle points "
-                   "beyond what was tried.")  # fmt: skip
+        caption = (
+            f"{n} A cell: collapsed runs of runs at one {along} and {across}; empty where the search ran "
+            "nothing. Dot and bar: where half of the runs collapse, with its 95 % interval; a triangle points "
+            "beyond what was tried."
+        )
         yield Figure(draw, f"Collapsed runs by {along} and {across}{f', {piece}' if piece else ''}", caption)
 
 
