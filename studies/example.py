@@ -12,8 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from safetensors.numpy import load_file, save_file
+from safetensors import safe_open
+from safetensors.numpy import save_file
 
+from workbench.store.batches import WEIGHTS
 from workbench.store.example import ARCHIVE
 from workbench.store.reader import Reader
 from workbench.store.sync import sync
@@ -26,7 +28,6 @@ AROUND = 4  # steps before and after the onset of which all tokens are kept
 BITS = {"turn": 8, "turn_step": 10, "trajectory": 10, "minibatch": 10}
 BATCHES = 2  # stored batches from the onset on of the first run of WHOLE, the first of them with its weights
 _RUNS = "SELECT run_id, arm, seed, coalesce(collapse_step, onset_low) FROM run WHERE experiment = ? ORDER BY ALL"
-_WEIGHTS = ("policy.", "critic.")
 
 
 def make(runs: Path, archive: Path) -> None:
@@ -92,9 +93,12 @@ def _batches(source: Path, target: Path, onset: int) -> None:
     for number in range(BATCHES):
         name = f"{onset + number:06}.safetensors"
         if (source / "batches" / name).is_file():
-            tensors = load_file(source / "batches" / name)
-            kept = {k: v for k, v in tensors.items() if number == 0 or not k.startswith(_WEIGHTS)}
-            save_file(kept, target / "batches" / name)
+            with safe_open(source / "batches" / name, framework="numpy") as stored:
+                kept = {
+                    key: stored.get_tensor(key)
+                    for key in set(stored.keys()) if number == 0 or not key.startswith(WEIGHTS)
+                }  # fmt: skip
+                save_file(kept, target / "batches" / name, stored.metadata())
 
 
 def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -15,14 +15,14 @@ from tests.cli.command import sorl
 from tests.learn.tiny import merged, train
 from workbench.algorithms import resolve
 from workbench.analysis import forks
-from workbench.cli.fork import ARMS, allowed, arms_file, arms_of, intervene, removal
+from workbench.cli.fork import ARMS, allowed, arms_file, arms_of, intervene, removal, rung
 from workbench.diagnosis.causes import CAUSES
 from workbench.diagnosis.diagnose import diagnose
 from workbench.diagnosis.finding import Clue, Diagnosis, Finding
 from workbench.diagnosis.log import Log, of_run
 from workbench.grid.cell import expand
 from workbench.learn.checkpoint import checkpoints
-from workbench.learn.run import locked
+from workbench.learn.run import locked, settings_of
 from workbench.spec import RunSettings
 from workbench.store.reader import Reader
 
@@ -90,6 +90,12 @@ def test_what_cannot_be_forked_is_said_in_a_line_and_nothing_is_written(parent, 
     assert not list(runs.glob("fork-*"))
     assert not list(runs.glob(".cache/forks/*"))
     assert len(checkpoints(parent / "ladder")) == 3
+
+
+def test_a_parent_that_fell_before_its_first_checkpoint_is_forked_with_a_note(parent, capsys):
+    row = {"collapse_step": 1, "onset_low": None, "steps": 6}
+    assert rung(parent, parent.name, "onset-8", row, settings_of(parent)) == 2
+    assert "falls at step 1, before its first checkpoint" in capsys.readouterr().err
 
 
 def test_a_parent_of_another_version_is_not_forked(parent):

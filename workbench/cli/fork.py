@@ -347,6 +347,8 @@ def rung(folder: Path, parent: str, at: str, row: Mapping[str, Any], settings: R
         if onset is None:
             raise InputError(f"'{parent}' did not fall: name a step, --at STEP; {there}")
         wanted = max(int(onset) - int(match.group(1) or 0), min(steps))
+        if wanted > onset:
+            note(f"'{parent}' falls at step {onset}, before its first checkpoint: its children start after the fall")
     elif at.isdecimal():
         wanted = int(at)
     else:
