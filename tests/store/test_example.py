@@ -10,7 +10,7 @@ from tests.cli.command import done, refused
 from workbench.grid import config
 from workbench.grid.folder import History
 from workbench.record.segments import schema_of
-from workbench.store import example
+from workbench.store import batches, example
 
 
 @pytest.fixture
@@ -46,3 +46,14 @@ def test_the_verbs_read_the_example_and_diagnose_names_its_fallen_runs(recorded)
     assert told.count("Collapsed") >= 1
     assert "likely cause" in told
     assert "ratio_geo" in done("sql", "turn", "--example").stdout
+
+
+def test_the_stored_batches_of_the_example_are_read_replayed_and_audited(recorded):
+    folder = next(path for path in (recorded / "quickstart").glob("ppo-s0-*") if path.is_dir())
+    first, second = (batches.read(folder, step, weights=True) for step in batches.steps(folder))
+    assert first.weights
+    assert not second.weights
+    for batch in (first, second):
+        told = done("replay", folder.name, "--step", str(batch.step), "--example").stdout
+        assert "clip_frac" in told
+    assert "No identity is violated" in done("audit", folder.name, "--example").stdout
