@@ -114,7 +114,7 @@ def clip_idle(log: Log, clip: Curve) -> Clue | None:
 def mismatch_grows(log: Log, apart: Curve) -> Clue | None:
     """Sampler and trainer drift apart."""
     step = apart.left("up")
-    return None if not _grown(apart) or apart.end <= ROUNDING[apart.column] else Clue.on(
+    return None if not _grown(apart) else Clue.on(
         apart, "sign", sure(apart.end / max(apart.begin, 1e-9) / APART, 0.65), step,
         f"from step {step} on {_NAMES[apart.column]} grows from {apart.begin:.2g} to {apart.end:.2g}: old weights in "
         f"the sampler, or kernels that differ more on what the policy writes now{told(log.outcome(step))}",
@@ -126,8 +126,9 @@ _NAMES = {"minibatch.mismatch": "the mean |log-ratio| of trainer and sampler",
 
 
 def _grown(distance: Curve) -> bool:
-    """Whether a distance of policy and sampler has grown APART times, clear of its noise."""
-    return distance.end > max(APART * distance.begin, distance.begin + CLEAR * distance.error)
+    """Whether a distance of policy and sampler has grown APART times, clear of its noise and of rounding."""
+    least = ROUNDING.get(distance.column, 0.0)
+    return distance.end > max(least, APART * distance.begin, distance.begin + CLEAR * distance.error)
 
 
 @scalar(
