@@ -3,10 +3,13 @@
 `python -m studies.rise_and_fall [--runs DIR] [--output FILE.parquet]` goes through the rungs of settings.toml, each a
 grid of the settings that are left; the same command resumes, and settings that are added later start at the first rung.
 Every finished run is a row of the table, which is written again whenever a run ends.
+
+`python -m studies.rise_and_fall --from FILE.parquet` counts which exported runs rose and fell (`rise_and_fall.toml`).
 """
 
 from __future__ import annotations
 
+import json
 import math
 import tomllib
 from argparse import ArgumentParser
@@ -30,6 +33,7 @@ from workbench.store.sync import sync
 HERE = Path(__file__).parent
 NAME = "rise_and_fall"  # of the experiments, with the number of the rung
 ENDS, WIDE = 5, 10  # steps that the warm start is the mean of, and those of the peak and of the end
+GAIN, HELD = 0.15, 30  # success above the warm start, and the iterations in a row whose mean shows it
 
 
 def curve(success: Sequence[float]) -> dict[str, float]:
@@ -38,6 +42,32 @@ def curve(success: Sequence[float]) -> dict[str, float]:
     start, means = float(values[:ENDS].mean()), values.rolling(min(WIDE, len(values))).mean()
     peak = float(means.max())
     return {"start": start, "peak": peak, "gain": peak - start, "end": float(means.iloc[-1])}
+
+
+def arms(runs: pd.DataFrame) -> pd.DataFrame:
+    """Count per arm the finished runs that rose and fell: rows of `sorl report --export`, one an arm, in their order.
+
+    `warm_start` is the mean success of the first iteration over all runs of a model, which start from the same weights;
+    `held` is the arm's median of max_t mean(success[t:t+30]), `rose` counts held >= warm_start + .15, and `end` is the
+    median of the last ten iterations.
+    """
+    runs = runs[runs["status"] == "finished"].copy()
+    runs["model"] = runs["config"].map(lambda text: str(json.loads(text)["policy"]))
+    runs["warm_start"] = runs["success"].str[0].groupby(runs["model"]).transform("mean")
+    runs["held"] = runs["success"].map(lambda values: pd.Series(values).rolling(HELD).mean().max())
+    runs["end"] = runs["success"].map(lambda values: pd.Series(values[-WIDE:]).mean())
+    runs["rose"] = runs["held"] >= runs["warm_start"] + GAIN
+    runs["collapsed"] = runs["outcome"] == "collapsed"
+    runs["both"] = runs["rose"] & runs["collapsed"]
+    return (
+        runs.groupby("arm", sort=False)
+        .agg(
+            runs=("arm", "size"), warm_start=("warm_start", "first"), held=("held", "median"), end=("end", "median"),
+            rose=("rose", "sum"), collapsed=("collapsed", "sum"), rose_and_collapsed=("both", "sum"),
+            onset=("collapse_step", "median"),
+        )
+        .reset_index()
+    )  # fmt: skip
 
 
 def promise(rows: pd.DataFrame) -> float:
@@ -128,7 +158,11 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("experiments/results/rise_and_fall.parquet"))
     parser.add_argument("--table", type=Path, default=HERE / "settings.toml")
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--from", dest="exported", type=Path, metavar="FILE.parquet", help="count its runs instead")
     told = parser.parse_args()
+    if told.exported:
+        print(arms(pd.read_parquet(told.exported)).round(2).to_string(index=False))
+        return
     found = search(told.runs, told.output, told.table, told.workers)
     columns = ["rung", "setting", "seed", "start", "peak", "end", "verdict", "seconds"]
     print(found.sort_values(["rung", "setting", "seed"])[columns].to_string(index=False))

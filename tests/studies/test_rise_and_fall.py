@@ -7,7 +7,7 @@ import pytest
 import tomli_w
 
 from studies.diagnosis import Case
-from studies.rise_and_fall import curve, promise, search, survivors
+from studies.rise_and_fall import arms, curve, promise, search, survivors
 from studies.routes import FAULT, named_first, named_wrongly
 from tests.learn.tiny import TINY
 
@@ -22,6 +22,21 @@ def test_only_a_run_that_first_rose_and_then_fell_is_promising():
     assert promise(rows(up=UP)) == promise(rows(flat=FLAT)) == 0.0
     assert promise(rows(down=DOWN)) == pytest.approx(0.15)
     assert curve(DOWN) == pytest.approx({"start": 0.2, "peak": 0.6, "gain": 0.4, "end": 0.0})
+
+
+def test_a_run_rose_when_thirty_iterations_in_a_row_are_well_above_the_warm_start():
+    def run(arm: str, success: list[float], outcome: str, status: str = "finished") -> dict[str, object]:
+        return {"arm": arm, "status": status, "success": success, "outcome": outcome, "collapse_step": None,
+                "config": '{"policy": {}}'}  # fmt: skip
+
+    rose, brief, never = [0.5] + [0.7] * 30 + [0.0] * 10, [0.3] + [0.7] * 10 + [0.1] * 30, [0.4] + [0.5] * 40
+    found = arms(pd.DataFrame([
+        run("a", rose, "collapsed"), run("a", brief, "collapsed"), run("b", rose, "recovered"),
+        run("b", never, "healthy"), run("b", never, "collapsed", "running"),
+    ])).set_index("arm")  # fmt: skip
+    assert found["warm_start"].tolist() == pytest.approx([0.425] * 2)  # the first iterations of all finished runs
+    assert found.loc["a", ["runs", "rose", "collapsed", "rose_and_collapsed"]].tolist() == [2, 1, 2, 1]
+    assert found.loc["b", ["runs", "rose", "collapsed", "rose_and_collapsed"]].tolist() == [2, 1, 0, 0]
 
 
 def test_the_better_half_goes_on_in_the_order_of_the_table():
