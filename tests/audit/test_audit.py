@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.cli.command import sorl
+from tests.cli.command import sorl, told
 from tests.learn.tiny import MakeRun, train
 from workbench.agent.engines import hf
 from workbench.audit import IDENTITIES, Check, audit, chosen, explain
@@ -26,17 +25,13 @@ from workbench.store import batches
 STEPS = (1, 3, 4)
 HEALTHY: dict[str, dict[str, Any]] = {
     "stale PPO": {},
-    "fresh PPO with AdamW, bounds, a cosine and a warm-up": {
-        "learn": {
-            "staleness": 0, "entropy_coef": 0.01,
-            "policy": {"kind": "adamw", "lr": 0.003, "max_grad_norm": 0.5, "schedule": "cosine", "warmup": 5},
-        },
-    },
-    "momentum, decay and micro-batches": {
-        "learn": {
-            "micro_batch": 4, "policy": {"momentum": 0.9, "weight_decay": 0.01, "lr": 0.01, "schedule": "linear"},
-        },
-    },
+    "fresh PPO with AdamW, bounds, a cosine and a warm-up": {"learn": {
+        "staleness": 0, "entropy_coef": 0.01,
+        "policy": {"kind": "adamw", "lr": 0.003, "max_grad_norm": 0.5, "schedule": "cosine", "warmup": 5},
+    }},
+    "momentum, decay and micro-batches": {"learn": {
+        "micro_batch": 4, "policy": {"momentum": 0.9, "weight_decay": 0.01, "lr": 0.01, "schedule": "linear"},
+    }},
     "S-PPO, which acts on the gradient": {"algorithm": "s-ppo", "slots": {"stabilise": {"tau": 1.0}}},
     "ST-PPO": {"algorithm": "st-ppo", "slots": {"stabilise": {"tau": 1.0}}},
     "GRPO with a KL term in the loss": {
@@ -55,17 +50,11 @@ HEALTHY: dict[str, dict[str, Any]] = {
     "bfloat16 in trainer and sampler, micro-batches": {
         "engine": {"dtype": "bfloat16"}, "compute": {"dtype": "bfloat16"}, "learn": {"micro_batch": 4},
     },
-    "an AdamW that decays, a critic with momentum": {
-        "learn": {
-            "policy": {"kind": "adamw", "lr": 0.001, "weight_decay": 0.1},
-            "critic": {"kind": "sgd", "lr": 0.02, "momentum": 0.9, "schedule": "linear"},
-        },
-    },
+    "an AdamW that decays, a critic with momentum": {"learn": {
+        "policy": {"kind": "adamw", "lr": 0.001, "weight_decay": 0.1},
+        "critic": {"kind": "sgd", "lr": 0.02, "momentum": 0.9, "schedule": "linear"},
+    }},
 }  # fmt: skip
-
-
-def audited(folder: Path, *names: str, steps: tuple[int, ...] = STEPS) -> list[Check]:
-    return list(audit(folder, steps, names))
 
 
 def violated(found: list[Check]) -> list[str]:
@@ -74,124 +63,99 @@ def violated(found: list[Check]) -> list[str]:
 
 @pytest.mark.parametrize("changes", HEALTHY.values(), ids=HEALTHY)
 def test_no_identity_is_violated_in_a_healthy_run(trained: MakeRun, changes: dict[str, Any]) -> None:
-    found = audited(trained(**changes))
+    found = list(audit(trained(**changes), STEPS))
     assert violated(found) == []
     checked = {check.identity for check in found if not check.missing}
     assert {"transcripts", "loss_mask", "reward", "sampling", "advantages", "loss", "gradient", "weights"} <= checked
 
 
-def patched_run(new_run: MakeRun, cache: Path, **changes: Any) -> Path:
-    folder = new_run(**changes)
-    assert train(folder, cache) == 0
-    return folder
+@pytest.fixture
+def run_with(new_run: MakeRun, cache: Path) -> Callable[..., Path]:
+    """Train a run in which a function stands in for one of the trainer's, which it gets before its arguments."""
+
+    def make(owner: Any = None, name: str = "", wrong: Any = None, **changes: Any) -> Path:
+        folder = new_run(**changes)
+        with pytest.MonkeyPatch.context() as patch:
+            if owner:
+                honest = getattr(owner, name)
+                patch.setattr(owner, name, lambda *given, **more: wrong(honest, *given, **more))
+            assert train(folder, cache) == 0
+        return folder
+
+    return make
 
 
-def exchanged(batch: Any) -> Any:
+def exchanged(honest: Any, *given: Any, **more: Any) -> Any:
+    batch = honest(*given, **more)
     made = batch.advantages.clone()
     made[[1, 2]] = made[[2, 1]]
     return replace(batch, advantages=torch.where(batch.mask, made, 0))
 
 
-def _advantages(patch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
-    honest: Any = vars(loop)["prepare"]
-    patch.setattr(loop, "prepare", lambda *given, **more: change(honest(*given, **more)))
+def tripled(honest: Any, *given: Any, **more: Any) -> Any:
+    batch = honest(*given, **more)
+    return replace(batch, advantages=3 * batch.advantages)
 
 
-def _loss_times_eight(patch: pytest.MonkeyPatch) -> None:
-    honest: Any = vars(update)["policy_loss"]
-
-    def wrong(*given: Any, **more: Any) -> Any:
-        out = honest(*given, **more)
-        return replace(out, loss=8 * out.loss, terms=replace(out.terms, policy_loss=8 * out.terms.policy_loss))
-
-    patch.setattr(update, "policy_loss", wrong)
+def times_eight(honest: Any, *given: Any, **more: Any) -> Any:
+    out = honest(*given, **more)
+    return replace(out, loss=8 * out.loss, terms=replace(out.terms, policy_loss=8 * out.terms.policy_loss))
 
 
-def _frozen(patch: pytest.MonkeyPatch) -> None:
-    honest = update.step
-
-    def wrong(optimizer: Any, limit: Any, skip: bool = False) -> Any:
-        weights = [p for group in optimizer.param_groups for p in group["params"]]
-        weights[1].grad = torch.zeros_like(weights[1])
-        return honest(optimizer, limit, skip)
-
-    patch.setattr(update, "step", wrong)
+def frozen(honest: Any, optimizer: Any, limit: Any, skip: bool = False) -> Any:
+    weights = [p for group in optimizer.param_groups for p in group["params"]]
+    weights[1].grad = torch.zeros_like(weights[1])
+    return honest(optimizer, limit, skip)
 
 
-def _critic_reads_elsewhere(patch: pytest.MonkeyPatch) -> None:
-    honest: Any = update.Learner.values
-    patch.setattr(update.Learner, "values", lambda self, batch: honest(self, batch).roll(1, 1))
+def forgetful(honest: Any, learner: Any, settings: Any) -> None:
+    honest(learner, settings)
+    if learner.updates == 8:
+        learner.policy_optimizer.state.clear()
 
 
-def _forgetful(patch: pytest.MonkeyPatch) -> None:
-    honest = update.Learner.follow
-
-    def wrong(self: Any, settings: Any) -> None:
-        honest(self, settings)
-        if self.updates == 8:
-            self.policy_optimizer.state.clear()
-
-    patch.setattr(update.Learner, "follow", wrong)
+def decaying(honest: Any, learner: Any, settings: Any) -> None:
+    honest(learner, settings)
+    learner.policy_optimizer.param_groups[0]["weight_decay"] = 0.01
 
 
-def _decaying(patch: pytest.MonkeyPatch) -> None:
-    honest = update.Learner.follow
-
-    def wrong(self: Any, settings: Any) -> None:
-        honest(self, settings)
-        self.policy_optimizer.param_groups[0]["weight_decay"] = 0.01
-
-    patch.setattr(update.Learner, "follow", wrong)
+def critic_forgets(honest: Any, learner: Any, *given: Any) -> Any:
+    if learner.updates == 5:
+        learner.critic_optimizer.state.clear()
+    return honest(learner, *given)
 
 
-def _critic_forgets(patch: pytest.MonkeyPatch) -> None:
-    honest = update.Learner.update
-
-    def wrong(self: Any, *given: Any) -> Any:
-        if self.updates == 5:
-            self.critic_optimizer.state.clear()
-        return honest(self, *given)
-
-    patch.setattr(update.Learner, "update", wrong)
-
-
-def _one_seed_for_all(patch: pytest.MonkeyPatch) -> None:
-    honest = torch.rand
-
-    def wrong(rows: int, *more: int, **named: Any) -> torch.Tensor:
-        return honest(1, *more, **named).expand(rows, *more)
-
-    patch.setattr(hf.torch, "rand", wrong)
+def one_seed_for_all(honest: Any, rows: int, *more: int, **named: Any) -> torch.Tensor:
+    return honest(1, *more, **named).expand(rows, *more)
 
 
 HOT = {"engine": {"temperature": 1.5}, "learn": {"episodes": 32}}  # so that many draws are unsure
 SLOW = {"learn": {"policy": {"kind": "adamw", "lr": 5e-4}}}
 ADAM = {"learn": {"policy": {"kind": "adamw", "lr": 0.003}}}
-BUGS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], dict[str, Any], str, str]] = {
+LOSS = (update, "policy_loss", times_eight)
+# What is replaced and by what, the settings, the identity that it violates, and how the difference reads.
+BUGS: dict[str, tuple[tuple[Any, str, Callable[..., Any]], dict[str, Any], str, str]] = {
     "advantages of two trajectories exchanged": (
-        lambda patch: _advantages(patch, exchanged), {}, "advantages", "each other's numbers"),
-    "advantages three times too large": (
-        lambda patch: _advantages(patch, lambda b: replace(b, advantages=3 * b.advantages)), {},
-        "advantages", "3 times"),
-    "the loss times eight": (_loss_times_eight, {}, "loss", "8 times"),
-    "a layer without a gradient": (_frozen, {}, "gradient", "times"),
-    "a critic that reads the token before": (_critic_reads_elsewhere, {}, "values", "token before it"),
-    "optimizer state that is lost": (_forgetful, ADAM, "optimizer_state", "times"),
-    "a weight decay of a hundredth of a step": (_decaying, SLOW, "weights", "another decay"),
-    "a critic's state that is lost": (_critic_forgets, {}, "critic_gradient", "begins with other weights"),
-    "rows that share random numbers": (_one_seed_for_all, HOT, "independence", "draws at one position go together"),
+        (loop, "prepare", exchanged), {}, "advantages", "each other's numbers"),
+    "advantages three times too large": ((loop, "prepare", tripled), {}, "advantages", "3 times"),
+    "the loss times eight": (LOSS, {}, "loss", "8 times"),
+    "a layer without a gradient": ((update, "step", frozen), {}, "gradient", "times"),
+    "a critic that reads the token before": (
+        (update.Learner, "values", lambda honest, *given: honest(*given).roll(1, 1)), {}, "values", "token before it"),
+    "optimizer state that is lost": ((update.Learner, "follow", forgetful), ADAM, "optimizer_state", "times"),
+    "a weight decay of a hundredth of a step": (
+        (update.Learner, "follow", decaying), SLOW, "weights", "another decay"),
+    "a critic's state that is lost": (
+        (update.Learner, "update", critic_forgets), {}, "critic_gradient", "begins with other weights"),
+    "rows that share random numbers": (
+        (hf.torch, "rand", one_seed_for_all), HOT, "independence", "draws at one position go together"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("bug", BUGS)
-def test_what_a_trainer_did_not_do_as_it_says_is_proved(
-    new_run: MakeRun, cache: Path, monkeypatch: pytest.MonkeyPatch, bug: str
-) -> None:
-    inject, changes, name, reading = BUGS[bug]
-    with monkeypatch.context() as patch:
-        inject(patch)
-        folder = patched_run(new_run, cache, iterations=5, **changes)
-    found = audited(folder)
+def test_what_a_trainer_did_not_do_as_it_says_is_proved(run_with: Callable[..., Path], bug: str) -> None:
+    instead, changes, name, reading = BUGS[bug]
+    found = list(audit(run_with(*instead, iterations=5, **changes), STEPS))
     assert violated(found)[0] == name
     first = next(check for check in found if check.violated and check.identity == name)
     assert reading in first.says
@@ -201,9 +165,9 @@ def test_what_a_trainer_did_not_do_as_it_says_is_proved(
         assert any("these weights did not move" in check.says and len(check.layers) == 1 for check in found)
 
 
-def test_what_is_not_stored_is_never_passed(new_run: MakeRun, cache: Path) -> None:
-    folder = patched_run(new_run, cache, iterations=3, record={"batches": {"weights_mb": 0}})
-    found = {check.identity: check for check in audited(folder, steps=(1,))}
+def test_what_is_not_stored_is_never_passed(run_with: Callable[..., Path]) -> None:
+    folder = run_with(iterations=3, record={"batches": {"weights_mb": 0}})
+    found = {check.identity: check for check in audit(folder, [1])}
     assert "needs the weights of step 1" in found["values"].missing
     assert not found["values"].violated
     assert not found["loss"].missing
@@ -259,19 +223,13 @@ def test_every_identity_says_what_must_hold_and_what_it_means_otherwise() -> Non
     assert batches.WEIGHTS[-1] == "optimizer."
 
 
-def test_a_diagnosis_of_one_run_says_what_its_audit_found(
-    new_run: MakeRun, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        _loss_times_eight(patch)
-        folder = patched_run(new_run, cache, iterations=5)
+def test_a_diagnosis_of_one_run_says_what_its_audit_found(run_with: Callable[..., Path]) -> None:
+    folder = run_with(*LOSS, iterations=5)
     runs = folder.parent.parent
     said = sorl("diagnose", folder.name, "--fail-on", "critical", runs=runs)
     assert said.exit_code == 1
     assert "the record contradicts itself.\n  loss, step" in said.output
     assert "8 times what it must be" in said.output
-    (row,) = json.loads(sorl("diagnose", folder.name, "--format", "json", runs=runs).output)
+    (row,) = told("diagnose", folder.name, runs=runs)
     assert {check["identity"] for check in row["audit"] if check["state"] == "violated"} >= {"loss"}
-    assert (
-        "audit" not in json.loads(sorl("diagnose", folder.name, "--no-audit", "--format", "json", runs=runs).output)[0]
-    )
+    assert "audit" not in told("diagnose", folder.name, "--no-audit", runs=runs)[0]
