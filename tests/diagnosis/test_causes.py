@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.diagnosis.logs import AT, ROWS, healthy, log, tokens
+from tests.diagnosis.logs import AT, ROWS, STEPS, healthy, log, tokens
 from workbench.audit import Check
 from workbench.diagnosis.causes import CAUSES
 from workbench.diagnosis.diagnose import diagnose
@@ -14,12 +14,12 @@ from workbench.learn.faults import FAULTS
 TAGS = ("</search>", "<answer>", "</answer>", "</think>")
 
 
-def late(table, column, value):
-    """Plant a value in a column from step AT on, or what a function makes of those rows."""
+def late(table, column, value, since=AT, until=STEPS):
+    """Plant a value in a column from a step on (up to another), or what a function makes of those rows."""
 
     def plant(tables):
         frame = tables[table]
-        rows = frame["step"] >= AT
+        rows = frame["step"].between(since, until)
         frame.loc[rows, column] = value(frame[rows]) if callable(value) else value
         if column == "reward":
             frame["advantage"] = frame["reward"] - frame.groupby(["step", "prompt_group"])["reward"].transform("mean")
@@ -68,21 +68,18 @@ def repeated(tables):
     tables["step"].loc[AT, "batch_hash"] = 1000 + AT - 1
 
 
-def other_group(tables):
-    tables["minibatch"] = tables["minibatch"].drop(columns="value_loss")
-    shuffled = np.random.default_rng(3).permutation(ROWS)
-    late("trajectory", "advantage", lambda rows: rows["advantage"].to_numpy().reshape(-1, ROWS)[:, shuffled].ravel())(
-        tables
-    )
+def without_critic(tables):
+    del tables["minibatch"]["value_loss"]
 
 
-def pays_by_lot(tables):
-    draw = np.random.default_rng(5)
-    wrong = late(
-        "trajectory", "reward",
-        lambda rows: np.where(draw.uniform(size=len(rows)) < 0.3, 1.0 - rows["success"], rows["success"]),
-    )  # fmt: skip
-    wrong(tables)
+def shuffled(rows):
+    order = np.random.default_rng(3).permutation(ROWS)
+    return rows["advantage"].to_numpy().reshape(-1, ROWS)[:, order].ravel()
+
+
+def by_lot(rows):
+    wrong = np.random.default_rng(5).uniform(size=len(rows)) < 0.3
+    return np.where(wrong, 1.0 - rows["success"], rows["success"])
 
 
 def cut_at_two_turns(tables):
@@ -157,10 +154,10 @@ PLANTED = {
     "staleness": late("step", "staleness", lambda rows: rows["step"] - AT + 1.0),
     "batch_reused": repeated,
     "corrupt_log_prob": one_token,
-    "wrong_groups": other_group,
+    "wrong_groups": every(without_critic, late("trajectory", "advantage", shuffled)),
     "reward_format": late("trajectory", "reward", lambda rows: rows["answer"].notna().astype(float)),
     "reward_inverted": late("trajectory", "reward", lambda rows: 1.0 - rows["success"]),
-    "reward_noise": pays_by_lot,
+    "reward_noise": late("trajectory", "reward", by_lot),
     "retriever_empty": late("trajectory", "n_observation_tokens", lambda rows: 2 * rows["n_searches"]),
     "retriever_failing": late("step", "retrieval_failed_frac", 0.5),
     "retriever_slow": late("step", "seconds_retrieval", 2.0),
@@ -176,9 +173,10 @@ DYNAMICS = {"off_policy", "step_size"}  # they explain a collapse: test_collapse
 FALLBACK = {"not_sampled"}  # where no transcripts were kept
 
 
-def planted(name, seed=0):
+def planted(*planters, seed=0):
+    """The tables of a healthy run with causes, by their names, or whatever else is planted."""
     tables = healthy(seed)
-    PLANTED[name](tables)
+    every(*(PLANTED.get(one, one) for one in planters))(tables)
     return tables
 
 
@@ -200,7 +198,7 @@ def test_nothing_is_found_in_a_healthy_log(seed):
 @pytest.mark.parametrize("name", PLANTED)
 @pytest.mark.parametrize("seed", range(2))
 def test_a_planted_cause_is_named_first_and_dated(name, seed):
-    found = diagnose(log(planted(name, seed))).findings
+    found = diagnose(log(planted(name, seed=seed))).findings
     assert found, "nothing was found"
     assert found[0].cause.name == name
     assert AT <= found[0].clue.step <= AT + 2
@@ -260,59 +258,58 @@ def test_without_transcripts_the_broken_identity_is_named_all_the_same():
 
 @pytest.mark.parametrize("nats", [0.01, 0.2])
 def test_routes_that_differ_no_more_than_the_log_probs_are_no_fault_of_the_routers(nats):
-    tables = healthy()
-    rerouted(3 * nats, nats)(tables)
-    assert "route_mismatch" not in names(tables)
+    assert "route_mismatch" not in names(planted(rerouted(3 * nats, nats)))
 
 
-def test_a_graded_reward_is_no_wrong_reward_and_a_critic_may_give_equal_rewards_different_advantages():
-    assert not names(planted("reward_noise"), {"world.reward": "f1"})
-    tables = planted("wrong_groups")
-    tables["minibatch"]["value_loss"] = healthy()["minibatch"]["value_loss"]
-    assert not names(tables)
+def rounded(tables):
+    tokens(tables, lambda t, old, draw: old + draw.normal(0, 0.01, 40))  # from the first step on: it never agreed
 
 
-def test_a_bf16_sampler_that_never_agreed_is_not_called_stale_and_not_blamed_where_it_was_asked_for():
-    tables = healthy()
-    tokens(tables, lambda t, old, draw: old + draw.normal(0, 0.01, 40))
-    assert names(tables) == ["low_precision"]
-    assert not names(tables, {"engine.dtype": "bfloat16"})
-    assert not names(tables, {"compute.dtype": "bfloat16"})
+TURN_BY_TURN = {"learn.epochs": 1, "learn.minibatches": 1, "learn.old_log_prob": "rollout"}  # of two updates a step
 
 
-def test_turns_that_are_trained_one_after_the_other_are_no_disagreement_with_the_sampler():
-    tables = healthy()
-    tables["minibatch"]["mismatch_max"] = 3.0 * (tables["minibatch"]["step"] > 0)
-    planned = {"learn.epochs": 2, "learn.minibatches": 1, "learn.old_log_prob": "rollout"}
-    assert names(tables, planned) == ["corrupt_log_prob"]
-    assert not names(tables, {**planned, "learn.epochs": 1})
+@pytest.mark.parametrize(
+    ("planter", "cause", "plain", "asked"),
+    [
+        ("reward_noise", "reward_noise", {}, {"world.reward": "f1"}),
+        ("wrong_groups", "wrong_groups", {}, {"slots.kl.kind": "reward"}),
+        (rounded, "low_precision", {}, {"engine.dtype": "bfloat16"}),  # and not called stale
+        (rounded, "low_precision", {}, {"compute.dtype": "bfloat16"}),
+        (
+            late("minibatch", "mismatch_max", 3.0, 1),
+            "corrupt_log_prob",
+            TURN_BY_TURN | {"learn.epochs": 2},
+            TURN_BY_TURN,
+        ),
+    ],
+)
+def test_what_the_settings_ask_for_is_no_fault_and_is_one_where_they_do_not(planter, cause, plain, asked):
+    assert names(planted(planter), plain) == [cause]
+    assert not names(planted(planter), asked)
 
 
-def test_a_policy_that_has_moved_as_far_is_no_wrong_reference():
-    tables = planted("reference_wrong")
-    tables["step"].loc[tables["step"]["step"] >= AT, "kl_k3"] = 0.3
-    assert "reference_wrong" not in names(tables)
-    tables = planted("reference_wrong")
-    tables["step"].loc[tables["step"]["step"] == AT + 5, "kl_ref"] = 0.02  # near again: it was a batch
-    assert "reference_wrong" not in names(tables)
+def test_a_critic_may_give_equal_rewards_different_advantages():
+    assert not names(planted("wrong_groups", late("minibatch", "value_loss", 0.1, 0)))
+
+
+@pytest.mark.parametrize(
+    "since",
+    [late("step", "kl_k3", 0.3), late("step", "kl_ref", 0.02, AT + 5, AT + 5)],
+    ids=["the policy has moved as far", "near again: it was a batch"],
+)
+def test_a_distance_that_the_policy_or_a_batch_explains_is_no_wrong_reference(since):
+    assert "reference_wrong" not in names(planted("reference_wrong", since))
 
 
 @pytest.mark.parametrize(("distance", "found"), [(0.0, False), (0.3, True)])
 def test_what_the_first_step_has_moved_is_no_wrong_reference(distance, found):
-    tables = healthy()
-    tables["step"].loc[0, "kl_ref"] = 0.15
-    tables["minibatch"]["kl_ref"] = [distance, 0.3] * (len(tables["minibatch"]) // 2)
+    tables = planted(late("step", "kl_ref", 0.15, 0, 0))
+    tables["minibatch"]["kl_ref"] = [distance, 0.3] * STEPS
     assert ("reference_wrong" in names(tables)) is found
 
 
-def test_a_kl_term_in_the_reward_gives_equal_rewards_different_advantages():
-    assert names(planted("wrong_groups")) == ["wrong_groups"]
-    assert not names(planted("wrong_groups"), {"slots.kl.kind": "reward"})
-
-
 def test_a_question_that_a_batch_has_twice_has_two_groups_of_its_own():
-    tables = healthy()
-    tables["minibatch"] = tables["minibatch"].drop(columns="value_loss")
+    tables = planted(without_critic)
     rows = tables["trajectory"]
     since = rows["step"] >= AT
     again = since & rows["prompt_group"].isin(range(1, 12, 2))  # the question of the group before, drawn once more
@@ -343,12 +340,10 @@ def test_a_transcript_that_no_update_trained_on_is_left_out_and_the_others_are_l
 
 def test_what_the_policy_learned_since_the_rollout_is_no_disagreement_with_the_sampler():
     """Rollouts are stale and scored again before the step: single tokens have moved, most have not."""
-    tables = healthy()
-    tables["step"]["staleness"] = (tables["step"]["step"] > 0) * 4.0
-    updates = tables["minibatch"]
-    moved = updates["step"] > 0
-    updates.loc[moved, "mismatch"] = 0.01 * updates.loc[moved, "step"]
-    updates.loc[moved, "mismatch_max"] = 3.0
+    tables = planted(
+        late("step", "staleness", 4.0, 1), late("minibatch", "mismatch", lambda rows: 0.01 * rows["step"], 1),
+        late("minibatch", "mismatch_max", 3.0, 1),
+    )  # fmt: skip
     said = diagnose(log(tables, {"learn.old_log_prob": "update", "learn.staleness": 4}))
     assert not said.findings
     for cause in ("stale_weights", "temperature", "low_precision", "corrupt_log_prob"):
@@ -359,8 +354,8 @@ def test_what_the_policy_learned_since_the_rollout_is_no_disagreement_with_the_s
 
 def rarer(displaced=0.0, critic=True):
     """A log whose tokens with a positive advantage become rarer, by what updates displaced or by what was drawn."""
-    tables = healthy()
-    updates = tables["minibatch"].drop(columns=[] if critic else "value_loss")
+    tables = healthy() if critic else planted(without_critic)
+    updates = tables["minibatch"]
     rare = np.where(updates["step"] >= AT, -0.65, -0.15)
     tables["minibatch"] = updates.assign(log_prob_positive=rare, displacement_positive=displaced)
     return tables
@@ -383,13 +378,3 @@ def test_what_a_critic_finds_better_than_expected_was_not_rewarded_once_success_
     tables = rarer(critic=critic)  # without one, advantages of a group: above its mean is rewarded
     late("step", "success", 0.0)(tables)
     assert ("temperature_hidden" in names(tables)) is not critic
-
-
-@pytest.mark.parametrize(("onset", "words"), [(AT - 2, "2 steps after the onset"), (AT + 1, "1 step before the onset")])
-def test_a_spike_says_on_which_side_of_the_onset_it_is(onset, words):
-    tables = healthy()
-    tables["minibatch"].loc[tables["minibatch"]["step"] == AT, "grad_norm"] = 40.0
-    told = {"outcome": "collapsed", "collapse_step": onset, "detection_step": AT + 4}
-    said = diagnose(log(tables, {"learn.policy.max_grad_norm": None}, **told))
-    (spike,) = [f.clue.says for f in said.findings if f.cause.name == "step_size"]
-    assert words in spike

@@ -38,18 +38,14 @@ def test_the_windows_agree_with_a_plain_loop(values: list[float]) -> None:
 def test_a_jump_is_dated_whatever_the_unit(seed: int, scale: float, shift: float) -> None:
     curve = np.random.default_rng(seed).uniform(-1, 1, 30)
     curve[15:] += 40.0
-    found = first(pd.Series(scale * curve + shift, index=range(100, 130)), "above", margin=15.0, floor=0.0)
-    assert found is not None
-    assert found.step == 115
+    assert first(pd.Series(scale * curve + shift, range(100, 130)), "above", margin=15.0, floor=0.0).step == 115
 
 
 SPIKE = [1.0, 1.1, 0.9, 1.0, 1.1, 0.9, 50.0, 1.0, 1.1, 1.0]
 
 
 def test_one_point_is_an_event_only_if_one_is_enough() -> None:
-    found = first(pd.Series(SPIKE), points=1)
-    assert found is not None
-    assert found.step == 6
+    assert first(pd.Series(SPIKE), points=1).step == 6
 
 
 @pytest.mark.parametrize("values", [SPIKE, np.linspace(0.1, 0.9, 200), [], [1.0] * 3, [np.nan] * 20, [1.0] * 20])

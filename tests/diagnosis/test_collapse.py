@@ -87,15 +87,12 @@ def test_a_leap_that_clipping_held_or_that_nothing_followed_explains_nothing(col
     assert not said(spiked(column, value), {"learn.policy.max_grad_norm": bound}, **run).findings
 
 
-def test_a_collapse_that_nothing_explains_is_said_to_be_unexplained():
+def test_of_a_run_that_is_down_it_is_never_said_that_nothing_was_found():
     d = said(healthy(), **FELL)
     assert not d.findings
     assert "Collapsed: success fell from " in text(d)
     assert "The fall began after step 14 (95 %: 13 to 14) and was certain at step 19" in text(d)
     assert "None of the known causes fits." in text(d)
-
-
-def test_of_a_run_that_is_down_it_is_never_said_that_nothing_was_found():
     d = said(healthy(), **DOWN)
     assert "Falling at its end, too late for the collapse rule: success fell from" in text(d)
     assert "The fall began between steps 13 and 14 (95 %); the counts are at least 20 times likelier" in text(d)
