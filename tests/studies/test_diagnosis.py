@@ -8,6 +8,10 @@ import pytest
 from studies import Share
 from studies import diagnosis as score
 from studies.diagnosis import Case, scores
+from studies.scalar_logs import bench
+from studies.unknown_bugs import count
+from tests.studies.test_scalar_logs import ANSWERS
+from tests.studies.test_unknown_bugs import answer as bug
 from workbench.spec import InputError
 
 
@@ -48,9 +52,14 @@ def test_what_the_audit_proves_where_the_fault_is_not_named_first_is_counted_apa
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", None])
-def test_cases_survive_their_file_and_another_file_is_refused(tmp_path: Path, content: bytes | None) -> None:
-    score.write(FOUND, path := tmp_path / "scored.parquet")
-    assert score.read(path) == FOUND
+@pytest.mark.parametrize(
+    ("study", "found", "what"),
+    [(score, FOUND, "scored diagnoses"), (count, [bug("values_one_off")], "answers"), (bench, ANSWERS, "answers")],
+    ids=["diagnosis", "unknown bugs", "scalar logs"],
+)
+def test_cases_survive_their_file_and_another_file_is_refused(study, found, what, content, tmp_path: Path) -> None:
+    study.write(found, path := tmp_path / "scored.parquet")
+    assert study.read(path) == found
     path.unlink() if content is None else path.write_bytes(content)
-    with pytest.raises(InputError, match="holds no scored diagnoses"):
-        score.read(path)
+    with pytest.raises(InputError, match=f"holds no {what}"):
+        study.read(path)
