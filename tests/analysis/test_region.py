@@ -42,7 +42,6 @@ def test_the_boundary_is_where_the_isotonic_share_crosses_a_half(points: list, a
 def test_the_boundary_lies_between_the_tried_values_next_to_it_and_more_collapses_never_move_it_up(drawn) -> None:
     points = {float(x): (min(k, n), n) for x, (k, n) in drawn.items()}
     found = boundary(points)
-    assert found is not None
     for x, (_, n) in points.items():
         assert boundary(points | {x: (n, n)}).at <= found.at + 1e-9  # type: ignore[union-attr]
     assert min(drawn) <= found.at <= max(drawn)

@@ -35,10 +35,6 @@ def test_a_file_gives_back_what_was_written_and_any_client_reads_its_curves(tmp_
     assert counts == [("green", 240), ("red", 240)]
 
 
-def without(*names: str):
-    return lambda table: table.drop_columns(list(names))
-
-
 def about(text: bytes):
     return lambda table: table.replace_schema_metadata({KEY: text})
 
@@ -55,7 +51,8 @@ OTHER = json.dumps({"format": 99, "experiment": "x", "question": "x", "toml": ""
         (lambda table: pa.table({"a": [1]}), "is no Parquet file of results"),
         (about(b"{"), "is no Parquet file of results"),
         (about(OTHER), "holds results in format 99, this version of sorl reads 1"),
-        (without("seed", "success"), "is no Parquet file of results ('Field \"seed\" does not exist in schema')"),
+        (lambda table: table.drop_columns(["seed", "success"]),
+          "is no Parquet file of results ('Field \"seed\" does not exist in schema')"),
         (lambda table: table.set_column(table.schema.get_field_index("seed"), "seed", pa.array(["one"] * len(table))),
          "is no Parquet file of results (Failed to parse string: 'one'"),
     ],

@@ -25,10 +25,14 @@ def counts(level, steps, seed=0, n=64):
     return (np.random.default_rng(seed).binomial(n, level, steps) / n).tolist()
 
 
+def fed(watch, rows):
+    """The events of a watch that gets these rows of table `step`, one a step."""
+    return [event for step, row in enumerate(rows) for event in watch.step(step, row)]
+
+
 def watched(scores, group=1, episodes=64, **first):
     watch = Watch(None, episodes, group)
-    for step, score in enumerate(scores):
-        watch.step(step, {"success": score, **(first if step == 0 else {})})
+    fed(watch, [{"success": score, **(first if step == 0 else {})} for step, score in enumerate(scores)])
     return watch
 
 
@@ -168,9 +172,9 @@ def test_a_warm_start_that_the_first_update_kills_has_collapsed_from_the_first_s
         verdict = watched([0.45] + [0.0, 0.015625] * 30, **held).verdict
         assert (verdict.outcome, verdict.onset) == ("collapsed", 0)
         assert peak is None or verdict.peak == peak
-    watch = Watch(None, 64)  # only the evaluation before the first point counts as untrained
-    for step, success in enumerate(counts(0.5, 20)):
-        watch.step(step, {"success": success, **({"heldout_success": 0.1, "heldout_episodes": 256} if step else {})})
+    first, *others = counts(0.5, 20)  # only the evaluation before the first point counts as untrained
+    later = {"heldout_success": 0.1, "heldout_episodes": 256}
+    fed(watch := Watch(None, 64), [{"success": first}, *({"success": success} | later for success in others)])
     assert watch.verdict.outcome == "no_learning"
 
 
@@ -220,12 +224,10 @@ rules = st.builds(CollapseSettings, severe=severe, false_collapse=collapse, fals
 @settings(max_examples=80, deadline=None)
 @given(shares, rules, st.sampled_from([None, 16, 64]))
 def test_a_live_run_and_its_log_get_the_same_verdict(curve, rule, episodes):
-    watch, detections = Watch(rule, episodes), []
-    for step, score in enumerate(curve):
-        detections += [e.step for e in watch.step(step, {"success": score}) if e.kind == "collapse"]
+    events = fed(watch := Watch(rule, episodes), [{"success": score} for score in curve])
     verdict = judge(curve, rule, episodes=episodes)
     assert watch.verdict == verdict
-    assert detections == [drop.detection for drop in verdict.drops]
+    assert [e.step for e in events if e.kind == "collapse"] == [drop.detection for drop in verdict.drops]
     for cut in range(len(curve)):  # a detection depends on nothing that comes later
         early = judge(curve[:cut], rule, episodes=episodes)
         assert (early.detection is not None) == (verdict.detection is not None and verdict.detection < cut)
@@ -252,9 +254,9 @@ def test_settings_of_the_rule_of_running_medians_are_read_and_unknown_ones_refus
 
 
 def test_a_run_with_a_critical_event_is_never_healthy_and_a_crash_is_a_divergence_whatever_the_score():
-    watch = Watch(None, 64)
-    for step, score in enumerate(learned()):
-        watch.step(step, {"success": score, "valid_action_frac": 0.9 if step < 20 else 0.3})
+    valid = [0.9] * 20 + [0.3] * 13
+    rows = [{"success": s, "valid_action_frac": v} for s, v in zip(learned(), valid, strict=True)]
+    fed(watch := Watch(None, 64), rows)
     assert watch.verdict.outcome == "mild"
     event = watch.crashed(20, "sampling failed")
     assert (event.kind, event.severity, event.step) == ("diverged", "critical", 20)
@@ -279,8 +281,6 @@ GOOD, BAD = [0.9, 0.95], [0.47] * 5
     ],
 )
 def test_a_hard_event_comes_once_where_its_mark_is_crossed(diagnostic, values, events):
-    watch, found = Watch(), []
-    for step, value in enumerate(values):
-        found += watch.step(step, {diagnostic: value})
+    found = fed(watch := Watch(), [{diagnostic: value} for value in values])
     assert [(e.kind, e.step) for e in found] == events
     assert (watch.verdict.outcome == "diverged") == ("non_finite" in dict(events))

@@ -123,8 +123,8 @@ def test_a_drift_is_what_the_medians_say_whatever_came_before(rewards):
         ("guard_first_ratio", "warning", "first_log_ratio_abs_max",
          [3e-6, RATIO_TOLERANCE, None, 0.02, 0.03, 0.0, math.inf], [3, 6], "0.02 nats"),
         ("guard_stuck_batch", "warning", "batch_hash", [11, 12, 13, 12, 12, 14, 14], [3, 6], "tokens of step 1"),
-        ("guard_token_identity", "critical", "token_mismatches", [0, 2], [1], "2 trained trajectories"),
-        ("guard_token_identity", "critical", "token_mismatches", [0, 2], [1], "trajectory 5, turn 3"),
+        ("guard_token_identity", "critical", "token_mismatches", [0, 2], [1],
+         "2 trained trajectories are not the tokens and turns that were sampled, first in trajectory 5, turn 3"),
     ],
 )  # fmt: skip
 def test_the_guard_flags_a_finding_once_while_it_lasts_and_says_where(kind, severity, column, values, steps, words):
