@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, Self, final
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -26,9 +26,7 @@ SOLVED = 0.9  # of a reward that can be 1
 _OF_MEDIAN = 1.2533  # standard error of a median over that of a mean, of normal noise
 
 
-@final
-@dataclass(frozen=True)
-class Departure:
+class Departure(NamedTuple):
     """A point that its past does not explain, and the median of that past."""
 
     step: int
@@ -92,8 +90,7 @@ def before(series: pd.Series, step: int) -> float | None:
     return None if past.empty else float(past.median())
 
 
-@dataclass(frozen=True)
-class Slump:
+class Slump(NamedTuple):
     """The first step at which the median of three steps of success lay `lost` (a share) below the best such median."""
 
     step: int

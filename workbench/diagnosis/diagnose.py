@@ -367,7 +367,7 @@ def as_dict(d: Diagnosis) -> dict[str, Any]:
         "onset": d.log.onset,
         "critical_events": [{"step": step, "kind": kind} for step, kind in d.log.critical],
         "steps": d.log.steps,
-        "slump": None if d.slump is None else asdict(d.slump),
+        "slump": d.slump and d.slump._asdict(),
         "findings": [_finding(d, finding) for finding in d.findings],
         "moved": [_data(m) for m in d.moved],
         "unanswered": d.unanswered,

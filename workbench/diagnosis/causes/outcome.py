@@ -137,10 +137,8 @@ def length_collapse(log: Log, length: Curve) -> Clue | None:
     better = score is not None and (score.solved or (score.change > 0 and length.end > SHORT / 3 * length.begin))
     if better or length.end > SHORT * length.begin:
         return None
-    return Clue.on(
-        length, "sign", sure(SHORT * length.begin / max(length.end, 1e-9), 0.7), step,
-        f"from step {step} on answers shrink from {length.begin:.0f} to {length.end:.0f} tokens{told(score)}",
-    )  # fmt: skip
+    says = f"from step {step} on answers shrink from {length.begin:.0f} to {length.end:.0f} tokens{told(score)}"
+    return Clue.on(length, "sign", sure(SHORT * length.begin / max(length.end, 1e-9), 0.7), step, says)
 
 
 @scalar(

@@ -56,11 +56,8 @@ def entropy_explosion(log: Log, entropy: Curve) -> Clue | None:
     if entropy.low <= 0 or entropy.end < noise or (score is not None and score.change > 0):
         return None
     bonus = " (an entropy bonus is set)" if log.settings.get("learn.entropy_coef") else ""
-    return Clue.on(
-        entropy, "sign", sure(entropy.end / usual / NOISE, 0.65), step,
-        f"from step {step} on entropy rises from {usual:.3g} to {entropy.end:.3g} nats a token{bonus}{told(score)}",
-        usual,
-    )  # fmt: skip
+    says = f"from step {step} on entropy rises from {usual:.3g} to {entropy.end:.3g} nats a token{bonus}{told(score)}"
+    return Clue.on(entropy, "sign", sure(entropy.end / usual / NOISE, 0.65), step, says, usual)
 
 
 @scalar(
@@ -146,10 +143,8 @@ def kl_blowup(log: Log, kl: Curve) -> Clue | None:
     bends = kl.end - middle > 2 * (middle - kl.begin)  # a healthy KL grows evenly, or ever more slowly
     if kl.end < max(mark, AWAY * kl.begin) or (score is not None and score.late > 0 and not bends):
         return None
-    return Clue.on(
-        kl, "sign", sure(kl.end / mark, 0.65), step,
-        f"from step {step} on the KL runs from {kl.begin:.3g} to {kl.end:.3g} nats a token{told(score)}",
-    )  # fmt: skip
+    says = f"from step {step} on the KL runs from {kl.begin:.3g} to {kl.end:.3g} nats a token{told(score)}"
+    return Clue.on(kl, "sign", sure(kl.end / mark, 0.65), step, says)
 
 
 @scalar(
@@ -196,9 +191,8 @@ def grad_spikes(log: Log, _: Curve) -> Clue | None:
 )  # fmt: skip
 def grad_explosion(log: Log, norm: Curve) -> Clue | None:
     """The gradient explodes and stays large."""
-    step = norm.left("up")
-    return None if norm.end < NORM * norm.begin else Clue.on(
-        norm, "sign", sure(norm.end / max(norm.begin, 1e-9) / NORM, 0.65), step,
-        f"from step {step} on the gradient norm grows from {norm.begin:.3g} to {norm.end:.3g}"
-        f"{told(log.outcome(step))}",
-    )  # fmt: skip
+    if norm.end < NORM * norm.begin:
+        return None
+    score = log.outcome(step := norm.left("up"))
+    says = f"from step {step} on the gradient norm grows from {norm.begin:.3g} to {norm.end:.3g}{told(score)}"
+    return Clue.on(norm, "sign", sure(norm.end / max(norm.begin, 1e-9) / NORM, 0.65), step, says)
