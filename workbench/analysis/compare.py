@@ -28,12 +28,9 @@ FEW = 8  # seeds from which on the interval of the IQM held the truth in 93 of 1
 def summarise(frame: pd.DataFrame) -> pd.DataFrame:
     """Return one row per arm from one per run: success, collapses, onset, clip fraction, gradient norm.
 
-    The figures are over the `n` of `runs` that finished. peak, final: means over seeds with a 95 % Student-t interval,
-    _iqm: interquartile means with a bootstrap interval; both NULL below three seeds, whose own values are in _seeds.
-    `collapsed` of `judged`, with a 95 % Clopper-Pearson interval, counts runs that diverged or recovered as well;
-    `judged` leaves out runs that are too short for the collapse rule or were falling at their end. onset: median step,
-    onsets: each. starts: the first five steps of runs that did not learn. stopped: finished with fewer steps than
-    planned. clip_frac, grad_norm_median: means over seeds, grad_norm_max: the largest; NULL without columns of updates.
+    The figures are over the `n` of `runs` that finished; intervals are NULL below three seeds. onset: median step,
+    onsets: each. starts: success in the first five steps of runs that did not learn. clip_frac, grad_norm_median: means
+    over seeds, grad_norm_max: the largest; NULL without columns of updates.
     """
     found = []
     for arm, rows in frame.groupby("arm", sort=False):
@@ -199,9 +196,8 @@ def readable(frame: pd.DataFrame) -> pd.DataFrame:
 def against(arms: pd.DataFrame, rows: pd.DataFrame, reference: str) -> pd.DataFrame:
     """Return one row per other arm, compared with arm `reference`: `arms` has the incidences, `rows` the survival.
 
-    fisher_p: of incidences; logrank_chi2, logrank_p, permuted_p: of curves; `_holm`: corrected over the comparisons;
-    hazard_ratio (or why not) and rmst_difference (steps, up to pair_horizon) with intervals. smallest_p: of any
-    permutation of so few runs; undecidable: not even it could reach 0.05 after the correction.
+    hazard_ratio has its reason where there is none, rmst_difference (steps) goes up to pair_horizon, `_holm` is
+    corrected over the comparisons.
     """
     incidence = {row["arm"]: row for row in arms.to_dict(orient="records")}
     theirs, found = incidence.pop(reference), []
@@ -289,14 +285,11 @@ def _rows(frame: pd.DataFrame, column: str) -> list[dict[Hashable, Any]]:
 
 def time_to_collapse(frame: pd.DataFrame) -> pd.DataFrame:
     """Collapses of all runs that have begun, the median step of onset and the restricted mean, as text cells."""
-    return pd.DataFrame(
-        {
-            "arm": row["arm"], "runs begun": str(int(row["watched"])), "collapses": str(int(row["events"])),
-            "median step of collapse": _reached(row),
-            f"mean collapse-free steps (of {row['horizon']:.0f})": _seen(row, row["watched"], "rmst", ".1f"),
-        }
-        for row in _rows(frame, "watched")
-    )  # fmt: skip
+    return pd.DataFrame({
+        "arm": row["arm"], "runs begun": str(int(row["watched"])), "collapses": str(int(row["events"])),
+        "median step of collapse": _reached(row),
+        f"mean collapse-free steps (of {row['horizon']:.0f})": _seen(row, row["watched"], "rmst", ".1f"),
+    } for row in _rows(frame, "watched"))  # fmt: skip
 
 
 def _seen(row: Row, runs: int, name: str, form: str) -> str:
@@ -338,13 +331,10 @@ def against_reference(frame: pd.DataFrame) -> pd.DataFrame:
 
 def over_conditions(frame: pd.DataFrame) -> pd.DataFrame:
     """The pooled IQM of each algorithm over the conditions that all share, as text cells; empty where none do."""
-    return pd.DataFrame(
-        {
-            "algorithm": row["pooled"], "conditions": str(int(row["conditions"])),
-            "runs": str(int(row["pooled_runs"])), "final success, IQM": spanned(row, "pooled_final_iqm"),
-        }
-        for row in {row["pooled"]: row for row in _rows(frame, "pooled")}.values()
-    )  # fmt: skip
+    return pd.DataFrame({
+        "algorithm": row["pooled"], "conditions": str(int(row["conditions"])),
+        "runs": str(int(row["pooled_runs"])), "final success, IQM": spanned(row, "pooled_final_iqm"),
+    } for row in {row["pooled"]: row for row in _rows(frame, "pooled")}.values())  # fmt: skip
 
 
 def reading(frame: pd.DataFrame) -> list[str]:

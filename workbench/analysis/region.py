@@ -99,8 +99,7 @@ class Landscape:
         return fit(self.runs, self.settings.low, self.settings.high)
 
 
-@dataclass(frozen=True)
-class Boundary:
+class Boundary(NamedTuple):
     """The value at which half of the recorded runs collapse, in log2."""
 
     at: float
@@ -312,17 +311,14 @@ def by_point(landscape: Landscape) -> pd.DataFrame:
 
 def readable_series(series: pd.DataFrame) -> pd.DataFrame:
     """Return one row an arm: area, share of what was searched, difference to the reference, width."""
-    return pd.DataFrame(
-        {
-            "arm": row["series"], **_at(series, row),
-            f"area: {row['unit']}": ("~ " if row["beyond"] else "") + spanned(row, "area"),
-            "share of the searched area": "-" if pd.isna(row["share"]) else percent(row["share"]),
-            f"area minus that of {row['reference']}": spanned(row, "difference", "+.2f"),
-            "10 to 90 % collapse over (doublings)": spanned(row, "width"),
-            "seeds": str(row["seeds"]), "runs": str(row["runs"]), "minutes of training": f"{row['minutes']:.0f}",
-        }
-        for row in series.to_dict(orient="records")
-    )  # fmt: skip
+    return pd.DataFrame({
+        "arm": row["series"], **_at(series, row),
+        f"area: {row['unit']}": ("~ " if row["beyond"] else "") + spanned(row, "area"),
+        "share of the searched area": "-" if pd.isna(row["share"]) else percent(row["share"]),
+        f"area minus that of {row['reference']}": spanned(row, "difference", "+.2f"),
+        "10 to 90 % collapse over (doublings)": spanned(row, "width"),
+        "seeds": str(row["seeds"]), "runs": str(row["runs"]), "minutes of training": f"{row['minutes']:.0f}",
+    } for row in series.to_dict(orient="records"))  # fmt: skip
 
 
 def readable_columns(columns: pd.DataFrame) -> pd.DataFrame:

@@ -1,9 +1,6 @@
 """Time to collapse of runs that were watched for different lengths: curves, means, medians, tests, hazard ratios.
 
-Time counts iterations trained. A run whose collapse begins at step t has the event at t, whether it recovered or not;
-one that diverged (NaN, Inf) has it at its last step, unless it had collapsed before. A run without a collapse is
-censored at the number of steps it has done, however it ended; one that was falling at its end, at the first step at
-which that fall may have begun. At a tie the collapse comes first. A run that never learned counts as up.
+docs/statistics.md says what time, event and censoring are. A run that recovered has its event at its onset as well.
 """
 
 import math
