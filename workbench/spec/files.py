@@ -50,10 +50,7 @@ def open_file(path: Path) -> BufferedReader:
 
 
 def lock_file(path: Path) -> IO[str] | None:
-    """Lock a file, made if it does not exist, until the handle is closed; None while another process holds it.
-
-    Raises InputError if it is not a regular file, or on storage without locks.
-    """
+    """Lock a file, made if missing, until the handle closes; None if another process has it, InputError if none can."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe opens at once, without a reader
     handle = open(path, "a", opener=lambda name, _: os.open(name, flags, 0o666))  # noqa: SIM115
     try:

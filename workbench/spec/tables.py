@@ -86,19 +86,15 @@ TABLES: tuple[Table, ...] = (
         Column("answer", "VARCHAR", "The answer that the policy gave; NULL without one."),
         Column("ended", "VARCHAR", "Why the episode ended: answer, max_turns or max_tokens."),
     )),
-    Table(
-        "turn", "One row per run, step, epoch, trajectory and turn: the turn ledger.",
-        ("run_id", "step", "epoch", "trajectory", "turn_index"), (
+    Table("turn", "One row per run, step, epoch, trajectory and turn: the turn ledger.",
+          ("run_id", "step", "epoch", "trajectory", "turn_index"), (
         RUN_ID, _STEP, _EPOCH, _TRAJECTORY, TURN_INDEX,
         Column("update", "BIGINT", "Optimizer update of the step in which this turn was trained in this epoch."),
     )),
-    Table(
-        "turn_step", "One row per run, step and turn index: the roll-up of the turn ledger that charts read.",
-        ("run_id", "step", "turn_index"), (RUN_ID, _STEP, TURN_INDEX),
-    ),
-    Table(
-        "token", "One row per sampled trajectory of a step, with one LIST entry per token.",
-        ("run_id", "step", "trajectory"), (
+    Table("turn_step", "One row per run, step and turn index: the roll-up of the turn ledger that charts read.",
+          ("run_id", "step", "turn_index"), (RUN_ID, _STEP, TURN_INDEX)),
+    Table("token", "One row per sampled trajectory of a step, with one LIST entry per token.",
+          ("run_id", "step", "trajectory"), (
         RUN_ID, _STEP, _TRAJECTORY,
         Column("token", "VARCHAR[]", "Text of each token, prompt and observations included."),
         Column("token_id", "INTEGER[]", "Vocabulary id of each token."),
@@ -146,9 +142,8 @@ TABLES: tuple[Table, ...] = (
         Column("message", "VARCHAR", "The event in a sentence."),
         _WRITTEN,
     ), latest_wins=True),
-    Table(
-        "diagnostic", "One row per declared diagnostic and table: the dictionary of the measured columns.",
-        ("name", "table_name"), (
+    Table("diagnostic", "One row per declared diagnostic and table: the dictionary of the measured columns.",
+          ("name", "table_name"), (
         Column("name", "VARCHAR", "Name of the diagnostic and of its column."),
         Column("table_name", "VARCHAR", "Table that holds the column."),
         Column("level", "VARCHAR", "token, turn, turn_step, trajectory, update, step or run."),
