@@ -1,12 +1,10 @@
-"""Retrievers in this process: BM25 (bm25s, Lucene's formula), and embeddings by inner product (faiss, exact).
-
-The index of a corpus is built once for its content, and memory-mapped.
-"""
+"""Retrievers in this process: BM25 (bm25s, Lucene's formula), and embeddings by inner product (faiss, exact)."""
 
 import hashlib
 import re
 from array import array
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +16,16 @@ from workbench.spec import InputError
 _WORD = re.compile(r"\w+")  # one letter and one digit are words: symbols of elements, numbers
 _FORMAT = "1"  # of the cached BM25 index; a change of the words above or of the formula is a new one
 _BATCH, _INDEX = 256, "index.faiss"
-E5 = "intfloat/e5-base-v2"
 Encoder = Callable[[list[str]], np.ndarray]  # (n,) texts -> (n, D) embeddings, normalised by Dense
 
 
-def _missing(retriever: str, package: str, extra: str) -> InputError:
-    return InputError(f"the retriever {retriever} needs {package}, which is not installed: pip install 'sorl[{extra}]'")
+def _needed(name: str, retriever: str, package: str, extra: str) -> Any:
+    """Import what an extra installs; InputError with the command that does."""
+    try:
+        return import_module(name)
+    except ImportError:
+        why = f"the retriever {retriever} needs {package}, which is not installed"
+        raise InputError(f"{why}: pip install 'sorl[{extra}]'") from None
 
 
 def words(text: str) -> list[str]:
@@ -36,14 +38,10 @@ class BM25:
 
     def __init__(self, corpus: Path, cache: Path | None = None) -> None:
         self.corpus = Corpus(corpus)
-        try:
-            import bm25s
-        except ImportError:
-            raise _missing("bm25", "bm25s", "retrieval") from None
-        self._bm25s: Any = bm25s
-        self._stop = frozenset(bm25s.stopwords.STOPWORDS_EN)
+        self._bm25s = _needed("bm25s", "bm25", "bm25s", "retrieval")
+        self._stop = frozenset(self._bm25s.stopwords.STOPWORDS_EN)
         folder = cached((cache or cache_folder()) / "bm25" / f"{self.corpus.digest()}-{_FORMAT}", self._build)
-        self._index: Any = bm25s.BM25.load(folder, mmap=True, show_progress=False)
+        self._index = self._bm25s.BM25.load(folder, mmap=True, show_progress=False)
 
     def retrieve(self, queries: Sequence[str], top_k: int) -> list[list[Passage]]:
         """Return for each query at most `top_k` passages, best first, ties in the order of the corpus."""
@@ -76,22 +74,13 @@ class BM25:
 
 
 class Dense:
-    """Ranks by cosine similarity; the index of a corpus and a model is made once and memory-mapped.
+    """Ranks by cosine similarity; `model` is a sentence-transformers model or folder, which `encoder` replaces."""
 
-    `model` is a sentence-transformers model or folder, which `encoder` replaces. E5 models get the prefixes that they
-    were trained with (arXiv 2212.03533), as in Search-R1.
-    """
-
-    def __init__(
-        self, corpus: Path, model: str = E5, cache: Path | None = None, encoder: Encoder | None = None
-    ) -> None:
+    def __init__(self, corpus: Path, model: str, cache: Path | None = None, encoder: Encoder | None = None) -> None:
         self.corpus = Corpus(corpus)
-        try:
-            import faiss
-        except ImportError:
-            raise _missing("dense", "faiss-cpu", "dense") from None
-        self._faiss: Any = faiss
+        self._faiss = faiss = _needed("faiss", "dense", "faiss-cpu", "dense")
         self._encoder = encoder or _encoder(model)
+        # E5 models get the prefixes that they were trained with (arXiv 2212.03533), as in Search-R1.
         self._prefixes = ("query: ", "passage: ") if "e5" in Path(model).name.lower() else ("", "")
         name = f"{self.corpus.digest()}-{hashlib.sha256(model.encode()).hexdigest()[:8]}"
         folder = cached((cache or cache_folder()) / "dense" / name, self._build)
@@ -124,12 +113,9 @@ class Dense:
 
 
 def _encoder(model: str) -> Encoder:
+    package = _needed("sentence_transformers", "dense", "sentence-transformers", "dense")
     try:
-        from sentence_transformers import SentenceTransformer
-    except ImportError:
-        raise _missing("dense", "sentence-transformers", "dense") from None
-    try:
-        loaded = SentenceTransformer(model)
+        loaded = package.SentenceTransformer(model)
     except (OSError, ValueError) as error:
         raise InputError(f"cannot load the embedding model '{model}': {error}") from None
     return lambda texts: np.asarray(loaded.encode(texts, batch_size=_BATCH, show_progress_bar=False))
