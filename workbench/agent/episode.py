@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from functools import partial
 
 from workbench.batch import Batch
 from workbench.tensors import Tensor, torch
@@ -44,23 +44,14 @@ def collate(episodes: Sequence[Episode], pad_id: int) -> Batch:
     prompt = torch.tensor([e.prompt_length for e in episodes])
     position = torch.arange(int(length.max()))
     inside = position < length[:, None]  # (B, T)
-    tokens = torch.full(inside.shape, pad_id)
-    tokens[inside] = torch.tensor(list(chain.from_iterable(e.tokens for e in episodes)))
-    mask = torch.zeros(inside.shape, dtype=torch.bool)
-    mask[inside] = torch.tensor(list(chain.from_iterable(e.written for e in episodes)), dtype=torch.bool)
-    log_prob = torch.zeros(inside.shape)
-    log_prob[inside] = torch.tensor(list(chain.from_iterable(e.log_prob for e in episodes)))
+    padded = partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)
+    log_prob = padded([torch.tensor(e.log_prob) for e in episodes])
     kept = [e.routes for e in episodes if e.routes is not None]
-    routes = torch.nn.utils.rnn.pad_sequence(kept, batch_first=True) if len(kept) == len(episodes) else None
     return Batch(
-        tokens=tokens,
-        response=inside & (position >= prompt[:, None]),
-        mask=mask,
-        length=length,
-        group=torch.tensor([e.group for e in episodes]),
-        trajectory=torch.arange(len(episodes)),
-        score=torch.tensor([e.reward for e in episodes]),
-        log_prob_behaviour=log_prob,
-        log_prob_old=log_prob.clone(),
-        routes_behaviour=routes,
-    )
+        tokens=padded([torch.tensor(e.tokens) for e in episodes], padding_value=pad_id),
+        mask=padded([torch.tensor(e.written, dtype=torch.bool) for e in episodes]),
+        response=inside & (position >= prompt[:, None]), length=length, group=torch.tensor([e.group for e in episodes]),
+        trajectory=torch.arange(len(episodes)), score=torch.tensor([e.reward for e in episodes]),
+        log_prob_behaviour=log_prob, log_prob_old=log_prob.clone(),
+        routes_behaviour=padded(kept) if len(kept) == len(episodes) else None,
+    )  # fmt: skip
