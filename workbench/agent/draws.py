@@ -10,12 +10,9 @@ _MASK = (1 << 64) - 1
 
 
 def draw(*key: int) -> int:
-    """Return a 64-bit integer that looks random and depends on the integers of `key` alone.
-
-    Each part is absorbed by the finaliser of splitmix64 (Steele, Lea and Flood, OOPSLA 2014, as in xoshiro's seeding).
-    """
+    """Return a 64-bit integer that looks random and depends on the integers of `key` alone."""
     state = 0
-    for part in key:
+    for part in key:  # the finaliser of splitmix64 (Steele, Lea and Flood, OOPSLA 2014, as in xoshiro's seeding)
         state = (state + part + 0x9E3779B97F4A7C15) & _MASK
         state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
         state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK

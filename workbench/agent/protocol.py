@@ -39,14 +39,11 @@ def turn_length(codec: Codec, tokens: Sequence[int]) -> int:
 
 
 class Dialogue:
-    """One episode as it happens: engines hand in the tokens of each turn and get the tokens of the observation.
-
-    Token in, token out: `tokens` is exactly what the policy saw and wrote, nothing is tokenised twice.
-    """
+    """One episode as it happens: engines hand in the tokens of each turn and get the tokens of the observation."""
 
     def __init__(self, world: World, codec: Codec, question: Question, group: int) -> None:
         self.world, self.codec, self._question, self._group = world, codec, question, group
-        self.tokens: list[int] = []
+        self.tokens: list[int] = []  # exactly what the policy saw and wrote: nothing is tokenised twice
         self.written: list[bool] = []
         self.log_prob: list[float] = []
         self.stretches: list[list[int]] = []

@@ -16,9 +16,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from workbench.batch import Batch
 
 PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
-TAGS = (
-    "<think>", "</think>", "<search>", "</search>", "<information>", "</information>", "<answer>", "</answer>",
-)  # fmt: skip
+TAGS = ("<think>", "</think>", "<search>", "</search>", "<information>", "</information>", "<answer>", "</answer>")
 WORDS = ("who", "is", "the", "of", "?", ".", "got", "need", "done", "invalid")
 RELATIONS = ("mentor", "rival", "neighbour", "teacher", "cousin", "doctor", "partner", "landlord", "barber", "captain")
 ENTITIES = (
@@ -72,10 +70,7 @@ WORDINGS = {
 
 
 class Codec:
-    """Text to ids and back for one tokenizer, in one of the `WORDINGS`; and `closers`, the ids that may end a turn.
-
-    These are <eos>, and the closing tags where they are single tokens (`exact`), else every token with a ">".
-    """
+    """Text to ids and back for one tokenizer, in one of the `WORDINGS`; and `closers`, the ids that may end a turn."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, wording: str = "plain") -> None:
         self._tokenizer, self._wording = tokenizer, WORDINGS[wording]
@@ -87,6 +82,7 @@ class Codec:
             self._words = sorted(vocabulary, key=vocabulary.__getitem__)
         self.eos_id: int | None = tokenizer.eos_token_id
         self.pad_id = next(i for i in (tokenizer.pad_token_id, self.eos_id, 0) if i is not None)
+        # <eos>, and the closing tags where they are single tokens (`exact`), else every token with a ">".
         tags = {vocabulary.get("</search>"), vocabulary.get("</answer>")}
         self.exact = None not in tags
         closers = tags if self.exact else {i for word, i in vocabulary.items() if ">" in word}

@@ -14,14 +14,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
-from transformers import (
-    DynamicCache,
-    LlamaForCausalLM,
-    MixtralForCausalLM,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    Qwen2ForCausalLM,
-)
+from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.models.llama import LlamaForCausalLM
+from transformers.models.mixtral import MixtralForCausalLM
+from transformers.models.qwen2 import Qwen2ForCausalLM
 
 from workbench.agent.engines import NonFinite
 from workbench.agent.episode import Episode
@@ -83,12 +79,9 @@ class HFEngine:
     """Samples from `model` as it is at the time of the call."""
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        settings: EngineSettings,
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: EngineSettings,
         wording: str = "plain",
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._model, self._settings, self._codec = model, settings, Codec(tokenizer, wording)
         self._limit = int(getattr(model.config, "max_position_embeddings", 0) or 1 << 30)
 
@@ -123,9 +116,8 @@ def in_dtype(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
     """Return the model itself when it already computes in `dtype`, else a copy that does."""
     if model.dtype == dtype:
         return model
-    copied = deepcopy(model)
-    as_module: Any = copied
-    as_module.to(dtype)
+    copied: Any = deepcopy(model)
+    copied.to(dtype)
     for router in routers(copied):  # float32, as in every pass of the trainer: rounded logits choose other experts
         router.float()
     return copied

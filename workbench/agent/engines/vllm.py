@@ -1,7 +1,4 @@
-"""Sampling by vLLM in the trainer's process: continuous batching, prefix caching, weights pushed before each rollout.
-
-Every turn is a request with the whole context as tokens, most of it in the prefix cache; no row waits for another.
-"""
+"""Sampling by vLLM in the trainer's process: a turn is a request, most of its context in the cache; no row waits."""
 
 from __future__ import annotations
 
@@ -39,10 +36,9 @@ _ENVIRONMENT = {
 
 
 class VLLMEngine:
-    """Samples from `model` as it is at the time of the call.
+    """Samples from `model` as it is at the time of the call: pushes the weights; StaleWeights if vLLM has others.
 
-    Each rollout begins with a push of the weights and a check that vLLM computes with them; the check raises
-    StaleWeights. Log-probs are those of the sampler, at its temperature; a greedy turn reports them at temperature 1.
+    Log-probs are those of the sampler, at its temperature; a greedy turn reports them at temperature 1.
     """
 
     def __init__(
@@ -175,13 +171,11 @@ class Weights:
         self._llm.reset_prefix_cache()
 
     def check(self, contexts: Sequence[Sequence[int]]) -> None:
-        """Compare log-probs on probes, fixed from the first call's `contexts` on; raises StaleWeights beyond tolerance.
-
-        In bfloat16 rounding hides a small update from log-probs, so there every weight is compared as well.
-        """
+        """Compare log-probs on probes, fixed from the first call's `contexts` on; StaleWeights beyond the tolerance."""
         if not self._probes:
             self._probes = [list(tokens[:_LENGTH]) for tokens in contexts if len(tokens) > 1][:_PROBES]
         self.error = max((self._apart(*both) for both in zip(self._probes, self._by_vllm(), strict=True)), default=0.0)
+        # In bfloat16 rounding hides a small update from log-probs, so there every weight is compared as well.
         stale = self.stale() if self.error > self.tolerance or self._dtype != torch.float32 else []
         if self.error > self.tolerance or stale:
             named = ", ".join(stale[:_NAMED]) + (f" and {len(stale) - _NAMED} more" if len(stale) > _NAMED else "")

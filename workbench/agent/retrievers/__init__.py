@@ -1,7 +1,4 @@
-"""Retrievers: ranked passages of a corpus, found by BM25, by embeddings or by a server; the corpus and its cache.
-
-A corpus is JSON lines `{"id": ..., "contents": ...}`, read by line number from a mapped file, never held in memory.
-"""
+"""Retrievers: ranked passages of a corpus, found by BM25, by embeddings or by a server; the corpus and its cache."""
 
 import hashlib
 import mmap

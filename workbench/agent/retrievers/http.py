@@ -20,10 +20,7 @@ _JSON = {"Content-Type": "application/json"}
 
 
 class HTTPRetriever:
-    """Asks the server at `url` in batches, again after a failure, each wait twice the one before with jitter.
-
-    While the server is down each request is tried only once, or a run would wait for hours.
-    """
+    """Asks the server at `url` in batches, again after a failure, each wait twice the one before with jitter."""
 
     def __init__(self, url: str, timeout: float = 10.0, retries: int = 3, batch: int = 64) -> None:
         parsed = urllib3.util.parse_url(url)
@@ -40,7 +37,7 @@ class HTTPRetriever:
 
     def _ask(self, queries: list[str], top_k: int) -> list[list[Passage]]:
         body = json.dumps({"queries": queries, "topk": top_k, "return_scores": True}).encode()
-        again = urllib3.Retry(
+        again = urllib3.Retry(  # once while the server is down, or a run would wait for hours
             total=0 if self._down else self._retries, backoff_factor=0.1, backoff_jitter=0.1, backoff_max=5.0,
             allowed_methods=None,  # a question changes nothing, so a POST may be sent again
             status_forcelist=_AGAIN, raise_on_status=False, redirect=0,
@@ -100,7 +97,6 @@ class Request(BaseModel):
 class RetrievalServer(ThreadingHTTPServer):
     """Answers POST /retrieve and GET /health for any retriever; `top_k` passages unless a request says how many."""
 
-    daemon_threads = True
     request_queue_size = 128
 
     def __init__(self, retriever: Retriever, host: str, port: int, top_k: int = 3) -> None:

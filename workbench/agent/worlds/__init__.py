@@ -15,7 +15,6 @@ from workbench.agent.retrievers import Passage, Retriever, RetrieverDown
 from workbench.spec import WorldSettings
 
 Split = Literal["train", "eval"]
-Choices = Sequence[tuple[str, str]]  # letter and text
 FAILED = "search failed"  # what a policy reads when the retriever is down
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -47,7 +46,7 @@ def best(metric: Callable[[str, str], float], answer: str, golds: Sequence[str])
     return max(metric(answer, gold) for gold in golds)
 
 
-def choice(answer: str, choices: Choices) -> str | None:
+def choice(answer: str, choices: Sequence[tuple[str, str]]) -> str | None:
     """Return the letter that `answer` chooses, by the letter, its text or both; None for no choice."""
     matches = (pattern.fullmatch(answer.strip()) for pattern in (_LETTER, _LETTERED))
     alone, lettered = (match.group(1).upper() if match else None for match in matches)

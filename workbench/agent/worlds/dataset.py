@@ -32,10 +32,7 @@ class Item:
 
 
 def _item(row: Mapping[str, Any]) -> Item | None:
-    """The item of a row of MedQA, FlashRAG or Search-R1; None without a gold answer.
-
-    Search-R1 trains on `reward_model.ground_truth.target`, so that comes first. ValueError for any other row.
-    """
+    """The item of a row of MedQA, FlashRAG or Search-R1; None without a gold answer, ValueError for any other row."""
     given = {name: value for name, value in row.items() if value is not None}
     question = _text(given.get("question"))
     if "options" in given:
@@ -50,7 +47,7 @@ def _item(row: Mapping[str, Any]) -> Item | None:
         messages = [m["content"] for m in given.get("prompt", ()) if m.get("role") == "user"]
         match = _QUESTION.fullmatch(messages[-1]) if messages else None
         question = _text(match.group(1)) if match else None
-    reward = given.get("reward_model")
+    reward = given.get("reward_model")  # its ground_truth.target comes first: Search-R1 trains on it
     truth = reward.get("ground_truth") if isinstance(reward, Mapping) else None
     gold = truth.get("target") if isinstance(truth, Mapping) else truth
     if question is None or (gold is None and "golden_answers" not in row):
