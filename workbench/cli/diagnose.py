@@ -85,10 +85,8 @@ def diagnose(
         for one, checks in zip(found, checked, strict=True)
     ]
     if form == "json":
-        rows = [judge_log.as_dict(one) for one in found]
-        for row, checks in zip(rows, checked, strict=True):
-            row |= {} if checks is None else {"audit": [as_dict(check) for check in checks]}
-        echo(document(rows), nl=False)
+        audits = [{} if checks is None else {"audit": [as_dict(check) for check in checks]} for checks in checked]
+        echo(document([judge_log.as_dict(one) | also for one, also in zip(found, audits, strict=True)]), nl=False)
     else:
         render = judge_log.text if form == "text" else judge_log.markdown
         echo("\n\n".join(

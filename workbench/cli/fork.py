@@ -6,7 +6,7 @@ import json
 import re
 import sys
 from importlib.metadata import version
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
@@ -17,7 +17,7 @@ from typer import Argument, Context, Exit, Option, confirm
 from workbench.algorithms import resolve
 from workbench.cli.plan import describe
 from workbench.cli.shared import current, experiment_of, experiments, find, one_of, run_folder, toml_of
-from workbench.cli.tables import document, echo, note, print_table
+from workbench.cli.tables import document, echo, note, print_table, records
 from workbench.grid import progress
 from workbench.grid import run as grid_run
 from workbench.grid.cell import Cell, expand, flatten, time_of
@@ -107,7 +107,7 @@ def fork(
             left_out.append(f"{place}: {error}")
     for reason in dict.fromkeys(left_out):
         note(f"left out, {reason}")
-    cells = [cell for found in grids.values() for grid in found for cell in grid.cells]
+    cells = [cell for grid in chain.from_iterable(grids.values()) for cell in grid.cells]
     if not cells:
         raise InputError(f"no run of '{run}' can be forked there")
     if plan:
@@ -118,15 +118,14 @@ def fork(
         most = max(len(found) for found in grids.values())
         echo(f"\n{forks.power(draws, len({cell.arm for cell in cells}) - 1, most)}")
         return
-    for found in grids.values():
-        for grid in found:
-            train(ctx.obj, grid, workers)
+    for grid in chain.from_iterable(grids.values()):
+        train(ctx.obj, grid, workers)
     told = forks.children(current(ctx.obj))
     rows = []
     for place, found in grids.items():
         mine = told[told["run_id"].isin([cell.run_id for grid in found for cell in grid.cells])]
         columns, table = forks.table(mine, forks.UNCHANGED)
-        rows += [{"at": place} | dict(zip(columns, row, strict=True)) for row in table]
+        rows += [{"at": place} | row for row in records(columns, table)]
         if form == "table":
             from_steps = ", ".join(map(str, sorted(mine["forked_at"].unique())))
             whose = parents[0] if len(found) == 1 else f"{len(found)} runs"
@@ -142,9 +141,8 @@ def fork(
 
 
 class Children(NamedTuple):
-    """What is to be forked: a parent, its row of table `run`, its settings, and the step."""
+    """What is to be forked: a parent's row of table `run`, its settings, and the step."""
 
-    parent: str
     row: Mapping[str, Any]
     settings: RunSettings
     step: int
@@ -170,10 +168,7 @@ def takes(cells: Sequence[Cell], runs: Path, workers: int | None) -> str:
 def arms_of(
     names: Sequence[str], file: Path | None, settings: RunSettings, left_out: list[str] | None = None
 ) -> dict[str, dict[str, Any]]:
-    """Return what each arm changes.
-
-    Raises InputError for a change that the parent's state does not allow, or adds it to what was left out.
-    """
+    """Return what each arm changes. What the parent's state does not allow is an InputError, or one more `left_out`."""
     from workbench.analysis.forks import UNCHANGED
 
     given: dict[str, dict[str, Any]] = {}
@@ -182,8 +177,14 @@ def arms_of(
         if not isinstance(tables, list) or not all(isinstance(one, dict) and "name" in one for one in tables):
             raise InputError(f"'{file}' has no [[arms]] with a name each")
         given = {str(one.pop("name")): flatten(expand(one, f"{file}")) for one in tables}
+    old = flatten(settings.model_dump(mode="json"))
     for name in names or (() if file else DEFAULT):
-        given |= arm(name, settings)
+        if "=" in name:
+            given[name] = dict([option(name, example="learn.epochs=1")])
+        elif name in ARMS:
+            given[name] = _applied(ARMS[name], old)
+        else:
+            raise InputError(f"no arm '{name}'{nearest(name, ARMS)}; there is: {', '.join(ARMS)}, or KEY=VALUE")
     if renamed := given.get(UNCHANGED):
         sets = ", ".join(renamed)
         raise InputError(f"the arm '{UNCHANGED}' changes nothing: give the one that sets {sets} another name")
@@ -199,30 +200,23 @@ def arms_of(
 
 
 def forkable(runs: Path, parent: str, at: str) -> Children:
-    """Return a parent and the step to fork it at.
-
-    Raises InputError for a parent that still runs, was trained by another version or has no checkpoint near.
-    """
-    reader, folder = current(runs), run_folder(runs, parent)
-    found = reader.rows("SELECT * FROM run WHERE run_id = $run", {"run": parent})
-    row = dict(zip(found.columns, found.rows[0], strict=True))
-    if held(folder):
+    """Return a parent and its step; InputError if it still runs, is of another version or has no checkpoint near."""
+    (row,) = records(*current(runs).rows("SELECT * FROM run WHERE run_id = ?", [parent])[:2])
+    if held(folder := run_folder(runs, parent)):
         raise InputError(f"'{parent}' is still being trained: fork it when it has ended")
     trained, ours = json.loads(row["versions"] or "{}").get("sorl"), version("sorl")
     if trained != ours:
         raise InputError(f"'{parent}' was trained by sorl {trained}; this is {ours}: train it again to fork it")
     settings = settings_of(folder)
-    return Children(parent, row, settings, rung(folder, parent, at, row, settings))
+    return Children(row, settings, rung(folder, parent, at, row, settings))
 
 
 def grid_of(runs: Path, children: Children, arms: Mapping[str, Mapping[str, Any]], draws: int, steps: int) -> Grid:
-    """Return the grid of these arms and of unchanged children, and keep its file.
-
-    Raises InputError for a setting that no run has.
-    """
+    """Return the grid of these arms and of unchanged children, and keep its file; InputError for an unknown setting."""
     from workbench.analysis.forks import UNCHANGED
 
-    parent, row, settings, step = children
+    row, settings, step = children
+    parent = row["run_id"]
     given = settings.model_dump(mode="json", exclude_none=True, exclude={"seed", "iterations", "fork"})
     fault = flatten({"fault": given.pop("fault", {})})
     base = flatten(given) | LIGHT | {"iterations": step + steps, "stop.after_collapse": AFTER}
@@ -252,10 +246,7 @@ def grid_of(runs: Path, children: Children, arms: Mapping[str, Mapping[str, Any]
 
 
 def removal(cause: Cause, settings: RunSettings) -> dict[str, Any]:
-    """Return what a child changes to go on without a cause; empty where nothing that can be set removes it.
-
-    What a repair of the trainer's code does, the fault lab does by leaving its fault out.
-    """
+    """What a child changes to go on without a cause, or without a fault; empty where no setting removes it."""
     if settings.fault is not None and settings.fault.kind == cause.name:
         return {"fault": None}
     old = flatten(settings.model_dump(mode="json"))
@@ -279,14 +270,14 @@ def intervene(
         raise InputError(f"'{name}' did not fall: there is nothing to save it from")
     children, arms = forkable(runs, name, BEFORE), dict[str, dict[str, Any]]()
     for cause in causes or [finding.cause for finding in in_order(found)][:LIKELIEST]:
-        changes = removal(cause, children.settings)
+        changes, arm = removal(cause, children.settings), WITHOUT + cause.name
         try:
-            allowed(WITHOUT + cause.name, changes, children.settings)
+            allowed(arm, changes, children.settings)
         except InputError as error:
             changes = {}
             note(str(error))
         if changes:
-            arms[WITHOUT + cause.name] = changes
+            arms[arm] = changes
         else:
             note(f"not tested, as no setting removes it: {cause.name}. {cause.change}")
     if not arms:
@@ -358,16 +349,6 @@ def rung(folder: Path, parent: str, at: str, row: Mapping[str, Any], settings: R
         none = f"'{parent}' has no checkpoint at or before step {wanted} of its {row['steps']}"
         raise InputError(f"{none}; {there}; the nearest is --at {min(steps, key=lambda s: abs(s - wanted))}")
     return before[-1]
-
-
-def arm(name: str, settings: RunSettings) -> dict[str, dict[str, Any]]:
-    """Return an arm by its name, or by what it changes: `learn.epochs=1`."""
-    if "=" in name:
-        key, value = option(name, example="learn.epochs=1")
-        return {name: {key: value}}
-    if name not in ARMS:
-        raise InputError(f"no arm '{name}'{nearest(name, ARMS)}; there is: {', '.join(ARMS)}, or KEY=VALUE")
-    return {name: _applied(ARMS[name], flatten(settings.model_dump(mode="json")))}
 
 
 def allowed(name: str, changes: Mapping[str, Any], settings: RunSettings) -> None:

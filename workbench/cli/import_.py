@@ -13,6 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+import numpy as np
 from typer import Argument, Context, Option
 
 from workbench.cli.tables import echo, note, print_table
@@ -52,10 +53,7 @@ def import_(
 
 
 class Importer:
-    """The runs of a source, and what of each is on the disk.
-
-    While it is `live`, the trainer may still write: the last step of a run waits for the next one.
-    """
+    """The runs of a source, and what of each is on the disk; while `live`, its last step waits for the next one."""
 
     def __init__(self, source: Path, experiment: Path, *, live: bool = False) -> None:
         self.source, self.experiment, self._live = source, experiment, live
@@ -193,11 +191,9 @@ def report(run_id: str, run: Imported, source: Source) -> None:
     """Print what was read as what, what was kept under its own name, what was left out, and the settings."""
     echo(f"{run_id}: {len(run.steps):,} steps of {source.format.name}, '{source.path}'\n")
     print_table(["read as", "metric"], [[place, metric] for place, metric in sorted(run.read.items())])
-    said = {
-        "kept as columns of table step": list(run.kept),
-        "left out, as there are too many": run.left,
-        "settings": [f"{key} = {value}" for key, value in run.settings.items()] or ["none found"],
-    }
+    settings = [f"{key} = {value}" for key, value in run.settings.items()] or ["none found"]
+    said = {"kept as columns of table step": list(run.kept), "left out, as there are too many": run.left,
+            "settings": settings}  # fmt: skip
     echo()
     for what, words in said.items():
         if words:
@@ -210,8 +206,6 @@ def report(run_id: str, run: Imported, source: Source) -> None:
 
 def _grew(before: Imported, run: Imported, until: int) -> bool:
     """Return whether the steps up to `until` are as they were."""
-    import numpy as np
-
     for table, columns in run.tables.items():
         old = before.tables.get(table, {})
         if not old.keys() <= columns.keys():

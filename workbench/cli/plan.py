@@ -21,6 +21,8 @@ from workbench.store.segments import held
 
 ASSUMED = 0.8  # share of the reference arm's runs that collapse, if no run was recorded: few of them stay up
 
+_INCIDENCE = "Share of the reference arm's runs that collapse; default: that of recorded runs."
+
 
 def plan(
     ctx: Context,
@@ -31,9 +33,7 @@ def plan(
     form: str = LISTING,
     hazard_ratio: float = Option(0.2, help="Effect to detect: hazard of collapse relative to the reference arm."),
     power: float = Option(0.8, help="Probability of detecting that effect."),
-    incidence: float | None = Option(
-        None, help="Share of the reference arm's runs that collapse; default: that of recorded runs."
-    ),
+    incidence: float | None = Option(None, help=_INCIDENCE),
 ) -> None:
     """Show the cells of a grid, how they differ, the effects that its seeds can detect, and the time. Runs nothing."""
     grid = load(file, changes or [], History(ctx.obj), arms or [])
@@ -68,13 +68,11 @@ def describe(
     rows = []
     for arm in grid.arms:
         mine = [cell for cell in grid.cells if cell.arm == arm]
+        finished = sum(status[cell.run_id] == "finished" for cell in mine)
         row = {
-            "arm": arm,
-            "kind": "control" if mine[0].control else "crossed",
-            "algorithm": mine[0].algorithm,
-            "seeds": " ".join(str(cell.seed) for cell in mine),
-            "finished": f"{sum(status[cell.run_id] == 'finished' for cell in mine)}/{len(mine)}",
-        }
+            "arm": arm, "kind": "control" if mine[0].control else "crossed", "algorithm": mine[0].algorithm,
+            "seeds": " ".join(str(cell.seed) for cell in mine), "finished": f"{finished}/{len(mine)}",
+        }  # fmt: skip
         rows.append(row | {short(key): in_words(values[arm]) for key, values in settings.items()})
     show(rows, form)
     if slots:
@@ -86,8 +84,8 @@ def describe(
     tell(findings)
     if seeds:
         echo(_seeds_in_words(seeds))
-    finished = f", {len(grid.cells) - len(left)} finished" if len(left) < len(grid.cells) else ""
-    echo(f"{len(grid.cells)} cells ({len(grid.arms)} arms x {len(grid.seeds)} seeds){finished}; {time}")
+    done = f", {len(grid.cells) - len(left)} finished" if len(left) < len(grid.cells) else ""
+    echo(f"{len(grid.cells)} cells ({len(grid.arms)} arms x {len(grid.seeds)} seeds){done}; {time}")
     for waiting in grid.waiting:
         echo(f"Later: {waiting}.")
 
@@ -144,10 +142,7 @@ def _seeds_in_words(n: Mapping[str, Any]) -> str:
 
 
 def recorded_incidence(arms: Mapping[str, RunSettings], runs: Path) -> tuple[float, str]:
-    """Return the Kaplan-Meier incidence, at the end of a run, of the recorded arm that collapsed most often; its basis.
-
-    If all of its runs have collapsed, (k + 1/2) / (n + 1) keeps the figure off 1; with no recorded collapse: ASSUMED.
-    """
+    """Return the Kaplan-Meier incidence at the end of a run, of the recorded arm that collapsed most; its basis."""
     from workbench.analysis.runs import every_run, replicate
     from workbench.analysis.survival import observed, survival_at
     from workbench.store.reader import Reader
@@ -161,7 +156,7 @@ def recorded_incidence(arms: Mapping[str, RunSettings], runs: Path) -> tuple[flo
         seen += len(mine)
         if len(mine) and (events := int(mine["event"].sum())):
             share = 1 - survival_at(mine, wanted.iterations)
-            share = share if 0 < share < 1 else (events + 0.5) / (len(mine) + 1)
+            share = share if 0 < share < 1 else (events + 0.5) / (len(mine) + 1)  # not 1, though all collapsed
             collapsed.append((share, f"{arm}: {events} of {len(mine)} recorded runs"))
     none = (ASSUMED, f"assumed: none of {seen} recorded runs did" if seen else "assumed: none is recorded")
     return max(collapsed, key=lambda found: found[0], default=none)

@@ -92,8 +92,8 @@ def replay(
         "summary": tables.summary(done, taken),
         "turns": tables.turns(done),
         "culprits": tables.culprits(done, top),
-        **({} if trajectory is None else {"tokens": tables.tokens(done, trajectory)}),
     }
+    found |= {} if trajectory is None else {"tokens": tables.tokens(done, trajectory)}
     found = found if table is None else {table: found[table]}
     if form == "parquet" and table is not None and output is not None:
         import pyarrow as pa

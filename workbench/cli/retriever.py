@@ -3,7 +3,6 @@
 import contextlib
 import signal
 from pathlib import Path
-from typing import Any
 
 import typer
 from typer import Option
@@ -32,16 +31,12 @@ def serve(
     topk: int = Option(3, min=1, max=1000, help="Passages per query if the request does not say."),
 ) -> None:
     """Answer POST /retrieve as Search-R1's server does, until Ctrl-C."""
-
-    def stop(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
     note(f"reading {corpus} (the index is built on first use)")
     settings = RetrieverSettings.model_validate({"kind": kind, "corpus": str(corpus), "model": model})
     with RetrievalServer(retriever_of(settings), host, port, topk) as server:
         if host not in ("127.0.0.1", "localhost", "::1"):
             note(f"anyone who can reach {host} can query this server: it has no password")
         echo(server.url)
-        signal.signal(signal.SIGTERM, stop)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever()

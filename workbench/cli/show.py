@@ -5,7 +5,7 @@ import json
 from typer import Context, Option
 
 from workbench.cli.shared import RUN, current, find
-from workbench.cli.tables import cell, echo, print_table
+from workbench.cli.tables import cell, echo, print_table, records
 from workbench.spec import RunSettings
 from workbench.spec.files import from_json, leaves
 from workbench.spec.vocabulary import cause
@@ -37,9 +37,8 @@ def show(
     reader = current(ctx.obj)
     with reader.together():
         run_id = find(reader, run)
-        answer = reader.rows("SELECT * FROM run WHERE run_id = ?", [run_id])
+        (row,) = records(*reader.rows("SELECT * FROM run WHERE run_id = ?", [run_id])[:2])
         events, recorded = reader.rows(_EVENTS, [run_id]), reader.rows(_ROWS, [run_id])
-    row = dict(zip(answer.columns, answer.rows[0], strict=True))
     echo(run_id)
     for name in _FACTS:
         if row.get(name) is not None:
