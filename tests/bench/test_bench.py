@@ -9,15 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from click.testing import Result
-from typer.testing import CliRunner
 
 from bench import iteration, main, measure, processes, stored, training
 from bench.measure import Comparison, Results, Sample, Share, Side, Target
 from bench.training import Scene, defaults, scene
+from tests.cli.command import done, refused
 from workbench.algorithms import CORE, resolve
 from workbench.cli.bench import ON_REQUEST, PARTS
-from workbench.cli.main import app
 from workbench.learn.loop import Trainer
 from workbench.record.recorder import Recorder
 from workbench.replay import play
@@ -30,11 +28,6 @@ TINY = RunSettings.model_validate({
     "learn": {"episodes": 8, "group_size": 4, "epochs": 2, "minibatches": 2, "entropy_coef": 0.1},
     "evaluation": {"every": 0, "episodes": 1},
 })  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture
@@ -143,9 +136,9 @@ def test_both_sides_of_an_update_of_the_ingest_and_of_the_replay_do_the_same_wor
     assert seen.facts["rows"] >= 500
     batch = stored.stored(trajectories=16, turns=4, tokens=64)
     assert stored.replayed(batch)() == stored.bare_losses(batch)() == 1.0
-    done = play(batch, {name: resolve(name) for name in CORE}, "ppo")
-    assert not done.reasons
-    assert {one.cells["turn_index"].max() for one in done.played} == {4}
+    played = play(batch, {name: resolve(name) for name in CORE}, "ppo")
+    assert not played.reasons
+    assert {one.cells["turn_index"].max() for one in played.played} == {4}
 
 
 WORKER = """
@@ -199,8 +192,8 @@ def test_trl_itself_answers_the_protocol_and_trains_on_the_lengths_it_was_given(
 
 
 def test_parts_run_in_the_order_of_the_suite_and_an_unknown_one_is_refused_with_the_nearest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, monkeypatch, capsys
+):
     assert main.chosen("ingest,rollout") == ["rollout", "ingest"]
     assert main.chosen("browse,live") == ["live", "browse"]
     assert set(main.COMPARISONS) | {"browse", "shares", "vocabulary"} == set(PARTS)
@@ -217,13 +210,7 @@ def test_the_command_prints_the_table_on_stdout_and_writes_the_json(cache: Path,
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / ".cache").symlink_to(cache)
 
-    def bench(*words: str, output: Path) -> Result:
-        return CliRunner().invoke(app, ["bench", "--runs", str(tmp_path / "runs"), "--output", str(output), *words])
-
-    done = bench("--only", "rollout", "--rounds", "2", output=tmp_path / "bench.json")
-    assert done.exit_code == 0, done.output
-    assert done.stdout.splitlines()[2].startswith("rollout")
-    assert [c["name"] for c in json.loads((tmp_path / "bench.json").read_text())["comparisons"]] == ["rollout"]
-    refused = bench(output=tmp_path / "nowhere" / "bench.json")  # before anything runs
-    assert refused.exit_code == 2
-    assert "nowhere" in refused.stderr
+    words, file = ("bench", "--only", "rollout", "--rounds", 2, "--output"), tmp_path / "bench.json"
+    assert done(*words, file, runs=tmp_path / "runs").stdout.splitlines()[2].startswith("rollout")
+    assert [c["name"] for c in json.loads(file.read_text())["comparisons"]] == ["rollout"]
+    refused("nowhere", "bench", "--output", tmp_path / "nowhere" / "bench.json", runs=tmp_path / "runs")

@@ -15,6 +15,8 @@ FELL = {"row": {"outcome": "collapsed", "collapse_step": 12, "peak_success": 0.6
 STOOD = {"row": {"outcome": "healthy", "peak_success": 0.75, "final_success": 0.72}, "grad_norm": 2.5}
 ONE_FALLS = {"ppo": FELL, "st-ppo": STOOD}
 STEPS = 36
+# Of a grid file: every ratio is 1, so no clip does anything.
+IDLE = '[base.learn]\nepochs = 1\nminibatches = 1\n[axes]\n"slots.clip.high" = [0.2, 0.4]\n'
 
 
 def sorl(*words: object, runs: Path | None = None) -> Result:

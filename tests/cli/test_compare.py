@@ -41,11 +41,8 @@ def test_the_export_names_each_run_its_time_and_whether_it_collapsed(demo, tmp_p
     rows = exported(demo, tmp_path)
     assert list(rows) == ["run_id", "arm", "seed", "time", "event"]
     arms = {arm: list(zip(g["time"], g["event"], strict=True)) for arm, g in rows.groupby("arm")}
-    assert arms == {
-        "ppo": [(10, 1), (12, 1), (12, 1), (16, 1), (20, 1)],
-        "st-ppo": [(36, 0)] * 5,
-        HOSTILE: [(12, 1), (30, 1), (36, 0), (36, 0), (16, 0)],
-    }
+    hostile = [(12, 1), (30, 1), (36, 0), (36, 0), (16, 0)]
+    assert arms == {"ppo": [(t, 1) for t in (10, 12, 12, 16, 20)], "st-ppo": [(36, 0)] * 5, HOSTILE: hostile}
 
 
 @pytest.mark.parametrize("form", ["table", "md", "latex"])
@@ -54,11 +51,8 @@ def test_every_format_has_every_arm_in_every_part(demo, form):
     assert text.count("st-ppo") >= 3
     assert "not estimable: no collapse in st-ppo" in text
     assert text.count("\\begin{tabular}") == text.count("\\end{tabular}") == (3 if form == "latex" else 0)
-    if form == "latex":
-        assert r"a \& b\_50\% \{\textbackslash{}x\}" in text
-    if form == "md":
-        assert "### Time to collapse" in text
-        assert r"\x} \| " in text
+    escaped = {"md": ("### Time to collapse", r"\x} \| "), "latex": (r"a \& b\_50\% \{\textbackslash{}x\}",)}
+    assert all(words in text for words in escaped.get(form, ()))
 
 
 def test_csv_and_json_have_every_arm_and_null_where_nothing_is_estimable(demo):
@@ -110,12 +104,9 @@ def test_crossed_algorithms_are_also_compared_over_all_conditions(runs):
     write_experiment(runs, "demo")
     for algorithm, staleness, final in (("ppo", 0, 0.8), ("ppo", 8, 0.2), ("grpo", 0, 0.7), ("grpo", 8, 0.6)):
         for seed in (0, 1):
-            settings = {"algorithm": algorithm, "iterations": 36, "seed": seed, "learn": {"staleness": staleness}}
-            record(
-                runs, f"{algorithm}, staleness {staleness}", seed, name=f"{algorithm}-{staleness}-{seed}",
-                config=RunSettings.model_validate(settings).model_dump_json(), algorithm=algorithm,
-                final_success=final + 0.02 * seed,
-            )  # fmt: skip
+            settings = RunSettings(algorithm=algorithm, iterations=36, seed=seed, learn={"staleness": staleness})
+            row = {"algorithm": algorithm, "final_success": final + 0.02 * seed, "config": settings.model_dump_json()}
+            record(runs, f"{algorithm}, staleness {staleness}", seed, f"{algorithm}-{staleness}-{seed}", **row)
     text = done("compare", "demo", runs=runs).stdout
     part = text[text.index("Over the conditions that all algorithms share") :].splitlines()[4:6]
     assert sorted(line.split()[:4] for line in part) == [["grpo", "2", "4", "0.66"], ["ppo", "2", "4", "0.51"]]

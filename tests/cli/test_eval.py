@@ -17,13 +17,10 @@ from workbench.agent.worlds.dataset import Dataset, Item
 from workbench.learn import networks
 from workbench.learn.evaluate import summary
 from workbench.record.segments import append
-from workbench.spec import PolicySettings, RetrieverSettings, RunSettings, WarmStartSettings, WorldSettings
+from workbench.spec import RetrieverSettings, RunSettings, WorldSettings
 
-SETTINGS = RunSettings(
-    policy=PolicySettings(hidden=16, layers=1, heads=2, mlp=16),
-    world=WorldSettings(max_turns=2, max_turn_tokens=6),
-    warmstart=WarmStartSettings(steps=1, batch=2),
-)
+POLICY, WORLD = {"hidden": 16, "layers": 1, "heads": 2, "mlp": 16}, {"max_turns": 2, "max_turn_tokens": 6}
+SETTINGS = RunSettings(policy=POLICY, world=WORLD, warmstart={"steps": 1, "batch": 2})
 RUN = "ppo-s0-abc"
 
 
@@ -76,9 +73,8 @@ def test_the_summary_has_exact_intervals():
     settings = WorldSettings(kind="dataset", data="-", top_k=0, retriever=RetrieverSettings(kind="bm25", corpus="-"))
     world = Dataset(settings, items=[Item(f"q{i}?", ("alice boris", "clara")) for i in range(20)])
     said = ["clara", "alice diego", "diego", None]
-    engine = ScriptedEngine(
-        build_tokenizer(), lambda q: [f"<answer> {said[q.id % 4]} </answer>"] if said[q.id % 4] else ["got"] * 6
-    )
+    scripts = [[f"<answer> {answer} </answer>"] if answer else ["got"] * 6 for answer in said]
+    engine = ScriptedEngine(build_tokenizer(), lambda q: scripts[q.id % 4])
     row = summary(world, engine.rollout(world, world.every(), range(20), torch.Generator()))
     assert (row["episodes"], row["success"], row["metric"]) == (20, 0.25, "exact match")
     assert row["success_low"] == pytest.approx(beta.ppf(0.025, 5, 16))

@@ -2,6 +2,8 @@
 
 import re
 import tomllib
+from importlib.metadata import version
+from pathlib import Path
 
 import duckdb
 import numpy as np
@@ -11,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from studies import forks as study
-from tests.cli.command import sorl
+from tests.cli.command import done, refused, told
 from tests.learn.tiny import merged, train
 from workbench.algorithms import resolve
 from workbench.analysis import forks
@@ -37,58 +39,58 @@ def parent(new_run, cache):
 
 def test_a_run_is_forked_planned_and_compared_with_unchanged_children(parent, tmp_path):
     runs = parent.parent.parent
-    given_arms = ["--arm", "no-critic", "--arm", "learn.epochs=1", "--draws", "2", "--steps", "2"]
-    planned = sorl("fork", parent.name, "--at", "3", *given_arms, "--plan", runs=runs)
-    assert planned.exit_code == 0, planned.output
-    assert "Power: with 2 draws" in planned.output
+    words = f"fork {parent.name} --at 3 --arm no-critic --arm learn.epochs=1 --draws 2 --steps 2".split()
+    assert "Power: with 2 draws" in done(*words, "--plan", runs=runs).output
     assert not list(runs.glob("fork-*"))
-    done = sorl("fork", parent.name, "--at", "3", *given_arms, runs=runs)
-    assert done.exit_code == 0, done.output
-    assert f"Forks of {parent.name} at 3, from step 2 on" in done.output
-    assert f"The tree of {parent.name}: sorl app, then /run?experiment=tiny&run={parent.name}" in done.output
-    for name in ("unchanged", "no-critic", "learn.epochs=1"):
-        assert name in done.output
-    assert "no change can be seen to save it" in done.output
-    again = sorl("fork", parent.name, "--at", "3", *given_arms, "--format", "json", runs=runs)
-    assert '"2/2"' not in again.output
-    assert "6 cells, 6 already finished" in again.output
+    text = done(*words, runs=runs).output
+    assert f"Forks of {parent.name} at 3, from step 2 on" in text
+    assert f"The tree of {parent.name}: sorl app, then /run?experiment=tiny&run={parent.name}" in text
+    for name in ("unchanged", "no-critic", "learn.epochs=1", "no change can be seen to save it"):
+        assert name in text
+    again = done(*words, "--format", "json", runs=runs).output
+    assert '"2/2"' not in again
+    assert "6 cells, 6 already finished" in again
     experiment = f"fork-{parent.name}-at-2"
     for words in (("compare", experiment), ("report", experiment, "--format", "md")):
-        told = sorl(*words, runs=runs)
-        assert told.exit_code == 0, told.output
-        assert "no change can be seen to save it" in told.output
-        assert re.search(r"unchanged +(\| )?1 +(\| )?0/2 +(\| )?oo", told.output)
-        assert "no replicates" not in told.output, "that they share their parent's queue is what forks are"
+        text = done(*words, runs=runs).output
+        assert "no change can be seen to save it" in text
+        assert re.search(r"unchanged +(\| )?1 +(\| )?0/2 +(\| )?oo", text)
+        assert "no replicates" not in text, "that they share their parent's queue is what forks are"
     rows = study.add(runs, tmp_path / "forks.parquet", "tiny")
     assert rows["arm"].value_counts(dropna=False).tolist() == [2, 2, 2, 1]
     assert rows.loc[rows["arm"].notna(), "parent"].eq(parent.name).all()
     assert len(study.add(runs, tmp_path / "forks.parquet", "tiny")) == len(rows)  # nothing twice
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--at", "onset-8"), "did not fall: name a step"),
-        (("--at", "1"), "no checkpoint at or before step 1 .* nearest is --at 2"),
-        (("--at", "soon"), "neither a step nor onset-N"),
-        (("--at", "4", "--arm", "grad-clp"), "no arm 'grad-clp' .did you mean 'grad-clip'"),
-        (("--at", "4", "--arm", "world.entities=9"), "cannot change in the middle of a run"),
-        (("--at", "4", "--arm", "algorithm='grpo'"), "has other groups than the parent"),
-        (("--at", "4", "--arms", "nowhere.toml"), "cannot read --arms"),
-        (("--at", "40"), "no checkpoint at or before step 40 of its 6; there are 2, 4, 6; the nearest is --at 6"),
-        (("--at", "4", "--arm", "learn.group_size=8"), "changes learn.group_size, which cannot change in the middle"),
-        (("--at", "4", "--arm", "model='other'"), "changes model, which cannot change in the middle"),
-        (("--at", "4", "--arm", "learn.epoch=2"), "unknown .*learn.epoch"),
-        (("--at", "4", "--arm", "learn.epochs='two'"), "learn.epochs"),
-    ],
-)
-def test_what_cannot_be_forked_is_said_in_a_line_and_nothing_is_written(parent, options, said):
+def not_forked(parent, says, *options):
     runs = parent.parent.parent
-    result = sorl("fork", parent.name, *options, runs=runs)
-    assert result.exit_code == 2
-    assert re.search(said, " ".join(result.output.split())), result.output
-    assert not list(runs.glob("fork-*"))
-    assert not list(runs.glob(".cache/forks/*"))
+    refused(says, "fork", parent.name, *(options or ("--at", 4)), runs=runs)
+    assert not [*runs.glob("fork-*"), *runs.glob(".cache/forks/*")]
+
+
+UNCHANGED = '[[arms]]\nname = "unchanged"\n"learn.epochs" = 1\n'
+MISTAKES = {
+    "--at onset-8": "did not fall: name a step",
+    "--at 1": "no checkpoint at or before step 1 of its 6; there are 2, 4, 6; the nearest is --at 2",
+    "--at soon": "neither a step nor onset-N",
+    "--at 4 --arm grad-clp": "no arm 'grad-clp' (did you mean 'grad-clip'",
+    "--at 4 --arm world.entities=9": "cannot change in the middle of a run",
+    "--at 4 --arm algorithm='grpo'": "has other groups than the parent",
+    "--at 4 --arms nowhere.toml": "cannot read --arms",
+    "--at 4 --arms arms.toml": "'unchanged' changes nothing: give the one that sets learn.epochs another name",
+    "--at 40": "no checkpoint at or before step 40 of its 6; there are 2, 4, 6; the nearest is --at 6",
+    "--at 4 --arm learn.group_size=8": "changes learn.group_size, which cannot change in the middle",
+    "--at 4 --arm model='other'": "changes model, which cannot change in the middle",
+    "--at 4 --arm learn.epoch=2": "unknown key 'learn.epoch'",
+    "--at 4 --arm learn.epochs='two'": "learn.epochs",
+}
+
+
+@pytest.mark.parametrize("options", MISTAKES)
+def test_what_cannot_be_forked_is_said_in_a_line_and_nothing_is_written(parent, tmp_path, monkeypatch, options):
+    monkeypatch.chdir(tmp_path)
+    Path("arms.toml").write_text(UNCHANGED)
+    not_forked(parent, MISTAKES[options], *options.split())
     assert len(checkpoints(parent / "ladder")) == 3
 
 
@@ -98,35 +100,17 @@ def test_a_parent_that_fell_before_its_first_checkpoint_is_forked_with_a_note(pa
     assert "falls at step 1, before its first checkpoint" in capsys.readouterr().err
 
 
-def test_a_parent_of_another_version_is_not_forked(parent):
-    runs = parent.parent.parent
-    assert sorl("sync", runs=runs).exit_code == 0
+def set_in_the_database(runs, what):
+    done("sync", runs=runs)
     with duckdb.connect(runs / "sorl.duckdb") as database:
-        database.execute("""UPDATE run SET versions = '{"sorl": "0.0.1"}'""")
-    refused(runs, parent.name, "was trained by sorl 0.0.1; this is .*: train it again to fork it")
+        database.execute(f"UPDATE run SET {what}")
 
 
-def test_a_parent_that_is_still_trained_is_not_forked(parent):
+def test_a_parent_that_is_still_trained_or_of_another_version_is_not_forked(parent):
     with locked(parent):
-        refused(parent.parent.parent, parent.name, "is still being trained: fork it when it has ended")
-
-
-def refused(runs, name, said):
-    result = sorl("fork", name, "--at", "4", runs=runs)
-    assert result.exit_code == 2
-    assert re.search(said, " ".join(result.output.split())), result.output
-    assert not list(runs.glob("fork-*"))
-    assert not list(runs.glob(".cache/forks/*"))
-
-
-def test_the_arm_that_is_left_unchanged_changes_nothing(parent, tmp_path):
-    file = tmp_path / "arms.toml"
-    file.write_text('[[arms]]\nname = "unchanged"\n"learn.epochs" = 1\n')
-    result = sorl("fork", parent.name, "--at", "4", "--arms", str(file), runs=parent.parent.parent)
-    assert result.exit_code == 2
-    assert "'unchanged' changes nothing: give the one that sets learn.epochs another name" in " ".join(
-        result.output.split()
-    )
+        not_forked(parent, "is still being trained: fork it when it has ended")
+    set_in_the_database(parent.parent.parent, """versions = '{"sorl": "0.0.1"}'""")
+    not_forked(parent, f"was trained by sorl 0.0.1; this is {version('sorl')}: train it again to fork it")
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "grpo"])
@@ -157,19 +141,16 @@ def test_an_injected_fault_is_removed_and_goes_on_in_every_other_child(new_run, 
     parent = new_run(iterations=6, record={"ladder": 2}, fault={"kind": "reward_noise", "at_step": 3})
     assert train(parent, cache) == 0
     runs = parent.parent.parent
-    assert sorl("sync", runs=runs).exit_code == 0
-    with duckdb.connect(runs / "sorl.duckdb") as database:
-        database.execute("UPDATE run SET outcome = 'collapsed', collapse_step = 4, detection_step = 5")
+    set_in_the_database(runs, "outcome = 'collapsed', collapse_step = 4, detection_step = 5")
     causes = [cause for cause in CAUSES if cause.name in ("reward_noise", "off_policy")]
     found = diagnose(of_run(Reader(runs), parent.name, runs))
     assert not intervene(runs, found, 2, yes=False, steps=2, causes=causes)
     assert not list(runs.glob("fork-*"))
     assert intervene(runs, found, 2, yes=True, steps=2, causes=causes)
-    rows = sorl("sql", "SELECT arm, config->>'$.fault.kind' AS fault, config->>'$.learn.staleness' AS stale FROM run "
-                "WHERE parent IS NOT NULL AND draw = 1 ORDER BY arm", "--format", "csv", runs=runs)  # fmt: skip
-    assert rows.output.split("\n")[1:4] == [
-        "unchanged,reward_noise,2", "without off_policy,reward_noise,0", "without reward_noise,,2",
-    ]  # fmt: skip
+    query = "SELECT arm, config->>'$.fault.kind' AS fault, config->>'$.learn.staleness' AS stale FROM run "
+    rows = told("sql", f"{query} WHERE parent IS NOT NULL AND draw = 1 ORDER BY arm", runs=runs)
+    faulty = [("unchanged", "reward_noise", "2"), ("without off_policy", "reward_noise", "0")]
+    assert [tuple(row.values()) for row in rows] == [*faulty, ("without reward_noise", None, "2")]
     tested = of_run(Reader(runs), parent.name, runs).tests
     assert {name: (one.draws, one.plain_draws) for name, one in tested.items()} == {
         "reward_noise": (2, 2), "off_policy": (2, 2),
@@ -187,9 +168,9 @@ def test_of_another_trainer_the_arms_are_a_file_with_its_names_of_the_settings()
         "unchanged": {}, "without off_policy": {"learn.staleness": 0, "learn.epochs": 1},
         "without kl_blowup": {"learn.policy.lr": pytest.approx(1e-6)},
     }  # fmt: skip
-    assert "was 4; max_staleness_steps" in file
-    assert "last checkpoint before step 40, 8 times each arm" in file
-    assert "The training reward rises and the evaluation falls." in file
+    for words in ("was 4; max_staleness_steps", "last checkpoint before step 40, 8 times each arm",
+                  "The training reward rises and the evaluation falls."):  # fmt: skip
+        assert words in file
 
 
 def family(draws, *, saves, parents=3):
@@ -210,9 +191,8 @@ def test_a_change_that_saves_children_is_told_from_one_that_does_not():
     assert found["cure"]["holm"] < 0.001
     assert found["unchanged"]["p"] is None
     assert forks.sentence(family(8, saves=0), "unchanged").startswith("Unchanged, 24 of 24 fall. cure saves 24 of 24.")
-    assert "Undecided at this number of draws: cure (0 of 1 fall)" in forks.sentence(
-        family(1, saves=0, parents=1), "unchanged"
-    )
+    alone = forks.sentence(family(1, saves=0, parents=1), "unchanged")
+    assert "Undecided at this number of draws: cure (0 of 1 fall)" in alone
 
 
 def test_the_pooled_difference_is_that_of_the_textbook():
@@ -229,9 +209,7 @@ def test_of_one_parent_the_interval_is_newcombe_s():
     assert forks.mantel_haenszel([(10, 10, 0, 10)]) == pytest.approx((1.0, 0.6075, 1.0), abs=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("up", "plain", "saves", "refuted"), [(8, 1, True, False), (0, 0, False, True), (5, 3, False, False)]
-)
+@pytest.mark.parametrize(("up", "plain", "saves", "refuted"), [(8, 1, 1, 0), (0, 0, 0, 1), (5, 3, 0, 0)])
 def test_a_removal_saves_refutes_or_decides_nothing(up, plain, saves, refuted):
     difference, low, high = forks.mantel_haenszel([(8 - up, 8, 8 - plain, 8)])
     tested = forks.Removal(up, 8, plain, 8, -high, -low, forks.permutation_p([(8 - up, 8, 8 - plain, 8)]))

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -250,13 +251,6 @@ def results() -> Iterator[Case]:
             yield Case(f"{verb[0]} --from: {title}", make, grid=True)
 
 
-def segment(run: Path, name: str, columns: dict[str, Any]) -> Path:
-    folder = run / "segments" / name
-    folder.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table(columns), folder / "000000.parquet")
-    return folder / "000000.parquet"
-
-
 def _special(put: Callable[[Path], Any], *names: str) -> Callable[[Path], None]:
     def make(run: Path) -> None:
         (run / "segments" / "step").mkdir(parents=True)
@@ -266,9 +260,14 @@ def _special(put: Callable[[Path], Any], *names: str) -> Callable[[Path], None]:
     return make
 
 
-def _row(table: str, **columns: Any) -> Callable[[Path], Any]:
-    return lambda run: segment(run, table, {"run_id": [run.name]} | {k: v if isinstance(v, pa.Array) else [v]
-                                                                    for k, v in columns.items()})  # fmt: skip
+def _row(table: str, **columns: Any) -> Callable[[Path], None]:
+    def make(run: Path) -> None:
+        folder, row = run / "segments" / table, {"run_id": run.name} | columns
+        folder.mkdir(parents=True)
+        lists = {name: value if isinstance(value, pa.Array) else [value] for name, value in row.items()}
+        pq.write_table(pa.table(lists), folder / "000000.parquet")
+
+    return make
 
 
 SEVERAL = pa.ListArray.from_arrays(pa.array([0, 10_000_001], pa.int32()), pa.array(np.zeros(10_000_001, np.float32)))
@@ -338,7 +337,7 @@ def contents(folder: Path) -> dict[str, tuple[int, int]]:
     return {str(path): (state.st_size, 0 if path.is_dir() else state.st_mtime_ns) for path, state in found}
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CASES if not case.heavy])
+@pytest.mark.parametrize("case", [case for case in CASES if not case.heavy], ids=attrgetter("name"))
 def test_bad_input_ends_in_one_message_and_changes_nothing(case, small_grid, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = words_of(case, tmp_path, small_grid)
@@ -357,9 +356,7 @@ def test_bad_input_ends_in_one_message_and_changes_nothing(case, small_grid, tmp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, id=case.name) for i, case in enumerate(CASES) if case.heavy or i % 12 == 0]
-)
+@pytest.mark.parametrize("case", [c for i, c in enumerate(CASES) if c.heavy or i % 12 == 0], ids=attrgetter("name"))
 def test_a_process_ends_in_ten_seconds_and_two_gibibytes(case, small_grid, tmp_path):
     words = words_of(case, tmp_path, small_grid)
     if any("\0" in word for word in words):

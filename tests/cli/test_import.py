@@ -9,18 +9,15 @@ import pytest
 
 from tests.cli.command import done, refused, sorl, told
 from tests.integrations.test_formats import unpacked
-from workbench.cli import import_ as verb
+from workbench.cli import import_
 from workbench.cli.import_ import Importer
 from workbench.store.reader import Reader
 from workbench.store.sync import sync
 
 
 def rows(steps: range, scale: float = 1.0) -> str:
-    return "".join(
-        json.dumps({"step": i, "reward": scale * i / 64, "actor/grad_norm": 0.5, "actor/lr": 1e-6, "mine/own": i})
-        + "\n"
-        for i in steps
-    )
+    same = {"actor/grad_norm": 0.5, "actor/lr": 1e-6}
+    return "".join(json.dumps({"step": i, "reward": scale * i / 64, "mine/own": i} | same) + "\n" for i in steps)
 
 
 def asked(runs: Path, query: str) -> list[tuple[Any, ...]]:
@@ -39,8 +36,7 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_log_becomes_a_run_and_what_became_of_its_metrics_is_said(log: Path, tmp_path: Path) -> None:
-    runs = tmp_path / "runs"
+def test_a_log_becomes_a_run_and_what_became_of_its_metrics_is_said(log, runs):
     text = done("import", log, "--name", "mine", runs=runs).stdout
     assert "step.reward          reward" in text
     assert "kept as columns of table step: mine_own" in text
@@ -52,18 +48,14 @@ def test_a_log_becomes_a_run_and_what_became_of_its_metrics_is_said(log: Path, t
     assert row[:5] == ["mine", "unknown", 3, "finished", 40]
     config = {"iterations": 100, "learn": {"policy": {"max_grad_norm": 0.2}, "group_size": 8}}
     assert json.loads(row[5]) == config
-    assert asked(runs, "SELECT count(*), sum(success), sum(reward), sum(mine_own) FROM step") == [
-        (40, 12.1875, 12.1875, 780)
-    ]
+    sums = "SELECT count(*), sum(success), sum(reward), sum(mine_own) FROM step"
+    assert asked(runs, sums) == [(40, 12.1875, 12.1875, 780)]
     assert asked(runs, "SELECT count(*), max(grad_norm) FROM minibatch") == [(40, 0.5)]
     assert told("diagnose", run_id, runs=runs)[0]["steps"] == 40
     assert "The log has no success: its reward stands in." in done("diagnose", run_id, runs=runs).stdout
 
 
-def test_a_source_that_has_not_changed_is_not_read_again_and_one_that_has_replaces_its_run(
-    log: Path, tmp_path: Path
-) -> None:
-    runs = tmp_path / "runs"
+def test_a_source_that_has_not_changed_is_not_read_again_and_one_that_has_replaces_its_run(log, runs):
     done("import", log, runs=runs)
     files = {file: file.stat().st_mtime_ns for file in runs.rglob("*.parquet")}
     again = done("import", log, runs=runs).stdout
@@ -76,8 +68,8 @@ def test_a_source_that_has_not_changed_is_not_read_again_and_one_that_has_replac
     assert asked(runs, "SELECT DISTINCT steps FROM run") == [(50,)]
 
 
-def test_every_run_of_a_folder_is_imported_and_a_file_that_is_no_log_is_told(tmp_path: Path) -> None:
-    runs, folder = tmp_path / "runs", tmp_path / "logs"
+def test_every_run_of_a_folder_is_imported_and_a_file_that_is_no_log_is_told(runs, tmp_path):
+    folder = tmp_path / "logs"
     for i in range(20):
         (folder / f"ppo-s{i}").mkdir(parents=True)
         (folder / f"ppo-s{i}" / "metrics.jsonl").write_text(rows(range(5)))
@@ -89,8 +81,7 @@ def test_every_run_of_a_folder_is_imported_and_a_file_that_is_no_log_is_told(tmp
     assert asked(runs, "SELECT count(*), count(DISTINCT seed), count(DISTINCT arm) FROM run") == [(20, 20, 1)]
 
 
-def test_the_runs_of_a_database_are_runs(tmp_path: Path) -> None:
-    runs = tmp_path / "runs"
+def test_the_runs_of_a_database_are_runs(runs, tmp_path):
     done("import", unpacked("trackio", tmp_path), runs=runs)
     assert asked(runs, "SELECT arm, steps FROM run ORDER BY 1") == [("p/other", 13), ("p/run", 13)]
 
@@ -98,10 +89,15 @@ def test_the_runs_of_a_database_are_runs(tmp_path: Path) -> None:
 # Live
 
 
-def test_a_log_that_grows_is_followed_and_its_last_step_waits_for_the_next(log: Path, tmp_path: Path) -> None:
-    runs = tmp_path / "runs"
-    following = Importer(log, runs / "live", live=True)
-    following.look(say=False)
+@pytest.fixture
+def following(log: Path, runs: Path) -> Importer:
+    """It has looked once at the log, which may grow."""
+    importer = Importer(log, runs / "live", live=True)
+    importer.look(say=False)
+    return importer
+
+
+def test_a_log_that_grows_is_followed_and_its_last_step_waits_for_the_next(log, runs, following):
     count = "SELECT count(*), max(step) FROM step"
     assert asked(runs, count) == [(39, 38)]
     assert asked(runs, "SELECT status FROM run") == [("running",)]
@@ -120,10 +116,7 @@ def test_a_log_that_grows_is_followed_and_its_last_step_waits_for_the_next(log: 
     assert asked(runs, "SELECT status, outcome FROM run") == [("finished", "healthy")]
 
 
-def test_a_restart_of_the_trainer_replaces_the_tail_of_a_followed_run(log: Path, tmp_path: Path) -> None:
-    runs = tmp_path / "runs"
-    following = Importer(log, runs / "live", live=True)
-    following.look(say=False)
+def test_a_restart_of_the_trainer_replaces_the_tail_of_a_followed_run(log, runs, following):
     asked(runs, "SELECT 1")
     with log.open("a") as file:
         file.write(rows(range(20, 30), 0.5))
@@ -132,7 +125,7 @@ def test_a_restart_of_the_trainer_replaces_the_tail_of_a_followed_run(log: Path,
     assert asked(runs, "SELECT count(*), max(step), arg_max(reward, step) FROM step") == [(30, 29, 0.5 * 29 / 64)]
 
 
-def test_follow_reads_on_until_ctrl_c(log: Path, tmp_path: Path, monkeypatch: Any) -> None:
+def test_follow_reads_on_until_ctrl_c(log, runs, monkeypatch):
     looks = threading.Event()
 
     def sleep(seconds: float) -> None:
@@ -142,17 +135,14 @@ def test_follow_reads_on_until_ctrl_c(log: Path, tmp_path: Path, monkeypatch: An
         with log.open("a") as file:
             file.write(rows(range(40, 60)))
 
-    monkeypatch.setattr(verb.time, "sleep", sleep)
-    result = sorl("import", log, "--follow", runs=tmp_path / "runs")
+    monkeypatch.setattr(import_.time, "sleep", sleep)
+    result = sorl("import", log, "--follow", runs=runs)
     assert result.exit_code == 0, result.output
-    assert asked(tmp_path / "runs", "SELECT count(*), any_value(status) FROM step JOIN run USING (run_id)") == [
-        (60, "finished")
-    ]
+    ended = "SELECT count(*), any_value(status) FROM step JOIN run USING (run_id)"
+    assert asked(runs, ended) == [(60, "finished")]
 
 
-def test_ctrl_c_in_the_middle_of_a_write_leaves_every_step_once(log: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    following = Importer(log, tmp_path / "runs" / "live", live=True)
-    following.look(say=False)
+def test_ctrl_c_in_the_middle_of_a_write_leaves_every_step_once(log, runs, following, monkeypatch):
     with log.open("a") as file:
         file.write(rows(range(40, 60)))
     row = following._row
@@ -165,25 +155,23 @@ def test_ctrl_c_in_the_middle_of_a_write_leaves_every_step_once(log: Path, tmp_p
     with pytest.raises(KeyboardInterrupt):
         following.look(say=False)
     following.end()
-    assert asked(tmp_path / "runs", "SELECT count(*), count(DISTINCT step) FROM step") == [(60, 60)]
+    assert asked(runs, "SELECT count(*), count(DISTINCT step) FROM step") == [(60, 60)]
 
 
 # Mistakes
 
 
-def test_what_is_no_log_is_refused_in_one_line(log: Path, tmp_path: Path) -> None:
-    runs = tmp_path / "runs"
+def test_what_is_no_log_is_refused_in_one_line(log, runs, tmp_path):
     refused("there is no file or folder", "import", tmp_path / "nothing", runs=runs)
-    refused("is no name of a folder", "import", log, "--name", "../x", runs=runs)
-    refused("is no name of a folder", "import", log, "--name", ".x", runs=runs)
-    broken = tmp_path / "x.jsonl"
-    broken.write_text('{"step": 1}\nnot json\n{}\n')
-    refused("line 2", "import", broken, runs=runs)
-    refused("line 2", "diagnose", broken)
+    for name in ("../x", ".x"):
+        refused("is no name of a folder", "import", log, "--name", name, runs=runs)
+    (tmp_path / "x.jsonl").write_text('{"step": 1}\nnot json\n{}\n')
+    for verb in ("import", "diagnose"):
+        refused("line 2", verb, tmp_path / "x.jsonl", runs=runs)
     assert not [*runs.rglob("*.parquet")]
 
 
-def test_diagnose_reads_a_folder_of_logs_without_keeping_it(tmp_path: Path) -> None:
+def test_diagnose_reads_a_folder_of_logs_without_keeping_it(tmp_path):
     folder = unpacked("mlflow", tmp_path)
     assert [one["steps"] for one in told("diagnose", folder, runs=tmp_path / "nowhere")] == [12, 12]
     assert not (tmp_path / "nowhere").exists()

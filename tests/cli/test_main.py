@@ -195,33 +195,24 @@ def test_a_missing_runs_folder_is_named_and_not_made(tmp_path):
         assert not (tmp_path / "nowhere").exists()
 
 
-def test_a_taken_port_is_refused_and_a_missing_extra_named(tmp_path, monkeypatch):
+def test_a_taken_port_is_refused_and_a_folder_of_another_runs_folder_with_the_command_that_reads_it(grid, runs):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        refused(f"cannot listen on 127.0.0.1 port {port}", "app", "--port", port, runs=tmp_path)
-    monkeypatch.setattr(verb, "find_spec", lambda name: None)
-    refused("`sorl app` needs streamlit, which is not installed: run `pip install 'sorl[app]'`", "app", runs=tmp_path)
-
-
-def test_a_missing_package_comes_with_the_extra_that_installs_it(grid, monkeypatch):
-    monkeypatch.setitem(sys.modules, "lifelines", None)
-    refused(
-        "`sorl compare` needs lifelines, which is not installed: run `pip install 'sorl[analysis]'`",
-        "compare",
-        "demo",
-        runs=grid,
-    )
-    monkeypatch.setattr(training, "find_spec", lambda name: None)
-    refused(
-        "`sorl run` needs torch, which is not installed: run `pip install 'sorl[train]'`",
-        "run",
-        "experiments/quickstart.toml",
-        runs=grid,
-    )
-
-
-def test_a_run_folder_of_another_runs_folder_comes_with_the_command_that_reads_it(grid, runs):
+        refused(f"cannot listen on 127.0.0.1 port {port}", "app", "--port", port, runs=runs)
     refused(f"--runs {grid} diagnose demo", "diagnose", grid / "demo", runs=runs)
+
+
+MISSING = [("app", "streamlit", "app"), ("compare demo", "lifelines", "analysis"), ("run demo.toml", "torch", "train")]
+
+
+@pytest.mark.parametrize(("line", "package", "extra"), MISSING)
+def test_a_missing_package_comes_with_the_extra_that_installs_it(grid, monkeypatch, line, package, extra):
+    monkeypatch.setitem(sys.modules, "lifelines", None)
+    for module in (verb, training):
+        monkeypatch.setattr(module, "find_spec", lambda name: None)
+    words = line.split()
+    says = f"`sorl {words[0]}` needs {package}, which is not installed: run `pip install 'sorl[{extra}]'`"
+    refused(says, *words, runs=grid)
 
 
 def test_one_results_file_holds_one_experiment(two, tmp_path):

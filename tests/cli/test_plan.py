@@ -8,12 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.cli import command
-from tests.cli.command import STEPS, done, grid_file, told
+from tests.cli.command import IDLE, STEPS, done, grid_file, told
 from tests.store.fixture import write_experiment
 from workbench.grid.config import load
 from workbench.store.sync import sync
-
-IDLE = '[base.learn]\nepochs = 1\nminibatches = 1\n[axes]\n"slots.clip.high" = [0.2, 0.4]\n'
 
 
 @pytest.fixture
@@ -80,11 +78,13 @@ def test_without_recorded_runs_the_assumption_is_printed_and_too_few_seeds_told(
     alone = ("plan", file, "--set", 'axes.algorithm=["ppo"]')
     assert "hazard ratio" not in done(*alone, runs=runs).stdout
     assert told(*alone, runs=runs)["seeds"] is None
-    assert (
-        "To detect a hazard ratio of 0.2 with 80 % power at alpha .05: 12 collapses, about 12 seeds per arm "
-        "(14 to detect it in each of 2 comparisons), if 80 % of the reference arm's runs collapse "
-        "(assumed: none is recorded)."
-    ) in text
+    needed = (
+        "To detect a hazard ratio of 0.2 with 80 % power at alpha .05: 12 collapses, about 12 seeds per arm (14 to "
+    )
+    needed += (
+        "detect it in each of 2 comparisons), if 80 % of the reference arm's runs collapse (assumed: none is recorded)."
+    )
+    assert needed in text
     assert "The planned 5 seeds per arm detect it with 46 % power" in text
 
 

@@ -1,9 +1,9 @@
 """`sorl run` over the scripted trainer: its table and answer, bad ends and their causes, edits, starting over."""
 
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 
-from tests.cli.command import FELL, ONE_FALLS, STOOD, done, grid_file, refused, sorl, told
+from tests.cli.command import FELL, IDLE, ONE_FALLS, STOOD, done, grid_file, refused, sorl, told
+from tests.diagnosis.test_alerts import Inbox
 
 
 def table_after(output: str, title: str) -> list[list[str]]:
@@ -28,10 +28,9 @@ def test_a_grid_ends_with_its_table_and_an_answer_and_trains_nothing_twice(here)
     assert "finished  ppo" in result.stderr
     assert "finished  ppo" not in result.stdout, "progress is no result"
     assert "Ended badly" not in result.stdout
-    look, see = (line.split("#")[0].split() for line in result.stderr.splitlines()[-2:])
-    assert look[1:] == ["diagnose", "demo"]
-    assert see[1:] == ["app"]
-    assert "ppo-s0" in done(*look[1:]).stdout
+    look, see = (line.split("#")[0].split()[1:] for line in result.stderr.splitlines()[-2:])
+    assert (look, see) == (["diagnose", "demo"], ["app"])
+    assert "ppo-s0" in done(*look).stdout
     for form, cell in (("table", "2/2 [16 %, 100 %]"), ("latex", r"2/2 [16 \%, 100 \%] &")):
         assert cell in done("compare", "demo", "--format", form).stdout
     again = done("run", path)
@@ -94,10 +93,7 @@ def test_fresh_starts_over_and_the_tables_show_the_newest_start_only(here):
 
 def test_a_violation_is_a_warning_before_training_and_an_event_of_its_runs(here):
     path = grid_file(here, **{"ppo": FELL})
-    path.write_text(
-        'question = "Which of the arms stays up?"\n[base]\niterations = 2\n[base.learn]\nepochs = 1\nminibatches = 1\n'
-        '[axes]\n"slots.clip.high" = [0.2, 0.4]\n'
-    )
+    path.write_text(f'question = "Which of the arms stays up?"\n[base]\niterations = 2\n{IDLE}')
     warning = "Warning: ppo · clip.high 0.2 and ppo · clip.high 0.4 are one arm under 2 names"
     for attempt in ("first", "again"):
         result = done("run", path, "--workers", "2")
@@ -107,8 +103,7 @@ def test_a_violation_is_a_warning_before_training_and_an_event_of_its_runs(here)
     assert [(row["kind"], row["severity"], row["step"]) for row in rows] == [("guard_idle_ratio", "warning", None)] * 2
     assert "one arm under 2 names" in done("show", rows[0]["run_id"]).stdout
     assert "withdrawn" not in done("rescan").stdout, "no rule over recorded columns judges it"
-    files = len(list(here.glob("runs/demo/*/segments/event/*.parquet")))
-    assert files == 2, "the same finding is not written twice"
+    assert len([*here.glob("runs/demo/*/segments/event/*.parquet")]) == 2, "the same finding is not written twice"
 
 
 def test_a_webhook_hears_of_a_failed_cell_a_dead_one_stops_nothing_and_a_bad_one_starts_nothing(here):
@@ -116,22 +111,14 @@ def test_a_webhook_hears_of_a_failed_cell_a_dead_one_stops_nothing_and_a_bad_one
     refused("--notify takes a webhook like", "run", path, "--notify", "ntfy.sh/topic")
     assert not list((here / "runs").glob("demo*")), "before anything starts"
     refused("--notify takes a webhook like", "app", "--notify", "file:///etc/passwd")
-    heard: list[str] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            heard.append(self.headers["Title"])
-            self.send_response(200)
-            self.end_headers()
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+    with Inbox() as server:
         Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}/topic"
+        url = f"{server.url}/topic"
         assert sorl("run", path, "--retries", "0", "--notify", url).exit_code == 1
-        assert heard == ["ppo, seed 0, of demo: failed"]
+        assert [headers["Title"] for _, headers, _ in server.got] == ["ppo, seed 0, of demo: failed"]
         grid_file(here, seeds="[0]", **ONE_FALLS)
         done("run", path, "--notify", url)
-        assert len(heard) == 1, "what happened before this call is no news"
+        assert len(server.got) == 1, "what happened before this call is no news"
         server.shutdown()
     grid_file(here, seeds="[1]", **{"ppo": {"fail_at": 2}, "st-ppo": STOOD})
     dead = sorl("run", path, "--retries", "0", "--notify", url)
