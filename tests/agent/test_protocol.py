@@ -44,21 +44,18 @@ def test_turns_end_at_a_closing_tag_or_at_any_bracket_where_tags_are_many_tokens
     assert other.decode(other.encode("<search> x </search>")).endswith("</search>")
 
 
-@pytest.mark.parametrize(
-    ("text", "written", "spans"),
-    [
-        # Tags belong to their span, and what is between spans to none.
-        ("<think> done </think> done <search> done done </search> done <answer> done </answer>", "1" * 12,
-         [1, 1, 1, 0, 2, 2, 2, 2, 0, 3, 3, 3]),
-        # A span ends with its turn, and observations are in none.
-        ("<search> done done done <think> done", "110011", [2, 2, 0, 0, 1, 1]),
-        ("<search> done <search> done done", "10011", [2, 0, 0, 0, 0]),  # the second tag is not its own
-        # A malformed turn is read as far as it goes.
-        ("<search> done </answer> done", "1111", [2, 2, 2, 0]),
-        ("<think> done <search> done </search>", "11111", [1, 1, 2, 2, 2]),
-        ("done </search> done", "111", [0, 0, 0]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "written", "spans"), [
+    # Tags belong to their span, and what is between spans to none.
+    ("<think> done </think> done <search> done done </search> done <answer> done </answer>", "1" * 12,
+     [1, 1, 1, 0, 2, 2, 2, 2, 0, 3, 3, 3]),
+    # A span ends with its turn, and observations are in none.
+    ("<search> done done done <think> done", "110011", [2, 2, 0, 0, 1, 1]),
+    ("<search> done <search> done done", "10011", [2, 0, 0, 0, 0]),  # the second tag is not its own
+    # A malformed turn is read as far as it goes.
+    ("<search> done </answer> done", "1111", [2, 2, 2, 0]),
+    ("<think> done <search> done </search>", "11111", [1, 1, 2, 2, 2]),
+    ("done </search> done", "111", [0, 0, 0]),
+])  # fmt: skip
 def test_spans_are_read_from_tags(tokenizer, text, written, spans):
     tokens, mask = torch.tensor([Codec(tokenizer).encode(text)]), torch.tensor([[c == "1" for c in written]])
     found = Spans(tokenizer).of(tokens, mask)
@@ -105,19 +102,13 @@ def play(tokenizer: PreTrainedTokenizerFast, world: Facts, *turns: str) -> tuple
     return ScriptedEngine(tokenizer, lambda _: turns).rollout(world, [question], [4])[0], question
 
 
-@pytest.mark.parametrize(
-    ("turn", "action"),
-    [
-        (SEARCH, ("search", "alice rival")),
-        ("<answer> alice </answer>", ("answer", "alice")),
-        ("<search>alice</search>", ("search", "alice")),
-        ("<answer> alice <search> boris rival </search>", ("search", "boris rival")),
-        *(
-            (turn, ("invalid", ""))
-            for turn in ("<search> alice </answer>", "<answer> </answer>", "alice </search>", "")
-        ),
-    ],
-)
+@pytest.mark.parametrize(("turn", "action"), [
+    (SEARCH, ("search", "alice rival")),
+    ("<answer> alice </answer>", ("answer", "alice")),
+    ("<search>alice</search>", ("search", "alice")),
+    ("<answer> alice <search> boris rival </search>", ("search", "boris rival")),
+    *[(turn, ("invalid", "")) for turn in ("<search> alice </answer>", "<answer> </answer>", "alice </search>", "")],
+])  # fmt: skip
 def test_a_turn_is_read_by_its_tags(turn: str, action: tuple[str, str]) -> None:
     assert parse(turn) == action
 

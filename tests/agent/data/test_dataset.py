@@ -27,16 +27,13 @@ def test_exact_match_and_f1_are_squads_on_every_recorded_case() -> None:
         assert best(f1, case["answer"], case["golds"]) == pytest.approx(case["f1"], abs=1e-6), case
 
 
-@pytest.mark.parametrize(
-    ("answers", "letter"),
-    [
-        (("A", "a", "(A) aspirin", "aspirin"), "A"),
-        (("(b)", "B: a beta blocker", "The beta blocker."), "B"),
-        (("C.", "C) Vitamin C", "vitamin c"), "C"),
-        ((" D ",), "D"),
-        (("E", "", "A patient needs rest", "E. Aspirin", "neither", "A B"), None),
-    ],
-)
+@pytest.mark.parametrize(("answers", "letter"), [
+    (("A", "a", "(A) aspirin", "aspirin"), "A"),
+    (("(b)", "B: a beta blocker", "The beta blocker."), "B"),
+    (("C.", "C) Vitamin C", "vitamin c"), "C"),
+    ((" D ",), "D"),
+    (("E", "", "A patient needs rest", "E. Aspirin", "neither", "A B"), None),
+])  # fmt: skip
 def test_a_choice_is_read_from_its_letter_its_text_or_both(answers: tuple[str, ...], letter: str | None) -> None:
     assert {choice(answer, CHOICES) for answer in answers} == {letter}
 
@@ -80,12 +77,10 @@ def parquet(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 def test_flashrag_rows(tmp_path: Path) -> None:
     data = read(jsonl(tmp_path / "test.jsonl", FLASHRAG), "nq")
-    assert [(item.question, item.answers) for item in data.items] == [
-        ("capital of peru", ("Lima",)),
-        ("Où?", ("São Tomé", "Sao Tome")),
-        ("moon landing", ("1969", "July 1969")),
-        ("one string", ("東京",)),
-    ]
+    assert data.items == [
+        Item("capital of peru", ("Lima",)), Item("Où?", ("São Tomé", "Sao Tome")),
+        Item("moon landing", ("1969", "July 1969")), Item("one string", ("東京",)),
+    ]  # fmt: skip
     assert (data.name, data.left_out) == ("nq", 2)
 
 
@@ -95,11 +90,9 @@ def test_search_r1_rows_with_and_without_a_question(tmp_path: Path) -> None:
     plain = {"prompt": [{"role": "user", "content": "Question: where?"}], "reward_model": {"ground_truth": "here"}}
     rows = (row, bare, plain, other | {"golden_answers": ["next to it"]})
     assert [read(parquet(tmp_path / f"{i}.parquet", [row]), "x").items[0] for i, row in enumerate(rows)] == [
-        Item("who wrote Question: Time?", ("Mia", "Ma")),
-        Item("Time?", ("Mia", "Ma")),
-        Item("where?", ("here",)),
-        Item("q?", ("trained",)),
-    ]
+        Item("who wrote Question: Time?", ("Mia", "Ma")), Item("Time?", ("Mia", "Ma")),
+        Item("where?", ("here",)), Item("q?", ("trained",)),
+    ]  # fmt: skip
 
 
 def test_medqa_rows(tmp_path: Path) -> None:
@@ -120,20 +113,17 @@ def test_a_list_a_byte_order_mark_and_a_limit(tmp_path: Path) -> None:
     assert lengths == [4, 1, 2]
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (f"{json.dumps(FLASHRAG[0])}\n{json.dumps(MEDQA[0])}\n", "split it into two"),
-        ('{"query": "q", "answer": "a"}\n', "row 1 .*columns query, answer.*golden_answers"),
-        ('{"question": "q", "golden_answers": ["a"]}\n{"question"\n', "cannot read"),
-        ("[1, 2]", "row 1 .*is int"),
-        ("", "no question with a gold answer among its 0 rows"),
-        ('{"question": "q", "golden_answers": []}', "no question with a gold answer among its 1 rows"),
-        ('{"question": "q", "options": {"A": "x"}, "answer_idx": "F"}', "right choice is 'F'"),
-        ('{"question": "q", "options": 5, "answer_idx": "F"}', "row 1"),
-        ("not parquet", "cannot read"),
-    ],
-)
+@pytest.mark.parametrize(("content", "said"), [
+    (f"{json.dumps(FLASHRAG[0])}\n{json.dumps(MEDQA[0])}\n", "split it into two"),
+    ('{"query": "q", "answer": "a"}\n', "row 1 .*columns query, answer.*golden_answers"),
+    ('{"question": "q", "golden_answers": ["a"]}\n{"question"\n', "cannot read"),
+    ("[1, 2]", "row 1 .*is int"),
+    ("", "no question with a gold answer among its 0 rows"),
+    ('{"question": "q", "golden_answers": []}', "no question with a gold answer among its 1 rows"),
+    ('{"question": "q", "options": {"A": "x"}, "answer_idx": "F"}', "right choice is 'F'"),
+    ('{"question": "q", "options": 5, "answer_idx": "F"}', "row 1"),
+    ("not parquet", "cannot read"),
+])  # fmt: skip
 def test_a_file_that_cannot_be_read_says_where(tmp_path: Path, content: str, said: str) -> None:
     file = tmp_path / ("a.parquet" if content == "not parquet" else "a.jsonl")
     file.write_text(content)
@@ -267,15 +257,12 @@ def test_held_out_data_is_another_file_where_one_is_named(tmp_path: Path) -> Non
         world_of(None, data=str(held_out))
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"kind": "dataset", "data": "nq"}, "has no passages of its own"),
-        ({"kind": "facts", "retriever": {"kind": "http", "url": "http://x/"}}, "answers its own queries"),
-        ({"kind": "atlas", "retriever": {"kind": "http"}}, "needs retriever.url"),
-        ({"kind": "atlas", "retriever": {"kind": "bm25"}}, "needs retriever.corpus"),
-    ],
-)
+@pytest.mark.parametrize(("given", "said"), [
+    ({"kind": "dataset", "data": "nq"}, "has no passages of its own"),
+    ({"kind": "facts", "retriever": {"kind": "http", "url": "http://x/"}}, "answers its own queries"),
+    ({"kind": "atlas", "retriever": {"kind": "http"}}, "needs retriever.url"),
+    ({"kind": "atlas", "retriever": {"kind": "bm25"}}, "needs retriever.corpus"),
+])  # fmt: skip
 def test_a_world_without_its_retriever_is_refused(given: dict[str, object], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         WorldSettings.model_validate(given)

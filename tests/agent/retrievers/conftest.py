@@ -3,12 +3,8 @@ from pathlib import Path
 
 import pytest
 
-PASSAGES = (
-    "Lima is the capital of Peru.",
-    "Paris is the capital of France.",
-    "The sol is the currency of Peru.",
-    "São Tomé lies on the equator — 0°.",
-)
+PASSAGES = ("Lima is the capital of Peru.", "Paris is the capital of France.", "The sol is the currency of Peru.",
+            "São Tomé lies on the equator — 0°.")  # fmt: skip
 
 
 @pytest.fixture

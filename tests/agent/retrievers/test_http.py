@@ -58,15 +58,9 @@ def answering(answer: Callable[[Request, int], tuple[int, bytes]]) -> Iterator[t
 
         def log_message(self, *arguments: Any) -> None: ...
 
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-
-        def handle_error(self, request: Any, client_address: Any) -> None:
-            """A client that did not wait is what some tests are about."""
-
-    with Server(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.handle_error = lambda *_: None  # a client that did not wait is what some tests are about
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}", seen
         server.shutdown()
 
@@ -82,7 +76,7 @@ def as_search_r1(request: Request, number: int) -> tuple[int, bytes]:
 @pytest.fixture
 def server(corpus: Path, tmp_path: Path) -> Iterator[RetrievalServer]:
     with RetrievalServer(BM25(corpus, tmp_path / "cache"), "127.0.0.1", 0, top_k=2) as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield server
         server.shutdown()
 
@@ -114,19 +108,16 @@ def test_the_server_answers_what_search_r1s_client_sends(server: RetrievalServer
     assert HTTPRetriever(server.url).retrieve(queries, 3) == server.retriever.retrieve(queries, 3)
 
 
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        (b"{", "Invalid JSON"),
-        ([], "Input should be an object"),
-        ({}, "queries: Field required"),
-        ({"queries": "one"}, "queries: Input should be a valid"),
-        ({"queries": ["a"], "topk": -1}, "topk: Input should be greater than or equal to 0"),
-        ({"queries": ["a"], "topk": True}, "topk: Input should be a valid integer"),
-        ({"queries": ["a"], "topk": 10**9}, "topk: Input should be less than or equal to 1000"),
-        ({"queries": ["a"], "return_scores": 1}, "return_scores: Input should be a valid boolean"),
-    ],
-)
+@pytest.mark.parametrize(("body", "said"), [
+    (b"{", "Invalid JSON"),
+    ([], "Input should be an object"),
+    ({}, "queries: Field required"),
+    ({"queries": "one"}, "queries: Input should be a valid"),
+    ({"queries": ["a"], "topk": -1}, "topk: Input should be greater than or equal to 0"),
+    ({"queries": ["a"], "topk": True}, "topk: Input should be a valid integer"),
+    ({"queries": ["a"], "topk": 10**9}, "topk: Input should be less than or equal to 1000"),
+    ({"queries": ["a"], "return_scores": 1}, "return_scores: Input should be a valid boolean"),
+])  # fmt: skip
 def test_the_server_refuses_what_is_not_in_the_protocol(server: RetrievalServer, body: Any, said: str) -> None:
     status, answer = post(server.url, body)
     assert status == 422
