@@ -45,7 +45,7 @@ def collate(episodes: Sequence[Episode], pad_id: int) -> Batch:
     position = torch.arange(int(length.max()))
     inside = position < length[:, None]  # (B, T)
     padded = partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)
-    log_prob = padded([torch.tensor(e.log_prob) for e in episodes])
+    log_prob = padded([torch.tensor(e.log_prob, dtype=torch.float32) for e in episodes])
     kept = [e.routes for e in episodes if e.routes is not None]
     return Batch(
         tokens=padded([torch.tensor(e.tokens) for e in episodes], padding_value=pad_id),
