@@ -164,8 +164,6 @@ _TRL_OWN = (
     ("top_entropy_quantile", 1.0), ("off_policy_mask_threshold", None), ("_entropy_bonus_enabled", False),
     ("aux_loss_enabled", False), ("use_liger_kernel", False),
 )  # fmt: skip
-
-
 _TRL_NAMES = {"clip_frac": "clip_ratio/region_mean", "clip_low_frac": "clip_ratio/low_mean",
               "clip_high_frac": "clip_ratio/high_mean"}  # fmt: skip
 
@@ -207,13 +205,12 @@ class TrlLoss:
 
     def _of_inputs(self, inputs: Mapping[str, Any], log_prob: Tensor) -> Batch:
         old = inputs.get("old_per_token_logps")
+        old = log_prob.detach() if old is None else old
         return self._ours.batch(
-            mask=inputs["completion_mask"] * inputs.get("tool_mask", 1),
-            advantages=inputs["advantages"],
-            log_prob_old=log_prob.detach() if old is None else old,
-            log_prob_ref=inputs.get("ref_per_token_logps"),
+            mask=inputs["completion_mask"] * inputs.get("tool_mask", 1), advantages=inputs["advantages"],
+            log_prob_old=old, log_prob_ref=inputs.get("ref_per_token_logps"),
             log_prob_behaviour=inputs.get("sampling_per_token_logps"),
-        )
+        )  # fmt: skip
 
     def _compute_loss(self, model: Any, inputs: Mapping[str, Any]) -> Tensor:
         trainer: Any = self
@@ -266,8 +263,8 @@ def tinker_loss(
     """
     loss, padded = Loss(algorithm, horizon, **slots), partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)
     if loss.algorithm.needs_reference:
-        why = f"the KL term of '{loss.algorithm.name}' needs the reference's log-probs"
-        raise InputError(f"{why}: leave it out: kl='none'")
+        name = loss.algorithm.name
+        raise InputError(f"the KL term of '{name}' needs the reference's log-probs: leave it out: kl='none'")
 
     def computed(data: Sequence[Any], logprobs: Sequence[Tensor]) -> tuple[Tensor, dict[str, float]]:
         given = [padded([d.loss_fn_inputs[n].to_torch() for d in data]) for n in ("mask", "advantages", "logprobs")]
@@ -302,10 +299,8 @@ def skyrl_loss(algorithm: str | Mapping[str, Any], **slots: Any) -> Callable[...
         loss_mask: Tensor | None = None, rollout_logprobs: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, float]]:  # fmt: skip
         mask = torch.ones_like(log_probs) if loss_mask is None else loss_mask
-        batch = loss.batch(
-            mask=mask > 0, advantages=advantages, log_prob_old=old_log_probs, log_prob_behaviour=rollout_logprobs
-        )
-        out = loss(batch, log_probs)
+        told: dict[str, Any] = {"log_prob_old": old_log_probs, "log_prob_behaviour": rollout_logprobs}
+        out = loss(loss.batch(mask=mask > 0, advantages=advantages, **told), log_probs)
         return out.loss, metrics(out.terms)
 
     return computed

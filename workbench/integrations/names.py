@@ -136,7 +136,6 @@ _BOUND = "learn.policy.max_grad_norm"
 # A coefficient of the KL counts only where its term is on: where the switch says no, it is 0.
 _SWITCHES = {"kl_loss_coef": "use_kl_loss", "kl_coef": "use_kl_in_reward"}
 
-
 _EXACT = {name: (column, rank) for column, names in NAMES.items() for rank, name in enumerate(names)}
 _GLOBS = [(re.compile(".+".join(map(re.escape, name.split("*")))), at) for name, at in _EXACT.items() if "*" in name]
 

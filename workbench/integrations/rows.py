@@ -32,8 +32,8 @@ class Rows:
         self.name, self.status = name, "finished"
         self.config: dict[str, Any] = {}
         self.notes: list[str] = []
-        self._blocks: dict[str, dict[int, Column]] = {}  # metric -> block -> values
-        self._sizes: list[int] = []
+        self._blocks: list[tuple[int, dict[str, Column]]] = []  # rows, metrics
+        self._names: dict[str, None] = {}
         self._cells, self._stepped, self._full = 0, False, False
 
     def extend(self, rows: Iterable[Mapping[str, Any]]) -> Rows:
@@ -51,16 +51,15 @@ class Rows:
         return self
 
     def __len__(self) -> int:
-        return sum(self._sizes)
+        return sum(size for size, _ in self._blocks)
 
     def block(self, columns: Mapping[str, Column], size: int) -> None:
         """Take `size` rows as columns. Raises InputError for a log of more than CELLS values."""
         self._stepped = self._stepped or any(name in columns for name in STEP)
-        for name in self._room(columns):
-            if not np.ma.getmaskarray(columns[name]).all():
-                self._blocks.setdefault(name, {})[len(self._sizes)] = columns[name]
-                self._cells += size
-        self._sizes.append(size)
+        known = {name: columns[name] for name in self._room(columns) if not np.ma.getmaskarray(columns[name]).all()}
+        self._names |= dict.fromkeys(known)
+        self._cells += size * len(known)
+        self._blocks.append((size, known))
         if max(self._cells, len(self)) > CELLS:
             raise InputError(f"'{self.name}' holds more than {CELLS:,} values; give a part of it, or fewer metrics")
 
@@ -68,7 +67,7 @@ class Rows:
         """Return the names that are looked at: of a log of too many metrics the first."""
         room: list[str] = []
         for name in names:
-            if name in self._blocks or (len(self._blocks) + len(room) < METRICS and len(name) <= LONGEST):
+            if name in self._names or (len(self._names) + len(room) < METRICS and len(name) <= LONGEST):
                 room.append(name)
             else:
                 self._full = True
@@ -82,39 +81,35 @@ class Rows:
         """
         if not (size := len(self)):
             raise InputError(f"'{self.name}' holds no rows")
-        if size * len(self._blocks) > 4 * CELLS:
-            raise InputError(f"'{self.name}' has {size:,} rows of {len(self._blocks):,} metrics; give a part of it")
+        if size * len(self._names) > 4 * CELLS:
+            raise InputError(f"'{self.name}' has {size:,} rows of {len(self._names):,} metrics; give a part of it")
         if self._full:
             self.notes.append(f"only the first {METRICS:,} metrics were read")
-        steps = np.ma.filled(self._steps(size), -1.0)
+        steps = np.ma.filled(self._steps(), -1.0)
         usable = (steps >= 0) & (steps < 2.0**53)
         if not usable.any():
             raise InputError(f"no row of '{self.name}' has a step that is a number")
         if lost := int((~usable).sum()):
             self.notes.append(f"{lost:,} rows without a step were left out")
         rows = slice(None) if usable.all() else usable  # a slice copies nothing
-        metrics = {name: self._column(name, size)[rows] for name in [*self._blocks] if name not in STEP}
+        metrics = {name: self._column(name)[rows] for name in self._names if name not in STEP}
         return folded(steps[usable].astype(np.int64), metrics, self.notes)
 
-    def _column(self, name: str, size: int) -> Column:
+    def _column(self, name: str) -> Column:
         """Return all rows of a metric, and forget its blocks."""
-        values, mask = np.zeros(size), np.ones(size, bool)
-        starts = np.cumsum([0, *self._sizes])
-        for number, block in self._blocks.pop(name).items():
-            rows = slice(starts[number], starts[number + 1])
-            values[rows], mask[rows] = np.ma.getdata(block), np.ma.getmaskarray(block)
-        return np.ma.MaskedArray(values, mask)
+        found = [block.pop(name, np.ma.MaskedArray(np.zeros(size), True)) for size, block in self._blocks]
+        return np.ma.concatenate(found)
 
-    def _steps(self, size: int) -> Column:
+    def _steps(self) -> Column:
         """Return the step of each row, by the first name of one that the row has; the number of the row without any."""
-        present = [name for name in STEP if name in self._blocks]
+        present = [name for name in STEP if name in self._names]
         present = [name for name in present if name != "_step"] or present  # it counts calls of the tracker
         if not present and not self._stepped:
             self.notes.append("no column names the step: the number of the row stands in")
-            return np.ma.MaskedArray(np.arange(size, dtype=float))
-        steps = np.ma.MaskedArray(np.zeros(size), True)
+            return np.ma.MaskedArray(np.arange(len(self), dtype=float))
+        steps = np.ma.MaskedArray(np.zeros(len(self)), True)
         for name in present:
-            steps = np.ma.where(np.ma.getmaskarray(steps), self._column(name, size), steps)
+            steps = np.ma.where(np.ma.getmaskarray(steps), self._column(name), steps)
         return np.ma.masked_invalid(steps)
 
 

@@ -155,9 +155,6 @@ def level_messages(file: BufferedReader, notes: list[str]) -> Iterator[tuple[int
         notes.append("the last record was cut off and left out")
 
 
-# TensorBoard
-
-
 def tensorboard(path: Path) -> Iterator[Rows]:
     """Scalars of all event files of a folder, in the order of their names, which begin with the time."""
     rows = Rows(path.name if path.is_dir() else path.parent.name)
@@ -187,9 +184,6 @@ def _events(records: Iterable[bytes], config: dict[str, Any]) -> Iterator[tuple[
                     config[_text(_inside(entry, 1))] = said
             elif form and len(data) == struct.calcsize(form):
                 yield step, tag, struct.unpack(form, data)[0]
-
-
-# W&B and SwanLab
 
 
 def wandb(path: Path) -> Iterator[Rows]:
@@ -250,9 +244,6 @@ def _swan_scalars(found: Iterable[tuple[int, Any]], run: Rows) -> Iterator[tuple
             run.status = "failed"
         elif field == 13 and 5 in inner:
             yield inner.get(2, 0), _text(inner.get(1)), _double(_inside(inner[5]).get(1, bytes(8)))
-
-
-# trackio, MLflow and Aim
 
 
 def _connected(path: Path) -> closing[sqlite3.Connection]:

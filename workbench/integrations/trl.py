@@ -51,15 +51,13 @@ def record(trainer: Any, runs: str | Path, *, experiment: str, success: str | No
     names = list(trainer.reward_func_names)
     if success is not None and success not in names:
         raise InputError(f"no reward function '{success}'; there is: {', '.join(names)}")
-    return Recording(trainer, runs, experiment, success, knobs).ledger
+    return Recording(trainer, success, runs, experiment=experiment, **knobs).ledger
 
 
 class Recording:
     """The wraps around one trainer and what they remember of the step."""
 
-    def __init__(
-        self, trainer: Any, runs: str | Path, experiment: str, success: str | None, knobs: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, trainer: Any, success: str | None, runs: str | Path, **knobs: Any) -> None:
         from transformers import TrainerCallback
 
         args = trainer.args
@@ -80,7 +78,7 @@ class Recording:
             "iterations": max(0, args.max_steps) * args.gradient_accumulation_steps // self.window or None,
         }  # fmt: skip
         default |= getattr(trainer, "recorded_as", {})  # a loss of ours, in place of TRL's
-        self.ledger = Ledger(runs, experiment=experiment, **(default | dict(knobs)))
+        self.ledger = Ledger(runs, **(default | knobs))
         for name in WRAPPED:
             setattr(trainer, name, self._around(name, getattr(trainer, name)))
         ending = {"on_train_end": lambda *args, **kwargs: self.ledger.close()}
@@ -139,8 +137,9 @@ class Recording:
         begins = torch.diff(mask.cpu(), dim=1, prepend=torch.zeros(n, 1, dtype=mask.dtype)).clamp(min=0).sum(1)
         # A rollout_func tells one message for all turns: then nobody says what each turn did.
         status = [s if len(s) == k else [] for s, k in zip(told["status"], begins.tolist(), strict=True)]
-        cut = {row for row, ids in enumerate(responses) if not ids or ids[-1] not in stops(trainer)}
-        why = [("max_tokens" if row in cut else told["ended"][row]) for row in range(n)]
+        stops = {*trainer.eos_token_ids, trainer._tokenizer.pad_token_id}  # at which a completion ends of itself
+        whole = [bool(ids) and ids[-1] in stops for ids in responses]
+        why = [end if ended else "max_tokens" for end, ended in zip(told["ended"], whole, strict=True)]
         self.ledger.rollouts(
             self.step, **scored, group=torch.arange(place, place + n) // trainer.num_generations, prompts=prompts,
             responses=list(responses), mask=mask, status=status, answer=told["answer"], ended=why,
@@ -211,11 +210,6 @@ def mask_of(inputs: Mapping[str, Any]) -> Tensor:
     return mask if inputs.get("tool_mask") is None else mask * inputs["tool_mask"]
 
 
-def stops(trainer: Any) -> set[int]:
-    """Token ids at which a completion ends of itself."""
-    return {*trainer.eos_token_ids, trainer._tokenizer.pad_token_id}
-
-
 def text_of(prompt: Any) -> str:
     """The last message of a conversation, or the prompt as it is."""
     content = prompt[-1].get("content") if isinstance(prompt, list) and prompt else prompt
@@ -257,9 +251,8 @@ def clip_of(trainer: Any) -> Clip | None:
     low, high, level = trainer.epsilon_low, trainer.epsilon_high, trainer.importance_sampling_level
     if trainer.loss_type in AGGREGATES:
         return Clip(1 - low, 1 + high, trainer.args.delta, level)
-    if trainer.loss_type == "cispo":
-        return Clip(0.0, high, None, level, stops=False)
-    return Clip(0.0, math.inf, None, level, stops=False) if trainer.loss_type in ("sapo", "vespo") else None
+    weight = {"cispo": high, "sapo": math.inf, "vespo": math.inf}.get(trainer.loss_type)
+    return None if weight is None else Clip(0.0, weight, None, level, stops=False)
 
 
 def replay_as(trainer: Any) -> dict[str, Any] | str:

@@ -284,9 +284,8 @@ class Recorder:
         tokenizer = getattr(engine.model_config, "tokenizer", None)
         settings = {key: config.get(key) for key in (*SETTINGS, *(OWN if loss is None else ())) if config.get(key)}
         settings |= {"loss_mode": mode.partition("?")[0], "slots": dict(asked.slots)}
-        settings["learn"] = {
-            "epochs": config.ppo_epochs, "policy": {"lr": learn.lr, "max_grad_norm": learn.clip_grad or None}
-        }  # fmt: skip
+        policy = {"lr": learn.lr, "max_grad_norm": learn.clip_grad or None}
+        settings["learn"] = {"epochs": config.ppo_epochs, "policy": policy}
         self.most, self.number, self.step = float(learn.clip_grad or math.inf), -1, Step(None, 1)
         self.ranks, planned = engine.get_data_parallel_size(), getattr(learn, "total_training_steps", -1)
         self.iterations = planned if planned and planned > 0 else None
@@ -323,9 +322,7 @@ class Recorder:
             responses=[responses[i] for i in keep], **words,
         )  # fmt: skip
 
-    def part(
-        self, model_output: Any, data: Any, terms: LossTerms | None, out: tuple[Tensor, Mapping[str, Any]]
-    ) -> None:
+    def part(self, model_output: Any, data: Any, terms: LossTerms | None, out: Any) -> None:
         """Record a micro-batch once the backward pass has said how much each token weighs in the loss."""
         assert self.step.trajectory is not None
         values, logged = model_output["log_probs"], getattr(out[1].get("actor/pg_loss"), "values", None)

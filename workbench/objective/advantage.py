@@ -74,9 +74,7 @@ def whiten(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def _whitened(x: Tensor, batch: Batch, mode: Whiten) -> Tensor:
-    if mode == "none":
-        return x
-    return whiten(x, batch.mask if mode == "m" else batch.response)
+    return x if mode == "none" else whiten(x, batch.mask if mode == "m" else batch.response)
 
 
 def first_tokens(turn: Tensor) -> Tensor:

@@ -172,13 +172,9 @@ def _observe(algorithm: Algorithm, batch: Batch, log_prob: Tensor) -> Ratios:
 
 
 def policy_loss(
-    algorithm: Algorithm,
-    batch: Batch,
-    log_prob: Tensor,
-    *,
-    normaliser: Normaliser | None = None,
+    algorithm: Algorithm, batch: Batch, log_prob: Tensor, *, normaliser: Normaliser | None = None,
     statistics: Tensor | None = None,
-) -> PolicyLoss:
+) -> PolicyLoss:  # fmt: skip
     """Return the policy's loss on a (micro-)batch: aggregate(factor * correction * clip(ratio, A)) + KL term + penalty.
 
     `log_prob` (B, T) with gradient, nats. `normaliser`: counts of the whole minibatch, of which `batch` is a
@@ -210,23 +206,14 @@ def policy_loss(
     with torch.no_grad():
         zero = seen.ratio.new_zeros(())
         terms = LossTerms(
-            log_ratio=torch.where(mask, log_prob - batch.log_prob_old, 0),
-            ratio=surrogate.ratio.detach(),
-            active_low=surrogate.low & mask,
-            active_high=surrogate.high & mask,
-            out_of_range=seen.out_of_range,
-            dual=surrogate.dual & mask,
-            factor=factor.expand_as(log_prob),
-            rho=None if damping.rho is None else damping.rho.expand_as(log_prob),
-            correction=correction,
-            corrected=algorithm.correction.acts(batch),
-            token_loss=token_loss.detach(),
-            policy_loss=policy.detach(),
+            log_ratio=torch.where(mask, log_prob - batch.log_prob_old, 0), ratio=surrogate.ratio.detach(),
+            active_low=surrogate.low & mask, active_high=surrogate.high & mask, dual=surrogate.dual & mask,
+            out_of_range=seen.out_of_range, factor=factor.expand_as(log_prob),
+            rho=None if damping.rho is None else damping.rho.expand_as(log_prob), correction=correction,
+            corrected=algorithm.correction.acts(batch), token_loss=token_loss.detach(), policy_loss=policy.detach(),
             kl_loss=zero if kl is None else kl.detach(),
-            penalty=zero if damping.penalty is None else damping.penalty.detach(),
-            energy=seen.energy(),
-            mask=mask,
-        )
+            penalty=zero if damping.penalty is None else damping.penalty.detach(), energy=seen.energy(), mask=mask,
+        )  # fmt: skip
     return PolicyLoss(loss, terms, plain, weighted_sum(weights, gap))
 
 

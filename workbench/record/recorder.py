@@ -31,7 +31,6 @@ MEASURED = (
     "route_mismatch", "route_shift",
 )  # fmt: skip
 COLUMN = {"advantages": "advantage", "values_old": "value"}  # of table token, where its name is another
-
 FALLS = ("collapse", "mild")  # events that come some steps after the onset that they report
 
 Decode = Callable[[list[int]], Sequence[str]]
@@ -232,9 +231,8 @@ def _token_row(i: int, rollouts: Rollouts, updates: Evidence | None) -> dict[str
         return moved, (cut("mask", place) & (cut("active_low", place) | cut("active_high", place))).tolist()
 
     def weight(place: Sequence[int]) -> float:
-        return float(
-            np.nan_to_num(np.abs(cut("gradient_weight", place)[cut("mask", place)]).sum(), nan=np.inf, posinf=np.inf)
-        )
+        total = np.abs(cut("gradient_weight", place)[cut("mask", place)]).sum()
+        return float(np.nan_to_num(total, nan=np.inf, posinf=np.inf))
 
     last = places[-1]
     for name in MEASURED:

@@ -202,8 +202,6 @@ def _to_arrow(values: Any, kind: pa.DataType, rows: int) -> pa.Array:
     if values is None:
         return pa.nulls(rows, kind)
     if isinstance(values, np.ndarray) and values.ndim == 1:
-        data = np.ma.getdata(values)
-        if pa.types.is_primitive(kind) and not pa.types.is_temporal(kind):
-            data = data.astype(kind.to_pandas_dtype(), copy=False)
-        return pa.array(data, kind, np.ma.getmaskarray(values) if np.ma.isMaskedArray(values) else None)
+        plain = pa.types.is_primitive(kind) and not pa.types.is_temporal(kind)
+        return pa.array(values.astype(kind.to_pandas_dtype(), copy=False) if plain else values, kind)
     return pa.array(values if isinstance(values, (list, tuple)) else [values] * rows, kind)

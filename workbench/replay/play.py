@@ -113,13 +113,9 @@ def unanswerable(algorithm: Algorithm, own: Algorithm, batch: Batch) -> str:
 
 @torch.no_grad()
 def play(
-    stored: StoredBatch,
-    algorithms: Mapping[str, Algorithm],
-    own: str,
-    updates: Sequence[int] | None = None,
-    trajectory: int | None = None,
-    dtype: torch.dtype = torch.float32,
-) -> Replay:
+    stored: StoredBatch, algorithms: Mapping[str, Algorithm], own: str, updates: Sequence[int] | None = None,
+    trajectory: int | None = None, dtype: torch.dtype = torch.float32,
+) -> Replay:  # fmt: skip
     """Return what each of `algorithms` (by label; `own` is the one that ran) would have done in each of `updates`.
 
     Its advantages are made by its own slot of the stored rewards, values and groups; those of `own` are the stored
