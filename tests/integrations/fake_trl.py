@@ -15,6 +15,15 @@ import torch
 RECORDED = Path(__file__).with_name("trl_1_16.npz")
 
 
+def micro_batches(file, run=""):
+    """The fields of each micro-batch in a file of arrays that are called `run`number.field."""
+    found = defaultdict(dict)
+    for key in (key for key in file.files if key.startswith(run) and "." in key):
+        number, _, field = key.removeprefix(run).partition(".")
+        found[int(number)][field] = file[key]
+    return [found[i] for i in sorted(found)]
+
+
 @dataclass
 class Args:
     output_dir: str = ""
@@ -48,15 +57,9 @@ class FakeGRPO:
         file = np.load(RECORDED)
         self.told = json.loads(str(file["log"]))
         self.log = [line for line in self.told["log"] if "grad_norm" in line]
-        found = defaultdict(dict)
-        for name in file.files:
-            if name != "log":
-                number, _, field = name.partition(".")
-                found[int(number)][field] = file[name]
-        self.micro = [found[i] for i in sorted(found)]
-        self.args = Args(
-            "out", 1e-3, 1.0, 2, 4, accumulate, len(self.micro) // accumulate, 0, use_bias_correction_kl=False
-        )
+        self.micro = micro_batches(file)
+        steps = len(self.micro) // accumulate
+        self.args = Args("out", 1e-3, 1.0, 2, 4, accumulate, steps, 0, use_bias_correction_kl=False)
         self.num_iterations, self.num_generations, self.change = 2, 4, change
         self.loss_type, self.importance_sampling_level, self.scale_rewards = "grpo", "token", "group"
         self.epsilon_low = self.epsilon_high = 0.2

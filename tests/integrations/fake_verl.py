@@ -6,11 +6,14 @@ The tensors of every micro-batch, their gradients and the logged metrics are ver
 import json
 import sys
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import torch
+
+from tests.integrations.fake_trl import micro_batches
 
 RECORDED = Path(__file__).with_name("verl_0_9_1.npz")
 PADDED = ("response_mask", "old_log_probs", "advantages", "rollout_log_probs", "ref_log_prob")
@@ -18,16 +21,10 @@ PADDED = ("response_mask", "old_log_probs", "advantages", "rollout_log_probs", "
 
 def recorded(*files):
     """The micro-batches of each file (a file per rank), and what the first one says of them."""
-    ranks = []
-    for name in files:
-        file, found = np.load(name), defaultdict(dict)
-        for key in file.files:
-            if key not in ("log", "rows"):
-                number, _, field = key.partition(".")
-                found[int(number)][field] = torch.tensor(file[key])
-        ranks.append([found[i] for i in sorted(found)])
-    first = np.load(files[0])
-    return ranks, json.loads(str(first["log"])), json.loads(str(first["rows"])) if "rows" in first.files else None
+    loaded = [np.load(name) for name in files]
+    ranks = [[{k: torch.tensor(x) for k, x in micro.items()} for micro in micro_batches(file)] for file in loaded]
+    told = {name: json.loads(str(loaded[0][name])) for name in ("log", "rows") if name in loaded[0].files}
+    return ranks, told["log"], told.get("rows")
 
 
 class Rows:
@@ -87,9 +84,8 @@ class Engine:
     def __init__(self, micro):
         self.micro, self.place, self.forwards = micro, 0, 0
         self.optimizer_config = SimpleNamespace(lr=3e-3, clip_grad=1.0, total_training_steps=2)
-        self.model_config = SimpleNamespace(
-            tokenizer=SimpleNamespace(convert_ids_to_tokens=lambda ids: [f"w{i}" for i in ids])
-        )
+        words = SimpleNamespace(convert_ids_to_tokens=lambda ids: [f"w{i}" for i in ids])
+        self.model_config = SimpleNamespace(tokenizer=words)
         self.lr_scheduler = SimpleNamespace(get_last_lr=lambda: [3e-3])
         self.norms, self.gradients = [], []
 
@@ -109,9 +105,8 @@ class Engine:
             start += len(micro["row"])
             log_prob = micro["log_prob"].clone().requires_grad_(not forward_only)
             self.now = self.micro[self.place + i]
-            loss, told = loss_function(
-                model_output={"log_probs": log_prob, "entropy": micro["entropy"]}, data=part, dp_group=None
-            )
+            made = {"log_probs": log_prob, "entropy": micro["entropy"]}
+            loss, told = loss_function(model_output=made, data=part, dp_group=None)
             if forward_only:
                 self.forwards += 1
                 continue
@@ -190,8 +185,6 @@ class FakeVerl:
 
     def train(self, config, change=lambda rows: rows):
         """Two steps of TrainingWorker.train_mini_batch, each of two epochs of two mini-batches of two micro-batches."""
-        from functools import partial
-
         self.config.__post_init__(config)
         self.worker = self.engine(self.micro)
         self.worker.norms = [norm for line in self.told["log"] for norm in line["grad_norm"]]

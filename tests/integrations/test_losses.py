@@ -1,7 +1,5 @@
 """Our algorithms as losses elsewhere: equal to our own loop, whatever the split into micro-batches and ranks."""
 
-from __future__ import annotations
-
 import os
 from collections import defaultdict
 from pathlib import Path
@@ -12,24 +10,25 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
+from tests.integrations.fake_trl import micro_batches
 from tests.integrations.fake_verl import recorded
+from tests.objective.batches import plain
 from workbench.algorithms import ALGORITHMS, resolve
-from workbench.batch import Batch, turn_ids
 from workbench.integrations.losses import Loss, TrlLoss, feedable, metrics, refusal, skyrl_loss, tinker_loss
-from workbench.objective import Algorithm, Normaliser, policy_loss, statistics
+from workbench.objective import Normaliser, policy_loss, statistics
 from workbench.spec import InputError
 
 B, T = 8, 18
 NAMED = ("mask", "advantages", "log_prob_old", "log_prob_behaviour", "log_prob_ref")
 
 
-def tensors(seed: int = 0) -> tuple[dict[str, Tensor], Tensor]:
+def tensors():
     """What a trainer has of B sequences of several turns, in float64, and the policy's log-probs."""
-    stream = torch.Generator().manual_seed(seed)
+    stream = torch.Generator().manual_seed(0)
 
-    def normal(*shape: int) -> Tensor:
+    def normal(*shape):
         return torch.randn(*shape, generator=stream, dtype=torch.float64)
 
     mask = torch.rand(B, T, generator=stream) < 0.7
@@ -42,27 +41,21 @@ def tensors(seed: int = 0) -> tuple[dict[str, Tensor], Tensor]:
     return found, old + 0.4 * normal(B, T)
 
 
-def ours(
-    algorithm: Algorithm, given: dict[str, Tensor], log_prob: Tensor, micros: list[Tensor]
-) -> tuple[Tensor, Tensor]:
+def ours(algorithm, given, log_prob, micros):
     """Loss and gradient as our own loop makes them."""
-    mask, n = given["mask"], len(log_prob)
-    batch = Batch(
-        tokens=mask.long(), response=mask, mask=mask, length=torch.full((n,), T), group=torch.arange(n),
-        trajectory=torch.arange(n), score=torch.zeros(n, dtype=torch.float64), turn_id=turn_ids(mask),
-        log_prob_behaviour=given["log_prob_behaviour"], log_prob_old=given["log_prob_old"],
-        log_prob_ref=given["log_prob_ref"], advantages=given["advantages"][:, None] * mask,
-    )  # fmt: skip
+    told = {name: given[name] for name in ("log_prob_behaviour", "log_prob_ref")}
+    advantages = given["advantages"][:, None] * given["mask"]
+    batch = plain(given["log_prob_old"], given["mask"], advantages=advantages, **told)
     leaf = log_prob.clone().requires_grad_()
     whole = Normaliser.of(batch, len(micros), algorithm.correction)
     found = [statistics(algorithm, batch.rows(rows), leaf[rows]) for rows in micros]
-    sums = None if found[0] is None else torch.stack([one for one in found if one is not None]).sum(0)
+    sums = None if found[0] is None else torch.stack(found).sum(0)
     parts = [policy_loss(algorithm, batch.rows(r), leaf[r], normaliser=whole, statistics=sums).loss for r in micros]
     loss = torch.stack(parts).sum()
     return loss.detach(), torch.autograd.grad(loss, leaf)[0]
 
 
-def theirs(loss: Loss, given: dict[str, Tensor], log_prob: Tensor, micros: list[Tensor], ranks: int = 1) -> Any:
+def theirs(loss, given, log_prob, micros, ranks=1):
     """Loss and gradient of these micro-batches by `Loss`, the sums added over them, and over the ranks if there are."""
     leaf = log_prob.clone().requires_grad_()
     batches = [loss.batch(**{name: given[name][rows] for name in NAMED}) for rows in micros]
@@ -75,7 +68,7 @@ def theirs(loss: Loss, given: dict[str, Tensor], log_prob: Tensor, micros: list[
     return total.detach(), torch.autograd.grad(total, leaf)[0]
 
 
-def algorithm_of(name: str, **slots: Any) -> tuple[Algorithm, Loss]:
+def algorithm_of(name, **slots):
     return resolve(name, slots).within(64), Loss(name, horizon=64, **slots)
 
 
@@ -124,9 +117,7 @@ def _rank(rank: int, ranks: int, folder: str, cases: list[tuple[str, dict[str, A
 def test_the_loss_of_several_ranks_is_that_of_one(tmp_path: Path, ranks: int) -> None:
     wanted = ("turn-ppo", "s-ppo", "st-ppo", "so-grpo", "gspo", "turn-ppo-mdp", "sapo-search", "tis")
     cases = [case for case in CASES if case[0] in wanted]
-    torch.multiprocessing.spawn(  # type: ignore[attr-defined]
-        _rank, (ranks, str(tmp_path), cases), nprocs=ranks
-    )
+    torch.multiprocessing.spawn(_rank, (ranks, str(tmp_path), cases), nprocs=ranks)
     found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(ranks)]
     given, log_prob = tensors()
     micros = [half for part in torch.arange(B).chunk(ranks) for half in part.chunk(2)]
@@ -141,47 +132,45 @@ HERE = Path(__file__).parent
 TUNED = {"st-ppo": {"stabilise": {"tau": 1.0, "scope": "global"}}}
 
 
-def trained(trainer: str, name: str) -> tuple[list[list[dict[str, Tensor]]], dict[str, str]]:
+def trained(trainer, name):
     """The micro-batches that a real trainer trained on with a loss of ours, by rank, and where it keeps our tensors."""
     if trainer == "verl":  # float32, 2 ranks
-        names = {"mask": "response_mask", "log_prob_old": "old_log_probs", "log_prob_behaviour": "old_log_probs"}
-        return recorded(*(HERE / f"verl_st_ppo.{rank}.npz" for rank in range(2)))[0], names
-    file, found = np.load(HERE / "trl_losses.npz"), defaultdict(dict)  # float64
-    for key in (key for key in file.files if key.startswith(f"{name}.")):
-        _, number, field = key.split(".")
-        found[int(number)][field] = torch.tensor(file[key])
-    for part in found.values():
-        part["mask"] = part["completion_mask"] * part["tool_mask"]
-    names = {"mask": "mask"} | dict.fromkeys(("log_prob_old", "log_prob_behaviour"), "old_per_token_logps")
-    return [[found[number] for number in sorted(found)]], names
+        files = (HERE / f"verl_st_ppo.{rank}.npz" for rank in range(2))
+        ranks, mask, old = recorded(*files)[0], "response_mask", "old_log_probs"
+    else:  # float64
+        parts = micro_batches(np.load(HERE / "trl_losses.npz"), f"{name}.")
+        ranks = [[{k: torch.tensor(x) for k, x in part.items()} for part in parts]]
+        for part in ranks[0]:
+            part["mask"] = part["completion_mask"] * part["tool_mask"]
+        mask, old = "mask", "old_per_token_logps"
+    return ranks, {"mask": mask, "log_prob_old": old, "log_prob_behaviour": old}
+
+
+def whole(parts, name):
+    """A field of micro-batches as one tensor, in float64."""
+    return pad_sequence([row for part in parts for row in part[name].double()], batch_first=True)
 
 
 @pytest.mark.parametrize(
     ("trainer", "name", "exact"),
     [("verl", "st-ppo", 1e-6), *(("trl", name, 1e-10) for name in ("st-ppo", "turn-ppo", "s-ppo", "so-grpo", "gspo"))],
 )
-def test_what_was_trained_for_real_in_another_trainer_has_the_loss_and_gradient_of_our_loop(
-    trainer: str, name: str, exact: float
-) -> None:
+def test_what_was_trained_for_real_elsewhere_has_the_loss_and_gradient_of_our_loop(trainer, name, exact):
     ranks, names = trained(trainer, name)
     algorithm, clipped = resolve(name, TUNED.get(name, {})), 0
     assert len(ranks[0]) == 8
     for update in range(4):  # of two micro-batches on each rank
         parts = [part for rank in ranks for part in rank[2 * update : 2 * update + 2]]
-        width = max(part["log_prob"].shape[1] for part in parts)
-
-        def whole(name: str, parts: Any = parts, width: int = width) -> Tensor:
-            return torch.cat([torch.nn.functional.pad(p[name].double(), (0, width - p[name].shape[1])) for p in parts])
-
-        given = {our: whole(their) for our, their in names.items()}
+        log_prob = whole(parts, "log_prob")
+        given = {our: whole(parts, their) for our, their in names.items()}
         mask = given["mask"] = given["mask"].bool()
         given |= {our: torch.where(mask, x, 0) for our, x in given.items() if our != "mask"}
         given["advantages"] = torch.cat([p["advantages"].reshape(len(p["log_prob"]), -1)[:, 0] for p in parts]).double()
-        given["log_prob_ref"] = torch.zeros_like(whole("log_prob"))
+        given["log_prob_ref"] = torch.zeros_like(log_prob)
         micros = list(torch.arange(len(mask)).split([len(part["log_prob"]) for part in parts]))
-        loss, gradient = ours(algorithm, given, whole("log_prob"), micros)
+        loss, gradient = ours(algorithm, given, log_prob, micros)
         # A trainer averages over its ranks, so each of them has its part times their number.
-        found = whole("gradient") / len(ranks)
+        found = whole(parts, "gradient") / len(ranks)
         torch.testing.assert_close(found, gradient, rtol=0, atol=exact * float(gradient.abs().max()))
         assert sum(float(part["loss"]) for part in parts) / len(ranks) == pytest.approx(float(loss), abs=exact)
         clipped += int((gradient[mask] == 0).sum())
@@ -210,15 +199,15 @@ def test_what_is_more_than_a_loss_is_refused_by_name() -> None:
 class FakeTrl:
     """The parts of TRL's GRPOTrainer that the mixin calls, over tensors that are given."""
 
-    def __init__(self, slices: list[dict[str, Tensor]], accumulated: int, **options: Any) -> None:
+    def __init__(self, slices, accumulated, **options):
         vars(self).update({"beta": 0.0, "use_vllm": False} | options)
         self._buffered_inputs, self._step, self.current_gradient_accumulation_steps = slices, 0, accumulated
         self.max_completion_length, self._metrics = 64, {"train": defaultdict(list)}
         self.model = torch.nn.Linear(1, 1)
-        self.accelerator: Any = type("A", (), {"num_processes": 1, "reduce": staticmethod(lambda x, reduction: x)})
-        self.args: Any = SimpleNamespace(steps_per_generation=len(slices), gradient_accumulation_steps=accumulated)
+        self.accelerator = SimpleNamespace(num_processes=1, reduce=lambda x, reduction: x)
+        self.args = SimpleNamespace(steps_per_generation=len(slices), gradient_accumulation_steps=accumulated)
 
-    def _get_per_token_logps_and_entropies(self, model: Any, ids: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+    def _get_per_token_logps_and_entropies(self, model, ids, *_, **__):
         return model(ids), torch.ones(len(ids), T)
 
 

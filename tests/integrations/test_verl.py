@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.integrations.fake_verl import Config, FakeVerl, actor
-from tests.integrations.test_losses import ours
+from tests.integrations.test_losses import ours, whole
 from tests.record.local import Local, read
 from workbench.algorithms import resolve
 from workbench.integrations import verl
@@ -71,12 +71,9 @@ def test_clip_fraction_kl_entropy_loss_and_gradient_norm_are_what_verl_logs(fake
                 per_micro.append((stopped[mask].mean(), -apart[mask].mean()))
                 count.append(mask.sum())
             i = 4 * step + update.index
-            assert np.mean(per_micro, axis=0) == pytest.approx(
-                [logged["actor/pg_clipfrac"][i], logged["actor/ppo_kl"][i]], abs=1e-6
-            )
-            assert np.average(per_micro, axis=0, weights=count) == pytest.approx(
-                [rows[i]["clip_frac"], rows[i]["approx_kl"]], abs=1e-6
-            )
+            by_verl, by_ledger = np.mean(per_micro, axis=0), np.average(per_micro, axis=0, weights=count)
+            assert by_verl == pytest.approx([logged[f"actor/{x}"][i] for x in ("pg_clipfrac", "ppo_kl")], abs=1e-6)
+            assert by_ledger == pytest.approx([rows[i][x] for x in ("clip_frac", "approx_kl")], abs=1e-6)
     assert max(row["clip_frac"] for row in rows) > 0.2
 
 
@@ -97,9 +94,8 @@ def test_every_ratio_gradient_and_sampler_log_prob_is_that_of_verls_own_tensors(
         def written(name, row=row):
             return [x for x, trained in zip(row[name], row["trained"], strict=True) if trained]
 
-        assert written("log_ratio") == pytest.approx(
-            (micro["log_prob"] - micro["old_log_probs"])[mask].tolist(), abs=1e-6
-        )
+        moved = (micro["log_prob"] - micro["old_log_probs"])[mask].tolist()
+        assert written("log_ratio") == pytest.approx(moved, abs=1e-6)
         assert written("gradient_weight") == pytest.approx(micro["gradient"][mask].tolist(), abs=1e-7)
         assert written("log_prob_behaviour") == pytest.approx(micro["rollout_log_probs"][mask].tolist(), abs=1e-6)
         tokens += int(mask.sum())
@@ -140,25 +136,15 @@ def test_a_loss_of_ours_has_the_gradient_of_our_loop_over_the_whole_update(fake,
     asked = verl.Mode.of(f"sorl:{loss}")
     algorithm = resolve(asked.name, dict(asked.slots)).within(64)
     assert engine.forwards == passes  # of the statistics that compare a whole update
-    for update in range(8):
-        parts, start, micros = fake.micro[2 * update : 2 * update + 2], 0, []
-        width = max(p["log_prob"].shape[1] for p in parts)
-
-        def whole(name, parts=parts, width=width):
-            wide = [torch.nn.functional.pad(p[name], (0, width - p[name].shape[1])) for p in parts]
-            return torch.cat(wide).double()
-
-        for p in parts:
-            micros.append(torch.arange(start, start + len(p["row"])))
-            start += len(p["row"])
-        mask = whole("response_mask").bool()
-        given = {"mask": mask} | {ours_: whole(theirs) * mask for ours_, theirs in NAMES.items()}
-        given["advantages"] = torch.where(mask, whole("advantages"), 0).sum(1) / mask.sum(1).clamp(min=1)
-        _, gradient = ours(algorithm, given, whole("log_prob"), micros)
-        found = [
-            torch.nn.functional.pad(g, (0, width - g.shape[1])) for g in engine.gradients[2 * update : 2 * update + 2]
-        ]
-        torch.testing.assert_close(torch.cat(found).double(), gradient, rtol=2e-5, atol=1e-8)
+    for update in (slice(start, start + 2) for start in range(0, 16, 2)):
+        parts = fake.micro[update]
+        mask = whole(parts, "response_mask").bool()
+        micros = torch.arange(len(mask)).split([len(p["row"]) for p in parts])
+        given = {"mask": mask} | {ours_: whole(parts, theirs) * mask for ours_, theirs in NAMES.items()}
+        given["advantages"] = torch.where(mask, whole(parts, "advantages"), 0).sum(1) / mask.sum(1).clamp(min=1)
+        _, gradient = ours(algorithm, given, whole(parts, "log_prob"), micros)
+        found = whole([{"gradient": g} for g in engine.gradients[update]], "gradient")
+        torch.testing.assert_close(found, gradient, rtol=2e-5, atol=1e-8)
     rows = sorted(read(folder, "minibatch"), key=lambda row: (row["step"], row["update"]))
     assert len(rows) == 8
     assert max(row["clip_frac"] for row in rows) > 0
