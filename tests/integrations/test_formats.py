@@ -64,9 +64,7 @@ WRITTEN = [
 @pytest.mark.parametrize(
     ("tool", "formats", "noisy", "without", "settings"), WRITTEN, ids=[case[0] for case in WRITTEN]
 )
-def test_a_log_that_its_own_tool_wrote_is_read_to_the_last_value(
-    tool: str, formats: list[str], noisy: str, without: list[int], settings: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_log_that_its_own_tool_wrote_is_read_to_the_last_value(tool, formats, noisy, without, settings, tmp_path):
     if tool == "aim":
         pytest.importorskip("aim")
     folder = unpacked(tool, tmp_path)
@@ -104,9 +102,6 @@ def test_a_console_of_numpy_2_and_a_cluster_is_read(tmp_path: Path) -> None:
     assert series(run, "step.heldout_success") == {1: 0.25}
 
 
-# Broken and hostile files
-
-
 @pytest.fixture(scope="module")
 def binary(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """The files of the three trackers that write messages in frames."""
@@ -117,9 +112,7 @@ def binary(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 
 @given(st.integers(0, 3), st.integers(70, 900), st.integers(0, 255))
-def test_a_binary_log_that_is_cut_off_or_changed_is_read_as_far_as_it_goes_or_refused(
-    binary: dict[str, bytes], which: int, at: int, mask: int
-) -> None:
+def test_a_binary_log_that_is_cut_off_or_changed_is_read_as_far_as_it_goes_or_refused(binary, which, at, mask):
     name = sorted(binary)[which]
     content = bytearray(binary[name])
     if mask:

@@ -48,9 +48,7 @@ WRITE: dict[str, Callable[[pd.DataFrame, Path], Any]] = {
 
 @pytest.mark.parametrize("kind", WRITE)
 @pytest.mark.parametrize("named", [True, False])
-def test_a_log_in_any_kind_of_file_gets_the_same_diagnosis_whatever_it_is_called(
-    tmp_path: Path, kind: str, named: bool
-) -> None:
+def test_a_log_in_any_kind_of_file_gets_the_same_diagnosis_whatever_it_is_called(tmp_path, kind, named):
     path = tmp_path / (f"log.{kind}" if named else "log")
     WRITE[kind](pd.DataFrame(verl()), path)
     said = diagnose(read(path))
@@ -77,18 +75,14 @@ LINES = '{"step": 1, "reward": 0.5, "entropy": 0.75}\n{"step": 2, "reward": 0.25
     ],
 )
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
-def test_a_log_is_read_whatever_parts_its_cells_nested_cut_off_by_a_kill_and_in_utf_16(
-    tmp_path: Path, name: str, text: str, encoding: str
-) -> None:
+def test_a_log_is_read_whatever_parts_its_cells_nested_cut_off_by_a_kill_and_in_utf_16(tmp_path, name, text, encoding):
     (tmp_path / name).write_bytes(text.encode(encoding))
     log = read(tmp_path / name)
     assert log.series("step", "success").to_dict() == {1: 0.5, 2: 0.25}
     assert log.series("step", "entropy").to_dict() == {1: 0.75, 2: 0.5}
 
 
-def test_of_a_log_of_more_steps_than_are_judged_every_so_many_th_is_read_and_its_name_says_so(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_of_a_log_of_too_many_steps_every_so_many_th_is_read_and_its_name_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(logs, "STEPS", 500)
     path = tmp_path / "log.jsonl"
     path.write_text("".join(f'{{"step": {i}, "entropy": {i / 8}}}\n' for i in range(501)))
@@ -113,9 +107,6 @@ def test_a_nan_is_an_event_of_the_log(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_text('{"step": 1, "reward": 0.5, "kl": 1}\n{"step": 2, "reward": 0.5, "kl": NaN}\n')
     assert read(path).events("non_finite")[["step", "diagnostic"]].to_numpy().tolist() == [[2, "kl_ref"]]
-
-
-# Names
 
 
 def test_every_name_leads_to_one_column_that_exists() -> None:
@@ -198,8 +189,6 @@ def test_of_very_many_unknown_metrics_the_first_are_kept_and_the_rest_is_told(mo
     assert (list(run.kept), run.left) == (["a", "b"], ["c"])
 
 
-# Settings
-
 CONFIGURED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"learning_rate": 1e-6, "max_grad_norm": 0.2, "beta": 0.04, "num_generations": 8, "num_iterations": 2,
       "lr_scheduler_type": "cosine", "warmup_ratio": 0.1, "epsilon": 0.2, "epsilon_high": 0.28, "max_steps": -1,
@@ -231,9 +220,6 @@ def test_settings_that_we_have_too_have_our_names() -> None:
     only_theirs = {"learn.policy.schedule", "learn.policy.warmup_steps", "learn.policy.warmup_share",
                    "world.max_response_tokens", "slots.clip.low", "slots.clip.high", "slots.kl.beta"}  # fmt: skip
     assert set(names.SETTINGS) - ours == only_theirs
-
-
-# Folders
 
 
 def test_of_a_folder_every_log_is_read_and_what_is_none_is_left_out(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """A ledger without a process of its own, and what it wrote."""
 
+import time
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -33,3 +35,10 @@ def table_of(folder, table):
 def read(folder, table):
     found = table_of(folder, table)
     return found.to_pylist() if found else []
+
+
+def wait_until(condition, seconds=60):
+    until = time.monotonic() + seconds
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.01)
+    return condition()

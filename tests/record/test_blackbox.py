@@ -88,9 +88,7 @@ def test_over_the_cap_go_every_nth_then_the_late_alarms_then_the_oldest_of_the_l
     assert [keep(5), keep(3), keep(1)] == [[15, 37, 38, 39, 40], [15, 39, 40], [40]]
 
 
-def test_a_batch_larger_than_the_cap_is_not_kept_and_said_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_batch_larger_than_the_cap_is_not_kept_and_said_once(tmp_path: Path, caplog) -> None:
     box = BlackBox(tmp_path, SMALL)
     for step in range(2):
         write(box, step, 11 * MB)
@@ -98,9 +96,7 @@ def test_a_batch_larger_than_the_cap_is_not_kept_and_said_once(
     assert [r.message for r in caplog.records] == ["a batch of 11 MB is not kept: record.batches.mb = 10"]
 
 
-def test_a_full_disk_or_a_killed_process_keeps_what_was_there_and_leaves_no_torn_file(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_or_a_killed_process_keeps_what_was_there_and_leaves_no_torn_file(tmp_path, caplog, monkeypatch):
     (tmp_path / "batches").mkdir()
     (tmp_path / "batches" / ".000007.writing").write_bytes(b"half")  # left by a killed process
     box, real = BlackBox(tmp_path, SMALL), Path.write_bytes

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tests.diagnostics.shared_batch import random_evidence
-from tests.record.local import Local, read
+from tests.record.local import Local, read, wait_until
 from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
 from workbench.record import Clip, Ledger, ledger
 from workbench.record.ledger import TOKENS
@@ -56,22 +56,23 @@ def updates_of(seed, count=2):
     return found
 
 
-def seen_by(one, rows=slice(None)):
-    """What a trainer hands over of an update."""
-    kept = [*TOKENS, "mask", "trajectory", "advantages"]
-    found = {name: getattr(one, name)[0][rows] for name in kept if getattr(one, name) is not None}
+def seen_by(one, own, rows):
+    """What a trainer hands over of an update: `rows` of those that are its `own`."""
+    told = {name: x[0][own][rows] for name in [*TOKENS, "mask", "advantages"] if (x := getattr(one, name)) is not None}
     terms = ("ratio", "active_low", "active_high", "out_of_range", "dual", "factor", "gradient_weight")
-    return found | {"terms": {name: getattr(one, name)[0][rows] for name in terms}}
+    told["trajectory"] = torch.arange(own.stop - own.start)[rows]
+    return told | {"terms": {name: getattr(one, name)[0][own][rows] for name in terms}}
 
 
-def tell(book, step, seed=None, parts=(slice(None),), rewards=(1.0, 0.0) * 3, end=True, **more):
+def tell(book, step, seed=None, parts=(slice(None),), rewards=(1.0, 0.0) * 3, end=True, own=slice(0, ROWS), **scalars):
     made = updates_of(step if seed is None else seed)
-    ids = torch.arange(made[0].mask.shape[2]).repeat(ROWS, 1)
-    book.rollouts(step, rewards, group=np.arange(ROWS) // 2, responses=ids.tolist(), mask=made[0].mask[0], **more)
+    mask = made[0].mask[0][own]
+    ids = torch.arange(mask.shape[1]).repeat(len(mask), 1)
+    book.rollouts(step, rewards[own], group=np.arange(ROWS)[own] // 2, responses=ids.tolist(), mask=mask)
     for u, one in enumerate(made):
         for rows in parts:
-            book.update(step, update=u, epoch=u, **seen_by(one, rows))
-        book.update(step, update=u, grad_norm=1.0 + u, lr=0.5)
+            book.update(step, update=u, epoch=u, **seen_by(one, own, rows))
+        book.update(step, update=u, grad_norm=1.0 + u, lr=0.5, **scalars)
     if end:
         book.end(step)
     return made
@@ -85,15 +86,16 @@ def comparable(rows):
 def same(a, b):
     if isinstance(a, list) and isinstance(b, list):
         return len(a) == len(b) and all(map(same, a, b))
-    return a == b or (
-        isinstance(a, float) and isinstance(b, float) and (a == pytest.approx(b, rel=1e-9) or a != a != b)
-    )
+    floats = isinstance(a, float) and isinstance(b, float)
+    return a == b or (floats and a == pytest.approx(b, rel=1e-9, nan_ok=True))
 
 
 def assert_alike(one, other, *tables):
     for name in tables:
-        a, b = comparable(read(one.folder, name)), comparable(read(other.folder, name))
-        assert all(same(x[k], y[k]) for x, y in zip(a, b, strict=True) for k in x), name
+        a, b = comparable(read(one, name)), comparable(read(other, name))
+        assert len(a) == len(b) > 0, name
+        for x, y in zip(a, b, strict=True):
+            assert not {k: (x[k], y[k]) for k in x if not same(x[k], y[k])}, name
 
 
 def test_it_writes_the_rows_that_our_own_trainer_would_have_written(tmp_path):
@@ -112,11 +114,7 @@ def test_it_writes_the_rows_that_our_own_trainer_would_have_written(tmp_path):
     updates = Evidence.stack([replace(one, span=None, value_clip=None) for one in made])
     with Recorder(tmp_path / "ours", "r", RunSettings(), group=2) as recorder:
         recorder.step(0, StepEvidence(rollouts, updates, tokens_trained=2 * int(count.sum())))
-    for name in ("step", "minibatch", "trajectory", "turn", "turn_step", "token"):
-        theirs, ours = comparable(read(book.folder, name)), comparable(read(tmp_path / "ours", name))
-        assert len(theirs) == len(ours) > 0, name
-        for a, b in zip(theirs, ours, strict=True):
-            assert not {k: (a[k], b[k]) for k in b if not same(a[k], b[k])}, name
+    assert_alike(tmp_path / "ours", book.folder, "step", "minibatch", "trajectory", "turn", "turn_step", "token")
 
 
 @pytest.mark.parametrize("parts", [[slice(0, 2), slice(2, 6)], [slice(0, 1), slice(1, 5), slice(5, 6)]])
@@ -125,29 +123,19 @@ def test_an_update_in_parts_is_measured_over_all_its_tokens(tmp_path, parts):
         tell(whole, 0)
     with opened(tmp_path, run="parts") as split:
         tell(split, 0, parts=parts)
-    assert_alike(whole, split, "step", "minibatch", "turn", "turn_step", "trajectory")
+    assert_alike(whole.folder, split.folder, "step", "minibatch", "turn", "turn_step", "trajectory")
 
 
-def test_rows_of_several_ranks_are_measured_together(tmp_path):
+def test_rows_of_several_ranks_are_measured_together(tmp_path, monkeypatch):
     with opened(tmp_path, run="one") as whole:
-        made = tell(whole, 0)
+        tell(whole, 0)
     other = opened(tmp_path, Rank, run="two")
-    Local.others = (other,)
-    try:
-        with opened(tmp_path, run="two") as first:
-            for book, rows in ((other, slice(4, 6)), (first, slice(0, 4))):
-                mask = made[0].mask[0][rows]
-                ids = torch.arange(mask.shape[1]).repeat(len(mask), 1)
-                groups, rewards = np.arange(ROWS)[rows] // 2, [1.0, 0.0] * (len(mask) // 2)
-                book.rollouts(0, rewards, group=groups, responses=ids.tolist(), mask=mask)
-                for u, one in enumerate(made):
-                    told = seen_by(one, rows) | {"trajectory": torch.arange(len(mask))}
-                    book.update(0, update=u, epoch=u, **told, grad_norm=1.0 + u, lr=0.5, policy_loss=float(len(mask)))
-                book.end(0)
-            other.close()
-    finally:
-        Local.others = ()
-    assert_alike(whole, first, "step", "turn", "turn_step", "trajectory")
+    monkeypatch.setattr(Local, "others", (other,))
+    with opened(tmp_path, run="two") as first:
+        tell(other, 0, own=slice(4, 6), policy_loss=2.0)
+        tell(first, 0, own=slice(0, 4), policy_loss=4.0)
+        other.close()
+    assert_alike(whole.folder, first.folder, "step", "turn", "turn_step", "trajectory")
     losses = [row["policy_loss"] for row in read(first.folder, "minibatch")]
     assert losses == [3.0, 3.0]  # the mean over ranks of their sums
     assert not list((first.folder / "parts").glob("*/*"))
@@ -155,12 +143,9 @@ def test_rows_of_several_ranks_are_measured_together(tmp_path):
 
 def test_a_rank_that_does_not_come_costs_its_rows_and_is_an_event(tmp_path, monkeypatch):
     monkeypatch.setattr("workbench.record.scribe.RANKS_WAIT", 0.05)
-    Local.others = (opened(tmp_path, Rank, run="r"),)
-    try:
-        with opened(tmp_path, run="r") as book:
-            tell(book, 0)
-    finally:
-        Local.others = ()
+    monkeypatch.setattr(Local, "others", (opened(tmp_path, Rank, run="r"),))
+    with opened(tmp_path, run="r") as book:
+        tell(book, 0)
     assert [row["kind"] for row in read(book.folder, "event")] == ["rank_missing"]
     assert read(book.folder, "step")[0]["updates"] == 2
 
@@ -353,13 +338,6 @@ def trainer(folder, run, text=PLAIN):
     line = process.stdout.readline().split()
     assert line, process.stderr.read()
     return process, int(line[1])
-
-
-def wait_until(condition, seconds=60):
-    until = time.monotonic() + seconds
-    while not condition() and time.monotonic() < until:
-        time.sleep(0.05)
-    return condition()
 
 
 @pytest.mark.timeout(1800)

@@ -18,9 +18,8 @@ def test_the_plain_loop_records_what_it_did(tmp_path, monkeypatch):
     monkeypatch.setattr(plain_loop, "Ledger", Local)
     folder = plain_loop.main(tmp_path, steps=3)
     rows = read(folder, "minibatch")
-    assert [(row["step"], row["update"], row["epoch"]) for row in rows] == [
-        (step, update, update // 2) for step in range(3) for update in range(4)
-    ]
+    expected = [(step, update, update // 2) for step in range(3) for update in range(4)]
+    assert [(row["step"], row["update"], row["epoch"]) for row in rows] == expected
     first = [row for row in rows if row["update"] == 0]
     assert all(row["ratio_max"] == pytest.approx(1, abs=1e-5) and row["clip_frac"] == 0 for row in first)
     assert all(row["tokens"] == 32 * 6 for row in rows)
@@ -35,16 +34,10 @@ class Nothing:
     """A ledger that records nothing."""
 
     folder = None
-    rollouts = update = end = lambda *told, **named: None
-
-    def __init__(self, *told, **named):
-        pass
+    __init__ = __exit__ = rollouts = update = end = lambda *told, **named: None
 
     def __enter__(self):
         return self
-
-    def __exit__(self, *told):
-        pass
 
 
 def test_what_is_trained_is_the_same_to_the_bit_with_and_without_the_recorder(tmp_path, monkeypatch):
