@@ -34,9 +34,6 @@ def outcome_batch(scores: list[float], groups: list[int], mask: list[list[int]] 
     return plain(zeros, m, **given, advantages=None)
 
 
-# --- all of them
-
-
 @given(
     st.sampled_from([a for a in ADVANTAGES if getattr(a, "skip_obs", True)]), batches(),
     st.sampled_from([math.nan, 1e30]),
@@ -65,9 +62,6 @@ def test_padding_and_order_change_nothing(advantage, drawn, random):
     assert torch.all(b[:, -2:] == 0)
 
 
-# --- groups
-
-
 @pytest.mark.parametrize("advantage", [*GROUPS, BatchZ()])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_equal_rewards_give_exactly_zero_whatever_their_rounding(advantage, dtype):
@@ -83,9 +77,6 @@ def test_batch_z_leaves_out_sequences_without_a_policy_token():
     assert made.tolist() == close([1.0, -1.0, 0.0, 0.0], abs_=1e-5)
     one = prepare(using(BatchZ()), outcome_batch([0.7], [0])).advantages
     assert one.tolist() == [[0.7, 0.7]]
-
-
-# --- whitening
 
 
 @given(batches(rows=(2, 5), width=(4, 14)))
@@ -116,9 +107,6 @@ def test_reinforce_pp_discounts_and_whitens_the_return():
     made = prepare(using(ReinforcePp(gamma=0.5)), batch)
     raw = torch.tensor([[0.25, 0, 0.5, 1.0], [0, 0, 0, 0]], dtype=F64)
     assert torch.allclose(made.advantages, whiten(raw, batch.mask))
-
-
-# --- rewards, KL, selection
 
 
 def test_the_kl_of_the_reward_is_paid_at_policy_tokens_only():
@@ -163,9 +151,6 @@ def test_zero_variance_groups_are_dropped_and_groups_of_one_stay():
     assert torch.equal(made.response, batch.response)
     negative = outcome_batch([-1.0, -1.0, -2.0, -1.0], [0, 0, 1, 1])
     assert ZeroVariance().keep(negative.score, negative.group).tolist() == [False, False, True, True]
-
-
-# --- critic
 
 
 @pytest.mark.parametrize("advantage", [kind() for kind in KINDS["advantage"].values()])

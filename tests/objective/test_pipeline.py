@@ -35,9 +35,6 @@ def bias(algorithm: Algorithm, batch: Batch, log_prob: Tensor, **given_: object)
     return gradient
 
 
-# --- mask
-
-
 @given(algorithms(), batches(), st.sampled_from([math.nan, math.inf, -1e30]))
 def test_nothing_off_the_mask_matters(algorithm, drawn, garbage):
     batch, log_prob = drawn
@@ -54,9 +51,6 @@ def test_nothing_off_the_mask_matters(algorithm, drawn, garbage):
             assert torch.equal(torch.where(inside, x, 0), torch.where(inside, getattr(b.terms, name), 0)), name
     for name in ("active_low", "active_high", "out_of_range", "dual", "log_ratio", "token_loss"):
         assert torch.all(getattr(b.terms, name)[~batch.mask] == 0)
-
-
-# --- on-policy point
 
 
 ON_POLICY = [s for s in made.STABILISERS if not s.kind.startswith("kl")]
@@ -82,9 +76,6 @@ def test_on_policy_every_ratio_is_one_nothing_is_clipped_and_a_unit_shares_its_c
         summed = ratio.mean == "product" and units is not None
         credit = spread(pool(credit, units).total, units) if summed else unit_mean(credit, units)
     assert torch.allclose(gradient, credit, rtol=1e-9, atol=1e-12)
-
-
-# --- ratios and clips
 
 
 @pytest.mark.parametrize("ratio", [ratio for ratio in made.RATIOS if ratio.level != "none"], ids=str)
@@ -188,8 +179,6 @@ def test_a_ratio_exactly_at_the_dual_bound_is_not_capped() -> None:
     assert terms.dual[0].tolist() == [False, True]
 
 
-# --- stabilisers
-
 RMS = [kind(tau=t, smooth=s) for kind in (RmsBatch, RmsSeq, RmsTurn) for t in (1.0, 3.0) for s in (False, True)]
 
 
@@ -243,9 +232,6 @@ def test_advantages_are_whitened_only_beyond_the_threshold(drawn):
         expected, expected_gradient = solved(PPO, replace(batch, advantages=advantages), log_prob)
         assert float(out.loss) == close(float(expected.loss), rel=1e-7)
         assert torch.allclose(new_gradient, expected_gradient, rtol=1e-7)
-
-
-# --- padding, order, micro-batches
 
 
 @given(algorithms(), batches(rows=(2, 5)), st.integers(1, 3), st.randoms(use_true_random=False))
@@ -324,9 +310,6 @@ def test_the_statistics_of_another_scope_are_ignored():
 def sample() -> tuple[Batch, Tensor]:
     batch, log_prob = ragged(3)
     return replace(batch, sentence=None, advantages=torch.linspace(-1, 1, log_prob.numel()).view_as(log_prob)), log_prob
-
-
-# --- extremes
 
 
 @given(algorithms(), batches(), st.sampled_from([-50.0, 50.0, 1e6, -1e6]))
@@ -412,9 +395,6 @@ def test_weights_that_are_all_zero_stay_zero_when_normalised():
     assert Mis(normalise=True).weights(batch).tolist() == [[0, 0]]
     far = replace(batch, log_prob_behaviour=old - 15)
     assert Tis(cap=1e12, level="seq_prod").weights(far).tolist() == [close([math.exp(20)] * 2)]  # not e^30
-
-
-# --- declarations
 
 
 def parts() -> list[type]:
