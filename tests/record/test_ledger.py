@@ -30,10 +30,6 @@ ROWS, TURNS = 6, 3
 class Rank(Ledger):
     """Another rank: it writes parts."""
 
-    def __init__(self, runs, **settings):
-        super().__init__(runs, **settings)
-        self.rank = 1
-
     def _start(self, opened):
         self._handle.close()
         self._handle, self._parts = None, self.folder / "parts" / "1"
