@@ -124,13 +124,10 @@ class Loss:
         """
         if sums is None:
             sums = self.sums(batch, log_prob)
-        tokens, sequences, turns, good_tokens, weight = sums[:COUNTS].to(batch.log_prob_old).unbind()
-        normalises = self.algorithm.correction.mean_weight(batch) is not None
-        whole = Normaliser(
-            tokens=tokens.clamp(min=1), sequences=sequences.clamp(min=1), turns=turns.clamp(min=1),
-            good=good_tokens.clamp(min=1), weight=weight / tokens.clamp(min=1) if normalises else None,
-            micro_batches=micro_batches,
-        )  # fmt: skip
+        counts = sums[:COUNTS].to(batch.log_prob_old)
+        tokens, sequences, turns, good_tokens = counts[:-1].clamp(min=1).unbind()
+        weight = counts[-1] / tokens if self.algorithm.correction.normalise else None
+        whole = Normaliser(tokens, sequences, turns, weight, good_tokens, micro_batches)
         compared = sums[COUNTS:] if len(sums) > COUNTS else None
         return policy_loss(self.algorithm, batch, log_prob, normaliser=whole, statistics=compared)
 

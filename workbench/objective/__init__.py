@@ -10,11 +10,10 @@ from workbench.objective.pipeline import FAMILIES, Algorithm, LossTerms, PolicyL
 from workbench.objective.ratio import Pool
 from workbench.objective.slot import Slot
 
-_SLOTS = {name: hint for name, hint in get_type_hints(Algorithm).items() if isinstance(hint, type)}
+_HINTS = get_type_hints(Algorithm).items()
+_SLOTS = {name: hint for name, hint in _HINTS if isinstance(hint, type) and issubclass(hint, Slot)}
 # Every slot of the pipeline, in the order of an algorithm's fields, with the kinds that it takes.
-KINDS: Mapping[str, Mapping[str, type[Slot]]] = MappingProxyType(
-    {name: hint.kinds for name, hint in _SLOTS.items() if issubclass(hint, Slot)}
-)
+KINDS: Mapping[str, Mapping[str, type[Slot]]] = MappingProxyType({name: slot.kinds for name, slot in _SLOTS.items()})
 
 __all__ = [
     "FAMILIES", "KINDS", "Algorithm", "LossTerms", "Normaliser", "PolicyLoss", "Pool", "Slot", "policy_loss",
