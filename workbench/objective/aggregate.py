@@ -32,10 +32,14 @@ class Normaliser:
     def of(cls, batch: Batch, micro_batches: int = 1, correction: Correction | None = None) -> Self:
         """Count `batch`; `correction` is needed only when it normalises its weights over the minibatch."""
         present, dtype = batch.mask.sum(1), batch.log_prob_old.dtype
-        known = None if batch.advantages is None else (batch.mask & good(batch)).sum().clamp(min=1).to(dtype)
-        tokens, sequences, turns = (x.sum().clamp(min=1).to(dtype) for x in (present, present > 0, turns_of(batch)))
-        weight = None if correction is None else correction.mean_weight(batch)
-        return cls(tokens, sequences, turns, weight, known, micro_batches)
+        return cls(
+            tokens=present.sum().clamp(min=1).to(dtype),
+            sequences=(present > 0).sum().clamp(min=1).to(dtype),
+            turns=turns_of(batch).sum().clamp(min=1).to(dtype),
+            good=None if batch.advantages is None else (batch.mask & good(batch)).sum().clamp(min=1).to(dtype),
+            weight=None if correction is None else correction.mean_weight(batch),
+            micro_batches=micro_batches,
+        )
 
     def within(self, batch: Batch, scope: Scope) -> Self:
         """Return the counts to use for micro-batch `batch`: these, or its own times the number of micro-batches."""

@@ -167,6 +167,8 @@ def _of_good_ones(log: Log) -> Clue | None:
 
 
 def _of_transcripts(log: Log) -> Clue | None:
+    if log.settings.get("record.tokens") == 1:
+        return None  # the only transcript of a step is the one that weighs most in its gradient: its tokens are rare
     names, rows = ("log_prob_behaviour", "entropy", "trained"), []
     kept = log.transcripts(*names, "log_prob")
     if kept.empty:
