@@ -45,7 +45,7 @@ def test_every_named_algorithm_passes_with_any_group_size(name, group_size, netw
 
 
 def test_the_synthetic_batch_has_every_kind_of_token_and_is_the_same_at_every_call():
-    (batch, kind), (again, _) = checks.synthetic(2), checks.synthetic(2)
+    (batch, kind), (again, _) = synthetic(2), synthetic(2)
     assert torch.equal(batch.tokens, again.tokens)
     assert torch.equal(batch.log_prob_old, again.log_prob_old)
     assert set(kind.unique().tolist()) == set(checks.KINDS)
@@ -116,10 +116,7 @@ def everywhere(batch: Batch, mask: Any) -> Tensor:
     ],
     ids=["the loss", "its divisor", "the mask", "the critic", "the network"],
 )
-def test_what_depends_on_tokens_that_the_policy_did_not_write_is_found(
-    algorithm, wrapped, patch, said, network,
-    monkeypatch,
-):  # fmt: skip
+def test_what_depends_on_tokens_not_written_is_found(algorithm, wrapped, patch, said, network, monkeypatch):
     if patch:
         monkeypatch.setattr(*patch)
     assert said in checks.problem(algorithm, 1, wrapped(network) if wrapped else network, PAD)
@@ -132,14 +129,12 @@ def test_a_network_that_drops_units_at_random_is_not_blamed_for_it(network):
         if hasattr(module, "attention_dropout"):
             module.attention_dropout = 0.5
     network.train()
-    tokens = checks.synthetic(1, len(TOKENIZER))[0].tokens
+    tokens = synthetic(1, len(TOKENIZER))[0].tokens
     assert not torch.equal(networks.log_probs(network, tokens)[0], networks.log_probs(network, tokens)[0])
     assert checks.problem(PPO, 1, network, PAD) == ""
 
 
-def test_a_run_whose_self_test_fails_ends_before_its_first_step_with_an_event_and_a_reason(
-    new_run, cache, monkeypatch, capsys
-):
+def test_a_run_whose_self_test_fails_ends_before_its_first_step(new_run, cache, monkeypatch, capsys):
     folder = new_run()
     monkeypatch.setattr(advantage, "positions", everywhere)
     assert train(folder, cache) == 1
@@ -155,12 +150,7 @@ def test_a_run_whose_self_test_fails_ends_before_its_first_step_with_an_event_an
 def episode(*sizes: int, first: int = 10) -> Episode:
     """An episode whose stretches have these sizes and whose tokens count up, so that no two are the same."""
     tokens = list(range(first, first + sum(sizes)))
-    written = [i % 2 == 1 for i, n in enumerate(sizes) for _ in range(n)]
-    return Episode(
-        question_id=0, group=0, tokens=tokens, written=written, log_prob=[0.0] * len(tokens), prompt_length=sizes[0],
-        question="", gold="", answer=None, reward=0.0, success=False, ended="answer", turns=len(sizes) // 2,
-        searches=0, valid_turns=0, stretches=[tokens[sum(sizes[:i]) :][:n] for i, n in enumerate(sizes)],
-    )  # fmt: skip
+    return checks.episode_of([tokens[sum(sizes[:i]) :][:n] for i, n in enumerate(sizes)])
 
 
 EPISODES = [episode(2, 3, 2, 1), episode(3, 2), episode(1, 1, 1, 2, 3, 4, first=50)]
@@ -246,8 +236,8 @@ class Scripted:
         mixed = self.mixed[len(self.asked)]
         self.asked.append([q.id for q in questions])
         won = [i % 2 == 0 and group in mixed for i, group in enumerate(groups)]
-        each = zip(questions, groups, won, strict=True)
-        return [replace(episode(1, 1), question_id=q.id, group=g, reward=float(w), success=w) for q, g, w in each]
+        made = [checks.episode_of([[1], [2]], group, float(w)) for group, w in zip(groups, won, strict=True)]
+        return [replace(e, question_id=q.id) for e, q in zip(made, questions, strict=True)]
 
 
 def drawn(mixed: list[set[int]], select: Select = DynamicSampling(), number: int = 3) -> tuple[Rollout, Scripted]:
@@ -283,13 +273,12 @@ def test_what_the_last_draw_could_not_replace_stays_and_is_not_trained_on():
 
 
 def test_a_sentence_ends_at_its_mark_and_with_its_turn():
-    tokenizer = build_tokenizer()
-    stop, word = tokenizer.convert_tokens_to_ids(["?", "alice"])
-    made, _ = synthetic(1, len(tokenizer))
+    stop, word = TOKENIZER.convert_tokens_to_ids(["?", "alice"])
+    made, _ = synthetic(1, len(TOKENIZER))
     tokens = torch.full_like(made.tokens, word)
     written = made.mask[0].nonzero().flatten()
     tokens[0, written[0]] = stop
-    found = Sentences(tokenizer).of(replace(made, tokens=tokens))
+    found = Sentences(TOKENIZER).of(replace(made, tokens=tokens))
     assert torch.equal(found[1:], made.turn[1:]), "a turn without a mark is one sentence"
     assert found[0][written].tolist() == [1, 2, 3, 3, 3]
     assert torch.all(found[~made.mask] == 0)

@@ -25,6 +25,17 @@ KINDS = {PADDING: "padding", OBSERVED: "observations", PROMPT: "prompts", WRITTE
 SHAPES = ((3, 2, 4, 3), (2, 3, 2, 1, 3, 2), (4, 1, 2), (2, 4))
 
 
+def episode_of(stretches: list[list[int]], group: int = 0, reward: float = 0.0) -> Episode:
+    """Return an episode of these stretches of tokens: prompt, turn, observation, turn, ..."""
+    written = [k % 2 == 1 for k, stretch in enumerate(stretches) for _ in stretch]
+    return Episode(
+        question_id=group, group=group, tokens=list(chain.from_iterable(stretches)), written=written,
+        log_prob=[0.0] * len(written), prompt_length=len(stretches[0]), question="", gold="", answer=None,
+        reward=reward, success=reward > 0, ended="max_turns", turns=len(stretches) // 2, searches=0, valid_turns=0,
+        stretches=stretches,
+    )  # fmt: skip
+
+
 def synthetic(group_size: int = 1, vocabulary: int = 32, pad_id: int = 0) -> tuple[Batch, Tensor]:
     """A batch before advantages, always the same, and the kind of each token, (B, T); two groups with both rewards."""
     stream = torch.Generator().manual_seed(0)
@@ -34,27 +45,19 @@ def synthetic(group_size: int = 1, vocabulary: int = 32, pad_id: int = 0) -> tup
         stretches = [torch.randint(0, vocabulary, (n,), generator=stream).tolist() for n in sizes]
         kind = [PROMPT if k == 0 else OBSERVED - k % 2 for k, n in enumerate(sizes) for _ in range(n)]
         kinds.append(torch.tensor(kind))
-        episodes.append(Episode(
-            question_id=i // group_size, group=i // group_size, tokens=list(chain.from_iterable(stretches)),
-            written=[k == WRITTEN for k in kind], log_prob=[0.0] * len(kind), prompt_length=sizes[0], question="",
-            gold="", answer=None, reward=float(i % 2), success=i % 2 == 1, ended="max_turns", turns=len(sizes) // 2,
-            searches=0, valid_turns=0, stretches=stretches,
-        ))  # fmt: skip
+        episodes.append(episode_of(stretches, i // group_size, float(i % 2)))
     batch = collate(episodes, pad_id)
 
     def normal() -> Tensor:
         return torch.randn(batch.tokens.shape, generator=stream, dtype=torch.float64)
 
     old = torch.where(batch.mask, -normal().abs(), 0)
-    batch = replace(
-        batch,
-        log_prob_behaviour=torch.where(batch.mask, old + 0.1 * normal(), 0),
-        log_prob_old=old,
-        log_prob_ref=torch.where(batch.mask, old + 0.3 * normal(), 0),
-        values=normal(),
-        sentence=batch.turn,
+    behaviour = torch.where(batch.mask, old + 0.1 * normal(), 0)
+    reference = torch.where(batch.mask, old + 0.3 * normal(), 0)
+    batch = replace(batch, log_prob_behaviour=behaviour, log_prob_old=old, log_prob_ref=reference, values=normal())
+    return replace(batch, sentence=batch.turn), torch.nn.utils.rnn.pad_sequence(
+        kinds, batch_first=True, padding_value=PADDING
     )
-    return batch, torch.nn.utils.rnn.pad_sequence(kinds, batch_first=True, padding_value=PADDING)
 
 
 def gradient_at_one(algorithm: Algorithm, group_size: int) -> Tensor:
