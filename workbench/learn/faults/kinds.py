@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     lead=1, remembers=True, caught="nothing in-process; vLLM's sync check where a sampler has a copy of its own",
 )  # fmt: skip
 def stale_weights(bug: Fault, engine: Engine, step: int) -> Engine:
-    """The weight sync to the sampler stops unnoticed: it keeps its old weights, and the log says that its rollouts are
-    fresh.
+    """The weight sync to the sampler stops unnoticed: it keeps old weights, and the log calls its rollouts fresh.
 
     It samples from the weights of iteration max(at_step - 1, step - strength).
     """
@@ -55,9 +54,7 @@ def low_precision(bug: Fault, engine: Engine, step: int) -> Engine:
 
 @fault("engine", "noise on the router's weights, in their standard deviations", "times", 0.3, needs="experts")
 def route_mismatch(bug: Fault, engine: Engine, step: int) -> Engine:
-    """The sampler's routers are not the trainer's: other kernels, a quantised gate, weights that were loaded wrong. All
-    other weights are.
-    """
+    """The sampler's routers alone are not the trainer's: other kernels, a quantised gate, weights loaded wrong."""
     from workbench.agent.routing import routers
 
     bug.copy.load_state_dict(bug.policy.state_dict())
@@ -77,9 +74,7 @@ def rounded(x: Tensor, bits: int) -> Tensor:
 
 @fault("engine", "factor on engine.temperature in the sampler", "times", 1.5, low=0.01)
 def temperature(bug: Fault, engine: Engine, step: int) -> Engine:
-    """The sampler draws at another temperature than the trainer computes log-probs at, and reports the log-probs of
-    what it drew from.
-    """
+    """The sampler draws at another temperature than the trainer's, and reports log-probs of what it drew from."""
     return bug.sampler(bug.policy, bug.strength)
 
 
