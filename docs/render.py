@@ -322,7 +322,7 @@ def cell_events() -> str:
     """Return one row per event that the grid writes about the process of a cell."""
     from workbench.grid.folder import KINDS
 
-    return markdown(("event", "severity", "what happened"), ((f"`{k.name}`", k.severity, k.meaning) for k in KINDS))
+    return markdown(("event", "severity", "what happened"), ((f"`{name}`", *told) for name, told in KINDS.items()))
 
 
 # docs/audit.md

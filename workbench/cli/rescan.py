@@ -31,7 +31,7 @@ JUDGED = ("outcome", "collapse_step", "onset_low", "onset_high", "detection_step
 _KEY = ("step", "kind", "diagnostic")  # of an event
 _key = itemgetter(*_KEY)
 # Kinds of events that come from the trainer, the grid or the sync, not from a rule over columns; guard_* do as well.
-_OTHERS = {"diverged", "segment_corrupt", *(kind.name for kind in KINDS)}
+_OTHERS = {"diverged", "segment_corrupt", *KINDS}
 _RUNS = """
     SELECT * FROM run WHERE status IN ('finished', 'failed', 'interrupted')
     AND coalesce(?, experiment) IS NOT DISTINCT FROM experiment ORDER BY run_id

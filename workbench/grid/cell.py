@@ -87,10 +87,16 @@ class Cell:
 
 def config_hash(settings: RunSettings) -> str:
     """SHA-256 of the canonical JSON of the resolved settings (sorted keys) without the cosmetic ones."""
-    flat = {k: v for k, v in flatten(settings.model_dump(mode="json")).items() if k not in COSMETIC}
+    flat = decisive(settings)
     if settings.collapse == CollapseSettings():
         flat |= _MEDIANS
     return hashlib.sha256(json.dumps(flat, sort_keys=True).encode()).hexdigest()
+
+
+def decisive(settings: RunSettings, *exclude: str) -> dict[str, Any]:
+    """Return every setting that changes a number, but those of the tables `exclude`, by dotted key."""
+    flat = flatten(settings.model_dump(mode="json", exclude=set(exclude)))
+    return {key: value for key, value in flat.items() if key not in COSMETIC}
 
 
 def flatten(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,6 @@ from workbench.spec import GridFile, InputError, RunSettings, nearest
 from workbench.spec.files import MIB, from_toml, read_text
 
 MOST_ARMS, MOST_CELLS = 500, 5000
-NO_RUNS = History(Path(os.devnull))
 _MISTAKES = 10  # listed of one file
 _QUOTED = 200  # characters of a wrong value
 _EXAMPLES = {"question": 'question = "What does this grid find out?"', "name": 'name = "ppo, gradient clipping"'}
@@ -51,13 +50,13 @@ class Grid:
         return tuple(dict.fromkeys(cell.arm for cell in self.cells))
 
 
-def load(path: Path, overrides: Sequence[str] = (), history: History = NO_RUNS, only: Sequence[str] = ()) -> Grid:
+def load(path: Path, overrides: Sequence[str] = (), history: History | None = None, only: Sequence[str] = ()) -> Grid:
     """Read a grid file and resolve its cells, those of the arms `only` where it names some.
 
     `overrides` are `key=value` in TOML: they change the base; `seeds=[0]` and `axes.KEY=[...]` change the file's lists.
     `history` holds the recorded runs, for a search and for matched learning rates.
     """
-    text = _read(path)
+    text, history = _read(path), history or History(Path(os.devnull))
     file = _parse(text, overrides, path)
     arms, seeds = math.prod(map(len, file.axes.values())) + len(file.arms), len(file.seeds)
     if arms > MOST_ARMS or arms * seeds > MOST_CELLS:  # before any cell is made: each is resolved and hashed

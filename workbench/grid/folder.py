@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -109,30 +109,22 @@ def claim(folder: Path) -> IO[str] | None:
     return handle
 
 
-class Kind(NamedTuple):
-    """A kind of event that the grid writes: its severity and its meaning."""
-
-    name: str
-    severity: Literal["info", "warning", "critical"]
-    meaning: str
-
-
-KINDS: tuple[Kind, ...] = (
-    Kind("resumed", "info", "the same command continued the run; the value is the number of the new attempt"),
-    Kind("retried", "warning", "an attempt failed and the next one began at once; the value is its number"),
-    Kind("interrupted", "info", "Ctrl-C or SIGTERM; the run wrote a checkpoint if it had begun"),
-    Kind("hang", "critical", "no sign of life for `--hang-seconds`, so the trainer was killed"),
-    Kind("out_of_memory", "critical", "an allocator failed, or the cell went over the limit of `--memory`"),
-    Kind("killed", "critical", "a signal ended the trainer, or its Ray worker died"),
-    Kind("failed", "critical", "an exception ended the trainer; the traceback is in console.log"),
-)
+# The kinds of event that the grid writes: severity and meaning.
+KINDS = {
+    "resumed": ("info", "the same command continued the run; the value is the number of the new attempt"),
+    "retried": ("warning", "an attempt failed and the next one began at once; the value is its number"),
+    "interrupted": ("info", "Ctrl-C or SIGTERM; the run wrote a checkpoint if it had begun"),
+    "hang": ("critical", "no sign of life for `--hang-seconds`, so the trainer was killed"),
+    "out_of_memory": ("critical", "an allocator failed, or the cell went over the limit of `--memory`"),
+    "killed": ("critical", "a signal ended the trainer, or its Ray worker died"),
+    "failed": ("critical", "an exception ended the trainer; the traceback is in console.log"),
+}
 
 
 def write_event(folder: Path, kind: str, step: int | None, message: str, value: float | None = None) -> None:
     """Append an event of one of KINDS to the run in `folder`; KeyError for another kind."""
-    severity = {k.name: k.severity for k in KINDS}[kind]
-    row = {"run_id": folder.name, "step": step, "kind": kind, "severity": severity, "diagnostic": "", "value": value}
-    append(folder, "event", {**row, "message": message})
+    row = {"run_id": folder.name, "step": step, "kind": kind, "severity": KINDS[kind][0], "diagnostic": ""}
+    append(folder, "event", {**row, "value": value, "message": message})
 
 
 def append(folder: Path, name: str, row: Mapping[str, Any]) -> None:
@@ -260,8 +252,5 @@ def edits(runs: Path, cells: Sequence[Cell]) -> list[str]:
             keys = [key for key in keys if key not in COSMETIC]
             if what := "; ".join(f"{key} = {was.get(key, 'nothing')}, now {now.get(key, 'nothing')}" for key in keys):
                 changed[what][cell.arm].append(str(cell.seed))
-    lines = []
-    for what, arms in changed.items():
-        names = "; ".join(f"{arm} seeds {', '.join(seeds)}" for arm, seeds in arms.items())
-        lines.append(f"{names} ran before with {what}")
-    return lines
+    named = ["; ".join(f"{arm} seeds {', '.join(seeds)}" for arm, seeds in arms.items()) for arms in changed.values()]
+    return [f"{names} ran before with {what}" for names, what in zip(named, changed, strict=True)]

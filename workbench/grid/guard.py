@@ -10,15 +10,16 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from workbench.algorithms import ALGORITHMS
-from workbench.grid.cell import Cell, flatten
+from workbench.grid.cell import Cell, decisive, flatten
 from workbench.grid.folder import append, folder_of, read_segments
 from workbench.objective import Algorithm
-from workbench.spec import COSMETIC, GUARD, RunSettings, check
+from workbench.spec import GUARD, RunSettings, check
 from workbench.store.reader import Reader
 
 NORMALISER = ("advantage", "aggregate")
 OTHER_SLOTS = ("ratio", "clip", "stabilise", "kl", "select", "correction")
 ALIKE = 0.01  # numbers of tokens that differ by less than this share are the same: sampled episodes differ in length
+_ASKED = ("algorithm", "slots", "seed")  # what arms are for
 EVENTS = {c.kind: c for c in GUARD if c.seen in ("plan", "compare")}  # trainers write what they see themselves
 
 _QUESTIONS = """
@@ -103,9 +104,10 @@ def amounts(settings: RunSettings, algorithm: Algorithm) -> dict[str, Range]:
     if budget is not None and least < most:
         updates = Range(min(steps * least, budget), min(steps * most, budget + most - 1))
     low, high, size = few * learn.episodes, many * learn.episodes, learn.group_size or algorithm.group_size
-    sampled, questions = Range(low, high * algorithm.select.rounds), Range(low // size, high // size)
-    names = ("rollouts", "sampled episodes", "questions", "optimizer updates")
-    return dict(zip(names, (Range(low, high), sampled, questions, updates), strict=True))
+    return {
+        "rollouts": Range(low, high), "sampled episodes": Range(low, high * algorithm.select.rounds),
+        "questions": Range(low // size, high // size), "optimizer updates": updates,
+    }  # fmt: skip
 
 
 def planned(cells: Iterable[Cell | Run]) -> list[Finding]:
@@ -148,7 +150,7 @@ def _idle_ratio(arms: Mapping[str, Cell | Run]) -> list[Finding]:
 def _same_updates(one: Cell | Run, other: Cell | Run) -> bool:
     """Return whether two arms with ratio 1 share all but slots that act through the ratio, and have equal gradients."""
     a, b, size = one.resolved, other.resolved, _group_size(one)
-    if _settings(one) != _settings(other) or size != _group_size(other):
+    if decisive(one.settings, *_ASKED) != decisive(other.settings, *_ASKED) or size != _group_size(other):
         return False
     if any(getattr(a, slot) != getattr(b, slot) for slot in (*NORMALISER, "kl", "select")):
         return False
@@ -177,7 +179,8 @@ def _normaliser(arms: Mapping[str, Cell | Run]) -> list[Finding]:
     every = (*NORMALISER, *OTHER_SLOTS)
     slots = {arm: {slot: getattr(one.resolved, slot) for slot in every} for arm, one in arms.items()}
     scales = {arm: repr([slots[arm][slot] for slot in NORMALISER]) for arm in arms}
-    rest = {arm: repr(([slots[arm][slot] for slot in OTHER_SLOTS], _settings(one))) for arm, one in arms.items()}
+    others = {arm: [slots[arm][slot] for slot in OTHER_SLOTS] for arm in arms}
+    rest = {arm: repr((others[arm], decisive(one.settings, *_ASKED))) for arm, one in arms.items()}
     present = {(scales[arm], rest[arm]) for arm in arms}
     confounded: set[str] = set()  # differ in a slot declared alike and in something else, and no arm separates the two
     for one, other in combinations(arms, 2):
@@ -187,18 +190,10 @@ def _normaliser(arms: Mapping[str, Cell | Run]) -> list[Finding]:
         separated = {(scales[one], rest[other]), (scales[other], rest[one])} & present
         if undeclared and not separated and other not in confounded:
             confounded.add(other)
-            message = (
-                f"{_listed([other])} differs from {_listed([one])} in {' and '.join(undeclared)} and in more besides, "
-                "and no arm differs in only one of the two, so their effects cannot be separated"
-            )
-            found.append(Finding("normaliser", message, (one, other), flagged=True))
+            pair = f"{_listed([other])} differs from {_listed([one])} in {' and '.join(undeclared)}"
+            why = "and in more besides, and no arm differs in only one of the two, so their effects cannot be separated"
+            found.append(Finding("normaliser", f"{pair} {why}", (one, other), flagged=True))
     return found
-
-
-def _settings(one: Cell | Run) -> dict[str, Any]:
-    """Return every setting that changes a number, but algorithm and seed, by dotted key."""
-    flat = flatten(one.settings.model_dump(mode="json", exclude={"algorithm", "slots", "seed"}))
-    return {key: value for key, value in flat.items() if key not in COSMETIC}
 
 
 def _spread(check: str, title: str, values: Mapping[str, Any], unit: str) -> list[Finding]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 import psutil
@@ -69,8 +70,7 @@ def train(job: Job) -> int:
     for source, target in ((os.open(os.devnull, os.O_RDONLY), 0), (log, 1), (log, 2)):
         os.dup2(source, target)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # workers of Ray block SIGINT
-    module, function = job.trainer.split(":")
-    main = getattr(import_module(module), function)
+    main = resolve_name(job.trainer)
     heartbeat = job.folder / "heartbeat"
     before = heartbeat.stat().st_mtime_ns if heartbeat.exists() else 0  # not in the thread: it may be scheduled late
     threading.Thread(target=_guard, args=(job, heartbeat, before), daemon=True).start()
