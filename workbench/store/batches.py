@@ -111,15 +111,11 @@ def file_of(run_folder: Path, step: int) -> Path:
     if step in known:
         return run_folder / BATCH_FOLDER / f"{step:06d}.safetensors"
     if not known:
-        raise InputError(
-            f"run '{run_folder.name}' has no stored batches: it was trained without them (record.batches.mb = 0), has "
-            "not begun, or its disk was full; train it again with `sorl run`"
-        )
+        why = "it was trained without them (record.batches.mb = 0), has not begun, or its disk was full"
+        raise InputError(f"run '{run_folder.name}' has no stored batches: {why}; train it again with `sorl run`")
     near = min(known, key=lambda other: abs(other - step))
-    raise InputError(
-        f"the batch of step {step} of run '{run_folder.name}' is not stored; stored are {ranges(known)}; "
-        f"the nearest is --step {near} (record.batches says which steps are kept)"
-    )
+    kept = f"stored are {ranges(known)}; the nearest is --step {near} (record.batches says which steps are kept)"
+    raise InputError(f"the batch of step {step} of run '{run_folder.name}' is not stored; {kept}")
 
 
 def read(run_folder: Path, step: int, *, weights: bool = False) -> StoredBatch:

@@ -20,16 +20,11 @@ NAME = "sorl.duckdb"
 # The same for every reader: connections of one process share one instance, and DuckDB refuses to share it between
 # different settings. Files, the network, extensions and Python variables are out of reach, for good (locked).
 HARDENED: dict[str, Any] = {
-    "enable_external_access": False,
-    "autoload_known_extensions": False,
-    "autoinstall_known_extensions": False,
-    "allow_community_extensions": False,
-    "allow_persistent_secrets": False,
-    "python_enable_replacements": False,
-    "max_temp_directory_size": "4GB",
-    "memory_limit": "1GiB",  # leaves the memory to the trainers; larger queries use the disk
+    "enable_external_access": False, "autoload_known_extensions": False, "autoinstall_known_extensions": False,
+    "allow_community_extensions": False, "allow_persistent_secrets": False, "python_enable_replacements": False,
+    "memory_limit": "1GiB", "max_temp_directory_size": "4GB",  # larger queries use the disk, not the trainers' memory
     "lock_configuration": True,
-}
+}  # fmt: skip
 # Two connections of one process share one database instance, so DuckDB's file lock does not keep them apart.
 _WRITING = Lock()
 _HOLDER = re.compile(r"lock is held in (?P<program>.+?) \(PID (?P<pid>\d+)\)")

@@ -97,8 +97,7 @@ def _apply(connection: DuckDBPyConnection, found: list[Segment], folders: Folder
         report.corrupt += [s.path for s in moved]
         connection.execute("BEGIN")
         try:
-            for table in _ORDER:
-                _ingest(connection, spec_table(table), [s for s in good if s.table == table], stale)
+            _ingest_all(connection, good, stale)
             _delete(connection, "segment", stale)
             _register(connection, good, aside)
             for run_id, status, reason in _misjudged(connection, folders):
@@ -143,24 +142,27 @@ def _readable(connection: DuckDBPyConnection, found: list[Segment]) -> tuple[lis
 
 def _culprits(connection: DuckDBPyConnection, good: list[Segment]) -> list[Segment]:
     """Return the first segment that cannot be written after those before it; none where all can."""
+    import duckdb
+
     ordered = sorted(good, key=lambda s: (_ORDER.index(s.table), s.experiment, s.run_id))
-    first = bisect_left(range(1, len(good) + 1), True, key=lambda count: _fails(connection, ordered[:count]))
+
+    def fails(count: int) -> bool:
+        connection.execute("BEGIN")
+        try:
+            _ingest_all(connection, ordered[:count], [])
+        except duckdb.Error:
+            return True
+        finally:
+            connection.execute("ROLLBACK")
+        return False
+
+    first = bisect_left(range(1, len(good) + 1), True, key=fails)
     return ordered[first : first + 1]
 
 
-def _fails(connection: DuckDBPyConnection, found: list[Segment]) -> bool:
-    """Write the segments, take them back and return whether that failed."""
-    import duckdb
-
-    connection.execute("BEGIN")
-    try:
-        for table in _ORDER:
-            _ingest(connection, spec_table(table), [s for s in found if s.table == table], [])
-    except duckdb.Error:
-        return True
-    finally:
-        connection.execute("ROLLBACK")
-    return False
+def _ingest_all(connection: DuckDBPyConnection, found: list[Segment], stale: Sequence[str]) -> None:
+    for table in _ORDER:
+        _ingest(connection, spec_table(table), [s for s in found if s.table == table], stale)
 
 
 def _ingest(connection: DuckDBPyConnection, table: Table, files: list[Segment], stale: Sequence[str]) -> None:
@@ -194,10 +196,8 @@ def _ingest(connection: DuckDBPyConnection, table: Table, files: list[Segment], 
 
 def _fit_columns(connection: DuckDBPyConnection, table: Table, files: list[Segment]) -> list[str]:
     """Add the columns that `files` have and the table lacks; returns the columns to copy."""
-    found = connection.execute(
-        "SELECT column_name, column_type FROM (DESCRIBE FROM read_parquet($files, union_by_name = true))",
-        {"files": [str(s.path) for s in files]},
-    ).fetchall()
+    asked = "SELECT column_name, column_type FROM (DESCRIBE FROM read_parquet($files, union_by_name = true))"
+    found = connection.execute(asked, {"files": [str(s.path) for s in files]}).fetchall()
     asked = "FROM duckdb_columns() WHERE table_name = ? AND database_name = current_database()"
     have = dict(connection.execute(f"SELECT lower(column_name), data_type {asked}", [table.name]).fetchall())
     names = []
@@ -241,13 +241,8 @@ def _register(connection: DuckDBPyConnection, good: list[Segment], aside: list[S
 
 def _misjudged(connection: DuckDBPyConnection, folders: Folders) -> list[tuple[str, str, str | None]]:
     """Runs whose status the folder's lock refutes (a dead process cannot say so), with the right status and reason."""
-    rows = connection.execute(
-        "SELECT run_id, status FROM run WHERE status = 'running' OR (status = 'interrupted' AND reason = $died)",
-        {"died": DIED},
-    ).fetchall()
-    wrong: list[tuple[str, str, str | None]] = []
-    for run_id, status in rows:
-        living = run_id in folders and held(folders[run_id])
-        if living != (status == "running"):
-            wrong.append((run_id, "running", None) if living else (run_id, "interrupted", DIED))
-    return wrong
+    asked = "SELECT run_id, status FROM run WHERE status = 'running' OR (status = 'interrupted' AND reason = $died)"
+    rows = connection.execute(asked, {"died": DIED}).fetchall()
+    living = {run_id: run_id in folders and held(folders[run_id]) for run_id, _ in rows}
+    wrong = [run_id for run_id, status in rows if living[run_id] != (status == "running")]
+    return [(run_id, "running", None) if living[run_id] else (run_id, "interrupted", DIED) for run_id in wrong]
