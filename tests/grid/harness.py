@@ -73,22 +73,26 @@ def grid_of(
     folder: Path, algorithms: Sequence[str] = ("ppo", "grpo"), iterations: int = 4, seeds: Sequence[int] = (0,),
     **scripts: Any,
 ) -> Grid:  # fmt: skip
-    """A grid file in `folder`, read, with its scripts; its warm start counts as made."""
-    path = folder / "demo.toml"
-    path.write_text(
-        f'question = "Does the grid survive its cells?"\nseeds = {list(seeds)}\n[base]\niterations = {iterations}\n'
-        f"[axes]\nalgorithm = {json.dumps(list(algorithms))}\n"
-    )
+    """A scripted grid of these algorithms in `folder`, read."""
+    base = f"seeds = {list(seeds)}\n[base]\niterations = {iterations}\n"
+    path = scripted_file(folder, f"{base}[axes]\nalgorithm = {json.dumps(list(algorithms))}\n", **scripts)
+    return load(path)
+
+
+def grid_file(folder: Path, text: str, name: str = "demo.toml") -> Path:
+    """A grid file in `folder`: a question and `text`."""
+    (folder / name).write_text(f'question = "Does the grid do what its file says?"\n{text}')
+    return folder / name
+
+
+def scripted_file(folder: Path, text: str, **scripts: Any) -> Path:
+    """A grid file in `folder` with the scripts of its arms; its warm start counts as made."""
+    path = grid_file(folder, text)
     script(folder, **scripts)
-    grid = load(path)
-    warm_start(folder / "runs", grid.cells[0])
-    return grid
-
-
-def warm_start(runs: Path, cell: Cell) -> None:
-    made = runs / ".cache" / "warmstart" / key(cell.settings)
+    made = folder / "runs" / ".cache" / "warmstart" / key(load(path).cells[0].settings)
     made.mkdir(parents=True, exist_ok=True)
     (made / "model.safetensors").touch()
+    return path
 
 
 def script(folder: Path, **scripts: Any) -> None:

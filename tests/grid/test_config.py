@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.grid.harness import grid_file
 from workbench.cli.plan import describe
 from workbench.grid.cell import COSMETIC, config_hash, flatten, merge, settings_keys, short, slug
 from workbench.grid.config import Grid, load
@@ -16,29 +17,14 @@ from workbench.spec import InputError, RunSettings
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
 
-def write(folder: Path, text: str, name: str = "x.toml") -> Path:
-    (folder / name).write_text(f'question = "Does the grid file say what it means?"\n{text}')
-    return folder / name
-
-
 def grid(folder: Path, text: str, *overrides: str) -> Grid:
-    return load(write(folder, text), overrides)
-
-
-CROSSED = """
-seeds = [0, 7]
-[axes]
-algorithm = ["ppo", "st-ppo"]
-"learn.staleness" = [0, 8]
-[[arms]]
-name = "ppo, gradient clipping"
-algorithm = "ppo"
-"learn.policy.max_grad_norm" = 1.0
-"""
+    return load(grid_file(folder, text, "x.toml"), overrides)
 
 
 def test_axes_are_crossed_with_each_other_and_the_seeds_and_controls_only_with_the_seeds(tmp_path):
-    found = grid(tmp_path, CROSSED)
+    axes = 'seeds = [0, 7]\n[axes]\nalgorithm = ["ppo", "st-ppo"]\n"learn.staleness" = [0, 8]\n'
+    arm = '[[arms]]\nname = "ppo, gradient clipping"\nalgorithm = "ppo"\n"learn.policy.max_grad_norm" = 1.0'
+    found = grid(tmp_path, axes + arm)
     crossed = tuple(f"{algorithm} · staleness {n}" for algorithm in ("ppo", "st-ppo") for n in (0, 8))
     assert found.arms == (*crossed, "ppo, gradient clipping")
     assert [cell.seed for cell in found.cells] == [0] * 5 + [7] * 5, "every arm has its first seed before any has two"
@@ -70,10 +56,10 @@ def test_a_set_option_changes_the_base_an_axis_or_the_seeds(tmp_path):
 
 def test_only_the_arms_that_are_asked_for_have_cells(tmp_path):
     arms = '[axes]\nalgorithm = ["ppo", "grpo"]\n[[arms]]\nname = "ppo, clipped"\n"learn.policy.max_grad_norm" = 1.0'
-    file = write(tmp_path, f"seeds = [0, 1]\n{arms}")
+    file = grid_file(tmp_path, f"seeds = [0, 1]\n{arms}", "x.toml")
     assert load(file, only=["ppo, clipped", "ppo"]).arms == ("ppo", "ppo, clipped")
     searched = f'kind = "region"\n{arms}\n[region]\nlow = 0.1\nhigh = 1.0'
-    region = load(write(tmp_path, searched, "region.toml"), only=["grpo"]).region
+    region = load(grid_file(tmp_path, searched, "region.toml"), only=["grpo"]).region
     assert [one.label for one in region.series] == ["grpo"]
     told = r"no arm 'grpa' in .*x.toml \(did you mean 'grpo'\?\); arms: ppo; grpo; ppo, clipped"
     with pytest.raises(InputError, match=told):
@@ -91,12 +77,11 @@ def test_an_algorithm_may_be_a_table_and_its_label_names_the_change(tmp_path):
 
 
 def test_the_hash_follows_every_setting_but_the_cosmetic_ones_and_the_id_the_experiment_as_well(tmp_path):
-    base = RunSettings()
-    assert config_hash(base) != config_hash(base.model_copy(update={"seed": 1}))
-    assert config_hash(base) != config_hash(base.model_copy(update={"iterations": 81}))
-    assert config_hash(base) == config_hash(base.model_copy(update={"threads": 2}))
+    changes = {"seed": 1}, {"iterations": 81}, {"threads": 2}
+    hashes = [config_hash(RunSettings().model_copy(update=change)) for change in changes]
+    assert [found == config_hash(RunSettings()) for found in hashes] == [False, False, True]
     assert set(COSMETIC) <= set(settings_keys())
-    a, b = (load(write(tmp_path, "", f"{name}.toml")).cells[0] for name in "ab")
+    a, b = (load(grid_file(tmp_path, "", f"{name}.toml")).cells[0] for name in "ab")
     assert a.config_hash == b.config_hash
     assert a.run_id != b.run_id, "the same cell in two experiments is two runs"
 

@@ -2,14 +2,14 @@
 
 import io
 import os
-from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from tests.grid.harness import grid_file
 from workbench.algorithms import resolve
 from workbench.grid.cell import START, estimate, rough
-from workbench.grid.config import Grid, load
+from workbench.grid.config import load
 from workbench.grid.process import cores, ending, last_line, last_step
 from workbench.grid.progress import Display, duration, sparkline
 from workbench.grid.run import Result
@@ -17,11 +17,6 @@ from workbench.spec import RunSettings
 from workbench.spec.vocabulary import cause
 
 SLOW = 3.0 / rough(RunSettings(), resolve("grpo"))  # three seconds an iteration of grpo, which has no critic
-
-
-def grid(folder: Path, text: str, *overrides: str) -> Grid:
-    (folder / "x.toml").write_text(f'question = "How long does it take?"\n{text}')
-    return load(folder / "x.toml", overrides)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +30,7 @@ def grid(folder: Path, text: str, *overrides: str) -> Grid:
 )
 def test_recorded_runs_set_the_pace_and_budgets_bound_it(tmp_path, overrides, training):
     text = 'seeds = [0, 1, 2]\n[base]\nalgorithm = "grpo"\niterations = 10\nlearn.minibatches = 4\nlearn.epochs = 1'
-    cells = grid(tmp_path, text, *overrides).cells
+    cells = load(grid_file(tmp_path, text), overrides).cells
     costly = SLOW * rough(RunSettings(), resolve("grpo")) / rough(cells[0].settings, cells[0].resolved)
     one_by_one = estimate(cells, [costly], workers=1)
     assert one_by_one.seconds == pytest.approx(len(cells) * (START + training))
@@ -55,7 +50,7 @@ def test_durations_read_like_speech_and_a_sparkline_has_a_gap_where_nothing_was_
 @pytest.mark.parametrize("terminal", [False, True])
 @pytest.mark.parametrize("name", ["ppo", r"[/red] [bold]\u001b]0;x\u0007\u202e"])
 def test_a_terminal_shows_a_live_table_a_log_plain_lines_and_names_as_text(tmp_path, terminal, name):
-    (cell,) = grid(tmp_path, f'[[arms]]\nname = "{name}"').cells
+    (cell,) = load(grid_file(tmp_path, f'[[arms]]\nname = "{name}"')).cells
     out = io.StringIO()
     display = Display(Console(file=out, force_terminal=terminal, width=120, color_system=None))
     display.begin([cell], [], 2)

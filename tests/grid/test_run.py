@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.grid import harness
 from tests.grid.harness import TRAINER, Tape, by_arm, events, go, grid_of, home, kinds, row, script, starts, wait_for
-from tests.grid.harness import warm_start as made_before
 from workbench.grid import folder as run_folder
 from workbench.grid.cell import workers_for
 from workbench.grid.config import Grid, load
@@ -72,9 +72,7 @@ def test_cells_wait_as_queued_rows_and_no_more_run_at_a_time_than_there_are_work
 
 
 def test_a_core_for_each_thread_unless_the_user_says_otherwise(tmp_path):
-    path = tmp_path / "x.toml"
-    path.write_text('question = "How many at a time?"\nseeds = [0, 1, 2, 3, 4, 5]\n[base]\nthreads = 2\n')
-    cells = load(path).cells
+    cells = load(harness.grid_file(tmp_path, "seeds = [0, 1, 2, 3, 4, 5]\n[base]\nthreads = 2\n")).cells
     assert [workers_for(cells, slots=cores) for cores in (1, 2, 4, 64)] == [1, 1, 2, 6]
     assert (workers_for(cells, wanted=3, slots=2), workers_for([], slots=4)) == (3, 1)
 
@@ -151,9 +149,7 @@ def test_a_cell_that_fails_every_time_is_given_up_and_the_next_call_tries_again(
         ({"exit": 1, "said": "\x1b[2J\x1b]0;owned\x07boom\x9b31m \u202etxt"}, "boom31m txt", 2),
     ],
 )
-def test_a_reason_is_the_last_line_of_this_attempt_in_plain_text_and_wrong_input_is_not_retried(
-    tmp_path, how, reason, tries
-):
+def test_a_reason_is_the_last_line_of_its_attempt_and_wrong_input_is_not_retried(tmp_path, how, reason, tries):
     go(grid_of(tmp_path, ("ppo",), ppo={"exit": 1, "said": "an earlier attempt"}))
     tape = Tape()
     (result,) = go(grid_of(tmp_path, ("ppo",), ppo=how), tape)
@@ -299,13 +295,11 @@ def test_an_edited_cell_is_a_new_cell_and_the_newest_earlier_settings_are_named(
         return tape.notes
 
     assert edited() == []
+    before, stay = "ppo seeds 0, 1 ran before with", "new cells; the earlier runs stay"
     both = "learn.epochs = 1, now 2; learn.value_clip = 0.5, now 0.3"
-    assert edited("learn.epochs = 2", "learn.value_clip = 0.3") == [
-        f"ppo seeds 0, 1 ran before with {both}: new cells; the earlier runs stay"
-    ]
-    assert edited("learn.epochs = 2", 'learn.value_clip = "none"') == [
-        "ppo seeds 0, 1 ran before with learn.value_clip = 0.3, now none: new cells; the earlier runs stay"
-    ]
+    assert edited("learn.epochs = 2", "learn.value_clip = 0.3") == [f"{before} {both}: {stay}"]
+    found = edited("learn.epochs = 2", 'learn.value_clip = "none"')
+    assert found == [f"{before} learn.value_clip = 0.3, now none: {stay}"]
     assert edited("learn.epochs = 2", 'learn.value_clip = "none"', "threads = 2") == [], "cosmetic: the same cell"
     assert edited() == [], "the edit undone, the first cells are there"
 
@@ -344,7 +338,6 @@ def test_fresh_takes_cells_that_never_began_as_they_are_and_refuses_those_in_tra
 
 REGION = """
 kind = "region"
-question = "Where does each algorithm collapse?"
 seeds = [0, 1]
 [base]
 iterations = 2
@@ -358,7 +351,6 @@ points = 4
 probes = 1
 """
 MATCHED = """
-question = "Is it the smaller step?"
 seeds = [0, 1]
 [base]
 iterations = 2
@@ -372,14 +364,6 @@ match = "s-ppo"
 """
 
 
-def file(folder: Path, text: str, **scripts: Any) -> Path:
-    path = folder / "demo.toml"
-    path.write_text(text)
-    script(folder, **scripts)
-    made_before(folder / "runs", load(path).cells[0])
-    return path
-
-
 def rounds(path: Path, tape: Tape | None = None, **options: Any) -> tuple[Grid, list[Result]]:
     runs, history = path.parent / "runs", History(path.parent / "runs", now() if options.get("fresh") else None)
     return run_rounds(lambda: load(path, (), history), runs, lambda: tape or Tape(), **{"workers": 2, **options})
@@ -389,7 +373,7 @@ FALLS = {"grpo": {"0": 0.3, "8": 0.3}}
 
 
 def test_a_region_is_searched_round_by_round_and_the_same_call_goes_on(tmp_path):
-    path = file(tmp_path, REGION, falls=FALLS)
+    path = harness.scripted_file(tmp_path, REGION, falls=FALLS)
     # The first round fails at one of its runs: nothing that depends on it is begun.
     label = "grpo · staleness 0 · policy.lr 0.2"
     script(tmp_path, falls=FALLS, **{label: {"fail_at": 1}})
@@ -410,16 +394,15 @@ def test_a_region_is_searched_round_by_round_and_the_same_call_goes_on(tmp_path)
 
 
 def test_the_matched_arm_waits_for_its_source_and_takes_its_factor_seed_by_seed(tmp_path):
-    path = file(tmp_path, MATCHED, **{"s-ppo": {"factor": 0.75}})
+    path = harness.scripted_file(tmp_path, MATCHED, **{"s-ppo": {"factor": 0.75}})
     known = load(path)
     assert [c.arm for c in known.cells] == ["s-ppo", "s-ppo"]
     assert [str(w) for w in known.waiting] == [f"'ppo, matched' seed {s} waits for s-ppo seed {s}" for s in (0, 1)]
     grid, results = rounds(path)
     assert not grid.waiting
     matched = [r.cell for r in results if r.cell.arm == "ppo, matched"]
-    assert [(c.seed, c.settings.learn.policy.lr, c.settings.match) for c in matched] == [
-        (s, 0.15, "s-ppo") for s in (0, 1)
-    ]
+    told = [(c.seed, c.settings.learn.policy.lr, c.settings.match) for c in matched]
+    assert told == [(0, 0.15, "s-ppo"), (1, 0.15, "s-ppo")]
     _, again = rounds(path)
     assert all(r.skipped for r in again)
     assert {r.cell.run_id for r in again} == {r.cell.run_id for r in results}
@@ -431,7 +414,7 @@ def test_the_matched_arm_waits_for_its_source_and_takes_its_factor_seed_by_seed(
 
 def test_an_arm_of_another_experiment_is_followed_past_bad_folders_or_asked_for(tmp_path):
     (tmp_path / "other").mkdir()
-    path = file(tmp_path, MATCHED.replace('match = "s-ppo"', 'match = "other/s-ppo"'))
+    path = harness.scripted_file(tmp_path, MATCHED.replace('match = "s-ppo"', 'match = "other/s-ppo"'))
     waiting = load(path, (), History(tmp_path / "runs")).waiting
     assert "waits for other/s-ppo seed 0; train it with `sorl run experiments/other.toml`" in str(waiting[0])
     hurt = tmp_path / "runs" / "other"
@@ -469,19 +452,15 @@ def test_an_arm_of_another_experiment_is_followed_past_bad_folders_or_asked_for(
     ],
 )
 def test_a_mistake_in_a_search_or_a_match_is_named(tmp_path, text, old, new, told):
-    path = tmp_path / "demo.toml"
-    path.write_text(text.replace(old, new))
     with pytest.raises(InputError) as refused:
-        load(path)
+        load(harness.grid_file(tmp_path, text.replace(old, new)))
     assert told in str(refused.value)
 
 
 def test_controls_have_a_region_too_and_further_axes_have_columns_of_their_own(tmp_path):
-    path = tmp_path / "demo.toml"
     text = REGION.replace("[region]", '"learn.epochs" = [1, 4]\n[[arms]]\nname = "ppo, clipped"\nalgorithm = "ppo"\n'
                           '"learn.policy.max_grad_norm" = 1.0\n[region]')  # fmt: skip
-    path.write_text(text)
-    grid = load(path)
+    grid = load(harness.grid_file(tmp_path, text))
     assert [s.label for s in grid.region.series] == ["grpo", "ppo, clipped"]
     staleness_epochs = [(c["learn.staleness"], c["learn.epochs"]) for c in grid.region.columns]
     assert staleness_epochs == [(0, 1), (8, 1), (0, 4), (8, 4)]

@@ -82,8 +82,7 @@ def test_a_third_of_the_runs_gives_the_boundary_as_well_as_the_full_grid(width):
 
 def _edge(runs: list[tuple[int, bool]]) -> float:
     counts = {p: (sum(bool(f) for q, f in runs if q == p), sum(q == p for q, _ in runs)) for p, _ in runs}
-    found = boundary(counts)
-    return found.at
+    return boundary(counts).at
 
 
 def test_one_odd_run_does_not_overrule_its_neighbours_and_where_seeds_disagree_all_are_run():

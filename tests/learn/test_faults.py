@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.grid.harness import grid_file
 from tests.learn.tiny import CLOCK, TINY, Session, assert_same_rows, merged, train
 from workbench.agent.tokenizer import build_tokenizer
 from workbench.algorithms import resolve
@@ -31,11 +32,9 @@ from workbench.spec import FaultSettings, InputError, PolicySettings, RunSetting
 
 AT = 2  # the first iteration with a fault; iteration 0 is shared, 1 is trained with the fault waiting
 CHANGES: dict[str, Any] = {
-    "iterations": 4,
-    "world": {"max_turns": 4},
+    "iterations": 4, "world": {"max_turns": 4}, "evaluation": {"every": 0, "episodes": 2},
     "learn": {"epochs": 1, "staleness": 0, "policy": {"lr": 0.05, "max_grad_norm": 0.1}},
-    "evaluation": {"every": 0, "episodes": 2},
-}
+}  # fmt: skip
 KL: dict[str, Any] = {"slots": {"kl": {"kind": "loss", "beta": 0.01}}}
 MOE: dict[str, Any] = {"policy": {"family": "mixtral", "experts": 4}}
 NEEDED = {"reference": KL, "experts": MOE}
@@ -321,9 +320,7 @@ def test_a_wrong_reference_is_far_away_at_once(lab):
     assert run.row(AT)["success"] == lab.healthy(changes=KL).row(AT)["success"]
 
 
-def test_an_interrupted_run_with_a_fault_starts_again_and_ends_with_the_rows_of_one_that_was_not(
-    new_run, trained, cache
-):
+def test_an_interrupted_run_with_a_fault_starts_again_and_ends_with_the_same_rows(new_run, trained, cache):
     changes: dict[str, Any] = {"iterations": 4, "algorithm": "grpo", "evaluation": {"every": 0, "episodes": 2}}
     changes["fault"] = {"kind": "stale_weights", "at_step": 2}
     parts = new_run(**changes)
@@ -391,15 +388,11 @@ def test_a_fault_acts_from_its_lead_to_its_end_and_in_its_hook_only():
     assert Fault(RunSettings())("take", "a", 3) == "a"
 
 
-GRID = 'question = "Which faults show?"\nseeds = [0]\n[base]\nalgorithm = "ppo"\n'
-
-
 def test_a_fault_is_an_axis_of_a_grid_and_one_that_does_not_exist_is_refused_by_file_and_arm(tmp_path):
-    file = tmp_path / "faults.toml"
-    file.write_text(GRID + '[base.fault]\nat_step = 12\n[axes]\n"fault.kind" = ["turn_shift", "reward_noise"]\n')
-    faults = [cell.settings.fault for cell in load(file).cells]
+    axis = '[base.fault]\nat_step = 12\n[axes]\n"fault.kind" = ["turn_shift", "reward_noise"]\n'
+    faults = [cell.settings.fault for cell in load(grid_file(tmp_path, axis)).cells]
     assert faults == [FaultSettings(kind=name, at_step=12) for name in ("turn_shift", "reward_noise")]
-    file.write_text(GRID + '[[arms]]\nname = "odd"\nfault = { kind = "turn_shaft", at_step = 1 }')
+    file = grid_file(tmp_path, '[[arms]]\nname = "odd"\nfault = { kind = "turn_shaft", at_step = 1 }')
     said = f"{file}, arm 'odd': unknown fault.kind 'turn_shaft' (did you mean 'turn_shift'?)"
     with pytest.raises(InputError, match=re.escape(said)):
         load(file)
