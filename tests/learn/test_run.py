@@ -48,15 +48,19 @@ def test_questions_depend_on_the_seed_and_not_on_the_staleness_of_an_arm(trained
     assert list(lag) == [0, 1, 2, 2, 2, 2], "iterations between sampling and training"
 
 
-def test_an_interrupted_run_resumes_to_the_same_rows_as_an_uninterrupted_one(new_run, trained, cache):
+@pytest.mark.parametrize(("by", "after", "status"), [("SIGINT", 1, "interrupted"), ("SIGKILL", 4, "running")])
+def test_a_run_that_is_cut_off_resumes_to_the_same_rows_and_batches(new_run, trained, cache, by, after, status):
     momentum = {"policy": {"kind": "sgd", "lr": 0.01, "momentum": 0.5}}
-    parts = new_run(learn=momentum)
-    assert interrupted(parts, cache, after=1) == 3
-    assert rows(parts, "run")["status"].iloc[-1] == "interrupted"
-    assert len(rows(parts, "step")) < 6
+    whole, parts, number = trained(learn=momentum), new_run(learn=momentum), signal.Signals[by]
+    assert interrupted(parts, cache, after, number) == (3 if by == "SIGINT" else -number)
+    assert rows(parts, "run")["status"].iloc[-1] == status
+    assert by == "SIGKILL" or len(rows(parts, "step")) < 6
     assert train(parts, cache) == 0
     assert rows(parts, "run")["status"].iloc[-1] == "finished"
-    assert_same_rows(trained(learn=momentum), parts)
+    assert_same_rows(whole, parts, *(() if by == "SIGINT" else ("step", "minibatch", "turn")))
+    left, right = ({f.name: f.read_bytes() for f in (run / "batches").iterdir()} for run in (whole, parts))
+    assert sorted(left) == [f"{step:06d}.safetensors" for step in range(6)]
+    assert left == right, "a batch that is written again is the same file"
 
 
 @pytest.mark.parametrize(
@@ -75,16 +79,6 @@ def test_a_checkpoint_holds_the_optimizer_and_what_the_budgets_count(new_run, tr
     if "stop" in changes:
         assert "budget" in ends[0][1]
         assert 2 < ends[0][2] < 6
-
-
-def test_a_killed_run_resumes_from_its_checkpoint_without_a_row_twice(new_run, trained, cache):
-    whole, parts = trained(), new_run()
-    interrupted(parts, cache, after=4, by=signal.SIGKILL)
-    assert train(parts, cache) == 0
-    assert_same_rows(whole, parts, "step", "minibatch", "turn")
-    left, right = ({f.name: f.read_bytes() for f in (run / "batches").iterdir()} for run in (whole, parts))
-    assert sorted(left) == [f"{step:06d}.safetensors" for step in range(6)]
-    assert left == right, "a batch that is written again is the same file"
 
 
 def test_a_fresh_rollout_has_ratio_one_at_first_and_the_log_probs_of_the_engine(trained):
@@ -150,9 +144,7 @@ def test_a_live_run_beats_writes_its_rows_and_says_where_it_stands_on_a_signal(n
             process.kill()
 
 
-def test_the_heartbeat_is_touched_by_passes_through_the_network_and_its_copies_at_most_once_a_second(
-    tmp_path, monkeypatch
-):
+def test_passes_through_the_network_and_its_copies_beat_at_most_once_a_second(tmp_path, monkeypatch):
     network, file, now = torch.nn.Linear(2, 2), tmp_path / "heartbeat", 0.0
     monkeypatch.setattr(run_module.time, "monotonic", lambda: now)
     before = network(torch.ones(2))
@@ -211,10 +203,6 @@ def test_a_stored_batch_leaves_out_weights_beyond_their_limit_and_keeps_the_mask
     np.testing.assert_array_equal(batch.mask.any(1), ~np.array(flat))
 
 
-# The collapse rule at its most nervous: any dip of a noisy curve is a collapse.
-NERVOUS = {"severe": 0.05, "mild": 0.05}
-
-
 @pytest.mark.parametrize(
     ("rules", "detection", "part"),
     [
@@ -252,7 +240,8 @@ def test_a_budget_of_updates_ends_the_run_as_finished_with_its_checkpoint_and_it
 
 
 def test_a_run_stops_so_many_iterations_after_its_collapse_and_its_outcome_is_that_of_the_rule(trained):
-    folder = trained(iterations=40, collapse=NERVOUS, stop={"after_collapse": 1})
+    nervous = {"severe": 0.05, "mild": 0.05}  # any dip of a noisy curve is a collapse
+    folder = trained(iterations=40, collapse=nervous, stop={"after_collapse": 1})
     last = rows(folder, "run").iloc[-1]
     assert (last["status"], last["outcome"]) == ("finished", "collapsed")
     assert last["steps"] == last["detection_step"] + 2 < 40
@@ -281,11 +270,8 @@ def test_the_seconds_of_all_sessions_count_and_the_rows_of_a_killed_one_stand(tm
     assert "(stop.seconds)" in second.trainer.stopped
 
 
-Flagged = Callable[..., list[tuple[str, int, str]]]
-
-
 @pytest.fixture
-def flagged(tmp_path: Path, cache: Path) -> Flagged:
+def flagged(tmp_path: Path, cache: Path) -> Callable[..., list[tuple[str, int, str]]]:
     """Train a tiny run that `break_it` has broken; its events of the guard."""
 
     def watched(break_it: Callable[[Trainer], None] = lambda _: None, **changes: Any) -> list[tuple[str, int, str]]:

@@ -25,15 +25,12 @@ from workbench.spec import RunSettings
 
 MakeRun = Callable[..., Path]
 TINY: dict[str, Any] = {
-    "iterations": 6,
     # Eight people and one hop: easy enough that a tiny network sometimes succeeds, or there would be no gradient.
     "world": {"entities": 8, "relations": 4, "hops": [1.0, 0.0, 0.0], "max_turns": 3},
-    "policy": {"hidden": 32, "layers": 1, "heads": 2, "mlp": 32},
-    "warmstart": {"steps": 100, "batch": 32},
+    "policy": {"hidden": 32, "layers": 1, "heads": 2, "mlp": 32}, "warmstart": {"steps": 100, "batch": 32},
     "learn": {"episodes": 16, "epochs": 2, "minibatches": 2, "staleness": 2, "policy": {"lr": 0.05}},
-    "evaluation": {"every": 3, "episodes": 8},
-    "record": {"checkpoint_every": 3},
-}
+    "iterations": 6, "evaluation": {"every": 3, "episodes": 8}, "record": {"checkpoint_every": 3},
+}  # fmt: skip
 
 # Wall time and memory are what two equal runs do not share.
 CLOCK = ("written_at", "seconds", "tokens_per_second", "started_at", "ended_at", "memory_")
@@ -44,14 +41,13 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-def written(folder: Path, name: str, changes: dict[str, Any]) -> Path:
-    """The folder of a run that is yet to be trained, with changes to the tiny run."""
-    folder = folder / "tiny" / name
+def written(runs: Path, name: str, changes: dict[str, Any], base: Any = TINY, experiment: str = "tiny") -> Path:
+    """The folder of a run that is yet to be trained, with changes to the tiny run or another `base`."""
+    folder, settings = runs / experiment / name, merged(base, changes)
     folder.mkdir(parents=True)
-    settings = merged(TINY, changes)
     (folder / "config.toml").write_text(tomli_w.dumps(settings))
     algorithm = settings.get("algorithm", "ppo")
-    identity = {"run_id": name, "experiment": "tiny", "algorithm": algorithm, "arm": algorithm, "seed": 0}
+    identity = {"run_id": name, "experiment": experiment, "algorithm": algorithm, "arm": algorithm, "seed": 0}
     (folder / "run.json").write_text(json.dumps(identity | {"config_hash": "0"}))
     return folder
 
