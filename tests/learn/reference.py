@@ -173,10 +173,8 @@ def prepare(rule: Rule, batch: list[Sequence_]) -> None:
         if rule.advantage in ("gae", "turn_mean"):
             a = gae(s.written, u, s.values, *rule.discounts)
         elif rule.advantage == "turn_gae":
-            first = [turn[0] for turn in s.turns]
-            of_turns = gae(
-                first, {turn[0]: math.fsum(u[t] for t in turn) for turn in s.turns}, s.values, *rule.discounts
-            )
+            paid = {turn[0]: math.fsum(u[t] for t in turn) for turn in s.turns}
+            of_turns = gae(list(paid), paid, s.values, *rule.discounts)
             a = {t: of_turns[turn[0]] for turn in s.turns for t in turn}
         elif rule.advantage == "bilevel":
             ends = [turn[-1] for turn in s.turns]

@@ -5,15 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import (
-    AutoTokenizer,
-    CohereConfig,
-    CohereForCausalLM,
-    Gemma2Config,
-    Gemma2ForCausalLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-)
+import transformers
 
 from workbench.agent.routing import routed
 from workbench.agent.tokenizer import build_tokenizer
@@ -96,9 +88,8 @@ def test_packed_passes_equal_those_of_transformers_forward_and_backward(rows, wi
     stream = torch.Generator().manual_seed(3)
     given = torch.randint(0, 8, (rows, width - 1, 2 * layers), generator=stream) if how == "replayed" else None
     for parameter in policy.parameters():  # gains of 1 would hide where they are multiplied
-        parameter.data += 0.03 * torch.randn(
-            parameter.shape, generator=torch.Generator().manual_seed(parameter.numel())
-        )
+        own = torch.Generator().manual_seed(parameter.numel())
+        parameter.data += 0.03 * torch.randn(parameter.shape, generator=own)
     critic, (tokens, where) = Critic(policy), ragged(rows, width, rows)
     torch.nn.init.normal_(critic.head.weight, std=0.2)
     assert packed.supports(policy.model, tokens)
@@ -123,9 +114,8 @@ def test_packed_passes_equal_those_of_transformers_forward_and_backward(rows, wi
 
 def test_what_is_no_plain_small_llama_in_float32_is_left_to_transformers(model):
     tokens, where = ragged(4, 9, 0)
-    others = {"family": "qwen3", "hidden": 512}
-    for change in others.items():
-        policy: Any = networks.create(PolicySettings(**dict([change])), TOKENIZER, 0)
+    for change in ({"family": "qwen3"}, {"hidden": 512}):
+        policy: Any = networks.create(PolicySettings.model_validate(change), TOKENIZER, 0)
         assert not packed.supports(policy.model, tokens)
     assert not packed.supports(model.double().model, tokens)
     model.float().model.gradient_checkpointing = True
@@ -173,13 +163,14 @@ def test_a_head_with_more_to_it_than_a_linear_layer_keeps_all_its_logits():
     torch.manual_seed(0)
     size = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "head_dim": 8,
             "num_attention_heads": 2, "num_key_value_heads": 2, "initializer_range": 0.5}  # fmt: skip
-    capped = Gemma2ForCausalLM(Gemma2Config(**size, final_logit_softcapping=0.5)).eval()
-    scaled = CohereForCausalLM(CohereConfig(**size, logit_scale=0.1)).eval()
+    capped = transformers.Gemma2ForCausalLM(transformers.Gemma2Config(**size, final_logit_softcapping=0.5)).eval()
+    scaled = transformers.CohereForCausalLM(transformers.CohereConfig(**size, logit_scale=0.1)).eval()
     tokens = torch.randint(50, (2, 6))
     for model in (capped, scaled):
         assert linear_head(model) is None
         torch.testing.assert_close(log_probs(model, tokens, elements=1), log_probs(model, tokens))
-    plain = GPT2LMHeadModel(GPT2Config(vocab_size=50, n_embd=16, n_layer=1, n_head=2)).eval()
+    config = transformers.GPT2Config(vocab_size=50, n_embd=16, n_layer=1, n_head=2)
+    plain = transformers.GPT2LMHeadModel(config).eval()
     assert linear_head(plain) is plain.lm_head
 
 
@@ -209,7 +200,7 @@ def test_the_warm_start_is_made_once_and_found_again_with_its_tokenizer(tmp_path
     assert (folder / "model.safetensors").stat().st_mtime_ns == stamp
     assert not list(folder.parent.glob(".making-*"))
     text = "who is the mentor of kofi ? <think> got kofi need mentor </think> <search> kofi mentor </search>"
-    assert AutoTokenizer.from_pretrained(folder)(text).input_ids == build_tokenizer()(text).input_ids
+    assert transformers.AutoTokenizer.from_pretrained(folder)(text).input_ids == build_tokenizer()(text).input_ids
 
 
 def test_two_warm_starts_with_one_seed_are_bit_equal(tmp_path):

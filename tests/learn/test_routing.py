@@ -21,15 +21,7 @@ from workbench.learn import networks
 from workbench.learn.rollouts import scored
 from workbench.learn.update import Learner
 from workbench.objective import prepare
-from workbench.spec import (
-    ComputeSettings,
-    EngineSettings,
-    InputError,
-    LearnSettings,
-    OptimizerSettings,
-    PolicySettings,
-    WorldSettings,
-)
+from workbench.spec import ComputeSettings, EngineSettings, InputError, LearnSettings, PolicySettings, WorldSettings
 from workbench.store import batches
 
 WORLD = Facts(WorldSettings(entities=8, relations=4, hops=(0.0, 1.0, 0.0), max_turns=3))
@@ -61,7 +53,7 @@ def with_old(model: torch.nn.Module, batch: Batch, routing: str, **compute: obje
     algorithm = resolve("grpo", {"routing": routing})
     settings = ComputeSettings.model_validate(compute)
     old, routes = scored(model, batch, 1.0, settings, algorithm.routing.replayed(batch))
-    learn = LearnSettings(policy=OptimizerSettings(lr=0.1), clip_bias_every=1)
+    learn = LearnSettings.model_validate({"policy": {"lr": 0.1}, "clip_bias_every": 1})
     learner = Learner(algorithm, learn, model, None, compute=settings)
     return prepare(algorithm, replace(batch, log_prob_old=old, routes_old=routes)), learner
 

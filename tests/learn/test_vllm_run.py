@@ -10,12 +10,10 @@ from workbench.learn.run import FAILED
 pytestmark = NEEDS_VLLM
 
 VLLM: dict[str, Any] = {
-    "iterations": 3,
     "policy": {"heads": 1},  # of 32: the smallest that vLLM's attention on a CPU knows
     "engine": {"kind": "vllm", "cache_gib": 1 / 32},
-    "learn": {"staleness": 0},
-    "evaluation": {"every": 0},
-}
+    "iterations": 3, "learn": {"staleness": 0}, "evaluation": {"every": 0},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "turn-ppo", "s-ppo", "st-ppo", "grpo", "so-grpo"])

@@ -131,11 +131,9 @@ def write_run(
         names = ("step", "kind", "severity", "diagnostic", "value", "threshold", "message")
         write_segment(folder, "event", dict(zip(names, map(list, zip(*events, strict=True)), strict=True)))
     verdict = judged.columns() | ({} if status == "finished" else {"outcome": None})
-    over = {"ended_at": None} if status == "running" else {}
+    verdict |= {"ended_at": None} if status == "running" else {}
     started = START + timedelta(seconds=seed)
-    write_status(
-        folder, **identity, status=status, reason=reason, steps=shape.steps, started_at=started, **verdict, **over
-    )
+    write_status(folder, **identity, status=status, reason=reason, steps=shape.steps, started_at=started, **verdict)
     return folder
 
 
@@ -188,12 +186,10 @@ def step_rows(
         c: [_token_list(c, t, 3 * K, rng) for _ in sampled["step"]]
         for c, t in columns_of("token").items() if c not in ("run_id", "step", "trajectory")
     }  # fmt: skip
-    evaluated = {"step": steps[steps % 10 == 0]}
-    n = len(evaluated["step"])
+    at = steps[steps % 10 == 0]
     evaluation = {
-        "run_id": [run_id] * n, **evaluated, "data": ["facts"] * n, "episodes": [64] * n,
-        "success": success[evaluated["step"]], "success_low": success[evaluated["step"]] * 0.8,
-        "success_high": np.minimum(1, success[evaluated["step"]] * 1.1), "turns": [3.0] * n,
+        "run_id": run_id, "step": at, "data": "facts", "episodes": 64, "turns": 3.0, "success": success[at],
+        "success_low": success[at] * 0.8, "success_high": np.minimum(1, success[at] * 1.1),
     }  # fmt: skip
     found = {
         "step": step, "minibatch": minibatch, "trajectory": trajectory, "turn": turn,
@@ -218,8 +214,7 @@ def _token_list(column: str, kind: pa.DataType, length: int, rng: np.random.Gene
 
 def _shares(values: np.ndarray, *groups: np.ndarray) -> np.ndarray:
     """`values` divided by their sum within each combination of `groups`."""
-    _, group = np.unique(np.stack(groups), axis=1, return_inverse=True)
-    group = group.ravel()
+    group = np.unique(np.stack(groups), axis=1, return_inverse=True)[1].ravel()
     return values / np.bincount(group, weights=values)[group]
 
 

@@ -26,7 +26,6 @@ sys.stdin.read()
 SYNC = """
 import sys
 from pathlib import Path
-from workbench.diagnostics import CATALOGUE
 from workbench.store.sync import sync
 sys.stdin.readline()
 report = sync(Path(sys.argv[1]), seconds=200)
