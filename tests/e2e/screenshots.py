@@ -14,7 +14,8 @@ from workbench.cli.report import written
 WIDTHS = (1280, 1920)
 # Screen -> query of its address; without one a screen opens with a collapsed run where there is one.
 VIEWS = dict.fromkeys(ENDS, "") | {"compare": "arm=ppo&arm=s-ppo&arm=st-ppo", "glossary": "find=clip_bias"}
-RESULTS, REGIONS = Path("experiments/results"), ("region_sgd", "region_adamw")
+RESULTS = Path("experiments/results")
+FIGURES = {"region_sgd": 0, "region_adamw": 0, "rise_and_fall": 1}  # the place of the figure in the report
 _TALLEST = 4000  # pixels of a picture
 _LARGE = 280_000  # bytes
 _HEIGHT = "document.querySelector('[data-testid=stMainBlockContainer]').scrollHeight"
@@ -42,7 +43,7 @@ def shoot(page: Page, screen: str, file: Path, width: int) -> None:
 
 
 def main(runs: Path, folder: Path) -> None:
-    """Write `SCREEN-THEME-WIDTH.png` for every screen, theme and width, and `REGION-THEME.png` of shipped results."""
+    """Write `SCREEN-THEME-WIDTH.png` for every screen, theme and width, and `RESULTS-THEME.png` of shipped results."""
     folder.mkdir(parents=True, exist_ok=True)
     with served(runs) as address, browser() as opened, tempfile.TemporaryDirectory() as place:
         for theme in ("light", "dark"):
@@ -53,12 +54,14 @@ def main(runs: Path, folder: Path) -> None:
                     shoot(page, name, folder / f"{name}-{theme}-{width}.png", width)
                 print(f"{folder}/{name}-{theme}-*.png", flush=True)
             page.set_viewport_size({"width": 1280, "height": 900})
-            for name in REGIONS:
+            for name, nth in FIGURES.items():
                 report = Path(place) / f"{name}.html"
                 report.write_text(written([read(RESULTS / f"{name}.parquet")], [], "html"), encoding="utf-8")
                 page.goto(report.as_uri())
-                page.locator(".drawing .main-svg").first.wait_for()
-                page.locator(".drawing").first.screenshot(path=folder / f"{name}-{theme}.png")
+                drawing = page.locator(".drawing").nth(nth)
+                drawing.scroll_into_view_if_needed()
+                drawing.locator(".main-svg").first.wait_for()
+                drawing.screenshot(path=folder / f"{name}-{theme}.png")
                 print(f"{folder}/{name}-{theme}.png", flush=True)
 
 
