@@ -38,7 +38,7 @@ def main(run: Path) -> None:
     start = ensure(settings, run.parents[1] / ".cache")
     tokenizer = AutoTokenizer.from_pretrained(start)
     trainer = Trainer(settings, start, Recorder(None, "", settings), tokenizer)
-    batch = trainer._advantages(trainer._old_log_probs(trainer._roll_out()[1]))
+    batch = trainer._advantages(trainer._values(trainer._old_log_probs(trainer._roll_out()[1])))
     rows = len(batch.tokens) // settings.learn.minibatches
     batch = batch.rows(torch.arange(rows)).trimmed()
     policy, critic = trainer.learner.policy, trainer.learner.critic

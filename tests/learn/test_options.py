@@ -78,19 +78,26 @@ class Case:
 
 # Values that a rule tells from its own, where half and twice of it do not.
 VALUES: dict[tuple[str, str], tuple[Any, ...]] = {
-    ("overlong", "limit"): (20.0, 30.0), ("overlong", "margin"): (20480.0, 10000.0),
-    ("seq_mean_token_sum_norm", "horizon"): (7.0,), ("dynamic_sampling", "tries"): (1,),
-    ("mean_kl", "target"): (1e-6, 10.0), ("trajectory_kl", "limit"): (1e-6,), ("kl_clipfrac", "weight"): (0.1,),
-    ("bapo", "low"): (0.1, 0.9), ("bapo", "high"): (1.0, 2.5), ("bapo", "low_max"): (0.6, 1.0),
+    ("overlong", "limit"): (20.0, 30.0),
+    ("overlong", "margin"): (20480.0, 10000.0),
+    ("seq_mean_token_sum_norm", "horizon"): (7.0,),
+    ("mean_kl", "target"): (1e-6, 10.0),
+    ("trajectory_kl", "limit"): (1e-6,),
+    ("dynamic_sampling", "tries"): (1,),
+    ("bapo", "low"): (0.1, 0.9),
+    ("bapo", "high"): (1.0, 2.5),
+    ("bapo", "low_max"): (0.6, 1.0),
     ("large_advantage", "threshold"): (0.6, 1.2),
-}  # fmt: skip
+    ("kl_clipfrac", "weight"): (0.1,),
+}
 
 # Options of the same slot that an option needs beside it, before and after its change.
 BESIDE: dict[tuple[str, str, Any], dict[str, Any]] = {
-    ("gae", "whiten", "a"): {"skip_obs": False}, ("turn_mean", "whiten", "a"): {"skip_obs": False},
+    ("gae", "whiten", "a"): {"skip_obs": False},
+    ("turn_mean", "whiten", "a"): {"skip_obs": False},
     ("overlong", "limit", None): {"margin": 10.0},
     ("bapo", "step", None): {"high": 1.0, "high_max": 20.0, "share": 0.46},  # the search ends between its bounds
-}  # fmt: skip
+}
 
 
 def values_of(choice: Slot, option: str, hint: Any) -> Iterator[tuple[Any, ...]]:
@@ -166,7 +173,7 @@ class Steps:
             trainer.given = self.batch(trainer, *move)
             trainer.sentences = trainer
             before = weights(trainer)
-            trainer._optimise(trainer._advantages(trainer._old_log_probs(self.rollout)), 0)
+            trainer._optimise(trainer._advantages(trainer._values(trainer._old_log_probs(self.rollout))), 0)
             numbers = range(1, 4) if algorithm.select.kind == "dynamic_sampling" else ()
             return weights(trainer) - before, sum(trainer.sampler.rollout(number, 0).sampled for number in numbers)
 
@@ -181,11 +188,14 @@ class Steps:
 
         old = near(times * now, spread)
         return replace(
-            made, group=torch.tensor([0] * 4 + [1] * 4 + [2, 2, 3, 3, 4, 4, 5, 5]),
+            made,
+            group=torch.tensor([0] * 4 + [1] * 4 + [2, 2, 3, 3, 4, 4, 5, 5]),
             score=torch.tensor([0, 1, 0.5, 0.5, 0.1, 0.1, 0.1, 0.1, 1, 0, 0, 0.9, 0.8, 0, 1, 0]),
-            log_prob_old=old, log_prob_behaviour=near(old, spread), log_prob_ref=near(old, spread),
+            log_prob_old=old,
+            log_prob_behaviour=near(old, spread),
+            log_prob_ref=near(old, spread),
             values=torch.where(made.response, 0.5 * torch.randn(made.tokens.shape, generator=stream), 0),
-        )  # fmt: skip
+        )
 
 
 def weights(trainer: Trainer) -> Tensor:

@@ -44,19 +44,23 @@ class Packer:
         weights = {f"{owner}.{name}": weight.detach() for owner, named in owned for name, weight in named}
         fit = sum(weight.numel() * weight.element_size() for weight in weights.values()) <= limits.weights_mb * MB
         self._weights = {name: weight.cpu().numpy().copy() for name, weight in weights.items()} if fit else {}
-        self._mask, self._update = batch.mask, self.learner.updates
-        for owner, optimizer in self.learner.optimizers.items():
-            # Steps that it has counted: fewer than the run's updates where its state was lost. 0 for SGD.
-            counted = [float(state.get("step", 0.0)) for state in optimizer.state.values()]
-            self._steps[owner] = int(max(counted, default=0.0))
-            kept = {
+        self._mask = batch.mask
+        self._update = self.learner.updates
+        for owner, optimizer in self.learner.optimizers.items() if fit else ():
+            state = {
                 f"optimizer.{owner}.{i}.{key}": _numpy(x).copy()
-                for i, parameter in enumerate(optimizer.param_groups[0]["params"] if fit else ())
+                for i, parameter in enumerate(optimizer.param_groups[0]["params"])
                 for key, x in optimizer.state.get(parameter, {}).items()
                 if isinstance(x, Tensor)
             }
-            if sum(array.nbytes for array in (*self._weights.values(), *kept.values())) <= limits.weights_mb * MB:
-                self._weights |= kept
+            if sum(array.nbytes for array in (*self._weights.values(), *state.values())) <= limits.weights_mb * MB:
+                self._weights |= state
+        # Steps that an optimizer has counted: fewer than the run's updates where its state was lost. 0 for SGD.
+        states = {owner: optimizer.state.values() for owner, optimizer in self.learner.optimizers.items()}
+        self._steps = {
+            owner: int(max((float(one.get("step", 0.0)) for one in state), default=0.0))
+            for owner, state in states.items()
+        }
 
     def close(self, batch: Batch, updates: Sequence[Evidence]) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
         """Arrays and metadata of the step, as `workbench.store.batches` reads them; None where nothing is kept."""
@@ -70,20 +74,24 @@ class Packer:
         settings, learn = self.settings, self.settings.learn
         budget = settings.compute.micro_batch_tokens, learn.micro_batch
         meta: dict[str, Any] = {
-            "algorithm": settings.algorithm, "slots": settings.slots, "temperature": settings.engine.temperature,
+            "algorithm": settings.algorithm,
+            "slots": settings.slots,
+            "temperature": settings.engine.temperature,
             "learn": learn.model_dump(mode="json"),
             "compute": settings.compute.model_dump(mode="json", exclude={"device"}),
             "completion_budget": settings.world.completion_budget,
-            "update": self._update, "optimizer_steps": self._steps,
-        }  # fmt: skip
-        meta["updates"] = [
-            {
-                "epoch": int(update.epoch), "rollout_step": int(update.rollout_step),
-                "passes": [len(rows) for rows in passes(batch.length[update.trajectory[0]], *budget)],
-                "scalars": {name: values[0] for name, values in update.scalars.items()},
-            }
-            for update in updates
-        ]  # fmt: skip
+            "update": self._update,
+            "optimizer_steps": self._steps,
+            "updates": [
+                {
+                    "epoch": int(update.epoch),
+                    "rollout_step": int(update.rollout_step),
+                    "passes": [len(rows) for rows in passes(batch.length[update.trajectory[0]], *budget)],
+                    "scalars": {name: values[0] for name, values in update.scalars.items()},
+                }
+                for update in updates
+            ],
+        }
         if self._weights:
             config = json.loads(self.learner.policy.config.to_json_string(use_diff=False))
             meta["model"] = {key: value for key, value in config.items() if key != "_name_or_path"}

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from workbench.agent.draws import ORDER, PLACEBO, generator
 from workbench.agent.engines import NonFinite, engine_for
@@ -83,7 +84,9 @@ class Trainer:
             with self._timed("rollout"):
                 sampled, rollout = self._roll_out()
             with self._timed("update"):
-                batch = self._advantages(self._old_log_probs(rollout))
+                batch = self._old_log_probs(rollout)
+                batch = self._values(batch)
+                batch = self._advantages(batch)
                 updates = self._optimise(batch, rollout.policy_step)
             row = self._log(sampled, rollout, batch, updates, heldout)
             self.step += 1
@@ -96,7 +99,7 @@ class Trainer:
     def _roll_out(self) -> tuple[Rollout, Rollout]:
         """Fill the queue and take one out: the rollout sampled last, and the one to train on, `staleness` older."""
         learn = self.fault("learn", self.settings.learn, self.step)
-        self.learner.settings = learn
+        self.learner.follow(learn)
         for _ in range(max(1, learn.staleness + 1 - len(self.queue))):
             try:  # step t trains on rollout t whatever the staleness, so that every arm trains on the same questions
                 rollout = self.sampler.rollout(self.step + len(self.queue), self.step)
@@ -112,7 +115,7 @@ class Trainer:
         return sampled, self.fault("take", self.queue.popleft(), self.step)
 
     def _old_log_probs(self, rollout: Rollout) -> Batch:
-        """The rollout as a batch, with log-probs under pi_old and the reference and the critic's values, (B, T)."""
+        """The rollout as a batch, with log-probs under pi_old and the reference, (B, T)."""
         batch = self._batch(rollout)
         batch = replace(batch, sentence=self.sentences.of(batch))
         if self.settings.learn.old_log_prob == "update":
@@ -120,9 +123,11 @@ class Trainer:
             batch = replace(batch, log_prob_old=old, routes_old=routes)
         if self.reference is not None:
             reference = self.fault("reference", self.reference, self.step)
-            found, _ = scored(reference, batch, self.learner.temperature, self.learner.compute)
-            batch = replace(batch, log_prob_ref=found)
-        # Values are by the critic as it is now, unless they were stored with the rollout.
+            batch = replace(batch, log_prob_ref=self._log_probs(batch, reference))
+        return batch
+
+    def _values(self, batch: Batch) -> Batch:
+        """Values (B, T) by the critic as it is now, unless they were stored with the rollout."""
         return batch if batch.values is not None else replace(batch, values=self.learner.values(batch))
 
     def _advantages(self, batch: Batch) -> Batch:
@@ -170,15 +175,19 @@ class Trainer:
         weights = getattr(self.engine, "weights", None)
         stale = rollout.episodes is not sampled.first
         evidence = StepEvidence(
-            rollouts=Rollouts.of(sampled.first, sampled.policy_step), episodes_sampled=sampled.sampled,
+            rollouts=Rollouts.of(sampled.first, sampled.policy_step),
             trained=Rollouts.of(rollout.episodes, rollout.policy_step) if stale else None,
-            updates=Evidence.stack(updates), tokens_trained=tokens, seconds=seconds,
+            episodes_sampled=sampled.sampled,
+            updates=Evidence.stack(updates),
+            seconds=seconds,
+            tokens_trained=tokens,
             heldout=(heldout[0]["success"], heldout[0]["episodes"]) if heldout else None,
             sync_error=None if weights is None else weights.error,
             memory_peak=networks.memory_peak(self.learner.policy.device),
             fresh=self.settings.starts_at_one(self.step - rollout.policy_step),
-            batch_hash=checks.fingerprint(batch), mismatches=checks.mismatches(batch, rollout.episodes),
-        )  # fmt: skip
+            batch_hash=checks.fingerprint(batch),
+            mismatches=checks.mismatches(batch, rollout.episodes),
+        )
         row = self.recorder.step(self.step, evidence, heldout)
         self.seconds += seconds["total"] + time.perf_counter() - began
         return row
@@ -192,8 +201,11 @@ class Trainer:
     def _batch(self, rollout: Rollout) -> Batch:
         return self.fault("batch", batch_of(rollout, self.tokenizer.pad_token_id), rollout.number)
 
-    def _log_probs(self, batch: Batch) -> Tensor:
-        return self._scored(batch)[0]
+    def _log_probs(self, batch: Batch, model: PreTrainedModel | None = None) -> Tensor:
+        """Return log-probs of the batch under `model`, (B, T); without one, under the policy as it is now."""
+        if model is None:
+            return self._scored(batch)[0]
+        return scored(model, batch, self.learner.temperature, self.learner.compute)[0]
 
     def _scored(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
         """Log-probs (B, T) of the batch under the policy as it is now, and the experts that its routers choose."""
@@ -229,8 +241,8 @@ class Trainer:
 
     def self_test(self) -> None:
         """Run the mask self-test; raises SelfTestFailed, and leaves the event, when it fails."""
-        learner, pad = self.learner, self.tokenizer.pad_token_id
-        if problem := checks.problem(self.algorithm, self.group_size, learner.policy, pad, learner.temperature):
+        asked = self.algorithm, self.group_size, self.learner.policy, self.tokenizer.pad_token_id
+        if problem := checks.problem(*asked, self.settings.engine.temperature):
             failed = check("mask")
             self.recorder.events([Event(self.step, failed.kind, failed.severity, problem)])
             raise SelfTestFailed(f"mask self-test: {problem}")

@@ -59,9 +59,12 @@ class Probe:
                 self._count_tags(sums, counts, part, probability)
         total, n = torch.stack(gradients).sum(0), len(trained)
         signal, mean = float(total.square().sum()), sums["power"] / n
-        scalars = noise([len(index) for index in rows], gradients) | {"proxy_signal": signal, "proxy_power": mean}
-        scalars["proxy_noise"] = (mean - signal) / (n - 1) if n > 1 else None
-        scalars["gradient_cosine_previous"] = None if self.before is None else cosine(total, self.before)
+        scalars = noise([len(index) for index in rows], gradients) | {
+            "gradient_cosine_previous": None if self.before is None else cosine(total, self.before),
+            "proxy_signal": signal,
+            "proxy_power": mean,
+            "proxy_noise": (mean - signal) / (n - 1) if n > 1 else None,
+        }
         self.before = total
         return scalars | {name: sums[name] / count if count else None for name, count in counts.items()}
 
@@ -116,9 +119,12 @@ def noise(sizes: Sequence[int], gradients: Sequence[Tensor]) -> Scalars:
     whole = float(torch.stack(list(gradients)).sum(0).square().sum())
     trace = (parts - whole) / (inverse - 1 / big)
     signal = whole - trace / big
-    scale = trace / signal if signal > 0 else None
-    found = {"noise_trace": trace, "noise_signal": signal, "noise_scale": scale}
-    return found | {"gradient_cosine": sum(known) / len(known) if known else None}
+    return {
+        "gradient_cosine": sum(known) / len(known) if known else None,
+        "noise_trace": trace,
+        "noise_signal": signal,
+        "noise_scale": trace / signal if signal > 0 else None,
+    }
 
 
 def cosine(a: Tensor, b: Tensor) -> float | None:

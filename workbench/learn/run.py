@@ -95,8 +95,9 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
                 trainer.self_test()
                 for row in trainer.steps():
                     # The step comes first: the grid knows the line by it.
-                    line = {"step": trainer.step, "steps": settings.iterations, "grad_norm": row.get("grad_norm_max")}
+                    line: dict[str, object] = {"step": trainer.step, "steps": settings.iterations}
                     line |= {name: row.get(name) for name in ("success", "clip_frac", "entropy")}
+                    line |= {"grad_norm": row.get("grad_norm_max")}
                     line |= {"seconds": round(trainer.seconds, 3), "at": time.time()}
                     print(json.dumps(line), file=out, flush=True)
                     if interrupted:

@@ -108,11 +108,19 @@ class Learner:
         target = self.settings.target_kl
         return self.algorithm.early_stop if target is None else MeanKL(target)
 
-    def update(self, batch: Batch, epoch: int, rollout_step: int) -> Evidence:
-        """Train once on one minibatch; returns what happened, measured at the weights before the step."""
-        for owner, optimizer in self.optimizers.items():  # the settings may change between updates, see `Fault`
+    def follow(self, settings: LearnSettings) -> None:
+        """Take over learning rates, clipping and coefficients; the optimizers keep their kind and their state."""
+        self.settings = settings
+        self._schedule()
+
+    def _schedule(self) -> None:
+        for owner, optimizer in self.optimizers.items():
             for group in optimizer.param_groups:
                 group["lr"] = rate(getattr(self.settings, owner), self.updates, self.planned)
+
+    def update(self, batch: Batch, epoch: int, rollout_step: int) -> Evidence:
+        """Train once on one minibatch; returns what happened, measured at the weights before the step."""
+        self._schedule()
         every = self.settings.probe_every
         probed: dict[str, float | None] = {}
         if every and self.updates % every == 0:  # before rows are sorted: parts of like length would be no samples
@@ -129,10 +137,12 @@ class Learner:
         if self.spans is not None:
             seen["span"] = self.spans.of(batch.tokens, batch.mask)
         return Evidence(
-            epoch=torch.tensor([epoch]), rollout_step=torch.tensor([rollout_step]), value_clip=self.settings.value_clip,
+            epoch=torch.tensor([epoch]),
+            rollout_step=torch.tensor([rollout_step]),
+            value_clip=self.settings.value_clip,
             scalars={name: [value] for name, value in scalars.items()},
             **{name: None if x is None else x.unsqueeze(0) for name, x in seen.items()},  # type: ignore[arg-type]
-        )  # fmt: skip
+        )
 
     def values(self, batch: Batch) -> Tensor | None:
         """Values of the batch under the critic as it is, (B, T), without a graph; None without a critic."""
@@ -195,12 +205,16 @@ class Learner:
         self.skipped = self.early_stop.skips(terms.log_ratio, terms.mask)
         before, after = step(self.policy_optimizer, settings.policy.max_grad_norm, self.skipped)
         scalars |= {
-            "grad_norm": before, "grad_norm_after": 0.0 if self.skipped else after,
-            "policy_loss": float(terms.policy_loss), "kl_loss": float(terms.kl_loss),
+            "grad_norm": before,
+            "grad_norm_after": 0.0 if self.skipped else after,
+            "policy_loss": float(terms.policy_loss),
+            "kl_loss": float(terms.kl_loss),
             "lr": self.policy_optimizer.param_groups[0]["lr"],
-            "stabiliser_ratio": terms.stabiliser_ratio, "stabiliser_factor": factor,
-            "clipped_rms": terms.clipped_rms, "unclipped_rms": terms.unclipped_rms,
-        }  # fmt: skip
+            "stabiliser_ratio": terms.stabiliser_ratio,
+            "stabiliser_factor": factor,
+            "clipped_rms": terms.clipped_rms,
+            "unclipped_rms": terms.unclipped_rms,
+        }
         seen: dict[str, Tensor | None] = {name: getattr(terms, name) for name in _OF_TERMS}
         seen["log_prob"], seen["entropy"], seen["gradient_weight"] = map(torch.cat, zip(*tokens, strict=True))
         columns = {name: [part[name] for part in routes] for name in routes[0]}
@@ -256,10 +270,12 @@ def _of_routes(micro: Batch, seen: Seen) -> dict[str, Tensor]:
     """
     if (chosen := seen.routes) is None or seen.entropy is None:
         return {}
-    layers, experts, device = len(seen.routers), experts_of(seen.routers[0]), micro.tokens.device
-    padding = (1, micro.tokens.shape[1] - 1 - chosen.shape[1])
-    now = pad(chosen.to(device), (0, 0, *padding), value=experts)
-    found = {"router_entropy": pad(seen.entropy.to(device), padding), "load": load(now[micro.mask], layers, experts)}
+    layers, (before, after) = len(seen.routers), (1, micro.tokens.shape[1] - 1 - chosen.shape[1])
+    now = pad(chosen.to(micro.tokens.device), (0, 0, before, after), value=experts_of(seen.routers[0]))
+    found = {
+        "router_entropy": pad(seen.entropy.to(micro.tokens.device), (before, after)),
+        "load": load(now[micro.mask], layers, experts_of(seen.routers[0])),
+    }
     if micro.routes_old is not None:
         found["route_shift"] = differing(micro.routes_old, now, layers)
         if micro.routes_behaviour is not None:
@@ -282,5 +298,8 @@ def _bias_scalars(clipped: list[Tensor], taken: list[Tensor]) -> dict[str, float
     unclipped = torch._foreach_add(clipped, taken)
     bias, free = norm(taken), norm(unclipped)
     inner = float(sum((a * b).sum() for a, b in zip(taken, unclipped, strict=True)))
-    cosine = inner / (bias * free) if bias and free else None
-    return {"clip_bias_norm": bias, "clip_bias_ratio": bias / free if free else None, "clip_bias_cosine": cosine}
+    return {
+        "clip_bias_norm": bias,
+        "clip_bias_ratio": bias / free if free else None,
+        "clip_bias_cosine": inner / (bias * free) if bias and free else None,
+    }
