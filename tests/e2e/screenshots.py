@@ -15,7 +15,7 @@ WIDTHS = (1280, 1920)
 # Screen -> query of its address; without one a screen opens with a collapsed run where there is one.
 VIEWS = dict.fromkeys(ENDS, "") | {"compare": "arm=ppo&arm=s-ppo&arm=st-ppo", "glossary": "find=clip_bias"}
 RESULTS = Path("experiments/results")
-FIGURES = {"region_sgd": 0, "region_adamw": 0, "rise_and_fall": 1}  # the place of the figure in the report
+FIGURES = {"region_sgd": 0, "region_adamw": 0, "rise_and_fall/counted": 1}  # the place of the figure in the report
 _TALLEST = 4000  # pixels of a picture
 _LARGE = 280_000  # bytes
 _HEIGHT = "document.querySelector('[data-testid=stMainBlockContainer]').scrollHeight"
@@ -60,8 +60,8 @@ def main(runs: Path, folder: Path) -> None:
                 page.goto(report.as_uri())
                 drawing = page.locator(".drawing").nth(nth)
                 drawing.scroll_into_view_if_needed()
-                drawing.locator(".main-svg").first.wait_for()
-                drawing.screenshot(path=folder / f"{name}-{theme}.png")
+                drawing.locator("svg:visible").first.wait_for()
+                drawing.screenshot(path=folder / f"{name.partition('/')[0]}-{theme}.png")
                 print(f"{folder}/{name}-{theme}.png", flush=True)
 
 
