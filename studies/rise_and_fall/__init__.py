@@ -21,6 +21,7 @@ from typing import Any
 import pandas as pd
 import tomli_w
 
+from studies import stored
 from workbench.analysis.runs import newest
 from workbench.diagnosis.diagnose import diagnose
 from workbench.diagnosis.log import of_run
@@ -33,6 +34,7 @@ from workbench.store.sync import sync
 HERE = Path(__file__).parent
 NAME = "rise_and_fall"  # of the experiments, with the number of the rung
 ENDS, WIDE = 5, 10  # steps that the warm start is the mean of, and those of the peak and of the end
+EXPORTED = ("arm", "status", "config", "success", "outcome", "collapse_step")
 GAIN, HELD = 0.15, 30  # success above the warm start, and the iterations in a row whose mean shows it
 
 
@@ -58,13 +60,14 @@ def arms(runs: pd.DataFrame) -> pd.DataFrame:
     runs["end"] = runs["success"].map(lambda values: pd.Series(values[-WIDE:]).mean())
     runs["rose"] = runs["held"] >= runs["warm_start"] + GAIN
     runs["collapsed"] = runs["outcome"] == "collapsed"
+    runs["onset"] = runs["collapse_step"].astype(float)
     runs["both"] = runs["rose"] & runs["collapsed"]
     return (
         runs.groupby("arm", sort=False)
         .agg(
             runs=("arm", "size"), warm_start=("warm_start", "first"), held=("held", "median"), end=("end", "median"),
             rose=("rose", "sum"), collapsed=("collapsed", "sum"), rose_and_collapsed=("both", "sum"),
-            onset=("collapse_step", "median"),
+            onset=("onset", "median"),
         )
         .reset_index()
     )  # fmt: skip
@@ -155,13 +158,17 @@ def main() -> None:
     """Run the search from the command line."""
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=Path, default=Path("runs"))
-    parser.add_argument("--output", type=Path, default=Path("experiments/results/rise_and_fall.parquet"))
+    parser.add_argument("--output", type=Path, default=Path("experiments/results/rise_and_fall/search.parquet"))
     parser.add_argument("--table", type=Path, default=HERE / "settings.toml")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--from", dest="exported", type=Path, metavar="FILE.parquet", help="count its runs instead")
     told = parser.parse_args()
     if told.exported:
-        print(arms(pd.read_parquet(told.exported)).round(2).to_string(index=False))
+        try:
+            found = pd.DataFrame(stored(told.exported, EXPORTED, "exported results"))
+        except InputError as error:
+            parser.error(str(error))
+        print(arms(found).round(2).to_string(index=False))
         return
     found = search(told.runs, told.output, told.table, told.workers)
     columns = ["rung", "setting", "seed", "start", "peak", "end", "verdict", "seconds"]

@@ -327,6 +327,11 @@ def test_entropy_of_a_policy_that_updates_carried_away_says_nothing_of_what_was_
     assert ("temperature_hidden" in names(tables)) is found
 
 
+@pytest.mark.parametrize(("kept", "found"), [(1, False), (2, True)])
+def test_a_transcript_that_was_kept_for_its_gradient_says_nothing_of_what_was_drawn(kept, found):
+    assert ("temperature_hidden" in names(planted("temperature_hidden"), {"record.tokens": kept})) is found
+
+
 @pytest.mark.parametrize("name", ["temperature", "turn_cut", "retriever_junk"])
 def test_a_transcript_that_no_update_trained_on_is_left_out_and_the_others_are_looked_at(name):
     tables = planted(name)

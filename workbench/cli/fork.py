@@ -246,7 +246,7 @@ def grid_of(runs: Path, children: Children, arms: Mapping[str, Mapping[str, Any]
 
 
 def removal(cause: Cause, settings: RunSettings) -> dict[str, Any]:
-    """What a child changes to go on without a cause, or without a fault; empty where no setting removes it."""
+    """Return what a child changes to go on without a cause or a fault; empty where no setting removes it."""
     if settings.fault is not None and settings.fault.kind == cause.name:
         return {"fault": None}
     old = flatten(settings.model_dump(mode="json"))

@@ -127,7 +127,14 @@ class Loss:
         counts = sums[:COUNTS].to(batch.log_prob_old)
         tokens, sequences, turns, good_tokens = counts[:-1].clamp(min=1).unbind()
         weight = counts[-1] / tokens if self.algorithm.correction.normalise else None
-        whole = Normaliser(tokens, sequences, turns, weight, good_tokens, micro_batches)
+        whole = Normaliser(
+            tokens=tokens,
+            sequences=sequences,
+            turns=turns,
+            good=good_tokens,
+            weight=weight,
+            micro_batches=micro_batches,
+        )
         compared = sums[COUNTS:] if len(sums) > COUNTS else None
         return policy_loss(self.algorithm, batch, log_prob, normaliser=whole, statistics=compared)
 

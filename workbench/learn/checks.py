@@ -55,9 +55,8 @@ def synthetic(group_size: int = 1, vocabulary: int = 32, pad_id: int = 0) -> tup
     behaviour = torch.where(batch.mask, old + 0.1 * normal(), 0)
     reference = torch.where(batch.mask, old + 0.3 * normal(), 0)
     batch = replace(batch, log_prob_behaviour=behaviour, log_prob_old=old, log_prob_ref=reference, values=normal())
-    return replace(batch, sentence=batch.turn), torch.nn.utils.rnn.pad_sequence(
-        kinds, batch_first=True, padding_value=PADDING
-    )
+    kind_of = torch.nn.utils.rnn.pad_sequence(kinds, batch_first=True, padding_value=PADDING)
+    return replace(batch, sentence=batch.turn), kind_of
 
 
 def gradient_at_one(algorithm: Algorithm, group_size: int) -> Tensor:

@@ -188,8 +188,8 @@ def corrupt_log_prob(log: Log) -> Clue | None:
         return None
     trajectory, turn = culprit(log, step)
     where = f", in turn {turn} of trajectory {trajectory}" if turn is not None else ""
-    says = f"in step {step} the old log-prob of one token is {value:.3g} nats from the sampler's{where}"
-    says += "; all others agree"
+    apart = f"{value:.3g} nats from the sampler's{where}"
+    says = f"in step {step} the old log-prob of one token is {apart}; all others agree"
     return Clue.of("proof", 0.95, "minibatch.mismatch_max", step, value, usual, says, trajectory, turn)
 
 

@@ -193,6 +193,7 @@ def grad_explosion(log: Log, norm: Curve) -> Clue | None:
     """The gradient explodes and stays large."""
     if norm.end < NORM * norm.begin:
         return None
-    score = log.outcome(step := norm.left("up"))
-    says = f"from step {step} on the gradient norm grows from {norm.begin:.3g} to {norm.end:.3g}{told(score)}"
+    step = norm.left("up")
+    grows = f"grows from {norm.begin:.3g} to {norm.end:.3g}{told(log.outcome(step))}"
+    says = f"from step {step} on the gradient norm {grows}"
     return Clue.on(norm, "sign", sure(norm.end / max(norm.begin, 1e-9) / NORM, 0.65), step, says)
