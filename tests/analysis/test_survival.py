@@ -40,6 +40,13 @@ def test_a_run_is_an_event_at_its_onset_or_censored_where_it_ends(changes, time,
     assert seen[["time", "event"]].to_numpy().tolist() == ([] if time is None else [[time, event]])
 
 
+def test_collapses_are_counted_with_those_that_recovered() -> None:
+    fell = {"outcome": "collapsed", "collapse_step": 12}
+    runs = [HEALTHY, HEALTHY | fell, HEALTHY | fell, HEALTHY | fell | {"outcome": "recovered"}]
+    assert survival.collapses(survival.observed(pd.DataFrame(runs))) == "3 of 4 collapsed, 1 of them recovered"
+    assert survival.collapses(survival.observed(pd.DataFrame(runs[:3]))) == "2 of 3 collapsed"
+
+
 def test_the_curve_is_the_one_that_r_prints_for_the_leukaemia_data() -> None:
     drawn = survival.curve(AML)
     maintained = drawn[(drawn["arm"] == "Maintained") & (drawn["events"] > 0)]

@@ -445,7 +445,7 @@ def test_the_number_of_a_cell_can_be_read_on_its_colour(palette: Palette, measur
 
 def watched(**arms: list[tuple[float, bool]]) -> pd.DataFrame:
     rows = [(f"{arm}-{i}", arm, i, *run) for arm, runs in arms.items() for i, run in enumerate(runs)]
-    return pd.DataFrame(rows, columns=["run_id", "arm", "seed", "time", "event"])
+    return pd.DataFrame(rows, columns=["run_id", "arm", "seed", "time", "event"]).assign(recovered=False)
 
 
 ROWS = watched(**{

@@ -16,7 +16,7 @@ from tests.integrations.fake_trl import micro_batches
 from tests.integrations.fake_verl import recorded
 from tests.objective.batches import plain
 from workbench.algorithms import ALGORITHMS, resolve
-from workbench.integrations.losses import Loss, TrlLoss, feedable, metrics, refusal, skyrl_loss, tinker_loss
+from workbench.integrations.losses import Loss, TrlLoss, feedable, mask_of, metrics, refusal, skyrl_loss, tinker_loss
 from workbench.objective import Normaliser, policy_loss, statistics
 from workbench.spec import InputError
 
@@ -239,6 +239,12 @@ def test_in_trl_the_loss_of_an_update_is_that_of_our_loop(name: str) -> None:
         torch.testing.assert_close(torch.stack(losses).sum().detach(), wanted, rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(gradient[rows], expected, rtol=1e-12, atol=1e-12)
     assert len(trainer._metrics["train"]["clip_ratio/region_mean"]) == 4
+
+
+@pytest.mark.parametrize("tools", [{}, {"tool_mask": None}])
+def test_in_trl_a_batch_without_tools_is_masked_by_its_padding_alone(tools: dict[str, Any]) -> None:
+    completion = torch.tensor([[1, 1, 0]])
+    assert mask_of({"completion_mask": completion} | tools).equal(completion)
 
 
 @pytest.mark.parametrize(

@@ -22,14 +22,22 @@ PERMUTATIONS = 20_000  # all labellings up to this many (8 runs against 8 are 12
 
 
 def observed(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return run_id, arm, seed, time (steps) and event (the collapse?) of each run of runs.outcomes that has begun."""
+    """Return run_id, arm, seed, time (steps), event (the collapse?) and recovered of each run that has begun."""
     runs = runs.reset_index(drop=True)
     steps = runs["steps"].astype(float).fillna(0)
     fell = runs["collapse_step"].astype(float).fillna(runs["detected"].astype(float))
     time = fell.fillna((steps - 1).clip(lower=0).where(runs["outcome"] == "diverged"))
     falling = runs["onset_low"].astype(float).where(runs["outcome"].isin(UNDECIDED))
     rows = runs[["run_id", "arm", "seed"]].assign(time=time.fillna(falling).fillna(steps), event=time.notna())
+    rows["recovered"] = runs["outcome"] == "recovered"
     return rows[rows["event"] | (rows["time"] > 0)].reset_index(drop=True)
+
+
+def collapses(rows: pd.DataFrame) -> str:
+    """Say how many of `observed` runs collapsed: `3 of 10 collapsed, 1 of them recovered`."""
+    back = int(rows["recovered"].sum())
+    tail = f", {back} of them recovered" if back else ""
+    return f"{int(rows['event'].sum())} of {len(rows)} collapsed{tail}"
 
 
 def _kaplan_meier(rows: pd.DataFrame) -> Any:

@@ -172,6 +172,12 @@ _TRL_NAMES = {"clip_frac": "clip_ratio/region_mean", "clip_low_frac": "clip_rati
               "clip_high_frac": "clip_ratio/high_mean"}  # fmt: skip
 
 
+def mask_of(inputs: Mapping[str, Any]) -> Tensor:
+    """Return where TRL's policy wrote, (B, T): neither padding nor what a tool or an environment answered."""
+    mask: Tensor = inputs["completion_mask"]
+    return mask if inputs.get("tool_mask") is None else mask * inputs["tool_mask"]
+
+
 class TrlLoss:
     """A mixin that trains TRL's GRPOTrainer with a loss of ours: `class Mine(TrlLoss, GRPOTrainer): loss = "st-ppo"`.
 
@@ -211,7 +217,7 @@ class TrlLoss:
         old = inputs.get("old_per_token_logps")
         old = log_prob.detach() if old is None else old
         return self._ours.batch(
-            mask=inputs["completion_mask"] * inputs.get("tool_mask", 1), advantages=inputs["advantages"],
+            mask=mask_of(inputs), advantages=inputs["advantages"],
             log_prob_old=old, log_prob_ref=inputs.get("ref_per_token_logps"),
             log_prob_behaviour=inputs.get("sampling_per_token_logps"),
         )  # fmt: skip

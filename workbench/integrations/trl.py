@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from workbench.integrations.losses import mask_of
 from workbench.record import Clip, Ledger
 from workbench.spec import InputError
 
@@ -202,12 +203,6 @@ class Recording:
         self.ledger.update(self.step, update=number, **{k: float(v) for k, v in scalars.items() if v is not None})
         if self.before + trainer._step // self.window > self.step:
             self.ledger.end(self.step)
-
-
-def mask_of(inputs: Mapping[str, Any]) -> Tensor:
-    """Where the policy wrote, (B, T): neither padding nor what a tool or an environment answered."""
-    mask: Tensor = inputs["completion_mask"]
-    return mask if inputs.get("tool_mask") is None else mask * inputs["tool_mask"]
 
 
 def text_of(prompt: Any) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from workbench.analysis.survival import collapses
 from workbench.app.figures import common
 from workbench.app.figures.common import AXES, Trace, heading, note, trace, vertical
 from workbench.app.text import apart, duration, few, figure_text, number, percent, word, wrapped
@@ -45,7 +46,7 @@ def survival(
     for pane, arm in zip(common.panes(len(arms), across, 0.025, gap / inner), arms, strict=True):
         part, mine, colour = curves[curves["arm"] == arm], rows[rows["arm"] == arm], styles[arm].colour
         layout |= pane.shared(x_axis, y_axis)
-        count, name = f"{int(mine['event'].sum())} of {len(mine)} collapsed", f"<b>{figure_text(arm)}</b><br>"
+        count, name = collapses(mine), f"<b>{figure_text(arm)}</b><br>"
         annotations.append(common.arm_label(short[arm], colour, pane, count))
         drawn = []
         if arm != reference:

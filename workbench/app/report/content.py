@@ -22,7 +22,7 @@ from workbench.analysis import compare, forks, region
 from workbench.analysis.region import Landscape, by_column, by_point, by_series, from_runs, region_of
 from workbench.analysis.results import SERIES, Results
 from workbench.analysis.runs import KEPT, settings
-from workbench.analysis.survival import curve, observed
+from workbench.analysis.survival import collapses, curve, observed
 from workbench.app import theme
 from workbench.app.curve_data import CARRIED, banded, carried, lone, onset_of, stopped
 from workbench.app.figures.common import AXES
@@ -188,9 +188,8 @@ def _figures(runs: pd.DataFrame, words: Words, test: str) -> Iterator[Figure]:
         yield Figure(_drawn_curves(part, styles, words, ["success"]), f"Success{tail}", f"{n} {_BANDS}")
         if len(rows := observed(part)):
             watched = (
-                f"{n} {len(rows)} runs watched, {int(rows['event'].sum())} collapsed. Kaplan-Meier: a step down is the "
-                "onset of a collapse, a tick a run that had not collapsed when it ended. Band: 95 % interval, from "
-                "three runs on. Runs at risk below."
+                f"{n} {collapses(rows)}. Kaplan-Meier: a step down is the onset of a collapse, a tick a run that had "
+                "not collapsed when it ended. Band: 95 % interval, from three runs on. Runs at risk below."
             )
 
             def draw(palette: Palette, rows: pd.DataFrame = rows, styles: Styles = styles) -> go.Figure:

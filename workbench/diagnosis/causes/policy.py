@@ -152,8 +152,9 @@ def kl_blowup(log: Log, kl: Curve) -> Clue | None:
     severity="warning",
     needs=("minibatch.grad_norm",),
     explains=("step_size", "groups_too_hard", "entropy_explosion", "entropy_collapse"),
-    change="Bound the gradient norm; open the batches of these steps: one long or corrupt rollout has most of it.",
-    test="the same run with a bound on the gradient norm: the reward must no longer fall after the spikes",
+    change="Bound the gradient norm, or lower its bound; open the batches of these steps: one long or corrupt rollout "
+    "has most of it.",
+    test="the same run with a lower bound on the gradient norm: the reward must no longer fall after the spikes",
 )
 def grad_spikes(log: Log, _: Curve) -> Clue | None:
     """The gradient spikes again and again."""
