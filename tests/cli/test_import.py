@@ -41,7 +41,7 @@ def test_a_log_becomes_a_run_and_what_became_of_its_metrics_is_said(log, runs):
     assert "step.reward          reward" in text
     assert "kept as columns of table step: mine_own" in text
     assert "learn.policy.max_grad_norm = 0.2" in text
-    assert "note: success: the log has none, the reward (reward) stands in" in text
+    assert "note: success: the log has none; the reward (reward) is used instead" in text
     assert "\x1b" not in text
     ((run_id, *row),) = asked(runs, "SELECT run_id, experiment, algorithm, seed, status, steps, config FROM run")
     assert run_id.startswith("grpo-2J-b--s3-")
@@ -52,7 +52,7 @@ def test_a_log_becomes_a_run_and_what_became_of_its_metrics_is_said(log, runs):
     assert asked(runs, sums) == [(40, 12.1875, 12.1875, 780)]
     assert asked(runs, "SELECT count(*), max(grad_norm) FROM minibatch") == [(40, 0.5)]
     assert told("diagnose", run_id, runs=runs)[0]["steps"] == 40
-    assert "The log has no success: its reward stands in." in done("diagnose", run_id, runs=runs).stdout
+    assert "The log has no success; its reward is used." in done("diagnose", run_id, runs=runs).stdout
 
 
 def test_a_source_that_has_not_changed_is_not_read_again_and_one_that_has_replaces_its_run(log, runs):

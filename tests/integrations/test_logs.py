@@ -231,7 +231,7 @@ def test_of_a_folder_every_log_is_read_and_what_is_none_is_left_out(tmp_path: Pa
     empty = tmp_path / "empty"
     empty.mkdir()
     assert [source.path.name for source in logs.sources(tmp_path)] == ["a.jsonl", "b.csv"]
-    with pytest.raises(InputError, match="holds no log that is known"):
+    with pytest.raises(InputError, match="holds no known log"):
         logs.sources(empty)
 
 

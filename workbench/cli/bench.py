@@ -45,7 +45,7 @@ def bench(
     many runs of a full grid the search of a region needs, and how far its boundaries are off. scalars: how often the
     scalar log of another trainer gets the right cause, and how often a healthy one a false alarm. audit: how often
     audit and diagnosis find bugs that nobody listed, on runs that it trains into unknown_bugs (half an hour). forks:
-    how often forks of a run without its fault, or without what is none, survive; it trains the runs (hours).
+    how often forks survive once the fault is removed, and once something harmless is; it trains the runs (hours).
 
     The parts live and browse, which check the latency of the app, run only if named with --only.
     """

@@ -48,8 +48,8 @@ def diagnose(
 ) -> None:
     """Find the cause of a collapse, its first signal and its trajectory, with evidence. Works on live runs too.
 
-    The stored steps of a single run are audited as well (`sorl audit`): a violated identity is a proof, also of a cause
-    that is its violation by definition. What removes a cause and is shown to save forks of the run is graded above it.
+    The stored steps of a single run are audited too (`sorl audit`): a violated identity proves the cause that it
+    defines. A cause whose removal saves forks of the run ranks highest (--test).
     """
     from workbench.diagnosis import diagnose as judge_log
     from workbench.diagnosis.attribution import attribute

@@ -62,7 +62,7 @@ STEPS, BEFORE, LIKELIEST = 16, "onset-8", 4  # of a child; where it begins; caus
 AFTER = 2  # steps that a child trains after its collapse was detected
 _AT = "Step to fork at, or onset-N: N steps before the fall began. The checkpoint before it is taken. Repeatable."
 _ARM = f"What a child changes: {', '.join(ARMS)}, or KEY=VALUE. Repeatable; default: {', '.join(DEFAULT)}."
-_FILE = "Arms of your own: [[arms]] tables with a name and settings, as in a grid file."
+_FILE = "A file with arms of your own, each with a name and settings as in a grid file."
 _RUN = "A run id or a unique prefix of one; or an experiment, for all its runs that fell."
 _FALLEN = """
     SELECT run_id FROM run SEMI JOIN cell USING (run_id) WHERE experiment = ? AND status = 'finished'

@@ -58,7 +58,7 @@ def standing(log: Log) -> str:
         parts.append(f"Its {score} was {figure(last.mean())} {over}{best}")
     if score == "success" and log.run.get("algorithm", "unknown") == "unknown" and not log.ledger and len(curve):
         # Another trainer's: see `imported`.
-        parts += ["The log has no success: its reward stands in"] if curve.equals(log.series("step", "reward")) else []
+        parts += ["The log has no success; its reward is used"] if curve.equals(log.series("step", "reward")) else []
     if log.critical:
         named = {"non_finite": "NaN or Inf"}
         kinds = (f"{named.get(kind, kind.replace('_', ' '))} at step {step}" for step, kind in log.critical)

@@ -100,7 +100,7 @@ def sources(path: Path) -> list[Source]:
         found = format_of(path)
         return [Source(path, found)] if found else []
     if not (logs := list(_below(path, DEEP, iter(range(ENTRIES))))):
-        raise InputError(f"'{path}' holds no log that is known; files are told by content among *{', *'.join(ENDINGS)}")
+        raise InputError(f"'{path}' holds no known log; in a folder only files named *{', *'.join(ENDINGS)} are read")
     return logs
 
 
@@ -146,7 +146,7 @@ def imported(rows: Rows, config: Mapping[str, Any]) -> Imported:
         )
     if "reward" in step and "success" not in step:
         step["success"] = step["reward"]
-        notes.append(f"success: the log has none, the reward ({read['step.reward']}) stands in")
+        notes.append(f"success: the log has none; the reward ({read['step.reward']}) is used instead")
     off = (str(value).lower() == "false" for key, value in config.items() if key.endswith("use_bias_correction_kl"))
     kl = read.get("step.kl_ref", "")
     if "step.zero_advantage_frac" in read and kl.rpartition("/")[2] == "kl" and not any(off):

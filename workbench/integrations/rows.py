@@ -105,7 +105,7 @@ class Rows:
         present = [name for name in STEP if name in self._names]
         present = [name for name in present if name != "_step"] or present  # it counts calls of the tracker
         if not present and not self._stepped:
-            self.notes.append("no column names the step: the number of the row stands in")
+            self.notes.append("no column names the step: rows are numbered instead")
             return np.ma.MaskedArray(np.arange(len(self), dtype=float))
         steps = np.ma.MaskedArray(np.zeros(len(self)), True)
         for name in present:
