@@ -10,8 +10,8 @@ import numpy as np
 
 from workbench.diagnosis.attribution import Culprit, attribute
 from workbench.diagnosis.causes import CAUSES
-from workbench.diagnosis.changepoint import FEWEST, MARGIN, first, slumped, spread
-from workbench.diagnosis.finding import LEDGER, LONG, Cause, Clue, Diagnosis, Evidence, Finding
+from workbench.diagnosis.changepoint import FEWEST, MARGIN, Evidence, first, slumped, spread
+from workbench.diagnosis.finding import LEDGER, LONG, Cause, Clue, Diagnosis, Finding
 from workbench.diagnosis.log import Log
 from workbench.diagnosis.standing import counted, figure, from_onset, standing
 from workbench.store.text import visible
@@ -117,11 +117,8 @@ def _signals(log: Log) -> Iterator[tuple[str, float]]:
 
 def moved(log: Log) -> tuple[Evidence, ...]:
     """The step diagnostics that left their own past, earliest first; those after a collapse say nothing about it."""
-    found = []
-    for column, least in _signals(log):
-        left = first(log.series("step", column), points=2, least=least)
-        if left is not None and (log.onset is None or left.step <= log.onset):
-            found.append(Evidence(f"step.{column}", left.step, left.value, left.usual))
+    looks = (first(log.series("step", column), points=2, least=least) for column, least in _signals(log))
+    found = (left for left in looks if left is not None and (log.onset is None or left.step <= log.onset))
     return tuple(sorted(found, key=lambda m: (m.step, m.column)))
 
 
