@@ -359,16 +359,11 @@ def _escaped(words: str) -> str:
 def as_dict(d: Diagnosis) -> dict[str, Any]:
     """Plain data; a number that is NaN or Inf is a string, as JSON has none."""
     return {
-        "log": d.log.name,
-        "outcome": d.log.run.get("outcome"),
-        "onset": d.log.onset,
-        "critical_events": [{"step": step, "kind": kind} for step, kind in d.log.critical],
-        "steps": d.log.steps,
-        "slump": d.slump and d.slump._asdict(),
-        "findings": [_finding(d, finding) for finding in d.findings],
-        "moved": [_data(m) for m in d.moved],
-        "unanswered": d.unanswered,
-    }
+        "log": d.log.name, "outcome": d.log.run.get("outcome"), "onset": d.log.onset,
+        "critical_events": [{"step": step, "kind": kind} for step, kind in d.log.critical], "steps": d.log.steps,
+        "slump": d.slump and d.slump._asdict(), "findings": [_finding(d, finding) for finding in d.findings],
+        "moved": [_data(m) for m in d.moved], "unanswered": d.unanswered,
+    }  # fmt: skip
 
 
 def _finding(d: Diagnosis, finding: Finding) -> dict[str, Any]:

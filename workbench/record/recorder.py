@@ -51,7 +51,7 @@ class Recorder:
         self.run_id, self.settings, self.decode, self.group = run_id, settings, decode, group
         self.episodes: int | None = settings.learn.episodes  # behind a step's success; None: it is another score
         self._writer = SegmentWriter(folder, settings.record.flush_seconds) if folder else None
-        self._box = BlackBox(folder, settings.record.batches) if folder else None
+        self._box = BlackBox(folder, settings.record.batches)
         self.replay([])
         self._seconds: float | None = None
         self._boxed = 0.0  # seconds that the batch of this step took
@@ -69,7 +69,7 @@ class Recorder:
     def batch(self, step: int, packed: tuple[Mapping[str, np.ndarray], Mapping[str, Any]] | None) -> None:
         """Keep the arrays and metadata of the training batch of `step` in the black box; None: there is none."""
         began = time.perf_counter()
-        if packed is not None and self._box is not None:
+        if packed is not None:
             arrays, meta = packed
             used = np.flatnonzero(np.bincount(arrays["tokens"].ravel())).tolist()
             texts = dict(zip(used, self.decode(used), strict=True)) if self.decode else {}
@@ -120,7 +120,7 @@ class Recorder:
     @property
     def falling(self) -> set[int]:
         """Steps around the onset of a fall that was called, or that may be under way."""
-        return set() if self._box is None else self._box.fell | self._box.brink
+        return self._box.fell | self._box.brink
 
     def run(self, identity: Mapping[str, Any], status: str, reason: str | None, *, steps: int, seconds: float) -> None:
         """Write the row of table `run`: its unchanging columns `identity`, and what the collapse rule says so far."""
@@ -141,8 +141,7 @@ class Recorder:
         self.history: list[dict[str, float | None]] = []  # what the watches saw, a row per step; JSON-able
         self.watch = Watch(self.settings.collapse, self.episodes, self.group)
         self._rules = RuleWatch((*alarms(CATALOGUE), *GUARD_RULES))
-        if self._box is not None:
-            self._box.forget()
+        self._box.forget()
         for row in history:
             self._see(int(row["step"] or 0), {k: v for k, v in row.items() if k != "step"})
 
@@ -180,8 +179,7 @@ class Recorder:
         seen = {k: v for k, v in row.items() if v is not None and not k.startswith(TIMED)}
         self.history.append({"step": step, **seen})
         events = [*self.watch.step(step, seen), *self._rules.step(step, seen, mismatches)]
-        if self._box is not None:
-            self._box.see(step, events, self.watch.brink)
+        self._box.see(step, events, self.watch.brink)
         return events
 
 
@@ -248,17 +246,17 @@ def _token_row(i: int, rollouts: Rollouts, updates: Evidence | None) -> dict[str
 
 
 class BlackBox:
-    """Training batches on the disk, of the last steps, of every n-th, and of those before an event.
+    """Training batches on the disk, of the last steps, of every n-th, and of those before an event; none without one.
 
     What is known at a step decides what is deleted, so a resumed run keeps what an uninterrupted one would have kept.
     Files `folder/batches/NNNNNN.safetensors` are written to another name and renamed; the disk never stops a run.
     """
 
-    def __init__(self, folder: Path, settings: BatchesSettings) -> None:
-        self.folder, self.settings, self._warned = folder / BATCH_FOLDER, settings, set[str]()
+    def __init__(self, folder: Path | None, settings: BatchesSettings) -> None:
+        self.folder, self.settings, self._warned = folder and folder / BATCH_FOLDER, settings, set[str]()
         self.forget()
         with suppress(OSError):
-            for unfinished in self.folder.glob(".*.writing"):
+            for unfinished in self.folder.glob(".*.writing") if self.folder else ():
                 unfinished.unlink(missing_ok=True)
 
     def forget(self) -> None:
@@ -269,6 +267,8 @@ class BlackBox:
 
     def write(self, step: int, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
         """Keep the batch of `step`, after making room for it, unless it is too large or the disk refuses."""
+        if self.folder is None:
+            return
         data = encode({"format": BATCH_FORMAT, "step": step, **meta}, arrays)
         if len(data) > self.settings.mb * MB:
             size = f"{len(data) / MB:.0f} MB"
