@@ -94,9 +94,8 @@ class Bell:
         except ValueError:
             bad = True
         if bad or not url.isascii() or not url.isprintable() or " " in url:
-            raise InputError(
-                f"'{visible(url)}' is no address to post to; --notify takes a webhook like https://ntfy.sh/TOPIC"
-            )
+            takes = "--notify takes a webhook like https://ntfy.sh/TOPIC"
+            raise InputError(f"'{visible(url)}' is no address to post to; {takes}")
         self.url, self.experiment, self._say, self._told = url, experiment, say, False
         self._known: set[tuple[str, str]] = set()
         self.host = parts.hostname  # a webhook's path is its password: only the host is ever shown

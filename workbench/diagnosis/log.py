@@ -136,10 +136,7 @@ class Log:
         return [column for column in found if self.measured(*column.split(".", 1))]
 
     def _curve(self, name: str) -> Curve | None:
-        """Return a column or signal as a curve, of several rows of a step the mean; None where it has too few points.
-
-        Of several evaluations that with the most points.
-        """
+        """Return a column or signal as a curve of means, of evaluations the longest; None where it has few points."""
         found = [Curve.of(column, self.series(*column.split(".", 1))) for column in self.columns(name)]
         curves = [curve for curve in found if curve is not None]
         return max(curves, key=len) if name == "evaluation" and curves else next(iter(curves), None)

@@ -30,6 +30,7 @@ MEASURED = (
     "log_prob_behaviour", "log_prob_old", "log_prob", "entropy", "gradient_weight", "advantages", "values_old",
     "route_mismatch", "route_shift",
 )  # fmt: skip
+PLAIN = ("mask", "turn", "active_low", "active_high")
 COLUMN = {"advantages": "advantage", "values_old": "value"}  # of table token, where its name is another
 FALLS = ("collapse", "mild")  # events that come some steps after the onset that they report
 
@@ -215,34 +216,27 @@ def _token_row(i: int, rollouts: Rollouts, updates: Evidence | None) -> dict[str
     if updates is None or not places:
         return row
 
-    def cut(name: str, place: Sequence[int]) -> np.ndarray:
-        entries = getattr(updates, name)[place[0], place[1], : len(ids)].detach()
-        return np.asarray((entries.double() if entries.is_floating_point() else entries).cpu().numpy())
+    def at(place: Sequence[int]) -> dict[str, np.ndarray]:
+        told = {name: x for name in (*MEASURED, *PLAIN) if (x := getattr(updates, name)) is not None}
+        kept = {name: x[place[0], place[1], : len(ids)].detach().cpu() for name, x in told.items()}
+        return {name: np.asarray((x.double() if x.is_floating_point() else x).numpy()) for name, x in kept.items()}
 
-    def trained(values: np.ndarray, place: Sequence[int]) -> list[float | None]:
-        return np.ma.array(values, mask=~cut("mask", place)).tolist()
+    def columns(seen: Mapping[str, np.ndarray], *names: str) -> dict[str, Any]:
+        moved = {**seen, "log_ratio": seen["log_prob"] - seen["log_prob_old"]}
+        masked = {name: np.ma.array(moved[name], mask=~seen["mask"]) for name in (*names, "log_ratio") if name in moved}
+        clipped = (seen["mask"] & (seen["active_low"] | seen["active_high"])) if "active_low" in seen else None
+        found = masked if clipped is None else masked | {"clipped": clipped}
+        return {name: x.tolist() for name, x in found.items()}
 
-    def ratio_and_clip(place: Sequence[int]) -> tuple[list[float | None], list[bool] | None]:
-        moved = trained(cut("log_prob", place) - cut("log_prob_old", place), place)
-        if updates.active_low is None:
-            return moved, None
-        return moved, (cut("mask", place) & (cut("active_low", place) | cut("active_high", place))).tolist()
-
-    def weight(place: Sequence[int]) -> float:
-        total = np.abs(cut("gradient_weight", place)[cut("mask", place)]).sum()
-        return float(np.nan_to_num(total, nan=np.inf, posinf=np.inf))
-
-    last = places[-1]
-    for name in MEASURED:
-        row[COLUMN.get(name, name)] = None if getattr(updates, name) is None else trained(cut(name, last), last)
-    row |= {"trained": cut("mask", last).tolist(), "turn_index": cut("turn", last).tolist()}
-    row["log_ratio"], row["clipped"] = ratio_and_clip(last)
+    seen = [at(place) for place in places]
+    row |= {COLUMN.get(name, name): values for name, values in columns(seen[-1], *MEASURED).items()}
+    row |= {"trained": seen[-1]["mask"].tolist(), "turn_index": seen[-1]["turn"].tolist()}
     if updates.gradient_weight is None:
         return row
-    worst = max(places, key=weight)
-    row["worst_log_ratio"], row["worst_clipped"] = ratio_and_clip(worst)
-    row["worst_gradient_weight"] = trained(cut("gradient_weight", worst), worst)
-    return row | {"worst_epoch": int(updates.epoch[worst[0]])}
+    sums = [np.abs(one["gradient_weight"][one["mask"]]).sum() for one in seen]
+    worst = int(np.nan_to_num(sums, nan=np.inf, posinf=np.inf).argmax())
+    row |= {f"worst_{name}": values for name, values in columns(seen[worst], "gradient_weight").items()}
+    return row | {"worst_epoch": int(updates.epoch[places[worst][0]])}
 
 
 class BlackBox:

@@ -414,14 +414,12 @@ def clipped(
 
 
 def _scalars(ranks: Mapping[int, Sequence[Message]]) -> dict[str, float]:
-    """Scalars of an update: losses added up over a rank's parts and averaged over ranks, others as first told.
-
-    Of a stabiliser's ratio, which each part has of its own, the largest.
-    """
+    """Scalars of an update: losses added up over a rank's parts and averaged over ranks, others as first told."""
     found: dict[str, list[float]] = defaultdict(list)
     for _, arrays in chain.from_iterable(ranks[rank] for rank in sorted(ranks)):
         for key in (key for key in arrays if key.startswith("scalar.")):
             found[key.removeprefix("scalar.")].append(float(arrays[key].reshape(-1)[0]))
     summed = {name: sum(told) / len(ranks) for name, told in found.items() if name in SUMMED}
-    largest = {name: max(told) for name, told in found.items() if name == "stabiliser_ratio"}
-    return {name: told[0] for name, told in found.items()} | summed | largest
+    if ratios := found.get("stabiliser_ratio"):  # each part has one of its own
+        summed["stabiliser_ratio"] = max(ratios)
+    return {name: told[0] for name, told in found.items()} | summed

@@ -55,7 +55,7 @@ def staleness(log: Log) -> Clue | None:
     change="Look at the queue and the data loader: an iterator that is not advanced, a buffer that is not cleared "
     "after a step.",
     test=sql("SELECT batch_hash, list(step) FROM step", "GROUP BY 1 HAVING count(*) > 1"),
-)
+)  # fmt: skip
 def batch_reused(log: Log) -> Clue | None:
     """A batch is trained on twice."""
     hashes = log.table("step")[["step", "batch_hash"]].dropna()
@@ -213,9 +213,7 @@ def wrong_groups(log: Log) -> Clue | None:
     # Other estimators may do so from the first step on; only a change says something.
     if wrong.empty or right.empty or int(right.index[0]) > int(wrong.index[0]):
         return None
-    says = (
-        f"rollouts of one question with one reward have different advantages, in {100 * float(wrong.mean()):.0f} % of"
-    )
-    says += " the cases; before, they never had: rewards are compared across the wrong group"
+    says = f"rollouts of one question with one reward have different advantages, in {100 * float(wrong.mean()):.0f} %"
+    says += " of the cases; before, they never had: rewards are compared across the wrong group"
     shown = Evidence("trajectory.advantage", int(wrong.index[0]), float(wrong.iloc[0]), 0.0)
     return Clue.since("proof", 0.96, shown, says)

@@ -96,10 +96,7 @@ def _critic(log: Log) -> Clue | None:
     test=sql("SELECT step, kl_ref, kl_k3 FROM step", "ORDER BY step"),
 )  # fmt: skip
 def reference_wrong(log: Log) -> Clue | None:
-    """The KL reference is another model.
-
-    Another one is another one from then on: a policy that learns, or a batch with rare tokens, comes near again.
-    """
+    """The KL reference is another model."""
     distance = log.series("step", "kl_ref")
     if len(distance) < 3:
         return None
@@ -114,6 +111,7 @@ def reference_wrong(log: Log) -> Clue | None:
     moved = log.series("step", "kl_k3")
     if jump is None or jump.value < max(FAR, 3 * jump.usual):
         return None
+    # Another one is another one from then on: a policy that learns, or a batch with rare tokens, comes near again.
     past, since = distance[distance.index < jump.step], distance[distance.index >= jump.step]
     step_kl = float(moved.get(jump.step, float("nan")))
     if 3 * step_kl > jump.value or not since.min() > 2 * past.max():
@@ -125,19 +123,16 @@ def reference_wrong(log: Log) -> Clue | None:
 
 @cause(
     "step.entropy", "step.success", without={"learn.entropy_coef": 0.0}, needs_ledger=True, severity="warning",
-    explains=("entropy_explosion",),
-    change="Lower the entropy coefficient, or let it decay.",
+    explains=("entropy_explosion",), change="Lower the entropy coefficient, or let it decay.",
     test="--set learn.entropy_coef=0.0",
 )  # fmt: skip
 def entropy_bonus(log: Log) -> Clue | None:
-    """The policy is pushed into noise.
-
-    A bonus pushes on and on; after a collapse or one huge step the entropy jumps and stays where it is.
-    """
+    """The policy is pushed into noise."""
     entropy = log.series("step", "entropy")
     start = first(entropy, "above", points=2, floor=0.1)
     if start is None:
         return None
+    # A bonus pushes on and on; after a collapse or one huge step the entropy jumps and stays where it is.
     since = entropy[entropy.index >= start.step]
     # Spearman's correlation: pandas computes it with scipy, which the core lacks.
     ranks = pd.Series(range(len(since)), index=since.index, dtype=float)

@@ -171,10 +171,8 @@ def component_dominates(log: Log, reward: Curve, _: Curve) -> Clue | None:
         return None
     step = part.left("up" if moved[first] > 0 else "down")
     rest = ", ".join(f"{name} {moved[name]:+.2g}" for name in sorted({*parts} - {first}))
-    says = (
-        f"{100 * share:.0f} % of what moved the reward is its part '{first}' ({moved[first]:+.2g} since step {step}; "
-    )
-    return Clue.of("sign", sure(share / RULES, 0.75), part.shown(step), f"{says}{rest})")
+    says = f"{100 * share:.0f} % of what moved the reward is its part '{first}' ({moved[first]:+.2g} since step {step}"
+    return Clue.of("sign", sure(share / RULES, 0.75), part.shown(step), f"{says}; {rest})")
 
 
 @scalar(

@@ -33,11 +33,9 @@ def entropy_collapse(log: Log, entropy: Curve) -> Clue | None:
     learns = score is not None and score.late > 0
     if left > (GONE / 3 if learns else GONE) or (score is not None and score.solved):
         return None
-    says = (
-        f"entropy falls from {entropy.begin:.3g} to {entropy.end:.3g} nats a token, {100 * left:.2g} % of what it was"
-    )
+    says = f"entropy falls from {entropy.begin:.3g} to {entropy.end:.3g} nats a token, {100 * left:.2g} % of what it "
     certain = sure(GONE / max(left, 1e-4), 0.65)
-    return Clue.since("pattern" if learns else "sign", certain, entropy.shown(step), f"{says}{told(score)}")
+    return Clue.since("pattern" if learns else "sign", certain, entropy.shown(step), f"{says}was{told(score)}")
 
 
 @scalar(

@@ -52,19 +52,15 @@ def paid(log: Log) -> dict[str, Clue]:
     failed = rows[~rows["success"] & rows[form]]
     if agree >= 0.9 and len(failed) and failed["paid"].mean() >= 0.9:
         what = "an answer" if form == "answered" else "an answer after valid turns"
-        add(
-            "reward_format", "sign", 0.93, float(rows["paid"].mean()), float(rows["success"].mean()),
-            f"the reward pays for giving {what}: that alone explains {100 * agree:.0f} % of the rewards, and "
-            f"{100 * float(failed['paid'].mean()):.0f} % of the wrong answers of that form are paid",
-            failed[failed["paid"]],
-        )  # fmt: skip
+        says = f"the reward pays for giving {what}: that alone explains {100 * agree:.0f} % of the rewards, and "
+        says += f"{100 * float(failed['paid'].mean()):.0f} % of the wrong answers of that form are paid"
+        means = float(rows["paid"].mean()), float(rows["success"].mean())
+        add("reward_format", "sign", 0.93, *means, says, failed[failed["paid"]])
     won, lost = rows[rows["success"]], rows[~rows["success"]]
     if len(won) and len(lost) and not rows["reward"].corr(rows["success"].astype(float)) > -0.8:
         mean, usual = float(won["reward"].mean()), float(lost["reward"].mean())
-        add(
-            "reward_inverted", "proof", 0.96, mean, usual,
-            f"a failure is paid {usual:.2g} and a success {mean:.2g} on average: the reward has the wrong sign", wrong,
-        )  # fmt: skip
+        says = f"a failure is paid {usual:.2g} and a success {mean:.2g} on average: the reward has the wrong sign"
+        add("reward_inverted", "proof", 0.96, mean, usual, says, wrong)
     if found:
         return found
     steps = [(part["success"].to_numpy(), part["paid"].to_numpy()) for _, part in rows.groupby("step")]
@@ -72,18 +68,14 @@ def paid(log: Log) -> dict[str, Clue]:
                  for k in range(-SHIFTS, SHIFTS + 1) if k}  # fmt: skip
     rows_off = max(agreement, key=lambda k: (agreement[k], -abs(k)))
     if agreement[rows_off] >= 0.98:
-        add(
-            "reward_shifted", "proof", 0.96, float((rows["paid"] == rows["success"]).mean()), 1.0,
-            f"the rewards are those of other trajectories, {abs(rows_off)} rows "
-            f"{'before' if rows_off > 0 else 'after'}: so read, {100 * agreement[rows_off]:.0f} % of them are right",
-            wrong,
-        )  # fmt: skip
+        side = "before" if rows_off > 0 else "after"
+        says = f"the rewards are those of other trajectories, {abs(rows_off)} rows {side}"
+        says += f": so read, {100 * agreement[rows_off]:.0f} % of them are right"
+        add("reward_shifted", "proof", 0.96, float((rows["paid"] == rows["success"]).mean()), 1.0, says, wrong)
         return found
-    add(
-        "reward_noise", "sign", 0.9, 1 - off, 1.0,
-        f"the reward of {100 * off:.0f} % of the trajectories is not their success: {100 * lost['paid'].mean():.0f} % "
-        f"of the failures are paid, {100 * (~won['paid']).mean():.0f} % of the successes are not", wrong,
-    )  # fmt: skip
+    says = f"the reward of {100 * off:.0f} % of the trajectories is not their success: {100 * lost['paid'].mean():.0f}"
+    says += f" % of the failures are paid, {100 * (~won['paid']).mean():.0f} % of the successes are not"
+    add("reward_noise", "sign", 0.9, 1 - off, 1.0, says, wrong)
     return found
 
 
@@ -119,11 +111,9 @@ def retriever_empty(log: Log) -> Clue | None:
     share = log.series("step", "retrieval_empty_frac")
     empty = share[share > _MOST]
     if len(empty) >= 2 and (share > _MOST).iloc[-max(2, len(share) // 4) :].mean() > 0.5:
-        step, says = (
-            int(empty.index[0]),
-            f"the retriever answers {100 * empty.mean():.0f} % of the searches with no passage",
-        )
+        step = int(empty.index[0])
         shown = Evidence("step.retrieval_empty_frac", step, float(empty.iloc[0]), before(share, step))
+        says = f"the retriever answers {100 * empty.mean():.0f} % of the searches with no passage"
         return Clue.since("proof", 0.96, shown, says)
     sums = log.table("trajectory").groupby("step")[["n_observation_tokens", "n_searches"]].sum()
     sums = sums[sums["n_searches"] > 0]
@@ -131,10 +121,8 @@ def retriever_empty(log: Log) -> Clue | None:
     gone = first(told.rename("trajectory.n_observation_tokens"), "below", points=2, margin=4.0, floor=0.1)
     if gone is None or max(gone.value, float(told[told.index >= gone.step].median())) > 0.5 * gone.usual:
         return None
-    says = (
-        f"a search is answered with {gone.value:.1f} tokens, where {gone.usual:.1f} were usual: the retriever returns"
-    )
-    return Clue.since("sign", 0.9, gone, f"{says} next to nothing")
+    says = f"a search is answered with {gone.value:.1f} tokens, where {gone.usual:.1f} were usual: the retriever"
+    return Clue.since("sign", 0.9, gone, f"{says} returns next to nothing")
 
 
 @cause(
@@ -142,16 +130,15 @@ def retriever_empty(log: Log) -> Clue | None:
     change="Restart the retriever, raise world.retriever.retries or timeout, and leave failed episodes out of the "
     "batch.",
     test="sorl show {run}",
-)
+)  # fmt: skip
 def retriever_failing(log: Log) -> Clue | None:
     """The retriever does not answer."""
     share, failed = log.series("step", "retrieval_failed_frac"), log.first_above("step", "retrieval_failed_frac", 0.0)
     if failed is None:
         return None
     says = f"the retriever did not answer up to {100 * float(share.max()):.0f} % of the searches, after all retries"
-    return Clue.since(
-        "proof", 0.9, Evidence(failed.column, failed.step, failed.value, before(share, failed.step)), says
-    )
+    shown = Evidence(failed.column, failed.step, failed.value, before(share, failed.step))
+    return Clue.since("proof", 0.9, shown, says)
 
 
 @cause(
