@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from tests.store.fixture import Shape, write_run, write_segment, write_status
-from workbench.diagnosis.alerts import Bell, Webhook, alerts, falling
+from workbench.diagnosis.alerts import Bell, alerts, falling
 from workbench.diagnosis.changepoint import slumped
 from workbench.spec import InputError
 from workbench.spec.files import lock_file
@@ -107,7 +107,7 @@ def test_alerts_name_the_runs_that_fall_collapse_diverge_or_fail_and_no_other(tm
 def test_every_alert_is_posted_once_and_what_happened_before_never(tmp_path: Path, inbox: Inbox) -> None:
     write_run(tmp_path, "demo", "before", shape=SMALL, collapse=6)
     sync(tmp_path)
-    bell = Bell(Webhook(f"{inbox.url}/topic", pytest.fail), "demo")
+    bell = Bell(f"{inbox.url}/topic", pytest.fail, "demo")
     bell.know(Reader(tmp_path))
     folder = live(tmp_path, "down", *[0.6] * 8, *[0.1] * 4, arm="ppo · größer", seed=1)
     for _ in range(3):
@@ -116,7 +116,7 @@ def test_every_alert_is_posted_once_and_what_happened_before_never(tmp_path: Pat
     write_status(folder, arm="ppo · größer", seed=1, status="failed", outcome=None, reason="killed")
     sync(tmp_path)
     bell.look(Reader(tmp_path))
-    bell.webhook.close()
+    bell.close()
     titles = [str(make_header(decode_header(headers["Title"]))) for _, headers, _ in inbox.got]
     assert titles == [f"ppo · größer, seed 1, of demo: {kind}" for kind in ("falling", "failed")]
     path, headers, body = inbox.got[0]
@@ -125,7 +125,7 @@ def test_every_alert_is_posted_once_and_what_happened_before_never(tmp_path: Pat
 
 
 def test_a_chat_gets_json(inbox: Inbox) -> None:
-    hook = Webhook(f"{inbox.url}/hooks/secret", pytest.fail)
+    hook = Bell(f"{inbox.url}/hooks/secret", pytest.fail)
     hook.post("ppo", 'It "fell".')
     hook.close()
     assert inbox.got[0][1]["Content-Type"] == "application/json"
@@ -139,7 +139,7 @@ def test_a_dead_webhook_is_said_once_raises_nothing_and_holds_nothing_up(
     monkeypatch.setattr("workbench.diagnosis.alerts._PATIENCE", 0.5)
     inbox.status, inbox.pause = {"refused": (200, 0.0), "error": (500, 0.0), "slow": (200, 3.0)}[why]
     said: list[str] = []
-    hook = Webhook("http://127.0.0.1:9/secret" if why == "refused" else f"{inbox.url}/secret", said.append)
+    hook = Bell("http://127.0.0.1:9/secret" if why == "refused" else f"{inbox.url}/secret", said.append)
     began = time.monotonic()
     for _ in range(50):
         hook.post("title\r\nX-Evil: 1", "text")
@@ -158,4 +158,4 @@ def test_a_dead_webhook_is_said_once_raises_nothing_and_holds_nothing_up(
 )  # fmt: skip
 def test_what_is_no_web_address_is_refused(url: str) -> None:
     with pytest.raises(InputError, match="--notify takes a webhook like"):
-        Webhook(url, pytest.fail)
+        Bell(url, pytest.fail)

@@ -19,6 +19,7 @@ from workbench.agent.worlds import build
 from workbench.algorithms import resolve
 from workbench.audit.networks import Draws, Networks
 from workbench.batch import Batch
+from workbench.diagnostics.evidence import Missing
 from workbench.learn.networks import autocast
 from workbench.learn.rollouts import critic_values, scored
 from workbench.learn.update import rate
@@ -73,10 +74,8 @@ def explain(logged: np.ndarray, expected: np.ndarray, mask: np.ndarray, toleranc
     worst = np.unravel_index(int(apart.argmax()), apart.shape)
     rows = tuple(np.flatnonzero((apart > tolerance).any(1)).tolist())
     says = _reading(a, b, mask, rows, tolerance) if rows and np.isfinite(apart).all() else ""
-    return Check(
-        gap=float(apart[worst]), tolerance=tolerance, logged=float(logged[worst]), expected=float(expected[worst]),
-        says=says, trajectories=rows,
-    )  # fmt: skip
+    gap, x, y = (float(side[worst]) for side in (apart, logged, expected))
+    return Check(gap=gap, tolerance=tolerance, logged=x, expected=y, says=says, trajectories=rows)
 
 
 def _reading(a: np.ndarray, b: np.ndarray, mask: np.ndarray, rows: Sequence[int], tolerance: float) -> str:
@@ -105,10 +104,6 @@ def _reading(a: np.ndarray, b: np.ndarray, mask: np.ndarray, rows: Sequence[int]
         if inside.sum() > 0.5 * bad.sum() and (np.abs(a - np.roll(b, shift, axis=1))[inside] <= tolerance).all():
             return f"each token has the number of the token {word} it"
     return ""
-
-
-class Missing(Exception):
-    """What an identity needs is not stored; the text says what."""
 
 
 @dataclass
@@ -176,9 +171,8 @@ class Case:
         gap = abs(logged - expected) if both else 0.0 if str(logged) == str(expected) else math.inf
         if gap > tolerance and not says and expected and math.isfinite(logged):
             says = f"{logged / expected:.4g} times what it must be"
-        return Check(
-            gap=gap, tolerance=tolerance, logged=logged, expected=expected, says=says if gap > tolerance else "", **more
-        )
+        says = says if gap > tolerance else ""
+        return Check(gap=gap, tolerance=tolerance, logged=logged, expected=expected, says=says, **more)
 
     @cached_property
     def world_batch(self) -> Batch:
@@ -219,10 +213,7 @@ class Case:
         return Networks(found)
 
     def _log_probs(self, step: int, replay: bool = True, compute: ComputeSettings | None = None) -> Tensor:
-        """Log-probs (B, T) of the batch under the policy of a step, by the trainer's forward unless `compute` differs.
-
-        With `replay` a mixture takes the experts that the run's old pass took.
-        """
+        """Log-probs (B, T) under the policy of a step, by the trainer's forward; `replay`: by the run's own experts."""
         networks, batch = self.networks(step), self.loaded.batch
         given = self.own.routing.replayed(replace(batch, routes_old=None)) if replay else None
         return scored(networks.policy, batch, networks.temperature, compute or networks.compute, given)[0]

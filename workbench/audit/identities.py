@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from workbench.audit.case import EXACT, Case, Check, Missing, Owner
+from workbench.audit.case import EXACT, Case, Check, Owner
 from workbench.audit.networks import Draws
+from workbench.diagnostics.evidence import Missing
 from workbench.learn.rollouts import critic_values
 from workbench.learn.run import settings_of
 from workbench.objective import prepare

@@ -36,9 +36,8 @@ class Networks:
         from transformers import AutoConfig, AutoModelForCausalLM
 
         if "model" not in stored.meta or not stored.weights:
-            raise InputError(
-                f"the weights of step {stored.step} are not stored: raise record.batches.weights_mb and train again"
-            )
+            why = "are not stored: raise record.batches.weights_mb and train again"
+            raise InputError(f"the weights of step {stored.step} {why}")
         self.temperature: float = stored.meta["temperature"]
         self.compute = ComputeSettings.model_validate({**stored.meta["compute"], "device": "cpu"})
         config = AutoConfig.for_model(**stored.meta["model"])

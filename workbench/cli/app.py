@@ -57,11 +57,11 @@ def ring(runs: Path, url: str) -> None:
     """Post what happens to the runs of a folder to `url` for as long as this process lives, with or without a page."""
     import duckdb
 
-    from workbench.diagnosis.alerts import Bell, Webhook
+    from workbench.diagnosis.alerts import Bell
     from workbench.store.reader import Reader
     from workbench.store.sync import sync
 
-    bell, reader = Bell(Webhook(url, note)), Reader(runs, wait=1.0)
+    bell, reader = Bell(url, note), Reader(runs, wait=1.0)
 
     def work() -> None:
         ask: Callable[[Reader], object] = bell.know

@@ -51,9 +51,9 @@ def run(
         raise ModuleNotFoundError(name="torch")
     bell = None
     if notify:
-        from workbench.diagnosis.alerts import Bell, Webhook
+        from workbench.diagnosis.alerts import Bell
 
-        bell = Bell(Webhook(notify, note))  # a wrong address is refused before anything starts
+        bell = Bell(notify, note)  # a wrong address is refused before anything starts
     if memory is not None and not 0 < memory < math.inf:
         raise InputError(f"--memory {memory:g} is no size; write GiB, for example --memory 4")
     runs, place = ctx.obj, EXECUTORS[executor]()
@@ -85,7 +85,7 @@ def run(
     if bell:
         with suppress(InputError, duckdb.Error):
             bell.look(Reader(runs))
-        bell.webhook.close()
+        bell.close()
     _report(ctx, grid, results)
     ended = {result.status for result in results}
     if "failed" in ended:

@@ -64,25 +64,29 @@ def alerts(reader: "Reader", experiment: str | None = None) -> list[Alert]:
 
 def _of(run: Mapping[str, Any], curve: pd.Series | None) -> Iterator[Alert]:
     name, gone, fell = f"{run['arm']}, seed {run['seed']}, of {run['experiment']}", run["gone"], run["fell"]
-    found: list[tuple[str, int | None, str]] = []
+
+    def alert(kind: str, step: int | None, says: str) -> Alert:
+        return Alert(run["run_id"], kind, f"{visible(name)}: {kind}", says, step, run["experiment"])
+
     if gone is not None or run["outcome"] == "diverged":
         at = "" if gone is None else f" at step {gone}"
-        found.append(("diverged", gone, f"Training cannot go on: NaN or Inf, or a crashed engine{at}."))
+        yield alert("diverged", gone, f"Training cannot go on: NaN or Inf, or a crashed engine{at}.")
     elif run["status"] == "failed":
-        found.append(("failed", None, visible(run["reason"] or "It ended without a message.")))
+        yield alert("failed", None, visible(run["reason"] or "It ended without a message."))
     if fell is not None:
-        found.append(("collapsed", fell, f"The collapse rule holds since step {fell}."))
+        yield alert("collapsed", fell, f"The collapse rule holds since step {fell}.")
     elif curve is not None and (slump := falling(curve)) is not None:
         lost = f"The median of {SMOOTH} steps of success is {100 * LOST:.0f} % or more below its best"
-        found.append(("falling", slump.step, f"{lost}, first at step {slump.step}; {RATE}."))
-    for kind, step, says in found:
-        yield Alert(run["run_id"], kind, f"{visible(name)}: {kind}", says, step, run["experiment"])
+        yield alert("falling", slump.step, f"{lost}, first at step {slump.step}; {RATE}.")
 
 
-class Webhook:
-    """Posts texts to a URL from a thread of its own; the first failure is said, no failure is raised."""
+class Bell:
+    """Posts texts to a URL from a thread of its own; the first failure is said, no failure is raised.
 
-    def __init__(self, url: str, say: Callable[[str], None]) -> None:
+    Every alert of a runs folder (of one experiment) is posted once: per run and kind.
+    """
+
+    def __init__(self, url: str, say: Callable[[str], None], experiment: str | None = None) -> None:
         """Raise InputError for what is no http or https address."""
         try:
             parts = urlsplit(url)
@@ -90,10 +94,10 @@ class Webhook:
         except ValueError:
             bad = True
         if bad or not url.isascii() or not url.isprintable() or " " in url:
-            raise InputError(
-                f"'{visible(url)}' is no address to post to; --notify takes a webhook like https://ntfy.sh/TOPIC"
-            )
-        self.url, self._say, self._told = url, say, False
+            takes = "--notify takes a webhook like https://ntfy.sh/TOPIC"
+            raise InputError(f"'{visible(url)}' is no address to post to; {takes}")
+        self.url, self.experiment, self._say, self._told = url, experiment, say, False
+        self._known: set[tuple[str, str]] = set()
         self.host = parts.hostname  # a webhook's path is its password: only the host is ever shown
         self._waiting: queue.Queue[tuple[str, str] | None] = queue.Queue()
         self._thread = Thread(target=self._work, name="sorl notify", daemon=True)
@@ -131,14 +135,6 @@ class Webhook:
         named = title if title.isascii() else Header(title, "utf-8", maxlinelen=10**6).encode()
         return Request(self.url, text.encode(), {"Title": named, "Content-Type": "text/plain; charset=utf-8"})
 
-
-class Bell:
-    """Posts every alert of a runs folder (of one experiment) once: per run and kind."""
-
-    def __init__(self, webhook: Webhook, experiment: str | None = None) -> None:
-        self.webhook, self.experiment = webhook, experiment
-        self._known: set[tuple[str, str]] = set()
-
     def know(self, reader: "Reader") -> list[Alert]:
         """Return the alerts that are new; they are no news any more. Raises what the reader raises."""
         new = [one for one in alerts(reader, self.experiment) if (one.run_id, one.kind) not in self._known]
@@ -148,4 +144,4 @@ class Bell:
     def look(self, reader: "Reader") -> None:
         """Post the alerts that are new."""
         for alert in self.know(reader):
-            self.webhook.post(alert.title, alert.says)
+            self.post(alert.title, alert.says)

@@ -26,10 +26,20 @@ SOLVED = 0.9  # of a reward that can be 1
 _OF_MEDIAN = 1.2533  # standard error of a median over that of a mean, of normal noise
 
 
-class Departure(NamedTuple):
+@dataclass(frozen=True)
+class Evidence:
+    """One figure of a log: a `table.column` at a step, and what was usual before (None where nothing was)."""
+
+    column: str
+    step: int
+    value: float | None
+    usual: float | None = None
+
+
+@dataclass(frozen=True)
+class Departure(Evidence):
     """A point that its past does not explain, and the median of that past."""
 
-    step: int
     value: float
     usual: float
 
@@ -67,6 +77,7 @@ def first(
     """The first of `points` consecutive points that lie `margin` spreads above, below or on either side of the past.
 
     All of them are judged by the past of the first: a curve that jumps and stays has departed. NaN points are left out.
+    The name of the series is the column.
     """
     clean = series[np.isfinite(series.to_numpy(float))]
     values = clean.to_numpy(float)
@@ -81,7 +92,7 @@ def first(
     if not len(found):
         return None
     i = int(found[0])
-    return Departure(int(clean.index[i]), float(values[i]), float(usual[i]))
+    return Departure(str(series.name), int(clean.index[i]), float(values[i]), float(usual[i]))
 
 
 def before(series: pd.Series, step: int) -> float | None:
@@ -150,6 +161,10 @@ class Curve:
 
     def __len__(self) -> int:
         return len(self.values)
+
+    def shown(self, step: int, usual: float | None = None) -> Evidence:
+        """Where the curve ends, as evidence of what began at a step; what was usual is by default where it began."""
+        return Evidence(self.column, step, self.end, self.begin if usual is None else usual)
 
     def _points(self, share: float) -> int:
         return max(3, round(share * len(self)))

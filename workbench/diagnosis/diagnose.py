@@ -10,8 +10,8 @@ import numpy as np
 
 from workbench.diagnosis.attribution import Culprit, attribute
 from workbench.diagnosis.causes import CAUSES
-from workbench.diagnosis.changepoint import FEWEST, MARGIN, first, slumped, spread
-from workbench.diagnosis.finding import LEDGER, LONG, Cause, Clue, Diagnosis, Evidence, Finding
+from workbench.diagnosis.changepoint import FEWEST, MARGIN, Evidence, first, slumped, spread
+from workbench.diagnosis.finding import LEDGER, LONG, Cause, Clue, Diagnosis, Finding
 from workbench.diagnosis.log import Log
 from workbench.diagnosis.standing import counted, figure, from_onset, standing
 from workbench.store.text import visible
@@ -117,11 +117,8 @@ def _signals(log: Log) -> Iterator[tuple[str, float]]:
 
 def moved(log: Log) -> tuple[Evidence, ...]:
     """The step diagnostics that left their own past, earliest first; those after a collapse say nothing about it."""
-    found = []
-    for column, least in _signals(log):
-        left = first(log.series("step", column), points=2, least=least)
-        if left is not None and (log.onset is None or left.step <= log.onset):
-            found.append(Evidence(f"step.{column}", left.step, left.value, left.usual))
+    looks = (first(log.series("step", column), points=2, least=least) for column, least in _signals(log))
+    found = (left for left in looks if left is not None and (log.onset is None or left.step <= log.onset))
     return tuple(sorted(found, key=lambda m: (m.step, m.column)))
 
 
@@ -179,10 +176,8 @@ def early_warning(d: Diagnosis) -> str:
     """Whether success slumps as it hardly ever does in a healthy run, where no collapse has been called (yet)."""
     if d.slump is None or d.log.onset is not None:
         return ""
-    return (
-        f"Early warning: by step {d.slump.step} success has lost {100 * d.slump.lost:.0f} % of its best. About one "
-        "healthy run in twenty ever does, and one in five of all runs that did not collapse, learned or not."
-    )
+    lost = f"by step {d.slump.step} success has lost {100 * d.slump.lost:.0f} % of its best. About one healthy run in "
+    return f"Early warning: {lost}twenty ever does, and one in five of all runs that did not collapse, learned or not."
 
 
 def first_signals(d: Diagnosis) -> str:
@@ -257,10 +252,10 @@ def spot(culprit: Culprit) -> str:
     """Turn, tokens and size of one culprit, and how rare the like is by chance."""
     tokens = f"token {culprit.first}" if culprit.first == culprit.last else f"tokens {culprit.first}-{culprit.last}"
     words = f' "{visible(culprit.text)}"' if culprit.text.strip() else ""
-    return (
-        f"turn {culprit.turn} of trajectory {culprit.trajectory}, {tokens}{words}: {culprit.quantity} up to "
-        f"{culprit.value:+.2g} nats; by chance {culprit.expected:.1g} such stretches a batch"
+    most = (
+        f"{culprit.quantity} up to {culprit.value:+.2g} nats; by chance {culprit.expected:.1g} such stretches a batch"
     )
+    return f"turn {culprit.turn} of trajectory {culprit.trajectory}, {tokens}{words}: {most}"
 
 
 def ranking(name: str, step: int, found: Sequence[Culprit], top: int) -> str:
@@ -281,10 +276,8 @@ def _said(d: Diagnosis, finding: Finding) -> dict[str, str]:
     """What a report says of a finding; a text is empty where there is nothing to say."""
     (cause, clue, _), run, experiment = finding, d.log.run, d.log.run.get("experiment")
     theirs = run.get("algorithm") == "unknown" or '"trainer"' in str(run.get("versions"))  # imported, or recorded there
-    change, test = (
-        template.replace("{run}", visible(d.log.name)).replace("{step}", str(clue.shown))
-        for template in (cause.change, cause.test)
-    )
+    name, step = visible(d.log.name), str(clue.shown)
+    change, test = (told.replace("{run}", name).replace("{step}", step) for told in (cause.change, cause.test))
     if test.startswith("--set") and experiment is not None and not theirs:
         test = f"sorl run {visible(str(experiment))}.toml {test}"
     elif test.startswith("--set"):  # of another trainer: no command of ours trains it
@@ -362,16 +355,11 @@ def _escaped(words: str) -> str:
 def as_dict(d: Diagnosis) -> dict[str, Any]:
     """Plain data; a number that is NaN or Inf is a string, as JSON has none."""
     return {
-        "log": d.log.name,
-        "outcome": d.log.run.get("outcome"),
-        "onset": d.log.onset,
-        "critical_events": [{"step": step, "kind": kind} for step, kind in d.log.critical],
-        "steps": d.log.steps,
-        "slump": d.slump and d.slump._asdict(),
-        "findings": [_finding(d, finding) for finding in d.findings],
-        "moved": [_data(m) for m in d.moved],
-        "unanswered": d.unanswered,
-    }
+        "log": d.log.name, "outcome": d.log.run.get("outcome"), "onset": d.log.onset,
+        "critical_events": [{"step": step, "kind": kind} for step, kind in d.log.critical], "steps": d.log.steps,
+        "slump": d.slump and d.slump._asdict(), "findings": [_finding(d, finding) for finding in d.findings],
+        "moved": [_data(m) for m in d.moved], "unanswered": d.unanswered,
+    }  # fmt: skip
 
 
 def _finding(d: Diagnosis, finding: Finding) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from workbench.diagnosis.attribution import Culprit
-from workbench.diagnosis.changepoint import Curve, Slump
+from workbench.diagnosis.changepoint import Evidence, Slump
 from workbench.diagnosis.log import Log
 
 if TYPE_CHECKING:
@@ -20,16 +20,6 @@ Grade = Literal["intervention", "proof", "sign", "pattern", "refuted"]
 
 LEDGER = "a turn ledger"
 LONG = 100  # steps, of which a tenth has a median to speak of
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """One figure of a log: a column of a table at a step, and what was usual before (None where nothing was)."""
-
-    column: str  # table.column
-    step: int
-    value: float | None
-    usual: float | None = None
 
 
 @dataclass(frozen=True)
@@ -50,19 +40,14 @@ class Clue:
         return self.evidence[0].step if self.evidence else self.step
 
     @classmethod
-    def of(
-        cls, grade: Grade, confidence: float, column: str, step: int, value: float | None, usual: float | None,
-        says: str, trajectory: int | None = None, turn: int | None = None,
-    ) -> Self:  # fmt: skip
-        """Return a clue whose evidence is one figure, at the step of the clue."""
-        return cls(grade, confidence, step, says, (Evidence(column, step, value, usual),), trajectory, turn)
+    def of(cls, grade: Grade, confidence: float, shown: Evidence, says: str, *culprit: int | None) -> Self:
+        """Return a clue whose evidence is one figure, at the step of the clue; `culprit`: trajectory and turn."""
+        return cls(grade, confidence, shown.step, says, (shown,), *culprit)
 
     @classmethod
-    def on(
-        cls, curve: Curve, grade: Grade, confidence: float, step: int, says: str, usual: float | None = None
-    ) -> Self:
-        """Return a clue whose evidence is where a curve ends; what was usual is by default where it began."""
-        return cls.of(grade, confidence, curve.column, step, curve.end, curve.begin if usual is None else usual, says)
+    def since(cls, grade: Grade, confidence: float, shown: Evidence, says: str, *culprit: int | None) -> Self:
+        """Return the same of something that lasts: `from step 12 on ...`."""
+        return cls.of(grade, confidence, shown, f"from step {shown.step} on {says}", *culprit)
 
 
 @dataclass(frozen=True)
@@ -110,13 +95,13 @@ class Cause:
         return None if None in curves else self.look(log, *curves)
 
 
-def cause(**declared: Any) -> Callable[[Callable[..., Clue | None]], Cause]:
+def cause(*needs: str, **declared: Any) -> Callable[[Callable[..., Clue | None]], Cause]:
     """Declare a function as the look for the cause that has its name; the first line of its docstring is the title."""
 
     def declare(look: Callable[..., Clue | None]) -> Cause:
         if not (title := (look.__doc__ or "").split("\n")[0].rstrip(".")):
             raise TypeError(f"cause {look.__name__} has no docstring: its first line is the title")
-        return Cause(look.__name__, title, look, **declared)
+        return Cause(look.__name__, title, look, needs=needs, **declared)
 
     return declare
 

@@ -115,16 +115,16 @@ class Log:
         """Return one value a step, indexed by the step, of several rows of a step by `how`; empty if not logged."""
         frame = self.table(table)
         if column not in frame or "step" not in frame:
-            return pd.Series(dtype=float, name=column)
-        values = pd.to_numeric(frame[column], errors="coerce").astype(float)
-        if table == "step":
-            return pd.Series(values.to_numpy(), index=frame["step"], name=column).dropna()
-        return values.groupby(frame["step"]).agg(how).dropna().rename(column)
+            return pd.Series(dtype=float, name=f"{table}.{column}")
+        values = pd.to_numeric(frame[column], errors="coerce").astype(float).set_axis(frame["step"])
+        return (values if table == "step" else values.groupby(level=0).agg(how)).dropna().rename(f"{table}.{column}")
 
-    def first_above(self, table: str, column: str, mark: float, how: str = "max") -> Departure | None:
-        """Return the first step at which a column (of several rows `how`) is above a mark; `usual` is the mark."""
+    def first_above(
+        self, table: str, column: str, mark: float, usual: float = 0.0, how: str = "max"
+    ) -> Departure | None:
+        """Return the first step at which a column (of several rows `how`) is above a mark."""
         above = self.series(table, column, how).loc[lambda series: series > mark]
-        return None if above.empty else Departure(int(above.index[0]), float(above.iloc[0]), mark)
+        return None if above.empty else Departure(str(above.name), int(above.index[0]), float(above.iloc[0]), usual)
 
     def columns(self, name: str) -> list[str]:
         """Return the measured `table.column` that a name stands for: a column itself, or one of SIGNALS."""
@@ -136,10 +136,7 @@ class Log:
         return [column for column in found if self.measured(*column.split(".", 1))]
 
     def _curve(self, name: str) -> Curve | None:
-        """Return a column or signal as a curve, of several rows of a step the mean; None where it has too few points.
-
-        Of several evaluations that with the most points.
-        """
+        """Return a column or signal as a curve of means, of evaluations the longest; None where it has few points."""
         found = [Curve.of(column, self.series(*column.split(".", 1))) for column in self.columns(name)]
         curves = [curve for curve in found if curve is not None]
         return max(curves, key=len) if name == "evaluation" and curves else next(iter(curves), None)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.diagnostics.declare import OURS, VERL, Measure, alarm, diagnostic
+from workbench.diagnostics.declare import OURS, VERL, Measure, diagnostic
 from workbench.diagnostics.tokens import Segments, Tokens, quotient
 from workbench.spec import Alarm, Level, Unit
 
@@ -75,10 +75,10 @@ def _judged(t: Tokens, by: Segments, *columns: np.ndarray) -> tuple[Segments, li
     return Segments(by.ids[t.target], by.size), [x[t.target] for x in columns]
 
 
-@alarm("below", 0.0, "at 0 the critic is no better than a constant; five points because it is erratic", points=5)
 @diagnostic(
     (UPDATE, STEP), Unit.NONE, "1 - Var(G - V_old) / (Var(G) + 1e-5), unbiased variances over the tokens with a target",
-    "Search-R1 and verl (critic/vf_explained_var)",
+    "Search-R1 and verl (critic/vf_explained_var)", alarm=Alarm(
+        "below", 0.0, "at 0 the critic is no better than a constant; five points because it is erratic", points=5),
 )  # fmt: skip
 def explained_variance(t: Tokens, by: Segments) -> np.ndarray:
     """Share of the variance of the returns that the values behind the advantages explain; NULL without a critic.

@@ -1,7 +1,7 @@
 """The declaration of a measurement: one decorated function; its name is the column, its docstring the description."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from workbench.diagnostics.evidence import Missing
@@ -64,7 +64,7 @@ class Measure:
     alarm: Alarm | None = None  # on the column of table step
     no_alarm: str = ""  # why the column of table step has none
     sql_type: SqlType = "DOUBLE"
-    roll: Roll | None = None
+    roll: Roll | None = None  # how a turn column rolls up to its turn index
 
     def diagnostics(self) -> Iterator[Diagnostic]:
         """Yield one catalogue entry per level, and one for the roll-up of a turn column to its turn index.
@@ -92,26 +92,16 @@ class Measure:
 
 
 def diagnostic(
-    at: Level | tuple[Level, ...], unit: Unit, formula: str, source: str, *, no_alarm: str = "",
-    sql_type: SqlType = "DOUBLE", roll: Roll | None = None,
-) -> Callable[[Callable[..., Any]], Measure]:  # fmt: skip
-    """Declare a function as the measurement that has its name.
-
-    A column of table step has an `@alarm` above, or `no_alarm`, the reason why there is none. `roll` says how a turn
-    column rolls up to its turn index.
-    """
+    at: Level | tuple[Level, ...], unit: Unit, formula: str, source: str, **more: Any
+) -> Callable[[Callable[..., Any]], Measure]:
+    """Declare a function as the measurement that has its name; `more` as in `Measure`: alarm, no_alarm, roll, ..."""
 
     def declare(function: Callable[..., Any]) -> Measure:
         levels = at if isinstance(at, tuple) else (at,)
-        name, description = function.__name__, " ".join((function.__doc__ or "").split())
-        return Measure(name, levels, unit, formula, source, description, function, None, no_alarm, sql_type, roll)
+        description = " ".join((function.__doc__ or "").split())
+        return Measure(function.__name__, levels, unit, formula, source, description, function, **more)
 
     return declare
-
-
-def alarm(when: Literal["above", "below"], value: float, reason: str, **mark: Any) -> Callable[[Measure], Measure]:
-    """Watch the column of table step: an event comes where it crosses this mark (the fields of spec.Alarm)."""
-    return lambda measure: replace(measure, alarm=Alarm(when, value, reason, **mark))
 
 
 def reported(name: str, unit: Unit, formula: str, source: str, description: str) -> Measure:

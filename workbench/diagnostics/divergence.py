@@ -18,14 +18,21 @@ def k3(log_ratio: np.ndarray) -> np.ndarray:
     return np.maximum(np.expm1(x) - x, 0.0)
 
 
+def _good(t: Tokens) -> np.ndarray:
+    return t.by_sequence.mean(t.advantages) >= 0
+
+
+def _moved(t: Tokens) -> np.ndarray:
+    return t.by_sequence.mean(t.log_ratio)
+
+
 POLICIES = (
     Measure("approx_kl", (UPDATE, TURN, TRAJECTORY, STEP), Unit.NATS, "<-delta>_m (k1)", "Search-R1 and verl (ppo_kl)",
             "KL of the new policy from the old one; unbiased on samples of the old policy, so it can be negative.",
             lambda t, by: by.mean(-t.log_ratio), roll="tokens", no_alarm=OTHER),
     Measure("kl_k3", (UPDATE, TURN, STEP), Unit.NATS, "<exp(delta) - 1 - delta>_m (k3)", SCHULMAN,
             "Estimate of the same KL that is never negative; far above kl_k2 means that the upper tail dominates.",
-            lambda t, by: by.mean(k3(t.log_ratio)), roll="tokens",
-            alarm=Alarm("above", 10.0,
+            lambda t, by: by.mean(k3(t.log_ratio)), roll="tokens", alarm=Alarm("above", 10.0,
             "second-best precursor after the gradient norm in this project's small runs (6 of 15 collapses); the "
             "factor 10 is ours, to be calibrated", relative="baseline")),
     Measure("kl_ref", (UPDATE, STEP), Unit.NATS, "<exp(-x) - 1 + x>_m, x = log_prob - log_prob_ref (k3)",
@@ -33,10 +40,9 @@ POLICIES = (
             "Distance from the frozen reference; NULL without one. KL(new || reference) on samples of the new policy.",
             lambda t, by: by.mean(k3(t.log_prob_ref - t.log_prob)),
             no_alarm=f"rlwatch counts sigmas of a rolling window, which a steady growth never leaves; {NO_MARK}"),
-    Measure("entropy", (UPDATE, TURN, TRAJECTORY, STEP), Unit.NATS, "<H_t>_m, H = logsumexp(z) - sum p z",
-            CORE_ALGOS, "Entropy of the policy at its tokens. It can rise before a collapse as well as fall.",
-            lambda t, by: by.mean(t.entropy), roll="tokens",
-            alarm=Alarm("below", 0.3,
+    Measure("entropy", (UPDATE, TURN, TRAJECTORY, STEP), Unit.NATS, "<H_t>_m, H = logsumexp(z) - sum p z", CORE_ALGOS,
+            "Entropy of the policy at its tokens. It can rise before a collapse as well as fall.",
+            lambda t, by: by.mean(t.entropy), roll="tokens", alarm=Alarm("below", 0.3,
             "relative to the run's own start, because absolute floors (rlwatch: 1.0) do not carry to small models; "
             "the factor is ours", points=3, relative="baseline")),
     Measure("mismatch_kl", (UPDATE, STEP), Unit.NATS, "<log_prob_behaviour - log_prob_old>_m (k1)", f"{VERL} (kl)",
@@ -54,7 +60,7 @@ def mismatch_pearson(t: Tokens, by: Segments) -> np.ndarray:
     return quotient(by.mean(a * b), np.sqrt(by.mean(a**2) * by.mean(b**2)))
 
 
-OF_TOKENS = (
+OF_TOKENS_AND_SEQUENCES = (
     Measure("kl_k2", (UPDATE,), Unit.NATS, "<delta^2 / 2>_m (k2)", SCHULMAN, "Second-order estimate of the same KL; "
             "low variance, biased for large moves.", lambda t, by: by.mean(t.log_ratio**2 / 2)),
     Measure("entropy_low_frac", (UPDATE,), Unit.FRACTION, "<1[H_t < 0.01]>_m", OURS,
@@ -72,9 +78,6 @@ OF_TOKENS = (
             f"Entropy where the policy {verb}; NULL where it did not, or the tags are not single tokens.",
             lambda t, by, number=number: by.mean(t.entropy, t.span == number))
       for number, span, verb in ((1, "think", "thinks"), (2, "search", "searches"), (3, "answer", "answers"))),
-)  # fmt: skip
-
-ROUTING = (
     Measure("route_mismatch_frac", (UPDATE, TURN), Unit.FRACTION, "<share of layers whose top-k experts differ>_m",
             MINIRL, "Mixture of experts: choices of the sampler that the trainer's routers, under the old weights, do "
             "not make. NULL of a dense model, and where one of the two did not record its routes.",
@@ -86,18 +89,6 @@ ROUTING = (
     Measure("router_entropy", (UPDATE, TURN), Unit.NATS, "<mean over layers of the entropy of the router's softmax>_m",
             OURS, "Mixture of experts: how evenly the routers spread over all experts. NULL of a dense model.",
             lambda t, by: by.mean(t.router_entropy), roll="tokens"),
-)  # fmt: skip
-
-
-def _good(t: Tokens) -> np.ndarray:
-    return t.by_sequence.mean(t.advantages) >= 0
-
-
-def _moved(t: Tokens) -> np.ndarray:
-    return t.by_sequence.mean(t.log_ratio)
-
-
-OF_SEQUENCES = (
     Measure("displacement_positive", (UPDATE,), Unit.NATS, "mean over sequences with A >= 0 of the mean delta", LLDS,
             "How much likelier good trajectories have become per token; negative = lazy likelihood displacement.",
             lambda t, by: t.sequences_by_update.mean(_moved(t), _good(t))),

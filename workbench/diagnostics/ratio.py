@@ -67,7 +67,7 @@ def ess_sequence_frac(t: Tokens, by: Segments) -> np.ndarray:
     return np.minimum(groups.total(weight) ** 2 / (groups.n * groups.total(weight**2)), 1.0)
 
 
-UNITS = (
+UNITS_AND_CLIPS = (
     Measure("chi2", (UPDATE, STEP), Unit.NONE, "<r^2>_m - 1", f"{VERL} (chi2_token)",
             "Chi-square divergence of the new policy from the old one, estimated on tokens of the old. The variance "
             "of the ratios only where ratio_mean is 1; in general <(r - 1)^2>_m + 2 (ratio_mean - 1).",
@@ -100,15 +100,11 @@ UNITS = (
     Measure("ratio_mass_frac", (TURN,), Unit.FRACTION, "sum r of the turn / sum r of its update", OURS,
             "Share of the update's importance weight that lies on the turn.",
             lambda t, by: quotient(by.total(t.ratio), t.by_update.total(t.ratio)[by.first(t.update)]), roll="share"),
-)  # fmt: skip
-
-CLIPPED = (
     Measure("clip_frac", (UPDATE, TURN, TRAJECTORY, STEP), Unit.FRACTION,
             "<1[the clip stopped the gradient of the token]>_m; of PPO's clip: clipped loss > unclipped loss",
             f"{CORE_ALGOS} (pg_clipfrac)",
             "Share of tokens whose gradient the clip stopped. 0 for clips that bound a weight and stop nothing "
-            "(cispo, hard): out_of_range_frac says how often they act.",
-            lambda t, by: by.mean(t.active), roll="tokens",
+            "(cispo, hard): out_of_range_frac says how often they act.", lambda t, by: by.mean(t.active), roll="tokens",
             alarm=Alarm("above", 0.3,
             "microsoft/post-training-toolkit warns at a clip fraction of 0.3; healthy PPO stays below 0.2", points=3)),
     Measure("out_of_range_frac", (UPDATE, TURN, STEP), Unit.FRACTION, "<1[r < 1 - eps_low or r > 1 + eps_high]>_m",
@@ -154,9 +150,6 @@ CLIPPED = (
     Measure("clip_bias_proxy_range", (UPDATE,), Unit.NONE, "<(r A)^2 1[out of range]>_m", PAPER_CODE,
             "The same by token ratios over all tokens out of range, as S-PPO and ST-PPO judge; on another scale.",
             lambda t, by: by.mean(np.where(t.out_of_range, (t.ratio * t.advantages) ** 2, 0.0))),
-)  # fmt: skip
-
-STABILISER = (
     reported("stabiliser_ratio", Unit.RATIO, "max over units of rho = RMS of r A out of range / RMS of r A in range",
              f"development code of {PAPER}",
              "Largest rho of the units that the stabiliser judges one by one; it fires where rho > tau. Units: "

@@ -146,8 +146,7 @@ TRAJECTORIES = (
     Measure("log_ratio_sum", TRAJECTORY, Unit.NATS, "sum of clamp(delta, +-20) in the last epoch",
             "arXiv 2602.10693 (log W)", "Log of the product ratio of the trajectory when the step last trained on it.",
             lambda v: None if v.trained is None else v.by.total(np.where(v.last, v.trained.clamped, 0.0))),
-    Measure("likelihood_displacement", TRAJECTORY, Unit.NATS, "mean delta in the last epoch",
-            "arXiv 2512.04220 (LLDS)",
+    Measure("likelihood_displacement", TRAJECTORY, Unit.NATS, "mean delta in the last epoch", "arXiv 2512.04220 (LLDS)",
             "How much likelier the trajectory had become per token; negative on a good one = lazy displacement.",
             lambda v: None if v.trained is None else v.by.mean(v.trained.log_ratio, v.last)),
 )  # fmt: skip

@@ -20,7 +20,6 @@ import pyarrow as pa
 from workbench.integrations import trackers
 from workbench.integrations.names import STEP, place
 from workbench.integrations.rows import CELLS, Column, Rows, column, numbers
-from workbench.integrations.trackers import has_tables
 from workbench.spec import InputError
 from workbench.spec.files import MIB, encoding_of, from_json, open_file, read_text
 
@@ -233,8 +232,8 @@ FORMATS: list[Format] = [
     Format("TensorBoard", lambda path, head: b"brain.Event:" in head[:64], trackers.tensorboard),
     Format("W&B", lambda path, head: head[:4] == b":W&B", trackers.wandb),
     Format("SwanLab", lambda path, head: head[:4] == b":SWL", trackers.swanlab),
-    Format("trackio", lambda path, head: has_tables(path, head, "metrics", "configs"), trackers.trackio),
-    Format("MLflow", lambda path, head: has_tables(path, head, "metrics", "params", "runs"), trackers.mlflow),
+    Format("trackio", lambda path, head: trackers.has_tables(path, head, "metrics", "configs"), trackers.trackio),
+    Format("MLflow", lambda path, head: trackers.has_tables(path, head, "metrics", "params", "runs"), trackers.mlflow),
     Format("Parquet", lambda path, head: head[:4] == b"PAR1", parquet),
     Format("JSON lines", _is_lines, json_lines),
     Format("JSON", lambda path, head: text_of(head).lstrip().startswith(("{", "[")), json_document),

@@ -51,10 +51,7 @@ class Source(NamedTuple):
         return sha256("\n".join(seen).encode(errors="surrogateescape")).hexdigest()
 
     def runs(self, refused: list[str] | None = None) -> Iterator[Imported]:
-        """Yield the runs in it; `refused` gets a line for each that holds nothing that is known.
-
-        Raises InputError for a source that cannot be read, or without a run that can.
-        """
+        """Yield the runs in it; `refused` gets a line for each of nothing known. InputError where none can be read."""
         lines, some = [] if refused is None else refused, False
         for rows in runs_in(self.path, self.format):
             try:
@@ -140,10 +137,9 @@ def imported(rows: Rows, config: Mapping[str, Any]) -> Imported:
             (step if table == "step" else updates)[name] = metrics[metric]
     if not read:
         some = ", ".join([*metrics][:_NAMED]) or "none"
-        raise InputError(
-            f"'{rows.name}' has no metric that is known here (it has: {some}, ...); docs/importing.md lists the "
-            "names of verl, TRL and others; our own are known too, as step.entropy or minibatch.grad_norm"
-        )
+        theirs = "the names of verl, TRL and others; our own are known too, as step.entropy or minibatch.grad_norm"
+        has = f"no metric that is known here (it has: {some}, ...)"
+        raise InputError(f"'{rows.name}' has {has}; docs/importing.md lists {theirs}")
     if "reward" in step and "success" not in step:
         step["success"] = step["reward"]
         notes.append(f"success: the log has none; the reward ({read['step.reward']}) is used instead")

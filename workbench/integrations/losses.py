@@ -128,13 +128,9 @@ class Loss:
         tokens, sequences, turns, good_tokens = counts[:-1].clamp(min=1).unbind()
         weight = counts[-1] / tokens if self.algorithm.correction.normalise else None
         whole = Normaliser(
-            tokens=tokens,
-            sequences=sequences,
-            turns=turns,
-            good=good_tokens,
-            weight=weight,
+            tokens=tokens, sequences=sequences, turns=turns, good=good_tokens, weight=weight,
             micro_batches=micro_batches,
-        )
+        )  # fmt: skip
         compared = sums[COUNTS:] if len(sums) > COUNTS else None
         return policy_loss(self.algorithm, batch, log_prob, normaliser=whole, statistics=compared)
 

@@ -73,11 +73,8 @@ def flattened(table: Any) -> dict[str, Any]:
 
 
 def messages(data: Any) -> Iterator[tuple[int, Any]]:
-    """Yield (field, value) of a protobuf message: whole numbers as int, the rest as the bytes they are.
-
-    Nothing of what is no bytes. Raises ValueError for bytes that are no message.
-    """
-    at, end = 0, len(data) if isinstance(data, bytes) else 0
+    """Yield (field, value) of a protobuf message: whole numbers as int, the rest as bytes. ValueError for none."""
+    at, end = 0, len(data) if isinstance(data, bytes) else 0  # of what is no bytes nothing
     while at < end:
         key, at = _varint(data, at)
         size, at = _varint(data, at) if key & 7 in (0, 2) else ({1: 8, 5: 4}.get(key & 7, end), at)

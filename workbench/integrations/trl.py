@@ -233,12 +233,9 @@ def settings_of(args: Any) -> dict[str, Any]:
     usual = {f.name: f.default for f in fields(args)}  # another instance would reset the state of accelerate
     told = {k: v for k, v in args.to_dict().items() if k in usual and not k.startswith(COSMETIC)}
     changed = {k: v for k, v in told.items() if v != usual[k] and isinstance(v, bool | int | float | str)}
-    learn = {
-        "epochs": args.num_iterations,
-        "minibatches": max(1, args.steps_per_generation // args.gradient_accumulation_steps),
-        "policy": {"lr": args.learning_rate, "max_grad_norm": args.max_grad_norm or None},
-    }
-    return changed | {"learn": learn}
+    minibatches = max(1, args.steps_per_generation // args.gradient_accumulation_steps)
+    policy = {"lr": args.learning_rate, "max_grad_norm": args.max_grad_norm or None}
+    return changed | {"learn": {"epochs": args.num_iterations, "minibatches": minibatches, "policy": policy}}
 
 
 def clip_of(trainer: Any) -> Clip | None:

@@ -445,10 +445,8 @@ class Ledger:
 
 
 def encode(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Return a message as bytes: safetensors, with `meta` as JSON.
-
-    All of `meta` is one text: several keys would be written in an order that differs from process to process.
-    """
+    """Return a message as bytes: safetensors, with `meta` as JSON."""
+    # All of it is one text: several keys would be written in an order that differs from process to process.
     return save({name: np.ascontiguousarray(x) for name, x in arrays.items()}, {"sorl": json.dumps(meta, default=str)})
 
 

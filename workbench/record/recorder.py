@@ -30,6 +30,7 @@ MEASURED = (
     "log_prob_behaviour", "log_prob_old", "log_prob", "entropy", "gradient_weight", "advantages", "values_old",
     "route_mismatch", "route_shift",
 )  # fmt: skip
+PLAIN = ("mask", "turn", "active_low", "active_high")
 COLUMN = {"advantages": "advantage", "values_old": "value"}  # of table token, where its name is another
 FALLS = ("collapse", "mild")  # events that come some steps after the onset that they report
 
@@ -51,7 +52,7 @@ class Recorder:
         self.run_id, self.settings, self.decode, self.group = run_id, settings, decode, group
         self.episodes: int | None = settings.learn.episodes  # behind a step's success; None: it is another score
         self._writer = SegmentWriter(folder, settings.record.flush_seconds) if folder else None
-        self._box = BlackBox(folder, settings.record.batches) if folder else None
+        self._box = BlackBox(folder, settings.record.batches)
         self.replay([])
         self._seconds: float | None = None
         self._boxed = 0.0  # seconds that the batch of this step took
@@ -69,7 +70,7 @@ class Recorder:
     def batch(self, step: int, packed: tuple[Mapping[str, np.ndarray], Mapping[str, Any]] | None) -> None:
         """Keep the arrays and metadata of the training batch of `step` in the black box; None: there is none."""
         began = time.perf_counter()
-        if packed is not None and self._box is not None:
+        if packed is not None:
             arrays, meta = packed
             used = np.flatnonzero(np.bincount(arrays["tokens"].ravel())).tolist()
             texts = dict(zip(used, self.decode(used), strict=True)) if self.decode else {}
@@ -120,7 +121,7 @@ class Recorder:
     @property
     def falling(self) -> set[int]:
         """Steps around the onset of a fall that was called, or that may be under way."""
-        return set() if self._box is None else self._box.fell | self._box.brink
+        return self._box.fell | self._box.brink
 
     def run(self, identity: Mapping[str, Any], status: str, reason: str | None, *, steps: int, seconds: float) -> None:
         """Write the row of table `run`: its unchanging columns `identity`, and what the collapse rule says so far."""
@@ -141,8 +142,7 @@ class Recorder:
         self.history: list[dict[str, float | None]] = []  # what the watches saw, a row per step; JSON-able
         self.watch = Watch(self.settings.collapse, self.episodes, self.group)
         self._rules = RuleWatch((*alarms(CATALOGUE), *GUARD_RULES))
-        if self._box is not None:
-            self._box.forget()
+        self._box.forget()
         for row in history:
             self._see(int(row["step"] or 0), {k: v for k, v in row.items() if k != "step"})
 
@@ -180,8 +180,7 @@ class Recorder:
         seen = {k: v for k, v in row.items() if v is not None and not k.startswith(TIMED)}
         self.history.append({"step": step, **seen})
         events = [*self.watch.step(step, seen), *self._rules.step(step, seen, mismatches)]
-        if self._box is not None:
-            self._box.see(step, events, self.watch.brink)
+        self._box.see(step, events, self.watch.brink)
         return events
 
 
@@ -217,48 +216,41 @@ def _token_row(i: int, rollouts: Rollouts, updates: Evidence | None) -> dict[str
     if updates is None or not places:
         return row
 
-    def cut(name: str, place: Sequence[int]) -> np.ndarray:
-        entries = getattr(updates, name)[place[0], place[1], : len(ids)].detach()
-        return np.asarray((entries.double() if entries.is_floating_point() else entries).cpu().numpy())
+    def at(place: Sequence[int]) -> dict[str, np.ndarray]:
+        told = {name: x for name in (*MEASURED, *PLAIN) if (x := getattr(updates, name)) is not None}
+        kept = {name: x[place[0], place[1], : len(ids)].detach().cpu() for name, x in told.items()}
+        return {name: np.asarray((x.double() if x.is_floating_point() else x).numpy()) for name, x in kept.items()}
 
-    def trained(values: np.ndarray, place: Sequence[int]) -> list[float | None]:
-        return np.ma.array(values, mask=~cut("mask", place)).tolist()
+    def columns(seen: Mapping[str, np.ndarray], *names: str) -> dict[str, Any]:
+        moved = {**seen, "log_ratio": seen["log_prob"] - seen["log_prob_old"]}
+        masked = {name: np.ma.array(moved[name], mask=~seen["mask"]) for name in (*names, "log_ratio") if name in moved}
+        clipped = (seen["mask"] & (seen["active_low"] | seen["active_high"])) if "active_low" in seen else None
+        found = masked if clipped is None else masked | {"clipped": clipped}
+        return {name: x.tolist() for name, x in found.items()}
 
-    def ratio_and_clip(place: Sequence[int]) -> tuple[list[float | None], list[bool] | None]:
-        moved = trained(cut("log_prob", place) - cut("log_prob_old", place), place)
-        if updates.active_low is None:
-            return moved, None
-        return moved, (cut("mask", place) & (cut("active_low", place) | cut("active_high", place))).tolist()
-
-    def weight(place: Sequence[int]) -> float:
-        total = np.abs(cut("gradient_weight", place)[cut("mask", place)]).sum()
-        return float(np.nan_to_num(total, nan=np.inf, posinf=np.inf))
-
-    last = places[-1]
-    for name in MEASURED:
-        row[COLUMN.get(name, name)] = None if getattr(updates, name) is None else trained(cut(name, last), last)
-    row |= {"trained": cut("mask", last).tolist(), "turn_index": cut("turn", last).tolist()}
-    row["log_ratio"], row["clipped"] = ratio_and_clip(last)
+    seen = [at(place) for place in places]
+    row |= {COLUMN.get(name, name): values for name, values in columns(seen[-1], *MEASURED).items()}
+    row |= {"trained": seen[-1]["mask"].tolist(), "turn_index": seen[-1]["turn"].tolist()}
     if updates.gradient_weight is None:
         return row
-    worst = max(places, key=weight)
-    row["worst_log_ratio"], row["worst_clipped"] = ratio_and_clip(worst)
-    row["worst_gradient_weight"] = trained(cut("gradient_weight", worst), worst)
-    return row | {"worst_epoch": int(updates.epoch[worst[0]])}
+    sums = [np.abs(one["gradient_weight"][one["mask"]]).sum() for one in seen]
+    worst = int(np.nan_to_num(sums, nan=np.inf, posinf=np.inf).argmax())
+    row |= {f"worst_{name}": values for name, values in columns(seen[worst], "gradient_weight").items()}
+    return row | {"worst_epoch": int(updates.epoch[places[worst][0]])}
 
 
 class BlackBox:
-    """Training batches on the disk, of the last steps, of every n-th, and of those before an event.
+    """Training batches on the disk, of the last steps, of every n-th, and of those before an event; none without one.
 
     What is known at a step decides what is deleted, so a resumed run keeps what an uninterrupted one would have kept.
     Files `folder/batches/NNNNNN.safetensors` are written to another name and renamed; the disk never stops a run.
     """
 
-    def __init__(self, folder: Path, settings: BatchesSettings) -> None:
-        self.folder, self.settings, self._warned = folder / BATCH_FOLDER, settings, set[str]()
+    def __init__(self, folder: Path | None, settings: BatchesSettings) -> None:
+        self.folder, self.settings, self._warned = folder and folder / BATCH_FOLDER, settings, set[str]()
         self.forget()
         with suppress(OSError):
-            for unfinished in self.folder.glob(".*.writing"):
+            for unfinished in self.folder.glob(".*.writing") if self.folder else ():
                 unfinished.unlink(missing_ok=True)
 
     def forget(self) -> None:
@@ -269,6 +261,8 @@ class BlackBox:
 
     def write(self, step: int, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
         """Keep the batch of `step`, after making room for it, unless it is too large or the disk refuses."""
+        if self.folder is None:
+            return
         data = encode({"format": BATCH_FORMAT, "step": step, **meta}, arrays)
         if len(data) > self.settings.mb * MB:
             size = f"{len(data) / MB:.0f} MB"

@@ -13,9 +13,8 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import accumulate, chain
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,7 @@ ROLLOUTS = ("reward", "success", "turns", "group", "rollout_step", "searches", "
             "ended")  # fmt: skip
 FLAGS = ("active_low", "active_high", "out_of_range", "dual", "corrected")
 
-Message = tuple[dict[str, Any], dict[str, np.ndarray]]
+Message = tuple[int, dict[str, Any], dict[str, np.ndarray]]  # the rank that sent it, what it says, arrays
 log = logging.getLogger("sorl.record")
 
 
@@ -73,17 +72,6 @@ class Thinned(Recorder):
                 super()._write(*self._held.popleft())
 
 
-@dataclass
-class Step:
-    """What has come of a step: messages by rank, in order."""
-
-    number: int
-    rollouts: dict[int, list[Message]] = field(default_factory=lambda: defaultdict(list))
-    updates: dict[int, dict[int, list[Message]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    lost: bool = False  # too much waited, so tensors are missing
-
-
 class Scribe:
     """Takes the messages of the first rank, reads those of the others, and writes the run down."""
 
@@ -91,7 +79,7 @@ class Scribe:
         self.folder = folder
         self.opened: dict[str, Any] = {}
         self.texts: dict[int, str] = {}
-        self.step: Step | None = None
+        self.step, self.messages = -1, list[Message]()  # the present step, and what has come of it; -1: none
         self.steps, self._began, self._started = 0, time.monotonic(), datetime.now(UTC).replace(tzinfo=None)
         self._history: list[dict[str, Any]] = []
         self._others: list[Path] = []  # folders of the other ranks
@@ -138,56 +126,50 @@ class Scribe:
             return
         if kind not in ("rollouts", "update", "lost", "end"):
             return
-        if self.step is None or self.step.number < number:
+        if self.step < number:
             self.finish()
-            self.step = Step(number)
-        if kind == "rollouts":
-            self.step.rollouts[rank].append((meta, arrays))
-        elif kind == "update":
-            self.step.updates[meta["update"]][rank].append((meta, arrays))
-        elif kind == "lost":
-            self.step.lost = True
-        elif rank == 0:
-            self.step.seconds = meta["seconds"]
+            self.step = number
+        self.messages.append((rank, meta, arrays))
+        if kind == "end" and rank == 0:
             self.finish()
 
     def finish(self) -> None:
         """Measure and write the step that is under way, if there is one."""
-        if self.step is None:
+        if self.step < 0:
             return
-        step, missing = self.step, [rank for rank in range(1, len(self._others) + 1) if not self._join(rank)]
-        self.step = None
-        if not step.rollouts:
-            log.warning("step %d is not recorded: nothing was told of its rollouts", step.number)
+        missing = [rank for rank in range(1, len(self._others) + 1) if not self._join(rank)]
+        step, messages, self.step, self.messages = self.step, self.messages, -1, []
+        if not _of(messages, "rollouts"):
+            log.warning("step %d is not recorded: nothing was told of its rollouts", step)
             return
         try:
-            joined = Joined(step, self.opened)
+            joined = Joined(step, messages, self.opened)
         except (ValueError, IndexError, KeyError) as error:  # ids or shapes that do not fit each other
-            log.warning("step %d is not recorded: %s: %s", step.number, type(error).__name__, error)
+            log.warning("step %d is not recorded: %s: %s", step, type(error).__name__, error)
             return
         if self.steps == 0:  # how many episodes and how large a group a score stands for, and what came before
             groups = np.unique(joined.rollouts.group, return_counts=True)[1]
             self.recorder.group = int(groups.max(initial=1))
             self.recorder.episodes = None if joined.rollouts.success is None else len(joined.rollouts)
-            seen = {row["step"]: row for row in self._history if row["step"] < step.number}
+            seen = {row["step"]: row for row in self._history if row["step"] < step}
             self.recorder.replay([seen[number] for number in sorted(seen)])
         if missing:
             words = f"the rows of {len(missing)} of {len(self._others) + 1} ranks did not come: rank {missing[0]} first"
-            self.recorder.events([Event(step.number, "rank_missing", "warning", words, value=len(missing))])
-        if step.lost:
+            self.recorder.events([Event(step, "rank_missing", "warning", words, value=len(missing))])
+        if joined.lost:
             words = "its tensors were more than memory_mb, or came faster than they were measured"
-            self.recorder.events([Event(step.number, "not_recorded", "warning", f"no updates of this step: {words}")])
+            self.recorder.events([Event(step, "not_recorded", "warning", f"no updates of this step: {words}")])
         if self.texts:
             self.recorder.decode = lambda ids: [self.texts.get(token, "") for token in ids]
-        self.recorder.batch(step.number, joined.packed())
-        self.recorder.step(step.number, joined.evidence())
+        self.recorder.batch(step, joined.packed())
+        self.recorder.step(step, joined.evidence())
         self.steps += 1
 
     def stop(self) -> int:
         """Write what is left: the trainer is gone. Returns 1 where rows could not be written."""
         if not self.opened:
             return 0
-        if not self._ended and self.step is not None and self.step.updates:
+        if not self._ended and _of(self.messages, "update"):
             self.finish()  # it was killed in this step
         shutil.rmtree(self.folder / PARTS, ignore_errors=True)
         try:
@@ -199,8 +181,7 @@ class Scribe:
 
     def _join(self, rank: int) -> bool:
         """Take what another rank saw of the present step; False where its end did not come."""
-        assert self.step is not None
-        folder, number, until = self._others[rank - 1], self.step.number, time.monotonic() + RANKS_WAIT
+        folder, number, until = self._others[rank - 1], self.step, time.monotonic() + RANKS_WAIT
         while not (ended := any(file.name >= f"{number:08d}-end" for file in folder.glob("[0-9]*"))):
             if time.monotonic() > until:
                 break
@@ -218,17 +199,21 @@ class Scribe:
 class Joined:
     """A step put together: the trajectories of all ranks in one order, every update as one batch of full width."""
 
-    def __init__(self, step: Step, opened: Mapping[str, Any]) -> None:
-        self.step, self.opened = step, opened
-        self.calls = [message for rank in sorted(step.rollouts) for message in step.rollouts[rank]]
-        counts = [sum(len(arrays["reward"]) for _, arrays in step.rollouts[rank]) for rank in sorted(step.rollouts)]
-        self.n, self.first = sum(counts), dict(zip(sorted(step.rollouts), accumulate(counts, initial=0), strict=False))
+    def __init__(self, step: int, messages: Sequence[Message], opened: Mapping[str, Any]) -> None:
+        self.step, self.opened, self.lost = step, opened, bool(_of(messages, "lost"))  # too much waited: no tensors
+        self.seconds: Mapping[str, float] = next((m["seconds"] for r, m, _ in _of(messages, "end") if r == 0), {})
+        self.calls, first, self.n = _of(messages, "rollouts"), dict[int, int](), 0
+        for rank, _, arrays in self.calls:
+            first.setdefault(rank, self.n)
+            self.n += len(arrays["reward"])
+        self.told: dict[int, list[Message]] = defaultdict(list)  # of each update
+        for message in [] if self.lost else _of(messages, "update"):
+            self.told[message[1]["update"]].append(message)
         # The parts of each update as (first trajectory of the rank, meta, arrays), in order of ranks.
-        self.parts: list[list[tuple[int, dict[str, Any], dict[str, np.ndarray]]]] = []
-        for _, ranks in [] if step.lost else sorted(step.updates.items()):
-            messages = [(self.first[r], *message) for r in sorted(ranks) if r in self.first for message in ranks[r]]
-            if parts := [part for part in messages if "log_prob" in part[2]]:
-                self.parts.append(parts)
+        parts = (
+            [(first[r], m, x) for r, m, x in self.told[u] if r in first and "log_prob" in x] for u in sorted(self.told)
+        )
+        self.parts = [part for part in parts if part]
         self.masks = self._masks()
         self.prompts, self.responses = self._tokens("prompts"), self._tokens("responses")
         self.offset = np.array([len(x) for x in self.prompts] if self.prompts else [0] * self.n, dtype=np.int64)
@@ -240,7 +225,7 @@ class Joined:
 
     def _told(self, name: str) -> Any:
         """What the calls say of each trajectory, an array (N,) or a list of words; None where a call lacks it."""
-        found: list[Any] = [arrays.get(name, meta.get(name)) for meta, arrays in self.calls]
+        found: list[Any] = [arrays.get(name, meta.get(name)) for _, meta, arrays in self.calls]
         if any(x is None for x in found):
             return None
         return np.concatenate(found) if isinstance(found[0], np.ndarray) else [*chain.from_iterable(found)]
@@ -248,7 +233,7 @@ class Joined:
     def _tokens(self, name: str) -> list[np.ndarray] | None:
         """Token ids of each trajectory; None where a call lacks them."""
         rows: list[np.ndarray] = []
-        for _, arrays in self.calls:
+        for *_, arrays in self.calls:
             if name not in arrays:
                 return None
             rows += np.split(arrays[name], np.cumsum(arrays[f"{name}.length"])[:-1]) if len(arrays["reward"]) else []
@@ -256,8 +241,8 @@ class Joined:
 
     def _masks(self) -> list[np.ndarray]:
         """Where the policy wrote, of each trajectory's response: as told, else as the first update on it has it."""
-        if all("mask" in arrays for _, arrays in self.calls):
-            return [row.astype(bool) for _, arrays in self.calls for row in arrays["mask"]]
+        if all("mask" in arrays for *_, arrays in self.calls):
+            return [row.astype(bool) for *_, arrays in self.calls for row in arrays["mask"]]
         found = [np.zeros(0, dtype=bool)] * self.n
         for first, _, arrays in chain.from_iterable(reversed(self.parts)):
             for row, mask in zip(first + arrays["trajectory"], arrays["mask"], strict=True):
@@ -300,7 +285,7 @@ class Joined:
             known["answered"] = np.array([text is not None for text in answer], dtype=bool)
         return Rollouts(
             reward=reward, group=np.asarray(group, dtype=np.int64),
-            rollout_step=np.full(self.n, self.step.number) if sampled is None else np.asarray(sampled, dtype=np.int64),
+            rollout_step=np.full(self.n, self.step) if sampled is None else np.asarray(sampled, dtype=np.int64),
             success=None if success is None else np.asarray(success) > 0.5, turn_status=status,
             question=told["question"], gold=told["gold"], answer=answer, ended=ended, **known,
         )  # fmt: skip
@@ -335,10 +320,10 @@ class Joined:
                 stopped = terms["active_low"] | terms["active_high"] | terms["dual"]
                 free = torch.where(stopped, 0, terms["ratio"] * advantages)
                 terms["gradient_weight"] = -free / mask.sum().clamp(min=1)
-        scalars = _scalars(self.step.updates[parts[0][1]["update"]])
+        scalars = _scalars(self.told[parts[0][1]["update"]])
         if "stabiliser_ratio" in scalars and terms["factor"] is not None:
             scalars["stabiliser_factor"] = float(terms["factor"][mask].mean()) if mask.any() else 1.0
-        age = round(float(self.rollouts.rollout_step[trajectory].mean())) if len(trajectory) else self.step.number
+        age = round(float(self.rollouts.rollout_step[trajectory].mean())) if len(trajectory) else self.step
         return Evidence(
             epoch=torch.tensor([parts[0][1]["epoch"]]), rollout_step=torch.tensor([age]),
             trajectory=torch.from_numpy(trajectory)[None], mask=mask[None], turn=turn[None], log_prob=log_prob[None],
@@ -353,7 +338,7 @@ class Joined:
         parts = [x.tobytes() for x in (*(self.responses or ()), *self.masks)]
         tokens = sum(int(update.mask.sum()) for update in self.updates)
         digest = fingerprint(*parts) if trained else None
-        return StepEvidence(self.rollouts, self.seen, None, self.step.seconds, tokens, batch_hash=digest)
+        return StepEvidence(self.rollouts, self.seen, None, self.seconds, tokens, batch_hash=digest)
 
     def packed(self) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
         """Arrays and metadata for the black box; None where no token ids or no updates were told."""
@@ -413,15 +398,19 @@ def clipped(
     }  # fmt: skip
 
 
-def _scalars(ranks: Mapping[int, Sequence[Message]]) -> dict[str, float]:
-    """Scalars of an update: losses added up over a rank's parts and averaged over ranks, others as first told.
+def _of(messages: Sequence[Message], kind: str) -> list[Message]:
+    """Return the messages of a kind, one rank after another."""
+    return sorted((one for one in messages if one[1]["kind"] == kind), key=lambda one: one[0])
 
-    Of a stabiliser's ratio, which each part has of its own, the largest.
-    """
+
+def _scalars(messages: Sequence[Message]) -> dict[str, float]:
+    """Scalars of an update: losses added up over a rank's parts and averaged over ranks, others as first told."""
     found: dict[str, list[float]] = defaultdict(list)
-    for _, arrays in chain.from_iterable(ranks[rank] for rank in sorted(ranks)):
+    for *_, arrays in messages:
         for key in (key for key in arrays if key.startswith("scalar.")):
             found[key.removeprefix("scalar.")].append(float(arrays[key].reshape(-1)[0]))
-    summed = {name: sum(told) / len(ranks) for name, told in found.items() if name in SUMMED}
-    largest = {name: max(told) for name, told in found.items() if name == "stabiliser_ratio"}
-    return {name: told[0] for name, told in found.items()} | summed | largest
+    ranks = len({rank for rank, *_ in messages})
+    summed = {name: sum(told) / ranks for name, told in found.items() if name in SUMMED}
+    if ratios := found.get("stabiliser_ratio"):  # each part has one of its own
+        summed["stabiliser_ratio"] = max(ratios)
+    return {name: told[0] for name, told in found.items()} | summed

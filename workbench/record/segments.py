@@ -108,11 +108,9 @@ class SegmentWriter:
         if not self.flush() and self._error is not None:
             rows = sum(n for chunks in self._buffer.values() for n, _ in chunks)
             full = self._error.errno in (errno.ENOSPC, errno.EDQUOT)
-            raise InputError(
-                f"{rows} rows could not be written to '{self.folder}': {'the disk is full' if full else self._error}. "
-                "What was written before is intact; make room (or make the folder writable) and run the same command "
-                "again to resume"
-            ) from self._error
+            why = f"{rows} rows could not be written to '{self.folder}': {'the disk is full' if full else self._error}."
+            rest = "What was written before is intact; make room (or make the folder writable) and run the same command"
+            raise InputError(f"{why} {rest} again to resume") from self._error
 
     def files(self, table: str) -> list[Path]:
         """Segments of `table` on the disk, oldest first."""

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from workbench.diagnosis.changepoint import CLEAR, before, sure, told
+from workbench.diagnosis.changepoint import CLEAR, Evidence, before, sure, told
 from workbench.diagnosis.finding import Clue, among, cause, sql
 from workbench.diagnosis.log import Log
 
@@ -22,22 +22,19 @@ _BLOCK = re.compile(r"<information>(.*?)</information>", re.DOTALL)
 
 
 @cause(
-    without={"learn.staleness": 0},
-    needs=("step.staleness",),
+    "step.staleness", without={"learn.staleness": 0},
     explains=("mismatch_grows", "clip_saturation", "kl_blowup", "entropy_explosion", "groups_too_hard"),
     change="Bound the queue between sampler and trainer, drop what is older than learn.staleness, or correct for it.",
     test="--set learn.staleness=0",
-)
+)  # fmt: skip
 def staleness(log: Log) -> Clue | None:
     """Data are older than they should be."""
     allowed = log.settings.get("learn.staleness")
     if allowed is not None and log.ledger:
-        found = log.first_above("step", "staleness", float(allowed) + 0.5)
+        found = log.first_above("step", "staleness", float(allowed) + 0.5, float(allowed))
         most = float(log.series("step", "staleness").max())
-        return found and Clue.of(
-            "proof", 0.95, "step.staleness", found.step, found.value, float(allowed),
-            f"from step {found.step} on the data are older than {allowed:g} iterations, up to {most:g}",
-        )  # fmt: skip
+        says = f"the data are older than {allowed:g} iterations, up to {most:g}"
+        return None if found is None else Clue.since("proof", 0.95, found, says)
     # Of a mean over rollouts: older than allowed, older than they were, or old and the reward falls.
     if (age := log.curve("step.staleness")) is None:
         return None
@@ -48,20 +45,17 @@ def staleness(log: Log) -> Clue | None:
     falls = score is not None and min(score.change, score.late) < 0
     if not older and not late and (age.end <= OLD or not falls):
         return None
-    bound = f", where {allowed:g} are allowed" if late else ""
-    return Clue.on(
-        age, "sign" if older or late else "pattern", sure(age.end - age.begin if older else age.end / OLD, 0.75), step,
-        f"from step {step} on the data are {age.end:.2g} iterations old, {age.begin:.2g} at the start{bound}"
-        f"{told(score)}",
-    )  # fmt: skip
+    bound, certain = f", where {allowed:g} are allowed" if late else "", age.end - age.begin if older else age.end / OLD
+    says = f"the data are {age.end:.2g} iterations old, {age.begin:.2g} at the start{bound}{told(score)}"
+    return Clue.since("sign" if older or late else "pattern", sure(certain, 0.75), age.shown(step), says)
 
 
 @cause(
-    needs=("step.batch_hash",),
-    change="Look at the queue and the data loader: an iterator that is not advanced, a buffer that is not "
-    "cleared after a step.",
+    "step.batch_hash",
+    change="Look at the queue and the data loader: an iterator that is not advanced, a buffer that is not cleared "
+    "after a step.",
     test=sql("SELECT batch_hash, list(step) FROM step", "GROUP BY 1 HAVING count(*) > 1"),
-)
+)  # fmt: skip
 def batch_reused(log: Log) -> Clue | None:
     """A batch is trained on twice."""
     hashes = log.table("step")[["step", "batch_hash"]].dropna()
@@ -70,11 +64,8 @@ def batch_reused(log: Log) -> Clue | None:
         return None
     same = hashes.loc[hashes["batch_hash"] == again["batch_hash"].iloc[0], "step"]
     source, step = int(same.iloc[0]), int(again["step"].iloc[0])
-    return Clue.of(
-        "proof", 0.97, "step.batch_hash", step, None, None,
-        f"step {step} trains on exactly the tokens of step {source}; a batch repeats in {len(again)} of {log.steps} "
-        "steps",
-    )  # fmt: skip
+    says = f"trains on exactly the tokens of step {source}; a batch repeats in {len(again)} of {log.steps} steps"
+    return Clue.of("proof", 0.97, Evidence("step.batch_hash", step, None), f"step {step} {says}")
 
 
 def misfit(log: Log) -> dict[str, Clue]:
@@ -86,12 +77,10 @@ def misfit(log: Log) -> dict[str, Clue]:
     name, step, events = _kind(log, flagged.index), int(flagged.index[0]), log.events("guard_token_identity")
     said = " ".join(events.loc[events["step"] == step, "message"].astype(str)) if "message" in events else ""
     first = re.search(r"trajectory (\d+), turn (\d+)", said)  # as the guard's event names it
-    trajectory, turn = (int(first[1]), int(first[2])) if first else (None, None)
-    where = f", first in trajectory {trajectory}, turn {turn}" if first else ""
+    culprit, where = (map(int, first.groups()), f", first in {first[0]}") if first else ((), "")
     count, sure = float(flagged[step]), 0.97 if name != "not_sampled" else 0.9
-    says = f"{count:.0f} trajectories of that step are not trained as they were sampled{where}"
-    says = f"from step {step} on {_SAID[name]}; {says}"
-    return {name: Clue.of("proof", sure, "step.token_mismatches", step, count, 0.0, says, trajectory, turn)}
+    says = f"{_SAID[name]}; {count:.0f} trajectories of that step are not trained as they were sampled{where}"
+    return {name: Clue.since("proof", sure, Evidence("step.token_mismatches", step, count, 0.0), says, *culprit)}
 
 
 _SAID = {
@@ -162,15 +151,12 @@ def _wrong_masks(tokens: list[str], trained: np.ndarray) -> set[str]:
 
 
 @cause(
-    needs=("minibatch.mismatch", "minibatch.mismatch_max", "minibatch.tokens"),
-    needs_one_policy=True,
+    "minibatch.mismatch", "minibatch.mismatch_max", "minibatch.tokens", needs_one_policy=True,
     change="Open the trajectory: an off-by-one in stored log-probs, a token that the sampler never scored, a truncated "
     "float. Until it is found, mask tokens whose two log-probs disagree (rollout correction: mis).",
-    test=sql(
-        "SELECT trajectory, turn_index, mismatch, ratio_max FROM turn",
-        "AND step = {step} ORDER BY mismatch DESC LIMIT 5",
-    ),
-)
+    test=sql("SELECT trajectory, turn_index, mismatch, ratio_max FROM turn",
+             "AND step = {step} ORDER BY mismatch DESC LIMIT 5"),
+)  # fmt: skip
 def corrupt_log_prob(log: Log) -> Clue | None:
     """One token has an impossible log-ratio."""
     frame = log.table("minibatch")
@@ -188,9 +174,9 @@ def corrupt_log_prob(log: Log) -> Clue | None:
         return None
     trajectory, turn = culprit(log, step)
     where = f", in turn {turn} of trajectory {trajectory}" if turn is not None else ""
-    apart = f"{value:.3g} nats from the sampler's{where}"
-    says = f"in step {step} the old log-prob of one token is {apart}; all others agree"
-    return Clue.of("proof", 0.95, "minibatch.mismatch_max", step, value, usual, says, trajectory, turn)
+    says = f"old log-prob of one token is {value:.3g} nats from the sampler's{where}; all others agree"
+    shown = Evidence("minibatch.mismatch_max", step, value, usual)
+    return Clue.of("proof", 0.95, shown, f"in step {step} the {says}", trajectory, turn)
 
 
 def culprit(log: Log, step: int, column: str = "mismatch") -> tuple[int | None, int | None]:
@@ -204,11 +190,11 @@ def culprit(log: Log, step: int, column: str = "mismatch") -> tuple[int | None, 
 
 
 @cause(
-    needs=("trajectory.advantage", "trajectory.reward", "trajectory.prompt_group"),
+    "trajectory.advantage", "trajectory.reward", "trajectory.prompt_group",
     change="Check that the rows of a prompt stay together between sampling, scoring and normalising (shuffles, padding "
     "to a multiple of the world size, sorting by length).",
     test=sql("SELECT prompt_group, question, reward, advantage FROM trajectory", "AND step = {step} ORDER BY ALL"),
-)
+)  # fmt: skip
 def wrong_groups(log: Log) -> Clue | None:
     """Advantages are computed across the wrong groups."""
     paid = any(name.endswith((".kl", ".kl.kind")) and value == "reward" for name, value in log.settings.items())
@@ -227,10 +213,7 @@ def wrong_groups(log: Log) -> Clue | None:
     # Other estimators may do so from the first step on; only a change says something.
     if wrong.empty or right.empty or int(right.index[0]) > int(wrong.index[0]):
         return None
-    step = int(wrong.index[0])
-    return Clue.of(
-        "proof", 0.96, "trajectory.advantage", step, float(wrong.iloc[0]), 0.0,
-        f"from step {step} on rollouts of one question with one reward have different advantages, in "
-        f"{100 * float(wrong.mean()):.0f} % of the cases; before, they never had: rewards are compared across the "
-        "wrong group",
-    )  # fmt: skip
+    says = f"rollouts of one question with one reward have different advantages, in {100 * float(wrong.mean()):.0f} %"
+    says += " of the cases; before, they never had: rewards are compared across the wrong group"
+    shown = Evidence("trajectory.advantage", int(wrong.index[0]), float(wrong.iloc[0]), 0.0)
+    return Clue.since("proof", 0.96, shown, says)

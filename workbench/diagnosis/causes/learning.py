@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 
 from workbench.diagnosis.causes.batch import culprit
-from workbench.diagnosis.changepoint import before, first, told
-from workbench.diagnosis.finding import Clue, Evidence, bounded, cause, sql, third
+from workbench.diagnosis.changepoint import Evidence, before, first, told
+from workbench.diagnosis.finding import Clue, bounded, cause, sql, third
 from workbench.diagnosis.log import Log
 from workbench.diagnosis.standing import counted, from_onset
 
@@ -18,7 +18,7 @@ _TAIL = 3.0  # token ratio, from which a token with a negative advantage is far 
 
 
 @cause(
-    needs=("minibatch.lr",),
+    "minibatch.lr",
     change="Look at the schedule: warm-up, a resumed scheduler, a scale by world size or by accumulation steps.",
     test=sql("SELECT step, max(lr) FROM minibatch", "GROUP BY step ORDER BY step"),
 )
@@ -26,44 +26,38 @@ def learning_rate(log: Log) -> Clue | None:
     """The learning rate is not the one that was set."""
     lr, meant = log.series("minibatch", "lr", "max"), log.settings.get("learn.policy.lr")
     usual = float(lr.iloc[: max(1, len(lr) // 5)].median()) if meant is None else float(meant)
-    found = log.first_above("minibatch", "lr", 1.5 * usual)
+    found = log.first_above("minibatch", "lr", 1.5 * usual, usual)
     past = lr.iloc[:0] if found is None else lr[lr.index < found.step]
-    if meant is None and (past.nunique() > 1 or len(past) < BEFORE):
+    if found is None or (meant is None and (past.nunique() > 1 or len(past) < BEFORE)):
         return None  # a warm-up or a schedule: nobody says which
     source = "the settings say" if meant is not None else "it began with"
-    return found and Clue.of(
-        "proof" if meant is not None else "sign", 0.97, "minibatch.lr", found.step, found.value, usual,
-        f"from step {found.step} on the optimizer's learning rate is {found.value:.3g}, where {source} {usual:.3g}",
-    )  # fmt: skip
+    says = f"the optimizer's learning rate is {found.value:.3g}, where {source} {usual:.3g}"
+    return Clue.since("proof" if meant is not None else "sign", 0.97, found, says)
 
 
 @cause(
-    needs=("minibatch.grad_norm_after",),
-    needs_settings=("learn.policy.max_grad_norm",),
+    "minibatch.grad_norm_after", needs_settings=("learn.policy.max_grad_norm",),
     change="Clip after the gradients are unscaled and gathered, before optimizer.step(); check that the parameters "
     "clipped are those that are stepped.",
     test="--set learn.policy.max_grad_norm=1.0",
-)
+)  # fmt: skip
 def clipping_off(log: Log) -> Clue | None:
     """Gradient clipping is configured but not applied."""
     if (bound := log.settings.get("learn.policy.max_grad_norm")) is None:
         return None
-    found = log.first_above("minibatch", "grad_norm_after", CLOSE * float(bound))
+    found = log.first_above("minibatch", "grad_norm_after", CLOSE * float(bound), float(bound))
     most = log.series("minibatch", "grad_norm_after", "max").max()
-    return found and Clue.of(
-        "proof", 0.97, "minibatch.grad_norm_after", found.step, found.value, float(bound),
-        f"from step {found.step} on the optimizer steps along gradients with norms up to {most:.3g}, though "
-        f"max_grad_norm = {bound:g}: clipping is configured and not applied",
-    )  # fmt: skip
+    says = f"norms up to {most:.3g}, though max_grad_norm = {bound:g}: clipping is configured and not applied"
+    says = f"the optimizer steps along gradients with {says}"
+    return None if found is None else Clue.since("proof", 0.97, found, says)
 
 
 @cause(
-    without={"learn.critic.lr": third},
-    needs=("critic",),
+    "critic", without={"learn.critic.lr": third},
     change="Lower learn.critic.lr, clip its gradient, check the targets; a method without a critic tells whether it "
     "matters.",
     test="--set algorithm=grpo",
-)
+)  # fmt: skip
 def critic_diverges(log: Log) -> Clue | None:
     """The critic diverges."""
     if not log.ledger:
@@ -74,13 +68,9 @@ def critic_diverges(log: Log) -> Clue | None:
     if rise is None or float(loss[loss.index >= rise.step].max()) < RUNAWAY * rise.usual:
         return None
     worst = float(variance[variance.index >= rise.step].min())  # NaN where nothing was measured since
-    failed = Evidence("minibatch.value_loss", rise.step, rise.value, rise.usual)
-    return Clue(
-        "sign", 0.85, rise.step,
-        f"from step {rise.step} on the critic's loss is {rise.value:.3g}, where {rise.usual:.3g} was usual; its values "
-        f"explain {worst:.2f} of the variance of the returns at worst (0 = as good as a constant)",
-        (failed, Evidence("step.explained_variance", rise.step, worst, None)),
-    )  # fmt: skip
+    says = f"from step {rise.step} on the critic's loss is {rise.value:.3g}, where {rise.usual:.3g} was usual; its "
+    says += f"values explain {worst:.2f} of the variance of the returns at worst (0 = as good as a constant)"
+    return Clue("sign", 0.85, rise.step, says, (rise, Evidence("step.explained_variance", rise.step, worst)))
 
 
 def _critic(log: Log) -> Clue | None:
@@ -101,17 +91,12 @@ def _critic(log: Log) -> Clue | None:
 
 
 @cause(
-    needs_ledger=True,
-    needs=("step.kl_ref",),
-    breaks="reference_log_probs",
+    "step.kl_ref", needs_ledger=True, breaks="reference_log_probs",
     change="Load the reference from the checkpoint that training began with, and freeze it.",
     test=sql("SELECT step, kl_ref, kl_k3 FROM step", "ORDER BY step"),
-)
+)  # fmt: skip
 def reference_wrong(log: Log) -> Clue | None:
-    """The KL reference is another model.
-
-    Another one is another one from then on: a policy that learns, or a batch with rare tokens, comes near again.
-    """
+    """The KL reference is another model."""
     distance = log.series("step", "kl_ref")
     if len(distance) < 3:
         return None
@@ -119,44 +104,35 @@ def reference_wrong(log: Log) -> Clue | None:
     each = log.series("minibatch", "kl_ref", "first")
     begins = float((each if len(each) else distance).iloc[0])
     if int(distance.index[0]) == 0 and begins > FAR:
-        return Clue.of(
-            "proof", 0.9, "step.kl_ref", 0, begins, 0.0,
-            f"the policy is {begins:.3g} nats a token from its reference before it has learned anything: the "
-            "reference is not the model that training began with",
-        )  # fmt: skip
+        says = f"the policy is {begins:.3g} nats a token from its reference before it has learned anything: the "
+        says += "reference is not the model that training began with"
+        return Clue.of("proof", 0.9, Evidence("step.kl_ref", 0, begins, 0.0), says)
     jump = first(distance, "above", points=2, floor=0.3)
     moved = log.series("step", "kl_k3")
     if jump is None or jump.value < max(FAR, 3 * jump.usual):
         return None
+    # Another one is another one from then on: a policy that learns, or a batch with rare tokens, comes near again.
     past, since = distance[distance.index < jump.step], distance[distance.index >= jump.step]
     step_kl = float(moved.get(jump.step, float("nan")))
     if 3 * step_kl > jump.value or not since.min() > 2 * past.max():
         return None
-    return Clue.of(
-        "sign", 0.9, "step.kl_ref", jump.step, jump.value, jump.usual,
-        f"the distance to the reference jumps from {jump.usual:.3g} to {jump.value:.3g} nats in step {jump.step}, "
-        f"while the policy moved by {step_kl:.2g}: the reference changed, not the policy",
-    )  # fmt: skip
+    says = f"the distance to the reference jumps from {jump.usual:.3g} to {jump.value:.3g} nats in step {jump.step}, "
+    says += f"while the policy moved by {step_kl:.2g}: the reference changed, not the policy"
+    return Clue.of("sign", 0.9, jump, says)
 
 
 @cause(
-    without={"learn.entropy_coef": 0.0},
-    needs_ledger=True,
-    severity="warning",
-    needs=("step.entropy", "step.success"),
-    explains=("entropy_explosion",),
-    change="Lower the entropy coefficient, or let it decay.",
+    "step.entropy", "step.success", without={"learn.entropy_coef": 0.0}, needs_ledger=True, severity="warning",
+    explains=("entropy_explosion",), change="Lower the entropy coefficient, or let it decay.",
     test="--set learn.entropy_coef=0.0",
-)
+)  # fmt: skip
 def entropy_bonus(log: Log) -> Clue | None:
-    """The policy is pushed into noise.
-
-    A bonus pushes on and on; after a collapse or one huge step the entropy jumps and stays where it is.
-    """
+    """The policy is pushed into noise."""
     entropy = log.series("step", "entropy")
     start = first(entropy, "above", points=2, floor=0.1)
     if start is None:
         return None
+    # A bonus pushes on and on; after a collapse or one huge step the entropy jumps and stays where it is.
     since = entropy[entropy.index >= start.step]
     # Spearman's correlation: pandas computes it with scipy, which the core lacks.
     ranks = pd.Series(range(len(since)), index=since.index, dtype=float)
@@ -165,34 +141,28 @@ def entropy_bonus(log: Log) -> Clue | None:
     fell_before = lost is not None and lost.step < start.step - 1
     if len(since) < 5 or climbs < 0.9 or since.iloc[-1] < 2 * since.iloc[0] or fell_before:
         return None
-    return Clue.of(
-        "sign", 0.75, "step.entropy", start.step, start.value, start.usual,
-        f"entropy climbs steadily from step {start.step} on, from {start.usual:.3g} to "
-        f"{float(since.max()):.3g} nats a token: the policy is paid for noise",
-    )  # fmt: skip
+    says = f"from {start.usual:.3g} to {float(since.max()):.3g} nats a token: the policy is paid for noise"
+    return Clue.of("sign", 0.75, start, f"entropy climbs steadily from step {start.step} on, {says}")
 
 
 @cause(
-    needs=("minibatch.non_finite",),
+    "minibatch.non_finite",
     change="Open the batch of that step: ratios and log-ratios come before losses, losses before gradients.",
     test="sorl replay {run} --step {step}",
 )
 def not_finite(log: Log) -> Clue | None:
     """A loss or gradient is not a number."""
-    found = log.first_above("minibatch", "non_finite", 0.0, "sum")
-    return found and Clue.of(
-        "proof", 0.6, "minibatch.non_finite", found.step, found.value, 0.0,
-        f"loss or gradient is NaN or Inf in step {found.step}",
-    )  # fmt: skip
+    found = log.first_above("minibatch", "non_finite", 0.0, how="sum")
+    says = "loss or gradient is NaN or Inf in step"
+    return None if found is None else Clue.of("proof", 0.6, found, f"{says} {found.step}")
 
 
 @cause(
-    without={"learn.staleness": 0, "learn.epochs": 1},
-    needs=("minibatch.ratio_max", "reward"),
+    "minibatch.ratio_max", "reward", without={"learn.staleness": 0, "learn.epochs": 1},
     explains=("groups_too_hard", "kl_blowup", "entropy_explosion", "truncation"),
     change="Try fewer epochs, fresher data, a dual clip, turn ratios, or a smaller learning rate.",
     test="--set learn.staleness=0 --set learn.epochs=1",
-)
+)  # fmt: skip
 def off_policy(log: Log) -> Clue | None:
     """The rollouts are too old, or used too often, for the policy that trains on them."""
     ages, passes = log.series("step", "staleness"), log.series("minibatch", "epoch", "max")
@@ -209,24 +179,18 @@ def off_policy(log: Log) -> Clue | None:
     early = np.where(steps <= log.fallen_by, high, 0.0)
     at = int(np.argmax(early if early.max() > _TAIL else high))
     worst, most = int(steps[at]), float(high[at])
-    trajectory, turn = culprit(log, worst, "gradient_share")
-    return Clue(
-        "pattern", 0.6, step,
-        f"the rollouts are {age:.1f} iterations old on average and used {counted(int(epochs), 'time')}; token ratios "
-        f"reach {most:.3g} in step {worst}, {from_onset(worst, log.onset or 0)}, and a plain ratio clip does not limit "
-        "such tokens where their advantage is negative",
-        (Evidence("minibatch.ratio_max", worst, most, before(ratio, begin)),),
-        trajectory, turn,
-    )  # fmt: skip
+    says = f"the rollouts are {age:.1f} iterations old on average and used {counted(int(epochs), 'time')}; token ratios"
+    says += f" reach {most:.3g} in step {worst}, {from_onset(worst, log.onset or 0)}, and a plain ratio clip does not "
+    says += "limit such tokens where their advantage is negative"
+    shown = Evidence("minibatch.ratio_max", worst, most, before(ratio, begin))
+    return Clue("pattern", 0.6, step, says, (shown,), *culprit(log, worst, "gradient_share"))
 
 
 @cause(
-    without={"learn.policy.max_grad_norm": bounded},
-    needs=("minibatch.grad_norm", "reward"),
+    "minibatch.grad_norm", "reward", without={"learn.policy.max_grad_norm": bounded},
     explains=("groups_too_hard", "kl_blowup", "entropy_explosion", "truncation"),
-    change="Bound the gradient norm, or lower the learning rate.",
-    test="--set learn.policy.max_grad_norm=1.0",
-)
+    change="Bound the gradient norm, or lower the learning rate.", test="--set learn.policy.max_grad_norm=1.0",
+)  # fmt: skip
 def step_size(log: Log) -> Clue | None:
     """A single update was too large."""
     norm, (begin, end) = log.series("minibatch", "grad_norm", "max"), _window(log)
@@ -234,14 +198,10 @@ def step_size(log: Log) -> Clue | None:
     bound = log.settings.get("learn.policy.max_grad_norm")
     if spike is None or spike.step < begin - BEFORE or (bound is not None and spike.value > float(bound)):
         return None
-    trajectory, turn = culprit(log, spike.step, "gradient_share")
-    unbounded = "; no max_grad_norm is set" if bound is None and "learn.policy.max_grad_norm" in log.settings else ""
-    return Clue.of(
-        "pattern", 0.5, "minibatch.grad_norm", spike.step, spike.value, spike.usual,
-        f"the gradient norm leaps from {spike.usual:.3g} to {spike.value:.3g} in step {spike.step}, "
-        f"{from_onset(spike.step, log.onset or 0)}{unbounded}",
-        trajectory, turn,
-    )  # fmt: skip
+    says = f"the gradient norm leaps from {spike.usual:.3g} to {spike.value:.3g} in step {spike.step}, "
+    says += from_onset(spike.step, log.onset or 0)
+    says += "; no max_grad_norm is set" if bound is None and "learn.policy.max_grad_norm" in log.settings else ""
+    return Clue.of("pattern", 0.5, spike, says, *culprit(log, spike.step, "gradient_share"))
 
 
 def _window(log: Log) -> tuple[int, int]:

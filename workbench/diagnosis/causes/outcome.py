@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from workbench.diagnosis.changepoint import CLEAR, Curve, Outcome, sure, told
+from workbench.diagnosis.changepoint import CLEAR, Curve, Evidence, Outcome, sure, told
 from workbench.diagnosis.finding import Clue, scalar
 from workbench.diagnosis.log import Log
 
@@ -27,11 +27,10 @@ _FORM = re.compile(r"form|len|brev|style|tag|think|xml|json|struct|repeti|lang|t
 
 
 @scalar(
-    severity="warning",
-    needs=("reward",),
+    "reward", severity="warning",
     change="Sample harder prompts, or draw others in place of solved groups (dynamic sampling).",
     test="on harder prompts the share of groups without an advantage must fall, and the evaluation rise again",
-)
+)  # fmt: skip
 def groups_too_easy(log: Log, reward: Curve) -> Clue | None:
     """Most groups are all right: they give no gradient."""
     unchecked = "" if log.columns("evaluation") else "; no evaluation is logged, and a hacked reward looks the same"
@@ -39,11 +38,10 @@ def groups_too_easy(log: Log, reward: Curve) -> Clue | None:
 
 
 @scalar(
-    needs=("reward",),
-    explains=("component_dominates",),
+    "reward", explains=("component_dominates",),
     change="Start from easier prompts or a better model, draw larger groups, or give partial reward.",
     test="on easier prompts, or in groups twice as large, the share of groups without an advantage must fall",
-)
+)  # fmt: skip
 def groups_too_hard(log: Log, reward: Curve) -> Clue | None:
     """Most groups are all wrong: they give no gradient."""
     return None if reward.reached > HARD else _idle(log, reward, STUCK, "all wrong")
@@ -68,19 +66,16 @@ def _idle(log: Log, reward: Curve, mark: float, what: str, more: str = "") -> Cl
     if idle.end < mark:
         return None
     step = idle.left("up") if idle.end - idle.begin > CLEAR * idle.error else int(idle.steps[0])
-    return Clue.on(
-        idle, "sign" if seen else "pattern", sure(idle.end / mark, base), step,
-        f"from step {step} on {100 * idle.end:.0f} % of the groups {have} one reward for all rollouts, at a mean "
-        f"reward of {reward.end:.3g}: they are {what} and give no gradient{more}",
-    )  # fmt: skip
+    says = f"{100 * idle.end:.0f} % of the groups {have} one reward for all rollouts, at a mean reward of "
+    says += f"{reward.end:.3g}: they are {what} and give no gradient{more}"
+    return Clue.since("sign" if seen else "pattern", sure(idle.end / mark, base), idle.shown(step), says)
 
 
 @scalar(
-    needs=("answer length", "reward"),
-    explains=("truncation", "reward_hacking", "kl_blowup", "groups_too_easy"),
+    "answer length", "reward", explains=("truncation", "reward_hacking", "kl_blowup", "groups_too_easy"),
     change="Pay nothing for length: normalise by a constant length, and choose the checkpoint by evaluation.",
     test="score answers of before and after this step that are cut to one length: the longer ones must be no better",
-)
+)  # fmt: skip
 def length_hacking(log: Log, length: Curve, reward: Curve) -> Clue | None:
     """Answers grow longer without getting better."""
     heldout = log.curve("evaluation")
@@ -94,42 +89,36 @@ def length_hacking(log: Log, length: Curve, reward: Curve) -> Clue | None:
     cut = log.curve("step.truncated_frac")  # answers that run into the limit fail for that
     if not pays and (gained > BARELY or length.end < PADDED * usual or (cut is not None and cut.end > CUT)):
         return None
-    return Clue.on(
-        length, "sign" if pays else "pattern", sure(length.end / usual / GROWN, 0.75 if pays else 0.65), step,
-        f"from step {step} on answers grow from {usual:.0f} to {length.end:.0f} tokens"
-        + (f" and the reward with them ({paid.before:.3g} -> {paid.after:.3g})" if pays else "")
-        + f", while the {'evaluation' if heldout else 'reward'} gains next to nothing ({real.before:.3g} -> "
-        f"{real.after:.3g})",
-        usual,
-    )  # fmt: skip
+    says = f"answers grow from {usual:.0f} to {length.end:.0f} tokens"
+    says += f" and the reward with them ({paid.before:.3g} -> {paid.after:.3g})" if pays else ""
+    says += f", while the {'evaluation' if heldout else 'reward'} gains next to nothing "
+    says += f"({real.before:.3g} -> {real.after:.3g})"
+    certain = sure(length.end / usual / GROWN, 0.75 if pays else 0.65)
+    return Clue.since("sign" if pays else "pattern", certain, length.shown(step, usual), says)
 
 
 @scalar(
-    needs=("step.truncated_frac",),
-    explains=("groups_too_hard", "length_hacking"),
+    "step.truncated_frac", explains=("groups_too_hard", "length_hacking"),
     change="Raise the token limit, leave truncated answers out of the loss, or make length dear before the limit.",
     test="with twice the token limit the share of truncated answers must fall and the reward rise",
-)
+)  # fmt: skip
 def truncation(log: Log, cut: Curve) -> Clue | None:
     """Answers run into the token limit."""
     if cut.end < max(CUT, min(3 * cut.begin, LIMIT)):
         return None
     step = cut.left("up") if cut.end > 2 * cut.begin else int(cut.steps[0])
     limit = log.settings.get("world.max_response_tokens")
-    return Clue.on(
-        cut, "sign", sure(cut.end / CUT, 0.7), step,
-        f"from step {step} on {100 * cut.end:.0f} % of the answers end at the token limit"
-        f"{f' of {limit:,}' if isinstance(limit, int) else ''}, {100 * cut.begin:.1f} % at the start"
-        f"{told(log.outcome(step))}",
-    )  # fmt: skip
+    says = f"{100 * cut.end:.0f} % of the answers end at the token limit"
+    says += f" of {limit:,}" if isinstance(limit, int) else ""
+    says += f", {100 * cut.begin:.1f} % at the start{told(log.outcome(step))}"
+    return Clue.since("sign", sure(cut.end / CUT, 0.7), cut.shown(step), says)
 
 
 @scalar(
-    needs=("answer length",),
-    explains=("entropy_collapse", "groups_too_hard"),
+    "answer length", explains=("entropy_collapse", "groups_too_hard"),
     change="Read answers of before and after this step; drop penalties on length, and pay for what the steps show.",
     test="without a penalty on length, from a checkpoint before this step, the length must hold",
-)
+)  # fmt: skip
 def length_collapse(log: Log, length: Curve) -> Clue | None:
     """Answers shrink to next to nothing."""
     step = length.left("down")
@@ -137,17 +126,17 @@ def length_collapse(log: Log, length: Curve) -> Clue | None:
     better = score is not None and (score.solved or (score.change > 0 and length.end > SHORT / 3 * length.begin))
     if better or length.end > SHORT * length.begin:
         return None
-    says = f"from step {step} on answers shrink from {length.begin:.0f} to {length.end:.0f} tokens{told(score)}"
-    return Clue.on(length, "sign", sure(SHORT * length.begin / max(length.end, 1e-9), 0.7), step, says)
+    says = f"answers shrink from {length.begin:.0f} to {length.end:.0f} tokens{told(score)}"
+    return Clue.since("sign", sure(SHORT * length.begin / max(length.end, 1e-9), 0.7), length.shown(step), says)
 
 
 @scalar(
-    needs=("reward", "evaluation"),
+    "reward", "evaluation",
     explains=("kl_blowup", "entropy_collapse", "groups_too_easy", "length_collapse", "component_dominates"),
     change="Read the best-paid answers of after this step, mend what the reward takes for right, and go back to the "
     "checkpoint of the best evaluation.",
     test="score the best-paid answers of a late step by hand: most of them must be wrong",
-)
+)  # fmt: skip
 def reward_hacking(log: Log, reward: Curve, heldout: Curve) -> Clue | None:
     """The training reward rises and the evaluation falls."""
     width = max(3, len(heldout) // 10)
@@ -157,20 +146,16 @@ def reward_hacking(log: Log, reward: Curve, heldout: Curve) -> Clue | None:
     least = max(5 * heldout.noise / np.sqrt(width), LOST * heldout.span)
     if best - end < (least if paid.change > 0 or paid.solved else 2 * least) or paid.change < 0:
         return None
-    return Clue.of(
-        "sign", sure((best - end) / (LOST * heldout.span), 0.75), heldout.column, step, end, best,
-        f"from step {step} on the evaluation falls from {best:.3g} to {end:.3g}, while the training reward goes from "
-        f"{paid.before:.3g} to {paid.after:.3g}",
-    )  # fmt: skip
+    says = f"the evaluation falls from {best:.3g} to {end:.3g}, while the training reward goes from {paid.before:.3g} "
+    certain, shown = sure((best - end) / (LOST * heldout.span), 0.75), Evidence(heldout.column, step, end, best)
+    return Clue.since("sign", certain, shown, f"{says}to {paid.after:.3g}")
 
 
 @scalar(
-    severity="warning",
-    needs=("reward", "reward parts"),
-    explains=("reward_hacking", "groups_too_easy", "length_collapse"),
+    "reward", "reward parts", severity="warning", explains=("reward_hacking", "groups_too_easy", "length_collapse"),
     change="Scale the parts of the reward so that the answer outweighs the rest, or drop a part that is already full.",
     test="with a tenth of that part's weight the part about the answer must rise",
-)
+)  # fmt: skip
 def component_dominates(log: Log, reward: Curve, _: Curve) -> Clue | None:
     """One part of the reward drowns the answer."""
     parts = log.parts
@@ -186,20 +171,15 @@ def component_dominates(log: Log, reward: Curve, _: Curve) -> Clue | None:
         return None
     step = part.left("up" if moved[first] > 0 else "down")
     rest = ", ".join(f"{name} {moved[name]:+.2g}" for name in sorted({*parts} - {first}))
-    return Clue.on(
-        part, "sign", sure(share / RULES, 0.75), step,
-        f"{100 * share:.0f} % of what moved the reward is its part '{first}' ({moved[first]:+.2g} since step {step}; "
-        f"{rest})",
-    )  # fmt: skip
+    says = f"{100 * share:.0f} % of what moved the reward is its part '{first}' ({moved[first]:+.2g} since step {step}"
+    return Clue.of("sign", sure(share / RULES, 0.75), part.shown(step), f"{says}; {rest})")
 
 
 @scalar(
-    severity="info",
-    needs=("reward",),
-    residual=True,
+    "reward", severity="info", residual=True,
     change="Look at what is left to learn: harder prompts, larger groups, a higher learning rate; or stop here.",
     test="twice the learning rate, or other prompts, from the last checkpoint must move the reward",
-)
+)  # fmt: skip
 def plateau(log: Log, reward: Curve) -> Clue | None:
     """The reward has stopped rising."""
     if reward.steps[-1] - reward.steps[0] < FLAT or (reward.bounded and reward.reached >= FULL):
@@ -216,7 +196,7 @@ def plateau(log: Log, reward: Curve) -> Clue | None:
         return None  # a gain that noise may hide
     step = reward.left("up", 0.8) if risen else int(reward.steps[0])
     what = f"has stayed at {reward.end:.3g}: all that it gained it gained before" if risen else "has not moved"
-    return Clue.on(reward, "pattern", 0.5, step, f"since step {step} the reward {what}")
+    return Clue.of("pattern", 0.5, reward.shown(step), f"since step {step} the reward {what}")
 
 
 def _gains(score: Curve) -> tuple[float, float, float]:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from workbench.diagnosis.changepoint import CLEAR, Curve, sure, told
+from workbench.diagnosis.changepoint import CLEAR, Curve, Evidence, sure, told
 from workbench.diagnosis.finding import Clue, bounded, scalar, third
 from workbench.diagnosis.log import Log
 
@@ -20,13 +20,12 @@ ROUNDING = {"minibatch.mismatch": 1e-4, "step.mismatch_kl": 5e-9}
 
 
 @scalar(
-    without={"learn.policy.lr": third},
-    needs=("step.entropy",),
+    "step.entropy", without={"learn.policy.lr": third},
     explains=("groups_too_easy", "groups_too_hard", "clip_saturation", "length_collapse", "grad_spikes"),
     change="Raise the upper clip bound, add a small entropy bonus, or lower the learning rate; go back to a checkpoint "
     "from before this step, as exploration does not come back by itself.",
     test="from a checkpoint before this step, a small entropy bonus must hold the entropy and let the reward rise on",
-)
+)  # fmt: skip
 def entropy_collapse(log: Log, entropy: Curve) -> Clue | None:
     """The policy has stopped exploring: its entropy collapses."""
     left, step = entropy.end / entropy.begin if entropy.begin > 0 else 1.0, entropy.left("down")
@@ -34,16 +33,13 @@ def entropy_collapse(log: Log, entropy: Curve) -> Clue | None:
     learns = score is not None and score.late > 0
     if left > (GONE / 3 if learns else GONE) or (score is not None and score.solved):
         return None
-    return Clue.on(
-        entropy, "pattern" if learns else "sign", sure(GONE / max(left, 1e-4), 0.65), step,
-        f"from step {step} on entropy falls from {entropy.begin:.3g} to {entropy.end:.3g} nats a token, "
-        f"{100 * left:.2g} % of what it was{told(score)}",
-    )  # fmt: skip
+    says = f"entropy falls from {entropy.begin:.3g} to {entropy.end:.3g} nats a token, {100 * left:.2g} % of what it "
+    certain = sure(GONE / max(left, 1e-4), 0.65)
+    return Clue.since("pattern" if learns else "sign", certain, entropy.shown(step), f"{says}was{told(score)}")
 
 
 @scalar(
-    without={"learn.entropy_coef": 0.0, "learn.policy.lr": third},
-    needs=("step.entropy",),
+    "step.entropy", without={"learn.entropy_coef": 0.0, "learn.policy.lr": third},
     explains=("kl_blowup", "clip_saturation", "mismatch_grows", "grad_spikes", "length_collapse", "truncation",
               "grad_explosion", "groups_too_hard"),
     change="Lower the entropy bonus if there is one, or the learning rate; look for a drift of the sampler.",
@@ -56,32 +52,28 @@ def entropy_explosion(log: Log, entropy: Curve) -> Clue | None:
     if entropy.low <= 0 or entropy.end < noise or (score is not None and score.change > 0):
         return None
     bonus = " (an entropy bonus is set)" if log.settings.get("learn.entropy_coef") else ""
-    says = f"from step {step} on entropy rises from {usual:.3g} to {entropy.end:.3g} nats a token{bonus}{told(score)}"
-    return Clue.on(entropy, "sign", sure(entropy.end / usual / NOISE, 0.65), step, says, usual)
+    says = f"entropy rises from {usual:.3g} to {entropy.end:.3g} nats a token{bonus}{told(score)}"
+    return Clue.since("sign", sure(entropy.end / usual / NOISE, 0.65), entropy.shown(step, usual), says)
 
 
 @scalar(
-    without={"learn.epochs": 1, "learn.policy.lr": third},
-    needs=("clip fraction",),
+    "clip fraction", without={"learn.epochs": 1, "learn.policy.lr": third},
     explains=("entropy_collapse", "kl_blowup", "grad_spikes", "groups_too_hard"),
     change="Lower the learning rate, take fewer updates of a batch, or fresher data; a wider clip range only hides it.",
     test="one update of a batch, or half the learning rate, must bring the clip fraction down",
-)
+)  # fmt: skip
 def clip_saturation(log: Log, clip: Curve) -> Clue | None:
     """Most of what the batch says is clipped away."""
     rises = clip.end > 2 * clip.begin
     if clip.end < CLIPPED or (not rises and clip.begin < 1.5 * CLIPPED):
         return None
     step = clip.left("up") if rises else int(clip.steps[0])
-    return Clue.on(
-        clip, "sign", sure(clip.end / CLIPPED, 0.65), step,
-        f"from step {step} on {100 * clip.end:.0f} % of the tokens are clipped and give no gradient, "
-        f"{100 * clip.begin:.1f} % at the start{told(log.outcome(step))}",
-    )  # fmt: skip
+    says = f"{100 * clip.end:.0f} % of the tokens are clipped and give no gradient, {100 * clip.begin:.1f} % at the "
+    return Clue.since("sign", sure(clip.end / CLIPPED, 0.65), clip.shown(step), f"{says}start{told(log.outcome(step))}")
 
 
 @scalar(
-    needs=("clip fraction",),
+    "clip fraction",
     explains=("mismatch_grows", "kl_blowup", "entropy_explosion", "entropy_collapse", "groups_too_hard"),
     change="Take the ratio to the log-probs of the policy that sampled. To log-probs that the trainer took itself "
     "before its only update the ratio is 1, and the clip cannot act.",
@@ -93,29 +85,26 @@ def clip_idle(log: Log, clip: Curve) -> Clue | None:
     if apart is None or np.quantile(clip.values, 0.95) > 1e-5:
         return None
     step = apart.left("up")
-    return Clue.on(
-        apart, "sign", sure(apart.end / max(apart.begin, 1e-9) / APART, 0.65), step,
-        f"no token is clipped in {len(clip):,} steps, and yet {_NAMES[apart.column]} grows from {apart.begin:.2g} to "
-        f"{apart.end:.2g} from step {step} on: the ratio that is clipped is not the one that moves",
-    )  # fmt: skip
+    says = f"no token is clipped in {len(clip):,} steps, and yet {_NAMES[apart.column]} grows from {apart.begin:.2g} "
+    says += f"to {apart.end:.2g} from step {step} on: the ratio that is clipped is not the one that moves"
+    return Clue.of("sign", sure(apart.end / max(apart.begin, 1e-9) / APART, 0.65), apart.shown(step), says)
 
 
 @scalar(
-    without={"engine.dtype": "float32"},
-    needs=("sampler mismatch",),
+    "sampler mismatch", without={"engine.dtype": "float32"},
     explains=("kl_blowup", "clip_saturation", "entropy_explosion", "grad_spikes", "grad_explosion", "groups_too_hard"),
     change="Compare the log-probs of both engines on one batch after each weight sync; until the reason is found, "
     "correct with truncated or masked importance weights.",
     test="some steps at learning rate 0: if it grows still, the engines drift; if not, the weights come late",
-)
+)  # fmt: skip
 def mismatch_grows(log: Log, apart: Curve) -> Clue | None:
     """Sampler and trainer drift apart."""
+    if not _grown(apart):
+        return None
     step = apart.left("up")
-    return None if not _grown(apart) else Clue.on(
-        apart, "sign", sure(apart.end / max(apart.begin, 1e-9) / APART, 0.65), step,
-        f"from step {step} on {_NAMES[apart.column]} grows from {apart.begin:.2g} to {apart.end:.2g}: old weights in "
-        f"the sampler, or kernels that differ more on what the policy writes now{told(log.outcome(step))}",
-    )  # fmt: skip
+    says = f"{_NAMES[apart.column]} grows from {apart.begin:.2g} to {apart.end:.2g}: old weights in the sampler, or "
+    says += f"kernels that differ more on what the policy writes now{told(log.outcome(step))}"
+    return Clue.since("sign", sure(apart.end / max(apart.begin, 1e-9) / APART, 0.65), apart.shown(step), says)
 
 
 _NAMES = {"minibatch.mismatch": "the mean |log-ratio| of trainer and sampler",
@@ -129,8 +118,7 @@ def _grown(distance: Curve) -> bool:
 
 
 @scalar(
-    without={"learn.policy.lr": third},
-    needs=("KL",),
+    "KL", without={"learn.policy.lr": third},
     explains=("entropy_collapse", "entropy_explosion", "clip_saturation", "length_collapse", "grad_explosion",
               "grad_spikes", "mismatch_grows", "truncation", "groups_too_hard", "reward_hacking"),
     change="Raise the KL coefficient, lower the learning rate, or go back to a checkpoint from before this step.",
@@ -143,19 +131,17 @@ def kl_blowup(log: Log, kl: Curve) -> Clue | None:
     bends = kl.end - middle > 2 * (middle - kl.begin)  # a healthy KL grows evenly, or ever more slowly
     if kl.end < max(mark, AWAY * kl.begin) or (score is not None and score.late > 0 and not bends):
         return None
-    says = f"from step {step} on the KL runs from {kl.begin:.3g} to {kl.end:.3g} nats a token{told(score)}"
-    return Clue.on(kl, "sign", sure(kl.end / mark, 0.65), step, says)
+    says = f"the KL runs from {kl.begin:.3g} to {kl.end:.3g} nats a token{told(score)}"
+    return Clue.since("sign", sure(kl.end / mark, 0.65), kl.shown(step), says)
 
 
 @scalar(
-    without={"learn.policy.max_grad_norm": bounded},
-    severity="warning",
-    needs=("minibatch.grad_norm",),
+    "minibatch.grad_norm", without={"learn.policy.max_grad_norm": bounded}, severity="warning",
     explains=("step_size", "groups_too_hard", "entropy_explosion", "entropy_collapse"),
     change="Bound the gradient norm, or lower its bound; open the batches of these steps: one long or corrupt rollout "
     "has most of it.",
     test="the same run with a lower bound on the gradient norm: the reward must no longer fall after the spikes",
-)
+)  # fmt: skip
 def grad_spikes(log: Log, _: Curve) -> Clue | None:
     """The gradient spikes again and again."""
     norm = Curve.of("minibatch.grad_norm", log.series("minibatch", "grad_norm", "max"))
@@ -174,17 +160,14 @@ def grad_spikes(log: Log, _: Curve) -> Clue | None:
     if not hurt and not down and (known or len(spikes) >= HARMLESS):
         return None
     after = "lower after them" if hurt else "lower since" if down else "the same so far, and no bound is known"
-    return Clue.of(
-        "sign" if hurt else "pattern", sure(worst / SPIKE, 0.65) if hurt else 0.6 if down else 0.5, norm.column, step,
-        float(spikes.iloc[0]), float(usual[step]),
-        f"in {len(spikes)} steps the gradient norm is {SPIKE:g} to {worst:.3g} times that of its neighbours, first in "
-        f"step {step}; the reward is {after}",
-    )  # fmt: skip
+    says = f"in {len(spikes)} steps the gradient norm is {SPIKE:g} to {worst:.3g} times that of its neighbours, first "
+    certain = sure(worst / SPIKE, 0.65) if hurt else 0.6 if down else 0.5
+    shown = Evidence(norm.column, step, float(spikes.iloc[0]), float(usual[step]))
+    return Clue.of("sign" if hurt else "pattern", certain, shown, f"{says}in step {step}; the reward is {after}")
 
 
 @scalar(
-    without={"learn.policy.max_grad_norm": bounded},
-    needs=("minibatch.grad_norm",),
+    "minibatch.grad_norm", without={"learn.policy.max_grad_norm": bounded},
     explains=("kl_blowup", "entropy_explosion", "entropy_collapse", "clip_saturation", "mismatch_grows",
               "length_collapse", "groups_too_hard"),
     change="Bound the gradient norm, lower the learning rate, and go back to a checkpoint from before this step.",
@@ -195,6 +178,5 @@ def grad_explosion(log: Log, norm: Curve) -> Clue | None:
     if norm.end < NORM * norm.begin:
         return None
     step = norm.left("up")
-    grows = f"grows from {norm.begin:.3g} to {norm.end:.3g}{told(log.outcome(step))}"
-    says = f"from step {step} on the gradient norm {grows}"
-    return Clue.on(norm, "sign", sure(norm.end / max(norm.begin, 1e-9) / NORM, 0.65), step, says)
+    says = f"the gradient norm grows from {norm.begin:.3g} to {norm.end:.3g}{told(log.outcome(step))}"
+    return Clue.since("sign", sure(norm.end / max(norm.begin, 1e-9) / NORM, 0.65), norm.shown(step), says)

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.diagnosis.causes import batch
-from workbench.diagnosis.changepoint import before, first
+from workbench.diagnosis.changepoint import Evidence, before, first
 from workbench.diagnosis.finding import Clue, among, cause, sql
 from workbench.diagnosis.log import Log
 
@@ -35,26 +35,19 @@ def parted(log: Log) -> dict[str, Clue]:
     if one_way >= 0.9 and level >= 0.01:
         direction = "sharper (temperature below the trainer's)" if sharper > 0.5 else "flatter (temperature above it)"
         name, confidence = "temperature", 0.9 if growth < GROWTH else 0.6
-        says = (
-            f"the sampler's distribution is {direction}: of the tokens that the trainer finds likely, "
-            f"{100 * one_way:.0f} % differ in the same direction, by {level:.3g} nats a token on average"
-        )
+        says = f"the sampler's distribution is {direction}: of the tokens that the trainer finds likely, "
+        says += f"{100 * one_way:.0f} % differ in the same direction, by {level:.3g} nats a token on average"
     elif growth >= GROWTH or level >= 0.05:
         name, confidence = "stale_weights", 0.9 if growth >= GROWTH else 0.6
-        says = (
-            f"the sampler disagrees with the policy that should have sampled, by {level:.3g} nats a token on average, "
-            f"and the gap has grown {growth:.1f} times since: it falls behind as the policy moves"
-        )
+        says = f"the sampler disagrees with the policy that should have sampled, by {level:.3g} nats a token on average"
+        says += f", and the gap has grown {growth:.1f} times since: it falls behind as the policy moves"
     else:
         dtypes = {log.settings.get("engine.dtype"), log.settings.get("compute.dtype")}
         configured = past is None and bool(dtypes - {None, "float32"})
         name, confidence = "as configured" if configured else "low_precision", 0.85
-        says = (
-            f"sampler and trainer disagree by {level:.2g} nats a token, to both sides and no more with time: rounding, "
-            "as of a sampler in lower precision"
-        )
-    says = f"from step {start} on {says}"
-    return {name: Clue.of("sign", confidence, "minibatch.mismatch", start, level, past, says)}
+        says = f"sampler and trainer disagree by {level:.2g} nats a token, to both sides and no more with time: "
+        says += "rounding, as of a sampler in lower precision"
+    return {name: Clue.since("sign", confidence, Evidence("minibatch.mismatch", start, level, past), says)}
 
 
 def _rises(series: pd.Series, floor: float) -> int | None:
@@ -81,14 +74,11 @@ def _sharper(log: Log, start: int) -> float:
 
 
 @cause(
-    needs_ledger=True,
-    needs=_NEEDS,
-    needs_one_policy=True,
+    *_NEEDS, needs_ledger=True, needs_one_policy=True,
     explains=("stale_weights", "low_precision", "temperature", "off_policy"),
     change="Compare the routers' weights in the sampler with the trainer's, and compute them in float32 in both; or "
-    'replay the sampler\'s experts while training (slots.routing = "r3").',
-    test="--set slots.routing=r3",
-)
+    'replay the sampler\'s experts while training (slots.routing = "r3").', test="--set slots.routing=r3",
+)  # fmt: skip
 def route_mismatch(log: Log) -> Clue | None:
     """The sampler's routers choose other experts than the trainer's.
 
@@ -104,12 +94,10 @@ def route_mismatch(log: Log) -> Clue | None:
     apart = float(nats[nats.index.isin(routes.index) & (nats.index >= start)].mean())
     if not level > ROUTES_A_NAT * apart:
         return None
-    return Clue.of(
-        "sign", 0.95, "minibatch.route_mismatch_frac", start, level, before(routes, start),
-        f"from step {start} on {100 * level:.0f} % of the sampler's choices of experts are not those of the trainer's "
-        f"routers at the same weights, while the log-probs of its tokens differ by {apart:.2g} nats only: the routers "
-        "differ, not the age or the rounding of all weights",
-    )  # fmt: skip
+    says = f"{100 * level:.0f} % of the sampler's choices of experts are not those of the trainer's routers at the "
+    says += f"same weights, while the log-probs of its tokens differ by {apart:.2g} nats only: the routers differ, not "
+    shown = Evidence("minibatch.route_mismatch_frac", start, level, before(routes, start))
+    return Clue.since("sign", 0.95, shown, f"{says}the age or the rounding of all weights")
 
 
 stale_weights = among(
@@ -128,13 +116,11 @@ temperature = among(
 
 
 @cause(
-    needs=("token.log_prob_behaviour", "token.entropy"),
-    breaks="sampling",
-    holds="behaviour_log_probs",
+    "token.log_prob_behaviour", "token.entropy", breaks="sampling", holds="behaviour_log_probs",
     change="Have the sampler report log-probs after temperature, top-k and top-p (vLLM: logprobs_mode = "
     "processed_logprobs), and let the trainer apply the same temperature.",
     test="--set engine.temperature=1.0",
-)
+)  # fmt: skip
 def temperature_hidden(log: Log) -> Clue | None:
     """Tokens are sampled at another temperature than their log-probs report.
 
@@ -151,19 +137,18 @@ def _of_good_ones(log: Log) -> Clue | None:
     """The same of tokens with a positive advantage, while success lasts: a policy that is right is rarely surprised."""
     # Updates that leave the data behind make its tokens rarer as well: what they were before is what was drawn.
     drawn = log.series("minibatch", "log_prob_positive") - log.series("minibatch", "displacement_positive")
-    surprise = (-drawn - log.series("step", "entropy")).dropna()
+    surprise = (-drawn - log.series("step", "entropy")).dropna().rename("minibatch.log_prob_positive")
     skipped = log.rescored
     if log.measured("minibatch", "value_loss"):  # of a critic, which finds tokens good without a reward
         success = log.series("step", "success")
         skipped = skipped.union(success.index[success < RIGHT * success.expanding().median().cummax()])
     surprise = surprise[~surprise.index.isin(skipped)]
     rise = first(surprise, "above", points=3, margin=5.0, least=0.03)
-    return rise and Clue.of(
-        "sign", 0.8, "minibatch.log_prob_positive", rise.step, rise.value, rise.usual,
-        f"from step {rise.step} on the tokens of rewarded trajectories are rarer than the policy's entropy allows: "
-        f"-log p exceeds it by {rise.value:.3g} nats a token, where {rise.usual:.3g} was usual; sampler and trainer "
-        "agree about them, so they were drawn from something else than they were scored by",
-    )  # fmt: skip
+    if rise is None:
+        return None
+    says = "the tokens of rewarded trajectories are rarer than the policy's entropy allows: -log p exceeds it by "
+    says += f"{rise.value:.3g} nats a token, where {rise.usual:.3g} was usual; sampler and trainer agree about them, "
+    return Clue.since("sign", 0.8, rise, f"{says}so they were drawn from something else than they were scored by")
 
 
 def _of_transcripts(log: Log) -> Clue | None:
@@ -195,18 +180,15 @@ def _of_transcripts(log: Log) -> Clue | None:
         return None
     at, usual, level = cut
     way = "rarer (temperature above the trainer's)" if best > 0 else "likelier (temperature below it)"
-    return Clue.of(
-        "sign", 0.8, "token.log_prob_behaviour", at, float(level), float(usual),
-        f"from step {at} on the sampled tokens are {way} than the log-probs allow that come with them: -log p "
-        f"exceeds the entropy by {level:.3g} nats a token, where {usual:.3g} was usual "
-        f"({abs(best):.1f} standard errors); both sides agree about the tokens, so no ratio shows it",
-    )  # fmt: skip
+    says = f"the sampled tokens are {way} than the log-probs allow that come with them: -log p exceeds the entropy by "
+    says += f"{level:.3g} nats a token, where {usual:.3g} was usual ({abs(best):.1f} standard errors); both sides "
+    shown = Evidence("token.log_prob_behaviour", at, float(level), float(usual))
+    return Clue.since("sign", 0.8, shown, f"{says}agree about the tokens, so no ratio shows it")
 
 
 low_precision = among(
     parted, "low_precision", "The sampler computes in lower precision than the trainer", severity="warning",
-    needs=_NEEDS, needs_ledger=True, needs_one_policy=True,
-    without={"engine.dtype": "float32"},
+    needs=_NEEDS, needs_ledger=True, needs_one_policy=True, without={"engine.dtype": "float32"},
     change="Sample in the trainer's precision, or correct for it (rollout correction: tis, mis, icepop), or take old "
     "log-probs from the sampler.",
     test='--set engine.dtype="float32"',

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pandas as pd
 
-from workbench.diagnosis.changepoint import before, first
+from workbench.diagnosis.changepoint import Evidence, before, first
 from workbench.diagnosis.finding import Clue, Grade, among, cause, sql
 from workbench.diagnosis.log import Log
 
@@ -46,26 +46,21 @@ def paid(log: Log) -> dict[str, Clue]:
     def add(name: str, grade: Grade, sure: float, value: float, usual: float, says: str, shown: pd.DataFrame) -> None:
         here = shown[shown["step"] == step]["trajectory"]
         example = None if here.empty else int(here.iloc[0])
-        says = f"from step {step} on {says}"
-        found[name] = Clue.of(grade, sure, "trajectory.reward", step, value, usual, says, example)
+        found[name] = Clue.since(grade, sure, Evidence("trajectory.reward", step, value, usual), says, example)
 
     agree, form = max((float((rows["paid"] == rows[name]).mean()), name) for name in ("answered", "formed"))
     failed = rows[~rows["success"] & rows[form]]
     if agree >= 0.9 and len(failed) and failed["paid"].mean() >= 0.9:
         what = "an answer" if form == "answered" else "an answer after valid turns"
-        add(
-            "reward_format", "sign", 0.93, float(rows["paid"].mean()), float(rows["success"].mean()),
-            f"the reward pays for giving {what}: that alone explains {100 * agree:.0f} % of the rewards, and "
-            f"{100 * float(failed['paid'].mean()):.0f} % of the wrong answers of that form are paid",
-            failed[failed["paid"]],
-        )  # fmt: skip
+        says = f"the reward pays for giving {what}: that alone explains {100 * agree:.0f} % of the rewards, and "
+        says += f"{100 * float(failed['paid'].mean()):.0f} % of the wrong answers of that form are paid"
+        means = float(rows["paid"].mean()), float(rows["success"].mean())
+        add("reward_format", "sign", 0.93, *means, says, failed[failed["paid"]])
     won, lost = rows[rows["success"]], rows[~rows["success"]]
     if len(won) and len(lost) and not rows["reward"].corr(rows["success"].astype(float)) > -0.8:
         mean, usual = float(won["reward"].mean()), float(lost["reward"].mean())
-        add(
-            "reward_inverted", "proof", 0.96, mean, usual,
-            f"a failure is paid {usual:.2g} and a success {mean:.2g} on average: the reward has the wrong sign", wrong,
-        )  # fmt: skip
+        says = f"a failure is paid {usual:.2g} and a success {mean:.2g} on average: the reward has the wrong sign"
+        add("reward_inverted", "proof", 0.96, mean, usual, says, wrong)
     if found:
         return found
     steps = [(part["success"].to_numpy(), part["paid"].to_numpy()) for _, part in rows.groupby("step")]
@@ -73,18 +68,14 @@ def paid(log: Log) -> dict[str, Clue]:
                  for k in range(-SHIFTS, SHIFTS + 1) if k}  # fmt: skip
     rows_off = max(agreement, key=lambda k: (agreement[k], -abs(k)))
     if agreement[rows_off] >= 0.98:
-        add(
-            "reward_shifted", "proof", 0.96, float((rows["paid"] == rows["success"]).mean()), 1.0,
-            f"the rewards are those of other trajectories, {abs(rows_off)} rows "
-            f"{'before' if rows_off > 0 else 'after'}: so read, {100 * agreement[rows_off]:.0f} % of them are right",
-            wrong,
-        )  # fmt: skip
+        side = "before" if rows_off > 0 else "after"
+        says = f"the rewards are those of other trajectories, {abs(rows_off)} rows {side}"
+        says += f": so read, {100 * agreement[rows_off]:.0f} % of them are right"
+        add("reward_shifted", "proof", 0.96, float((rows["paid"] == rows["success"]).mean()), 1.0, says, wrong)
         return found
-    add(
-        "reward_noise", "sign", 0.9, 1 - off, 1.0,
-        f"the reward of {100 * off:.0f} % of the trajectories is not their success: {100 * lost['paid'].mean():.0f} % "
-        f"of the failures are paid, {100 * (~won['paid']).mean():.0f} % of the successes are not", wrong,
-    )  # fmt: skip
+    says = f"the reward of {100 * off:.0f} % of the trajectories is not their success: {100 * lost['paid'].mean():.0f}"
+    says += f" % of the failures are paid, {100 * (~won['paid']).mean():.0f} % of the successes are not"
+    add("reward_noise", "sign", 0.9, 1 - off, 1.0, says, wrong)
     return found
 
 
@@ -111,54 +102,50 @@ reward_noise = among(
 
 
 @cause(
-    needs=("trajectory.n_observation_tokens", "trajectory.n_searches"),
+    "trajectory.n_observation_tokens", "trajectory.n_searches",
     change="Ask the retriever by hand with a query of the log; look at its index, its port, its time limit.",
     test=sql("SELECT step, sum(n_observation_tokens) / sum(n_searches) FROM trajectory", "GROUP BY step ORDER BY step"),
-)
+)  # fmt: skip
 def retriever_empty(log: Log) -> Clue | None:
     """The retriever returns nothing."""
     share = log.series("step", "retrieval_empty_frac")
     empty = share[share > _MOST]
     if len(empty) >= 2 and (share > _MOST).iloc[-max(2, len(share) // 4) :].mean() > 0.5:
-        step, value = int(empty.index[0]), float(empty.iloc[0])
-        says = f"from step {step} on the retriever answers {100 * empty.mean():.0f} % of the searches with no passage"
-        return Clue.of("proof", 0.96, "step.retrieval_empty_frac", step, value, before(share, step), says)
+        step = int(empty.index[0])
+        shown = Evidence("step.retrieval_empty_frac", step, float(empty.iloc[0]), before(share, step))
+        says = f"the retriever answers {100 * empty.mean():.0f} % of the searches with no passage"
+        return Clue.since("proof", 0.96, shown, says)
     sums = log.table("trajectory").groupby("step")[["n_observation_tokens", "n_searches"]].sum()
     sums = sums[sums["n_searches"] > 0]
     told = sums["n_observation_tokens"] / sums["n_searches"]  # mean observation tokens of a search, by step
-    gone = first(told, "below", points=2, margin=4.0, floor=0.1)
+    gone = first(told.rename("trajectory.n_observation_tokens"), "below", points=2, margin=4.0, floor=0.1)
     if gone is None or max(gone.value, float(told[told.index >= gone.step].median())) > 0.5 * gone.usual:
         return None
-    return Clue.of(
-        "sign", 0.9, "trajectory.n_observation_tokens", gone.step, gone.value, gone.usual,
-        f"from step {gone.step} on a search is answered with {gone.value:.1f} tokens, where {gone.usual:.1f} were "
-        "usual: the retriever returns next to nothing",
-    )  # fmt: skip
+    says = f"a search is answered with {gone.value:.1f} tokens, where {gone.usual:.1f} were usual: the retriever"
+    return Clue.since("sign", 0.9, gone, f"{says} returns next to nothing")
 
 
 @cause(
-    needs=("step.retrieval_failed_frac",),
-    change="Restart the retriever, raise world.retriever.retries or timeout, and leave failed episodes out of "
-    "the batch.",
+    "step.retrieval_failed_frac",
+    change="Restart the retriever, raise world.retriever.retries or timeout, and leave failed episodes out of the "
+    "batch.",
     test="sorl show {run}",
-)
+)  # fmt: skip
 def retriever_failing(log: Log) -> Clue | None:
     """The retriever does not answer."""
     share, failed = log.series("step", "retrieval_failed_frac"), log.first_above("step", "retrieval_failed_frac", 0.0)
-    return failed and Clue.of(
-        "proof", 0.9, "step.retrieval_failed_frac", failed.step, failed.value, before(share, failed.step),
-        f"from step {failed.step} on the retriever did not answer up to {100 * float(share.max()):.0f} % of the "
-        "searches, after all retries",
-    )  # fmt: skip
+    if failed is None:
+        return None
+    says = f"the retriever did not answer up to {100 * float(share.max()):.0f} % of the searches, after all retries"
+    shown = Evidence(failed.column, failed.step, failed.value, before(share, failed.step))
+    return Clue.since("proof", 0.9, shown, says)
 
 
 @cause(
-    needs_ledger=True,
-    severity="warning",
-    needs=("step.seconds_rollout", "step.seconds_update"),
+    "step.seconds_rollout", "step.seconds_update", needs_ledger=True, severity="warning",
     change="Look at the load of the retriever's machine and at world.retriever.batch; training itself is not harmed.",
     test=sql("SELECT step, seconds_retrieval, seconds_rollout FROM step", "ORDER BY step"),
-)
+)  # fmt: skip
 def retriever_slow(log: Log) -> Clue | None:
     """The retriever has become slow."""
     sure, column, told = 0.9, "seconds_retrieval", "waiting for the retriever"
@@ -172,17 +159,14 @@ def retriever_slow(log: Log) -> Clue | None:
     if rise is None or float(relative[since].quantile(0.1)) < 2 * float(relative[~since].median()):
         return None
     now, usual = (float(waited[relative.index[part]].median()) for part in (since, ~since))
-    return Clue.of(
-        "sign", sure, f"step.{column}", rise.step, now, usual,
-        f"from step {rise.step} on a step spends {now:.2g} s {told}, where {usual:.2g} s were usual, while its updates "
-        "take as long as before",
-    )  # fmt: skip
+    says = f"a step spends {now:.2g} s {told}, where {usual:.2g} s were usual, while its updates take as long as before"
+    return Clue.since("sign", sure, Evidence(f"step.{column}", rise.step, now, usual), says)
 
 
 @cause(
-    needs=("token.token",),
-    change="Ask it by hand with a query of the log; look for answers out of step with their requests in a "
-    "batch, another index, another embedding model than the index was built with.",
+    "token.token",
+    change="Ask it by hand with a query of the log; look for answers out of step with their requests in a batch, "
+    "another index, another embedding model than the index was built with.",
     test=sql("SELECT token FROM token", "AND step = {step}", form="json"),
 )
 def retriever_junk(log: Log) -> Clue | None:
@@ -197,27 +181,25 @@ def retriever_junk(log: Log) -> Clue | None:
     named = pd.DataFrame(shares, columns=["step", "share"]).groupby("step")["share"].mean()
     if len(named) < 8:
         return None
-    drop = first(named, "below", points=3, margin=4.0, floor=0.1, least=0.05)
+    drop = first(named.rename("token.token"), "below", points=3, margin=4.0, floor=0.1, least=0.05)
     if drop is None or float(named[named.index >= drop.step].median()) > 0.6 * drop.usual:
         return None
-    return Clue.of(
-        "sign", 0.9, "token.token", drop.step, drop.value, drop.usual,
-        f"from step {drop.step} on {100 * drop.value:.0f} % of the words that searches ask for come back in the "
-        f"passages, where {100 * drop.usual:.0f} % were usual: the retriever answers another question",
-    )  # fmt: skip
+    says = f"{100 * drop.value:.0f} % of the words that searches ask for come back in the passages, where "
+    says += f"{100 * drop.usual:.0f} % were usual: the retriever answers another question"
+    return Clue.since("sign", 0.9, drop, says)
 
 
 @cause(
-    needs=("trajectory.ended", "trajectory.n_turns"),
+    "trajectory.ended", "trajectory.n_turns",
     change="Raise the budget of turns or tokens, or leave truncated episodes out of the loss: they are punished for "
     "their length.",
     test=sql("SELECT step, ended, count(*) FROM trajectory", "GROUP BY ALL ORDER BY 1"),
-)
+)  # fmt: skip
 def truncated(log: Log) -> Clue | None:
     """Episodes are cut short."""
     frame = log.table("trajectory")
     unfinished = (frame["ended"] != "answer").groupby(frame["step"]).mean()
-    rise = first(unfinished, "above", points=2, margin=4.0, floor=0.3, least=0.03)
+    rise = first(unfinished.rename("step.truncated_frac"), "above", margin=4.0, floor=0.3, least=0.03)
     if rise is None or rise.value - rise.usual < 0.1 or turn_cut.look(log) is not None:
         return None
     since, share = frame[frame["step"] >= rise.step], float(unfinished[unfinished.index >= rise.step].mean())
@@ -226,20 +208,17 @@ def truncated(log: Log) -> Clue | None:
         bound = cut.quantile(0.9)
         more = float((free > bound).mean())
         if len(cut) and (cut >= bound).mean() > 0.5 and more > 0.02 and since[column].max() <= bound:
-            return Clue.of(
-                "sign", 0.92, "step.truncated_frac", rise.step, rise.value, rise.usual,
-                f"from step {rise.step} on {100 * share:.0f} % of the episodes end without an answer, and none has "
-                f"more than {bound:.0f} {column[2:]}, where before {100 * more:.0f} % had more",
-            )  # fmt: skip
+            says = f"{100 * share:.0f} % of the episodes end without an answer, and none has more than {bound:.0f} "
+            return Clue.since("sign", 0.92, rise, f"{says}{column[2:]}, where before {100 * more:.0f} % had more")
     return None
 
 
 @cause(
-    needs=("step.valid_action_frac", "token.trained"),
-    change="Raise the budget of tokens of a turn (world.max_turn_tokens), or look for a stop word that comes "
-    "too early.",
+    "step.valid_action_frac", "token.trained",
+    change="Raise the budget of tokens of a turn (world.max_turn_tokens), or look for a stop word that comes too "
+    "early.",
     test=sql("SELECT step, valid_action_frac, response_tokens / turns FROM step", "ORDER BY step"),
-)
+)  # fmt: skip
 def turn_cut(log: Log) -> Clue | None:
     """Turns are cut before they are complete."""
     valid = log.series("step", "valid_action_frac")
@@ -254,9 +233,6 @@ def turn_cut(log: Log) -> Clue | None:
     longer = float((earlier > bound).mean()) if len(later) else 0.0
     if not longer >= 0.3 or (later == bound).mean() < 0.3:
         return None
-    return Clue.of(
-        "sign", 0.92, "step.valid_action_frac", drop.step, drop.value, drop.usual,
-        f"from step {drop.step} on no turn has more than {bound} tokens, where before {100 * longer:.0f} % had more, "
-        f"and the share of valid actions falls from {drop.usual:.2f} to {drop.value:.2f}: turns end before their "
-        "closing tag",
-    )  # fmt: skip
+    says = f"no turn has more than {bound} tokens, where before {100 * longer:.0f} % had more, and the share of valid "
+    says += f"actions falls from {drop.usual:.2f} to {drop.value:.2f}: turns end before their closing tag"
+    return Clue.since("sign", 0.92, drop, says)
