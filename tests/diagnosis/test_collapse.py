@@ -123,6 +123,16 @@ def test_what_shows_only_after_the_fall_is_a_consequence_and_comes_last():
     assert "later than the fall, not its cause (97 %)" in text(said(tables, {"learn.staleness": 8}, **FELL))
 
 
+@pytest.mark.parametrize(("begins", "rising"), [(0.1, False), (0.02, True)])
+def test_what_moved_during_a_warm_up_is_said_to_have_moved_then(begins, rising):
+    tables = healthy()
+    tables["step"].loc[SPIKE - 4 :, "kl_k3"] *= 20
+    tables["minibatch"]["lr"] = (begins + 0.01 * tables["minibatch"]["step"]).clip(upper=0.1)
+    found = text(said(tables, **FELL))
+    assert f"Moved first: kl_k3 at step {SPIKE - 4}" in found
+    assert ("The learning rate was still rising, which moves signals by itself." in found) == rising
+
+
 def test_of_curves_alone_the_signals_that_left_their_past_are_named_and_not_that_no_cause_fits():
     tables = {"step": healthy()["step"]}
     tables["step"].loc[tables["step"]["step"] == ONSET + 1, ["kl_k3", "entropy"]] = [0.6, math.inf]

@@ -26,6 +26,7 @@ GRADES = {
     "pattern": "fits the pattern", "refuted": "refuted by intervention",
 }  # fmt: skip
 FIRST = 5  # signals and culprits that are named
+RISING = 1.05  # x the first learning rate, from which on a warm-up moves signals
 _KEYS = ("run_id", "step", "written_at", "success")
 # No signals of training: clocks, fingerprints, counters.
 _NO_SIGNAL = ("seconds_", "tokens_per_second", "memory_", "questions_hash", "batch_hash", "heldout_episodes", "updates",
@@ -195,7 +196,10 @@ def first_signals(d: Diagnosis) -> str:
         name = m.column.removeprefix("step.")
         parts.append(f"{name} at step {m.step} ({figure(m.usual)} -> {figure(m.value)}{ahead})")
     parts += [f"{len(d.moved) - FIRST} more later"] if len(d.moved) > FIRST else []
-    return f"Moved first: {'; '.join(parts)}."
+    rate = d.log.series("minibatch", "lr", "max").loc[lambda series: series.index <= d.moved[0].step]
+    rising = len(rate) > 1 and rate.iloc[-1] > RISING * rate.iloc[0]
+    tail = " The learning rate was still rising, which moves signals by itself." if rising else ""
+    return f"Moved first: {'; '.join(parts)}.{tail}"
 
 
 def opened(step: int, ranked: Sequence[int], kept: Collection[int], wanted: int | None = None) -> dict[str, int]:
