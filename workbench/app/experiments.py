@@ -147,12 +147,10 @@ def settings_of(config: Mapping[str, Any] | str | None) -> dict[str, str]:
 
 def choices_of(config: str | None) -> dict[str, str]:
     """Return the settings of a run, with what its algorithm chose in each slot in place of the algorithm's name."""
-    tables = recorded.settings_of(config)
-    raw = {key: value for key, value in tables.items() if not key.startswith(("algorithm", "slots."))}
-    name = tables.get("algorithm")
+    tables, settings = recorded.nested(config), recorded.settings_of(config)
+    raw = {key: value for key, value in settings.items() if not key.startswith(("algorithm", "slots."))}
     try:
-        slots = recorded.nested(config).get("slots")
-        algorithm = resolve(name if isinstance(name, str) else recorded.nested(config).get("algorithm", ""), slots)
+        algorithm = resolve(tables.get("algorithm", ""), tables.get("slots"))
     except (InputError, AttributeError, TypeError):  # of another trainer
         return settings_of(config)
     found = {}
@@ -200,7 +198,7 @@ def first_run(each: pd.DataFrame) -> str:
 
 
 def watched(store: Store, known: Diagnostics, run: Row, name: str = "") -> Signal:
-    """Return a signal of a run in at most 1,000 points, each the most extreme of its steps; by default of SIGNALS."""
+    """Return a signal, by default the first of SIGNALS that a run has, in at most 1,000 points: the most extreme."""
     name = name or known.names("step", SIGNALS)[0]
     run_id, lowest = run["run_id"], known.rows[f"step.{name}"]["alarm_when"] == "below"
     steps = int(store.query("extent", runs=[run_id], origins=[0])["last"].fillna(0).iloc[0]) + 1

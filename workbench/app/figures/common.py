@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.colors import make_colorscale
 
-from workbench.app.text import figure_text, visible
+from workbench.app.text import figure_text
 from workbench.app.theme import Palette, faded, template
 
 Trace = dict[str, Any]  # as plotly reads it from JSON
@@ -201,8 +201,9 @@ def legend_on_top(**more: Any) -> dict[str, Any]:
 
 
 def stacked(events: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
-    """Return events with `shape` (a key of KINDS), in its order, and `above`: how many of the same `by` precede."""
+    """Return events with `shape` (of KINDS), in its order, the kind in `words`, and how many of one `by` precede."""
     shape = events["kind"].where(events["kind"].isin(KINDS), "other")
+    events = events.assign(words=events["kind"].map(lambda kind: figure_text(str(kind).replace("_", " "))))
     events = events.assign(shape=pd.Categorical(shape, list(KINDS), ordered=True)).sort_values([*by, "shape"])
     return events.assign(above=events.groupby(list(by)).cumcount())
 
@@ -214,11 +215,6 @@ def event_marks(events: pd.DataFrame, palette: Palette) -> Iterator[Trace]:
         x, y, text, carried = (part[column].tolist() for column in ("x", "y", "text", "carried"))
         more = {"text": text, "customdata": carried, "name": name, "showlegend": True, "cliponaxis": False}
         yield marks(x, y, symbol, 9, palette.outcomes.get(tone, palette.muted), "%{text}", edge=1.4, **more)
-
-
-def kind_in_words(kind: object) -> str:
-    """Return the kind of an event as markup: `guard_mask` is `guard mask`."""
-    return figure_text(visible(kind).replace("_", " "))
 
 
 def is_wide(values: Sequence[float] | np.ndarray) -> bool:

@@ -98,10 +98,8 @@ def timeline(runs: pd.DataFrame, events: pd.DataFrame, styles: Styles, palette: 
     marks = marks.assign(
         y=marks["row"] + 0.4 * (marks["kind"] == "alarm") - 0.19 * marks["above"],
         carried=pd.Series(carried, marks.index, dtype=object),
-        text=[
-            f"<b>{figure_text(one.arm)}</b>, seed {one.seed}, at {one.x:,.0f}<br>"
-            f"{common.kind_in_words(one.kind)}: {wrapped(str(one.message), 64)}" for one in marks.itertuples()
-        ],
+        text=[f"<b>{figure_text(one.arm)}</b>, seed {one.seed}, at {one.x:,.0f}<br>{one.words}: "
+              f"{wrapped(str(one.message), 64)}" for one in marks.itertuples()],
     )  # fmt: skip
     lines = [
         common.line(colour=faded(styles[str(arm)].colour, 0.55), showlegend=False,
@@ -216,7 +214,7 @@ def career(
     marks = common.stacked(events, ["step"])
     marks = marks.assign(
         x=marks["step"], y=_STRIP + _LIFT * marks["above"], carried=marks["step"].astype(int),
-        text=[f"<b>{common.kind_in_words(one.kind)}</b> at step {one.step:,.0f}<br>{wrapped(str(one.message), 64)}"
+        text=[f"<b>{one.words}</b> at step {one.step:,.0f}<br>{wrapped(str(one.message), 64)}"
               for one in marks.itertuples()],
     )  # fmt: skip
     traces = [] if children is None or children.empty else list(branches(points, children, palette))
@@ -320,7 +318,7 @@ class Signal(NamedTuple):
 
     @property
     def spike(self) -> int:
-        """The step to begin at: the first with NaN or Inf, else the most extreme about the onset (or of all)."""
+        """The step to begin at: first with NaN or Inf, else most extreme about the onset (or of all), else the last."""
         if broken := [int(step) for step in self.points["broken_step"].dropna()]:
             return min(broken)
         known = self.points.dropna(subset=["value"])
