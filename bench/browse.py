@@ -23,7 +23,7 @@ from workbench.app.curve_data import Chosen, Window, onsets, panel
 from workbench.app.figures.common import AXES
 from workbench.app.figures.curves import curves
 from workbench.app.figures.maps import ACROSS, Measure, colour_scale, heat
-from workbench.app.screens.turns import CELLS, Turns, measures
+from workbench.app.screens.turns import CELLS, FIRST, Turns
 from workbench.app.store import Diagnostics, Store, dictionary
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Crowd:
         store = Store(runs)
         known = dictionary(store)
         charted = [m for m in known.charted if known.rows[m]["table_name"] != "minibatch"]
-        return cls(store, runs_of(store.reader, EXPERIMENT), known, charted, measures(known))
+        return cls(store, runs_of(store.reader, EXPERIMENT), known, charted, known.names("turn_step", FIRST))
 
     def fresh(self) -> None:
         """Forget all answers."""
@@ -206,7 +206,7 @@ def turns(crowd: Crowd, name: str, ends: tuple[int, int]) -> Callable[[], Any]:
     def ask() -> Any:
         import pandas as pd
 
-        window = Window.made(*ends, CELLS // min(len(names), ACROSS))
+        window = Window.over(*ends, most=CELLS // min(len(names), ACROSS))
         view = Turns(
             chosen, "step", [0] * len(chosen), window, Measure(name, name, *crowd.known.words(f"turn_step.{name}"))
         )

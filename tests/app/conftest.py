@@ -163,9 +163,9 @@ def components() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def patience(monkeypatch: Patch) -> None:
-    """Wait for the first sync, also on a busy machine."""
+    """Wait for the first sync of a screen, also on a busy machine: a test need not sync what it then opens."""
     monkeypatch.setattr("workbench.app.page._PATIENCE", 30.0)
 
 

@@ -51,13 +51,12 @@ def write_kinds(folder: Path) -> None:
         verdict: dict[str, Any] = judge([v if v == v else None for v in success], episodes=300).columns()
         verdict |= {"outcome": "diverged"} if name == "diverged" else {}
         leap = [60.0 if step == verdict["onset_low"] else 1.5 + 0.1 * (step % 3) for step in steps]
-        ids = {"run_id": [name] * len(steps), "step": list(steps)}
         write_dictionary(run)
-        measured = {"ratio_max": leap, "grad_norm_max": [x / 3 for x in leap], "staleness": [8.0] * len(steps)}
-        write_segment(run, "step", ids | {"success": success, "reward": success} | measured)
+        measured = {"step": steps, "ratio_max": leap, "grad_norm_max": [x / 3 for x in leap], "staleness": 8.0}
+        write_segment(run, "step", measured | {"success": success, "reward": success})
         if name != "imported":
-            updates = {"ratio_max": leap, "grad_norm": [x / 3 for x in leap], "epoch": [1] * len(steps)}
-            write_segment(run, "minibatch", ids | updates)
+            updates = {"step": steps, "ratio_max": leap, "grad_norm": measured["grad_norm_max"], "epoch": 1}
+            write_segment(run, "minibatch", updates)
             _write_rows(run, "trajectory", _trajectories(steps))
             heavy = [draw.choice(_WRITTEN) for _ in steps]
             _write_rows(run, "turn", _turns(heavy))
@@ -67,8 +66,8 @@ def write_kinds(folder: Path) -> None:
                 for step, ratio in enumerate(ratios) for turn in (1, 2)
             ])  # fmt: skip
             _write_rows(run, "token", [_tokens(step, KEPT[name], at) for step, at in enumerate(heavy)])
-            ends = {"step": [0, len(steps)], "success": [0.4, success[-1]], "data": ["facts"] * 2}
-            write_segment(run, "evaluation", {"run_id": [name] * 2, **ends})
+            ends = {"step": [0, len(steps)], "success": [0.4, success[-1]], "data": "facts"}
+            write_segment(run, "evaluation", ends)
         if events := EVENTS.get(name):
             columns = ("step", "kind", "severity", "diagnostic", "message")
             _write_rows(run, "event", [dict(zip(columns, event, strict=True)) for event in events])
@@ -78,7 +77,7 @@ def write_kinds(folder: Path) -> None:
 
 
 def _write_rows(run: Path, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    write_segment(run, table, {"run_id": [run.name] * len(rows)} | {key: [row[key] for row in rows] for key in rows[0]})
+    write_segment(run, table, {key: [row[key] for row in rows] for key in rows[0]})
 
 
 def _trajectories(steps: range) -> list[dict[str, Any]]:

@@ -1,6 +1,7 @@
 import html as escaping
 import math
 import re
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,10 +18,9 @@ from workbench.app.experiments import ranked, worst_epoch
 from workbench.app.screens import episode as screen
 from workbench.app.screens.episode import Side, difference, in_epoch, pieces, spelled, transcript, turn_table, verdict
 from workbench.app.store import Diagnostics
-from workbench.app.text import visible
+from workbench.app.text import html_text, visible
 from workbench.app.theme import LIGHT, tint
 from workbench.store.reader import Reader
-from workbench.store.sync import sync
 
 TINY = Shape(steps=4, trajectories=2, turns=2, epochs=2, tokens=0, steps_per_segment=4)
 PPO = "ppo-s0-aaaa0000"
@@ -59,8 +59,10 @@ def test_it_takes_its_view_from_the_address_and_ignores_what_that_gets_wrong(ope
     for address in ({"step": "999"}, {"step": "<b>"}, {"trajectory": "999"}, {"trajectory": "-1"}, {"run": "nope"}):
         assert "sorl-turns" in open_screen("episode", **address).source, address
     for wrong in ("77777", "x", "-1"):
-        shown = open_screen("episode", trajectory=wrong).source
-        assert f"Ignored in the address: trajectory = &#x27;{wrong}&#x27;." in shown
+        app = open_screen("episode", run="nope", trajectory=wrong)
+        assert html_text("run = 'nope'; shown instead: ppo, seed 0: collapsed after step 15") in app.source
+        assert html_text(f"Ignored in the address: trajectory = '{wrong}'.") in app.source
+    assert "Ignored" not in open_screen("episode", run=app.value("run"), trajectory="1").source
 
 
 def test_trajectories_without_tokens_say_so_and_name_those_that_have_them(open_screen: Open) -> None:
@@ -87,11 +89,8 @@ def test_another_step_begins_at_its_own_culprit_and_a_picked_trajectory_stays(gr
 def test_a_run_without_a_step_says_what_is_missing(tmp_path: Path, open_screen: Open) -> None:
     write_queued(tmp_path, "demo")
     write_run(tmp_path, "demo", "b", shape=TINY)  # brings the dictionary
-    sync(tmp_path)
-    assert (
-        "No trajectory of this run is recorded: this screen needs tables"
-        in open_screen("episode", tmp_path, run="queued").source
-    )
+    said = "No trajectory of this run is recorded: this screen needs tables"
+    assert said in open_screen("episode", tmp_path, run="queued").source
 
 
 def test_hostile_episodes_are_shown_literally(tmp_path: Path, open_screen: Open) -> None:
@@ -103,11 +102,9 @@ def test_hostile_episodes_are_shown_literally(tmp_path: Path, open_screen: Open)
     row = {"run_id": "a", "step": 0, "trajectory": 0}
     token = {"token": words, "token_id": list(range(len(words))), "trained": mask, "turn_index": list(map(int, mask))}
     write_segment(folder, "token", {k: [v] for k, v in (row | token | {"log_ratio": log_ratio}).items()})
-    for file in (folder / "segments" / "trajectory").glob("*.parquet"):
-        file.unlink()
-    row |= dict.fromkeys(("question", "gold", "answer", "ended"), " ".join(texts)) | {"success": False}
-    write_segment(folder, "trajectory", {k: [v] for k, v in row.items()} | {"gradient_share": [0.5]})
-    sync(tmp_path)
+    shutil.rmtree(folder / "segments" / "trajectory")
+    row |= dict.fromkeys(("question", "gold", "answer", "ended"), " ".join(texts))
+    write_segment(folder, "trajectory", row | {"success": False, "gradient_share": 0.5})
     shown = assert_literal(open_screen("episode", tmp_path, run="a", step="0", trajectory="0"))
     assert not [text for text in texts if shown.count(visible(text).strip()) < 5]
 
@@ -156,8 +153,7 @@ def test_any_text_survives_the_byte_level_alphabet(text: str) -> None:
     assert "".join(spelled(["".join(character[byte] for byte in f" {text}".encode())])) == f" {text}"
 
 
-MEASURED = ("log_prob_behaviour", "log_prob_old", "log_prob", "log_ratio", "entropy", "advantage", "value",
-            "gradient_weight")  # fmt: skip
+MEASURED = (*screen._TOLD, "log_ratio")
 TURN = {"turn_index": 1, "status": "search", "ratio_geo": 0.5, "log_ratio_sum": -2.0, "gradient_share": 0.1, "epoch": 2}
 
 
@@ -366,13 +362,10 @@ TIE = dict(in_epoch(two_epochs(), 3, 3)[0])
     ],
     ids=range(12),
 )  # fmt: skip
-def test_the_sentence_says_how_much_where_and_when_nothing_stands_out(
-    share: Any, of_turns: list[Any], tokens: Any, says: str
-) -> None:
+def test_the_sentence_says_how_much_where_and_if_nothing_stands_out(share: Any, of_turns: Any, tokens: Any, says: str):
     if says.endswith("recorded.") and tokens:
         tokens = tokens | {"gradient_weight": [0.0] * 5}
-    said = verdict({"trajectory": 7, "gradient_share": share}, 64, shares(*of_turns), tokens)
-    assert said.endswith(says)
+    assert verdict({"trajectory": 7, "gradient_share": share}, 64, shares(*of_turns), tokens).endswith(says)
 
 
 WEIGHTS = st.one_of(st.none(), st.just(0.0), st.just(math.nan), st.floats(1e-6, 1.0))
@@ -443,9 +436,7 @@ def side(step: int, written: str | None, *kinds: str, answer: str | None = "x", 
         (side(3, "a", "answer"), side(9, None), "The turns of step 9 were not recorded."),
     ],
 )  # fmt: skip
-def test_two_episodes_are_told_apart_by_answer_turns_and_the_first_turn_that_differs(
-    one: Side, other: Side, says: str
-) -> None:
+def test_two_episodes_are_told_apart_by_answer_turns_and_the_first_that_differs(one: Side, other: Side, says: str):
     assert difference(one, other).endswith(says)
     beside = Read(transcript([one, other], LIGHT))
     assert "step 3, turn 1" in beside.text
@@ -454,17 +445,13 @@ def test_two_episodes_are_told_apart_by_answer_turns_and_the_first_turn_that_dif
 
 def test_a_second_episode_with_the_same_question_is_chosen_in_the_address(open_screen: Open, tmp_path: Path) -> None:
     folder = write_run(tmp_path, "demo", "a", shape=TINY, collapse=1)
-    for file in (folder / "segments" / "trajectory").glob("*.parquet"):
-        file.unlink()
-    rows = [(step, which) for step in range(4) for which in (0, 1)]
-    columns = {"run_id": ["a"] * 8, "step": [s for s, _ in rows], "trajectory": [t for _, t in rows],
-               "question": [f"q{t}" for _, t in rows], "answer": [f"at {s}" for s, _ in rows],
-               "gold": ["x"] * 8, "ended": ["answer"] * 8, "success": [False] * 8}  # fmt: skip
-    write_segment(folder, "trajectory", columns)
+    shutil.rmtree(folder / "segments" / "trajectory")
+    for which in (0, 1):
+        answers = {"step": range(4), "answer": [f"at {step}" for step in range(4)], "gold": "x", "ended": "answer"}
+        write_segment(folder, "trajectory", answers | {"trajectory": which, "question": f"q{which}", "success": False})
     token = {"run_id": "a", "step": 3, "trajectory": 1} | episode(["<answer>", "lie", "</answer>"])
     write_segment(folder, "token", {name: [value] for name, value in token.items()})
     write_status(folder, collapse_step=1)
-    sync(tmp_path)
     here = {"run": "a", "step": "0", "trajectory": "1"}
     app = open_screen("episode", tmp_path, **here, next="a/3/1")
     assert app.value("next") == "a/3/1"

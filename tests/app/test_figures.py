@@ -15,21 +15,10 @@ from hypothesis import strategies as st
 from tests.app.conftest import HOSTILE, assert_figure_literal, checked
 from workbench.analysis.survival import curve
 from workbench.app.curve_data import Window, alarm_leads, banded, lone
+from workbench.app.figures import runs as of_runs
 from workbench.app.figures.common import AXES, KINDS
 from workbench.app.figures.curves import GROUPS, Panel, _stacked, chart, curves
 from workbench.app.figures.maps import FEW, Heat, Measure, colour_scale, heat, region
-from workbench.app.figures.runs import (
-    TITLE,
-    Signal,
-    _together,
-    branches,
-    leads,
-    letters,
-    peaks,
-    ranking,
-    survival,
-    timeline,
-)
 from workbench.app.store import Diagnostics
 from workbench.app.theme import DARK, LIGHT, Palette, contrast, mixed, styles
 
@@ -181,9 +170,8 @@ def test_a_few_far_values_are_cut_marked_and_told_and_a_linear_scale_shows_them_
 
 
 def test_by_arm_each_diagnostic_has_a_pane_an_arm_on_one_scale_and_every_pane_its_ticks() -> None:
-    figure = checked(
-        drawn(panel(banded(points()), **MARKED), panel(points()), by_arm=True, onsets=MARK, scale="linear")
-    )
+    panels = panel(banded(points()), **MARKED), panel(points())
+    figure = checked(drawn(*panels, by_arm=True, onsets=MARK, scale="linear"))
     shown = [axis for axis in figure.select_yaxes() if axis.visible is not False]
     assert [axis.matches for axis in shown] == [None, "y", None, "y3"]
     assert {axis.showticklabels for axis in figure.select_xaxes()} == {None}
@@ -330,23 +318,16 @@ def test_any_values_even_none_give_a_scale_with_rising_ticks(values: list[float]
     assert len(words) == len(places) == 5
 
 
-def signal(values: list[float | None], *, broken: tuple[int, ...] = (), text: str = "", **more: Any) -> Signal:
+def signal(values: list[float | None], *, broken: tuple[int, ...] = (), text: str = "", **more: Any) -> of_runs.Signal:
     table = {"step": range(len(values)), "value": values}
     frame = pd.DataFrame(table | {"broken_step": [i if i in broken else None for i in table["step"]]}).astype(float)
     events = pd.DataFrame([{"x": 2, "message": text or "grad_norm_max is 40"}])
-    return Signal(
-        text or "grad_norm_max",
-        text or "largest gradient norm",
-        text or "norm",
-        text or "max ||g||_2",
-        frame,
-        events,
-        **more,
-    )
+    words = (text or usual for usual in ("grad_norm_max", "largest gradient norm", "norm", "max ||g||_2"))
+    return of_runs.Signal(*words, frame, events, **more)
 
 
 def peaked(values: list[float | None], chosen: int = 0, **more: Any) -> Any:
-    return checked(peaks(signal(values, **more), RED, LIGHT, chosen))
+    return checked(of_runs.peaks(signal(values, **more), RED, LIGHT, chosen))
 
 
 def test_a_point_of_a_signal_can_be_clicked_says_if_tokens_were_kept_and_carries_its_alarm() -> None:
@@ -368,7 +349,7 @@ def row(trajectory: int, gradient: float | None = 0.1, mass: float | None = 0.1,
 
 
 def ranked(*rows: dict[str, Any]) -> Any:
-    return checked(ranking(rows, 0.05, LIGHT, 7, 1))
+    return checked(of_runs.ranking(rows, 0.05, LIGHT, 7, 1))
 
 
 def test_a_trajectory_is_two_bars_of_its_shares_in_a_row_that_can_be_clicked_anywhere() -> None:
@@ -469,7 +450,7 @@ def test_onsets_that_are_near_each_other_stand_one_above_the_other(fell: list[tu
 @given(st.lists(st.tuples(st.integers(0, 2_000), st.sampled_from("abcd")), min_size=1, max_size=60))
 def test_letters_of_alarms_never_overlap_and_none_is_lost(rang: list[tuple[int, str]]) -> None:
     rows = [{"row": 1, "x": x, "letter": name, "text": f"{name} at {x}", "carried": [0, x]} for x, name in rang]
-    shown = _together(pd.DataFrame(rows), 20.0)
+    shown = of_runs._together(pd.DataFrame(rows), 20.0)
     starts, ends = shown["x"].to_numpy(), (shown["x"] + 20 * shown["letter"].str.len()).to_numpy()
     assert (starts[1:] > ends[:-1]).all()
     for x, name in rang:
@@ -478,7 +459,8 @@ def test_letters_of_alarms_never_overlap_and_none_is_lost(rang: list[tuple[int, 
 
 
 def survived(rows: pd.DataFrame = ROWS, words: str = "Log-rank test: p = 0.02") -> Any:
-    return checked(survival(curve(rows), rows, looks(*rows["arm"].unique()), LIGHT, words, str(rows["arm"].iloc[-1])))
+    of = looks(*rows["arm"].unique())
+    return checked(of_runs.survival(curve(rows), rows, of, LIGHT, words, str(rows["arm"].iloc[-1])))
 
 
 def test_the_curve_is_the_kaplan_meier_estimate_in_steps_with_ticks_for_censored_runs_and_the_runs_at_risk() -> None:
@@ -493,13 +475,12 @@ def test_the_curve_is_the_kaplan_meier_estimate_in_steps_with_ticks_for_censored
     for arm, found in zip(("ppo", "st-ppo"), (t for t in figure.data if t.mode == "text"), strict=True):
         at_risk = [int((ROWS.loc[ROWS["arm"] == arm, "time"] >= tick).sum()) for tick in ticks]
         assert (list(found.x), list(found.text)) == (ticks, list(map(str, at_risk)))
-    assert {TITLE, "Log-rank test: p = 0.02"} <= set(texts(figure))
+    assert {of_runs.TITLE, "Log-rank test: p = 0.02"} <= set(texts(figure))
     assert "2 of 4 collapsed" in "".join(texts(figure))
     dotted = [t for t in figure.data if t.line.dash == "2px,3px"]
     assert [t.xaxis for t in dotted] == ["x"], "the reference is in the other panes"
     assert [t.xaxis for t in figure.data if t.fill == "toself"] == ["x"]
-    rows = watched(a=[(36, False)] * 2, b=[(36, True), (9, True)])
-    figure = survived(rows)
+    figure = survived(watched(a=[(36, False)] * 2, b=[(36, True), (9, True)]))
     lines = [t for t in figure.data if t.line.shape == "hv" and t.hoverinfo != "skip"]
     assert ({t.line.width for t in lines}, max(v for t in lines for v in t.y)) == ({2}, 1.0)
     assert not [t for t in figure.data if t.fill == "toself"], "no interval from two runs"
@@ -515,7 +496,7 @@ RUNS = pd.DataFrame(
 def happened(*rows: tuple[str, int, str], runs: pd.DataFrame = RUNS, message: str = "it moved") -> Any:
     events = pd.DataFrame(list(rows), columns=["run_id", "x", "kind"])
     events = events.assign(severity="warning", diagnostic="d", message=message)
-    return checked(timeline(runs, events, looks(*runs["arm"].unique()), LIGHT, AXES["step"]))
+    return checked(of_runs.timeline(runs, events, looks(*runs["arm"].unique()), LIGHT, AXES["step"]))
 
 
 def test_a_run_is_a_line_below_its_arm_and_each_kind_of_event_a_mark_that_tells_run_and_step() -> None:
@@ -540,8 +521,8 @@ def test_a_run_is_a_line_below_its_arm_and_each_kind_of_event_a_mark_that_tells_
 def test_alarms_are_a_letter_for_each_kind_below_the_line() -> None:
     events = pd.DataFrame([("ppo-0", 5, "kl_k3"), ("ppo-0", 5, "chi2"), ("st-ppo-1", 7, "kl_k3")],
                           columns=["run_id", "x", "diagnostic"]).assign(kind="alarm", message="it rang")  # fmt: skip
-    assert letters(events) == {"chi2": "a", "kl_k3": "b"}
-    figure = checked(timeline(RUNS, events, looks("ppo", "st-ppo"), LIGHT, AXES["step"]))
+    assert of_runs.letters(events) == {"chi2": "a", "kl_k3": "b"}
+    figure = checked(of_runs.timeline(RUNS, events, looks("ppo", "st-ppo"), LIGHT, AXES["step"]))
     (rang,) = (t for t in figure.data if t.name == "alarm")
     assert (list(rang.text), [list(c[:2]) for c in rang.customdata]) == (["ab", "b"], [[0, 5], [3, 7]])
     assert rang.customdata[0][2].count("it rang") == 2
@@ -555,7 +536,7 @@ def test_forks_leave_the_curve_of_their_parent_an_arm_in_a_colour_and_no_child_i
     rows = [(arm, f"{arm}{draw}", draw, step, 0.5, arm == "unchanged")
             for arm in ("unchanged", "<i>cure") for draw in (0, 1) for step in (2, 3)]  # fmt: skip
     forks = pd.DataFrame(rows, columns=["arm", "run_id", "draw", "step", "success", "down"]).assign(forked_at=2)
-    plain, cure = branches(stem, forks, LIGHT)
+    plain, cure = of_runs.branches(stem, forks, LIGHT)
     assert (plain["name"], cure["name"]) == ("unchanged: 2 of 2 fell", "&lt;i&gt;cure: 0 of 2 fell")
     assert [list(plain["x"][:3]), list(plain["y"][:3])] == [[1, 2, 3], [0.4, 0.5, 0.5]]
     assert math.isnan(plain["x"][3])
@@ -593,7 +574,7 @@ def test_alarms_are_counted_run_by_run_the_earliest_on_top_a_tie_for_each() -> N
 
 def led(found: pd.DataFrame, text: str = "ppo") -> Any:
     dots = found.dropna(subset=["lead"]).assign(alarm=lambda f: f["diagnostic"], arm=text, run_id=text, seed=1)
-    return checked(leads(alarm_leads(found, KNOWN), dots, looks(text), LIGHT))
+    return checked(of_runs.leads(alarm_leads(found, KNOWN), dots, looks(text), LIGHT))
 
 
 def test_a_dot_a_run_stands_at_its_steps_from_the_onset_and_hides_no_other() -> None:
@@ -601,8 +582,7 @@ def test_a_dot_a_run_stands_at_its_steps_from_the_onset_and_hides_no_other() -> 
     dots = next(t for t in figure.data if t.customdata is not None and t.marker.symbol == "circle")
     assert sorted(dots.x) == [-10.0, -4.0, -2.0, -2.0, -1.0, -0.0, 1.0]
     assert figure.layout.xaxis.title.text == AXES["onset"]
-    heads = {"came<br>first", "before<br>the onset", "never", "in healthy<br>runs", "2/4", "2/2"}
-    assert heads <= set(texts(figure))
+    assert {"came<br>first", "before<br>the onset", "never", "in healthy<br>runs", "2/4", "2/2"} <= set(texts(figure))
     same = first_alarms()
     same.loc[same["diagnostic"] == "grad_norm_max", ["lead"]] = 3.0
     dots = next(t for t in led(same).data if t.customdata is not None and t.marker.symbol == "circle")

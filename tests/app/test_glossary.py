@@ -14,7 +14,6 @@ from workbench.diagnostics.collapse import judge
 from workbench.diagnostics.declare import dictionary
 from workbench.objective import KINDS
 from workbench.spec import Diagnostic, Level, Unit
-from workbench.store.sync import sync
 
 
 def test_every_diagnostic_has_its_unit_definition_source_and_alarm(open_screen: Open) -> None:
@@ -42,13 +41,11 @@ def test_an_entry_has_an_address_that_opens_on_it_and_what_is_typed_is_in_it(ope
 
 
 def test_algorithms_slots_and_the_collapse_rule_are_explained_without_a_run(tmp_path: Path, open_screen: Open) -> None:
-    sync(tmp_path)
     app = open_screen("glossary", tmp_path, part="algorithms")
     assert [element.value for element in app.latex] == [f"$$\n{a.formula}\n$$" for a in ALGORITHMS.values()]
     assert "Differs from grpo in ratio and stabilise." in app.source
-    assert app.source.count("<tr><td><b>") == sum(
-        len(differences(ALGORITHMS[a.differs_from], a)) for a in ALGORITHMS.values() if a.differs_from
-    )
+    pairs = ((ALGORITHMS[a.differs_from], a) for a in ALGORITHMS.values() if a.differs_from)
+    assert app.source.count("<tr><td><b>") == sum(len(differences(*pair)) for pair in pairs)
     app.text_input(key="find").set_value("so-ppo").run()
     assert len(app.latex) == 2, "by its other name"
     assert "ST-PPO (SO-PPO)" in app.source
@@ -60,10 +57,8 @@ def test_algorithms_slots_and_the_collapse_rule_are_explained_without_a_run(tmp_
 @pytest.mark.parametrize("find", ["", " ".join(HOSTILE), "x" * 100_000], ids=["nothing", "hostile", "long"])
 def test_hostile_searches_and_hostile_dictionaries_stay_text(tmp_path: Path, open_screen: Open, find: str) -> None:
     folder = write_run(tmp_path, "demo", "a", shape=SMALL)
-    write_dictionary(
-        folder, [Diagnostic(f"d{i}", Level.STEP, Unit.NONE, text, text, text) for i, text in enumerate(HOSTILE)]
-    )
-    sync(tmp_path)
+    every = [Diagnostic(f"d{i}", Level.STEP, Unit.NONE, text, text, text) for i, text in enumerate(HOSTILE)]
+    write_dictionary(folder, every)
     app = open_screen("glossary", tmp_path, find=find)
     assert_literal(app)
     assert find or all(html_text(text) in app.source for text in HOSTILE)
@@ -127,11 +122,8 @@ def test_the_picture_of_the_collapse_rule_shows_what_the_rule_says_of_it(open_sc
     assert (marks["onset, 95 % interval"]["x"], marks["detection"]["x"]) == ([fall.onset], [fall.detection])
     assert marks["best window"]["x"] == list(fall.best_steps or ())
     assert fall.onset < fall.detection
-    for words in (
-        f"here step {fall.onset}:",
-        f"here step {fall.detection}:",
-        f"({fall.onset_low} to {fall.onset_high})",
-    ):
+    told = f"here step {fall.onset}:", f"here step {fall.detection}:", f"({fall.onset_low} to {fall.onset_high})"
+    for words in told:
         assert words in app.source
     assert fall.level <= fall.best / 2
     checked(rule_picture(fall, DARK))

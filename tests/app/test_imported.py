@@ -23,11 +23,9 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
              "completions/mean_length": 200.0, "learning_rate": 1e-6, **dict.fromkeys(HOSTILE, 1.0)}
             for i in range(1, 61)
         ]  # fmt: skip
-        (folder / "logs" / f"grpo-s{seed}").mkdir(parents=True)
-        (folder / "logs" / f"grpo-s{seed}" / "metrics.jsonl").write_text(
-            "".join(json.dumps(row) + "\n" for row in rows)
-        )
-        (folder / "logs" / f"grpo-s{seed}" / "config.json").write_text('{"max_grad_norm": 0.2, "num_generations": 8}')
+        (log := folder / "logs" / f"grpo-s{seed}").mkdir(parents=True)
+        (log / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (log / "config.json").write_text('{"max_grad_norm": 0.2, "num_generations": 8}')
     done("import", folder / "logs", runs=folder / "runs")
     done("sync", runs=folder / "runs")
     return folder / "runs"
@@ -43,8 +41,5 @@ SAYS = {
 
 
 @pytest.mark.parametrize("name", SCREENS)
-def test_every_screen_opens_on_an_imported_run_or_says_what_to_record(
-    name: str, imported: Path, open_screen: Open
-) -> None:
-    text = assert_literal(open_screen(name, imported))
-    assert SAYS.get(name, "") in " ".join(text.split())
+def test_every_screen_opens_on_an_imported_run_or_says_what_to_record(name: str, imported: Path, open_screen: Open):
+    assert SAYS.get(name, "") in " ".join(assert_literal(open_screen(name, imported)).split())

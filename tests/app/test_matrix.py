@@ -44,8 +44,7 @@ def test_controls_are_rows_of_their_own_and_a_full_crossing_has_a_block_of_colum
     assert list(cells["label"].unique()) == ["ppo", "grpo"]
     assert list(cells["block"].unique()) == ["staleness 0", "staleness 8"]
     assert not cells.duplicated(["row", "column"]).any()
-    words = draw(runs(*arms)).words("text")
-    assert [words.count(block) for block in ("staleness 0", "staleness 8")] == [1, 1]
+    assert [draw(runs(*arms)).words("text").count(block) for block in ("staleness 0", "staleness 8")] == [1, 1]
 
 
 def test_a_large_grid_is_parts_of_one_width_that_hold_every_run_once_and_many_seeds_go_on_in_the_next_row() -> None:
@@ -108,14 +107,8 @@ def test_a_cell_writes_best_and_last_value_says_that_it_opens_and_a_falling_one_
     frame = frame.assign(onset_low=[4, 7], last_success=[0.0, 0.125], max_success=0.8)
     drawn = draw(frame, address=lambda run: f"run?run={run}")
     words = drawn.words("text")
-    assert {
-        "collapsed",
-        "after step 5",
-        "falling",
-        "after step 7",
-        "max 0.80, last 0.00",
-        "max 0.80, last 0.12",
-    } <= set(words)
+    wanted = {"collapsed", "after step 5", "falling", "after step 7", "max 0.80, last 0.00", "max 0.80, last 0.12"}
+    assert wanted <= set(words)
     assert [cell.get("stroke-dasharray") for cell in drawn.all("rect") if "rx" in cell] == [None, "5 3"]
     label = drawn.all("a")[0]["aria-label"]
     assert label.startswith("ppo, seed 0: collapsed after step 5 · ppo-0 · peak success 0.8")

@@ -22,7 +22,6 @@ from workbench.spec.files import lock_file
 from workbench.store import notes
 from workbench.store.notes import Notes, read, write
 from workbench.store.reader import Reader
-from workbench.store.sync import sync
 
 
 def frame(*found: dict[str, Any]) -> pd.DataFrame:
@@ -39,10 +38,8 @@ def test_the_worst_runs_come_first_by_how_they_stand_then_by_what_they_lost() ->
     )  # fmt: skip
     assert worst(each)["run_id"].tolist() == ["r4", "r2", "r5"]
     assert worst(each[each["outcome"].isin(["healthy", "no_learning"])]).empty, "a run that never rose lost nothing"
-    assert worst(frame({"outcome": None, "status": "failed"}, {"outcome": "diverged"}))["run_id"].tolist() == [
-        "r1",
-        "r0",
-    ]
+    ended = frame({"outcome": None, "status": "failed"}, {"outcome": "diverged"})
+    assert worst(ended)["run_id"].tolist() == ["r1", "r0"]
 
 
 CONFIGS = [json.dumps({"seed": n, "learn": {"staleness": s, "policy": {"lr": lr}}}) for n, (s, lr) in
@@ -98,9 +95,7 @@ _EPOCH = """
 def test_what_is_looked_at_first_is_what_the_database_says(grid: Path, open_screen: Open) -> None:
     source = open_screen("overview").source.split("Look at these first")[1].split("Arms")[0]
     ask = Reader(grid).query
-    fell = ask(
-        "SELECT run_id, arm, seed, collapse_step, onset_low, onset_high FROM run WHERE outcome = 'collapsed' ORDER BY 1"
-    )
+    fell = ask("SELECT * FROM run WHERE outcome = 'collapsed' ORDER BY run_id")
     links = [urlsplit(link["href"]) for link in Read(source).all("a")]
     opened = [(link.path, parse_qs(link.query)) for link in links]
     text = Read(source).text
@@ -142,17 +137,13 @@ def test_what_is_looked_at_first_is_what_the_database_says(grid: Path, open_scre
             assert "its tokens were not kept" in said
 
 
-def test_what_no_trajectory_tells_is_left_out_and_a_run_that_is_up_has_no_moment(
-    tmp_path: Path, open_screen: Open
-) -> None:
+def test_what_no_trajectory_tells_is_left_out_and_a_run_that_is_up_has_no_moment(tmp_path: Path, open_screen: Open):
     write_run(tmp_path, "demo", "gone", shape=Shape(steps=30, tokens=0), collapse=15)
     write_run(tmp_path, "demo", "bare", shape=Shape(steps=30, trajectories=0), collapse=15, seed=1)
     write_run(tmp_path, "demo", "up", shape=SMALL, seed=2)
-    sync(tmp_path)
     source = open_screen("overview", tmp_path).source.split("Look at these first")[1].split("Arms")[0]
-    gone, bare = (
-        Read(part) for part in sorted(re.findall('<div class="sorl-finding">.*?</div>', source), key=len)[::-1]
-    )
+    shown = re.findall('<div class="sorl-finding">.*?</div>', source)
+    gone, bare = (Read(part) for part in sorted(shown, key=len, reverse=True))
     assert "its tokens were not kept" in gone.text
     assert "No trajectory was recorded, so nothing says which turn or token it was." in bare.text
     assert {urlsplit(link["href"]).path for link in bare.all("a")} == {"run"}
@@ -202,13 +193,11 @@ def test_picked_runs_are_in_the_address_compared_and_annotated(mine: Path, open_
 
 def test_a_run_of_which_only_curves_were_recorded_is_said_to_be_so(tmp_path: Path, open_screen: Open) -> None:
     folder, curve = write_experiment(tmp_path, "curves") / "r1", [0.6] * 8 + [0.0] * 12
-    write_segment(folder, "step", {"run_id": ["r1"] * 20, "step": list(range(20)), "success": curve})
+    write_segment(folder, "step", {"step": range(20), "success": curve})
     write_status(folder, status="finished", outcome="collapsed", collapse_step=8)
-    sync(tmp_path)
     source = open_screen("overview", tmp_path).source.split("Look at these first")[1]
-    assert (
-        "No trajectory was recorded, so nothing says which turn or token it was. Only curves are logged, and" in source
-    )
+    said = "No trajectory was recorded, so nothing says which turn or token it was. Only curves are logged, and"
+    assert said in source
     assert "No diagnostic besides success is logged." in source
     assert "None of the known causes" not in source
     assert "left its usual range" not in source
@@ -216,8 +205,7 @@ def test_a_run_of_which_only_curves_were_recorded_is_said_to_be_so(tmp_path: Pat
         source = open_screen(screen, tmp_path).source
         assert said in source
         assert "No alarm went off" not in source
-    alone = open_screen("overview", tmp_path, column=["onset"]).dataframe[0].value
-    assert alone["onset"].tolist() == [8]
+    assert open_screen("overview", tmp_path, column=["onset"]).dataframe[0].value["onset"].tolist() == [8]
 
 
 def test_hidden_runs_are_left_out_and_counted_and_can_be_found_again(mine: Path, open_screen: Open) -> None:
@@ -225,9 +213,8 @@ def test_hidden_runs_are_left_out_and_counted_and_can_be_found_again(mine: Path,
     write(mine, "demo", every[0], Notes(hidden=True))
     app = open_screen("overview", mine)
     assert runs_of(app) == every[1:]
-    assert (
-        "1 hidden run is left out of all that is shown and counted here; `sorl compare` counts every run." in app.source
-    )
+    said = "1 hidden run is left out of all that is shown and counted here; `sorl compare` counts every run."
+    assert said in app.source
     assert "1 hidden run is left out" in open_screen("compare", mine).source
     assert len(app.dataframe[0].value) == len(every), "the table still has it"
     for run in every:
@@ -255,14 +242,12 @@ def test_notes_that_cannot_be_kept_are_a_sentence(mine: Path, open_screen: Open,
     assert f"cannot keep notes of &#x27;{run}&#x27;" in app.source or f"cannot keep notes of '{run}'" in app.source
 
 
-def test_a_live_run_that_is_down_is_falling_now_by_its_rows(tmp_path: Path, open_screen: Open, patience: None) -> None:
+def test_a_live_run_that_is_down_is_falling_now_by_its_rows(tmp_path: Path, open_screen: Open) -> None:
     folder = write_experiment(tmp_path, "demo") / "r1"
-    curve = [0.6] * 8 + [0.1] * 4
-    write_segment(folder, "step", {"run_id": ["r1"] * 12, "step": list(range(12)), "success": curve})
+    write_segment(folder, "step", {"step": range(12), "success": [0.6] * 8 + [0.1] * 4})
     write_status(folder, status="running", outcome=None, ended_at=None, collapse_step=None, peak_success=None)
     with lock_file(folder / "lock") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        sync(tmp_path)
         app = open_screen("overview", tmp_path)
         assert "Falling now: ppo, seed 0, since step 9. Success is 55 % or more below its best: about one" in app.source
         assert "since step 9" in app.drawings[0]
@@ -270,5 +255,4 @@ def test_a_live_run_that_is_down_is_falling_now_by_its_rows(tmp_path: Path, open
         assert bell["data-news"] == "[]", "what a page finds when it opens is no news"
         assert "Tell me in this browser when a run falls" in app.source
     write_status(folder, status="finished", outcome="healthy")
-    sync(tmp_path)
     assert "Falling now" not in open_screen("overview", tmp_path).source

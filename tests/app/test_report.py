@@ -37,8 +37,7 @@ def shown() -> str:
 
 
 def test_the_page_says_everything_in_order(shown: str) -> None:
-    headings = re.findall(r"<h[12][^>]*>(.*?)</h[12]>", shown)
-    assert headings == [
+    assert re.findall(r"<h[12][^>]*>(.*?)</h[12]>", shown) == [
         "demo", "The paper&#x27;s claims, one by one", "Design", "Figures", "Tables", "Fairness of the comparison",
         "Settings and machine", "Make it again",
     ]  # fmt: skip
@@ -173,9 +172,8 @@ def test_a_region_is_told_by_its_areas_and_boundaries() -> None:
     assert str(areas.frame.iloc[1, 1]).startswith("~ ")
     assert [str(name) for name in boundaries.frame][1:] == ["0", "8"]
     assert 0.13 < float(str(boundaries.frame.iloc[0, 1]).split()[0]) < 0.15
-    assert all(
-        cell.startswith("> 0.4 [0.") and cell.endswith(", -]") for cell in boundaries.frame.astype(str).iloc[1, 1:]
-    )
+    beyond = boundaries.frame.astype(str).iloc[1, 1:]
+    assert all(cell.startswith("> 0.4 [0.") and cell.endswith(", -]") for cell in beyond)
     (map_,) = (part for part in section.parts if isinstance(part, Figure))
     assert "36 runs, seeds 0 to 2" in map_.caption
     cells = [one for one in map_.draw(LIGHT).data if one.type == "heatmap" and one.coloraxis]

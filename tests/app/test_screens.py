@@ -51,7 +51,7 @@ from workbench.app.text import number as written
 from workbench.app.theme import LIGHT
 from workbench.store.connect import database, writer
 from workbench.store.reader import Reader
-from workbench.store.sync import SyncReport, sync
+from workbench.store.sync import SyncReport
 
 CHOICE = "choose_many('arm', 'Arms', ['a', 'b', 'c'], ['a'])"
 
@@ -109,7 +109,7 @@ def test_no_screen_imports_torch() -> None:
 
 @pytest.mark.parametrize("name", SCREENS)
 def test_every_screen_says_what_to_type_without_a_run_and_waits_for_a_busy_database(
-    name: str, tmp_path: Path, open_screen: Open, patience: None, monkeypatch: Patch
+    name: str, tmp_path: Path, open_screen: Open, monkeypatch: Patch
 ) -> None:
     for folder in (tmp_path, tmp_path / "nowhere") if name != "glossary" else ():  # which explains all without a run
         assert "sorl run" in "".join(code.value for code in open_screen(name, folder).code)
@@ -143,18 +143,17 @@ def test_a_screen_that_shows_no_update_reads_none(
     assert "does not exist" in open_screen("compare", folders[grid], metric=["minibatch.grad_norm"]).source
 
 
-def test_a_live_run_shows_its_new_rows(tmp_path: Path, open_screen: Open, patience: None, monkeypatch: Patch) -> None:
+def test_a_live_run_shows_its_new_rows(tmp_path: Path, open_screen: Open, monkeypatch: Patch) -> None:
     monkeypatch.setattr(store, "_PERIOD", 0.0)
     for number, run in enumerate("ab"):
         write_run(tmp_path, "demo", run, shape=SMALL, seed=number, status="running")
         assert f"{number + 1} runs" in open_screen("overview", tmp_path).source
 
 
-def test_a_bare_address_opens_the_newest_collapse(tmp_path: Path, open_screen: Open, patience: None) -> None:
+def test_a_bare_address_opens_the_newest_collapse(tmp_path: Path, open_screen: Open) -> None:
     small = Shape(trajectories=2, turns=3, epochs=1, steps_per_segment=30)
     write_grid(tmp_path, "fell", small)
     write_run(tmp_path, "young", "later", shape=small, seed=9)
-    sync(tmp_path)
     for screen, newest in (("overview", "young"), ("compare", "fell"), ("turns", "fell"), ("collapse", "fell")):
         assert open_screen(screen, tmp_path).value("experiment") == newest
 
@@ -242,9 +241,7 @@ def test_a_drag_over_a_figure_is_the_range_of_the_address(
     assert "cell" not in app.query_params, "what lies in the part was not clicked"
 
 
-def test_overview_shows_question_answer_a_cell_a_run_and_the_table_of_the_terminal(
-    grid: Path, open_screen: Open
-) -> None:
+def test_overview_shows_question_answer_a_cell_a_run_and_the_table_of_the_terminal(grid: Path, open_screen: Open):
     app = open_screen("overview")
     for words in ("Does the clip stop the collapse?", "Collapsed: ppo in 2 of 2", "8 runs"):
         assert words in app.source
@@ -347,11 +344,10 @@ def test_the_headline_of_collapse_is_by_run_and_tells_what_came_back_and_what_is
 def test_an_alarm_is_a_warning_only_if_it_is_silent_in_the_runs_that_stayed_up() -> None:
     rang = alarms(("kl_k3", 3, 3, 1.0), ("chi2", 2, 0, 9.0))
     assert first_warning(rang.assign(false_alarms=2)).startswith("No alarm told them apart: kl_k3 went off before the")
-    one = first_warning(rang)
-    assert (
-        "No alarm tells them apart beyond chance. The nearest, kl_k3, went off before the onset in 3 of 3 runs" in one
+    assert first_warning(rang).startswith(
+        "No alarm tells them apart beyond chance. The nearest, kl_k3, went off before the onset in 3 of 3 runs that "
+        "collapsed (median lead 1 step), and in 1 of 2 that did not (p = "
     )
-    assert "(median lead 1 step), and in 1 of 2 that did not (p = " in one
     shown = first_warning(rang.assign(collapsed=10, before=[9, 2], steady=10, false_alarms=[0, 1]))
     assert shown.startswith("kl_k3 told them apart: it went off before the onset in 9 of 10 runs")
     assert shown.endswith("and in 0 of 10 that did not (p < 0.001).")
@@ -360,9 +356,8 @@ def test_an_alarm_is_a_warning_only_if_it_is_silent_in_the_runs_that_stayed_up()
 
 
 def config(algorithm: str, lr: float, **more: Any) -> str:
-    return json.dumps(
-        {"algorithm": algorithm, "slots": more, "seed": 1, "learn": {"staleness": 16, "policy": {"lr": lr}}}
-    )
+    learn = {"staleness": 16, "policy": {"lr": lr}}
+    return json.dumps({"algorithm": algorithm, "slots": more, "seed": 1, "learn": learn})
 
 
 def test_a_region_opens_at_one_point_where_most_algorithms_were_tried() -> None:
@@ -420,18 +415,14 @@ def test_compare_groups_filters_and_subtracts_from_the_address(searched: Path, o
     assert "2 seeds for each line. Thick line: mean; thin lines: its seeds." in open_screen("compare").source
 
 
-def test_compare_shows_the_runs_that_were_picked_and_names_the_arms_by_what_tells_them_apart(
-    searched: Path, open_screen: Open
-) -> None:
-    every = Reader(searched).query("SELECT run_id, arm FROM run ORDER BY 1")
-    picked = every.head(2)
+def test_compare_shows_picked_runs_and_names_the_arms_by_what_tells_them_apart(searched: Path, open_screen: Open):
+    picked = Reader(searched).query("SELECT run_id, arm FROM run ORDER BY 1").head(2)
     app = open_screen("compare", searched, runs=list(picked["run_id"]), arm=list(picked["arm"]), seeds="single")
     assert app.value("runs") == list(picked["run_id"])
     assert "2 runs." in app.source
     short, shared = apart(list(picked["arm"]))
     assert f"All at {shared}. " * bool(shared) in app.source
-    drawn = {trace.get("name") for trace in app.figures[0]["data"] if trace.get("showlegend")}
-    assert drawn == set(short.values())
+    assert {trace.get("name") for trace in app.figures[0]["data"] if trace.get("showlegend")} == set(short.values())
     caption = Read(next(e.proto.body for e in app.get("html") if 'class="sorl-export"' in e.proto.body)).all("div")[0]
     assert "▼ onset of a fall" in caption["data-caption"]
 
@@ -468,18 +459,13 @@ def test_collapse_shows_events_survival_and_leads_and_takes_its_view_from_the_ad
     assert axis_titles(app.figures[0]) == [AXES["onset"]]
     marks = next(t for t in app.figures[0]["data"] if t.get("name") == "onset of the collapse")
     assert [c[1] for c in marks["customdata"]] == [0, 0]
-
-
-def test_what_cannot_be_tested_or_ordered_is_said(open_screen: Open) -> None:
-    for arm, words in (("ppo", "No log-rank test"), ("st-ppo", "None of these runs collapsed.")):
-        app = open_screen("collapse", arm=[arm])
-        assert words in app.source + str(app.figures)
+    assert "No log-rank test" in str(open_screen("collapse", arm=["ppo"]).figures)
+    assert "None of these runs collapsed." in open_screen("collapse", arm=["st-ppo"]).source
 
 
 def test_a_queued_run_breaks_nothing_and_a_running_run_is_watched_until_now(tmp_path: Path, open_screen: Open) -> None:
     write_queued(tmp_path, "queue")
     write_run(tmp_path, "demo", "a", shape=SMALL, status="running")
-    sync(tmp_path)
     assert "has trained a step" in open_screen("collapse", tmp_path, experiment="queue").source
     survival = open_screen("collapse", tmp_path, experiment="demo").figures[1]
     assert survival["layout"]["xaxis"]["range"][1] == pytest.approx(12 * 1.04)
@@ -593,9 +579,7 @@ def test_a_cell_that_is_not_there_is_none_and_one_without_a_trajectory_says_so(o
 
 
 @pytest.mark.parametrize("carried", [[1, 12, 3], {"0": 1, "1": 12, "2": 3}])
-def test_a_click_opens_its_cell_and_a_second_one_draws_nothing(
-    carried: object, open_screen: Open, monkeypatch: Patch
-) -> None:
+def test_a_click_opens_its_cell_and_a_second_one_draws_nothing(carried: object, open_screen: Open, monkeypatch: Patch):
     drawn = count()
 
     def chart(*_: object, **__: object) -> dict[str, object]:
@@ -608,23 +592,7 @@ def test_a_click_opens_its_cell_and_a_second_one_draws_nothing(
     assert "ppo, turn 3, step 12: 16 trajectories" in app.source
 
 
-def test_runs_without_turns_say_what_records_them(tmp_path: Path, open_screen: Open) -> None:
-    run = write_run(tmp_path, "curves", "a", shape=SMALL)
-    for table in ("turn", "turn_step", "trajectory", "token"):
-        shutil.rmtree(run / "segments" / table)
-    sync(tmp_path)
-    for screen in ("turns", "episode"):
-        app = open_screen(screen, tmp_path)
-        assert re.search(
-            r"No (turn|trajectory) of (these|this) runs? is recorded: this screen needs tables ", app.source
-        )
-        assert app.code[0].value == "sorl run FILE.toml"
-        assert screen == "episode" or not app.figures, "six empty maps tell nothing"
-
-
-def test_a_tab_is_named_after_what_is_chosen_and_the_menu_has_the_order_of_the_hunt(
-    open_screen: Open, monkeypatch: Patch
-) -> None:
+def test_a_tab_is_named_after_what_is_chosen_and_the_menu_follows_the_hunt(open_screen: Open, monkeypatch: Patch):
     titles: list[str] = []
     monkeypatch.setattr("streamlit.set_page_config", lambda page_title: titles.append(page_title))
     open_screen("episode", run="ppo-s1-aaaa0001")
@@ -634,13 +602,6 @@ def test_a_tab_is_named_after_what_is_chosen_and_the_menu_has_the_order_of_the_h
     assert tab_title("run", "\u202etxet") == "\ufffdtxet · Run · sorl"
     assert tab_title("sql", "sql", falling=2) == "▼ 2 falling · SQL · sorl"
     assert SCREENS[:5] == ("overview", "run", "turns", "episode", "replay")
-
-
-def test_a_run_or_a_trajectory_that_is_not_there_is_named_with_what_is_shown_instead(open_screen: Open) -> None:
-    app = open_screen("episode", run="nope", trajectory="77777")
-    assert html_text("run = 'nope'; shown instead: ppo, seed 0: collapsed after step 15") in app.source
-    assert html_text("trajectory = '77777'") in app.source
-    assert "Ignored" not in open_screen("episode", run=app.value("run"), trajectory="1").source
 
 
 @pytest.mark.parametrize("screen", ["run", "compare", "collapse", "turns", "episode"])

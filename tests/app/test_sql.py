@@ -181,8 +181,7 @@ def test_only_what_is_too_long_is_cut(rows: list[list[str | None] | None]) -> No
 
 
 def test_rows_are_cut_to_the_bytes_that_a_browser_takes() -> None:
-    table = pa.table({"n": range(1000)})
-    assert [sql.within(table, size).num_rows for size in (800, 8000, 1)] == [100, 1000, 1]
+    assert [sql.within(pa.table({"n": range(1000)}), size).num_rows for size in (800, 8000, 1)] == [100, 1000, 1]
 
 
 def test_a_slow_question_shows_a_clock_and_can_be_cancelled_or_stopped_and_the_address_stays(
@@ -236,9 +235,9 @@ def test_files_keep_null_nan_lists_and_quotes(grid: Path) -> None:
     assert str(pq.read_table(io.BytesIO(sql.parquet_of(table))).to_pylist()) == str(table.to_pylist())
 
 
-def test_new_rows_show_at_once_if_the_query_is_quick_else_on_demand(
-    tmp_path: Path, open_screen: Open, patience: None, monkeypatch: Patch
-) -> None:
+def test_new_rows_show_at_once_if_a_query_is_quick_else_on_demand(
+    tmp_path: Path, open_screen: Open, monkeypatch: Patch
+):
     def rows() -> list[int]:
         return app.dataframe[0].value["n"].tolist()
 

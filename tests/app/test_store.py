@@ -16,24 +16,12 @@ from hypothesis import strategies as st
 
 from tests.app.conftest import SMALL, Patch, Read
 from tests.store.fixture import Shape, write_experiment, write_run, write_status
+from workbench.app import curve_data
 from workbench.app import store as module
-from workbench.app.curve_data import (
-    Chosen,
-    Window,
-    banded,
-    carried,
-    clocks,
-    drawn,
-    lone,
-    minus,
-    onset_of,
-    origins,
-    panel,
-    stopped,
-)
+from workbench.app.curve_data import CLOCKS, Chosen, Window, banded, carried, lone, onset_of, origins, panel, stopped
 from workbench.app.figures.common import is_wide
 from workbench.app.figures.maps import Measure
-from workbench.app.screens.turns import Cell, Turns, listed, measures
+from workbench.app.screens.turns import FIRST, Cell, Turns, listed
 from workbench.app.store import QUERIES, WORDS, BackgroundSync, Diagnostics, Store, dictionary, notation
 from workbench.diagnostics import CATALOGUE
 from workbench.diagnostics.declare import SYMBOLS
@@ -221,7 +209,7 @@ def test_a_point_is_the_recorded_value_and_of_several_steps_their_mean_and_extre
     assert row[["x", "middle", "low", "high", "n"]].tolist() == [12.0, 1.5, 0.0, 9.0, 2]
 
 
-def test_aligned_on_the_collapse_zero_is_the_onset_and_other_runs_stand_at_the_median_onset(store: Store) -> None:
+def test_aligned_zero_is_the_onset_or_the_first_own_step_and_other_runs_stand_at_the_median(store: Store) -> None:
     assert [origins(RUNS, "onset"), origins(RUNS, "step")] == [[30, 30], [0, 0]]
     assert origins(RUNS.assign(collapse_step=np.nan), "onset") == [0, 0]
     several = pd.DataFrame({"collapse_step": pd.array([16, 19, None], dtype="Int64")})
@@ -230,16 +218,10 @@ def test_aligned_on_the_collapse_zero_is_the_onset_and_other_runs_stand_at_the_m
     recorded = raw(store, "SELECT run_id, step, success FROM step").set_index(["run_id", "step"])["success"]
     at = found[found["x"] == 0].set_index("run_id")["mean"]
     assert at.to_dict() == {"a": recorded["a", 30], "b": recorded["b", 20]}
-
-
-def test_aligned_on_the_fork_zero_is_the_first_own_step_and_a_run_without_a_parent_counts_from_its_start() -> None:
-    assert origins(RUNS.assign(forked_at=[4.0, np.nan]), "fork") == [4, 0]
-
-
-def test_a_run_that_was_falling_at_its_end_is_aligned_at_its_own_onset() -> None:
-    runs = pd.DataFrame({"collapse_step": [10, None, None], "onset_low": [9, 20, None], "onset_high": [11, 24, None]})
-    assert onset_of(runs).tolist()[:2] == [10, 22]
-    assert origins(runs, "onset") == [10, 22, 16], "the median of those that fell"
+    late = pd.DataFrame({"collapse_step": [10, None, None], "onset_low": [9, 20, None], "onset_high": [11, 24, None]})
+    assert onset_of(late).tolist()[:2] == [10, 22], "also of a run that was falling at its end"
+    assert origins(late, "onset") == [10, 22, 16], "the median of those that fell"
+    assert origins(RUNS.assign(forked_at=[4.0, np.nan]), "fork") == [4, 0], "without a parent from its start"
 
 
 def seeds(*lengths: int, arm: str = "ppo") -> pd.DataFrame:
@@ -287,9 +269,8 @@ def test_in_a_part_after_its_end_a_stopped_run_has_its_last_value_and_any_other_
     # This database has steps beyond the 20th of `a`: to the part they are as if they were not there.
     found = chosen.points(store, "step", "success").query("run_id == 'b'")
     lines = banded(*chosen.whole(store, found, "step", "success"))
-    assert lines["middle"].tolist() == pytest.approx(
-        [(recorded["a", 19] + recorded["b", s]) / 2 for s in range(20, 30)]
-    )
+    means = [(recorded["a", 19] + recorded["b", s]) / 2 for s in range(20, 30)]
+    assert lines["middle"].tolist() == pytest.approx(means)
     assert banded(*chosen.whole(store, found, "step", "grad_norm_max")).empty
     late = Chosen(told, "onset", [0, 40], Window(-40, -20, 1))
     assert late.whole(store, found, "step", "grad_norm_max")[1] == ["ppo"], "aligned, a run may begin after the part"
@@ -303,20 +284,18 @@ def test_a_baseline_is_taken_off_at_the_same_step_and_said_in_the_unit(store: St
     np.testing.assert_allclose(differences["ppo"], lines["ppo"] - lines["st-ppo"])
     assert (differences["st-ppo"] == 0).all()
     assert (less.unit, less.thresholds, less.alarms) == (f"{plain.unit}, minus st-ppo", [], None)
-    assert minus(seeds(3), banded(seeds(2)), "ppo")["bucket"].tolist() == [0, 1], "only where the baseline has a line"
-    saved = drawn([plain])
+    left = curve_data.minus(seeds(3), banded(seeds(2)), "ppo")
+    assert left["bucket"].tolist() == [0, 1], "only where the baseline has a line"
+    saved = curve_data.drawn([plain])
     assert set(saved["n"].dropna()) == {1}
     assert set(saved["run_id"].dropna()) == {"a", "b"}, "seeds that are drawn alone are saved too"
 
 
 def test_only_recorded_clocks_are_offered(store: Store) -> None:
-    assert clocks(store, RUNS) == ["updates", "tokens", "seconds"]
-    assert clocks(store, RUNS.head(0)) == []
+    assert [curve_data.clocks(store, runs) for runs in (RUNS, RUNS.head(0))] == [["updates", "tokens", "seconds"], []]
 
 
-@pytest.mark.parametrize(
-    ("axis", "column"), [("updates", "updates"), ("tokens", "tokens_trained"), ("seconds", "seconds_total")]
-)
+@pytest.mark.parametrize(("axis", "column"), CLOCKS.items())
 def test_a_clock_counts_from_the_beginning_to_the_end_of_the_bucket(store: Store, axis: str, column: str) -> None:
     found = points(store, "success", Window(20, 49, 5), axis=axis)
     total = raw(store, f"SELECT run_id, step, {column} AS value FROM step ORDER BY ALL")
@@ -353,14 +332,11 @@ def test_a_run_that_only_diverged_is_no_run_that_stayed_up(tmp_path: Path) -> No
     for name, changes in (("fell", {"collapse_step": 6}), ("up", {}), ("gone", {"outcome": "diverged"})):
         write_status(write_run(tmp_path, "demo", name, shape=SMALL, collapse=6), **{"collapse_step": None} | changes)
     sync(tmp_path)
-    found = Store(tmp_path).query("leads", runs=["fell", "up", "gone"])
-    assert set(found["run"]) == {0, 1}
+    assert set(Store(tmp_path).query("leads", runs=["fell", "up", "gone"])["run"]) == {0, 1}
 
 
 @pytest.mark.parametrize("lowest", [False, True])
-def test_peaks_keep_every_extreme_and_the_baseline_is_the_median_of_the_first_points(
-    store: Store, lowest: bool
-) -> None:
+def test_peaks_keep_every_extreme_and_the_baseline_is_the_median_of_the_first_points(store: Store, lowest: bool):
     values = raw(store, "SELECT grad_norm_max AS v FROM step WHERE run_id = 'a' ORDER BY step")["v"]
     found = store.query("peaks", run="a", column="grad_norm_max", first=0, width=4, lowest=lowest)
     for bucket, (step, value) in enumerate(zip(found["step"], found["value"], strict=True)):
@@ -408,7 +384,7 @@ def test_a_cell_of_a_ratio_is_a_geometric_mean_and_else_the_plain_mean_with_its_
     told = one.heats(store, ["ppo"], extreme=False)[0].cells.query("turn_index == 1").set_index("bucket").loc[[3, 4, 5]]
     assert told["measured"].tolist() == [0, 1, 1], "NULL is not measured"
     assert told["non_finite"].tolist() == [0, 1, 0], "NaN is a fact"
-    names = measures(dictionary(store))
+    names = dictionary(store).names("turn_step", FIRST)
     assert names[:3] == ["ratio_geo", "ratio_arith", "ratio_prod"]
     assert set(names) == {d.name for d in CATALOGUE if d.table == "turn_step" and d.sql_type != "VARCHAR"}
     assert all(len(cells(store, name)) for name in names), "every measured column of a turn can be drawn"

@@ -74,9 +74,7 @@ def test_a_range_outside_or_upside_down_is_ignored_and_one_that_reaches_outside_
 
 
 @given(st.integers(-1000, 1000), st.integers(0, 1000), st.lists(st.text(min_size=1), min_size=1, unique=True))
-def test_a_range_and_arms_of_any_name_survive_the_way_through_an_address(
-    first: int, length: int, arms: list[str]
-) -> None:
+def test_a_range_and_arms_of_any_name_survive_the_way_through_an_address(first: int, length: int, arms: list[str]):
     here = {"range": f"{first}..{first + length}", "arm": arms}
     read = parse_qs(urlencode(here, doseq=True, errors="surrogatepass"), errors="surrogatepass", max_num_fields=None)
     assert between("range", read["range"], -2000, 3000) == ((first, first + length), [])

@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-from playwright.sync_api import Browser, Page, sync_playwright
-from playwright.sync_api import TimeoutError as Late
+import pytest
 
 from tests.store.processes import ROOT
+
+pytest.importorskip("playwright", reason="playwright is not installed: pip install 'sorl[test]'")
+from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import TimeoutError as Late
 
 PATIENCE = 240.0  # seconds: what a loaded machine may need for what takes one when it is idle
 NO_CHROMIUM = "no chromium on this machine: apt-get install chromium, or name one in SORL_CHROMIUM"
@@ -68,6 +71,11 @@ def chromium() -> str | None:
     """The program SORL_CHROMIUM, else the first that is installed; None where none is."""
     names = ("chromium", "chromium-browser", "google-chrome")
     return os.environ.get("SORL_CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+
+
+MARKS = [  # of a module of tests: minutes where nothing else runs
+    pytest.mark.slow, pytest.mark.timeout(1200), pytest.mark.skipif(chromium() is None, reason=NO_CHROMIUM),
+]  # fmt: skip
 
 
 @contextmanager
@@ -123,8 +131,11 @@ def complaints(page: Page) -> list[str]:
     return found
 
 
-def settle(page: Page, screen: str) -> None:
+def settle(page: Page, screen: str, like: str = "") -> None:
+    """Wait until a screen is drawn whole, at an address that is `like` this if one is given."""
     paths = ["/", f"/{screen}"] if screen == "overview" else [f"/{screen}"]
+    if like:
+        page.wait_for_url(like)
     page.wait_for_function(_SETTLED, arg=[paths, ENDS[screen]])
 
 
@@ -142,7 +153,7 @@ def go(page: Page, words: str, screen: str) -> None:
 def open_run(page: Page, run: str) -> None:
     """Click the cell of a run on the Overview."""
     page.locator(f'.st-key-grid a[data-key="{run}"]').click()
-    page.wait_for_url("**/run?**")
+    settle(page, "run", "**/run?**")
 
 
 def click_cell(page: Page, figure: str, carried: list[Any], opens: str) -> None:

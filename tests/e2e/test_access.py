@@ -8,21 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.app.conftest import write_searched
+from tests.e2e import browser as web
 from tests.store.fixture import write_experiment, write_grid, write_segment, write_status
 from workbench.spec.files import lock_file
 from workbench.store.sync import sync
 
-pytest.importorskip("playwright", reason="playwright is not installed: pip install 'sorl[test]'")
-from playwright.sync_api import Browser
-from playwright.sync_api import TimeoutError as Late
-
-from tests.e2e import browser as web
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(1200),  # two minutes where nothing else runs
-    pytest.mark.skipif(web.chromium() is None, reason=web.NO_CHROMIUM),
-]
+pytestmark = web.MARKS
 # What has the focus: its name, and whether it was here before.
 _FOCUSED = """
 () => {
@@ -116,7 +107,7 @@ def address(runs: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def opened() -> Iterator[Browser]:
+def opened() -> Iterator[web.Browser]:
     with web.browser() as found:
         yield found
 
@@ -127,9 +118,7 @@ def place(address: str, screen: str, **more: str) -> str:
 
 
 @pytest.mark.parametrize("screen", web.ENDS)
-def test_tab_leads_to_everything_that_can_be_clicked_and_it_has_a_name(
-    screen: str, address: str, opened: Browser
-) -> None:
+def test_tab_leads_to_everything_that_can_be_clicked_and_it_has_a_name(screen: str, address: str, opened: web.Browser):
     page = web.new_page(opened)
     web.visit(page, place(address, screen), screen)
     for _ in range(1_000):
@@ -145,7 +134,7 @@ def test_tab_leads_to_everything_that_can_be_clicked_and_it_has_a_name(
     page.close()
 
 
-def test_enter_opens_every_kind_of_mark(address: str, opened: Browser) -> None:
+def test_enter_opens_every_kind_of_mark(address: str, opened: web.Browser) -> None:
     page = web.new_page(opened)
 
     def on(figure: str, opens: str, key: str = "ArrowRight") -> str:
@@ -159,7 +148,7 @@ def test_enter_opens_every_kind_of_mark(address: str, opened: Browser) -> None:
             page.wait_for_timeout(250)
             said = marks.locator("[aria-live]").inner_text()
             page.keyboard.press("Enter")
-            with suppress(Late):  # a mark may open something else
+            with suppress(web.Late):  # a mark may open something else
                 page.wait_for_url(lambda url: opens in url, timeout=15_000)
                 return said
         raise AssertionError(f"no mark of {figure} opens {opens}: {page.url}")
@@ -169,8 +158,7 @@ def test_enter_opens_every_kind_of_mark(address: str, opened: Browser) -> None:
     cell.focus()
     assert "seed" in str(cell.get_attribute("aria-label"))
     page.keyboard.press("Enter")
-    page.wait_for_url("**/run?**")
-    web.settle(page, "run")
+    web.settle(page, "run", "**/run?**")
 
     web.visit(page, place(address, "overview"), "overview")
     page.locator("[data-testid=stDataFrame] canvas").first.focus()
@@ -198,14 +186,13 @@ def test_enter_opens_every_kind_of_mark(address: str, opened: Browser) -> None:
     entry.focus()
     assert str(entry.get_attribute("aria-label")).startswith("Show ")
     page.keyboard.press("Enter")
-    page.wait_for_function(
-        "document.querySelector('.st-key-curves .js-plotly-plot')._fullData.some(t => t.visible === 'legendonly')"
-    )
+    drawn = "document.querySelector('.st-key-curves .js-plotly-plot')._fullData"
+    page.wait_for_function(f"{drawn}.some(trace => trace.visible === 'legendonly')")
     page.close()
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_every_text_has_contrast_and_none_is_cut_or_lies_on_another(theme: str, address: str, opened: Browser) -> None:
+def test_every_text_has_contrast_and_none_is_cut_or_lies_on_another(theme: str, address: str, opened: web.Browser):
     page = web.new_page(opened, theme)
     for screen in web.ENDS:
         web.visit(page, place(address, screen), screen)
@@ -218,8 +205,8 @@ def test_every_text_has_contrast_and_none_is_cut_or_lies_on_another(theme: str, 
 
 
 def test_a_browser_that_was_asked_tells_of_a_fall_that_begins_while_the_page_is_open(
-    tmp_path: Path, opened: Browser
-) -> None:
+    tmp_path: Path, opened: web.Browser
+):
     folder = write_experiment(tmp_path, "demo") / "r1"
 
     def steps(first: int, curve: list[float]) -> None:

@@ -1,27 +1,18 @@
 """From the Overview to the token that did it, by clicking, in a real browser."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
 from tests.app.kinds import KEPT, KINDS, write_kinds
+from tests.e2e import browser as web
 from tests.store.fixture import write_grid
 from workbench.store.reader import Reader
 from workbench.store.sync import sync
 
-pytest.importorskip("playwright", reason="playwright is not installed: pip install 'sorl[test]'")
-from playwright.sync_api import Page
-
-from tests.e2e import browser as web
-
+pytestmark = web.MARKS
 PPO = 1  # its place among the arms: grpo, ppo, so-grpo, st-ppo
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(1200),  # a minute where nothing else runs
-    pytest.mark.skipif(web.chromium() is None, reason=web.NO_CHROMIUM),
-]
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +25,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def page() -> Iterator[Page]:
+def page() -> Iterator[web.Page]:
     """A page on which no script, no request and nothing in the console fails."""
     with web.browser() as opened:
         found = web.new_page(opened)
@@ -43,15 +34,14 @@ def page() -> Iterator[Page]:
         assert not errors
 
 
-def query(page: Page) -> dict[str, list[str]]:
+def query(page: web.Page) -> dict[str, list[str]]:
     return parse_qs(urlsplit(page.url).query)
 
 
 def test_every_screen_opens_without_a_complaint_and_clicks_lead_to_the_culprit_token(address, page):
     for name in web.ENDS:
         web.visit(page, f"{address}/{name}", name)
-        here = page.locator("[data-testid=stTopNavLink][aria-current=page]")
-        assert here.inner_text().lower() == name
+        assert page.locator("[data-testid=stTopNavLink][aria-current=page]").inner_text().lower() == name
     web.visit(page, address, "overview")
 
     for kind in ("PNG", "SVG"):
@@ -61,7 +51,6 @@ def test_every_screen_opens_without_a_complaint_and_clicks_lead_to_the_culprit_t
         assert saved.value.path().stat().st_size > 5_000
 
     web.open_run(page, "ppo-s0-aaaa0000")
-    web.settle(page, "run")
     assert query(page)["run"] == ["ppo-s0-aaaa0000"]
     assert "The fall began after step 15" in page.inner_text(".sorl-answer")
 
@@ -74,32 +63,27 @@ def test_every_screen_opens_without_a_complaint_and_clicks_lead_to_the_culprit_t
         page.keyboard.press("ArrowLeft")
         page.wait_for_timeout(200)
     page.keyboard.press("Enter")
-    page.wait_for_url("**/episode?**step=12**")
-    web.settle(page, "episode")
+    web.settle(page, "episode", "**/episode?**step=12**")
     page.go_back()
-    page.wait_for_url("**/run?**")
-    web.settle(page, "run")
+    web.settle(page, "run", "**/run?**")
 
     web.go(page, "Compare", "compare")
     assert page.get_by_text("Each line is one run").or_(page.get_by_text("for each line")).is_visible()
 
     web.drag(page, "curves", 9.6, 20.3)
-    page.wait_for_url("**/compare?**range=10..20")
-    web.settle(page, "compare")
+    web.settle(page, "compare", "**/compare?**range=10..20")
 
     web.go(page, "Collapse", "collapse")
     assert page.get_by_text("Survival: runs not yet collapsed").is_visible()
 
     web.go(page, "Turns", "turns")
     web.drag(page, "turns", 10.6, 16.4)  # of 10..20
-    page.wait_for_url("**/turns?**range=11..16**")
-    web.settle(page, "turns")
+    web.settle(page, "turns", "**/turns?**range=11..16**")
     web.click_cell(page, "turns", [PPO, 12 - 11, 3], opens="**/turns?**cell=ppo&cell=12&cell=3")
     page.get_by_text("ppo, turn 3, step 12:").wait_for()
 
     page.locator(".sorl-listing tr", has_text="kept").first.get_by_role("link").click()
-    page.wait_for_url("**/episode?**")
-    web.settle(page, "episode")
+    web.settle(page, "episode", "**/episode?**")
     page.locator(".sorl-token[tabindex='0']").focus()  # the one with the largest weight; arrow keys lead to the others
     page.keyboard.press("Home")
     first = page.evaluate("document.activeElement.ariaLabel")
@@ -110,8 +94,7 @@ def test_every_screen_opens_without_a_complaint_and_clicks_lead_to_the_culprit_t
     assert "gradient weight" in tip
 
     page.go_back()
-    page.wait_for_url("**/turns?**")
-    web.settle(page, "turns")
+    web.settle(page, "turns", "**/turns?**")
     assert "cell" in query(page)
 
 
@@ -197,27 +180,22 @@ SELECT (SELECT arg_max(s.step, grad_norm_max) FROM step s JOIN run r USING (run_
 """
 
 
-def test_two_clicks_lead_from_the_overview_to_the_token_with_most_of_the_gradient_of_every_kind_of_run(
-    tmp_path: Path, page: Page
-) -> None:
+def test_two_clicks_lead_from_the_overview_to_the_token_with_most_of_the_gradient_of_every_kind_of_run(tmp_path, page):
     write_kinds(tmp_path)
     ask = Reader(tmp_path)
     with web.served(tmp_path) as url:
         for name in KINDS:
             web.visit(page, url, "overview")
             web.open_run(page, name)  # the first click
-            web.settle(page, "run")
             found = page.locator(".sorl-finding").get_by_role("link", name="episode", exact=True)
             if name == "imported":
                 assert found.count() == 0, "a link leads to what was recorded"
                 continue
             found.first.click()  # the second
-            page.wait_for_url("**/episode?**")
-            web.settle(page, "episode")
+            web.settle(page, "episode", "**/episode?**")
             said = query(page)
             run, step, trajectory = said["run"][0], int(said["step"][0]), int(said["trajectory"][0])
-            kept = {"run": run, "step": step, "trajectory": KEPT[name]}
-            answer = ask.rows(_CULPRIT, kept)
+            answer = ask.rows(_CULPRIT, {"run": run, "step": step, "trajectory": KEPT[name]})
             truth = dict(zip(answer.columns, answer.rows[0], strict=True))
             assert (run, trajectory) == (name, truth["heaviest"])
             assert step == (truth["spike"] if truth["spike"] is not None else step)

@@ -15,8 +15,6 @@ from workbench.diagnosis.standing import counted, from_onset
 # x-axis -> the column of `step` that adds up to it
 CLOCKS = {"updates": "updates", "tokens": "tokens_trained", "seconds": "seconds_total"}
 CARRIED = ("success", "reward")  # of table `step`: a run that was stopped after its collapse keeps its last value
-_POINTS = 60_000  # of a whole panel: what a browser draws without a pause
-_MOST, _LEAST = 240, 24  # points of one line
 _ARROWS = {"above": "↑", "below": "↓"}
 STATES = {"no_learning": "did not rise", "mild": "mild fall"}  # outcomes in words; the others are words
 _MEANS = {"minibatch": "per optimizer update: ", "turn_step": "per turn index, all turns together: "}
@@ -31,13 +29,9 @@ class Window(NamedTuple):
     width: int
 
     @classmethod
-    def over(cls, first: int, last: int, lines: int, least: int = 1) -> Self:
-        """Choose the buckets of `lines` curves: fewer to each where there are many."""
-        return cls.made(first, last, min(_MOST, max(_LEAST, _POINTS // max(lines, 1))), least)
-
-    @classmethod
-    def made(cls, first: int, last: int, points: int, least: int = 1) -> Self:
-        """Choose at most `points` buckets of at least `least` steps."""
+    def over(cls, first: int, last: int, lines: int = 1, least: int = 1, most: int = 240) -> Self:
+        """Choose buckets of at least `least` steps, at most `most` to a line and fewer where `lines` are many."""
+        points = min(most, max(24, 60_000 // max(lines, 1)))  # 60,000 a panel: a browser draws them without a pause
         return cls(first, last, max(least, math.ceil((last - first + 1) / points)))
 
 
@@ -169,10 +163,9 @@ def carried(points: pd.DataFrame, ended: Collection[int]) -> pd.DataFrame:
 
 
 def banded(points: pd.DataFrame, partial: Collection[str] = ()) -> pd.DataFrame:
-    """Return one row per arm and bucket: interquartile mean over seeds, its interval, the extremes, n, and the mean x.
+    """Return mean x, interquartile mean, interval, extremes and n by arm and bucket, where it has all its seeds.
 
-    Only where all seeds of the arm have a value, so that no line becomes the mean of those that are left, and none of
-    the `partial` arms, of which a run is missing from `points`.
+    Of the `partial` arms a run is missing from `points`.
     """
     from workbench.analysis.stats import bands
 
@@ -193,17 +186,16 @@ def lone(points: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
 
 def minus(points: pd.DataFrame, bands: pd.DataFrame, arm: str) -> pd.DataFrame:
     """Return `points` less the line of `arm` in the same bucket of steps, where it has one."""
-    base = bands.loc[bands["arm"] == arm].set_index("bucket")["middle"]
-    less = points["bucket"].map(base).astype(float)
+    less = points["bucket"].map(bands.loc[bands["arm"] == arm].set_index("bucket")["middle"]).astype(float)
     return points.assign(**{name: points[name] - less for name in ("mean", "low", "high")})[less.notna()]
 
 
 def panel(
     store: Store, chosen: Chosen, known: Diagnostics, metric: str, *, bands: bool, baseline: str | None = None
 ) -> Panel:
-    """Return one diagnostic of the chosen runs with its thresholds and alarms, as bands over seeds or run by run.
+    """Return one diagnostic of the chosen runs, as bands over seeds or run by run, with its thresholds and alarms.
 
-    With `baseline` all values are differences to the line of that arm at the same step, without thresholds and alarms.
+    With `baseline` it is instead the differences to the line of that arm at the same step.
     """
     row, (unit, definition) = known.rows[metric], known.words(metric)
     table, name, value, points = (row[key] for key in ("table_name", "name", "alarm_value", "alarm_baseline_points"))
@@ -219,8 +211,7 @@ def panel(
             thresholds = [(str(arm), float(value * base)) for arm, base in usual.items()]
         if judged and chosen.axis not in CLOCKS:
             events = store.query("events", runs=chosen.ids, origins=chosen.origins)
-            mine = events[(events["kind"] == "alarm") & (events["diagnostic"] == name)]
-            alarms = chosen.named(chosen.inside(mine))
+            alarms = chosen.named(chosen.inside(events[(events["kind"] == "alarm") & (events["diagnostic"] == name)]))
         finite = found if found["mean"].notna().all() else found.dropna(subset=["mean"])
         whole, partial = chosen.whole(store, finite, table, name) if bands or baseline is not None else (finite, [])
     if baseline is not None:
@@ -286,11 +277,7 @@ def alarm_leads(leads: pd.DataFrame, known: Diagnostics) -> pd.DataFrame:
 
 
 def first_alarm(rung: Mapping[str, int], onset: int | None, rings: Mapping[Any, int], up: int) -> str:
-    """Say which alarms one run raised first and whether they tell anything.
-
-    `rung`: diagnostic -> step of its first alarm; `onset`: the step after which the run fell; `rings`: diagnostic ->
-    how many of the `up` other runs that stayed up raised the alarm.
-    """
+    """Say which alarms of a run (`rung`: name -> first step) came first; they rang in `rings` of `up` healthy runs."""
     if not rung:
         return "No alarm went off."
     first = min(rung.values())

@@ -18,14 +18,14 @@ from workbench.app.curve_data import Row, fall_of, stands
 from workbench.app.figures.runs import Signal
 from workbench.app.page import Empty, address, anchor, links, look, note
 from workbench.app.store import Diagnostics, Store
-from workbench.app.text import few, number, percent, plural, setting, times, word
+from workbench.app.text import few, number, percent, setting, times, word
 from workbench.app.url import about, choose, choose_many
+from workbench.diagnosis.standing import counted
 from workbench.objective import KINDS
 from workbench.spec import InputError
 from workbench.spec.files import leaves
 from workbench.store import notes
 
-_ARMS = 8  # that a screen opens with
 _POINT = ("learn.staleness", "learn.policy.lr")  # the settings that place a run in a region
 Places = tuple[DeltaGenerator, DeltaGenerator]
 
@@ -83,10 +83,7 @@ class Arms(NamedTuple):
 def choose_arms(
     store: Store, places: Places | None = None, regroup: Callable[[str, pd.DataFrame], pd.DataFrame] | None = None
 ) -> Arms:
-    """Return the experiment and the arms of the address; the arms of a region come with a link to the whole of it.
-
-    `regroup` may leave runs out, given the experiment and its runs, and name other groups of them in column arm.
-    """
+    """Return experiment and arms of the address; `regroup` may leave runs out and name other groups in column arm."""
     left, right = places or st.columns([1, 3])
     with left:
         experiment = choose_experiment(store, collapsed=True)
@@ -105,17 +102,16 @@ def seeds_of(runs: pd.DataFrame) -> str:
     """Name the arms of `runs` and say how many seeds each has."""
     counts = runs.groupby("arm", sort=False).size()
     if counts.nunique() == 1:
-        return f"{', '.join(counts.index)}; {plural(counts.iloc[0], 'seed')}{' each' if len(counts) > 1 else ''}"
-    return ", ".join(f"{arm} ({plural(count, 'seed')})" for arm, count in counts.items())
+        return f"{', '.join(counts.index)}; {counted(counts.iloc[0], 'seed')}{' each' if len(counts) > 1 else ''}"
+    return ", ".join(f"{arm} ({counted(count, 'seed')})" for arm, count in counts.items())
 
 
 def styles(every: pd.DataFrame, arms: list[str]) -> dict[str, theme.Style]:
     """Return how some arms of an experiment are drawn; `every` has all its runs."""
-    pairs = every[["arm", "algorithm"]].drop_duplicates().itertuples(index=False, name=None)
-    return theme.styles(list(pairs), look(), drawn=arms)
+    return theme.styles(every[["arm", "algorithm"]].to_numpy(), look(), drawn=arms)
 
 
-def default_arms(each: pd.DataFrame, most: int = _ARMS) -> list[str]:
+def default_arms(each: pd.DataFrame, most: int = 8) -> list[str]:
     """Return up to `most` arms, in order, that differ in little.
 
     Those at one point of a region: where most algorithms were tried, and of these where nearest to half of the runs
@@ -151,12 +147,10 @@ def settings_of(config: Mapping[str, Any] | str | None) -> dict[str, str]:
 
 def choices_of(config: str | None) -> dict[str, str]:
     """Return the settings of a run, with what its algorithm chose in each slot in place of the algorithm's name."""
-    tables = recorded.settings_of(config)
-    raw = {key: value for key, value in tables.items() if not key.startswith(("algorithm", "slots."))}
-    name = tables.get("algorithm")
+    tables, settings = recorded.nested(config), recorded.settings_of(config)
+    raw = {key: value for key, value in settings.items() if not key.startswith(("algorithm", "slots."))}
     try:
-        slots = recorded.nested(config).get("slots")
-        algorithm = resolve(name if isinstance(name, str) else recorded.nested(config).get("algorithm", ""), slots)
+        algorithm = resolve(tables.get("algorithm", ""), tables.get("slots"))
     except (InputError, AttributeError, TypeError):  # of another trainer
         return settings_of(config)
     found = {}
@@ -186,7 +180,6 @@ def differing(store: Store, experiment: str, every: pd.DataFrame) -> pd.DataFram
 SIGNALS = ("grad_norm_max", "ratio_max", "ess_frac_min")  # the first that a run has is where one begins to look
 RANKS = {"gradient": "gradient_share", "ratio mass": "ratio_mass", "log-ratio": "worst_log_ratio"}
 WORST = "worst"  # instead of an epoch: the one in which the trajectory had most of the gradient
-_POINTS = 1_000
 
 
 def choose_run(each: pd.DataFrame, first: str | None = None) -> Row:
@@ -204,24 +197,15 @@ def first_run(each: pd.DataFrame) -> str:
     return str(fell.iloc[0] if len(fell) else each["run_id"].iloc[0])
 
 
-def signals(known: Diagnostics) -> list[str]:
-    """List the columns of a step, those that spike first."""
-    found = [known.rows[m]["name"] for m in known.charted if known.rows[m]["table_name"] == "step"]
-    return sorted(found, key=lambda name: SIGNALS.index(name) if name in SIGNALS else len(SIGNALS))
-
-
 def watched(store: Store, known: Diagnostics, run: Row, name: str = "") -> Signal:
-    """Return a signal of a run in at most a thousand points, each the most extreme of its steps.
-
-    By default it is the first of SIGNALS that the run has: every screen that opens at one step opens at its spike.
-    """
-    name = name or signals(known)[0]
+    """Return a signal, by default the first of SIGNALS that a run has, in at most 1,000 points: the most extreme."""
+    name = name or known.names("step", SIGNALS)[0]
     run_id, lowest = run["run_id"], known.rows[f"step.{name}"]["alarm_when"] == "below"
     steps = int(store.query("extent", runs=[run_id], origins=[0])["last"].fillna(0).iloc[0]) + 1
     events = store.query("events", runs=[run_id], origins=[0])
     return Signal(
         name, known.title(f"step.{name}"), *known.words(f"step.{name}"),
-        store.query("peaks", run=run_id, column=name, first=0, width=math.ceil(steps / _POINTS), lowest=lowest),
+        store.query("peaks", run=run_id, column=name, first=0, width=math.ceil(steps / 1_000), lowest=lowest),
         events[(events["kind"] == "alarm") & (events["diagnostic"] == name)],
         store.query("kept", run=run_id)["step"].tolist(), fall_of(run), steps, lowest,
     )  # fmt: skip
@@ -247,10 +231,7 @@ def _size(value: float | None) -> float:
 
 
 def alike(store: Store, experiment: str, run: Row, step: int, question: str | None, most: int = 50) -> list[Row]:
-    """List episodes with the same question: with tokens, of this run, across its fall, and near in time come first.
-
-    Each has a `name`, and the `side` of the fall that it is on.
-    """
+    """List episodes with the same question, with `name` and `side` of the fall; with tokens, of this run first."""
     fall, mine = fall_of(run), run["run_id"]
 
     def side(at: int) -> str:
@@ -262,17 +243,12 @@ def alike(store: Store, experiment: str, run: Row, step: int, question: str | No
         name = f"step {row['step']}" if own else f"{row['arm']}, seed {row['seed']}, step {row['step']}"
         if not own or row["step"] != step:
             found.append(row | {"name": name, "side": side(row["step"]) if own else ""})
-    found.sort(key=lambda row: (
-        not row["kept"], row["run_id"] != mine, row["side"] == side(step), abs(row["step"] - step)
-    ))  # fmt: skip
+    found.sort(key=lambda r: (not r["kept"], r["run_id"] != mine, r["side"] == side(step), abs(r["step"] - step)))
     return found[:most]
 
 
 def worst_epoch(turns: Sequence[Row], tokens: Row | None) -> int | None:
-    """Return the epoch in which a trajectory had most of the gradient, so far as its rows say: of its tokens first.
-
-    NaN is more than any number; where no gradient was measured it is the last epoch.
-    """
+    """Return the epoch with most of a trajectory's gradient (NaN is the most), by its tokens first; else the last."""
     known = tokens.get("worst_epoch") if tokens else None
     if known is not None and (not turns or known in {turn["epoch"] for turn in turns}):
         return int(known)

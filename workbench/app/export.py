@@ -24,8 +24,6 @@ from workbench.app.url import follow, shown
 Data = pd.DataFrame | Callable[[], pd.DataFrame]
 
 CONFIG: dict[str, Any] = {"displayModeBar": False, "displaylogo": False, "scrollZoom": False, "responsive": True}
-_CELLS = "cells"  # what figure.js knows a figure by whose cells are clicked and whose parts are dragged over
-_HELD = 60.0  # seconds that a file is held: a browser fetches it as soon as it has its address
 _next = count()
 
 
@@ -43,7 +41,7 @@ def figure(
         line = {"width": 1, "dash": "solid", "color": drawn.layout.template.layout.font.color}
         drawn.update_layout(dragmode="select", selectdirection="h", newselection={"line": line})
         if select:
-            drawn.update_layout(meta=_CELLS, clickmode="event")
+            drawn.update_layout(meta="cells", clickmode="event")  # figure.js knows it by that
         modes.append("box")
     number = st.session_state.get(f"{name} zoomed", 0)
     with st.container(key=name, gap=None):
@@ -54,9 +52,8 @@ def figure(
         # A figure is drawn on one canvas of marks, so this stands for them: figure.js moves the pointer's label.
         hint = f"Arrow keys: from mark to mark{', Enter opens one' if select else ''}. "
         said = {"tabindex": "0", "role": "application", "aria_label": f"Marks of this figure: {describe} {hint}"}
-        _buttons(
-            name, data, f"{describe} {key}", tag("div", hint, tag("span", aria_live="polite"), css="sorl-marks", **said)
-        )
+        marks = tag("div", hint, tag("span", aria_live="polite"), css="sorl-marks", **said)
+        _buttons(name, data, f"{describe} {key}", marks)
     if not modes:
         return []
     if zooms and (boxes := event["selection"]["box"]):
@@ -79,9 +76,8 @@ def _component() -> ComponentRenderer:
 def drawing(svg: str, name: str, data: Data, *, describe: str, key: str = "") -> str | None:
     """Show an SVG, whose texts are escaped, with its exports; return the `data-key` of a link that was just clicked."""
     with st.container(key=name, gap=None):
-        event = _component()(
-            key=f"{name}-drawing", data={"svg": svg, "describe": describe}, on_opened_change=lambda: None
-        )
+        about = {"svg": svg, "describe": describe}
+        event = _component()(key=f"{name}-drawing", data=about, on_opened_change=lambda: None)
         _buttons(name, data, f"{describe} {key}")
     return event.opened
 
@@ -132,6 +128,6 @@ def hold(data: bytes, file: str, kind: str, drawing: ScriptRunContext) -> None:
     add_script_run_ctx(holding, owner)
     holding.start()
     holding.join()
-    timer = Timer(_HELD, manager.clear_session_refs, [owner.session_id])
+    timer = Timer(60.0, manager.clear_session_refs, [owner.session_id])
     timer.daemon = True
     timer.start()

@@ -39,11 +39,8 @@ EPISODE = {"rank": "gradient", "epoch": "worst"}  # what Episode opens with from
 _SEEDS = 10  # of an arm that a line of links names
 _PULSE = 0.5  # seconds between two looks at whether the database has changed
 _PATIENCE = 0.5  # seconds that a screen waits for the first sync of a session
-_REPORT = 300.0  # seconds that a report may take
 _DRAWN = "sorl drawn"
 _KNOWN = "sorl alerts"
-_BLOCKED = "This browser does not show messages of this page; `sorl app --notify URL` posts them to a webhook."
-_NEWS = 50  # alerts that the page of a session still holds
 _STYLE, *_SCRIPTS = (Path(__file__).parent / name for name in ("style.css", "figure.js", "bell.js"))
 
 
@@ -112,9 +109,10 @@ def _ring(store: Store, syncing: BackgroundSync) -> int:
         here[_KNOWN] = {(one.run_id, one.kind) for one in found}
     news = [one for one in found if (one.run_id, one.kind) not in here[_KNOWN]] if _KNOWN in here else []
     told = [(one.title, one.says, f"{one.kind} {one.run_id}", address("run", experiment=one.experiment, run=one.run_id))
-            for one in news[-_NEWS:]]  # fmt: skip
+            for one in news[-50:]]  # fmt: skip
+    blocked = "This browser does not show messages of this page; `sorl app --notify URL` posts them to a webhook."
+    words = tag("button", "Tell me in this browser when a run falls", type="button"), tag("span", blocked)
     live = store.query("experiments")["running"].sum() > 0
-    words = tag("button", "Tell me in this browser when a run falls", type="button"), tag("span", _BLOCKED)
     st.html(tag("div", *(words if live else ()), css="sorl-bell", data_news=json.dumps(told)))
     return len({one.run_id for one in found if one.kind == "falling"})
 
@@ -124,11 +122,11 @@ def _report(store: Store, experiment: str) -> None:
         with TemporaryDirectory() as folder:
             file = Path(folder) / "report.html"
             words = ["--runs", str(store.runs.absolute()), "report", "--output", str(file), "--", experiment]
-            said(words, f"sorl report {experiment}", _REPORT)
+            said(words, f"sorl report {experiment}", seconds=300.0)
             return file.read_bytes()
 
     with st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center", gap="small"):
-        st.html(tag("p", f"Report of {experiment}: one page that needs no network", css="sorl-note"), width="content")
+        note(f"Report of {experiment}: one page that needs no network", width="content")
         button("HTML", made, f"{file_name(experiment, 'report')}.html", "text/html")
 
 
@@ -146,8 +144,8 @@ def look() -> Palette:
     return DARK if st.context.theme.type == "dark" else LIGHT
 
 
-def _paragraph(css: str, text: str) -> None:
-    st.html(tag("p", text, css=css))
+def _paragraph(css: str, text: str, **more: Any) -> None:
+    st.html(tag("p", text, css=css), **more)
 
 
 answer = partial(_paragraph, "sorl-answer")  # the sentence that answers the question of a screen
@@ -184,20 +182,15 @@ def table(found: pd.DataFrame, css: str = "sorl-figures") -> None:
 
 # What `sorl` says, by a process of its own: the app itself has no torch, and a long answer must not stop it.
 
-_COMMAND = (sys.executable, "-c", "from workbench.cli.main import main; main()")
-
 
 def said(words: Sequence[str], typed: str, seconds: float, codes: Sequence[int] = (0,)) -> str:
-    """Return what `sorl WORDS` prints if its exit code is one of `codes`.
-
-    Raises InputError with its message, or with what to type instead: `typed`.
-    """
+    """Return what `sorl WORDS` prints; if it ends with none of `codes`, InputError has its message or says `typed`."""
     paths = [str(Path(workbench.__path__[0]).parent), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
     try:
         done = subprocess.run(
-            [*_COMMAND, *words], capture_output=True, timeout=seconds, check=False, env=environment,
-            stdin=subprocess.DEVNULL, encoding="utf-8", errors="replace",
+            [sys.executable, "-c", "from workbench.cli.main import main; main()", *words], capture_output=True,
+            timeout=seconds, check=False, env=environment, stdin=subprocess.DEVNULL, encoding="utf-8", errors="replace",
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise InputError(f"this took more than {seconds:.0f} s; type it on a terminal: {typed}") from None

@@ -4,7 +4,7 @@ import os
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -59,9 +59,8 @@ class Store:
 
     def query(self, name: str, **parameters: Any) -> pd.DataFrame:
         """Answer a named query; raises InputError and Busy as the reader does."""
-        return self.computed(
-            ("frame", name, repr(parameters)), lambda reader: reader.query(sql(name)[1], parameters or None)
-        )
+        key = "frame", name, repr(parameters)
+        return self.computed(key, lambda reader: reader.query(sql(name)[1], parameters or None))
 
     def records(self, name: str, **parameters: Any) -> list[dict[str, Any]]:
         """Answer a named query in Python values, which keep NULL (None) and NaN apart; raises as `query` does."""
@@ -132,8 +131,6 @@ WORDS = {
     "seconds_total": "wall time of a step",
 }  # fmt: skip
 _SIGNS = {"<x>_m": "<.+>_m", "1[x]": r"1\[", "#{x}": r"#\{", "a": "(?!)"}  # alone, a is the article
-
-
 _NOTATION = {
     re.compile("|".join(_SIGNS.get(one) or rf"(?<!\w){re.escape(one)}(?![\w'])" for one in symbols.split(", "))):
     f"{symbols}: {words}" for symbols, words in SYMBOLS
@@ -157,6 +154,11 @@ class Diagnostics:
         """The columns that a curve over training can show, those of a step first."""
         found = [m for m, row in self.rows.items() if row["table_name"] in CHARTED and row["sql_type"] != "VARCHAR"]
         return sorted(found, key=lambda m: CHARTED.index(self.rows[m]["table_name"]))
+
+    def names(self, table: str, first: Sequence[str]) -> list[str]:
+        """The charted columns of a table, those of `first` before the others."""
+        found = [self.rows[m]["name"] for m in self.charted if self.rows[m]["table_name"] == table]
+        return sorted(found, key=lambda name: first.index(name) if name in first else len(first))
 
     def by_level(self) -> list[dict[str, Any]]:
         """The rows in the order of LEVELS; tables that this version does not know come last."""

@@ -14,9 +14,7 @@ from markupsafe import Markup
 _INVISIBLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _MARKDOWN = re.compile(r"([!-/:-@\[-`{-~])")
 # Figures read HTML tags, %{...} in hover texts, and $...$ as LaTeX.
-_FIGURE = str.maketrans(
-    {"&": "&amp;", "<": "&lt;", ">": "&gt;", "$": "&#36;", "%": "&#37;", "{": "&#123;", "}": "&#125;"}
-)
+_FIGURE = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"} | {sign: f"&#{ord(sign)};" for sign in "$%{}"})
 
 
 def visible(text: object) -> str:
@@ -37,11 +35,9 @@ def tag(name: str, *inside: object, css: str = "", **attributes: object) -> Mark
 
 
 def table_html(header: Sequence[object], rows: Iterable[Sequence[object]], css: str = "") -> Markup:
-    """Build an HTML table; a name in `header` may be a pair of name and tooltip, a single one spans all columns."""
-    rows = list(rows)
-    span = len(rows[0]) if rows and len(header) == 1 else None
-    names = [name if isinstance(name, tuple) else (name, "") for name in header]
-    head = tag("tr", *(tag("th", name, title=tip, colspan=span) for name, tip in names))
+    """Build an HTML table; a name in `header` may be a pair of name and tooltip."""
+    names = (name if isinstance(name, tuple) else (name, "") for name in header)
+    head = tag("tr", *(tag("th", name, title=tip) for name, tip in names))
     body = (tag("tr", *(tag("td", cell) for cell in row)) for row in rows)
     return tag("div", tag("table", head, *body, css=f"sorl-table {css}".strip()), css="sorl-scroll")
 
@@ -95,11 +91,6 @@ def apart(names: Sequence[str]) -> tuple[dict[str, str], str]:
         shared += 1
     kept = {name: " · ".join(one[: len(one) - shared]) for name, one in zip(names, parts, strict=True)}
     return kept, " · ".join(parts[0][len(parts[0]) - shared :]) if shared else ""
-
-
-def plural(count: int, word: str) -> str:
-    """Write a count with its word: 1 seed, 2 seeds, 1,200 rows."""
-    return f"{count:,} {word}{'' if count == 1 else 's'}"
 
 
 def duration(seconds: float | None) -> str:

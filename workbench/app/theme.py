@@ -2,10 +2,12 @@
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, NamedTuple
+
+from plotly.colors import hex_to_rgb
 
 FONT = '"Source Sans", "Source Sans 3", "Helvetica Neue", Arial, sans-serif'
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
@@ -75,6 +77,9 @@ class Style(NamedTuple):
     marker: str
 
 
+Styles = Mapping[str, Style]  # of arms
+
+
 def colour(algorithm: str, palette: Palette) -> str:
     """Return the colour of an algorithm; one that is in no list always gets the same."""
     known = palette.algorithms.get(algorithm) or palette.neighbours.get(algorithm)
@@ -82,14 +87,14 @@ def colour(algorithm: str, palette: Palette) -> str:
     return known or palette.others[digest % len(palette.others)]
 
 
-def styles(arms: Sequence[tuple[str, str]], palette: Palette, drawn: Collection[str] | None = None) -> dict[str, Style]:
+def styles(arms: Iterable[tuple[str, str]], palette: Palette, drawn: Collection[str] | None = None) -> dict[str, Style]:
     """Map the arms `drawn` (default: all), in that order, to their styles, given all (arm, algorithm)."""
     # Dash and marker do not depend on what else is drawn, and tell algorithms apart where their colours do not. The
     # first arm drawn of an algorithm has its very colour.
     found: dict[str, Style] = {}
     ranks = {name: rank for rank, name in enumerate([*palette.algorithms, *palette.neighbours])}
     places, shades = Counter[str](), Counter[str]()
-    for arm, algorithm in sorted(arms, key=lambda pair: pair[0] != pair[1]):
+    for arm, algorithm in sorted(dict(arms).items(), key=lambda pair: pair[0] != pair[1]):
         place = places[algorithm]
         places[algorithm] += 1
         if drawn is None or arm in drawn:
@@ -97,21 +102,19 @@ def styles(arms: Sequence[tuple[str, str]], palette: Palette, drawn: Collection[
             shade = (base, mixed(base, palette.text, 0.4), mixed(base, palette.background, 0.4))[shades[algorithm] % 3]
             shades[algorithm] += 1
             rank = ranks.get(algorithm, 0)
-            dash = DASHES[(rank + place) % len(DASHES)]
             marker = MARKERS[(rank + place // len(DASHES)) % len(MARKERS)]
-            found[arm] = Style(shade, dash, marker)
+            found[arm] = Style(shade, DASHES[(rank + place) % len(DASHES)], marker)
     return found if drawn is None else {arm: found[arm] for arm in drawn if arm in found}
 
 
 def faded(hex_colour: str, opacity: float) -> str:
     """Return a colour of the palette at `opacity`."""
-    red, green, blue = _parts(hex_colour)
-    return f"rgba({red},{green},{blue},{opacity:g})"
+    return f"rgba({','.join(map(str, hex_to_rgb(hex_colour)))},{opacity:g})"
 
 
 def mixed(hex_colour: str, other: str, share: float) -> str:
     """Mix `share` of another colour into a colour."""
-    parts = (round((1 - share) * a + share * b) for a, b in zip(_parts(hex_colour), _parts(other), strict=True))
+    parts = (round((1 - share) * a + share * b) for a, b in zip(hex_to_rgb(hex_colour), hex_to_rgb(other), strict=True))
     return "#" + "".join(f"{part:02x}" for part in parts)
 
 
@@ -126,17 +129,12 @@ def contrast(one: str, other: str) -> float:
     """Return the contrast of two colours, (L1 + 0.05) / (L2 + 0.05) of WCAG's relative luminance, from 1 to 21."""
 
     def luminance(hex_colour: str) -> float:
-        parts = (part / 255 for part in _parts(hex_colour))
+        parts = (part / 255 for part in hex_to_rgb(hex_colour))
         linear = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
         return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
     low, high = sorted([luminance(one), luminance(other)])
     return (high + 0.05) / (low + 0.05)
-
-
-def _parts(hex_colour: str) -> tuple[int, int, int]:
-    red, green, blue = (int(hex_colour[i : i + 2], 16) for i in (1, 3, 5))
-    return red, green, blue
 
 
 # The colour of a token by its log-ratio: one fixed scale, so that a colour means the same number in every episode.
@@ -145,7 +143,6 @@ END = 10.0  # nats at which the scale ends
 MARKS = (-10.0, -1.0, -0.2, 0.0, 0.2, 1.0, 10.0)  # of the legend; 0.2 is about where PPO's clip begins
 _LINEAR = 0.1  # nats below which the scale is linear; beyond, it is logarithmic
 _QUIET = 0.005  # nats that are not worth a colour
-_READABLE = 4.5  # contrast of text that WCAG asks for; black or white always has it
 
 
 def position(log_ratio: float) -> float:
@@ -158,14 +155,9 @@ def tint(log_ratio: float | None, palette: Palette) -> tuple[str, str] | None:
     if log_ratio is None or math.isnan(log_ratio) or abs(log_ratio) < _QUIET:
         return None
     ground = between(palette.diverging, (round(position(log_ratio), 2) + 1) / 2)
-    if contrast(palette.text, ground) >= _READABLE:
+    if contrast(palette.text, ground) >= 4.5:  # that WCAG asks for; black or white always has it
         return ground, palette.text
     return ground, max("#000000", "#ffffff", key=lambda ink: contrast(ink, ground))
-
-
-def scale(colours: Sequence[str]) -> list[list[Any]]:
-    """Return colours as a continuous colour scale of a figure."""
-    return [[i / (len(colours) - 1), c] for i, c in enumerate(colours)]
 
 
 def template(palette: Palette) -> dict[str, Any]:

@@ -192,40 +192,33 @@ def choose(
 
     def read(given: Sequence[str]) -> Read[str]:
         (value,), ignored = some_of(name, given, words, [first], 1)
-        return value, [f"{one}; shown instead: {visible(words[value])}" for one in ignored]
+        return value, [f"{one}; shown instead: {words[value]}" for one in ignored]
 
     arrive(name, read, lambda value: value in words)
-    chosen: str | None
     if kind == "list":
-        chosen = st.selectbox(label, list(words), key=name, format_func=lambda o: visible(words[o]), width=width)
+        chosen = st.selectbox(label, list(words), key=name, format_func=words.__getitem__, width=width) or first
     else:
-        chosen = st.segmented_control(
-            label, list(words), key=name, format_func=lambda o: markdown_text(words[o]), required=True
+        literal = {option: markdown_text(text) for option, text in words.items()}
+        chosen = (
+            st.segmented_control(label, [*words], key=name, format_func=literal.__getitem__, required=True) or first
         )
-    leave(name, [str(chosen or first)])
-    return str(chosen or first)
+    leave(name, [chosen])
+    return chosen
 
 
 def choose_many(
     name: str, label: str, options: Options, default: Sequence[str], most: int | None = None, *, implied: bool = False
 ) -> list[str]:  # fmt: skip
-    """Choose any of `options`, in the order they were chosen, kept in URL parameter `name`; may be empty.
-
-    A default that is `implied`, the same whatever was recorded, stays out of the address.
-    """
+    """Choose any of `options`, in order, kept in URL parameter `name`; an `implied` default is left out there."""
     words = _words(options)
-    arrive(
-        name, lambda given: some_of(name, given, words, default[:most], most), lambda value: set(value) <= set(words)
-    )
-    chosen = st.multiselect(
-        label, list(words), key=name, format_func=lambda o: visible(words[o]), max_selections=most, wrap=True
-    )
+    arrive(name, lambda given: some_of(name, given, words, default[:most], most), set(words).issuperset)
+    chosen = st.multiselect(label, list(words), key=name, format_func=words.__getitem__, max_selections=most, wrap=True)
     leave(name, [] if implied and chosen == list(default) else chosen)
     return chosen
 
 
 def _words(options: Options) -> Mapping[str, str]:
-    return options if isinstance(options, Mapping) else {str(option): str(option) for option in options}
+    return {o: visible(options[o] if isinstance(options, Mapping) else o) for o in options}
 
 
 def choose_range(name: str, label: str, low: int, high: int) -> tuple[int, int]:

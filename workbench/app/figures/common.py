@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from plotly.colors import make_colorscale
 
-from workbench.app.text import figure_text, visible
-from workbench.app.theme import Palette, faded, scale, template
+from workbench.app.text import figure_text
+from workbench.app.theme import Palette, faded, template
 
 Trace = dict[str, Any]  # as plotly reads it from JSON
 
@@ -40,16 +41,13 @@ LEGEND_ROW = 23  # pixels
 DOTTED = "2px,3px"
 
 
-def figure(
-    traces: Sequence[Trace], palette: Palette, *, inner: float, top: float, bottom: float, **layout: Any
-) -> go.Figure:
+def figure(traces: Sequence[Trace], palette: Palette, *, inner: int, top: int, bottom: int, **layout: Any) -> go.Figure:
     """Make a figure of plain traces, `inner` pixels tall between margins `top` and `bottom`."""
     # plotly does not check them here, because that takes longer than the rest of a figure of a thousand curves (the
     # tests have it check them). For the same reason `panes` places panels, not `make_subplots`.
     margin = {"t": top, "b": bottom, "l": 8, "r": 12}
     fixed = {"template": template(palette), "margin": margin, "showlegend": False, "dragmode": False}
-    fixed["height"] = int(top + inner + bottom)
-    return go.Figure(list(traces), fixed | layout, _validate=False)
+    return go.Figure(list(traces), fixed | {"height": top + inner + bottom} | layout, _validate=False)
 
 
 def trace(hover: str = "", **of: Any) -> Trace:
@@ -130,11 +128,10 @@ class Pane(NamedTuple):
 
     def shared(self, x: Mapping[str, Any], y: Mapping[str, Any]) -> dict[str, Any]:
         """Return the axes of a map, which move together; only the outermost have titles and tick labels."""
-        outer = (("x", x, self.is_last), ("y", y, self.column == 0))
         return self.placed(*(
             {"showgrid": False, "matches": name if self.number else None, "showticklabels": shown, **settings}
             | ({} if shown else {"title": {"text": ""}})
-            for name, settings, shown in outer
+            for name, settings, shown in (("x", x, self.is_last), ("y", y, self.column == 0))
         ))  # fmt: skip
 
 
@@ -177,10 +174,10 @@ def short(name: str, most: int) -> str:
     return figure_text(name if len(name) <= most else name[: most - 1] + "…")
 
 
-def nothing(pane: Pane | None, palette: Palette, words: str = "not measured in these runs") -> Trace:
+def nothing(pane: Pane | None, palette: Palette) -> Trace:
     """Return the annotation in the middle of a pane, or of the only one, that has nothing to draw."""
     x, y = (sum(ends) / 2 for ends in (pane.x, pane.y)) if pane else (0.5, 0.5)
-    return note(words, x, y, font={"color": palette.muted})
+    return note("not measured in these runs", x, y, font={"color": palette.muted})
 
 
 def colour_axis(
@@ -189,8 +186,8 @@ def colour_axis(
     """Return the colour axis that all panes share, with its bar to their right."""
     title = {"text": figure_text(unit), "side": "right", "font": {"color": palette.muted, "size": 13}}
     size = {"thickness": 12, "lenmode": "pixels", "len": max(min(height, 260), 130)}
-    place = size | {"y": 1, "yanchor": "top", "x": 1.005}
-    return {"cmin": ends[0], "cmax": ends[1], "colorscale": scale(colours), "colorbar": place | {"title": title} | bar}
+    bar = size | {"y": 1, "yanchor": "top", "x": 1.005, "title": title} | bar
+    return {"cmin": ends[0], "cmax": ends[1], "colorscale": make_colorscale(colours), "colorbar": bar}
 
 
 def legend_rows(names: Sequence[str], width: int) -> int:
@@ -204,8 +201,9 @@ def legend_on_top(**more: Any) -> dict[str, Any]:
 
 
 def stacked(events: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
-    """Return events with `shape` (a key of KINDS), in its order, and `above`: how many of the same `by` precede."""
+    """Return events with `shape` (of KINDS), in its order, the kind in `words`, and how many of one `by` precede."""
     shape = events["kind"].where(events["kind"].isin(KINDS), "other")
+    events = events.assign(words=events["kind"].map(lambda kind: figure_text(str(kind).replace("_", " "))))
     events = events.assign(shape=pd.Categorical(shape, list(KINDS), ordered=True)).sort_values([*by, "shape"])
     return events.assign(above=events.groupby(list(by)).cumcount())
 
@@ -217,11 +215,6 @@ def event_marks(events: pd.DataFrame, palette: Palette) -> Iterator[Trace]:
         x, y, text, carried = (part[column].tolist() for column in ("x", "y", "text", "carried"))
         more = {"text": text, "customdata": carried, "name": name, "showlegend": True, "cliponaxis": False}
         yield marks(x, y, symbol, 9, palette.outcomes.get(tone, palette.muted), "%{text}", edge=1.4, **more)
-
-
-def kind_in_words(kind: object) -> str:
-    """Return the kind of an event as markup: `guard_mask` is `guard mask`."""
-    return figure_text(visible(kind).replace("_", " "))
 
 
 def is_wide(values: Sequence[float] | np.ndarray) -> bool:

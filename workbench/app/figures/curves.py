@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from plotly.colors import make_colorscale
 
 from workbench.app.figures import common
 from workbench.app.figures.common import LEGEND_ROW, Trace, area, heading, short, trace
-from workbench.app.text import figure_text, plural, wrapped
-from workbench.app.theme import DASHES, Palette, Style, faded, scale, styles
+from workbench.app.text import figure_text, wrapped
+from workbench.app.theme import DASHES, Palette, Style, Styles, faded, styles
+from workbench.diagnosis.standing import counted
 
 PANEL, BOTTOM = 190, 52  # pixels
 _WEBGL = 15_000  # points of a panel above which the graphics processor draws it
@@ -42,7 +44,7 @@ class Panel(NamedTuple):
 
 
 def curves(
-    panels: Sequence[Panel], styles: Mapping[str, Style], palette: Palette, x_title: str, *,
+    panels: Sequence[Panel], styles: Styles, palette: Palette, x_title: str, *,
     onsets: pd.DataFrame | None = None, scale: str = "auto", columns: int | None = None, legend: bool = True,
     by_arm: bool = False, aligned: bool = False,
 ) -> go.Figure:  # fmt: skip
@@ -51,7 +53,7 @@ def curves(
     With `by_arm` each diagnostic has a pane an arm, all on one scale; `aligned`: 0 is the onset, which gets a line.
     """
     across = columns or (1 if len(panels) <= 3 else 2)
-    shown: list[tuple[int, Panel, Mapping[str, Style]]] = [(i, p, styles) for i, p in enumerate(panels)]
+    shown: list[tuple[int, Panel, Styles]] = [(i, p, styles) for i, p in enumerate(panels)]
     if by_arm and styles:
         across = math.ceil(len(styles) / math.ceil(len(styles) / _ACROSS))
         of_panel = math.ceil(len(styles) / across) * across  # each begins a row
@@ -83,8 +85,7 @@ def curves(
         traces += [one | pane.axes for one in (*drawn, *_alarms(panel, mine, palette))]
         cut = _beyond(panel, ends)
         traces += [one | pane.axes | {"yaxis": edges} for one in _on_edges(panel, onsets, cut, mine, palette)]
-        x_axis = common.axis(x_title if pane.is_last else "", matches="x", showspikes=True, spikesnap="cursor",
-                                   fixedrange=False)  # fmt: skip
+        x_axis = common.axis(x_title * pane.is_last, matches="x", showspikes=True, spikesnap="cursor", fixedrange=False)
         matches = same.setdefault(id(panel), y)
         layout |= pane.placed(x_axis, y_axis | ({"matches": matches} if matches != y else {}))
         over = {"overlaying": y, "anchor": x, "side": "right", "range": [0, 1], "visible": False, "fixedrange": True}
@@ -96,7 +97,7 @@ def curves(
         top = {"yanchor": "top", "yshift": 8 + 20 + lines, "hovertext": wrapped(panel.definition, 70)}
         annotations.append(heading(panel.name, text, palette, x=pane.x[0], y=pane.y[1]) | top)
         if len(cut):  # a name has no room in a narrow panel
-            lost = f"{plural(len(cut), 'point')} beyond the axis, to {max(cut['value'], key=abs):,.4g}"
+            lost = f"{counted(len(cut), 'point')} beyond the axis, to {max(cut['value'], key=abs):,.4g}"
             place = {"xanchor": "right", "yanchor": "bottom", "yshift": 12, "bgcolor": palette.background}
             annotations.append(common.note(lost, pane.x[1], pane.y[0], font={"size": 12}, **place))
         if all(part.empty for part in panel.parts):
@@ -150,7 +151,7 @@ def _line(arm: str, style: Style, width: float, *, marked: bool, **more: Any) ->
     )  # fmt: skip
 
 
-def _parts(data: pd.DataFrame, styles: Mapping[str, Style]) -> Iterator[tuple[str, Style, dict[str, np.ndarray]]]:
+def _parts(data: pd.DataFrame, styles: Styles) -> Iterator[tuple[str, Style, dict[str, np.ndarray]]]:
     """Yield the points of each arm as arrays, in the order of `styles`."""
     rows = data.groupby("arm", sort=False).indices
     values = {name: data[name].to_numpy(dtype=float) for name in _NUMBERS if name in data}
@@ -159,11 +160,8 @@ def _parts(data: pd.DataFrame, styles: Mapping[str, Style]) -> Iterator[tuple[st
             yield arm, style, {name: column[rows[arm]] for name, column in values.items()}
 
 
-def _bands(panel: Panel, styles: Mapping[str, Style]) -> list[Trace]:
-    """Return the middle of every arm over its interval over its extremes: no band covers a line.
-
-    An arm without an interval has its seeds as thin lines instead, and so has any where not all its seeds are left.
-    """
+def _bands(panel: Panel, styles: Styles) -> list[Trace]:
+    """Return every arm's middle over its interval over its extremes; where it has no interval, seeds are thin lines."""
     few = len(styles) <= _FILLED
     solid = {arm: style._replace(dash="solid") for arm, style in styles.items()}
     thin = [] if panel.seeds is None else _runs(panel, solid, panel.seeds, width=0.9, opacity=0.6)
@@ -191,9 +189,7 @@ def _bands(panel: Panel, styles: Mapping[str, Style]) -> list[Trace]:
     return [*wide, *narrow, *thin, *lines]
 
 
-def _runs(
-    panel: Panel, styles: Mapping[str, Style], data: pd.DataFrame, *, width: float = 1.4, opacity: float = 1.0
-) -> list[Trace]:
+def _runs(panel: Panel, styles: Styles, data: pd.DataFrame, *, width: float = 1.4, opacity: float = 1) -> list[Trace]:
     """Return all runs of an arm as one trace, over the extremes of every bucket: a mean must not hide a spike."""
     of: Trace = {"type": "scattergl" if len(data) > _WEBGL else "scatter", "connectgaps": False, "opacity": opacity}
     wide, lines = [], []
@@ -219,7 +215,7 @@ def _runs(
     return [*wide, *lines]
 
 
-def _alarms(panel: Panel, styles: Mapping[str, Style], palette: Palette) -> Iterator[Trace]:
+def _alarms(panel: Panel, styles: Styles, palette: Palette) -> Iterator[Trace]:
     """Yield the thresholds (each arm's own where it is a multiple of its baseline), and the alarms on their points."""
     shown = [one for one in panel.thresholds if one[0] is None or one[0] in styles]
     for arm, value in shown if len(panel.data) else ():
@@ -236,19 +232,17 @@ def _alarms(panel: Panel, styles: Mapping[str, Style], palette: Palette) -> Iter
             yield from _marked(arm, style, at, "triangle-up-open", 15, "%{customdata}", style.colour)
 
 
-def _marked(
-    arm: str, style: Style, at: pd.DataFrame, symbol: str, size: float, hover: str, inside: str
-) -> Iterator[Trace]:
-    """Yield marks (x, y, words), with the arm's own marker in the colour `inside`: colour alone would not say whose."""
+def _marked(arm: str, style: Style, at: pd.DataFrame, symbol: str, size: int, hover: str, fill: str) -> Iterator[Trace]:
+    """Yield marks (x, y, words), with the arm's own marker in the colour `fill`: colour alone would not say whose."""
     x, y, told = (at[name].to_list() for name in at)
     of: Trace = {"showlegend": False, "legendgroup": figure_text(arm)}
     yield common.marks(x, y, symbol, size, style.colour, hover, edge=1.4, customdata=told, **of)
-    if inside:
-        yield common.marks(x, y, style.marker, 5, inside, **of)
+    if fill:
+        yield common.marks(x, y, style.marker, 5, fill, **of)
 
 
 def _on_edges(
-    panel: Panel, onsets: pd.DataFrame | None, cut: pd.DataFrame, styles: Mapping[str, Style], palette: Palette
+    panel: Panel, onsets: pd.DataFrame | None, cut: pd.DataFrame, styles: Styles, palette: Palette
 ) -> Iterator[Trace]:
     """Yield the onsets for the upper edge of a panel, what is no number for the lower, and what lies beyond either."""
     marks = [(onsets, "triangle-down", 14, 0.96, "onset of the fall<br>%{customdata}"),
@@ -267,8 +261,7 @@ def _on_edges(
             if (style := styles.get(str(arm))) is not None:
                 at = part.groupby("x").agg(height=("height", "first"), told=("told", "<br>".join)).reset_index()
                 hover = f"<b>{figure_text(arm)}</b><br>{words}<br>at %{{x:,.6~g}}"
-                inside = palette.background if rows is onsets else ""
-                yield from _marked(str(arm), style, at, symbol, size, hover, inside)
+                yield from _marked(str(arm), style, at, symbol, size, hover, palette.background * (rows is onsets))
 
 
 def _stacked(rows: pd.DataFrame, room: float) -> list[int]:
@@ -314,7 +307,7 @@ def chart(
     if scaled:
         bar = {"title": {"text": figure_text(labels[colour])}, "outlinewidth": 0, "thickness": 10}
         values = frame[colour].tolist()
-        marker = {"size": 7, "color": values, "colorscale": scale(palette.sequential[1:]), "colorbar": bar}
+        marker = {"size": 7, "color": values, "colorscale": make_colorscale(palette.sequential[1:]), "colorbar": bar}
         tail = f"<br>{figure_text(colour)} %{{customdata:.5~g}}"
         traces.append(drawn(frame, "", tail, mode="markers", customdata=values, marker=marker))
     for group, style in {} if scaled else _styles(frame, colour, groups, palette).items():
@@ -333,8 +326,8 @@ def chart(
     # By itself an axis is log where a linear one would hide most points or lines; bars begin at 0.
     as_log = axis == "log" or (mark != "bars" and axis == "auto" and common.is_wide(frame[y].astype(float).to_numpy()))
     measured = common.log_scale(labels[y]) if as_log else common.axis(labels[y], type="linear", fixedrange=False)
-    counted = frame[x].dtype.kind in "iu" and frame[x].max() - frame[x].min() < _COUNTS  # there is no turn 1.5
-    other = common.axis(labels[x], fixedrange=False, dtick=1 if counted else None)
+    whole = frame[x].dtype.kind in "iu" and frame[x].max() - frame[x].min() < _COUNTS  # there is no turn 1.5
+    other = common.axis(labels[x], fixedrange=False, dtick=1 if whole else None)
     names = list(dict.fromkeys(frame[x])) if is_text else []
     if is_text:
         other = {
@@ -360,7 +353,7 @@ def _styles(data: pd.DataFrame, colour: str, groups: Sequence[Any], palette: Pal
         for group in groups:
             starts = [name for name in known if group == name or group.startswith((f"{name},", f"{name} "))]
             pairs.append((group, str(named.get(group, max(starts, key=len, default=group)))))
-        return dict(styles(pairs, palette))
+        return styles(pairs, palette)
     colours = [*palette.algorithms.values(), *palette.others] if colour else [list(palette.algorithms.values())[2]]
     return {g: Style(colours[i % len(colours)], DASHES[i // len(colours) % len(DASHES)], "circle")
             for i, g in enumerate(groups)}  # fmt: skip

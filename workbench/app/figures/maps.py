@@ -1,18 +1,19 @@
 """Heat maps, an arm a map on one colour scale: of the turn ledger and of stability regions."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from plotly.colors import make_colorscale
 
 from workbench.app.curve_data import Window
 from workbench.app.figures import common
 from workbench.app.figures.common import Trace, heading, note, trace
 from workbench.app.text import figure_text, number, wrapped
-from workbench.app.theme import Palette, Style, between, contrast, faded, scale
+from workbench.app.theme import Palette, Styles, between, contrast, faded
 
 CELL, GAP, BOTTOM, HEAD = 21, 60, 48, 92  # pixels
 ACROSS = 3
@@ -92,7 +93,7 @@ class Measure(NamedTuple):
 
 
 def heat(
-    maps: Sequence[Heat], measure: Measure, colours: ColourScale, styles: Mapping[str, Style], palette: Palette,
+    maps: Sequence[Heat], measure: Measure, colours: ColourScale, styles: Styles, palette: Palette,
     window: Window, x_title: str, *, chosen: tuple[int, int, int] | None = None,
 ) -> go.Figure:  # fmt: skip
     """Draw a map an arm; `chosen` = (place in `maps`, bucket, turn index) has a frame. Each cell carries the three."""
@@ -213,21 +214,17 @@ def _targets(part: Heat, place: int, measure: Measure, window: Window) -> Trace:
 # The stability region over setting and condition.
 
 MEASURES = {"collapsed": "share of runs that collapsed", "final": "mean final success"}
-_TITLE = {"collapsed": "runs that collapsed", "final": "final success"}
-_MUCH = {"collapsed": "all collapsed", "final": "all solved"}
-_MEANINGS = {
-    "collapsed": "share of the runs at a point that collapsed, also if they came back; in the cell: collapsed / runs",
-    "final": "mean success over the last steps of the runs at a point",
-}
-_EDGE = (
-    "dot and bar: half of the runs collapse there, 95 % interval; ▷\u00a0◁: beyond what was tried; no number: not tried"
-)
+_WORDS = {  # of each: its title, what it means, and what the strongest colour says
+    "collapsed": ("runs that collapsed", "share of the runs at a point that collapsed, also if they came back; in the "
+                  "cell: collapsed / runs", "all collapsed"),
+    "final": ("final success", "mean success over the last steps of the runs at a point", "all solved"),
+}  # fmt: skip
 _ROW, _GAP = 48, 62  # pixels
 _ABOVE, _BELOW = 0.2, -0.24  # of a row: where a cell has its words and where the boundary has its point
 
 
 def region(
-    points: pd.DataFrame, columns: pd.DataFrame, lattice: Sequence[float], styles: Mapping[str, Style],
+    points: pd.DataFrame, columns: pd.DataFrame, lattice: Sequence[float], styles: Styles,
     palette: Palette, along: str, across: str, measure: str = "collapsed",
 ) -> go.Figure:  # fmt: skip
     """Draw `points` and `columns` of one slice, as the tables of analysis.region give them; a cell carries its arm."""
@@ -245,20 +242,20 @@ def region(
                          ticktext=[f"{y:g}" for y in conditions])  # fmt: skip
     layout: dict[str, Any] = {}
     strongest = min(("light", "#ffffff"), ("dark", "#000000"), key=lambda end: contrast(end[1], palette.sequential[-1]))
-    key = wrapped(f"{_MEANINGS[measure]}; {strongest[0]}: {_MUCH[measure]}; {_EDGE}", 140)
+    title, meaning, much = _WORDS[measure]
+    key = wrapped(f"{meaning}; {strongest[0]}: {much}; dot and bar: half of the runs collapse there, 95 % interval; "
+                  "▷\u00a0◁: beyond what was tried; no number: not tried", 140)  # fmt: skip
     below = note(figure_text(f"{along} (log scale)"), 0.5, 0, yanchor="top", yshift=-24, font={"color": palette.muted})
-    annotations = [heading(_TITLE[measure], key, palette, yshift=34), below]
+    notes = [heading(title, key, palette, yshift=34), below]
     traces: list[Trace] = []
     for pane, arm in zip(common.panes(len(arms), min(ACROSS, len(arms)), 0.035, _GAP / inner), arms, strict=True):
         layout |= pane.shared(x_axis, y_axis)
-        annotations.append(common.arm_label(arm, styles[arm].colour, pane))
+        notes.append(common.arm_label(arm, styles[arm].colour, pane))
         drawn = _cells(points[points["series"] == arm], conditions, ticks, palette, measure)
         drawn += _boundary(columns[columns["series"] == arm].sort_values("y"), conditions, palette)
         traces += [one | pane.axes for one in drawn]
-    colours = common.colour_axis("fraction", min(inner, 220), palette, palette.sequential[1:], (0, 1), tickformat=".1f")
-    return common.figure(
-        traces, palette, inner=inner, top=88, bottom=52, annotations=annotations, coloraxis=colours, **layout
-    )
+    shades = common.colour_axis("fraction", min(inner, 220), palette, palette.sequential[1:], (0, 1), tickformat=".1f")
+    return common.figure(traces, palette, inner=inner, top=88, bottom=52, annotations=notes, coloraxis=shades, **layout)
 
 
 def _cells(
@@ -281,7 +278,8 @@ def _cells(
     x, y, text, inks, carried = map(list, zip(*marks, strict=True)) if marks else ([], [], [], [], [])
     grid: Trace = {"type": "heatmap", "x": list(ticks), "y": rows, "xgap": 2, "ygap": 2}
     return [
-        trace(**grid, z=[[0] * len(ticks)] * len(rows), showscale=False, colorscale=scale([palette.surface] * 2)),
+        trace(**grid, z=[[0] * len(ticks)] * len(rows), showscale=False,
+              colorscale=make_colorscale([palette.surface] * 2)),
         trace(**grid, z=z, coloraxis="coloraxis", hoverongaps=False),
         trace("%{customdata[1]}", x=x, y=y, text=text, mode="markers+text", textfont={"size": 11, "color": inks},
               marker={"symbol": "square", "size": 26, "opacity": 0}, customdata=carried),

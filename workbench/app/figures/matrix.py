@@ -12,6 +12,7 @@ from workbench.app.curve_data import Row, ended, fall_of, fell, stands
 from workbench.app.text import tag, visible
 from workbench.app.theme import FONT, Palette, colour
 
+Address = Callable[[str], str]  # of a run, by its id
 TALL = 12  # rows of a part of a grid: more than a screen shows
 MOST = 300  # cells that are drawn at once
 ROW, _TOP, _BLOCKS = 84, 30, 24  # pixels: a row, the names of the columns, the names of the blocks above them
@@ -40,10 +41,9 @@ def layout(runs: pd.DataFrame) -> pd.DataFrame:
     # Where every algorithm was run under every condition, algorithms are rows and each condition a block of columns.
     crossed = len(pairs) == len(algorithms) * len(conditions) and len(seeds) * len(conditions) <= _ACROSS
     if crossed and len(conditions) > 1 and len(algorithms) > 1:
-        block = cells["condition"].map(conditions.index)
         cells = cells.assign(
             label=cells["algorithm"], block=cells["condition"], row=cells["algorithm"].map(algorithms.index),
-            column=place + block * (len(seeds) + 0.35),
+            column=place + cells["condition"].map(conditions.index) * (len(seeds) + 0.35),
         )  # fmt: skip
     else:
         first = cells["arm"].map(list(cells["arm"].unique()).index) * math.ceil(len(seeds) / _ACROSS)
@@ -65,9 +65,7 @@ def parts(cells: pd.DataFrame) -> dict[str, pd.DataFrame]:
     }
 
 
-def matrix(
-    cells: pd.DataFrame, curves: pd.DataFrame, palette: Palette, address: Callable[[str], str] | None = None
-) -> str:
+def matrix(cells: pd.DataFrame, curves: pd.DataFrame, palette: Palette, address: Address | None = None) -> str:
     """Return the SVG of `layout`'s cells and success `curves`; with `address` (run id -> address) each is a link."""
     rows, (across, left, least) = int(cells["row"].max()) + 1, cells[["across", "names", "least"]].iloc[0]
     unit = (100 - left) / across
@@ -108,9 +106,8 @@ def _lines(label: object) -> list[str]:
 
 
 def _cell(
-    run: Row, place: tuple[float, float, float], paths: Mapping[str, tuple[str, int]], palette: Palette,
-    address: Callable[[str], str] | None,
-) -> Markup:  # fmt: skip
+    run: Row, place: tuple[float, float, float], paths: Mapping[str, Any], palette: Palette, address: Address | None
+) -> Markup:
     left, upper, width = place  # percent, pixels, percent
     run_id, state, notes = str(run["run_id"]), ended(run), run.get("notes")
     outcome = run["outcome"] if isinstance(run["outcome"], str) else "falling" if state == "falling" else ""

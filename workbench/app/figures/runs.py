@@ -1,7 +1,7 @@
 """Runs: survival, events and early alarms of many; success, wall time, a signal and the batch of a step of one."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import cycle
 from string import ascii_lowercase
 from typing import Any, NamedTuple
@@ -11,10 +11,11 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.analysis.survival import collapses
+from workbench.app.curve_data import Row
 from workbench.app.figures import common
 from workbench.app.figures.common import AXES, Trace, heading, note, trace, vertical
 from workbench.app.text import apart, duration, few, figure_text, number, percent, word, wrapped
-from workbench.app.theme import Palette, Style, faded
+from workbench.app.theme import Palette, Styles, faded
 
 TITLE = "time trained (steps)"
 FEWEST = 3  # runs from which on there is an interval
@@ -24,9 +25,8 @@ _SHARE = 0.58  # of the width that the dots of the leads get
 
 
 def survival(
-    curves: pd.DataFrame, rows: pd.DataFrame, styles: Mapping[str, Style], palette: Palette, words: str,
-    reference: str = "",
-) -> go.Figure:  # fmt: skip
+    curves: pd.DataFrame, rows: pd.DataFrame, styles: Styles, palette: Palette, words: str, reference: str = ""
+) -> go.Figure:
     """Draw a pane an arm: survival.curve's `curves`, that of `reference` dotted, over the runs at risk in `rows`."""
     arms, end = list(dict.fromkeys(curves["arm"])), float(curves["time"].max())
     short, shared = apart(arms)
@@ -38,7 +38,7 @@ def survival(
     y_axis = common.axis("not collapsed (fraction)", range=[-0.42, 1.08], tickvals=[-0.25, 0, 0.5, 1], showgrid=True,
                          ticktext=["at risk", "0", "0.5", "1"])  # fmt: skip
     muted, above = {"color": palette.muted, "size": 12}, {"xanchor": "left", "yanchor": "bottom", "yshift": 44}
-    annotations = [
+    notes = [
         note(figure_text(f"All at {shared}. {words}" if shared else words), 0, 1, font=muted, **above),
         note(TITLE, 0.5, 0, yanchor="top", yshift=-22, font={"color": palette.muted}),
     ]
@@ -46,12 +46,11 @@ def survival(
     for pane, arm in zip(common.panes(len(arms), across, 0.025, gap / inner), arms, strict=True):
         part, mine, colour = curves[curves["arm"] == arm], rows[rows["arm"] == arm], styles[arm].colour
         layout |= pane.shared(x_axis, y_axis)
-        count, name = collapses(mine), f"<b>{figure_text(arm)}</b><br>"
-        annotations.append(common.arm_label(short[arm], colour, pane, count))
+        notes.append(common.arm_label(short[arm], colour, pane, collapses(mine)))
+        name = f"<b>{figure_text(arm)}</b><br>"
         drawn = []
         if arm != reference:
-            other = curves[curves["arm"] == reference]
-            drawn.append(_falling(other, palette.muted, 1.5, common.DOTTED))
+            drawn.append(_falling(curves[curves["arm"] == reference], palette.muted, 1.5, common.DOTTED))
         known = part.dropna(subset=["low", "high"])
         if len(mine) >= FEWEST and (known["low"] != known["high"]).any():  # the 95 % interval, drawn in steps
             low, high = (known[name].to_numpy().repeat(2) for name in ("low", "high"))
@@ -73,9 +72,7 @@ def survival(
                   textfont={"color": palette.text, "size": 12}),
         ]  # fmt: skip
         traces += [one | pane.axes for one in drawn]
-    return common.figure(
-        traces, palette, inner=inner, top=72, bottom=50, hoverdistance=20, annotations=annotations, **layout
-    )
+    return common.figure(traces, palette, inner=inner, top=72, bottom=50, hoverdistance=20, annotations=notes, **layout)
 
 
 def _falling(part: pd.DataFrame, colour: str, width: float, dash: str, hover: str = "", **more: Any) -> Trace:
@@ -89,9 +86,7 @@ def letters(events: pd.DataFrame) -> dict[str, str]:
     return dict(zip(names, cycle(ascii_lowercase), strict=False))
 
 
-def timeline(
-    runs: pd.DataFrame, events: pd.DataFrame, styles: Mapping[str, Style], palette: Palette, x_title: str
-) -> go.Figure:
+def timeline(runs: pd.DataFrame, events: pd.DataFrame, styles: Styles, palette: Palette, x_title: str) -> go.Figure:
     """Draw a line a run: `runs` (arm, seed, run_id, first, last) in order, `events` (run_id, x, kind, diagnostic,
     message): alarms are the `letters` of their diagnostics below the line, other events marks on it.
     """
@@ -104,10 +99,8 @@ def timeline(
     marks = marks.assign(
         y=marks["row"] + 0.4 * (marks["kind"] == "alarm") - 0.19 * marks["above"],
         carried=pd.Series(carried, marks.index, dtype=object),
-        text=[
-            f"<b>{figure_text(one.arm)}</b>, seed {one.seed}, at {one.x:,.0f}<br>"
-            f"{common.kind_in_words(one.kind)}: {wrapped(str(one.message), 64)}" for one in marks.itertuples()
-        ],
+        text=[f"<b>{figure_text(one.arm)}</b>, seed {one.seed}, at {one.x:,.0f}<br>{one.words}: "
+              f"{wrapped(str(one.message), 64)}" for one in marks.itertuples()],
     )  # fmt: skip
     lines = [
         common.line(colour=faded(styles[str(arm)].colour, 0.55), showlegend=False,
@@ -160,7 +153,7 @@ _COUNTS = {
 }  # fmt: skip
 
 
-def leads(alarms: pd.DataFrame, dots: pd.DataFrame, styles: Mapping[str, Style], palette: Palette) -> go.Figure:
+def leads(alarms: pd.DataFrame, dots: pd.DataFrame, styles: Styles, palette: Palette) -> go.Figure:
     """Draw `alarms` as curve_data.alarm_leads gives them, and `dots` with alarm, arm, run_id, seed, lead (steps)."""
     place, known = {name: i for i, name in enumerate(alarms["alarm"])}, alarms.dropna(subset=["lead_median"])
     at = known["alarm"].map(place).to_numpy()
@@ -218,14 +211,11 @@ def career(
     points: pd.DataFrame, held_out: pd.DataFrame, events: pd.DataFrame, colour: str, palette: Palette, definition: str,
     children: pd.DataFrame | None = None,
 ) -> go.Figure:  # fmt: skip
-    """Draw success: `points` (x, mean, low, high), `held_out` of query `evaluation`, `events` (step, kind, message).
-
-    `children` of query `children` are its forks, which leave its curve as thin lines.
-    """
+    """Draw success: `points` (x, mean, low, high), queries `evaluation` and `children` (its forks), and `events`."""
     marks = common.stacked(events, ["step"])
     marks = marks.assign(
         x=marks["step"], y=_STRIP + _LIFT * marks["above"], carried=marks["step"].astype(int),
-        text=[f"<b>{common.kind_in_words(one.kind)}</b> at step {one.step:,.0f}<br>{wrapped(str(one.message), 64)}"
+        text=[f"<b>{one.words}</b> at step {one.step:,.0f}<br>{wrapped(str(one.message), 64)}"
               for one in marks.itertuples()],
     )  # fmt: skip
     traces = [] if children is None or children.empty else list(branches(points, children, palette))
@@ -329,10 +319,7 @@ class Signal(NamedTuple):
 
     @property
     def spike(self) -> int:
-        """The step to begin at: the first with NaN or Inf, else the most extreme about the onset, else the last.
-
-        Of a run that did not fall, and where nothing was measured in the interval, the most extreme of all steps.
-        """
+        """The step to begin at: first with NaN or Inf, else most extreme about the onset (or of all), else the last."""
         if broken := [int(step) for step in self.points["broken_step"].dropna()]:
             return min(broken)
         known = self.points.dropna(subset=["value"])
@@ -373,9 +360,7 @@ def peaks(signal: Signal, colour: str, palette: Palette, chosen: int) -> go.Figu
     )  # fmt: skip
 
 
-def ranking(
-    rows: Sequence[Mapping[str, Any]], equal: float, palette: Palette, step: int, chosen: int | None
-) -> go.Figure:
+def ranking(rows: Sequence[Row], equal: float, palette: Palette, step: int, chosen: int | None) -> go.Figure:
     """Draw two bars a trajectory: `rows` of query `ranking` in order; `equal` is the share if all were alike."""
     places = list(range(len(rows)))
     healthy = palette.outcomes["healthy"]

@@ -21,7 +21,7 @@ from markupsafe import Markup
 from workbench.analysis import compare, forks, region
 from workbench.analysis.region import Landscape, by_column, by_point, by_series, from_runs, region_of
 from workbench.analysis.results import SERIES, Results
-from workbench.analysis.runs import KEPT, settings
+from workbench.analysis.runs import KEPT, nested, settings
 from workbench.analysis.survival import collapses, curve, observed
 from workbench.app import theme
 from workbench.app.curve_data import CARRIED, banded, carried, lone, onset_of, stopped
@@ -30,8 +30,9 @@ from workbench.app.figures.curves import Panel, curves
 from workbench.app.figures.maps import region as region_figure
 from workbench.app.figures.matrix import layout, matrix
 from workbench.app.figures.runs import survival
-from workbench.app.text import html_text, plural, setting, visible
+from workbench.app.text import html_text, setting, visible
 from workbench.app.theme import DARK, LIGHT, Palette
+from workbench.diagnosis import standing
 from workbench.spec import OUTCOMES, GridFile, InputError
 
 Words = Mapping[str, tuple[str, str]]  # curve -> unit, definition
@@ -180,10 +181,9 @@ def _figures(runs: pd.DataFrame, words: Words, test: str) -> Iterator[Figure]:
     last = runs["steps"].max()
     success = points(runs, "success").assign(last=max(1, int(last) - 1 if last == last else 1))
     yield Figure(lambda palette: matrix(layout(runs), success, palette), "Outcomes", f"{counted(runs)} {key}")
-    pairs = list(runs[["arm", "algorithm"]].drop_duplicates("arm").itertuples(index=False, name=None))
     for part in groups(runs):
         names, n = [str(arm) for arm in dict.fromkeys(part["arm"])], counted(part)
-        styles = partial(theme.styles, pairs, drawn=names)
+        styles = partial(theme.styles, runs[["arm", "algorithm"]].to_numpy(), drawn=names)
         tail = "" if len(names) == runs["arm"].nunique() else f": {'; '.join(names)}"
         yield Figure(_drawn_curves(part, styles, words, ["success"]), f"Success{tail}", f"{n} {_BANDS}")
         if len(rows := observed(part)):
@@ -218,8 +218,8 @@ def _drawn_curves(part: pd.DataFrame, styles: Styles, words: Words, of: Sequence
 def counted(runs: pd.DataFrame) -> str:
     """Return `6 arms, 30 runs, 5 seeds each (0 to 4).`"""
     each = runs.groupby("arm", sort=False)["seed"].nunique()
-    several = plural(each.max(), "seed") if each.nunique() == 1 else f"{each.min()} to {each.max()} seeds"
-    return f"{plural(len(each), 'arm')}, {len(runs)} runs, {several} each ({_seeds(runs['seed'])})."
+    several = standing.counted(each.max(), "seed") if each.nunique() == 1 else f"{each.min()} to {each.max()} seeds"
+    return f"{standing.counted(len(each), 'arm')}, {len(runs)} runs, {several} each ({_seeds(runs['seed'])})."
 
 
 def _seeds(seeds: pd.Series) -> str:
@@ -294,10 +294,7 @@ def _made(found: Results) -> Iterator[Part]:
 
 
 def _versions(text: Any) -> str:
-    try:
-        return ", ".join(f"{name} {value}" for name, value in json.loads(text).items()) + "."
-    except (TypeError, ValueError, AttributeError):
-        return "versions not recorded."
+    return (", ".join(f"{name} {value}" for name, value in nested(text).items()) or "versions not recorded") + "."
 
 
 def _region(found: Results, file: GridFile, level: int, claims: ModuleType | None) -> tuple[str, list[Section]]:
@@ -328,7 +325,7 @@ def _region(found: Results, file: GridFile, level: int, claims: ModuleType | Non
 
 def _maps(landscape: Landscape) -> Iterator[Figure]:
     points, columns = by_point(landscape), by_column(landscape)
-    arms = [*landscape.runs[["series", "algorithm"]].drop_duplicates("series").itertuples(index=False, name=None)]
+    arms = landscape.runs[["series", "algorithm"]].to_numpy()
     along, across = region.in_words(landscape.settings.along), region.in_words(landscape.across, unit=True)
     lattice = landscape.settings.lattice
     for piece in dict.fromkeys(points["slice"]):
@@ -363,11 +360,6 @@ def html(report: Report) -> str:
         figures[name] = {kind: json.loads(one.to_json()) for kind, one in both.items() if not isinstance(one, str)}
         return {"svg": {}, "name": name, "height": int(figures[name]["light"]["layout"]["height"])}
 
-    def drawn() -> Markup:
-        # JSON that cannot end its script element.
-        found = json.dumps(figures).replace("<", "\\u003c")
-        return Markup(found.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
-
     pages = Environment(
         loader=FileSystemLoader(_FOLDER), autoescape=True, finalize=html_text, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
@@ -377,7 +369,7 @@ def html(report: Report) -> str:
     digests = [base64.b64encode(hashlib.sha256(code.encode()).digest()).decode() for code in (library, script)]
     return pages.get_template("report.html.j2").render(
         report=report, kind=lambda part: type(part).__name__, figure=figure, svg=Markup, outcomes=OUTCOMES,
-        figures=drawn,  # what the template draws fills `figures`, so it asks for them last
+        figures=figures,  # what the template draws fills them, so it asks for them last
         library=Markup(library), script=Markup(script), digests=digests, palettes={"light": LIGHT, "dark": DARK},
     )  # fmt: skip
 

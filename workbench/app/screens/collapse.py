@@ -34,8 +34,7 @@ def collapse(store: Store) -> None:
     _survival(store, arms)
     heading("Which signal moves first")
     alarms, dots = first_alarms(store, arms.runs, dictionary(store))
-    recorded = alarmed(store, arms.runs)
-    fell = int(recorded["collapse_step"].notna().sum())
+    fell = int(alarmed(store, arms.runs)["collapse_step"].notna().sum())
     if alarms.empty or not fell:
         none = "None of these runs raised an alarm." if fell else "The runs that collapsed did not record their alarms."
         note("None of these runs collapsed." if arms.runs["collapse_step"].isna().all() else none)

@@ -9,7 +9,6 @@ from streamlit.delta_generator import DeltaGenerator
 
 from workbench.app import curve_data as data
 from workbench.app import export
-from workbench.app.curve_data import CARRIED, CLOCKS, Chosen, Window
 from workbench.app.experiments import Arms, choose_arms, differing
 from workbench.app.figures.common import AXES
 from workbench.app.figures.curves import curves
@@ -22,7 +21,6 @@ from workbench.app.url import choose, choose_many, choose_range
 from workbench.spec import COLLAPSED
 
 _FIRST = ("step.success", "step.grad_norm_max", "step.ess_frac_min", "step.entropy")
-_MOST = 12  # panels
 _NAMED = 8  # arms that a sentence names
 _VALUES = 40  # of a setting that a list offers
 _SMOOTHING = {"1": "off", "2": "2 steps", "5": "5 steps", "10": "10 steps", "20": "20 steps", "50": "50 steps"}
@@ -46,11 +44,11 @@ def _compare(store: Store) -> None:
     alarms, _ = data.first_alarms(store, arms.runs, known)
     first = default_metrics(alarms, known.charted, _FIRST)
     with third:
-        metrics = choose_many("metric", "Diagnostics", {m: known.label(m) for m in known.charted}, first, most=_MOST)
+        metrics = choose_many("metric", "Diagnostics", {m: known.label(m) for m in known.charted}, first, most=12)
     if not arms.names or not metrics:
         note("Choose at least one arm and one diagnostic.")
         return
-    absent = {*CLOCKS} - {*data.clocks(store, arms.runs)}
+    absent = {*data.CLOCKS} - {*data.clocks(store, arms.runs)}
     absent |= set() if arms.runs.get("forked_at", pd.Series()).notna().any() else {"fork"}
     with fourth:
         axis = choose("x", "Align on", {name: words for name, words in _AXIS.items() if name not in absent})
@@ -69,7 +67,7 @@ def _compare(store: Store) -> None:
         styles={short[arm]: style for arm, style in arms.styles.items()},
     )  # fmt: skip
     lines = len(arms.names) if bands else len(arms.runs)
-    chosen = Chosen(arms.runs, axis, starts, Window.over(*ends, lines, int(smooth)))
+    chosen = data.Chosen(arms.runs, axis, starts, data.Window.over(*ends, lines, int(smooth)))
     said = [f"All at {shared}."] * bool(shared) + [headline(arms.runs)]
     if (arms.runs["collapse_step"].notna() | arms.runs["outcome"].isin(COLLAPSED)).any():
         unknown = data.alarmed(store, arms.runs).empty
@@ -81,10 +79,10 @@ def _compare(store: Store) -> None:
     export.figure(
         curves(panels, arms.styles, look(), AXES[axis], onsets=data.onsets(chosen), by_arm=by_arm,
                scale="auto" if baseline and scale == "log" else scale, aligned=axis == "onset"),
-        "curves", lambda: data.drawn(panels), zooms="" if axis in CLOCKS else "range",  # which is in steps
+        "curves", lambda: data.drawn(panels), zooms="" if axis in data.CLOCKS else "range",  # which is in steps
         describe=f"{', '.join(p.name for p in panels)} of {', '.join(arms.names)} over {AXES[axis]}.", key=key,
     )  # fmt: skip
-    zoomed = "" if axis in CLOCKS else " Drag over a part of the curves to zoom."
+    zoomed = "" if axis in data.CLOCKS else " Drag over a part of the curves to zoom."
     note(f"{key} Click an entry of the legend to see it alone.{zoomed}")
     run_links(arms.runs, arms.experiment)
     heading("What differs")
@@ -168,9 +166,7 @@ def against(runs: pd.DataFrame, baseline: str) -> str:
     return f"Mean success over the last ten steps of a run, minus that of {baseline}: {shown}."
 
 
-def _notes(
-    chosen: Chosen, metrics: Sequence[str], bands: bool, baseline: str | None, one: str = "seed"
-) -> Iterator[str]:
+def _notes(chosen: data.Chosen, metrics: Sequence[str], bands: bool, baseline: str | None, one: str) -> Iterator[str]:
     runs, drawn = chosen.runs, f"{one}s"
     trained = runs[pd.to_numeric(runs["steps"]).fillna(0) > 0]
     n = trained.groupby("arm", sort=False).size()
@@ -190,7 +186,7 @@ def _notes(
     if bands and (chosen.axis == "onset" or trained.groupby("arm")["steps"].nunique().gt(1).any()):
         yield f"A thick line stands only where all {drawn} of its arm have a value; beyond, they are thin lines."
         ended = trained[data.stopped(trained)].groupby("arm", sort=False).size()
-        if len(ended) and (shown := [name for name in CARRIED if f"step.{name}" in metrics]):
+        if len(ended) and (shown := [name for name in data.CARRIED if f"step.{name}" in metrics]):
             which = few([f"{arm}: {count} of {n[str(arm)]}" for arm, count in ended.items()], _NAMED, "; ", " arms")
             yield (f"Runs that were stopped after their collapse ({which}) are carried on at their last value in "
                    f"{' and '.join(shown)}.")  # fmt: skip
@@ -210,10 +206,7 @@ def _notes(
 
 
 def differences(settings: pd.DataFrame, arms: pd.Series) -> pd.DataFrame:
-    """Return a row an arm and a column for each setting that differs between them; a cell lists an arm's values.
-
-    An option (`slot option`) that not every arm's choice of its slot has needs two values to differ in.
-    """
+    """Return a row an arm and a column a setting that differs; an option that not every arm has needs two values."""
     kept = settings.drop(columns=["seed", "algorithm"], errors="ignore").replace("", "–")
     each = {arm: {key: ", ".join(mine[key].unique()) for key in mine} for arm, mine in
             kept.groupby(arms.to_numpy(), sort=False)}  # fmt: skip

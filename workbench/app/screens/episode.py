@@ -22,9 +22,6 @@ from workbench.app.theme import Palette
 from workbench.app.url import choose, choose_number, follow, keep_number
 from workbench.store import batches
 
-_BARS = 8  # trajectories that the ranking draws
-_ALONE = "none"  # instead of a second episode
-
 
 @screen
 def episode(store: Store) -> None:
@@ -39,7 +36,7 @@ def episode(store: Store) -> None:
     places = st.container(horizontal=True, gap="small", vertical_alignment="bottom")
     said, drawn = st.container(), st.container()
     with drawn, st.container(horizontal=True, gap="large", vertical_alignment="top"):
-        names = {name: known.title(f"step.{name}") for name in experiments.signals(known)}
+        names = {name: known.title(f"step.{name}") for name in known.names("step", experiments.SIGNALS)}
         signal = experiments.watched(store, known, about, choose("signal", "Signal", names))
         by = choose("rank", "Rank trajectories by", list(RANKS), kind="row")
     with places:
@@ -65,7 +62,7 @@ def episode(store: Store) -> None:
     if mine is not None:
         _compared(store, known, (places, said), experiment, about, mine, rows)
         with bars:
-            two = ranking(shown(rows, mine, _BARS), 1 / len(rows), palette, step, chosen)
+            two = ranking(shown(rows, mine, most=8), 1 / len(rows), palette, step, chosen)
             words = f"The trajectories of step {step}, ranked by {by}; {chosen} is chosen."
             clicked = export.figure(two, "ranking", lambda: pd.DataFrame(rows), select=True, describe=words)
             if clicked and int(clicked[0]) != chosen:
@@ -89,7 +86,7 @@ def _compared(
     """Show an episode, alone or with another that has the same question, at the places of its choices and its words."""
     others = {f"{row['run_id']}/{row['step']}/{row['trajectory']}": row
               for row in experiments.alike(store, experiment, about, mine["step"], mine["question"])}  # fmt: skip
-    options = {_ALONE: "no other" if others else "none recorded"} | {
+    options = {"none": "no other" if others else "none recorded"} | {
         place: f"{row['name']}{row['side']}, trajectory {row['trajectory']}: {answered(row)}"
         + ("" if row["kept"] else ", no tokens")
         for place, row in others.items()
@@ -139,17 +136,14 @@ def _compared(
 
 
 class Side(NamedTuple):
-    """An episode in one epoch: its row (name, step, answer, success), its turns, its tokens if they were kept.
-
-    `epochs` are those of its turns; `missing` says for which epochs alone its tokens have figures.
-    """
+    """An episode in one epoch: its row (name, step, answer, success), its turns, its tokens if they were kept."""
 
     row: Row
     turns: Sequence[Row]
     tokens: Row | None
-    missing: str = ""
+    missing: str = ""  # says for which epochs alone its tokens have figures
     epoch: int | None = None
-    epochs: Sequence[int] = ()
+    epochs: Sequence[int] = ()  # of all its turns
 
     @property
     def written(self) -> dict[int, str]:
@@ -365,10 +359,7 @@ _ROWS = ("status", "n_tokens", "gradient_share", "ratio_max", "ratio_min", "rati
 
 
 def turn_table(turns: Sequence[Row], known: Diagnostics) -> Markup:
-    """Build the table as HTML from the turns of one epoch, without columns of which none has a value.
-
-    Bold is the turn with most of the gradient.
-    """
+    """Build the table of the turns of one epoch, with what any of them has; bold is the turn with most gradient."""
     declared = {one["name"]: one for one in known.rows.values() if one["table_name"] == "turn"}
     measured = [name for name in declared if any(turn.get(name) is not None for turn in turns)]
     shares = largest({i: turn.get("gradient_share") for i, turn in enumerate(turns)})

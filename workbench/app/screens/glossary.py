@@ -28,7 +28,6 @@ T = TypeVar("T")
 
 _PARTS = {"diagnostics": "Diagnostics", "algorithms": "Algorithms", "slots": "Slots", "collapse": "Collapse rule"}
 _KINDS = [(slot, kind()) for slot, kinds in KINDS.items() for kind in kinds.values()]  # with their defaults
-_LINE = 1000  # pixels that a line of text takes at most
 _ARXIV = re.compile(r"arXiv (\d{4}\.\d{4,5})")
 
 
@@ -100,7 +99,7 @@ def _rule() -> None:
                f"it, with its 95 % interval ({fall.onset_low} to {fall.onset_high}).")  # fmt: skip
         answer("A run that came back is recovered; one whose fall is too late to be called is falling at the end.")
     with st.expander("The whole rule, its settings and their reasons"):
-        st.markdown(collapse_rule(), width=_LINE)
+        st.markdown(collapse_rule(), width=1000)
 
 
 def rule_picture(fall: Drop, palette: Palette) -> go.Figure:
@@ -216,8 +215,7 @@ def _meaning(kind: Slot) -> str:
 # Formulas of the dictionary, plain text, set as mathematics.
 
 _GREEK = {"delta": "δ", "eps": "ε", "rho": "ρ", "beta": "β", "gamma": "γ", "lambda": "λ", "sigma": "σ", "tau": "τ"}
-_SIGNS = {"+-": "±", "<=": "≤", ">=": "≥", "!=": "≠", "||": "∥", "<": "⟨", ">": "⟩", "-": "−",
-          "grad log pi": "∇ log π"}  # fmt: skip
+_SIGNS = {"+-": "±", "<=": "≤", ">=": "≥", "!=": "≠", "||": "∥", "<": "⟨", ">": "⟩", "-": "−", "grad log pi": "∇ log π"}
 # In order: what has a sign of its own, the brackets of a mean (tight, and closed by a subscript: a comparison has
 # spaces around it), a number, a name with its subscripts, an exponent, a subscript behind a bracket, a minus, the rest.
 _FORMULA = re.compile(

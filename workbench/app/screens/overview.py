@@ -33,15 +33,11 @@ from workbench.store import notes
 from workbench.store.connect import Busy
 from workbench.store.notes import Notes
 
-_POINTS = 40  # of a curve in a cell
-_NARROW = 4  # columns of a grid that leaves room for words next to it
 _WORST = ("diverged", "collapsed", "falling", "failed", "recovered", "mild")  # what is looked at first
-_LOOK = 3  # runs to look at first
 _KEY = (
     "Curve: success, 0 to 1, over the longest run; dotted line: where the fall began; dashed border: falling; "
     "✎ has notes."
 )
-_SHOWN = {"region": "the region", "runs": "every run"}
 
 
 @page.screen
@@ -71,14 +67,15 @@ def _overview(store: Store) -> None:
         except InputError as error:  # no run can be judged yet
             if isinstance(error, Busy):
                 raise
-    if region is not None and choose("show", "Show", _SHOWN, kind="row") == "region":
+    shows = {"region": "the region", "runs": "every run"}
+    if region is not None and choose("show", "Show", shows, kind="row") == "region":
         draw(region, experiment, "collapsed")
         table(readable_series(region.series))
         links([anchor("More in Region", address("region", experiment=experiment))])
         return
     above = st.container()
     cells = layout(each)
-    narrow = cells["across"].iloc[0] <= _NARROW
+    narrow = cells["across"].iloc[0] <= 4  # columns, which leave room for words next to them
     sides = st.columns([2, 3], gap="large") if narrow else [st.container(), st.container()]
     with sides[1]:
         _runs(store, experiment, each, cells, kept)  # before the answer: intervals of a thousand runs take longer
@@ -126,7 +123,7 @@ def worst(each: pd.DataFrame) -> pd.DataFrame:
     stands = each["outcome"].where(each["outcome"].notna(), each["status"]).where(each["slump"].isna(), "falling")
     bad = each.assign(stands=stands.map({name: place for place, name in enumerate(_WORST)}))
     bad = bad.assign(left=bad["final_success"] / bad["peak_success"])
-    return bad.dropna(subset=["stands"]).sort_values(["stands", "left"], kind="stable").head(_LOOK)
+    return bad.dropna(subset=["stands"]).sort_values(["stands", "left"], kind="stable").head(3)
 
 
 def look_first(store: Store, experiment: str, each: pd.DataFrame) -> None:
@@ -170,8 +167,7 @@ def where(store: Store, experiment: str, run: Row) -> Markup:
             return anchor(words, address("turns", experiment=experiment, **cell)) if shown else html_text(words)
 
         side = side_of(store, name, {**rows[0], "step": step})
-        said = verdict(rows[0], len(rows), side.turns, side.tokens, link)
-        return Markup("{}, {}").format(here, said)
+        return Markup("{}, {}").format(here, verdict(rows[0], len(rows), side.turns, side.tokens, link))
 
     return store.computed(("where", name), ask)
 
@@ -199,7 +195,7 @@ def reason(said: Diagnosis) -> str:
 def success(store: Store, each: pd.DataFrame) -> pd.DataFrame:
     """Return success of every run in few points: run_id, x (step), mean, and the last step of the longest run."""
     zero = [0] * len(each)
-    window = Window.made(0, extent(store, each, zero)[1], _POINTS)
+    window = Window.over(0, extent(store, each, zero)[1], most=40)
     points = Chosen(each, "step", zero, window).points(store, "step", "success")
     return points.assign(x=points["bucket"] * window.width, last=window.last)
 
@@ -231,7 +227,6 @@ def _runs(store: Store, experiment: str, each: pd.DataFrame, every: pd.DataFrame
 _USUAL = ("arm", "seed", "outcome", "onset", "peak", "final", "steps", "duration", "tags", "note", "hidden")
 _CONDITION = re.compile(r"(.+?)\s*(<=|>=|!=|<|>|=)\s*(.+)")
 _HOLDS = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge, "=": operator.eq, "!=": operator.ne}
-_HOW = "words, and conditions such as  staleness > 4, outcome = collapsed"
 
 
 def rows(each: pd.DataFrame, settings: pd.DataFrame, kept: Mapping[str, Notes]) -> pd.DataFrame:
@@ -277,7 +272,7 @@ def _table(store: Store, experiment: str, each: pd.DataFrame, kept: Mapping[str,
     frame = rows(each, differing(store, experiment, each), kept)
     left, right = st.columns(2)
     with left:
-        asked = search_box("find", "Find runs", _HOW)
+        asked = search_box("find", "Find runs", "words, and conditions such as  staleness > 4, outcome = collapsed")
     with right:
         columns = choose_many("column", "Columns", list(map(str, frame)), _USUAL, implied=True)
     found, unknown = matching(frame, asked)

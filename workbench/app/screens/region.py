@@ -9,8 +9,7 @@ from workbench.analysis import region as analysis
 from workbench.analysis.runs import KEPT, NOT_DEAD
 from workbench.app import export, page
 from workbench.app.experiments import is_region, question
-from workbench.app.figures.maps import MEASURES
-from workbench.app.figures.maps import region as figure
+from workbench.app.figures import maps
 from workbench.app.page import address, anchor, note
 from workbench.app.store import Store
 from workbench.app.text import figure_text, number, tag
@@ -47,7 +46,7 @@ def region(store: Store) -> None:
     with middle:
         survival = choose("survival", "Survives", [NOT_DEAD, KEPT], kind="row")
     with right:
-        measure = choose("measure", "Coloured by", MEASURES, kind="row")
+        measure = choose("measure", "Coloured by", maps.MEASURES, kind="row")
     shown = region_of(store, experiment, survival)
     st.html(tag("p", question(store, experiment), css="sorl-question"))
     draw(shown, experiment, measure)
@@ -81,15 +80,14 @@ def draw(shown: Region, experiment: str, measure: str) -> None:
     """Say where half of the runs collapse, and draw a figure a slice: every arm by searched setting and condition."""
     page.answer(analysis.headline(shown.found, shown.columns))
     axis, palette = analysis.in_words(shown.found.across, unit=True), page.look()
-    pairs = shown.series.drop_duplicates("series")[["series", "algorithm"]].itertuples(index=False, name=None)
-    looks = styles(list(pairs), palette)
-    words = (f"For each arm of {experiment}: {MEASURES[measure]} by {shown.along} and {shown.across}, with the "
+    looks = styles(shown.series[["series", "algorithm"]].to_numpy(), palette)
+    words = (f"For each arm of {experiment}: {maps.MEASURES[measure]} by {shown.along} and {shown.across}, with the "
              "boundary at which half of the runs collapse.")  # fmt: skip
     for place, piece in enumerate(dict.fromkeys(shown.series["slice"])):
         mine, edges = (part[part["slice"] == piece] for part in (shown.points, shown.columns))
         if piece:
             st.html(tag("b", piece))
-        drawn = figure(mine, edges, shown.found.settings.lattice, looks, palette, shown.along, axis, measure)
+        drawn = maps.region(mine, edges, shown.found.settings.lattice, looks, palette, shown.along, axis, measure)
         clicked = export.figure(drawn, f"region-{place}", mine, select=True, describe=words)
         if clicked and (arm := next((a for a in mine["arm"] if figure_text(a) == clicked[0][0]), None)):
             page.open_screen("compare", experiment=experiment, arm=[arm])

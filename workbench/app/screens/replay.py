@@ -15,7 +15,6 @@ from workbench.app import export, page
 from workbench.app.experiments import choose_experiment, choose_run, first_run, runs, watched
 from workbench.app.figures.curves import chart
 from workbench.app.page import address, anchor, episode_address, links, look, note, say, screen
-from workbench.app.page import answer as say_answer
 from workbench.app.store import Store, dictionary
 from workbench.app.text import number, percent, table_html, tag, times
 from workbench.app.url import choose, choose_many, keep_number
@@ -77,7 +76,7 @@ def replay(store: Store) -> None:
         algorithms = choose_many("algorithm", "Algorithms", list(ALGORITHMS), able or list(CORE)) or able
         among = set(algorithms) <= set(CORE)  # one answer for every choice of them
         answer = core if among else replayed(folder, step, algorithms, trajectory)
-    say_answer(headline(answer, algorithms))
+    page.answer(headline(answer, algorithms))
     st.html(table_html(*summary(answer, algorithms), "sorl-figures sorl-replay"))
     note(logged(answer))
     if said := impossible(core["reasons"] | answer["reasons"]):

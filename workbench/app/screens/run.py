@@ -1,6 +1,5 @@
 """Run: everything about one run. How it stands, what stands out, its curves and events, its settings, time and log."""
 
-import json
 import math
 import re
 import tomllib
@@ -14,6 +13,7 @@ import streamlit as st
 from markupsafe import Markup
 from rich.filesize import decimal
 
+from workbench.analysis.runs import nested
 from workbench.app import experiments, export, page, theme
 from workbench.app.curve_data import Chosen, Row, Window, alarmed, drawn, ended, extent, first_alarm, onsets, panel
 from workbench.app.experiments import choose_experiment, choose_run, ranked, runs, settings_of, share_of, watched
@@ -31,7 +31,6 @@ from workbench.diagnosis.log import of_run
 from workbench.diagnosis.standing import counted, from_onset, standing
 from workbench.spec import InputError, RunSettings
 from workbench.store import batches
-from workbench.store.batches import ranges
 from workbench.store.reader import Reader
 from workbench.store.text import log_of, tail
 
@@ -40,7 +39,6 @@ CURVES = tuple(f"step.{name}" for name in (
     "grad_norm_max", "kl_k3", "clip_frac", "entropy", "ratio_max", "ess_frac_min", "explained_variance",
     "valid_action_frac", "reward", "zero_advantage_frac", "response_tokens",
 ))  # fmt: skip
-_PANELS = 9  # three rows of three
 _MARKS = "▼ onset of the collapse, △ an alarm, dotted line its threshold, ✕ NaN or Inf. Drag over a part to zoom."
 _PARTS = ("Curves", "What happened", "Where the time went", "Settings", "Audit", "Log and versions")
 _UP = ("healthy", "no_learning")  # outcomes of runs that stayed up
@@ -51,7 +49,6 @@ _EVENTS, _STEPS = 200, 12  # kinds of events that are listed, and steps of each
 _LINES = 400  # of the console log
 _PROGRESS = re.compile(r'\{"step": \d+, .*\}\s*$')  # lines of it that say what the curves do
 _VALUES, _NAMES = 5, 3  # values of other arms that a setting names, and arms of each
-_AUDIT = 300.0  # seconds that an audit may take
 
 
 @page.screen
@@ -86,7 +83,7 @@ def run(store: Store) -> None:
     every = {metric: panel(store, chosen, known, metric, bands=False) for metric in CURVES if metric in known.rows}
     empty = [m for m, p in every.items() if p.data.empty and (p.broken is None or p.broken.empty)]
     shown = {m: p for m, p in every.items() if m not in empty}
-    panels = [p._replace(name=known.title(m), definition=p.name) for m, p in [*shown.items()][:_PANELS]]
+    panels = [p._replace(name=known.title(m), definition=p.name) for m, p in [*shown.items()][:9]]
     if panels:
         figure = curves(panels, looks, palette, AXES["step"], onsets=onsets(chosen), columns=3, legend=False)
         words = ", ".join(p.name for p in panels)
@@ -174,12 +171,8 @@ def facts(now: Row) -> Iterator[tuple[str, str]]:
     yield from ((name, str(now[name])) for name in ("generation", "attempt") if (now[name] or 1) > 1)
     if now["config_hash"]:
         yield "config hash", str(now["config_hash"])[:12]
-    try:
-        versions = json.loads(now["versions"] or "{}")
-    except ValueError:  # logs of another trainer may carry anything
-        versions = now["versions"]
-    for name, value in versions.items() if isinstance(versions, dict) else [("versions", versions)]:
-        yield str(name), word(value)
+    if text := now["versions"]:  # logs of another trainer may carry anything
+        yield from ((name, word(value)) for name, value in (nested(text) or {"versions": text}).items())
 
 
 def _facts(pairs: Iterable[tuple[str, str]]) -> None:
@@ -359,7 +352,7 @@ def _audit(store: Store, experiment: str, run: str) -> None:
         try:
             with st.spinner("Auditing ..."):
                 state = str(batches.steps(folder))
-                answers[run] = page.answered(words, f"sorl audit {run}", _AUDIT, state, codes=(0, 1))
+                answers[run] = page.answered(words, f"sorl audit {run}", 300.0, state, codes=(0, 1))
         except InputError as error:  # it says what to install where torch is missing
             page.say(str(error))
     if run in answers:
@@ -370,17 +363,14 @@ def _audit(store: Store, experiment: str, run: str) -> None:
 
 
 def audited(checks: Sequence[Row]) -> tuple[str, pd.DataFrame]:
-    """Say which identities hold at the stored steps of a run and which cannot be checked; return a row for each other.
-
-    `checks` is what `sorl audit --format json` prints.
-    """
+    """Say which identities of `sorl audit` hold and which cannot be checked; return a row for each violated one."""
     names = ["identity", "step", "state", "missing", "logged", "expected", "says"]
     found = pd.DataFrame(checks).reindex(columns=names).fillna({"missing": "", "says": ""})
     broken = found[found["state"] == "violated"]
     held = found.loc[(found["state"] == "holds") & ~found["identity"].isin(broken["identity"]), "identity"].unique()
-    said = f"Steps {ranges(sorted({*found['step']}))}. Hold: {', '.join(held) or 'none'}."
+    said = f"Steps {batches.ranges(sorted({*found['step']}))}. Hold: {', '.join(held) or 'none'}."
     for why, mine in found[found["state"] == "missing"].groupby("missing", sort=False):
-        at = ranges(sorted({*mine["step"]}))
+        at = batches.ranges(sorted({*mine["step"]}))
         said += f" Cannot be checked at {at}: {', '.join(mine['identity'].unique())} ({why})."
     if len(broken):
         said += f" Violated, so one of two numbers is wrong: {', '.join(broken['identity'].unique())}."

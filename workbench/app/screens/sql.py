@@ -22,12 +22,12 @@ import streamlit as st
 from pyarrow import types
 
 from workbench.app import export
-from workbench.app.figures.curves import GROUPS as LEGEND
-from workbench.app.figures.curves import chart
+from workbench.app.figures import curves
 from workbench.app.page import Empty, look, note, screen
 from workbench.app.store import LEVELS, State, Store, dictionary
-from workbench.app.text import few, markdown_text, plural, tag
+from workbench.app.text import few, markdown_text, tag
 from workbench.app.url import arrive, choose, forget, leave, settle, stay
+from workbench.diagnosis.standing import counted
 from workbench.spec import InputError
 from workbench.store.connect import Busy
 from workbench.store.reader import Cancel, Excerpt, Reader, saved
@@ -75,8 +75,7 @@ def sql(store: Store) -> None:
             ask(store, text, again=True)
             st.rerun()
     if asked.answer is None:
-        said = f"{hint(asked.mistake, columns)}\n{asked.mistake}".strip()
-        st.html(tag("pre", said, css="sorl-mistake"))
+        st.html(tag("pre", f"{hint(asked.mistake, columns)}\n{asked.mistake}".strip(), css="sorl-mistake"))
         return
     known = dictionary(store)  # of columns with one name, that of the coarsest table
     words = {row["name"]: known.words(f"{row['table_name']}.{row['name']}") for row in reversed(known.by_level())}
@@ -130,7 +129,7 @@ def _editor() -> str:
         st.text_area("SQL, one SELECT", key="sql", height=250, max_chars=LONGEST)
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
             pressed = st.form_submit_button("Run", type="primary")
-            st.html(tag("p", "or Ctrl+Enter in the editor", css="sorl-note"), width="content")
+            note("or Ctrl+Enter in the editor", width="content")
     if pressed and (last := st.session_state.get(_ASKED)) and last.answer is None:
         del st.session_state[_ASKED]  # what was cancelled or stopped is asked once more
     text = st.session_state["sql"].strip()
@@ -206,10 +205,7 @@ class Asking:
 
 
 def ask(store: Store, text: str, *, again: bool = False) -> Asked | Asking:
-    """Answer `text`: with the session's last answer while nothing has changed, or asking again would take long.
-
-    Returns the question itself while it is being asked.
-    """
+    """Return the answer, the last one while nothing has changed or asking takes long, or the asking that goes on."""
     here = st.session_state
     last: Asked | None = here.get(_ASKED)
     if last and last.text == text and not again and (last.state == store.state() or last.seconds > _QUICK):
@@ -241,8 +237,7 @@ def _wait(asking: Asking, most: float) -> None:
         if st.button("Cancel"):
             asking.cancel()
         passed = time.monotonic() - asking.began
-        said = f"Asking for {passed:.0f} s; it is stopped after {most:.0f} s."
-        st.html(tag("p", said, css="sorl-note"), width="content")
+        note(f"Asking for {passed:.0f} s; it is stopped after {most:.0f} s.", width="content")
 
 
 def shown(table: pa.Table) -> tuple[pa.Table, bool]:
@@ -296,14 +291,9 @@ def hint(mistake: str, columns: pd.DataFrame) -> str:
     return f"No table has a column {missed[1]}: {' or '.join(near)}?" if near else ""
 
 
-_ROW, _TALLEST = 35, 420  # pixels
-# Figures of a number that is not whole: the grid's own four decimals hide the small ones, six falsify the large ones.
-_FEW, _ALL, _LARGE = "%.6g", "%.15g", 1e6
-
-
 def _answer(store: Store, asked: Asked, answer: Excerpt, words: Words) -> None:
     table, rows = answer.table, answer.table.num_rows
-    many = f"The first {plural(rows, 'row')}" if answer.cut else plural(rows, "row")
+    many = f"The first {counted(rows, 'row')}" if answer.cut else counted(rows, "row")
     cells = f", cells cut to {_TEXT:,} characters and lists to {_LIST:,}" if asked.shortened else ""
     most = f"up to {FILE_ROWS:,} rows of {_FILE_SIZE // 2**20} MB" if answer.cut else "all of them"
     more = f"; the files hold {most}" if answer.cut or cells else ""
@@ -315,8 +305,7 @@ def _answer(store: Store, asked: Asked, answer: Excerpt, words: Words) -> None:
         config[name] = st.column_config.Column(help=tip)
         if types.is_floating(values.type):
             config[name] = st.column_config.NumberColumn(help=tip, format=figures(values))
-    height = min(_TALLEST, _ROW * (max(rows, 1) + 1) + 3)
-    st.dataframe(table, placeholder="NULL", height=height, column_config=config)
+    st.dataframe(table, placeholder="NULL", height=min(420, 35 * (max(rows, 1) + 1) + 3), column_config=config)
     with st.container(horizontal=True, horizontal_alignment="right", gap="small"):
         export.button("CSV", lambda: csv_of(whole(store, asked)), "sorl-answer.csv", "text/csv")
         binary = "application/octet-stream"
@@ -326,7 +315,7 @@ def _answer(store: Store, asked: Asked, answer: Excerpt, words: Words) -> None:
 def figures(values: pa.ChunkedArray) -> str:
     """Say how the grid writes the numbers of a column: in six figures, or in all if one has more before the point."""
     largest = pc.max(pc.abs(pc.filter(values, pc.is_finite(values)))).as_py()
-    return _ALL if largest is not None and largest >= _LARGE else _FEW
+    return "%.15g" if largest is not None and largest >= 1e6 else "%.6g"  # its own four decimals hide small ones
 
 
 def csv_of(table: pa.Table) -> bytes:
@@ -367,11 +356,11 @@ def _chart(frame: pd.DataFrame, words: Words) -> None:
     if data.empty:
         note("No row has a value in each of these columns.")
         return
-    figure = chart(data, x, y, colour, mark, words, look(), axis=scale)
+    figure = curves.chart(data, x, y, colour, mark, words, look(), axis=scale)
     export.figure(figure, "chart", data, describe=f"{y} over {x} of {len(data)} rows.")
     if len(data) < len(frame):
         note(f"Not drawn because of NULL, NaN or Inf: {len(frame) - len(data):,} of {len(frame):,} rows.")
-    if colour and data[colour].nunique() > LEGEND and data[colour].dtype.kind == "O":
+    if colour and data[colour].nunique() > curves.GROUPS and data[colour].dtype.kind == "O":
         note(f"{colour} has {data[colour].nunique()} values, too many for a legend.")
 
 
@@ -414,5 +403,4 @@ def fitting_marks(frame: pd.DataFrame, x: str, colour: str) -> list[str]:
 
 def complete(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     """Return the rows that a chart of `columns` can show: no NULL, NaN or Inf in any of them."""
-    shown = frame[list(dict.fromkeys(columns))].replace([np.inf, -np.inf], np.nan)
-    return frame[shown.notna().all(axis=1)]
+    return frame.loc[frame[list(dict.fromkeys(columns))].replace([np.inf, -np.inf], np.nan).dropna().index]

@@ -21,8 +21,8 @@ from workbench.app.url import choose, choose_range, follow, keep
 
 _AXIS = {"step": "step", "onset": "onset of the fall"}
 # What a reader of a collapse asks for first; the other columns of the roll-up follow.
-_FIRST = ("ratio_geo", "ratio_arith", "ratio_prod", "clip_frac", "approx_kl", "entropy", "advantage", "value_error",
-          "gradient_share", "ratio_mass_frac")  # fmt: skip
+FIRST = ("ratio_geo", "ratio_arith", "ratio_prod", "clip_frac", "approx_kl", "entropy", "advantage", "value_error",
+         "gradient_share", "ratio_mass_frac")  # fmt: skip
 _LISTED = ("log_ratio_sum", "clip_frac", "advantage", "ratio_mass_frac", "gradient_share")  # of a trajectory
 # A list below the fold comes into sight; the number of the cell makes the page run this for each.
 _TO_LIST = """<script>/* %d */ requestAnimationFrame(() => requestAnimationFrame(() =>
@@ -98,7 +98,7 @@ def turns(store: Store) -> None:
     """Show in which turn, and when, the signals leave their usual range."""
     arms = choose_arms(store)
     known = dictionary(store)
-    found = measures(known)
+    found = known.names("turn_step", FIRST)
     if not found:
         page.not_recorded("No turn of these runs", "tables turn and turn_step")
         return
@@ -114,7 +114,7 @@ def turns(store: Store) -> None:
         return
     starts = origins(runs, axis)
     ends = choose_range("range", "Steps", *extent(store, runs, starts))
-    window = Window.made(*ends, CELLS // min(len(arms.names), ACROSS))
+    window = Window.over(*ends, most=CELLS // min(len(arms.names), ACROSS))
     view = Turns(runs, axis, starts, window, Measure(name, titles[name], *known.words(f"turn_step.{name}")))
     maps = view.heats(store, arms.names, extreme=extreme)
     values = pd.concat([part.cells.assign(arm=part.arm) for part in maps], ignore_index=True)
@@ -166,12 +166,6 @@ def turns(store: Store) -> None:
         else:
             note(f"{where}: no trajectory of these runs is recorded there.")
     page.run_links(runs, arms.experiment)
-
-
-def measures(known: Diagnostics) -> list[str]:
-    """Return the measured columns of a turn index, the telling ones first."""
-    found = [known.rows[m]["name"] for m in known.charted if known.rows[m]["table_name"] == "turn_step"]
-    return sorted(found, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
 
 
 def headline(view: Turns, cells: pd.DataFrame) -> tuple[str, list[Cell]]:
