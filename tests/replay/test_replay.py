@@ -106,7 +106,7 @@ def the_true_gradients_are_those_of_the_trainer(stored: StoredBatch, logged: pd.
 
 def the_weight_of_every_token_is_the_gradient_that_the_trainer_took(folder: Path, stored: StoredBatch) -> None:
     last = rows(folder, "token").query("step == @STEP").set_index("trajectory")
-    found = pd.DataFrame(tables.tokens(replayed(stored, trajectory=5), 5))
+    found = pd.DataFrame(tables.tokens(replayed(stored, trajectory=5)))
     found = found[found["update"] == found["update"].max()]
     weight = np.asarray(last.loc[5, "gradient_weight"], float)
     np.testing.assert_allclose(found["weight"], weight[stored.mask[5][: len(weight)]], rtol=1e-5, atol=1e-8)

@@ -1,7 +1,7 @@
 """`sorl compare EXPERIMENT`: its arms with intervals and tests over seeds; for a search, the stable regions."""
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from workbench.algorithms import resolve
 from workbench.cli.shared import current, experiment_of, one_of
 from workbench.cli.tables import FORMATS, cell, document, echo, plain, records, show, writing
 from workbench.grid import guard
-from workbench.grid.cell import Cell, Estimate, duration, short
+from workbench.grid.cell import Estimate, duration, short
 from workbench.grid.config import Grid, load
 from workbench.grid.search import Region, usual
 from workbench.spec import InputError, RunSettings, nearest
@@ -32,8 +32,6 @@ def compare(
 
     Forks are compared within their parents as well.
     """
-    import pandas as pd
-
     from workbench.analysis import compare as arms
     from workbench.analysis import forks
     from workbench.analysis.region import region_file
@@ -48,7 +46,7 @@ def compare(
         known = f"its arms: {'; '.join(names)}"
         raise InputError(f"--against '{against}': {name} has no such arm{nearest(against, names)}; {known}")
     if export is not None:
-        rows = observed(each)
+        rows = observed(each).drop(columns="recovered")
         with writing(export, f"{len(rows)} runs"):
             rows.assign(event=rows["event"].astype(int)).to_csv(export, index=False)
     if searched:
@@ -75,10 +73,9 @@ def compare(
     children = children[children["run_id"].isin(each["run_id"])]
     if len(children):
         _heading("Forks against those of the same parent that are left unchanged", form)
-        columns, effects = forks.table(children, forks.UNCHANGED)
-        show(pd.DataFrame(effects, columns=columns), form)
+        show(forks.table(children), form)
     if form != "latex":
-        said = [forks.sentence(children, forks.UNCHANGED), forks.ABOUT] if len(children) else []
+        said = [forks.sentence(children), forks.ABOUT] if len(children) else []
         echo("\n" + "\n".join([*said, arms.answer(frame), *arms.reading(frame)]))
         tell(unfair(reader, each))
 
@@ -110,19 +107,6 @@ def unfair(reader: Reader, frame: "pd.DataFrame") -> list[guard.Finding]:
         message = "some runs have settings of another version of sorl, so the fairness of the comparison is not checked"
         return [guard.Finding("task", message)]
     return [*guard.planned(runs), *guard.recorded(reader, runs)] if runs else []
-
-
-def settle(runs: Path, reader: Reader, experiment: str, cells: Sequence[Cell]) -> list[guard.Finding]:
-    """Return findings in the runs of the cells after training; write the flagged ones as events of these runs."""
-    from workbench.analysis.runs import runs as runs_in
-
-    order = {cell.run_id: position for position, cell in enumerate(cells)}
-    # In the order of the grid file, not of the starts: a finding must read the same the next time.
-    frame = runs_in(reader, experiment, list(order)).sort_values("run_id", key=lambda ids: ids.map(order))
-    findings = unfair(reader, frame)
-    if guard.write_events(runs, cells, findings):
-        current(runs)
-    return findings
 
 
 def tell(findings: Iterable[guard.Finding], err: bool = False) -> None:

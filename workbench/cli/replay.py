@@ -14,8 +14,8 @@ from workbench.cli.shared import OUTPUT, one_of, run_folder, toml_of
 from workbench.cli.tables import as_text, document, echo, note, print_table, save, save_parquet
 from workbench.grid.cell import algorithm_label, expand, merge
 from workbench.grid.config import option
-from workbench.grid.folder import ARROW
 from workbench.objective import Algorithm
+from workbench.record.segments import TYPES
 from workbench.spec import InputError
 from workbench.store import batches
 
@@ -88,17 +88,13 @@ def replay(
         inside = [str(u.index) for u in stored.updates if trajectory in stored.trajectory[u.rows]]
         raise InputError(f"trajectory {trajectory} was trained on in updates {', '.join(inside)} of step {step} only")
     taken, incomplete = engine.gradients(stored, algorithms, done, Networks(stored)) if gradients else ({}, "")
-    found = {
-        "summary": tables.summary(done, taken),
-        "turns": tables.turns(done),
-        "culprits": tables.culprits(done, top),
-    }
-    found |= {} if trajectory is None else {"tokens": tables.tokens(done, trajectory)}
+    found = {"summary": tables.summary(done, taken), "turns": tables.turns(done)}
+    found |= {"culprits": tables.culprits(done, top)} | ({"tokens": tables.tokens(done)} if done.tokens else {})
     found = found if table is None else {table: found[table]}
     if form == "parquet" and table is not None and output is not None:
         import pyarrow as pa
 
-        schema = pa.schema([(c.name, ARROW[c.type]) for c in tables.TABLES[table]])
+        schema = pa.schema([(c.name, TYPES[c.type]) for c in tables.TABLES[table]])
         save_parquet(pa.Table.from_pylist(found[table], schema=schema), output)
     elif form == "json":
         whole = {

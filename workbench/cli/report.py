@@ -4,7 +4,7 @@ import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import lru_cache, partial
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -80,20 +80,21 @@ def commands(found: Sequence["Results"], names: Sequence[str], files: Sequence[P
 def gather(runs: Path, experiments: Sequence[str], files: Sequence[Path] = ()) -> list["Results"]:
     """Return the results of experiments in the runs folder, then those of files; InputError if one is missing."""
     from workbench.analysis import results
+    from workbench.analysis.runs import runs as runs_in
 
     found, reader = [], current(runs) if experiments else Reader(runs)
     for name in experiments:
-        order = partial(in_file_order, file=runs / name / "experiment.toml")
-        frame, about = results.collect(reader, name, slots, order)
-        found.append(results.results(frame, about, guard.lines(unfair(reader, frame))))
+        frame = in_file_order(runs_in(reader, name), runs / name / "experiment.toml")
+        frame["slots"] = [slots(config) for config in frame["config"]]
+        found.append(results.collect(reader, name, frame, guard.lines(unfair(reader, frame))))
     return [*found, *map(results.read, files)]
 
 
 @lru_cache(maxsize=4096)
-def slots(config: str) -> str | None:
+def slots(config: str | None) -> str | None:
     """Resolve a configuration to its slots, critic and group size, as JSON; None for an unknown algorithm."""
     try:
-        settings = json.loads(config)
+        settings = json.loads(config or "")
         algorithm = resolve(settings["algorithm"], settings["slots"])
         group_size = settings["learn"]["group_size"]
     except (ValueError, KeyError, TypeError, InputError):
