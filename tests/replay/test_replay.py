@@ -14,7 +14,9 @@ from tests.learn.tiny import merged, rows, train
 from tests.store.stored_batch import write_batch
 from workbench.algorithms import ALGORITHMS, resolve
 from workbench.audit.networks import Networks
-from workbench.replay import Replay, gradients, play, tables
+from workbench.replay import tables
+from workbench.replay.play import gradients, play
+from workbench.replay.tables import Replay
 from workbench.store import batches
 from workbench.store.batches import StoredBatch
 

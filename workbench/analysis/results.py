@@ -26,7 +26,7 @@ KEY, FORMAT = b"sorl_results", 1
 _VALUES = 50_000_000  # in a file; a thousand runs of a thousand steps are 30 million
 # The curves: columns of `step`, or means over its updates, which skip NULLs.
 SERIES = ("success", "grad_norm_max", "clip_frac", "ess_frac_min", "entropy", "clip_bias_norm", "value_mae")
-_OF_UPDATES = ("clip_bias_norm", "value_mae")
+OF_UPDATES = ("clip_bias_norm", "value_mae")
 # Curves that no verdict is computed from, for questions that come later: which of them moves before a collapse.
 SIGNALS = (
     "reward", "group_reward_std", "zero_advantage_frac", "valid_action_frac", "answered_frac", "truncated_frac",
@@ -62,8 +62,8 @@ class Results:
 def collect(reader: "Reader", experiment: str, frame: pd.DataFrame, fairness: Sequence[str]) -> Results:
     """Return the results of the rows of runs.runs, whose column `slots` has the slots of each run as JSON."""
     chosen = "(SELECT run_id FROM run WHERE experiment = $name)"
-    more = reader.query("SELECT run_id, versions, seconds FROM run WHERE experiment = ?", [experiment])
-    tables = {name: "u" if name in _OF_UPDATES else "s" for name in CURVES}
+    more = reader.query("SELECT run_id, versions FROM run WHERE experiment = ?", [experiment])
+    tables = {name: "u" if name in OF_UPDATES else "s" for name in CURVES}
     lists = ", ".join(f"list({of}.{name}::FLOAT ORDER BY s.step) AS {name}_curve" for name, of in tables.items())
     # Rows, not a frame: in the lists of a frame NULL would be 0.
     answer = reader.rows(

@@ -1,5 +1,6 @@
 """`sorl plan FILE.toml`, `sorl run FILE.toml`: what a grid would train, and its training; the same command resumes."""
 
+import itertools
 import json
 import math
 import sys
@@ -15,15 +16,16 @@ from typing import Any
 from typer import Context, Exit, Option
 
 from workbench.algorithms import differences
-from workbench.cli.compare import describe_search, show_region, state, tell, unfair
+from workbench.cli.report import show_region, tell, unfair
 from workbench.cli.shared import ARMS, CHANGES, GRID_FILE, LISTING, NOTIFY, current, one_of
 from workbench.cli.tables import document, echo, note, print_table, show
 from workbench.grid import config, guard, progress
-from workbench.grid.cell import algorithm_label, choices, differing, short, time_of
+from workbench.grid.cell import algorithm_label, choices, differing, duration, short, time_of
 from workbench.grid.config import Grid
 from workbench.grid.folder import History, edits, folder_of, last_row, status_of
 from workbench.grid.process import EXECUTORS
 from workbench.grid.run import Limits, Result, run_rounds
+from workbench.grid.search import Region, usual
 from workbench.objective.slot import in_words
 from workbench.spec import InputError, RunSettings
 from workbench.store.connect import Busy
@@ -52,7 +54,7 @@ def plan(
     """Show the cells of a grid, how they differ, the effects that its seeds can detect, and the time. Runs nothing."""
     grid = config.load(file, changes or [], History(ctx.obj), arms or [])
     if grid.region is not None:
-        describe_search(grid, form, time_of(grid.cells, ctx.obj, workers))
+        describe_search(grid, grid.region, ctx.obj, workers, form)
     else:
         describe(grid, ctx.obj, workers, form, seeds_for(grid, ctx.obj, hazard_ratio, power, incidence))
 
@@ -114,6 +116,58 @@ def _slots(grid: Grid) -> list[dict[str, str]]:
     differing_slots = dict.fromkeys(slot for other in others for slot in differences(first, other))
     lines = {slot: choices([getattr(one, slot) for one in algorithms.values()]) for slot in differing_slots}
     return [{"slot": slot} | dict(zip(algorithms, line, strict=True)) for slot, line in lines.items()]
+
+
+def describe_search(grid: Grid, region: Region, runs: Path, workers: int | None, form: str) -> None:
+    """Print the plan of a search: what is searched, its runs, their time."""
+    progress, rule, along, values = region.progress, region.rule, region.settings.along, region.settings.lattice
+    everything, done, now = region.everything, len(progress.done), len(progress.now)
+    most = min(everything, region.settings.runs or everything)
+    expected = min(most, round(usual(region.neighbours, rule) * len(region.series)))
+    left = max(now, expected - done) if now else 0
+    time = time_of(grid.cells, runs, workers)
+    time = time._replace(seconds=time.seconds / len(grid.cells) * left)
+    if form == "json":
+        whole = {
+            "experiment": grid.experiment, "question": grid.question, "kind": "region",
+            "arms": [arm.label for arm in region.series], "columns": list(region.columns), "along": along,
+            "values": list(values),
+            "runs": {"done": done, "now": now, "expected": expected, "most": most, "full_grid": everything},
+            "estimate": time.as_dict(),
+        }  # fmt: skip
+        echo(document(whole), nl=False)
+        return
+    echo(f"{grid.experiment}: {grid.question}\n")
+    names = [", ".join(f"{short(key)} {c[key]:g}" for key in reversed(c)) or "runs" for c in region.columns]
+    rows = [{"arm": arm.label, "kind": "control" if arm.control else "crossed"} for arm in region.series]
+    for (i, row), (j, name) in itertools.product(enumerate(rows), enumerate(names)):
+        ended, begun = (sum((t.arm, t.column) == (i, j) for t in some) for some in (progress.done, progress.now))
+        row[name] = f"{ended} done" + (f", {begun} now" if begun else "")
+    show(rows, form)
+    seeds = f"{rule.probes} seeds for a first try, {rule.seeds} next to a boundary"
+    seeds = f'{rule.seeds} seeds everywhere (search = "full")' if rule.full else seeds
+    listed = ", ".join(f"{value:g}" for value in values)
+    echo(f"\n{along} from {values[0]:g} to {values[-1]:g} in {len(values)} values ({listed}); {seeds}.")
+    if all(cell.settings.stop.after_collapse is None for cell in grid.cells):
+        echo("Note: stop.after_collapse is off, so collapsed runs train on to their last iteration.")
+    many = f"At most {most} runs, usually about {expected} (the full grid has {everything})"
+    echo(f"{many}; {done} are finished.{'' if now else ' ' + state(region)}")
+    if left:
+        pace = f"{time.workers} at a time, less where runs stop at their collapse ({time.basis})"
+        echo(f"About {duration(time.seconds)}, {pace}")
+
+
+def state(region: Region) -> str:
+    """Return the sentence on how far the search is."""
+    spent = f"{len(region.progress.done)} of the full grid's {region.everything} runs"
+    if region.unjudged:
+        why = "runs are finished but too short for the collapse rule; give them more iterations."
+        return f"Search stopped: {region.unjudged} {why}"
+    if region.progress.now:
+        return f"The search is not done after {spent}: the same command resumes it."
+    if region.progress.exhausted:
+        return f"Search stopped after {spent}: budget exhausted; raise [region] runs or minutes to continue."
+    return f"Every boundary is found, with {spent}."
 
 
 def seeds_for(grid: Grid, runs: Path, ratio: float, power: float, incidence: float | None) -> dict[str, Any] | None:

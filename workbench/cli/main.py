@@ -17,7 +17,7 @@ from workbench.store.text import visible
 # Verb -> its module, in the order of the help page. The function has the name of the verb or of the module; a group of
 # verbs is a Typer called `app`, with the callback `group`.
 VERBS = {
-    "run": "grid", "plan": "grid", "fork": "fork", "ls": "look", "show": "look", "compare": "compare", "sql": "look",
+    "run": "grid", "plan": "grid", "fork": "fork", "ls": "look", "show": "look", "compare": "report", "sql": "look",
     "diagnose": "diagnose", "import": "import_", "audit": "diagnose", "replay": "replay", "app": "app",
     "report": "report", "eval": "eval", "retriever": "retriever", "algorithms": "catalogue",
     "diagnostics": "catalogue", "sync": "update", "rescan": "update", "doctor": "doctor", "bench": "bench",

@@ -1,11 +1,9 @@
 """`sorl replay`: run a stored batch through several algorithms."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from typer import Argument, Context, Option
 
@@ -16,12 +14,10 @@ from workbench.grid.cell import algorithm_label, expand, merge
 from workbench.grid.config import option
 from workbench.objective import Algorithm
 from workbench.record.segments import TYPES
+from workbench.replay import tables
+from workbench.replay.tables import Replay, Rows
 from workbench.spec import InputError
 from workbench.store import batches
-
-if TYPE_CHECKING:
-    from workbench.replay import Replay
-    from workbench.replay.tables import Rows
 
 # Table -> its title and the columns that a terminal shows.
 TABLES = {
@@ -36,7 +32,6 @@ TABLES = {
 }  # fmt: skip
 _SET = "Change every algorithm, e.g. clip.high=0.3. Repeatable."
 _TOKENS = "List the tokens of --trajectory; default: the one with the largest gradient share."
-_TRUE = ("grad_norm", "clip_bias_norm", "gradient_cosine")  # columns of --gradients
 
 
 def replay(
@@ -71,9 +66,8 @@ def replay(
     stored = batches.read(folder, step or 0, weights=gradients)  # without a stored batch, says how to store them
     import torch
 
-    from workbench import replay as engine
     from workbench.audit.networks import Networks
-    from workbench.replay import tables
+    from workbench.replay import play as engine
 
     torch.set_num_threads(threads)
     own, algorithms = algorithms_of(stored.meta, algorithm or (), variants, change or ())
@@ -126,7 +120,11 @@ def _print(run: str, done: Replay, found: Mapping[str, Rows]) -> None:
     for name, table in found.items():
         title, names = TABLES[name]
         rows = [row for row in table if not row.get("reason")]
-        measured = [c for c in _TRUE if any(r.get(c) is not None for r in rows if r.get("source") != "logged")]
+        measured = [
+            c.name
+            for c in tables.GRADIENT
+            if any(r.get(c.name) is not None for r in rows if r.get("source") != "logged")
+        ]
         if name != "tokens" and any("update" in row and row["update"] is None for row in rows):
             rows = [row for row in rows if row["update"] is None]  # only all updates together
         echo(f"\n{title}")

@@ -75,7 +75,7 @@ _LOSS = (
     Column("clipped_rms", "DOUBLE", "c, RMS of r A over the tokens out of range."),
     Column("unclipped_rms", "DOUBLE", "n, RMS of r A over the others."),
 )  # fmt: skip
-_GRADIENT = (
+GRADIENT = (
     Column("grad_norm", "DOUBLE", "||g||, the true gradient of the policy's loss; NULL without --gradients."),
     Column("clip_bias_norm", "DOUBLE", "||C||, the true clipping bias; likewise."),
     Column("gradient_cosine", "DOUBLE", "Cosine of g with that of the algorithm that ran; likewise."),
@@ -88,7 +88,7 @@ SUMMARY = (
     Column("unit_ess_frac", "DOUBLE", "The same of w."),
     *_CLIPS,
     Column("weight_abs", "DOUBLE", "sum |d loss / d log-prob|: how hard the loss pulls on the log-probs."),
-    *_GRADIENT,
+    *GRADIENT,
     Column("reason", "VARCHAR", "Why there is no answer; NULL where there is one."),
 )  # fmt: skip
 TURNS = (
@@ -117,7 +117,7 @@ TOKENS = (
     Column("weight", "DOUBLE", "d loss / d log-prob: below 0 the update makes the token likelier."),
 )  # fmt: skip
 TABLES = {"summary": SUMMARY, "turns": TURNS, "culprits": CULPRITS, "tokens": TOKENS}
-LOGGED = frozenset(c.name for c in (*_LOSS, *_GRADIENT))  # columns of the summary that a trainer logs
+LOGGED = frozenset(c.name for c in (*_LOSS, *GRADIENT))  # columns of the summary that a trainer logs
 
 # Kept of the tokens of a turn: sums and extremes.
 SUMS = (
