@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from itertools import chain, product
 from pathlib import Path
@@ -31,8 +32,6 @@ from workbench.store.segments import held
 from workbench.store.text import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from workbench.diagnosis.finding import Cause, Diagnosis
 
 # Name -> what a child of this arm changes: a value, or a function of the parent's.

@@ -70,9 +70,9 @@ def replay(
     from workbench.replay import play as engine
 
     torch.set_num_threads(threads)
-    own, algorithms = algorithms_of(stored.meta, algorithm or (), variants, change or ())
+    algorithms = algorithms_of(stored.meta, algorithm or (), variants, change or ())
     dtype = torch.float64 if double else torch.float32
-    play = partial(engine.play, stored, algorithms, own, update or None, dtype=dtype)
+    play = partial(engine.play, stored, algorithms, next(iter(algorithms)), update or None, dtype=dtype)
     done = play(trajectory=trajectory)
     if (tokens or table == "tokens") and trajectory is None:
         worst = tables.culprits(done, 1)
@@ -138,8 +138,8 @@ def _print(run: str, done: Replay, found: Mapping[str, Rows]) -> None:
 
 def algorithms_of(
     meta: Mapping[str, Any], names: Sequence[str], file: Path | None, changes: Sequence[str]
-) -> tuple[str, dict[str, Algorithm]]:
-    """Return the label of the algorithm that ran (from `meta` of its batch), and all to replay, that one first.
+) -> dict[str, Algorithm]:
+    """Return by label the algorithm that ran (from `meta` of its batch), and then the others to replay.
 
     `names`: known algorithms, with the slots of `changes` set; by default the six of the core, or with changes the one
     that ran. `file`: a table a variant, {base = ..., slot = ...}.
@@ -154,9 +154,8 @@ def algorithms_of(
     for table in (ran, *(merge(table, slots) for table in tables)):
         label = algorithm_label(table if len(table) > 1 else table["base"])
         found.setdefault(label, resolve(table))
-    own = next(iter(found))
     if file is None:
-        return own, found
+        return found
     variants = toml_of("--variants", file)
     if not variants or not all(isinstance(table, dict) for table in variants.values()):
         example = '[wide] base = "ppo" clip = { high = 0.5 }'
@@ -168,4 +167,4 @@ def algorithms_of(
             found[name] = resolve(table)
         except InputError as error:
             raise InputError(f"variant [{name}] in {file}: {error}") from None
-    return own, found
+    return found
