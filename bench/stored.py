@@ -180,7 +180,8 @@ def stored(trajectories: int = TRAJECTORIES, turns: int = TURNS, tokens: int = T
 
 def replayed(batch: StoredBatch) -> Work:
     """All six, with every table but that of tokens."""
-    from workbench.replay import play, tables
+    from workbench.replay import tables
+    from workbench.replay.play import play
 
     def work() -> float:
         done = play(batch, {name: resolve(name) for name in CORE}, CORE[0])

@@ -129,7 +129,7 @@ def _by_lead(group: pd.DataFrame) -> str:
     leads = [one for one in LEADS if one in set(group["lead"])]
     header = ("arm", *(f"onset-{one}" if one else "onset" for one in leads), "all", "saves [95 %]", "Holm p", "success")
     table = []
-    for row in effects(group, UNCHANGED):
+    for row in effects(group):
         mine = group[group["arm"] == row["arm"]]
         at = [mine.loc[mine["lead"] == one, "down"] for one in leads]
         saves, p = _effect(row)

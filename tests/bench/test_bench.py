@@ -18,7 +18,7 @@ from workbench.algorithms import CORE, resolve
 from workbench.cli.bench import ON_REQUEST, PARTS
 from workbench.learn.loop import Trainer
 from workbench.record.recorder import Recorder
-from workbench.replay import play
+from workbench.replay.play import play
 from workbench.spec import InputError, RunSettings
 
 TINY = RunSettings.model_validate({

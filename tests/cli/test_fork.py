@@ -186,12 +186,12 @@ def family(draws, *, saves, parents=3):
 
 
 def test_a_change_that_saves_children_is_told_from_one_that_does_not():
-    found = {row["arm"]: row for row in forks.effects(family(8, saves=0), "unchanged")}
+    found = {row["arm"]: row for row in forks.effects(family(8, saves=0))}
     assert found["cure"]["saves"] == 1.0
     assert found["cure"]["holm"] < 0.001
     assert found["unchanged"]["p"] is None
-    assert forks.sentence(family(8, saves=0), "unchanged").startswith("Unchanged, 24 of 24 fall. cure saves 24 of 24.")
-    alone = forks.sentence(family(1, saves=0, parents=1), "unchanged")
+    assert forks.sentence(family(8, saves=0)).startswith("Unchanged, 24 of 24 fall. cure saves 24 of 24.")
+    alone = forks.sentence(family(1, saves=0, parents=1))
     assert "Undecided at this number of draws: cure (0 of 1 fall)" in alone
 
 

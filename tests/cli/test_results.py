@@ -57,7 +57,7 @@ def test_the_page_of_findings_names_every_shipped_file():
 
 def test_what_was_not_measured_stays_null_and_nan_stays_nan(runs, tmp_path):
     write_experiment(runs, "demo")
-    folder = record(runs, "ppo", 0, steps=3)
+    folder = record(runs, "ppo", 0, steps=3, seconds=12.5)
     place = {"step": [0, 1, 2]}
     write_segment(folder, "step", place | {"success": [0.5, None, 0.25], "entropy": [math.nan, math.inf, 1.0]})
     write_segment(folder, "minibatch", place | {"update": 0, "clip_bias_norm": [None, 0.5, math.nan]})
@@ -65,6 +65,7 @@ def test_what_was_not_measured_stays_null_and_nan_stays_nan(runs, tmp_path):
     done("report", "demo", "--export", path, runs=runs)
     (row,) = pq.read_table(path).to_pylist()
     assert (row["step"], row["success"], row["value_mae"]) == ([0, 1, 2], [0.5, None, 0.25], [None] * 3)
+    assert row["seconds"] == 12.5
     assert row["clip_bias_norm"][:2] == [None, 0.5]
     assert math.isnan(row["clip_bias_norm"][2])
     assert math.isnan(row["entropy"][0])

@@ -198,7 +198,7 @@ def test_an_interrupted_mixture_resumes_bit_equal_with_the_routes_of_its_queue(r
 
 def test_a_stored_batch_carries_the_routes_and_its_gradients_are_found_again(tmp_path: Path, cache: Path):
     from workbench.audit.networks import Networks
-    from workbench.replay import gradients, play
+    from workbench.replay.play import gradients, play
 
     session = Session(tmp_path, cache, **MOE, slots={"routing": "r2"}, iterations=3)
     session.train()

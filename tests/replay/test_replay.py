@@ -14,7 +14,9 @@ from tests.learn.tiny import merged, rows, train
 from tests.store.stored_batch import write_batch
 from workbench.algorithms import ALGORITHMS, resolve
 from workbench.audit.networks import Networks
-from workbench.replay import Replay, gradients, play, tables
+from workbench.replay import tables
+from workbench.replay.play import gradients, play
+from workbench.replay.tables import Replay
 from workbench.store import batches
 from workbench.store.batches import StoredBatch
 
@@ -106,7 +108,7 @@ def the_true_gradients_are_those_of_the_trainer(stored: StoredBatch, logged: pd.
 
 def the_weight_of_every_token_is_the_gradient_that_the_trainer_took(folder: Path, stored: StoredBatch) -> None:
     last = rows(folder, "token").query("step == @STEP").set_index("trajectory")
-    found = pd.DataFrame(tables.tokens(replayed(stored, trajectory=5), 5))
+    found = pd.DataFrame(tables.tokens(replayed(stored, trajectory=5)))
     found = found[found["update"] == found["update"].max()]
     weight = np.asarray(last.loc[5, "gradient_weight"], float)
     np.testing.assert_allclose(found["weight"], weight[stored.mask[5][: len(weight)]], rtol=1e-5, atol=1e-8)

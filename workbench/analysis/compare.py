@@ -22,6 +22,7 @@ FEWEST = 3  # runs from which on a figure has an interval
 TOO_FEW = "too few seeds to tell"
 ONSETS = 3  # of an arm that are listed one by one; of more, the median is
 BACK = 3  # steps at half of its peak or above, after which a collapsed run is said to be on its way back
+STANDING = {"down": "falling", "back": "collapsed"}  # column of `summarise` -> the outcome of the runs it tells of
 FEW = 8  # seeds from which on the interval of the IQM held the truth in 93 of 100 simulated cases (normal values)
 
 
@@ -49,7 +50,7 @@ def summarise(frame: pd.DataFrame) -> pd.DataFrame:
             **{word: int((known["outcome"] == word).sum()) for word in ("recovered", "falling", "mild", "no_learning")},
             **_over_seeds(over, "peak"), **_over_seeds(over, "final"), **share.columns("collapsed"),
             "onset": onsets.median(), "onsets": _each(onsets, ".0f"), "starts": _each(idle["first_success"]),
-            **{said.__name__: "; ".join(filter(None, map(said, each))) for said in (down, back)},
+            **{word: "; ".join(filter(None, (since(run, fate) for run in each))) for word, fate in STANDING.items()},
             **updates[["clip_frac", "grad_norm_median"]].mean(), "grad_norm_max": updates["grad_norm_max"].max(),
             "stopped": len(stopped), "steps_min": stopped["steps"].min(), "steps_max": stopped["steps"].max(),
             "planned": stopped["planned"].max(),
@@ -70,26 +71,18 @@ def _each(values: pd.Series, form: str = ".2f") -> str:
     return ", ".join(format(value, form) for value in sorted(values.dropna()))
 
 
-def down(run: Row) -> str:
-    """Say since when a run that was falling at its end is down, and to what; empty for any other."""
-    known: list[Any] = [run.get(name) for name in ("last_success", "last_high", "peak_success")]
-    if run["outcome"] != "falling" or any(map(pd.isna, known)):
+def since(run: Row, outcome: str) -> str:
+    """Say since when a falling run is down or a collapsed one back, for BACK steps or more; empty for any other run."""
+    edge = "last_high" if outcome == "falling" else "last_low"
+    known: list[Any] = [run.get(name) for name in ("last_success", edge, "peak_success", "steps")]
+    if run["outcome"] != outcome or any(map(pd.isna, known)):
         return ""
-    last, high, peak = known
-    since = int(high) + 1
-    return f"seed {run['seed']} at {last:.2f} at the end, below half of its peak ({peak:.2f}) since step {since}"
-
-
-def back(run: Row) -> str:
-    """Say since when a collapsed run is back above half of its peak; empty unless its last three steps or more are."""
-    known: list[Any] = [run.get(name) for name in ("last_success", "last_low", "peak_success", "steps")]
-    if run["outcome"] != "collapsed" or any(map(pd.isna, known)) or known[3] - known[1] - 1 < BACK:
-        return ""
-    last, low, peak, _ = known
-    return (
-        f"seed {run['seed']} at half of its peak or above since step {int(low) + 1}: {last:.2f} at the end, "
-        f"{percent(last / peak)} of its peak"
-    )
+    last, at, peak, steps = known
+    begun = f"since step {int(at) + 1}"
+    if outcome == "falling":
+        return f"seed {run['seed']} at {last:.2f} at the end, below half of its peak ({peak:.2f}) {begun}"
+    end = f"{last:.2f} at the end, {percent(last / peak)} of its peak"
+    return f"seed {run['seed']} at half of its peak or above {begun}: {end}" if steps - at > BACK else ""
 
 
 def answer(frame: pd.DataFrame) -> str:

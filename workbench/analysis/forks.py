@@ -104,7 +104,7 @@ def tests(reader: "Reader", run: str) -> dict[str, Removal]:
             row["draws"] - row["down"], row["draws"], row["plain_draws"] - row["plain_down"], row["plain_draws"],
             row["low"], row["high"], row["holm"],
         )
-        for row in effects(found, UNCHANGED) if row["saves"] is not None
+        for row in effects(found) if row["saves"] is not None
     }  # fmt: skip
 
 
@@ -138,7 +138,7 @@ def permutation_p(strata: Sequence[tuple[int, int, int, int]], seed: int = 0) ->
     return float((1 + (np.abs(drawn) >= abs(seen) - 1e-9).sum()) / (1 + ROUNDS))
 
 
-def effects(found: pd.DataFrame, reference: str) -> list[dict[str, Any]]:
+def effects(found: pd.DataFrame, reference: str = UNCHANGED) -> list[dict[str, Any]]:
     """Return one row per arm: children down, the risk difference with its 95 % interval, p and Holm's p."""
     rows: list[dict[str, Any]] = []
     plain = dict(list(found[found["arm"] == reference].groupby(_STRATUM)["down"]))
@@ -159,38 +159,35 @@ def effects(found: pd.DataFrame, reference: str) -> list[dict[str, Any]]:
     return rows
 
 
-def table(found: pd.DataFrame, reference: str) -> tuple[list[str], list[list[Any]]]:
-    """Return the effects as a table in words, with a mark a child: x is down, o is up."""
-    columns = ["arm", "parents", "down", "each draw", "success", "saves [95 %]", "p", "Holm"]
-    rows = []
-    for row in effects(found, reference):
-        saves = "" if row["saves"] is None else f"{row['saves']:+.2f} [{row['low']:+.2f}, {row['high']:+.2f}]"
+def table(found: pd.DataFrame) -> pd.DataFrame:
+    """Return the effects as text cells, with a mark a child: x is down, o is up."""
+    rows, saves = [], "{saves:+.2f} [{low:+.2f}, {high:+.2f}]"
+    for row in effects(found):
         mine = found[found["arm"] == row["arm"]].sort_values(["parent", "draw"]).groupby("parent")["down"]
-        marks = " ".join("".join("x" if down else "o" for down in family) for _, family in mine)
-        rows.append([row["arm"], row["parents"], f"{row['down']}/{row['draws']}", marks, f"{row['success']:.2f}", saves,
-                     "" if row["p"] is None else p_value(row["p"]),
-                     "" if row["holm"] is None else p_value(row["holm"])])  # fmt: skip
-    return columns, rows
+        rows.append({
+            "arm": row["arm"], "parents": row["parents"], "down": f"{row['down']}/{row['draws']}",
+            "each draw": " ".join("".join("x" if down else "o" for down in family) for _, family in mine),
+            "success": f"{row['success']:.2f}", "saves [95 %]": "" if row["saves"] is None else saves.format(**row),
+            "p": "" if row["p"] is None else p_value(row["p"]),
+            "Holm": "" if row["holm"] is None else p_value(row["holm"]),
+        })  # fmt: skip
+    return pd.DataFrame(rows)
 
 
-def sentence(found: pd.DataFrame, reference: str) -> str:
+def sentence(found: pd.DataFrame) -> str:
     """Say which changes saved children that fall when nothing is changed, and what is undecided."""
-    rows = {row["arm"]: row for row in effects(found, reference)}
-    plain = rows.get(reference)
-    if plain is None:
+    rows = {row["arm"]: row for row in effects(found)}
+    if (plain := rows.pop(UNCHANGED, None)) is None:
         return "No child was left unchanged: nothing can be said."
     said = [f"Unchanged, {plain['down']} of {plain['draws']} fall."]
     if plain["down"] == 0:
         none = "The fork no longer falls by itself, so no change can be seen to save it: fork nearer to the fall."
         return " ".join([*said, none])
-    saved = [arm for arm, row in rows.items() if row["holm"] is not None and row["holm"] < ALPHA and row["saves"] > 0]
-    worse = [arm for arm, row in rows.items() if row["holm"] is not None and row["holm"] < ALPHA and row["saves"] < 0]
-    rest = [arm for arm in rows if arm not in (*saved, *worse, reference)]
-    said += [f"{arm} saves {rows[arm]['draws'] - rows[arm]['down']} of {rows[arm]['draws']}." for arm in saved]
-    said += [f"With {arm} more fall: {rows[arm]['down']} of {rows[arm]['draws']}." for arm in worse]
-    if rest:
-        counts = ", ".join(f"{arm} ({rows[arm]['down']} of {rows[arm]['draws']} fall)" for arm in rest)
-        said.append(f"Undecided at this number of draws: {counts}.")
+    shown = [row for row in rows.values() if row["holm"] is not None and row["holm"] < ALPHA]
+    said += [f"{r['arm']} saves {r['draws'] - r['down']} of {r['draws']}." for r in shown if r["saves"] > 0]
+    said += [f"With {r['arm']} more fall: {r['down']} of {r['draws']}." for r in shown if r["saves"] < 0]
+    if rest := [f"{r['arm']} ({r['down']} of {r['draws']} fall)" for r in rows.values() if r not in shown]:
+        said.append(f"Undecided at this number of draws: {', '.join(rest)}.")
     return " ".join(said)
 
 

@@ -4,7 +4,7 @@ A report, its figures and every verdict are computed from this file alone; nothi
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from workbench.analysis.runs import runs as runs_in
 from workbench.analysis.survival import observed
 from workbench.spec import InputError
 from workbench.spec.files import from_json, open_file
@@ -27,7 +26,7 @@ KEY, FORMAT = b"sorl_results", 1
 _VALUES = 50_000_000  # in a file; a thousand runs of a thousand steps are 30 million
 # The curves: columns of `step`, or means over its updates, which skip NULLs.
 SERIES = ("success", "grad_norm_max", "clip_frac", "ess_frac_min", "entropy", "clip_bias_norm", "value_mae")
-_OF_UPDATES = ("clip_bias_norm", "value_mae")
+OF_UPDATES = ("clip_bias_norm", "value_mae")
 # Curves that no verdict is computed from, for questions that come later: which of them moves before a collapse.
 SIGNALS = (
     "reward", "group_reward_std", "zero_advantage_frac", "valid_action_frac", "answered_frac", "truncated_frac",
@@ -60,16 +59,11 @@ class Results:
         return self.table.to_pandas().rename(columns=names)
 
 
-def collect(
-    reader: "Reader", experiment: str, slots: Callable[[str], str | None], order: Callable[[pd.DataFrame], pd.DataFrame]
-) -> tuple[pd.DataFrame, dict[str, str]]:
-    """Return the rows of runs.runs in `order` with the other columns of the file; the experiment's question and TOML.
-
-    `slots` gives the slots that a configuration (JSON) resolves to, as JSON. InputError for an unknown experiment.
-    """
-    frame, chosen = order(runs_in(reader, experiment)), "(SELECT run_id FROM run WHERE experiment = $name)"
-    more = reader.query("SELECT run_id, versions, seconds FROM run WHERE experiment = ?", [experiment])
-    tables = {name: "u" if name in _OF_UPDATES else "s" for name in CURVES}
+def collect(reader: "Reader", experiment: str, frame: pd.DataFrame, fairness: Sequence[str]) -> Results:
+    """Return the results of the rows of runs.runs, whose column `slots` has the slots of each run as JSON."""
+    chosen = "(SELECT run_id FROM run WHERE experiment = $name)"
+    more = reader.query("SELECT run_id, versions FROM run WHERE experiment = ?", [experiment])
+    tables = {name: "u" if name in OF_UPDATES else "s" for name in CURVES}
     lists = ", ".join(f"list({of}.{name}::FLOAT ORDER BY s.step) AS {name}_curve" for name, of in tables.items())
     # Rows, not a frame: in the lists of a frame NULL would be 0.
     answer = reader.rows(
@@ -84,13 +78,12 @@ def collect(
         frame = frame.merge(part, on="run_id", how="left")
     known = reader.rows("SELECT question, toml FROM experiment WHERE experiment = ?", [experiment]).rows
     question, toml = known[0] if known else (None, None)
-    resolved = pd.Series([slots(c) if isinstance(c, str) else None for c in frame["config"]], frame.index, dtype=object)
-    frame = frame.assign(experiment=experiment, slots=resolved)
-    return frame, {"experiment": experiment, "question": question or experiment, "toml": toml or ""}
+    about = {"experiment": experiment, "question": question or experiment, "toml": toml or ""}
+    return results(frame.assign(experiment=experiment), about, fairness)
 
 
 def results(frame: pd.DataFrame, about: dict[str, str], fairness: Sequence[str] = ()) -> Results:
-    """Return the rows of `collect` in the types of the file."""
+    """Return rows with the columns of the file in its types."""
     named = frame.rename(columns={**_RENAMED, **{f"{name}_curve": name for name in CURVES}})
     columns, absent = [], [None] * len(named)  # a signal that these runs did not log
     for field in _schema():  # None for what is missing; curves stay arrays

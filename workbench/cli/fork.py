@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from itertools import chain, product
 from pathlib import Path
@@ -15,9 +16,9 @@ import tomli_w
 from typer import Argument, Context, Exit, Option, confirm
 
 from workbench.algorithms import resolve
-from workbench.cli.plan import describe
+from workbench.cli.grid import describe
 from workbench.cli.shared import current, experiment_of, experiments, find, one_of, run_folder, toml_of
-from workbench.cli.tables import document, echo, note, print_table, records
+from workbench.cli.tables import document, echo, note, records, show
 from workbench.grid import progress
 from workbench.grid import run as grid_run
 from workbench.grid.cell import Cell, expand, flatten, time_of
@@ -31,8 +32,6 @@ from workbench.store.segments import held
 from workbench.store.text import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from workbench.diagnosis.finding import Cause, Diagnosis
 
 # Name -> what a child of this arm changes: a value, or a function of the parent's.
@@ -124,14 +123,14 @@ def fork(
     rows = []
     for place, found in grids.items():
         mine = told[told["run_id"].isin([cell.run_id for grid in found for cell in grid.cells])]
-        columns, table = forks.table(mine, forks.UNCHANGED)
-        rows += [{"at": place} | row for row in records(columns, table)]
+        table = forks.table(mine)
+        rows += [{"at": place} | row for row in table.to_dict("records")]
         if form == "table":
             from_steps = ", ".join(map(str, sorted(mine["forked_at"].unique())))
             whose = parents[0] if len(found) == 1 else f"{len(found)} runs"
             echo(f"\nForks of {whose} at {place}, from step {from_steps} on")
-            print_table(columns, table)
-            echo(f"\n{forks.sentence(mine, forks.UNCHANGED)}\n")
+            show(table)
+            echo(f"\n{forks.sentence(mine)}\n")
     if form == "json":
         echo(document(rows), nl=False)
         return

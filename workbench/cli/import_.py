@@ -48,7 +48,12 @@ def import_(
     importer.look(say=True)
     if follow:
         note(f"following {source}; Ctrl-C ends it")
-        importer.follow()
+        with suppress(KeyboardInterrupt):
+            while True:
+                began = time.monotonic()
+                with suppress(InputError, OSError):  # a file that is just being replaced
+                    importer.look(say=False)
+                time.sleep(max(_PAUSE, _SHARE * (time.monotonic() - began)))
         importer.end()
 
 
@@ -105,15 +110,6 @@ class Importer:
             same = len(found) - len(fresh)
             kept = f"; {same} source{'s' * (same != 1)} unchanged since the last import" if same else ""
             echo(f"{written} run{'s' * (written != 1)} imported as experiment {self.experiment.name}{kept}")
-
-    def follow(self) -> None:
-        """Look until Ctrl-C."""
-        with suppress(KeyboardInterrupt):
-            while True:
-                began = time.monotonic()
-                with suppress(InputError, OSError):  # a file that is just being replaced
-                    self.look(say=False)
-                time.sleep(max(_PAUSE, _SHARE * (time.monotonic() - began)))
 
     def end(self) -> None:
         """Write what has come since the last look, and the last step of the followed runs."""

@@ -1,11 +1,9 @@
 """`sorl replay`: run a stored batch through several algorithms."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from typer import Argument, Context, Option
 
@@ -14,14 +12,12 @@ from workbench.cli.shared import OUTPUT, one_of, run_folder, toml_of
 from workbench.cli.tables import as_text, document, echo, note, print_table, save, save_parquet
 from workbench.grid.cell import algorithm_label, expand, merge
 from workbench.grid.config import option
-from workbench.grid.folder import ARROW
 from workbench.objective import Algorithm
+from workbench.record.segments import TYPES
+from workbench.replay import tables
+from workbench.replay.tables import Replay, Rows
 from workbench.spec import InputError
 from workbench.store import batches
-
-if TYPE_CHECKING:
-    from workbench.replay import Replay
-    from workbench.replay.tables import Rows
 
 # Table -> its title and the columns that a terminal shows.
 TABLES = {
@@ -36,7 +32,6 @@ TABLES = {
 }  # fmt: skip
 _SET = "Change every algorithm, e.g. clip.high=0.3. Repeatable."
 _TOKENS = "List the tokens of --trajectory; default: the one with the largest gradient share."
-_TRUE = ("grad_norm", "clip_bias_norm", "gradient_cosine")  # columns of --gradients
 
 
 def replay(
@@ -71,14 +66,13 @@ def replay(
     stored = batches.read(folder, step or 0, weights=gradients)  # without a stored batch, says how to store them
     import torch
 
-    from workbench import replay as engine
     from workbench.audit.networks import Networks
-    from workbench.replay import tables
+    from workbench.replay import play as engine
 
     torch.set_num_threads(threads)
-    own, algorithms = algorithms_of(stored.meta, algorithm or (), variants, change or ())
+    algorithms = algorithms_of(stored.meta, algorithm or (), variants, change or ())
     dtype = torch.float64 if double else torch.float32
-    play = partial(engine.play, stored, algorithms, own, update or None, dtype=dtype)
+    play = partial(engine.play, stored, algorithms, next(iter(algorithms)), update or None, dtype=dtype)
     done = play(trajectory=trajectory)
     if (tokens or table == "tokens") and trajectory is None:
         worst = tables.culprits(done, 1)
@@ -88,17 +82,13 @@ def replay(
         inside = [str(u.index) for u in stored.updates if trajectory in stored.trajectory[u.rows]]
         raise InputError(f"trajectory {trajectory} was trained on in updates {', '.join(inside)} of step {step} only")
     taken, incomplete = engine.gradients(stored, algorithms, done, Networks(stored)) if gradients else ({}, "")
-    found = {
-        "summary": tables.summary(done, taken),
-        "turns": tables.turns(done),
-        "culprits": tables.culprits(done, top),
-    }
-    found |= {} if trajectory is None else {"tokens": tables.tokens(done, trajectory)}
+    found = {"summary": tables.summary(done, taken), "turns": tables.turns(done)}
+    found |= {"culprits": tables.culprits(done, top)} | ({"tokens": tables.tokens(done)} if done.tokens else {})
     found = found if table is None else {table: found[table]}
     if form == "parquet" and table is not None and output is not None:
         import pyarrow as pa
 
-        schema = pa.schema([(c.name, ARROW[c.type]) for c in tables.TABLES[table]])
+        schema = pa.schema([(c.name, TYPES[c.type]) for c in tables.TABLES[table]])
         save_parquet(pa.Table.from_pylist(found[table], schema=schema), output)
     elif form == "json":
         whole = {
@@ -130,7 +120,11 @@ def _print(run: str, done: Replay, found: Mapping[str, Rows]) -> None:
     for name, table in found.items():
         title, names = TABLES[name]
         rows = [row for row in table if not row.get("reason")]
-        measured = [c for c in _TRUE if any(r.get(c) is not None for r in rows if r.get("source") != "logged")]
+        measured = [
+            c.name
+            for c in tables.GRADIENT
+            if any(r.get(c.name) is not None for r in rows if r.get("source") != "logged")
+        ]
         if name != "tokens" and any("update" in row and row["update"] is None for row in rows):
             rows = [row for row in rows if row["update"] is None]  # only all updates together
         echo(f"\n{title}")
@@ -144,8 +138,8 @@ def _print(run: str, done: Replay, found: Mapping[str, Rows]) -> None:
 
 def algorithms_of(
     meta: Mapping[str, Any], names: Sequence[str], file: Path | None, changes: Sequence[str]
-) -> tuple[str, dict[str, Algorithm]]:
-    """Return the label of the algorithm that ran (from `meta` of its batch), and all to replay, that one first.
+) -> dict[str, Algorithm]:
+    """Return by label the algorithm that ran (from `meta` of its batch), and then the others to replay.
 
     `names`: known algorithms, with the slots of `changes` set; by default the six of the core, or with changes the one
     that ran. `file`: a table a variant, {base = ..., slot = ...}.
@@ -160,9 +154,8 @@ def algorithms_of(
     for table in (ran, *(merge(table, slots) for table in tables)):
         label = algorithm_label(table if len(table) > 1 else table["base"])
         found.setdefault(label, resolve(table))
-    own = next(iter(found))
     if file is None:
-        return own, found
+        return found
     variants = toml_of("--variants", file)
     if not variants or not all(isinstance(table, dict) for table in variants.values()):
         example = '[wide] base = "ppo" clip = { high = 0.5 }'
@@ -174,4 +167,4 @@ def algorithms_of(
             found[name] = resolve(table)
         except InputError as error:
             raise InputError(f"variant [{name}] in {file}: {error}") from None
-    return own, found
+    return found

@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from workbench.algorithms import resolve
 from workbench.grid.cell import Arm, Cell, algorithm_label, arm_label, expand, flatten, merge, settings_keys, slug
-from workbench.grid.folder import History, mean_factor
+from workbench.grid.folder import History, mean_factor, newest_start
 from workbench.grid.search import Region, Rule, Trial, conditions, search
 from workbench.learn.faults import check
 from workbench.objective import Algorithm
@@ -48,6 +48,10 @@ class Grid:
     def arms(self) -> tuple[str, ...]:
         """The labels of the arms, in the order of the file."""
         return tuple(dict.fromkeys(cell.arm for cell in self.cells))
+
+    def newest(self, runs: Path) -> Self:
+        """Return the grid with the newest start of every cell in `runs`."""
+        return replace(self, cells=tuple(newest_start(cell, runs) for cell in self.cells))
 
 
 def load(path: Path, overrides: Sequence[str] = (), history: History | None = None, only: Sequence[str] = ()) -> Grid:

@@ -8,25 +8,17 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import tomli_w
 
 from workbench.grid.cell import Cell, expand, flatten
-from workbench.spec import COLLAPSED, COSMETIC, UNDECIDED, InputError, table
+from workbench.record.segments import append, schema_of
+from workbench.spec import COLLAPSED, COSMETIC, UNDECIDED
 from workbench.spec.files import MIB, from_json, from_toml, lock_file, read_text
 from workbench.store.segments import held, now
-
-if TYPE_CHECKING:
-    from workbench.grid.config import Grid
-
-ARROW = {
-    "VARCHAR": pa.string(), "BIGINT": pa.int64(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_(),
-    "TIMESTAMP": pa.timestamp("us"),
-}  # fmt: skip
-_PREFIX = "queue-"  # of the grid's segments; the trainer's are 000000.parquet, 000001.parquet, ...
 
 
 def folder_of(runs: Path, cell: Cell) -> Path:
@@ -69,7 +61,7 @@ def write_experiment(runs: Path, experiment: str, question: str, toml: str) -> N
     """Keep the grid file with its runs, and append its row of table `experiment` if the file changed."""
     kept = runs / experiment / "experiment.toml"
     if not _holds(kept, toml):
-        append(runs / experiment, "experiment", {"experiment": experiment, "question": question, "toml": toml})
+        append(runs / experiment, "", "experiment", {"experiment": experiment, "question": question, "toml": toml})
         write(kept, toml)
 
 
@@ -123,20 +115,8 @@ KINDS = {
 
 def write_event(folder: Path, kind: str, step: int | None, message: str, value: float | None = None) -> None:
     """Append an event of one of KINDS to the run in `folder`; KeyError for another kind."""
-    row = {"run_id": folder.name, "step": step, "kind": kind, "severity": KINDS[kind][0], "diagnostic": ""}
-    append(folder, "event", {**row, "value": value, "message": message})
-
-
-def append(folder: Path, name: str, row: Mapping[str, Any]) -> None:
-    """Write one row of table `name` as a segment of its own under `folder`; missing columns are NULL."""
-    schema = pa.schema([(column.name, ARROW[column.type]) for column in table(name).columns])
-    segments = folder / "segments" / name
-    segments.mkdir(parents=True, exist_ok=True)
-    number = 1 + max((int(f.stem.removeprefix(_PREFIX)) for f in segments.glob(f"{_PREFIX}*.parquet")), default=-1)
-    target = segments / f"{_PREFIX}{number:06d}.parquet"
-    unfinished = target.with_name(f".{target.name}.{os.getpid()}")
-    pq.write_table(pa.Table.from_pylist([{"written_at": now(), **row}], schema=schema), unfinished)
-    unfinished.rename(target)
+    row = {"step": step, "kind": kind, "severity": KINDS[kind][0], "diagnostic": "", "value": value, "message": message}
+    append(folder, folder.name, "event", row)
 
 
 def last_row(folder: Path) -> dict[str, Any] | None:
@@ -147,7 +127,8 @@ def last_row(folder: Path) -> dict[str, Any] | None:
 
 def change(folder: Path, identity: Mapping[str, Any], **changes: Any) -> None:
     """Append a row to table `run`: the last one with `identity` and `changes`; other columns are NULL."""
-    append(folder, "run", {**(last_row(folder) or {}), **identity, "written_at": now(), **changes})
+    row = {**(last_row(folder) or {}), **identity, "written_at": now(), **changes}
+    append(folder, folder.name, "run", {name: row.get(name) for name in schema_of("run").names})
 
 
 def read_segments(folder: Path, name: str, columns: list[str] | None = None) -> Iterator[pa.Table]:
@@ -164,27 +145,11 @@ def status_of(row: Mapping[str, Any] | None, alive: bool) -> str:
     return "interrupted" if status == "running" and not alive else status
 
 
-def newest(grid: "Grid", runs: Path) -> "Grid":
-    """Return the grid with the newest start of every cell in `runs`."""
-    return replace(grid, cells=tuple(_newest_start(cell, runs) for cell in grid.cells))
-
-
-def _newest_start(cell: Cell, runs: Path) -> Cell:
+def newest_start(cell: Cell, runs: Path) -> Cell:
+    """Return the newest start of a cell in `runs`."""
     first = cell.first
     names = (f.name.removeprefix(f"{first.run_id}-g") for f in (runs / cell.experiment).glob(f"{first.run_id}-g*"))
     return replace(first, generation=max((int(name) for name in names if name.isdecimal()), default=1))
-
-
-def fresh(grid: "Grid", runs: Path) -> "Grid":
-    """Return the grid with a new start of every cell; InputError while one is being trained. Nothing is deleted."""
-    cells = []
-    for cell in newest(grid, runs).cells:
-        folder = folder_of(runs, cell)
-        if held(folder) or held(folder, "claim"):
-            raise InputError(f"--fresh cannot start over what another process trains: {cell.run_id}; stop it first")
-        begun = status_of(last_row(folder), alive=False) != "queued"
-        cells.append(replace(cell, generation=cell.generation + begun))
-    return replace(grid, cells=tuple(cells))
 
 
 @dataclass(frozen=True)
@@ -212,7 +177,7 @@ class History:
         """Return how the newest start of the cell ended; None if it is not finished."""
         name = cell.first.run_id
         if name not in self._past:
-            folder = folder_of(self._runs, _newest_start(cell, self._runs))
+            folder = folder_of(self._runs, newest_start(cell, self._runs))
             row = last_row(folder) or {}
             if row.get("status") != "finished" or (row.get("ended_at") or datetime.min) < self._since:
                 return None

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 from workbench.algorithms import ALGORITHMS
 from workbench.grid.cell import Cell, decisive, flatten
-from workbench.grid.folder import append, folder_of, read_segments
+from workbench.grid.folder import folder_of, read_segments
 from workbench.objective import Algorithm
+from workbench.record.segments import append
 from workbench.spec import GUARD, RunSettings, check
 from workbench.store.reader import Reader
 
@@ -168,18 +169,16 @@ def _normaliser(arms: Mapping[str, Cell | Run]) -> list[Finding]:
     declared = {arm: ALGORITHMS[one.resolved.name] for arm, one in arms.items()}
     found = []
     for slot in NORMALISER:
-        names: dict[str, dict[str, str]] = {}  # choice -> algorithm -> kind
+        names: dict[str, dict[str, str]] = defaultdict(dict)  # choice -> algorithm -> kind
         for algorithm in declared.values():
-            choice = getattr(algorithm, slot)
-            names.setdefault(repr(choice), {})[algorithm.name] = choice.kind
+            names[repr(getattr(algorithm, slot))][algorithm.name] = getattr(algorithm, slot).kind
         if len(names) > 1:
             words = "; ".join(f"{', '.join(kinds)}: {next(iter(kinds.values()))}" for kinds in names.values())
             message = f"the algorithms declare different choices of {slot} ({words})"
             found.append(Finding("normaliser", message, tuple(arms)))
-    every = (*NORMALISER, *OTHER_SLOTS)
-    slots = {arm: {slot: getattr(one.resolved, slot) for slot in every} for arm, one in arms.items()}
-    scales = {arm: repr([slots[arm][slot] for slot in NORMALISER]) for arm in arms}
-    others = {arm: [slots[arm][slot] for slot in OTHER_SLOTS] for arm in arms}
+    slots = {arm: vars(one.resolved) for arm, one in arms.items()}
+    scales = {arm: repr([own[slot] for slot in NORMALISER]) for arm, own in slots.items()}
+    others = {arm: [own[slot] for slot in OTHER_SLOTS] for arm, own in slots.items()}
     rest = {arm: repr((others[arm], decisive(one.settings, *_ASKED))) for arm, one in arms.items()}
     present = {(scales[arm], rest[arm]) for arm in arms}
     confounded: set[str] = set()  # differ in a slot declared alike and in something else, and no arm separates the two
@@ -198,9 +197,9 @@ def _normaliser(arms: Mapping[str, Cell | Run]) -> list[Finding]:
 
 def _spread(check: str, title: str, values: Mapping[str, Any], unit: str) -> list[Finding]:
     """Return a note on a number that not all arms share: the most frequent value, and the arms with another one."""
-    groups: dict[Any, list[str]] = {}
+    groups: dict[Any, list[str]] = defaultdict(list)
     for arm, value in values.items():
-        groups.setdefault(value, []).append(arm)
+        groups[value].append(arm)
     if len(groups) < 2:
         return []
     usual = max(groups, key=lambda value: len(groups[value]))
@@ -270,7 +269,7 @@ def _questions(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
 def _recorded_amounts(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
     over = {run.run_id: run for run in runs if run.finished}
     units = ["rollouts", "sampled episodes", "optimizer updates", "trained tokens"]
-    done: dict[str, list[Any]] = {}  # arm -> the amounts of its runs
+    done: dict[str, list[Any]] = defaultdict(list)  # arm -> the amounts of its runs
     as_planned = True
     for run_id, steps, updates, tokens, sampled in reader.rows(_TRAINED, {"runs": list(over)}).rows:
         run, plan = over[run_id], amounts(over[run_id].settings, over[run_id].resolved)
@@ -279,7 +278,7 @@ def _recorded_amounts(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
         sampled, updates = sampled or rolled, updates or plan["optimizer updates"].low
         seen = (rolled, sampled, updates)
         as_planned &= all(plan[unit] == (n, n) for unit, n in zip(units[:3], seen, strict=True))
-        done.setdefault(run.arm, []).append((*seen, tokens or 0))
+        done[run.arm].append((*seen, tokens or 0))
     found = []
     for i, unit in enumerate(units):
         if as_planned and unit != "trained tokens":  # the settings have told the rest
@@ -306,7 +305,8 @@ def write_events(runs: Path, cells: Sequence[Cell], findings: Iterable[Finding])
             messages = [f.message for f in flagged if f.check == rule.name and cell.arm in f.arms]
             message = "; ".join(messages) or None
             if message != known.get(kind):
-                event = {"run_id": cell.run_id, "kind": kind, "diagnostic": "", "message": message}
-                append(folder, "event", {**event, "severity": rule.severity if message else None})
+                severity = rule.severity if message else None
+                event = {"kind": kind, "diagnostic": "", "message": message, "severity": severity}
+                append(folder, cell.run_id, "event", event)
                 written += 1
     return written

@@ -75,7 +75,9 @@ def run(
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise InputError(f"cannot make the runs folder '{runs}': {why}; name another with --runs") from None
-    grid = run_folder.fresh(grid, runs) if fresh else run_folder.newest(grid, runs)
+    grid = grid.newest(runs)
+    if fresh:
+        grid = replace(grid, cells=tuple(_new_start(cell, runs) for cell in grid.cells))
     run_folder.write_experiment(runs, grid.experiment, grid.question, grid.toml)
     edited = run_folder.edits(runs, [cell for cell in grid.cells if not run_folder.folder_of(runs, cell).exists()])
     done: dict[str, Result] = {}
@@ -124,6 +126,14 @@ def run_rounds(
         finished = all(result.status == "finished" for result in done.values())
         if not new or not finished or (grid.region is None and not grid.waiting):
             return grid, list(done.values())
+
+
+def _new_start(cell: Cell, runs: Path) -> Cell:
+    folder = run_folder.folder_of(runs, cell)
+    if held(folder) or held(folder, "claim"):
+        raise InputError(f"--fresh cannot start over what another process trains: {cell.run_id}; stop it first")
+    begun = run_folder.status_of(run_folder.last_row(folder), alive=False) != "queued"
+    return replace(cell, generation=cell.generation + begun)
 
 
 def _skipped(cell: Cell, folder: Path, row: dict[str, Any]) -> Result:

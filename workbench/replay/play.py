@@ -141,7 +141,7 @@ def play(
             tokens = _tokens(loaded, update, batch, terms, weight)
             cells = folded(tokens, ("trajectory", "turn_index"))
             scalars = {name: None if (x := getattr(terms, name)) is None else float(x) for name in SCALARS}
-            played.append(Played(label, label == own, update.index, scalars, cells))
+            played.append(Played(label, update.index, scalars, cells))
             if trajectory is not None and trajectory in stored.trajectory[update.rows]:
                 here = tokens["trajectory"] == trajectory
                 kept[label, update.index] = {name: x[here] for name, x in tokens.items()}

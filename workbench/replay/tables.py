@@ -23,7 +23,6 @@ class Played:
     """What one algorithm would have done in one update: scalars of the loss, sums by trajectory and turn."""
 
     algorithm: str
-    own: bool  # it is the one that ran
     update: int
     scalars: Mapping[str, float | None]
     cells: Columns  # trajectory, turn_index, and what `folded` keeps
@@ -76,7 +75,7 @@ _LOSS = (
     Column("clipped_rms", "DOUBLE", "c, RMS of r A over the tokens out of range."),
     Column("unclipped_rms", "DOUBLE", "n, RMS of r A over the others."),
 )  # fmt: skip
-_GRADIENT = (
+GRADIENT = (
     Column("grad_norm", "DOUBLE", "||g||, the true gradient of the policy's loss; NULL without --gradients."),
     Column("clip_bias_norm", "DOUBLE", "||C||, the true clipping bias; likewise."),
     Column("gradient_cosine", "DOUBLE", "Cosine of g with that of the algorithm that ran; likewise."),
@@ -89,7 +88,7 @@ SUMMARY = (
     Column("unit_ess_frac", "DOUBLE", "The same of w."),
     *_CLIPS,
     Column("weight_abs", "DOUBLE", "sum |d loss / d log-prob|: how hard the loss pulls on the log-probs."),
-    *_GRADIENT,
+    *GRADIENT,
     Column("reason", "VARCHAR", "Why there is no answer; NULL where there is one."),
 )  # fmt: skip
 TURNS = (
@@ -118,7 +117,7 @@ TOKENS = (
     Column("weight", "DOUBLE", "d loss / d log-prob: below 0 the update makes the token likelier."),
 )  # fmt: skip
 TABLES = {"summary": SUMMARY, "turns": TURNS, "culprits": CULPRITS, "tokens": TOKENS}
-LOGGED = frozenset(c.name for c in (*_LOSS, *_GRADIENT))  # columns of the summary that a trainer logs
+LOGGED = frozenset(c.name for c in (*_LOSS, *GRADIENT))  # columns of the summary that a trainer logs
 
 # Kept of the tokens of a turn: sums and extremes.
 SUMS = (
@@ -192,18 +191,17 @@ def measures(cell: Mapping[Any, Any], whole: Mapping[Any, Any]) -> dict[str, Any
     }
 
 
-def _by_label(replay: Replay) -> dict[str, list[Played]]:
-    """Return the updates of each algorithm that has an answer, the one that ran first."""
+def _by_label(replay: Replay) -> list[tuple[dict[str, Any], list[Played]]]:
+    """Return each algorithm that has an answer with its updates, the one that ran first."""
     found: dict[str, list[Played]] = {}
-    for one in sorted(replay.played, key=lambda played: not played.own):
+    for one in sorted(replay.played, key=lambda played: played.algorithm != replay.own):
         found.setdefault(one.algorithm, []).append(one)
-    return found
+    return [({"algorithm": label, "own": label == replay.own}, parts) for label, parts in found.items()]
 
 
 def _answers(replay: Replay) -> Iterator[tuple[dict[str, Any], int | None, list[Played]]]:
     """Yield each algorithm with all its updates (None) if there are several, and with each by its index."""
-    for label, parts in _by_label(replay).items():
-        who = {"algorithm": label, "own": parts[0].own}
+    for who, parts in _by_label(replay):
         if len(parts) > 1:
             yield who, None, parts
         for part in parts:
@@ -226,7 +224,7 @@ def summary(replay: Replay, gradients: Mapping[tuple[str, int], Mapping[str, flo
         taken = _mean([(gradients or {}).get((part.algorithm, part.update), {}) for part in parts])
         scalars, found = _mean([part.scalars for part in parts]), next(_measured(parts), {})
         rows.append({**who, "update": update, "source": "replayed", **scalars, **found, **taken})
-        if parts[0].own:
+        if who["own"]:
             means = _mean([replay.stored.updates[part.update].scalars for part in parts])
             known = {name: value for name, value in means.items() if name in LOGGED}
             logged.append({**who, "update": update, "source": "logged", **known})
@@ -258,15 +256,14 @@ def culprits(replay: Replay, most: int) -> Rows:
         return not broken, -row["weight_abs"]
 
     rows: Rows = []
-    for label, parts in _by_label(replay).items():
+    for who, parts in _by_label(replay):
         found = sorted(_measured(parts, "trajectory", "turn_index"), key=worst_first)
-        who = {"algorithm": label, "own": parts[0].own}
         rows += [{**who, "rank": rank, **row} for rank, row in enumerate(found[:most], start=1)]
     return _table(CULPRITS, rows)
 
 
-def tokens(replay: Replay, trajectory: int) -> Rows:
-    """Return every trained token of one trajectory, for each algorithm and each update that trained on it."""
+def tokens(replay: Replay) -> Rows:
+    """Return every trained token of the requested trajectory, for each algorithm and update that trained on it."""
     texts = replay.stored.texts
     rows = [
         {
@@ -275,6 +272,5 @@ def tokens(replay: Replay, trajectory: int) -> Rows:
         }
         for (label, update), columns in replay.tokens.items()
         for row in rows_of(columns)
-        if row["trajectory"] == trajectory
     ]  # fmt: skip
     return _table(TOKENS, rows)

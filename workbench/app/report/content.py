@@ -132,9 +132,8 @@ def report(
             answer, about = compare.answer(compare.summarise(found.runs)), _comparison(found.runs, words, level)
             fair = found.fairness or [_FAIR]
             if len(born := children[found.experiment]):
-                columns, rows = forks.table(born, forks.UNCHANGED)
-                answer = f"{forks.sentence(born, forks.UNCHANGED)} {answer}"
-                table = Table(pd.DataFrame(rows, columns=columns))
+                answer = f"{forks.sentence(born)} {answer}"
+                table = Table(forks.table(born))
                 about = [Section("Forks within their parents", [Text(forks.ABOUT), table], level), *about]
         else:
             answer, about = _region(found, file, level, claims)

@@ -1,4 +1,4 @@
-"""`sorl rescan`: apply the current collapse rule and alarms to recorded runs."""
+"""`sorl sync`, `sorl rescan`: the database brought up to date with the run folders, their verdicts with the rules."""
 
 import json
 from collections import Counter
@@ -6,27 +6,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from typer import Argument, Context, Option
 
 from workbench.cli.report import slots
 from workbench.cli.shared import current, experiments, folder_of
-from workbench.cli.tables import cell, note, print_table, records
+from workbench.cli.tables import cell, echo, note, print_table, records
 from workbench.diagnostics import CATALOGUE
 from workbench.diagnostics.collapse import Watch
 from workbench.diagnostics.rules import Event, RuleWatch, alarms
-from workbench.grid.folder import KINDS
+from workbench.grid.folder import KINDS, write, write_experiment
 from workbench.learn.run import locked
 from workbench.record.recorder import TIMED
 from workbench.record.segments import append, schema_of
 from workbench.spec import CollapseSettings, InputError, Level
 from workbench.spec.files import from_json
-from workbench.store.reader import Reader
-from workbench.store.segments import now
-from workbench.store.sync import sync
+from workbench.store import sync as store
+from workbench.store.connect import database
 
-_FROM = "Judge and update a file of `sorl report --export`."
+_RESTORE = "First restore run folders from results of `sorl report --export`, enough to resume a search."
+_JUDGE = "Judge and update a file of `sorl report --export`."
 JUDGED = ("outcome", "collapse_step", "onset_low", "onset_high", "detection_step", "peak_success", "final_success")
 _KEY = ("step", "kind", "diagnostic")  # of an event
 _key = itemgetter(*_KEY)
@@ -42,19 +42,51 @@ _GROUP = """
 """
 
 
-class Recorded(NamedTuple):
-    """A run as the database has it: its row, its rows of table `step` in order, and its events."""
+def sync(
+    ctx: Context, files: list[Path] | None = Option(None, "--from", metavar="FILE.parquet", help=_RESTORE)
+) -> None:
+    """Update sorl.duckdb from the run folders; a deleted database is rebuilt row for row."""
+    for file in files or []:
+        _restore(file, ctx.obj)
+    report = store.sync(ctx.obj)
+    for line in (*(f"corrupt segment set aside: {path}" for path in report.corrupt), *report.skipped):
+        note(line)
+    echo(f"{database(ctx.obj)}: {report.rows:,} rows from {report.segments:,} new segments")
+    if report.forgotten:
+        echo(f"runs whose files changed or were removed: {', '.join(report.forgotten)}")
 
-    row: dict[str, Any]
-    steps: list[dict[str, Any]]
-    events: Sequence[dict[str, Any]] = ()
-    group: int | None = None  # episodes that share a prompt, as table `trajectory` has them; None where it has none
+
+def _restore(file: Path, runs: Path) -> None:
+    """Write the missing folders of the finished runs of a file of results; others have no checkpoint."""
+    from workbench.analysis.results import CURVES, OF_UPDATES, read
+
+    found = read(file)
+    home, finished = runs / found.experiment, [row for row in found.table.to_pylist() if row["status"] == "finished"]
+    missing = [row for row in finished if not (home / row["run_id"]).exists()]
+    for row in missing:
+        run_id, folder = row["run_id"], home / row["run_id"]
+        folder.mkdir(parents=True)
+        identity = {name: row[name] for name in ("run_id", "experiment", "algorithm", "arm", "seed")}
+        write(folder / "run.json", json.dumps(identity, indent=1, ensure_ascii=False) + "\n")
+        columns = {name: row.get(name) for name in schema_of("run").names if name != "written_at"}
+        append(folder, run_id, "run", columns | {"detection_step": row["detected"]})
+        curves = {name: row[name] for name in CURVES if row[name] is not None}
+        updates = {name: curves.pop(name) for name in OF_UPDATES if name in curves}
+        if row["step"]:
+            append(folder, run_id, "step", curves | {"step": row["step"]})
+        if row["step"] and updates:
+            append(folder, run_id, "minibatch", updates | {"step": row["step"], "epoch": 0, "update": 0})
+    if found.toml and missing and not (home / "experiment.toml").exists():
+        write_experiment(runs, found.experiment, found.question, found.toml)
+    known = len(finished) - len(missing)
+    there = f"; {known} already exist and were left unchanged" if known else ""
+    echo(f"{found.experiment}: {len(missing)} runs from {file}{there}")
 
 
 def rescan(
     ctx: Context,
     experiment: str | None = Argument(None, help="Only its runs; default: all."),
-    files: list[Path] | None = Option(None, "--from", metavar="FILE.parquet", help=_FROM),
+    files: list[Path] | None = Option(None, "--from", metavar="FILE.parquet", help=_JUDGE),
     dry: bool = Option(False, "--dry-run", help="Print the changes without writing them."),
 ) -> None:
     """Apply the current collapse rule and alarms to recorded runs and append the new verdicts."""
@@ -64,24 +96,32 @@ def rescan(
         return
     reader = current(ctx.obj)
     experiments(reader, experiment)
+
+    def rows(sql: str, parameters: Any) -> list[dict[str, Any]]:
+        return records(*reader.rows(sql, parameters)[:2])
+
     changes: list[tuple[str, str]] = []
-    runs = recorded(reader, experiment)
-    for run in runs:
+    count = 0
+    for row in rows(_RUNS, [experiment]):
+        run = {"run": row["run_id"]}
+        if not (steps := rows("SELECT * FROM step WHERE run_id = $run ORDER BY step", run)):
+            continue  # a run whose rows are gone keeps the verdict of when they were there
+        count, recorded = count + 1, rows("SELECT * FROM event WHERE run_id = $run ORDER BY step", run)
         try:
-            verdict, events = judged(run)
-            by_rules = (e for e in run.events if e["kind"] not in _OTHERS and not e["kind"].startswith("guard_"))
+            verdict, events = judged(row, steps, recorded, rows(_GROUP, run)[0]["size"])
+            by_rules = (e for e in recorded if e["kind"] not in _OTHERS and not e["kind"].startswith("guard_"))
             seen, before = ({_key(event): event for event in some} for some in (map(asdict, events), by_rules))
-            words = changed(run.row, verdict)
+            words = changed(row, verdict)
             for title, keys in (("new", seen.keys() - before.keys()), ("withdrawn", before.keys() - seen.keys())):
                 kinds = Counter(kind for _, kind, _ in sorted(keys))
                 words += [f"{title}: {', '.join(f'{n} {kind}' for kind, n in kinds.items())}"] if kinds else []
             if words and not dry:  # fails where the folder is gone, or the run was resumed: its trainer judges it
                 # An event without a severity withdraws the one it replaces.
                 gone = [dict(zip(_KEY, key, strict=True)) for key in before if key not in seen]
-                folder, told = folder_of(ctx.obj, run.row["run_id"]), [*seen.values(), *gone]
-                row = {name: value for name, value in (run.row | verdict).items() if name in schema_of("run").names}
+                folder, told = folder_of(ctx.obj, row["run_id"]), [*seen.values(), *gone]
+                kept = {name: (row | verdict).get(name) for name in schema_of("run").names if name != "written_at"}
                 with locked(folder):
-                    append(folder, folder.name, "run", row | {"written_at": now()})
+                    append(folder, folder.name, "run", kept)
                     if told:
                         columns = {f.name: [event.get(f.name) for event in told] for f in fields(Event)}
                         append(folder, folder.name, "event", columns)
@@ -89,27 +129,10 @@ def rescan(
             note(f"skipped: {error}")
             continue
         if words:
-            changes.append((run.row["run_id"], "; ".join(words)))
+            changes.append((row["run_id"], "; ".join(words)))
     if changes and not dry:
-        sync(ctx.obj)
-    _report(changes, len(runs), dry)
-
-
-def recorded(reader: Reader, experiment: str | None = None) -> list[Recorded]:
-    """Return every run (of `experiment`) that is over and has steps, with the diagnostics of its steps."""
-
-    def rows(sql: str, parameters: Any) -> list[dict[str, Any]]:
-        return records(*reader.rows(sql, parameters)[:2])
-
-    columns, found = ["step", *(d.name for d in CATALOGUE if d.level is Level.STEP)], []
-    for row in rows(_RUNS, [experiment]):
-        run = {"run": row["run_id"]}
-        steps = rows("SELECT * FROM step WHERE run_id = $run ORDER BY step", run)
-        if steps:  # a run whose rows are gone keeps the verdict of when they were there
-            known = [{name: step[name] for name in columns if name in step} for step in steps]
-            events = rows("SELECT * FROM event WHERE run_id = $run ORDER BY step", run)
-            found.append(Recorded(row, known, events, rows(_GROUP, run)[0]["size"]))
-    return found
+        store.sync(ctx.obj)
+    _report(changes, count, dry)
 
 
 def _report(changes: Sequence[tuple[str, str]], runs: int, dry: bool, where: str = "") -> None:
@@ -128,7 +151,7 @@ def _rescan_file(file: Path, dry: bool) -> None:
         curves = {name: row[name] for name in results.CURVES if row[name] is not None}
         steps = [{"step": s, **{n: c[i] for n, c in curves.items()}} for i, s in enumerate(row["step"] or [])]
         before = row | {"detection_step": row["detected"]}
-        verdict, _ = judged(Recorded(before, steps))
+        verdict, _ = judged(before, steps)
         if words := changed(before, verdict):
             changes.append((str(row["run_id"]), "; ".join(words)))
         row |= {name: value for name, value in verdict.items() if name in row} | {"detected": verdict["detection_step"]}
@@ -137,31 +160,38 @@ def _rescan_file(file: Path, dry: bool) -> None:
         results.write(results.judged_again(found, rows), file)
 
 
-def judged(run: Recorded) -> tuple[dict[str, Any], list[Event]]:
-    """Return the verdict columns of table `run` and the events that the present rules see in a recorded run."""
+def judged(
+    run: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], recorded: Sequence[Mapping[str, Any]] = (),
+    group: int | None = None,
+) -> tuple[dict[str, Any], list[Event]]:  # fmt: skip
+    """Return the verdict columns of table `run` and the events that the present rules see in the steps of a run.
+
+    `recorded` are its events, `group` the episodes that share a prompt, where table `trajectory` has them.
+    """
     try:  # runs of other trainers have no configuration: the defaults judge them
-        config = from_json(run.row["config"]) if run.row["config"] else {}
+        config = from_json(run["config"]) if run["config"] else {}
         rule = CollapseSettings.model_validate(config.get("collapse", {}))
         episodes = config.get("learn", {}).get("episodes")
     except (ValueError, AttributeError):
-        name = run.row["run_id"]
+        name = run["run_id"]
         raise InputError(f"run '{name}': its stored configuration has no valid [collapse] or [learn]") from None
     planned = json.loads(slots(json.dumps(config)) or "{}").get("group_size")
     # One rollout a prompt for an algorithm that this version of sorl does not know.
-    group = run.group or (planned if isinstance(planned, int) and planned > 0 else 1)
+    group = group or (planned if isinstance(planned, int) and planned > 0 else 1)
     episodes = episodes if isinstance(episodes, int) and episodes > 0 else None
     watch, rules = Watch(rule, episodes, group), RuleWatch(alarms(CATALOGUE))
+    measured = {d.name for d in CATALOGUE if d.level is Level.STEP and not d.name.startswith(TIMED)}
     events: list[Event] = []
-    for row in run.steps:
-        seen = {k: v for k, v in row.items() if k != "step" and v is not None and not k.startswith(TIMED)}
+    for row in steps:
+        seen = {name: value for name, value in row.items() if name in measured and value is not None}
         step = int(row["step"] or 0)
         events += [*watch.step(step, seen), *rules.step(step, seen)]
-    for event in run.events:
+    for event in recorded:
         if event["kind"] == "diverged":  # only the trainer saw this one: a loss that could not be used
             watch.crashed(event["step"], event["message"])
-    watch.diverged = watch.diverged or run.row["outcome"] == "diverged"  # a file of results does not hold that event
+    watch.diverged = watch.diverged or run["outcome"] == "diverged"  # a file of results does not hold that event
     columns = watch.verdict.columns()
-    settled = run.row["status"] == "finished" or columns["outcome"] in ("collapsed", "diverged")
+    settled = run["status"] == "finished" or columns["outcome"] in ("collapsed", "diverged")
     return columns if settled else columns | {"outcome": None}, events
 
 

@@ -1,0 +1,340 @@
+"""`sorl plan FILE.toml`, `sorl run FILE.toml`: what a grid would train, and its training; the same command resumes."""
+
+import itertools
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from shlex import quote
+from shutil import which
+from typing import Any
+
+from typer import Context, Exit, Option
+
+from workbench.algorithms import differences
+from workbench.cli.report import show_region, tell, unfair
+from workbench.cli.shared import ARMS, CHANGES, GRID_FILE, LISTING, NOTIFY, current, one_of
+from workbench.cli.tables import document, echo, note, print_table, show
+from workbench.grid import config, guard, progress
+from workbench.grid.cell import algorithm_label, choices, differing, duration, short, time_of
+from workbench.grid.config import Grid
+from workbench.grid.folder import History, edits, folder_of, last_row, status_of
+from workbench.grid.process import EXECUTORS
+from workbench.grid.run import Limits, Result, run_rounds
+from workbench.grid.search import Region, usual
+from workbench.objective.slot import in_words
+from workbench.spec import InputError, RunSettings
+from workbench.store.connect import Busy
+from workbench.store.reader import Reader
+from workbench.store.segments import held, now
+from workbench.store.sync import sync
+from workbench.store.text import tail
+
+_FAILED, _STOPPED = 1, 130  # exit codes; 130 is what a shell calls "ended by Ctrl-C"
+ASSUMED = 0.8  # share of the reference arm's runs that collapse, if no run was recorded: few of them stay up
+
+_INCIDENCE = "Share of the reference arm's runs that collapse; default: that of recorded runs."
+
+
+def plan(
+    ctx: Context,
+    file: Path = GRID_FILE,
+    workers: int | None = Option(None, min=1, help="Runs at a time; default: one per core."),
+    changes: list[str] | None = CHANGES,
+    arms: list[str] | None = ARMS,
+    form: str = LISTING,
+    hazard_ratio: float = Option(0.2, help="Effect to detect: hazard of collapse relative to the reference arm."),
+    power: float = Option(0.8, help="Probability of detecting that effect."),
+    incidence: float | None = Option(None, help=_INCIDENCE),
+) -> None:
+    """Show the cells of a grid, how they differ, the effects that its seeds can detect, and the time. Runs nothing."""
+    grid = config.load(file, changes or [], History(ctx.obj), arms or [])
+    if grid.region is not None:
+        describe_search(grid, grid.region, ctx.obj, workers, form)
+    else:
+        describe(grid, ctx.obj, workers, form, seeds_for(grid, ctx.obj, hazard_ratio, power, incidence))
+
+
+def describe(
+    grid: Grid, runs: Path, workers: int | None = None, form: str = "table", seeds: dict[str, Any] | None = None
+) -> None:
+    """Print the plan: arms with the settings that differ, the slots that differ, fairness, seeds needed, time."""
+    grid = grid.newest(runs)
+    folders = {cell.run_id: folder_of(runs, cell) for cell in grid.cells}
+    status = {name: status_of(last_row(folder), alive=held(folder)) for name, folder in folders.items()}
+    left = [cell for cell in grid.cells if status[cell.run_id] != "finished"]
+    settings = differing({cell.arm: cell.settings for cell in grid.cells})
+    slots, time, findings = _slots(grid), time_of(left, runs, workers), guard.planned(grid.cells)
+    if form == "json":
+        names = ("run_id", "arm", "algorithm", "seed", "control", "config_hash")
+        cells = [{n: getattr(c, n) for n in names} | {"status": status[c.run_id]} for c in grid.cells]
+        whole = {
+            "experiment": grid.experiment, "question": grid.question, "cells": cells, "settings": settings,
+            "slots": slots, "guard": [finding.as_dict() for finding in findings], "seeds": seeds,
+            "estimate": time.as_dict(),
+        }  # fmt: skip
+        echo(document(whole), nl=False)
+        return
+    echo(f"{grid.experiment}: {grid.question}\n")
+    settings.pop("algorithm", None)  # the arm's label and the table of slots say it
+    rows = []
+    for arm in grid.arms:
+        mine = [cell for cell in grid.cells if cell.arm == arm]
+        finished = sum(status[cell.run_id] == "finished" for cell in mine)
+        row = {
+            "arm": arm, "kind": "control" if mine[0].control else "crossed", "algorithm": mine[0].algorithm,
+            "seeds": " ".join(str(cell.seed) for cell in mine), "finished": f"{finished}/{len(mine)}",
+        }  # fmt: skip
+        rows.append(row | {short(key): in_words(values[arm]) for key, values in settings.items()})
+    show(rows, form)
+    if slots:
+        echo("\nSlots in which the algorithms differ\n")
+        show(slots, form)
+    echo()
+    for line in edits(runs, [cell for cell in grid.cells if not folders[cell.run_id].exists()]):
+        echo(f"Edited: {line}; these are new cells.")
+    tell(findings)
+    if seeds:
+        echo(_seeds_in_words(seeds))
+    done = f", {len(grid.cells) - len(left)} finished" if len(left) < len(grid.cells) else ""
+    echo(f"{len(grid.cells)} cells ({len(grid.arms)} arms x {len(grid.seeds)} seeds){done}; {time}")
+    for waiting in grid.waiting:
+        echo(f"Later: {waiting}.")
+
+
+def _slots(grid: Grid) -> list[dict[str, str]]:
+    """Return a row for each slot in which algorithms differ, its choice in each of them."""
+    algorithms = {}
+    for cell in grid.cells:
+        slots = f" + slots {json.dumps(cell.settings.slots)}" if cell.settings.slots else ""
+        algorithms[algorithm_label(cell.settings.algorithm) + slots] = cell.resolved
+    first, *others = algorithms.values()
+    differing_slots = dict.fromkeys(slot for other in others for slot in differences(first, other))
+    lines = {slot: choices([getattr(one, slot) for one in algorithms.values()]) for slot in differing_slots}
+    return [{"slot": slot} | dict(zip(algorithms, line, strict=True)) for slot, line in lines.items()]
+
+
+def describe_search(grid: Grid, region: Region, runs: Path, workers: int | None, form: str) -> None:
+    """Print the plan of a search: what is searched, its runs, their time."""
+    progress, rule, along, values = region.progress, region.rule, region.settings.along, region.settings.lattice
+    everything, done, now = region.everything, len(progress.done), len(progress.now)
+    most = min(everything, region.settings.runs or everything)
+    expected = min(most, round(usual(region.neighbours, rule) * len(region.series)))
+    left = max(now, expected - done) if now else 0
+    time = time_of(grid.cells, runs, workers)
+    time = time._replace(seconds=time.seconds / len(grid.cells) * left)
+    if form == "json":
+        whole = {
+            "experiment": grid.experiment, "question": grid.question, "kind": "region",
+            "arms": [arm.label for arm in region.series], "columns": list(region.columns), "along": along,
+            "values": list(values),
+            "runs": {"done": done, "now": now, "expected": expected, "most": most, "full_grid": everything},
+            "estimate": time.as_dict(),
+        }  # fmt: skip
+        echo(document(whole), nl=False)
+        return
+    echo(f"{grid.experiment}: {grid.question}\n")
+    names = [", ".join(f"{short(key)} {c[key]:g}" for key in reversed(c)) or "runs" for c in region.columns]
+    rows = [{"arm": arm.label, "kind": "control" if arm.control else "crossed"} for arm in region.series]
+    for (i, row), (j, name) in itertools.product(enumerate(rows), enumerate(names)):
+        ended, begun = (sum((t.arm, t.column) == (i, j) for t in some) for some in (progress.done, progress.now))
+        row[name] = f"{ended} done" + (f", {begun} now" if begun else "")
+    show(rows, form)
+    seeds = f"{rule.probes} seeds for a first try, {rule.seeds} next to a boundary"
+    seeds = f'{rule.seeds} seeds everywhere (search = "full")' if rule.full else seeds
+    listed = ", ".join(f"{value:g}" for value in values)
+    echo(f"\n{along} from {values[0]:g} to {values[-1]:g} in {len(values)} values ({listed}); {seeds}.")
+    if all(cell.settings.stop.after_collapse is None for cell in grid.cells):
+        echo("Note: stop.after_collapse is off, so collapsed runs train on to their last iteration.")
+    many = f"At most {most} runs, usually about {expected} (the full grid has {everything})"
+    echo(f"{many}; {done} are finished.{'' if now else ' ' + state(region)}")
+    if left:
+        pace = f"{time.workers} at a time, less where runs stop at their collapse ({time.basis})"
+        echo(f"About {duration(time.seconds)}, {pace}")
+
+
+def state(region: Region) -> str:
+    """Return the sentence on how far the search is."""
+    spent = f"{len(region.progress.done)} of the full grid's {region.everything} runs"
+    if region.unjudged:
+        why = "runs are finished but too short for the collapse rule; give them more iterations."
+        return f"Search stopped: {region.unjudged} {why}"
+    if region.progress.now:
+        return f"The search is not done after {spent}: the same command resumes it."
+    if region.progress.exhausted:
+        return f"Search stopped after {spent}: budget exhausted; raise [region] runs or minutes to continue."
+    return f"Every boundary is found, with {spent}."
+
+
+def seeds_for(grid: Grid, runs: Path, ratio: float, power: float, incidence: float | None) -> dict[str, Any] | None:
+    """Return the seeds that detect the hazard ratio and what the planned ones detect; None for a grid of one arm."""
+    from workbench.analysis import stats
+
+    if ratio <= 0 or ratio == 1:
+        raise InputError(f"--hazard-ratio {ratio:g} is no effect: it must be above 0 and not 1, for example 0.2")
+    for name, value, low in (("power", power, stats.ALPHA), ("incidence", incidence, 0)):
+        if value is not None and not low < value < 1:
+            raise InputError(f"--{name} {value:g} is not between {low:g} and 1; use e.g. --{name} 0.8")
+    if len(grid.arms) < 2:
+        return None
+    arms = {cell.arm: cell.settings for cell in grid.cells}
+    share, basis = recorded_incidence(arms, runs) if incidence is None else (incidence, "as given")
+    planned, comparisons = len(grid.seeds), len(arms) - 1
+    return {
+        "hazard_ratio": ratio, "power": power, "alpha": stats.ALPHA, "incidence": share, "incidence_basis": basis,
+        "collapses": stats.collapses_needed(ratio, power), "seeds": stats.seeds_needed(ratio, share, power),
+        "comparisons": comparisons,
+        "seeds_for_all_comparisons": stats.seeds_needed(ratio, share, power, stats.ALPHA / comparisons),
+        "planned_seeds": planned, "planned_power": stats.power_of(planned, ratio, share),
+        "planned_detectable": stats.detectable(planned, share, power),
+        "planned_smallest_p": stats.smallest_p(planned, planned),
+    }  # fmt: skip
+
+
+def _seeds_in_words(n: Mapping[str, Any]) -> str:
+    planned = "1 seed" if n["planned_seeds"] == 1 else f"{n['planned_seeds']} seeds"
+    every = f" ({n['seeds_for_all_comparisons']} to detect it in each of {n['comparisons']} comparisons)"
+    too_few = f" With {planned} per arm the smallest possible p-value is {n['planned_smallest_p']:.2g}."
+    return (
+        f"To detect a hazard ratio of {n['hazard_ratio']:g} with {100 * n['power']:.0f} % power at alpha .05: "
+        f"{n['collapses']:.0f} collapses, about {n['seeds']} seeds per arm{every if n['comparisons'] > 1 else ''}, if "
+        f"{100 * n['incidence']:.0f} % of the reference arm's runs collapse ({n['incidence_basis']}).\n"
+        f"The planned {planned} per arm detect it with {100 * n['planned_power']:.0f} % power, and a hazard ratio "
+        f"of {n['planned_detectable']:.2g} or less with {100 * n['power']:.0f} %."
+        f"{too_few if n['planned_smallest_p'] > n['alpha'] else ''}"
+    )
+
+
+def recorded_incidence(arms: Mapping[str, RunSettings], runs: Path) -> tuple[float, str]:
+    """Return the Kaplan-Meier incidence at the end of a run, of the recorded arm that collapsed most; its basis."""
+    from workbench.analysis.runs import every_run, replicate
+    from workbench.analysis.survival import observed, survival_at
+
+    collapsed, seen = [], 0
+    rows: Any = every_run(Reader(runs)) if (runs / "sorl.duckdb").is_file() else []
+    settings = [replicate(config) for config in rows["config"]] if len(rows) else []
+    for arm, wanted in arms.items() if settings else ():
+        same = replicate(wanted.model_dump_json())
+        mine = observed(rows[[s == same for s in settings]])
+        seen += len(mine)
+        if len(mine) and (events := int(mine["event"].sum())):
+            share = 1 - survival_at(mine, wanted.iterations)
+            share = share if 0 < share < 1 else (events + 0.5) / (len(mine) + 1)  # not 1, though all collapsed
+            collapsed.append((share, f"{arm}: {events} of {len(mine)} recorded runs"))
+    none = (ASSUMED, f"assumed: none of {seen} recorded runs did" if seen else "assumed: none is recorded")
+    return max(collapsed, key=lambda found: found[0], default=none)
+
+
+def run(
+    ctx: Context,
+    file: Path = GRID_FILE,
+    workers: int | None = Option(None, min=1, help="Runs at a time; default: one core for each thread of a run."),
+    changes: list[str] | None = CHANGES,
+    arms: list[str] | None = ARMS,
+    executor: str = one_of("--executor", *EXECUTORS, default="local", more=": where cells train, ray is a Ray cluster"),
+    fresh: bool = Option(False, "--fresh", help="Train every cell from the start, in new folders; nothing is deleted."),
+    retries: int = Option(1, min=0, help="Retries of a failed cell, each from its last checkpoint."),
+    hang_seconds: float = Option(600, min=0, metavar="SECONDS", help="Kill a cell that is stuck this long; 0 = never."),
+    memory: float | None = Option(None, metavar="GIB", help="Kill a cell whose processes use more memory than this."),
+    notify: str | None = NOTIFY,
+) -> None:
+    """Run a grid. The same command resumes: it skips finished cells and continues the others from their checkpoints."""
+    import duckdb
+
+    if find_spec("torch") is None:  # the cells import it, in processes of their own
+        raise ModuleNotFoundError(name="torch")
+    bell = None
+    if notify:
+        from workbench.diagnosis.alerts import Bell
+
+        bell = Bell(notify, note)  # a wrong address is refused before anything starts
+    if memory is not None and not 0 < memory < math.inf:
+        raise InputError(f"--memory {memory:g} is no size; write GiB, for example --memory 4")
+    runs, place = ctx.obj, EXECUTORS[executor]()
+    history = History(runs, since=now() if fresh else None)  # a fresh search knows only the runs that end from now on
+
+    load = partial(config.load, file, changes or [], history, arms or [])
+
+    def sync_quietly() -> None:
+        # Training continues whatever is wrong with the index; the sync at the end reports it.
+        with suppress(InputError, duckdb.Error, OSError):
+            sync(runs, seconds=0.0)
+            if bell:
+                bell.look(Reader(runs, wait=0.0))
+
+    first = load()
+    findings = guard.planned(first.cells)
+    if bell:
+        bell.experiment = first.experiment
+    if bell and runs.is_dir():
+        sync(runs)
+        bell.know(Reader(runs))
+    tell([finding for finding in findings if finding.flagged], err=True)
+    grid, results = run_rounds(
+        load, runs, progress.Display, workers=workers, executor=place, fresh=fresh, sync=sync_quietly,
+        limits=Limits(retries, hang_seconds, None if memory is None else int(memory * 2**30)),
+    )  # fmt: skip
+    with suppress(Busy):  # another grid that ends now syncs the same rows: the table is worth the wait
+        sync(runs)
+    if bell:
+        with suppress(InputError, duckdb.Error):
+            bell.look(Reader(runs))
+        bell.close()
+    _report(ctx, grid, results)
+    ended = {result.status for result in results}
+    if "failed" in ended:
+        raise Exit(_FAILED)
+    if ended & {"interrupted", "queued", "elsewhere"}:
+        raise Exit(_STOPPED)
+    raise Exit(_FAILED if grid.waiting or (grid.region is not None and grid.region.unjudged > 0) else 0)
+
+
+def _report(ctx: Context, grid: Grid, results: Sequence[Result]) -> None:
+    """Print the table, the answer and the cells that ended badly on stdout; where to look on stderr."""
+    from workbench.analysis.compare import ABOUT, answer, readable, summarise
+    from workbench.analysis.runs import runs as runs_in
+
+    reader, cells = current(ctx.obj), [result.cell for result in results]
+    mine = [result.cell for result in results if result.status != "elsewhere"]
+    # In the order of the grid file, not of the starts: what is said must read the same the next time.
+    place = {cell.run_id: position for position, cell in enumerate(cells)}
+    frame = runs_in(reader, grid.experiment, list(place)).sort_values("run_id", key=lambda ids: ids.map(place))
+    findings = unfair(reader, frame[frame["run_id"].isin([cell.run_id for cell in mine])])
+    if guard.write_events(ctx.obj, mine, findings):
+        current(ctx.obj)
+    if grid.region is not None:
+        try:
+            show_region(reader, grid.experiment)
+        except InputError as error:  # no run can be judged yet
+            note(str(error))
+        echo(f"\n{state(grid.region)}")
+        findings = [finding for finding in findings if finding.flagged]
+    else:
+        arms = summarise(frame.sort_values("seed", kind="stable"))
+        show(readable(arms))
+        note(ABOUT)
+        echo(f"\n{grid.question}\n{answer(arms)}")
+    tell(findings)
+    if bad := [result for result in results if result.cause]:
+        echo("\nEnded badly")
+        print_table(("arm", "seed", "cause", "reason"), [(r.cell.arm, r.cell.seed, r.cause, r.reason) for r in bad])
+        for result in bad:
+            log = result.folder / "console.log"
+            note(f"\nsee {log}, or `sorl show {result.cell.run_id}`; it ends:")
+            for line in tail(log)[-5:]:
+                note(f"    {line}")
+    if elsewhere := len(results) - len(mine):
+        note(f"{elsewhere} of {len(results)} cells are trained by another process")
+    if left := sum(result.status in ("interrupted", "queued") for result in results):
+        note(f"stopped with {left} of {len(results)} cells left; the same command resumes")
+    for waiting in grid.waiting:
+        note(waiting)
+    if any(result.status == "finished" for result in results):
+        sorl = "sorl" if which("sorl") else sys.argv[0]  # a virtual environment need not be activated
+        sorl += "" if ctx.obj == Path("runs") else f" --runs {quote(str(ctx.obj))}"
+        note(f"\nLook closer:\n    {sorl} diagnose {grid.experiment}    # what went wrong, and since which step")
+        note(f"    {sorl} app    # the runs next to each other, down to the turn and the token")
