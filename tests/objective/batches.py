@@ -13,6 +13,7 @@ from workbench.objective import advantage as adv
 from workbench.objective import aggregate as agg
 from workbench.objective import clip as clips
 from workbench.objective import kl as kls
+from workbench.objective import select as sel
 from workbench.objective import stabilise as stab
 from workbench.objective.ratio import Correction, Guard, IcePop, Mis, Tis, placebo_turns
 
@@ -151,8 +152,11 @@ CORRECTIONS = [Correction(), Tis(), Tis(level="seq_prod", normalise=True)] + [
     kind(level=level, normalise=normalise) for kind in (Mis, IcePop)
     for level in ("token", "seq_prod", "seq_geo_filter") for normalise in (False, True)
 ]  # fmt: skip
-EVERY = {"ratio": [*RATIOS, *GUARDS], "clip": [*CLIPS, *WHOLE], "stabilise": STABILISERS, "aggregate": AGGREGATES,
-         "kl": KLS, "correction": CORRECTIONS}  # fmt: skip
+SELECTS = [sel.Select(), sel.ZeroVariance(), sel.DynamicSampling(), sel.Uncertain("top_k", 1.0),
+           sel.Uncertain("top_p", 0.9), sel.LargeAdvantage()]  # fmt: skip
+EVERY = {"advantage": ADVANTAGES, "ratio": [*RATIOS, *GUARDS], "clip": [*CLIPS, *WHOLE], "stabilise": STABILISERS,
+         "aggregate": AGGREGATES, "kl": KLS, "correction": CORRECTIONS, "select": SELECTS,
+         "shaping": [sel.Shaping(), sel.Overlong(limit=8.0, margin=4.0)]}  # fmt: skip
 
 
 def algorithms(**slots) -> st.SearchStrategy[Algorithm]:

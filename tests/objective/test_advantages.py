@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 from hypothesis import assume, given
-from hypothesis import strategies as st
 
-from tests.objective.batches import ADVANTAGES, F64, PPO, batches, dirtied, plain, widened
+from tests.objective.batches import F64, PPO, batches, plain
 from workbench.batch import Batch
 from workbench.objective import KINDS, Algorithm, policy_loss, prepare, value_loss
 from workbench.objective import advantage as adv
@@ -32,34 +31,6 @@ def outcome_batch(scores: list[float], groups: list[int], mask: list[list[int]] 
     zeros, score = torch.zeros(m.shape, dtype=F64), torch.tensor(scores, dtype=F64)
     given = {"group": torch.tensor(groups), "score": score, "log_prob_ref": zeros, "values": zeros}
     return plain(zeros, m, **given, advantages=None)
-
-
-@given(
-    st.sampled_from([a for a in ADVANTAGES if getattr(a, "skip_obs", True)]), batches(),
-    st.sampled_from([math.nan, 1e30]),
-)  # fmt: skip
-def test_advantages_are_finite_and_nothing_off_the_mask_matters(advantage, drawn, garbage):
-    batch, _ = drawn
-    dirty = dirtied(batch, garbage)
-    for kl in (KL(), RewardKL(beta=0.1)):
-        a, b = prepare(using(advantage, kl=kl), batch), prepare(using(advantage, kl=kl), dirty)
-        assert torch.equal(a.advantages, b.advantages)
-        assert torch.all(a.advantages[~batch.mask] == 0)
-        assert torch.isfinite(a.advantages).all()
-        assert torch.equal(a.need("turn_id"), batch.turn)
-        if advantage.needs_values:
-            assert torch.equal(a.returns, b.returns)
-        else:
-            assert a.returns is None
-
-
-@given(st.sampled_from(ADVANTAGES), batches(rows=(2, 5)), st.randoms())
-def test_padding_and_order_change_nothing(advantage, drawn, random):
-    batch, _ = drawn
-    index = torch.tensor(random.sample(range(len(batch.mask)), len(batch.mask)))
-    a, b = (prepare(using(advantage), made).advantages for made in (batch, widened(batch, index, 2)))
-    assert torch.allclose(b[:, :-2], a[index], rtol=1e-8, atol=1e-10)
-    assert torch.all(b[:, -2:] == 0)
 
 
 @pytest.mark.parametrize("advantage", [*GROUPS, BatchZ()])
