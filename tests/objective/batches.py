@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
@@ -19,6 +20,10 @@ from workbench.objective.ratio import Correction, Guard, IcePop, Mis, Tis, place
 
 F64 = torch.float64
 PPO = Algorithm("ppo", "", "", "", None, advantage=adv.Gae(), ratio=Pool(), clip=clips.Ppo())
+
+
+def close(expected, rel: float = 1e-9):
+    return pytest.approx(expected, rel=rel, abs=1e-12)
 
 
 def plain(old: Tensor, mask: Tensor | None = None, **changes: Tensor | None) -> Batch:

@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 import workbench.objective
 from tests.objective import batches as made
-from tests.objective.batches import F64, PPO, algorithms, batches, dirtied, plain, poisoned, ragged, solved, widened
+from tests.objective.batches import F64, PPO, algorithms, batches, close, dirtied, plain, poisoned, solved
 from workbench.batch import Batch, pool, spread, turn_ids
 from workbench.objective import KINDS, Algorithm, Normaliser, Pool, policy_loss, prepare, statistics
 from workbench.objective.clip import Hard, LogClip, NoClip, Ppo, Recip, Soft
@@ -23,10 +23,6 @@ from workbench.objective.kl import KL, LossKL, RewardKL
 from workbench.objective.ratio import Correction, IcePop, Mis, Tis, unit_mean
 from workbench.objective.stabilise import AdvNorm, KlClipFrac, RmsBatch, RmsSeq, RmsTurn
 from workbench.spec import InputError
-
-
-def close(expected, rel: float = 1e-9):
-    return pytest.approx(expected, rel=rel, abs=1e-12)
 
 
 def bias(algorithm: Algorithm, batch: Batch, log_prob: Tensor, **given_: object) -> Tensor:
@@ -248,7 +244,7 @@ def test_advantages_are_whitened_only_beyond_the_threshold(drawn):
 def test_right_padding_and_the_order_of_the_sequences_change_nothing(algorithm, drawn, extra, random):
     batch, log_prob = drawn
     index = torch.tensor(random.sample(range(len(log_prob)), len(log_prob)))
-    wide = widened(batch, index, extra)
+    wide = made.widened(batch, index, extra)
     credit, moved = (prepare(algorithm, x).advantages for x in (batch, wide))
     assert torch.allclose(moved[:, :-extra], credit[index], rtol=1e-8, atol=1e-10)
     assert torch.all(moved[:, -extra:] == 0)
@@ -321,7 +317,7 @@ def test_the_statistics_of_another_scope_are_ignored():
 
 
 def sample() -> tuple[Batch, Tensor]:
-    batch, log_prob = ragged(3)
+    batch, log_prob = made.ragged(3)
     return replace(batch, sentence=None, advantages=torch.linspace(-1, 1, log_prob.numel()).view_as(log_prob)), log_prob
 
 

@@ -10,7 +10,6 @@ from workbench.agent.worlds import Question, Retrieved, Split, World
 from workbench.spec import InputError, WorldSettings
 
 _FACT, _RANK, _NOISE, _ORDER, _QUESTION, _KNOWLEDGE, _SPLIT = range(1, 8)  # keys of the draws
-_SPLITS: tuple[Split, ...] = ("train", "eval")
 _TRIES = 10_000
 
 
@@ -75,7 +74,7 @@ class Facts(World):
 
     def question(self, split: Split, seed: int, index: int) -> Question:
         """Return question `index` of the stream (split, seed)."""
-        salt = _SPLITS.index(split)
+        salt = int(split == "eval")
         stream = Stream(_QUESTION, salt, seed, index)
         entity, path = self._draw(stream, self.hops(stream.uniform()), split)
         facts, end = (draw(_KNOWLEDGE, seed, index) & ~1) | salt, entity
