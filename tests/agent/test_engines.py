@@ -10,7 +10,7 @@ import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen2ForCausalLM
 
 from bench.generate import GenerateEngine
-from tests.agent.fakes import SMALL, build, imitate, training_log_prob
+from tests.agent.fakes import build, imitate
 from tests.vllm_here import NEEDS_VLLM
 from workbench.agent.draws import Stream, draw, uniform
 from workbench.agent.engines import Engine, NonFinite, engine_for, hf
@@ -19,17 +19,13 @@ from workbench.agent.episode import Episode, collate
 from workbench.agent.tokenizer import Codec
 from workbench.agent.worlds import Retrieved, World
 from workbench.agent.worlds.facts import Facts
+from workbench.learn.rollouts import scored
 from workbench.spec import EngineSettings, InputError, WorldSettings
-
-SIZE: dict[str, object] = {
-    "vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 4,
-}  # fmt: skip
 
 
 def small(family: str, **changes: object) -> PreTrainedModel:
-    config = getattr(transformers, f"{family}Config")(**{**SIZE, **changes})
-    return getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    sizes = {"vocab_size": 50, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 4}
+    return build(family, **sizes | changes).eval()
 
 
 LLAMA3 = {
@@ -50,7 +46,6 @@ MODELS = {
 
 @pytest.fixture(params=MODELS)
 def model(request: pytest.FixtureRequest) -> PreTrainedModel:
-    torch.manual_seed(0)
     family, changes = MODELS[request.param]
     model = small(family, **changes)
     with torch.no_grad():  # fresh models have unit gains and zero biases, which would hide a wrong fold
@@ -84,7 +79,6 @@ def test_the_written_out_step_gives_the_logits_of_the_model(model: PreTrainedMod
 
 @torch.inference_mode()
 def test_half_precision_is_as_far_from_the_truth_as_the_model_itself_in_half_precision() -> None:
-    torch.manual_seed(0)
     model = small("Qwen2")
     tokens = torch.randint(50, (4, 30))
     truth = torch.log_softmax(model(tokens).logits[:, -1], -1)
@@ -190,7 +184,8 @@ def make(request: pytest.FixtureRequest, apprentice: Qwen2ForCausalLM, tokenizer
 def mismatch(model: PreTrainedModel, episodes: list[Episode], temperature: float = 1.0) -> torch.Tensor:
     """Nats between training's log-probs and the sampler's at each written token."""
     batch = collate(episodes, pad_id=0)
-    return (training_log_prob(model, batch, temperature) - batch.log_prob_behaviour)[batch.mask].abs()
+    found, _ = scored(model, batch, temperature)
+    return (found - batch.log_prob_behaviour)[batch.mask].abs()
 
 
 def roll(engine: Engine, world: Facts, n: int = 24, seed: int = 0, greedy: bool = False) -> list[Episode]:
@@ -303,7 +298,7 @@ def test_half_precision_rollouts_differ_from_the_training_forward_but_little(mak
 
 @pytest.mark.parametrize("positions", [14, 30, 41])
 def test_an_episode_that_fills_the_context_ends_there(make: Make, world: Facts, positions: int) -> None:
-    model = build(SMALL, positions=positions)
+    model = build(max_position_embeddings=positions)
     episodes = roll(make(model), world, 16)
     assert all(len(e.tokens) <= positions for e in episodes)
     full = [e for e in episodes if e.ended == "max_tokens"]
@@ -313,7 +308,7 @@ def test_an_episode_that_fills_the_context_ends_there(make: Make, world: Facts, 
     difference = mismatch(model, episodes)
     assert not len(difference) or difference.max() < 1e-4
     with pytest.raises(InputError, match="a prompt has 13 tokens"):
-        roll(make(build(SMALL, positions=13)), world)
+        roll(make(build(max_position_embeddings=13)), world)
 
 
 @pytest.mark.parametrize(
@@ -321,8 +316,7 @@ def test_an_episode_that_fills_the_context_ends_there(make: Make, world: Facts, 
 )
 def test_tags_of_many_tokens_end_turns_too(make: Make, spelling: PreTrainedTokenizerFast, said: str) -> None:
     world = Facts(WorldSettings(max_turn_tokens=40, max_turns=3))
-    torch.manual_seed(0)
-    model = build(SMALL, vocabulary=len(spelling))
+    model = build(vocab_size=len(spelling))
     codec = Codec(spelling)
     assert len(codec.encode(">.")) == 1  # the tag and what follows it are one token, which the turn keeps whole
     questions = world.questions("train", 0, 0, 1)

@@ -63,7 +63,7 @@ def test_the_sampler_records_the_experts_that_the_trainer_finds_by_its_own_forwa
     model = policy(**MIXTURES[kind])
     batch = sampled(model)
     _, routes = scored(model, batch, 1.0, ComputeSettings())
-    known = torch.arange(batch.tokens.shape[1]) < batch.length[:, None]
+    known = batch.inside
     known[:, 0] = False  # no pass predicts the first token
     assert batch.turn.max() > 1
     assert len(batch.length.unique()) > 1
@@ -236,12 +236,11 @@ def test_a_load_balancing_loss_evens_the_load_and_without_an_advantage_nothing_e
         batch, learner = with_old(model, sampled(model), "none")
         learner.settings = learner.settings.model_copy(update={"balance_coef": coefficient})
         batch, found = replace(batch, advantages=torch.zeros_like(batch.advantages)), []
-        inside = torch.arange(1, batch.tokens.shape[1]) < batch.length[:, None]
         for i in range(31):
             if i % 30 == 0:
                 with routed(model) as seen:
                     networks.log_probs(model, batch.tokens)
-                found.append(float(seen.balance(inside).detach()))
+                found.append(float(seen.balance(batch.inside[:, 1:]).detach()))
             learner.update(batch, 0, i)
         return found
 

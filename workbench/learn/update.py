@@ -165,9 +165,8 @@ class Learner:
                 loss = loss - settings.entropy_coef * torch.where(micro.mask, entropy, 0).sum() / whole.tokens
             if settings.balance_coef and routing.logits:
                 short = micro.trimmed()
-                inside = torch.arange(1, short.tokens.shape[1]) < short.length[:, None]
-                share = micro.mask.sum() / whole.tokens
-                loss = loss + settings.balance_coef * share * routing.balance(inside.to(self.policy.device))
+                balance = routing.balance(short.inside[:, 1:].to(self.policy.device))
+                loss = loss + settings.balance_coef * (micro.mask.sum() / whole.tokens) * balance
             if measure_bias:
                 # Through the same graph, before the graph is freed; where nothing is clipped C is exactly 0.
                 (taken,) = torch.autograd.grad(out.taken, log_prob, retain_graph=True)
