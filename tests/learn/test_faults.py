@@ -4,7 +4,7 @@ Runs share the iterations before the fault: the first one is trained once, the o
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import deepcopy
 from itertools import pairwise
 from pathlib import Path
@@ -49,9 +49,7 @@ class Run(Recorder):
         self.measured: list[Measurements] = []
         self.said: list[Event] = []
 
-    def step(
-        self, step: int, evidence: StepEvidence, evaluations: Sequence[Mapping[str, Any]] = ()
-    ) -> dict[str, float | None]:
+    def step(self, step: int, evidence: StepEvidence, _: Any = ()) -> dict[str, float | None]:
         self.evidence.append(evidence)
         self.measured.append(measure(step, evidence))
         self.said += self._see(step, self.measured[-1].step, evidence.mismatches or ())

@@ -4,10 +4,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
 from copy import deepcopy
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +16,7 @@ from tests.learn.tiny import Session, assert_same_rows, cell, interrupted, resum
 from workbench.grid.process import follow, where
 from workbench.learn import run as run_module
 from workbench.learn.__main__ import main
-from workbench.learn.loop import Trainer, stop_reason
+from workbench.learn.loop import stop_reason
 from workbench.learn.run import heartbeat
 from workbench.spec import StopSettings
 from workbench.spec.files import lock_file
@@ -268,20 +265,6 @@ def test_the_seconds_of_all_sessions_count_and_the_rows_of_a_killed_one_stand(tm
     assert "(stop.seconds)" in second.trainer.stopped
 
 
-@pytest.fixture
-def flagged(tmp_path: Path, cache: Path) -> Callable[..., list[tuple[str, int, str]]]:
-    """Train a tiny run that `break_it` has broken; its events of the guard."""
-
-    def watched(break_it: Callable[[Trainer], None] = lambda _: None, **changes: Any) -> list[tuple[str, int, str]]:
-        session = Session(tmp_path, cache, iterations=4, **changes)
-        session.trainer.self_test()
-        break_it(session.trainer)
-        session.train()
-        return session.guard()
-
-    return watched
-
-
 @pytest.mark.parametrize(
     ("changes", "checked"),  # steps whose first ratio is known to be 1: the first, or all where rollouts are fresh
     [
@@ -294,25 +277,28 @@ def flagged(tmp_path: Path, cache: Path) -> Callable[..., list[tuple[str, int, s
         ({"algorithm": "grpo", "slots": {"select": "zero_var"}, "learn": {"staleness": 0}}, 4),
     ],
 )
-def test_a_sound_run_is_not_flagged(flagged, changes, checked, tmp_path):
-    assert flagged(**changes) == []
+def test_a_sound_run_is_not_flagged(tmp_path, cache, changes, checked):
+    session = Session(tmp_path, cache, iterations=4, **changes)
+    session.trainer.self_test()
+    session.train()
+    assert session.guard() == []
     step = rows(tmp_path, "step")
     assert (step["token_mismatches"] == 0).all()
     assert step["batch_hash"].is_unique
     assert step["first_log_ratio_abs_max"].notna().sum() == checked
 
 
-def test_a_policy_that_is_another_one_in_its_update_is_flagged_on_fresh_rollouts_only(flagged):
-    def drifting(trainer):
-        honest = trainer.learner.update
+def test_a_policy_that_is_another_one_in_its_update_is_flagged_on_fresh_rollouts_only(tmp_path, cache):
+    session = Session(tmp_path, cache, iterations=4)
+    learner, honest = session.trainer.learner, session.trainer.learner.update
 
-        def update(*asked):
-            trainer.learner.temperature = 1.3  # the update reads the logits at another temperature
-            return honest(*asked)
+    def update(*asked):
+        learner.temperature = 1.3  # the update reads the logits at another temperature
+        return honest(*asked)
 
-        trainer.learner.update = update
-
-    ((kind, step, message),) = flagged(drifting)  # stale by two: step 0 alone is fresh
+    learner.update = update
+    session.train()
+    ((kind, step, message),) = session.guard()  # stale by two: step 0 alone is fresh
     assert (kind, step) == ("guard_first_ratio", 0)
     assert "where it is 0 by construction" in message
 
