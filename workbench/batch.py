@@ -45,6 +45,11 @@ class Batch:
         """Turn id of each token, (B, T): 1..K on policy tokens, 0 elsewhere."""
         return turn_ids(self.mask) if self.turn_id is None else self.turn_id
 
+    @property
+    def inside(self) -> Tensor:
+        """True at tokens that are not padding, (B, T)."""
+        return torch.arange(self.tokens.shape[1], device=self.length.device) < self.length[:, None]
+
     def need(self, name: str) -> Tensor:
         """Return a tensor that a batch may lack; ValueError where this one does."""
         found: Tensor | None = getattr(self, name)

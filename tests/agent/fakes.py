@@ -1,31 +1,30 @@
-"""An engine that plays a script, a policy of the embedded family in any size, and what training computes from it."""
+"""An engine that plays a script, and a policy of the embedded family in any size."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM
+import transformers
+from transformers import PreTrainedTokenizerBase, Qwen2ForCausalLM
 
 from workbench.agent.episode import Episode
 from workbench.agent.protocol import Dialogue
 from workbench.agent.tokenizer import VOCABULARY, Codec
 from workbench.agent.worlds import Question, World
-from workbench.batch import Batch
-from workbench.spec import PolicySettings
 
 # One head of 32: the smallest that vLLM's attention on a CPU knows.
-SMALL = PolicySettings(hidden=32, heads=1, mlp=64)
+SMALL: dict[str, Any] = {
+    "vocab_size": len(VOCABULARY), "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+    "num_attention_heads": 1, "num_key_value_heads": 1, "max_position_embeddings": 512, "pad_token_id": 0,
+    "eos_token_id": 1,
+}  # fmt: skip
 
 
-def build(settings: PolicySettings, vocabulary: int = len(VOCABULARY), positions: int = 512) -> Qwen2ForCausalLM:
+def build(family: str = "Qwen2", **changes: object) -> Any:
+    """A decoder of random weights, the same at every call."""
     torch.manual_seed(0)
-    return Qwen2ForCausalLM(
-        Qwen2Config(
-            vocab_size=vocabulary, hidden_size=settings.hidden, intermediate_size=settings.mlp,
-            num_hidden_layers=settings.layers, num_attention_heads=settings.heads, num_key_value_heads=settings.heads,
-            tie_word_embeddings=settings.tied, max_position_embeddings=positions, pad_token_id=0, eos_token_id=1,
-        )
-    )  # fmt: skip
+    config = getattr(transformers, f"{family}Config")(**SMALL | changes)
+    return getattr(transformers, f"{family}ForCausalLM")(config)
 
 
 def imitate(model: Qwen2ForCausalLM, shown: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> Qwen2ForCausalLM:
@@ -36,14 +35,6 @@ def imitate(model: Qwen2ForCausalLM, shown: Iterable[tuple[torch.Tensor, torch.T
         model(tokens, labels=labels).loss.backward()
         optimizer.step()
     return model
-
-
-def training_log_prob(model: PreTrainedModel, batch: Batch, temperature: float = 1.0) -> torch.Tensor:
-    """Log-probs of the batch's tokens as training computes them: one causal forward, right padding, no mask; (B, T)."""
-    with torch.no_grad():
-        log_prob = torch.log_softmax(model(batch.tokens).logits.float() / temperature, -1)
-    chosen = log_prob[:, :-1].gather(2, batch.tokens[:, 1:, None])[..., 0]
-    return torch.nn.functional.pad(chosen, (1, 0))
 
 
 class ScriptedEngine:

@@ -1,7 +1,6 @@
 """The engines: decoding, the draw of a token and its randomness, and what holds for the episodes of each."""
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
@@ -11,26 +10,22 @@ import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen2ForCausalLM
 
 from bench.generate import GenerateEngine
-from tests.agent.fakes import SMALL, build, imitate, training_log_prob
+from tests.agent.fakes import build, imitate
 from tests.vllm_here import NEEDS_VLLM
 from workbench.agent.draws import Stream, draw, uniform
 from workbench.agent.engines import Engine, NonFinite, engine_for, hf
 from workbench.agent.engines.hf import FusedDecoder, HFEngine, TransformersDecoder, sample, supports
 from workbench.agent.episode import Episode, collate
 from workbench.agent.tokenizer import Codec
-from workbench.agent.worlds import Question, Retrieved
+from workbench.agent.worlds import Retrieved, World
 from workbench.agent.worlds.facts import Facts
+from workbench.learn.rollouts import scored
 from workbench.spec import EngineSettings, InputError, WorldSettings
-
-SIZE: dict[str, object] = {
-    "vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 4,
-}  # fmt: skip
 
 
 def small(family: str, **changes: object) -> PreTrainedModel:
-    config = getattr(transformers, f"{family}Config")(**{**SIZE, **changes})
-    return getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    sizes = {"vocab_size": 50, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 4}
+    return build(family, **sizes | changes).eval()
 
 
 LLAMA3 = {
@@ -45,12 +40,12 @@ MODELS = {
     "llama, one key head and biases": ("Llama", {"num_key_value_heads": 1, "attention_bias": True, "mlp_bias": True}),
     "llama, wide heads": ("Llama", {"head_dim": 24}),
     "llama 3 rope": ("Llama", {"rope_parameters": LLAMA3}),
+    "mixtral": ("Mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
 }
 
 
 @pytest.fixture(params=MODELS)
 def model(request: pytest.FixtureRequest) -> PreTrainedModel:
-    torch.manual_seed(0)
     family, changes = MODELS[request.param]
     model = small(family, **changes)
     with torch.no_grad():  # fresh models have unit gains and zero biases, which would hide a wrong fold
@@ -66,22 +61,24 @@ def test_the_written_out_step_gives_the_logits_of_the_model(model: PreTrainedMod
     expected = model(tokens).logits
     first = FusedDecoder(model, torch.float32).feed(tokens[:, :1])  # one token is a valid start
     torch.testing.assert_close(first, expected[:, 0], atol=2e-4, rtol=1e-4)
-    decoder = FusedDecoder(model, torch.float32)
+    decoder, plain = FusedDecoder(model, torch.float32), TransformersDecoder(model)
     rows, at = torch.arange(6), 0
     for n in (5, 1, 1, 1, 3, 1, *[1] * 20, 40, *[1] * 30, 7, 1, 1):  # past the first 64 and 128 columns of the cache
         got = decoder.feed(tokens[rows, at : at + n])
+        plain.feed(tokens[rows, at : at + n])
+        assert plain.routes is None if decoder.routes is None else torch.equal(decoder.routes, plain.routes)
         at += n
         torch.testing.assert_close(got, expected[rows, at - 1], atol=2e-4, rtol=1e-4)
         if at in (7, 60):
             keep = torch.tensor([0, 2, 3]) if at == 60 else torch.tensor([5, 1, 0, 4])
             decoder.keep(keep)
+            plain.keep(keep)
             rows = rows[keep]
     assert at > 100
 
 
 @torch.inference_mode()
 def test_half_precision_is_as_far_from_the_truth_as_the_model_itself_in_half_precision() -> None:
-    torch.manual_seed(0)
     model = small("Qwen2")
     tokens = torch.randint(50, (4, 30))
     truth = torch.log_softmax(model(tokens).logits[:, -1], -1)
@@ -187,7 +184,8 @@ def make(request: pytest.FixtureRequest, apprentice: Qwen2ForCausalLM, tokenizer
 def mismatch(model: PreTrainedModel, episodes: list[Episode], temperature: float = 1.0) -> torch.Tensor:
     """Nats between training's log-probs and the sampler's at each written token."""
     batch = collate(episodes, pad_id=0)
-    return (training_log_prob(model, batch, temperature) - batch.log_prob_behaviour)[batch.mask].abs()
+    found, _ = scored(model, batch, temperature)
+    return (found - batch.log_prob_behaviour)[batch.mask].abs()
 
 
 def roll(engine: Engine, world: Facts, n: int = 24, seed: int = 0, greedy: bool = False) -> list[Episode]:
@@ -196,31 +194,20 @@ def roll(engine: Engine, world: Facts, n: int = 24, seed: int = 0, greedy: bool 
 
 
 class Counted(Facts):
-    """Facts behind a retriever that answers several queries in one request."""
+    """Facts behind a retriever that finds nothing; counts the requests."""
 
-    def __init__(self, settings: WorldSettings) -> None:
-        super().__init__(settings)
-        self.searches, self.requests, self._answered = 0, 0, Counter[str]()
+    search, requests = World.search, 0
 
-    def search_ahead(self, queries: Sequence[str]) -> None:
-        """Answer all of them in one request."""
-        self.requests += bool(queries)
-        self._answered.update(queries)
-
-    def search(self, question: Question, query: str, turn: int) -> Retrieved:
-        """The answer to one query: a request of its own unless it was asked for ahead."""
-        self.searches += 1
-        self.requests += self._answered[query] == 0
-        self._answered -= Counter([query])
-        return super().search(question, query, turn)
+    def _ask(self, queries: list[str]) -> dict[str, Retrieved]:
+        self.requests += 1
+        return super()._ask(queries)
 
 
 def test_searches_that_fall_together_are_one_request(make: Make) -> None:
-    world = Counted(WorldSettings())
-    engine = make()
+    world, engine = Counted(WorldSettings()), make()
     assert roll(engine, world, 0) == []
-    roll(engine, world)
-    assert 0 < world.requests < 0.8 * world.searches
+    searches = sum(e.searches for e in roll(engine, world))
+    assert 0 < world.requests < 0.8 * searches
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
@@ -311,7 +298,7 @@ def test_half_precision_rollouts_differ_from_the_training_forward_but_little(mak
 
 @pytest.mark.parametrize("positions", [14, 30, 41])
 def test_an_episode_that_fills_the_context_ends_there(make: Make, world: Facts, positions: int) -> None:
-    model = build(SMALL, positions=positions)
+    model = build(max_position_embeddings=positions)
     episodes = roll(make(model), world, 16)
     assert all(len(e.tokens) <= positions for e in episodes)
     full = [e for e in episodes if e.ended == "max_tokens"]
@@ -321,7 +308,7 @@ def test_an_episode_that_fills_the_context_ends_there(make: Make, world: Facts, 
     difference = mismatch(model, episodes)
     assert not len(difference) or difference.max() < 1e-4
     with pytest.raises(InputError, match="a prompt has 13 tokens"):
-        roll(make(build(SMALL, positions=13)), world)
+        roll(make(build(max_position_embeddings=13)), world)
 
 
 @pytest.mark.parametrize(
@@ -329,8 +316,7 @@ def test_an_episode_that_fills_the_context_ends_there(make: Make, world: Facts, 
 )
 def test_tags_of_many_tokens_end_turns_too(make: Make, spelling: PreTrainedTokenizerFast, said: str) -> None:
     world = Facts(WorldSettings(max_turn_tokens=40, max_turns=3))
-    torch.manual_seed(0)
-    model = build(SMALL, vocabulary=len(spelling))
+    model = build(vocab_size=len(spelling))
     codec = Codec(spelling)
     assert len(codec.encode(">.")) == 1  # the tag and what follows it are one token, which the turn keeps whole
     questions = world.questions("train", 0, 0, 1)

@@ -1,5 +1,7 @@
 """Text, tokens and turns: vocabulary, codec, spans, batches, and the dialogue that keeps to the protocol."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tokenizers import Tokenizer
@@ -12,6 +14,7 @@ from workbench.agent.protocol import parse
 from workbench.agent.tokenizer import VOCABULARY, Codec, Spans
 from workbench.agent.worlds import Question
 from workbench.agent.worlds.facts import Facts
+from workbench.learn.checks import episode_of
 from workbench.spec import WorldSettings
 
 TEXT = "who is the rival of anna ? <think> got boris done </think> <answer> boris </answer>"
@@ -65,18 +68,9 @@ def test_spans_are_read_from_tags(tokenizer, text, written, spans):
     assert Spans(plain).of(tokens, mask) is None, "tags of several tokens have no spans"
 
 
-def episode(tokens: list[int], written: list[int], prompt_length: int, reward: float, group: int) -> Episode:
-    return Episode(
-        question_id=0, group=group, tokens=tokens, written=[bool(w) for w in written],
-        log_prob=[-0.5 * w for w in written], prompt_length=prompt_length, question="", gold="", answer=None,
-        reward=reward, success=False, ended="answer", turns=0, searches=0, valid_turns=0,
-    )  # fmt: skip
-
-
 def test_collate_pads_on_the_right_and_aligns_everything_with_the_tokens() -> None:
-    batch = collate(
-        [episode([5, 6, 7, 8, 9], [0, 0, 1, 0, 1], 2, 1.0, 7), episode([5, 4, 3], [0, 1, 1], 1, 0.25, 8)], pad_id=2
-    )
+    episodes = episode_of([[5, 6], [7], [8], [9]], 7, 1.0), episode_of([[5], [4, 3]], 8, 0.25)
+    batch = collate([replace(e, log_prob=[-0.5 * w for w in e.written]) for e in episodes], pad_id=2)
     for name, expected in {
         "tokens": [[5, 6, 7, 8, 9], [5, 4, 3, 2, 2]],
         "mask": [[0, 0, 1, 0, 1], [0, 1, 1, 0, 0]],

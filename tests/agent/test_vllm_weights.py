@@ -3,13 +3,13 @@ from copy import deepcopy
 
 import pytest
 import torch
-from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
+from transformers import PreTrainedTokenizerFast
 
 from tests.agent.fakes import build
 from tests.vllm_here import NEEDS_VLLM
 from workbench.agent.engines import StaleWeights, engine_for
 from workbench.agent.worlds.facts import Facts
-from workbench.spec import EngineSettings, PolicySettings
+from workbench.spec import EngineSettings
 
 pytestmark = NEEDS_VLLM
 
@@ -18,7 +18,7 @@ class Scene:
     """A policy, a vLLM of it, and questions to ask."""
 
     def __init__(self, tied: bool, tokenizer: PreTrainedTokenizerFast, world: Facts) -> None:
-        self.model: Qwen2ForCausalLM = build(PolicySettings(hidden=64, heads=2, mlp=64, tied=tied))
+        self.model = build(hidden_size=64, num_attention_heads=2, num_key_value_heads=2, tie_word_embeddings=tied)
         self.engine = engine_for(self.model, tokenizer, EngineSettings(kind="vllm", cache_gib=1 / 32))
         self.world = world
         self.weights = self.engine.weights

@@ -11,11 +11,10 @@ from workbench.agent.demonstrations import demonstrations
 from workbench.agent.tokenizer import ENTITIES, RELATIONS, UNKNOWN, Codec
 from workbench.agent.worlds import build, exact_match
 from workbench.agent.worlds.atlas import CHAINS, SENTENCES, Atlas, gazetteer, spaced
-from workbench.agent.worlds.facts import Facts, Knowledge, ranked
+from workbench.agent.worlds.facts import Facts
 from workbench.spec import InputError, WarmStartSettings, WorldSettings
 
 GOLDEN = ("who is the neighbour of the cousin of the partner of greta ?", "linda", 14912227099857610690)
-KNOWLEDGE = Knowledge(seed=5, entities=40, relations=10)
 KEYS = [(entity, relation) for entity in range(40) for relation in range(10)]
 ATLAS = WorldSettings(kind="atlas", max_turn_tokens=20)
 
@@ -101,24 +100,28 @@ def test_a_query_that_is_not_an_entity_and_a_relation_of_the_world_cannot_be_rea
         Facts(WorldSettings(entities=4, relations=2, hops=(1.0, 0.0, 0.0))).questions("eval", 0, 0, 1)
 
 
+def ranked(entity: int, relation: int, turn: int = 1, **settings: Any) -> list[tuple[int, int]]:
+    return Facts(WorldSettings(**{"top_k": 2, "noise": 0.0} | settings)).ranked(5, entity, relation, turn)
+
+
 @pytest.mark.parametrize("top_k", range(6))
 def test_the_exact_fact_is_first_and_the_rest_share_one_of_its_keys(top_k: int) -> None:
     for entity in range(40):
-        facts = ranked(KNOWLEDGE, entity, 3, turn=1, top_k=top_k, noise=0.0)
+        facts = ranked(entity, 3, top_k=top_k)
         assert len(facts) == len(set(facts)) == top_k
         assert facts[:1] == [(entity, 3)][:top_k]
         assert all((e == entity) != (r == 3) for e, r in facts[1:])
 
 
 def test_both_kinds_of_distractor_come_second_and_noise_shuffles_that_share_the_same_way_each_time() -> None:
-    assert 0.4 < sum(ranked(KNOWLEDGE, e, r, 1, 2, 0.0)[1][0] == e for e, r in KEYS) / 400 < 0.6
-    facts = ranked(Knowledge(1, entities=4, relations=2), 0, 0, turn=1, top_k=5, noise=0.0)
+    assert 0.4 < sum(ranked(e, r)[1][0] == e for e, r in KEYS) / 400 < 0.6
+    facts = ranked(0, 0, top_k=5, entities=4, relations=2)
     assert sorted(facts) == [(0, 0), (0, 1), (1, 0), (2, 0), (3, 0)], "a tiny world returns what it has"
     moved = 0
     for turn in range(2000):
-        noisy = ranked(KNOWLEDGE, 7, 2, turn, top_k=2, noise=0.2)
-        assert noisy == ranked(KNOWLEDGE, 7, 2, turn, top_k=2, noise=0.2)
-        assert sorted(noisy) == sorted(ranked(KNOWLEDGE, 7, 2, turn, 2, 0.0))
+        noisy = ranked(7, 2, turn, noise=0.2)
+        assert noisy == ranked(7, 2, turn, noise=0.2)
+        assert sorted(noisy) == sorted(ranked(7, 2, turn))
         moved += noisy[0] != (7, 2)
     assert 0.07 < moved / 2000 < 0.13  # half of the shuffles of two leave them in place
 

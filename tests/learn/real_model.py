@@ -3,12 +3,12 @@
 import pydoc_data.topics
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-import torch
 from tokenizers import Tokenizer, decoders, pre_tokenizers, trainers
 from tokenizers.models import BPE
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import PreTrainedTokenizerFast
+
+from tests.agent.fakes import build
 
 # Qwen2's template without tools and without a system prompt of its own.
 TEMPLATE = (
@@ -41,16 +41,11 @@ def tokenizer() -> PreTrainedTokenizerFast:
     )  # fmt: skip
 
 
-def write(folder: Path, **changes: Any) -> Path:
+def write(folder: Path) -> Path:
     """The folder of a tiny Qwen2 of random weights, with dropout in its configuration and a tied head."""
     made = tokenizer()
-    torch.manual_seed(0)
-    settings = {
-        "vocab_size": len(made), "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
-        "num_attention_heads": 1, "num_key_value_heads": 1, "max_position_embeddings": 512, "attention_dropout": 0.1,
-        "tie_word_embeddings": True, "eos_token_id": made.eos_token_id, "pad_token_id": made.pad_token_id,
-        "initializer_range": 0.2,
-    }  # fmt: skip
-    Qwen2ForCausalLM(Qwen2Config(**{**settings, **changes})).save_pretrained(folder)
+    own = {"vocab_size": len(made), "eos_token_id": made.eos_token_id, "pad_token_id": made.pad_token_id}
+    own |= {"attention_dropout": 0.1, "tie_word_embeddings": True, "initializer_range": 0.2}
+    build(**own).save_pretrained(folder)
     made.save_pretrained(folder)
     return folder

@@ -86,9 +86,6 @@ class Sequence_:
                 found.append([t])
         return found
 
-    def turn_of(self, t: int) -> int:
-        return next(k for k, turn in enumerate(self.turns, self.first) if t in turn)
-
 
 # --- means
 
@@ -276,34 +273,27 @@ class Token:
         return self.s.old[self.t] - self.s.behaviour[self.t]
 
 
-@dataclass
 class Counts:
     """What a minibatch divides by: its tokens, sequences, turns, and tokens of sequences with a good advantage."""
 
-    tokens: int
-    sequences: int
-    turns: int
-    good: int
-
-    @classmethod
-    def of(cls, tokens: list[Token]) -> Counts:
+    def __init__(self, tokens: list[Token]) -> None:
         seen = list({id(k.s): k.s for k in tokens}.values())
         good = sum(len(s.written) for s in seen if math.fsum(s.advantage[t] for t in s.written) >= 0)
-        return cls(*(max(1, n) for n in (len(tokens), len(seen), sum(len(s.turns) for s in seen), good)))
+        found = len(tokens), len(seen), sum(len(s.turns) for s in seen), good
+        self.tokens, self.sequences, self.turns, self.good = (max(1, n) for n in found)
 
 
 def look(batch: list[Sequence_], theta: np.ndarray, phi: np.ndarray) -> list[Token]:
     """The written tokens of `batch` under the policy and the critic as they are."""
     found = []
     for s in batch:
-        for t in s.written:
+        for turn, t in ((k, t) for k, places in enumerate(s.turns, s.first) for t in places):
             z = theta[s.tokens[t - 1]]
             top = max(z)
             total = math.fsum(math.exp(x - top) for x in z)
             log_p = [x - top - math.log(total) for x in z]
             entropy = -math.fsum(math.exp(x) * x for x in log_p)
-            turn, value = s.turn_of(t), phi[s.tokens[t - 1]]
-            k = Token(s, t, turn, log_p, log_p[s.tokens[t]], entropy, value, s.advantage[t])
+            k = Token(s, t, turn, log_p, log_p[s.tokens[t]], entropy, phi[s.tokens[t - 1]], s.advantage[t])
             k.delta = k.log_prob - s.old[t]
             k.e, k.open = clamp(k.delta, -20, 20), float(abs(k.delta) <= 20)
             k.r = math.exp(k.e)
@@ -526,7 +516,7 @@ class Trainer:
         n, lr, most = settings.micro_batch or len(batch), settings.policy.lr, settings.policy.max_grad_norm
         parts = [look(batch[i : i + n], self.theta, self.phi) for i in range(0, len(batch), n)]
         tokens = [k for part in parts for k in part]
-        whole = Counts.of(tokens)
+        whole = Counts(tokens)
         policy = kl = 0.0
         energy = [0.0] * 4
         for part in parts:
@@ -622,7 +612,7 @@ class Trainer:
         tokens = look(batch, self.theta, self.phi)
         if not tokens:
             return {}
-        losses(self.rule, tokens, Counts.of(tokens))
+        losses(self.rule, tokens, Counts(tokens))
         trained, size = sequences(tokens), len(self.theta)
         n = len(trained)
         sizes = [n // 4 + (i < n % 4) for i in range(4)]

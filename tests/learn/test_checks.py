@@ -158,11 +158,14 @@ BATCH = collate(EPISODES, pad_id=0)
 SWAPPED = BATCH.rows(torch.tensor([1, 0, 2]))
 
 
-def changed(name: str, *place: int, to: int) -> Batch:
-    tensor = getattr(BATCH, name).clone()
+def changed(name: str, *place: int, to: int, of: Batch = BATCH) -> Batch:
+    tensor = getattr(of, name).clone()
     tensor[place] = to
-    made = replace(BATCH, **{name: tensor})
+    made = replace(of, **{name: tensor})
     return replace(made, turn_id=turn_ids(made.mask)) if name == "mask" else made
+
+
+DROPPED = changed("mask", 2, to=0)  # by the selection: it has tokens to compare and no turns
 
 
 @given(st.lists(st.lists(st.integers(1, 4), min_size=2, max_size=9), min_size=1, max_size=5))
@@ -195,22 +198,14 @@ def test_the_dialogues_of_the_embedded_world_keep_their_stretches():
         (changed("mask", 1, 9, to=1), [(1, 1)]),  # padding in the loss
         (changed("length", 1, to=4), [(1, 1)]),  # cut short
         (SWAPPED, [(0, 1), (1, 0)]),  # rows are exchanged
+        (DROPPED, []),
+        (changed("tokens", 2, 3, to=99, of=DROPPED), [(2, 2)]),
     ],
 )
 def test_a_batch_that_is_not_what_was_sampled_is_named_by_trajectory_and_turn(broken, where):
     assert mismatches(broken, EPISODES) == where
-
-
-def test_a_sequence_that_the_selection_dropped_has_tokens_to_compare_and_no_turns():
-    dropped = changed("mask", 2, to=0)
-    assert mismatches(dropped, EPISODES) == []
-    tokens = dropped.tokens.clone()
-    tokens[2, 3] = 99
-    assert mismatches(replace(dropped, tokens=tokens), EPISODES) == [(2, 2)]
-
-
-def test_an_episode_without_its_stretches_cannot_be_checked():
-    assert mismatches(BATCH, [*EPISODES[:2], replace(EPISODES[2], stretches=[])]) is None
+    without = replace(EPISODES[2], stretches=[])
+    assert mismatches(broken, [*EPISODES[:2], without]) is None, "an episode without them cannot be checked"
 
 
 def test_the_fingerprint_is_that_of_tokens_and_mask_and_of_nothing_else():

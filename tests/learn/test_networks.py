@@ -194,18 +194,15 @@ TINY = RunSettings(policy={"hidden": 16, "layers": 1, "heads": 2, "mlp": 16}, wa
 
 
 def test_the_warm_start_is_made_once_and_found_again_with_its_tokenizer(tmp_path):
-    folder = warmstart.ensure(TINY, tmp_path)
+    folder, other = (warmstart.ensure(TINY, tmp_path / name) for name in ("a", "b"))
+    pairs = zip(*(networks.load(made).parameters() for made in (folder, other)), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs), "two with one seed are bit-equal"
     stamp = (folder / "model.safetensors").stat().st_mtime_ns
-    assert warmstart.ensure(TINY, tmp_path) == folder
+    assert warmstart.ensure(TINY, tmp_path / "a") == folder
     assert (folder / "model.safetensors").stat().st_mtime_ns == stamp
     assert not list(folder.parent.glob(".making-*"))
     text = "who is the mentor of kofi ? <think> got kofi need mentor </think> <search> kofi mentor </search>"
     assert transformers.AutoTokenizer.from_pretrained(folder)(text).input_ids == build_tokenizer()(text).input_ids
-
-
-def test_two_warm_starts_with_one_seed_are_bit_equal(tmp_path):
-    first, second = (networks.load(warmstart.ensure(TINY, tmp_path / name)) for name in ("a", "b"))
-    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
 
 
 def test_the_cache_key_knows_what_shapes_the_weights_and_nothing_else():

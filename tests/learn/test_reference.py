@@ -399,12 +399,7 @@ def test_every_algorithm_is_recomputed():
     assert {name.split(",")[0] for name in RULES} == set(ALGORITHMS)
 
 
+@pytest.mark.parametrize("batches", [5, pytest.param(300, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", RULES)
-def test_a_training_step_is_what_plain_loops_make_of_the_formulas(name, tmp_path):
-    check(name, 12 if name in SIX else 5, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", RULES)
-def test_300_training_steps_are_what_plain_loops_make_of_the_formulas(name, tmp_path):
-    check(name, 300, tmp_path)
+def test_a_training_step_is_what_plain_loops_make_of_the_formulas(name, batches, tmp_path):
+    check(name, max(batches, 12 if name in SIX else 0), tmp_path)

@@ -8,9 +8,9 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from tests.learn.tiny import TINY, MakeRun, Session, assert_same_rows, rows, train
+from tests.learn.tiny import TINY, MakeRun, Session, assert_same_rows, resumed, rows
 from workbench.agent.draws import generator
-from workbench.agent.engines.hf import HFEngine, TransformersDecoder, decoder_of
+from workbench.agent.engines.hf import HFEngine, decoder_of
 from workbench.agent.episode import collate
 from workbench.agent.routing import differing, experts_of, load, routed, routers
 from workbench.agent.worlds.facts import Facts
@@ -63,7 +63,7 @@ def test_the_sampler_records_the_experts_that_the_trainer_finds_by_its_own_forwa
     model = policy(**MIXTURES[kind])
     batch = sampled(model)
     _, routes = scored(model, batch, 1.0, ComputeSettings())
-    known = torch.arange(batch.tokens.shape[1]) < batch.length[:, None]
+    known = batch.inside
     known[:, 0] = False  # no pass predicts the first token
     assert batch.turn.max() > 1
     assert len(batch.length.unique()) > 1
@@ -74,16 +74,6 @@ def test_the_sampler_records_the_experts_that_the_trainer_finds_by_its_own_forwa
     assert not unread[batch.mask].any()
     assert batch.routes_behaviour.dtype == torch.uint8, "layers x k x 1 byte a token"
     assert routes.shape[2] == len(routers(model)) * routers(model)[0].top_k
-
-
-def test_the_decoder_written_out_is_the_model_of_transformers():
-    model = policy()
-    fused, plain = decoder_of(model, EngineSettings()), TransformersDecoder(model)
-    tokens = torch.randint(0, len(WORLD.tokenizer()), (5, 9), generator=generator(1))
-    for part in tokens.split([4, 1, 1, 3], dim=1):
-        with torch.inference_mode():
-            assert torch.allclose(fused.feed(part), plain.feed(part), atol=1e-4)
-        assert torch.equal(fused.routes, plain.routes)
 
 
 def test_the_router_of_a_sampler_in_bfloat16_stays_in_float32():
@@ -186,13 +176,9 @@ def test_experts_in_another_order_are_the_same_experts_and_unknown_ones_count_fo
 @pytest.mark.parametrize("routing", ["none", "r2", "r3"])
 def test_an_interrupted_mixture_resumes_bit_equal_with_the_routes_of_its_queue(routing, cache, new_run, trained):
     changes = MOE | {"slots": {"routing": routing}}
-    parts = new_run("parts", **changes)
-    session = Session(parts, cache, evaluation=TINY["evaluation"], **changes)
-    session.train(3, save=True)
-    session.recorder.close()
+    parts = resumed(new_run(**changes), cache, 3, **changes)
     kept = load_file(next((parts / "checkpoints").rglob("rollout-0.safetensors")))
     assert {"routes", "routes_old"} <= set(kept)
-    assert train(parts, cache) == 0
     assert_same_rows(trained(**changes), parts)
 
 
@@ -250,12 +236,11 @@ def test_a_load_balancing_loss_evens_the_load_and_without_an_advantage_nothing_e
         batch, learner = with_old(model, sampled(model), "none")
         learner.settings = learner.settings.model_copy(update={"balance_coef": coefficient})
         batch, found = replace(batch, advantages=torch.zeros_like(batch.advantages)), []
-        inside = torch.arange(1, batch.tokens.shape[1]) < batch.length[:, None]
         for i in range(31):
             if i % 30 == 0:
                 with routed(model) as seen:
                     networks.log_probs(model, batch.tokens)
-                found.append(float(seen.balance(inside).detach()))
+                found.append(float(seen.balance(batch.inside[:, 1:]).detach()))
             learner.update(batch, 0, i)
         return found
 

@@ -4,10 +4,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
 from copy import deepcopy
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,25 +12,17 @@ import torch
 from pandas.testing import assert_frame_equal
 
 from tests.grid.harness import wait_for
-from tests.learn.tiny import TINY, Session, assert_same_rows, cell, interrupted, rows, train
+from tests.learn.tiny import Session, assert_same_rows, cell, interrupted, resumed, rows, train
 from workbench.grid.process import follow, where
 from workbench.learn import run as run_module
 from workbench.learn.__main__ import main
-from workbench.learn.loop import Trainer, stop_reason
+from workbench.learn.loop import stop_reason
 from workbench.learn.run import heartbeat
 from workbench.spec import StopSettings
 from workbench.spec.files import lock_file
 from workbench.store import batches
 
 FRESH = {"staleness": 0}
-
-
-@pytest.mark.parametrize("algorithm", ["ppo", "so-grpo"])
-def test_two_runs_of_one_cell_write_identical_rows(new_run, trained, cache, algorithm):
-    first, second = trained(algorithm=algorithm), new_run(algorithm=algorithm)
-    assert train(second, cache) == 0
-    assert_same_rows(first, second)
-    assert (len(rows(first, "step")), len(rows(first, "minibatch"))) == (6, 6 * 2 * 2)
 
 
 def test_questions_depend_on_the_seed_and_not_on_the_staleness_of_an_arm(trained):
@@ -57,23 +46,24 @@ def test_a_run_that_is_cut_off_resumes_to_the_same_rows_and_batches(new_run, tra
     assert by == "SIGKILL" or len(rows(parts, "step")) < 6
     assert train(parts, cache) == 0
     assert rows(parts, "run")["status"].iloc[-1] == "finished"
+    assert (len(rows(whole, "step")), len(rows(whole, "minibatch"))) == (6, 6 * 2 * 2)
     assert_same_rows(whole, parts, *(() if by == "SIGINT" else ("step", "minibatch", "turn")))
     left, right = ({f.name: f.read_bytes() for f in (run / "batches").iterdir()} for run in (whole, parts))
     assert sorted(left) == [f"{step:06d}.safetensors" for step in range(6)]
     assert left == right, "a batch that is written again is the same file"
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"learn": {"policy": {"kind": "adamw", "lr": 0.01}}}, {"stop": {"updates": 14}}, {"stop": {"tokens": 2000}}],
-)
-def test_a_checkpoint_holds_the_optimizer_and_what_the_budgets_count(new_run, trained, cache, changes):
-    whole, parts = trained(**changes), new_run(**changes)
-    session = Session(parts, cache, evaluation=TINY["evaluation"], **changes)
-    session.train(2, save=True)
-    session.recorder.close()
-    assert train(parts, cache) == 0
-    assert_same_rows(whole, parts)
+@pytest.mark.parametrize("changes", [
+    {"learn": {"policy": {"kind": "adamw", "lr": 0.01}}}, {"stop": {"updates": 14}}, {"stop": {"tokens": 2000}},
+    # What the fault remembers, the weights of iteration 0, is in no checkpoint: the run starts again.
+    {"algorithm": "grpo", "iterations": 4, "fault": {"kind": "stale_weights", "at_step": 1}},
+])  # fmt: skip
+def test_a_session_goes_on_with_the_optimizer_the_budgets_and_the_fault_of_the_one_before(
+    new_run, trained, cache, changes
+):
+    whole, parts = trained(**changes), resumed(new_run(**changes), cache, 2, **changes)
+    again = ("step", "minibatch", "turn", "trajectory") if "fault" in changes else ()  # its evaluations come twice
+    assert_same_rows(whole, parts, *again)
     ends = [rows(run, "run").iloc[-1][["status", "reason", "steps", "outcome"]].tolist() for run in (whole, parts)]
     assert ends[0] == ends[1]
     if "stop" in changes:
@@ -275,20 +265,6 @@ def test_the_seconds_of_all_sessions_count_and_the_rows_of_a_killed_one_stand(tm
     assert "(stop.seconds)" in second.trainer.stopped
 
 
-@pytest.fixture
-def flagged(tmp_path: Path, cache: Path) -> Callable[..., list[tuple[str, int, str]]]:
-    """Train a tiny run that `break_it` has broken; its events of the guard."""
-
-    def watched(break_it: Callable[[Trainer], None] = lambda _: None, **changes: Any) -> list[tuple[str, int, str]]:
-        session = Session(tmp_path, cache, iterations=4, **changes)
-        session.trainer.self_test()
-        break_it(session.trainer)
-        session.train()
-        return session.guard()
-
-    return watched
-
-
 @pytest.mark.parametrize(
     ("changes", "checked"),  # steps whose first ratio is known to be 1: the first, or all where rollouts are fresh
     [
@@ -301,25 +277,28 @@ def flagged(tmp_path: Path, cache: Path) -> Callable[..., list[tuple[str, int, s
         ({"algorithm": "grpo", "slots": {"select": "zero_var"}, "learn": {"staleness": 0}}, 4),
     ],
 )
-def test_a_sound_run_is_not_flagged(flagged, changes, checked, tmp_path):
-    assert flagged(**changes) == []
+def test_a_sound_run_is_not_flagged(tmp_path, cache, changes, checked):
+    session = Session(tmp_path, cache, iterations=4, **changes)
+    session.trainer.self_test()
+    session.train()
+    assert session.guard() == []
     step = rows(tmp_path, "step")
     assert (step["token_mismatches"] == 0).all()
     assert step["batch_hash"].is_unique
     assert step["first_log_ratio_abs_max"].notna().sum() == checked
 
 
-def test_a_policy_that_is_another_one_in_its_update_is_flagged_on_fresh_rollouts_only(flagged):
-    def drifting(trainer):
-        honest = trainer.learner.update
+def test_a_policy_that_is_another_one_in_its_update_is_flagged_on_fresh_rollouts_only(tmp_path, cache):
+    session = Session(tmp_path, cache, iterations=4)
+    learner, honest = session.trainer.learner, session.trainer.learner.update
 
-        def update(*asked):
-            trainer.learner.temperature = 1.3  # the update reads the logits at another temperature
-            return honest(*asked)
+    def update(*asked):
+        learner.temperature = 1.3  # the update reads the logits at another temperature
+        return honest(*asked)
 
-        trainer.learner.update = update
-
-    ((kind, step, message),) = flagged(drifting)  # stale by two: step 0 alone is fresh
+    learner.update = update
+    session.train()
+    ((kind, step, message),) = session.guard()  # stale by two: step 0 alone is fresh
     assert (kind, step) == ("guard_first_ratio", 0)
     assert "where it is 0 by construction" in message
 

@@ -115,6 +115,15 @@ class Session:
         return list(zip(found["kind"], found["step"], found["message"], strict=True))
 
 
+def resumed(folder: Path, cache: Path, steps: int, **changes: Any) -> Path:
+    """The folder, trained for so many iterations and then by another session to the end."""
+    session = Session(folder, cache, **({"evaluation": TINY["evaluation"]} | changes))
+    session.train(steps, save=True)
+    session.recorder.close()
+    assert train(folder, cache) == 0
+    return folder
+
+
 def assert_same_rows(a: Path, b: Path, *tables: str) -> None:
     for table in tables or ("step", "minibatch", "turn", "trajectory", "turn_step", "evaluation"):
         assert_frame_equal(rows(a, table), rows(b, table), check_exact=True, obj=table)

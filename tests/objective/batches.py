@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
@@ -13,11 +14,16 @@ from workbench.objective import advantage as adv
 from workbench.objective import aggregate as agg
 from workbench.objective import clip as clips
 from workbench.objective import kl as kls
+from workbench.objective import select as sel
 from workbench.objective import stabilise as stab
 from workbench.objective.ratio import Correction, Guard, IcePop, Mis, Tis, placebo_turns
 
 F64 = torch.float64
 PPO = Algorithm("ppo", "", "", "", None, advantage=adv.Gae(), ratio=Pool(), clip=clips.Ppo())
+
+
+def close(expected, rel: float = 1e-9):
+    return pytest.approx(expected, rel=rel, abs=1e-12)
 
 
 def plain(old: Tensor, mask: Tensor | None = None, **changes: Tensor | None) -> Batch:
@@ -151,8 +157,11 @@ CORRECTIONS = [Correction(), Tis(), Tis(level="seq_prod", normalise=True)] + [
     kind(level=level, normalise=normalise) for kind in (Mis, IcePop)
     for level in ("token", "seq_prod", "seq_geo_filter") for normalise in (False, True)
 ]  # fmt: skip
-EVERY = {"ratio": [*RATIOS, *GUARDS], "clip": [*CLIPS, *WHOLE], "stabilise": STABILISERS, "aggregate": AGGREGATES,
-         "kl": KLS, "correction": CORRECTIONS}  # fmt: skip
+SELECTS = [sel.Select(), sel.ZeroVariance(), sel.DynamicSampling(), sel.Uncertain("top_k", 1.0),
+           sel.Uncertain("top_p", 0.9), sel.LargeAdvantage()]  # fmt: skip
+EVERY = {"advantage": ADVANTAGES, "ratio": [*RATIOS, *GUARDS], "clip": [*CLIPS, *WHOLE], "stabilise": STABILISERS,
+         "aggregate": AGGREGATES, "kl": KLS, "correction": CORRECTIONS, "select": SELECTS,
+         "shaping": [sel.Shaping(), sel.Overlong(limit=8.0, margin=4.0)]}  # fmt: skip
 
 
 def algorithms(**slots) -> st.SearchStrategy[Algorithm]:

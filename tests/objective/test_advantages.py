@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 from hypothesis import assume, given
-from hypothesis import strategies as st
 
-from tests.objective.batches import ADVANTAGES, F64, PPO, batches, dirtied, plain, widened
+from tests.objective.batches import F64, PPO, batches, close, plain
 from workbench.batch import Batch
 from workbench.objective import KINDS, Algorithm, policy_loss, prepare, value_loss
 from workbench.objective import advantage as adv
@@ -23,43 +22,11 @@ def using(advantage, **slots) -> Algorithm:
     return replace(PPO, advantage=advantage, **slots)
 
 
-def close(expected, rel: float = 1e-9, abs_: float = 1e-10):
-    return pytest.approx(expected, rel=rel, abs=abs_)
-
-
 def outcome_batch(scores: list[float], groups: list[int], mask: list[list[int]] | None = None) -> Batch:
     m = torch.tensor(mask or [[1, 1]] * len(scores), dtype=torch.bool)
     zeros, score = torch.zeros(m.shape, dtype=F64), torch.tensor(scores, dtype=F64)
     given = {"group": torch.tensor(groups), "score": score, "log_prob_ref": zeros, "values": zeros}
     return plain(zeros, m, **given, advantages=None)
-
-
-@given(
-    st.sampled_from([a for a in ADVANTAGES if getattr(a, "skip_obs", True)]), batches(),
-    st.sampled_from([math.nan, 1e30]),
-)  # fmt: skip
-def test_advantages_are_finite_and_nothing_off_the_mask_matters(advantage, drawn, garbage):
-    batch, _ = drawn
-    dirty = dirtied(batch, garbage)
-    for kl in (KL(), RewardKL(beta=0.1)):
-        a, b = prepare(using(advantage, kl=kl), batch), prepare(using(advantage, kl=kl), dirty)
-        assert torch.equal(a.advantages, b.advantages)
-        assert torch.all(a.advantages[~batch.mask] == 0)
-        assert torch.isfinite(a.advantages).all()
-        assert torch.equal(a.need("turn_id"), batch.turn)
-        if advantage.needs_values:
-            assert torch.equal(a.returns, b.returns)
-        else:
-            assert a.returns is None
-
-
-@given(st.sampled_from(ADVANTAGES), batches(rows=(2, 5)), st.randoms())
-def test_padding_and_order_change_nothing(advantage, drawn, random):
-    batch, _ = drawn
-    index = torch.tensor(random.sample(range(len(batch.mask)), len(batch.mask)))
-    a, b = (prepare(using(advantage), made).advantages for made in (batch, widened(batch, index, 2)))
-    assert torch.allclose(b[:, :-2], a[index], rtol=1e-8, atol=1e-10)
-    assert torch.all(b[:, -2:] == 0)
 
 
 @pytest.mark.parametrize("advantage", [*GROUPS, BatchZ()])
@@ -74,7 +41,7 @@ def test_equal_rewards_give_exactly_zero_whatever_their_rounding(advantage, dtyp
 def test_batch_z_leaves_out_sequences_without_a_policy_token():
     batch = outcome_batch([1.0, 0.0, 0.5, 100.0], [0, 0, 1, 1], [[1], [1], [1], [0]])
     made = prepare(using(BatchZ()), batch).advantages[:, 0]
-    assert made.tolist() == close([1.0, -1.0, 0.0, 0.0], abs_=1e-5)
+    assert made.tolist() == close([1.0, -1.0, 0.0, 0.0], rel=1e-5)
     one = prepare(using(BatchZ()), outcome_batch([0.7], [0])).advantages
     assert one.tolist() == [[0.7, 0.7]]
 
@@ -100,13 +67,6 @@ def test_what_lies_beyond_the_end_of_a_stretch_does_not_reach_it(poison):
     assert made[:3] == close([0.265, 0.75, 0.0])
     assert not math.isfinite(made[3])
     assert made[4] == 0.5
-
-
-def test_reinforce_pp_discounts_and_whitens_the_return():
-    batch = outcome_batch([1.0, 0.0], [0, 1], [[1, 0, 1, 1], [1, 1, 0, 0]])
-    made = prepare(using(ReinforcePp(gamma=0.5)), batch)
-    raw = torch.tensor([[0.25, 0, 0.5, 1.0], [0, 0, 0, 0]], dtype=F64)
-    assert torch.allclose(made.advantages, whiten(raw, batch.mask))
 
 
 def test_the_kl_of_the_reward_is_paid_at_policy_tokens_only():

@@ -15,18 +15,14 @@ from torch.nn.functional import pad
 
 import workbench.objective
 from tests.objective import batches as made
-from tests.objective.batches import F64, PPO, algorithms, batches, dirtied, plain, poisoned, ragged, solved, widened
-from workbench.batch import Batch, pool, spread
-from workbench.objective import KINDS, Algorithm, Normaliser, Pool, policy_loss, statistics
+from tests.objective.batches import F64, PPO, algorithms, batches, close, dirtied, plain, poisoned, solved
+from workbench.batch import Batch, pool, spread, turn_ids
+from workbench.objective import KINDS, Algorithm, Normaliser, Pool, policy_loss, prepare, statistics
 from workbench.objective.clip import Hard, LogClip, NoClip, Ppo, Recip, Soft
-from workbench.objective.kl import KL, LossKL
+from workbench.objective.kl import KL, LossKL, RewardKL
 from workbench.objective.ratio import Correction, IcePop, Mis, Tis, unit_mean
 from workbench.objective.stabilise import AdvNorm, KlClipFrac, RmsBatch, RmsSeq, RmsTurn
 from workbench.spec import InputError
-
-
-def close(expected, rel: float = 1e-9):
-    return pytest.approx(expected, rel=rel, abs=1e-12)
 
 
 def bias(algorithm: Algorithm, batch: Batch, log_prob: Tensor, **given_: object) -> Tensor:
@@ -38,8 +34,18 @@ def bias(algorithm: Algorithm, batch: Batch, log_prob: Tensor, **given_: object)
 @given(algorithms(), batches(), st.sampled_from([math.nan, math.inf, -1e30]))
 def test_nothing_off_the_mask_matters(algorithm, drawn, garbage):
     batch, log_prob = drawn
+    dirty = dirtied(batch, garbage)
+    if getattr(algorithm.advantage, "skip_obs", True):  # else values of observations are read
+        for kl in (KL(), RewardKL(beta=0.1)):
+            a, b = (prepare(replace(algorithm, kl=kl), x) for x in (batch, dirty))
+            assert torch.equal(a.advantages, b.advantages)
+            assert torch.all(a.advantages[~batch.mask] == 0)
+            assert torch.isfinite(a.advantages).all()
+            assert torch.equal(a.mask, b.mask)
+            assert torch.equal(a.need("turn_id"), turn_ids(a.mask))
+            assert torch.equal(a.returns, b.returns) if algorithm.critic else a.returns is None
     a, grad_a = solved(algorithm, batch, log_prob)
-    b, grad_b = solved(algorithm, dirtied(batch, garbage), poisoned(log_prob, batch.mask, garbage))
+    b, grad_b = solved(algorithm, dirty, poisoned(log_prob, batch.mask, garbage))
     assert torch.equal(a.loss, b.loss)
     assert torch.equal(grad_a, grad_b)
     assert torch.all(grad_a[~batch.mask] == 0)
@@ -238,9 +244,12 @@ def test_advantages_are_whitened_only_beyond_the_threshold(drawn):
 def test_right_padding_and_the_order_of_the_sequences_change_nothing(algorithm, drawn, extra, random):
     batch, log_prob = drawn
     index = torch.tensor(random.sample(range(len(log_prob)), len(log_prob)))
+    wide = made.widened(batch, index, extra)
+    credit, moved = (prepare(algorithm, x).advantages for x in (batch, wide))
+    assert torch.allclose(moved[:, :-extra], credit[index], rtol=1e-8, atol=1e-10)
+    assert torch.all(moved[:, -extra:] == 0)
     a, grad_a = solved(algorithm, batch, log_prob)
-    moved = pad(log_prob[index], (0, extra), value=math.nan)
-    b, grad_b = solved(algorithm, widened(batch, index, extra), moved)
+    b, grad_b = solved(algorithm, wide, pad(log_prob[index], (0, extra), value=math.nan))
     size = float(a.terms.token_loss.abs().sum()) + float(a.terms.penalty) + float(a.terms.kl_loss.abs()) + 1e-9
     assert float(b.loss) == pytest.approx(float(a.loss), rel=1e-9, abs=1e-9 * size)
     assert torch.allclose(grad_b[:, :-extra], grad_a[index], rtol=1e-7, atol=1e-9 * float(grad_a.abs().max()) + 1e-15)
@@ -308,7 +317,7 @@ def test_the_statistics_of_another_scope_are_ignored():
 
 
 def sample() -> tuple[Batch, Tensor]:
-    batch, log_prob = ragged(3)
+    batch, log_prob = made.ragged(3)
     return replace(batch, sentence=None, advantages=torch.linspace(-1, 1, log_prob.numel()).view_as(log_prob)), log_prob
 
 

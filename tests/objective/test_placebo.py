@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.objective.batches import PPO, batches, plain
-from workbench.batch import Batch, pool, turn_ids
-from workbench.objective import Pool, policy_loss, prepare
+from workbench.batch import pool, turn_ids
+from workbench.objective import Pool, prepare
 from workbench.objective.ratio import placebo_turns
 from workbench.objective.select import ZeroVariance
 
@@ -38,17 +38,6 @@ def test_segments_are_stretches_of_policy_tokens_with_the_lengths_of_the_turns_a
     assert torch.equal(placebo, placebo_turns(mask, stream(seed)))
 
 
-@given(batches(rows=(2, 5), width=(2, 20)), SEEDS)
-def test_no_segment_is_shared_between_trajectories(drawn, seed):
-    batch, log_prob = drawn
-    algorithm = replace(PPO, ratio=Pool("placebo"))
-    batch = replace(batch, placebo=placebo_turns(batch.mask, stream(seed)))
-    together = policy_loss(algorithm, batch, log_prob).terms.ratio
-    other = log_prob.clone()
-    other[1:] += 3.0
-    assert torch.equal(together[0], policy_loss(algorithm, batch, other).terms.ratio[0])
-
-
 def test_they_seldom_are_the_turns():
     mask = torch.tensor([[False, *[True] * 5, False, *[True] * 5, False, *[True] * 2]]).expand(400, -1)
     drawn, real = placebo_turns(mask, stream(0)), turn_ids(mask)
@@ -58,15 +47,10 @@ def test_they_seldom_are_the_turns():
     assert len({tuple(row.tolist()) for row in drawn}) > 20
 
 
-def bare(mask: Tensor) -> Batch:
-    """Groups of four; the second one has no variance."""
-    n, zeros = len(mask), torch.zeros(mask.shape)
-    score = torch.tensor([1.0, 0, 0, 0, 1, 1, 1, 1])[:n]
-    return plain(zeros, mask, group=torch.arange(n) // 4, score=score, values=zeros, advantages=None)
-
-
 def test_prepare_draws_them_after_the_selection_and_from_the_stream_that_it_is_given():
-    batch = bare(torch.tensor([[True] * 3 + [False] + [True] * 4 + [False] + [True]] * 8))
+    mask, score = torch.tensor([[1, 1, 1, 0, 1, 1, 1, 1, 0, 1]] * 8).bool(), torch.tensor([1.0, 0, 0, 0, 1, 1, 1, 1])
+    zeros = torch.zeros(mask.shape)
+    batch = plain(zeros, mask, group=torch.arange(8) // 4, score=score, values=zeros, advantages=None)
     algorithm = replace(PPO, ratio=Pool("placebo"), select=ZeroVariance())
     made = prepare(algorithm, batch, stream(3))
     assert made.placebo is not None
@@ -76,4 +60,4 @@ def test_prepare_draws_them_after_the_selection_and_from_the_stream_that_it_is_g
     assert not torch.equal(made.placebo, prepare(algorithm, batch, stream(4)).placebo)
     assert prepare(PPO, batch, stream(3)).placebo is None, "nobody else draws"
     with pytest.raises(ValueError, match="prepare"):  # without segments the ratio is refused
-        Pool("placebo").units(bare(torch.ones((1, 2), dtype=torch.bool)))
+        Pool("placebo").units(batch)

@@ -56,10 +56,9 @@ class Packer:
             if sum(array.nbytes for array in (*self._weights.values(), *state.values())) <= limits.weights_mb * MB:
                 self._weights |= state
         # Steps that an optimizer has counted: fewer than the run's updates where its state was lost. 0 for SGD.
-        states = {owner: optimizer.state.values() for owner, optimizer in self.learner.optimizers.items()}
         self._steps = {
-            owner: int(max((float(one.get("step", 0.0)) for one in state), default=0.0))
-            for owner, state in states.items()
+            owner: int(max((float(one.get("step", 0.0)) for one in optimizer.state.values()), default=0.0))
+            for owner, optimizer in self.learner.optimizers.items()
         }
 
     def close(self, batch: Batch, updates: Sequence[Evidence]) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -127,8 +126,7 @@ def problem(
 
 def fingerprint(batch: Batch) -> int:
     """Return a hash of the tokens of the batch and its loss mask, padding left out."""
-    inside = np.arange(batch.tokens.shape[1]) < batch.length.numpy()[:, None]
-    return fingerprint_of(batch.tokens.numpy()[inside].tobytes(), batch.mask.numpy()[inside].tobytes())
+    return fingerprint_of(*(x[batch.inside].numpy().tobytes() for x in (batch.tokens, batch.mask)))
 
 
 def mismatches(batch: Batch, episodes: Sequence[Episode]) -> list[tuple[int, int]] | None:
@@ -139,17 +137,16 @@ def mismatches(batch: Batch, episodes: Sequence[Episode]) -> list[tuple[int, int
     """
     if not all(episode.stretches for episode in episodes):
         return None
-    found = []
-    for i, episode in enumerate(episodes):
-        tokens, turn, length = batch.tokens[i].numpy(), batch.turn[i].numpy(), int(batch.length[i])
-        sizes = [len(stretch) for stretch in episode.stretches]
-        made = np.fromiter(chain.from_iterable(episode.stretches), np.int64)
-        turns = np.repeat([(k + 1) // 2 if k % 2 else 0 for k in range(len(sizes))], sizes)
-        turns = turns if bool(batch.mask[i].any()) else np.zeros_like(turns)
-        n = min(length, len(made))
-        differ = np.flatnonzero((tokens[:n] != made[:n]) | (turn[:n] != turns[:n]))
-        if len(differ) or length != len(made) or turn[n:].any():
-            first = int(differ[0]) if len(differ) else n
-            stretch = min(int(np.searchsorted(np.cumsum(sizes), first, side="right")), len(sizes) - 1)
-            found.append((i, (stretch + 1) // 2))
-    return found
+    sampled = collate([episode_of(episode.stretches) for episode in episodes], 0)
+    width = max(batch.tokens.shape[1], sampled.tokens.shape[1])
+
+    def laid(one: Batch) -> Tensor:
+        """Tokens, from 1, and turn ids: 0 beyond the end of a row, (2, B, width)."""
+        both = torch.stack([torch.where(one.inside, one.tokens + 1, 0), one.turn])
+        return torch.nn.functional.pad(both, (0, width - one.tokens.shape[1]))
+
+    expected = laid(sampled)
+    turn = expected[1].cummax(1).values
+    expected[1] *= batch.mask.any(1, keepdim=True)
+    differ = (laid(batch) != expected).any(0)
+    return [(i, int(turn[i, differ[i].long().argmax()])) for i in differ.any(1).nonzero()[:, 0].tolist()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -247,10 +247,11 @@ class Trainer:
             self.recorder.events([Event(self.step, failed.kind, failed.severity, problem)])
             raise SelfTestFailed(f"mask self-test: {problem}")
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, last: int = 2, pinned: Collection[int] = ()) -> None:
         """Checkpoint the run as it stands between two steps; its rows are on disk before it is."""
         self.recorder.flush()
-        checkpoint.save(folder, self.learner, self._progress())
+        progress = checkpoint.Progress(self.step, self.seconds, self.recorder.history, list(self.queue))
+        checkpoint.save(folder, self.learner, progress, last, pinned)
 
     def save_rung(self, folder: Path) -> None:
         """Put a checkpoint on the ladder to fork from: the newest rungs stay, and those before a fall."""
@@ -261,10 +262,7 @@ class Trainer:
         pinned = range(min(falling) - BEFORE, max(falling) + 1) if falling else ()
         last = 1 + 2 * BEFORE // self.settings.record.ladder
         with suppress(OSError):  # of a full disk the checkpoints say so
-            checkpoint.save(folder, self.learner, self._progress(), last, pinned)
-
-    def _progress(self) -> checkpoint.Progress:
-        return checkpoint.Progress(self.step, self.seconds, self.recorder.history, list(self.queue))
+            self.save(folder, last, pinned)
 
     def resume(self, folder: Path) -> bool:
         """Resume from the newest checkpoint in `folder`; False without one.

@@ -46,8 +46,6 @@ def token_log_probs(
     hidden: Tensor, head: nn.Linear, targets: Tensor, temperature: float = 1.0, elements: int = ELEMENTS
 ) -> tuple[Tensor, Tensor]:
     """Log-prob of targets (N,) and entropy, (N,) in nats, from hidden states (N, H), `elements` logits at a time."""
-    if not len(hidden):  # no token is wanted; the graph stays whole
-        return hidden.sum(1).float(), hidden.sum(1).float()
 
     def part(hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         # A view: autocast would share one cast of the weight itself, and sum the gradients of the parts in bfloat16.

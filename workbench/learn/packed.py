@@ -195,7 +195,7 @@ class _Attention(torch.autograd.Function):
         d_weight = d_mixed.t() @ h
         dx = dx + _unit_back(d_mixed @ mixer, h, scale)
         d_gain, (d_query, d_key, d_value) = (d_weight * plain).sum(0), (d_weight * gain).split(size)
-        d_query, d_key = _unpaired(d_query * width**-0.5, heads), _unpaired(d_key, heads)
+        d_query, d_key = (_paired(d, heads, -1, 2) for d in (d_query * width**-0.5, d_key))
         return None, None, None, None, None, dx, d_gain, d_query, d_key, d_value, d_out
 
 
@@ -254,13 +254,9 @@ def _unit_back(d: Tensor, h: Tensor, scale: Tensor) -> Tensor:
     return torch.addcmul(d, h, (d * h).mean(-1, keepdim=True), value=-1).mul_(scale)
 
 
-def _paired(weight: Tensor, heads: int) -> Tensor:
-    """Put row j + D / 2 of each head behind row j: RoPE turns these two as one complex number."""
-    return weight.view(heads, 2, -1, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
-
-
-def _unpaired(weight: Tensor, heads: int) -> Tensor:
-    return weight.view(heads, -1, 2, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
+def _paired(weight: Tensor, heads: int, halves: int = 2, pairs: int = -1) -> Tensor:
+    """Put row j + D / 2 of each head behind row j: RoPE turns these two as one complex number; -1, 2 puts them back."""
+    return weight.view(heads, halves, pairs, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
 
 
 def _turn(x: Tensor, turn: Tensor) -> None:

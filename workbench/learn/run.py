@@ -8,12 +8,11 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import IO, TYPE_CHECKING, TextIO
 
 from workbench.spec import InputError, RunSettings
 from workbench.spec.files import MIB, from_toml, lock_file, read_text
@@ -29,14 +28,12 @@ class Held(InputError):
     """Another process trains this run."""
 
 
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the run's lock, which the kernel releases if the process dies; raises Held if another process has it."""
+def locked(folder: Path) -> IO[str]:
+    """The run's lock, which the kernel releases if the process dies; raises Held if another process has it."""
     handle = lock_file(folder / "lock")
     if handle is None:
         raise Held(f"run '{folder.name}' is being trained by another process; wait for it, or stop it")
-    with handle:
-        yield
+    return handle
 
 
 def settings_of(folder: Path) -> RunSettings:

@@ -93,14 +93,10 @@ class Learner:
         self.probe = Probe(self.algorithm, self.temperature)
         self.policy_parameters = [p for p in self.policy.parameters() if p.requires_grad]
         self.policy_optimizer = optimizer_of(self.policy_parameters, self.settings.policy)
-        critic = self.critic
-        self.critic_optimizer = optimizer_of(critic.parameters(), self.settings.critic) if critic is not None else None
-
-    @property
-    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        """The optimizers by the name of their network."""
-        found = {"policy": self.policy_optimizer, "critic": self.critic_optimizer}
-        return {owner: optimizer for owner, optimizer in found.items() if optimizer is not None}
+        self.optimizers = {"policy": self.policy_optimizer}  # by the name of their network
+        if self.critic is not None:
+            self.critic_optimizer = optimizer_of(self.critic.parameters(), self.settings.critic)
+            self.optimizers["critic"] = self.critic_optimizer
 
     @property
     def early_stop(self) -> EarlyStop:
@@ -111,16 +107,12 @@ class Learner:
     def follow(self, settings: LearnSettings) -> None:
         """Take over learning rates, clipping and coefficients; the optimizers keep their kind and their state."""
         self.settings = settings
-        self._schedule()
-
-    def _schedule(self) -> None:
-        for owner, optimizer in self.optimizers.items():
-            for group in optimizer.param_groups:
-                group["lr"] = rate(getattr(self.settings, owner), self.updates, self.planned)
 
     def update(self, batch: Batch, epoch: int, rollout_step: int) -> Evidence:
         """Train once on one minibatch; returns what happened, measured at the weights before the step."""
-        self._schedule()
+        for owner, optimizer in self.optimizers.items():
+            for group in optimizer.param_groups:
+                group["lr"] = rate(getattr(self.settings, owner), self.updates, self.planned)
         every = self.settings.probe_every
         probed: dict[str, float | None] = {}
         if every and self.updates % every == 0:  # before rows are sorted: parts of like length would be no samples
@@ -128,8 +120,8 @@ class Learner:
         if self.compute.micro_batch_tokens is not None:  # rows of like length share a micro-batch
             batch = batch.rows(batch.length.argsort(descending=True, stable=True))
         scalars, seen = self._update_policy(batch)
-        if self.critic is not None and self.critic_optimizer is not None:
-            of_critic, seen_by_critic = self._update_critic(self.critic, self.critic_optimizer, batch)
+        if self.critic is not None:
+            of_critic, seen_by_critic = self._update_critic(self.critic, batch)
             scalars, seen = scalars | of_critic, seen | seen_by_critic
         self.updates += 1
         scalars = probed | scalars | {"non_finite": float(len(non_finite(scalars)))}
@@ -173,9 +165,8 @@ class Learner:
                 loss = loss - settings.entropy_coef * torch.where(micro.mask, entropy, 0).sum() / whole.tokens
             if settings.balance_coef and routing.logits:
                 short = micro.trimmed()
-                inside = torch.arange(1, short.tokens.shape[1]) < short.length[:, None]
-                share = micro.mask.sum() / whole.tokens
-                loss = loss + settings.balance_coef * share * routing.balance(inside.to(self.policy.device))
+                balance = routing.balance(short.inside[:, 1:].to(self.policy.device))
+                loss = loss + settings.balance_coef * (micro.mask.sum() / whole.tokens) * balance
             if measure_bias:
                 # Through the same graph, before the graph is freed; where nothing is clipped C is exactly 0.
                 (taken,) = torch.autograd.grad(out.taken, log_prob, retain_graph=True)
@@ -224,11 +215,9 @@ class Learner:
         scalars["expert_load_max"] = float(counts.max()) / total * counts.shape[1] if total else None
         return scalars, seen | {name: torch.cat(known) for name, known in columns.items()}
 
-    def _update_critic(
-        self, critic: Critic, optimizer: torch.optim.Optimizer, batch: Batch
-    ) -> tuple[dict[str, float | None], dict[str, Tensor | None]]:
+    def _update_critic(self, critic: Critic, batch: Batch) -> tuple[dict[str, float | None], dict[str, Tensor | None]]:
         """Step the critic; returns what was measured of the update, and of each token (B, T)."""
-        optimizer.zero_grad()
+        self.critic_optimizer.zero_grad()
         where = self.algorithm.advantage.critic_mask
         target = positions(batch, where)
         values, total = [], 0.0
@@ -241,7 +230,7 @@ class Learner:
             loss.backward()
             values.append(value.detach())
             total += float(loss.detach())
-        before, _ = step(optimizer, self.settings.critic.max_grad_norm)
+        before, _ = step(self.critic_optimizer, self.settings.critic.max_grad_norm)
         return {"value_loss": total, "critic_grad_norm": before}, {"values": torch.cat(values), "target": target}
 
     def _forward(self, micro: Batch, grad_entropy: bool = False) -> tuple[Tensor, Tensor, Seen]:

@@ -123,8 +123,7 @@ def _imitate(settings: RunSettings, folder: Path) -> None:
                 log_prob, _ = networks.log_probs(model, part.tokens, where=part.mask)
             loss = -torch.where(part.mask, log_prob, 0).sum() / written
             if seen.logits:
-                inside = torch.arange(part.tokens.shape[1] - 1) < part.length[:, None] - 1
-                loss = loss + settings.policy.balance / 2 * seen.balance(inside)  # the mean of the halves
+                loss = loss + settings.policy.balance / 2 * seen.balance(part.inside[:, 1:])  # the mean of the halves
             loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

@@ -134,13 +134,10 @@ class TurnGae(Advantage, kind="turn_gae"):
     """
 
     needs_values: ClassVar[bool] = True
+    critic_mask: ClassVar[Positions] = "turn"
     gamma: Fraction = 0.99
     lam: Fraction = 0.9
     whiten: Literal["none", "m"] = "none"
-
-    @property
-    def critic_mask(self) -> Positions:
-        return "turn"
 
     def estimate(self, reward: Reward, batch: Batch) -> Batch:
         turn = batch.turn

@@ -152,26 +152,27 @@ class Correction(Slot, kind="none"):  # and base of the corrections
         """Whether weights are divided by their mean."""
         return False
 
-    def raw(self, batch: Batch) -> Tensor | None:
-        """Weight of each token before normalisation, (B, T), or None for 1."""
+    def raw(self, batch: Batch) -> tuple[Tensor, Tensor] | None:
+        """Weight of each token before normalisation, (B, T), and where omega was capped or set to 0; None for 1."""
         return None
 
     def weights(self, batch: Batch, mean: Tensor | None = None) -> Tensor | None:
         """Weight of each token, (B, T), or None for 1; `mean` is the minibatch's mean weight (default: of `batch`)."""
-        weight = self.raw(batch)
-        if weight is None or not self.normalise:
-            return weight
-        mean = masked_mean(weight, batch.mask) if mean is None else mean
-        return weight / torch.where(mean > 0, mean, 1)  # all weights 0: they stay 0
+        found = self.raw(batch)
+        if found is None or not self.normalise:
+            return None if found is None else found[0]
+        mean = masked_mean(found[0], batch.mask) if mean is None else mean
+        return found[0] / torch.where(mean > 0, mean, 1)  # all weights 0: they stay 0
 
     def mean_weight(self, batch: Batch) -> Tensor | None:
         """Mean raw weight over policy tokens, a scalar; None where nothing is divided by it."""
-        weight = self.raw(batch) if self.normalise else None
-        return None if weight is None else masked_mean(weight, batch.mask)
+        found = self.raw(batch) if self.normalise else None
+        return None if found is None else masked_mean(found[0], batch.mask)
 
     def acts(self, batch: Batch) -> Tensor | None:
         """Return where omega was capped or set to 0, (B, T) bool, False off the mask; None without weights."""
-        return None
+        found = self.raw(batch)
+        return None if found is None else batch.mask & found[1]
 
 
 def _omega(batch: Batch, level: str) -> Tensor:
@@ -198,11 +199,9 @@ class Tis(Correction, kind="tis"):
     level: Literal["token", "seq_prod"] = "token"
     normalise: bool = False
 
-    def raw(self, batch: Batch) -> Tensor:
-        return _omega(batch, self.level).clamp(max=math.inf if self.cap is None else self.cap)
-
-    def acts(self, batch: Batch) -> Tensor:
-        return batch.mask & (_omega(batch, self.level) > (math.inf if self.cap is None else self.cap))
+    def raw(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        omega, cap = _omega(batch, self.level), math.inf if self.cap is None else self.cap
+        return omega.clamp(max=cap), omega > cap
 
 
 class Mis(Correction, kind="mis"):
@@ -221,13 +220,11 @@ class Mis(Correction, kind="mis"):
         super().__post_init__()
         self._require(0 <= self.low < self.high, "low", "a number of at least 0 and below high")
 
-    def raw(self, batch: Batch) -> Tensor:
+    def raw(self, batch: Batch) -> tuple[Tensor, Tensor]:
         tested = _omega(batch, self.level)
         weight = _omega(batch, "token") if self.level == "seq_geo_filter" else tested
-        return torch.where((tested >= self.low) & (tested <= self.high), weight, 0)
-
-    def acts(self, batch: Batch) -> Tensor:
-        return batch.mask & (self.raw(batch) == 0)
+        kept = torch.where((tested >= self.low) & (tested <= self.high), weight, 0)
+        return kept, kept == 0
 
 
 class IcePop(Mis, kind="icepop"):
@@ -240,9 +237,11 @@ class IcePop(Mis, kind="icepop"):
 class Routing(Slot, kind="none"):  # and base of the replays
     """Every pass of a mixture of experts takes the experts that its own routers choose."""
 
+    source: ClassVar[str] = ""  # the tensor of a batch that is replayed
+
     def replayed(self, batch: Batch) -> Tensor | None:
         """Return the experts (B, T, L k) that a pass over the batch takes; None: those that its routers choose."""
-        return None
+        return getattr(batch, self.source) if self.source else None
 
 
 class TrainerRoutes(Routing, kind="r2"):
@@ -251,12 +250,10 @@ class TrainerRoutes(Routing, kind="r2"):
     The pass that takes the old log-probs chooses freely and is recorded; all later passes over the batch repeat it.
     """
 
-    def replayed(self, batch: Batch) -> Tensor | None:
-        return batch.routes_old
+    source: ClassVar[str] = "routes_old"
 
 
 class SamplerRoutes(Routing, kind="r3"):
     """Routing replay R3: experts as the sampler's routers chose them, in the old pass as well (2510.11370)."""
 
-    def replayed(self, batch: Batch) -> Tensor | None:
-        return batch.routes_behaviour
+    source: ClassVar[str] = "routes_behaviour"

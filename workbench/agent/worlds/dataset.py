@@ -3,7 +3,6 @@
 import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,8 +21,7 @@ _QUESTION = re.compile(r".*Question:(.*)", re.DOTALL)  # the last one: templates
 _ROWS = 1024  # of a parquet file that are in memory at a time
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(NamedTuple):
     """A question with every accepted answer; `choices` maps letters to texts where it is multiple choice."""
 
     question: str
@@ -124,8 +122,7 @@ def _rows(path: Path) -> Iterator[Any]:
         raise InputError(f"cannot read '{path}': {error}") from None
 
 
-@dataclass(frozen=True)
-class Benchmark:
+class Benchmark(NamedTuple):
     """A named data set: the split that papers report, its size, the hub's files, and what is measured."""
 
     name: str

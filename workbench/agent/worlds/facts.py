@@ -1,6 +1,5 @@
 """The world of facts: a generated graph, questions of one to three hops, and an exact retriever over it."""
 
-from dataclasses import dataclass
 from itertools import chain, zip_longest
 
 from transformers import PreTrainedTokenizerFast
@@ -11,42 +10,7 @@ from workbench.agent.worlds import Question, Retrieved, Split, World
 from workbench.spec import InputError, WorldSettings
 
 _FACT, _RANK, _NOISE, _ORDER, _QUESTION, _KNOWLEDGE, _SPLIT = range(1, 8)  # keys of the draws
-_SPLITS: tuple[Split, ...] = ("train", "eval")
 _TRIES = 10_000
-
-
-@dataclass(frozen=True)
-class Knowledge:
-    """Functional facts (entity, relation) -> entity over integers 0 .. entities - 1 and 0 .. relations - 1."""
-
-    seed: int
-    entities: int
-    relations: int
-
-    def target(self, entity: int, relation: int) -> int:
-        """Return the entity that `relation` leads to from `entity`; never `entity` itself."""
-        return (entity + 1 + draw(self.seed, _FACT, entity, relation) % (self.entities - 1)) % self.entities
-
-
-def ranked(
-    knowledge: Knowledge, entity: int, relation: int, turn: int, top_k: int, noise: float
-) -> list[tuple[int, int]]:
-    """Return the `top_k` facts nearest to the query (entity, relation), best first, as (entity, relation) keys.
-
-    First the exact fact, then distractors that share the entity or the relation, alternately; shuffled with probability
-    `noise`. It depends on the seed of the facts, the query and `turn` alone. Who copies the first result is right with
-    probability 1 - noise * (1 - 1 / top_k), about 0.8 for an episode at the defaults.
-    """
-    stream = Stream(knowledge.seed, _RANK, entity, relation)
-    others = [(entity, (relation + 1 + i) % knowledge.relations) for i in _rotation(stream, knowledge.relations - 1)]
-    strangers = [((entity + 1 + i) % knowledge.entities, relation) for i in _rotation(stream, knowledge.entities - 1)]
-    first, second = (others, strangers) if stream.below(2) else (strangers, others)
-    alternately = chain.from_iterable(zip_longest(first, second))
-    facts = [(entity, relation), *(fact for fact in alternately if fact is not None)][:top_k]
-    if len(facts) > 1 and uniform(knowledge.seed, _NOISE, entity, relation, turn) < noise:
-        order = Stream(knowledge.seed, _ORDER, entity, relation, turn).shuffled(len(facts))
-        facts = [facts[i] for i in order]
-    return facts
 
 
 def _rotation(stream: Stream, n: int) -> list[int]:
@@ -60,7 +24,8 @@ class Facts(World):
 
     A hash of (E, R1, R2 ...) decides the split of a question, and the last bit of the seed of its facts is the split:
     train and eval share neither texts nor facts. Facts are fresh, so nothing can be remembered: a guess without a
-    search is right about once in (entities - 1). Success has a ceiling, see `ranked`.
+    search is right about once in (entities - 1). Success has a ceiling, see `ranked`. A fact is a function of its key
+    (entity, relation), in numbers, and of the question's seed.
     """
 
     def __init__(self, settings: WorldSettings) -> None:
@@ -79,24 +44,45 @@ class Facts(World):
         words = query.split()
         if len(words) != 2 or words[0] not in self._entity or words[1] not in self._relation:
             return None
-        knowledge = Knowledge(question.seed, len(self.entities), len(self.relations))
-        entity, relation = self._entity[words[0]], self._relation[words[1]]
-        keys = ranked(knowledge, entity, relation, turn, self.settings.top_k, self.settings.noise)
-        facts = [(self.entities[e], self.relations[r], self.entities[knowledge.target(e, r)]) for e, r in keys]
+        keys = self.ranked(question.seed, self._entity[words[0]], self._relation[words[1]], turn)
+        facts = [
+            (self.entities[e], self.relations[r], self.entities[self.target(question.seed, e, r)]) for e, r in keys
+        ]
         return Retrieved(" ".join(f"{subject} {relation} {end} ." for subject, relation, end in facts))
+
+    def target(self, seed: int, entity: int, relation: int) -> int:
+        """Return the entity that `relation` leads to from `entity`; never `entity` itself."""
+        return (entity + 1 + draw(seed, _FACT, entity, relation) % (len(self.entities) - 1)) % len(self.entities)
+
+    def ranked(self, seed: int, entity: int, relation: int, turn: int) -> list[tuple[int, int]]:
+        """Return the keys of the `top_k` facts nearest to the query (entity, relation), best first.
+
+        First the exact fact, then distractors that share the entity or the relation, alternately; shuffled with
+        probability `noise`. It depends on the seed of the facts, the query and `turn` alone. Who copies the first
+        result is right with probability 1 - noise * (1 - 1 / top_k), about 0.8 for an episode at the defaults.
+        """
+        stream, n, m = Stream(seed, _RANK, entity, relation), len(self.entities), len(self.relations)
+        others = [(entity, (relation + 1 + i) % m) for i in _rotation(stream, m - 1)]
+        strangers = [((entity + 1 + i) % n, relation) for i in _rotation(stream, n - 1)]
+        first, second = (others, strangers) if stream.below(2) else (strangers, others)
+        alternately = chain.from_iterable(zip_longest(first, second))
+        facts = [(entity, relation), *(fact for fact in alternately if fact is not None)][: self.settings.top_k]
+        if len(facts) > 1 and uniform(seed, _NOISE, entity, relation, turn) < self.settings.noise:
+            order = Stream(seed, _ORDER, entity, relation, turn).shuffled(len(facts))
+            facts = [facts[i] for i in order]
+        return facts
 
     def question(self, split: Split, seed: int, index: int) -> Question:
         """Return question `index` of the stream (split, seed)."""
-        salt = _SPLITS.index(split)
+        salt = int(split == "eval")
         stream = Stream(_QUESTION, salt, seed, index)
         entity, path = self._draw(stream, self.hops(stream.uniform()), split)
-        facts = Knowledge((draw(_KNOWLEDGE, seed, index) & ~1) | salt, len(self.entities), len(self.relations))
-        end = entity
+        facts, end = (draw(_KNOWLEDGE, seed, index) & ~1) | salt, entity
         for relation in path:
-            end = facts.target(end, relation)
+            end = self.target(facts, end, relation)
         start, words = self.entities[entity], tuple(self.relations[r] for r in path)
         text = f"who is {' '.join(f'the {relation} of' for relation in reversed(words))} {start} ?"
-        return Question(index, text, self.entities[end], facts.seed, start, words)
+        return Question(index, text, self.entities[end], facts, start, words)
 
     def _draw(self, stream: Stream, hops: int, split: Split) -> tuple[int, list[int]]:
         # A chain repeats no relation while there are enough: the last query then shows the position in the chain.

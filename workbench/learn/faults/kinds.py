@@ -243,10 +243,6 @@ def _leaking(bug: Fault, batch: Batch, step: int, tokens: Tensor) -> Batch:
     return replace(batch, mask=batch.mask | (rows & tokens), turn_id=None)
 
 
-def _inside(batch: Batch) -> Tensor:
-    return torch.arange(batch.tokens.shape[1]) < batch.length[:, None]
-
-
 @fault("batch", *_SHARE, 1.0, high=1.0, turn=True, caught="guard_token_identity")
 def observation_leak(bug: Fault, batch: Batch, step: int) -> Batch:
     """The loss mask lets observations through: the agent is trained on what the world wrote."""
@@ -259,7 +255,7 @@ def observation_leak(bug: Fault, batch: Batch, step: int) -> Batch:
 @fault("batch", *_SHARE, 1.0, high=1.0, caught="guard_token_identity")
 def prompt_leak(bug: Fault, batch: Batch, step: int) -> Batch:
     """The loss mask lets the prompt through."""
-    before = _inside(batch) & ~batch.response & ~batch.mask
+    before = batch.inside & ~batch.response & ~batch.mask
     before[:, 0] = False  # nothing predicts the first token
     return _leaking(bug, batch, step, before)
 
@@ -267,7 +263,7 @@ def prompt_leak(bug: Fault, batch: Batch, step: int) -> Batch:
 @fault("batch", *_SHARE, 1.0, high=1.0, caught="guard_token_identity")
 def padding_leak(bug: Fault, batch: Batch, step: int) -> Batch:
     """The loss mask lets padding through."""
-    return _leaking(bug, batch, step, ~_inside(batch))
+    return _leaking(bug, batch, step, ~batch.inside)
 
 
 @fault(
@@ -280,7 +276,7 @@ def turn_shift(bug: Fault, batch: Batch, step: int) -> Batch:
     moving = batch.mask if bug.settings.turn is None else turn == bug.settings.turn
     moved = torch.zeros_like(moving)
     moved[:, s:] = moving[:, :-s]
-    return replace(batch, mask=(batch.mask & ~moving) | (moved & _inside(batch)), turn_id=None)
+    return replace(batch, mask=(batch.mask & ~moving) | (moved & batch.inside), turn_id=None)
 
 
 @fault(
