@@ -13,7 +13,7 @@ import pandas as pd
 
 from studies import Share, stored
 from workbench.analysis.runs import newest
-from workbench.cli.diagnose import checks
+from workbench.cli.audit import checks
 from workbench.diagnosis.causes import CAUSES
 from workbench.diagnosis.diagnose import diagnose, in_order
 from workbench.diagnosis.log import HIDDEN, of_run

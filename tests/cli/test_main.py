@@ -18,7 +18,7 @@ from tests.cli.command import done, grid_file, refused
 from tests.store.processes import ROOT
 from workbench.agent.retrievers.http import HTTPRetriever
 from workbench.cli import app as verb
-from workbench.cli import grid as training
+from workbench.cli import run as training
 from workbench.cli.main import EXTRAS, VERBS
 from workbench.cli.tables import escape, tabular
 
@@ -51,7 +51,7 @@ def test_help_of_every_verb_starts_without_heavy_packages():
 
 
 def test_the_help_page_imports_no_verb_and_looking_needs_the_core_alone(grid):
-    own = ("workbench.spec", "workbench.cli.grid", "pydantic", "pandas", "numpy", "duckdb", "torch")
+    own = ("workbench.spec", "workbench.cli.run", "pydantic", "pandas", "numpy", "duckdb", "torch")
     for lines, heavy in ((("--help",), own), (LOOKING, (*EXTRAS, "vllm"))):
         code = (
             "import sys\nfrom workbench.cli.main import app\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.grid.harness import grid_file
-from workbench.cli.grid import describe
+from workbench.cli.plan import describe
 from workbench.grid.cell import COSMETIC, config_hash, flatten, merge, settings_keys, short, slug
 from workbench.grid.config import Grid, load
 from workbench.grid.folder import prepare

@@ -19,10 +19,9 @@ from tests.grid.harness import TRAINER, Tape, by_arm, events, go, grid_of, home,
 from workbench.grid import folder as run_folder
 from workbench.grid.cell import workers_for
 from workbench.grid.config import Grid, load
-from workbench.grid.folder import History, mean_factor
+from workbench.grid.folder import History, append, mean_factor
 from workbench.grid.process import Local
 from workbench.grid.run import Limits, Result, run, run_rounds
-from workbench.record.segments import append
 from workbench.spec import InputError
 from workbench.store.segments import held, now
 
@@ -425,7 +424,7 @@ def test_an_arm_of_another_experiment_is_followed_past_bad_folders_or_asked_for(
     source = hurt / "s-ppo-s0"
     (source / "segments" / "minibatch").mkdir(parents=True)
     (source / "run.json").write_text('{"arm": "s-ppo", "seed": 0}')
-    append(source, source.name, "run", {"status": "finished"})
+    append(source, "run", {"run_id": source.name, "status": "finished", "written_at": now()})
     for number, factor in enumerate((["text"], [0.5, None, 0.75])):
         pq.write_table(pa.table({"stabiliser_factor": factor}), source / f"segments/minibatch/{number:06d}.parquet")
     os.mkfifo(source / "segments" / "minibatch" / "000002.parquet")

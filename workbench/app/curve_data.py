@@ -31,7 +31,7 @@ class Window(NamedTuple):
     @classmethod
     def over(cls, first: int, last: int, lines: int = 1, least: int = 1, most: int = 240) -> Self:
         """Choose buckets of at least `least` steps, at most `most` to a line and fewer where `lines` are many."""
-        points = min(most, max(24, 60_000 // max(lines, 1)))  # 60,000 a panel: a browser draws them without a pause
+        points = min(most, max(24, 60_000 // max(lines, 1)))  # 60,000 a panel are drawn without a pause; 24 are a curve
         return cls(first, last, max(least, math.ceil((last - first + 1) / points)))
 
 

@@ -109,7 +109,7 @@ def _ring(store: Store, syncing: BackgroundSync) -> int:
         here[_KNOWN] = {(one.run_id, one.kind) for one in found}
     news = [one for one in found if (one.run_id, one.kind) not in here[_KNOWN]] if _KNOWN in here else []
     told = [(one.title, one.says, f"{one.kind} {one.run_id}", address("run", experiment=one.experiment, run=one.run_id))
-            for one in news[-50:]]  # fmt: skip
+            for one in news[-50:]]  # more would be too many for a page  # fmt: skip
     blocked = "This browser does not show messages of this page; `sorl app --notify URL` posts them to a webhook."
     words = tag("button", "Tell me in this browser when a run falls", type="button"), tag("span", blocked)
     live = store.query("experiments")["running"].sum() > 0

@@ -156,7 +156,7 @@ class Diagnostics:
         return sorted(found, key=lambda m: CHARTED.index(self.rows[m]["table_name"]))
 
     def names(self, table: str, first: Sequence[str]) -> list[str]:
-        """The charted columns of a table, those of `first` before the others."""
+        """List the charted columns of a table, those of `first` before the others."""
         found = [self.rows[m]["name"] for m in self.charted if self.rows[m]["table_name"] == table]
         return sorted(found, key=lambda name: first.index(name) if name in first else len(first))
 

@@ -1,1 +1,1 @@
-"""The command line: its verbs; shared and tables are common to them."""
+"""The command line: one module a verb; shared and tables are common to them."""

@@ -1,18 +1,17 @@
-"""`sorl diagnose`: the cause of a collapse with its evidence; `sorl audit`: stored steps recomputed, as proof."""
+"""`sorl diagnose RUN|FOLDER|FILE`: find the cause of a collapse, its first step, its evidence and a remedy."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from typer import Argument, Context, Exit, Option
 
 from workbench.cli.shared import current, experiment_of, experiments, find, one_of, run_folder
-from workbench.cli.tables import document, echo, print_table
-from workbench.spec import InputError, nearest
+from workbench.cli.tables import document, echo
+from workbench.spec import InputError
 from workbench.spec.settings import LADDER
 from workbench.store import batches
 from workbench.store.text import visible
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from workbench.audit import Check
     from workbench.diagnosis.finding import Diagnosis
     from workbench.diagnosis.log import Log
+from workbench.cli.audit import as_dict, checks, difference
 
 _AUDIT = "Recompute stored steps (ten seconds a run); default: for a single run, if torch is installed."
 _TEST = "Fork the run before its fall without each cause that was found: who survives? (docs/forks.md)"
@@ -31,11 +31,6 @@ _WHAT = f"A run id or a unique prefix, an experiment or its folder, or {_LOG}. D
 _FELL = (
     "SELECT run_id FROM run SEMI JOIN cell USING (run_id) WHERE coalesce(collapse_step, onset_low) IS NOT NULL "
     "ORDER BY experiment, arm, seed"
-)
-_STEP = "Audit this stored step. Repeatable; default: six, around the onset and alarms first."
-_NEAR = (
-    "SELECT step FROM (SELECT collapse_step AS step, 0 AS rank FROM run WHERE run_id = $run UNION ALL SELECT step, 1 "
-    "FROM event WHERE run_id = $run AND severity <> 'info') WHERE step IS NOT NULL ORDER BY rank, step LIMIT 3"
 )
 
 
@@ -183,93 +178,3 @@ def _name_of(folder: Path, runs: Path) -> str:
         raise InputError(f"'{folder}' holds no run; a run's folder has segments/ in it")
     home = folder.parent if kept else folder.parent.parent
     raise InputError(f"'{folder}' lies in another runs folder; type: sorl --runs {home} diagnose {folder.name}")
-
-
-def audit(
-    ctx: Context,
-    run: str = Argument(..., metavar="RUN", help="A run id, a unique prefix of one, or the run's folder."),
-    step: list[int] | None = Option(None, min=0, help=_STEP),
-    only: list[str] | None = Option(None, metavar="IDENTITY", help="Check only this identity. Repeatable."),
-    form: str = one_of("--format", "text", "json", default="text"),
-) -> None:
-    """Recompute what stored steps say they did: rewards, log-probs, advantages, losses, gradients, weights.
-
-    A violated identity is a proof that something is wrong, whatever its cause. Exit code 1 if there is one.
-    """
-    from workbench.audit import IDENTITIES
-
-    for name in only or ():
-        if name not in IDENTITIES:
-            raise InputError(f"no identity '{name}'{nearest(name, IDENTITIES)}; allowed: {', '.join(IDENTITIES)}")
-    folder = run_folder(ctx.obj, run)
-    found = checks(ctx.obj, folder, step or (), only or ())
-    if form == "json":
-        echo(document([as_dict(check) for check in found]), nl=False)
-    else:
-        _print(folder.name, found)
-    if any(check.violated for check in found):
-        raise Exit(1)
-
-
-def checks(runs: Path, folder: Path, steps: Sequence[int] = (), only: Sequence[str] = ()) -> list[Check]:
-    """Return the checks of `steps` of a run; by default of those around its onset and its first alarms, and others."""
-    import torch
-
-    from workbench import audit as auditing
-    from workbench.learn.run import settings_of
-
-    torch.set_num_threads(1)
-    if not (known := batches.steps(folder)):
-        batches.file_of(folder, 0)  # says how to store them
-    near: Iterable[int] = ()
-    if not steps and folder.parent.parent.resolve() == runs.resolve():
-        near = [int(row[0]) for row in current(runs).rows(_NEAR, {"run": folder.name}).rows]
-    wanted = list(steps) or auditing.chosen(known, near, settings_of(folder).learn.staleness)
-    return list(auditing.audit(folder, wanted, only))
-
-
-def as_dict(check: Check) -> dict[str, Any]:
-    """Return a check as JSON has it."""
-    found: dict[str, Any] = {name: getattr(check, name) for name in ("identity", "step", "update")}
-    found["state"] = "missing" if check.missing else "violated" if check.violated else "holds"
-    names = () if check.missing else ("gap", "tolerance", "logged", "expected")
-    said = (name for name in ("says", "trajectories", "layers", "missing") if getattr(check, name))
-    return found | {name: getattr(check, name) for name in (*names, *said)}
-
-
-def _print(run: str, found: Sequence[Check]) -> None:
-    from workbench.audit import IDENTITIES
-
-    steps = sorted({check.step for check in found})
-    echo(f"{run}: steps {batches.ranges(steps)} audited")
-    broken = [check for check in found if check.violated]
-    if broken:
-        echo("\nViolated: both sides were stored by the trainer, so one of them is wrong")
-        columns = ("identity", "step", "update", "logged", "must be", "what")
-        print_table(columns, [[c.identity, c.step, c.update, c.logged, c.expected, difference(c)] for c in broken])
-        for name in dict.fromkeys(check.identity for check in broken):
-            one = IDENTITIES[name]
-            echo(f"{name}: {one.must[0].lower()}{one.must[1:]}. If not: {one.means}.")
-    checked = {check.identity for check in found if not check.missing} - {check.identity for check in broken}
-    held = [name for name in IDENTITIES if name in checked]
-    echo(f"\n{'No identity is violated. ' if not broken else ''}{len(held)} hold: {', '.join(held)}.")
-    lacking: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for check in found:
-        if check.missing:
-            lacking[check.identity, check.missing].append(check.step)
-    if lacking:
-        echo("\nNot checked")
-    for (name, why), at in lacking.items():
-        echo(f"{name} at {'step' if len(at) == 1 else 'steps'} {batches.ranges(at)}: {why}")
-
-
-def difference(check: Check) -> str:
-    """Say in words where an identity is violated, and what the difference looks like."""
-    parts = []
-    if check.trajectories:
-        shown, more = ", ".join(map(str, check.trajectories[:4])), len(check.trajectories) - 4
-        rows = "trajectory" if len(check.trajectories) == 1 else "trajectories"
-        parts.append(f"{rows} {shown}" + (f" and {more} more" if more > 0 else ""))
-    if check.layers:
-        parts.append(", ".join(check.layers))
-    return "; ".join([*parts, check.says] if check.says else parts)

@@ -16,7 +16,7 @@ import tomli_w
 from typer import Argument, Context, Exit, Option, confirm
 
 from workbench.algorithms import resolve
-from workbench.cli.grid import describe
+from workbench.cli.plan import describe
 from workbench.cli.shared import current, experiment_of, experiments, find, one_of, run_folder, toml_of
 from workbench.cli.tables import document, echo, note, records, show
 from workbench.grid import progress

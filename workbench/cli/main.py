@@ -1,10 +1,10 @@
-"""The command `sorl`: a verb's module is imported when it is typed; wrong input is one message and exit code 2."""
+"""The command `sorl`: one module a verb, imported when it is typed; wrong input is one message and exit code 2."""
 
 import os
 import sys
-from functools import cache
 from importlib import import_module
 from itertools import islice
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,11 @@ from typer.core import TyperCommand, TyperGroup
 from workbench.cli.tables import message, note
 from workbench.store.text import visible
 
-# Verb -> its module, in the order of the help page. The function has the name of the verb or of the module; a group of
-# verbs is a Typer called `app`, with the callback `group`.
-VERBS = {
-    "run": "grid", "plan": "grid", "fork": "fork", "ls": "look", "show": "look", "compare": "report", "sql": "look",
-    "diagnose": "diagnose", "import": "import_", "audit": "diagnose", "replay": "replay", "app": "app",
-    "report": "report", "eval": "eval", "retriever": "retriever", "algorithms": "catalogue",
-    "diagnostics": "catalogue", "sync": "update", "rescan": "update", "doctor": "doctor", "bench": "bench",
-}  # fmt: skip
+# In the order of the help page. Module and function have the verb's name; a group of verbs is a Typer called `app`.
+VERBS = (
+    "run", "plan", "fork", "ls", "show", "compare", "sql", "diagnose", "import", "audit", "replay", "app", "report",
+    "eval", "retriever", "algorithms", "diagnostics", "sync", "rescan", "doctor", "bench",
+)  # fmt: skip
 WRONG_INPUT = 2
 # What only an extra of pyproject.toml installs. A verb that trains wants `train`, whichever package it misses first.
 EXTRAS = {
@@ -50,10 +47,10 @@ class _Verbs(TyperGroup):
 
             ctx.fail(f"no command '{cmd_name}'{nearest(cmd_name, VERBS)}; there is: {', '.join(VERBS)}")
         if self._listing:
-            lines = summaries(VERBS[cmd_name])
-            return TyperCommand(cmd_name, help=lines.get(cmd_name) or lines.get(VERBS[cmd_name]) or lines["group"])
-        module, verb = import_module(f"workbench.cli.{VERBS[cmd_name]}"), typer.Typer(add_completion=False)
-        if function := getattr(module, cmd_name, None) or getattr(module, VERBS[cmd_name], None):
+            return TyperCommand(cmd_name, help=summary(cmd_name))
+        named = module_of(cmd_name)
+        module, verb = import_module(f"workbench.cli.{named}"), typer.Typer(add_completion=False)
+        if function := getattr(module, named, None):
             verb.command(cmd_name)(function)
         command = typer.main.get_command(verb if function else module.app)
         command.name = cmd_name
@@ -102,14 +99,19 @@ class _Verbs(TyperGroup):
         raise typer.Exit(WRONG_INPUT)
 
 
-@cache
-def summaries(module: str) -> dict[str, str]:
-    """Return the first line of each function's help, read from the source of a module of verbs."""
+def module_of(verb: str) -> str:
+    """Return the name of a verb's module and function: a word of Python gets a `_`."""
+    return f"{verb}_" if iskeyword(verb) else verb
+
+
+def summary(verb: str) -> str:
+    """Return the first line of a verb's help, read from its source."""
     import ast
 
-    tree = ast.parse(Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8"))
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    return {node.name: (ast.get_docstring(node) or "").split("\n")[0] for node in functions}
+    tree = ast.parse(Path(__file__).with_name(f"{module_of(verb)}.py").read_text(encoding="utf-8"))
+    functions = {node.name: node for node in reversed(tree.body) if isinstance(node, ast.FunctionDef)}
+    chosen = functions.get(module_of(verb)) or [*functions.values()][-1]
+    return (ast.get_docstring(chosen) or "").split("\n")[0]
 
 
 app = typer.Typer(

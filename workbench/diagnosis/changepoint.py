@@ -163,7 +163,7 @@ class Curve:
         return len(self.values)
 
     def shown(self, step: int, usual: float | None = None) -> Evidence:
-        """Where the curve ends, as evidence of what began at a step; what was usual is by default where it began."""
+        """Return where the curve ends, as evidence of what began at a step; `usual` is by default where it began."""
         return Evidence(self.column, step, self.end, self.begin if usual is None else usual)
 
     def _points(self, share: float) -> int:

@@ -15,10 +15,15 @@ import pyarrow.parquet as pq
 import tomli_w
 
 from workbench.grid.cell import Cell, expand, flatten
-from workbench.record.segments import append, schema_of
-from workbench.spec import COLLAPSED, COSMETIC, UNDECIDED
+from workbench.spec import COLLAPSED, COSMETIC, UNDECIDED, table
 from workbench.spec.files import MIB, from_json, from_toml, lock_file, read_text
 from workbench.store.segments import held, now
+
+ARROW = {
+    "VARCHAR": pa.string(), "BIGINT": pa.int64(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_(),
+    "TIMESTAMP": pa.timestamp("us"),
+}  # fmt: skip
+_PREFIX = "queue-"  # of the grid's segments; the trainer's are 000000.parquet, 000001.parquet, ...
 
 
 def folder_of(runs: Path, cell: Cell) -> Path:
@@ -61,7 +66,7 @@ def write_experiment(runs: Path, experiment: str, question: str, toml: str) -> N
     """Keep the grid file with its runs, and append its row of table `experiment` if the file changed."""
     kept = runs / experiment / "experiment.toml"
     if not _holds(kept, toml):
-        append(runs / experiment, "", "experiment", {"experiment": experiment, "question": question, "toml": toml})
+        append(runs / experiment, "experiment", {"experiment": experiment, "question": question, "toml": toml})
         write(kept, toml)
 
 
@@ -115,8 +120,20 @@ KINDS = {
 
 def write_event(folder: Path, kind: str, step: int | None, message: str, value: float | None = None) -> None:
     """Append an event of one of KINDS to the run in `folder`; KeyError for another kind."""
-    row = {"step": step, "kind": kind, "severity": KINDS[kind][0], "diagnostic": "", "value": value, "message": message}
-    append(folder, folder.name, "event", row)
+    row = {"run_id": folder.name, "step": step, "kind": kind, "severity": KINDS[kind][0], "diagnostic": ""}
+    append(folder, "event", {**row, "value": value, "message": message})
+
+
+def append(folder: Path, name: str, row: Mapping[str, Any]) -> None:
+    """Write one row of table `name` as a segment of its own under `folder`; missing columns are NULL."""
+    schema = pa.schema([(column.name, ARROW[column.type]) for column in table(name).columns])
+    segments = folder / "segments" / name
+    segments.mkdir(parents=True, exist_ok=True)
+    number = 1 + max((int(f.stem.removeprefix(_PREFIX)) for f in segments.glob(f"{_PREFIX}*.parquet")), default=-1)
+    target = segments / f"{_PREFIX}{number:06d}.parquet"
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}")
+    pq.write_table(pa.Table.from_pylist([{"written_at": now(), **row}], schema=schema), unfinished)
+    unfinished.rename(target)
 
 
 def last_row(folder: Path) -> dict[str, Any] | None:
@@ -127,8 +144,7 @@ def last_row(folder: Path) -> dict[str, Any] | None:
 
 def change(folder: Path, identity: Mapping[str, Any], **changes: Any) -> None:
     """Append a row to table `run`: the last one with `identity` and `changes`; other columns are NULL."""
-    row = {**(last_row(folder) or {}), **identity, "written_at": now(), **changes}
-    append(folder, folder.name, "run", {name: row.get(name) for name in schema_of("run").names})
+    append(folder, "run", {**(last_row(folder) or {}), **identity, "written_at": now(), **changes})
 
 
 def read_segments(folder: Path, name: str, columns: list[str] | None = None) -> Iterator[pa.Table]:

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 from workbench.algorithms import ALGORITHMS
 from workbench.grid.cell import Cell, decisive, flatten
-from workbench.grid.folder import folder_of, read_segments
+from workbench.grid.folder import append, folder_of, read_segments
 from workbench.objective import Algorithm
-from workbench.record.segments import append
 from workbench.spec import GUARD, RunSettings, check
 from workbench.store.reader import Reader
 
@@ -305,8 +304,7 @@ def write_events(runs: Path, cells: Sequence[Cell], findings: Iterable[Finding])
             messages = [f.message for f in flagged if f.check == rule.name and cell.arm in f.arms]
             message = "; ".join(messages) or None
             if message != known.get(kind):
-                severity = rule.severity if message else None
-                event = {"kind": kind, "diagnostic": "", "message": message, "severity": severity}
-                append(folder, cell.run_id, "event", event)
+                event = {"run_id": cell.run_id, "kind": kind, "diagnostic": "", "message": message}
+                append(folder, "event", {**event, "severity": rule.severity if message else None})
                 written += 1
     return written

@@ -29,7 +29,7 @@ class Held(InputError):
 
 
 def locked(folder: Path) -> IO[str]:
-    """The run's lock, which the kernel releases if the process dies; raises Held if another process has it."""
+    """Take the run's lock, which the kernel releases if the process dies; raises Held if another process has it."""
     handle = lock_file(folder / "lock")
     if handle is None:
         raise Held(f"run '{folder.name}' is being trained by another process; wait for it, or stop it")

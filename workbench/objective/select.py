@@ -23,7 +23,7 @@ class Select(Slot, kind="none"):  # and base of the selections
     @property
     def rounds(self) -> int:
         """How often a rollout is drawn at most until it has enough groups that `keep` accepts."""
-        return getattr(self, "tries", 1)
+        return 1
 
     def keep(self, score: Tensor, group: Tensor) -> Tensor | None:
         """Sequences to train on, (B,) bool, before the advantages are made; None = all."""
@@ -52,6 +52,10 @@ class DynamicSampling(ZeroVariance, kind="dynamic_sampling"):
     """
 
     tries: Tries = 4
+
+    @property
+    def rounds(self) -> int:
+        return self.tries
 
 
 class Uncertain(Select, kind="uncertain"):

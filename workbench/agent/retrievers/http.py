@@ -16,6 +16,7 @@ log = logging.getLogger("sorl.retriever")
 _AGAIN = (429, 500, 502, 503, 504)  # statuses after which the same request may succeed
 _SHOWN = 200  # characters of a strange answer that a message quotes
 _LARGEST = 16 << 20  # bytes of a request
+_JSON = {"Content-Type": "application/json"}
 
 
 class HTTPRetriever:
@@ -35,14 +36,16 @@ class HTTPRetriever:
         return [found for start in starts for found in self._ask(list(queries[start : start + self._batch]), top_k)]
 
     def _ask(self, queries: list[str], top_k: int) -> list[list[Passage]]:
-        asked = {"queries": queries, "topk": top_k, "return_scores": True}
+        body = json.dumps(
+            {"queries": queries, "topk": top_k, "return_scores": True}
+        ).encode()  # also of lone surrogates
         again = urllib3.Retry(  # once while the server is down, or a run would wait for hours
             total=0 if self._down else self._retries, backoff_factor=0.1, backoff_jitter=0.1, backoff_max=5.0,
             allowed_methods=None,  # a question changes nothing, so a POST may be sent again
             status_forcelist=_AGAIN, raise_on_status=False, redirect=0,
         )  # fmt: skip
         try:
-            answer = self._pool.request("POST", self.url, json=asked, retries=again)
+            answer = self._pool.request("POST", self.url, body=body, headers=_JSON, retries=again)
             if answer.status != 200:
                 raise RetrieverDown(f"status {answer.status}: {_quoted(answer.data)}")
             found = _passages(answer.data, len(queries))

@@ -319,7 +319,7 @@ class Signal(NamedTuple):
 
     @property
     def spike(self) -> int:
-        """The step to begin at: first with NaN or Inf, else most extreme about the onset (or of all), else the last."""
+        """Return the step to begin at: the first NaN or Inf, the most extreme about the onset or of all, the last."""
         if broken := [int(step) for step in self.points["broken_step"].dropna()]:
             return min(broken)
         known = self.points.dropna(subset=["value"])

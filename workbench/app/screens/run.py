@@ -83,7 +83,9 @@ def run(store: Store) -> None:
     every = {metric: panel(store, chosen, known, metric, bands=False) for metric in CURVES if metric in known.rows}
     empty = [m for m, p in every.items() if p.data.empty and (p.broken is None or p.broken.empty)]
     shown = {m: p for m, p in every.items() if m not in empty}
-    panels = [p._replace(name=known.title(m), definition=p.name) for m, p in [*shown.items()][:9]]
+    panels = [
+        p._replace(name=known.title(m), definition=p.name) for m, p in [*shown.items()][:9]
+    ]  # three rows of three
     if panels:
         figure = curves(panels, looks, palette, AXES["step"], onsets=onsets(chosen), columns=3, legend=False)
         words = ", ".join(p.name for p in panels)
@@ -171,7 +173,7 @@ def facts(now: Row) -> Iterator[tuple[str, str]]:
     yield from ((name, str(now[name])) for name in ("generation", "attempt") if (now[name] or 1) > 1)
     if now["config_hash"]:
         yield "config hash", str(now["config_hash"])[:12]
-    if text := now["versions"]:  # logs of another trainer may carry anything
+    if (text := now["versions"]) and text != "{}":  # logs of another trainer may carry anything
         yield from ((name, word(value)) for name, value in (nested(text) or {"versions": text}).items())
 
 
@@ -352,7 +354,7 @@ def _audit(store: Store, experiment: str, run: str) -> None:
         try:
             with st.spinner("Auditing ..."):
                 state = str(batches.steps(folder))
-                answers[run] = page.answered(words, f"sorl audit {run}", 300.0, state, codes=(0, 1))
+                answers[run] = page.answered(words, f"sorl audit {run}", seconds=300.0, state=state, codes=(0, 1))
         except InputError as error:  # it says what to install where torch is missing
             page.say(str(error))
     if run in answers:

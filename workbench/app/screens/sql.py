@@ -305,7 +305,9 @@ def _answer(store: Store, asked: Asked, answer: Excerpt, words: Words) -> None:
         config[name] = st.column_config.Column(help=tip)
         if types.is_floating(values.type):
             config[name] = st.column_config.NumberColumn(help=tip, format=figures(values))
-    st.dataframe(table, placeholder="NULL", height=min(420, 35 * (max(rows, 1) + 1) + 3), column_config=config)
+    st.dataframe(
+        table, placeholder="NULL", height=min(420, 35 * (max(rows, 1) + 1) + 3), column_config=config
+    )  # pixels
     with st.container(horizontal=True, horizontal_alignment="right", gap="small"):
         export.button("CSV", lambda: csv_of(whole(store, asked)), "sorl-answer.csv", "text/csv")
         binary = "application/octet-stream"

@@ -1,4 +1,4 @@
-"""`sorl sync`, `sorl rescan`: the database brought up to date with the run folders, their verdicts with the rules."""
+"""`sorl rescan`: apply the current collapse rule and alarms to recorded runs."""
 
 import json
 from collections import Counter
@@ -12,20 +12,18 @@ from typer import Argument, Context, Option
 
 from workbench.cli.report import slots
 from workbench.cli.shared import current, experiments, folder_of
-from workbench.cli.tables import cell, echo, note, print_table, records
+from workbench.cli.tables import cell, note, print_table, records
 from workbench.diagnostics import CATALOGUE
 from workbench.diagnostics.collapse import Watch
 from workbench.diagnostics.rules import Event, RuleWatch, alarms
-from workbench.grid.folder import KINDS, write, write_experiment
+from workbench.grid.folder import KINDS
 from workbench.learn.run import locked
 from workbench.record.recorder import TIMED
 from workbench.record.segments import append, schema_of
 from workbench.spec import CollapseSettings, InputError, Level
 from workbench.spec.files import from_json
 from workbench.store import sync as store
-from workbench.store.connect import database
 
-_RESTORE = "First restore run folders from results of `sorl report --export`, enough to resume a search."
 _JUDGE = "Judge and update a file of `sorl report --export`."
 JUDGED = ("outcome", "collapse_step", "onset_low", "onset_high", "detection_step", "peak_success", "final_success")
 _KEY = ("step", "kind", "diagnostic")  # of an event
@@ -40,47 +38,6 @@ _GROUP = """
     SELECT count(*) // nullif(count(DISTINCT prompt_group), 0) AS size FROM trajectory
     WHERE run_id = $run AND step = (SELECT min(step) FROM trajectory WHERE run_id = $run)
 """
-
-
-def sync(
-    ctx: Context, files: list[Path] | None = Option(None, "--from", metavar="FILE.parquet", help=_RESTORE)
-) -> None:
-    """Update sorl.duckdb from the run folders; a deleted database is rebuilt row for row."""
-    for file in files or []:
-        _restore(file, ctx.obj)
-    report = store.sync(ctx.obj)
-    for line in (*(f"corrupt segment set aside: {path}" for path in report.corrupt), *report.skipped):
-        note(line)
-    echo(f"{database(ctx.obj)}: {report.rows:,} rows from {report.segments:,} new segments")
-    if report.forgotten:
-        echo(f"runs whose files changed or were removed: {', '.join(report.forgotten)}")
-
-
-def _restore(file: Path, runs: Path) -> None:
-    """Write the missing folders of the finished runs of a file of results; others have no checkpoint."""
-    from workbench.analysis.results import CURVES, OF_UPDATES, read
-
-    found = read(file)
-    home, finished = runs / found.experiment, [row for row in found.table.to_pylist() if row["status"] == "finished"]
-    missing = [row for row in finished if not (home / row["run_id"]).exists()]
-    for row in missing:
-        run_id, folder = row["run_id"], home / row["run_id"]
-        folder.mkdir(parents=True)
-        identity = {name: row[name] for name in ("run_id", "experiment", "algorithm", "arm", "seed")}
-        write(folder / "run.json", json.dumps(identity, indent=1, ensure_ascii=False) + "\n")
-        columns = {name: row.get(name) for name in schema_of("run").names if name != "written_at"}
-        append(folder, run_id, "run", columns | {"detection_step": row["detected"]})
-        curves = {name: row[name] for name in CURVES if row[name] is not None}
-        updates = {name: curves.pop(name) for name in OF_UPDATES if name in curves}
-        if row["step"]:
-            append(folder, run_id, "step", curves | {"step": row["step"]})
-        if row["step"] and updates:
-            append(folder, run_id, "minibatch", updates | {"step": row["step"], "epoch": 0, "update": 0})
-    if found.toml and missing and not (home / "experiment.toml").exists():
-        write_experiment(runs, found.experiment, found.question, found.toml)
-    known = len(finished) - len(missing)
-    there = f"; {known} already exist and were left unchanged" if known else ""
-    echo(f"{found.experiment}: {len(missing)} runs from {file}{there}")
 
 
 def rescan(

@@ -1,18 +1,13 @@
-"""`sorl algorithms`, `sorl diagnostics`: what is declared, as a list or one by one; two algorithms compared."""
-
-import textwrap
-from dataclasses import asdict
+"""`sorl algorithms`: list the algorithms, show one, compare two."""
 
 from typer import Argument
 
 from workbench.algorithms import ALGORITHMS, NOT_YET, by_family, differences, measured, resolve
 from workbench.cli.shared import LISTING
-from workbench.cli.tables import document, echo, show
-from workbench.diagnostics import CATALOGUE
-from workbench.diagnostics.declare import in_words
+from workbench.cli.tables import echo, show
 from workbench.grid.cell import choice, choices
 from workbench.objective import KINDS
-from workbench.spec import InputError, nearest
+from workbench.spec import InputError
 
 
 def algorithms(
@@ -46,29 +41,3 @@ def algorithms(
         show([{"slot": slot, "choice": choice(getattr(one, slot))} for slot in KINDS], form)
     else:
         raise InputError(f"name one algorithm; to compare two: sorl algorithms diff {names[0]} {names[1]}")
-
-
-def diagnostics(name: str | None = Argument(None, help="One diagnostic; default: all."), form: str = LISTING) -> None:
-    """List the measured columns, or show one: unit, levels, formula, source and alarm."""
-    chosen = [d for d in CATALOGUE if name is None or d.name == name]
-    if not chosen:
-        known = {d.name: None for d in CATALOGUE}
-        every = f"`sorl diagnostics` lists all {len(known)}"
-        raise InputError(f"no diagnostic '{name}'{nearest(str(name), known)}; {every}")
-    if form == "json":
-        echo(document([asdict(d) for d in chosen]), nl=False)
-        return
-    if name is None:
-        show([{
-            "diagnostic": d.name, "table": d.table, "unit": d.unit.value or "-",
-            "alarm": in_words(d.alarm) if d.alarm else "-", "meaning": d.description.split(". ")[0].rstrip("."),
-        } for d in chosen], form)  # fmt: skip
-        return
-    for i, d in enumerate(chosen):
-        echo(("\n" if i else "") + f"{d.name} ({d.level})\n{textwrap.fill(d.description, 110)}")
-        facts = {
-            "column": f"{d.table}.{d.name} ({d.sql_type})", "unit": d.unit.value or "none", "formula": d.formula,
-            "source": d.source, "alarm": f"{in_words(d.alarm)}: {d.alarm.reason}" if d.alarm else f"none: {d.no_alarm}",
-        }  # fmt: skip
-        for key, value in facts.items():
-            echo(f"  {key:8} {value}")

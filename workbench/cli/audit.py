@@ -1,0 +1,114 @@
+"""`sorl audit RUN`: recompute what stored steps say they did."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from typer import Argument, Context, Exit, Option
+
+from workbench.cli.shared import current, one_of, run_folder
+from workbench.cli.tables import document, echo, print_table
+from workbench.spec import InputError, nearest
+from workbench.store import batches
+
+if TYPE_CHECKING:
+    from workbench.audit import Check
+
+_STEP = "Audit this stored step. Repeatable; default: six, around the onset and alarms first."
+_NEAR = (
+    "SELECT step FROM (SELECT collapse_step AS step, 0 AS rank FROM run WHERE run_id = $run UNION ALL SELECT step, 1 "
+    "FROM event WHERE run_id = $run AND severity <> 'info') WHERE step IS NOT NULL ORDER BY rank, step LIMIT 3"
+)
+
+
+def audit(
+    ctx: Context,
+    run: str = Argument(..., metavar="RUN", help="A run id, a unique prefix of one, or the run's folder."),
+    step: list[int] | None = Option(None, min=0, help=_STEP),
+    only: list[str] | None = Option(None, metavar="IDENTITY", help="Check only this identity. Repeatable."),
+    form: str = one_of("--format", "text", "json", default="text"),
+) -> None:
+    """Recompute what stored steps say they did: rewards, log-probs, advantages, losses, gradients, weights.
+
+    A violated identity is a proof that something is wrong, whatever its cause. Exit code 1 if there is one.
+    """
+    from workbench.audit import IDENTITIES
+
+    for name in only or ():
+        if name not in IDENTITIES:
+            raise InputError(f"no identity '{name}'{nearest(name, IDENTITIES)}; allowed: {', '.join(IDENTITIES)}")
+    folder = run_folder(ctx.obj, run)
+    found = checks(ctx.obj, folder, step or (), only or ())
+    if form == "json":
+        echo(document([as_dict(check) for check in found]), nl=False)
+    else:
+        _print(folder.name, found)
+    if any(check.violated for check in found):
+        raise Exit(1)
+
+
+def checks(runs: Path, folder: Path, steps: Sequence[int] = (), only: Sequence[str] = ()) -> list[Check]:
+    """Return the checks of `steps` of a run; by default of those around its onset and its first alarms, and others."""
+    import torch
+
+    from workbench import audit as auditing
+    from workbench.learn.run import settings_of
+
+    torch.set_num_threads(1)
+    if not (known := batches.steps(folder)):
+        batches.file_of(folder, 0)  # says how to store them
+    near: Iterable[int] = ()
+    if not steps and folder.parent.parent.resolve() == runs.resolve():
+        near = [int(row[0]) for row in current(runs).rows(_NEAR, {"run": folder.name}).rows]
+    wanted = list(steps) or auditing.chosen(known, near, settings_of(folder).learn.staleness)
+    return list(auditing.audit(folder, wanted, only))
+
+
+def as_dict(check: Check) -> dict[str, Any]:
+    """Return a check as JSON has it."""
+    found: dict[str, Any] = {name: getattr(check, name) for name in ("identity", "step", "update")}
+    found["state"] = "missing" if check.missing else "violated" if check.violated else "holds"
+    names = () if check.missing else ("gap", "tolerance", "logged", "expected")
+    said = (name for name in ("says", "trajectories", "layers", "missing") if getattr(check, name))
+    return found | {name: getattr(check, name) for name in (*names, *said)}
+
+
+def _print(run: str, found: Sequence[Check]) -> None:
+    from workbench.audit import IDENTITIES
+
+    steps = sorted({check.step for check in found})
+    echo(f"{run}: steps {batches.ranges(steps)} audited")
+    broken = [check for check in found if check.violated]
+    if broken:
+        echo("\nViolated: both sides were stored by the trainer, so one of them is wrong")
+        columns = ("identity", "step", "update", "logged", "must be", "what")
+        print_table(columns, [[c.identity, c.step, c.update, c.logged, c.expected, difference(c)] for c in broken])
+        for name in dict.fromkeys(check.identity for check in broken):
+            one = IDENTITIES[name]
+            echo(f"{name}: {one.must[0].lower()}{one.must[1:]}. If not: {one.means}.")
+    checked = {check.identity for check in found if not check.missing} - {check.identity for check in broken}
+    held = [name for name in IDENTITIES if name in checked]
+    echo(f"\n{'No identity is violated. ' if not broken else ''}{len(held)} hold: {', '.join(held)}.")
+    lacking: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for check in found:
+        if check.missing:
+            lacking[check.identity, check.missing].append(check.step)
+    if lacking:
+        echo("\nNot checked")
+    for (name, why), at in lacking.items():
+        echo(f"{name} at {'step' if len(at) == 1 else 'steps'} {batches.ranges(at)}: {why}")
+
+
+def difference(check: Check) -> str:
+    """Say in words where an identity is violated, and what the difference looks like."""
+    parts = []
+    if check.trajectories:
+        shown, more = ", ".join(map(str, check.trajectories[:4])), len(check.trajectories) - 4
+        rows = "trajectory" if len(check.trajectories) == 1 else "trajectories"
+        parts.append(f"{rows} {shown}" + (f" and {more} more" if more > 0 else ""))
+    if check.layers:
+        parts.append(", ".join(check.layers))
+    return "; ".join([*parts, check.says] if check.says else parts)

@@ -1,0 +1,45 @@
+"""`sorl ls`: experiments and runs."""
+
+from typer import Argument, Context, Option
+
+from workbench.cli.shared import current, experiments
+from workbench.cli.tables import echo, note, print_table
+from workbench.spec import COLLAPSED
+
+_EXPERIMENTS = """
+    SELECT experiment, any_value(question) AS question, count(*) AS runs,
+           count(*) FILTER (status = 'finished') AS finished,
+           count(*) FILTER (status = 'running') AS running,
+           count(*) FILTER (status IN ('failed', 'interrupted')) AS stopped,
+           count(*) FILTER (list_contains($collapsed, outcome)) AS collapsed,
+           count(*) FILTER (outcome = 'falling') AS "falling at the end"
+    FROM run LEFT JOIN experiment USING (experiment)
+    WHERE $all OR run_id IN (SELECT run_id FROM cell)
+    GROUP BY experiment ORDER BY max(started_at) DESC NULLS FIRST, experiment
+"""
+_RUNS = """
+    SELECT run_id, arm, seed, status, outcome, steps, collapse_step, peak_success, final_success, seconds, started_at
+    FROM run WHERE experiment = $experiment AND ($all OR run_id IN (SELECT run_id FROM cell))
+    ORDER BY arm, seed, run_id
+"""
+
+
+def ls(
+    ctx: Context,
+    experiment: str | None = Argument(None, help="List only this experiment."),
+    everything: bool = Option(False, "--all", help="Include runs that `sorl run --fresh` replaced."),
+) -> None:
+    """List the experiments with their runs, or one experiment with `sorl ls EXPERIMENT`."""
+    reader = current(ctx.obj)
+    experiments(reader, experiment)
+    found = reader.rows(_EXPERIMENTS, {"all": everything, "collapsed": list(COLLAPSED)})
+    if not found.rows:
+        note(f"no runs in '{ctx.obj}' yet: `sorl run FILE.toml` trains a grid")
+    for name, question, *counts in found.rows:
+        if experiment in (None, name):
+            words = [f"{n} {word}" for n, word in zip(counts, found.columns[2:], strict=True)]
+            shown = [word for word, n in zip(words, counts, strict=True) if n or word in words[:2]]
+            echo(f"{name}: {', '.join(shown)}" + (f"\n{question}" if question else ""))
+            answer = reader.rows(_RUNS, {"experiment": name, "all": everything})
+            print_table(answer.columns, answer.rows)
+            echo()
