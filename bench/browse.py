@@ -62,7 +62,9 @@ class Crowd:
 
     def some(self, arms: int | None) -> pd.DataFrame:
         """The runs of the first arms; of all without a number."""
-        return self.each if arms is None else self.each[self.each["arm"].isin(self.each["arm"].unique()[:arms])]
+        return (
+            self.each if arms is None else self.each[self.each["arm"].isin(self.each["arm"].unique()[:arms])]
+        )
 
     @property
     def last(self) -> int:
@@ -77,7 +79,9 @@ class Crowd:
 
 @dataclass(frozen=True)
 class Browse:
-    """How large the crowd is, where it is kept (None: in a temporary folder), and how often each kind is requested."""
+    """How large the crowd is, where it is kept (None: in a temporary folder), and how often each kind is
+    requested.
+    """
 
     size: Size = field(default_factory=Size)
     folder: Path | None = None
@@ -109,7 +113,9 @@ class Browse:
 
 
 def ours(crowd: Crowd, runs: int) -> tuple[float, float]:
-    """Seconds, by the clock and of CPU time, until success of so many runs can be drawn; the median of five."""
+    """Seconds, by the clock and of CPU time, until success of so many runs can be drawn; the
+    median of five.
+    """
     first = crowd.each.head(runs)
     chosen = Chosen(first, "step", [0] * len(first), Window.over(0, crowd.last, len(first)))
     times = []
@@ -120,22 +126,31 @@ def ours(crowd: Crowd, runs: int) -> tuple[float, float]:
 
 
 def app(runs: Path, place: Path, times: int = 5) -> list[Latency]:
-    """Seconds until Overview is drawn in a browser, next to those for one run, and the most memory of the app (GiB)."""
+    """Seconds until Overview is drawn in a browser, next to those for one run, and the most memory of the app
+    (GiB).
+    """
     one = place / "one"
     ensure(one, Size(1, 40, 1), lambda _: None)
     all_runs, one_run = Latency("first paint of Overview", 2.0), Latency("the same, one run", 2.0)
     most = Latency("memory of the app", MEMORY, unit="GiB", of="max")
     for number in range(times):
         one_run.samples.append(_painted(one, place)[0])
-        seconds, memory = _painted(runs, place, ("compare?seeds=single", "turns") if number == times - 1 else ())
+        seconds, memory = _painted(
+            runs, place, ("compare?seeds=single", "turns") if number == times - 1 else ()
+        )
         all_runs.samples.append(seconds)
     most.samples.append(memory)
     return [all_runs, one_run, most]
 
 
 def _painted(runs: Path, place: Path, then: Sequence[str] = ()) -> tuple[Sample, Sample]:
-    """Seconds until Overview is drawn by an app that nobody has opened yet, and its memory after screens `then`."""
-    with live.served(runs, place / "app.log") as (process, address), live.opened(f"{address}/glossary") as page:
+    """Seconds until Overview is drawn by an app that nobody has opened yet, and its memory after screens
+    `then`.
+    """
+    with (
+        live.served(runs, place / "app.log") as (process, address),
+        live.opened(f"{address}/glossary") as page,
+    ):
         page.wait_for_selector(".sorl-note, .sorl-table")  # its modules are loaded by then, as in any app
         began = time.perf_counter()
         for screen in ("overview", *then):
@@ -148,7 +163,9 @@ def _painted(runs: Path, place: Path, then: Sequence[str] = ()) -> tuple[Sample,
 
 
 def answers(runs: Path, requests: int = REQUESTS) -> list[Latency]:
-    """Seconds from the question to the figure, the database closed before each; columns and windows drawn by lot."""
+    """Seconds from the question to the figure, the database closed before each; columns and windows drawn by
+    lot.
+    """
     crowd = Crowd.of(runs)
     draw = random.Random(0)
     steps = [metric for metric in crowd.curves if metric.startswith("step.")]  # 10 million rows at full size
@@ -159,7 +176,11 @@ def answers(runs: Path, requests: int = REQUESTS) -> list[Latency]:
         ("zoom, six arms", 0.5, lambda: overlay(crowd, draw.choice(steps), ARMS, part(crowd, draw))),
         ("overlay, a row a turn", 1.0, lambda: overlay(crowd, draw.choice(by_turn), None, (0, crowd.last))),
         ("zoom, a row a turn", 0.5, lambda: overlay(crowd, draw.choice(by_turn), None, part(crowd, draw))),
-        ("heat map, six arms", 0.5, lambda: turns(crowd, draw.choice(crowd.turns), draw.choice(_ends(crowd, draw)))),
+        (
+            "heat map, six arms",
+            0.5,
+            lambda: turns(crowd, draw.choice(crowd.turns), draw.choice(_ends(crowd, draw))),
+        ),
     ]
     found = [Latency(name, bar) for name, bar, _ in kinds]
     for number in range(-1, requests):  # the first of each kind warms imports and caches up
@@ -192,7 +213,9 @@ def overlay(crowd: Crowd, metric: str, arms: int | None, ends: tuple[int, int]) 
     def ask() -> Any:
         view = Chosen(chosen, "step", [0] * len(chosen), Window.over(*ends, len(chosen)))
         drawn = panel(crowd.store, view, crowd.known, metric, bands=False)
-        return curves([drawn], {a: styles[a] for a in names}, theme.LIGHT, AXES["step"], onsets=onsets(view)).to_json()
+        return curves(
+            [drawn], {a: styles[a] for a in names}, theme.LIGHT, AXES["step"], onsets=onsets(view)
+        ).to_json()
 
     return ask
 
@@ -208,7 +231,11 @@ def turns(crowd: Crowd, name: str, ends: tuple[int, int]) -> Callable[[], Any]:
 
         window = Window.over(*ends, most=CELLS // min(len(names), ACROSS))
         view = Turns(
-            chosen, "step", [0] * len(chosen), window, Measure(name, name, *crowd.known.words(f"turn_step.{name}"))
+            chosen,
+            "step",
+            [0] * len(chosen),
+            window,
+            Measure(name, name, *crowd.known.words(f"turn_step.{name}")),
         )
         maps = view.heats(crowd.store, names, extreme=False)
         shades = colour_scale(view.measure.unit, pd.concat([m.cells["value"] for m in maps]).dropna())
@@ -220,16 +247,32 @@ def turns(crowd: Crowd, name: str, ends: tuple[int, int]) -> Callable[[], Any]:
 def missing() -> str | None:
     """What the comparison lacks on this machine; None when it can run."""
     absent = [str(path) for path in (PYTHON, SCRIPT) if not path.is_file()]
-    return f"{' and '.join(absent)} not found: type `make bench-browse` in a checkout of sorl" if absent else None
+    return (
+        f"{' and '.join(absent)} not found: type `make bench-browse` in a checkout of sorl"
+        if absent
+        else None
+    )
 
 
-def peers(folder: Path, steps: int, counts: str, ours: Callable[[int], tuple[float, float]]) -> Iterator[Peer]:
-    """Each tool with more and more runs, `ours` with as many; raises RuntimeError with the last words of one that died.
+def peers(
+    folder: Path, steps: int, counts: str, ours: Callable[[int], tuple[float, float]]
+) -> Iterator[Peer]:
+    """Each tool with more and more runs, `ours` with as many; raises RuntimeError with the last words of one
+    that died.
 
     `ours` gives seconds by the clock and of CPU time for so many runs.
     """
     for tool in TOOLS:
-        command = [str(PYTHON), str(SCRIPT), tool, str(folder / tool), "--steps", str(steps), "--runs", counts]
+        command = [
+            str(PYTHON),
+            str(SCRIPT),
+            tool,
+            str(folder / tool),
+            "--steps",
+            str(steps),
+            "--runs",
+            counts,
+        ]
         with (
             (folder / f"{tool}.log").open("w+") as log,
             subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process,

@@ -1,14 +1,15 @@
-"""Overlay one metric of N runs in trackio and in TensorBoard; `make bench-browse` drives it, `sorl bench` reads it.
+"""Overlay one metric of N runs in trackio and in TensorBoard; `make bench-browse` drives it, `sorl bench`
+reads it.
 
 Runs in an environment of its own (constraints-browse.txt) and imports nothing of this project. By hand:
 
     .venv-browse/bin/python bench/browse_peers.py trackio FOLDER --steps 10000 --runs 5,20,100
 
-Each line on stdout is one N: {"tool", "version", "runs", "ready_s", "ready_cpu_s", "again_s", "again_cpu_s", "points"}.
-ready: from the first request after the runs were written (TensorBoard: from the start of its server, which reads the
-files before it can answer) until the points of all runs are there, as Python values or JSON; again: the same request a
-second time. points: how many a run was answered with; both thin a run out. A tool is asked about the next N only while
-`ready` stays below --limit seconds of CPU time.
+Each line on stdout is one N: {"tool", "version", "runs", "ready_s", "ready_cpu_s", "again_s", "again_cpu_s",
+"points"}. ready: from the first request after the runs were written (TensorBoard: from the start of its
+server, which reads the files before it can answer) until the points of all runs are there, as Python values
+or JSON; again: the same request a second time. points: how many a run was answered with; both thin a run out.
+A tool is asked about the next N only while `ready` stays below --limit seconds of CPU time.
 """
 
 from __future__ import annotations
@@ -39,13 +40,18 @@ AT_ONCE = 64  # runs: trackio answers no question about more
 def rows(steps: int) -> list[dict[str, float]]:
     """A learning curve and nine other metrics."""
     return [
-        {"success": 0.8 * (1 - math.exp(-s / 800)), **{f"metric_{i}": math.sin(s * i / 100) for i in range(1, METRICS)}}
+        {
+            "success": 0.8 * (1 - math.exp(-s / 800)),
+            **{f"metric_{i}": math.sin(s * i / 100) for i in range(1, METRICS)},
+        }
         for s in range(steps)
     ]
 
 
 def trackio(folder: Path, steps: int) -> Iterator[tuple[int, Callable[[], int], Callable[[], float]]]:
-    """Writes the runs that are asked for with `send`; yields how to ask its server's own function for all of them."""
+    """Writes the runs that are asked for with `send`; yields how to ask its server's own function for all of
+    them.
+    """
     os.environ["TRACKIO_DIR"] = str(folder)
     from trackio.server import get_logs_batch
     from trackio.sqlite_storage import SQLiteStorage
@@ -69,7 +75,9 @@ def trackio(folder: Path, steps: int) -> Iterator[tuple[int, Callable[[], int], 
 
 
 def tensorboard(folder: Path, steps: int) -> Iterator[tuple[int, Callable[[], int], Callable[[], float]]]:
-    """The same with event files and a server (with its fast loader) that starts at the first request for each N."""
+    """The same with event files and a server (with its fast loader) that starts at the first request for each
+    N.
+    """
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.summary.writer.event_file_writer import EventFileWriter

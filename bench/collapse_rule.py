@@ -1,10 +1,13 @@
-"""How often the collapse rule is wrong, against the rule of running medians before it: `python bench/collapse_rule.py`.
+"""How often the collapse rule is wrong, against the rule of running medians before it: `python
+bench/collapse_rule.py`.
 
-Prints one Markdown table (`make bench-collapse`); `--shipped` looks instead for runs of experiments/results that end
-down by half and are not called so. Two kinds of runs that lose nothing:
-recorded: held-out start and first 14 steps of a healthy run, then the rest of it, drawn in blocks of 6 steps. Healthy:
-  called so by running medians, and without a fall by the present rule. Only of runs whose rest is `stationary`.
-synthetic: held-out start .38, then success .6 at every step: 64 independent episodes (PPO-like), or 8 prompts with 8
+Prints one Markdown table (`make bench-collapse`); `--shipped` looks instead for runs of experiments/results
+that end down by half and are not called so. Two kinds of runs that lose nothing: recorded: held-out start and
+first 14 steps of a healthy run, then the rest of it, drawn in blocks of 6 steps. Healthy:
+  called so by running medians, and without a fall by the present rule. Only of runs whose rest is
+  `stationary`.
+synthetic: held-out start .38, then success .6 at every step: 64 independent episodes (PPO-like), or 8 prompts
+with 8
   rollouts each, beta-binomial with a correlation of .5 within a prompt (GRPO-like).
 In a planted fall every success stays one with probability f: the noise of the counts stays what it was.
 """
@@ -44,7 +47,8 @@ FALLS = {  # -> f at each step of the fall, and steps from its first within whic
 *_, MINOR = FALLS
 PLANS = [*itertools.product(("to 0", "to half"), (36, 72)), ("over 20 steps to a tenth", 36), (MINOR, 36)]
 
-Run = tuple[np.ndarray, tuple[float, int] | None]  # success of each step, and held-out success before training
+# success of each step, and held-out success before training
+Run = tuple[np.ndarray, tuple[float, int] | None]
 
 
 class Called(NamedTuple):
@@ -61,14 +65,22 @@ class Called(NamedTuple):
 
 
 def by_medians(
-    run: Run, group: int = 1, episodes: int | None = EPISODES, window: int = 5, baseline: int = 5, points: int = 5,
-    sigmas: float = 3.0, severe: float = 0.5, mild: float = 0.2,
-) -> Called:  # fmt: skip
+    run: Run,
+    group: int = 1,
+    episodes: int | None = EPISODES,
+    window: int = 5,
+    baseline: int = 5,
+    points: int = 5,
+    sigmas: float = 3.0,
+    severe: float = 0.5,
+    mild: float = 0.2,
+) -> Called:
     """Judge by the rule of running medians, to its first detection; `group` is not asked.
 
-    m_t is the trailing median of `window` scores, P the highest so far, sigma 1.4826 MAD of s - m, at least the noise
-    of a share. A fall is called at the last of `points` steps in a row with m <= (1 - loss) P, or the start lost, if P
-    lies `sigmas` noise widths above m and the start. Its onset is the last m within max(sigma, .05 P) of P.
+    m_t is the trailing median of `window` scores, P the highest so far, sigma 1.4826 MAD of s - m, at least
+    the noise of a share. A fall is called at the last of `points` steps in a row with m <= (1 - loss) P, or
+    the start lost, if P lies `sigmas` noise widths above m and the start. Its onset is the last m within
+    max(sigma, .05 P) of P.
     """
     s, held = run
     w, q = window, min(1.0, math.pi / (2 * window))
@@ -93,7 +105,9 @@ def by_medians(
     def fall(loss: float) -> tuple[int, int] | None:
         row = 0
         for t in range(w - 1, len(s)):
-            lower = start - smooth[t] >= max(severe * start, 2e-12) and start - smooth[t] >= noise(t, start_error)
+            lower = start - smooth[t] >= max(severe * start, 2e-12) and start - smooth[t] >= noise(
+                t, start_error
+            )
             begun = lower and asked is not None
             row = row + 1 if peaks[t] - smooth[t] >= loss * max(peaks[t], 1e-12) or begun else 0
             if row < points or t + 1 < (1 if held else baseline):
@@ -155,7 +169,8 @@ def curve(row: pd.Series) -> Run:
 def stationary(scores: np.ndarray) -> bool:
     """Whether no stretch of 3 steps or more lies over 3 standard errors from the mean.
 
-    Errors come from successive differences, which a slow change hardly enters: sd^2 = mean (s_t - s_(t-1))^2 / 2.
+    Errors come from successive differences, which a slow change hardly enters: sd^2 = mean (s_t - s_(t-1))^2
+    / 2.
     """
     n, sums = len(scores), np.r_[0, np.cumsum(scores - scores.mean())]
     i, j = np.triu_indices(n + 1, 3)
@@ -165,7 +180,9 @@ def stationary(scores: np.ndarray) -> bool:
 
 
 def recorded(runs: pd.DataFrame, group: int) -> list[Run]:
-    """The runs that neither rule calls a fall, with a stationary rest. adamw_long goes on with runs of adamw_search."""
+    """The runs that neither rule calls a fall, with a stationary rest. adamw_long goes on with runs of
+    adamw_search.
+    """
     use = runs[(runs.outcome != "diverged") & (runs.group == group) & (runs.episodes == EPISODES)]
     found = [curve(row) for _, row in use[use.file != "adamw_long"].iterrows()]
     found = [run for run in found if len(run[0]) >= 36 and stationary(run[0][LEARNING:])]
@@ -180,7 +197,9 @@ def resampled(pool: list[Run], steps: int, rng: np.random.Generator) -> Run:
     return np.r_[scores[:LEARNING], rest[(starts[:, None] + np.arange(BLOCK)).ravel()]][:steps], held
 
 
-def synthetic(level: float, steps: int, group: int, rng: np.random.Generator, held: tuple[float, int] = HELD) -> Run:
+def synthetic(
+    level: float, steps: int, group: int, rng: np.random.Generator, held: tuple[float, int] = HELD
+) -> Run:
     """Success `level` at every step; prompts from a beta of a + b = 1, so rho = 1 / (a + b + 1) = .5."""
     prompts = EPISODES // group
     solved = rng.beta(level, 1 - level, (steps, prompts)) if group > 1 else np.full((steps, prompts), level)
@@ -201,7 +220,9 @@ def share(hits: Iterable[bool]) -> str:
 
 
 def told(called: list[Called], at: int) -> str:
-    """Of the falls from step `at` that were found: median delay, median of onset less true onset, coverage."""
+    """Of the falls from step `at` that were found: median delay, median of onset less true
+    onset, coverage.
+    """
     found = [c for c in called if c.delay(at) < math.inf]
     off = [c.onset - (at - 1) for c in found if c.onset is not None]
     covers = [c.interval[0] <= at - 1 <= c.interval[1] for c in found if c.interval]
@@ -209,28 +230,42 @@ def told(called: list[Called], at: int) -> str:
     return f"{delay}; {f'{np.median(off):+g}' if off else '-'}; {share(covers) if covers else '-'}"
 
 
-def measure(draw: Callable[[int], Run], group: int, rng: np.random.Generator, scale: float) -> dict[str, list[str]]:
-    """The error rates over runs of `draw`: a cell of the present rule and one of running medians in every row."""
+def measure(
+    draw: Callable[[int], Run], group: int, rng: np.random.Generator, scale: float
+) -> dict[str, list[str]]:
+    """The error rates over runs of `draw`: a cell of the present rule and one of running medians in every
+    row.
+    """
     cells: dict[str, list[str]] = {}
     for steps, n in LENGTHS.items():
         runs = [draw(steps) for _ in range(math.ceil(scale * n))]
         counts, medians = [by_counts(run, group) for run in runs], [by_medians(run) for run in runs]
         found = [share(c.detection is not None for c in called) for called in (counts, medians)]
         cells[f"none in {steps:,} steps: called collapse"] = found
-        cells[f"none in {steps:,} steps: `falling` at the end"] = [share(c.outcome == "falling" for c in counts), "-"]
+        cells[f"none in {steps:,} steps: `falling` at the end"] = [
+            share(c.outcome == "falling" for c in counts),
+            "-",
+        ]
     for name, at in PLANS:
         kept, within = FALLS[name]
         runs = [planted(draw(at + len(kept)), at, kept, rng) for _ in range(math.ceil(scale * PLANTED))]
         dated = math.ceil(scale * DATED) if name != MINOR else 0
-        both = [by_counts(run, group, i < dated) for i, run in enumerate(runs)], [by_medians(run) for run in runs]
-        cells[f"{name} at step {at}: called within {within}"] = [share(c.delay(at) <= within for c in b) for b in both]
+        both = (
+            [by_counts(run, group, i < dated) for i, run in enumerate(runs)],
+            [by_medians(run) for run in runs],
+        )
+        cells[f"{name} at step {at}: called within {within}"] = [
+            share(c.delay(at) <= within for c in b) for b in both
+        ]
         if dated:
             cells[f"{name} at step {at}: delay; onset off by; interval covers"] = [told(b, at) for b in both]
     return cells
 
 
 def never_learns(group: int, rng: np.random.Generator, scale: float) -> dict[str, list[str]]:
-    """The share of runs at .38 throughout that are called healthy; the held-out start exact, or drawn as well."""
+    """The share of runs at .38 throughout that are called healthy; the held-out start exact, or drawn as
+    well.
+    """
     cells, (level, asked) = {}, HELD
     for kind, (steps, n) in itertools.product(("exact", "drawn"), FLAT.items()):
         starts = np.full(math.ceil(scale * n), level)
@@ -251,8 +286,10 @@ def table(scale: float = 1.0, seed: int = SEED) -> str:
         pool = recorded(runs, group)
         for noise, cells in {
             "recorded": measure(lambda steps: resampled(pool, steps, rng), group, rng, scale),  # noqa: B023
-            "synthetic": measure(lambda steps: synthetic(0.6, steps, group, rng), group, rng, scale)  # noqa: B023
-            | never_learns(group, rng, scale),
+            "synthetic": (
+                measure(lambda steps: synthetic(0.6, steps, group, rng), group, rng, scale)  # noqa: B023
+                | never_learns(group, rng, scale)
+            ),
         }.items():
             for name, pair in cells.items():
                 rows[noise, name] += pair
@@ -262,8 +299,12 @@ def table(scale: float = 1.0, seed: int = SEED) -> str:
 
 
 def down(scores: np.ndarray, episodes: int, phi: float) -> bool:
-    """Whether a run ends down by half, the last three steps 1,000 times likelier at their own rate than at the best."""
-    best = max(float(np.median(scores[max(0, end - 5) : end])) for end in range(min(5, len(scores)), len(scores) + 1))
+    """Whether a run ends down by half, the last three steps 1,000 times likelier at their own rate than at
+    the best.
+    """
+    best = max(
+        float(np.median(scores[max(0, end - 5) : end])) for end in range(min(5, len(scores)), len(scores) + 1)
+    )
     n, rate, best = episodes * len(scores[-3:]), float(np.mean(scores[-3:])), min(best, 1 - 1e-12)
     if np.median(scores[-3:]) > best / 2 or rate >= best:
         return False
@@ -284,15 +325,26 @@ def ends() -> str:
                 tail = " ".join(f"{score:.2f}" for score in row.success_curve[-6:])
                 found.append((outcome, f"{row.file}, {row.arm}, seed {row.seed}: ends {tail}"))
         lines.append(f"By {name}, {len(found)} of {len(runs)} runs end down by half:")
-        lines += [f"- {outcome}: {count}" for outcome, count in Counter(outcome for outcome, _ in found).most_common()]
-        lines += [f"  - {outcome}: {run}" for outcome, run in found if outcome in ("healthy", "mild", "no_learning")]
+        lines += [
+            f"- {outcome}: {count}"
+            for outcome, count in Counter(outcome for outcome, _ in found).most_common()
+        ]
+        lines += [
+            f"  - {outcome}: {run}" for outcome, run in found if outcome in ("healthy", "mild", "no_learning")
+        ]
     return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shipped", action="store_true", help="look at the shipped runs that end down by half instead")
-    parser.add_argument("--scale", type=float, default=1.0, help="times as many runs as the table of the docs has")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--shipped", action="store_true", help="look at the shipped runs that end down by half instead"
+    )
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="times as many runs as the table of the docs has"
+    )
     parser.add_argument("--seed", type=int, default=SEED)
     options = parser.parse_args()
     print(ends() if options.shipped else table(options.scale, options.seed))

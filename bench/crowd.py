@@ -1,4 +1,6 @@
-"""A crowd of runs for the scale bars of the app: rows made inside DuckDB, the same for the same size, never trained."""
+"""A crowd of runs for the scale bars of the app: rows made inside DuckDB, the same for the same size, never
+trained.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,10 @@ START = datetime(2026, 11, 1, 12)
 _ALGORITHMS = ("ppo", "turn-ppo", "s-ppo", "st-ppo", "grpo")
 _SEEDS = 20  # of an arm
 _ROWS = 2_000_000  # of one transaction
-_SIGN = {Unit.FRACTION: "0.1 + 0.05 * {u} + 0.4 * fallen", Unit.RATIO: "exp(0.04 * ({u} - 0.5) + 1.5 * fallen * {u})"}
+_SIGN = {
+    Unit.FRACTION: "0.1 + 0.05 * {u} + 0.4 * fallen",
+    Unit.RATIO: "exp(0.04 * ({u} - 0.5) + 1.5 * fallen * {u})",
+}
 _SIZE = "(0.02 + 0.01 * {u}) * (1 + 30 * fallen * {u})"
 _SUCCESS = "greatest(0, 0.8 * (1 - exp(-step / 800)) * (1 - 0.97 * fallen) + 0.02 * ({u} - 0.5))"
 
@@ -44,7 +49,9 @@ class Size:
         except ValueError:
             runs = 0
         if runs < 1 or steps < 1 or turns < 1:
-            raise InputError(f"--size '{text}' is no size: RUNSxSTEPSxTURNS in whole numbers, such as 1000x10000x8")
+            raise InputError(
+                f"--size '{text}' is no size: RUNSxSTEPSxTURNS in whole numbers, such as 1000x10000x8"
+            )
         return cls(runs, steps, turns)
 
     def __str__(self) -> str:
@@ -64,7 +71,10 @@ class Member:
         arm = self.number // _SEEDS
         learn = RunSettings().learn.model_copy(update={"staleness": 2 * (arm // len(_ALGORITHMS))})
         return RunSettings(
-            algorithm=_ALGORITHMS[arm % len(_ALGORITHMS)], seed=self.number % _SEEDS, iterations=self.steps, learn=learn
+            algorithm=_ALGORITHMS[arm % len(_ALGORITHMS)],
+            seed=self.number % _SEEDS,
+            iterations=self.steps,
+            learn=learn,
         )
 
     @property
@@ -81,14 +91,18 @@ class Member:
 
     @property
     def collapse(self) -> int | None:
-        """The onset of its collapse, anywhere from a tenth to nine tenths of the run; None in every other run."""
+        """The onset of its collapse, anywhere from a tenth to nine tenths of the run; None in every other
+        run.
+        """
         if self.number % 2:
             return None
         return int(self.steps * (0.1 + 0.8 * (self.number * 0.6180339887 % 1)))
 
 
 def ensure(runs: Path, size: Size, say: Callable[[str], None]) -> None:
-    """Make the crowd in `runs` where it is missing. Raises InputError for a folder that holds another database."""
+    """Make the crowd in `runs` where it is missing. Raises InputError for a folder that holds another
+    database.
+    """
     wanted = f"{size} rows made for `sorl bench --only browse`"
     if database(runs).exists():
         found = Reader(runs).rows("SELECT toml FROM experiment WHERE experiment = ?", [EXPERIMENT]).rows
@@ -101,8 +115,10 @@ def ensure(runs: Path, size: Size, say: Callable[[str], None]) -> None:
         connection.execute("SET memory_limit = '2GiB'")
         for done in _fill(connection, size):
             say(f"{done} of {size.runs} runs made")
-        connection.execute("INSERT INTO experiment VALUES (?, ?, ?, ?)",
-                           [EXPERIMENT, "Can a thousand runs be browsed?", wanted, START])  # fmt: skip
+        connection.execute(
+            "INSERT INTO experiment VALUES (?, ?, ?, ?)",
+            [EXPERIMENT, "Can a thousand runs be browsed?", wanted, START],
+        )
 
 
 def _fill(connection: DuckDBPyConnection, size: Size) -> Iterator[int]:
@@ -117,9 +133,16 @@ def _fill(connection: DuckDBPyConnection, size: Size) -> Iterator[int]:
         for table, turns in (("step", 1), ("turn_step", size.turns)):
             connection.execute(
                 _rows(table),
-                {"first": first * size.steps * turns, "last": last * size.steps * turns, "steps": size.steps,
-                 "turns": turns, "at": START, "ids": ids, "onsets": onsets},
-            )  # fmt: skip
+                {
+                    "first": first * size.steps * turns,
+                    "last": last * size.steps * turns,
+                    "steps": size.steps,
+                    "turns": turns,
+                    "at": START,
+                    "ids": ids,
+                    "onsets": onsets,
+                },
+            )
         connection.execute("COMMIT")
         yield last
 
@@ -134,13 +157,24 @@ def _insert(connection: DuckDBPyConnection, table: str, rows: list[dict[str, Any
 def _run(m: Member) -> dict[str, Any]:
     settings = m.settings
     return {
-        "run_id": m.run_id, "experiment": EXPERIMENT, "algorithm": settings.algorithm, "arm": m.arm,
-        "seed": settings.seed, "config": settings.model_dump_json(), "status": "finished",
-        "outcome": "healthy" if m.collapse is None else "collapsed", "collapse_step": m.collapse,
-        "detection_step": None if m.collapse is None else min(m.steps - 1, m.collapse + 40), "peak_success": 0.8,
-        "final_success": 0.8 if m.collapse is None else 0.03, "steps": m.steps, "started_at": START, "ended_at": START,
-        "seconds": 60.0, "written_at": START,
-    }  # fmt: skip
+        "run_id": m.run_id,
+        "experiment": EXPERIMENT,
+        "algorithm": settings.algorithm,
+        "arm": m.arm,
+        "seed": settings.seed,
+        "config": settings.model_dump_json(),
+        "status": "finished",
+        "outcome": "healthy" if m.collapse is None else "collapsed",
+        "collapse_step": m.collapse,
+        "detection_step": None if m.collapse is None else min(m.steps - 1, m.collapse + 40),
+        "peak_success": 0.8,
+        "final_success": 0.8 if m.collapse is None else 0.03,
+        "steps": m.steps,
+        "started_at": START,
+        "ended_at": START,
+        "seconds": 60.0,
+        "written_at": START,
+    }
 
 
 def _events(m: Member) -> Iterator[dict[str, Any]]:
@@ -153,13 +187,22 @@ def _events(m: Member) -> Iterator[dict[str, Any]]:
         (detected, "collapse", "critical", "success"),
     ):
         yield {
-            "run_id": m.run_id, "step": step, "kind": kind, "severity": severity, "diagnostic": name, "value": 1.0,
-            "threshold": 0.5, "message": f"{name} crossed 0.5", "written_at": START,
-        }  # fmt: skip
+            "run_id": m.run_id,
+            "step": step,
+            "kind": kind,
+            "severity": severity,
+            "diagnostic": name,
+            "value": 1.0,
+            "threshold": 0.5,
+            "message": f"{name} crossed 0.5",
+            "written_at": START,
+        }
 
 
 def _rows(table: str) -> str:
-    """The statement that makes the rows of `table` from row numbers: run by run, step by step, turn by turn."""
+    """The statement that makes the rows of `table` from row numbers: run by run, step by step,
+    turn by turn.
+    """
     measured = [d for d in CATALOGUE if d.table == table and d.sql_type in ("DOUBLE", "BIGINT")]
     names = ["run_id", "step", "turn_index" if table == "turn_step" else "written_at"]
     draws = ", ".join(f"hash(row * 64 + {n}) AS draw{n}" for n in range(-(-len(measured) // 3)))
@@ -171,7 +214,8 @@ def _rows(table: str) -> str:
                    CASE WHEN step >= onset THEN 1 - exp((onset - step) / 150) ELSE 0 END AS fallen
             FROM (
                 SELECT row, row // $turns % $steps AS step, row % $turns + 1 AS turn_index,
-                       $ids[row // ($steps * $turns) + 1] AS run_id, $onsets[row // ($steps * $turns) + 1] AS onset
+                       $ids[row // ($steps * $turns) + 1] AS run_id,
+                       $onsets[row // ($steps * $turns) + 1] AS onset
                 FROM range($first::BIGINT, $last::BIGINT) AS numbers(row)
             )
         )
@@ -179,8 +223,11 @@ def _rows(table: str) -> str:
 
 
 def _value(d: Diagnostic, place: int) -> str:
-    """A plausible value: noise around a level, and from the collapse on another level; full double precision."""
-    noise = f"(((draw{place // 3} >> {21 * (place % 3)}) & 2097151) / 2097151)"  # in [0, 1], three from each draw
+    """A plausible value: noise around a level, and from the collapse on another level; full
+    double precision.
+    """
+    # in [0, 1], three from each draw
+    noise = f"(((draw{place // 3} >> {21 * (place % 3)}) & 2097151) / 2097151)"
     if d.sql_type == "BIGINT":
         return f"(64 * {noise})::BIGINT"
     if d.name == "success":
@@ -188,5 +235,8 @@ def _value(d: Diagnostic, place: int) -> str:
     if d.name == "heldout_success":  # measured now and then, as in a real run
         return f"CASE WHEN step % 50 = 0 THEN {_SUCCESS.format(u=noise)} END"
     if d.name == "grad_norm_max":  # a step of a fallen run that is no number, in one run of a hundred
-        return f"CASE WHEN step = onset + 60 AND row // $steps % 100 = 0 THEN 'nan' ELSE {_SIZE.format(u=noise)} END"
+        return (
+            "CASE WHEN step = onset + 60 AND row // $steps % 100 = 0 THEN 'nan' ELSE"
+            f" {_SIZE.format(u=noise)} END"
+        )
     return _SIGN.get(d.unit, _SIZE).format(u=noise)

@@ -1,4 +1,6 @@
-"""The baseline: one `model.generate()` call a turn, with left padding and the whole context read again each time."""
+"""The baseline: one `model.generate()` call a turn, with left padding and the whole context read again each
+time.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +27,17 @@ from workbench.spec import EngineSettings
 
 
 class GenerateEngine:
-    """Samples turn by turn through the public API of transformers; the same episodes in distribution as HFEngine's.
+    """Samples turn by turn through the public API of transformers; the same episodes in distribution as
+    HFEngine's.
 
-    A batch ends its turn when its last row has; closing tags stop a row (as eos ids, or as stop strings where a tag is
-    several tokens). The sampler's log-probs come from the processed scores, so the temperature is in them.
+    A batch ends its turn when its last row has; closing tags stop a row (as eos ids, or as stop strings where
+    a tag is several tokens). The sampler's log-probs come from the processed scores, so the temperature is in
+    them.
     """
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: EngineSettings) -> None:
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: EngineSettings
+    ) -> None:
         self._model, self._tokenizer, self._settings = model, tokenizer, settings
         self._codec = Codec(tokenizer)
         self._limit = int(getattr(model.config, "max_position_embeddings", 0) or 1 << 30)
@@ -61,10 +67,14 @@ class GenerateEngine:
             model.train(training)
         return [dialogue.episode() for dialogue in dialogues]
 
-    def _turn(self, model: PreTrainedModel, dialogues: list[Dialogue], turn_tokens: int, greedy: bool) -> None:
+    def _turn(
+        self, model: PreTrainedModel, dialogues: list[Dialogue], turn_tokens: int, greedy: bool
+    ) -> None:
         width = max(len(d.tokens) for d in dialogues)
         pad = self._codec.pad_id
-        ids = torch.tensor([[pad] * (width - len(d.tokens)) + d.tokens for d in dialogues], device=model.device)
+        ids = torch.tensor(
+            [[pad] * (width - len(d.tokens)) + d.tokens for d in dialogues], device=model.device
+        )
         length = torch.tensor([len(d.tokens) for d in dialogues], device=model.device)
         attended = torch.arange(width, device=model.device) >= width - length[:, None]
         stops: dict[str, Any] = {} if self._codec.exact else {"tokenizer": self._tokenizer}
@@ -80,7 +90,10 @@ class GenerateEngine:
         scores = torch.stack(out.scores, dim=1).float()  # (B, n, V), temperature applied
         log_prob = torch.log_softmax(scores, -1).gather(2, written[..., None])[..., 0]
         room = [self._limit - len(dialogue.tokens) for dialogue in dialogues]
-        turns = [row[: min(turn_length(self._codec, row), n)] for row, n in zip(written.tolist(), room, strict=True)]
+        turns = [
+            row[: min(turn_length(self._codec, row), n)]
+            for row, n in zip(written.tolist(), room, strict=True)
+        ]
         search_ahead(dialogues, turns)  # one request for all of them, not one each
         for dialogue, turn, values in zip(dialogues, turns, log_prob.tolist(), strict=True):
             dialogue.turn(turn, values[: len(turn)])

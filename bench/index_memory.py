@@ -53,4 +53,7 @@ if __name__ == "__main__":
         for name in ("build", "load"):
             print(name, end=": ", flush=True)
             subprocess.run([sys.executable, __file__, "--step", str(file), str(cache)], check=True)
-        print(f"index on disk: {sum(p.stat().st_size for p in cache.rglob('*') if p.is_file()) / 2**20:,.0f} MiB")
+        print(
+            "index on disk:"
+            f" {sum(p.stat().st_size for p in cache.rglob('*') if p.is_file()) / 2**20:,.0f} MiB"
+        )

@@ -1,10 +1,12 @@
-"""Our GRPO, one iteration for each line on stdin: the counterpart of bench/trl_grpo.py, in a process of its own.
+"""Our GRPO, one iteration for each line on stdin: the counterpart of bench/trl_grpo.py, in a process of its
+own.
 
     python bench/iteration.py SETTINGS.json CHECKPOINT FOLDER
 
-An iteration is a whole step of a run: sampling, old log-probs, advantages, updates, diagnostics, segments on the disk.
-Each starts from the checkpoint's weights, so that episodes stay as long as they were when the other side was set up.
-Each line on stdout is {"seconds", "cpu_seconds", "trained_tokens", "lengths"} of one iteration.
+An iteration is a whole step of a run: sampling, old log-probs, advantages, updates, diagnostics, segments on
+the disk. Each starts from the checkpoint's weights, so that episodes stay as long as they were when the other
+side was set up. Each line on stdout is {"seconds", "cpu_seconds", "trained_tokens", "lengths"} of one
+iteration.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""A running training with everything that can watch it: how soon its rows are in the page, and what that costs."""
+"""A running training with everything that can watch it: how soon its rows are in the page, and what that
+costs.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,8 @@ sys.stdin.read()
 _LOOP = """
 import sys
 from workbench.cli.main import main
-sys.argv = ["sorl", "--runs", sys.argv[1], "sql", "SELECT run_id, max(step), avg(success) FROM step GROUP BY run_id"]
+query = "SELECT run_id, max(step), avg(success) FROM step GROUP BY run_id"
+sys.argv = ["sorl", "--runs", sys.argv[1], "sql", query]
 while True:
     try:
         main()
@@ -60,7 +63,11 @@ def missing() -> str | None:
         import playwright  # noqa: F401
     except ImportError:
         return "playwright is not installed: type `pip install playwright`"
-    return None if chromium() else "no chromium: install Debian's package chromium, or name a program in SORL_CHROMIUM"
+    return (
+        None
+        if chromium()
+        else "no chromium: install Debian's package chromium, or name a program in SORL_CHROMIUM"
+    )
 
 
 def chromium() -> str | None:
@@ -77,8 +84,17 @@ def measure(scene: Scene, rounds: int) -> list[Comparison | Latency]:
     folder = runs / "live" / _RUN
     with ExitStack() as stack:
         trainer = stack.enter_context(worker(_trainer(scene, folder), scene.folder / "trainer.log", 1))
-        change(folder, {"run_id": _RUN}, experiment="live", algorithm="ppo", arm="ppo", seed=0, status="queued",
-               config=scene.settings.model_dump_json(), steps=0)  # fmt: skip
+        change(
+            folder,
+            {"run_id": _RUN},
+            experiment="live",
+            algorithm="ppo",
+            arm="ppo",
+            seed=0,
+            status="queued",
+            config=scene.settings.model_dump_json(),
+            steps=0,
+        )
         steps = [0]
 
         def train() -> Sample:
@@ -110,7 +126,10 @@ def measure(scene: Scene, rounds: int) -> list[Comparison | Latency]:
             ours=Side("app in a browser, two SQL shells, a loop of `sorl sql`", watched),
             baseline=Side("the same processes stopped", alone),
             target=Target("ratio", 0.98),
-            note="by CPU: what the watching costs the trainer itself; the ratio: also what it takes from the cores",
+            note=(
+                "by CPU: what the watching costs the trainer itself; the ratio: also what it takes from the"
+                " cores"
+            ),
             facts={"rows_of_step": steps[0], "lost": 0},
         ),
     ]
@@ -206,9 +225,11 @@ def _process(code: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
     """A process that runs `code`; one that says "open" is waited for until it does."""
     process = subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE if "open" in code else subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE if "open" in code else subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
     try:
         if process.stdout is not None:
             process.stdout.readline()

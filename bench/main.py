@@ -44,7 +44,9 @@ def main(
 
 
 def chosen(only: str | None) -> list[str]:
-    """The parts to measure: those named, in the suite's order; without names all that this machine can run."""
+    """The parts to measure: those named, in the suite's order; without names all that this
+    machine can run.
+    """
     if only is None:
         reason = processes.missing_trl()
         if reason:
@@ -53,17 +55,25 @@ def chosen(only: str | None) -> list[str]:
     names = [name.strip() for name in only.split(",") if name.strip()]
     for name in names:
         if name not in PARTS:
-            raise InputError(f"--only '{name}' is no part{nearest(name, PARTS)}; there is: {', '.join(PARTS)}")
+            raise InputError(
+                f"--only '{name}' is no part{nearest(name, PARTS)}; there is: {', '.join(PARTS)}"
+            )
     if not names:
         raise InputError(f"--only names no part; there is: {', '.join(PARTS)}")
     return [part for part in PARTS if part in names]
 
 
 def run(
-    settings: RunSettings, cache: Path, parts: Sequence[str], rounds: int, say: Callable[[str], None] = lambda _: None,
+    settings: RunSettings,
+    cache: Path,
+    parts: Sequence[str],
+    rounds: int,
+    say: Callable[[str], None] = lambda _: None,
     crowd: Browse | None = None,
-) -> Results:  # fmt: skip
-    """Measure `parts` (names of PARTS); `say` gets the name of each before it starts. `crowd` is for browse."""
+) -> Results:
+    """Measure `parts` (names of PARTS); `say` gets the name of each before it starts. `crowd`
+    is for browse.
+    """
     results = Results(settings, rounds)
     if "browse" in parts:
         say("browse")

@@ -59,7 +59,9 @@ class Side:
 
 @dataclass(frozen=True)
 class Target:
-    """The bar that a comparison is held to: its median ratio, or the median rate of our side, is at least this."""
+    """The bar that a comparison is held to: its median ratio, or the median rate of our side, is at least
+    this.
+    """
 
     of: Literal["ratio", "rate"]
     at_least: float
@@ -232,29 +234,31 @@ def show(results: Results) -> None:
             typer.echo()
 
     table([comparison_row(c) for c in results.comparisons])
-    if notes := [f"{c.name}: {c.ours.label}, against {c.baseline.label}; {c.note}" for c in results.comparisons]:
+    if notes := [
+        f"{c.name}: {c.ours.label}, against {c.baseline.label}; {c.note}" for c in results.comparisons
+    ]:
         typer.echo("\n".join(notes) + "\n")
     table([latency_row(x) for x in results.latencies])
     table([peer_row(x) for x in results.peers])
     if results.latencies:
         load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
         typer.echo(
-            f"CPU seconds are those of all threads: on a machine with nothing else to do an answer takes no longer. "
-            f"Load average at the end: {load} on {os.cpu_count()} cores."
+            "CPU seconds are those of all threads: on a machine with nothing else to do an answer takes no"
+            f" longer. Load average at the end: {load} on {os.cpu_count()} cores."
         )
     table([share_row(s) for s in results.shares])
     table([memory_row(m) for m in results.memory])
     if not results.comparisons and not results.shares:
         return
     typer.echo(
-        f"Medians of {results.rounds} rounds, both sides in turn after a warm-up; ratio = ours / baseline, pair by "
-        f"pair. Torch threads: {results.settings.threads}."
+        f"Medians of {results.rounds} rounds, both sides in turn after a warm-up; ratio = ours / baseline,"
+        f" pair by pair. Torch threads: {results.settings.threads}."
     )
     busy = [c.name for c in results.comparisons if abs(c.ratio / c.cpu_ratio - 1) > _BUSY]
     if busy:
         typer.echo(
-            f"By CPU time the ratio is another one for: {', '.join(busy)}. Where no side runs several threads, "
-            "the machine was busy with something else: measure again."
+            f"By CPU time the ratio is another one for: {', '.join(busy)}. Where no side runs several"
+            " threads, the machine was busy with something else: measure again."
         )
 
 
@@ -294,10 +298,14 @@ def latency_row(x: Latency) -> dict[str, Any]:
 def peer_row(x: Peer) -> dict[str, Any]:
     """A row of the table of other tools: CPU seconds until one metric of so many runs can be drawn."""
     return {
-        "tool": x.tool, "runs": x.runs, "points a run": x.points, "CPU s": _rounded(x.ready_cpu_s),
-        "again": _rounded(x.again_cpu_s), "ours": _rounded(x.ours_cpu_s),
+        "tool": x.tool,
+        "runs": x.runs,
+        "points a run": x.points,
+        "CPU s": _rounded(x.ready_cpu_s),
+        "again": _rounded(x.again_cpu_s),
+        "ours": _rounded(x.ours_cpu_s),
         "theirs / ours": _rounded(x.ready_cpu_s / x.ours_cpu_s),
-    }  # fmt: skip
+    }
 
 
 def share_row(s: Share) -> dict[str, Any]:
@@ -307,7 +315,9 @@ def share_row(s: Share) -> dict[str, Any]:
 
 
 def memory_row(m: Memory) -> dict[str, Any]:
-    """A row of the table of memory: peak above the loaded model in MB, and by how much the two sides differ."""
+    """A row of the table of memory: peak above the loaded model in MB, and by how much the two
+    sides differ.
+    """
     return {
         "log-probs of": f"{m.tokens:,} tokens, vocabulary {m.vocabulary:,}",
         "in parts, MB": round(m.parts_bytes / 1e6),
@@ -353,7 +363,13 @@ def _comparison(c: Comparison) -> dict[str, Any]:
         "unit": c.unit,
         "ours": _side(c.ours),
         "baseline": _side(c.baseline),
-        "ratio": {"median": c.ratio, "min": min(c.ratios), "max": max(c.ratios), "cpu": c.cpu_ratio, "pairs": c.ratios},
+        "ratio": {
+            "median": c.ratio,
+            "min": min(c.ratios),
+            "max": max(c.ratios),
+            "cpu": c.cpu_ratio,
+            "pairs": c.ratios,
+        },
         "target": {"of": c.target.of, "at_least": c.target.at_least, "met": c.met},
         "note": c.note,
         "facts": c.facts,

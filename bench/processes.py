@@ -30,7 +30,9 @@ _OPTIMIZERS = {"sgd": "sgd", "adamw": "adamw_torch_fused"}
 def missing_trl() -> str | None:
     """What this comparison lacks on this machine; None when it can run."""
     absent = [str(path) for path in (PYTHON, SCRIPT) if not path.is_file()]
-    return f"{' and '.join(absent)} not found: type `make bench-trl` in a checkout of sorl" if absent else None
+    return (
+        f"{' and '.join(absent)} not found: type `make bench-trl` in a checkout of sorl" if absent else None
+    )
 
 
 @dataclass
@@ -48,7 +50,9 @@ class Worker:
             self.process.stdin.flush()
 
     def answer(self) -> dict[str, Any]:
-        """What the iteration took and trained on. Raises RuntimeError with the end of the log when it died."""
+        """What the iteration took and trained on. Raises RuntimeError with the end of the log
+        when it died.
+        """
         assert self.process.stdout is not None
         answer = self.process.stdout.readline()
         if not answer:
@@ -96,7 +100,9 @@ def ours(scene: Scene, folder: Path) -> list[str]:
 
 
 def theirs(scene: Scene, prompts: Sequence[int], completion: int) -> list[str]:
-    """Command of TRL's side: same checkpoint, batch, group size, epochs, minibatches, optimizer and step size."""
+    """Command of TRL's side: same checkpoint, batch, group size, epochs, minibatches, optimizer and step
+    size.
+    """
     learn = scene.settings.learn
     options = {
         "model": scene.start,
@@ -110,7 +116,11 @@ def theirs(scene: Scene, prompts: Sequence[int], completion: int) -> list[str]:
         "lr": learn.policy.lr,
         "threads": scene.settings.threads,
     }
-    return [str(PYTHON), str(SCRIPT), *(word for key, value in options.items() for word in (f"--{key}", str(value)))]
+    return [
+        str(PYTHON),
+        str(SCRIPT),
+        *(word for key, value in options.items() for word in (f"--{key}", str(value))),
+    ]
 
 
 def group_size(scene: Scene) -> int:
@@ -119,7 +129,9 @@ def group_size(scene: Scene) -> int:
 
 
 def prompt_lengths(lengths: Sequence[int], completion: int, groups: int) -> list[int]:
-    """Lengths of a batch's prompts that make its sequences as long as ours: one a group, the means of quantiles."""
+    """Lengths of a batch's prompts that make its sequences as long as ours: one a group, the means of
+    quantiles.
+    """
     ordered, n = sorted(lengths), len(lengths)
     parts = [ordered[i * n // groups : (i + 1) * n // groups] for i in range(groups)]
     return [max(1, round(mean(part)) - completion) for part in parts]
@@ -128,9 +140,10 @@ def prompt_lengths(lengths: Sequence[int], completion: int, groups: int) -> list
 def trl(scene: Scene, rounds: int) -> list[Comparison]:
     """Trained tokens/s (tokens that the policy wrote, once an epoch) of whole iterations.
 
-    TRL's completions are as long as what our policy writes in an episode on average, and its prompts as long as the
-    rest of an episode (our prompts and observations), so both train on and read as many tokens. Twice: with sequences
-    as unequal in length as ours, and with all of them equal, which spares TRL the padding that we have.
+    TRL's completions are as long as what our policy writes in an episode on average, and its prompts as long
+    as the rest of an episode (our prompts and observations), so both train on and read as many tokens. Twice:
+    with sequences as unequal in length as ours, and with all of them equal, which spares TRL the padding that
+    we have.
     """
     if reason := missing_trl():
         raise InputError(reason)
@@ -169,7 +182,9 @@ MOST = 8  # cores that are compared on a larger machine: every process takes the
 
 
 def splits(n: int) -> list[tuple[int, int]]:
-    """(processes, threads) that use `n` cores evenly, most processes first: the first is the grid's default."""
+    """(processes, threads) that use `n` cores evenly, most processes first: the first is the
+    grid's default.
+    """
     return [(n // threads, threads) for threads in range(1, n + 1) if n % threads == 0]
 
 
@@ -179,7 +194,9 @@ def compared_cores() -> int:
 
 
 def packing(scene: Scene, rounds: int) -> list[Comparison]:
-    """Iterations/s over all processes that run side by side, the default against each alternative; none on one core."""
+    """Iterations/s over all processes that run side by side, the default against each alternative; none on
+    one core.
+    """
     default, *others = splits(compared_cores())
     found = []
     for split in others:

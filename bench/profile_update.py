@@ -1,7 +1,9 @@
-"""Where an update's time goes, and what two tempting shortcuts gain: `python bench/profile_update.py RUN_FOLDER`.
+"""Where an update's time goes, and what two tempting shortcuts gain: `python bench/profile_update.py
+RUN_FOLDER`.
 
-RUN_FOLDER is a finished run of this project (for example runs/quickstart/ppo-s3-...). Prints milliseconds of a whole
-update, of a policy pass (forward and backward) three ways, of a critic pass, and the operators by their own time.
+RUN_FOLDER is a finished run of this project (for example runs/quickstart/ppo-s3-...). Prints milliseconds of
+a whole update, of a policy pass (forward and backward) three ways, of a critic pass, and the operators by
+their own time.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ def main(run: Path) -> None:
     policy, critic = trainer.learner.policy, trainer.learner.critic
     real = batch.tokens != tokenizer.pad_token_id
     print(
-        f"{rows} sequences padded to {batch.tokens.shape[1]}: {int(real.sum())} tokens, {int(batch.mask.sum())} trained"
+        f"{rows} sequences padded to {batch.tokens.shape[1]}: {int(real.sum())} tokens,"
+        f" {int(batch.mask.sum())} trained"
     )
 
     def whole() -> None:

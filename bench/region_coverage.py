@@ -1,12 +1,13 @@
 """How often a region's intervals hold the truth: `python bench/region_coverage.py`.
 
-Regions with known boundaries are searched as `sorl run` does (`workbench.grid.search`) and fitted as `sorl compare`
-does. The collapse probability of a run rises from 10 to 90 % over so many steps of the ladder (a step: .5 doublings); a
-seed moves all boundaries by N(0, seed) doublings, and those of each arm by N(0, arm) more. Prints one Markdown table:
-boundary, shift: share of 95 % intervals that hold the truth, of boundaries and of what two arms differ by (mean over
-the columns; half of the regions have equal arms); null: share of comparisons of equal arms with p <= .05; any of six:
-share of regions with equal arms in which a comparison has p <= .05 after Holm. The priors were chosen on the first ten
-rows, with another random stream; the other rows had no part in it.
+Regions with known boundaries are searched as `sorl run` does (`workbench.grid.search`) and fitted as `sorl
+compare` does. The collapse probability of a run rises from 10 to 90 % over so many steps of the ladder (a
+step: .5 doublings); a seed moves all boundaries by N(0, seed) doublings, and those of each arm by N(0, arm)
+more. Prints one Markdown table: boundary, shift: share of 95 % intervals that hold the truth, of boundaries
+and of what two arms differ by (mean over the columns; half of the regions have equal arms); null: share of
+comparisons of equal arms with p <= .05; any of six: share of regions with equal arms in which a comparison
+has p <= .05 after Holm. The priors were chosen on the first ten rows, with another random stream; the other
+rows had no part in it.
 """
 
 from __future__ import annotations
@@ -39,15 +40,25 @@ class Setting(NamedTuple):
 
 CHOSEN = [Setting(width, seed) for seed in (0.0, 0.5) for width in (0.7, 1.3, 2.2, 3.5, 5.0)]
 OTHERS = [
-    Setting(1.0, 0.25), Setting(1.7), Setting(2.8, 0.25), Setting(1.3, 0.25, 0.25), Setting(3.5, 0.0, 0.25),
-    Setting(1.8, 0.25, uneven=True), Setting(1.3, 0.5, seeds=3), Setting(2.2, 0.25, seeds=3),
-    Setting(2.2, 0.5, seeds=10), Setting(2.2, 0.25, columns=1), Setting(1.3, 0.25, columns=2, arms=2),
+    Setting(1.0, 0.25),
+    Setting(1.7),
+    Setting(2.8, 0.25),
+    Setting(1.3, 0.25, 0.25),
+    Setting(3.5, 0.0, 0.25),
+    Setting(1.8, 0.25, uneven=True),
+    Setting(1.3, 0.5, seeds=3),
+    Setting(2.2, 0.25, seeds=3),
+    Setting(2.2, 0.5, seeds=10),
+    Setting(2.2, 0.25, columns=1),
+    Setting(1.3, 0.25, columns=2, arms=2),
     Setting(3.5, 0.25, columns=2, points=9),
-]  # fmt: skip
+]
 
 
 def world(random: np.random.Generator, at: Setting, equal: bool) -> tuple[np.ndarray, np.ndarray]:
-    """True boundaries (arms, columns) in log2, whether each possible run collapses (arms, columns, points, seeds)."""
+    """True boundaries (arms, columns) in log2, whether each possible run collapses (arms, columns, points,
+    seeds).
+    """
     width = np.full((at.arms, 1, 1, 1), at.width * STEP / TEN_TO_NINETY)
     if at.uneven:
         width = width * np.geomspace(0.5, 2.0, at.arms)[:, None, None, None]
@@ -74,15 +85,24 @@ def trials(runs: list[np.ndarray], outcomes: list[np.ndarray], at: Setting) -> T
     arm, column, point, seed = np.concatenate(runs).T
     arm = of * arms + arm
     return Trials(
-        point * STEP, np.concatenate(outcomes), arm * columns + column, arm * seeds + seed,
-        np.repeat(np.arange(sets * arms), columns), np.repeat(np.arange(sets * arms), seeds),
+        point * STEP,
+        np.concatenate(outcomes),
+        arm * columns + column,
+        arm * seeds + seed,
+        np.repeat(np.arange(sets * arms), columns),
+        np.repeat(np.arange(sets * arms), seeds),
         (np.arange(sets)[:, None, None] * seeds + np.zeros((arms, 1), int) + np.arange(seeds)).ravel(),
-        np.repeat(np.arange(sets), arms), np.repeat(np.arange(sets), seeds),
-    )  # fmt: skip
+        np.repeat(np.arange(sets), arms),
+        np.repeat(np.arange(sets), seeds),
+    )
 
 
-def held(random: np.random.Generator, at: Setting, sets: int, equal: bool) -> tuple[float, float, float, float, float]:
-    """Coverage of boundaries and of shifts, share of p <= .05 by pair and, after Holm, by data set; runs a region."""
+def held(
+    random: np.random.Generator, at: Setting, sets: int, equal: bool
+) -> tuple[float, float, float, float, float]:
+    """Coverage of boundaries and of shifts, share of p <= .05 by pair and, after Holm, by data set; runs a
+    region.
+    """
     edges, outcomes = zip(*(world(random, at, equal) for _ in range(sets)), strict=True)
     runs = [searched(collapsed, at) for collapsed in outcomes]
     fell = [collapsed[tuple(done.T)] for collapsed, done in zip(outcomes, runs, strict=True)]
@@ -101,7 +121,13 @@ def held(random: np.random.Generator, at: Setting, sets: int, equal: bool) -> tu
         ps.append(2 * np.minimum((gap < 0).mean(0), (gap > 0).mean(0)))
     p = np.array(ps)
     any_ = np.mean(p.min(0) * len(p) <= 0.05)
-    return float(boundary), float(np.mean(hits)), float(np.mean(p <= 0.05)), float(any_), sum(map(len, runs)) / sets
+    return (
+        float(boundary),
+        float(np.mean(hits)),
+        float(np.mean(p <= 0.05)),
+        float(any_),
+        sum(map(len, runs)) / sets,
+    )
 
 
 def main() -> None:
@@ -120,8 +146,9 @@ def main() -> None:
         plan += ", widths differ by arm" if at.uneven else ""
         boundary, shift = ((same[i] + apart[i]) / 2 for i in (0, 1))
         print(
-            f"| {at.width:g} steps | {at.seed:g} | {at.arm:g} | {plan} | {100 * boundary:.1f} % | {100 * shift:.1f} % "
-            f"| {100 * same[2]:.1f} % | {100 * same[3]:.1f} % | {(same[4] + apart[4]) / 2:.0f} |",
+            f"| {at.width:g} steps | {at.seed:g} | {at.arm:g} | {plan} | {100 * boundary:.1f} % |"
+            f" {100 * shift:.1f} % | {100 * same[2]:.1f} % | {100 * same[3]:.1f} % |"
+            f" {(same[4] + apart[4]) / 2:.0f} |",
             flush=True,
         )
 

@@ -1,8 +1,9 @@
 """What rldoctor says of the runs of a corpus: `python bench/rldoctor_alarms.py CORPUS.parquet OUT.parquet`.
 
-Needs the packages of constraints-rldoctor.txt in an environment of their own (`make bench-rldoctor` makes one). It gets
-of each run what it can read of ours, under names that it knows, and is asked three times: with the whole log, with the
-log up to the step at which our rule calls a collapse, and after every step, as beside a run.
+Needs the packages of constraints-rldoctor.txt in an environment of their own (`make bench-rldoctor` makes
+one). It gets of each run what it can read of ours, under names that it knows, and is asked three times: with
+the whole log, with the log up to the step at which our rule calls a collapse, and after every step, as beside
+a run.
 """
 
 from __future__ import annotations
@@ -17,12 +18,18 @@ from rl_doctor import Severity, diagnose, run_from_records
 
 # Ours -> a name that it maps; the first that was logged of each.
 NAMES = {
-    "reward": ("reward", "success"), "entropy": ("entropy",), "actor/ppo_kl": ("approx_kl",),
-    "grad_norm": ("grad_norm_mean", "grad_norm_max"), "actor/pg_clipfrac": ("clip_frac",),
-    "response_length/mean": ("response_tokens",), "response_length/clip_ratio": ("truncated_frac",),
-    "frac_reward_zero_std": ("zero_advantage_frac",), "reward_std": ("group_reward_std",),
-    "critic/advantages/std": ("advantage_std",), "critic/vf_explained_var": ("explained_variance",),
-}  # fmt: skip
+    "reward": ("reward", "success"),
+    "entropy": ("entropy",),
+    "actor/ppo_kl": ("approx_kl",),
+    "grad_norm": ("grad_norm_mean", "grad_norm_max"),
+    "actor/pg_clipfrac": ("clip_frac",),
+    "response_length/mean": ("response_tokens",),
+    "response_length/clip_ratio": ("truncated_frac",),
+    "frac_reward_zero_std": ("zero_advantage_frac",),
+    "reward_std": ("group_reward_std",),
+    "critic/advantages/std": ("advantage_std",),
+    "critic/vf_explained_var": ("explained_variance",),
+}
 FIRST = 8  # steps, before which nothing is asked: every check of it skips
 
 
@@ -31,7 +38,9 @@ def records(row: dict[str, Any]) -> list[dict[str, float]]:
     logged = {theirs: next((row[o] for o in ours if row.get(o)), None) for theirs, ours in NAMES.items()}
     found = []
     for i, step in enumerate(row["step"]):
-        values = {name: series[i] for name, series in logged.items() if series is not None and series[i] is not None}
+        values = {
+            name: series[i] for name, series in logged.items() if series is not None and series[i] is not None
+        }
         found.append({"step": step, **values})
     return found
 
@@ -59,9 +68,13 @@ def judged(row: dict[str, Any]) -> dict[str, Any]:
         if None not in first.values():
             break
     return {
-        "run_id": row["run_id"], "whole": whole.name, "until_detection": ended.name, "detectors": named,
-        "first_warning": first[Severity.WARNING], "first_critical": first[Severity.CRITICAL],
-    }  # fmt: skip
+        "run_id": row["run_id"],
+        "whole": whole.name,
+        "until_detection": ended.name,
+        "detectors": named,
+        "first_warning": first[Severity.WARNING],
+        "first_critical": first[Severity.CRITICAL],
+    }
 
 
 def main(corpus: str, out: str) -> None:

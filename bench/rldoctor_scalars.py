@@ -1,9 +1,9 @@
 """What rldoctor says of a folder of scalar logs: `python bench/rldoctor_scalars.py FOLDER SCENARIO_SEED`.
 
-Needs the packages of constraints-rldoctor.txt in an environment of their own (`make bench-rldoctor` makes one);
-`sorl bench scalars` starts it there. It first writes the scenarios of rldoctor's own simulator into the folder, with
-their truth in scenarios.json, then reads every log with the configuration next to it, and writes answers.json: of each
-log the detectors that warn, the most severe first.
+Needs the packages of constraints-rldoctor.txt in an environment of their own (`make bench-rldoctor` makes
+one); `sorl bench scalars` starts it there. It first writes the scenarios of rldoctor's own simulator into the
+folder, with their truth in scenarios.json, then reads every log with the configuration next to it, and writes
+answers.json: of each log the detectors that warn, the most severe first.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def named(path: Path) -> list[str]:
     config = json.loads(settings.read_text()) if settings.exists() else None
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     flat = [{**row.get("data", {}), **{k: v for k, v in row.items() if k != "data"}} for row in rows]
-    found = [f for f in diagnose(run_from_records(flat, config=config)).findings if f.severity >= Severity.WARNING]
+    found = [
+        f for f in diagnose(run_from_records(flat, config=config)).findings if f.severity >= Severity.WARNING
+    ]
     return [f.detector for f in sorted(found, key=lambda f: -f.severity)]
 
 

@@ -35,7 +35,9 @@ def turn_rows(scene: Scene) -> dict[str, Any]:
 
 
 def write(folder: Path, scene: Scene, rows: int) -> int:
-    """Run folders with at least `rows` turn rows in segments of a real run's size; returns how many there are."""
+    """Run folders with at least `rows` turn rows in segments of a real run's size; returns how many there
+    are.
+    """
     columns = turn_rows(scene)
     size = len(columns["trajectory"])
     segments = -(-rows // (RUNS * size * STEPS_A_SEGMENT))
@@ -92,7 +94,11 @@ def ingest(scene: Scene, rounds: int, rows: int = 200_000) -> list[Comparison]:
             baseline=Side("bare INSERT from read_parquet", b),
             target=Target("rate", 200_000),
             note="DuckDB's threads on both sides",
-            facts={"rows": total, "segments": len(files), "bytes": sum(Path(f).stat().st_size for f in files)},
+            facts={
+                "rows": total,
+                "segments": len(files),
+                "bytes": sum(Path(f).stat().st_size for f in files),
+            },
         )
     ]
 
@@ -109,7 +115,9 @@ def _missing() -> str:
 
 
 def retrieval(scene: Scene, rounds: int) -> list[Comparison]:
-    """Queries/s of one process, both tokenising the query and returning three passages; empty where it cannot run."""
+    """Queries/s of one process, both tokenising the query and returning three passages; empty where it cannot
+    run.
+    """
     if reason := _missing():
         typer.echo(f"without retrieval: {reason}", err=True)
         return []
@@ -158,7 +166,9 @@ TRAJECTORIES, TURNS, TOKENS, MINIBATCHES = 512, 8, 4000, 4
 
 
 def stored(trajectories: int = TRAJECTORIES, turns: int = TURNS, tokens: int = TOKENS) -> StoredBatch:
-    """A made-up batch: prompt groups of 8, every token trained on but the first of each turn, ratios about 1."""
+    """A made-up batch: prompt groups of 8, every token trained on but the first of each turn,
+    ratios about 1.
+    """
     random = np.random.default_rng(0)
     shape = (trajectories, tokens)
     mask = np.broadcast_to(np.arange(tokens) % (tokens // turns) > 0, shape).copy()
@@ -168,14 +178,28 @@ def stored(trajectories: int = TRAJECTORIES, turns: int = TURNS, tokens: int = T
     parts = np.split(random.permutation(row), MINIBATCHES)
     updates = [StoredUpdate(i, 0, 0, (len(r),), {}, r, new[r]) for i, r in enumerate(parts)]
     return StoredBatch(
-        step=0, tokens=random.integers(0, 71, shape).astype(np.int32), response=np.ones(shape, bool), mask=mask,
-        mask_sampled=mask, length=np.full(trajectories, tokens, np.int32), group=row // 8, trajectory=row,
-        score=random.integers(0, 2, trajectories).astype(np.float32), log_prob_behaviour=old, log_prob_old=old,
-        log_prob_ref=None, values=random.standard_normal(shape, dtype=np.float32) * mask,
-        advantages=random.standard_normal(shape, dtype=np.float32) * mask, returns=None, sentence=None, placebo=None,
-        routes_behaviour=None, routes_old=None,
-        updates=tuple(updates), meta={},
-    )  # fmt: skip
+        step=0,
+        tokens=random.integers(0, 71, shape).astype(np.int32),
+        response=np.ones(shape, bool),
+        mask=mask,
+        mask_sampled=mask,
+        length=np.full(trajectories, tokens, np.int32),
+        group=row // 8,
+        trajectory=row,
+        score=random.integers(0, 2, trajectories).astype(np.float32),
+        log_prob_behaviour=old,
+        log_prob_old=old,
+        log_prob_ref=None,
+        values=random.standard_normal(shape, dtype=np.float32) * mask,
+        advantages=random.standard_normal(shape, dtype=np.float32) * mask,
+        returns=None,
+        sentence=None,
+        placebo=None,
+        routes_behaviour=None,
+        routes_old=None,
+        updates=tuple(updates),
+        meta={},
+    )
 
 
 def replayed(batch: StoredBatch) -> Work:
@@ -210,7 +234,9 @@ def bare_losses(batch: StoredBatch) -> Work:
 
 
 def replay(scene: Scene, rounds: int) -> list[Comparison]:
-    """Replays/s of a batch of TRAJECTORIES x TOKENS; by the clock the aim is 2 s a replay on a machine of its own."""
+    """Replays/s of a batch of TRAJECTORIES x TOKENS; by the clock the aim is 2 s a replay on a machine of its
+    own.
+    """
     batch = stored()
     a, b = alternate(timed(lambda: replayed(batch)), timed(lambda: bare_losses(batch)), rounds)
     return [
@@ -220,7 +246,9 @@ def replay(scene: Scene, rounds: int) -> list[Comparison]:
             ours=Side("six algorithms, advantages and tables included", a),
             baseline=Side("six bare PPO losses with gradient", b),
             target=Target("rate", 0.5),
-            note=f"{TRAJECTORIES} trajectories x {TURNS} turns x {TOKENS:,} tokens, {MINIBATCHES} minibatches",
+            note=(
+                f"{TRAJECTORIES} trajectories x {TURNS} turns x {TOKENS:,} tokens, {MINIBATCHES} minibatches"
+            ),
             facts={"cpu_seconds": [s.cpu_seconds for s in a], "trained_tokens": int(batch.mask.sum())},
         )
     ]

@@ -1,4 +1,6 @@
-"""Training: sampling, updating, writing down and where the time of an iteration goes, on the default warm start."""
+"""Training: sampling, updating, writing down and where the time of an iteration goes, on the default warm
+start.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +61,8 @@ class Scene:
 
 
 def defaults(threads: int = 1) -> RunSettings:
-    """An off-policy run of the default sizes, without end and without held-out evaluation, which no baseline does.
+    """An off-policy run of the default sizes, without end and without held-out evaluation, which no baseline
+    does.
 
     The batch is spelled out, so that figures stay comparable when a default moves.
     """
@@ -81,7 +85,9 @@ def scene(settings: RunSettings, cache: Path) -> Iterator[Scene]:
 
 
 def rollout(scene: Scene, rounds: int) -> list[Comparison]:
-    """Episodes/s of both engines on the same questions; each samples its own episodes from the same distribution."""
+    """Episodes/s of both engines on the same questions; each samples its own episodes from the same
+    distribution.
+    """
     settings, model = scene.settings, networks.load(scene.start)
     world, n = Facts(settings.world), settings.learn.episodes
     ours = HFEngine(model, scene.tokenizer, settings.engine)
@@ -159,7 +165,9 @@ def sampled(scene: Scene, algorithm: str) -> Step:
 
 
 def full(step: Step) -> Work:
-    """All updates of the step by a fresh learner, and its diagnostics: what a run does between sampling and writing."""
+    """All updates of the step by a fresh learner, and its diagnostics: what a run does between sampling and
+    writing.
+    """
     model = deepcopy(step.policy)
     temperature = step.settings.engine.temperature
     critic = deepcopy(step.critic) if step.algorithm.critic else None
@@ -176,7 +184,9 @@ def full(step: Step) -> Work:
 
 
 def bare(step: Step) -> Work:
-    """Forward and backward of both networks over the same minibatches, already cut; no optimizer, no old log-probs."""
+    """Forward and backward of both networks over the same minibatches, already cut; no optimizer, no old
+    log-probs.
+    """
     model, critic = deepcopy(step.policy), deepcopy(step.critic)
     minibatches = [step.batch.rows(rows).trimmed().tokens for _, rows in step.rows]
 
@@ -198,7 +208,8 @@ def update(scene: Scene, rounds: int) -> list[Comparison]:
     found = []
     for name in UPDATED:
         step = sampled(scene, name)
-        a, b = alternate(timed(lambda s=step: full(s)), timed(lambda s=step: bare(s)), rounds)  # type: ignore[misc]
+        with_it, without_it = partial(full, step), partial(bare, step)
+        a, b = alternate(timed(with_it), timed(without_it), rounds)
         found.append(
             Comparison(
                 name=f"update, {name}",
@@ -219,7 +230,9 @@ def update(scene: Scene, rounds: int) -> list[Comparison]:
 
 
 def mixture(scene: Scene, rounds: int) -> list[Comparison]:
-    """Trained tokens/s of a GRPO step by a fresh mixture of experts, and by the dense policy that is as wide."""
+    """Trained tokens/s of a GRPO step by a fresh mixture of experts, and by the dense policy
+    that is as wide.
+    """
     step = sampled(scene, "grpo")
     policy = scene.settings.policy.model_copy(update={"family": "mixtral"})
     model = networks.create(policy, scene.tokenizer, seed=0)
@@ -255,7 +268,9 @@ STEPS = 2  # a repetition; the buffer is flushed after each, as the recorder's c
 
 
 def logging(scene: Scene, rounds: int) -> list[Comparison]:
-    """Iterations/s of two trainers with one seed: all recorded or nothing, and with the black box or without it."""
+    """Iterations/s of two trainers with one seed: all recorded or nothing, and with the black box or without
+    it.
+    """
     settings = scene.settings
     without = RunSettings.model_validate(merge(settings.model_dump(), {"record": {"batches": {"mb": 0}}}))
     facts = {"algorithm": settings.algorithm, "steps_a_round": STEPS}
@@ -296,7 +311,8 @@ def _alternated(
         def train() -> float:
             for _ in range(STEPS):
                 next(steps)
-            # Inside the time and on this side only: left to its thread, it would run while the other side is timed.
+            # Inside the time and on this side only: left to its thread, it would run while the other side is
+            # timed.
             recorder.flush()
             return STEPS
 
@@ -332,4 +348,6 @@ def _train(scene: Scene, algorithm: str, iterations: int) -> Share:
         return sum(float(row[f"seconds_{name}"] or 0.0) for row in rows)
 
     # The recorder runs after the clock of the step has stopped, so its share is what is left.
-    return Share(algorithm, iterations, total, seconds("rollout"), seconds("update"), sum(stepped) - seconds("total"))
+    return Share(
+        algorithm, iterations, total, seconds("rollout"), seconds("update"), sum(stepped) - seconds("total")
+    )

@@ -1,13 +1,16 @@
-"""TRL's `GRPOTrainer` on the benchmark's model, one iteration for each line on stdin; `make bench-trl` drives it.
+"""TRL's `GRPOTrainer` on the benchmark's model, one iteration for each line on stdin; `make bench-trl` drives
+it.
 
 Runs in TRL's own environment (constraints-trl.txt) and imports nothing of this project. By hand:
 
-    .venv-trl/bin/python bench/trl_grpo.py --model runs/.cache/warmstart/HASH --prompts 30 --completion 30 <<< $'go\ngo'
+    .venv-trl/bin/python bench/trl_grpo.py --model runs/.cache/warmstart/HASH --prompts 30 --completion 30 <<<
+    $'go\ngo'
 
-An iteration is what our loop does in one step: sample a batch of completions, score them, take their log-probs, and
-make `epochs` x `minibatches` optimizer updates. Options are TRL's own; off is what costs time and our side does not do:
-no reference model (beta 0), no logging, no checkpoints, no activation checkpointing, no clipping of the gradient norm.
-Each line on stdout is {"seconds", "cpu_seconds", "trained_tokens", "lengths"} of one iteration.
+An iteration is what our loop does in one step: sample a batch of completions, score them, take their
+log-probs, and make `epochs` x `minibatches` optimizer updates. Options are TRL's own; off is what costs time
+and our side does not do: no reference model (beta 0), no logging, no checkpoints, no activation
+checkpointing, no clipping of the gradient norm. Each line on stdout is {"seconds", "cpu_seconds",
+"trained_tokens", "lengths"} of one iteration.
 """
 
 from __future__ import annotations
@@ -31,15 +34,20 @@ from trl import GRPOConfig, GRPOTrainer
 
 
 class Turnstile(TrainerCallback):
-    """Lets one iteration (`updates` optimizer steps, the first of which samples) pass for each line on `lines`."""
+    """Lets one iteration (`updates` optimizer steps, the first of which samples) pass for each line on
+    `lines`.
+    """
 
     def __init__(self, updates: int, epochs: int, lines: TextIO, out: TextIO) -> None:
         self._updates, self._epochs, self._lines, self._out = updates, epochs, lines, out
         self._began: tuple[float, float] | None = None
-        self.lengths: list[tuple[int, int]] = []  # tokens of prompt and completion of each row of the iteration
+        # tokens of prompt and completion of each row of the iteration
+        self.lengths: list[tuple[int, int]] = []
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Between two iterations: report the last one, wait for the next line; the end of the input ends training."""
+        """Between two iterations: report the last one, wait for the next line; the end of the input ends
+        training.
+        """
         if state.global_step % self._updates:
             return
         if self._began is not None:
@@ -61,15 +69,21 @@ def questions(tokenizer: PreTrainedTokenizerBase, lengths: Sequence[int], n: int
     """`n` prompts of random words, `lengths` in turn: what they say does not change what a step costs."""
     words = sorted(set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens))
     draw = random.Random(0)
-    return Dataset.from_list([{"prompt": " ".join(draw.choices(words, k=k))} for k in islice(cycle(lengths), n)])
+    return Dataset.from_list(
+        [{"prompt": " ".join(draw.choices(words, k=k))} for k in islice(cycle(lengths), n)]
+    )
 
 
 def main(argv: list[str]) -> None:
     """Build the trainer and let it train until stdin ends."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", required=True, help="checkpoint folder with its tokenizer")
     parser.add_argument("--prompts", required=True, help="tokens of the prompts of a batch: 12,12,35,58")
-    parser.add_argument("--completion", type=int, required=True, help="tokens of a completion, all of them trained on")
+    parser.add_argument(
+        "--completion", type=int, required=True, help="tokens of a completion, all of them trained on"
+    )
     parser.add_argument("--completions", type=int, default=64, help="completions an iteration")
     parser.add_argument("--group-size", type=int, default=8)
     parser.add_argument("--epochs", type=int, default=4)
@@ -89,7 +103,9 @@ def main(argv: list[str]) -> None:
 
     def reward(prompts: list[str], completion_ids: list[list[int]], **kwargs: Any) -> list[float]:
         """Random: every advantage has a gradient, and nothing is learned that would change the lengths."""
-        turnstile.lengths = [(len(p.split()), len(ids)) for p, ids in zip(prompts, completion_ids, strict=True)]
+        turnstile.lengths = [
+            (len(p.split()), len(ids)) for p, ids in zip(prompts, completion_ids, strict=True)
+        ]
         return [luck.random() for _ in prompts]
 
     config = GRPOConfig(

@@ -4,13 +4,14 @@ Runs in TRL's own environment (constraints-trl.txt) with this project's core on 
 
     PYTHONPATH=. .venv-trl/bin/python bench/trl_recorded.py runs --iterations 30 --output recorded.json
 
-The task: look up the value of a key with a tool, twice at most, and answer with it. The model is a tiny Qwen2, taught
-the format by imitation. With `--truth FILE.npz` the tensors of every micro-batch are kept as the trainer saw them, to
-hold the ledger against. Without `--record` the same is trained unrecorded: the weights must come out the same.
+The task: look up the value of a key with a tool, twice at most, and answer with it. The model is a tiny
+Qwen2, taught the format by imitation. With `--truth FILE.npz` the tensors of every micro-batch are kept as
+the trainer saw them, to hold the ledger against. Without `--record` the same is trained unrecorded: the
+weights must come out the same.
 
-    ... bench/trl_recorded.py runs --collapse     # it learns, then collapses; prints what `sorl diagnose` says
-    ... bench/trl_recorded.py runs --kill 10      # it and a plain loop in one folder, each killed ten times
-    ... bench/trl_recorded.py runs --pairs 6      # what recording costs, from steps with and without
+    ... bench/trl_recorded.py runs --collapse     # it learns, then collapses; prints what `sorl diagnose`
+    says ... bench/trl_recorded.py runs --kill 10      # it and a plain loop in one folder, each killed ten
+    times ... bench/trl_recorded.py runs --pairs 6      # what recording costs, from steps with and without
 """
 
 from __future__ import annotations
@@ -37,11 +38,20 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen2Config, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-# A learning rate that grows until four epochs on each batch are too many; the run is taught well enough to fall far.
+# A learning rate that grows until four epochs on each batch are too many; the run is taught well enough to
+# fall far.
 COLLAPSE = {
-    "experiment": "collapse", "iterations": 24, "completions": 64, "per_generation": 4, "epochs": 4, "lr": 4e-3,
-    "warmup": 1.0, "beta": 0.0, "taught": 400, "skill": 0.8,
-}  # fmt: skip
+    "experiment": "collapse",
+    "iterations": 24,
+    "completions": 64,
+    "per_generation": 4,
+    "epochs": 4,
+    "lr": 4e-3,
+    "warmup": 1.0,
+    "beta": 0.0,
+    "taught": 400,
+    "skill": 0.8,
+}
 BLOCK = 4  # batches of rollouts
 KEYS = [f"k{i}" for i in range(8)]
 TEMPLATE = Path(trl.__file__).parent / "chat_templates" / "qwen2_5.jinja"
@@ -89,7 +99,8 @@ def tokenizer_of() -> PreTrainedTokenizerFast:
 
 
 def taught(tokenizer: PreTrainedTokenizerFast, steps: int, skill: float, seed: int, folder: Path) -> Any:
-    """A tiny Qwen2 that has learned the format from scripted conversations; a share `skill` asks for the right key.
+    """A tiny Qwen2 that has learned the format from scripted conversations; a share `skill` asks for the
+    right key.
 
     It is kept in `folder`, from where the trainer reads its reference.
     """
@@ -97,10 +108,17 @@ def taught(tokenizer: PreTrainedTokenizerFast, steps: int, skill: float, seed: i
         return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     torch.manual_seed(seed)
     config = Qwen2Config(
-        vocab_size=len(tokenizer), hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=2048, eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id, bos_token_id=None,
-    )  # fmt: skip
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=2048,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+    )
     model, luck = AutoModelForCausalLM.from_config(config), random.Random(seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for _ in range(steps):
@@ -113,9 +131,15 @@ def taught(tokenizer: PreTrainedTokenizerFast, steps: int, skill: float, seed: i
             messages: list[dict[str, Any]] = question(key)
             for one in again:
                 call = {"type": "function", "function": {"name": "look_up", "arguments": {"key": one}}}
-                messages += [{"role": "assistant", "content": "", "tool_calls": [call]},
-                             {"role": "tool", "name": "look_up", "content": value_of(one)}]  # fmt: skip
-            said = value_of(again[-1]) if luck.random() < 0.3 + skill else luck.choice([value_of(k) for k in KEYS])
+                messages += [
+                    {"role": "assistant", "content": "", "tool_calls": [call]},
+                    {"role": "tool", "name": "look_up", "content": value_of(one)},
+                ]
+            said = (
+                value_of(again[-1])
+                if luck.random() < 0.3 + skill
+                else luck.choice([value_of(k) for k in KEYS])
+            )
             messages.append({"role": "assistant", "content": said})
             prompt = tokenizer.apply_chat_template(
                 question(key), tools=[look_up], tokenize=True, return_dict=False, add_generation_prompt=True
@@ -136,11 +160,16 @@ def taught(tokenizer: PreTrainedTokenizerFast, steps: int, skill: float, seed: i
 
 def right(completions: list[Any], key: list[str], **_: Any) -> list[float]:
     """1 where the last message is the value."""
-    return [float(str(c[-1].get("content", "")).strip() == value_of(k)) for c, k in zip(completions, key, strict=True)]
+    return [
+        float(str(c[-1].get("content", "")).strip() == value_of(k))
+        for c, k in zip(completions, key, strict=True)
+    ]
 
 
 class Alternating(TrainerCallback):
-    """Records BLOCK batches of rollouts and then as many not, in turn; keeps the seconds from each to the next."""
+    """Records BLOCK batches of rollouts and then as many not, in turn; keeps the seconds from each to the
+    next.
+    """
 
     def __init__(self, ledger: Any, updates: int, first: bool) -> None:
         self.ledger, self.updates, self.first = ledger, updates, first
@@ -154,7 +183,8 @@ class Alternating(TrainerCallback):
             now = time.perf_counter()
             self.seconds += [now - self._began] if step else []
             self._began = now
-            self.ledger.dead = (step // BLOCK % 2 == 0) != self.first  # what `record` wraps looks at nothing then
+            # what `record` wraps looks at nothing then
+            self.ledger.dead = (step // BLOCK % 2 == 0) != self.first
 
 
 class Watched(TrainerCallback):
@@ -192,7 +222,9 @@ def keep_truth(trainer: Any, kept: list[dict[str, np.ndarray]], told: list[dict[
 
     def watched_score(inputs: Any, prompts: Any, completions: Any, ids: Any) -> Any:
         out = score(inputs, prompts, completions, ids)
-        told.append({"inputs": inputs, "prompts": prompts, "completions": completions, "rewards": out.tolist()})
+        told.append(
+            {"inputs": inputs, "prompts": prompts, "completions": completions, "rewards": out.tolist()}
+        )
         return out
 
     def watched_generate(inputs: Any) -> Any:
@@ -207,10 +239,20 @@ def keep_truth(trainer: Any, kept: list[dict[str, np.ndarray]], told: list[dict[
     def watched_loss(model: Any, inputs: dict[str, Any]) -> Any:
         out = loss(model, inputs)
         ours = (getattr(trainer, "recorded", None) or {"terms": {}})["terms"]
-        names = ("completion_ids", "completion_mask", "tool_mask", "advantages", "old_per_token_logps",
-                 "ref_per_token_logps", "sorl_trajectory")  # fmt: skip
+        names = (
+            "completion_ids",
+            "completion_mask",
+            "tool_mask",
+            "advantages",
+            "old_per_token_logps",
+            "ref_per_token_logps",
+            "sorl_trajectory",
+        )
         found = {name: inputs[name].numpy().copy() for name in names if name in inputs}
-        found |= {"log_prob": last[0][0].detach().numpy().copy(), "entropy": last[0][1].detach().numpy().copy()}
+        found |= {
+            "log_prob": last[0][0].detach().numpy().copy(),
+            "entropy": last[0][1].detach().numpy().copy(),
+        }
         found |= {f"terms.{name}": x.numpy().copy() for name, x in ours.items()}
         found |= {"step": np.array(trainer.state.global_step), "loss": out.detach().numpy().copy()}
         last[0][0].register_hook(lambda gradient: found.update(gradient=gradient.numpy().copy()))
@@ -258,7 +300,8 @@ def killed(runs: Path, times: int) -> None:
 
     recorded = [str(Path(__file__)), str(runs), "--experiment", "killed", "--iterations", "1000"]
     recorded += ["--epochs", "1", "--completions", "16", "--group", "4"]
-    commands = {"killed": (recorded, 4), "plain": (["-c", PLAIN, str(runs)], 1)}  # by experiment, with updates a step
+    # by experiment, with updates a step
+    commands = {"killed": (recorded, 4), "plain": (["-c", PLAIN, str(runs)], 1)}
     worst, rows, doubled = dict.fromkeys(commands, 0.0), 0, 0
     for attempt in range(times):
         before = set(runs.glob("*/*"))
@@ -272,11 +315,17 @@ def killed(runs: Path, times: int) -> None:
             (folder,) = set(runs.glob(f"{name}/*")) - before
             while held(folder):  # the recorder measures what it was told
                 time.sleep(0.1)
-            kept = {kind: keys_of(folder, kind) for kind in ("step", "minibatch", "trajectory", "turn", "turn_step")}
+            kept = {
+                kind: keys_of(folder, kind)
+                for kind in ("step", "minibatch", "trajectory", "turn", "turn_step")
+            }
             rows += sum(map(len, kept.values()))
             doubled += sum(len(keys) - len(set(keys)) for keys in kept.values())
             worst[name] = max([worst[name], *(at - ended for ended in trainer.ended[len(kept["step"]) :])])
-        print(json.dumps({"killed": attempt + 1, "rows": rows, "doubled": doubled, "seconds_lost": worst}), flush=True)
+        print(
+            json.dumps({"killed": attempt + 1, "rows": rows, "doubled": doubled, "seconds_lost": worst}),
+            flush=True,
+        )
 
 
 def keys_of(folder: Path, name: str) -> list[tuple[Any, ...]]:
@@ -286,14 +335,18 @@ def keys_of(folder: Path, name: str) -> list[tuple[Any, ...]]:
     from workbench.spec import table
 
     files = sorted((folder / "segments" / name).glob("[0-9]*.parquet"))
-    return [tuple(r.values()) for f in files for r in pq.read_table(f, columns=list(table(name).key)).to_pylist()]
+    return [
+        tuple(r.values()) for f in files for r in pq.read_table(f, columns=list(table(name).key)).to_pylist()
+    ]
 
 
 def paired(runs: Path, pairs: int) -> None:
-    """Train the same run twice, recorded in one where it is not in the other; the ratio of what the steps took.
+    """Train the same run twice, recorded in one where it is not in the other; the ratio of what the steps
+    took.
 
-    A process is some percent slower or faster than another for as long as it lives. Both record half of their steps, so
-    that this cancels. The first step of each block is left out: the recorder still measures the last block then.
+    A process is some percent slower or faster than another for as long as it lives. Both record half of their
+    steps, so that this cancels. The first step of each block is left out: the recorder still measures the
+    last block then.
     """
     ratios = []
     for pair in range(pairs):
@@ -311,12 +364,25 @@ def paired(runs: Path, pairs: int) -> None:
         luck = np.random.default_rng(0).choice(ratios, (10_000, len(ratios))).mean(1)
         low, high = np.exp(np.quantile(luck, [0.025, 0.975]))
         words = f"{np.exp(np.mean(ratios)):.4f} (95 %: {low:.4f} to {high:.4f})"
-        print(f"wall, recorded / not: {words} of {len(ratios)} times {2 * BLOCK} steps, {pair + 1} pairs", flush=True)
+        print(
+            f"wall, recorded / not: {words} of {len(ratios)} times {2 * BLOCK} steps, {pair + 1} pairs",
+            flush=True,
+        )
 
 
 def diagnosed(runs: Path, run: str) -> None:
-    """Say what `sorl diagnose` reads in the ledger, and how it ranks the turns in the step of the first cause."""
-    sorl = [sys.executable, "-c", "from workbench.cli.main import main; main()", "--runs", str(runs), "diagnose", run]
+    """Say what `sorl diagnose` reads in the ledger, and how it ranks the turns in the step of the first
+    cause.
+    """
+    sorl = [
+        sys.executable,
+        "-c",
+        "from workbench.cli.main import main; main()",
+        "--runs",
+        str(runs),
+        "diagnose",
+        run,
+    ]
     found = json.loads(subprocess.run([*sorl, "--format", "json"], check=True, capture_output=True).stdout)
     subprocess.run(sorl, check=True)
     for finding in found[0]["findings"][:1]:
@@ -326,7 +392,9 @@ def diagnosed(runs: Path, run: str) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Train, and report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("runs", type=Path)
     parser.add_argument("--record", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--experiment", default="trl")
@@ -337,19 +405,29 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--accumulate", type=int, default=1)
     parser.add_argument("--lr", type=float, default=3e-4)
-    parser.add_argument("--warmup", type=float, default=0.0, help="share of the run in which the rate grows to --lr")
+    parser.add_argument(
+        "--warmup", type=float, default=0.0, help="share of the run in which the rate grows to --lr"
+    )
     parser.add_argument("--beta", type=float, default=0.01)
     parser.add_argument("--loss", default="grpo")
     parser.add_argument("--level", default="token")
-    parser.add_argument("--ours", type=json.loads, help='a loss of ours in place of TRL\'s: "st-ppo" or {"base": ...}')
+    parser.add_argument(
+        "--ours", type=json.loads, help='a loss of ours in place of TRL\'s: "st-ppo" or {"base": ...}'
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--taught", type=int, default=250, help="steps of imitation")
-    parser.add_argument("--skill", type=float, default=0.5, help="of the scripts: how often the right key is asked for")
+    parser.add_argument(
+        "--skill", type=float, default=0.5, help="of the scripts: how often the right key is asked for"
+    )
     parser.add_argument("--model", type=Path, help="where the taught model is kept; default: the runs folder")
     parser.add_argument("--double", action="store_true", help="losses and their gradients in float64")
     parser.add_argument("--collapse", action="store_true", help="settings under which the run collapses")
-    parser.add_argument("--kill", type=int, default=0, help="kill -9 it, and a plain loop next to it, so many times")
-    parser.add_argument("--alternate", choices=("first", "second"), help="the half of the steps that is recorded")
+    parser.add_argument(
+        "--kill", type=int, default=0, help="kill -9 it, and a plain loop next to it, so many times"
+    )
+    parser.add_argument(
+        "--alternate", choices=("first", "second"), help="the half of the steps that is recorded"
+    )
     parser.add_argument("--pairs", type=int, default=0, help="pairs of runs with and without the recorder")
     parser.add_argument("--truth", type=Path)
     parser.add_argument("--output", type=Path)
@@ -375,16 +453,34 @@ def main(argv: list[str] | None = None) -> None:
     keys = [luck.choice(KEYS) for _ in range(4096)]
     updates = options.per_generation * options.epochs // options.accumulate
     config = GRPOConfig(
-        output_dir=str(options.runs / "trl"), per_device_train_batch_size=options.completions // options.per_generation,
-        steps_per_generation=options.per_generation, gradient_accumulation_steps=options.accumulate,
-        num_generations=options.group, num_iterations=options.epochs, max_completion_length=64, temperature=1.0,
-        beta=options.beta, use_bias_correction_kl=False, epsilon=0.2, loss_type=options.loss,
-        importance_sampling_level=options.level, learning_rate=options.lr, lr_scheduler_type="constant_with_warmup",
+        output_dir=str(options.runs / "trl"),
+        per_device_train_batch_size=options.completions // options.per_generation,
+        steps_per_generation=options.per_generation,
+        gradient_accumulation_steps=options.accumulate,
+        num_generations=options.group,
+        num_iterations=options.epochs,
+        max_completion_length=64,
+        temperature=1.0,
+        beta=options.beta,
+        use_bias_correction_kl=False,
+        epsilon=0.2,
+        loss_type=options.loss,
+        importance_sampling_level=options.level,
+        learning_rate=options.lr,
+        lr_scheduler_type="constant_with_warmup",
         warmup_steps=round(options.warmup * options.iterations * updates),
-        max_grad_norm=1.0, max_steps=options.iterations * updates, use_cpu=True, activation_checkpointing=False,
-        bf16=False, seed=options.seed, logging_steps=1, save_strategy="no", report_to="none", disable_tqdm=True,
+        max_grad_norm=1.0,
+        max_steps=options.iterations * updates,
+        use_cpu=True,
+        activation_checkpointing=False,
+        bf16=False,
+        seed=options.seed,
+        logging_steps=1,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
         max_tool_calling_iterations=2,
-    )  # fmt: skip
+    )
     watched = Watched()
     kind = GRPOTrainer
     if options.ours:
@@ -398,7 +494,9 @@ def main(argv: list[str] | None = None) -> None:
         processing_class=tokenizer,
         tools=[look_up],
         callbacks=[watched],
-        train_dataset=Dataset.from_list([{"prompt": question(k), "key": k, "answer": value_of(k)} for k in keys]),
+        train_dataset=Dataset.from_list(
+            [{"prompt": question(k), "key": k, "answer": value_of(k)} for k in keys]
+        ),
     )
     kept: list[dict[str, np.ndarray]] = []
     told: list[dict[str, Any]] = []
@@ -416,16 +514,26 @@ def main(argv: list[str] | None = None) -> None:
         trainer.add_callback(alternating)
     trainer.train()
     report = {
-        "step_seconds": watched.seconds, "alternating": alternating.seconds if alternating else [],
+        "step_seconds": watched.seconds,
+        "alternating": alternating.seconds if alternating else [],
         "log": trainer.state.log_history,
-        "weights": hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest(),
-        "run": str(ledger.folder) if ledger else None, "updates": updates,
-        "versions": {name: __import__(name).__version__ for name in ("trl", "torch", "transformers", "accelerate")},
-    }  # fmt: skip
+        "weights": (
+            hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+        ),
+        "run": str(ledger.folder) if ledger else None,
+        "updates": updates,
+        "versions": {
+            name: __import__(name).__version__ for name in ("trl", "torch", "transformers", "accelerate")
+        },
+    }
     if options.truth:
         log = json.dumps({"log": trainer.state.log_history, "rollouts": told, "versions": report["versions"]})
         ranks = trainer.accelerator.num_processes
-        file = options.truth.with_suffix(f".{trainer.accelerator.process_index}.npz") if ranks > 1 else options.truth
+        file = (
+            options.truth.with_suffix(f".{trainer.accelerator.process_index}.npz")
+            if ranks > 1
+            else options.truth
+        )
         np.savez_compressed(
             file,
             log=np.array(log),

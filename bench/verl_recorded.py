@@ -2,11 +2,13 @@
 
 Runs in verl's own environment (constraints-verl.txt) with this project's core on PYTHONPATH. By hand:
 
-    PYTHONPATH=. .venv-verl/bin/python bench/verl_recorded.py runs --loss vanilla --truth truth.npz --output out.json
+    PYTHONPATH=. .venv-verl/bin/python bench/verl_recorded.py runs --loss vanilla --truth truth.npz --output
+    out.json
 
-What runs is TrainingWorker.train_mini_batch with the FSDP2 engine and `ppo_loss`, on a tiny Qwen2 and random responses
-of several turns; verl has no CPU platform, so one is set through its own plugin point. Rollouts, vLLM, Ray and the
-driver do not run. `--truth` keeps the tensors of every micro-batch as verl had them, to hold the ledger against.
+What runs is TrainingWorker.train_mini_batch with the FSDP2 engine and `ppo_loss`, on a tiny Qwen2 and random
+responses of several turns; verl has no CPU platform, so one is set through its own plugin point. Rollouts,
+vLLM, Ray and the driver do not run. `--truth` keeps the tensors of every micro-batch as verl had them, to
+hold the ledger against.
 """
 
 from __future__ import annotations
@@ -20,7 +22,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-os.environ |= {"HF_HUB_OFFLINE": "1", "VERL_ENGINE_DEVICE": "cuda", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+os.environ |= {
+    "HF_HUB_OFFLINE": "1",
+    "VERL_ENGINE_DEVICE": "cuda",
+    "LOCAL_RANK": "0",
+    "LOCAL_WORLD_SIZE": "1",
+}
 os.environ |= {"MASTER_ADDR": "127.0.0.1", "TOKENIZERS_PARALLELISM": "false"}
 os.environ.setdefault("VERL_USE_EXTERNAL_MODULES", "workbench.integrations.verl")
 
@@ -75,17 +82,28 @@ def model_in(folder: Path) -> str:
     PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w1", pad_token="w0").save_pretrained(folder)
     torch.manual_seed(0)
     config = Qwen2Config(
-        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, eos_token_id=1, pad_token_id=0, bos_token_id=None,
-    )  # fmt: skip
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        eos_token_id=1,
+        pad_token_id=0,
+        bos_token_id=None,
+    )
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     return str(folder)
 
 
 def rows_of(step: int, count: int) -> dict[str, list[Any]]:
-    """Prompts and responses of several turns; the last row fills up the batch as verl does it: without a mask."""
+    """Prompts and responses of several turns; the last row fills up the batch as verl does it: without a
+    mask.
+    """
     stream = torch.Generator().manual_seed(1000 + step)
-    found: dict[str, list[Any]] = {name: [] for name in ("prompts", "responses", "response_mask", "rm_scores", "uid")}
+    found: dict[str, list[Any]] = {
+        name: [] for name in ("prompts", "responses", "response_mask", "rm_scores", "uid")
+    }
     for i in range(count):
         n = int(torch.randint(6, WIDTH + 1, (1,), generator=stream))
         mask = torch.ones(n, dtype=torch.long)
@@ -132,20 +150,34 @@ def main(rank: int, options: argparse.Namespace, meet: str) -> None:
         lr=options.lr, total_training_steps=options.steps, lr_scheduler_type="constant", clip_grad=1.0
     )
     actor = configs.FSDPActorConfig(
-        strategy="fsdp2", rollout_n=GROUP, ppo_micro_batch_size_per_gpu=options.micro, optim=optimizer,
-        use_dynamic_bsz=options.dynamic, use_torch_compile=False, policy_loss=configs.PolicyLossConfig(loss_mode=mode),
-        ppo_epochs=2, use_kl_loss=options.beta is not None, kl_loss_coef=options.beta or 0.0, clip_ratio_high=0.25,
+        strategy="fsdp2",
+        rollout_n=GROUP,
+        ppo_micro_batch_size_per_gpu=options.micro,
+        optim=optimizer,
+        use_dynamic_bsz=options.dynamic,
+        use_torch_compile=False,
+        policy_loss=configs.PolicyLossConfig(loss_mode=mode),
+        ppo_epochs=2,
+        use_kl_loss=options.beta is not None,
+        kl_loss_coef=options.beta or 0.0,
+        clip_ratio_high=0.25,
         loss_agg_mode=options.aggregate,
-    )  # fmt: skip
+    )
     engine = configs.FSDPEngineConfig(
-        strategy="fsdp2", use_torch_compile=False, use_dynamic_bsz=options.dynamic, max_token_len_per_gpu=48,
-        micro_batch_size_per_gpu=options.micro, infer_micro_batch_size_per_gpu=options.micro,
+        strategy="fsdp2",
+        use_torch_compile=False,
+        use_dynamic_bsz=options.dynamic,
+        max_token_len_per_gpu=48,
+        micro_batch_size_per_gpu=options.micro,
+        infer_micro_batch_size_per_gpu=options.micro,
         mixed_precision={"param_dtype": "fp32", "reduce_dtype": "fp32"},
-    )  # fmt: skip
+    )
     model = configs.HFModelConfig(
-        path=options.model, use_remove_padding=False, enable_gradient_checkpointing=False,
+        path=options.model,
+        use_remove_padding=False,
+        enable_gradient_checkpointing=False,
         override_config={"attn_implementation": "eager"},
-    )  # fmt: skip
+    )
     worker = TrainingWorker(
         configs.TrainingWorkerConfig(
             model_type="language_model",
@@ -160,8 +192,10 @@ def main(rank: int, options: argparse.Namespace, meet: str) -> None:
 
     def watched(config: Any, model_output: Any, data: Any, dp_group: Any = None) -> Any:
         out = ppo_loss(config, model_output, data, dp_group)
-        found = {name: no_padding_2_padding(model_output[key], data).detach().numpy().copy()
-                 for name, key in {"log_prob": "log_probs", "entropy": "entropy"}.items()}  # fmt: skip
+        found = {
+            name: no_padding_2_padding(model_output[key], data).detach().numpy().copy()
+            for name, key in {"log_prob": "log_probs", "entropy": "entropy"}.items()
+        }
         for name in ("response_mask", "old_log_probs", "advantages", "rollout_log_probs", "ref_log_prob"):
             if name in data:
                 found[name] = data[name].to_padded_tensor(0).numpy().copy()
@@ -183,43 +217,79 @@ def main(rank: int, options: argparse.Namespace, meet: str) -> None:
         advantages = torch.randn(options.rows, generator=stream)[mine]
         data = tu.get_tensordict(
             {
-                "input_ids": nested(whole), "position_ids": nested([torch.arange(len(ids)) for ids in whole]),
-                "loss_mask": nested(own["response_mask"]), "truth_row": torch.arange(options.rows)[mine],
-                "advantages": nested([a.repeat(len(r)) for a, r in zip(advantages, own["responses"], strict=True)]),
-                "uid": own["uid"], **{name: nested(own[name]) for name in own if name != "uid"},
+                "input_ids": nested(whole),
+                "position_ids": nested([torch.arange(len(ids)) for ids in whole]),
+                "loss_mask": nested(own["response_mask"]),
+                "truth_row": torch.arange(options.rows)[mine],
+                "advantages": nested(
+                    [a.repeat(len(r)) for a, r in zip(advantages, own["responses"], strict=True)]
+                ),
+                "uid": own["uid"],
+                **{name: nested(own[name]) for name in own if name != "uid"},
             },
-            {"temperature": 1.0, "calculate_entropy": True, "compute_loss": False, "use_dynamic_bsz": False,
-             "micro_batch_size_per_gpu": options.micro, "use_remove_padding": False},
-        )  # fmt: skip
+            {
+                "temperature": 1.0,
+                "calculate_entropy": True,
+                "compute_loss": False,
+                "use_dynamic_bsz": False,
+                "micro_batch_size_per_gpu": options.micro,
+                "use_remove_padding": False,
+            },
+        )
         with worker.engine.eval_mode():
             found = worker.engine.infer_batch(data)["model_output"]["log_probs"].detach()
         old = response_from_nested(found, data["response_mask"])
         noise = torch.Generator().manual_seed(99 + step + rank)
         data["old_log_probs"] = old
-        data["rollout_log_probs"] = nested([x + 0.05 * torch.randn(x.shape, generator=noise) for x in old.unbind()])
+        data["rollout_log_probs"] = nested(
+            [x + 0.05 * torch.randn(x.shape, generator=noise) for x in old.unbind()]
+        )
         data["ref_log_prob"] = nested([x + 0.1 * torch.randn(x.shape, generator=noise) for x in old.unbind()])
         tu.assign_non_tensor(
-            data, compute_loss=True, global_batch_size=options.rows // 2, mini_batch_size=options.rows // 2,
-            epochs=2, seed=1, dataloader_kwargs={"shuffle": True}, use_dynamic_bsz=options.dynamic,
+            data,
+            compute_loss=True,
+            global_batch_size=options.rows // 2,
+            mini_batch_size=options.rows // 2,
+            epochs=2,
+            seed=1,
+            dataloader_kwargs={"shuffle": True},
+            use_dynamic_bsz=options.dynamic,
             max_token_len_per_gpu=48,
-        )  # fmt: skip
+        )
         began = time.perf_counter()
         out = worker.train_mini_batch(data)
         seconds.append(time.perf_counter() - began)
-        logged.append({k: np.asarray(v).tolist() for k, v in tu.get(out, "metrics").items() if "perf" not in k})
-    weights = torch.cat([p.full_tensor().detach().flatten().double() for p in worker.engine.module.parameters()])
+        logged.append(
+            {k: np.asarray(v).tolist() for k, v in tu.get(out, "metrics").items() if "perf" not in k}
+        )
+    weights = torch.cat(
+        [p.full_tensor().detach().flatten().double() for p in worker.engine.module.parameters()]
+    )
     report = {
-        "log": logged, "seconds": seconds, "mode": plain, "weights": [float(weights.sum()), float(weights.norm())],
+        "log": logged,
+        "seconds": seconds,
+        "mode": plain,
+        "weights": [float(weights.sum()), float(weights.norm())],
         "versions": {"verl": verl.__version__, "torch": torch.__version__},
-    }  # fmt: skip
+    }
     if options.truth:
         file = options.truth.with_suffix(f".{rank}.npz") if options.ranks > 1 else options.truth
         np.savez_compressed(
-            file, log=np.array(json.dumps(report)), rows=np.array(json.dumps(
-                [{k: [np.asarray(x).tolist() for x in rows] for k, rows in rows_of(s, options.rows).items()}
-                 for s in range(options.steps)])),
+            file,
+            log=np.array(json.dumps(report)),
+            rows=np.array(
+                json.dumps(
+                    [
+                        {
+                            k: [np.asarray(x).tolist() for x in rows]
+                            for k, rows in rows_of(s, options.rows).items()
+                        }
+                        for s in range(options.steps)
+                    ]
+                )
+            ),
             **{f"{i}.{name}": x for i, found in enumerate(kept) for name, x in found.items()},
-        )  # fmt: skip
+        )
     if rank == 0:
         if options.output:
             options.output.write_text(json.dumps(report))
@@ -228,7 +298,9 @@ def main(rank: int, options: argparse.Namespace, meet: str) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("runs", type=Path)
     parser.add_argument(
         "--loss", default="vanilla", help="name of a loss, with its slots: st-ppo?stabilise.scope=global"

@@ -1,4 +1,5 @@
-"""Memory: log-probs and their gradient over a vocabulary of 151,936 (Qwen2.5), in parts against all logits at once.
+"""Memory: log-probs and their gradient over a vocabulary of 151,936 (Qwen2.5), in parts against all logits at
+once.
 
 python bench/vocabulary.py ELEMENTS OUT.safetensors    one side, in a process of its own
 """
@@ -68,10 +69,17 @@ def _side(elements: int, out: Path) -> dict[str, Any]:
     torch.manual_seed(0)
     model = Qwen2ForCausalLM(
         Qwen2Config(
-            vocab_size=VOCABULARY, hidden_size=128, intermediate_size=128, num_hidden_layers=1, num_attention_heads=4,
-            num_key_value_heads=4, max_position_embeddings=LENGTH, tie_word_embeddings=True, initializer_range=0.1,
+            vocab_size=VOCABULARY,
+            hidden_size=128,
+            intermediate_size=128,
+            num_hidden_layers=1,
+            num_attention_heads=4,
+            num_key_value_heads=4,
+            max_position_embeddings=LENGTH,
+            tie_word_embeddings=True,
+            initializer_range=0.1,
         )
-    )  # fmt: skip
+    )
     tokens = torch.randint(VOCABULARY, (ROWS, LENGTH))
     linear_head(model)  # its trial is not what is measured
     before, began = psutil.Process().memory_info().rss, time.perf_counter()

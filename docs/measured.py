@@ -1,4 +1,5 @@
-"""One line per algorithm of what the shipped results say; `make docs` writes them to algorithms/measured.toml.
+"""One line per algorithm of what the shipped results say; `make docs` writes them to
+algorithms/measured.toml.
 
 The page of algorithms, the glossary and `sorl algorithms` show them.
 """
@@ -41,7 +42,9 @@ def _rank(stem: str) -> int:
 
 
 def _of_grid(found: Results) -> Iterable[tuple[str, str]]:
-    """Yield (algorithm, line) of each arm that is an algorithm as declared, or with options that the line names."""
+    """Yield (algorithm, line) of each arm that is an algorithm as declared, or with options that the line
+    names.
+    """
     from workbench.analysis.stats import clopper_pearson
     from workbench.spec import COLLAPSED
 
@@ -53,11 +56,19 @@ def _of_grid(found: Results) -> Iterable[tuple[str, str]]:
         n, collapsed = len(mine), int(mine["outcome"].isin(COLLAPSED).sum())
         low, high = clopper_pearson(collapsed, n)
         where = f" ({options})" if options else ""
-        yield name, f"{where}: {collapsed} of {n} runs collapsed, {_seeds(mine)}, [{100 * low:.0f}, {100 * high:.0f}] %"
+        yield (
+            name,
+            (
+                f"{where}: {collapsed} of {n} runs collapsed, {_seeds(mine)}, [{100 * low:.0f},"
+                f" {100 * high:.0f}] %"
+            ),
+        )
 
 
 def _of_region(found: Results, file: GridFile) -> Iterable[tuple[str, str]]:
-    """Yield (algorithm, line) of each series that is an algorithm as declared: where half of its runs collapse."""
+    """Yield (algorithm, line) of each series that is an algorithm as declared: where half of its runs
+    collapse.
+    """
     from workbench.analysis.region import by_column, edge, from_runs
 
     runs = _judged(found.runs)
@@ -72,7 +83,8 @@ def _of_region(found: Results, file: GridFile) -> Iterable[tuple[str, str]]:
             continue
         across = landscape.across.rsplit(".", 1)[-1] if landscape.across else ""
         edges = [
-            f"{edge(row)} at {across} {row['y']:g}" if across else edge(row) for row in mine.to_dict(orient="records")
+            f"{edge(row)} at {across} {row['y']:g}" if across else edge(row)
+            for row in mine.to_dict(orient="records")
         ]
         also = ", ".join(part for part in (options, piece) if part)
         where = f" ({also})" if also else ""
@@ -87,12 +99,16 @@ def _judged(runs: pd.DataFrame) -> pd.DataFrame:
     from workbench.cli.report import slots
 
     runs = runs[(runs["status"] == "finished") & runs["outcome"].notna() & runs["config"].notna()]
-    same = [slots(str(config)) == stored for config, stored in zip(runs["config"], runs["slots"], strict=True)]
+    same = [
+        slots(str(config)) == stored for config, stored in zip(runs["config"], runs["slots"], strict=True)
+    ]
     return runs[pd.Series(same, runs.index, dtype=bool)]
 
 
 def _named(arm: str) -> tuple[str | None, str]:
-    """Return the algorithm in the name of an arm and the rest of the name; None as the algorithm of a control."""
+    """Return the algorithm in the name of an arm and the rest of the name; None as the algorithm of a
+    control.
+    """
     from workbench.algorithms import ALGORITHMS
 
     first, *points = arm.split(" · ")

@@ -18,7 +18,9 @@ ROOT = Path(__file__).parents[1]
 def markdown(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return a Markdown table; bars in cells are escaped."""
     lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(str(cell).replace("|", r"\|") for cell in line) + " |" for line in lines)
+    return "\n".join(
+        "| " + " | ".join(str(cell).replace("|", r"\|") for cell in line) + " |" for line in lines
+    )
 
 
 def code(names: Iterable[str]) -> str:
@@ -52,7 +54,9 @@ def _verb(name: str, command: Any) -> str:
         if parameter.name == "help":
             continue
         record = parameter.get_help_record(context)
-        usage, text = record if record else (parameter.human_readable_name, getattr(parameter, "help", None) or "")
+        usage, text = (
+            record if record else (parameter.human_readable_name, getattr(parameter, "help", None) or "")
+        )
         rows.append((f"`{usage}`", text))
     usage = " ".join(command.collect_usage_pieces(context))
     help_text = inspect.cleandoc(command.help or "").split("\f")[0]
@@ -64,7 +68,9 @@ def _verb(name: str, command: Any) -> str:
 
 
 def schema() -> str:
-    """Return every table with its grain, key and columns; formulas and sources are on the page of diagnostics."""
+    """Return every table with its grain, key and columns; formulas and sources are on the page of
+    diagnostics.
+    """
     return "\n\n".join(map(_table, TABLES))
 
 
@@ -72,7 +78,9 @@ def _table(table: Table) -> str:
     from workbench.diagnostics import CATALOGUE
 
     rows = [(f"`{c.name}`", c.type, "", c.description) for c in table.columns]
-    rows += [(f"`{d.name}`", d.sql_type, d.unit.value, d.description) for d in CATALOGUE if d.table == table.name]
+    rows += [
+        (f"`{d.name}`", d.sql_type, d.unit.value, d.description) for d in CATALOGUE if d.table == table.name
+    ]
     return f"## {table.name}\n\n{table.grain} Key: {code(table.key)}.\n\n" + markdown(
         ("column", "type", "unit", "meaning"), rows
     )
@@ -81,14 +89,15 @@ def _table(table: Table) -> str:
 # docs/algorithms.md
 
 ALGORITHM_NOTES = (
-    "Terms besides the rule itself (a KL to the reference, an entropy bonus) are off in every declaration, so that two "
-    "algorithms differ in their rule; `slots.kl` and `learn.entropy_coef` switch them on. Learning rates and clips of "
-    "the gradient norm are settings of a run. *Experimental* means that the declaration may not be what its source "
-    "does, for the reason given. What we measured is computed from the shipped results of the grid named "
-    "(`experiments/results/`, on 2 cores of a shared x86-64 server), for arms that are the algorithm as declared: of a "
-    "grid how many runs collapsed, with the 95 % Clopper-Pearson interval; of a region where half of them do, with the "
-    "95 % interval of its fit. A grid may repeat runs of another one as its base; named controls, which change a "
-    "setting, are in docs/findings.md. The rest is *not measured yet*."
+    "Terms besides the rule itself (a KL to the reference, an entropy bonus) are off in every declaration, so"
+    " that two algorithms differ in their rule; `slots.kl` and `learn.entropy_coef` switch them on. Learning"
+    " rates and clips of the gradient norm are settings of a run. *Experimental* means that the declaration"
+    " may not be what its source does, for the reason given. What we measured is computed from the shipped"
+    " results of the grid named (`experiments/results/`, on 2 cores of a shared x86-64 server), for arms that"
+    " are the algorithm as declared: of a grid how many runs collapsed, with the 95 % Clopper-Pearson"
+    " interval; of a region where half of them do, with the 95 % interval of its fit. A grid may repeat runs"
+    " of another one as its base; named controls, which change a setting, are in docs/findings.md. The rest"
+    " is *not measured yet*."
 )
 
 
@@ -112,13 +121,17 @@ def _contents() -> str:
         rows.append(f"| **{title}** | | | | |")
         for a in members:
             base = ALGORITHMS[a.differs_from or a.name]
-            difference = "the base" if a.differs_from is None else (
-                f"`{a.differs_from}` with another {' and '.join(differences(base, a))}"
-            )  # fmt: skip
+            difference = (
+                "the base"
+                if a.differs_from is None
+                else (f"`{a.differs_from}` with another {' and '.join(differences(base, a))}")
+            )
             critic = "yes" if a.critic else "no"
             mark = " (experimental)" if a.experimental else ""
             rows.append(f"| `{a.name}`{mark} | {difference} | {critic} | {a.group_size} | <{a.paper}> |")
-    return "\n".join(rows) + "\n\n" + " ".join(f"`{a}` is accepted for `{name}`." for a, name in ALIASES.items())
+    return (
+        "\n".join(rows) + "\n\n" + " ".join(f"`{a}` is accepted for `{name}`." for a, name in ALIASES.items())
+    )
 
 
 def _algorithm(algorithm: Any, measured: str) -> str:
@@ -152,14 +165,17 @@ def _slot(slot: str) -> str:
 
 
 def diagnostics() -> str:
-    """Return the symbols, the columns of each table, what costs a pass of its own, the alarms, the collapse rule."""
+    """Return the symbols, the columns of each table, what costs a pass of its own, the alarms, the collapse
+    rule.
+    """
     from workbench.diagnostics import CATALOGUE
     from workbench.diagnostics.collapse import collapse_rule
     from workbench.diagnostics.declare import SYMBOLS
 
     symbols = markdown(("symbol", "meaning"), ([f"`{s}`", meaning] for s, meaning in SYMBOLS))
     tables = [
-        _columns(name, [d for d in CATALOGUE if d.table == name]) for name in dict.fromkeys(d.table for d in CATALOGUE)
+        _columns(name, [d for d in CATALOGUE if d.table == name])
+        for name in dict.fromkeys(d.table for d in CATALOGUE)
     ]
     rule = f"## The collapse rule\n\n{collapse_rule()}"
     return "\n\n".join([f"## Symbols\n\n{symbols}", *tables, _passes(), _alarms(), rule]) + "\n"
@@ -180,23 +196,30 @@ def _passes() -> str:
     every = LearnSettings()
     bias = [d.name for d in CATALOGUE if d.name in ("clip_bias_norm", "clip_bias_ratio", "clip_bias_cosine")]
     return (
-        "## What costs a pass of its own\n\nEverything above comes from the forward and backward passes of training, "
-        "except these columns of table `minibatch`. They are NULL on the updates between, and a run trains the same "
-        "whether they are taken or not.\n\n"
+        "## What costs a pass of its own\n\nEverything above comes from the forward and backward passes of"
+        " training, except these columns of table `minibatch`. They are NULL on the updates between, and a"
+        " run trains the same whether they are taken or not.\n\n"
         + markdown(
             ("setting", "default", "columns", "costs"),
             (
                 (
-                    "`learn.probe_every`", f"{every.probe_every} (never)", code(m.name for m in update.PROBE),
+                    "`learn.probe_every`",
+                    f"{every.probe_every} (never)",
+                    code(m.name for m in update.PROBE),
                     "two forward passes and a backward",
                 ),
                 (
-                    "`learn.clip_bias_every`", every.clip_bias_every, code(bias),
-                    "a backward; another where the loss has a KL term, an entropy bonus or a factor that is not 1",
+                    "`learn.clip_bias_every`",
+                    every.clip_bias_every,
+                    code(bias),
+                    (
+                        "a backward; another where the loss has a KL term, an entropy bonus or a factor that"
+                        " is not 1"
+                    ),
                 ),
             ),
         )
-    )  # fmt: skip
+    )
 
 
 def _alarms() -> str:
@@ -210,13 +233,15 @@ def _alarms() -> str:
             silent.setdefault(d.no_alarm, []).append(d.name)
     rows = ([f"`{d.table}.{d.name}`", in_words(d.alarm), d.alarm.reason] for d in CATALOGUE if d.alarm)
     return (
-        "## Alarms\n\nAn alarm is an event of kind `alarm`. It fires once, is armed again when the value has come"
-        f" back, and keeps quiet for {COOLDOWN} steps in between. The marks are starting points, not truths: whether "
-        "one warns in time on your runs is what the view `lead_time` shows.\n\n"
+        "## Alarms\n\nAn alarm is an event of kind `alarm`. It fires once, is armed again when the value has"
+        f" come back, and keeps quiet for {COOLDOWN} steps in between. The marks are starting points, not"
+        " truths: whether one warns in time on your runs is what the view `lead_time` shows.\n\n"
         + markdown(("diagnostic", "goes off", "reason"), rows)
-        + f"\n\nThe other columns of table `step` have none, for these reasons; the finer tables have none because "
-        f"{FINER}.\n\n"
-        + markdown(("diagnostics", "no alarm, because"), ([code(names), reason] for reason, names in silent.items()))
+        + "\n\nThe other columns of table `step` have none, for these reasons; the finer tables have none"
+        f" because {FINER}.\n\n"
+        + markdown(
+            ("diagnostics", "no alarm, because"), ([code(names), reason] for reason, names in silent.items())
+        )
         + "\n\nTwo findings take more than one value:\n\n"
         + markdown(
             ("event", "severity", "happens when", "reason"),
@@ -232,7 +257,10 @@ def causes() -> str:
     """Return one row per cause: what it is, what it needs from a log, what to do."""
     from workbench.diagnosis.causes import CAUSES
 
-    rows = ((f"`{c.name}`", f"{c.title} ({c.severity})", code((*c.needs, *c.needs_settings)), c.change) for c in CAUSES)
+    rows = (
+        (f"`{c.name}`", f"{c.title} ({c.severity})", code((*c.needs, *c.needs_settings)), c.change)
+        for c in CAUSES
+    )
     return markdown(("cause", "meaning", "needs", "remedy"), rows)
 
 
@@ -240,12 +268,17 @@ def metric_names() -> str:
     """Return one row per column of ours, with the metrics of other trainers that are read as it."""
     from workbench.integrations.names import NAMES, STEP
 
-    rows = [("`step`", code(STEP)), *((f"`{column}`", code(found)) for column, found in sorted(NAMES.items()))]
+    rows = [
+        ("`step`", code(STEP)),
+        *((f"`{column}`", code(found)) for column, found in sorted(NAMES.items())),
+    ]
     return markdown(("read as", "metric in the log"), rows)
 
 
 def setting_names() -> str:
-    """Return one row per setting of ours, with the keys of other trainers' configurations that are read as it."""
+    """Return one row per setting of ours, with the keys of other trainers' configurations that are read as
+    it.
+    """
     from workbench.integrations.names import SETTINGS
 
     rows = [(f"`{setting}`", code(found)) for setting, found in SETTINGS.items()]
@@ -277,7 +310,9 @@ def stop_rules() -> str:
     from workbench.spec import StopSettings
 
     found = StopSettings.model_fields.items()
-    return markdown(("setting", "ends the run after"), ((f"`stop.{name}`", f.description or "") for name, f in found))
+    return markdown(
+        ("setting", "ends the run after"), ((f"`stop.{name}`", f.description or "") for name, f in found)
+    )
 
 
 # docs/faults.md
@@ -288,15 +323,24 @@ def faults() -> str:
     from workbench.learn.faults import FAULTS
 
     def strength(kind: Any) -> str:
-        return f"{kind.strength} ({kind.unit})" if kind.unit and kind.unit not in kind.strength else kind.strength
+        return (
+            f"{kind.strength} ({kind.unit})"
+            if kind.unit and kind.unit not in kind.strength
+            else kind.strength
+        )
 
     rows = (
         (
-            f"`{k.name}`", k.bug, strength(k), f"{k.default:,g}", "yes" if k.turn else "", k.concerns,
+            f"`{k.name}`",
+            k.bug,
+            strength(k),
+            f"{k.default:,g}",
+            "yes" if k.turn else "",
+            k.concerns,
             f"`{k.caught}`" if k.caught.startswith("guard_") else k.caught,
         )
         for k in FAULTS.values()
-    )  # fmt: skip
+    )
     return markdown(("kind", "the bug", "strength", "default", "one turn", "concerns", "caught by"), rows)
 
 
@@ -322,7 +366,9 @@ def cell_events() -> str:
     """Return one row per event that the grid writes about the process of a cell."""
     from workbench.grid.folder import KINDS
 
-    return markdown(("event", "severity", "what happened"), ((f"`{name}`", *told) for name, told in KINDS.items()))
+    return markdown(
+        ("event", "severity", "what happened"), ((f"`{name}`", *told) for name, told in KINDS.items())
+    )
 
 
 # docs/audit.md
@@ -346,7 +392,9 @@ def batch_settings() -> str:
     from workbench.spec import BatchesSettings
 
     found = BatchesSettings.model_fields.items()
-    return markdown(("setting", "default", "meaning"), ((f"`{n}`", f.default, f.description or "") for n, f in found))
+    return markdown(
+        ("setting", "default", "meaning"), ((f"`{n}`", f.default, f.description or "") for n, f in found)
+    )
 
 
 def batch_arrays() -> str:
@@ -366,7 +414,9 @@ def replay_columns() -> str:
     from workbench.replay.tables import TABLES
 
     known = {column.name: column for table in TABLES.values() for column in table}
-    places = {name: [t for t, table in TABLES.items() if any(c.name == name for c in table)] for name in known}
+    places = {
+        name: [t for t, table in TABLES.items() if any(c.name == name for c in table)] for name in known
+    }
     rows = ((f"`{n}`", ", ".join(places[n]), c.type, c.description) for n, c in known.items())
     return markdown(("column", "tables", "type", "meaning"), rows)
 

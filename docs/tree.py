@@ -7,8 +7,25 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("spec", "batch.py", "objective", "algorithms", "diagnostics", "agent", "learn", "record", "integrations",
-         "store", "grid", "analysis", "diagnosis", "replay", "audit", "app", "cli")  # fmt: skip
+ROOMS = (
+    "spec",
+    "batch.py",
+    "objective",
+    "algorithms",
+    "diagnostics",
+    "agent",
+    "learn",
+    "record",
+    "integrations",
+    "store",
+    "grid",
+    "analysis",
+    "diagnosis",
+    "replay",
+    "audit",
+    "app",
+    "cli",
+)
 IN_FULL = ("learn", "store", "diagnosis", "app")  # rooms whose files are named one by one
 NUCLEUS = ("batch.py", "objective", "algorithms", "learn/loop.py", "learn/update.py", "learn/rollouts.py")
 WIDTH = 120
@@ -18,7 +35,10 @@ def tree() -> str:
     """Return the tree as indented lines: path, and the first sentence of its docstring."""
     lines = [_line(path, depth) for path, depth in _paths()]
     rest = (
-        ("experiments/", "grid files, each with its question; results/; LOG.md: dated findings, negative ones too"),
+        (
+            "experiments/",
+            "grid files, each with its question; results/; LOG.md: dated findings, negative ones too",
+        ),
         ("bench/", "benchmarks, each against its baseline (`sorl bench`); not installed"),
         ("studies/", "how often diagnosis, attribution, early warning and search are right; not installed"),
         ("docs/", "hand-written pages; render.py, tree.py and measured.py write their generated blocks"),
@@ -63,7 +83,9 @@ def _line(path: Path, depth: int) -> str:
 
 def _first_sentence(file: Path) -> str:
     """Return the docstring's first sentence, cut at its last clause that fits the line."""
-    text = " ".join((ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").split("\n\n")[0].split())
+    text = " ".join(
+        (ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").split("\n\n")[0].split()
+    )
     sentence = text.split(". ")[0].rstrip(".")
     while len(sentence) > WIDTH - 34 and (cut := max(sentence.rfind(mark) for mark in (";", ":", ","))) > 0:
         sentence = sentence[:cut]

@@ -1,8 +1,8 @@
 """The turn ledger of a training loop of your own, with torch alone: `python examples/plain_loop.py RUNS`.
 
-A policy of 16 tokens plays two turns: it writes three tokens, sees one back, and writes three more. It earns 1 where
-the last token is the one that it saw. All but the lines with `ledger` is an ordinary loop with PPO's clip and
-group-relative advantages.
+A policy of 16 tokens plays two turns: it writes three tokens, sees one back, and writes three more. It earns
+1 where the last token is the one that it saw. All but the lines with `ledger` is an ordinary loop with PPO's
+clip and group-relative advantages.
 """
 
 import sys
@@ -42,7 +42,9 @@ def main(runs, steps=20):
     policy = Policy()
     optimizer = torch.optim.Adam(policy.parameters(), lr=1e-2)
     settings = {"lr": 1e-2, "epochs": EPOCHS, "minibatches": MINIBATCHES}
-    with Ledger(runs, experiment="plain", algorithm="grpo", settings=settings, iterations=steps, clip=Clip()) as ledger:
+    with Ledger(
+        runs, experiment="plain", algorithm="grpo", settings=settings, iterations=steps, clip=Clip()
+    ) as ledger:
         for step in range(steps):
             group = torch.arange(GROUPS).repeat_interleave(GROUP)
             with torch.no_grad():
@@ -50,23 +52,37 @@ def main(runs, steps=20):
                 old = policy(tokens)[:, :-1].gather(2, tokens[:, 1:, None])[..., 0]
             reward = (tokens[:, -1] == tokens[:, 1 + TURN]).float()
             by_group = reward.view(GROUPS, GROUP)
-            advantages = ((by_group - by_group.mean(1, keepdim=True)) / (by_group.std(1, keepdim=True) + 1e-6)).view(-1)
+            advantages = (
+                (by_group - by_group.mean(1, keepdim=True)) / (by_group.std(1, keepdim=True) + 1e-6)
+            ).view(-1)
             ledger.rollouts(step, reward, group=group, prompts=tokens[:, :1], responses=tokens[:, 1:])
             for epoch in range(EPOCHS):
                 for rows in torch.randperm(len(tokens)).chunk(MINIBATCHES):
                     log_probs = policy(tokens[rows])[:, :-1]
                     log_prob = log_probs.gather(2, tokens[rows, 1:, None])[..., 0]
-                    ratio, a, mask = (log_prob - old[rows]).exp(), advantages[rows, None], MASK.expand_as(log_prob)
+                    ratio, a, mask = (
+                        (log_prob - old[rows]).exp(),
+                        advantages[rows, None],
+                        MASK.expand_as(log_prob),
+                    )
                     loss = -torch.min(ratio * a, ratio.clamp(0.8, 1.2) * a)
                     loss = (loss * mask).sum() / mask.sum()
                     optimizer.zero_grad()
                     loss.backward()
                     norm = nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
                     ledger.update(
-                        step, epoch=epoch, log_prob=log_prob, log_prob_old=old[rows], mask=mask,
-                        advantages=advantages[rows], trajectory=rows, entropy=-(log_probs.exp() * log_probs).sum(-1),
-                        grad_norm=norm, policy_loss=loss, lr=1e-2,
-                    )  # fmt: skip
+                        step,
+                        epoch=epoch,
+                        log_prob=log_prob,
+                        log_prob_old=old[rows],
+                        mask=mask,
+                        advantages=advantages[rows],
+                        trajectory=rows,
+                        entropy=-(log_probs.exp() * log_probs).sum(-1),
+                        grad_norm=norm,
+                        policy_loss=loss,
+                        lr=1e-2,
+                    )
                     optimizer.step()
             ledger.end(step)
     return ledger.folder

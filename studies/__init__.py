@@ -1,4 +1,6 @@
-"""Studies that need a clone: of the workbench itself (`sorl bench`), and the paper's claims (`sorl report`)."""
+"""Studies that need a clone: of the workbench itself (`sorl bench`), and the paper's claims
+(`sorl report`).
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""How often the attribution is right: planted faults against the turn and the span that were named, with intervals.
+"""How often the attribution is right: planted faults against the turn and the span that were named, with
+intervals.
 
-A planted batch goes through what every run goes through: measured, recorded, boxed, synced, and asked for its culprit.
+A planted batch goes through what every run goes through: measured, recorded, boxed, synced, and asked for its
+culprit.
 """
 
 from __future__ import annotations
@@ -18,7 +20,18 @@ import pandas as pd
 import torch
 
 from studies import stored
-from studies.planted import KINDS, MOST_TURNS, POLICIES, SAMPLERS, UPDATES, VISIBLE, WEAK, Drawn, Kind, healthy
+from studies.planted import (
+    KINDS,
+    MOST_TURNS,
+    POLICIES,
+    SAMPLERS,
+    UPDATES,
+    VISIBLE,
+    WEAK,
+    Drawn,
+    Kind,
+    healthy,
+)
 from workbench.agent.episode import Episode, collate
 from workbench.algorithms import resolve
 from workbench.batch import Batch
@@ -44,7 +57,9 @@ _RANKS = ("mass_rank", "gradient_rank", "drift_rank")
 
 @dataclass(frozen=True)
 class Plan:
-    """One batch to be made: what is planted (None: nothing), how strong, in a trajectory of how many turns."""
+    """One batch to be made: what is planted (None: nothing), how strong, in a trajectory of how
+    many turns.
+    """
 
     number: int
     kind: Kind | None
@@ -82,14 +97,25 @@ def plans(visible: int, weak: int, untouched: int) -> list[Plan]:
 
 
 def cases(todo: Sequence[Plan], say: Callable[[int, int], None] = lambda done, of: None) -> Iterator[Case]:
-    """What the attribution and the ranks of view `culprit` say of each plan; runs live in a temporary folder."""
+    """What the attribution and the ranks of view `culprit` say of each plan; runs live in a
+    temporary folder.
+    """
     for start in range(0, len(todo), STEPS):
         part = todo[start : start + STEPS]
         with tempfile.TemporaryDirectory(prefix="sorl-planted-") as folder:
             runs = Path(folder)
             run = runs / "planted" / "planted-s0"
-            change(run, {"run_id": run.name}, experiment="planted", algorithm="ppo", arm="ppo", seed=0,
-                   status="finished", config=_SETTINGS.model_dump_json(), steps=len(part))  # fmt: skip
+            change(
+                run,
+                {"run_id": run.name},
+                experiment="planted",
+                algorithm="ppo",
+                arm="ppo",
+                seed=0,
+                status="finished",
+                config=_SETTINGS.model_dump_json(),
+                steps=len(part),
+            )
             with Recorder(run, run.name, _SETTINGS) as recorder:
                 truth = [record(recorder, step, plan) for step, plan in enumerate(part)]
             sync(runs)
@@ -134,20 +160,35 @@ def _episode(drawn: Drawn, row: int, draw: np.random.Generator) -> Episode:
     n, turns = int(drawn.length[row]), int(drawn.turn[row].max())
     reward = float(draw.random() < 0.6)
     return Episode(
-        question_id=row, group=row, tokens=drawn.tokens[row, :n].tolist(), written=drawn.written[row, :n].tolist(),
-        log_prob=drawn.behaviour[row, :n].tolist(), prompt_length=int(drawn.prompt[row]), question="", gold="",
-        answer=None, reward=reward, success=reward == 1.0, ended="max_turns", turns=turns, searches=turns,
-        valid_turns=turns, turn_status=["search"] * turns,
-    )  # fmt: skip
+        question_id=row,
+        group=row,
+        tokens=drawn.tokens[row, :n].tolist(),
+        written=drawn.written[row, :n].tolist(),
+        log_prob=drawn.behaviour[row, :n].tolist(),
+        prompt_length=int(drawn.prompt[row]),
+        question="",
+        gold="",
+        answer=None,
+        reward=reward,
+        success=reward == 1.0,
+        ended="max_turns",
+        turns=turns,
+        searches=turns,
+        valid_turns=turns,
+        turn_status=["search"] * turns,
+    )
 
 
 def _batch(drawn: Drawn, episodes: Sequence[Episode], draw: np.random.Generator) -> Batch:
     batch = collate(episodes, 0)
     return replace(
-        batch, mask=torch.from_numpy(drawn.mask), turn_id=None,
-        log_prob_behaviour=torch.from_numpy(drawn.behaviour).float(), log_prob_old=torch.from_numpy(drawn.old).float(),
+        batch,
+        mask=torch.from_numpy(drawn.mask),
+        turn_id=None,
+        log_prob_behaviour=torch.from_numpy(drawn.behaviour).float(),
+        log_prob_old=torch.from_numpy(drawn.old).float(),
         values=torch.from_numpy(draw.normal(0.6, 0.2, drawn.old.shape)).float(),
-    )  # fmt: skip
+    )
 
 
 def _updates(drawn: Drawn, batch: Batch, draw: np.random.Generator, step: int) -> Iterator[Evidence]:
@@ -163,7 +204,9 @@ def _updates(drawn: Drawn, batch: Batch, draw: np.random.Generator, step: int) -
             index += 1
 
 
-def _evidence(part: Batch, log_prob: torch.Tensor, terms: Any, weight: torch.Tensor, epoch: int, step: int) -> Evidence:
+def _evidence(
+    part: Batch, log_prob: torch.Tensor, terms: Any, weight: torch.Tensor, epoch: int, step: int
+) -> Evidence:
     assert part.advantages is not None
     one = torch.Tensor.unsqueeze
     named: dict[str, Any] = {
@@ -171,13 +214,22 @@ def _evidence(part: Batch, log_prob: torch.Tensor, terms: Any, weight: torch.Ten
         for name in ("ratio", "active_low", "active_high", "out_of_range", "dual", "factor")
     }
     return Evidence(
-        epoch=torch.tensor([epoch]), rollout_step=torch.tensor([step]), trajectory=one(part.trajectory, 0),
-        mask=one(part.mask, 0), turn=one(part.turn, 0), log_prob=one(log_prob, 0),
-        log_prob_old=one(part.log_prob_old, 0), log_prob_behaviour=one(part.need("log_prob_behaviour"), 0),
-        advantages=one(part.advantages, 0), entropy=one(-log_prob, 0), gradient_weight=one(weight, 0),
-        score=one(part.score, 0), group=one(part.group, 0), **named,
+        epoch=torch.tensor([epoch]),
+        rollout_step=torch.tensor([step]),
+        trajectory=one(part.trajectory, 0),
+        mask=one(part.mask, 0),
+        turn=one(part.turn, 0),
+        log_prob=one(log_prob, 0),
+        log_prob_old=one(part.log_prob_old, 0),
+        log_prob_behaviour=one(part.need("log_prob_behaviour"), 0),
+        advantages=one(part.advantages, 0),
+        entropy=one(-log_prob, 0),
+        gradient_weight=one(weight, 0),
+        score=one(part.score, 0),
+        group=one(part.group, 0),
+        **named,
         scalars={"policy_loss": [float(terms.policy_loss)], "non_finite": [0.0]},
-    )  # fmt: skip
+    )
 
 
 def judged(run: Path, reader: Reader, step: int, planted: Planted) -> Case:
@@ -187,14 +239,21 @@ def judged(run: Path, reader: Reader, step: int, planted: Planted) -> Case:
     named = set() if first is None else set(range(first.first, first.last + 1))
     there = set(planted.span.tolist())
     return Case(
-        kind=plan.kind.name if plan.kind else "", strength=plan.strength, policy=plan.policy, sampler=plan.sampler,
-        turns=plan.turns, turn=planted.turn, tokens=len(there),
-        right_turn=first is not None and plan.kind is not None and (first.trajectory, first.turn) == (0, planted.turn),
+        kind=plan.kind.name if plan.kind else "",
+        strength=plan.strength,
+        policy=plan.policy,
+        sampler=plan.sampler,
+        turns=plan.turns,
+        turn=planted.turn,
+        tokens=len(there),
+        right_turn=first is not None
+        and plan.kind is not None
+        and (first.trajectory, first.turn) == (0, planted.turn),
         overlap=len(named & there) / max(1, len(named | there)),
         stands_out=first is not None and first.stands_out,
         named=sum(one.stands_out for one in found),
         **(_ledger(reader, step, planted.turn) if plan.kind else {}),
-    )  # fmt: skip
+    )
 
 
 def _ledger(reader: Reader, step: int, turn: int) -> dict[str, bool]:
@@ -261,7 +320,10 @@ def page(cases: Sequence[Case]) -> str:
     visible, weak = ([case for case in faulty if case.visible is seen] for seen in (True, False))
     clean = [case for case in cases if not case.kind]
     lines = ["| faults | right turn first | right span | first one stands out |", "| --- | --- | --- | --- |"]
-    lines += [_row("all that can leave the clip range", visible), _row("too weak for that, counted apart", weak)]
+    lines += [
+        _row("all that can leave the clip range", visible),
+        _row("too weak for that, counted apart", weak),
+    ]
     lines += _rows(visible, lambda c: c.kind, lambda c: f"`{c.kind}`")
     lines += _rows(faulty, lambda c: c.strength, lambda c: f"{c.strength:g} nats a token")
     lines += _rows(visible, lambda c: c.policy, lambda c: f"policy: {c.policy}")
@@ -273,8 +335,11 @@ def page(cases: Sequence[Case]) -> str:
     wrong = [case for case in visible if not case.right_turn]
     lines += [
         "",
-        f"Of the {len(wrong)} wrong turns in the first row, {sum(case.stands_out for case in wrong)} were said to "
-        f"stand out. Of batches without a fault, one was in {_counted(clean, lambda c: c.stands_out)}.",
+        (
+            f"Of the {len(wrong)} wrong turns in the first row, {sum(case.stands_out for case in wrong)} were"
+            " said to stand out. Of batches without a fault, one was in"
+            f" {_counted(clean, lambda c: c.stands_out)}."
+        ),
     ]
     return "\n".join(lines)
 
@@ -289,9 +354,10 @@ def _rows(cases: Sequence[Case], key: Callable[[Case], Any], name: Callable[[Cas
 
 def _row(name: str, cases: Sequence[Case]) -> str:
     cells = (
-        _counted(cases, lambda c: c.right_turn), _counted(cases, lambda c: c.right_span),
+        _counted(cases, lambda c: c.right_turn),
+        _counted(cases, lambda c: c.right_span),
         _counted(cases, lambda c: c.stands_out),
-    )  # fmt: skip
+    )
     return f"| {name} | {' | '.join(cells)} |"
 
 
@@ -306,7 +372,9 @@ def read(path: Path) -> list[Case]:
 
 
 def main(files: Sequence[Path] = (), output: Path | None = None) -> str:
-    """Return how often the turn and the span of planted faults are named, or of the shipped cases; write the cases."""
+    """Return how often the turn and the span of planted faults are named, or of the shipped cases; write the
+    cases.
+    """
     from workbench.cli.tables import note
 
     if len(files) > 1:

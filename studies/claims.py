@@ -1,8 +1,8 @@
 """The claims of arXiv 2511.20718 as hypotheses about arms, their verdicts, and both as text.
 
-Arms are found by their settings, never by their names. docs/statistics.md has the rule in words. The second half judges
-the claims by stable areas: an area weighs every learning rate and every staleness that was searched, so no single
-setting decides a verdict.
+Arms are found by their settings, never by their names. docs/statistics.md has the rule in words. The second
+half judges the claims by stable areas: an area weighs every learning rate and every staleness that was
+searched, so no single setting decides a verdict.
 """
 
 from __future__ import annotations
@@ -17,7 +17,17 @@ import numpy as np
 import pandas as pd
 
 from studies import evidence, forest
-from studies.evidence import COLLAPSE, FACTOR, MEASURES, MIN_SEEDS, NOT_TESTED, SHIFT, TOO_FEW, Comparison, Design
+from studies.evidence import (
+    COLLAPSE,
+    FACTOR,
+    MEASURES,
+    MIN_SEEDS,
+    NOT_TESTED,
+    SHIFT,
+    TOO_FEW,
+    Comparison,
+    Design,
+)
 from workbench.analysis import stats
 from workbench.analysis.region import Landscape, areas, edges, estimate, heights
 from workbench.analysis.results import Results
@@ -26,8 +36,10 @@ from workbench.analysis.stats import ALPHA, p_value, percent
 from workbench.app.report.content import Figure, Part, Section, Table, Text, titled
 
 # Which settings a change may touch: a key, or the beginning of one that ends in a dot.
-OPTIMISER = ("learn.policy.", "slot.clip.")  # what an ordinary cure changes: step size, its norm, the clip itself
-CREDIT = ("slot.advantage.", "critic", "group_size", "learn.group_size")  # what tells a critic from group advantages
+# what an ordinary cure changes: step size, its norm, the clip itself
+OPTIMISER = ("learn.policy.", "slot.clip.")
+# what tells a critic from group advantages
+CREDIT = ("slot.advantage.", "critic", "group_size", "learn.group_size")
 OFF_POLICY = ("learn.epochs", "learn.staleness")
 RATIO, STABILISER = ("slot.ratio.",), ("slot.stabilise.",)
 TONES = {evidence.SUPPORTED: "healthy", evidence.NOT_SUPPORTED: "collapsed"}
@@ -36,7 +48,9 @@ LISTED = 3  # pairs with too few seeds that are named
 
 @dataclass(frozen=True)
 class Arms:
-    """The arms with known settings, their finished runs, those that can be judged, and the same with who survived."""
+    """The arms with known settings, their finished runs, those that can be judged, and the same with who
+    survived.
+    """
 
     designs: Sequence[Design]
     done: pd.DataFrame
@@ -59,7 +73,9 @@ class Arms:
         return evidence.while_up(self.done, "clip_frac", more.arm, less.arm)
 
     def ordinary(self, reference: Design) -> list[Design]:
-        """Arms that change an ordinary thing of the reference: its optimizer, its clip, or turns into placebo turns."""
+        """Arms that change an ordinary thing of the reference: its optimizer, its clip, or turns into placebo
+        turns.
+        """
         placebo = (d for d in self.designs if d.ratio == "placebo" and d.only_in(reference, RATIO))
         return [*(d for d in self.designs if d.only_in(reference, OPTIMISER)), *placebo]
 
@@ -71,14 +87,18 @@ Compare = Callable[[Arms, Design, Design], Comparison]
 def one_change(
     arms: Arms, keys: Sequence[str], more: Mapping[str, Any], less: Mapping[str, Any], compare: Compare
 ) -> Iterator[Comparison]:
-    """Pairs of arms that differ in nothing but `keys`, the one with the properties `more` and the other with `less`."""
+    """Pairs of arms that differ in nothing but `keys`, the one with the properties `more` and the other with
+    `less`.
+    """
     for a, b in evidence.pairs(arms.designs, keys):
         if a.fits(more) and b.fits(less):
             yield compare(arms, a, b)
 
 
 def off_policy(arms: Arms, critic: bool) -> Iterator[Comparison]:
-    """Token ratios, stale and reused, against fresh and used once; the controls change one of the two, or the step."""
+    """Token ratios, stale and reused, against fresh and used once; the controls change one of the two, or the
+    step.
+    """
     for less in (d for d in arms.designs if d.fits({"off_policy": False, "critic": critic})):
         mine = [d for d in arms.designs if d.fits(PLAIN) and d.only_in(less, OFF_POLICY)]
         most = max((sum(d.reuse) for d in mine), default=0)
@@ -88,8 +108,12 @@ def off_policy(arms: Arms, critic: bool) -> Iterator[Comparison]:
 
 
 def both_cures(arms: Arms) -> Iterator[Comparison]:
-    """Both cures against each alone; of the two comparisons the one that holds less counts, under both names."""
-    for both in (d for d in arms.designs if d.fits({"ratio": "turn", "stabilised": True, "off_policy": True})):
+    """Both cures against each alone; of the two comparisons the one that holds less counts,
+    under both names.
+    """
+    for both in (
+        d for d in arms.designs if d.fits({"ratio": "turn", "stabilised": True, "off_policy": True})
+    ):
         turns = [d for d in arms.designs if d.only_in(both, STABILISER) and not d.stabilised]
         tokens = [d for d in arms.designs if d.only_in(both, RATIO) and d.ratio == "token"]
         for turn in turns:
@@ -97,13 +121,17 @@ def both_cures(arms: Arms) -> Iterator[Comparison]:
                 plain = [d for d in arms.designs if d.only_in(turn, RATIO) and d.fits(PLAIN)]
                 controls = [c for d in plain for c in arms.ordinary(d)]
                 two = [arms.collapses(alone, both, controls) for alone in (turn, token)]
-                weaker = min(two, key=lambda c: (c.seeds if c.p is None else 10**6, -(c.p or 0.0), c.effect or 0.0))
+                weaker = min(
+                    two, key=lambda c: (c.seeds if c.p is None else 10**6, -(c.p or 0.0), c.effect or 0.0)
+                )
                 details = [c.detail for c in two]
                 yield replace(
-                    weaker, more="; ".join(c.more for c in two), detail="; ".join(details) if all(details) else "",
+                    weaker,
+                    more="; ".join(c.more for c in two),
+                    detail="; ".join(details) if all(details) else "",
                     smallest_p=max((c.smallest_p for c in two if c.smallest_p is not None), default=None),
                     left_out=sum(c.left_out for c in two),
-                )  # fmt: skip
+                )
 
 
 def grows(arms: Arms, name: str) -> Iterator[Comparison]:
@@ -114,7 +142,9 @@ def grows(arms: Arms, name: str) -> Iterator[Comparison]:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of the paper: its letter, its sentence, what decides it, and what is missing where it is not tested."""
+    """A claim of the paper: its letter, its sentence, what decides it, and what is missing where it is not
+    tested.
+    """
 
     letter: str
     sentence: str
@@ -126,37 +156,87 @@ class Claim:
 _APART = "staleness and reuse one by one; the same rollouts with a clipped gradient or a smaller step"
 _OFF = "an off-policy arm with token ratios, and the same arm with learn.epochs = 1, learn.staleness = 0"
 _ORDINARY = (
-    "an ordinary cure on token ratios: gradient-norm clip, smaller or matched learning rate, dual clip, placebo turns"
+    "an ordinary cure on token ratios: gradient-norm clip, smaller or matched learning rate, dual clip,"
+    " placebo turns"
 )
 _SAME_STEPS = "its growth at the same steps in runs of the same seed, epochs and staleness that stay up"
 CLAIMS = (
-    Claim("a1", "Token PPO collapses off-policy, and not on-policy at the same settings.",
-          _APART, _OFF, partial(off_policy, critic=True)),
-    Claim("a2", "Token GRPO collapses off-policy, and not on-policy at the same settings.",
-          _APART, _OFF, partial(off_policy, critic=False)),
-    Claim("b", "Turn-level ratios alone help.", _ORDINARY,
-          "two off-policy arms without normalisation that differ in slot ratio: token, turn",
-          partial(one_change, keys=RATIO, more=PLAIN, less={"ratio": "turn"}, compare=Arms.controlled)),
-    Claim("c", "The normalisation alone helps.", _ORDINARY,
-          "two off-policy arms with token ratios that differ in slot stabilise",
-          partial(one_change, keys=STABILISER, more=PLAIN, less={"stabilised": True}, compare=Arms.controlled)),
-    Claim("d", "Both together are best.", _ORDINARY,
-          "an off-policy arm with both cures, and one with each alone", both_cures),
-    Claim("e", "Clip fractions are lower with turn ratios.",
-          "the same seeds, over the steps before either run collapses: a dead run's clip fraction says nothing",
-          "two off-policy arms that differ in slot ratio: token, turn",
-          partial(one_change, keys=RATIO, more={"ratio": "token", "off_policy": True}, less={"ratio": "turn"},
-                  compare=Arms.clipping)),
-    Claim("f", "The clipping-bias norm grows before the collapse.", _SAME_STEPS,
-          "off-policy runs that collapse with clip_bias_norm measured", partial(grows, name="clip_bias_norm")),
-    Claim("g1", "The critic's errors drive the collapse: they grow before it.", _SAME_STEPS,
-          "off-policy runs with a critic that collapse", partial(grows, name="value_mae")),
-    Claim("g2", "The critic's errors drive the collapse: without a critic it is rarer.",
-          "the same settings with group advantages instead of a critic",
-          "two off-policy arms with token ratios, one with a critic and one without",
-          partial(one_change, keys=CREDIT, more=PLAIN | {"critic": True}, less={"critic": False},
-                  compare=Arms.collapses)),
-)  # fmt: skip
+    Claim(
+        "a1",
+        "Token PPO collapses off-policy, and not on-policy at the same settings.",
+        _APART,
+        _OFF,
+        partial(off_policy, critic=True),
+    ),
+    Claim(
+        "a2",
+        "Token GRPO collapses off-policy, and not on-policy at the same settings.",
+        _APART,
+        _OFF,
+        partial(off_policy, critic=False),
+    ),
+    Claim(
+        "b",
+        "Turn-level ratios alone help.",
+        _ORDINARY,
+        "two off-policy arms without normalisation that differ in slot ratio: token, turn",
+        partial(one_change, keys=RATIO, more=PLAIN, less={"ratio": "turn"}, compare=Arms.controlled),
+    ),
+    Claim(
+        "c",
+        "The normalisation alone helps.",
+        _ORDINARY,
+        "two off-policy arms with token ratios that differ in slot stabilise",
+        partial(one_change, keys=STABILISER, more=PLAIN, less={"stabilised": True}, compare=Arms.controlled),
+    ),
+    Claim(
+        "d",
+        "Both together are best.",
+        _ORDINARY,
+        "an off-policy arm with both cures, and one with each alone",
+        both_cures,
+    ),
+    Claim(
+        "e",
+        "Clip fractions are lower with turn ratios.",
+        "the same seeds, over the steps before either run collapses: a dead run's clip fraction says nothing",
+        "two off-policy arms that differ in slot ratio: token, turn",
+        partial(
+            one_change,
+            keys=RATIO,
+            more={"ratio": "token", "off_policy": True},
+            less={"ratio": "turn"},
+            compare=Arms.clipping,
+        ),
+    ),
+    Claim(
+        "f",
+        "The clipping-bias norm grows before the collapse.",
+        _SAME_STEPS,
+        "off-policy runs that collapse with clip_bias_norm measured",
+        partial(grows, name="clip_bias_norm"),
+    ),
+    Claim(
+        "g1",
+        "The critic's errors drive the collapse: they grow before it.",
+        _SAME_STEPS,
+        "off-policy runs with a critic that collapse",
+        partial(grows, name="value_mae"),
+    ),
+    Claim(
+        "g2",
+        "The critic's errors drive the collapse: without a critic it is rarer.",
+        "the same settings with group advantages instead of a critic",
+        "two off-policy arms with token ratios, one with a critic and one without",
+        partial(
+            one_change,
+            keys=CREDIT,
+            more=PLAIN | {"critic": True},
+            less={"critic": False},
+            compare=Arms.collapses,
+        ),
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -175,11 +255,17 @@ class Verdict:
 
 
 def verdicts(runs: pd.DataFrame, survival: str = NOT_DEAD) -> list[Verdict]:
-    """Return the verdict of every claim from the rows of Results.runs; every p-value is corrected over all hypotheses.
+    """Return the verdict of every claim from the rows of Results.runs; every p-value is corrected over all
+    hypotheses.
 
     A claim has a verdict for each reading of the paper that ran. `survival` is the reading of who survived.
     """
-    arms = Arms(evidence.designs(runs), evidence.finished(runs), evidence.judged(runs), evidence.judged(runs, survival))
+    arms = Arms(
+        evidence.designs(runs),
+        evidence.finished(runs),
+        evidence.judged(runs),
+        evidence.judged(runs, survival),
+    )
     hypotheses: list[Comparison] = []
     for claim in CLAIMS:
         once = {(c.measure, c.more, c.less): replace(c, claim=claim.letter) for c in claim.hypotheses(arms)}
@@ -195,10 +281,11 @@ def verdicts(runs: pd.DataFrame, survival: str = NOT_DEAD) -> list[Verdict]:
 
 
 def pooled(experiments: Sequence[Results]) -> pd.DataFrame:
-    """The runs of several experiments as those of one: arms of equal settings are one arm, under the first's name.
+    """The runs of several experiments as those of one: arms of equal settings are one arm, under the first's
+    name.
 
-    A seed that an arm has twice counts once, the first time. An arm whose name is taken by other settings carries the
-    name of its experiment behind its own.
+    A seed that an arm has twice counts once, the first time. An arm whose name is taken by other settings
+    carries the name of its experiment behind its own.
     """
     if len(experiments) == 1:
         return experiments[0].runs
@@ -226,7 +313,8 @@ def as_well(one: Comparison) -> list[str]:
 
 
 def summary(found: Sequence[Verdict], kept: Sequence[Verdict] = ()) -> pd.DataFrame:
-    """Return one row per claim and reading of the paper: sentence, verdict, on what it rests, and what decides it.
+    """Return one row per claim and reading of the paper: sentence, verdict, on what it rests, and what
+    decides it.
 
     `kept` are the verdicts where only runs that learned and kept it survive.
     """
@@ -248,7 +336,9 @@ def _because(verdict: Verdict) -> str:
         return f"It needs {verdict.claim.needs}."
     few = sum(one.verdict == TOO_FEW for one in verdict.rows)
     many = few > LISTED
-    parts = [f"{few} pairs of arms with fewer than the {MIN_SEEDS} shared seeds that it takes"] if many else []
+    parts = (
+        [f"{few} pairs of arms with fewer than the {MIN_SEEDS} shared seeds that it takes"] if many else []
+    )
     for one in verdict.rows:
         if one.verdict != TOO_FEW:
             equal = as_well(one)
@@ -260,7 +350,9 @@ def _because(verdict: Verdict) -> str:
 
 
 def hypotheses(found: Sequence[Verdict], kept: Sequence[Verdict] = ()) -> pd.DataFrame:
-    """One row per hypothesis that has enough seeds, with everything that its verdict rests on, by both readings."""
+    """One row per hypothesis that has enough seeds, with everything that its verdict rests on, by both
+    readings.
+    """
     other = {(v.letter, one.more, one.less): one for v in kept for one in v.rows}
     return pd.DataFrame(
         {
@@ -339,13 +431,20 @@ def rule() -> str:
     a, b = map(percent, evidence.SHARES)
     factor = MEASURES[FACTOR][1]
     return (
-        "Supported: the effect goes the claim's way and p, after Holm's correction over all hypotheses here, is at "
-        f"most {ALPHA:g}. Not supported: it goes the other way with such a p, or the test could have shown it and the "
-        f"95 % interval leaves out every effect that matters (half of the runs; a factor of {factor:g}). Undecided at "
-        f"this power: neither. Below {MIN_SEEDS} shared seeds nothing is said. Power: the probability to show {a} "
-        f"against {b} of runs collapsing, or a factor of {factor:g}, at {ALPHA:g} over the number of hypotheses. A "
-        "claim holds if all its hypotheses do. Left out: seeds with a run that never learned or cannot be judged; the "
-        f'columns of "{KEPT}" count every run that never learned or lost some of it as one that did not survive.'
+        "Supported: the effect goes the claim's way and p, after Holm's correction over all hypotheses here,"
+        " is at "
+        f"most {ALPHA:g}. Not supported: it goes the other way with such a p, or the test could have shown it"
+        " and the "
+        f"95 % interval leaves out every effect that matters (half of the runs; a factor of {factor:g})."
+        " Undecided at "
+        f"this power: neither. Below {MIN_SEEDS} shared seeds nothing is said. Power: the probability to show"
+        f" {a} "
+        f"against {b} of runs collapsing, or a factor of {factor:g}, at {ALPHA:g} over the number of"
+        " hypotheses. A "
+        "claim holds if all its hypotheses do. Left out: seeds with a run that never learned or cannot be"
+        " judged; the "
+        f'columns of "{KEPT}" count every run that never learned or lost some of it as one that did not'
+        " survive."
     )
 
 
@@ -363,11 +462,14 @@ def section(experiments: Sequence[Results]) -> Section:
         *titled(
             [
                 ("Every hypothesis: effect, interval, test.", hypotheses(judged, kept)),
-                ("Controls: other explanations on the same seeds, with 95 % Clopper-Pearson intervals.",
-                 controls(judged)),
-            ], TONES,
+                (
+                    "Controls: other explanations on the same seeds, with 95 % Clopper-Pearson intervals.",
+                    controls(judged),
+                ),
+            ],
+            TONES,
         ),
-    ]  # fmt: skip
+    ]
     if down := int((runs["outcome"] == "falling").sum()):
         with_them = verdicts(runs.assign(outcome=runs["outcome"].replace("falling", "collapsed")))
         found, other = ({v.letter: v.verdict for v in each} for each in (judged, with_them))
@@ -380,20 +482,27 @@ def effects(found: Sequence[Verdict]) -> list[Figure]:
     """Return the figure of the hypotheses that were tested; none where there is nothing to draw."""
     drawn = [
         forest.Effect(
-            f"({verdict.claim.letter}) {named(one)}", forest.SHARE if one.measure == COLLAPSE else forest.FACTOR,
-            one.effect, one.low, one.high, f"{effect(one)}; {one.detail}; {one.seeds} seeds; {one.verdict}",
+            f"({verdict.claim.letter}) {named(one)}",
+            forest.SHARE if one.measure == COLLAPSE else forest.FACTOR,
+            one.effect,
+            one.low,
+            one.high,
+            f"{effect(one)}; {one.detail}; {one.seeds} seeds; {one.verdict}",
             TONES.get(one.verdict, ""),
         )
         for verdict in found
         for one in verdict.rows
         if one.effect is not None and one.low is not None and one.high is not None
-    ]  # fmt: skip
+    ]
     caption = (
-        f"{len(drawn)} hypotheses. Shares: Newcombe's 95 % interval of a difference within seeds; factors: 95 % "
-        "t-interval of the geometric mean over seeds. Blue is supported, red not supported, grey undecided."
+        f"{len(drawn)} hypotheses. Shares: Newcombe's 95 % interval of a difference within seeds; factors: 95"
+        " % t-interval of the geometric mean over seeds. Blue is supported, red not supported, grey"
+        " undecided."
     )
     return (
-        [Figure(lambda palette: forest.forest(drawn, palette), "Effects behind the claims", caption)] if drawn else []
+        [Figure(lambda palette: forest.forest(drawn, palette), "Effects behind the claims", caption)]
+        if drawn
+        else []
     )
 
 
@@ -418,8 +527,8 @@ AREA_SENTENCES = {
 def shifts(landscape: Landscape, runs: pd.DataFrame) -> list[Comparison]:
     """Return every hypothesis of the claims that areas can judge, corrected over all of them (Holm).
 
-    Each says that the boundary of `more` lies further up than that of `less`. `runs` are the rows of Results.runs, for
-    the settings that say what an arm is. Regions with further slices: [].
+    Each says that the boundary of `more` lies further up than that of `less`. `runs` are the rows of
+    Results.runs, for the settings that say what an arm is. Regions with further slices: [].
     """
     if len({piece for _, piece in landscape.parts}) > 1:
         return []
@@ -441,7 +550,8 @@ def _pairs_of_areas(designs: Sequence[Design]) -> Iterator[tuple[str, Design, De
         if not plain.stabilised and stable.stabilised:
             yield ("c" if plain.ratio == "token" else "d"), stable, plain
     compared = {
-        reference.arm for reference, _ in (*evidence.pairs(designs, RATIO), *evidence.pairs(designs, STABILISER))
+        reference.arm
+        for reference, _ in (*evidence.pairs(designs, RATIO), *evidence.pairs(designs, STABILISER))
     }
     for plain, both in evidence.pairs(designs, (*RATIO, *STABILISER)):
         cured = both.fits({"ratio": "turn", "stabilised": True})
@@ -466,9 +576,16 @@ def _shift(landscape: Landscape, letter: str, favoured: Design, reference: Desig
     shift = estimate(gap, seeds)
     p = min(1.0, 2 * max(1 / len(gap), min(float(np.mean(gap <= 0)), float(np.mean(gap >= 0)))))
     # Where a boundary lies beyond what was searched a small shift may be the prior's: none can be ruled out.
-    beyond = any(edge.beyond for key in keys for y, edge in edges(landscape.parts[key]).items() if y in shared)
+    beyond = any(
+        edge.beyond for key in keys for y, edge in edges(landscape.parts[key]).items() if y in shared
+    )
     return replace(
-        found, effect=shift.value, low=shift.low, high=shift.high, p=p, smallest_p=None if beyond else 1 / len(gap)
+        found,
+        effect=shift.value,
+        low=shift.low,
+        high=shift.high,
+        p=p,
+        smallest_p=None if beyond else 1 / len(gap),
     )
 
 
@@ -485,12 +602,15 @@ def _mean(landscape: Landscape, drawn: dict[float, np.ndarray]) -> np.ndarray:
 def area_verdicts(found: Sequence[Comparison]) -> dict[str, str]:
     """Letter of a claim -> the verdict of all its hypotheses together."""
     return {
-        letter: evidence.together([one.verdict for one in found if one.claim == letter]) for letter in AREA_SENTENCES
+        letter: evidence.together([one.verdict for one in found if one.claim == letter])
+        for letter in AREA_SENTENCES
     }
 
 
 def readable_shifts(found: Sequence[Comparison], kept: Sequence[Comparison]) -> pd.DataFrame:
-    """One row per hypothesis: whose boundary lies how many doublings further up, by both readings of survival."""
+    """One row per hypothesis: whose boundary lies how many doublings further up, by both readings of
+    survival.
+    """
     rows = []
     for one, other in zip(found, kept, strict=True):
         row = {"claim": one.claim, "compared": f"{one.more} less {one.less}"}
@@ -513,24 +633,34 @@ def _doublings(one: Comparison) -> str:
 def area_rule() -> str:
     """Return the rule of these verdicts in words."""
     return (
-        "Supported: the boundary lies further up and the two-sided p of the fit, after Holm's correction over all "
-        f"hypotheses here, is at most {ALPHA:g}. Not supported: it lies further down with such a p, or the 95 % "
-        f"interval leaves out a shift of {MEASURES[SHIFT][1]:g} doublings. Undecided at this power: neither. Below "
-        f'{MIN_SEEDS} shared seeds nothing is said. "{NOT_DEAD.capitalize()}" counts every run that did not collapse '
-        f'as a survivor, "{KEPT}" only those that rose and did not lose it. ~: a boundary lies beyond what was '
+        "Supported: the boundary lies further up and the two-sided p of the fit, after Holm's correction over"
+        " all "
+        f"hypotheses here, is at most {ALPHA:g}. Not supported: it lies further down with such a p, or the"
+        " 95 % "
+        f"interval leaves out a shift of {MEASURES[SHIFT][1]:g} doublings. Undecided at this power: neither."
+        " Below "
+        f'{MIN_SEEDS} shared seeds nothing is said. "{NOT_DEAD.capitalize()}" counts every run that did not'
+        " collapse "
+        f'as a survivor, "{KEPT}" only those that rose and did not lose it. ~: a boundary lies beyond what'
+        " was "
         "searched, so that the prior has a part in the shift. How often these intervals hold the truth: "
         "docs/regions.md."
     )
 
 
 def area_sections(landscape: Landscape, kept: Landscape, runs: pd.DataFrame, level: int) -> list[Section]:
-    """Return the claims by stable areas as sections of a report, by both readings of survival; none without a pair."""
+    """Return the claims by stable areas as sections of a report, by both readings of survival; none without a
+    pair.
+    """
     found, other = shifts(landscape, runs), shifts(kept, runs)
     if not found:
         return []
     verdicts, by_kept = area_verdicts(found), area_verdicts(other)
     summary = pd.DataFrame(
-        [(f"({letter}) {AREA_SENTENCES[letter]}", verdict, by_kept[letter]) for letter, verdict in verdicts.items()],
+        [
+            (f"({letter}) {AREA_SENTENCES[letter]}", verdict, by_kept[letter])
+            for letter, verdict in verdicts.items()
+        ],
         columns=["claim", "verdict", f"verdict if {KEPT}"],
     )
     parts: list[Part] = [Table(summary, TONES), Table(readable_shifts(found, other), TONES)]

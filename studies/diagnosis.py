@@ -26,13 +26,16 @@ if TYPE_CHECKING:
 LABELLED = ("fault_lab", "fault_lab_healthy")
 NOTHING = "nothing"
 _RUNS = """
-    SELECT run_id, experiment, arm, algorithm, seed, outcome, config FROM run WHERE status = 'finished' ORDER BY run_id
+    SELECT run_id, experiment, arm, algorithm, seed, outcome, config
+    FROM run WHERE status = 'finished' ORDER BY run_id
 """
 
 
 @dataclass(frozen=True)
 class Case:
-    """A finished run: the fault that was injected (empty: none) and the causes that were named, most likely first."""
+    """A finished run: the fault that was injected (empty: none) and the causes that were named, most likely
+    first.
+    """
 
     run_id: str
     experiment: str
@@ -44,7 +47,8 @@ class Case:
     outcome: str | None
     named: tuple[str, ...]
     since: int | None  # the step from which on the first one is said to show
-    proof: str | None = None  # first identity that the audit found violated; of runs whose fault is not named first
+    # first identity that the audit found violated; of runs whose fault is not named first
+    proof: str | None = None
 
     @property
     def healthy(self) -> bool:
@@ -55,8 +59,8 @@ class Case:
 def cases(reader: Reader, experiments: Sequence[str], runs: Path | None = None) -> Iterator[Case]:
     """Diagnose every finished run of the experiments. The label is read here, and nowhere in the diagnosis.
 
-    With the folder of the runs, each is audited as `sorl diagnose` audits it: in what can prove a cause, and in all
-    where the fault is not named first.
+    With the folder of the runs, each is audited as `sorl diagnose` audits it: in what can prove a cause, and
+    in all where the fault is not named first.
     """
     proving = [name for cause in CAUSES for name in (cause.breaks, cause.holds) if name]
     known = newest(reader.query(_RUNS))
@@ -69,11 +73,18 @@ def cases(reader: Reader, experiments: Sequence[str], runs: Path | None = None) 
         if runs and folder and label and named[:1] != (label["kind"],):
             proof = next((check.identity for check in checks(runs, folder) if check.violated), None)
         yield Case(
-            run_id=str(row["run_id"]), experiment=str(row["experiment"]), arm=str(row["arm"]),
-            algorithm=str(row["algorithm"]), seed=int(row["seed"]), fault=label.get("kind", ""),
-            at_step=label.get("at_step"), outcome=row["outcome"], named=named,
-            since=found[0].clue.step if found else None, proof=proof,
-        )  # fmt: skip
+            run_id=str(row["run_id"]),
+            experiment=str(row["experiment"]),
+            arm=str(row["arm"]),
+            algorithm=str(row["algorithm"]),
+            seed=int(row["seed"]),
+            fault=label.get("kind", ""),
+            at_step=label.get("at_step"),
+            outcome=row["outcome"],
+            named=named,
+            since=found[0].clue.step if found else None,
+            proof=proof,
+        )
 
 
 def right_first(found: Sequence[Case]) -> Share:
@@ -98,16 +109,22 @@ def _share(found: Sequence[Case], right: Any) -> Share:
 
 
 def confusion(found: Sequence[Case]) -> pd.DataFrame:
-    """Runs by what was injected (rows; 'none' for healthy ones) and what was named first (columns), counts."""
+    """Runs by what was injected (rows; 'none' for healthy ones) and what was named first
+    (columns), counts.
+    """
     counted = [case for case in found if case.fault or case.healthy]
     rows = pd.Series([case.fault or "none" for case in counted], name="injected", dtype=object)
-    columns = pd.Series([case.named[0] if case.named else NOTHING for case in counted], name="named", dtype=object)
+    columns = pd.Series(
+        [case.named[0] if case.named else NOTHING for case in counted], name="named", dtype=object
+    )
     return pd.crosstab(rows, columns)
 
 
 def write(found: Sequence[Case], path: Path) -> None:
     """The cases as a small Parquet file, from which the rates can be counted again without training."""
-    pd.DataFrame([{**asdict(case), "named": list(case.named)} for case in found]).to_parquet(path, index=False)
+    pd.DataFrame([{**asdict(case), "named": list(case.named)} for case in found]).to_parquet(
+        path, index=False
+    )
 
 
 def read(path: Path) -> list[Case]:
@@ -119,14 +136,20 @@ def read(path: Path) -> list[Case]:
 def scores(found: Sequence[Case]) -> str:
     """Markdown: how often the cause was right, by algorithm and by fault, and what it was taken for."""
     faulty = [case for case in found if case.fault]
-    groups = [("all", faulty), *((name, [c for c in faulty if c.algorithm == name]) for name in _unique(faulty))]
+    groups = [
+        ("all", faulty),
+        *((name, [c for c in faulty if c.algorithm == name]) for name in _unique(faulty)),
+    ]
     lines = ["| runs with a fault | right cause first | among the first three |", "| --- | --- | --- |"]
     lines += [f"| {name} | {right_first(part)} | {right_among_three(part)} |" for name, part in groups]
     fallen = sum(not case.fault and not case.healthy for case in found)
     missed = [case for case in faulty if case.named[:1] != (case.fault,)]
     if proofs := Counter(f"`{case.proof}` in a run with `{case.fault}`" for case in missed if case.proof):
         what = ", ".join(f"{name} ({count})" for name, count in sorted(proofs.items()))
-        lines += ["", f"In {proofs.total()} of the other {len(missed)} the audit proves a violated identity: {what}."]
+        lines += [
+            "",
+            f"In {proofs.total()} of the other {len(missed)} the audit proves a violated identity: {what}.",
+        ]
     lines += ["", f"False alarms: {false_alarms(found)} of the healthy runs have a finding."]
     if fallen:
         lines += ["", f"Left out: {fallen} runs without a fault that collapsed on their own."]
@@ -151,17 +174,24 @@ def _unique(found: Sequence[Case]) -> list[str]:
 
 
 def main(runs: Path, files: Sequence[Path] = (), output: Path | None = None) -> str:
-    """Return rates and confusions of the labelled runs, or of the cases of files; write the cases to `output`.
+    """Return rates and confusions of the labelled runs, or of the cases of files; write the cases to
+    `output`.
 
     A run that is in several files counts once, as the last of them has it.
     """
     from workbench.cli.shared import current
 
-    found = [case for file in files for case in read(file)] if files else list(cases(current(runs), LABELLED, runs))
+    found = (
+        [case for file in files for case in read(file)]
+        if files
+        else list(cases(current(runs), LABELLED, runs))
+    )
     found = list({(case.experiment, case.run_id): case for case in found}.values())
     if not found:
         files_of = " and ".join(f"experiments/{name}.toml" for name in LABELLED)
-        raise InputError(f"no finished run of {' or '.join(LABELLED)} in '{runs}'; `sorl run` {files_of} first")
+        raise InputError(
+            f"no finished run of {' or '.join(LABELLED)} in '{runs}'; `sorl run` {files_of} first"
+        )
     if output is not None:
         write(found, output)
     return scores(found)

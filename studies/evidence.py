@@ -1,4 +1,6 @@
-"""Two arms, seed by seed: how often they collapse, by what factor a measurement differs, and the rule of a verdict."""
+"""Two arms, seed by seed: how often they collapse, by what factor a measurement differs, and the rule of a
+verdict.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +24,22 @@ TOO_FEW, NOT_TESTED = "too few seeds", "not tested here"
 MIN_SEEDS = 5  # nothing is said of fewer
 
 COLLAPSE, FACTOR, SHIFT = "collapse", "factor", "shift"
-# What is measured -> no effect, and the least effect that matters: half of the runs are no more to collapse, a quarter
-# more of a measurement, half a doubling of the searched setting (a factor of 1.41).
+# What is measured -> no effect, and the least effect that matters: half of the runs are no more to collapse,
+# a quarter more of a measurement, half a doubling of the searched setting (a factor of 1.41).
 MEASURES = {COLLAPSE: (0.0, 0.5), FACTOR: (1.0, 1.25), SHIFT: (0.0, 0.5)}
 SHARES = (0.75, 0.25)  # a difference that matters, at which the power of Fisher's test is stated
 WINDOW = 5  # steps right before the onset, and as many before these
 LEAST = 2  # values that a window needs
 MOST = 60  # seeds per arm up to which `seeds_for_fisher` looks
-ALIKE = ("learn.epochs", "learn.staleness", "critic", "slot.advantage.kind")  # of runs whose curves are compared
+# of runs whose curves are compared
+ALIKE = ("learn.epochs", "learn.staleness", "critic", "slot.advantage.kind")
 
 
 @dataclass(frozen=True)
 class Control:
-    """An arm that offers another explanation: its own collapses with their 95 % interval, of as many seeds."""
+    """An arm that offers another explanation: its own collapses with their 95 % interval, of as
+    many seeds.
+    """
 
     arm: str
     collapsed: int
@@ -45,14 +50,15 @@ class Control:
 class Comparison:
     """One hypothesis about two arms with its verdict; effect, interval and test are None below MIN_SEEDS.
 
-    `more` is the arm in which the claim expects more: collapses, clipping, growth, a boundary further up. effect: by
-    `measure` collapses of `more` minus those of `less` as shares of runs, the factor of `more` over `less`, or the
-    doublings between their boundaries; in_favour: seeds on the claim's side of none; counts: collapses of `more` and of
-    `less`; smallest_p: what the test gives where `less` does all that the claim expects of it, None where no p-value
-    could rule an effect out; deviation: of the log factors, in nats; left_out: seeds that one arm has and no pair could
-    use; reading: of the paper, that ran. p_holm is corrected over all hypotheses of the report; power: probability that
-    so many seeds show an effect that matters, at alpha over the number of hypotheses; needed: seeds per arm with which
-    it is 80 %, for collapses.
+    `more` is the arm in which the claim expects more: collapses, clipping, growth, a boundary further up.
+    effect: by `measure` collapses of `more` minus those of `less` as shares of runs, the factor of `more`
+    over `less`, or the doublings between their boundaries; in_favour: seeds on the claim's side of none;
+    counts: collapses of `more` and of `less`; smallest_p: what the test gives where `less` does all that the
+    claim expects of it, None where no p-value could rule an effect out; deviation: of the log factors, in
+    nats; left_out: seeds that one arm has and no pair could use; reading: of the paper, that ran. p_holm is
+    corrected over all hypotheses of the report; power: probability that so many seeds show an effect that
+    matters, at alpha over the number of hypotheses; needed: seeds per arm with which it is 80 %, for
+    collapses.
     """
 
     measure: str
@@ -121,10 +127,12 @@ class Design:
 
     @property
     def reading(self) -> str:
-        """Which reading of the paper's turn ratio and normalisation ran, in words; empty where there is but one.
+        """Which reading of the paper's turn ratio and normalisation ran, in words; empty where there is but
+        one.
 
-        The authors' fork divides by the RMS of the ratios where it exceeds tau; equations 7 and 8 of the paper are
-        known from a description; a note has arithmetic turn ratios and a KL term times the clip fraction.
+        The authors' fork divides by the RMS of the ratios where it exceeds tau; equations 7 and 8 of the
+        paper are known from a description; a note has arithmetic turn ratios and a KL term times the clip
+        fraction.
         """
         kind, tau = str(self.settings.get("slot.stabilise.kind")), self.settings.get("slot.stabilise.tau")
         over = f", rho > {tau:g}" if isinstance(tau, (int, float)) else ""
@@ -152,16 +160,22 @@ class Design:
         return all(self.settings.get(key) == other.settings.get(key) for key in keys)
 
     def only_in(self, other: Design, keys: Sequence[str]) -> bool:
-        """Whether the two differ, and in nothing but `keys` (a key, or the beginning of one that ends in a dot)."""
+        """Whether the two differ, and in nothing but `keys` (a key, or the beginning of one that ends in a
+        dot).
+        """
         mine, theirs = self.settings, other.settings
         changed = [key for key in {**mine, **theirs} if mine.get(key) != theirs.get(key)]
-        return bool(changed) and all(any(c == k or (k[-1] == "." and c.startswith(k)) for k in keys) for c in changed)
+        return bool(changed) and all(
+            any(c == k or (k[-1] == "." and c.startswith(k)) for k in keys) for c in changed
+        )
 
 
 def designs(runs: pd.DataFrame) -> list[Design]:
     """Return the arms whose settings are known, in the order of their names."""
     first = runs.sort_values(["arm", "run_id"]).drop_duplicates("arm")
-    found = [Design(str(r["arm"]), settings(r["config"], r["slots"])) for r in first.to_dict(orient="records")]
+    found = [
+        Design(str(r["arm"]), settings(r["config"], r["slots"])) for r in first.to_dict(orient="records")
+    ]
     return [design for design in found if design.settings]
 
 
@@ -183,8 +197,8 @@ def finished(runs: pd.DataFrame) -> pd.DataFrame:
 def judged(runs: pd.DataFrame, survival: str = NOT_DEAD) -> pd.DataFrame:
     """Return the finished runs that can be called survivors or not, with `dead`; one per arm and seed.
 
-    A run that never learned cannot fall: it is no evidence of either, nor is one that is too short for the rule or was
-    falling at its end. With KEPT, a run that never learned or lost some of it is no survivor.
+    A run that never learned cannot fall: it is no evidence of either, nor is one that is too short for the
+    rule or was falling at its end. With KEPT, a run that never learned or lost some of it is no survivor.
     """
     over = finished(runs)
     neither = UNDECIDED_RUN if survival == KEPT else ("no_learning", *UNDECIDED_RUN)
@@ -195,8 +209,8 @@ def judged(runs: pd.DataFrame, survival: str = NOT_DEAD) -> pd.DataFrame:
 def collapses(over: pd.DataFrame, more: str, less: str) -> Comparison:
     """Compare collapses on the seeds that both arms have; `over` as `judged` gives it.
 
-    The test is Fisher's, which ignores the pairing and is therefore conservative where seeds make runs alike; an exact
-    test within pairs could not reach 0.05 below six seeds whatever happens.
+    The test is Fisher's, which ignores the pairing and is therefore conservative where seeds make runs alike;
+    an exact test within pairs could not reach 0.05 below six seeds whatever happens.
     """
     dead = over.pivot(index="seed", columns="arm", values="dead").reindex(columns=[more, less])
     both = dead.dropna()
@@ -205,24 +219,55 @@ def collapses(over: pd.DataFrame, more: str, less: str) -> Comparison:
         return Comparison(COLLAPSE, more, less, n, left_out=left_out)
     one, other = (both[arm].to_numpy(bool) for arm in (more, less))
     first, a, b = int((one & ~other).sum()), int(one.sum()), int(other.sum())
-    found = paired_proportions(int((one & other).sum()), first, int((other & ~one).sum()), int((~one & ~other).sum()))
+    found = paired_proportions(
+        int((one & other).sum()), first, int((other & ~one).sum()), int((~one & ~other).sum())
+    )
     return Comparison(
-        COLLAPSE, more, less, n, f"{a}/{n} against {b}/{n}", (a, b), found.value, found.low, found.high, first,
-        stats.fisher_exact(a, n, b, n), stats.fisher_exact(a, n, 0, n), left_out=left_out,
-    )  # fmt: skip
+        COLLAPSE,
+        more,
+        less,
+        n,
+        f"{a}/{n} against {b}/{n}",
+        (a, b),
+        found.value,
+        found.low,
+        found.high,
+        first,
+        stats.fisher_exact(a, n, b, n),
+        stats.fisher_exact(a, n, 0, n),
+        left_out=left_out,
+    )
 
 
-def of_factors(logs: Mapping[Any, float], more: str, less: str, detail: str = "", left_out: int = 0) -> Comparison:
-    """Compare by the logarithms of the factors within seeds: geometric mean, t-interval and paired t-test on logs."""
+def of_factors(
+    logs: Mapping[Any, float], more: str, less: str, detail: str = "", left_out: int = 0
+) -> Comparison:
+    """Compare by the logarithms of the factors within seeds: geometric mean, t-interval and paired t-test on
+    logs.
+    """
     values = [logs[seed] for seed in sorted(logs)]
     n, found = len(values), stats.mean_interval(values)
     if n < MIN_SEEDS:
         return Comparison(FACTOR, more, less, n, left_out=left_out)
-    effect, low, high = (math.exp(max(-500.0, min(500.0, v or 0.0))) for v in (found.value, found.low, found.high))
+    effect, low, high = (
+        math.exp(max(-500.0, min(500.0, v or 0.0))) for v in (found.value, found.low, found.high)
+    )
     return Comparison(
-        FACTOR, more, less, n, detail, None, effect, low, high, sum(v > 0 for v in values), found.p, 0.0,
-        float(np.std(values, ddof=1)), left_out,
-    )  # fmt: skip
+        FACTOR,
+        more,
+        less,
+        n,
+        detail,
+        None,
+        effect,
+        low,
+        high,
+        sum(v > 0 for v in values),
+        found.p,
+        0.0,
+        float(np.std(values, ddof=1)),
+        left_out,
+    )
 
 
 def control(over: pd.DataFrame, arm: str, seeds: Sequence[Any]) -> Control | None:
@@ -242,7 +287,9 @@ def mean_between(run: Mapping[Hashable, Any], name: str, first: float, last: flo
 
 def log_factor(over: float | None, under: float | None) -> float | None:
     """log(over / under); None unless both are measured and positive."""
-    return math.log(over / under) if over is not None and under is not None and over > 0 and under > 0 else None
+    return (
+        math.log(over / under) if over is not None and under is not None and over > 0 and under > 0 else None
+    )
 
 
 def growth(run: Mapping[Hashable, Any], name: str, onset: float) -> float | None:
@@ -252,7 +299,9 @@ def growth(run: Mapping[Hashable, Any], name: str, onset: float) -> float | None
 
 
 def while_up(over: pd.DataFrame, name: str, more: str, less: str) -> Comparison:
-    """Factor of a curve's mean in arm `more` over `less`, within seeds, over the steps before either collapses."""
+    """Factor of a curve's mean in arm `more` over `less`, within seeds, over the steps before either
+    collapses.
+    """
     one, other = ({r["seed"]: r for r in over[over["arm"] == arm].to_dict("records")} for arm in (more, less))
     logs, means = {}, []
     for seed in set(one) & set(other):
@@ -266,10 +315,12 @@ def while_up(over: pd.DataFrame, name: str, more: str, less: str) -> Comparison:
 
 
 def before_collapse(over: pd.DataFrame, arms: Mapping[str, Design], name: str) -> Comparison | None:
-    """Growth of a curve before collapses of off-policy runs, over its growth at the same steps in runs that stay up.
+    """Growth of a curve before collapses of off-policy runs, over its growth at the same steps in runs that
+    stay up.
 
-    The runs that stay up share seed, epochs, staleness and kind of advantage with the run that collapses; growths are
-    averaged within seeds, which are the replicates. None where no run collapsed with the curve measured.
+    The runs that stay up share seed, epochs, staleness and kind of advantage with the run that collapses;
+    growths are averaged within seeds, which are the replicates. None where no run collapsed with the curve
+    measured.
     """
     rows = [r for r in over.to_dict("records") if r["arm"] in arms and arms[r["arm"]].off_policy]
     fell = [r for r in rows if r["dead"] and not pd.isna(r["collapse_step"])]
@@ -294,7 +345,9 @@ def before_collapse(over: pd.DataFrame, arms: Mapping[str, Design], name: str) -
         detail = f"x {mine:.3g} in {len(compared)} runs, against x {usual:.3g}"
     logs = {seed: sum(values) / len(values) for seed, values in grown.items()}
     left_out = len({run["seed"] for run in fell} - set(grown))
-    return of_factors(logs, f"growth of {name} before a collapse", "its growth in runs that stay up", detail, left_out)
+    return of_factors(
+        logs, f"growth of {name} before a collapse", "its growth in runs that stay up", detail, left_out
+    )
 
 
 # The rule
@@ -315,7 +368,8 @@ def judge(found: Sequence[Comparison]) -> list[Comparison]:
         verdict = UNDECIDED
         if p is not None and p <= ALPHA:
             verdict = SUPPORTED if one.effect > none else NOT_SUPPORTED
-        elif decidable and one.high < matters:  # only a test that could have shown the effect says something here
+        # only a test that could have shown the effect says something here
+        elif decidable and one.high < matters:
             verdict = NOT_SUPPORTED
         power, needed = _power(one, ALPHA / max(family, 1))
         rows.append(replace(one, p_holm=p, decidable=decidable, power=power, needed=needed, verdict=verdict))
@@ -345,8 +399,9 @@ def together(verdicts: Sequence[str]) -> str:
 def paired_proportions(both: int, first: int, second: int, neither: int) -> Estimate:
     """Difference of two proportions of the same n pairs, with Newcombe's score interval (1998, method 10).
 
-    d = (first - second) / n, where `first` pairs have the event in the first arm only. Low = d - sqrt(a^2 - 2 phi a b
-    + b^2) with a, b the distances to Wilson's limits, phi the pairs' correlation. Raises ValueError without pairs.
+    d = (first - second) / n, where `first` pairs have the event in the first arm only. Low = d - sqrt(a^2 - 2
+    phi a b + b^2) with a, b the distances to Wilson's limits, phi the pairs' correlation. Raises ValueError
+    without pairs.
     """
     from scipy.stats import binomtest
 
@@ -367,7 +422,9 @@ def paired_proportions(both: int, first: int, second: int, neither: int) -> Esti
 
 
 def power_of_t(n: int, deviation: float, effect: float, alpha: float) -> float:
-    """Probability that a paired t-test of n differences with this standard deviation finds a mean of `effect`."""
+    """Probability that a paired t-test of n differences with this standard deviation finds a mean of
+    `effect`.
+    """
     from scipy.stats import nct, t
 
     if deviation <= 0:
@@ -390,7 +447,9 @@ def _fisher(n: int) -> np.ndarray:
 
 
 def power_of_fisher(n: int, share_a: float, share_b: float, alpha: float) -> float:
-    """Probability that Fisher's test of n runs against n tells these two true shares apart, by enumeration."""
+    """Probability that Fisher's test of n runs against n tells these two true shares apart, by
+    enumeration.
+    """
     from scipy.stats import binom
 
     a, b = (binom.pmf(np.arange(n + 1), n, share) for share in (share_a, share_b))

@@ -22,12 +22,16 @@ from workbench.store.sync import sync
 
 EXPERIMENT = "quickstart"
 WHOLE = ("ppo",)  # arms of which both seeds are kept, and each epoch of the turns
-EVERY = 3  # steps; away from a fall the tokens of one in so many are kept, and of the other arms the last epoch's turns
+# steps; away from a fall the tokens of one in so many are kept, and of the other arms the last epoch's turns
+EVERY = 3
 AROUND = 4  # steps before and after the onset of which all tokens are kept
-# Bits of the mantissa that are kept: 8 are a relative error of .2 % at most. Tables without an entry stay exact.
+# Bits of the mantissa that are kept: 8 are a relative error of .2 % at most. Tables without an entry stay
+# exact.
 BITS = {"turn": 8, "turn_step": 10, "trajectory": 10, "minibatch": 10}
 BATCHES = 2  # stored batches from the onset on of the first run of WHOLE, the first of them with its weights
-_RUNS = "SELECT run_id, arm, seed, coalesce(collapse_step, onset_low) FROM run WHERE experiment = ? ORDER BY ALL"
+_RUNS = (
+    "SELECT run_id, arm, seed, coalesce(collapse_step, onset_low) FROM run WHERE experiment = ? ORDER BY ALL"
+)
 
 
 def make(runs: Path, archive: Path) -> None:
@@ -68,10 +72,12 @@ def _copy(source: Path, target: Path, whole: bool, onset: int | None) -> None:
         reals = [field.name for field in rows.schema if pa.types.is_floating(field.type)]
         (target / "segments" / table.name).mkdir(parents=True)
         pq.write_table(  # the archive compresses better over all files
-            rows, target / "segments" / table.name / "000000.parquet", compression="none",
+            rows,
+            target / "segments" / table.name / "000000.parquet",
+            compression="none",
             use_dictionary=[name for name in rows.schema.names if name not in reals],
             column_encoding=dict.fromkeys(reals, "BYTE_STREAM_SPLIT"),
-        )  # fmt: skip
+        )
 
 
 def rounded(rows: pa.Table, bits: int) -> pa.Table:
@@ -96,8 +102,9 @@ def _batches(source: Path, target: Path, onset: int) -> None:
             with safe_open(source / "batches" / name, framework="numpy") as stored:
                 kept = {
                     key: stored.get_tensor(key)
-                    for key in set(stored.keys()) if number == 0 or not key.startswith(WEIGHTS)
-                }  # fmt: skip
+                    for key in set(stored.keys())
+                    if number == 0 or not key.startswith(WEIGHTS)
+                }
                 save_file(kept, target / "batches" / name, stored.metadata())
 
 

@@ -1,6 +1,7 @@
 """Whether a test by forks tells the cause of a fall from what did not cause it: runs whose fault is known.
 
-`sorl bench forks` trains what is not there yet, at one run of the fault lab a kind; `--from FILE.parquet` only counts.
+`sorl bench forks` trains what is not there yet, at one run of the fault lab a kind; `--from FILE.parquet`
+only counts.
 """
 
 from __future__ import annotations
@@ -25,17 +26,36 @@ from workbench.spec import InputError, RunSettings
 
 SEED = 61  # no run of it was looked at while the checks were written
 KINDS = (
-    "entropy_bonus", "learning_rate", "reward_inverted", "turn_cut", "truncated", "retriever_empty", "retriever_junk",
-    "reward_noise", "reward_format", "reward_shifted", "temperature", "temperature_hidden", "stale_weights",
-    "observation_leak", "prompt_leak", "padding_leak", "turn_shift", "retokenised", "corrupt_log_prob", "staleness",
-)  # fmt: skip
+    "entropy_bonus",
+    "learning_rate",
+    "reward_inverted",
+    "turn_cut",
+    "truncated",
+    "retriever_empty",
+    "retriever_junk",
+    "reward_noise",
+    "reward_format",
+    "reward_shifted",
+    "temperature",
+    "temperature_hidden",
+    "stale_weights",
+    "observation_leak",
+    "prompt_leak",
+    "padding_leak",
+    "turn_shift",
+    "retokenised",
+    "corrupt_log_prob",
+    "staleness",
+)
 DRAWS, STEPS = 5, 16
 DECOY = "step_size"  # tested besides, where the diagnosis names nothing wrong
 
 
 @dataclass(frozen=True)
 class Case:
-    """One cause of one run, put to a test; `up` of `draws` children stay up without it, `plain_up` unchanged."""
+    """One cause of one run, put to a test; `up` of `draws` children stay up without it,
+    `plain_up` unchanged.
+    """
 
     run_id: str
     fault: str
@@ -59,7 +79,9 @@ class Case:
 def cases(runs: Path) -> Iterator[Case]:
     """Train, diagnose and test a run of each fault; what is finished is not trained again."""
     for kind in KINDS:
-        grid = load(CLONE / "experiments" / "fault_lab.toml", [f"seeds=[{SEED}]"], only=[f"ppo · fault.kind {kind}"])
+        grid = load(
+            CLONE / "experiments" / "fault_lab.toml", [f"seeds=[{SEED}]"], only=[f"ppo · fault.kind {kind}"]
+        )
         train(runs, grid, 1)
         name = grid.cells[0].run_id
         found = diagnose(of_run(current(runs), name, runs))
@@ -72,13 +94,22 @@ def cases(runs: Path) -> Iterator[Case]:
         named = [finding.cause.name for finding in found.findings]
         for cause, told in tests(current(runs), name).items():
             yield replace(
-                begun, cause=cause, named=cause in named, up=told.up, draws=told.draws, plain_up=told.plain_up,
-                plain_draws=told.plain_draws, saves=told.saves, refuted=told.refuted,
-            )  # fmt: skip
+                begun,
+                cause=cause,
+                named=cause in named,
+                up=told.up,
+                draws=told.draws,
+                plain_up=told.plain_up,
+                plain_draws=told.plain_draws,
+                saves=told.saves,
+                refuted=told.refuted,
+            )
 
 
 def candidates(found: Diagnosis, settings: RunSettings) -> list[Cause]:
-    """Return the likeliest causes that a fork can remove, the injected one, and a wrong one where none is named."""
+    """Return the likeliest causes that a fork can remove, the injected one, and a wrong one where none is
+    named.
+    """
     fault = settings.model_dump()[HIDDEN]["kind"]
     causes = [finding.cause for finding in in_order(found) if removal(finding.cause, settings)][:LIKELIEST]
     more = [fault] if all(cause.name != fault for cause in causes) else []
@@ -87,24 +118,44 @@ def candidates(found: Diagnosis, settings: RunSettings) -> list[Cause]:
 
 
 def scores(found: Sequence[Case]) -> str:
-    """Markdown: how often the removal of the fault, and of anything else, is shown to save or not to save the run."""
+    """Markdown: how often the removal of the fault, and of anything else, is shown to save or not to save the
+    run.
+    """
     runs = {case.run_id: case for case in found}
     tested = [case for case in found if case.cause is not None]
     deadly = [case for case in tested if case.kills]
     right, wrong = ([c for c in deadly if (c.cause == c.fault) is same] for same in (True, False))
     lines = [
-        f"{len(runs)} runs, {len({c.run_id for c in tested})} of them tested; of "
-        f"{len({c.run_id for c in deadly})} most children fall when left {UNCHANGED}.", "",
-        f"The fault's removal is shown to save: {Share(sum(c.saves for c in right), len(right))}; shown not to: "
-        f"{Share(sum(c.refuted for c in right), len(right))}.",
-        f"Another candidate's removal is shown not to save: {Share(sum(c.refuted for c in wrong), len(wrong))}; shown "
-        f"to: {Share(sum(c.saves for c in wrong), len(wrong))}.", "",
-    ]  # fmt: skip
+        (
+            f"{len(runs)} runs, {len({c.run_id for c in tested})} of them tested; of "
+            f"{len({c.run_id for c in deadly})} most children fall when left {UNCHANGED}."
+        ),
+        "",
+        (
+            f"The fault's removal is shown to save: {Share(sum(c.saves for c in right), len(right))}; shown"
+            f" not to: {Share(sum(c.refuted for c in right), len(right))}."
+        ),
+        (
+            "Another candidate's removal is shown not to save:"
+            f" {Share(sum(c.refuted for c in wrong), len(wrong))}; shown to:"
+            f" {Share(sum(c.saves for c in wrong), len(wrong))}."
+        ),
+        "",
+    ]
     rows = [
-        (c.fault, c.outcome, c.cause or "-", f"{c.up}/{c.draws}", f"{c.plain_up}/{c.plain_draws}",
-         "saves" if c.saves else "does not" if c.refuted else "undecided" if c.cause else "-") for c in found
-    ]  # fmt: skip
-    return "\n".join([*lines, markdown(("fault", "run", "removed", "up without it", "up unchanged", "verdict"), rows)])
+        (
+            c.fault,
+            c.outcome,
+            c.cause or "-",
+            f"{c.up}/{c.draws}",
+            f"{c.plain_up}/{c.plain_draws}",
+            "saves" if c.saves else "does not" if c.refuted else "undecided" if c.cause else "-",
+        )
+        for c in found
+    ]
+    return "\n".join(
+        [*lines, markdown(("fault", "run", "removed", "up without it", "up unchanged", "verdict"), rows)]
+    )
 
 
 def main(runs: Path, files: Sequence[Path] = (), output: Path | None = None) -> str:

@@ -1,9 +1,11 @@
-"""Batches of a run that nothing is wrong with, and faults that are planted in one turn of their first trajectory.
+"""Batches of a run that nothing is wrong with, and faults that are planted in one turn of their first
+trajectory.
 
-The noise of `testbed` was read off the stored batches of a healthy run of token PPO (learning rate 0.1, 4 x 4 updates,
-28,000 token updates): of its tokens three quarters have 1 - p below 0.03 and one in thirty is rare; a token's log-ratio
-has a median of about 0.08 (1 - p), four times that between p = 0.1 and 0.9, and tails as a t distribution with two
-degrees of freedom, single tokens moving by 3 to 4 nats. `open` is a policy that is less certain of its words.
+The noise of `testbed` was read off the stored batches of a healthy run of token PPO (learning rate 0.1, 4 x 4
+updates, 28,000 token updates): of its tokens three quarters have 1 - p below 0.03 and one in thirty is rare;
+a token's log-ratio has a median of about 0.08 (1 - p), four times that between p = 0.1 and 0.9, and tails as
+a t distribution with two degrees of freedom, single tokens moving by 3 to 4 nats. `open` is a policy that is
+less certain of its words.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ SAMPLERS = {"same kernels": 0.0, "other engine": 0.02}
 
 @dataclass
 class Drawn:
-    """Tokens, log-probs and masks of a batch, (B, T); `new` (U, B, T): the policy at the start of each update."""
+    """Tokens, log-probs and masks of a batch, (B, T); `new` (U, B, T): the policy at the start of each
+    update.
+    """
 
     tokens: np.ndarray
     written: np.ndarray  # by the policy
@@ -43,7 +47,9 @@ class Drawn:
 
 
 def stretches(draw: np.random.Generator, turns: int) -> list[int]:
-    """Lengths of prompt, turn, observation, turn, ..., observation: the last turn is followed by one as well."""
+    """Lengths of prompt, turn, observation, turn, ..., observation: the last turn is followed
+    by one as well.
+    """
     sizes = [int(draw.integers(5, 31))]
     for _ in range(turns):
         sizes += [int(draw.integers(3, 31)), int(draw.integers(4, 41))]
@@ -58,7 +64,9 @@ def surprisal(draw: np.random.Generator, n: int, shares: tuple[float, float, flo
 
 
 def moved(draw: np.random.Generator, log_prob: np.ndarray, scale: float) -> np.ndarray:
-    """The log-probs after an update or two: heavy-tailed noise in proportion to 1 - p, and p stays below 1."""
+    """The log-probs after an update or two: heavy-tailed noise in proportion to 1 - p, and p
+    stays below 1.
+    """
     doubt = -np.expm1(log_prob)
     wide = np.where((doubt > 0.1) & (doubt < 0.9), 4.0, 1.0)
     noise = scale * wide * doubt * draw.standard_t(2, log_prob.shape)
@@ -83,15 +91,22 @@ def healthy(draw: np.random.Generator, first_turns: int, policy: str, sampler: s
     # The first update sees the old policy itself; the further it has gone, the more has moved.
     new = np.stack([moved(draw, old, 0.1 * np.sqrt(i / (count - 1))) for i in range(count)])
     return Drawn(
-        tokens=draw.integers(1, VOCABULARY, shape) * (kind >= 0), written=written, inside=kind >= 0,
-        turn=np.where(written, (kind + 1) // 2, 0), world=np.where((kind > 0) & ~written, kind // 2, 0),
-        old=old, behaviour=np.where(written, np.minimum(old + rounding, 0.0), 0.0),
-        new=np.where(written, new, 0.0), prompt=np.array([lengths[0] for lengths in sizes]), mask=written.copy(),
-    )  # fmt: skip
+        tokens=draw.integers(1, VOCABULARY, shape) * (kind >= 0),
+        written=written,
+        inside=kind >= 0,
+        turn=np.where(written, (kind + 1) // 2, 0),
+        world=np.where((kind > 0) & ~written, kind // 2, 0),
+        old=old,
+        behaviour=np.where(written, np.minimum(old + rounding, 0.0), 0.0),
+        new=np.where(written, new, 0.0),
+        prompt=np.array([lengths[0] for lengths in sizes]),
+        mask=written.copy(),
+    )
 
 
 Plant = Callable[[np.random.Generator, Drawn, int, float], np.ndarray]  # -> positions in row 0
-# Nats a token: below ln 1.2 no ratio leaves the usual clip range 1 +- 0.2, and the fault is counted apart as too weak.
+# Nats a token: below ln 1.2 no ratio leaves the usual clip range 1 +- 0.2, and the fault is counted apart as
+# too weak.
 VISIBLE = (0.25, 0.5, 1.0, 2.0, 4.0)
 WEAK = (0.02, 0.05, 0.1)
 
@@ -111,12 +126,16 @@ def _off(draw: np.random.Generator, n: int, strength: float) -> np.ndarray:
 
 
 def retokenised(draw: np.random.Generator, drawn: Drawn, turn: int, strength: float) -> np.ndarray:
-    """One to three tokens come back as others, which the trainer, old and new, finds less likely than the sampler."""
+    """One to three tokens come back as others, which the trainer, old and new, finds less likely than the
+    sampler.
+    """
     at = np.flatnonzero(drawn.turn[0] == turn)
     n = min(int(draw.integers(1, 4)), len(at))
     start = int(draw.integers(0, len(at) - n + 1))
     span = at[start : start + n]
-    drawn.tokens[0, span] = 1 + (drawn.tokens[0, span] + draw.integers(1, VOCABULARY - 1, n)) % (VOCABULARY - 1)
+    drawn.tokens[0, span] = 1 + (drawn.tokens[0, span] + draw.integers(1, VOCABULARY - 1, n)) % (
+        VOCABULARY - 1
+    )
     lost = _off(draw, n, strength)
     drawn.old[0, span] -= lost
     drawn.new[:, 0, span] -= lost
@@ -138,7 +157,9 @@ def lost_prefix(draw: np.random.Generator, drawn: Drawn, turn: int, strength: fl
 
 
 def stale_turn(draw: np.random.Generator, drawn: Drawn, turn: int, strength: float) -> np.ndarray:
-    """Weights that are gone wrote the turn and scored it: the policy finds it less likely, and only ratios show it."""
+    """Weights that are gone wrote the turn and scored it: the policy finds it less likely, and only ratios
+    show it.
+    """
     span = np.flatnonzero(drawn.turn[0] == turn)
     drawn.new[:, 0, span] -= _off(draw, len(span), strength)
     return span

@@ -1,4 +1,5 @@
-"""Count how often `sorl diagnose` names perturbed routers, and how often wrongly: `python -m studies.routes [RUNS]`.
+"""Count how often `sorl diagnose` names perturbed routers, and how often wrongly: `python -m studies.routes
+[RUNS]`.
 
 The runs are those of experiments/moe_lab.toml; without a runs folder the shipped cases are counted again.
 """

@@ -1,4 +1,6 @@
-"""`sorl bench search`: what the adaptive search would have run of a full grid, and where it puts the boundaries."""
+"""`sorl bench search`: what the adaptive search would have run of a full grid, and where it puts the
+boundaries.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,15 @@ def main(runs: Path, experiments: Sequence[str], files: Sequence[Path]) -> str:
 
     found = gather(runs, experiments, files)
     if not found:
-        raise InputError('name a region with search = "full", or its results: `sorl bench search --from FILE.parquet`')
+        raise InputError(
+            'name a region with search = "full", or its results: `sorl bench search --from FILE.parquet`'
+        )
     return "\n\n".join(page(one) for one in found)
 
 
 def page(found: Results) -> str:
-    """Markdown: one row per column of a full grid, all its runs against those that the search would have asked for.
+    """Markdown: one row per column of a full grid, all its runs against those that the search would have
+    asked for.
 
     Raises InputError for an experiment that is no region, or of which some of the full grid is missing.
     """
@@ -37,11 +42,15 @@ def page(found: Results) -> str:
     file = region_of(found.toml)
     if file is None:
         raise InputError(f"'{found.experiment}' is no experiment of kind region")
-    full = from_runs(found.runs.assign(started_at=None), file, found.experiment).with_fading()  # as the search counts
+    # as the search counts
+    full = from_runs(found.runs.assign(started_at=None), file, found.experiment).with_fading()
     asked = replace(full, runs=_asked(full, found.experiment))
     search = {(r["series"], r["slice"], r["y"]): r for r in by_column(asked).to_dict(orient="records")}
     lines = [
-        f"| {found.experiment} | runs: full grid | search | boundary: full grid | search | apart, doublings |",
+        (
+            f"| {found.experiment} | runs: full grid | search | boundary: full grid | search | apart,"
+            " doublings |"
+        ),
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for row in by_column(full).to_dict(orient="records"):

@@ -1,6 +1,8 @@
-"""Keep a seeded sample of the mutants that cosmic-ray has prepared: `mutation_sample.py SESSION.sqlite COUNT`.
+"""Keep a seeded sample of the mutants that cosmic-ray has prepared: `mutation_sample.py SESSION.sqlite
+COUNT`.
 
-Mutants inside annotations are left out as well: annotations are never evaluated, so those mutants are the same program.
+Mutants inside annotations are left out as well: annotations are never evaluated, so those mutants are the
+same program.
 """
 
 import ast
@@ -26,7 +28,9 @@ def annotation_spans(path: str) -> list[Span]:
 
 
 def main(session: str, count: int) -> None:
-    """Delete every mutant outside the sample: cosmic-ray counts skipped ones among those that did not survive."""
+    """Delete every mutant outside the sample: cosmic-ray counts skipped ones among those that did not
+    survive.
+    """
     database = sqlite3.connect(session)
     rows = database.execute(
         "SELECT job_id, module_path, start_pos_row, start_pos_col FROM mutation_specs "
@@ -34,7 +38,10 @@ def main(session: str, count: int) -> None:
     ).fetchall()
     inside = [job for job, path, *at in rows if any(a <= tuple(at) <= b for a, b in annotation_spans(path))]
     kept = sorted({job for job, *_ in rows} - set(inside))
-    order = {job: i for i, (job,) in enumerate(database.execute("SELECT job_id FROM mutation_specs ORDER BY rowid"))}
+    order = {
+        job: i
+        for i, (job,) in enumerate(database.execute("SELECT job_id FROM mutation_specs ORDER BY rowid"))
+    }
     kept.sort(key=order.__getitem__)  # job ids differ from time to time, the order of the mutants is not
     random.Random(0).shuffle(kept)
     sample = set(kept[:count])

@@ -6,7 +6,9 @@ from docs.tree import IN_FULL, NUCLEUS, ROOT, nucleus
 
 TEXT = (ROOT / "README.md").read_text()
 TREE = TEXT[
-    TEXT.index("The tree, in reading order") : TEXT.index("[[[end]]]", TEXT.index("The tree, in reading order"))
+    TEXT.index("The tree, in reading order") : TEXT.index(
+        "[[[end]]]", TEXT.index("The tree, in reading order")
+    )
 ]
 
 

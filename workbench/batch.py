@@ -15,8 +15,9 @@ from workbench.tensors import Tensor, torch
 class Batch:
     """Trajectories ready for training, right-padded to a common length.
 
-    `mask` is the loss mask m (1 = token written by the policy), `response` the attention mask a of the response
-    (1 = any token after the prompt, observations included). Log-probs are nats, float32 or wider, 0 where not defined.
+    `mask` is the loss mask m (1 = token written by the policy), `response` the attention mask a of the
+    response (1 = any token after the prompt, observations included). Log-probs are nats, float32 or wider, 0
+    where not defined.
     """
 
     tokens: Tensor  # (B, T) int64
@@ -32,11 +33,13 @@ class Batch:
     values: Tensor | None = None  # (B, T) critic before the update, V_old
     advantages: Tensor | None = None  # (B, T)
     returns: Tensor | None = None  # (B, T) target of the critic
-    sentence: Tensor | None = None  # (B, T) int64, sentence of each token from 1, 0 = none; for sentence ratios
+    # (B, T) int64, sentence of each token from 1, 0 = none; for sentence ratios
+    sentence: Tensor | None = None
     placebo: Tensor | None = None  # (B, T) int64, placebo turn of each token from 1; for placebo ratios
     turn_id: Tensor | None = None  # (B, T) int64, `turn` computed once; drop it when `mask` changes
-    # (B, T, L k) the top-k experts of each layer in the pass that predicts the token, as the sampler and as the trainer
-    # chose them under the old weights; None of a dense model. The number of experts = not recorded.
+    # (B, T, L k) the top-k experts of each layer in the pass that predicts the token, as the sampler and as
+    # the trainer chose them under the old weights; None of a dense model. The number of experts = not
+    # recorded.
     routes_behaviour: Tensor | None = None
     routes_old: Tensor | None = None
 
@@ -54,7 +57,9 @@ class Batch:
         """Return a tensor that a batch may lack; ValueError where this one does."""
         found: Tensor | None = getattr(self, name)
         if found is None:
-            raise ValueError(f"Batch.{name} is missing; prepare() fills advantages and returns, the trainer the others")
+            raise ValueError(
+                f"Batch.{name} is missing; prepare() fills advantages and returns, the trainer the others"
+            )
         return found
 
     def rows(self, index: Tensor) -> Batch:
@@ -73,7 +78,8 @@ class Batch:
 def turn_ids(mask: Tensor) -> Tensor:
     """Number the turns of each sequence: cumsum(start) * m, start where m rises; (B, T) bool -> (B, T) int64.
 
-    Two policy messages with no observation between them are one turn, as in the fork of arXiv 2511.20718 and ROLL.
+    Two policy messages with no observation between them are one turn, as in the fork of arXiv 2511.20718 and
+    ROLL.
     """
     m = mask.long()
     before = torch.nn.functional.pad(m, (1, 0))[:, :-1]
@@ -82,7 +88,9 @@ def turn_ids(mask: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Pooled:
-    """Sums over segments: column s of each row belongs to segment s; column 0 (no segment) is always empty."""
+    """Sums over segments: column s of each row belongs to segment s; column 0 (no segment) is
+    always empty.
+    """
 
     total: Tensor  # (B, S)
     count: Tensor  # (B, S)
@@ -99,7 +107,9 @@ class Pooled:
 
 
 def pool(x: Tensor, segments: Tensor) -> Pooled:
-    """Sum `x` (B, T) over the tokens of each segment id (B, T); id 0 is no segment, and may hold NaN or Inf."""
+    """Sum `x` (B, T) over the tokens of each segment id (B, T); id 0 is no segment, and may
+    hold NaN or Inf.
+    """
     size, inside = int(segments.max()) + 1, segments > 0
     total = x.new_zeros(x.shape[0], size).scatter_add(1, segments, torch.where(inside, x, 0))
     count = x.new_zeros(x.shape[0], size).scatter_add(1, segments, inside.to(x.dtype))

@@ -1,4 +1,6 @@
-"""A labelled corpus: finished runs with their curves, how they ended, since when, and under which condition."""
+"""A labelled corpus: finished runs with their curves, how they ended, since when, and under
+which condition.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ _REAL = ("lr", "max_grad_norm")
 
 @dataclass(frozen=True)
 class Run:
-    """One finished run. A curve is its values and where they were measured, (T,) each; `steps` (T,) numbers them."""
+    """One finished run. A curve is its values and where they were measured, (T,) each; `steps` (T,) numbers
+    them.
+    """
 
     run_id: str
     experiment: str
@@ -50,12 +54,16 @@ class Run:
 
     @property
     def healthy(self) -> bool:
-        """It learned and kept it. Mild falls and runs that never learned are neither healthy nor collapsed."""
+        """It learned and kept it. Mild falls and runs that never learned are neither healthy
+        nor collapsed.
+        """
         return self.outcome == HEALTHY
 
     @property
     def lasting(self) -> bool:
-        """It did not collapse: healthy, mild, or it never learned. One that was falling at its end is undecided."""
+        """It did not collapse: healthy, mild, or it never learned. One that was falling at its end is
+        undecided.
+        """
         return self.outcome not in (*COLLAPSED, *UNDECIDED)
 
     @property
@@ -78,7 +86,8 @@ class Run:
 def of_results(found: Results) -> list[Run]:
     """The finished runs of a results file that have an outcome and a curve of success.
 
-    They count as fresh: the detectors were chosen on runs that the shipped corpus holds, and there they are first.
+    They count as fresh: the detectors were chosen on runs that the shipped corpus holds, and there they are
+    first.
     """
     return list(_runs(found.table, _of_config))
 
@@ -93,13 +102,19 @@ def read(file: Path) -> list[Run]:
     try:
         table = pq.read_table(file, partitioning=None)
     except FileNotFoundError:
-        raise InputError(f"no file '{file}'; `sorl bench warning EXPERIMENT --output {file}` writes one") from None
+        raise InputError(
+            f"no file '{file}'; `sorl bench warning EXPERIMENT --output {file}` writes one"
+        ) from None
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"'{file}' is no Parquet file ({str(error).splitlines()[0]})") from None
     if results.KEY in (table.schema.metadata or {}):
         return of_results(results.read(file))
-    if missing := [name for name in (*_TEXT, *_WHOLE, *_REAL, "step", "success") if name not in table.column_names]:
-        raise InputError(f"'{file}' holds neither a corpus of runs nor results: it lacks {', '.join(missing)}")
+    if missing := [
+        name for name in (*_TEXT, *_WHOLE, *_REAL, "step", "success") if name not in table.column_names
+    ]:
+        raise InputError(
+            f"'{file}' holds neither a corpus of runs nor results: it lacks {', '.join(missing)}"
+        )
     return list(_runs(table, lambda row: row))
 
 
@@ -109,7 +124,8 @@ def unique(runs: Sequence[Run]) -> list[Run]:
 
 
 def distinct(runs: Sequence[Run]) -> list[Run]:
-    """Each run once by its content: of copies, which are one run trained twice, the last with the curves of all.
+    """Each run once by its content: of copies, which are one run trained twice, the last with the curves of
+    all.
 
     The last is the one judged by the newest rule. A run is fresh only if no copy of it was there before.
     """
@@ -144,7 +160,9 @@ def write(runs: Sequence[Run], file: Path) -> None:
         **dict.fromkeys(_WHOLE, pa.int64()),
         **dict.fromkeys(_REAL, pa.float64()),
     }
-    columns: dict[str, Any] = {name: pa.array([getattr(run, name) for run in runs], types[name]) for name in names}
+    columns: dict[str, Any] = {
+        name: pa.array([getattr(run, name) for run in runs], types[name]) for name in names
+    }
     columns["step"] = pa.array([run.steps.tolist() for run in runs], pa.list_(pa.int64()))
     columns["fresh"] = pa.array([run.fresh for run in runs])
     for name in SIGNALS:
@@ -163,15 +181,24 @@ def _of_config(row: dict[str, Any]) -> dict[str, Any]:
     learn = json.loads(row["config"])["learn"]
     policy = learn["policy"]
     return {
-        **row, "optimizer": policy["kind"], "staleness": learn["staleness"], "lr": policy["lr"],
-        "max_grad_norm": policy["max_grad_norm"], "onset": row["collapse_step"], "detection": row["detected"],
+        **row,
+        "optimizer": policy["kind"],
+        "staleness": learn["staleness"],
+        "lr": policy["lr"],
+        "max_grad_norm": policy["max_grad_norm"],
+        "onset": row["collapse_step"],
+        "detection": row["detected"],
         "fresh": True,
-    }  # fmt: skip
+    }
 
 
 def _runs(table: pa.Table, columns: Any) -> Iterator[Run]:
     for recorded in table.to_pylist():
-        if recorded.get("status", "finished") != "finished" or not recorded["outcome"] or not recorded["success"]:
+        if (
+            recorded.get("status", "finished") != "finished"
+            or not recorded["outcome"]
+            or not recorded["success"]
+        ):
             continue
         row = columns(recorded)
         steps = np.array(row["step"], np.int64)

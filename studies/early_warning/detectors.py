@@ -1,8 +1,9 @@
 """Detectors: a curve in, a score per step out that speaks of the steps up to it and never of later ones.
 
-An alarm goes off at the first step whose score reaches a threshold, and the threshold is found on runs whose end is
-known. Where nothing was measured there is no score (NaN), which reaches no threshold: NULL is not healthy, and a
-detector that has seen nothing was not tried. A value that is NaN or Inf is the worst that there is.
+An alarm goes off at the first step whose score reaches a threshold, and the threshold is found on runs whose
+end is known. Where nothing was measured there is no score (NaN), which reaches no threshold: NULL is not
+healthy, and a detector that has seen nothing was not tried. A value that is NaN or Inf is the worst that
+there is.
 """
 
 from __future__ import annotations
@@ -18,15 +19,35 @@ Side = Literal["above", "below"]
 _BOTH: tuple[Side, ...] = ("above", "below")
 
 SIGNALS: dict[str, tuple[Side, ...]] = {
-    "success": ("below",), "reward": ("below",), "entropy": _BOTH, "grad_norm_max": ("above",),
-    "grad_norm_mean": ("above",), "clip_frac": ("above",), "out_of_range_frac": ("above",), "ess_frac": ("below",),
-    "ess_frac_min": ("below",), "chi2": ("above",), "ratio_max": ("above",), "approx_kl": ("above",),
-    "kl_k3": ("above",), "kl_ref": ("above",), "mismatch_kl": _BOTH, "clip_bias_norm": ("above",),
-    "value_mae": ("above",), "explained_variance": ("below",), "advantage_std": _BOTH, "group_reward_std": ("below",),
-    "zero_advantage_frac": ("above",), "valid_action_frac": ("below",), "answered_frac": ("below",),
-    "truncated_frac": ("above",), "turns": _BOTH, "response_tokens": _BOTH, "repetition_frac": ("above",),
+    "success": ("below",),
+    "reward": ("below",),
+    "entropy": _BOTH,
+    "grad_norm_max": ("above",),
+    "grad_norm_mean": ("above",),
+    "clip_frac": ("above",),
+    "out_of_range_frac": ("above",),
+    "ess_frac": ("below",),
+    "ess_frac_min": ("below",),
+    "chi2": ("above",),
+    "ratio_max": ("above",),
+    "approx_kl": ("above",),
+    "kl_k3": ("above",),
+    "kl_ref": ("above",),
+    "mismatch_kl": _BOTH,
+    "clip_bias_norm": ("above",),
+    "value_mae": ("above",),
+    "explained_variance": ("below",),
+    "advantage_std": _BOTH,
+    "group_reward_std": ("below",),
+    "zero_advantage_frac": ("above",),
+    "valid_action_frac": ("below",),
+    "answered_frac": ("below",),
+    "truncated_frac": ("above",),
+    "turns": _BOTH,
+    "response_tokens": _BOTH,
+    "repetition_frac": ("above",),
     "duplicate_turn_frac": ("above",),
-}  # fmt: skip
+}
 
 BASELINE = 5  # first measured points, that a run is compared with
 SLACK = 1.0  # spreads a step, that CUSUM forgives
@@ -42,7 +63,9 @@ def sided(away: np.ndarray, side: Side) -> np.ndarray:
 
 
 def level(values: np.ndarray, side: Side) -> np.ndarray:
-    """x_t itself, -x_t where trouble lies below: a constant threshold, to compare with. Not self-baselined."""
+    """x_t itself, -x_t where trouble lies below: a constant threshold, to compare with. Not
+    self-baselined.
+    """
     return -values if side == "below" else values
 
 
@@ -84,13 +107,17 @@ def cusum(values: np.ndarray, side: Side) -> np.ndarray:
 
 
 def departure(values: np.ndarray, side: Side) -> np.ndarray:
-    """(x_t - median) / spread of the eight points before t: a change wherever it begins. The same for a x + b."""
+    """(x_t - median) / spread of the eight points before t: a change wherever it begins. The same for a x +
+    b.
+    """
     usual, spread = past(values, floor=0.0)
     return sided((values - usual) / spread, side)
 
 
 def peak(values: np.ndarray, side: Side) -> np.ndarray:
-    """Lost of the best so far: 1 - x_t / max x where trouble lies below, else x_t / min x. The same for a x, a > 0."""
+    """Lost of the best so far: 1 - x_t / max x where trouble lies below, else x_t / min x. The same for a x,
+    a > 0.
+    """
     best = (np.maximum if side == "below" else np.minimum).accumulate(values)
     share = np.divide(values, best, out=np.full(len(values), np.nan), where=best > 0)
     return 1.0 - share if side == "below" else share
@@ -102,13 +129,20 @@ def slump(values: np.ndarray, side: Side) -> np.ndarray:
 
 
 DETECTORS: dict[str, Detector] = {
-    "level": level, "start": start, "baseline": baseline, "cusum": cusum, "departure": departure, "peak": peak,
+    "level": level,
+    "start": start,
+    "baseline": baseline,
+    "cusum": cusum,
+    "departure": departure,
+    "peak": peak,
     "slump": slump,
-}  # fmt: skip
+}
 
 
 def score(name: str, values: np.ndarray, side: Side, known: np.ndarray | None = None) -> np.ndarray:
-    """The scores (T,) of a detector on a curve (T,) that was measured where `known` (T,), by default everywhere."""
+    """The scores (T,) of a detector on a curve (T,) that was measured where `known` (T,), by default
+    everywhere.
+    """
     measured = np.ones(len(values), bool) if known is None else known
     finite = measured & np.isfinite(values)
     found = np.full(len(values), np.nan)

@@ -1,4 +1,6 @@
-"""How well an alarm warns: thresholds from one half of a corpus, judged on the other, and the halves change places."""
+"""How well an alarm warns: thresholds from one half of a corpus, judged on the other, and the halves change
+places.
+"""
 
 from __future__ import annotations
 
@@ -67,8 +69,8 @@ class Verdict:
 def halves(runs: Sequence[Run], by: str) -> np.ndarray:
     """0 or 1 for each run (N,): by the parity of its seed, or every other condition in alphabetical order.
 
-    Runs of one condition lie on one side, whichever experiment trained them, so that a run trained again (with the same
-    settings and seed) never lies opposite its copy.
+    Runs of one condition lie on one side, whichever experiment trained them, so that a run trained again
+    (with the same settings and seed) never lies opposite its copy.
     """
     if by == "seed":
         return np.array([run.seed % 2 for run in runs])
@@ -164,15 +166,19 @@ class Bench:
 
 
 def area(collapsed: np.ndarray, healthy: np.ndarray) -> float:
-    """Area under the ROC: P(score of a collapsed run > that of a healthy one) + P(equal) / 2; 0.5 without either."""
+    """Area under the ROC: P(score of a collapsed run > that of a healthy one) + P(equal) / 2; 0.5 without
+    either.
+    """
     wins = _wins(collapsed, healthy)
     return float(wins.mean()) if wins.size else 0.5
 
 
 def areas(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[float, float, float]:
-    """The mean area over several sets of (collapsed, healthy) scores that share no scale, weighted by their pairs.
+    """The mean area over several sets of (collapsed, healthy) scores that share no scale, weighted by their
+    pairs.
 
-    With its 95 % percentile interval, by resampling runs of either kind within each set; 0.5 and (0, 1) without any.
+    With its 95 % percentile interval, by resampling runs of either kind within each set; 0.5 and (0, 1)
+    without any.
     """
     found = [wins for pair in parts if (wins := _wins(*pair)).size]
     if not found:
@@ -202,8 +208,11 @@ def median_interval(values: Sequence[int]) -> tuple[float, float, float] | None:
     return float(np.median(values)), float(low), float(high)
 
 
-def recall_at(scores: Scored, runs: Sequence[Run], rates: Sequence[float]) -> list[tuple[float, float, float]]:
-    """Points of the ROC: recall by the detection step at each share of healthy runs alarmed, with 95 % intervals.
+def recall_at(
+    scores: Scored, runs: Sequence[Run], rates: Sequence[float]
+) -> list[tuple[float, float, float]]:
+    """Points of the ROC: recall by the detection step at each share of healthy runs alarmed, with 95 %
+    intervals.
 
     Runs of either kind are resampled, the threshold with them.
     """
@@ -213,7 +222,9 @@ def recall_at(scores: Scored, runs: Sequence[Run], rates: Sequence[float]) -> li
     draw = np.random.default_rng(0)
 
     def recalls(p: np.ndarray, n: np.ndarray) -> list[float]:
-        return [float((p >= at).mean()) if len(p) else np.nan for at in (threshold(n, rate) for rate in rates)]
+        return [
+            float((p >= at).mean()) if len(p) else np.nan for at in (threshold(n, rate) for rate in rates)
+        ]
 
     resampled = [recalls(draw.choice(a, len(a)), draw.choice(b, len(b))) for _ in range(RESAMPLES)]
     low, high = np.quantile(resampled, (0.025, 0.975), axis=0)

@@ -37,7 +37,8 @@ FEWEST = 20  # runs of either kind
 SPLITS = ("condition", "seed")
 RATES = (0.02, 0.05, 0.10, 0.20, 0.50)
 PLAIN = f"`{TOGETHER[0].signal}`, `{TOGETHER[0].detector}`"
-CELLS = ("healthy alarmed", "not collapsed, alarmed", "found by detection", "alarms right")  # of Verdict.cells
+# of Verdict.cells
+CELLS = ("healthy alarmed", "not collapsed, alarmed", "found by detection", "alarms right")
 USELESS = 0.3  # recall at TARGET, below which a signal is listed as of no use here
 
 
@@ -54,17 +55,17 @@ def findings(bench: Bench, peer: Peer) -> str:
     ahead = max(single, key=lambda name: single[name].before.value)
     critical, warning = (rates(peer, bench.runs, level, "whole") for level in ("CRITICAL", "WARNING"))
     return (
-        f"In short: the {TOGETHER[0].detector} of `{TOGETHER[0].signal}` alone finds {plain.recall} of the collapses "
-        f"by the step at which the collapse rule says so, a median of {_lead(plain.ahead)} steps sooner, and alarms "
-        f"{plain.false_alarms} of the healthy runs, but {plain.all_false_alarms} of all runs that did not collapse "
-        f"(mild, never learned): {plain.precision} of its alarms are right. Three signals together find {ours.recall}, "
-        f"alarm {ours.false_alarms} and {ours.all_false_alarms}, and are right in {ours.precision}. "
-        f"{_since(bench)}That is early confirmation, not foresight: {plain.before} and {ours.before} were "
-        "alarmed before success began to fall; "
-        f"of the single signals `{ahead}` has the most, {single[ahead].before}, with {single[ahead].false_alarms} of "
-        f"healthy runs alarmed. The gradient norm finds {single['grad_norm_max'].recall}. rldoctor, given whole logs, "
-        f"has critical findings in {critical[1]} of the collapses and {critical[0]} of the healthy runs, warnings in "
-        f"{warning[1]} and {warning[0]}."
+        f"In short: the {TOGETHER[0].detector} of `{TOGETHER[0].signal}` alone finds {plain.recall} of the"
+        f" collapses by the step at which the collapse rule says so, a median of {_lead(plain.ahead)} steps"
+        f" sooner, and alarms {plain.false_alarms} of the healthy runs, but {plain.all_false_alarms} of all"
+        f" runs that did not collapse (mild, never learned): {plain.precision} of its alarms are right. Three"
+        f" signals together find {ours.recall}, alarm {ours.false_alarms} and {ours.all_false_alarms}, and"
+        f" are right in {ours.precision}. {_since(bench)}That is early confirmation, not foresight:"
+        f" {plain.before} and {ours.before} were alarmed before success began to fall; of the single signals"
+        f" `{ahead}` has the most, {single[ahead].before}, with {single[ahead].false_alarms} of healthy runs"
+        f" alarmed. The gradient norm finds {single['grad_norm_max'].recall}. rldoctor, given whole logs, has"
+        f" critical findings in {critical[1]} of the collapses and {critical[0]} of the healthy runs,"
+        f" warnings in {warning[1]} and {warning[0]}."
     )
 
 
@@ -74,8 +75,8 @@ def _since(bench: Bench) -> str:
         return ""
     times = found.false_alarms.value / TARGET
     return (
-        f"Healthy runs trained since the three were chosen alarm {found.false_alarms}, {times:.1f} times the target of "
-        f"{100 * TARGET:.0f} %. "
+        f"Healthy runs trained since the three were chosen alarm {found.false_alarms}, {times:.1f} times the"
+        f" target of {100 * TARGET:.0f} %. "
     )
 
 
@@ -89,14 +90,18 @@ def corpus(bench: Bench) -> str:
     early = sum(r.collapsed and r.onset is not None and r.onset < FIRST_STEPS for r in runs)
     parts = [
         markdown(("experiment", "optimizer", "staleness", *kinds), rows),
-        f"{len(runs)} runs, {len({r.condition for r in runs})} conditions (algorithm, optimizer, staleness, learning "
-        f"rate, gradient clipping). {early} of the {total['collapsed']} collapses begin before step {FIRST_STEPS}: the "
-        "first updates destroy the policy, and nothing can warn of that from a healthy beginning.",
+        (
+            f"{len(runs)} runs, {len({r.condition for r in runs})} conditions (algorithm, optimizer,"
+            f" staleness, learning rate, gradient clipping). {early} of the {total['collapsed']} collapses"
+            f" begin before step {FIRST_STEPS}: the first updates destroy the policy, and nothing can warn of"
+            " that from a healthy beginning."
+        ),
     ]
     if bench.copies:
         parts.append(
-            f"{bench.copies} more runs are bit-identical copies of these (same settings and seed, trained again). They "
-            "count nowhere, and a run with a copy among those that the alarm was chosen on is not *trained since*."
+            f"{bench.copies} more runs are bit-identical copies of these (same settings and seed, trained"
+            " again). They count nowhere, and a run with a copy among those that the alarm was chosen on is"
+            " not *trained since*."
         )
     return "\n\n".join(parts)
 
@@ -108,7 +113,9 @@ def _kind(run: Run) -> str:
 
 
 def signals(bench: Bench) -> str:
-    """One row a signal: its detector of the largest area on one half, at the threshold of that half, on the other."""
+    """One row a signal: its detector of the largest area on one half, at the threshold of that half, on the
+    other.
+    """
     half = halves(bench.runs, SPLITS[0])
     tried = {name: [w for w in EVERY if w.signal == name and bench.tried(w)] for name in SIGNALS}
     found = []
@@ -131,39 +138,54 @@ def signals(bench: Bench) -> str:
         )
         for name, detector, one, roc in (head, *body)
     ]
-    header = ("signal", "detector", *CELLS, f"of onsets from step {FIRST_STEPS}", "before the onset",
-              "onset - alarm, steps", "area under ROC")  # fmt: skip
+    header = (
+        "signal",
+        "detector",
+        *CELLS,
+        f"of onsets from step {FIRST_STEPS}",
+        "before the onset",
+        "onset - alarm, steps",
+        "area under ROC",
+    )
     weak = [name for name, _, one, _ in body if one.recall.value < USELESS]
     return (
-        f"{markdown(header, rows)}\n\n"
-        f"Of no use here (fewer than {100 * USELESS:.0f} % of the collapses at such a threshold): {_named(weak)}. Not "
-        "tried, because fewer than ten runs of either kind logged them: "
-        f"{_named([name for name, among in tried.items() if not among])}."
+        f"{markdown(header, rows)}\n\nOf no use here (fewer than {100 * USELESS:.0f} % of the collapses at"
+        f" such a threshold): {_named(weak)}. Not tried, because fewer than ten runs of either kind logged"
+        f" them: {_named([name for name, among in tried.items() if not among])}."
     )
 
 
 def families(bench: Bench) -> str:
-    """Constant thresholds against self-baselined ones: each detector over all signals that enough runs logged."""
+    """Constant thresholds against self-baselined ones: each detector over all signals that enough runs
+    logged.
+    """
     half, rows = halves(bench.runs, SPLITS[0]), []
     for name in DETECTORS:
         among = [w for w in EVERY if w.detector == name and bench.tried(w)]
         found = [(w, held_out(bench.single(w), bench.runs, half)) for w in among]
         if found:
             best, verdict = max(found, key=lambda pair: pair[1].recall.value - pair[1].false_alarms.value)
-            medians = (np.median([getattr(v, of).value for _, v in found]) for of in ("false_alarms", "recall"))
+            medians = (
+                np.median([getattr(v, of).value for _, v in found]) for of in ("false_alarms", "recall")
+            )
             shares = (f"{100 * median:.0f} %" for median in medians)
             outcome = f"{verdict.recall}; healthy {verdict.false_alarms}"
             rows.append((f"`{name}`", len(found), *shares, f"`{best.signal}` {best.side}", outcome))
-    return markdown(("detector", "signals", "median healthy alarmed", "median found", "best signal", "found"), rows)
+    return markdown(
+        ("detector", "signals", "median healthy alarmed", "median found", "best signal", "found"), rows
+    )
 
 
 def splits(bench: Bench) -> str:
     """The combined alarm on every way to hold runs out, and on runs that came after it was chosen."""
     found = [
-        (f"half of the {by}s", "the other half, and the other way round",
-         held_out(bench.together(), bench.runs, halves(bench.runs, by)))
+        (
+            f"half of the {by}s",
+            "the other half, and the other way round",
+            held_out(bench.together(), bench.runs, halves(bench.runs, by)),
+        )
         for by in SPLITS
-    ]  # fmt: skip
+    ]
     if new := since(bench):
         found.append(("runs that the alarm was chosen on", "those trained since", new))
     for name in sorted({run.optimizer for run in bench.runs}):
@@ -171,7 +193,14 @@ def splits(bench: Bench) -> str:
         if (bench.healthy & other).sum() >= 10 and (bench.healthy & ~other).any():
             found.append(("the other optimizer", name, _across(bench, other, ~other)))
     rows = [(*names, *one.cells, one.before, _lead(one.leads), _lead(one.ahead)) for *names, one in found]
-    header = ("thresholds from", "judged on", *CELLS, "before the onset", "onset - alarm, steps", "detection - alarm")
+    header = (
+        "thresholds from",
+        "judged on",
+        *CELLS,
+        "before the onset",
+        "onset - alarm, steps",
+        "detection - alarm",
+    )
     return markdown(header, rows)
 
 
@@ -182,13 +211,17 @@ def _across(bench: Bench, tuning: np.ndarray, among: np.ndarray) -> Verdict:
 
 
 def since(bench: Bench) -> Verdict | None:
-    """The combined alarm on runs trained after it was chosen, at the threshold of those before; None without either."""
+    """The combined alarm on runs trained after it was chosen, at the threshold of those before; None without
+    either.
+    """
     fresh = np.array([run.fresh for run in bench.runs])
     return _across(bench, ~fresh, fresh) if fresh.any() and (bench.healthy & ~fresh).any() else None
 
 
 def endings(bench: Bench) -> str:
-    """Who is alarmed, by how the run ended: the combined alarm and its plainest part at held-out thresholds."""
+    """Who is alarmed, by how the run ended: the combined alarm and its plainest part at held-
+    out thresholds.
+    """
     half = halves(bench.runs, SPLITS[0])
     found = [_alarmed(bench, make, half) for make in (bench.together(), bench.single(TOGETHER[0]))]
     rows = []
@@ -200,7 +233,9 @@ def endings(bench: Bench) -> str:
 
 
 def _alarmed(bench: Bench, make: Make, half: np.ndarray) -> list[bool | None]:
-    """Whether each run was alarmed at the threshold of the other half; None where the detector was not tried."""
+    """Whether each run was alarmed at the threshold of the other half; None where the detector
+    was not tried.
+    """
     found: list[bool | None] = [None] * len(bench.runs)
     for side in (0, 1):
         scores = make(half != side)
@@ -239,19 +274,29 @@ def conditions(bench: Bench) -> str:
 
 
 def peers(bench: Bench, peer: Peer) -> str:
-    """rldoctor on the same runs; the combined alarm and its plainest part at exactly its share of healthy runs."""
+    """rldoctor on the same runs; the combined alarm and its plainest part at exactly its share of healthy
+    runs.
+    """
     half = halves(bench.runs, SPLITS[0])
     known = [run for run in bench.runs if run.run_id in peer.records]
     ours = [crossed(make, bench.runs, half) for make in (bench.together(), bench.single(TOGETHER[0]))]
-    looks = {"whole": "the whole log", "until_detection": "the log up to the detection",
-             "along": "asked after every step"}  # fmt: skip
+    looks = {
+        "whole": "the whole log",
+        "until_detection": "the log up to the detection",
+        "along": "asked after every step",
+    }
     rows = []
     for level in ("CRITICAL", "WARNING"):
         for how, words in looks.items():
             wrong, right, lasting = rates(peer, known, level, how)
             points = (_point(recall_at(scores, bench.runs, (wrong.value,))[0]) for scores in ours)
             rows.append((f"{level.lower()}, {words}", wrong, lasting, right, *points))
-    header = (f"rldoctor {peer.version}", *CELLS[:3], "together, at as many healthy", f"{PLAIN}, at as many healthy")
+    header = (
+        f"rldoctor {peer.version}",
+        *CELLS[:3],
+        "together, at as many healthy",
+        f"{PLAIN}, at as many healthy",
+    )
     missing = len(bench.runs) - len(known)
     return markdown(header, rows) + (f"\n\nNot recorded for {missing} of the runs." if missing else "")
 
@@ -286,7 +331,9 @@ def _named(names: Sequence[str]) -> str:
 
 
 def main(runs: Path, experiments: Sequence[str], files: Sequence[Path], output: Path | None = None) -> str:
-    """Return how well the detectors warn on the finished runs of experiments and files; write them as a corpus."""
+    """Return how well the detectors warn on the finished runs of experiments and files; write them as a
+    corpus.
+    """
     from studies.early_warning import corpus as corpora
     from workbench.cli.report import gather
 
@@ -296,8 +343,8 @@ def main(runs: Path, experiments: Sequence[str], files: Sequence[Path], output: 
     counts = {kind: sum(getattr(run, kind) for run in found) for kind in ("collapsed", "healthy")}
     if min(counts.values()) < FEWEST:
         raise InputError(
-            f"an evaluation takes at least {FEWEST} collapsed and {FEWEST} healthy runs, not {counts['collapsed']} and "
-            f"{counts['healthy']}; name experiments, or --from {CORPUS}"
+            f"an evaluation takes at least {FEWEST} collapsed and {FEWEST} healthy runs, not"
+            f" {counts['collapsed']} and {counts['healthy']}; name experiments, or --from {CORPUS}"
         )
     records = [file.with_name(PEER) for file in files if file.with_name(PEER).is_file() and file.name != PEER]
     if output is not None:

@@ -15,7 +15,9 @@ _LEVELS = ("SKIPPED", "OK", "INFO", "WARNING", "CRITICAL")
 
 @dataclass(frozen=True)
 class Record:
-    """What rldoctor said of a run: with its whole log, with the log up to the detection, and after every step."""
+    """What rldoctor said of a run: with its whole log, with the log up to the detection, and after every
+    step.
+    """
 
     whole: str
     until_detection: str
@@ -45,19 +47,25 @@ def read(file: Path) -> Peer:
     return Peer(version, {row.pop("run_id"): Record(**row) for row in rows})
 
 
+def share_of(flags: Sequence[bool]) -> Share:
+    """How many of these are true, of how many."""
+    return Share(sum(flags), len(flags))
+
+
 def rates(peer: Peer, runs: Sequence[Run], level: str, how: str) -> tuple[Share, Share, Share]:
-    """Healthy runs alarmed, collapses found by the step of detection, and all runs alarmed that did not collapse.
+    """Healthy runs alarmed, collapses found by the step of detection, and all runs alarmed that did not
+    collapse.
 
     At a level (WARNING, CRITICAL) or worse.
 
-    `how`: "whole", one look at the whole log; "until_detection", of a collapsed run at its log up to there; "along",
-    a look after every step.
+    `how`: "whole", one look at the whole log; "until_detection", of a collapsed run at its log up to there;
+    "along", a look after every step.
     """
     known = [(run, peer.records[run.run_id]) for run in runs if run.run_id in peer.records]
     healthy = [_alarmed(run, record, level, how) for run, record in known if run.healthy]
     collapsed = [_alarmed(run, record, level, how) for run, record in known if run.collapsed]
     lasting = [_alarmed(run, record, level, how) for run, record in known if run.lasting]
-    return tuple(Share(sum(found), len(found)) for found in (healthy, collapsed, lasting))  # type: ignore[return-value]
+    return share_of(healthy), share_of(collapsed), share_of(lasting)
 
 
 def _alarmed(run: Run, record: Record, level: str, how: str) -> bool:

@@ -1,4 +1,6 @@
-"""Every detector on every run of a corpus: the highest score so far, step by step, and when a threshold is reached."""
+"""Every detector on every run of a corpus: the highest score so far, step by step, and when a threshold is
+reached.
+"""
 
 from __future__ import annotations
 
@@ -29,17 +31,19 @@ class Watched:
 
 
 EVERY = tuple(Watched(s, side, d) for s, sides in SIGNALS.items() for side in sides for d in DETECTORS)
-# Success, policy and protocol, each against the run's own beginning: chosen on the runs of the first half of the region
-# (EARLIER), before the others were trained.
+# Success, policy and protocol, each against the run's own beginning: chosen on the runs of the first half of
+# the region (EARLIER), before the others were trained.
 TOGETHER = (
-    Watched("success", "below", "slump"), Watched("entropy", "above", "start"),
+    Watched("success", "below", "slump"),
+    Watched("entropy", "above", "start"),
     Watched("valid_action_frac", "below", "start"),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
 class Scored:
-    """The highest score so far at each step of each run (None: the run did not log the signal); -Inf before the first.
+    """The highest score so far at each step of each run (None: the run did not log the signal); -Inf before
+    the first.
 
     `last` is the index of the last step that counts: the detection of a collapse, or the end of the run.
     """
@@ -56,7 +60,9 @@ class Scored:
         return np.where(np.isneginf(found), np.nan, found)
 
     def alarm(self, i: int, threshold: float) -> int | None:
-        """The step at which the score of run i first reaches the threshold, of the steps that count; None if never."""
+        """The step at which the score of run i first reaches the threshold, of the steps that count; None if
+        never.
+        """
         scores = self.so_far[i]
         if scores is None:
             return None
@@ -67,7 +73,9 @@ class Scored:
 def last_steps(runs: Sequence[Run]) -> np.ndarray:
     """Index of the last step that counts of each run."""
     ends = [int(r.detection) if r.collapsed and r.detection is not None else int(r.steps[-1]) for r in runs]
-    return np.array([np.searchsorted(r.steps, end, side="right") - 1 for r, end in zip(runs, ends, strict=True)])
+    return np.array(
+        [np.searchsorted(r.steps, end, side="right") - 1 for r, end in zip(runs, ends, strict=True)]
+    )
 
 
 def scored(runs: Sequence[Run], watched: Watched) -> Scored:
@@ -86,7 +94,8 @@ def _so_far(run: Run, watched: Watched) -> np.ndarray | None:
 
 
 def joined(parts: Sequence[Scored], tuning: np.ndarray) -> Scored:
-    """The mean of several scores, each in units of what the healthy runs of `tuning` (N,) reach: median 0, 95 % 1.
+    """The mean of several scores, each in units of what the healthy runs of `tuning` (N,) reach: median 0, 95
+    % 1.
 
     A signal that a run did not log is left out of its mean; so is one that too few healthy runs logged.
     """

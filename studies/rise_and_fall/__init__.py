@@ -1,10 +1,12 @@
 """Search for a regime in which runs learn and then die, by successive halving over settings and seeds.
 
-`python -m studies.rise_and_fall [--runs DIR] [--output FILE.parquet]` goes through the rungs of settings.toml, each a
-grid of the settings that are left; the same command resumes, and settings that are added later start at the first rung.
-Every finished run is a row of the table, which is written again whenever a run ends.
+`python -m studies.rise_and_fall [--runs DIR] [--output FILE.parquet]` goes through the rungs of
+settings.toml, each a grid of the settings that are left; the same command resumes, and settings that are
+added later start at the first rung. Every finished run is a row of the table, which is written again whenever
+a run ends.
 
-`python -m studies.rise_and_fall --from FILE.parquet` counts which exported runs rose and fell (`rise_and_fall.toml`).
+`python -m studies.rise_and_fall --from FILE.parquet` counts which exported runs rose and fell
+(`rise_and_fall.toml`).
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ GAIN, HELD = 0.15, 30  # success above the warm start, and the iterations in a r
 
 
 def curve(success: Sequence[float]) -> dict[str, float]:
-    """Warm start (mean of the first steps), peak (best mean of WIDE steps in a row), gain and end of a run."""
+    """Warm start (mean of the first steps), peak (best mean of WIDE steps in a row), gain and
+    end of a run.
+    """
     values = pd.Series(success, dtype=float)
     start, means = float(values[:ENDS].mean()), values.rolling(min(WIDE, len(values))).mean()
     peak = float(means.max())
@@ -47,11 +51,12 @@ def curve(success: Sequence[float]) -> dict[str, float]:
 
 
 def arms(runs: pd.DataFrame) -> pd.DataFrame:
-    """Count per arm the finished runs that rose and fell: rows of `sorl report --export`, one an arm, in their order.
+    """Count per arm the finished runs that rose and fell: rows of `sorl report --export`, one an arm, in
+    their order.
 
-    `warm_start` is the mean success of the first iteration over all runs of a model, which start from the same weights;
-    `held` is the arm's median of max_t mean(success[t:t+30]), `rose` counts held >= warm_start + .15, and `end` is the
-    median of the last ten iterations.
+    `warm_start` is the mean success of the first iteration over all runs of a model, which start from the
+    same weights; `held` is the arm's median of max_t mean(success[t:t+30]), `rose` counts held >= warm_start
+    + .15, and `end` is the median of the last ten iterations.
     """
     runs = runs[runs["status"] == "finished"].copy()
     runs["model"] = runs["config"].map(lambda text: str(json.loads(text)["policy"]))
@@ -65,16 +70,23 @@ def arms(runs: pd.DataFrame) -> pd.DataFrame:
     return (
         runs.groupby("arm", sort=False)
         .agg(
-            runs=("arm", "size"), warm_start=("warm_start", "first"), held=("held", "median"), end=("end", "median"),
-            rose=("rose", "sum"), collapsed=("collapsed", "sum"), rose_and_collapsed=("both", "sum"),
+            runs=("arm", "size"),
+            warm_start=("warm_start", "first"),
+            held=("held", "median"),
+            end=("end", "median"),
+            rose=("rose", "sum"),
+            collapsed=("collapsed", "sum"),
+            rose_and_collapsed=("both", "sum"),
             onset=("onset", "median"),
         )
         .reset_index()
-    )  # fmt: skip
+    )
 
 
 def promise(rows: pd.DataFrame) -> float:
-    """How far a setting is on the way up and down: the mean over its runs of min(gain, .15) (peak - end) / peak."""
+    """How far a setting is on the way up and down: the mean over its runs of min(gain, .15) (peak - end) /
+    peak.
+    """
     lost = ((rows["peak"] - rows["end"]) / rows["peak"].clip(lower=1e-9)).clip(lower=0.0)
     return float((rows["gain"].clip(0.0, 0.15) * lost).mean())
 
@@ -92,21 +104,33 @@ def trials(reader: Reader, rung: int) -> pd.DataFrame:
     rows = []
     for run in found[found["experiment"] == f"{NAME}_{rung}"].to_dict("records"):
         success = reader.query(
-            "SELECT success FROM step WHERE run_id = $run AND success IS NOT NULL ORDER BY step", {"run": run["run_id"]}
+            "SELECT success FROM step WHERE run_id = $run AND success IS NOT NULL ORDER BY step",
+            {"run": run["run_id"]},
         )["success"]
         if success.empty:
             continue
         moved = diagnose(of_run(reader, str(run["run_id"]))).moved
-        rows.append({
-            "rung": rung, "setting": run["arm"], "seed": int(run["seed"]), "algorithm": run["algorithm"],
-            "iterations": int(run["steps"]), **curve(success.tolist()), "verdict": run["outcome"],
-            "onset": run["collapse_step"], "moved_first": [f"{m.column} {m.step}" for m in moved[:3]],
-            "seconds": run["seconds"], "config": run["config"],
-        })  # fmt: skip
+        rows.append(
+            {
+                "rung": rung,
+                "setting": run["arm"],
+                "seed": int(run["seed"]),
+                "algorithm": run["algorithm"],
+                "iterations": int(run["steps"]),
+                **curve(success.tolist()),
+                "verdict": run["outcome"],
+                "onset": run["collapse_step"],
+                "moved_first": [f"{m.column} {m.step}" for m in moved[:3]],
+                "seconds": run["seconds"],
+                "config": run["config"],
+            }
+        )
     return pd.DataFrame(rows)
 
 
-def rung_file(folder: Path, number: int, rung: dict[str, Any], base: dict[str, Any], left: dict[str, Any]) -> Path:
+def rung_file(
+    folder: Path, number: int, rung: dict[str, Any], base: dict[str, Any], left: dict[str, Any]
+) -> Path:
     """Write the grid of a rung and return its path."""
     arms = [{"name": name, **changes} for name, changes in left.items()]
     question = f"Which of these settings rises and falls? Rung {number} of the search."
@@ -118,7 +142,9 @@ def rung_file(folder: Path, number: int, rung: dict[str, Any], base: dict[str, A
 
 
 def search(runs: Path, output: Path, table: Path = HERE / "settings.toml", workers: int = 1) -> pd.DataFrame:
-    """Go through the rungs; returns the table. Raises InputError where a rung was interrupted or a run failed."""
+    """Go through the rungs; returns the table. Raises InputError where a rung was interrupted or a run
+    failed.
+    """
     asked = tomllib.loads(table.read_text(encoding="utf-8"))
     left, kept = dict(asked["settings"]), [pd.read_parquet(output)] if output.is_file() else []
     runs.mkdir(parents=True, exist_ok=True)
@@ -158,10 +184,14 @@ def main() -> None:
     """Run the search from the command line."""
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=Path, default=Path("runs"))
-    parser.add_argument("--output", type=Path, default=Path("experiments/results/rise_and_fall/search.parquet"))
+    parser.add_argument(
+        "--output", type=Path, default=Path("experiments/results/rise_and_fall/search.parquet")
+    )
     parser.add_argument("--table", type=Path, default=HERE / "settings.toml")
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--from", dest="exported", type=Path, metavar="FILE.parquet", help="count its runs instead")
+    parser.add_argument(
+        "--from", dest="exported", type=Path, metavar="FILE.parquet", help="count its runs instead"
+    )
     told = parser.parse_args()
     if told.exported:
         try:

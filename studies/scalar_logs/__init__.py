@@ -1,1 +1,3 @@
-"""Scalar logs with a known truth, simulated, shipped and public, and how often a diagnosis of them is right."""
+"""Scalar logs with a known truth, simulated, shipped and public, and how often a diagnosis of
+them is right.
+"""

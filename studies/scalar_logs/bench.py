@@ -1,7 +1,8 @@
-"""How often a diagnosis of a scalar log is right: simulated, shipped and public logs of known truth, next to rldoctor.
+"""How often a diagnosis of a scalar log is right: simulated, shipped and public logs of known truth, next to
+rldoctor.
 
-`sorl bench scalars` writes every log as a file, reads it back as any other trainer's, and counts. `--output` keeps the
-answers, `--from` counts them again without training or simulating anything.
+`sorl bench scalars` writes every log as a file, reads it back as any other trainer's, and counts. `--output`
+keeps the answers, `--from` counts them again without training or simulating anything.
 """
 
 from __future__ import annotations
@@ -30,15 +31,19 @@ SIMULATED, SHIPPED, ISSUES, SCENARIOS = "simulated", "shipped runs", "public iss
 SCENARIO_SEED = 1000  # rldoctor's own tests use the first ones
 # Detector of rldoctor -> our causes that it may mean; any other is called as ours.
 PEER = {
-    "advantage_collapse": ("groups_too_easy", "groups_too_hard"), "kl_drift": ("kl_blowup",),
+    "advantage_collapse": ("groups_too_easy", "groups_too_hard"),
+    "kl_drift": ("kl_blowup",),
     "length_pathology": ("length_hacking", "truncation", "length_collapse"),
     "reward_composition": ("component_dominates",),
     "gradient_pathology": ("grad_spikes", "grad_explosion", "non_finite"),
-}  # fmt: skip
+}
 KNOWN = {"entropy_collapse", "clip_saturation", "reward_hacking", "plateau"}.union(*PEER.values())
 # Scenario of rldoctor -> our cause.
-SCENARIO = {"saturated_groups": "groups_too_easy", "too_hard": "groups_too_hard",
-            "format_domination": "component_dominates"}  # fmt: skip
+SCENARIO = {
+    "saturated_groups": "groups_too_easy",
+    "too_hard": "groups_too_hard",
+    "format_domination": "component_dominates",
+}
 
 
 @dataclass(frozen=True)
@@ -78,8 +83,12 @@ def main(runs: Path, files: Sequence[Path] = (), output: Path | None = None) -> 
     return page(found)
 
 
-def answers(cases: Iterable[corpus.Case] | None = None, sources: Sequence[str] = (SHIPPED, ISSUES)) -> list[Answer]:
-    """Write the logs, ask both sides, and return what they named. rldoctor is left out where it is not installed."""
+def answers(
+    cases: Iterable[corpus.Case] | None = None, sources: Sequence[str] = (SHIPPED, ISSUES)
+) -> list[Answer]:
+    """Write the logs, ask both sides, and return what they named. rldoctor is left out where it is not
+    installed.
+    """
     with tempfile.TemporaryDirectory() as kept:
         folder = Path(kept)
         asked = list(_simulated(folder, corpus.cases() if cases is None else cases))
@@ -107,27 +116,51 @@ def _simulated(folder: Path, cases: Iterable[corpus.Case]) -> Iterator[Answer]:
         log = corpus.make(case)
         corpus.save(folder, log)
         yield Answer(
-            SIMULATED, case.name, case.variant.cause, case.variant.name, case.strength, log.trainer, case.seed,
-            case.split, len(log.rows), (),
-        )  # fmt: skip
+            SIMULATED,
+            case.name,
+            case.variant.cause,
+            case.variant.name,
+            case.strength,
+            log.trainer,
+            case.seed,
+            case.split,
+            len(log.rows),
+            (),
+        )
 
 
 def _shipped(folder: Path) -> Iterator[Answer]:
     for run in shipped.runs(RESULTS):
         (folder / f"{run.run_id}.jsonl").write_text(trainers.lines(run.rows, run.trainer))
-        yield Answer(SHIPPED, run.run_id, run.cause, run.experiment, "", run.trainer, 0, "", len(run.rows), ())
+        yield Answer(
+            SHIPPED, run.run_id, run.cause, run.experiment, "", run.trainer, 0, "", len(run.rows), ()
+        )
 
 
 def _public(folder: Path) -> Iterator[Answer]:
     for line in PUBLIC.read_text().splitlines():
         found = json.loads(line)
-        (folder / f"{found['log']}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in found["rows"]))
-        yield Answer(ISSUES, found["log"], found["cause"], found["address"], "", found["trainer"], 0, "",
-                     len(found["rows"]), ())  # fmt: skip
+        (folder / f"{found['log']}.jsonl").write_text(
+            "".join(json.dumps(row) + "\n" for row in found["rows"])
+        )
+        yield Answer(
+            ISSUES,
+            found["log"],
+            found["cause"],
+            found["address"],
+            "",
+            found["trainer"],
+            0,
+            "",
+            len(found["rows"]),
+            (),
+        )
 
 
 def _rldoctor(folder: Path) -> tuple[dict[str, tuple[str, ...]], list[Answer]]:
-    """What rldoctor warns of, by log, and the logs of its own simulator; nothing where it is not installed."""
+    """What rldoctor warns of, by log, and the logs of its own simulator; nothing where it is
+    not installed.
+    """
     if not RLDOCTOR.exists():
         return {}, []
     script = [str(RLDOCTOR), str(ROOT / "bench" / "rldoctor_scalars.py"), str(folder), str(SCENARIO_SEED)]
@@ -135,17 +168,28 @@ def _rldoctor(folder: Path) -> tuple[dict[str, tuple[str, ...]], list[Answer]]:
     said = json.loads((folder / "answers.json").read_text())["answers"]
     scenarios = json.loads((folder / "scenarios.json").read_text())
     logs = [
-        Answer(SCENARIOS, one["log"], SCENARIO.get(one["scenario"], one["scenario"]), one["scenario"], "", "trl",
-               one["seed"], "", one["steps"], ())
+        Answer(
+            SCENARIOS,
+            one["log"],
+            SCENARIO.get(one["scenario"], one["scenario"]),
+            one["scenario"],
+            "",
+            "trl",
+            one["seed"],
+            "",
+            one["steps"],
+            (),
+        )
         for one in scenarios
-    ]  # fmt: skip
+    ]
     return {log: tuple(names) for log, names in said.items()}, logs
 
 
 def write(found: Sequence[Answer], path: Path) -> None:
     """Write the answers as a small Parquet file, from which the rates can be counted again."""
-    rows = [{**asdict(a), "ours": list(a.ours), "peer": None if a.peer is None else list(a.peer)}
-            for a in found]  # fmt: skip
+    rows = [
+        {**asdict(a), "ours": list(a.ours), "peer": None if a.peer is None else list(a.peer)} for a in found
+    ]
     pd.DataFrame(rows).to_parquet(path, index=False)
 
 
@@ -158,7 +202,9 @@ def read(path: Path) -> list[Answer]:
 
 
 def page(found: Sequence[Answer]) -> str:
-    """Markdown: the rates of both sides on every part of the corpus, and of the held-out half by cause and trainer."""
+    """Markdown: the rates of both sides on every part of the corpus, and of the held-out half by cause and
+    trainer.
+    """
     held = _of(found, SIMULATED, corpus.HELD_OUT)
     known = [a for a in held if a.healthy or a.cause in KNOWN]
     parts = [
@@ -169,13 +215,17 @@ def page(found: Sequence[Answer]) -> str:
     parts += [(source, _of(found, source)) for source in (SHIPPED, ISSUES, SCENARIOS)]
     lines = [markdown(HEADER, [_rates(name, part) for name, part in parts if part])]
     if all(a.peer is None for a in found):
-        lines += ["", "rldoctor is not installed, so its columns are empty; `make bench-rldoctor` installs it."]
+        lines += [
+            "",
+            "rldoctor is not installed, so its columns are empty; `make bench-rldoctor` installs it.",
+        ]
     rows = [_cause(cause, [a for a in held if a.cause == cause]) for cause in ACCEPTED]
     lines += ["", "The held-out half by cause:", "", markdown(BY_CAUSE, rows)]
     by_trainer = [_rates(trainer, [a for a in held if a.trainer == trainer]) for trainer in trainers.NAMES]
     lines += ["", "By trainer:", "", markdown(("trainer", *HEADER[1:]), by_trainer)]
     by_strength = [
-        _rates(strength, [a for a in held if a.strength == strength and not a.healthy]) for strength in corpus.STRENGTHS
+        _rates(strength, [a for a in held if a.strength == strength and not a.healthy])
+        for strength in corpus.STRENGTHS
     ]
     lines += ["", "By strength of the fault:", "", markdown(("strength", *HEADER[1:]), by_strength)]
     if wrong := Counter(name for a in held if a.healthy for name in a.ours[:1]):
@@ -184,8 +234,23 @@ def page(found: Sequence[Answer]) -> str:
     return "\n".join(lines)
 
 
-HEADER = ("logs", "right first", "among three", "false alarms", "rldoctor: right first", "among three", "false alarms")
-BY_CAUSE = ("cause", "right first", "among three", "otherwise named first", "rldoctor: right first", "among three")
+HEADER = (
+    "logs",
+    "right first",
+    "among three",
+    "false alarms",
+    "rldoctor: right first",
+    "among three",
+    "false alarms",
+)
+BY_CAUSE = (
+    "cause",
+    "right first",
+    "among three",
+    "otherwise named first",
+    "rldoctor: right first",
+    "among three",
+)
 
 
 def _of(found: Sequence[Answer], source: str, split: str | None = None) -> list[Answer]:

@@ -49,7 +49,9 @@ class Case:
 
 @dataclass(frozen=True)
 class Log:
-    """What is written of a case: rows under the keys of a trainer and the settings next to them, if it keeps any."""
+    """What is written of a case: rows under the keys of a trainer and the settings next to them, if it keeps
+    any.
+    """
 
     case: Case
     trainer: str
@@ -61,10 +63,16 @@ class Log:
         """The row of the truth table."""
         variant = self.case.variant
         return {
-            "log": self.case.name, "cause": variant.cause, "accepted": " ".join(variant.accepted),
-            "variant": variant.name, "strength": self.case.strength, "trainer": self.trainer, "seed": self.case.seed,
-            "split": self.case.split, "steps": len(self.rows),
-        }  # fmt: skip
+            "log": self.case.name,
+            "cause": variant.cause,
+            "accepted": " ".join(variant.accepted),
+            "variant": variant.name,
+            "strength": self.case.strength,
+            "trainer": self.trainer,
+            "seed": self.case.seed,
+            "split": self.case.split,
+            "steps": len(self.rows),
+        }
 
 
 def cases() -> Iterator[Case]:
@@ -84,7 +92,9 @@ def draw(case: Case) -> tuple[World, list[Row], np.random.Generator]:
         rows = simulate(world, rng)
         if case.variant.happened(Course(rows)):
             return world, rows, rng
-    raise RuntimeError(f"{case.variant.name}: no draw of seed {case.seed} has the consequence that it should have")
+    raise RuntimeError(
+        f"{case.variant.name}: no draw of seed {case.seed} has the consequence that it should have"
+    )
 
 
 def make(case: Case) -> Log:
@@ -100,7 +110,12 @@ def make(case: Case) -> Log:
         low, high = world.scale
         rows = [row | {"eval": low + (high - low) * row["eval"]} if "eval" in row else row for row in rows]
     every = 5 if trainer == "trl" and world.steps > 800 and rng.random() < 0.5 else 1
-    return Log(case, trainer, trainers.written(rows, trainer, keep, rng, every), trainers.settings(world, trainer, rng))
+    return Log(
+        case,
+        trainer,
+        trainers.written(rows, trainer, keep, rng, every),
+        trainers.settings(world, trainer, rng),
+    )
 
 
 def save(folder: Path, log: Log) -> None:

@@ -1,8 +1,9 @@
 """A small simulation of an RL run: skill, entropy, KL, length and noise, with what goes wrong as terms of it.
 
-No curve is drawn for a metric. A term acts on the state of the policy, and the metrics are measured from that state:
-prompts have difficulties, a group of responses succeeds by chance, lengths have a distribution that a token limit cuts,
-so that side effects (groups without an advantage, a smaller gradient, a lower evaluation) follow by themselves.
+No curve is drawn for a metric. A term acts on the state of the policy, and the metrics are measured from that
+state: prompts have difficulties, a group of responses succeeds by chance, lengths have a distribution that a
+token limit cuts, so that side effects (groups without an advantage, a smaller gradient, a lower evaluation)
+follow by themselves.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ import numpy as np
 
 Term = Callable[[float], float]  # of the share of the run that is over (0 to 1)
 Row = dict[str, float]
-LOST, SKIPPED, FROZEN = 1.0, 2.0, 3.0  # what a number that is none does: to the weights, to some updates, to all
-_QUIET = 0.45  # nats per token of entropy, relative to which text starts to degenerate when entropy has doubled
+# what a number that is none does: to the weights, to some updates, to all
+LOST, SKIPPED, FROZEN = 1.0, 2.0, 3.0
+# nats per token of entropy, relative to which text starts to degenerate when entropy has doubled
+_QUIET = 0.45
 _SPREAD = 1.4  # logits: how far the difficulties of prompts lie apart
 _TAIL = 0.45  # standard deviation of the logarithm of response lengths in a batch
 
@@ -43,7 +46,9 @@ def steps_of(*levels: float) -> Term:
 
 @dataclass(frozen=True)
 class World:
-    """How a run is set up: settings of the trainer and of its task. Rates are per run, so that curves scale with it."""
+    """How a run is set up: settings of the trainer and of its task. Rates are per run, so that curves scale
+    with it.
+    """
 
     steps: int
     prompts: int = 64
@@ -100,7 +105,9 @@ class Policy:
 
 
 def simulate(world: World, rng: np.random.Generator) -> list[Row]:
-    """Train once. One row a step, of metrics under the names of `trainers.NAMES`; what was not measured is absent."""
+    """Train once. One row a step, of metrics under the names of `trainers.NAMES`; what was not measured is
+    absent.
+    """
     policy = Policy(world.start, world.entropy)
     wander = dict.fromkeys(("entropy", "length", "grad", "clip", "kl", "mismatch", "value"), 0.0)
     level, rows = float(np.exp(rng.normal(0, 0.4))), []
@@ -126,7 +133,13 @@ def _sigmoid(x: np.ndarray | float) -> np.ndarray:
 
 
 def _step(
-    world: World, policy: Policy, t: float, step: int, level: float, wander: dict[str, float], rng: np.random.Generator
+    world: World,
+    policy: Policy,
+    t: float,
+    step: int,
+    level: float,
+    wander: dict[str, float],
+    rng: np.random.Generator,
 ) -> Row:
     def term(name: str) -> float:
         return world.terms[name](t) if name in world.terms else 0.0
@@ -182,12 +195,16 @@ def _step(
     policy.skill += dt * (-0.8 * policy.critic - 4 * policy.exploit / world.fooled * term("exploit_costs"))
     policy.skill += 0.15 * math.sqrt(dt) * rng.normal()
     found = policy.exploit / world.fooled
-    policy.exploit = world.fooled * min(1.0, found + dt * term("exploit") * (0.02 + found) * max(0.0, 1 - found))
+    policy.exploit = world.fooled * min(
+        1.0, found + dt * term("exploit") * (0.02 + found) * max(0.0, 1 - found)
+    )
     policy.form += dt * 25 * lr * (0.99 - policy.form) * (1 - term("forms"))
     resting = max(0.0, policy.entropy - world.floor)
     policy.entropy += dt * (-1.6 * move * resting - term("sharpen") * policy.entropy)
     policy.entropy += dt * term("soften") * policy.entropy
-    policy.entropy += dt * policy.entropy * (1.5 * stale * rng.normal() + 0.8 * drifted + max(0.0, policy.blowup - 2.5))
+    policy.entropy += (
+        dt * policy.entropy * (1.5 * stale * rng.normal() + 0.8 * drifted + max(0.0, policy.blowup - 2.5))
+    )
     policy.entropy = min(max(policy.entropy, 5e-4), 8.0)
     policy.kl += dt * (world.kl_rate * 5 * stride**2 * oversize**0.5 - world.kl_pull * policy.kl * lr)
     policy.kl += dt * (
@@ -208,29 +225,49 @@ def _step(
     norm = world.grad * math.sqrt(mixed + 0.01) * jitter("grad", 0.18) * kick * spike
     norm *= math.exp(policy.blowup) * (1 + 0.4 * stale) * gone**0.3 * (1 + 0.5 * policy.critic * world.critic)
     score = float(share.mean())
-    explained_variance = float(np.tanh(0.9 * min(1.0, 6 * t)) * 0.8 - 1.2 * policy.critic + 0.05 * rng.normal())
+    explained_variance = float(
+        np.tanh(0.9 * min(1.0, 6 * t)) * 0.8 - 1.2 * policy.critic + 0.05 * rng.normal()
+    )
     row: Row = {
-        "step": step, "reward": score, "reward_std": float(np.sqrt(share * (1 - share)).mean()),
-        "zero_std": float(1 - mixed), "solved_all": float((won == world.group).mean()),
-        "solved_none": float((won == 0).mean()), "entropy": policy.entropy * jitter("entropy", 0.05),
-        "kl": policy.kl * jitter("kl", 0.08), "clip": clip,
+        "step": step,
+        "reward": score,
+        "reward_std": float(np.sqrt(share * (1 - share)).mean()),
+        "zero_std": float(1 - mixed),
+        "solved_all": float((won == world.group).mean()),
+        "solved_none": float((won == 0).mean()),
+        "entropy": policy.entropy * jitter("entropy", 0.05),
+        "kl": policy.kl * jitter("kl", 0.08),
+        "clip": clip,
         "approx_kl": 0.0 if world.on_policy else 0.004 * base * jitter("clip", 0.5) + 2e-4 * rng.normal() / n,
-        "grad_norm": norm, "lr": world.peak_lr * lr, "loss": 0.02 * rng.normal() * (1 + norm / 5),
-        "length": float(np.minimum(lengths, limit).mean()), "truncated": cut, "mismatch": apart_now,
-        "mismatch_kl": second, "ess": 1 / (1 + 4 * second + 0.02 * age),
+        "grad_norm": norm,
+        "lr": world.peak_lr * lr,
+        "loss": 0.02 * rng.normal() * (1 + norm / 5),
+        "length": float(np.minimum(lengths, limit).mean()),
+        "truncated": cut,
+        "mismatch": apart_now,
+        "mismatch_kl": second,
+        "ess": 1 / (1 + 4 * second + 0.02 * age),
         "turns": 1.0 + 2 * float(_sigmoid(policy.skill)),
-    }  # fmt: skip
+    }
     row["form"] = float(rng.binomial(size, min(1.0, policy.form))) / size
     low, high = world.scale
-    row["correct"], row["solved"] = (low + (high - low) * score) * (1 - term("worthless")), float(solves.mean())
+    row["correct"], row["solved"] = (
+        (low + (high - low) * score) * (1 - term("worthless")),
+        float(solves.mean()),
+    )
     row["paid"] = score
     row["reward"] = row["correct"] + (world.form_weight + term("form_weight")) * row["form"]
     row["reward_std"] *= (high - low) * (1 - term("worthless"))
     if age or world.age:
-        row |= {"staleness": max(0.0, age + 0.3 * rng.normal()), "staleness_max": max(0.0, math.ceil(age) + 1.0)}
+        row |= {
+            "staleness": max(0.0, age + 0.3 * rng.normal()),
+            "staleness_max": max(0.0, math.ceil(age) + 1.0),
+        }
     if world.critic:
         row["explained_variance"] = max(-50.0, explained_variance)
-        row["value_loss"] = (0.05 + 0.2 * policy.critic**2) * max(0.05, 1 - explained_variance) * jitter("value", 0.15)
+        row["value_loss"] = (
+            (0.05 + 0.2 * policy.critic**2) * max(0.05, 1 - explained_variance) * jitter("value", 0.15)
+        )
         row["critic_grad_norm"] = 0.8 * (1 + 2 * policy.critic) * jitter("value", 0.3)
     if step % world.eval_every == 0 or step == world.steps - 1:
         truly = float((_sigmoid(policy.skill - world.eval_gap + rng.normal(0, _SPREAD, 400)) * whole).mean())

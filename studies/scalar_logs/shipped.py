@@ -1,4 +1,6 @@
-"""The shipped runs as scalar logs: what a trainer would have logged of them, where their truth shows in scalars."""
+"""The shipped runs as scalar logs: what a trainer would have logged of them, where their truth shows in
+scalars.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,22 @@ from studies.scalar_logs import trainers
 RESULTS = ("controls", "neighbours", "readings", "region_adamw", "region_sgd", "six_by_five")
 # A metric of trainers.NAMES -> our column.
 COLUMNS = {
-    "step": "step", "reward": "reward", "reward_std": "group_reward_std", "zero_std": "zero_advantage_frac",
-    "entropy": "entropy", "kl": "kl_ref", "clip": "clip_frac", "approx_kl": "approx_kl", "length": "response_tokens",
-    "grad_norm": "grad_norm_mean", "truncated": "truncated_frac", "mismatch_kl": "mismatch_kl", "turns": "turns",
-    "explained_variance": "explained_variance", "eval": "heldout_success",
-}  # fmt: skip
+    "step": "step",
+    "reward": "reward",
+    "reward_std": "group_reward_std",
+    "zero_std": "zero_advantage_frac",
+    "entropy": "entropy",
+    "kl": "kl_ref",
+    "clip": "clip_frac",
+    "approx_kl": "approx_kl",
+    "length": "response_tokens",
+    "grad_norm": "grad_norm_mean",
+    "truncated": "truncated_frac",
+    "mismatch_kl": "mismatch_kl",
+    "turns": "turns",
+    "explained_variance": "explained_variance",
+    "eval": "heldout_success",
+}
 OF_A_RUN = ("run_id", "experiment", "algorithm", "outcome", "config", "seed")
 
 
@@ -36,10 +49,11 @@ class Run:
 
 
 def runs(folder: Path) -> Iterator[Run]:
-    """Yield the healthy runs, those that logged a gradient that is no number, and those that fell by stale data alone.
+    """Yield the healthy runs, those that logged a gradient that is no number, and those that fell by stale
+    data alone.
 
-    Stale data alone: a run with the same settings and seed, but fresher data, stayed healthy. What else brought a run
-    down is known for none of the others, so they are left out.
+    Stale data alone: a run with the same settings and seed, but fresher data, stayed healthy. What else
+    brought a run down is known for none of the others, so they are left out.
     """
     rows = [row for name in RESULTS for row in _rows(folder / f"{name}.parquet")]
     twins: dict[str, dict[int, str]] = {}
@@ -49,7 +63,9 @@ def runs(folder: Path) -> Iterator[Run]:
         same = twins[_settings(row)]
         if row["outcome"] == "healthy":
             yield _run(row, "healthy")
-        elif row["outcome"] == "diverged" and any(x is not None and math.isnan(x) for x in row["grad_norm_mean"]):
+        elif row["outcome"] == "diverged" and any(
+            x is not None and math.isnan(x) for x in row["grad_norm_mean"]
+        ):
             yield _run(row, "non_finite")
         elif row["outcome"] == "collapsed" and row["staleness"] > min(same) and same[min(same)] == "healthy":
             yield _run(row, "stale_data")
@@ -57,7 +73,9 @@ def runs(folder: Path) -> Iterator[Run]:
 
 def _rows(path: Path) -> list[dict[str, Any]]:
     table = pq.read_table(path, columns=[*OF_A_RUN, *COLUMNS.values()])
-    return [{**row, "staleness": json.loads(row["config"])["learn"]["staleness"]} for row in table.to_pylist()]
+    return [
+        {**row, "staleness": json.loads(row["config"])["learn"]["staleness"]} for row in table.to_pylist()
+    ]
 
 
 def _settings(row: Mapping[str, Any]) -> str:

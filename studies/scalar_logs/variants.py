@@ -1,8 +1,10 @@
-"""What goes wrong in the corpus of scalar logs: every cause in several variants, and healthy runs of many kinds.
+"""What goes wrong in the corpus of scalar logs: every cause in several variants, and healthy runs of many
+kinds.
 
-A variant is a world for `latent.simulate` with a term that acts on the policy, the metrics without which nobody could
-see it, and a test of what must have happened. The test reads the simulated metrics, never a diagnosis: a draw in which
-the fault had no consequence, or a healthy run that failed, is no example and is drawn again (`corpus`).
+A variant is a world for `latent.simulate` with a term that acts on the policy, the metrics without which
+nobody could see it, and a test of what must have happened. The test reads the simulated metrics, never a
+diagnosis: a draw in which the fault had no consequence, or a healthy run that failed, is no example and is
+drawn again (`corpus`).
 """
 
 from __future__ import annotations
@@ -15,7 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from studies.scalar_logs.latent import FROZEN, LOST, SKIPPED, Row, Term, World, always, between, from_, steps_of
+from studies.scalar_logs.latent import (
+    FROZEN,
+    LOST,
+    SKIPPED,
+    Row,
+    Term,
+    World,
+    always,
+    between,
+    from_,
+    steps_of,
+)
 
 HEALTHY = "healthy"
 # A cause of this corpus -> the names under which a diagnosis may give it.
@@ -75,7 +88,11 @@ class Course:
     def at(self, name: str, start: float, end: float) -> float:
         """The median between two shares of the run, NaN without a value."""
         n = len(self.rows)
-        part = [row[name] for row in self.rows[int(start * n) : max(int(end * n), int(start * n) + 1)] if name in row]
+        part = [
+            row[name]
+            for row in self.rows[int(start * n) : max(int(end * n), int(start * n) + 1)]
+            if name in row
+        ]
         part = [value for value in part if math.isfinite(value)]
         return float(np.median(part)) if part else math.nan
 
@@ -108,7 +125,10 @@ class Course:
     @property
     def fell(self) -> bool:
         """Success lost a quarter of the best it had, or never gained anything."""
-        return self.last("solved") < 0.75 * self.best("solved") or self.best("solved") < self.first("solved") + 0.03
+        return (
+            self.last("solved") < 0.75 * self.best("solved")
+            or self.best("solved") < self.first("solved") + 0.03
+        )
 
     @property
     def halted(self) -> bool:
@@ -122,20 +142,32 @@ def ordinary(rng: Rng, **changes: Any) -> World:
     length = float(np.exp(rng.uniform(math.log(180), math.log(1800))))
     usual: dict[str, Any] = {
         "steps": round(float(np.exp(rng.uniform(math.log(200), math.log(2000))))),
-        "prompts": int(rng.choice([32, 64, 128])), "group": int(rng.choice([4, 8, 8, 16])),
-        "start": float(rng.normal(-0.9, 0.35)), "ceiling": float(rng.uniform(0.9, 2.0)),
-        "gain": float(rng.uniform(2.2, 4.5)), "entropy": entropy, "floor": entropy * float(rng.uniform(0.25, 0.6)),
-        "length": length, "limit": length * float(rng.uniform(4, 8)), "longer": float(rng.uniform(-0.2, 0.8)),
+        "prompts": int(rng.choice([32, 64, 128])),
+        "group": int(rng.choice([4, 8, 8, 16])),
+        "start": float(rng.normal(-0.9, 0.35)),
+        "ceiling": float(rng.uniform(0.9, 2.0)),
+        "gain": float(rng.uniform(2.2, 4.5)),
+        "entropy": entropy,
+        "floor": entropy * float(rng.uniform(0.25, 0.6)),
+        "length": length,
+        "limit": length * float(rng.uniform(4, 8)),
+        "longer": float(rng.uniform(-0.2, 0.8)),
         "schedule": str(rng.choice(["constant", "constant", "cosine", "linear"])),
-        "warmup": float(rng.choice([0.0, 0.02, 0.05])), "peak_lr": float(rng.choice([5e-7, 1e-6, 2e-6, 1e-5])),
-        "kl_pull": float(rng.uniform(0.3, 2.0)), "kl_rate": float(np.exp(rng.uniform(math.log(0.01), math.log(0.08)))),
-        "on_policy": bool(rng.random() < 0.15), "age": float(rng.choice([0, 0, 0, 1, 2])),
+        "warmup": float(rng.choice([0.0, 0.02, 0.05])),
+        "peak_lr": float(rng.choice([5e-7, 1e-6, 2e-6, 1e-5])),
+        "kl_pull": float(rng.uniform(0.3, 2.0)),
+        "kl_rate": float(np.exp(rng.uniform(math.log(0.01), math.log(0.08)))),
+        "on_policy": bool(rng.random() < 0.15),
+        "age": float(rng.choice([0, 0, 0, 1, 2])),
         "grad": float(np.exp(rng.uniform(math.log(0.08), math.log(2.0)))),
-        "noise": float(np.exp(rng.normal(0, 0.25))), "eval_every": int(rng.choice([5, 10, 20, 25])),
-        "eval_size": int(rng.choice([200, 500, 1000])), "eval_gap": float(rng.uniform(0.0, 0.6)),
-        "fooled": float(rng.uniform(0.45, 0.95)), "scale": (0.0, 1.0) if rng.random() < 0.8 else (-1.0, 1.0),
+        "noise": float(np.exp(rng.normal(0, 0.25))),
+        "eval_every": int(rng.choice([5, 10, 20, 25])),
+        "eval_size": int(rng.choice([200, 500, 1000])),
+        "eval_gap": float(rng.uniform(0.0, 0.6)),
+        "fooled": float(rng.uniform(0.45, 0.95)),
+        "scale": (0.0, 1.0) if rng.random() < 0.8 else (-1.0, 1.0),
         "restart": float(rng.uniform(0.2, 0.9)) if rng.random() < 0.12 else None,
-    }  # fmt: skip
+    }
     return World(**usual | changes)
 
 
@@ -149,12 +181,16 @@ def _set(draw: Draw, **changes: Any) -> Draw:
 
     def drawn(rng: Rng, s: float) -> World:
         world = draw(rng, s)
-        return replace(world, **{name: new(rng, s) if callable(new) else new for name, new in changes.items()})
+        return replace(
+            world, **{name: new(rng, s) if callable(new) else new for name, new in changes.items()}
+        )
 
     return drawn
 
 
-def _later(low: float, high: float, at: float, over: float = 0.0, spread: float = 0.08) -> Callable[[Rng, float], Term]:
+def _later(
+    low: float, high: float, at: float, over: float = 0.0, spread: float = 0.08
+) -> Callable[[Rng, float], Term]:
     """A term that begins near a share of the run, larger with the strength."""
     return lambda rng, s: from_(float(rng.uniform(at - spread, at + spread)), low + (high - low) * s, over)
 
@@ -215,7 +251,9 @@ FAULTS: list[Variant] = [
     *_fault(
         "clip_idle",
         (("clip", "mismatch"), ("clip", "mismatch_kl")),
-        lambda c: c.best("clip") == 0 and c.times("mismatch") > 3 and c.last("solved") < 0.9 * c.best("solved"),
+        lambda c: (
+            c.best("clip") == 0 and c.times("mismatch") > 3 and c.last("solved") < 0.9 * c.best("solved")
+        ),
         ratio_to_itself=_set(_with(part=_all_along(3.0, 3.8)), on_policy=True, age=_uniform(1, 3)),
         from_the_middle=_set(_with(part=_later(6, 7.5, 0.4)), on_policy=True, age=_uniform(1, 3)),
         sudden=_set(_with(part=_surge(0.35, (2.5, 3.0))), on_policy=True),
@@ -238,7 +276,9 @@ FAULTS: list[Variant] = [
         (("grad_norm",),),
         lambda c: c.spiked >= 3 and c.fell,
         rare=_with(spikes=lambda rng, s: from_(0.25, float(rng.uniform(7, 12))), harm=_all_along(0.6, 1.1)),
-        frequent=_with(spikes=lambda rng, s: from_(0.3, float(rng.uniform(30, 50))), harm=_all_along(0.16, 0.3)),
+        frequent=_with(
+            spikes=lambda rng, s: from_(0.3, float(rng.uniform(30, 50))), harm=_all_along(0.16, 0.3)
+        ),
         cluster=_with(spikes=_surge(0.6, (5, 8), 0.06), harm=_all_along(0.5, 0.8)),
         late=_with(spikes=lambda rng, s: from_(0.7, float(rng.uniform(30, 50))), harm=_all_along(0.25, 0.45)),
     ),
@@ -284,7 +324,9 @@ FAULTS: list[Variant] = [
             _with(pad=_later(2.2, 3.2, 0.4), exploit=_later(18, 26, 0.4), stuck=_later(0.95, 1, 0.4)),
             limit=_uniform(40000, 60000),
         ),
-        failures_pad=_set(_with(pad=_all_along(1.3, 2.0), stuck=_all_along(0.9, 1.0)), limit=_uniform(40000, 60000)),
+        failures_pad=_set(
+            _with(pad=_all_along(1.3, 2.0), stuck=_all_along(0.9, 1.0)), limit=_uniform(40000, 60000)
+        ),
         late=_set(
             _with(pad=_later(4, 5.5, 0.65), exploit=_later(32, 45, 0.65), stuck=_later(0.95, 1, 0.5)),
             limit=_uniform(40000, 60000),
@@ -326,10 +368,15 @@ FAULTS: list[Variant] = [
         "component_dominates",
         (("correct", "form"),),
         lambda c: (
-            c.gained("form") > 0.2 and abs(c.gained("correct")) < 0.04 and c.last("reward") > 2 * c.last("correct")
+            c.gained("form") > 0.2
+            and abs(c.gained("correct")) < 0.04
+            and c.last("reward") > 2 * c.last("correct")
         ),
         format_pays_more=_set(
-            _with(stuck=_all_along(0.97, 1)), form_weight=_uniform(2, 5), scale=(0.0, 1.0), start=_uniform(-2.2, -1.4)
+            _with(stuck=_all_along(0.97, 1)),
+            form_weight=_uniform(2, 5),
+            scale=(0.0, 1.0),
+            start=_uniform(-2.2, -1.4),
         ),
         correct_is_small=_set(
             _with(worthless=_all_along(0.85, 0.95), stuck=_all_along(0.9, 1)),
@@ -363,7 +410,9 @@ FAULTS: list[Variant] = [
     *_fault(
         "mismatch_grows",
         _MISMATCH,
-        lambda c: c.times("mismatch") > 4 and c.best("clip") > 0 and c.last("solved") < 0.9 * c.best("solved"),
+        lambda c: (
+            c.times("mismatch") > 4 and c.best("clip") > 0 and c.last("solved") < 0.9 * c.best("solved")
+        ),
         throughout=_set(_with(part=_all_along(2.9, 3.8)), on_policy=False, age=0.0),
         from_the_middle=_set(_with(part=_later(6, 7.5, 0.4)), on_policy=False, age=0.0),
         engine_replaced=_set(_with(part=_surge(0.45, (2.4, 3.0))), on_policy=False, age=0.0),
@@ -375,7 +424,9 @@ FAULTS: list[Variant] = [
         lambda c: c.last("staleness") > 8 and (c.fell or c.halted),
         queue_grows=_set(_with(age=lambda rng, s: from_(0.1, 16 + 14 * s, 0.8)), age=1.0, on_policy=False),
         sync_stops=_set(
-            _with(age=lambda rng, s: from_(float(rng.uniform(0.4, 0.6)), 18 + 14 * s, 0.15)), age=1.0, on_policy=False
+            _with(age=lambda rng, s: from_(float(rng.uniform(0.4, 0.6)), 18 + 14 * s, 0.15)),
+            age=1.0,
+            on_policy=False,
         ),
         always_old=_set(_with(age=_all_along(12, 22)), age=1.0, on_policy=False),
         late=_set(_with(age=lambda rng, s: from_(0.7, 24 + 14 * s, 0.06)), age=1.0, on_policy=False),
@@ -406,7 +457,10 @@ def _well(c: Course) -> bool:
     learned = c.gained("solved") > 0.1 and c.last("solved") > 0.93 * c.best("solved")
     going_on = c.last("solved") - c.at("solved", 0.3, 0.45) > 0.02
     calm = (
-        c.last("kl") < 0.5 and c.last("truncated") < 0.12 and c.last("clip") < 0.2 and c.at("zero_std", 0.5, 0.9) < 0.6
+        c.last("kl") < 0.5
+        and c.last("truncated") < 0.12
+        and c.last("clip") < 0.2
+        and c.at("zero_std", 0.5, 0.9) < 0.6
     )
     lively = 0.15 < c.times("entropy") < 1.8 and c.times("mismatch") < 2.5
     return learned and going_on and calm and lively and c.at("eval", 0.85, 1) > c.at("eval", 0, 0.15) + 0.04
@@ -418,7 +472,11 @@ HEALTHY_KINDS: list[Variant] = _fault(
     _well,
     usual=_with(),
     slow=_set(
-        _with(), gain=_uniform(0.8, 1.4), schedule="constant", start=_uniform(-1.2, -0.4), ceiling=_uniform(1.4, 2.2)
+        _with(),
+        gain=_uniform(0.8, 1.4),
+        schedule="constant",
+        start=_uniform(-1.2, -0.4),
+        ceiling=_uniform(1.4, 2.2),
     ),
     fast=_set(_with(), gain=_uniform(5, 7), ceiling=_uniform(0.9, 1.6)),
     noisy=_set(_with(), prompts=_uniform(12, 20), noise=_uniform(1.6, 2.4)),
@@ -434,7 +492,9 @@ HEALTHY_KINDS: list[Variant] = _fault(
     restarted=_set(_with(), restart=_uniform(0.2, 0.9)),
     on_policy=_set(_with(), on_policy=True, age=0.0),
     asynchronous=_set(_with(), age=_uniform(1, 4), on_policy=False),
-    longer_as_it_learns=_set(_with(pad=_all_along(0.1, 0.4)), longer=_uniform(1.0, 1.8), limit=_uniform(30000, 40000)),
+    longer_as_it_learns=_set(
+        _with(pad=_all_along(0.1, 0.4)), longer=_uniform(1.0, 1.8), limit=_uniform(30000, 40000)
+    ),
     shorter_as_it_learns=_set(_with(shrink=_all_along(0.3, 0.6)), longer=_uniform(-0.3, 0.0)),
     some_are_cut=_set(_with(limit=_all_along(-1.1, -0.8)), longer=_uniform(-0.1, 0.1)),
     wide_clip=_set(_with(oversize=_all_along(4, 10)), on_policy=False),

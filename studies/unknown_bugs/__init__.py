@@ -1,1 +1,3 @@
-"""How often an audit finds a bug that nobody listed: bugs of trainers in code, runs that have them, and the count."""
+"""How often an audit finds a bug that nobody listed: bugs of trainers in code, runs that have them, and the
+count.
+"""

@@ -29,7 +29,8 @@ SEEDS = {31: 0, 32: 2}  # seed: staleness of its runs
 FIRST, LAST = 3, 6  # iterations in which a bug begins
 SURE = 0.5  # confidence from which on a diagnosis that is wrong misleads
 HEALTHY = "healthy"
-# Seeds of healthy runs that nobody had seen: first after the audit was mended, second after two causes were as well.
+# Seeds of healthy runs that nobody had seen: first after the audit was mended, second after two causes were
+# as well.
 FRESH = {"healthy, fresh draw": range(28_000, 28_060), "healthy, second fresh draw": range(28_100, 28_160)}
 # The same drawn once more and sampled by vLLM, which has an environment of its own.
 VLLM = {"healthy, sampled with vLLM": range(28_200, 28_212)}
@@ -48,12 +49,15 @@ _ADVANTAGES = ("advantages", "returns")
 _LOSS = ("loss", "gradient")
 _STEP = ("gradient_clip", "weights", "log_probs")
 _PAID = ("reward_noise", "reward_shifted")
-# What a right answer says, written down before anything was counted: identities that a bug breaks or whose neighbour it
-# breaks, and causes of the diagnosis that are it or a neighbour.
+# What a right answer says, written down before anything was counted: identities that a bug breaks or whose
+# neighbour it breaks, and causes of the diagnosis that are it or a neighbour.
 EXPECTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "repetition_penalty": (("sampling",), ("temperature_hidden",)),
     "one_seed_for_all": (("sampling", "independence"), ()),  # one identity when it was counted
-    "log_probs_one_late": (("behaviour_log_probs", "old_log_probs", "sampling"), ("turn_shift", "corrupt_log_prob")),
+    "log_probs_one_late": (
+        ("behaviour_log_probs", "old_log_probs", "sampling"),
+        ("turn_shift", "corrupt_log_prob"),
+    ),
     "observation_cut": (("transcripts",), ("retriever_empty", "retriever_junk")),
     "scorer_reads_observations": (("reward",), ("reward_format", *_PAID)),
     "scorer_keeps_digits": (("reward",), ("reward_format", *_PAID)),
@@ -153,14 +157,18 @@ class Answer:
 
 
 def cases() -> list[Case]:
-    """Every bug with every algorithm that it concerns and two seeds; then healthy configurations, known and drawn."""
+    """Every bug with every algorithm that it concerns and two seeds; then healthy configurations, known and
+    drawn.
+    """
     from studies.unknown_bugs.kinds import BUGS, KL
 
     found: list[Case] = []
     for number, bug in enumerate(BUGS.values()):
         for algorithm in bug.algorithms:
             for seed, staleness in SEEDS.items():
-                settings = merge(TINY, {"algorithm": algorithm, "seed": seed, "learn": {"staleness": staleness}})
+                settings = merge(
+                    TINY, {"algorithm": algorithm, "seed": seed, "learn": {"staleness": staleness}}
+                )
                 if algorithm == "grpo":
                     settings = merge(settings, {"learn": {"group_size": 4}})
                 settings = merge(settings, dict(bug.settings))
@@ -171,11 +179,14 @@ def cases() -> list[Case]:
     healthy = [(HEALTHY, one) for one in configurations()]
     healthy += [(kind, drawn(seed)) for kind, seeds in FRESH.items() for seed in seeds]
     if find_spec("vllm"):
-        sampled = {"engine": {"kind": "vllm"}, "policy": {"heads": 1}}  # on a CPU its heads are 32 wide or more
+        # on a CPU its heads are 32 wide or more
+        sampled = {"engine": {"kind": "vllm"}, "policy": {"heads": 1}}
         healthy += [(kind, merge(drawn(seed), sampled)) for kind, seeds in VLLM.items() for seed in seeds]
     for kind, changes in healthy:
         settings = merge(TINY, changes)
-        found.append(Case(f"u-{len(found):03}", kind, settings["algorithm"], settings["seed"], None, settings))
+        found.append(
+            Case(f"u-{len(found):03}", kind, settings["algorithm"], settings["seed"], None, settings)
+        )
     return found
 
 
@@ -219,7 +230,9 @@ def answers(runs: Path, asked: Sequence[Case]) -> Iterator[Answer]:
         checks = sorted(audit(folder, batches.steps(folder)), key=lambda c: (c.step, order.index(c.identity)))
         violated = [c for c in checks if not c.missing and c.violated]
         wanted = EXPECTS[case.kind][0] if case.at_step is not None else ()
-        since = [c for c in checks if case.at_step is not None and c.step >= case.at_step and c.identity in wanted]
+        since = [
+            c for c in checks if case.at_step is not None and c.step >= case.at_step and c.identity in wanted
+        ]
         checked = {c.identity for c in since if not c.missing}
         lacking = {c.identity: c.missing for c in since if c.identity not in checked}
         findings = diagnose(of_run(reader, case.run_id, runs)).findings
@@ -227,15 +240,23 @@ def answers(runs: Path, asked: Sequence[Case]) -> Iterator[Answer]:
         bug = BUGS.get(case.kind)
         outcome = reader.rows("SELECT outcome FROM run WHERE run_id = ?", [case.run_id]).rows[0][0]
         yield Answer(
-            run_id=case.run_id, kind=case.kind, place=bug.place if bug else HEALTHY,
-            announced=bool(bug and bug.announced), algorithm=case.algorithm, seed=case.seed, at_step=case.at_step,
-            outcome=outcome, identity=first.identity if first else None, step=first.step if first else None,
+            run_id=case.run_id,
+            kind=case.kind,
+            place=bug.place if bug else HEALTHY,
+            announced=bool(bug and bug.announced),
+            algorithm=case.algorithm,
+            seed=case.seed,
+            at_step=case.at_step,
+            outcome=outcome,
+            identity=first.identity if first else None,
+            step=first.step if first else None,
             says=first.says if first else None,
             violated=", ".join(sorted({c.identity for c in violated}, key=order.index)),
             missing=" | ".join(f"{name}: {why}" for name, why in lacking.items()),
-            cause=named.cause.name if named else None, confidence=named.clue.confidence if named else None,
+            cause=named.cause.name if named else None,
+            confidence=named.clue.confidence if named else None,
             since=named.clue.step if named else None,
-        )  # fmt: skip
+        )
 
 
 def write(found: Sequence[Answer], path: Path) -> None:
@@ -255,28 +276,41 @@ HEADER = ("runs with a bug", "proof or right cause", "wrong and sure", "input mi
 
 
 def page(found: Sequence[Answer]) -> str:
-    """Markdown: the rates, by what was foretold and by place; each kind; what healthy runs were accused of."""
+    """Markdown: the rates, by what was foretold and by place; each kind; what healthy runs were
+    accused of.
+    """
     faulty = [a for a in found if a.kind in EXPECTS]
     parts = [("all", faulty), ("kind not announced", [a for a in faulty if not a.announced])]
     parts += [("kind announced", [a for a in faulty if a.announced])]
     parts += [(name, [a for a in faulty if a.algorithm == name]) for name in ("ppo", "grpo")]
-    parts += [(place, [a for a in faulty if a.place == place]) for place in dict.fromkeys(a.place for a in faulty)]
+    parts += [
+        (place, [a for a in faulty if a.place == place]) for place in dict.fromkeys(a.place for a in faulty)
+    ]
     lines = [markdown(HEADER, [(name, *_shares(part)) for name, part in parts if part]), ""]
     right, wrong = (Share(sum(a.without_audit == v for a in faulty), len(faulty)) for v in ("right", "wrong"))
     lines += [f"The diagnosis by itself, without the audit: right {right}, wrong and sure {wrong}.", ""]
     for kind in (HEALTHY, *FRESH, *VLLM):
         whole = [a for a in found if a.kind == kind]
         healthy = [a for a in whole if a.outcome not in COLLAPSED]
-        broken, named = ([a for a in healthy if value(a)] for value in (lambda a: a.violated, lambda a: a.cause))
-        fallen = f" Left out: {len(whole) - len(healthy)} that collapsed." if len(whole) > len(healthy) else ""
+        broken, named = (
+            [a for a in healthy if value(a)] for value in (lambda a: a.violated, lambda a: a.cause)
+        )
+        fallen = (
+            f" Left out: {len(whole) - len(healthy)} that collapsed." if len(whole) > len(healthy) else ""
+        )
         if whole:
             lines += [
-                f"Runs that are {kind}: with a violated identity {Share(len(broken), len(healthy))}, with a finding of "
-                f"the diagnosis {Share(len(named), len(healthy))}.{fallen}", "",
-            ]  # fmt: skip
+                (
+                    f"Runs that are {kind}: with a violated identity {Share(len(broken), len(healthy))}, with"
+                    f" a finding of the diagnosis {Share(len(named), len(healthy))}.{fallen}"
+                ),
+                "",
+            ]
     kinds = dict.fromkeys(a.kind for a in faulty)
     rows = [_kind(kind, [a for a in faulty if a.kind == kind]) for kind in kinds]
-    return "\n".join([*lines, markdown(("bug", "runs", *VERDICTS, "first violated", "diagnosis first"), rows)])
+    return "\n".join(
+        [*lines, markdown(("bug", "runs", *VERDICTS, "first violated", "diagnosis first"), rows)]
+    )
 
 
 def _shares(part: Sequence[Answer]) -> list[Share]:
@@ -285,13 +319,17 @@ def _shares(part: Sequence[Answer]) -> list[Share]:
 
 def _kind(kind: str, part: Sequence[Answer]) -> tuple[object, ...]:
     counts = [sum(a.verdict == verdict for a in part) or "" for verdict in VERDICTS]
-    said = (", ".join(dict.fromkeys(str(x) for x in values if x)) for values in
-            ([a.identity for a in part], [a.cause for a in part]))  # fmt: skip
+    said = (
+        ", ".join(dict.fromkeys(str(x) for x in values if x))
+        for values in ([a.identity for a in part], [a.cause for a in part])
+    )
     return f"`{kind}`", len(part), *counts, *said
 
 
 def main(runs: Path, files: Sequence[Path] = (), output: Path | None = None) -> str:
-    """Return the page of the answers in files, or of all cases trained below `runs`; write the answers to `output`."""
+    """Return the page of the answers in files, or of all cases trained below `runs`; write the answers to
+    `output`.
+    """
     found = [answer for file in files for answer in read(file)]
     if not files:
         asked = cases()

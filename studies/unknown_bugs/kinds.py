@@ -1,7 +1,8 @@
-"""Bugs that the fault lab does not have, as people make them: each replaces functions of the trainer in mid-run.
+"""Bugs that the fault lab does not have, as people make them: each replaces functions of the trainer in
+mid-run.
 
-They were written and committed before their author had read a line of the audit or of the causes of the diagnosis.
-None was changed after the first count.
+They were written and committed before their author had read a line of the audit or of the causes of the
+diagnosis. None was changed after the first count.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ class Patch(ExitStack):
         self.folder = folder
 
     def __call__(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
-        """Let `around(plain, *arguments)` answer the calls of `owner.name`, `plain` what answered them before."""
+        """Let `around(plain, *arguments)` answer the calls of `owner.name`, `plain` what answered them
+        before.
+        """
         plain, own = getattr(owner, name), name in vars(owner)
 
         def patched(*arguments: Any, **named: Any) -> Any:
@@ -119,8 +122,8 @@ def injected(found: Bug, at_step: int, folder: Path) -> Iterator[None]:
 
 @bug("sampling", seen="https://github.com/NVIDIA-NeMo/RL/issues/3497")
 def repetition_penalty(trainer: Trainer, patch: Patch) -> None:
-    """The sampler takes a repetition penalty of 1.3 from the model's generation_config.json and reports log-probs from
-    before it.
+    """The sampler takes a repetition penalty of 1.3 from the model's generation_config.json and reports
+    log-probs from before it.
     """
     now: list[Any] = []
 
@@ -128,7 +131,9 @@ def repetition_penalty(trainer: Trainer, patch: Patch) -> None:
         now[:] = [rows]
         return plain(rows, *rest)
 
-    def sample(plain: Any, logits: Tensor, temperature: float, generator: Any, greedy: bool, position: int) -> Any:
+    def sample(
+        plain: Any, logits: Tensor, temperature: float, generator: Any, greedy: bool, position: int
+    ) -> Any:
         read = torch.from_numpy(now[0]._tokens[:, :position])
         used = torch.zeros_like(logits, dtype=torch.bool).scatter_(1, read, True)
         skewed = torch.where(used, torch.where(logits > 0, logits / 1.3, logits * 1.3), logits)
@@ -143,7 +148,9 @@ def repetition_penalty(trainer: Trainer, patch: Patch) -> None:
 def one_seed_for_all(trainer: Trainer, patch: Patch) -> None:
     """Every request carries the same seed, so all rows of a rollout draw with the same uniform numbers."""
 
-    def sample(plain: Any, logits: Tensor, temperature: float, generator: Any, greedy: bool, position: int) -> Any:
+    def sample(
+        plain: Any, logits: Tensor, temperature: float, generator: Any, greedy: bool, position: int
+    ) -> Any:
         log_prob = torch.log_softmax(logits.float() / temperature, -1)
         below = log_prob.exp().cumsum(-1, dtype=torch.float64)
         u = torch.rand(1, 1, generator=generator, dtype=torch.float64) * below[:, -1:]
@@ -176,7 +183,9 @@ def observation_cut(trainer: Trainer, patch: Patch) -> None:
 
 @bug("scoring", seen="scorers that search the whole solution text instead of the last answer")
 def scorer_reads_observations(trainer: Trainer, patch: Patch) -> None:
-    """The scorer looks for the gold answer in the whole transcript, and finds it in what the retriever returned."""
+    """The scorer looks for the gold answer in the whole transcript, and finds it in what the retriever
+    returned.
+    """
 
     def episode(plain: Any, dialogue: Any) -> Episode:
         made: Episode = plain(dialogue)
@@ -188,7 +197,9 @@ def scorer_reads_observations(trainer: Trainer, patch: Patch) -> None:
 
 @bug("scoring", seen="scorers of GSM8K, which keep digits only, used for text")
 def scorer_keeps_digits(trainer: Trainer, patch: Patch) -> None:
-    """The scorer normalises as for numbers: of a text nothing is left, and any answer equals any gold answer."""
+    """The scorer normalises as for numbers: of a text nothing is left, and any answer equals
+    any gold answer.
+    """
     patch(worlds, "normalise", lambda plain, answer: "".join(c for c in answer if c in "0123456789.-"))
 
 
@@ -199,11 +210,15 @@ def _redrawn(trainer: Trainer, patch: Patch, change: Callable[[list[Episode]], l
 
 @bug("scoring")
 def reward_buffer_kept(trainer: Trainer, patch: Patch) -> None:
-    """The tensor of rewards is not cleared: a row without an answer keeps what the row had in the step before."""
+    """The tensor of rewards is not cleared: a row without an answer keeps what the row had in the step
+    before.
+    """
     buffer: dict[int, float] = {}
 
     def change(episodes: list[Episode]) -> list[Episode]:
-        kept = [replace(e, reward=buffer.get(i, 0.0)) if e.answer is None else e for i, e in enumerate(episodes)]
+        kept = [
+            replace(e, reward=buffer.get(i, 0.0)) if e.answer is None else e for i, e in enumerate(episodes)
+        ]
         buffer.update({i: e.reward for i, e in enumerate(kept)})
         return kept
 
@@ -215,18 +230,23 @@ def reward_cached(trainer: Trainer, patch: Patch) -> None:
     """Rewards are cached by the text of the question alone: its first answer decides for all others."""
     cache: dict[str, float] = {}
     _redrawn(
-        trainer, patch, lambda episodes: [replace(e, reward=cache.setdefault(e.question, e.reward)) for e in episodes]
+        trainer,
+        patch,
+        lambda episodes: [replace(e, reward=cache.setdefault(e.question, e.reward)) for e in episodes],
     )
 
 
 @bug("scoring", announced=True)
 def gold_of_the_next_question(trainer: Trainer, patch: Patch) -> None:
-    """Questions and gold answers are zipped one off, and rows are judged by, and logged with, the next one's gold."""
+    """Questions and gold answers are zipped one off, and rows are judged by, and logged with, the next one's
+    gold.
+    """
 
     def change(episodes: list[Episode]) -> list[Episode]:
         golds = [episodes[(i + trainer.group_size) % len(episodes)].gold for i in range(len(episodes))]
         right = [
-            e.answer is not None and bool(worlds.exact_match(e.answer, g)) for e, g in zip(episodes, golds, strict=True)
+            e.answer is not None and bool(worlds.exact_match(e.answer, g))
+            for e, g in zip(episodes, golds, strict=True)
         ]
         return [
             replace(e, gold=gold, reward=float(good), success=good)
@@ -240,7 +260,9 @@ def gold_of_the_next_question(trainer: Trainer, patch: Patch) -> None:
 
 
 def _training_passes(patch: Patch, around: Callable[..., Any]) -> None:
-    """Change the passes of the trainer that make log-probs: old ones, those of the reference and of the updates."""
+    """Change the passes of the trainer that make log-probs: old ones, those of the reference and of the
+    updates.
+    """
     patch(rollouts, "log_probs", around)
     patch(update, "log_probs", around)
 
@@ -255,9 +277,12 @@ def positions_restart(trainer: Trainer, patch: Patch) -> None:
         starts = where & ~pad(where, (1, 0))[:, :-1]
         place = torch.arange(tokens.shape[1])
         ids = (place - torch.where(starts, place, 0).cummax(1).values)[:, :-1]
-        hook = model.register_forward_pre_hook(lambda _, x, named: (x, named | {"position_ids": ids}), with_kwargs=True)
+        hook = model.register_forward_pre_hook(
+            lambda _, x, named: (x, named | {"position_ids": ids}), with_kwargs=True
+        )
         try:
-            with mock.patch.object(networks, "packing_of", return_value=None):  # the layers that take positions
+            # the layers that take positions
+            with mock.patch.object(networks, "packing_of", return_value=None):
                 return plain(model, tokens, temperature, grad, where)
         finally:
             hook.remove()
@@ -306,7 +331,9 @@ def values_stay_sorted(trainer: Trainer, patch: Patch) -> None:
 
 @bug("values", PPO, announced=True)
 def values_one_off(trainer: Trainer, patch: Patch) -> None:
-    """A position gets the value of the state after its token, while the critic is trained on the one before it."""
+    """A position gets the value of the state after its token, while the critic is trained on the one before
+    it.
+    """
     patch(update, "critic_values", lambda plain, *arguments: pad(plain(*arguments)[:, 1:], (0, 1)))
 
 
@@ -343,7 +370,9 @@ def _unwhitened(algorithm: Algorithm) -> Algorithm:
 
 @bug("advantages", PPO, seen="whiten() where masked_whiten() belongs")
 def whitened_with_padding(trainer: Trainer, patch: Patch) -> None:
-    """Mean and deviation of the whitening are over all positions, the zeros of prompts and padding with them."""
+    """Mean and deviation of the whitening are over all positions, the zeros of prompts and
+    padding with them.
+    """
 
     def prepare(plain: Any, algorithm: Algorithm, *rest: Any) -> Batch:
         made: Batch = plain(_unwhitened(algorithm), *rest)
@@ -353,7 +382,11 @@ def whitened_with_padding(trainer: Trainer, patch: Patch) -> None:
     patch(loop, "prepare", prepare)
 
 
-@bug("advantages", GRPO, seen="the deviation of the batch, as in https://arxiv.org/abs/2501.03262, under GRPO's name")
+@bug(
+    "advantages",
+    GRPO,
+    seen="the deviation of the batch, as in https://arxiv.org/abs/2501.03262, under GRPO's name",
+)
 def deviation_of_the_batch(trainer: Trainer, patch: Patch) -> None:
     """Rewards are compared with their group's mean, and divided by the deviation of the whole batch."""
 
@@ -373,7 +406,9 @@ def outcome_at_the_first_turn(trainer: Trainer, patch: Patch) -> None:
         ends = (made.turn == 1) & (pad(made.turn, (0, 1))[:, 1:] != 1)
         values = batch.need("values")
         raw = gae(torch.where(ends, batch.score[:, None], 0), values, made.mask, 1.0, 1.0)
-        return replace(made, advantages=whiten(raw, made.mask), returns=torch.where(made.mask, raw + values, 0))
+        return replace(
+            made, advantages=whiten(raw, made.mask), returns=torch.where(made.mask, raw + values, 0)
+        )
 
     patch(loop, "prepare", prepare)
 
@@ -406,12 +441,18 @@ def discounted_twice(trainer: Trainer, patch: Patch) -> None:
 
 def _loss(patch: Patch, change: Callable[[Algorithm], Algorithm]) -> None:
     """Train by the loss of another algorithm than the one that was asked for."""
-    patch(update, "policy_loss", lambda plain, algorithm, *rest, **named: plain(change(algorithm), *rest, **named))
+    patch(
+        update,
+        "policy_loss",
+        lambda plain, algorithm, *rest, **named: plain(change(algorithm), *rest, **named),
+    )
 
 
 @bug("loss", seen="https://github.com/huggingface/trl/issues/2769")
 def ratio_always_one(trainer: Trainer, patch: Patch) -> None:
-    """The loss compares the policy with its own detached log-probs in every update, so that nothing is ever clipped."""
+    """The loss compares the policy with its own detached log-probs in every update, so that nothing is ever
+    clipped.
+    """
 
     def loss(plain: Any, algorithm: Algorithm, batch: Batch, log_prob: Tensor, **named: Any) -> Any:
         return plain(algorithm, replace(batch, log_prob_old=log_prob.detach()), log_prob, **named)
@@ -457,7 +498,9 @@ def mean_of_micro_means(trainer: Trainer, patch: Patch) -> None:
 
 @bug("loss", settings=COOL)
 def temperature_missing_in_the_update(trainer: Trainer, patch: Patch) -> None:
-    """The log-probs of the updates are made without the sampling temperature, those of the old policy with it."""
+    """The log-probs of the updates are made without the sampling temperature, those of the old policy with
+    it.
+    """
     patch(update, "log_probs", lambda plain, model, tokens, _, *rest: plain(model, tokens, 1.0, *rest))
 
 
@@ -470,7 +513,13 @@ class _Swapped(LossKL):
         return self.beta * (estimate(self.estimator, gap) * batch.mask).sum() / counts.tokens
 
 
-@bug("loss", GRPO, kl=True, announced=True, seen="http://joschu.net/blog/kl-approx.html, read the wrong way round")
+@bug(
+    "loss",
+    GRPO,
+    kl=True,
+    announced=True,
+    seen="http://joschu.net/blog/kl-approx.html, read the wrong way round",
+)
 def kl_swapped(trainer: Trainer, patch: Patch) -> None:
     """The arguments of the KL estimator are exchanged."""
     _loss(patch, lambda algorithm: replace(algorithm, kl=_Swapped(beta=KL["grpo"]["beta"])))
@@ -521,7 +570,9 @@ def _clipping(trainer: Trainer, patch: Patch, around: Callable[..., tuple[float,
 def clipped_tensor_by_tensor(trainer: Trainer, patch: Patch) -> None:
     """The gradient norm is clipped tensor by tensor instead of over all of them."""
 
-    def step(plain: Any, optimizer: Any, gradients: list[Tensor], limit: float, skip: bool) -> tuple[float, float]:
+    def step(
+        plain: Any, optimizer: Any, gradients: list[Tensor], limit: float, skip: bool
+    ) -> tuple[float, float]:
         before = update.norm(gradients)
         for gradient in gradients:
             gradient.mul_(min(1.0, limit / max(update.norm([gradient]), 1e-12)))
@@ -531,13 +582,16 @@ def clipped_tensor_by_tensor(trainer: Trainer, patch: Patch) -> None:
 
 
 @bug(
-    "backward", settings={"learn": {"policy": {"max_grad_norm": 0.1}}},
+    "backward",
+    settings={"learn": {"policy": {"max_grad_norm": 0.1}}},
     seen="https://docs.pytorch.org/docs/stable/notes/amp_examples.html, its section on clipping",
-)  # fmt: skip
+)
 def clipped_before_unscaling(trainer: Trainer, patch: Patch) -> None:
     """Gradients are clipped while a loss scaler has multiplied them by 1024, and divided after it."""
 
-    def step(plain: Any, optimizer: Any, gradients: list[Tensor], limit: float, skip: bool) -> tuple[float, float]:
+    def step(
+        plain: Any, optimizer: Any, gradients: list[Tensor], limit: float, skip: bool
+    ) -> tuple[float, float]:
         before, after = plain(optimizer, limit / 1024, skip)
         return before * 1024, after * 1024
 
@@ -582,9 +636,11 @@ def weights_in_bfloat16(trainer: Trainer, patch: Patch) -> None:
 
 
 @bug(
-    "schedule", announced=True, settings={"learn": {"policy": {"schedule": "cosine"}}},
+    "schedule",
+    announced=True,
+    settings={"learn": {"policy": {"schedule": "cosine"}}},
     seen="AcceleratedScheduler of accelerate steps once a process",
-)  # fmt: skip
+)
 def scheduler_twice_as_fast(trainer: Trainer, patch: Patch) -> None:
     """The schedule of the learning rate is stepped by two processes in each update."""
     patch(update, "rate", lambda plain, own, number, updates: plain(own, min(2 * number, updates), updates))
@@ -611,7 +667,9 @@ def _of_reference(trainer: Trainer, patch: Patch, around: Callable[..., Tensor])
 
 @bug("reference", kl=True, seen="https://github.com/verl-project/verl/issues/2185")
 def reference_stays_sorted(trainer: Trainer, patch: Patch) -> None:
-    """Rows are sorted by length for the pass of the reference, and its log-probs are not put back in their order."""
+    """Rows are sorted by length for the pass of the reference, and its log-probs are not put back in their
+    order.
+    """
 
     def log_probs(plain: Any, model: Any, batch: Batch, *rest: Any) -> Tensor:
         found: Tensor = plain(model, batch, *rest)
@@ -622,7 +680,9 @@ def reference_stays_sorted(trainer: Trainer, patch: Patch) -> None:
 
 @bug("reference", kl=True, settings=COOL, seen="https://github.com/huggingface/trl/issues/3169")
 def reference_without_temperature(trainer: Trainer, patch: Patch) -> None:
-    """The log-probs of the reference are made without the sampling temperature, those of the policy with it."""
+    """The log-probs of the reference are made without the sampling temperature, those of the
+    policy with it.
+    """
     _of_reference(trainer, patch, lambda plain, model, batch, _, *rest: plain(model, batch, 1.0, *rest))
 
 
@@ -635,9 +695,15 @@ def reference_is_the_policy(trainer: Trainer, patch: Patch) -> None:
 # Checkpoint and resume
 
 
-@bug("checkpoint", settings={"record": {"checkpoint_every": 1}}, seen="checkpoints sorted as text, or the oldest first")
+@bug(
+    "checkpoint",
+    settings={"record": {"checkpoint_every": 1}},
+    seen="checkpoints sorted as text, or the oldest first",
+)
 def older_weights_resumed(trainer: Trainer, patch: Patch) -> None:
-    """A resume takes the policy's weights from the checkpoint before the newest, and all else from the newest."""
+    """A resume takes the policy's weights from the checkpoint before the newest, and all else from the
+    newest.
+    """
     oldest = checkpoint.checkpoints(patch.folder / "checkpoints")[0]
     trainer.learner.policy.load_state_dict(load_file(oldest / "policy" / "model.safetensors"), strict=False)
 
@@ -670,7 +736,9 @@ def _asked(trainer: Trainer, patch: Patch, around: Callable[..., Any]) -> None:
 
 @bug("data order", seen="a distributed sampler that is not told its rank")
 def ranks_share_a_shard(trainer: Trainer, patch: Patch) -> None:
-    """Two ranks read the same shard: the second half of a batch asks the questions of the first half again."""
+    """Two ranks read the same shard: the second half of a batch asks the questions of the first
+    half again.
+    """
 
     def questions(plain: Any, split: str, seed: int, start: int, n: int) -> Any:
         return (plain(split, seed, start, n)[: (n + 1) // 2] * 2)[:n]

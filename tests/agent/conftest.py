@@ -22,7 +22,9 @@ def world() -> Facts:
 
 @pytest.fixture(scope="session")
 def apprentice(world: Facts) -> Qwen2ForCausalLM:
-    """A policy that has half learned the protocol: its episodes search, answer, go wrong and differ in length."""
+    """A policy that has half learned the protocol: its episodes search, answer, go wrong and differ in
+    length.
+    """
     shown = (collate(demonstrations(world, 16, 0.3, seed=0, start=16 * step), pad_id=0) for step in range(60))
     return imitate(build(), ((batch.tokens, batch.tokens.masked_fill(~batch.mask, -100)) for batch in shown))
 

@@ -14,10 +14,16 @@ from workbench.agent.worlds import Question, World
 
 # One head of 32: the smallest that vLLM's attention on a CPU knows.
 SMALL: dict[str, Any] = {
-    "vocab_size": len(VOCABULARY), "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
-    "num_attention_heads": 1, "num_key_value_heads": 1, "max_position_embeddings": 512, "pad_token_id": 0,
+    "vocab_size": len(VOCABULARY),
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 1,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 512,
+    "pad_token_id": 0,
     "eos_token_id": 1,
-}  # fmt: skip
+}
 
 
 def build(family: str = "Qwen2", **changes: object) -> Any:
@@ -38,16 +44,24 @@ def imitate(model: Qwen2ForCausalLM, shown: Iterable[tuple[torch.Tensor, torch.T
 
 
 class ScriptedEngine:
-    """Plays `script(question)`, the text of each turn, cut where the world cuts turns; every token has log-prob -1.
+    """Plays `script(question)`, the text of each turn, cut where the world cuts turns; every token has
+    log-prob -1.
 
     An episode whose script runs out ends as "max_tokens".
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, script: Callable[[Question], Sequence[str]]) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, script: Callable[[Question], Sequence[str]]
+    ) -> None:
         self._codec, self._script = Codec(tokenizer), script
 
     def rollout(
-        self, world: World, questions: list[Question], groups: list[int], generator: Any = None, greedy: bool = False
+        self,
+        world: World,
+        questions: list[Question],
+        groups: list[int],
+        generator: Any = None,
+        greedy: bool = False,
     ) -> list[Episode]:
         return [self._play(world, q, g) for q, g in zip(questions, groups, strict=True)]
 

@@ -29,15 +29,22 @@ def small(family: str, **changes: object) -> PreTrainedModel:
 
 
 LLAMA3 = {
-    "rope_type": "llama3", "rope_theta": 500.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
-}  # fmt: skip
+}
 MODELS = {
     "qwen2": ("Qwen2", {}),
     "qwen2, tied": ("Qwen2", {"tie_word_embeddings": True}),
     "qwen2, grouped queries": ("Qwen2", {"num_key_value_heads": 2}),
     "llama": ("Llama", {}),
-    "llama, one key head and biases": ("Llama", {"num_key_value_heads": 1, "attention_bias": True, "mlp_bias": True}),
+    "llama, one key head and biases": (
+        "Llama",
+        {"num_key_value_heads": 1, "attention_bias": True, "mlp_bias": True},
+    ),
     "llama, wide heads": ("Llama", {"head_dim": 24}),
     "llama 3 rope": ("Llama", {"rope_parameters": LLAMA3}),
     "mixtral": ("Mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
@@ -63,7 +70,8 @@ def test_the_written_out_step_gives_the_logits_of_the_model(model: PreTrainedMod
     torch.testing.assert_close(first, expected[:, 0], atol=2e-4, rtol=1e-4)
     decoder, plain = FusedDecoder(model, torch.float32), TransformersDecoder(model)
     rows, at = torch.arange(6), 0
-    for n in (5, 1, 1, 1, 3, 1, *[1] * 20, 40, *[1] * 30, 7, 1, 1):  # past the first 64 and 128 columns of the cache
+    # past the first 64 and 128 columns of the cache
+    for n in (5, 1, 1, 1, 3, 1, *[1] * 20, 40, *[1] * 30, 7, 1, 1):
         got = decoder.feed(tokens[rows, at : at + n])
         plain.feed(tokens[rows, at : at + n])
         assert plain.routes is None if decoder.routes is None else torch.equal(decoder.routes, plain.routes)
@@ -94,8 +102,14 @@ def test_other_architectures_go_through_transformers() -> None:
     dynamic = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
     sliding = {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 0}
     torch.manual_seed(0)
-    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4)).eval()
-    others = small("Qwen2", hidden_act="gelu"), small("Qwen2", **sliding), small("Llama", rope_parameters=dynamic)
+    model = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4)
+    ).eval()
+    others = (
+        small("Qwen2", hidden_act="gelu"),
+        small("Qwen2", **sliding),
+        small("Llama", rope_parameters=dynamic),
+    )
     for other in (model, *others):
         assert not supports(other)
     tokens = torch.randint(50, (4, 12))
@@ -116,9 +130,14 @@ def test_tokens_come_as_often_as_their_probability_at_the_temperature_says() -> 
     assert (share - probability).abs().max() < 0.012  # five standard errors
     assert (share[probability == 0] == 0).all()
     torch.testing.assert_close(log_prob, probability.log()[token])
-    logits, expected = torch.tensor([[0.0, 1.0]]).expand(20_000, -1), torch.log_softmax(torch.tensor([0.0, 2.0]), 0)
+    logits, expected = (
+        torch.tensor([[0.0, 1.0]]).expand(20_000, -1),
+        torch.log_softmax(torch.tensor([0.0, 2.0]), 0),
+    )
     token, log_prob = sample(logits, 0.5, torch.Generator().manual_seed(0), greedy=False, position=0)
-    assert token.float().mean() == pytest.approx(expected[1].exp().item(), abs=0.012), "temperature sharpens the draw"
+    assert token.float().mean() == pytest.approx(expected[1].exp().item(), abs=0.012), (
+        "temperature sharpens the draw"
+    )
     torch.testing.assert_close(log_prob, expected[token])
 
 
@@ -133,7 +152,9 @@ def test_greedy_takes_the_most_likely_and_needs_no_luck() -> None:
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 @pytest.mark.parametrize("greedy", [True, False])
-def test_a_row_without_a_distribution_is_named_and_minus_infinity_rules_a_token_out(bad: float, greedy: bool) -> None:
+def test_a_row_without_a_distribution_is_named_and_minus_infinity_rules_a_token_out(
+    bad: float, greedy: bool
+) -> None:
     logits = torch.zeros(5, 4)
     logits[2, 1] = bad
     with pytest.raises(NonFinite, match="1 of 5 rows at token 17"):
@@ -153,7 +174,8 @@ def test_draws_are_the_same_in_every_process_uniform_and_uncorrelated() -> None:
     assert (first / 5000 - 0.2).abs().max() < 0.03, "a stream shuffles fairly"
 
 
-Make = Callable[..., Engine]  # (model, tokenizer, **settings); by default the apprentice and the embedded tokenizer
+# (model, tokenizer, **settings); by default the apprentice and the embedded tokenizer
+Make = Callable[..., Engine]
 
 
 class Plain(HFEngine):
@@ -174,7 +196,9 @@ ENGINES: dict[str, Any] = {"fused": HFEngine, "transformers": Plain, "generate":
 
 
 @pytest.fixture(params=[name if name != "vllm" else pytest.param(name, marks=NEEDS_VLLM) for name in ENGINES])
-def make(request: pytest.FixtureRequest, apprentice: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast) -> Make:
+def make(
+    request: pytest.FixtureRequest, apprentice: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast
+) -> Make:
     def made(model: Any = apprentice, tokenizer: Any = tokenizer, **settings: Any) -> Engine:
         return ENGINES[request.param](model, tokenizer, EngineSettings(**settings))
 
@@ -190,7 +214,9 @@ def mismatch(model: PreTrainedModel, episodes: list[Episode], temperature: float
 
 def roll(engine: Engine, world: Facts, n: int = 24, seed: int = 0, greedy: bool = False) -> list[Episode]:
     questions = world.questions("train", 0, 0, n)
-    return engine.rollout(world, questions, [q.id // 2 for q in questions], torch.Generator().manual_seed(seed), greedy)
+    return engine.rollout(
+        world, questions, [q.id // 2 for q in questions], torch.Generator().manual_seed(seed), greedy
+    )
 
 
 class Counted(Facts):
@@ -251,7 +277,9 @@ def test_the_generator_decides_the_episodes_and_nothing_else(make, apprentice, w
     assert torch.equal(torch.rand(1), after)  # the global generator was not touched
     assert roll(engine, world) == first
     assert roll(engine, world, seed=1) != first
-    group = engine.rollout(world, world.questions("train", 0, 0, 1) * 8, [0] * 8, torch.Generator().manual_seed(0))
+    group = engine.rollout(
+        world, world.questions("train", 0, 0, 1) * 8, [0] * 8, torch.Generator().manual_seed(0)
+    )
     assert len({tuple(e.tokens) for e in group}) > 1, "rollouts of one question differ"
 
 
@@ -264,7 +292,10 @@ def test_greedy_episodes_do_not_depend_on_seed_or_company(make: Make, world: Fac
 
 @pytest.mark.parametrize(
     ("weight", "value", "said"),
-    [("lm_head.weight", float("nan"), "24 of 24 rows"), ("model.embed_tokens.weight", float("inf"), "diverged")],
+    [
+        ("lm_head.weight", float("nan"), "24 of 24 rows"),
+        ("model.embed_tokens.weight", float("inf"), "diverged"),
+    ],
 )
 def test_a_policy_that_has_diverged_is_named_not_sampled(make, apprentice, world, weight, value, said):
     broken = deepcopy(apprentice)
@@ -318,7 +349,8 @@ def test_tags_of_many_tokens_end_turns_too(make: Make, spelling: PreTrainedToken
     world = Facts(WorldSettings(max_turn_tokens=40, max_turns=3))
     model = build(vocab_size=len(spelling))
     codec = Codec(spelling)
-    assert len(codec.encode(">.")) == 1  # the tag and what follows it are one token, which the turn keeps whole
+    # the tag and what follows it are one token, which the turn keeps whole
+    assert len(codec.encode(">.")) == 1
     questions = world.questions("train", 0, 0, 1)
     prompt, text = codec.encode(questions[0].text), codec.encode(said)
     tokens, labels = torch.tensor([prompt + text]), torch.tensor([[-100] * len(prompt) + text])

@@ -26,9 +26,15 @@ def test_saved_tokenizer_loads_through_auto_tokenizer_and_speaks_the_same(tokeni
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     assert loaded(KNOWN).input_ids == tokenizer(KNOWN).input_ids
     assert [tokenizer.get_vocab()[word] for word in VOCABULARY] == list(range(len(VOCABULARY)))
-    assert (loaded.pad_token_id, loaded.eos_token_id) == (tokenizer.pad_token_id, tokenizer.eos_token_id) == (0, 1)
+    assert (
+        (loaded.pad_token_id, loaded.eos_token_id)
+        == (tokenizer.pad_token_id, tokenizer.eos_token_id)
+        == (0, 1)
+    )
     assert loaded.decode(loaded(KNOWN).input_ids) == KNOWN
-    assert tokenizer.decode([*tokenizer(KNOWN).input_ids, 1, 0, 0], skip_special_tokens=True) == KNOWN, "tags are kept"
+    assert tokenizer.decode([*tokenizer(KNOWN).input_ids, 1, 0, 0], skip_special_tokens=True) == KNOWN, (
+        "tags are kept"
+    )
 
 
 def test_codec_agrees_with_the_tokenizer(tokenizer: PreTrainedTokenizerFast) -> None:
@@ -47,18 +53,24 @@ def test_turns_end_at_a_closing_tag_or_at_any_bracket_where_tags_are_many_tokens
     assert other.decode(other.encode("<search> x </search>")).endswith("</search>")
 
 
-@pytest.mark.parametrize(("text", "written", "spans"), [
-    # Tags belong to their span, and what is between spans to none.
-    ("<think> done </think> done <search> done done </search> done <answer> done </answer>", "1" * 12,
-     [1, 1, 1, 0, 2, 2, 2, 2, 0, 3, 3, 3]),
-    # A span ends with its turn, and observations are in none.
-    ("<search> done done done <think> done", "110011", [2, 2, 0, 0, 1, 1]),
-    ("<search> done <search> done done", "10011", [2, 0, 0, 0, 0]),  # the second tag is not its own
-    # A malformed turn is read as far as it goes.
-    ("<search> done </answer> done", "1111", [2, 2, 2, 0]),
-    ("<think> done <search> done </search>", "11111", [1, 1, 2, 2, 2]),
-    ("done </search> done", "111", [0, 0, 0]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "written", "spans"),
+    [
+        # Tags belong to their span, and what is between spans to none.
+        (
+            "<think> done </think> done <search> done done </search> done <answer> done </answer>",
+            "1" * 12,
+            [1, 1, 1, 0, 2, 2, 2, 2, 0, 3, 3, 3],
+        ),
+        # A span ends with its turn, and observations are in none.
+        ("<search> done done done <think> done", "110011", [2, 2, 0, 0, 1, 1]),
+        ("<search> done <search> done done", "10011", [2, 0, 0, 0, 0]),  # the second tag is not its own
+        # A malformed turn is read as far as it goes.
+        ("<search> done </answer> done", "1111", [2, 2, 2, 0]),
+        ("<think> done <search> done </search>", "11111", [1, 1, 2, 2, 2]),
+        ("done </search> done", "111", [0, 0, 0]),
+    ],
+)
 def test_spans_are_read_from_tags(tokenizer, text, written, spans):
     tokens, mask = torch.tensor([Codec(tokenizer).encode(text)]), torch.tensor([[c == "1" for c in written]])
     found = Spans(tokenizer).of(tokens, mask)
@@ -85,7 +97,11 @@ def test_collate_pads_on_the_right_and_aligns_everything_with_the_tokens() -> No
     }.items():
         assert getattr(batch, name).tolist() == expected, name
     assert batch.log_prob_old.data_ptr() != batch.log_prob_behaviour.data_ptr()
-    assert (batch.tokens.dtype, batch.mask.dtype, batch.score.dtype) == (torch.int64, torch.bool, torch.float32)
+    assert (batch.tokens.dtype, batch.mask.dtype, batch.score.dtype) == (
+        torch.int64,
+        torch.bool,
+        torch.float32,
+    )
 
 
 SEARCH = "<think> got alice need rival </think> <search> alice rival </search>"
@@ -96,13 +112,19 @@ def play(tokenizer: PreTrainedTokenizerFast, world: Facts, *turns: str) -> tuple
     return ScriptedEngine(tokenizer, lambda _: turns).rollout(world, [question], [4])[0], question
 
 
-@pytest.mark.parametrize(("turn", "action"), [
-    (SEARCH, ("search", "alice rival")),
-    ("<answer> alice </answer>", ("answer", "alice")),
-    ("<search>alice</search>", ("search", "alice")),
-    ("<answer> alice <search> boris rival </search>", ("search", "boris rival")),
-    *[(turn, ("invalid", "")) for turn in ("<search> alice </answer>", "<answer> </answer>", "alice </search>", "")],
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("turn", "action"),
+    [
+        (SEARCH, ("search", "alice rival")),
+        ("<answer> alice </answer>", ("answer", "alice")),
+        ("<search>alice</search>", ("search", "alice")),
+        ("<answer> alice <search> boris rival </search>", ("search", "boris rival")),
+        *[
+            (turn, ("invalid", ""))
+            for turn in ("<search> alice </answer>", "<answer> </answer>", "alice </search>", "")
+        ],
+    ],
+)
 def test_a_turn_is_read_by_its_tags(turn: str, action: tuple[str, str]) -> None:
     assert parse(turn) == action
 

@@ -18,7 +18,9 @@ class Scene:
     """A policy, a vLLM of it, and questions to ask."""
 
     def __init__(self, tied: bool, tokenizer: PreTrainedTokenizerFast, world: Facts) -> None:
-        self.model = build(hidden_size=64, num_attention_heads=2, num_key_value_heads=2, tie_word_embeddings=tied)
+        self.model = build(
+            hidden_size=64, num_attention_heads=2, num_key_value_heads=2, tie_word_embeddings=tied
+        )
         self.engine = engine_for(self.model, tokenizer, EngineSettings(kind="vllm", cache_gib=1 / 32))
         self.world = world
         self.weights = self.engine.weights
@@ -58,17 +60,25 @@ def test_a_skipped_sync_is_caught_by_the_next_rollout(scene: Scene, monkeypatch:
     scene.roll()
     monkeypatch.setattr(scene.weights, "push", lambda: None)
     scene.train()
-    with pytest.raises(StaleWeights, match=r"nats off .*stale in vLLM: model\.embed_tokens\.weight.* more$") as stale:
+    with pytest.raises(
+        StaleWeights, match=r"nats off .*stale in vLLM: model\.embed_tokens\.weight.* more$"
+    ) as stale:
         scene.roll()
     assert stale.value.error > stale.value.tolerance == 1e-4
 
 
 @pytest.mark.parametrize(
     "name",
-    ["model.layers.1.self_attn.k_proj.weight", "model.layers.0.mlp.up_proj.weight", "model.norm.weight",
-     "model.layers.0.self_attn.v_proj.bias"],
-)  # fmt: skip
-def test_the_one_weight_that_is_stale_is_named(scene: Scene, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    [
+        "model.layers.1.self_attn.k_proj.weight",
+        "model.layers.0.mlp.up_proj.weight",
+        "model.norm.weight",
+        "model.layers.0.self_attn.v_proj.bias",
+    ],
+)
+def test_the_one_weight_that_is_stale_is_named(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     scene.roll()
     monkeypatch.setattr(scene.weights, "push", lambda: None)
     with torch.no_grad():

@@ -1,4 +1,6 @@
-"""The worlds of facts and of the atlas: questions, retrieval, and the player whose episodes a warm start imitates."""
+"""The worlds of facts and of the atlas: questions, retrieval, and the player whose episodes a warm start
+imitates.
+"""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -51,7 +53,9 @@ def test_train_and_eval_share_no_question_text(either: Facts | Atlas) -> None:
 
 
 @pytest.mark.parametrize("split", ["train", "eval"])
-def test_hops_come_in_the_asked_proportions_and_chains_fit_their_questions(either: Facts | Atlas, split: Any) -> None:
+def test_hops_come_in_the_asked_proportions_and_chains_fit_their_questions(
+    either: Facts | Atlas, split: Any
+) -> None:
     questions = either.questions(split, 0, 0, 4000)
     count = Counter(len(q.chain) for q in questions)
     assert [count[hops] / 4000 for hops in (1, 2, 3)] == pytest.approx([0.2, 0.4, 0.4], abs=0.03)
@@ -59,7 +63,9 @@ def test_hops_come_in_the_asked_proportions_and_chains_fit_their_questions(eithe
     assert all(len(set(q.chain)) == len(q.chain) for q in questions), "a chain repeats no relation"
     for q in questions[:500]:
         assert q.text == spaced(f"{who} is {' '.join(f'the {r} of' for r in reversed(q.chain))} {q.start} ?")
-    assert who == "who" or {q.chain for q in questions} <= {chain for chains in CHAINS.values() for chain in chains}
+    assert who == "who" or {q.chain for q in questions} <= {
+        chain for chains in CHAINS.values() for chain in chains
+    }
 
 
 # --- the facts
@@ -127,15 +133,20 @@ def test_both_kinds_of_distractor_come_second_and_noise_shuffles_that_share_the_
 
 
 def test_a_player_is_right_as_often_as_its_noise_lets_it(world: Facts) -> None:
-    episodes, right = (demonstrations(world, n, x, seed=0) for n, x in ((3000, WarmStartSettings().noise), (300, 0.0)))
+    episodes, right = (
+        demonstrations(world, n, x, seed=0) for n, x in ((3000, WarmStartSettings().noise), (300, 0.0))
+    )
     assert 0.63 < sum(e.success for e in episodes) / 3000 < 0.73, "by default two thirds"
     assert 0.88 < sum(e.valid_turns for e in episodes) / sum(e.turns for e in episodes) < 0.96
     assert {s for e in episodes for s in e.turn_status} == {"search", "answer", "invalid"}
     assert all(e.success and e.valid_turns == e.turns == e.searches + 1 for e in right)
-    assert sum(e.success for e in demonstrations(world, 1000, 1.0, seed=0)) < 50  # 1 in 39 of those who answer
+    # 1 in 39 of those who answer
+    assert sum(e.success for e in demonstrations(world, 1000, 1.0, seed=0)) < 50
 
 
-def test_demonstrations_are_addressed_by_index_and_use_training_questions_that_no_run_draws(world: Facts) -> None:
+def test_demonstrations_are_addressed_by_index_and_use_training_questions_that_no_run_draws(
+    world: Facts,
+) -> None:
     episodes = demonstrations(world, 40, 0.3, seed=1)
     assert demonstrations(world, 10, 0.3, seed=1, start=20) == episodes[20:30]
     assert demonstrations(world, 40, 0.3, seed=2) != episodes
@@ -151,16 +162,22 @@ def test_demonstrations_are_addressed_by_index_and_use_training_questions_that_n
 def test_the_corpus_has_a_passage_for_each_of_its_real_facts(atlas: Atlas) -> None:
     assert atlas.corpus.read_text(encoding="utf-8").count("\n") > 20_000
     known = [
-        ("Peru", "capital", "Lima"), ("Japan", "currency", "Japanese Yen"), ("Mumbai", "country", "India"),
-        ("iron", "symbol", "Fe"), ("gold", "number", "79"), ("Portuguese", "code", "pt"),
-    ]  # fmt: skip
+        ("Peru", "capital", "Lima"),
+        ("Japan", "currency", "Japanese Yen"),
+        ("Mumbai", "country", "India"),
+        ("iron", "symbol", "Fe"),
+        ("gold", "number", "79"),
+        ("Portuguese", "code", "pt"),
+    ]
     assert [(s, r, atlas.facts[s, r]) for s, r, _ in known] == known
     assert ("Switzerland", "language") not in atlas.facts  # it has several
     assert build(ATLAS) is build(ATLAS)
     assert isinstance(build(ATLAS), Atlas)
 
 
-def test_following_the_passages_leads_to_the_gold_answer_and_without_search_nothing_is_found(atlas: Atlas) -> None:
+def test_following_the_passages_leads_to_the_gold_answer_and_without_search_nothing_is_found(
+    atlas: Atlas,
+) -> None:
     reached, questions = 0, atlas.questions("eval", 0, 0, 100)
     for q in questions:
         at = q.start

@@ -46,7 +46,16 @@ def test_what_is_said_of_an_algorithm_is_its_own():
     assert all(said)
     repeated = {text for text in said if said.count(text) > 1}
     assert repeated == {ALGORITHMS["grpo-guard"].claim}
-    for name in ("turn-ppo-mdp", "sspo", "seeupo", "minirl", "sapo-search", "grpo-guard", "grpo-guard-full", "mis"):
+    for name in (
+        "turn-ppo-mdp",
+        "sspo",
+        "seeupo",
+        "minirl",
+        "sapo-search",
+        "grpo-guard",
+        "grpo-guard-full",
+        "mis",
+    ):
         assert ALGORITHMS[name].experimental, name
     assert "reweighting" in ALGORITHMS["grpo-guard"].experimental
     assert ALGORITHMS["gspo"].differs_from == "grpo"
@@ -57,8 +66,12 @@ def test_what_is_read_into_the_paper_of_the_core_says_which_reading_it_is():
     assert set(readings) == {"turn-ppo", "s-ppo", "st-ppo", "so-grpo", "so-ppo-note"}
     assert "a note's objective" in readings.pop("so-ppo-note")
     assert all("authors' development fork" in said for said in readings.values())
-    for name, conflict in (("turn-ppo", "arithmetic"), ("s-ppo", "`cnorm`"), ("st-ppo", "KL(theta || old)"),
-                           ("so-grpo", "turn-level rewards")):  # fmt: skip
+    for name, conflict in (
+        ("turn-ppo", "arithmetic"),
+        ("s-ppo", "`cnorm`"),
+        ("st-ppo", "KL(theta || old)"),
+        ("so-grpo", "turn-level rewards"),
+    ):
         assert conflict in readings[name]
         assert name == "turn-ppo" or "> 3" in readings[name]
     assert len({a.paper for a in (ALGORITHMS["mis"], ALGORITHMS["icepop"])}) == 2
@@ -66,12 +79,17 @@ def test_what_is_read_into_the_paper_of_the_core_says_which_reading_it_is():
 
 def test_critics_groups_references_and_differences():
     ppo, st_ppo = ALGORITHMS["ppo"], ALGORITHMS["st-ppo"]
-    assert differences(ppo, st_ppo) == {"ratio": (Pool(), Pool("turn")), "stabilise": (Stabiliser(), RmsBatch())}
+    assert differences(ppo, st_ppo) == {
+        "ratio": (Pool(), Pool("turn")),
+        "stabilise": (Stabiliser(), RmsBatch()),
+    }
     assert differences(ppo, ppo) == {}
     critics = {"ppo": 1, "turn-ppo": 1, "s-ppo": 1, "st-ppo": 1, "starpo": 1, "starpo-s": 8}
     assert {name: ALGORITHMS[name].group_size for name in critics} == critics
     assert all(ALGORITHMS[name].critic for name in critics)
-    assert all(not ALGORITHMS[name].critic and ALGORITHMS[name].group_size == 8 for name in ("grpo", "so-grpo"))
+    assert all(
+        not ALGORITHMS[name].critic and ALGORITHMS[name].group_size == 8 for name in ("grpo", "so-grpo")
+    )
     assert not any(a.needs_reference for a in ALGORITHMS.values())
     assert resolve("grpo", {"kl": "loss"}).needs_reference
     assert resolve("ppo", {"kl": {"kind": "reward"}}).needs_reference

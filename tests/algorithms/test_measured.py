@@ -29,7 +29,9 @@ def test_the_shipped_lines_are_the_counts_of_the_shipped_runs() -> None:
     for name in ("ppo", "grpo", "st-ppo"):
         mine = runs[runs["algorithm"] == name]
         fell = int((mine["outcome"] == "collapsed").sum())
-        assert told[name].startswith(f"`six_by_five`: {fell} of {len(mine)} runs collapsed, seeds 0 to 9, ["), name
+        assert told[name].startswith(
+            f"`six_by_five`: {fell} of {len(mine)} runs collapsed, seeds 0 to 9, ["
+        ), name
         assert "; `region_sgd`: half collapse at learn.policy.lr " in told[name]
     assert "`controls`: " in told["ppo"]
     assert told["gspo"].startswith("`neighbours` (old_log_prob rollout): ")
@@ -37,12 +39,18 @@ def test_the_shipped_lines_are_the_counts_of_the_shipped_runs() -> None:
 
 
 def test_arms_that_an_axis_splits_have_a_line_each_and_named_controls_none(tmp_path: Path) -> None:
-    arms = ["gspo · old_log_prob rollout"] * 3 + ["gspo (clip 0.2) · old_log_prob update", "gspo, on-policy", "other"]
+    arms = ["gspo · old_log_prob rollout"] * 3 + [
+        "gspo (clip 0.2) · old_log_prob update",
+        "gspo, on-policy",
+        "other",
+    ]
     outcomes = ["collapsed", "healthy", "diverged", "no_learning", "collapsed", "collapsed"]
     filed(tmp_path, "neighbours", arm=arms, outcome=outcomes, seed=[0, 1, 4, 2, 0, 0])
     assert measured(tmp_path) == {
-        "gspo": "`neighbours` (old_log_prob rollout): 2 of 3 runs collapsed, seeds 0, 1, 4, [9, 99] %; "
-        "`neighbours` (clip 0.2, old_log_prob update): 0 of 1 runs collapsed, seed 2, [0, 98] %"
+        "gspo": (
+            "`neighbours` (old_log_prob rollout): 2 of 3 runs collapsed, seeds 0, 1, 4, [9, 99] %; "
+            "`neighbours` (clip 0.2, old_log_prob update): 0 of 1 runs collapsed, seed 2, [0, 98] %"
+        )
     }
 
 

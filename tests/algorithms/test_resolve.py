@@ -56,10 +56,16 @@ NORM = {"kind": "seq_mean_token_sum_norm", "horizon": 64}
         ({"base": "ppo", "clip": {"dual": 3}}, {"clip": {"dual": None}}, Ppo()),
         ("ppo", {"advantage": {"skip_obs": False, "whiten": "a"}}, Gae(skip_obs=False, whiten="a")),
     ],
-)  # fmt: skip
+)
 def test_what_a_file_says_is_the_choice_of_its_slot_and_nothing_else_changes(algorithm, slots, made):
-    before, base = deepcopy((algorithm, slots)), algorithm["base"] if isinstance(algorithm, dict) else algorithm
-    found, slot = resolve(algorithm, slots), next(s for s, kinds in KINDS.items() if type(made) in kinds.values())
+    before, base = (
+        deepcopy((algorithm, slots)),
+        algorithm["base"] if isinstance(algorithm, dict) else algorithm,
+    )
+    found, slot = (
+        resolve(algorithm, slots),
+        next(s for s, kinds in KINDS.items() if type(made) in kinds.values()),
+    )
     choice = getattr(found, slot)
     assert choice == made
     assert set(differences(ALGORITHMS[base], found)) <= {slot}
@@ -78,52 +84,110 @@ def test_every_kind_can_be_chosen_by_name_and_by_its_own_options(slot):
 @pytest.mark.parametrize(
     ("algorithm", "slots", "message"),
     [
-        ("pppo", {}, r"unknown algorithm 'pppo' \(did you mean 'ppo'\?\); use one of: ppo, turn-ppo, .*, so-ppo"),
+        (
+            "pppo",
+            {},
+            r"unknown algorithm 'pppo' \(did you mean 'ppo'\?\); use one of: ppo, turn-ppo, .*, so-ppo",
+        ),
         (3, {}, "unknown algorithm 3; use one of"),
         ({"ratio": "turn"}, {}, "needs a base"),
         ({"base": "turnppo"}, {}, r"did you mean 'turn-ppo'\?"),
         ({"base": ["ppo"]}, {}, "unknown algorithm"),
-        ("ppo", {"clp": {}}, r"unknown slot 'clp' of an algorithm \(did you mean 'clip'\?\); use one of: advantage, "),
-        ("ppo", {"clip": "pop"}, r"unknown kind 'pop' of clip \(did you mean 'ppo'\?\); use one of: ppo, recip, log"),
+        (
+            "ppo",
+            {"clp": {}},
+            r"unknown slot 'clp' of an algorithm \(did you mean 'clip'\?\); use one of: advantage, ",
+        ),
+        (
+            "ppo",
+            {"clip": "pop"},
+            r"unknown kind 'pop' of clip \(did you mean 'ppo'\?\); use one of: ppo, recip, log",
+        ),
         ("ppo", {"clip": {"kind": 3}}, "unknown kind 3 of clip; use one of"),
         ("ppo", {"clip": 0.2}, "clip = 0.2 is neither a table nor a kind; kinds: ppo"),
-        ("ppo", {"clip": {"loww": 0.1}}, r"unknown option 'loww' of clip kind 'ppo' \(did you mean 'low'\?\); use one"),
+        (
+            "ppo",
+            {"clip": {"loww": 0.1}},
+            r"unknown option 'loww' of clip kind 'ppo' \(did you mean 'low'\?\); use one",
+        ),
         ("ppo", {"stabilise": {"tau": 3}}, "unknown option 'tau' of stabilise kind 'none'; it has none"),
         ("ppo", {"clip": {"low": "a"}}, "clip.low = 'a' has the wrong type; use a number"),
         ("dapo", {"select": {"tries": 1.5}}, "select.tries = 1.5 has the wrong type; use a whole number"),
         ("ppo", {"clip": {"low": True}}, "clip.low = True has the wrong type"),
         ("ppo", {"clip": {"dual": "three"}}, "clip.dual = 'three' has the wrong type"),
-        ("ppo", {"advantage": {"skip_obs": 1}}, "advantage.skip_obs = 1 has the wrong type; use true or false"),
-        ("ppo", {"advantage": {"whiten": "mm"}}, r"advantage.whiten = 'mm' is unknown \(did you mean 'm'\?\)"),
+        (
+            "ppo",
+            {"advantage": {"skip_obs": 1}},
+            "advantage.skip_obs = 1 has the wrong type; use true or false",
+        ),
+        (
+            "ppo",
+            {"advantage": {"whiten": "mm"}},
+            r"advantage.whiten = 'mm' is unknown \(did you mean 'm'\?\)",
+        ),
         ("ppo", {"advantage": {"whiten": 1}}, "advantage.whiten = 1 is unknown; use one of: none, m, a"),
-        ("ppo", {"ratio": "turns"}, r"ratio.level = 'turns' is unknown \(did you mean 'turn'\?\); use one of: token"),
-        ("ppo", {"clip": {"low": -0.1}}, r"clip: low = -0.1 of kind 'ppo' is out of range; use a number in \[0, 1\]"),
+        (
+            "ppo",
+            {"ratio": "turns"},
+            r"ratio.level = 'turns' is unknown \(did you mean 'turn'\?\); use one of: token",
+        ),
+        (
+            "ppo",
+            {"clip": {"low": -0.1}},
+            r"clip: low = -0.1 of kind 'ppo' is out of range; use a number in \[0, 1\]",
+        ),
         ("ppo", {"advantage": {"whiten": "a"}}, "m or none while skip_obs"),
         ("ppo", {"stabilise": {"kind": "rms_seq", "tau": 0.5}}, "stabilise: tau = 0.5 of kind 'rms_seq'"),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_names_the_thing_what_is_allowed_and_the_nearest(algorithm, slots, message):
     with pytest.raises(InputError, match=message):
         resolve(algorithm, slots)
 
 
 NAN, INF = math.nan, math.inf
-RANGES: list[tuple[str, list[float], list[float]]] = [  # options, values that are refused, edges that are allowed
-    ("advantage.gae.gamma advantage.gae.lam advantage.turn_mean.lam advantage.turn_gae.gamma advantage.turn_gae.lam "
-     "advantage.bilevel.gamma advantage.bilevel.lam advantage.bilevel.gamma_turn advantage.reinforce_pp.gamma "
-     "clip.ppo.low clip.hard.low clip.sg_clip.low clip.ppo_mask.low clip.tv_mask.low clip.tv_mask.high "
-     "clip.entropy_band.narrowest stabilise.adv_norm.threshold", [-0.1, 1.1, NAN], [0, 1]),
-    ("clip.ppo.high clip.recip.epsilon clip.log.epsilon clip.hard.high clip.sg_clip.high clip.ppo_mask.high "
-     "clip.entropy_band.epsilon stabilise.kl_clipfrac.weight kl.reward.beta kl.loss.beta kl.lld.weight "
-     "kl.positive_low.weight select.large_advantage.threshold schedule.reverse_turns.epsilon",
-     [-0.1, INF, NAN], [0, 5]),
-    ("advantage.grpo.eps advantage.batch_z.eps advantage.group_batch_z.eps advantage.group_batch_z.limit "
-     "ratio.guard.floor clip.gamma.k_positive clip.gamma.lam_positive clip.gamma.k_negative clip.gamma.lam_negative "
-     "clip.soft_sigmoid.tau_positive clip.soft_sigmoid.tau_negative clip.bapo.step stabilise.cnorm.guard "
-     "kl.positive_low.threshold early_stop.mean_kl.target early_stop.trajectory_kl.limit",
-     [0, -1, INF, NAN], [0.5, 2]),
-    ("stabilise.rms_batch.tau stabilise.rms_turn.tau stabilise.rms_seq.tau clip.tv_mask.cap clip.entropy_band.widest",
-     [0.99, INF, NAN], [1]),
+# options, values that are refused, edges that are allowed
+RANGES: list[tuple[str, list[float], list[float]]] = [
+    (
+        (
+            "advantage.gae.gamma advantage.gae.lam advantage.turn_mean.lam advantage.turn_gae.gamma"
+            " advantage.turn_gae.lam advantage.bilevel.gamma advantage.bilevel.lam"
+            " advantage.bilevel.gamma_turn advantage.reinforce_pp.gamma clip.ppo.low clip.hard.low"
+            " clip.sg_clip.low clip.ppo_mask.low clip.tv_mask.low clip.tv_mask.high"
+            " clip.entropy_band.narrowest stabilise.adv_norm.threshold"
+        ),
+        [-0.1, 1.1, NAN],
+        [0, 1],
+    ),
+    (
+        (
+            "clip.ppo.high clip.recip.epsilon clip.log.epsilon clip.hard.high clip.sg_clip.high"
+            " clip.ppo_mask.high clip.entropy_band.epsilon stabilise.kl_clipfrac.weight kl.reward.beta"
+            " kl.loss.beta kl.lld.weight kl.positive_low.weight select.large_advantage.threshold"
+            " schedule.reverse_turns.epsilon"
+        ),
+        [-0.1, INF, NAN],
+        [0, 5],
+    ),
+    (
+        (
+            "advantage.grpo.eps advantage.batch_z.eps advantage.group_batch_z.eps"
+            " advantage.group_batch_z.limit ratio.guard.floor clip.gamma.k_positive clip.gamma.lam_positive"
+            " clip.gamma.k_negative clip.gamma.lam_negative clip.soft_sigmoid.tau_positive"
+            " clip.soft_sigmoid.tau_negative clip.bapo.step stabilise.cnorm.guard kl.positive_low.threshold"
+            " early_stop.mean_kl.target early_stop.trajectory_kl.limit"
+        ),
+        [0, -1, INF, NAN],
+        [0.5, 2],
+    ),
+    (
+        (
+            "stabilise.rms_batch.tau stabilise.rms_turn.tau stabilise.rms_seq.tau clip.tv_mask.cap"
+            " clip.entropy_band.widest"
+        ),
+        [0.99, INF, NAN],
+        [1],
+    ),
     ("clip.soft.epsilon select.uncertain.share", [0, 1.1, NAN], [1]),
     ("stabilise.subtract.alpha", [INF, NAN], [-1]),
     ("clip.ppo.dual clip.bapo.dual", [1, 0.5, INF], [1.01]),
@@ -140,10 +204,12 @@ RANGES: list[tuple[str, list[float], list[float]]] = [  # options, values that a
     ("select.dynamic_sampling.tries", [0], [1]),
     ("shaping.overlong.limit", [0, INF], [4096]),
     ("shaping.overlong.margin", [0, 30000], [20480]),
-]  # fmt: skip
+]
 
 
-@pytest.mark.parametrize(("path", "refused", "allowed"), [(p, *r) for names, *r in RANGES for p in names.split()])
+@pytest.mark.parametrize(
+    ("path", "refused", "allowed"), [(p, *r) for names, *r in RANGES for p in names.split()]
+)
 def test_values_out_of_range_are_refused_and_the_edges_of_a_range_are_allowed(path, refused, allowed):
     slot, kind, option = path.split(".")
     for value in refused:

@@ -17,29 +17,57 @@ def run(
     arm: str, seed: int, onset: int | None = None, *, settings: dict[str, Any] | None = None, **columns: Any
 ) -> dict[str, Any]:
     """A finished run of 40 steps that collapses at `onset` or stays up; columns as in the file of results."""
-    config = RunSettings.model_validate({"iterations": STEPS, "seed": seed, **(settings or {})}).model_dump_json()
+    config = RunSettings.model_validate(
+        {"iterations": STEPS, "seed": seed, **(settings or {})}
+    ).model_dump_json()
     row = {
-        "run_id": f"{arm}-s{seed}", "experiment": "demo", "arm": arm, "algorithm": "ppo", "seed": seed,
-        "status": "finished", "reason": None, "outcome": "healthy" if onset is None else "collapsed",
-        "collapse_step": np.nan if onset is None else float(onset), "onset_low": np.nan, "onset_high": np.nan,
-        "detected": np.nan, "steps": STEPS,
-        "planned": STEPS, "peak_success": 0.7, "final_success": 0.6 if onset is None else 0.05, "clip_frac": 0.1,
-        "grad_norm_median": 1.0, "grad_norm_max": 2.0, "config": config, "slots": slots(config), "seconds": 60.0,
-        "versions": '{"sorl": "0.1.0"}', "time": float(STEPS if onset is None else onset), "event": onset is not None,
+        "run_id": f"{arm}-s{seed}",
+        "experiment": "demo",
+        "arm": arm,
+        "algorithm": "ppo",
+        "seed": seed,
+        "status": "finished",
+        "reason": None,
+        "outcome": "healthy" if onset is None else "collapsed",
+        "collapse_step": np.nan if onset is None else float(onset),
+        "onset_low": np.nan,
+        "onset_high": np.nan,
+        "detected": np.nan,
+        "steps": STEPS,
+        "planned": STEPS,
+        "peak_success": 0.7,
+        "final_success": 0.6 if onset is None else 0.05,
+        "clip_frac": 0.1,
+        "grad_norm_median": 1.0,
+        "grad_norm_max": 2.0,
+        "config": config,
+        "slots": slots(config),
+        "seconds": 60.0,
+        "versions": '{"sorl": "0.1.0"}',
+        "time": float(STEPS if onset is None else onset),
+        "event": onset is not None,
         "step": np.arange(STEPS),
-    }  # fmt: skip
+    }
     curves = {
-        "success": np.full(STEPS, 0.6), "grad_norm_max": np.ones(STEPS), "clip_frac": np.full(STEPS, 0.1),
-        "ess_frac_min": np.full(STEPS, 0.8), "entropy": np.ones(STEPS), "clip_bias_norm": np.full(STEPS, 0.2),
+        "success": np.full(STEPS, 0.6),
+        "grad_norm_max": np.ones(STEPS),
+        "clip_frac": np.full(STEPS, 0.1),
+        "ess_frac_min": np.full(STEPS, 0.8),
+        "entropy": np.ones(STEPS),
+        "clip_bias_norm": np.full(STEPS, 0.2),
         "value_mae": np.full(STEPS, 0.3),
-    }  # fmt: skip
+    }
     return row | {f"{name}_curve": values for name, values in curves.items()} | columns
 
 
-def arm(name: str, onsets: Sequence[int | None], algorithm: str = "ppo", **changes: Any) -> list[dict[str, Any]]:
+def arm(
+    name: str, onsets: Sequence[int | None], algorithm: str = "ppo", **changes: Any
+) -> list[dict[str, Any]]:
     """One run per onset, seeds from 0; `changes` are settings over 4 epochs and staleness 16."""
     settings = {"algorithm": algorithm, **STALE, **changes}
-    return [run(name, seed, onset, settings=settings, algorithm=algorithm) for seed, onset in enumerate(onsets)]
+    return [
+        run(name, seed, onset, settings=settings, algorithm=algorithm) for seed, onset in enumerate(onsets)
+    ]
 
 
 def on_policy(name: str, onsets: Sequence[int | None], algorithm: str = "ppo") -> list[dict[str, Any]]:

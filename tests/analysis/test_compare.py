@@ -35,7 +35,8 @@ def test_the_correction_can_make_undecidable_what_one_comparison_would_decide() 
     assert not alone["undecidable"].any()
     assert compare.against(counts(ppo=(4, 4), a=(0, 4), b=(0, 4), c=(0, 4)), runs, "ppo")["undecidable"].all()
     # An arm whose runs are not judged is compared by its curve only.
-    row = compare.against(counts(ppo=(5, 5), **{"st-ppo": (None, 0)}), pd.concat([FELL, STOOD]), "ppo").iloc[0]
+    unjudged = counts(ppo=(5, 5), **{"st-ppo": (None, 0)})
+    row = compare.against(unjudged, pd.concat([FELL, STOOD]), "ppo").iloc[0]
     assert (row["fisher_p"], row["fisher_holm"]) == (None, None)
     assert row["permuted_p"] == pytest.approx(2 / 252)
 
@@ -43,13 +44,28 @@ def test_the_correction_can_make_undecidable_what_one_comparison_would_decide() 
 def ended(arm: str, *outcomes: str | None, status: str = "finished", **columns: Any) -> pd.DataFrame:
     """Finished runs of one arm by their outcome, 36 steps long; a collapse begins at step 10 + seed."""
     seeds = range(len(outcomes))
-    onsets = [10.0 + seed if outcome == "collapsed" else float("nan") for seed, outcome in enumerate(outcomes)]
+    onsets = [
+        10.0 + seed if outcome == "collapsed" else float("nan") for seed, outcome in enumerate(outcomes)
+    ]
     given = {
-        "run_id": [f"{arm}-{seed}" for seed in seeds], "arm": arm, "algorithm": arm, "seed": seeds, "status": status,
-        "outcome": outcomes, "collapse_step": onsets, "onset_low": float("nan"), "detected": None, "peak_success": 0.7,
-        "final_success": [0.5 + 0.1 * seed for seed in seeds], "clip_frac": 0.02, "grad_norm_median": 4.0,
-        "grad_norm_max": 9.0, "steps": 36, "planned": 36, "config": None,
-    }  # fmt: skip
+        "run_id": [f"{arm}-{seed}" for seed in seeds],
+        "arm": arm,
+        "algorithm": arm,
+        "seed": seeds,
+        "status": status,
+        "outcome": outcomes,
+        "collapse_step": onsets,
+        "onset_low": float("nan"),
+        "detected": None,
+        "peak_success": 0.7,
+        "final_success": [0.5 + 0.1 * seed for seed in seeds],
+        "clip_frac": 0.02,
+        "grad_norm_median": 4.0,
+        "grad_norm_max": 9.0,
+        "steps": 36,
+        "planned": 36,
+        "config": None,
+    }
     return pd.DataFrame(given | columns)
 
 
@@ -83,7 +99,9 @@ def test_an_arm_that_cannot_be_told_apart_by_so_few_seeds_is_called_undecidable(
 def test_a_difference_is_shown_or_not_by_the_corrected_p_values() -> None:
     three = of(FIVE_FELL, FIVE_STOOD, SOME)
     assert three["all_logrank_degrees"].unique().tolist() == [2]
-    assert any(s.startswith("Log-rank test that all 3 arms collapse equally soon") for s in compare.reading(three))
+    assert any(
+        s.startswith("Log-rank test that all 3 arms collapse equally soon") for s in compare.reading(three)
+    )
     cells = compare.against_reference(three).set_index("arm")
     assert cells["difference"].to_dict() == {"st-ppo": "shown", "grpo": "not shown"}
     assert cells.loc["st-ppo", "permuted log-rank p"] == "0.008 (0.016)"
@@ -94,7 +112,11 @@ def test_a_difference_is_shown_or_not_by_the_corrected_p_values() -> None:
     assert not any("all 2 arms" in s for s in compare.reading(two))
     for reference in ("ppo", "st-ppo"):
         frame = compare.figures(pd.concat([FIVE_FELL, FIVE_STOOD, SOME]), reference)
-        assert set(frame.loc[frame["reference"].isna(), "arm"]) == {reference} == set(frame["reference"].dropna())
+        assert (
+            set(frame.loc[frame["reference"].isna(), "arm"])
+            == {reference}
+            == set(frame["reference"].dropna())
+        )
 
 
 def test_the_time_to_collapse_is_told_with_what_is_not_reached() -> None:
@@ -114,7 +136,12 @@ def test_an_arm_that_has_not_begun_is_left_out_of_the_times_only() -> None:
     assert (cells["hazard ratio"], cells["difference"]) == ("not estimable: no run to compare", "-")
     queued = of(QUEUED.assign(arm="ppo"), QUEUED)
     assert queued["arm"].tolist() == ["ppo", "st-ppo"]
-    for part in (compare.time_to_collapse, compare.against_reference, compare.over_conditions, compare.reading):
+    for part in (
+        compare.time_to_collapse,
+        compare.against_reference,
+        compare.over_conditions,
+        compare.reading,
+    ):
         assert len(part(queued)) == 0, "nothing has begun, so there is nothing to compare"
 
 
@@ -127,7 +154,9 @@ def answer(*parts: pd.DataFrame) -> str:
 
 
 def test_seeds_are_replicates_and_a_run_that_diverged_counts_as_collapsed() -> None:
-    a, b = summed(ended("a", "collapsed", "diverged", "healthy"), ended("b", "healthy", "mild", "no_learning"))
+    a, b = summed(
+        ended("a", "collapsed", "diverged", "healthy"), ended("b", "healthy", "mild", "no_learning")
+    )
     assert (a["n"], a["judged"], a["collapsed"], a["onset"], b["collapsed"]) == (3, 3, 2, 10.0, 0)
     # Clopper-Pearson of 2 in 3: 0.0943, 0.9916
     assert (a["collapsed_low"], a["collapsed_high"]) == pytest.approx((0.0943, 0.9916), abs=1e-4)
@@ -138,9 +167,13 @@ def test_seeds_are_replicates_and_a_run_that_diverged_counts_as_collapsed() -> N
 
 def test_the_iqm_and_its_interval_stand_next_to_the_mean_and_narrow_ones_are_called_so() -> None:
     for few, seeds in ((True, 5), (False, 8)):
-        assert any("too narrow" in sentence for sentence in compare.reading(of(runs("st-ppo", *[None] * seeds)))) is few
+        assert (
+            any("too narrow" in sentence for sentence in compare.reading(of(runs("st-ppo", *[None] * seeds))))
+            is few
+        )
     a, b = summed(ended("a", *["healthy"] * 5), ended("b", "healthy"))
-    assert (a["final"], a["final_iqm"], a["peak_iqm"]) == pytest.approx((0.7, 0.7, 0.7))  # 0.5 to 0.9 without its ends
+    # 0.5 to 0.9 without its ends
+    assert (a["final"], a["final_iqm"], a["peak_iqm"]) == pytest.approx((0.7, 0.7, 0.7))
     assert 0.5 <= a["final_iqm_low"] < 0.6 < 0.8 < a["final_iqm_high"] <= 0.9
     assert b["final_iqm"] == 0.5
     assert pd.isna(b["final_iqm_low"]), "one seed has no interval"
@@ -148,13 +181,23 @@ def test_the_iqm_and_its_interval_stand_next_to_the_mean_and_narrow_ones_are_cal
 
 def test_unfinished_and_undecided_runs_are_counted_apart_and_said() -> None:
     frame = compare.summarise(
-        pd.concat([ended("a", "healthy", None), ended("b", None, status="running"), ended("a", None, status="failed")])
+        pd.concat(
+            [
+                ended("a", "healthy", None),
+                ended("b", None, status="running"),
+                ended("a", None, status="failed"),
+            ]
+        )
     )
     assert frame[["runs", "n", "judged"]].to_numpy().tolist() == [[3, 2, 1], [1, 0, 0]]
     text = compare.answer(frame)
     # Upper end of 0 in 1: 1 - 0.025 = 0.975, printed as 98.
-    for words in ("With one seed", "98 %", "Not all runs are finished: a 2 of 3, b 0 of 1.",
-                  "too short for the collapse rule: a 1."):  # fmt: skip
+    for words in (
+        "With one seed",
+        "98 %",
+        "Not all runs are finished: a 2 of 3, b 0 of 1.",
+        "too short for the collapse rule: a 1.",
+    ):
         assert words in text
     cells = compare.readable(frame)
     assert list(cells["seeds"]) == ["2 of 3", "0 of 1"]
@@ -167,47 +210,77 @@ def test_unfinished_and_undecided_runs_are_counted_apart_and_said() -> None:
     [
         (
             [("a", "collapsed", "healthy"), ("b", "collapsed", "collapsed"), ("c", "healthy", "healthy")],
-            ["Collapsed: b in 2 of 2 (onset at steps 10, 11); a in 1 of 2 (onset near step 10). Did not collapse: c."],
+            [
+                "Collapsed: b in 2 of 2 (onset at steps 10, 11); a in 1 of 2 (onset near step 10). Did not"
+                " collapse: c."
+            ],
         ),
         (
-            [*((f"fell{i:02}", "collapsed") for i in range(11)), *((f"stood{i}", "healthy") for i in range(8))],
-            ["Collapsed (11 arms): fell00 in 1 of 1 (onset near step 10); ", "; and 3 more. Did not collapse: stood0,"],
+            [
+                *((f"fell{i:02}", "collapsed") for i in range(11)),
+                *((f"stood{i}", "healthy") for i in range(8)),
+            ],
+            [
+                "Collapsed (11 arms): fell00 in 1 of 1 (onset near step 10); ",
+                "; and 3 more. Did not collapse: stood0,",
+            ],
         ),
         (
             [("a", "no_learning", "no_learning"), ("b", "healthy", "mild")],
-            ["No arm collapsed (2 runs).", "rise above their start, so that staying up says nothing: a in 2 of 2.",
-             "Lost some success without collapsing: b in 1 of 2."],
+            [
+                "No arm collapsed (2 runs).",
+                "rise above their start, so that staying up says nothing: a in 2 of 2.",
+                "Lost some success without collapsing: b in 1 of 2.",
+            ],
         ),
         ([("a", None)], ["No run can be judged yet"]),
-        ([("ppo", "collapsed"), ("ppo, on-policy", "healthy")], ['Did not collapse: "ppo, on-policy".']),  # one arm
+        # one arm
+        ([("ppo", "collapsed"), ("ppo, on-policy", "healthy")], ['Did not collapse: "ppo, on-policy".']),
         (
             [("a", "falling", "collapsed")],
-            ["too late for the collapse rule, and left out of these counts: a 1 of 2 (with them 2 of 2 collapsed)."],
+            [
+                "too late for the collapse rule, and left out of these counts: a 1 of 2 (with them 2 of 2"
+                " collapsed)."
+            ],
         ),
-        ([("a", "healthy"), ("b", "falling")], ["No arm collapsed (1 run).", "b 1 of 1 (with them 1 of 1 collapsed)."]),
+        (
+            [("a", "healthy"), ("b", "falling")],
+            ["No arm collapsed (1 run).", "b 1 of 1 (with them 1 of 1 collapsed)."],
+        ),
     ],
-)  # fmt: skip
-def test_the_answer_says_which_arms_fell_which_stood_and_which_never_learned(arms: list, words: list[str]) -> None:
+)
+def test_the_answer_says_which_arms_fell_which_stood_and_which_never_learned(
+    arms: list, words: list[str]
+) -> None:
     text = answer(*(ended(*arm) for arm in arms))
     assert all(part in text for part in words)
 
 
 def test_two_seeds_are_shown_as_they_are_and_three_have_an_interval() -> None:
     cells = ["final success", "final success, IQM", "peak success", "collapsed"]
-    one, two, three = (compare.readable(compare.summarise(ended("a", *["healthy"] * n))).loc[0] for n in (1, 2, 3))
+    one, two, three = (
+        compare.readable(compare.summarise(ended("a", *["healthy"] * n))).loc[0] for n in (1, 2, 3)
+    )
     assert one[cells].tolist() == ["0.50", "0.50", "0.70", "0/1 [0 %, 98 %]"]
     assert two[cells].tolist()[:3] == ["0.50, 0.60", "0.55", "0.70, 0.70"]
-    assert three["final success"] == "0.60 [0.35, 0.85]"  # t of 2 degrees at 97.5 % is 4.303: 4.303 x 0.1 / sqrt(3)
-    fell = [compare.readable(compare.summarise(ended("a", *["collapsed"] * n)))["onset step"][0] for n in (1, 2, 3)]
+    # t of 2 degrees at 97.5 % is 4.303: 4.303 x 0.1 / sqrt(3)
+    assert three["final success"] == "0.60 [0.35, 0.85]"
+    fell = [
+        compare.readable(compare.summarise(ended("a", *["collapsed"] * n)))["onset step"][0]
+        for n in (1, 2, 3)
+    ]
     assert fell == ["10", "10, 11", "11"]
 
 
 def test_the_answer_tells_runs_apart_that_share_an_arm_and_dates_what_they_did() -> None:
     curve = {"last_success": 0.44, "last_low": 28, "last_high": 35, "first_success": 0.5, "peak_success": 0.5}
     text = answer(ended("grpo", "collapsed", "collapsed", **curve))
-    assert "Collapsed: grpo in 2 of 2 (onset at steps 10, 11)." in text, "a median of both is a step of neither"
+    assert "Collapsed: grpo in 2 of 2 (onset at steps 10, 11)." in text, (
+        "a median of both is a step of neither"
+    )
     climbing = (
-        "Collapsed and climbing, for too short a time to be called recovered: grpo seed 0 at half of its peak or "
+        "Collapsed and climbing, for too short a time to be called recovered: grpo seed 0 at half of its"
+        " peak or "
     )
     assert climbing + "above since step 29: 0.44 at the end, 88 % of its peak; seed 1 at half" in text
     for lacking in ({"last_low": 33}, {"last_low": None}, {"last_success": float("nan")}):
@@ -222,7 +295,9 @@ def test_the_answer_tells_runs_apart_that_share_an_arm_and_dates_what_they_did()
 
 def test_final_success_of_runs_that_ended_early_is_not_passed_off_as_that_of_the_end() -> None:
     early = ended("a", "collapsed", "collapsed", steps=[20, 24])
-    frame = compare.summarise(pd.concat([early, ended("a", "healthy"), ended("b", "healthy", "diverged", steps=9)]))
+    frame = compare.summarise(
+        pd.concat([early, ended("a", "healthy"), ended("b", "healthy", "diverged", steps=9)])
+    )
     assert frame["stopped"].tolist() == [2, 2]
     text = compare.answer(frame)
     assert "final success is that of the step they ended at: a 2 of 3 (after 20 to 24 of 36 steps)" in text
@@ -240,12 +315,19 @@ def arm(algorithm: object, staleness: int, *successes: float, status: str = "fin
 
 def test_algorithms_are_pooled_over_the_conditions_that_all_of_them_have() -> None:
     turn = {"base": "ppo", "ratio": {"level": "turn"}}
-    frame = compare.by_algorithm(pd.concat([
-        arm("ppo", 0, 0.8, 0.8), arm("ppo", 8, 0.1, 0.1), arm(turn, 0, 0.7, 0.9), arm(turn, 8, 0.6, 0.8),
-        arm("grpo", 0, 0.99, 0.99),  # a control: it has one condition only
-        arm("ppo", 4, 0.5, 0.5),  # a condition that one algorithm does not have
-        arm("ppo", 8, 0.9, status="running"),
-    ]))  # fmt: skip
+    frame = compare.by_algorithm(
+        pd.concat(
+            [
+                arm("ppo", 0, 0.8, 0.8),
+                arm("ppo", 8, 0.1, 0.1),
+                arm(turn, 0, 0.7, 0.9),
+                arm(turn, 8, 0.6, 0.8),
+                arm("grpo", 0, 0.99, 0.99),  # a control: it has one condition only
+                arm("ppo", 4, 0.5, 0.5),  # a condition that one algorithm does not have
+                arm("ppo", 8, 0.9, status="running"),
+            ]
+        )
+    )
     assert frame["pooled"].tolist() == ["ppo", "ppo (ratio.level turn)"]
     assert frame[["conditions", "pooled_runs"]].to_numpy().tolist() == [[2, 4], [2, 4]]
     assert frame["pooled_final_iqm"].tolist() == pytest.approx([0.45, 0.75])

@@ -26,7 +26,17 @@ def test_a_file_gives_back_what_was_written_and_any_client_reads_its_curves(tmp_
     assert (found.experiment, found.question, found.toml) == ("demo", ABOUT["question"], ABOUT["toml"])
     assert found.fairness == ("Note: nothing.",)
     pd.testing.assert_frame_equal(found.runs, made().runs)
-    for name in ("run_id", "arm", "seed", "outcome", "final_success", "clip_frac", "grad_norm_max", "time", "event"):
+    for name in (
+        "run_id",
+        "arm",
+        "seed",
+        "outcome",
+        "final_success",
+        "clip_frac",
+        "grad_norm_max",
+        "time",
+        "event",
+    ):
         assert found.runs[name].tolist() == RUNS[name].tolist()
     assert np.allclose(found.runs["success_curve"].iloc[3], RUNS["success_curve"].iloc[3])
     assert found.runs["collapse_step"].isna().tolist() == RUNS["collapse_step"].isna().tolist()
@@ -51,12 +61,18 @@ OTHER = json.dumps({"format": 99, "experiment": "x", "question": "x", "toml": ""
         (lambda table: pa.table({"a": [1]}), "is no Parquet file of results"),
         (about(b"{"), "is no Parquet file of results"),
         (about(OTHER), "holds results in format 99, this version of sorl reads 1"),
-        (lambda table: table.drop_columns(["seed", "success"]),
-          "is no Parquet file of results ('Field \"seed\" does not exist in schema')"),
-        (lambda table: table.set_column(table.schema.get_field_index("seed"), "seed", pa.array(["one"] * len(table))),
-         "is no Parquet file of results (Failed to parse string: 'one'"),
+        (
+            lambda table: table.drop_columns(["seed", "success"]),
+            "is no Parquet file of results ('Field \"seed\" does not exist in schema')",
+        ),
+        (
+            lambda table: table.set_column(
+                table.schema.get_field_index("seed"), "seed", pa.array(["one"] * len(table))
+            ),
+            "is no Parquet file of results (Failed to parse string: 'one'",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_file_is_one_message_that_says_how_to_make_one(change, words: str, tmp_path: Path) -> None:
     file = tmp_path / "x.parquet"
     if isinstance(change, str):

@@ -1,4 +1,6 @@
-"""Survival curves, tests and hazard ratios: figures that R prints of published data, closed forms and properties."""
+"""Survival curves, tests and hazard ratios: figures that R prints of published data, closed forms and
+properties.
+"""
 
 import itertools
 import math
@@ -13,15 +15,24 @@ from tests.analysis.published import AML, FELL, STOOD, TIED, lung, rows
 from workbench.analysis import survival
 from workbench.analysis.stats import Estimate
 
-HEALTHY = {"run_id": "r", "arm": "ppo", "seed": 0, "outcome": "healthy", "collapse_step": None, "onset_low": None,
-           "detected": None, "steps": 36}  # fmt: skip
+HEALTHY = {
+    "run_id": "r",
+    "arm": "ppo",
+    "seed": 0,
+    "outcome": "healthy",
+    "collapse_step": None,
+    "onset_low": None,
+    "detected": None,
+    "steps": 36,
+}
 
 
 @pytest.mark.parametrize(
     ("changes", "time", "event"),
     [
         ({}, 36, False),  # a run of 36 steps that stayed up is censored at 36
-        ({"outcome": "collapsed", "collapse_step": 12, "steps": 20}, 12, True),  # at the onset, not where it stopped
+        # at the onset, not where it stopped
+        ({"outcome": "collapsed", "collapse_step": 12, "steps": 20}, 12, True),
         ({"outcome": "diverged", "steps": 9}, 8, True),  # its last step, counted from 0
         ({"outcome": "diverged", "collapse_step": 3, "steps": 9}, 3, True),  # it had fallen before it broke
         ({"outcome": None, "steps": 7}, 7, False),  # too short to be judged, interrupted or failed
@@ -29,7 +40,8 @@ HEALTHY = {"run_id": "r", "arm": "ppo", "seed": 0, "outcome": "healthy", "collap
         ({"outcome": "falling", "onset_low": 30}, 30, False),  # neither an event nor a survivor
         ({"outcome": "recovered", "collapse_step": 12, "onset_low": 11}, 12, True),
         ({"outcome": "mild"}, 36, False),
-        ({"outcome": None, "detected": 15, "steps": 16}, 15, True),  # in training, the onset is not in its row yet
+        # in training, the onset is not in its row yet
+        ({"outcome": None, "detected": 15, "steps": 16}, 15, True),
         ({"outcome": "diverged", "steps": 0}, 0, True),
         ({"outcome": None, "steps": 0}, None, False),  # never began: not watched
         ({"outcome": None, "steps": None}, None, False),
@@ -43,7 +55,9 @@ def test_a_run_is_an_event_at_its_onset_or_censored_where_it_ends(changes, time,
 def test_collapses_are_counted_with_those_that_recovered() -> None:
     fell = {"outcome": "collapsed", "collapse_step": 12}
     runs = [HEALTHY, HEALTHY | fell, HEALTHY | fell, HEALTHY | fell | {"outcome": "recovered"}]
-    assert survival.collapses(survival.observed(pd.DataFrame(runs))) == "3 of 4 collapsed, 1 of them recovered"
+    assert (
+        survival.collapses(survival.observed(pd.DataFrame(runs))) == "3 of 4 collapsed, 1 of them recovered"
+    )
     assert survival.collapses(survival.observed(pd.DataFrame(runs[:3]))) == "2 of 3 collapsed"
 
 
@@ -52,7 +66,9 @@ def test_the_curve_is_the_one_that_r_prints_for_the_leukaemia_data() -> None:
     maintained = drawn[(drawn["arm"] == "Maintained") & (drawn["events"] > 0)]
     assert maintained["time"].tolist() == [9, 13, 18, 23, 31, 34, 48]
     assert maintained["at_risk"].tolist() == [11, 10, 8, 7, 5, 4, 2]
-    assert maintained["survival"].tolist() == pytest.approx([0.909, 0.818, 0.716, 0.614, 0.491, 0.368, 0.184], abs=5e-4)
+    assert maintained["survival"].tolist() == pytest.approx(
+        [0.909, 0.818, 0.716, 0.614, 0.491, 0.368, 0.184], abs=5e-4
+    )
     # The censored run at 13 was still at risk when another collapsed at 13: 10 / 11 * 9 / 10.
     assert maintained["survival"].iloc[1] == pytest.approx(9 / 11, abs=1e-12)
     last = drawn[drawn["arm"] == "Nonmaintained"].iloc[-1]
@@ -61,7 +77,9 @@ def test_the_curve_is_the_one_that_r_prints_for_the_leukaemia_data() -> None:
 
 
 def test_the_median_and_the_restricted_mean_with_its_error_are_those_that_r_prints() -> None:
-    by = {arm: survival.median_time(group).value for data in (AML, lung()) for arm, group in data.groupby("arm")}
+    by = {
+        arm: survival.median_time(group).value for data in (AML, lung()) for arm, group in data.groupby("arm")
+    }
     assert by == {"Maintained": 31, "Nonmaintained": 23, "male": 270, "female": 426}
     # summary(survfit(Surv(time, status) ~ sex, lung))$table, common upper limit 1022 days
     for arm, mean, error in (("male", 326.0841, 22.91156), ("female", 460.6473, 34.68985)):
@@ -82,13 +100,16 @@ def test_what_seeds_cannot_tell_has_no_interval_and_an_interval_stays_within_wha
     assert frame[["rmst_low", "rmst_high"]].isna().all(axis=1).tolist() == [True, True, False]
     assert 0 <= frame.loc["wide", "rmst_low"] <= 24 <= 36 == frame.loc["wide", "rmst_high"]
     assert pd.isna(frame.loc["up", "median"])
-    # Five collapses of five: the probability that all fall on one side of the median is 2 / 32, more than 5 %.
+    # Five collapses of five: the probability that all fall on one side of the median is 2 / 32, more than 5
+    # %.
     assert survival.median_time(rows("a", [1, 2, 3, 4, 5], [1] * 5)).high is None
 
 
 def test_the_difference_of_restricted_means_adds_the_variances() -> None:
     difference, horizon = survival.restricted_mean_difference(AML, "Nonmaintained")
-    one, other = (survival.restricted_mean(AML.query("arm == @arm"), 161) for arm in ("Maintained", "Nonmaintained"))
+    one, other = (
+        survival.restricted_mean(AML.query("arm == @arm"), 161) for arm in ("Maintained", "Nonmaintained")
+    )
     gap, half = one[0] - other[0], 1.959964 * math.sqrt(one[1] + other[1])
     assert horizon == 161
     assert (difference.value, difference.low, difference.high) == pytest.approx((gap, gap - half, gap + half))
@@ -96,7 +117,9 @@ def test_the_difference_of_restricted_means_adds_the_variances() -> None:
 
 def test_the_common_horizon_is_the_shortest_of_the_arms_that_did_not_all_fall() -> None:
     fell, up, short = rows("a", [10, 20], [1, 1]), rows("b", [36, 40], [0, 0]), rows("c", [5, 30], [1, 0])
-    assert survival.common_horizon(pd.concat([fell, up])) == 40, "a curve that has ended at 0 is known for ever"
+    assert survival.common_horizon(pd.concat([fell, up])) == 40, (
+        "a curve that has ended at 0 is known for ever"
+    )
     assert survival.common_horizon(pd.concat([fell, up, short])) == 30
     assert survival.common_horizon(fell) == 20
     assert survival.common_horizon(rows("a", [20, 20], [1, 0])) == 20
@@ -109,11 +132,14 @@ def test_the_common_horizon_is_the_shortest_of_the_arms_that_did_not_all_fall() 
         (AML, 3.396389, 1, 0.065339),
         (lung(), 10.326741954885632, 1, None),
         (lung("ph.ecog"), 21.962131682476, 3, None),
-        # difftest.R: an arm that no collapse finds at risk changes nothing, chi-squared 3.4 on 1 degree of freedom.
+        # difftest.R: an arm that no collapse finds at risk changes nothing, chi-squared 3.4 on 1 degree of
+        # freedom.
         (pd.concat([rows("Dummy", [1, 2, 2, 3, 3, 3, 4], [0] * 7), AML]), 3.396389, 1, 0.065339),
     ],
 )
-def test_the_log_rank_test_is_the_one_that_r_prints(data: pd.DataFrame, chi2: float, degrees: int, p: float) -> None:
+def test_the_log_rank_test_is_the_one_that_r_prints(
+    data: pd.DataFrame, chi2: float, degrees: int, p: float
+) -> None:
     found = survival.logrank(data)
     assert (found.chi2, found.degrees) == (pytest.approx(chi2, rel=3e-7), degrees)
     assert p is None or found.p == pytest.approx(p, abs=1e-6)
@@ -124,7 +150,10 @@ def test_the_hazard_ratio_is_the_one_that_r_prints() -> None:
     assert math.log(found.value or 0) == pytest.approx(0.9155326, abs=5e-8)
     # exp(coef) and the standard error of coef: 2.4981, 0.5119
     assert found.value == pytest.approx(2.4981, abs=5e-5)
-    assert math.log(found.high / found.low) / (2 * 1.959964) == pytest.approx(0.5119, abs=5e-5)  # type: ignore[operator]
+    assert found.low is not None
+    assert found.high is not None
+    standard_error = math.log(found.high / found.low) / (2 * 1.959964)
+    assert standard_error == pytest.approx(0.5119, abs=5e-5)
     by_sex, _ = survival.hazard_ratio(lung(), "male")
     assert (by_sex.value, by_sex.low, by_sex.high) == pytest.approx((0.5880, 0.4237, 0.8160), abs=5e-5)
 
@@ -136,14 +165,20 @@ def test_the_hazard_ratio_with_ties_is_the_solution_in_closed_form() -> None:
     half = 1.959964 / math.sqrt(information)
     found, _ = survival.hazard_ratio(TIED, "x=0")
     assert found.value == pytest.approx(ratio, rel=1e-8)
-    assert (found.low, found.high) == pytest.approx((ratio * math.exp(-half), ratio * math.exp(half)), rel=1e-6)
+    assert (found.low, found.high) == pytest.approx(
+        (ratio * math.exp(-half), ratio * math.exp(half)), rel=1e-6
+    )
 
 
 @pytest.mark.parametrize(
     ("one", "other", "reason"),
     [
         (FELL, STOOD, "no collapse in st-ppo"),
-        (FELL, rows("st-ppo", [25, 30, 36], [1, 1, 0]), "no collapse in st-ppo while the other arm was at risk"),
+        (
+            FELL,
+            rows("st-ppo", [25, 30, 36], [1, 1, 0]),
+            "no collapse in st-ppo while the other arm was at risk",
+        ),
         (FELL, rows("st-ppo", [3, 4, 5], [1, 1, 1]), "no collapse in ppo while the other arm was at risk"),
         (FELL, rows("st-ppo", [], []), "no run to compare"),
         (rows("ppo", [36, 36], [0, 0]), STOOD, "no collapse in st-ppo and ppo"),
@@ -158,7 +193,9 @@ def test_the_permutations_are_all_that_there_are_and_without_a_collapse_there_is
     assert (survival.logrank(none), survival.permuted_logrank(none, "ppo")) == (None, None)
     # Five against none of five is the most extreme of all labellings.
     assert survival.permuted_logrank(pd.concat([FELL, STOOD]), "ppo") == pytest.approx(2 / math.comb(10, 5))
-    few = pd.concat([rows("a", [4, 9, 9], [1, 1, 0]), rows("b", [6, 9, 15, 20], [1, 1, 0, 1])], ignore_index=True)
+    few = pd.concat(
+        [rows("a", [4, 9, 9], [1, 1, 0]), rows("b", [6, 9, 15, 20], [1, 1, 0, 1])], ignore_index=True
+    )
 
     def distance(mine: tuple[int, ...]) -> float:  # |O - E| of the arm, summed over the collapses one by one
         inside = np.isin(np.arange(len(few)), mine)
@@ -173,7 +210,8 @@ def test_the_permutations_are_all_that_there_are_and_without_a_collapse_there_is
 
 
 def test_many_runs_are_permuted_at_random_and_agree_with_the_approximation() -> None:
-    # 22 runs against 20 have 5e11 labellings; at such numbers the chi-squared distribution is a good approximation.
+    # 22 runs against 20 have 5e11 labellings; at such numbers the chi-squared distribution is a good
+    # approximation.
     many = pd.concat([AML, AML.assign(time=AML["time"] + 1)]).iloc[:42]
     exact, approximate = survival.permuted_logrank(many, "Maintained"), survival.logrank(many)
     assert exact == pytest.approx(approximate.p, abs=0.005)

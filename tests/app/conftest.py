@@ -1,4 +1,6 @@
-"""Screens without a browser, the runs folders that they show, and what a browser makes of their HTML and figures."""
+"""Screens without a browser, the runs folders that they show, and what a browser makes of their HTML and
+figures.
+"""
 
 import json
 import re
@@ -14,21 +16,37 @@ import pytest
 from streamlit.components.v2 import manifest_scanner
 from streamlit.testing.v1 import AppTest
 
-from tests.store.fixture import START, Shape, write_experiment, write_grid, write_run, write_segment, write_status
+from tests.store.fixture import (
+    START,
+    Shape,
+    write_experiment,
+    write_grid,
+    write_run,
+    write_segment,
+    write_status,
+)
 from workbench.store.sync import sync
 
 SMALL = Shape(steps=12, trajectories=2, turns=2, epochs=1, steps_per_segment=12)
 
 # Each would show something else than itself in HTML, Markdown, LaTeX, a figure or a terminal.
 HOSTILE = (
-    "<script>alert(1)</script>", '<img src=x onerror="alert(1)">', "**bold** _it_ [link](https://example.org) `code`",
-    "$x^2$ and $$\\frac{1}{2}$$", ":material/home: :red[red] :smile:", "%{x} %{customdata} {y}",
-    "<b>bold</b><br><a href='javascript:alert(1)'>x</a>", "\x1b[31mred\x1b[0m \u202etxet", "&lt;b&gt; &#60;",
-)  # fmt: skip
+    "<script>alert(1)</script>",
+    '<img src=x onerror="alert(1)">',
+    "**bold** _it_ [link](https://example.org) `code`",
+    "$x^2$ and $$\\frac{1}{2}$$",
+    ":material/home: :red[red] :smile:",
+    "%{x} %{customdata} {y}",
+    "<b>bold</b><br><a href='javascript:alert(1)'>x</a>",
+    "\x1b[31mred\x1b[0m \u202etxet",
+    "&lt;b&gt; &#60;",
+)
 
 
 class Visit(AppTest):
-    """An app in a browser: no run raises, and the address is completed as the page says. `steps` counts the others."""
+    """An app in a browser: no run raises, and the address is completed as the page says. `steps` counts the
+    others.
+    """
 
     steps = 0
 
@@ -108,8 +126,25 @@ class Read(HTMLParser):
         return [attributes[name] for _, attributes in self.elements if name in attributes]
 
 
-OURS = {"p", "a", "span", "i", "b", "style", "div", "table", "tr", "th", "td", "button", "script", "code", "pre", "sub",
-        "sup"}  # fmt: skip
+OURS = {
+    "p",
+    "a",
+    "span",
+    "i",
+    "b",
+    "style",
+    "div",
+    "table",
+    "tr",
+    "th",
+    "td",
+    "button",
+    "script",
+    "code",
+    "pre",
+    "sub",
+    "sup",
+}
 
 
 def assert_literal(app: Visit) -> str:
@@ -124,7 +159,9 @@ def assert_literal(app: Visit) -> str:
 
 
 # Tags that our figures write themselves.
-_MARKUP = re.compile(r"</?b>|<br>|<extra></extra>|</span>|<span style='(?:font-size:12px;)?color:#[0-9a-f]{6}'>")
+_MARKUP = re.compile(
+    r"</?b>|<br>|<extra></extra>|</span>|<span style='(?:font-size:12px;)?color:#[0-9a-f]{6}'>"
+)
 
 
 def checked(figure: go.Figure) -> go.Figure:
@@ -150,13 +187,17 @@ def write_queued(runs: Path, experiment: str) -> None:
 
 @pytest.fixture(autouse=True)
 def main_module(monkeypatch: Patch) -> None:
-    """Put `__main__` back: AppTest leaves the app there, and processes that a later test starts would import it."""
+    """Put `__main__` back: AppTest leaves the app there, and processes that a later test starts would import
+    it.
+    """
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
 
 
 @pytest.fixture(scope="session", autouse=True)
 def components() -> Iterator[None]:
-    """Streamlit looks for components in every installed package each time an app starts, which no test is about."""
+    """Streamlit looks for components in every installed package each time an app starts, which no test is
+    about.
+    """
     found = manifest_scanner.scan_component_manifests()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(manifest_scanner, "scan_component_manifests", lambda: found)
@@ -165,7 +206,9 @@ def components() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: Patch) -> None:
-    """Wait for the first sync of a screen, also on a busy machine: a test need not sync what it then opens."""
+    """Wait for the first sync of a screen, also on a busy machine: a test need not sync what it
+    then opens.
+    """
     monkeypatch.setattr("workbench.app.page._PATIENCE", 30.0)
 
 
@@ -185,9 +228,16 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_experiment(folder, "hostile", question=f"Is {HOSTILE[0]} {HOSTILE[3]} shown?")
     for number, text in enumerate(HOSTILE):
         write_run(
-            folder, "hostile", f"run-{number}", shape=SMALL, algorithm="ppo" if number else text, arm=text,
-            status="failed", reason=text, collapse=6 if number == 1 else None,
-        )  # fmt: skip
+            folder,
+            "hostile",
+            f"run-{number}",
+            shape=SMALL,
+            algorithm="ppo" if number else text,
+            arm=text,
+            status="failed",
+            reason=text,
+            collapse=6 if number == 1 else None,
+        )
     sync(folder)
     return folder
 
@@ -207,7 +257,9 @@ points = 3
 
 
 def region_arms() -> Iterator[tuple[str, str, dict[str, Any], bool]]:
-    """Every arm of SEARCHED: name, algorithm, settings of `learn`, and whether it collapses: ppo above 0.1."""
+    """Every arm of SEARCHED: name, algorithm, settings of `learn`, and whether it collapses:
+    ppo above 0.1.
+    """
     for algorithm in ("ppo", "st-ppo"):
         for staleness in (0, 8):
             for rate in (0.1, 0.2, 0.4):
@@ -218,17 +270,27 @@ def region_arms() -> Iterator[tuple[str, str, dict[str, Any], bool]]:
 
 def write_searched(folder: Path) -> None:
     """An experiment of kind region: ppo collapses from a learning rate of 0.2 on, st-ppo nowhere."""
-    about = {"experiment": "searched", "question": "How large a learning rate does each survive?", "toml": SEARCHED}
-    write_segment(folder / "searched", "experiment", {k: [v] for k, v in (about | {"written_at": START}).items()})
+    about = {
+        "experiment": "searched",
+        "question": "How large a learning rate does each survive?",
+        "toml": SEARCHED,
+    }
+    write_segment(
+        folder / "searched", "experiment", {k: [v] for k, v in (about | {"written_at": START}).items()}
+    )
     shape = Shape(steps=24, trajectories=2, turns=2, epochs=1, steps_per_segment=24)
     for number, (name, algorithm, learn, fell) in enumerate(region_arms()):
         arm: dict[str, Any] = {"algorithm": algorithm, "arm": name}
         onset = 12 if fell else None
         run = write_run(folder, "searched", f"{algorithm}-{number}", shape=shape, collapse=onset, **arm)
         write_status(
-            run, **arm, config=json.dumps({"algorithm": algorithm, "learn": learn}), steps=24, collapse_step=onset,
+            run,
+            **arm,
+            config=json.dumps({"algorithm": algorithm, "learn": learn}),
+            steps=24,
+            collapse_step=onset,
             outcome="collapsed" if fell else "healthy",
-        )  # fmt: skip
+        )
 
 
 @pytest.fixture(scope="session")
@@ -242,7 +304,9 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def open_screen(grid: Path, monkeypatch: Patch) -> Open:
-    """Draw a screen: `open_screen("compare", folder, arm=["ppo"])`; keywords are parameters of its address."""
+    """Draw a screen: `open_screen("compare", folder, arm=["ppo"])`; keywords are parameters of
+    its address.
+    """
 
     def call(name: str, runs: Path = grid, /, **address: str | list[str]) -> Visit:
         monkeypatch.setenv("SORL_RUNS", str(runs))

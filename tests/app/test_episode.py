@@ -16,7 +16,16 @@ from tests.app.test_figures import signal
 from tests.store.fixture import Shape, write_run, write_segment, write_status
 from workbench.app.experiments import ranked, worst_epoch
 from workbench.app.screens import episode as screen
-from workbench.app.screens.episode import Side, difference, in_epoch, pieces, spelled, transcript, turn_table, verdict
+from workbench.app.screens.episode import (
+    Side,
+    difference,
+    in_epoch,
+    pieces,
+    spelled,
+    transcript,
+    turn_table,
+    verdict,
+)
 from workbench.app.store import Diagnostics
 from workbench.app.text import html_text, visible
 from workbench.app.theme import LIGHT, tint
@@ -25,10 +34,27 @@ from workbench.store.reader import Reader
 TINY = Shape(steps=4, trajectories=2, turns=2, epochs=2, tokens=0, steps_per_segment=4)
 PPO = "ppo-s0-aaaa0000"
 WORST = (
-    *HOSTILE, "\u202egnp.exe", "\u2066a\u2069", "a\x00b\x1b[2J", "W" * 450, "<" * 400, "</span></div><h1>x</h1>",
-    '" onmouseover="alert(1)', "' style='position:fixed", "```sh\nrm -rf\n```", "\\(x\\) \\begin{x}",
-    "[a](javascript:x)", "e\u0301" * 50, "שלום", "&quot;", "]]>", "<!-- x", "\u2028", "{{7*7}}", "\ufeff",
-)  # fmt: skip
+    *HOSTILE,
+    "\u202egnp.exe",
+    "\u2066a\u2069",
+    "a\x00b\x1b[2J",
+    "W" * 450,
+    "<" * 400,
+    "</span></div><h1>x</h1>",
+    '" onmouseover="alert(1)',
+    "' style='position:fixed",
+    "```sh\nrm -rf\n```",
+    "\\(x\\) \\begin{x}",
+    "[a](javascript:x)",
+    "e\u0301" * 50,
+    "שלום",
+    "&quot;",
+    "]]>",
+    "<!-- x",
+    "\u2028",
+    "{{7*7}}",
+    "\ufeff",
+)
 
 
 def top(runs: Path, column: str, table: str, where: str) -> str:
@@ -47,16 +73,32 @@ def test_it_opens_at_the_spike_of_the_run_that_fell_and_at_its_culprit(grid: Pat
 
 
 def test_it_takes_its_view_from_the_address_and_ignores_what_that_gets_wrong(open_screen: Open) -> None:
-    address = {"run": "st-ppo-s1-aaaa0001", "signal": "ess_frac_min", "step": "7", "rank": "ratio mass",
-               "trajectory": "0", "epoch": "1"}  # fmt: skip
+    address = {
+        "run": "st-ppo-s1-aaaa0001",
+        "signal": "ess_frac_min",
+        "step": "7",
+        "rank": "ratio mass",
+        "trajectory": "0",
+        "epoch": "1",
+    }
     app = open_screen("episode", **address)
     assert {name: app.value(name) for name in address} == address
     assert 'class="sorl-token' in app.source
     assert "Trajectory 0 has " in app.source
     assert set(re.findall(r"gradient \(epoch (\d)\)", app.source)) == {"1"}
     assert [t["type"] for t in app.figures[1]["data"]].count("bar") == 2
-    assert [one.label for one in app.get("download_button")] == ["CSV", "CSV", "HTML"], "two figures, and the report"
-    for address in ({"step": "999"}, {"step": "<b>"}, {"trajectory": "999"}, {"trajectory": "-1"}, {"run": "nope"}):
+    assert [one.label for one in app.get("download_button")] == [
+        "CSV",
+        "CSV",
+        "HTML",
+    ], "two figures, and the report"
+    for address in (
+        {"step": "999"},
+        {"step": "<b>"},
+        {"trajectory": "999"},
+        {"trajectory": "-1"},
+        {"run": "nope"},
+    ):
         assert "sorl-turns" in open_screen("episode", **address).source, address
     for wrong in ("77777", "x", "-1"):
         app = open_screen("episode", run="nope", trajectory=wrong)
@@ -74,7 +116,9 @@ def test_trajectories_without_tokens_say_so_and_name_those_that_have_them(open_s
     assert "sorl-turns" in shown
 
 
-def test_another_step_begins_at_its_own_culprit_and_a_picked_trajectory_stays(grid: Path, open_screen: Open) -> None:
+def test_another_step_begins_at_its_own_culprit_and_a_picked_trajectory_stays(
+    grid: Path, open_screen: Open
+) -> None:
     app = open_screen("episode", run=PPO, step="7", trajectory="5")
     app.session_state["step picked"] = ["9"]
     app.run()
@@ -100,7 +144,12 @@ def test_hostile_episodes_are_shown_literally(tmp_path: Path, open_screen: Open)
     mask = [False] * n + [True] * (n + 2) + [False] * n
     log_ratio = [None] * n + [0.1, *[math.nan] * n, -3.0] + [None] * n
     row = {"run_id": "a", "step": 0, "trajectory": 0}
-    token = {"token": words, "token_id": list(range(len(words))), "trained": mask, "turn_index": list(map(int, mask))}
+    token = {
+        "token": words,
+        "token_id": list(range(len(words))),
+        "trained": mask,
+        "turn_index": list(map(int, mask)),
+    }
     write_segment(folder, "token", {k: [v] for k, v in (row | token | {"log_ratio": log_ratio}).items()})
     shutil.rmtree(folder / "segments" / "trajectory")
     row |= dict.fromkeys(("question", "gold", "answer", "ended"), " ".join(texts))
@@ -120,10 +169,15 @@ def turns(**columns: list[Any]) -> list[dict[str, Any]]:
     return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
 
 
-def test_the_turns_show_null_as_a_dash_nan_as_nan_what_a_name_means_and_the_turn_with_most_of_the_gradient() -> None:
+def test_the_turns_show_null_as_a_dash_and_mark_the_turn_with_most_of_the_gradient() -> None:
     source = turn_table(turns(ratio_geo=[None, math.nan, 0.5]), known("ratio_geo", "mismatch"))
     assert source.count(">–<") == 1, "a NULL; the column that no turn has a value of is left out"
-    for words in ('class="sorl-broken">NaN<', "<td>0.5<", 'title="ratio_geo: A ratio. — A ratio."', ">geometric turn"):
+    for words in (
+        'class="sorl-broken">NaN<',
+        "<td>0.5<",
+        'title="ratio_geo: A ratio. — A ratio."',
+        ">geometric turn",
+    ):
         assert words in source
     for shares, heaviest in (([0.1, 0.3, 0.2], ["2"]), ([0.1, math.nan, 0.9], ["2"]), ([None, None], [])):
         source = turn_table(turns(gradient_share=shares), known("gradient_share"))
@@ -140,9 +194,11 @@ def test_the_turns_show_null_as_a_dash_nan_as_nan_what_a_name_means_and_the_turn
         (["Ġa", "<|终|>"], [" a", "<|终|>"]),
         (["▁got", "▁em", "il", "<0x0A>", "<0xZZ>"], [" got", " em", "il", "\n", "<0xZZ>"]),  # SentencePiece
         (["got", " emil", "."], ["got", " emil", "."]),
-        ([None, None], ["◊", " ◊"]), ([], []), ([""], [""]),
+        ([None, None], ["◊", " ◊"]),
+        ([], []),
+        ([""], [""]),
     ],
-)  # fmt: skip
+)
 def test_tokens_are_spelled_as_a_person_reads_them(tokens: list[str | None], texts: list[str]) -> None:
     assert spelled(tokens) == texts
 
@@ -154,15 +210,29 @@ def test_any_text_survives_the_byte_level_alphabet(text: str) -> None:
 
 
 MEASURED = (*screen._TOLD, "log_ratio")
-TURN = {"turn_index": 1, "status": "search", "ratio_geo": 0.5, "log_ratio_sum": -2.0, "gradient_share": 0.1, "epoch": 2}
+TURN = {
+    "turn_index": 1,
+    "status": "search",
+    "ratio_geo": 0.5,
+    "log_ratio_sum": -2.0,
+    "gradient_share": 0.1,
+    "epoch": 2,
+}
 
 
 def episode(written: list[str], *, prompt: tuple[str, ...] = ("who", "?"), **changes: Any) -> dict[str, Any]:
     """A row of table `token`: a prompt, then one turn with these tokens."""
     tokens = [*prompt, *written]
     mask = [False] * len(prompt) + [True] * len(written)
-    row = {"token": tokens, "token_id": list(range(len(tokens))), "trained": mask, "turn_index": list(map(int, mask))}
-    values = {name: [0.1 if m else None for m in mask] for name in MEASURED} | {"clipped": [False] * len(tokens)}
+    row = {
+        "token": tokens,
+        "token_id": list(range(len(tokens))),
+        "trained": mask,
+        "turn_index": list(map(int, mask)),
+    }
+    values = {name: [0.1 if m else None for m in mask] for name in MEASURED} | {
+        "clipped": [False] * len(tokens)
+    }
     return row | values | changes
 
 
@@ -208,31 +278,61 @@ def test_what_was_only_read_is_apart_and_has_no_tint_and_no_numbers() -> None:
 @pytest.mark.parametrize(
     ("texts", "kinds"),
     [
-        (["<think>", " a", " b", " </think>", " <search>", " c", " </search>", " d", " <answer>", " e", " </answer>"],
-         [("think", "<think> a b </think>"), ("search", " <search> c </search>"), ("text", " d"),
-          ("answer", " <answer> e </answer>")]),
-        (["a", " <", "sea", "rch", ">", "x", "</", "search", ">", " b"],
-         [("text", "a"), ("search", " <search>x</search>"), ("text", " b")]),
+        (
+            [
+                "<think>",
+                " a",
+                " b",
+                " </think>",
+                " <search>",
+                " c",
+                " </search>",
+                " d",
+                " <answer>",
+                " e",
+                " </answer>",
+            ],
+            [
+                ("think", "<think> a b </think>"),
+                ("search", " <search> c </search>"),
+                ("text", " d"),
+                ("answer", " <answer> e </answer>"),
+            ],
+        ),
+        (
+            ["a", " <", "sea", "rch", ">", "x", "</", "search", ">", " b"],
+            [("text", "a"), ("search", " <search>x</search>"), ("text", " b")],
+        ),
         (["<think>", " a", " </search>"], [("think", "<think> a </search>")]),
         (["<think>", " a", " <answer>", " b"], [("think", "<think> a"), ("answer", " <answer> b")]),
     ],
-)  # fmt: skip
-def test_a_turn_is_split_into_thinking_searching_and_answering(texts: list[str], kinds: list[tuple[str, str]]) -> None:
+)
+def test_a_turn_is_split_into_thinking_searching_and_answering(
+    texts: list[str], kinds: list[tuple[str, str]]
+) -> None:
     found = pieces(texts, [True] * len(texts), [1] * len(texts))
     assert [(p.kind, "".join(texts[p.first : p.end])) for p in found] == kinds
     assert {p.turn for p in found} == {1}
 
 
-def test_a_token_has_the_tint_of_its_log_ratio_and_keeps_its_numbers_and_the_heaviest_is_marked_once() -> None:
+def test_a_token_has_the_tint_of_its_log_ratio_and_keeps_its_numbers_and_the_heaviest_is_marked_once() -> (
+    None
+):
     row = episode(["a", "b"], log_ratio=[None, None, -8.405, 0.0], clipped=[False, False, True, False])
     first, second = spans(row)
     assert "background:{};color:{}".format(*(tint(-8.405, LIGHT) or ())) in first
     assert first.startswith(" sorl-clipped")
     assert "style" not in second.split(">")[0]
-    for words in ("log-ratio -8.4 nats, ratio 0.000224", "log-prob new 0.1, old 0.1, behaviour 0.1", "clipped: yes"):
+    for words in (
+        "log-ratio -8.4 nats, ratio 0.000224",
+        "log-prob new 0.1, old 0.1, behaviour 0.1",
+        "clipped: yes",
+    ):
         assert words in escaping.unescape(first)
     weights = [None, 9.0, 0.1, -0.5, 0.2]  # 9 of a prompt in the log of another trainer
-    tokens = spans(episode(["a", "b", "c"], gradient_weight=weights, log_ratio=[None, None, math.nan, None, 0.1]))
+    tokens = spans(
+        episode(["a", "b", "c"], gradient_weight=weights, log_ratio=[None, None, math.nan, None, 0.1])
+    )
     assert ["sorl-heaviest" in token for token in tokens] == [False, True, False]
     assert ["sorl-broken" in token for token in tokens] == [True, False, False]
     assert "log-ratio NaN nats, ratio NaN" in tokens[0]
@@ -253,7 +353,10 @@ def test_an_episode_that_lacks_training_texts_or_parts_of_its_lists_is_shown() -
 def test_the_heading_of_a_turn_says_what_it_did_and_how_far_it_moved() -> None:
     for share, words in ((None, "–"), (0.04, "4 %"), (math.nan, "NaN")):
         text = Read(drawn(episode(["a"]), status="invalid", gradient_share=share)).text
-        assert f"Turn 1 · invalid · ratio 0.5 · sum of log-ratios -2 nats · {words} of that update's gradient" in text
+        assert (
+            f"Turn 1 · invalid · ratio 0.5 · sum of log-ratios -2 nats · {words} of that update's gradient"
+            in text
+        )
         assert "(epoch 2)" in text
 
 
@@ -270,19 +373,26 @@ def test_endless_episodes_and_tokens_are_cut_and_say_so_and_line_breaks_are_seen
 @pytest.mark.parametrize(
     ("values", "broken", "onset", "lowest", "step"),
     [
-        ([1.0, 9.0, 2.0], (), None, False, 1), ([1.0, 0.2, 2.0], (), None, True, 1),
-        ([4.0, 3.0, 9.0], (), (1, 1), False, 1), ([9.0, 1.0, 3.0], (), (1, 2), False, 2),  # at the onset
+        ([1.0, 9.0, 2.0], (), None, False, 1),
+        ([1.0, 0.2, 2.0], (), None, True, 1),
+        ([4.0, 3.0, 9.0], (), (1, 1), False, 1),
+        ([9.0, 1.0, 3.0], (), (1, 2), False, 2),  # at the onset
         ([9.0, None, 3.0], (), (1, 1), False, 0),  # nothing measured at the onset
         ([1.0, None, 9.0], (1,), None, False, 1),  # NaN before all
         ([None, None, None], (), None, False, 2),
     ],
-)  # fmt: skip
+)
 def test_it_begins_at_the_spike(values: Any, broken: Any, onset: Any, lowest: bool, step: int) -> None:
     assert signal(values, broken=broken, onset=onset, steps=3, lowest=lowest).spike == step
 
 
-def test_the_ranking_is_by_size_with_nan_first_and_null_last_and_the_chosen_trajectory_is_always_drawn() -> None:
-    cases = (("gradient_share", [0.1, None, math.nan, 0.4], [2, 3, 0, 1]), ("worst_log_ratio", [2.0, -5.0], [1, 0]))
+def test_the_ranking_is_by_size_with_nan_first_and_null_last_and_the_chosen_trajectory_is_always_drawn() -> (
+    None
+):
+    cases = (
+        ("gradient_share", [0.1, None, math.nan, 0.4], [2, 3, 0, 1]),
+        ("worst_log_ratio", [2.0, -5.0], [1, 0]),
+    )
     for by, values, order in cases:
         rows = [{"trajectory": place, by: value} for place, value in enumerate(values)]
         store: Any = SimpleNamespace(records=lambda *_, rows=rows, **__: rows)
@@ -300,16 +410,25 @@ def test_the_ranking_is_by_size_with_nan_first_and_null_last_and_the_chosen_traj
 
 
 def two_epochs(**changes: Any) -> dict[str, Any]:
-    """Tokens a, b, c of turn 1 (the last: 2), whose weights nearly tie in the last epoch; in epoch 0 it is all b."""
+    """Tokens a, b, c of turn 1 (the last: 2), whose weights nearly tie in the last epoch; in epoch 0 it is
+    all b.
+    """
     last = {"gradient_weight": [None, None, 1.2, 1.0, 1.1], "log_ratio": [None, None, 0.1, 0.1, 0.1]}
-    worst = {"worst_epoch": 0, "worst_gradient_weight": [None, None, 0.1, -5.0, 0.1], "worst_clipped": [False] * 5,
-             "worst_log_ratio": [None, None, 0.1, 6.12, 0.1], "turn_index": [0, 0, 1, 1, 2]}  # fmt: skip
+    worst = {
+        "worst_epoch": 0,
+        "worst_gradient_weight": [None, None, 0.1, -5.0, 0.1],
+        "worst_clipped": [False] * 5,
+        "worst_log_ratio": [None, None, 0.1, 6.12, 0.1],
+        "turn_index": [0, 0, 1, 1, 2],
+    }
     return episode(["a", "b", "c"], **(last | worst | changes))
 
 
-def test_tint_and_box_are_of_the_epoch_shown_and_no_token_is_boxed_where_none_stands_out_or_none_is_known() -> None:
+def test_tint_and_box_are_of_the_epoch_shown_and_a_box_needs_a_token_that_stands_out() -> None:
     boxed = ' sorl-heaviest"'
-    (worst, said), (last, none), (between, missing) = (in_epoch(two_epochs(), epoch, 3) for epoch in (0, 3, 2))
+    (worst, said), (last, none), (between, missing) = (
+        in_epoch(two_epochs(), epoch, 3) for epoch in (0, 3, 2)
+    )
     assert [boxed in one for one in spans(worst)] == [False, True, False]
     assert "ratio 455" in spans(worst)[1]
     assert "log-prob new –" in spans(worst)[1], "it is of the last epoch"
@@ -321,12 +440,16 @@ def test_tint_and_box_are_of_the_epoch_shown_and_no_token_is_boxed_where_none_st
     before, missing = in_epoch(two_epochs(worst_epoch=None), 0, 3)  # a run that recorded the last epoch alone
     assert "background" not in drawn(before)
     assert missing.endswith("recorded in epoch 3 (last), not in 0.")
-    assert in_epoch(two_epochs(worst_epoch=None), None, None)[0]["log_ratio"][2] == 0.1, "tokens without a ledger"
+    assert in_epoch(two_epochs(worst_epoch=None), None, None)[0]["log_ratio"][2] == 0.1, (
+        "tokens without a ledger"
+    )
 
 
 def shares(*of_turns: float | None, ratio: float | None = 457.0) -> list[dict[str, Any]]:
-    return [TURN | {"turn_index": i, "gradient_share": share, "ratio_max": ratio, "epoch": 0}
-            for i, share in enumerate(of_turns, 1)]  # fmt: skip
+    return [
+        TURN | {"turn_index": i, "gradient_share": share, "ratio_max": ratio, "epoch": 0}
+        for i, share in enumerate(of_turns, 1)
+    ]
 
 
 TIE = dict(in_epoch(two_epochs(), 3, 3)[0])
@@ -335,34 +458,95 @@ TIE = dict(in_epoch(two_epochs(), 3, 3)[0])
 @pytest.mark.parametrize(
     ("share", "of_turns", "tokens", "says"),
     [
-        (0.17, [0.02, 0.01, 0.05], in_epoch(two_epochs(), 0, 3)[0],
-         "trajectory 7 has 17 % of this step's gradient, 11 x an equal share; in epoch 0, 62 % of its gradient is in "
-         "turn 3, where the largest token ratio is 457; the token is “b” (token 3 of turn 1), with 50 x the weight of "
-         "the next."),
-        (0.17, [0.02, 0.01, 0.03], TIE,
-         "no turn stands out (turn 3 has the most, 50 %); no token stands out (“a”, token 2 of turn 1, has 1.1 x the "
-         "weight of the next)."),
-        (0.17, [0.02], None, "all of its gradient is in turn 1, its only one, where the largest token ratio is 457; "
-         "its tokens were not kept."),
-        (0.17, [0.02, math.nan], None, "in epoch 0, the gradient of turn 2 is NaN; its tokens were not kept."),
-        (0.17, [0.02, 0.001], TIE | {"gradient_weight": [None, None, 1.0, math.nan, 2.0]},
-         "the gradient weight of “b” (token 3) is NaN."),
-        (0.17, [0.02, 0.001], TIE | {"token": ["who"], "gradient_weight": [None, None, 1.0, math.inf, math.inf]},
-         "the gradient weight of “◊” (token 3) is inf."),
-        (0.17, [0.02, 0.001], TIE | {"gradient_weight": [None, None, 1.0, 1.0, 0.0]},
-         "no token stands out (the largest weights are about equal)."),
-        (0.17, [], TIE | {"gradient_weight": [9.0, None, 1.0, 0.0, 0.0]},
-         "an equal share; the only token with a gradient is “a” (token 2 of turn 1)."),
-        (0.17, [None, None], TIE | {"gradient_weight": None}, "; no gradient of its turns or tokens was recorded."),
+        (
+            0.17,
+            [0.02, 0.01, 0.05],
+            in_epoch(two_epochs(), 0, 3)[0],
+            (
+                "trajectory 7 has 17 % of this step's gradient, 11 x an equal share; in epoch 0, 62 % of its"
+                " gradient is in turn 3, where the largest token ratio is 457; the token is “b” (token 3 of"
+                " turn 1), with 50 x the weight of the next."
+            ),
+        ),
+        (
+            0.17,
+            [0.02, 0.01, 0.03],
+            TIE,
+            (
+                "no turn stands out (turn 3 has the most, 50 %); no token stands out (“a”, token 2 of turn 1,"
+                " has 1.1 x the weight of the next)."
+            ),
+        ),
+        (
+            0.17,
+            [0.02],
+            None,
+            (
+                "all of its gradient is in turn 1, its only one, where the largest token ratio is 457; "
+                "its tokens were not kept."
+            ),
+        ),
+        (
+            0.17,
+            [0.02, math.nan],
+            None,
+            "in epoch 0, the gradient of turn 2 is NaN; its tokens were not kept.",
+        ),
+        (
+            0.17,
+            [0.02, 0.001],
+            TIE | {"gradient_weight": [None, None, 1.0, math.nan, 2.0]},
+            "the gradient weight of “b” (token 3) is NaN.",
+        ),
+        (
+            0.17,
+            [0.02, 0.001],
+            TIE | {"token": ["who"], "gradient_weight": [None, None, 1.0, math.inf, math.inf]},
+            "the gradient weight of “◊” (token 3) is inf.",
+        ),
+        (
+            0.17,
+            [0.02, 0.001],
+            TIE | {"gradient_weight": [None, None, 1.0, 1.0, 0.0]},
+            "no token stands out (the largest weights are about equal).",
+        ),
+        (
+            0.17,
+            [],
+            TIE | {"gradient_weight": [9.0, None, 1.0, 0.0, 0.0]},
+            "an equal share; the only token with a gradient is “a” (token 2 of turn 1).",
+        ),
+        (
+            0.17,
+            [None, None],
+            TIE | {"gradient_weight": None},
+            "; no gradient of its turns or tokens was recorded.",
+        ),
         (0.0, [0.0], TIE, "trajectory 7 has none of this step's gradient."),
-        (None, [0.0], TIE, "the share of trajectory 7 in this step's gradient was not measured; no gradient of its "
-         "turns or tokens was recorded."),
-        (math.nan, [], None, "the share of trajectory 7 in this step's gradient is NaN; no gradient of its turns or "
-         "tokens was recorded; its tokens were not kept."),
+        (
+            None,
+            [0.0],
+            TIE,
+            (
+                "the share of trajectory 7 in this step's gradient was not measured; no gradient of its "
+                "turns or tokens was recorded."
+            ),
+        ),
+        (
+            math.nan,
+            [],
+            None,
+            (
+                "the share of trajectory 7 in this step's gradient is NaN; no gradient of its turns or "
+                "tokens was recorded; its tokens were not kept."
+            ),
+        ),
     ],
     ids=range(12),
-)  # fmt: skip
-def test_the_sentence_says_how_much_where_and_if_nothing_stands_out(share: Any, of_turns: Any, tokens: Any, says: str):
+)
+def test_the_sentence_says_how_much_where_and_if_nothing_stands_out(
+    share: Any, of_turns: Any, tokens: Any, says: str
+):
     if says.endswith("recorded.") and tokens:
         tokens = tokens | {"gradient_weight": [0.0] * 5}
     assert verdict({"trajectory": 7, "gradient_share": share}, 64, shares(*of_turns), tokens).endswith(says)
@@ -389,7 +573,11 @@ def test_a_turn_or_token_is_named_only_where_it_has_twice_the_next(
         return order[0] if not rest or float(f"{known[order[0]] / rest[0]:.2g}") >= 2 else None
 
     row = {"trajectory": 7, "gradient_share": share}
-    kept = None if tokens is None else episode([f"w{i}" for i in range(len(tokens))], prompt=(), gradient_weight=tokens)
+    kept = (
+        None
+        if tokens is None
+        else episode([f"w{i}" for i in range(len(tokens))], prompt=(), gradient_weight=tokens)
+    )
     said = str(verdict(row, 4, shares(*of_turns), kept, link))
     assert "[trajectory 7]" in said
     assert said.startswith("the share of") == (share is None or math.isnan(share))
@@ -404,14 +592,18 @@ def test_a_turn_or_token_is_named_only_where_it_has_twice_the_next(
 
 def test_what_an_episode_answered_is_said_so_far_as_it_was_recorded() -> None:
     def said(**row: Any) -> str:
-        return Read("".join(map(str, screen.ending(dict.fromkeys(("answer", "gold", "ended", "success")) | row)))).text
+        return Read(
+            "".join(map(str, screen.ending(dict.fromkeys(("answer", "gold", "ended", "success")) | row)))
+        ).text
 
     assert said() == " What it answered was not recorded."
     assert said(ended="turns", gold="ulrich") == " It gave no answer, expected ulrich; ended by turns."
     assert said(answer="a", success=True) == " It answered “a” (right)."
 
 
-def side(step: int, written: str | None, *kinds: str, answer: str | None = "x", success: bool | None = False) -> Side:
+def side(
+    step: int, written: str | None, *kinds: str, answer: str | None = "x", success: bool | None = False
+) -> Side:
     known = [TURN | {"turn_index": i, "status": kind} for i, kind in enumerate(kinds, 1)]
     words = None if written is None else written.split()
     tokens = None if words is None else episode(words, turn_index=[0, 0, *range(1, len(words) + 1)])
@@ -421,34 +613,62 @@ def side(step: int, written: str | None, *kinds: str, answer: str | None = "x", 
 @pytest.mark.parametrize(
     ("one", "other", "says"),
     [
-        (side(3, "a b", "search", "answer", success=True), side(9, "a c d", "search", "invalid", "answer", answer=None),
-         "At step 3 it answered “x” (right); at step 9 it gave no answer. 2 turns against 3; the first that differs is "
-         "turn 2: answer against invalid."),
-        (side(3, "a b", "search", "answer"), side(9, "a c", "search", "answer"),
-         "Both answered “x” (wrong). Both took 2 turns; the first that differs is turn 2."),
-        (side(3, "a b", "search", "answer"), side(9, "a", "search"),
-         "2 turns against 1; the first that differs is turn 2, which step 9 does not have."),
+        (
+            side(3, "a b", "search", "answer", success=True),
+            side(9, "a c d", "search", "invalid", "answer", answer=None),
+            (
+                "At step 3 it answered “x” (right); at step 9 it gave no answer. 2 turns against 3; the first"
+                " that differs is turn 2: answer against invalid."
+            ),
+        ),
+        (
+            side(3, "a b", "search", "answer"),
+            side(9, "a c", "search", "answer"),
+            "Both answered “x” (wrong). Both took 2 turns; the first that differs is turn 2.",
+        ),
+        (
+            side(3, "a b", "search", "answer"),
+            side(9, "a", "search"),
+            "2 turns against 1; the first that differs is turn 2, which step 9 does not have.",
+        ),
         (side(3, "a", "answer"), side(9, "a", "answer"), "Both took 1 turn; they wrote the same."),
-        (side(3, "a", "answer"), side(9, None, "answer"),
-         "the same kind of turns, but not all tokens were kept: what they wrote may differ."),
-        (side(3, None, "search", "answer"), side(9, None, "answer"),
-         "the first that differs is turn 1: search against answer."),
+        (
+            side(3, "a", "answer"),
+            side(9, None, "answer"),
+            "the same kind of turns, but not all tokens were kept: what they wrote may differ.",
+        ),
+        (
+            side(3, None, "search", "answer"),
+            side(9, None, "answer"),
+            "the first that differs is turn 1: search against answer.",
+        ),
         (side(3, "a", "answer"), side(9, None), "The turns of step 9 were not recorded."),
     ],
-)  # fmt: skip
-def test_two_episodes_are_told_apart_by_answer_turns_and_the_first_that_differs(one: Side, other: Side, says: str):
+)
+def test_two_episodes_are_told_apart_by_answer_turns_and_the_first_that_differs(
+    one: Side, other: Side, says: str
+):
     assert difference(one, other).endswith(says)
     beside = Read(transcript([one, other], LIGHT))
     assert "step 3, turn 1" in beside.text
     assert ("The tokens of step 9 were not kept" in beside.text) == (other.tokens is None)
 
 
-def test_a_second_episode_with_the_same_question_is_chosen_in_the_address(open_screen: Open, tmp_path: Path) -> None:
+def test_a_second_episode_with_the_same_question_is_chosen_in_the_address(
+    open_screen: Open, tmp_path: Path
+) -> None:
     folder = write_run(tmp_path, "demo", "a", shape=TINY, collapse=1)
     shutil.rmtree(folder / "segments" / "trajectory")
     for which in (0, 1):
-        answers = {"step": range(4), "answer": [f"at {step}" for step in range(4)], "gold": "x", "ended": "answer"}
-        write_segment(folder, "trajectory", answers | {"trajectory": which, "question": f"q{which}", "success": False})
+        answers = {
+            "step": range(4),
+            "answer": [f"at {step}" for step in range(4)],
+            "gold": "x",
+            "ended": "answer",
+        }
+        write_segment(
+            folder, "trajectory", answers | {"trajectory": which, "question": f"q{which}", "success": False}
+        )
     token = {"run_id": "a", "step": 3, "trajectory": 1} | episode(["<answer>", "lie", "</answer>"])
     write_segment(folder, "token", {name: [value] for name, value in token.items()})
     write_status(folder, collapse_step=1)
@@ -457,8 +677,12 @@ def test_a_second_episode_with_the_same_question_is_chosen_in_the_address(open_s
     assert app.value("next") == "a/3/1"
     assert "At step 0 it answered “at 0” (wrong); at step 3 it answered “at 3” (wrong)." in app.source
     assert [one.split(",")[0] for one in app.selectbox(key="next").options] == [
-        "no other", *(f"step {step} (after the fall)" for step in (3, 2)), "step 1 (before the fall)",
-    ]  # fmt: skip
+        "no other",
+        *(f"step {step} (after the fall)" for step in (3, 2)),
+        "step 1 (before the fall)",
+    ]
     assert ">Open trajectory 1 of step 3<" in app.source
-    assert "Open trajectory" not in open_screen("episode", tmp_path, **here, next="a/2/1").source, "it kept no tokens"
+    assert "Open trajectory" not in open_screen("episode", tmp_path, **here, next="a/2/1").source, (
+        "it kept no tokens"
+    )
     assert "Ignored in the address: next" in open_screen("episode", tmp_path, **here, next="a/9/9").source

@@ -54,8 +54,10 @@ def test_an_answer_is_drawn_from_left_to_right_in_the_colours_of_its_algorithms(
     figure = answer(rows, "step", "kl", "arm", "line")
     assert (figure.layout.xaxis.title.text, figure.layout.yaxis.title.text) == ("step", "kl (nats)")
     drawn = {t.name: (t.line.color, t.line.dash) for t in figure.data}
-    assert [drawn[arm] for arm in ("ppo", "st-ppo")] == [(LIGHT.algorithms["ppo"], "solid"),
-                                                         (LIGHT.algorithms["st-ppo"], "dashdot")]  # fmt: skip
+    assert [drawn[arm] for arm in ("ppo", "st-ppo")] == [
+        (LIGHT.algorithms["ppo"], "solid"),
+        (LIGHT.algorithms["st-ppo"], "dashdot"),
+    ]
     assert len({dash for name, (_, dash) in drawn.items() if name.startswith("ppo")}) == 3
     assert list(figure.data[0].x) == [0, 1, 2, 3]
     named = answer(arms("control").assign(algorithm="grpo"), "step", "kl", "arm")
@@ -63,10 +65,15 @@ def test_an_answer_is_drawn_from_left_to_right_in_the_colours_of_its_algorithms(
 
 
 def test_texts_as_x_are_horizontal_bars_in_the_order_of_the_rows_and_many_make_a_taller_figure() -> None:
-    figure = answer(pd.DataFrame({"arm": ["b", "a", "c"], "seconds": [3.0, 1.0, 2.0]}), "arm", "seconds", mark="bars")
+    figure = answer(
+        pd.DataFrame({"arm": ["b", "a", "c"], "seconds": [3.0, 1.0, 2.0]}), "arm", "seconds", mark="bars"
+    )
     (bars,) = figure.data
     assert (bars.type, list(bars.x), list(bars.y)) == ("bar", [3.0, 1.0, 2.0], ["b", "a", "c"])
-    assert (list(figure.layout.yaxis.ticktext), figure.layout.yaxis.autorange) == (["b", "a", "c"], "reversed")
+    assert (list(figure.layout.yaxis.ticktext), figure.layout.yaxis.autorange) == (
+        ["b", "a", "c"],
+        "reversed",
+    )
     many = pd.DataFrame({"arm": [f"r{i}" for i in range(100)], "seconds": range(100)})
     assert answer(many, "arm", "seconds", mark="bars").layout.height > 2 * figure.layout.height
 
@@ -87,7 +94,9 @@ MARKED: dict[str, Any] = {"thresholds": [("ppo", 20.0), (None, 30.0)], "alarms":
 
 
 def points(seeds: int = 3, steps: int = 12) -> pd.DataFrame:
-    found = pd.DataFrame(product(("ppo", "st-ppo"), range(seeds), range(steps)), columns=["arm", "seed", "bucket"])
+    found = pd.DataFrame(
+        product(("ppo", "st-ppo"), range(seeds), range(steps)), columns=["arm", "seed", "bucket"]
+    )
     run, low = found["arm"] + "-" + found["seed"].astype(str), 0.1 * found["seed"]
     means = {"mean": low + 0.01 * found["bucket"], "low": low, "high": low + 0.5, "non_finite": 0}
     return found.assign(run_id=run, run=pd.factorize(run)[0], x=found["bucket"].astype(float), **means)
@@ -102,7 +111,11 @@ def drawn(*panels: Panel, palette: Palette = LIGHT, **more: Any) -> Any:
 
 
 def line_of(figure: Any, arm: str) -> Any:
-    lines = [t for t in figure.data if "lines" in (t.mode or "") and t.customdata is not None and t.x[0] is not None]
+    lines = [
+        t
+        for t in figure.data
+        if "lines" in (t.mode or "") and t.customdata is not None and t.x[0] is not None
+    ]
     return next(t for t in lines if t.line.color == LIGHT.algorithms[arm])
 
 
@@ -110,7 +123,10 @@ def test_panels_say_name_unit_and_definition_and_share_their_x_axis_and_their_le
     figure = checked(drawn(panel(banded(points())), panel(points()), panel(points().head(0))))
     assert sum("<b>grad_norm_max</b>" in t and "before gradient clipping" in t for t in texts(figure)) >= 2
     assert sum("not measured" in t for t in texts(figure)) == 1
-    assert [axis.title.text for axis in figure.select_yaxes() if axis.visible is not False][:2] == ["norm", "norm"]
+    assert [axis.title.text for axis in figure.select_yaxes() if axis.visible is not False][:2] == [
+        "norm",
+        "norm",
+    ]
     assert AXES["step"] in [axis.title.text for axis in figure.select_xaxes()]
     assert {axis.matches for axis in figure.select_xaxes()} == {"x"}
     assert [t.name for t in figure.data if t.showlegend is not False] == ["ppo", "st-ppo"]
@@ -133,9 +149,12 @@ def test_thresholds_alarms_onsets_and_what_is_no_number_stand_where_they_belong(
     figure = checked(drawn(panel(banded(points()), **MARKED), onsets=MARK.assign(x=7)))
     found = [(t.marker.symbol, t.x[0], t.y[0]) for t in figure.data if t.mode == "markers"]
     assert found == [
-        ("triangle-up-open", 4, 40.0), ("circle", 4, 40.0), ("triangle-down", 7, 0.96), ("circle", 7, 0.96),
+        ("triangle-up-open", 4, 40.0),
+        ("circle", 4, 40.0),
+        ("triangle-down", 7, 0.96),
+        ("circle", 7, 0.96),
         ("x", 4, 0.03),
-    ], "in each triangle stands the marker of its arm"  # fmt: skip
+    ], "in each triangle stands the marker of its arm"
     thresholds = [t for t in figure.data if t.line.dash == "2px,3px"]
     found = [(list(t.y), t.line.color) for t in thresholds]
     assert found == [([20.0, 20.0], LIGHT.algorithms["ppo"]), ([30.0, 30.0], LIGHT.muted)]
@@ -181,9 +200,14 @@ def test_by_arm_each_diagnostic_has_a_pane_an_arm_on_one_scale_and_every_pane_it
 
 
 def test_aligned_0_has_a_line_and_onsets_at_one_x_stand_apart() -> None:
-    both = pd.concat([MARK, MARK.assign(run_id="ppo-1"), MARK.assign(arm="st-ppo", run_id="st-0")]).assign(x=0)
+    both = pd.concat([MARK, MARK.assign(run_id="ppo-1"), MARK.assign(arm="st-ppo", run_id="st-0")]).assign(
+        x=0
+    )
     figure = checked(drawn(panel(points()), panel(points()), onsets=both, aligned=True))
-    assert [(s.x0, s.xref, s.yref) for s in figure.layout.shapes] == [(0, "x", "y domain"), (0, "x2", "y2 domain")]
+    assert [(s.x0, s.xref, s.yref) for s in figure.layout.shapes] == [
+        (0, "x", "y domain"),
+        (0, "x2", "y2 domain"),
+    ]
     one, other = marks(figure, symbol="triangle-down")[:2]
     assert list(one.customdata) == ["ppo-0<br>ppo-1"]
     assert one.y[0] - other.y[0] == pytest.approx(0.08)
@@ -205,10 +229,14 @@ def test_a_spike_turns_an_axis_to_a_log_scale_unless_told_otherwise_and_never_un
     data = points().assign(low=1.0, mean=1.5, high=2.0)
     data.loc[3, "high"] = 900.0
     found = [
-        answer(frame, "step", "kl", mark="line"), drawn(panel(banded(data)), scale="auto"), peaked([1.0, 1.1, 900.0]),
-        answer(frame, "step", "kl", mark="bars"), answer(frame, "step", "kl", mark="line", axis="linear"),
-        drawn(panel(banded(data)), scale="linear"), peaked([1.0, 1.1, 9.0]),
-    ]  # fmt: skip
+        answer(frame, "step", "kl", mark="line"),
+        drawn(panel(banded(data)), scale="auto"),
+        peaked([1.0, 1.1, 900.0]),
+        answer(frame, "step", "kl", mark="bars"),
+        answer(frame, "step", "kl", mark="line", axis="linear"),
+        drawn(panel(banded(data)), scale="linear"),
+        peaked([1.0, 1.1, 9.0]),
+    ]
     assert [figure.layout.yaxis.type == "log" for figure in found] == [True] * 3 + [False] * 4
     said = [figure.layout.yaxis.title.text for figure in found[:3]]
     assert said == ["kl (nats), log scale", "norm, log scale", "norm, log scale"]
@@ -236,7 +264,9 @@ def maps_of(figure: Any) -> list[Any]:
 def test_a_cell_stands_at_its_step_and_turn_with_the_log_of_its_ratio_and_all_arms_share_one_scale() -> None:
     data = cells()
     data.loc[(data["bucket"] == 4) & (data["turn_index"] == 2), ["value", "mean"]] = 0.5
-    figure = heated(Heat("ppo", data, onsets=[(3.0, 0), (7.0, 2)]), Heat("st-ppo", cells(turns=2).assign(value=1e-8)))
+    figure = heated(
+        Heat("ppo", data, onsets=[(3.0, 0), (7.0, 2)]), Heat("st-ppo", cells(turns=2).assign(value=1e-8))
+    )
     first, second = maps_of(figure)
     assert first.z[1][4] == pytest.approx(math.log(0.5))
     assert (first.x0, first.dx, first.y0, first.dy) == (0, 1, 1, 1)
@@ -274,14 +304,19 @@ def test_what_a_cell_lacks_is_hatched_crossed_or_dashed_and_told() -> None:
     crosses, dashes = (marks(figure, symbol=s)[0] for s in ("x-thin", "line-ew"))
     assert [(list(t.x), list(t.y)) for t in (crosses, dashes)] == [([5.0], [1]), ([6.0], [3])]
     several = heated(Heat("ppo", cells(buckets=2)), window=Window(0, 9, 5))
-    assert (maps_of(several)[0].x0, maps_of(several)[0].dx) == (2, 5), "buckets of several steps stand at their middle"
+    assert (maps_of(several)[0].x0, maps_of(several)[0].dx) == (
+        2,
+        5,
+    ), "buckets of several steps stand at their middle"
     assert "turn 1, steps 0 to 4<br>" in marks(several, opacity=0)[0].text[0]
     for words in ("not measured", "1 of 2 values NaN or Inf"):
         assert words in figure.to_json()
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
-def test_every_number_of_arms_fits_side_by_side_and_the_chosen_cell_has_a_frame_in_its_map_only(count: int) -> None:
+def test_every_number_of_arms_fits_side_by_side_and_the_chosen_cell_has_a_frame_in_its_map_only(
+    count: int,
+) -> None:
     figure = heated(*[Heat(f"arm {i}", cells()) for i in range(count)], chosen=(count - 1, 4, 2))
     assert len(maps_of(figure)) == count
     assert max(a.domain[1] for a in figure.select_xaxes()) <= 1
@@ -294,7 +329,7 @@ def scale_of(unit: str, *values: float) -> Any:
     return colour_scale(unit, pd.Series(values, dtype=float))
 
 
-def test_a_ratio_is_centred_at_one_what_carries_a_sign_at_zero_and_a_dead_run_does_not_bleach_the_living() -> None:
+def test_colours_are_centred_by_kind_and_a_dead_run_does_not_bleach_the_living() -> None:
     ratio, signed = scale_of("ratio", 0.9, 1.4), scale_of("reward", -0.3, 0.1)
     fraction = scale_of("fraction", 0.2, 0.97)
     assert (ratio.kind, ratio.limit, ratio.colours(LIGHT)) == ("ratio", 1.5, LIGHT.diverging)
@@ -318,9 +353,13 @@ def test_any_values_even_none_give_a_scale_with_rising_ticks(values: list[float]
     assert len(words) == len(places) == 5
 
 
-def signal(values: list[float | None], *, broken: tuple[int, ...] = (), text: str = "", **more: Any) -> of_runs.Signal:
+def signal(
+    values: list[float | None], *, broken: tuple[int, ...] = (), text: str = "", **more: Any
+) -> of_runs.Signal:
     table = {"step": range(len(values)), "value": values}
-    frame = pd.DataFrame(table | {"broken_step": [i if i in broken else None for i in table["step"]]}).astype(float)
+    frame = pd.DataFrame(table | {"broken_step": [i if i in broken else None for i in table["step"]]}).astype(
+        float
+    )
     events = pd.DataFrame([{"x": 2, "message": text or "grad_norm_max is 40"}])
     words = (text or usual for usual in ("grad_norm_max", "largest gradient norm", "norm", "max ||g||_2"))
     return of_runs.Signal(*words, frame, events, **more)
@@ -342,10 +381,23 @@ def test_a_point_of_a_signal_can_be_clicked_says_if_tokens_were_kept_and_carries
     assert any("not measured" in text for text in texts(peaked([])))
 
 
-def row(trajectory: int, gradient: float | None = 0.1, mass: float | None = 0.1, **changes: Any) -> dict[str, Any]:
-    numbers = {"gradient_share": gradient, "ratio_mass": mass, "ratio_max": 1.2, "worst_turn": 3, "reward": 0.0}
+def row(
+    trajectory: int, gradient: float | None = 0.1, mass: float | None = 0.1, **changes: Any
+) -> dict[str, Any]:
+    numbers = {
+        "gradient_share": gradient,
+        "ratio_mass": mass,
+        "ratio_max": 1.2,
+        "worst_turn": 3,
+        "reward": 0.0,
+    }
     words = {"question": "q?", "gold": "a", "answer": None, "ended": "answer", "success": False}
-    return {"trajectory": trajectory, "worst_log_ratio": -4.0, "kept": trajectory == 1} | numbers | words | changes
+    return (
+        {"trajectory": trajectory, "worst_log_ratio": -4.0, "kept": trajectory == 1}
+        | numbers
+        | words
+        | changes
+    )
 
 
 def ranked(*rows: dict[str, Any]) -> Any:
@@ -368,14 +420,19 @@ def test_a_trajectory_is_two_bars_of_its_shares_in_a_row_that_can_be_clicked_any
 
 
 def mapped(
-    arm: str = "ppo", measure: str = "collapsed", along: str = "learn.policy.lr", palette: Palette = LIGHT,
+    arm: str = "ppo",
+    measure: str = "collapsed",
+    along: str = "learn.policy.lr",
+    palette: Palette = LIGHT,
     lattice: tuple[float, ...] = (0.1, 0.2, 0.4),
-) -> Any:  # fmt: skip
+) -> Any:
     cells = [(arm, 0.0, 0.2, 5, 1, 0.7), (arm, 0.0, 0.4, 5, 4, 0.2), (arm, 16.0, 0.1, 5, 3, math.nan)]
     found = pd.DataFrame(cells, columns=["series", "y", "x", "runs", "collapsed", "final"])
     found["arm"] = [f"{arm} · lr {x:g}" for x in found["x"]]
     columns = ["series", "y", "boundary", "boundary_low", "boundary_high", "beyond"]
-    edges = pd.DataFrame([(arm, 0.0, 0.3, 0.25, 0.35, ""), (arm, 16.0, 0.1, None, None, "below")], columns=columns)
+    edges = pd.DataFrame(
+        [(arm, 0.0, 0.3, 0.25, 0.35, ""), (arm, 16.0, 0.1, None, None, "below")], columns=columns
+    )
     names = styles([(arm, "ppo")], palette)
     return checked(region(found, edges, lattice, names, palette, along, "learn.staleness", measure))
 
@@ -385,7 +442,9 @@ def test_a_cell_of_a_region_is_its_share_a_dot_the_boundary_and_what_was_not_run
     _, shares, words, _, edge = figure.data
     none = math.nan
     np.testing.assert_equal(np.array(shares.z, dtype=float), [[none, 0.2, 0.8], [0.6, none, none]])
-    found = [(round(2**x, 3), round(y), word) for x, y, word in zip(words.x, words.y, words.text, strict=True)]
+    found = [
+        (round(2**x, 3), round(y), word) for x, y, word in zip(words.x, words.y, words.text, strict=True)
+    ]
     assert found == [(0.2, 0, "1/5"), (0.4, 0, "4/5"), (0.1, 1, "3/5")]
     layout = figure.layout
     assert (layout.coloraxis.cmin, layout.coloraxis.cmax) == (0, 1)
@@ -395,9 +454,16 @@ def test_a_cell_of_a_region_is_its_share_a_dot_the_boundary_and_what_was_not_run
     assert list(edge.error_x.arrayminus) == pytest.approx([math.log2(0.3 / 0.25), 0])
     assert (list(layout.yaxis.ticktext), list(layout.xaxis.ticktext)) == (["0", "16"], ["0.1", "0.4"])
     assert "learn.policy.lr (log scale)" in texts(figure)
-    assert list(words.customdata[0]) == ["ppo · lr 0.2", "0.2 at 0<br>1/5 runs collapsed<br>mean final success 0.700"]
+    assert list(words.customdata[0]) == [
+        "ppo · lr 0.2",
+        "0.2 at 0<br>1/5 runs collapsed<br>mean final success 0.700",
+    ]
     key = "".join(texts(figure))
-    assert ("▷\u00a0◁" in key, "dark: all collapsed" in key, "no number: not tried" in key) == (True, True, True)
+    assert ("▷\u00a0◁" in key, "dark: all collapsed" in key, "no number: not tried" in key) == (
+        True,
+        True,
+        True,
+    )
     assert "light: all collapsed" in "".join(texts(mapped(palette=DARK)))
     assert layout.xaxis.range[0] == pytest.approx(math.log2(0.1) - 0.5)
     wide = tuple(0.1 * 2.0**n for n in range(-4, 6))
@@ -429,9 +495,12 @@ def watched(**arms: list[tuple[float, bool]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["run_id", "arm", "seed", "time", "event"]).assign(recovered=False)
 
 
-ROWS = watched(**{
-    "ppo": [(10, True), (10, False), (20, True), (36, False)], "st-ppo": [(36, False), (36, False), (30, False)],
-})  # fmt: skip
+ROWS = watched(
+    **{
+        "ppo": [(10, True), (10, False), (20, True), (36, False)],
+        "st-ppo": [(36, False), (36, False), (30, False)],
+    }
+)
 
 
 @given(st.lists(st.tuples(st.integers(0, 300), st.sampled_from("abcd")), min_size=1, max_size=12))
@@ -449,7 +518,9 @@ def test_onsets_that_are_near_each_other_stand_one_above_the_other(fell: list[tu
 
 @given(st.lists(st.tuples(st.integers(0, 2_000), st.sampled_from("abcd")), min_size=1, max_size=60))
 def test_letters_of_alarms_never_overlap_and_none_is_lost(rang: list[tuple[int, str]]) -> None:
-    rows = [{"row": 1, "x": x, "letter": name, "text": f"{name} at {x}", "carried": [0, x]} for x, name in rang]
+    rows = [
+        {"row": 1, "x": x, "letter": name, "text": f"{name} at {x}", "carried": [0, x]} for x, name in rang
+    ]
     shown = of_runs._together(pd.DataFrame(rows), 20.0)
     starts, ends = shown["x"].to_numpy(), (shown["x"] + 20 * shown["letter"].str.len()).to_numpy()
     assert (starts[1:] > ends[:-1]).all()
@@ -463,8 +534,9 @@ def survived(rows: pd.DataFrame = ROWS, words: str = "Log-rank test: p = 0.02") 
     return checked(of_runs.survival(curve(rows), rows, of, LIGHT, words, str(rows["arm"].iloc[-1])))
 
 
-def test_the_curve_is_the_kaplan_meier_estimate_in_steps_with_ticks_for_censored_runs_and_the_runs_at_risk() -> None:
-    # 4 at risk at 10: 1 - 1/4 = .75 (the run censored there was still at risk); 2 at risk at 20: .75 (1 - 1/2) = .375.
+def test_the_survival_curve_is_the_kaplan_meier_estimate_with_censored_runs_and_runs_at_risk() -> None:
+    # 4 at risk at 10: 1 - 1/4 = .75 (the run censored there was still at risk); 2 at risk at 20: .75 (1 -
+    # 1/2) = .375.
     figure = survived()
     panes = [[t for t in figure.data if t.xaxis == axis] for axis in ("x", "x2")]
     line = next(t for t in panes[0] if t.line.shape == "hv" and t.hoverinfo != "skip")
@@ -511,7 +583,9 @@ def test_a_run_is_a_line_below_its_arm_and_each_kind_of_event_a_mark_that_tells_
     assert [t.name for t in figure.data if t.showlegend is not False] == list(by_name)
     assert len({(t.marker.symbol, t.marker.color) for t in by_name.values()}) == len(KINDS)
     assert "guard mask" in by_name["other event"].text[0], "an unknown kind is shown all the same"
-    figure = happened(("ppo-0", 5, "mild"), ("ppo-0", 5, "mild"), ("ppo-0", 6, "mild"), ("st-ppo-1", 7, "onset"))
+    figure = happened(
+        ("ppo-0", 5, "mild"), ("ppo-0", 5, "mild"), ("ppo-0", 6, "mild"), ("st-ppo-1", 7, "onset")
+    )
     by_name = {trace.name: trace for trace in figure.data if trace.mode == "markers"}
     heights = list(by_name["mild fall"].y)
     assert heights[1] < heights[0] == heights[2], "events of one step stand above each other"
@@ -519,8 +593,10 @@ def test_a_run_is_a_line_below_its_arm_and_each_kind_of_event_a_mark_that_tells_
 
 
 def test_alarms_are_a_letter_for_each_kind_below_the_line() -> None:
-    events = pd.DataFrame([("ppo-0", 5, "kl_k3"), ("ppo-0", 5, "chi2"), ("st-ppo-1", 7, "kl_k3")],
-                          columns=["run_id", "x", "diagnostic"]).assign(kind="alarm", message="it rang")  # fmt: skip
+    events = pd.DataFrame(
+        [("ppo-0", 5, "kl_k3"), ("ppo-0", 5, "chi2"), ("st-ppo-1", 7, "kl_k3")],
+        columns=["run_id", "x", "diagnostic"],
+    ).assign(kind="alarm", message="it rang")
     assert of_runs.letters(events) == {"chi2": "a", "kl_k3": "b"}
     figure = checked(of_runs.timeline(RUNS, events, looks("ppo", "st-ppo"), LIGHT, AXES["step"]))
     (rang,) = (t for t in figure.data if t.name == "alarm")
@@ -528,14 +604,24 @@ def test_alarms_are_a_letter_for_each_kind_below_the_line() -> None:
     assert rang.customdata[0][2].count("it rang") == 2
 
 
-KNOWN = Diagnostics({"step.grad_norm_max": {"alarm_when": "above"}, "step.ess_frac_min": {"alarm_when": "below"}})
+KNOWN = Diagnostics(
+    {"step.grad_norm_max": {"alarm_when": "above"}, "step.ess_frac_min": {"alarm_when": "below"}}
+)
 
 
-def test_forks_leave_the_curve_of_their_parent_an_arm_in_a_colour_and_no_child_is_joined_to_the_next() -> None:
+def test_forks_leave_the_curve_of_their_parent_an_arm_in_a_colour_and_no_child_is_joined_to_the_next() -> (
+    None
+):
     stem = pd.DataFrame({"x": [0.0, 1.0, 2.0, 3.0], "mean": [0.2, 0.4, 0.6, 0.0]})
-    rows = [(arm, f"{arm}{draw}", draw, step, 0.5, arm == "unchanged")
-            for arm in ("unchanged", "<i>cure") for draw in (0, 1) for step in (2, 3)]  # fmt: skip
-    forks = pd.DataFrame(rows, columns=["arm", "run_id", "draw", "step", "success", "down"]).assign(forked_at=2)
+    rows = [
+        (arm, f"{arm}{draw}", draw, step, 0.5, arm == "unchanged")
+        for arm in ("unchanged", "<i>cure")
+        for draw in (0, 1)
+        for step in (2, 3)
+    ]
+    forks = pd.DataFrame(rows, columns=["arm", "run_id", "draw", "step", "success", "down"]).assign(
+        forked_at=2
+    )
     plain, cure = of_runs.branches(stem, forks, LIGHT)
     assert (plain["name"], cure["name"]) == ("unchanged: 2 of 2 fell", "&lt;i&gt;cure: 0 of 2 fell")
     assert [list(plain["x"][:3]), list(plain["y"][:3])] == [[1, 2, 3], [0.4, 0.5, 0.5]]
@@ -545,8 +631,11 @@ def test_forks_leave_the_curve_of_their_parent_an_arm_in_a_colour_and_no_child_i
 
 def first_alarms() -> pd.DataFrame:
     """Four runs that collapse at 20 and two that do not; None where a run never raised the alarm."""
-    steps = {"grad_norm_max": [18, 16, 21, None, None, None], "ess_frac_min": [10, None, None, None, 5, 7],
-             "chi2": [18, 19, 20, None, None, None]}  # fmt: skip
+    steps = {
+        "grad_norm_max": [18, 16, 21, None, None, None],
+        "ess_frac_min": [10, None, None, None, 5, 7],
+        "chi2": [18, 19, 20, None, None, None],
+    }
     rows = [(name, run, step) for name, found in steps.items() for run, step in enumerate(found)]
     table = pd.DataFrame(rows, columns=["diagnostic", "run", "step"])
     onset = pd.Series(20.0, table.index).where(table["run"] < 4)
@@ -566,14 +655,18 @@ def test_alarms_are_counted_run_by_run_the_earliest_on_top_a_tie_for_each() -> N
     assert alarm_leads(first_alarms().head(0), KNOWN).empty
     tied = first_alarms()
     tied.loc[(tied["diagnostic"] == "chi2") & (tied["run"] == 1), ["step", "lead"]] = [16, 4]
-    late = first_alarms().query("diagnostic == 'chi2'").assign(diagnostic="late", lead=lambda f: f["lead"] - 9)
+    late = (
+        first_alarms().query("diagnostic == 'chi2'").assign(diagnostic="late", lead=lambda f: f["lead"] - 9)
+    )
     table = alarm_leads(pd.concat([late, tied]), KNOWN)
     assert table.set_index("alarm").loc["chi2", "first"] == 1
     assert (table["alarm"].iloc[-1], table["before"].iloc[-1]) == ("late", 0)
 
 
 def led(found: pd.DataFrame, text: str = "ppo") -> Any:
-    dots = found.dropna(subset=["lead"]).assign(alarm=lambda f: f["diagnostic"], arm=text, run_id=text, seed=1)
+    dots = found.dropna(subset=["lead"]).assign(
+        alarm=lambda f: f["diagnostic"], arm=text, run_id=text, seed=1
+    )
     return checked(of_runs.leads(alarm_leads(found, KNOWN), dots, looks(text), LIGHT))
 
 
@@ -582,7 +675,9 @@ def test_a_dot_a_run_stands_at_its_steps_from_the_onset_and_hides_no_other() -> 
     dots = next(t for t in figure.data if t.customdata is not None and t.marker.symbol == "circle")
     assert sorted(dots.x) == [-10.0, -4.0, -2.0, -2.0, -1.0, -0.0, 1.0]
     assert figure.layout.xaxis.title.text == AXES["onset"]
-    assert {"came<br>first", "before<br>the onset", "never", "in healthy<br>runs", "2/4", "2/2"} <= set(texts(figure))
+    assert {"came<br>first", "before<br>the onset", "never", "in healthy<br>runs", "2/4", "2/2"} <= set(
+        texts(figure)
+    )
     same = first_alarms()
     same.loc[same["diagnostic"] == "grad_norm_max", ["lead"]] = 3.0
     dots = next(t for t in led(same).data if t.customdata is not None and t.marker.symbol == "circle")

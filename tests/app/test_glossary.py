@@ -19,7 +19,11 @@ from workbench.spec import Diagnostic, Level, Unit
 def test_every_diagnostic_has_its_unit_definition_source_and_alarm(open_screen: Open) -> None:
     shown = open_screen("glossary").source
     for d in CATALOGUE:
-        for text in (f">{d.name}</a>", html_text(d.description), html_text(d.alarm.reason) if d.alarm else ""):
+        for text in (
+            f">{d.name}</a>",
+            html_text(d.description),
+            html_text(d.alarm.reason) if d.alarm else "",
+        ):
             assert text in shown
     assert '<a href="https://arxiv.org/abs/2504.20073" rel="noopener noreferrer" target="_blank">' in shown
 
@@ -27,7 +31,9 @@ def test_every_diagnostic_has_its_unit_definition_source_and_alarm(open_screen: 
 def test_an_entry_has_an_address_that_opens_on_it_and_what_is_typed_is_in_it(open_screen: Open) -> None:
     app = open_screen("glossary", part="diagnostics", find="grad_norm")
     shown = app.source
-    assert shown.index('href="glossary?part=diagnostics&amp;find=grad_norm"') < shown.index("find=grad_norm_max")
+    assert shown.index('href="glossary?part=diagnostics&amp;find=grad_norm"') < shown.index(
+        "find=grad_norm_max"
+    )
     assert "find=entropy" not in shown
     assert app.text_input(key="find").value == "grad_norm"
     app.text_input(key="find").set_value("critic value").run()
@@ -40,7 +46,9 @@ def test_an_entry_has_an_address_that_opens_on_it_and_what_is_typed_is_in_it(ope
     assert "find" not in app.query_params
 
 
-def test_algorithms_slots_and_the_collapse_rule_are_explained_without_a_run(tmp_path: Path, open_screen: Open) -> None:
+def test_algorithms_slots_and_the_collapse_rule_are_explained_without_a_run(
+    tmp_path: Path, open_screen: Open
+) -> None:
     app = open_screen("glossary", tmp_path, part="algorithms")
     assert [element.value for element in app.latex] == [f"$$\n{a.formula}\n$$" for a in ALGORITHMS.values()]
     assert "Differs from grpo in ratio and stabilise." in app.source
@@ -55,7 +63,9 @@ def test_algorithms_slots_and_the_collapse_rule_are_explained_without_a_run(tmp_
 
 
 @pytest.mark.parametrize("find", ["", " ".join(HOSTILE), "x" * 100_000], ids=["nothing", "hostile", "long"])
-def test_hostile_searches_and_hostile_dictionaries_stay_text(tmp_path: Path, open_screen: Open, find: str) -> None:
+def test_hostile_searches_and_hostile_dictionaries_stay_text(
+    tmp_path: Path, open_screen: Open, find: str
+) -> None:
     folder = write_run(tmp_path, "demo", "a", shape=SMALL)
     every = [Diagnostic(f"d{i}", Level.STEP, Unit.NONE, text, text, text) for i, text in enumerate(HOSTILE)]
     write_dictionary(folder, every)
@@ -79,8 +89,14 @@ def test_a_search_finds_the_name_first_then_names_like_it_then_texts_with_every_
     assert "ess_frac" in found("EFFECTIVE sample")
     assert found("effective nonsense") == []
     assert found("  ") == [rows[0]["name"] for rows in every]
-    one = {"unit": "nats", "description": None, "source": "arXiv 2511.20718", "table_name": "step", "formula": "H",
-           "alarm": "above 3: too wide"}  # fmt: skip
+    one = {
+        "unit": "nats",
+        "description": None,
+        "source": "arXiv 2511.20718",
+        "table_name": "step",
+        "formula": "H",
+        "alarm": "above 3: too wide",
+    }
     assert entry_text([one]) == "nats arXiv 2511.20718 step H above 3: too wide"
 
 
@@ -97,9 +113,12 @@ def test_a_search_finds_the_name_first_then_names_like_it_then_texts_with_every_
         ("<-delta>_m", "⟨−<i>δ</i>⟩<sub><i>m</i></sub>"),
         ("the critic's value V", "the critic&#x27;s value <i>V</i>"),
         ("r A grad log pi", "<i>r</i> <i>A</i> ∇ log π"),
-        *((text, text) for text in ("share of rollouts with an answer", "distinct 4-grams", "1e-5", "held-out")),
+        *(
+            (text, text)
+            for text in ("share of rollouts with an answer", "distinct 4-grams", "1e-5", "held-out")
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_formula_is_set_as_mathematics_and_words_stay(formula: str, shown: str) -> None:
     assert formula_html(formula) == shown
 
@@ -122,7 +141,11 @@ def test_the_picture_of_the_collapse_rule_shows_what_the_rule_says_of_it(open_sc
     assert (marks["onset, 95 % interval"]["x"], marks["detection"]["x"]) == ([fall.onset], [fall.detection])
     assert marks["best window"]["x"] == list(fall.best_steps or ())
     assert fall.onset < fall.detection
-    told = f"here step {fall.onset}:", f"here step {fall.detection}:", f"({fall.onset_low} to {fall.onset_high})"
+    told = (
+        f"here step {fall.onset}:",
+        f"here step {fall.detection}:",
+        f"({fall.onset_low} to {fall.onset_high})",
+    )
     for words in told:
         assert words in app.source
     assert fall.level <= fall.best / 2

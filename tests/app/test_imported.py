@@ -1,4 +1,6 @@
-"""A run that another trainer logged: every screen opens, and what needs turns says in a sentence what to record."""
+"""A run that another trainer logged: every screen opens, and what needs turns says in a sentence what to
+record.
+"""
 
 import json
 from pathlib import Path
@@ -18,11 +20,18 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     draw = np.random.default_rng(0)
     for seed, falls in enumerate((True, False)):
         rows = [
-            {"step": i, "reward": draw.normal(0.05 if falls and i > 40 else 0.2 + 0.008 * i, 0.01),
-             "kl": 0.001 * i, "entropy": 0.8 - 0.005 * i, "grad_norm": float("nan") if falls and i == 50 else 0.5,
-             "completions/mean_length": 200.0, "learning_rate": 1e-6, **dict.fromkeys(HOSTILE, 1.0)}
+            {
+                "step": i,
+                "reward": draw.normal(0.05 if falls and i > 40 else 0.2 + 0.008 * i, 0.01),
+                "kl": 0.001 * i,
+                "entropy": 0.8 - 0.005 * i,
+                "grad_norm": float("nan") if falls and i == 50 else 0.5,
+                "completions/mean_length": 200.0,
+                "learning_rate": 1e-6,
+                **dict.fromkeys(HOSTILE, 1.0),
+            }
             for i in range(1, 61)
-        ]  # fmt: skip
+        ]
         (log := folder / "logs" / f"grpo-s{seed}").mkdir(parents=True)
         (log / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         (log / "config.json").write_text('{"max_grad_norm": 0.2, "num_generations": 8}')
@@ -41,5 +50,7 @@ SAYS = {
 
 
 @pytest.mark.parametrize("name", SCREENS)
-def test_every_screen_opens_on_an_imported_run_or_says_what_to_record(name: str, imported: Path, open_screen: Open):
+def test_every_screen_opens_on_an_imported_run_or_says_what_to_record(
+    name: str, imported: Path, open_screen: Open
+):
     assert SAYS.get(name, "") in " ".join(assert_literal(open_screen(name, imported)).split())

@@ -16,8 +16,15 @@ from workbench.store.notes import Notes
 
 def runs(*arms: tuple[str, str], seeds: int = 2, **columns: Any) -> pd.DataFrame:
     rows = [(f"{arm}-{seed}", arm, algorithm, seed) for arm, algorithm in arms for seed in range(seeds)]
-    usual = {"status": "finished", "outcome": "healthy", "collapse_step": None, "peak_success": 0.8,
-             "final_success": 0.7, "steps": 30, "reason": None}  # fmt: skip
+    usual = {
+        "status": "finished",
+        "outcome": "healthy",
+        "collapse_step": None,
+        "peak_success": 0.8,
+        "final_success": 0.7,
+        "steps": 30,
+        "reason": None,
+    }
     return pd.DataFrame(rows, columns=["run_id", "arm", "algorithm", "seed"]).assign(**usual | columns)
 
 
@@ -35,7 +42,9 @@ def draw(frame: pd.DataFrame, curves: pd.DataFrame | None = None, **options: Any
     return read(matrix(layout(frame), success(frame) if curves is None else curves, LIGHT, **options))
 
 
-def test_controls_are_rows_of_their_own_and_a_full_crossing_has_a_block_of_columns_for_each_condition() -> None:
+def test_controls_are_rows_of_their_own_and_a_full_crossing_has_a_block_of_columns_for_each_condition() -> (
+    None
+):
     cells = layout(runs(("ppo", "ppo"), ("ppo, on-policy", "ppo"), ("grpo", "grpo")))
     labels = cells.drop_duplicates("label")[["label", "row"]].to_numpy().tolist()
     assert labels == [["ppo", 0], ["ppo, on-policy", 1], ["grpo", 2]]
@@ -44,11 +53,16 @@ def test_controls_are_rows_of_their_own_and_a_full_crossing_has_a_block_of_colum
     assert list(cells["label"].unique()) == ["ppo", "grpo"]
     assert list(cells["block"].unique()) == ["staleness 0", "staleness 8"]
     assert not cells.duplicated(["row", "column"]).any()
-    assert [draw(runs(*arms)).words("text").count(block) for block in ("staleness 0", "staleness 8")] == [1, 1]
+    assert [draw(runs(*arms)).words("text").count(block) for block in ("staleness 0", "staleness 8")] == [
+        1,
+        1,
+    ]
 
 
-def test_a_large_grid_is_parts_of_one_width_that_hold_every_run_once_and_many_seeds_go_on_in_the_next_row() -> None:
-    frame = pd.concat([runs(*[(f"arm {i}", "ppo") for i in range(2 * TALL)], seeds=15), runs(("last", "grpo"))])
+def test_a_large_grid_is_parts_of_one_width_that_hold_every_run_once() -> None:
+    frame = pd.concat(
+        [runs(*[(f"arm {i}", "ppo") for i in range(2 * TALL)], seeds=15), runs(("last", "grpo"))]
+    )
     found = parts(layout(frame))
     assert list(found) == ["1-12", "13-24", "25-25"]
     assert [part["row"].max() for part in found.values()] == [TALL - 1, TALL - 1, 0]
@@ -90,7 +104,9 @@ def test_a_curve_stays_inside_its_cell_and_what_is_no_number_leaves_a_gap() -> N
     assert left[1] + left[3] < below[1]
     assert float(sheet["height"]) >= 2 * ROW
     one = runs(("ppo", "ppo"), seeds=1)
-    (curve,) = draw(one, success(one).assign(mean=[0.5, 0.5, float("nan"), 7.0, *[float("nan")] * 7])).all("path")
+    (curve,) = draw(one, success(one).assign(mean=[0.5, 0.5, float("nan"), 7.0, *[float("nan")] * 7])).all(
+        "path"
+    )
     assert curve["d"] == "M7 59h0L15.6 59M32.8 40h0", "and a share beyond one stays in the cell"
 
 
@@ -102,12 +118,19 @@ def test_every_cell_is_a_link_that_carries_its_run_where_an_address_is_known() -
     assert not draw(frame).all("a")
 
 
-def test_a_cell_writes_best_and_last_value_says_that_it_opens_and_a_falling_one_is_told_apart_without_colour() -> None:
+def test_a_cell_writes_best_and_last_value_and_a_falling_one_is_told_apart_without_colour() -> None:
     frame = runs(("ppo", "ppo"), seeds=2, outcome=["collapsed", "falling"], collapse_step=[5, None])
     frame = frame.assign(onset_low=[4, 7], last_success=[0.0, 0.125], max_success=0.8)
     drawn = draw(frame, address=lambda run: f"run?run={run}")
     words = drawn.words("text")
-    wanted = {"collapsed", "after step 5", "falling", "after step 7", "max 0.80, last 0.00", "max 0.80, last 0.12"}
+    wanted = {
+        "collapsed",
+        "after step 5",
+        "falling",
+        "after step 7",
+        "max 0.80, last 0.00",
+        "max 0.80, last 0.12",
+    }
     assert wanted <= set(words)
     assert [cell.get("stroke-dasharray") for cell in drawn.all("rect") if "rx" in cell] == [None, "5 3"]
     label = drawn.all("a")[0]["aria-label"]
@@ -120,7 +143,9 @@ def test_a_cell_writes_best_and_last_value_says_that_it_opens_and_a_falling_one_
 
 @pytest.mark.parametrize("seeds", [1, 2, 5, 8])
 def test_below_its_least_width_a_grid_scrolls_so_that_no_word_leaves_its_cell(seeds: int) -> None:
-    cells = layout(runs(("ppo · learn.staleness 16", "ppo"), seeds=seeds, outcome="collapsed", collapse_step=119))
+    cells = layout(
+        runs(("ppo · learn.staleness 16", "ppo"), seeds=seeds, outcome="collapsed", collapse_step=119)
+    )
     sheet = read(matrix(cells, success(cells), LIGHT)).all("svg")[0]
     least = cells["least"].iloc[0]
     assert sheet["style"] == f"min-width:{least:.0f}px"

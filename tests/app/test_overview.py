@@ -1,4 +1,6 @@
-"""Overview: what to look at first, the table of runs, what differs between those picked, notes, and falling now."""
+"""Overview: what to look at first, the table of runs, what differs between those picked, notes, and falling
+now.
+"""
 
 import fcntl
 import json
@@ -25,25 +27,45 @@ from workbench.store.reader import Reader
 
 
 def frame(*found: dict[str, Any]) -> pd.DataFrame:
-    usual = {"arm": "ppo", "seed": 0, "outcome": "healthy", "status": "finished", "collapse_step": None, "reason": None,
-             "onset_low": None, "peak_success": 0.5, "final_success": 0.5, "steps": 36, "seconds": 60.0, "slump": None,
-             "config": "{}"}  # fmt: skip
+    usual = {
+        "arm": "ppo",
+        "seed": 0,
+        "outcome": "healthy",
+        "status": "finished",
+        "collapse_step": None,
+        "reason": None,
+        "onset_low": None,
+        "peak_success": 0.5,
+        "final_success": 0.5,
+        "steps": 36,
+        "seconds": 60.0,
+        "slump": None,
+        "config": "{}",
+    }
     return pd.DataFrame([{"run_id": f"r{number}", **usual, **one} for number, one in enumerate(found)])
 
 
 def test_the_worst_runs_come_first_by_how_they_stand_then_by_what_they_lost() -> None:
     each = frame(
-        {}, {"outcome": "mild"}, {"outcome": "collapsed", "final_success": 0.2}, {"outcome": "no_learning"},
-        {"outcome": "collapsed", "final_success": 0.1}, {"outcome": None, "status": "running", "slump": 9.0},
-    )  # fmt: skip
+        {},
+        {"outcome": "mild"},
+        {"outcome": "collapsed", "final_success": 0.2},
+        {"outcome": "no_learning"},
+        {"outcome": "collapsed", "final_success": 0.1},
+        {"outcome": None, "status": "running", "slump": 9.0},
+    )
     assert worst(each)["run_id"].tolist() == ["r4", "r2", "r5"]
-    assert worst(each[each["outcome"].isin(["healthy", "no_learning"])]).empty, "a run that never rose lost nothing"
+    assert worst(each[each["outcome"].isin(["healthy", "no_learning"])]).empty, (
+        "a run that never rose lost nothing"
+    )
     ended = frame({"outcome": None, "status": "failed"}, {"outcome": "diverged"})
     assert worst(ended)["run_id"].tolist() == ["r1", "r0"]
 
 
-CONFIGS = [json.dumps({"seed": n, "learn": {"staleness": s, "policy": {"lr": lr}}}) for n, (s, lr) in
-           enumerate([(0, 0.1), (8, 0.1), (16, 0.1)])]  # fmt: skip
+CONFIGS = [
+    json.dumps({"seed": n, "learn": {"staleness": s, "policy": {"lr": lr}}})
+    for n, (s, lr) in enumerate([(0, 0.1), (8, 0.1), (16, 0.1)])
+]
 
 
 def test_a_table_has_the_settings_that_differ_and_is_filtered_by_words_and_conditions() -> None:
@@ -54,10 +76,19 @@ def test_a_table_has_the_settings_that_differ_and_is_filtered_by_words_and_condi
     assert differing(store, "demo", each.assign(config=None)).empty
     table = rows(each, settings, {"r1": Notes("look", ("odd", "late"))})
     for asked, left in {
-        "": "r0 r1 r2", "staleness > 4": "r1 r2", "learn.staleness <= 8, seed != 0": "r1", "odd": "r1",
-        "ODD": "r1", "outcome = healthy": "r0 r1 r2", "staleness = 16": "r2", "tags != ": "", "nothing": "", ".*": "",
-        "onset > 0": "", "hidden = no, LATE": "r1",
-    }.items():  # fmt: skip
+        "": "r0 r1 r2",
+        "staleness > 4": "r1 r2",
+        "learn.staleness <= 8, seed != 0": "r1",
+        "odd": "r1",
+        "ODD": "r1",
+        "outcome = healthy": "r0 r1 r2",
+        "staleness = 16": "r2",
+        "tags != ": "",
+        "nothing": "",
+        ".*": "",
+        "onset > 0": "",
+        "hidden = no, LATE": "r1",
+    }.items():
         found, unknown = matching(table, asked)
         assert (" ".join(found.index), unknown) == (left, []), asked
     assert matching(table, "stalenes > 4")[1] == ["stalenes"]
@@ -110,25 +141,37 @@ def test_what_is_looked_at_first_is_what_the_database_says(grid: Path, open_scre
         place["step"] = spike["step"]
         (top,) = ask(_CULPRIT, place).to_dict("records")
         place["trajectory"] = top["trajectory"]
-        kept = ask("SELECT * FROM token WHERE run_id = $run AND step = $step AND trajectory = $trajectory", place)
+        kept = ask(
+            "SELECT * FROM token WHERE run_id = $run AND step = $step AND trajectory = $trajectory", place
+        )
         epoch = int(kept["worst_epoch"].iloc[0]) if len(kept) else int(ask(_EPOCH, place)["epoch"].iloc[0])
         first, second = ask(_TURNS, place | {"epoch": epoch}).to_dict("records")
         here = f"At the fall, step {spike['step']} (largest gradient norm {spike['value']:.3g}), "
         said = text[text.index(here) :].split(". ")[0]
-        assert f"trajectory {top['trajectory']} has {100 * top['share']:.0f} % of this step's gradient" in said
+        assert (
+            f"trajectory {top['trajectory']} has {100 * top['share']:.0f} % of this step's gradient" in said
+        )
         stands_out = float(f"{first['share'] / second['share']:.2g}") >= 2
         where = f"{100 * first['share']:.0f} % of its gradient is in turn {first['turn_index']}, "
         assert (where in said) == stands_out
         assert ("no turn stands out" in said) != stands_out
         there = {"run": [run.run_id], "step": [str(spike["step"])], "trajectory": [str(top["trajectory"])]}
-        episodes = [choices for path, choices in opened if path == "episode" and choices["run"] == [run.run_id]]
+        episodes = [
+            choices for path, choices in opened if path == "episode" and choices["run"] == [run.run_id]
+        ]
         assert episodes
         assert all(choices.items() >= there.items() for choices in episodes)
-        cells = [choices["cell"] for path, choices in opened if path == "turns" and choices["seed"] == [str(run.seed)]]
+        cells = [
+            choices["cell"]
+            for path, choices in opened
+            if path == "turns" and choices["seed"] == [str(run.seed)]
+        ]
         assert cells == [[run.arm, str(spike["step"]), str(first["turn_index"])]] * stands_out
         if len(kept):
             (row,) = kept.to_dict("records")
-            weights = {w: i for i, w in enumerate(map(abs, row["worst_gradient_weight"])) if row["trained"][i]}
+            weights = {
+                w: i for i, w in enumerate(map(abs, row["worst_gradient_weight"])) if row["trained"][i]
+            }
             heavy, following = sorted(weights, reverse=True)[:2]
             clear = float(f"{heavy / following:.2g}") >= 2
             assert (f"the token is “{row['token'][weights[heavy]]}”" in said) == clear
@@ -137,7 +180,9 @@ def test_what_is_looked_at_first_is_what_the_database_says(grid: Path, open_scre
             assert "its tokens were not kept" in said
 
 
-def test_what_no_trajectory_tells_is_left_out_and_a_run_that_is_up_has_no_moment(tmp_path: Path, open_screen: Open):
+def test_what_no_trajectory_tells_is_left_out_and_a_run_that_is_up_has_no_moment(
+    tmp_path: Path, open_screen: Open
+):
     write_run(tmp_path, "demo", "gone", shape=Shape(steps=30, tokens=0), collapse=15)
     write_run(tmp_path, "demo", "bare", shape=Shape(steps=30, trajectories=0), collapse=15, seed=1)
     write_run(tmp_path, "demo", "up", shape=SMALL, seed=2)
@@ -161,7 +206,9 @@ def test_a_finding_that_shows_only_after_the_fall_is_not_called_its_cause() -> N
 
     def said(step: int) -> str:
         clue = Clue("sign", 0.6, step, "it shows")
-        cause = Cause("late", "Too large", lambda _: None, severity="warning", needs=(), change="Halve it.", test="")
+        cause = Cause(
+            "late", "Too large", lambda _: None, severity="warning", needs=(), change="Halve it.", test=""
+        )
         return reason(Diagnosis(Down(), (Finding(cause, clue),), (), {}, None, {}))  # type: ignore[arg-type]
 
     assert said(10) == "Likely cause (60 %): Too large. Halve it."
@@ -196,12 +243,17 @@ def test_a_run_of_which_only_curves_were_recorded_is_said_to_be_so(tmp_path: Pat
     write_segment(folder, "step", {"step": range(20), "success": curve})
     write_status(folder, status="finished", outcome="collapsed", collapse_step=8)
     source = open_screen("overview", tmp_path).source.split("Look at these first")[1]
-    said = "No trajectory was recorded, so nothing says which turn or token it was. Only curves are logged, and"
+    said = (
+        "No trajectory was recorded, so nothing says which turn or token it was. Only curves are logged, and"
+    )
     assert said in source
     assert "No diagnostic besides success is logged." in source
     assert "None of the known causes" not in source
     assert "left its usual range" not in source
-    for screen, said in (("compare", "Alarms were not recorded."), ("collapse", "did not record their alarms.")):
+    for screen, said in (
+        ("compare", "Alarms were not recorded."),
+        ("collapse", "did not record their alarms."),
+    ):
         source = open_screen(screen, tmp_path).source
         assert said in source
         assert "No alarm went off" not in source
@@ -239,7 +291,10 @@ def test_notes_that_cannot_be_kept_are_a_sentence(mine: Path, open_screen: Open,
     shutil.rmtree(mine / "demo" / run)
     app.text_area[0].set_value("too late")
     app.button[-1].click().run()
-    assert f"cannot keep notes of &#x27;{run}&#x27;" in app.source or f"cannot keep notes of '{run}'" in app.source
+    assert (
+        f"cannot keep notes of &#x27;{run}&#x27;" in app.source
+        or f"cannot keep notes of '{run}'" in app.source
+    )
 
 
 def test_a_live_run_that_is_down_is_falling_now_by_its_rows(tmp_path: Path, open_screen: Open) -> None:
@@ -249,7 +304,10 @@ def test_a_live_run_that_is_down_is_falling_now_by_its_rows(tmp_path: Path, open
     with lock_file(folder / "lock") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         app = open_screen("overview", tmp_path)
-        assert "Falling now: ppo, seed 0, since step 9. Success is 55 % or more below its best: about one" in app.source
+        assert (
+            "Falling now: ppo, seed 0, since step 9. Success is 55 % or more below its best: about one"
+            in app.source
+        )
         assert "since step 9" in app.drawings[0]
         (bell,) = [one for one in Read(app.source).all("div") if one.get("class") == "sorl-bell"]
         assert bell["data-news"] == "[]", "what a page finds when it opens is no news"

@@ -39,7 +39,9 @@ def answered(runs: Path, *words: str) -> str:
     return found.stdout
 
 
-def test_overview_shows_it_next_to_ours_and_turns_its_ledger(open_screen: Open, recorded: tuple[Path, str]) -> None:
+def test_overview_shows_it_next_to_ours_and_turns_its_ledger(
+    open_screen: Open, recorded: tuple[Path, str]
+) -> None:
     assert "TRL" in open_screen("overview", recorded[0]).source
     app = open_screen("turns", recorded[0], run=recorded[1])
     assert app.figures or app.drawings

@@ -25,10 +25,14 @@ CLIP = {"learn": {"epochs": 4, "staleness": 16, "policy": {"max_grad_norm": 1.0}
 
 def demo(n: int = 6, question: str = "Which of the two?", name: str = "demo", suffix: str = "") -> Results:
     runs = frame(
-        arm(f"red{suffix}", down(n)), arm(f"green{suffix}", up(n), "turn-ppo"), on_policy(f"calm{suffix}", up(n)),
+        arm(f"red{suffix}", down(n)),
+        arm(f"green{suffix}", up(n), "turn-ppo"),
+        on_policy(f"calm{suffix}", up(n)),
         arm(f"clip{suffix}", up(n), **CLIP),
-    )  # fmt: skip
-    return results(runs, {"experiment": name, "question": question, "toml": f"# {question}\n"}, [f"Note: {question}"])
+    )
+    return results(
+        runs, {"experiment": name, "question": question, "toml": f"# {question}\n"}, [f"Note: {question}"]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -38,14 +42,27 @@ def shown() -> str:
 
 def test_the_page_says_everything_in_order(shown: str) -> None:
     assert re.findall(r"<h[12][^>]*>(.*?)</h[12]>", shown) == [
-        "demo", "The paper&#x27;s claims, one by one", "Design", "Figures", "Tables", "Fairness of the comparison",
-        "Settings and machine", "Make it again",
-    ]  # fmt: skip
+        "demo",
+        "The paper&#x27;s claims, one by one",
+        "Design",
+        "Figures",
+        "Tables",
+        "Fairness of the comparison",
+        "Settings and machine",
+        "Make it again",
+    ]
     texts = " ".join(Read(shown).texts)
     for words in (
-        "Which of the two?", "6/6 against 0/6", "supported", "seeds each (0 to 5)", "as rare with clip",
-        "Clopper-Pearson", "Note: Which of the two?", "sorl report demo", "learn.policy.max_grad_norm",
-    ):  # fmt: skip
+        "Which of the two?",
+        "6/6 against 0/6",
+        "supported",
+        "seeds each (0 to 5)",
+        "as rare with clip",
+        "Clopper-Pearson",
+        "Note: Which of the two?",
+        "sorl report demo",
+        "learn.policy.max_grad_norm",
+    ):
         assert words in texts, words
 
 
@@ -120,21 +137,40 @@ def test_hostile_effects_are_drawn_literally() -> None:
 @pytest.mark.parametrize(
     ("words", "escaped"),
     [
-        ("a | b", r"a \| b"), ("<script>", r"\<script>"), ("p < 0.1", "p < 0.1"), ("clip_frac", "clip_frac"),
-        ("_it_ **b**", r"\_it\_ \*\*b\*\*"), ("[a](b)", r"[a\](b)"), ("[0, 1]", "[0, 1]"), ("# x\ny", r"\# x y"),
-        ("$x$ `c`", r"\$x\$ \`c\`"), ("&lt;", r"\&lt;"), ("\x1b[31m", "\ufffd[31m"),
+        ("a | b", r"a \| b"),
+        ("<script>", r"\<script>"),
+        ("p < 0.1", "p < 0.1"),
+        ("clip_frac", "clip_frac"),
+        ("_it_ **b**", r"\_it\_ \*\*b\*\*"),
+        ("[a](b)", r"[a\](b)"),
+        ("[0, 1]", "[0, 1]"),
+        ("# x\ny", r"\# x y"),
+        ("$x$ `c`", r"\$x\$ \`c\`"),
+        ("&lt;", r"\&lt;"),
+        ("\x1b[31m", "\ufffd[31m"),
     ],
-)  # fmt: skip
+)
 def test_markdown_escapes_what_would_act_and_nothing_else(words: str, escaped: str) -> None:
     assert text(words) == escaped
 
 
 def test_an_experiment_without_settings_or_rows_is_told_all_the_same() -> None:
     runs = frame(arm("red", [None, None])).assign(
-        config=None, slots=None, versions=None, status="failed", outcome=None, steps=0, planned=None, time=0.0,
-        event=False, step=None, seconds=None, final_success=None, peak_success=None,
+        config=None,
+        slots=None,
+        versions=None,
+        status="failed",
+        outcome=None,
+        steps=0,
+        planned=None,
+        time=0.0,
+        event=False,
+        step=None,
+        seconds=None,
+        final_success=None,
+        peak_success=None,
         **{f"{name}_curve": None for name in CURVES},
-    )  # fmt: skip
+    )
     found = results(runs, {"experiment": "demo", "question": "What?", "toml": ""})
     source = written([found], [], "html")
     assert "No run can be judged yet" in source
@@ -190,7 +226,9 @@ def test_a_region_judges_the_claims_by_its_areas_not_by_its_points_and_other_exp
     assert "Stability region" not in [s.title for s in report([demo(2)], {}, []).sections]
 
 
-def test_without_a_clone_the_report_has_all_but_the_verdicts_on_the_claims(monkeypatch, tmp_path: Path) -> None:
+def test_without_a_clone_the_report_has_all_but_the_verdicts_on_the_claims(
+    monkeypatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(bench, "CLONE", tmp_path)
     for found in ([demo(2)], [searched()]):
         shown = written(found, [], "md")

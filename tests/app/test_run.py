@@ -43,10 +43,15 @@ def test_it_opens_on_a_collapsed_run_says_how_it_fell_and_draws_its_events(open_
     assert app.selectbox(key="run").value == PPO
     shown = Read(app.source).text
     for words in (
-        "ppo, seed 0", "Collapsed: success fell from", "The fall began after step 15 and was certain at step", "torch",
-        "30 of 80 steps in 1 min 0 s, 2 s a step.", "2026-11-01 12:00 UTC", "ppo, seed 0",
+        "ppo, seed 0",
+        "Collapsed: success fell from",
+        "The fall began after step 15 and was certain at step",
+        "torch",
+        "30 of 80 steps in 1 min 0 s, 2 s a step.",
+        "2026-11-01 12:00 UTC",
+        "ppo, seed 0",
         "First alarm: ess_frac_min at step 12, 3 steps before the onset; 1 more kind of alarm later. Of the ",
-    ):  # fmt: skip
+    ):
         assert words in shown
     named = {trace["name"]: trace for trace in app.figures[0]["data"] if trace.get("name")}
     assert list(named)[:2] == ["in training", "held-out: facts"]
@@ -54,7 +59,9 @@ def test_it_opens_on_a_collapsed_run_says_how_it_fell_and_draws_its_events(open_
     assert (named["alarm"]["customdata"], named["onset of the collapse"]["customdata"]) == ([12, 14], [15])
 
 
-def test_a_run_and_its_events_lead_to_other_screens_which_know_all_that_the_links_name(open_screen: Open) -> None:
+def test_a_run_and_its_events_lead_to_other_screens_which_know_all_that_the_links_name(
+    open_screen: Open,
+) -> None:
     found = links(open_screen("run", run=PPO))
     by_path = {name: [query for path, query in found if path == name] for name, _ in found}
     assert ["12"] in [query.get("step") for query in by_path["episode"]]
@@ -87,7 +94,9 @@ def test_a_failed_run_shows_its_reason_and_the_end_of_its_log(open_screen: Open)
 
 def test_settings_tell_this_run_from_base_default_and_other_arms(tmp_path: Path, open_screen: Open) -> None:
     toml = '[base.learn]\nepochs = 4\n[[arms]]\nname = "calm"\n"learn.epochs" = 1\n'
-    write_segment(tmp_path / "demo", "experiment", {"experiment": ["demo"], "question": ["why?"], "toml": [toml]})
+    write_segment(
+        tmp_path / "demo", "experiment", {"experiment": ["demo"], "question": ["why?"], "toml": [toml]}
+    )
     for arm, epochs in (("ppo", 4), ("calm", 1)):
         run = write_run(tmp_path, "demo", arm, shape=SMALL, arm=arm)
         write_status(run, arm=arm, config=json.dumps({"learn": {"epochs": epochs}, "seed": 0, "x": "<b>"}))
@@ -96,9 +105,12 @@ def test_settings_tell_this_run_from_base_default_and_other_arms(tmp_path: Path,
     changed, every = (Read(part.split("</table>")[0]).words("td") for part in tables)
     assert changed == ["learn.epochs", "1", "4", "1", "4: ppo", "x", "<b>", "–", "–"]
     assert [word for word in every if word in ("learn.epochs", "seed", "x")] == ["learn.epochs", "seed", "x"]
-    others = {arm: json.dumps({"algorithm": arm.split(",")[0], "n": 2}) for arm in ("ppo", "ppo, on-policy", "a", "b")}
-    found = settings(json.dumps({"algorithm": "grpo", "n": 1}), None, others).set_index("setting")["other arms"]
-    assert found.to_dict() == {"algorithm": "ppo: “ppo, on-policy”; a; b", "n": "2: 4 arms"}
+    others = {
+        arm: json.dumps({"algorithm": arm.split(",")[0], "n": 2})
+        for arm in ("ppo", "ppo, on-policy", "a", "b")
+    }
+    table = settings(json.dumps({"algorithm": "grpo", "n": 1}), None, others).set_index("setting")
+    assert table["other arms"].to_dict() == {"algorithm": "ppo: “ppo, on-policy”; a; b", "n": "2: 4 arms"}
 
 
 def test_a_log_without_settings_versions_or_times_is_shown(tmp_path: Path, open_screen: Open) -> None:
@@ -110,7 +122,9 @@ def test_a_log_without_settings_versions_or_times_is_shown(tmp_path: Path, open_
         assert words in shown
 
 
-def test_a_running_run_counts_its_steps_and_no_log_elsewhere_is_shown(tmp_path: Path, open_screen: Open) -> None:
+def test_a_running_run_counts_its_steps_and_no_log_elsewhere_is_shown(
+    tmp_path: Path, open_screen: Open
+) -> None:
     log = write_run(tmp_path, "demo", "a", shape=SMALL, status="running") / "console.log"
     log.write_text('{"step": 1, "steps": 80}\nwarning: slow\n')
     shown = Read(open_screen("run", tmp_path).source).text
@@ -129,7 +143,9 @@ def test_hostile_events_and_logs_stay_text(tmp_path: Path, open_screen: Open) ->
     write_experiment(tmp_path, "demo")
     folder = write_run(tmp_path, "demo", "a", shape=SMALL, arm=HOSTILE[0], log="\n".join(HOSTILE))
     event = {name: list(HOSTILE) for name in ("kind", "severity", "diagnostic", "message")}
-    write_segment(folder, "event", event | {"step": range(len(HOSTILE)), "value": math.nan, "threshold": None})
+    write_segment(
+        folder, "event", event | {"step": range(len(HOSTILE)), "value": math.nan, "threshold": None}
+    )
     shown = assert_literal(open_screen("run", tmp_path))
     assert all(shown.count(text) >= 3 for text in HOSTILE[:5])  # as a kind, in a message, in the log
     assert "NaN" in shown
@@ -152,17 +168,33 @@ def told_of(store: Store, name: str) -> tuple[str, list[Read]]:
 
 WORDS = {
     "healthy": ["Healthy. Its success", "No step stands out by its largest gradient norm"],
-    "fast": ["Collapsed: success fell", "Likely cause (60 %). The rollouts are too old", "1 more kind of alarm later"],
-    "slow": ["Collapsed: success fell"], "falling": ["Falling at its end, too late for the collapse rule: success fell",
-                                                     "at the onset, so no warning"],
+    "fast": [
+        "Collapsed: success fell",
+        "Likely cause (60 %). The rollouts are too old",
+        "1 more kind of alarm later",
+    ],
+    "slow": ["Collapsed: success fell"],
+    "falling": [
+        "Falling at its end, too late for the collapse rule: success fell",
+        "at the onset, so no warning",
+    ],
     "recovered": ["Collapsed and recovered: success fell", "% of its best. The fall began after step 8"],
     "climbing": ["Climbing back since step 33: 0.7", "too short to call it recovered"],
-    "diverged": ["Diverged: success fell", "Critical: NaN or Inf at step 20", "First NaN or Inf at step 20, in s"],
-    "never": ["Did not rise above its start."], "nan": ["First NaN or Inf at step 7, in kl_k3.", "No alarm went off."],
-    "imported": ["Only curves are logged, and causes need the updates", "At the fall: ", "Alarms were not recorded."],
+    "diverged": [
+        "Diverged: success fell",
+        "Critical: NaN or Inf at step 20",
+        "First NaN or Inf at step 20, in s",
+    ],
+    "never": ["Did not rise above its start."],
+    "nan": ["First NaN or Inf at step 7, in kl_k3.", "No alarm went off."],
+    "imported": [
+        "Only curves are logged, and causes need the updates",
+        "At the fall: ",
+        "Alarms were not recorded.",
+    ],
     "one": ["Undecided: too few steps to judge. Its success was ", " over its 1 step."],
     "mild": [f"A mild fall: {MILD}."],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", WORDS)
@@ -193,13 +225,17 @@ def test_links_of_findings_lead_to_the_step_that_is_named_and_to_tokens_that_wer
     assert "step=14&trajectory=2" in place(d, d.findings[0]), "sorl diagnose leads to the same place"
 
 
-def test_the_curve_ends_with_the_evaluation_after_the_last_step_or_with_the_part(kinds: Store, open_screen: Open):
+def test_the_curve_ends_with_the_evaluation_after_the_last_step_or_with_the_part(
+    kinds: Store, open_screen: Open
+):
     for chosen, ends in (({}, [0, 36]), ({"range": "0..20"}, [0])):
         drawn = open_screen("run", kinds.runs, run="fast", **chosen).figures[0]["data"]
         assert [trace["x"] for trace in drawn if trace.get("name") == "held-out: facts"] == [ends]
 
 
-def test_events_of_one_kind_and_diagnostic_share_a_row_with_their_steps(grid: Path, open_screen: Open) -> None:
+def test_events_of_one_kind_and_diagnostic_share_a_row_with_their_steps(
+    grid: Path, open_screen: Open
+) -> None:
     shown = open_screen("run", grid, run=PPO).source
     (table,) = (part.split("</table>")[0] for part in shown.split("<table") if "sorl-events" in part[:40])
     rows = Read(table).tags.count("tr") - 1
@@ -207,7 +243,9 @@ def test_events_of_one_kind_and_diagnostic_share_a_row_with_their_steps(grid: Pa
     assert rows == 1 + Store(grid).reader.rows(asked, {"run": PPO}).rows[0][0], "and the onset"
 
 
-def test_a_run_with_many_alarms_of_one_kind_names_the_first_and_the_last_step(tmp_path: Path, open_screen: Open):
+def test_a_run_with_many_alarms_of_one_kind_names_the_first_and_the_last_step(
+    tmp_path: Path, open_screen: Open
+):
     folder = write_run(tmp_path, "demo", "a", shape=SMALL)
     alarm = {"kind": "alarm", "severity": "warning", "diagnostic": "chi2"}
     write_segment(folder, "event", alarm | {"step": range(40), "value": np.arange(40.0)})
@@ -216,12 +254,18 @@ def test_a_run_with_many_alarms_of_one_kind_names_the_first_and_the_last_step(tm
 
 
 @pytest.mark.parametrize("screen", ["turns", "episode", "replay"])
-def test_a_run_of_curves_alone_says_in_one_sentence_what_a_screen_needs(screen: str, kinds: Store, open_screen: Open):
+def test_a_run_of_curves_alone_says_in_one_sentence_what_a_screen_needs(
+    screen: str, kinds: Store, open_screen: Open
+):
     app = open_screen(screen, kinds.runs, arm=["imported"], run="imported")
     (said,) = re.findall(r'class="sorl-warning">([^<]*)<', app.source)
-    lacks = {"turns": "No turn of these runs is recorded: this screen needs tables turn and turn_step",
-             "episode": "No trajectory of this run is recorded: this screen needs tables trajectory, turn and token",
-             "replay": "Run imported has no stored batch, which this screen needs; "}  # fmt: skip
+    lacks = {
+        "turns": "No turn of these runs is recorded: this screen needs tables turn and turn_step",
+        "episode": (
+            "No trajectory of this run is recorded: this screen needs tables trajectory, turn and token"
+        ),
+        "replay": "Run imported has no stored batch, which this screen needs; ",
+    }
     assert said.startswith(lacks[screen])
     assert screen == "episode" or not app.figures, "empty maps tell nothing"
     assert said.count(":") <= 2
@@ -230,7 +274,9 @@ def test_a_run_of_curves_alone_says_in_one_sentence_what_a_screen_needs(screen: 
     assert [code.value for code in app.code] == ["sorl run FILE.toml" + " --fresh" * (screen == "replay")]
 
 
-def test_the_silence_of_a_run_whose_alarms_were_not_recorded_tells_nothing(kinds: Store, open_screen: Open) -> None:
+def test_the_silence_of_a_run_whose_alarms_were_not_recorded_tells_nothing(
+    kinds: Store, open_screen: Open
+) -> None:
     shown = open_screen("collapse", kinds.runs, arm=["imported", "healthy"]).source
     assert "The runs that collapsed did not record their alarms." in shown
     every = runs_of(kinds, "kinds")
@@ -250,24 +296,27 @@ def test_a_run_in_a_list_says_after_which_step_it_fell() -> None:
     assert run("recovered", 1234, 1230, 1240) == "recovered, fell after step 1,234"
     assert run("diverged", 14, 14, 14) == "diverged, fell after step 14"
     assert (run("falling", None, 34, 34), run("falling", None, 30, 34)) == (
-        "falling after step 34", "falling after steps 30 to 34"
-    )  # fmt: skip
+        "falling after step 34",
+        "falling after steps 30 to 34",
+    )
     assert (run("no_learning", None), run(None, None)) == ("did not rise", "running")
 
 
 def test_an_alarm_that_rings_in_every_run_that_stays_up_tells_nothing() -> None:
     assert first_alarm({}, 9, {}, 3) == "No alarm went off."
     rung = {"kl_k3": 4, "entropy": 4, "chi2": 6}
-    assert first_alarm({"kl_k3": 8}, 9, {"kl_k3": 6}, 6) == (
-        "First alarm: kl_k3 at step 8, 1 step before the onset. It also rang in all 6 other runs that stayed up, so it "
-        "tells nothing."
+    assert (
+        first_alarm({"kl_k3": 8}, 9, {"kl_k3": 6}, 6)
+        == "First alarm: kl_k3 at step 8, 1 step before the onset. It also rang in all 6 other runs that"
+        " stayed up, so it tells nothing."
     )
     said = first_alarm(rung, 3, {"kl_k3": 1, "entropy": 1}, 1)
     assert said.endswith("They also rang in the only other run that stayed up, so they tell nothing.")
     said = first_alarm(rung, None, {"kl_k3": 2}, 2)
-    assert said == (
-        "First alarm: kl_k3 and entropy at step 4; 1 more kind of alarm later. Of the 2 other runs that stayed up, "
-        "kl_k3 rang in 2 and entropy rang in 0."
+    assert (
+        said
+        == "First alarm: kl_k3 and entropy at step 4; 1 more kind of alarm later. Of the 2 other runs that"
+        " stayed up, kl_k3 rang in 2 and entropy rang in 0."
     )
     late = "First alarm: kl_k3 and entropy at step 4, 1 step after the onset, so no"
     assert first_alarm(rung, 3, {}, 0).startswith(late)
@@ -276,16 +325,21 @@ def test_an_alarm_that_rings_in_every_run_that_stays_up_tells_nothing() -> None:
 def test_what_was_not_measured_is_not_said() -> None:
     assert (held_out([]), not_finite([])) == ("", None)
     assert not_finite([{"kind": "non_finite", "step": 3, "diagnostic": ""}]) == (
-        "First NaN or Inf at step 3, in the loss or a gradient.", 3
-    )  # fmt: skip
-    points = pd.DataFrame({"step": range(8), "value": [1.0, 1.0, 90.0, *[1.0] * 5], "broken_step": [None] * 8})
+        "First NaN or Inf at step 3, in the loss or a gradient.",
+        3,
+    )
+    points = pd.DataFrame(
+        {"step": range(8), "value": [1.0, 1.0, 90.0, *[1.0] * 5], "broken_step": [None] * 8}
+    )
     signal = Signal("ratio_max", "largest token ratio", "ratio", "", points, pd.DataFrame())
     rows = [{"trajectory": 4, "gradient_share": None}]
     assert moment(signal, 90.0, None, rows) == "The sharpest moment: step 2, with largest token ratio 90."
     said = moment(signal, 90.0, 2, [rows[0] | {"gradient_share": math.nan}])
     assert said.endswith("; the share of trajectory 4 in this step's gradient is NaN.")
     said = moment(signal, 90.0, 2, [rows[0] | {"gradient_share": 0.5}] * 4)
-    assert said.endswith("; trajectory 4 has 50 % of this step's gradient, 2 x an equal share, the most of 4.")
+    assert said.endswith(
+        "; trajectory 4 has 50 % of this step's gradient, 2 x an equal share, the most of 4."
+    )
 
 
 @pytest.fixture(scope="module")
@@ -307,13 +361,19 @@ def runs(two_runs: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(two_runs, tmp_path, dirs_exist_ok=True))
 
 
-def test_algorithms_stand_side_by_side_and_are_asked_once(runs: Path, open_screen: Open, monkeypatch: Patch) -> None:
+def test_algorithms_stand_side_by_side_and_are_asked_once(
+    runs: Path, open_screen: Open, monkeypatch: Patch
+) -> None:
     app = open_screen("replay", runs, algorithm=["ppo", "st-ppo"], measure="clip_frac")
-    assert (app.value("run"), app.value("step")) == ("full", "3"), "the first run that has something to replay"
+    assert (app.value("run"), app.value("step")) == (
+        "full",
+        "3",
+    ), "the first run that has something to replay"
     for words in (
-        "The trainer of ppo logged loss 0.5 (replayed: ", "computed again from the stored rewards, differ",
+        "The trainer of ppo logged loss 0.5 (replayed: ",
+        "computed again from the stored rewards, differ",
         'href="episode?experiment=demo&amp;run=full&amp;step=3',
-    ):  # fmt: skip
+    ):
         assert words in app.source
     assert "<script>alert" not in app.source
     tokens = app.dataframe[0].value
@@ -321,9 +381,14 @@ def test_algorithms_stand_side_by_side_and_are_asked_once(runs: Path, open_scree
     assert set(tokens["token"]) == {HOSTILE[0]}
     (drawn,) = app.figures
     assert [trace["name"] for trace in drawn["data"]] == ["ppo", "st-ppo"]
-    (table,) = (part.split("</table>")[0] for part in app.source.split("<table") if "sorl-listing" in part[:40])
+    (table,) = (
+        part.split("</table>")[0] for part in app.source.split("<table") if "sorl-listing" in part[:40]
+    )
     turns = Read(table)
-    assert turns.words("b") == ["ppo", "st-ppo"], "with most of the gradient, under the algorithm that gives it them"
+    assert turns.words("b") == [
+        "ppo",
+        "st-ppo",
+    ], "with most of the gradient, under the algorithm that gives it them"
     assert re.fullmatch(r"(trajectory \d+)+", "".join(turns.words("a")))
     assert all("algorithm=st-ppo" in href for href in turns.values("href"))
 
@@ -332,7 +397,10 @@ def test_algorithms_stand_side_by_side_and_are_asked_once(runs: Path, open_scree
 
     # What was asked once is read from the disk, and another trajectory is another question.
     monkeypatch.setattr(page, "said", refuse)
-    for other, words in (({"measure": "gradient_share"}, "logged loss 0.5"), ({"trajectory": "2"}, "nothing more")):
+    for other, words in (
+        ({"measure": "gradient_share"}, "logged loss 0.5"),
+        ({"trajectory": "2"}, "nothing more"),
+    ):
         assert words in open_screen("replay", runs, algorithm=["ppo", "st-ppo"], **other).source
 
 
@@ -340,10 +408,15 @@ def test_an_audit_is_asked_by_a_button_and_says_what_holds_what_is_violated_and_
     two_runs: Path, open_screen: Open, monkeypatch: Patch
 ) -> None:
     at = {"step": 3, "update": 0, "gap": 1.0, "tolerance": 0.0, "logged": 0.5, "expected": "NaN"}
-    checks = [{"identity": name, "state": state, **at, **more} for name, state, more in (
-        ("reward", "holds", {"step": 1}), ("reward", "violated", {"says": HOSTILE[0]}), ("loss", "holds", {}),
-        ("weights", "missing", {"missing": "needs the weights"}),
-    )]  # fmt: skip
+    checks = [
+        {"identity": name, "state": state, **at, **more}
+        for name, state, more in (
+            ("reward", "holds", {"step": 1}),
+            ("reward", "violated", {"says": HOSTILE[0]}),
+            ("loss", "holds", {}),
+            ("weights", "missing", {"missing": "needs the weights"}),
+        )
+    ]
     asked: list[Any] = []
     monkeypatch.setattr(page, "said", lambda words, *_, **__: asked.append(words) or json.dumps(checks))
     app = open_screen("run", two_runs, run="full")
@@ -351,7 +424,10 @@ def test_an_audit_is_asked_by_a_button_and_says_what_holds_what_is_violated_and_
     press(app, "Audit this run")
     assert [words[2:] for words in asked] == [["audit", "full", "--format", "json"]]
     shown = assert_literal(app)
-    said = "Steps 1, 3. Hold: loss. Cannot be checked at 3: weights (needs the weights). Violated, so one of two "
+    said = (
+        "Steps 1, 3. Hold: loss. Cannot be checked at 3: weights (needs the weights). Violated, so one of"
+        " two "
+    )
     assert said in shown
     assert "reward30.5NaN" + HOSTILE[0] in shown
     assert "so nothing can be computed again" in open_screen("run", two_runs, run="bare").source
@@ -363,7 +439,9 @@ def test_an_episode_of_a_stored_step_leads_to_its_replay(two_runs: Path, open_sc
     assert "replay?" not in open_screen("episode", two_runs, run="full", step="2", trajectory="0").source
 
 
-def test_what_the_command_refuses_or_takes_too_long_for_is_said_and_not_kept(runs: Path, monkeypatch: Patch) -> None:
+def test_what_the_command_refuses_or_takes_too_long_for_is_said_and_not_kept(
+    runs: Path, monkeypatch: Patch
+) -> None:
     folder = runs / "demo" / "full"
     (folder / "batches" / "000001.safetensors").write_bytes(b"torn")
     with pytest.raises(InputError, match="cannot be read"):
@@ -388,15 +466,22 @@ def test_an_answer_is_asked_once_for_each_batch(runs: Path, monkeypatch: Patch) 
 
 def test_nan_is_shown_as_itself_and_null_as_a_dash() -> None:
     row = {"algorithm": "a", "update": 0, "source": "replayed", "reason": None}
-    told = {"own": "a", "summary": [row | dict.fromkeys(replay.FIGURES) | {"ess_frac": "NaN", "clip_frac": 0.25}]}
+    told = {
+        "own": "a",
+        "summary": [row | dict.fromkeys(replay.FIGURES) | {"ess_frac": "NaN", "clip_frac": 0.25}],
+    }
     header, rows = replay.summary(told, [])
     assert (header, [cell for _, cell in rows]) == (["", "a"], ["–", "–", "–", "–", "NaN", "25 %", "–", "–"])
     assert replay.logged(told) == ""
     told["summary"].append(row | {"source": "logged", "policy_loss": 0.253, "stabiliser_ratio": "NaN"})
     said = "The trainer of a logged loss 0.253 (replayed: –), stabiliser ratio NaN (replayed: –)."
     assert replay.logged(told) == said
-    turns = [{"algorithm": "a", "turn_index": k, "update": 0, "clip_frac": v} for k, v in ((1, 0.5), (2, "NaN"))]
-    assert replay.by_turn({"own": "a", "turns": turns}, "clip_frac", []).to_numpy().tolist() == [["a", 1, 0.5]]
+    turns = [
+        {"algorithm": "a", "turn_index": k, "update": 0, "clip_frac": v} for k, v in ((1, 0.5), (2, "NaN"))
+    ]
+    assert replay.by_turn({"own": "a", "turns": turns}, "clip_frac", []).to_numpy().tolist() == [
+        ["a", 1, 0.5]
+    ]
 
 
 Figures = tuple[Any, Any, dict[int, Any]]  # clip_frac, weight_abs, gradient_share by turn
@@ -408,11 +493,18 @@ def answered(own: str, **algorithms: Figures) -> dict[str, Any]:
     turns: list[dict[str, Any]] = []
     for name, (clip, weight, shares) in algorithms.items():
         row = {"algorithm": name, "source": "replayed", "reason": None}
-        summary += [row | {"update": 0, "clip_frac": 0.9, "weight_abs": 1.0},
-                    row | {"update": None, "clip_frac": clip, "weight_abs": weight}]  # fmt: skip
+        summary += [
+            row | {"update": 0, "clip_frac": 0.9, "weight_abs": 1.0},
+            row | {"update": None, "clip_frac": clip, "weight_abs": weight},
+        ]
         turns += [{"algorithm": name, "update": 0, "turn_index": 9, "gradient_share": 1.0}] * bool(shares)
-        turns += [{"algorithm": name, "update": None, "turn_index": k, "gradient_share": v} for k, v in shares.items()]
-    summary.append({"algorithm": "grpo", "source": "replayed", "update": None, "reason": "it compares rollouts"})
+        turns += [
+            {"algorithm": name, "update": None, "turn_index": k, "gradient_share": v}
+            for k, v in shares.items()
+        ]
+    summary.append(
+        {"algorithm": "grpo", "source": "replayed", "update": None, "reason": "it compares rollouts"}
+    )
     return {"own": own, "summary": summary, "turns": turns}
 
 
@@ -422,30 +514,53 @@ PPO_FELL: Figures = (0.369, 7.57, {1: 0.3, 2: 0.4})
 @pytest.mark.parametrize(
     ("algorithms", "says"),
     [
-        ({"ppo": PPO_FELL, "turn": (0.615, 0.93, {1: 0.34, 2: 0.3})},
-         "turn in place of ppo clips 1.7 x as much (62 % of the tokens, ppo 37 %) and has gradient "
-         "weights 8.1 x smaller; the largest share of the gradient moves from turn 2 (40 %) to turn 1 (34 %)."),
-        ({"ppo": PPO_FELL, "turn": (0.37, 7.6, {2: 0.5, 1: 0.3}), "s": (0.1, 7.7, {})},
-         "s in place of ppo clips 3.7 x as little (10 % of the tokens, ppo 37 %) and has gradient "
-         "weights of the same size."),
-        ({"ppo": PPO_FELL, "turn": (0.37, 7.6, {2: 0.5, 1: 0.3})},
-         "turn in place of ppo clips as much (37 % of the tokens, ppo 37 %) and has gradient "
-         "weights of the same size; turn 2 keeps the largest share of the gradient (40 %, then 50 %)."),
-        ({"ppo": (0, 2.0, {}), "turn": (0, 400.0, {})},
-         "turn in place of ppo clips no token either and has gradient weights 200 x larger."),
-        ({"ppo": (0.2, 2.0, {}), "turn": (1.0, 0, {}), "s": (None, 1.0, {})},
-         "turn in place of ppo clips 5 x as much (100 % of the tokens, ppo 20 %) and has no "
-         "gradient at all."),
-        ({"ppo": (0.2, 2.0, {}), "s": (None, 1.0, {1: "NaN"})},
-         "s in place of ppo has gradient weights 2 x smaller."),
+        (
+            {"ppo": PPO_FELL, "turn": (0.615, 0.93, {1: 0.34, 2: 0.3})},
+            (
+                "turn in place of ppo clips 1.7 x as much (62 % of the tokens, ppo 37 %) and has gradient"
+                " weights 8.1 x smaller; the largest share of the gradient moves from turn 2 (40 %) to turn 1"
+                " (34 %)."
+            ),
+        ),
+        (
+            {"ppo": PPO_FELL, "turn": (0.37, 7.6, {2: 0.5, 1: 0.3}), "s": (0.1, 7.7, {})},
+            (
+                "s in place of ppo clips 3.7 x as little (10 % of the tokens, ppo 37 %) and has gradient "
+                "weights of the same size."
+            ),
+        ),
+        (
+            {"ppo": PPO_FELL, "turn": (0.37, 7.6, {2: 0.5, 1: 0.3})},
+            (
+                "turn in place of ppo clips as much (37 % of the tokens, ppo 37 %) and has gradient "
+                "weights of the same size; turn 2 keeps the largest share of the gradient (40 %, then 50 %)."
+            ),
+        ),
+        (
+            {"ppo": (0, 2.0, {}), "turn": (0, 400.0, {})},
+            "turn in place of ppo clips no token either and has gradient weights 200 x larger.",
+        ),
+        (
+            {"ppo": (0.2, 2.0, {}), "turn": (1.0, 0, {}), "s": (None, 1.0, {})},
+            (
+                "turn in place of ppo clips 5 x as much (100 % of the tokens, ppo 20 %) and has no "
+                "gradient at all."
+            ),
+        ),
+        (
+            {"ppo": (0.2, 2.0, {}), "s": (None, 1.0, {1: "NaN"})},
+            "s in place of ppo has gradient weights 2 x smaller.",
+        ),
         ({"ppo": (0.2, 2.0, {}), "s": ("NaN", "NaN", {})}, "The gradient of s is NaN."),
         ({"ppo": (0.2, "NaN", {}), "s": (0.1, 2.0, {})}, "The gradient of ppo is NaN."),
-        ({"ppo": (1.0, 0, {}), "s": (0.1, 2.0, {})},
-         "The update of ppo has no gradient that another could be compared with."),
+        (
+            {"ppo": (1.0, 0, {}), "s": (0.1, 2.0, {})},
+            "The update of ppo has no gradient that another could be compared with.",
+        ),
         ({"ppo": PPO_FELL}, "Of the chosen algorithms only ppo, which trained on this batch, has an answer."),
     ],
     ids=range(10),
-)  # fmt: skip
+)
 def test_the_headline_says_what_changes_the_update_most(algorithms: dict[str, Figures], says: str) -> None:
     assert replay.headline(answered("ppo", **algorithms), ["turn", "s", "grpo"]) == says
 

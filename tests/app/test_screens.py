@@ -63,7 +63,9 @@ def test_the_app_opens_on_the_overview(file: str, grid: Path, monkeypatch: Patch
     assert app.selectbox(key="experiment").value == "demo"
 
 
-@pytest.mark.parametrize("address", [None, "http://localhost", "http://localhost/overview", "http://localhost/compare"])
+@pytest.mark.parametrize(
+    "address", [None, "http://localhost", "http://localhost/overview", "http://localhost/compare"]
+)
 def test_the_overview_has_an_address_of_its_own_and_one_place_in_the_menu(address: str | None) -> None:
     app = visit(
         "import streamlit as st\nfrom workbench.app.main import menu\n"
@@ -80,7 +82,8 @@ def test_the_overview_has_an_address_of_its_own_and_one_place_in_the_menu(addres
 
 
 def test_a_choice_goes_along_to_the_next_screen() -> None:
-    # The browser asks for the next screen with the choices of this one where a look for new rows is asked for with it.
+    # The browser asks for the next screen with the choices of this one where a look for new rows is asked for
+    # with it.
     app = visit(
         "import streamlit as st\nfrom workbench.app.url import begin, choose_many, finish\n"
         f"def one():\n    begin('one')\n    {CHOICE}\n    finish([])\n"
@@ -111,7 +114,8 @@ def test_no_screen_imports_torch() -> None:
 def test_every_screen_says_what_to_type_without_a_run_and_waits_for_a_busy_database(
     name: str, tmp_path: Path, open_screen: Open, monkeypatch: Patch
 ) -> None:
-    for folder in (tmp_path, tmp_path / "nowhere") if name != "glossary" else ():  # which explains all without a run
+    # which explains all without a run
+    for folder in (tmp_path, tmp_path / "nowhere") if name != "glossary" else ():
         assert "sorl run" in "".join(code.value for code in open_screen(name, folder).code)
     (busy := tmp_path / "busy").mkdir()
     (none := tmp_path / "none").mkdir()
@@ -154,12 +158,19 @@ def test_a_bare_address_opens_the_newest_collapse(tmp_path: Path, open_screen: O
     small = Shape(trajectories=2, turns=3, epochs=1, steps_per_segment=30)
     write_grid(tmp_path, "fell", small)
     write_run(tmp_path, "young", "later", shape=small, seed=9)
-    for screen, newest in (("overview", "young"), ("compare", "fell"), ("turns", "fell"), ("collapse", "fell")):
+    for screen, newest in (
+        ("overview", "young"),
+        ("compare", "fell"),
+        ("turns", "fell"),
+        ("collapse", "fell"),
+    ):
         assert open_screen(screen, tmp_path).value("experiment") == newest
 
 
 @pytest.mark.parametrize("screen", ["compare", "turns", "collapse"])
-def test_a_screen_of_arms_asks_for_one_and_leads_to_the_region(screen: str, searched: Path, open_screen: Open) -> None:
+def test_a_screen_of_arms_asks_for_one_and_leads_to_the_region(
+    screen: str, searched: Path, open_screen: Open
+) -> None:
     app = open_screen(screen)
     assert "All points in Region" not in app.source
     app.multiselect(key="arm").set_value([]).run()
@@ -187,8 +198,15 @@ def test_a_choice_changes_figure_and_address_in_one_step_and_an_opening_is_none(
 
 
 def test_compare_takes_its_view_from_the_address_and_says_what_it_ignores(open_screen: Open) -> None:
-    address = {"arm": ["st-ppo", "ppo"], "metric": "minibatch.grad_norm", "x": "updates", "seeds": "single",
-               "scale": "log", "smooth": "5", "range": "3..20"}  # fmt: skip
+    address = {
+        "arm": ["st-ppo", "ppo"],
+        "metric": "minibatch.grad_norm",
+        "x": "updates",
+        "seeds": "single",
+        "scale": "log",
+        "smooth": "5",
+        "range": "3..20",
+    }
     app = open_screen("compare", **address)
     assert {name: app.value(name) for name in address} == address
     (figure,) = app.figures
@@ -204,14 +222,17 @@ def test_compare_takes_its_view_from_the_address_and_says_what_it_ignores(open_s
     assert app.multiselect(key="arm").value == ["ppo"]
 
 
-def test_no_choice_is_lost_to_a_wrong_address_or_to_the_next_choice(open_screen: Open, monkeypatch: Patch) -> None:
+def test_no_choice_is_lost_to_a_wrong_address_or_to_the_next_choice(
+    open_screen: Open, monkeypatch: Patch
+) -> None:
     app = open_screen("compare", scale="sideways")
     app.query_params = {"scale": "sideways"}  # what a browser says until it hears of another address
     app.segmented_control(key="scale").set_value("log").run()
     assert app.value("scale") == "log"
     app = open_screen("compare")
     with monkeypatch.context() as cut_short:
-        cut_short.setattr("workbench.app.url.finish", lambda _: None)  # the second comes while the first is drawn
+        # the second comes while the first is drawn
+        cut_short.setattr("workbench.app.url.finish", lambda _: None)
         app.segmented_control(key="scale").set_value("log").run()
     app.segmented_control(key="seeds").set_value("single").run()
     assert (app.session_state["scale"], app.session_state["seeds"], app.steps) == ("log", "single", 1)
@@ -219,15 +240,21 @@ def test_no_choice_is_lost_to_a_wrong_address_or_to_the_next_choice(open_screen:
 
 @pytest.mark.parametrize(
     ("screen", "dragged", "kept"),
-    [("run", (9.6, 20.3), "10..20"), ("compare", (12.2, 12.6), "11..13"), ("compare", (-3.0, 7.5), "0..7"),
-     ("turns", (20.3, 9.6), "10..20")],
-)  # fmt: skip
+    [
+        ("run", (9.6, 20.3), "10..20"),
+        ("compare", (12.2, 12.6), "11..13"),
+        ("compare", (-3.0, 7.5), "0..7"),
+        ("turns", (20.3, 9.6), "10..20"),
+    ],
+)
 def test_a_drag_over_a_figure_is_the_range_of_the_address(
     screen: str, dragged: tuple[float, float], kept: str, open_screen: Open, monkeypatch: Patch
 ) -> None:
     drawn: list[str] = []
 
-    def chart(_: object, *, key: str, selection_mode: str | tuple[str, ...], **__: object) -> dict[str, object]:
+    def chart(
+        _: object, *, key: str, selection_mode: str | tuple[str, ...], **__: object
+    ) -> dict[str, object]:
         boxes = "box" in selection_mode and not any(other.startswith(key[:-2]) for other in drawn)
         drawn.append(key)
         inside = [{"customdata": [1, 12, 3]}] if boxes and "points" in selection_mode else []
@@ -241,7 +268,9 @@ def test_a_drag_over_a_figure_is_the_range_of_the_address(
     assert "cell" not in app.query_params, "what lies in the part was not clicked"
 
 
-def test_overview_shows_question_answer_a_cell_a_run_and_the_table_of_the_terminal(grid: Path, open_screen: Open):
+def test_overview_shows_question_answer_a_cell_a_run_and_the_table_of_the_terminal(
+    grid: Path, open_screen: Open
+):
     app = open_screen("overview")
     for words in ("Does the clip stop the collapse?", "Collapsed: ppo in 2 of 2", "8 runs"):
         assert words in app.source
@@ -256,10 +285,16 @@ def test_overview_shows_question_answer_a_cell_a_run_and_the_table_of_the_termin
         assert f'href="compare?experiment=demo&amp;arm={quote_plus(row[0])}"' in app.source
 
 
-def test_region_shows_a_map_an_arm_and_its_overview_lists_runs_on_demand(searched: Path, open_screen: Open) -> None:
+def test_region_shows_a_map_an_arm_and_its_overview_lists_runs_on_demand(
+    searched: Path, open_screen: Open
+) -> None:
     app = open_screen("region", searched)
-    for words in ("At staleness 8, half of the runs collapse ", "above the highest value tried with st-ppo (0.4)",
-                  "Stable area, from the largest: st-ppo", "half of the runs collapse, by staleness."):  # fmt: skip
+    for words in (
+        "At staleness 8, half of the runs collapse ",
+        "above the highest value tried with st-ppo (0.4)",
+        "Stable area, from the largest: st-ppo",
+        "half of the runs collapse, by staleness.",
+    ):
         assert words in app.source
     words = [t["text"] for t in app.figures[0]["data"] if "text" in t.get("mode", "")]
     assert words == [["0/1", "1/1", "1/1"] * 2, ["0/1"] * 6]
@@ -307,12 +342,28 @@ def alarms(*rows: tuple[str, int, int, float]) -> pd.DataFrame:
 def test_few_arms_are_all_shown_and_of_many_one_collapsed_and_one_healthy_of_each_algorithm() -> None:
     assert default_arms(arms(b=[None], a=[3])) == ["b", "a"]
     each = arms(
-        ppo_1=[None, None], ppo_2=[4, None], ppo_3=[4, 5], ppo_4=[3, 6],
-        st_1=[None], st_2=[None, None], st_3=[None], so_1=[None, 5, 6], so_2=[None],
-    )  # fmt: skip
+        ppo_1=[None, None],
+        ppo_2=[4, None],
+        ppo_3=[4, 5],
+        ppo_4=[3, 6],
+        st_1=[None],
+        st_2=[None, None],
+        st_3=[None],
+        so_1=[None, 5, 6],
+        so_2=[None],
+    )
     assert default_arms(each, most=5) == ["ppo_1", "ppo_3", "st_2", "so_1", "so_2"]
-    rare = arms(ppo_1=[6, None, None], ppo_2=[None, None, None], turn=[None], s=[None], st=[None], grpo=[None], so=[9])
-    assert default_arms(rare, most=6) == ["ppo_1", "ppo_2", "turn", "s", "st", "so"], "a rare collapse is shown"
+    rare = arms(
+        ppo_1=[6, None, None], ppo_2=[None, None, None], turn=[None], s=[None], st=[None], grpo=[None], so=[9]
+    )
+    assert default_arms(rare, most=6) == [
+        "ppo_1",
+        "ppo_2",
+        "turn",
+        "s",
+        "st",
+        "so",
+    ], "a rare collapse is shown"
 
 
 def test_success_stands_first_and_then_what_warned_before_most_collapses() -> None:
@@ -321,32 +372,45 @@ def test_success_stands_first_and_then_what_warned_before_most_collapses() -> No
     usual = ["step.success", "step.grad_norm_max", "step.absent", "step.entropy"]
     assert default_metrics(told, charted, usual) == [charted[i] for i in (0, 3, 2, 4)]
     everywhere = told.assign(before=3, false_alarms=[1, 2, 2])
-    assert default_metrics(everywhere, charted, usual)[1] == "step.entropy", "what rings in all runs gets no panel"
-    assert default_metrics(pd.DataFrame(), charted, usual) == ["step.success", "step.grad_norm_max", "step.entropy"]
+    assert default_metrics(everywhere, charted, usual)[1] == "step.entropy", (
+        "what rings in all runs gets no panel"
+    )
+    assert default_metrics(pd.DataFrame(), charted, usual) == [
+        "step.success",
+        "step.grad_norm_max",
+        "step.entropy",
+    ]
 
 
 def test_the_headline_of_collapse_is_by_run_and_tells_what_came_back_and_what_is_open() -> None:
     runs = arms(ppo=[17, 20, None, None], st=[None, None]).assign(
-        run_id=list("abcdef"), detected=None, steps=36.0,
+        run_id=list("abcdef"),
+        detected=None,
+        steps=36.0,
         outcome=["collapsed", "recovered", "diverged", "falling", "healthy", None],
-    )  # fmt: skip
-    assert collapse.headline(runs.assign(onset_low=runs["onset_low"].fillna(30))) == (
-        "3 of 6 runs collapsed: ppo in 3 of 4 (seed 0 after step 17, seed 1 after step 20, seed 2 diverged at step "
-        "35). 1 of them came back. 1 more: down at the end, too late for the collapse rule (ppo seed 3). 1 more: not "
-        "judged yet (st seed 1)."
+    )
+    assert (
+        collapse.headline(runs.assign(onset_low=runs["onset_low"].fillna(30)))
+        == "3 of 6 runs collapsed: ppo in 3 of 4 (seed 0 after step 17, seed 1 after step 20, seed 2 diverged"
+        " at step 35). 1 of them came back. 1 more: down at the end, too late for the collapse rule (ppo"
+        " seed 3). 1 more: not judged yet (st seed 1)."
     )
     assert collapse.headline(runs.iloc[4:5]) == "None of these runs collapsed."
     assert collapse.headline(runs.assign(steps=0.0).iloc[4:]) == "None of these runs has trained a step yet."
-    many = arms(ppo=[*range(3, 9)]).assign(run_id=list("abcdef"), detected=None, steps=36.0, outcome="collapsed")
+    many = arms(ppo=[*range(3, 9)]).assign(
+        run_id=list("abcdef"), detected=None, steps=36.0, outcome="collapsed"
+    )
     assert "ppo in 6 of 6 (after steps 3 to 8)" in collapse.headline(many)
 
 
 def test_an_alarm_is_a_warning_only_if_it_is_silent_in_the_runs_that_stayed_up() -> None:
     rang = alarms(("kl_k3", 3, 3, 1.0), ("chi2", 2, 0, 9.0))
-    assert first_warning(rang.assign(false_alarms=2)).startswith("No alarm told them apart: kl_k3 went off before the")
+    assert first_warning(rang.assign(false_alarms=2)).startswith(
+        "No alarm told them apart: kl_k3 went off before the"
+    )
     assert first_warning(rang).startswith(
-        "No alarm tells them apart beyond chance. The nearest, kl_k3, went off before the onset in 3 of 3 runs that "
-        "collapsed (median lead 1 step), and in 1 of 2 that did not (p = "
+        "No alarm tells them apart beyond chance. The nearest, kl_k3, went off before the onset in 3 of 3"
+        " runs that collapsed (median lead 1 step), and in 1 of 2 that did not (p = "
     )
     shown = first_warning(rang.assign(collapsed=10, before=[9, 2], steady=10, false_alarms=[0, 1]))
     assert shown.startswith("kl_k3 told them apart: it went off before the onset in 9 of 10 runs")
@@ -361,11 +425,16 @@ def config(algorithm: str, lr: float, **more: Any) -> str:
 
 
 def test_a_region_opens_at_one_point_where_most_algorithms_were_tried() -> None:
-    each = arms(ppo_1=[3, 4], ppo_2=[None, None], ppo_3=[3, None], st_1=[5], st_2=[None], st_3=[None], so_1=[None])
+    each = arms(
+        ppo_1=[3, 4], ppo_2=[None, None], ppo_3=[3, None], st_1=[5], st_2=[None], st_3=[None], so_1=[None]
+    )
     rates = {"1": 0.8, "2": 0.1, "3": 0.4}
     each = each.assign(config=[config(a.split("_")[0], rates[a[-1]]) for a in each["arm"]])
     assert default_arms(each, most=6) == ["ppo_1", "st_1", "so_1"], "three algorithms, and both ends"
-    assert default_arms(each[each["algorithm"] == "ppo"], most=2) == ["ppo_1", "ppo_2"], "one algorithm has no point"
+    assert default_arms(each[each["algorithm"] == "ppo"], most=2) == [
+        "ppo_1",
+        "ppo_2",
+    ], "one algorithm has no point"
 
 
 def test_what_differs_are_the_slots_and_settings_and_not_the_name() -> None:
@@ -382,8 +451,15 @@ def test_what_differs_are_the_slots_and_settings_and_not_the_name() -> None:
     assert found.loc["ppo", "stabilise"] == "none"
     rates = {"learn.policy.lr": {"a": "0.2", "b": "0.1, 0.4"}}
     assert differs(a=[config("ppo", 0.2)], b=[config("ppo", rate) for rate in (0.1, 0.4)]).to_dict() == rates
-    assert choices_of(config("ppo", 0.2, ratio="turn"))["ratio level"] == "turn", "a slot that the arm changed"
-    for strange in ('{"algorithm": "theirs", "x": 1}', "[1]", "nothing", '{"algorithm": {"base": 3}, "slots": 1}'):
+    assert choices_of(config("ppo", 0.2, ratio="turn"))["ratio level"] == "turn", (
+        "a slot that the arm changed"
+    )
+    for strange in (
+        '{"algorithm": "theirs", "x": 1}',
+        "[1]",
+        "nothing",
+        '{"algorithm": {"base": 3}, "slots": 1}',
+    ):
         assert "ratio" not in choices_of(strange)
 
 
@@ -402,8 +478,14 @@ def test_a_baseline_is_compared_by_the_end_of_the_runs() -> None:
 
 
 def test_compare_groups_filters_and_subtracts_from_the_address(searched: Path, open_screen: Open) -> None:
-    address = {"group": "learn.staleness", "where": "learn.policy.lr = 0.2", "layout": "by arm",
-               "baseline": "learn.staleness = 0", "x": "seconds", "metric": "step.success"}  # fmt: skip
+    address = {
+        "group": "learn.staleness",
+        "where": "learn.policy.lr = 0.2",
+        "layout": "by arm",
+        "baseline": "learn.staleness = 0",
+        "x": "seconds",
+        "metric": "step.success",
+    }
     app = open_screen("compare", searched, **address)
     assert {name: app.value(name) for name in address} == address
     assert app.value("arm") == ["learn.staleness = 0", "learn.staleness = 8"]
@@ -415,19 +497,29 @@ def test_compare_groups_filters_and_subtracts_from_the_address(searched: Path, o
     assert "2 seeds for each line. Thick line: mean; thin lines: its seeds." in open_screen("compare").source
 
 
-def test_compare_shows_picked_runs_and_names_the_arms_by_what_tells_them_apart(searched: Path, open_screen: Open):
+def test_compare_shows_picked_runs_and_names_the_arms_by_what_tells_them_apart(
+    searched: Path, open_screen: Open
+):
     picked = Reader(searched).query("SELECT run_id, arm FROM run ORDER BY 1").head(2)
-    app = open_screen("compare", searched, runs=list(picked["run_id"]), arm=list(picked["arm"]), seeds="single")
+    app = open_screen(
+        "compare", searched, runs=list(picked["run_id"]), arm=list(picked["arm"]), seeds="single"
+    )
     assert app.value("runs") == list(picked["run_id"])
     assert "2 runs." in app.source
     short, shared = apart(list(picked["arm"]))
     assert f"All at {shared}. " * bool(shared) in app.source
-    assert {trace.get("name") for trace in app.figures[0]["data"] if trace.get("showlegend")} == set(short.values())
-    caption = Read(next(e.proto.body for e in app.get("html") if 'class="sorl-export"' in e.proto.body)).all("div")[0]
+    assert {trace.get("name") for trace in app.figures[0]["data"] if trace.get("showlegend")} == set(
+        short.values()
+    )
+    caption = Read(next(e.proto.body for e in app.get("html") if 'class="sorl-export"' in e.proto.body)).all(
+        "div"
+    )[0]
     assert "▼ onset of a fall" in caption["data-caption"]
 
 
-@given(st.lists(st.text("ab ·", max_size=9), max_size=4, unique=True), st.sampled_from(["", " · x", " · x · y"]))
+@given(
+    st.lists(st.text("ab ·", max_size=9), max_size=4, unique=True), st.sampled_from(["", " · x", " · x · y"])
+)
 def test_names_keep_what_tells_them_apart(names: list[str], end: str) -> None:
     whole = [name + end for name in names]
     short, shared = apart(whole)
@@ -441,11 +533,16 @@ def axis_titles(figure: Any) -> list[str]:
     return [text for axis in axes if (text := axis.get("title", {}).get("text"))]
 
 
-def test_collapse_shows_events_survival_and_leads_and_takes_its_view_from_the_address(open_screen: Open) -> None:
+def test_collapse_shows_events_survival_and_leads_and_takes_its_view_from_the_address(
+    open_screen: Open,
+) -> None:
     app = open_screen("collapse")
     assert [axis_titles(figure) for figure in app.figures] == [[AXES["step"]], [], [AXES["onset"]]]
-    for words in ("2 of 8 runs collapsed: ppo in 2 of 2 (seed 0 after step", "Too few seeds to tell any arm from ",
-                  "Alarms: a ess_frac_min · b grad_norm_max."):  # fmt: skip
+    for words in (
+        "2 of 8 runs collapsed: ppo in 2 of 2 (seed 0 after step",
+        "Too few seeds to tell any arm from ",
+        "Alarms: a ess_frac_min · b grad_norm_max.",
+    ):
         assert words in app.source
     assert "log-rank p" not in app.source, "no test could show anything"
     _, curves, order = (figure["layout"] for figure in app.figures)
@@ -463,7 +560,9 @@ def test_collapse_shows_events_survival_and_leads_and_takes_its_view_from_the_ad
     assert "None of these runs collapsed." in open_screen("collapse", arm=["st-ppo"]).source
 
 
-def test_a_queued_run_breaks_nothing_and_a_running_run_is_watched_until_now(tmp_path: Path, open_screen: Open) -> None:
+def test_a_queued_run_breaks_nothing_and_a_running_run_is_watched_until_now(
+    tmp_path: Path, open_screen: Open
+) -> None:
     write_queued(tmp_path, "queue")
     write_run(tmp_path, "demo", "a", shape=SMALL, status="running")
     assert "has trained a step" in open_screen("collapse", tmp_path, experiment="queue").source
@@ -472,8 +571,15 @@ def test_a_queued_run_breaks_nothing_and_a_running_run_is_watched_until_now(tmp_
 
 
 def test_turns_takes_its_view_from_the_address(open_screen: Open) -> None:
-    address = {"arm": ["st-ppo", "ppo"], "measure": "advantage", "x": "onset", "seed": "1", "cells": "extreme",
-               "range": "-6..4", "cell": ["ppo", "-2", "3"]}  # fmt: skip
+    address = {
+        "arm": ["st-ppo", "ppo"],
+        "measure": "advantage",
+        "x": "onset",
+        "seed": "1",
+        "cells": "extreme",
+        "range": "-6..4",
+        "cell": ["ppo", "-2", "3"],
+    }
     app = open_screen("turns", **address)
     assert {name: app.value(name) for name in address} == address
     layout = app.figures[0]["layout"]
@@ -486,7 +592,9 @@ def test_turns_shows_a_map_an_arm_and_a_picked_cell_lists_its_episodes(open_scre
     assert [t["type"] for t in app.figures[0]["data"]].count("heatmap") == 4
     assert app.value("measure") == "ratio_geo"
     assert "Click a cell" in app.source
-    said = r"Geometric turn ratio. ppo seed \d: below [\d.]+ or above [\d.]+ in \d+ of \d+ cells from step 1\d"
+    said = (
+        r"Geometric turn ratio. ppo seed \d: below [\d.]+ or above [\d.]+ in \d+ of \d+ cells from step 1\d"
+    )
     assert re.search(said, app.source)
     where = re.findall(r'<a href="turns\?([^"]*)">ppo, turn', app.run().source)[0].replace("&amp;", "&")
     linked = open_screen("turns", **parse_qs(where))
@@ -504,7 +612,9 @@ def test_turns_shows_a_map_an_arm_and_a_picked_cell_lists_its_episodes(open_scre
 def view(*onsets: int | None, width: int = 1, **more: Any) -> Turns:
     """Seeds of ppo with an onset or none, each a run of 40 steps."""
     steps = pd.Series(onsets, dtype="Int64")
-    found = pd.DataFrame({"arm": "ppo", "seed": range(len(onsets)), "collapse_step": steps, "onset_low": steps})
+    found = pd.DataFrame(
+        {"arm": "ppo", "seed": range(len(onsets)), "collapse_step": steps, "onset_low": steps}
+    )
     found = found.assign(run_id=found["seed"].astype(str), onset_high=steps, outcome="", steps=40, **more)
     measure = Measure("ratio_geo", "geometric turn ratio", "ratio", "")
     return Turns(found, "step", [0] * len(onsets), Window(0, 39, width), measure)
@@ -521,10 +631,11 @@ def block(*values: tuple[int, int, int, float, int]) -> pd.DataFrame:
 def test_the_headline_is_the_block_after_the_onset_by_run_and_apart_from_what_moved_before() -> None:
     dead = [(0, step, turn, 7e-6, 64) for step in range(30, 40) for turn in (1, 2)]
     said, cells = headline(view(29, None, None), block(*dead, (1, 9, 2, 1e-9, 7), (0, 12, 2, 0.6, 9)))
-    assert said == (
-        "Geometric turn ratio. ppo seed 0: below 0.961 in all turns from step 30 on, farthest 7e-06 in turn 1, step "
-        "30; the fall began after step 29. Usual, in 98 % of the cells in runs that did not collapse: 0.961 to 1. "
-        "Farthest before a fall: 0.6 in turn 2, step 12 of ppo seed 0."
+    assert (
+        said
+        == "Geometric turn ratio. ppo seed 0: below 0.961 in all turns from step 30 on, farthest 7e-06 in"
+        " turn 1, step 30; the fall began after step 29. Usual, in 98 % of the cells in runs that did not"
+        " collapse: 0.961 to 1. Farthest before a fall: 0.6 in turn 2, step 12 of ppo seed 0."
     )
     assert cells == [Cell("ppo", 30, 1), Cell("ppo", 12, 2)]
     said, _ = headline(view(29, 31, None), block(*dead[:1]))
@@ -552,18 +663,30 @@ def test_without_a_collapse_the_headline_says_if_anything_stands_out_and_what_is
 
 @given(
     st.lists(st.sampled_from([None, 0, 5, 12, 39]), min_size=3, max_size=3),
-    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 39), st.integers(1, 2), st.floats(1e-9, 1e9),
-                       st.sampled_from([1, 7, 8, 64])), max_size=40),
-)  # fmt: skip
+    st.lists(
+        st.tuples(
+            st.integers(0, 2),
+            st.integers(0, 39),
+            st.integers(1, 2),
+            st.floats(1e-9, 1e9),
+            st.sampled_from([1, 7, 8, 64]),
+        ),
+        max_size=40,
+    ),
+)
 def test_what_the_headline_names_is_in_the_cells(onsets: list[int | None], odd: list[Any]) -> None:
     cells = block(*odd)
     said, places = headline(view(*onsets), cells)
     known = cells[cells["turns"] >= 8]
-    there = {(written(v), t, s) for v, t, s in known[["value", "turn_index", "first_step"]].itertuples(index=False)}
+    there = {
+        (written(v), t, s) for v, t, s in known[["value", "turn_index", "first_step"]].itertuples(index=False)
+    }
     named = re.findall(r"(\S+) in turn (\d), step (\d+)", said)
     assert {(value, int(turn), int(step)) for value, turn, step in named} <= there
     assert {(c.first, c.turn) for c in places} <= {(step, turn) for _, turn, step in there}
-    for seed, low, k, n, since in re.findall(r"seed (\d): below (\S+) in (\d+) of (\d+) cells from step (\d+)", said):
+    for seed, low, k, n, since in re.findall(
+        r"seed (\d): below (\S+) in (\d+) of (\d+) cells from step (\d+)", said
+    ):
         mine = known[(known["arm"] == int(seed)) & (known["first_step"] >= int(since))]
         assert (len(mine), int(since) >= (onsets[int(seed)] or 0)) == (int(n), True)
         near = mine["value"].between(float(low) * 0.995, float(low) * 1.0051)  # equal as written
@@ -573,13 +696,22 @@ def test_what_the_headline_names_is_in_the_cells(onsets: list[int | None], odd: 
 def test_a_cell_that_is_not_there_is_none_and_one_without_a_trajectory_says_so(open_screen: Open) -> None:
     app = open_screen("turns", arm=["ppo"], cell=["ppo", "12", "9"])
     assert "no trajectory of these runs is recorded there" in app.source
-    for cell in ([], ["ppo"], ["nobody", "1", "2"], ["ppo", "x", "2"], ["ppo", "1", "--2"], ["ppo", "1", "²"]):
+    for cell in (
+        [],
+        ["ppo"],
+        ["nobody", "1", "2"],
+        ["ppo", "x", "2"],
+        ["ppo", "1", "--2"],
+        ["ppo", "1", "²"],
+    ):
         assert Cell.read(cell, ["ppo"]) is None, cell
     assert "Click a cell" in open_screen("turns", arm=["ppo"], cell=["ppo", "999", "1"]).source
 
 
 @pytest.mark.parametrize("carried", [[1, 12, 3], {"0": 1, "1": 12, "2": 3}])
-def test_a_click_opens_its_cell_and_a_second_one_draws_nothing(carried: object, open_screen: Open, monkeypatch: Patch):
+def test_a_click_opens_its_cell_and_a_second_one_draws_nothing(
+    carried: object, open_screen: Open, monkeypatch: Patch
+):
     drawn = count()
 
     def chart(*_: object, **__: object) -> dict[str, object]:
@@ -592,13 +724,19 @@ def test_a_click_opens_its_cell_and_a_second_one_draws_nothing(carried: object, 
     assert "ppo, turn 3, step 12: 16 trajectories" in app.source
 
 
-def test_a_tab_is_named_after_what_is_chosen_and_the_menu_follows_the_hunt(open_screen: Open, monkeypatch: Patch):
+def test_a_tab_is_named_after_what_is_chosen_and_the_menu_follows_the_hunt(
+    open_screen: Open, monkeypatch: Patch
+):
     titles: list[str] = []
     monkeypatch.setattr("streamlit.set_page_config", lambda page_title: titles.append(page_title))
     open_screen("episode", run="ppo-s1-aaaa0001")
     open_screen("compare", arm=["grpo", "st-ppo", "ppo"])
     open_screen("sql")
-    assert titles == ["demo ppo s1 · Episode · sorl", "demo grpo, st-ppo and 1 more · Compare · sorl", "SQL · sorl"]
+    assert titles == [
+        "demo ppo s1 · Episode · sorl",
+        "demo grpo, st-ppo and 1 more · Compare · sorl",
+        "SQL · sorl",
+    ]
     assert tab_title("run", "\u202etxet") == "\ufffdtxet · Run · sorl"
     assert tab_title("sql", "sql", falling=2) == "▼ 2 falling · SQL · sorl"
     assert SCREENS[:5] == ("overview", "run", "turns", "episode", "replay")
@@ -613,7 +751,9 @@ def test_a_figure_is_saved_under_its_name_with_title_and_caption_and_its_marks_h
     assert len(read) == len(app.figures)
     for rows, marks in ((Read(one).all("div")[0], Read(one).all("div")[1]) for one in read):
         assert re.fullmatch(rf"sorl-demo-[a-z0-9-]+-{rows['data-figure']}", rows["data-file"])
-        assert re.search(r"^demo · (ppo, seed 0: collapsed after step 15|.*ppo.*; 2 seeds each)$", rows["data-title"])
+        assert re.search(
+            r"^demo · (ppo, seed 0: collapsed after step 15|.*ppo.*; 2 seeds each)$", rows["data-title"]
+        )
         assert rows["data-caption"] in f"{marks['aria-label']} {rows['data-caption']}"
         assert (marks["class"], marks["tabindex"]) == ("sorl-marks", "0")
 

@@ -80,9 +80,14 @@ def test_every_saved_question_has_an_answer_and_is_readable_in_the_address(put: 
 
 def test_a_question_its_chart_and_its_table_are_taken_from_the_address(open_screen: Open) -> None:
     address = {
-        "sql": "SELECT arm, seed, final_success, steps FROM run WHERE status = 'finished'", "table": "culprit",
-        "chart_x": "arm", "chart_y": "final_success", "chart_colour": "-", "chart_mark": "points", "scale": "linear",
-    }  # fmt: skip
+        "sql": "SELECT arm, seed, final_success, steps FROM run WHERE status = 'finished'",
+        "table": "culprit",
+        "chart_x": "arm",
+        "chart_y": "final_success",
+        "chart_colour": "-",
+        "chart_mark": "points",
+        "scale": "linear",
+    }
     app = open_screen("sql", **address)
     assert {name: app.value(name) for name in address} == address
     assert len(app.dataframe[0].value) == 6
@@ -91,7 +96,9 @@ def test_a_question_its_chart_and_its_table_are_taken_from_the_address(open_scre
     assert "its rank in the step by ratio mass" in app.source
 
 
-def test_a_link_carries_a_long_query_and_one_too_long_or_broken_is_told(open_screen: Open, monkeypatch: Patch) -> None:
+def test_a_link_carries_a_long_query_and_one_too_long_or_broken_is_told(
+    open_screen: Open, monkeypatch: Patch
+) -> None:
     text = " UNION ALL ".join(f"SELECT {i} AS n, 'a long question' AS words" for i in range(100))
     app = open_screen("sql", sql=sql.packed(text))
     assert (app.text_area(key="sql").value, app.value("sql")) == (text, sql.packed(text))
@@ -107,7 +114,9 @@ def test_a_link_carries_a_long_query_and_one_too_long_or_broken_is_told(open_scr
     assert "Write a SELECT" in ask(app, "  ").source
 
 
-def test_the_screen_can_only_look_at_the_tables_which_stay_what_they_were(tmp_path: Path, open_screen: Open) -> None:
+def test_the_screen_can_only_look_at_the_tables_which_stay_what_they_were(
+    tmp_path: Path, open_screen: Open
+) -> None:
     runs, secret = tmp_path / "runs", tmp_path / "secret"
     write_run(runs, "demo", "a", shape=SMALL)
     sync(runs)
@@ -120,8 +129,9 @@ def test_the_screen_can_only_look_at_the_tables_which_stay_what_they_were(tmp_pa
         assert not [words for words in ("password", "Traceback") if words in told], attempt
     assert contents(runs) == before
     assert [sorted(p.name for p in folder.iterdir()) for folder in (tmp_path, runs)] == [
-        ["runs", "secret"], ["demo", "sorl.duckdb"],
-    ]  # fmt: skip
+        ["runs", "secret"],
+        ["demo", "sorl.duckdb"],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -131,12 +141,19 @@ def test_the_screen_can_only_look_at_the_tables_which_stay_what_they_were(tmp_pa
         ("SELECT grad_norm FROM step", ["grad_norm is a column of minibatch."], []),
         ("SELECT step.grad_norm FROM step", ["grad_norm is a column of minibatch."], []),
         ("SELECT s.grad_norm FROM step s", ["grad_norm is a column of minibatch."], []),
-        ("SELECT ratio_gio FROM run", ["No table has a column ratio_gio: ratio_geo (", "Referenced column"], []),
-        ("SELECT sucess AS arn FROM step -- entrpy\nWHERE arn > 'entrpy'",
-         ["No table has a column sucess: success (", "Referenced column"], ["entrpy:", "arn:"]),
+        (
+            "SELECT ratio_gio FROM run",
+            ["No table has a column ratio_gio: ratio_geo (", "Referenced column"],
+            [],
+        ),
+        (
+            "SELECT sucess AS arn FROM step -- entrpy\nWHERE arn > 'entrpy'",
+            ["No table has a column sucess: success (", "Referenced column"],
+            ["entrpy:", "arn:"],
+        ),
         ("SELECT arm, seed FROM step", [], ["No table has"]),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_is_told_with_its_line_and_first_where_a_column_is_or_how_it_is_spelled(
     put: Visit, question: str, says: list[str], not_said: list[str]
 ) -> None:
@@ -168,20 +185,27 @@ def test_long_cells_are_cut_on_the_screen_and_whole_in_the_files(put: Visit, gri
     assert "cut" not in short.source.split("sorl-columns")[-1]
 
 
-@given(st.lists(st.none() | st.lists(st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=9))))
+@given(
+    st.lists(st.none() | st.lists(st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=9)))
+)
 def test_only_what_is_too_long_is_cut(rows: list[list[str | None] | None]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sql, "_TEXT", 5)
         patch.setattr(sql, "_LIST", 3)
         table, cut = sql.shown(pa.table({"l": pa.array(rows, pa.list_(pa.string()))}))
         assert table["l"].to_pylist() == [
-            row and [text if text is None or len(text) <= 5 else f"{text[:5]}…" for text in row[:3]] for row in rows
+            row and [text if text is None or len(text) <= 5 else f"{text[:5]}…" for text in row[:3]]
+            for row in rows
         ]
         assert cut == (table["l"].to_pylist() != rows)
 
 
 def test_rows_are_cut_to_the_bytes_that_a_browser_takes() -> None:
-    assert [sql.within(pa.table({"n": range(1000)}), size).num_rows for size in (800, 8000, 1)] == [100, 1000, 1]
+    assert [sql.within(pa.table({"n": range(1000)}), size).num_rows for size in (800, 8000, 1)] == [
+        100,
+        1000,
+        1,
+    ]
 
 
 def test_a_slow_question_shows_a_clock_and_can_be_cancelled_or_stopped_and_the_address_stays(
@@ -209,7 +233,9 @@ def test_a_slow_question_shows_a_clock_and_can_be_cancelled_or_stopped_and_the_a
 def test_every_table_view_and_column_is_listed_with_its_definition(grid: Path) -> None:
     tables = Store(grid).query("tables").set_index("name")
     assert set(tables.index) == {t.name for t in TABLES} | set(views())
-    assert tables.loc["turn", "grain"] == "One row per run, step, epoch, trajectory and turn: the turn ledger."
+    assert (
+        tables.loc["turn", "grain"] == "One row per run, step, epoch, trajectory and turn: the turn ledger."
+    )
     columns = Store(grid).query("columns").set_index(["table", "name"])
     for d in CATALOGUE:
         assert d.description in columns.loc[(d.table, d.name), "description"]
@@ -230,8 +256,11 @@ def test_files_keep_null_nan_lists_and_quotes(grid: Path) -> None:
     asked: Any = SimpleNamespace(text=text, answer=None)
     table = sql.whole(Store(grid), asked)
     assert sql.csv_of(table).decode().splitlines() == [
-        "x,l,t", ',"[1, null]","a,""b"""', 'nan,"[1, null]","a,""b"""', '1.5,"[1, null]","a,""b"""',
-    ]  # fmt: skip
+        "x,l,t",
+        ',"[1, null]","a,""b"""',
+        'nan,"[1, null]","a,""b"""',
+        '1.5,"[1, null]","a,""b"""',
+    ]
     assert str(pq.read_table(io.BytesIO(sql.parquet_of(table))).to_pylist()) == str(table.to_pylist())
 
 
@@ -258,7 +287,10 @@ def test_new_rows_show_at_once_if_a_query_is_quick_else_on_demand(
 def test_hostile_names_and_values_stay_text(put: Visit) -> None:
     for text in HOSTILE:
         name, quoted = text.replace('"', '""'), text.replace("'", "''")
-        app = ask(put, f"SELECT '{quoted}' AS \"{name}\", 1.5 AS \"{name} n\", 2 AS seed UNION ALL SELECT 'b', 2.5, 3")
+        app = ask(
+            put,
+            f"SELECT '{quoted}' AS \"{name}\", 1.5 AS \"{name} n\", 2 AS seed UNION ALL SELECT 'b', 2.5, 3",
+        )
         assert_literal(app)
         assert app.dataframe[0].value.iloc[0, 0] == text
         told = mistakes(ask(put, f'SELECT "{name}" FROM run'))
@@ -277,7 +309,9 @@ def test_a_file_outlives_its_run_and_session_but_is_not_held_for_ever(monkeypatc
     timers: list[SimpleNamespace] = []
 
     def timer(seconds: float, call: Callable[..., None], words: list[object]) -> SimpleNamespace:
-        timers.append(SimpleNamespace(seconds=seconds, release=lambda: call(*words), daemon=False, start=lambda: None))
+        timers.append(
+            SimpleNamespace(seconds=seconds, release=lambda: call(*words), daemon=False, start=lambda: None)
+        )
         return timers[-1]
 
     monkeypatch.setattr(export, "Timer", timer)
@@ -320,16 +354,31 @@ def zipped(data: bytes, end: int | None = None) -> str:
 
 @pytest.mark.parametrize(
     "given",
-    ["packed:", "packed:!!!", "packed:AAAA", "packed:eJw", "packed:\ud800", "x" * (sql.LONGEST + 1),
-     zipped(b"x" * 10**8), zipped(b"\xff\xfe"), zipped(b"SELECT 1", -3)],
+    [
+        "packed:",
+        "packed:!!!",
+        "packed:AAAA",
+        "packed:eJw",
+        "packed:\ud800",
+        "x" * (sql.LONGEST + 1),
+        zipped(b"x" * 10**8),
+        zipped(b"\xff\xfe"),
+        zipped(b"SELECT 1", -3),
+    ],
     ids=range(9),
-)  # fmt: skip
+)
 def test_what_cannot_be_read_is_the_default_and_a_note(given: str) -> None:
     assert sql.unpacked([given], "SELECT 1") == ("SELECT 1", ["sql, which is cut off or too long"])
 
 
 def test_decimals_are_numbers_truth_values_are_texts_and_lists_are_left_out() -> None:
-    columns = {"n": [Decimal(3), None], "ok": [True, None], "l": [[1], [2]], "none": pa.nulls(2), "t": ["a", "b"]}
+    columns = {
+        "n": [Decimal(3), None],
+        "ok": [True, None],
+        "l": [[1], [2]],
+        "none": pa.nulls(2),
+        "t": ["a", "b"],
+    }
     frame = sql.drawable(pa.table(columns))
     assert (list(frame.columns), sql.numbers(frame)) == (["n", "ok", "t"], ["n"])
     assert frame["ok"].tolist() == ["true", None]
@@ -338,16 +387,26 @@ def test_decimals_are_numbers_truth_values_are_texts_and_lists_are_left_out() ->
 @pytest.mark.parametrize(
     ("columns", "choice"),
     [
-        ({"arm": ["a", "b"], "turn_index": [1, 2], "ratio_geo": [0.1, 0.2], "clip_frac": [0.1, 0.2]},
-         ("turn_index", "ratio_geo", "arm")),
+        (
+            {"arm": ["a", "b"], "turn_index": [1, 2], "ratio_geo": [0.1, 0.2], "clip_frac": [0.1, 0.2]},
+            ("turn_index", "ratio_geo", "arm"),
+        ),
         ({"arm": ["a", "b"], "turn_index": [1, 2], "step": [1, 2], "kl": [1.0, 2.0]}, ("step", "kl", "arm")),
-        ({"question": [f"q{i}" for i in range(40)], "step": range(40), "reward": [0.5] * 40}, ("step", "reward", "")),
+        (
+            {"question": [f"q{i}" for i in range(40)], "step": range(40), "reward": [0.5] * 40},
+            ("step", "reward", ""),
+        ),
         ({"arm": ["a", "b"], "seconds": [1.0, 2.0]}, ("arm", "seconds", "")),
-        ({"step": [1, 2], "arm": ["a", "b"]}, ("arm", "step", "")), ({"a": [1], "b": [3]}, ("a", "b", "")),
-        ({"text": ["x", "y"]}, ("text", "", "")), ({"n": [1, 2]}, ("n", "", "")), ({}, ("", "", "")),
+        ({"step": [1, 2], "arm": ["a", "b"]}, ("arm", "step", "")),
+        ({"a": [1], "b": [3]}, ("a", "b", "")),
+        ({"text": ["x", "y"]}, ("text", "", "")),
+        ({"n": [1, 2]}, ("n", "", "")),
+        ({}, ("", "", "")),
     ],
-)  # fmt: skip
-def test_the_first_axes_are_what_the_answer_is_about(columns: dict[str, Any], choice: tuple[str, str, str]) -> None:
+)
+def test_the_first_axes_are_what_the_answer_is_about(
+    columns: dict[str, Any], choice: tuple[str, str, str]
+) -> None:
     assert sql.first_choice(pd.DataFrame(columns)) == choice
 
 
@@ -356,6 +415,8 @@ def test_rows_that_share_an_x_are_points_and_a_row_is_drawn_where_all_its_values
     assert sql.fitting_marks(frame, "step", "arm") == ["line", "points", "bars"]
     assert sql.fitting_marks(frame, "step", "") == sql.fitting_marks(frame, "arm", "") == ["points"]
     assert sql.fitting_marks(frame.head(2), "arm", "arm") == ["bars", "points"]
-    frame = pd.DataFrame({"x": [1, 2, 3, 4], "y": [1.0, math.nan, math.inf, 2.0], "arm": ["a", "a", "a", None]})
+    frame = pd.DataFrame(
+        {"x": [1, 2, 3, 4], "y": [1.0, math.nan, math.inf, 2.0], "arm": ["a", "a", "a", None]}
+    )
     assert sql.complete(frame, ["x", "y", "arm"])["x"].tolist() == [1]
     assert sql.complete(frame, ["x", "y"])["x"].tolist() == [1, 4]

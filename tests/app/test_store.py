@@ -1,4 +1,6 @@
-"""From the database to the screens: answers and background sync, then the points, buckets and cells of figures."""
+"""From the database to the screens: answers and background sync, then the points, buckets and cells of
+figures.
+"""
 
 import math
 import re
@@ -18,7 +20,18 @@ from tests.app.conftest import SMALL, Patch, Read
 from tests.store.fixture import Shape, write_experiment, write_run, write_status
 from workbench.app import curve_data
 from workbench.app import store as module
-from workbench.app.curve_data import CLOCKS, Chosen, Window, banded, carried, lone, onset_of, origins, panel, stopped
+from workbench.app.curve_data import (
+    CLOCKS,
+    Chosen,
+    Window,
+    banded,
+    carried,
+    lone,
+    onset_of,
+    origins,
+    panel,
+    stopped,
+)
 from workbench.app.figures.common import is_wide
 from workbench.app.figures.maps import Measure
 from workbench.app.screens.turns import FIRST, Cell, Turns, listed
@@ -70,9 +83,13 @@ def test_every_column_has_words_and_no_two_of_a_table_have_the_same() -> None:
         titles = [known.title(metric) for metric in metrics]
         assert len(set(titles)) == len(titles)
         assert not [title for title in titles if "_" in title]
-    assert {name.split(".")[-1] for name in WORDS} <= {row["name"] for row in rows}, "no words for what is not measured"
+    assert {name.split(".")[-1] for name in WORDS} <= {row["name"] for row in rows}, (
+        "no words for what is not measured"
+    )
     assert known.title("step.turns") == "mean number of turns", "as its description begins"
-    assert known.title("step.mismatch_kl").startswith("KL of the trainer's"), "KL is no word with a small letter"
+    assert known.title("step.mismatch_kl").startswith("KL of the trainer's"), (
+        "KL is no word with a small letter"
+    )
     unknown = {"table_name": "step", "name": "a_b", "description": None}
     assert Diagnostics({"step.a_b": unknown}).title("step.a_b") == "a_b"
 
@@ -83,10 +100,13 @@ def test_every_column_has_words_and_no_two_of_a_table_have_the_same() -> None:
         ("mean over the turns with this index of exp(mean delta of the turn)", ["delta"]),
         ("<1[r < 1 - eps_low or r > 1 + eps_high]>_m", ["<x>_m", "r, w", "eps_low, eps_high", "1[x], #{x}"]),
         ("mean |V_old(s_k) - G| over the turns", ["A, R, G", "V, V_old, V^c", "K, n_k, s_k"]),
-        ("wall time of the turn's search; of a batch its share", []), ("log_prob - log_prob_old", []),
+        ("wall time of the turn's search; of a batch its share", []),
+        ("log_prob - log_prob_old", []),
     ],
-)  # fmt: skip
-def test_the_symbols_of_a_formula_are_defined_and_no_word_is_taken_for_one(formula: str, signs: list[str]) -> None:
+)
+def test_the_symbols_of_a_formula_are_defined_and_no_word_is_taken_for_one(
+    formula: str, signs: list[str]
+) -> None:
     said = notation(formula)
     assert [sign for sign, _ in SYMBOLS if f"{sign}: " in said] == signs
     assert (said == "") == (not signs)
@@ -107,10 +127,24 @@ def test_while_the_database_is_held_the_last_answer_is_given(runs: Path, monkeyp
 @pytest.mark.parametrize("name", sorted(file.stem for file in QUERIES.glob("*.sql")))
 def test_every_named_query_states_its_grain_and_runs(store: Store, name: str) -> None:
     given = {
-        "runs": ["a"], "origins": [0], "first": 0, "last": 11, "width": 2, "points": 5, "table": "step",
-        "column": "ratio_geo" if name in ("heat", "cell") else "updates", "run": "a", "step": 3, "trajectory": 0,
-        "turn": 1, "arms": [0], "log": False, "lowest": False, "experiment": "demo", "question": "who",
-    }  # fmt: skip
+        "runs": ["a"],
+        "origins": [0],
+        "first": 0,
+        "last": 11,
+        "width": 2,
+        "points": 5,
+        "table": "step",
+        "column": "ratio_geo" if name in ("heat", "cell") else "updates",
+        "run": "a",
+        "step": 3,
+        "trajectory": 0,
+        "turn": 1,
+        "arms": [0],
+        "log": False,
+        "lowest": False,
+        "experiment": "demo",
+        "question": "who",
+    }
     grain, text = module.sql(name)
     assert grain.startswith("One row")
     used = {k: v for k, v in given.items() if re.search(rf"\${k}\b", text)}
@@ -132,7 +166,9 @@ def test_a_held_lock_delays_no_screen_and_the_next_look_syncs(tmp_path: Path, mo
     assert Reader(tmp_path).rows("SELECT count(*) FROM step").rows[0][0] == 12
 
 
-def test_nothing_new_costs_no_sync_and_every_new_segment_is_noticed(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_nothing_new_costs_no_sync_and_every_new_segment_is_noticed(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
     calls: list[Path] = []
     monkeypatch.setattr(module, "sync", lambda runs, **_: calls.append(runs) or SyncReport())
     monkeypatch.setattr(module, "_PERIOD", 0.0)
@@ -141,12 +177,14 @@ def test_nothing_new_costs_no_sync_and_every_new_segment_is_noticed(tmp_path: Pa
     for _ in range(20):
         syncing.look(30.0)
     assert len(calls) == 1
-    for number, write in enumerate((
-        lambda: write_status(run, status="finished"),
-        lambda: write_experiment(tmp_path, "demo"),
-        lambda: write_run(tmp_path, "demo", "b", shape=SMALL),
-        lambda: (tmp_path / "other" / "c").mkdir(parents=True),
-    )):  # fmt: skip
+    for number, write in enumerate(
+        (
+            lambda: write_status(run, status="finished"),
+            lambda: write_experiment(tmp_path, "demo"),
+            lambda: write_run(tmp_path, "demo", "b", shape=SMALL),
+            lambda: (tmp_path / "other" / "c").mkdir(parents=True),
+        )
+    ):
         write()
         syncing.look(30.0)
         assert len(calls) == number + 2
@@ -162,12 +200,16 @@ def test_a_missing_folder_or_database_is_a_sentence_that_says_what_to_type(tmp_p
 
 
 SHAPE = Shape(steps=50, trajectories=4, turns=3, epochs=2, minibatches=3, steps_per_segment=50)
-RUNS = pd.DataFrame({"run_id": ["a", "b"], "seed": [0, 1], "arm": ["ppo", "st-ppo"], "collapse_step": [30.0, np.nan]})
+RUNS = pd.DataFrame(
+    {"run_id": ["a", "b"], "seed": [0, 1], "arm": ["ppo", "st-ppo"], "collapse_step": [30.0, np.nan]}
+)
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """Two runs of 50 steps with 6 updates each; `a` collapses, and has no entropy at step 3, NaN at step 4."""
+    """Two runs of 50 steps with 6 updates each; `a` collapses, and has no entropy at step 3,
+    NaN at step 4.
+    """
     folder = tmp_path_factory.mktemp("curves")
     run = write_run(folder, "demo", "a", shape=SHAPE, collapse=30)
     for table, turns in (("step", 1), ("turn_step", SHAPE.turns)):  # of its turns the first
@@ -186,12 +228,19 @@ def raw(store: Store, sql: str) -> pd.DataFrame:
 
 
 def points(
-    store: Store, column: str, window: Window, table: str = "step", axis: str = "step", start: Sequence[int] = (0, 0)
+    store: Store,
+    column: str,
+    window: Window,
+    table: str = "step",
+    axis: str = "step",
+    start: Sequence[int] = (0, 0),
 ) -> pd.DataFrame:
     return Chosen(RUNS, axis, list(start), window).points(store, table, column)
 
 
-def test_a_point_is_the_recorded_value_and_of_several_steps_their_mean_and_extremes_in_the_middle(store: Store) -> None:
+def test_a_point_is_the_recorded_value_and_of_several_steps_their_mean_and_extremes_in_the_middle(
+    store: Store,
+) -> None:
     found = points(store, "success", Window(0, 49, 1))
     recorded = raw(store, "SELECT run_id, step, success FROM step ORDER BY ALL")
     assert found["x"].tolist() == recorded["step"].tolist()
@@ -203,13 +252,23 @@ def test_a_point_is_the_recorded_value_and_of_several_steps_their_mean_and_extre
     np.testing.assert_allclose(found[["mean", "low", "high"]], wanted)
     for window, x in ((Window(0, 49, 10), [4.5, 14.5, 24.5, 34.5, 44.5]), (Window(10, 12, 1), [10, 11, 12])):
         assert points(store, "success", window)["x"].tolist() == x * 2
-    two = {"arm": "ppo", "run_id": ["a", "b"], "run": [0, 1], "bucket": 0, "x": [10.0, 14.0], "mean": [1.0, 2.0],
-           "low": [0.0, 1.0], "high": [3.0, 9.0]}  # fmt: skip
+    two = {
+        "arm": "ppo",
+        "run_id": ["a", "b"],
+        "run": [0, 1],
+        "bucket": 0,
+        "x": [10.0, 14.0],
+        "mean": [1.0, 2.0],
+        "low": [0.0, 1.0],
+        "high": [3.0, 9.0],
+    }
     row = banded(pd.DataFrame(two)).iloc[0]
     assert row[["x", "middle", "low", "high", "n"]].tolist() == [12.0, 1.5, 0.0, 9.0, 2]
 
 
-def test_aligned_zero_is_the_onset_or_the_first_own_step_and_other_runs_stand_at_the_median(store: Store) -> None:
+def test_aligned_zero_is_the_onset_or_the_first_own_step_and_other_runs_stand_at_the_median(
+    store: Store,
+) -> None:
     assert [origins(RUNS, "onset"), origins(RUNS, "step")] == [[30, 30], [0, 0]]
     assert origins(RUNS.assign(collapse_step=np.nan), "onset") == [0, 0]
     several = pd.DataFrame({"collapse_step": pd.array([16, 19, None], dtype="Int64")})
@@ -218,7 +277,9 @@ def test_aligned_zero_is_the_onset_or_the_first_own_step_and_other_runs_stand_at
     recorded = raw(store, "SELECT run_id, step, success FROM step").set_index(["run_id", "step"])["success"]
     at = found[found["x"] == 0].set_index("run_id")["mean"]
     assert at.to_dict() == {"a": recorded["a", 30], "b": recorded["b", 20]}
-    late = pd.DataFrame({"collapse_step": [10, None, None], "onset_low": [9, 20, None], "onset_high": [11, 24, None]})
+    late = pd.DataFrame(
+        {"collapse_step": [10, None, None], "onset_low": [9, 20, None], "onset_high": [11, 24, None]}
+    )
     assert onset_of(late).tolist()[:2] == [10, 22], "also of a run that was falling at its end"
     assert origins(late, "onset") == [10, 22, 16], "the median of those that fell"
     assert origins(RUNS.assign(forked_at=[4.0, np.nan]), "fork") == [4, 0], "without a parent from its start"
@@ -226,7 +287,11 @@ def test_aligned_zero_is_the_onset_or_the_first_own_step_and_other_runs_stand_at
 
 def seeds(*lengths: int, arm: str = "ppo") -> pd.DataFrame:
     """A run for each length, whose value is its number plus a hundredth of the bucket."""
-    rows = [(arm, run, bucket, run + bucket / 100) for run, length in enumerate(lengths) for bucket in range(length)]
+    rows = [
+        (arm, run, bucket, run + bucket / 100)
+        for run, length in enumerate(lengths)
+        for bucket in range(length)
+    ]
     found = pd.DataFrame(rows, columns=["arm", "run", "bucket", "mean"])
     return found.assign(low=found["mean"], high=found["mean"], non_finite=0, x=found["bucket"] * 1.0)
 
@@ -236,7 +301,9 @@ def test_the_line_of_an_arm_is_never_the_mean_of_the_runs_that_are_left() -> Non
     lines = banded(points)
     assert (lines["bucket"].tolist(), set(lines["n"])) == ([0, 1, 2], {3})
     left = lone(points, lines)
-    assert sorted(zip(left["run"], left["bucket"], strict=True)) == [(r, b) for r in (0, 1) for b in (3, 4, 5)]
+    assert sorted(zip(left["run"], left["bucket"], strict=True)) == [
+        (r, b) for r in (0, 1) for b in (3, 4, 5)
+    ]
     lines = banded(carried(points, [2]))
     assert (lines["bucket"].tolist(), set(lines["n"])) == ([*range(6)], {3})
     assert lines["middle"].iloc[5] == pytest.approx((0.05 + 1.05 + 2.02) / 3), "at its last value"
@@ -260,7 +327,9 @@ def test_every_point_of_a_line_counts_all_its_seeds(lengths: list[int], data: st
         assert sorted(whole.loc[whole["bucket"] == bucket, "mean"]) == pytest.approx(sorted(values))
 
 
-def test_in_a_part_after_its_end_a_stopped_run_has_its_last_value_and_any_other_leaves_no_line(store: Store) -> None:
+def test_in_a_part_after_its_end_a_stopped_run_has_its_last_value_and_any_other_leaves_no_line(
+    store: Store,
+) -> None:
     told = RUNS.assign(arm="ppo", steps=[20, 50], planned=50, status="finished", detected=[12, None])
     assert stopped(told).tolist() == [True, False]
     assert not stopped(told.assign(status="running")).any()
@@ -273,7 +342,9 @@ def test_in_a_part_after_its_end_a_stopped_run_has_its_last_value_and_any_other_
     assert lines["middle"].tolist() == pytest.approx(means)
     assert banded(*chosen.whole(store, found, "step", "grad_norm_max")).empty
     late = Chosen(told, "onset", [0, 40], Window(-40, -20, 1))
-    assert late.whole(store, found, "step", "grad_norm_max")[1] == ["ppo"], "aligned, a run may begin after the part"
+    assert late.whole(store, found, "step", "grad_norm_max")[1] == ["ppo"], (
+        "aligned, a run may begin after the part"
+    )
 
 
 def test_a_baseline_is_taken_off_at_the_same_step_and_said_in_the_unit(store: Store) -> None:
@@ -292,11 +363,16 @@ def test_a_baseline_is_taken_off_at_the_same_step_and_said_in_the_unit(store: St
 
 
 def test_only_recorded_clocks_are_offered(store: Store) -> None:
-    assert [curve_data.clocks(store, runs) for runs in (RUNS, RUNS.head(0))] == [["updates", "tokens", "seconds"], []]
+    assert [curve_data.clocks(store, runs) for runs in (RUNS, RUNS.head(0))] == [
+        ["updates", "tokens", "seconds"],
+        [],
+    ]
 
 
 @pytest.mark.parametrize(("axis", "column"), CLOCKS.items())
-def test_a_clock_counts_from_the_beginning_to_the_end_of_the_bucket(store: Store, axis: str, column: str) -> None:
+def test_a_clock_counts_from_the_beginning_to_the_end_of_the_bucket(
+    store: Store, axis: str, column: str
+) -> None:
     found = points(store, "success", Window(20, 49, 5), axis=axis)
     total = raw(store, f"SELECT run_id, step, {column} AS value FROM step ORDER BY ALL")
     total = total.assign(value=total.groupby("run_id")["value"].cumsum())
@@ -313,7 +389,11 @@ def test_buckets_widen_with_the_number_of_lines_and_a_spike_calls_for_a_log_axis
     assert [Window.over(0, last, 5).width for last in (99, 239, 240, 1_919, 9_999)] == [1, 1, 2, 8, 42]
     assert [Window.over(0, last, 1_000).width for last in (59, 60, 479, 480, 9_999)] == [1, 2, 8, 9, 167]
     assert Window.over(0, 99, 5, least=20).width == 20
-    for values, wide in (([0.2, 0.3, 647.0], True), ([0.0, 0.3, 647.0], False), ([0.9, math.nan, math.inf], False)):
+    for values, wide in (
+        ([0.2, 0.3, 647.0], True),
+        ([0.0, 0.3, 647.0], False),
+        ([0.9, math.nan, math.inf], False),
+    ):
         assert is_wide(values) == wide
 
 
@@ -330,13 +410,17 @@ def test_the_query_of_leads_knows_every_run_and_its_first_alarm_only(store: Stor
 
 def test_a_run_that_only_diverged_is_no_run_that_stayed_up(tmp_path: Path) -> None:
     for name, changes in (("fell", {"collapse_step": 6}), ("up", {}), ("gone", {"outcome": "diverged"})):
-        write_status(write_run(tmp_path, "demo", name, shape=SMALL, collapse=6), **{"collapse_step": None} | changes)
+        write_status(
+            write_run(tmp_path, "demo", name, shape=SMALL, collapse=6), **{"collapse_step": None} | changes
+        )
     sync(tmp_path)
     assert set(Store(tmp_path).query("leads", runs=["fell", "up", "gone"])["run"]) == {0, 1}
 
 
 @pytest.mark.parametrize("lowest", [False, True])
-def test_peaks_keep_every_extreme_and_the_baseline_is_the_median_of_the_first_points(store: Store, lowest: bool):
+def test_peaks_keep_every_extreme_and_the_baseline_is_the_median_of_the_first_points(
+    store: Store, lowest: bool
+):
     values = raw(store, "SELECT grad_norm_max AS v FROM step WHERE run_id = 'a' ORDER BY step")["v"]
     found = store.query("peaks", run="a", column="grad_norm_max", first=0, width=4, lowest=lowest)
     for bucket, (step, value) in enumerate(zip(found["step"], found["value"], strict=True)):
@@ -350,9 +434,11 @@ def test_peaks_keep_every_extreme_and_the_baseline_is_the_median_of_the_first_po
 def test_the_ranking_is_the_mean_share_over_the_updates_of_the_step(store: Store) -> None:
     found = store.query("ranking", run="a", step=5)
     wanted = raw(
-        store, "SELECT sum(ratio_mass_frac) / 6 AS share, max(abs(log_ratio_sum)) AS worst FROM turn "
-        "WHERE run_id = 'a' AND step = 5 GROUP BY trajectory ORDER BY trajectory",  # 2 epochs of 3 minibatches
-    )  # fmt: skip
+        store,
+        "SELECT sum(ratio_mass_frac) / 6 AS share, max(abs(log_ratio_sum)) AS worst FROM turn "
+        # 2 epochs of 3 minibatches
+        "WHERE run_id = 'a' AND step = 5 GROUP BY trajectory ORDER BY trajectory",
+    )
     assert found["trajectory"].tolist() == [*range(SHAPE.trajectories)]
     np.testing.assert_allclose(found[["ratio_mass", "worst_log_ratio"]].abs(), wanted)
 
@@ -362,11 +448,15 @@ def turns(store: Store, name: str, window: Window = Window(0, 11, 1)) -> Turns:
     return Turns(RUNS.assign(arm="ppo"), "step", [0, 0], window, measure)
 
 
-def cells(store: Store, name: str, *, extreme: bool = False, window: Window = Window(0, 11, 1)) -> pd.DataFrame:
+def cells(
+    store: Store, name: str, *, extreme: bool = False, window: Window = Window(0, 11, 1)
+) -> pd.DataFrame:
     return turns(store, name, window).heats(store, ["ppo"], extreme=extreme)[0].cells
 
 
-def test_a_cell_of_a_ratio_is_a_geometric_mean_and_else_the_plain_mean_with_its_extremes(store: Store) -> None:
+def test_a_cell_of_a_ratio_is_a_geometric_mean_and_else_the_plain_mean_with_its_extremes(
+    store: Store,
+) -> None:
     found = cells(store, "ratio_geo").set_index(["turn_index", "bucket"])["mean"]
     means = "SELECT turn_index, step, exp(avg(ln(ratio_geo))) FROM turn_step WHERE step < 12 GROUP BY ALL"
     for turn, step, mean in store.reader.rows(means).rows:
@@ -374,14 +464,20 @@ def test_a_cell_of_a_ratio_is_a_geometric_mean_and_else_the_plain_mean_with_its_
     found = cells(store, "advantage", window=Window(2, 11, 4)).set_index(["turn_index", "bucket"])
     wanted = raw(
         store,
-        "SELECT turn_index, (step - 2) // 4 AS bucket, avg(advantage) AS mean, min(advantage) AS low, "
-        "max(advantage) AS high, sum(n_turns) AS turns FROM turn_step WHERE step BETWEEN 2 AND 11 GROUP BY ALL",
+        "SELECT turn_index, (step - 2) // 4 AS bucket, avg(advantage) AS mean, min(advantage) AS low,"
+        " max(advantage) AS high, sum(n_turns) AS turns FROM turn_step WHERE step BETWEEN 2 AND 11 GROUP"
+        " BY ALL",
     ).set_index(["turn_index", "bucket"])
     for column in ("mean", "low", "high", "turns"):
         np.testing.assert_allclose(found[column].astype(float), wanted.loc[found.index, column].astype(float))
     assert found.loc[(1, 1), "first_step"] == 6
     one = Turns(RUNS.head(1), "step", [0], Window(0, 11, 1), turns(store, "entropy").measure)
-    told = one.heats(store, ["ppo"], extreme=False)[0].cells.query("turn_index == 1").set_index("bucket").loc[[3, 4, 5]]
+    told = (
+        one.heats(store, ["ppo"], extreme=False)[0]
+        .cells.query("turn_index == 1")
+        .set_index("bucket")
+        .loc[[3, 4, 5]]
+    )
     assert told["measured"].tolist() == [0, 1, 1], "NULL is not measured"
     assert told["non_finite"].tolist() == [0, 1, 0], "NaN is a fact"
     names = dictionary(store).names("turn_step", FIRST)
@@ -409,7 +505,9 @@ def test_the_trajectories_of_a_cell_are_those_of_its_steps_most_extreme_first(st
     assert max(size for _, size in ordered) == pytest.approx(best["m"].item())
 
 
-def test_a_listed_trajectory_has_every_column_an_address_and_says_if_its_tokens_were_kept(store: Store) -> None:
+def test_a_listed_trajectory_has_every_column_an_address_and_says_if_its_tokens_were_kept(
+    store: Store,
+) -> None:
     known = dictionary(store)
     for name in ("ratio_geo", "clip_frac", "entropy"):
         found = turns(store, name).trajectories(store, Cell("ppo", 4, 1), name)

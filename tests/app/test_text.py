@@ -43,7 +43,9 @@ class TestHostileText:
         assert parse_qs(urlsplit(href).query) == {"run": [text]}
 
 
-@pytest.mark.parametrize("where", ["https://example.org", "javascript:alert(1)", "//example.org", "../x?run=1", ""])
+@pytest.mark.parametrize(
+    "where", ["https://example.org", "javascript:alert(1)", "//example.org", "../x?run=1", ""]
+)
 def test_an_address_outside_the_app_is_refused(where: str) -> None:
     for make in (address, partial(anchor, "a")):
         with pytest.raises(ValueError, match="no screen"):
@@ -60,7 +62,10 @@ def test_a_wrapped_text_loses_no_word_and_exceeds_no_line(text: str, width: int)
 def test_an_unknown_value_of_the_address_gives_the_default_and_a_note_that_quotes_it() -> None:
     assert some_of("x", ["tokens", "step"], ["step", "tokens"], ["step"], 1) == (["tokens"], ["x = 'step'"])
     assert some_of("x", ["tokenz"], ["step", "tokens"], ["step"], 1) == (["step"], ["x = 'tokenz'"])
-    assert some_of("arm", ["ppo", "<b>", "ppo", "grpo"], ["grpo", "ppo"], []) == (["ppo", "grpo"], ["arm = '<b>'"])
+    assert some_of("arm", ["ppo", "<b>", "ppo", "grpo"], ["grpo", "ppo"], []) == (
+        ["ppo", "grpo"],
+        ["arm = '<b>'"],
+    )
     _, notes = some_of("arm", ["x" * 10_000] * 5_000, ["ppo"], ["ppo"])
     assert (len(notes), notes[3]) == (4, "4997 more values of arm")
     assert all(len(note) < 80 for note in notes)
@@ -74,8 +79,12 @@ def test_a_range_outside_or_upside_down_is_ignored_and_one_that_reaches_outside_
 
 
 @given(st.integers(-1000, 1000), st.integers(0, 1000), st.lists(st.text(min_size=1), min_size=1, unique=True))
-def test_a_range_and_arms_of_any_name_survive_the_way_through_an_address(first: int, length: int, arms: list[str]):
+def test_a_range_and_arms_of_any_name_survive_the_way_through_an_address(
+    first: int, length: int, arms: list[str]
+):
     here = {"range": f"{first}..{first + length}", "arm": arms}
-    read = parse_qs(urlencode(here, doseq=True, errors="surrogatepass"), errors="surrogatepass", max_num_fields=None)
+    read = parse_qs(
+        urlencode(here, doseq=True, errors="surrogatepass"), errors="surrogatepass", max_num_fields=None
+    )
     assert between("range", read["range"], -2000, 3000) == ((first, first + length), [])
     assert some_of("arm", read["arm"], arms, []) == (arms, [])

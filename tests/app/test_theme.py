@@ -17,22 +17,42 @@ from workbench.spec import OUTCOMES
 # Linear RGB as people with no cones of one kind see it: Machado, Oliveira and Fernandes 2009, severity 1.
 VISIONS = {
     "normal": np.eye(3),
-    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
-    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
-    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+    "protanopia": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "deuteranopia": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+    "tritanopia": [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.303900],
+    ],
 }
 # Linear RGB to cones, and cones to lightness and two opponent colours: OKLab (Ottosson 2020).
-CONES = [[0.4122214708, 0.5363325363, 0.0514459929], [0.2119034982, 0.6806995451, 0.1073969566],
-         [0.0883024619, 0.2817188376, 0.6299787005]]  # fmt: skip
-OPPONENT = [[0.2104542553, 0.7936177850, -0.0040720468], [1.9779984951, -2.4285922050, 0.4505937099],
-            [0.0259040371, 0.7827717662, -0.8086757660]]  # fmt: skip
+CONES = [
+    [0.4122214708, 0.5363325363, 0.0514459929],
+    [0.2119034982, 0.6806995451, 0.1073969566],
+    [0.0883024619, 0.2817188376, 0.6299787005],
+]
+OPPONENT = [
+    [0.2104542553, 0.7936177850, -0.0040720468],
+    [1.9779984951, -2.4285922050, 0.4505937099],
+    [0.0259040371, 0.7827717662, -0.8086757660],
+]
 
 
 def oklab(colour: str, vision: str = "normal") -> np.ndarray:
     """Lightness and two opponent colours, (3,), as somebody with this vision sees them."""
     value = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
     linear = np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
-    return np.array(OPPONENT) @ np.cbrt(np.clip(np.array(CONES) @ np.array(VISIONS[vision]) @ linear, 0, None))
+    return np.array(OPPONENT) @ np.cbrt(
+        np.clip(np.array(CONES) @ np.array(VISIONS[vision]) @ linear, 0, None)
+    )
 
 
 def distance(a: str, b: str, vision: str = "normal") -> float:
@@ -50,7 +70,9 @@ def test_two_algorithms_never_look_alike(palette: Palette, vision: str) -> None:
 
 
 @both
-def test_every_named_algorithm_has_a_colour_of_its_own_and_an_unknown_one_keeps_its_colour(palette: Palette) -> None:
+def test_every_named_algorithm_has_a_colour_of_its_own_and_an_unknown_one_keeps_its_colour(
+    palette: Palette,
+) -> None:
     own = {**palette.algorithms, **palette.neighbours}
     assert set(own) <= set(ALGORITHMS), "a colour for an algorithm that is gone"
     assert len(own) >= 33
@@ -70,7 +92,9 @@ def test_a_collapse_has_a_colour_that_is_no_arms_and_no_other_outcomes(palette: 
     arms = [*palette.algorithms.values(), *palette.neighbours.values(), *palette.others]
     others = [c for outcome, c in palette.outcomes.items() if outcome != "collapsed"]
     assert min(distance(collapsed, c) for c in [*arms, *others]) > 0.08
-    assert min(distance(collapsed, c, vision) for c in others for vision in VISIONS) > 0.05, "cells have words, too"
+    assert min(distance(collapsed, c, vision) for c in others for vision in VISIONS) > 0.05, (
+        "cells have words, too"
+    )
     assert contrast(collapsed, palette.background) >= 4.5
 
 
@@ -86,7 +110,9 @@ def test_lines_and_words_stand_out_from_the_background(palette: Palette) -> None
 @both
 def test_every_text_is_readable_on_every_ground_also_where_the_sheet_fades_it(palette: Palette) -> None:
     package = Path(workbench.app.__file__).parent
-    shares = [float(share) for share in re.findall(r"[{;]\s*opacity: ([.\d]+)", (package / "style.css").read_text())]
+    shares = [
+        float(share) for share in re.findall(r"[{;]\s*opacity: ([.\d]+)", (package / "style.css").read_text())
+    ]
     theme = tomllib.loads((package / ".streamlit" / "config.toml").read_text())["theme"]
     primary = theme["light" if palette is LIGHT else "dark"]["primaryColor"]
     assert len(shares) > 5
@@ -124,7 +150,8 @@ def test_the_app_listens_on_this_machine_only_tells_nobody_and_a_look_at_the_dat
         theme = config["theme"][name]
         colours = [theme[f"{part}Color"] for part in ("background", "secondaryBackground", "text")]
         assert colours == [palette.background, palette.surface, palette.text]
-    # A full collection takes a tenth of a second with plotly and pandas loaded, and a screen looks twice a second.
+    # A full collection takes a tenth of a second with plotly and pandas loaded, and a screen looks twice a
+    # second.
     assert config["runner"]["postScriptGC"] is False
 
 

@@ -1,4 +1,6 @@
-"""The audit: silent on healthy runs however they are set, and a proof for what a trainer did not do as it says."""
+"""The audit: silent on healthy runs however they are set, and a proof for what a trainer did not do as it
+says.
+"""
 
 from __future__ import annotations
 
@@ -25,36 +27,51 @@ from workbench.store import batches
 STEPS = (1, 3, 4)
 HEALTHY: dict[str, dict[str, Any]] = {
     "stale PPO": {},
-    "fresh PPO with AdamW, bounds, a cosine and a warm-up": {"learn": {
-        "staleness": 0, "entropy_coef": 0.01,
-        "policy": {"kind": "adamw", "lr": 0.003, "max_grad_norm": 0.5, "schedule": "cosine", "warmup": 5},
-    }},
-    "momentum, decay and micro-batches": {"learn": {
-        "micro_batch": 4, "policy": {"momentum": 0.9, "weight_decay": 0.01, "lr": 0.01, "schedule": "linear"},
-    }},
+    "fresh PPO with AdamW, bounds, a cosine and a warm-up": {
+        "learn": {
+            "staleness": 0,
+            "entropy_coef": 0.01,
+            "policy": {"kind": "adamw", "lr": 0.003, "max_grad_norm": 0.5, "schedule": "cosine", "warmup": 5},
+        }
+    },
+    "momentum, decay and micro-batches": {
+        "learn": {
+            "micro_batch": 4,
+            "policy": {"momentum": 0.9, "weight_decay": 0.01, "lr": 0.01, "schedule": "linear"},
+        }
+    },
     "S-PPO, which acts on the gradient": {"algorithm": "s-ppo", "slots": {"stabilise": {"tau": 1.0}}},
     "ST-PPO": {"algorithm": "st-ppo", "slots": {"stabilise": {"tau": 1.0}}},
     "GRPO with a KL term in the loss": {
-        "algorithm": "grpo", "slots": {"kl": {"kind": "loss", "beta": 0.05}}, "learn": {"group_size": 4},
+        "algorithm": "grpo",
+        "slots": {"kl": {"kind": "loss", "beta": 0.05}},
+        "learn": {"group_size": 4},
     },
     "GRPO without groups that teach nothing": {
-        "algorithm": "grpo", "slots": {"select": {"kind": "zero_var"}}, "learn": {"group_size": 4},
+        "algorithm": "grpo",
+        "slots": {"select": {"kind": "zero_var"}},
+        "learn": {"group_size": 4},
     },
     "old log-probs of the update, an early stop": {"learn": {"old_log_prob": "update", "target_kl": 0.001}},
     "old log-probs of the sampler": {"learn": {"old_log_prob": "behaviour", "old_values": "rollout"}},
     "turn GAE": {"algorithm": "turn-ppo"},
     "another temperature": {"engine": {"temperature": 0.7}},
     "momentum through groups without a signal, a warm-up from 0": {
-        "algorithm": "grpo", "learn": {"group_size": 4, "policy": {"momentum": 0.9, "lr": 0.01, "warmup": 6}},
+        "algorithm": "grpo",
+        "learn": {"group_size": 4, "policy": {"momentum": 0.9, "lr": 0.01, "warmup": 6}},
     },
     "bfloat16 in trainer and sampler, micro-batches": {
-        "engine": {"dtype": "bfloat16"}, "compute": {"dtype": "bfloat16"}, "learn": {"micro_batch": 4},
+        "engine": {"dtype": "bfloat16"},
+        "compute": {"dtype": "bfloat16"},
+        "learn": {"micro_batch": 4},
     },
-    "an AdamW that decays, a critic with momentum": {"learn": {
-        "policy": {"kind": "adamw", "lr": 0.001, "weight_decay": 0.1},
-        "critic": {"kind": "sgd", "lr": 0.02, "momentum": 0.9, "schedule": "linear"},
-    }},
-}  # fmt: skip
+    "an AdamW that decays, a critic with momentum": {
+        "learn": {
+            "policy": {"kind": "adamw", "lr": 0.001, "weight_decay": 0.1},
+            "critic": {"kind": "sgd", "lr": 0.02, "momentum": 0.9, "schedule": "linear"},
+        }
+    },
+}
 
 
 def violated(found: list[Check]) -> list[str]:
@@ -66,12 +83,23 @@ def test_no_identity_is_violated_in_a_healthy_run(trained: MakeRun, changes: dic
     found = list(audit(trained(**changes), STEPS))
     assert violated(found) == []
     checked = {check.identity for check in found if not check.missing}
-    assert {"transcripts", "loss_mask", "reward", "sampling", "advantages", "loss", "gradient", "weights"} <= checked
+    assert {
+        "transcripts",
+        "loss_mask",
+        "reward",
+        "sampling",
+        "advantages",
+        "loss",
+        "gradient",
+        "weights",
+    } <= checked
 
 
 @pytest.fixture
 def run_with(new_run: MakeRun, cache: Path) -> Callable[..., Path]:
-    """Train a run in which a function stands in for one of the trainer's, which it gets before its arguments."""
+    """Train a run in which a function stands in for one of the trainer's, which it gets before
+    its arguments.
+    """
 
     def make(owner: Any = None, name: str = "", wrong: Any = None, **changes: Any) -> Path:
         folder = new_run(**changes)
@@ -136,20 +164,40 @@ LOSS = (update, "policy_loss", times_eight)
 # What is replaced and by what, the settings, the identity that it violates, and how the difference reads.
 BUGS: dict[str, tuple[tuple[Any, str, Callable[..., Any]], dict[str, Any], str, str]] = {
     "advantages of two trajectories exchanged": (
-        (loop, "prepare", exchanged), {}, "advantages", "each other's numbers"),
+        (loop, "prepare", exchanged),
+        {},
+        "advantages",
+        "each other's numbers",
+    ),
     "advantages three times too large": ((loop, "prepare", tripled), {}, "advantages", "3 times"),
     "the loss times eight": (LOSS, {}, "loss", "8 times"),
     "a layer without a gradient": ((update, "step", frozen), {}, "gradient", "times"),
     "a critic that reads the token before": (
-        (update.Learner, "values", lambda honest, *given: honest(*given).roll(1, 1)), {}, "values", "token before it"),
+        (update.Learner, "values", lambda honest, *given: honest(*given).roll(1, 1)),
+        {},
+        "values",
+        "token before it",
+    ),
     "optimizer state that is lost": ((update.Learner, "follow", forgetful), ADAM, "optimizer_state", "times"),
     "a weight decay of a hundredth of a step": (
-        (update.Learner, "follow", decaying), SLOW, "weights", "another decay"),
+        (update.Learner, "follow", decaying),
+        SLOW,
+        "weights",
+        "another decay",
+    ),
     "a critic's state that is lost": (
-        (update.Learner, "update", critic_forgets), {}, "critic_gradient", "begins with other weights"),
+        (update.Learner, "update", critic_forgets),
+        {},
+        "critic_gradient",
+        "begins with other weights",
+    ),
     "rows that share random numbers": (
-        (hf.torch, "rand", one_seed_for_all), HOT, "independence", "draws at one position go together"),
-}  # fmt: skip
+        (hf.torch, "rand", one_seed_for_all),
+        HOT,
+        "independence",
+        "draws at one position go together",
+    ),
+}
 
 
 @pytest.mark.parametrize("bug", BUGS)
@@ -181,10 +229,13 @@ def test_the_steps_to_audit_are_near_the_events_and_have_neighbours() -> None:
 
 
 @given(
-    st.floats(0.1, 10).filter(lambda x: abs(x - 1) > 0.05), st.floats(-3, 3).filter(lambda x: abs(x) > 0.05),
+    st.floats(0.1, 10).filter(lambda x: abs(x - 1) > 0.05),
+    st.floats(-3, 3).filter(lambda x: abs(x) > 0.05),
     st.integers(0, 2**31),
-)  # fmt: skip
-def test_the_reading_of_a_difference_is_the_one_that_was_made(factor: float, offset: float, seed: int) -> None:
+)
+def test_the_reading_of_a_difference_is_the_one_that_was_made(
+    factor: float, offset: float, seed: int
+) -> None:
     stream = np.random.default_rng(seed)
     truth, mask = stream.normal(size=(6, 12)), stream.random((6, 12)) < 0.8
     mask[:, 3] = True
@@ -195,7 +246,10 @@ def test_the_reading_of_a_difference_is_the_one_that_was_made(factor: float, off
     swapped[[1, 4]] = truth[[4, 1]]
     found = explain(swapped, truth, np.ones_like(mask), 1e-6)
     assert (found.trajectories, found.says) == ((1, 4), "these two have each other's numbers")
-    assert explain(np.roll(truth, 1, 1), truth, mask, 1e-6).says == "each token has the number of the token before it"
+    assert (
+        explain(np.roll(truth, 1, 1), truth, mask, 1e-6).says
+        == "each token has the number of the token before it"
+    )
     assert explain(truth * np.nan, truth, mask, 1e-6).gap == np.inf
 
 

@@ -1,4 +1,6 @@
-"""The benchmarks at a size at which only their form can be looked at: pairs, tables, parts, processes, the command."""
+"""The benchmarks at a size at which only their form can be looked at: pairs, tables, parts, processes, the
+command.
+"""
 
 import io
 import json
@@ -21,13 +23,17 @@ from workbench.record.recorder import Recorder
 from workbench.replay.play import play
 from workbench.spec import InputError, RunSettings
 
-TINY = RunSettings.model_validate({
-    "iterations": 1000, "world": {"max_turns": 2, "max_turn_tokens": 6},
-    "policy": {"hidden": 16, "layers": 1, "heads": 2, "mlp": 16}, "warmstart": {"steps": 2, "batch": 4},
-    # the entropy bonus moves a policy that never succeeds and so has no other gradient
-    "learn": {"episodes": 8, "group_size": 4, "epochs": 2, "minibatches": 2, "entropy_coef": 0.1},
-    "evaluation": {"every": 0, "episodes": 1},
-})  # fmt: skip
+TINY = RunSettings.model_validate(
+    {
+        "iterations": 1000,
+        "world": {"max_turns": 2, "max_turn_tokens": 6},
+        "policy": {"hidden": 16, "layers": 1, "heads": 2, "mlp": 16},
+        "warmstart": {"steps": 2, "batch": 4},
+        # the entropy bonus moves a policy that never succeeds and so has no other gradient
+        "learn": {"episodes": 8, "group_size": 4, "epochs": 2, "minibatches": 2, "entropy_coef": 0.1},
+        "evaluation": {"every": 0, "episodes": 1},
+    }
+)
 
 
 @pytest.fixture
@@ -52,11 +58,18 @@ SHARES = [Share("ppo", iterations=4, total=8.0, rollout=2.0, update=5.6, logging
 def test_the_ratio_is_the_median_over_pairs_and_a_target_is_on_it_or_on_our_rate() -> None:
     assert (PAIRED.ratios, PAIRED.ratio) == ([4, 2, 1], 2)
     assert (PAIRED.ours.rate, PAIRED.baseline.rate) == (8, 2)
-    for target, met in ((("ratio", 2.0), True), (("ratio", 2.1), False), (("rate", 10), True), (("rate", 11), False)):
+    for target, met in (
+        (("ratio", 2.0), True),
+        (("ratio", 2.1), False),
+        (("rate", 10), True),
+        (("rate", 11), False),
+    ):
         assert comparison(side("a", (10, 1)), side("b", (5, 1)), Target(*target)).met is met
 
 
-def test_sides_run_in_turn_and_neither_the_warm_up_nor_preparing_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sides_run_in_turn_and_neither_the_warm_up_nor_preparing_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     order: list[str] = []
     once = {name: lambda name=name: order.append(name) or Sample(len(order), 1, 1) for name in "ab"}
     a, b = measure.alternate(once["a"], once["b"], rounds=2, warm_up=1)
@@ -86,7 +99,10 @@ def test_the_table_has_a_row_a_comparison_and_points_out_a_busy_machine(busy: bo
     assert one["ours"]["samples"][1] == {"work": 4, "seconds": 2, "cpu_seconds": 4}
     assert one["ratio"] == {"median": 2, "min": 1, "max": 4, "cpu": 2, "pairs": [4, 2, 1]}
     assert (one["target"], one["facts"]) == ({"of": "ratio", "at_least": 2, "met": True}, {"laps": 4})
-    assert (found["shares"][0]["update_frac"], found["settings"]["policy"]["hidden"]) == (pytest.approx(0.7), 16)
+    assert (found["shares"][0]["update_frac"], found["settings"]["policy"]["hidden"]) == (
+        pytest.approx(0.7),
+        16,
+    )
     assert {"at", "machine", "versions", "rounds"} <= set(found)
 
 
@@ -117,7 +133,9 @@ def test_training_with_and_without_the_recorder_ends_at_the_same_weights(stage: 
 
     training.logging(Remembering(*(getattr(stage, f.name) for f in fields(Scene))), rounds=1)
     fresh = stage.trainer(stage.settings, made[0].recorder)
-    first, *others, new = (torch.cat([p.flatten() for p in t.learner.policy.parameters()]) for t in [*made, fresh])
+    first, *others, new = (
+        torch.cat([p.flatten() for p in t.learner.policy.parameters()]) for t in [*made, fresh]
+    )
     assert [t.step for t in made] == [2 * training.STEPS] * 4
     assert all(torch.equal(first, other) for other in others)
     assert not torch.equal(first, new)
@@ -125,7 +143,12 @@ def test_training_with_and_without_the_recorder_ends_at_the_same_weights(stage: 
 
 def test_both_sides_of_an_update_of_the_ingest_and_of_the_replay_do_the_same_work(stage: Scene) -> None:
     step, learn = training.sampled(stage, "ppo"), defaults().learn
-    assert (learn.episodes, learn.epochs, learn.minibatches, learn.staleness) == (64, 4, 4, 0), "whatever the defaults"
+    assert (learn.episodes, learn.epochs, learn.minibatches, learn.staleness) == (
+        64,
+        4,
+        4,
+        0,
+    ), "whatever the defaults"
     networks = [*step.policy.parameters(), *step.critic.parameters()]
     before = [p.clone() for p in networks]
     written = sum(sum(e.written) for e in step.rollout.episodes)
@@ -144,7 +167,8 @@ def test_both_sides_of_an_update_of_the_ingest_and_of_the_replay_do_the_same_wor
 WORKER = """
 import json, sys
 for i, line in enumerate(sys.stdin):
-    report = {"seconds": 2.0, "cpu_seconds": 1.0, "trained_tokens": %d, "lengths": [10, 20, 30, 40, 10, 20, 30, 40]}
+    lengths = [10, 20, 30, 40, 10, 20, 30, 40]
+    report = {"seconds": 2.0, "cpu_seconds": 1.0, "trained_tokens": %d, "lengths": lengths}
     print(json.dumps(report), flush=True)
 """
 
@@ -159,20 +183,32 @@ def test_the_sides_of_the_trl_comparison_iterate_in_turn_and_get_equal_lengths(s
     ragged, padless = processes.trl(stage, rounds=3)
     assert ragged.ratios == padless.ratios == [2, 2, 2]
     options = [dict(zip(command[2::2], command[3::2], strict=True)) for command in asked]
-    # 160 tokens in 2 epochs of 8 episodes: 10 written an episode; 4 rollouts a prompt, so 2 prompts: 15 and 35 in all
+    # 160 tokens in 2 epochs of 8 episodes: 10 written an episode; 4 rollouts a prompt, so 2 prompts: 15 and
+    # 35 in all
     assert [one["--prompts"] for one in options] == ["5,25", "15"]
-    same = {"--completion": "10", "--completions": "8", "--group-size": "4", "--epochs": "2", "--minibatches": "2"}
+    same = {
+        "--completion": "10",
+        "--completions": "8",
+        "--group-size": "4",
+        "--epochs": "2",
+        "--minibatches": "2",
+    }
     assert all(same.items() <= one.items() for one in options)
     lengths = [35] * 20 + [58] * 24 + [81] * 12 + [103] * 8
     for groups in (1, 8):  # prompts and completions add up to our lengths
         prompts = processes.prompt_lengths(lengths, 30, groups)
         assert sum(p + 30 for p in prompts) * len(lengths) / groups == pytest.approx(sum(lengths), rel=0.01)
     dies = [sys.executable, "-c", "import sys; sys.stdin.readline(); sys.exit('no such tokenizer')"]
-    with processes.worker(dies, tmp_path / "log", threads=1) as dying, pytest.raises(RuntimeError, match="no such tok"):
+    with (
+        processes.worker(dies, tmp_path / "log", threads=1) as dying,
+        pytest.raises(RuntimeError, match="no such tok"),
+    ):
         dying.iterate()  # its last words are reported
 
 
-def test_our_worker_trains_one_iteration_a_line_and_cores_are_shared_out_evenly(stage, monkeypatch, capsys) -> None:
+def test_our_worker_trains_one_iteration_a_line_and_cores_are_shared_out_evenly(
+    stage, monkeypatch, capsys
+) -> None:
     ways = {1: [(1, 1)], 2: [(2, 1), (1, 2)], 6: [(6, 1), (3, 2), (2, 3), (1, 6)]}  # the default first
     assert {cores: processes.splits(cores) for cores in ways} == ways
     monkeypatch.setattr(sys, "stdin", io.StringIO("\n\n"))
@@ -197,7 +233,10 @@ def test_parts_run_in_the_order_of_the_suite_and_an_unknown_one_is_refused_with_
     assert main.chosen("ingest,rollout") == ["rollout", "ingest"]
     assert main.chosen("browse,live") == ["live", "browse"]
     assert set(main.COMPARISONS) | {"browse", "shares", "vocabulary"} == set(PARTS)
-    for words, says in (("rolout", r"--only 'rolout' is no part.*'rollout'.*ingest"), (" , ", "names no part")):
+    for words, says in (
+        ("rolout", r"--only 'rolout' is no part.*'rollout'.*ingest"),
+        (" , ", "names no part"),
+    ):
         with pytest.raises(InputError, match=says):
             main.chosen(words)
     monkeypatch.chdir(tmp_path)  # without TRL's environment
@@ -205,7 +244,9 @@ def test_parts_run_in_the_order_of_the_suite_and_an_unknown_one_is_refused_with_
     assert "make bench-trl" in capsys.readouterr().err
 
 
-def test_the_command_prints_the_table_on_stdout_and_writes_the_json(cache: Path, tmp_path: Path, monkeypatch) -> None:
+def test_the_command_prints_the_table_on_stdout_and_writes_the_json(
+    cache: Path, tmp_path: Path, monkeypatch
+) -> None:
     monkeypatch.setattr(main, "defaults", lambda threads: TINY)
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / ".cache").symlink_to(cache)

@@ -12,8 +12,14 @@ from tests.store.contents import is_open
 from workbench.spec import RunSettings
 
 SIZE = Size(runs=25, steps=600, turns=2)
-KINDS = ["overlay, all runs", "zoom, all runs", "zoom, six arms", "overlay, a row a turn", "zoom, a row a turn",
-         "heat map, six arms"]  # fmt: skip
+KINDS = [
+    "overlay, all runs",
+    "zoom, all runs",
+    "zoom, six arms",
+    "overlay, a row a turn",
+    "zoom, a row a turn",
+    "heat map, six arms",
+]
 
 
 @pytest.fixture(scope="module")
@@ -36,17 +42,23 @@ def test_a_bar_is_on_a_quantile_of_the_answers_by_the_clock_or_by_cpu_time() -> 
     assert (latency(*twenty).met, latency(*twenty, of="max").met) == (True, False)
 
 
-def test_an_overlay_draws_every_run_a_heat_map_every_arm_and_each_leaves_the_database_closed(crowd: Path) -> None:
+def test_an_overlay_draws_every_run_a_heat_map_every_arm_and_each_leaves_the_database_closed(
+    crowd: Path,
+) -> None:
     known = Crowd.of(crowd)
     drawn = json.loads(browse.overlay(known, "turn_step.entropy", None, (0, 599))())
-    assert sum(len({*t["customdata"]}) for t in drawn["data"] if "customdata" in t) >= len(known.each["arm"].unique())
+    assert sum(len({*t["customdata"]}) for t in drawn["data"] if "customdata" in t) >= len(
+        known.each["arm"].unique()
+    )
     maps = json.loads(browse.turns(known, "ratio_geo", (0, 599))())
     assert sum(t["type"] == "heatmap" for t in maps["data"]) == min(6, known.each["arm"].nunique())
     known.fresh()
     assert not is_open(crowd)
 
 
-def test_without_browser_and_other_tools_it_says_so_and_measures_the_rest(crowd: Path, monkeypatch, capsys) -> None:
+def test_without_browser_and_other_tools_it_says_so_and_measures_the_rest(
+    crowd: Path, monkeypatch, capsys
+) -> None:
     monkeypatch.setattr(live, "missing", lambda: "no browser here")
     monkeypatch.setattr(browse, "missing", lambda: "no other tools here")
     said: list[str] = []
@@ -61,8 +73,13 @@ def test_without_browser_and_other_tools_it_says_so_and_measures_the_rest(crowd:
     assert len(measure.as_json(results)["latencies"]) == len(KINDS)
 
 
-def test_other_tools_are_asked_n_by_n_and_one_that_dies_is_reported_with_its_last_words(tmp_path, monkeypatch) -> None:
-    answer = "{'tool': sys.argv[1], 'version': '1', 'runs': int(n), 'points': 7, 'ready_s': 9.0, 'ready_cpu_s': 3.0, "
+def test_other_tools_are_asked_n_by_n_and_one_that_dies_is_reported_with_its_last_words(
+    tmp_path, monkeypatch
+) -> None:
+    answer = (
+        "{'tool': sys.argv[1], 'version': '1', 'runs': int(n), 'points': 7, 'ready_s': 9.0, 'ready_cpu_s':"
+        " 3.0, "
+    )
     answer += "'again_s': 2.0, 'again_cpu_s': 1.0}"
     code = f"import json, sys\nfor n in sys.argv[6].split(','):\n    print(json.dumps({answer}))\n"
     monkeypatch.setattr(browse, "PYTHON", Path(sys.executable))

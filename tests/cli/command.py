@@ -47,12 +47,16 @@ def refused(says: str, *words: object, runs: Path | None = None) -> Result:
     return result
 
 
-def grid_file(folder: Path, base: str = "iterations = 3", more: str = "", seeds: str = "[0, 1]", **does: Any) -> Path:
+def grid_file(
+    folder: Path, base: str = "iterations = 3", more: str = "", seeds: str = "[0, 1]", **does: Any
+) -> Path:
     """Write demo.toml with arms ppo and st-ppo, and what the scripted trainer does in each."""
     (folder / "runs").mkdir(exist_ok=True)
     (folder / "runs" / "script.json").write_text(json.dumps(does))
     path, question = folder / "demo.toml", 'question = "Which of the two arms stays up?"'
-    path.write_text(f'{question}\nseeds = {seeds}\n[base]\n{base}\n[axes]\nalgorithm = ["ppo", "st-ppo"]\n{more}')
+    path.write_text(
+        f'{question}\nseeds = {seeds}\n[base]\n{base}\n[axes]\nalgorithm = ["ppo", "st-ppo"]\n{more}'
+    )
     return path
 
 

@@ -17,14 +17,21 @@ HOSTILE = 'a & b_50% {\\x} | "q", <b>\n[2]'
 
 @pytest.fixture
 def demo(runs: Path) -> Path:
-    """Three arms of five seeds: all of ppo collapse, two of a hostile name, none of st-ppo; a tie and an early end."""
+    """Three arms of five seeds: all of ppo collapse, two of a hostile name, none of st-ppo; a tie and an
+    early end.
+    """
     write_experiment(runs, "demo")
     for seed, onset in enumerate([10, 12, 12, 16, 20]):
         fell(runs, "ppo", seed, onset)
     for seed, onset in enumerate([12, 30]):
         fell(runs, HOSTILE, seed, onset, steps=onset + 6)
     for seed in (2, 3, 4):
-        record(runs, HOSTILE, seed, **({"steps": 16, "status": "interrupted", "outcome": None} if seed == 4 else {}))
+        record(
+            runs,
+            HOSTILE,
+            seed,
+            **({"steps": 16, "status": "interrupted", "outcome": None} if seed == 4 else {}),
+        )
     for seed in range(5):
         record(runs, "st-ppo", seed)
     return runs
@@ -69,7 +76,11 @@ def test_csv_and_json_have_every_arm_and_null_where_nothing_is_estimable(demo):
         found = [float(rows[HOSTILE][name]) for name in ("horizon", "rmst", "rmst_difference")]
         assert found == pytest.approx([STEPS, mean, mean - 14])
     rows = told("compare", "demo", "--against", "st-ppo", runs=demo)
-    assert {row["arm"]: row["reference"] for row in rows} == {"ppo": "st-ppo", HOSTILE: "st-ppo", "st-ppo": None}
+    assert {row["arm"]: row["reference"] for row in rows} == {
+        "ppo": "st-ppo",
+        HOSTILE: "st-ppo",
+        "st-ppo": None,
+    }
 
 
 def test_a_run_that_is_too_short_is_no_zero_of_one_and_one_arm_alone_is_compared_with_nothing(runs):
@@ -94,7 +105,9 @@ def test_runs_in_training_count_for_as_long_as_they_were_seen_up(runs, tmp_path)
     for seed, steps in ((1, 9), (2, 20)):
         folder = record(runs, "ppo", seed, steps=0, status="running", outcome=None)
         write_segment(folder, "step", {"step": range(steps)})
-    write_segment(folder, "event", {"step": 17, "kind": "collapse", "severity": "critical", "diagnostic": "success"})
+    write_segment(
+        folder, "event", {"step": 17, "kind": "collapse", "severity": "critical", "diagnostic": "success"}
+    )
     record(runs, "ppo", 3, steps=0, status="queued", outcome=None)
     rows = exported(runs, tmp_path)
     assert rows[["seed", "time", "event"]].values.tolist() == [[0, 10, 1], [1, 9, 0], [2, 17, 1]]
@@ -104,12 +117,23 @@ def test_crossed_algorithms_are_also_compared_over_all_conditions(runs):
     write_experiment(runs, "demo")
     for algorithm, staleness, final in (("ppo", 0, 0.8), ("ppo", 8, 0.2), ("grpo", 0, 0.7), ("grpo", 8, 0.6)):
         for seed in (0, 1):
-            settings = RunSettings(algorithm=algorithm, iterations=36, seed=seed, learn={"staleness": staleness})
-            row = {"algorithm": algorithm, "final_success": final + 0.02 * seed, "config": settings.model_dump_json()}
-            record(runs, f"{algorithm}, staleness {staleness}", seed, f"{algorithm}-{staleness}-{seed}", **row)
+            settings = RunSettings(
+                algorithm=algorithm, iterations=36, seed=seed, learn={"staleness": staleness}
+            )
+            row = {
+                "algorithm": algorithm,
+                "final_success": final + 0.02 * seed,
+                "config": settings.model_dump_json(),
+            }
+            record(
+                runs, f"{algorithm}, staleness {staleness}", seed, f"{algorithm}-{staleness}-{seed}", **row
+            )
     text = done("compare", "demo", runs=runs).stdout
     part = text[text.index("Over the conditions that all algorithms share") :].splitlines()[4:6]
-    assert sorted(line.split()[:4] for line in part) == [["grpo", "2", "4", "0.66"], ["ppo", "2", "4", "0.51"]]
+    assert sorted(line.split()[:4] for line in part) == [
+        ["grpo", "2", "4", "0.66"],
+        ["ppo", "2", "4", "0.51"],
+    ]
 
 
 @pytest.fixture
@@ -128,7 +152,9 @@ def test_questions_that_differ_and_what_a_trainer_flagged_are_warnings(arms):
     for name, questions in (("ppo-s0", 1), ("st-ppo-s0", 2)):
         write_segment(arms / "demo" / name, "step", {"step": SHAPE.steps, "questions_hash": questions})
     event = {"step": 3, "kind": "guard_token_identity", "severity": "critical"}
-    write_segment(arms / "demo" / "st-ppo-s0", "event", event | {"message": "row 5\x1b[2J\nNote: all is well"})
+    write_segment(
+        arms / "demo" / "st-ppo-s0", "event", event | {"message": "row 5\x1b[2J\nNote: all is well"}
+    )
     for form in ("table", "md"):
         text = done("compare", "demo", "--format", form, runs=arms).stdout
         seen = f"with seed 0, from step {SHAPE.steps} on"
@@ -139,9 +165,14 @@ def test_questions_that_differ_and_what_a_trainer_flagged_are_warnings(arms):
 
 
 def test_settings_of_another_version_cannot_be_checked_and_missing_ones_need_no_check(arms):
-    for config, says in (('{"learn": {"gone": 1}}', "Note: some runs have settings of another version"), (None, "")):
+    for config, says in (
+        ('{"learn": {"gone": 1}}', "Note: some runs have settings of another version"),
+        (None, ""),
+    ):
         for arm in ("ppo", "st-ppo"):
-            write_status(arms / "demo" / f"{arm}-s0", algorithm=arm, arm=arm, config=config, steps=SHAPE.steps)
+            write_status(
+                arms / "demo" / f"{arm}-s0", algorithm=arm, arm=arm, config=config, steps=SHAPE.steps
+            )
         text = done("compare", "demo", runs=arms).stdout
         assert says in text
         assert ("Warning" in text, "Note" in text) == (False, bool(says))

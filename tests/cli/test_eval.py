@@ -1,4 +1,6 @@
-"""`sorl eval` on a run that was never trained: its checkpoint is the untrained policy, its questions are ours."""
+"""`sorl eval` on a run that was never trained: its checkpoint is the untrained policy, its questions are
+ours.
+"""
 
 import json
 from pathlib import Path
@@ -31,7 +33,9 @@ def run(runs: Path) -> Path:
     tokenizer = build_tokenizer()
     for step in (0, 20):
         made = folder / "checkpoints" / f"{step:06d}"
-        networks.create(SETTINGS.policy, tokenizer, seed=step).save_pretrained(made / "policy", safe_serialization=True)
+        networks.create(SETTINGS.policy, tokenizer, seed=step).save_pretrained(
+            made / "policy", safe_serialization=True
+        )
         (made / "progress.json").write_text(json.dumps({"step": step}))
     (folder / "config.toml").write_text(tomli_w.dumps(SETTINGS.model_dump(mode="json", exclude_none=True)))
     row = {"experiment": "mine", "algorithm": "ppo", "arm": "ppo", "seed": 0, "status": "finished"}
@@ -43,7 +47,9 @@ def test_a_row_of_the_database_for_each_data_set_and_step(run, runs, tmp_path, m
     monkeypatch.setenv("SORL_CACHE", str(tmp_path))
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text('{"id": "1", "contents": "Lima is the capital of Peru."}')
-    result = done("eval", "ppo", "--data", jsonl(tmp_path / "mine.jsonl", FLASHRAG), "--corpus", corpus, runs=runs)
+    result = done(
+        "eval", "ppo", "--data", jsonl(tmp_path / "mine.jsonl", FLASHRAG), "--corpus", corpus, runs=runs
+    )
     assert "2 rows of" in result.stderr
     assert "4 of 4 questions" in result.stderr
     medqa = jsonl(tmp_path / "medqa.jsonl", MEDQA)
@@ -70,7 +76,9 @@ def test_mistakes_are_named(run, runs, tmp_path):
 
 
 def test_the_summary_has_exact_intervals():
-    settings = WorldSettings(kind="dataset", data="-", top_k=0, retriever=RetrieverSettings(kind="bm25", corpus="-"))
+    settings = WorldSettings(
+        kind="dataset", data="-", top_k=0, retriever=RetrieverSettings(kind="bm25", corpus="-")
+    )
     world = Dataset(settings, items=[Item(f"q{i}?", ("alice boris", "clara")) for i in range(20)])
     said = ["clara", "alice diego", "diego", None]
     scripts = [[f"<answer> {answer} </answer>"] if answer else ["got"] * 6 for answer in said]
@@ -81,4 +89,6 @@ def test_the_summary_has_exact_intervals():
     assert row["success_high"] == pytest.approx(beta.ppf(0.975, 6, 15))
     assert row["f1"] == pytest.approx((1 + 0.5 + 0 + 0) / 4)
     spread = 1.96 * np.std([1, 0.5, 0, 0] * 5) / np.sqrt(20)
-    assert (row["f1"] - row["f1_low"], row["f1_high"] - row["f1"]) == pytest.approx((spread, spread), rel=0.25)
+    assert (row["f1"] - row["f1_low"], row["f1_high"] - row["f1"]) == pytest.approx(
+        (spread, spread), rel=0.25
+    )

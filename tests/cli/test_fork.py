@@ -1,4 +1,6 @@
-"""`sorl fork`: arms against unchanged children within parents, and one clear line for what cannot be forked."""
+"""`sorl fork`: arms against unchanged children within parents, and one clear line for what
+cannot be forked.
+"""
 
 import re
 import tomllib
@@ -77,7 +79,9 @@ MISTAKES = {
     "--at 4 --arm world.entities=9": "cannot change in the middle of a run",
     "--at 4 --arm algorithm='grpo'": "has other groups than the parent",
     "--at 4 --arms nowhere.toml": "cannot read --arms",
-    "--at 4 --arms arms.toml": "'unchanged' changes nothing: give the one that sets learn.epochs another name",
+    "--at 4 --arms arms.toml": (
+        "'unchanged' changes nothing: give the one that sets learn.epochs another name"
+    ),
     "--at 40": "no checkpoint at or before step 40 of its 6; there are 2, 4, 6; the nearest is --at 6",
     "--at 4 --arm learn.group_size=8": "changes learn.group_size, which cannot change in the middle",
     "--at 4 --arm model='other'": "changes model, which cannot change in the middle",
@@ -87,7 +91,9 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("options", MISTAKES)
-def test_what_cannot_be_forked_is_said_in_a_line_and_nothing_is_written(parent, tmp_path, monkeypatch, options):
+def test_what_cannot_be_forked_is_said_in_a_line_and_nothing_is_written(
+    parent, tmp_path, monkeypatch, options
+):
     monkeypatch.chdir(tmp_path)
     Path("arms.toml").write_text(UNCHANGED)
     not_forked(parent, MISTAKES[options], *options.split())
@@ -127,12 +133,16 @@ def test_every_arm_with_a_name_is_a_setting_that_a_run_has(algorithm):
 
 
 def test_what_removes_a_cause_is_a_setting_that_a_fork_may_change():
-    settings = RunSettings(learn={"epochs": 2, "staleness": 4, "entropy_coef": 0.1}, engine={"dtype": "bfloat16"})
+    settings = RunSettings(
+        learn={"epochs": 2, "staleness": 4, "entropy_coef": 0.1}, engine={"dtype": "bfloat16"}
+    )
     removed = {cause.name: removal(cause, settings) for cause in CAUSES}
     for name, changes in removed.items():
         allowed(name, changes, settings)
         RunSettings.model_validate(merged(settings.model_dump(), expand(changes, name)))
-    assert {name for name, changes in removed.items() if changes} == {cause.name for cause in CAUSES if cause.without}
+    assert {name for name, changes in removed.items() if changes} == {
+        cause.name for cause in CAUSES if cause.without
+    }
     assert removed["off_policy"] == {"learn.staleness": 0, "learn.epochs": 1}
     assert removal(next(cause for cause in CAUSES if cause.name == "off_policy"), RunSettings()) == {}
 
@@ -153,34 +163,45 @@ def test_an_injected_fault_is_removed_and_goes_on_in_every_other_child(new_run, 
     assert [tuple(row.values()) for row in rows] == [*faulty, ("without reward_noise", None, "2")]
     tested = of_run(Reader(runs), parent.name, runs).tests
     assert {name: (one.draws, one.plain_draws) for name, one in tested.items()} == {
-        "reward_noise": (2, 2), "off_policy": (2, 2),
-    }  # fmt: skip
+        "reward_noise": (2, 2),
+        "off_policy": (2, 2),
+    }
 
 
 def test_of_another_trainer_the_arms_are_a_file_with_its_names_of_the_settings():
-    log = Log("their run", lambda table, step: pd.DataFrame(), {"learn.policy.lr": 3e-6, "learn.staleness": 4})
+    log = Log(
+        "their run", lambda table, step: pd.DataFrame(), {"learn.policy.lr": 3e-6, "learn.staleness": 4}
+    )
     clue = Clue("pattern", 0.6, 40, "it fell")
     names = ("off_policy", "kl_blowup", "reward_hacking")
     findings = tuple(Finding(cause, clue) for cause in CAUSES if cause.name in names)
     file = arms_file(Diagnosis(log, findings, (), {}), 8)
     arms = {arm.pop("name"): arm for arm in tomllib.loads(file)["arms"]}
     assert arms == {
-        "unchanged": {}, "without off_policy": {"learn.staleness": 0, "learn.epochs": 1},
+        "unchanged": {},
+        "without off_policy": {"learn.staleness": 0, "learn.epochs": 1},
         "without kl_blowup": {"learn.policy.lr": pytest.approx(1e-6)},
-    }  # fmt: skip
-    for words in ("was 4; max_staleness_steps", "last checkpoint before step 40, 8 times each arm",
-                  "The training reward rises and the evaluation falls."):  # fmt: skip
+    }
+    for words in (
+        "was 4; max_staleness_steps",
+        "last checkpoint before step 40, 8 times each arm",
+        "The training reward rises and the evaluation falls.",
+    ):
         assert words in file
 
 
 def family(draws, *, saves, parents=3):
     def falls(name, draw):
-        return name == "unchanged" or (name == "no help" and draw % 2 == 0) or (name == "cure" and draw < saves)
+        return (
+            name == "unchanged" or (name == "no help" and draw % 2 == 0) or (name == "cure" and draw < saves)
+        )
 
     rows = [
         (f"p{parent}", name, draw, falls(name, draw))
-        for parent in range(parents) for name in ("unchanged", "cure", "no help") for draw in range(draws)
-    ]  # fmt: skip
+        for parent in range(parents)
+        for name in ("unchanged", "cure", "no help")
+        for draw in range(draws)
+    ]
     frame = pd.DataFrame(rows, columns=["parent", "arm", "draw", "down"])
     return frame.assign(success=np.where(frame["down"], 0.0, 0.5), forked_at=4, until=20)
 

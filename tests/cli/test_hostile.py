@@ -1,4 +1,6 @@
-"""Bad and hostile input, some 300 kinds of it, ends in bounded time with one clear message, and no name is obeyed."""
+"""Bad and hostile input, some 300 kinds of it, ends in bounded time with one clear message, and no name is
+obeyed.
+"""
 
 import itertools
 import json
@@ -33,7 +35,9 @@ Make = Callable[[Path], list[str]]
 
 @dataclass(frozen=True)
 class Case:
-    """`make` puts files into an empty folder and says what to type; `codes` are the exit codes that are right."""
+    """`make` puts files into an empty folder and says what to type; `codes` are the exit codes that are
+    right.
+    """
 
     name: str
     make: Make
@@ -54,7 +58,9 @@ def file(name: str, content: str | bytes, *words: str) -> Make:
 
 
 def after(change: Callable[[Path], Any], name: str, *words: str) -> Make:
-    """Change what lies at `name` in the folder, then type the words, and the path in place of the word PATH."""
+    """Change what lies at `name` in the folder, then type the words, and the path in place of
+    the word PATH.
+    """
 
     def make(folder: Path) -> list[str]:
         change(folder / name)
@@ -69,8 +75,10 @@ def typed(*words: str) -> Make:
 
 # What is no file, in the place of one.
 NO_FILE: dict[str, Callable[[Path], Any]] = {
-    "a pipe": os.mkfifo, "a folder": Path.mkdir, "a link to itself": lambda path: path.symlink_to(path)
-}  # fmt: skip
+    "a pipe": os.mkfifo,
+    "a folder": Path.mkdir,
+    "a link to itself": lambda path: path.symlink_to(path),
+}
 
 TOML: dict[str, str | bytes] = {
     "nested arrays": "a = " + "[" * 10_000 + "]" * 10_000,
@@ -84,42 +92,86 @@ TOML: dict[str, str | bytes] = {
     "a number of 5000 digits": "seeds = [" + "9" * 5000 + "]",
     "a binary number": "seeds = [0b" + "1" * 5000 + "]",
     "an unfinished string": 'question = "' + "\\" * 9999,
-    "nothing": "", "zeros": b"\0" * 4096, "random bytes": bytes(range(256)) * 16,
-    "half a character": b"question = \"\xc3\"", "more than a megabyte": "# " + "x" * 2**21,
-    "a key twice": QUESTION + QUESTION, "a date that is none": "a = 2024-13-45",
+    "nothing": "",
+    "zeros": b"\0" * 4096,
+    "random bytes": bytes(range(256)) * 16,
+    "half a character": b'question = "\xc3"',
+    "more than a megabyte": "# " + "x" * 2**21,
+    "a key twice": QUESTION + QUESTION,
+    "a date that is none": "a = 2024-13-45",
     "a value of a megabyte": f'question = "What?"\nseeds = "{"x" * 900_000}"',
     "a region without end": f'kind = "region"\n{QUESTION}[region]\nlow = 0.1\nhigh = inf',
     "a region of no number": f'kind = "region"\n{QUESTION}[region]\nlow = nan\nhigh = 1',
-    "a region of a million columns": f'kind = "region"\n{QUESTION}[axes]\n"learn.staleness" = {list(range(1000))}\n'
-    f'"learn.epochs" = {list(range(1, 1001))}\n[region]\nlow = 1\nhigh = 2',
-} | {title: QUESTION + content for title, content in {
-    "thousands of unknown keys": "".join(f"k{i} = 1\n" for i in range(20_000)),
-    "thousands of unknown settings": "[base]\n" + "".join(f"k{i} = 1\n" for i in range(20_000)),
-    "a long unknown key": "x" * 100_000 + " = 1",
-    "an axis of tables": '[axes]\n"learn.staleness" = [{a = 1}]',
-    "a million cells": "[axes]\n" + "\n".join(
-        f'"{key}" = {list(range(1, 101))}' for key in ("learn.staleness", "learn.epochs", "iterations")),
-    "more arms than a grid has": "".join(f'[[arms]]\nname = "a{i}"\niterations = {i + 1}\n' for i in range(600)),
-    "a hundred thousand seeds": f"seeds = {list(range(100_000))}",
-    "a path with a NUL": '[base.world]\nkind = "dataset"\ndata = "a\\u0000b"\nretriever = {kind = "http", url = "x"}',
-    "an algorithm that is a list": "[base]\nalgorithm = [1]",
-    "an algorithm nested deep": "[base]\nalgorithm = " + '{base = "ppo", ratio = ' * 40 + "1" + "}" * 40,
-    "an algorithm with escapes": f"[base]\nalgorithm = {json.dumps(ESCAPES)}",
-    "slots of another kind": "[base.slots]\nclip = [1, 2]",
-    "a slot that is infinite": "[base.slots]\nratio = {level = inf}",
-    "a slot with escapes": f"[base.slots]\nclip = {{kind = {json.dumps(ESCAPES)}}}",
-    "a fault of no kind": f"[base.fault]\nkind = {json.dumps(ESCAPES)}\nat_step = 1",
-}.items()}  # fmt: skip
+    "a region of a million columns": (
+        f'kind = "region"\n{QUESTION}[axes]\n"learn.staleness" = {list(range(1000))}\n'
+        f'"learn.epochs" = {list(range(1, 1001))}\n[region]\nlow = 1\nhigh = 2'
+    ),
+} | {
+    title: QUESTION + content
+    for title, content in {
+        "thousands of unknown keys": "".join(f"k{i} = 1\n" for i in range(20_000)),
+        "thousands of unknown settings": "[base]\n" + "".join(f"k{i} = 1\n" for i in range(20_000)),
+        "a long unknown key": "x" * 100_000 + " = 1",
+        "an axis of tables": '[axes]\n"learn.staleness" = [{a = 1}]',
+        "a million cells": (
+            "[axes]\n"
+            + "\n".join(
+                f'"{key}" = {list(range(1, 101))}'
+                for key in ("learn.staleness", "learn.epochs", "iterations")
+            )
+        ),
+        "more arms than a grid has": "".join(
+            f'[[arms]]\nname = "a{i}"\niterations = {i + 1}\n' for i in range(600)
+        ),
+        "a hundred thousand seeds": f"seeds = {list(range(100_000))}",
+        "a path with a NUL": (
+            '[base.world]\nkind = "dataset"\ndata = "a\\u0000b"\nretriever = {kind = "http", url = "x"}'
+        ),
+        "an algorithm that is a list": "[base]\nalgorithm = [1]",
+        "an algorithm nested deep": "[base]\nalgorithm = " + '{base = "ppo", ratio = ' * 40 + "1" + "}" * 40,
+        "an algorithm with escapes": f"[base]\nalgorithm = {json.dumps(ESCAPES)}",
+        "slots of another kind": "[base.slots]\nclip = [1, 2]",
+        "a slot that is infinite": "[base.slots]\nratio = {level = inf}",
+        "a slot with escapes": f"[base.slots]\nclip = {{kind = {json.dumps(ESCAPES)}}}",
+        "a fault of no kind": f"[base.fault]\nkind = {json.dumps(ESCAPES)}\nat_step = 1",
+    }.items()
+}
 
 # A setting and a value that no run can have: said when the file is read, not by the trainer.
 SETTINGS = (
-    "seed", "threads", "iterations", "learn.episodes", "learn.epochs", "learn.staleness", "learn.policy.lr",
-    "learn.critic.lr", "learn.policy.max_grad_norm", "learn.entropy_coef", "learn.target_kl",
-    "learn.policy.weight_decay", "engine.temperature", "policy.hidden", "policy.layers", "warmstart.steps",
-    "warmstart.lr", "warmstart.seed", "world.max_turns", "world.noise", "evaluation.episodes", "stop.seconds",
-    "compute.processes", "collapse.sigmas", "record.flush_seconds",
-)  # fmt: skip
-VALUES = {"infinity": "inf", "not a number": "nan", "1e300": "1e300", "minus 1e300": "-1e300", "text": '"\\u001b[31m"'}
+    "seed",
+    "threads",
+    "iterations",
+    "learn.episodes",
+    "learn.epochs",
+    "learn.staleness",
+    "learn.policy.lr",
+    "learn.critic.lr",
+    "learn.policy.max_grad_norm",
+    "learn.entropy_coef",
+    "learn.target_kl",
+    "learn.policy.weight_decay",
+    "engine.temperature",
+    "policy.hidden",
+    "policy.layers",
+    "warmstart.steps",
+    "warmstart.lr",
+    "warmstart.seed",
+    "world.max_turns",
+    "world.noise",
+    "evaluation.episodes",
+    "stop.seconds",
+    "compute.processes",
+    "collapse.sigmas",
+    "record.flush_seconds",
+)
+VALUES = {
+    "infinity": "inf",
+    "not a number": "nan",
+    "1e300": "1e300",
+    "minus 1e300": "-1e300",
+    "text": '"\\u001b[31m"',
+}
 WHOLE = ("seed", "threads", "iterations", "warmstart.seed", "learn.staleness", "compute.processes")
 
 
@@ -131,10 +183,22 @@ def grids() -> Iterator[Case]:
     for setting, name, value in bad:
         line = f"seeds = [{value}]" if setting == "seed" else f"base.{setting} = {value}"
         yield Case(f"plan: {setting} is {name}", file("grid.toml", f"{QUESTION}{line}\n", "plan"))
-    for word in ("learn.policy.lr=inf", "seeds=[1e99]", f"seeds=[{2**64}]", "a.b", "=", "seeds", f"a={ESCAPES}",
-                 "seeds=" + "[" * 5000, f"{'a.' * 5000}b=1", "threads=" + "9" * 6000):  # fmt: skip
+    for word in (
+        "learn.policy.lr=inf",
+        "seeds=[1e99]",
+        f"seeds=[{2**64}]",
+        "a.b",
+        "=",
+        "seeds",
+        f"a={ESCAPES}",
+        "seeds=" + "[" * 5000,
+        f"{'a.' * 5000}b=1",
+        "threads=" + "9" * 6000,
+    ):
         good = file("grid.toml", QUESTION, "plan")
-        yield Case(f"plan: --set {word[:30]!r}", lambda folder, good=good, word=word: [*good(folder), "--set", word])
+        yield Case(
+            f"plan: --set {word[:30]!r}", lambda folder, good=good, word=word: [*good(folder), "--set", word]
+        )
     hostile = QUESTION + "".join(
         f"[[arms]]\nname = {json.dumps(ESCAPES + str(i))}\niterations = {40 + i}\n" for i in range(3)
     )
@@ -151,9 +215,14 @@ def grids() -> Iterator[Case]:
 DEEP, ZEROS = "[" * 10_000 + "]" * 10_000, b"\0" * 999
 LOGS: dict[str, dict[str, str | bytes]] = {
     "log.jsonl": {
-        "nested deep": DEEP, "nested deep in a metric": '{"reward": ' + DEEP + "}\n{}\n",
-        "nested tables": '{"a":' * 500 + "1" + "}" * 500 + "\n{}\n", "a list": "[1, 2]\n", "a word": "reward\nreward\n",
-        "nothing": "", "zeros": ZEROS, "random bytes": bytes(range(255, -1, -1)) * 9,
+        "nested deep": DEEP,
+        "nested deep in a metric": '{"reward": ' + DEEP + "}\n{}\n",
+        "nested tables": '{"a":' * 500 + "1" + "}" * 500 + "\n{}\n",
+        "a list": "[1, 2]\n",
+        "a word": "reward\nreward\n",
+        "nothing": "",
+        "zeros": ZEROS,
+        "random bytes": bytes(range(255, -1, -1)) * 9,
         "a line of megabytes": '{"reward": "' + "x" * (5 * 2**20) + '"}\n{}\n',
         "only infinite steps": '{"step": 1e999, "reward": 1}\n' * 9,
         "a name for each of thousands of metrics": json.dumps({f"step.m{i}": 1 for i in range(3000)}) + "\n",
@@ -161,21 +230,33 @@ LOGS: dict[str, dict[str, str | bytes]] = {
         "an empty object a line": "{}\n" * 99,
     },
     "log.json": {
-        "nested deep": DEEP, "nested tables": '{"log_history":' * 900 + "1" + "}" * 900, "a number": "1",
-        "a list of lists": "[[1], [2]]", "half of it": '[{"reward": 1}, {"rew', "zeros": ZEROS,
+        "nested deep": DEEP,
+        "nested tables": '{"log_history":' * 900 + "1" + "}" * 900,
+        "a number": "1",
+        "a list of lists": "[[1], [2]]",
+        "half of it": '[{"reward": 1}, {"rew',
+        "zeros": ZEROS,
         "more than is read": b'["' + b"x" * (33 * 2**20) + b'"]',
     },
     "log.csv": {
-        "nothing": "", "an empty first line": "\n\n\n", "zeros": ZEROS, "no metric that is known": "a,b\n1,2\n",
+        "nothing": "",
+        "an empty first line": "\n\n\n",
+        "zeros": ZEROS,
+        "no metric that is known": "a,b\n1,2\n",
         "thousands of columns": ",".join(f"step.m{i}" for i in range(3000)) + "\n",
-        "an open quote": 'step,reward\n1,"' + "x" * 300_000, "bytes of no text": b"step,reward\n\xff\xfe\xff,1\n",
+        "an open quote": 'step,reward\n1,"' + "x" * 300_000,
+        "bytes of no text": b"step,reward\n\xff\xfe\xff,1\n",
         "a header alone": "step,reward\n",
     },
-    "log.parquet": {"text": "PAR1 no PAR1", "nothing": "", "zeros": ZEROS,
-                    "half a footer": b"PAR1\xff\xff\xff\x7fPAR1"},
+    "log.parquet": {
+        "text": "PAR1 no PAR1",
+        "nothing": "",
+        "zeros": ZEROS,
+        "half a footer": b"PAR1\xff\xff\xff\x7fPAR1",
+    },
     "log.tsv": {"nothing": "", "escapes": ESCAPES + "\t" + ESCAPES + "\n1\t2\n"},
     "log.txt": {"an ending that says nothing": "step 1"},
-}  # fmt: skip
+}
 # What can be read, however odd: it is judged, or refused, and never a traceback.
 ODD: dict[str, str | bytes] = {
     "numbers that no float holds": f'{{"step": 1, "reward": {"9" * 400}}}\n' * 9,
@@ -186,7 +267,8 @@ ODD: dict[str, str | bytes] = {
     "steps that go back": "".join(f'{{"step": {-i}, "reward": {i % 2}}}\n' for i in range(50)),
     "a metric that is text": '{"step": 1, "reward": "high", "entropy": [1]}\n' * 9,
     "every kind of value": "".join(
-        json.dumps({"step": i, "reward": v}) + "\n" for i, v in enumerate([None, True, "x", {}, [], 1.5, -1, "NaN"])
+        json.dumps({"step": i, "reward": v}) + "\n"
+        for i, v in enumerate([None, True, "x", {}, [], 1.5, -1, "NaN"])
     ),
     "NaN for all": '{"reward": NaN, "entropy": NaN, "actor/grad_norm": NaN}\n' * 30,
     "one row": '{"reward": 0.5}\n',
@@ -203,11 +285,14 @@ def logs() -> Iterator[Case]:
         for form in ("text", "json", "md"):
             make = file(f"{ESCAPES.replace('/', '')}.jsonl", content, "diagnose", "--format", form)
             yield Case(f"diagnose: {title}, {form}", make, codes=(0, 2))
-    for name, (title, put) in itertools.product(("log.jsonl", "log.json", "log.csv", "log.parquet"), NO_FILE.items()):
+    for name, (title, put) in itertools.product(
+        ("log.jsonl", "log.json", "log.csv", "log.parquet"), NO_FILE.items()
+    ):
         yield Case(f"diagnose {name}: {title}", after(put, name, "diagnose", "PATH"))
     ones = pa.array(np.ones(1_000_000))
     for title, columns in {
-        "a million equal rows in a few bytes": {"step": ones, "reward": ones},  # one step: its last row counts
+        # one step: its last row counts
+        "a million equal rows in a few bytes": {"step": ones, "reward": ones},
         "a parquet file of text": {"step": ["a"], "reward": ["b"]},
         "a parquet file of lists": {"step": [1], "reward": [[1.0, 2.0]]},
         "a parquet file without rows": {"reward": pa.array([], pa.float64())},
@@ -215,14 +300,32 @@ def logs() -> Iterator[Case]:
         table = pa.table(columns)
         make = after(partial(pq.write_table, table), "log.parquet", "diagnose", "PATH")
         yield Case(f"diagnose: {title}", make, codes=(0,) if "equal" in title else (2,))
-    yield Case("diagnose: a million lines", file("log.jsonl", '{"reward": 1}\n' * 1_000_000, "diagnose"), heavy=True)
+    yield Case(
+        "diagnose: a million lines", file("log.jsonl", '{"reward": 1}\n' * 1_000_000, "diagnose"), heavy=True
+    )
 
 
 def names() -> Iterator[Case]:
-    bad = {"escapes": ESCAPES, "a long name": LONG, "nothing": "", "dots": "../..", "a NUL": "a\0b",
-           "no text": "a\udcff", "a quote": "'\"; DROP TABLE run; --"}  # fmt: skip
-    verbs = {"ls": (), "show": (), "compare": (), "diagnose": (), "replay": ("--step", "0"), "rescan": (),
-             "report": ("--format", "md"), "algorithms": (), "diagnostics": ()}  # fmt: skip
+    bad = {
+        "escapes": ESCAPES,
+        "a long name": LONG,
+        "nothing": "",
+        "dots": "../..",
+        "a NUL": "a\0b",
+        "no text": "a\udcff",
+        "a quote": "'\"; DROP TABLE run; --",
+    }
+    verbs = {
+        "ls": (),
+        "show": (),
+        "compare": (),
+        "diagnose": (),
+        "replay": ("--step", "0"),
+        "rescan": (),
+        "report": ("--format", "md"),
+        "algorithms": (),
+        "diagnostics": (),
+    }
     for verb, (title, name) in itertools.product(verbs, bad.items()):
         codes = (0, 1, 2) if (verb, title) in (("ls", "nothing"), ("rescan", "nothing")) else (2,)
         yield Case(f"{verb}: {title}", typed(verb, name, *verbs[verb]), codes=codes, grid=True)
@@ -234,7 +337,12 @@ def names() -> Iterator[Case]:
         yield Case(f"eval: {title}", typed("eval", name, "--data", name), grid=True)
     for form in ("table", "csv", "json"):
         query = f"SELECT '{ESCAPES}' AS \"{ESCAPES}\""
-        yield Case(f"sql: escapes in the answer, {form}", typed("sql", query, "--format", form), codes=(0,), grid=True)
+        yield Case(
+            f"sql: escapes in the answer, {form}",
+            typed("sql", query, "--format", form),
+            codes=(0,),
+            grid=True,
+        )
 
 
 def results() -> Iterator[Case]:
@@ -270,24 +378,31 @@ def _row(table: str, **columns: Any) -> Callable[[Path], None]:
     return make
 
 
-SEVERAL = pa.ListArray.from_arrays(pa.array([0, 10_000_001], pa.int32()), pa.array(np.zeros(10_000_001, np.float32)))
+SEVERAL = pa.ListArray.from_arrays(
+    pa.array([0, 10_000_001], pa.int32()), pa.array(np.zeros(10_000_001, np.float32))
+)
 BAD_RUNS: dict[str, Callable[[Path], Any]] = {
     "text for a seed": _row("run", seed="x"),
     "a table in a cell": _row("step", step=1, mine={"a": 1}),
-    "a dictionary without names": _row("diagnostic", name=pa.array([None], pa.string()), table_name="turn",
-                                       level="turn"),
+    "a dictionary without names": _row(
+        "diagnostic", name=pa.array([None], pa.string()), table_name="turn", level="turn"
+    ),
     "a dictionary of roll-ups": _row("diagnostic", name="mine", table_name="span", level="turn"),
     "a step beyond 64 bits": _row("step", step=pa.array([2**64 - 1], pa.uint64())),
     "a folder for a segment": lambda run: (run / "segments" / "step" / "000000.parquet").mkdir(parents=True),
-    "pipes": _special(os.mkfifo, "segments/step/000000.parquet", "lock", "run.json", "console.log", "../pipe",
-                      "../../pipe"),
-    "links to themselves": _special(NO_FILE["a link to itself"], "segments/step/000000.parquet", "segments/run",
-                                    "../loop", "../../loop"),
+    "pipes": _special(
+        os.mkfifo, "segments/step/000000.parquet", "lock", "run.json", "console.log", "../pipe", "../../pipe"
+    ),
+    "links to themselves": _special(
+        NO_FILE["a link to itself"], "segments/step/000000.parquet", "segments/run", "../loop", "../../loop"
+    ),
     "a link to what is above it": lambda run: (run.mkdir(parents=True), (run / "up").symlink_to("..")),
-    "names with escapes": _row("run", run_id=ESCAPES, experiment="demo", arm=ESCAPES, seed=0, status="finished"),
+    "names with escapes": _row(
+        "run", run_id=ESCAPES, experiment="demo", arm=ESCAPES, seed=0, status="finished"
+    ),
     "a configuration that is no JSON": _row("run", experiment="demo", arm="a", seed=0, config="{"),
     "more values than a cell has": _row("token", step=1, log_prob=SEVERAL),
-}  # fmt: skip
+}
 
 
 INDICES: dict[str, Callable[[Path], Any]] = {
@@ -356,7 +471,9 @@ def test_bad_input_ends_in_one_message_and_changes_nothing(case, small_grid, tmp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [c for i, c in enumerate(CASES) if c.heavy or i % 12 == 0], ids=attrgetter("name"))
+@pytest.mark.parametrize(
+    "case", [c for i, c in enumerate(CASES) if c.heavy or i % 12 == 0], ids=attrgetter("name")
+)
 def test_a_process_ends_in_ten_seconds_and_two_gibibytes(case, small_grid, tmp_path):
     words = words_of(case, tmp_path, small_grid)
     if any("\0" in word for word in words):
@@ -390,5 +507,9 @@ def test_json_has_a_name_with_its_escapes_and_means_it(tmp_path):
 
 def test_no_verb_prints_past_the_one_function_that_shows_control_characters():
     past = re.compile(r"typer\.echo\(|(?<![\w.])print\(")
-    found = [p.name for p in (ROOT / "workbench" / "cli").glob("*.py") if past.search(p.read_text(encoding="utf-8"))]
+    found = [
+        p.name
+        for p in (ROOT / "workbench" / "cli").glob("*.py")
+        if past.search(p.read_text(encoding="utf-8"))
+    ]
     assert found == ["tables.py"]

@@ -1,4 +1,6 @@
-"""`sorl import`: a log becomes a run, once; a folder with a bar; a log that still grows; broken and hostile ones."""
+"""`sorl import`: a log becomes a run, once; a folder with a bar; a log that still grows; broken and hostile
+ones.
+"""
 
 import json
 import threading
@@ -17,7 +19,9 @@ from workbench.store.sync import sync
 
 def rows(steps: range, scale: float = 1.0) -> str:
     same = {"actor/grad_norm": 0.5, "actor/lr": 1e-6}
-    return "".join(json.dumps({"step": i, "reward": scale * i / 64, "mine/own": i} | same) + "\n" for i in steps)
+    return "".join(
+        json.dumps({"step": i, "reward": scale * i / 64, "mine/own": i} | same) + "\n" for i in steps
+    )
 
 
 def asked(runs: Path, query: str) -> list[tuple[Any, ...]]:
@@ -30,7 +34,9 @@ def log(tmp_path: Path) -> Path:
     """A log with a configuration beside it; its name says a seed, and tries to act on the terminal."""
     folder = tmp_path / "logs"
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps({"max_grad_norm": 0.2, "num_generations": 8, "max_steps": 100}))
+    (folder / "config.json").write_text(
+        json.dumps({"max_grad_norm": 0.2, "num_generations": 8, "max_steps": 100})
+    )
     path = folder / "grpo\x1b[2J<b>-s3.jsonl"
     path.write_text(rows(range(40)))
     return path
@@ -43,7 +49,9 @@ def test_a_log_becomes_a_run_and_what_became_of_its_metrics_is_said(log, runs):
     assert "learn.policy.max_grad_norm = 0.2" in text
     assert "note: success: the log has none; the reward (reward) is used instead" in text
     assert "\x1b" not in text
-    ((run_id, *row),) = asked(runs, "SELECT run_id, experiment, algorithm, seed, status, steps, config FROM run")
+    ((run_id, *row),) = asked(
+        runs, "SELECT run_id, experiment, algorithm, seed, status, steps, config FROM run"
+    )
     assert run_id.startswith("grpo-2J-b--s3-")
     assert row[:5] == ["mine", "unknown", 3, "finished", 40]
     config = {"iterations": 100, "learn": {"policy": {"max_grad_norm": 0.2}, "group_size": 8}}
@@ -77,7 +85,10 @@ def test_every_run_of_a_folder_is_imported_and_a_file_that_is_no_log_is_told(run
     result = done("import", folder, "--name", "grid", runs=runs)
     assert result.stdout == "20 runs imported as experiment grid\n"
     assert "other' has no metric that is known" in result.stderr
-    assert "20 sources unchanged since the last import" in done("import", folder, "--name", "grid", runs=runs).stdout
+    assert (
+        "20 sources unchanged since the last import"
+        in done("import", folder, "--name", "grid", runs=runs).stdout
+    )
     assert asked(runs, "SELECT count(*), count(DISTINCT seed), count(DISTINCT arm) FROM run") == [(20, 20, 1)]
 
 
@@ -122,7 +133,9 @@ def test_a_restart_of_the_trainer_replaces_the_tail_of_a_followed_run(log, runs,
         file.write(rows(range(20, 30), 0.5))
     following.look(say=False)
     following.end()
-    assert asked(runs, "SELECT count(*), max(step), arg_max(reward, step) FROM step") == [(30, 29, 0.5 * 29 / 64)]
+    assert asked(runs, "SELECT count(*), max(step), arg_max(reward, step) FROM step") == [
+        (30, 29, 0.5 * 29 / 64)
+    ]
 
 
 def test_follow_reads_on_until_ctrl_c(log, runs, monkeypatch):

@@ -24,8 +24,17 @@ from workbench.store.sync import sync
 COUNT = ("sql", "SELECT count(*) AS n FROM run", "--format", "csv")
 SHOWN = [  # what is typed, what is printed, what is not
     ("ls", ["demo: 8 runs, 6 finished, 2 stopped, 2 collapsed\nDoes the clip stop the collapse?\n"], []),
-    ("show ppo-s0", ["ppo-s0-aaaa0000", "outcome         collapsed", "ess_frac_min fell below 0.3", "minibatch",
-                     "Events: 3"], ["console.log"]),
+    (
+        "show ppo-s0",
+        [
+            "ppo-s0-aaaa0000",
+            "outcome         collapsed",
+            "ess_frac_min fell below 0.3",
+            "minibatch",
+            "Events: 3",
+        ],
+        ["console.log"],
+    ),
     ("show so-grpo-s0", ["  loading\n", "  RuntimeError: [bold]CUDA out of memory[/bold]\n"], ["\x1b"]),
     ("show so-grpo-s0 --log 1", ["RuntimeError"], ["  loading\n"]),
     ("sql turn", ["ratio_geo ", "[ratio]"], []),
@@ -36,7 +45,7 @@ SHOWN = [  # what is typed, what is printed, what is not
     ("algorithms --format json", ['"algorithm": "so-grpo"', '"algorithm": "grpo"'], []),
     ("diagnostics", ["warning when above 10 x the median"], []),
     ("diagnostics grad_norm", ["formula"], []),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("line", "words", "absent"), SHOWN, ids=[line for line, *_ in SHOWN])
@@ -59,12 +68,15 @@ def test_of_very_many_events_the_first_of_each_kind_is_shown_with_their_number_a
     folder = runs / "demo" / "a"
     write_status(folder)
     kinds = {"kind": ["alarm"] * 24 + ["mild"], "diagnostic": ["grad_norm_max"] * 24 + ["success"]}
-    write_segment(folder, "event", {"step": [*range(24), 30], "severity": "warning", "message": "it rang", **kinds})
+    write_segment(
+        folder, "event", {"step": [*range(24), 30], "severity": "warning", "message": "it rang", **kinds}
+    )
     shown = done("show", "a", runs=runs).stdout.partition("\nEvents: ")[2].partition("\n\n")[0].splitlines()
     assert shown[0].startswith("25, the first of each kind; all: sorl sql ")
     assert [line.split()[:5] for line in shown[3:]] == [
-        ["0", "23", "24", "warning", "alarm"], ["30", "30", "1", "warning", "mild"]
-    ]  # fmt: skip
+        ["0", "23", "24", "warning", "alarm"],
+        ["30", "30", "1", "warning", "mild"],
+    ]
 
 
 def test_a_broken_stored_configuration_is_said_and_the_rest_is_shown(runs, small):
@@ -90,12 +102,16 @@ def test_sql_alone_lists_tables_with_grain_rows_and_columns_and_the_saved_querie
 
 
 def test_sql_tells_null_from_nan_in_every_format(grid, tmp_path):
-    question = "SELECT NULL::DOUBLE AS a, 'nan'::DOUBLE AS b, '-inf'::DOUBLE AS c, [1, NULL] AS d, 'x,\"y' AS e"
+    question = (
+        "SELECT NULL::DOUBLE AS a, 'nan'::DOUBLE AS b, '-inf'::DOUBLE AS c, [1, NULL] AS d, 'x,\"y' AS e"
+    )
     shown = done("sql", question, runs=grid).stdout.splitlines()[2].split()
     assert shown == ["NULL", "nan", "-inf", "[1", "NULL]", 'x,"y']
     rows = list(csv.reader(io.StringIO(done("sql", question, "--format", "csv", runs=grid).stdout)))
     assert rows[1] == ["", "nan", "-inf", "[1, null]", 'x,"y']
-    assert told("sql", question, runs=grid) == [{"a": None, "b": "NaN", "c": "-Infinity", "d": [1, None], "e": 'x,"y'}]
+    assert told("sql", question, runs=grid) == [
+        {"a": None, "b": "NaN", "c": "-Infinity", "d": [1, None], "e": 'x,"y'}
+    ]
     file = tmp_path / "x.parquet"
     assert done("sql", question, "--format", "parquet", "--output", file, runs=grid).stdout == ""
     (row,) = pq.read_table(file).to_pylist()
@@ -109,7 +125,9 @@ def test_a_table_stops_at_its_limit_and_says_so_and_a_file_holds_everything(grid
     file = tmp_path / "x.csv"
     done("sql", "FROM range(3000)", "--format", "csv", "-o", file, runs=grid)
     assert len(file.read_text().splitlines()) == 3001
-    assert done("sql", "FROM range(3000)", "--format", "csv", "--limit", 2, runs=grid).stdout == "range\n0\n1\n"
+    assert (
+        done("sql", "FROM range(3000)", "--format", "csv", "--limit", 2, runs=grid).stdout == "range\n0\n1\n"
+    )
     # Output into a closed pipe is no error.
     command = f"{sys.executable} cli.py --runs {grid} sql 'FROM range(300000)' --format csv | head -1"
     result = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=60)
@@ -141,7 +159,10 @@ def test_a_locked_database_is_read_as_it_is_with_a_note_or_refused_with_the_hold
     reader = hold(runs, "read")
     result = done(*COUNT, runs=runs)
     assert result.stdout == "n\n1\n"
-    assert f"not synced, showing the rows of the last sync: database '{runs}/sorl.duckdb' is held" in result.stderr
+    assert (
+        f"not synced, showing the rows of the last sync: database '{runs}/sorl.duckdb' is held"
+        in result.stderr
+    )
     assert f"PID {reader.pid}" in result.stderr
     reader.communicate(timeout=120)
     writer = hold(runs)
@@ -188,7 +209,15 @@ def test_a_healthy_place_has_nothing_to_fix(runs, small):
     sync(runs)
     result = done("doctor", runs=runs)
     assert found(result, "fail") == ""
-    for words in ("duckdb", "cores", "GB free", "can be written", "1 runs in 1 experiments", "no corrupt", "no stale"):
+    for words in (
+        "duckdb",
+        "cores",
+        "GB free",
+        "can be written",
+        "1 runs in 1 experiments",
+        "no corrupt",
+        "no stale",
+    ):
         assert words in found(result, "ok")
     result = done("doctor", runs=runs / "nowhere")
     assert "no runs folder" in found(result, "warn"), "where nothing ran yet is no failure"
@@ -201,8 +230,11 @@ def test_corrupt_segments_stale_runs_and_unsynced_folders_are_named_with_what_to
     sync(runs)
     write_status(runs / "demo" / "late", status="finished")
     result = done("doctor", runs=runs)
-    for words in ("corrupt segment of run 'a': segments/turn/000000.parquet",
-                  "run 'a' of 'demo' stopped before its end", "late' has no rows in the database"):  # fmt: skip
+    for words in (
+        "corrupt segment of run 'a': segments/turn/000000.parquet",
+        "run 'a' of 'demo' stopped before its end",
+        "late' has no rows in the database",
+    ):
         assert words in found(result, "warn")
     assert "-> resume: sorl run experiments/demo.toml" in result.stdout
 

@@ -24,9 +24,17 @@ from workbench.cli.tables import escape, tabular
 
 HEAVY = ("torch", "transformers", "vllm", "streamlit", "plotly", "scipy", "duckdb", "pandas")
 LOOKING = (
-    "ls", "show ppo-s0", "sql", "sql --saved worst_turns", "sync", "rescan --dry-run", "algorithms",
-    "algorithms st-ppo", "diagnostics", "diagnose ppo-s0",
-)  # fmt: skip
+    "ls",
+    "show ppo-s0",
+    "sql",
+    "sql --saved worst_turns",
+    "sync",
+    "rescan --dry-run",
+    "algorithms",
+    "algorithms st-ppo",
+    "diagnostics",
+    "diagnose ppo-s0",
+)
 
 
 def python(code: str, *words: str) -> subprocess.CompletedProcess[str]:
@@ -56,14 +64,17 @@ def test_the_help_page_imports_no_verb_and_looking_needs_the_core_alone(grid):
         code = (
             "import sys\nfrom workbench.cli.main import app\n"
             f"sys.modules |= dict.fromkeys({[*EXTRAS] if heavy != own else []})\n"  # their import fails
-            f"for line in {lines!r}:\n    app(['--runs', sys.argv[1], *line.split()], standalone_mode=False)\n"
+            f"for line in {lines!r}:\n    app(['--runs', sys.argv[1], *line.split()],"
+            " standalone_mode=False)\n"
             f"print([name for name in {sorted(heavy)} if sys.modules.get(name)], file=sys.stderr)\n"
         )
         found = python(code, str(grid))
         assert found.returncode == 0, found.stderr
         assert found.stderr.splitlines()[-1] == "[]"
         if heavy == own:
-            assert all(words in found.stdout for words in ("Measure speed", "List the algorithms", "Serve passages"))
+            assert all(
+                words in found.stdout for words in ("Measure speed", "List the algorithms", "Serve passages")
+            )
 
 
 def test_runs_may_stand_before_or_after_the_verb_or_in_the_environment(grid):
@@ -100,7 +111,8 @@ def test_the_retriever_answers_our_client_until_sigterm(tmp_path):
         assert process.wait(60) == 0
 
 
-# What may stand outside a LaTeX command: an ordinary, an escaped and a named character, an accented letter, a sign.
+# What may stand outside a LaTeX command: an ordinary, an escaped and a named character, an accented letter, a
+# sign.
 ORDINARY, ESCAPED, NAMED = r"[^\\{}$&#^_~%<>|\x80-\U0010ffff]", r"\\[&%$\#_{}]", r"\\text[a-z]+\{\}"
 HARMLESS = re.compile(rf"""(?:{ORDINARY}|{ESCAPED}|{NAMED}|\\["'`^~rc]\{{[A-Za-z]\}}|\$(?:-|\\[a-z]+)\$)*""")
 
@@ -147,7 +159,10 @@ MISTAKES = [
     ("report", NAME),
     ("report dem", "no experiment 'dem' (did you mean 'demo'?)"),
     ("report demo --format pdf", "--format 'pdf' is unknown; allowed: html, md"),
-    ("report --from nowhere.parquet", "no file 'nowhere.parquet'; `sorl report EXPERIMENT --export FILE.parquet`"),
+    (
+        "report --from nowhere.parquet",
+        "no file 'nowhere.parquet'; `sorl report EXPERIMENT --export FILE.parquet`",
+    ),
     ("report demo --format md -o no/such/page.md", "cannot write 'no/such/page.md'"),
     ("report demo --export no/such/file.parquet", "cannot write 'no/such/file.parquet'"),
     ("rescan demi", "did you mean 'demo'"),
@@ -195,14 +210,20 @@ def test_a_missing_runs_folder_is_named_and_not_made(tmp_path):
         assert not (tmp_path / "nowhere").exists()
 
 
-def test_a_taken_port_is_refused_and_a_folder_of_another_runs_folder_with_the_command_that_reads_it(grid, runs):
+def test_a_taken_port_is_refused_and_a_folder_of_another_runs_folder_with_the_command_that_reads_it(
+    grid, runs
+):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         refused(f"cannot listen on 127.0.0.1 port {port}", "app", "--port", port, runs=runs)
     refused(f"--runs {grid} diagnose demo", "diagnose", grid / "demo", runs=runs)
 
 
-MISSING = [("app", "streamlit", "app"), ("compare demo", "lifelines", "analysis"), ("run demo.toml", "torch", "train")]
+MISSING = [
+    ("app", "streamlit", "app"),
+    ("compare demo", "lifelines", "analysis"),
+    ("run demo.toml", "torch", "train"),
+]
 
 
 @pytest.mark.parametrize(("line", "package", "extra"), MISSING)

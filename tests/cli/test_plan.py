@@ -17,7 +17,9 @@ from workbench.store.sync import sync
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "demo.toml"
-    text = f'question = "Which arm stays up?"\nseeds = [0, 1, 2, 3, 4]\n[base]\niterations = {STEPS}\n[axes]\n'
+    text = (
+        f'question = "Which arm stays up?"\nseeds = [0, 1, 2, 3, 4]\n[base]\niterations = {STEPS}\n[axes]\n'
+    )
     path.write_text(text + 'algorithm = ["ppo", "st-ppo", "grpo"]\n')
     return path
 
@@ -37,7 +39,12 @@ def record(runs: Path, file: Path, **onsets: list[int | None]) -> None:
 def test_what_differs_is_shown_and_nothing_runs(here):
     path = grid_file(here, more='[[arms]]\nname = "ppo, twice"\nlearn.epochs = 2\n')
     text = done("plan", path).stdout
-    for words in ("6 cells (3 arms x 2 seeds)", "epochs", "level=turn", "different numbers of optimizer updates"):
+    for words in (
+        "6 cells (3 arms x 2 seeds)",
+        "epochs",
+        "level=turn",
+        "different numbers of optimizer updates",
+    ):
         assert words in text
     assert "staleness" not in text, "what all arms share is not shown"
     assert sorted(p.name for p in (here / "runs").iterdir()) == ["script.json"]
@@ -53,13 +60,16 @@ def test_finished_cells_are_counted_and_recorded_runs_give_the_pace(here):
     plan = told("plan", path, "--set", "seeds=[7]", "--workers", "1")
     assert plan["estimate"]["basis"] == "pace of 4 finished runs on this machine"
     assert {cell["status"] for cell in plan["cells"]} == {"queued"}
-    # 2 cells of 3 steps at 10 s a step, at most a few seconds to start each, and a warm start that was never made
+    # 2 cells of 3 steps at 10 s a step, at most a few seconds to start each, and a warm start that was never
+    # made
     assert plan["estimate"]["seconds"] >= 60
 
 
 def test_a_violation_stands_before_a_difference(tmp_path):
     path = tmp_path / "demo.toml"
-    path.write_text(f'question = "Which of the arms stays up?"\n{IDLE}[[arms]]\nname = "reused"\nlearn.epochs = 4\n')
+    path.write_text(
+        f'question = "Which of the arms stays up?"\n{IDLE}[[arms]]\nname = "reused"\nlearn.epochs = 4\n'
+    )
     text = done("plan", path, runs=tmp_path).stdout
     assert "Warning: ppo · clip.high 0.2 and ppo · clip.high 0.4 are one arm under 2 names" in text
     assert text.index("Warning: ") < text.index("Note: the arms had different numbers of optimizer")
@@ -79,26 +89,33 @@ def test_without_recorded_runs_the_assumption_is_printed_and_too_few_seeds_told(
     assert "hazard ratio" not in done(*alone, runs=runs).stdout
     assert told(*alone, runs=runs)["seeds"] is None
     needed = (
-        "To detect a hazard ratio of 0.2 with 80 % power at alpha .05: 12 collapses, about 12 seeds per arm (14 to "
+        "To detect a hazard ratio of 0.2 with 80 % power at alpha .05: 12 collapses, about 12 seeds per arm"
+        " (14 to "
     )
     needed += (
-        "detect it in each of 2 comparisons), if 80 % of the reference arm's runs collapse (assumed: none is recorded)."
+        "detect it in each of 2 comparisons), if 80 % of the reference arm's runs collapse (assumed: none is"
+        " recorded)."
     )
     assert needed in text
     assert "The planned 5 seeds per arm detect it with 46 % power" in text
 
 
 def test_recorded_runs_of_the_same_arms_replace_the_assumption(runs, file):
-    record(runs, file, **{"ppo": [12, 14, None, None], "st-ppo": [None, None], "grpo": [20, None, None, None]})
+    record(
+        runs, file, **{"ppo": [12, 14, None, None], "st-ppo": [None, None], "grpo": [20, None, None, None]}
+    )
     seeds = told("plan", file, runs=runs)["seeds"]
-    assert seeds["incidence"] == pytest.approx(0.5)  # Kaplan-Meier of the arm that collapsed most: two of four
+    # Kaplan-Meier of the arm that collapsed most: two of four
+    assert seeds["incidence"] == pytest.approx(0.5)
     assert seeds["incidence_basis"] == "ppo: 2 of 4 recorded runs"
     assert seeds["seeds"] == 20  # 12.1205 / (0.5 + 1 - 0.5 ** 0.2) = 19.26
     longer = told("plan", file, "--set", "iterations=80", runs=runs)["seeds"]
     assert longer["incidence_basis"] == "assumed: none is recorded", "runs with other settings are other arms"
 
 
-def test_runs_that_all_stayed_up_or_all_fell_are_not_taken_to_always_do_so_and_effects_can_be_given(runs, file):
+def test_runs_that_all_stayed_up_or_all_fell_are_not_taken_to_always_do_so_and_effects_can_be_given(
+    runs, file
+):
     record(runs, file, grpo=[None], ppo=[None, None])
     assert "(assumed: none of 3 recorded runs did)" in done("plan", file, runs=runs).stdout
     shutil.rmtree(runs / "demo")

@@ -59,7 +59,9 @@ def test_what_was_not_measured_stays_null_and_nan_stays_nan(runs, tmp_path):
     write_experiment(runs, "demo")
     folder = record(runs, "ppo", 0, steps=3, seconds=12.5)
     place = {"step": [0, 1, 2]}
-    write_segment(folder, "step", place | {"success": [0.5, None, 0.25], "entropy": [math.nan, math.inf, 1.0]})
+    write_segment(
+        folder, "step", place | {"success": [0.5, None, 0.25], "entropy": [math.nan, math.inf, 1.0]}
+    )
     write_segment(folder, "minibatch", place | {"update": 0, "clip_bias_norm": [None, 0.5, math.nan]})
     path = tmp_path / "demo.parquet"
     done("report", "demo", "--export", path, runs=runs)
@@ -88,7 +90,9 @@ def test_what_a_file_holds_is_in_the_runs_that_are_restored_from_it(file, tmp_pa
 
 def test_a_search_resumes_from_shipped_results(runs, tmp_path):
     shipped = pq.read_table("experiments/results/region_sgd.parquet")
-    first = pc.and_(pc.match_substring(shipped["arm"], "staleness 0 · policy.lr 0.566"), pc.less(shipped["seed"], 2))
+    first = pc.and_(
+        pc.match_substring(shipped["arm"], "staleness 0 · policy.lr 0.566"), pc.less(shipped["seed"], 2)
+    )
     pq.write_table(shipped.filter(first), tmp_path / "first_round.parquet")
     done("sync", "--from", tmp_path / "first_round.parquet", runs=runs)
     region = load(Path("experiments/region_sgd.toml"), [], History(runs)).region
@@ -113,7 +117,11 @@ def judged(older: Path, runs: Path) -> Path:
 
 
 def verdict(runs: Path, run: str) -> tuple[Any, ...]:
-    return Reader(runs).rows("SELECT outcome, collapse_step, detection_step FROM run WHERE run_id = ?", [run]).rows[0]
+    return (
+        Reader(runs)
+        .rows("SELECT outcome, collapse_step, detection_step FROM run WHERE run_id = ?", [run])
+        .rows[0]
+    )
 
 
 def test_rescan_repairs_a_verdict_withdraws_events_and_does_nothing_when_dry_or_a_second_time(judged):

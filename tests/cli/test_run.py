@@ -1,4 +1,6 @@
-"""`sorl run` over the scripted trainer: its table and answer, bad ends and their causes, edits, starting over."""
+"""`sorl run` over the scripted trainer: its table and answer, bad ends and their causes, edits, starting
+over.
+"""
 
 from threading import Thread
 
@@ -62,7 +64,10 @@ def test_cells_that_ended_badly_are_named_with_their_causes_and_the_exit_code_sa
     assert "wait_for_an_answer_that_never_comes" in done("show", "s-ppo").stdout.split("End of ")[1]
     shown = done("show", "ppo-s0").stdout
     assert "attempt         2" in shown
-    assert "attempt 2 starts from the checkpoint after 1 steps; before it: RuntimeError: scripted failure" in shown
+    assert (
+        "attempt 2 starts from the checkpoint after 1 steps; before it: RuntimeError: scripted failure"
+        in shown
+    )
     assert "withdrawn" not in done("rescan", "demo").stdout, "no rule judges what happened to a process"
     again = sorl("run", path, "--arm", "st-ppo")
     assert diverged in table_after(again.stdout, "Ended badly"), "also when it ended before this call"
@@ -100,10 +105,14 @@ def test_a_violation_is_a_warning_before_training_and_an_event_of_its_runs(here)
         assert result.stderr.startswith(warning), attempt
         assert warning in result.stdout
     rows = told("sql", "SELECT run_id, kind, severity, step FROM event ORDER BY 1")
-    assert [(row["kind"], row["severity"], row["step"]) for row in rows] == [("guard_idle_ratio", "warning", None)] * 2
+    assert [(row["kind"], row["severity"], row["step"]) for row in rows] == [
+        ("guard_idle_ratio", "warning", None)
+    ] * 2
     assert "one arm under 2 names" in done("show", rows[0]["run_id"]).stdout
     assert "withdrawn" not in done("rescan").stdout, "no rule over recorded columns judges it"
-    assert len([*here.glob("runs/demo/*/segments/event/*.parquet")]) == 2, "the same finding is not written twice"
+    assert len([*here.glob("runs/demo/*/segments/event/*.parquet")]) == 2, (
+        "the same finding is not written twice"
+    )
 
 
 def test_a_webhook_hears_of_a_failed_cell_a_dead_one_stops_nothing_and_a_bad_one_starts_nothing(here):

@@ -69,7 +69,8 @@ def test_a_run_is_falling_now_by_the_causal_rule_while_it_is_still_down() -> Non
     assert falling(success(*up, float("nan"))) is not None, "NaN is a fall, no missing value"
     assert falling(success()) is None
     curve = np.random.default_rng(0).uniform(0, 1, 60)
-    for end in range(1, 60):  # what is said of a prefix depends on nothing after it, and agrees with the whole rule
+    # what is said of a prefix depends on nothing after it, and agrees with the whole rule
+    for end in range(1, 60):
         now = falling(success(*curve[:end]))
         assert now is None or now == slumped(success(*curve[:end]))
 
@@ -98,7 +99,10 @@ def test_alerts_name_the_runs_that_fall_collapse_diverge_or_fail_and_no_other(tm
     told = {run: alert.kind for run, alert in found.items()}
     assert told == {"down": "falling", "failed": "failed", "gone": "diverged", "fell": "collapsed"}
     # The third low value of three is the first whose median is low: step 9.
-    assert (found["down"].step, "first at step 9; about one healthy run in twenty" in found["down"].says) == (9, True)
+    assert (found["down"].step, "first at step 9; about one healthy run in twenty" in found["down"].says) == (
+        9,
+        True,
+    )
     assert "\x1b" not in found["failed"].says
     assert dead.name == "failed"
     assert alerts(Reader(tmp_path), "other") == []
@@ -153,9 +157,23 @@ def test_a_dead_webhook_is_said_once_raises_nothing_and_holds_nothing_up(
 
 
 @pytest.mark.parametrize(
-    "url", ["", "ntfy.sh/x", "file:///etc/passwd", "ftp://a/b", "http://", "http://a:b", "http://a:99999/",
-            "http://a b/", "http://a/\n", "http://u:p@a/", "http://[::1", "javascript:alert(1)", "http://ä/"],
-)  # fmt: skip
+    "url",
+    [
+        "",
+        "ntfy.sh/x",
+        "file:///etc/passwd",
+        "ftp://a/b",
+        "http://",
+        "http://a:b",
+        "http://a:99999/",
+        "http://a b/",
+        "http://a/\n",
+        "http://u:p@a/",
+        "http://[::1",
+        "javascript:alert(1)",
+        "http://ä/",
+    ],
+)
 def test_what_is_no_web_address_is_refused(url: str) -> None:
     with pytest.raises(InputError, match="--notify takes a webhook like"):
         Bell(url, pytest.fail)

@@ -24,7 +24,9 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> StoredBatch:
     write_batch(folder, 0)
     stored = batches.read(folder, 0)
     moved = [stored.log_prob_old[u.rows] + draw.normal(0, 0.01, u.log_prob.shape) for u in stored.updates]
-    return replace(stored, updates=tuple(replace(u, log_prob=x) for u, x in zip(stored.updates, moved, strict=True)))
+    return replace(
+        stored, updates=tuple(replace(u, log_prob=x) for u, x in zip(stored.updates, moved, strict=True))
+    )
 
 
 def spoiled(stored: StoredBatch, row: int, at: Any, nats: float) -> StoredBatch:
@@ -35,7 +37,9 @@ def spoiled(stored: StoredBatch, row: int, at: Any, nats: float) -> StoredBatch:
 
 
 @pytest.mark.parametrize("nats", [6.0, np.nan, np.inf, -np.inf])
-def test_one_wrong_token_is_named_with_its_turn_its_place_and_its_size(quiet: StoredBatch, nats: float) -> None:
+def test_one_wrong_token_is_named_with_its_turn_its_place_and_its_size(
+    quiet: StoredBatch, nats: float
+) -> None:
     at = int(np.flatnonzero(quiet.turn[3] == 2)[1])
     first = attribute(spoiled(quiet, 3, [at], nats))[0]
     assert (first.trajectory, first.turn, first.first, first.last) == (3, 2, at, at)

@@ -22,7 +22,8 @@ def late(table, column, value, since=AT, until=STEPS):
         rows = frame["step"].between(since, until)
         frame.loc[rows, column] = value(frame[rows]) if callable(value) else value
         if column == "reward":
-            frame["advantage"] = frame["reward"] - frame.groupby(["step", "prompt_group"])["reward"].transform("mean")
+            groups = frame.groupby(["step", "prompt_group"])
+            frame["advantage"] = frame["reward"] - groups["reward"].transform("mean")
 
     return plant
 
@@ -107,14 +108,20 @@ def leaks(inside):
 
 
 def paid_by_the_row_before(tables):
-    moved = tables["trajectory"].groupby("step")["success"].transform(lambda part: np.roll(part.to_numpy(), 1))
+    moved = (
+        tables["trajectory"].groupby("step")["success"].transform(lambda part: np.roll(part.to_numpy(), 1))
+    )
     late("trajectory", "reward", lambda rows: moved.astype(float)[rows.index])(tables)
 
 
 def words(row):
     """The transcript with other words between the tags of its observations."""
-    read = ((i >= 6 and not trained) and "information" not in word for i, (word, trained) in enumerate(_seen(row)))
-    return [f"other{i}" if other else word for i, (word, other) in enumerate(zip(row["token"], read, strict=True))]
+    read = (
+        (i >= 6 and not trained) and "information" not in word for i, (word, trained) in enumerate(_seen(row))
+    )
+    return [
+        f"other{i}" if other else word for i, (word, other) in enumerate(zip(row["token"], read, strict=True))
+    ]
 
 
 def _seen(row):
@@ -126,7 +133,9 @@ def doubled(row):
 
 
 def rerouted(share, nats=0.015):
-    """Of a mixture: from AT on this share of the sampler's experts are others, and log-probs differ by `nats`."""
+    """Of a mixture: from AT on this share of the sampler's experts are others, and log-probs differ by
+    `nats`.
+    """
     return every(
         scored(lambda t, old, draw: old + draw.normal(0, nats, 40)),
         lambda tables: tables["minibatch"].insert(0, "route_mismatch_frac", 0.0),
@@ -147,7 +156,9 @@ PLANTED = {
     "retokenised": flagged,
     "retriever_junk": rewritten(token=words),
     "turn_cut": every(
-        rewritten(trained=lambda row: [m and w not in TAGS and i % 20 != 19 for i, (w, m) in enumerate(_seen(row))]),
+        rewritten(
+            trained=lambda row: [m and w not in TAGS and i % 20 != 19 for i, (w, m) in enumerate(_seen(row))]
+        ),
         late("step", "valid_action_frac", 0.1),
     ),
     "reward_shifted": paid_by_the_row_before,
@@ -220,7 +231,10 @@ def test_a_cause_whose_columns_are_not_logged_is_unanswered_and_not_denied(name)
 
 
 def recomputed(**gaps):
-    return [Check(identity, 15, gap=gap, tolerance=1.0, logged=gap, expected=0.0) for identity, gap in gaps.items()]
+    return [
+        Check(identity, 15, gap=gap, tolerance=1.0, logged=gap, expected=0.0)
+        for identity, gap in gaps.items()
+    ]
 
 
 @pytest.mark.parametrize(
@@ -242,7 +256,8 @@ def test_an_audit_proves_the_cause_that_is_the_violation_of_an_identity(name, br
 
 def test_tokens_of_log_probs_that_are_not_the_policys_prove_no_hidden_temperature():
     assert not diagnose(log(healthy()), checks=recomputed(behaviour_log_probs=9.0, sampling=9.0)).findings
-    assert not diagnose(log(healthy()), checks=recomputed(sampling=9.0)).findings  # not checked has not passed
+    # not checked has not passed
+    assert not diagnose(log(healthy()), checks=recomputed(sampling=9.0)).findings
 
 
 def test_the_label_of_an_injected_fault_cannot_be_read():
@@ -262,10 +277,12 @@ def test_routes_that_differ_no_more_than_the_log_probs_are_no_fault_of_the_route
 
 
 def rounded(tables):
-    tokens(tables, lambda t, old, draw: old + draw.normal(0, 0.01, 40))  # from the first step on: it never agreed
+    # from the first step on: it never agreed
+    tokens(tables, lambda t, old, draw: old + draw.normal(0, 0.01, 40))
 
 
-TURN_BY_TURN = {"learn.epochs": 1, "learn.minibatches": 1, "learn.old_log_prob": "rollout"}  # of two updates a step
+# of two updates a step
+TURN_BY_TURN = {"learn.epochs": 1, "learn.minibatches": 1, "learn.old_log_prob": "rollout"}
 
 
 @pytest.mark.parametrize(
@@ -312,8 +329,11 @@ def test_a_question_that_a_batch_has_twice_has_two_groups_of_its_own():
     tables = planted(without_critic)
     rows = tables["trajectory"]
     since = rows["step"] >= AT
-    again = since & rows["prompt_group"].isin(range(1, 12, 2))  # the question of the group before, drawn once more
-    rows.loc[again, "question"] = "q" + rows["step"].astype(str) + "-" + (rows["prompt_group"] - 1).astype(str)
+    # the question of the group before, drawn once more
+    again = since & rows["prompt_group"].isin(range(1, 12, 2))
+    rows.loc[again, "question"] = (
+        "q" + rows["step"].astype(str) + "-" + (rows["prompt_group"] - 1).astype(str)
+    )
     assert rows[since].groupby(["step", "question"]).size().max() == 4
     assert "wrong_groups" not in names(tables)
 
@@ -323,7 +343,9 @@ def test_entropy_of_a_policy_that_updates_carried_away_says_nothing_of_what_was_
     tables = planted("temperature_hidden")
     rows = tables["token"]
     away = np.where(rows["step"] >= AT, moved, 0.0)
-    rows["log_prob"] = [list(np.subtract(x, a)) for x, a in zip(rows["log_prob_behaviour"], away, strict=True)]
+    rows["log_prob"] = [
+        list(np.subtract(x, a)) for x, a in zip(rows["log_prob_behaviour"], away, strict=True)
+    ]
     assert ("temperature_hidden" in names(tables)) is found
 
 
@@ -346,9 +368,10 @@ def test_a_transcript_that_no_update_trained_on_is_left_out_and_the_others_are_l
 def test_what_the_policy_learned_since_the_rollout_is_no_disagreement_with_the_sampler():
     """Rollouts are stale and scored again before the step: single tokens have moved, most have not."""
     tables = planted(
-        late("step", "staleness", 4.0, 1), late("minibatch", "mismatch", lambda rows: 0.01 * rows["step"], 1),
+        late("step", "staleness", 4.0, 1),
+        late("minibatch", "mismatch", lambda rows: 0.01 * rows["step"], 1),
         late("minibatch", "mismatch_max", 3.0, 1),
-    )  # fmt: skip
+    )
     said = diagnose(log(tables, {"learn.old_log_prob": "update", "learn.staleness": 4}))
     assert not said.findings
     for cause in ("stale_weights", "temperature", "low_precision", "corrupt_log_prob"):
@@ -358,7 +381,9 @@ def test_what_the_policy_learned_since_the_rollout_is_no_disagreement_with_the_s
 
 
 def rarer(displaced=0.0, critic=True):
-    """A log whose tokens with a positive advantage become rarer, by what updates displaced or by what was drawn."""
+    """A log whose tokens with a positive advantage become rarer, by what updates displaced or by what was
+    drawn.
+    """
     tables = healthy() if critic else planted(without_critic)
     updates = tables["minibatch"]
     rare = np.where(updates["step"] >= AT, -0.65, -0.15)

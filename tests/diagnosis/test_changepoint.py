@@ -38,7 +38,9 @@ def test_the_windows_agree_with_a_plain_loop(values: list[float]) -> None:
 def test_a_jump_is_dated_whatever_the_unit(seed: int, scale: float, shift: float) -> None:
     curve = np.random.default_rng(seed).uniform(-1, 1, 30)
     curve[15:] += 40.0
-    assert first(pd.Series(scale * curve + shift, range(100, 130)), "above", margin=15.0, floor=0.0).step == 115
+    assert (
+        first(pd.Series(scale * curve + shift, range(100, 130)), "above", margin=15.0, floor=0.0).step == 115
+    )
 
 
 SPIKE = [1.0, 1.1, 0.9, 1.0, 1.1, 0.9, 50.0, 1.0, 1.1, 1.0]
@@ -48,8 +50,12 @@ def test_one_point_is_an_event_only_if_one_is_enough() -> None:
     assert first(pd.Series(SPIKE), points=1).step == 6
 
 
-@pytest.mark.parametrize("values", [SPIKE, np.linspace(0.1, 0.9, 200), [], [1.0] * 3, [np.nan] * 20, [1.0] * 20])
-def test_one_point_of_two_a_steady_climb_and_short_empty_and_flat_curves_say_nothing(values: list[float]) -> None:
+@pytest.mark.parametrize(
+    "values", [SPIKE, np.linspace(0.1, 0.9, 200), [], [1.0] * 3, [np.nan] * 20, [1.0] * 20]
+)
+def test_one_point_of_two_a_steady_climb_and_short_empty_and_flat_curves_say_nothing(
+    values: list[float],
+) -> None:
     assert first(pd.Series(values, dtype=float), points=2) is None
 
 
@@ -77,7 +83,9 @@ def test_a_run_that_slumps_is_said_to_until_its_collapse_is_called() -> None:
 
 def test_the_shares_of_runs_that_slump_are_the_ones_that_are_named() -> None:
     runs = corpus.distinct(corpus.read(ROOT / CORPUS))
-    slumps = [run for run in runs if slumped(pd.Series(run.curves["success"][0], index=run.steps)) is not None]
+    slumps = [
+        run for run in runs if slumped(pd.Series(run.curves["success"][0], index=run.steps)) is not None
+    ]
     assert 0.02 <= sum(run.healthy for run in slumps) / sum(run.healthy for run in runs) <= 0.1
     assert 0.15 <= sum(run.lasting for run in slumps) / sum(run.lasting for run in runs) <= 0.25
     assert sum(run.collapsed for run in slumps) >= 0.97 * sum(run.collapsed for run in runs)

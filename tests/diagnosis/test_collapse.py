@@ -1,4 +1,6 @@
-"""A collapse that no defect explains is put down to stale data or to one large step, and never without a collapse."""
+"""A collapse that no defect explains is put down to stale data or to one large step, and never without a
+collapse.
+"""
 
 import math
 
@@ -17,9 +19,15 @@ from workbench.diagnostics.collapse import judge
 
 ONSET, DETECTED, SPIKE = 14, 19, 13
 FELL = {
-    "outcome": "collapsed", "collapse_step": ONSET, "onset_low": ONSET - 1, "onset_high": ONSET,
-    "detection_step": DETECTED, "peak_success": 0.53, "final_success": 0.02, "status": "finished",
-}  # fmt: skip
+    "outcome": "collapsed",
+    "collapse_step": ONSET,
+    "onset_low": ONSET - 1,
+    "onset_high": ONSET,
+    "detection_step": DETECTED,
+    "peak_success": 0.53,
+    "final_success": 0.02,
+    "status": "finished",
+}
 STEPS_OF_RUN = ("collapse_step", "detection_step", "onset_low", "onset_high")
 DOWN = FELL | {"outcome": "falling", "collapse_step": None, "detection_step": None}
 
@@ -41,7 +49,9 @@ def test_for_a_run_recorded_in_another_trainer_no_command_of_ours_is_offered():
         return text(said(spiked("ratio_max", 80.0), {"learn.epochs": 4}, **FELL, experiment="e", **run))
 
     assert "sorl run e.toml --set learn.staleness=0" in asked(versions='{"sorl": "1"}')
-    assert "train again with learn.staleness=0 learn.epochs=1" in asked(versions='{"sorl": "1", "trainer": "trl"}')
+    assert "train again with learn.staleness=0 learn.epochs=1" in asked(
+        versions='{"sorl": "1", "trainer": "trl"}'
+    )
 
 
 def test_large_ratios_on_stale_data_are_the_pattern_of_off_policy_updates():
@@ -54,15 +64,29 @@ def test_large_ratios_on_stale_data_are_the_pattern_of_off_policy_updates():
 
 @pytest.mark.parametrize(
     ("up", "plain", "grade", "words"),
-    [(8, 1, "intervention", "the cause (removing it saves 8 of 8, unchanged 1 of 8: +0.88 [+0.40, +0.98])"),
-     (0, 0, "refuted", "not what it died of (removing it saves 0 of 8, unchanged 0 of 8: +0.00 [-0.32, +0.32])"),
-     (4, 2, "pattern", "not decided by a test (removing it saves 4 of 8, unchanged 2 of 8:"),
-     (8, 8, "pattern", "unchanged, most children no longer fall")],
-)  # fmt: skip
+    [
+        (
+            8,
+            1,
+            "intervention",
+            "the cause (removing it saves 8 of 8, unchanged 1 of 8: +0.88 [+0.40, +0.98])",
+        ),
+        (
+            0,
+            0,
+            "refuted",
+            "not what it died of (removing it saves 0 of 8, unchanged 0 of 8: +0.00 [-0.32, +0.32])",
+        ),
+        (4, 2, "pattern", "not decided by a test (removing it saves 4 of 8, unchanged 2 of 8:"),
+        (8, 8, "pattern", "unchanged, most children no longer fall"),
+    ],
+)
 def test_forks_without_a_cause_show_it_refute_it_or_leave_it_as_it_was(up, plain, grade, words):
     made = log(spiked("grad_norm", 60.0), {"learn.policy.max_grad_norm": None}, **FELL)
     _, low, high = mantel_haenszel([(8 - up, 8, 8 - plain, 8)])
-    made.tests = {"step_size": Removal(up, 8, plain, 8, -high, -low, permutation_p([(8 - up, 8, 8 - plain, 8)]))}
+    made.tests = {
+        "step_size": Removal(up, 8, plain, 8, -high, -low, permutation_p([(8 - up, 8, 8 - plain, 8)]))
+    }
     found = diagnose(made)
     (finding,) = found.findings
     assert finding.clue.grade == grade
@@ -71,7 +95,9 @@ def test_forks_without_a_cause_show_it_refute_it_or_leave_it_as_it_was(up, plain
     assert as_dict(found)["findings"][0]["tested"]["up"] == up
 
 
-@pytest.mark.parametrize(("run", "words"), [(FELL, "1 step before the onset; no max_grad_norm is set"), (DOWN, "")])
+@pytest.mark.parametrize(
+    ("run", "words"), [(FELL, "1 step before the onset; no max_grad_norm is set"), (DOWN, "")]
+)
 def test_a_leap_of_the_gradient_before_a_fall_is_the_pattern_of_too_large_a_step(run, words):
     (found,) = said(spiked("grad_norm", 60.0), **run).findings
     assert (found.cause.name, found.clue.step, found.clue.trajectory) == ("step_size", SPIKE, 7)
@@ -80,9 +106,12 @@ def test_a_leap_of_the_gradient_before_a_fall_is_the_pattern_of_too_large_a_step
 
 @pytest.mark.parametrize(
     ("column", "value", "bound", "run"),
-    [("grad_norm", 60.0, 1.0, FELL),  # clipping held the leap
-     ("ratio_max", 80.0, None, {"outcome": "healthy"}), ("grad_norm", 60.0, None, {"outcome": "healthy"})],
-)  # fmt: skip
+    [
+        ("grad_norm", 60.0, 1.0, FELL),  # clipping held the leap
+        ("ratio_max", 80.0, None, {"outcome": "healthy"}),
+        ("grad_norm", 60.0, None, {"outcome": "healthy"}),
+    ],
+)
 def test_a_leap_that_clipping_held_or_that_nothing_followed_explains_nothing(column, value, bound, run):
     assert not said(spiked(column, value), {"learn.policy.max_grad_norm": bound}, **run).findings
 
@@ -95,9 +124,13 @@ def test_of_a_run_that_is_down_it_is_never_said_that_nothing_was_found():
     assert "None of the known causes fits." in text(d)
     d = said(healthy(), **DOWN)
     assert "Falling at its end, too late for the collapse rule: success fell from" in text(d)
-    assert "The fall began between steps 13 and 14 (95 %); the counts are at least 20 times likelier" in text(d)
+    assert "The fall began between steps 13 and 14 (95 %); the counts are at least 20 times likelier" in text(
+        d
+    )
     assert "None of the known causes fits." in text(d)
-    tables = healthy() | {"event": pd.DataFrame({"step": [20], "kind": ["format_collapse"], "severity": ["critical"]})}
+    tables = healthy() | {
+        "event": pd.DataFrame({"step": [20], "kind": ["format_collapse"], "severity": ["critical"]})
+    }
     critical = said(tables, outcome="mild")
     assert text(critical).splitlines()[1].startswith("Not healthy, though success held. Its success was")
     assert "Critical: format collapse at step 20." in text(critical)
@@ -105,18 +138,24 @@ def test_of_a_run_that_is_down_it_is_never_said_that_nothing_was_found():
     assert all("Nothing found" not in text(one) for one in (d, critical, said(healthy(), **FELL)))
     fine = said(healthy(), outcome="healthy")
     assert "Nothing found." in text(fine)
-    assert "None of the known causes fits, yet the record contradicts itself (audit)." in text(fine, proved=True)
+    assert "None of the known causes fits, yet the record contradicts itself (audit)." in text(
+        fine, proved=True
+    )
     assert "Nothing found." not in markdown(fine, proved=True)
 
 
 def test_what_shows_only_after_the_fall_is_a_consequence_and_comes_last():
     tables = spiked("ratio_max", 80.0)
     tables["step"]["staleness"] = 8.0
-    tables["minibatch"].loc[tables["minibatch"]["step"] == ONSET + 2, ["grad_norm", "ratio_max"]] = [60.0, 900.0]
+    tables["minibatch"].loc[tables["minibatch"]["step"] == ONSET + 2, ["grad_norm", "ratio_max"]] = [
+        60.0,
+        900.0,
+    ]
     d = said(tables, {"learn.staleness": 8}, **FELL)
     assert [(f.cause.name, likely(d, f)) for f in in_order(d)] == [
-        ("off_policy", "likely cause (60 %)"), ("step_size", "a consequence, not the cause (50 %)"),
-    ]  # fmt: skip
+        ("off_policy", "likely cause (60 %)"),
+        ("step_size", "a consequence, not the cause (50 %)"),
+    ]
     assert "token ratios reach 80 in step 13, 1 step before the onset" in text(d)
     assert "in step 16, 2 steps after the onset" in text(d)
     tables["minibatch"]["lr"] = [0.1] * 40 + [9.0] * 8
@@ -137,7 +176,10 @@ def test_of_curves_alone_the_signals_that_left_their_past_are_named_and_not_that
     tables = {"step": healthy()["step"]}
     tables["step"].loc[tables["step"]["step"] == ONSET + 1, ["kl_k3", "entropy"]] = [0.6, math.inf]
     told = text(said(tables, **FELL))
-    assert "Only curves are logged, and causes need the updates and the turn ledger. At the fall: entropy" in told
+    assert (
+        "Only curves are logged, and causes need the updates and the turn ledger. At the fall: entropy"
+        in told
+    )
     assert "-> inf (step 15); kl_k3 0.00" in told
     assert "-> 0.6 (step 15)" in told
     assert "table minibatch" in told
@@ -160,7 +202,9 @@ def test_all_that_is_said_of_how_a_run_stands_is_what_its_rows_say(levels, draw)
         assert checked(told, "a", lambda sql, given: store.execute(sql, given).df().to_dict("records")[0])
 
 
-@given(st.permutations(range(5)), st.sets(st.integers(0, 6)), st.none() | st.integers(0, 6), st.integers(0, 5))
+@given(
+    st.permutations(range(5)), st.sets(st.integers(0, 6)), st.none() | st.integers(0, 6), st.integers(0, 5)
+)
 def test_a_link_names_a_trajectory_whose_tokens_were_kept_the_one_of_the_clue_first(order, kept, wanted, n):
     found = opened(7, order[:n], kept, wanted)
     assert bool(found) is (n > 0)

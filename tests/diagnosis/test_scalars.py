@@ -1,4 +1,6 @@
-"""Causes that a log of scalars shows: each is named first in a log that has it, and not in a healthy look-alike."""
+"""Causes that a log of scalars shows: each is named first in a log that has it, and not in a healthy
+look-alike.
+"""
 
 from collections.abc import Callable
 
@@ -28,17 +30,24 @@ def healthy(seed: int = 0, steps: int = STEPS) -> Columns:
 
     skill = _skill(t)
     columns = {
-        "step.reward_part_correct": noisy(skill, 0.03), "step.heldout_success": noisy(skill - 0.05, 0.02),
+        "step.reward_part_correct": noisy(skill, 0.03),
+        "step.heldout_success": noisy(skill - 0.05, 0.02),
         "step.reward_part_format": 0.1 * noisy(0.98 - 0.3 * np.exp(-20 * t), 0.01),
         "step.entropy": np.abs(noisy(0.3 + 0.5 * np.exp(-1.5 * t), 0.02)),
-        "step.kl_ref": np.abs(noisy(0.01 + 0.2 * t, 0.01)), "step.clip_frac": np.abs(noisy(0.02 + 0.02 * t, 0.005)),
-        "step.approx_kl": np.abs(noisy(0.002 + 0 * t, 5e-4)), "step.response_tokens": noisy(400 + 150 * t, 20),
-        "step.truncated_frac": np.abs(noisy(0.01 + 0 * t, 0.005)), "step.staleness": np.abs(noisy(1 + 0 * t, 0.2)),
+        "step.kl_ref": np.abs(noisy(0.01 + 0.2 * t, 0.01)),
+        "step.clip_frac": np.abs(noisy(0.02 + 0.02 * t, 0.005)),
+        "step.approx_kl": np.abs(noisy(0.002 + 0 * t, 5e-4)),
+        "step.response_tokens": noisy(400 + 150 * t, 20),
+        "step.truncated_frac": np.abs(noisy(0.01 + 0 * t, 0.005)),
+        "step.staleness": np.abs(noisy(1 + 0 * t, 0.2)),
         "step.zero_advantage_frac": np.clip(noisy(0.15 + 0.15 * t, 0.05), 0, 1),
-        "step.explained_variance": noisy(0.2 + 0.4 * t, 0.05), "minibatch.grad_norm": 0.4 * np.exp(noisy(0 * t, 0.2)),
-        "minibatch.mismatch": 0.005 * np.exp(noisy(0.2 * t, 0.1)), "minibatch.lr": 1e-6 * np.minimum(1, 20 * t + 0.01),
-        "minibatch.value_loss": 0.1 * np.exp(noisy(-0.5 * t, 0.2)), "minibatch.non_finite": np.zeros(steps),
-    }  # fmt: skip
+        "step.explained_variance": noisy(0.2 + 0.4 * t, 0.05),
+        "minibatch.grad_norm": 0.4 * np.exp(noisy(0 * t, 0.2)),
+        "minibatch.mismatch": 0.005 * np.exp(noisy(0.2 * t, 0.1)),
+        "minibatch.lr": 1e-6 * np.minimum(1, 20 * t + 0.01),
+        "minibatch.value_loss": 0.1 * np.exp(noisy(-0.5 * t, 0.2)),
+        "minibatch.non_finite": np.zeros(steps),
+    }
     columns["step.reward"] = columns["step.reward_part_correct"] + columns["step.reward_part_format"]
     return columns
 
@@ -61,7 +70,9 @@ def times(column: str, shape: Shape) -> Change:
 
 
 def plus(column: str, shape: Shape, sd: float = 0.0) -> Change:
-    return lambda columns, t, draw: columns.update({column: columns[column] + shape(t) + sd * draw.normal(size=len(t))})
+    return lambda columns, t, draw: columns.update(
+        {column: columns[column] + shape(t) + sd * draw.normal(size=len(t))}
+    )
 
 
 def level(column: str, shape: Shape, sd: float = 0.02) -> Change:
@@ -121,19 +132,27 @@ def nan_from_step(columns: Columns, t: np.ndarray, draw: np.random.Generator) ->
 # Cause -> logs that have it, and healthy ones that look like it; each is a list of changes to a healthy log.
 LOGS: dict[str, tuple[list[list[Change]], list[list[Change]]]] = {
     "entropy_collapse": (
-        [[times("step.entropy", grows(0.3, 0.6, 0.02)), stays(0.4)],
-         [times("step.entropy", grows(0.5, 0.52, 0.05)), falls(0.6)]],
-        [[times("step.entropy", grows(0, 1, 0.4))],
-         [times("step.entropy", grows(0, 1, 0.1)), rewarded(ramp(0, 0.9, 0.97, 0.3))]],
+        [
+            [times("step.entropy", grows(0.3, 0.6, 0.02)), stays(0.4)],
+            [times("step.entropy", grows(0.5, 0.52, 0.05)), falls(0.6)],
+        ],
+        [
+            [times("step.entropy", grows(0, 1, 0.4))],
+            [times("step.entropy", grows(0, 1, 0.1)), rewarded(ramp(0, 0.9, 0.97, 0.3))],
+        ],
     ),
     "entropy_explosion": (
-        [[times("step.entropy", grows(0.5, 0.9, 6)), falls(0.6)],
-         [times("step.entropy", grows(0.2, 1, 3.5)), stays(0.3)]],
+        [
+            [times("step.entropy", grows(0.5, 0.9, 6)), falls(0.6)],
+            [times("step.entropy", grows(0.2, 1, 3.5)), stays(0.3)],
+        ],
         [[times("step.entropy", grows(0, 1, 2))]],
     ),
     "clip_saturation": (
-        [[plus("step.clip_frac", ramp(0.3, 0.6, 0.5), 0.02), stays(0.5)],
-         [level("step.clip_frac", lambda t: 0.6 + 0 * t)]],
+        [
+            [plus("step.clip_frac", ramp(0.3, 0.6, 0.5), 0.02), stays(0.5)],
+            [level("step.clip_frac", lambda t: 0.6 + 0 * t)],
+        ],
         [[plus("step.clip_frac", ramp(0, 0.8, 0.1))]],
     ),
     "clip_idle": (
@@ -141,14 +160,20 @@ LOGS: dict[str, tuple[list[list[Change]], list[list[Change]]]] = {
         [[times("step.clip_frac", lambda t: 0 * t), times("step.approx_kl", lambda t: 0 * t)]],
     ),
     "mismatch_grows": (
-        [[times("minibatch.mismatch", grows(0.4, 1, 20))],
-         [times("minibatch.mismatch", grows(0.6, 0.61, 8)), falls(0.7)]],
-        [[times("minibatch.mismatch", grows(0, 1, 1.8))],
-         [times("minibatch.mismatch", lambda t: 1e-5 * grows(0.4, 1, 20)(t))]],  # float32's rounding
+        [
+            [times("minibatch.mismatch", grows(0.4, 1, 20))],
+            [times("minibatch.mismatch", grows(0.6, 0.61, 8)), falls(0.7)],
+        ],
+        [
+            [times("minibatch.mismatch", grows(0, 1, 1.8))],
+            [times("minibatch.mismatch", lambda t: 1e-5 * grows(0.4, 1, 20)(t))],
+        ],  # float32's rounding
     ),
     "kl_blowup": (
-        [[plus("step.kl_ref", lambda t: 5 * t**3), stays(0.5)],
-         [plus("step.kl_ref", ramp(0.5, 0.52, 3), 0.2), falls(0.55)]],
+        [
+            [plus("step.kl_ref", lambda t: 5 * t**3), stays(0.5)],
+            [plus("step.kl_ref", ramp(0.5, 0.52, 3), 0.2), falls(0.55)],
+        ],
         [[plus("step.kl_ref", ramp(0, 1, 0.5))]],
     ),
     "grad_spikes": (
@@ -168,15 +193,25 @@ LOGS: dict[str, tuple[list[list[Change]], list[list[Change]]]] = {
         [[rewarded(ramp(0, 1, 0.6, 0.05)), level("step.zero_advantage_frac", ramp(0, 1, 0.2, 0.75))]],
     ),
     "length_hacking": (
-        [[times("step.response_tokens", grows(0.1, 0.9, 3)), rewarded(ramp(0.1, 0.9, 0.95, 0.3), "reward"),
-          rewarded(lambda t: 0.3 + 0 * t, "heldout_success")],
-         [times("step.response_tokens", grows(0.1, 1, 4)), stays(0.02)]],
+        [
+            [
+                times("step.response_tokens", grows(0.1, 0.9, 3)),
+                rewarded(ramp(0.1, 0.9, 0.95, 0.3), "reward"),
+                rewarded(lambda t: 0.3 + 0 * t, "heldout_success"),
+            ],
+            [times("step.response_tokens", grows(0.1, 1, 4)), stays(0.02)],
+        ],
         [[times("step.response_tokens", grows(0, 0.9, 2.2))]],
     ),
     "truncation": (
-        [[times("step.response_tokens", grows(0.3, 0.9, 4)), plus("step.truncated_frac", ramp(0.5, 0.9, 0.5), 0.02),
-          falls(0.6)],
-         [level("step.truncated_frac", lambda t: 0.35 + 0 * t)]],
+        [
+            [
+                times("step.response_tokens", grows(0.3, 0.9, 4)),
+                plus("step.truncated_frac", ramp(0.5, 0.9, 0.5), 0.02),
+                falls(0.6),
+            ],
+            [level("step.truncated_frac", lambda t: 0.35 + 0 * t)],
+        ],
         [[plus("step.truncated_frac", ramp(0, 1, 0.08))]],
     ),
     "length_collapse": (
@@ -184,12 +219,19 @@ LOGS: dict[str, tuple[list[list[Change]], list[list[Change]]]] = {
         [[times("step.response_tokens", grows(0, 0.8, 0.45))]],
     ),
     "reward_hacking": (
-        [[rewarded(ramp(0, 0.9, 0.95, 0.3), "reward"),
-          rewarded(lambda t: np.minimum(0.3 + 0.5 * t, 0.6 - 0.3 * t), "heldout_success")]],
+        [
+            [
+                rewarded(ramp(0, 0.9, 0.95, 0.3), "reward"),
+                rewarded(lambda t: np.minimum(0.3 + 0.5 * t, 0.6 - 0.3 * t), "heldout_success"),
+            ]
+        ],
         [[plus("step.heldout_success", ramp(0.2, 1, -0.08))]],
     ),
     "component_dominates": (
-        [[parts(ramp(0, 1, 0.04, 0.02), ramp(0, 0.3, 0.95, 0.3))], [parts(ramp(0, 1, 0.2, 0.4), ramp(0, 0.6, 0.5))]],
+        [
+            [parts(ramp(0, 1, 0.04, 0.02), ramp(0, 0.3, 0.95, 0.3))],
+            [parts(ramp(0, 1, 0.2, 0.4), ramp(0, 0.6, 0.5))],
+        ],
         [[parts(_skill, ramp(0, 0.1, 0.3, 0.1))]],
     ),
     "plateau": (
@@ -197,17 +239,21 @@ LOGS: dict[str, tuple[list[list[Change]], list[list[Change]]]] = {
         [[stays(0.6)], [rewarded(ramp(0, 0.3, 0.95, 0.3))]],
     ),
     "staleness": (
-        [[plus("step.staleness", ramp(0.4, 0.8, 12)), falls(0.6)],
-         [plus("step.staleness", lambda t: 16 + 0 * t), falls(0)]],
+        [
+            [plus("step.staleness", ramp(0.4, 0.8, 12)), falls(0.6)],
+            [plus("step.staleness", lambda t: 16 + 0 * t), falls(0)],
+        ],
         [[plus("step.staleness", lambda t: 3 + 0 * t, 0.5)]],
     ),
     "critic_diverges": (
-        [[times("minibatch.value_loss", grows(0.4, 0.5, 30)), falls(0.5)],
-         [plus("step.explained_variance", ramp(0.3, 0.6, -1.5))]],
+        [
+            [times("minibatch.value_loss", grows(0.4, 0.5, 30)), falls(0.5)],
+            [plus("step.explained_variance", ramp(0.3, 0.6, -1.5))],
+        ],
         [[times("minibatch.value_loss", lambda t: 1 + 9 * ((t > 0.5) & (t < 0.53)))]],
     ),
     "not_finite": ([[nan_from_step, falls(0.6)]], [[]]),
-}  # fmt: skip
+}
 SICK = [(cause, i) for cause, (sick, _) in LOGS.items() for i in range(len(sick))]
 SOUND = [(cause, i) for cause, (_, sound) in LOGS.items() for i in range(len(sound))]
 
@@ -250,15 +296,20 @@ def test_a_healthy_log_of_any_length_has_no_finding_and_nor_has_its_beginning(st
 
 @given(st.sampled_from(SICK), st.randoms(use_true_random=False))
 @settings(max_examples=25, deadline=None)
-def test_the_order_of_rows_the_number_of_the_first_step_and_gaps_change_nothing(case: tuple[str, int], draw) -> None:
+def test_the_order_of_rows_the_number_of_the_first_step_and_gaps_change_nothing(
+    case: tuple[str, int], draw
+) -> None:
     columns = made(LOGS[case[0]][0][case[1]], 5)
     order = list(range(STEPS))
     draw.shuffle(order)
     holes = np.random.default_rng(draw.randrange(100)).uniform(size=STEPS) < 0.2
     tables = {}
     for table in ("step", "minibatch"):
-        kept = {key.split(".", 1)[1]: np.where(holes & (key != "minibatch.non_finite"), np.nan, values)
-                for key, values in columns.items() if key.startswith(table)}  # fmt: skip
+        kept = {
+            key.split(".", 1)[1]: np.where(holes & (key != "minibatch.non_finite"), np.nan, values)
+            for key, values in columns.items()
+            if key.startswith(table)
+        }
         tables[table] = pd.DataFrame({"step": np.arange(STEPS) + 70_000, **kept}).iloc[order]
     found = diagnose(Log("made", lambda name, step: tables.get(name, pd.DataFrame()))).findings
     assert found[0].cause.name == case[0]
@@ -266,10 +317,13 @@ def test_the_order_of_rows_the_number_of_the_first_step_and_gaps_change_nothing(
 
 
 SCALED = {
-    "entropy_collapse": "step.entropy", "entropy_explosion": "step.entropy", "mismatch_grows": "minibatch.mismatch",
-    "grad_explosion": "minibatch.grad_norm", "length_collapse": "step.response_tokens",
+    "entropy_collapse": "step.entropy",
+    "entropy_explosion": "step.entropy",
+    "mismatch_grows": "minibatch.mismatch",
+    "grad_explosion": "minibatch.grad_norm",
+    "length_collapse": "step.response_tokens",
     "critic_diverges": "minibatch.value_loss",
-}  # fmt: skip
+}
 
 
 @given(st.sampled_from(sorted(SCALED)), st.floats(0.02, 50))
@@ -282,7 +336,12 @@ def test_what_is_judged_by_its_own_past_is_the_same_in_any_unit(cause: str, scal
 
 def test_a_reward_in_other_units_is_judged_by_its_own_range() -> None:
     columns = healthy(2)
-    for name in ("step.reward", "step.reward_part_correct", "step.reward_part_format", "step.heldout_success"):
+    for name in (
+        "step.reward",
+        "step.reward_part_correct",
+        "step.reward_part_format",
+        "step.heldout_success",
+    ):
         columns[name] = 10 * columns[name] - 3
     assert names(columns) == []
     flat = made(LOGS["plateau"][0][0], 2)
@@ -351,7 +410,11 @@ def test_what_needs_a_ledger_is_one_line_and_not_a_list_of_names() -> None:
 
 def test_a_curve_of_a_jump_a_ramp_and_an_exponential_is_dated_near_its_beginning() -> None:
     t, draw = np.linspace(0, 1, 500), np.random.default_rng(0)
-    shapes = {250: (t > 0.5) * 3.0, 200: np.clip(t - 0.4, 0, 1) * 5, 300: np.expm1(9 * np.clip(t - 0.6, 0, 1))}
+    shapes = {
+        250: (t > 0.5) * 3.0,
+        200: np.clip(t - 0.4, 0, 1) * 5,
+        300: np.expm1(9 * np.clip(t - 0.6, 0, 1)),
+    }
     for at, shape in shapes.items():
         curve = Curve.of("a.b", pd.Series(1 + shape + 0.05 * draw.normal(size=500)))
         assert 0 <= curve.left("up") - at <= 80

@@ -1,4 +1,6 @@
-"""The collapse rule: worked counts, known noise, planted falls, and the same verdict live and from the log."""
+"""The collapse rule: worked counts, known noise, planted falls, and the same verdict live and
+from the log.
+"""
 
 import math
 
@@ -11,12 +13,46 @@ from scipy.stats import binom, norm
 from workbench.diagnostics.collapse import RAMPS, Watch, judge, onset
 from workbench.spec import COLLAPSED, OUTCOMES, CollapseSettings
 
-# Successes of 64 episodes a step, as recorded: ppo, seed 1 of `sorl run experiments/quickstart.toml`. It ends at
-# zero, and the rule of running medians called such runs healthy.
+# Successes of 64 episodes a step, as recorded: ppo, seed 1 of `sorl run experiments/quickstart.toml`. It ends
+# at zero, and the rule of running medians called such runs healthy.
 QUICKSTART = [
-    35, 35, 31, 34, 31, 32, 38, 29, 28, 30, 34, 25, 33, 34, 29, 29, 38, 33, 35, 27, 32, 24, 30, 32, 34, 30,
-    39, 41, 39, 40, 33, 8, 5, 0, 0, 0,
-]  # fmt: skip
+    35,
+    35,
+    31,
+    34,
+    31,
+    32,
+    38,
+    29,
+    28,
+    30,
+    34,
+    25,
+    33,
+    34,
+    29,
+    29,
+    38,
+    33,
+    35,
+    27,
+    32,
+    24,
+    30,
+    32,
+    34,
+    30,
+    39,
+    41,
+    39,
+    40,
+    33,
+    8,
+    5,
+    0,
+    0,
+    0,
+]
 QUICKSTART = [count / 64 for count in QUICKSTART]
 HELD_OUT = {"heldout_success": 0.38, "heldout_episodes": 256}
 
@@ -55,7 +91,8 @@ HALF = counts(0.5, 30)
         ([0.5] * 4, {}, None),
         ([], {}, None),
         ([1 / 64] + [0.0] * 30, {}, "no_learning"),  # a start of which few episodes tell is nothing to lose
-        ([*learned(20), 0.0, *counts(0.6, 12, seed=5)], HELD_OUT, "healthy"),  # one dead batch among good ones
+        # one dead batch among good ones
+        ([*learned(20), 0.0, *counts(0.6, 12, seed=5)], HELD_OUT, "healthy"),
         (counts(0.5, 20), {"heldout_success": 0.1, "heldout_episodes": 256}, "healthy"),
         (learned(), HELD_OUT, "healthy"),
         ([*learned(), *counts(0.42, 40)], HELD_OUT, "mild"),  # a third of it lost
@@ -73,14 +110,16 @@ def test_a_few_successes_of_eight_say_nothing(scores):
 
 
 def test_the_evidence_is_the_binomial_likelihood_ratio_of_the_counts():
-    # One prompt an episode, a curve without any noise: phi is at its floor of 1, and the best is its 95 % bound.
+    # One prompt an episode, a curve without any noise: phi is at its floor of 1, and the best is its 95 %
+    # bound.
     level, n = 32 / 64, 64
     watch = watched([level] * 20)
     bound = watch._curve.best.bound
-    z, trials = norm.ppf(0.9), 20 * n  # of the first 5, 10 and 20 steps: the longest stretch has the highest bound
-    wilson = (level + z**2 / (2 * trials) - z * math.sqrt(level * (1 - level) / trials + (z / (2 * trials)) ** 2)) / (
-        1 + z**2 / trials
-    )
+    # of the first 5, 10 and 20 steps: the longest stretch has the highest bound
+    z, trials = norm.ppf(0.9), 20 * n
+    wilson = (
+        level + z**2 / (2 * trials) - z * math.sqrt(level * (1 - level) / trials + (z / (2 * trials)) ** 2)
+    ) / (1 + z**2 / trials)
     assert bound == pytest.approx(wilson, abs=1e-4)
     assert watch._curve.phi == 1
     lost = watch._curve.gain(20 / n, bound / 2, bound)
@@ -95,7 +134,8 @@ def test_a_run_that_learns_and_dies_has_collapsed_since_its_last_good_step():
     assert verdict.final == pytest.approx(np.mean(counts(0.02, 10)))
     quick = watched(QUICKSTART, **HELD_OUT).verdict
     assert (quick.onset, quick.detection) == (29, 32)
-    # grpo at .566 of a region: a trailing median of five put the onset at step 4, where success was .02 already
+    # grpo at .566 of a region: a trailing median of five put the onset at step 4, where success was .02
+    # already
     fast = judge([0.58, 0.53, 0.45, 0.12, 0.02, 0.0, 0.02], episodes=64, group=8)
     assert (fast.outcome, fast.onset in (1, 2)) == ("collapsed", True)
 
@@ -133,7 +173,7 @@ def test_onset_intervals_cover_the_planted_step_as_often_as_they_say(after, runs
         rng = np.random.default_rng(seed)
         fall = int(rng.integers(15, 40))
         scores = (rng.binomial(64, [*[0.6] * fall, *after]) / 64).tolist()
-        (drop, *_) = judge(scores, episodes=64).drops
+        drop, *_ = judge(scores, episodes=64).drops
         covered += drop.onset_low <= fall - 1 <= drop.onset_high
     assert covered >= least
 
@@ -163,7 +203,9 @@ def test_the_noise_of_eight_prompts_is_no_collapse(steps):
 
 def test_a_fall_to_zero_of_eight_prompts_is_found_within_two_steps():
     rng = np.random.default_rng(0)
-    delays = [judge([*grouped(0.65, 36, rng), *[0.0] * 6], episodes=64, group=8).detection - 35 for _ in range(60)]
+    delays = [
+        judge([*grouped(0.65, 36, rng), *[0.0] * 6], episodes=64, group=8).detection - 35 for _ in range(60)
+    ]
     assert sum(delay <= 2 for delay in delays) >= 54
 
 
@@ -189,7 +231,9 @@ def test_a_recovery_is_told_with_its_step_and_a_second_fall_counts_again():
     assert again.drops[1].onset == 54
 
 
-@pytest.mark.parametrize(("start", "gain", "bottom", "noise"), [(1, 1, 0, 0.1), (40, 40, 0, 4), (-5, 4, -5, 0.2)])
+@pytest.mark.parametrize(
+    ("start", "gain", "bottom", "noise"), [(1, 1, 0, 0.1), (40, 40, 0, 4), (-5, 4, -5, 0.2)]
+)
 def test_a_reward_of_unknown_size_is_judged_by_its_own_noise_and_from_its_start(start, gain, bottom, noise):
     rng = np.random.default_rng(0)
     up = start + gain * np.r_[np.linspace(0, 1, 10), np.ones(30)] + noise * rng.standard_normal(40)
@@ -217,7 +261,11 @@ def test_events_come_once_and_when_they_happen():
 
 
 shares = st.lists(st.integers(0, 16).map(lambda k: k / 16), min_size=0, max_size=40)
-severe, collapse, ending = st.sampled_from([0.3, 0.5, 0.8]), st.sampled_from([0.2, 0.01]), st.sampled_from([0.2, 0.05])
+severe, collapse, ending = (
+    st.sampled_from([0.3, 0.5, 0.8]),
+    st.sampled_from([0.2, 0.01]),
+    st.sampled_from([0.2, 0.05]),
+)
 rules = st.builds(CollapseSettings, severe=severe, false_collapse=collapse, false_ending=ending)
 
 
@@ -271,7 +319,8 @@ GOOD, BAD = [0.9, 0.95], [0.47] * 5
     [
         ("valid_action_frac", GOOD + BAD, [("format_collapse", 6)]),  # half of the best for five points
         ("valid_action_frac", [*GOOD, *BAD[:4], 0.5, *BAD[:4]], []),
-        ("zero_advantage_frac", [0.5, 0.9, 1, 1, 1, 0.9, 1], [("signal_collapse", 5)]),  # nine in ten for five points
+        # nine in ten for five points
+        ("zero_advantage_frac", [0.5, 0.9, 1, 1, 1, 0.9, 1], [("signal_collapse", 5)]),
         ("zero_advantage_frac", [0.89] * 20, []),
         ("entropy", [1.0] * 5 + [0.11, 0.09], [("entropy_collapse", 6)]),  # against the first five points
         ("entropy", [1.0] * 5 + [2.9, 3.1, 3.2], [("entropy_explosion", 6)]),

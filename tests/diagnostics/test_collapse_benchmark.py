@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 
 from bench import collapse_rule
-from bench.collapse_rule import Called, by_counts, by_medians, down, planted, share, stationary, synthetic, table
+from bench.collapse_rule import (
+    Called,
+    by_counts,
+    by_medians,
+    down,
+    planted,
+    share,
+    stationary,
+    synthetic,
+    table,
+)
 
 TOY = np.array([0.10, 0.20, 0.40, 0.50, 0.52, 0.50, 0.30, 0.10, 0.05, 0.05])
 HELD = (0.38, 256)
@@ -18,11 +28,14 @@ def test_running_medians_and_counts_call_what_was_worked_by_hand():
         called = by_medians((TOY, None), episodes=None, window=1, baseline=1, points=2, severe=severe)
         assert called.detection == detected
         assert severe != 0.5 or called == Called("collapsed", detection=8, onset=5)
-    run = np.r_[np.full(31, 0.53125), np.zeros(5)], HELD  # five dead batches, too few for medians; two do for counts
+    # five dead batches, too few for medians; two do for counts
+    run = np.r_[np.full(31, 0.53125), np.zeros(5)], HELD
     assert by_medians(run).outcome == "healthy"
     assert by_counts(run, 1, dated=True) == Called("collapsed", detection=32, onset=30, interval=(30, 30))
     assert Called("collapsed", 37).delay(36) == 2, "a delay counts both ends"
-    assert Called("collapsed", 35).delay(36) == Called("healthy").delay(36) == math.inf, "before the fall is none"
+    assert Called("collapsed", 35).delay(36) == Called("healthy").delay(36) == math.inf, (
+        "before the fall is none"
+    )
     assert share([True, *[False] * 9]) == "1/10 = 10 % [0.25, 44.5]"
 
 
@@ -51,5 +64,6 @@ def test_a_few_draws_fill_every_cell_of_the_table(monkeypatch):
     assert head[2:] == ["PPO-like: counts", "PPO-like: medians", "GRPO-like: counts", "GRPO-like: medians"]
     assert all(len(row) == 6 and all(row) for row in rows)
     found = {(row[0], row[1]): row[2:] for row in rows}
-    assert found["recorded", "to 0 at step 36: called within 2"][1].startswith("0/2")  # two steps never turn a median
+    # two steps never turn a median
+    assert found["recorded", "to 0 at step 36: called within 2"][1].startswith("0/2")
     assert {noise for noise, _ in found} == {"recorded", "synthetic"}

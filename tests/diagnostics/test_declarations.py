@@ -18,12 +18,15 @@ PROMISED = {
     "turn": "n_tokens ratio_geo ratio_arith log_ratio_sum ratio_max clip_frac approx_kl entropy advantage",
 }
 NULLABLE = {  # without a critic, a correction, a trigger, a noise scale or a direction of the bias
-    "minibatch": "value_loss critic_grad_norm value_mae_out_of_range value_bias explained_variance value_mae "
-                 "vf_clip_frac corrected_frac corrected_positive_frac corrected_negative_frac correction_mean "
-                 "stabiliser_ratio stabiliser_factor noise_scale clip_bias_cosine",
-    "step": "explained_variance corrected_frac stabiliser_factor", "turn": "value value_error",
+    "minibatch": (
+        "value_loss critic_grad_norm value_mae_out_of_range value_bias explained_variance value_mae "
+        "vf_clip_frac corrected_frac corrected_positive_frac corrected_negative_frac correction_mean "
+        "stabiliser_ratio stabiliser_factor noise_scale clip_bias_cosine"
+    ),
+    "step": "explained_variance corrected_frac stabiliser_factor",
+    "turn": "value value_error",
     "turn_step": "value value_error value_mae explained_variance",
-}  # fmt: skip
+}
 
 
 def test_promised_columns_exist_once_shadow_no_identity_column_and_say_where_they_can_be_null():

@@ -51,14 +51,17 @@ def test_padding_and_the_order_of_sequences_change_no_update(shape):
         if x.dim() == 3:
             x = torch.cat([x, x.new_full((1, x.shape[1], 3), 0)], dim=2)
         if x.dim() >= 2:
-            x = torch.cat([x[:, order], x.new_full((1, 2, *x.shape[2:]), -1 if name == "trajectory" else 0)], dim=1)
+            x = torch.cat(
+                [x[:, order], x.new_full((1, 2, *x.shape[2:]), -1 if name == "trajectory" else 0)], dim=1
+            )
         wide[name] = x
     other = replace(plain, **wide)
     assert_same(measure_updates(plain), measure_updates(other), rtol=1e-9, atol=1e-12)
     left, right = measure_turns(plain), measure_turns(other)
     place = np.lexsort((right["turn_index"], right["trajectory"]))
     right = {
-        k: v if v is None else [v[i] for i in place] if isinstance(v, list) else v[place] for k, v in right.items()
+        k: v if v is None else [v[i] for i in place] if isinstance(v, list) else v[place]
+        for k, v in right.items()
     }
     assert_same(left, right, rtol=1e-9, atol=1e-12)
 

@@ -14,7 +14,12 @@ from workbench.spec import RATIO_TOLERANCE, Alarm, Diagnostic, Level, Unit
 
 def fire(alarm, values, name="x"):
     watch = RuleWatch(alarms([Diagnostic(name, Level.STEP, Unit.NONE, "x", "test", "x", alarm)]))
-    return [e.step for step, value in enumerate(values) for e in watch.step(step, {name: value}) if e.kind == "alarm"]
+    return [
+        e.step
+        for step, value in enumerate(values)
+        for e in watch.step(step, {name: value})
+        if e.kind == "alarm"
+    ]
 
 
 RELATIVE = {"relative": "baseline"}
@@ -81,7 +86,8 @@ def rows(spread, entropy, **others):
 
 def test_an_echo_trap_is_equal_rewards_and_certainty_says_which_later_signs_are_there_and_comes_once():
     (event,) = found(rows(0.01, 0.1), "echo_trap")
-    assert (event.step, event.severity, event.diagnostic) == (19, "warning", "group_reward_std")  # its ten points
+    # its ten points
+    assert (event.step, event.severity, event.diagnostic) == (19, "warning", "group_reward_std")
     assert "spikes" not in event.message
     assert found(rows(0.01, 0.9), "echo_trap") == []
     assert found(rows(0.4, 0.1), "echo_trap") == []
@@ -120,16 +126,42 @@ def test_a_drift_is_what_the_medians_say_whatever_came_before(rewards):
     ("kind", "severity", "column", "values", "steps", "words"),
     [
         # 3e-6 is the largest that float32 rounding gave; stale rollouts are not measured
-        ("guard_first_ratio", "warning", "first_log_ratio_abs_max",
-         [3e-6, RATIO_TOLERANCE, None, 0.02, 0.03, 0.0, math.inf], [3, 6], "0.02 nats"),
-        ("guard_stuck_batch", "warning", "batch_hash", [11, 12, 13, 12, 12, 14, 14], [3, 6], "tokens of step 1"),
-        ("guard_token_identity", "critical", "token_mismatches", [0, 2], [1],
-         "2 trained trajectories are not the tokens and turns that were sampled, first in trajectory 5, turn 3"),
+        (
+            "guard_first_ratio",
+            "warning",
+            "first_log_ratio_abs_max",
+            [3e-6, RATIO_TOLERANCE, None, 0.02, 0.03, 0.0, math.inf],
+            [3, 6],
+            "0.02 nats",
+        ),
+        (
+            "guard_stuck_batch",
+            "warning",
+            "batch_hash",
+            [11, 12, 13, 12, 12, 14, 14],
+            [3, 6],
+            "tokens of step 1",
+        ),
+        (
+            "guard_token_identity",
+            "critical",
+            "token_mismatches",
+            [0, 2],
+            [1],
+            (
+                "2 trained trajectories are not the tokens and turns that were sampled, first in trajectory"
+                " 5, turn 3"
+            ),
+        ),
     ],
-)  # fmt: skip
-def test_the_guard_flags_a_finding_once_while_it_lasts_and_says_where(kind, severity, column, values, steps, words):
+)
+def test_the_guard_flags_a_finding_once_while_it_lasts_and_says_where(
+    kind, severity, column, values, steps, words
+):
     watch = RuleWatch(r.GUARD_RULES)
-    found = [e for step, value in enumerate(values) for e in watch.step(step, {column: value}, [(5, 3), (9, 1)])]
+    found = [
+        e for step, value in enumerate(values) for e in watch.step(step, {column: value}, [(5, 3), (9, 1)])
+    ]
     assert [(e.kind, e.step) for e in found] == [(kind, step) for step in steps]
     assert (found[0].severity, found[0].diagnostic, found[0].value) == (severity, column, values[steps[0]])
     assert words in found[0].message

@@ -22,16 +22,27 @@ from playwright.sync_api import TimeoutError as Late
 
 PATIENCE = 240.0  # seconds: what a loaded machine may need for what takes one when it is idle
 NO_CHROMIUM = "no chromium on this machine: apt-get install chromium, or name one in SORL_CHROMIUM"
-# What is said at the end of each screen, or in its stead. The app looks for new rows twice a second: it is never idle.
+# What is said at the end of each screen, or in its stead. The app looks for new rows twice a second: it is
+# never idle.
 ENDS = {
-    "overview": ("grad norm max", "More in Region"), "compare": ("What differs",), "turns": ("Each cell:",),
+    "overview": ("grad norm max", "More in Region"),
+    "compare": ("What differs",),
+    "turns": ("Each cell:",),
     "region": ("share of the searched area", "No region search yet"),
-    "collapse": ("is no warning", "None of these runs collapsed", "None of these runs raised",
-                 "did not record their alarms"),
-    "episode": ("Point at a name",), "replay": ("in Episode", "no stored batch"), "run": ("Files",),
-    "sql": ("reruns the query",), "glossary": ("Source:",),
-}  # fmt: skip
-# The address is that of the screen, its end is there, nothing on it is stale, and every figure has been drawn.
+    "collapse": (
+        "is no warning",
+        "None of these runs collapsed",
+        "None of these runs raised",
+        "did not record their alarms",
+    ),
+    "episode": ("Point at a name",),
+    "replay": ("in Episode", "no stored batch"),
+    "run": ("Files",),
+    "sql": ("reruns the query",),
+    "glossary": ("Source:",),
+}
+# The address is that of the screen, its end is there, nothing on it is stale, and every figure has been
+# drawn.
 _SETTLED = """
 ([paths, ends]) => paths.includes(location.pathname)
   && ends.some(end => document.querySelector('[data-testid="stMainBlockContainer"]')?.innerText.includes(end))
@@ -39,16 +50,20 @@ _SETTLED = """
   && [...document.querySelectorAll('[data-testid="stPlotlyChart"]')].every(e => e.querySelector('.main-svg'))
   && document.fonts.status === 'loaded'
 """
-# Where on the page an unseen mark of a figure stands that takes the pointer: the first that carries these values.
+# Where on the page an unseen mark of a figure stands that takes the pointer: the first that carries these
+# values.
 _MARK = """
 ([key, carried]) => {
   const drawn = document.querySelector(`.st-key-${key} .js-plotly-plot`);
   drawn.scrollIntoView({block: 'center'});
-  const box = drawn.getBoundingClientRect(), axis = name => drawn._fullLayout[name[0] + 'axis' + name.slice(1)];
+  const box = drawn.getBoundingClientRect();
+  const axis = name => drawn._fullLayout[name[0] + 'axis' + name.slice(1)];
   for (const trace of drawn._fullData.filter(trace => trace.marker?.opacity === 0)) {
-    const index = Array.from(trace.customdata).findIndex(found => carried.every((value, i) => found[i] === value));
+    const rows = Array.from(trace.customdata);
+    const index = rows.findIndex(row => carried.every((value, i) => row[i] === value));
     const x = axis(trace.xaxis), y = axis(trace.yaxis);
-    if (index >= 0) return [box.x + x._offset + x.d2p(trace.x[index]), box.y + y._offset + y.d2p(trace.y[index])];
+    if (index < 0) continue;
+    return [box.x + x._offset + x.d2p(trace.x[index]), box.y + y._offset + y.d2p(trace.y[index])];
   }
 }
 """
@@ -74,17 +89,23 @@ def chromium() -> str | None:
 
 
 MARKS = [  # of a module of tests: minutes where nothing else runs
-    pytest.mark.slow, pytest.mark.timeout(1200), pytest.mark.skipif(chromium() is None, reason=NO_CHROMIUM),
-]  # fmt: skip
+    pytest.mark.slow,
+    pytest.mark.timeout(1200),
+    pytest.mark.skipif(chromium() is None, reason=NO_CHROMIUM),
+]
 
 
 @contextmanager
 def served(runs: Path) -> Iterator[str]:
-    """The address of `sorl app` over a runs folder, on a free port of this machine; its process ends with the block."""
+    """The address of `sorl app` over a runs folder, on a free port of this machine; its process ends with the
+    block.
+    """
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     command = [sys.executable, "cli.py", "--runs", str(runs), "app", "--port", str(port)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as app:
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as app:
         try:
             end = time.monotonic() + PATIENCE
             while True:
@@ -117,11 +138,14 @@ def new_page(opened: Browser, scheme: Any = "light") -> Page:
 
 
 def complaints(page: Page) -> list[str]:
-    """A list that fills with the errors of the page: of its scripts, its console, and requests that failed."""
+    """A list that fills with the errors of the page: of its scripts, its console, and requests
+    that failed.
+    """
     found: list[str] = []
 
     def add(text: str, url: str) -> None:
-        # Opened at the address of a screen, the app looks for its server there first, and only then where it is.
+        # Opened at the address of a screen, the app looks for its server there first, and only then where it
+        # is.
         if "/_stcore/" not in url:
             found.append(text)
 
@@ -159,7 +183,8 @@ def open_run(page: Page, run: str) -> None:
 def click_cell(page: Page, figure: str, carried: list[Any], opens: str) -> None:
     """Click the cell of a figure (by what `export.figure` calls it) whose mark carries these values first.
 
-    A figure may be drawn again under the pointer: it is pointed at and clicked until the address is like `opens`.
+    A figure may be drawn again under the pointer: it is pointed at and clicked until the address is like
+    `opens`.
     """
     end = time.monotonic() + PATIENCE
     while True:

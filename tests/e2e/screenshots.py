@@ -1,4 +1,6 @@
-"""Pictures of every screen and of the README's figures, light and dark: `make screenshots`, or this file with RUNS."""
+"""Pictures of every screen and of the README's figures, light and dark: `make screenshots`, or this file with
+RUNS.
+"""
 
 import sys
 import tempfile
@@ -15,7 +17,8 @@ WIDTHS = (1280, 1920)
 # Screen -> query of its address; without one a screen opens with a collapsed run where there is one.
 VIEWS = dict.fromkeys(ENDS, "") | {"compare": "arm=ppo&arm=s-ppo&arm=st-ppo", "glossary": "find=clip_bias"}
 RESULTS = Path("experiments/results")
-FIGURES = {"region_sgd": 0, "region_adamw": 0, "rise_and_fall/counted": 1}  # the place of the figure in the report
+# the place of the figure in the report
+FIGURES = {"region_sgd": 0, "region_adamw": 0, "rise_and_fall/counted": 1}
 _TALLEST = 4000  # pixels of a picture
 _LARGE = 280_000  # bytes
 _HEIGHT = "document.querySelector('[data-testid=stMainBlockContainer]').scrollHeight"
@@ -43,7 +46,9 @@ def shoot(page: Page, screen: str, file: Path, width: int) -> None:
 
 
 def main(runs: Path, folder: Path) -> None:
-    """Write `SCREEN-THEME-WIDTH.png` for every screen, theme and width, and `RESULTS-THEME.png` of shipped results."""
+    """Write `SCREEN-THEME-WIDTH.png` for every screen, theme and width, and `RESULTS-THEME.png` of shipped
+    results.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with served(runs) as address, browser() as opened, tempfile.TemporaryDirectory() as place:
         for theme in ("light", "dark"):
@@ -67,7 +72,9 @@ def main(runs: Path, folder: Path) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) != 3 or not Path(sys.argv[1]).is_dir():
-        sys.exit("usage: python -m tests.e2e.screenshots RUNS FOLDER; RUNS is a folder that `sorl run` has filled")
+        sys.exit(
+            "usage: python -m tests.e2e.screenshots RUNS FOLDER; RUNS is a folder that `sorl run` has filled"
+        )
     if chromium() is None:
         sys.exit(NO_CHROMIUM)
     main(Path(sys.argv[1]), Path(sys.argv[2]))

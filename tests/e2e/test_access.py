@@ -1,4 +1,6 @@
-"""Everything that a mouse can open or point at is reached, named and opened by keyboard; all text can be read."""
+"""Everything that a mouse can open or point at is reached, named and opened by keyboard; all text can be
+read.
+"""
 
 import fcntl
 from collections.abc import Iterator
@@ -19,7 +21,8 @@ _FOCUSED = """
 () => {
   const one = document.activeElement;
   if (one === document.body) return null;
-  const labels = one.getAttribute('aria-labelledby')?.split(' ').map(id => document.getElementById(id)?.textContent);
+  const ids = one.getAttribute('aria-labelledby')?.split(' ');
+  const labels = ids?.map(id => document.getElementById(id)?.textContent);
   const words = [one.ariaLabel, ...labels ?? [], ...Array.from(one.labels ?? [], label => label.textContent),
     one.textContent, one.title, one.placeholder, one.querySelector?.('[aria-label], title')?.outerHTML];
   const seen = one.wasSeen ?? false;
@@ -27,24 +30,32 @@ _FOCUSED = """
   return { name: words.find(text => text?.trim()) ?? '', seen, html: one.outerHTML.slice(0, 200) };
 }
 """
-# What can be clicked or focused and is seen, but never had the focus. Of a group that arrow keys lead through one did.
+# What can be clicked or focused and is seen, but never had the focus. Of a group that arrow keys lead through
+# one did.
 _MISSED = """
-() => [...document.querySelectorAll('.stMainBlockContainer :is(a[href], button, input, textarea, [tabindex="0"])')]
+() => [...document.querySelectorAll(
+    '.stMainBlockContainer :is(a[href], button, input, textarea, [tabindex="0"])')]
   .filter(one => !one.wasSeen && one.checkVisibility({ opacityProperty: true, visibilityProperty: true })
     && !one.disabled && one.tabIndex >= 0 && one.role !== 'radio' && !one.closest('[aria-hidden="true"]'))
   .map(one => one.outerHTML.slice(0, 200))
 """
-# Texts with too little contrast to their ground (4.5, of icons and swatches 3); texts of a figure on each other or cut.
+# Texts with too little contrast to their ground (4.5, of icons and swatches 3); texts of a figure on each
+# other or cut.
 _UNREADABLE = """
 () => {
   const rgba = text => { const [r, g, b, a = 1] = text.match(/[\\d.]+/g).map(Number); return [r, g, b, a]; };
   const over = ([r, g, b, a], [x, y, z]) => [r * a + x * (1 - a), g * a + y * (1 - a), b * a + z * (1 - a)];
-  const light = parts => parts.map(v => v / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+  const linear = v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+  const light = parts => parts.map(v => linear(v / 255))
     .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
-  const found = [], walker = document.createTreeWalker(document.querySelector('.stApp'), NodeFilter.SHOW_TEXT);
+  const found = [];
+  const walker = document.createTreeWalker(document.querySelector('.stApp'), NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
-    const node = walker.currentNode.parentElement, words = walker.currentNode.textContent.trim();
-    const box = node.getBoundingClientRect(), drawn = node instanceof SVGElement, own = getComputedStyle(node);
+    const node = walker.currentNode.parentElement;
+    const words = walker.currentNode.textContent.trim();
+    const box = node.getBoundingClientRect();
+    const drawn = node instanceof SVGElement;
+    const own = getComputedStyle(node);
     const skipped = node.closest('script, style, title, [disabled], .katex-mathml, .sorl-marks, .hoverlayer');
     if (!words || skipped || !box.width || own.visibility === 'hidden') continue;
     const layers = [];
@@ -55,7 +66,8 @@ _UNREADABLE = """
     }
     const ink = rgba(drawn ? own.fill : own.color);
     const ground = layers.reduce((below, layer) => over(layer, below), [255, 255, 255]);
-    const [low, high] = [over([...ink.slice(0, 3), ink[3] * share], ground), ground].map(light).sort((a, b) => a - b);
+    const seen = over([...ink.slice(0, 3), ink[3] * share], ground);
+    const [low, high] = [seen, ground].map(light).sort((a, b) => a - b);
     const least = words === '■' || node.dataset.testid === 'stIconMaterial' ? 3 : 4.5;
     const contrast = (high + 0.05) / (low + 0.05); // none at all: it is hidden until it is pointed at
     if (!node.closest('.textpoint') && contrast > 1.01 && contrast < least) {
@@ -64,8 +76,10 @@ _UNREADABLE = """
   }
   for (const figure of document.querySelectorAll('.js-plotly-plot, .sorl-drawing')) {
     const frame = figure.getBoundingClientRect();
-    const texts = [...figure.querySelectorAll('text:not(.hoverlayer *)')].filter(text => text.textContent.trim())
-      .map(text => [text.textContent.slice(0, 40), text.getBoundingClientRect()]).filter(([, box]) => box.width);
+    const texts = [...figure.querySelectorAll('text:not(.hoverlayer *)')]
+      .filter(text => text.textContent.trim())
+      .map(text => [text.textContent.slice(0, 40), text.getBoundingClientRect()])
+      .filter(([, box]) => box.width);
     texts.forEach(([words, a], i) => {
       if (a.left < frame.left - 1 || a.right > Math.max(frame.right, frame.left + figure.scrollWidth) + 1) {
         found.push(`${words} is cut`);
@@ -114,19 +128,25 @@ def opened() -> Iterator[web.Browser]:
 
 def place(address: str, screen: str, **more: str) -> str:
     experiment = "searched" if screen == "region" else "demo"
-    return f"{address}/{screen}?experiment={experiment}" + "".join(f"&{key}={value}" for key, value in more.items())
+    return f"{address}/{screen}?experiment={experiment}" + "".join(
+        f"&{key}={value}" for key, value in more.items()
+    )
 
 
 @pytest.mark.parametrize("screen", web.ENDS)
-def test_tab_leads_to_everything_that_can_be_clicked_and_it_has_a_name(screen: str, address: str, opened: web.Browser):
+def test_tab_leads_to_everything_that_can_be_clicked_and_it_has_a_name(
+    screen: str, address: str, opened: web.Browser
+):
     page = web.new_page(opened)
     web.visit(page, place(address, screen), screen)
     for _ in range(1_000):
         page.keyboard.press("Tab")
         found = page.evaluate(_FOCUSED)
-        if found is None or (found["seen"] and not found["html"].startswith("<canvas")):  # Tab goes cell by cell there
+        # Tab goes cell by cell there
+        if found is None or (found["seen"] and not found["html"].startswith("<canvas")):
             break
-        if found["html"].startswith("<canvas"):  # its cells are read aloud from a table that comes with the focus
+        # its cells are read aloud from a table that comes with the focus
+        if found["html"].startswith("<canvas"):
             page.locator("canvas [role=gridcell]").first.wait_for(state="attached")
         else:
             assert found["name"] or "dvn-scroller" in found["html"], f"no name: {found['html']}"
@@ -138,12 +158,16 @@ def test_enter_opens_every_kind_of_mark(address: str, opened: web.Browser) -> No
     page = web.new_page(opened)
 
     def on(figure: str, opens: str, key: str = "ArrowRight") -> str:
-        """Go from mark to mark of a figure until Enter opens an address like this; return what is read aloud of it."""
+        """Go from mark to mark of a figure until Enter opens an address like this; return what is read aloud
+        of it.
+        """
         for _ in range(40):
             marks = page.locator(f".st-key-{figure} .sorl-marks")
             marks.focus()
             page.keyboard.press(key)
-            read = f"document.querySelector('.st-key-{figure} .sorl-marks [aria-live]')?.textContent.length > 5"
+            read = (
+                f"document.querySelector('.st-key-{figure} .sorl-marks [aria-live]')?.textContent.length > 5"
+            )
             page.wait_for_function(read, timeout=20_000)  # it is read aloud
             page.wait_for_timeout(250)
             said = marks.locator("[aria-live]").inner_text()
@@ -169,10 +193,13 @@ def test_enter_opens_every_kind_of_mark(address: str, opened: web.Browser) -> No
     page.wait_for_url("**/compare?**runs=**")
 
     for screen, figure, opens in (
-        ("run", "career", "/episode?"), ("turns", "turns", "cell="), ("episode", "peaks", "step="),
-        ("episode", "ranking", "trajectory="), ("collapse", "timeline", "/episode?"),
+        ("run", "career", "/episode?"),
+        ("turns", "turns", "cell="),
+        ("episode", "peaks", "step="),
+        ("episode", "ranking", "trajectory="),
+        ("collapse", "timeline", "/episode?"),
         ("region", "region-0", "/compare?"),
-    ):  # fmt: skip
+    ):
         web.visit(page, place(address, screen), screen)
         on(figure, opens, "End" if screen == "run" else "ArrowRight")
 
@@ -192,7 +219,9 @@ def test_enter_opens_every_kind_of_mark(address: str, opened: web.Browser) -> No
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_every_text_has_contrast_and_none_is_cut_or_lies_on_another(theme: str, address: str, opened: web.Browser):
+def test_every_text_has_contrast_and_none_is_cut_or_lies_on_another(
+    theme: str, address: str, opened: web.Browser
+):
     page = web.new_page(opened, theme)
     for screen in web.ENDS:
         web.visit(page, place(address, screen), screen)

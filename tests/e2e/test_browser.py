@@ -84,7 +84,8 @@ def test_every_screen_opens_without_a_complaint_and_clicks_lead_to_the_culprit_t
 
     page.locator(".sorl-listing tr", has_text="kept").first.get_by_role("link").click()
     web.settle(page, "episode", "**/episode?**")
-    page.locator(".sorl-token[tabindex='0']").focus()  # the one with the largest weight; arrow keys lead to the others
+    # the one with the largest weight; arrow keys lead to the others
+    page.locator(".sorl-token[tabindex='0']").focus()
     page.keyboard.press("Home")
     first = page.evaluate("document.activeElement.ariaLabel")
     page.keyboard.press("ArrowRight")
@@ -163,7 +164,8 @@ def test_a_large_answer_is_saved_whole(address, page, tmp_path):
     lines = (tmp_path / "answer.csv").read_text().splitlines()
     assert len(lines) == rows + 1
     assert lines[-1].startswith(f"{rows - 1},")
-    # On a slow connection the browser comes for it later: after some looks for new rows, of several messages each.
+    # On a slow connection the browser comes for it later: after some looks for new rows, of several messages
+    # each.
     for _ in range(30):
         connection.value.wait_for_event("framereceived")
     assert page.request.get(waited.value.url).status == 200
@@ -173,14 +175,17 @@ _CULPRIT = """
 WITH place AS (SELECT * FROM token WHERE run_id = $run AND step = $step AND trajectory = $trajectory)
 SELECT (SELECT arg_max(s.step, grad_norm_max) FROM step s JOIN run r USING (run_id)
         WHERE run_id = $run AND s.step BETWEEN onset_low AND onset_high) AS spike,
-       (SELECT arg_max(trajectory, gradient_share) FROM trajectory WHERE run_id = $run AND step = $step) AS heaviest,
+       (SELECT arg_max(trajectory, gradient_share) FROM trajectory
+        WHERE run_id = $run AND step = $step) AS heaviest,
        (SELECT arg_max(epoch, gradient_share) FROM turn
         WHERE run_id = $run AND step = $step AND trajectory = $trajectory) AS epoch,
        worst_epoch, list_transform(worst_gradient_weight, lambda w: abs(coalesce(w, 0))) AS weights FROM place
 """
 
 
-def test_two_clicks_lead_from_the_overview_to_the_token_with_most_of_the_gradient_of_every_kind_of_run(tmp_path, page):
+def test_two_clicks_lead_from_the_overview_to_the_token_with_most_of_the_gradient_of_every_kind_of_run(
+    tmp_path, page
+):
     write_kinds(tmp_path)
     ask = Reader(tmp_path)
     with web.served(tmp_path) as url:

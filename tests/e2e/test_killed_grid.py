@@ -1,4 +1,6 @@
-"""Runs and grids that are killed with kill -9 at random moments, or lose their terminal, and are run again."""
+"""Runs and grids that are killed with kill -9 at random moments, or lose their terminal, and
+are run again.
+"""
 
 import fcntl
 import json
@@ -41,10 +43,17 @@ class Place:
         self.runs, self.log, file = folder / "runs", folder / "grid.log", folder / "kill.toml"
         self.runs.mkdir(parents=True)
         question = "Does a grid that is killed again and again end like one that is not?"
-        grid = {"question": question, "seeds": list(range(seeds)), "base": base, "axes": {"algorithm": list(ARMS)}}
+        grid = {
+            "question": question,
+            "seeds": list(range(seeds)),
+            "base": base,
+            "axes": {"algorithm": list(ARMS)},
+        }
         file.write_text(tomli_w.dumps(grid))
         if scripted:
-            scripts = {a: {"step_seconds": 0.1, "row": ENDS[i % 2], "grad_norm": i} for i, a in enumerate(ARMS)}
+            scripts = {
+                a: {"step_seconds": 0.1, "row": ENDS[i % 2], "grad_norm": i} for i, a in enumerate(ARMS)
+            }
             (self.runs / "script.json").write_text(json.dumps(scripts))
         code = f"{PATCH}from workbench.cli.main import main\nmain()\n"
         program = ["-c", code] if scripted else [str(ROOT / "cli.py")]
@@ -66,7 +75,9 @@ class Place:
 
 
 def kill_all(parent: subprocess.Popen[bytes]) -> float:
-    """kill -9 the grid and everything it started, also what it is just about to start; when they were dead."""
+    """kill -9 the grid and everything it started, also what it is just about to start; when
+    they were dead.
+    """
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(parent.pid)
         process.send_signal(signal.SIGSTOP)
@@ -81,7 +92,9 @@ def kill_all(parent: subprocess.Popen[bytes]) -> float:
 def recorded(cell: Path) -> list[int]:
     """The steps of a run that are on the disk, in order."""
     files = (cell / "segments" / "step").glob("*.parquet")
-    return sorted(step for file in files for step in pq.read_table(file, columns=["step"])["step"].to_pylist())
+    return sorted(
+        step for file in files for step in pq.read_table(file, columns=["step"])["step"].to_pylist()
+    )
 
 
 def reported(log: Path, before: float) -> set[int]:
@@ -147,7 +160,10 @@ def test_a_grid_that_is_killed_again_and_again_ends_like_one_that_is_not(tmp_pat
     for kill in range(kills):
         grid = victim.start()
         if kill % 5:  # every fifth one dies anywhere between its first import and its first cells
-            while not any(word in victim.log.read_text() for word in ("start  ", "resume  ")) and grid.poll() is None:
+            while (
+                not any(word in victim.log.read_text() for word in ("start  ", "resume  "))
+                and grid.poll() is None
+            ):
                 time.sleep(0.02)
         time.sleep(moments.uniform(0.0, 3.0 if scripted else 12.0))
         over += grid.poll() is not None
@@ -167,7 +183,11 @@ def test_a_grid_that_is_killed_again_and_again_ends_like_one_that_is_not(tmp_pat
     ours, theirs = victim.cells(), untouched.cells()
     assert [cell.name for cell in ours] == [cell.name for cell in theirs]
     for a, b in zip(ours, theirs, strict=True):
-        for name in ("step", "minibatch", *(() if scripted else ("trajectory", "turn", "turn_step", "evaluation"))):
+        for name in (
+            "step",
+            "minibatch",
+            *(() if scripted else ("trajectory", "turn", "turn_step", "evaluation")),
+        ):
             assert rows(a, name).equals(rows(b, name)), (a.name, name)
     with duckdb.connect(str(victim.runs / "sorl.duckdb"), read_only=True) as db:
         check_rows(db)
@@ -192,9 +212,14 @@ def test_a_closed_terminal_is_a_ctrl_c_and_the_cells_write_their_checkpoints(tmp
     mine = Place(tmp_path / "mine", seeds=1, base={"iterations": 200}, scripted=True)
     terminal, inside = pty.openpty()
     grid = subprocess.Popen(
-        mine.run, stdin=inside, stdout=inside, stderr=inside, start_new_session=True, cwd=ROOT,
+        mine.run,
+        stdin=inside,
+        stdout=inside,
+        stderr=inside,
+        start_new_session=True,
+        cwd=ROOT,
         preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-    )  # fmt: skip
+    )
     os.close(inside)
     os.set_blocking(terminal, False)
     deadline = time.monotonic() + 120

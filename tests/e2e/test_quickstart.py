@@ -1,4 +1,6 @@
-"""The quickstart grid, every arm, shrunk by --set to a network that trains in seconds; then what the README types."""
+"""The quickstart grid, every arm, shrunk by --set to a network that trains in seconds; then what the README
+types.
+"""
 
 import os
 import re
@@ -14,10 +16,22 @@ from tests.store.processes import ROOT
 from workbench.spec import TABLES
 
 SMALL = (
-    "seeds=[0]", "iterations=4", "world.entities=8", "world.relations=4", "world.hops=[1.0, 0.0, 0.0]",
-    "world.max_turns=3", "policy.hidden=32", "policy.layers=1", "policy.heads=2", "policy.mlp=32",
-    "warmstart.steps=100", "warmstart.batch=32", "learn.episodes=16", "learn.minibatches=2", "evaluation.episodes=16",
-)  # fmt: skip
+    "seeds=[0]",
+    "iterations=4",
+    "world.entities=8",
+    "world.relations=4",
+    "world.hops=[1.0, 0.0, 0.0]",
+    "world.max_turns=3",
+    "policy.hidden=32",
+    "policy.layers=1",
+    "policy.heads=2",
+    "policy.mlp=32",
+    "warmstart.steps=100",
+    "warmstart.batch=32",
+    "learn.episodes=16",
+    "learn.minibatches=2",
+    "evaluation.episodes=16",
+)
 RUN = ("run", "experiments/quickstart.toml", *(word for change in SMALL for word in ("--set", change)))
 
 
@@ -40,13 +54,18 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_table_has_rows_but_the_events_of_a_quiet_run_and_the_ledger_answers_by_turn(trained):
     with duckdb.connect(str(trained / "sorl.duckdb"), read_only=True) as db:
         empty = {t.name for t in TABLES if db.execute(f"SELECT count(*) FROM {t.name}").fetchone() == (0,)}
-        ledger = "SELECT algorithm, avg(ratio_geo) FROM turn JOIN run USING (run_id) GROUP BY algorithm, turn_index"
+        ledger = (
+            "SELECT algorithm, avg(ratio_geo) FROM turn JOIN run USING (run_id) GROUP BY algorithm,"
+            " turn_index"
+        )
         rows = db.execute(ledger).fetchall()
     assert empty <= {"event"}
     assert {name for name, _ in rows} == {"ppo", "turn-ppo", "s-ppo", "st-ppo", "grpo", "so-grpo"}
     assert all(ratio > 0 for _, ratio in rows)
-    (folder, *_) = sorted((trained / "quickstart").glob("ppo-s0-*"))
-    assert {"config.toml", "segments", "checkpoints", "console.log", "lock"} <= {p.name for p in folder.iterdir()}
+    folder, *_ = sorted((trained / "quickstart").glob("ppo-s0-*"))
+    assert {"config.toml", "segments", "checkpoints", "console.log", "lock"} <= {
+        p.name for p in folder.iterdir()
+    }
 
 
 def test_the_same_command_again_starts_nothing(trained):
@@ -56,7 +75,9 @@ def test_the_same_command_again_starts_nothing(trained):
 
 
 def readme_commands() -> list[str]:
-    text = re.sub(r'"SELECT[^"]*"', lambda found: " ".join(found[0].split()), (ROOT / "README.md").read_text())
+    text = re.sub(
+        r'"SELECT[^"]*"', lambda found: " ".join(found[0].split()), (ROOT / "README.md").read_text()
+    )
     return [line.strip() for line in text.splitlines() if line.strip().startswith(".venv/bin/sorl")]
 
 

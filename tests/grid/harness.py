@@ -1,4 +1,6 @@
-"""A grid over the scripted trainer: what it reported, what its folders hold, and a second grid at the same time."""
+"""A grid over the scripted trainer: what it reported, what its folders hold, and a second grid at the same
+time.
+"""
 
 import json
 import time
@@ -66,13 +68,18 @@ def go(grid: Grid, tape: Tape | None = None, **options: Any) -> list[Result]:
 
 def home(grid: Grid, prepared: bool = False) -> Path:
     """The folder of the first cell."""
-    return (run_folder.prepare if prepared else run_folder.folder_of)(grid.path.parent / "runs", grid.cells[0])
+    return (run_folder.prepare if prepared else run_folder.folder_of)(
+        grid.path.parent / "runs", grid.cells[0]
+    )
 
 
 def grid_of(
-    folder: Path, algorithms: Sequence[str] = ("ppo", "grpo"), iterations: int = 4, seeds: Sequence[int] = (0,),
+    folder: Path,
+    algorithms: Sequence[str] = ("ppo", "grpo"),
+    iterations: int = 4,
+    seeds: Sequence[int] = (0,),
     **scripts: Any,
-) -> Grid:  # fmt: skip
+) -> Grid:
     """A scripted grid of these algorithms in `folder`, read."""
     base = f"seeds = {list(seeds)}\n[base]\niterations = {iterations}\n"
     path = scripted_file(folder, f"{base}[axes]\nalgorithm = {json.dumps(list(algorithms))}\n", **scripts)

@@ -27,7 +27,9 @@ def test_axes_are_crossed_with_each_other_and_the_seeds_and_controls_only_with_t
     found = grid(tmp_path, axes + arm)
     crossed = tuple(f"{algorithm} · staleness {n}" for algorithm in ("ppo", "st-ppo") for n in (0, 8))
     assert found.arms == (*crossed, "ppo, gradient clipping")
-    assert [cell.seed for cell in found.cells] == [0] * 5 + [7] * 5, "every arm has its first seed before any has two"
+    assert [cell.seed for cell in found.cells] == [0] * 5 + [7] * 5, (
+        "every arm has its first seed before any has two"
+    )
     assert [cell.control for cell in found.cells] == ([False] * 4 + [True]) * 2
     control = found.cells[4].settings
     assert control.learn.policy.max_grad_norm == 1.0
@@ -47,15 +49,25 @@ def test_a_partial_table_keeps_its_other_defaults_and_dotted_and_nested_keys_say
 
 
 def test_a_set_option_changes_the_base_an_axis_or_the_seeds(tmp_path):
-    text = 'seeds = [0, 1]\n[base]\niterations = 9\n[axes]\n"learn.staleness" = [0, 8]\nalgorithm = ["ppo", "grpo"]'
-    found = grid(tmp_path, text, "iterations=3", "seeds=[5]", "axes.learn.staleness=[2]", "learn.policy.kind=adamw")
+    text = (
+        'seeds = [0, 1]\n[base]\niterations = 9\n[axes]\n"learn.staleness" = [0, 8]\nalgorithm = ["ppo",'
+        ' "grpo"]'
+    )
+    found = grid(
+        tmp_path, text, "iterations=3", "seeds=[5]", "axes.learn.staleness=[2]", "learn.policy.kind=adamw"
+    )
     settings = [cell.settings for cell in found.cells]
-    assert {(s.seed, s.iterations, s.learn.staleness, s.learn.policy.kind) for s in settings} == {(5, 3, 2, "adamw")}
+    assert {(s.seed, s.iterations, s.learn.staleness, s.learn.policy.kind) for s in settings} == {
+        (5, 3, 2, "adamw")
+    }
     assert found.arms == ("ppo", "grpo")
 
 
 def test_only_the_arms_that_are_asked_for_have_cells(tmp_path):
-    arms = '[axes]\nalgorithm = ["ppo", "grpo"]\n[[arms]]\nname = "ppo, clipped"\n"learn.policy.max_grad_norm" = 1.0'
+    arms = (
+        '[axes]\nalgorithm = ["ppo", "grpo"]\n[[arms]]\nname = "ppo, clipped"\n"learn.policy.max_grad_norm"'
+        " = 1.0"
+    )
     file = grid_file(tmp_path, f"seeds = [0, 1]\n{arms}", "x.toml")
     assert load(file, only=["ppo, clipped", "ppo"]).arms == ("ppo", "ppo, clipped")
     searched = f'kind = "region"\n{arms}\n[region]\nlow = 0.1\nhigh = 1.0'
@@ -119,7 +131,9 @@ def test_a_setting_that_is_off_leaves_no_trace_in_the_stored_settings_and_the_ha
 def test_the_cells_of_shipped_experiments_keep_their_ids(name, cells, digest):
     ids = sorted(cell.run_id for cell in load(EXPERIMENTS / f"{name}.toml").cells)
     assert len(ids) == cells
-    assert hashlib.sha256("\n".join(ids).encode()).hexdigest()[:12] == digest, "finished runs would be trained again"
+    assert hashlib.sha256("\n".join(ids).encode()).hexdigest()[:12] == digest, (
+        "finished runs would be trained again"
+    )
 
 
 @pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*.toml")), ids=lambda p: p.stem)
@@ -147,7 +161,11 @@ def test_names_are_short_and_unique_and_slugs_are_plain_file_names():
     names = [short(key) for key in settings_keys()]
     assert len(set(names)) == len(names)
     assert [short(key) for key in ("learn.staleness", "learn.policy.lr")] == ["staleness", "policy.lr"]
-    slugs = {"ppo · staleness 8": "ppo-staleness-8", "ppo, lr/3 (Ünïcode)": "ppo-lr-3-unicode", "../../etc": "etc"}
+    slugs = {
+        "ppo · staleness 8": "ppo-staleness-8",
+        "ppo, lr/3 (Ünïcode)": "ppo-lr-3-unicode",
+        "../../etc": "etc",
+    }
     assert {text: slug(text) for text in slugs} == slugs
 
 
@@ -168,7 +186,7 @@ def test_names_are_short_and_unique_and_slugs_are_plain_file_names():
         ("[base]\nalgorithm = 3", ["'algorithm'", "a name or a table", "got 3"]),
         ('[axes]\n"algorithm.ratio" = ["turn"]', ["unknown key 'algorithm.ratio'", "'slots.ratio'"]),
         ('[base]\n"learn.epochs" = 2\n[base.learn]\nepochs = 3', ["'learn.epochs' is given twice"]),
-        ("[axes]\n\"learn.epoch\" = [1, 2]", ["unknown key 'learn.epoch' in [axes]", "'learn.epochs'"]),
+        ('[axes]\n"learn.epoch" = [1, 2]', ["unknown key 'learn.epoch' in [axes]", "'learn.epochs'"]),
         ('[axes]\n"learn.epochs" = []', ["axis 'learn.epochs'", "is empty"]),
         ('[axes]\n"learn.epochs" = 4', ["'axes.learn.epochs'", "must be a valid list", "got 4"]),
         ('[axes]\n"learn.epochs" = [2, 0]', ["'learn.epochs'", "got 0", "arm 'ppo · epochs 0'"]),
@@ -179,7 +197,10 @@ def test_names_are_short_and_unique_and_slugs_are_plain_file_names():
         ("seeds = [-1]", ["'seeds.0'", "got -1"]),
         ("[[arms]]\nalgorithm = 'ppo'", ["lacks 'arms.0.name'"]),
         ("[[arms]]\nname = 'a'\n[[arms]]\nname = 'a'\niterations = 3", ["two arms", "called 'a'"]),
-        ("[[arms]]\nname = 'a b'\n[[arms]]\nname = 'a-b'\niterations = 3", ["'a b' and 'a-b'", "folder name"]),
+        (
+            "[[arms]]\nname = 'a b'\n[[arms]]\nname = 'a-b'\niterations = 3",
+            ["'a b' and 'a-b'", "folder name"],
+        ),
         ("[[arms]]\nname = 'a'\n[[arms]]\nname = 'b'", ["arms 'a' and 'b'", "the same run"]),
         ("[[arms]]\nname = 'a'\nlearn.epoch = 2", ["unknown key 'learn.epoch' in arm 'a'", "'learn.epochs'"]),
         ("iterations = 3", ["unknown key 'iterations' at the top", "write 'base.iterations'"]),
@@ -187,7 +208,10 @@ def test_names_are_short_and_unique_and_slugs_are_plain_file_names():
         ("seeds = [0", ["not valid TOML", "line"]),
         ("[base]\niterations 3", ["line 3, column 12"]),
         ("[base]\nalgorithm = 'grpo'\nlearn.episodes = 12", ["groups of 8 rollouts, which do not divide"]),
-        ("[base]\nslots.kl.kind = 'loss'", ["the KL term of ppo needs a reference policy; set learn.reference = true"]),
+        (
+            "[base]\nslots.kl.kind = 'loss'",
+            ["the KL term of ppo needs a reference policy; set learn.reference = true"],
+        ),
         ("[base]\nalgorithm = 'grop'", ["arm 'grop': unknown algorithm 'grop' (did you mean 'grpo'?)"]),
         ("--set learn.epoch=2", ["did you mean 'learn.epochs'?"]),
         ("--set learn.epochs", ["is not key=value"]),
@@ -196,7 +220,7 @@ def test_names_are_short_and_unique_and_slugs_are_plain_file_names():
         ("--set algorithm=grpo", ["is an axis"]),
         ("--set learn.epochs=0", ["greater than or equal to 1"]),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_in_the_file_or_a_set_option_is_one_clear_message(tmp_path, text, parts):
     overrides = [text.removeprefix("--set ")] if text.startswith("--set ") else []
     with pytest.raises(InputError) as error:
@@ -206,13 +230,18 @@ def test_a_mistake_in_the_file_or_a_set_option_is_one_clear_message(tmp_path, te
 
 
 def test_several_mistakes_are_named_together_and_a_missing_question_or_file_with_what_to_write(tmp_path):
-    with pytest.raises(InputError, match=r"'learn.epoch'.*\n.*'learn.episodes'|'learn.episodes'.*\n.*'learn.epoch'"):
+    with pytest.raises(
+        InputError, match=r"'learn.epoch'.*\n.*'learn.episodes'|'learn.episodes'.*\n.*'learn.epoch'"
+    ):
         grid(tmp_path, "[base.learn]\nepoch = 2\nepisodes = 0")
     bare = tmp_path / "quickstart.toml"
     bare.write_text("seeds = [0]")
     for path, told in (
         (bare, "lacks 'question'; write question = "),
-        (tmp_path / "quickstrt.toml", r"no grid file .*quickstrt.toml \(did you mean '.*quickstart.toml'\?\)"),
+        (
+            tmp_path / "quickstrt.toml",
+            r"no grid file .*quickstrt.toml \(did you mean '.*quickstart.toml'\?\)",
+        ),
         (tmp_path, r"it is a folder; there is: .*quickstart.toml"),
     ):
         with pytest.raises(InputError, match=told):

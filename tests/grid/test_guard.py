@@ -1,4 +1,6 @@
-"""The fair-comparison guard: what it flags and tells of the settings of arms, and of what their runs recorded."""
+"""The fair-comparison guard: what it flags and tells of the settings of arms, and of what their runs
+recorded.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -27,7 +29,9 @@ def settings(**changes: object) -> RunSettings:
 
 
 def planned(**arms: RunSettings) -> list[Finding]:
-    return guard.planned(Cell("x", arm, 0, one, resolve(one.algorithm, one.slots)) for arm, one in arms.items())
+    return guard.planned(
+        Cell("x", arm, 0, one, resolve(one.algorithm, one.slots)) for arm, one in arms.items()
+    )
 
 
 def violations(findings: Iterable[Finding]) -> list[tuple[str, tuple[str, ...]]]:
@@ -51,13 +55,20 @@ def test_arms_that_differ_in_what_the_grid_asks_about_are_comparable():
 @pytest.mark.parametrize(
     ("learn", "engine", "idle"),
     [
-        ({}, {}, True), ({"micro_batch": 4}, {}, True), ({"epochs": 2}, {}, False), ({"minibatches": 2}, {}, False),
-        ({"staleness": 1}, {}, False), ({"staleness": 1, "old_log_prob": "update"}, {}, True),
-        ({"old_log_prob": "behaviour"}, {}, True), ({"old_log_prob": "behaviour"}, {"dtype": "bfloat16"}, False),
+        ({}, {}, True),
+        ({"micro_batch": 4}, {}, True),
+        ({"epochs": 2}, {}, False),
+        ({"minibatches": 2}, {}, False),
+        ({"staleness": 1}, {}, False),
+        ({"staleness": 1, "old_log_prob": "update"}, {}, True),
+        ({"old_log_prob": "behaviour"}, {}, True),
+        ({"old_log_prob": "behaviour"}, {"dtype": "bfloat16"}, False),
         ({"old_log_prob": "behaviour", "staleness": 1}, {}, False),
     ],
-)  # fmt: skip
-def test_the_ratio_is_one_by_construction_where_each_rollout_makes_one_update_by_its_own_log_probs(learn, engine, idle):
+)
+def test_the_ratio_is_one_by_construction_where_each_rollout_makes_one_update_by_its_own_log_probs(
+    learn, engine, idle
+):
     both = {"learn": {**ONCE, **learn}, "engine": engine}
     assert settings(**both).ratio_is_one == idle
     found = flagged(narrow=settings(**both), wide=settings(**both, slots={"clip": {"high": 0.4}}))
@@ -66,28 +77,44 @@ def test_the_ratio_is_one_by_construction_where_each_rollout_makes_one_update_by
 
 def test_idle_arms_are_one_arm_only_where_nothing_that_acts_sets_them_apart():
     ppo = settings(learn=ONCE)
-    stabilised, dual = settings(algorithm="s-ppo", learn=ONCE), settings(slots={"clip": {"dual": 3.0}}, learn=ONCE)
+    stabilised, dual = (
+        settings(algorithm="s-ppo", learn=ONCE),
+        settings(slots={"clip": {"dual": 3.0}}, learn=ONCE),
+    )
     assert flagged(ppo=ppo, s_ppo=stabilised, dual=dual) == [("idle_ratio", ("ppo", "s_ppo", "dual"))]
     assert flagged(ppo=ppo, grpo=settings(algorithm="grpo", learn=ONCE)) == []
-    assert flagged(ppo=ppo, slow=settings(learn={**ONCE, "policy": {"lr": 0.01}}, slots={"clip": {"high": 0.4}})) == []
-    # Turn-PPO spreads a gradient over its turn even at ratio 1, so with advantages that vary inside a turn it acts.
+    assert (
+        flagged(ppo=ppo, slow=settings(learn={**ONCE, "policy": {"lr": 0.01}}, slots={"clip": {"high": 0.4}}))
+        == []
+    )
+    # Turn-PPO spreads a gradient over its turn even at ratio 1, so with advantages that vary inside a turn it
+    # acts.
     assert flagged(ppo=ppo, turn=settings(algorithm="turn-ppo", learn=ONCE)) == []
     # GRPO gives every token of a sequence the same advantage, and there it does not.
     grpo = {"algorithm": "grpo", "learn": ONCE}
     found = flagged(token=settings(**grpo), turn=settings(**grpo, slots=TURN))
     assert found == [("idle_ratio", ("token", "turn"))]
-    (note, *_) = planned(reused=settings(), strict=settings(learn=ONCE))
+    note, *_ = planned(reused=settings(), strict=settings(learn=ONCE))
     assert (note.check, note.flagged, note.arms) == ("idle_ratio", False, ("strict",)), "a single one is told"
-    assert planned(free=settings(learn=ONCE, slots={"clip": "none"})) == [], "nothing that a ratio of 1 could idle"
+    assert planned(free=settings(learn=ONCE, slots={"clip": "none"})) == [], (
+        "nothing that a ratio of 1 could idle"
+    )
 
 
 @pytest.mark.parametrize("change", [{"advantage": {"whiten": "none"}}, MEAN], ids=["advantage", "aggregate"])
 @pytest.mark.parametrize(
     "other",
-    [{"slots": TURN}, {"slots": {"clip": {"high": 0.3}}}, {"learn": {"staleness": 8}}, {"algorithm": "st-ppo"}],
+    [
+        {"slots": TURN},
+        {"slots": {"clip": {"high": 0.3}}},
+        {"learn": {"staleness": 8}},
+        {"algorithm": "st-ppo"},
+    ],
     ids=["ratio", "clip", "staleness", "algorithm"],
 )
-def test_a_normaliser_that_changes_along_with_anything_else_is_flagged_unless_an_arm_isolates_it(change, other):
+def test_a_normaliser_that_changes_along_with_anything_else_is_flagged_unless_an_arm_isolates_it(
+    change, other
+):
     base, asked, alone = settings(), settings(**other), settings(slots=change)
     smuggled = settings(**{**other, "slots": {**other.get("slots", {}), **change}})
     assert flagged(base=base, asked=asked) == []
@@ -118,19 +145,39 @@ GROUPS: dict[str, Any] = {name: {"algorithm": name, "learn": {"group_size": 8}} 
     ("check", "arms", "messages"),
     [
         # 80 iterations x 4 epochs x 4 minibatches, and a quarter of it
-        ("compute", {"a": FOUR, "b": FOUR, "once": FEW}, ["optimizer updates (1,280 updates, but once: 320)"]),
+        (
+            "compute",
+            {"a": FOUR, "b": FOUR, "once": FEW},
+            ["optimizer updates (1,280 updates, but once: 320)"],
+        ),
         ("compute", {"a": {}, "long": {"iterations": 100}}, ["rollouts (5,120 rollouts, but long: 6,400)"]),
-        ("compute", {"ppo": {}, "grpo": {"algorithm": "grpo"}}, ["questions (5,120 questions, but grpo: 640)"]),
-        ("compute", GROUPS, [
-            "sampled episodes (5,120 episodes, but dapo: 5,120 to 20,480)",
-            "optimizer updates (320 updates, but seeupo: 320 to 1,920; loop: 80 to 320)",
-        ]),
-        ("compute", {"four": FOUR | {"stop": {"updates": 320}}, "once": FEW}, ["rollouts (1,280 rollouts, but once: "]),
-        ("compute", {"a": {"stop": {"seconds": 60.0}}}, ["how far a run gets depends on what else the machine does"]),
+        (
+            "compute",
+            {"ppo": {}, "grpo": {"algorithm": "grpo"}},
+            ["questions (5,120 questions, but grpo: 640)"],
+        ),
+        (
+            "compute",
+            GROUPS,
+            [
+                "sampled episodes (5,120 episodes, but dapo: 5,120 to 20,480)",
+                "optimizer updates (320 updates, but seeupo: 320 to 1,920; loop: 80 to 320)",
+            ],
+        ),
+        (
+            "compute",
+            {"four": FOUR | {"stop": {"updates": 320}}, "once": FEW},
+            ["rollouts (1,280 rollouts, but once: "],
+        ),
+        (
+            "compute",
+            {"a": {"stop": {"seconds": 60.0}}},
+            ["how far a run gets depends on what else the machine does"],
+        ),
         ("compute", {"ppo": {}, "a": {}, "ppo, once": {"learn": {"epochs": 2}}}, ["but 'ppo, once': 640)"]),
         ("task", {"a": {}, "other": {"world": {"noise": 0.5}}}, ["do not share world.noise"]),
     ],
-)  # fmt: skip
+)
 def test_unequal_amounts_and_tasks_are_told_with_the_arms_that_stand_out(check, arms, messages):
     found = told(check, **{arm: settings(**changes) for arm, changes in arms.items()})
     assert all(any(message in line for line in found) for message in messages), found
@@ -175,7 +222,8 @@ QUESTIONS = [("questions", ("a", "b"))]
     ("done", "found"),
     [
         ([(A0, ZERO), (A1, ONE), (B0, ZERO[:2]), (B1, ONE)], []),  # shared, one ended early
-        ([(A0, ZERO), (A1, ONE), (B0, [10, 11, 99, 13]), (B1, ONE)], QUESTIONS),  # a seed that did not reach an arm
+        # a seed that did not reach an arm
+        ([(A0, ZERO), (A1, ONE), (B0, [10, 11, 99, 13]), (B1, ONE)], QUESTIONS),
         ([(A0, ZERO), (B0, ZERO[::-1])], QUESTIONS),  # another order
         ([(A0, ZERO), (A1, ZERO)], [("questions", ("a", "a"))]),  # seeds that are no replicates
         ([(A0, ZERO), (run("b", 0, learn={"group_size": 8}), [1, 2, 3, 4])], []),
@@ -202,14 +250,18 @@ def test_recorded_amounts_are_told_where_they_differ_from_the_plan_or_by_more_th
     reader = written(runs, (A0, ZERO), (less, ZERO[:2]))
     assert guard.recorded(reader, [A0, B0]) == []
     (note,) = guard.recorded(reader, [A0, B0, more])
-    assert note.message == (
-        "the arms recorded different numbers of trained tokens (mean of a finished run: 1,000 in a to 2,000 in c)"
+    assert (
+        note.message
+        == "the arms recorded different numbers of trained tokens (mean of a finished run: 1,000 in a to"
+        " 2,000 in c)"
     )
     assert (note.check, note.flagged) == ("compute", False)
     assert guard.recorded(reader, [A0, replace(more, finished=False)]) == [], "it may still catch up"
     messages = [finding.message for finding in guard.recorded(reader, [A0, less])]
     assert any("rollouts (mean of a finished run: 16 in d to 32 in a)" in message for message in messages)
-    assert any("optimizer updates (mean of a finished run: 4 in d to 8 in a)" in message for message in messages)
+    assert any(
+        "optimizer updates (mean of a finished run: 4 in d to 8 in a)" in message for message in messages
+    )
     (seeds,) = (f.message for f in guard.recorded(reader, [A0, A1, B0]) if f.check == "seeds")
     assert "different numbers of seeds (2 seeds, but b: 1)" in seeds
 
@@ -233,7 +285,11 @@ def test_flagged_findings_become_events_of_the_runs_of_their_arms_once_and_are_w
 
     def stored():
         sync(runs)
-        return Reader(runs).rows("SELECT run_id, step, kind, severity, message FROM event ORDER BY run_id, kind").rows
+        return (
+            Reader(runs)
+            .rows("SELECT run_id, step, kind, severity, message FROM event ORDER BY run_id, kind")
+            .rows
+        )
 
     findings = [
         Finding("idle_ratio", "a and c are one arm", ("a", "c"), flagged=True),

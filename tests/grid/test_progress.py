@@ -29,7 +29,10 @@ SLOW = 3.0 / rough(RunSettings(), resolve("grpo"))  # three seconds an iteration
     ],
 )
 def test_recorded_runs_set_the_pace_and_budgets_bound_it(tmp_path, overrides, training):
-    text = 'seeds = [0, 1, 2]\n[base]\nalgorithm = "grpo"\niterations = 10\nlearn.minibatches = 4\nlearn.epochs = 1'
+    text = (
+        'seeds = [0, 1, 2]\n[base]\nalgorithm = "grpo"\niterations = 10\nlearn.minibatches ='
+        " 4\nlearn.epochs = 1"
+    )
     cells = load(grid_file(tmp_path, text), overrides).cells
     costly = SLOW * rough(RunSettings(), resolve("grpo")) / rough(cells[0].settings, cells[0].resolved)
     one_by_one = estimate(cells, [costly], workers=1)
@@ -42,7 +45,13 @@ def test_recorded_runs_set_the_pace_and_budgets_bound_it(tmp_path, overrides, tr
 
 
 def test_durations_read_like_speech_and_a_sparkline_has_a_gap_where_nothing_was_measured():
-    assert [duration(s) for s in (None, 0.4, 59.6, 185, 4800)] == ["?", "0 s", "1 min 00 s", "3 min 05 s", "1 h 20 min"]
+    assert [duration(s) for s in (None, 0.4, 59.6, 185, 4800)] == [
+        "?",
+        "0 s",
+        "1 min 00 s",
+        "3 min 05 s",
+        "1 h 20 min",
+    ]
     assert sparkline([0.0, 0.5, None, 1.0, float("nan"), 2.0, -1.0]) == "▁▅ █ █▁"
     assert len(sparkline([0.1] * 100)) == 24
 
@@ -90,7 +99,13 @@ def test_a_terminal_shows_a_live_table_a_log_plain_lines_and_names_as_text(tmp_p
             for code, said in [
                 (1, "MemoryError"),
                 (1, "numpy._ArrayMemoryError: Unable to allocate 7.45 GiB for an array with shape (10,)"),
-                (1, "RuntimeError: [enforce fail at alloc_cpu.cpp:118] . DefaultCPUAllocator: can't allocate memory"),
+                (
+                    1,
+                    (
+                        "RuntimeError: [enforce fail at alloc_cpu.cpp:118] . DefaultCPUAllocator: can't"
+                        " allocate memory"
+                    ),
+                ),
                 (1, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB."),
                 (1, "pyarrow.lib.ArrowMemoryError: malloc of size 99999 failed"),
                 (1, "OSError: [Errno 12] Cannot allocate memory"),
@@ -99,7 +114,9 @@ def test_a_terminal_shows_a_live_table_a_log_plain_lines_and_names_as_text(tmp_p
         ),
     ],
 )
-def test_an_exit_code_and_the_last_words_are_a_cause_that_the_row_alone_tells(code, said, kind, reason, named):
+def test_an_exit_code_and_the_last_words_are_a_cause_that_the_row_alone_tells(
+    code, said, kind, reason, named
+):
     found = ending(code, said)
     assert found.status == {"": "finished", "interrupted": "interrupted"}.get(kind, "failed")
     assert (found.kind, found.reason, found.again) == (kind, reason, code not in (0, 2, 3))

@@ -64,7 +64,9 @@ def test_ray_and_local_record_identical_steps(tmp_path, cluster, monkeypatch):
     monkeypatch.setattr(process, "TRAINER", REAL)
     path = tmp_path / "same.toml"
     base = merged(TINY, {"iterations": 4})
-    path.write_text(tomli_w.dumps({"question": "Is a cell the same anywhere?", "seeds": [0, 1], "base": base}))
+    path.write_text(
+        tomli_w.dumps({"question": "Is a cell the same anywhere?", "seeds": [0, 1], "base": base})
+    )
     grid = load(path)
     here = run(grid, tmp_path / "local", Tape(), workers=1)
     (tmp_path / "ray").mkdir()
@@ -87,7 +89,10 @@ def test_a_worker_that_is_killed_is_replaced_and_resumes_from_the_checkpoint(tmp
             trainer(ppo).kill()
 
     results = by_arm(go(grid, Tape(on_step=kill), executor=cluster))
-    assert {arm: r.reason or r.status for arm, r in results.items()} == {"ppo": "finished", "grpo": "finished"}
+    assert {arm: r.reason or r.status for arm, r in results.items()} == {
+        "ppo": "finished",
+        "grpo": "finished",
+    }
     assert kinds(ppo) == ["killed", "retried"]
     assert events(ppo)[0]["message"].startswith("lost with its Ray worker")
     assert row(ppo)["attempt"] == 2
@@ -109,7 +114,9 @@ def test_ctrl_c_reaches_the_trainer_on_the_cluster_and_ends_a_wait_for_room(tmp_
     assert (result.status, starts(result.folder)) == ("interrupted", 0)
 
 
-@pytest.mark.parametrize(("how", "cause"), [("grow_at", "out of memory"), ("hang_at", "hang"), ("fail_at", "failed")])
+@pytest.mark.parametrize(
+    ("how", "cause"), [("grow_at", "out of memory"), ("hang_at", "hang"), ("fail_at", "failed")]
+)
 def test_a_bad_end_on_the_cluster_has_the_same_cause(tmp_path, cluster, how, cause):
     grid = grid_of(tmp_path, ("ppo",), ppo={how: 2})
     limits = Limits(retries=0, memory=700 * 2**20, hang_seconds=3)

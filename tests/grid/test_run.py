@@ -1,4 +1,6 @@
-"""A grid over the scripted trainer: bad ends and their causes, retries, Ctrl-C, kill -9, edits, starting over."""
+"""A grid over the scripted trainer: bad ends and their causes, retries, Ctrl-C, kill -9, edits, starting
+over.
+"""
 
 import json
 import os
@@ -15,7 +17,20 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.grid import harness
-from tests.grid.harness import TRAINER, Tape, by_arm, events, go, grid_of, home, kinds, row, script, starts, wait_for
+from tests.grid.harness import (
+    TRAINER,
+    Tape,
+    by_arm,
+    events,
+    go,
+    grid_of,
+    home,
+    kinds,
+    row,
+    script,
+    starts,
+    wait_for,
+)
 from workbench.grid import folder as run_folder
 from workbench.grid.cell import workers_for
 from workbench.grid.config import Grid, load
@@ -50,10 +65,15 @@ def test_every_cell_runs_to_its_end_and_the_same_call_starts_nothing(tmp_path):
     assert all(r.skipped and r.status == "finished" for r in go(grid, again))
     assert (again.started_cells, tape.closed, again.closed) == ([], 1, 1)
     assert [starts(r.folder) for r in results] == [1, 1]
-    assert len(list((experiment / "segments" / "experiment").glob("*.parquet"))) == 1, "an unchanged file is kept once"
+    assert len(list((experiment / "segments" / "experiment").glob("*.parquet"))) == 1, (
+        "an unchanged file is kept once"
+    )
     more = Tape()
     go(grid_of(tmp_path, ("ppo", "grpo"), seeds=(0, 1)), more)
-    assert (sorted(more.started_cells), more.notes) == (["grpo", "ppo"], []), "only what is new, and nothing was edited"
+    assert (sorted(more.started_cells), more.notes) == (
+        ["grpo", "ppo"],
+        [],
+    ), "only what is new, and nothing was edited"
     (results[0].folder / "segments" / "run" / "000099.parquet").write_bytes(b"PAR1 torn")
     assert row(results[0].folder)["status"] == "finished", "a torn segment does not hide the row before it"
 
@@ -101,7 +121,10 @@ def test_cells_end_badly_each_for_its_own_reason_and_the_others_finish(tmp_path)
         (event,) = events(folder)
         assert (event["kind"], event["severity"], event["message"]) == (kind, "critical", results[arm].reason)
         assert (written["status"], written["reason"]) == ("failed", results[arm].reason)
-        assert None not in (written["ended_at"], written["started_at"]), "what the trainer wrote before is kept"
+        assert None not in (
+            written["ended_at"],
+            written["started_at"],
+        ), "what the trainer wrote before is kept"
         assert not held(folder), "its process is gone"
 
 
@@ -113,15 +136,22 @@ def test_cells_end_badly_each_for_its_own_reason_and_the_others_finish(tmp_path)
         ({"hang_at": 3}, "hang", "hang: no sign of life for 2 s in step 2, in wait_for_an_answer"),
     ],
 )
-def test_a_cell_that_fails_is_retried_from_its_checkpoint_and_its_attempts_are_counted(tmp_path, how, kind, reason):
+def test_a_cell_that_fails_is_retried_from_its_checkpoint_and_its_attempts_are_counted(
+    tmp_path, how, kind, reason
+):
     tape = Tape()
-    (result,) = go(grid_of(tmp_path, ("ppo",), iterations=5, ppo={"times": 1, **how}), tape, limits=Limits(1, 2))
+    (result,) = go(
+        grid_of(tmp_path, ("ppo",), iterations=5, ppo={"times": 1, **how}), tape, limits=Limits(1, 2)
+    )
     assert result.status == "finished"
     assert tape.steps == [("ppo", step) for step in (1, 2, 3, 4, 5)], "no step is trained twice"
     failed, retried = events(result.folder)
     assert (failed["kind"], failed["step"], retried["kind"], retried["step"]) == (kind, 2, "retried", 2)
     assert failed["message"].startswith(reason)
-    assert retried["message"] == f"attempt 2 starts from the checkpoint after 2 steps; before it: {failed['message']}"
+    assert (
+        retried["message"]
+        == f"attempt 2 starts from the checkpoint after 2 steps; before it: {failed['message']}"
+    )
     assert retried["value"] == row(result.folder)["attempt"] == 2
     assert tape.notes == [f"retry 1 of 1: ppo seed 0: {failed['message']}"]
 
@@ -149,7 +179,9 @@ def test_a_cell_that_fails_every_time_is_given_up_and_the_next_call_tries_again(
         ({"exit": 1, "said": "\x1b[2J\x1b]0;owned\x07boom\x9b31m \u202etxt"}, "boom31m txt", 2),
     ],
 )
-def test_a_reason_is_the_last_line_of_its_attempt_and_wrong_input_is_not_retried(tmp_path, how, reason, tries):
+def test_a_reason_is_the_last_line_of_its_attempt_and_wrong_input_is_not_retried(
+    tmp_path, how, reason, tries
+):
     go(grid_of(tmp_path, ("ppo",), ppo={"exit": 1, "said": "an earlier attempt"}))
     tape = Tape()
     (result,) = go(grid_of(tmp_path, ("ppo",), ppo=how), tape)
@@ -275,14 +307,18 @@ def test_folders_that_cannot_be_made_or_locked_are_refused(tmp_path, monkeypatch
     (tmp_path / "file").touch()
     grid = grid_of(tmp_path, ("ppo",))
     for folder in (Path("/proc/nowhere"), tmp_path / "file" / "runs"):
-        with pytest.raises(InputError, match=rf"cannot make the runs folder '{folder}': .*name another with --runs"):
+        with pytest.raises(
+            InputError, match=rf"cannot make the runs folder '{folder}': .*name another with --runs"
+        ):
             run(grid, folder, Tape())
     os.mkfifo(home(grid, prepared=True) / "claim")
     with pytest.raises(InputError, match=r"claim' is a pipe.*remove it"):
         go(grid)
     (home(grid) / "claim").unlink()
 
-    monkeypatch.setattr("workbench.spec.files.fcntl.flock", Mock(side_effect=OSError(95, "Operation not supported")))
+    monkeypatch.setattr(
+        "workbench.spec.files.fcntl.flock", Mock(side_effect=OSError(95, "Operation not supported"))
+    )
     with pytest.raises(InputError, match=r"storage without file locks .*name another folder with --runs"):
         go(grid)
 
@@ -300,14 +336,18 @@ def test_an_edited_cell_is_a_new_cell_and_the_newest_earlier_settings_are_named(
     assert edited("learn.epochs = 2", "learn.value_clip = 0.3") == [f"{before} {both}: {stay}"]
     found = edited("learn.epochs = 2", 'learn.value_clip = "none"')
     assert found == [f"{before} learn.value_clip = 0.3, now none: {stay}"]
-    assert edited("learn.epochs = 2", 'learn.value_clip = "none"', "threads = 2") == [], "cosmetic: the same cell"
+    assert edited("learn.epochs = 2", 'learn.value_clip = "none"', "threads = 2") == [], (
+        "cosmetic: the same cell"
+    )
     assert edited() == [], "the edit undone, the first cells are there"
 
 
 def test_fresh_starts_over_in_new_folders_and_the_plain_command_continues_the_newest(tmp_path):
     grid, tape = grid_of(tmp_path, iterations=5), Tape()
     first = go(grid)
-    kept = {p: p.read_bytes() for r in first for p in r.folder.rglob("*") if p.is_file() and p.name != "claim"}
+    kept = {
+        p: p.read_bytes() for r in first for p in r.folder.rglob("*") if p.is_file() and p.name != "claim"
+    }
     script(tmp_path, ppo={"fail_at": 3})
     second = go(grid, tape, fresh=True, limits=ONCE)
     assert [r.folder.name for r in second] == [f"{r.folder.name}-g2" for r in first]
@@ -331,7 +371,10 @@ def test_fresh_takes_cells_that_never_began_as_they_are_and_refuses_those_in_tra
     results = by_arm(go(grid, fresh=True))
     assert (results["ppo"].cell.generation, results["grpo"].cell.generation) == (2, 1)
     claim = run_folder.claim(results["ppo"].folder)
-    with claim, pytest.raises(InputError, match=f"another process trains: {results['ppo'].folder.name}; stop it"):
+    with (
+        claim,
+        pytest.raises(InputError, match=f"another process trains: {results['ppo'].folder.name}; stop it"),
+    ):
         go(grid, fresh=True)
     assert not list((tmp_path / "runs" / "demo").glob("*-g3"))
 
@@ -365,8 +408,13 @@ match = "s-ppo"
 
 
 def rounds(path: Path, tape: Tape | None = None, **options: Any) -> tuple[Grid, list[Result]]:
-    runs, history = path.parent / "runs", History(path.parent / "runs", now() if options.get("fresh") else None)
-    return run_rounds(lambda: load(path, (), history), runs, lambda: tape or Tape(), **{"workers": 2, **options})
+    runs, history = (
+        path.parent / "runs",
+        History(path.parent / "runs", now() if options.get("fresh") else None),
+    )
+    return run_rounds(
+        lambda: load(path, (), history), runs, lambda: tape or Tape(), **{"workers": 2, **options}
+    )
 
 
 FALLS = {"grpo": {"0": 0.3, "8": 0.3}}
@@ -397,7 +445,9 @@ def test_the_matched_arm_waits_for_its_source_and_takes_its_factor_seed_by_seed(
     path = harness.scripted_file(tmp_path, MATCHED, **{"s-ppo": {"factor": 0.75}})
     known = load(path)
     assert [c.arm for c in known.cells] == ["s-ppo", "s-ppo"]
-    assert [str(w) for w in known.waiting] == [f"'ppo, matched' seed {s} waits for s-ppo seed {s}" for s in (0, 1)]
+    assert [str(w) for w in known.waiting] == [
+        f"'ppo, matched' seed {s} waits for s-ppo seed {s}" for s in (0, 1)
+    ]
     grid, results = rounds(path)
     assert not grid.waiting
     matched = [r.cell for r in results if r.cell.arm == "ppo, matched"]
@@ -426,10 +476,14 @@ def test_an_arm_of_another_experiment_is_followed_past_bad_folders_or_asked_for(
     (source / "run.json").write_text('{"arm": "s-ppo", "seed": 0}')
     append(source, "run", {"run_id": source.name, "status": "finished", "written_at": now()})
     for number, factor in enumerate((["text"], [0.5, None, 0.75])):
-        pq.write_table(pa.table({"stabiliser_factor": factor}), source / f"segments/minibatch/{number:06d}.parquet")
+        pq.write_table(
+            pa.table({"stabiliser_factor": factor}), source / f"segments/minibatch/{number:06d}.parquet"
+        )
     os.mkfifo(source / "segments" / "minibatch" / "000002.parquet")
     grid = load(path, (), History(tmp_path / "runs"))
-    assert [str(w).split(";")[0] for w in grid.waiting] == ["'ppo, matched' seed 1 waits for other/s-ppo seed 1"]
+    assert [str(w).split(";")[0] for w in grid.waiting] == [
+        "'ppo, matched' seed 1 waits for other/s-ppo seed 1"
+    ]
     (matched,) = (c for c in grid.cells if c.arm == "ppo, matched")
     assert matched.settings.learn.policy.lr == 0.2 * 0.625
 
@@ -441,8 +495,18 @@ def test_an_arm_of_another_experiment_is_followed_past_bad_folders_or_asked_for(
         (MATCHED, 'match = "s-ppo"', 'match = "ppo, matched"', "is matched itself"),
         (REGION, "[region]", "[region]\nalong = 'learn.policy.lrr'", "did you mean 'learn.policy.lr'?"),
         (REGION, "[region]", "[region]\nalong = 'learn.staleness'", "an axis at once"),
-        (REGION, "[region]", "[[arms]]\nname = 'a'\nlearn.policy.lr = 0.1\n[region]", "which is searched; delete it"),
-        (REGION, "[region]", "[[arms]]\nname = 'a'\nmatch = 'grpo'\n[region]", "'match', which a region cannot have"),
+        (
+            REGION,
+            "[region]",
+            "[[arms]]\nname = 'a'\nlearn.policy.lr = 0.1\n[region]",
+            "which is searched; delete it",
+        ),
+        (
+            REGION,
+            "[region]",
+            "[[arms]]\nname = 'a'\nmatch = 'grpo'\n[region]",
+            "'match', which a region cannot have",
+        ),
         (REGION, "low = 0.1", "low = 0.9", "low = 0.9 must be below high = 0.8"),
         (REGION, "points = 4", "points = 2", "greater than or equal to 3"),
         (REGION, 'kind = "region"', 'kind = "grid"', "[region] needs kind = 'region'"),
@@ -458,8 +522,11 @@ def test_a_mistake_in_a_search_or_a_match_is_named(tmp_path, text, old, new, tol
 
 
 def test_controls_have_a_region_too_and_further_axes_have_columns_of_their_own(tmp_path):
-    text = REGION.replace("[region]", '"learn.epochs" = [1, 4]\n[[arms]]\nname = "ppo, clipped"\nalgorithm = "ppo"\n'
-                          '"learn.policy.max_grad_norm" = 1.0\n[region]')  # fmt: skip
+    text = REGION.replace(
+        "[region]",
+        '"learn.epochs" = [1, 4]\n[[arms]]\nname = "ppo, clipped"\nalgorithm = "ppo"\n'
+        '"learn.policy.max_grad_norm" = 1.0\n[region]',
+    )
     grid = load(harness.grid_file(tmp_path, text))
     assert [s.label for s in grid.region.series] == ["grpo", "ppo, clipped"]
     staleness_epochs = [(c["learn.staleness"], c["learn.epochs"]) for c in grid.region.columns]

@@ -18,9 +18,17 @@ def landscapes(draw) -> tuple[int, list[int | None], Rule, dict[Trial, bool]]:
     arms, columns = draw(st.integers(1, 2)), draw(st.integers(1, 4))
     rule = Rule(draw(st.integers(3, 9)), draw(st.integers(1, 5)), draw(st.integers(1, 3)))
     neighbours = [None, *(draw(st.sampled_from([None, i])) for i in range(columns - 1))]
-    trials = [Trial(a, c, p, s) for a in range(arms) for c in range(columns) for p in range(rule.points)
-              for s in range(rule.seeds)]  # fmt: skip
-    slope, stream = draw(st.sampled_from([0.0, 1.0, 50.0])), np.random.default_rng(draw(st.integers(0, 2**31)))
+    trials = [
+        Trial(a, c, p, s)
+        for a in range(arms)
+        for c in range(columns)
+        for p in range(rule.points)
+        for s in range(rule.seeds)
+    ]
+    slope, stream = (
+        draw(st.sampled_from([0.0, 1.0, 50.0])),
+        np.random.default_rng(draw(st.integers(0, 2**31))),
+    )
     edge = stream.uniform(-1, rule.points, (arms, columns))
     chance = [1 / (1 + math.exp(min(50, slope * (edge[t.arm, t.column] - t.point)))) for t in trials]
     return arms, neighbours, rule, {t: bool(stream.random() < p) for t, p in zip(trials, chance, strict=True)}
@@ -61,12 +69,16 @@ def test_it_ends_with_every_seed_on_both_sides_of_every_boundary_and_asks_for_no
 
 @pytest.mark.parametrize("width", [0.15, 0.5])
 def test_a_third_of_the_runs_gives_the_boundary_as_well_as_the_full_grid(width):
-    """Logistic collapse probability in 4 columns of 11 values x 5 seeds; `width` is its scale in steps of the grid."""
+    """Logistic collapse probability in 4 columns of 11 values x 5 seeds; `width` is its scale in steps of the
+    grid.
+    """
     points, seeds, columns, rule = 11, 5, 4, Rule(11, 5)
     ours, full, spent = [], [], 0
     for seed in range(40):
         stream = np.random.default_rng(seed)
-        edge = np.clip(stream.uniform(1.5, 8.5) + np.cumsum(stream.normal(-0.7, 0.7, columns)), 0.5, points - 1.5)
+        edge = np.clip(
+            stream.uniform(1.5, 8.5) + np.cumsum(stream.normal(-0.7, 0.7, columns)), 0.5, points - 1.5
+        )
         drawn = stream.random((columns, points, seeds))
         fell = drawn < 1 / (1 + np.exp(-(np.arange(points)[None, :, None] - edge[:, None, None]) / width))
         found = search(1, [None, 0, 1, 2], rule, lambda t, fell=fell: bool(fell[t.column, t.point, t.seed]))
@@ -86,13 +98,21 @@ def _edge(runs: list[tuple[int, bool]]) -> float:
 
 
 def test_one_odd_run_does_not_overrule_its_neighbours_and_where_seeds_disagree_all_are_run():
-    column = {2: dict.fromkeys(range(5), False), 3: {0: True}, 4: dict.fromkeys(range(5), False), 6: {0: True, 1: True}}
+    column = {
+        2: dict.fromkeys(range(5), False),
+        3: {0: True},
+        4: dict.fromkeys(range(5), False),
+        6: {0: True, 1: True},
+    }
     assert bracket(column, 9) == (4, 6)
     known = {Trial(0, 0, 4, 0): True, Trial(0, 0, 4, 1): False}
     assert search(1, [None], Rule(9, 5), known.get).now == tuple(Trial(0, 0, 4, s) for s in (2, 3, 4))
     found = search(1, [None, 0], Rule(11, 5), lambda t: t.point >= 8)
     second = [t.point for t in found.done if t.column == 1]
-    assert (second[:4], len(second)) == ([7, 7, 8, 8], 10), "a column begins where its neighbour's boundary is"
+    assert (second[:4], len(second)) == (
+        [7, 7, 8, 8],
+        10,
+    ), "a column begins where its neighbour's boundary is"
 
 
 def test_budgets_of_time_bound_a_search_and_a_full_one_asks_for_everything_at_once():

@@ -2,9 +2,10 @@
 
     python trainer.py FOLDER --cache CACHE
 
-It reads the folder's config.toml, touches `heartbeat` and checkpoints at every step, prints one JSON line a step,
-writes rows of tables `step`, `minibatch` and `run` (each once, also when it is resumed), holds `lock`, and ends with
-the exit codes of the real one. What goes wrong is scripted by a file `script.json` next to the experiments, per arm:
+It reads the folder's config.toml, touches `heartbeat` and checkpoints at every step, prints one JSON line a
+step, writes rows of tables `step`, `minibatch` and `run` (each once, also when it is resumed), holds `lock`,
+and ends with the exit codes of the real one. What goes wrong is scripted by a file `script.json` next to the
+experiments, per arm:
 
     step_seconds   how long a step takes, without a sign of life unless `beats`
     wait_at        hold this step until there is a file `go` as well
@@ -21,8 +22,8 @@ the exit codes of the real one. What goes wrong is scripted by a file `script.js
     grad_norm, row recorded at the end
     factor         of the stabiliser, in every update
 
-Without a script of its own, an arm falls as `falls` says of its algorithm: {"ppo": {"0": 0.2, "8": 0.1}} has every run
-of ppo collapse from learning rate 0.1 on at staleness 8.
+Without a script of its own, an arm falls as `falls` says of its algorithm: {"ppo": {"0": 0.2, "8": 0.1}} has
+every run of ppo collapse from learning rate 0.1 on at staleness 8.
 """
 
 import json
@@ -50,7 +51,11 @@ def main(arguments: list[str]) -> int:
     scripts = folder.parent.parent / "script.json"
     scripted = json.loads(scripts.read_text()) if scripts.exists() else {}
     edge = scripted.get("falls", {}).get(identity["algorithm"], {}).get(str(config["learn"]["staleness"]))
-    fell = {"row": {"outcome": "collapsed"}} if edge is not None and config["learn"]["policy"]["lr"] >= edge else {}
+    fell = (
+        {"row": {"outcome": "collapsed"}}
+        if edge is not None and config["learn"]["policy"]["lr"] >= edge
+        else {}
+    )
     script = scripted.get(identity["arm"], fell)
     time.sleep(script.get("starting", 0))
     if "exit" in script:
@@ -66,7 +71,9 @@ def main(arguments: list[str]) -> int:
         return 4
     asked = []
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, (lambda *_: None) if script.get("ignore_sigint") else (lambda n, _: asked.append(n)))
+        signal.signal(
+            number, (lambda *_: None) if script.get("ignore_sigint") else (lambda n, _: asked.append(n))
+        )
 
     rows, started = SegmentWriter(folder, flush_seconds=60), now()
 

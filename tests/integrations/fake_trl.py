@@ -1,6 +1,8 @@
-"""What a real GRPOTrainer did, played again to whatever wraps its methods: recorded by `bench/trl_recorded.py`.
+"""What a real GRPOTrainer did, played again to whatever wraps its methods: recorded by
+`bench/trl_recorded.py`.
 
-The batches of rollouts, the tensors of every micro-batch and the lines of its log are TRL's own (trl_1_16.npz).
+The batches of rollouts, the tensors of every micro-batch and the lines of its log are TRL's own
+(trl_1_16.npz).
 """
 
 import json
@@ -51,7 +53,9 @@ class Words:
 
 
 class FakeGRPO:
-    """A GRPOTrainer that trains by reading what one did; `change` may alter a micro-batch before the loss sees it."""
+    """A GRPOTrainer that trains by reading what one did; `change` may alter a micro-batch before the loss
+    sees it.
+    """
 
     def __init__(self, accumulate=1, change=lambda inputs: inputs):
         file = np.load(RECORDED)
@@ -80,7 +84,10 @@ class FakeGRPO:
     def _generate_and_score_completions(self, inputs):
         told = self.told["rollouts"][self._step // 8]
         out = {name: torch.tensor(x) for name, x in told["out"].items()}
-        ids = [row[m.bool()].tolist() for row, m in zip(out["completion_ids"], out["completion_mask"], strict=True)]
+        ids = [
+            row[m.bool()].tolist()
+            for row, m in zip(out["completion_ids"], out["completion_mask"], strict=True)
+        ]
         self._calculate_rewards(told["inputs"], told["prompts"], told["completions"], ids)
         return out
 
@@ -101,7 +108,8 @@ class FakeGRPO:
         for micro in self.micro:
             if self._step % 8 == 0:
                 rows = self._generate_and_score_completions(self.told["rollouts"][self._step // 8]["inputs"])
-            index = torch.tensor(micro["sorl_trajectory"])  # the rows that TRL's shuffle put into this micro-batch
+            # the rows that TRL's shuffle put into this micro-batch
+            index = torch.tensor(micro["sorl_trajectory"])
             inputs = {name: x[index] for name, x in rows.items() if x.dim()}
             self._compute_loss(self.model, self.change(inputs)).backward()
             self._step += 1

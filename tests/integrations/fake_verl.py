@@ -22,13 +22,17 @@ PADDED = ("response_mask", "old_log_probs", "advantages", "rollout_log_probs", "
 def recorded(*files):
     """The micro-batches of each file (a file per rank), and what the first one says of them."""
     loaded = [np.load(name) for name in files]
-    ranks = [[{k: torch.tensor(x) for k, x in micro.items()} for micro in micro_batches(file)] for file in loaded]
+    ranks = [
+        [{k: torch.tensor(x) for k, x in micro.items()} for micro in micro_batches(file)] for file in loaded
+    ]
     told = {name: json.loads(str(loaded[0][name])) for name in ("log", "rows") if name in loaded[0].files}
     return ranks, told["log"], told.get("rows")
 
 
 class Rows:
-    """A TensorDict, as far as it is asked: a field is a tensor per row, an entry per row, or one value for all."""
+    """A TensorDict, as far as it is asked: a field is a tensor per row, an entry per row, or one value for
+    all.
+    """
 
     def __init__(self, rows, told=()):
         self.rows, self.told = rows, dict(told)
@@ -55,7 +59,10 @@ class Rows:
 
     def at(self, index):
         index = [int(i) for i in index]
-        pick = {k: x[index] if isinstance(x, torch.Tensor) else [x[i] for i in index] for k, x in self.rows.items()}
+        pick = {
+            k: x[index] if isinstance(x, torch.Tensor) else [x[i] for i in index]
+            for k, x in self.rows.items()
+        }
         return Rows(pick, self.told)
 
 
@@ -70,11 +77,20 @@ class Config(dict):
 
 def actor(**changed):
     options = {
-        "policy_loss": Config(loss_mode="sorl:vanilla"), "loss_scale_factor": None, "use_kl_loss": False,
-        "kl_loss_coef": 0.001, "use_dynamic_bsz": False, "ppo_epochs": 2, "data_loader_seed": 42, "clip_ratio": 0.2,
-        "clip_ratio_low": 0.2, "clip_ratio_high": 0.25, "clip_ratio_c": 3.0, "loss_agg_mode": "token-mean",
+        "policy_loss": Config(loss_mode="sorl:vanilla"),
+        "loss_scale_factor": None,
+        "use_kl_loss": False,
+        "kl_loss_coef": 0.001,
+        "use_dynamic_bsz": False,
+        "ppo_epochs": 2,
+        "data_loader_seed": 42,
+        "clip_ratio": 0.2,
+        "clip_ratio_low": 0.2,
+        "clip_ratio_high": 0.25,
+        "clip_ratio_c": 3.0,
+        "loss_agg_mode": "token-mean",
         "global_batch_info": {"dp_size": 1},
-    }  # fmt: skip
+    }
     return Config(options | changed)
 
 
@@ -166,7 +182,10 @@ class FakeVerl:
 
     def sample(self, step):
         """The rows of a step."""
-        rows = {k: [torch.tensor(x) if isinstance(x, list) else x for x in xs] for k, xs in self.sampled[step].items()}
+        rows = {
+            k: [torch.tensor(x) if isinstance(x, list) else x for x in xs]
+            for k, xs in self.sampled[step].items()
+        }
         rows |= {name: [None] * 16 for name in PADDED[1:]} | {"loss_mask": rows["response_mask"]}
         for micro in self.micro[8 * step : 8 * step + 4]:  # the first epoch has every row once
             for place, row in enumerate(micro["row"]):
@@ -178,18 +197,26 @@ class FakeVerl:
         """verl's loss function around the registered loss."""
         padded = {n: data[n].to_padded_tensor(0) for n in ("old_log_probs", "advantages", "response_mask")}
         loss, told = self.losses[config.policy_loss.loss_mode](
-            old_log_prob=padded["old_log_probs"], log_prob=model_output["log_probs"], config=config,
-            advantages=padded["advantages"], response_mask=padded["response_mask"].bool(), loss_agg_mode="token-mean",
-        )  # fmt: skip
+            old_log_prob=padded["old_log_probs"],
+            log_prob=model_output["log_probs"],
+            config=config,
+            advantages=padded["advantages"],
+            response_mask=padded["response_mask"].bool(),
+            loss_agg_mode="token-mean",
+        )
         return loss, told | {"actor/pg_loss": SimpleNamespace(values=[float(self.worker.now["loss"])])}
 
     def train(self, config, change=lambda rows: rows):
-        """Two steps of TrainingWorker.train_mini_batch, each of two epochs of two mini-batches of two micro-batches."""
+        """Two steps of TrainingWorker.train_mini_batch, each of two epochs of two mini-batches of two
+        micro-batches.
+        """
         self.config.__post_init__(config)
         self.worker = self.engine(self.micro)
         self.worker.norms = [norm for line in self.told["log"] for norm in line["grad_norm"]]
         loss_function = partial(self.ppo_loss, config=config)
         for step in range(2):
-            for batch in self.tensordict_utils.make_iterator(change(self.sample(step)), mini_batch_size=8, epochs=2):
+            for batch in self.tensordict_utils.make_iterator(
+                change(self.sample(step)), mini_batch_size=8, epochs=2
+            ):
                 self.worker.train_batch(batch, loss_function)
         return self.worker

@@ -43,7 +43,9 @@ def series(run: Imported, place: str) -> dict[int, float]:
     table, name = place.split(".")
     columns = run.tables[table]
     shown = ~np.ma.getmaskarray(columns[name])
-    return dict(zip(columns["step"][shown].tolist(), np.ma.getdata(columns[name])[shown].tolist(), strict=True))
+    return dict(
+        zip(columns["step"][shown].tolist(), np.ma.getdata(columns[name])[shown].tolist(), strict=True)
+    )
 
 
 # Tool, format of each source, a metric with a NaN, steps at which it has none, settings that are found.
@@ -64,7 +66,9 @@ WRITTEN = [
 @pytest.mark.parametrize(
     ("tool", "formats", "noisy", "without", "settings"), WRITTEN, ids=[case[0] for case in WRITTEN]
 )
-def test_a_log_that_its_own_tool_wrote_is_read_to_the_last_value(tool, formats, noisy, without, settings, tmp_path):
+def test_a_log_that_its_own_tool_wrote_is_read_to_the_last_value(
+    tool, formats, noisy, without, settings, tmp_path
+):
     if tool == "aim":
         pytest.importorskip("aim")
     folder = unpacked(tool, tmp_path)
@@ -94,8 +98,9 @@ def test_a_chart_that_wandb_saved_as_csv_is_a_run_a_curve(tmp_path: Path) -> Non
 def test_a_console_of_numpy_2_and_a_cluster_is_read(tmp_path: Path) -> None:
     file = tmp_path / "console.out"
     file.write_text(
-        "INFO:2026-01-01 step: loading\n\x1b[36m(TaskRunner pid=9)\x1b[0m step:1 - critic/score/mean:np.float64(0.5) "
-        "- val-core/openai/gsm8k/reward/mean@1:0.25\nstep:2 - critic/score/mean:nan - note:unread\n"
+        "INFO:2026-01-01 step: loading\n\x1b[36m(TaskRunner pid=9)\x1b[0m step:1 -"
+        " critic/score/mean:np.float64(0.5) - val-core/openai/gsm8k/reward/mean@1:0.25\nstep:2 -"
+        " critic/score/mean:nan - note:unread\n"
     )
     (run,) = runs(file)
     assert str(series(run, "step.reward")) == "{1: 0.5, 2: nan}"
@@ -112,7 +117,9 @@ def binary(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 
 @given(st.integers(0, 3), st.integers(70, 900), st.integers(0, 255))
-def test_a_binary_log_that_is_cut_off_or_changed_is_read_as_far_as_it_goes_or_refused(binary, which, at, mask):
+def test_a_binary_log_that_is_cut_off_or_changed_is_read_as_far_as_it_goes_or_refused(
+    binary, which, at, mask
+):
     name = sorted(binary)[which]
     content = bytearray(binary[name])
     if mask:
@@ -136,7 +143,9 @@ def test_a_cut_off_record_is_said(tmp_path: Path) -> None:
 
 def line_of_a_gigabyte(path: Path) -> None:
     with path.open("wb") as file:
-        file.write((b'{"reward": 1, "x": "' if path.suffix == ".jsonl" else b"step,reward\n1,") + b"1" * 70_000)
+        file.write(
+            (b'{"reward": 1, "x": "' if path.suffix == ".jsonl" else b"step,reward\n1,") + b"1" * 70_000
+        )
         file.truncate(2**30)  # a hole: NUL after NUL, which takes no room on the disk
 
 
@@ -165,7 +174,11 @@ BROKEN = [
     ("base.db", b"SQLite format 3\0" + bytes(4096), "is in no other format that is known"),
     ("x.wandb", b":W&B\xe1\xbe\x00" + b"\xff" * 999, "holds no rows"),
     ("old.swanlab", b":SWL\xd6\xe1\x01" + bytes(99), "another version of SwanLab's format"),
-    ("events.out.tfevents.1", b"\x0f" + bytes(11) + b"\x1a\x0dbrain.Event:2" + b"\xff" * 99, "TensorBoard: it has a"),
+    (
+        "events.out.tfevents.1",
+        b"\x0f" + bytes(11) + b"\x1a\x0dbrain.Event:2" + b"\xff" * 99,
+        "TensorBoard: it has a",
+    ),
     ("line.jsonl", line_of_a_gigabyte, "longer than 4 MiB"),
     ("line.csv", line_of_a_gigabyte, "it has a line of more than 4 MiB"),
     ("bomb.parquet", bomb, "says it holds 40,000,000 rows"),
@@ -208,7 +221,9 @@ def test_a_folder_whose_links_go_round_is_looked_at_once(tmp_path: Path) -> None
 
 def test_a_configuration_that_refers_to_itself_is_left_out_and_said(tmp_path: Path) -> None:
     pytest.importorskip("yaml")
-    bombs = "a: &a {x: 1}\n" + "".join(f"{c}: &{c} {{l: *{p}, r: *{p}}}\n" for p, c in pairwise("abcdefghijklm"))
+    bombs = "a: &a {x: 1}\n" + "".join(
+        f"{c}: &{c} {{l: *{p}, r: *{p}}}\n" for p, c in pairwise("abcdefghijklm")
+    )
     notes: list[str] = []
     for text in ("a: &a {b: *a}", "a: [", bombs, "a: !!python/object/apply:os.system ['true']"):
         (tmp_path / "config.yaml").write_text(text)

@@ -31,11 +31,13 @@ def verl() -> list[dict[str, float]]:
             "training/global_step": step,
             "critic/score/mean": 0.02 if step > 40 else 0.2 + 0.01 * step + draw.normal(0, 0.01),
             "actor/grad_norm": 40.0 if step in (40, 41) else 0.4 + draw.uniform(0, 0.1),
-            "actor/entropy": 0.8 - 0.005 * step, "actor/ppo_kl": 0.001, "actor/pg_clipfrac": 0.01,
+            "actor/entropy": 0.8 - 0.005 * step,
+            "actor/ppo_kl": 0.001,
+            "actor/pg_clipfrac": 0.01,
             "perf/throughput": 900.0,
         }
         for step in range(1, STEPS + 1)
-    ]  # fmt: skip
+    ]
 
 
 WRITE: dict[str, Callable[[pd.DataFrame, Path], Any]] = {
@@ -75,7 +77,9 @@ LINES = '{"step": 1, "reward": 0.5, "entropy": 0.75}\n{"step": 2, "reward": 0.25
     ],
 )
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
-def test_a_log_is_read_whatever_parts_its_cells_nested_cut_off_by_a_kill_and_in_utf_16(tmp_path, name, text, encoding):
+def test_a_log_is_read_whatever_parts_its_cells_nested_cut_off_by_a_kill_and_in_utf_16(
+    tmp_path, name, text, encoding
+):
     (tmp_path / name).write_bytes(text.encode(encoding))
     log = read(tmp_path / name)
     assert log.series("step", "success").to_dict() == {1: 0.5, 2: 0.25}
@@ -91,11 +95,17 @@ def test_of_a_log_of_too_many_steps_every_so_many_th_is_read_and_its_name_says_s
     assert log.name == "log.jsonl (one in 2 of its 501 steps)"
 
 
-def test_a_nan_is_counted_in_its_step_and_named_but_not_where_a_table_is_padded_with_it(tmp_path: Path) -> None:
+def test_a_nan_is_counted_in_its_step_and_named_but_not_where_a_table_is_padded_with_it(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "log.jsonl"
     rows = [{"step": i, "reward": 0.5, "grad_norm": "nan" if i > 20 else 0.3} for i in range(30)]
-    path.write_text("".join(json.dumps(row | {"eval_reward": 0.5 if i % 5 == 4 else "nan"}) + "\n"
-                            for i, row in enumerate(rows)))  # fmt: skip
+    path.write_text(
+        "".join(
+            json.dumps(row | {"eval_reward": 0.5 if i % 5 == 4 else "nan"}) + "\n"
+            for i, row in enumerate(rows)
+        )
+    )
     found = diagnose(read(path)).findings
     assert [(f.cause.name, f.clue.step) for f in found] == [("not_finite", 21)]
     rows[21:] = []
@@ -110,7 +120,9 @@ def test_a_nan_is_an_event_of_the_log(tmp_path: Path) -> None:
 
 
 def test_every_name_leads_to_one_column_that_exists() -> None:
-    declared = {f"{d.table}.{d.name}" for d in CATALOGUE} | {f"{t.name}.{c.name}" for t in TABLES for c in t.columns}
+    declared = {f"{d.table}.{d.name}" for d in CATALOGUE} | {
+        f"{t.name}.{c.name}" for t in TABLES for c in t.columns
+    }
     assert set(names.NAMES) <= declared
     for column, known in names.NAMES.items():
         assert {names.place(name.replace("*", "x"))[0] for name in known} == {column}
@@ -128,16 +140,20 @@ LOGGED = {
     "minibatch.lr": "train/lr-pg_0",
     "minibatch.grad_norm": "ppo_actor/update/grad_norm",
     "step.reward": "ppo_actor/task_reward/avg",
-    "step.heldout_success": "eval-rollout/task_reward/avg eval/math500/all/solver/avg@8 "
-        "val-core/openai/gsm8k/reward/mean@1 val/test_score/nq val-env/sokoban/success eval/eval_math_pass1",
+    "step.heldout_success": (
+        "eval-rollout/task_reward/avg eval/math500/all/solver/avg@8 "
+        "val-core/openai/gsm8k/reward/mean@1 val/test_score/nq val-env/sokoban/success eval/eval_math_pass1"
+    ),
     "step.turns": "train/agg/all/solver/num_turns/mean",
     "step.truncated_frac": "train/wiki-search/all/solver/is_truncated/mean",
     "step.failed_group_frac": "env/all/by_group/frac_all_bad",
     "step.solved_group_frac": "batch/solver/fractions/too_easy",
     "step.out_of_range_frac": "actor/ppo_ratio_clipfrac@sum",
-    None: "eval/loss eval_runtime val-core/openai/gsm8k/reward/best@8/mean response_length/max "
-        "train/baseline_reward/pct_1 reward_std/max",
-}  # fmt: skip
+    None: (
+        "eval/loss eval_runtime val-core/openai/gsm8k/reward/best@8/mean response_length/max "
+        "train/baseline_reward/pct_1 reward_std/max"
+    ),
+}
 
 
 @pytest.mark.parametrize(("column", "metrics"), LOGGED.items())
@@ -155,14 +171,27 @@ def test_of_several_names_of_a_column_the_first_of_the_table_counts_in_any_order
 
 
 def test_unknown_metrics_keep_their_names_and_parts_of_the_reward_are_told() -> None:
-    row = {"step": 1, "reward": 1, "step.entropy": 2, "rewards/format_reward/mean": 3, "perf/MFU": 4, "perf MFU": 5}
+    row = {
+        "step": 1,
+        "reward": 1,
+        "step.entropy": 2,
+        "rewards/format_reward/mean": 3,
+        "perf/MFU": 4,
+        "perf MFU": 5,
+    }
     row |= {"kl ref": 6, "<script>alert(1)</script>": 7, "9 lives": 8, "step.run_id": 9, "字": 1}
     run = imported(Rows("log").extend([row]), {})
     assert run.read == {"step.reward": "reward", "step.entropy": "step.entropy"}
     assert [*run.kept] == [
-        "reward_part_format_reward", "perf_mfu", "perf_mfu_2", "kl_ref_2", "script_alert_1_script", "_9_lives",
-        "step_run_id", "metric",
-    ]  # fmt: skip
+        "reward_part_format_reward",
+        "perf_mfu",
+        "perf_mfu_2",
+        "kl_ref_2",
+        "script_alert_1_script",
+        "_9_lives",
+        "step_run_id",
+        "metric",
+    ]
 
 
 def test_of_a_kl_that_trl_may_have_weighted_by_the_ratio_the_import_says_so() -> None:
@@ -190,35 +219,90 @@ def test_of_very_many_unknown_metrics_the_first_are_kept_and_the_rest_is_told(mo
 
 
 CONFIGURED: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    ({"learning_rate": 1e-6, "max_grad_norm": 0.2, "beta": 0.04, "num_generations": 8, "num_iterations": 2,
-      "lr_scheduler_type": "cosine", "warmup_ratio": 0.1, "epsilon": 0.2, "epsilon_high": 0.28, "max_steps": -1,
-      "seed": 3},
-     {"learn.policy.lr": 1e-6, "learn.policy.max_grad_norm": 0.2, "slots.kl.beta": 0.04, "learn.group_size": 8,
-      "learn.epochs": 2, "learn.policy.schedule": "cosine", "learn.policy.warmup_share": 0.1, "slots.clip.low": 0.2,
-      "slots.clip.high": 0.28, "seed": 3}),
-    ({"actor_rollout_ref": {"actor": {"optim": {"lr": 1e-6}, "grad_clip": 1.0, "use_kl_loss": False,
-                                      "kl_loss_coef": 0.5, "clip_ratio": 0.2}, "rollout": {"n": 5}},
-      "critic": {"optim": {"lr": 1e-5}}, "algorithm": {"kl_ctrl": {"kl_coef": 0.001}, "use_kl_in_reward": True},
-      "data": {"max_response_length": 512}},
-     {"learn.policy.lr": 1e-6, "learn.policy.max_grad_norm": 1.0, "slots.kl.beta": 0.001, "slots.clip.low": 0.2,
-      "slots.clip.high": 0.2, "learn.group_size": 5, "learn.critic.lr": 1e-5, "world.max_response_tokens": 512}),
-    ({"use_kl_loss": False, "kl_loss_coef": 0.1, "clip_grad": 0.0},
-     {"slots.kl.beta": 0.0, "learn.policy.max_grad_norm": None}),
-    ({"max_grad_norm": "None", "learning_rate": "1e-06", "max_head_offpolicyness": "4"},
-     {"learn.policy.max_grad_norm": None, "learn.policy.lr": 1e-6, "learn.staleness": 4}),
+    (
+        {
+            "learning_rate": 1e-6,
+            "max_grad_norm": 0.2,
+            "beta": 0.04,
+            "num_generations": 8,
+            "num_iterations": 2,
+            "lr_scheduler_type": "cosine",
+            "warmup_ratio": 0.1,
+            "epsilon": 0.2,
+            "epsilon_high": 0.28,
+            "max_steps": -1,
+            "seed": 3,
+        },
+        {
+            "learn.policy.lr": 1e-6,
+            "learn.policy.max_grad_norm": 0.2,
+            "slots.kl.beta": 0.04,
+            "learn.group_size": 8,
+            "learn.epochs": 2,
+            "learn.policy.schedule": "cosine",
+            "learn.policy.warmup_share": 0.1,
+            "slots.clip.low": 0.2,
+            "slots.clip.high": 0.28,
+            "seed": 3,
+        },
+    ),
+    (
+        {
+            "actor_rollout_ref": {
+                "actor": {
+                    "optim": {"lr": 1e-6},
+                    "grad_clip": 1.0,
+                    "use_kl_loss": False,
+                    "kl_loss_coef": 0.5,
+                    "clip_ratio": 0.2,
+                },
+                "rollout": {"n": 5},
+            },
+            "critic": {"optim": {"lr": 1e-5}},
+            "algorithm": {"kl_ctrl": {"kl_coef": 0.001}, "use_kl_in_reward": True},
+            "data": {"max_response_length": 512},
+        },
+        {
+            "learn.policy.lr": 1e-6,
+            "learn.policy.max_grad_norm": 1.0,
+            "slots.kl.beta": 0.001,
+            "slots.clip.low": 0.2,
+            "slots.clip.high": 0.2,
+            "learn.group_size": 5,
+            "learn.critic.lr": 1e-5,
+            "world.max_response_tokens": 512,
+        },
+    ),
+    (
+        {"use_kl_loss": False, "kl_loss_coef": 0.1, "clip_grad": 0.0},
+        {"slots.kl.beta": 0.0, "learn.policy.max_grad_norm": None},
+    ),
+    (
+        {"max_grad_norm": "None", "learning_rate": "1e-06", "max_head_offpolicyness": "4"},
+        {"learn.policy.max_grad_norm": None, "learn.policy.lr": 1e-6, "learn.staleness": 4},
+    ),
     ({"learning_rate": [1, 2], "seed": {"a": 1}, "beta": "x" * 999}, {"slots.kl.beta": "x" * 200}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("config", "settings"), CONFIGURED)
-def test_a_configuration_is_told_in_settings_of_ours(config: dict[str, Any], settings: dict[str, Any]) -> None:
+def test_a_configuration_is_told_in_settings_of_ours(
+    config: dict[str, Any], settings: dict[str, Any]
+) -> None:
     assert names.settings(dict(leaves(config))) == settings
 
 
 def test_settings_that_we_have_too_have_our_names() -> None:
     ours = {key for key, _ in leaves(RunSettings().model_dump(), ("slots",))} | {*RunSettings.model_fields}
-    only_theirs = {"learn.policy.schedule", "learn.policy.warmup_steps", "learn.policy.warmup_share",
-                   "world.max_response_tokens", "slots.clip.low", "slots.clip.high", "slots.kl.beta"}  # fmt: skip
+    only_theirs = {
+        "learn.policy.schedule",
+        "learn.policy.warmup_steps",
+        "learn.policy.warmup_share",
+        "world.max_response_tokens",
+        "slots.clip.low",
+        "slots.clip.high",
+        "slots.kl.beta",
+    }
     assert set(names.SETTINGS) - ours == only_theirs
 
 

@@ -1,4 +1,6 @@
-"""Our algorithms as losses elsewhere: equal to our own loop, whatever the split into micro-batches and ranks."""
+"""Our algorithms as losses elsewhere: equal to our own loop, whatever the split into micro-
+batches and ranks.
+"""
 
 import os
 from collections import defaultdict
@@ -16,7 +18,16 @@ from tests.integrations.fake_trl import micro_batches
 from tests.integrations.fake_verl import recorded
 from tests.objective.batches import plain
 from workbench.algorithms import ALGORITHMS, resolve
-from workbench.integrations.losses import Loss, TrlLoss, feedable, mask_of, metrics, refusal, skyrl_loss, tinker_loss
+from workbench.integrations.losses import (
+    Loss,
+    TrlLoss,
+    feedable,
+    mask_of,
+    metrics,
+    refusal,
+    skyrl_loss,
+    tinker_loss,
+)
 from workbench.objective import Normaliser, policy_loss, statistics
 from workbench.spec import InputError
 
@@ -35,9 +46,12 @@ def tensors():
     mask[:, 0], mask[3, 4:] = True, False
     old = -normal(B, T).abs()
     found = {
-        "mask": mask, "advantages": normal(B), "log_prob_old": old, "log_prob_behaviour": old + 0.2 * normal(B, T),
+        "mask": mask,
+        "advantages": normal(B),
+        "log_prob_old": old,
+        "log_prob_behaviour": old + 0.2 * normal(B, T),
         "log_prob_ref": old + 0.3 * normal(B, T),
-    }  # fmt: skip
+    }
     return found, old + 0.4 * normal(B, T)
 
 
@@ -50,13 +64,17 @@ def ours(algorithm, given, log_prob, micros):
     whole = Normaliser.of(batch, len(micros), algorithm.correction)
     found = [statistics(algorithm, batch.rows(rows), leaf[rows]) for rows in micros]
     sums = None if found[0] is None else torch.stack(found).sum(0)
-    parts = [policy_loss(algorithm, batch.rows(r), leaf[r], normaliser=whole, statistics=sums).loss for r in micros]
+    parts = [
+        policy_loss(algorithm, batch.rows(r), leaf[r], normaliser=whole, statistics=sums).loss for r in micros
+    ]
     loss = torch.stack(parts).sum()
     return loss.detach(), torch.autograd.grad(loss, leaf)[0]
 
 
 def theirs(loss, given, log_prob, micros, ranks=1):
-    """Loss and gradient of these micro-batches by `Loss`, the sums added over them, and over the ranks if there are."""
+    """Loss and gradient of these micro-batches by `Loss`, the sums added over them, and over the ranks if
+    there are.
+    """
     leaf = log_prob.clone().requires_grad_()
     batches = [loss.batch(**{name: given[name][rows] for name in NAMED}) for rows in micros]
     own = [loss.sums(batch, leaf[rows]) for batch, rows in zip(batches, micros, strict=True)]
@@ -74,15 +92,20 @@ def algorithm_of(name, **slots):
 
 GLOBAL = {"stabilise": {"kind": "rms_batch", "tau": 1.0, "scope": "global"}}
 CASES: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in feedable()] + [
-    ("st-ppo", {"stabilise": {"tau": 1.0}}), ("st-ppo", GLOBAL), ("s-ppo", GLOBAL),
+    ("st-ppo", {"stabilise": {"tau": 1.0}}),
+    ("st-ppo", GLOBAL),
+    ("s-ppo", GLOBAL),
     ("so-grpo", {"stabilise": {"tau": 1.0}}),
     ("st-ppo", {"stabilise": {"kind": "rms_turn", "tau": 1.0, "scope": "global"}}),
     ("ppo", {"stabilise": {"kind": "adv_norm", "threshold": 0.1, "scope": "global"}}),
-    ("grpo", {"kl": {"kind": "loss", "beta": 0.1}}), ("tis", {"correction": {"normalise": True}}),
-]  # fmt: skip
+    ("grpo", {"kl": {"kind": "loss", "beta": 0.1}}),
+    ("tis", {"correction": {"normalise": True}}),
+]
 
 
-@pytest.mark.parametrize(("name", "slots"), CASES, ids=lambda x: x if isinstance(x, str) else "-".join(x) or "plain")
+@pytest.mark.parametrize(
+    ("name", "slots"), CASES, ids=lambda x: x if isinstance(x, str) else "-".join(x) or "plain"
+)
 @pytest.mark.parametrize("parts", [1, 2, 4])
 def test_a_loss_elsewhere_is_that_of_our_own_loop(name: str, slots: dict[str, Any], parts: int) -> None:
     algorithm, loss = algorithm_of(name, **slots)
@@ -133,7 +156,9 @@ TUNED = {"st-ppo": {"stabilise": {"tau": 1.0, "scope": "global"}}}
 
 
 def trained(trainer, name):
-    """The micro-batches that a real trainer trained on with a loss of ours, by rank, and where it keeps our tensors."""
+    """The micro-batches that a real trainer trained on with a loss of ours, by rank, and where it keeps our
+    tensors.
+    """
     if trainer == "verl":  # float32, 2 ranks
         files = (HERE / f"verl_st_ppo.{rank}.npz" for rank in range(2))
         ranks, mask, old = recorded(*files)[0], "response_mask", "old_log_probs"
@@ -153,7 +178,10 @@ def whole(parts, name):
 
 @pytest.mark.parametrize(
     ("trainer", "name", "exact"),
-    [("verl", "st-ppo", 1e-6), *(("trl", name, 1e-10) for name in ("st-ppo", "turn-ppo", "s-ppo", "so-grpo", "gspo"))],
+    [
+        ("verl", "st-ppo", 1e-6),
+        *(("trl", name, 1e-10) for name in ("st-ppo", "turn-ppo", "s-ppo", "so-grpo", "gspo")),
+    ],
 )
 def test_what_was_trained_for_real_elsewhere_has_the_loss_and_gradient_of_our_loop(trainer, name, exact):
     ranks, names = trained(trainer, name)
@@ -165,26 +193,37 @@ def test_what_was_trained_for_real_elsewhere_has_the_loss_and_gradient_of_our_lo
         given = {our: whole(parts, their) for our, their in names.items()}
         mask = given["mask"] = given["mask"].bool()
         given |= {our: torch.where(mask, x, 0) for our, x in given.items() if our != "mask"}
-        given["advantages"] = torch.cat([p["advantages"].reshape(len(p["log_prob"]), -1)[:, 0] for p in parts]).double()
+        given["advantages"] = torch.cat(
+            [p["advantages"].reshape(len(p["log_prob"]), -1)[:, 0] for p in parts]
+        ).double()
         given["log_prob_ref"] = torch.zeros_like(log_prob)
         micros = list(torch.arange(len(mask)).split([len(part["log_prob"]) for part in parts]))
         loss, gradient = ours(algorithm, given, log_prob, micros)
         # A trainer averages over its ranks, so each of them has its part times their number.
         found = whole(parts, "gradient") / len(ranks)
         torch.testing.assert_close(found, gradient, rtol=0, atol=exact * float(gradient.abs().max()))
-        assert sum(float(part["loss"]) for part in parts) / len(ranks) == pytest.approx(float(loss), abs=exact)
+        assert sum(float(part["loss"]) for part in parts) / len(ranks) == pytest.approx(
+            float(loss), abs=exact
+        )
         clipped += int((gradient[mask] == 0).sum())
     assert clipped > 0
 
 
 def test_what_is_more_than_a_loss_is_refused_by_name() -> None:
-    assert {"ppo", "turn-ppo", "s-ppo", "st-ppo", "grpo", "so-grpo", "gspo", "cispo", "llds"} <= set(feedable())
+    assert {"ppo", "turn-ppo", "s-ppo", "st-ppo", "grpo", "so-grpo", "gspo", "cispo", "llds"} <= set(
+        feedable()
+    )
     refused = {name: refusal(a) for name, a in ALGORITHMS.items() if name not in feedable()}
     assert {"starpo-s", "dapo", "loop", "seeupo", "sspo"} <= set(refused)
-    with pytest.raises(InputError, match=r"'dapo' is more than a loss: its select is dynamic.*leave it out with"):
+    with pytest.raises(
+        InputError, match=r"'dapo' is more than a loss: its select is dynamic.*leave it out with"
+    ):
         Loss("dapo")
     Loss("dapo", select="none", shaping="outcome")
-    for slot, kind, said in (("stabilise", "cnorm", "second backward"), ("kl", "reward", "belongs to the reward")):
+    for slot, kind, said in (
+        ("stabilise", "cnorm", "second backward"),
+        ("kl", "reward", "belongs to the reward"),
+    ):
         with pytest.raises(InputError, match=said):
             Loss("ppo", **{slot: kind})
     with pytest.raises(InputError, match="give horizon"):
@@ -218,13 +257,16 @@ def test_in_trl_the_loss_of_an_update_is_that_of_our_loop(name: str) -> None:
     micros = list(torch.arange(B).chunk(4))
     slices = [
         {
-            "prompt_ids": rows[:, None], "prompt_mask": torch.ones(len(rows), 1),
+            "prompt_ids": rows[:, None],
+            "prompt_mask": torch.ones(len(rows), 1),
             "completion_ids": torch.zeros(len(rows), T),
-            "completion_mask": torch.ones(len(rows), T, dtype=torch.long), "tool_mask": given["mask"][rows].long(),
-            "advantages": given["advantages"][rows], "old_per_token_logps": given["log_prob_old"][rows],
+            "completion_mask": torch.ones(len(rows), T, dtype=torch.long),
+            "tool_mask": given["mask"][rows].long(),
+            "advantages": given["advantages"][rows],
+            "old_per_token_logps": given["log_prob_old"][rows],
         }
         for rows in micros
-    ]  # fmt: skip
+    ]
     trainer: Any = type("Mine", (TrlLoss, FakeTrl), {"loss": name})(slices, 2)
     for update in range(2):
         losses = []
@@ -250,11 +292,19 @@ def test_in_trl_a_batch_without_tools_is_masked_by_its_padding_alone(tools: dict
 @pytest.mark.parametrize(
     ("loss", "options", "said"),
     [
-        ("st-ppo", {"accumulated": 8}, "gradient_accumulation_steps = 8 must divide steps_per_generation = 4"),
+        (
+            "st-ppo",
+            {"accumulated": 8},
+            "gradient_accumulation_steps = 8 must divide steps_per_generation = 4",
+        ),
         ({"base": "grpo", "kl": "loss"}, {}, "KL term of 'grpo' needs the reference's log-probs: set beta"),
         ("tis", {}, "correction of 'tis' needs the sampler's log-probs: set use_vllm"),
         ("st-ppo", {"use_vllm": True, "vllm_importance_sampling_correction": True}, "set it to False"),
-        ("st-ppo", {"top_entropy_quantile": 0.2}, "top_entropy_quantile belongs to TRL's own loss.*set it to 1.0"),
+        (
+            "st-ppo",
+            {"top_entropy_quantile": 0.2},
+            "top_entropy_quantile belongs to TRL's own loss.*set it to 1.0",
+        ),
         ("dapo", {}, "its select is dynamic"),
         ("st-ppoo", {}, "did you mean 'st-ppo'"),
     ],

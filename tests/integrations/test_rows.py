@@ -46,17 +46,32 @@ def test_a_restart_replaces_the_tail_also_of_metrics_that_it_has_not_logged_agai
 
 
 def test_a_producer_behind_another_is_no_restart() -> None:
-    rows = Read({"step": 1, "r": 1}, {"step": 2, "r": 2}, {"step": 1, "t": 1}, {"step": 3, "r": 3}, {"step": 2, "t": 2})
+    rows = Read(
+        {"step": 1, "r": 1},
+        {"step": 2, "r": 2},
+        {"step": 1, "t": 1},
+        {"step": 3, "r": 3},
+        {"step": 2, "t": 2},
+    )
     assert told(rows) == {1: {"r": 1, "t": 1}, 2: {"r": 2, "t": 2}, 3: {"r": 3}}
     assert rows.notes == []
 
 
 def test_a_clock_that_two_producers_share_is_no_restart_and_does_not_hide_one() -> None:
-    first = [{"step": i, "time": i} | row for i in range(1, 5) for row in ({"r": i, "q": i}, {"t": i - 1, "u": i - 1})]
+    first = [
+        {"step": i, "time": i} | row
+        for i in range(1, 5)
+        for row in ({"r": i, "q": i}, {"t": i - 1, "u": i - 1})
+    ]
     for row in first[1::2]:
         row["step"] -= 1
     again = [{"step": 2, "time": 9, "r": 20, "q": 20}, {"step": 1, "time": 9, "t": 10, "u": 10}]
-    assert {step: row["r"] for step, row in told(Read(*first)).items() if "r" in row} == {1: 1, 2: 2, 3: 3, 4: 4}
+    assert {step: row["r"] for step, row in told(Read(*first)).items() if "r" in row} == {
+        1: 1,
+        2: 2,
+        3: 3,
+        4: 4,
+    }
     rows = Read(*first, *again)
     assert {step: row["r"] for step, row in told(rows).items() if "r" in row} == {1: 1, 2: 20}
     assert {step: row["t"] for step, row in told(rows).items() if "t" in row} == {0: 0, 1: 10}
@@ -118,14 +133,20 @@ def test_nothing_logged_is_null_and_nan_is_a_value() -> None:
     )
     values = {name: [str(v) for v in column.tolist()] for name, column in rows.metrics.items()}
     assert values == {
-        "a": ["None", "nan"], "b": ["nan", "None"], "c": ["inf", "-inf"], "d": ["1.0", "None"], "e": ["1.5", "None"],
+        "a": ["None", "nan"],
+        "b": ["nan", "None"],
+        "c": ["inf", "-inf"],
+        "d": ["1.0", "None"],
+        "e": ["1.5", "None"],
         "f": ["inf", "inf"],
-    }  # fmt: skip
+    }
 
 
 def test_a_log_without_steps_is_numbered_and_rows_without_one_are_left_out_and_both_are_said() -> None:
     assert told(Read({"a": 1}, {"a": 2})) == {0: {"a": 1}, 1: {"a": 2}}
-    rows = Read({"step": 3, "a": 1}, {"a": 2}, {"step": "x", "a": 3}, {"step": math.inf, "a": 4}, {"step": -1, "a": 5})
+    rows = Read(
+        {"step": 3, "a": 1}, {"a": 2}, {"step": "x", "a": 3}, {"step": math.inf, "a": 4}, {"step": -1, "a": 5}
+    )
     assert (told(rows), rows.notes) == ({3: {"a": 1}}, ["4 rows without a step were left out"])
 
 

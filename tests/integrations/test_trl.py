@@ -38,14 +38,19 @@ def test_every_ratio_is_that_of_the_trainers_own_tensors(recorded):
     for number, micro in enumerate(trainer.micro):
         for row, trajectory in enumerate(micro["sorl_trajectory"]):
             apart = (micro["log_prob"].astype(float) - micro["old_per_token_logps"])[row]
-            moved[number // 8, number % 8, int(trajectory)] = apart[mask_of(micro)[row]], micro["gradient"][row]
+            moved[number // 8, number % 8, int(trajectory)] = (
+                apart[mask_of(micro)[row]],
+                micro["gradient"][row],
+            )
     tokens = 0
     for step in batches.steps(folder):
         stored = batches.read(folder, step)
         for update in stored.updates:
             for row, log_prob in zip(update.rows, update.log_prob, strict=True):
                 apart = (log_prob - stored.log_prob_old[row])[stored.mask[row]]
-                assert np.exp(apart) == pytest.approx(np.exp(moved[step, update.index, int(row)][0]), abs=1e-5)
+                assert np.exp(apart) == pytest.approx(
+                    np.exp(moved[step, update.index, int(row)][0]), abs=1e-5
+                )
                 tokens += len(apart)
     assert tokens == sum(mask_of(micro).sum() for micro in trainer.micro)
     turns = read(folder, "turn")
@@ -66,10 +71,18 @@ def test_clip_fraction_kl_entropy_and_gradient_norm_are_what_trl_logs(recorded):
     trainer, folder = recorded()
     rows = sorted(read(folder, "minibatch"), key=lambda row: (row["step"], row["update"]))
     assert len(rows) == len(trainer.log) == 16
-    pairs = {"clip_frac": "clip_ratio/region_mean", "clip_low_frac": "clip_ratio/low_mean", "kl_ref": "kl",
-             "clip_high_frac": "clip_ratio/high_mean", "entropy": "entropy", "grad_norm": "grad_norm"}  # fmt: skip
+    pairs = {
+        "clip_frac": "clip_ratio/region_mean",
+        "clip_low_frac": "clip_ratio/low_mean",
+        "kl_ref": "kl",
+        "clip_high_frac": "clip_ratio/high_mean",
+        "entropy": "entropy",
+        "grad_norm": "grad_norm",
+    }
     for ours, theirs in pairs.items():
-        assert [row[ours] for row in rows] == pytest.approx([line[theirs] for line in trainer.log], abs=1e-6), ours
+        assert [row[ours] for row in rows] == pytest.approx(
+            [line[theirs] for line in trainer.log], abs=1e-6
+        ), ours
     assert any(row["clip_frac"] > 0 for row in rows)
     assert [row["epoch"] for row in rows] == [0, 0, 0, 0, 1, 1, 1, 1] * 2
     assert {row["lr"] for row in rows} == {1e-3}
@@ -80,9 +93,13 @@ def test_rewards_and_lengths_of_a_step_are_what_trl_logs(recorded):
     lines = [line for line in trainer.log if "reward" in line]
     rows = sorted(read(folder, "step"), key=lambda row: row["step"])
     assert len(rows) == len(lines) == 2
-    for ours, theirs in {"reward": "reward", "success": "rewards/right/mean", "searches": "tools/call_frequency",
-                         "zero_advantage_frac": "frac_reward_zero_std",
-                         "response_tokens": "completions/mean_length"}.items():  # fmt: skip
+    for ours, theirs in {
+        "reward": "reward",
+        "success": "rewards/right/mean",
+        "searches": "tools/call_frequency",
+        "zero_advantage_frac": "frac_reward_zero_std",
+        "response_tokens": "completions/mean_length",
+    }.items():
         assert [row[ours] for row in rows] == pytest.approx([line[theirs] for line in lines], abs=1e-6), ours
 
 
@@ -96,13 +113,16 @@ def test_a_step_holds_whole_rollouts_and_whole_updates_whatever_is_accumulated(r
         assert sum(row["tokens"] for row in rows) == tokens
         steps = read(folder, "step")
         assert len(steps) == (2 if accumulate < 16 else 1)
-        assert {row["trajectory"] for row in read(folder, "trajectory")} == set(range(16 if accumulate < 16 else 32))
+        assert {row["trajectory"] for row in read(folder, "trajectory")} == set(
+            range(16 if accumulate < 16 else 32)
+        )
 
 
 def test_a_resumed_trainer_goes_on_with_the_steps_that_follow(recorded):
     recorded(run="r")
     trainer = FakeGRPO()
-    trainer.state.global_step = 12  # a checkpoint in the second step; its micro-batches are counted from 0 again
+    # a checkpoint in the second step; its micro-batches are counted from 0 again
+    trainer.state.global_step = 12
     _, folder = recorded(trainer, run="r", resume=True)
     assert [row["step"] for row in read(folder, "step")] == [0, 1, 2, 3]
     rows = [row for row in read(folder, "minibatch") if row["step"] == 2]
@@ -139,7 +159,9 @@ def test_what_vllm_sampled_with_is_kept_and_its_correction_counted(recorded):
     trainer.vllm_importance_sampling_clip_max = 2.0
     _, folder = recorded(trainer)
     rows = read(folder, "minibatch")
-    assert all(0 < row["mismatch_kl"] <= -0.1 or row["mismatch_kl"] == pytest.approx(-0.1, abs=0.02) for row in rows)
+    assert all(
+        0 < row["mismatch_kl"] <= -0.1 or row["mismatch_kl"] == pytest.approx(-0.1, abs=0.02) for row in rows
+    )
     assert all(0 < row["corrected_frac"] < 1 for row in rows)
 
 
@@ -175,8 +197,12 @@ def test_the_settings_are_those_that_change_what_is_computed_and_the_algorithm_h
     assert config["learning_rate"] == 1e-3
     assert config["iterations"] == 2
     assert config["learn"] == {
-        "epochs": 2, "minibatches": 4, "policy": {"lr": 1e-3, "max_grad_norm": 1.0}, "episodes": 16, "group_size": 4,
-    }  # fmt: skip
+        "epochs": 2,
+        "minibatches": 4,
+        "policy": {"lr": 1e-3, "max_grad_norm": 1.0},
+        "episodes": 16,
+        "group_size": 4,
+    }
     assert {"output_dir", "seed"}.isdisjoint(config)
     meta = batches.read(folder, 0).meta
     found = resolve(meta["algorithm"])

@@ -1,4 +1,6 @@
-"""The plugin for verl: what it records equals verl's own tensors and metrics, and its losses are those of our loop."""
+"""The plugin for verl: what it records equals verl's own tensors and metrics, and its losses are those of our
+loop.
+"""
 
 import logging
 import sys
@@ -18,7 +20,11 @@ from workbench.integrations.losses import feedable
 from workbench.spec import InputError
 from workbench.store import batches
 
-NAMES = {"log_prob_old": "old_log_probs", "log_prob_ref": "ref_log_prob", "log_prob_behaviour": "rollout_log_probs"}
+NAMES = {
+    "log_prob_old": "old_log_probs",
+    "log_prob_ref": "ref_log_prob",
+    "log_prob_behaviour": "rollout_log_probs",
+}
 
 
 @pytest.fixture
@@ -52,27 +58,37 @@ def mode_of(loss):
 def test_clip_fraction_kl_entropy_loss_and_gradient_norm_are_what_verl_logs(fake, recorded):
     _, folder = recorded()
     rows = sorted(read(folder, "minibatch"), key=lambda row: (row["step"], row["update"]))
-    logged = {key: [x for line in fake.told["log"] for x in line[key]] for key in fake.told["log"][0] if key != "lr"}
+    logged = {
+        key: [x for line in fake.told["log"] for x in line[key]] for key in fake.told["log"][0] if key != "lr"
+    }
     for ours_, theirs in {"entropy": "actor/entropy_loss", "policy_loss": "actor/pg_loss"}.items():
         assert [row[ours_] for row in rows] == pytest.approx(logged[theirs], abs=1e-6)
     assert [row["grad_norm"] for row in rows] == pytest.approx(logged["grad_norm"], abs=1e-6)
-    assert [row["grad_norm_after"] for row in rows] == pytest.approx([min(n, 1.0) for n in logged["grad_norm"]])
+    assert [row["grad_norm_after"] for row in rows] == pytest.approx(
+        [min(n, 1.0) for n in logged["grad_norm"]]
+    )
     assert [(row["epoch"], row["lr"]) for row in rows] == [(0, 3e-3), (0, 3e-3), (1, 3e-3), (1, 3e-3)] * 2
-    # verl averages over micro-batches, the ledger over tokens: both from what the ledger kept of each sequence.
+    # verl averages over micro-batches, the ledger over tokens: both from what the ledger kept of each
+    # sequence.
     for step in batches.steps(folder):
         stored = batches.read(folder, step)
         for update in stored.updates:
             per_micro, count = [], []
             for micro in np.split(np.arange(len(update.rows)), np.cumsum(update.passes)[:-1]):
                 at = update.rows[micro]
-                mask, apart = stored.mask[at], (update.log_prob[micro] - stored.log_prob_old[at]).astype(float)
+                mask, apart = (
+                    stored.mask[at],
+                    (update.log_prob[micro] - stored.log_prob_old[at]).astype(float),
+                )
                 a, ratio = stored.advantages[at], np.exp(apart)
                 stopped = ((ratio > 1.25) & (a > 0)) | ((ratio < 0.8) & (a < 0))
                 per_micro.append((stopped[mask].mean(), -apart[mask].mean()))
                 count.append(mask.sum())
             i = 4 * step + update.index
             by_verl, by_ledger = np.mean(per_micro, axis=0), np.average(per_micro, axis=0, weights=count)
-            assert by_verl == pytest.approx([logged[f"actor/{x}"][i] for x in ("pg_clipfrac", "ppo_kl")], abs=1e-6)
+            assert by_verl == pytest.approx(
+                [logged[f"actor/{x}"][i] for x in ("pg_clipfrac", "ppo_kl")], abs=1e-6
+            )
             assert by_ledger == pytest.approx([rows[i][x] for x in ("clip_frac", "approx_kl")], abs=1e-6)
     assert max(row["clip_frac"] for row in rows) > 0.2
 
@@ -86,7 +102,9 @@ def test_every_ratio_gradient_and_sampler_log_prob_is_that_of_verls_own_tensors(
     for number, micro in enumerate(fake.micro):
         for i, row in enumerate(micro["row"].tolist()):
             if row in place:
-                seen[number // 8, place[row]] = {k: micro[k][i].double() for k in micro if k not in ("row", "loss")}
+                seen[number // 8, place[row]] = {
+                    k: micro[k][i].double() for k in micro if k not in ("row", "loss")
+                }
     for row in read(folder, "token"):
         micro = seen[row["step"], row["trajectory"]]
         mask = micro["response_mask"].bool()
@@ -97,12 +115,16 @@ def test_every_ratio_gradient_and_sampler_log_prob_is_that_of_verls_own_tensors(
         moved = (micro["log_prob"] - micro["old_log_probs"])[mask].tolist()
         assert written("log_ratio") == pytest.approx(moved, abs=1e-6)
         assert written("gradient_weight") == pytest.approx(micro["gradient"][mask].tolist(), abs=1e-7)
-        assert written("log_prob_behaviour") == pytest.approx(micro["rollout_log_probs"][mask].tolist(), abs=1e-6)
+        assert written("log_prob_behaviour") == pytest.approx(
+            micro["rollout_log_probs"][mask].tolist(), abs=1e-6
+        )
         tokens += int(mask.sum())
     assert tokens == sum(int(seen[key]["response_mask"].sum()) for key in seen)
 
 
-def test_turns_groups_rewards_and_texts_are_those_of_the_batch_without_the_rows_that_fill_it_up(fake, recorded):
+def test_turns_groups_rewards_and_texts_are_those_of_the_batch_without_the_rows_that_fill_it_up(
+    fake, recorded
+):
     _, folder = recorded()
     rows = [row for row in read(folder, "trajectory") if row["step"] == 0]
     assert sorted(row["trajectory"] for row in rows) == list(range(15))
@@ -127,10 +149,15 @@ def test_turns_groups_rewards_and_texts_are_those_of_the_batch_without_the_rows_
 @pytest.mark.parametrize(
     ("loss", "passes"),
     [
-        ("st-ppo?stabilise.scope=global&stabilise.tau=1.0", 16), ("turn-ppo", 0), ("s-ppo", 0), ("so-grpo", 0),
-        ("gspo", 0), ("tis", 0), ("ppo?aggregate.scope=micro", 0),
+        ("st-ppo?stabilise.scope=global&stabilise.tau=1.0", 16),
+        ("turn-ppo", 0),
+        ("s-ppo", 0),
+        ("so-grpo", 0),
+        ("gspo", 0),
+        ("tis", 0),
+        ("ppo?aggregate.scope=micro", 0),
     ],
-)  # fmt: skip
+)
 def test_a_loss_of_ours_has_the_gradient_of_our_loop_over_the_whole_update(fake, recorded, loss, passes):
     engine, folder = recorded(loss)
     asked = verl.Mode.of(f"sorl:{loss}")
@@ -141,7 +168,9 @@ def test_a_loss_of_ours_has_the_gradient_of_our_loop_over_the_whole_update(fake,
         mask = whole(parts, "response_mask").bool()
         micros = torch.arange(len(mask)).split([len(p["row"]) for p in parts])
         given = {"mask": mask} | {ours_: whole(parts, theirs) * mask for ours_, theirs in NAMES.items()}
-        given["advantages"] = torch.where(mask, whole(parts, "advantages"), 0).sum(1) / mask.sum(1).clamp(min=1)
+        given["advantages"] = torch.where(mask, whole(parts, "advantages"), 0).sum(1) / mask.sum(1).clamp(
+            min=1
+        )
         _, gradient = ours(algorithm, given, whole(parts, "log_prob"), micros)
         found = whole([{"gradient": g} for g in engine.gradients[update]], "gradient")
         torch.testing.assert_close(found, gradient, rtol=2e-5, atol=1e-8)
@@ -186,10 +215,13 @@ def test_every_algorithm_that_a_loss_can_carry_is_registered_and_a_variant_when_
         (mode_of("sorl:dr-grpo"), r"verl: actor\.loss_scale_factor"),
         (mode_of("sorl:ppo?stabilise=cnorm"), "needs a second backward pass"),
         (mode_of("sorl:grpo?kl=loss"), r"set actor\.use_kl_loss=true.*kl_loss_coef=0"),
-        (mode_of("sorl:grpo?kl=loss") | {"use_kl_loss": True}, r"kl_loss_coef=0, which switches its term off"),
+        (
+            mode_of("sorl:grpo?kl=loss") | {"use_kl_loss": True},
+            r"kl_loss_coef=0, which switches its term off",
+        ),
         (mode_of("sorl:ppo?aggregate.scope=micro") | {"use_dynamic_bsz": True}, r"aggregate\.scope=global"),
     ],
-)  # fmt: skip
+)
 def test_what_verl_cannot_feed_is_refused_with_its_configuration(fake, config, said):
     with pytest.raises(InputError, match=said):
         fake.config.__post_init__(Config(config))
@@ -197,7 +229,13 @@ def test_what_verl_cannot_feed_is_refused_with_its_configuration(fake, config, s
 
 def test_weights_of_verls_rollout_correction_are_refused_and_so_is_a_loss_outside_of_its_engines(fake):
     config, one = mode_of("sorl:st-ppo"), torch.zeros(1, 1)
-    call = {"old_log_prob": one, "log_prob": one, "advantages": one, "response_mask": one.bool(), "config": config}
+    call = {
+        "old_log_prob": one,
+        "log_prob": one,
+        "advantages": one,
+        "response_mask": one.bool(),
+        "config": config,
+    }
     with pytest.raises(InputError, match="rollout_is: set it to null"):
         fake.losses["sorl:st-ppo"](**call, rollout_is_weights=one)
     with pytest.raises(InputError, match=r"needs the engines of verl 0\.9"):

@@ -1,4 +1,6 @@
-"""A real architecture with a real byte-level BPE tokenizer and random weights, as a folder of a published model is."""
+"""A real architecture with a real byte-level BPE tokenizer and random weights, as a folder of a published
+model is.
+"""
 
 import pydoc_data.topics
 from functools import cache
@@ -20,25 +22,32 @@ TAGS = "<search> x </search>. <answer> y </answer>. <information> z </informatio
 
 @cache
 def _trained() -> str:
-    """A BPE of 3,000 tokens over parts of Python's reference, in which "</search>." ends in the token ">."."""
+    """A BPE of 3,000 tokens over parts of Python's reference, in which "</search>." ends in the
+    token ">.".
+    """
     text = [*list(pydoc_data.topics.topics.values())[:30], *[TAGS] * 200]
     backend = Tokenizer(BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     trainer = trainers.BpeTrainer(
-        vocab_size=3000, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        vocab_size=3000,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
-    )  # fmt: skip
+    )
     backend.train_from_iterator(text, trainer)
     return backend.to_str()
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer.from_str(_trained()), eos_token="<|im_end|>", pad_token="<|endoftext|>",
-        clean_up_tokenization_spaces=False, chat_template=TEMPLATE,
-    )  # fmt: skip
+        tokenizer_object=Tokenizer.from_str(_trained()),
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        clean_up_tokenization_spaces=False,
+        chat_template=TEMPLATE,
+    )
 
 
 def write(folder: Path) -> Path:

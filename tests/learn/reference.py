@@ -1,8 +1,9 @@
-"""The training step once more, as plain loops over floats: advantages, losses with gradients, SGD and columns.
+"""The training step once more, as plain loops over floats: advantages, losses with gradients, SGD and
+columns.
 
-Formulas are those of the papers and of docs/diagnostics.md; nothing of workbench is imported. The policy is a table of
-logits by the token before, theta[a][v], and the critic a table of values, phi[a]: d log p(b | a) / d theta[a][v] =
-1[v = b] - p(v | a), so every gradient is known in closed form.
+Formulas are those of the papers and of docs/diagnostics.md; nothing of workbench is imported. The policy is a
+table of logits by the token before, theta[a][v], and the critic a table of values, phi[a]: d log p(b | a) / d
+theta[a][v] = 1[v = b] - p(v | a), so every gradient is known in closed form.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ Columns = dict[str, float | None]
 class Rule:
     """What an algorithm does, by names of formulas.
 
-    `clip`: ppo, weight (CISPO), mask (MiniRL), tv (DPPO), sigmoid (SAPO), log (GMPO), gamma (VESPO), bapo, band (SSPO)
-    or none.
+    `clip`: ppo, weight (CISPO), mask (MiniRL), tv (DPPO), sigmoid (SAPO), log (GMPO), gamma (VESPO), bapo,
+    band (SSPO) or none.
     """
 
     advantage: str
@@ -177,9 +178,13 @@ def prepare(rule: Rule, batch: list[Sequence_]) -> None:
             ends = [turn[-1] for turn in s.turns]
             between, a = gae(ends, u, s.values, 0.95, rule.discounts[1]), {}
             for turn in s.turns:
-                a |= gae(turn, u | {turn[-1]: between[turn[-1]] + s.values[turn[-1]]}, s.values, *rule.discounts)
+                a |= gae(
+                    turn, u | {turn[-1]: between[turn[-1]] + s.values[turn[-1]]}, s.values, *rule.discounts
+                )
         elif rule.advantage == "turn_by_turn":
-            a = {t: of_turn_alone(batch, totals, h)[s.index] for h, turn in enumerate(s.turns, 1) for t in turn}
+            a = {
+                t: of_turn_alone(batch, totals, h)[s.index] for h, turn in enumerate(s.turns, 1) for t in turn
+            }
         elif rule.advantage == "reinforce_pp":
             a = {t: math.fsum(u[later] for later in u if later >= t) for t in u}
         else:
@@ -196,7 +201,8 @@ def prepare(rule: Rule, batch: list[Sequence_]) -> None:
                 value = total - centre
             a = dict.fromkeys(s.written, value)
         raw.append(a)
-        s.returns = [a.get(t, 0.0) + value for t, value in enumerate(s.values)]  # read where the critic has a target
+        # read where the critic has a target
+        s.returns = [a.get(t, 0.0) + value for t, value in enumerate(s.values)]
     if rule.advantage in ("gae", "turn_mean", "bilevel", "reinforce_pp"):
         every = [x for a in raw for x in a.values()]
         centre, var = mean(every) or 0.0, variance(every) or 0.0
@@ -210,7 +216,9 @@ def prepare(rule: Rule, batch: list[Sequence_]) -> None:
 
 
 def of_turn_alone(batch: list[Sequence_], totals: list[float], h: int) -> dict[int, float]:
-    """SeeUPO's advantages of turn h: less the mean of the group, whitened, both over those who have that turn."""
+    """SeeUPO's advantages of turn h: less the mean of the group, whitened, both over those who have that
+    turn.
+    """
     here = [(s, total) for s, total in zip(batch, totals, strict=True) if len(s.turns) >= h]
     centred = {}
     for s, total in here:
@@ -219,10 +227,14 @@ def of_turn_alone(batch: list[Sequence_], totals: list[float], h: int) -> dict[i
     xs = list(centred.values())
     centre, deviation, none = mean(xs) or 0.0, spread_of_sample(xs), 1e-12 * max(map(abs, xs))
     scale = deviation if deviation > 1e-6 else 1.0
-    return {i: 0.0 if abs(x - centre) <= none else clamp((x - centre) / scale, -3, 3) for i, x in centred.items()}
+    return {
+        i: 0.0 if abs(x - centre) <= none else clamp((x - centre) / scale, -3, 3) for i, x in centred.items()
+    }
 
 
-def gae(steps: list[int], u: dict[int, float], values: list[float], gamma: float, lam: float) -> dict[int, float]:
+def gae(
+    steps: list[int], u: dict[int, float], values: list[float], gamma: float, lam: float
+) -> dict[int, float]:
     """A_t = d_t + gamma lam A_next, d_t = u_t + gamma V_next - V_t over the positions `steps`."""
     found: dict[int, float] = {}
     beyond_value = beyond = 0.0
@@ -237,7 +249,9 @@ def gae(steps: list[int], u: dict[int, float], values: list[float], gamma: float
 
 @dataclass(eq=False)
 class Token:
-    """One written token in an update; lists of (token, derivative) are by log-probs of the micro-batch's tokens."""
+    """One written token in an update; lists of (token, derivative) are by log-probs of the micro-batch's
+    tokens.
+    """
 
     s: Sequence_
     t: int
@@ -274,7 +288,9 @@ class Token:
 
 
 class Counts:
-    """What a minibatch divides by: its tokens, sequences, turns, and tokens of sequences with a good advantage."""
+    """What a minibatch divides by: its tokens, sequences, turns, and tokens of sequences with a good
+    advantage.
+    """
 
     def __init__(self, tokens: list[Token]) -> None:
         seen = list({id(k.s): k.s for k in tokens}.values())
@@ -317,14 +333,20 @@ def turns(tokens: list[Token]) -> list[list[Token]]:
 
 
 def losses(rule: Rule, micro: list[Token], whole: Counts) -> tuple[float, float, list[float]]:
-    """Fill ratios, flags and derivatives of a micro-batch; its policy loss, its KL loss, and the four energies."""
+    """Fill ratios, flags and derivatives of a micro-batch; its policy loss, its KL loss, and the four
+    energies.
+    """
     if rule.guard:
         everything = [k.e for k in micro]
         for column in by(micro, lambda k: k.turn):
             own = [k.e for k in column]
             if len(own) > 1:
                 m = math.fsum(own) / len(own)
-                scale = max(spread(everything) or 0, 1e-3) / max(spread(own) or 0, 1e-3) if rule.guard == "full" else 1
+                scale = (
+                    max(spread(everything) or 0, 1e-3) / max(spread(own) or 0, 1e-3)
+                    if rule.guard == "full"
+                    else 1
+                )
                 for k in column:
                     moved = scale * (k.e - m)
                     k.e, k.open = clamp(moved, -20, 20), k.open * scale * (abs(moved) <= 20)
@@ -342,7 +364,9 @@ def losses(rule: Rule, micro: list[Token], whole: Counts) -> tuple[float, float,
         m = math.fsum(k.e for k in unit) / n
         sign = math.fsum(k.a for k in unit) / n
         if rule.clip == "band":
-            relative = math.fsum(-k.s.old[k.t] for k in unit) / n / max(surprisal, 1e-12) if surprisal > 0 else 1.0
+            relative = (
+                math.fsum(-k.s.old[k.t] for k in unit) / n / max(surprisal, 1e-12) if surprisal > 0 else 1.0
+            )
             low, high = 1 - 0.2 * clamp(relative, 0.5, 2.0), 1 + 0.2 * clamp(relative, 0.5, 2.0)
         for k in unit:
             if rule.level == "none":
@@ -376,8 +400,12 @@ def losses(rule: Rule, micro: list[Token], whole: Counts) -> tuple[float, float,
         weight = _weight(rule, k, whole)
         if rule.omega:
             omega = math.exp(clamp(k.mismatch(), -20, 20))
-            kept = {"tis": min(omega, 2.0), "free": omega, "mis": omega if omega <= 2 else 0.0,
-                    "icepop": omega if 0.5 <= omega <= 5 else 0.0}[rule.omega]  # fmt: skip
+            kept = {
+                "tis": min(omega, 2.0),
+                "free": omega,
+                "mis": omega if omega <= 2 else 0.0,
+                "icepop": omega if 0.5 <= omega <= 5 else 0.0,
+            }[rule.omega]
             k.omega, k.corrected = kept, kept != omega
         weight *= 1.0 if k.omega is None else k.omega
         v, dv, free = value[id(k)]
@@ -394,10 +422,13 @@ def _weight(rule: Rule, k: Token, n: Counts) -> float:
     """1 / N, or the share of the token in its sequence or turn."""
     turn = len(k.s.turns[k.turn - k.s.first])
     return {
-        "token_mean": 1 / n.tokens, "seq_mean_token_mean": 1 / (n.sequences * len(k.s.written)),
-        "seq_mean_token_sum": 1 / n.sequences, "turn_mean_global": 1 / (turn * n.turns),
-        "turn_mean": 1 / (turn * len(k.s.turns) * n.sequences), "constant": 1 / (n.sequences * rule.horizon),
-    }[rule.aggregate]  # fmt: skip
+        "token_mean": 1 / n.tokens,
+        "seq_mean_token_mean": 1 / (n.sequences * len(k.s.written)),
+        "seq_mean_token_sum": 1 / n.sequences,
+        "turn_mean_global": 1 / (turn * n.turns),
+        "turn_mean": 1 / (turn * len(k.s.turns) * n.sequences),
+        "constant": 1 / (n.sequences * rule.horizon),
+    }[rule.aggregate]
 
 
 def _surrogate(
@@ -446,7 +477,9 @@ def _surrogate(
 
 def _bapo(micro: list[Token]) -> tuple[float, float]:
     """Raise the lower bound, then the upper one, until positive advantages have half of the weight."""
-    steps = [(0.6 + 0.05 * i, 1.2) for i in range(6)] + [(0.9, 1.2)] + [(0.9, 1.2 + 0.05 * i) for i in range(36)]
+    steps = (
+        [(0.6 + 0.05 * i, 1.2) for i in range(6)] + [(0.9, 1.2)] + [(0.9, 1.2 + 0.05 * i) for i in range(36)]
+    )
     for low, high in steps:
         p = math.fsum(min(k.r, high) * k.a for k in micro if k.a > 0)
         q = math.fsum(max(k.r, low) * -k.a for k in micro if k.a < 0)
@@ -541,20 +574,29 @@ class Trainer:
         length = norm(g)
         after = length if most is None else min(length, most)
         told |= {
-            "grad_norm": length, "grad_norm_after": after, "policy_loss": policy, "kl_loss": kl, "lr": lr,
-            "stabiliser_factor": factor, "non_finite": 0,
-            "stabiliser_ratio": max((k.rho for k in tokens if k.rho is not None), default=0.0)
-            if rule.stabilise in ("batch", "sequence") else None,
+            "grad_norm": length,
+            "grad_norm_after": after,
+            "policy_loss": policy,
+            "kl_loss": kl,
+            "lr": lr,
+            "stabiliser_factor": factor,
+            "non_finite": 0,
+            "stabiliser_ratio": (
+                max((k.rho for k in tokens if k.rho is not None), default=0.0)
+                if rule.stabilise in ("batch", "sequence")
+                else None
+            ),
             "clipped_rms": math.sqrt(energy[1] / max(1, energy[0])),
             "unclipped_rms": math.sqrt(energy[3] / max(1, energy[2])),
-        }  # fmt: skip
+        }
         if self.updates % settings.clip_bias_every == 0 or rule.stabilise in ("cnorm", "subtract"):
             c, all_of_it = norm(bias), norm(free)
             c = c if c > 1e-13 * all_of_it else 0.0  # nothing was clipped, and the two differ by rounding
             told |= {
-                "clip_bias_norm": c, "clip_bias_ratio": c / all_of_it if all_of_it else None,
+                "clip_bias_norm": c,
+                "clip_bias_ratio": c / all_of_it if all_of_it else None,
                 "clip_bias_cosine": float((bias * free).sum()) / (c * all_of_it) if c and all_of_it else None,
-            }  # fmt: skip
+            }
         told |= self._critic(tokens)
         gone = math.fsum(k.delta for k in tokens) / max(1, len(sequences(tokens)))
         self.skipped = rule.skip is not None and abs(gone) > rule.skip
@@ -568,8 +610,8 @@ class Trainer:
     def parts(self, batch: list[Sequence_]) -> Iterator[list[Sequence_]]:
         """What is trained on, one after the other: the batch, or SeeUPO's turns, the last first.
 
-        Each turn has the policy that its training begins with as the old one, and advantages times M, how much likelier
-        the training on the later turns made these.
+        Each turn has the policy that its training begins with as the old one, and advantages times M, how
+        much likelier the training on the later turns made these.
         """
         if not self.rule.last_turn_first:
             yield batch
@@ -579,12 +621,15 @@ class Trainer:
             old = {(k.s.index, k.t): k.log_prob for k in look(batch, self.theta, self.phi)}
             part = [
                 replace(
-                    s, mask=[t in s.turns[h - 1] for t in range(len(s.tokens))], first=h,
+                    s,
+                    mask=[t in s.turns[h - 1] for t in range(len(s.tokens))],
+                    first=h,
                     old=[old.get((s.index, t), 0.0) for t in range(len(s.tokens))],
                     advantage=[m[s.index] * x for x in s.advantage],
                 )
-                for s in batch if len(s.turns) >= h
-            ]  # fmt: skip
+                for s in batch
+                if len(s.turns) >= h
+            ]
             yield part
             for own in sequences(look(part, self.theta, self.phi)):
                 moved = math.exp(math.fsum(clamp(k.delta, -10, 10) for k in own) / len(own))
@@ -635,7 +680,12 @@ class Trainer:
             power += (k.a * (1.0 if k.omega is None else k.omega)) ** 2 * score / n
         told |= {"proxy_signal": norm(total) ** 2, "proxy_power": power}
         told["proxy_noise"] = (power - norm(total) ** 2) / (n - 1) if n > 1 else None
-        for name, ids in {"control": (1, 2, 3, 4), "search": (1,), "search_end": (2,), "answer": (3,)}.items():
+        for name, ids in {
+            "control": (1, 2, 3, 4),
+            "search": (1,),
+            "search_end": (2,),
+            "answer": (3,),
+        }.items():
             on = [k for k in tokens if k.s.tokens[k.t] in ids]
             told[f"{name}_on_prob"] = mean([k.p[k.s.tokens[k.t]] for k in on])
             off = [k for k in tokens if k.s.tokens[k.t] not in ids]
@@ -662,34 +712,56 @@ def of_tokens(rule: Rule, tokens: list[Token], value_clip: float | None) -> Colu
     r = [k.r for k in tokens]
     moves = [k.delta for k in tokens]
     told: Columns = {
-        "ratio_mean": mean(r), "ratio_std": spread(r),
-        "ratio_max": max(r, default=None), "ratio_min": min(r, default=None),
+        "ratio_mean": mean(r),
+        "ratio_std": spread(r),
+        "ratio_max": max(r, default=None),
+        "ratio_min": min(r, default=None),
         "ess_frac": min(1.0, math.fsum(r) ** 2 / (n * math.fsum(x * x for x in r))) if n else None,
         "chi2": math.fsum(x * x for x in r) / n - 1 if n else None,
-        "clip_frac": mean([k.low or k.high for k in tokens]), "clip_low_frac": mean([k.low for k in tokens]),
-        "clip_high_frac": mean([k.high for k in tokens]), "out_of_range_frac": mean([k.out for k in tokens]),
+        "clip_frac": mean([k.low or k.high for k in tokens]),
+        "clip_low_frac": mean([k.low for k in tokens]),
+        "clip_high_frac": mean([k.high for k in tokens]),
+        "out_of_range_frac": mean([k.out for k in tokens]),
         "dual_clip_frac": mean([k.dual for k in tokens]),
-        "approx_kl": mean([-x for x in moves]), "kl_k2": mean([x * x / 2 for x in moves]),
-        "kl_k3": mean([k3(x) for x in moves]), "entropy": mean([k.entropy for k in tokens]),
+        "approx_kl": mean([-x for x in moves]),
+        "kl_k2": mean([x * x / 2 for x in moves]),
+        "kl_k3": mean([k3(x) for x in moves]),
+        "entropy": mean([k.entropy for k in tokens]),
         "kl_ref": mean([k3(k.s.reference[k.t] - k.log_prob) for k in tokens]),
-        "mismatch": mean([abs(k.mismatch()) for k in tokens]), "mismatch_kl": mean([-k.mismatch() for k in tokens]),
-        "advantage": mean([k.a for k in tokens]), "advantage_mean": mean([k.a for k in tokens]),
+        "mismatch": mean([abs(k.mismatch()) for k in tokens]),
+        "mismatch_kl": mean([-k.mismatch() for k in tokens]),
+        "advantage": mean([k.a for k in tokens]),
+        "advantage_mean": mean([k.a for k in tokens]),
         "advantage_std": spread([k.a for k in tokens]),
-    }  # fmt: skip
+    }
     told["corrected_frac"] = mean([k.corrected for k in tokens]) if rule.omega else None
     if rule.advantage in CRITICS:
         where = targets(rule, tokens)
         errors = [k.s.values[k.t] - k.s.returns[k.t] for k in where]
         off, of_returns = variance(errors), variance([k.s.returns[k.t] for k in where])
         told |= {
-            "explained_variance": None if off is None or of_returns is None else 1 - off / (of_returns + 1e-5),
-            "value_mae": mean([abs(x) for x in errors]), "value_bias": mean(errors),
+            "explained_variance": (
+                None if off is None or of_returns is None else 1 - off / (of_returns + 1e-5)
+            ),
+            "value_mae": mean([abs(x) for x in errors]),
+            "value_bias": mean(errors),
             "value_mae_out_of_range": mean([abs(x) for k, x in zip(where, errors, strict=True) if k.out]),
-            "vf_clip_frac": None if value_clip is None else mean([
-                (clamp(k.value, k.s.values[k.t] - value_clip, k.s.values[k.t] + value_clip) - k.s.returns[k.t]) ** 2
-                > (k.value - k.s.returns[k.t]) ** 2 for k in where
-            ]),
-        }  # fmt: skip
+            "vf_clip_frac": (
+                None
+                if value_clip is None
+                else mean(
+                    [
+                        (
+                            clamp(k.value, k.s.values[k.t] - value_clip, k.s.values[k.t] + value_clip)
+                            - k.s.returns[k.t]
+                        )
+                        ** 2
+                        > (k.value - k.s.returns[k.t]) ** 2
+                        for k in where
+                    ]
+                )
+            ),
+        }
     return told
 
 
@@ -698,20 +770,26 @@ def of_update(rule: Rule, update: Update) -> Columns:
     tokens = update.tokens
     told = of_tokens(rule, tokens, update.value_clip) | update.scalars
     w, moves = [k.w for k in tokens], [k.delta for k in tokens]
-    told |= {"tokens": len(tokens), "stabiliser_factor_mean": mean([k.factor for k in tokens]),
-             "unit_ratio_mean": mean(w), "unit_ratio_max": max(w, default=None), "unit_ratio_min": min(w, default=None),
-             "log_ratio_std": spread(moves), "log_ratio_abs_max": max(map(abs, moves), default=None),
-             "clamp_hits": sum(abs(x) > 20 for x in moves) if tokens else None,
-             "ratio_positive_q50": quantile([k.r for k in tokens if k.a > 0], 0.5),
-             "entropy_low_frac": mean([k.entropy < 0.01 for k in tokens]),
-             "mismatch_max": max((abs(k.mismatch()) for k in tokens), default=None),
-             "mismatch_k3": mean([k3(k.mismatch()) for k in tokens]),
-             "clip_bias_proxy": mean([(k.w * k.a) ** 2 * (k.low or k.high) for k in tokens]),
-             "clip_bias_proxy_range": mean([(k.r * k.a) ** 2 * k.out for k in tokens]),
-             "advantage_abs_max": max((abs(k.a) for k in tokens), default=None),
-             "advantage_positive_frac": mean([k.a > 0 for k in tokens]),
-             "advantage_negative_frac": mean([k.a < 0 for k in tokens]),
-             "advantage_zero_frac": mean([abs(k.a) < 0.01 for k in tokens])}  # fmt: skip
+    told |= {
+        "tokens": len(tokens),
+        "stabiliser_factor_mean": mean([k.factor for k in tokens]),
+        "unit_ratio_mean": mean(w),
+        "unit_ratio_max": max(w, default=None),
+        "unit_ratio_min": min(w, default=None),
+        "log_ratio_std": spread(moves),
+        "log_ratio_abs_max": max(map(abs, moves), default=None),
+        "clamp_hits": sum(abs(x) > 20 for x in moves) if tokens else None,
+        "ratio_positive_q50": quantile([k.r for k in tokens if k.a > 0], 0.5),
+        "entropy_low_frac": mean([k.entropy < 0.01 for k in tokens]),
+        "mismatch_max": max((abs(k.mismatch()) for k in tokens), default=None),
+        "mismatch_k3": mean([k3(k.mismatch()) for k in tokens]),
+        "clip_bias_proxy": mean([(k.w * k.a) ** 2 * (k.low or k.high) for k in tokens]),
+        "clip_bias_proxy_range": mean([(k.r * k.a) ** 2 * k.out for k in tokens]),
+        "advantage_abs_max": max((abs(k.a) for k in tokens), default=None),
+        "advantage_positive_frac": mean([k.a > 0 for k in tokens]),
+        "advantage_negative_frac": mean([k.a < 0 for k in tokens]),
+        "advantage_zero_frac": mean([abs(k.a) < 0.01 for k in tokens]),
+    }
     told |= {f"log_ratio_q{q:02d}": quantile(moves, q / 100) for q in (1, 5, 50, 95, 99)}
     for place, name in enumerate(("think", "search", "answer"), 1):
         told[f"entropy_{name}"] = mean([k.entropy for k in tokens if k.s.tokens[k.t] % 4 == place])
@@ -719,9 +797,11 @@ def of_update(rule: Rule, update: Update) -> Columns:
     bad = math.fsum(max(k.r, 0.8) * -k.a for k in tokens if k.a < 0)
     told["positive_advantage_frac"] = ratio_of(good, good + bad)
     if rule.omega:
-        told |= {"correction_mean": mean([k.omega or 0.0 for k in tokens]),
-                 "corrected_positive_frac": mean([k.corrected and k.a > 0 for k in tokens]),
-                 "corrected_negative_frac": mean([k.corrected and k.a < 0 for k in tokens])}  # fmt: skip
+        told |= {
+            "correction_mean": mean([k.omega or 0.0 for k in tokens]),
+            "corrected_positive_frac": mean([k.corrected and k.a > 0 for k in tokens]),
+            "corrected_negative_frac": mean([k.corrected and k.a < 0 for k in tokens]),
+        }
     if tokens:
         p, q = (np.exp([getattr(k.s, side)[k.t] for k in tokens]) for side in ("old", "behaviour"))
         p, q = p - p.mean(), q - q.mean()
@@ -735,7 +815,7 @@ def of_update(rule: Rule, update: Update) -> Columns:
         "turn_ratio_arith_max": max((math.fsum(k.r for k in t) / len(t) for t in of_turns), default=None),
         "turn_log_ratio_sum_abs_max": max(moved, default=None),
         "chi2_sequence": mean([math.exp(2 * clamp(x, -20, 20)) - 1 for x in sums]),
-    }  # fmt: skip
+    }
     if sums:
         weights = [math.exp(x - max(sums)) for x in sums]
         told["ess_sequence_frac"] = math.fsum(weights) ** 2 / (len(sums) * math.fsum(x * x for x in weights))
@@ -744,14 +824,16 @@ def of_update(rule: Rule, update: Update) -> Columns:
         told[f"{name}_clip_frac"] = mean(hit)
         within = sum(len(unit) for unit, x in zip(units, hit, strict=True) if x)
         told[f"{name}_clip_token_frac"] = within / len(tokens) if tokens else None
-    shifts = [(math.fsum(k.a for k in s) >= 0, math.fsum(k.delta for k in s) / len(s), s) for s in of_sequences]
+    shifts = [
+        (math.fsum(k.a for k in s) >= 0, math.fsum(k.delta for k in s) / len(s), s) for s in of_sequences
+    ]
     ups = [(x, s) for good_one, x, s in shifts if good_one]
     told |= {
         "displacement_positive": mean([x for x, _ in ups]),
         "displacement_negative": mean([x for good_one, x, _ in shifts if not good_one]),
         "log_prob_positive": mean([math.fsum(k.log_prob for k in s) / len(s) for _, s in ups]),
         "displaced_positive_frac": mean([x < 0 for x, _ in ups]),
-    }  # fmt: skip
+    }
     surprise = [math.fsum(-k.mismatch() for k in s) / len(s) for s in of_sequences]
     told |= {"mismatch_log_ppl": mean(surprise), "mismatch_ppl_ratio": mean([math.exp(x) for x in surprise])}
     return told
@@ -763,11 +845,16 @@ def of_turn(rule: Rule, turn: list[Token], update: Update) -> Columns:
     total = math.fsum(k.e if not rule.guard else clamp(k.delta, -20, 20) for k in turn)
     everything = update.tokens
     told |= {
-        "n_tokens": len(turn), "ratio_geo": math.exp(total / len(turn)), "ratio_arith": told["ratio_mean"],
-        "ratio_prod": math.exp(clamp(total, -20, 20)), "log_ratio_sum": total,
+        "n_tokens": len(turn),
+        "ratio_geo": math.exp(total / len(turn)),
+        "ratio_arith": told["ratio_mean"],
+        "ratio_prod": math.exp(clamp(total, -20, 20)),
+        "log_ratio_sum": total,
         "ratio_mass_frac": math.fsum(k.r for k in turn) / math.fsum(k.r for k in everything),
-        "gradient_share": ratio_of(math.fsum(abs(k.pull) for k in turn), math.fsum(abs(k.pull) for k in everything)),
-    }  # fmt: skip
+        "gradient_share": ratio_of(
+            math.fsum(abs(k.pull) for k in turn), math.fsum(abs(k.pull) for k in everything)
+        ),
+    }
     if rule.advantage in CRITICS:
         k = turn[0]
         told |= {"value": k.s.values[k.t], "value_error": k.s.values[k.t] - k.s.returns[k.t]}
@@ -782,13 +869,29 @@ def of_turn_step(rule: Rule, turns: list[tuple[list[Token], Columns]], step: lis
         return [x for row in rows if (x := row.get(name)) is not None]
 
     told = of_tokens(rule, tokens, None) | {"n_turns": len({k.s.index for k in tokens})}
-    told |= {name: mean(known(name)) for name in (
-        "n_tokens", "ratio_geo", "ratio_arith", "ratio_prod", "log_ratio_sum", "value", "value_error",
-        "retrieval_seconds", "retrieval_empty_frac", "retrieval_failed_frac",
-    )}  # fmt: skip
-    told |= {name: ratio_of(math.fsum(known(name)), math.fsum(known(name, step)))
-             for name in ("ratio_mass_frac", "gradient_share")}  # fmt: skip
-    told |= {f"{x}_frac": mean([status == x for status in known("status")]) for x in ("search", "answer", "invalid")}
+    told |= {
+        name: mean(known(name))
+        for name in (
+            "n_tokens",
+            "ratio_geo",
+            "ratio_arith",
+            "ratio_prod",
+            "log_ratio_sum",
+            "value",
+            "value_error",
+            "retrieval_seconds",
+            "retrieval_empty_frac",
+            "retrieval_failed_frac",
+        )
+    }
+    told |= {
+        name: ratio_of(math.fsum(known(name)), math.fsum(known(name, step)))
+        for name in ("ratio_mass_frac", "gradient_share")
+    }
+    told |= {
+        f"{x}_frac": mean([status == x for status in known("status")])
+        for x in ("search", "answer", "invalid")
+    }
     values, errors = known("value"), known("value_error")
     off, of_returns = variance(errors), variance([v - e for v, e in zip(values, errors, strict=True)])
     told["explained_variance"] = None if off is None or of_returns is None else 1 - off / (of_returns + 1e-5)
@@ -806,7 +909,7 @@ def of_trajectory(rule: Rule, index: int, updates: list[tuple[int, Update]]) -> 
             "log_ratio_sum": math.fsum(clamp(k.delta, -20, 20) for k in last),
             "likelihood_displacement": mean([k.delta for k in last]),
             "gradient_share": ratio_of(math.fsum(abs(k.pull) for _, k in mine), everything),
-        }  # fmt: skip
+        }
     return told
 
 
@@ -820,10 +923,15 @@ def of_step(rule: Rule, updates: list[Update]) -> Columns:
 
     norms, after, bias, ess = map(all_of, ("grad_norm", "grad_norm_after", "clip_bias_norm", "ess_frac"))
     told |= {
-        "grad_norm_max": max(norms), "grad_norm_mean": mean(norms), "clip_bias_norm_max": max(bias, default=None),
+        "grad_norm_max": max(norms),
+        "grad_norm_mean": mean(norms),
+        "clip_bias_norm_max": max(bias, default=None),
         "grad_clipped_frac": mean([0 < b < a * (1 - 1e-6) for a, b in zip(norms, after, strict=True)]),
-        "ess_frac_min": min(ess, default=None), "stabiliser_factor": mean(all_of("stabiliser_factor")),
-        "non_finite": 0, "updates": len(updates), "tokens_trained": sum(len(u.tokens) for u in updates),
+        "ess_frac_min": min(ess, default=None),
+        "stabiliser_factor": mean(all_of("stabiliser_factor")),
+        "non_finite": 0,
+        "updates": len(updates),
+        "tokens_trained": sum(len(u.tokens) for u in updates),
         "first_log_ratio_abs_max": rows[0]["log_ratio_abs_max"],
-    }  # fmt: skip
+    }
     return told

@@ -1,5 +1,5 @@
-"""The mask self-test finds what it is there for; token identity: what was sampled is what is trained, or the check says
-where not.
+"""The mask self-test finds what it is there for; token identity: what was sampled is what is trained, or the
+check says where not.
 """
 
 from dataclasses import dataclass, field, replace
@@ -108,10 +108,30 @@ def everywhere(batch: Batch, mask: Any) -> Tensor:
 @pytest.mark.parametrize(
     ("algorithm", "wrapped", "patch", "said"),
     [
-        (replace(PPO, kl=KlOfTheResponse("k1", 0.1)), None, None, "loss of 'ppo' has a gradient at observations"),
-        (replace(PPO, aggregate=CountsTokens()), None, None, "changes with tokens that the policy did not write"),
-        (PPO, None, (checks, "collate", of_the_response), "not what the policy wrote: it has observations in it"),
-        (PPO, None, (advantage, "positions", everywhere), "critic's loss has a gradient at padding and observations"),
+        (
+            replace(PPO, kl=KlOfTheResponse("k1", 0.1)),
+            None,
+            None,
+            "loss of 'ppo' has a gradient at observations",
+        ),
+        (
+            replace(PPO, aggregate=CountsTokens()),
+            None,
+            None,
+            "changes with tokens that the policy did not write",
+        ),
+        (
+            PPO,
+            None,
+            (checks, "collate", of_the_response),
+            "not what the policy wrote: it has observations in it",
+        ),
+        (
+            PPO,
+            None,
+            (advantage, "positions", everywhere),
+            "critic's loss has a gradient at padding and observations",
+        ),
         (PPO, Bidirectional, None, "when only the padding after them changes"),
     ],
     ids=["the loss", "its divisor", "the mask", "the critic", "the network"],
@@ -235,9 +255,14 @@ class Scripted:
         return [replace(e, question_id=q.id) for e, q in zip(made, questions, strict=True)]
 
 
-def drawn(mixed: list[set[int]], select: Select = DynamicSampling(), number: int = 3) -> tuple[Rollout, Scripted]:
+def drawn(
+    mixed: list[set[int]], select: Select = DynamicSampling(), number: int = 3
+) -> tuple[Rollout, Scripted]:
     engine: Any = Scripted(mixed)
-    return Sampler(SETTINGS, Facts(SETTINGS.world), engine, 4, select, Fault(SETTINGS)).rollout(number, 3), engine
+    return (
+        Sampler(SETTINGS, Facts(SETTINGS.world), engine, 4, select, Fault(SETTINGS)).rollout(number, 3),
+        engine,
+    )
 
 
 def test_a_rollout_is_one_draw_without_a_rule_and_where_every_group_has_both_outcomes():
@@ -263,7 +288,9 @@ def test_what_the_last_draw_could_not_replace_stays_and_is_not_trained_on():
     select = DynamicSampling(tries=4)
     rollout, _ = drawn([{0}, set(), set(), {3}], select, number=0)
     assert rollout.sampled == 64
-    rewards, group = (torch.tensor([getattr(e, name) for e in rollout.episodes]) for name in ("reward", "group"))
+    rewards, group = (
+        torch.tensor([getattr(e, name) for e in rollout.episodes]) for name in ("reward", "group")
+    )
     assert select.keep(rewards, group).tolist() == [True] * 8 + [False] * 8
 
 

@@ -1,6 +1,8 @@
-"""Every kind of fault leaves the fingerprint of its bug from its step on, and nothing before; others are refused.
+"""Every kind of fault leaves the fingerprint of its bug from its step on, and nothing before; others are
+refused.
 
-Runs share the iterations before the fault: the first one is trained once, the others on copies of its trainer.
+Runs share the iterations before the fault: the first one is trained once, the others on copies of its
+trainer.
 """
 
 import re
@@ -32,9 +34,11 @@ from workbench.spec import FaultSettings, InputError, PolicySettings, RunSetting
 
 AT = 2  # the first iteration with a fault; iteration 0 is shared, 1 is trained with the fault waiting
 CHANGES: dict[str, Any] = {
-    "iterations": 4, "world": {"max_turns": 4}, "evaluation": {"every": 0, "episodes": 2},
+    "iterations": 4,
+    "world": {"max_turns": 4},
+    "evaluation": {"every": 0, "episodes": 2},
     "learn": {"epochs": 1, "staleness": 0, "policy": {"lr": 0.05, "max_grad_norm": 0.1}},
-}  # fmt: skip
+}
 KL: dict[str, Any] = {"slots": {"kl": {"kind": "loss", "beta": 0.01}}}
 MOE: dict[str, Any] = {"policy": {"family": "mixtral", "experts": 4}}
 NEEDED = {"reference": KL, "experts": MOE}
@@ -92,7 +96,9 @@ class Lab:
     def healthy(self, algorithm: str = "grpo", changes: Mapping[str, Any] | None = None) -> Run:
         return self._run(algorithm, None, changes or {})
 
-    def faulty(self, kind: str, algorithm: str = "grpo", changes: Mapping[str, Any] | None = None, **fault: Any) -> Run:
+    def faulty(
+        self, kind: str, algorithm: str = "grpo", changes: Mapping[str, Any] | None = None, **fault: Any
+    ) -> Run:
         settings = FaultSettings.model_validate({"at_step": AT, **fault, "kind": kind})
         return self._run(algorithm, settings, changes or {})
 
@@ -100,12 +106,18 @@ class Lab:
         start, key = f"{algorithm} {changes}", f"{algorithm} {fault} {changes}"
         if key not in self.finished:
             if start not in self.begun:
-                given = merged(merged(merged(TINY, CHANGES), dict(changes)), {"algorithm": algorithm, "iterations": 1})
+                given = merged(
+                    merged(merged(TINY, CHANGES), dict(changes)), {"algorithm": algorithm, "iterations": 1}
+                )
                 settings = RunSettings.model_validate(given)
-                self.begun[start] = Trainer(settings, ensure(settings, self.cache), Run(settings), build_tokenizer())
+                self.begun[start] = Trainer(
+                    settings, ensure(settings, self.cache), Run(settings), build_tokenizer()
+                )
                 list(self.begun[start].steps())
             trainer = deepcopy(self.begun[start])
-            trainer.settings = trainer.settings.model_copy(update={"iterations": CHANGES["iterations"], "fault": fault})
+            trainer.settings = trainer.settings.model_copy(
+                update={"iterations": CHANGES["iterations"], "fault": fault}
+            )
             trainer.fault = Fault(trainer.settings, trainer.learner.policy, trainer.tokenizer)
             trainer.sampler.fault = trainer.fault
             list(trainer.steps())
@@ -129,8 +141,11 @@ def test_until_its_step_a_run_with_a_fault_is_the_run_without_one(lab, kind):
     healthy, faulty = lab.healthy(algorithm, changes), lab.faulty(kind.name, algorithm, changes)
     assert faulty.row(AT - 1) == healthy.row(AT - 1)
     same = [faulty.row(step) == healthy.row(step) for step in (AT, AT + 1)]
-    # Slowness changes wall times only; a critic of another learning rate is first asked for its values a step later.
-    assert same == {"retriever_slow": [True, True], "critic_diverges": [True, False]}.get(kind.name, [False, False])
+    # Slowness changes wall times only; a critic of another learning rate is first asked for its values a step
+    # later.
+    assert same == {"retriever_slow": [True, True], "critic_diverges": [True, False]}.get(
+        kind.name, [False, False]
+    )
 
 
 def test_a_fault_that_ended_leaves_the_next_step_to_the_trainer(lab):
@@ -144,7 +159,9 @@ def test_stale_weights_part_sampler_and_trainer_while_the_books_say_fresh(lab):
     assert 1e-4 < frozen.mismatch() < frozen.mismatch(AT + 1)
     assert [frozen.row(step)["staleness"] for step in range(4)] == [0, 0, 0, 0]
     assert late.row(AT) == frozen.row(AT)
-    assert late.mismatch(AT + 1) != frozen.mismatch(AT + 1), "weights of one iteration ago follow at that distance"
+    assert late.mismatch(AT + 1) != frozen.mismatch(AT + 1), (
+        "weights of one iteration ago follow at that distance"
+    )
 
 
 def test_low_precision_is_a_mismatch_that_grows_with_the_bits_that_are_gone(lab):
@@ -180,7 +197,9 @@ def test_a_hidden_temperature_shows_in_tokens_less_likely_than_the_entropy_says_
 
 
 def test_an_empty_retriever_leaves_observations_without_facts(lab):
-    found, healthy = (run.row(AT)["observation_frac"] for run in (lab.faulty("retriever_empty"), lab.healthy()))
+    found, healthy = (
+        run.row(AT)["observation_frac"] for run in (lab.faulty("retriever_empty"), lab.healthy())
+    )
     assert found < 0.7 * healthy
     assert lab.faulty("retriever_empty", turn=3).row(AT)["observation_frac"] > found
 
@@ -195,7 +214,9 @@ def test_a_retriever_out_of_step_answers_another_query(lab):
     run, healthy = lab.faulty("retriever_junk").rollouts(), lab.healthy().rollouts()
     assert sum(a != b for a, b in zip(run.tokens, healthy.tokens, strict=True)) > 8
     for a, b, written in zip(run.tokens, healthy.tokens, run.written, strict=True):
-        assert a[: len(written[0])] == b[: len(written[0])], "the prompt and the first turn are what they were"
+        assert a[: len(written[0])] == b[: len(written[0])], (
+            "the prompt and the first turn are what they were"
+        )
 
 
 def test_a_cut_budget_of_turns_leaves_no_answer_and_one_of_tokens_breaks_the_format(lab):
@@ -309,7 +330,10 @@ def test_a_critic_that_diverges_loses_its_value(lab):
 
 
 def test_an_entropy_bonus_that_is_too_high_raises_the_entropy(lab):
-    assert lab.faulty("entropy_bonus", strength=1.0).row(AT + 1)["entropy"] > lab.healthy().row(AT + 1)["entropy"]
+    assert (
+        lab.faulty("entropy_bonus", strength=1.0).row(AT + 1)["entropy"]
+        > lab.healthy().row(AT + 1)["entropy"]
+    )
 
 
 def test_a_wrong_reference_is_far_away_at_once(lab):
@@ -319,7 +343,11 @@ def test_a_wrong_reference_is_far_away_at_once(lab):
 
 
 def settings(algorithm: str = "ppo", **fault: Any) -> RunSettings:
-    given = {"algorithm": algorithm, "fault": {"at_step": 3, **fault}, "learn": {"policy": {"max_grad_norm": 1.0}}}
+    given = {
+        "algorithm": algorithm,
+        "fault": {"at_step": 3, **fault},
+        "learn": {"policy": {"max_grad_norm": 1.0}},
+    }
     return RunSettings.model_validate(given)
 
 
@@ -347,15 +375,30 @@ def test_every_kind_is_accepted_at_its_default_and_refused_beyond_its_range(kind
 @pytest.mark.parametrize(
     ("run", "said"),
     [
-        (settings(kind="learning_rate", turn=2), "concerns no single turn; delete fault.turn, or use one of: "),
+        (
+            settings(kind="learning_rate", turn=2),
+            "concerns no single turn; delete fault.turn, or use one of: ",
+        ),
         (settings(kind="wrong_groups"), "ppo compares nothing inside prompt groups"),
         (settings("grpo", kind="critic_diverges"), "grpo has no critic"),
         (settings(kind="reference_wrong"), "set slots.kl"),
         (RunSettings(fault={"kind": "clipping_off", "at_step": 1}), "learn.policy.max_grad_norm is not set"),
-        (RunSettings(fault={"kind": "stale_weights", "at_step": 1}, engine={"kind": "vllm"}), 'engine.kind = "hf"'),
-        (RunSettings(fault={"kind": "padding_leak", "at_step": 1}, learn={"micro_batch": 4}), "unset learn.micro_"),
-        (settings(kind="turn_shift", strength=1.5), "a whole number from 1: tokens by which turns are shifted"),
-        (settings(kind="observation_leek"), "'observation_leek' (did you mean 'observation_leak'?); use one of:"),
+        (
+            RunSettings(fault={"kind": "stale_weights", "at_step": 1}, engine={"kind": "vllm"}),
+            'engine.kind = "hf"',
+        ),
+        (
+            RunSettings(fault={"kind": "padding_leak", "at_step": 1}, learn={"micro_batch": 4}),
+            "unset learn.micro_",
+        ),
+        (
+            settings(kind="turn_shift", strength=1.5),
+            "a whole number from 1: tokens by which turns are shifted",
+        ),
+        (
+            settings(kind="observation_leek"),
+            "'observation_leek' (did you mean 'observation_leak'?); use one of:",
+        ),
     ],
 )
 def test_a_run_that_a_fault_cannot_concern_is_refused_with_the_reason(run, said):
@@ -370,7 +413,14 @@ def test_a_fault_that_ends_before_it_begins_is_refused():
 def test_a_fault_acts_from_its_lead_to_its_end_and_in_its_hook_only():
     bug = Fault(settings(kind="batch_reused", until_step=5))
     rollouts = ["a", "b", "c", "d", "e", "f"]
-    assert [bug("take", rollout, step) for step, rollout in enumerate(rollouts)] == ["a", "b", "c", "c", "e", "f"]
+    assert [bug("take", rollout, step) for step, rollout in enumerate(rollouts)] == [
+        "a",
+        "b",
+        "c",
+        "c",
+        "e",
+        "f",
+    ]
     assert [bug("episodes", rollout, step) for step, rollout in enumerate(rollouts)] == rollouts
     assert Fault(RunSettings())("take", "a", 3) == "a"
 

@@ -15,7 +15,10 @@ PARENT = {"record": {"ladder": 2}, "iterations": 6}
 
 def child(parent, cache, at, **changes):
     """Train a child of `parent` in the same runs folder, and return its folder."""
-    own, runs = settings_of(parent).model_dump(mode="json", exclude_none=True, exclude={"fork"}), parent.parents[1]
+    own, runs = (
+        settings_of(parent).model_dump(mode="json", exclude_none=True, exclude={"fork"}),
+        parent.parents[1],
+    )
     fork = {"experiment": parent.parent.name, "run": parent.name, "at_step": at, "seed": own["seed"]}
     name = f"child-{len(list(runs.glob('forks/*')))}"
     folder = written(runs, name, {"fork": fork} | changes, own, "forks")
@@ -38,7 +41,9 @@ def test_a_child_with_nothing_changed_goes_on_as_its_parent_did(trained, cache, 
         assert_goes_on(parent, child(parent, cache, at), at)
 
 
-@pytest.mark.parametrize("kind", ["reward_noise", "staleness", "temperature", "observation_leak", "batch_reused"])
+@pytest.mark.parametrize(
+    "kind", ["reward_noise", "staleness", "temperature", "observation_leak", "batch_reused"]
+)
 def test_a_fault_goes_on_in_a_child_with_nothing_changed(trained, cache, kind):
     parent = trained(**PARENT, fault={"kind": kind, "at_step": 3})
     for at in (2,) if FAULTS[kind].remembers else (2, 4):
@@ -57,11 +62,16 @@ def test_a_child_with_a_fault_that_is_resumed_remembers_what_its_parent_did(trai
 def test_a_child_differs_in_what_its_arm_changes_and_in_its_seed(trained, cache):
     parent = trained(**PARENT)
     fresh, other = child(parent, cache, 4, learn={"staleness": 0}), child(parent, cache, 4, seed=DRAW)
-    stale = {folder: rows(folder, "step").set_index("step")["staleness"].tolist() for folder in (parent, fresh, other)}
+    stale = {
+        folder: rows(folder, "step").set_index("step")["staleness"].tolist()
+        for folder in (parent, fresh, other)
+    }
     assert (stale[parent][4:], stale[fresh], stale[other]) == ([2.0, 2.0], [0.0, 0.0], [2.0, 2.0])
     drawn = rows(other, "run").iloc[-1]
     assert (drawn["parent"], drawn["forked_at"], drawn["draw"]) == (parent.name, 4, 1)
-    assert not rows(other, "step")["reward"].equals(rows(parent, "step")["reward"].iloc[4:].reset_index(drop=True))
+    assert not rows(other, "step")["reward"].equals(
+        rows(parent, "step")["reward"].iloc[4:].reset_index(drop=True)
+    )
 
 
 def test_a_fork_from_a_step_without_a_checkpoint_names_those_that_there_are(trained, cache):

@@ -83,10 +83,19 @@ def ragged(rows: int, width: int, seed: int) -> tuple[torch.Tensor, torch.Tensor
 @pytest.mark.parametrize("kind", ["llama", "llama, tied", "mixtral", "mixtral, replayed"])
 def test_packed_passes_equal_those_of_transformers_forward_and_backward(rows, width, layers, heads, kind):
     family, _, how = kind.partition(", ")
-    settings = {"family": family, "hidden": 32, "layers": layers, "heads": heads, "mlp": 40, "tied": how == "tied"}
+    settings = {
+        "family": family,
+        "hidden": 32,
+        "layers": layers,
+        "heads": heads,
+        "mlp": 40,
+        "tied": how == "tied",
+    }
     policy = networks.create(PolicySettings.model_validate(settings), TOKENIZER, 1)
     stream = torch.Generator().manual_seed(3)
-    given = torch.randint(0, 8, (rows, width - 1, 2 * layers), generator=stream) if how == "replayed" else None
+    given = (
+        torch.randint(0, 8, (rows, width - 1, 2 * layers), generator=stream) if how == "replayed" else None
+    )
     for parameter in policy.parameters():  # gains of 1 would hide where they are multiplied
         own = torch.Generator().manual_seed(parameter.numel())
         parameter.data += 0.03 * torch.randn(parameter.shape, generator=own)
@@ -101,7 +110,9 @@ def test_packed_passes_equal_those_of_transformers_forward_and_backward(rows, wi
         seen = torch.stack([torch.where(where, x, 0) for x in made])
         own = [*policy.parameters(), *critic.parameters()]
         twice = [torch.autograd.grad((seen * pull).sum(), own, retain_graph=True) for _ in range(2)]
-        assert all(torch.equal(a, b) for a, b in zip(*twice, strict=True)), "a graph can be gone through again"
+        assert all(torch.equal(a, b) for a, b in zip(*twice, strict=True)), (
+            "a graph can be gone through again"
+        )
         return seen, list(twice[0])
 
     (seen, gradients), (expected, right) = results(where), results(None)
@@ -143,7 +154,9 @@ def test_logits_are_made_only_where_they_are_wanted(model):
     where = torch.rand(3, 7, generator=torch.Generator().manual_seed(1)) < 0.4
     wanted = where & (torch.arange(7) > 0)
     assert wanted.any()
-    for found, whole in zip(log_probs(model, TOKENS, where=where, elements=1), log_probs(model, TOKENS), strict=True):
+    for found, whole in zip(
+        log_probs(model, TOKENS, where=where, elements=1), log_probs(model, TOKENS), strict=True
+    ):
         torch.testing.assert_close(found, torch.where(wanted, whole, 0))
     none, _ = log_probs(model, TOKENS, where=torch.zeros_like(where), elements=1)
     assert (none == 0).all()
@@ -154,16 +167,29 @@ def test_logits_are_made_only_where_they_are_wanted(model):
 def test_the_gradient_is_that_of_finite_differences(bias):
     torch.manual_seed(0)
     head = torch.nn.Linear(3, 7, bias=bias).double()
-    hidden, targets = torch.randn(5, 3, dtype=torch.float64, requires_grad=True), torch.tensor([0, 6, 3, 3, 1])
+    hidden, targets = (
+        torch.randn(5, 3, dtype=torch.float64, requires_grad=True),
+        torch.tensor([0, 6, 3, 3, 1]),
+    )
     inputs = (hidden, *head.parameters())
     assert torch.autograd.gradcheck(lambda x, *_: token_log_probs(x, head, targets, 0.7, elements=14), inputs)
 
 
 def test_a_head_with_more_to_it_than_a_linear_layer_keeps_all_its_logits():
     torch.manual_seed(0)
-    size = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "head_dim": 8,
-            "num_attention_heads": 2, "num_key_value_heads": 2, "initializer_range": 0.5}  # fmt: skip
-    capped = transformers.Gemma2ForCausalLM(transformers.Gemma2Config(**size, final_logit_softcapping=0.5)).eval()
+    size = {
+        "vocab_size": 50,
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "head_dim": 8,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "initializer_range": 0.5,
+    }
+    capped = transformers.Gemma2ForCausalLM(
+        transformers.Gemma2Config(**size, final_logit_softcapping=0.5)
+    ).eval()
     scaled = transformers.CohereForCausalLM(transformers.CohereConfig(**size, logit_scale=0.1)).eval()
     tokens = torch.randint(50, (2, 6))
     for model in (capped, scaled):
@@ -190,7 +216,9 @@ def test_passes_keep_to_their_budget_and_take_every_row_once():
         assert len(part) == 1 or len(part) * int(length[part].max()) <= 64
 
 
-TINY = RunSettings(policy={"hidden": 16, "layers": 1, "heads": 2, "mlp": 16}, warmstart={"steps": 3, "batch": 8})
+TINY = RunSettings(
+    policy={"hidden": 16, "layers": 1, "heads": 2, "mlp": 16}, warmstart={"steps": 3, "batch": 8}
+)
 
 
 def test_the_warm_start_is_made_once_and_found_again_with_its_tokenizer(tmp_path):
@@ -202,7 +230,10 @@ def test_the_warm_start_is_made_once_and_found_again_with_its_tokenizer(tmp_path
     assert (folder / "model.safetensors").stat().st_mtime_ns == stamp
     assert not list(folder.parent.glob(".making-*"))
     text = "who is the mentor of kofi ? <think> got kofi need mentor </think> <search> kofi mentor </search>"
-    assert transformers.AutoTokenizer.from_pretrained(folder)(text).input_ids == build_tokenizer()(text).input_ids
+    assert (
+        transformers.AutoTokenizer.from_pretrained(folder)(text).input_ids
+        == build_tokenizer()(text).input_ids
+    )
 
 
 def test_the_cache_key_knows_what_shapes_the_weights_and_nothing_else():
@@ -244,17 +275,31 @@ def measured(one: Learner, made: Batch) -> dict[str, float | None]:
 @pytest.mark.parametrize(
     ("sizes", "gradients", "expected"),  # a part's gradient carries the minibatch's divisor
     [
-        ([1] * 4, [[0.25, 0], [0.2, 0.05], [0.3, -0.1], [0.15, 0.15]],
-         {"noise_trace": 0.24, "noise_signal": 0.76, "noise_scale": 0.315789, "gradient_cosine": 0.795717}),
-        # Sequences (1, 0), (0, 1), (1, 1) in parts of 2 and 1: |g_b|^2 = 1/2 and 2, their mean 5/4; |g_B|^2 = 8/9.
-        ([2, 1], [[1 / 3, 1 / 3], [1 / 3, 1 / 3]],
-         {"noise_trace": (5 / 4 - 8 / 9) / (3 / 4 - 1 / 3), "gradient_cosine": 1,
-          "noise_signal": 8 / 9 - (5 / 4 - 8 / 9) / (3 / 4 - 1 / 3) / 3}),
+        (
+            [1] * 4,
+            [[0.25, 0], [0.2, 0.05], [0.3, -0.1], [0.15, 0.15]],
+            {"noise_trace": 0.24, "noise_signal": 0.76, "noise_scale": 0.315789, "gradient_cosine": 0.795717},
+        ),
+        # Sequences (1, 0), (0, 1), (1, 1) in parts of 2 and 1: |g_b|^2 = 1/2 and 2, their mean 5/4; |g_B|^2 =
+        # 8/9.
+        (
+            [2, 1],
+            [[1 / 3, 1 / 3], [1 / 3, 1 / 3]],
+            {
+                "noise_trace": (5 / 4 - 8 / 9) / (3 / 4 - 1 / 3),
+                "gradient_cosine": 1,
+                "noise_signal": 8 / 9 - (5 / 4 - 8 / 9) / (3 / 4 - 1 / 3) / 3,
+            },
+        ),
         # A signal that is not positive has no noise scale, and one part nothing to compare.
-        ([1] * 4, [[0.25, 0], [-0.25, 0], [0, 0.25], [0, -0.25]], {"noise_signal": -1 / 3, "noise_scale": None}),
+        (
+            [1] * 4,
+            [[0.25, 0], [-0.25, 0], [0, 0.25], [0, -0.25]],
+            {"noise_signal": -1 / 3, "noise_scale": None},
+        ),
         ([3], [[1, 0]], dict.fromkeys(("gradient_cosine", "noise_trace", "noise_signal", "noise_scale"))),
     ],
-)  # fmt: skip
+)
 def test_the_noise_scale_has_its_worked_numbers(sizes, gradients, expected):
     found = noise(sizes, torch.tensor(gradients, dtype=torch.float64))
     assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-6)

@@ -1,8 +1,9 @@
 """Every option of every slot of every algorithm, changed from its value, changes what a training step does.
 
-A step is the trainer's own: advantages, schedule, minibatches, micro-batches, optimizer. Its batch is a real rollout
-with log-probs, values, rewards and groups that leave no rule idle; an option is shown to act when one of a few such
-batches and one of a few values give another update (or, for what is drawn again, another number of sampled episodes).
+A step is the trainer's own: advantages, schedule, minibatches, micro-batches, optimizer. Its batch is a real
+rollout with log-probs, values, rewards and groups that leave no rule idle; an option is shown to act when one
+of a few such batches and one of a few values give another update (or, for what is drawn again, another number
+of sampled episodes).
 """
 
 import copy
@@ -34,14 +35,21 @@ from workbench.spec import InputError, RunSettings
 SETTINGS: dict[str, Any] = {
     "world": {"max_turns": 4},
     "learn": {
-        "episodes": 16, "group_size": 2, "epochs": 2, "minibatches": 2, "staleness": 0,
-        "clip_bias_every": 0, "policy": {"lr": 0.05},
+        "episodes": 16,
+        "group_size": 2,
+        "epochs": 2,
+        "minibatches": 2,
+        "staleness": 0,
+        "clip_bias_every": 0,
+        "policy": {"lr": 0.05},
     },
-    "compute": {"micro_batch_tokens": 150},  # micro-batches of different numbers of sequences, turns and tokens
+    # micro-batches of different numbers of sequences, turns and tokens
+    "compute": {"micro_batch_tokens": 150},
     "evaluation": {"every": 0, "episodes": 2},
     "record": {"batches": {"mb": 0}},
-}  # fmt: skip
-# Old log-probs, times the policy's own and nats of noise: ratios about the clips, far beyond them, and mostly below 1.
+}
+# Old log-probs, times the policy's own and nats of noise: ratios about the clips, far beyond them, and mostly
+# below 1.
 MOVES = ((1.0, 0.25), (1.0, 0.8), (0.3, 0.2))
 CHANGED = 1e-4  # of the length of the update; the same update in another order differs by 1e-6
 SAME = 1e-5
@@ -66,7 +74,9 @@ class Case:
         return f"{self.algorithm.name}-{self.slot}-{self.choice.kind}-{self.option}-{value}"
 
     def made(self) -> Iterator[Algorithm]:
-        """The algorithm, with what the option needs beside it, and then with each other value of the option."""
+        """The algorithm, with what the option needs beside it, and then with each other value
+        of the option.
+        """
         word = self.values[0] if isinstance(self.values[0], str) else None
         own = replace(self.choice, **BESIDE.get((self.choice.kind, self.option, word), {}))
         changes: list[dict[str, Any]] = [{}, *({self.option: value} for value in self.values)]
@@ -96,7 +106,8 @@ BESIDE: dict[tuple[str, str, Any], dict[str, Any]] = {
     ("gae", "whiten", "a"): {"skip_obs": False},
     ("turn_mean", "whiten", "a"): {"skip_obs": False},
     ("overlong", "limit", None): {"margin": 10.0},
-    ("bapo", "step", None): {"high": 1.0, "high_max": 20.0, "share": 0.46},  # the search ends between its bounds
+    # the search ends between its bounds
+    ("bapo", "step", None): {"high": 1.0, "high_max": 20.0, "share": 0.46},
 }
 
 
@@ -165,7 +176,9 @@ class Steps:
 
     @functools.cache  # noqa: B019  a session has one of it
     def taken(self, algorithm: Algorithm, move: tuple[float, float]) -> tuple[Tensor, int]:
-        """What the step adds to the weights of policy and critic, and how many episodes the next rollouts sample."""
+        """What the step adds to the weights of policy and critic, and how many episodes the next rollouts
+        sample.
+        """
         settings = RunSettings.model_validate(merged(merged(TINY, SETTINGS), {"algorithm": "ppo"}))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(loop, "resolve", lambda *_: algorithm)
@@ -175,7 +188,9 @@ class Steps:
             before = weights(trainer)
             trainer._optimise(trainer._advantages(trainer._values(trainer._old_log_probs(self.rollout))), 0)
             numbers = range(1, 4) if algorithm.select.kind == "dynamic_sampling" else ()
-            return weights(trainer) - before, sum(trainer.sampler.rollout(number, 0).sampled for number in numbers)
+            return weights(trainer) - before, sum(
+                trainer.sampler.rollout(number, 0).sampled for number in numbers
+            )
 
     def batch(self, trainer: Trainer, times: float, spread: float) -> Batch:
         """The rollout with log-probs that have moved, and rewards, groups and values that differ."""
@@ -215,7 +230,9 @@ def steps(cache: Path) -> Iterator[Steps]:
 
 
 def difference(steps: Steps, algorithm: Algorithm, *variants: Algorithm) -> float:
-    """The largest change of the step over batches and variants, as a share of the longer of the two updates."""
+    """The largest change of the step over batches and variants, as a share of the longer of the
+    two updates.
+    """
     largest = 0.0
     for move in MOVES:
         own, sampled = steps.taken(algorithm, move)
@@ -239,17 +256,23 @@ def inert(case: Case) -> list[str]:
     per_sequence = a.advantage.kind in ("grpo", "mean_only", "rloo", "batch_mean", "batch_z")
     equal = per_sequence or (one_turn and a.advantage.kind in ("turn_gae", "turn_mean", "group_batch_z"))
     reasons = {
-        "a token is a unit of its own: there is nothing to pool":
-            alone and at in (("ratio", "mean"), ("ratio", "grad"), ("clip", "gate")),
+        "a token is a unit of its own: there is nothing to pool": (
+            alone and at in (("ratio", "mean"), ("ratio", "grad"), ("clip", "gate"))
+        ),
         "the unit's advantages have one sign": at == ("clip", "gate") and not alone and equal,
-        "equal advantages: the shared gradient is the mean of equal ones (GSPO-token is GSPO)":
-            at == ("ratio", "grad") and not alone and equal and a.ratio.mean != "arithmetic",
-        "VESPO weighs by the product of the sequence, whatever else is pooled":
-            case.slot == "ratio" and a.clip.kind == "gamma",
-        "only the scale has a floor, not the mean": case.option == "floor" and case.choice == Guard(mode="center"),
-        "each part of the schedule holds one turn of a sequence":
-            a.schedule.kind == "reverse_turns" and case.values == ("turn",),
-    }  # fmt: skip
+        "equal advantages: the shared gradient is the mean of equal ones (GSPO-token is GSPO)": (
+            at == ("ratio", "grad") and not alone and equal and a.ratio.mean != "arithmetic"
+        ),
+        "VESPO weighs by the product of the sequence, whatever else is pooled": (
+            case.slot == "ratio" and a.clip.kind == "gamma"
+        ),
+        "only the scale has a floor, not the mean": (
+            case.option == "floor" and case.choice == Guard(mode="center")
+        ),
+        "each part of the schedule holds one turn of a sequence": (
+            a.schedule.kind == "reverse_turns" and case.values == ("turn",)
+        ),
+    }
     return [reason for reason, holds in reasons.items() if holds]
 
 
@@ -264,9 +287,11 @@ def test_an_option_changes_the_step_or_is_inert_for_a_reason(steps, case):
 
 NOTHING = ("none", "outcome", "together")  # what every other kind of the slot is a change from
 BARE = [
-    (slot, kind) for slot, kind in KINDS_OF_SLOTS
-    if not fields(kind) and kind.kind not in NOTHING and slot != "routing"  # of a dense model nothing: test_routing
-]  # fmt: skip
+    (slot, kind)
+    for slot, kind in KINDS_OF_SLOTS
+    # of a dense model nothing: test_routing
+    if not fields(kind) and kind.kind not in NOTHING and slot != "routing"
+]
 
 
 @pytest.mark.parametrize(("slot", "kind"), BARE, ids=[f"{slot}-{kind.kind}" for slot, kind in BARE])

@@ -18,7 +18,14 @@ from workbench.learn.rollouts import Rollout, batch_of, critic_values
 from workbench.learn.update import Learner
 from workbench.learn.warmstart import locate, tokenizer_of
 from workbench.objective.pipeline import prepare
-from workbench.spec import ComputeSettings, EngineSettings, InputError, LearnSettings, RunSettings, WorldSettings
+from workbench.spec import (
+    ComputeSettings,
+    EngineSettings,
+    InputError,
+    LearnSettings,
+    RunSettings,
+    WorldSettings,
+)
 
 WORLD = WorldSettings(max_turns=2, max_turn_tokens=24)
 
@@ -44,7 +51,9 @@ def test_prompt_and_answers_are_search_r1s_in_the_chat_template(folder, kind):
     tokenizer, model = tokenizer_of(folder), networks.load(folder)
     for episode in sampled(folder, EngineSettings(kind=kind, cache_gib=1 / 32)):
         text = tokenizer.decode(episode.tokens[: episode.prompt_length])
-        assert text.startswith("<|im_start|>user\nAnswer the given question. You must conduct reasoning inside <think>")
+        assert text.startswith(
+            "<|im_start|>user\nAnswer the given question. You must conduct reasoning inside <think>"
+        )
         assert text.endswith(f"Question: {episode.question}\n<|im_end|>\n<|im_start|>assistant\n")
         assert tokenizer.convert_tokens_to_ids("<|im_start|>") == episode.tokens[0]
         observed = tokenizer.decode(episode.stretches[2])
@@ -62,9 +71,13 @@ def test_prompt_and_answers_are_search_r1s_in_the_chat_template(folder, kind):
 )
 def test_a_folder_of_a_published_model_trains_through_the_same_command(trained, folder, compute):
     run = trained(
-        iterations=2, model=str(folder), compute=compute, evaluation={"every": 0, "episodes": 2},
-        world={"max_turns": 2, "max_turn_tokens": 24}, learn={"episodes": 4, "staleness": 0, "entropy_coef": 0.01},
-    )  # fmt: skip
+        iterations=2,
+        model=str(folder),
+        compute=compute,
+        evaluation={"every": 0, "episodes": 2},
+        world={"max_turns": 2, "max_turn_tokens": 24},
+        learn={"episodes": 4, "staleness": 0, "entropy_coef": 0.01},
+    )
     assert rows(run, "step").token_mismatches.tolist() == [0, 0]
     assert rows(run, "minibatch").grad_norm.gt(0).all()
     assert rows(run, "token").token.iloc[0][0] == "<|im_start|>"
@@ -125,7 +138,9 @@ def test_a_model_that_is_nowhere_is_a_mistake_of_the_user(monkeypatch, tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(InputError, match="model 'nobody/nothing' is no folder here, and the Hugging Face hub did not"):
+    with pytest.raises(
+        InputError, match="model 'nobody/nothing' is no folder here, and the Hugging Face hub did not"
+    ):
         locate("nobody/nothing")
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="no tokenizer in"):

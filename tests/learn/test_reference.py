@@ -1,8 +1,10 @@
-"""The whole training step against plain loops over floats: every measured column, gradient and weight to 1e-9.
+"""The whole training step against plain loops over floats: every measured column, gradient and weight to
+1e-9.
 
-Random ragged batches go through what a run does with them: selection and advantages, the shuffled minibatches of the
-loop, micro-batches, the optimizer step, and the recorder, whose files are read back. `tests/learn/reference.py` does
-the same from the formulas. The policy is a table, so that it needs no autograd there.
+Random ragged batches go through what a run does with them: selection and advantages, the shuffled minibatches
+of the loop, micro-batches, the optimizer step, and the recorder, whose files are read back.
+`tests/learn/reference.py` does the same from the formulas. The policy is a table, so that it needs no
+autograd there.
 """
 
 import math
@@ -44,8 +46,9 @@ RULES = {
     "st-ppo": Rule("gae", level="turn", stabilise="batch"),
     "grpo": Rule("grpo"),
     "so-grpo": Rule("grpo", level="turn", stabilise="sequence"),
-    "so-ppo-note": Rule("turn_gae", level="turn", arithmetic=True, unit_gate=True, aggregate="turn_mean",
-                        stabilise="kl"),
+    "so-ppo-note": Rule(
+        "turn_gae", level="turn", arithmetic=True, unit_gate=True, aggregate="turn_mean", stabilise="kl"
+    ),
     "ppo, discounted": Rule("gae", discounts=(0.9, 0.7)),
     "ppo, mean of turns": Rule("turn_mean", discounts=(0.9, 0.7)),
     "ppo, cnorm": Rule("gae", stabilise="cnorm"),
@@ -53,8 +56,9 @@ RULES = {
     "dr-grpo": Rule("mean", aggregate="constant", horizon=BUDGET),
     "dapo": Rule("grpo", bounds=(0.8, 1.28), select="unequal", overlong=(8.0, 4.0)),
     "loop": Rule("rloo", bounds=(1 / 1.1, 1.1), aggregate="seq_mean_token_mean", select="large", skip=20.0),
-    "turn-ppo-mdp": Rule("turn_gae", discounts=(0.99, 0.9), level="turn", unit_gate=True,
-                         aggregate="turn_mean_global"),
+    "turn-ppo-mdp": Rule(
+        "turn_gae", discounts=(0.99, 0.9), level="turn", unit_gate=True, aggregate="turn_mean_global"
+    ),
     "starpo": Rule("bilevel"),
     "starpo, discounted": Rule("bilevel", discounts=(0.9, 0.8)),
     "starpo-s": Rule("bilevel", bounds=(0.8, 1.28), select="spread"),
@@ -63,8 +67,9 @@ RULES = {
     "reinforce-pp": Rule("reinforce_pp"),
     "gspo": Rule("grpo", level="sequence", bounds=GSPO, aggregate="seq_mean_token_mean"),
     "gspo-token": Rule("grpo", level="sequence", shared=False, bounds=GSPO, aggregate="seq_mean_token_mean"),
-    "seeupo": Rule("turn_by_turn", level="sequence", bounds=GSPO, aggregate="seq_mean_token_mean",
-                   last_turn_first=True),
+    "seeupo": Rule(
+        "turn_by_turn", level="sequence", bounds=GSPO, aggregate="seq_mean_token_mean", last_turn_first=True
+    ),
     "dppo": Rule("grpo", clip="tv", bounds=EVERYTHING),
     "sspo": Rule("grpo", level="sentence", clip="band"),
     "gmpo": Rule("grpo", level="sequence", clip="log", bounds=(-0.4, 0.4), aggregate="seq_mean_token_mean"),
@@ -80,9 +85,10 @@ RULES = {
     "tis": Rule("grpo", omega="tis"),
     "mis": Rule("grpo", omega="mis"),
     "icepop": Rule("grpo", omega="icepop"),
-}  # fmt: skip
+}
 
-# Columns that are no function of the numbers of the batch: clocks, memory, hashes and what the sampler alone knows.
+# Columns that are no function of the numbers of the batch: clocks, memory, hashes and what the sampler alone
+# knows.
 ELSEWHERE = {"written_at", "run_id", "questions_hash", "seconds_record"}
 
 
@@ -144,13 +150,20 @@ def drawn(draw: random.Random, theta: list[list[float]]) -> tuple[list[Sequence_
                 wild |= far
                 old.append(now + (draw.choice([-26.0, 26.0]) if far else draw.gauss(0, scale)) if m else 0.0)
             noise = [draw.gauss(0, 0.5) for _ in mask]
-            batch.append(Sequence_(
-                index=len(batch), group=group, score=draw.choice([0.0, 0.5, 1.0]), tokens=tokens, mask=mask,
-                sentence=sorted(draw.randint(0, 2) for _ in mask), old=old,
-                behaviour=[x + e * m for x, e, m in zip(old, noise, mask, strict=True)],
-                reference=[x + draw.gauss(0, 0.3) * m for x, m in zip(old, mask, strict=True)],
-                values=[draw.gauss(0, 0.5) for _ in mask],
-            ))  # fmt: skip
+            batch.append(
+                Sequence_(
+                    index=len(batch),
+                    group=group,
+                    score=draw.choice([0.0, 0.5, 1.0]),
+                    tokens=tokens,
+                    mask=mask,
+                    sentence=sorted(draw.randint(0, 2) for _ in mask),
+                    old=old,
+                    behaviour=[x + e * m for x, e, m in zip(old, noise, mask, strict=True)],
+                    reference=[x + draw.gauss(0, 0.3) * m for x, m in zip(old, mask, strict=True)],
+                    values=[draw.gauss(0, 0.5) for _ in mask],
+                )
+            )
     return batch, wild
 
 
@@ -163,13 +176,19 @@ def tensors(batch: list[Sequence_], critic: bool) -> Batch:
 
     mask, length = padded("mask", False, torch.bool), torch.tensor([len(s.tokens) for s in batch])
     return Batch(
-        tokens=padded("tokens", 0, torch.int64), mask=mask, length=length,
+        tokens=padded("tokens", 0, torch.int64),
+        mask=mask,
+        length=length,
         response=(mask.cumsum(1) > 0) & (torch.arange(width) < length[:, None]),
-        group=torch.tensor([s.group for s in batch]), trajectory=torch.arange(len(batch)),
-        score=torch.tensor([s.score for s in batch], dtype=F64), log_prob_behaviour=padded("behaviour", 0.0, F64),
-        log_prob_old=padded("old", 0.0, F64), log_prob_ref=padded("reference", 0.0, F64),
-        values=padded("values", 0.0, F64) if critic else None, sentence=padded("sentence", 0, torch.int64) * mask,
-    )  # fmt: skip
+        group=torch.tensor([s.group for s in batch]),
+        trajectory=torch.arange(len(batch)),
+        score=torch.tensor([s.score for s in batch], dtype=F64),
+        log_prob_behaviour=padded("behaviour", 0.0, F64),
+        log_prob_old=padded("old", 0.0, F64),
+        log_prob_ref=padded("reference", 0.0, F64),
+        values=padded("values", 0.0, F64) if critic else None,
+        sentence=padded("sentence", 0, torch.int64) * mask,
+    )
 
 
 def episodes(draw: random.Random, batch: list[Sequence_]) -> list[Any]:
@@ -178,19 +197,37 @@ def episodes(draw: random.Random, batch: list[Sequence_]) -> list[Any]:
     for s in batch:
         n, answered = len(s.turns), draw.random() < 0.6
         status = [draw.choice([None, "found", "empty", "failed"]) for _ in range(n)]
-        found.append(SimpleNamespace(
-            group=s.group, tokens=s.tokens, written=list(s.mask), prompt_length=1, question=f"q{s.group}", gold="g",
-            answer="a" if answered else None, reward=s.score, success=s.score == 1.0,
-            ended="answer" if answered else "max_turns", turns=n, searches=draw.randint(0, n),
-            valid_turns=draw.randint(0, n), turn_status=draw.choices(["search", "answer", "invalid"], k=n),
-            retrieval_status=status, retrieval_seconds=[None if x is None else draw.random() for x in status],
-        ))  # fmt: skip
+        found.append(
+            SimpleNamespace(
+                group=s.group,
+                tokens=s.tokens,
+                written=list(s.mask),
+                prompt_length=1,
+                question=f"q{s.group}",
+                gold="g",
+                answer="a" if answered else None,
+                reward=s.score,
+                success=s.score == 1.0,
+                ended="answer" if answered else "max_turns",
+                turns=n,
+                searches=draw.randint(0, n),
+                valid_turns=draw.randint(0, n),
+                turn_status=draw.choices(["search", "answer", "invalid"], k=n),
+                retrieval_status=status,
+                retrieval_seconds=[None if x is None else draw.random() for x in status],
+            )
+        )
     return found
 
 
 def slots(name: str, rule: Rule) -> dict[str, Any]:
     gamma, lam = rule.discounts
-    stabilise = {"": {}, "kl": {"weight": rule.weight}, "batch": {"tau": rule.tau}, "sequence": {"tau": rule.tau}}
+    stabilise = {
+        "": {},
+        "kl": {"weight": rule.weight},
+        "batch": {"tau": rule.tau},
+        "sequence": {"tau": rule.tau},
+    }
     told = {
         "advantage": {"kind": rule.advantage, "gamma": gamma, "lam": lam} if "," in name else {},
         "kl": {"kind": rule.kl, "beta": rule.beta} if rule.kl else {},
@@ -204,7 +241,9 @@ def slots(name: str, rule: Rule) -> dict[str, Any]:
 def of_rollouts(step: int, batch: list[Sequence_], made: list[Any]) -> dict[str, float | None]:
     """The columns of table step that speak of the rollouts."""
     mean, share = reference.mean, reference.ratio_of
-    groups = [g for k in {e.group for e in made} if len(g := [i for i, e in enumerate(made) if e.group == k]) > 1]
+    groups = [
+        g for k in {e.group for e in made} if len(g := [i for i, e in enumerate(made) if e.group == k]) > 1
+    ]
     rewards = [[made[i].reward for i in g] for g in groups]
     written = [[[s.tokens[t] for t in turn] for turn in s.turns] for s in batch]
     n_turns = sum(e.turns for e in made)
@@ -214,7 +253,8 @@ def of_rollouts(step: int, batch: list[Sequence_], made: list[Any]) -> dict[str,
     seen = sum(len(s.tokens) - 1 for s in batch)
     repeats = [x for i in range(len(batch)) if (x := repetition(written[i])) is not None]
     return {
-        "success": mean([e.success for e in made]), "reward": mean([e.reward for e in made]),
+        "success": mean([e.success for e in made]),
+        "reward": mean([e.reward for e in made]),
         "reward_std": reference.spread([e.reward for e in made]),
         "group_reward_std": mean([math.sqrt(reference.variance(r) or 0.0) for r in rewards]),
         "zero_advantage_frac": mean([max(r) == min(r) for r in rewards]),
@@ -222,18 +262,31 @@ def of_rollouts(step: int, batch: list[Sequence_], made: list[Any]) -> dict[str,
         "failed_group_frac": mean([not any(made[i].success for i in g) for g in groups]),
         "valid_action_frac": share(sum(e.valid_turns for e in made), n_turns),
         "answered_frac": mean([e.answer is not None for e in made]),
-        "truncated_frac": mean([e.ended != "answer" for e in made]), "turns": n_turns / len(made),
-        "searches": mean([e.searches for e in made]), "response_tokens": mean(policy),
+        "truncated_frac": mean([e.ended != "answer" for e in made]),
+        "turns": n_turns / len(made),
+        "searches": mean([e.searches for e in made]),
+        "response_tokens": mean(policy),
         "retrieval_empty_frac": share(asked.count("empty"), len(asked)),
         "retrieval_failed_frac": share(asked.count("failed"), len(asked)),
-        "observation_frac": share(seen - sum(policy), seen), "repetition_frac": mean(repeats),
+        "observation_frac": share(seen - sum(policy), seen),
+        "repetition_frac": mean(repeats),
         "duplicate_turn_frac": share(sum(map(duplicates, written)), sum(map(len, written))),
-        "episodes_sampled": len(made), "staleness": 2, "seconds_rollout": 3.0, "seconds_update": 0.5,
-        "seconds_retrieval": sum(waited) if waited else None, "memory_peak": 1000 + step, "batch_hash": step,
-        "token_mismatches": 0, "sync_error": 0.25, "heldout_success": 0.5, "heldout_episodes": 10,
+        "episodes_sampled": len(made),
+        "staleness": 2,
+        "seconds_rollout": 3.0,
+        "seconds_update": 0.5,
+        "seconds_retrieval": sum(waited) if waited else None,
+        "memory_peak": 1000 + step,
+        "batch_hash": step,
+        "token_mismatches": 0,
+        "sync_error": 0.25,
+        "heldout_success": 0.5,
+        "heldout_episodes": 10,
         "distinct_rollout_frac": mean([len({str(written[i]) for i in g}) / len(g) for g in groups]),
-        "prompt_retrieval_frac": retrieved([[[x for turn in written[i] for x in turn] for i in g] for g in groups]),
-    }  # fmt: skip
+        "prompt_retrieval_frac": retrieved(
+            [[[x for turn in written[i] for x in turn] for i in g] for g in groups]
+        ),
+    }
 
 
 def repetition(turns: list[list[int]]) -> float | None:
@@ -247,7 +300,9 @@ def duplicates(turns: list[list[int]]) -> int:
 
 
 def retrieved(groups: list[list[list[int]]]) -> float | None:
-    """Share of rollouts that are nearest, by the cosine of their counts, to the others of their own prompt."""
+    """Share of rollouts that are nearest, by the cosine of their counts, to the others of their
+    own prompt.
+    """
     if len(groups) < 2:
         return None
     hits = []
@@ -275,36 +330,55 @@ def agree(table: str, where: Any, row: dict[str, Any], expected: dict[str, Any],
         if told is None or own is None or isinstance(told, str):
             assert told == own, f"{table}.{name} at {where}: {told} instead of {own}"
         else:
-            size = abs(expected["noise_trace"]) if name == "noise_signal" else abs(own)  # what it is a difference of
-            assert abs(told - own) <= CLOSE * max(1.0, size), f"{table}.{name} at {where}: {told} instead of {own}"
+            # what it is a difference of
+            size = abs(expected["noise_trace"]) if name == "noise_signal" else abs(own)
+            assert abs(told - own) <= CLOSE * max(1.0, size), (
+                f"{table}.{name} at {where}: {told} instead of {own}"
+            )
 
 
 def check(name: str, batches: int, folder: Path) -> None:
-    """Train `batches` random batches one step each, and compare all that was written and the weights after it."""
+    """Train `batches` random batches one step each, and compare all that was written and the weights after
+    it.
+    """
     run = RunSettings.model_validate({"record": {"tokens": 0, "batches": {"mb": 0}}})
     recorder = Recorder(folder, "run", run)
-    keys = {"step": ("step",), "minibatch": ("step", "update"), "trajectory": ("step", "trajectory"),
-            "turn": ("step", "epoch", "trajectory", "turn_index"), "turn_step": ("step", "turn_index")}  # fmt: skip
+    keys = {
+        "step": ("step",),
+        "minibatch": ("step", "update"),
+        "trajectory": ("step", "trajectory"),
+        "turn": ("step", "epoch", "trajectory", "turn_index"),
+        "turn_step": ("step", "turn_index"),
+    }
     expected: dict[str, dict[Any, dict[str, Any]]] = {table: {} for table in keys}
     fired = clipped = skipped = 0
     for step in range(batches):
         draw = random.Random(f"{name} {step}")
         rule = replace(
-            RULES[name], kl="" if RULES[name].extra else draw.choice(["", "", "loss", "reward"]),
+            RULES[name],
+            kl="" if RULES[name].extra else draw.choice(["", "", "loss", "reward"]),
             tau=draw.choice([1.0, 3.0]) if RULES[name].stabilise in ("batch", "sequence") else 3.0,
-            weight=draw.choice([0.3, 2.0]), skip=RULES[name].skip and draw.choice([0.5, 20.0]),
-        )  # fmt: skip
+            weight=draw.choice([0.3, 2.0]),
+            skip=RULES[name].skip and draw.choice([0.5, 20.0]),
+        )
         theta = [[draw.gauss(0, 1) for _ in range(WORDS)] for _ in range(WORDS)]
         phi = [draw.gauss(0, 0.5) for _ in range(WORDS)]
         sampled, wild = drawn(draw, theta)
         made = episodes(draw, sampled)
         lr, longest = 1e-9 if wild else draw.choice([0.05, 0.5]), draw.choice([None, 0.05])
-        learn = LearnSettings.model_validate({
-            "policy": {"kind": "sgd", "lr": lr, "max_grad_norm": longest}, "critic": {"kind": "sgd", "lr": 0.1},
-            "micro_batch": draw.choice([None, None, 2, 3]), "entropy_coef": draw.choice([0.0, 0.02]),
-            "value_clip": draw.choice([None, 0.5]), "clip_bias_every": draw.choice([1, 2]),
-            "probe_every": draw.choice([1, 2]), "epochs": draw.randint(1, 2), "minibatches": draw.randint(1, 3),
-        })  # fmt: skip
+        learn = LearnSettings.model_validate(
+            {
+                "policy": {"kind": "sgd", "lr": lr, "max_grad_norm": longest},
+                "critic": {"kind": "sgd", "lr": 0.1},
+                "micro_batch": draw.choice([None, None, 2, 3]),
+                "entropy_coef": draw.choice([0.0, 0.02]),
+                "value_clip": draw.choice([None, 0.5]),
+                "clip_bias_every": draw.choice([1, 2]),
+                "probe_every": draw.choice([1, 2]),
+                "epochs": draw.randint(1, 2),
+                "minibatches": draw.randint(1, 3),
+            }
+        )
         told = of_rollouts(step, sampled, made)
 
         # The step as a run takes it.
@@ -317,11 +391,21 @@ def check(name: str, batches: int, folder: Path) -> None:
         batch = prepare(algorithm, tensors(sampled, rule.advantage in CRITICS))
         done = Loop(learner, run, step)._optimise(batch, step - 2)
         seconds = {"rollout": 3.0, "update": 0.5, "evaluation": 0.1, "total": 3.6}
-        recorder.step(step, StepEvidence(
-            rollouts=Rollouts.of(made, step - 2), updates=Evidence.stack(done), seconds=seconds,
-            tokens_trained=sum(int(u.mask.sum()) for u in done), heldout=(0.5, 10), sync_error=0.25, fresh=True,
-            memory_peak=1000 + step, batch_hash=step, mismatches=[],
-        ))  # fmt: skip
+        recorder.step(
+            step,
+            StepEvidence(
+                rollouts=Rollouts.of(made, step - 2),
+                updates=Evidence.stack(done),
+                seconds=seconds,
+                tokens_trained=sum(int(u.mask.sum()) for u in done),
+                heldout=(0.5, 10),
+                sync_error=0.25,
+                fresh=True,
+                memory_peak=1000 + step,
+                batch_hash=step,
+                mismatches=[],
+            ),
+        )
 
         # The same by hand.
         reference.prepare(rule, sampled)
@@ -347,7 +431,10 @@ def check(name: str, batches: int, folder: Path) -> None:
             for turn in reference.turns(update.tokens):
                 k = turn[0]
                 at = made[k.s.index]
-                extra = {"status": at.turn_status[k.turn - 1], "retrieval_seconds": at.retrieval_seconds[k.turn - 1]}
+                extra = {
+                    "status": at.turn_status[k.turn - 1],
+                    "retrieval_seconds": at.retrieval_seconds[k.turn - 1],
+                }
                 state = at.retrieval_status[k.turn - 1]
                 for word in ("empty", "failed"):
                     extra[f"retrieval_{word}_frac"] = None if state is None else float(state == word)
@@ -368,11 +455,16 @@ def check(name: str, batches: int, folder: Path) -> None:
             words = [[x for x, m in zip(s.tokens, e.written, strict=True) if m]]
             stretches = [[s.tokens[t] for t in turn] for turn in replace(s, mask=e.written).turns]
             expected["trajectory"][step, s.index] = reference.of_trajectory(rule, s.index, taken) | {
-                "reward": e.reward, "success": e.success, "n_turns": e.turns, "n_tokens": len(words[0]),
-                "n_observation_tokens": len(s.tokens) - 1 - len(words[0]), "n_searches": e.searches,
-                "valid_turn_frac": reference.ratio_of(e.valid_turns, e.turns), "repetition_frac": repetition(words),
+                "reward": e.reward,
+                "success": e.success,
+                "n_turns": e.turns,
+                "n_tokens": len(words[0]),
+                "n_observation_tokens": len(s.tokens) - 1 - len(words[0]),
+                "n_searches": e.searches,
+                "valid_turn_frac": reference.ratio_of(e.valid_turns, e.turns),
+                "repetition_frac": repetition(words),
                 "duplicate_turn_frac": reference.ratio_of(duplicates(stretches), len(stretches)),
-            }  # fmt: skip
+            }
         for own_table, table in ((trainer.theta, policy.logits), (trainer.phi, critic and critic.values)):
             if table is not None:
                 assert np.allclose(own_table, table.detach(), rtol=CLOSE, atol=CLOSE)

@@ -21,11 +21,19 @@ from workbench.learn import networks
 from workbench.learn.rollouts import scored
 from workbench.learn.update import Learner
 from workbench.objective import prepare
-from workbench.spec import ComputeSettings, EngineSettings, InputError, LearnSettings, PolicySettings, WorldSettings
+from workbench.spec import (
+    ComputeSettings,
+    EngineSettings,
+    InputError,
+    LearnSettings,
+    PolicySettings,
+    WorldSettings,
+)
 from workbench.store import batches
 
 WORLD = Facts(WorldSettings(entities=8, relations=4, hops=(0.0, 1.0, 0.0), max_turns=3))
-# The architectures: gates normalised over the top 2, over all experts with one chosen, and with a shared expert.
+# The architectures: gates normalised over the top 2, over all experts with one chosen, and with a shared
+# expert.
 MIXTURES = {
     "top-2": {"family": "mixtral"},
     "top-2 of Qwen3": {"family": "qwen3_moe"},
@@ -68,9 +76,12 @@ def test_the_sampler_records_the_experts_that_the_trainer_finds_by_its_own_forwa
     assert batch.turn.max() > 1
     assert len(batch.length.unique()) > 1
     assert torch.equal(batch.routes_behaviour[batch.mask], routes[batch.mask])
-    # What a packed pass leaves unread has no route: the last layer where nothing is predicted, and a row's end.
+    # What a packed pass leaves unread has no route: the last layer where nothing is predicted, and a row's
+    # end.
     unread = routes == 4
-    assert torch.equal(batch.routes_behaviour[known], torch.where(unread, batch.routes_behaviour, routes)[known])
+    assert torch.equal(
+        batch.routes_behaviour[known], torch.where(unread, batch.routes_behaviour, routes)[known]
+    )
     assert not unread[batch.mask].any()
     assert batch.routes_behaviour.dtype == torch.uint8, "layers x k x 1 byte a token"
     assert routes.shape[2] == len(routers(model)) * routers(model)[0].top_k
@@ -111,7 +122,9 @@ def test_replayed_experts_change_the_log_probs_and_pass_a_gradient_to_the_router
 
 
 def test_the_gates_of_replayed_experts_are_those_of_the_present_router():
-    """Mixtral's gate of a replayed expert by hand: its probability over those of the two that are replayed."""
+    """Mixtral's gate of a replayed expert by hand: its probability over those of the two that
+    are replayed.
+    """
     router = routers(policy())[0]
     hidden = torch.randn(6, 32, generator=generator(4))
     given = torch.tensor([[0, 1], [1, 3], [3, 2], [2, 0], [0, 3], [1, 2]])
@@ -174,7 +187,9 @@ def test_experts_in_another_order_are_the_same_experts_and_unknown_ones_count_fo
 
 
 @pytest.mark.parametrize("routing", ["none", "r2", "r3"])
-def test_an_interrupted_mixture_resumes_bit_equal_with_the_routes_of_its_queue(routing, cache, new_run, trained):
+def test_an_interrupted_mixture_resumes_bit_equal_with_the_routes_of_its_queue(
+    routing, cache, new_run, trained
+):
     changes = MOE | {"slots": {"routing": routing}}
     parts = resumed(new_run(**changes), cache, 3, **changes)
     kept = load_file(next((parts / "checkpoints").rglob("rollout-0.safetensors")))
@@ -216,10 +231,21 @@ def test_a_router_that_chooses_in_steps_is_refused_by_its_name():
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.for_model(
-        "deepseek_v3", vocab_size=20, hidden_size=32, intermediate_size=32, moe_intermediate_size=32,
-        num_hidden_layers=1, first_k_dense_replace=0, num_attention_heads=2, num_key_value_heads=2, n_routed_experts=8,
-        num_experts_per_tok=2, n_group=4, topk_group=2, pad_token_id=0,
-    )  # fmt: skip
+        "deepseek_v3",
+        vocab_size=20,
+        hidden_size=32,
+        intermediate_size=32,
+        moe_intermediate_size=32,
+        num_hidden_layers=1,
+        first_k_dense_replace=0,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        n_routed_experts=8,
+        num_experts_per_tok=2,
+        n_group=4,
+        topk_group=2,
+        pad_token_id=0,
+    )
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     tokens = torch.arange(12).view(2, 6)
     with routed(model) as seen:

@@ -1,4 +1,6 @@
-"""A run in its folder: the same rows however it is cut into sessions, its black box, stop rules, and the guard."""
+"""A run in its folder: the same rows however it is cut into sessions, its black box, stop rules, and the
+guard.
+"""
 
 import json
 import os
@@ -38,7 +40,9 @@ def test_questions_depend_on_the_seed_and_not_on_the_staleness_of_an_arm(trained
 
 
 @pytest.mark.parametrize(("by", "after", "status"), [("SIGINT", 1, "interrupted"), ("SIGKILL", 4, "running")])
-def test_a_run_that_is_cut_off_resumes_to_the_same_rows_and_batches(new_run, trained, cache, by, after, status):
+def test_a_run_that_is_cut_off_resumes_to_the_same_rows_and_batches(
+    new_run, trained, cache, by, after, status
+):
     momentum = {"policy": {"kind": "sgd", "lr": 0.01, "momentum": 0.5}}
     whole, parts, number = trained(learn=momentum), new_run(learn=momentum), signal.Signals[by]
     assert interrupted(parts, cache, after, number) == (3 if by == "SIGINT" else -number)
@@ -53,18 +57,26 @@ def test_a_run_that_is_cut_off_resumes_to_the_same_rows_and_batches(new_run, tra
     assert left == right, "a batch that is written again is the same file"
 
 
-@pytest.mark.parametrize("changes", [
-    {"learn": {"policy": {"kind": "adamw", "lr": 0.01}}}, {"stop": {"updates": 14}}, {"stop": {"tokens": 2000}},
-    # What the fault remembers, the weights of iteration 0, is in no checkpoint: the run starts again.
-    {"algorithm": "grpo", "iterations": 4, "fault": {"kind": "stale_weights", "at_step": 1}},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"learn": {"policy": {"kind": "adamw", "lr": 0.01}}},
+        {"stop": {"updates": 14}},
+        {"stop": {"tokens": 2000}},
+        # What the fault remembers, the weights of iteration 0, is in no checkpoint: the run starts again.
+        {"algorithm": "grpo", "iterations": 4, "fault": {"kind": "stale_weights", "at_step": 1}},
+    ],
+)
 def test_a_session_goes_on_with_the_optimizer_the_budgets_and_the_fault_of_the_one_before(
     new_run, trained, cache, changes
 ):
     whole, parts = trained(**changes), resumed(new_run(**changes), cache, 2, **changes)
-    again = ("step", "minibatch", "turn", "trajectory") if "fault" in changes else ()  # its evaluations come twice
+    # its evaluations come twice
+    again = ("step", "minibatch", "turn", "trajectory") if "fault" in changes else ()
     assert_same_rows(whole, parts, *again)
-    ends = [rows(run, "run").iloc[-1][["status", "reason", "steps", "outcome"]].tolist() for run in (whole, parts)]
+    ends = [
+        rows(run, "run").iloc[-1][["status", "reason", "steps", "outcome"]].tolist() for run in (whole, parts)
+    ]
     assert ends[0] == ends[1]
     if "stop" in changes:
         assert "budget" in ends[0][1]
@@ -121,7 +133,8 @@ def test_a_live_run_beats_writes_its_rows_and_says_where_it_stands_on_a_signal(n
     log = folder / "console.log"
 
     def said_where() -> bool:
-        os.kill(process.pid, signal.SIGUSR1)  # again where a busy machine looked too late: newer lines are read first
+        # again where a busy machine looked too late: newer lines are read first
+        os.kill(process.pid, signal.SIGUSR1)
         time.sleep(0.2)
         return ".py:" in where(log)
 
@@ -131,7 +144,8 @@ def test_a_live_run_beats_writes_its_rows_and_says_where_it_stands_on_a_signal(n
             first = (folder / "heartbeat").stat().st_mtime_ns
             wait_for(lambda: (folder / "heartbeat").stat().st_mtime_ns > first)
             wait_for(said_where)
-            seen = json.loads([line for line in log.read_text().splitlines() if line.endswith("}")][-1])["step"]
+            complete = [line for line in log.read_text().splitlines() if line.endswith("}")]
+            seen = json.loads(complete[-1])["step"]
             time.sleep(2.5)  # the flush interval of 1 s, and a margin for a busy machine
             assert len(rows(folder, "step")) >= seen
             assert process.poll() is None, "it trains on"
@@ -147,7 +161,11 @@ def test_passes_through_the_network_and_its_copies_beat_at_most_once_a_second(tm
     heartbeat(file, network)
     assert not file.exists(), "nothing has moved yet"
     copied = deepcopy(network)  # a sampler may work on a copy in another precision
-    for now, passed, touched in ((100.0, network, True), (100.5, network, False), (101.1, copied, True)):  # noqa: B007
+    for now, passed, touched in (  # noqa: B007
+        (100.0, network, True),
+        (100.5, network, False),
+        (101.1, copied, True),
+    ):
         assert torch.equal(passed(torch.ones(2)), before)
         assert file.exists() is touched
         file.unlink(missing_ok=True)
@@ -166,7 +184,10 @@ def test_a_stored_batch_is_what_the_ledger_was_measured_on(trained):
     for update in batch.updates:
         logged = minibatch.iloc[update.index]
         assert (update.epoch, update.rollout_step) == (logged["epoch"], logged["rollout_step"])
-        assert [update.scalars[x] for x in ("policy_loss", "grad_norm")] == [logged["policy_loss"], logged["grad_norm"]]
+        assert [update.scalars[x] for x in ("policy_loss", "grad_norm")] == [
+            logged["policy_loss"],
+            logged["grad_norm"],
+        ]
         moved = (update.log_prob - batch.log_prob_old[update.rows])[batch.mask[update.rows]].astype(float)
         assert np.exp(moved).max() == pytest.approx(logged["ratio_max"], rel=1e-6)
     turns = rows(folder, "turn").query("step == 4 and epoch == 0")
@@ -178,7 +199,10 @@ def test_a_stored_batch_is_what_the_ledger_was_measured_on(trained):
 
 
 def test_a_black_box_that_is_off_or_cannot_be_written_stops_no_run(new_run, cache):
-    blocked, off = new_run("blocked", iterations=2), new_run("off", iterations=2, record={"batches": {"mb": 0}})
+    blocked, off = (
+        new_run("blocked", iterations=2),
+        new_run("off", iterations=2, record={"batches": {"mb": 0}}),
+    )
     (blocked / "batches").write_text("in the way")
     for folder in (blocked, off):
         assert train(folder, cache) == 0
@@ -187,9 +211,13 @@ def test_a_black_box_that_is_off_or_cannot_be_written_stops_no_run(new_run, cach
     assert not (off / "batches").exists()
 
 
-def test_a_stored_batch_leaves_out_weights_beyond_their_limit_and_keeps_the_mask_of_dropped_sequences(trained):
+def test_a_stored_batch_leaves_out_weights_beyond_their_limit_and_keeps_the_mask_of_dropped_sequences(
+    trained,
+):
     without, zero_var = {"batches": {"weights_mb": 0}}, {"select": {"kind": "zero_var"}}
-    batch = batches.read(trained(algorithm="grpo", iterations=2, slots=zero_var, record=without), 1, weights=True)
+    batch = batches.read(
+        trained(algorithm="grpo", iterations=2, slots=zero_var, record=without), 1, weights=True
+    )
     assert batch.weights == {}
     assert "model" not in batch.meta
     assert batch.values is None
@@ -266,7 +294,8 @@ def test_the_seconds_of_all_sessions_count_and_the_rows_of_a_killed_one_stand(tm
 
 
 @pytest.mark.parametrize(
-    ("changes", "checked"),  # steps whose first ratio is known to be 1: the first, or all where rollouts are fresh
+    # steps whose first ratio is known to be 1: the first, or all where rollouts are fresh
+    ("changes", "checked"),
     [
         ({}, 1),
         ({"learn": {"epochs": 3}}, 1),  # the epochs of one step are no stuck batch

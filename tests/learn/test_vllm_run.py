@@ -12,19 +12,25 @@ pytestmark = NEEDS_VLLM
 VLLM: dict[str, Any] = {
     "policy": {"heads": 1},  # of 32: the smallest that vLLM's attention on a CPU knows
     "engine": {"kind": "vllm", "cache_gib": 1 / 32},
-    "iterations": 3, "learn": {"staleness": 0}, "evaluation": {"every": 0},
-}  # fmt: skip
+    "iterations": 3,
+    "learn": {"staleness": 0},
+    "evaluation": {"every": 0},
+}
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "turn-ppo", "s-ppo", "st-ppo", "grpo", "so-grpo"])
 def test_every_algorithm_trains_on_what_vllm_samples(algorithm, trained):
-    folder = trained(**merged(VLLM, {"algorithm": algorithm, "policy": {"tied": algorithm in ("ppo", "grpo")}}))
+    folder = trained(
+        **merged(VLLM, {"algorithm": algorithm, "policy": {"tied": algorithm in ("ppo", "grpo")}})
+    )
     steps, updates = rows(folder, "step"), rows(folder, "minibatch")
     assert len(steps) == 3
     assert steps.sync_error.max() < 1e-4
     assert updates.mismatch_max.max() < 1e-4
     assert updates.grad_norm.gt(0).any()
-    assert not (folder / "segments" / "event").exists() or "stale_weights" not in set(rows(folder, "event").kind)
+    assert not (folder / "segments" / "event").exists() or "stale_weights" not in set(
+        rows(folder, "event").kind
+    )
 
 
 def test_a_sync_that_is_skipped_ends_the_run_within_one_step(new_run, cache, monkeypatch):

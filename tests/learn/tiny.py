@@ -25,12 +25,16 @@ from workbench.spec import RunSettings
 
 MakeRun = Callable[..., Path]
 TINY: dict[str, Any] = {
-    # Eight people and one hop: easy enough that a tiny network sometimes succeeds, or there would be no gradient.
+    # Eight people and one hop: easy enough that a tiny network sometimes succeeds, or there would be no
+    # gradient.
     "world": {"entities": 8, "relations": 4, "hops": [1.0, 0.0, 0.0], "max_turns": 3},
-    "policy": {"hidden": 32, "layers": 1, "heads": 2, "mlp": 32}, "warmstart": {"steps": 100, "batch": 32},
+    "policy": {"hidden": 32, "layers": 1, "heads": 2, "mlp": 32},
+    "warmstart": {"steps": 100, "batch": 32},
     "learn": {"episodes": 16, "epochs": 2, "minibatches": 2, "staleness": 2, "policy": {"lr": 0.05}},
-    "iterations": 6, "evaluation": {"every": 3, "episodes": 8}, "record": {"checkpoint_every": 3},
-}  # fmt: skip
+    "iterations": 6,
+    "evaluation": {"every": 3, "episodes": 8},
+    "record": {"checkpoint_every": 3},
+}
 
 # Wall time and memory are what two equal runs do not share.
 CLOCK = ("written_at", "seconds", "tokens_per_second", "started_at", "ended_at", "memory_")
@@ -41,7 +45,9 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-def written(runs: Path, name: str, changes: dict[str, Any], base: Any = TINY, experiment: str = "tiny") -> Path:
+def written(
+    runs: Path, name: str, changes: dict[str, Any], base: Any = TINY, experiment: str = "tiny"
+) -> Path:
     """The folder of a run that is yet to be trained, with changes to the tiny run or another `base`."""
     folder, settings = runs / experiment / name, merged(base, changes)
     folder.mkdir(parents=True)
@@ -76,7 +82,9 @@ def trained(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> MakeRun:
 def cell(folder: Path, cache: Path, **pipes: Any) -> "subprocess.Popen[str]":
     """The process of a cell, as the grid starts it."""
     command = [sys.executable, "-m", "workbench.learn", str(folder), "--cache", str(cache)]
-    return subprocess.Popen(command, text=True, **({"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | pipes))
+    return subprocess.Popen(
+        command, text=True, **({"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | pipes)
+    )
 
 
 def interrupted(folder: Path, cache: Path, after: int, by: signal.Signals = signal.SIGINT) -> int:
@@ -93,7 +101,9 @@ class Session:
     """A run in this process, as `workbench.learn` drives it, that ends when the test says so."""
 
     def __init__(self, folder: Path, cache: Path, **changes: Any) -> None:
-        settings = RunSettings.model_validate(merged(TINY, {"evaluation": {"every": 0, "episodes": 2}, **changes}))
+        settings = RunSettings.model_validate(
+            merged(TINY, {"evaluation": {"every": 0, "episodes": 2}, **changes})
+        )
         self.folder, self.recorder = folder, Recorder(folder, "r", settings)
         self.trainer = Trainer(settings, ensure(settings, cache), self.recorder, build_tokenizer())
         self.trainer.resume(folder / "checkpoints")
@@ -130,7 +140,9 @@ def assert_same_rows(a: Path, b: Path, *tables: str) -> None:
 
 
 def train(folder: Path, cache: Path, out: TextIO | None = None) -> int:
-    """What the process of a cell does, without the seconds that it takes to import torch; returns its exit code."""
+    """What the process of a cell does, without the seconds that it takes to import torch; returns its exit
+    code.
+    """
     numbers = (signal.SIGINT, signal.SIGTERM)
     ours = [signal.getsignal(number) for number in numbers]
     try:
@@ -141,7 +153,9 @@ def train(folder: Path, cache: Path, out: TextIO | None = None) -> int:
 
 
 def rows(folder: Path, table: str) -> pd.DataFrame:
-    """The rows of one table of a run without what the clock wrote, in the order in which they were written."""
+    """The rows of one table of a run without what the clock wrote, in the order in which they
+    were written.
+    """
     files = sorted((folder / "segments" / table).glob("*.parquet"))
     frame = pd.concat([pq.read_table(file).to_pandas() for file in files], ignore_index=True)
     return frame[[c for c in frame.columns if not c.startswith(CLOCK) and c != "run_id"]]

@@ -33,7 +33,9 @@ def outcome_batch(scores: list[float], groups: list[int], mask: list[list[int]] 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_equal_rewards_give_exactly_zero_whatever_their_rounding(advantage, dtype):
     batch = outcome_batch([0.1] * 7, [3] * 7)
-    made = prepare(using(advantage), replace(batch, score=batch.score.to(dtype), log_prob_old=batch.tokens.to(dtype)))
+    made = prepare(
+        using(advantage), replace(batch, score=batch.score.to(dtype), log_prob_old=batch.tokens.to(dtype))
+    )
     assert torch.all(made.advantages == 0)
     assert made.advantages.dtype == dtype
 
@@ -81,9 +83,15 @@ def test_the_kl_of_the_reward_is_paid_at_policy_tokens_only():
 
 @pytest.mark.parametrize(
     ("estimator", "value", "slope"),
-    [("k1", 0.5, 1), ("k2", 0.125, 0.5), ("k3", math.exp(-0.5) - 0.5, 1 - math.exp(-0.5)), ("abs", 0.5, 1),
-     ("k1+", 0.5, 0.5), ("k3+", math.exp(-0.5) - 0.5, 0.5)],
-)  # fmt: skip
+    [
+        ("k1", 0.5, 1),
+        ("k2", 0.125, 0.5),
+        ("k3", math.exp(-0.5) - 0.5, 1 - math.exp(-0.5)),
+        ("abs", 0.5, 1),
+        ("k1+", 0.5, 0.5),
+        ("k3+", math.exp(-0.5) - 0.5, 0.5),
+    ],
+)
 def test_kl_terms_of_the_loss(estimator, value, slope):
     batch = replace(outcome_batch([0.0], [0], [[1, 0]]), advantages=torch.zeros(1, 2, dtype=F64))
     log_prob = torch.tensor([[0.5, 7.0]], dtype=F64, requires_grad=True)
@@ -96,7 +104,9 @@ def test_kl_terms_of_the_loss(estimator, value, slope):
 def test_k3_is_capped_at_ten_and_every_estimator_clamps_the_log_ratio():
     far = torch.tensor([-5.0, -100.0, 100.0], dtype=F64)
     assert estimate("k3", far).tolist() == close([10.0, 10.0, 10.0])
-    assert estimate("k3", far, cap=math.inf).tolist() == close([math.exp(5) - 6, math.exp(20) - 21, 19 + math.exp(-20)])
+    assert estimate("k3", far, cap=math.inf).tolist() == close(
+        [math.exp(5) - 6, math.exp(20) - 21, 19 + math.exp(-20)]
+    )
     assert estimate("k1", far).tolist() == [-5.0, -20.0, 20.0]
     assert estimate("abs", far).tolist() == [5.0, 20.0, 20.0]
     assert estimate("k2", far).tolist() == [12.5, 200.0, 200.0]
@@ -125,8 +135,11 @@ def test_a_critic_is_needed_exactly_where_values_are_read(advantage):
 
 
 def test_the_critic_is_trained_where_it_has_targets():
-    for mask, estimators in (("m", [Gae(), adv.Bilevel(), Grpo()]), ("turn", [adv.TurnGae()]),
-                             ("a", [Gae(skip_obs=False), adv.TurnMeanGae(skip_obs=False)])):  # fmt: skip
+    for mask, estimators in (
+        ("m", [Gae(), adv.Bilevel(), Grpo()]),
+        ("turn", [adv.TurnGae()]),
+        ("a", [Gae(skip_obs=False), adv.TurnMeanGae(skip_obs=False)]),
+    ):
         assert {advantage.critic_mask for advantage in estimators} == {mask}
 
 
@@ -150,12 +163,19 @@ def test_the_value_loss_is_a_mean_over_its_mask(mask, chosen):
     whole = value_loss(values, batch, None, mask)
     assert float(whole) == close(0.5 * float(((values - returns) ** 2)[0, chosen].mean()))
     empty = replace(batch, mask=batch.mask & False, response=batch.response & False)
-    assert value_loss(values, empty, mask=mask) == value_loss(values, empty, mask=mask, count=torch.tensor(0)) == 0
+    assert (
+        value_loss(values, empty, mask=mask)
+        == value_loss(values, empty, mask=mask, count=torch.tensor(0))
+        == 0
+    )
 
 
 def test_missing_parts_of_the_batch_are_named():
     batch = outcome_batch([1.0], [0])
-    full, old = replace(batch, advantages=batch.values, returns=batch.values, log_prob_ref=None), batch.log_prob_old
+    full, old = (
+        replace(batch, advantages=batch.values, returns=batch.values, log_prob_ref=None),
+        batch.log_prob_old,
+    )
     for missing, call in (
         ("advantages", lambda: policy_loss(using(Gae()), batch, old)),
         ("returns", lambda: value_loss(old, batch)),

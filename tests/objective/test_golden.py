@@ -1,4 +1,6 @@
-"""Worked numbers: every value was computed outside this package with plain numpy, gradients by central differences."""
+"""Worked numbers: every value was computed outside this package with plain numpy, gradients by central
+differences.
+"""
 
 import math
 from dataclasses import replace
@@ -8,7 +10,21 @@ import pytest
 import torch
 from torch.nn.functional import pad
 
-from tests.objective.batches import DELTA, F64, MASK, OLD, PPO, A, R, gradient, loss, plain, ragged, run, worked
+from tests.objective.batches import (
+    DELTA,
+    F64,
+    MASK,
+    OLD,
+    PPO,
+    A,
+    R,
+    gradient,
+    loss,
+    plain,
+    ragged,
+    run,
+    worked,
+)
 from workbench.algorithms import ALGORITHMS, resolve
 from workbench.batch import pool
 from workbench.objective import Algorithm, Pool, policy_loss, prepare, value_loss
@@ -30,11 +46,18 @@ B[0, 2] = 3.0  # one token's ratio is e^3
 DUAL[1, 0] = log(5)
 for row, columns in ((0, [0, 1, 2]), (0, [5, 6]), (1, [0, 1]), (1, [3, 4, 5, 6])):
     TURNS[row, columns] = A[row, columns].mean()
-BEHAVIOUR = OLD - torch.tensor([[0, 0.1, -0.2, 50, 50, 1, 0.05, 0], [0, 0.3, 50, -0.1, 0, 0.9, -0.4, 0]], dtype=F64)
+BEHAVIOUR = OLD - torch.tensor(
+    [[0, 0.1, -0.2, 50, 50, 1, 0.05, 0], [0, 0.3, 50, -0.1, 0, 0.9, -0.4, 0]], dtype=F64
+)
 NAMED = {
-    "cispo": 0.181882, "sapo": -0.611459, "gmpo": -0.269367, "vespo": 0.131203, "loop": -0.228087, "minirl": 0.878348,
+    "cispo": 0.181882,
+    "sapo": -0.611459,
+    "gmpo": -0.269367,
+    "vespo": 0.131203,
+    "loop": -0.228087,
+    "minirl": 0.878348,
     "gspo": -0.250275,
-}  # fmt: skip
+}
 
 
 def near(expected):
@@ -95,7 +118,23 @@ def test_losses(algorithm, advantages, delta, expected):
 @pytest.mark.parametrize(
     ("algorithm", "advantages", "expected"),
     [
-        (PPO, A, [-0.100470, -0.069180, 0, -0.033674, -0.037098, 0.058365, 0.057581, 0.095570, 0, -0.031686, 0.054545]),
+        (
+            PPO,
+            A,
+            [
+                -0.100470,
+                -0.069180,
+                0,
+                -0.033674,
+                -0.037098,
+                0.058365,
+                0.057581,
+                0.095570,
+                0,
+                -0.031686,
+                0.054545,
+            ],
+        ),
         (TURN, A, [0, 0, 0, -0.035565, -0.035565, 0.058794, 0.058794, *[-0.005179] * 4]),
         (UNIT, A, [0, 0, 0, -0.035565, -0.035565, 0.058794, 0.058794, 0, 0, 0, 0]),
         (UNIT, TURNS, [0, 0, 0, -0.035565, -0.035565, 0.058794, 0.058794, 0, 0, 0, 0]),
@@ -108,13 +147,19 @@ def test_gradients_are_zero_where_the_clip_is_active(algorithm, advantages, expe
 @pytest.mark.parametrize(
     ("algorithm", "advantages", "low", "high"),
     [
-        (PPO, A, [8], [2]), (PPO, R, [8], [2]), (ALGORITHMS["minirl"], R, [8], [2]),
-        (TURN, A, [7, 8, 10], [0, 1, 2]), (UNIT, A, [7, 8, 9, 10], [0, 1, 2]), (UNIT, TURNS, [7, 8, 9, 10], [0, 1, 2]),
-        (ARITHMETIC, A, [], [0, 1, 2]), (replace(ARITHMETIC, clip=Ppo(gate="unit")), A, [], [0, 1, 2]),
-        (GSPO, R, [], []), (replace(GSPO, clip=LogClip(epsilon=0.4)), R, [8], [2]),
+        (PPO, A, [8], [2]),
+        (PPO, R, [8], [2]),
+        (ALGORITHMS["minirl"], R, [8], [2]),
+        (TURN, A, [7, 8, 10], [0, 1, 2]),
+        (UNIT, A, [7, 8, 9, 10], [0, 1, 2]),
+        (UNIT, TURNS, [7, 8, 9, 10], [0, 1, 2]),
+        (ARITHMETIC, A, [], [0, 1, 2]),
+        (replace(ARITHMETIC, clip=Ppo(gate="unit")), A, [], [0, 1, 2]),
+        (GSPO, R, [], []),
+        (replace(GSPO, clip=LogClip(epsilon=0.4)), R, [8], [2]),
         (replace(GSPO, clip=Ppo(low=3e-4, high=4e-4)), R, [5, 6, 7, 8, 9, 10], [0, 1, 2, 3, 4]),
     ],
-)  # fmt: skip
+)
 def test_tokens_that_the_clip_stopped(algorithm, advantages, low, high):
     terms = run(algorithm, advantages).terms
     assert terms.active_low[MASK].nonzero().flatten().tolist() == low
@@ -125,8 +170,32 @@ def test_tokens_that_the_clip_stopped(algorithm, advantages, low, high):
 
 def test_token_ratios_and_losses_of_ppo():
     terms = run(PPO).terms
-    ratios = [1.105171, 0.951229, 2.013753, 0.740818, 1.020201, 1.284025, 0.904837, 1.051271, 0.272532, 1.161834, 1.0]
-    losses = [-1.105171, -0.760984, -0.72, -0.370409, -0.408081, 0.642013, 0.633386, 1.051271, 0.96, -0.348550, 0.6]
+    ratios = [
+        1.105171,
+        0.951229,
+        2.013753,
+        0.740818,
+        1.020201,
+        1.284025,
+        0.904837,
+        1.051271,
+        0.272532,
+        1.161834,
+        1.0,
+    ]
+    losses = [
+        -1.105171,
+        -0.760984,
+        -0.72,
+        -0.370409,
+        -0.408081,
+        0.642013,
+        0.633386,
+        1.051271,
+        0.96,
+        -0.348550,
+        0.6,
+    ]
     assert (terms.ratio[MASK].tolist(), terms.token_loss[MASK].tolist()) == (near(ratios), near(losses))
     assert torch.equal(terms.log_ratio, torch.where(MASK, (OLD + DELTA) - OLD, 0))
     assert terms.out_of_range[MASK].nonzero().flatten().tolist() == [2, 3, 5, 8]
@@ -160,7 +229,8 @@ def test_turn_ratios(mean, grad, expected):
     [
         (GSPO, [1.098560, 0.853565]),
         (replace(GSPO, ratio=Pool("sequence", mean="product")), [1.599994, 0.386741]),
-        (replace(GSPO, clip=LogClip(epsilon=0.4)), [1.034585, 0.991701]),  # each log-ratio is clipped before the mean
+        # each log-ratio is clipped before the mean
+        (replace(GSPO, clip=LogClip(epsilon=0.4)), [1.034585, 0.991701]),
     ],
 )
 def test_sequence_ratios(algorithm, expected):
@@ -186,7 +256,9 @@ def test_a_narrow_clip_of_sequences_and_the_means_of_turns():
 def test_group_advantages(advantage, expected):
     for rewards, wanted in (((1.0, 0.0, 0.5, 0.0), near(expected)), ((0.1, 0.1, 0.1), [0.0, 0.0, 0.0])):
         n, total = len(rewards), torch.tensor(rewards, dtype=F64)
-        rows = replace(worked().rows(torch.zeros(n, dtype=torch.int64)), group=torch.full((n,), 7), score=total)
+        rows = replace(
+            worked().rows(torch.zeros(n, dtype=torch.int64)), group=torch.full((n,), 7), score=total
+        )
         made = advantage.estimate(Reward(torch.zeros(n, 8, dtype=F64), total), rows)
         assert made.advantages[:, 0].tolist() == wanted
 
@@ -217,9 +289,10 @@ def test_factors_of_the_batch_or_of_each_sequence(stabilise, advantages, delta, 
 
 def test_what_the_stabiliser_compares():
     for algorithm, delta, expected in (
-        (PPO, DELTA, [0.727360, 0.751652, 0.967682]), (PPO, B, [6.039261, 0.751652, 8.034651]),
+        (PPO, DELTA, [0.727360, 0.751652, 0.967682]),
+        (PPO, B, [6.039261, 0.751652, 8.034651]),
         (TURN, B, [6.039261, 0.751652, 8.034651]),  # ST-PPO takes the ratio of its trigger from tokens
-    ):  # fmt: skip
+    ):
         terms = run(stabilised(stab.RmsBatch(), algorithm), delta=delta).terms
         assert [terms.clipped_rms, terms.unclipped_rms, terms.stabiliser_ratio] == near(expected)
         assert terms.energy[[0, 2]].tolist() == [4, 7]
@@ -232,7 +305,9 @@ def toy_gradients(algorithm: Algorithm, delta):
     score = torch.zeros(2, 8, 2, dtype=F64)
     score[MASK] = torch.stack([torch.ones(11), torch.arange(11) / 10], dim=1).to(F64)
     log_prob = OLD + delta + score @ theta
-    (clipped,) = torch.autograd.grad(policy_loss(algorithm, worked(), log_prob).taken, theta, retain_graph=True)
+    (clipped,) = torch.autograd.grad(
+        policy_loss(algorithm, worked(), log_prob).taken, theta, retain_graph=True
+    )
     (kept,) = torch.autograd.grad(policy_loss(algorithm, worked(), log_prob).loss, theta)
     return -kept, -clipped
 
@@ -256,7 +331,8 @@ def test_the_clipping_bias_and_how_it_grows_with_an_outlier_that_ppo_does_not_se
     [
         (stab.CNorm(), B, [0.005581, -0.115170], 1 / 1.083595),
         (stab.CNorm(), DELTA, [0.006048, -0.124798], 1.0),
-        (stab.CNorm(guard=0.01), DELTA, [0.075472, -1.557428], 1 / 0.080131),  # without its guard it amplifies
+        # without its guard it amplifies
+        (stab.CNorm(guard=0.01), DELTA, [0.075472, -1.557428], 1 / 0.080131),
         (stab.Subtract(alpha=-1.0), B, [1.071892, 0.070532], None),  # the unclipped gradient
         (stab.Subtract(alpha=0.5), B, [0.006048 - 0.5 * 1.065844, -0.124798 - 0.5 * 0.195330], None),
     ],
@@ -309,7 +385,9 @@ def one_sequence(values, mask):
     ],
 )
 def test_token_gae_and_the_critics_target_at_the_observation(advantage, expected, observation):
-    made = prepare(replace(PPO, advantage=advantage), one_sequence([0.2, 0.5, 0.9, 0.3, 0.4], [1, 1, 0, 1, 1]))
+    made = prepare(
+        replace(PPO, advantage=advantage), one_sequence([0.2, 0.5, 0.9, 0.3, 0.4], [1, 1, 0, 1, 1])
+    )
     assert made.advantages[0, [0, 1, 3, 4]].tolist() == near(expected)
     assert made.advantages[0, 2] == 0
     assert float(made.returns[0, 2]) == near(0 if observation is None else 0.9 + observation)
@@ -318,7 +396,8 @@ def test_token_gae_and_the_critics_target_at_the_observation(advantage, expected
 
 
 def test_turn_gae():
-    # V(s_k) is the value at a turn's first token; values elsewhere are garbage, the outcome falls on the last token
+    # V(s_k) is the value at a turn's first token; values elsewhere are garbage, the outcome falls on the last
+    # token
     values, mask = [9, 0.3, 7, 9, 0.5, 9, 0.7, 9], [0, 1, 1, 0, 1, 0, 1, 1]
     made = prepare(replace(PPO, advantage=TurnGae()), one_sequence(values, mask))
     assert made.advantages[0].tolist() == near([0, 0.605127, 0.605127, 0, 0.4603, 0, 0.3, 0.3])
@@ -357,9 +436,14 @@ def test_vespo_weights_and_its_fold_of_the_sampler():
 
 @pytest.mark.parametrize(
     ("term", "expected"),
-    [(Lld(weight=1.0), 0), (Lld(weight=1.0, gate="turn"), 0.027273), (Lld(gate="turn"), 0.2 * 0.027273),
-     (PositiveLow(weight=1.0), 0.07), (PositiveLow(weight=1.0, threshold=0.8), 0.06)],
-)  # fmt: skip
+    [
+        (Lld(weight=1.0), 0),
+        (Lld(weight=1.0, gate="turn"), 0.027273),
+        (Lld(gate="turn"), 0.2 * 0.027273),
+        (PositiveLow(weight=1.0), 0.07),
+        (PositiveLow(weight=1.0, threshold=0.8), 0.06),
+    ],
+)
 def test_the_terms_of_llds_and_sapo_search(term, expected):
     assert float(run(replace(ALGORITHMS["grpo"], kl=term), R).terms.kl_loss) == near(expected)
 
@@ -368,7 +452,9 @@ def test_sapo_search_pushes_on_the_first_update_only_with_threshold_one():
     zero = torch.zeros_like(A)
     for threshold, expected in ((1.0, -0.1 / 5), (0.8, 0.0)):
         term = replace(ALGORITHMS["sapo-search"], kl=PositiveLow(weight=0.1, threshold=threshold))
-        assert gradient(term, zero + torch.tensor([[0.0], [-1e-12]], dtype=F64), zero)[:5] == near([expected] * 5)
+        assert gradient(term, zero + torch.tensor([[0.0], [-1e-12]], dtype=F64), zero)[:5] == near(
+            [expected] * 5
+        )
 
 
 def test_bapo_share_is_met_at_the_start():
@@ -397,7 +483,9 @@ def test_tis_and_icepop_on_the_sampler_of_the_example():
     assert float(Tis().weights(made)[MASK].mean()) == near(1.172744)
     for correction, hit in ((Tis(), 2.0), (IcePop(low=0.5, high=2.0), 0.0)):
         terms = policy_loss(replace(ALGORITHMS["tis"], correction=correction), made, OLD + DELTA).terms
-        assert torch.equal(terms.correction[MASK], torch.where(terms.corrected, hit, (OLD - BEHAVIOUR).exp())[MASK])
+        assert torch.equal(
+            terms.correction[MASK], torch.where(terms.corrected, hit, (OLD - BEHAVIOUR).exp())[MASK]
+        )
         assert terms.corrected is not None
         assert terms.corrected[MASK].nonzero().flatten().tolist() == [3, 9]
         assert terms.correction[MASK][[3, 9]].tolist() == [hit, hit]
@@ -417,7 +505,8 @@ def test_dppo_takes_mask_and_ratio_against_the_sampler():
         (found,) = torch.autograd.grad(out.loss, leaf)
         return (-2 * found[0] * made.advantages[0]).tolist(), out.terms.ratio[0].tolist()
 
-    # p_theta - mu = .15 and -.3, p_theta - p_old = .25 and .1, theta / mu = 1.25 and .625, theta / old = 1.5 and 1.25
+    # p_theta - mu = .15 and -.3, p_theta - p_old = .25 and .1, theta / mu = 1.25 and .625, theta / old = 1.5
+    # and 1.25
     assert weights() == (near([1.25, 0]), near([1.25, 0.625]))
     assert weights(against="recompute") == (near([0, 0.625]), near([1.25, 0.625]))
     assert weights(against="old") == (near([0, 1.25]), near([1.5, 1.25]))
@@ -451,7 +540,9 @@ def test_dr_grpo_divides_by_the_tokens_that_an_episode_may_have_and_never_by_the
     by_sixteen = ALGORITHMS["dr-grpo"].within(8)
     assert loss(by_sixteen, R) == near(-0.119777)
     made = worked(R)
-    wide = replace(made, **{n: pad(x, (0, 20)) for n, x in vars(made).items() if x is not None and x.dim() == 2})
+    wide = replace(
+        made, **{n: pad(x, (0, 20)) for n, x in vars(made).items() if x is not None and x.dim() == 2}
+    )
     assert float(policy_loss(by_sixteen, wide, pad(OLD + DELTA, (0, 20))).loss) == near(-0.119777)
     assert loss(ALGORITHMS["dr-grpo"].within(84), R) == near(-0.119777 * 8 / 84)
     given = resolve("dr-grpo", {"aggregate": {"horizon": 4.0}}).within(84)
@@ -467,8 +558,13 @@ def test_the_uncertainty_filter_keeps_the_groups_that_disagree_most():
         return group[keep].unique().tolist()
 
     scores = [[1, 0, 1, 0], [1, 1, 1, 1], [0, 0, 0, 1], [0, 0, 0, 0]]
-    for options, groups in (((), [0]), (("top_k", 0.5), [0, 2]), (("top_k", 1.0), [0, 2]), (("top_p", 0.5), [0]),
-                            (("top_p", 0.9), [0, 2])):  # fmt: skip
+    for options, groups in (
+        ((), [0]),
+        (("top_k", 0.5), [0, 2]),
+        (("top_k", 1.0), [0, 2]),
+        (("top_p", 0.5), [0]),
+        (("top_p", 0.9), [0, 2]),
+    ):
         assert kept(scores, *options) == groups, "groups without spread are never kept"
     assert kept([[1, 1], [0, 0]]) == kept([[1], [0]]) == []
 
@@ -484,7 +580,9 @@ def test_early_stops():
     assert TrajectoryKL(2.9).skips(moved, mask)  # 3 and 3
     assert TrajectoryKL(2.9).skips(-moved, mask), "whichever way the policy moved"
     assert not TrajectoryKL(3.0).skips(moved, mask)
-    assert not TrajectoryKL(0.1).skips(moved * torch.tensor([[1.0], [-1.0]]), mask), "the signs of trajectories cancel"
+    assert not TrajectoryKL(0.1).skips(moved * torch.tensor([[1.0], [-1.0]]), mask), (
+        "the signs of trajectories cancel"
+    )
     assert not TrajectoryKL(2.9).reached(epoch)
 
 
@@ -492,15 +590,20 @@ def test_early_stops():
 
 
 def test_the_mean_of_a_group_and_the_whitening_are_those_of_the_sequences_that_have_the_turn():
-    """Two groups of three; rewards 1, 0, 0 and 1, 1, 0; turn 2 exists in the first two sequences of each group.
+    """Two groups of three; rewards 1, 0, 0 and 1, 1, 0; turn 2 exists in the first two sequences of each
+    group.
 
     Turn 1: 2/3, -1/3, -1/3, 1/3, 1/3, -2/3 over their std sqrt(4/15). Turn 2: 1/2, -1/2, 0, 0 over sqrt(1/6).
     Turn 3 exists once: it is its own mean.
     """
     three, two, one = [1, 0, 1, 0, 1], [1, 0, 1, 0, 0], [1, 0, 0, 0, 0]
     mask = torch.tensor([three, two, one, two, two, one]).bool()
-    made = plain(torch.zeros(6, 5, dtype=torch.float64), mask, group=torch.tensor([0, 0, 0, 1, 1, 1]),
-                 score=torch.tensor([1.0, 0, 0, 1, 1, 0]))  # fmt: skip
+    made = plain(
+        torch.zeros(6, 5, dtype=torch.float64),
+        mask,
+        group=torch.tensor([0, 0, 0, 1, 1, 1]),
+        score=torch.tensor([1.0, 0, 0, 1, 1, 0]),
+    )
     found = prepare(ALGORITHMS["seeupo"], made).advantages
     assert found is not None
     thirds = torch.tensor([2, -1, -1, 1, 1, -2]) / 3 / (4 / 15) ** 0.5

@@ -49,12 +49,16 @@ def test_nothing_off_the_mask_matters(algorithm, drawn, garbage):
     assert torch.equal(a.loss, b.loss)
     assert torch.equal(grad_a, grad_b)
     assert torch.all(grad_a[~batch.mask] == 0)
-    assert float(a.loss) == pytest.approx(float(a.terms.policy_loss + a.terms.kl_loss + a.terms.penalty), abs=1e-9)
+    assert float(a.loss) == pytest.approx(
+        float(a.terms.policy_loss + a.terms.kl_loss + a.terms.penalty), abs=1e-9
+    )
     assert not any(x.requires_grad for x in vars(a.terms).values() if x is not None)
     for name, x in vars(a.terms).items():
         if x is not None:
             inside = batch.mask if x.dim() == 2 else torch.tensor(True)
-            assert torch.equal(torch.where(inside, x, 0), torch.where(inside, getattr(b.terms, name), 0)), name
+            assert torch.equal(torch.where(inside, x, 0), torch.where(inside, getattr(b.terms, name), 0)), (
+                name
+            )
     for name in ("active_low", "active_high", "out_of_range", "dual", "log_ratio", "token_loss"):
         assert torch.all(getattr(b.terms, name)[~batch.mask] == 0)
 
@@ -89,19 +93,31 @@ def test_on_policy_every_ratio_is_one_nothing_is_clipped_and_a_unit_shares_its_c
 @settings(max_examples=30)
 def test_a_ratio_is_the_mean_of_its_unit(ratio, drawn):
     batch, log_prob = drawn
-    batch = replace(batch, sentence=(batch.sentence - 1).clamp(min=0))  # those outside any sentence are a unit too
+    # those outside any sentence are a unit too
+    batch = replace(batch, sentence=(batch.sentence - 1).clamp(min=0))
     terms = policy_loss(replace(PPO, ratio=ratio), batch, log_prob).terms
     place = torch.arange(batch.mask.shape[1]).expand_as(batch.mask)
-    ids = {"token": place, "turn": batch.turn, "sentence": batch.sentence, "sequence": 0 * place,
-           "placebo": batch.placebo}[ratio.level]  # fmt: skip
+    ids = {
+        "token": place,
+        "turn": batch.turn,
+        "sentence": batch.sentence,
+        "sequence": 0 * place,
+        "placebo": batch.placebo,
+    }[ratio.level]
     for i, t in batch.mask.nonzero().tolist():
         d = terms.log_ratio[i][batch.mask[i] & (ids[i] == ids[i, t])].clamp(-20, 20)
-        mean = {"geometric": d.mean().exp(), "arithmetic": d.exp().mean(), "product": d.sum().clamp(-20, 20).exp()}
+        mean = {
+            "geometric": d.mean().exp(),
+            "arithmetic": d.exp().mean(),
+            "product": d.sum().clamp(-20, 20).exp(),
+        }
         assert float(terms.ratio[i, t]) == close(float(mean[ratio.mean]))
     assert torch.all(terms.ratio[~batch.mask] == 1)
 
 
-@given(st.sampled_from(made.PESSIMISTIC), st.sampled_from(["token", "turn", "sequence", "sentence"]), batches())
+@given(
+    st.sampled_from(made.PESSIMISTIC), st.sampled_from(["token", "turn", "sequence", "sentence"]), batches()
+)
 def test_a_gate_closes_low_ratios_of_negative_and_high_ratios_of_positive_advantages(clip, level, drawn):
     batch, log_prob = drawn
     ratio = Pool(level)
@@ -121,7 +137,8 @@ def test_a_gate_closes_low_ratios_of_negative_and_high_ratios_of_positive_advant
         assert torch.all(gradient[mask & ~closed & (terms.log_ratio.abs() < 20)] != 0)
 
 
-FADED = 0.5 * (0.5 - (1 - 1.05 * 0.495)) / 0.495  # below its range Soft's weight fades from a twentieth to nothing
+# below its range Soft's weight fades from a twentieth to nothing
+FADED = 0.5 * (0.5 - (1 - 1.05 * 0.495)) / 0.495
 
 
 @pytest.mark.parametrize(
@@ -130,8 +147,14 @@ FADED = 0.5 * (0.5 - (1 - 1.05 * 0.495)) / 0.495  # below its range Soft's weigh
         (Ppo(), 1.0, [-0.5, -0.9, -1.1, -1.2], "---H"),
         (Ppo(), -1.0, [0.8, 0.9, 1.1, 2.0], "L---"),
         (Ppo(high=0.4, dual=1.7), -1.0, [0.8, 0.9, 1.1, 1.7], "L--D"),
-        *((clip, a, losses, flags) for clip in (Recip(0.25), LogClip(math.log(1.25)), LogClip(math.log(1.25), "unit"))
-          for a, losses, flags in ((1.0, [-0.5, -0.9, -1.1, -1.25], "---H"), (-1.0, [0.8, 0.9, 1.1, 2.0], "L---"))),
+        *(
+            (clip, a, losses, flags)
+            for clip in (Recip(0.25), LogClip(math.log(1.25)), LogClip(math.log(1.25), "unit"))
+            for a, losses, flags in (
+                (1.0, [-0.5, -0.9, -1.1, -1.25], "---H"),
+                (-1.0, [0.8, 0.9, 1.1, 2.0], "L---"),
+            )
+        ),
         # log-prob -1 times a detached weight: good tokens keep the larger weight, bad ones the smaller
         (Hard(), 1.0, [0.8, 0.9, 1.1, 2.0], "----"),
         (Hard(), -1.0, [-0.5, -0.9, -1.1, -1.2], "----"),
@@ -141,7 +164,7 @@ FADED = 0.5 * (0.5 - (1 - 1.05 * 0.495)) / 0.495  # below its range Soft's weigh
         (Soft(0.495), 1.0, [FADED, 0.9, 1.1, 0], "---H"),
         (NoClip(), 1.0, [-0.5, -0.9, -1.1, -2.0], "----"),
     ],
-)  # fmt: skip
+)
 def test_losses_flags_and_what_the_clip_took(clip, advantage, losses, flags):
     ratio = torch.tensor([[0.5, 0.9, 1.1, 2.0]], dtype=F64)
     batch = plain(-1 - ratio.log(), advantages=torch.full_like(ratio, advantage))
@@ -153,7 +176,8 @@ def test_losses_flags_and_what_the_clip_took(clip, advantage, losses, flags):
         bare = policy_loss(algorithm, replace(batch, advantages=0 * ratio), log_prob).terms
         assert not getattr(bare, name).any(), "without an advantage nothing is clipped"
     kept, still = out.terms.token_loss, torch.tensor([[x == "-" for x in flags]])
-    slope = -kept if isinstance(clip, Hard | Soft) else torch.where(still, kept, 0)  # of the sum, by log-probs
+    # of the sum, by log-probs
+    slope = -kept if isinstance(clip, Hard | Soft) else torch.where(still, kept, 0)
     assert gradient[0].tolist() == close((slope[0] / 4).tolist())
     taken = (-advantage * ratio - slope)[0] / 4
     assert bias(algorithm, batch, log_prob)[0].tolist() == close(taken.tolist(), rel=1e-7)
@@ -161,7 +185,9 @@ def test_losses_flags_and_what_the_clip_took(clip, advantage, losses, flags):
 
 @pytest.mark.parametrize("advantage", [1.0, -1.0])
 @pytest.mark.parametrize("beyond", [0, 1e-12])
-def test_a_ratio_exactly_at_its_bound_is_inside_and_one_just_beyond_is_outside(beyond: float, advantage: float) -> None:
+def test_a_ratio_exactly_at_its_bound_is_inside_and_one_just_beyond_is_outside(
+    beyond: float, advantage: float
+) -> None:
     old = torch.full((1, 3), -1.0, dtype=F64)
     bounds = torch.tensor([-0.25, 0.25], dtype=F64).exp().tolist()
     clip = Ppo(low=1 - bounds[0], high=bounds[1] - 1)
@@ -185,7 +211,9 @@ def test_a_ratio_exactly_at_the_dual_bound_is_not_capped() -> None:
     assert terms.dual[0].tolist() == [False, True]
 
 
-RMS = [kind(tau=t, smooth=s) for kind in (RmsBatch, RmsSeq, RmsTurn) for t in (1.0, 3.0) for s in (False, True)]
+RMS = [
+    kind(tau=t, smooth=s) for kind in (RmsBatch, RmsSeq, RmsTurn) for t in (1.0, 3.0) for s in (False, True)
+]
 
 
 @given(st.sampled_from(RMS), batches())
@@ -217,7 +245,8 @@ def test_a_factor_follows_its_definition(stabilise, drawn):
 @pytest.mark.parametrize("stabilise", [RmsBatch(), RmsTurn(tau=3.0), RmsSeq()])
 def test_with_nothing_in_range_the_factor_stays_finite(stabilise):
     old = torch.zeros(2, 3, dtype=F64)
-    for inside in (torch.ones_like(old), torch.tensor([[1.0, 1.0, 0.0]] * 2, dtype=F64)):  # none, and a weightless one
+    # none, and a weightless one
+    for inside in (torch.ones_like(old), torch.tensor([[1.0, 1.0, 0.0]] * 2, dtype=F64)):
         batch = plain(old, advantages=inside)
         terms = policy_loss(replace(PPO, stabilise=stabilise), batch, old + inside * math.log(5)).terms
         assert terms.factor.flatten().tolist() == close([0.2] * 6, rel=1e-6)  # n taken as 1
@@ -250,9 +279,13 @@ def test_right_padding_and_the_order_of_the_sequences_change_nothing(algorithm, 
     assert torch.all(moved[:, -extra:] == 0)
     a, grad_a = solved(algorithm, batch, log_prob)
     b, grad_b = solved(algorithm, wide, pad(log_prob[index], (0, extra), value=math.nan))
-    size = float(a.terms.token_loss.abs().sum()) + float(a.terms.penalty) + float(a.terms.kl_loss.abs()) + 1e-9
+    size = (
+        float(a.terms.token_loss.abs().sum()) + float(a.terms.penalty) + float(a.terms.kl_loss.abs()) + 1e-9
+    )
     assert float(b.loss) == pytest.approx(float(a.loss), rel=1e-9, abs=1e-9 * size)
-    assert torch.allclose(grad_b[:, :-extra], grad_a[index], rtol=1e-7, atol=1e-9 * float(grad_a.abs().max()) + 1e-15)
+    assert torch.allclose(
+        grad_b[:, :-extra], grad_a[index], rtol=1e-7, atol=1e-9 * float(grad_a.abs().max()) + 1e-15
+    )
 
 
 GLOBAL = [replace(s, scope="global") if hasattr(s, "scope") else s for s in made.STABILISERS]
@@ -294,14 +327,21 @@ def test_the_split_into_micro_batches_changes_nothing(stabilise, algorithm, draw
         assert joined.stabiliser_factor == pytest.approx(whole.terms.stabiliser_factor, rel=1e-9)
 
 
-@given(st.sampled_from([replace(a, scope="micro") for a in made.AGGREGATES]), batches(rows=(2, 5)), st.integers(1, 3))
+@given(
+    st.sampled_from([replace(a, scope="micro") for a in made.AGGREGATES]),
+    batches(rows=(2, 5)),
+    st.integers(1, 3),
+)
 def test_scope_micro_is_the_mean_of_the_micro_batches_own_losses(aggregate, drawn, size):
     batch, log_prob = drawn
     algorithm = replace(PPO, aggregate=aggregate, kl=LossKL("k2", 0.3), stabilise=KlClipFrac(scope="micro"))
     parts = torch.arange(len(log_prob)).split(size)
     counts = Normaliser.of(batch, len(parts))
     alone, counted = (
-        [float(policy_loss(algorithm, batch.rows(rows), log_prob[rows], normaliser=given_).loss) for rows in parts]
+        [
+            float(policy_loss(algorithm, batch.rows(rows), log_prob[rows], normaliser=given_).loss)
+            for rows in parts
+        ]
         for given_ in (None, counts)
     )
     assert counted == close([x / len(parts) for x in alone])
@@ -318,7 +358,10 @@ def test_the_statistics_of_another_scope_are_ignored():
 
 def sample() -> tuple[Batch, Tensor]:
     batch, log_prob = made.ragged(3)
-    return replace(batch, sentence=None, advantages=torch.linspace(-1, 1, log_prob.numel()).view_as(log_prob)), log_prob
+    return (
+        replace(batch, sentence=None, advantages=torch.linspace(-1, 1, log_prob.numel()).view_as(log_prob)),
+        log_prob,
+    )
 
 
 @given(algorithms(), batches(), st.sampled_from([-50.0, 50.0, 1e6, -1e6]))
@@ -367,7 +410,8 @@ def test_vanishing_ratios_keep_their_digits_in_single_precision(mean):
     assert float(out.terms.ratio) == pytest.approx(math.exp(-15), rel=1e-5)
 
 
-WEIGHTS = [0.25, 0.5, 1.0, 2.0, 8.0]  # omega of five tokens; their product is 2 and their geometric mean 1.149
+# omega of five tokens; their product is 2 and their geometric mean 1.149
+WEIGHTS = [0.25, 0.5, 1.0, 2.0, 8.0]
 
 
 @pytest.mark.parametrize(
@@ -408,7 +452,9 @@ def test_weights_that_are_all_zero_stay_zero_when_normalised():
 
 def parts() -> list[type]:
     """Every dataclass of the objective."""
-    names = [f"workbench.objective.{found.name}" for found in pkgutil.iter_modules(workbench.objective.__path__)]
+    names = [
+        f"workbench.objective.{found.name}" for found in pkgutil.iter_modules(workbench.objective.__path__)
+    ]
     classes = {c for name in names for c in vars(import_module(name)).values() if inspect.isclass(c)}
     ours = [c for c in classes if c.__module__ in names and hasattr(c, "__dataclass_params__")]
     return sorted(ours, key=lambda c: c.__qualname__)
@@ -416,7 +462,9 @@ def parts() -> list[type]:
 
 @pytest.mark.parametrize("part", parts(), ids=lambda part: part.__qualname__)
 def test_no_part_of_a_declaration_can_be_changed_under_the_run_that_uses_it(part: type) -> None:
-    assert "__dataclass_params__" in vars(part), "a subclass without the decorator compares and prints as its base"
+    assert "__dataclass_params__" in vars(part), (
+        "a subclass without the decorator compares and prints as its base"
+    )
     assert part.__dataclass_params__.frozen
 
 
@@ -440,7 +488,8 @@ stabilise cnorm: guard = 1.0
 stabilise kl_clipfrac: scope = micro, weight = 1.0, form = sequence, estimator = k3, direction = old_new
 stabilise adv_norm: scope = micro, threshold = 0.2
 stabilise subtract: alpha = 1.0
-aggregate token_mean token_sum seq_mean_token_sum seq_mean_token_mean turn_mean turn_mean_global: scope = global
+aggregate token_mean token_sum seq_mean_token_sum seq_mean_token_mean: scope = global
+aggregate turn_mean turn_mean_global: scope = global
 aggregate seq_mean_token_sum_norm: scope = global, horizon = none
 kl reward: beta = 0.001
 kl loss: estimator = k3, beta = 0.001

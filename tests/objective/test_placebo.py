@@ -1,4 +1,6 @@
-"""Placebo turns have the lengths of the real turns, stay inside their trajectory, and depend on nothing but a seed."""
+"""Placebo turns have the lengths of the real turns, stay inside their trajectory, and depend on nothing but a
+seed.
+"""
 
 from dataclasses import replace
 
@@ -27,7 +29,9 @@ def lengths(segments: Tensor) -> list[list[int]]:
 
 
 @given(batches(rows=(1, 6), width=(1, 30)), SEEDS)
-def test_segments_are_stretches_of_policy_tokens_with_the_lengths_of_the_turns_and_from_the_seed_alone(drawn, seed):
+def test_segments_are_stretches_of_policy_tokens_with_the_lengths_of_the_turns_and_from_the_seed_alone(
+    drawn, seed
+):
     mask = drawn[0].mask
     placebo = placebo_turns(mask, stream(seed))
     assert lengths(placebo) == lengths(turn_ids(mask))
@@ -41,14 +45,20 @@ def test_segments_are_stretches_of_policy_tokens_with_the_lengths_of_the_turns_a
 def test_they_seldom_are_the_turns():
     mask = torch.tensor([[False, *[True] * 5, False, *[True] * 5, False, *[True] * 2]]).expand(400, -1)
     drawn, real = placebo_turns(mask, stream(0)), turn_ids(mask)
-    # 12 starts x 3! orders of (5, 5, 2); the turns are found at the starts at which the segments come to lie on them.
-    boundaries = [((a != a.roll(1)) == (b != b.roll(1)))[m].all() for a, b, m in zip(drawn, real, mask, strict=True)]
+    # 12 starts x 3! orders of (5, 5, 2); the turns are found at the starts at which the segments come to lie
+    # on them.
+    boundaries = [
+        ((a != a.roll(1)) == (b != b.roll(1)))[m].all() for a, b, m in zip(drawn, real, mask, strict=True)
+    ]
     assert 0 < sum(map(int, boundaries)) < 100
     assert len({tuple(row.tolist()) for row in drawn}) > 20
 
 
 def test_prepare_draws_them_after_the_selection_and_from_the_stream_that_it_is_given():
-    mask, score = torch.tensor([[1, 1, 1, 0, 1, 1, 1, 1, 0, 1]] * 8).bool(), torch.tensor([1.0, 0, 0, 0, 1, 1, 1, 1])
+    mask, score = (
+        torch.tensor([[1, 1, 1, 0, 1, 1, 1, 1, 0, 1]] * 8).bool(),
+        torch.tensor([1.0, 0, 0, 0, 1, 1, 1, 1]),
+    )
     zeros = torch.zeros(mask.shape)
     batch = plain(zeros, mask, group=torch.arange(8) // 4, score=score, values=zeros, advantages=None)
     algorithm = replace(PPO, ratio=Pool("placebo"), select=ZeroVariance())

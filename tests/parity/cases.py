@@ -18,7 +18,9 @@ def case(seed: int) -> tuple[Batch, Tensor]:
     """Batch `seed` with token advantages, returns and new values, and the new log-probs, (B, T) each."""
     batch, new = ragged(seed, scale=SCALE)
     g = torch.Generator().manual_seed(10_000 + seed)
-    advantages, returns = (torch.where(batch.mask, torch.randn(new.shape, generator=g, dtype=F64), 0) for _ in range(2))
+    advantages, returns = (
+        torch.where(batch.mask, torch.randn(new.shape, generator=g, dtype=F64), 0) for _ in range(2)
+    )
     return replace(batch, advantages=advantages, returns=returns), new
 
 

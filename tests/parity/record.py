@@ -1,7 +1,7 @@
 """Records what verl and TRL compute on fixed random batches: `make parity`, in an environment of its own.
 
-Only numbers leave this script. Each reference function is called as its package has it; where its trainer would have to
-exist around it, it gets an object with the attributes that it reads.
+Only numbers leave this script. Each reference function is called as its package has it; where its trainer
+would have to exist around it, it gets an object with the attributes that it reads.
 """
 
 import json
@@ -41,7 +41,9 @@ def verl(seed: int) -> dict[str, list[float]]:
 
     batch, new = case(seed)
     mask, group = batch.mask.double(), batch.group.numpy()
-    made: dict[str, list[float]] = {"batch": sketch(torch.stack([new, batch.log_prob_old, batch.need("advantages")]))}
+    made: dict[str, list[float]] = {
+        "batch": sketch(torch.stack([new, batch.log_prob_old, batch.need("advantages")]))
+    }
 
     def config(name: str) -> Any:
         return ActorConfig(strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=1, **CLIPS[name])
@@ -53,14 +55,22 @@ def verl(seed: int) -> dict[str, list[float]]:
 
     rewards = token_rewards(batch)
     for gamma, lam in ((1.0, 1.0), (0.99, 0.95)):
-        advantages, returns = core.compute_gae_advantage_return(rewards, batch.need("values"), mask, gamma, lam)
-        made[f"compute_gae_advantage_return {gamma} {lam}"] = sketch(advantages * mask) + sketch(returns * mask)
+        advantages, returns = core.compute_gae_advantage_return(
+            rewards, batch.need("values"), mask, gamma, lam
+        )
+        made[f"compute_gae_advantage_return {gamma} {lam}"] = sketch(advantages * mask) + sketch(
+            returns * mask
+        )
     for by_std in (True, False):
         found = core.compute_grpo_outcome_advantage(rewards, mask, group, norm_adv_by_std_in_grpo=by_std)[0]
         made[f"compute_grpo_outcome_advantage {by_std}"] = sketch(found)
-    made["compute_rloo_outcome_advantage"] = sketch(core.compute_rloo_outcome_advantage(rewards, mask, group)[0])
+    made["compute_rloo_outcome_advantage"] = sketch(
+        core.compute_rloo_outcome_advantage(rewards, mask, group)[0]
+    )
     for gamma in (1.0, 0.9):
-        found = core.compute_reinforce_plus_plus_outcome_advantage(rewards, mask, SimpleNamespace(gamma=gamma))[0]
+        found = core.compute_reinforce_plus_plus_outcome_advantage(
+            rewards, mask, SimpleNamespace(gamma=gamma)
+        )[0]
         made[f"compute_reinforce_plus_plus_outcome_advantage {gamma}"] = sketch(found)
 
     for mode in MODES:
@@ -123,27 +133,51 @@ def _inputs(batch: Batch) -> dict[str, Tensor]:
     mask = batch.mask.double()
     nothing = torch.zeros(len(mask), 1, dtype=torch.long)
     return {
-        "prompt_ids": nothing, "prompt_mask": nothing, "completion_ids": batch.tokens, "completion_mask": mask,
-        "advantages": sequence_advantages(batch), "old_per_token_logps": batch.log_prob_old,
+        "prompt_ids": nothing,
+        "prompt_mask": nothing,
+        "completion_ids": batch.tokens,
+        "completion_mask": mask,
+        "advantages": sequence_advantages(batch),
+        "old_per_token_logps": batch.log_prob_old,
         "num_items_in_batch": mask.sum(),
-    }  # fmt: skip
+    }
 
 
 def _trainer(owner: Any, log_prob: Tensor, kind: str, level: str) -> Any:
     """What `_compute_loss` reads of its trainer; epsilon_high of cispo is an absolute ratio."""
     args = SimpleNamespace(
-        delta=None, use_bias_correction_kl=False, sapo_temperature_pos=1.0, sapo_temperature_neg=1.05,
-        steps_per_generation=1, vespo_k_pos=2.0, vespo_lambda_pos=3.0, vespo_k_neg=3.0, vespo_lambda_neg=2.0,
-    )  # fmt: skip
+        delta=None,
+        use_bias_correction_kl=False,
+        sapo_temperature_pos=1.0,
+        sapo_temperature_neg=1.05,
+        steps_per_generation=1,
+        vespo_k_pos=2.0,
+        vespo_lambda_pos=3.0,
+        vespo_k_neg=3.0,
+        vespo_lambda_neg=2.0,
+    )
     accelerator = SimpleNamespace(num_processes=1, gather=lambda x: x, reduce=lambda x, reduction: x)
     return SimpleNamespace(
         _get_per_token_logps_and_entropies=lambda *a, **k: (log_prob, torch.zeros_like(log_prob), None),
-        aux_loss_enabled=False, top_entropy_quantile=1.0, off_policy_mask_threshold=None, loss_type=kind,
-        importance_sampling_level=level, beta=0.0, epsilon_low=0.2, epsilon_high=1.3 if kind == "cispo" else 0.28,
-        args=args, use_vllm=False, vllm_importance_sampling_correction=False, accelerator=accelerator,
-        model=SimpleNamespace(training=True), current_gradient_accumulation_steps=1, max_completion_length=40,
-        _entropy_bonus_enabled=False, _metrics={"train": defaultdict(list)}, get_gamma_weights=owner.get_gamma_weights,
-    )  # fmt: skip
+        aux_loss_enabled=False,
+        top_entropy_quantile=1.0,
+        off_policy_mask_threshold=None,
+        loss_type=kind,
+        importance_sampling_level=level,
+        beta=0.0,
+        epsilon_low=0.2,
+        epsilon_high=1.3 if kind == "cispo" else 0.28,
+        args=args,
+        use_vllm=False,
+        vllm_importance_sampling_correction=False,
+        accelerator=accelerator,
+        model=SimpleNamespace(training=True),
+        current_gradient_accumulation_steps=1,
+        max_completion_length=40,
+        _entropy_bonus_enabled=False,
+        _metrics={"train": defaultdict(list)},
+        get_gamma_weights=owner.get_gamma_weights,
+    )
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
-"""Losses, gradients, advantages, weights and clip statistics against what verl and TRL computed, on 50 batches each.
+"""Losses, gradients, advantages, weights and clip statistics against what verl and TRL computed, on 50
+batches each.
 
-The numbers were recorded by `make parity`; a tensor is compared by three random projections and its norm. Where we
-differ on purpose, the difference itself is asserted.
+The numbers were recorded by `make parity`; a tensor is compared by three random projections and its norm.
+Where we differ on purpose, the difference itself is asserted.
 """
 
 import json
@@ -68,14 +69,19 @@ def loss(algorithm: Algorithm) -> Numbers:
 
 
 def trl_loss(algorithm: Algorithm, flags: str = "tokens") -> Numbers:
-    """Loss and gradient with one advantage a sequence, and the low and high clip fraction, of tokens or sequences."""
+    """Loss and gradient with one advantage a sequence, and the low and high clip fraction, of tokens or
+    sequences.
+    """
 
     def numbers(seed: int, batch: Batch, new: Tensor) -> list[float]:
         found, terms = solved(algorithm, one_advantage(batch), new)
         if flags == "none":
             return found
         counted = batch.mask if flags == "tokens" else batch.mask & (batch.mask.cumsum(1) == 1)
-        return [*found, *(float((x & counted).sum() / counted.sum()) for x in (terms.active_low, terms.active_high))]
+        return [
+            *found,
+            *(float((x & counted).sum() / counted.sum()) for x in (terms.active_low, terms.active_high)),
+        ]
 
     return numbers
 
@@ -102,7 +108,9 @@ def advantages(advantage: Advantage) -> Numbers:
 def kl(name: Any) -> Numbers:
     def numbers(seed: int, batch: Batch, new: Tensor) -> list[float]:
         leaf = new.clone().requires_grad_()
-        return differentiated(masked_mean(estimate(name, leaf - batch.need("log_prob_ref")), batch.mask), leaf)
+        return differentiated(
+            masked_mean(estimate(name, leaf - batch.need("log_prob_ref")), batch.mask), leaf
+        )
 
     return numbers
 
@@ -136,12 +144,17 @@ AGGREGATES: dict[str, agg.Aggregate] = {
     "seq-mean-token-mean": agg.SeqMeanTokenMean(),
 }
 TOLD_APART = {  # functions of verl from whose numbers ours differ on purpose: a test of its own each
-    "compute_policy_loss_cispo", "compute_policy_loss_geo_mean", "compute_policy_loss_reinforce",
-    "compute_rollout_correction_weights sequence 1.5 True", "compute_rollout_correction_weights sequence 0.5_2.0 True",
-}  # fmt: skip
+    "compute_policy_loss_cispo",
+    "compute_policy_loss_geo_mean",
+    "compute_policy_loss_reinforce",
+    "compute_rollout_correction_weights sequence 1.5 True",
+    "compute_rollout_correction_weights sequence 0.5_2.0 True",
+}
 REJECTION = "compute_rollout_rejection_mask token_k1 0.5_1.5"
 VERL: dict[str, Numbers] = {
-    "batch": lambda seed, batch, new: sketch(torch.stack([new, batch.log_prob_old, batch.need("advantages")])),
+    "batch": lambda seed, batch, new: sketch(
+        torch.stack([new, batch.log_prob_old, batch.need("advantages")])
+    ),
     "compute_gae_advantage_return 1.0 1.0": advantages(Gae(1.0, 1.0)),
     "compute_gae_advantage_return 0.99 0.95": advantages(Gae(0.99, 0.95)),
     "compute_grpo_outcome_advantage True": advantages(Grpo(1e-6)),
@@ -149,7 +162,10 @@ VERL: dict[str, Numbers] = {
     "compute_rloo_outcome_advantage": advantages(Rloo()),
     "compute_reinforce_plus_plus_outcome_advantage 1.0": advantages(ReinforcePp(1.0)),
     "compute_reinforce_plus_plus_outcome_advantage 0.9": advantages(ReinforcePp(0.9)),
-    **{f"compute_policy_loss_vanilla {mode}": loss(replace(PLAIN, aggregate=a)) for mode, a in AGGREGATES.items()},
+    **{
+        f"compute_policy_loss_vanilla {mode}": loss(replace(PLAIN, aggregate=a))
+        for mode, a in AGGREGATES.items()
+    },
     **{f"agg_loss {mode}": aggregated(a) for mode, a in AGGREGATES.items()},
     "compute_policy_loss_gspo": loss(replace(ALGORITHMS["gspo-token"], clip=Ppo(0.05, 0.06))),
     "compute_policy_loss_sapo": loss(ALGORITHMS["sapo"]),
@@ -172,9 +188,13 @@ TRL: dict[str, Numbers] = {
     "_compute_loss bnpo token": trl_loss(WIDER),
     "_compute_loss dr_grpo token": trl_loss(replace(WIDER, aggregate=agg.SeqMeanTokenSumNorm(horizon=40.0))),
     "_compute_loss dapo token": trl_loss(replace(ALGORITHMS["dapo"], clip=WIDER.clip)),
-    "_compute_loss cispo token": trl_loss(replace(ALGORITHMS["cispo"], clip=SgClip(low=1.0, high=0.3)), flags="none"),
+    "_compute_loss cispo token": trl_loss(
+        replace(ALGORITHMS["cispo"], clip=SgClip(low=1.0, high=0.3)), flags="none"
+    ),
     "_compute_loss sapo token": trl_loss(ALGORITHMS["sapo"], flags="none"),
-    "_compute_loss vespo token": trl_loss(replace(ALGORITHMS["vespo"], clip=Gamma(against="old")), flags="none"),
+    "_compute_loss vespo token": trl_loss(
+        replace(ALGORITHMS["vespo"], clip=Gamma(against="old")), flags="none"
+    ),
 }
 
 
@@ -187,7 +207,9 @@ def test_every_recorded_case_is_compared_on_the_batches_that_were_recorded() -> 
     assert set(RECORDED["trl"]["cases"]) == set(TRL)
 
 
-@pytest.mark.parametrize(("package", "name"), [*(("verl", name) for name in VERL), *(("trl", name) for name in TRL)])
+@pytest.mark.parametrize(
+    ("package", "name"), [*(("verl", name) for name in VERL), *(("trl", name) for name in TRL)]
+)
 def test_our_numbers_are_theirs(package: str, name: str) -> None:
     ours, theirs = {"verl": VERL, "trl": TRL}[package][name], RECORDED[package]["cases"][name]
     for seed, pair in enumerate(batches()):
@@ -195,7 +217,9 @@ def test_our_numbers_are_theirs(package: str, name: str) -> None:
 
 
 def test_cispo_and_the_weights_that_verl_calls_clipped() -> None:
-    """verl's clip fraction counts clamped weights, which lose no gradient: ours is 0, and they are out of range."""
+    """verl's clip fraction counts clamped weights, which lose no gradient: ours is 0, and they are out of
+    range.
+    """
     theirs = RECORDED["verl"]["cases"]["compute_policy_loss_cispo"]
     for seed, (batch, new) in enumerate(batches()):
         found, terms = solved(replace(ALGORITHMS["cispo"], clip=SgClip(0.2, 0.28)), batch, new)
@@ -204,7 +228,9 @@ def test_cispo_and_the_weights_that_verl_calls_clipped() -> None:
 
 
 def test_gmpo_and_the_token_that_it_calls_clipped() -> None:
-    """verl's share of clipped tokens ignores on which side a token left the range; ours follows the gradient."""
+    """verl's share of clipped tokens ignores on which side a token left the range; ours follows
+    the gradient.
+    """
     theirs = RECORDED["verl"]["cases"]["compute_policy_loss_geo_mean"]
     larger = 0
     for seed, (batch, new) in enumerate(batches()):
@@ -218,7 +244,9 @@ def test_gmpo_and_the_token_that_it_calls_clipped() -> None:
 
 
 def test_reinforce_has_verls_gradient_and_another_value() -> None:
-    """Ours is -A w with w = 1, verl's is -A log pi: the same gradient, and a value that says something else."""
+    """Ours is -A w with w = 1, verl's is -A log pi: the same gradient, and a value that says
+    something else.
+    """
     theirs = RECORDED["verl"]["cases"]["compute_policy_loss_reinforce"]
     for seed, (batch, new) in enumerate(batches()):
         found, _ = solved(ALGORITHMS["reinforce"], batch, new)
@@ -228,7 +256,10 @@ def test_reinforce_has_verls_gradient_and_another_value() -> None:
 
 @pytest.mark.parametrize(
     ("threshold", "rule"),
-    [("1.5", Tis(1.5, "seq_prod", normalise=True)), ("0.5_2.0", IcePop(0.5, 2.0, "seq_prod", normalise=True))],
+    [
+        ("1.5", Tis(1.5, "seq_prod", normalise=True)),
+        ("0.5_2.0", IcePop(0.5, 2.0, "seq_prod", normalise=True)),
+    ],
 )
 def test_normalised_weights_of_sequences_have_mean_one_over_tokens(threshold: str, rule: Correction) -> None:
     """As the loss counts them; in verl they have it over sequences."""
@@ -240,6 +271,8 @@ def test_normalised_weights_of_sequences_have_mean_one_over_tokens(threshold: st
 
 
 def test_the_sign_trap_of_the_rejection_mask() -> None:
-    """verl's token_k1 tests log(mu / pi): 0.5 and 1.5 keep omega in [1 / 1.5, 2], where ours bound omega itself."""
+    """verl's token_k1 tests log(mu / pi): 0.5 and 1.5 keep omega in [1 / 1.5, 2], where ours bound omega
+    itself.
+    """
     same, theirs = kept(0.5, 1.5), RECORDED["verl"]["cases"][REJECTION]
     assert any(same(seed, *pair) != pytest.approx(theirs[seed]) for seed, pair in enumerate(batches()))

@@ -29,7 +29,9 @@ def alarm(step: int, severity: str = "warning", kind: str = "alarm") -> Event:
     return Event(step, kind, severity, "")  # type: ignore[arg-type]
 
 
-def test_the_last_steps_every_nth_and_those_before_an_alarm_stay_and_an_info_pins_nothing(tmp_path: Path) -> None:
+def test_the_last_steps_every_nth_and_those_before_an_alarm_stay_and_an_info_pins_nothing(
+    tmp_path: Path,
+) -> None:
     box = BlackBox(tmp_path, SMALL)
     for step in range(30):
         write(box, step)
@@ -37,7 +39,9 @@ def test_the_last_steps_every_nth_and_those_before_an_alarm_stay_and_an_info_pin
     assert stored(tmp_path) == [0, 5, 6, 7, 10, 20, 26, 27, 28, 29]
 
 
-def test_the_batches_about_the_onset_of_a_collapse_are_there_however_late_it_is_detected(tmp_path: Path) -> None:
+def test_the_batches_about_the_onset_of_a_collapse_are_there_however_late_it_is_detected(
+    tmp_path: Path,
+) -> None:
     box, watch = BlackBox(tmp_path, SMALL), Watch(episodes=10_000)
     rise, slow_fall = [0.1 + 0.02 * i for i in range(35)], [0.8 - 0.01 * i for i in range(1, 70)]
     for step, success in enumerate([0.1] * 6 + rise + [0.8] * 20 + slow_fall):
@@ -65,7 +69,9 @@ def test_a_fall_that_recovers_leaves_nothing_behind(tmp_path: Path) -> None:
     alarmed=st.sets(st.integers(0, 60)),
     fell=st.sets(st.integers(0, 60)),
 )
-def test_the_cap_holds_and_the_newest_step_stays(sizes: dict[int, int], alarmed: set[int], fell: set[int]) -> None:
+def test_the_cap_holds_and_the_newest_step_stays(
+    sizes: dict[int, int], alarmed: set[int], fell: set[int]
+) -> None:
     now = max(sizes)
     left = set(sizes) - doomed(sizes, now, alarmed, fell, SMALL)
     assert now in left
@@ -96,7 +102,9 @@ def test_a_batch_larger_than_the_cap_is_not_kept_and_said_once(tmp_path: Path, c
     assert [r.message for r in caplog.records] == ["a batch of 11 MB is not kept: record.batches.mb = 10"]
 
 
-def test_a_full_disk_or_a_killed_process_keeps_what_was_there_and_leaves_no_torn_file(tmp_path, caplog, monkeypatch):
+def test_a_full_disk_or_a_killed_process_keeps_what_was_there_and_leaves_no_torn_file(
+    tmp_path, caplog, monkeypatch
+):
     (tmp_path / "batches").mkdir()
     (tmp_path / "batches" / ".000007.writing").write_bytes(b"half")  # left by a killed process
     box, real = BlackBox(tmp_path, SMALL), Path.write_bytes

@@ -1,4 +1,6 @@
-"""The ledger of any trainer: the rows of our own trainer, from plain tensors; knobs, ranks, resumes, deaths."""
+"""The ledger of any trainer: the rows of our own trainer, from plain tensors; knobs, ranks,
+resumes, deaths.
+"""
 
 import logging
 import os
@@ -47,20 +49,35 @@ def updates_of(seed, count=2):
     for u in range(count):
         one = random_evidence(seed, ROWS, TURNS)
         moved = one.log_prob + 0.1 * u
-        one = replace(one, log_prob=moved, epoch=torch.tensor([u]), scalars={"grad_norm": [1.0 + u], "lr": [0.5]})
+        one = replace(
+            one, log_prob=moved, epoch=torch.tensor([u]), scalars={"grad_norm": [1.0 + u], "lr": [0.5]}
+        )
         found.append(replace(one, group=torch.arange(ROWS)[None] // 2))
     return found
 
 
 def seen_by(one, own, rows):
     """What a trainer hands over of an update: `rows` of those that are its `own`."""
-    told = {name: x[0][own][rows] for name in [*TOKENS, "mask", "advantages"] if (x := getattr(one, name)) is not None}
+    told = {
+        name: x[0][own][rows]
+        for name in [*TOKENS, "mask", "advantages"]
+        if (x := getattr(one, name)) is not None
+    }
     terms = ("ratio", "active_low", "active_high", "out_of_range", "dual", "factor", "gradient_weight")
     told["trajectory"] = torch.arange(own.stop - own.start)[rows]
     return told | {"terms": {name: getattr(one, name)[0][own][rows] for name in terms}}
 
 
-def tell(book, step, seed=None, parts=(slice(None),), rewards=(1.0, 0.0) * 3, end=True, own=slice(0, ROWS), **scalars):
+def tell(
+    book,
+    step,
+    seed=None,
+    parts=(slice(None),),
+    rewards=(1.0, 0.0) * 3,
+    end=True,
+    own=slice(0, ROWS),
+    **scalars,
+):
     made = updates_of(step if seed is None else seed)
     mask = made[0].mask[0][own]
     ids = torch.arange(mask.shape[1]).repeat(len(mask), 1)
@@ -99,18 +116,28 @@ def test_it_writes_the_rows_that_our_own_trainer_would_have_written(tmp_path):
         made = tell(book, 0)
     mask = made[0].mask[0].numpy()
     ids = [list(range(mask.shape[1]))] * ROWS
-    turns = [[[i for i in range(mask.shape[1]) if row[i] and n[i] == k] for k in range(1, n.max() + 1)]
-             for row, n in zip(mask, made[0].turn[0].numpy(), strict=True)]  # fmt: skip
+    turns = [
+        [[i for i in range(mask.shape[1]) if row[i] and n[i] == k] for k in range(1, n.max() + 1)]
+        for row, n in zip(mask, made[0].turn[0].numpy(), strict=True)
+    ]
     count = mask.sum(1)
     rollouts = Rollouts(
-        reward=np.array([1.0, 0.0] * 3), success=np.array([True, False] * 3), group=np.arange(ROWS) // 2,
-        rollout_step=np.zeros(ROWS, dtype=int), turns=np.array([len(t) for t in turns]), response_tokens=count,
-        observation_tokens=mask.shape[1] - count, tokens=ids, written=turns,
-    )  # fmt: skip
+        reward=np.array([1.0, 0.0] * 3),
+        success=np.array([True, False] * 3),
+        group=np.arange(ROWS) // 2,
+        rollout_step=np.zeros(ROWS, dtype=int),
+        turns=np.array([len(t) for t in turns]),
+        response_tokens=count,
+        observation_tokens=mask.shape[1] - count,
+        tokens=ids,
+        written=turns,
+    )
     updates = Evidence.stack([replace(one, span=None, value_clip=None) for one in made])
     with Recorder(tmp_path / "ours", "r", RunSettings(), group=2) as recorder:
         recorder.step(0, StepEvidence(rollouts, updates, tokens_trained=2 * int(count.sum())))
-    assert_alike(tmp_path / "ours", book.folder, "step", "minibatch", "trajectory", "turn", "turn_step", "token")
+    assert_alike(
+        tmp_path / "ours", book.folder, "step", "minibatch", "trajectory", "turn", "turn_step", "token"
+    )
 
 
 @pytest.mark.parametrize("parts", [[slice(0, 2), slice(2, 6)], [slice(0, 1), slice(1, 5), slice(5, 6)]])
@@ -164,7 +191,9 @@ def test_ratio_clip_and_weights_follow_from_the_clip_that_was_told_and_without_o
     found = [(row["trajectory"], row["turn_index"], row["n_tokens"]) for row in turns]
     assert found == [(0, 1, 2), (0, 2, 1), (1, 1, 1)]
     shares = np.array([row["gradient_share"] for row in turns])
-    assert shares == pytest.approx(np.array([np.exp(-0.5), np.exp(0.1), np.exp(0.5)]) / np.exp([-0.5, 0.1, 0.5]).sum())
+    assert shares == pytest.approx(
+        np.array([np.exp(-0.5), np.exp(0.1), np.exp(0.5)]) / np.exp([-0.5, 0.1, 0.5]).sum()
+    )
     step = read(tmp_path / "e" / "told", "step")[0]
     assert (step["success"], step["reward"]) == (0.5, 0.5)  # no success was told: the mean reward stands in
     assert read(tmp_path / "e" / "told", "trajectory")[0]["success"] is None
@@ -183,7 +212,9 @@ def test_levels_of_the_clip_pool_the_ratio_over_turn_or_sequence(tmp_path):
 def test_prompts_move_the_tokens_of_an_update_to_their_place_in_the_transcript(tmp_path):
     words = [["a", "b", "c", "d"], ["e", "f"]]
     with opened(tmp_path, tokens=2) as book:
-        book.rollouts(0, [1.0, 0.0], prompts=[["q"], ["q", "?"]], responses=words, group=[0, 0], answer=["d", None])
+        book.rollouts(
+            0, [1.0, 0.0], prompts=[["q"], ["q", "?"]], responses=words, group=[0, 0], answer=["d", None]
+        )
         x = torch.tensor([[-1.0, -2.0, -3.0, -4.0], [-5.0, -6.0, 0.0, 0.0]])
         mask = torch.tensor([[1, 0, 1, 1], [1, 1, 0, 0]])
         book.update(0, log_prob=x, log_prob_old=x, mask=mask, advantages=[1.0, -1.0], entropy=-x)
@@ -225,7 +256,8 @@ def test_a_share_of_the_trajectories_is_whole_prompt_groups_and_the_rewards_are_
     seen = {}
     for row in read(book.folder, "turn"):
         seen.setdefault(row["step"], set()).add(row["trajectory"])
-    assert all({t ^ 1 for t in found} == found for found in seen.values())  # groups are (0, 1), (2, 3), (4, 5)
+    # groups are (0, 1), (2, 3), (4, 5)
+    assert all({t ^ 1 for t in found} == found for found in seen.values())
     assert 1 <= np.mean([len(found) for found in seen.values()]) <= 5
     assert all(row["reward"] == 0.5 for row in read(book.folder, "step"))
 
@@ -293,7 +325,9 @@ PLAIN = """
     for step in range(first, 10**6):
         book.rollouts(step, [1.0, 0.0] * 2, group=[0, 0, 1, 1])
         for u in range(2):
-            book.update(step, epoch=u, log_prob=x, log_prob_old=x, mask=x + 1, advantages=x[:, 0], grad_norm=1.0)
+            book.update(
+                step, epoch=u, log_prob=x, log_prob_old=x, mask=x + 1, advantages=x[:, 0], grad_norm=1.0
+            )
         book.end(step)
         ended(step)
 """
@@ -304,7 +338,9 @@ TRL = """
                 ended(first + self._step // 8 - 1)
 
     trainer = Endless()
-    trainer.micro, trainer.told["rollouts"], trainer.state.global_step = 500 * trainer.micro, 500 * rollouts, 8 * first
+    trainer.micro = 500 * trainer.micro
+    trainer.told["rollouts"] = 500 * rollouts
+    trainer.state.global_step = 8 * first
     book = record(trainer, runs, experiment="e", run=run, resume=first > 0)
     trainer.train()
 """
@@ -338,7 +374,9 @@ def trainer(folder, run, text=PLAIN):
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("times", [2, pytest.param(10, marks=pytest.mark.slow)])
-def test_two_trainers_in_one_folder_killed_again_and_again_lose_two_seconds_and_double_nothing(tmp_path, times):
+def test_two_trainers_in_one_folder_killed_again_and_again_lose_two_seconds_and_double_nothing(
+    tmp_path, times
+):
     for _ in range(times):
         both = {run: trainer(tmp_path, run, text)[0] for run, text in (("plain", PLAIN), ("trl", TRL))}
         time.sleep(3)

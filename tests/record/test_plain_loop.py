@@ -66,11 +66,17 @@ def test_the_page_shows_calls_that_exist():
 def test_the_token_export_of_prime_rl_becomes_a_ledger(tmp_path, monkeypatch):
     monkeypatch.setattr(prime_rl, "Ledger", Local)
     row = {
-        "token_ids": [5, 6, 7, 8], "loss_mask": [False, True, False, True], "advantages": [0.5] * 4,
-        "rewards": [1.0] * 4, "inference_logprobs": [0.0, -1.0, 0.0, -2.0], "trainer_logprobs": [0.0, -0.5, 0.0, -2.0],
-        "entropy": [0.0, 1.0, 0.0, 3.0], "importance_ratio": [1.0, math.exp(0.5), 1.0, 1.0],
-        "is_masked_low": [False] * 4, "is_masked_high": [False, True, False, False],
-    }  # fmt: skip
+        "token_ids": [5, 6, 7, 8],
+        "loss_mask": [False, True, False, True],
+        "advantages": [0.5] * 4,
+        "rewards": [1.0] * 4,
+        "inference_logprobs": [0.0, -1.0, 0.0, -2.0],
+        "trainer_logprobs": [0.0, -0.5, 0.0, -2.0],
+        "entropy": [0.0, 1.0, 0.0, 3.0],
+        "importance_ratio": [1.0, math.exp(0.5), 1.0, 1.0],
+        "is_masked_low": [False] * 4,
+        "is_masked_high": [False, True, False, False],
+    }
     short = row | {name: values[:2] for name, values in row.items()} | {"rewards": [0.0, 0.0]}
     for step in (2, 10):
         folder = tmp_path / "token_exports" / f"step_{step}"
@@ -83,5 +89,9 @@ def test_the_token_export_of_prime_rl_becomes_a_ledger(tmp_path, monkeypatch):
     assert (rows[0]["tokens"], rows[0]["clip_frac"]) == (3, pytest.approx(2 / 3))
     assert rows[0]["ratio_max"] == pytest.approx(math.exp(0.5))
     assert rows[0]["entropy"] == pytest.approx(5 / 3)
-    assert [(row["trajectory"], row["turn_index"]) for row in read(folder, "turn")] == [(0, 1), (0, 2), (1, 1)] * 2
+    assert [(row["trajectory"], row["turn_index"]) for row in read(folder, "turn")] == [
+        (0, 1),
+        (0, 2),
+        (1, 1),
+    ] * 2
     assert read(folder, "step")[0]["success"] == 0.5

@@ -33,9 +33,13 @@ def step_of(step, **changes):
     updates = []
     for u in range(2):
         one = random_evidence(100 * step + u, 3, 2)
-        updates.append(replace(one, epoch=torch.tensor([u]), scalars={"grad_norm": [1.0 + u], "non_finite": [0.0]}))
+        updates.append(
+            replace(one, epoch=torch.tensor([u]), scalars={"grad_norm": [1.0 + u], "non_finite": [0.0]})
+        )
     seconds = {"total": 1.0, "update": 0.5}
-    return replace(StepEvidence(rollouts_of([1.0, 0.0, 1.0]), Evidence.stack(updates), None, seconds, 40), **changes)
+    return replace(
+        StepEvidence(rollouts_of([1.0, 0.0, 1.0]), Evidence.stack(updates), None, seconds, 40), **changes
+    )
 
 
 def test_one_step_fills_every_table_with_its_keys(tmp_path):
@@ -80,18 +84,27 @@ def test_a_share_of_the_trajectories_may_keep_their_turns_to_themselves(tmp_path
 def test_events_of_the_watches_are_written_with_the_step_they_belong_to(tmp_path, recorder):
     for step in range(3):
         bad = step_of(step)
-        recorder.step(step, replace(bad, updates=replace(bad.updates, scalars={"non_finite": [0.0, float(step)]})))
+        recorder.step(
+            step, replace(bad, updates=replace(bad.updates, scalars={"non_finite": [0.0, float(step)]}))
+        )
     recorder.diverged(3, "sampling failed")
     assert recorder.verdict(final=False)["outcome"] == "diverged"
     recorder.flush()
     first, second = read(tmp_path, "event").to_pylist()
-    assert [first[k] for k in ("kind", "step", "severity", "diagnostic")] == ["non_finite", 1, "critical", "non_finite"]
+    assert [first[k] for k in ("kind", "step", "severity", "diagnostic")] == [
+        "non_finite",
+        1,
+        "critical",
+        "non_finite",
+    ]
     assert [second[k] for k in ("kind", "step", "severity")] == ["diverged", 3, "critical"]
     assert second["message"] == "sampling failed"
 
 
 def scored(recorder, step, share):
-    recorder.step(step, StepEvidence(rollouts_of([1.0] * round(64 * share) + [0.0] * (64 - round(64 * share)))))
+    recorder.step(
+        step, StepEvidence(rollouts_of([1.0] * round(64 * share) + [0.0] * (64 - round(64 * share))))
+    )
 
 
 CURVE = [0.3] * 10 + [0.4, 0.5, 0.6, 0.7, 0.7, 0.7, 0.7, 0.7] + [0.0] * 12
@@ -165,21 +178,33 @@ def test_token_rows_carry_the_last_epoch_and_null_where_nothing_was_trained():
     assert [x is not None for x in rows["entropy"][0]] == mask
     position = mask.index(True)
     assert rows["entropy"][0][position] == pytest.approx(float(last.entropy[0, 2, position]))
-    assert rows["log_ratio"][0][position] == pytest.approx(float((one.log_prob - one.log_prob_old)[0, 2, position]))
+    assert rows["log_ratio"][0][position] == pytest.approx(
+        float((one.log_prob - one.log_prob_old)[0, 2, position])
+    )
     assert rows["turn_index"][0] == one.turn[0, 2, :length].tolist()
     unused = token_rows([0], rollouts_of([1.0]), None, None)
-    assert unused == {"trajectory": [0], "token_id": [[0] * 8], "token": [None]}, "nothing is measured without updates"
+    assert unused == {
+        "trajectory": [0],
+        "token_id": [[0] * 8],
+        "token": [None],
+    }, "nothing is measured without updates"
 
 
 def test_token_rows_keep_the_epoch_with_the_largest_gradient_next_to_the_last():
     one = random_evidence(1, 3, 2)
     loud = replace(one, log_prob=one.log_prob + 1)
     for factor, worst in ((10, 0), (math.nan, 0), (0, 1)):
-        epochs = [replace(loud, gradient_weight=factor * one.gradient_weight), replace(one, epoch=torch.tensor([1]))]
+        epochs = [
+            replace(loud, gradient_weight=factor * one.gradient_weight),
+            replace(one, epoch=torch.tensor([1])),
+        ]
         rollouts = replace(rollouts_of([1.0] * 3), tokens=[list(range(one.mask.shape[2]))] * 3)
         (row,) = [{k: v[0] for k, v in token_rows([2], rollouts, Evidence.stack(epochs), None).items()}]
         at, source = row["trained"].index(True), epochs[worst]
-        expected = float(source.gradient_weight[0, 2, at]), float((source.log_prob - source.log_prob_old)[0, 2, at])
+        expected = (
+            float(source.gradient_weight[0, 2, at]),
+            float((source.log_prob - source.log_prob_old)[0, 2, at]),
+        )
         assert row["worst_epoch"] == worst
         found = row["worst_gradient_weight"][at], row["worst_log_ratio"][at]
         assert found == pytest.approx(expected, nan_ok=True)

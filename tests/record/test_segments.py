@@ -76,7 +76,9 @@ def test_values_come_back_as_they_went_in_and_null_and_nan_are_different(tmp_pat
     np.testing.assert_array_equal(rows["grad_norm"].drop_null().to_numpy(), [np.nan, 1.0, np.nan, 1.0])
     assert rows["lr"].to_pylist()[3:] == [float("inf")] * 3
     assert (set(rows["run_id"].to_pylist()), rows["step"].to_pylist()) == ({"r"}, [0, 0, 0, 1, 1, 1])
-    assert rows["tokens"].to_pylist() == [3, 4, 5] * 2, "whole numbers measured as floats are stored as whole numbers"
+    assert rows["tokens"].to_pylist() == [3, 4, 5] * 2, (
+        "whole numbers measured as floats are stored as whole numbers"
+    )
 
 
 @pytest.mark.parametrize("name", [t.name for t in TABLES])
@@ -102,7 +104,9 @@ def test_columns_that_do_not_fit_are_refused_at_once(writer, columns, error, say
 
 def test_no_half_written_file_ever_has_a_segment_name(tmp_path, writer, monkeypatch):
     seen = []
-    monkeypatch.setattr(os, "replace", lambda a, b: seen.append((a.name, a.stat().st_size, b.name)) or os.rename(a, b))
+    monkeypatch.setattr(
+        os, "replace", lambda a, b: seen.append((a.name, a.stat().st_size, b.name)) or os.rename(a, b)
+    )
     writer.append("step", {"run_id": "r", "step": 0})
     writer.flush()
     ((before, size, after),) = seen
@@ -142,7 +146,9 @@ def test_a_number_is_never_used_again(tmp_path):
 
 def test_rows_that_replace_earlier_ones_are_never_dropped(tmp_path):
     for status in ("running", "finished"):
-        write(tmp_path, ("run", {"status": status}), ("event", {"step": 5, "kind": "alarm", "diagnostic": "x"}))
+        write(
+            tmp_path, ("run", {"status": status}), ("event", {"step": 5, "kind": "alarm", "diagnostic": "x"})
+        )
     assert read(tmp_path, "run")["status"].to_pylist() == ["running", "finished"]
     assert read(tmp_path, "event").num_rows == 2
 

@@ -23,9 +23,11 @@ from workbench.store.batches import StoredBatch
 MakeRun = Callable[..., Path]
 STEP = 2  # with a staleness of 1 and a large step the ratios have left 1 by then
 SETTINGS: dict[str, Any] = {
-    "iterations": 3, "learn": {"staleness": 1, "policy": {"lr": 0.3}}, "record": {"tokens": 16},
+    "iterations": 3,
+    "learn": {"staleness": 1, "policy": {"lr": 0.3}},
+    "record": {"tokens": 16},
     "evaluation": {"every": 0, "episodes": 2},
-}  # fmt: skip
+}
 RUNS: dict[str, dict[str, Any]] = {
     "ppo": {"learn": {"micro_batch": 4}},
     "turn-ppo": {},
@@ -41,10 +43,24 @@ RUNS: dict[str, dict[str, Any]] = {
 # Beyond the core: AdamW and a horizon, turns trained one after the other, ratios against the sampler.
 FURTHER = ("dr-grpo", "seeupo", "vespo")
 LOGGED = (
-    "policy_loss", "kl_loss", "stabiliser_ratio", "stabiliser_factor", "clipped_rms", "unclipped_rms", "ratio_max",
-    "unit_ratio_mean", "unit_ratio_max", "unit_ratio_min", "approx_kl", "ess_frac", "clip_frac", "clip_low_frac",
-    "clip_high_frac", "dual_clip_frac", "out_of_range_frac",
-)  # fmt: skip
+    "policy_loss",
+    "kl_loss",
+    "stabiliser_ratio",
+    "stabiliser_factor",
+    "clipped_rms",
+    "unclipped_rms",
+    "ratio_max",
+    "unit_ratio_mean",
+    "unit_ratio_max",
+    "unit_ratio_min",
+    "approx_kl",
+    "ess_frac",
+    "clip_frac",
+    "clip_low_frac",
+    "clip_high_frac",
+    "dual_clip_frac",
+    "out_of_range_frac",
+)
 
 
 def replayed(stored: StoredBatch, *labels: str, **options: Any) -> Replay:
@@ -54,7 +70,9 @@ def replayed(stored: StoredBatch, *labels: str, **options: Any) -> Replay:
     return play(stored, algorithms, "own", dtype=torch.float64, **options)
 
 
-@pytest.mark.parametrize("algorithm", [pytest.param(a, marks=pytest.mark.slow if a in FURTHER else ()) for a in RUNS])
+@pytest.mark.parametrize(
+    "algorithm", [pytest.param(a, marks=pytest.mark.slow if a in FURTHER else ()) for a in RUNS]
+)
 def test_the_algorithm_that_ran_gets_the_numbers_that_the_trainer_logged(new_run, cache, algorithm):
     folder = new_run(algorithm=algorithm, **merged(SETTINGS, RUNS[algorithm]))
     assert train(folder, cache) == 0
@@ -81,14 +99,18 @@ def test_the_algorithm_that_ran_gets_the_numbers_that_the_trainer_logged(new_run
         for cell in tables.rows_of(cells):
             key = cell["trajectory"], cell["turn_index"]
             made, share = tables.measures(cell, whole), told.loc[key, "gradient_share"]
-            assert made["gradient_share"] == (None if pd.isna(share) else pytest.approx(share, rel=1e-5, abs=1e-6))
+            assert made["gradient_share"] == (
+                None if pd.isna(share) else pytest.approx(share, rel=1e-5, abs=1e-6)
+            )
             assert made["advantage"] == pytest.approx(told.loc[key, "advantage"], rel=1e-6, abs=1e-6)
             assert made["n_tokens"] == told.loc[key, "n_tokens"]
     if algorithm in ("ppo", "st-ppo", "so-grpo"):
         the_weight_of_every_token_is_the_gradient_that_the_trainer_took(folder, replay.stored)
 
 
-def the_true_gradients_are_those_of_the_trainer(stored: StoredBatch, logged: pd.DataFrame, algorithm: str) -> None:
+def the_true_gradients_are_those_of_the_trainer(
+    stored: StoredBatch, logged: pd.DataFrame, algorithm: str
+) -> None:
     own, other = resolve(stored.meta["algorithm"], stored.meta["slots"]), resolve("reinforce")
     algorithms = {"own": own} if algorithm == "seeupo" else {"own": own, "reinforce": other}
     done = play(stored, algorithms, "own")
@@ -106,13 +128,17 @@ def the_true_gradients_are_those_of_the_trainer(stored: StoredBatch, logged: pd.
             assert cosine is None or abs(cosine) < 1.0
 
 
-def the_weight_of_every_token_is_the_gradient_that_the_trainer_took(folder: Path, stored: StoredBatch) -> None:
+def the_weight_of_every_token_is_the_gradient_that_the_trainer_took(
+    folder: Path, stored: StoredBatch
+) -> None:
     last = rows(folder, "token").query("step == @STEP").set_index("trajectory")
     found = pd.DataFrame(tables.tokens(replayed(stored, trajectory=5)))
     found = found[found["update"] == found["update"].max()]
     weight = np.asarray(last.loc[5, "gradient_weight"], float)
     np.testing.assert_allclose(found["weight"], weight[stored.mask[5][: len(weight)]], rtol=1e-5, atol=1e-8)
-    assert list(found["token"]) == [t for t, m in zip(last.loc[5, "token"], stored.mask[5], strict=False) if m]
+    assert list(found["token"]) == [
+        t for t, m in zip(last.loc[5, "token"], stored.mask[5], strict=False) if m
+    ]
     assert list(found["turn_index"]) == list(stored.turn[5][stored.mask[5]])
     assert (found["clipped"].to_numpy() <= (found["weight"] == 0).to_numpy()).all()
 
@@ -139,7 +165,9 @@ def test_every_named_algorithm_has_an_answer_or_a_reason(stored: StoredBatch) ->
         assert shares.to_numpy() == pytest.approx(1.0)
 
 
-def test_a_batch_without_values_or_with_one_rollout_a_prompt_answers_with_a_reason(stored: StoredBatch) -> None:
+def test_a_batch_without_values_or_with_one_rollout_a_prompt_answers_with_a_reason(
+    stored: StoredBatch,
+) -> None:
     bare = replace(stored, values=None, group=stored.trajectory, meta={"algorithm": "reinforce", "slots": {}})
     replay = replayed(bare, "ppo", "grpo")
     assert set(replay.reasons) == {"ppo", "grpo"}

@@ -41,7 +41,10 @@ def test_what_is_no_regular_file_is_never_waited_for(tmp_path):
 
 @pytest.mark.parametrize("levels", [DEPTH, DEPTH + 1, 10_000])
 def test_nesting_is_allowed_to_a_depth(levels):
-    texts = ((from_json, "[" * levels + "]" * levels), (from_toml, "a = " + "[" * (levels - 1) + "]" * (levels - 1)))
+    texts = (
+        (from_json, "[" * levels + "]" * levels),
+        (from_toml, "a = " + "[" * (levels - 1) + "]" * (levels - 1)),
+    )
     for parse, text in texts:
         if levels == DEPTH:
             parse(text)
@@ -56,7 +59,12 @@ def test_brackets_in_a_text_are_no_nesting():
 
 
 def test_numbers_in_json_are_what_a_float_or_infinity_can_say():
-    assert from_json(f"[{2**64}, 1e999, -{'9' * 400}, {'9' * 5000}]") == [2**64, math.inf, -math.inf, math.inf]
+    assert from_json(f"[{2**64}, 1e999, -{'9' * 400}, {'9' * 5000}]") == [
+        2**64,
+        math.inf,
+        -math.inf,
+        math.inf,
+    ]
 
 
 def test_whole_numbers_in_toml_have_64_bits_and_keys_a_few_parts():

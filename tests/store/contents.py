@@ -17,7 +17,9 @@ def contents(runs: Path) -> dict[str, list[str]]:
         answer = reader.rows(f'FROM "{table.name}"')
         order = sorted(range(len(answer.columns)), key=lambda i: answer.columns[i])
         names = [answer.columns[i] for i in order]
-        found[table.name] = sorted(repr([*zip(names, (row[i] for i in order), strict=True)]) for row in answer.rows)
+        found[table.name] = sorted(
+            repr([*zip(names, (row[i] for i in order), strict=True)]) for row in answer.rows
+        )
     return found
 
 
@@ -32,7 +34,9 @@ def one(runs: Path, sql: str, *parameters: Any) -> Any:
 
 
 def is_open(runs: Path) -> bool:
-    """Whether this process has the database open: DuckDB refuses to open it a second time with other settings."""
+    """Whether this process has the database open: DuckDB refuses to open it a second time with other
+    settings.
+    """
     try:
         duckdb.connect(str(runs / "sorl.duckdb"), read_only=True, config={"threads": 1}).close()
     except duckdb.ConnectionException:

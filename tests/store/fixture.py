@@ -1,7 +1,8 @@
-"""Run folders as a trainer leaves them, written without a trainer (and without torch): what tests of other rooms read.
+"""Run folders as a trainer leaves them, written without a trainer (and without torch): what tests of other
+rooms read.
 
-`write_grid(runs)` makes a small experiment: four algorithms with two seeds, of which `ppo` collapses, `grpo` learns
-nothing, one run failed and one was killed. `write_run` makes one run of any size.
+`write_grid(runs)` makes a small experiment: four algorithms with two seeds, of which `ppo` collapses, `grpo`
+learns nothing, one run failed and one was killed. `write_run` makes one run of any size.
 """
 
 import json
@@ -26,9 +27,14 @@ START = datetime(2026, 11, 1, 12)
 
 # Diagnostics whose usual size is neither near 0 nor near 1.
 QUIET = {
-    "ess_frac": (0.8, 0.95), "ess_frac_min": (0.6, 0.8), "valid_action_frac": (0.93, 0.99), "entropy": (0.9, 1.1),
-    "explained_variance": (0.3, 0.5), "group_reward_std": (0.3, 0.4), "advantage_std": (0.9, 1.1),
-}  # fmt: skip
+    "ess_frac": (0.8, 0.95),
+    "ess_frac_min": (0.6, 0.8),
+    "valid_action_frac": (0.93, 0.99),
+    "entropy": (0.9, 1.1),
+    "explained_variance": (0.3, 0.5),
+    "group_reward_std": (0.3, 0.4),
+    "advantage_std": (0.9, 1.1),
+}
 
 
 @dataclass(frozen=True)
@@ -79,12 +85,26 @@ def write_dictionary(folder: Path, dictionary: Sequence[Diagnostic] = CATALOGUE)
 def run_row(folder: Path, **changes: Any) -> dict[str, Any]:
     """A row of table `run` for the run in `folder`, finished and healthy unless `changes` say otherwise."""
     row = {
-        "run_id": folder.name, "experiment": folder.parent.name, "algorithm": "ppo", "arm": "ppo", "seed": 0,
-        "config_hash": "c0ffee", "config": CONFIG, "status": "finished", "reason": None,
-        "outcome": "healthy", "collapse_step": None, "detection_step": None, "peak_success": 0.8, "final_success": 0.78,
-        "steps": 30, "started_at": START, "ended_at": START + timedelta(minutes=1), "seconds": 60.0,
+        "run_id": folder.name,
+        "experiment": folder.parent.name,
+        "algorithm": "ppo",
+        "arm": "ppo",
+        "seed": 0,
+        "config_hash": "c0ffee",
+        "config": CONFIG,
+        "status": "finished",
+        "reason": None,
+        "outcome": "healthy",
+        "collapse_step": None,
+        "detection_step": None,
+        "peak_success": 0.8,
+        "final_success": 0.78,
+        "steps": 30,
+        "started_at": START,
+        "ended_at": START + timedelta(minutes=1),
+        "seconds": 60.0,
         "versions": json.dumps({"sorl": "0.1.0", "torch": "2.13.0"}),
-    }  # fmt: skip
+    }
     return row | changes
 
 
@@ -94,7 +114,9 @@ def write_status(folder: Path, **changes: Any) -> Path:
 
 
 def success_curve(steps: int, collapse: int | None, learns: bool, rng: np.random.Generator) -> np.ndarray:
-    """Success per step, (steps,): rises to 0.8 (or stays at 0.05) and falls within five steps of `collapse`."""
+    """Success per step, (steps,): rises to 0.8 (or stays at 0.05) and falls within five steps
+    of `collapse`.
+    """
     t = np.arange(steps)
     level = 0.8 * (1 - np.exp(-t / 5)) if learns else np.full(steps, 0.05)
     if collapse is not None:
@@ -103,11 +125,23 @@ def success_curve(steps: int, collapse: int | None, learns: bool, rng: np.random
 
 
 def write_run(
-    runs: Path, experiment: str, run_id: str, *, shape: Shape = Shape(), algorithm: str = "ppo", arm: str | None = None,
-    seed: int = 0, collapse: int | None = None, learns: bool = True, status: str = "finished",
-    reason: str | None = None, log: str = "",
-) -> Path:  # fmt: skip
-    """A run's folder with every table; with `collapse` the ratio of turn 3 runs away five steps before that step."""
+    runs: Path,
+    experiment: str,
+    run_id: str,
+    *,
+    shape: Shape = Shape(),
+    algorithm: str = "ppo",
+    arm: str | None = None,
+    seed: int = 0,
+    collapse: int | None = None,
+    learns: bool = True,
+    status: str = "finished",
+    reason: str | None = None,
+    log: str = "",
+) -> Path:
+    """A run's folder with every table; with `collapse` the ratio of turn 3 runs away five steps before that
+    step.
+    """
     folder = runs / experiment / run_id
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text(f'algorithm = "{algorithm}"\nseed = {seed}\n')
@@ -126,21 +160,36 @@ def write_run(
         events = [
             (collapse - 3, "alarm", "warning", "ess_frac_min", 0.2, 0.3, "ess_frac_min fell below 0.3"),
             (collapse - 1, "alarm", "warning", "grad_norm_max", 40.0, 20.0, "grad_norm_max is above 20"),
-            (judged.detection, "collapse", "critical", "success", float(success[-1]), 0.5, "success fell by half"),
+            (
+                judged.detection,
+                "collapse",
+                "critical",
+                "success",
+                float(success[-1]),
+                0.5,
+                "success fell by half",
+            ),
         ]
         names = ("step", "kind", "severity", "diagnostic", "value", "threshold", "message")
         write_segment(folder, "event", dict(zip(names, map(list, zip(*events, strict=True)), strict=True)))
     verdict = judged.columns() | ({} if status == "finished" else {"outcome": None})
     verdict |= {"ended_at": None} if status == "running" else {}
     started = START + timedelta(seconds=seed)
-    write_status(folder, **identity, status=status, reason=reason, steps=shape.steps, started_at=started, **verdict)
+    write_status(
+        folder, **identity, status=status, reason=reason, steps=shape.steps, started_at=started, **verdict
+    )
     return folder
 
 
 def step_rows(
-    run_id: str, steps: np.ndarray, success: np.ndarray, shape: Shape, collapse: int | None, rng: np.random.Generator,
+    run_id: str,
+    steps: np.ndarray,
+    success: np.ndarray,
+    shape: Shape,
+    collapse: int | None,
+    rng: np.random.Generator,
     seed: int = 0,
-) -> dict[str, dict[str, Any]]:  # fmt: skip
+) -> dict[str, dict[str, Any]]:
     """Rows of every measured table for `steps`."""
     B, K, E, U = shape.trajectories, shape.turns, shape.epochs, shape.minibatches
     danger = np.clip((steps - (collapse - 6)) / 3, 0, 3) if collapse is not None else np.zeros(len(steps))
@@ -153,28 +202,38 @@ def step_rows(
         return rows | {"run_id": np.full(size, run_id)} | index
 
     def index(**sizes: int) -> dict[str, np.ndarray]:
-        grid = np.meshgrid(steps, *(np.arange(n) + (k == "turn_index") for k, n in sizes.items()), indexing="ij")
+        grid = np.meshgrid(
+            steps, *(np.arange(n) + (k == "turn_index") for k, n in sizes.items()), indexing="ij"
+        )
         return {k: g.ravel() for k, g in zip(("step", *sizes), grid, strict=True)}
 
     step = measured("step", index())
     step |= {
-        "success": success[steps], "reward": success[steps], "token_mismatches": np.zeros(len(steps), dtype=int),
+        "success": success[steps],
+        "reward": success[steps],
+        "token_mismatches": np.zeros(len(steps), dtype=int),
         "questions_hash": 1000 * seed + steps,  # what the guard sees: the seed reached the run
         "batch_hash": rng.integers(2**48, size=len(steps)),
         "written_at": [START + timedelta(seconds=int(s)) for s in steps],
-    }  # fmt: skip
+    }
     updates = index(epoch=E, update=U)
     updates["update"] = updates["epoch"] * U + updates["update"]
     minibatch = measured("minibatch", updates | {"rollout_step": updates["step"]})
     bias = minibatch["clip_bias_norm"]
-    minibatch["clip_bias_norm"] = [v if u % 2 == 0 else None for v, u in zip(bias, updates["update"], strict=True)]
+    minibatch["clip_bias_norm"] = [
+        v if u % 2 == 0 else None for v, u in zip(bias, updates["update"], strict=True)
+    ]
     who = index(trajectory=B)
-    trajectory = measured("trajectory", who | {"prompt_group": who["trajectory"] // 2, "rollout_step": who["step"]})
+    trajectory = measured(
+        "trajectory", who | {"prompt_group": who["trajectory"] // 2, "rollout_step": who["step"]}
+    )
     trajectory |= {
-        "question": [f"which [{i}] of e{i}?" for i in who["trajectory"]], "gold": ["e1"] * len(who["step"]),
-        "answer": [None if i % 3 == 0 else "e1" for i in who["trajectory"]], "ended": ["answer"] * len(who["step"]),
+        "question": [f"which [{i}] of e{i}?" for i in who["trajectory"]],
+        "gold": ["e1"] * len(who["step"]),
+        "answer": [None if i % 3 == 0 else "e1" for i in who["trajectory"]],
+        "ended": ["answer"] * len(who["step"]),
         "success": rng.random(len(who["step"])) < success[who["step"]],
-    }  # fmt: skip
+    }
     which = index(epoch=E, trajectory=B, turn_index=K)
     turn = measured("turn", which | {"update": which["epoch"] * U + which["trajectory"] * U // B})
     third = which["turn_index"] == 3
@@ -184,18 +243,29 @@ def step_rows(
     sampled = index(trajectory=shape.tokens)
     lists = {
         c: [_token_list(c, t, 3 * K, rng) for _ in sampled["step"]]
-        for c, t in columns_of("token").items() if c not in ("run_id", "step", "trajectory")
-    }  # fmt: skip
+        for c, t in columns_of("token").items()
+        if c not in ("run_id", "step", "trajectory")
+    }
     at = steps[steps % 10 == 0]
     evaluation = {
-        "run_id": run_id, "step": at, "data": "facts", "episodes": 64, "turns": 3.0, "success": success[at],
-        "success_low": success[at] * 0.8, "success_high": np.minimum(1, success[at] * 1.1),
-    }  # fmt: skip
+        "run_id": run_id,
+        "step": at,
+        "data": "facts",
+        "episodes": 64,
+        "turns": 3.0,
+        "success": success[at],
+        "success_low": success[at] * 0.8,
+        "success_high": np.minimum(1, success[at] * 1.1),
+    }
     found = {
-        "step": step, "minibatch": minibatch, "trajectory": trajectory, "turn": turn,
+        "step": step,
+        "minibatch": minibatch,
+        "trajectory": trajectory,
+        "turn": turn,
         "turn_step": measured("turn_step", index(turn_index=K)),
-        "token": {"run_id": [run_id] * len(sampled["step"]), **sampled, **lists}, "evaluation": evaluation,
-    }  # fmt: skip
+        "token": {"run_id": [run_id] * len(sampled["step"]), **sampled, **lists},
+        "evaluation": evaluation,
+    }
     return {name: rows for name, rows in found.items() if len(rows["step"])}
 
 
@@ -225,11 +295,13 @@ def values(d: Diagnostic, size: int, trouble: np.ndarray, rng: np.random.Generat
         return np.zeros(size, dtype=int)
     made = {
         "VARCHAR": lambda: rng.choice(np.array(["search", "answer", "invalid"]), size),
-        "BOOLEAN": lambda: rng.random(size) < 0.5, "BIGINT": lambda: rng.integers(4, 20, size),
+        "BOOLEAN": lambda: rng.random(size) < 0.5,
+        "BIGINT": lambda: rng.integers(4, 20, size),
         Unit.FRACTION: lambda: np.clip(rng.uniform(0.01, 0.05, size) * worse, 0, 1),
         Unit.RATIO: lambda: np.exp(rng.normal(0, 0.02, size) * worse),
-        Unit.NORM: lambda: rng.uniform(1, 3, size) * worse, Unit.SECONDS: lambda: rng.uniform(0.1, 0.3, size),
-    }  # fmt: skip
+        Unit.NORM: lambda: rng.uniform(1, 3, size) * worse,
+        Unit.SECONDS: lambda: rng.uniform(0.1, 0.3, size),
+    }
     if d.name in QUIET:
         return rng.uniform(*QUIET[d.name], size)
     return made.get(d.sql_type, made.get(d.unit, lambda: rng.normal(0, 0.02, size) * worse))()
@@ -252,7 +324,12 @@ def write_grid(runs: Path, experiment: str = "demo", shape: Shape = Shape()) -> 
         ("ppo", "aaaa", {"collapse": 15}, {"collapse": 16}),
         ("st-ppo", "aaaa", {}, {}),
         ("grpo", "aaaa", {"learns": False}, {"learns": False}),
-        ("so-grpo", "bbbb", {"status": "failed", "reason": "RuntimeError: out", "log": log}, {"status": "running"}),
+        (
+            "so-grpo",
+            "bbbb",
+            {"status": "failed", "reason": "RuntimeError: out", "log": log},
+            {"status": "running"},
+        ),
     ]
     ids = []
     for algorithm, key, *seeds in arms:

@@ -11,8 +11,12 @@ def python(code: str, *args: object) -> subprocess.Popen[str]:
     """Start `code` in a process of its own, with the checkout importable; sys.argv[1:] are `args`."""
     return subprocess.Popen(
         [sys.executable, "-c", code, *map(str, args)],
-        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 # Opens the database for writing (or reading), says "open", and holds it until its stdin closes.

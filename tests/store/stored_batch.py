@@ -1,4 +1,6 @@
-"""A stored batch that nobody trained: eight sequences in groups of two, turns of unequal length, ratios far from 1."""
+"""A stored batch that nobody trained: eight sequences in groups of two, turns of unequal length, ratios far
+from 1.
+"""
 
 import json
 from pathlib import Path
@@ -26,16 +28,30 @@ def write_batch(run: Path, step: int, *, text: str = "word", arrays: Any = None,
     row = np.arange(b, dtype=np.int32)
     number = random.normal(0, 1, (2, b, t)).astype(np.float32)
     made = {
-        "tokens": random.integers(0, 9, (b, t)).astype(np.int32), "response": response, "mask": mask,
-        "length": length, "group": row // 2, "trajectory": row, "score": (row % 3 == 0).astype(np.float32),
-        "log_prob_behaviour": old, "log_prob_old": old, "advantages": number[1] * mask,
+        "tokens": random.integers(0, 9, (b, t)).astype(np.int32),
+        "response": response,
+        "mask": mask,
+        "length": length,
+        "group": row // 2,
+        "trajectory": row,
+        "score": (row % 3 == 0).astype(np.float32),
+        "log_prob_behaviour": old,
+        "log_prob_old": old,
+        "advantages": number[1] * mask,
         "values": number[0],
-        "update.size": np.array([4, 4], np.int32), "update.rows": row, "update.log_prob": new,
-    } | (arrays or {})  # fmt: skip
+        "update.size": np.array([4, 4], np.int32),
+        "update.rows": row,
+        "update.log_prob": new,
+    } | (arrays or {})
     told = {
-        "format": 1, "step": step, "algorithm": "ppo", "slots": {}, "texts": {str(i): text for i in range(9)},
-        "updates": [{"epoch": 0, "rollout_step": step, "passes": [4], "scalars": LOGGED}] * 2, **meta,
-    }  # fmt: skip
+        "format": 1,
+        "step": step,
+        "algorithm": "ppo",
+        "slots": {},
+        "texts": {str(i): text for i in range(9)},
+        "updates": [{"epoch": 0, "rollout_step": step, "passes": [4], "scalars": LOGGED}] * 2,
+        **meta,
+    }
     (run / "batches").mkdir(parents=True, exist_ok=True)
     (run / "config.toml").touch()
     file = run / "batches" / f"{step:06d}.safetensors"

@@ -22,7 +22,12 @@ def run(tmp_path):
 
 
 def test_a_batch_comes_back_as_it_was_written(tmp_path):
-    update = {"epoch": 0, "rollout_step": 3, "passes": [4], "scalars": {"grad_norm": math.nan, "value_loss": None}}
+    update = {
+        "epoch": 0,
+        "rollout_step": 3,
+        "passes": [4],
+        "scalars": {"grad_norm": math.nan, "value_loss": None},
+    }
     order = np.array([2, 0, 3, 1, 7, 6, 5, 4], np.int32)
     changes = {"values": None, "update.rows": order, "policy.w": np.ones(3, np.float32)}
     stored = load_file(write_batch(tmp_path, 7, arrays=changes, updates=[update, update]))

@@ -20,9 +20,14 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_example_was_recorded_by_todays_code_and_fits_in_six_megabytes(recorded):
-    cells = {cell.run_id for cell in config.load(Path("experiments/quickstart.toml"), [], History(recorded), []).cells}
+    cells = {
+        cell.run_id
+        for cell in config.load(Path("experiments/quickstart.toml"), [], History(recorded), []).cells
+    }
     folders = [path for path in (recorded / "quickstart").iterdir() if (path / "run.json").is_file()]
-    assert {folder.name for folder in folders} <= cells, "the settings of the quickstart changed: type `make example`"
+    assert {folder.name for folder in folders} <= cells, (
+        "the settings of the quickstart changed: type `make example`"
+    )
     arms = {json.loads((folder / "run.json").read_text())["arm"] for folder in folders}
     assert arms == {"ppo", "turn-ppo", "s-ppo", "st-ppo", "grpo", "so-grpo", "ppo, on-policy"}
     for file in (recorded / "quickstart").glob("*/segments/*/*.parquet"):
@@ -32,7 +37,9 @@ def test_the_example_was_recorded_by_todays_code_and_fits_in_six_megabytes(recor
     assert example.ARCHIVE.stat().st_size <= 6_000_000
 
 
-def test_a_second_call_unpacks_nothing_and_a_cache_that_cannot_be_written_is_named(recorded, tmp_path, monkeypatch):
+def test_a_second_call_unpacks_nothing_and_a_cache_that_cannot_be_written_is_named(
+    recorded, tmp_path, monkeypatch
+):
     (recorded / "mine").touch()
     assert (example.runs_folder() / "mine").is_file()
     (tmp_path / "file").touch()

@@ -31,7 +31,9 @@ def test_four_processes_ingest_each_segment_exactly_once(runs, small):
         worker.stdin.flush()
     answers = [worker.communicate(timeout=280) for worker in workers]
     assert [w.returncode for w in workers] == [0] * 4, answers
-    assert sum(int(out.split()[0]) for out, _ in answers) == files == one(runs, "SELECT count(*) FROM segment")
+    assert (
+        sum(int(out.split()[0]) for out, _ in answers) == files == one(runs, "SELECT count(*) FROM segment")
+    )
     assert one(runs, "SELECT count(*) FROM step") == 6 * small.steps
     keys = "run_id, step, epoch, trajectory, turn_index"
     assert one(runs, f"SELECT max(n) FROM (SELECT count(*) AS n FROM turn GROUP BY {keys})") == 1
@@ -45,7 +47,9 @@ def test_a_database_held_by_another_process_is_named_with_its_pid_and_nothing_is
     holder = started(HOLD, runs / "sorl.duckdb", *(["read"] if mode == "read" else []))
     try:
         began = time.monotonic()
-        with pytest.raises(Busy, match=rf"held open by PID {holder.pid} \(python.*your runs are not affected"):
+        with pytest.raises(
+            Busy, match=rf"held open by PID {holder.pid} \(python.*your runs are not affected"
+        ):
             sync(runs, seconds=0.5)
         assert 0.4 < time.monotonic() - began < 60
         if mode == "read":  # readers do not keep readers out

@@ -1,4 +1,6 @@
-"""User SQL can look at the tables and nothing else; answers as values, and excerpts of them as Arrow tables."""
+"""User SQL can look at the tables and nothing else; answers as values, and excerpts of them as
+Arrow tables.
+"""
 
 import io
 import math
@@ -19,39 +21,85 @@ from workbench.store.sync import sync
 # Everything that could leave the tables or change them: each must be refused, and change nothing.
 ESCAPES = (
     # files
-    "COPY run TO '{file}'", "COPY (SELECT 1) TO '{file}' (FORMAT parquet)", "COPY run FROM '{secret}'",
-    "SELECT * FROM read_csv('{secret}')", "SELECT * FROM read_csv_auto('{secret}')",
-    "SELECT * FROM sniff_csv('{secret}')", "SELECT * FROM read_parquet('{secret}')",
-    "SELECT * FROM parquet_metadata('{secret}')", "SELECT * FROM parquet_schema('{secret}')",
-    "SELECT * FROM read_text('{secret}')", "SELECT * FROM read_blob('{secret}')", "SELECT * FROM read_json('{secret}')",
-    "SELECT * FROM read_json_objects('{secret}')", "SELECT * FROM read_ndjson_auto('{secret}')",
-    "SELECT * FROM '{secret}'", "SELECT * FROM '{secret}.csv'", "SELECT * FROM glob('{folder}/*')",
-    "SELECT * FROM query('SELECT * FROM read_text(''{secret}'')')", "EXPLAIN ANALYZE COPY run TO '{file}'",
-    "EXPORT DATABASE '{folder}/export'", "IMPORT DATABASE '{folder}'",
+    "COPY run TO '{file}'",
+    "COPY (SELECT 1) TO '{file}' (FORMAT parquet)",
+    "COPY run FROM '{secret}'",
+    "SELECT * FROM read_csv('{secret}')",
+    "SELECT * FROM read_csv_auto('{secret}')",
+    "SELECT * FROM sniff_csv('{secret}')",
+    "SELECT * FROM read_parquet('{secret}')",
+    "SELECT * FROM parquet_metadata('{secret}')",
+    "SELECT * FROM parquet_schema('{secret}')",
+    "SELECT * FROM read_text('{secret}')",
+    "SELECT * FROM read_blob('{secret}')",
+    "SELECT * FROM read_json('{secret}')",
+    "SELECT * FROM read_json_objects('{secret}')",
+    "SELECT * FROM read_ndjson_auto('{secret}')",
+    "SELECT * FROM '{secret}'",
+    "SELECT * FROM '{secret}.csv'",
+    "SELECT * FROM glob('{folder}/*')",
+    "SELECT * FROM query('SELECT * FROM read_text(''{secret}'')')",
+    "EXPLAIN ANALYZE COPY run TO '{file}'",
+    "EXPORT DATABASE '{folder}/export'",
+    "IMPORT DATABASE '{folder}'",
     # the network and other databases
-    "SELECT * FROM read_csv('http://127.0.0.1:9/x.csv')", "SELECT * FROM 'http://127.0.0.1:9/x.parquet'",
-    "SELECT * FROM read_blob('https://127.0.0.1:9/x')", "SELECT * FROM read_parquet('s3://bucket/x.parquet')",
-    "SELECT * FROM sqlite_scan('{secret}', 't')", "SELECT * FROM read_duckdb('{folder}/sorl.duckdb')",
-    "SELECT * FROM postgres_scan('host=127.0.0.1', 'public', 't')", "ATTACH '{file}' AS other", "DETACH sorl",
+    "SELECT * FROM read_csv('http://127.0.0.1:9/x.csv')",
+    "SELECT * FROM 'http://127.0.0.1:9/x.parquet'",
+    "SELECT * FROM read_blob('https://127.0.0.1:9/x')",
+    "SELECT * FROM read_parquet('s3://bucket/x.parquet')",
+    "SELECT * FROM sqlite_scan('{secret}', 't')",
+    "SELECT * FROM read_duckdb('{folder}/sorl.duckdb')",
+    "SELECT * FROM postgres_scan('host=127.0.0.1', 'public', 't')",
+    "ATTACH '{file}' AS other",
+    "DETACH sorl",
     # extensions, settings, the process
-    "INSTALL httpfs", "LOAD httpfs", "LOAD '{file}'", "PRAGMA enable_profiling", "PRAGMA version",
-    "SET enable_external_access = true", "SET threads = 64", "RESET enable_external_access", "USE memory",
-    "CALL pragma_version()", "CALL enable_logging()", "SELECT * FROM enable_logging()", "SELECT getenv('HOME')",
-    "SELECT * FROM frame_of_the_caller", "CREATE SECRET s (TYPE http)",
+    "INSTALL httpfs",
+    "LOAD httpfs",
+    "LOAD '{file}'",
+    "PRAGMA enable_profiling",
+    "PRAGMA version",
+    "SET enable_external_access = true",
+    "SET threads = 64",
+    "RESET enable_external_access",
+    "USE memory",
+    "CALL pragma_version()",
+    "CALL enable_logging()",
+    "SELECT * FROM enable_logging()",
+    "SELECT getenv('HOME')",
+    "SELECT * FROM frame_of_the_caller",
+    "CREATE SECRET s (TYPE http)",
     # more than one statement, or none
-    "SELECT 1; SELECT 2", "SELECT 1; DROP TABLE run", "SELECT 1 -- \n; DELETE FROM run", "", "-- SELECT 1",
-    "PREPARE p AS SELECT 1", "EXECUTE p", "DEALLOCATE p", "SELECT * FROM query('DROP TABLE run')",
+    "SELECT 1; SELECT 2",
+    "SELECT 1; DROP TABLE run",
+    "SELECT 1 -- \n; DELETE FROM run",
+    "",
+    "-- SELECT 1",
+    "PREPARE p AS SELECT 1",
+    "EXECUTE p",
+    "DEALLOCATE p",
+    "SELECT * FROM query('DROP TABLE run')",
     "SELECT * FROM json_execute_serialized_sql('{{}}')",
     # changes
-    "INSERT INTO run (run_id) VALUES ('ghost')", "UPDATE run SET status = 'finished'", "DELETE FROM run",
+    "INSERT INTO run (run_id) VALUES ('ghost')",
+    "UPDATE run SET status = 'finished'",
+    "DELETE FROM run",
     "WITH x AS (INSERT INTO run (run_id) VALUES ('ghost') RETURNING run_id) SELECT * FROM x",
     "WITH x AS (DELETE FROM run RETURNING run_id) SELECT * FROM x",
     "EXPLAIN ANALYZE INSERT INTO run (run_id) VALUES ('ghost')",
     "MERGE INTO run USING run r2 ON run.run_id = r2.run_id WHEN MATCHED THEN DELETE",
-    "TRUNCATE run", "DROP TABLE run", "CREATE TABLE mine AS SELECT 1", "CREATE TEMP TABLE mine AS SELECT 1",
-    "CREATE OR REPLACE VIEW outcome AS SELECT 1", "CREATE MACRO f(x) AS x", "ALTER TABLE run DROP COLUMN status",
-    "COMMENT ON TABLE run IS 'mine'", "BEGIN", "CHECKPOINT", "SELECT * FROM force_checkpoint()", "VACUUM",
-)  # fmt: skip
+    "TRUNCATE run",
+    "DROP TABLE run",
+    "CREATE TABLE mine AS SELECT 1",
+    "CREATE TEMP TABLE mine AS SELECT 1",
+    "CREATE OR REPLACE VIEW outcome AS SELECT 1",
+    "CREATE MACRO f(x) AS x",
+    "ALTER TABLE run DROP COLUMN status",
+    "COMMENT ON TABLE run IS 'mine'",
+    "BEGIN",
+    "CHECKPOINT",
+    "SELECT * FROM force_checkpoint()",
+    "VACUUM",
+)
 ALL = {"rows": 10_000, "size": 10**9}
 BOTH = pytest.mark.parametrize("ask", [Reader.rows, partial(Reader.excerpt, **ALL)], ids=["rows", "excerpt"])
 
@@ -83,13 +131,22 @@ def test_after_all_attempts_the_database_is_what_it_was(grid, before):
 @pytest.mark.parametrize(
     "question",
     [
-        "SELECT count(*) FROM run", "  with x as (select 1 as a) select * from x;", "FROM run", "VALUES (1), (2)",
-        "TABLE run", "DESCRIBE run", "SHOW TABLES", "SUMMARIZE step", "EXPLAIN SELECT * FROM run",
-        "EXPLAIN ANALYZE SELECT * FROM run", "-- a comment\nSELECT 1", "SELECT unnest(log_ratio) FROM token LIMIT 3",
+        "SELECT count(*) FROM run",
+        "  with x as (select 1 as a) select * from x;",
+        "FROM run",
+        "VALUES (1), (2)",
+        "TABLE run",
+        "DESCRIBE run",
+        "SHOW TABLES",
+        "SUMMARIZE step",
+        "EXPLAIN SELECT * FROM run",
+        "EXPLAIN ANALYZE SELECT * FROM run",
+        "-- a comment\nSELECT 1",
+        "SELECT unnest(log_ratio) FROM token LIMIT 3",
         "PIVOT run ON status IN ('finished', 'failed') USING count(*) GROUP BY arm",
         "SELECT config->>'$.learn.staleness' FROM run",
     ],
-)  # fmt: skip
+)
 def test_every_way_to_ask_is_allowed(grid, question):
     assert Reader(grid).rows(question).columns
 
@@ -111,7 +168,11 @@ def test_a_question_that_runs_too_long_is_stopped(grid, ask):
         ("SELECT FROM WHERE", "syntax error"),
         ("SELECT count(*) FROM run WHERE seed = ?", "parameter"),
         ("SELECT 'abc'::INT", "Could not convert"),
-        ("SELECT CASE WHEN range > 5000 THEN ('abc' || range)::INT END FROM range(10000)", "string 'abc5001'"),  # late
+        # late
+        (
+            "SELECT CASE WHEN range > 5000 THEN ('abc' || range)::INT END FROM range(10000)",
+            "string 'abc5001'",
+        ),
         ("PIVOT run ON status USING count(*)", "a PIVOT needs its values"),
         ("SELECT list(range) FROM range(1000000000)", "Out of Memory"),
     ],
@@ -149,7 +210,12 @@ def test_an_answer_of_exactly_the_limit_or_none_is_not_cut_and_keeps_its_columns
     for rows in (5, 2048, 4096):
         answer = reader.rows(f"FROM range({rows})", limit=rows)
         excerpt = reader.excerpt(f"FROM range({rows})", rows=rows, size=10**9)
-        assert (len(answer.rows), answer.cut, excerpt.table.num_rows, excerpt.cut) == (rows, False, rows, False)
+        assert (len(answer.rows), answer.cut, excerpt.table.num_rows, excerpt.cut) == (
+            rows,
+            False,
+            rows,
+            False,
+        )
     assert (list(reader.query(none).columns), len(reader.query(none))) == (["run_id", "step"], 0)
     empty = reader.excerpt(none, **ALL)
     assert (empty.table.column_names, empty.table.num_rows, empty.cut) == (["run_id", "step"], 0, False)
@@ -167,13 +233,20 @@ def test_null_is_none_and_nan_is_nan_in_values_and_in_excerpts(grid):
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
-        ("{'x': 1}", "{'x': 1}"), ("MAP {'a': 1}", "[('a', 1)]"), ("[[1, 2], NULL]", "[[1, 2], None]"),
-        ("'x'::ENUM('x', 'y')", "x"), ("union_value(k := 1)", "1"), ("'a'::BLOB", "b'a'"),
-        ("[1.5, NULL]::DOUBLE[]", [1.5, None]), ("NULL", None),
+        ("{'x': 1}", "{'x': 1}"),
+        ("MAP {'a': 1}", "[('a', 1)]"),
+        ("[[1, 2], NULL]", "[[1, 2], None]"),
+        ("'x'::ENUM('x', 'y')", "x"),
+        ("union_value(k := 1)", "1"),
+        ("'a'::BLOB", "b'a'"),
+        ("[1.5, NULL]::DOUBLE[]", [1.5, None]),
+        ("NULL", None),
     ],
-)  # fmt: skip
+)
 def test_every_type_can_be_shown_and_written_to_a_file(grid, value, shown):
-    table = Reader(grid).excerpt(f"SELECT {value} AS x, INTERVAL 1 DAY AS span, 1::BIGNUM AS big", **ALL).table
+    table = (
+        Reader(grid).excerpt(f"SELECT {value} AS x, INTERVAL 1 DAY AS span, 1::BIGNUM AS big", **ALL).table
+    )
     assert table.column("x").to_pylist() == [shown]
     pq.write_table(table, io.BytesIO())
 

@@ -1,4 +1,6 @@
-"""Every segment reaches the database exactly once, whatever happens to files, runs and the database itself."""
+"""Every segment reaches the database exactly once, whatever happens to files, runs and the
+database itself.
+"""
 
 import os
 import shutil
@@ -12,7 +14,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.store.contents import contents, one, rows
-from tests.store.fixture import Shape, run_row, write_dictionary, write_grid, write_run, write_segment, write_status
+from tests.store.fixture import (
+    Shape,
+    run_row,
+    write_dictionary,
+    write_grid,
+    write_run,
+    write_segment,
+    write_status,
+)
 from workbench.diagnostics import CATALOGUE
 from workbench.spec import TABLES, InputError
 from workbench.spec.files import lock_file
@@ -38,7 +48,10 @@ def test_a_second_sync_ingests_nothing_and_waits_for_nobody_and_new_segments_are
     assert (runs / "sorl.duckdb").stat().st_mtime_ns == changed
     write_segment(folder, "step", {"step": [12, 13], "success": [0.5, None]})
     assert sync(runs).rows == 2
-    assert rows(runs, "SELECT step, success FROM step WHERE step >= 12 ORDER BY step") == [(12, 0.5), (13, None)]
+    assert rows(runs, "SELECT step, success FROM step WHERE step >= 12 ORDER BY step") == [
+        (12, 0.5),
+        (13, None),
+    ]
     assert one(runs, "SELECT count(*) FROM step") == small.steps + 2
 
 
@@ -105,9 +118,15 @@ def test_a_column_nobody_declared_is_added_by_name(runs, first, second, values, 
 
 def test_every_table_and_column_has_a_comment_also_those_of_a_dictionary_that_travels_with_a_run(runs):
     sync(runs)
-    bare = "SELECT table_name, column_name FROM duckdb_columns() WHERE coalesce(comment, '') = '' AND table_name IN "
+    bare = (
+        "SELECT table_name, column_name FROM duckdb_columns() WHERE coalesce(comment, '') = '' AND"
+        " table_name IN "
+    )
     assert rows(runs, f"{bare} {tuple(t.name for t in TABLES)}") == []
-    assert rows(runs, "SELECT view_name FROM duckdb_views() WHERE NOT internal AND coalesce(comment, '') = ''") == []
+    assert (
+        rows(runs, "SELECT view_name FROM duckdb_views() WHERE NOT internal AND coalesce(comment, '') = ''")
+        == []
+    )
     (runs / "sorl.duckdb").unlink()
     write_dictionary(runs / "demo" / "a")
     sync(runs)  # without a dictionary of our own
@@ -210,8 +229,11 @@ def test_a_copied_runs_folder_gives_the_same_rows_although_its_files_have_new_ti
     times = rows(runs, "SELECT written_at FROM segment WHERE file LIKE '%000001.parquet'")
     assert times == [(datetime(2017, 7, 14, 2, 40, 0, 123456),)], "the time of a segment is that of its file"
     copied = tmp_path / "copied"
-    shutil.copytree(runs, copied, ignore=shutil.ignore_patterns("sorl.duckdb*"), copy_function=shutil.copyfile)
-    (copied / "demo" / "ppo-s0" / "segments" / "run" / "000000.parquet").touch()  # the oldest row in the newest file
+    shutil.copytree(
+        runs, copied, ignore=shutil.ignore_patterns("sorl.duckdb*"), copy_function=shutil.copyfile
+    )
+    # the oldest row in the newest file
+    (copied / "demo" / "ppo-s0" / "segments" / "run" / "000000.parquet").touch()
     sync(copied)
     assert [one(folder, "SELECT status FROM run") for folder in (runs, copied)] == ["finished", "finished"]
 
@@ -243,7 +265,9 @@ def test_what_is_no_segment_is_left_as_it_is_and_named_where_it_stands_in_the_pl
     os.mkfifo(step / "pipe.parquet")
     os.mkfifo(good / "lock")
     report = sync(runs)
-    assert {reason.split("'")[1] for reason in report.skipped} == {str(p) for p in (*loops, step / "pipe.parquet")}
+    assert {reason.split("'")[1] for reason in report.skipped} == {
+        str(p) for p in (*loops, step / "pipe.parquet")
+    }
     assert one(runs, "SELECT count(*) FROM step") == small.steps
     assert (report.corrupt, unfinished.read_bytes()) == ([], b"half a")
 
@@ -269,7 +293,9 @@ def test_a_segment_of_more_rows_than_a_second_of_a_run_has_is_set_aside_unread(r
         ("", "cannot open database"),  # not a database at all
     ],
 )
-def test_a_database_that_is_not_ours_is_refused_with_the_way_out_and_no_segment_is_blamed(runs, small, statement, says):
+def test_a_database_that_is_not_ours_is_refused_with_the_way_out_and_no_segment_is_blamed(
+    runs, small, statement, says
+):
     write_run(runs, "demo", "good", shape=small)
     if "DROP" in statement:
         sync(runs)

@@ -51,7 +51,10 @@ def test_a_log_of_any_size_is_read_from_its_end(tmp_path):
 
 
 def test_nothing_in_a_log_or_a_name_acts_on_what_shows_it():
-    log = "\x1b[2J\x1b]0;title\x07\x1b]8;;http://x\x1b\\link\x1b(B\x9b31mred\x07\x08\r\u202etxt.exe\u2066 tab\tend"
+    log = (
+        "\x1b[2J\x1b]0;title\x07\x1b]8;;http://x\x1b\\link\x1b(B\x9b31mred\x07\x08\r\u202etxt.exe\u2066"
+        " tab\tend"
+    )
     assert plain(log) == "link31mredtxt.exe tab\tend"
     name = "\x1b[2Jred\x9b31m\x08\r\u202etxt.exe\u2066\u200f\u2028\x7f\ud800\ttab\nend [bold]"
     escaped = r"\u001b[2Jred\u009b31m\u0008\u000d\u202etxt.exe\u2066\u200f\u2028\u007f\ud800"

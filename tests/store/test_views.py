@@ -27,7 +27,9 @@ def test_every_view_has_a_file_whose_first_line_states_the_grain():
 def test_a_view_runs_without_rows_and_keeps_its_grain_with_them(grid, runs, view):
     sync(runs)  # without the dictionary: only the columns that views need
     assert ask(runs, f"FROM {view}") == []
-    assert ask(grid, f"SELECT count(*) > 0, count(*) = count(DISTINCT ({GRAIN[view]})) FROM {view}") == [(True, True)]
+    assert ask(grid, f"SELECT count(*) > 0, count(*) = count(DISTINCT ({GRAIN[view]})) FROM {view}") == [
+        (True, True)
+    ]
 
 
 @pytest.mark.parametrize("query", saved(), ids=lambda q: q.name)
@@ -48,14 +50,20 @@ def test_of_a_cell_that_was_started_over_only_the_newest_run_is_a_seed(runs):
     other = runs / "demo" / "edited"
     write_status(other, arm="other", config_hash="other settings", generation=1)
     sync(runs)
-    assert ask(runs, "SELECT run_id, generation FROM cell ORDER BY ALL") == [("a-g10", 10), ("b", 1), ("edited", 1)]
+    assert ask(runs, "SELECT run_id, generation FROM cell ORDER BY ALL") == [
+        ("a-g10", 10),
+        ("b", 1),
+        ("edited", 1),
+    ]
     compared = ask(runs, "SELECT arm, seeds, n, final_success_median FROM compare WHERE arm = 'ppo'")
     assert compared == [("ppo", 2, 2, 0.7)]
     assert ask(runs, "SELECT n, success_min FROM seed_band") == [(2, 0.5)]
 
 
 def test_compare_counts_finished_runs_only_and_diverged_ones_among_the_collapsed(runs):
-    for seed, (outcome, final) in enumerate({"collapsed": 0.1, "diverged": 0.2, "healthy": 0.9, None: 0.5}.items()):
+    for seed, (outcome, final) in enumerate(
+        {"collapsed": 0.1, "diverged": 0.2, "healthy": 0.9, None: 0.5}.items()
+    ):
         ended = {"outcome": outcome, "status": "finished" if outcome else "running", "final_success": final}
         step = 40 + seed if outcome == "collapsed" else None
         write_status(runs / "demo" / f"r{seed}", seed=seed, **ended, collapse_step=step)
@@ -126,7 +134,9 @@ def test_explained_variance_by_turn_is_one_for_a_perfect_critic_and_zero_for_a_c
     returns = [0.0, 1.0, 0.0, 1.0]
     for turn, values in ((1, returns), (2, [0.5] * 4)):
         rows = {"step": 0, "epoch": 0, "trajectory": range(4), "turn_index": turn, "value": values}
-        write_segment(folder, "turn", rows | {"value_error": [v - g for v, g in zip(values, returns, strict=True)]})
+        write_segment(
+            folder, "turn", rows | {"value_error": [v - g for v, g in zip(values, returns, strict=True)]}
+        )
     sync(runs)
     rows = Reader(runs).rows(saved_query("explained_variance_by_turn").sql)
     at = rows.columns.index("explained_variance")

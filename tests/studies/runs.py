@@ -13,7 +13,9 @@ STEPS, ONSET = 30, 18
 
 
 def run(seed: int, falls: bool, *, onset: int = ONSET, **changes: Any) -> Run:
-    """Success climbs; where it `falls`, entropy rises two steps before the onset and success is lost after it."""
+    """Success climbs; where it `falls`, entropy rises two steps before the onset and success is lost after
+    it.
+    """
     draw = np.random.default_rng(seed)
     steps = np.arange(STEPS)
     success = 0.4 + 0.01 * steps + draw.normal(0, 0.02, STEPS)
@@ -22,14 +24,25 @@ def run(seed: int, falls: bool, *, onset: int = ONSET, **changes: Any) -> Run:
     if falls:
         success[onset + 1 :] = 0.02
         entropy[onset - 2 :] = 0.6
-    curves = {name: (values, np.ones(STEPS, bool)) for name, values in
-              (("success", success), ("entropy", entropy), ("grad_norm_max", noise))}  # fmt: skip
+    curves = {
+        name: (values, np.ones(STEPS, bool))
+        for name, values in (("success", success), ("entropy", entropy), ("grad_norm_max", noise))
+    }
     plain: dict[str, Any] = {
-        "run_id": f"run-{'falls' if falls else 'stays'}-{seed}", "experiment": "made", "optimizer": "sgd",
-        "algorithm": ("ppo", "grpo")[seed // 2 % 2], "outcome": "collapsed" if falls else "healthy", "seed": seed,
-        "staleness": 0, "onset": onset if falls else None, "detection": onset + 8 if falls else None, "lr": 0.1,
-        "max_grad_norm": None, "steps": steps, "curves": curves,
-    }  # fmt: skip
+        "run_id": f"run-{'falls' if falls else 'stays'}-{seed}",
+        "experiment": "made",
+        "optimizer": "sgd",
+        "algorithm": ("ppo", "grpo")[seed // 2 % 2],
+        "outcome": "collapsed" if falls else "healthy",
+        "seed": seed,
+        "staleness": 0,
+        "onset": onset if falls else None,
+        "detection": onset + 8 if falls else None,
+        "lr": 0.1,
+        "max_grad_norm": None,
+        "steps": steps,
+        "curves": curves,
+    }
     return Run(**{**plain, **changes})
 
 
@@ -42,13 +55,29 @@ def region(points: int, survives: Mapping[str, Mapping[int, float]], n: int, **o
     """n seeds of each algorithm; they collapse above the learning rate that it survives at each staleness."""
     rates = [float(f"{0.1 * 2**i:.3g}") for i in range(points)]
     rows = [
-        arm(f"{algorithm} · staleness {staleness} · policy.lr {rate:g}", down(n) if rate > most else up(n), algorithm,
-            learn={"epochs": 4, "staleness": staleness, "policy": {"lr": rate}})
-        for algorithm, each in survives.items() for staleness, most in each.items() for rate in rates
-    ]  # fmt: skip
-    toml = "\n".join([
-        'kind = "region"', 'question = "How large?"', "seeds = [0, 1, 2, 3, 4]", "[axes]",
-        f"algorithm = {list(survives)}", '"learn.staleness" = [0, 3]', "[region]", f"low = {rates[0]:g}",
-        f"high = {rates[-1]:g}", f"points = {points}", *(f'{key} = "{value}"' for key, value in options.items()),
-    ])  # fmt: skip
+        arm(
+            f"{algorithm} · staleness {staleness} · policy.lr {rate:g}",
+            down(n) if rate > most else up(n),
+            algorithm,
+            learn={"epochs": 4, "staleness": staleness, "policy": {"lr": rate}},
+        )
+        for algorithm, each in survives.items()
+        for staleness, most in each.items()
+        for rate in rates
+    ]
+    toml = "\n".join(
+        [
+            'kind = "region"',
+            'question = "How large?"',
+            "seeds = [0, 1, 2, 3, 4]",
+            "[axes]",
+            f"algorithm = {list(survives)}",
+            '"learn.staleness" = [0, 3]',
+            "[region]",
+            f"low = {rates[0]:g}",
+            f"high = {rates[-1]:g}",
+            f"points = {points}",
+            *(f'{key} = "{value}"' for key, value in options.items()),
+        ]
+    )
     return results(frame(*rows), {"experiment": "demo", "question": "How large?", "toml": toml})

@@ -1,4 +1,6 @@
-"""`sorl bench attribution`: faults of known place, through the recorder and the store, and what is said of them."""
+"""`sorl bench attribution`: faults of known place, through the recorder and the store, and what is said of
+them.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -24,13 +26,18 @@ def test_planted_faults_are_found_in_their_turn_at_their_tokens_and_nowhere_else
     assert sum(case.right_turn for case in faulty) >= 18
     assert sum(case.right_span for case in faulty) >= 17
     assert len(clean) == 8
-    assert sum(case.stands_out for case in clean) <= 1, "no turn is named with confidence where nothing is planted"
+    assert sum(case.stands_out for case in clean) <= 1, (
+        "no turn is named with confidence where nothing is planted"
+    )
     assert not any(case.right_turn or case.right_span for case in clean)
 
 
 def test_the_harness_fails_where_the_fault_is_not_where_it_says() -> None:
-    lying = Kind("liar", "says that it changed tokens and did not", lambda draw, drawn, turn, strength: np.array([
-        np.flatnonzero(drawn.turn[0] == turn)[0]]))  # fmt: skip
+    lying = Kind(
+        "liar",
+        "says that it changed tokens and did not",
+        lambda draw, drawn, turn, strength: np.array([np.flatnonzero(drawn.turn[0] == turn)[0]]),
+    )
     told = list(cases([replace(plan, kind=lying) for plan in plans(10, 0, 0)]))
     assert sum(case.right_turn for case in told) <= 2
 
@@ -38,7 +45,10 @@ def test_the_harness_fails_where_the_fault_is_not_where_it_says() -> None:
 def test_strengths_are_told_apart_by_the_clip_range() -> None:
     assert min(VISIBLE) >= CLIP > max(WEAK)
     made = plans(200, 60, 10)
-    assert [sum(bool(p.kind) and (p.strength >= CLIP) is seen for p in made) for seen in (True, False)] == [200, 60]
+    assert [sum(bool(p.kind) and (p.strength >= CLIP) is seen for p in made) for seen in (True, False)] == [
+        200,
+        60,
+    ]
     assert {p.turns for p in made} == set(range(1, 9))
     assert PLANTED[0] == 500, "the number of faults is that of the docs"
 

@@ -1,4 +1,6 @@
-"""The verdicts of the claims by collapses and stable areas, and their statistics, where the right answer is known."""
+"""The verdicts of the claims by collapses and stable areas, and their statistics, where the right answer is
+known.
+"""
 
 import math
 from itertools import product
@@ -12,7 +14,17 @@ from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
 from studies import evidence
-from studies.claims import Verdict, area_verdicts, as_well, controls, hypotheses, pooled, shifts, summary, verdicts
+from studies.claims import (
+    Verdict,
+    area_verdicts,
+    as_well,
+    controls,
+    hypotheses,
+    pooled,
+    shifts,
+    summary,
+    verdicts,
+)
 from studies.evidence import NOT_SUPPORTED, NOT_TESTED, SUPPORTED, TOO_FEW, UNDECIDED
 from tests.analysis.frames import STEPS, arm, down, frame, on_policy, run, up
 from tests.studies.runs import region
@@ -22,7 +34,8 @@ from workbench.analysis.stats import fisher_exact
 
 
 def test_the_interval_of_a_paired_difference_is_the_published_one() -> None:
-    found = evidence.paired_proportions(36, 12, 2, 0)  # Newcombe 1998, Statistics in Medicine 17:2635, method 10
+    # Newcombe 1998, Statistics in Medicine 17:2635, method 10
+    found = evidence.paired_proportions(36, 12, 2, 0)
     assert (found.value, found.low, found.high) == pytest.approx((0.2, 0.0569, 0.3404), abs=5e-5)
     same = evidence.paired_proportions(0, 0, 0, 5)
     assert (same.value, same.low, same.high) == pytest.approx((0, -0.4345, 0.4345), abs=5e-5)
@@ -55,7 +68,11 @@ def test_the_power_of_fisher_counts_every_table() -> None:
 
 def test_the_fewest_seeds_are_enough_and_one_fewer_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     n = evidence.seeds_for_fisher(0.75, 0.25, 0.05) or 0
-    assert evidence.power_of_fisher(n, 0.75, 0.25, 0.05) >= 0.8 > evidence.power_of_fisher(n - 1, 0.75, 0.25, 0.05)
+    assert (
+        evidence.power_of_fisher(n, 0.75, 0.25, 0.05)
+        >= 0.8
+        > evidence.power_of_fisher(n - 1, 0.75, 0.25, 0.05)
+    )
     monkeypatch.setattr(evidence, "MOST", 8)
     assert evidence.seeds_for_fisher(0.5, 0.45, 0.001) is None
 
@@ -64,7 +81,9 @@ def test_the_power_of_the_t_test_is_what_simulation_finds() -> None:
     n, deviation, effect = 6, 0.3, 0.4
     drawn = np.random.default_rng(0).normal(effect, deviation, (20_000, n))
     t = drawn.mean(1) / (drawn.std(1, ddof=1) / math.sqrt(n))
-    assert evidence.power_of_t(n, deviation, effect, 0.05) == pytest.approx(float((t > 2.5706).mean()), abs=0.01)
+    assert evidence.power_of_t(n, deviation, effect, 0.05) == pytest.approx(
+        float((t > 2.5706).mean()), abs=0.01
+    )
 
 
 N = 10
@@ -87,7 +106,10 @@ PLAIN, CURED = arm("red", down(N)), arm("green", up(N), "turn-ppo")
     [
         ([arm("x", down(N)), on_policy("y", up(N))], {"a1": SUPPORTED, "a2": NOT_TESTED}),
         # A collapse on-policy as well is no evidence of staleness.
-        ([arm("x", down(N), "grpo"), on_policy("y", down(N), "grpo")], {"a2": NOT_SUPPORTED, "a1": NOT_TESTED}),
+        (
+            [arm("x", down(N), "grpo"), on_policy("y", down(N), "grpo")],
+            {"a2": NOT_SUPPORTED, "a1": NOT_TESTED},
+        ),
         ([arm("x", down(4)), on_policy("y", up(4))], {"a1": TOO_FEW}),
         # A cure that makes it worse.
         ([arm("red", up(N)), arm("green", down(N), "turn-ppo")], {"b": NOT_SUPPORTED}),
@@ -103,7 +125,13 @@ def test_a_claim_is_judged_by_how_often_two_arms_collapse(arms: list, found: dic
 
 def test_a_verdict_rests_on_counts_effect_and_an_exact_p_value() -> None:
     row = judged(frame(arm("x", down(N)), on_policy("y", up(N))))["a1"].rows[0]
-    assert (row.more, row.less, row.seeds, row.detail, row.effect) == ("x", "y", 10, "10/10 against 0/10", 1.0)
+    assert (row.more, row.less, row.seeds, row.detail, row.effect) == (
+        "x",
+        "y",
+        10,
+        "10/10 against 0/10",
+        1.0,
+    )
     assert row.p == pytest.approx(2 / 184756)
     four = judged(frame(arm("x", down(4)), on_policy("y", up(4))))["a1"]
     assert four.rows[0].effect is None
@@ -133,9 +161,11 @@ def test_controls_are_found_by_their_settings_and_shown_with_their_own_figure() 
     calm = {"learn": {"epochs": 4, "staleness": 16, "policy": {"max_grad_norm": 1.0}}}
     slow = {"learn": {"epochs": 4, "staleness": 16, "policy": {"lr": 0.05}}}
     others = frame(
-        arm("calm", up(N), **calm), arm("slow", down(N), **slow), arm("dual", down(N), slots={"clip": {"dual": 3.0}}),
+        arm("calm", up(N), **calm),
+        arm("slow", down(N), **slow),
+        arm("dual", down(N), slots={"clip": {"dual": 3.0}}),
         arm("other", up(N), **calm, world={"noise": 0.4}),
-    )  # fmt: skip
+    )
     found = judged(pd.concat([cures(up(N), up(N), up(N), down(N)), others], ignore_index=True))["b"]
     seen = {(c.arm, c.collapsed, c.n) for c in found.rows[0].controls}
     assert seen == {("calm", 0, 10), ("slow", 10, 10), ("dual", 10, 10)}
@@ -169,7 +199,9 @@ def test_clip_fractions_are_compared_while_both_runs_are_up(level: float, verdic
 
 
 def grown(name: str, factor: float, also: float = 1.0) -> pd.DataFrame:
-    """Runs that collapse at step 20 and runs of the same seeds that do not; a curve grows by a factor before it."""
+    """Runs that collapse at step 20 and runs of the same seeds that do not; a curve grows by a factor before
+    it.
+    """
     fell, stood = arm("red", [20] * 6), arm("green", up(6), "turn-ppo")
     for rows, by in ((fell, factor), (stood, also)):
         for row in rows:
@@ -198,11 +230,16 @@ BIAS = grown("clip_bias_norm", 3.0)
 def test_growth_before_the_collapse_is_set_against_runs_that_stay_up(runs, letter: str, verdict: str) -> None:
     found = judged(runs)[letter]
     assert found.verdict == verdict
-    assert found.verdict != SUPPORTED or found.rows[0].effect == pytest.approx(3.0 if letter == "f" else 2, rel=0.01)
+    assert found.verdict != SUPPORTED or found.rows[0].effect == pytest.approx(
+        3.0 if letter == "f" else 2, rel=0.01
+    )
 
 
 def test_only_seeds_that_both_arms_have_and_that_learned_are_compared() -> None:
-    never = [row | {"outcome": "no_learning"} if row["seed"] < 2 else row for row in arm("green", up(6), "turn-ppo")]
+    never = [
+        row | {"outcome": "no_learning"} if row["seed"] < 2 else row
+        for row in arm("green", up(6), "turn-ppo")
+    ]
     found = judged(frame(arm("red", down(6)), never))["b"]
     assert found.verdict == TOO_FEW
     assert (found.rows[0].seeds, found.rows[0].left_out) == (4, 2)
@@ -218,9 +255,13 @@ def test_arms_without_known_settings_are_compared_with_nothing() -> None:
 
 
 BASE = frame(
-    arm("red", [20, 21, 22, 20, None, 23, 20]), arm("green", [None] * 6 + [25], "turn-ppo"),
-    arm("blue", up(7), "s-ppo"), arm("white", up(7), "st-ppo"), on_policy("calm", up(7)), arm("group", up(7), "grpo"),
-)  # fmt: skip
+    arm("red", [20, 21, 22, 20, None, 23, 20]),
+    arm("green", [None] * 6 + [25], "turn-ppo"),
+    arm("blue", up(7), "s-ppo"),
+    arm("white", up(7), "st-ppo"),
+    on_policy("calm", up(7)),
+    arm("group", up(7), "grpo"),
+)
 KNOWN = summary(verdicts(BASE)), hypotheses(verdicts(BASE))
 
 
@@ -237,12 +278,19 @@ STRENGTH = {SUPPORTED: 1, NOT_SUPPORTED: 1, UNDECIDED: 0, TOO_FEW: 0, NOT_TESTED
 
 @settings(max_examples=6, deadline=None)
 @given(
-    st.sampled_from(["red", "green", "blue", "white", "calm", "group"]), st.integers(0, 12),
+    st.sampled_from(["red", "green", "blue", "white", "calm", "group"]),
+    st.integers(0, 12),
     st.sampled_from([{"status": "failed", "outcome": None}, {"outcome": None}, {"outcome": "no_learning"}]),
-)  # fmt: skip
-def test_a_run_without_a_verdict_never_makes_a_claim_stronger(name: str, seed: int, fate: dict[str, Any]) -> None:
+)
+def test_a_run_without_a_verdict_never_makes_a_claim_stronger(
+    name: str, seed: int, fate: dict[str, Any]
+) -> None:
     like = BASE[BASE["arm"] == name].iloc[0]
-    added = run(name, seed, settings=None) | {"config": like["config"], "slots": like["slots"], "run_id": "a-first"}
+    added = run(name, seed, settings=None) | {
+        "config": like["config"],
+        "slots": like["slots"],
+        "run_id": "a-first",
+    }
     nothing = {key: None for key in added if key.endswith("_curve")} | {"time": 0.0, "event": False}
     before, after = verdicts(BASE), verdicts(pd.concat([BASE, pd.DataFrame([added | nothing | fate])]))
     for old, new in zip(before, after, strict=True):
@@ -254,20 +302,32 @@ def test_a_run_without_a_verdict_never_makes_a_claim_stronger(name: str, seed: i
 def test_equal_arms_of_two_experiments_are_one_and_equal_names_of_different_arms_are_two() -> None:
     about = {"question": "", "toml": ""}
     one = results(frame(arm("red", down(3)), arm("green", up(3), "turn-ppo")), about | {"experiment": "demo"})
-    other = results(frame(arm("scarlet", down(5)), arm("green", up(5), "s-ppo")), about | {"experiment": "more"})
+    other = results(
+        frame(arm("scarlet", down(5)), arm("green", up(5), "s-ppo")), about | {"experiment": "more"}
+    )
     runs = pooled([one, other])
     assert runs.groupby("arm")["seed"].count().to_dict() == {"red": 5, "green": 3, "green (more)": 5}
     # A seed that both have counts once, as the first experiment recorded it.
-    assert runs[runs["arm"] == "red"]["run_id"].tolist() == ["red-s0", "red-s1", "red-s2", "scarlet-s3", "scarlet-s4"]
+    assert runs[runs["arm"] == "red"]["run_id"].tolist() == [
+        "red-s0",
+        "red-s1",
+        "red-s2",
+        "scarlet-s3",
+        "scarlet-s4",
+    ]
     pd.testing.assert_frame_equal(pooled([one]), one.runs)
 
 
 # By stable areas
 
 
-def shifts_of(n: int = 5, conditions: tuple[int, ...] = (0, 3), **survives: float) -> list[evidence.Comparison]:
+def shifts_of(
+    n: int = 5, conditions: tuple[int, ...] = (0, 3), **survives: float
+) -> list[evidence.Comparison]:
     """Arms (by algorithm, _ for -) that collapse in all of n runs above the learning rate they survive."""
-    found = region(5, {name.replace("_", "-"): dict.fromkeys(conditions, most) for name, most in survives.items()}, n)
+    found = region(
+        5, {name.replace("_", "-"): dict.fromkeys(conditions, most) for name, most in survives.items()}, n
+    )
     return shifts(from_runs(found.runs.assign(started_at=None), region_of(found.toml), "demo"), found.runs)
 
 
@@ -276,11 +336,12 @@ def shift(letter: str, n: int = 5, **given: Any) -> evidence.Comparison:
     return found
 
 
-def test_an_arm_whose_boundary_lies_two_doublings_further_up_supports_its_claim_and_the_reverse_does_not() -> None:
+def test_an_arm_whose_boundary_lies_two_doublings_up_supports_its_claim_the_reverse_does_not() -> None:
     found = shift("b", ppo=0.1, turn_ppo=0.4)
     assert (found.more, found.less, found.seeds) == ("turn-ppo", "ppo", 5)
     assert found.effect == pytest.approx(2.0, abs=0.15)
-    assert 1.0 <= found.low < 2.0 < found.high <= 3.0  # type: ignore[operator]  each boundary within its own gap
+    # Each boundary lies within its own gap.
+    assert 1.0 <= found.low < 2.0 < found.high <= 3.0  # type: ignore[operator]
     assert (found.smallest_p is None, found.verdict) == (False, "supported")
     few = shift("b", n=4, ppo=0.1, turn_ppo=0.8)
     assert (few.effect, few.verdict) == (None, "too few seeds"), "fewer than five seeds say nothing"
@@ -302,8 +363,11 @@ def test_equal_boundaries_are_told_apart_from_boundaries_that_were_not_reached()
 def test_both_together_must_beat_each_alone() -> None:
     found = shifts_of(ppo=0.1, turn_ppo=0.2, s_ppo=0.2, st_ppo=0.8)
     assert sorted((s.claim, s.more, s.less) for s in found) == [
-        ("b", "turn-ppo", "ppo"), ("c", "s-ppo", "ppo"), ("d", "st-ppo", "s-ppo"), ("d", "st-ppo", "turn-ppo"),
-    ]  # fmt: skip
+        ("b", "turn-ppo", "ppo"),
+        ("c", "s-ppo", "ppo"),
+        ("d", "st-ppo", "s-ppo"),
+        ("d", "st-ppo", "turn-ppo"),
+    ]
     assert area_verdicts(found)["d"] == "supported"
     assert area_verdicts(shifts_of(ppo=0.1, turn_ppo=0.8, s_ppo=0.2, st_ppo=0.4))["d"] == "not supported"
     assert area_verdicts(found)["g2"] == "not tested here"

@@ -21,9 +21,15 @@ def case(fault: str, *named: str, outcome: str = "healthy", algorithm: str = "pp
 
 
 FOUND = [
-    case("mask", "mask", "other"), case("mask", "other", "mask", algorithm="grpo"), case("mask", "a", "b", "c", "mask"),
-    case("lr"), case("", "lr"), case(""), case("", outcome="mild"), case("", "off_policy", outcome="collapsed"),
-]  # fmt: skip
+    case("mask", "mask", "other"),
+    case("mask", "other", "mask", algorithm="grpo"),
+    case("mask", "a", "b", "c", "mask"),
+    case("lr"),
+    case("", "lr"),
+    case(""),
+    case("", outcome="mild"),
+    case("", "off_policy", outcome="collapsed"),
+]
 
 
 def test_shares_are_over_the_runs_that_the_question_is_about_with_clopper_pearson_intervals() -> None:
@@ -38,9 +44,11 @@ def test_confusion_counts_every_run_once_and_the_page_says_what_was_taken_for_wh
     assert table.to_numpy().sum() == 7
     assert [table.loc[pair] for pair in (("mask", "other"), ("lr", "nothing"), ("none", "lr"))] == [1, 1, 1]
     for words in (
-        "| all | 1/4 = 25 % [1, 81] | 2/4 = 50 % [7, 93] |", "| `mask` | 3 | 1 | 2 | a 1, other 1 |",
-        "| `none` | 3 | 2 | 2 | lr 1 |", "1 runs without a fault that collapsed",
-    ):  # fmt: skip
+        "| all | 1/4 = 25 % [1, 81] | 2/4 = 50 % [7, 93] |",
+        "| `mask` | 3 | 1 | 2 | a 1, other 1 |",
+        "| `none` | 3 | 2 | 2 | lr 1 |",
+        "1 runs without a fault that collapsed",
+    ):
         assert words in scores(FOUND)
 
 
@@ -54,10 +62,16 @@ def test_what_the_audit_proves_where_the_fault_is_not_named_first_is_counted_apa
 @pytest.mark.parametrize("content", [b"", b"PAR1", None])
 @pytest.mark.parametrize(
     ("study", "found", "what"),
-    [(score, FOUND, "scored diagnoses"), (count, [bug("values_one_off")], "answers"), (bench, ANSWERS, "answers")],
+    [
+        (score, FOUND, "scored diagnoses"),
+        (count, [bug("values_one_off")], "answers"),
+        (bench, ANSWERS, "answers"),
+    ],
     ids=["diagnosis", "unknown bugs", "scalar logs"],
 )
-def test_cases_survive_their_file_and_another_file_is_refused(study, found, what, content, tmp_path: Path) -> None:
+def test_cases_survive_their_file_and_another_file_is_refused(
+    study, found, what, content, tmp_path: Path
+) -> None:
     study.write(found, path := tmp_path / "scored.parquet")
     assert study.read(path) == found
     path.unlink() if content is None else path.write_bytes(content)

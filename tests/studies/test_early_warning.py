@@ -1,4 +1,6 @@
-"""Early warning: detectors, corpus, thresholds, held-out verdicts, the page made of them, and `sorl bench warning`."""
+"""Early warning: detectors, corpus, thresholds, held-out verdicts, the page made of them, and `sorl bench
+warning`.
+"""
 
 from dataclasses import replace
 from itertools import product
@@ -37,7 +39,9 @@ def test_a_score_depends_on_no_later_step(name: str, curve: np.ndarray, side: Si
     cut = data.draw(st.integers(0, len(curve)))
     known = np.array(data.draw(st.lists(st.booleans(), min_size=len(curve), max_size=len(curve))), bool)
     other = curve.copy()
-    other[cut:] = data.draw(arrays(float, len(curve) - cut, elements=st.sampled_from((0.0, 1e9, np.nan, -np.inf))))
+    other[cut:] = data.draw(
+        arrays(float, len(curve) - cut, elements=st.sampled_from((0.0, 1e9, np.nan, -np.inf)))
+    )
     changed = known.copy()
     changed[cut:] = ~known[cut:]
     whole, short = score(name, curve, side, known), score(name, curve[:cut], side, known[:cut])
@@ -58,7 +62,9 @@ def test_no_score_depends_on_the_unit_and_some_not_on_the_origin(name, data, sid
 @pytest.mark.parametrize("name", DETECTORS)
 @given(CURVES, SIDES)
 @settings(max_examples=20)
-def test_what_was_not_measured_has_no_score_and_changes_none(name: str, curve: np.ndarray, side: Side) -> None:
+def test_what_was_not_measured_has_no_score_and_changes_none(
+    name: str, curve: np.ndarray, side: Side
+) -> None:
     never = score(name, curve, side, np.zeros(len(curve), bool))
     assert np.isnan(never).all()
     gaps = np.repeat(curve, 2)
@@ -82,7 +88,9 @@ def test_scores_by_hand_of_signals_that_are_kept_with_results() -> None:
     assert score("cusum", curve, "above")[BASELINE:].tolist() == [0.0, 2.0]
     assert score("start", curve, "above")[1:].tolist() == curve[1:].tolist()
     assert score("peak", np.array([0.2, 0.8, 0.4]), "below").tolist() == [0.0, 0.0, 0.5]
-    assert score("slump", np.array([0.2, 0.8, 0.4, 0.0, 0.0]), "below").tolist() == pytest.approx([0, 0, 0.2, 0.2, 1.0])
+    assert score("slump", np.array([0.2, 0.8, 0.4, 0.0, 0.0]), "below").tolist() == pytest.approx(
+        [0, 0, 0.2, 0.2, 1.0]
+    )
     assert score("level", curve, "below").tolist() == (-curve).tolist()
 
 
@@ -103,18 +111,27 @@ def test_a_signal_that_leads_is_found_with_its_lead_and_one_that_is_noise_is_not
     found = evaluate.held_out(lambda tuning: seen.append(tuning) or bench.scores[ENTROPY], bench.runs, half)
     assert [set(half[tuning].tolist()) for tuning in seen] == [{0}, {1}], "no half sets its own threshold"
     assert (share(found.recall), found.before.k, set(found.ahead)) == ((20, 20), 20, {10})
-    assert 1 <= found.false_alarms.k <= 3  # a threshold that lets none of ten through lets some of the next ten
+    # a threshold that lets none of ten through lets some of the next ten
+    assert 1 <= found.false_alarms.k <= 3
     assert evaluate.median_interval(found.leads) == (2.0, 2.0, 2.0)
-    assert evaluate.held_out(bench.single(Watched("grad_norm_max", "above", "baseline")), bench.runs, half).recall.k < 8
+    assert (
+        evaluate.held_out(
+            bench.single(Watched("grad_norm_max", "above", "baseline")), bench.runs, half
+        ).recall.k
+        < 8
+    )
     noise = bench.scores[Watched("grad_norm_max", "above", "peak")]
-    points = evaluate.recall_at(noise, bench.runs, (0.0, 0.2, 0.5, 1.0))  # grows with the false alarms allowed
+    # grows with the false alarms allowed
+    points = evaluate.recall_at(noise, bench.runs, (0.0, 0.2, 0.5, 1.0))
     assert [recall for recall, _, _ in points] == sorted(recall for recall, _, _ in points)
     assert points[-1][0] == 1.0
     assert all(low <= recall <= high for recall, low, high in points)
 
 
 @pytest.mark.parametrize("by", ["seed", "condition"])
-def test_halves_share_no_seed_or_condition_and_a_run_trained_again_lies_with_its_copy(bench: Bench, by: str) -> None:
+def test_halves_share_no_seed_or_condition_and_a_run_trained_again_lies_with_its_copy(
+    bench: Bench, by: str
+) -> None:
     half = evaluate.halves(bench.runs, by)
     sides = [{getattr(r, by) for r, h in zip(bench.runs, half, strict=True) if h == side} for side in (0, 1)]
     assert all(sides)
@@ -124,7 +141,10 @@ def test_halves_share_no_seed_or_condition_and_a_run_trained_again_lies_with_its
 
 
 def test_a_run_trained_again_counts_once_and_is_not_new() -> None:
-    old = [replace(r, outcome="no_learning", onset=None, curves={"success": r.curves["success"]}) for r in corpus(3)]
+    old = [
+        replace(r, outcome="no_learning", onset=None, curves={"success": r.curves["success"]})
+        for r in corpus(3)
+    ]
     new = [replace(r, run_id=f"again-{r.run_id}", experiment="a control", fresh=True) for r in corpus(4)]
     bench = Bench([*old, *new])
     assert (len(bench.runs), bench.copies) == (8, 6)
@@ -151,7 +171,9 @@ def test_false_alarms_count_every_run_that_did_not_collapse() -> None:
     assert "of all runs that did not collapse" in page.findings(bench, peers.Peer("0.0", {}))
 
 
-def test_an_alarm_after_the_detection_finds_nothing_and_a_run_without_the_signal_counts_on_neither_side() -> None:
+def test_an_alarm_after_the_detection_finds_nothing_and_a_run_without_the_signal_counts_on_neither_side() -> (
+    None
+):
     late = run(0, True)
     late.curves["entropy"][0][:] = np.where(np.arange(STEPS) > ONSET + 9, 0.9, 0.2)
     assert share(evaluate.judged(scored([late], ENTROPY), 2.0, np.array([True])).recall) == (0, 1)
@@ -163,8 +185,16 @@ def test_an_alarm_after_the_detection_finds_nothing_and_a_run_without_the_signal
 def test_units_of_the_combined_alarm_come_from_the_runs_that_may_be_learned_from(bench: Bench) -> None:
     tuning = evaluate.halves(bench.runs, "seed") == 0
     parts = [bench.scores[watched] for watched in TOGETHER]
-    spoiled = [replace(r, curves=r.curves | {"entropy": (9 * r.curves["entropy"][0] ** 3, r.curves["entropy"][1])})
-               if not tuning[i] and r.healthy else r for i, r in enumerate(bench.runs)]  # fmt: skip
+    spoiled = [
+        (
+            replace(
+                r, curves=r.curves | {"entropy": (9 * r.curves["entropy"][0] ** 3, r.curves["entropy"][1])}
+            )
+            if not tuning[i] and r.healthy
+            else r
+        )
+        for i, r in enumerate(bench.runs)
+    ]
     again = [scored(spoiled, watched) for watched in TOGETHER]
     kept = tuning | bench.collapsed
     assert np.array_equal(joined(parts, tuning).top[kept], joined(again, tuning).top[kept])
@@ -172,7 +202,12 @@ def test_units_of_the_combined_alarm_come_from_the_runs_that_may_be_learned_from
 
 def test_thresholds_and_areas_by_hand() -> None:
     scores = np.array([1.0, 2.0, 3.0, 4.0, np.nan])
-    assert [int((scores >= evaluate.threshold(scores, rate)).sum()) for rate in (0.0, 0.25, 0.5, 1.0)] == [0, 1, 2, 4]
+    assert [int((scores >= evaluate.threshold(scores, rate)).sum()) for rate in (0.0, 0.25, 0.5, 1.0)] == [
+        0,
+        1,
+        2,
+        4,
+    ]
     assert evaluate.threshold(np.array([np.nan]), 0.5) == np.inf
     one, other = (np.array([2.0, 3.0]), np.array([1.0, 2.0])), (np.array([9.0, 7.0]), np.array([8.0]))
     assert evaluate.area(*one) == 0.875
@@ -201,15 +236,26 @@ def test_a_corpus_is_read_as_it_was_written_and_null_stays_null(tmp_path: Path) 
 
 def test_a_peer_is_counted_on_the_same_runs(bench: Bench, tmp_path: Path) -> None:
     rows = [
-        {"run_id": r.run_id, "whole": "CRITICAL" if r.collapsed else "OK", "until_detection": "WARNING",
-         "detectors": [], "first_warning": 8, "first_critical": ONSET + 9 if r.collapsed else None}
+        {
+            "run_id": r.run_id,
+            "whole": "CRITICAL" if r.collapsed else "OK",
+            "until_detection": "WARNING",
+            "detectors": [],
+            "first_warning": 8,
+            "first_critical": ONSET + 9 if r.collapsed else None,
+        }
         for r in bench.runs
-    ]  # fmt: skip
+    ]
     table = pa.Table.from_pylist(rows).replace_schema_metadata({"rldoctor": "0.0"})
     pq.write_table(table, file := tmp_path / "peer.parquet")
     peer = peers.read(file)
-    assert [share(s) for s in peers.rates(peer, bench.runs, "CRITICAL", "whole")] == [(0, 20), (20, 20), (0, 20)]
-    assert [s.k for s in peers.rates(peer, bench.runs, "CRITICAL", "along")] == [0, 0, 0]  # after the detection
+    assert [share(s) for s in peers.rates(peer, bench.runs, "CRITICAL", "whole")] == [
+        (0, 20),
+        (20, 20),
+        (0, 20),
+    ]
+    # after the detection
+    assert [s.k for s in peers.rates(peer, bench.runs, "CRITICAL", "along")] == [0, 0, 0]
     assert [s.k for s in peers.rates(peer, bench.runs, "WARNING", "along")] == [20, 20, 20]
     assert "rldoctor 0.0" in page.peers(bench, peer)
     assert "20/20 = 100 %" in page.findings(bench, peer)
@@ -228,13 +274,20 @@ def test_the_page_says_what_is_useless_what_was_not_tried_and_judges_later_runs_
 def test_the_verb_evaluates_a_corpus_can_keep_it_and_refuses_other_files_by_name(tmp_path: Path) -> None:
     corpora.write(corpus(), file := tmp_path / "corpus.parquet")
     verb = ("bench", "warning", "--from")
-    assert "| half of the seeds |" in done(*verb, file, "--from", file, "--output", tmp_path / "again.parquet").stdout
+    assert (
+        "| half of the seeds |"
+        in done(*verb, file, "--from", file, "--output", tmp_path / "again.parquet").stdout
+    )
     assert len(corpora.read(tmp_path / "again.parquet")) == 40
     corpora.write(corpus(3), tmp_path / "few")
     pq.write_table(pa.table({"x": [1]}), other := tmp_path / "other")
     (tmp_path / "text").write_text("no")
-    for name, says in (("few", "at least 20 collapsed and 20 healthy runs, not 3 and 3"), ("none", "no file"),
-                       ("other", "neither a corpus"), ("text", "no Parquet")):  # fmt: skip
+    for name, says in (
+        ("few", "at least 20 collapsed and 20 healthy runs, not 3 and 3"),
+        ("none", "no file"),
+        ("other", "neither a corpus"),
+        ("text", "no Parquet"),
+    ):
         refused(says, *verb, tmp_path / name)
     with pytest.raises(InputError, match="no record of rldoctor"):
         peers.read(other)

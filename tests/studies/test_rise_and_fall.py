@@ -26,15 +26,29 @@ def test_only_a_run_that_first_rose_and_then_fell_is_promising():
 
 def test_a_run_rose_when_thirty_iterations_in_a_row_are_well_above_the_warm_start():
     def run(arm: str, success: list[float], outcome: str, status: str = "finished") -> dict[str, object]:
-        return {"arm": arm, "status": status, "success": success, "outcome": outcome, "collapse_step": None,
-                "config": '{"policy": {}}'}  # fmt: skip
+        return {
+            "arm": arm,
+            "status": status,
+            "success": success,
+            "outcome": outcome,
+            "collapse_step": None,
+            "config": '{"policy": {}}',
+        }
 
     rose, brief, never = [0.5] + [0.7] * 30 + [0.0] * 10, [0.3] + [0.7] * 10 + [0.1] * 30, [0.4] + [0.5] * 40
-    found = arms(pd.DataFrame([
-        run("a", rose, "collapsed"), run("a", brief, "collapsed"), run("b", rose, "recovered"),
-        run("b", never, "healthy"), run("b", never, "collapsed", "running"),
-    ])).set_index("arm")  # fmt: skip
-    assert found["warm_start"].tolist() == pytest.approx([0.425] * 2)  # the first iterations of all finished runs
+    found = arms(
+        pd.DataFrame(
+            [
+                run("a", rose, "collapsed"),
+                run("a", brief, "collapsed"),
+                run("b", rose, "recovered"),
+                run("b", never, "healthy"),
+                run("b", never, "collapsed", "running"),
+            ]
+        )
+    ).set_index("arm")
+    # the first iterations of all finished runs
+    assert found["warm_start"].tolist() == pytest.approx([0.425] * 2)
     assert found.loc["a", ["runs", "rose", "collapsed", "rose_and_collapsed"]].tolist() == [2, 1, 2, 1]
     assert found.loc["b", ["runs", "rose", "collapsed", "rose_and_collapsed"]].tolist() == [2, 1, 0, 0]
 
@@ -57,7 +71,9 @@ def test_a_search_ends_with_a_row_for_every_run_and_repeats_none(tmp_path: Path)
     assert {"setting", "seed", "gain", "end", "verdict", "moved_first", "seconds"} <= set(first.columns)
     began = {path: path.stat().st_mtime for path in (tmp_path / "runs").rglob("config.toml")}
     again = search(tmp_path / "runs", output, table)
-    assert again["seconds"].tolist() == first["seconds"].tolist() == pd.read_parquet(output)["seconds"].tolist()
+    assert (
+        again["seconds"].tolist() == first["seconds"].tolist() == pd.read_parquet(output)["seconds"].tolist()
+    )
     assert {path: path.stat().st_mtime for path in (tmp_path / "runs").rglob("config.toml")} == began
 
 
@@ -65,6 +81,11 @@ def test_routers_are_counted_as_named_wrongly_in_every_other_run():
     def case(fault: str, *named: str) -> Case:
         return Case("r", "moe_lab", "a", "grpo", 1, fault, None, "healthy", named, None)
 
-    found = [case(FAULT, FAULT), case(FAULT, "off_policy", FAULT), case(""), case("stale_weights", "off_policy", FAULT)]
+    found = [
+        case(FAULT, FAULT),
+        case(FAULT, "off_policy", FAULT),
+        case(""),
+        case("stale_weights", "off_policy", FAULT),
+    ]
     assert (named_first(found).k, named_first(found).n) == (1, 2)
     assert (named_wrongly(found).k, named_wrongly(found).n) == (1, 2)

@@ -16,7 +16,9 @@ SIMPLE = [VARIANTS[name] for name in ("entropy_collapse/throughout", "healthy/no
 
 
 def answer(cause: str, *named: str, peer: tuple[str, ...] | None = None) -> Answer:
-    return Answer(SIMULATED, f"{cause}-{named}-{peer}", cause, "v", "mild", "trl", 1, HELD_OUT, 200, named, peer)
+    return Answer(
+        SIMULATED, f"{cause}-{named}-{peer}", cause, "v", "mild", "trl", 1, HELD_OUT, 200, named, peer
+    )
 
 
 ANSWERS = [answer("plateau", "a", "b", peer=("c",)), answer(HEALTHY), answer("truncation", peer=())]
@@ -72,7 +74,9 @@ def test_written_logs_come_with_their_truth(tmp_path: Path, monkeypatch: pytest.
 
 def test_shipped_runs_are_healthy_or_have_a_fault_whose_truth_is_known() -> None:
     runs = list(shipped.runs(bench.RESULTS))
-    counts = {cause: sum(run.cause == cause for run in runs) for cause in (HEALTHY, "stale_data", "non_finite")}
+    counts = {
+        cause: sum(run.cause == cause for run in runs) for cause in (HEALTHY, "stale_data", "non_finite")
+    }
     assert len(runs) == sum(counts.values())
     assert counts[HEALTHY] > 300
     assert min(counts.values()) > 5

@@ -17,7 +17,9 @@ def full_grid(file: Path, seeds: int = 5) -> Path:
 
 def test_the_search_finds_the_boundary_of_the_full_grid_with_fewer_runs(tmp_path: Path) -> None:
     told = done("bench", "search", "--from", full_grid(tmp_path / "demo.parquet")).stdout
-    rows = {line.split("|")[1].strip(): [c.strip() for c in line.split("|")[2:]] for line in told.splitlines()[2:]}
+    rows = {
+        line.split("|")[1].strip(): [c.strip() for c in line.split("|")[2:]] for line in told.splitlines()[2:]
+    }
     assert set(rows) == {"ppo, learn.staleness 0", "ppo, learn.staleness 3", "all"}
     for name, edge in (("ppo, learn.staleness 0", 9.05), ("ppo, learn.staleness 3", 0.566)):
         runs, asked, whole, found, apart, _ = rows[name]
@@ -33,7 +35,10 @@ def test_the_search_finds_the_boundary_of_the_full_grid_with_fewer_runs(tmp_path
 def test_a_grid_with_gaps_and_what_is_no_region_are_refused(tmp_path: Path) -> None:
     gaps = full_grid(tmp_path / "demo.parquet", seeds=4)
     for words, says in (
-        (["--from", gaps], "of the full grid of 'ppo' in 'demo' 72 of 90 runs can be judged; set search = \"full\""),
+        (
+            ["--from", gaps],
+            "of the full grid of 'ppo' in 'demo' 72 of 90 runs can be judged; set search = \"full\"",
+        ),
         ([], 'name a region with search = "full"'),
         (["--from", "experiments/results/controls.parquet"], "'controls' is no experiment of kind region"),
     ):

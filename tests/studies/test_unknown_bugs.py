@@ -20,7 +20,10 @@ from workbench.spec import RunSettings
 
 # One of each place in the fast suite; all of them with `make test-slow`.
 _QUICK = {bug.place: bug.name for bug in reversed(BUGS.values())}.values()
-_KINDS = [pytest.param(bug, id=bug.name, marks=() if bug.name in _QUICK else pytest.mark.slow) for bug in BUGS.values()]
+_KINDS = [
+    pytest.param(bug, id=bug.name, marks=() if bug.name in _QUICK else pytest.mark.slow)
+    for bug in BUGS.values()
+]
 
 
 def test_the_bugs_are_many_none_is_the_fault_labs_and_each_says_what_a_right_answer_is() -> None:
@@ -46,8 +49,12 @@ def test_no_two_healthy_configurations_are_alike_even_without_their_seeds() -> N
 
 def _trained(runs: Path, bug: Bug, at_step: int | None) -> dict[str, Tensor]:
     """The networks that a short run ends with."""
-    case = next(case for case in count.cases() if case.kind == bug.name and case.algorithm == bug.algorithms[-1])
-    settings = merge(case.settings, {"iterations": 7, "evaluation": {"episodes": 1}, "learn": {"staleness": 0}})
+    case = next(
+        case for case in count.cases() if case.kind == bug.name and case.algorithm == bug.algorithms[-1]
+    )
+    settings = merge(
+        case.settings, {"iterations": 7, "evaluation": {"episodes": 1}, "learn": {"staleness": 0}}
+    )
     case = Case(f"{bug.name}-{at_step}", bug.name, case.algorithm, case.seed, at_step, settings)
     train(case, runs)
     newest = max((runs / count.EXPERIMENT / case.run_id / "checkpoints").iterdir())
@@ -72,7 +79,9 @@ def test_a_bug_is_gone_after_its_run(runs: Path) -> None:
     assert worlds.exact_match("anna", "boris") == 0.0
 
 
-def test_a_case_is_trained_audited_and_diagnosed_and_its_answers_survive_their_file(runs: Path, tmp_path: Path) -> None:
+def test_a_case_is_trained_audited_and_diagnosed_and_its_answers_survive_their_file(
+    runs: Path, tmp_path: Path
+) -> None:
     case = next(case for case in count.cases() if case.kind == "values_one_off")
     case = replace(case, run_id="end-to-end")
     train(case, runs)
@@ -109,7 +118,10 @@ def test_a_verdict_asks_for_the_right_identity_after_the_bug_began_and_forgives_
 
 
 def test_the_page_counts_healthy_runs_apart_and_leaves_out_those_that_fell() -> None:
-    healthy = [answer(HEALTHY, at_step=None), answer(HEALTHY, at_step=None, violated="loss", cause="step_size")]
+    healthy = [
+        answer(HEALTHY, at_step=None),
+        answer(HEALTHY, at_step=None, violated="loss", cause="step_size"),
+    ]
     found = answer("values_one_off", identity="values", step=4)
     said = page([found, *healthy, replace(healthy[1], outcome="collapsed")])
     assert "Runs that are healthy: with a violated identity 1/2" in said
@@ -117,4 +129,6 @@ def test_the_page_counts_healthy_runs_apart_and_leaves_out_those_that_fell() -> 
     assert "Left out: 1 that collapsed" in said
     assert "fresh" not in said
     for kind in FRESH | VLLM:
-        assert f"Runs that are {kind}: with a violated identity 0/1" in page([found, replace(healthy[0], kind=kind)])
+        assert f"Runs that are {kind}: with a violated identity 0/1" in page(
+            [found, replace(healthy[0], kind=kind)]
+        )

@@ -1,4 +1,6 @@
-"""Demonstrations that a warm start imitates: episodes of the facts and of the atlas, solved by a script that errs."""
+"""Demonstrations that a warm start imitates: episodes of the facts and of the atlas, solved by a script that
+errs.
+"""
 
 from dataclasses import dataclass
 
@@ -16,15 +18,17 @@ Query = tuple[str, str]  # entity and relation
 def demonstrations(world: Facts | Atlas, n: int, noise: float, seed: int, start: int = 0) -> list[Episode]:
     """Return episodes start .. start + n - 1 of the stream `seed`, on training questions that no run draws.
 
-    In each turn the player errs in form with probability `noise` (three times in four a malformed turn, which it
-    repeats; otherwise a premature answer) and, independently, in content with probability `noise` (a query about
-    something else, or a wrong answer), which nothing repairs. At 0.1 about two thirds of the episodes of facts succeed:
-    imitation, sampled at temperature 1, stays below what the policy can do.
+    In each turn the player errs in form with probability `noise` (three times in four a malformed turn, which
+    it repeats; otherwise a premature answer) and, independently, in content with probability `noise` (a query
+    about something else, or a wrong answer), which nothing repairs. At 0.1 about two thirds of the episodes
+    of facts succeed: imitation, sampled at temperature 1, stays below what the policy can do.
     """
     key, questions_key = (23, 24) if isinstance(world, Atlas) else (8, 9)
     codec = Codec(world.tokenizer())
     questions = world.questions("train", draw(questions_key, seed), start, n)
-    return [_Player(world, codec, noise, Stream(key, seed, question.id)).play(question) for question in questions]
+    return [
+        _Player(world, codec, noise, Stream(key, seed, question.id)).play(question) for question in questions
+    ]
 
 
 @dataclass

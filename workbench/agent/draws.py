@@ -1,10 +1,13 @@
-"""Random numbers that are addressed, not consumed: a key's draw is the same in every process and in any order."""
+"""Random numbers that are addressed, not consumed: a key's draw is the same in every process and in any
+order.
+"""
 
 from __future__ import annotations
 
 from workbench.tensors import torch
 
-# What a random stream of the trainer is for: the first part of its key, so that no two streams share their numbers.
+# What a random stream of the trainer is for: the first part of its key, so that no two streams share their
+# numbers.
 ROLLOUT, ORDER, EVALUATION, PLACEBO, FAULT = 1, 2, 3, 4, 5
 _MASK = (1 << 64) - 1
 
@@ -12,7 +15,8 @@ _MASK = (1 << 64) - 1
 def draw(*key: int) -> int:
     """Return a 64-bit integer that looks random and depends on the integers of `key` alone."""
     state = 0
-    for part in key:  # the finaliser of splitmix64 (Steele, Lea and Flood, OOPSLA 2014, as in xoshiro's seeding)
+    # the finaliser of splitmix64 (Steele, Lea and Flood, OOPSLA 2014, as in xoshiro's seeding)
+    for part in key:
         state = (state + part + 0x9E3779B97F4A7C15) & _MASK
         state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
         state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK

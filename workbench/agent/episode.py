@@ -30,16 +30,21 @@ class Episode:
     searches: int
     valid_turns: int
     turn_status: list[str] = field(default_factory=list)  # "search", "answer" or "invalid", one a turn
-    # One a turn, None where the world did not search through a retriever: found, empty or failed, and its seconds.
+    # One a turn, None where the world did not search through a retriever: found, empty or failed, and its
+    # seconds.
     retrieval_status: list[str | None] = field(default_factory=list)
     retrieval_seconds: list[float | None] = field(default_factory=list)
-    # Prompt, turn, observation, turn, ... as they were made: the witness that what was sampled is what is trained on.
+    # Prompt, turn, observation, turn, ... as they were made: the witness that what was sampled is what is
+    # trained on.
     stretches: list[list[int]] = field(default_factory=list)
-    routes: Tensor | None = None  # (tokens, L k) experts of a mixture as the sampler's routers chose them; see Batch
+    # (tokens, L k) experts of a mixture as the sampler's routers chose them; see Batch
+    routes: Tensor | None = None
 
 
 def collate(episodes: Sequence[Episode], pad_id: int) -> Batch:
-    """Right-pad `episodes` to (B, T), T the longest; log_prob_old is the sampler's until someone recomputes it."""
+    """Right-pad `episodes` to (B, T), T the longest; log_prob_old is the sampler's until someone recomputes
+    it.
+    """
     length = torch.tensor([len(e.tokens) for e in episodes])
     prompt = torch.tensor([e.prompt_length for e in episodes])
     position = torch.arange(int(length.max()))
@@ -50,8 +55,12 @@ def collate(episodes: Sequence[Episode], pad_id: int) -> Batch:
     return Batch(
         tokens=padded([torch.tensor(e.tokens) for e in episodes], padding_value=pad_id),
         mask=padded([torch.tensor(e.written, dtype=torch.bool) for e in episodes]),
-        response=inside & (position >= prompt[:, None]), length=length, group=torch.tensor([e.group for e in episodes]),
-        trajectory=torch.arange(len(episodes)), score=torch.tensor([e.reward for e in episodes]),
-        log_prob_behaviour=log_prob, log_prob_old=log_prob.clone(),
+        response=inside & (position >= prompt[:, None]),
+        length=length,
+        group=torch.tensor([e.group for e in episodes]),
+        trajectory=torch.arange(len(episodes)),
+        score=torch.tensor([e.reward for e in episodes]),
+        log_prob_behaviour=log_prob,
+        log_prob_old=log_prob.clone(),
         routes_behaviour=padded(kept) if len(kept) == len(episodes) else None,
-    )  # fmt: skip
+    )

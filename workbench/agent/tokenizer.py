@@ -1,4 +1,6 @@
-"""Text and tokens: the embedded vocabulary, the wording of prompts and observations, the codec, spans and sentences."""
+"""Text and tokens: the embedded vocabulary, the wording of prompts and observations, the codec, spans and
+sentences.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +18,78 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from workbench.batch import Batch
 
 PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
-TAGS = ("<think>", "</think>", "<search>", "</search>", "<information>", "</information>", "<answer>", "</answer>")
+TAGS = (
+    "<think>",
+    "</think>",
+    "<search>",
+    "</search>",
+    "<information>",
+    "</information>",
+    "<answer>",
+    "</answer>",
+)
 WORDS = ("who", "is", "the", "of", "?", ".", "got", "need", "done", "invalid")
-RELATIONS = ("mentor", "rival", "neighbour", "teacher", "cousin", "doctor", "partner", "landlord", "barber", "captain")
+RELATIONS = (
+    "mentor",
+    "rival",
+    "neighbour",
+    "teacher",
+    "cousin",
+    "doctor",
+    "partner",
+    "landlord",
+    "barber",
+    "captain",
+)
 ENTITIES = (
-    "alice", "boris", "clara", "diego", "elena", "felix", "greta", "hugo", "irene", "jonas",
-    "karin", "louis", "maria", "nadia", "oscar", "petra", "quinn", "rosa", "simon", "tanja",
-    "ulrich", "vera", "walter", "xenia", "yusuf", "zelda", "amir", "bella", "carlos", "doris",
-    "emil", "flora", "gabor", "helga", "ivan", "julia", "kofi", "linda", "mateo", "nora",
-)  # fmt: skip
+    "alice",
+    "boris",
+    "clara",
+    "diego",
+    "elena",
+    "felix",
+    "greta",
+    "hugo",
+    "irene",
+    "jonas",
+    "karin",
+    "louis",
+    "maria",
+    "nadia",
+    "oscar",
+    "petra",
+    "quinn",
+    "rosa",
+    "simon",
+    "tanja",
+    "ulrich",
+    "vera",
+    "walter",
+    "xenia",
+    "yusuf",
+    "zelda",
+    "amir",
+    "bella",
+    "carlos",
+    "doris",
+    "emil",
+    "flora",
+    "gabor",
+    "helga",
+    "ivan",
+    "julia",
+    "kofi",
+    "linda",
+    "mateo",
+    "nora",
+)
 VOCABULARY = (PAD, EOS, UNKNOWN, *TAGS, *WORDS, *RELATIONS, *ENTITIES)
 
 
 def build_tokenizer(words: Sequence[str] = (*WORDS, *RELATIONS, *ENTITIES)) -> PreTrainedTokenizerFast:
-    """Return a word-level tokenizer: one id a word, ids in the order of `VOCABULARY`; the tags are ordinary words."""
+    """Return a word-level tokenizer: one id a word, ids in the order of `VOCABULARY`; the tags are ordinary
+    words.
+    """
     ids = {word: i for i, word in enumerate((PAD, EOS, UNKNOWN, *TAGS, *words))}
     backend = Tokenizer(WordLevel(ids, unk_token=UNKNOWN))
     backend.pre_tokenizer = WhitespaceSplit()
@@ -49,28 +109,33 @@ class Wording(NamedTuple):
 
 WORDINGS = {
     "plain": Wording(  # for a policy that has learned the protocol
-        "{question}", " <information> {found} </information> ", " <information> invalid </information> ", False
+        "{question}",
+        " <information> {found} </information> ",
+        " <information> invalid </information> ",
+        False,
     ),
     # Word for word as PeterGriffinJin/Search-R1: make_prefix of scripts/data_process/nq_search.py, and
     # execute_predictions of search_r1/llm_agent/generation.py.
     "search-r1": Wording(
-        "Answer the given question. You must conduct reasoning inside <think> and </think> first every time you get "
-        "new information. After reasoning, if you find you lack some knowledge, you can call a search engine by "
-        "<search> query </search> and it will return the top searched results between <information> and "
-        "</information>. You can search as many times as your want. If you find no further external knowledge needed, "
-        "you can directly provide the answer inside <answer> and </answer>, without detailed illustrations. For "
-        "example, <answer> Beijing </answer>. Question: {question}\n",
+        "Answer the given question. You must conduct reasoning inside <think> and </think> first every time"
+        " you get new information. After reasoning, if you find you lack some knowledge, you can call a"
+        " search engine by <search> query </search> and it will return the top searched results between"
+        " <information> and </information>. You can search as many times as your want. If you find no further"
+        " external knowledge needed, you can directly provide the answer inside <answer> and </answer>,"
+        " without detailed illustrations. For example, <answer> Beijing </answer>. Question: {question}\n",
         "\n\n<information>{found}</information>\n\n",
-        "\nMy previous action is invalid. If I want to search, I should put the query between <search> and </search>. "
-        "If I want to give the final answer, I should put the answer between <answer> and </answer>. "
-        "Let me try again.\n",
+        "\nMy previous action is invalid. If I want to search, I should put the query between <search> and"
+        " </search>. If I want to give the final answer, I should put the answer between <answer> and"
+        " </answer>. Let me try again.\n",
         True,
     ),
 }
 
 
 class Codec:
-    """Text to ids and back for one tokenizer, in one of the `WORDINGS`; and `closers`, the ids that may end a turn."""
+    """Text to ids and back for one tokenizer, in one of the `WORDINGS`; and `closers`, the ids that may end a
+    turn.
+    """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, wording: str = "plain") -> None:
         self._tokenizer, self._wording = tokenizer, WORDINGS[wording]
@@ -78,7 +143,11 @@ class Codec:
         self._words: list[str] | None = None  # of a word-level tokenizer: the same ids, twenty times faster
         backend: Any = getattr(tokenizer, "backend_tokenizer", None)
         plain = backend is not None and backend.normalizer is None and backend.decoder is None
-        if plain and isinstance(backend.model, WordLevel) and isinstance(backend.pre_tokenizer, WhitespaceSplit):
+        if (
+            plain
+            and isinstance(backend.model, WordLevel)
+            and isinstance(backend.pre_tokenizer, WhitespaceSplit)
+        ):
             self._words = sorted(vocabulary, key=vocabulary.__getitem__)
         self.eos_id: int | None = tokenizer.eos_token_id
         self.pad_id = next(i for i in (tokenizer.pad_token_id, self.eos_id, 0) if i is not None)
@@ -96,9 +165,13 @@ class Codec:
         return [self._ids.get(word, unknown) for word in text.split()]
 
     def asked(self, question: str) -> list[int]:
-        """Return the ids of the prompt: the question in its wording, in the tokenizer's chat template if it has one."""
+        """Return the ids of the prompt: the question in its wording, in the tokenizer's chat template if it
+        has one.
+        """
         question = question.strip()
-        text = self._wording.prompt.replace("{question}", question if question.endswith("?") else f"{question}?")
+        text = self._wording.prompt.replace(
+            "{question}", question if question.endswith("?") else f"{question}?"
+        )
         if self._wording.chat and self._tokenizer.chat_template:
             said = [{"role": "user", "content": text}]
             text = str(self._tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True))
@@ -107,7 +180,9 @@ class Codec:
     def observed(self, found: str | None) -> list[int]:
         """Return the ids of what the policy reads after a turn; None is an action that could not be read."""
         wording = self._wording
-        return self.encode(wording.invalid if found is None else wording.information.replace("{found}", found.strip()))
+        return self.encode(
+            wording.invalid if found is None else wording.information.replace("{found}", found.strip())
+        )
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of `ids`, special tokens included."""
@@ -120,7 +195,9 @@ SPANS = ("think", "search", "answer")  # span i + 1
 
 
 class Spans:
-    """Marks the spans of turns where tags are single tokens: from an opening tag to any closing tag or the end."""
+    """Marks the spans of turns where tags are single tokens: from an opening tag to any closing tag or the
+    end.
+    """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         known = tokenizer.get_vocab()
@@ -128,7 +205,9 @@ class Spans:
         self._closes = torch.tensor([known[f"</{name}>"] for name in SPANS if f"</{name}>" in known])
 
     def of(self, tokens: Tensor, mask: Tensor) -> Tensor | None:
-        """Span of each token, (B, T) int64: 1 think, 2 search, 3 answer, 0 none of them; None without such tags."""
+        """Span of each token, (B, T) int64: 1 think, 2 search, 3 answer, 0 none of them; None without such
+        tags.
+        """
         if not self._opens:
             return None
         kind = torch.zeros_like(tokens)
@@ -146,10 +225,14 @@ _ENDS = (".", "?", "!", "\n", "Ċ", "。", "？", "！")  # Ċ: the line feed in
 
 
 class Sentences:
-    """Splits turns after every token whose text ends in `_ENDS`; no sentence reaches across an observation."""
+    """Splits turns after every token whose text ends in `_ENDS`; no sentence reaches across an
+    observation.
+    """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        self._ends = torch.tensor(sorted(i for word, i in tokenizer.get_vocab().items() if word.endswith(_ENDS)))
+        self._ends = torch.tensor(
+            sorted(i for word, i in tokenizer.get_vocab().items() if word.endswith(_ENDS))
+        )
 
     def of(self, batch: Batch) -> Tensor:
         """Sentence of each token from 1, (B, T) int64; 0 where the policy wrote nothing."""

@@ -1,4 +1,6 @@
-"""The named algorithms: a file for each family, a declaration for each algorithm; and how a grid file names one."""
+"""The named algorithms: a file for each family, a declaration for each algorithm; and how a grid file names
+one.
+"""
 
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -12,7 +14,8 @@ from workbench.algorithms import correction, critic, group, guard, normalised, r
 from workbench.objective import FAMILIES, KINDS, Algorithm, Slot
 from workbench.spec import InputError, nearest
 
-_FILES = (critic, group, normalised, reinforce, unit, weight, guard, correction)  # a file imports from those before it
+# a file imports from those before it
+_FILES = (critic, group, normalised, reinforce, unit, weight, guard, correction)
 _BY_FAMILY: dict[str, list[Algorithm]] = {family: [] for family in FAMILIES}
 for _file in _FILES:
     _seen = [a for declared in _BY_FAMILY.values() for a in declared]
@@ -25,14 +28,24 @@ ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType({name: _BY_NAME[name] for
 ALIASES: Mapping[str, str] = MappingProxyType({"so-ppo": "st-ppo"})
 
 SYMBOLS = (
-    "Axes: i sequence, t token, k turn. m is the loss mask, N the number of policy tokens, A the advantage, r the "
-    "token ratio, w a pooled ratio, R the outcome reward, C the tokens whose ratio lies outside the clip's range, N "
-    "the other policy tokens in an RMS."
+    "Axes: i sequence, t token, k turn. m is the loss mask, N the number of policy tokens, A the advantage, r"
+    " the token ratio, w a pooled ratio, R the outcome reward, C the tokens whose ratio lies outside the"
+    " clip's range, N the other policy tokens in an RMS."
 )
 """The notation of the formulas of the algorithms."""
 NOT_YET = "not measured yet"
 
-__all__ = ["ALGORITHMS", "ALIASES", "CORE", "NOT_YET", "SYMBOLS", "by_family", "differences", "measured", "resolve"]
+__all__ = [
+    "ALGORITHMS",
+    "ALIASES",
+    "CORE",
+    "NOT_YET",
+    "SYMBOLS",
+    "by_family",
+    "differences",
+    "measured",
+    "resolve",
+]
 
 
 def by_family() -> list[tuple[str, list[Algorithm]]]:
@@ -42,7 +55,9 @@ def by_family() -> list[tuple[str, list[Algorithm]]]:
 
 @cache
 def measured() -> Mapping[str, str]:
-    """Return what the shipped results say of each algorithm that they tried: runs, seeds, 95 % interval, in a line."""
+    """Return what the shipped results say of each algorithm that they tried: runs, seeds, 95 % interval, in a
+    line.
+    """
     return tomllib.loads(Path(__file__).with_name("measured.toml").read_text(encoding="utf-8"))
 
 
@@ -53,9 +68,9 @@ def resolve(
 ) -> Algorithm:
     """Return the algorithm of a name, or of a table {base = name, slot = ...}, with `slots` changed.
 
-    A slot's value is a table of options, with `kind` to change the kind (its options then start from the defaults), or
-    a kind alone; for `ratio`, a level alone. Raises InputError naming what is unknown or of the wrong type, what is
-    allowed, and the nearest valid name.
+    A slot's value is a table of options, with `kind` to change the kind (its options then start from the
+    defaults), or a kind alone; for `ratio`, a level alone. Raises InputError naming what is unknown or of the
+    wrong type, what is allowed, and the nearest valid name.
     """
     changes: dict[str, object] = dict(algorithm) if isinstance(algorithm, Mapping) else {"base": algorithm}
     if "base" not in changes:
@@ -111,7 +126,9 @@ def _typed(name: str, value: object, hint: Any) -> object:
             return value
         near = nearest(str(value), get_args(hint))
         raise InputError(f"{name} = {value!r} is unknown{near}; use one of: {', '.join(get_args(hint))}")
-    if isinstance(value, bool) == (hint is bool) and isinstance(value, int | float if hint is float else hint):
+    if isinstance(value, bool) == (hint is bool) and isinstance(
+        value, int | float if hint is float else hint
+    ):
         return float(value) if hint is float else value
     words = {bool: "true or false", int: "a whole number", float: "a number"}[hint]
     raise InputError(f"{name} = {value!r} has the wrong type; use {words}")

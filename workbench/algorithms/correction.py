@@ -16,12 +16,17 @@ TIS = GRPO.but(
 MIS = TIS.but(
     name="mis",
     title="GRPO + masked IS",
-    summary="Masked importance sampling: GRPO whose token losses are weighed by pi_old / mu, and dropped above 2.",
+    summary=(
+        "Masked importance sampling: GRPO whose token losses are weighed by pi_old / mu, and dropped above 2."
+    ),
     paper="https://arxiv.org/abs/2510.26788",
     formula=r"L_{it} \to \omega_{it}\,\mathbb 1[\omega_{it} \le 2]\,L_{it}",
     correction=Mis(high=2.0),  # TRL drops above 3
-    experimental="the mask from above is a blog post's (When Speed Kills Stability, 2025), not read; the paper named "
-    "tests it, says TRL's issue 4493, and was read in its abstract alone; IcePop (2510.18855) masks on both sides",
+    experimental=(
+        "the mask from above is a blog post's (When Speed Kills Stability, 2025), not read; the paper named"
+        " tests it, says TRL's issue 4493, and was read in its abstract alone; IcePop (2510.18855) masks on"
+        " both sides"
+    ),
     claim="as TIS, without the bias of the cap",
 )
 

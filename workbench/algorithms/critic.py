@@ -25,10 +25,16 @@ TURN_PPO = PPO.but(
     title="Turn-PPO",
     summary="Turn-PPO as in 2511.20718: one ratio a turn, advantages still per token.",
     paper="https://arxiv.org/abs/2511.20718",
-    formula=r"r_{it} \to w_{ik} = \exp\big(\tfrac{1}{n_{ik}} \sum_{s \in k} \log r_{is}\big),\ t \in \text{turn } k",
+    formula=(
+        r"r_{it} \to w_{ik} = \exp\big(\tfrac{1}{n_{ik}} \sum_{s \in k} \log r_{is}\big),\ t \in"
+        r" \text{turn } k"
+    ),
     ratio=Pool("turn", mean="geometric", grad="shared"),  # and a token gate: the authors' development fork
-    experimental="of 2511.20718 this is the authors' development fork, not the paper's text, which could not be read: "
-    "geometric turn ratios, token advantages; a note on the paper has arithmetic ratios and A_k = R_k - V(s_k)",
+    experimental=(
+        "of 2511.20718 this is the authors' development fork, not the paper's text, which could not be read:"
+        " geometric turn ratios, token advantages; a note on the paper has arithmetic ratios and A_k = R_k -"
+        " V(s_k)"
+    ),
     claim="more stable than token PPO on 7B search agents; overlapping error bars in its own figure 3a",
 )
 
@@ -59,9 +65,13 @@ STARPO = PPO.but(
 STARPO_S = STARPO.but(
     name="starpo-s",
     title="StarPO-S",
-    summary="StarPO-S: StarPO on the prompts whose rollouts disagree most, with a wider upper clip and no KL term.",
+    summary=(
+        "StarPO-S: StarPO on the prompts whose rollouts disagree most, with a wider upper clip and no KL"
+        " term."
+    ),
     formula=r"\text{StarPO on the quarter of the prompts with the largest } \mathrm{std}_g R",
     clip=Ppo(low=0.2, high=0.28),
-    select=Uncertain("top_k", share=0.25),  # its code has no filter by default; this is the recipe of its text
+    # its code has no filter by default; this is the recipe of its text
+    select=Uncertain("top_k", share=0.25),
     claim="delays or prevents the echo trap",
 )

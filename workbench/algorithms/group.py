@@ -31,9 +31,14 @@ DR_GRPO = GRPO.but(
 DAPO = GRPO.but(
     name="dapo",
     title="DAPO",
-    summary="DAPO: GRPO with a wider upper clip, groups drawn until they disagree, and a penalty for overlong answers.",
+    summary=(
+        "DAPO: GRPO with a wider upper clip, groups drawn until they disagree, and a penalty for overlong"
+        " answers."
+    ),
     paper="https://arxiv.org/abs/2503.14476",
-    formula=r"\mathrm{clip}(r, 0.8, 1.28),\ 0 < \#\{i \in g : R_i = 1\} < G,\ R_i \to R_i + \text{penalty}(|y_i|)",
+    formula=(
+        r"\mathrm{clip}(r, 0.8, 1.28),\ 0 < \#\{i \in g : R_i = 1\} < G,\ R_i \to R_i + \text{penalty}(|y_i|)"
+    ),
     clip=Ppo(low=0.2, high=0.28),
     select=DynamicSampling(),
     shaping=Overlong(limit=20480, margin=4096),
@@ -43,7 +48,9 @@ DAPO = GRPO.but(
 LOOP = GRPO.but(
     name="loop",
     title="LOOP",
-    summary="LOOP: leave-one-out advantages, a reciprocal clip, no critic, and an early stop by trajectory KL.",
+    summary=(
+        "LOOP: leave-one-out advantages, a reciprocal clip, no critic, and an early stop by trajectory KL."
+    ),
     paper="https://arxiv.org/abs/2502.01600",
     formula=r"A_{it} = R_i - \mathrm{mean}_{j \ne i} R_j,\quad \mathrm{clip}(r, \tfrac{1}{1.1}, 1.1)",
     advantage=Rloo(),

@@ -8,7 +8,9 @@ from workbench.objective.clip import NoClip
 REINFORCE = PPO.but(
     name="reinforce",
     title="REINFORCE",
-    summary="REINFORCE with a batch baseline: no ratio and no clip, so whatever is off-policy stays uncorrected.",
+    summary=(
+        "REINFORCE with a batch baseline: no ratio and no clip, so whatever is off-policy stays uncorrected."
+    ),
     paper="https://arxiv.org/abs/2602.19526",
     formula=r"L = -\frac{1}{N}\sum_{i,t} m_{it}\,(R_i - \bar R)\,\log\pi_\theta",
     advantage=BatchMean(),

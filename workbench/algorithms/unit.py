@@ -23,7 +23,10 @@ GSPO = GRPO.but(
 GSPO_TOKEN = GSPO.but(
     name="gspo-token",
     title="GSPO-token",
-    summary="GSPO-token: GSPO whose gradient stays with each token; the same update with one advantage a sequence.",
+    summary=(
+        "GSPO-token: GSPO whose gradient stays with each token; the same update with one advantage a"
+        " sequence."
+    ),
     formula=r"s_{it} = \mathrm{sg}[s_i]\,\pi_\theta / \mathrm{sg}[\pi_\theta]",
     ratio=Pool("sequence", mean="geometric", grad="token"),  # what verl computes as gspo
     claim="equal to GSPO in objective and gradient where advantages are constant; for token advantages",
@@ -59,7 +62,9 @@ SEEUPO = GSPO.but(
     title="SeeUPO",
     summary="SeeUPO: updates turns one by one, the last first, each weighed by how far the later ones moved.",
     paper="https://arxiv.org/abs/2602.06554",
-    formula=r"h = K..1:\ A^{(h)}_i = \mathrm{sg}[M_i] A_i,\ M_i \to \mathrm{clip}(M_i\,\mathrm{clip}(w_{ih}))",
+    formula=(
+        r"h = K..1:\ A^{(h)}_i = \mathrm{sg}[M_i] A_i,\ M_i \to \mathrm{clip}(M_i\,\mathrm{clip}(w_{ih}))"
+    ),
     advantage=GroupBatchZ(limit=3.0),
     schedule=ReverseTurns(epsilon=0.2),  # and its group mean and whitening per turn: dy-liang/seeupo_v2
     experimental="the width of its clip is not known to us: GSPO's",

@@ -12,28 +12,42 @@ CISPO = GRPO.but(
     summary="CISPO: the ratio is clipped as a weight, so no token loses its gradient.",
     paper="https://arxiv.org/abs/2506.13585",
     formula=r"L_{it} = -\mathrm{sg}[\mathrm{clip}(r_{it})]\,A_{it}\,\log\pi_\theta",
-    clip=SgClip(low=0.2, high=0.2),  # both sides as verl; MiniMax has no lower bound and does not give the upper one
+    # both sides as verl; MiniMax has no lower bound and does not give the upper one
+    clip=SgClip(low=0.2, high=0.2),
     claim="reaches DAPO's accuracy on AIME 2024 in half of the steps (Qwen2.5-32B)",
 )
 
 MINIRL = GRPO.but(
     name="minirl",
     title="MiniRL",
-    summary="MiniRL: the raw importance weight against the sampler, masked by PPO's gate, summed over the sequence.",
+    summary=(
+        "MiniRL: the raw importance weight against the sampler, masked by PPO's gate, summed over the"
+        " sequence."
+    ),
     paper="https://arxiv.org/abs/2512.01374",
-    formula=r"L = -\tfrac{1}{B}\sum_{i,t} M_{it}\,\mathrm{sg}\big[\tfrac{\pi_\theta}{\mu}\big]_{it} A_i \log\pi_\theta",
+    formula=(
+        r"L = -\tfrac{1}{B}\sum_{i,t} M_{it}\,\mathrm{sg}\big[\tfrac{\pi_\theta}{\mu}\big]_{it} A_i"
+        r" \log\pi_\theta"
+    ),
     clip=PpoMask(low=0.2, high=0.2),
     aggregate=SeqMeanTokenSum(),
     correction=Tis(cap=None),
-    experimental="its clip widths were not read, nor whether its group normalisation divides by the std, as it does "
-    "here; the sum makes a step as many times larger as a response has tokens",
-    claim="on-policy the weight alone is the most stable, length normalisation hurts; off-policy the mask is needed",
+    experimental=(
+        "its clip widths were not read, nor whether its group normalisation divides by the std, as it does "
+        "here; the sum makes a step as many times larger as a response has tokens"
+    ),
+    claim=(
+        "on-policy the weight alone is the most stable, length normalisation hurts; off-policy the mask is"
+        " needed"
+    ),
 )
 
 DPPO = GRPO.but(
     name="dppo",
     title="DPPO",
-    summary="DPPO: a token is masked when its probability, not its ratio, has moved too far from the sampler's.",
+    summary=(
+        "DPPO: a token is masked when its probability, not its ratio, has moved too far from the sampler's."
+    ),
     paper="https://arxiv.org/abs/2602.04879",
     formula=r"M_{it} = 0 \text{ if } \Delta = \mathrm{sgn}(A_{it})\,(p_\theta - p_\mu)_{it} > 0.2"
     r",\quad w_{it} = (\pi_\theta / \mu)_{it}",
@@ -45,7 +59,10 @@ DPPO = GRPO.but(
 VESPO = GRPO.but(
     name="vespo",
     title="VESPO",
-    summary="VESPO: each sequence weighs by a smooth function of its product ratio, which fades on both sides of 1.",
+    summary=(
+        "VESPO: each sequence weighs by a smooth function of its product ratio, which fades on both sides"
+        " of 1."
+    ),
     paper="https://arxiv.org/abs/2602.10693",
     formula=r"L_{it} = -\mathrm{sg}[e^{\lambda} W_i^{k} e^{-\lambda W_i}]\,A_i\,\log\pi_\theta"
     r",\quad W_i = \prod_t (\pi_\theta / \mu)_{it}",
@@ -68,9 +85,13 @@ SAPO = GRPO.but(
 BAPO = GRPO.but(
     name="bapo",
     title="BAPO",
-    summary="BAPO: the bounds of the clip follow the batch until positive advantages have half of the weight.",
+    summary=(
+        "BAPO: the bounds of the clip follow the batch until positive advantages have half of the weight."
+    ),
     paper="https://arxiv.org/abs/2510.18927",
-    formula=r"\mathrm{clip}(r, c_l, c_h) \text{ with } c_l, c_h \text{ raised until } P / (P + Q) \ge \tfrac12",
+    formula=(
+        r"\mathrm{clip}(r, c_l, c_h) \text{ with } c_l, c_h \text{ raised until } P / (P + Q) \ge \tfrac12"
+    ),
     clip=Bapo(),
     claim="keeps entropy up and negative samples from dominating under staleness",
 )

@@ -22,16 +22,18 @@ FEWEST = 3  # runs from which on a figure has an interval
 TOO_FEW = "too few seeds to tell"
 ONSETS = 3  # of an arm that are listed one by one; of more, the median is
 BACK = 3  # steps at half of its peak or above, after which a collapsed run is said to be on its way back
-STANDING = {"down": "falling", "back": "collapsed"}  # column of `summarise` -> the outcome of the runs it tells of
-FEW = 8  # seeds from which on the interval of the IQM held the truth in 93 of 100 simulated cases (normal values)
+# column of `summarise` -> the outcome of the runs it tells of
+STANDING = {"down": "falling", "back": "collapsed"}
+# seeds from which on the interval of the IQM held the truth in 93 of 100 simulated cases (normal values)
+FEW = 8
 
 
 def summarise(frame: pd.DataFrame) -> pd.DataFrame:
     """Return one row per arm from one per run: success, collapses, onset, clip fraction, gradient norm.
 
-    The figures are over the `n` of `runs` that finished; intervals are NULL below three seeds. onset: median step,
-    onsets: each. starts: success in the first five steps of runs that did not learn. clip_frac, grad_norm_median: means
-    over seeds, grad_norm_max: the largest; NULL without columns of updates.
+    The figures are over the `n` of `runs` that finished; intervals are NULL below three seeds. onset: median
+    step, onsets: each. starts: success in the first five steps of runs that did not learn. clip_frac,
+    grad_norm_median: means over seeds, grad_norm_max: the largest; NULL without columns of updates.
     """
     found = []
     for arm, rows in frame.groupby("arm", sort=False):
@@ -39,27 +41,51 @@ def summarise(frame: pd.DataFrame) -> pd.DataFrame:
         known = over[over["outcome"].notna()]
         judged = known[~known["outcome"].isin(UNDECIDED)]
         dead = judged[judged["outcome"].isin(COLLAPSED)]
-        share = Estimate(len(dead), *stats.clopper_pearson(len(dead), len(judged))) if len(judged) else Estimate(None)
+        share = (
+            Estimate(len(dead), *stats.clopper_pearson(len(dead), len(judged)))
+            if len(judged)
+            else Estimate(None)
+        )
         stopped = over.loc[over["steps"] < over["planned"], ["steps", "planned"]].astype(float)
         updates = over.reindex(columns=["clip_frac", "grad_norm_median", "grad_norm_max"]).astype(float)
         onsets, each = dead["collapse_step"].dropna().astype(float), known.to_dict(orient="records")
         idle = known.reindex(columns=["outcome", "first_success"]).query("outcome == 'no_learning'")
-        found.append({
-            "arm": str(arm), "algorithm": rows["algorithm"].iloc[0], "runs": len(rows), "n": len(over),
-            "judged": len(judged),
-            **{word: int((known["outcome"] == word).sum()) for word in ("recovered", "falling", "mild", "no_learning")},
-            **_over_seeds(over, "peak"), **_over_seeds(over, "final"), **share.columns("collapsed"),
-            "onset": onsets.median(), "onsets": _each(onsets, ".0f"), "starts": _each(idle["first_success"]),
-            **{word: "; ".join(filter(None, (since(run, fate) for run in each))) for word, fate in STANDING.items()},
-            **updates[["clip_frac", "grad_norm_median"]].mean(), "grad_norm_max": updates["grad_norm_max"].max(),
-            "stopped": len(stopped), "steps_min": stopped["steps"].min(), "steps_max": stopped["steps"].max(),
-            "planned": stopped["planned"].max(),
-        })  # fmt: skip
+        found.append(
+            {
+                "arm": str(arm),
+                "algorithm": rows["algorithm"].iloc[0],
+                "runs": len(rows),
+                "n": len(over),
+                "judged": len(judged),
+                **{
+                    word: int((known["outcome"] == word).sum())
+                    for word in ("recovered", "falling", "mild", "no_learning")
+                },
+                **_over_seeds(over, "peak"),
+                **_over_seeds(over, "final"),
+                **share.columns("collapsed"),
+                "onset": onsets.median(),
+                "onsets": _each(onsets, ".0f"),
+                "starts": _each(idle["first_success"]),
+                **{
+                    word: "; ".join(filter(None, (since(run, fate) for run in each)))
+                    for word, fate in STANDING.items()
+                },
+                **updates[["clip_frac", "grad_norm_median"]].mean(),
+                "grad_norm_max": updates["grad_norm_max"].max(),
+                "stopped": len(stopped),
+                "steps_min": stopped["steps"].min(),
+                "steps_max": stopped["steps"].max(),
+                "planned": stopped["planned"].max(),
+            }
+        )
     return pd.DataFrame(found)
 
 
 def _over_seeds(runs: pd.DataFrame, name: str) -> dict[str, Any]:
-    """Return mean and IQM with their intervals; of fewer than three seeds the seeds instead of an interval."""
+    """Return mean and IQM with their intervals; of fewer than three seeds the seeds instead of
+    an interval.
+    """
     values = runs[f"{name}_success"].dropna()
     mean, iqm = stats.mean_interval(values).cut(0, 1), stats.interquartile_mean([values])
     few = len(values) < FEWEST
@@ -72,7 +98,9 @@ def _each(values: pd.Series, form: str = ".2f") -> str:
 
 
 def since(run: Row, outcome: str) -> str:
-    """Say since when a falling run is down or a collapsed one back, for BACK steps or more; empty for any other run."""
+    """Say since when a falling run is down or a collapsed one back, for BACK steps or more; empty for any
+    other run.
+    """
     edge = "last_high" if outcome == "falling" else "last_low"
     known: list[Any] = [run.get(name) for name in ("last_success", edge, "peak_success", "steps")]
     if run["outcome"] != outcome or any(map(pd.isna, known)):
@@ -86,10 +114,14 @@ def since(run: Row, outcome: str) -> str:
 
 
 def answer(frame: pd.DataFrame) -> str:
-    """Return which arms collapsed and which stayed up, in plain words, with what so few seeds cannot rule out."""
+    """Return which arms collapsed and which stayed up, in plain words, with what so few seeds cannot rule
+    out.
+    """
     rows = frame.to_dict(orient="records")
     judged = [row for row in rows if row["judged"]]
-    fell = sorted((row for row in judged if row["collapsed"]), key=lambda r: r["collapsed"] / r["judged"], reverse=True)
+    fell = sorted(
+        (row for row in judged if row["collapsed"]), key=lambda r: r["collapsed"] / r["judged"], reverse=True
+    )
     # A run that never rose cannot fall: it is no evidence of stability.
     stood = [row for row in judged if not row["collapsed"] and row["no_learning"] < row["judged"]]
     sentences = []
@@ -111,33 +143,58 @@ def answer(frame: pd.DataFrame) -> str:
     short = {named(row): row["n"] - row["judged"] - row["falling"] for row in rows}
     falling = [(r, 0 if pd.isna(r["collapsed"]) else int(r["collapsed"])) for r in rows if r["falling"]]
     for words, arms in (
-        ("Down at the end, too late for the collapse rule, and left out of these counts",
-         [f"{named(r)} {r['falling']} of {r['n']} (with them {k + r['falling']} of {r['judged'] + r['falling']} "
-          f"collapsed{'; ' * bool(r['down'])}{r['down']})" for r, k in falling]),
-        ("Collapsed and climbing, for too short a time to be called recovered",
-         [f"{named(r)} {r['back']}" for r in rows if r["back"]]),
-        ("Did not rise above their start, so that staying up says nothing",
-         [f"{named(r)} in {r['no_learning']} of {r['judged']}" + (f" (start {r['starts']})" if r["starts"] else "")
-          for r in rows if r["no_learning"]]),
-        ("Lost some success without collapsing",
-         [f"{named(r)} in {r['mild']} of {r['judged']}" for r in rows if r["mild"]]),
-        ("Not all runs are finished", [f"{named(r)} {r['n']} of {r['runs']}" for r in rows if r["n"] < r["runs"]]),
+        (
+            "Down at the end, too late for the collapse rule, and left out of these counts",
+            [
+                f"{named(r)} {r['falling']} of {r['n']} (with them {k + r['falling']} of"
+                f" {r['judged'] + r['falling']} collapsed{'; ' * bool(r['down'])}{r['down']})"
+                for r, k in falling
+            ],
+        ),
+        (
+            "Collapsed and climbing, for too short a time to be called recovered",
+            [f"{named(r)} {r['back']}" for r in rows if r["back"]],
+        ),
+        (
+            "Did not rise above their start, so that staying up says nothing",
+            [
+                f"{named(r)} in {r['no_learning']} of {r['judged']}"
+                + (f" (start {r['starts']})" if r["starts"] else "")
+                for r in rows
+                if r["no_learning"]
+            ],
+        ),
+        (
+            "Lost some success without collapsing",
+            [f"{named(r)} in {r['mild']} of {r['judged']}" for r in rows if r["mild"]],
+        ),
+        (
+            "Not all runs are finished",
+            [f"{named(r)} {r['n']} of {r['runs']}" for r in rows if r["n"] < r["runs"]],
+        ),
         ("Finished, but too short for the collapse rule", [f"{arm} {n}" for arm, n in short.items() if n]),
-    ):  # fmt: skip
-        sentences += [f"{words}{_few(arms, '; ' if any(';' in one for one in arms) else ', ')}."] if arms else []
+    ):
+        sentences += (
+            [f"{words}{_few(arms, '; ' if any(';' in one for one in arms) else ', ')}."] if arms else []
+        )
     early = [row for row in rows if row["stopped"]]
     ends = [" to ".join(f"{step:.0f}" for step in sorted({r["steps_min"], r["steps_max"]})) for r in early]
-    if stopped := [f"{named(row)} {row['stopped']} of {row['n']} (after {end} of {row['planned']:.0f} steps)"
-                   for row, end in zip(early, ends, strict=True)]:  # fmt: skip
+    if stopped := [
+        f"{named(row)} {row['stopped']} of {row['n']} (after {end} of {row['planned']:.0f} steps)"
+        for row, end in zip(early, ends, strict=True)
+    ]:
         sentences.append(
-            f"Ended early, so that their final success is that of the step they ended at{_few(stopped, '; ')}. "
-            "Then compare the arms by their time to collapse, not by how many collapsed."
+            "Ended early, so that their final success is that of the step they ended"
+            f" at{_few(stopped, '; ')}. Then compare the arms by their time to collapse, not by how many"
+            " collapsed."
         )
     return " ".join(sentences)
 
 
 def _few(arms: Sequence[str], comma: str = ", ") -> str:
-    """`: a, b`; of more arms than fit a sentence how many, and the first of them: the table has the others."""
+    """`: a, b`; of more arms than fit a sentence how many, and the first of them: the table has
+    the others.
+    """
     if len(arms) <= NAMED:
         return f": {comma.join(arms)}"
     return f" ({len(arms)} arms): {comma.join(arms[:NAMED])}{comma}and {len(arms) - NAMED} more"
@@ -158,39 +215,56 @@ def _onset(row: Row) -> str:
 
 # What the columns of `readable` are, for a line under the table.
 ABOUT = (
-    "Peak: the highest median of five steps. Final: the mean of the last ten. Both over finished runs, with a 95 % "
-    "interval; of fewer than three seeds each value. Clip fraction and median gradient norm: of the updates of a run, "
-    "then the mean over runs; largest gradient norm: of all. Onset: median over the collapses, of two both. -: no such "
-    "step, or not measured."
+    "Peak: the highest median of five steps. Final: the mean of the last ten. Both over finished runs, with a"
+    " 95 % interval; of fewer than three seeds each value. Clip fraction and median gradient norm: of the"
+    " updates of a run, then the mean over runs; largest gradient norm: of all. Onset: median over the"
+    " collapses, of two both. -: no such step, or not measured."
 )
 
 
 def readable(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the summary as text cells: `0.72 [0.65, 0.79]`, `2/3 [9 %, 99 %]`; of two seeds both; a dash for none."""
-    plain = {"onset step": ("onset", 0), "clip fraction": ("clip_frac", 3), "grad norm median": ("grad_norm_median", 2),
-             "grad norm max": ("grad_norm_max", 1)}  # fmt: skip
+    """Return the summary as text cells: `0.72 [0.65, 0.79]`, `2/3 [9 %, 99 %]`; of two seeds both; a dash for
+    none.
+    """
+    plain = {
+        "onset step": ("onset", 0),
+        "clip fraction": ("clip_frac", 3),
+        "grad norm median": ("grad_norm_median", 2),
+        "grad norm max": ("grad_norm_max", 1),
+    }
     found = []
     for row in frame.to_dict(orient="records"):
         incidence, both = "-", row["onsets"].split(", ")
         if row["judged"]:
             ends = ", ".join(percent(row[f"collapsed_{end}"]) for end in ("low", "high"))
             incidence = f"{int(row['collapsed'])}/{row['judged']} [{ends}]"
-        found.append({
-            "arm": row["arm"], "seeds": str(row["n"]) if row["n"] == row["runs"] else f"{row['n']} of {row['runs']}",
-            **{f"{name} success": row[f"{name}_seeds"] or spanned(row, name) for name in ("peak", "final")},
-            "final success, IQM": spanned(row, "final_iqm"), "collapsed": incidence,
-            "recovered / falling": f"{row['recovered']} / {row['falling']}",
-            **{title: "-" if pd.isna(row[name]) else f"{row[name]:.{n}f}" for title, (name, n) in plain.items()},
-            **({"onset step": row["onsets"]} if len(both) == 2 else {}),
-        })  # fmt: skip
+        found.append(
+            {
+                "arm": row["arm"],
+                "seeds": str(row["n"]) if row["n"] == row["runs"] else f"{row['n']} of {row['runs']}",
+                **{
+                    f"{name} success": row[f"{name}_seeds"] or spanned(row, name)
+                    for name in ("peak", "final")
+                },
+                "final success, IQM": spanned(row, "final_iqm"),
+                "collapsed": incidence,
+                "recovered / falling": f"{row['recovered']} / {row['falling']}",
+                **{
+                    title: "-" if pd.isna(row[name]) else f"{row[name]:.{n}f}"
+                    for title, (name, n) in plain.items()
+                },
+                **({"onset step": row["onsets"]} if len(both) == 2 else {}),
+            }
+        )
     return pd.DataFrame(found)
 
 
 def against(arms: pd.DataFrame, rows: pd.DataFrame, reference: str) -> pd.DataFrame:
-    """Return one row per other arm, compared with arm `reference`: `arms` has the incidences, `rows` the survival.
+    """Return one row per other arm, compared with arm `reference`: `arms` has the incidences, `rows` the
+    survival.
 
-    hazard_ratio has its reason where there is none, rmst_difference (steps) goes up to pair_horizon, `_holm` is
-    corrected over the comparisons.
+    hazard_ratio has its reason where there is none, rmst_difference (steps) goes up to pair_horizon, `_holm`
+    is corrected over the comparisons.
     """
     incidence = {row["arm"]: row for row in arms.to_dict(orient="records")}
     theirs, found = incidence.pop(reference), []
@@ -200,16 +274,26 @@ def against(arms: pd.DataFrame, rows: pd.DataFrame, reference: str) -> pd.DataFr
         watched = (int((pair["arm"] == arm).sum()), int((pair["arm"] == reference).sum()))
         test, (ratio, reason) = logrank(pair), survival.hazard_ratio(pair, reference)
         difference, horizon = survival.restricted_mean_difference(pair, reference)
-        counts = [int(row[k]) for row in (mine, theirs) for k in ("collapsed", "judged")] if all(judged) else []
+        counts = (
+            [int(row[k]) for row in (mine, theirs) for k in ("collapsed", "judged")] if all(judged) else []
+        )
         # Of the two kinds of n the larger: one test that could decide is enough.
         smallest = min((stats.smallest_p(*n) for n in (judged, watched) if all(n)), default=None)
-        found.append({
-            "arm": arm, "reference": reference, "fisher_p": stats.fisher_exact(*counts) if counts else None,
-            "logrank_chi2": test and test.chi2, "logrank_p": test and test.p,
-            "permuted_p": survival.permuted_logrank(pair, reference), **ratio.columns("hazard_ratio"),
-            "hazard_ratio_reason": reason or None, **difference.columns("rmst_difference"), "pair_horizon": horizon,
-            "smallest_p": smallest,
-        })  # fmt: skip
+        found.append(
+            {
+                "arm": arm,
+                "reference": reference,
+                "fisher_p": stats.fisher_exact(*counts) if counts else None,
+                "logrank_chi2": test and test.chi2,
+                "logrank_p": test and test.p,
+                "permuted_p": survival.permuted_logrank(pair, reference),
+                **ratio.columns("hazard_ratio"),
+                "hazard_ratio_reason": reason or None,
+                **difference.columns("rmst_difference"),
+                "pair_horizon": horizon,
+                "smallest_p": smallest,
+            }
+        )
     if not found:
         return pd.DataFrame()
     frame = pd.DataFrame(found).astype({f"{name}_p": object for name in TESTS})
@@ -220,10 +304,11 @@ def against(arms: pd.DataFrame, rows: pd.DataFrame, reference: str) -> pd.DataFr
 
 
 def by_algorithm(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the IQM of each algorithm's final success over all shared conditions, with a stratified 95 % interval.
+    """Return the IQM of each algorithm's final success over all shared conditions, with a stratified 95 %
+    interval.
 
-    A condition is all settings but algorithm and seed; it counts if every algorithm has finished runs in it. Empty
-    unless two algorithms share two.
+    A condition is all settings but algorithm and seed; it counts if every algorithm has finished runs in it.
+    Empty unless two algorithms share two.
     """
     over = runs[(runs["status"] == "finished") & runs["final_success"].notna() & runs["config"].notna()]
     if over.empty:
@@ -238,7 +323,11 @@ def by_algorithm(runs: pd.DataFrame) -> pd.DataFrame:
     found = []
     for name, rows in over.groupby("pooled", sort=False):
         iqm = stats.interquartile_mean([one["final_success"] for _, one in rows.groupby("condition")])
-        row = {"pooled": name, "arms": list(dict.fromkeys(rows["arm"])), "conditions": rows["condition"].nunique()}
+        row = {
+            "pooled": name,
+            "arms": list(dict.fromkeys(rows["arm"])),
+            "conditions": rows["condition"].nunique(),
+        }
         found.append(row | {"pooled_runs": len(rows), **iqm.columns("pooled_final_iqm")})
     return pd.DataFrame(found)
 
@@ -254,10 +343,12 @@ def _split(config: str) -> tuple[str, str]:
 
 
 def figures(runs: pd.DataFrame, reference: str | None = None) -> pd.DataFrame:
-    """Return one row per arm with every figure; `runs` is that of runs.runs, `reference` an arm, by default the first.
+    """Return one row per arm with every figure; `runs` is that of runs.runs, `reference` an arm, by default
+    the first.
 
-    The columns of `summarise`, survival.by_arm and `against` (NULL for the reference); all_logrank_chi2, _degrees, _p
-    of the test that all arms are one; and, where algorithms are crossed with other settings, those of `by_algorithm`.
+    The columns of `summarise`, survival.by_arm and `against` (NULL for the reference); all_logrank_chi2,
+    _degrees, _p of the test that all arms are one; and, where algorithms are crossed with other settings,
+    those of `by_algorithm`.
     """
     arms, rows = summarise(runs), observed(runs)
     frame = arms
@@ -266,7 +357,9 @@ def figures(runs: pd.DataFrame, reference: str | None = None) -> pd.DataFrame:
         if len(pairs := against(arms, rows, reference or str(arms["arm"].iloc[0]))):
             frame = frame.merge(pairs, on="arm", how="left")
         if test := logrank(rows):
-            frame = frame.assign(all_logrank_chi2=test.chi2, all_logrank_degrees=test.degrees, all_logrank_p=test.p)
+            frame = frame.assign(
+                all_logrank_chi2=test.chi2, all_logrank_degrees=test.degrees, all_logrank_p=test.p
+            )
     if len(pooled := by_algorithm(runs)):
         frame = frame.merge(pooled.explode("arms").rename(columns={"arms": "arm"}), on="arm", how="left")
     return frame
@@ -277,12 +370,19 @@ def _rows(frame: pd.DataFrame, column: str) -> list[dict[Hashable, Any]]:
 
 
 def time_to_collapse(frame: pd.DataFrame) -> pd.DataFrame:
-    """Collapses of all runs that have begun, the median step of onset and the restricted mean, as text cells."""
-    return pd.DataFrame({
-        "arm": row["arm"], "runs begun": str(int(row["watched"])), "collapses": str(int(row["events"])),
-        "median step of collapse": _reached(row),
-        f"mean collapse-free steps (of {row['horizon']:.0f})": _seen(row, row["watched"], "rmst", ".1f"),
-    } for row in _rows(frame, "watched"))  # fmt: skip
+    """Collapses of all runs that have begun, the median step of onset and the restricted mean,
+    as text cells.
+    """
+    return pd.DataFrame(
+        {
+            "arm": row["arm"],
+            "runs begun": str(int(row["watched"])),
+            "collapses": str(int(row["events"])),
+            "median step of collapse": _reached(row),
+            f"mean collapse-free steps (of {row['horizon']:.0f})": _seen(row, row["watched"], "rmst", ".1f"),
+        }
+        for row in _rows(frame, "watched")
+    )
 
 
 def _seen(row: Row, runs: int, name: str, form: str) -> str:
@@ -299,8 +399,13 @@ def _reached(row: Row) -> str:
 
 
 def against_reference(frame: pd.DataFrame) -> pd.DataFrame:
-    """The comparisons with the reference arm as text cells: p-values (in parentheses Holm's), ratios, differences."""
-    pairs, watched = _rows(frame, "reference"), dict(zip(frame["arm"], frame.get("watched", []), strict=False))
+    """The comparisons with the reference arm as text cells: p-values (in parentheses Holm's), ratios,
+    differences.
+    """
+    pairs, watched = (
+        _rows(frame, "reference"),
+        dict(zip(frame["arm"], frame.get("watched", []), strict=False)),
+    )
 
     def tested(row: Row, test: str) -> str:
         if pd.isna(row[f"{test}_p"]):
@@ -311,11 +416,16 @@ def against_reference(frame: pd.DataFrame) -> pd.DataFrame:
     cells = []
     for row in pairs:
         fewest = min(row["watched"], watched[row["reference"]])
-        ratio, gained = _seen(row, fewest, "hazard_ratio", ".2f"), _seen(row, fewest, "rmst_difference", "+.1f")
+        ratio, gained = (
+            _seen(row, fewest, "hazard_ratio", ".2f"),
+            _seen(row, fewest, "rmst_difference", "+.1f"),
+        )
         line = {"arm": row["arm"], "Fisher p": tested(row, "fisher"), "log-rank p": tested(row, "logrank")}
         line["permuted log-rank p"] = tested(row, "permuted")
         line["hazard ratio"] = f"not estimable: {row['hazard_ratio_reason']}" if ratio == "-" else ratio
-        line["collapse-free steps gained"] = gained if gained == "-" else f"{gained} of {row['pair_horizon']:.0f}"
+        line["collapse-free steps gained"] = (
+            gained if gained == "-" else f"{gained} of {row['pair_horizon']:.0f}"
+        )
         corrected = [float(p) for p in (row["fisher_holm"], row["permuted_holm"]) if not pd.isna(p)]
         line["difference"] = "-" if not corrected else "shown" if min(corrected) <= ALPHA else "not shown"
         cells.append(line | ({"difference": TOO_FEW} if row["undecidable"] is True else {}))
@@ -323,26 +433,35 @@ def against_reference(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def over_conditions(frame: pd.DataFrame) -> pd.DataFrame:
-    """The pooled IQM of each algorithm over the conditions that all share, as text cells; empty where none do."""
-    return pd.DataFrame({
-        "algorithm": row["pooled"], "conditions": str(int(row["conditions"])),
-        "runs": str(int(row["pooled_runs"])), "final success, IQM": spanned(row, "pooled_final_iqm"),
-    } for row in {row["pooled"]: row for row in _rows(frame, "pooled")}.values())  # fmt: skip
+    """The pooled IQM of each algorithm over the conditions that all share, as text cells; empty where none
+    do.
+    """
+    return pd.DataFrame(
+        {
+            "algorithm": row["pooled"],
+            "conditions": str(int(row["conditions"])),
+            "runs": str(int(row["pooled_runs"])),
+            "final success, IQM": spanned(row, "pooled_final_iqm"),
+        }
+        for row in {row["pooled"]: row for row in _rows(frame, "pooled")}.values()
+    )
 
 
 def reading(frame: pd.DataFrame) -> list[str]:
-    """What the comparisons say in sentences: whether the arms differ at all, and what so few seeds cannot decide."""
+    """What the comparisons say in sentences: whether the arms differ at all, and what so few seeds cannot
+    decide.
+    """
     sentences = []
     if "all_logrank_p" in frame and (degrees := int(frame["all_logrank_degrees"].iloc[0])) > 1:
         chi2, p = (float(frame[f"all_logrank_{name}"].iloc[0]) for name in ("chi2", "p"))
         sentences.append(
-            f"Log-rank test that all {degrees + 1} arms collapse equally soon: chi-squared {chi2:.2f} on {degrees} "
-            f"degrees of freedom, p {'' if p < 0.001 else '= '}{p_value(p)}."
+            f"Log-rank test that all {degrees + 1} arms collapse equally soon: chi-squared {chi2:.2f} on"
+            f" {degrees} degrees of freedom, p {'' if p < 0.001 else '= '}{p_value(p)}."
         )
     if any(2 <= int(n) < FEW for n in frame["n"]):
         sentences.append(
-            f"Below {FEW} seeds the bootstrap interval of the IQM is too narrow (it holds the truth in 76 of 100 cases "
-            "at 3 seeds, in 90 at 5); that of the mean is not."
+            f"Below {FEW} seeds the bootstrap interval of the IQM is too narrow (it holds the truth in 76 of"
+            " 100 cases at 3 seeds, in 90 at 5); that of the mean is not."
         )
     pairs = _rows(frame, "reference")
     if undecidable := [row for row in pairs if row["undecidable"] is True]:
@@ -351,7 +470,8 @@ def reading(frame: pd.DataFrame) -> list[str]:
         whole = len(undecidable) == len(pairs) > 1
         which = "any arm" if whole else "; ".join(str(row["arm"]) for row in undecidable)
         sentences.append(
-            f"Too few seeds to tell {which} from {undecidable[0]['reference']}: the smallest p-value that these "
-            f"numbers of runs can give is {p_value(floor)}{family}. No difference shown is no evidence of none."
+            f"Too few seeds to tell {which} from {undecidable[0]['reference']}: the smallest p-value that"
+            f" these numbers of runs can give is {p_value(floor)}{family}. No difference shown is no evidence"
+            " of none."
         )
     return sentences

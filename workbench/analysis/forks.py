@@ -1,4 +1,6 @@
-"""Forks: children of a run with one thing changed against children left unchanged, compared within their parents."""
+"""Forks: children of a run with one thing changed against children left unchanged, compared within their
+parents.
+"""
 
 import json
 from collections.abc import Collection, Sequence
@@ -16,20 +18,22 @@ if TYPE_CHECKING:
 
 ROUNDS = 20_000  # permutations where the exact number is larger
 LAST = 4  # steps of a child that its success at the end is the mean of
-UNCHANGED, WITHOUT = "unchanged", "without "  # arms: the control, and (before a cause's name) what removes a cause
+# arms: the control, and (before a cause's name) what removes a cause
+UNCHANGED, WITHOUT = "unchanged", "without "
 FELL = ("collapsed", "diverged", "falling")  # outcomes of a child that fell; one that came back was detected
 REFUTED = 0.5  # of the children: a removal that surely saves fewer is none of what the run died of
 ABOUT = (
-    f"down: children that fell (collapsed, diverged, falling at their end). success: mean of a child's last {LAST} "
-    "steps. saves: how much less often than unchanged, parents weighted as Mantel and Haenszel do. p: permutation of "
-    "the arms within each parent; Holm over the arms. x: down, o: up."
+    "down: children that fell (collapsed, diverged, falling at their end). success: mean of a child's last"
+    f" {LAST} steps. saves: how much less often than unchanged, parents weighted as Mantel and Haenszel do."
+    " p: permutation of the arms within each parent; Holm over the arms. x: down, o: up."
 )
 _CHILDREN = """
     SELECT run_id, parent, forked_at, arm, draw, outcome, success, config->>'$.iterations' AS until,
            coalesce(list_contains($fell, outcome) OR detection_step >= forked_at, false) AS down
     FROM run SEMI JOIN cell USING (run_id)
     LEFT JOIN (SELECT run_id, avg(success) AS success FROM (
-        SELECT run_id, success FROM step QUALIFY row_number() OVER (PARTITION BY run_id ORDER BY step DESC) <= $last
+        SELECT run_id, success FROM step
+        QUALIFY row_number() OVER (PARTITION BY run_id ORDER BY step DESC) <= $last
     ) GROUP BY run_id) USING (run_id)
     WHERE draw > 0 AND status = 'finished' ORDER BY parent, started_at
 """
@@ -37,7 +41,9 @@ _STRATUM = ["parent", "forked_at", "until"]  # children are compared where these
 
 
 class Removal(NamedTuple):
-    """What removing a cause does to children of a run: how many stay up of how many, and of those left unchanged."""
+    """What removing a cause does to children of a run: how many stay up of how many, and of those left
+    unchanged.
+    """
 
     up: int
     draws: int
@@ -84,11 +90,19 @@ def of_results(runs: pd.DataFrame) -> pd.DataFrame:
         if (fork := config.get("fork")) is None or run["seed"] == fork["seed"]:
             continue
         down = run["outcome"] in FELL or (run["detected"] or 0) >= fork["at_step"]
-        rows.append({
-            "run_id": run["run_id"], "parent": fork["run"], "forked_at": fork["at_step"], "arm": run["arm"],
-            "draw": (run["seed"] - fork["seed"]) // DRAW, "outcome": run["outcome"], "down": bool(down),
-            "success": float(np.mean(run["success_curve"][-LAST:])), "until": str(config["iterations"]),
-        })  # fmt: skip
+        rows.append(
+            {
+                "run_id": run["run_id"],
+                "parent": fork["run"],
+                "forked_at": fork["at_step"],
+                "arm": run["arm"],
+                "draw": (run["seed"] - fork["seed"]) // DRAW,
+                "outcome": run["outcome"],
+                "down": bool(down),
+                "success": float(np.mean(run["success_curve"][-LAST:])),
+                "until": str(config["iterations"]),
+            }
+        )
     return pd.DataFrame(rows)
 
 
@@ -101,18 +115,25 @@ def tests(reader: "Reader", run: str) -> dict[str, Removal]:
     found = found[pd.MultiIndex.from_frame(found[_STRATUM]).isin(places)]
     return {
         row["arm"].removeprefix(WITHOUT): Removal(
-            row["draws"] - row["down"], row["draws"], row["plain_draws"] - row["plain_down"], row["plain_draws"],
-            row["low"], row["high"], row["holm"],
+            row["draws"] - row["down"],
+            row["draws"],
+            row["plain_draws"] - row["plain_down"],
+            row["plain_draws"],
+            row["low"],
+            row["high"],
+            row["holm"],
         )
-        for row in effects(found) if row["saves"] is not None
-    }  # fmt: skip
+        for row in effects(found)
+        if row["saves"] is not None
+    }
 
 
 def mantel_haenszel(strata: Sequence[tuple[int, int, int, int]]) -> tuple[float, float, float]:
     """Return the pooled risk difference a / n - b / m of strata (a, n, b, m), and its 95 % interval.
 
-    RD = sum w (a / n - b / m), w ~ n m / (n + m) (Mantel and Haenszel); Newcombe's interval from Wilson's limits of
-    both sums at the effective sizes 1 / sum(w^2 / n) (Yan and Su 2010): with counts of 0 and n it is no point.
+    RD = sum w (a / n - b / m), w ~ n m / (n + m) (Mantel and Haenszel); Newcombe's interval from Wilson's
+    limits of both sums at the effective sizes 1 / sum(w^2 / n) (Yan and Su 2010): with counts of 0 and n it
+    is no point.
     """
     a, n, b, m = (np.array(column, dtype=float) for column in zip(*strata, strict=True))
     weight = n * m / (n + m) / (n * m / (n + m)).sum()
@@ -123,13 +144,18 @@ def mantel_haenszel(strata: Sequence[tuple[int, int, int, int]]) -> tuple[float,
 def _wilson(weight: np.ndarray, count: np.ndarray, n: np.ndarray) -> tuple[float, float, float]:
     """Return sum w count / n and Wilson's 95 % limits of it at the effective size."""
     p, size, square = float((weight * count / n).sum()), 1 / float((weight**2 / n).sum()), Z95**2
-    middle, half = p + square / (2 * size), Z95 * np.sqrt(max(0.0, p * (1 - p)) / size + square / (4 * size**2))
+    middle, half = (
+        p + square / (2 * size),
+        Z95 * np.sqrt(max(0.0, p * (1 - p)) / size + square / (4 * size**2)),
+    )
     low, high = ((middle + side * half) / (1 + square / size) for side in (-1, 1))
     return p, min(p, float(low)), max(p, float(high))
 
 
 def permutation_p(strata: Sequence[tuple[int, int, int, int]], seed: int = 0) -> float:
-    """Two-sided p-value of the strata: arms are exchanged within each, in which the number of falls is fixed."""
+    """Two-sided p-value of the strata: arms are exchanged within each, in which the number of
+    falls is fixed.
+    """
     stream = np.random.default_rng(seed)
     seen = sum(a - (a + b) * n / (n + m) for a, n, b, m in strata)
     drawn = np.zeros(ROUNDS)
@@ -144,14 +170,27 @@ def effects(found: pd.DataFrame, reference: str = UNCHANGED) -> list[dict[str, A
     plain = dict(list(found[found["arm"] == reference].groupby(_STRATUM)["down"]))
     for arm, group in found.groupby("arm", sort=False):
         row: dict[str, Any] = {
-            "arm": arm, "parents": group["parent"].nunique(), "draws": len(group), "down": int(group["down"].sum()),
-            "success": float(group["success"].mean()), "saves": None, "low": None, "high": None, "p": None,
-        }  # fmt: skip
+            "arm": arm,
+            "parents": group["parent"].nunique(),
+            "draws": len(group),
+            "down": int(group["down"].sum()),
+            "success": float(group["success"].mean()),
+            "saves": None,
+            "low": None,
+            "high": None,
+            "p": None,
+        }
         pairs = [(own, plain[place]) for place, own in group.groupby(_STRATUM)["down"] if place in plain]
         strata = [(int(own.sum()), len(own), int(base.sum()), len(base)) for own, base in pairs]
         if arm != reference and strata:
             difference, low, high = mantel_haenszel(strata)
-            row |= {"strata": strata, "saves": -difference, "low": -high, "high": -low, "p": permutation_p(strata)}
+            row |= {
+                "strata": strata,
+                "saves": -difference,
+                "low": -high,
+                "high": -low,
+                "p": permutation_p(strata),
+            }
             row |= {"plain_down": sum(one[2] for one in strata), "plain_draws": sum(one[3] for one in strata)}
         rows.append(row)
     for row, corrected in zip(rows, holm([row["p"] for row in rows]), strict=True):
@@ -164,13 +203,18 @@ def table(found: pd.DataFrame) -> pd.DataFrame:
     rows, saves = [], "{saves:+.2f} [{low:+.2f}, {high:+.2f}]"
     for row in effects(found):
         mine = found[found["arm"] == row["arm"]].sort_values(["parent", "draw"]).groupby("parent")["down"]
-        rows.append({
-            "arm": row["arm"], "parents": row["parents"], "down": f"{row['down']}/{row['draws']}",
-            "each draw": " ".join("".join("x" if down else "o" for down in family) for _, family in mine),
-            "success": f"{row['success']:.2f}", "saves [95 %]": "" if row["saves"] is None else saves.format(**row),
-            "p": "" if row["p"] is None else p_value(row["p"]),
-            "Holm": "" if row["holm"] is None else p_value(row["holm"]),
-        })  # fmt: skip
+        rows.append(
+            {
+                "arm": row["arm"],
+                "parents": row["parents"],
+                "down": f"{row['down']}/{row['draws']}",
+                "each draw": " ".join("".join("x" if down else "o" for down in family) for _, family in mine),
+                "success": f"{row['success']:.2f}",
+                "saves [95 %]": "" if row["saves"] is None else saves.format(**row),
+                "p": "" if row["p"] is None else p_value(row["p"]),
+                "Holm": "" if row["holm"] is None else p_value(row["holm"]),
+            }
+        )
     return pd.DataFrame(rows)
 
 
@@ -181,7 +225,10 @@ def sentence(found: pd.DataFrame) -> str:
         return "No child was left unchanged: nothing can be said."
     said = [f"Unchanged, {plain['down']} of {plain['draws']} fall."]
     if plain["down"] == 0:
-        none = "The fork no longer falls by itself, so no change can be seen to save it: fork nearer to the fall."
+        none = (
+            "The fork no longer falls by itself, so no change can be seen to save it: fork nearer to the"
+            " fall."
+        )
         return " ".join([*said, none])
     shown = [row for row in rows.values() if row["holm"] is not None and row["holm"] < ALPHA]
     said += [f"{r['arm']} saves {r['draws'] - r['down']} of {r['draws']}." for r in shown if r["saves"] > 0]

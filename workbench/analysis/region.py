@@ -1,20 +1,24 @@
-"""The stability region: the boundary of survival in each column, the area below it, and how sure few seeds can be.
+"""The stability region: the boundary of survival in each column, the area below it, and how sure few seeds
+can be.
 
-Axes: the searched setting x as log2 x, so that lengths are doublings; the condition y of a column as log2 y, or as
-log2(1 + y) where one of the conditions is 0. A run collapses where x lies above its threshold (docs/regions.md):
+Axes: the searched setting x as log2 x, so that lengths are doublings; the condition y of a column as log2 y,
+or as log2(1 + y) where one of the conditions is 0. A run collapses where x lies above its threshold
+(docs/regions.md):
 
     threshold = boundary + shift + width * noise,    noise ~ N(0, 1)
 
 `boundary` belongs to a column, `width` to an arm, `shift` to a seed in an arm: N(common, OWN^2), where
 `common` is what the seed does in all arms, N(0, SHARED^2).
 
-Weak priors: an arm's boundaries are normal around their common centre with a deviation of 1.5 doublings, and the centre
-is normal around the middle of the searched range with half the range as deviation; the distance from 10 to 90 % is
-log-normal around .8 doublings, by a factor of 2 for all arms together and of 1.35 for an arm; SHARED is half-normal
-with a scale of .4 doublings, OWN has a density of exp(-(OWN / .3)^2 / 2) / OWN from .01 doublings on.
+Weak priors: an arm's boundaries are normal around their common centre with a deviation of 1.5 doublings, and
+the centre is normal around the middle of the searched range with half the range as deviation; the distance
+from 10 to 90 % is log-normal around .8 doublings, by a factor of 2 for all arms together and of 1.35 for an
+arm; SHARED is half-normal with a scale of .4 doublings, OWN has a density of exp(-(OWN / .3)^2 / 2) / OWN
+from .01 doublings on.
 
-The posterior is drawn by Gibbs sampling (Albert and Chib 1993) with a fixed random stream. Independent data sets can be
-drawn side by side: `bench/region_coverage.py` does so to measure how often the intervals hold the truth.
+The posterior is drawn by Gibbs sampling (Albert and Chib 1993) with a fixed random stream. Independent data
+sets can be drawn side by side: `bench/region_coverage.py` does so to measure how often the intervals hold the
+truth.
 """
 
 import json
@@ -40,19 +44,22 @@ _RUNS = """
     SELECT run_id, arm, algorithm, seed, status, outcome, final_success, seconds, started_at, config
     FROM run WHERE experiment = ? ORDER BY started_at NULLS LAST, run_id
 """
-FALLS = {NOT_DEAD: "collapse", KEPT: "do not learn and keep it"}  # reading of survival -> what half of the runs do
+# reading of survival -> what half of the runs do
+FALLS = {NOT_DEAD: "collapse", KEPT: "do not learn and keep it"}
 ARM = ["series", "slice"]
-NAMES = {"learn.policy.lr": "policy learning rate", "learn.staleness": "staleness"}  # other settings: their own name
+# other settings: their own name
+NAMES = {"learn.policy.lr": "policy learning rate", "learn.staleness": "staleness"}
 MOVES = 0.1  # doublings: a smaller move of a boundary is not reported
 
 TEN_TO_NINETY = 2.563  # the distance from 10 to 90 % of a normal distribution with deviation 1
 APART = 1.5  # doublings, of an arm's boundaries around their centre
-WIDTH, WIDTH_SPREAD, ARM_SPREAD = 0.8, 0.7, 0.3  # from 10 to 90 %, doublings; deviations of its log: all arms, one arm
+# from 10 to 90 %, doublings; deviations of its log: all arms, one arm
+WIDTH, WIDTH_SPREAD, ARM_SPREAD = 0.8, 0.7, 0.3
 OWN, SHARED = 0.3, 0.4  # doublings, scales of the priors of a seed's shift in one arm and in all
 CHAINS, BURN, KEEP = 24, 150, 500
 _WIDTHS, _SHIFTS = np.geomspace(0.02, 8.0, 48), np.geomspace(0.01, 4.0, 40)  # grids of the deviations
-# Log densities on the grid, which is even in the logarithm: half-normal, and the same over the deviation itself, which
-# puts most of it near none.
+# Log densities on the grid, which is even in the logarithm: half-normal, and the same over the deviation
+# itself, which puts most of it near none.
 _SHARED_PRIOR = -0.5 * (_SHIFTS / SHARED) ** 2 + np.log(_SHIFTS)
 _OWN_PRIOR = -0.5 * (_SHIFTS / OWN) ** 2
 
@@ -65,8 +72,9 @@ Fitted = tuple[dict[Arm, dict[float, np.ndarray]], dict[Arm, np.ndarray]]
 class Landscape:
     """The judged runs of a region, one row each.
 
-    arm, series (arm without its point), algorithm, slice (what further numeric axes say, else empty), y (condition, 0
-    where no axis is numeric), x (value of the searched setting), seed, outcome, collapsed, final (success), seconds.
+    arm, series (arm without its point), algorithm, slice (what further numeric axes say, else empty), y
+    (condition, 0 where no axis is numeric), x (value of the searched setting), seed, outcome, collapsed,
+    final (success), seconds.
     """
 
     runs: pd.DataFrame  # collapsed: it did not survive, by the reading `survival`
@@ -79,19 +87,25 @@ class Landscape:
     survival: str = NOT_DEAD
 
     def read_as(self, survival: str) -> Self:
-        """Return the same runs under a reading of survival: NOT_DEAD, or KEPT for runs that learned and kept it."""
+        """Return the same runs under a reading of survival: NOT_DEAD, or KEPT for runs that learned and kept
+        it.
+        """
         fell = ~survived(self.runs["outcome"], survival)
         return replace(self, runs=self.runs.assign(collapsed=fell), survival=survival)
 
     def with_fading(self) -> Self:
         """Return the region if every run that was falling at its end had collapsed."""
         down = self.fading.assign(collapsed=True)
-        return replace(self, runs=pd.concat([self.runs, down], ignore_index=True), fading=self.fading.iloc[:0])
+        return replace(
+            self, runs=pd.concat([self.runs, down], ignore_index=True), fading=self.fading.iloc[:0]
+        )
 
     @cached_property
     def parts(self) -> dict[Arm, pd.DataFrame]:
         """The runs of every (series, slice), in the order of their first runs."""
-        return {(str(series), str(piece)): runs for (series, piece), runs in self.runs.groupby(ARM, sort=False)}
+        return {
+            (str(series), str(piece)): runs for (series, piece), runs in self.runs.groupby(ARM, sort=False)
+        }
 
     @cached_property
     def fitted(self) -> Fitted:
@@ -103,7 +117,8 @@ class Boundary(NamedTuple):
     """The value at which half of the recorded runs collapse, in log2."""
 
     at: float
-    beyond: str = ""  # above: even at the highest value tried, `at`, fewer collapsed; below: at the lowest half or more
+    # above: even at the highest value tried, `at`, fewer collapsed; below: at the lowest half or more
+    beyond: str = ""
     low: float | None = None  # the tried values next to it
     high: float | None = None
 
@@ -111,8 +126,8 @@ class Boundary(NamedTuple):
 def boundary(points: Mapping[float, tuple[float, float]]) -> Boundary | None:
     """Return the boundary of a column from log2 x -> (collapsed, judged runs); None without a judged run.
 
-    Shares of collapsed runs are made to rise with x (isotonic regression, weighted by the runs); the boundary is where
-    the straight lines between them cross 1/2, or the middle of a stretch at exactly 1/2.
+    Shares of collapsed runs are made to rise with x (isotonic regression, weighted by the runs); the boundary
+    is where the straight lines between them cross 1/2, or the middle of a stretch at exactly 1/2.
     """
     counts = np.array([(x, k, n) for x, (k, n) in sorted(points.items()) if n > 0], float)
     if not len(counts):
@@ -140,7 +155,9 @@ def edges(runs: pd.DataFrame) -> dict[float, Boundary]:
     found = {}
     for y, column in runs.groupby("y"):
         counts = column.groupby(np.log2(column["x"]))["collapsed"].agg(["sum", "size"])
-        found[float(y)] = boundary({float(x): (k, n) for x, k, n in counts.itertuples()})  # type: ignore[arg-type]
+        tried = counts.index.to_numpy(dtype=float)
+        collapsed = {float(x): (k, n) for x, k, n in zip(tried, counts["sum"], counts["size"], strict=True)}
+        found[float(y)] = boundary(collapsed)  # type: ignore[arg-type]
     return {y: edge for y, edge in found.items() if edge}
 
 
@@ -167,7 +184,9 @@ def region_of(text: object) -> GridFile | None:
 
 
 def landscape(reader: "Reader", experiment: str) -> Landscape:
-    """Return the region of an experiment; InputError where it is none, or has no run that can be judged yet."""
+    """Return the region of an experiment; InputError where it is none, or has no run that can
+    be judged yet.
+    """
     if (file := region_file(reader, experiment)) is None:
         raise InputError(f"'{experiment}' is no experiment of kind region")
     return from_runs(newest(reader.query(_RUNS, [experiment])), file, experiment)
@@ -181,8 +200,12 @@ def from_runs(frame: pd.DataFrame, file: GridFile, experiment: str) -> Landscape
     over = runs[runs["status"] == "finished"]
     judged = over[over["outcome"].notna()]
     if judged.empty:
-        raise InputError(f"no run of '{experiment}' can be judged yet; `sorl run` it, or wait for its first round")
-    numeric = [key for key, values in file.axes.items() if all(type(value) in (int, float) for value in values)]
+        raise InputError(
+            f"no run of '{experiment}' can be judged yet; `sorl run` it, or wait for its first round"
+        )
+    numeric = [
+        key for key, values in file.axes.items() if all(type(value) in (int, float) for value in values)
+    ]
     across, further = next(iter(numeric), None), [key for key in numeric[1:] if len(file.axes[key]) > 1]
     points = 1 + sum(len(file.axes[key]) > 1 for key in numeric)  # parts of an arm's name that say its point
     settings = [settings_of(config) for config in judged["config"]]
@@ -195,14 +218,22 @@ def from_runs(frame: pd.DataFrame, file: GridFile, experiment: str) -> Landscape
         final=judged["final_success"],
         seconds=judged["seconds"].fillna(0.0),
     )
-    named = [*(a for a in file.axes.get("algorithm", []) if isinstance(a, str)), *(arm.name for arm in file.arms)]
+    named = [
+        *(a for a in file.axes.get("algorithm", []) if isinstance(a, str)),
+        *(arm.name for arm in file.arms),
+    ]
     place = rows["series"].map({name: i for i, name in reversed([*enumerate(named)])}).fillna(len(named))
     rows = rows.assign(place=place).sort_values(["place", "slice", "y", "x", "seed"], kind="stable")
     rows, down = rows.drop(columns="place"), rows["outcome"].isin(UNDECIDED)
     return Landscape(
-        rows[~down].reset_index(drop=True), file.region, across, len(file.seeds), len(frame) - len(runs),
-        len(over) - len(judged), rows[down].reset_index(drop=True),
-    )  # fmt: skip
+        rows[~down].reset_index(drop=True),
+        file.region,
+        across,
+        len(file.seeds),
+        len(frame) - len(runs),
+        len(over) - len(judged),
+        rows[down].reset_index(drop=True),
+    )
 
 
 def _same_settings(frame: pd.DataFrame, file: GridFile) -> pd.DataFrame:
@@ -212,7 +243,11 @@ def _same_settings(frame: pd.DataFrame, file: GridFile) -> pd.DataFrame:
     apart = {*file.axes, file.region.along, *(k for arm in file.arms for k in flat(arm.model_extra or {}))}
 
     def common(config: str) -> str:
-        kept = {k: v for k, v in replicate(config).items() if not any(f"{k}.".startswith(f"{one}.") for one in apart)}
+        kept = {
+            k: v
+            for k, v in replicate(config).items()
+            if not any(f"{k}.".startswith(f"{one}.") for one in apart)
+        }
         return json.dumps(kept, sort_keys=True)
 
     found = frame["config"].map(common)
@@ -221,13 +256,17 @@ def _same_settings(frame: pd.DataFrame, file: GridFile) -> pd.DataFrame:
 
 
 def heights(conditions: Sequence[float]) -> list[float]:
-    """Return the conditions on the axis that the area is taken over: log2 y, or log2(1 + y) where one of them is 0."""
+    """Return the conditions on the axis that the area is taken over: log2 y, or log2(1 + y) where one of them
+    is 0.
+    """
     shift = 1.0 if min(conditions) <= 0 else 0.0
     return [math.log2(y + shift) for y in conditions]
 
 
 def areas(drawn: Mapping[float, np.ndarray], settings: RegionSettings) -> np.ndarray | None:
-    """Return the area in doublings² from `low` to each draw's boundary, (D,), by trapezoids; None for one column."""
+    """Return the area in doublings² from `low` to each draw's boundary, (D,), by trapezoids; None for one
+    column.
+    """
     if len(drawn) < 2:
         return None
     order, low, high = sorted(drawn), math.log2(settings.low), math.log2(settings.high)
@@ -236,7 +275,9 @@ def areas(drawn: Mapping[float, np.ndarray], settings: RegionSettings) -> np.nda
 
 
 def estimate(draws: np.ndarray | None, seeds: int) -> Estimate:
-    """Return median and 95 % interval of draws; no interval for fewer than three seeds, whose spread is not known."""
+    """Return median and 95 % interval of draws; no interval for fewer than three seeds, whose spread is not
+    known.
+    """
     if draws is None:
         return Estimate(None)
     low, high = map(float, np.quantile(draws, (0.025, 0.975))) if seeds > 2 else (None, None)
@@ -244,16 +285,20 @@ def estimate(draws: np.ndarray | None, seeds: int) -> Estimate:
 
 
 def by_series(landscape: Landscape, reference: str | None = None) -> pd.DataFrame:
-    """Return one row per series and slice: the area with its interval, and its difference to that of `reference`.
+    """Return one row per series and slice: the area with its interval, and its difference to that of
+    `reference`.
 
-    area: in `unit`, median and 95 % interval of the fit; share: of the searched rectangle; beyond: where a boundary
-    lies outside what was tried; width: doublings from 10 to 90 % collapsed. InputError for an unknown reference.
+    area: in `unit`, median and 95 % interval of the fit; share: of the searched rectangle; beyond: where a
+    boundary lies outside what was tried; width: doublings from 10 to 90 % collapsed. InputError for an
+    unknown reference.
     """
     settings, (drawn, widths) = landscape.settings, landscape.fitted
     names = list(landscape.runs["series"].unique())
     reference = reference or names[0]
     if reference not in names:
-        raise InputError(f"no arm '{reference}' in this region{nearest(reference, names)}; arms: {'; '.join(names)}")
+        raise InputError(
+            f"no arm '{reference}' in this region{nearest(reference, names)}; arms: {'; '.join(names)}"
+        )
     x, y = ((key or "").rsplit(".", 1)[-1] for key in (settings.along, landscape.across))
     unit = f"log2({x}) x log2({'1+' if (landscape.runs['y'] <= 0).any() else ''}{y})"
     area = {key: areas(drawn[key], settings) for key in landscape.parts}
@@ -265,22 +310,32 @@ def by_series(landscape: Landscape, reference: str | None = None) -> pd.DataFram
         whole = (order[-1] - order[0]) * (math.log2(settings.high) - math.log2(settings.low))
         gap = mine - other if mine is not None and other is not None and series != reference else None
         beyond = {edge.beyond for edge in edges(runs).values()} - {""}
-        rows.append({
-            "series": series, "slice": piece, "algorithm": runs["algorithm"].iloc[0],
-            **found.columns("area"), "unit": unit, "share": None if found.value is None else found.value / whole,
-            "beyond": " and ".join(sorted(beyond)), "reference": reference,
-            **estimate(gap, seeds).columns("difference"),
-            **estimate(widths[series, piece], seeds).columns("width"), "runs": len(runs),
-            "minutes": float(runs["seconds"].sum()) / 60, "seeds": int(runs["seed"].nunique()),
-        })  # fmt: skip
+        rows.append(
+            {
+                "series": series,
+                "slice": piece,
+                "algorithm": runs["algorithm"].iloc[0],
+                **found.columns("area"),
+                "unit": unit,
+                "share": None if found.value is None else found.value / whole,
+                "beyond": " and ".join(sorted(beyond)),
+                "reference": reference,
+                **estimate(gap, seeds).columns("difference"),
+                **estimate(widths[series, piece], seeds).columns("width"),
+                "runs": len(runs),
+                "minutes": float(runs["seconds"].sum()) / 60,
+                "seeds": int(runs["seed"].nunique()),
+            }
+        )
     return pd.DataFrame(rows)
 
 
 def by_column(landscape: Landscape) -> pd.DataFrame:
-    """Return one row per series, slice and condition y: the boundary with its 95 % interval, and what it rests on.
+    """Return one row per series, slice and condition y: the boundary with its 95 % interval, and what it
+    rests on.
 
-    boundary: median of the fit, or the last value tried where it lies `beyond`; low, high: the tried values next to
-    it, with the runs there and how many of them collapsed.
+    boundary: median of the fit, or the last value tried where it lies `beyond`; low, high: the tried values
+    next to it, with the runs there and how many of them collapsed.
     """
     seeds = int(landscape.runs["seed"].nunique())
     rows: list[dict[str, Any]] = []
@@ -293,8 +348,13 @@ def by_column(landscape: Landscape) -> pd.DataFrame:
             elif edge.beyond == "below":
                 found = Estimate(edge.at, None, None if found.high is None else max(found.high, edge.at))
             logs = found.columns("boundary").items()
-            row = {"series": series, "slice": piece, "y": y, **{k: v if v is None else 2**v for k, v in logs},
-                   "beyond": edge.beyond}  # fmt: skip
+            row = {
+                "series": series,
+                "slice": piece,
+                "y": y,
+                **{k: v if v is None else 2**v for k, v in logs},
+                "beyond": edge.beyond,
+            }
             for side, at in (("low", edge.low), ("high", edge.high)):
                 here = column[np.isclose(np.log2(column["x"]), math.nan if at is None else at)]
                 row[side] = None if at is None else float(here["x"].iloc[0])
@@ -304,25 +364,37 @@ def by_column(landscape: Landscape) -> pd.DataFrame:
 
 
 def by_point(landscape: Landscape) -> pd.DataFrame:
-    """Return one row per series, slice, condition y and value x: arm, runs, how many collapsed, mean final success."""
+    """Return one row per series, slice, condition y and value x: arm, runs, how many collapsed, mean final
+    success.
+    """
     by = landscape.runs.groupby([*ARM, "y", "x"], sort=False, as_index=False)
-    return by.agg(arm=("arm", "first"), runs=("seed", "size"), collapsed=("collapsed", "sum"), final=("final", "mean"))
+    return by.agg(
+        arm=("arm", "first"), runs=("seed", "size"), collapsed=("collapsed", "sum"), final=("final", "mean")
+    )
 
 
 def readable_series(series: pd.DataFrame) -> pd.DataFrame:
     """Return one row an arm: area, share of what was searched, difference to the reference, width."""
-    return pd.DataFrame({
-        "arm": row["series"], **_at(series, row),
-        f"area: {row['unit']}": ("~ " if row["beyond"] else "") + spanned(row, "area"),
-        "share of the searched area": "-" if pd.isna(row["share"]) else percent(row["share"]),
-        f"area minus that of {row['reference']}": spanned(row, "difference", "+.2f"),
-        "10 to 90 % collapse over (doublings)": spanned(row, "width"),
-        "seeds": str(row["seeds"]), "runs": str(row["runs"]), "minutes of training": f"{row['minutes']:.0f}",
-    } for row in series.to_dict(orient="records"))  # fmt: skip
+    return pd.DataFrame(
+        {
+            "arm": row["series"],
+            **_at(series, row),
+            f"area: {row['unit']}": ("~ " if row["beyond"] else "") + spanned(row, "area"),
+            "share of the searched area": "-" if pd.isna(row["share"]) else percent(row["share"]),
+            f"area minus that of {row['reference']}": spanned(row, "difference", "+.2f"),
+            "10 to 90 % collapse over (doublings)": spanned(row, "width"),
+            "seeds": str(row["seeds"]),
+            "runs": str(row["runs"]),
+            "minutes of training": f"{row['minutes']:.0f}",
+        }
+        for row in series.to_dict(orient="records")
+    )
 
 
 def readable_columns(columns: pd.DataFrame) -> pd.DataFrame:
-    """Return one row an arm, one column a condition: `0.17 [0.15, 0.2]`, `> 1 [0.8, -]` and `< 0.03 [-, 0.04]`."""
+    """Return one row an arm, one column a condition: `0.17 [0.15, 0.2]`, `> 1 [0.8, -]` and `< 0.03 [-,
+    0.04]`.
+    """
     rows: dict[Arm, dict[str, Any]] = {}
     for row in columns.to_dict(orient="records"):
         line = rows.setdefault((row["series"], row["slice"]), {"arm": row["series"], **_at(columns, row)})
@@ -331,7 +403,8 @@ def readable_columns(columns: pd.DataFrame) -> pd.DataFrame:
 
 
 def _at(frame: pd.DataFrame, row: Mapping[Hashable, Any]) -> dict[str, Any]:
-    return {"at": row["slice"]} if (frame["slice"] != "").any() else {}  # where an experiment has several slices
+    # where an experiment has several slices
+    return {"at": row["slice"]} if (frame["slice"] != "").any() else {}
 
 
 def edge(row: Mapping[Hashable, Any]) -> str:
@@ -340,19 +413,29 @@ def edge(row: Mapping[Hashable, Any]) -> str:
 
 
 def answer(landscape: Landscape, series: pd.DataFrame, columns: pd.DataFrame) -> list[str]:
-    """Return the `headline`, what the areas say, what lies outside the searched range, what figures rest on."""
+    """Return the `headline`, what the areas say, what lies outside the searched range, what
+    figures rest on.
+    """
     lines, settings = [headline(landscape, columns)], landscape.settings
     survival = "" if landscape.survival == NOT_DEAD else f" ({landscape.survival})"
     for piece, rows in series[series["area"].notna()].groupby("slice", sort=False):
         if len(rows) > 1:
             ranked = rows.sort_values("area", ascending=False).to_dict(orient="records")
-            sizes = ", ".join(f"{r['series']} {'~ ' if r['beyond'] else ''}{spanned(r, 'area')}" for r in ranked)
-            lines.append(f"Stable area{survival}{f' at {piece!s}' if piece else ''}, from the largest: {sizes}.")
+            sizes = ", ".join(
+                f"{r['series']} {'~ ' if r['beyond'] else ''}{spanned(r, 'area')}" for r in ranked
+            )
+            lines.append(
+                f"Stable area{survival}{f' at {piece!s}' if piece else ''}, from the largest: {sizes}."
+            )
     does = FALLS[landscape.survival]
-    for word, what in (("above", f"at the highest value tried fewer than half of the runs {does}"),
-                       ("below", f"at the lowest value tried half or more {does}")):  # fmt: skip
+    for word, what in (
+        ("above", f"at the highest value tried fewer than half of the runs {does}"),
+        ("below", f"at the lowest value tried half or more {does}"),
+    ):
         if len(part := columns[columns["beyond"] == word]):
-            lines.append(f"Beyond what was tried ({what}): {_listed(part)}. Their area (~) rests on the prior there.")
+            lines.append(
+                f"Beyond what was tried ({what}): {_listed(part)}. Their area (~) rests on the prior there."
+            )
     if len(loose := columns[[_loose(landscape, row) for row in columns.to_dict(orient="records")]]):
         seeds = f"with {landscape.planned} seeds each"
         lines.append(f"Not yet narrowed down to two neighbouring values {seeds}: {_listed(loose)}.")
@@ -360,26 +443,38 @@ def answer(landscape: Landscape, series: pd.DataFrame, columns: pd.DataFrame) ->
         return lines  # the rest is the same for every reading
     shift, across = "1 + " if (landscape.runs["y"] <= 0).any() else "", in_words(landscape.across)
     axis = f"log2({shift}{across})" if across else "nothing, there is one column"
-    lines.append(f"Area: log2({in_words(settings.along)}) from {settings.low:g} up to the boundary, over {axis}. "
-                 "Intervals: 95 % of a fitted curve with a shift of each seed; see docs/regions.md.")  # fmt: skip
+    lines.append(
+        f"Area: log2({in_words(settings.along)}) from {settings.low:g} up to the boundary, over {axis}. "
+        "Intervals: 95 % of a fitted curve with a shift of each seed; see docs/regions.md."
+    )
     if len(landscape.fading):
         moved = by_column(landscape.with_fading()).merge(columns, on=[*ARM, "y"], suffixes=("", "_without"))
         apart = np.abs(np.log2(moved["boundary"] / moved["boundary_without"])) >= MOVES
         moved = moved[apart | (moved["beyond"] != moved["beyond_without"])]
         where = f"these boundaries by .1 doublings or more: {_listed(moved, words=edge)}"
-        lines.append(f"Left out, falling at their end: {len(landscape.fading)} runs; counted as collapsed they move "
-                     f"{where if len(moved) else 'no boundary by .1 doublings'}.")  # fmt: skip
-    for runs, why in ((landscape.unjudged, "too short for the collapse rule"),
-                      (landscape.left_out, "run with other settings than the newest run")):  # fmt: skip
+        lines.append(
+            f"Left out, falling at their end: {len(landscape.fading)} runs; counted as collapsed they move "
+            f"{where if len(moved) else 'no boundary by .1 doublings'}."
+        )
+    for runs, why in (
+        (landscape.unjudged, "too short for the collapse rule"),
+        (landscape.left_out, "run with other settings than the newest run"),
+    ):
         lines += [f"Left out, {why}: {runs} runs."] if runs else []
     return lines
 
 
 def headline(landscape: Landscape, columns: pd.DataFrame) -> str:
-    """Say where half of the runs collapse at the highest condition: with the lowest and the highest arm, or outside."""
+    """Say where half of the runs collapse at the highest condition: with the lowest and the highest arm, or
+    outside.
+    """
     said = []
     for piece, rows in columns.groupby("slice", sort=False):
-        hardest = rows[rows["y"] == rows["y"].max()].sort_values("boundary", kind="stable").to_dict(orient="records")
+        hardest = (
+            rows[rows["y"] == rows["y"].max()]
+            .sort_values("boundary", kind="stable")
+            .to_dict(orient="records")
+        )
         known = [row for row in hardest if not row["beyond"]]
         ends, parts = [*known[:1], *known[1:][-1:]], []
         if ends:
@@ -387,9 +482,16 @@ def headline(landscape: Landscape, columns: pd.DataFrame) -> str:
             parts.append(f"at {in_words(landscape.settings.along)} {each}")
         if len(ends) == 2:
             low, high = (row[name] for row, name in zip(ends, ("boundary_high", "boundary_low"), strict=True))
-            overlap = ", but their intervals overlap" if not pd.isna(low) and not pd.isna(high) and low >= high else ""
+            overlap = (
+                ", but their intervals overlap"
+                if not pd.isna(low) and not pd.isna(high) and low >= high
+                else ""
+            )
             parts[0] += f", {ends[1]['boundary'] / ends[0]['boundary']:.1f} x higher{overlap}"
-        for word, where in (("below", "below the lowest value tried"), ("above", "above the highest value tried")):
+        for word, where in (
+            ("below", "below the lowest value tried"),
+            ("above", "above the highest value tried"),
+        ):
             out = [f"{row['series']} ({row['boundary']:.3g})" for row in hardest if row["beyond"] == word]
             parts += [f"{where} with {', '.join(out)}"] if out else []
         at = [f"{in_words(landscape.across)} {hardest[0]['y']:g}"] if landscape.across else []
@@ -400,7 +502,9 @@ def headline(landscape: Landscape, columns: pd.DataFrame) -> str:
 
 
 def _listed(columns: pd.DataFrame, words: Any = lambda _: "") -> str:
-    return ", ".join(f"{r['series']} at {r['y']:g} {words(r)}".rstrip() for r in columns.to_dict(orient="records"))
+    return ", ".join(
+        f"{r['series']} at {r['y']:g} {words(r)}".rstrip() for r in columns.to_dict(orient="records")
+    )
 
 
 def _loose(landscape: Landscape, row: Mapping[Hashable, Any]) -> bool:
@@ -428,14 +532,28 @@ class Trials(NamedTuple):
 
 
 def fit(runs: pd.DataFrame, low: float, high: float) -> Fitted:
-    """Return draws (D,) of log2 of the boundary, by arm and condition y, and of each arm's width, of a Landscape."""
+    """Return draws (D,) of log2 of the boundary, by arm and condition y, and of each arm's width, of a
+    Landscape.
+    """
     arm, column, unit, seed = (
         runs.groupby(keys, sort=False).ngroup().to_numpy()
         for keys in (["series", "slice"], ["series", "slice", "y"], ["series", "slice", "seed"], ["seed"])
     )
-    (_, of_arm), (_, of_column), (_, of_unit) = (np.unique(codes, return_index=True) for codes in (arm, column, unit))
-    x, collapsed = (np.tile(values, CHAINS) for values in (np.log2(runs["x"].to_numpy(float)), runs["collapsed"]))
-    indices = (column, unit, arm[of_column], arm[of_unit], seed[of_unit], 0 * of_arm, np.zeros(seed.max() + 1, int))
+    (_, of_arm), (_, of_column), (_, of_unit) = (
+        np.unique(codes, return_index=True) for codes in (arm, column, unit)
+    )
+    x, collapsed = (
+        np.tile(values, CHAINS) for values in (np.log2(runs["x"].to_numpy(float)), runs["collapsed"])
+    )
+    indices = (
+        column,
+        unit,
+        arm[of_column],
+        arm[of_unit],
+        seed[of_unit],
+        0 * of_arm,
+        np.zeros(seed.max() + 1, int),
+    )
     chains = ((codes + (codes.max() + 1) * np.arange(CHAINS)[:, None]).ravel() for codes in indices)
     found = draw(Trials(x, collapsed, *chains), math.log2(low), math.log2(high), BURN, KEEP)
     boundaries, widths = (part.reshape(KEEP * CHAINS, -1).T for part in found)
@@ -446,8 +564,12 @@ def fit(runs: pd.DataFrame, low: float, high: float) -> Fitted:
     return drawn, {names[i]: width for i, width in zip(of_arm, widths, strict=True)}
 
 
-def draw(trials: Trials, low: float, high: float, burn: int, keep: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Draw log2 of each column's boundary and each arm's doublings from 10 to 90 %, (keep, n), in a range of log2."""
+def draw(
+    trials: Trials, low: float, high: float, burn: int, keep: int, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draw log2 of each column's boundary and each arm's doublings from 10 to 90 %, (keep, n), in a range of
+    log2.
+    """
     t, random, ndtr, ndtri = trials, np.random.default_rng(seed), scipy.special.ndtr, scipy.special.ndtri
     total = np.bincount  # of the values (or of ones) with each code
     arm, set_of_unit = t.arm_of_column[t.column], t.set_of_arm[t.arm_of_unit]
@@ -488,7 +610,9 @@ def draw(trials: Trials, low: float, high: float, burn: int, keep: int, seed: in
 
         # The boundaries, and the centre of each arm's.
         by_column, apart = weight[t.arm_of_column], 1 / APART**2
-        weighted = total(t.column, threshold - shift[t.unit], columns) * by_column + centre[t.arm_of_column] * apart
+        weighted = (
+            total(t.column, threshold - shift[t.unit], columns) * by_column + centre[t.arm_of_column] * apart
+        )
         boundary = normal(weighted, total(t.column, None, columns) * by_column + apart)
         weighted = total(t.arm_of_column, boundary, arms) * apart + middle / spread
         centre = normal(weighted, total(t.arm_of_column) * apart + 1 / spread)
@@ -502,7 +626,8 @@ def draw(trials: Trials, low: float, high: float, burn: int, keep: int, seed: in
         precision = total(t.seed_of_unit) * by_seed + 1 / shared[t.set_of_seed] ** 2
         common = normal(total(t.seed_of_unit, shift) * by_seed, precision)
 
-        # Move boundaries against seeds, within each arm and over all: one by one they would take long to get there.
+        # Move boundaries against seeds, within each arm and over all: one by one they would take long to get
+        # there.
         by_arm = by_set[t.set_of_arm]
         weighted = total(t.arm_of_unit, shift - common[t.seed_of_unit]) * by_arm - (centre - middle) / spread
         up = normal(weighted, total(t.arm_of_unit) * by_arm + 1 / spread)
@@ -512,9 +637,13 @@ def draw(trials: Trials, low: float, high: float, burn: int, keep: int, seed: in
         boundary, centre = boundary + up[t.set_of_arm][t.arm_of_column], centre + up[t.set_of_arm]
         common, shift = common - up[t.set_of_seed], shift - up[set_of_unit]
 
-        # The deviations of the shifts, first as they are, then with the shifts measured in deviations: small ones too.
+        # The deviations of the shifts, first as they are, then with the shifts measured in deviations: small
+        # ones too.
         between = shift - common[t.seed_of_unit]
-        own, shared = deviation(between, set_of_unit, _OWN_PRIOR), deviation(common, t.set_of_seed, _SHARED_PRIOR)
+        own, shared = (
+            deviation(between, set_of_unit, _OWN_PRIOR),
+            deviation(common, t.set_of_seed, _SHARED_PRIOR),
+        )
         rest, score = threshold - boundary[t.column], between / own[set_of_unit]
         own = scale(score[t.unit], rest - common[t.seed_of_unit][t.unit], _OWN_PRIOR)
         between, score = score * own[set_of_unit], common / shared[t.set_of_seed]

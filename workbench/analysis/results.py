@@ -1,4 +1,5 @@
-"""The results of an experiment as one small Parquet file: a row a run, its curves as lists, with the question.
+"""The results of an experiment as one small Parquet file: a row a run, its curves as lists, with the
+question.
 
 A report, its figures and every verdict are computed from this file alone; nothing has to be trained.
 """
@@ -27,17 +28,56 @@ _VALUES = 50_000_000  # in a file; a thousand runs of a thousand steps are 30 mi
 # The curves: columns of `step`, or means over its updates, which skip NULLs.
 SERIES = ("success", "grad_norm_max", "clip_frac", "ess_frac_min", "entropy", "clip_bias_norm", "value_mae")
 OF_UPDATES = ("clip_bias_norm", "value_mae")
-# Curves that no verdict is computed from, for questions that come later: which of them moves before a collapse.
+# Curves that no verdict is computed from, for questions that come later: which of them moves before a
+# collapse.
 SIGNALS = (
-    "reward", "group_reward_std", "zero_advantage_frac", "valid_action_frac", "answered_frac", "truncated_frac",
-    "turns", "response_tokens", "repetition_frac", "duplicate_turn_frac", "grad_norm_mean", "ratio_max", "ess_frac",
-    "chi2", "out_of_range_frac", "approx_kl", "kl_k3", "kl_ref", "mismatch_kl", "advantage_std",
-    "explained_variance", "heldout_success", "heldout_episodes",
-)  # fmt: skip
+    "reward",
+    "group_reward_std",
+    "zero_advantage_frac",
+    "valid_action_frac",
+    "answered_frac",
+    "truncated_frac",
+    "turns",
+    "response_tokens",
+    "repetition_frac",
+    "duplicate_turn_frac",
+    "grad_norm_mean",
+    "ratio_max",
+    "ess_frac",
+    "chi2",
+    "out_of_range_frac",
+    "approx_kl",
+    "kl_k3",
+    "kl_ref",
+    "mismatch_kl",
+    "advantage_std",
+    "explained_variance",
+    "heldout_success",
+    "heldout_episodes",
+)
 CURVES = (*SERIES, *SIGNALS)
-_TEXT = ("run_id", "experiment", "arm", "algorithm", "status", "reason", "outcome", "config", "slots", "versions")
+_TEXT = (
+    "run_id",
+    "experiment",
+    "arm",
+    "algorithm",
+    "status",
+    "reason",
+    "outcome",
+    "config",
+    "slots",
+    "versions",
+)
 _WHOLE = ("seed", "collapse_step", "onset_low", "onset_high", "detected", "steps", "planned")
-_REAL = ("peak_success", "final_success", "clip_frac_mean", "grad_norm_median", "grad_norm_peak", "seconds", "time")
+_REAL = (
+    "peak_success",
+    "final_success",
+    "clip_frac_mean",
+    "grad_norm_median",
+    "grad_norm_peak",
+    "seconds",
+    "time",
+)
 # Names of runs.runs that are also curves.
 _RENAMED = {"clip_frac": "clip_frac_mean", "grad_norm_max": "grad_norm_peak"}
 
@@ -54,7 +94,9 @@ class Results:
 
     @cached_property
     def runs(self) -> pd.DataFrame:
-        """One row per run: columns of runs.runs and survival.observed, slots, `step`, curves as lists in NAME_curve."""
+        """One row per run: columns of runs.runs and survival.observed, slots, `step`, curves as lists in
+        NAME_curve.
+        """
         names = {name: f"{name}_curve" for name in CURVES} | {new: old for old, new in _RENAMED.items()}
         return self.table.to_pandas().rename(columns=names)
 
@@ -64,7 +106,9 @@ def collect(reader: "Reader", experiment: str, frame: pd.DataFrame, fairness: Se
     chosen = "(SELECT run_id FROM run WHERE experiment = $name)"
     more = reader.query("SELECT run_id, versions FROM run WHERE experiment = ?", [experiment])
     tables = {name: "u" if name in OF_UPDATES else "s" for name in CURVES}
-    lists = ", ".join(f"list({of}.{name}::FLOAT ORDER BY s.step) AS {name}_curve" for name, of in tables.items())
+    lists = ", ".join(
+        f"list({of}.{name}::FLOAT ORDER BY s.step) AS {name}_curve" for name, of in tables.items()
+    )
     # Rows, not a frame: in the lists of a frame NULL would be 0.
     answer = reader.rows(
         "WITH u AS (SELECT run_id, step, avg(clip_bias_norm) AS clip_bias_norm, avg(value_mae) AS value_mae "
@@ -94,7 +138,9 @@ def results(frame: pd.DataFrame, about: dict[str, str], fairness: Sequence[str] 
 
 
 def merged(parts: Sequence[Results]) -> Results:
-    """Return parts of one experiment as one, arm by arm; the last part that has a run counts. InputError for others."""
+    """Return parts of one experiment as one, arm by arm; the last part that has a run counts. InputError for
+    others.
+    """
     names = list(dict.fromkeys(part.experiment for part in parts))
     if len(names) > 1:
         raise InputError(f"--export writes one experiment to a file, not {len(names)} ({', '.join(names)})")
@@ -106,7 +152,9 @@ def merged(parts: Sequence[Results]) -> Results:
 
 
 def judged_again(found: Results, rows: Sequence[dict[str, Any]]) -> Results:
-    """The results with the verdicts of `rows` (a dict per row of the table), and time and event as these have them."""
+    """The results with the verdicts of `rows` (a dict per row of the table), and time and event as these have
+    them.
+    """
     frame = pd.DataFrame([{k: v for k, v in row.items() if k not in CURVES} for row in rows])
     watched = observed(frame).set_index("run_id")[["time", "event"]].to_dict("index")
     judged = [row | watched.get(row["run_id"], {"time": None, "event": None}) for row in rows]
@@ -115,7 +163,9 @@ def judged_again(found: Results, rows: Sequence[dict[str, Any]]) -> Results:
 
 def write(found: Results, file: Path) -> None:
     """Write the file. Raises InputError where it cannot be written."""
-    about = {name: getattr(found, name) for name in ("experiment", "question", "toml", "fairness")} | {"format": FORMAT}
+    about = {name: getattr(found, name) for name in ("experiment", "question", "toml", "fairness")} | {
+        "format": FORMAT
+    }
     table = found.table.replace_schema_metadata({KEY: json.dumps(about).encode()})
     try:
         pq.write_table(table, file, compression="zstd", compression_level=19)
@@ -131,7 +181,10 @@ def read(file: Path) -> Results:
             parquet = pq.ParquetFile(opened)
             groups = [parquet.metadata.row_group(i) for i in range(parquet.metadata.num_row_groups)]
             # Counted first, as a few bytes of a file can be more than memory holds.
-            if sum(group.column(i).num_values for group in groups for i in range(group.num_columns)) > _VALUES:
+            if (
+                sum(group.column(i).num_values for group in groups for i in range(group.num_columns))
+                > _VALUES
+            ):
                 raise InputError(f"'{file}' holds more than {_VALUES:,} values, which no results of runs do")
             table = parquet.read()
         about = from_json((table.schema.metadata or {})[KEY])
@@ -146,10 +199,18 @@ def read(file: Path) -> Results:
     except InputError:
         raise
     except (KeyError, ValueError, TypeError, OSError, pa.ArrowException) as error:
-        raise InputError(f"'{file}' is no Parquet file of results ({str(error).splitlines()[0]}); {make}") from None
+        raise InputError(
+            f"'{file}' is no Parquet file of results ({str(error).splitlines()[0]}); {make}"
+        ) from None
 
 
 def _schema() -> pa.Schema:
-    types = {pa.string(): _TEXT, pa.int64(): _WHOLE, pa.float64(): _REAL, pa.bool_(): ["event"],
-             pa.list_(pa.int64()): ["step"], pa.list_(pa.float32()): CURVES}  # fmt: skip
+    types = {
+        pa.string(): _TEXT,
+        pa.int64(): _WHOLE,
+        pa.float64(): _REAL,
+        pa.bool_(): ["event"],
+        pa.list_(pa.int64()): ["step"],
+        pa.list_(pa.float32()): CURVES,
+    }
     return pa.schema([pa.field(name, kind) for kind, names in types.items() for name in names])

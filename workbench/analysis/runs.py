@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 # Two readings of what it takes to survive: a run may be up only because it never learned.
 NOT_DEAD, KEPT = "not dead", "learned and kept it"
 
-# Of a run in training, table `run` knows neither the steps nor a collapse since the last time it began: others do.
-# Half of the peak is where a collapse begins; the two last steps on either side of it say since when a run is where.
+# Of a run in training, table `run` knows neither the steps nor a collapse since the last time it began:
+# others do. Half of the peak is where a collapse begins; the two last steps on either side of it say since
+# when a run is where.
 _RUNS = """
     SELECT run_id, arm, algorithm, seed, status, reason, outcome, collapse_step, onset_low, onset_high,
            coalesce(detected, detection_step) AS detected, peak_success, final_success,
@@ -32,11 +33,14 @@ _RUNS = """
                max(step) FILTER (isfinite(success) AND success >= peak_success / 2) AS last_high
         FROM step LEFT JOIN (SELECT run_id, peak_success FROM run) USING (run_id) GROUP BY run_id
     ) AS seen USING (run_id)
-    LEFT JOIN (SELECT run_id, min(step) AS detected FROM event WHERE kind = 'collapse' GROUP BY run_id) USING (run_id)
+    LEFT JOIN (
+        SELECT run_id, min(step) AS detected FROM event WHERE kind = 'collapse' GROUP BY run_id
+    ) USING (run_id)
     {where} ORDER BY seed, coalesce(started_at, TIMESTAMP '9999-01-01'), run_id
 """
 _UPDATES = """
-    SELECT run_id, avg(clip_frac) AS clip_frac, median(grad_norm) AS grad_norm_median, max(grad_norm) AS grad_norm_max
+    SELECT run_id, avg(clip_frac) AS clip_frac,
+           median(grad_norm) AS grad_norm_median, max(grad_norm) AS grad_norm_max
     FROM minibatch WHERE run_id IN (SELECT run_id FROM run WHERE experiment = ?) GROUP BY run_id
 """
 
@@ -52,11 +56,13 @@ def with_updates(reader: "Reader", experiment: str, frame: pd.DataFrame) -> pd.D
 
 
 def outcomes(reader: "Reader", experiment: str, run_ids: Sequence[str] | None = None) -> pd.DataFrame:
-    """Return one row per run of the experiment (of `run_ids`), the newest start of each cell; InputError if unknown.
+    """Return one row per run of the experiment (of `run_ids`), the newest start of each cell; InputError if
+    unknown.
 
-    Arms of one name whose configurations differ get a suffix: they are not replicates. `planned`: configured steps;
-    `detected`: the step at which a collapse was first reported; first_success: mean of the first five steps;
-    last_success: of the last measured step; last_low, last_high: the last step below half of the peak, and not below.
+    Arms of one name whose configurations differ get a suffix: they are not replicates. `planned`: configured
+    steps; `detected`: the step at which a collapse was first reported; first_success: mean of the first five
+    steps; last_success: of the last measured step; last_low, last_high: the last step below half of the peak,
+    and not below.
     """
     frame = reader.query(_RUNS.format(where="WHERE experiment = ?"), [experiment])
     if frame.empty:
@@ -75,7 +81,9 @@ def outcomes(reader: "Reader", experiment: str, run_ids: Sequence[str] | None = 
                 variants.append(own)
             if number := variants.index(own):
                 first = variants[0]
-                changes = ", ".join(f"{k} = {own.get(k)}" for k in {**first, **own} if first.get(k) != own.get(k))
+                changes = ", ".join(
+                    f"{k} = {own.get(k)}" for k in {**first, **own} if first.get(k) != own.get(k)
+                )
                 arms[texts.index[texts == text]] = f"{arm} #{number + 1}: {changes}"
     return frame.drop(columns="seedless").assign(arm=arms)
 
@@ -94,7 +102,9 @@ def newest(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def survived(outcome: pd.Series, survival: str = NOT_DEAD) -> pd.Series:
-    """Return which judged runs survived: all without a collapse, or with KEPT only those that learned and kept it."""
+    """Return which judged runs survived: all without a collapse, or with KEPT only those that learned and
+    kept it.
+    """
     return outcome == "healthy" if survival == KEPT else ~outcome.isin(COLLAPSED)
 
 
@@ -104,7 +114,9 @@ def flat(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def settings_of(config: Any) -> dict[str, Any]:
-    """Return the settings of column `run.config` by dotted key; none where it holds no JSON table (other trainers)."""
+    """Return the settings of column `run.config` by dotted key; none where it holds no JSON table (other
+    trainers).
+    """
     return flat(nested(config))
 
 
@@ -118,19 +130,27 @@ def nested(text: Any) -> dict[str, Any]:
 
 
 def replicate(config: str | None) -> dict[str, Any]:
-    """Return the settings, by dotted key, that replicates share: all but the seed, the cosmetic and the collapse rule.
+    """Return the settings, by dotted key, that replicates share: all but the seed, the cosmetic and the
+    collapse rule.
 
-    A learning rate that follows another arm's run of the same seed (`match`) differs from seed to seed by design.
+    A learning rate that follows another arm's run of the same seed (`match`) differs from seed to seed by
+    design.
     """
     settings = settings_of(config)
     own = {"seed", *COSMETIC} | ({"learn.policy.lr"} if settings.get("match") else set())
-    return {key: value for key, value in settings.items() if key not in own and not key.startswith("collapse.")}
+    return {
+        key: value for key, value in settings.items() if key not in own and not key.startswith("collapse.")
+    }
 
 
 def settings(config: str | None, slots: str | None) -> dict[str, Any]:
-    """Return the settings of an arm, those of its slots as slot.SLOT.OPTION; {} for the logs of other trainers."""
+    """Return the settings of an arm, those of its slots as slot.SLOT.OPTION; {} for the logs of other
+    trainers.
+    """
     own, parts = replicate(config), nested(slots)
     if not own or not parts:
         return {}
     chosen = {f"slot.{key}": value for key, value in leaves(parts.pop("slots", {}))}
-    return {key: v for key, v in own.items() if key.split(".")[0] not in ("algorithm", "slots")} | chosen | parts
+    return (
+        {key: v for key, v in own.items() if key.split(".")[0] not in ("algorithm", "slots")} | chosen | parts
+    )

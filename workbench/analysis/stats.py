@@ -1,4 +1,6 @@
-"""Statistics over few seeds: exact intervals, robust means, exact tests, power. Plain numbers in, plain numbers out."""
+"""Statistics over few seeds: exact intervals, robust means, exact tests, power. Plain numbers in, plain
+numbers out.
+"""
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
@@ -11,13 +13,17 @@ import pandas as pd
 import scipy  # its parts are loaded when they are used
 
 ALPHA, LEVEL = 0.05, 0.95
-RESAMPLES = 10_000  # the ends of the interval then move by less than a hundredth of its width from seed to seed
-EXACT, DRAWS = 7, 1000  # `bands` counts every resample of up to 7 seeds (1716 of them), and draws so many beyond
+# the ends of the interval then move by less than a hundredth of its width from seed to seed
+RESAMPLES = 10_000
+# `bands` counts every resample of up to 7 seeds (1716 of them), and draws so many beyond
+EXACT, DRAWS = 7, 1000
 SPREAD = 3  # seeds from which on `bands` gives an interval: that of two would be the two
 
 
 class Estimate(NamedTuple):
-    """A figure with its 95 % interval and, where the test is of the same kind, its p-value; None: not estimable."""
+    """A figure with its 95 % interval and, where the test is of the same kind, its p-value; None: not
+    estimable.
+    """
 
     value: float | None
     low: float | None = None
@@ -36,7 +42,9 @@ class Estimate(NamedTuple):
 
 
 def spanned(row: Mapping[Hashable, Any], name: str, form: str = ".2f") -> str:
-    """`29.4 [22.0, -]` from the columns of an Estimate; a dash for what is missing, no brackets without either end."""
+    """`29.4 [22.0, -]` from the columns of an Estimate; a dash for what is missing, no brackets without
+    either end.
+    """
     value, low, high = (row[key] for key in (name, f"{name}_low", f"{name}_high"))
     if pd.isna(value):
         return "-"
@@ -57,30 +65,41 @@ def p_value(value: float | None) -> str:
 
 
 def clopper_pearson(count: int, n: int) -> tuple[float, float]:
-    """Return the exact 95 % interval of a proportion (Clopper and Pearson 1934); ValueError unless 0 <= count <= n."""
+    """Return the exact 95 % interval of a proportion (Clopper and Pearson 1934); ValueError unless 0 <= count
+    <= n.
+    """
     found = scipy.stats.binomtest(count, n).proportion_ci(LEVEL, method="exact")
     return float(found.low), float(found.high)
 
 
 def fisher_exact(collapsed_a: int, n_a: int, collapsed_b: int, n_b: int) -> float:
-    """Two-sided p-value of Fisher's exact test that two arms collapse equally often; ValueError for bad counts."""
-    return float(scipy.stats.fisher_exact([[collapsed_a, n_a - collapsed_a], [collapsed_b, n_b - collapsed_b]]).pvalue)
+    """Two-sided p-value of Fisher's exact test that two arms collapse equally often; ValueError for bad
+    counts.
+    """
+    return float(
+        scipy.stats.fisher_exact([[collapsed_a, n_a - collapsed_a], [collapsed_b, n_b - collapsed_b]]).pvalue
+    )
 
 
 def smallest_p(n_a: int, n_b: int) -> float:
-    """The smallest two-sided p-value that permuting the runs can give: 1 / C(n_a + n_b, n_a), doubled for equal n."""
+    """The smallest two-sided p-value that permuting the runs can give: 1 / C(n_a + n_b, n_a), doubled for
+    equal n.
+    """
     return min(1.0, (2 if n_a == n_b else 1) / math.comb(n_a + n_b, n_a))
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Return Holm's p-values: the i-th smallest of m times (m - i + 1), never falling, at most 1; None stays None."""
+    """Return Holm's p-values: the i-th smallest of m times (m - i + 1), never falling, at most 1; None stays
+    None.
+    """
     known = pd.Series(np.array(p_values, dtype=float)).dropna().sort_values()
     corrected = (known * np.arange(len(known), 0, -1)).cummax().clip(upper=1.0).to_dict()
     return [corrected.get(i) for i in range(len(p_values))]
 
 
 def mean_interval(values: Sequence[float] | pd.Series) -> Estimate:
-    """Return the mean with its Student-t interval and the t-test of 0 (of differences within seeds: the paired test).
+    """Return the mean with its Student-t interval and the t-test of 0 (of differences within seeds: the
+    paired test).
 
     None without a value; no interval for one, no p-value where the values do not vary.
     """
@@ -95,10 +114,11 @@ def mean_interval(values: Sequence[float] | pd.Series) -> Estimate:
 
 
 def interquartile_mean(strata: Sequence[Sequence[float] | pd.Series]) -> Estimate:
-    """Return the mean of all values without the lowest and the highest floor(n / 4), as in rliable, with its interval.
+    """Return the mean of all values without the lowest and the highest floor(n / 4), as in rliable, with its
+    interval.
 
-    Percentile bootstrap inside each stratum (a condition with its seeds) from a fixed random stream. None without any
-    value, NaN if any value is NaN; no interval where a stratum has fewer than two values.
+    Percentile bootstrap inside each stratum (a condition with its seeds) from a fixed random stream. None
+    without any value, NaN if any value is NaN; no interval where a stratum has fewer than two values.
     """
     every, known = [value for stratum in strata for value in stratum], [sorted(stratum) for stratum in strata]
     if not every or any(map(math.isnan, every)):
@@ -118,7 +138,8 @@ def interquartile_mean(strata: Sequence[Sequence[float] | pd.Series]) -> Estimat
 
 
 def collapses_needed(hazard_ratio: float, power: float = 0.8, alpha: float = ALPHA) -> float:
-    """Collapses, of both arms together, that show `hazard_ratio` with this power: 4 (z_{1-a/2} + z_power)^2 / log^2 HR.
+    """Collapses, of both arms together, that show `hazard_ratio` with this power: 4 (z_{1-a/2} + z_power)^2 /
+    log^2 HR.
 
     Schoenfeld's d = (z + z)^2 / (p1 p2 log^2 HR) at p1 = p2 = 1/2, for a ratio that is positive and not 1.
     """
@@ -132,12 +153,18 @@ def collapses_expected(hazard_ratio: float, incidence: float) -> float:
 
 
 def seeds_needed(hazard_ratio: float, incidence: float, power: float = 0.8, alpha: float = ALPHA) -> int:
-    """Seeds per arm that yield `collapses_needed`, when a share `incidence` of the reference arm's runs collapses."""
-    return math.ceil(collapses_needed(hazard_ratio, power, alpha) / collapses_expected(hazard_ratio, incidence) - 1e-9)
+    """Seeds per arm that yield `collapses_needed`, when a share `incidence` of the reference arm's runs
+    collapses.
+    """
+    return math.ceil(
+        collapses_needed(hazard_ratio, power, alpha) / collapses_expected(hazard_ratio, incidence) - 1e-9
+    )
 
 
 def power_of(seeds: int, hazard_ratio: float, incidence: float) -> float:
-    """Probability that the test with `seeds` per arm finds `hazard_ratio`: Phi(sqrt(d / 4) |log HR| - z_{1-a/2})."""
+    """Probability that the test with `seeds` per arm finds `hazard_ratio`: Phi(sqrt(d / 4) |log HR| -
+    z_{1-a/2}).
+    """
     effect = math.sqrt(seeds * collapses_expected(hazard_ratio, incidence) / 4) * abs(math.log(hazard_ratio))
     return float(scipy.stats.norm.cdf(effect - scipy.stats.norm.ppf(1 - ALPHA / 2)))
 
@@ -157,8 +184,8 @@ def detectable(seeds: int, incidence: float, power: float = 0.8) -> float:
 def bands(values: pd.DataFrame) -> pd.DataFrame:
     """Return one row per (arm, bucket) of `values`, which has a row per seed with `mean`, `low`, `high`.
 
-    middle: interquartile mean of the seeds' `mean`; [lower, upper]: its percentile bootstrap interval over seeds, exact
-    up to seven, NaN below SPREAD; low, high: extremes over seeds; n: seeds.
+    middle: interquartile mean of the seeds' `mean`; [lower, upper]: its percentile bootstrap interval over
+    seeds, exact up to seven, NaN below SPREAD; low, high: extremes over seeds; n: seeds.
     """
     rows = values.dropna(subset=["mean"])
     rows = rows.assign(place=pd.factorize(rows["arm"])[0]).sort_values(["place", "bucket", "mean"])
@@ -183,9 +210,13 @@ def bands(values: pd.DataFrame) -> pd.DataFrame:
 
 @lru_cache(maxsize=32)
 def _resamples(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Weights of the sorted seeds in the interquartile mean of each resample, (R, n), and its probability, (R,)."""
+    """Weights of the sorted seeds in the interquartile mean of each resample, (R, n), and its probability,
+    (R,).
+    """
     if n <= EXACT:
-        counts = np.array([np.bincount(c, minlength=n) for c in combinations_with_replacement(range(n), n)], float)
+        counts = np.array(
+            [np.bincount(c, minlength=n) for c in combinations_with_replacement(range(n), n)], float
+        )
         ways = [math.factorial(n) / math.prod(math.factorial(int(k)) for k in row) for row in counts]
         return _weights(counts), np.array(ways) / n**n
     drawn = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=DRAWS).astype(float)
@@ -193,7 +224,9 @@ def _resamples(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _weights(counts: np.ndarray) -> np.ndarray:
-    """Return each sorted value's weight in the interquartile mean where it occurs `counts` times (rows sum to 1)."""
+    """Return each sorted value's weight in the interquartile mean where it occurs `counts` times (rows sum to
+    1).
+    """
     n = counts.sum(axis=1, keepdims=True)
     cut = np.floor(n / 4)
     end = np.cumsum(counts, axis=1)

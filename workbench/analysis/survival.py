@@ -1,6 +1,8 @@
-"""Time to collapse of runs that were watched for different lengths: curves, means, medians, tests, hazard ratios.
+"""Time to collapse of runs that were watched for different lengths: curves, means, medians, tests, hazard
+ratios.
 
-docs/statistics.md says what time, event and censoring are. A run that recovered has its event at its onset as well.
+docs/statistics.md says what time, event and censoring are. A run that recovered has its event at its onset as
+well.
 """
 
 import math
@@ -18,11 +20,14 @@ Z95 = 1.959963984540054  # 97.5 % point of the normal distribution
 CURVE = ["arm", "time", "at_risk", "events", "censored", "survival", "low", "high"]
 HALF = 0.5 + 1e-12  # a product of fractions that is 1/2 may be stored slightly above it
 CONVERGED = {"precision": 1e-14, "r_precision": 1e-14}  # lifelines' own are met some 2e-6 from the maximum
-PERMUTATIONS = 20_000  # all labellings up to this many (8 runs against 8 are 12,870), as many drawn ones beyond
+# all labellings up to this many (8 runs against 8 are 12,870), as many drawn ones beyond
+PERMUTATIONS = 20_000
 
 
 def observed(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return run_id, arm, seed, time (steps), event (the collapse?) and recovered of each run that has begun."""
+    """Return run_id, arm, seed, time (steps), event (the collapse?) and recovered of each run
+    that has begun.
+    """
     runs = runs.reset_index(drop=True)
     steps = runs["steps"].astype(float).fillna(0)
     fell = runs["collapse_step"].astype(float).fillna(runs["detected"].astype(float))
@@ -49,8 +54,9 @@ def _kaplan_meier(rows: pd.DataFrame) -> Any:
 def curve(rows: pd.DataFrame) -> pd.DataFrame:
     """Return Kaplan-Meier curves, one row per arm and step at which something happened, from step 0.
 
-    survival S(t) = prod over t_j <= t of (1 - d_j / n_j), the share of runs whose collapse has not begun by t; low and
-    high its 95 % interval (Greenwood's variance, log-log scale; NaN where S is 0); at_risk n_j, events d_j, censored.
+    survival S(t) = prod over t_j <= t of (1 - d_j / n_j), the share of runs whose collapse has not begun by
+    t; low and high its 95 % interval (Greenwood's variance, log-log scale; NaN where S is 0); at_risk n_j,
+    events d_j, censored.
     """
     parts = []
     for arm, group in rows.groupby("arm", sort=False):
@@ -64,14 +70,18 @@ def curve(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def median_time(rows: pd.DataFrame) -> Estimate:
-    """Return the first step with S <= 1/2, and where its band gets there (Brookmeyer and Crowley); None where never."""
+    """Return the first step with S <= 1/2, and where its band gets there (Brookmeyer and Crowley); None where
+    never.
+    """
     steps = curve(rows)
     crossed = [steps.loc[steps[name] <= HALF, "time"].tolist() for name in ("survival", "low", "high")]
     return Estimate(*(times[0] if times and steps["events"].any() else None for times in crossed))
 
 
 def common_horizon(rows: pd.DataFrame) -> float | None:
-    """Return the time up to which all curves are known: for ever where the last run collapsed; None without a run."""
+    """Return the time up to which all curves are known: for ever where the last run collapsed; None without a
+    run.
+    """
     if rows.empty:
         return None
     last = rows[rows["time"] == rows.groupby("arm")["time"].transform("max")]
@@ -82,8 +92,9 @@ def common_horizon(rows: pd.DataFrame) -> float | None:
 def restricted_mean(rows: pd.DataFrame, horizon: float) -> tuple[float, float]:
     """Return the restricted mean of collapse-free steps up to `horizon`, the area under S, and its variance.
 
-    Variance: sum over collapses at t_j <= horizon of (area under S from t_j to horizon)^2 d_j / (n_j (n_j - d_j)), the
-    Greenwood form that R's survfit and survRM2 print; 0 where no collapse, or all of them at once, leave none.
+    Variance: sum over collapses at t_j <= horizon of (area under S from t_j to horizon)^2 d_j / (n_j (n_j -
+    d_j)), the Greenwood form that R's survfit and survRM2 print; 0 where no collapse, or all of them at once,
+    leave none.
     """
     from lifelines.utils import restricted_mean_survival_time
 
@@ -91,11 +102,13 @@ def restricted_mean(rows: pd.DataFrame, horizon: float) -> tuple[float, float]:
     mean = float(restricted_mean_survival_time(fitted, t=horizon))
     table = fitted.event_table[fitted.event_table.index <= horizon]
     step = np.append(table.index.to_numpy(float), horizon)
-    area = np.diff(step) * fitted.survival_function_.iloc[: len(table), 0].to_numpy()  # from each time to the next
+    # from each time to the next
+    area = np.diff(step) * fitted.survival_function_.iloc[: len(table), 0].to_numpy()
     later = np.cumsum(area[::-1])[::-1]
     died, at_risk = table["observed"].to_numpy(float), table["at_risk"].to_numpy(float)
     left = at_risk - died
-    weight = np.divide(died, at_risk * left, out=np.zeros_like(died), where=left > 0)  # no area is left after S = 0
+    # no area is left after S = 0
+    weight = np.divide(died, at_risk * left, out=np.zeros_like(died), where=left > 0)
     return mean, float(np.sum(later**2 * weight))
 
 
@@ -106,7 +119,8 @@ def _normal(value: float, variance: float, low: float, high: float) -> Estimate:
 
 
 def restricted_mean_difference(rows: pd.DataFrame, reference: str) -> tuple[Estimate, float | None]:
-    """Return the collapse-free steps of the other arm minus those of the reference, up to their horizon, and that.
+    """Return the collapse-free steps of the other arm minus those of the reference, up to their horizon, and
+    that.
 
     The variances add up; the interval is too narrow where one arm has no collapse and so no variance.
     """
@@ -124,7 +138,9 @@ def survival_at(rows: pd.DataFrame, time: float) -> float:
 
 
 def by_arm(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row per arm: watched, events, median and rmst (to the common horizon) with intervals, horizon; in steps."""
+    """One row per arm: watched, events, median and rmst (to the common horizon) with intervals, horizon; in
+    steps.
+    """
     horizon, found = common_horizon(rows), []
     for arm, group in rows.groupby("arm", sort=False):
         mean = _normal(*restricted_mean(group, horizon), 0.0, horizon) if horizon else Estimate(None)
@@ -163,14 +179,19 @@ def _mixed(rows: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def permuted_logrank(rows: pd.DataFrame, reference: str) -> float | None:
-    """Return the two-sided p-value of the log-rank statistic O - E of the reference arm over all labellings, or None.
+    """Return the two-sided p-value of the log-rank statistic O - E of the reference arm over all labellings,
+    or None.
 
-    Exact for few runs, where chi-squared is an approximation; supposes that censoring does not depend on the arm. O - E
-    is a sum of scores (event - Nelson-Aalen hazard at the run's time).
+    Exact for few runs, where chi-squared is an approximation; supposes that censoring does not depend on the
+    arm. O - E is a sum of scores (event - Nelson-Aalen hazard at the run's time).
     """
     if logrank(rows) is None:
         return None
-    time, event, mine = rows["time"].to_numpy(), rows["event"].to_numpy(float), (rows["arm"] == reference).to_numpy()
+    time, event, mine = (
+        rows["time"].to_numpy(),
+        rows["event"].to_numpy(float),
+        (rows["arm"] == reference).to_numpy(),
+    )
     times = np.sort(time[event > 0])
     at_risk = (time >= times[:, None]).sum(axis=1)
     score = event - np.array([np.sum(1 / at_risk[times <= t]) for t in time])
@@ -186,7 +207,8 @@ def permuted_logrank(rows: pd.DataFrame, reference: str) -> float | None:
 
 
 def hazard_ratio(rows: pd.DataFrame, reference: str) -> tuple[Estimate, str]:
-    """Return Cox's hazard ratio of the other arm to the reference (Efron's ties) with its Wald interval; else why not.
+    """Return Cox's hazard ratio of the other arm to the reference (Efron's ties) with its Wald interval; else
+    why not.
 
     Below 1: collapses less. Finite only if, while both arms are at risk, each loses a run.
     """

@@ -1,4 +1,6 @@
-"""What screens ask first: which experiment, its runs and arms; of a run the step and the trajectory behind a spike."""
+"""What screens ask first: which experiment, its runs and arms; of a run the step and the trajectory behind a
+spike.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -41,12 +43,16 @@ def choose_experiment(store: Store, *, collapsed: bool = False) -> str:
 
 
 def runs(store: Store, experiment: str) -> pd.DataFrame:
-    """Return one row per run of the experiment; arms of one name with different settings are different arms."""
+    """Return one row per run of the experiment; arms of one name with different settings are
+    different arms.
+    """
     return store.computed(("runs", experiment), lambda reader: recorded.outcomes(reader, experiment))
 
 
 def shown(store: Store, experiment: str, kept: Mapping[str, notes.Notes] | None = None) -> pd.DataFrame:
-    """Return `runs` without those that somebody has hidden, and say how many these are; `kept` are notes if read."""
+    """Return `runs` without those that somebody has hidden, and say how many these are; `kept` are notes if
+    read.
+    """
     each = runs(store, experiment)
     about = notes.every(store.runs, experiment) if kept is None else kept
     left = each[~each["run_id"].isin([run for run, one in about.items() if one.hidden])]
@@ -67,11 +73,15 @@ def question(store: Store, experiment: str) -> str:
 
 def is_region(store: Store, experiment: str) -> bool:
     """True for an experiment whose file is of kind region."""
-    return store.computed(("region file", experiment), lambda reader: region_file(reader, experiment) is not None)
+    return store.computed(
+        ("region file", experiment), lambda reader: region_file(reader, experiment) is not None
+    )
 
 
 class Arms(NamedTuple):
-    """An experiment, all its runs, and the chosen arms in order: their names, their runs and how they are drawn."""
+    """An experiment, all its runs, and the chosen arms in order: their names, their runs and how they are
+    drawn.
+    """
 
     experiment: str
     every: pd.DataFrame
@@ -81,9 +91,13 @@ class Arms(NamedTuple):
 
 
 def choose_arms(
-    store: Store, places: Places | None = None, regroup: Callable[[str, pd.DataFrame], pd.DataFrame] | None = None
+    store: Store,
+    places: Places | None = None,
+    regroup: Callable[[str, pd.DataFrame], pd.DataFrame] | None = None,
 ) -> Arms:
-    """Return experiment and arms of the address; `regroup` may leave runs out and name other groups in column arm."""
+    """Return experiment and arms of the address; `regroup` may leave runs out and name other groups in column
+    arm.
+    """
     left, right = places or st.columns([1, 3])
     with left:
         experiment = choose_experiment(store, collapsed=True)
@@ -102,7 +116,10 @@ def seeds_of(runs: pd.DataFrame) -> str:
     """Name the arms of `runs` and say how many seeds each has."""
     counts = runs.groupby("arm", sort=False).size()
     if counts.nunique() == 1:
-        return f"{', '.join(counts.index)}; {counted(counts.iloc[0], 'seed')}{' each' if len(counts) > 1 else ''}"
+        return (
+            f"{', '.join(counts.index)};"
+            f" {counted(counts.iloc[0], 'seed')}{' each' if len(counts) > 1 else ''}"
+        )
     return ", ".join(f"{arm} ({counted(count, 'seed')})" for arm, count in counts.items())
 
 
@@ -114,15 +131,18 @@ def styles(every: pd.DataFrame, arms: list[str]) -> dict[str, theme.Style]:
 def default_arms(each: pd.DataFrame, most: int = 8) -> list[str]:
     """Return up to `most` arms, in order, that differ in little.
 
-    Those at one point of a region: where most algorithms were tried, and of these where nearest to half of the runs
-    fell. Without such a point: of each algorithm the arm with most falls, then the one with most others.
+    Those at one point of a region: where most algorithms were tried, and of these where nearest to half of
+    the runs fell. Without such a point: of each algorithm the arm with most falls, then the one with most
+    others.
     """
     every = list(each["arm"].unique())
     if len(every) <= most:
         return every
     each = each.assign(fell=each[["collapse_step", "onset_low"]].notna().any(axis=1))
     if "config" in each:
-        points = {text: str([settings_of(text).get(name) for name in _POINT]) for text in each["config"].unique()}
+        points = {
+            text: str([settings_of(text).get(name) for name in _POINT]) for text in each["config"].unique()
+        }
         tried = each.groupby(each["config"].map(points).rename("point"), sort=False)
         about = tried.agg(algorithms=("algorithm", "nunique"), fell=("fell", "mean"))
         if len(about) > 1 and about["algorithms"].max() > 1:
@@ -140,13 +160,17 @@ def default_arms(each: pd.DataFrame, most: int = 8) -> list[str]:
 
 
 def settings_of(config: Mapping[str, Any] | str | None) -> dict[str, str]:
-    """Return dotted key -> value, as a word, of tables of settings, or of their JSON; empty for what is none."""
+    """Return dotted key -> value, as a word, of tables of settings, or of their JSON; empty for
+    what is none.
+    """
     tables = config if isinstance(config, Mapping) else recorded.settings_of(config)
     return {key: setting(value) for key, value in leaves(tables) if value != {}}
 
 
 def choices_of(config: str | None) -> dict[str, str]:
-    """Return the settings of a run, with what its algorithm chose in each slot in place of the algorithm's name."""
+    """Return the settings of a run, with what its algorithm chose in each slot in place of the algorithm's
+    name.
+    """
     tables, settings = recorded.nested(config), recorded.settings_of(config)
     raw = {key: value for key, value in settings.items() if not key.startswith(("algorithm", "slots."))}
     try:
@@ -162,7 +186,9 @@ def choices_of(config: str | None) -> dict[str, str]:
 
 
 def differing(store: Store, experiment: str, every: pd.DataFrame) -> pd.DataFrame:
-    """Return the choices and settings in which runs of an experiment differ, by run_id; empty where one is not set."""
+    """Return the choices and settings in which runs of an experiment differ, by run_id; empty where one is
+    not set.
+    """
 
     def ask(_: object) -> pd.DataFrame:
         known = {}
@@ -177,7 +203,8 @@ def differing(store: Store, experiment: str, every: pd.DataFrame) -> pd.DataFram
 
 # From a run to the step and the trajectory behind its spike.
 
-SIGNALS = ("grad_norm_max", "ratio_max", "ess_frac_min")  # the first that a run has is where one begins to look
+# the first that a run has is where one begins to look
+SIGNALS = ("grad_norm_max", "ratio_max", "ess_frac_min")
 RANKS = {"gradient": "gradient_share", "ratio mass": "ratio_mass", "log-ratio": "worst_log_ratio"}
 WORST = "worst"  # instead of an epoch: the one in which the trajectory had most of the gradient
 
@@ -198,17 +225,24 @@ def first_run(each: pd.DataFrame) -> str:
 
 
 def watched(store: Store, known: Diagnostics, run: Row, name: str = "") -> Signal:
-    """Return a signal, by default the first of SIGNALS that a run has, in at most 1,000 points: the most extreme."""
+    """Return a signal, by default the first of SIGNALS that a run has, in at most 1,000 points: the most
+    extreme.
+    """
     name = name or known.names("step", SIGNALS)[0]
     run_id, lowest = run["run_id"], known.rows[f"step.{name}"]["alarm_when"] == "below"
     steps = int(store.query("extent", runs=[run_id], origins=[0])["last"].fillna(0).iloc[0]) + 1
     events = store.query("events", runs=[run_id], origins=[0])
     return Signal(
-        name, known.title(f"step.{name}"), *known.words(f"step.{name}"),
+        name,
+        known.title(f"step.{name}"),
+        *known.words(f"step.{name}"),
         store.query("peaks", run=run_id, column=name, first=0, width=math.ceil(steps / 1_000), lowest=lowest),
         events[(events["kind"] == "alarm") & (events["diagnostic"] == name)],
-        store.query("kept", run=run_id)["step"].tolist(), fall_of(run), steps, lowest,
-    )  # fmt: skip
+        store.query("kept", run=run_id)["step"].tolist(),
+        fall_of(run),
+        steps,
+        lowest,
+    )
 
 
 def ranked(store: Store, run: str, step: int, by: str = RANKS["gradient"]) -> list[Row]:
@@ -223,15 +257,21 @@ def share_of(row: Row, among: int, which: str = "") -> Markup:
         found = "was not measured" if share is None else f"is {number(share)}"
         return Markup("the share of {} in this step's gradient {}").format(which, found)
     equal = f", {times(share * among)} an equal share" if among > 1 and share else ""
-    return Markup("{} has {} of this step's gradient{}").format(which, percent(share) if share else "none", equal)
+    return Markup("{} has {} of this step's gradient{}").format(
+        which, percent(share) if share else "none", equal
+    )
 
 
 def _size(value: float | None) -> float:
     return -1.0 if value is None else math.inf if math.isnan(value) else abs(value)
 
 
-def alike(store: Store, experiment: str, run: Row, step: int, question: str | None, most: int = 50) -> list[Row]:
-    """List episodes with the same question, with `name` and `side` of the fall; with tokens, of this run first."""
+def alike(
+    store: Store, experiment: str, run: Row, step: int, question: str | None, most: int = 50
+) -> list[Row]:
+    """List episodes with the same question, with `name` and `side` of the fall; with tokens, of this run
+    first.
+    """
     fall, mine = fall_of(run), run["run_id"]
 
     def side(at: int) -> str:
@@ -243,12 +283,16 @@ def alike(store: Store, experiment: str, run: Row, step: int, question: str | No
         name = f"step {row['step']}" if own else f"{row['arm']}, seed {row['seed']}, step {row['step']}"
         if not own or row["step"] != step:
             found.append(row | {"name": name, "side": side(row["step"]) if own else ""})
-    found.sort(key=lambda r: (not r["kept"], r["run_id"] != mine, r["side"] == side(step), abs(r["step"] - step)))
+    found.sort(
+        key=lambda r: (not r["kept"], r["run_id"] != mine, r["side"] == side(step), abs(r["step"] - step))
+    )
     return found[:most]
 
 
 def worst_epoch(turns: Sequence[Row], tokens: Row | None) -> int | None:
-    """Return the epoch with most of a trajectory's gradient (NaN is the most), by its tokens first; else the last."""
+    """Return the epoch with most of a trajectory's gradient (NaN is the most), by its tokens first; else the
+    last.
+    """
     known = tokens.get("worst_epoch") if tokens else None
     if known is not None and (not turns or known in {turn["epoch"] for turn in turns}):
         return int(known)

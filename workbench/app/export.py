@@ -1,4 +1,6 @@
-"""A figure or a picture on a screen, with what can be saved of it: PNG and SVG of what is drawn, CSV of its data."""
+"""A figure or a picture on a screen, with what can be saved of it: PNG and SVG of what is drawn, CSV of its
+data.
+"""
 
 import math
 import re
@@ -23,18 +25,31 @@ from workbench.app.url import follow, shown
 
 Data = pd.DataFrame | Callable[[], pd.DataFrame]
 
-CONFIG: dict[str, Any] = {"displayModeBar": False, "displaylogo": False, "scrollZoom": False, "responsive": True}
+CONFIG: dict[str, Any] = {
+    "displayModeBar": False,
+    "displaylogo": False,
+    "scrollZoom": False,
+    "responsive": True,
+}
 _next = count()
 
 
 def figure(
-    drawn: go.Figure, name: str, data: Data, *, describe: str, select: bool = False, zooms: str = "", key: str = ""
-) -> list[Any]:  # fmt: skip
-    """Show a figure under `name` (letters, digits, dashes) with its exports; return what the clicked points carry.
+    drawn: go.Figure,
+    name: str,
+    data: Data,
+    *,
+    describe: str,
+    select: bool = False,
+    zooms: str = "",
+    key: str = "",
+) -> list[Any]:
+    """Show a figure under `name` (letters, digits, dashes) with its exports; return what the clicked points
+    carry.
 
-    `data` is what the CSV holds; `describe` says in a sentence what is drawn, for people who cannot see it, and `key`
-    what bands and marks mean: both are the caption of a saved image. Points can be clicked with `select`; dragging over
-    a part of x sets the range `zooms` of the address.
+    `data` is what the CSV holds; `describe` says in a sentence what is drawn, for people who cannot see it,
+    and `key` what bands and marks mean: both are the caption of a saved image. Points can be clicked with
+    `select`; dragging over a part of x sets the range `zooms` of the address.
     """
     modes: list[Literal["points", "box"]] = ["points"] if select else []
     if zooms:
@@ -46,24 +61,37 @@ def figure(
     number = st.session_state.get(f"{name} zoomed", 0)
     with st.container(key=name, gap=None):
         event: Any = st.plotly_chart(
-            drawn, theme=None, key=f"{name}-{number}", config=CONFIG, alt=describe,
-            on_select="rerun" if modes else "ignore", selection_mode=modes or "points",
-        )  # fmt: skip
-        # A figure is drawn on one canvas of marks, so this stands for them: figure.js moves the pointer's label.
+            drawn,
+            theme=None,
+            key=f"{name}-{number}",
+            config=CONFIG,
+            alt=describe,
+            on_select="rerun" if modes else "ignore",
+            selection_mode=modes or "points",
+        )
+        # A figure is drawn on one canvas of marks, so this stands for them: figure.js moves the pointer's
+        # label.
         hint = f"Arrow keys: from mark to mark{', Enter opens one' if select else ''}. "
-        said = {"tabindex": "0", "role": "application", "aria_label": f"Marks of this figure: {describe} {hint}"}
+        said = {
+            "tabindex": "0",
+            "role": "application",
+            "aria_label": f"Marks of this figure: {describe} {hint}",
+        }
         marks = tag("div", hint, tag("span", aria_live="polite"), css="sorl-marks", **said)
         _buttons(name, data, f"{describe} {key}", marks)
     if not modes:
         return []
     if zooms and (boxes := event["selection"]["box"]):
-        st.session_state[f"{name} zoomed"] = number + 1  # the next figure is another one, with nothing selected
+        # the next figure is another one, with nothing selected
+        st.session_state[f"{name} zoomed"] = number + 1
         low, high = sorted(float(end) for end in boxes[0]["x"])
         first, last, middle = math.ceil(low), math.floor(high), round((low + high) / 2)
         follow(zooms, [f"{first}..{last}" if last - first > 1 else f"{middle - 1}..{middle + 1}"])
     found = [point.get("customdata") for point in event["selection"]["points"]]
     # The browser sends a list of numbers as {"0": 7, "1": 12}.
-    return [[one[place] for place in sorted(one, key=int)] if isinstance(one, Mapping) else one for one in found]
+    return [
+        [one[place] for place in sorted(one, key=int)] if isinstance(one, Mapping) else one for one in found
+    ]
 
 
 @cache
@@ -74,7 +102,9 @@ def _component() -> ComponentRenderer:
 
 
 def drawing(svg: str, name: str, data: Data, *, describe: str, key: str = "") -> str | None:
-    """Show an SVG, whose texts are escaped, with its exports; return the `data-key` of a link that was just clicked."""
+    """Show an SVG, whose texts are escaped, with its exports; return the `data-key` of a link that was just
+    clicked.
+    """
     with st.container(key=name, gap=None):
         about = {"svg": svg, "describe": describe}
         event = _component()(key=f"{name}-drawing", data=about, on_opened_change=lambda: None)
@@ -88,7 +118,9 @@ def _buttons(name: str, data: Data, caption: str, marks: Markup = Markup()) -> N
 
     short, title = shown()
     file = file_name(short, name)
-    with st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center", gap="small"):
+    with st.container(
+        horizontal=True, horizontal_alignment="right", vertical_alignment="center", gap="small"
+    ):
         images = (tag("button", kind.upper(), type="button", data_format=kind) for kind in ("png", "svg"))
         about = {"data_figure": name, "data_file": file, "data_title": title, "data_caption": caption.strip()}
         st.html(tag("div", marks, *images, css="sorl-export", **about), width="content")
@@ -117,9 +149,10 @@ def button(label: str, make: Callable[[], bytes], file: str, kind: str) -> None:
 def hold(data: bytes, file: str, kind: str, drawing: ScriptRunContext) -> None:
     """Have the running app serve `data` as `file` for a minute; `drawing` drew the button.
 
-    Streamlit drops a file made on demand as soon as two runs of a script have ended, in any session; the check for new
-    rows is such a run, twice a second. It keeps the files of a session until that ends or draws again. So each file
-    gets a session of its own, which draws nothing: Streamlit takes it from the context of the thread.
+    Streamlit drops a file made on demand as soon as two runs of a script have ended, in any session; the
+    check for new rows is such a run, twice a second. It keeps the files of a session until that ends or draws
+    again. So each file gets a session of its own, which draws nothing: Streamlit takes it from the context of
+    the thread.
     """
     manager = runtime.get_instance().media_file_mgr
     owner = copy(drawing)

@@ -1,4 +1,6 @@
-"""What every screen shares: the menu and links, its store, live refresh, what to say where nothing is; small parts."""
+"""What every screen shares: the menu and links, its store, live refresh, what to say where nothing is; small
+parts.
+"""
 
 import json
 import os
@@ -30,9 +32,21 @@ from workbench.spec import InputError
 from workbench.store.connect import Busy, database
 from workbench.store.text import plain
 
-# Module, function and address of a screen have its name. The app opens at the first, whose address needs no name. They
-# stand in the order of the hunt: from the grid to the run, its turn and its token; then over runs; then to look up.
-SCREENS = ("overview", "run", "turns", "episode", "replay", "compare", "collapse", "region", "sql", "glossary")
+# Module, function and address of a screen have its name. The app opens at the first, whose address needs no
+# name. They stand in the order of the hunt: from the grid to the run, its turn and its token; then over runs;
+# then to look up.
+SCREENS = (
+    "overview",
+    "run",
+    "turns",
+    "episode",
+    "replay",
+    "compare",
+    "collapse",
+    "region",
+    "sql",
+    "glossary",
+)
 TITLES = {"sql": "SQL"}
 _INSIDE = re.compile(rf"(\./|{'|'.join(SCREENS)})(\?.*)?", re.DOTALL)
 EPISODE = {"rank": "gradient", "epoch": "worst"}  # what Episode opens with from other screens
@@ -55,7 +69,9 @@ def store_of(runs: str) -> tuple[Store, BackgroundSync]:
 
 
 def screen(body: Callable[[Store], None]) -> Callable[[], None]:
-    """Make a function that draws one screen a page, drawn again when new rows arrive; an InputError is a sentence."""
+    """Make a function that draws one screen a page, drawn again when new rows arrive; an InputError is a
+    sentence.
+    """
 
     @wraps(body)
     def drawn() -> None:
@@ -83,7 +99,10 @@ def screen(body: Callable[[Store], None]) -> Callable[[], None]:
                 say(str(error))
             else:
                 folder = store.runs.absolute()
-                none = f"Nothing to show yet: no run is recorded in {folder}. Train a first grid, or name its folder:"
+                none = (
+                    f"Nothing to show yet: no run is recorded in {folder}. Train a first grid, or name its"
+                    " folder:"
+                )
                 say(none, "sorl run experiments/quickstart.toml", "sorl app --runs OTHER/FOLDER")
         for line in syncing.notes:
             note(line)
@@ -103,14 +122,25 @@ def happened(store: Store) -> list[Alert]:
 
 
 def _ring(store: Store, syncing: BackgroundSync) -> int:
-    """Hand the page what has happened since it was opened, which bell.js tells; return how many runs are falling."""
+    """Hand the page what has happened since it was opened, which bell.js tells; return how many runs are
+    falling.
+    """
     found, here = happened(store), st.session_state
     if _KNOWN not in here and not syncing.syncing:  # what the first sync of a session brings is old
         here[_KNOWN] = {(one.run_id, one.kind) for one in found}
     news = [one for one in found if (one.run_id, one.kind) not in here[_KNOWN]] if _KNOWN in here else []
-    told = [(one.title, one.says, f"{one.kind} {one.run_id}", address("run", experiment=one.experiment, run=one.run_id))
-            for one in news[-50:]]  # more would be too many for a page  # fmt: skip
-    blocked = "This browser does not show messages of this page; `sorl app --notify URL` posts them to a webhook."
+    told = [
+        (
+            one.title,
+            one.says,
+            f"{one.kind} {one.run_id}",
+            address("run", experiment=one.experiment, run=one.run_id),
+        )
+        for one in news[-50:]
+    ]  # more would be too many for a page
+    blocked = (
+        "This browser does not show messages of this page; `sorl app --notify URL` posts them to a webhook."
+    )
     words = tag("button", "Tell me in this browser when a run falls", type="button"), tag("span", blocked)
     live = store.query("experiments")["running"].sum() > 0
     st.html(tag("div", *(words if live else ()), css="sorl-bell", data_news=json.dumps(told)))
@@ -125,15 +155,17 @@ def _report(store: Store, experiment: str) -> None:
             said(words, f"sorl report {experiment}", seconds=300.0)
             return file.read_bytes()
 
-    with st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center", gap="small"):
+    with st.container(
+        horizontal=True, horizontal_alignment="right", vertical_alignment="center", gap="small"
+    ):
         note(f"Report of {experiment}: one page that needs no network", width="content")
         button("HTML", made, f"{file_name(experiment, 'report')}.html", "text/html")
 
 
 @st.fragment(run_every=_PULSE)
 def _pulse(store: Store, syncing: BackgroundSync, drawn: State) -> None:
-    # A new segment is drawn as soon as it is in the database, not at the next pulse. The first check belongs to the
-    # drawing of the whole screen, which must not wait.
+    # A new segment is drawn as soon as it is in the database, not at the next pulse. The first check belongs
+    # to the drawing of the whole screen, which must not wait.
     syncing.look(0.0 if st.session_state.pop(_DRAWN, False) else _PULSE)
     if not syncing.syncing and store.state() != drawn:
         st.rerun()
@@ -171,12 +203,16 @@ def say(text: str, *typed: str) -> None:
 
 def not_recorded(missing: str, needs: str) -> None:
     """Say in a sentence that `missing` is not recorded, what the screen needs, and what records it."""
-    say(f"{missing} is recorded: this screen needs {needs}, which a run that is trained here records:",
-        "sorl run FILE.toml")  # fmt: skip
+    say(
+        f"{missing} is recorded: this screen needs {needs}, which a run that is trained here records:",
+        "sorl run FILE.toml",
+    )
 
 
 def table(found: pd.DataFrame, css: str = "sorl-figures") -> None:
-    """Show a small table that never cuts a cell; the usual one breaks only cells of the first column into lines."""
+    """Show a small table that never cuts a cell; the usual one breaks only cells of the first column into
+    lines.
+    """
     st.html(table_html(list(found), found.astype(object).to_numpy().tolist(), css))
 
 
@@ -184,18 +220,28 @@ def table(found: pd.DataFrame, css: str = "sorl-figures") -> None:
 
 
 def said(words: Sequence[str], typed: str, seconds: float, codes: Sequence[int] = (0,)) -> str:
-    """Return what `sorl WORDS` prints; if it ends with none of `codes`, InputError has its message or says `typed`."""
+    """Return what `sorl WORDS` prints; if it ends with none of `codes`, InputError has its message or says
+    `typed`.
+    """
     paths = [str(Path(workbench.__path__[0]).parent), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
     try:
         done = subprocess.run(
-            [sys.executable, "-c", "from workbench.cli.main import main; main()", *words], capture_output=True,
-            timeout=seconds, check=False, env=environment, stdin=subprocess.DEVNULL, encoding="utf-8", errors="replace",
-        )  # fmt: skip
+            [sys.executable, "-c", "from workbench.cli.main import main; main()", *words],
+            capture_output=True,
+            timeout=seconds,
+            check=False,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            encoding="utf-8",
+            errors="replace",
+        )
     except subprocess.TimeoutExpired:
         raise InputError(f"this took more than {seconds:.0f} s; type it on a terminal: {typed}") from None
     except OSError as error:
-        raise InputError(f"sorl could not be started ({error.strerror}); type it on a terminal: {typed}") from None
+        raise InputError(
+            f"sorl could not be started ({error.strerror}); type it on a terminal: {typed}"
+        ) from None
     if done.returncode not in codes:
         told = plain(done.stderr).strip().removeprefix("sorl: ")
         raise InputError(" ".join(told[-600:].split()) or f"`{typed}` ended with code {done.returncode}")
@@ -203,8 +249,12 @@ def said(words: Sequence[str], typed: str, seconds: float, codes: Sequence[int] 
 
 
 @st.cache_data(max_entries=64, show_spinner=False)
-def answered(words: Sequence[str], typed: str, seconds: float, state: Hashable, codes: Sequence[int] = (0,)) -> Any:
-    """Return the JSON that `sorl WORDS` prints, asked once for each `state` of what it reads; raises as `said` does."""
+def answered(
+    words: Sequence[str], typed: str, seconds: float, state: Hashable, codes: Sequence[int] = (0,)
+) -> Any:
+    """Return the JSON that `sorl WORDS` prints, asked once for each `state` of what it reads; raises as
+    `said` does.
+    """
     return json.loads(said(words, typed, seconds, codes))
 
 
@@ -217,36 +267,49 @@ def title(name: str) -> str:
 
 
 def tab_title(name: str, chosen: str, falling: int = 0) -> str:
-    """Return what a tab and the history of a browser call a screen: how many runs fall, then what is chosen on it."""
+    """Return what a tab and the history of a browser call a screen: how many runs fall, then what is chosen
+    on it.
+    """
     alarm, about = f"▼ {falling} falling" if falling else "", visible(chosen) if chosen != name else ""
     return " · ".join(dict.fromkeys(filter(None, [alarm, about, title(name), "sorl"])))
 
 
 def page(name: str, path: str | None = None, *, shown: bool = True) -> Page:
-    """Make a screen a page of the app, at `path`; by default that is its name, and the root for the first screen."""
+    """Make a screen a page of the app, at `path`; by default that is its name, and the root for the first
+    screen.
+    """
     drawn = getattr(import_module(f"workbench.app.screens.{name}"), name)
     # A page at the root reserves a name all the same: one that is no screen's.
     first = path is None and name == SCREENS[0]
     return st.Page(
-        drawn, title=title(name), url_path=path or ("start" if first else name), default=first,
+        drawn,
+        title=title(name),
+        url_path=path or ("start" if first else name),
+        default=first,
         visibility="visible" if shown else "hidden",
-    )  # fmt: skip
+    )
 
 
 def open_screen(name: str, **choices: str | list[str]) -> None:
-    """Go to another screen with these choices, from the address that the browser shows: one step of its history."""
+    """Go to another screen with these choices, from the address that the browser shows: one step of its
+    history.
+    """
     st.switch_page(page(name), query_params=url.ask(choices))
 
 
 def address(screen: str, **choices: str | Sequence[str]) -> str:
-    """Return the address of a screen with these choices, relative to any other. Raises ValueError for no screen."""
+    """Return the address of a screen with these choices, relative to any other. Raises ValueError for no
+    screen.
+    """
     if screen not in SCREENS:
         raise ValueError(f"'{screen}' is no screen of this app")
     return ("./" if screen == SCREENS[0] else screen) + "?" + urlencode(choices, doseq=True)
 
 
 def episode_address(**place: str) -> str:
-    """Return the address of an episode at its worst epoch: experiment, run, step and, if known, trajectory."""
+    """Return the address of an episode at its worst epoch: experiment, run, step and, if known,
+    trajectory.
+    """
     return address("episode", **place, **EPISODE)
 
 

@@ -1,4 +1,6 @@
-"""What the screens ask: named SQL files, answered once for each state of the database, and the sync behind the app."""
+"""What the screens ask: named SQL files, answered once for each state of the database, and the sync behind
+the app.
+"""
 
 import os
 import re
@@ -33,13 +35,17 @@ _RECORDS = 64 * 2**10  # bytes that an answer counts for which is no frame
 
 @cache
 def sql(name: str) -> tuple[str, str]:
-    """Return title and text of the named query: one file each, whose first line is a comment that states the grain."""
+    """Return title and text of the named query: one file each, whose first line is a comment that states the
+    grain.
+    """
     first, _, body = (QUERIES / f"{name}.sql").read_text(encoding="utf-8").partition("\n")
     return first.removeprefix("--").strip(), body.strip()
 
 
 class Store:
-    """Answers from a runs folder, remembered until the database changes, longer while it is held: never change one."""
+    """Answers from a runs folder, remembered until the database changes, longer while it is held: never
+    change one.
+    """
 
     def __init__(self, runs: Path) -> None:
         self.runs = runs
@@ -48,7 +54,9 @@ class Store:
         self._lock = Lock()
 
     def state(self) -> State:
-        """Return what changes with every write to the database: size and time of its files; empty without one."""
+        """Return what changes with every write to the database: size and time of its files; empty without
+        one.
+        """
         path = database(self.runs)
         found: list[tuple[int, int]] = []
         for file in (path, path.with_name(path.name + ".wal")):
@@ -63,7 +71,9 @@ class Store:
         return self.computed(key, lambda reader: reader.query(sql(name)[1], parameters or None))
 
     def records(self, name: str, **parameters: Any) -> list[dict[str, Any]]:
-        """Answer a named query in Python values, which keep NULL (None) and NaN apart; raises as `query` does."""
+        """Answer a named query in Python values, which keep NULL (None) and NaN apart; raises as `query`
+        does.
+        """
 
         def ask(reader: Reader) -> list[dict[str, Any]]:
             answer = reader.rows(sql(name)[1], parameters or None)
@@ -102,39 +112,71 @@ class Store:
 
 # The dictionary of the measured columns.
 
-CHARTED = ("step", "minibatch", "turn_step")  # tables with a row per step or finer that is not one per trajectory
+# tables with a row per step or finer that is not one per trajectory
+CHARTED = ("step", "minibatch", "turn_step")
 _GRAIN = {"step": "step", "minibatch": "update", "turn_step": "turn index"}
 # Table -> what a row of it is, the coarsest first.
-LEVELS = {"step": "step", "minibatch": "optimizer update", "turn_step": "turn index", "turn": "turn",
-          "trajectory": "trajectory", "token": "token"}  # fmt: skip
+LEVELS = {
+    "step": "step",
+    "minibatch": "optimizer update",
+    "turn_step": "turn index",
+    "turn": "turn",
+    "trajectory": "trajectory",
+    "token": "token",
+}
 
-# Column, or table.column -> what a person calls it, where its description begins with too many words for a title.
+# Column, or table.column -> what a person calls it, where its description begins with too many words for a
+# title.
 WORDS = {
-    "status": "what it did", "n_tokens": "tokens written", "gradient_share": "share of the update's gradient",
-    "turn_step.gradient_share": "share of the step's gradient", "ratio_mass_frac": "share of the update's ratio mass",
-    "turn_step.ratio_mass_frac": "share of the step's ratio mass", "ratio_geo": "geometric turn ratio",
-    "ratio_arith": "mean token ratio", "ratio_prod": "product ratio", "log_ratio_sum": "sum of log-ratios",
-    "clip_frac": "share of tokens clipped", "out_of_range_frac": "share of tokens out of the clip's range",
-    "advantage": "mean advantage", "advantage_std": "spread of advantages", "value": "value by the critic",
-    "value_error": "error of the critic's value", "value_mae": "size of the critic's error",
-    "explained_variance": "critic: explained variance", "approx_kl": "KL to the old policy (k1)",
-    "kl_k3": "KL to the old policy (k3)", "route_mismatch_frac": "experts: trainer against sampler",
-    "route_shift_frac": "experts: old against present policy", "router_entropy": "entropy of the routers",
-    "expert_load_max": "load of the busiest expert", "entropy": "entropy", "mismatch": "trainer against sampler",
-    "turn.retrieval_seconds": "search took", "turn.retrieval_empty_frac": "search found nothing",
-    "turn.retrieval_failed_frac": "search failed", "turn_step.retrieval_failed_frac": "share of failed searches",
-    "turn_step.retrieval_empty_frac": "share of searches without a passage", "n_turns": "number of turns",
-    "search_frac": "share of turns that search", "answer_frac": "share of turns that answer",
-    "invalid_frac": "share of invalid turns", "valid_action_frac": "share of valid turns",
-    "grad_norm_max": "largest gradient norm", "ess_frac_min": "smallest effective sample size",
-    "zero_advantage_frac": "prompt groups without a signal", "response_tokens": "tokens written a rollout",
+    "status": "what it did",
+    "n_tokens": "tokens written",
+    "gradient_share": "share of the update's gradient",
+    "turn_step.gradient_share": "share of the step's gradient",
+    "ratio_mass_frac": "share of the update's ratio mass",
+    "turn_step.ratio_mass_frac": "share of the step's ratio mass",
+    "ratio_geo": "geometric turn ratio",
+    "ratio_arith": "mean token ratio",
+    "ratio_prod": "product ratio",
+    "log_ratio_sum": "sum of log-ratios",
+    "clip_frac": "share of tokens clipped",
+    "out_of_range_frac": "share of tokens out of the clip's range",
+    "advantage": "mean advantage",
+    "advantage_std": "spread of advantages",
+    "value": "value by the critic",
+    "value_error": "error of the critic's value",
+    "value_mae": "size of the critic's error",
+    "explained_variance": "critic: explained variance",
+    "approx_kl": "KL to the old policy (k1)",
+    "kl_k3": "KL to the old policy (k3)",
+    "route_mismatch_frac": "experts: trainer against sampler",
+    "route_shift_frac": "experts: old against present policy",
+    "router_entropy": "entropy of the routers",
+    "expert_load_max": "load of the busiest expert",
+    "entropy": "entropy",
+    "mismatch": "trainer against sampler",
+    "turn.retrieval_seconds": "search took",
+    "turn.retrieval_empty_frac": "search found nothing",
+    "turn.retrieval_failed_frac": "search failed",
+    "turn_step.retrieval_failed_frac": "share of failed searches",
+    "turn_step.retrieval_empty_frac": "share of searches without a passage",
+    "n_turns": "number of turns",
+    "search_frac": "share of turns that search",
+    "answer_frac": "share of turns that answer",
+    "invalid_frac": "share of invalid turns",
+    "valid_action_frac": "share of valid turns",
+    "grad_norm_max": "largest gradient norm",
+    "ess_frac_min": "smallest effective sample size",
+    "zero_advantage_frac": "prompt groups without a signal",
+    "response_tokens": "tokens written a rollout",
     "seconds_total": "wall time of a step",
-}  # fmt: skip
+}
 _SIGNS = {"<x>_m": "<.+>_m", "1[x]": r"1\[", "#{x}": r"#\{", "a": "(?!)"}  # alone, a is the article
 _NOTATION = {
-    re.compile("|".join(_SIGNS.get(one) or rf"(?<!\w){re.escape(one)}(?![\w'])" for one in symbols.split(", "))):
-    f"{symbols}: {words}" for symbols, words in SYMBOLS
-}  # fmt: skip
+    re.compile(
+        "|".join(_SIGNS.get(one) or rf"(?<!\w){re.escape(one)}(?![\w'])" for one in symbols.split(", "))
+    ): f"{symbols}: {words}"
+    for symbols, words in SYMBOLS
+}
 
 
 def notation(formula: str) -> str:
@@ -152,7 +194,9 @@ class Diagnostics:
     @property
     def charted(self) -> list[str]:
         """The columns that a curve over training can show, those of a step first."""
-        found = [m for m, row in self.rows.items() if row["table_name"] in CHARTED and row["sql_type"] != "VARCHAR"]
+        found = [
+            m for m, row in self.rows.items() if row["table_name"] in CHARTED and row["sql_type"] != "VARCHAR"
+        ]
         return sorted(found, key=lambda m: CHARTED.index(self.rows[m]["table_name"]))
 
     def names(self, table: str, first: Sequence[str]) -> list[str]:
@@ -192,12 +236,15 @@ def dictionary(store: Store) -> Diagnostics:
 
 _LOCK = 1.0  # seconds to wait for the write lock
 _PERIOD = 0.5  # least seconds between two looks at the run folders
-_ANYWAY = 10.0  # seconds after which a sync looks for what moves no folder: a trainer that died, a deleted file
+# seconds after which a sync looks for what moves no folder: a trainer that died, a deleted file
+_ANYWAY = 10.0
 _PAUSES = 20  # and at least this many times as long as the last sync took
 
 
 class BackgroundSync:
-    """Syncs a runs folder while screens ask for it, in a thread: when a segment has come, and now and then."""
+    """Syncs a runs folder while screens ask for it, in a thread: when a segment has come, and
+    now and then.
+    """
 
     def __init__(self, runs: Path) -> None:
         self.runs = runs

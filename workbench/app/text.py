@@ -1,4 +1,6 @@
-"""Text for the page: escaped for where it is shown (HTML, figures, Markdown), and recorded values as words."""
+"""Text for the page: escaped for where it is shown (HTML, figures, Markdown), and recorded
+values as words.
+"""
 
 import html
 import json
@@ -14,7 +16,9 @@ from markupsafe import Markup
 _INVISIBLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _MARKDOWN = re.compile(r"([!-/:-@\[-`{-~])")
 # Figures read HTML tags, %{...} in hover texts, and $...$ as LaTeX.
-_FIGURE = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"} | {sign: f"&#{ord(sign)};" for sign in "$%{}"})
+_FIGURE = str.maketrans(
+    {"&": "&amp;", "<": "&lt;", ">": "&gt;"} | {sign: f"&#{ord(sign)};" for sign in "$%{}"}
+)
 
 
 def visible(text: object) -> str:
@@ -28,9 +32,13 @@ def html_text(text: object) -> Markup:
 
 
 def tag(name: str, *inside: object, css: str = "", **attributes: object) -> Markup:
-    """Build an HTML element of class `css`; texts that are no `Markup` are escaped, empty attributes left out."""
+    """Build an HTML element of class `css`; texts that are no `Markup` are escaped, empty attributes left
+    out.
+    """
     given = {"class": css, **attributes}
-    written = "".join(f' {key.replace("_", "-")}="{html_text(value)}"' for key, value in given.items() if value)
+    written = "".join(
+        f' {key.replace("_", "-")}="{html_text(value)}"' for key, value in given.items() if value
+    )
     return Markup(f"<{name}{written}>{''.join(map(html_text, inside))}</{name}>")
 
 
@@ -54,7 +62,9 @@ def markdown_text(text: object) -> str:
 
 
 def wrapped(text: str, width: int) -> str:
-    """Break `text` for a figure between words into lines of at most `width` characters; longer words are cut."""
+    """Break `text` for a figure between words into lines of at most `width` characters; longer
+    words are cut.
+    """
     lines = textwrap.wrap(visible(text), width, break_long_words=True, break_on_hyphens=False)
     return "<br>".join(figure_text(line) for line in lines)
 
@@ -70,7 +80,9 @@ def number(value: Any) -> str:
 
 def word(value: Any) -> str:
     """Write a text as it is, a truth value as yes or no, NULL as a dash."""
-    return "–" if value is None else {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+    return (
+        "–" if value is None else {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+    )
 
 
 def setting(value: Any) -> str:
@@ -85,9 +97,13 @@ def few(words: Sequence[str], most: int, separator: str = ", ", what: str = "") 
 
 
 def apart(names: Sequence[str]) -> tuple[dict[str, str], str]:
-    """Map names like `ppo · staleness 8` to what tells them apart, and return the parts at the end that all share."""
+    """Map names like `ppo · staleness 8` to what tells them apart, and return the parts at the end that all
+    share.
+    """
     parts, shared = [name.split(" · ") for name in names], 0
-    while len(names) > 1 and min(map(len, parts)) > shared + 1 and len({one[-1 - shared] for one in parts}) == 1:
+    while (
+        len(names) > 1 and min(map(len, parts)) > shared + 1 and len({one[-1 - shared] for one in parts}) == 1
+    ):
         shared += 1
     kept = {name: " · ".join(one[: len(one) - shared]) for name, one in zip(names, parts, strict=True)}
     return kept, " · ".join(parts[0][len(parts[0]) - shared :]) if shared else ""

@@ -1,4 +1,6 @@
-"""How figures look: a colour an algorithm, a dash and a marker an arm, colours of tokens, light and dark templates."""
+"""How figures look: a colour an algorithm, a dash and a marker an arm, colours of tokens, light and dark
+templates.
+"""
 
 import math
 from collections import Counter
@@ -16,18 +18,21 @@ MARKERS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "hexag
 
 @dataclass(frozen=True)
 class Palette:
-    """The colours of one theme; `config.toml` repeats background, surface and text for the app around the figures."""
+    """The colours of one theme; `config.toml` repeats background, surface and text for the app around the
+    figures.
+    """
 
     background: str
     surface: str
     text: str
     muted: str
     grid: str
-    # The six of the core grid. Searched for in OKLab: the least distance between two under normal vision and three
-    # kinds of colour blindness is as large as it gets at 3:1 contrast to the background.
+    # The six of the core grid. Searched for in OKLab: the least distance between two under normal vision and
+    # three kinds of colour blindness is as large as it gets at 3:1 contrast to the background.
     algorithms: Mapping[str, str]
-    # The algorithms beyond them. Chosen greedily in OKLab: each is the colour of 3:1 contrast that is farthest from all
-    # before it. Two of them are at least 0.08 apart; names, dashes and markers help where that is too little.
+    # The algorithms beyond them. Chosen greedily in OKLab: each is the colour of 3:1 contrast that is
+    # farthest from all before it. Two of them are at least 0.08 apart; names, dashes and markers help where
+    # that is too little.
     neighbours: Mapping[str, str]
     others: tuple[str, ...]  # of algorithms that are in neither list, chosen by their name
     outcomes: Mapping[str, str]  # that of a collapse, also of its onset in every figure, is no algorithm's
@@ -36,37 +41,119 @@ class Palette:
 
 
 LIGHT = Palette(
-    background="#ffffff", surface="#f6f6f4", text="#24292f", muted="#66707a", grid="#e8eaec",
-    algorithms={"ppo": "#cb3a04", "turn-ppo": "#c2870c", "s-ppo": "#3a94c0", "st-ppo": "#1a306b", "grpo": "#962d9c",
-                "so-grpo": "#117e5f"},
-    neighbours={"turn-ppo-mdp": "#632500", "starpo": "#a56cf6", "starpo-s": "#3448c9", "reinforce": "#eb4d8c",
-                "rloo": "#86616b", "reinforce-pp": "#62095e", "dr-grpo": "#214502", "dapo": "#a386a0",
-                "loop": "#14628e", "gspo": "#c01d68", "gspo-token": "#5f17a4", "sspo": "#645e00", "gmpo": "#536ff4",
-                "seeupo": "#5a4158", "cispo": "#549129", "minirl": "#d159ca", "dppo": "#dd6857", "vespo": "#7a8362",
-                "sapo": "#89142f", "bapo": "#6764a4", "grpo-guard": "#1c1ba0", "grpo-guard-full": "#29544c",
-                "llds": "#884727", "sapo-search": "#8145cd", "tis": "#ba5493", "mis": "#aa6f3c", "icepop": "#824268"},
+    background="#ffffff",
+    surface="#f6f6f4",
+    text="#24292f",
+    muted="#66707a",
+    grid="#e8eaec",
+    algorithms={
+        "ppo": "#cb3a04",
+        "turn-ppo": "#c2870c",
+        "s-ppo": "#3a94c0",
+        "st-ppo": "#1a306b",
+        "grpo": "#962d9c",
+        "so-grpo": "#117e5f",
+    },
+    neighbours={
+        "turn-ppo-mdp": "#632500",
+        "starpo": "#a56cf6",
+        "starpo-s": "#3448c9",
+        "reinforce": "#eb4d8c",
+        "rloo": "#86616b",
+        "reinforce-pp": "#62095e",
+        "dr-grpo": "#214502",
+        "dapo": "#a386a0",
+        "loop": "#14628e",
+        "gspo": "#c01d68",
+        "gspo-token": "#5f17a4",
+        "sspo": "#645e00",
+        "gmpo": "#536ff4",
+        "seeupo": "#5a4158",
+        "cispo": "#549129",
+        "minirl": "#d159ca",
+        "dppo": "#dd6857",
+        "vespo": "#7a8362",
+        "sapo": "#89142f",
+        "bapo": "#6764a4",
+        "grpo-guard": "#1c1ba0",
+        "grpo-guard-full": "#29544c",
+        "llds": "#884727",
+        "sapo-search": "#8145cd",
+        "tis": "#ba5493",
+        "mis": "#aa6f3c",
+        "icepop": "#824268",
+    },
     others=("#7a5c3e", "#5f6b76", "#7f8217", "#c9568a"),
-    outcomes={"healthy": "#2f7fb8", "mild": "#b8860b", "collapsed": "#e60053", "diverged": "#6b1f6e",
-              "recovered": "#1f8a5b", "falling": "#a3542a", "no_learning": "#8a8f94", "": "#8a8f94"},
+    outcomes={
+        "healthy": "#2f7fb8",
+        "mild": "#b8860b",
+        "collapsed": "#e60053",
+        "diverged": "#6b1f6e",
+        "recovered": "#1f8a5b",
+        "falling": "#a3542a",
+        "no_learning": "#8a8f94",
+        "": "#8a8f94",
+    },
     sequential=("#f4f6f8", "#c6dbea", "#86b4d3", "#4a84b0", "#27567f", "#122b49"),
     diverging=("#8c2d04", "#d98558", "#f2d5c4", "#f5f5f3", "#c3d9ea", "#5c98c4", "#1a4a78"),
-)  # fmt: skip
+)
 DARK = Palette(
-    background="#15181c", surface="#1e2227", text="#e6e8ea", muted="#98a2ac", grid="#2b3138",
-    algorithms={"ppo": "#fe6a4c", "turn-ppo": "#f9b221", "s-ppo": "#51b6f4", "st-ppo": "#5871e6", "grpo": "#b079b0",
-                "so-grpo": "#7de6ba"},
-    neighbours={"turn-ppo-mdp": "#427f0d", "starpo": "#fab0d9", "starpo-s": "#c51a46", "reinforce": "#67bd1d",
-                "rloo": "#a98e43", "reinforce-pp": "#4c7383", "dr-grpo": "#963aba", "dapo": "#cef034",
-                "loop": "#3aa593", "gspo": "#965d2a", "gspo-token": "#f2daba", "sspo": "#f666c0", "gmpo": "#bbb994",
-                "seeupo": "#95547a", "cispo": "#cb3d99", "minirl": "#a56cf6", "dppo": "#b5cceb", "vespo": "#db98f8",
-                "sapo": "#c6796c", "bapo": "#a0a0c2", "grpo-guard": "#f09e91", "grpo-guard-full": "#728668",
-                "llds": "#4ded80", "sapo-search": "#5dcbca", "tis": "#22fcfd", "mis": "#9b94fd", "icepop": "#abc44a"},
+    background="#15181c",
+    surface="#1e2227",
+    text="#e6e8ea",
+    muted="#98a2ac",
+    grid="#2b3138",
+    algorithms={
+        "ppo": "#fe6a4c",
+        "turn-ppo": "#f9b221",
+        "s-ppo": "#51b6f4",
+        "st-ppo": "#5871e6",
+        "grpo": "#b079b0",
+        "so-grpo": "#7de6ba",
+    },
+    neighbours={
+        "turn-ppo-mdp": "#427f0d",
+        "starpo": "#fab0d9",
+        "starpo-s": "#c51a46",
+        "reinforce": "#67bd1d",
+        "rloo": "#a98e43",
+        "reinforce-pp": "#4c7383",
+        "dr-grpo": "#963aba",
+        "dapo": "#cef034",
+        "loop": "#3aa593",
+        "gspo": "#965d2a",
+        "gspo-token": "#f2daba",
+        "sspo": "#f666c0",
+        "gmpo": "#bbb994",
+        "seeupo": "#95547a",
+        "cispo": "#cb3d99",
+        "minirl": "#a56cf6",
+        "dppo": "#b5cceb",
+        "vespo": "#db98f8",
+        "sapo": "#c6796c",
+        "bapo": "#a0a0c2",
+        "grpo-guard": "#f09e91",
+        "grpo-guard-full": "#728668",
+        "llds": "#4ded80",
+        "sapo-search": "#5dcbca",
+        "tis": "#22fcfd",
+        "mis": "#9b94fd",
+        "icepop": "#abc44a",
+    },
     others=("#c39f78", "#a3b0bc", "#c7c95c", "#ee93bd"),
-    outcomes={"healthy": "#4ba3dc", "mild": "#e8bd4a", "collapsed": "#ff0d64", "diverged": "#c98ccc",
-              "recovered": "#5fcf9a", "falling": "#e09a6c", "no_learning": "#8b949d", "": "#8b949d"},
+    outcomes={
+        "healthy": "#4ba3dc",
+        "mild": "#e8bd4a",
+        "collapsed": "#ff0d64",
+        "diverged": "#c98ccc",
+        "recovered": "#5fcf9a",
+        "falling": "#e09a6c",
+        "no_learning": "#8b949d",
+        "": "#8b949d",
+    },
     sequential=("#1b2026", "#1f3b55", "#2c648f", "#4a93c4", "#8cc3e6", "#dff0fb"),
     diverging=("#ff9a6b", "#c8643a", "#6e4333", "#2b2f34", "#2f5573", "#4a93c4", "#a4d4f2"),
-)  # fmt: skip
+)
 
 
 class Style(NamedTuple):
@@ -87,10 +174,12 @@ def colour(algorithm: str, palette: Palette) -> str:
     return known or palette.others[digest % len(palette.others)]
 
 
-def styles(arms: Iterable[tuple[str, str]], palette: Palette, drawn: Collection[str] | None = None) -> dict[str, Style]:
+def styles(
+    arms: Iterable[tuple[str, str]], palette: Palette, drawn: Collection[str] | None = None
+) -> dict[str, Style]:
     """Map the arms `drawn` (default: all), in that order, to their styles, given all (arm, algorithm)."""
-    # Dash and marker do not depend on what else is drawn, and tell algorithms apart where their colours do not. The
-    # first arm drawn of an algorithm has its very colour.
+    # Dash and marker do not depend on what else is drawn, and tell algorithms apart where their colours do
+    # not. The first arm drawn of an algorithm has its very colour.
     found: dict[str, Style] = {}
     ranks = {name: rank for rank, name in enumerate([*palette.algorithms, *palette.neighbours])}
     places, shades = Counter[str](), Counter[str]()
@@ -99,7 +188,9 @@ def styles(arms: Iterable[tuple[str, str]], palette: Palette, drawn: Collection[
         places[algorithm] += 1
         if drawn is None or arm in drawn:
             base = colour(algorithm, palette)
-            shade = (base, mixed(base, palette.text, 0.4), mixed(base, palette.background, 0.4))[shades[algorithm] % 3]
+            shade = (base, mixed(base, palette.text, 0.4), mixed(base, palette.background, 0.4))[
+                shades[algorithm] % 3
+            ]
             shades[algorithm] += 1
             rank = ranks.get(algorithm, 0)
             marker = MARKERS[(rank + place // len(DASHES)) % len(MARKERS)]
@@ -114,7 +205,10 @@ def faded(hex_colour: str, opacity: float) -> str:
 
 def mixed(hex_colour: str, other: str, share: float) -> str:
     """Mix `share` of another colour into a colour."""
-    parts = (round((1 - share) * a + share * b) for a, b in zip(hex_to_rgb(hex_colour), hex_to_rgb(other), strict=True))
+    parts = (
+        round((1 - share) * a + share * b)
+        for a, b in zip(hex_to_rgb(hex_colour), hex_to_rgb(other), strict=True)
+    )
     return "#" + "".join(f"{part:02x}" for part in parts)
 
 
@@ -126,7 +220,9 @@ def between(colours: Sequence[str], place: float) -> str:
 
 
 def contrast(one: str, other: str) -> float:
-    """Return the contrast of two colours, (L1 + 0.05) / (L2 + 0.05) of WCAG's relative luminance, from 1 to 21."""
+    """Return the contrast of two colours, (L1 + 0.05) / (L2 + 0.05) of WCAG's relative luminance, from 1 to
+    21.
+    """
 
     def luminance(hex_colour: str) -> float:
         parts = (part / 255 for part in hex_to_rgb(hex_colour))
@@ -137,7 +233,8 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-# The colour of a token by its log-ratio: one fixed scale, so that a colour means the same number in every episode.
+# The colour of a token by its log-ratio: one fixed scale, so that a colour means the same number in every
+# episode.
 
 END = 10.0  # nats at which the scale ends
 MARKS = (-10.0, -1.0, -0.2, 0.0, 0.2, 1.0, 10.0)  # of the legend; 0.2 is about where PPO's clip begins
@@ -151,7 +248,9 @@ def position(log_ratio: float) -> float:
 
 
 def tint(log_ratio: float | None, palette: Palette) -> tuple[str, str] | None:
-    """Return ground and ink of a token; None where it needs no colour: not measured, NaN, or as likely as before."""
+    """Return ground and ink of a token; None where it needs no colour: not measured, NaN, or as likely as
+    before.
+    """
     if log_ratio is None or math.isnan(log_ratio) or abs(log_ratio) < _QUIET:
         return None
     ground = between(palette.diverging, (round(position(log_ratio), 2) + 1) / 2)
@@ -163,23 +262,41 @@ def tint(log_ratio: float | None, palette: Palette) -> tuple[str, str] | None:
 def template(palette: Palette) -> dict[str, Any]:
     """Return the figure template of a theme: quiet grid, no frame, the app's own font and background."""
     axis = {
-        "gridcolor": palette.grid, "zeroline": False, "tickfont": {"color": palette.muted, "size": 12},
-        "title": {"font": {"color": palette.muted, "size": 13}, "standoff": 8}, "automargin": True,
-        "spikecolor": palette.muted, "spikethickness": 1, "spikedash": "dot", "spikemode": "across",
-    }  # fmt: skip
+        "gridcolor": palette.grid,
+        "zeroline": False,
+        "tickfont": {"color": palette.muted, "size": 12},
+        "title": {"font": {"color": palette.muted, "size": 13}, "standoff": 8},
+        "automargin": True,
+        "spikecolor": palette.muted,
+        "spikethickness": 1,
+        "spikedash": "dot",
+        "spikemode": "across",
+    }
     layout = {
         "font": {"family": FONT, "size": 13, "color": palette.text},
-        "paper_bgcolor": palette.background, "plot_bgcolor": palette.background,
-        "xaxis": axis | {"separatethousands": True}, "yaxis": axis, "hovermode": "closest", "dragmode": "zoom",
+        "paper_bgcolor": palette.background,
+        "plot_bgcolor": palette.background,
+        "xaxis": axis | {"separatethousands": True},
+        "yaxis": axis,
+        "hovermode": "closest",
+        "dragmode": "zoom",
         "margin": {"l": 8, "r": 12, "t": 8, "b": 8},
         "legend": {
-            "orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "bgcolor": "rgba(0,0,0,0)",
-            "font": {"size": 13, "color": palette.text}, "itemwidth": 40,
+            "orientation": "h",
+            "x": 0,
+            "xanchor": "left",
+            "y": 1,
+            "yanchor": "bottom",
+            "bgcolor": "rgba(0,0,0,0)",
+            "font": {"size": 13, "color": palette.text},
+            "itemwidth": 40,
         },
         "hoverlabel": {
-            "bgcolor": palette.surface, "bordercolor": palette.grid, "align": "left",
+            "bgcolor": palette.surface,
+            "bordercolor": palette.grid,
+            "align": "left",
             "font": {"family": FONT, "size": 13, "color": palette.text},
         },
         "coloraxis": {"colorbar": {"outlinewidth": 0, "thickness": 10, "tickfont": {"color": palette.muted}}},
-    }  # fmt: skip
+    }
     return {"layout": layout}

@@ -1,4 +1,6 @@
-"""The address of a screen and the widgets whose values are in it: every view is a link, every choice one step back."""
+"""The address of a screen and the widgets whose values are in it: every view is a link, every choice one step
+back.
+"""
 
 import json
 import re
@@ -16,14 +18,16 @@ Said = dict[str, list[str]]  # URL parameter -> its values
 Read = tuple[T, list[str]]  # what a parameter means, and the values in it that were ignored
 Options = Mapping[str, str] | Sequence[str]  # option -> its words, or options that are words
 
-_LAST = 200  # addresses that one entry of the history may have had: typing changes the address letter by letter
+# addresses that one entry of the history may have had: typing changes the address letter by letter
+_LAST = 200
 _SHOWN = 60  # characters of an ignored value that are shown
 _TYPED = 200  # characters of a search
-# Streamlit adds a screen to the history without its parameters, and an address written later as a second entry: Back
-# would lead from the view to itself. So the page itself completes the entry that is there.
+# Streamlit adds a screen to the history without its parameters, and an address written later as a second
+# entry: Back would lead from the view to itself. So the page itself completes the entry that is there.
 _COMPLETE = """
 <script>
-  if (!{elsewhere}.includes(location.pathname.split('/').pop())) history.replaceState(history.state, '', {query});
+  const screen = location.pathname.split('/').pop();
+  if (!{elsewhere}.includes(screen)) history.replaceState(history.state, '', {query});
 </script>
 """
 
@@ -31,11 +35,14 @@ _COMPLETE = """
 @dataclass
 class _Address:
     screen: str = ""
-    news: Said = field(default_factory=dict)  # the last address that came from outside: a link, the back button
+    # the last address that came from outside: a link, the back button
+    news: Said = field(default_factory=dict)
     whole: bool = False  # whether a parameter that `news` leaves out stands for the default
     number: int = 0  # of `news`
-    read: dict[str, int] = field(default_factory=dict)  # control -> the number of the address that it last read
-    heard: list[Said] = field(default_factory=list)  # addresses that the browser may send without anyone changing them
+    # control -> the number of the address that it last read
+    read: dict[str, int] = field(default_factory=dict)
+    # addresses that the browser may send without anyone changing them
+    heard: list[Said] = field(default_factory=list)
     now: Said = field(default_factory=dict)  # control -> what it says in this run of the script
     typed: set[str] = field(default_factory=set)  # controls whose change is no step of the back button
     written: Said | None = None  # what the controls said at the end of the last run
@@ -53,7 +60,9 @@ def _said() -> Said:
 
 
 def begin(screen: str) -> None:
-    """Start to collect what the screen's controls say; read the address if it is not one that the browser repeats."""
+    """Start to collect what the screen's controls say; read the address if it is not one that the browser
+    repeats.
+    """
     here, said = _address(), _said()
     opened = here.wished is not None or here.screen != screen
     if opened:
@@ -66,7 +75,9 @@ def begin(screen: str) -> None:
 
 
 def about(short: str, whole: str) -> None:
-    """Name the arms or the run that the screen shows, in few words and in a line that says how many seeds they are."""
+    """Name the arms or the run that the screen shows, in few words and in a line that says how many seeds
+    they are.
+    """
     _address().shown = short, whole
 
 
@@ -76,7 +87,9 @@ def chosen(name: str) -> str:
 
 
 def shown() -> tuple[str, str]:
-    """Return the experiment and what `about` named of it: for the tab and for files, and for the title of a figure."""
+    """Return the experiment and what `about` named of it: for the tab and for files, and for the title of a
+    figure.
+    """
     short, whole = _address().shown
     experiment = chosen("experiment") or _address().screen
     return f"{experiment} {short}".strip(), f"{experiment} · {whole}" if whole else experiment
@@ -102,12 +115,16 @@ def finish(screens: Collection[str]) -> None:
 def ask(parameters: Mapping[str, str | list[str]]) -> Said:
     """Have the next screen open with these choices. Returns the address that the browser shows until then."""
     here = _address()
-    here.wished = {name: [values] if isinstance(values, str) else list(values) for name, values in parameters.items()}
+    here.wished = {
+        name: [values] if isinstance(values, str) else list(values) for name, values in parameters.items()
+    }
     return _said() if here.written is None else here.written
 
 
 def arrive(name: str, read: Callable[[Sequence[str]], Read[Any]], fits: Callable[[Any], bool]) -> None:
-    """Give widget `name` what was picked, or what a new address says; else it keeps what was chosen on any screen."""
+    """Give widget `name` what was picked, or what a new address says; else it keeps what was chosen on any
+    screen.
+    """
     here, given = _address(), _given(name)
     same = given is None and here.read.get(name) == here.number
     if same and name in st.session_state and fits(st.session_state[name]):
@@ -122,7 +139,9 @@ def _tell(ignored: Sequence[str]) -> None:
 
 
 def leave(name: str, values: Sequence[str], *, typed: bool = False) -> None:
-    """Say in the address what control `name` is set to: nothing for its default. `typed`: a change is no step back."""
+    """Say in the address what control `name` is set to: nothing for its default. `typed`: a change is no step
+    back.
+    """
     here = _address()
     here.read[name] = here.number
     here.left[name] = here.now[name] = list(values)
@@ -136,7 +155,9 @@ def stay(*names: str) -> None:
 
 
 def settle(*names: str) -> None:
-    """Count what these controls say in this run as no step back: it belongs to the choice whose answer has come."""
+    """Count what these controls say in this run as no step back: it belongs to the choice whose answer has
+    come.
+    """
     _address().typed.update(names)
 
 
@@ -147,7 +168,8 @@ def forget(name: str) -> None:
 
 
 def _given(name: str) -> list[str] | None:
-    # What `follow` or the address newly says of a control, [] for its default; None where there is no news of it.
+    # What `follow` or the address newly says of a control, [] for its default; None where there is no news of
+    # it.
     here = _address()
     picked: list[str] | None = st.session_state.pop(f"{name} picked", None)
     if picked is not None:
@@ -160,14 +182,18 @@ def _given(name: str) -> list[str] | None:
 def some_of(
     name: str, given: Sequence[str], allowed: Collection[str], default: Sequence[str], most: int | None = None
 ) -> Read[list[str]]:
-    """Return the first `most` allowed values of parameter `name`, each once; `default` where none fits; and notes."""
+    """Return the first `most` allowed values of parameter `name`, each once; `default` where none fits; and
+    notes.
+    """
     fits = [value for value in dict.fromkeys(given) if value in allowed]
     ignored = [value for value in given if value not in allowed] + (fits[most:] if most else [])
     return (fits[:most] or list(default)), _notes(name, ignored)
 
 
 def between(name: str, given: Sequence[str], low: int, high: int) -> Read[tuple[int, int]]:
-    """Return a range written `7..30`, cut to [low, high]; all of [low, high] where no value is a range in it."""
+    """Return a range written `7..30`, cut to [low, high]; all of [low, high] where no value is
+    a range in it.
+    """
     for place, value in enumerate(given):
         if ends := re.fullmatch(r"(-?\d{1,15})\.\.(-?\d{1,15})", value):
             first, last = int(ends[1]), int(ends[2])
@@ -183,10 +209,17 @@ def _notes(name: str, ignored: Sequence[str]) -> list[str]:
 
 
 def choose(
-    name: str, label: str, options: Options, default: str | None = None, *, kind: Literal["list", "row"] = "list",
+    name: str,
+    label: str,
+    options: Options,
+    default: str | None = None,
+    *,
+    kind: Literal["list", "row"] = "list",
     width: int | Literal["stretch"] = "stretch",
-) -> str:  # fmt: skip
-    """Choose one of `options` (at least one), kept in URL parameter `name`; drawn as a list, or as a row of words."""
+) -> str:
+    """Choose one of `options` (at least one), kept in URL parameter `name`; drawn as a list, or as a row of
+    words.
+    """
     words = _words(options)
     first = default if default is not None and default in words else next(iter(words))
 
@@ -196,23 +229,36 @@ def choose(
 
     arrive(name, read, lambda value: value in words)
     if kind == "list":
-        chosen = st.selectbox(label, list(words), key=name, format_func=words.__getitem__, width=width) or first
+        chosen = (
+            st.selectbox(label, list(words), key=name, format_func=words.__getitem__, width=width) or first
+        )
     else:
         literal = {option: markdown_text(text) for option, text in words.items()}
         chosen = (
-            st.segmented_control(label, [*words], key=name, format_func=literal.__getitem__, required=True) or first
+            st.segmented_control(label, [*words], key=name, format_func=literal.__getitem__, required=True)
+            or first
         )
     leave(name, [chosen])
     return chosen
 
 
 def choose_many(
-    name: str, label: str, options: Options, default: Sequence[str], most: int | None = None, *, implied: bool = False
-) -> list[str]:  # fmt: skip
-    """Choose any of `options`, in order, kept in URL parameter `name`; an `implied` default is left out there."""
+    name: str,
+    label: str,
+    options: Options,
+    default: Sequence[str],
+    most: int | None = None,
+    *,
+    implied: bool = False,
+) -> list[str]:
+    """Choose any of `options`, in order, kept in URL parameter `name`; an `implied` default is left out
+    there.
+    """
     words = _words(options)
     arrive(name, lambda given: some_of(name, given, words, default[:most], most), set(words).issuperset)
-    chosen = st.multiselect(label, list(words), key=name, format_func=words.__getitem__, max_selections=most, wrap=True)
+    chosen = st.multiselect(
+        label, list(words), key=name, format_func=words.__getitem__, max_selections=most, wrap=True
+    )
     leave(name, [] if implied and chosen == list(default) else chosen)
     return chosen
 
@@ -222,7 +268,9 @@ def _words(options: Options) -> Mapping[str, str]:
 
 
 def choose_range(name: str, label: str, low: int, high: int) -> tuple[int, int]:
-    """Choose a range inside [low, high], kept in URL parameter `name`; the whole range stays out of the address."""
+    """Choose a range inside [low, high], kept in URL parameter `name`; the whole range stays out of the
+    address.
+    """
     if low >= high:
         _given(name)  # a pick means nothing here
         leave(name, [])
@@ -233,7 +281,9 @@ def choose_range(name: str, label: str, low: int, high: int) -> tuple[int, int]:
         first, last = low if first == before[0] else first, high if last == before[1] else last
         st.session_state[name] = (first, last) if low <= first <= last <= high else (low, high)
     st.session_state[f"{name} ends"] = (low, high)
-    arrive(name, lambda given: between(name, given, low, high), lambda value: low <= value[0] <= value[1] <= high)
+    arrive(
+        name, lambda given: between(name, given, low, high), lambda value: low <= value[0] <= value[1] <= high
+    )
     first, last = cast("tuple[int, int]", st.slider(label, low, high, key=name))
     leave(name, [] if (first, last) == (low, high) else [f"{first}..{last}"])
     return first, last
@@ -256,13 +306,19 @@ def choose_number(name: str, label: str, low: int, high: int, default: int) -> i
 def search_box(name: str, label: str, placeholder: str) -> str:
     """Type a text, kept in URL parameter `name` and read while it is typed."""
     arrive(name, lambda given: (given[0][:_TYPED] if given else "", []), lambda value: isinstance(value, str))
-    typed = st.text_input(label, key=name, placeholder=placeholder, type="search", live=True, max_chars=_TYPED)
+    typed = st.text_input(
+        label, key=name, placeholder=placeholder, type="search", live=True, max_chars=_TYPED
+    )
     leave(name, [typed] if typed else [], typed=True)
     return typed or ""
 
 
-def keep(name: str, under: Hashable, read: Callable[[Sequence[str]], T], written: Callable[[T], Sequence[str]]) -> T:
-    """Keep what was picked in a figure in URL parameter `name` while the view `under` it (run and step) is the same."""
+def keep(
+    name: str, under: Hashable, read: Callable[[Sequence[str]], T], written: Callable[[T], Sequence[str]]
+) -> T:
+    """Keep what was picked in a figure in URL parameter `name` while the view `under` it (run and step) is
+    the same.
+    """
     same = st.session_state.get(f"{name} under") == under
     st.session_state[f"{name} under"] = under
     given = _given(name)
@@ -274,7 +330,9 @@ def keep(name: str, under: Hashable, read: Callable[[Sequence[str]], T], written
 
 
 def keep_number(name: str, under: Hashable, allowed: Collection[int] | None = None) -> int | None:
-    """Keep a picked whole number as `keep` does: the first that is `allowed`; else the first allowed one, if any."""
+    """Keep a picked whole number as `keep` does: the first that is `allowed`; else the first allowed one, if
+    any.
+    """
 
     def read(given: Sequence[str]) -> int | None:
         found = [int(value) for value in given if value.isdecimal() and len(value) < 10]

@@ -1,6 +1,7 @@
 """Audit: what a stored step says it did, recomputed from what it had.
 
-A violated identity is a proof that something is wrong, whatever its cause: both sides were stored by the trainer.
+A violated identity is a proof that something is wrong, whatever its cause: both sides were stored by the
+trainer.
 """
 
 from workbench.audit.case import Check, explain

@@ -1,4 +1,6 @@
-"""A stored step with all that is recomputed from it, and the comparison of both: transcripts, log-probs, gradients."""
+"""A stored step with all that is recomputed from it, and the comparison of both: transcripts, log-probs,
+gradients.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -63,8 +65,9 @@ class Check:
 def explain(logged: np.ndarray, expected: np.ndarray, mask: np.ndarray, tolerance: float) -> Check:
     """Compare two arrays (B, T) at `mask` and read the difference; trajectories are rows here.
 
-    The readings, simplest first: a constant factor, a constant offset, both (another whitening), rows that have each
-    other's numbers, a shift by one position. No reading where none of them makes the difference vanish.
+    The readings, simplest first: a constant factor, a constant offset, both (another whitening), rows that
+    have each other's numbers, a shift by one position. No reading where none of them makes the difference
+    vanish.
     """
     if not mask.any():
         return Check(gap=0.0, tolerance=tolerance)
@@ -91,7 +94,8 @@ def _reading(a: np.ndarray, b: np.ndarray, mask: np.ndarray, rows: Sequence[int]
         slope, shift = np.polyfit(x, y, 1)
         if (np.abs(y - slope * x - shift) <= near).all():
             return f"{slope:.4g} times what it must be, {shift:+.4g}: centred or scaled by other statistics"
-    same = {i: (np.abs(a[i] - b)[:, mask[i]] <= tolerance).all(1) for i in rows}  # which rows must have these numbers
+    # which rows must have these numbers
+    same = {i: (np.abs(a[i] - b)[:, mask[i]] <= tolerance).all(1) for i in rows}
     givers = {i: next((j for j in rows if j != i and same[i][j]), None) for i in rows}
     if len(rows) > 1 and None not in givers.values():
         if len(rows) == 2:
@@ -101,7 +105,10 @@ def _reading(a: np.ndarray, b: np.ndarray, mask: np.ndarray, rows: Sequence[int]
         return f"these {len(rows)} have each other's numbers{by}"
     for shift, word in ((1, "before"), (-1, "after")):
         inside = bad & np.roll(mask, shift, axis=1)
-        if inside.sum() > 0.5 * bad.sum() and (np.abs(a - np.roll(b, shift, axis=1))[inside] <= tolerance).all():
+        if (
+            inside.sum() > 0.5 * bad.sum()
+            and (np.abs(a - np.roll(b, shift, axis=1))[inside] <= tolerance).all()
+        ):
             return f"each token has the number of the token {word} it"
     return ""
 
@@ -111,7 +118,8 @@ class Retaken:
     """The updates of a step, taken once more from its first weights by one network."""
 
     networks: Networks
-    begins: list[Check] = field(default_factory=list)  # of each update: gap to the log-probs or values that it stored
+    # of each update: gap to the log-probs or values that it stored
+    begins: list[Check] = field(default_factory=list)
     gradients: list[Check] = field(default_factory=list)  # its gradient norm, where it begins as in the run
     missing: str = ""  # why the updates after those of `begins` could not be taken
 
@@ -151,19 +159,34 @@ class Case:
         return self.networks(self.sampled_at).draws(self.stored)
 
     def compare(
-        self, logged: Any, expected: Any, where: np.ndarray | None = None, tolerance: float = 0.0, says: str = ""
+        self,
+        logged: Any,
+        expected: Any,
+        where: np.ndarray | None = None,
+        tolerance: float = 0.0,
+        says: str = "",
     ) -> Check:
-        """Compare two arrays (B, T) of the batch, at `where`; `says` is told where the difference has no reading."""
+        """Compare two arrays (B, T) of the batch, at `where`; `says` is told where the difference has no
+        reading.
+        """
         a, b = (x.detach().numpy() if isinstance(x, Tensor) else np.asarray(x) for x in (logged, expected))
         found = explain(a, b, np.ones(a.shape, bool) if where is None else where, tolerance)
         rows = tuple(int(self.stored.trajectory[i]) for i in found.trajectories)
         return replace(found, trajectories=rows, says=found.says or (says if rows else ""))
 
     def number(
-        self, logged: float | None, expected: float, share: float = EXACT, *, least: float = 0.0, says: str = "",
+        self,
+        logged: float | None,
+        expected: float,
+        share: float = EXACT,
+        *,
+        least: float = 0.0,
+        says: str = "",
         **more: Any,
-    ) -> Check:  # fmt: skip
-        """Compare two numbers, to a share of the expected one or `least`, and say how many times as large it is."""
+    ) -> Check:
+        """Compare two numbers, to a share of the expected one or `least`, and say how many times as large it
+        is.
+        """
         if logged is None:
             return Check(missing="needs the trainer's own number", **more)
         tolerance = max(share * max(abs(expected), 1e-3), least)
@@ -176,10 +199,14 @@ class Case:
 
     @cached_property
     def world_batch(self) -> Batch:
-        """The episodes once more: the world gets the stored turns, and answers and scores them as it does today."""
+        """The episodes once more: the world gets the stored turns, and answers and scores them as it does
+        today.
+        """
         settings, stored = self.settings, self.stored
         if settings.model is not None or settings.world.kind == "dataset":
-            raise Missing("the tokenizer and the questions of the run (only worlds of our own are asked again)")
+            raise Missing(
+                "the tokenizer and the questions of the run (only worlds of our own are asked again)"
+            )
         if self.own.select.rounds > 1:
             raise Missing("which questions the selection drew again")
         if settings.fault is None and settings.world.retriever.kind == "http":
@@ -193,7 +220,8 @@ class Case:
         for row, length in enumerate(stored.length.tolist()):
             dialogue = Dialogue(world, codec, questions[row // size], row // size)
             rest = stored.tokens[row, dialogue.prompt_length : length].tolist()
-            while rest and dialogue.ended is None:  # a turn ends with its closing tag, or is as long as it may be
+            # a turn ends with its closing tag, or is as long as it may be
+            while rest and dialogue.ended is None:
                 turn = rest[: turn_length(codec, rest[: world.max_turn_tokens])]
                 try:
                     read = dialogue.turn(turn, [0.0] * len(turn))
@@ -213,16 +241,20 @@ class Case:
         return Networks(found)
 
     def _log_probs(self, step: int, replay: bool = True, compute: ComputeSettings | None = None) -> Tensor:
-        """Log-probs (B, T) under the policy of a step, by the trainer's forward; `replay`: by the run's own experts."""
+        """Log-probs (B, T) under the policy of a step, by the trainer's forward; `replay`: by the run's own
+        experts.
+        """
         networks, batch = self.networks(step), self.loaded.batch
         given = self.own.routing.replayed(replace(batch, routes_old=None)) if replay else None
         return scored(networks.policy, batch, networks.temperature, compute or networks.compute, given)[0]
 
     def nats(self, step: int, sampler: bool = False) -> float:
-        """How far log-probs under the policy of a step may be apart by rounding alone, the sampler's or the trainer's.
+        """How far log-probs under the policy of a step may be apart by rounding alone, the sampler's or the
+        trainer's.
 
-        In bfloat16 that depends on weights and tokens, so it is measured: trainer and sampler are computed once more,
-        each in its own precision, and in float32. vLLM has other kernels, and gets as much as our sampler in bfloat16.
+        In bfloat16 that depends on weights and tokens, so it is measured: trainer and sampler are computed
+        once more, each in its own precision, and in float32. vLLM has other kernels, and gets as much as our
+        sampler in bfloat16.
         """
         engine, plain = self.settings.engine, self.settings.compute.dtype == "float32"
         exact_sampler = not sampler or (engine.dtype == "float32" and engine.kind == "hf")
@@ -231,12 +263,16 @@ class Case:
         batch, exact = self.loaded.batch, self._log_probs(step, compute=self._plain)
         apart = float((self.log_probs_at(step) - exact).abs().max())
         if not exact_sampler:
-            rounded = self.networks(step).decoded(batch.tokens, engine.model_copy(update={"dtype": "bfloat16"}))
+            rounded = self.networks(step).decoded(
+                batch.tokens, engine.model_copy(update={"dtype": "bfloat16"})
+            )
             apart += float(torch.where(batch.mask, (rounded - exact).abs(), 0).max())
         return EXACT + ROUNDINGS * apart
 
     def value_tolerance(self, step: int) -> float:
-        """The same of values, whose size is the rewards' and not 1; a critic that says 0 has no rounding to measure."""
+        """The same of values, whose size is the rewards' and not 1; a critic that says 0 has no rounding to
+        measure.
+        """
         critic, batch = self.networks(step).critic, self.loaded.batch
         exact = critic_values(critic, batch, self._plain)
         size = max(1.0, float(exact.abs().max()))
@@ -250,7 +286,9 @@ class Case:
         return self.settings.compute.model_copy(update={"device": "cpu", "dtype": "float32"})
 
     def _retake(self, owner: Owner) -> Retaken:
-        """The updates of the step by policy or critic; stops after one that does not begin where the run's began."""
+        """The updates of the step by policy or critic; stops after one that does not begin where the run's
+        began.
+        """
         stored, bound = self.stored, self.settings.learn.critic.max_grad_norm or math.inf
         tolerance = self.nats(stored.step) if owner == "policy" else self.value_tolerance(stored.step)
         if self.settings.learn.balance_coef and stored.routes_behaviour is not None and owner == "policy":

@@ -21,13 +21,16 @@ from workbench.objective import prepare
 from workbench.objective.advantage import positions, value_loss
 from workbench.objective.select import EarlyStop, Schedule
 from workbench.replay.play import weigh
+from workbench.spec import first_paragraph
 from workbench.store import batches
 from workbench.store.batches import StoredBatch
 
-WEIGHTS = {"float32": 0.02, "bfloat16": 0.2}  # share of a step's length, between the weights it led to and must lead to
+# share of a step's length, between the weights it led to and must lead to
+WEIGHTS = {"float32": 0.02, "bfloat16": 0.2}
 EPS = float(np.finfo(np.float32).eps)
 DEVIATIONS = 6.0  # of what is random from its mean: by chance once in 5e8 steps
-UNSURE = 1 / 48  # least variance of a draw's place that says something of its random number: a quarter of 1/12
+# least variance of a draw's place that says something of its random number: a quarter of 1/12
+UNSURE = 1 / 48
 
 OWNERS: tuple[Owner, Owner] = ("policy", "critic")
 
@@ -52,7 +55,7 @@ def identity(means: str) -> Callable[[Look], Look]:
     """Declare a generator of checks as the identity of its name; its docstring says what must be equal."""
 
     def declare(look: Look) -> Look:
-        must = (look.__doc__ or "").split("\n")[0].rstrip(".")
+        must = first_paragraph(look).rstrip(".")
         IDENTITIES[look.__name__] = Identity(look.__name__, must, means, look)
         return look
 
@@ -95,13 +98,17 @@ def behaviour_log_probs(case: Case) -> Iterator[Check]:
     yield case.compare(logged, case.log_probs_at(at), case.stored.mask_sampled, case.nats(at, sampler=True))
 
 
-@identity("tokens were drawn from another distribution than that of their log-probs (temperature, top-k, top-p)")
+@identity(
+    "tokens were drawn from another distribution than that of their log-probs (temperature, top-k, top-p)"
+)
 def sampling(case: Case) -> Iterator[Check]:
     """Sampled tokens are as likely as tokens of the policy are on average."""
     draws, mask = case.draws, case.stored.mask_sampled
     spread = math.sqrt(float(draws.excess_variance[mask].sum()))
     z = float(draws.excess[mask].sum()) / spread if spread else 0.0
-    says = f"they were drawn from something {'flatter' if z < 0 else 'sharper'}" if abs(z) > DEVIATIONS else ""
+    says = (
+        f"they were drawn from something {'flatter' if z < 0 else 'sharper'}" if abs(z) > DEVIATIONS else ""
+    )
     yield Check(gap=abs(z), tolerance=DEVIATIONS, logged=z, expected=0.0, says=says)
 
 
@@ -121,14 +128,16 @@ def independence(case: Case) -> Iterator[Check]:
 def dependence(draws: Draws, mask: np.ndarray, together: np.ndarray) -> float:
     """Return how many deviations the draws (B, T) of each value of `together` are from independent ones.
 
-    Q = sum over groups of (sum of places)^2 is the sum of all variances on average, and about a scaled chi-square: by
-    Wilson and Hilferty's cube root a normal number. Draws that were all but certain are left out.
+    Q = sum over groups of (sum of places)^2 is the sum of all variances on average, and about a scaled
+    chi-square: by Wilson and Hilferty's cube root a normal number. Draws that were all but certain are left
+    out.
     """
     unsure = mask & (draws.place_variance > UNSURE)
     if not unsure.any():
         return 0.0
     sums, variance = (np.bincount(together[unsure], x[unsure]) for x in (draws.place, draws.place_variance))
-    share = float(np.square(variance).sum() / variance.sum() ** 2) / 4.5  # 2 / 9 of one over the degrees of freedom
+    # 2 / 9 of one over the degrees of freedom
+    share = float(np.square(variance).sum() / variance.sum() ** 2) / 4.5
     return float((np.cbrt(np.square(sums).sum() / variance.sum()) - 1 + share) / math.sqrt(share))
 
 
@@ -150,7 +159,9 @@ def reference_log_probs(case: Case) -> Iterator[Check]:
     """Reference log-probs are those of the warm start."""
     stored = case.stored
     if stored.log_prob_ref is not None:
-        yield case.compare(stored.log_prob_ref, case.log_probs_at(0, replay=False), stored.mask_sampled, case.nats(0))
+        yield case.compare(
+            stored.log_prob_ref, case.log_probs_at(0, replay=False), stored.mask_sampled, case.nats(0)
+        )
 
 
 @identity("the critic is read elsewhere, or another one is")
@@ -161,7 +172,9 @@ def values(case: Case) -> Iterator[Check]:
         return
     at = stored.step if case.settings.learn.old_values == "update" else case.sampled_at
     expected = critic_values(case.networks(at).critic, case.loaded.batch, case.networks(at).compute)
-    inside = (stored.response | stored.mask_sampled) & (np.arange(stored.tokens.shape[1]) < stored.length[:, None])
+    inside = (stored.response | stored.mask_sampled) & (
+        np.arange(stored.tokens.shape[1]) < stored.length[:, None]
+    )
     yield case.compare(stored.values, expected, inside, case.value_tolerance(at))
 
 
@@ -199,7 +212,9 @@ def order(case: Case) -> Iterator[Check]:
     may_end = broken or learn.target_kl is not None or case.own.early_stop != EarlyStop()
     for epoch in range(learn.epochs):
         rows = [update.rows for update in stored.updates if update.epoch == epoch]
-        counts = np.bincount(np.concatenate([*rows, np.zeros(0, int)]).astype(int), minlength=len(stored.tokens))
+        counts = np.bincount(
+            np.concatenate([*rows, np.zeros(0, int)]).astype(int), minlength=len(stored.tokens)
+        )
         once = np.ones_like(counts)
         expected = np.minimum(counts, once) if may_end and len(rows) < learn.minibatches else once
         yield case.compare(counts[:, None], expected[:, None], says=f"in epoch {epoch}")
@@ -276,7 +291,10 @@ def critic_gradient(case: Case) -> Iterator[Check]:
         raise Missing(retaken.missing)
 
 
-@identity("the optimizer took another step: a layer is frozen, its state was lost, a rate differs, weights were loaded")
+@identity(
+    "the optimizer took another step: a layer is frozen, its state was lost, a rate differs, weights were"
+    " loaded"
+)
 def weights(case: Case) -> Iterator[Check]:
     """The weights of the next step are those that the updates lead to."""
     stored, after = case.stored, case.read(case.stored.step + 1)
@@ -302,21 +320,30 @@ def weights(case: Case) -> Iterator[Check]:
 def moved(start: Weights, made: Weights, after: Weights, share: float) -> Check:
     """Compare the weights after a step with those that it must lead to (`made`), to a `share` of its length.
 
-    Rounding has no direction: along the d weights lies 1 / sqrt(d) of its length. So another decay of the weights shows
-    there long before it shows in all.
+    Rounding has no direction: along the d weights lies 1 / sqrt(d) of its length. So another decay of the
+    weights shows there long before it shows in all.
     """
     rest = {name: after[name] - array for name, array in made.items()}
     size, length, gap = (
         math.sqrt(sum(float(np.square(array, dtype=float).sum()) for array in arrays))
-        for arrays in ([start[k] for k in made], [array - start[k] for k, array in made.items()], rest.values())
+        for arrays in (
+            [start[k] for k in made],
+            [array - start[k] for k, array in made.items()],
+            rest.values(),
+        )
     )
     tolerance = share * length + EPS * size
     inner = sum(float(np.vdot(array, start[name])) for name, array in rest.items())
     along, part = abs(inner) / size, DEVIATIONS / math.sqrt(sum(array.size for array in rest.values()))
     if gap <= tolerance < along / part:
-        says = f"the weights {'shrink' if inner < 0 else 'grow'} by {along / size:.2g} of themselves: another decay"
+        says = (
+            f"the weights {'shrink' if inner < 0 else 'grow'} by {along / size:.2g} of themselves: another"
+            " decay"
+        )
         return Check(gap=along, tolerance=part * tolerance, logged=along, expected=0.0, says=says)
-    far = sorted((k for k in rest if np.linalg.norm(rest[k]) > tolerance), key=lambda k: -np.linalg.norm(rest[k]))
+    far = sorted(
+        (k for k in rest if np.linalg.norm(rest[k]) > tolerance), key=lambda k: -np.linalg.norm(rest[k])
+    )
     return Check(gap=gap, tolerance=tolerance, logged=gap, expected=0.0, layers=tuple(far[:4]))
 
 
@@ -338,7 +365,8 @@ def optimizer_state(case: Case) -> Iterator[Check]:
 
 
 def audit(folder: Path, steps: Iterable[int], names: Sequence[str] = ()) -> Iterator[Check]:
-    """Check the identities of stored steps of a run. Raises InputError for a folder or a step that there is not.
+    """Check the identities of stored steps of a run. Raises InputError for a folder or a step that there is
+    not.
 
     An identity that holds in all of a step's updates is one check of it: the one with the largest gap.
     """
@@ -374,7 +402,8 @@ def _check(one: Identity, case: Case) -> Iterator[Check]:
 def chosen(known: Sequence[int], around: Iterable[int], staleness: int = 0, most: int = 6) -> list[int]:
     """Choose the steps to audit: those nearest to alarms and onset (`around`), then some spread over the run.
 
-    Steps whose next step and whose sampling policy are stored as well come first: more can be checked of them.
+    Steps whose next step and whose sampling policy are stored as well come first: more can be checked of
+    them.
     """
     stored = set(known)
     best = [s for s in known if s + 1 in stored and max(0, s - staleness) in stored] or list(known)

@@ -18,9 +18,11 @@ from workbench.store.batches import StoredBatch, StoredUpdate
 
 
 class Draws(NamedTuple):
-    """What the policy says of each sampled token, (B, T) each; tokens drawn from it have excess and place 0 on average.
+    """What the policy says of each sampled token, (B, T) each; tokens drawn from it have excess and place 0
+    on average.
 
-    `excess`: log p + entropy, nats. `place`: the middle of the token's stretch of the distribution function, less 1/2.
+    `excess`: log p + entropy, nats. `place`: the middle of the token's stretch of the distribution function,
+    less 1/2.
     """
 
     excess: np.ndarray
@@ -30,7 +32,9 @@ class Draws(NamedTuple):
 
 
 class Networks:
-    """The networks at the start of a step. Raises InputError where their weights are not stored or do not fit."""
+    """The networks at the start of a step. Raises InputError where their weights are not stored or do not
+    fit.
+    """
 
     def __init__(self, stored: StoredBatch) -> None:
         from transformers import AutoConfig, AutoModelForCausalLM
@@ -41,19 +45,25 @@ class Networks:
         self.temperature: float = stored.meta["temperature"]
         self.compute = ComputeSettings.model_validate({**stored.meta["compute"], "device": "cpu"})
         config = AutoConfig.for_model(**stored.meta["model"])
-        self.policy: Any = _filled(AutoModelForCausalLM.from_config(config, dtype=torch.float32), stored, "policy")
+        self.policy: Any = _filled(
+            AutoModelForCausalLM.from_config(config, dtype=torch.float32), stored, "policy"
+        )
         self.parameters = [p for p in self.policy.parameters() if p.requires_grad]
         self.critic: Any = None
         learn = LearnSettings.model_validate(stored.meta["learn"])
         self._optimizers = {"policy": _optimizer(self.parameters, learn.policy, stored, "policy")}
         if any(name.startswith("critic.") for name in stored.weights):
             self.critic = _filled(Critic(self.policy), stored, "critic")
-            self._optimizers["critic"] = _optimizer(list(self.critic.parameters()), learn.critic, stored, "critic")
+            self._optimizers["critic"] = _optimizer(
+                list(self.critic.parameters()), learn.critic, stored, "critic"
+            )
 
     def log_probs(
         self, tokens: Tensor, mask: Tensor, grad_entropy: bool, replay: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Log-probs and entropies (b, t) at `mask` as the trainer takes them, with gradient; by experts `replay`."""
+        """Log-probs and entropies (b, t) at `mask` as the trainer takes them, with gradient; by experts
+        `replay`.
+        """
         given = None if replay is None else replay[:, 1:]
         with autocast(torch.device("cpu"), self.compute), routed(self.policy, given):
             return log_probs(self.policy, tokens, self.temperature, grad_entropy, mask)
@@ -98,7 +108,9 @@ class Networks:
             logits = self.policy(input_ids=tokens[:, :-1], use_cache=False).logits.float() / self.temperature
             log_p = torch.log_softmax(logits, -1)
             p = log_p.exp()
-            log_prob, own, up_to = (x.gather(-1, tokens[:, 1:, None])[..., 0] for x in (log_p, p, p.cumsum(-1)))
+            log_prob, own, up_to = (
+                x.gather(-1, tokens[:, 1:, None])[..., 0] for x in (log_p, p, p.cumsum(-1))
+            )
             mean = (p * log_p).sum(-1)
             variance = (p * log_p.square()).sum(-1) - mean.square()
             seen = log_prob - mean, variance, up_to - own / 2 - 0.5, (1 - p.pow(3).sum(-1)) / 12
@@ -108,11 +120,17 @@ class Networks:
 
 
 def _filled(network: Any, stored: StoredBatch, owner: str) -> Any:
-    own = {n.removeprefix(f"{owner}."): torch.from_numpy(w) for n, w in stored.weights.items() if n.startswith(owner)}
+    own = {
+        n.removeprefix(f"{owner}."): torch.from_numpy(w)
+        for n, w in stored.weights.items()
+        if n.startswith(owner)
+    }
     missing, unexpected = network.load_state_dict(own, strict=False)
     lacking = set(missing) - set(getattr(network, "all_tied_weights_keys", None) or ())
     if wrong := sorted({*unexpected, *lacking}):
-        raise InputError(f"the stored weights of step {stored.step} do not fit the stored architecture: {wrong[:4]}")
+        raise InputError(
+            f"the stored weights of step {stored.step} do not fit the stored architecture: {wrong[:4]}"
+        )
     return network
 
 
@@ -122,7 +140,11 @@ def _optimizer(
     """Return the optimizer as it was at the step's start; None where its state is not stored."""
     made, prefix = optimizer_of(parameters, settings), f"optimizer.{owner}."
     state = {name.removeprefix(prefix): x for name, x in stored.weights.items() if name.startswith(prefix)}
-    if not state and (settings.kind == "adamw" or settings.momentum) and stored.meta.get("update", stored.step):
+    if (
+        not state
+        and (settings.kind == "adamw" or settings.momentum)
+        and stored.meta.get("update", stored.step)
+    ):
         return None
     for name, array in state.items():
         index, key = name.split(".")

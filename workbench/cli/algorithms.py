@@ -11,17 +11,33 @@ from workbench.spec import InputError
 
 
 def algorithms(
-    names: list[str] | None = Argument(None, metavar="[NAME | diff A B]", help="One to show, or two to compare."),
+    names: list[str] | None = Argument(
+        None, metavar="[NAME | diff A B]", help="One to show, or two to compare."
+    ),
     form: str = LISTING,
 ) -> None:
     """List the algorithms, show the slots of one, or the slots in which two differ."""
     if not names:
-        show([{
-            "family": family, "algorithm": a.name, "title": a.title,
-            "differs from": f"{base} in {', '.join(differences(ALGORITHMS[base], a))}" if base else "-",
-            "critic": "yes" if a.critic else "no", "rollouts a prompt": a.group_size,
-            "experimental": "yes" if a.experimental else "", "paper": a.paper,
-        } for family, members in by_family() for a in members for base in [a.differs_from]], form)  # fmt: skip
+        show(
+            [
+                {
+                    "family": family,
+                    "algorithm": a.name,
+                    "title": a.title,
+                    "differs from": (
+                        f"{base} in {', '.join(differences(ALGORITHMS[base], a))}" if base else "-"
+                    ),
+                    "critic": "yes" if a.critic else "no",
+                    "rollouts a prompt": a.group_size,
+                    "experimental": "yes" if a.experimental else "",
+                    "paper": a.paper,
+                }
+                for family, members in by_family()
+                for a in members
+                for base in [a.differs_from]
+            ],
+            form,
+        )
     elif names[0] == "diff":
         if len(names) != 3:
             raise InputError("diff compares two algorithms: sorl algorithms diff ppo st-ppo")
@@ -29,7 +45,10 @@ def algorithms(
         found = differences(a, b)
         if found or form == "json":
             columns = ("slot", a.name, b.name)
-            show([dict(zip(columns, (slot, *choices(pair)), strict=True)) for slot, pair in found.items()], form)
+            show(
+                [dict(zip(columns, (slot, *choices(pair)), strict=True)) for slot, pair in found.items()],
+                form,
+            )
         else:
             echo(f"{a.name} and {b.name} are the same algorithm.")
     elif len(names) == 1:

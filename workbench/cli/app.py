@@ -40,7 +40,9 @@ def app(
                 probe.bind((host, port))
         except OSError as error:
             why = error.strerror or error
-            raise InputError(f"cannot listen on {host} port {port}: {why}; omit --port to use a free one") from None
+            raise InputError(
+                f"cannot listen on {host} port {port}: {why}; omit --port to use a free one"
+            ) from None
     from streamlit.web.cli import main as streamlit
 
     # The app runs in this process and reads the folder from the environment, as `streamlit run app.py` does.
@@ -54,7 +56,9 @@ def app(
 
 
 def ring(runs: Path, url: str) -> None:
-    """Post what happens to the runs of a folder to `url` for as long as this process lives, with or without a page."""
+    """Post what happens to the runs of a folder to `url` for as long as this process lives, with or without a
+    page.
+    """
     import duckdb
 
     from workbench.diagnosis.alerts import Bell

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 _STEP = "Audit this stored step. Repeatable; default: six, around the onset and alarms first."
 _NEAR = (
-    "SELECT step FROM (SELECT collapse_step AS step, 0 AS rank FROM run WHERE run_id = $run UNION ALL SELECT step, 1 "
-    "FROM event WHERE run_id = $run AND severity <> 'info') WHERE step IS NOT NULL ORDER BY rank, step LIMIT 3"
+    "SELECT step FROM (SELECT collapse_step AS step, 0 AS rank FROM run WHERE run_id = $run UNION ALL SELECT"
+    " step, 1 FROM event WHERE run_id = $run AND severity <> 'info') WHERE step IS NOT NULL ORDER BY rank,"
+    " step LIMIT 3"
 )
 
 
@@ -39,7 +40,9 @@ def audit(
 
     for name in only or ():
         if name not in IDENTITIES:
-            raise InputError(f"no identity '{name}'{nearest(name, IDENTITIES)}; allowed: {', '.join(IDENTITIES)}")
+            raise InputError(
+                f"no identity '{name}'{nearest(name, IDENTITIES)}; allowed: {', '.join(IDENTITIES)}"
+            )
     folder = run_folder(ctx.obj, run)
     found = checks(ctx.obj, folder, step or (), only or ())
     if form == "json":
@@ -51,7 +54,9 @@ def audit(
 
 
 def checks(runs: Path, folder: Path, steps: Sequence[int] = (), only: Sequence[str] = ()) -> list[Check]:
-    """Return the checks of `steps` of a run; by default of those around its onset and its first alarms, and others."""
+    """Return the checks of `steps` of a run; by default of those around its onset and its first alarms, and
+    others.
+    """
     import torch
 
     from workbench import audit as auditing
@@ -85,7 +90,9 @@ def _print(run: str, found: Sequence[Check]) -> None:
     if broken:
         echo("\nViolated: both sides were stored by the trainer, so one of them is wrong")
         columns = ("identity", "step", "update", "logged", "must be", "what")
-        print_table(columns, [[c.identity, c.step, c.update, c.logged, c.expected, difference(c)] for c in broken])
+        print_table(
+            columns, [[c.identity, c.step, c.update, c.logged, c.expected, difference(c)] for c in broken]
+        )
         for name in dict.fromkeys(check.identity for check in broken):
             one = IDENTITIES[name]
             echo(f"{name}: {one.must[0].lower()}{one.must[1:]}. If not: {one.means}.")

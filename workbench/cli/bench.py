@@ -12,16 +12,34 @@ from workbench.cli.tables import echo
 from workbench.spec import InputError, nearest
 
 CLONE = Path(__file__).parents[2]
-STUDIES = {"diagnose": "studies.diagnosis", "attribution": "studies.attribution",
-           "warning": "studies.early_warning.page", "search": "studies.search",
-           "scalars": "studies.scalar_logs.bench", "audit": "studies.unknown_bugs.count",
-           "forks": "studies.interventions"}  # fmt: skip
-PARTS = ("rollout", "update", "mixture", "logging", "ingest", "packing", "vocabulary", "retrieval", "replay", "shares",
-         "live", "browse", "trl")  # fmt: skip
+STUDIES = {
+    "diagnose": "studies.diagnosis",
+    "attribution": "studies.attribution",
+    "warning": "studies.early_warning.page",
+    "search": "studies.search",
+    "scalars": "studies.scalar_logs.bench",
+    "audit": "studies.unknown_bugs.count",
+    "forks": "studies.interventions",
+}
+PARTS = (
+    "rollout",
+    "update",
+    "mixture",
+    "logging",
+    "ingest",
+    "packing",
+    "vocabulary",
+    "retrieval",
+    "replay",
+    "shares",
+    "live",
+    "browse",
+    "trl",
+)
 ON_REQUEST = ("live", "browse")  # run only if named: minutes, a browser, tens of gigabytes
 _FROM = (
-    "Data of a study: scored cases (diagnose, attribution, scalars, audit, forks), results of `sorl report --export` "
-    "(warning, search) or a corpus (warning). Repeatable, except for attribution."
+    "Data of a study: scored cases (diagnose, attribution, scalars, audit, forks), results of `sorl report"
+    " --export` (warning, search) or a corpus (warning). Repeatable, except for attribution."
 )
 
 
@@ -31,29 +49,38 @@ def bench(
     experiments: list[str] | None = Argument(None, metavar="[EXPERIMENT]...", help="For warning and search."),
     only: str | None = Option(None, metavar="PART,PART", help=f"Some of: {', '.join(PARTS)}."),
     rounds: int = Option(7, min=1, help="Repetitions of each side, alternating."),
-    output: Path | None = Option(None, metavar="FILE", help="Also write the samples here: JSON; Parquet for a study."),
+    output: Path | None = Option(
+        None, metavar="FILE", help="Also write the samples here: JSON; Parquet for a study."
+    ),
     files: list[Path] | None = Option(None, "--from", metavar="FILE.parquet", help=_FROM),
     threads: int = Option(1, min=1, help="Torch threads of both sides."),
-    size: str = Option("1000x10000x8", metavar="RUNSxSTEPSxTURNS", help="browse: size of the synthetic database."),
+    size: str = Option(
+        "1000x10000x8", metavar="RUNSxSTEPSxTURNS", help="browse: size of the synthetic database."
+    ),
     data: Path | None = Option(None, metavar="FOLDER", help="browse: keep the synthetic database here."),
 ) -> None:
     """Measure speed against baselines, or rerun a study. Needs a clone of the repository.
 
     diagnose: how often `sorl diagnose` names the injected fault, on the finished runs of fault_lab and
-    fault_lab_healthy. attribution: how often it names the turn and the tokens of a planted fault. warning: how early
-    and how often detectors warn of a collapse, and how often wrongly; --output keeps the runs as a corpus. search: how
-    many runs of a full grid the search of a region needs, and how far its boundaries are off. scalars: how often the
-    scalar log of another trainer gets the right cause, and how often a healthy one a false alarm. audit: how often
-    audit and diagnosis find bugs that nobody listed, on runs that it trains into unknown_bugs (half an hour). forks:
-    how often forks survive once the fault is removed, and once something harmless is; it trains the runs (hours).
+    fault_lab_healthy. attribution: how often it names the turn and the tokens of a planted fault. warning:
+    how early and how often detectors warn of a collapse, and how often wrongly; --output keeps the runs as a
+    corpus. search: how many runs of a full grid the search of a region needs, and how far its boundaries are
+    off. scalars: how often the scalar log of another trainer gets the right cause, and how often a healthy
+    one a false alarm. audit: how often audit and diagnosis find bugs that nobody listed, on runs that it
+    trains into unknown_bugs (half an hour). forks: how often forks survive once the fault is removed, and
+    once something harmless is; it trains the runs (hours).
 
     The parts live and browse, which check the latency of the app, run only if named with --only.
     """
     if study is not None and study not in STUDIES:
         known = ", ".join(STUDIES)
-        raise InputError(f"sorl bench '{study}' is unknown{nearest(study, STUDIES)}; there is: {known}, and --only")
+        raise InputError(
+            f"sorl bench '{study}' is unknown{nearest(study, STUDIES)}; there is: {known}, and --only"
+        )
     if (module := from_clone(STUDIES[study] if study else "bench.main")) is None:
-        raise InputError("benchmarks and studies are not installed: run `sorl bench` from a clone of the repository")
+        raise InputError(
+            "benchmarks and studies are not installed: run `sorl bench` from a clone of the repository"
+        )
     if study is None:
         module.main(ctx.obj, only, rounds, output, threads, size, data)
         return
@@ -65,7 +92,9 @@ def bench(
 
 
 def from_clone(name: str) -> ModuleType | None:
-    """Import a module of bench/ or studies/; None without a clone of the repository, as they are not installed."""
+    """Import a module of bench/ or studies/; None without a clone of the repository, as they are not
+    installed.
+    """
     if not (CLONE / f"{name.replace('.', '/')}.py").is_file():
         return None
     sys.path[:] = dict.fromkeys([str(CLONE), *sys.path])

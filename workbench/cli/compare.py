@@ -1,4 +1,6 @@
-"""`sorl compare EXPERIMENT`: its arms with intervals and tests over seeds; for a search, the stable regions."""
+"""`sorl compare EXPERIMENT`: its arms with intervals and tests over seeds; for a search, the
+stable regions.
+"""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,7 +25,9 @@ def compare(
     experiment: str = Argument(..., help="An experiment or its grid file."),
     form: str = one_of("--format", *FORMATS, default="table", more="; csv and json hold unrounded numbers"),
     against: str | None = Option(None, metavar="ARM", help="Reference arm; default: the first."),
-    export: Path | None = Option(None, metavar="FILE.csv", help="Also write each run's time to collapse or censoring."),
+    export: Path | None = Option(
+        None, metavar="FILE.csv", help="Also write each run's time to collapse or censoring."
+    ),
 ) -> None:
     """Compare the arms of an experiment: success, collapses and time to collapse, with intervals and tests.
 
@@ -50,7 +54,8 @@ def compare(
         show_region(reader, name, form, against)
         return
     frame = arms.figures(each, against)
-    if form in ("csv", "json"):  # the bare numbers; the other formats have readable cells and say what these mean
+    # the bare numbers; the other formats have readable cells and say what these mean
+    if form in ("csv", "json"):
         show(frame, form)
         return
     show(arms.readable(frame), form)
@@ -60,7 +65,10 @@ def compare(
     children = forks.children(reader)
     children = children[children["run_id"].isin(each["run_id"])]
     parts = (
-        ("Time to collapse (Kaplan-Meier), runs without one censored where they end", arms.time_to_collapse(frame)),
+        (
+            "Time to collapse (Kaplan-Meier), runs without one censored where they end",
+            arms.time_to_collapse(frame),
+        ),
         (f"Against {reference}{corrected}", pairs),
         ("Over the conditions that all algorithms share", arms.over_conditions(frame)),
         ("Forks against those of the same parent that are left unchanged", forks.table(children)),
@@ -90,7 +98,9 @@ def in_file_order(each: "pd.DataFrame", file: Path) -> "pd.DataFrame":
 
 
 def unfair(reader: Reader, frame: "pd.DataFrame") -> list[guard.Finding]:
-    """Return findings in recorded runs (run_id, arm, seed, status, config); those without settings are left out."""
+    """Return findings in recorded runs (run_id, arm, seed, status, config); those without settings are left
+    out.
+    """
     runs = []
     try:
         for row in frame[frame["config"].notna()].to_dict(orient="records"):
@@ -99,7 +109,10 @@ def unfair(reader: Reader, frame: "pd.DataFrame") -> list[guard.Finding]:
             algorithm = resolve(settings.algorithm, settings.slots)
             runs.append(guard.Run(*names, settings, algorithm, row["status"] == "finished"))
     except (ValueError, InputError):
-        message = "some runs have settings of another version of sorl, so the fairness of the comparison is not checked"
+        message = (
+            "some runs have settings of another version of sorl, so the fairness of the comparison is not"
+            " checked"
+        )
         return [guard.Finding("task", message)]
     return [*guard.planned(runs), *guard.recorded(reader, runs)] if runs else []
 
@@ -119,11 +132,18 @@ def show_region(reader: Reader, experiment: str, form: str = "table", against: s
 
     found = region.landscape(reader, experiment)
     both = [found, found.read_as(KEPT)]
-    series, columns = [region.by_series(one, against) for one in both], [region.by_column(one) for one in both]
+    series, columns = (
+        [region.by_series(one, against) for one in both],
+        [region.by_column(one) for one in both],
+    )
     if form in ("json", "csv"):
         tables = {"series": series, "columns": columns, "points": [region.by_point(one) for one in both]}
-        parts = {name: pd.concat([frame.assign(survival=one.survival) for one, frame in zip(both, frames, strict=True)])
-                 for name, frames in tables.items()}  # fmt: skip
+        parts = {
+            name: pd.concat(
+                [frame.assign(survival=one.survival) for one, frame in zip(both, frames, strict=True)]
+            )
+            for name, frames in tables.items()
+        }
         if form == "json":
             echo(document({name: records(*plain(frame)) for name, frame in parts.items()}), nl=False)
             return
@@ -137,5 +157,7 @@ def show_region(reader: Reader, experiment: str, form: str = "table", against: s
         _heading(f"Boundary: {one.settings.along} at which half of the runs {ends}, by {one.across}", form)
         show(region.readable_columns(edges), form)
     if form != "latex":
-        (first, *basis), (second, *_) = (region.answer(*parts) for parts in zip(both, series, columns, strict=True))
+        (first, *basis), (second, *_) = (
+            region.answer(*parts) for parts in zip(both, series, columns, strict=True)
+        )
         echo("\n" + "\n".join([first, second, *basis]))

@@ -1,4 +1,6 @@
-"""`sorl diagnose RUN|FOLDER|FILE`: find the cause of a collapse, its first step, its evidence and a remedy."""
+"""`sorl diagnose RUN|FOLDER|FILE`: find the cause of a collapse, its first step, its evidence
+and a remedy.
+"""
 
 from __future__ import annotations
 
@@ -29,26 +31,31 @@ TOP = 10  # turns of a step that are listed
 _LOG = "a log of another trainer, or a folder with some (docs/importing.md)"
 _WHAT = f"A run id or a unique prefix, an experiment or its folder, or {_LOG}. Default: all runs that fell."
 _FELL = (
-    "SELECT run_id FROM run SEMI JOIN cell USING (run_id) WHERE coalesce(collapse_step, onset_low) IS NOT NULL "
-    "ORDER BY experiment, arm, seed"
+    "SELECT run_id FROM run SEMI JOIN cell USING (run_id) WHERE coalesce(collapse_step, onset_low) IS NOT"
+    " NULL ORDER BY experiment, arm, seed"
 )
 
 
 def diagnose(
     ctx: Context,
     what: str | None = Argument(None, metavar="RUN|FOLDER|FILE", help=_WHAT),
-    step: int | None = Option(None, min=0, help="For one run: rank the turns and tokens that dominate this step."),
+    step: int | None = Option(
+        None, min=0, help="For one run: rank the turns and tokens that dominate this step."
+    ),
     form: str = one_of("--format", "text", "md", "json", default="text"),
-    fail_on: str | None = one_of("--fail-on", *LEVELS, more=": exit with code 1 on a finding this severe or worse"),
+    fail_on: str | None = one_of(
+        "--fail-on", *LEVELS, more=": exit with code 1 on a finding this severe or worse"
+    ),
     audit: bool | None = Option(None, help=_AUDIT),
     test: bool = Option(False, "--test", help=_TEST),
     draws: int = Option(8, min=2, help="With --test: children of each arm."),
     yes: bool = Option(False, "--yes", "-y", help="With --test: train without asking."),
 ) -> None:
-    """Find the cause of a collapse, its first signal and its trajectory, with evidence. Works on live runs too.
+    """Find the cause of a collapse, its first signal and its trajectory, with evidence. Works on live runs
+    too.
 
-    The stored steps of a single run are audited too (`sorl audit`): a violated identity proves the cause that it
-    defines. A cause whose removal saves forks of the run ranks highest (--test).
+    The stored steps of a single run are audited too (`sorl audit`): a violated identity proves the cause that
+    it defines. A cause whose removal saves forks of the run ranks highest (--test).
     """
     from workbench.diagnosis import diagnose as judge_log
     from workbench.diagnosis.attribution import attribute
@@ -80,18 +87,29 @@ def diagnose(
     wanted = len(found) == 1 if audit is None else audit
     checked = [audited(ctx.obj, one.log, strict=audit is True) if wanted else None for one in found]
     found = [
-        judge_log.diagnose(one.log, checks=checks) if checks and any(check.violated for check in checks) else one
+        (
+            judge_log.diagnose(one.log, checks=checks)
+            if checks and any(check.violated for check in checks)
+            else one
+        )
         for one, checks in zip(found, checked, strict=True)
     ]
     if form == "json":
-        audits = [{} if checks is None else {"audit": [as_dict(check) for check in checks]} for checks in checked]
-        echo(document([judge_log.as_dict(one) | also for one, also in zip(found, audits, strict=True)]), nl=False)
+        audits = [
+            {} if checks is None else {"audit": [as_dict(check) for check in checks]} for checks in checked
+        ]
+        echo(
+            document([judge_log.as_dict(one) | also for one, also in zip(found, audits, strict=True)]),
+            nl=False,
+        )
     else:
         render = judge_log.text if form == "text" else judge_log.markdown
-        echo("\n\n".join(
-            "\n\n".join([render(one, any(c.violated for c in checks or ())), *in_words(one, checks)])
-            for one, checks in zip(found, checked, strict=True)
-        ))  # fmt: skip
+        echo(
+            "\n\n".join(
+                "\n\n".join([render(one, any(c.violated for c in checks or ())), *in_words(one, checks)])
+                for one, checks in zip(found, checked, strict=True)
+            )
+        )
     severities = [f.cause.severity for d in found for f in d.findings]
     severities += ["critical" for checks in checked for check in checks or () if check.violated]
     if fail_on is not None and any(LEVELS.index(s) >= LEVELS.index(fail_on) for s in severities):
@@ -108,10 +126,20 @@ def audited(runs: Path, log: Log, strict: bool) -> list[Check] | None:
 
 
 def in_words(said: Diagnosis, checks: Sequence[Check] | None) -> list[str]:
-    """Say what the audit of a run's stored steps found, and what would tell the cause where nothing has named one."""
+    """Say what the audit of a run's stored steps found, and what would tell the cause where nothing has named
+    one.
+    """
     tell = []
-    if not said.findings and said.log.onset is not None and said.log.folder and (said.log.folder / LADDER).is_dir():
-        tell = [f"What would tell: sorl fork {visible(said.log.name)} (which change saves it, from before its fall)."]
+    if (
+        not said.findings
+        and said.log.onset is not None
+        and said.log.folder
+        and (said.log.folder / LADDER).is_dir()
+    ):
+        tell = [
+            f"What would tell: sorl fork {visible(said.log.name)} (which change saves it, from before its"
+            " fall)."
+        ]
     if checks is None:
         return tell
     from workbench.audit import IDENTITIES
@@ -123,8 +151,10 @@ def in_words(said: Diagnosis, checks: Sequence[Check] | None) -> list[str]:
         lacking = [name for name in IDENTITIES if name in {c.identity for c in checks} - known]
         unchecked = f"; not checked: {', '.join(lacking)}" if lacking else ""
         return [
-            f"Audit of steps {steps}: all {len(known)} identities that could be checked hold{unchecked} (`sorl audit` "
-            "lists them).",
+            (
+                f"Audit of steps {steps}: all {len(known)} identities that could be checked hold{unchecked}"
+                " (`sorl audit` lists them)."
+            ),
             *tell,
         ]
     lines = [f"Audit of steps {steps}: the record contradicts itself."]
@@ -135,19 +165,22 @@ def in_words(said: Diagnosis, checks: Sequence[Check] | None) -> list[str]:
         at = "" if check.update is None else f", update {check.update}"
         words = f" ({difference(check)})" if difference(check) else ""
         lines.append(
-            f"  {check.identity}, step {check.step}{at}: logged {check.logged:.4g}, must be {check.expected:.4g}"
-            f"{words}. {IDENTITIES[check.identity].means.capitalize()}."
+            f"  {check.identity}, step {check.step}{at}: logged {check.logged:.4g}, must be"
+            f" {check.expected:.4g}{words}. {IDENTITIES[check.identity].means.capitalize()}."
         )
     return ["\n".join(lines), *tell]
 
 
 def logs(runs: Path, what: str | None) -> Iterator[Log]:
-    """Yield the logs that an argument names: a file, the runs of an experiment or folder, one run, or all that fell."""
+    """Yield the logs that an argument names: a file, the runs of an experiment or folder, one run, or all
+    that fell.
+    """
     from workbench.analysis.runs import runs as runs_in
     from workbench.diagnosis.log import of_run
     from workbench.integrations import logs as other_trainers
 
-    path, ours = Path(what or ""), ("segments", "*/segments", "config.toml", "experiment.toml")  # in a folder with runs
+    # in a folder with runs
+    path, ours = Path(what or ""), ("segments", "*/segments", "config.toml", "experiment.toml")
     foreign = path.is_file() or (path.is_dir() and not any(next(path.glob(form), None) for form in ours))
     if what is not None and path.suffix != ".toml" and foreign:
         yield from other_trainers.logs(path)
@@ -160,7 +193,9 @@ def logs(runs: Path, what: str | None) -> Iterator[Log]:
     if what is None:
         named = [row[0] for row in reader.rows(_FELL).rows]
         if not named:
-            raise InputError("no run has fallen; name a run, an experiment or a log (`sorl ls` lists the runs)")
+            raise InputError(
+                "no run has fallen; name a run, an experiment or a log (`sorl ls` lists the runs)"
+            )
     elif (name := experiment_of(what)) in experiments(reader):
         named = list(runs_in(reader, name)["run_id"])
     else:
@@ -177,4 +212,6 @@ def _name_of(folder: Path, runs: Path) -> str:
     if not kept and not (folder / "segments").is_dir():
         raise InputError(f"'{folder}' holds no run; a run's folder has segments/ in it")
     home = folder.parent if kept else folder.parent.parent
-    raise InputError(f"'{folder}' lies in another runs folder; type: sorl --runs {home} diagnose {folder.name}")
+    raise InputError(
+        f"'{folder}' lies in another runs folder; type: sorl --runs {home} diagnose {folder.name}"
+    )

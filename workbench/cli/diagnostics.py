@@ -12,7 +12,9 @@ from workbench.diagnostics.declare import in_words
 from workbench.spec import InputError, nearest
 
 
-def diagnostics(name: str | None = Argument(None, help="One diagnostic; default: all."), form: str = LISTING) -> None:
+def diagnostics(
+    name: str | None = Argument(None, help="One diagnostic; default: all."), form: str = LISTING
+) -> None:
     """List the measured columns, or show one: unit, levels, formula, source and alarm."""
     chosen = [d for d in CATALOGUE if name is None or d.name == name]
     if not chosen:
@@ -23,16 +25,28 @@ def diagnostics(name: str | None = Argument(None, help="One diagnostic; default:
         echo(document([asdict(d) for d in chosen]), nl=False)
         return
     if name is None:
-        show([{
-            "diagnostic": d.name, "table": d.table, "unit": d.unit.value or "-",
-            "alarm": in_words(d.alarm) if d.alarm else "-", "meaning": d.description.split(". ")[0].rstrip("."),
-        } for d in chosen], form)  # fmt: skip
+        show(
+            [
+                {
+                    "diagnostic": d.name,
+                    "table": d.table,
+                    "unit": d.unit.value or "-",
+                    "alarm": in_words(d.alarm) if d.alarm else "-",
+                    "meaning": d.description.split(". ")[0].rstrip("."),
+                }
+                for d in chosen
+            ],
+            form,
+        )
         return
     for i, d in enumerate(chosen):
         echo(("\n" if i else "") + f"{d.name} ({d.level})\n{textwrap.fill(d.description, 110)}")
         facts = {
-            "column": f"{d.table}.{d.name} ({d.sql_type})", "unit": d.unit.value or "none", "formula": d.formula,
-            "source": d.source, "alarm": f"{in_words(d.alarm)}: {d.alarm.reason}" if d.alarm else f"none: {d.no_alarm}",
-        }  # fmt: skip
+            "column": f"{d.table}.{d.name} ({d.sql_type})",
+            "unit": d.unit.value or "none",
+            "formula": d.formula,
+            "source": d.source,
+            "alarm": f"{in_words(d.alarm)}: {d.alarm.reason}" if d.alarm else f"none: {d.no_alarm}",
+        }
         for key, value in facts.items():
             echo(f"  {key:8} {value}")

@@ -1,4 +1,6 @@
-"""`sorl doctor`: check the installation and the runs folder; each problem comes with the command that fixes it."""
+"""`sorl doctor`: check the installation and the runs folder; each problem comes with the command that fixes
+it.
+"""
 
 import os
 import platform
@@ -18,14 +20,27 @@ from workbench.store.reader import Reader
 from workbench.store.segments import held, run_folders
 
 _NEEDED = ("duckdb", "pandas", "pyarrow", "pydantic", "typer")
-_OPTIONAL = ("torch", "transformers", "scipy", "lifelines", "streamlit", "plotly", "vllm", "ray", "trl", "verl")
+_OPTIONAL = (
+    "torch",
+    "transformers",
+    "scipy",
+    "lifelines",
+    "streamlit",
+    "plotly",
+    "vllm",
+    "ray",
+    "trl",
+    "verl",
+)
 _LOW_DISK, _NO_DISK = 5e9, 0.5e9  # bytes: a grid of the default size records well under 1 GB
 _CORRUPT = "SELECT run_id, file FROM segment WHERE status = 'corrupt' ORDER BY ALL"
 Checks = Iterator[tuple[str, ...]]  # ok, warn or fail; what was found; the command that fixes it
 
 
 def doctor(ctx: Context) -> None:
-    """Check versions, processor, disk, runs folder, database and segments. Exit code 1: something must be fixed."""
+    """Check versions, processor, disk, runs folder, database and segments. Exit code 1: something must be
+    fixed.
+    """
     failed = False
     for checks in (packages(), machine(), folder(ctx.obj), database(ctx.obj)):
         for state, found, *command in checks:
@@ -43,12 +58,19 @@ def packages() -> Checks:
             found[name] = version(name)
         if name in _NEEDED and name not in found:
             yield "fail", f"{name} is missing", f"pip install {name}"
-    yield "ok", f"python {platform.python_version()}, sorl {found.get('sorl', 'not installed, run from a checkout')}"
+    yield (
+        "ok",
+        f"python {platform.python_version()}, sorl {found.get('sorl', 'not installed, run from a checkout')}",
+    )
     yield "ok", ", ".join(f"{name} {found[name]}" for name in _NEEDED if name in found)
-    yield "ok", f"optional: {', '.join(f'{name} {found[name]}' for name in _OPTIONAL if name in found) or 'none'}"
+    yield (
+        "ok",
+        f"optional: {', '.join(f'{name} {found[name]}' for name in _OPTIONAL if name in found) or 'none'}",
+    )
     for extra, what, names in (
-        ("app", "the web app", ("streamlit", "plotly")), ("train", "training", ("torch", "transformers", "scipy")),
-    ):  # fmt: skip
+        ("app", "the web app", ("streamlit", "plotly")),
+        ("train", "training", ("torch", "transformers", "scipy")),
+    ):
         if not {*names} <= set(found):
             yield "warn", f"{what} is not installed", f"pip install 'sorl[{extra}]'"
 
@@ -56,7 +78,10 @@ def packages() -> Checks:
 def machine() -> Checks:
     """Check the cores that this process may use; report the thread count and the device of torch."""
     n, load = cores(), os.getloadavg()[0]
-    yield "ok", f"{n} cores, OMP_NUM_THREADS {os.environ.get('OMP_NUM_THREADS', 'not set (each run sets its own)')}"
+    yield (
+        "ok",
+        f"{n} cores, OMP_NUM_THREADS {os.environ.get('OMP_NUM_THREADS', 'not set (each run sets its own)')}",
+    )
     if load > 1.5 * n:
         yield "warn", f"load {load:.1f} on {n} cores: runs will be slow", "sorl run FILE.toml --workers 1"
     try:
@@ -108,7 +133,10 @@ def database(runs: Path) -> Checks:
         yield "fail", str(error), f"rm '{index}' && sorl sync"
         return
     names, states = {row[2] for row in recorded}, {row[0]: row[1] for row in recorded}
-    yield "ok", f"database '{index}': {len(recorded)} runs in {len(names)} experiments, not in use by a writer"
+    yield (
+        "ok",
+        f"database '{index}': {len(recorded)} runs in {len(names)} experiments, not in use by a writer",
+    )
     for run_id, file in corrupt:
         lost = "its rows are lost; `sorl run FILE.toml --fresh` trains the run again"
         yield "warn", f"corrupt segment of run '{run_id}': {file}", lost

@@ -14,7 +14,9 @@ from workbench.spec import InputError, RetrieverSettings, WorldSettings
 def eval(
     ctx: Context,
     run: str = RUN,
-    data: str = Option(..., metavar="NAME|FILE", help="A benchmark name, or a .jsonl or .parquet file of questions."),
+    data: str = Option(
+        ..., metavar="NAME|FILE", help="A benchmark name, or a .jsonl or .parquet file of questions."
+    ),
     split: str | None = Option(None, help="Split of the benchmark; default: the one that papers report."),
     limit: int | None = Option(None, min=1, help="Ask only the first N questions."),
     corpus: Path | None = Option(None, metavar="FILE.jsonl", help="Search these passages with BM25."),
@@ -44,21 +46,32 @@ def eval(
         note(f"{questions.left_out} rows of {data} have no gold answer and are skipped")
     trained = settings.world
     world = WorldSettings(
-        kind="dataset", data="-", retriever=_retriever(trained, corpus, retriever, search), top_k=topk if search else 0,
-        max_turns=max_turns or trained.max_turns, max_turn_tokens=max_turn_tokens or trained.max_turn_tokens,
-    )  # fmt: skip
+        kind="dataset",
+        data="-",
+        retriever=_retriever(trained, corpus, retriever, search),
+        top_k=topk if search else 0,
+        max_turns=max_turns or trained.max_turns,
+        max_turn_tokens=max_turn_tokens or trained.max_turn_tokens,
+    )
     tokenizer = tokenizer_of(ensure(settings, ctx.obj / ".cache"))  # a checkpoint holds weights only
     name = questions.name if search else f"{questions.name}-no-search"
     row = {"step": int(checkpoint.name), "data": name} | examine(
-        settings, checkpoint / "policy", tokenizer, Dataset(world, items=questions.items), greedy=greedy, batch=batch,
+        settings,
+        checkpoint / "policy",
+        tokenizer,
+        Dataset(world, items=questions.items),
+        greedy=greedy,
+        batch=batch,
         say=lambda done, of: note(f"{done:,} of {of:,} questions"),
-    )  # fmt: skip
+    )
     append(folder, run_id, "evaluation", row)
     current(ctx.obj)
     print_table(list(row), [list(row.values())])
 
 
-def _retriever(trained: WorldSettings, corpus: Path | None, url: str | None, search: bool) -> RetrieverSettings:
+def _retriever(
+    trained: WorldSettings, corpus: Path | None, url: str | None, search: bool
+) -> RetrieverSettings:
     if corpus is not None and url is not None:
         raise InputError("--corpus and --retriever both name a retriever; give one of them")
     if url is not None:

@@ -26,7 +26,7 @@ from workbench.grid.config import Grid, load, option
 from workbench.grid.folder import folder_of, last_row
 from workbench.learn.faults import FAULTS
 from workbench.learn.run import settings_of
-from workbench.spec import InputError, RunSettings, nearest
+from workbench.spec import InputError, RunSettings, first_paragraph, nearest
 from workbench.spec.settings import DRAW, LADDER
 from workbench.store.segments import held
 from workbench.store.text import visible
@@ -52,14 +52,29 @@ ARMS: Mapping[str, dict[str, Any]] = {
 DEFAULT = ("turn-ratio", "normalise", "grad-clip")
 # What the state of a parent fixes.
 FIXED = (
-    "model", "prompt", "policy", "world", "warmstart", "seed", "iterations", "fork", "learn.episodes",
-    "learn.group_size", "learn.old_log_prob", "learn.old_values", "learn.policy.kind", "learn.critic.kind",
-)  # fmt: skip
+    "model",
+    "prompt",
+    "policy",
+    "world",
+    "warmstart",
+    "seed",
+    "iterations",
+    "fork",
+    "learn.episodes",
+    "learn.group_size",
+    "learn.old_log_prob",
+    "learn.old_values",
+    "learn.policy.kind",
+    "learn.critic.kind",
+)
 # What a child spends no time and disk on; its rows are all there.
 LIGHT = {"evaluation.every": 0, "evaluation.episodes": 64, "record.ladder": 0, "record.batches.mb": 0}
 STEPS, BEFORE, LIKELIEST = 16, "onset-8", 4  # of a child; where it begins; causes that are tested
 AFTER = 2  # steps that a child trains after its collapse was detected
-_AT = "Step to fork at, or onset-N: N steps before the fall began. The checkpoint before it is taken. Repeatable."
+_AT = (
+    "Step to fork at, or onset-N: N steps before the fall began. The checkpoint before it is taken."
+    " Repeatable."
+)
 _ARM = f"What a child changes: {', '.join(ARMS)}, or KEY=VALUE. Repeatable; default: {', '.join(DEFAULT)}."
 _FILE = "A file with arms of your own, each with a name and settings as in a grid file."
 _RUN = "A run id or a unique prefix of one; or an experiment, for all its runs that fell."
@@ -77,20 +92,28 @@ def fork(
     file: Path | None = Option(None, "--arms", metavar="FILE.toml", help=_FILE),
     draws: int = Option(4, min=1, help="Children of each arm, each with a new seed."),
     steps: int = Option(STEPS, min=1, help="Steps that a child trains."),
-    plan: bool = Option(False, "--plan", help="Print the children, the time and the power, and train nothing."),
-    workers: int | None = Option(None, min=1, help="Children at a time; default: one core for each thread of a run."),
+    plan: bool = Option(
+        False, "--plan", help="Print the children, the time and the power, and train nothing."
+    ),
+    workers: int | None = Option(
+        None, min=1, help="Children at a time; default: one core for each thread of a run."
+    ),
     form: str = one_of("--format", "table", "json", default="table"),
 ) -> None:
-    """Fork a run before its collapse, with one thing changed in each arm, and compare with children left unchanged.
+    """Fork a run before its collapse, with one thing changed in each arm, and compare with children left
+    unchanged.
 
-    Children share the weights, the optimizers, the queue and the history of the parent up to the fork, and are runs of
-    the experiment fork-RUN-at-STEP. The same command resumes. Forks of several parents are compared within each.
+    Children share the weights, the optimizers, the queue and the history of the parent up to the fork, and
+    are runs of the experiment fork-RUN-at-STEP. The same command resumes. Forks of several parents are
+    compared within each.
     """
     from workbench.analysis import forks
 
     reader = current(ctx.obj)
     whole = experiment_of(run) in experiments(reader)
-    parents = [row[0] for row in reader.rows(_FALLEN, [experiment_of(run)]).rows] if whole else [find(reader, run)]
+    parents = (
+        [row[0] for row in reader.rows(_FALLEN, [experiment_of(run)]).rows] if whole else [find(reader, run)]
+    )
     if not parents:
         raise InputError(f"no run of '{run}' fell; name a run and a step: sorl fork RUN --at STEP")
     grids: dict[str, list[Grid]] = {}
@@ -135,7 +158,9 @@ def fork(
         echo(document(rows), nl=False)
         return
     note(forks.ABOUT)
-    where = urlencode({"experiment": cells[0].settings.fork.experiment, "run": parents[0]})  # type: ignore[union-attr]
+    fork_of = cells[0].settings.fork
+    assert fork_of is not None
+    where = urlencode({"experiment": fork_of.experiment, "run": parents[0]})
     echo(f"The tree of {parents[0]}: sorl app, then /run?{where}")
 
 
@@ -167,7 +192,9 @@ def takes(cells: Sequence[Cell], runs: Path, workers: int | None) -> str:
 def arms_of(
     names: Sequence[str], file: Path | None, settings: RunSettings, left_out: list[str] | None = None
 ) -> dict[str, dict[str, Any]]:
-    """Return what each arm changes. What the parent's state does not allow is an InputError, or one more `left_out`."""
+    """Return what each arm changes. What the parent's state does not allow is an InputError, or one more
+    `left_out`.
+    """
     from workbench.analysis.forks import UNCHANGED
 
     given: dict[str, dict[str, Any]] = {}
@@ -183,7 +210,9 @@ def arms_of(
         elif name in ARMS:
             given[name] = _applied(ARMS[name], old)
         else:
-            raise InputError(f"no arm '{name}'{nearest(name, ARMS)}; there is: {', '.join(ARMS)}, or KEY=VALUE")
+            raise InputError(
+                f"no arm '{name}'{nearest(name, ARMS)}; there is: {', '.join(ARMS)}, or KEY=VALUE"
+            )
     if renamed := given.get(UNCHANGED):
         sets = ", ".join(renamed)
         raise InputError(f"the arm '{UNCHANGED}' changes nothing: give the one that sets {sets} another name")
@@ -199,19 +228,27 @@ def arms_of(
 
 
 def forkable(runs: Path, parent: str, at: str) -> Children:
-    """Return a parent and its step; InputError if it still runs, is of another version or has no checkpoint near."""
+    """Return a parent and its step; InputError if it still runs, is of another version or has no checkpoint
+    near.
+    """
     (row,) = records(*current(runs).rows("SELECT * FROM run WHERE run_id = ?", [parent])[:2])
     if held(folder := run_folder(runs, parent)):
         raise InputError(f"'{parent}' is still being trained: fork it when it has ended")
     trained, ours = json.loads(row["versions"] or "{}").get("sorl"), version("sorl")
     if trained != ours:
-        raise InputError(f"'{parent}' was trained by sorl {trained}; this is {ours}: train it again to fork it")
+        raise InputError(
+            f"'{parent}' was trained by sorl {trained}; this is {ours}: train it again to fork it"
+        )
     settings = settings_of(folder)
     return Children(row, settings, rung(folder, parent, at, row, settings))
 
 
-def grid_of(runs: Path, children: Children, arms: Mapping[str, Mapping[str, Any]], draws: int, steps: int) -> Grid:
-    """Return the grid of these arms and of unchanged children, and keep its file; InputError for an unknown setting."""
+def grid_of(
+    runs: Path, children: Children, arms: Mapping[str, Mapping[str, Any]], draws: int, steps: int
+) -> Grid:
+    """Return the grid of these arms and of unchanged children, and keep its file; InputError for an unknown
+    setting.
+    """
     from workbench.analysis.forks import UNCHANGED
 
     row, settings, step = children
@@ -219,7 +256,12 @@ def grid_of(runs: Path, children: Children, arms: Mapping[str, Mapping[str, Any]
     given = settings.model_dump(mode="json", exclude_none=True, exclude={"seed", "iterations", "fork"})
     fault = flatten({"fault": given.pop("fault", {})})
     base = flatten(given) | LIGHT | {"iterations": step + steps, "stop.after_collapse": AFTER}
-    base |= {"fork.experiment": row["experiment"], "fork.run": parent, "fork.at_step": step, "fork.seed": settings.seed}
+    base |= {
+        "fork.experiment": row["experiment"],
+        "fork.run": parent,
+        "fork.at_step": step,
+        "fork.seed": settings.seed,
+    }
     tables = []
     for name, changes in {UNCHANGED: {}, **arms}.items():
         # A fault goes on in every child but that of an arm without it.
@@ -228,7 +270,8 @@ def grid_of(runs: Path, children: Children, arms: Mapping[str, Mapping[str, Any]
         tables.append({"name": name} | expand(kept, f"arm '{name}'"))
     made = {
         "question": f"Which change after step {step} saves {parent}?",
-        # Not the parent's own seed: that child left unchanged falls for certain, as the parent was chosen for its fall.
+        # Not the parent's own seed: that child left unchanged falls for certain, as the parent was chosen for
+        # its fall.
         "seeds": [settings.seed + DRAW * draw for draw in range(1, draws + 1)],
         "base": expand(base, "the parent"),
         "arms": tables,
@@ -257,10 +300,18 @@ def _applied(changes: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, An
 
 
 def intervene(
-    runs: Path, found: Diagnosis, draws: int, *, yes: bool, steps: int = STEPS, causes: Sequence[Cause] | None = None,
+    runs: Path,
+    found: Diagnosis,
+    draws: int,
+    *,
+    yes: bool,
+    steps: int = STEPS,
+    causes: Sequence[Cause] | None = None,
     workers: int | None = None,
-) -> bool:  # fmt: skip
-    """Fork a run without each of these causes (its likeliest), once the time was agreed to; return whether it was."""
+) -> bool:
+    """Fork a run without each of these causes (its likeliest), once the time was agreed to; return whether it
+    was.
+    """
     from workbench.analysis.forks import WITHOUT, power
     from workbench.diagnosis.diagnose import in_order
 
@@ -280,7 +331,9 @@ def intervene(
         else:
             note(f"not tested, as no setting removes it: {cause.name}. {cause.change}")
     if not arms:
-        raise InputError(f"nothing that was found in '{name}' is removed by a setting; see `sorl diagnose {name}`")
+        raise InputError(
+            f"nothing that was found in '{name}' is removed by a setting; see `sorl diagnose {name}`"
+        )
     grid = grid_of(runs, children, arms, draws, steps)
     time = takes(grid.cells, runs, workers)
     note(f"{len(grid.cells)} children from step {children.step} on, {steps} steps each: {time}")
@@ -300,22 +353,37 @@ def arms_file(found: Diagnosis, draws: int) -> str:
     from workbench.diagnosis.diagnose import in_order
     from workbench.integrations.names import SETTINGS
 
-    step = found.log.onset if found.log.onset is not None else min((f.clue.step for f in found.findings), default=0)
+    step = (
+        found.log.onset
+        if found.log.onset is not None
+        else min((f.clue.step for f in found.findings), default=0)
+    )
     lines = [
-        f"# Continue {visible(found.log.name)} from its last checkpoint before step {step}, {draws} times each arm,",
-        "# each time with another seed. A cause is shown if children without it stay up and those left unchanged fall.",
-        "# Below are our settings, and what other trainers call them.", "", "[[arms]]", 'name = "unchanged"',
-    ]  # fmt: skip
+        (
+            f"# Continue {visible(found.log.name)} from its last checkpoint before step {step}, {draws} times"
+            " each arm,"
+        ),
+        (
+            "# each time with another seed. A cause is shown if children without it stay up and those left"
+            " unchanged fall."
+        ),
+        "# Below are our settings, and what other trainers call them.",
+        "",
+        "[[arms]]",
+        'name = "unchanged"',
+    ]
     for cause in [finding.cause for finding in in_order(found)][:LIKELIEST]:
         lines += ["", f"# {cause.title}. {cause.change}"]
         lines += ["[[arms]]", f'name = "without {cause.name}"'] if cause.without else []
         for key, new in cause.without.items():
             old = found.log.settings.get(key)
             if callable(new) and not isinstance(old, int | float):
-                lines.append(f'# "{key}": {(new.__doc__ or "").removeprefix("Return ")}')
+                lines.append(f'# "{key}": {first_paragraph(new).removeprefix("Return ")}')
                 continue
             value = json.dumps(_applied({key: new}, {key: old})[key])
-            lines.append(f'"{key}" = {value}  # was {visible(str(old))}; {", ".join(SETTINGS.get(key, ())[:3])}')
+            lines.append(
+                f'"{key}" = {value}  # was {visible(str(old))}; {", ".join(SETTINGS.get(key, ())[:3])}'
+            )
     return "\n".join(lines) + "\n"
 
 
@@ -325,7 +393,9 @@ def rung(folder: Path, parent: str, at: str, row: Mapping[str, Any], settings: R
 
     steps = [int(one.name) for one in checkpoints(folder / LADDER)]
     if not steps:
-        raise InputError(f"'{parent}' has no checkpoints to fork from: train it with record.ladder = 4 (the default)")
+        raise InputError(
+            f"'{parent}' has no checkpoints to fork from: train it with record.ladder = 4 (the default)"
+        )
     if (fault := settings.fault) is not None and (kind := FAULTS[fault.kind]).remembers:
         begins = fault.at_step - kind.lead
         if not (steps := [step for step in steps if step <= begins]):
@@ -338,7 +408,10 @@ def rung(folder: Path, parent: str, at: str, row: Mapping[str, Any], settings: R
             raise InputError(f"'{parent}' did not fall: name a step, --at STEP; {there}")
         wanted = max(int(onset) - int(match.group(1) or 0), min(steps))
         if wanted > onset:
-            note(f"'{parent}' falls at step {onset}, before its first checkpoint: its children start after the fall")
+            note(
+                f"'{parent}' falls at step {onset}, before its first checkpoint: its children start after the"
+                " fall"
+            )
     elif at.isdecimal():
         wanted = int(at)
     else:
@@ -357,10 +430,16 @@ def allowed(name: str, changes: Mapping[str, Any], settings: RunSettings) -> Non
             raise InputError(f"arm '{name}' changes {key}, which cannot change in the middle of a run")
     slots = {k.removeprefix("slots."): v for k, v in changes.items() if k.startswith("slots.")}
     parent = resolve(settings.algorithm, settings.slots)
-    child = resolve(changes.get("algorithm", settings.algorithm), {**settings.slots, **expand(slots, "the arm")})
+    child = resolve(
+        changes.get("algorithm", settings.algorithm), {**settings.slots, **expand(slots, "the arm")}
+    )
     if child.critic and not parent.critic:
-        raise InputError(f"arm '{name}': '{child.name}' needs a critic, and the parent has none to go on with")
+        raise InputError(
+            f"arm '{name}': '{child.name}' needs a critic, and the parent has none to go on with"
+        )
     if name == "no-critic" and not parent.critic:
         raise InputError(f"arm '{name}': '{parent.name}' has no critic to drop")
     if child.group_size != parent.group_size:
-        raise InputError(f"arm '{name}': '{child.name}' has other groups than the parent; its state does not fit")
+        raise InputError(
+            f"arm '{name}': '{child.name}' has other groups than the parent; its state does not fit"
+        )

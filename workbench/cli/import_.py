@@ -1,4 +1,6 @@
-"""`sorl import SOURCE`: the log of another trainer becomes a run, for the app, SQL, compare, diagnose and report."""
+"""`sorl import SOURCE`: the log of another trainer becomes a run, for the app, SQL, compare, diagnose and
+report.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,8 @@ if TYPE_CHECKING:
     from workbench.integrations.logs import Imported, Source
 
 _WHAT = (
-    "A log, or a folder with logs: JSON lines, CSV, Parquet, trainer_state.json, TensorBoard, W&B, SwanLab, trackio, "
-    "MLflow, Aim, or verl's console."
+    "A log, or a folder with logs: JSON lines, CSV, Parquet, trainer_state.json, TensorBoard, W&B, SwanLab,"
+    " trackio, MLflow, Aim, or verl's console."
 )
 RECORD = "imports.json"  # of an experiment's folder: what was imported, and what it looked like then
 _SLICE = 100_000  # steps of a segment
@@ -41,7 +43,9 @@ def import_(
     name: str = Option("imported", metavar="NAME", help="The experiment that the runs are filed under."),
     follow: bool = Option(False, "--follow", help="Keep reading while the trainer writes, until Ctrl-C."),
 ) -> None:
-    """Turn the log of another trainer into a run: the app, SQL, compare, diagnose and report then work on it."""
+    """Turn the log of another trainer into a run: the app, SQL, compare, diagnose and report
+    then work on it.
+    """
     if name != Path(name).name or name.startswith(".") or not name.isprintable():
         raise InputError(f"--name '{name}' is no name of a folder; use letters, digits, '-' and '_'")
     importer = Importer(source, ctx.obj / name, live=follow)
@@ -58,11 +62,14 @@ def import_(
 
 
 class Importer:
-    """The runs of a source, and what of each is on the disk; while `live`, its last step waits for the next one."""
+    """The runs of a source, and what of each is on the disk; while `live`, its last step waits for the next
+    one.
+    """
 
     def __init__(self, source: Path, experiment: Path, *, live: bool = False) -> None:
         self.source, self.experiment, self._live = source, experiment, live
-        self._written: dict[str, tuple[Imported, int]] = {}  # by run_id: the run and its last step on the disk
+        # by run_id: the run and its last step on the disk
+        self._written: dict[str, tuple[Imported, int]] = {}
         self._locks: dict[str, IO[str]] = {}
 
     def look(self, *, say: bool) -> None:
@@ -80,7 +87,9 @@ class Importer:
         for one in found:
             entry: Any = record.get(str(one.path.resolve()))
             known = isinstance(entry, dict) and entry.get("fingerprint") == marks[one] and entry.get("runs")
-            if not known or not all((self.experiment / str(run) / "segments").is_dir() for run in entry["runs"]):
+            if not known or not all(
+                (self.experiment / str(run) / "segments").is_dir() for run in entry["runs"]
+            ):
                 fresh.append(one)
         written, refused = 0, list[str]()
         quiet = not say or len(fresh) == 1 or not sys.stderr.isatty()
@@ -167,16 +176,22 @@ class Importer:
         if self._live and verdict["outcome"] not in ("collapsed", "diverged"):
             verdict = verdict | {"outcome": None}  # as of a run in training
         return verdict | {
-            "experiment": self.experiment.name, "algorithm": "unknown", "arm": seeded[1] if seeded else run.name,
+            "experiment": self.experiment.name,
+            "algorithm": "unknown",
+            "arm": seeded[1] if seeded else run.name,
             "seed": seed if isinstance(seed, int) and 0 <= seed < 2**63 else 0,
             "config": json.dumps(expand(run.settings, "the settings")),
-            "status": "running" if self._live else run.status, "steps": int(run.steps[-1]) + 1,
-            "started_at": None, "ended_at": None if self._live else now(),
-        }  # fmt: skip
+            "status": "running" if self._live else run.status,
+            "steps": int(run.steps[-1]) + 1,
+            "started_at": None,
+            "ended_at": None if self._live else now(),
+        }
 
 
 def _id_of(source: Source, run: Imported, others: list[str]) -> str:
-    """Return the id of a run: the same whenever its source is read, and none of the `others` of the source."""
+    """Return the id of a run: the same whenever its source is read, and none of the `others` of
+    the source.
+    """
     key = f"{source.path.resolve()}\0{run.name}"
     plain = re.sub(r"[^0-9A-Za-z._-]+", "-", run.name).strip("-.")[:60] or "run"
     digests = (sha256(f"{key}\0{n}".encode(errors="replace")).hexdigest()[:6] for n in range(len(others) + 1))
@@ -188,8 +203,11 @@ def report(run_id: str, run: Imported, source: Source) -> None:
     echo(f"{run_id}: {len(run.steps):,} steps of {source.format.name}, '{source.path}'\n")
     print_table(["read as", "metric"], [[place, metric] for place, metric in sorted(run.read.items())])
     settings = [f"{key} = {value}" for key, value in run.settings.items()] or ["none found"]
-    said = {"kept as columns of table step": list(run.kept), "left out, as there are too many": run.left,
-            "settings": settings}  # fmt: skip
+    said = {
+        "kept as columns of table step": list(run.kept),
+        "left out, as there are too many": run.left,
+        "settings": settings,
+    }
     echo()
     for what, words in said.items():
         if words:
@@ -210,6 +228,8 @@ def _grew(before: Imported, run: Imported, until: int) -> bool:
             own = values[columns["step"] <= until]
             past = old[name][old["step"] <= until] if name in old else np.ma.masked_all(len(own))
             same_nulls = np.array_equal(np.ma.getmaskarray(past), np.ma.getmaskarray(own))
-            if not same_nulls or not np.array_equal(np.ma.filled(past, 0), np.ma.filled(own, 0), equal_nan=True):
+            if not same_nulls or not np.array_equal(
+                np.ma.filled(past, 0), np.ma.filled(own, 0), equal_nan=True
+            ):
                 return False
     return True

@@ -18,7 +18,8 @@ _EXPERIMENTS = """
     GROUP BY experiment ORDER BY max(started_at) DESC NULLS FIRST, experiment
 """
 _RUNS = """
-    SELECT run_id, arm, seed, status, outcome, steps, collapse_step, peak_success, final_success, seconds, started_at
+    SELECT run_id, arm, seed, status, outcome, steps, collapse_step, peak_success, final_success, seconds,
+           started_at
     FROM run WHERE experiment = $experiment AND ($all OR run_id IN (SELECT run_id FROM cell))
     ORDER BY arm, seed, run_id
 """

@@ -1,4 +1,6 @@
-"""The command `sorl`: one module a verb, imported when it is typed; wrong input is one message and exit code 2."""
+"""The command `sorl`: one module a verb, imported when it is typed; wrong input is one message and exit code
+2.
+"""
 
 import os
 import sys
@@ -14,19 +16,42 @@ from typer.core import TyperCommand, TyperGroup
 from workbench.cli.tables import message, note
 from workbench.store.text import visible
 
-# In the order of the help page. Module and function have the verb's name; a group of verbs is a Typer called `app`.
+# In the order of the help page. Module and function have the verb's name; a group of verbs is a Typer called
+# `app`.
 VERBS = (
-    "run", "plan", "fork", "ls", "show", "compare", "sql", "diagnose", "import", "audit", "replay", "app", "report",
-    "eval", "retriever", "algorithms", "diagnostics", "sync", "rescan", "doctor", "bench",
-)  # fmt: skip
+    "run",
+    "plan",
+    "fork",
+    "ls",
+    "show",
+    "compare",
+    "sql",
+    "diagnose",
+    "import",
+    "audit",
+    "replay",
+    "app",
+    "report",
+    "eval",
+    "retriever",
+    "algorithms",
+    "diagnostics",
+    "sync",
+    "rescan",
+    "doctor",
+    "bench",
+)
 WRONG_INPUT = 2
-# What only an extra of pyproject.toml installs. A verb that trains wants `train`, whichever package it misses first.
+# What only an extra of pyproject.toml installs. A verb that trains wants `train`, whichever package it misses
+# first.
 EXTRAS = {
-    **dict.fromkeys(("scipy", "lifelines"), "analysis"), **dict.fromkeys(("streamlit", "plotly", "jinja2"), "app"),
+    **dict.fromkeys(("scipy", "lifelines"), "analysis"),
+    **dict.fromkeys(("streamlit", "plotly", "jinja2"), "app"),
     **dict.fromkeys(("torch", "transformers", "tokenizers", "urllib3"), "train"),
-}  # fmt: skip
+}
 _TRAINS = ("run", "fork", "audit", "replay", "eval")
-_USAGE: Any = typer.BadParameter.__mro__[1]  # click's UsageError, of which later versions of typer have their own
+# click's UsageError, of which later versions of typer have their own
+_USAGE: Any = typer.BadParameter.__mro__[1]
 
 
 class _Verbs(TyperGroup):
@@ -59,7 +84,8 @@ class _Verbs(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Accept the global options after the verb too, as they are often typed."""
         for word in args:
-            if any(c == "\0" or "\ud800" <= c <= "\udfff" for c in word):  # Python reads bad bytes as surrogates
+            # Python reads bad bytes as surrogates
+            if any(c == "\0" or "\ud800" <= c <= "\udfff" for c in word):
                 ctx.fail(f"'{visible(message(word))}' holds a NUL or is not UTF-8")
         before, after = [], []
         words = iter(args)
@@ -73,7 +99,9 @@ class _Verbs(TyperGroup):
         return list(super().parse_args(ctx, before + after))
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the verb; a mistake of the user is a message, not a traceback, and so is what the system refuses."""
+        """Run the verb; a mistake of the user is a message, not a traceback, and so is what the system
+        refuses.
+        """
         from workbench.spec import InputError
 
         try:
@@ -111,16 +139,22 @@ def summary(verb: str) -> str:
     tree = ast.parse(Path(__file__).with_name(f"{module_of(verb)}.py").read_text(encoding="utf-8"))
     functions = {node.name: node for node in reversed(tree.body) if isinstance(node, ast.FunctionDef)}
     chosen = functions.get(module_of(verb)) or [*functions.values()][-1]
-    return (ast.get_docstring(chosen) or "").split("\n")[0]
+    text = ast.get_docstring(chosen) or ""
+    return " ".join(text.split("\n\n")[0].split())
 
 
 app = typer.Typer(
-    cls=_Verbs, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    cls=_Verbs,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-)  # fmt: skip
+)
 
 
-@app.callback(epilog="Results go to stdout, the rest to stderr. Exit code 0: success, 1: a failure, 2: wrong input.")
+@app.callback(
+    epilog="Results go to stdout, the rest to stderr. Exit code 0: success, 1: a failure, 2: wrong input."
+)
 def sorl(
     ctx: typer.Context,
     runs: Path = typer.Option("runs", metavar="DIR", envvar="SORL_RUNS", help="The runs folder."),

@@ -33,11 +33,15 @@ def plan(
     changes: list[str] | None = CHANGES,
     arms: list[str] | None = ARMS,
     form: str = LISTING,
-    hazard_ratio: float = Option(0.2, help="Effect to detect: hazard of collapse relative to the reference arm."),
+    hazard_ratio: float = Option(
+        0.2, help="Effect to detect: hazard of collapse relative to the reference arm."
+    ),
     power: float = Option(0.8, help="Probability of detecting that effect."),
     incidence: float | None = Option(None, help=_INCIDENCE),
 ) -> None:
-    """Show the cells of a grid, how they differ, the effects that its seeds can detect, and the time. Runs nothing."""
+    """Show the cells of a grid, how they differ, the effects that its seeds can detect, and the time. Runs
+    nothing.
+    """
     grid = config.load(file, changes or [], History(ctx.obj), arms or [])
     if grid.region is not None:
         describe_search(grid, grid.region, ctx.obj, workers, form)
@@ -46,9 +50,15 @@ def plan(
 
 
 def describe(
-    grid: Grid, runs: Path, workers: int | None = None, form: str = "table", seeds: dict[str, Any] | None = None
+    grid: Grid,
+    runs: Path,
+    workers: int | None = None,
+    form: str = "table",
+    seeds: dict[str, Any] | None = None,
 ) -> None:
-    """Print the plan: arms with the settings that differ, the slots that differ, fairness, seeds needed, time."""
+    """Print the plan: arms with the settings that differ, the slots that differ, fairness, seeds needed,
+    time.
+    """
     grid = grid.newest(runs)
     folders = {cell.run_id: folder_of(runs, cell) for cell in grid.cells}
     status = {name: status_of(last_row(folder), alive=held(folder)) for name, folder in folders.items()}
@@ -59,10 +69,15 @@ def describe(
         names = ("run_id", "arm", "algorithm", "seed", "control", "config_hash")
         cells = [{n: getattr(c, n) for n in names} | {"status": status[c.run_id]} for c in grid.cells]
         whole = {
-            "experiment": grid.experiment, "question": grid.question, "cells": cells, "settings": settings,
-            "slots": slots, "guard": [finding.as_dict() for finding in findings], "seeds": seeds,
+            "experiment": grid.experiment,
+            "question": grid.question,
+            "cells": cells,
+            "settings": settings,
+            "slots": slots,
+            "guard": [finding.as_dict() for finding in findings],
+            "seeds": seeds,
             "estimate": time.as_dict(),
-        }  # fmt: skip
+        }
         echo(document(whole), nl=False)
         return
     echo(f"{grid.experiment}: {grid.question}\n")
@@ -72,9 +87,12 @@ def describe(
         mine = [cell for cell in grid.cells if cell.arm == arm]
         finished = sum(status[cell.run_id] == "finished" for cell in mine)
         row = {
-            "arm": arm, "kind": "control" if mine[0].control else "crossed", "algorithm": mine[0].algorithm,
-            "seeds": " ".join(str(cell.seed) for cell in mine), "finished": f"{finished}/{len(mine)}",
-        }  # fmt: skip
+            "arm": arm,
+            "kind": "control" if mine[0].control else "crossed",
+            "algorithm": mine[0].algorithm,
+            "seeds": " ".join(str(cell.seed) for cell in mine),
+            "finished": f"{finished}/{len(mine)}",
+        }
         rows.append(row | {short(key): in_words(values[arm]) for key, values in settings.items()})
     show(rows, form)
     if slots:
@@ -106,7 +124,12 @@ def _slots(grid: Grid) -> list[dict[str, str]]:
 
 def describe_search(grid: Grid, region: Region, runs: Path, workers: int | None, form: str) -> None:
     """Print the plan of a search: what is searched, its runs, their time."""
-    progress, rule, along, values = region.progress, region.rule, region.settings.along, region.settings.lattice
+    progress, rule, along, values = (
+        region.progress,
+        region.rule,
+        region.settings.along,
+        region.settings.lattice,
+    )
     everything, done, now = region.everything, len(progress.done), len(progress.now)
     most = min(everything, region.settings.runs or everything)
     expected = min(most, round(usual(region.neighbours, rule) * len(region.series)))
@@ -115,19 +138,25 @@ def describe_search(grid: Grid, region: Region, runs: Path, workers: int | None,
     time = time._replace(seconds=time.seconds / len(grid.cells) * left)
     if form == "json":
         whole = {
-            "experiment": grid.experiment, "question": grid.question, "kind": "region",
-            "arms": [arm.label for arm in region.series], "columns": list(region.columns), "along": along,
+            "experiment": grid.experiment,
+            "question": grid.question,
+            "kind": "region",
+            "arms": [arm.label for arm in region.series],
+            "columns": list(region.columns),
+            "along": along,
             "values": list(values),
             "runs": {"done": done, "now": now, "expected": expected, "most": most, "full_grid": everything},
             "estimate": time.as_dict(),
-        }  # fmt: skip
+        }
         echo(document(whole), nl=False)
         return
     echo(f"{grid.experiment}: {grid.question}\n")
     names = [", ".join(f"{short(key)} {c[key]:g}" for key in reversed(c)) or "runs" for c in region.columns]
     rows = [{"arm": arm.label, "kind": "control" if arm.control else "crossed"} for arm in region.series]
     for (i, row), (j, name) in itertools.product(enumerate(rows), enumerate(names)):
-        ended, begun = (sum((t.arm, t.column) == (i, j) for t in some) for some in (progress.done, progress.now))
+        ended, begun = (
+            sum((t.arm, t.column) == (i, j) for t in some) for some in (progress.done, progress.now)
+        )
         row[name] = f"{ended} done" + (f", {begun} now" if begun else "")
     show(rows, form)
     seeds = f"{rule.probes} seeds for a first try, {rule.seeds} next to a boundary"
@@ -156,12 +185,18 @@ def state(region: Region) -> str:
     return f"Every boundary is found, with {spent}."
 
 
-def seeds_for(grid: Grid, runs: Path, ratio: float, power: float, incidence: float | None) -> dict[str, Any] | None:
-    """Return the seeds that detect the hazard ratio and what the planned ones detect; None for a grid of one arm."""
+def seeds_for(
+    grid: Grid, runs: Path, ratio: float, power: float, incidence: float | None
+) -> dict[str, Any] | None:
+    """Return the seeds that detect the hazard ratio and what the planned ones detect; None for a grid of one
+    arm.
+    """
     from workbench.analysis import stats
 
     if ratio <= 0 or ratio == 1:
-        raise InputError(f"--hazard-ratio {ratio:g} is no effect: it must be above 0 and not 1, for example 0.2")
+        raise InputError(
+            f"--hazard-ratio {ratio:g} is no effect: it must be above 0 and not 1, for example 0.2"
+        )
     for name, value, low in (("power", power, stats.ALPHA), ("incidence", incidence, 0)):
         if value is not None and not low < value < 1:
             raise InputError(f"--{name} {value:g} is not between {low:g} and 1; use e.g. --{name} 0.8")
@@ -171,14 +206,20 @@ def seeds_for(grid: Grid, runs: Path, ratio: float, power: float, incidence: flo
     share, basis = recorded_incidence(arms, runs) if incidence is None else (incidence, "as given")
     planned, comparisons = len(grid.seeds), len(arms) - 1
     return {
-        "hazard_ratio": ratio, "power": power, "alpha": stats.ALPHA, "incidence": share, "incidence_basis": basis,
-        "collapses": stats.collapses_needed(ratio, power), "seeds": stats.seeds_needed(ratio, share, power),
+        "hazard_ratio": ratio,
+        "power": power,
+        "alpha": stats.ALPHA,
+        "incidence": share,
+        "incidence_basis": basis,
+        "collapses": stats.collapses_needed(ratio, power),
+        "seeds": stats.seeds_needed(ratio, share, power),
         "comparisons": comparisons,
         "seeds_for_all_comparisons": stats.seeds_needed(ratio, share, power, stats.ALPHA / comparisons),
-        "planned_seeds": planned, "planned_power": stats.power_of(planned, ratio, share),
+        "planned_seeds": planned,
+        "planned_power": stats.power_of(planned, ratio, share),
         "planned_detectable": stats.detectable(planned, share, power),
         "planned_smallest_p": stats.smallest_p(planned, planned),
-    }  # fmt: skip
+    }
 
 
 def _seeds_in_words(n: Mapping[str, Any]) -> str:
@@ -186,17 +227,19 @@ def _seeds_in_words(n: Mapping[str, Any]) -> str:
     every = f" ({n['seeds_for_all_comparisons']} to detect it in each of {n['comparisons']} comparisons)"
     too_few = f" With {planned} per arm the smallest possible p-value is {n['planned_smallest_p']:.2g}."
     return (
-        f"To detect a hazard ratio of {n['hazard_ratio']:g} with {100 * n['power']:.0f} % power at alpha .05: "
-        f"{n['collapses']:.0f} collapses, about {n['seeds']} seeds per arm{every if n['comparisons'] > 1 else ''}, if "
-        f"{100 * n['incidence']:.0f} % of the reference arm's runs collapse ({n['incidence_basis']}).\n"
-        f"The planned {planned} per arm detect it with {100 * n['planned_power']:.0f} % power, and a hazard ratio "
-        f"of {n['planned_detectable']:.2g} or less with {100 * n['power']:.0f} %."
-        f"{too_few if n['planned_smallest_p'] > n['alpha'] else ''}"
+        f"To detect a hazard ratio of {n['hazard_ratio']:g} with {100 * n['power']:.0f} % power at alpha .05:"
+        f" {n['collapses']:.0f} collapses, about {n['seeds']} seeds per"
+        f" arm{every if n['comparisons'] > 1 else ''}, if {100 * n['incidence']:.0f} % of the reference arm's"
+        f" runs collapse ({n['incidence_basis']}).\nThe planned {planned} per arm detect it with"
+        f" {100 * n['planned_power']:.0f} % power, and a hazard ratio of {n['planned_detectable']:.2g} or"
+        f" less with {100 * n['power']:.0f} %.{too_few if n['planned_smallest_p'] > n['alpha'] else ''}"
     )
 
 
 def recorded_incidence(arms: Mapping[str, RunSettings], runs: Path) -> tuple[float, str]:
-    """Return the Kaplan-Meier incidence at the end of a run, of the recorded arm that collapsed most; its basis."""
+    """Return the Kaplan-Meier incidence at the end of a run, of the recorded arm that collapsed most; its
+    basis.
+    """
     from workbench.analysis.runs import every_run, replicate
     from workbench.analysis.survival import observed, survival_at
 
@@ -209,7 +252,8 @@ def recorded_incidence(arms: Mapping[str, RunSettings], runs: Path) -> tuple[flo
         seen += len(mine)
         if len(mine) and (events := int(mine["event"].sum())):
             share = 1 - survival_at(mine, wanted.iterations)
-            share = share if 0 < share < 1 else (events + 0.5) / (len(mine) + 1)  # not 1, though all collapsed
+            # not 1, though all collapsed
+            share = share if 0 < share < 1 else (events + 0.5) / (len(mine) + 1)
             collapsed.append((share, f"{arm}: {events} of {len(mine)} recorded runs"))
     none = (ASSUMED, f"assumed: none of {seen} recorded runs did" if seen else "assumed: none is recorded")
     return max(collapsed, key=lambda found: found[0], default=none)

@@ -21,15 +21,29 @@ from workbench.store import batches
 
 # Table -> its title and the columns that a terminal shows.
 TABLES = {
-    "summary": ("All updates together; source logged: by the trainer", "algorithm source policy_loss stabiliser_ratio "
-                "stabiliser_factor unit_ratio_max clip_frac out_of_range_frac ess_frac weight_abs"),
-    "turns": ("By turn", "algorithm turn_index n_tokens unit_ratio_mean unit_ratio_max approx_kl clip_frac "
-              "out_of_range_frac gradient_share unit_ratio_mass_frac"),
-    "culprits": ("Turns with the largest gradient share", "algorithm rank trajectory turn_index n_tokens advantage "
-                 "ratio_max clip_frac gradient_share"),
-    "tokens": ("Tokens; weight = d loss / d log-prob", "algorithm update position turn_index token log_ratio "
-               "unit_ratio advantage clipped weight"),
-}  # fmt: skip
+    "summary": (
+        "All updates together; source logged: by the trainer",
+        (
+            "algorithm source policy_loss stabiliser_ratio "
+            "stabiliser_factor unit_ratio_max clip_frac out_of_range_frac ess_frac weight_abs"
+        ),
+    ),
+    "turns": (
+        "By turn",
+        (
+            "algorithm turn_index n_tokens unit_ratio_mean unit_ratio_max approx_kl clip_frac "
+            "out_of_range_frac gradient_share unit_ratio_mass_frac"
+        ),
+    ),
+    "culprits": (
+        "Turns with the largest gradient share",
+        "algorithm rank trajectory turn_index n_tokens advantage ratio_max clip_frac gradient_share",
+    ),
+    "tokens": (
+        "Tokens; weight = d loss / d log-prob",
+        "algorithm update position turn_index token log_ratio unit_ratio advantage clipped weight",
+    ),
+}
 _SET = "Change every algorithm, e.g. clip.high=0.3. Repeatable."
 _TOKENS = "List the tokens of --trajectory; default: the one with the largest gradient share."
 
@@ -37,15 +51,23 @@ _TOKENS = "List the tokens of --trajectory; default: the one with the largest gr
 def replay(
     ctx: Context,
     run: str = Argument(..., metavar="RUN", help="A run id, a unique prefix of one, or the run's folder."),
-    step: int | None = Option(None, min=0, help="Step of the stored batch; without it the stored steps are listed."),
-    algorithm: list[str] | None = Option(None, metavar="NAME", help="Default: the six of the core grid. Repeatable."),
+    step: int | None = Option(
+        None, min=0, help="Step of the stored batch; without it the stored steps are listed."
+    ),
+    algorithm: list[str] | None = Option(
+        None, metavar="NAME", help="Default: the six of the core grid. Repeatable."
+    ),
     change: list[str] | None = Option(None, "--set", metavar="SLOT.OPTION=VALUE", help=_SET),
-    variants: Path | None = Option(None, metavar="FILE.toml", help="Variants: one table each, with base and slots."),
+    variants: Path | None = Option(
+        None, metavar="FILE.toml", help="Variants: one table each, with base and slots."
+    ),
     update: list[int] | None = Option(None, min=0, help="Only this optimizer update. Repeatable."),
     trajectory: int | None = Option(None, min=0, help="Also list every token of this trajectory."),
     tokens: bool = Option(False, "--tokens", help=_TOKENS),
     top: int = Option(3, min=0, help="Turns to list per algorithm, by gradient share."),
-    gradients: bool = Option(False, "--gradients", help="Also compute true gradients; needs stored weights, slower."),
+    gradients: bool = Option(
+        False, "--gradients", help="Also compute true gradients; needs stored weights, slower."
+    ),
     table: str | None = one_of("--table", *TABLES, more=": only this table"),
     form: str = one_of("--format", "table", "csv", "json", "parquet", default="table"),
     output: Path | None = OUTPUT,
@@ -54,7 +76,8 @@ def replay(
 ) -> None:
     """Run a stored batch through several algorithms: losses, ratios, clips and gradient shares.
 
-    Each algorithm recomputes its own advantages. A value that the batch does not determine is NULL, with the reason.
+    Each algorithm recomputes its own advantages. A value that the batch does not determine is NULL, with the
+    reason.
     """
     if form in ("csv", "parquet") and table is None:
         raise InputError(f"--format {form} holds one table: add --table {'|'.join(TABLES)}")
@@ -62,8 +85,11 @@ def replay(
         raise InputError("--format parquet writes a binary file: add --output FILE.parquet")
     folder = run_folder(ctx.obj, run)
     if step is None and (known := batches.steps(folder)):
-        raise InputError(f"name a stored step of run '{folder.name}' with --step; stored are {batches.ranges(known)}")
-    stored = batches.read(folder, step or 0, weights=gradients)  # without a stored batch, says how to store them
+        raise InputError(
+            f"name a stored step of run '{folder.name}' with --step; stored are {batches.ranges(known)}"
+        )
+    # without a stored batch, says how to store them
+    stored = batches.read(folder, step or 0, weights=gradients)
     import torch
 
     from workbench.audit.networks import Networks
@@ -80,10 +106,16 @@ def replay(
         done = play(trajectory=trajectory)
     if trajectory is not None and not done.tokens:
         inside = [str(u.index) for u in stored.updates if trajectory in stored.trajectory[u.rows]]
-        raise InputError(f"trajectory {trajectory} was trained on in updates {', '.join(inside)} of step {step} only")
-    taken, incomplete = engine.gradients(stored, algorithms, done, Networks(stored)) if gradients else ({}, "")
+        raise InputError(
+            f"trajectory {trajectory} was trained on in updates {', '.join(inside)} of step {step} only"
+        )
+    taken, incomplete = (
+        engine.gradients(stored, algorithms, done, Networks(stored)) if gradients else ({}, "")
+    )
     found = {"summary": tables.summary(done, taken), "turns": tables.turns(done)}
-    found |= {"culprits": tables.culprits(done, top)} | ({"tokens": tables.tokens(done)} if done.tokens else {})
+    found |= {"culprits": tables.culprits(done, top)} | (
+        {"tokens": tables.tokens(done)} if done.tokens else {}
+    )
     found = found if table is None else {table: found[table]}
     if form == "parquet" and table is not None and output is not None:
         import pyarrow as pa
@@ -92,14 +124,21 @@ def replay(
         save_parquet(pa.Table.from_pylist(found[table], schema=schema), output)
     elif form == "json":
         whole = {
-            "run": folder.name, "step": step, "own": done.own, "updates": len(stored.updates),
-            "trajectories": len(stored.tokens), "advantage_gap": done.advantage_gap, "reasons": dict(done.reasons),
+            "run": folder.name,
+            "step": step,
+            "own": done.own,
+            "updates": len(stored.updates),
+            "trajectories": len(stored.tokens),
+            "advantage_gap": done.advantage_gap,
+            "reasons": dict(done.reasons),
             **found,
-        }  # fmt: skip
+        }
         save(document(whole), output)
     elif form == "csv" or output is not None:
         names = {name: [c.name for c in tables.TABLES[name]] for name in found}
-        texts = (as_text(names[name], [list(row.values()) for row in rows], "csv") for name, rows in found.items())
+        texts = (
+            as_text(names[name], [list(row.values()) for row in rows], "csv") for name, rows in found.items()
+        )
         save("\n".join(texts), output)
     else:
         _print(folder.name, done, found)
@@ -111,8 +150,9 @@ def _print(run: str, done: Replay, found: Mapping[str, Rows]) -> None:
     stored, gap = done.stored, done.advantage_gap
     epochs = len({u.epoch for u in stored.updates})
     echo(
-        f"{run}, step {stored.step}: {len(stored.updates)} updates in {epochs} epoch{'s' * (epochs != 1)} on "
-        f"{len(stored.tokens)} trajectories, rollouts of step {stored.updates[0].rollout_step}; trained by {done.own}"
+        f"{run}, step {stored.step}: {len(stored.updates)} updates in {epochs} epoch{'s' * (epochs != 1)} on"
+        f" {len(stored.tokens)} trajectories, rollouts of step {stored.updates[0].rollout_step}; trained by"
+        f" {done.own}"
     )
     if gap is not None and gap > 1e-3:
         they = f"its advantages, recomputed from the stored rewards, differ by up to {gap:.3g}"
@@ -141,8 +181,8 @@ def algorithms_of(
 ) -> dict[str, Algorithm]:
     """Return by label the algorithm that ran (from `meta` of its batch), and then the others to replay.
 
-    `names`: known algorithms, with the slots of `changes` set; by default the six of the core, or with changes the one
-    that ran. `file`: a table a variant, {base = ..., slot = ...}.
+    `names`: known algorithms, with the slots of `changes` set; by default the six of the core, or with
+    changes the one that ran. `file`: a table a variant, {base = ..., slot = ...}.
     """
     ran = meta["algorithm"] if isinstance(meta["algorithm"], dict) else {"base": meta["algorithm"]}
     ran = merge(ran, meta["slots"])

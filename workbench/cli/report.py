@@ -30,16 +30,24 @@ _EXPORT = "Instead of a report, write the results of every run and those of --fr
 
 def report(
     ctx: Context,
-    experiments: list[str] | None = Argument(None, metavar="EXPERIMENT", help="Claims use all runs of an experiment."),
-    files: list[Path] | None = Option(None, "--from", metavar="FILE.parquet", help="Results of --export. Repeatable."),
+    experiments: list[str] | None = Argument(
+        None, metavar="EXPERIMENT", help="Claims use all runs of an experiment."
+    ),
+    files: list[Path] | None = Option(
+        None, "--from", metavar="FILE.parquet", help="Results of --export. Repeatable."
+    ),
     form: str = one_of("--format", "html", "md", default="html"),
-    output: Path | None = Option(None, "--output", "-o", metavar="FILE", help="Default: report-NAME.html; md: stdout."),
+    output: Path | None = Option(
+        None, "--output", "-o", metavar="FILE", help="Default: report-NAME.html; md: stdout."
+    ),
     export: Path | None = Option(None, metavar="FILE.parquet", help=_EXPORT),
 ) -> None:
     """Write a report: question, verdicts on the paper's claims, design, figures, tables and settings."""
     names, files = [experiment_of(name) for name in experiments or []], files or []
     if not names and not files:
-        raise InputError("name an experiment (`sorl ls` lists them), or a file: `sorl report --from FILE.parquet`")
+        raise InputError(
+            "name an experiment (`sorl ls` lists them), or a file: `sorl report --from FILE.parquet`"
+        )
     if form == "html" and export is None and find_spec("plotly") is None:
         raise InputError("the figures need plotly: run `pip install 'sorl[app]'`, or use `--format md`")
     found = gather(ctx.obj, names, files)
@@ -73,12 +81,16 @@ def written(found: Sequence["Results"], lines: Sequence[str], form: str, level: 
 def commands(found: Sequence["Results"], names: Sequence[str], files: Sequence[Path]) -> list[str]:
     """Return the commands that train the experiments again and write their report."""
     train = [f"sorl run {shlex.quote(f'experiments/{one.experiment}.toml')}" for one in found if one.toml]
-    report = " ".join(["sorl report", *map(shlex.quote, names), *(f"--from {shlex.quote(str(f))}" for f in files)])
+    report = " ".join(
+        ["sorl report", *map(shlex.quote, names), *(f"--from {shlex.quote(str(f))}" for f in files)]
+    )
     return [*train, report]
 
 
 def gather(runs: Path, experiments: Sequence[str], files: Sequence[Path] = ()) -> list["Results"]:
-    """Return the results of experiments in the runs folder, then those of files; InputError if one is missing."""
+    """Return the results of experiments in the runs folder, then those of files; InputError if one is
+    missing.
+    """
     from workbench.analysis import results
     from workbench.analysis.runs import runs as runs_in
 
@@ -99,7 +111,9 @@ def slots(config: str | None) -> str | None:
         group_size = settings["learn"]["group_size"]
     except (ValueError, KeyError, TypeError, InputError):
         return None
-    parts = {slot: {"kind": getattr(algorithm, slot).kind, **asdict(getattr(algorithm, slot))} for slot in KINDS}
+    parts = {
+        slot: {"kind": getattr(algorithm, slot).kind, **asdict(getattr(algorithm, slot))} for slot in KINDS
+    }
     if algorithm.routing.kind == "none":  # files of before the slot say nothing of it
         del parts["routing"]
     own = {"critic": algorithm.critic, "group_size": group_size or algorithm.group_size}

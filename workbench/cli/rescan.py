@@ -25,10 +25,19 @@ from workbench.spec.files import from_json
 from workbench.store import sync as store
 
 _JUDGE = "Judge and update a file of `sorl report --export`."
-JUDGED = ("outcome", "collapse_step", "onset_low", "onset_high", "detection_step", "peak_success", "final_success")
+JUDGED = (
+    "outcome",
+    "collapse_step",
+    "onset_low",
+    "onset_high",
+    "detection_step",
+    "peak_success",
+    "final_success",
+)
 _KEY = ("step", "kind", "diagnostic")  # of an event
 _key = itemgetter(*_KEY)
-# Kinds of events that come from the trainer, the grid or the sync, not from a rule over columns; guard_* do as well.
+# Kinds of events that come from the trainer, the grid or the sync, not from a rule over columns; guard_* do
+# as well.
 _OTHERS = {"diverged", "segment_corrupt", *KINDS}
 _RUNS = """
     SELECT * FROM run WHERE status IN ('finished', 'failed', 'interrupted')
@@ -66,17 +75,29 @@ def rescan(
         count, recorded = count + 1, rows("SELECT * FROM event WHERE run_id = $run ORDER BY step", run)
         try:
             verdict, events = judged(row, steps, recorded, rows(_GROUP, run)[0]["size"])
-            by_rules = (e for e in recorded if e["kind"] not in _OTHERS and not e["kind"].startswith("guard_"))
-            seen, before = ({_key(event): event for event in some} for some in (map(asdict, events), by_rules))
+            by_rules = (
+                e for e in recorded if e["kind"] not in _OTHERS and not e["kind"].startswith("guard_")
+            )
+            seen, before = (
+                {_key(event): event for event in some} for some in (map(asdict, events), by_rules)
+            )
             words = changed(row, verdict)
-            for title, keys in (("new", seen.keys() - before.keys()), ("withdrawn", before.keys() - seen.keys())):
+            for title, keys in (
+                ("new", seen.keys() - before.keys()),
+                ("withdrawn", before.keys() - seen.keys()),
+            ):
                 kinds = Counter(kind for _, kind, _ in sorted(keys))
-                words += [f"{title}: {', '.join(f'{n} {kind}' for kind, n in kinds.items())}"] if kinds else []
-            if words and not dry:  # fails where the folder is gone, or the run was resumed: its trainer judges it
+                words += (
+                    [f"{title}: {', '.join(f'{n} {kind}' for kind, n in kinds.items())}"] if kinds else []
+                )
+            # fails where the folder is gone, or the run was resumed: its trainer judges it
+            if words and not dry:
                 # An event without a severity withdraws the one it replaces.
                 gone = [dict(zip(_KEY, key, strict=True)) for key in before if key not in seen]
                 folder, told = folder_of(ctx.obj, row["run_id"]), [*seen.values(), *gone]
-                kept = {name: (row | verdict).get(name) for name in schema_of("run").names if name != "written_at"}
+                kept = {
+                    name: (row | verdict).get(name) for name in schema_of("run").names if name != "written_at"
+                }
                 with locked(folder):
                     append(folder, folder.name, "run", kept)
                     if told:
@@ -111,17 +132,22 @@ def _rescan_file(file: Path, dry: bool) -> None:
         verdict, _ = judged(before, steps)
         if words := changed(before, verdict):
             changes.append((str(row["run_id"]), "; ".join(words)))
-        row |= {name: value for name, value in verdict.items() if name in row} | {"detected": verdict["detection_step"]}
+        row |= {name: value for name, value in verdict.items() if name in row} | {
+            "detected": verdict["detection_step"]
+        }
     _report(changes, len(rows), dry, f"{file}: ")
     if changes and not dry:
         results.write(results.judged_again(found, rows), file)
 
 
 def judged(
-    run: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], recorded: Sequence[Mapping[str, Any]] = (),
+    run: Mapping[str, Any],
+    steps: Sequence[Mapping[str, Any]],
+    recorded: Sequence[Mapping[str, Any]] = (),
     group: int | None = None,
-) -> tuple[dict[str, Any], list[Event]]:  # fmt: skip
-    """Return the verdict columns of table `run` and the events that the present rules see in the steps of a run.
+) -> tuple[dict[str, Any], list[Event]]:
+    """Return the verdict columns of table `run` and the events that the present rules see in the steps of a
+    run.
 
     `recorded` are its events, `group` the episodes that share a prompt, where table `trajectory` has them.
     """
@@ -131,7 +157,9 @@ def judged(
         episodes = config.get("learn", {}).get("episodes")
     except (ValueError, AttributeError):
         name = run["run_id"]
-        raise InputError(f"run '{name}': its stored configuration has no valid [collapse] or [learn]") from None
+        raise InputError(
+            f"run '{name}': its stored configuration has no valid [collapse] or [learn]"
+        ) from None
     planned = json.loads(slots(json.dumps(config)) or "{}").get("group_size")
     # One rollout a prompt for an algorithm that this version of sorl does not know.
     group = group or (planned if isinstance(planned, int) and planned > 0 else 1)
@@ -146,7 +174,8 @@ def judged(
     for event in recorded:
         if event["kind"] == "diverged":  # only the trainer saw this one: a loss that could not be used
             watch.crashed(event["step"], event["message"])
-    watch.diverged = watch.diverged or run["outcome"] == "diverged"  # a file of results does not hold that event
+    # a file of results does not hold that event
+    watch.diverged = watch.diverged or run["outcome"] == "diverged"
     columns = watch.verdict.columns()
     settled = run["status"] == "finished" or columns["outcome"] in ("collapsed", "diverged")
     return columns if settled else columns | {"outcome": None}, events
@@ -160,4 +189,6 @@ def changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
         return a == b or (floats and (abs(a - b) <= 1e-9 or (a != a and b != b)))
 
     pairs = [(name, old.get(name), new[name]) for name in JUDGED]
-    return [f"{name} {cell(a, null='NULL')} -> {cell(b, null='NULL')}" for name, a, b in pairs if not same(a, b)]
+    return [
+        f"{name} {cell(a, null='NULL')} -> {cell(b, null='NULL')}" for name, a, b in pairs if not same(a, b)
+    ]

@@ -23,7 +23,9 @@ def group() -> None:
 
 @app.command()
 def serve(
-    corpus: Path = Option(..., metavar="FILE.jsonl", help='One passage per line: {"id": ..., "contents": ...}.'),
+    corpus: Path = Option(
+        ..., metavar="FILE.jsonl", help='One passage per line: {"id": ..., "contents": ...}.'
+    ),
     port: int = Option(8000, min=0, max=65535, help="Port to listen on; 0: any free one."),
     host: str = Option("127.0.0.1", help="Address to listen on; the default serves this machine only."),
     kind: str = one_of("--kind", "bm25", "dense", default="bm25"),

@@ -34,17 +34,29 @@ _FAILED, _STOPPED = 1, 130  # exit codes; 130 is what a shell calls "ended by Ct
 def run(
     ctx: Context,
     file: Path = GRID_FILE,
-    workers: int | None = Option(None, min=1, help="Runs at a time; default: one core for each thread of a run."),
+    workers: int | None = Option(
+        None, min=1, help="Runs at a time; default: one core for each thread of a run."
+    ),
     changes: list[str] | None = CHANGES,
     arms: list[str] | None = ARMS,
-    executor: str = one_of("--executor", *EXECUTORS, default="local", more=": where cells train, ray is a Ray cluster"),
-    fresh: bool = Option(False, "--fresh", help="Train every cell from the start, in new folders; nothing is deleted."),
+    executor: str = one_of(
+        "--executor", *EXECUTORS, default="local", more=": where cells train, ray is a Ray cluster"
+    ),
+    fresh: bool = Option(
+        False, "--fresh", help="Train every cell from the start, in new folders; nothing is deleted."
+    ),
     retries: int = Option(1, min=0, help="Retries of a failed cell, each from its last checkpoint."),
-    hang_seconds: float = Option(600, min=0, metavar="SECONDS", help="Kill a cell that is stuck this long; 0 = never."),
-    memory: float | None = Option(None, metavar="GIB", help="Kill a cell whose processes use more memory than this."),
+    hang_seconds: float = Option(
+        600, min=0, metavar="SECONDS", help="Kill a cell that is stuck this long; 0 = never."
+    ),
+    memory: float | None = Option(
+        None, metavar="GIB", help="Kill a cell whose processes use more memory than this."
+    ),
     notify: str | None = NOTIFY,
 ) -> None:
-    """Run a grid. The same command resumes: it skips finished cells and continues the others from their checkpoints."""
+    """Run a grid. The same command resumes: it skips finished cells and continues the others from their
+    checkpoints.
+    """
     import duckdb
 
     if find_spec("torch") is None:  # the cells import it, in processes of their own
@@ -57,7 +69,8 @@ def run(
     if memory is not None and not 0 < memory < math.inf:
         raise InputError(f"--memory {memory:g} is no size; write GiB, for example --memory 4")
     runs, place = ctx.obj, EXECUTORS[executor]()
-    history = History(runs, since=now() if fresh else None)  # a fresh search knows only the runs that end from now on
+    # a fresh search knows only the runs that end from now on
+    history = History(runs, since=now() if fresh else None)
 
     load = partial(config.load, file, changes or [], history, arms or [])
 
@@ -77,9 +90,15 @@ def run(
         bell.know(Reader(runs))
     tell([finding for finding in findings if finding.flagged], err=True)
     grid, results = run_rounds(
-        load, runs, progress.Display, workers=workers, executor=place, fresh=fresh, sync=sync_quietly,
+        load,
+        runs,
+        progress.Display,
+        workers=workers,
+        executor=place,
+        fresh=fresh,
+        sync=sync_quietly,
         limits=Limits(retries, hang_seconds, None if memory is None else int(memory * 2**30)),
-    )  # fmt: skip
+    )
     with suppress(Busy):  # another grid that ends now syncs the same rows: the table is worth the wait
         sync(runs)
     if bell:
@@ -104,7 +123,9 @@ def _report(ctx: Context, grid: Grid, results: Sequence[Result]) -> None:
     mine = [result.cell for result in results if result.status != "elsewhere"]
     # In the order of the grid file, not of the starts: what is said must read the same the next time.
     place = {cell.run_id: position for position, cell in enumerate(cells)}
-    frame = runs_in(reader, grid.experiment, list(place)).sort_values("run_id", key=lambda ids: ids.map(place))
+    frame = runs_in(reader, grid.experiment, list(place)).sort_values(
+        "run_id", key=lambda ids: ids.map(place)
+    )
     findings = unfair(reader, frame[frame["run_id"].isin([cell.run_id for cell in mine])])
     if guard.write_events(ctx.obj, mine, findings):
         current(ctx.obj)
@@ -123,7 +144,9 @@ def _report(ctx: Context, grid: Grid, results: Sequence[Result]) -> None:
     tell(findings)
     if bad := [result for result in results if result.cause]:
         echo("\nEnded badly")
-        print_table(("arm", "seed", "cause", "reason"), [(r.cell.arm, r.cell.seed, r.cause, r.reason) for r in bad])
+        print_table(
+            ("arm", "seed", "cause", "reason"), [(r.cell.arm, r.cell.seed, r.cause, r.reason) for r in bad]
+        )
         for result in bad:
             log = result.folder / "console.log"
             note(f"\nsee {log}, or `sorl show {result.cell.run_id}`; it ends:")
@@ -138,5 +161,8 @@ def _report(ctx: Context, grid: Grid, results: Sequence[Result]) -> None:
     if any(result.status == "finished" for result in results):
         sorl = "sorl" if which("sorl") else sys.argv[0]  # a virtual environment need not be activated
         sorl += "" if ctx.obj == Path("runs") else f" --runs {quote(str(ctx.obj))}"
-        note(f"\nLook closer:\n    {sorl} diagnose {grid.experiment}    # what went wrong, and since which step")
+        note(
+            f"\nLook closer:\n    {sorl} diagnose {grid.experiment}    # what went wrong, and since which"
+            " step"
+        )
         note(f"    {sorl} app    # the runs next to each other, down to the turn and the token")

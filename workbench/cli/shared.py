@@ -15,11 +15,15 @@ from workbench.store.sync import sync
 
 
 def one_of(name: str, *allowed: str, default: str | None = None, more: str = "") -> Any:
-    """Return an option that takes one of the words `allowed`; another word is an error that names the nearest."""
+    """Return an option that takes one of the words `allowed`; another word is an error that names the
+    nearest.
+    """
 
     def check(value: str | None) -> str | None:
         if value is not None and value not in allowed:
-            raise InputError(f"{name} '{value}' is unknown{nearest(value, allowed)}; allowed: {', '.join(allowed)}")
+            raise InputError(
+                f"{name} '{value}' is unknown{nearest(value, allowed)}; allowed: {', '.join(allowed)}"
+            )
         return value
 
     return Option(default, name, help=f"{', '.join(allowed[:-1])} or {allowed[-1]}{more}.", callback=check)
@@ -30,14 +34,18 @@ GRID_FILE = Argument(..., metavar="FILE.toml", help="Grid file.")
 _SET = "Change a setting of every cell, e.g. learn.staleness=0; also seeds=[0]. Repeatable."
 CHANGES = Option(None, "--set", metavar="KEY=VALUE", help=_SET)
 ARMS = Option(None, "--arm", metavar="NAME", help="Only this arm of the file. Repeatable.")
-_NOTIFY = "Post to this webhook when a run collapses, is falling, diverges or fails, e.g. https://ntfy.sh/TOPIC."
+_NOTIFY = (
+    "Post to this webhook when a run collapses, is falling, diverges or fails, e.g. https://ntfy.sh/TOPIC."
+)
 NOTIFY = Option(None, "--notify", metavar="URL", envvar="SORL_NOTIFY", help=_NOTIFY)
 LISTING = one_of("--format", "table", "md", "json", default="table")
 OUTPUT = Option(None, "--output", "-o", metavar="FILE", help="Write to this file.")
 
 
 def current(runs: Path, *, seconds: float = 60.0) -> Reader:
-    """Return a reader of the synced database; if the lock is taken, of the rows of the last sync, with a note."""
+    """Return a reader of the synced database; if the lock is taken, of the rows of the last sync, with a
+    note.
+    """
     try:
         report = sync(runs, seconds=2.0)  # to wait for the lock
     except Busy as busy:
@@ -64,7 +72,9 @@ def experiment_of(name: str) -> str:
 
 
 def experiments(reader: Reader, wanted: str | None = None) -> list[str]:
-    """Return the names of the recorded experiments. Raises InputError with the nearest name if `wanted` is unknown."""
+    """Return the names of the recorded experiments. Raises InputError with the nearest name if `wanted` is
+    unknown.
+    """
     names = [row[0] for row in reader.rows("SELECT DISTINCT experiment FROM run ORDER BY 1").rows]
     if wanted is not None and wanted not in names:
         raise InputError(f"no experiment '{wanted}'{nearest(wanted, names)}; `sorl ls` lists them")
@@ -72,7 +82,9 @@ def experiments(reader: Reader, wanted: str | None = None) -> list[str]:
 
 
 def find(reader: Reader, name: str) -> str:
-    """Return the run with this id or unique prefix (the newest start of a cell); InputError names the candidates."""
+    """Return the run with this id or unique prefix (the newest start of a cell); InputError names the
+    candidates.
+    """
     runs = [row[0] for row in reader.rows("SELECT run_id FROM run ORDER BY run_id").rows]
     newest = {row[0] for row in reader.rows("SELECT run_id FROM cell").rows}
     found = [name] if name in runs else [run for run in runs if run.startswith(name)]
@@ -82,12 +94,15 @@ def find(reader: Reader, name: str) -> str:
     if not found:
         raise InputError(f"no run '{name}'{nearest(name, runs) or '; `sorl ls` lists the runs'}")
     more = f" and {len(found) - 8} more" if len(found) > 8 else ""
-    raise InputError(f"'{name}' is the prefix of {len(found)} runs: {', '.join(found[:8])}{more}; type a longer prefix")
+    raise InputError(
+        f"'{name}' is the prefix of {len(found)} runs: {', '.join(found[:8])}{more}; type a longer prefix"
+    )
 
 
 def run_folder(runs: Path, run: str) -> Path:
     """Return the folder of a run, given its id, a unique prefix, or the folder itself."""
-    if (Path(run) / "config.toml").is_file() or (Path(run) / "segments").is_dir():  # a recorded run has no config.toml
+    # a recorded run has no config.toml
+    if (Path(run) / "config.toml").is_file() or (Path(run) / "segments").is_dir():
         return Path(run).resolve()
     return folder_of(runs, find(current(runs), run))
 
@@ -97,4 +112,6 @@ def folder_of(runs: Path, run_id: str) -> Path:
     for folder in run_folders(runs):
         if folder.name == run_id:
             return folder
-    raise InputError(f"run '{run_id}' has no folder of that name in '{runs}': it was renamed or removed; restore it")
+    raise InputError(
+        f"run '{run_id}' has no folder of that name in '{runs}': it was renamed or removed; restore it"
+    )

@@ -12,10 +12,26 @@ from workbench.spec.vocabulary import cause
 from workbench.store.text import log_of, tail
 
 _FACTS = (
-    "experiment", "algorithm", "arm", "seed", "generation", "attempt", "status", "reason", "outcome", "collapse_step",
-    "detection_step", "peak_success", "final_success", "steps", "started_at", "ended_at", "seconds", "config_hash",
+    "experiment",
+    "algorithm",
+    "arm",
+    "seed",
+    "generation",
+    "attempt",
+    "status",
+    "reason",
+    "outcome",
+    "collapse_step",
+    "detection_step",
+    "peak_success",
+    "final_success",
+    "steps",
+    "started_at",
+    "ended_at",
+    "seconds",
+    "config_hash",
     "versions",
-)  # fmt: skip
+)
 _ALL, _KINDS = 20, 40  # events that are all listed; kinds of more, of which the first is
 _EVENTS = f"""
     SELECT step, max(step) OVER kinds AS last, count(*) OVER kinds AS n, count(*) OVER () AS total,
@@ -24,14 +40,19 @@ _EVENTS = f"""
     QUALIFY total <= {_ALL} OR row_number() OVER (PARTITION BY severity, kind, diagnostic ORDER BY step) = 1
     ORDER BY step NULLS FIRST, severity, kind LIMIT {_KINDS}
 """
-_ROWS = "SELECT table_name, count(*) AS segments, sum(rows) AS rows FROM segment WHERE run_id = ? GROUP BY 1 ORDER BY 1"
+_ROWS = (
+    "SELECT table_name, count(*) AS segments, sum(rows) AS rows FROM segment WHERE run_id = ? GROUP BY 1"
+    " ORDER BY 1"
+)
 
 
 def show(
     ctx: Context,
     run: str = RUN,
     config: bool = Option(False, "--config", help="Print every setting, not only the changed ones."),
-    log: int | None = Option(None, min=0, help="Lines of console.log to print; default: 20 if the run failed."),
+    log: int | None = Option(
+        None, min=0, help="Lines of console.log to print; default: 20 if the run failed."
+    ),
 ) -> None:
     """Show one run: status, outcome, events, changed settings, and the end of its log if it failed."""
     reader = current(ctx.obj)
@@ -44,15 +65,24 @@ def show(
         if row.get(name) is not None:
             echo(f"  {name:<16}{cell(row[name])}")
     total = events.rows[0][3] if events.rows else 0
-    more = f", the first of each kind; all: sorl sql \"SELECT * FROM event WHERE run_id = '{run_id}' ORDER BY step\""
+    more = (
+        f", the first of each kind; all: sorl sql \"SELECT * FROM event WHERE run_id = '{run_id}' ORDER BY"
+        ' step"'
+    )
     echo(f"\nEvents: {total or 'none'}{more if total > _ALL else ''}")
     if events.rows:
-        shown = [i for i, name in enumerate(events.columns) if name != "total" and (total > _ALL or i not in (1, 2))]
+        shown = [
+            i
+            for i, name in enumerate(events.columns)
+            if name != "total" and (total > _ALL or i not in (1, 2))
+        ]
         print_table([events.columns[i] for i in shown], [[row[i] for i in shown] for row in events.rows])
     echo("\nRecorded")
     print_table(recorded.columns, recorded.rows)
 
-    echo("\nConfiguration" if config else "\nConfiguration, where it differs from the defaults (--config: all)")
+    echo(
+        "\nConfiguration" if config else "\nConfiguration, where it differs from the defaults (--config: all)"
+    )
     default = {} if config else dict(leaves(RunSettings().model_dump(mode="json")))
     try:
         for key, value in leaves(from_json(row["config"] or "{}")):

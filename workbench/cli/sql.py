@@ -29,7 +29,9 @@ _COLUMNS = """
 
 def sql(
     ctx: Context,
-    query: str | None = Argument(None, metavar="[SELECT ... | TABLE]", help="A statement, or a table to describe."),
+    query: str | None = Argument(
+        None, metavar="[SELECT ... | TABLE]", help="A statement, or a table to describe."
+    ),
     saved: str | None = Option(None, metavar="NAME", help="Run a saved query."),
     form: str = one_of("--format", "table", "csv", "json", "parquet", default="table"),
     output: Path | None = OUTPUT,
@@ -59,7 +61,10 @@ def sql(
     else:
         save(as_text(answer.columns, answer.rows, "json" if form == "json" else "csv"), output)
     if answer.cut:
-        note(f"only the first {len(answer.rows):,} rows; --limit N shows more, --output FILE --format csv writes all")
+        note(
+            f"only the first {len(answer.rows):,} rows; --limit N shows more, --output FILE --format csv"
+            " writes all"
+        )
     if query is None and saved is None and on_terminal:
         echo("\nSaved queries (sorl sql --saved NAME)")
         width = max(len(one.name) for one in saved_queries())

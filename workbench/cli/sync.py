@@ -1,4 +1,6 @@
-"""`sorl sync`: bring the database up to date with the run folders; first restore runs from a file of results."""
+"""`sorl sync`: bring the database up to date with the run folders; first restore runs from a
+file of results.
+"""
 
 import json
 from pathlib import Path
@@ -33,7 +35,10 @@ def _restore(file: Path, runs: Path) -> None:
     from workbench.analysis.results import CURVES, OF_UPDATES, read
 
     found = read(file)
-    home, finished = runs / found.experiment, [row for row in found.table.to_pylist() if row["status"] == "finished"]
+    home, finished = (
+        runs / found.experiment,
+        [row for row in found.table.to_pylist() if row["status"] == "finished"],
+    )
     missing = [row for row in finished if not (home / row["run_id"]).exists()]
     for row in missing:
         run_id, folder = row["run_id"], home / row["run_id"]

@@ -1,4 +1,6 @@
-"""Output without control sequences: messages; tables for a terminal, as CSV, Markdown, LaTeX, JSON or Parquet."""
+"""Output without control sequences: messages; tables for a terminal, as CSV, Markdown, LaTeX, JSON or
+Parquet.
+"""
 
 import json
 import math
@@ -25,15 +27,43 @@ _LATEX = {c: f"\\{c}" for c in "&%$#_{}"}
 _LATEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 _LATEX |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
 _MATHS = {
-    "·": r"\cdot", "×": r"\times", "±": r"\pm", "≤": r"\leq", "≥": r"\geq", "≠": r"\neq", "∞": r"\infty",
-    "→": r"\to", "−": "-", "α": r"\alpha", "β": r"\beta", "γ": r"\gamma", "δ": r"\delta", "ε": r"\varepsilon",
-    "κ": r"\kappa", "λ": r"\lambda", "μ": r"\mu", "π": r"\pi", "ρ": r"\rho", "σ": r"\sigma", "τ": r"\tau",
-}  # fmt: skip
-_ACCENTS = {"\u0300": "`", "\u0301": "'", "\u0302": "^", "\u0303": "~", "\u0308": '"', "\u030a": "r", "\u0327": "c"}
+    "·": r"\cdot",
+    "×": r"\times",
+    "±": r"\pm",
+    "≤": r"\leq",
+    "≥": r"\geq",
+    "≠": r"\neq",
+    "∞": r"\infty",
+    "→": r"\to",
+    "−": "-",
+    "α": r"\alpha",
+    "β": r"\beta",
+    "γ": r"\gamma",
+    "δ": r"\delta",
+    "ε": r"\varepsilon",
+    "κ": r"\kappa",
+    "λ": r"\lambda",
+    "μ": r"\mu",
+    "π": r"\pi",
+    "ρ": r"\rho",
+    "σ": r"\sigma",
+    "τ": r"\tau",
+}
+_ACCENTS = {
+    "\u0300": "`",
+    "\u0301": "'",
+    "\u0302": "^",
+    "\u0303": "~",
+    "\u0308": '"',
+    "\u030a": "r",
+    "\u0327": "c",
+}
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
-    """Print on stdout or stderr; every verb prints through this, which shows control characters as JSON does."""
+    """Print on stdout or stderr; every verb prints through this, which shows control characters
+    as JSON does.
+    """
     typer.echo(visible(text), err=err, nl=nl)
 
 
@@ -44,7 +74,9 @@ def note(text: str) -> None:
 
 def message(text: str) -> str:
     """Shorten an error message that would quote a whole file."""
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ... ({len(text) - _LONGEST:,} more characters)"
+    return (
+        text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ... ({len(text) - _LONGEST:,} more characters)"
+    )
 
 
 @contextmanager
@@ -99,7 +131,9 @@ def records(columns: Sequence[str], rows: Rows) -> list[dict[str, Any]]:
 
 
 def document(value: Any) -> str:
-    """Return JSON text: None is null, NaN and infinities are the strings "NaN", "Infinity" and "-Infinity"."""
+    """Return JSON text: None is null, NaN and infinities are the strings "NaN", "Infinity" and
+    "-Infinity".
+    """
     return json.dumps(as_json(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -135,8 +169,10 @@ def cell(value: Any, *, null: str = "") -> str:
 def print_table(columns: Sequence[str], rows: Rows, *, null: str = "") -> None:
     """Print a table: drawn to fit on a terminal, plain aligned columns (nothing cut) in a pipe."""
     names, cells = [cell(c) for c in columns], [[cell(value, null=null) for value in row] for row in rows]
-    numeric = [bool(rows) and all(v is None or isinstance(v, int | float) for v in (r[i] for r in rows))
-               for i in range(len(names))]  # fmt: skip
+    numeric = [
+        bool(rows) and all(v is None or isinstance(v, int | float) for v in (r[i] for r in rows))
+        for i in range(len(names))
+    ]
     if not sys.stdout.isatty():
         widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
         for line in [names, ["-" * w for w in widths], *cells]:
@@ -161,7 +197,8 @@ def tabular(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
     def line(row: Sequence[str]) -> str:
         text = " & ".join(escape(cell) for cell in row)
-        return f"{'{}' if text[:1] in ('[', '*') else ''}{text} \\\\"  # or \\ would take the cell as its argument
+        # or \\ would take the cell as its argument
+        return f"{'{}' if text[:1] in ('[', '*') else ''}{text} \\\\"
 
     begin = rf"\begin{{tabular}}{{{'l' + 'r' * (len(header) - 1)}}}"
     body = [r"\toprule", line(header), r"\midrule", *map(line, rows), r"\bottomrule"]

@@ -34,7 +34,9 @@ _SUCCESS = "SELECT run_id, step, success FROM step WHERE list_contains($runs, ru
 
 
 class Alert(NamedTuple):
-    """Something that happened to a run: `kind` is falling, collapsed, diverged or failed; `says` is a sentence."""
+    """Something that happened to a run: `kind` is falling, collapsed, diverged or failed; `says` is a
+    sentence.
+    """
 
     run_id: str
     kind: str
@@ -45,7 +47,9 @@ class Alert(NamedTuple):
 
 
 def falling(success: pd.Series) -> Slump | None:
-    """Return where success, by step, slumped if it is still down at the last step: `slumped`, which is causal, now."""
+    """Return where success, by step, slumped if it is still down at the last step: `slumped`, which is
+    causal, now.
+    """
     values = success.to_numpy(float)
     smooth = smoothed(values[np.isfinite(values)])
     up = len(values) and np.isfinite(values[-1]) and smooth[-1] > (1 - LOST) * smooth.max()
@@ -53,7 +57,9 @@ def falling(success: pd.Series) -> Slump | None:
 
 
 def alerts(reader: "Reader", experiment: str | None = None) -> list[Alert]:
-    """Return what has happened to the runs of an experiment (default: all) that a person would want to know."""
+    """Return what has happened to the runs of an experiment (default: all) that a person would
+    want to know.
+    """
     answer = reader.rows(_RUNS, {"experiment": experiment})
     runs = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
     live = [r["run_id"] for r in runs if r["status"] == "running" and r["fell"] is None and r["gone"] is None]
@@ -90,7 +96,12 @@ class Bell:
         """Raise InputError for what is no http or https address."""
         try:
             parts = urlsplit(url)
-            bad = parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0 or parts.username
+            bad = (
+                parts.scheme not in ("http", "https")
+                or not parts.hostname
+                or parts.port == 0
+                or parts.username
+            )
         except ValueError:
             bad = True
         if bad or not url.isascii() or not url.isprintable() or " " in url:

@@ -1,13 +1,13 @@
 """The trajectories and turns behind a spike: those that the other tokens do not explain.
 
-Two quantities of each trained token are looked at: the mismatch of sampler and trainer, log p_old - log p_mu, and the
-log-ratio of every update, log p - log p_old. A token's deviation z is its size in units of what is usual in this batch
-for tokens that are as certain: a token of probability 1 hardly moves, a rare one moves by nats in any healthy run. Its
-surprise is s = -log P(Z >= z) over the tokens of the batch, continued by a Pareto tail beyond their 97.5 % quantile. A
-turn's score is the largest sum of s - CHANCE over a stretch of its tokens; that stretch is its span, drawn
-tighter where single tokens stand far above the rest. Of N independent tokens, RARE N exp(-RATE x) stretches score x or
-more by chance (Karlin and Altschul 1990): what a healthy batch of this size has of them says how far a turn stands out.
-Nothing comes from outside the batch.
+Two quantities of each trained token are looked at: the mismatch of sampler and trainer, log p_old - log p_mu,
+and the log-ratio of every update, log p - log p_old. A token's deviation z is its size in units of what is
+usual in this batch for tokens that are as certain: a token of probability 1 hardly moves, a rare one moves by
+nats in any healthy run. Its surprise is s = -log P(Z >= z) over the tokens of the batch, continued by a
+Pareto tail beyond their 97.5 % quantile. A turn's score is the largest sum of s - CHANCE over a stretch of
+its tokens; that stretch is its span, drawn tighter where single tokens stand far above the rest. Of N
+independent tokens, RARE N exp(-RATE x) stretches score x or more by chance (Karlin and Altschul 1990): what a
+healthy batch of this size has of them says how far a turn stands out. Nothing comes from outside the batch.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,8 @@ CHANCE = 2.0  # surprise per token that a span must exceed on average; that of a
 RATE = 0.797  # solves E exp(RATE (s - CHANCE)) = exp(-RATE CHANCE) / (1 - RATE) = 1 for s ~ Exp(1)
 RARE = 0.094  # by simulation of 20,000 x 1,000 such tokens
 QUANTITIES = 2
-EXPECTED = 0.01  # stretches by chance alone, below which one stands out: one healthy batch in a hundred names a turn
+# stretches by chance alone, below which one stands out: one healthy batch in a hundred names a turn
+EXPECTED = 0.01
 TIGHT = 0.25  # of the largest surprise of a span, that its tokens must exceed on average
 # Quantiles of 1 - p between groups of tokens of like certainty: finer where a token can move.
 EDGES = (0.2, 0.4, 0.55, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.965, 0.98)
@@ -36,7 +37,9 @@ _SHOWN = 80  # characters of the text of a span
 
 @dataclass(frozen=True)
 class Culprit:
-    """A turn and the span of it that carries a spike: token positions `first` to `last` of the row, both included."""
+    """A turn and the span of it that carries a spike: token positions `first` to `last` of the row, both
+    included.
+    """
 
     trajectory: int
     turn: int  # from 1
@@ -56,7 +59,9 @@ class Culprit:
 
 @np.errstate(all="ignore")  # NaN and Inf are what is looked for
 def attribute(stored: StoredBatch) -> list[Culprit]:
-    """Return every turn (a stretch of trained tokens) of the batch, most unusual first; `stands_out`: not by chance."""
+    """Return every turn (a stretch of trained tokens) of the batch, most unusual first; `stands_out`: not by
+    chance.
+    """
     trained, turn = stored.mask, stored.turn
     if not trained.any():
         return []
@@ -76,19 +81,28 @@ def attribute(stored: StoredBatch) -> list[Culprit]:
                 continue
             highest = scores[row, at[first : last + 1]].max() + CHANCE
             _, first, last = _span(scores[row, at] + CHANCE - max(CHANCE, TIGHT * highest))
+            text = "".join(stored.texts.get(int(t), "") for t in stored.tokens[row, at[first : last + 1]])
             worst = at[first + int(np.argmax(scores[row, at[first : last + 1]]))]
             found = Culprit(
-                int(stored.trajectory[row]), k, int(at[first]), int(at[last]), quantity, float(value[row, worst]),
-                float(score), float(QUANTITIES * RARE * trained.sum() * np.exp(-RATE * score)),
-                "".join(stored.texts.get(int(t), "") for t in stored.tokens[row, at[first : last + 1]])[:_SHOWN],
-            )  # fmt: skip
+                int(stored.trajectory[row]),
+                k,
+                int(at[first]),
+                int(at[last]),
+                quantity,
+                float(value[row, worst]),
+                float(score),
+                float(QUANTITIES * RARE * trained.sum() * np.exp(-RATE * score)),
+                text[:_SHOWN],
+            )
             if (row, k) not in best or best[row, k].score < found.score:
                 best[row, k] = found
     return sorted(best.values(), key=lambda c: (-c.score, c.trajectory, c.turn))
 
 
 def _quantities(stored: StoredBatch) -> Iterator[tuple[Quantity, np.ndarray, np.ndarray]]:
-    """Each quantity with its deviation z and its values, (B, T) each; of several updates the largest deviation."""
+    """Each quantity with its deviation z and its values, (B, T) each; of several updates the largest
+    deviation.
+    """
     old, behaviour, trained = stored.log_prob_old, stored.log_prob_behaviour, stored.mask
     likeliest = old if behaviour is None else np.maximum(old, behaviour)
     if behaviour is not None:
@@ -118,13 +132,17 @@ def _deviation(x: np.ndarray, doubt: np.ndarray, mask: np.ndarray) -> np.ndarray
     known, inside = np.where(away < FLOOR, 0.0, away)[mask], doubt[mask]
     edges = np.unique(np.quantile(inside, EDGES))
     group = np.searchsorted(edges, inside, side="right")
-    usual = np.array([np.median(known[group == g]) if (group == g).any() else 0.0 for g in range(len(edges) + 1)])
+    usual = np.array(
+        [np.median(known[group == g]) if (group == g).any() else 0.0 for g in range(len(edges) + 1)]
+    )
     found[mask] = known / np.maximum(usual[group], FLOOR)
     return found
 
 
 def _surprise(z: np.ndarray) -> np.ndarray:
-    """-log P(Z >= z) of each of (N,) deviations among all of them, beyond their 97.5 % quantile by a Pareto tail."""
+    """-log P(Z >= z) of each of (N,) deviations among all of them, beyond their 97.5 % quantile by a Pareto
+    tail.
+    """
     order = np.sort(z)
     rank = len(z) - np.searchsorted(order, z, side="left")  # how many are at least as large, itself included
     body = -np.log(rank / len(z))

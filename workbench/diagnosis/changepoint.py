@@ -1,4 +1,6 @@
-"""Change points: where a curve leaves its past, point by point (`first`), or by levels, noise and trend (`Curve`)."""
+"""Change points: where a curve leaves its past, point by point (`first`), or by levels, noise and trend
+(`Curve`).
+"""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,8 +15,9 @@ FEWEST = 4  # of them, without which nothing is said
 MARGIN = 6.0  # spreads away from their median
 SCALE = 1.4826  # of the median absolute deviation of a normal sample to its standard deviation
 _TINY = 1e-12
-# Of the shipped corpus about one healthy run in twenty ever loses so much, of all runs that did not collapse (mild ones
-# and those that never learned as well) one in five, and nine of ten collapses by the time that they are called.
+# Of the shipped corpus about one healthy run in twenty ever loses so much, of all runs that did not collapse
+# (mild ones and those that never learned as well) one in five, and nine of ten collapses by the time that
+# they are called.
 LOST = 0.55
 SMOOTH = 3  # points of a trailing median
 # Of a Curve, from a few points to a million.
@@ -44,12 +47,15 @@ class Departure(Evidence):
     usual: float
 
 
-def past(values: np.ndarray, floor: float, least: float = 0.0, window: int = WINDOW) -> tuple[np.ndarray, np.ndarray]:
-    """Median and spread of the `window` points before each point, (N,) each; NaN where fewer than FEWEST came before.
+def past(
+    values: np.ndarray, floor: float, least: float = 0.0, window: int = WINDOW
+) -> tuple[np.ndarray, np.ndarray]:
+    """Median and spread of the `window` points before each point, (N,) each; NaN where fewer than FEWEST came
+    before.
 
-    The spread is the largest of the scaled median absolute deviation of those points, the median of their steps from
-    one to the next, `floor` x |median|, and `least`, so that neither a flat nor a climbing stretch makes an event of a
-    ripple.
+    The spread is the largest of the scaled median absolute deviation of those points, the median of their
+    steps from one to the next, `floor` x |median|, and `least`, so that neither a flat nor a climbing stretch
+    makes an event of a ripple.
     """
     usual, spread = np.full(len(values), np.nan), np.full(len(values), np.nan)
     for size in range(min(FEWEST, window), min(window, len(values) - 1) + 1):
@@ -71,13 +77,18 @@ def spread(values: np.ndarray, floor: float, least: float = 0.0) -> tuple[float,
 
 
 def first(
-    series: pd.Series, when: Literal["above", "below", "either"] = "either", points: int = 2, margin: float = MARGIN,
-    floor: float = 0.05, least: float = 0.0,
-) -> Departure | None:  # fmt: skip
-    """The first of `points` consecutive points that lie `margin` spreads above, below or on either side of the past.
+    series: pd.Series,
+    when: Literal["above", "below", "either"] = "either",
+    points: int = 2,
+    margin: float = MARGIN,
+    floor: float = 0.05,
+    least: float = 0.0,
+) -> Departure | None:
+    """The first of `points` consecutive points that lie `margin` spreads above, below or on either side of
+    the past.
 
-    All of them are judged by the past of the first: a curve that jumps and stays has departed. NaN points are left out.
-    The name of the series is the column.
+    All of them are judged by the past of the first: a curve that jumps and stays has departed. NaN points are
+    left out. The name of the series is the column.
     """
     clean = series[np.isfinite(series.to_numpy(float))]
     values = clean.to_numpy(float)
@@ -102,7 +113,9 @@ def before(series: pd.Series, step: int) -> float | None:
 
 
 class Slump(NamedTuple):
-    """The first step at which the median of three steps of success lay `lost` (a share) below the best such median."""
+    """The first step at which the median of three steps of success lay `lost` (a share) below the best such
+    median.
+    """
 
     step: int
     lost: float
@@ -114,7 +127,9 @@ def smoothed(values: np.ndarray) -> np.ndarray:
 
 
 def slumped(success: pd.Series) -> Slump | None:
-    """Return where success first slumps by LOST, None where it never does; a value that is NaN or Inf has lost all."""
+    """Return where success first slumps by LOST, None where it never does; a value that is NaN or Inf has
+    lost all.
+    """
     values = success.to_numpy(float)
     finite, lost = np.isfinite(values), np.ones(len(values))
     smooth = smoothed(values[finite])
@@ -125,13 +140,14 @@ def slumped(success: pd.Series) -> Slump | None:
 
 
 class Curve:
-    """The finite points of a `table.column`, (N,) steps and values, N >= SHORTEST, by step; also as a `series`.
+    """The finite points of a `table.column`, (N,) steps and values, N >= SHORTEST, by step; also as a
+    `series`.
 
-    `begin`, `end`: medians of the first and last tenth, of 3 points at least. `noise`: standard deviation of a point
-    about its trend. `smooth`: first step and median of each of at most BUCKETS stretches of 3 points or more; `low` and
-    `high` are the least and largest of these medians, `error` the standard error of one. `bounded`: a score in [0, 1]
-    or [-1, 1]; then its `floor` is 0 or -1 and its `span` goes to 1, else both are what it ever was. `reached`: how far
-    up its range it ends, 0 to 1.
+    `begin`, `end`: medians of the first and last tenth, of 3 points at least. `noise`: standard deviation of
+    a point about its trend. `smooth`: first step and median of each of at most BUCKETS stretches of 3 points
+    or more; `low` and `high` are the least and largest of these medians, `error` the standard error of one.
+    `bounded`: a score in [0, 1] or [-1, 1]; then its `floor` is 0 or -1 and its `span` goes to 1, else both
+    are what it ever was. `reached`: how far up its range it ends, 0 to 1.
     """
 
     def __init__(self, column: str, steps: np.ndarray, values: np.ndarray) -> None:
@@ -142,7 +158,11 @@ class Curve:
         self.noise = SCALE * float(np.median(np.abs(np.diff(values, 2)))) / np.sqrt(6)
         bounds = np.linspace(0, len(self), min(BUCKETS, len(self) // 3) + 1).astype(int)
         medians = np.array([np.median(values[a:b]) for a, b in pairwise(bounds)])
-        self.smooth, self.low, self.high = (steps[bounds[:-1]], medians), float(medians.min()), float(medians.max())
+        self.smooth, self.low, self.high = (
+            (steps[bounds[:-1]], medians),
+            float(medians.min()),
+            float(medians.max()),
+        )
         # Of its noise, or of its neighbours where noise is not white.
         step = np.diff(medians)
         white = _OF_MEDIAN * self.noise / np.sqrt(len(self) / len(medians))
@@ -155,7 +175,9 @@ class Curve:
 
     @classmethod
     def of(cls, column: str, series: pd.Series) -> Self | None:
-        """Return the curve of a series that is indexed by step; None where it has fewer than SHORTEST finite points."""
+        """Return the curve of a series that is indexed by step; None where it has fewer than SHORTEST finite
+        points.
+        """
         clean = series[np.isfinite(series.to_numpy(float))].sort_index()
         return cls(column, clean.index.to_numpy(), clean.to_numpy(float)) if len(clean) >= SHORTEST else None
 
@@ -163,7 +185,9 @@ class Curve:
         return len(self.values)
 
     def shown(self, step: int, usual: float | None = None) -> Evidence:
-        """Return where the curve ends, as evidence of what began at a step; `usual` is by default where it began."""
+        """Return where the curve ends, as evidence of what began at a step; `usual` is by default where it
+        began.
+        """
         return Evidence(self.column, step, self.end, self.begin if usual is None else usual)
 
     def _points(self, share: float) -> int:
@@ -178,13 +202,15 @@ class Curve:
         """Medians of a tenth of the points before a step, and of those from it on."""
         at, points = int(np.searchsorted(self.steps, step)), self._points(share)
         low, high = max(0, at - points), min(at, len(self) - 3)
-        return float(np.median(self.values[low : max(at, 3)])), float(np.median(self.values[high : high + points]))
+        return float(np.median(self.values[low : max(at, 3)])), float(
+            np.median(self.values[high : high + points])
+        )
 
     def left(self, way: Literal["up", "down"], share: float = TENTH) -> int:
         """Return the step at which the curve left its begin for good on its way to its extreme.
 
-        It is the first of the smoothed points that are all `share` of the way or more from the begin, and CLEAR of
-        noise, up to the extreme: the same for a jump, a ramp and an exponential.
+        It is the first of the smoothed points that are all `share` of the way or more from the begin, and
+        CLEAR of noise, up to the extreme: the same for a jump, a ramp and an exponential.
         """
         steps, medians = self.smooth
         away = (medians - self.begin) * (1 if way == "up" else -1)
@@ -195,7 +221,9 @@ class Curve:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a score does from a step on: its level before it and at the end; changes are -1 fell, 0 held, 1 rose."""
+    """What a score does from a step on: its level before it and at the end; changes are -1 fell, 0 held, 1
+    rose.
+    """
 
     before: float
     after: float
@@ -221,5 +249,7 @@ def told(score: Outcome | None) -> str:
 
 
 def sure(times: float, base: float) -> float:
-    """Confidence of a level that lies `times` beyond its mark: `base` at it, 0.1 more for each doubling, up to 0.95."""
+    """Confidence of a level that lies `times` beyond its mark: `base` at it, 0.1 more for each doubling, up
+    to 0.95.
+    """
     return float(min(0.95, base + 0.1 * np.log2(max(times, 1.0))))

@@ -22,18 +22,34 @@ if TYPE_CHECKING:
 
 # In the order of their rank, with the words of a report.
 GRADES = {
-    "intervention": "shown by intervention", "proof": "the record shows it", "sign": "clear sign",
-    "pattern": "fits the pattern", "refuted": "refuted by intervention",
-}  # fmt: skip
+    "intervention": "shown by intervention",
+    "proof": "the record shows it",
+    "sign": "clear sign",
+    "pattern": "fits the pattern",
+    "refuted": "refuted by intervention",
+}
 FIRST = 5  # signals and culprits that are named
 RISING = 1.05  # x the first learning rate, from which on a warm-up moves signals
 _KEYS = ("run_id", "step", "written_at", "success")
 # No signals of training: clocks, fingerprints, counters.
-_NO_SIGNAL = ("seconds_", "tokens_per_second", "memory_", "questions_hash", "batch_hash", "heldout_episodes", "updates",
-              "first_log_ratio_abs_max")  # fmt: skip
+_NO_SIGNAL = (
+    "seconds_",
+    "tokens_per_second",
+    "memory_",
+    "questions_hash",
+    "batch_hash",
+    "heldout_episodes",
+    "updates",
+    "first_log_ratio_abs_max",
+)
 # Columns of the tables `step` and `minibatch` that no other trainer logs.
-_OURS = ("step.batch_hash", "step.token_mismatches", "step.retrieval_failed_frac", "minibatch.grad_norm_after",
-         "minibatch.tokens")  # fmt: skip
+_OURS = (
+    "step.batch_hash",
+    "step.token_mismatches",
+    "step.retrieval_failed_frac",
+    "minibatch.grad_norm_after",
+    "minibatch.tokens",
+)
 SLACK = 0.1  # of the run: two drifts whose beginnings lie so close began together
 PROVED = 0.95  # confidence of a cause that an audit proves
 CONSEQUENCE = 0.6  # of the confidence of a finding that another one explains
@@ -54,12 +70,19 @@ def diagnose(log: Log, causes: Sequence[Cause] = CAUSES, checks: Sequence["Check
         if cause.name not in unanswered
     )
     seen = [Finding(cause, clue) for cause, clue in looks if clue is not None]
-    found = [_tested(_settled(finding, seen, SLACK * log.span), log.tests.get(finding.cause.name)) for finding in seen]
+    found = [
+        _tested(_settled(finding, seen, SLACK * log.span), log.tests.get(finding.cause.name))
+        for finding in seen
+    ]
     found.sort(key=lambda f: (list(GRADES).index(f.clue.grade), -f.clue.confidence, f.clue.step))
     batches = ((step, log.batch(step)) for step in sorted({finding.clue.shown for finding in found}))
-    culprits = ((step, tuple(c for c in attribute(b) if c.stands_out)) for step, b in batches if b is not None)
+    culprits = (
+        (step, tuple(c for c in attribute(b) if c.stands_out)) for step, b in batches if b is not None
+    )
     carriers = {step: here for step, here in culprits if here}
-    return Diagnosis(log, tuple(found), moved(log), unanswered, slumped(log.series("step", "success")), carriers)
+    return Diagnosis(
+        log, tuple(found), moved(log), unanswered, slumped(log.series("step", "success")), carriers
+    )
 
 
 def _proof(cause: Cause, checks: Sequence["Check"]) -> "Check | None":
@@ -83,7 +106,9 @@ def _proved(clue: Clue | None, proof: "Check | None") -> Clue | None:
 
 
 def _settled(finding: Finding, found: Sequence[Finding], slack: float) -> Finding:
-    """Mark down what another finding explains that began no later: it fits as a consequence, and ranks behind it."""
+    """Mark down what another finding explains that began no later: it fits as a consequence, and ranks behind
+    it.
+    """
     effect, trace, _ = finding
 
     def led(cause: Cause, clue: Clue) -> bool:
@@ -117,14 +142,17 @@ def _signals(log: Log) -> Iterator[tuple[str, float]]:
 
 
 def moved(log: Log) -> tuple[Evidence, ...]:
-    """The step diagnostics that left their own past, earliest first; those after a collapse say nothing about it."""
+    """The step diagnostics that left their own past, earliest first; those after a collapse say nothing about
+    it.
+    """
     looks = (first(log.series("step", column), points=2, least=least) for column, least in _signals(log))
     found = (left for left in looks if left is not None and (log.onset is None or left.step <= log.onset))
     return tuple(sorted(found, key=lambda m: (m.step, m.column)))
 
 
 def swung(log: Log) -> tuple[Evidence, ...]:
-    """What the steps from the onset to the detection (the end) show that none before did, the farthest from it first.
+    """What the steps from the onset to the detection (the end) show that none before did, the farthest from
+    it first.
 
     As `moved`, but by all of the past, however short: a fall in the first steps has no other.
     """
@@ -154,7 +182,8 @@ def headline(d: Diagnosis) -> str:
 
 
 def none_found(d: Diagnosis, proved: bool = False) -> str:
-    """Return what to say where no cause was found: of a run that is down never that nothing was, nor without why.
+    """Return what to say where no cause was found: of a run that is down never that nothing was, nor without
+    why.
 
     `proved`: an audit has found that the record contradicts itself.
     """
@@ -174,11 +203,19 @@ def none_found(d: Diagnosis, proved: bool = False) -> str:
 
 
 def early_warning(d: Diagnosis) -> str:
-    """Whether success slumps as it hardly ever does in a healthy run, where no collapse has been called (yet)."""
+    """Whether success slumps as it hardly ever does in a healthy run, where no collapse has been called
+    (yet).
+    """
     if d.slump is None or d.log.onset is not None:
         return ""
-    lost = f"by step {d.slump.step} success has lost {100 * d.slump.lost:.0f} % of its best. About one healthy run in "
-    return f"Early warning: {lost}twenty ever does, and one in five of all runs that did not collapse, learned or not."
+    lost = (
+        f"by step {d.slump.step} success has lost {100 * d.slump.lost:.0f} % of its best. About one healthy"
+        " run in "
+    )
+    return (
+        f"Early warning: {lost}twenty ever does, and one in five of all runs that did not collapse, learned"
+        " or not."
+    )
 
 
 def first_signals(d: Diagnosis) -> str:
@@ -202,18 +239,24 @@ def first_signals(d: Diagnosis) -> str:
     return f"Moved first: {'; '.join(parts)}.{tail}"
 
 
-def opened(step: int, ranked: Sequence[int], kept: Collection[int], wanted: int | None = None) -> dict[str, int]:
-    """Choose where a link to a step leads: to the trajectory `wanted`, else to the first, if its tokens were kept.
+def opened(
+    step: int, ranked: Sequence[int], kept: Collection[int], wanted: int | None = None
+) -> dict[str, int]:
+    """Choose where a link to a step leads: to the trajectory `wanted`, else to the first, if its tokens were
+    kept.
 
-    `ranked` are the step's trajectories, most of the gradient first, `kept` those with tokens. Where neither has any
-    the link names the step alone; where nothing of the step was recorded there is none: an empty answer.
+    `ranked` are the step's trajectories, most of the gradient first, `kept` those with tokens. Where neither
+    has any the link names the step alone; where nothing of the step was recorded there is none: an empty
+    answer.
     """
     shown = next((one for one in (wanted, *ranked[:1]) if one in kept), None)
     return {} if not ranked else {"step": step} if shown is None else {"step": step, "trajectory": shown}
 
 
 def place(d: Diagnosis, finding: Finding) -> str:
-    """Address of the evidence in the app, relative to its start; empty where the store has nothing to show of it."""
+    """Address of the evidence in the app, relative to its start; empty where the store has nothing to show of
+    it.
+    """
     run, clue = d.log.run, finding.clue
     rows, tokens = d.log.load("trajectory", clue.shown), d.log.load("token", clue.shown)
     if run.get("run_id") is None or "trajectory" not in rows:
@@ -222,7 +265,11 @@ def place(d: Diagnosis, finding: Finding) -> str:
         rows = rows.sort_values("gradient_share", key=abs, ascending=False, kind="stable")
     kept = tokens["trajectory"].tolist() if "trajectory" in tokens else []
     shown = opened(clue.shown, rows["trajectory"].tolist(), kept, clue.trajectory)
-    return "episode?" + urlencode({"experiment": run.get("experiment"), "run": run["run_id"], **shown}) if shown else ""
+    return (
+        "episode?" + urlencode({"experiment": run.get("experiment"), "run": run["run_id"], **shown})
+        if shown
+        else ""
+    )
 
 
 def _later(d: Diagnosis, finding: Finding) -> bool:
@@ -234,10 +281,18 @@ def _later(d: Diagnosis, finding: Finding) -> bool:
 
 
 def likely(d: Diagnosis, finding: Finding) -> str:
-    """How sure a finding is, and on which side of the fall it lies: what shows only later is none of its causes."""
+    """How sure a finding is, and on which side of the fall it lies: what shows only later is none of its
+    causes.
+    """
     share, tested = f"{100 * finding.clue.confidence:.0f} %", finding.tested
     if tested is not None:
-        said = "the cause" if tested.saves else "not what it died of" if tested.refuted else "not decided by a test"
+        said = (
+            "the cause"
+            if tested.saves
+            else "not what it died of"
+            if tested.refuted
+            else "not decided by a test"
+        )
         still = "" if tested.dies else "; unchanged, most children no longer fall"
         return f"{said} ({tested}{still})"
     said = "likely" if d.log.fallen_by is None else "likely cause"
@@ -254,10 +309,15 @@ def in_order(d: Diagnosis) -> list[Finding]:
 
 def spot(culprit: Culprit) -> str:
     """Turn, tokens and size of one culprit, and how rare the like is by chance."""
-    tokens = f"token {culprit.first}" if culprit.first == culprit.last else f"tokens {culprit.first}-{culprit.last}"
+    tokens = (
+        f"token {culprit.first}"
+        if culprit.first == culprit.last
+        else f"tokens {culprit.first}-{culprit.last}"
+    )
     words = f' "{visible(culprit.text)}"' if culprit.text.strip() else ""
     most = (
-        f"{culprit.quantity} up to {culprit.value:+.2g} nats; by chance {culprit.expected:.1g} such stretches a batch"
+        f"{culprit.quantity} up to {culprit.value:+.2g} nats; by chance {culprit.expected:.1g} such stretches"
+        " a batch"
     )
     return f"turn {culprit.turn} of trajectory {culprit.trajectory}, {tokens}{words}: {most}"
 
@@ -279,9 +339,12 @@ def ranking(name: str, step: int, found: Sequence[Culprit], top: int) -> str:
 def _said(d: Diagnosis, finding: Finding) -> dict[str, str]:
     """What a report says of a finding; a text is empty where there is nothing to say."""
     (cause, clue, _), run, experiment = finding, d.log.run, d.log.run.get("experiment")
-    theirs = run.get("algorithm") == "unknown" or '"trainer"' in str(run.get("versions"))  # imported, or recorded there
+    # imported, or recorded there
+    theirs = run.get("algorithm") == "unknown" or '"trainer"' in str(run.get("versions"))
     name, step = visible(d.log.name), str(clue.shown)
-    change, test = (told.replace("{run}", name).replace("{step}", step) for told in (cause.change, cause.test))
+    change, test = (
+        told.replace("{run}", name).replace("{step}", step) for told in (cause.change, cause.test)
+    )
     if test.startswith("--set") and experiment is not None and not theirs:
         test = f"sorl run {visible(str(experiment))}.toml {test}"
     elif test.startswith("--set"):  # of another trainer: no command of ours trains it
@@ -309,10 +372,13 @@ def text(d: Diagnosis, proved: bool = False) -> str:
         said = _said(d, finding)
         lines += ["", f"{rank}. {finding.cause.title}  [{finding.cause.name}: {said['sure']}]"]
         told = {
-            "seen": visible(finding.clue.says), "change": said["change"], "carried": said["carried"],
-            "test": said["test"], "open": said["open"] and f"sorl app, then /{said['open']}",
+            "seen": visible(finding.clue.says),
+            "change": said["change"],
+            "carried": said["carried"],
+            "test": said["test"],
+            "open": said["open"] and f"sorl app, then /{said['open']}",
             "or": ", ".join(_others(d, finding)[:3]),
-        }  # fmt: skip
+        }
         lines += [f"   {f'{name}:':8} {words}" for name, words in told.items() if words]
     lines += ["", *filter(None, [early_warning(d)]), first_signals(d)]
     return "\n".join([*lines, *cannot_tell(d)])
@@ -329,11 +395,16 @@ def cannot_tell(d: Diagnosis) -> list[str]:
         else:
             names[cause] = missing
     lacking = {name for missing in names.values() for name in missing}
-    tables = {name: name.split(".")[0] for name in lacking if "." in name and " " not in name}  # no setting or sentence
-    words = sorted({f"table {tables[n]}" if n in tables and d.log.table(tables[n]).empty else n for n in lacking})
+    # no setting or sentence
+    tables = {name: name.split(".")[0] for name in lacking if "." in name and " " not in name}
+    words = sorted(
+        {f"table {tables[n]}" if n in tables and d.log.table(tables[n]).empty else n for n in lacking}
+    )
     lines = [f"Cannot tell: {', '.join(names)} (not logged: {', '.join(words)})."] if names else []
     verb = "causes need" if deep != 1 else "cause needs"
-    return lines + ([f"{deep} more {verb} a turn ledger: docs/diagnosis.md says which and why."] if deep else [])
+    return lines + (
+        [f"{deep} more {verb} a turn ledger: docs/diagnosis.md says which and why."] if deep else []
+    )
 
 
 def markdown(d: Diagnosis, proved: bool = False) -> str:
@@ -359,24 +430,40 @@ def _escaped(words: str) -> str:
 def as_dict(d: Diagnosis) -> dict[str, Any]:
     """Plain data; a number that is NaN or Inf is a string, as JSON has none."""
     return {
-        "log": d.log.name, "outcome": d.log.run.get("outcome"), "onset": d.log.onset,
-        "critical_events": [{"step": step, "kind": kind} for step, kind in d.log.critical], "steps": d.log.steps,
-        "slump": d.slump and d.slump._asdict(), "findings": [_finding(d, finding) for finding in d.findings],
-        "moved": [_data(m) for m in d.moved], "unanswered": d.unanswered,
-    }  # fmt: skip
+        "log": d.log.name,
+        "outcome": d.log.run.get("outcome"),
+        "onset": d.log.onset,
+        "critical_events": [{"step": step, "kind": kind} for step, kind in d.log.critical],
+        "steps": d.log.steps,
+        "slump": d.slump and d.slump._asdict(),
+        "findings": [_finding(d, finding) for finding in d.findings],
+        "moved": [_data(m) for m in d.moved],
+        "unanswered": d.unanswered,
+    }
 
 
 def _finding(d: Diagnosis, finding: Finding) -> dict[str, Any]:
     (cause, clue, _), said = finding, _said(d, finding)
     return {
-        "cause": cause.name, "title": cause.title, "severity": cause.severity, "grade": clue.grade,
-        "confidence": clue.confidence, "step": clue.step, "trajectory": clue.trajectory, "turn": clue.turn,
-        "says": clue.says, "evidence": [_data(e) for e in clue.evidence],
-        "change": said["change"], "test": said["test"] or None, "open": said["open"] or None,
+        "cause": cause.name,
+        "title": cause.title,
+        "severity": cause.severity,
+        "grade": clue.grade,
+        "confidence": clue.confidence,
+        "step": clue.step,
+        "trajectory": clue.trajectory,
+        "turn": clue.turn,
+        "says": clue.says,
+        "evidence": [_data(e) for e in clue.evidence],
+        "change": said["change"],
+        "test": said["test"] or None,
+        "open": said["open"] or None,
         "carried_by": [culprit_as_dict(c) for c in d.carriers.get(clue.shown, ())[:FIRST]],
         "alternatives": _others(d, finding),
-        "tested": None if finding.tested is None else finding.tested._asdict() | {"saves": finding.tested.saves},
-    }  # fmt: skip
+        "tested": (
+            None if finding.tested is None else finding.tested._asdict() | {"saves": finding.tested.saves}
+        ),
+    }
 
 
 def culprit_as_dict(culprit: Culprit) -> dict[str, Any]:

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 from workbench.diagnosis.attribution import Culprit
 from workbench.diagnosis.changepoint import Evidence, Slump
 from workbench.diagnosis.log import Log
+from workbench.spec import first_paragraph
 
 if TYPE_CHECKING:
     from workbench.analysis.forks import Removal
 
 # How a clue was come by. proof: a recorded identity is broken (what is trained is not what was sampled).
-# sign: the log shows what the cause leaves and hardly anything else does. pattern: it fits, other causes may as well.
-# intervention, refuted: forks of the run without the cause stay up, or fall as it did (`sorl diagnose RUN --test`).
+# sign: the log shows what the cause leaves and hardly anything else does. pattern: it fits, other causes may
+# as well. intervention, refuted: forks of the run without the cause stay up, or fall as it did (`sorl
+# diagnose RUN --test`).
 Grade = Literal["intervention", "proof", "sign", "pattern", "refuted"]
 
 
@@ -24,7 +26,9 @@ LONG = 100  # steps, of which a tenth has a median to speak of
 
 @dataclass(frozen=True)
 class Clue:
-    """What a look for one cause has found: how sure (0 to 1), since which step, a sentence, figures, the culprit."""
+    """What a look for one cause has found: how sure (0 to 1), since which step, a sentence, figures, the
+    culprit.
+    """
 
     grade: Grade
     confidence: float
@@ -41,7 +45,9 @@ class Clue:
 
     @classmethod
     def of(cls, grade: Grade, confidence: float, shown: Evidence, says: str, *culprit: int | None) -> Self:
-        """Return a clue whose evidence is one figure, at the step of the clue; `culprit`: trajectory and turn."""
+        """Return a clue whose evidence is one figure, at the step of the clue; `culprit`: trajectory and
+        turn.
+        """
         return cls(grade, confidence, shown.step, says, (shown,), *culprit)
 
     @classmethod
@@ -52,17 +58,20 @@ class Clue:
 
 @dataclass(frozen=True)
 class Cause:
-    """Something that goes wrong in training, and how a log shows it; `cause` declares it at its look function.
+    """Something that goes wrong in training, and how a log shows it; `cause` declares it at its look
+    function.
 
-    `needs` are table.column of the log, or signals (`Log.columns`), without which the question cannot be answered;
-    `change` says what to do about it; `test` is a command, an option or a sentence whose outcome would confirm or
-    refute it. {run} and {step} in them are filled in. `without` is its counterfactual: the settings with which a fork
-    of the run goes on without it, a value or a function of the old value. Empty where only a repair removes it.
+    `needs` are table.column of the log, or signals (`Log.columns`), without which the question cannot be
+    answered; `change` says what to do about it; `test` is a command, an option or a sentence whose outcome
+    would confirm or refute it. {run} and {step} in them are filled in. `without` is its counterfactual: the
+    settings with which a fork of the run goes on without it, a value or a function of the old value. Empty
+    where only a repair removes it.
     """
 
     name: str
     title: str
-    look: Callable[..., Clue | None] = field(repr=False)  # gets the log, and of a scalar cause each need as a curve
+    # gets the log, and of a scalar cause each need as a curve
+    look: Callable[..., Clue | None] = field(repr=False)
     _: KW_ONLY
     needs: tuple[str, ...]
     change: str
@@ -74,9 +83,11 @@ class Cause:
     explains: tuple[str, ...] = ()  # causes whose trace it leaves as well, at the same time or later
     residual: bool = False  # any other finding explains it
     needs_ledger: bool = False  # its marks hold for our recorder: of a log of scalars they would say too much
-    # A log of scalars shows it, by medians of tenths of a run; of a short run with a ledger finer causes know more.
+    # A log of scalars shows it, by medians of tenths of a run; of a short run with a ledger finer causes know
+    # more.
     scalar: bool = False
-    # The identity of an audit whose violation is this cause by definition, and one that must hold in the same step.
+    # The identity of an audit whose violation is this cause by definition, and one that must hold in the same
+    # step.
     breaks: str = ""
     holds: str = ""
 
@@ -96,11 +107,14 @@ class Cause:
 
 
 def cause(*needs: str, **declared: Any) -> Callable[[Callable[..., Clue | None]], Cause]:
-    """Declare a function as the look for the cause that has its name; the first line of its docstring is the title."""
+    """Declare a function as the look for the cause that has its name; the first paragraph of its docstring is
+    the title.
+    """
 
     def declare(look: Callable[..., Clue | None]) -> Cause:
-        if not (title := (look.__doc__ or "").split("\n")[0].rstrip(".")):
-            raise TypeError(f"cause {look.__name__} has no docstring: its first line is the title")
+        title = first_paragraph(look).rstrip(".")
+        if not title:
+            raise TypeError(f"cause {look.__name__} has no docstring: its first paragraph is the title")
         return Cause(look.__name__, title, look, needs=needs, **declared)
 
     return declare
@@ -147,4 +161,5 @@ class Diagnosis:
     moved: tuple[Evidence, ...]  # diagnostics that left their own past, earliest first
     unanswered: dict[str, list[str]]  # cause -> what the log lacks to tell
     slump: Slump | None = None  # success lost so much that few healthy runs ever do
-    carriers: Mapping[int, tuple[Culprit, ...]] = field(default_factory=dict)  # step of a finding -> who stands out
+    # step of a finding -> who stands out
+    carriers: Mapping[int, tuple[Culprit, ...]] = field(default_factory=dict)

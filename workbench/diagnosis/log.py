@@ -24,9 +24,12 @@ if TYPE_CHECKING:
 Load = Callable[[str, int | None], pd.DataFrame]  # table, a step or None for all of them
 HIDDEN = "fault"  # the label of an injected fault: a diagnosis that read it would prove nothing
 ORDER = {
-    "minibatch": ("step", "update"), "turn": ("step", "epoch", "trajectory", "turn_index"),
-    "turn_step": ("step", "turn_index"), "trajectory": ("step", "trajectory"), "token": ("step", "trajectory"),
-}  # fmt: skip
+    "minibatch": ("step", "update"),
+    "turn": ("step", "epoch", "trajectory", "turn_index"),
+    "turn_step": ("step", "turn_index"),
+    "trajectory": ("step", "trajectory"),
+    "token": ("step", "trajectory"),
+}
 
 # What a cause may ask for by a name of its own: the columns that can stand for it, the best first.
 SIGNALS = {
@@ -34,7 +37,11 @@ SIGNALS = {
     "clip fraction": ("step.clip_frac", "step.corrected_frac"),
     "KL": ("step.kl_ref", "step.approx_kl"),
     "critic": ("minibatch.value_loss", "step.explained_variance"),
-    "answer length": ("step.response_tokens", "step.ppo_actor_seq_len_avg", "step.env_all_ac_tokens_per_turn"),
+    "answer length": (
+        "step.response_tokens",
+        "step.ppo_actor_seq_len_avg",
+        "step.env_all_ac_tokens_per_turn",
+    ),
     "sampler mismatch": ("minibatch.mismatch", "step.mismatch_kl"),
 }
 # Columns that keep the name they have in the log of another trainer.
@@ -44,28 +51,54 @@ PART = "reward_part_"
 # What is read of the tables with long rows.
 COLUMNS = {
     "trajectory": (
-        "step", "trajectory", "prompt_group", "question", "answer", "ended", "reward", "success", "advantage",
-        "n_turns", "n_tokens", "n_searches", "n_observation_tokens", "valid_turn_frac", "gradient_share",
+        "step",
+        "trajectory",
+        "prompt_group",
+        "question",
+        "answer",
+        "ended",
+        "reward",
+        "success",
+        "advantage",
+        "n_turns",
+        "n_tokens",
+        "n_searches",
+        "n_observation_tokens",
+        "valid_turn_frac",
+        "gradient_share",
     ),
-    "token": ("step", "trajectory", "token", "trained", "log_prob_behaviour", "log_prob_old", "log_prob", "entropy"),
-}  # fmt: skip
+    "token": (
+        "step",
+        "trajectory",
+        "token",
+        "trained",
+        "log_prob_behaviour",
+        "log_prob_old",
+        "log_prob",
+        "entropy",
+    ),
+}
 
 
 @dataclass
 class Log:
-    """What was logged of one run. A table that nobody logged is empty, a column that nobody logged absent or all NULL.
+    """What was logged of one run. A table that nobody logged is empty, a column that nobody logged absent or
+    all NULL.
 
-    `settings` are dotted keys (`learn.staleness`), empty where nothing is known of them. Of a run that fell: `onset`,
-    the step at which the fall began that it collapsed in or ended in; `fallen_by`, the last step that it may have begun
-    after (95 %): what shows later is no cause of it; `certain`, the step by which it is. None of a run that did not.
+    `settings` are dotted keys (`learn.staleness`), empty where nothing is known of them. Of a run that fell:
+    `onset`, the step at which the fall began that it collapsed in or ended in; `fallen_by`, the last step
+    that it may have begun after (95 %): what shows later is no cause of it; `certain`, the step by which it
+    is. None of a run that did not.
     """
 
     name: str
     load: Load
     settings: Mapping[str, Any] = field(default_factory=dict)
-    run: Mapping[str, Any] = field(default_factory=dict)  # row of table `run`: status, outcome, collapse_step, ...
+    # row of table `run`: status, outcome, collapse_step, ...
+    run: Mapping[str, Any] = field(default_factory=dict)
     folder: Path | None = None  # of the run, with its stored batches
-    tests: Mapping[str, "Removal"] = field(default_factory=dict)  # cause -> how forks of the run do without it
+    # cause -> how forks of the run do without it
+    tests: Mapping[str, "Removal"] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.table, self.curve = cache(self._table), cache(self._curve)
@@ -81,20 +114,28 @@ class Log:
         return found.sort_values(order, ignore_index=True) if order else found
 
     def transcripts(self, *columns: str) -> pd.DataFrame:
-        """Step and these columns of the kept transcripts that have all of them: no update trains on some of a run."""
+        """Step and these columns of the kept transcripts that have all of them: no update trains on some of a
+        run.
+        """
         frame, wanted = self.table("token"), ["step", *columns]
-        return (frame if set(wanted) <= {*frame} else pd.DataFrame(columns=wanted))[wanted].dropna(ignore_index=True)
+        return (frame if set(wanted) <= {*frame} else pd.DataFrame(columns=wanted))[wanted].dropna(
+            ignore_index=True
+        )
 
     @cached_property
     def rescored(self) -> pd.Index:
         """Steps with old log-probs of a later policy than the sampler: a mismatch may be what it has learned.
 
-        On stale rollouts, or where the turns are trained one after the other: by then there are more updates a step
-        than epochs times minibatches, each turn with old log-probs of its own.
+        On stale rollouts, or where the turns are trained one after the other: by then there are more updates
+        a step than epochs times minibatches, each turn with old log-probs of its own.
         """
         age, updates = self.series("step", "staleness"), self.series("minibatch", "epoch", "count")
         epochs, minibatches = (self.settings.get(f"learn.{name}") for name in ("epochs", "minibatches"))
-        if isinstance(epochs, int) and isinstance(minibatches, int) and (updates > epochs * minibatches).any():
+        if (
+            isinstance(epochs, int)
+            and isinstance(minibatches, int)
+            and (updates > epochs * minibatches).any()
+        ):
             return age.index
         kept = self.settings.get("learn.old_log_prob") in ("rollout", "behaviour")
         return age.index[:0] if kept else age.index[age > 0]
@@ -112,31 +153,46 @@ class Log:
         return all(name in frame and bool(frame[name].notna().any()) for name in columns)
 
     def series(self, table: str, column: str, how: str = "mean") -> pd.Series:
-        """Return one value a step, indexed by the step, of several rows of a step by `how`; empty if not logged."""
+        """Return one value a step, indexed by the step, of several rows of a step by `how`; empty if not
+        logged.
+        """
         frame = self.table(table)
         if column not in frame or "step" not in frame:
             return pd.Series(dtype=float, name=f"{table}.{column}")
         values = pd.to_numeric(frame[column], errors="coerce").astype(float).set_axis(frame["step"])
-        return (values if table == "step" else values.groupby(level=0).agg(how)).dropna().rename(f"{table}.{column}")
+        return (
+            (values if table == "step" else values.groupby(level=0).agg(how))
+            .dropna()
+            .rename(f"{table}.{column}")
+        )
 
     def first_above(
         self, table: str, column: str, mark: float, usual: float = 0.0, how: str = "max"
     ) -> Departure | None:
         """Return the first step at which a column (of several rows `how`) is above a mark."""
         above = self.series(table, column, how).loc[lambda series: series > mark]
-        return None if above.empty else Departure(str(above.name), int(above.index[0]), float(above.iloc[0]), usual)
+        return (
+            None
+            if above.empty
+            else Departure(str(above.name), int(above.index[0]), float(above.iloc[0]), usual)
+        )
 
     def columns(self, name: str) -> list[str]:
         """Return the measured `table.column` that a name stands for: a column itself, or one of SIGNALS."""
         found, logged = list(SIGNALS.get(name, (name,))), map(str, self.table("step"))
         if name == "evaluation":
-            found = ["step.heldout_success", *(f"step.{column}" for column in logged if EVALUATION.match(column))]
+            found = [
+                "step.heldout_success",
+                *(f"step.{column}" for column in logged if EVALUATION.match(column)),
+            ]
         elif name == "reward parts":
             found = [f"step.{column}" for column in logged if column.startswith(PART)]
         return [column for column in found if self.measured(*column.split(".", 1))]
 
     def _curve(self, name: str) -> Curve | None:
-        """Return a column or signal as a curve of means, of evaluations the longest; None where it has few points."""
+        """Return a column or signal as a curve of means, of evaluations the longest; None where it has few
+        points.
+        """
         found = [Curve.of(column, self.series(*column.split(".", 1))) for column in self.columns(name)]
         curves = [curve for curve in found if curve is not None]
         return max(curves, key=len) if name == "evaluation" and curves else next(iter(curves), None)
@@ -148,19 +204,25 @@ class Log:
 
     @cached_property
     def parts(self) -> dict[str, Curve]:
-        """The parts of the reward by name, each times its weight in the reward: least squares; 1 of too few points."""
+        """The parts of the reward by name, each times its weight in the reward: least squares; 1 of too few
+        points.
+        """
         named = {column.split(PART, 1)[1]: self.curve(column) for column in self.columns("reward parts")}
         curves = {part: curve for part, curve in named.items() if curve is not None}
         reward = self.curve("reward")
         if len(curves) < 2 or reward is None:
             return curves
-        rows = pd.DataFrame({part: curve.series for part, curve in curves.items()} | {"": reward.series}).dropna()
+        rows = pd.DataFrame(
+            {part: curve.series for part, curve in curves.items()} | {"": reward.series}
+        ).dropna()
         if len(rows) < 10 * len(curves):
             return curves
         known = np.column_stack([rows[list(curves)], np.ones(len(rows))])
         weights = np.linalg.lstsq(known, rows[""].to_numpy(), rcond=None)[0].clip(min=0)
         scaled = zip(curves.items(), weights, strict=False)  # the last weight is that of the constant
-        return {part: Curve(curve.column, curve.steps, weight * curve.values) for (part, curve), weight in scaled}
+        return {
+            part: Curve(curve.column, curve.steps, weight * curve.values) for (part, curve), weight in scaled
+        }
 
     def outcome(self, since: int) -> Outcome | None:
         """What the reward does from a step on; None where none is logged."""
@@ -201,7 +263,9 @@ class Log:
 
 
 def of_run(reader: "Reader", run_id: str, runs: Path | None = None) -> Log:
-    """The log of a run of the store, which has been asked for and exists; its stored batches lie below `runs`."""
+    """The log of a run of the store, which has been asked for and exists; its stored batches lie below
+    `runs`.
+    """
     known = reader.rows("SELECT * FROM run WHERE run_id = ?", [run_id])
     row = dict(zip(known.columns, known.rows[0], strict=True))
     settings = settings_of(row.get("config"))
@@ -210,7 +274,9 @@ def of_run(reader: "Reader", run_id: str, runs: Path | None = None) -> Log:
         named = ", ".join(f"'{name}'" for name in COLUMNS.get(table, ()))
         columns = f"COLUMNS(lambda c: c IN ({named}))" if named else "*"  # of those that exist
         where, given = ("", {}) if step is None else (" AND step = $step", {"step": step})
-        return reader.query(f'SELECT {columns} FROM "{table}" WHERE run_id = $run{where}', {"run": run_id, **given})
+        return reader.query(
+            f'SELECT {columns} FROM "{table}" WHERE run_id = $run{where}', {"run": run_id, **given}
+        )
 
     found = {}
     if reader.rows("SELECT 1 FROM run WHERE parent = ? LIMIT 1", [run_id]).rows:

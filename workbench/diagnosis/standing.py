@@ -1,4 +1,6 @@
-"""How a run stands, in sentences: its outcome, from what to what success fell and since when, what came after."""
+"""How a run stands, in sentences: its outcome, from what to what success fell and since when, what came
+after.
+"""
 
 import pandas as pd
 
@@ -9,10 +11,14 @@ from workbench.spec import CollapseSettings
 FINAL = 10  # steps that a last mean is of, as run.final_success
 PEAK = 5  # steps of the median that a peak is, as run.peak_success
 _WORDS = {
-    "healthy": "Healthy", "mild": "A mild fall", "collapsed": "Collapsed", "recovered": "Collapsed and recovered",
-    "falling": "Falling at its end, too late for the collapse rule", "diverged": "Diverged",
+    "healthy": "Healthy",
+    "mild": "A mild fall",
+    "collapsed": "Collapsed",
+    "recovered": "Collapsed and recovered",
+    "falling": "Falling at its end, too late for the collapse rule",
+    "diverged": "Diverged",
     "no_learning": "Did not rise above its start",
-}  # fmt: skip
+}
 _RULE = CollapseSettings()
 
 
@@ -38,7 +44,8 @@ def standing(log: Log) -> str:
     curve, told = log.series("step", score), log.events("mild")
     status = "Running" if log.run.get("status") == "running" else "Undecided"
     said = _WORDS.get(str(outcome), status + (": too few steps to judge" if len(curve) < SMOOTH + 2 else ""))
-    if outcome == "mild" and told.empty and log.critical:  # what a critical event makes of a run that stays up
+    # what a critical event makes of a run that stays up
+    if outcome == "mild" and told.empty and log.critical:
         said = f"Not healthy, though {score} held"
     elif outcome == "mild" and len(told) and "message" in told:
         said += f": {told['message'].iloc[-1]}"
@@ -46,19 +53,41 @@ def standing(log: Log) -> str:
     peak = None if peak is None or peak != peak else float(peak)
     parts = [said]
     if log.onset is not None:
-        # The most that it lost: its peak, or the best median of five steps (of all, if fewer) up to the onset.
+        # The most that it lost: its peak, or the best median of five steps (of all, if fewer) up to the
+        # onset.
         before = curve[curve.index <= log.onset]
         known = [] if peak is None or outcome == "recovered" else [peak]
         known += [float(before.rolling(min(PEAK, len(before))).median().max())] if len(before) else []
         most = max(known, default=None)
-        parts = [f"{said}: {score} fell {_fell(log, curve, most)}", _began(log, log.onset), _climbing(log, curve, most)]
+        parts = [
+            f"{said}: {score} fell {_fell(log, curve, most)}",
+            _began(log, log.onset),
+            _climbing(log, curve, most),
+        ]
     elif len(last):
-        over = f"over its {counted(len(last))}" if len(last) == len(curve) else f"over the last {len(last)} steps"
-        best = f", {figure(peak)} at its best (median of {PEAK})" if peak is not None and len(curve) >= PEAK else ""
+        over = (
+            f"over its {counted(len(last))}"
+            if len(last) == len(curve)
+            else f"over the last {len(last)} steps"
+        )
+        best = (
+            f", {figure(peak)} at its best (median of {PEAK})"
+            if peak is not None and len(curve) >= PEAK
+            else ""
+        )
         parts.append(f"Its {score} was {figure(last.mean())} {over}{best}")
-    if score == "success" and log.run.get("algorithm", "unknown") == "unknown" and not log.ledger and len(curve):
+    if (
+        score == "success"
+        and log.run.get("algorithm", "unknown") == "unknown"
+        and not log.ledger
+        and len(curve)
+    ):
         # Another trainer's: see `imported`.
-        parts += ["The log has no success; its reward is used"] if curve.equals(log.series("step", "reward")) else []
+        parts += (
+            ["The log has no success; its reward is used"]
+            if curve.equals(log.series("step", "reward"))
+            else []
+        )
     if log.critical:
         named = {"non_finite": "NaN or Inf"}
         kinds = (f"{named.get(kind, kind.replace('_', ' '))} at step {step}" for step, kind in log.critical)
@@ -102,7 +131,9 @@ def _rule(log: Log, name: str) -> float:
 
 
 def _climbing(log: Log, curve: pd.Series, best: float | None) -> str:
-    """Of a run that is called collapsed and whose last steps, SMOOTH at least, all lie above what a collapse leaves."""
+    """Of a run that is called collapsed and whose last steps, SMOOTH at least, all lie above what a collapse
+    leaves.
+    """
     if log.run.get("outcome") != "collapsed" or best is None or best <= 0:
         return ""
     after = curve[curve.index > (log.onset or 0)]

@@ -18,12 +18,16 @@ from workbench.spec import Level
 TOKEN_MEASURES = sorted(declared(update, ratio, divergence, advantage), key=lambda m: m in update.PROBE)
 AT = {level: [m for m in TOKEN_MEASURES if level in m.at] for level in Level}
 STEP_MEASURES = declared(step)
-TURN_MEASURES, TURN_STEP_MEASURES = ([m for m in declared(turn) if x in m.at] for x in (Level.TURN, Level.TURN_STEP))
+TURN_MEASURES, TURN_STEP_MEASURES = (
+    [m for m in declared(turn) if x in m.at] for x in (Level.TURN, Level.TURN_STEP)
+)
 
 _MEASURES = [*STEP_MEASURES, *TOKEN_MEASURES, *TRAJECTORIES, *TURN_MEASURES, *TURN_STEP_MEASURES]
 _ORDER = [Level.STEP, Level.UPDATE, Level.TRAJECTORY, Level.TURN, Level.TURN_STEP]
 # Every declared diagnostic, grouped by table.
-CATALOGUE = tuple(sorted((d for m in _MEASURES for d in m.diagnostics()), key=lambda d: _ORDER.index(d.level)))
+CATALOGUE = tuple(
+    sorted((d for m in _MEASURES for d in m.diagnostics()), key=lambda d: _ORDER.index(d.level))
+)
 
 Columns = dict[str, Any]
 
@@ -58,7 +62,9 @@ def measure(number: int, evidence: StepEvidence) -> Measurements:
     trajectories: Columns = {name: getattr(trained, name) for name in ("question", "gold", "answer", "ended")}
     trajectories |= {"trajectory": np.arange(len(trained)), "prompt_group": trained.group}
     trajectories |= {"rollout_step": trained.rollout_step} | {m.name: m(acted) for m in TRAJECTORIES}
-    trajectories |= {m.name: m(tokens, acted.by) if tokens is not None else None for m in AT[Level.TRAJECTORY]}
+    trajectories |= {
+        m.name: m(tokens, acted.by) if tokens is not None else None for m in AT[Level.TRAJECTORY]
+    }
     return Measurements(row, minibatch, trajectories, turns, measure_turn_steps(turns) if turns else {})
 
 
@@ -83,14 +89,17 @@ def measure_turns(evidence: Evidence | Tokens, rollouts: Rollouts | None = None)
     columns: Columns = {"epoch": tokens.evidence.epoch.cpu().numpy()[update]}
     columns |= {"trajectory": place[0], "turn_index": place[1], "update": update}
     columns |= {m.name: m(tokens, by) for m in AT[Level.TURN]}
-    of = {"status": "turn_status", "retrieval_seconds": "retrieval_seconds"}  # the others: of the search's outcome
+    # the others: of the search's outcome
+    of = {"status": "turn_status", "retrieval_seconds": "retrieval_seconds"}
     told = {m.name: getattr(rollouts, of.get(m.name, "retrieval_status"), None) or () for m in TURN_MEASURES}
     return columns | {m.name: m(*place, told[m.name]) for m in TURN_MEASURES}
 
 
 @np.errstate(all="ignore")
 def measure_turn_steps(turns: Mapping[str, Any]) -> Columns:
-    """Columns (K,) of table `turn_step`, rolled up from the columns of table `turn` over all epochs of a step."""
+    """Columns (K,) of table `turn_step`, rolled up from the columns of table `turn` over all epochs of a
+    step.
+    """
     index, ids = np.unique(turns["turn_index"], return_inverse=True)
     by = Segments(ids, len(index))
     view = TurnRows(by, turns)

@@ -1,12 +1,14 @@
-"""The collapse rule: by the counts behind success, has a run lost what it had, since when, and did it come back.
+"""The collapse rule: by the counts behind success, has a run lost what it had, since when, and did it come
+back.
 
-`collapse_rule` says the rule in words: docs/diagnostics.md and the app's glossary show it. The rule is causal: a live
-run and its log get the same verdict. Only the onset looks both ways.
+`collapse_rule` says the rule in words: docs/diagnostics.md and the app's glossary show it. The rule is
+causal: a live run and its log get the same verdict. Only the onset looks both ways.
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.resources import files
 from statistics import fmean, median
 from typing import Literal, NamedTuple
 
@@ -61,13 +63,19 @@ class Verdict:
         return self.drops[0].detection if self.drops else None
 
     def columns(self) -> dict[str, float | int | str | None]:
-        """Return the verdict as columns of table `run`. A falling run has an onset interval and no collapse step."""
+        """Return the verdict as columns of table `run`. A falling run has an onset interval and no collapse
+        step.
+        """
         fall = self.drops[0] if self.drops else self.falling
         return {
-            "outcome": self.outcome, "collapse_step": self.onset, "detection_step": self.detection,
-            "onset_low": fall.onset_low if fall else None, "onset_high": fall.onset_high if fall else None,
-            "peak_success": self.peak, "final_success": self.final,
-        }  # fmt: skip
+            "outcome": self.outcome,
+            "collapse_step": self.onset,
+            "detection_step": self.detection,
+            "onset_low": fall.onset_low if fall else None,
+            "onset_high": fall.onset_high if fall else None,
+            "peak_success": self.peak,
+            "final_success": self.final,
+        }
 
 
 class _Stretch(NamedTuple):
@@ -87,7 +95,8 @@ class _Curve:
         self.steps: list[int] = []
         self.scores: list[float] = []
         self.sums = [0.0]
-        self.untrained: tuple[float, int] | None = None  # held-out success before training, and of how many episodes
+        # held-out success before training, and of how many episodes
+        self.untrained: tuple[float, int] | None = None
         self.start, self.top = _Stretch(), _Stretch()  # the best that begins with the run, the best of all
         self._jumps: list[float] = []  # squared differences of neighbours over their binomial variance
         self._known, self._total = 0, 0.0  # of these, how many phi counts, and their sum
@@ -126,11 +135,15 @@ class _Curve:
         return self.n / self.phi * (score * np.log(p / q) + (1 - score) * np.log((1 - p) / (1 - q)))
 
     def at(self, loss: float, of: float) -> float:
-        """`of` less a share of it; of a score that can be negative, less that share of the way above its start."""
+        """`of` less a share of it; of a score that can be negative, less that share of the way above its
+        start.
+        """
         return of - loss * max(abs(of), of - min(0.0, self.scores[0]))
 
     def keep_best(self, settled: bool) -> None:
-        """Look whether a window that ends here is the best so far; when `settled`, no fall is under way, for phi."""
+        """Look whether a window that ends here is the best so far; when `settled`, no fall is under way, for
+        phi.
+        """
         if settled:
             self._total += sum(self._jumps[self._known :])
             self._known = len(self._jumps)
@@ -157,11 +170,15 @@ class _Curve:
 
     @property
     def best(self) -> _Stretch:
-        """The best stretch of a run that seems to have learned; of any other what it began with: its top is luck."""
+        """The best stretch of a run that seems to have learned; of any other what it began with: its top is
+        luck.
+        """
         return self.top if self.gained >= self.enough else self.start
 
     def apart(self, stretch: _Stretch, level: float, steps: int) -> float:
-        """Log-likelihood ratio of two means, of a stretch and of `level` over so many steps, over a common one."""
+        """Log-likelihood ratio of two means, of a stretch and of `level` over so many steps, over a common
+        one.
+        """
         first, last = stretch.window
         size = last - first if last else self.untrained[1] * self.phi / self.n if self.untrained else 0.0
         common = (size * stretch.mean + steps * level) / (size + steps)
@@ -175,7 +192,9 @@ class _Curve:
 
     @property
     def gained(self) -> float:
-        """Evidence in nats, z^2 / 2, that the top lies above the start (held out, else the first five steps)."""
+        """Evidence in nats, z^2 / 2, that the top lies above the start (held out, else the
+        first five steps).
+        """
         (first, last), head = self.top.window, min(WINDOW, len(self.scores))
         if not last:
             return 0.0
@@ -212,7 +231,8 @@ class _FallRule:
         self.down, self.up = (_Cusum(), _Cusum()), _Cusum()
         self.closed: list[Drop] = []
         self.open: Drop | None = None  # as it was when it was detected
-        self.since, self.up_since = 0, 0  # where the open fall's evidence begins; where it was last back near its best
+        # where the open fall's evidence begins; where it was last back near its best
+        self.since, self.up_since = 0, 0
 
     def advance(self) -> Literal["", "fell", "recovered"]:
         curve, at = self.curve, len(self.curve.scores) - 1
@@ -260,7 +280,9 @@ class _FallRule:
         return self.up.value >= self.enough and self._back()
 
     def fading(self) -> Drop | None:
-        """Return the fall that the last steps show: a stretch at the loss or below, unlikely at the best's own rate."""
+        """Return the fall that the last steps show: a stretch at the loss or below, unlikely at the best's
+        own rate.
+        """
         curve, end = self.curve, len(self.curve.scores)
         for length in (n for n in LATEST if n <= end and curve.best.bound > -math.inf):
             level = curve.mean(end - length)
@@ -281,24 +303,29 @@ class _FallRule:
         first = min(since, curve.steps.index(fall.best_steps[0]) if fall.best_steps else 0)
         end = min(len(curve.scores), 2 * at - since + LATER)
         low, middle, high = onset(curve, max(first, self.up_since, 2 * since - at - FAR), at, end, fall.best)
-        return replace(fall, onset=curve.steps[middle], onset_low=curve.steps[low], onset_high=curve.steps[high])
+        return replace(
+            fall, onset=curve.steps[middle], onset_low=curve.steps[low], onset_high=curve.steps[high]
+        )
 
 
 def onset(curve: _Curve, first: int, at: int, end: int, best: float) -> tuple[int, int, int]:
-    """Return where a fall begins: (low, estimate, high), indices of the last point before it; low to high is 95 %.
+    """Return where a fall begins: (low, estimate, high), indices of the last point before it; low to high is
+    95 %.
 
-    Model: scores are at a level a up to point t, fall to b along a straight line of r points, and stay there. Every t
-    in [first, at), before the detection, and r of RAMPS is tried on the scores up to `end`, with a the mean of what
-    comes before (of fewer than three points `best`: what was known of the run before them) and b that of what follows.
-    The estimate has the highest likelihood; the interval is every t whose best r comes within 1.92 nats of it (profile
-    likelihood, half the 95 % point of chi-squared with one degree of freedom).
+    Model: scores are at a level a up to point t, fall to b along a straight line of r points, and stay there.
+    Every t in [first, at), before the detection, and r of RAMPS is tried on the scores up to `end`, with a
+    the mean of what comes before (of fewer than three points `best`: what was known of the run before them)
+    and b that of what follows. The estimate has the highest likelihood; the interval is every t whose best r
+    comes within 1.92 nats of it (profile likelihood, half the 95 % point of chi-squared with one degree of
+    freedom).
     """
     scores = np.asarray(curve.scores[first:end])
     found = np.full(len(scores), -math.inf)
     found[0] = TINY  # of one point
     before = scores.cumsum() / np.arange(1, len(scores) + 1)
     top = np.where(np.arange(len(scores)) < 2, best, before)
-    stay = np.arange(1, len(scores) + 1) * curve.gain(before, top, best)  # a gain asks for the mean of the points only
+    # a gain asks for the mean of the points only
+    stay = np.arange(1, len(scores) + 1) * curve.gain(before, top, best)
     left = np.arange(len(scores), 0, -1)  # points from each on
     after = scores[::-1].cumsum()[::-1] / left
     for r in (r for r in RAMPS if r < len(scores)):
@@ -316,9 +343,13 @@ def onset(curve: _Curve, first: int, at: int, end: int, best: float) -> tuple[in
 
 
 class Watch:
-    """The collapse rule along a live run, fed every step once: `episodes` behind a step's success, `group` a prompt."""
+    """The collapse rule along a live run, fed every step once: `episodes` behind a step's success, `group` a
+    prompt.
+    """
 
-    def __init__(self, settings: CollapseSettings | None = None, episodes: int | None = None, group: int = 1) -> None:
+    def __init__(
+        self, settings: CollapseSettings | None = None, episodes: int | None = None, group: int = 1
+    ) -> None:
         self.settings = settings or CollapseSettings()
         self._curve = _Curve(episodes, group, -math.log(self.settings.false_ending))
         self._severe = _FallRule(self._curve, self.settings, self.settings.severe)
@@ -328,7 +359,9 @@ class Watch:
         self.diverged = False
 
     def step(self, step: int, measured: Mapping[str, float | None]) -> list[Event]:
-        """Return the events of `step`, whose row of table `step` is `measured`; a missing or None score is no point."""
+        """Return the events of `step`, whose row of table `step` is `measured`; a missing or None score is no
+        point.
+        """
         events, curve, score = self._hard.step(step, measured), self._curve, measured.get("success")
         share, asked = measured.get("heldout_success"), measured.get("heldout_episodes")
         if not curve.scores and share is not None and asked:
@@ -352,19 +385,26 @@ class Watch:
                 events.append(Event(step, kind, severity, message, "success", fall.level, fall.best))
             elif change == "recovered" and rule is self._severe:
                 fall = rule.closed[-1]
-                message = f"success is back near its best of {fall.best:.3f}, {step - fall.onset} steps after it fell"
+                message = (
+                    f"success is back near its best of {fall.best:.3f}, {step - fall.onset} steps after it"
+                    " fell"
+                )
                 events.append(Event(step, "recovered", "info", message, "success", float(score), fall.best))
         curve.keep_best(self._severe.settled)
         return events
 
     def crashed(self, step: int, message: str) -> Event:
-        """Return the event of a run that cannot go on (engine crash, non-finite loss): its outcome is diverged."""
+        """Return the event of a run that cannot go on (engine crash, non-finite loss): its outcome is
+        diverged.
+        """
         self.diverged = True
         return Event(step, "diverged", "critical", message)
 
     @property
     def brink(self) -> int | None:
-        """The last step near the best so far: the onset, should the rule find a fall now; None before the first."""
+        """The last step near the best so far: the onset, should the rule find a fall now; None before the
+        first.
+        """
         curve, best = self._curve, self._curve.best
         if not curve.steps or best.bound == -math.inf:
             return curve.steps[-1] if curve.steps else None
@@ -403,13 +443,18 @@ class Watch:
         peak = max((median(scores[max(0, i - WINDOW) : i]) for i in ends), default=None)
         if peak is not None and fall and not fall.best_steps:
             peak = max(peak, fall.best)
-        return Verdict(outcome, drops, None if drops else fading, peak, fmean(scores[-FINAL:]) if scores else None)
+        return Verdict(
+            outcome, drops, None if drops else fading, peak, fmean(scores[-FINAL:]) if scores else None
+        )
 
 
 def judge(
-    success: Sequence[float | None], settings: CollapseSettings | None = None, steps: Sequence[int] | None = None,
-    episodes: int | None = None, group: int = 1,
-) -> Verdict:  # fmt: skip
+    success: Sequence[float | None],
+    settings: CollapseSettings | None = None,
+    steps: Sequence[int] | None = None,
+    episodes: int | None = None,
+    group: int = 1,
+) -> Verdict:
     """Return the verdict on a finished log of scores; `steps` numbers the points (0, 1, ... by default)."""
     watch = Watch(settings, episodes, group)
     for step, score in zip(steps if steps is not None else range(len(success)), success, strict=True):
@@ -419,63 +464,46 @@ def judge(
 
 # What each setting of the collapse rule is and why its default is what it is.
 COLLAPSE_REASONS: dict[str, tuple[str, str]] = {
-    "severe": ("share of the best that a collapse loses", "published collapses lose more than half; noise does not"),
+    "severe": (
+        "share of the best that a collapse loses",
+        "published collapses lose more than half; noise does not",
+    ),
     "mild": ("share of the best that a mild fall loses", "the smallest loss that a user would act on"),
-    "false_collapse": ("one run in 1 / this that lost nothing may be called collapsed",
-                       "a table of a hundred runs has about one wrong word; the measured rates are below"),
-    "false_ending": ("one run in 1 / this that lost nothing may be called falling; the same odds for recovered and "
-                     "for learned", "said once, at the end of a run, so that no second look can take it back"),
-}  # fmt: skip
+    "false_collapse": (
+        "one run in 1 / this that lost nothing may be called collapsed",
+        "a table of a hundred runs has about one wrong word; the measured rates are below",
+    ),
+    "false_ending": (
+        (
+            "one run in 1 / this that lost nothing may be called falling; the same odds for recovered and "
+            "for learned"
+        ),
+        "said once, at the end of a run, so that no second look can take it back",
+    ),
+}
 
 
 def collapse_rule() -> str:
-    """Markdown: when a run has collapsed, since when, whether it came back, and the events that need no smoothing."""
+    """Markdown: when a run has collapsed, since when, whether it came back, and the events that need no
+    smoothing.
+    """
     defaults = CollapseSettings()
-    settings = ([f"`collapse.{n}`", f"{getattr(defaults, n):g}", *reasons] for n, reasons in COLLAPSE_REASONS.items())
+    settings = (
+        [f"`collapse.{n}`", f"{getattr(defaults, n):g}", *reasons] for n, reasons in COLLAPSE_REASONS.items()
+    )
     hard = ([f"`{rule.kind}`", rule.happens, rule.reason] for rule in HARD)
     words = ([f"`{word}`", meaning] for word, meaning in MEANINGS.items())
-    return f"""\
-The rule judges the counts behind success, not its curve. A step's success is a share of `n` episodes
-(`learn.episodes`), of which `g` share a prompt.
-
-- **Noise.** A step weighs `n / phi` episodes. `phi` is the mean of `(s_t - s_(t-1))^2 / (2 p (1 - p) / n)` over the
-  steps so far (`p` the mean of the two), at least 1, with {PRIOR} steps at `(1 + g) / 2` as its prior. Steps of a fall
-  under way do not count. A score of unknown `n`, as the reward in another trainer's log, is taken as normal with half
-  the mean squared difference of neighbours as its variance.
-- **Best.** The stretch of {WINDOW}, {2 * WINDOW}, {4 * WINDOW}, ... steps whose lower bound `B` (Wilson, `z = sqrt(2
-  log(1 + t / {WINDOW}))`, the size of the largest of so many errors) is highest; `best` is the mean there. Of a run
-  that has not risen above its start: the highest 90 % bound of the stretches that begin with the run and of the
-  held-out success before training. The maximum of noisy means grows with the length of a run; `B` hardly does.
-- **Fall.** A CUSUM `C_t = max(C_(t-1), log w_t) + (n / phi) log(f(s_t; q) / f(s_t; B))` of binomial log-likelihood
-  ratios, for `q = (1 - loss) B` and `q = B / 10`, with `w_t = 1 / (2 (t + 1))` the weight of a fall that begins at step
-  t. A single step brings at most half of what is wanted, so no batch decides alone. The fall is called at the first
-  step with `C_t >= log(1 / collapse.false_collapse)` at which the mean since (of the later half of the fall, at least
-  {WINDOW} steps) is at most `(1 - loss) best` within a standard error, or the 90 % upper bound of a shorter one
-  is. That step is the *detection*. With `loss = collapse.severe` the event is `collapse`, with `collapse.mild` it is
-  `mild`.
-- **Onset.** The last step before the fall, and its 95 % interval (`onset_low`, `onset_high`): the likelihood of scores
-  that stay at one level up to a step, fall along a straight line and stay at a lower one, maximised over the length of
-  the line; the interval holds every step within 1.92 nats. It looks both ways; the detection never does.
-- **Recovery.** After the detection the same CUSUM with `B` against `(1 - loss) B`, and a mean since that is not below
-  `(1 - collapse.mild) best` by more than one standard error.
-- **Falling.** At its end a run has a last stretch of 1 to 10 steps whose mean is at most `(1 - collapse.severe) best`,
-  and the counts of both are at least `1 / collapse.false_ending` times likelier with two means than with one.
-- **Learned.** The best stretch lies above the start (held out, else the mean of the first {WINDOW} steps) with
-  `z^2 / 2 >= log(steps / {WINDOW}) + log(1 / collapse.false_ending)`.
-- **Undecided** (NULL): fewer than {WINDOW} steps and no fall.
-- `run.final_success` is the mean of the last {FINAL} steps.
-
-How a run ended. `diverged`, `collapsed`, `falling`, `recovered` and `mild` come before the other two, in this order:
-
-{_markdown(("outcome", "the run"), words)}
-
-Everything but the onset is causal: a live run and its log get the same verdict.
-
-{_markdown(("setting", "default", "meaning", "reason"), settings)}
-
-Hard events need no statistics and happen at most once in a run:
-
-{_markdown(("event", "happens when", "reason"), hard)}"""
+    text = files(__package__).joinpath("collapse_rule.md").read_text(encoding="utf-8")
+    return text.format(
+        prior=PRIOR,
+        window=WINDOW,
+        twice_window=2 * WINDOW,
+        four_times_window=4 * WINDOW,
+        final=FINAL,
+        outcomes=_markdown(("outcome", "the run"), words),
+        settings=_markdown(("setting", "default", "meaning", "reason"), settings),
+        hard_events=_markdown(("event", "happens when", "reason"), hard),
+    )
 
 
 def _markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

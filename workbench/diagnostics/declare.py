@@ -1,4 +1,6 @@
-"""The declaration of a measurement: one decorated function; its name is the column, its docstring the description."""
+"""The declaration of a measurement: one decorated function; its name is the column, its docstring the
+description.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,8 +27,8 @@ VERL = "verl rollout_corr_helper.py"
 
 # Why a diagnostic has no alarm; the reasons that only columns of the step have stand in step.py.
 FINER = (
-    "alarms watch table step alone: a single update, turn or trajectory can have any value by chance, and what "
-    "lasts shows in a column of the step"
+    "alarms watch table step alone: a single update, turn or trajectory can have any value by chance, and"
+    " what lasts shows in a column of the step"
 )
 NO_MARK = "no source gives a mark that carries from one model or task to another"
 OTHER = "another column of the same quantity has it: `grad_norm_max`, `ess_frac_min`, `chi2`, `kl_k3`"
@@ -35,13 +37,19 @@ MEANT = "a clip is meant to act; how often it does follows from the settings"
 # The notation of the formulas.
 SYMBOLS: tuple[tuple[str, str], ...] = (
     ("<x>_m", "mean of x over the tokens of the loss mask m, those that the policy wrote"),
-    ("m, a", "loss mask: 1 where the policy wrote the token; response mask: 1 on every token after the prompt"),
+    (
+        "m, a",
+        "loss mask: 1 where the policy wrote the token; response mask: 1 on every token after the prompt",
+    ),
     ("delta", "log_prob - log_prob_old of a token, in nats: the log of its importance ratio"),
     ("r, w", "ratio of a token, exp(clamp(delta, +-20)); ratio that the algorithm pools"),
     ("A, R, G", "advantage, outcome reward, return that the critic learns"),
     ("V, V_old, V^c", "the critic's value, the one behind the advantages, the one clipped to V_old +- eps_V"),
     ("H, z, p", "entropy of the policy at a token, its logits, its probabilities"),
-    ("g, C", "gradient of the policy's loss; clipping bias: what the clip took from the gradient of the surrogate"),
+    (
+        "g, C",
+        "gradient of the policy's loss; clipping bias: what the clip took from the gradient of the surrogate",
+    ),
     ("J", "the surrogate, to be made large: no KL term, no entropy bonus, before a stabiliser's factor"),
     ("eps_low, eps_high", "how far a ratio may fall below 1, rise above 1, before the clip stops it"),
     ("K, n_k, s_k", "turns of a trajectory, tokens of turn k, what the policy saw at its beginning"),
@@ -52,7 +60,9 @@ SYMBOLS: tuple[tuple[str, str], ...] = (
 
 @dataclass(frozen=True)
 class Measure:
-    """A declared measurement: call it for the measured values, None where the evidence lacks what they need."""
+    """A declared measurement: call it for the measured values, None where the evidence lacks
+    what they need.
+    """
 
     name: str
     at: tuple[Level, ...]
@@ -69,16 +79,21 @@ class Measure:
     def diagnostics(self) -> Iterator[Diagnostic]:
         """Yield one catalogue entry per level, and one for the roll-up of a turn column to its turn index.
 
-        Raises TypeError where the description is missing, or a column of table step has neither alarm nor reason.
+        Raises TypeError where the description is missing, or a column of table step has neither alarm nor
+        reason.
         """
         if not self.description:
             raise TypeError(f"diagnostic {self.name} has no docstring: it is the description")
         if (Level.STEP in self.at) != bool(self.alarm or self.no_alarm):
-            raise TypeError(f"diagnostic {self.name}: a column of the step, and no other, has an alarm or `no_alarm`")
+            raise TypeError(
+                f"diagnostic {self.name}: a column of the step, and no other, has an alarm or `no_alarm`"
+            )
         words = (self.source, self.description)
         for level in self.at:
             watched = (self.alarm, self.no_alarm) if level is Level.STEP else (None, FINER)
-            yield Diagnostic(self.name, level, self.unit, self.formula, *words, watched[0], self.sql_type, watched[1])
+            yield Diagnostic(
+                self.name, level, self.unit, self.formula, *words, watched[0], self.sql_type, watched[1]
+            )
         if self.roll:
             formula = f"{ROLL_WORDS[self.roll]} {self.formula}"
             yield Diagnostic(self.name, Level.TURN_STEP, self.unit, formula, *words, no_alarm=FINER)
@@ -94,7 +109,9 @@ class Measure:
 def diagnostic(
     at: Level | tuple[Level, ...], unit: Unit, formula: str, source: str, **more: Any
 ) -> Callable[[Callable[..., Any]], Measure]:
-    """Declare a function as the measurement that has its name; `more` as in `Measure`: alarm, no_alarm, roll, ..."""
+    """Declare a function as the measurement that has its name; `more` as in `Measure`: alarm, no_alarm, roll,
+    ...
+    """
 
     def declare(function: Callable[..., Any]) -> Measure:
         levels = at if isinstance(at, tuple) else (at,)
@@ -105,7 +122,9 @@ def diagnostic(
 
 
 def reported(name: str, unit: Unit, formula: str, source: str, description: str) -> Measure:
-    """Declare a number that the learner reports once an update (`Evidence.scalars`) as a column of the update."""
+    """Declare a number that the learner reports once an update (`Evidence.scalars`) as a column of the
+    update.
+    """
     return Measure(name, (Level.UPDATE,), unit, formula, source, description, lambda t, by: t.scalar(name))
 
 
@@ -119,9 +138,11 @@ def declared(*modules: object) -> tuple[Measure, ...]:
 def mark_size(alarm: Alarm) -> str:
     """Return the mark without its direction: 10 x the median of the run's first 10 points."""
     scales = {
-        "": "", "peak": " x its running maximum", "start": f" x the mean of its first {alarm.warmup} points",
+        "": "",
+        "peak": " x its running maximum",
+        "start": f" x the mean of its first {alarm.warmup} points",
         "baseline": f" x the median of the run's first {alarm.warmup} points",
-    }  # fmt: skip
+    }
     return f"{alarm.value:g}{scales[alarm.relative]}"
 
 
@@ -140,9 +161,13 @@ def dictionary(catalogue: Sequence[Diagnostic]) -> dict[str, list[Any]]:
     """Return the catalogue as columns of table `diagnostic`."""
     own = ("name", "formula", "source", "description", "level", "unit", "sql_type")
     columns: dict[str, list[Any]] = {name: [str(getattr(d, name)) for d in catalogue] for name in own}
-    columns |= {f"alarm_{name}": [d.alarm and getattr(d.alarm, name) for d in catalogue] for name in ("when", "value")}
+    columns |= {
+        f"alarm_{name}": [d.alarm and getattr(d.alarm, name) for d in catalogue] for name in ("when", "value")
+    }
     return columns | {
         "table_name": [d.table for d in catalogue],
         "alarm": [d.alarm and f"{in_words(d.alarm)} ({d.alarm.reason})" for d in catalogue],
-        "alarm_baseline_points": [d.alarm.warmup if d.alarm and d.alarm.relative else None for d in catalogue],
+        "alarm_baseline_points": [
+            d.alarm.warmup if d.alarm and d.alarm.relative else None for d in catalogue
+        ],
     }

@@ -1,4 +1,5 @@
-"""What the learner hands over to be measured: the optimizer updates of a step, its fresh rollouts, its timings.
+"""What the learner hands over to be measured: the optimizer updates of a step, its fresh rollouts, its
+timings.
 
 Axes: U updates of one step, B sequences of an update, T token positions, N trajectories of a step.
 """
@@ -20,7 +21,9 @@ class Missing(LookupError):
 
 
 class Known:
-    """Evidence whose fields raise Missing where they are None, so that no measure can take NULL for a value."""
+    """Evidence whose fields raise Missing where they are None, so that no measure can take NULL
+    for a value.
+    """
 
     def __init__(self, of: Any) -> None:
         self._of = of
@@ -39,13 +42,13 @@ class Evidence:
     """The optimizer updates of one step, stacked: what each update saw at its start, detached.
 
     Entries where `mask` is false may hold anything. Log-probs are nats. `ratio`, `active_low`, `active_high`,
-    `out_of_range`, `dual` and `factor` come from the objective; `gradient_weight` is d loss / d log_prob. What is
-    None was not measured, and so is what is computed from it.
+    `out_of_range`, `dual` and `factor` come from the objective; `gradient_weight` is d loss / d log_prob.
+    What is None was not measured, and so is what is computed from it.
 
-    `scalars` holds one value per update, None where it was not measured: grad_norm (before clipping), grad_norm_after,
-    critic_grad_norm, clip_bias_norm, clip_bias_ratio, clip_bias_cosine, policy_loss, kl_loss, value_loss,
-    stabiliser_ratio, stabiliser_factor, clipped_rms, unclipped_rms, lr, non_finite (a count), expert_load_max, and
-    those of the probe.
+    `scalars` holds one value per update, None where it was not measured: grad_norm (before clipping),
+    grad_norm_after, critic_grad_norm, clip_bias_norm, clip_bias_ratio, clip_bias_cosine, policy_loss,
+    kl_loss, value_loss, stabiliser_ratio, stabiliser_factor, clipped_rms, unclipped_rms, lr, non_finite (a
+    count), expert_load_max, and those of the probe.
     """
 
     epoch: Tensor  # (U,) int64
@@ -65,7 +68,8 @@ class Evidence:
     factor: Tensor | None = None  # (U, B, T) stabiliser factor
     entropy: Tensor | None = None  # (U, B, T)
     gradient_weight: Tensor | None = None  # (U, B, T)
-    route_mismatch: Tensor | None = None  # (U, B, T) share of layers: sampler and old policy take other experts
+    # (U, B, T) share of layers: sampler and old policy take other experts
+    route_mismatch: Tensor | None = None
     route_shift: Tensor | None = None  # (U, B, T) share of layers: old and present policy take other experts
     router_entropy: Tensor | None = None  # (U, B, T)
     score: Tensor | None = None  # (U, B)
@@ -83,7 +87,9 @@ class Evidence:
 
     @classmethod
     def stack(cls, updates: Sequence[Self]) -> Self:
-        """Stack updates along U, padded with masked positions and rows; what one update lacks (None) all lack."""
+        """Stack updates along U, padded with masked positions and rows; what one update lacks (None) all
+        lack.
+        """
         rows, width = (max(u.mask.shape[axis] for u in updates) for axis in (1, 2))
 
         def joined(name: str) -> Tensor | None:
@@ -106,7 +112,9 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Rollouts:
-    """Episodes as columns: entry i of every field speaks of trajectory i; arrays are (N,). None: not known."""
+    """Episodes as columns: entry i of every field speaks of trajectory i; arrays are (N,).
+    None: not known.
+    """
 
     reward: np.ndarray
     group: np.ndarray  # prompt group
@@ -132,8 +140,14 @@ class Rollouts:
 
     @classmethod
     def of(cls, episodes: Sequence[Any], rollout_step: int | Sequence[int]) -> Self:
-        """Return the columns of the agent's `episodes`, sampled by the policy of `rollout_step` (one, or one each)."""
-        dtypes = {"success": bool, "reward": float, **dict.fromkeys(("group", "turns", "searches", "valid_turns"), int)}
+        """Return the columns of the agent's `episodes`, sampled by the policy of `rollout_step` (one, or one
+        each).
+        """
+        dtypes = {
+            "success": bool,
+            "reward": float,
+            **dict.fromkeys(("group", "turns", "searches", "valid_turns"), int),
+        }
         lists = ("tokens", "turn_status", "question", "gold", "answer", "ended")
         columns: dict[str, Any] = {name: [getattr(e, name) for e in episodes] for name in (*dtypes, *lists)}
         columns |= {name: np.array(columns[name], dtype) for name, dtype in dtypes.items()}
@@ -143,7 +157,8 @@ class Rollouts:
             **columns,
             rollout_step=np.broadcast_to(np.asarray(rollout_step, dtype=np.int64), (len(episodes),)),
             response_tokens=response,
-            observation_tokens=np.array([len(e.tokens) - e.prompt_length for e in episodes], dtype=np.int64) - response,
+            observation_tokens=np.array([len(e.tokens) - e.prompt_length for e in episodes], dtype=np.int64)
+            - response,
             truncated=np.array([e.ended != "answer" for e in episodes], dtype=bool),
             answered=np.array([e.answer is not None for e in episodes], dtype=bool),
             written=written,
@@ -156,7 +171,9 @@ class Rollouts:
 
     @cached_property
     def repetition(self) -> np.ndarray | None:
-        """1 - #{distinct 4-grams} / #{4-grams} of the tokens that the policy wrote, (N,); masked below 4 tokens."""
+        """1 - #{distinct 4-grams} / #{4-grams} of the tokens that the policy wrote, (N,); masked below 4
+        tokens.
+        """
         if self.written is None:
             return None
         texts = [list(chain.from_iterable(turns)) for turns in self.written]
@@ -169,7 +186,9 @@ class Rollouts:
         """Turns that say exactly what an earlier turn of the trajectory said, (N,)."""
         if self.written is None:
             return None
-        return np.array([len(turns) - len(set(map(tuple, turns))) for turns in self.written], dtype=np.float64)
+        return np.array(
+            [len(turns) - len(set(map(tuple, turns))) for turns in self.written], dtype=np.float64
+        )
 
 
 def stretches(tokens: Any, written: Any) -> list[list[int]]:
@@ -181,7 +200,8 @@ def stretches(tokens: Any, written: Any) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class StepEvidence:
-    """One step: its fresh rollouts, the trajectories that it trained on, its updates, and where its time went.
+    """One step: its fresh rollouts, the trajectories that it trained on, its updates, and where its time
+    went.
 
     `trained` is None when the step trained on its fresh rollouts; row i of it is `Evidence.trajectory` i.
     `seconds` may hold rollout, update, evaluation, record and total.
@@ -193,12 +213,16 @@ class StepEvidence:
     seconds: Mapping[str, float] = field(default_factory=dict)
     tokens_trained: int = 0
     episodes_sampled: int | None = None  # fresh rollouts, those of further draws included
-    heldout: tuple[float, int] | None = None  # success of the policy before this step, and on how many questions
-    fresh: bool | None = None  # whether the old log-probs are those of the policy that the first update trains
+    # success of the policy before this step, and on how many questions
+    heldout: tuple[float, int] | None = None
+    # whether the old log-probs are those of the policy that the first update trains
+    fresh: bool | None = None
     batch_hash: int | None = None  # fingerprint of the tokens and the loss mask that went into the updates
-    sync_error: float | None = None  # nats, of the sampler's last weight sync; None where it reads the trainer's own
+    # nats, of the sampler's last weight sync; None where it reads the trainer's own
+    sync_error: float | None = None
     memory_peak: int | None = None  # bytes
-    mismatches: Sequence[tuple[int, int]] | None = None  # (trajectory, turn) where the batch is not what was sampled
+    # (trajectory, turn) where the batch is not what was sampled
+    mismatches: Sequence[tuple[int, int]] | None = None
 
 
 def fingerprint(*parts: bytes) -> int:

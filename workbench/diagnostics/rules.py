@@ -1,8 +1,9 @@
-"""The rules that raise an event when something is off: alarms, hard events, findings on several values, the guard.
+"""The rules that raise an event when something is off: alarms, hard events, findings on several values, the
+guard.
 
-A rule is declared once and evaluated one way. At each step its condition holds, does not hold, or cannot be judged
-(nothing was measured, so nothing changes); the event comes at the step at which it begins to hold. The collapse rule
-(collapse.py) raises events of the same type.
+A rule is declared once and evaluated one way. At each step its condition holds, does not hold, or cannot be
+judged (nothing was measured, so nothing changes); the event comes at the step at which it begins to hold. The
+collapse rule (collapse.py) raises events of the same type.
 """
 
 import math
@@ -18,14 +19,17 @@ from workbench.spec import RATIO_TOLERANCE, Alarm, Diagnostic, Level, check
 
 Severity = Literal["info", "warning", "critical"]
 
-COOLDOWN = 10  # steps between two alarms of one diagnostic: a value that flickers around its mark is one finding
+# steps between two alarms of one diagnostic: a value that flickers around its mark is one finding
+COOLDOWN = 10
 SMOOTH = 5  # points of the trailing median of the reward
 DRIFT_POINTS, DRIFT = 50, 0.1  # so long one way, by more than so much
 
 
 @dataclass(frozen=True)
 class Event:
-    """What happened at `step`, the diagnostic that showed it (empty without one), its value and the threshold."""
+    """What happened at `step`, the diagnostic that showed it (empty without one), its value and the
+    threshold.
+    """
 
     step: int
     kind: str
@@ -41,12 +45,15 @@ class Row(NamedTuple):
 
     step: int
     measured: Mapping[str, float | None]
-    alarmed: Collection[str]  # diagnostics whose alarm holds at this step, whether it was raised now or before
+    # diagnostics whose alarm holds at this step, whether it was raised now or before
+    alarmed: Collection[str]
     mismatches: Sequence[tuple[int, int]]  # (trajectory, turn) of the trained rows that are not as sampled
 
 
 class Found(NamedTuple):
-    """A condition that holds: the words of the event, the diagnostic that shows it, its value and the threshold."""
+    """A condition that holds: the words of the event, the diagnostic that shows it, its value and the
+    threshold.
+    """
 
     message: str
     diagnostic: str
@@ -62,8 +69,8 @@ Memory = dict[Any, Any]  # what a rule keeps from step to step of a run
 class Rule:
     """What raises events of `kind`: when it happens in words, why that matters, and its condition.
 
-    After an event the condition has to end before the next one, and `pause` steps have to pass; with `once` there is
-    no next one. `alarm` is the diagnostic of an alarm.
+    After an event the condition has to end before the next one, and `pause` steps have to pass; with `once`
+    there is no next one. `alarm` is the diagnostic of an alarm.
     """
 
     kind: str
@@ -77,10 +84,14 @@ class Rule:
 
 
 class RuleWatch:
-    """Rules along a run: feed it the row of table `step` of every step once, in order; it returns the events."""
+    """Rules along a run: feed it the row of table `step` of every step once, in order; it
+    returns the events.
+    """
 
     def __init__(self, rules: Iterable[Rule]) -> None:
-        self._rules: list[tuple[Rule, Memory]] = [(rule, {"armed": True, "last": -math.inf}) for rule in rules]
+        self._rules: list[tuple[Rule, Memory]] = [
+            (rule, {"armed": True, "last": -math.inf}) for rule in rules
+        ]
         self._alarmed: set[str] = set()
 
     def step(
@@ -118,7 +129,9 @@ def _beyond(name: str, mark: Alarm, why: str, row: Row, memory: Memory) -> Judge
     if unit <= 0:  # nothing can be a multiple of it
         return None
     threshold = mark.value * unit
-    crossed = {"above": value > threshold, "below": value < threshold, "at least": value >= threshold}[mark.when]
+    crossed = {"above": value > threshold, "below": value < threshold, "at least": value >= threshold}[
+        mark.when
+    ]
     memory["count"] = memory.get("count", 0) + 1 if crossed else 0
     size = f" ({mark_size(mark)})" if mark.relative else ""
     held = f", {mark.points} points in a row" if mark.points > 1 else ""
@@ -133,16 +146,21 @@ def _not_finite(name: str, row: Row, memory: Memory) -> Judged:
 
 def _crossing(kind: str, diagnostic: str, mark: Alarm, **more: Any) -> Rule:
     happens = f"`step.{diagnostic}` {mark_words(mark)}"
-    # Where the mark of an alarm comes from stands in the dictionary; why a hard event matters, in its message.
+    # Where the mark of an alarm comes from stands in the dictionary; why a hard event matters, in its
+    # message.
     why = "" if kind == "alarm" else f": {mark.reason}"
     return Rule(kind, mark.severity, happens, mark.reason, partial(_beyond, diagnostic, mark, why), **more)
 
 
 def alarms(catalogue: Sequence[Diagnostic]) -> Iterator[Rule]:
-    """Of each step diagnostic the rule that a value is NaN or Inf, and that of its alarm; then those on several."""
+    """Of each step diagnostic the rule that a value is NaN or Inf, and that of its alarm; then those on
+    several.
+    """
     for d in (d for d in catalogue if d.level is Level.STEP):
         reason = "a value that is NaN or Inf says nothing any more"
-        yield Rule("non_finite", "warning", f"`step.{d.name}` is NaN or Inf", reason, partial(_not_finite, d.name))
+        yield Rule(
+            "non_finite", "warning", f"`step.{d.name}` is NaN or Inf", reason, partial(_not_finite, d.name)
+        )
         if d.alarm is not None:
             yield _crossing("alarm", d.name, d.alarm, pause=COOLDOWN, alarm=d.name)
     yield from COMBINED
@@ -153,21 +171,60 @@ def _hard(kind: str, diagnostic: str, *mark: Any, **more: Any) -> Rule:
 
 
 HARD = (
-    _hard("non_finite", "non_finite", "above", 0.0,
-          "a NaN in a loss or gradient cannot be trained away; the run is over", severity="critical"),
-    _hard("format_collapse", "valid_action_frac", "below", 0.5,
-          "an agent that breaks the protocol in half of its turns no longer acts; relative to its own best, because "
-          "protocols differ in difficulty", points=5, relative="peak", severity="critical"),
-    _hard("retriever_down", "retrieval_failed_frac", "above", 0.5,
-          "when most searches fail the policy learns to do without them; console.log says why they fail",
-          severity="critical"),
-    _hard("signal_collapse", "zero_advantage_frac", "at least", 0.9,
-          "when nine groups in ten have equal rewards, a group-relative method has almost no gradient left", points=5),
-    _hard("entropy_collapse", "entropy", "below", 0.1,
-          "a tenth of the starting entropy leaves nothing to explore with", relative="start", warmup=5),
-    _hard("entropy_explosion", "entropy", "above", 3.0,
-          "entropy that triples is a policy falling back to noise", relative="start", warmup=5),
-)  # fmt: skip
+    _hard(
+        "non_finite",
+        "non_finite",
+        "above",
+        0.0,
+        "a NaN in a loss or gradient cannot be trained away; the run is over",
+        severity="critical",
+    ),
+    _hard(
+        "format_collapse",
+        "valid_action_frac",
+        "below",
+        0.5,
+        "an agent that breaks the protocol in half of its turns no longer acts; relative to its own best,"
+        " because protocols differ in difficulty",
+        points=5,
+        relative="peak",
+        severity="critical",
+    ),
+    _hard(
+        "retriever_down",
+        "retrieval_failed_frac",
+        "above",
+        0.5,
+        "when most searches fail the policy learns to do without them; console.log says why they fail",
+        severity="critical",
+    ),
+    _hard(
+        "signal_collapse",
+        "zero_advantage_frac",
+        "at least",
+        0.9,
+        "when nine groups in ten have equal rewards, a group-relative method has almost no gradient left",
+        points=5,
+    ),
+    _hard(
+        "entropy_collapse",
+        "entropy",
+        "below",
+        0.1,
+        "a tenth of the starting entropy leaves nothing to explore with",
+        relative="start",
+        warmup=5,
+    ),
+    _hard(
+        "entropy_explosion",
+        "entropy",
+        "above",
+        3.0,
+        "entropy that triples is a policy falling back to noise",
+        relative="start",
+        warmup=5,
+    ),
+)
 
 
 def _echo_trap(row: Row, memory: Memory) -> Judged:
@@ -196,28 +253,38 @@ def _reward_drift(row: Row, memory: Memory) -> Judged:
     if len(rewards) < SMOOTH:
         return None
     level = median(rewards)
-    if since and (level - since[-1]) * (level - since[0]) < 0:  # it turned: a new stretch begins at the last level
+    # it turned: a new stretch begins at the last level
+    if since and (level - since[-1]) * (level - since[0]) < 0:
         del since[:-1]
     since.append(level)
     moved = since[-1] - since[0]
     if len(since) <= DRIFT_POINTS or abs(moved) <= DRIFT:
         return False
-    message = f"reward went only {'up' if moved > 0 else 'down'} for {len(since) - 1} points, by {abs(moved):.3f}"
+    message = (
+        f"reward went only {'up' if moved > 0 else 'down'} for {len(since) - 1} points, by {abs(moved):.3f}"
+    )
     return Found(message, "reward", reward, DRIFT)
 
 
 COMBINED = (
-    Rule("echo_trap", "warning",
-         "the alarms of `step.group_reward_std` and of `step.entropy` stand at the same step; the message says whether "
-         "`step.grad_norm_max` stands too and whether `step.repetition_frac` has doubled",
-         "RAGEN's echo trap: rollouts of a prompt become alike, then certain, then the gradient spikes; two of three "
-         "leave time to act", _echo_trap),
-    Rule("reward_drift", "info",
-         f"the trailing median of {SMOOTH} points of `step.reward` has not turned for {DRIFT_POINTS} points and has "
-         f"moved by more than {DRIFT:g}",
-         "rlwatch reports a monotone reward: learning, or a reward that is being gamed; read the transcripts",
-         _reward_drift),
-)  # fmt: skip
+    Rule(
+        "echo_trap",
+        "warning",
+        "the alarms of `step.group_reward_std` and of `step.entropy` stand at the same step; the message says"
+        " whether `step.grad_norm_max` stands too and whether `step.repetition_frac` has doubled",
+        "RAGEN's echo trap: rollouts of a prompt become alike, then certain, then the gradient spikes; two of"
+        " three leave time to act",
+        _echo_trap,
+    ),
+    Rule(
+        "reward_drift",
+        "info",
+        f"the trailing median of {SMOOTH} points of `step.reward` has not turned for {DRIFT_POINTS} points"
+        f" and has moved by more than {DRIFT:g}",
+        "rlwatch reports a monotone reward: learning, or a reward that is being gamed; read the transcripts",
+        _reward_drift,
+    ),
+)
 
 
 def _first_ratio(row: Row, memory: Memory) -> Judged:
@@ -244,5 +311,7 @@ def _token_identity(row: Row, memory: Memory) -> Judged:
 # The checks of the fair-comparison guard that watch a run.
 _GUARD = {"first_ratio": _first_ratio, "stuck_batch": _stuck_batch, "token_identity": _token_identity}
 GUARD_RULES = tuple(
-    Rule(c.kind, c.severity, c.flags, c.reason, watch) for name, watch in _GUARD.items() for c in [check(name)]
+    Rule(c.kind, c.severity, c.flags, c.reason, watch)
+    for name, watch in _GUARD.items()
+    for c in [check(name)]
 )

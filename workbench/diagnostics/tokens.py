@@ -1,7 +1,8 @@
 """The trained tokens of a step as flat columns, and sums over any partition of them.
 
-Selecting the tokens of the loss mask once, before anything is computed, is what makes every diagnostic independent of
-padding, of values under the mask and of the order of sequences; flat numpy columns make a step cost a few milliseconds.
+Selecting the tokens of the loss mask once, before anything is computed, is what makes every diagnostic
+independent of padding, of values under the mask and of the order of sequences; flat numpy columns make a step
+cost a few milliseconds.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,9 @@ FLAGS = ("active_low", "active_high", "out_of_range", "dual", "corrected", "targ
 
 
 class Segments:
-    """A partition of M tokens into S segments: `ids` (M,) in 0..S-1. Reductions return (S,), masked where empty."""
+    """A partition of M tokens into S segments: `ids` (M,) in 0..S-1. Reductions return (S,), masked where
+    empty.
+    """
 
     def __init__(self, ids: np.ndarray, size: int) -> None:
         self.ids, self.size = ids, size
@@ -82,7 +85,9 @@ class Segments:
         return np.ma.getdata(values)[self.ids]
 
     def quantiles(self, x: np.ndarray, at: Sequence[float]) -> list[np.ndarray]:
-        """Linear-interpolation quantiles of each segment, one (S,) array per entry of `at`; NaN where it holds one."""
+        """Linear-interpolation quantiles of each segment, one (S,) array per entry of `at`; NaN where it
+        holds one.
+        """
         q = np.asarray(at)
         ordered = self._sorted(x)
         out = np.empty((len(self.present), len(q)))
@@ -126,21 +131,28 @@ class Tokens:
         self.trajectory = evidence.trajectory.reshape(-1).cpu().numpy()[self.sequence]
 
     def __getattr__(self, name: str) -> np.ndarray:
-        """Take a tensor of the evidence at the tokens, at its first use. Raises Missing where it lacks the tensor."""
+        """Take a tensor of the evidence at the tokens, at its first use. Raises Missing where it lacks the
+        tensor.
+        """
         column = self.flat(name).astype(bool if name in FLAGS else np.float64, copy=False)
         setattr(self, name, column)
         return column
 
     def flat(self, name: str) -> np.ndarray:
-        """Return a tensor of the evidence at the tokens, as NumPy has it. Raises Missing where it lacks the tensor."""
+        """Return a tensor of the evidence at the tokens, as NumPy has it. Raises Missing where it lacks the
+        tensor.
+        """
         x = getattr(self.known, name)
-        if x.is_cpu and x.element_size() != 2:  # numpy has no bfloat16, and selecting there is several times faster
+        # numpy has no bfloat16, and selecting there is several times faster
+        if x.is_cpu and x.element_size() != 2:
             return np.asarray(x.detach().reshape(-1).numpy()[self.position])
         chosen = x.detach().reshape(-1).index_select(0, self._index)
         return np.asarray((chosen.double() if x.is_floating_point() else chosen).cpu().numpy())
 
     def scalar(self, name: str) -> np.ndarray | None:
-        """A value per update as the learner reported it, masked where it is None; None when it was never reported."""
+        """A value per update as the learner reported it, masked where it is None; None when it was never
+        reported.
+        """
         values = self.evidence.scalars.get(name)
         if values is None:
             return None
@@ -148,8 +160,8 @@ class Tokens:
         known = np.array([0.0 if v is None else v for v in values], dtype=np.float64)
         return np.ma.array(known, mask=missing) if any(missing) else known
 
-    # Partitions: every token in one segment; a segment per update (U,); per sequence of an update that has a token; per
-    # turn of one that has a token; the sequences and the turns, partitioned by update.
+    # Partitions: every token in one segment; a segment per update (U,); per sequence of an update that has a
+    # token; per turn of one that has a token; the sequences and the turns, partitioned by update.
     whole: Segments = _of(lambda t: Segments(np.zeros(len(t.update), dtype=np.int64), 1))
     by_update: Segments = _of(lambda t: Segments(t.update, t.updates))
     by_sequence: Segments = _of(lambda t: _compact(t.sequence))
@@ -159,10 +171,13 @@ class Tokens:
 
     # Columns (M,) that are made of others, nats unless they are ratios
     log_ratio: np.ndarray = _of(lambda t: t.log_prob - t.log_prob_old)  # delta, as it is
-    clamped: np.ndarray = _of(lambda t: np.clip(t.log_ratio, -CLAMP, CLAMP))  # delta within +-20; NaN stays NaN
+    # delta within +-20; NaN stays NaN
+    clamped: np.ndarray = _of(lambda t: np.clip(t.log_ratio, -CLAMP, CLAMP))
     ratio: np.ndarray = _of(lambda t: np.exp(t.clamped))  # token ratio r, whatever the algorithm pools
-    unit_ratio: np.ndarray = _of(lambda t: t.flat("ratio").astype(np.float64))  # the ratio that the surrogate used
-    log_ratio_quantiles: list[np.ndarray] = _of(lambda t: t.by_update.quantiles(t.log_ratio, QUANTILES))  # (U,) each
+    # the ratio that the surrogate used
+    unit_ratio: np.ndarray = _of(lambda t: t.flat("ratio").astype(np.float64))
+    # (U,) each
+    log_ratio_quantiles: list[np.ndarray] = _of(lambda t: t.by_update.quantiles(t.log_ratio, QUANTILES))
     mismatch: np.ndarray = _of(lambda t: t.log_prob_old - t.log_prob_behaviour)
     active: np.ndarray = _of(lambda t: t.active_low | t.active_high)  # gradient stopped by the clip
     weight: np.ndarray = _of(lambda t: np.abs(t.gradient_weight))  # |d loss / d log_prob|

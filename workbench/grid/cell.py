@@ -1,4 +1,6 @@
-"""A cell of a grid, one arm with one seed: its names, its settings by dotted key, what sets it apart, its cost."""
+"""A cell of a grid, one arm with one seed: its names, its settings by dotted key, what sets it apart, its
+cost.
+"""
 
 import hashlib
 import json
@@ -25,11 +27,15 @@ from workbench.spec.files import leaves
 
 # The first collapse rule, which named the shipped runs: a run that trains the same keeps its name.
 _MEDIANS = {
-    "collapse.window": 5, "collapse.baseline": 5, "collapse.severe": 0.5, "collapse.mild": 0.2, "collapse.points": 5,
+    "collapse.window": 5,
+    "collapse.baseline": 5,
+    "collapse.severe": 0.5,
+    "collapse.mild": 0.2,
+    "collapse.points": 5,
     "collapse.sigmas": 3.0,
-}  # fmt: skip
-# Seconds for 64 episodes of the default world and policy, one thread of a 2-core Xeon with AVX-512, two runs side by
-# side. Only the proportions matter once a run was recorded.
+}
+# Seconds for 64 episodes of the default world and policy, one thread of a 2-core Xeon with AVX-512, two runs
+# side by side. Only the proportions matter once a run was recorded.
 ROLLOUT = 0.13
 UPDATE = 0.085  # one epoch of the policy
 CRITIC = 0.085  # one epoch of the critic
@@ -75,9 +81,13 @@ class Cell:
 
     @cached_property
     def run_id(self) -> str:
-        """The name of its folder: arm, seed, digits of experiment and settings (two grids may share a control)."""
+        """The name of its folder: arm, seed, digits of experiment and settings (two grids may share a
+        control).
+        """
         digest = hashlib.sha256(f"{self.experiment} {self.config_hash}".encode()).hexdigest()[:8]
-        return f"{slug(self.arm)}-s{self.seed}-{digest}" + (f"-g{self.generation}" if self.generation > 1 else "")
+        return f"{slug(self.arm)}-s{self.seed}-{digest}" + (
+            f"-g{self.generation}" if self.generation > 1 else ""
+        )
 
     @property
     def first(self) -> Self:
@@ -100,7 +110,9 @@ def decisive(settings: RunSettings, *exclude: str) -> dict[str, Any]:
 
 
 def flatten(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested tables as dotted keys, an algorithm as a whole; InputError for a key given dotted and in a table."""
+    """Nested tables as dotted keys, an algorithm as a whole; InputError for a key given dotted and in a
+    table.
+    """
     flat: dict[str, Any] = {}
     for key, value in leaves(table, ("algorithm",)):
         if key in flat:
@@ -120,7 +132,9 @@ def expand(table: Mapping[str, Any], where: str) -> dict[str, Any]:
         for part in path:
             node = node.setdefault(part, {}) if isinstance(node, dict) else None
         if not isinstance(node, dict) or last in node:
-            raise InputError(f"'{key}' in {where} is given twice, or is a value and a table at once; keep one of them")
+            raise InputError(
+                f"'{key}' in {where} is given twice, or is a value and a table at once; keep one of them"
+            )
         node[last] = value
     return nested
 
@@ -148,7 +162,9 @@ def settings_keys(model: type[BaseModel] = RunSettings, prefix: str = "") -> tup
 
 @cache
 def short(key: str) -> str:
-    """Return the shortest ending of a dotted key that no other setting shares: `learn.staleness` -> `staleness`."""
+    """Return the shortest ending of a dotted key that no other setting shares: `learn.staleness` ->
+    `staleness`.
+    """
     if key.startswith("slots."):
         return key.removeprefix("slots.")
     parts = key.split(".")
@@ -158,7 +174,9 @@ def short(key: str) -> str:
 
 def differing(arms: Mapping[str, RunSettings]) -> dict[str, dict[str, Any]]:
     """Dotted key -> arm -> value, for every setting but the seed that is not the same in all arms."""
-    flat = {arm: flatten(settings.model_dump(mode="json", exclude={"seed"})) for arm, settings in arms.items()}
+    flat = {
+        arm: flatten(settings.model_dump(mode="json", exclude={"seed"})) for arm, settings in arms.items()
+    }
     keys = {key: None for settings in flat.values() for key in settings}
     rows = {key: {arm: settings.get(key) for arm, settings in flat.items()} for key in keys}
     return {key: row for key, row in rows.items() if len({repr(value) for value in row.values()}) > 1}
@@ -174,13 +192,17 @@ def algorithm_label(algorithm: str | dict[str, Any]) -> str:
     """Return an algorithm's name, or its base's with the changed options: `ppo (ratio turn arithmetic)`."""
     if not isinstance(algorithm, dict):
         return str(algorithm)
-    changes = ", ".join(f"{slot} {_short_value(value)}" for slot, value in algorithm.items() if slot != "base")
+    changes = ", ".join(
+        f"{slot} {_short_value(value)}" for slot, value in algorithm.items() if slot != "base"
+    )
     return str(algorithm.get("base", "variant")) + (f" ({changes})" if changes else "")
 
 
 def arm_label(label: str, varying: Mapping[str, Any]) -> str:
     """A label and the values of the axes that vary: `ppo · staleness 8`."""
-    return " · ".join([label, *(f"{short(k)} {_short_value(v)}" for k, v in varying.items() if k != "algorithm")])
+    return " · ".join(
+        [label, *(f"{short(k)} {_short_value(v)}" for k, v in varying.items() if k != "algorithm")]
+    )
 
 
 def _short_value(value: Any) -> str:
@@ -194,21 +216,31 @@ def _short_value(value: Any) -> str:
 
 
 def choices(slots: Sequence[Any]) -> list[str]:
-    """Each choice of one slot in a line: its kind, and the options that are not the default or not the same in all."""
+    """Each choice of one slot in a line: its kind, and the options that are not the default or not the same
+    in all.
+    """
     kinds = {slot.kind: [other for other in slots if other.kind == slot.kind] for slot in slots}
-    varying = {kind: {f.name for f in fields(same[0]) if len({repr(getattr(one, f.name)) for one in same}) > 1}
-               for kind, same in kinds.items()}  # fmt: skip
+    varying = {
+        kind: {f.name for f in fields(same[0]) if len({repr(getattr(one, f.name)) for one in same}) > 1}
+        for kind, same in kinds.items()
+    }
     return [choice(slot, varying[slot.kind]) for slot in slots]
 
 
 def choice(slot: Any, wanted: Collection[str] | None = None) -> str:
-    """A slot's choice in a line: its kind and its options (with `wanted`, only these and those off their default)."""
-    shown = [f for f in fields(slot) if wanted is None or f.name in wanted or getattr(slot, f.name) != f.default]
+    """A slot's choice in a line: its kind and its options (with `wanted`, only these and those off their
+    default).
+    """
+    shown = [
+        f for f in fields(slot) if wanted is None or f.name in wanted or getattr(slot, f.name) != f.default
+    ]
     return " ".join([slot.kind, *(f"{f.name}={in_words(getattr(slot, f.name))}" for f in shown)])
 
 
 def workers_for(cells: Sequence[Cell], wanted: int | None = None, slots: int | None = None) -> int:
-    """Cells that train at a time: `wanted`, else one for each `threads` of the `slots`; never more than `cells`."""
+    """Cells that train at a time: `wanted`, else one for each `threads` of the `slots`; never more than
+    `cells`.
+    """
     threads = max((cell.settings.threads for cell in cells), default=1)
     return max(1, min(len(cells), wanted or (slots or cores()) // threads))
 
@@ -247,7 +279,9 @@ def duration(seconds: float | None) -> str:
 
 
 def rough(settings: RunSettings, algorithm: Algorithm) -> float:
-    """Seconds an iteration by the constants of this file; of a range of updates or draws the middle counts."""
+    """Seconds an iteration by the constants of this file; of a range of updates or draws the
+    middle counts.
+    """
     learn, size = settings.learn, 1.0
     if settings.model is None:
         both = (settings.policy, RunSettings().policy)
@@ -255,15 +289,22 @@ def rough(settings: RunSettings, algorithm: Algorithm) -> float:
         size = max(1.0, ours / usual)
     every = 1 if algorithm.stabilise.needs_bias else learn.clip_bias_every
     update = UPDATE + CRITIC * algorithm.critic + (SECOND_BACKWARD / every if every else 0.0)
-    passes, draws = sum(algorithm.schedule.updates(settings.world.max_turns)) / 2, (1 + algorithm.select.rounds) / 2
+    passes, draws = (
+        sum(algorithm.schedule.updates(settings.world.max_turns)) / 2,
+        (1 + algorithm.select.rounds) / 2,
+    )
     return size * learn.episodes / 64 * (draws * ROLLOUT + learn.epochs * passes * update)
 
 
 def estimate(
-    cells: Sequence[Cell], paces: Sequence[float] = (), workers: int | None = None,
+    cells: Sequence[Cell],
+    paces: Sequence[float] = (),
+    workers: int | None = None,
     warm_starts: Sequence[RunSettings] = (),
-) -> Estimate:  # fmt: skip
-    """Wall time of `cells` and of the warm starts to make; `paces`: recorded times an iteration over the rough cost."""
+) -> Estimate:
+    """Wall time of `cells` and of the warm starts to make; `paces`: recorded times an iteration over the
+    rough cost.
+    """
     pace, count = median(paces) if paces else 1.0, workers_for(cells, workers)
     each = [0.0]
     for settings, algorithm in ((cell.settings, cell.resolved) for cell in cells):
@@ -276,15 +317,20 @@ def estimate(
 
 
 def time_of(cells: Sequence[Cell], runs: Path, workers: int | None) -> Estimate:
-    """Wall time of `cells` on this machine, at the pace of the finished runs in `runs` on this kind of machine."""
+    """Wall time of `cells` on this machine, at the pace of the finished runs in `runs` on this kind of
+    machine.
+    """
     from workbench.learn.warmstart import key, made
     from workbench.store.reader import Reader
 
     machine, paces = f"{platform.system()} {platform.machine()}", []
     recorded = Reader(runs).rows(_PACES, [machine]).rows if (runs / "sorl.duckdb").is_file() else []
     for config, pace in recorded:
-        with suppress(ValueError, InputError):  # a run of another version of sorl: its settings may no longer exist
+        # a run of another version of sorl: its settings may no longer exist
+        with suppress(ValueError, InputError):
             settings = RunSettings.model_validate_json(config)
             paces.append(float(pace) / rough(settings, resolve(settings.algorithm, settings.slots)))
-    warm_starts = {key(cell.settings): cell.settings for cell in cells if not made(cell.settings, runs / ".cache")}
+    warm_starts = {
+        key(cell.settings): cell.settings for cell in cells if not made(cell.settings, runs / ".cache")
+    }
     return estimate(cells, paces, workers, list(warm_starts.values()))

@@ -1,4 +1,6 @@
-"""A grid file becomes cells: read, changed by --set, checked, crossed, resolved, hashed; a mistake is an InputError."""
+"""A grid file becomes cells: read, changed by --set, checked, crossed, resolved, hashed; a mistake is an
+InputError.
+"""
 
 import itertools
 import math
@@ -16,7 +18,17 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from workbench.algorithms import resolve
-from workbench.grid.cell import Arm, Cell, algorithm_label, arm_label, expand, flatten, merge, settings_keys, slug
+from workbench.grid.cell import (
+    Arm,
+    Cell,
+    algorithm_label,
+    arm_label,
+    expand,
+    flatten,
+    merge,
+    settings_keys,
+    slug,
+)
 from workbench.grid.folder import History, mean_factor, newest_start
 from workbench.grid.search import Region, Rule, Trial, conditions, search
 from workbench.learn.faults import check
@@ -27,7 +39,10 @@ from workbench.spec.files import MIB, from_toml, read_text
 MOST_ARMS, MOST_CELLS = 500, 5000
 _MISTAKES = 10  # listed of one file
 _QUOTED = 200  # characters of a wrong value
-_EXAMPLES = {"question": 'question = "What does this grid find out?"', "name": 'name = "ppo, gradient clipping"'}
+_EXAMPLES = {
+    "question": 'question = "What does this grid find out?"',
+    "name": 'name = "ppo, gradient clipping"',
+}
 Make = Callable[[Arm, int], Cell]
 
 
@@ -42,7 +57,8 @@ class Grid:
     seeds: tuple[int, ...]
     cells: tuple[Cell, ...] = ()
     region: Region | None = None  # the search, of an experiment of kind region
-    waiting: tuple[str, ...] = ()  # a sentence for each cell whose stabiliser factor is that of an unfinished run
+    # a sentence for each cell whose stabiliser factor is that of an unfinished run
+    waiting: tuple[str, ...] = ()
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -54,11 +70,13 @@ class Grid:
         return replace(self, cells=tuple(newest_start(cell, runs) for cell in self.cells))
 
 
-def load(path: Path, overrides: Sequence[str] = (), history: History | None = None, only: Sequence[str] = ()) -> Grid:
+def load(
+    path: Path, overrides: Sequence[str] = (), history: History | None = None, only: Sequence[str] = ()
+) -> Grid:
     """Read a grid file and resolve its cells, those of the arms `only` where it names some.
 
-    `overrides` are `key=value` in TOML: they change the base; `seeds=[0]` and `axes.KEY=[...]` change the file's lists.
-    `history` holds the recorded runs, for a search and for matched learning rates.
+    `overrides` are `key=value` in TOML: they change the base; `seeds=[0]` and `axes.KEY=[...]` change the
+    file's lists. `history` holds the recorded runs, for a search and for matched learning rates.
     """
     text, history = _read(path), history or History(Path(os.devnull))
     file = _parse(text, overrides, path)
@@ -94,7 +112,9 @@ def load(path: Path, overrides: Sequence[str] = (), history: History | None = No
     by_label = _by_label(every, path)
     for name in only:
         if name not in by_label:
-            raise InputError(f"no arm '{name}' in {path}{nearest(name, by_label)}; arms: {'; '.join(by_label)}")
+            raise InputError(
+                f"no arm '{name}' in {path}{nearest(name, by_label)}; arms: {'; '.join(by_label)}"
+            )
     chosen = [arm for arm in every if not only or arm.label in only]
     resolved: dict[str, tuple[RunSettings, Algorithm]] = {}  # of each arm, once for all its seeds
 
@@ -102,7 +122,9 @@ def load(path: Path, overrides: Sequence[str] = (), history: History | None = No
         if arm.label not in resolved:
             resolved[arm.label] = _resolved(base, arm, path)
         settings, algorithm = resolved[arm.label]
-        return Cell(path.stem, arm.label, seed, settings.model_copy(update={"seed": seed}), algorithm, arm.control)
+        return Cell(
+            path.stem, arm.label, seed, settings.model_copy(update={"seed": seed}), algorithm, arm.control
+        )
 
     grid = Grid(path.stem, path, file.question, text, tuple(file.seeds))
     if file.region is not None:
@@ -133,7 +155,9 @@ def _resolved(base: Mapping[str, Any], arm: Arm, path: Path) -> tuple[RunSetting
         algorithm = resolve(settings.algorithm, settings.slots)
         check(settings, algorithm)
         if algorithm.needs_reference and not settings.learn.reference:
-            raise InputError(f"the KL term of {algorithm.name} needs a reference policy; set learn.reference = true")
+            raise InputError(
+                f"the KL term of {algorithm.name} needs a reference policy; set learn.reference = true"
+            )
         group, episodes = settings.learn.group_size or algorithm.group_size, settings.learn.episodes
         if episodes % group:
             groups = f"{algorithm.name} samples groups of {group} rollouts, which do not divide"
@@ -144,7 +168,9 @@ def _resolved(base: Mapping[str, Any], arm: Arm, path: Path) -> tuple[RunSetting
 
 
 def _matched(cell: Cell, arms: Mapping[str, Arm], make: Make, history: History, path: Path) -> float | str:
-    """Return the learning rate of a cell with `match`, its own times the factor of its source; or what it waits for."""
+    """Return the learning rate of a cell with `match`, its own times the factor of its source; or what it
+    waits for.
+    """
     source, where = str(cell.settings.match), f"{path}, arm '{cell.arm}': match = '{cell.settings.match}'"
     experiment, _, arm = source.partition("/")
     if source in arms:
@@ -172,10 +198,15 @@ def _searched(grid: Grid, file: GridFile, series: Sequence[Arm], make: Make, his
     if settings.along in file.axes:
         twice = f"'{settings.along}' is searched ([region] along) and an axis at once"
         raise InputError(f"{path}: {twice}; delete the axis")
-    for key, why in ((settings.along, "is searched"), ("match", "a region cannot have: its learning rate is searched")):
+    for key, why in (
+        (settings.along, "is searched"),
+        ("match", "a region cannot have: its learning rate is searched"),
+    ):
         for arm in series:
             if key in arm.choices:
-                raise InputError(f"{path}: arm '{arm.label}' sets '{key}', which {why}; delete it from the arm")
+                raise InputError(
+                    f"{path}: arm '{arm.label}' sets '{key}', which {why}; delete it from the arm"
+                )
     numbers = {key: values for key, values in file.axes.items() if _numeric(values)}
     values, (columns, neighbours) = settings.lattice, conditions(numbers)
     several = [key for key, given in numbers.items() if len(given) > 1]
@@ -228,7 +259,9 @@ def _without_doubles(grid: Grid) -> Grid:
         if same is not cell and same.arm == cell.arm:
             raise InputError(f"seed {cell.seed} stands twice in 'seeds' of {grid.path}; delete one")
         if same is not cell:
-            raise InputError(f"arms '{same.arm}' and '{cell.arm}' of {grid.path} are the same run; delete one")
+            raise InputError(
+                f"arms '{same.arm}' and '{cell.arm}' of {grid.path} are the same run; delete one"
+            )
     return grid
 
 
@@ -247,7 +280,9 @@ def _parse(text: str, overrides: Sequence[str], path: Path) -> GridFile:
         document = from_toml(text)
     except ValueError as error:
         end = f"(at line {len(text.splitlines())}, the end of the file)"
-        raise InputError(f"{path} is not valid TOML: {str(error).replace('(at end of document)', end)}") from None
+        raise InputError(
+            f"{path} is not valid TOML: {str(error).replace('(at end of document)', end)}"
+        ) from None
     for override in overrides:
         key, value = option(override)
         axes, base = document.get("axes", {}), document.get("base", {})
@@ -257,7 +292,9 @@ def _parse(text: str, overrides: Sequence[str], path: Path) -> GridFile:
         elif key.startswith("axes."):
             document["axes"] = {**axes, key.removeprefix("axes."): value}
         elif key in axes:
-            raise InputError(f"--set {key}: '{key}' is an axis of this grid; change it by --set 'axes.{key}=[...]'")
+            raise InputError(
+                f"--set {key}: '{key}' is an axis of this grid; change it by --set 'axes.{key}=[...]'"
+            )
         else:
             _known_key(key, "--set")
             if isinstance(base, dict):
@@ -290,11 +327,15 @@ def _known_key(key: str, where: str) -> None:
     if key == "seed":
         words = "seeds are crossed; write them at the top as seeds = [0, 1]"
         raise InputError(f"'seed' in {where} is no setting of one cell: {words}")
-    if key.startswith("slots.") or any(known == key or known.startswith(f"{key}.") for known in settings_keys()):
+    if key.startswith("slots.") or any(
+        known == key or known.startswith(f"{key}.") for known in settings_keys()
+    ):
         return
     if key.startswith("algorithm."):
         slot = key.removeprefix("algorithm.")
-        raise InputError(f"unknown key '{key}' in {where}; to set one slot of any algorithm write 'slots.{slot}'")
+        raise InputError(
+            f"unknown key '{key}' in {where}; to set one slot of any algorithm write 'slots.{slot}'"
+        )
     raise InputError(f"unknown key '{key}' in {where}{_suggestion(key)}")
 
 
@@ -306,7 +347,9 @@ def _suggestion(key: str) -> str:
 
 
 def _mistakes(error: ValidationError, path: Path, arm: str = "", of_file: bool = False) -> InputError:
-    """Return the first mistakes, a line each: to find the nearest name for each of a thousand takes minutes."""
+    """Return the first mistakes, a line each: to find the nearest name for each of a thousand
+    takes minutes.
+    """
     found = error.errors()
     lines = dict.fromkeys(_explain(one, str(path), of_file) + arm for one in found[:_MISTAKES])
     return InputError("\n".join([*lines, *["and more; correct these first"][: len(found) > _MISTAKES]]))
@@ -320,10 +363,16 @@ def _explain(error: ErrorDetails, where: str, of_file: bool) -> str:
     if kind == "extra_forbidden" and not of_file:
         return f"unknown key '{key}' in {where}{_suggestion(key)}"
     if kind == "extra_forbidden" and any(known.split(".")[0] == key for known in settings_keys()):
-        return f"unknown key '{key}' at the top of {where}; settings of a run stand under [base]: write 'base.{key}'"
+        return (
+            f"unknown key '{key}' at the top of {where}; settings of a run stand under [base]: write"
+            f" 'base.{key}'"
+        )
     if kind == "extra_forbidden":
         allowed = list(GridFile.model_fields)
-        return f"unknown key '{key}' in {where}{nearest(key, allowed)}; at the top are allowed: {', '.join(allowed)}"
+        return (
+            f"unknown key '{key}' in {where}{nearest(key, allowed)}; at the top are allowed:"
+            f" {', '.join(allowed)}"
+        )
     if kind == "missing":
         return f"{where} lacks '{key}'; write {_EXAMPLES.get(key.rsplit('.', 1)[-1], f'{key} = ...')}"
     if kind == "value_error":

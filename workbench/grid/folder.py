@@ -1,4 +1,6 @@
-"""The folder of a run: its configuration and identity, its locks, the rows that the grid writes, and its history."""
+"""The folder of a run: its configuration and identity, its locks, the rows that the grid writes, and its
+history.
+"""
 
 import json
 import os
@@ -20,9 +22,12 @@ from workbench.spec.files import MIB, from_json, from_toml, lock_file, read_text
 from workbench.store.segments import held, now
 
 ARROW = {
-    "VARCHAR": pa.string(), "BIGINT": pa.int64(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_(),
+    "VARCHAR": pa.string(),
+    "BIGINT": pa.int64(),
+    "DOUBLE": pa.float64(),
+    "BOOLEAN": pa.bool_(),
     "TIMESTAMP": pa.timestamp("us"),
-}  # fmt: skip
+}
 _PREFIX = "queue-"  # of the grid's segments; the trainer's are 000000.parquet, 000001.parquet, ...
 
 
@@ -48,7 +53,9 @@ def identity(cell: Cell) -> dict[str, Any]:
 
 
 def read_identity(folder: Path) -> dict[str, Any]:
-    """Return the run's `run.json`; empty if it is missing or unreadable, and then the grid writes it again."""
+    """Return the run's `run.json`; empty if it is missing or unreadable, and then the grid
+    writes it again.
+    """
     with suppress(OSError, ValueError):
         found = from_json(read_text(folder / "run.json", MIB))
         return found if isinstance(found, dict) else {}
@@ -66,7 +73,9 @@ def write_experiment(runs: Path, experiment: str, question: str, toml: str) -> N
     """Keep the grid file with its runs, and append its row of table `experiment` if the file changed."""
     kept = runs / experiment / "experiment.toml"
     if not _holds(kept, toml):
-        append(runs / experiment, "experiment", {"experiment": experiment, "question": question, "toml": toml})
+        append(
+            runs / experiment, "experiment", {"experiment": experiment, "question": question, "toml": toml}
+        )
         write(kept, toml)
 
 
@@ -82,7 +91,10 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _write_identity(folder: Path, changes: Mapping[str, Any]) -> None:
-    write(folder / "run.json", json.dumps({**read_identity(folder), **changes}, indent=1, ensure_ascii=False) + "\n")
+    write(
+        folder / "run.json",
+        json.dumps({**read_identity(folder), **changes}, indent=1, ensure_ascii=False) + "\n",
+    )
 
 
 def _holds(path: Path, text: str) -> bool:
@@ -98,7 +110,9 @@ def write(path: Path, text: str) -> None:
 
 
 def claim(folder: Path) -> IO[str] | None:
-    """Lock the cell for this grid until the handle is closed; None if another grid has it or a trainer still runs."""
+    """Lock the cell for this grid until the handle is closed; None if another grid has it or a trainer still
+    runs.
+    """
     handle = lock_file(folder / "claim")
     if handle is not None and held(folder):
         handle.close()
@@ -129,7 +143,9 @@ def append(folder: Path, name: str, row: Mapping[str, Any]) -> None:
     schema = pa.schema([(column.name, ARROW[column.type]) for column in table(name).columns])
     segments = folder / "segments" / name
     segments.mkdir(parents=True, exist_ok=True)
-    number = 1 + max((int(f.stem.removeprefix(_PREFIX)) for f in segments.glob(f"{_PREFIX}*.parquet")), default=-1)
+    number = 1 + max(
+        (int(f.stem.removeprefix(_PREFIX)) for f in segments.glob(f"{_PREFIX}*.parquet")), default=-1
+    )
     target = segments / f"{_PREFIX}{number:06d}.parquet"
     unfinished = target.with_name(f".{target.name}.{os.getpid()}")
     pq.write_table(pa.Table.from_pylist([{"written_at": now(), **row}], schema=schema), unfinished)
@@ -148,7 +164,9 @@ def change(folder: Path, identity: Mapping[str, Any], **changes: Any) -> None:
 
 
 def read_segments(folder: Path, name: str, columns: list[str] | None = None) -> Iterator[pa.Table]:
-    """The readable segments of a table, in order; the store sets torn ones aside, and what is no file is skipped."""
+    """The readable segments of a table, in order; the store sets torn ones aside, and what is no file is
+    skipped.
+    """
     for file in sorted((folder / "segments" / name).glob("[!.]*.parquet")):
         if file.is_file():
             with suppress(pa.ArrowException, OSError, KeyError):
@@ -164,7 +182,9 @@ def status_of(row: Mapping[str, Any] | None, alive: bool) -> str:
 def newest_start(cell: Cell, runs: Path) -> Cell:
     """Return the newest start of a cell in `runs`."""
     first = cell.first
-    names = (f.name.removeprefix(f"{first.run_id}-g") for f in (runs / cell.experiment).glob(f"{first.run_id}-g*"))
+    names = (
+        f.name.removeprefix(f"{first.run_id}-g") for f in (runs / cell.experiment).glob(f"{first.run_id}-g*")
+    )
     return replace(first, generation=max((int(name) for name in names if name.isdecimal()), default=1))
 
 
@@ -178,7 +198,9 @@ class Past:
 
     @property
     def collapsed(self) -> bool | None:
-        """Whether it collapsed or was falling at its end: a search continues below it. None if that is not known."""
+        """Whether it collapsed or was falling at its end: a search continues below it. None if that is not
+        known.
+        """
         return self.outcome in (*COLLAPSED, *UNDECIDED) if self.outcome else None
 
 
@@ -221,17 +243,26 @@ def mean_factor(folder: Path) -> float | None:
 
 
 def edits(runs: Path, cells: Sequence[Cell]) -> list[str]:
-    """Return a line for every edit that makes `cells` new: what changed since the last run of the same arm and seed."""
+    """Return a line for every edit that makes `cells` new: what changed since the last run of the same arm
+    and seed.
+    """
     changed: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))  # what -> arm -> seeds
     for cell in cells:
         same_arm_and_seed = f"{cell.first.run_id.rpartition('-')[0]}-[0-9a-f]*/config.toml"
-        earlier = sorted((runs / cell.experiment).glob(same_arm_and_seed), key=lambda file: file.stat().st_mtime)
+        earlier = sorted(
+            (runs / cell.experiment).glob(same_arm_and_seed), key=lambda file: file.stat().st_mtime
+        )
         with suppress(OSError, ValueError):  # unreadable settings: nothing to compare with
             was = _flat(from_toml(read_text(earlier[-1], MIB))) if earlier else {}
             now = _flat(cell.settings.model_dump(mode="json"))
             keys = [key for key in dict.fromkeys([*now, *was]) if was and was.get(key) != now.get(key)]
             keys = [key for key in keys if key not in COSMETIC]
-            if what := "; ".join(f"{key} = {was.get(key, 'nothing')}, now {now.get(key, 'nothing')}" for key in keys):
+            if what := "; ".join(
+                f"{key} = {was.get(key, 'nothing')}, now {now.get(key, 'nothing')}" for key in keys
+            ):
                 changed[what][cell.arm].append(str(cell.seed))
-    named = ["; ".join(f"{arm} seeds {', '.join(seeds)}" for arm, seeds in arms.items()) for arms in changed.values()]
+    named = [
+        "; ".join(f"{arm} seeds {', '.join(seeds)}" for arm, seeds in arms.items())
+        for arms in changed.values()
+    ]
     return [f"{names} ran before with {what}" for names, what in zip(named, changed, strict=True)]

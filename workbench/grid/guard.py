@@ -1,4 +1,6 @@
-"""The fair-comparison guard: whether arms can be compared, by their settings and by what their runs recorded."""
+"""The fair-comparison guard: whether arms can be compared, by their settings and by what their
+runs recorded.
+"""
 
 import math
 from collections import Counter, defaultdict
@@ -18,9 +20,11 @@ from workbench.store.reader import Reader
 
 NORMALISER = ("advantage", "aggregate")
 OTHER_SLOTS = ("ratio", "clip", "stabilise", "kl", "select", "correction")
-ALIKE = 0.01  # numbers of tokens that differ by less than this share are the same: sampled episodes differ in length
+# numbers of tokens that differ by less than this share are the same: sampled episodes differ in length
+ALIKE = 0.01
 _ASKED = ("algorithm", "slots", "seed")  # what arms are for
-EVENTS = {c.kind: c for c in GUARD if c.seen in ("plan", "compare")}  # trainers write what they see themselves
+# trainers write what they see themselves
+EVENTS = {c.kind: c for c in GUARD if c.seen in ("plan", "compare")}
 
 _QUESTIONS = """
     SELECT run_id, step, questions_hash FROM step
@@ -91,8 +95,9 @@ class Range(NamedTuple):
 def amounts(settings: RunSettings, algorithm: Algorithm) -> dict[str, Range]:
     """Rollouts, sampled episodes, questions and optimizer updates of a run, within its budget of updates.
 
-    Settings fix them unless turns are updated one by one, groups are drawn again, or steps end early. Episodes that
-    first fill a queue of stale ones are not counted. The step that crosses a budget of updates is completed.
+    Settings fix them unless turns are updated one by one, groups are drawn again, or steps end early.
+    Episodes that first fill a queue of stale ones are not counted. The step that crosses a budget of updates
+    is completed.
     """
     learn, steps, budget = settings.learn, settings.iterations, settings.stop.updates
     stages = learn.epochs * learn.minibatches
@@ -105,9 +110,11 @@ def amounts(settings: RunSettings, algorithm: Algorithm) -> dict[str, Range]:
         updates = Range(min(steps * least, budget), min(steps * most, budget + most - 1))
     low, high, size = few * learn.episodes, many * learn.episodes, learn.group_size or algorithm.group_size
     return {
-        "rollouts": Range(low, high), "sampled episodes": Range(low, high * algorithm.select.rounds),
-        "questions": Range(low // size, high // size), "optimizer updates": updates,
-    }  # fmt: skip
+        "rollouts": Range(low, high),
+        "sampled episodes": Range(low, high * algorithm.select.rounds),
+        "questions": Range(low // size, high // size),
+        "optimizer updates": updates,
+    }
 
 
 def planned(cells: Iterable[Cell | Run]) -> list[Finding]:
@@ -123,8 +130,10 @@ def planned(cells: Iterable[Cell | Run]) -> list[Finding]:
         found.append(Finding("compute", message, timed))
     everything = [(one.settings, one.settings.model_dump(mode="json")) for one in arms.values()]
     for name in ("world", "policy", "warmstart", "model"):
-        tables = [{"model": s.model, "prompt": s.wording} if name == "model" else flatten({name: dump[name]})
-                  for s, dump in everything]  # fmt: skip
+        tables = [
+            {"model": s.model, "prompt": s.wording} if name == "model" else flatten({name: dump[name]})
+            for s, dump in everything
+        ]
         if keys := [key for key in tables[0] if len({repr(table.get(key)) for table in tables}) > 1]:
             message = f"the arms do not share {', '.join(keys)}: their success is not on one scale"
             found.append(Finding("task", message, tuple(arms)))
@@ -139,16 +148,23 @@ def _idle_ratio(arms: Mapping[str, Cell | Run]) -> list[Finding]:
         groups.append([arm]) if same is None else same.append(arm)
     why, found = "every rollout is used for one update and by its own old log-probs", []
     for group in (group for group in groups if len(group) > 1):
-        message = f"{_listed(group)} are one arm under {len(group)} names: {why}, so the ratio is 1 and nothing that"
+        message = (
+            f"{_listed(group)} are one arm under {len(group)} names: {why}, so the ratio is 1 and nothing"
+            " that"
+        )
         found.append(Finding("idle_ratio", f"{message} they differ in acts", tuple(group), flagged=True))
     alone = [group[0] for group in groups if len(group) == 1 and arms[group[0]].resolved.clip.kind != "none"]
     if alone:
-        found.append(Finding("idle_ratio", f"in {_listed(alone)} {why}, so nothing is ever clipped", tuple(alone)))
+        found.append(
+            Finding("idle_ratio", f"in {_listed(alone)} {why}, so nothing is ever clipped", tuple(alone))
+        )
     return found
 
 
 def _same_updates(one: Cell | Run, other: Cell | Run) -> bool:
-    """Return whether two arms with ratio 1 share all but slots that act through the ratio, and have equal gradients."""
+    """Return whether two arms with ratio 1 share all but slots that act through the ratio, and have equal
+    gradients.
+    """
     a, b, size = one.resolved, other.resolved, _group_size(one)
     if decisive(one.settings, *_ASKED) != decisive(other.settings, *_ASKED) or size != _group_size(other):
         return False
@@ -164,7 +180,9 @@ def _group_size(one: Cell | Run) -> int:
 
 
 def _normaliser(arms: Mapping[str, Cell | Run]) -> list[Finding]:
-    """Arms whose advantage or aggregation differs: noted where algorithms declare it, flagged where it confounds."""
+    """Arms whose advantage or aggregation differs: noted where algorithms declare it, flagged where it
+    confounds.
+    """
     declared = {arm: ALGORITHMS[one.resolved.name] for arm, one in arms.items()}
     found = []
     for slot in NORMALISER:
@@ -180,22 +198,31 @@ def _normaliser(arms: Mapping[str, Cell | Run]) -> list[Finding]:
     others = {arm: [own[slot] for slot in OTHER_SLOTS] for arm, own in slots.items()}
     rest = {arm: repr((others[arm], decisive(one.settings, *_ASKED))) for arm, one in arms.items()}
     present = {(scales[arm], rest[arm]) for arm in arms}
-    confounded: set[str] = set()  # differ in a slot declared alike and in something else, and no arm separates the two
+    # differ in a slot declared alike and in something else, and no arm separates the two
+    confounded: set[str] = set()
     for one, other in combinations(arms, 2):
-        alike = [slot for slot in NORMALISER if getattr(declared[one], slot) == getattr(declared[other], slot)]
+        alike = [
+            slot for slot in NORMALISER if getattr(declared[one], slot) == getattr(declared[other], slot)
+        ]
         undeclared = [slot for slot in alike if slots[one][slot] != slots[other][slot]]
-        # A pair that differs in nothing else separates the two itself: one arm with the rest of the other is that arm.
+        # A pair that differs in nothing else separates the two itself: one arm with the rest of the other is
+        # that arm.
         separated = {(scales[one], rest[other]), (scales[other], rest[one])} & present
         if undeclared and not separated and other not in confounded:
             confounded.add(other)
             pair = f"{_listed([other])} differs from {_listed([one])} in {' and '.join(undeclared)}"
-            why = "and in more besides, and no arm differs in only one of the two, so their effects cannot be separated"
+            why = (
+                "and in more besides, and no arm differs in only one of the two, so their effects cannot be"
+                " separated"
+            )
             found.append(Finding("normaliser", f"{pair} {why}", (one, other), flagged=True))
     return found
 
 
 def _spread(check: str, title: str, values: Mapping[str, Any], unit: str) -> list[Finding]:
-    """Return a note on a number that not all arms share: the most frequent value, and the arms with another one."""
+    """Return a note on a number that not all arms share: the most frequent value, and the arms with another
+    one.
+    """
     groups: dict[Any, list[str]] = defaultdict(list)
     for arm, value in values.items():
         groups[value].append(arm)
@@ -209,7 +236,9 @@ def _spread(check: str, title: str, values: Mapping[str, Any], unit: str) -> lis
 
 
 def recorded(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
-    """Findings in the rows of `runs`: seeds, what trainers flagged, questions that differ, amounts that differ."""
+    """Findings in the rows of `runs`: seeds, what trainers flagged, questions that differ, amounts that
+    differ.
+    """
     seeds = _spread("seeds", "different numbers of seeds", Counter(run.arm for run in runs), "seeds")
     return [*seeds, *_flagged(reader, runs), *_questions(reader, runs), *_recorded_amounts(reader, runs)]
 
@@ -218,7 +247,9 @@ def _flagged(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
     names = {c.kind: c.name for c in GUARD if c.seen in ("start", "step")}
     by_id = {run.run_id: run for run in runs}
     events = defaultdict(list)
-    for run_id, kind, step, message in reader.rows(_FLAGGED, {"kinds": list(names), "runs": list(by_id)}).rows:
+    for run_id, kind, step, message in reader.rows(
+        _FLAGGED, {"kinds": list(names), "runs": list(by_id)}
+    ).rows:
         events[kind].append((by_id[run_id], step, message))
     found = []
     for kind, seen in events.items():
@@ -257,7 +288,8 @@ def _questions(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
         for one, other in combinations(seeds, 2):
             a, b = seeds[one][0], seeds[other][0]
             steps = compared(a, b)
-            siblings = a.settings.fork is not None and a.settings.fork == b.settings.fork  # share their parent's queue
+            # share their parent's queue
+            siblings = a.settings.fork is not None and a.settings.fork == b.settings.fork
             if steps and all(steps.values()) and not siblings:
                 message = f"trained on the same questions ({_listed([a.arm])}): they are no replicates"
                 text = f"seeds {one} and {other} {message}"
@@ -283,7 +315,10 @@ def _recorded_amounts(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
         if as_planned and unit != "trained tokens":  # the settings have told the rest
             continue
         means = {arm: fmean(seen[i] for seen in each) for arm, each in done.items()}
-        least, most = min(means, key=lambda a: means[a], default=""), max(means, key=lambda a: means[a], default="")
+        least, most = (
+            min(means, key=lambda a: means[a], default=""),
+            max(means, key=lambda a: means[a], default=""),
+        )
         if means and means[most] > (1 + ALIKE) * means[least]:
             ends = f"{means[least]:,.0f} in {_listed([least])} to {means[most]:,.0f} in {_listed([most])}"
             message = f"the arms recorded different numbers of {unit} (mean of a finished run: {ends})"
@@ -292,13 +327,20 @@ def _recorded_amounts(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
 
 
 def write_events(runs: Path, cells: Sequence[Cell], findings: Iterable[Finding]) -> int:
-    """Append flagged findings as events of their runs, and a row without severity to withdraw one; return the count."""
+    """Append flagged findings as events of their runs, and a row without severity to withdraw one; return the
+    count.
+    """
     flagged, written = [finding for finding in findings if finding.flagged], 0
     for cell in cells:
         folder = folder_of(runs, cell)
         if not folder.is_dir():
             continue
-        rows = [row for part in read_segments(folder, "event") for row in part.to_pylist() if row["kind"] in EVENTS]
+        rows = [
+            row
+            for part in read_segments(folder, "event")
+            for row in part.to_pylist()
+            if row["kind"] in EVENTS
+        ]
         known = {row["kind"]: row["message"] for row in sorted(rows, key=lambda row: row["written_at"])}
         for kind, rule in EVENTS.items():
             messages = [f.message for f in flagged if f.check == rule.name and cell.arm in f.arms]

@@ -1,4 +1,6 @@
-"""Where cells are trained, in forked processes of this machine or on a Ray cluster, and how their processes ended."""
+"""Where cells are trained, in forked processes of this machine or on a Ray cluster, and how their processes
+ended.
+"""
 
 import faulthandler
 import json
@@ -25,16 +27,32 @@ from workbench.learn.run import FINISHED, INTERRUPTED, WRONG_INPUT
 from workbench.spec import InputError
 from workbench.store.text import LOG_NAME, plain, tail
 
-TRAINER = "workbench.learn.__main__:main"  # module:function(arguments) -> exit code; tests put a scripted one here
-PRELOAD = (  # imported once, by the process from which trainers are forked; every fork imports the command's module
-    "workbench.cli.main", "workbench.grid.process", "workbench.learn.__main__", "workbench.learn.loop",
-    "workbench.learn.warmstart", "workbench.learn.run", "workbench.record.recorder", "pandas",
-)  # fmt: skip
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "RAYON_NUM_THREADS")
+# module:function(arguments) -> exit code; tests put a scripted one here
+TRAINER = "workbench.learn.__main__:main"
+# imported once, by the process from which trainers are forked; every fork imports the command's module
+PRELOAD = (
+    "workbench.cli.main",
+    "workbench.grid.process",
+    "workbench.learn.__main__",
+    "workbench.learn.loop",
+    "workbench.learn.warmstart",
+    "workbench.learn.run",
+    "workbench.record.recorder",
+    "pandas",
+)
+_THREADS = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "RAYON_NUM_THREADS",
+)
 _GPUS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
 _LOOK_SECONDS = 0.5
 _REASON = 400  # most characters of a reason: it is read in a table
-_TOP_FRAME = re.compile(r'^(?:Current thread|Thread) 0x.*\n\s*File "([^"]*)", line (\d+) in (\S+)', re.MULTILINE)
+_TOP_FRAME = re.compile(
+    r'^(?:Current thread|Thread) 0x.*\n\s*File "([^"]*)", line (\d+) in (\S+)', re.MULTILINE
+)
 _STARVED = re.compile(
     r"MemoryError|OutOfMemoryError|out of memory|DefaultCPUAllocator|bad_alloc|cannot allocate memory"
     r"|unable to allocate|malloc of size \d+ failed",
@@ -55,7 +73,9 @@ class Job:
 
 
 def cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """Cores that this process may use: its affinity, within the whole cores of a container's CPU quota; at least 1."""
+    """Cores that this process may use: its affinity, within the whole cores of a container's CPU quota; at
+    least 1.
+    """
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with suppress(OSError, ValueError):  # no cgroup, another system, or the word "max"
         limit, period = quota.read_text().split()
@@ -72,7 +92,8 @@ def train(job: Job) -> int:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # workers of Ray block SIGINT
     main = resolve_name(job.trainer)
     heartbeat = job.folder / "heartbeat"
-    before = heartbeat.stat().st_mtime_ns if heartbeat.exists() else 0  # not in the thread: it may be scheduled late
+    # not in the thread: it may be scheduled late
+    before = heartbeat.stat().st_mtime_ns if heartbeat.exists() else 0
     threading.Thread(target=_guard, args=(job, heartbeat, before), daemon=True).start()
     try:
         return int(main([str(job.folder), "--cache", str(job.cache)]))
@@ -81,13 +102,16 @@ def train(job: Job) -> int:
 
 
 def _guard(job: Job, heartbeat: Path, last: int) -> None:
-    """End this process when it holds too much memory or, after the loop's first touch of `heartbeat`, seems dead."""
+    """End this process when it holds too much memory or, after the loop's first touch of `heartbeat`, seems
+    dead.
+    """
     me = psutil.Process()
     while True:
         time.sleep(_LOOK_SECONDS)
         if job.hang_seconds and heartbeat.exists() and (seen := heartbeat.stat().st_mtime_ns) != last:
             last = seen
-            faulthandler.dump_traceback_later(job.hang_seconds, exit=True, file=2)  # fires even without the GIL
+            # fires even without the GIL
+            faulthandler.dump_traceback_later(job.hang_seconds, exit=True, file=2)
         if job.memory is None:
             continue
         size, children = me.memory_info().rss, me.children(recursive=True)
@@ -120,7 +144,8 @@ class LocalProcess:
 
     def interrupt(self) -> None:
         """Ask it to write a checkpoint and stop."""
-        # Before it leads its session it may ignore SIGINT, as the fork server does; it has nothing to save yet.
+        # Before it leads its session it may ignore SIGINT, as the fork server does; it has nothing to save
+        # yet.
         with suppress(ProcessLookupError):
             begun = os.getsid(self._pid) == self._pid
             os.kill(self._pid, signal.SIGINT if begun else signal.SIGKILL)
@@ -135,8 +160,8 @@ class LocalProcess:
 class Local:
     """One process a cell on this machine.
 
-    On Linux without a GPU it is forked from one that has imported torch, which saves five seconds. A fork does not see
-    GPUs that its parent asked for, and crashes on macOS.
+    On Linux without a GPU it is forked from one that has imported torch, which saves five seconds. A fork
+    does not see GPUs that its parent asked for, and crashes on macOS.
     """
 
     def __init__(self) -> None:
@@ -147,7 +172,9 @@ class Local:
             self._context.set_forkserver_preload(list(PRELOAD))
 
     def start(self, job: Job) -> LocalProcess:
-        """Start the trainer in a session of its own, so that Ctrl-C reaches the grid alone; OSError if that fails."""
+        """Start the trainer in a session of its own, so that Ctrl-C reaches the grid alone; OSError if that
+        fails.
+        """
         (job.folder / LOG_NAME).touch()  # a log that cannot be written is an OSError here
         process = self._context.Process(target=_alone, args=(job,))
         before = dict(os.environ)
@@ -168,7 +195,9 @@ def _alone(job: Job) -> None:
 
 def _python_path() -> str:
     """PYTHONPATH with the folder that `workbench` is imported from, for processes that start elsewhere."""
-    return os.pathsep.join(filter(None, (str(Path(workbench.__file__).parents[1]), os.environ.get("PYTHONPATH"))))
+    return os.pathsep.join(
+        filter(None, (str(Path(workbench.__file__).parents[1]), os.environ.get("PYTHONPATH")))
+    )
 
 
 class _RayProcess:
@@ -220,7 +249,9 @@ EXECUTORS: dict[str, type[Local] | type[Ray]] = {"local": Local, "ray": Ray}
 
 
 def follow(log: Path, offset: int) -> Iterator[list[dict[str, Any]]]:
-    """Yield the progress lines after byte `offset`, then those since the last yield; an unfinished line waits."""
+    """Yield the progress lines after byte `offset`, then those since the last yield; an unfinished line
+    waits.
+    """
     while True:
         text = b""
         if log.exists():
@@ -242,9 +273,13 @@ def _progress(line: str | bytes) -> dict[str, Any] | None:
 
 
 def last_line(log: Path, since: int = 0) -> str:
-    """Return the last line of text that is neither progress nor a library's progress bar; empty if there is none."""
+    """Return the last line of text that is neither progress nor a library's progress bar; empty if there is
+    none.
+    """
     lines = (line.strip() for line in reversed(tail(log, since)))
-    return next((line for line in lines if line and _progress(line) is None and not line.endswith("it/s]")), "")
+    return next(
+        (line for line in lines if line and _progress(line) is None and not line.endswith("it/s]")), ""
+    )
 
 
 def last_step(log: Path) -> int | None:
@@ -253,8 +288,11 @@ def last_step(log: Path) -> int | None:
 
 
 def where(log: Path, since: int = 0) -> str:
-    """`recv (socket.py:706)`: where the main thread was in the last dump of the stacks; empty without a dump."""
-    found = _TOP_FRAME.findall("\n".join(tail(log, since)))  # the main thread is the oldest and therefore the last one
+    """`recv (socket.py:706)`: where the main thread was in the last dump of the stacks; empty
+    without a dump.
+    """
+    # the main thread is the oldest and therefore the last one
+    found = _TOP_FRAME.findall("\n".join(tail(log, since)))
     return f"{found[-1][2]} ({Path(found[-1][0]).name}:{found[-1][1]})" if found else ""
 
 
@@ -278,7 +316,9 @@ class Ending(NamedTuple):
 
 
 def ending(code: int, said: str) -> Ending:
-    """Return the ending of a process with this exit code; `said` is the reason that it gave, or its last words."""
+    """Return the ending of a process with this exit code; `said` is the reason that it gave, or its last
+    words.
+    """
     words, killed = one_line(said), f"killed by {signal.Signals(-code).name}" if code < 0 else ""
     if code == FINISHED:
         return Ending()

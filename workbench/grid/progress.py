@@ -53,16 +53,21 @@ class _Unbroken:
 
 
 class Display:
-    """The cells that run, a line each, and how far the grid is: live on a terminal, plain lines in a pipe or a log."""
+    """The cells that run, a line each, and how far the grid is: live on a terminal, plain lines in a pipe or
+    a log.
+    """
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console = console or Console(file=cast(TextIO, _Unbroken(sys.stderr)))
         # Names are text: markup in them is not obeyed.
         columns = [TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in _FIELDS]
         self.progress = Progress(
-            *columns, TimeRemainingColumn(compact=True), console=console, auto_refresh=False,
+            *columns,
+            TimeRemainingColumn(compact=True),
+            console=console,
+            auto_refresh=False,
             speed_estimate_period=3600,
-        )  # fmt: skip
+        )
         self.live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
         self.tasks: dict[str, TaskID] = {}
         self.success: dict[str, list[float | None]] = {}
@@ -111,7 +116,9 @@ class Display:
         """Receive the end of a cell."""
         cell = result.cell
         line = f"{result.status}  {cell.arm}  seed {cell.seed}"
-        states = [task.fields["state"] for task in self.progress.tasks if task.id == self.tasks.get(cell.run_id)]
+        states = [
+            task.fields["state"] for task in self.progress.tasks if task.id == self.tasks.get(cell.run_id)
+        ]
         line += f"  {states[0]}" if states and self.success[cell.run_id] else ""
         line += f", {duration(result.seconds)}" if result.seconds else ""
         self.status[result.status] += 1
@@ -129,7 +136,9 @@ class Display:
         if self.console.is_terminal and since > _REDRAW_SECONDS:
             self.live.update(Group(self.progress, Text(self.summary(), style="bold")), refresh=True)
         elif not self.console.is_terminal and self.tasks and since > _PLAIN_SECONDS:
-            cells = (f"{f['arm']} {f['seed']}: {f['state']}" for f in (task.fields for task in self.progress.tasks))
+            cells = (
+                f"{f['arm']} {f['seed']}: {f['state']}" for f in (task.fields for task in self.progress.tasks)
+            )
             self.note(f"{self.summary()}; {'; '.join(cells)}")
         else:
             return

@@ -1,7 +1,8 @@
 """Run the cells of a grid, one process each; the same call resumes where the last one stopped.
 
-A pool of processes: a cell is claimed by a file lock, starts from its newest checkpoint, is followed to its end, and is
-tried once more if it failed. One loop starts, polls, shows and syncs; nothing in it waits for a process.
+A pool of processes: a cell is claimed by a file lock, starts from its newest checkpoint, is followed to its
+end, and is tried once more if it failed. One loop starts, polls, shows and syncs; nothing in it waits for a
+process.
 """
 
 import re
@@ -57,15 +58,22 @@ class Result:
 
 
 def run(
-    grid: Grid, runs: Path, watch: "Display", *, workers: int | None = None,
-    executor: process.Local | process.Ray | None = None, limits: Limits = Limits(), fresh: bool = False,
+    grid: Grid,
+    runs: Path,
+    watch: "Display",
+    *,
+    workers: int | None = None,
+    executor: process.Local | process.Ray | None = None,
+    limits: Limits = Limits(),
+    fresh: bool = False,
     sync: Callable[[], object] | None = None,
-) -> list[Result]:  # fmt: skip
+) -> list[Result]:
     """Run every unfinished cell; return the state of each cell, in the grid's order.
 
-    A failing cell stops no other; a cell that another process trains is waited for. One SIGINT or SIGTERM lets the
-    trainers write checkpoints and stop, a second one kills them. With `fresh` every cell starts from nothing in a new
-    folder. Raises InputError for `fresh` while a cell is being trained, and if the runs folder cannot be made.
+    A failing cell stops no other; a cell that another process trains is waited for. One SIGINT or SIGTERM
+    lets the trainers write checkpoints and stop, a second one kills them. With `fresh` every cell starts from
+    nothing in a new folder. Raises InputError for `fresh` while a cell is being trained, and if the runs
+    folder cannot be made.
     """
     from workbench.learn.warmstart import made
 
@@ -79,7 +87,9 @@ def run(
     if fresh:
         grid = replace(grid, cells=tuple(_new_start(cell, runs) for cell in grid.cells))
     run_folder.write_experiment(runs, grid.experiment, grid.question, grid.toml)
-    edited = run_folder.edits(runs, [cell for cell in grid.cells if not run_folder.folder_of(runs, cell).exists()])
+    edited = run_folder.edits(
+        runs, [cell for cell in grid.cells if not run_folder.folder_of(runs, cell).exists()]
+    )
     done: dict[str, Result] = {}
     todo: list[Cell] = []
     for cell in grid.cells:
@@ -109,10 +119,11 @@ def run(
 def run_rounds(
     load: Callable[[], Grid], runs: Path, display: Callable[[], "Display"], **options: Any
 ) -> tuple[Grid, list[Result]]:
-    """Run the cells of `load()`, load again, and so on until it asks for nothing new; return the last grid and results.
+    """Run the cells of `load()`, load again, and so on until it asks for nothing new; return the last grid
+    and results.
 
-    The cells of a search depend on the outcomes of earlier ones. `options` are those of `run`. A round with an
-    unfinished cell is the last.
+    The cells of a search depend on the outcomes of earlier ones. `options` are those of `run`. A round with
+    an unfinished cell is the last.
     """
     done: dict[str, Result] = {}
     while True:
@@ -131,7 +142,9 @@ def run_rounds(
 def _new_start(cell: Cell, runs: Path) -> Cell:
     folder = run_folder.folder_of(runs, cell)
     if held(folder) or held(folder, "claim"):
-        raise InputError(f"--fresh cannot start over what another process trains: {cell.run_id}; stop it first")
+        raise InputError(
+            f"--fresh cannot start over what another process trains: {cell.run_id}; stop it first"
+        )
     begun = run_folder.status_of(run_folder.last_row(folder), alive=False) != "queued"
     return replace(cell, generation=cell.generation + begun)
 
@@ -184,7 +197,8 @@ class _Pool:
     queue: deque[Cell]
     training: list[_Training] = field(default_factory=list)
     done: dict[str, Result] = field(default_factory=dict)
-    look: dict[str, float] = field(default_factory=dict)  # when to look again at a cell that another process trains
+    # when to look again at a cell that another process trains
+    look: dict[str, float] = field(default_factory=dict)
     began: Any = field(default_factory=now)
 
     def run(self, workers: int, sync: Callable[[], object] | None) -> dict[str, Result]:
@@ -199,7 +213,9 @@ class _Pool:
                     self._fill(workers)
                 elif self.training and not stopping:
                     stopping = True
-                    self.watch.note(f"stopping: {len(self.training)} runs write a checkpoint; Ctrl-C again kills them")
+                    self.watch.note(
+                        f"stopping: {len(self.training)} runs write a checkpoint; Ctrl-C again kills them"
+                    )
                 if sync is not None and time.monotonic() >= next_sync:
                     began = time.monotonic()
                     sync()
@@ -223,7 +239,9 @@ class _Pool:
         return self.done
 
     def _fill(self, workers: int) -> None:
-        """Start cells of the queue while there is room, except those that another process trains or has ended."""
+        """Start cells of the queue while there is room, except those that another process trains or has
+        ended.
+        """
         for _ in range(len(self.queue)):
             if len(self.training) >= workers or self.signals:
                 return
@@ -238,7 +256,9 @@ class _Pool:
                 continue
             row = run_folder.last_row(folder) or {}
             ended = row.get("ended_at")
-            if row.get("status") == "finished" or (row.get("status") == "failed" and ended and ended >= self.began):
+            if row.get("status") == "finished" or (
+                row.get("status") == "failed" and ended and ended >= self.began
+            ):
                 claim.close()
                 self._end(_skipped(cell, folder, row))
             else:
@@ -256,7 +276,9 @@ class _Pool:
         self.watch.ended(result)
 
     def _start(self, one: _Training, why: str = "") -> None:
-        """Start a process from the newest checkpoint; `why` is the reason of the attempt before it in this call."""
+        """Start a process from the newest checkpoint; `why` is the reason of the attempt before it in this
+        call.
+        """
         cell, folder, log = one.cell, one.folder, one.folder / LOG_NAME
         row, saved = run_folder.last_row(folder) or {}, run_folder.checkpoint(folder)
         if row.get("status") == "running" and not why:
@@ -266,7 +288,9 @@ class _Pool:
         if attempt > 1:
             start = "from nothing" if saved is None else f"from the checkpoint after {saved} steps"
             message = f"attempt {attempt} starts {start}" + (f"; before it: {why}" if why else "")
-            run_folder.write_event(folder, "retried" if why else "resumed", saved or 0, message, float(attempt))
+            run_folder.write_event(
+                folder, "retried" if why else "resumed", saved or 0, message, float(attempt)
+            )
         _write_row(cell, folder, status="queued", attempt=attempt, reason=None, ended_at=None)
         hang, memory = self.limits.hang_seconds, self.limits.memory
         job = Job(folder, self.runs / ".cache", cell.settings.threads, hang, memory, process.TRAINER)
@@ -310,7 +334,9 @@ class _Pool:
         return ending(code, said or last_line(log, since))
 
     def _ended(self, one: _Training, end: Ending) -> None:
-        """Write the end of an attempt and try again, or write the end of the cell unless the trainer has done so."""
+        """Write the end of an attempt and try again, or write the end of the cell unless the trainer has done
+        so.
+        """
         cell, folder = one.cell, one.folder
         if end.kind:
             step = last_step(folder / LOG_NAME) or run_folder.checkpoint(folder) or 0
@@ -323,7 +349,9 @@ class _Pool:
             return
         row = run_folder.last_row(folder) or {}
         reason = end.reason if end.kind else one_line(row.get("reason") or "")
-        if (row.get("status"), row.get("reason") or "") != (end.status, reason) or row.get("ended_at") is None:
+        if (row.get("status"), row.get("reason") or "") != (end.status, reason) or row.get(
+            "ended_at"
+        ) is None:
             _write_row(cell, folder, status=end.status, reason=reason or None, ended_at=now())
         self.training.remove(one)
         one.claim.close()

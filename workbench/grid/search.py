@@ -1,9 +1,9 @@
 """The region search: which runs to do next to find where half of the runs collapse.
 
-A column is one arm at one condition; its points are the searched values in rising order. Collapse is taken to become
-more likely from point to point, so the boundary is found by bisection, from the boundary of the neighbouring column if
-there is one, and the seeds are spent on the two points next to it. Nothing is random: the same outcomes give the same
-proposals, so a search that was stopped continues as if it had not been.
+A column is one arm at one condition; its points are the searched values in rising order. Collapse is taken to
+become more likely from point to point, so the boundary is found by bisection, from the boundary of the
+neighbouring column if there is one, and the seeds are spent on the two points next to it. Nothing is random:
+the same outcomes give the same proposals, so a search that was stopped continues as if it had not been.
 """
 
 import itertools
@@ -17,7 +17,9 @@ from workbench.spec import RegionSettings
 
 
 class Trial(NamedTuple):
-    """One run of a search: which arm, in which column, at which point, with which seed, all counted from 0."""
+    """One run of a search: which arm, in which column, at which point, with which seed, all
+    counted from 0.
+    """
 
     arm: int
     column: int
@@ -51,10 +53,11 @@ class Progress:
 
 
 def bracket(column: Column, points: int) -> tuple[int, int]:
-    """Return the tried points between which the boundary lies: the highest that stays up, the lowest that does not.
+    """Return the tried points between which the boundary lies: the highest that stays up, the lowest that
+    does not.
 
-    By the isotonic fit of the shares of collapsed runs: one odd run does not overrule its neighbours. -1 and `points`
-    if no tried point is on that side; a share of exactly 1/2 does not stay up.
+    By the isotonic fit of the shares of collapsed runs: one odd run does not overrule its neighbours. -1 and
+    `points` if no tried point is on that side; a share of exactly 1/2 does not stay up.
     """
     tried = sorted(column)
     if not tried:
@@ -70,8 +73,8 @@ def bracket(column: Column, points: int) -> tuple[int, int]:
 def wanted(column: Column, rule: Rule, start: tuple[int, int] | None = None) -> list[tuple[int, int]]:
     """(point, seed) of the runs that the column needs next; empty when its boundary is found.
 
-    `start` is the bracket of the neighbouring column. A point is tried with `probes` seeds; every seed is run if these
-    disagree next to the boundary, and in the end at both points next to it.
+    `start` is the bracket of the neighbouring column. A point is tried with `probes` seeds; every seed is run
+    if these disagree next to the boundary, and in the end at both points next to it.
     """
     if rule.full:
         every = itertools.product(range(rule.points), range(rule.seeds))
@@ -95,9 +98,12 @@ def wanted(column: Column, rule: Rule, start: tuple[int, int] | None = None) -> 
 
 
 def search(
-    arms: int, neighbours: Sequence[int | None], rule: Rule, outcome: Callable[[Trial], bool | None],
+    arms: int,
+    neighbours: Sequence[int | None],
+    rule: Rule,
+    outcome: Callable[[Trial], bool | None],
     seconds: Callable[[Trial], float] = lambda _: 0.0,
-) -> Progress:  # fmt: skip
+) -> Progress:
     """Go through the rounds of a search as far as outcomes are known, and propose the runs of the next round.
 
     A round is what every column asks for, given the rounds before it. A column starts from the bracket of its
@@ -140,7 +146,11 @@ def usual(neighbours: Sequence[int | None], rule: Rule) -> float:
     draws = min(40, 1 + 2000 // len(neighbours))
     for _ in range(draws):
         edges = [stream.randint(0, rule.points) for _ in neighbours]
-        total += len(search(1, neighbours, rule, lambda t, edges=edges: t.point >= edges[t.column]).done)  # type: ignore[misc]
+
+        def collapses(trial: Trial, edges: Sequence[int] = edges) -> bool:
+            return trial.point >= edges[trial.column]
+
+        total += len(search(1, neighbours, rule, collapses).done)
     return total / draws
 
 
@@ -167,8 +177,12 @@ class Region:
         return f"round {self.progress.rounds + 1}: {where}, {len(self.progress.done)} runs before"
 
 
-def conditions(axes: Mapping[str, Sequence[Any]]) -> tuple[tuple[dict[str, Any], ...], tuple[int | None, ...]]:
-    """Return the columns that numeric axes span, the first axis fastest, and the neighbour of each, one value lower."""
+def conditions(
+    axes: Mapping[str, Sequence[Any]],
+) -> tuple[tuple[dict[str, Any], ...], tuple[int | None, ...]]:
+    """Return the columns that numeric axes span, the first axis fastest, and the neighbour of each, one value
+    lower.
+    """
     names = list(axes)[::-1]
     places = list(itertools.product(*(range(len(axes[name])) for name in names)))
     columns = tuple({n: axes[n][at] for n, at in zip(names, place, strict=True)} for place in places)

@@ -38,9 +38,11 @@ _PANEL = re.compile(r"(?P<run>.+) - (?P<metric>.+?)(?P<end>__MIN|__MAX|__STEP)?"
 
 @dataclass(frozen=True)
 class Format:
-    """A format: whether a path holds it, by the path and its first bytes (none of a folder), and how it is read.
+    """A format: whether a path holds it, by the path and its first bytes (none of a folder), and how it is
+    read.
 
-    `read` yields the runs in it. What it raises as OSError, ValueError or KeyError becomes one line for the user.
+    `read` yields the runs in it. What it raises as OSError, ValueError or KeyError becomes one line for the
+    user.
     """
 
     name: str
@@ -114,7 +116,9 @@ def _parsed(line: str) -> Any:
 
 
 def flat(row: dict[str, Any]) -> dict[str, Any]:
-    """Return one flat row: metrics that are nested one level (`{"data": {...}, "step": 3}`) join the others."""
+    """Return one flat row: metrics that are nested one level (`{"data": {...}, "step": 3}`)
+    join the others.
+    """
     if dict not in map(type, row.values()):
         return row
     inner = {key: value for table in row.values() if isinstance(table, dict) for key, value in table.items()}
@@ -134,7 +138,9 @@ def json_document(path: Path) -> Iterator[Rows]:
 
 
 def _newest_state(folder: Path) -> Path | None:
-    """Return the trainer_state.json of a folder, or that of its last checkpoint, which has all rows before it."""
+    """Return the trainer_state.json of a folder, or that of its last checkpoint, which has all rows before
+    it.
+    """
     found = folder.glob("checkpoint-*/trainer_state.json")
     last = {int(re.sub(r"\D", "", file.parent.name) or 0): file for file in found}
     own = folder / "trainer_state.json"
@@ -167,12 +173,19 @@ def table(path: Path) -> Iterator[Rows]:
     panels = [found for name in names if (found := _PANEL.fullmatch(name))]
     curves = [found for found in panels if not found["end"]]
     charts = bool(curves) and all(place(found["metric"]) for found in panels)
-    collected = {name: Rows(name) for name in ([found["run"] for found in curves] if charts else [_title(path)])}
+    collected = {
+        name: Rows(name) for name in ([found["run"] for found in curves] if charts else [_title(path)])
+    }
     with opened(path) as text:
         chunks = pd.read_csv(
-            text, sep=separator, chunksize=max(1, _CHUNK // (1 + len(names) // 100)), index_col=False,
-            keep_default_na=False, na_values=[""], skipinitialspace=True,
-        )  # fmt: skip
+            text,
+            sep=separator,
+            chunksize=max(1, _CHUNK // (1 + len(names) // 100)),
+            index_col=False,
+            keep_default_na=False,
+            na_values=[""],
+            skipinitialspace=True,
+        )
         for chunk in chunks:
             columns = {str(name): _cells(chunk[name], separator) for name in chunk.columns}
             keys = {name: columns[name] for name in STEP if name in columns}
@@ -191,7 +204,9 @@ def _cells(cells: pd.Series, separator: str) -> Column:
 
 
 def parquet(path: Path) -> Iterator[Rows]:
-    """The columns of numbers; its rows are counted first, as a few bytes of a file can be more than memory holds."""
+    """The columns of numbers; its rows are counted first, as a few bytes of a file can be more than memory
+    holds.
+    """
     import pyarrow.parquet as pq
 
     rows = Rows(_title(path))
@@ -204,7 +219,10 @@ def parquet(path: Path) -> Iterator[Rows]:
         for batch in found.iter_batches(_CHUNK, columns=names):
             columns = {}
             for name, array in zip(batch.schema.names, batch.columns, strict=True):
-                values, null = array.cast(pa.float64(), safe=False), array.is_null().to_numpy(zero_copy_only=False)
+                values, null = (
+                    array.cast(pa.float64(), safe=False),
+                    array.is_null().to_numpy(zero_copy_only=False),
+                )
                 columns[name] = column(values.fill_null(0.0).to_numpy(), null)
             rows.block(columns, batch.num_rows)
     yield rows
@@ -224,7 +242,9 @@ def _spoken(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
     for line in lines:
         if "step:" in line and (match := _CONSOLE.search(line)):
             pairs = (pair.strip().rpartition(":") for pair in match[2].split(" - "))
-            yield {"step": match[1]} | {name: said[1] for name, _, value in pairs if (said := _SPOKEN.fullmatch(value))}
+            yield {"step": match[1]} | {
+                name: said[1] for name, _, value in pairs if (said := _SPOKEN.fullmatch(value))
+            }
 
 
 # In the order in which they are tried; a new format is a function that yields runs, and its line here.
@@ -232,8 +252,14 @@ FORMATS: list[Format] = [
     Format("TensorBoard", lambda path, head: b"brain.Event:" in head[:64], trackers.tensorboard),
     Format("W&B", lambda path, head: head[:4] == b":W&B", trackers.wandb),
     Format("SwanLab", lambda path, head: head[:4] == b":SWL", trackers.swanlab),
-    Format("trackio", lambda path, head: trackers.has_tables(path, head, "metrics", "configs"), trackers.trackio),
-    Format("MLflow", lambda path, head: trackers.has_tables(path, head, "metrics", "params", "runs"), trackers.mlflow),
+    Format(
+        "trackio", lambda path, head: trackers.has_tables(path, head, "metrics", "configs"), trackers.trackio
+    ),
+    Format(
+        "MLflow",
+        lambda path, head: trackers.has_tables(path, head, "metrics", "params", "runs"),
+        trackers.mlflow,
+    ),
     Format("Parquet", lambda path, head: head[:4] == b"PAR1", parquet),
     Format("JSON lines", _is_lines, json_lines),
     Format("JSON", lambda path, head: text_of(head).lstrip().startswith(("{", "[")), json_document),
@@ -242,17 +268,28 @@ FORMATS: list[Format] = [
 ]
 FOLDERS: list[Format] = [
     Format("Aim", lambda path, head: (path / ".aim").is_dir(), trackers.aim),
-    Format("MLflow", lambda path, head: (path / "meta.yaml").is_file() and (path / "metrics").is_dir(),
-           trackers.mlflow_folder),
+    Format(
+        "MLflow",
+        lambda path, head: (path / "meta.yaml").is_file() and (path / "metrics").is_dir(),
+        trackers.mlflow_folder,
+    ),
     Format("TensorBoard", lambda path, head: any(path.glob("*tfevents*")), trackers.tensorboard),
     Format("TRL", lambda path, head: bool(_newest_state(path)), json_document),
-]  # fmt: skip
-_COMPRESSED = {b"\x1f\x8b": "gzip", b"PK\3\4": "zip", b"(\xb5/\xfd": "zstd", b"\xfd7zXZ": "xz", b"BZh": "bzip2"}
+]
+_COMPRESSED = {
+    b"\x1f\x8b": "gzip",
+    b"PK\3\4": "zip",
+    b"(\xb5/\xfd": "zstd",
+    b"\xfd7zXZ": "xz",
+    b"BZh": "bzip2",
+}
 _NONE = f"in no other format that is known: {', '.join(dict.fromkeys(one.name for one in FORMATS))}"
 
 
 def format_of(path: Path) -> Format | None:
-    """Return the format of a file or folder; None for a folder without one. InputError for a file without one."""
+    """Return the format of a file or folder; None for a folder without one. InputError for a file without
+    one.
+    """
     if path.is_dir():
         return next((one for one in FOLDERS if one.holds(path, b"")), None)
     with open_file(path) as file:
@@ -274,7 +311,18 @@ def runs_in(path: Path, found: Format) -> Iterator[Rows]:
         raise
     except ModuleNotFoundError as error:
         raise InputError(f"'{path}' is read with {error.name}: run `pip install 'sorl[logs]'`") from None
-    except (OSError, ValueError, ArithmeticError, LookupError, TypeError, RecursionError, MemoryError, csv.Error,
-            pa.ArrowException, sqlite3.Error, struct.error) as error:  # fmt: skip
+    except (
+        OSError,
+        ValueError,
+        ArithmeticError,
+        LookupError,
+        TypeError,
+        RecursionError,
+        MemoryError,
+        csv.Error,
+        pa.ArrowException,
+        sqlite3.Error,
+        struct.error,
+    ) as error:
         said = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]
         raise InputError(f"'{path}' cannot be read as {found.name}: {said}") from None

@@ -51,7 +51,9 @@ class Source(NamedTuple):
         return sha256("\n".join(seen).encode(errors="surrogateescape")).hexdigest()
 
     def runs(self, refused: list[str] | None = None) -> Iterator[Imported]:
-        """Yield the runs in it; `refused` gets a line for each of nothing known. InputError where none can be read."""
+        """Yield the runs in it; `refused` gets a line for each of nothing known. InputError where none can be
+        read.
+        """
         lines, some = [] if refused is None else refused, False
         for rows in runs_in(self.path, self.format):
             try:
@@ -90,14 +92,18 @@ class Imported:
 
 
 def sources(path: Path) -> list[Source]:
-    """Return the logs in a file or below a folder. Raises InputError where there is none; links are not followed."""
+    """Return the logs in a file or below a folder. Raises InputError where there is none; links are not
+    followed.
+    """
     if not path.exists():
         raise InputError(f"there is no file or folder '{path}'")
     if not path.is_dir():
         found = format_of(path)
         return [Source(path, found)] if found else []
     if not (logs := list(_below(path, DEEP, iter(range(ENTRIES))))):
-        raise InputError(f"'{path}' holds no known log; in a folder only files named *{', *'.join(ENDINGS)} are read")
+        raise InputError(
+            f"'{path}' holds no known log; in a folder only files named *{', *'.join(ENDINGS)} are read"
+        )
     return logs
 
 
@@ -137,13 +143,19 @@ def imported(rows: Rows, config: Mapping[str, Any]) -> Imported:
             (step if table == "step" else updates)[name] = metrics[metric]
     if not read:
         some = ", ".join([*metrics][:_NAMED]) or "none"
-        theirs = "the names of verl, TRL and others; our own are known too, as step.entropy or minibatch.grad_norm"
+        theirs = (
+            "the names of verl, TRL and others; our own are known too, as step.entropy or minibatch.grad_norm"
+        )
         has = f"no metric that is known here (it has: {some}, ...)"
         raise InputError(f"'{rows.name}' has {has}; docs/importing.md lists {theirs}")
     if "reward" in step and "success" not in step:
         step["success"] = step["reward"]
         notes.append(f"success: the log has none; the reward ({read['step.reward']}) is used instead")
-    off = (str(value).lower() == "false" for key, value in config.items() if key.endswith("use_bias_correction_kl"))
+    off = (
+        str(value).lower() == "false"
+        for key, value in config.items()
+        if key.endswith("use_bias_correction_kl")
+    )
     kl = read.get("step.kl_ref", "")
     if "step.zero_advantage_frac" in read and kl.rpartition("/")[2] == "kl" and not any(off):
         notes.append(f"{kl}: recent TRL weights it by the ratio unless use_bias_correction_kl is off")
@@ -163,7 +175,10 @@ def imported(rows: Rows, config: Mapping[str, Any]) -> Imported:
         known |= ~np.logical_and.reduce([np.ma.getmaskarray(values) for values in updates.values()])
     if known.any():
         first = np.zeros(known.sum(), np.int64)
-        tables["minibatch"] = {"step": steps[known], **{name: values[known] for name, values in updates.items()}}
+        tables["minibatch"] = {
+            "step": steps[known],
+            **{name: values[known] for name, values in updates.items()},
+        }
         tables["minibatch"] |= {"update": first, "epoch": first, "non_finite": broken[known]}
     return Imported(rows.name, tables, names.settings(config), read, kept, others[KEPT:], notes, rows.status)
 
@@ -180,13 +195,17 @@ def events(run: Imported) -> tuple[dict[str, Any], list[Event]]:
 
 
 def logs(path: Path) -> Iterator[Log]:
-    """Yield a log for the diagnosis of every run in a file or folder; one run that cannot be read is an error."""
+    """Yield a log for the diagnosis of every run in a file or folder; one run that cannot be read is an
+    error.
+    """
     for source in sources(path):
         yield from (log_of(run, source.path) for run in source.runs())
 
 
 def read(path: Path) -> Log:
-    """Return the first log in a file or folder. Raises InputError for a source that cannot be read or understood."""
+    """Return the first log in a file or folder. Raises InputError for a source that cannot be read or
+    understood.
+    """
     return next(logs(path))
 
 
@@ -195,7 +214,9 @@ def log_of(run: Imported, path: Path) -> Log:
     thin, tables = run.every, dict[str, pd.DataFrame]()
     for table, columns in run.tables.items():
         shown = {name: values[::thin] for name, values in columns.items()}
-        tables[table] = pd.DataFrame({n: np.ma.filled(x, np.nan) if np.ma.isMA(x) else x for n, x in shown.items()})
+        tables[table] = pd.DataFrame(
+            {n: np.ma.filled(x, np.nan) if np.ma.isMA(x) else x for n, x in shown.items()}
+        )
     row: dict[str, Any] = {"status": None, "outcome": None, "collapse_step": None, "detection_step": None}
     if "success" in tables["step"]:
         scored = tables["step"].dropna(subset="success")

@@ -34,7 +34,9 @@ def refusal(algorithm: Algorithm) -> str:
         if (own := getattr(algorithm, slot)) != plain:
             return f"its {slot} is {own.kind}, and {why}; leave it out with {slot} = '{plain.kind}'"
     if algorithm.stabilise.needs_bias:
-        return f"its stabiliser {algorithm.stabilise.kind} changes gradients, which needs a second backward pass"
+        return (
+            f"its stabiliser {algorithm.stabilise.kind} changes gradients, which needs a second backward pass"
+        )
     if algorithm.ratio.level in ("sentence", "placebo"):
         return f"its ratio is one of {algorithm.ratio.level} units, which no other trainer's batch has"
     if isinstance(algorithm.kl, RewardKL):
@@ -47,16 +49,21 @@ def feedable() -> list[str]:
     return [name for name, algorithm in ALGORITHMS.items() if not refusal(algorithm)]
 
 
-COUNTS = 5  # at the head of an update's sums: tokens, sequences, turns, tokens of good sequences, correction weights
+# at the head of an update's sums: tokens, sequences, turns, tokens of good sequences, correction weights
+COUNTS = 5
 
 
 class Loss:
-    """An algorithm as a loss. Raises InputError for an algorithm that a loss cannot carry, with what to leave out.
+    """An algorithm as a loss. Raises InputError for an algorithm that a loss cannot carry, with what to leave
+    out.
 
-    `horizon`: tokens that the policy may write in an episode, where the aggregation divides by them (Dr. GRPO).
+    `horizon`: tokens that the policy may write in an episode, where the aggregation divides by them (Dr.
+    GRPO).
     """
 
-    def __init__(self, algorithm: str | Mapping[str, Any], horizon: float | None = None, **slots: Any) -> None:
+    def __init__(
+        self, algorithm: str | Mapping[str, Any], horizon: float | None = None, **slots: Any
+    ) -> None:
         self.algorithm = resolve(algorithm, slots)
         if why := refusal(self.algorithm):
             raise InputError(f"algorithm '{self.algorithm.name}' is more than a loss: {why}")
@@ -69,19 +76,28 @@ class Loss:
         self.needs_log_probs_first = self.algorithm.stabilise.needs_statistics
 
     def batch(
-        self, *, mask: Tensor, advantages: Tensor, log_prob_old: Tensor, log_prob_behaviour: Tensor | None = None,
-        log_prob_ref: Tensor | None = None, turn: Tensor | None = None,
-    ) -> Batch:  # fmt: skip
+        self,
+        *,
+        mask: Tensor,
+        advantages: Tensor,
+        log_prob_old: Tensor,
+        log_prob_behaviour: Tensor | None = None,
+        log_prob_ref: Tensor | None = None,
+        turn: Tensor | None = None,
+    ) -> Batch:
         """Return a micro-batch of the trainer as the objective reads it.
 
-        Shapes (B, T), T tokens of the responses; advantages (B,) or (B, T). `mask`: tokens that the policy wrote and
-        that are trained on. `turn`: ids from 1, 0 off the mask (default: the runs of the mask). Log-probs in nats;
-        those of the sampler default to the old ones, also where they are NaN (not scored).
-        Raises InputError where the algorithm needs the sampler's or the reference's log-probs and they are not given.
+        Shapes (B, T), T tokens of the responses; advantages (B,) or (B, T). `mask`: tokens that the policy
+        wrote and that are trained on. `turn`: ids from 1, 0 off the mask (default: the runs of the mask).
+        Log-probs in nats; those of the sampler default to the old ones, also where they are NaN (not scored).
+        Raises InputError where the algorithm needs the sampler's or the reference's log-probs and they are
+        not given.
         """
         own, mask = self.algorithm, mask.bool()
         if own.needs_reference and log_prob_ref is None:
-            raise InputError(f"the KL term of '{own.name}' needs the reference's log-probs, and the trainer gives none")
+            raise InputError(
+                f"the KL term of '{own.name}' needs the reference's log-probs, and the trainer gives none"
+            )
         if own.correction.kind != "none" and log_prob_behaviour is None:
             why = f"the correction of '{own.name}' needs the sampler's log-probs, and the trainer gives none"
             raise InputError(f"{why} (verl: rollout.calculate_log_probs=true)")
@@ -91,12 +107,19 @@ class Loss:
         index = torch.arange(len(mask), device=mask.device)
         wide = advantages[:, None].expand_as(old) if advantages.dim() == 1 else advantages
         return Batch(
-            tokens=torch.zeros_like(mask, dtype=torch.long), response=mask, mask=mask,
-            length=torch.full_like(index, mask.shape[1]), group=index, trajectory=index,
-            score=torch.zeros_like(old[:, 0]), log_prob_behaviour=torch.where(mask, sampler, 0), log_prob_old=old,
+            tokens=torch.zeros_like(mask, dtype=torch.long),
+            response=mask,
+            mask=mask,
+            length=torch.full_like(index, mask.shape[1]),
+            group=index,
+            trajectory=index,
+            score=torch.zeros_like(old[:, 0]),
+            log_prob_behaviour=torch.where(mask, sampler, 0),
+            log_prob_old=old,
             log_prob_ref=None if log_prob_ref is None else torch.where(mask, log_prob_ref, 0),
-            advantages=torch.where(mask, wide.to(old.dtype), 0), turn_id=turn_ids(mask) if turn is None else turn,
-        )  # fmt: skip
+            advantages=torch.where(mask, wide.to(old.dtype), 0),
+            turn_id=turn_ids(mask) if turn is None else turn,
+        )
 
     def sums(self, batch: Batch, log_prob: Tensor | None = None) -> Tensor:
         """Return what this micro-batch adds to what the means of its update divide by: a float64 vector.
@@ -106,21 +129,27 @@ class Loss:
         """
         weight = self.algorithm.correction.mean_weight(batch)
         tokens = batch.mask.sum().double()
-        counts = torch.stack([
-            tokens, batch.mask.any(1).sum().double(), turns_of(batch).sum().double(),
-            (batch.mask & good(batch)).sum().double(), tokens * (0.0 if weight is None else weight.double()),
-        ])  # fmt: skip
+        counts = torch.stack(
+            [
+                tokens,
+                batch.mask.any(1).sum().double(),
+                turns_of(batch).sum().double(),
+                (batch.mask & good(batch)).sum().double(),
+                tokens * (0.0 if weight is None else weight.double()),
+            ]
+        )
         found = None if log_prob is None else statistics(self.algorithm, batch, log_prob.detach())
         return counts if found is None else torch.cat([counts, found.double()])
 
     def __call__(
         self, batch: Batch, log_prob: Tensor, sums: Tensor | None = None, micro_batches: int = 1
     ) -> PolicyLoss:
-        """Return the loss of a micro-batch and its terms. The losses of an update's micro-batches add up to its loss.
+        """Return the loss of a micro-batch and its terms. The losses of an update's micro-batches add up to
+        its loss.
 
-        `sums`: added over all micro-batches and ranks of the update (default: `batch` is all of it), of which there are
-        `micro_batches` on all ranks together. A trainer that averages gradients over its ranks multiplies the loss by
-        their number.
+        `sums`: added over all micro-batches and ranks of the update (default: `batch` is all of it), of which
+        there are `micro_batches` on all ranks together. A trainer that averages gradients over its ranks
+        multiplies the loss by their number.
         """
         if sums is None:
             sums = self.sums(batch, log_prob)
@@ -128,9 +157,13 @@ class Loss:
         tokens, sequences, turns, good_tokens = counts[:-1].clamp(min=1).unbind()
         weight = counts[-1] / tokens if self.algorithm.correction.normalise else None
         whole = Normaliser(
-            tokens=tokens, sequences=sequences, turns=turns, good=good_tokens, weight=weight,
+            tokens=tokens,
+            sequences=sequences,
+            turns=turns,
+            good=good_tokens,
+            weight=weight,
             micro_batches=micro_batches,
-        )  # fmt: skip
+        )
         compared = sums[COUNTS:] if len(sums) > COUNTS else None
         return policy_loss(self.algorithm, batch, log_prob, normaliser=whole, statistics=compared)
 
@@ -139,33 +172,55 @@ def metrics(terms: LossTerms) -> dict[str, float]:
     """Return what a trainer logs of a micro-batch: shares of its trained tokens, KL in nats, ratios."""
     mask, n = terms.mask, terms.mask.sum().clamp(min=1)
     flags = {
-        "clip_frac": terms.active_low | terms.active_high, "clip_low_frac": terms.active_low,
-        "clip_high_frac": terms.active_high, "out_of_range_frac": terms.out_of_range,
-    }  # fmt: skip
+        "clip_frac": terms.active_low | terms.active_high,
+        "clip_low_frac": terms.active_low,
+        "clip_high_frac": terms.active_high,
+        "out_of_range_frac": terms.out_of_range,
+    }
     more = {
-        "approx_kl": -terms.log_ratio.sum() / n, "policy_loss": terms.policy_loss,
+        "approx_kl": -terms.log_ratio.sum() / n,
+        "policy_loss": terms.policy_loss,
         "ratio_max": torch.where(mask, terms.log_ratio.clamp(-20, 20).exp(), 1).max(),
         "unit_ratio_max": torch.where(mask, terms.ratio, 1).max(),
-        "stabiliser_ratio": terms.stabiliser_ratio, "stabiliser_factor": terms.stabiliser_factor,
-    }  # fmt: skip
+        "stabiliser_ratio": terms.stabiliser_ratio,
+        "stabiliser_factor": terms.stabiliser_factor,
+    }
     found: dict[str, Any] = {name: (flag & mask).sum() / n for name, flag in flags.items()} | more
     return {name: float(value) for name, value in found.items() if value is not None}
 
 
 def recorded(terms: LossTerms) -> dict[str, Any]:
-    """Return what `Ledger.update` is told of our loss: its ratio, and what clip and stabiliser did to each token."""
-    names = ("ratio", "active_low", "active_high", "out_of_range", "dual", "factor", "correction", "corrected")
+    """Return what `Ledger.update` is told of our loss: its ratio, and what clip and stabiliser did to each
+    token.
+    """
+    names = (
+        "ratio",
+        "active_low",
+        "active_high",
+        "out_of_range",
+        "dual",
+        "factor",
+        "correction",
+        "corrected",
+    )
     told: dict[str, Any] = {"terms": {name: x for name in names if (x := getattr(terms, name)) is not None}}
     return told if terms.stabiliser_ratio is None else told | {"stabiliser_ratio": terms.stabiliser_ratio}
 
 
-# What a GRPOTrainer may be told to do with its own loss, which ours takes the place of: option, value that is off.
+# What a GRPOTrainer may be told to do with its own loss, which ours takes the place of: option, value that is
+# off.
 _TRL_OWN = (
-    ("top_entropy_quantile", 1.0), ("off_policy_mask_threshold", None), ("_entropy_bonus_enabled", False),
-    ("aux_loss_enabled", False), ("use_liger_kernel", False),
-)  # fmt: skip
-_TRL_NAMES = {"clip_frac": "clip_ratio/region_mean", "clip_low_frac": "clip_ratio/low_mean",
-              "clip_high_frac": "clip_ratio/high_mean"}  # fmt: skip
+    ("top_entropy_quantile", 1.0),
+    ("off_policy_mask_threshold", None),
+    ("_entropy_bonus_enabled", False),
+    ("aux_loss_enabled", False),
+    ("use_liger_kernel", False),
+)
+_TRL_NAMES = {
+    "clip_frac": "clip_ratio/region_mean",
+    "clip_low_frac": "clip_ratio/low_mean",
+    "clip_high_frac": "clip_ratio/high_mean",
+}
 
 
 def mask_of(inputs: Mapping[str, Any]) -> Tensor:
@@ -175,16 +230,19 @@ def mask_of(inputs: Mapping[str, Any]) -> Tensor:
 
 
 class TrlLoss:
-    """A mixin that trains TRL's GRPOTrainer with a loss of ours: `class Mine(TrlLoss, GRPOTrainer): loss = "st-ppo"`.
+    """A mixin that trains TRL's GRPOTrainer with a loss of ours: `class Mine(TrlLoss, GRPOTrainer): loss =
+    "st-ppo"`.
 
-    Advantages are TRL's; `loss_type`, `epsilon` and `beta` of its configuration are not read, except that `beta` > 0
-    makes it compute the reference's log-probs. Raises InputError when it is made for what a loss cannot carry, for what
-    the trainer does not provide, and for an update that is not made of whole generations.
+    Advantages are TRL's; `loss_type`, `epsilon` and `beta` of its configuration are not read, except that
+    `beta` > 0 makes it compute the reference's log-probs. Raises InputError when it is made for what a loss
+    cannot carry, for what the trainer does not provide, and for an update that is not made of whole
+    generations.
     """
 
     loss: str | Mapping[str, Any] = "st-ppo"
     recorded: Mapping[str, Any] | None = None  # of the last micro-batch, for a ledger
-    _update: tuple[int, Tensor, int] | None = None  # micro-step of its start, its sums, its micro-batches on all ranks
+    # micro-step of its start, its sums, its micro-batches on all ranks
+    _update: tuple[int, Tensor, int] | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -195,13 +253,23 @@ class TrlLoss:
         self.recorded_as = {"algorithm": own.name, "replay_as": self.loss, "clip": None}
         accumulated, slices = trainer.args.gradient_accumulation_steps, trainer.args.steps_per_generation
         if slices % accumulated:
-            numbers = f"gradient_accumulation_steps = {accumulated} must divide steps_per_generation = {slices}"
-            raise InputError(f"{numbers}: an update is then made of one generation, and its counts known at its start")
+            numbers = (
+                f"gradient_accumulation_steps = {accumulated} must divide steps_per_generation = {slices}"
+            )
+            raise InputError(
+                f"{numbers}: an update is then made of one generation, and its counts known at its start"
+            )
         if own.needs_reference and not trainer.beta:
-            raise InputError(f"the KL term of '{own.name}' needs the reference's log-probs: set beta to its weight")
+            raise InputError(
+                f"the KL term of '{own.name}' needs the reference's log-probs: set beta to its weight"
+            )
         if corrects and not getattr(trainer, "use_vllm", False):
-            raise InputError(f"the correction of '{own.name}' needs the sampler's log-probs: set use_vllm = True")
-        if getattr(trainer, "use_vllm", False) and getattr(trainer, "vllm_importance_sampling_correction", False):
+            raise InputError(
+                f"the correction of '{own.name}' needs the sampler's log-probs: set use_vllm = True"
+            )
+        if getattr(trainer, "use_vllm", False) and getattr(
+            trainer, "vllm_importance_sampling_correction", False
+        ):
             why = "TRL's vllm_importance_sampling_correction is not applied to our losses"
             raise InputError(f"{why}: set it to False, and choose a correction = 'tis' of ours")
         for name, off in _TRL_OWN:
@@ -213,10 +281,12 @@ class TrlLoss:
         old = inputs.get("old_per_token_logps")
         old = log_prob.detach() if old is None else old
         return self._ours.batch(
-            mask=mask_of(inputs), advantages=inputs["advantages"],
-            log_prob_old=old, log_prob_ref=inputs.get("ref_per_token_logps"),
+            mask=mask_of(inputs),
+            advantages=inputs["advantages"],
+            log_prob_old=old,
+            log_prob_ref=inputs.get("ref_per_token_logps"),
             log_prob_behaviour=inputs.get("sampling_per_token_logps"),
-        )  # fmt: skip
+        )
 
     def _compute_loss(self, model: Any, inputs: Mapping[str, Any]) -> Tensor:
         trainer: Any = self
@@ -227,7 +297,9 @@ class TrlLoss:
         out = self._ours(batch, log_prob, sums, parts)
         self.recorded = recorded(out.terms)
         logged = trainer._metrics["train" if training else "eval"]
-        logged["entropy"].append(float(torch.where(batch.mask, entropy, 0).sum() / batch.mask.sum().clamp(min=1)))
+        logged["entropy"].append(
+            float(torch.where(batch.mask, entropy, 0).sum() / batch.mask.sum().clamp(min=1))
+        )
         for name, value in metrics(out.terms).items():
             logged[_TRL_NAMES.get(name, f"sorl/{name}")].append(value)
         return out.loss * ranks if training else out.loss
@@ -237,7 +309,10 @@ class TrlLoss:
         ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
         attention = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
         width = inputs["completion_ids"].size(1)
-        return trainer._get_per_token_logps_and_entropies(model, ids, attention, width, compute_entropy=True)[:2]
+        answer = trainer._get_per_token_logps_and_entropies(
+            model, ids, attention, width, compute_entropy=True
+        )
+        return answer[0], answer[1]
 
     def _whole(self, model: Any) -> tuple[Tensor, int]:
         """Sums over every micro-batch of the update on every rank, made once at its start."""
@@ -261,33 +336,44 @@ class TrlLoss:
 def tinker_loss(
     algorithm: str | Mapping[str, Any], horizon: float | None = None, **slots: Any
 ) -> Callable[[Sequence[Any], Sequence[Tensor]], tuple[Tensor, dict[str, float]]]:
-    """Return a loss for tinker's `training_client.forward_backward_custom(data, loss)`; a call is a whole update.
+    """Return a loss for tinker's `training_client.forward_backward_custom(data, loss)`; a call is a whole
+    update.
 
-    Every datum carries `mask`, `advantages` and `logprobs` in its loss_fn_inputs, as the cookbook makes them, all of
-    one length; the sampler's log-probs are those of the old policy. Raises InputError as Loss does, and for a KL term:
-    no reference is there. Read against tinker 0.38 and tinker-cookbook 0.6.1, not run.
+    Every datum carries `mask`, `advantages` and `logprobs` in its loss_fn_inputs, as the cookbook makes them,
+    all of one length; the sampler's log-probs are those of the old policy. Raises InputError as Loss does,
+    and for a KL term: no reference is there. Read against tinker 0.38 and tinker-cookbook 0.6.1, not run.
     """
-    loss, padded = Loss(algorithm, horizon, **slots), partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)
+    loss, padded = (
+        Loss(algorithm, horizon, **slots),
+        partial(torch.nn.utils.rnn.pad_sequence, batch_first=True),
+    )
     if loss.algorithm.needs_reference:
         name = loss.algorithm.name
         raise InputError(f"the KL term of '{name}' needs the reference's log-probs: leave it out: kl='none'")
 
     def computed(data: Sequence[Any], logprobs: Sequence[Tensor]) -> tuple[Tensor, dict[str, float]]:
-        given = [padded([d.loss_fn_inputs[n].to_torch() for d in data]) for n in ("mask", "advantages", "logprobs")]
-        batch = loss.batch(mask=given[0] > 0, advantages=given[1], log_prob_old=given[2], log_prob_behaviour=given[2])
+        given = [
+            padded([d.loss_fn_inputs[n].to_torch() for d in data]) for n in ("mask", "advantages", "logprobs")
+        ]
+        batch = loss.batch(
+            mask=given[0] > 0, advantages=given[1], log_prob_old=given[2], log_prob_behaviour=given[2]
+        )
         out = loss(batch, padded(list(logprobs)))
         return out.loss, metrics(out.terms)
 
     return computed
 
 
-def skyrl_loss(algorithm: str | Mapping[str, Any], **slots: Any) -> Callable[..., tuple[Tensor, dict[str, float]]]:
-    """Return a policy loss for SkyRL: `PolicyLossRegistry.register("st-ppo", skyrl_loss("st-ppo"))` before it starts.
+def skyrl_loss(
+    algorithm: str | Mapping[str, Any], **slots: Any
+) -> Callable[..., tuple[Tensor, dict[str, float]]]:
+    """Return a policy loss for SkyRL: `PolicyLossRegistry.register("st-ppo", skyrl_loss("st-ppo"))` before it
+    starts.
 
-    SkyRL scales the advantages so that a sum over tokens is its `loss_reduction`, which takes the place of the
-    algorithm's aggregation; ratio, clip, correction and a stabiliser of the micro-batch are the algorithm's. With
-    `token_mean` the scale is one number and leaves the stabiliser as it is. Raises InputError for what a micro-batch
-    with scaled advantages cannot tell. Read against SkyRL 0.4.0, not run.
+    SkyRL scales the advantages so that a sum over tokens is its `loss_reduction`, which takes the place of
+    the algorithm's aggregation; ratio, clip, correction and a stabiliser of the micro-batch are the
+    algorithm's. With `token_mean` the scale is one number and leaves the stabiliser as it is. Raises
+    InputError for what a micro-batch with scaled advantages cannot tell. Read against SkyRL 0.4.0, not run.
     """
     loss = Loss(algorithm, None, **({"aggregate": "token_sum"} | slots))
     own, why = loss.algorithm, ""
@@ -301,9 +387,13 @@ def skyrl_loss(algorithm: str | Mapping[str, Any], **slots: Any) -> Callable[...
         raise InputError(f"'{own.name}' {why}")
 
     def computed(
-        log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, config: Any = None,
-        loss_mask: Tensor | None = None, rollout_logprobs: Tensor | None = None,
-    ) -> tuple[Tensor, dict[str, float]]:  # fmt: skip
+        log_probs: Tensor,
+        old_log_probs: Tensor,
+        advantages: Tensor,
+        config: Any = None,
+        loss_mask: Tensor | None = None,
+        rollout_logprobs: Tensor | None = None,
+    ) -> tuple[Tensor, dict[str, float]]:
         mask = torch.ones_like(log_probs) if loss_mask is None else loss_mask
         told: dict[str, Any] = {"log_prob_old": old_log_probs, "log_prob_behaviour": rollout_logprobs}
         out = loss(loss.batch(mask=mask > 0, advantages=advantages, **told), log_probs)

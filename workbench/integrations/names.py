@@ -1,7 +1,7 @@
 """What other trainers call our columns and settings, from the sources of the trainers.
 
-A metric whose definition differs from ours (a clip fraction per sequence, a percentage) is not in here: it is kept
-under its own name. A wrong name is worse than a missing one.
+A metric whose definition differs from ours (a clip fraction per sequence, a percentage) is not in here: it is
+kept under its own name. A wrong name is worse than a missing one.
 """
 
 from __future__ import annotations
@@ -11,138 +11,226 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-# Columns of ours with their names in verl, Search-R1, RAGEN, rLLM, TRL, OpenRLHF, SkyRL, prime-rl, slime, AReaL, ROLL,
-# NeMo-RL and tinker-cookbook. Of several in one log the first counts; `*` stands for any text. A leading
-# `train/`, `policy/` or `ppo_actor/` and a trailing `/avg` or `@sum` are looked past.
-NAMES = {column: tuple(metrics.split()) for column, metrics in {
-    "minibatch.grad_norm": "actor/grad_norm grad_norm optim/grad_norm actor_grad_norm update/grad_norm "
-        "actor_train/grad_norm",
-    "minibatch.policy_loss": "actor/pg_loss policy_loss actor/loss/policy",
-    "minibatch.lr": "actor/lr learning_rate optim/lr actor_lr policy_lr lr-pg_0 update/lr lr",
-    "minibatch.value_loss": "critic/vf_loss critic/critic_loss critic_loss critic/loss",
-    "minibatch.vf_clip_frac": "critic/vf_clipfrac critic/values_clipfrac critic/clipfrac",
-    "minibatch.critic_grad_norm": "critic/grad_norm",
-    "minibatch.mismatch": "sampling/sampling_logp_difference/mean rollout_train_logprobs_abs_diff_mean "
-        "train_rollout_logprob_abs_diff offpolicy/logprob_abs_diff/mean",
-    "minibatch.mismatch_max": "sampling/sampling_logp_difference/max rollout_train_logprobs_abs_diff_max "
-        "offpolicy/logprob_abs_diff/max",
-    "minibatch.mismatch_k3": "rollout_corr/k3_kl offpolicy/k3_kl",
-    "minibatch.mismatch_pearson": "training/rollout_actor_probs_pearson_corr offpolicy/prob_pearson_corr",
-    "minibatch.mismatch_ppl_ratio": "rollout_corr/ppl_ratio offpolicy/ppl_ratio",
-    "minibatch.ratio_max": "loss_metrics/is_ratio_max actor/ratio_max update/importance_weight/max probs_ratio_max",
-    "minibatch.ratio_min": "loss_metrics/is_ratio_min actor/ratio_min update/importance_weight/min probs_ratio_min",
-    "minibatch.ratio_std": "loss_metrics/is_ratio_std",
-    "minibatch.clip_low_frac": "clip_ratio/low_mean",
-    "minibatch.clip_high_frac": "clip_ratio/high_mean",
-    "step.ratio_mean": "loss_metrics/is_ratio_mean actor/ratio_mean update/importance_weight probs_ratio ratio",
-    "step.clip_frac": "actor/pg_clipfrac clip_ratio/region_mean loss_metrics/clip_ratio pg_clipfrac ppo_clip_ratio "
-        "update/clip_ratio actor/clipfrac",
-    "step.dual_clip_frac": "actor/pg_clipfrac_lower update/dual_clip_ratio",
-    "step.out_of_range_frac": "actor/ppo_ratio_clipfrac",
-    "step.corrected_frac": "is_masked/mean tis_clipfrac actor/is_weight_clipfrac",
-    "step.approx_kl": "actor/ppo_kl ppo_kl update/approx_kl actor/approxkl",
-    "step.kl_ref": "actor/kl_loss kl policy_kl kl_loss kl_penalty actor/loss/kl kl_policy_base",
-    "step.entropy": "actor/entropy entropy policy_entropy entropy/all/mean optim/entropy update/entropy "
-        "actor/entropy_loss entropy_loss approx_entropy critic/entropy/mean",
-    "step.mismatch_kl": "rollout_corr/kl offpolicy/kl mismatch_kl/all/mean vllm_kl update/behave_approx_kl "
-        "gen_kl_error optim/kl_sample_train_v1",
-    "step.ess_frac": "rollout_corr/rollout_is_eff_sample_size",
-    "step.chi2": "rollout_corr/chi2_token offpolicy/chi2_token",
-    "step.explained_variance": "critic/vf_explained_var",
-    "step.response_tokens": "response_length/mean completions/mean_length response_length generate/avg_num_tokens "
-        "train/agg/all/*/num_output_tokens/mean train/*/all/*/num_output_tokens/mean rollout/response_len/mean "
-        "mean_gen_tokens_per_sample tokens/response_length/mean episode/response_tokens rollout/response_length_mean",
-    "step.truncated_frac": "response_length/clip_ratio completions/clipped_ratio rollout/truncated_rate truncated "
-        "train/agg/all/*/is_truncated/mean train/*/all/*/is_truncated/mean rollout/truncated truncation_rate "
-        "no_eos_ratios",
-    "step.turns": "num_turns/mean train/agg/all/*/num_turns/mean train/*/all/*/num_turns/mean episode/num_turns "
-        "env/all/turns_per_episode env/number_of_actions/mean multi_turn_metric/round_number_mean",
-    "step.staleness": "training/off_policy/trajectory_staleness/mean async/staleness_mean off_policy/mean "
-        "sample/staleness_mean update/version_stats/sample_staleness_theta_avg avg_trajectory_age",
-    "step.valid_action_frac": "env/ratio_of_valid_action",
-    "step.answered_frac": "env/finish_ratio",
-    "step.searches": "env/number_of_valid_search",
-    "step.seconds_rollout": "timing_s/gen timing/generation",
-    "step.seconds_update": "timing_s/update_actor timing/ppo_train",
-    "step.seconds_total": "timing_s/step perf/time_per_step timing/step_total",
-    "step.reward_std": "reward_std reward/std rollout/reward_std",
-    "step.group_reward_std": "group_reward_std rollout/in_group_reward_std",
-    "step.zero_advantage_frac": "frac_reward_zero_std",
-    "step.solved_group_frac": "train/agg/all/*/solved_all train/*/all/*/solved_all env/all/by_group/frac_all_good "
-        "batch/*/fractions/too_easy",
-    "step.failed_group_frac": "train/agg/all/*/solved_none train/*/all/*/solved_none env/all/by_group/frac_all_bad "
-        "batch/*/fractions/too_hard",
-    "step.success": "success episode/correct",
-    "step.reward": "critic/score/mean critic/rewards/mean reward/mean reward rewards/mean reward/avg_raw_reward "
-        "train/agg/all/*/reward/mean train/*/all/*/reward/mean rollout/raw_reward rollout/reward_mean "
-        "task_reward env/all/reward/total reward/*/mean",
-    "step.heldout_success": "val-core/*/acc/mean@* val-core/acc/mean@1 val-core/*/reward/mean@* val-env/*/success "
-        "val/test_score/* eval_reward eval/reward eval/all/avg_score eval/*/avg_score eval/agg/all/*/avg@* "
-        "eval/*/all/*/avg@* eval/*/*/avg@* eval/eval_*_pass1 validation/accuracy eval-rollout/task_reward "
-        "test/env/all/reward/total val/avg_reward val/score/mean",
-}.items()}  # fmt: skip
+# Columns of ours with their names in verl, Search-R1, RAGEN, rLLM, TRL, OpenRLHF, SkyRL, prime-rl, slime,
+# AReaL, ROLL, NeMo-RL and tinker-cookbook. Of several in one log the first counts; `*` stands for any text. A
+# leading `train/`, `policy/` or `ppo_actor/` and a trailing `/avg` or `@sum` are looked past.
+NAMES = {
+    column: tuple(metrics.split())
+    for column, metrics in {
+        "minibatch.grad_norm": (
+            "actor/grad_norm grad_norm optim/grad_norm actor_grad_norm update/grad_norm actor_train/grad_norm"
+        ),
+        "minibatch.policy_loss": "actor/pg_loss policy_loss actor/loss/policy",
+        "minibatch.lr": "actor/lr learning_rate optim/lr actor_lr policy_lr lr-pg_0 update/lr lr",
+        "minibatch.value_loss": "critic/vf_loss critic/critic_loss critic_loss critic/loss",
+        "minibatch.vf_clip_frac": "critic/vf_clipfrac critic/values_clipfrac critic/clipfrac",
+        "minibatch.critic_grad_norm": "critic/grad_norm",
+        "minibatch.mismatch": (
+            "sampling/sampling_logp_difference/mean rollout_train_logprobs_abs_diff_mean "
+            "train_rollout_logprob_abs_diff offpolicy/logprob_abs_diff/mean"
+        ),
+        "minibatch.mismatch_max": (
+            "sampling/sampling_logp_difference/max rollout_train_logprobs_abs_diff_max "
+            "offpolicy/logprob_abs_diff/max"
+        ),
+        "minibatch.mismatch_k3": "rollout_corr/k3_kl offpolicy/k3_kl",
+        "minibatch.mismatch_pearson": "training/rollout_actor_probs_pearson_corr offpolicy/prob_pearson_corr",
+        "minibatch.mismatch_ppl_ratio": "rollout_corr/ppl_ratio offpolicy/ppl_ratio",
+        "minibatch.ratio_max": (
+            "loss_metrics/is_ratio_max actor/ratio_max update/importance_weight/max probs_ratio_max"
+        ),
+        "minibatch.ratio_min": (
+            "loss_metrics/is_ratio_min actor/ratio_min update/importance_weight/min probs_ratio_min"
+        ),
+        "minibatch.ratio_std": "loss_metrics/is_ratio_std",
+        "minibatch.clip_low_frac": "clip_ratio/low_mean",
+        "minibatch.clip_high_frac": "clip_ratio/high_mean",
+        "step.ratio_mean": (
+            "loss_metrics/is_ratio_mean actor/ratio_mean update/importance_weight probs_ratio ratio"
+        ),
+        "step.clip_frac": (
+            "actor/pg_clipfrac clip_ratio/region_mean loss_metrics/clip_ratio pg_clipfrac ppo_clip_ratio "
+            "update/clip_ratio actor/clipfrac"
+        ),
+        "step.dual_clip_frac": "actor/pg_clipfrac_lower update/dual_clip_ratio",
+        "step.out_of_range_frac": "actor/ppo_ratio_clipfrac",
+        "step.corrected_frac": "is_masked/mean tis_clipfrac actor/is_weight_clipfrac",
+        "step.approx_kl": "actor/ppo_kl ppo_kl update/approx_kl actor/approxkl",
+        "step.kl_ref": "actor/kl_loss kl policy_kl kl_loss kl_penalty actor/loss/kl kl_policy_base",
+        "step.entropy": (
+            "actor/entropy entropy policy_entropy entropy/all/mean optim/entropy update/entropy "
+            "actor/entropy_loss entropy_loss approx_entropy critic/entropy/mean"
+        ),
+        "step.mismatch_kl": (
+            "rollout_corr/kl offpolicy/kl mismatch_kl/all/mean vllm_kl update/behave_approx_kl "
+            "gen_kl_error optim/kl_sample_train_v1"
+        ),
+        "step.ess_frac": "rollout_corr/rollout_is_eff_sample_size",
+        "step.chi2": "rollout_corr/chi2_token offpolicy/chi2_token",
+        "step.explained_variance": "critic/vf_explained_var",
+        "step.response_tokens": (
+            "response_length/mean completions/mean_length response_length generate/avg_num_tokens"
+            " train/agg/all/*/num_output_tokens/mean train/*/all/*/num_output_tokens/mean"
+            " rollout/response_len/mean mean_gen_tokens_per_sample tokens/response_length/mean"
+            " episode/response_tokens rollout/response_length_mean"
+        ),
+        "step.truncated_frac": (
+            "response_length/clip_ratio completions/clipped_ratio rollout/truncated_rate truncated"
+            " train/agg/all/*/is_truncated/mean train/*/all/*/is_truncated/mean rollout/truncated"
+            " truncation_rate no_eos_ratios"
+        ),
+        "step.turns": (
+            "num_turns/mean train/agg/all/*/num_turns/mean train/*/all/*/num_turns/mean episode/num_turns "
+            "env/all/turns_per_episode env/number_of_actions/mean multi_turn_metric/round_number_mean"
+        ),
+        "step.staleness": (
+            "training/off_policy/trajectory_staleness/mean async/staleness_mean off_policy/mean "
+            "sample/staleness_mean update/version_stats/sample_staleness_theta_avg avg_trajectory_age"
+        ),
+        "step.valid_action_frac": "env/ratio_of_valid_action",
+        "step.answered_frac": "env/finish_ratio",
+        "step.searches": "env/number_of_valid_search",
+        "step.seconds_rollout": "timing_s/gen timing/generation",
+        "step.seconds_update": "timing_s/update_actor timing/ppo_train",
+        "step.seconds_total": "timing_s/step perf/time_per_step timing/step_total",
+        "step.reward_std": "reward_std reward/std rollout/reward_std",
+        "step.group_reward_std": "group_reward_std rollout/in_group_reward_std",
+        "step.zero_advantage_frac": "frac_reward_zero_std",
+        "step.solved_group_frac": (
+            "train/agg/all/*/solved_all train/*/all/*/solved_all env/all/by_group/frac_all_good "
+            "batch/*/fractions/too_easy"
+        ),
+        "step.failed_group_frac": (
+            "train/agg/all/*/solved_none train/*/all/*/solved_none env/all/by_group/frac_all_bad "
+            "batch/*/fractions/too_hard"
+        ),
+        "step.success": "success episode/correct",
+        "step.reward": (
+            "critic/score/mean critic/rewards/mean reward/mean reward rewards/mean reward/avg_raw_reward "
+            "train/agg/all/*/reward/mean train/*/all/*/reward/mean rollout/raw_reward rollout/reward_mean "
+            "task_reward env/all/reward/total reward/*/mean"
+        ),
+        "step.heldout_success": (
+            "val-core/*/acc/mean@* val-core/acc/mean@1 val-core/*/reward/mean@* val-env/*/success"
+            " val/test_score/* eval_reward eval/reward eval/all/avg_score eval/*/avg_score"
+            " eval/agg/all/*/avg@* eval/*/all/*/avg@* eval/*/*/avg@* eval/eval_*_pass1 validation/accuracy"
+            " eval-rollout/task_reward test/env/all/reward/total val/avg_reward val/score/mean"
+        ),
+    }.items()
+}
 
-# Where a log names the training step. The last two count calls of the tracker: they stand in where there is no other.
+# Where a log names the training step. The last two count calls of the tracker: they stand in where there is
+# no other.
 STEP = (
-    "step", "global_step", "training/global_step", "train/global_step", "trainer/global_step", "system/global_step",
-    "eval/global_step", "rollout/step", "train/step", "eval/step", "iteration", "Step", "_step",
-)  # fmt: skip
+    "step",
+    "global_step",
+    "training/global_step",
+    "train/global_step",
+    "trainer/global_step",
+    "system/global_step",
+    "eval/global_step",
+    "rollout/step",
+    "train/step",
+    "eval/step",
+    "iteration",
+    "Step",
+    "_step",
+)
 COMPONENT = "reward_part_"  # before the name of a component of the reward, in its column
 _PART = re.compile(r"(?:train/.*/|train/|critic/)?rewards/(?P<part>[^/]+)/mean")
-# slime names an evaluation after its data alone, as others name much else: only where its own names are in the log.
+# slime names an evaluation after its data alone, as others name much else: only where its own names are in
+# the log.
 _SLIME, _SLIME_EVALUATION = "rollout/raw_reward", re.compile(r"eval/[^/-]+")
 _PAST = re.compile(r"^(?:train/|policy/|ppo_actor/)|(?:/avg|@sum|@mean|@max|@min)$")
 
-# Settings of ours (workbench/spec/settings.py) with their names in the configurations of other trainers. A name fits
-# the end of a dotted key; the first that fits counts. The last block are settings that only other trainers have.
-SETTINGS = {key: tuple(names.split()) for key, names in {
-    "seed": "trainer.seed train.seed training_args.seed data.seed seed",
-    "model": "actor_rollout_ref.model.path model_name_or_path trainer.policy.model.path actor.model_name_or_path "
-        "policy.model_name model.name actor.path pretrain model_name hf_checkpoint _name_or_path",
-    "iterations": "trainer.total_training_steps max_num_steps max_steps num_rollout total_train_steps",
-    "engine.temperature": "rollout.temperature sampling_params.temperature rollout_temperature gconfig.temperature "
-        "generation.temperature sampling.temperature temperature",
-    "learn.policy.lr": "actor_rollout_ref.actor.optim.lr actor.optim.lr policy.optimizer_config.lr actor.adam.lr "
-        "actor.optimizer.lr policy.optimizer.kwargs.lr actor_train.training_args.learning_rate actor_learning_rate "
-        "learning_rate trainer.optim.lr optim.lr lr",
-    "learn.policy.max_grad_norm": "actor_rollout_ref.actor.grad_clip actor_rollout_ref.actor.optim.clip_grad "
-        "actor.grad_clip policy.optimizer_config.max_grad_norm actor.max_norm actor.optimizer.gradient_clipping "
-        "policy.max_grad_norm max_grad_norm optim.max_norm max_norm clip_grad",
-    "learn.critic.lr": "critic.optim.lr critic.optimizer_config.lr critic.adam.lr critic.optimizer.lr "
-        "critic_learning_rate",
-    "learn.group_size": "actor_rollout_ref.rollout.n rollout.n num_generations n_samples_per_prompt gconfig.n_samples "
-        "num_generations_per_prompt num_return_sequences_in_group rollouts_per_example group_size",
-    "learn.epochs": "actor_rollout_ref.actor.ppo_epochs actor.ppo_epochs num_iterations update_epochs_per_batch "
-        "train.max_epochs max_epochs ppo_epochs",
-    "learn.staleness": "max_staleness_steps max_head_offpolicyness max_off_policy_steps max_steps_off_policy "
-        "max_trajectory_age_steps",
-    "learn.entropy_coef": "actor.entropy_coeff actor.entropy_coef entropy_loss_coef entropy_coef",
-    "slots.clip.low": "actor.clip_ratio_low eps_clip_low ratio_clip_min actor.clip_ratio eps_clip pg_clip epsilon",
-    "slots.clip.high": "actor.clip_ratio_high eps_clip_higher eps_clip_high ratio_clip_max pg_clip_high epsilon_high "
-        "actor.clip_ratio eps_clip pg_clip epsilon",
-    "slots.kl.beta": "actor.kl_loss_coef algorithm.kl_loss_coef kl_loss_coef reference_policy_kl_penalty kl_ctl "
-        "kl_penalty_coef algorithm.kl_ctrl.kl_coef kl.init_coef init_kl_coef kl_coef beta",
-    "learn.policy.schedule": "actor.optim.lr_scheduler_type actor.optim.warmup_style optimizer_config.scheduler "
-        "lr_scheduler_type lr_decay_style lr_scheduler scheduler.type lr_schedule",
-    "learn.policy.warmup_steps": "actor.optim.lr_warmup_steps optimizer_config.num_warmup_steps warmup_steps "
-        "lr_warmup_iters",
-    "learn.policy.warmup_share": "actor.optim.lr_warmup_steps_ratio warmup_steps_proportion lr_warmup_ratio "
-        "warmup_ratio lr_warmup_fraction",
-    "world.max_response_tokens": "data.max_response_length max_completion_length sampling_params.max_generate_length "
-        "rollout.max_new_tokens rollout_max_response_len gconfig.max_new_tokens sampling.max_tokens generate_max_len "
-        "response_length max_tokens",
-}.items()}  # fmt: skip
+# Settings of ours (workbench/spec/settings.py) with their names in the configurations of other trainers. A
+# name fits the end of a dotted key; the first that fits counts. The last block are settings that only other
+# trainers have.
+SETTINGS = {
+    key: tuple(names.split())
+    for key, names in {
+        "seed": "trainer.seed train.seed training_args.seed data.seed seed",
+        "model": (
+            "actor_rollout_ref.model.path model_name_or_path trainer.policy.model.path"
+            " actor.model_name_or_path policy.model_name model.name actor.path pretrain model_name"
+            " hf_checkpoint _name_or_path"
+        ),
+        "iterations": "trainer.total_training_steps max_num_steps max_steps num_rollout total_train_steps",
+        "engine.temperature": (
+            "rollout.temperature sampling_params.temperature rollout_temperature gconfig.temperature "
+            "generation.temperature sampling.temperature temperature"
+        ),
+        "learn.policy.lr": (
+            "actor_rollout_ref.actor.optim.lr actor.optim.lr policy.optimizer_config.lr actor.adam.lr"
+            " actor.optimizer.lr policy.optimizer.kwargs.lr actor_train.training_args.learning_rate"
+            " actor_learning_rate learning_rate trainer.optim.lr optim.lr lr"
+        ),
+        "learn.policy.max_grad_norm": (
+            "actor_rollout_ref.actor.grad_clip actor_rollout_ref.actor.optim.clip_grad actor.grad_clip"
+            " policy.optimizer_config.max_grad_norm actor.max_norm actor.optimizer.gradient_clipping"
+            " policy.max_grad_norm max_grad_norm optim.max_norm max_norm clip_grad"
+        ),
+        "learn.critic.lr": (
+            "critic.optim.lr critic.optimizer_config.lr critic.adam.lr critic.optimizer.lr "
+            "critic_learning_rate"
+        ),
+        "learn.group_size": (
+            "actor_rollout_ref.rollout.n rollout.n num_generations n_samples_per_prompt gconfig.n_samples "
+            "num_generations_per_prompt num_return_sequences_in_group rollouts_per_example group_size"
+        ),
+        "learn.epochs": (
+            "actor_rollout_ref.actor.ppo_epochs actor.ppo_epochs num_iterations update_epochs_per_batch "
+            "train.max_epochs max_epochs ppo_epochs"
+        ),
+        "learn.staleness": (
+            "max_staleness_steps max_head_offpolicyness max_off_policy_steps max_steps_off_policy "
+            "max_trajectory_age_steps"
+        ),
+        "learn.entropy_coef": "actor.entropy_coeff actor.entropy_coef entropy_loss_coef entropy_coef",
+        "slots.clip.low": (
+            "actor.clip_ratio_low eps_clip_low ratio_clip_min actor.clip_ratio eps_clip pg_clip epsilon"
+        ),
+        "slots.clip.high": (
+            "actor.clip_ratio_high eps_clip_higher eps_clip_high ratio_clip_max pg_clip_high epsilon_high "
+            "actor.clip_ratio eps_clip pg_clip epsilon"
+        ),
+        "slots.kl.beta": (
+            "actor.kl_loss_coef algorithm.kl_loss_coef kl_loss_coef reference_policy_kl_penalty kl_ctl "
+            "kl_penalty_coef algorithm.kl_ctrl.kl_coef kl.init_coef init_kl_coef kl_coef beta"
+        ),
+        "learn.policy.schedule": (
+            "actor.optim.lr_scheduler_type actor.optim.warmup_style optimizer_config.scheduler "
+            "lr_scheduler_type lr_decay_style lr_scheduler scheduler.type lr_schedule"
+        ),
+        "learn.policy.warmup_steps": (
+            "actor.optim.lr_warmup_steps optimizer_config.num_warmup_steps warmup_steps lr_warmup_iters"
+        ),
+        "learn.policy.warmup_share": (
+            "actor.optim.lr_warmup_steps_ratio warmup_steps_proportion lr_warmup_ratio "
+            "warmup_ratio lr_warmup_fraction"
+        ),
+        "world.max_response_tokens": (
+            "data.max_response_length max_completion_length sampling_params.max_generate_length"
+            " rollout.max_new_tokens rollout_max_response_len gconfig.max_new_tokens sampling.max_tokens"
+            " generate_max_len response_length max_tokens"
+        ),
+    }.items()
+}
 _BOUND = "learn.policy.max_grad_norm"
 # A coefficient of the KL counts only where its term is on: where the switch says no, it is 0.
 _SWITCHES = {"kl_loss_coef": "use_kl_loss", "kl_coef": "use_kl_in_reward"}
 
 _EXACT = {name: (column, rank) for column, names in NAMES.items() for rank, name in enumerate(names)}
-_GLOBS = [(re.compile(".+".join(map(re.escape, name.split("*")))), at) for name, at in _EXACT.items() if "*" in name]
+_GLOBS = [
+    (re.compile(".+".join(map(re.escape, name.split("*")))), at) for name, at in _EXACT.items() if "*" in name
+]
 
 
 @lru_cache(8192)
 def place(metric: str) -> tuple[str, int] | None:
-    """Return our table.column of a metric and its rank among the names of that column; None for an unknown metric."""
+    """Return our table.column of a metric and its rank among the names of that column; None for an unknown
+    metric.
+    """
     if metric.startswith(("step.", "minibatch.")):
         return metric, 0
     short = _PAST.sub("", metric)
@@ -153,7 +241,9 @@ def place(metric: str) -> tuple[str, int] | None:
 
 
 def chosen(metrics: Collection[str]) -> dict[str, str]:
-    """Return table.column -> metric: of several names of a column that first in the table, then first in the log."""
+    """Return table.column -> metric: of several names of a column that first in the table, then first in the
+    log.
+    """
     best: dict[str, tuple[int, str]] = {}
     for metric in metrics:
         if (found := place(metric)) and (found[0] not in best or found[1] < best[found[0]][0]):
@@ -165,16 +255,22 @@ def chosen(metrics: Collection[str]) -> dict[str, str]:
 
 
 def own_column(metric: str, taken: Iterable[str]) -> str:
-    """Return the column that an unknown metric is kept in: its own name in letters, digits and `_`, no name `taken`."""
+    """Return the column that an unknown metric is kept in: its own name in letters, digits and `_`, no name
+    `taken`.
+    """
     part = _PART.fullmatch(metric)
     plain = re.sub(r"[^0-9a-z]+", "_", (part["part"] if part else metric).lower()).strip("_")[:80] or "metric"
     name = f"{COMPONENT}{plain}" if part else f"_{plain}" if plain[0].isdigit() else plain
     used = set(taken)
-    return next(free for free in (name, *(f"{name}_{n}" for n in range(2, len(used) + 3))) if free not in used)
+    return next(
+        free for free in (name, *(f"{name}_{n}" for n in range(2, len(used) + 3))) if free not in used
+    )
 
 
 def settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of ours that a flat configuration (dotted keys) says: numbers, words and switches only."""
+    """Return the settings of ours that a flat configuration (dotted keys) says: numbers, words and switches
+    only.
+    """
     ends: dict[str, Any] = dict(config)
     for key, value in config.items():
         parts = key.split(".")
@@ -185,7 +281,11 @@ def settings(config: Mapping[str, Any]) -> dict[str, Any]:
         for name in (name for name in names if name in ends):
             off = _value(ends.get(_SWITCHES.get(name.rpartition(".")[2], ""))) is False
             value = 0.0 if off else _value(ends[name])
-            if isinstance(value, bool | int | float | str) and value not in ("", -1) and not found.get(setting):
+            if (
+                isinstance(value, bool | int | float | str)
+                and value not in ("", -1)
+                and not found.get(setting)
+            ):
                 found[setting] = value
     if any(name in ends for name in SETTINGS[_BOUND]) and not found.get(_BOUND):
         found[_BOUND] = None  # the configuration speaks of the bound, and sets none
@@ -193,7 +293,9 @@ def settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _value(value: Any) -> Any:
-    """Return a number or switch that was written as text (MLflow keeps all as text) as one; anything else as it is."""
+    """Return a number or switch that was written as text (MLflow keeps all as text) as one; anything else as
+    it is.
+    """
     if not isinstance(value, str):
         return value
     if value.lower() in ("none", "null", "true", "false"):

@@ -13,19 +13,22 @@ from workbench.integrations.names import STEP
 from workbench.spec import InputError
 
 BLOCK, KEYS = 4096, 500_000  # rows that are held as rows, and keys in them
-CELLS, METRICS = 64_000_000, 2000  # values of a log, as 1.5 million steps of 40 metrics; metrics that are looked at
+# values of a log, as 1.5 million steps of 40 metrics; metrics that are looked at
+CELLS, METRICS = 64_000_000, 2000
 LONGEST = 200  # characters of a metric's name
 LARGEST = 1e100  # what no sum of some thousands would hold is infinite
 CLOCKS = ("time", "timestamp", "_timestamp", "_runtime", "runtime", "epoch")  # in the rows of every producer
 ATTEMPTS = 64  # restarts of a run; a log with more is in no order
 
-Column = np.ma.MaskedArray[Any, Any]  # float64: masked where nothing was logged; NaN and infinities are values
+# float64: masked where nothing was logged; NaN and infinities are values
+Column = np.ma.MaskedArray[Any, Any]
 
 
 class Rows:
     """Collects the rows of one run in the order of its log.
 
-    `config` is what the source says of its settings, by dotted key; `notes` say what was left out, replaced or assumed.
+    `config` is what the source says of its settings, by dotted key; `notes` say what was left out, replaced
+    or assumed.
     """
 
     def __init__(self, name: str) -> None:
@@ -56,12 +59,16 @@ class Rows:
     def block(self, columns: Mapping[str, Column], size: int) -> None:
         """Take `size` rows as columns. Raises InputError for a log of more than CELLS values."""
         self._stepped = self._stepped or any(name in columns for name in STEP)
-        known = {name: columns[name] for name in self._room(columns) if not np.ma.getmaskarray(columns[name]).all()}
+        known = {
+            name: columns[name] for name in self._room(columns) if not np.ma.getmaskarray(columns[name]).all()
+        }
         self._names |= dict.fromkeys(known)
         self._cells += size * len(known)
         self._blocks.append((size, known))
         if max(self._cells, len(self)) > CELLS:
-            raise InputError(f"'{self.name}' holds more than {CELLS:,} values; give a part of it, or fewer metrics")
+            raise InputError(
+                f"'{self.name}' holds more than {CELLS:,} values; give a part of it, or fewer metrics"
+            )
 
     def _room(self, names: Iterable[str]) -> list[str]:
         """Return the names that are looked at: of a log of too many metrics the first."""
@@ -82,7 +89,9 @@ class Rows:
         if not (size := len(self)):
             raise InputError(f"'{self.name}' holds no rows")
         if size * len(self._names) > 4 * CELLS:
-            raise InputError(f"'{self.name}' has {size:,} rows of {len(self._names):,} metrics; give a part of it")
+            raise InputError(
+                f"'{self.name}' has {size:,} rows of {len(self._names):,} metrics; give a part of it"
+            )
         if self._full:
             self.notes.append(f"only the first {METRICS:,} metrics were read")
         steps = np.ma.filled(self._steps(), -1.0)
@@ -101,7 +110,9 @@ class Rows:
         return np.ma.concatenate(found)
 
     def _steps(self) -> Column:
-        """Return the step of each row, by the first name of one that the row has; the number of the row without any."""
+        """Return the step of each row, by the first name of one that the row has; the number of the row
+        without any.
+        """
         present = [name for name in STEP if name in self._names]
         present = [name for name in present if name != "_step"] or present  # it counts calls of the tracker
         if not present and not self._stepped:
@@ -146,7 +157,9 @@ def _number(value: Any) -> float | None:
 
 
 def of_events(events: Iterable[tuple[Any, str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield rows of (step, metric, value): what follows each other with one step, each metric once, is a row."""
+    """Yield rows of (step, metric, value): what follows each other with one step, each metric
+    once, is a row.
+    """
     row: dict[str, Any] = {}
     for at, metric, value in events:
         if row and (row["step"] != at or metric in row):
@@ -157,12 +170,15 @@ def of_events(events: Iterable[tuple[Any, str, Any]]) -> Iterator[dict[str, Any]
         yield row
 
 
-def folded(steps: np.ndarray, metrics: dict[str, Column], notes: list[str]) -> tuple[np.ndarray, dict[str, Column]]:
+def folded(
+    steps: np.ndarray, metrics: dict[str, Column], notes: list[str]
+) -> tuple[np.ndarray, dict[str, Column]]:
     """Return (steps, metrics) with one row a step; takes the columns out of `metrics` as it goes.
 
-    A row in which the steps of most metrics run backwards begins a new attempt: what earlier attempts logged from that
-    step on is gone, also of metrics that the new one has not logged again. Producers at different steps of one attempt
-    (rollout and trainer of an asynchronous run) replace nothing. Of equal steps the last value counts.
+    A row in which the steps of most metrics run backwards begins a new attempt: what earlier attempts logged
+    from that step on is gone, also of metrics that the new one has not logged again. Producers at different
+    steps of one attempt (rollout and trainer of an asynchronous run) replace nothing. Of equal steps the last
+    value counts.
     """
     if not (np.diff(steps) > 0).all():
         begun = _begun(steps, metrics)
@@ -171,10 +187,14 @@ def folded(steps: np.ndarray, metrics: dict[str, Column], notes: list[str]) -> t
             begun = begun[:0]
         # The rows at which each metric begins again: so often is its attempt at a row.
         again = {name: np.intersect1d(_back(steps, values), begun) for name, values in metrics.items()}
-        restarts: dict[int, tuple[int, int]] = {}  # attempt, of most metrics -> its last such row and largest step
+        # attempt, of most metrics -> its last such row and largest step
+        restarts: dict[int, tuple[int, int]] = {}
         for row in begun.tolist():
-            own = [np.searchsorted(rows, row, "right") for name, rows in again.items()
-                   if name not in CLOCKS and row in rows]  # fmt: skip
+            own = [
+                np.searchsorted(rows, row, "right")
+                for name, rows in again.items()
+                if name not in CLOCKS and row in rows
+            ]
             attempt = int(np.median(own))
             restarts[attempt] = (row, max(int(steps[row]), restarts.get(attempt, (0, 0))[1]))
         for _, first in restarts.values():
@@ -194,16 +214,23 @@ def folded(steps: np.ndarray, metrics: dict[str, Column], notes: list[str]) -> t
     used = np.zeros(len(steps), bool)
     for values in metrics.values():
         used |= ~np.ma.getmaskarray(values)
-    return (steps, metrics) if used.all() else (steps[used], {name: values[used] for name, values in metrics.items()})
+    return (
+        (steps, metrics)
+        if used.all()
+        else (steps[used], {name: values[used] for name, values in metrics.items()})
+    )
 
 
-def _back(steps: np.ndarray, values: Column) -> np.ndarray:  # the rows at which the steps of a metric run backwards
+# the rows at which the steps of a metric run backwards
+def _back(steps: np.ndarray, values: Column) -> np.ndarray:
     rows = np.flatnonzero(~np.ma.getmaskarray(values))
     return rows[1:][np.diff(steps[rows]) < 0]
 
 
 def _begun(steps: np.ndarray, metrics: Mapping[str, Column]) -> np.ndarray:
-    """Return the rows at which an attempt begins: in more than half of a row's metrics steps run backwards."""
+    """Return the rows at which an attempt begins: in more than half of a row's metrics steps
+    run backwards.
+    """
     logged, back = np.zeros(len(steps), int), np.zeros(len(steps), int)
     for name, values in metrics.items():
         if name not in CLOCKS:

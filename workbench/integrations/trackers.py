@@ -1,7 +1,8 @@
 """Logs of trackers: TensorBoard, W&B, SwanLab, trackio, MLflow and Aim.
 
-TensorBoard, W&B and SwanLab write frames of bytes around protobuf messages. Two framings and the wire format of
-protobuf take some forty lines here; the libraries would take hundreds of megabytes and W&B's no longer has a reader.
+TensorBoard, W&B and SwanLab write frames of bytes around protobuf messages. Two framings and the wire format
+of protobuf take some forty lines here; the libraries would take hundreds of megabytes and W&B's no longer has
+a reader.
 """
 
 from __future__ import annotations
@@ -25,9 +26,17 @@ EVENTS = 4_000_000  # of a log that is sorted by time
 Event = tuple[float, Any, str, Any]  # time, step, metric, value
 _BLOCK = 32768  # of LevelDB's log format
 _CONFIGS = (
-    "config.yaml", ".hydra/config.yaml", "files/config.yaml", "config.json", "hparams.yaml", "args.json",
-    "training_args.json", "configs/trainer.json", "configs/orchestrator.json", "config.toml",
-)  # fmt: skip
+    "config.yaml",
+    ".hydra/config.yaml",
+    "files/config.yaml",
+    "config.json",
+    "hparams.yaml",
+    "args.json",
+    "training_args.json",
+    "configs/trainer.json",
+    "configs/orchestrator.json",
+    "config.toml",
+)
 _KEYS = 5000  # of a configuration
 
 
@@ -39,12 +48,16 @@ def configs(path: Path) -> list[Path]:
 
 
 def config_near(path: Path, notes: list[str]) -> dict[str, Any]:
-    """Return the settings in the configurations next to a log, by dotted key; `notes` names one that is not read."""
+    """Return the settings in the configurations next to a log, by dotted key; `notes` names one that is not
+    read.
+    """
     found: dict[str, Any] = {}
     for file in configs(path):
         try:
             text = read_text(file, MIB)
-            found = flattened({".yaml": _yaml, ".json": from_json, ".toml": from_toml}[file.suffix](text)) | found
+            found = (
+                flattened({".yaml": _yaml, ".json": from_json, ".toml": from_toml}[file.suffix](text)) | found
+            )
         except ModuleNotFoundError as error:
             notes.append(f"{file.name} was not read: it needs {error.name}, `pip install 'sorl[logs]'`")
         except (OSError, ValueError, RecursionError) as error:
@@ -73,7 +86,9 @@ def flattened(table: Any) -> dict[str, Any]:
 
 
 def messages(data: Any) -> Iterator[tuple[int, Any]]:
-    """Yield (field, value) of a protobuf message: whole numbers as int, the rest as bytes. ValueError for none."""
+    """Yield (field, value) of a protobuf message: whole numbers as int, the rest as bytes. ValueError for
+    none.
+    """
     at, end = 0, len(data) if isinstance(data, bytes) else 0  # of what is no bytes nothing
     while at < end:
         key, at = _varint(data, at)
@@ -107,7 +122,9 @@ def _double(value: Any) -> float:
 
 
 def _inside(data: Any, *path: int) -> Any:
-    """Return the fields of a message, of a repeated one the last; or what stands at a path of fields, None without."""
+    """Return the fields of a message, of a repeated one the last; or what stands at a path of fields, None
+    without.
+    """
     for field in path:
         data = dict(messages(data)).get(field)
     return data if path else dict(messages(data))
@@ -129,7 +146,9 @@ def tf_records(file: BufferedReader, notes: list[str]) -> Iterator[bytes]:
 
 
 def level_messages(file: BufferedReader, notes: list[str]) -> Iterator[tuple[int, Any]]:
-    """Yield the messages in a LevelDB log behind 7 bytes: pieces (checksum, length, kind) in blocks of 32 KiB."""
+    """Yield the messages in a LevelDB log behind 7 bytes: pieces (checksum, length, kind) in blocks of 32
+    KiB.
+    """
     file.read(7)
     record, cut = bytearray(), False
     while block := file.read(_BLOCK - file.tell() % _BLOCK):
@@ -168,13 +187,17 @@ def _events(records: Iterable[bytes], config: dict[str, Any]) -> Iterator[tuple[
         for value in (_inside(data) for field, data in messages(event.get(5)) if field == 1):
             tag, step, tensor = _text(value.get(1)), event.get(2, 0), _inside(value.get(8))
             # A tensor of one number: its type (1), and the number in one of the fields for its type.
-            data, form = tensor.get(4) or tensor.get(5) or tensor.get(6) or b"", {1: "<f", 2: "<d"}.get(tensor.get(1))
+            data, form = (
+                tensor.get(4) or tensor.get(5) or tensor.get(6) or b"",
+                {1: "<f", 2: "<d"}.get(tensor.get(1)),
+            )
             if 2 in value:
                 yield step, tag, struct.unpack("<f", value[2])[0]
             elif tag.endswith("text_summary"):
                 with suppress(ValueError):
                     config |= flattened(from_json(_text(tensor.get(8))))
-            elif tag == "_hparams_/session_start_info":  # a map from names to numbers (2), texts (3) and truths (4)
+            # a map from names to numbers (2), texts (3) and truths (4)
+            elif tag == "_hparams_/session_start_info":
                 for _, entry in messages(_inside(value.get(9), 1, 2, 3)):
                     kind, told = next(iter(_inside(_inside(entry, 2)).items()), (0, None))
                     said = _double(told) if kind == 2 else _text(told) if kind == 3 else bool(told)
@@ -219,8 +242,11 @@ def _item(data: bytes) -> tuple[str, Any]:
 
 
 _TYPES: dict[int, Callable[[Any], Any]] = {
-    4: bool, 5: lambda told: told - (1 << 64) if told >> 63 else told, 6: _double, 7: _text,
-}  # fmt: skip
+    4: bool,
+    5: lambda told: told - (1 << 64) if told >> 63 else told,
+    6: _double,
+    7: _text,
+}
 
 
 def swanlab(path: Path) -> Iterator[Rows]:
@@ -262,7 +288,9 @@ def trackio(path: Path) -> Iterator[Rows]:
         columns = {row[1] for row in base.execute("PRAGMA table_info(metrics)")}
         key = "run_id" if "run_id" in columns else "run_name"
         named = f"SELECT {key}, min(run_name) FROM metrics GROUP BY 1 ORDER BY min(id)"
-        logged = f"SELECT step, metrics FROM metrics WHERE {key} = ? AND length(metrics) < {MESSAGE} ORDER BY id"
+        logged = (
+            f"SELECT step, metrics FROM metrics WHERE {key} = ? AND length(metrics) < {MESSAGE} ORDER BY id"
+        )
         for run, name in base.execute(named).fetchall():
             rows = Rows(f"{path.stem}/{name}")
             for (text,) in base.execute(f"SELECT config FROM configs WHERE {key} = ?", [run]):
@@ -274,10 +302,16 @@ def mlflow(path: Path) -> Iterator[Rows]:
     """Every run of a database that was not deleted."""
     with _connected(path) as base:
         asked = "SELECT run_uuid, name, status FROM runs WHERE lifecycle_stage = 'active' ORDER BY start_time"
-        logged = "SELECT step, key, CASE WHEN is_nan THEN 'nan' ELSE value END FROM metrics WHERE run_uuid = ?"
+        logged = (
+            "SELECT step, key, CASE WHEN is_nan THEN 'nan' ELSE value END FROM metrics WHERE run_uuid = ?"
+        )
         for run, name, status in base.execute(asked).fetchall():
-            rows = Rows(str(name or run)).extend(of_events(base.execute(f"{logged} ORDER BY timestamp, step", [run])))
-            rows.config = dict(base.execute("SELECT key, value FROM params WHERE run_uuid = ?", [run]).fetchall())
+            rows = Rows(str(name or run)).extend(
+                of_events(base.execute(f"{logged} ORDER BY timestamp, step", [run]))
+            )
+            rows.config = dict(
+                base.execute("SELECT key, value FROM params WHERE run_uuid = ?", [run]).fetchall()
+            )
             rows.status = "failed" if status == "FAILED" else "finished"
             yield rows
 
@@ -299,7 +333,9 @@ def _mlflow_events(folder: Path) -> Iterator[Event]:
 
 
 def aim(path: Path) -> Iterator[Rows]:
-    """Every run of a repository, through Aim's own library, as nothing else reads its files; nothing is written."""
+    """Every run of a repository, through Aim's own library, as nothing else reads its files; nothing is
+    written.
+    """
     from aim import Repo, Run
 
     repository = Repo.from_path(str(path))
@@ -307,7 +343,9 @@ def aim(path: Path) -> Iterator[Rows]:
         run = Run(key, repo=repository, read_only=True)
         rows = Rows(str(run.name or run.hash)).extend(_in_time(path, _aim_events(run)))
         if not rows:
-            raise InputError(f"Aim has not indexed run {key}: type `aim storage --repo '{path}' reindex`, then again")
+            raise InputError(
+                f"Aim has not indexed run {key}: type `aim storage --repo '{path}' reindex`, then again"
+            )
         rows.config = flattened(run.get("hparams"))
         yield rows
 

@@ -1,8 +1,10 @@
-"""TRL: `record(trainer, "runs", experiment=...)` before `trainer.train()` records the turn ledger of a GRPOTrainer.
+"""TRL: `record(trainer, "runs", experiment=...)` before `trainer.train()` records the turn ledger of a
+GRPOTrainer.
 
-It wraps methods of this one trainer object and changes nothing that they compute or draw. A step is one batch of
-rollouts with its optimizer updates, so `steps_per_generation`, `num_iterations` and gradient accumulation may be
-anything; TRL's `global_step` counts updates. Read for TRL 1.x; docs/recording.md says which versions were run.
+It wraps methods of this one trainer object and changes nothing that they compute or draw. A step is one batch
+of rollouts with its optimizer updates, so `steps_per_generation`, `num_iterations` and gradient accumulation
+may be anything; TRL's `global_step` counts updates. Read for TRL 1.x; docs/recording.md says which versions
+were run.
 """
 
 from __future__ import annotations
@@ -24,31 +26,54 @@ from workbench.record import Clip, Ledger
 from workbench.spec import InputError
 
 ROW = "sorl_trajectory"  # key of a trainer's batch: the trajectory of each of its rows
-GOLD = ("answer", "gold", "solution", "target", "ground_truth")  # columns of a data set that hold the expected answer
+# columns of a data set that hold the expected answer
+GOLD = ("answer", "gold", "solution", "target", "ground_truth")
 # Options that say where a run writes and how it reports, not what it computes.
 COSMETIC = (
-    "output_dir", "run_name", "logging", "report_to", "save_", "hub_", "push_to_hub", "disable_tqdm", "seed", "project",
-    "trackio", "log_", "num_completions_to_print",
-)  # fmt: skip
+    "output_dir",
+    "run_name",
+    "logging",
+    "report_to",
+    "save_",
+    "hub_",
+    "push_to_hub",
+    "disable_tqdm",
+    "seed",
+    "project",
+    "trackio",
+    "log_",
+    "num_completions_to_print",
+)
 # TRL's loss types whose token loss is PPO's clipped surrogate, and how they aggregate it, in our words.
 AGGREGATES: Mapping[str, Any] = {
-    "grpo": "seq_mean_token_mean", "bnpo": {"kind": "token_mean", "scope": "micro"}, "dapo": "token_mean",
-    "dr_grpo": "seq_mean_token_sum_norm", "luspo": "seq_mean_token_sum",
-}  # fmt: skip
+    "grpo": "seq_mean_token_mean",
+    "bnpo": {"kind": "token_mean", "scope": "micro"},
+    "dapo": "token_mean",
+    "dr_grpo": "seq_mean_token_sum_norm",
+    "luspo": "seq_mean_token_sum",
+}
 WRAPPED = (
-    "_generate_and_score_completions", "_calculate_rewards", "_get_per_token_logps_and_entropies", "_compute_loss",
+    "_generate_and_score_completions",
+    "_calculate_rewards",
+    "_get_per_token_logps_and_entropies",
+    "_compute_loss",
     "_maybe_log_save_evaluate",
-)  # fmt: skip
+)
 
 
-def record(trainer: Any, runs: str | Path, *, experiment: str, success: str | None = None, **knobs: Any) -> Ledger:
-    """Record what `trainer`, a GRPOTrainer that does not train yet, will do; returns the ledger, which closes itself.
+def record(
+    trainer: Any, runs: str | Path, *, experiment: str, success: str | None = None, **knobs: Any
+) -> Ledger:
+    """Record what `trainer`, a GRPOTrainer that does not train yet, will do; returns the ledger, which closes
+    itself.
 
-    `success`: the reward function whose 1 is a success (None: where all rewards are 0 or 1, the reward). `knobs`: those
-    of Ledger. Raises InputError for what is no GRPOTrainer of TRL 1.x, and as Ledger does.
+    `success`: the reward function whose 1 is a success (None: where all rewards are 0 or 1, the reward).
+    `knobs`: those of Ledger. Raises InputError for what is no GRPOTrainer of TRL 1.x, and as Ledger does.
     """
     if missing := [name for name in WRAPPED if not hasattr(trainer, name)]:
-        raise InputError(f"{type(trainer).__name__} has no {missing[0]}(): record() takes a GRPOTrainer of TRL 1.x")
+        raise InputError(
+            f"{type(trainer).__name__} has no {missing[0]}(): record() takes a GRPOTrainer of TRL 1.x"
+        )
     names = list(trainer.reward_func_names)
     if success is not None and success not in names:
         raise InputError(f"no reward function '{success}'; there is: {', '.join(names)}")
@@ -66,18 +91,24 @@ class Recording:
         # A step is the shortest stretch of micro-batches of whole generations and whole updates.
         self.generation = args.steps_per_generation * trainer.num_iterations
         self.window = math.lcm(self.generation, args.gradient_accumulation_steps)
-        self.before: int | None = None  # steps of earlier sessions: a resumed trainer counts its micro-batches from 0
+        # steps of earlier sessions: a resumed trainer counts its micro-batches from 0
+        self.before: int | None = None
         self.step, self.first_update = -1, 0
         self.count = 0  # trajectories of this rank in the step
         self.scored: dict[str, Any] = {}
         self.seen: dict[str, Any] = {}  # of the forward pass under way
         tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
         default = {
-            "algorithm": trainer.loss_type, "settings": settings_of(args), "seed": args.seed, "clip": clip_of(trainer),
-            "replay_as": replay_as(trainer), "temperature": trainer.temperature, "trainer": "trl",
+            "algorithm": trainer.loss_type,
+            "settings": settings_of(args),
+            "seed": args.seed,
+            "clip": clip_of(trainer),
+            "replay_as": replay_as(trainer),
+            "temperature": trainer.temperature,
+            "trainer": "trl",
             "decode": tokenizer.convert_ids_to_tokens,
             "iterations": max(0, args.max_steps) * args.gradient_accumulation_steps // self.window or None,
-        }  # fmt: skip
+        }
         default |= getattr(trainer, "recorded_as", {})  # a loss of ours, in place of TRL's
         self.ledger = Ledger(runs, **(default | knobs))
         for name in WRAPPED:
@@ -86,7 +117,9 @@ class Recording:
         trainer.add_callback(type("Ending", (TrainerCallback,), ending)())
 
     def _around(self, name: str, method: Any) -> Any:
-        """Call the trainer's own method, then look at what went in and came out; a mistake here costs the rows only."""
+        """Call the trainer's own method, then look at what went in and came out; a mistake here costs the
+        rows only.
+        """
         look = getattr(self, f"after{name}")
 
         @wraps(method)
@@ -101,9 +134,14 @@ class Recording:
         return wrapped
 
     def after_calculate_rewards(
-        self, out: Tensor, _: float, inputs: Sequence[Mapping[str, Any]], prompts: Sequence[Any],
-        completions: Sequence[Any], completion_ids_list: Sequence[Sequence[int]],
-    ) -> None:  # fmt: skip
+        self,
+        out: Tensor,
+        _: float,
+        inputs: Sequence[Mapping[str, Any]],
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        completion_ids_list: Sequence[Sequence[int]],
+    ) -> None:
         """Keep the rewards of every function, the data and the conversations of this rank."""
         n, rank = len(prompts), self.trainer.accelerator.process_index
         local = out[rank * n : (rank + 1) * n].detach()
@@ -111,15 +149,20 @@ class Recording:
         unscored = torch.isnan(local).all(dim=1)
         self.scored = {
             "rewards": torch.where(unscored, torch.nan, total),
-            "success": None if self.success is None else local[:, self.trainer.reward_func_names.index(self.success)],
+            "success": (
+                None if self.success is None else local[:, self.trainer.reward_func_names.index(self.success)]
+            ),
             "question": [text_of(prompt) for prompt in prompts],
-            "messages": completions, "responses": completion_ids_list,
-        }  # fmt: skip
+            "messages": completions,
+            "responses": completion_ids_list,
+        }
         if name := next((name for name in GOLD if inputs and name in inputs[0]), None):
             self.scored["gold"] = [str(row[name]) for row in inputs]
 
     def after_generate_and_score_completions(self, out: dict[str, Any], seconds: float, inputs: Any) -> None:
-        """Record the rollouts, and give every row of the batch its trajectory before the trainer shuffles them."""
+        """Record the rollouts, and give every row of the batch its trajectory before the trainer shuffles
+        them.
+        """
         trainer, scored, self.scored = self.trainer, self.scored, {}
         if self.before is None:
             done = trainer.state.global_step * trainer.args.gradient_accumulation_steps - trainer._step
@@ -135,18 +178,28 @@ class Recording:
         prompts = [ids[mask] for ids, mask in zip(out["prompt_ids"].cpu(), shown, strict=True)]
         messages, responses = scored.pop("messages"), scored.pop("responses")
         told, mask = conversations(messages), mask_of(out)
-        begins = torch.diff(mask.cpu(), dim=1, prepend=torch.zeros(n, 1, dtype=mask.dtype)).clamp(min=0).sum(1)
+        begins = (
+            torch.diff(mask.cpu(), dim=1, prepend=torch.zeros(n, 1, dtype=mask.dtype)).clamp(min=0).sum(1)
+        )
         # A rollout_func tells one message for all turns: then nobody says what each turn did.
         status = [s if len(s) == k else [] for s, k in zip(told["status"], begins.tolist(), strict=True)]
-        stops = {*trainer.eos_token_ids, trainer._tokenizer.pad_token_id}  # at which a completion ends of itself
+        # at which a completion ends of itself
+        stops = {*trainer.eos_token_ids, trainer._tokenizer.pad_token_id}
         whole = [bool(ids) and ids[-1] in stops for ids in responses]
         why = [end if ended else "max_tokens" for end, ended in zip(told["ended"], whole, strict=True)]
         self.ledger.rollouts(
-            self.step, **scored, group=torch.arange(place, place + n) // trainer.num_generations, prompts=prompts,
-            responses=list(responses), mask=mask, status=status, answer=told["answer"], ended=why,
+            self.step,
+            **scored,
+            group=torch.arange(place, place + n) // trainer.num_generations,
+            prompts=prompts,
+            responses=list(responses),
+            mask=mask,
+            status=status,
+            answer=told["answer"],
+            ended=why,
             searches=told["searches"] if getattr(trainer, "tools", None) else None,
             seconds=seconds,
-        )  # fmt: skip
+        )
         self.count += n
 
     def after_get_per_token_logps_and_entropies(self, out: Any, _: float, *args: Any, **kwargs: Any) -> None:
@@ -155,7 +208,9 @@ class Recording:
             self.seen = {"log_prob": out[0], "entropy": out[1]}
 
     def after_compute_loss(self, out: Tensor, _: float, model: Any, inputs: dict[str, Any]) -> None:
-        """Record the part of the update once the backward pass has said how much each token weighs in the loss."""
+        """Record the part of the update once the backward pass has said how much each token weighs in the
+        loss.
+        """
         trainer, seen, self.seen = self.trainer, self.seen, {}
         if not seen or ROW not in inputs:
             return
@@ -174,11 +229,18 @@ class Recording:
         told: dict[str, Any] = {
             "update": trainer.state.global_step - self.first_update,
             "epoch": trainer._step % self.generation // trainer.args.steps_per_generation,
-            "trajectory": inputs[ROW], "log_prob": log_prob.detach(), "log_prob_old": old, "mask": mask,
-            "advantages": inputs["advantages"], "entropy": seen["entropy"], "log_prob_behaviour": behaviour,
-            "log_prob_ref": inputs.get("ref_per_token_logps"), **own,
-        }  # fmt: skip
-        if trainer.beta == 0 and not getattr(trainer, "_entropy_bonus_enabled", False):  # it is the surrogate alone
+            "trajectory": inputs[ROW],
+            "log_prob": log_prob.detach(),
+            "log_prob_old": old,
+            "mask": mask,
+            "advantages": inputs["advantages"],
+            "entropy": seen["entropy"],
+            "log_prob_behaviour": behaviour,
+            "log_prob_ref": inputs.get("ref_per_token_logps"),
+            **own,
+        }
+        # it is the surrogate alone
+        if trainer.beta == 0 and not getattr(trainer, "_entropy_bonus_enabled", False):
             told["policy_loss"] = out.detach()
         step = self.step
 
@@ -200,7 +262,9 @@ class Recording:
         most = float(trainer.args.max_grad_norm or math.inf)
         after = None if grad_norm is None else min(float(grad_norm), most)
         scalars = {"grad_norm": grad_norm, "grad_norm_after": after, "lr": rate}
-        self.ledger.update(self.step, update=number, **{k: float(v) for k, v in scalars.items() if v is not None})
+        self.ledger.update(
+            self.step, update=number, **{k: float(v) for k, v in scalars.items() if v is not None}
+        )
         if self.before + trainer._step // self.window > self.step:
             self.ledger.end(self.step)
 

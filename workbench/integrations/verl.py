@@ -1,13 +1,14 @@
-"""verl: a plugin that verl loads itself; our losses as `loss_mode: sorl:st-ppo`, and the turn ledger of its actor.
+"""verl: a plugin that verl loads itself; our losses as `loss_mode: sorl:st-ppo`, and the turn ledger of its
+actor.
 
 In `actor_rollout_ref.actor.policy_loss`, with slots and what to record after a question mark:
 
     loss_mode: "sorl:st-ppo?stabilise.scope=global&record=runs/my-7b&every=10"
 
-`sorl:vanilla` is verl's own loss, recorded. The environment variable SORL_RECORD=runs/my-7b records any loss mode.
-Three functions of verl are wrapped: ActorConfig.__post_init__ (refuses by name before a model is loaded), make_iterator
-(a step begins and ends) and BaseEngine.train_batch (the counts of an update, and what came of it). What they compute
-stays as it is. Read for verl 0.9; docs/losses.md says what was run.
+`sorl:vanilla` is verl's own loss, recorded. The environment variable SORL_RECORD=runs/my-7b records any loss
+mode. Three functions of verl are wrapped: ActorConfig.__post_init__ (refuses by name before a model is
+loaded), make_iterator (a step begins and ends) and BaseEngine.train_batch (the counts of an update, and what
+came of it). What they compute stays as it is. Read for verl 0.9; docs/losses.md says what was run.
 """
 
 from __future__ import annotations
@@ -39,20 +40,34 @@ PREFIX, VANILLA, ROW = "sorl:", "vanilla", "sorl_row"
 KNOBS = ("record", "every", "trajectories", "tokens", "memory_mb")  # of a loss mode, for the ledger
 # Options of verl's actor that change what is computed; those of its own loss are not read by ours.
 SETTINGS = (
-    "ppo_mini_batch_size", "ppo_micro_batch_size_per_gpu", "use_dynamic_bsz", "ppo_epochs", "rollout_n", "shuffle",
-    "entropy_coeff", "use_kl_loss", "kl_loss_coef", "kl_loss_type", "loss_scale_factor",
-)  # fmt: skip
+    "ppo_mini_batch_size",
+    "ppo_micro_batch_size_per_gpu",
+    "use_dynamic_bsz",
+    "ppo_epochs",
+    "rollout_n",
+    "shuffle",
+    "entropy_coeff",
+    "use_kl_loss",
+    "kl_loss_coef",
+    "kl_loss_type",
+    "loss_scale_factor",
+)
 OWN = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "loss_agg_mode")
 FIELDS = {
-    "mask": "response_mask", "advantages": "advantages", "log_prob_old": "old_log_probs",
-    "log_prob_behaviour": "rollout_log_probs", "log_prob_ref": "ref_log_prob",
-}  # fmt: skip
+    "mask": "response_mask",
+    "advantages": "advantages",
+    "log_prob_old": "old_log_probs",
+    "log_prob_behaviour": "rollout_log_probs",
+    "log_prob_ref": "ref_log_prob",
+}
 
 log = logging.getLogger("sorl.verl")
 
 
 class Mode(NamedTuple):
-    """A loss mode taken apart: the algorithm, its slots, and the knobs of the ledger; `record` is the run's folder."""
+    """A loss mode taken apart: the algorithm, its slots, and the knobs of the ledger; `record` is the run's
+    folder.
+    """
 
     name: str
     slots: Mapping[str, Any]
@@ -60,8 +75,12 @@ class Mode(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Mode:
-        """Return what `sorl:st-ppo?stabilise.scope=global&record=runs/x` says; another loss mode is its own name."""
-        name, _, query = text.removeprefix(PREFIX).partition("?") if text.startswith(PREFIX) else (text, "", "")
+        """Return what `sorl:st-ppo?stabilise.scope=global&record=runs/x` says; another loss mode is its own
+        name.
+        """
+        name, _, query = (
+            text.removeprefix(PREFIX).partition("?") if text.startswith(PREFIX) else (text, "", "")
+        )
         # SORL_RECORD may carry knobs: runs/x&every=10
         given: dict[str, Any] = dict(parse_qsl(f"record={os.environ.get('SORL_RECORD', '')}&{query}"))
         for key in given.keys() - {"record"}:
@@ -83,7 +102,11 @@ class Mode(NamedTuple):
 def loss_of(mode: str, horizon: float | None) -> Loss | None:
     """Return our loss of a loss mode, None for verl's own. Raises InputError for what a loss cannot carry."""
     asked = Mode.of(mode)
-    return Loss(asked.name, horizon, **asked.slots) if mode.startswith(PREFIX) and asked.name != VANILLA else None
+    return (
+        Loss(asked.name, horizon, **asked.slots)
+        if mode.startswith(PREFIX) and asked.name != VANILLA
+        else None
+    )
 
 
 def check(loss: Loss, config: Any) -> None:
@@ -97,12 +120,16 @@ def check(loss: Loss, config: Any) -> None:
     per_micro_batch = own.stabilise.kind == "kl_clipfrac" and getattr(own.stabilise, "scope", "") == "micro"
     if config.use_dynamic_bsz and (own.aggregate.scope == "micro" or per_micro_batch):
         why = "weighs micro-batches alike, and their number is unknown with actor.use_dynamic_bsz=true"
-        raise InputError(f"'{name}' {why}: set it to false, or aggregate.scope=global and stabilise.scope=global")
+        raise InputError(
+            f"'{name}' {why}: set it to false, or aggregate.scope=global and stabilise.scope=global"
+        )
 
 
 @dataclass
 class Update:
-    """The update under way: its sums over micro-batches and ranks, the present micro-batch, and what came of it."""
+    """The update under way: its sums over micro-batches and ranks, the present micro-batch, and what came of
+    it.
+    """
 
     sums: Tensor | None = None
     micro_batches: int = 1
@@ -116,7 +143,8 @@ class Step:
 
     data: Any
     per_epoch: int  # updates
-    trajectory: Tensor | None = None  # (B,) of each row; -1 for the rows that verl adds to fill up a mini-batch
+    # (B,) of each row; -1 for the rows that verl adds to fill up a mini-batch
+    trajectory: Tensor | None = None
     updates: int = 0
     recorder: Recorder | None = None
 
@@ -144,29 +172,45 @@ def policy_loss(mode: str) -> Callable[..., tuple[Tensor, dict[str, Any]]]:
     """Return the function that verl calls for every micro-batch: the loss, and what it logs."""
 
     def computed(
-        old_log_prob: Tensor, log_prob: Tensor, advantages: Tensor, response_mask: Tensor,
-        loss_agg_mode: str = "token-mean", config: Any = None, rollout_is_weights: Tensor | None = None,
-    ) -> tuple[Tensor, dict[str, Any]]:  # fmt: skip
+        old_log_prob: Tensor,
+        log_prob: Tensor,
+        advantages: Tensor,
+        response_mask: Tensor,
+        loss_agg_mode: str = "token-mean",
+        config: Any = None,
+        rollout_is_weights: Tensor | None = None,
+    ) -> tuple[Tensor, dict[str, Any]]:
         loss = loss_of(mode, config.loss_scale_factor)
         if loss is None:
             from verl.trainer.ppo.core_algos import get_policy_loss_fn
 
             return get_policy_loss_fn(VANILLA)(
-                old_log_prob=old_log_prob, log_prob=log_prob, advantages=advantages, response_mask=response_mask,
-                loss_agg_mode=loss_agg_mode, config=config, rollout_is_weights=rollout_is_weights,
-            )  # fmt: skip
+                old_log_prob=old_log_prob,
+                log_prob=log_prob,
+                advantages=advantages,
+                response_mask=response_mask,
+                loss_agg_mode=loss_agg_mode,
+                config=config,
+                rollout_is_weights=rollout_is_weights,
+            )
         if rollout_is_weights is not None:
             instead = "set it to null, and correct in the loss with correction=tis"
-            raise InputError(f"loss_mode '{mode}' does not apply algorithm.rollout_correction.rollout_is: {instead}")
+            raise InputError(
+                f"loss_mode '{mode}' does not apply algorithm.rollout_correction.rollout_is: {instead}"
+            )
         if _now is None or _now.data is None:
-            raise InputError(f"loss_mode '{mode}' needs the engines of verl 0.9: train_batch did not begin its update")
+            raise InputError(
+                f"loss_mode '{mode}' needs the engines of verl 0.9: train_batch did not begin its update"
+            )
         out = loss(loss.batch(**fields(_now.data, log_prob)), log_prob, _now.sums, _now.micro_batches)
         _now.terms = out.terms
         seen = metrics(out.terms)
         named = {"actor/pg_clipfrac": seen.pop("clip_frac"), "actor/ppo_kl": seen.pop("approx_kl")}
         seen.pop("policy_loss")  # verl logs it as actor/pg_loss
         # Gradients are averaged over the ranks, as of verl's own losses.
-        return out.loss * config.global_batch_info["dp_size"], named | {f"actor/sorl_{k}": x for k, x in seen.items()}
+        return out.loss * config.global_batch_info["dp_size"], named | {
+            f"actor/sorl_{k}": x for k, x in seen.items()
+        }
 
     return computed
 
@@ -177,7 +221,9 @@ def begin(engine: Any, data: Any, config: Any, loss: Loss | None) -> Update:
         return Update()
     parts = []
 
-    def collect(model_output: Mapping[str, Any], data: Any, dp_group: Any = None) -> tuple[Tensor, dict[str, Any]]:
+    def collect(
+        model_output: Mapping[str, Any], data: Any, dp_group: Any = None
+    ) -> tuple[Tensor, dict[str, Any]]:
         log_prob = _padded(model_output["log_probs"], data)
         parts.append(loss.sums(loss.batch(**fields(data, log_prob)), log_prob))
         return log_prob.new_zeros(()), {}
@@ -206,7 +252,9 @@ def _padded(values: Any, data: Any) -> Tensor:
 
 
 def training(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap BaseEngine.train_batch: an update with a loss of ours has its counts first, and a recorded one is told."""
+    """Wrap BaseEngine.train_batch: an update with a loss of ours has its counts first, and a recorded one is
+    told.
+    """
 
     @wraps(plain)
     def train_batch(engine: Any, data: Any, loss_function: Any) -> Any:
@@ -239,7 +287,9 @@ def training(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def recorder_of(engine: Any, config: Any, mode: str) -> Recorder | None:
-    """Return the recorder of this engine, made at its first update; None where nothing is recorded, or not here."""
+    """Return the recorder of this engine, made at its first update; None where nothing is recorded, or not
+    here.
+    """
     if _step is None or not Mode.of(mode).knobs.get("record") or not engine.is_mp_src_rank_with_outputs():
         return None
     if not hasattr(engine, "sorl_recorder"):
@@ -253,10 +303,14 @@ def recorder_of(engine: Any, config: Any, mode: str) -> Recorder | None:
 
 
 def stepping(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap tensordict_utils.make_iterator, which splits what was sampled into the mini-batches of all epochs."""
+    """Wrap tensordict_utils.make_iterator, which splits what was sampled into the mini-batches
+    of all epochs.
+    """
 
     @wraps(plain)
-    def make_iterator(tensordict: Any, mini_batch_size: int, epochs: int, *more: Any, **options: Any) -> Iterator[Any]:
+    def make_iterator(
+        tensordict: Any, mini_batch_size: int, epochs: int, *more: Any, **options: Any
+    ) -> Iterator[Any]:
         data = tensordict.clone(recurse=False)
         data[ROW] = torch.arange(len(data))
         step = Step(data, len(data) // mini_batch_size)
@@ -282,23 +336,37 @@ class Recorder:
         loss, knobs = loss_of(mode, config.loss_scale_factor), dict(asked.knobs)
         folder = Path(str(knobs.pop("record")))
         tokenizer = getattr(engine.model_config, "tokenizer", None)
-        settings = {key: config.get(key) for key in (*SETTINGS, *(OWN if loss is None else ())) if config.get(key)}
+        settings = {
+            key: config.get(key) for key in (*SETTINGS, *(OWN if loss is None else ())) if config.get(key)
+        }
         settings |= {"loss_mode": mode.partition("?")[0], "slots": dict(asked.slots)}
         policy = {"lr": learn.lr, "max_grad_norm": learn.clip_grad or None}
         settings["learn"] = {"epochs": config.ppo_epochs, "policy": policy}
         self.most, self.number, self.step = float(learn.clip_grad or math.inf), -1, Step(None, 1)
         self.ranks, planned = engine.get_data_parallel_size(), getattr(learn, "total_training_steps", -1)
         self.iterations = planned if planned and planned > 0 else None
-        clip, replay_as = verls_own(config, asked.name) if loss is None else (None, {"base": asked.name, **asked.slots})
+        clip, replay_as = (
+            verls_own(config, asked.name) if loss is None else (None, {"base": asked.name, **asked.slots})
+        )
         self.ledger = Ledger(
-            folder.parent, experiment=folder.name, algorithm=asked.name, settings=settings, trainer="verl",
-            seed=config.data_loader_seed, iterations=self.iterations, clip=clip, replay_as=replay_as,
+            folder.parent,
+            experiment=folder.name,
+            algorithm=asked.name,
+            settings=settings,
+            trainer="verl",
+            seed=config.data_loader_seed,
+            iterations=self.iterations,
+            clip=clip,
+            replay_as=replay_as,
             decode=None if tokenizer is None else tokenizer.convert_ids_to_tokens,
-            process_group=engine.get_data_parallel_group(), **knobs,
-        )  # fmt: skip
+            process_group=engine.get_data_parallel_group(),
+            **knobs,
+        )
 
     def rollouts(self, step: Step) -> None:
-        """Record what was sampled, without the rows that verl adds to fill up a mini-batch: they have no loss mask."""
+        """Record what was sampled, without the rows that verl adds to fill up a mini-batch: they have no loss
+        mask.
+        """
         self.number, self.step, data = self.number + 1, step, step.data
         masks = [x.bool() for x in (dense(data, "response_mask"), dense(data, "loss_mask")) if x is not None]
         real = torch.stack([mask.any(1) for mask in masks]).any(0)
@@ -318,9 +386,13 @@ class Recorder:
             words["gold"] = [str(model[i]["ground_truth"]) for i in keep]
         prompts, responses = _tokens(data)
         self.ledger.rollouts(
-            self.number, scores[0].sum(1)[keep], mask=masks[0][keep], prompts=[prompts[i] for i in keep],
-            responses=[responses[i] for i in keep], **words,
-        )  # fmt: skip
+            self.number,
+            scores[0].sum(1)[keep],
+            mask=masks[0][keep],
+            prompts=[prompts[i] for i in keep],
+            responses=[responses[i] for i in keep],
+            **words,
+        )
 
     def part(self, model_output: Any, data: Any, terms: LossTerms | None, out: Any) -> None:
         """Record a micro-batch once the backward pass has said how much each token weighs in the loss."""
@@ -329,18 +401,28 @@ class Recorder:
         log_prob = _padded(values, data).detach()
         width, entropy = log_prob.shape[1], model_output.get("entropy")
         weight, number, step = dense(data, "rollout_is_weights", width), self.step.updates, self.number
-        of_loss = {"terms": {} if weight is None else {"correction": weight}} if terms is None else recorded(terms)
-        told = fields(data, log_prob) | of_loss | {
-            "update": number, "epoch": number // self.step.per_epoch, "log_prob": log_prob,
-            "trajectory": self.step.trajectory[data[ROW].cpu()],
-            "values_old": dense(data, "values", width), "returns": dense(data, "returns", width),
-            "policy_loss": float(logged[-1]) if isinstance(logged, list) and logged else None,
-            "entropy": None if entropy is None else _padded(entropy, data).detach(),
-        }  # fmt: skip
+        of_loss = (
+            {"terms": {} if weight is None else {"correction": weight}} if terms is None else recorded(terms)
+        )
+        told = (
+            fields(data, log_prob)
+            | of_loss
+            | {
+                "update": number,
+                "epoch": number // self.step.per_epoch,
+                "log_prob": log_prob,
+                "trajectory": self.step.trajectory[data[ROW].cpu()],
+                "values_old": dense(data, "values", width),
+                "returns": dense(data, "returns", width),
+                "policy_loss": float(logged[-1]) if isinstance(logged, list) and logged else None,
+                "entropy": None if entropy is None else _padded(entropy, data).detach(),
+            }
+        )
 
         def weighed(gradient: Tensor) -> None:
             with self.ledger.guarded("a gradient of this verl"):
-                told["terms"]["gradient_weight"] = _padded(gradient, data) / self.ranks  # of the mean over ranks
+                # of the mean over ranks
+                told["terms"]["gradient_weight"] = _padded(gradient, data) / self.ranks
                 self.ledger.update(step, **told)
 
         values.register_hook(weighed)
@@ -348,7 +430,9 @@ class Recorder:
     def after(self, engine: Any, out: Mapping[str, Any]) -> None:
         """Record what is known after the update."""
         norm, schedule = out["metrics"].get("grad_norm"), getattr(engine, "lr_scheduler", None)
-        scalars = {} if norm is None else {"grad_norm": float(norm), "grad_norm_after": min(float(norm), self.most)}
+        scalars = (
+            {} if norm is None else {"grad_norm": float(norm), "grad_norm_after": min(float(norm), self.most)}
+        )
         if schedule is not None and hasattr(schedule, "get_last_lr"):
             scalars["lr"] = float(schedule.get_last_lr()[0])
         self.ledger.update(self.number, update=self.step.updates, **scalars)
@@ -378,10 +462,14 @@ def _tokens(data: Any) -> list[list[list[int]]]:
 
 
 def verls_own(config: Any, name: str) -> tuple[Clip | None, Any]:
-    """Return what verl's own loss does with a ratio, and that loss in our words; only vanilla's clip is known here."""
+    """Return what verl's own loss does with a ratio, and that loss in our words; only vanilla's clip is known
+    here.
+    """
     if name != VANILLA:
         return None, name
-    low, high = (config.clip_ratio if x is None else x for x in (config.clip_ratio_low, config.clip_ratio_high))
+    low, high = (
+        config.clip_ratio if x is None else x for x in (config.clip_ratio_low, config.clip_ratio_high)
+    )
     dual, aggregate = config.get("clip_ratio_c", 3.0), config.loss_agg_mode.replace("-", "_")
     if aggregate == "seq_mean_token_sum_norm" and config.loss_scale_factor:
         aggregate = {"kind": aggregate, "horizon": float(config.loss_scale_factor)}
@@ -412,7 +500,9 @@ def install() -> None:
                 told.add(mode)
                 ours, folder = Mode.of(mode).name != VANILLA, Mode.of(mode).knobs.get("record")
                 unread = f"; {', '.join(OWN)} of the actor are not read" if ours else ""
-                log.warning("loss_mode %s, %s%s", mode, f"recorded in {folder}" if folder else "not recorded", unread)
+                log.warning(
+                    "loss_mode %s, %s%s", mode, f"recorded in {folder}" if folder else "not recorded", unread
+                )
 
     def make_iterator(*args: Any, **options: Any) -> Iterator[Any]:
         from verl.workers.engine.base import BaseEngine  # heavy, and loaded already where it is needed

@@ -10,8 +10,11 @@ from workbench.spec import InputError
 
 
 def main(arguments: list[str]) -> int:
-    """Train a run; exit code 0 finished, 1 failed, 2 wrong input, 3 interrupted, 4 trained by another process."""
-    # SIGUSR1 asks where every thread stands: the answer goes to the log of a run that hangs, before it is killed.
+    """Train a run; exit code 0 finished, 1 failed, 2 wrong input, 3 interrupted, 4 trained by another
+    process.
+    """
+    # SIGUSR1 asks where every thread stands: the answer goes to the log of a run that hangs, before it is
+    # killed.
     faulthandler.register(signal.SIGUSR1)
     folder = Path(arguments[0])
     cache = Path(arguments[2]) if arguments[1:2] == ["--cache"] else folder.parent.parent / ".cache"

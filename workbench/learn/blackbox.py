@@ -20,13 +20,24 @@ from workbench.spec import RunSettings
 # Of a stored batch: int64 that int32 holds, and what is stored as it is.
 NARROW = ("tokens", "length", "group", "trajectory", "sentence", "placebo")
 DENSE = (
-    "response", "mask", "score", "log_prob_behaviour", "log_prob_old", "log_prob_ref", "values", "advantages",
-    "returns", "routes_behaviour", "routes_old",
-)  # fmt: skip
+    "response",
+    "mask",
+    "score",
+    "log_prob_behaviour",
+    "log_prob_old",
+    "log_prob_ref",
+    "values",
+    "advantages",
+    "returns",
+    "routes_behaviour",
+    "routes_old",
+)
 
 
 class Packer:
-    """Packs the batch of a step: `open` comes before the advantages are estimated, `close` after the last update."""
+    """Packs the batch of a step: `open` comes before the advantages are estimated, `close` after the last
+    update.
+    """
 
     def __init__(self, settings: RunSettings, learner: Learner) -> None:
         self.settings, self.learner = settings, learner
@@ -35,14 +46,21 @@ class Packer:
         self._update, self._steps = 0, dict[str, int]()
 
     def open(self, batch: Batch) -> None:
-        """Remember what the step is about to change: the loss mask before the selection, the weights that fit."""
+        """Remember what the step is about to change: the loss mask before the selection, the weights that
+        fit.
+        """
         limits = self.settings.record.batches
         if not limits.mb:
             return
         both = {"policy": self.learner.policy, "critic": self.learner.critic}
-        owned = [(owner, network.named_parameters()) for owner, network in both.items() if network is not None]
+        owned = [
+            (owner, network.named_parameters()) for owner, network in both.items() if network is not None
+        ]
         weights = {f"{owner}.{name}": weight.detach() for owner, named in owned for name, weight in named}
-        fit = sum(weight.numel() * weight.element_size() for weight in weights.values()) <= limits.weights_mb * MB
+        fit = (
+            sum(weight.numel() * weight.element_size() for weight in weights.values())
+            <= limits.weights_mb * MB
+        )
         self._weights = {name: weight.cpu().numpy().copy() for name, weight in weights.items()} if fit else {}
         self._mask = batch.mask
         self._update = self.learner.updates
@@ -53,16 +71,24 @@ class Packer:
                 for key, x in optimizer.state.get(parameter, {}).items()
                 if isinstance(x, Tensor)
             }
-            if sum(array.nbytes for array in (*self._weights.values(), *state.values())) <= limits.weights_mb * MB:
+            if (
+                sum(array.nbytes for array in (*self._weights.values(), *state.values()))
+                <= limits.weights_mb * MB
+            ):
                 self._weights |= state
-        # Steps that an optimizer has counted: fewer than the run's updates where its state was lost. 0 for SGD.
+        # Steps that an optimizer has counted: fewer than the run's updates where its state was lost. 0 for
+        # SGD.
         self._steps = {
             owner: int(max((float(one.get("step", 0.0)) for one in optimizer.state.values()), default=0.0))
             for owner, optimizer in self.learner.optimizers.items()
         }
 
-    def close(self, batch: Batch, updates: Sequence[Evidence]) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
-        """Arrays and metadata of the step, as `workbench.store.batches` reads them; None where nothing is kept."""
+    def close(
+        self, batch: Batch, updates: Sequence[Evidence]
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
+        """Arrays and metadata of the step, as `workbench.store.batches` reads them; None where nothing is
+        kept.
+        """
         if self._mask is None:
             return None
         arrays = {name: _numpy(x) for name in (*NARROW, *DENSE) if (x := getattr(batch, name)) is not None}
@@ -106,7 +132,10 @@ def _of_updates(batch: Batch, updates: Sequence[Evidence]) -> dict[str, np.ndarr
         parts = [getattr(update, name)[0] for update in updates]
         return torch.cat([nn.functional.pad(part, (0, width - part.shape[1])) for part in parts])
 
-    found = {"size": torch.tensor([len(row) for row in rows], dtype=torch.int32), "rows": torch.cat(rows).int()}
+    found = {
+        "size": torch.tensor([len(row) for row in rows], dtype=torch.int32),
+        "rows": torch.cat(rows).int(),
+    }
     names = ["log_prob", *(["values"] if all(update.values is not None for update in updates) else [])]
     # A schedule may train on a part of each row only, with advantages and old log-probs of its own.
     if not (stacked("mask") == batch.mask[torch.cat(rows)]).all():

@@ -35,15 +35,21 @@ class Progress:
     rollouts: list[Rollout]
 
 
-def save(folder: Path, learner: Learner, progress: Progress, last: int = 2, pinned: Collection[int] = ()) -> Path:
-    """Write `folder/<step>` in one rename; checkpoints older than the newest `last` go unless their step is pinned."""
+def save(
+    folder: Path, learner: Learner, progress: Progress, last: int = 2, pinned: Collection[int] = ()
+) -> Path:
+    """Write `folder/<step>` in one rename; checkpoints older than the newest `last` go unless their step is
+    pinned.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder))
     learner.policy.save_pretrained(unfinished / "policy", safe_serialization=True, max_shard_size="1TB")
     if learner.critic is not None:
         save_file(_contiguous(learner.critic.state_dict()), unfinished / "critic.safetensors")
     for name, optimizer in learner.optimizers.items():
-        entries = [(f"{i}.{k}", v) for i, entry in optimizer.state_dict()["state"].items() for k, v in entry.items()]
+        entries = [
+            (f"{i}.{k}", v) for i, entry in optimizer.state_dict()["state"].items() for k, v in entry.items()
+        ]
         flat = {key: torch.as_tensor(value) for key, value in entries if value is not None}
         save_file(_contiguous(flat), unfinished / f"{name}_optimizer.safetensors")
     if learner.probe.before is not None:
@@ -55,7 +61,8 @@ def save(folder: Path, learner: Learner, progress: Progress, last: int = 2, pinn
         routes = [e.routes for e in rollout.episodes if e.routes is not None]
         tensors |= {"routes": torch.cat(routes)} if routes else {}
         save_file(_contiguous(tensors), unfinished / f"rollout-{i}.safetensors")
-        # vars() and not asdict(): the copies of every token that the latter makes were most of the time of a save.
+        # vars() and not asdict(): the copies of every token that the latter makes were most of the time of a
+        # save.
         entry = {"number": rollout.number, "policy_step": rollout.policy_step}
         rollouts.append(entry | {"episodes": [vars(e) | {"routes": None} for e in rollout.episodes]})
     state = vars(progress) | {"updates": learner.updates, "rollouts": rollouts}
@@ -76,13 +83,19 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def checkpoint_of(folder: Path, step: int | None = None) -> Path:
-    """Return the newest checkpoint in a folder of a run, or that of `step`. Raises InputError where there is none."""
+    """Return the newest checkpoint in a folder of a run, or that of `step`. Raises InputError where there is
+    none.
+    """
     found, run = {int(one.name): one for one in checkpoints(folder)}, folder.parent.name
     if not found:
-        raise InputError(f"run '{run}' has no checkpoint yet: record.checkpoint_every and record.ladder say when")
+        raise InputError(
+            f"run '{run}' has no checkpoint yet: record.checkpoint_every and record.ladder say when"
+        )
     chosen = max(found) if step is None else step
     if chosen not in found:
-        raise InputError(f"run '{run}' has no checkpoint of step {step}; there is: {', '.join(map(str, found))}")
+        raise InputError(
+            f"run '{run}' has no checkpoint of step {step}; there is: {', '.join(map(str, found))}"
+        )
     return found[chosen]
 
 

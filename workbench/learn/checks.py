@@ -20,7 +20,8 @@ from workbench.objective.advantage import positions, value_loss
 
 PADDING, PROMPT, WRITTEN, OBSERVED = range(-1, 3)  # where a token comes from
 KINDS = {PADDING: "padding", OBSERVED: "observations", PROMPT: "prompts", WRITTEN: "written tokens"}
-# Lengths of prompt, turn, observation, turn, ...: some end in a turn, some in an observation that nobody answered.
+# Lengths of prompt, turn, observation, turn, ...: some end in a turn, some in an observation that nobody
+# answered.
 SHAPES = ((3, 2, 4, 3), (2, 3, 2, 1, 3, 2), (4, 1, 2), (2, 4))
 
 
@@ -28,15 +29,29 @@ def episode_of(stretches: list[list[int]], group: int = 0, reward: float = 0.0) 
     """Return an episode of these stretches of tokens: prompt, turn, observation, turn, ..."""
     written = [k % 2 == 1 for k, stretch in enumerate(stretches) for _ in stretch]
     return Episode(
-        question_id=group, group=group, tokens=list(chain.from_iterable(stretches)), written=written,
-        log_prob=[0.0] * len(written), prompt_length=len(stretches[0]), question="", gold="", answer=None,
-        reward=reward, success=reward > 0, ended="max_turns", turns=len(stretches) // 2, searches=0, valid_turns=0,
+        question_id=group,
+        group=group,
+        tokens=list(chain.from_iterable(stretches)),
+        written=written,
+        log_prob=[0.0] * len(written),
+        prompt_length=len(stretches[0]),
+        question="",
+        gold="",
+        answer=None,
+        reward=reward,
+        success=reward > 0,
+        ended="max_turns",
+        turns=len(stretches) // 2,
+        searches=0,
+        valid_turns=0,
         stretches=stretches,
-    )  # fmt: skip
+    )
 
 
 def synthetic(group_size: int = 1, vocabulary: int = 32, pad_id: int = 0) -> tuple[Batch, Tensor]:
-    """A batch before advantages, always the same, and the kind of each token, (B, T); two groups with both rewards."""
+    """A batch before advantages, always the same, and the kind of each token, (B, T); two groups with both
+    rewards.
+    """
     stream = torch.Generator().manual_seed(0)
     episodes, kinds = [], []
     for i in range(max(2 * group_size, len(SHAPES))):
@@ -53,7 +68,9 @@ def synthetic(group_size: int = 1, vocabulary: int = 32, pad_id: int = 0) -> tup
     old = torch.where(batch.mask, -normal().abs(), 0)
     behaviour = torch.where(batch.mask, old + 0.1 * normal(), 0)
     reference = torch.where(batch.mask, old + 0.3 * normal(), 0)
-    batch = replace(batch, log_prob_behaviour=behaviour, log_prob_old=old, log_prob_ref=reference, values=normal())
+    batch = replace(
+        batch, log_prob_behaviour=behaviour, log_prob_old=old, log_prob_ref=reference, values=normal()
+    )
     kind_of = torch.nn.utils.rnn.pad_sequence(kinds, batch_first=True, padding_value=PADDING)
     return replace(batch, sentence=batch.turn), kind_of
 
@@ -71,7 +88,9 @@ def gradient_at_one(algorithm: Algorithm, group_size: int) -> Tensor:
 def problem(
     algorithm: Algorithm, group_size: int, model: PreTrainedModel, pad_id: int, temperature: float = 1.0
 ) -> str:
-    """Return what is wrong with the masks of this algorithm and this network, in a sentence; empty when nothing is."""
+    """Return what is wrong with the masks of this algorithm and this network, in a sentence; empty when
+    nothing is.
+    """
     table: Any = model.get_input_embeddings()
     batch, kind = synthetic(group_size, table.num_embeddings, pad_id)
     written, padding = kind == WRITTEN, kind == PADDING
@@ -89,7 +108,9 @@ def problem(
         return f"the loss mask is not what the policy wrote: it has {extra} in it"
 
     # Log-ratios on both sides of any clip range.
-    log_prob = batch.log_prob_old + torch.linspace(-0.6, 0.6, written.numel(), dtype=torch.float64).view(written.shape)
+    log_prob = batch.log_prob_old + torch.linspace(-0.6, 0.6, written.numel(), dtype=torch.float64).view(
+        written.shape
+    )
     loss, gradient = loss_of(batch, log_prob)
     if leak := kinds((gradient != 0) & ~written):
         return f"the loss of '{algorithm.name}' has a gradient at {leak}"
@@ -114,14 +135,19 @@ def problem(
 
     seen = []
     other = torch.where(padding, (batch.tokens + 1) % int(batch.tokens.max() + 1), batch.tokens)
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):  # dropout draws the same twice, from its own stream
+    # dropout draws the same twice, from its own stream
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
         for tokens in (batch.tokens, other):
             torch.manual_seed(0)
             seen.append(log_probs(model, tokens, temperature)[0])
     change_in_nats = float(torch.where(written, seen[0] - seen[1], 0).abs().max())
-    if change_in_nats <= 1e-4:  # kernels may order a sum differently for another batch; padding that is read moves more
+    # kernels may order a sum differently for another batch; padding that is read moves more
+    if change_in_nats <= 1e-4:
         return ""
-    return f"the log-probs of written tokens move by {change_in_nats:.3g} nats when only the padding after them changes"
+    return (
+        f"the log-probs of written tokens move by {change_in_nats:.3g} nats when only the padding after them"
+        " changes"
+    )
 
 
 def fingerprint(batch: Batch) -> int:
@@ -132,8 +158,8 @@ def fingerprint(batch: Batch) -> int:
 def mismatches(batch: Batch, episodes: Sequence[Episode]) -> list[tuple[int, int]] | None:
     """(trajectory, turn) where row i of the batch first departs from episode i in a token or a turn id.
 
-    Turn 0 is the prompt, and an observation belongs to the turn before it. A sequence that the selection dropped has
-    no turn ids to compare. None when an episode came without its stretches.
+    Turn 0 is the prompt, and an observation belongs to the turn before it. A sequence that the selection
+    dropped has no turn ids to compare. None when an episode came without its stretches.
     """
     if not all(episode.stretches for episode in episodes):
         return None

@@ -20,7 +20,9 @@ from workbench.spec import RunSettings
 
 
 def evaluate(engine: Engine, settings: RunSettings, *, search: bool = True) -> dict[str, Any]:
-    """A row of table `evaluation`, always of the same questions and stream; without `search` the retriever is empty."""
+    """A row of table `evaluation`, always of the same questions and stream; without `search` the retriever is
+    empty.
+    """
     kind, n = settings.world.kind, settings.evaluation.episodes
     world = build(settings.world if search else settings.world.model_copy(update={"top_k": 0}))
     stream, greedy = generator(settings.seed, EVALUATION), settings.evaluation.greedy
@@ -41,9 +43,15 @@ def _solved(episodes: Sequence[Episode]) -> dict[str, Any]:
 
 
 def examine(
-    settings: RunSettings, policy: Path, tokenizer: Any, world: Dataset, *, greedy: bool, batch: int,
+    settings: RunSettings,
+    policy: Path,
+    tokenizer: Any,
+    world: Dataset,
+    *,
+    greedy: bool,
+    batch: int,
     say: Callable[[int, int], object],
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Ask the policy in a folder every question of `world` once; returns columns of table `evaluation`."""
     torch.set_num_threads(settings.threads)
     engine = engine_for(networks.load(policy, settings.compute), tokenizer, settings.engine, settings.wording)
@@ -57,7 +65,9 @@ def examine(
 
 
 def summary(world: Dataset, episodes: Sequence[Episode]) -> dict[str, Any]:
-    """Success with its Clopper-Pearson interval, mean F1 with its bootstrap interval (not for choices), mean turns."""
+    """Success with its Clopper-Pearson interval, mean F1 with its bootstrap interval (not for choices), mean
+    turns.
+    """
     questions, n = world.every(), len(episodes)
     row = _solved(episodes) | {"metric": "choice accuracy" if questions[0].choices else "exact match"}
     if questions[0].choices:

@@ -38,7 +38,9 @@ BEFORE = 8  # steps before the black box's own first one that a ladder reaches b
 
 
 class Diverged(ArithmeticError):
-    """A loss, a gradient or the policy's output is no longer finite; the run ends here and keeps what it logged."""
+    """A loss, a gradient or the policy's output is no longer finite; the run ends here and keeps what it
+    logged.
+    """
 
 
 class SelfTestFailed(RuntimeError):
@@ -58,11 +60,17 @@ class Trainer:
         recorder.replay([])  # its collapse rule depends on the group size
         model = networks.load(start, compute)
         critic = Critic(model) if algorithm.critic else None
-        self.learner = Learner(algorithm, settings.learn, model, critic, settings.engine.temperature, compute=compute)
-        self.learner.planned = settings.planned_iterations * settings.learn.epochs * settings.learn.minibatches
+        self.learner = Learner(
+            algorithm, settings.learn, model, critic, settings.engine.temperature, compute=compute
+        )
+        self.learner.planned = (
+            settings.planned_iterations * settings.learn.epochs * settings.learn.minibatches
+        )
         self.learner.probe.control = controls(tokenizer)
         self.learner.spans, self.sentences = Spans(tokenizer), Sentences(tokenizer)
-        self.reference = networks.load(start, compute).requires_grad_(False) if algorithm.needs_reference else None
+        self.reference = (
+            networks.load(start, compute).requires_grad_(False) if algorithm.needs_reference else None
+        )
         self.fault = faults.Fault(settings, model, tokenizer)
         self.engine = engine_for(model, tokenizer, settings.engine, settings.wording)
         world, select = build(settings.world), algorithm.select
@@ -77,7 +85,9 @@ class Trainer:
         self.stopped = ""  # why training ended before its last iteration
 
     def steps(self) -> Iterator[dict[str, Any]]:
-        """Train to the end; yields the measured row of each step. Raises Diverged after that of the step that broke."""
+        """Train to the end; yields the measured row of each step. Raises Diverged after that of the step that
+        broke.
+        """
         while self.step < self.settings.iterations and not self._stop():
             with self._timed("evaluation"):
                 heldout = self._evaluate()
@@ -97,11 +107,15 @@ class Trainer:
         self.recorder.evaluations(self.step, self._evaluate(last=True))
 
     def _roll_out(self) -> tuple[Rollout, Rollout]:
-        """Fill the queue and take one out: the rollout sampled last, and the one to train on, `staleness` older."""
+        """Fill the queue and take one out: the rollout sampled last, and the one to train on, `staleness`
+        older.
+        """
         learn = self.fault("learn", self.settings.learn, self.step)
         self.learner.follow(learn)
         for _ in range(max(1, learn.staleness + 1 - len(self.queue))):
-            try:  # step t trains on rollout t whatever the staleness, so that every arm trains on the same questions
+            # step t trains on rollout t whatever the staleness, so that every arm trains on the same
+            # questions
+            try:
                 rollout = self.sampler.rollout(self.step + len(self.queue), self.step)
             except NonFinite as error:
                 raise Diverged(f"sampling failed in step {self.step}: {error}") from error
@@ -138,7 +152,9 @@ class Trainer:
         return replace(prepare(self.algorithm, estimated, stream), group=batch.group)
 
     def _optimise(self, batch: Batch, rollout_step: int) -> list[Evidence]:
-        """Make `epochs` passes over each part of the schedule, in `minibatches` that are shuffled for each pass."""
+        """Make `epochs` passes over each part of the schedule, in `minibatches` that are shuffled for each
+        pass.
+        """
         learn, early_stop = self.learner.settings, self.learner.early_stop
         stream = generator(self.settings.seed, ORDER, self.step)
         done: list[Evidence] = []
@@ -164,7 +180,12 @@ class Trainer:
         return [evaluate(self.engine, self.settings, search=search) for search in (True, False)[: 1 + edge]]
 
     def _log(
-        self, sampled: Rollout, rollout: Rollout, batch: Batch, updates: list[Evidence], heldout: list[dict[str, Any]]
+        self,
+        sampled: Rollout,
+        rollout: Rollout,
+        batch: Batch,
+        updates: list[Evidence],
+        heldout: list[dict[str, Any]],
     ) -> dict[str, Any]:
         began = time.perf_counter()
         seconds = {**self.clock, "total": sum(self.clock.values())}
@@ -208,28 +229,36 @@ class Trainer:
         return scored(model, batch, self.learner.temperature, self.learner.compute)[0]
 
     def _scored(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        """Log-probs (B, T) of the batch under the policy as it is now, and the experts that its routers choose."""
+        """Log-probs (B, T) of the batch under the policy as it is now, and the experts that its routers
+        choose.
+        """
         learner, replay = self.learner, self.algorithm.routing.replayed(batch)
         return scored(learner.policy, batch, learner.temperature, learner.compute, replay)
 
     def _check_routing(self) -> None:
-        """Raise InputError where the routes that are to be replayed are not recorded, or a pass could not repeat them.
+        """Raise InputError where the routes that are to be replayed are not recorded, or a pass could not
+        repeat them.
 
         A dense model has none, and its replay changes nothing.
         """
         kind, settings = self.algorithm.routing.kind, self.settings
         if kind == "none" or not routers(self.learner.policy):
             return
-        reasons = {
-            'slots.routing = "r2" repeats the pass that takes the old log-probs, and learn.old_log_prob = "behaviour" '
-            'takes none; set it to "rollout" or "update"': kind == "r2" and settings.learn.old_log_prob == "behaviour",
-            'slots.routing = "r3" needs the experts of the sampler, which engine.kind = "vllm" does not hand over: '
-            'set engine.kind = "hf", or slots.routing = "r2"': kind == "r3" and settings.engine.kind != "hf",
-            f'slots.routing = "{kind}" and compute.gradient_checkpointing exclude each other: the activations are '
-            "recomputed after the pass whose experts are replayed": settings.compute.gradient_checkpointing,
-        }
-        if reason := next((reason for reason, holds in reasons.items() if holds), ""):
-            raise InputError(reason)
+        if kind == "r2" and settings.learn.old_log_prob == "behaviour":
+            raise InputError(
+                'slots.routing = "r2" repeats the pass that takes the old log-probs, and '
+                'learn.old_log_prob = "behaviour" takes none; set it to "rollout" or "update"'
+            )
+        if kind == "r3" and settings.engine.kind != "hf":
+            raise InputError(
+                'slots.routing = "r3" needs the experts of the sampler, which engine.kind = "vllm" does not '
+                'hand over: set engine.kind = "hf", or slots.routing = "r2"'
+            )
+        if settings.compute.gradient_checkpointing:
+            raise InputError(
+                f'slots.routing = "{kind}" and compute.gradient_checkpointing exclude each other: the '
+                "activations are recomputed after the pass whose experts are replayed"
+            )
 
     def _stop(self) -> bool:
         """Return whether a stop rule ends the run here; `stopped` says which."""
@@ -267,8 +296,8 @@ class Trainer:
     def resume(self, folder: Path) -> bool:
         """Resume from the newest checkpoint in `folder`; False without one.
 
-        A run with a fault starts again, a fork with one from its parent's state: what the fault remembers is in no
-        checkpoint, and the rows come out the same.
+        A run with a fault starts again, a fork with one from its parent's state: what the fault remembers is
+        in no checkpoint, and the rows come out the same.
         """
         found = checkpoint.checkpoints(folder)
         if not found or (self.settings.fault is not None and self.settings.fork is None):
@@ -279,13 +308,15 @@ class Trainer:
         self.queue = deque(progress.rollouts)
         fork, learn = self.settings.fork, self.fault("learn", self.settings.learn, self.step)
         if fork is not None and self.step == fork.at_step and len(self.queue) > learn.staleness:
-            self.queue.clear()  # fresher than the parent: filled again by the policy as it is, as at the start of a run
+            # fresher than the parent: filled again by the policy as it is, as at the start of a run
+            self.queue.clear()
         self.recorder.replay(progress.history)
         return True
 
 
 def stop_reason(stop: StopSettings, steps: int, detection: int | None, spent: dict[str, float]) -> str:
-    """Why training ends before iteration `steps`; empty while it continues. `detection`: step of the collapse, if any.
+    """Why training ends before iteration `steps`; empty while it continues. `detection`: step of the
+    collapse, if any.
 
     `spent` are updates, tokens and seconds of all sessions; the iteration that crosses a budget is completed.
     """
@@ -293,7 +324,11 @@ def stop_reason(stop: StopSettings, steps: int, detection: int | None, spent: di
     if stop.after_collapse is not None and since is not None and since >= stop.after_collapse:
         when = f"{since} iterations after" if since else "in the iteration of"
         return f"stopped {when} the collapse detected at step {detection} (stop.after_collapse)"
-    for name, unit in (("updates", "optimizer updates"), ("tokens", "trained tokens"), ("seconds", "s of training")):
+    for name, unit in (
+        ("updates", "optimizer updates"),
+        ("tokens", "trained tokens"),
+        ("seconds", "s of training"),
+    ):
         budget = getattr(stop, name)
         if budget is not None and spent[name] >= budget:
             return f"stopped by its budget of {budget:,} {unit} (stop.{name})"

@@ -26,9 +26,11 @@ _LAST: list[Any] = []  # tokens, where, and their packing: the critic reads what
 
 
 def linear_head(model: Any) -> nn.Linear | None:
-    """The layer that makes the logits, if they are that layer of the last hidden state and nothing else; else None.
+    """The layer that makes the logits, if they are that layer of the last hidden state and nothing else; else
+    None.
 
-    Tried out on a few tokens, once a model, because some soft-cap or scale their logits (Gemma 2, Cohere, Granite).
+    Tried out on a few tokens, once a model, because some soft-cap or scale their logits (Gemma 2, Cohere,
+    Granite).
     """
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     if not isinstance(head, nn.Linear):
@@ -45,10 +47,13 @@ def linear_head(model: Any) -> nn.Linear | None:
 def token_log_probs(
     hidden: Tensor, head: nn.Linear, targets: Tensor, temperature: float = 1.0, elements: int = ELEMENTS
 ) -> tuple[Tensor, Tensor]:
-    """Log-prob of targets (N,) and entropy, (N,) in nats, from hidden states (N, H), `elements` logits at a time."""
+    """Log-prob of targets (N,) and entropy, (N,) in nats, from hidden states (N, H), `elements` logits at a
+    time.
+    """
 
     def part(hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        # A view: autocast would share one cast of the weight itself, and sum the gradients of the parts in bfloat16.
+        # A view: autocast would share one cast of the weight itself, and sum the gradients of the parts in
+        # bfloat16.
         logits = F.linear(hidden, head.weight.view_as(head.weight), head.bias)
         return _of_logits(logits, targets, temperature, grad_entropy=True)
 
@@ -59,7 +64,9 @@ def token_log_probs(
     return log_prob, entropy
 
 
-def _of_logits(logits: Tensor, targets: Tensor, temperature: float, grad_entropy: bool) -> tuple[Tensor, Tensor]:
+def _of_logits(
+    logits: Tensor, targets: Tensor, temperature: float, grad_entropy: bool
+) -> tuple[Tensor, Tensor]:
     """Log-prob of `targets` and entropy, from logits with the vocabulary as their last axis."""
     logits = widened(logits)
     log_p = torch.log_softmax(logits if temperature == 1.0 else logits / temperature, dim=-1)
@@ -68,13 +75,16 @@ def _of_logits(logits: Tensor, targets: Tensor, temperature: float, grad_entropy
         return chosen, -(log_p.exp() * log_p).sum(-1)
 
 
-disable_progress_bar()  # bars for a second of loading or saving are noise in a log that people read after a death
+# bars for a second of loading or saving are noise in a log that people read after a death
+disable_progress_bar()
 
 
 def create(settings: PolicySettings, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
-    """Return a freshly initialised decoder of the size in `settings` for this tokenizer's vocabulary (float32)."""
-    # 0.02, the initial range of these families, is meant for hidden sizes of thousands: a narrow network that starts
-    # there learns late and stays badly conditioned.
+    """Return a freshly initialised decoder of the size in `settings` for this tokenizer's vocabulary
+    (float32).
+    """
+    # 0.02, the initial range of these families, is meant for hidden sizes of thousands: a narrow network that
+    # starts there learns late and stays badly conditioned.
     mlp, k, shared = settings.mlp, settings.experts_per_token, settings.family == "qwen2_moe"
     mixture: dict[str, Any] = {}
     if settings.mixture:  # kernels want rows of 16 bytes, in bfloat16 as well
@@ -83,33 +93,50 @@ def create(settings: PolicySettings, tokenizer: PreTrainedTokenizerBase, seed: i
         mixture |= {"num_local_experts": settings.experts} if settings.family == "mixtral" else {}
         mixture |= {"shared_expert_intermediate_size": mlp} if shared else {"norm_topk_prob": True}
     config = AutoConfig.for_model(
-        settings.family, vocab_size=len(tokenizer), hidden_size=settings.hidden, intermediate_size=mlp,
-        num_hidden_layers=settings.layers, num_attention_heads=settings.heads, num_key_value_heads=settings.heads,
-        max_position_embeddings=1024, initializer_range=settings.hidden**-0.5, tie_word_embeddings=settings.tied,
-        bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, **mixture,
-    )  # fmt: skip
+        settings.family,
+        vocab_size=len(tokenizer),
+        hidden_size=settings.hidden,
+        intermediate_size=mlp,
+        num_hidden_layers=settings.layers,
+        num_attention_heads=settings.heads,
+        num_key_value_heads=settings.heads,
+        max_position_embeddings=1024,
+        initializer_range=settings.hidden**-0.5,
+        tie_word_embeddings=settings.tied,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        **mixture,
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return AutoModelForCausalLM.from_config(config, dtype=torch.float32)
 
 
 def device_of(settings: ComputeSettings) -> torch.device:
-    """Return where the networks are trained; "auto" prefers a GPU. Raises InputError for "cuda" without a GPU."""
+    """Return where the networks are trained; "auto" prefers a GPU. Raises InputError for "cuda" without a
+    GPU.
+    """
     present = torch.cuda.is_available()
     if settings.device == "cuda" and not present:
-        raise InputError('compute.device = "cuda", but torch sees no GPU here; set compute.device = "cpu" or "auto"')
+        raise InputError(
+            'compute.device = "cuda", but torch sees no GPU here; set compute.device = "cpu" or "auto"'
+        )
     return torch.device("cuda" if present and settings.device != "cpu" else "cpu")
 
 
 def load(path: Path | str, compute: ComputeSettings = ComputeSettings()) -> PreTrainedModel:
     """Return the checkpoint at `path`, weights in float32, on the device of `compute`.
 
-    Raises InputError without safetensors weights: other formats can run code when read. Dropout is off, because old and
-    new log-probs must be of one policy; so training mode, which gradient checkpointing needs, changes nothing else.
+    Raises InputError without safetensors weights: other formats can run code when read. Dropout is off,
+    because old and new log-probs must be of one policy; so training mode, which gradient checkpointing needs,
+    changes nothing else.
     """
     folder = Path(path)
     if not (folder / "config.json").is_file():
-        raise InputError(f"no model at '{folder}': save_pretrained writes one, with config.json and *.safetensors")
+        raise InputError(
+            f"no model at '{folder}': save_pretrained writes one, with config.json and *.safetensors"
+        )
     if not list(folder.glob("*.safetensors")):
         hint = f"other formats can run code and are not read; convert with model.save_pretrained('{folder}')"
         raise InputError(f"no safetensors weights in '{folder}': {hint}")
@@ -127,7 +154,9 @@ def load(path: Path | str, compute: ComputeSettings = ComputeSettings()) -> PreT
 
 
 def memory_peak(device: torch.device) -> int:
-    """Bytes since the process started: on a GPU the most that torch allocated, on the CPU the largest resident set."""
+    """Bytes since the process started: on a GPU the most that torch allocated, on the CPU the largest
+    resident set.
+    """
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -135,7 +164,9 @@ def memory_peak(device: torch.device) -> int:
 
 
 def autocast(device: torch.device, compute: ComputeSettings) -> AbstractContextManager[Any]:
-    """The precision of a training pass: matrix products in bfloat16 where `compute` says so; weights stay float32."""
+    """The precision of a training pass: matrix products in bfloat16 where `compute` says so; weights stay
+    float32.
+    """
     return torch.autocast(device.type, torch.bfloat16, enabled=compute.dtype == "bfloat16")
 
 
@@ -145,7 +176,9 @@ def widened(x: Tensor) -> Tensor:
 
 
 def packing_of(backbone: Any, tokens: Tensor, where: Tensor) -> packed.Packing | None:
-    """Return what `packed` computes of these tokens; None where transformers' own layers do, or nothing is wanted."""
+    """Return what `packed` computes of these tokens; None where transformers' own layers do, or nothing is
+    wanted.
+    """
     if backbone is None or not packed.supports(backbone, tokens) or not bool(where[:, 1:].any()):
         return None
     if not (_LAST and torch.equal(tokens, _LAST[0]) and torch.equal(where, _LAST[1])):
@@ -155,24 +188,32 @@ def packing_of(backbone: Any, tokens: Tensor, where: Tensor) -> packed.Packing |
 
 
 def log_probs(
-    model: nn.Module, tokens: Tensor, temperature: float = 1.0, grad_entropy: bool = False,
-    where: Tensor | None = None, elements: int = ELEMENTS,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Log-prob of every token given those before it, and the entropy of its distribution, both (B, T) in nats.
+    model: nn.Module,
+    tokens: Tensor,
+    temperature: float = 1.0,
+    grad_entropy: bool = False,
+    where: Tensor | None = None,
+    elements: int = ELEMENTS,
+) -> tuple[Tensor, Tensor]:
+    """Log-prob of every token given those before it, and the entropy of its distribution, both (B, T) in
+    nats.
 
-    log p_t = log_softmax(z_{t-1} / temperature)[token_t]; position 0 has no prediction and is 0. No attention mask is
-    needed: rows are padded on the right only and attention is causal, so no real token ever sees padding. The entropy
-    carries a gradient only with `grad_entropy`. Results are on the device of `tokens`, wherever the model is.
+    log p_t = log_softmax(z_{t-1} / temperature)[token_t]; position 0 has no prediction and is 0. No attention
+    mask is needed: rows are padded on the right only and attention is causal, so no real token ever sees
+    padding. The entropy carries a gradient only with `grad_entropy`. Results are on the device of `tokens`,
+    wherever the model is.
 
-    Beyond `elements` logits they are never held at once, and are made only at the tokens of `where` (B, T), with 0
-    elsewhere; a model whose logits are not a linear layer of the last hidden state holds them all. With `where`, a
-    small model may be computed there alone: 0 elsewhere then, too.
+    Beyond `elements` logits they are never held at once, and are made only at the tokens of `where` (B, T),
+    with 0 elsewhere; a model whose logits are not a linear layer of the last hidden state holds them all.
+    With `where`, a small model may be computed there alone: 0 elsewhere then, too.
     """
-    if where is not None and (packing := packing_of(getattr(model, "model", None), tokens, where)) is not None:
+    packing = None if where is None else packing_of(getattr(model, "model", None), tokens, where)
+    if packing is not None:
         lm: Any = model
         logits = lm.lm_head(packed.hidden(lm.model, packing))
         asked = tokens[:, 1:].reshape(-1)[packing.to]
-        return tuple(packing.spread(x) for x in _of_logits(logits, asked, temperature, grad_entropy))  # type: ignore[return-value]
+        log_probs, entropies = _of_logits(logits, asked, temperature, grad_entropy)
+        return packing.spread(log_probs), packing.spread(entropies)
     device = next(model.parameters()).device
     on = tokens.to(device)
     targets = on[:, 1:]
@@ -192,7 +233,9 @@ def log_probs(
 
 
 class Critic(nn.Module):
-    """V(s_t) for every token position: the policy's backbone (a copy) and a linear head that starts at zero."""
+    """V(s_t) for every token position: the policy's backbone (a copy) and a linear head that
+    starts at zero.
+    """
 
     def __init__(self, policy: PreTrainedModel) -> None:
         super().__init__()
@@ -204,10 +247,11 @@ class Critic(nn.Module):
         self.head.to(policy.device)
 
     def forward(self, tokens: Tensor, where: Tensor | None = None) -> Tensor:
-        """Values (B, T), float32; entry t is V of the state before token t is written, so it never sees token t.
+        """Values (B, T), float32; entry t is V of the state before token t is written, so it never sees token
+        t.
 
-        Position 0 has no state before it and is 0. Values are on the device of `tokens`, wherever the critic is. With
-        `where` (B, T), a small critic may be computed there alone, and is 0 elsewhere.
+        Position 0 has no state before it and is 0. Values are on the device of `tokens`, wherever the critic
+        is. With `where` (B, T), a small critic may be computed there alone, and is 0 elsewhere.
         """
         if where is not None and (packing := packing_of(self.backbone, tokens, where)) is not None:
             return packing.spread(self.head(packed.hidden(self.backbone, packing)).squeeze(-1))
@@ -217,7 +261,8 @@ class Critic(nn.Module):
 
 
 def passes(length: Tensor, tokens: int | None, rows: int | None = None) -> list[Tensor]:
-    """Rows of each pass over a batch whose sequences have `length` (B,) tokens: `rows` at a time, all by default.
+    """Rows of each pass over a batch whose sequences have `length` (B,) tokens: `rows` at a time, all by
+    default.
 
     With a budget of `tokens` the longest come first, and rows x longest <= tokens, or one row that is longer.
     """

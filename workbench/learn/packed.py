@@ -1,10 +1,11 @@
-"""The backbone of a small Llama or Mixtral written out, forward and backward: no padding, nothing that nobody asks for.
+"""The backbone of a small Llama or Mixtral written out, forward and backward: no padding, nothing that nobody
+asks for.
 
-A minibatch of ragged episodes is a third padding, and half of the real tokens are the world's: they are attended to and
-never predicted. So the rows are packed one after another, end at the last token that is wanted, and the last layer has
-queries only where one is. The first layer's projections are made once for each word of the vocabulary that occurs. Rows
-of like length attend together, padded among themselves. Equal to the layers of transformers but for rounding; the
-experts of a mixture are its own module.
+A minibatch of ragged episodes is a third padding, and half of the real tokens are the world's: they are
+attended to and never predicted. So the rows are packed one after another, end at the last token that is
+wanted, and the last layer has queries only where one is. The first layer's projections are made once for each
+word of the vocabulary that occurs. Rows of like length attend together, padded among themselves. Equal to the
+layers of transformers but for rounding; the experts of a mixture are its own module.
 """
 
 from __future__ import annotations
@@ -28,7 +29,11 @@ Shape = tuple[int, int, float]
 
 def supports(backbone: Any, tokens: Tensor) -> bool:
     """Return True for a plain, small Llama or Mixtral in float32 on the CPU and rows of moderate length."""
-    if type(backbone) not in (LlamaModel, MixtralModel) or tokens.shape[1] > _LONGEST or tokens.device.type != "cpu":
+    if (
+        type(backbone) not in (LlamaModel, MixtralModel)
+        or tokens.shape[1] > _LONGEST
+        or tokens.device.type != "cpu"
+    ):
         return False
     config: Any = backbone.config
     heads: int = config.num_attention_heads
@@ -52,19 +57,25 @@ def supports(backbone: Any, tokens: Tensor) -> bool:
 
 
 class Padded:
-    """`count` (b,) rows of a packed tensor, padded to the longest of them: which entry each slot holds, and back."""
+    """`count` (b,) rows of a packed tensor, padded to the longest of them: which entry each slot holds, and
+    back.
+    """
 
     def __init__(self, start: Tensor, count: Tensor, total: int) -> None:
         self.width = int(count.max())
         place = torch.arange(self.width)
         inside, slots = place < count[:, None], start[:, None] + place
-        self.read = slots.clamp(max=total - 1).view(-1)  # padding holds some other entry, which nothing looks at
-        self.gradient = torch.where(inside, slots, total).view(-1)  # padding has none: a zero that stands last
+        # padding holds some other entry, which nothing looks at
+        self.read = slots.clamp(max=total - 1).view(-1)
+        # padding has none: a zero that stands last
+        self.gradient = torch.where(inside, slots, total).view(-1)
         self.back = inside.view(-1).nonzero().squeeze(1)
 
 
 class Chunk(NamedTuple):
-    """Rows that attend together: their tokens, those that ask in the last layer, and -inf where these look ahead."""
+    """Rows that attend together: their tokens, those that ask in the last layer, and -inf where these look
+    ahead.
+    """
 
     tokens: Padded
     asking: Padded
@@ -85,7 +96,8 @@ class Packing:
         inside, (row, column) = place < length[:, None], wanted.nonzero(as_tuple=True)
         self.position = place.expand_as(inside)[inside]  # (N,)
         self.read = order.repeat_interleave(length) * self.columns + self.position  # (N,) of B (T - 1)
-        self.words, self.word = tokens[order, :-1][inside].unique(return_inverse=True)  # (U,), and (N,) of these
+        # (U,), and (N,) of these
+        self.words, self.word = tokens[order, :-1][inside].unique(return_inverse=True)
         self.to = order[row] * self.columns + column  # (M,) of B (T - 1): where the answers belong
         count = wanted.sum(1)
         start, first = length.cumsum(0) - length, count.cumsum(0) - count
@@ -106,16 +118,25 @@ class Packing:
 
 
 def hidden(backbone: Any, packing: Packing) -> Tensor:
-    """Hidden states (M, H) after the last norm, of the tokens before those that are wanted; `supports` must hold."""
+    """Hidden states (M, H) after the last norm, of the tokens before those that are wanted; `supports` must
+    hold.
+    """
     config = backbone.config
     angle = torch.arange(packing.columns)[:, None] * backbone.rotary_emb.inv_freq
-    turn = torch.polar(torch.ones_like(angle), angle).repeat(1, 2 * config.num_attention_heads)[packing.position]
+    rotation = torch.polar(torch.ones_like(angle), angle).repeat(1, 2 * config.num_attention_heads)
+    turn = rotation[packing.position]
     shape = config.num_attention_heads, backbone.layers[0].self_attn.head_dim, config.rms_norm_eps
     x: Any = backbone.embed_tokens(packing.words)  # the module itself: what is hooked to it sees every pass
     for i, layer in enumerate(backbone.layers):
         attention, mlp, after = layer.self_attn, layer.mlp, layer.post_attention_layernorm.weight
         asks = i == len(backbone.layers) - 1
-        modules = layer.input_layernorm, attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj
+        modules = (
+            layer.input_layernorm,
+            attention.q_proj,
+            attention.k_proj,
+            attention.v_proj,
+            attention.o_proj,
+        )
         x = _Attention.apply(packing, turn, shape, i == 0, asks, x, *(module.weight for module in modules))
         if isinstance(backbone, LlamaModel):
             x = _Mlp.apply(shape, x, after, mlp.gate_proj.weight, mlp.up_proj.weight, mlp.down_proj.weight)
@@ -126,15 +147,23 @@ def hidden(backbone: Any, packing: Packing) -> Tensor:
 
 
 class _Attention(torch.autograd.Function):
-    """x + attention of norm(x): (N, H), of the first layer from (U, H) by word, of the last (M, H) where it `asks`.
+    """x + attention of norm(x): (N, H), of the first layer from (U, H) by word, of the last (M, H) where it
+    `asks`.
 
-    The norm's gain and 1 / sqrt(D) are folded into the matrix that follows; the halves that RoPE turns are put next to
-    each other, so that turning is one product of complex numbers.
+    The norm's gain and 1 / sqrt(D) are folded into the matrix that follows; the halves that RoPE turns are
+    put next to each other, so that turning is one product of complex numbers.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, packing: Packing, turn: Tensor, shape: Shape, first: bool, asks: bool, x: Tensor, *weights: Tensor
+        ctx: Any,
+        packing: Packing,
+        turn: Tensor,
+        shape: Shape,
+        first: bool,
+        asks: bool,
+        x: Tensor,
+        *weights: Tensor,
     ) -> Tensor:
         (heads, width, eps), (gain, wq, wk, wv, wo) = shape, weights
         size = heads * width
@@ -169,7 +198,10 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (dx,), (gain, *_, wo) = gradients, ctx.saved_tensors
-        (packing, turn, (heads, width, _), first, asks), (h, scale, plain, mixer, pieces, a) = ctx.given, ctx.kept
+        (packing, turn, (heads, width, _), first, asks), (h, scale, plain, mixer, pieces, a) = (
+            ctx.given,
+            ctx.kept,
+        )
         size = heads * width
         d_out, da = dx.t() @ a, F.pad(dx @ wo, (0, 0, 0, 1))
         asked, others = [], []
@@ -187,11 +219,16 @@ class _Attention(torch.autograd.Function):
             others.append(_packed(made, read, heads))
         d_mixed = torch.cat(others)
         if asks:
-            dq, dx = (x.new_zeros(len(d_mixed), size).index_copy_(0, packing.asking, x) for x in (torch.cat(asked), dx))
+            dq, dx = (
+                x.new_zeros(len(d_mixed), size).index_copy_(0, packing.asking, x)
+                for x in (torch.cat(asked), dx)
+            )
             d_mixed = torch.cat([dq, d_mixed], 1)
         _turn(d_mixed[:, : 2 * size], turn.conj())
         if first:
-            d_mixed, dx = (x.new_zeros(len(h), x.shape[1]).index_add_(0, packing.word, x) for x in (d_mixed, dx))
+            d_mixed, dx = (
+                x.new_zeros(len(h), x.shape[1]).index_add_(0, packing.word, x) for x in (d_mixed, dx)
+            )
         d_weight = d_mixed.t() @ h
         dx = dx + _unit_back(d_mixed @ mixer, h, scale)
         d_gain, (d_query, d_key, d_value) = (d_weight * plain).sum(0), (d_weight * gain).split(size)
@@ -255,7 +292,9 @@ def _unit_back(d: Tensor, h: Tensor, scale: Tensor) -> Tensor:
 
 
 def _paired(weight: Tensor, heads: int, halves: int = 2, pairs: int = -1) -> Tensor:
-    """Put row j + D / 2 of each head behind row j: RoPE turns these two as one complex number; -1, 2 puts them back."""
+    """Put row j + D / 2 of each head behind row j: RoPE turns these two as one complex number; -1, 2 puts
+    them back.
+    """
     return weight.view(heads, halves, pairs, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
 
 

@@ -1,4 +1,6 @@
-"""The gradient probe: the gradient noise of a minibatch from the gradients of four parts; the update stays as it is."""
+"""The gradient probe: the gradient noise of a minibatch from the gradients of four parts; the update stays as
+it is.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ class Probe:
     before: Tensor | None = field(default=None, repr=False)
 
     def measure(self, model: PreTrainedModel, parameters: Sequence[Tensor], batch: Batch) -> Scalars:
-        """Scalars of this minibatch, None where they are undefined; sequences without a trained token have no part."""
+        """Scalars of this minibatch, None where they are undefined; sequences without a trained token have no
+        part.
+        """
         trained = batch.mask.any(1).nonzero().squeeze(1)
         if not len(trained):
             return {}
@@ -69,15 +73,23 @@ class Probe:
         return scalars | {name: sums[name] / count if count else None for name, count in counts.items()}
 
     def _pull(self, model: PreTrainedModel, batch: Batch) -> Tensor:
-        """d loss / d log_prob of the whole minibatch, (B, T): what it is divided by and compared with is its own."""
+        """d loss / d log_prob of the whole minibatch, (B, T): what it is divided by and compared with is its
+        own.
+        """
         with torch.no_grad():
-            parts = [batch.rows(index) for index in torch.arange(len(batch.tokens)).tensor_split(PARTS) if len(index)]
+            parts = [
+                batch.rows(index)
+                for index in torch.arange(len(batch.tokens)).tensor_split(PARTS)
+                if len(index)
+            ]
             log_prob = torch.cat([self._forward(model, part)[0] for part in parts])
         loss = policy_loss(self.algorithm, batch, log_prob.requires_grad_()).loss
         return torch.where(batch.mask, torch.autograd.grad(loss, log_prob)[0], 0)
 
     def _forward(self, model: PreTrainedModel, part: Batch) -> tuple[Tensor, Tensor]:
-        """Log-probs of the tokens, (B, T), and of the whole vocabulary at each of them but the first, (B, T - 1, V)."""
+        """Log-probs of the tokens, (B, T), and of the whole vocabulary at each of them but the first, (B, T -
+        1, V).
+        """
         tokens = part.tokens.to(model.device)
         replay = self.algorithm.routing.replayed(part)
         with routed(model, None if replay is None else replay[:, 1:]):
@@ -86,8 +98,12 @@ class Probe:
         chosen = log_p.gather(-1, tokens[:, 1:].unsqueeze(-1)).squeeze(-1)
         return torch.nn.functional.pad(chosen, (1, 0)).to(part.tokens.device), log_p
 
-    def _count_tags(self, sums: dict[str, float], counts: dict[str, int], part: Batch, probability: Tensor) -> None:
-        """Add up the probability of each tag, and of all (`control`), over where it was written and where not."""
+    def _count_tags(
+        self, sums: dict[str, float], counts: dict[str, int], part: Batch, probability: Tensor
+    ) -> None:
+        """Add up the probability of each tag, and of all (`control`), over where it was written and where
+        not.
+        """
         written, where = part.tokens[:, 1:], part.mask[:, 1:]
         own = {name: [token] for name, token in self.control.items() if name != "answer_end"}
         for name, ids in ({"control": list(self.control.values())} | own if self.control else {}).items():
@@ -99,16 +115,20 @@ class Probe:
 
 
 def power(signal: Tensor, part: Batch, probability: Tensor) -> float:
-    """sum_it s_it^2 Q_it over policy tokens, Q_it = 1 - 2 p_it + sum_v p_v^2, from s (B, T) and p_v (B, T - 1, V)."""
+    """sum_it s_it^2 Q_it over policy tokens, Q_it = 1 - 2 p_it + sum_v p_v^2, from s (B, T) and p_v (B, T -
+    1, V).
+    """
     chosen = probability.gather(-1, part.tokens[:, 1:].unsqueeze(-1)).squeeze(-1)
     score = 1 - 2 * chosen + probability.square().sum(-1)
     return float(torch.where(part.mask[:, 1:], signal[:, 1:].square() * score, 0).double().sum())
 
 
 def noise(sizes: Sequence[int], gradients: Sequence[Tensor]) -> Scalars:
-    """McCandlish et al. 2018, appendix A.1, from the gradients (P,) of parts of b sequences; they add up to the whole.
+    """McCandlish et al. 2018, appendix A.1, from the gradients (P,) of parts of b sequences; they add up to
+    the whole.
 
-    B / b times a part's estimates the whole's. 1 / b is its mean over the parts. None with fewer than two parts.
+    B / b times a part's estimates the whole's. 1 / b is its mean over the parts. None with fewer than two
+    parts.
     """
     n = len(sizes)
     if n < 2:

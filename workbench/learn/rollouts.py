@@ -34,7 +34,8 @@ class Rollout:
     log_prob_old: Tensor | None = None  # (B, T) by the trainer's forward, when it is taken at sampling time
     values: Tensor | None = None  # (B, T) by the critic at sampling time, when asked for
     routes_old: Tensor | None = None  # (B, T, L k) experts of the trainer's forward that made `log_prob_old`
-    first: list[Episode] = field(default_factory=list)  # the first draw, on questions not selected by their reward
+    # the first draw, on questions not selected by their reward
+    first: list[Episode] = field(default_factory=list)
     sampled: int = 0  # episodes of all draws
 
 
@@ -50,9 +51,11 @@ class Sampler:
     fault: Fault
 
     def rollout(self, number: int, policy_step: int) -> Rollout:
-        """Rollout `number`: its questions depend on the seed and the number alone, so arms and resumes see the same.
+        """Rollout `number`: its questions depend on the seed and the number alone, so arms and resumes see
+        the same.
 
-        The selection may replace prompt groups by groups of further questions; what its last round lacks stays.
+        The selection may replace prompt groups by groups of further questions; what its last round lacks
+        stays.
         """
         drawn = self._draw(number, 0, policy_step)
         rollout = Rollout(number, policy_step, drawn, first=drawn, sampled=len(drawn))
@@ -93,10 +96,15 @@ def batch_of(rollout: Rollout, pad_id: int) -> Batch:
 
 
 def scored(
-    model: torch.nn.Module, batch: Batch, temperature: float, compute: ComputeSettings = ComputeSettings(),
+    model: torch.nn.Module,
+    batch: Batch,
+    temperature: float,
+    compute: ComputeSettings = ComputeSettings(),
     replay: Tensor | None = None,
-) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """Log-probs (B, T) by the training forward, 0 where nothing was written, and the experts (B, T, L k) it took."""
+) -> tuple[Tensor, Tensor | None]:
+    """Log-probs (B, T) by the training forward, 0 where nothing was written, and the experts (B, T, L k) it
+    took.
+    """
     parts: list[Tensor] = []
 
     def forward(index: Tensor, n: int) -> Tensor:
@@ -105,7 +113,9 @@ def scored(
         if (routes := seen.routes) is not None:
             before, after = 1, batch.tokens.shape[1] - n
             unknown = experts_of(seen.routers[0])
-            parts.append(torch.nn.functional.pad(routes.to(batch.tokens.device), (0, 0, before, after), value=unknown))
+            parts.append(
+                torch.nn.functional.pad(routes.to(batch.tokens.device), (0, 0, before, after), value=unknown)
+            )
         return found
 
     found, order = _by_passes(forward, batch, compute)
@@ -122,7 +132,9 @@ def critic_values(critic: Critic, batch: Batch, compute: ComputeSettings = Compu
 def _by_passes(
     forward: Callable[[Tensor, int], Tensor], batch: Batch, compute: ComputeSettings
 ) -> tuple[Tensor, Tensor]:
-    """Return `forward` of the first n columns of some rows, (B, T), 0 in those it leaves out; and the rows' order."""
+    """Return `forward` of the first n columns of some rows, (B, T), 0 in those it leaves out; and the rows'
+    order.
+    """
     budget, width = compute.micro_batch_tokens, batch.tokens.shape[1]
     parts, rows = [], passes(batch.length, budget)
     with autocast(device_of(compute), compute):

@@ -29,7 +29,9 @@ class Held(InputError):
 
 
 def locked(folder: Path) -> IO[str]:
-    """Take the run's lock, which the kernel releases if the process dies; raises Held if another process has it."""
+    """Take the run's lock, which the kernel releases if the process dies; raises Held if another process has
+    it.
+    """
     handle = lock_file(folder / "lock")
     if handle is None:
         raise Held(f"run '{folder.name}' is being trained by another process; wait for it, or stop it")
@@ -44,11 +46,15 @@ def settings_of(folder: Path) -> RunSettings:
         return RunSettings.model_validate(from_toml(read_text(folder / "config.toml", MIB)))
     except ValueError as error:
         why = str(error).splitlines()[0]
-        raise InputError(f"'{folder}/config.toml' is no configuration of this version of sorl: {why}") from None
+        raise InputError(
+            f"'{folder}/config.toml' is no configuration of this version of sorl: {why}"
+        ) from None
 
 
 def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
-    """Train or resume the run in `folder`, a JSON line a step to `out`; returns the exit code. InputError: no run."""
+    """Train or resume the run in `folder`, a JSON line a step to `out`; returns the exit code. InputError: no
+    run.
+    """
     settings = settings_of(folder)
     if not (folder / "run.json").is_file():
         raise InputError(f"no run.json in '{folder}': a run folder is made by `sorl run FILE.toml`")
@@ -67,16 +73,24 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
             signal.signal(number, lambda caught, _: interrupted.append(signal.Signals(caught).name))
         tokenizer = tokenizer_of(start)
         fork, own = settings.fork, folder / "checkpoints"
-        # The parent's state is a fork's own first checkpoint; what a fault remembers is in none, so it starts again.
+        # The parent's state is a fork's own first checkpoint; what a fault remembers is in none, so it starts
+        # again.
         if fork is not None and (settings.fault is not None or not checkpoints(own)):
-            take_over(checkpoint_of(folder.parents[1] / fork.experiment / fork.run / LADDER, fork.at_step), own)
+            take_over(
+                checkpoint_of(folder.parents[1] / fork.experiment / fork.run / LADDER, fork.at_step), own
+            )
         with Recorder(folder, identity["run_id"], settings, tokenizer.convert_ids_to_tokens) as recorder:
             trainer = Trainer(settings, start, recorder, tokenizer)
             first = recorder.started_at() if trainer.resume(own) else None
-            constant = {key: identity[key] for key in ("experiment", "algorithm", "arm", "seed", "config_hash")}
+            constant = {
+                key: identity[key] for key in ("experiment", "algorithm", "arm", "seed", "config_hash")
+            }
             constant |= {key: identity.get(key) for key in ("generation", "attempt")}
             versions = {name: version(name) for name in ("sorl", "torch", "transformers", "numpy")}
-            versions |= {"python": platform.python_version(), "machine": f"{platform.system()} {platform.machine()}"}
+            versions |= {
+                "python": platform.python_version(),
+                "machine": f"{platform.system()} {platform.machine()}",
+            }
             if fork is not None:
                 constant |= {"parent": fork.run, "forked_at": fork.at_step, "draw": settings.draw}
             constant |= {"config": settings.model_dump_json(), "versions": json.dumps(versions)}
@@ -118,7 +132,8 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
                 # A divergence is a result, not a failure: the run is over and everything up to it is kept.
                 recorder.diverged(trainer.step, str(error))
                 write("finished", str(error))
-            except Exception as error:  # noqa: BLE001  the edge of the process: whatever broke must reach the log and the table
+            # The edge of the process: whatever broke must reach the log and the table.
+            except Exception as error:  # noqa: BLE001
                 traceback.print_exc()
                 write("failed", f"{type(error).__name__}: {error}")
                 return FAILED
@@ -126,7 +141,9 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
 
 
 def heartbeat(file: Path, network: nn.Module) -> None:
-    """Touch `file` at the passes through `network` (a sampled token, a part of an update), at most once a second."""
+    """Touch `file` at the passes through `network` (a sampled token, a part of an update), at most once a
+    second.
+    """
     due = 0.0
 
     def beat(*_: object) -> None:
@@ -136,5 +153,6 @@ def heartbeat(file: Path, network: nn.Module) -> None:
             with suppress(OSError):  # the recorder reports a full disk
                 file.touch()
 
-    entrance: nn.Module = getattr(network, "get_input_embeddings", lambda: network)()  # `packed` calls no other part
+    # `packed` calls no other part
+    entrance: nn.Module = getattr(network, "get_input_embeddings", lambda: network)()
     entrance.register_forward_pre_hook(beat)

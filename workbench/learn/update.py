@@ -30,12 +30,16 @@ def optimizer_of(parameters: Iterable[nn.Parameter], settings: OptimizerSettings
     """Return the optimizer that `settings` names, over `parameters`."""
     lr, decay, betas = settings.lr, settings.weight_decay, (settings.beta1, settings.beta2)
     if settings.kind == "sgd":
-        return torch.optim.SGD(parameters, lr=lr, momentum=settings.momentum, weight_decay=decay, foreach=True)
+        return torch.optim.SGD(
+            parameters, lr=lr, momentum=settings.momentum, weight_decay=decay, foreach=True
+        )
     return torch.optim.AdamW(parameters, lr=lr, betas=betas, weight_decay=decay, fused=True)
 
 
 def rate(settings: OptimizerSettings, update: int, updates: int) -> float:
-    """Return the learning rate of update `update` of the run's planned `updates`, by transformers' schedules."""
+    """Return the learning rate of update `update` of the run's planned `updates`, by
+    transformers' schedules.
+    """
     if settings.schedule == "constant" and not settings.warmup:
         return settings.lr
     return settings.lr * float(_factor(settings.schedule, settings.warmup, updates)(update))
@@ -56,7 +60,9 @@ def norm(gradients: Sequence[Tensor]) -> float:
 
 
 def step(optimizer: torch.optim.Optimizer, limit: float | None, skip: bool = False) -> tuple[float, float]:
-    """Clip the gradients to the norm `limit` and take the step; returns their norm before and after the clipping."""
+    """Clip the gradients to the norm `limit` and take the step; returns their norm before and after the
+    clipping.
+    """
     gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     before = after = norm(gradients)
     if limit is not None and before > limit:
@@ -68,10 +74,27 @@ def step(optimizer: torch.optim.Optimizer, limit: float | None, skip: bool = Fal
 
 
 _OF_BATCH = (
-    "trajectory", "mask", "turn", "log_prob_old", "log_prob_behaviour", "log_prob_ref", "advantages", "returns",
-    "score", "group",
-)  # fmt: skip
-_OF_TERMS = ("correction", "corrected", "ratio", "active_low", "active_high", "out_of_range", "dual", "factor")
+    "trajectory",
+    "mask",
+    "turn",
+    "log_prob_old",
+    "log_prob_behaviour",
+    "log_prob_ref",
+    "advantages",
+    "returns",
+    "score",
+    "group",
+)
+_OF_TERMS = (
+    "correction",
+    "corrected",
+    "ratio",
+    "active_low",
+    "active_high",
+    "out_of_range",
+    "dual",
+    "factor",
+)
 
 
 @dataclass
@@ -105,7 +128,9 @@ class Learner:
         return self.algorithm.early_stop if target is None else MeanKL(target)
 
     def follow(self, settings: LearnSettings) -> None:
-        """Take over learning rates, clipping and coefficients; the optimizers keep their kind and their state."""
+        """Take over learning rates, clipping and coefficients; the optimizers keep their kind and their
+        state.
+        """
         self.settings = settings
 
     def update(self, batch: Batch, epoch: int, rollout_step: int) -> Evidence:
@@ -115,7 +140,8 @@ class Learner:
                 group["lr"] = rate(getattr(self.settings, owner), self.updates, self.planned)
         every = self.settings.probe_every
         probed: dict[str, float | None] = {}
-        if every and self.updates % every == 0:  # before rows are sorted: parts of like length would be no samples
+        # before rows are sorted: parts of like length would be no samples
+        if every and self.updates % every == 0:
             probed = self.probe.measure(self.policy, self.policy_parameters, batch)
         if self.compute.micro_batch_tokens is not None:  # rows of like length share a micro-batch
             batch = batch.rows(batch.length.argsort(descending=True, stable=True))
@@ -133,7 +159,7 @@ class Learner:
             rollout_step=torch.tensor([rollout_step]),
             value_clip=self.settings.value_clip,
             scalars={name: [value] for name, value in scalars.items()},
-            **{name: None if x is None else x.unsqueeze(0) for name, x in seen.items()},  # type: ignore[arg-type]
+            **{name: None if x is None else x[None] for name, x in seen.items()},  # type: ignore[arg-type]
         )
 
     def values(self, batch: Batch) -> Tensor | None:
@@ -153,9 +179,13 @@ class Learner:
             with torch.no_grad():
                 found = [statistics(self.algorithm, micro, self._forward(micro)[0]) for micro in micros]
             sums = torch.stack([one for one in found if one is not None]).sum(0)
-        # Gradients of what the clip took from the loss, and of all that the loss holds beside the clipped surrogate.
-        bias, beside = ([torch.zeros_like(p) for p in self.policy_parameters if measure_bias] for _ in range(2))
-        parts, tokens = [], []  # of each micro-batch: the loss's terms; log-prob, entropy, d loss / d log-prob
+        # Gradients of what the clip took from the loss, and of all that the loss holds beside the clipped
+        # surrogate.
+        bias, beside = (
+            [torch.zeros_like(p) for p in self.policy_parameters if measure_bias] for _ in range(2)
+        )
+        # of each micro-batch: the loss's terms; log-prob, entropy, d loss / d log-prob
+        parts, tokens = [], []
         routes: list[dict[str, Tensor]] = []
         for micro in micros:
             log_prob, entropy, routing = self._forward(micro, bool(settings.entropy_coef))
@@ -175,9 +205,12 @@ class Learner:
                     torch._foreach_add_(bias, made)
                 if loss is not out.surrogate:
                     rest = loss - out.surrogate
-                    own = torch.autograd.grad(rest, self.policy_parameters, retain_graph=True, materialize_grads=True)
+                    own = torch.autograd.grad(
+                        rest, self.policy_parameters, retain_graph=True, materialize_grads=True
+                    )
                     torch._foreach_add_(beside, own)
-            log_prob.retain_grad()  # not before: the passes above would add theirs to the weight of the tokens
+            # not before: the passes above would add theirs to the weight of the tokens
+            log_prob.retain_grad()
             loss.backward()
             assert log_prob.grad is not None
             parts.append(out.terms)
@@ -185,7 +218,9 @@ class Learner:
             routes.append(_of_routes(micro, routing))
         terms = LossTerms.join(parts)
         gradients = [p.grad for p in self.policy_parameters if p.grad is not None]
-        scalars: dict[str, float | None] = dict.fromkeys(("clip_bias_norm", "clip_bias_ratio", "clip_bias_cosine"))
+        scalars: dict[str, float | None] = dict.fromkeys(
+            ("clip_bias_norm", "clip_bias_ratio", "clip_bias_cosine")
+        )
         if measure_bias:
             scalars |= _bias_scalars(list(torch._foreach_sub(gradients, beside)), bias)
         factor = terms.stabiliser_factor
@@ -209,13 +244,16 @@ class Learner:
         seen: dict[str, Tensor | None] = {name: getattr(terms, name) for name in _OF_TERMS}
         seen["log_prob"], seen["entropy"], seen["gradient_weight"] = map(torch.cat, zip(*tokens, strict=True))
         columns = {name: [part[name] for part in routes] for name in routes[0]}
-        # Largest share of a layer's assignments that one expert has, times the experts of a layer: 1 = all alike.
+        # Largest share of a layer's assignments that one expert has, times the experts of a layer: 1 = all
+        # alike.
         counts = torch.stack(columns.pop("load", [torch.zeros(1, 1)])).sum(0)
         total = float(counts[0].sum())  # as many in every layer
         scalars["expert_load_max"] = float(counts.max()) / total * counts.shape[1] if total else None
         return scalars, seen | {name: torch.cat(known) for name, known in columns.items()}
 
-    def _update_critic(self, critic: Critic, batch: Batch) -> tuple[dict[str, float | None], dict[str, Tensor | None]]:
+    def _update_critic(
+        self, critic: Critic, batch: Batch
+    ) -> tuple[dict[str, float | None], dict[str, Tensor | None]]:
         """Step the critic; returns what was measured of the update, and of each token (B, T)."""
         self.critic_optimizer.zero_grad()
         where = self.algorithm.advantage.critic_mask
@@ -231,17 +269,23 @@ class Learner:
             values.append(value.detach())
             total += float(loss.detach())
         before, _ = step(self.critic_optimizer, self.settings.critic.max_grad_norm)
-        return {"value_loss": total, "critic_grad_norm": before}, {"values": torch.cat(values), "target": target}
+        return {"value_loss": total, "critic_grad_norm": before}, {
+            "values": torch.cat(values),
+            "target": target,
+        }
 
     def _forward(self, micro: Batch, grad_entropy: bool = False) -> tuple[Tensor, Tensor, Seen]:
-        """Log-probs and entropy of a micro-batch (B, T), and its routing; no columns that are all padding are read."""
+        """Log-probs and entropy of a micro-batch (B, T), and its routing; no columns that are all padding are
+        read.
+        """
         short = micro.trimmed()
         replay = self.algorithm.routing.replayed(short)
         with (
             autocast(self.policy.device, self.compute),
             routed(self.policy, None if replay is None else replay[:, 1:]) as seen,
         ):
-            # The balance of a mixture's experts is over all positions, also those that a packed pass leaves out.
+            # The balance of a mixture's experts is over all positions, also those that a packed pass leaves
+            # out.
             where = None if self.settings.balance_coef and seen.routers else short.mask
             log_prob, entropy = log_probs(self.policy, short.tokens, self.temperature, grad_entropy, where)
         padding = (0, micro.tokens.shape[1] - log_prob.shape[1])
@@ -253,9 +297,11 @@ class Learner:
 
 
 def _of_routes(micro: Batch, seen: Seen) -> dict[str, Tensor]:
-    """Routing of a micro-batch: shares of the layers with other experts and the entropy, (B, T); the load, (L, E).
+    """Routing of a micro-batch: shares of the layers with other experts and the entropy, (B, T); the load,
+    (L, E).
 
-    `route_mismatch` compares sampler and old policy, `route_shift` old and present policy. Empty for a dense model.
+    `route_mismatch` compares sampler and old policy, `route_shift` old and present policy. Empty for a dense
+    model.
     """
     if (chosen := seen.routes) is None or seen.entropy is None:
         return {}
@@ -281,8 +327,8 @@ def non_finite(scalars: Mapping[str, float | None]) -> list[str]:
 def _bias_scalars(clipped: list[Tensor], taken: list[Tensor]) -> dict[str, float | None]:
     """|C|, |C| / |g| and cos(C, g), C the clipping bias and g the gradient of the surrogate without the clip.
 
-    `clipped`: the gradient of the surrogate with it, so -g = `clipped` + `taken` and C = -`taken` in the signs of
-    J = -loss (2511.20718, lemma 4.2). NULL where a norm is 0.
+    `clipped`: the gradient of the surrogate with it, so -g = `clipped` + `taken` and C = -`taken` in the
+    signs of J = -loss (2511.20718, lemma 4.2). NULL where a norm is 0.
     """
     unclipped = torch._foreach_add(clipped, taken)
     bias, free = norm(taken), norm(unclipped)

@@ -1,7 +1,7 @@
 """Advantages: from rewards and values of a whole step to what each token is credited with; the critic's loss.
 
-`values` entry t is V of the state before token t, so V(s_k) of a turn is the value at its first token. Every estimator
-returns 0 off the loss mask. Axes: B sequences, T tokens, K turns.
+`values` entry t is V of the state before token t, so V(s_k) of a turn is the value at its first token. Every
+estimator returns 0 off the loss mask. Axes: B sequences, T tokens, K turns.
 """
 
 from dataclasses import replace
@@ -17,7 +17,9 @@ Whiten = Literal["none", "m", "a"]
 
 
 class Reward(NamedTuple):
-    """Rewards of a step: of each token (B, T), outcome at the last policy token; and their sum per sequence (B,)."""
+    """Rewards of a step: of each token (B, T), outcome at the last policy token; and their sum per sequence
+    (B,).
+    """
 
     token: Tensor
     total: Tensor
@@ -31,7 +33,9 @@ class Advantage(Slot):
 
     @property
     def critic_mask(self) -> Positions:
-        """Positions of the value loss: m policy tokens, a the whole response, turn the first token of each turn."""
+        """Positions of the value loss: m policy tokens, a the whole response, turn the first token of each
+        turn.
+        """
         return "m"
 
     def estimate(self, reward: Reward, batch: Batch) -> Batch:
@@ -39,16 +43,20 @@ class Advantage(Slot):
         raise NotImplementedError
 
 
-def gae(rewards: Tensor, values: Tensor, steps: Tensor, gamma: float, lam: float, last: Tensor | None = None) -> Tensor:
+def gae(
+    rewards: Tensor, values: Tensor, steps: Tensor, gamma: float, lam: float, last: Tensor | None = None
+) -> Tensor:
     """Generalised advantage estimation over the positions where `steps`, (B, T) each; 0 elsewhere.
 
-    d_t = u_t + gamma V_next - V_t,  A_t = d_t + gamma lam A_next, where next is the next position with `steps` and both
-    are 0 after the final one, and after each position where `last` (the end of an independent stretch). 1506.02438.
+    d_t = u_t + gamma V_next - V_t,  A_t = d_t + gamma lam A_next, where next is the next position with
+    `steps` and both are 0 after the final one, and after each position where `last` (the end of an
+    independent stretch). 1506.02438.
     """
     most = int(steps.sum(1).max()) if steps.numel() else 0
     inside = torch.arange(most, device=steps.device) < steps.sum(1, keepdim=True)
 
-    def packed(x: Tensor) -> Tensor:  # (K, B): the steps of each row first, time in front, so that the loop is short
+    # (K, B): the steps of each row first, time in front, so that the loop is short
+    def packed(x: Tensor) -> Tensor:
         return torch.zeros_like(inside, dtype=x.dtype).masked_scatter(inside, x[steps]).T.contiguous()
 
     value, reward = packed(values), packed(rewards)
@@ -57,7 +65,8 @@ def gae(rewards: Tensor, values: Tensor, steps: Tensor, gamma: float, lam: float
         ends = packed(last.cumsum(1) - last.long())
         goes_on[:-1] = ends[1:] == ends[:-1]
     following = torch.cat([value, value.new_zeros(1, len(rewards))])[1:]
-    delta = reward + gamma * torch.where(goes_on, following, 0) - value  # not times 0: what lies beyond may be NaN
+    # not times 0: what lies beyond may be NaN
+    delta = reward + gamma * torch.where(goes_on, following, 0) - value
     running = value.new_zeros(len(rewards))
     for now, on in zip(reversed(delta.unbind()), reversed(goes_on.unbind()), strict=True):
         beyond = running if last is None else torch.where(on, running, 0)
@@ -66,7 +75,9 @@ def gae(rewards: Tensor, values: Tensor, steps: Tensor, gamma: float, lam: float
 
 
 def whiten(x: Tensor, mask: Tensor) -> Tensor:
-    """(x - mean) / sqrt(var + 1e-8), mean and unbiased variance over the mask; 0 off it, and of a single entry."""
+    """(x - mean) / sqrt(var + 1e-8), mean and unbiased variance over the mask; 0 off it, and of a single
+    entry.
+    """
     n = mask.sum()
     centred = torch.where(mask, x - torch.where(mask, x, 0).sum() / n.clamp(min=1), 0)
     variance = centred.square().sum() / (n - 1).clamp(min=1)
@@ -85,10 +96,10 @@ def first_tokens(turn: Tensor) -> Tensor:
 class Gae(Advantage, kind="gae"):
     """Token GAE, whitened.
 
-    `skip_obs`: recurse over policy tokens only (verl), carrying V and A across observations; false recurses over the
-    whole response (Search-R1 and the fork of 2511.20718), so observations get values and targets. `whiten`: over m
-    (verl, RAGEN), over the response a (Search-R1), or none. gamma = lam = 1 as Search-R1 and 2511.20718. The outcome
-    is the reward of the last policy token.
+    `skip_obs`: recurse over policy tokens only (verl), carrying V and A across observations; false recurses
+    over the whole response (Search-R1 and the fork of 2511.20718), so observations get values and targets.
+    `whiten`: over m (verl, RAGEN), over the response a (Search-R1), or none. gamma = lam = 1 as Search-R1 and
+    2511.20718. The outcome is the reward of the last policy token.
     """
 
     needs_values: ClassVar[bool] = True
@@ -129,8 +140,8 @@ class TurnMeanGae(Gae, kind="turn_mean"):
 class TurnGae(Advantage, kind="turn_gae"):
     """GAE whose steps are turns (2512.17008), given to all tokens of the turn.
 
-    d_k = R_k + gamma V(s_{k+1}) - V(s_k), A_k = d_k + gamma lam A_{k+1}; R_k sums the rewards of the turn, V(s_k) is
-    the value at its first token, where alone the critic has a target.
+    d_k = R_k + gamma V(s_{k+1}) - V(s_k), A_k = d_k + gamma lam A_{k+1}; R_k sums the rewards of the turn,
+    V(s_k) is the value at its first token, where alone the critic has a target.
     """
 
     needs_values: ClassVar[bool] = True
@@ -145,16 +156,18 @@ class TurnGae(Advantage, kind="turn_gae"):
         values = pool(torch.where(first_tokens(turn), batch.need("values"), 0), turn).total
         raw = gae(turns.total, values, turns.exists, self.gamma, self.lam)
         token = spread(raw, turn)
-        return replace(batch, advantages=_whitened(token, batch, self.whiten), returns=spread(raw + values, turn))
+        return replace(
+            batch, advantages=_whitened(token, batch, self.whiten), returns=spread(raw + values, turn)
+        )
 
 
 class Bilevel(Advantage, kind="bilevel"):
     """Bi-level GAE of RAGEN (2504.20073): between turns, then inside each turn.
 
-    (1) At the last token e_k of each turn: d = R_k + gamma_turn V(e_{k+1}) - V(e_k), recursion with gamma_turn lam, R_k
-    the reward of that token. (2) Its reward becomes that advantage plus V(e_k). (3) Token GAE inside each turn,
-    restarting at e_k with next value 0; then whitening. Turns are found from the mask, not from non-zero rewards as in
-    RAGEN's code, where a turn without reward merges with the next.
+    (1) At the last token e_k of each turn: d = R_k + gamma_turn V(e_{k+1}) - V(e_k), recursion with
+    gamma_turn lam, R_k the reward of that token. (2) Its reward becomes that advantage plus V(e_k). (3) Token
+    GAE inside each turn, restarting at e_k with next value 0; then whitening. Turns are found from the mask,
+    not from non-zero rewards as in RAGEN's code, where a turn without reward merges with the next.
     """
 
     needs_values: ClassVar[bool] = True
@@ -176,7 +189,9 @@ class Bilevel(Advantage, kind="bilevel"):
 
 
 def compare(total: Tensor, group: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return rewards less their group's mean, the group's unbiased std and size, (B,) each; alone: mean 0, std 1."""
+    """Return rewards less their group's mean, the group's unbiased std and size, (B,) each; alone: mean 0,
+    std 1.
+    """
     _, index, counts = torch.unique(group, return_inverse=True, return_counts=True)
     reward, zeros = total.double(), total.new_zeros(len(counts), dtype=torch.float64)
     # less the minimum, so that equal rewards give exactly 0
@@ -200,7 +215,8 @@ def _constant(per_sequence: Tensor, batch: Batch) -> Batch:
 
 
 class Grpo(Advantage, kind="grpo"):
-    """(R_i - mean_g) / (std_g + eps), std unbiased; GRPO (2402.03300). eps 1e-6 as verl and Search-R1, 1e-4 in TRL.
+    """(R_i - mean_g) / (std_g + eps), std unbiased; GRPO (2402.03300). eps 1e-6 as verl and Search-R1, 1e-4
+    in TRL.
 
     A group of one keeps A = R (verl: mean 0, std 1).
     """
@@ -222,7 +238,9 @@ class MeanOnly(Advantage, kind="mean_only"):
 
 
 class Rloo(Advantage, kind="rloo"):
-    """R_i - mean of the others in the group = n / (n - 1) (R_i - mean_g); 2402.14740. A group of one keeps A = R."""
+    """R_i - mean of the others in the group = n / (n - 1) (R_i - mean_g); 2402.14740. A group of one keeps A
+    = R.
+    """
 
     group_size: ClassVar[int] = GROUP_SIZE
 
@@ -232,7 +250,9 @@ class Rloo(Advantage, kind="rloo"):
 
 
 class BatchMean(Advantage, kind="batch_mean"):
-    """R_i - mean of R over all sequences of the step that have a policy token: REINFORCE with a batch baseline."""
+    """R_i - mean of R over all sequences of the step that have a policy token: REINFORCE with a batch
+    baseline.
+    """
 
     def estimate(self, reward: Reward, batch: Batch) -> Batch:
         return _constant(compare(reward.total, batch.mask.any(1))[0], batch)
@@ -250,9 +270,10 @@ class BatchZ(Advantage, kind="batch_z"):
 class GroupBatchZ(Advantage, kind="group_batch_z"):
     """R_i - mean_g, then whitened over the step and clamped to +-`limit`, turn by turn; SeeUPO, 2602.06554.
 
-    Turn k has advantages of its own: both means and the std (unbiased) are over the sequences that have a turn k, as in
-    dy-liang/seeupo_v2. A sequence alone in its group keeps R; a std of at most `eps` does not divide. No division by
-    the group's own std: SeeUPO's argument is that it costs the monotone improvement of the policy.
+    Turn k has advantages of its own: both means and the std (unbiased) are over the sequences that have a
+    turn k, as in dy-liang/seeupo_v2. A sequence alone in its group keeps R; a std of at most `eps` does not
+    divide. No division by the group's own std: SeeUPO's argument is that it costs the monotone improvement of
+    the policy.
     """
 
     group_size: ClassVar[int] = GROUP_SIZE
@@ -276,9 +297,11 @@ class GroupBatchZ(Advantage, kind="group_batch_z"):
 
 
 class ReinforcePp(Advantage, kind="reinforce_pp"):
-    """Token returns sum_{t' >= t} gamma^(t' - t) u_t', whitened over the policy tokens of the step; 2501.03262.
+    """Token returns sum_{t' >= t} gamma^(t' - t) u_t', whitened over the policy tokens of the step;
+    2501.03262.
 
-    Time counts policy tokens; observations neither discount nor reset the sum (verl resets it there before 0.9).
+    Time counts policy tokens; observations neither discount nor reset the sum (verl resets it there before
+    0.9).
     """
 
     gamma: Fraction = 1.0
@@ -289,7 +312,9 @@ class ReinforcePp(Advantage, kind="reinforce_pp"):
 
 
 def positions(batch: Batch, mask: Positions) -> Tensor:
-    """Where the critic is trained, (B, T) bool: m policy tokens, a the response, turn the first token of each turn."""
+    """Where the critic is trained, (B, T) bool: m policy tokens, a the response, turn the first token of each
+    turn.
+    """
     if mask == "turn":
         return first_tokens(batch.turn)
     return batch.mask if mask == "m" else batch.response | batch.mask
@@ -298,13 +323,15 @@ def positions(batch: Batch, mask: Positions) -> Tensor:
 def value_loss(
     values: Tensor, batch: Batch, clip: float | None = 0.5, mask: Positions = "m", count: Tensor | None = None
 ) -> Tensor:
-    """1/2 <max((V - G)^2, (V_c - G)^2)>, V_c = V_old + clamp(V - V_old, +-clip), a scalar; clip None = <(V - G)^2> / 2.
+    """1/2 <max((V - G)^2, (V_c - G)^2)>, V_c = V_old + clamp(V - V_old, +-clip), a scalar; clip None = <(V -
+    G)^2> / 2.
 
-    `values` (B, T) with gradient, V_old and G from the batch. The mean is over `mask` (m in verl, a in Search-R1), or
-    the sum is divided by `count`, the positions of the whole minibatch, so that micro-batches add up. 1707.06347, verl
-    `compute_value_loss`.
+    `values` (B, T) with gradient, V_old and G from the batch. The mean is over `mask` (m in verl, a in
+    Search-R1), or the sum is divided by `count`, the positions of the whole minibatch, so that micro-batches
+    add up. 1707.06347, verl `compute_value_loss`.
     """
-    where = positions(batch, mask)  # masked before the squares: the gradient of a masked Inf or NaN would be NaN
+    # masked before the squares: the gradient of a masked Inf or NaN would be NaN
+    where = positions(batch, mask)
     value, target = torch.where(where, values, 0), torch.where(where, batch.need("returns"), 0)
     error = (value - target).square()
     if clip is not None:

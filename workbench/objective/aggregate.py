@@ -1,4 +1,6 @@
-"""Aggregation: the weight of each token in the scalar loss, sum_it weight_it L_it, from counts of the minibatch."""
+"""Aggregation: the weight of each token in the scalar loss, sum_it weight_it L_it, from counts of the
+minibatch.
+"""
 
 from dataclasses import dataclass, replace
 from typing import Literal, Self
@@ -16,16 +18,17 @@ Scope = Literal["global", "micro"]
 class Normaliser:
     """Counts that the means of a loss divide by; scalars, 1 where the count is 0.
 
-    Counted over the whole minibatch, they make the losses of its micro-batches add up (verl). A slot with scope `micro`
-    counts inside each and divides by `micro_batches` (Search-R1 and the fork of 2511.20718), which weighs tokens of
-    short micro-batches more.
+    Counted over the whole minibatch, they make the losses of its micro-batches add up (verl). A slot with
+    scope `micro` counts inside each and divides by `micro_batches` (Search-R1 and the fork of 2511.20718),
+    which weighs tokens of short micro-batches more.
     """
 
     tokens: Tensor  # policy tokens N
     sequences: Tensor  # sequences with a policy token, B'
     turns: Tensor  # turns, sum_i K_i
     weight: Tensor | None = None  # mean weight of the rollout correction, for its `normalise`
-    good: Tensor | None = None  # policy tokens of sequences with a mean advantage >= 0; None without advantages
+    # policy tokens of sequences with a mean advantage >= 0; None without advantages
+    good: Tensor | None = None
     micro_batches: int = 1
 
     @classmethod
@@ -36,18 +39,24 @@ class Normaliser:
             tokens=present.sum().clamp(min=1).to(dtype),
             sequences=(present > 0).sum().clamp(min=1).to(dtype),
             turns=turns_of(batch).sum().clamp(min=1).to(dtype),
-            good=None if batch.advantages is None else (batch.mask & good(batch)).sum().clamp(min=1).to(dtype),
+            good=(
+                None if batch.advantages is None else (batch.mask & good(batch)).sum().clamp(min=1).to(dtype)
+            ),
             weight=None if correction is None else correction.mean_weight(batch),
             micro_batches=micro_batches,
         )
 
     def within(self, batch: Batch, scope: Scope) -> Self:
-        """Return the counts to use for micro-batch `batch`: these, or its own times the number of micro-batches."""
+        """Return the counts to use for micro-batch `batch`: these, or its own times the number of
+        micro-batches.
+        """
         if scope == "global":
             return self
         own, n = self.of(batch), self.micro_batches
         good = None if own.good is None else own.good * n
-        return replace(self, tokens=own.tokens * n, sequences=own.sequences * n, turns=own.turns * n, good=good)
+        return replace(
+            self, tokens=own.tokens * n, sequences=own.sequences * n, turns=own.turns * n, good=good
+        )
 
 
 def turns_of(batch: Batch) -> Tensor:
@@ -105,8 +114,9 @@ class SeqMeanTokenSum(Aggregate, kind="seq_mean_token_sum"):
 class SeqMeanTokenSumNorm(Aggregate, kind="seq_mean_token_sum_norm"):
     """(1 / (B' H)) sum_i sum_t m L with a constant H: Dr. GRPO, 2503.20783.
 
-    `horizon` H; none = the tokens that the policy may write in an episode, world.max_turns x world.max_turn_tokens, as
-    TRL's max_completion_length. verl divides by the width to which it pads responses, its max_response_length.
+    `horizon` H; none = the tokens that the policy may write in an episode, world.max_turns x
+    world.max_turn_tokens, as TRL's max_completion_length. verl divides by the width to which it pads
+    responses, its max_response_length.
     """
 
     horizon: Horizon = None
@@ -116,7 +126,9 @@ class SeqMeanTokenSumNorm(Aggregate, kind="seq_mean_token_sum_norm"):
 
     def weights(self, batch: Batch, counts: Normaliser) -> Tensor:
         if self.horizon is None:
-            raise ValueError("seq_mean_token_sum_norm needs a horizon; Algorithm.within() gives it that of a run")
+            raise ValueError(
+                "seq_mean_token_sum_norm needs a horizon; Algorithm.within() gives it that of a run"
+            )
         return batch.mask / (counts.sequences * self.horizon)
 
 

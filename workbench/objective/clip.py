@@ -1,9 +1,9 @@
 """Clips: from ratios and advantages to the surrogate of each token, with what was clipped.
 
-Losses are to be minimised. L1 = -A w is the unclipped surrogate; "active" means that the clip stopped the gradient.
-Some clips weigh the log-prob instead of the ratio, L = -sg[g] A l with l = log pi_theta: where g is not 0 a token
-keeps its gradient, whatever its ratio. A statistic is that of the (micro-)batch that is trained on, as in the papers'
-codes.
+Losses are to be minimised. L1 = -A w is the unclipped surrogate; "active" means that the clip stopped the
+gradient. Some clips weigh the log-prob instead of the ratio, L = -sg[g] A l with l = log pi_theta: where g is
+not 0 a token keeps its gradient, whatever its ratio. A statistic is that of the (micro-)batch that is trained
+on, as in the papers' codes.
 """
 
 import math
@@ -37,7 +37,9 @@ class Ratios:
 
     @property
     def sign(self) -> Tensor:
-        """The advantage whose sign decides which bound acts: the token's, or by the clip's `gate` its unit's mean."""
+        """The advantage whose sign decides which bound acts: the token's, or by the clip's `gate` its unit's
+        mean.
+        """
         unit = getattr(self.clip, "gate", "token") == "unit"
         return unit_mean(self.advantages, self.units) if unit else self.advantages
 
@@ -53,15 +55,21 @@ class Ratios:
         return self.batch.mask & ((self.token_ratio < low) | (self.token_ratio > high))
 
     def energy(self, add: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-        """|C|, sum_C (r A)^2, |N|, sum_N (r A)^2 by unit, (4, *units); C out of range, N the others; `add` sums."""
+        """|C|, sum_C (r A)^2, |N|, sum_N (r A)^2 by unit, (4, *units); C out of range, N the others; `add`
+        sums.
+        """
         add = torch.sum if add is None else add
         squares = (self.token_ratio * self.advantages).square().double()
         sets = (self.out_of_range, self.batch.mask & ~self.out_of_range)
-        return torch.stack([add(x) for inside in sets for x in (inside.double(), torch.where(inside, squares, 0))])
+        return torch.stack(
+            [add(x) for inside in sets for x in (inside.double(), torch.where(inside, squares, 0))]
+        )
 
 
 class Surrogate(NamedTuple):
-    """Token losses (B, T) with and without the clip, the ratio that entered them, and the bool flags of the clip."""
+    """Token losses (B, T) with and without the clip, the ratio that entered them, and the bool flags of the
+    clip.
+    """
 
     loss: Tensor
     unclipped: Tensor
@@ -85,15 +93,18 @@ class Clip(Slot):
 
 
 def stopped(sign: Tensor, x: Tensor, low: float | Tensor, high: float | Tensor) -> tuple[Tensor, Tensor]:
-    """Return where a clip stops the gradient of `x`: below `low` for a negative sign, above `high` for a positive."""
+    """Return where a clip stops the gradient of `x`: below `low` for a negative sign, above `high` for a
+    positive.
+    """
     return (sign < 0) & (x < low), (sign > 0) & (x > high)
 
 
 def gated(seen: Ratios, lowest: float | Tensor, highest: float | Tensor) -> Surrogate:
-    """L = max(-A w, -A clip(w)); with dual clip c and A < 0, min(-c A, L). Bounds are scalars or one a token, (B, T).
+    """L = max(-A w, -A clip(w)); with dual clip c and A < 0, min(-c A, L). Bounds are scalars or one a token,
+    (B, T).
 
-    The bounds are compared with the ratio, not the two losses with each other: the same in exact arithmetic, and a
-    clipped token's gradient is then exactly 0.
+    The bounds are compared with the ratio, not the two losses with each other: the same in exact arithmetic,
+    and a clipped token's gradient is then exactly 0.
     """
     ratio, sign, dual = seen.ratio, seen.sign, getattr(seen.clip, "dual", None)
     low, high = stopped(sign, ratio, lowest, highest)
@@ -119,9 +130,9 @@ class Window(Clip):
 class Ppo(Window, kind="ppo"):
     """PPO's clip: max(-A w, -A clamp(w, 1 - low, 1 + high)); 1707.06347 eq. 7.
 
-    `dual` c > 1 bounds the loss of negative advantages by -c A (1912.09729; verl has it on with 3, Search-R1 off).
-    `gate`: token, the sign of the token's advantage decides (the fork of 2511.20718); unit, the sign of the unit's
-    mean advantage, for all tokens that share the ratio.
+    `dual` c > 1 bounds the loss of negative advantages by -c A (1912.09729; verl has it on with 3, Search-R1
+    off). `gate`: token, the sign of the token's advantage decides (the fork of 2511.20718); unit, the sign of
+    the unit's mean advantage, for all tokens that share the ratio.
     """
 
     dual: DualBound = None
@@ -129,7 +140,9 @@ class Ppo(Window, kind="ppo"):
 
 
 class Recip(Clip, kind="recip"):
-    """Multiplicatively symmetric clip: bounds 1 / (1 + epsilon) and 1 + epsilon; LOOP, 2502.01600 (epsilon 0.1)."""
+    """Multiplicatively symmetric clip: bounds 1 / (1 + epsilon) and 1 + epsilon; LOOP, 2502.01600 (epsilon
+    0.1).
+    """
 
     epsilon: NonNegative = 0.1
     gate: Gate = "token"
@@ -140,7 +153,8 @@ class Recip(Clip, kind="recip"):
 
 
 class LogClip(Clip, kind="log"):
-    """Clip of the log-ratio to +-epsilon; GMPO, 2507.20673 (epsilon 0.4, `at = token`, sequence geometric ratio).
+    """Clip of the log-ratio to +-epsilon; GMPO, 2507.20673 (epsilon 0.4, `at = token`, sequence geometric
+    ratio).
 
     `at`: token, each token's log-ratio is clipped (and flagged) before it is pooled, s = sign(A):
     s min(s d, s clamp(d, +-epsilon)); unit, the pooled ratio is clipped to [exp(-epsilon), exp(epsilon)].
@@ -164,10 +178,12 @@ class LogClip(Clip, kind="log"):
 
 
 class Hard(Window, kind="hard"):
-    """Log-prob loss with a detached weight, clipped or not: max(-sg[w] A l, -sg[clamp(w)] A l), l = log pi_theta.
+    """Log-prob loss with a detached weight, clipped or not: max(-sg[w] A l, -sg[clamp(w)] A l), l = log
+    pi_theta.
 
-    An earlier mode of the fork of 2511.20718. Since l < 0, the maximum keeps the larger weight for A > 0 and the
-    smaller one for A < 0: the reverse of PPO's pessimism. No token loses its gradient, so none is flagged.
+    An earlier mode of the fork of 2511.20718. Since l < 0, the maximum keeps the larger weight for A > 0 and
+    the smaller one for A < 0: the reverse of PPO's pessimism. No token loses its gradient, so none is
+    flagged.
     """
 
     def surrogate(self, seen: Ratios) -> Surrogate:
@@ -190,9 +206,9 @@ class Symmetric(Clip):
 class Soft(Symmetric, kind="soft"):
     """Log-prob loss with a detached weight that fades outside the range: -sg[w d(w)] A l, l = log pi_theta.
 
-    d = 1 inside [1 - e, 1 + e]; (w - (1 - 1.05 e)) / e below it, ((1 + 1.3 e) - w) / e above it, never under 0; so d
-    jumps from 1 to 0.05 and to 0.3 at the edges. An earlier mode of the fork of 2511.20718, whatever the sign of A. The
-    flags say where d is 0; between the edges and there the gradient fades.
+    d = 1 inside [1 - e, 1 + e]; (w - (1 - 1.05 e)) / e below it, ((1 + 1.3 e) - w) / e above it, never under
+    0; so d jumps from 1 to 0.05 and to 0.3 at the edges. An earlier mode of the fork of 2511.20718, whatever
+    the sign of A. The flags say where d is 0; between the edges and there the gradient fades.
     """
 
     epsilon: Share = 0.2
@@ -228,9 +244,9 @@ def by_sign(positive: Tensor, a: float, b: float, like: Tensor) -> Tensor:
 class SgClip(Window, kind="sg_clip"):
     """-sg[clamp(w, 1 - low, 1 + high)] A l: every token keeps a gradient; CISPO, 2506.13585.
 
-    verl clamps on both sides of 1. TRL's `epsilon_high` is the highest ratio itself, and there is no lowest one: with
-    it `high` = epsilon_high - 1 and `low` = 1 (as MiniMax). No gradient is stopped, so no token is flagged: where the
-    ratio is the token's own, the clamped weights are the tokens out of range.
+    verl clamps on both sides of 1. TRL's `epsilon_high` is the highest ratio itself, and there is no lowest
+    one: with it `high` = epsilon_high - 1 and `low` = 1 (as MiniMax). No gradient is stopped, so no token is
+    flagged: where the ratio is the token's own, the clamped weights are the tokens out of range.
     """
 
     def surrogate(self, seen: Ratios) -> Surrogate:
@@ -241,8 +257,9 @@ class SgClip(Window, kind="sg_clip"):
 class PpoMask(Window, kind="ppo_mask"):
     """-M sg[w] A l with M = 0 where PPO's clip is active: MiniRL, 2512.01374.
 
-    M = 0 for A > 0 and w > 1 + high, and for A < 0 and w < 1 - low. The weight against the sampler is the product with
-    that of a rollout correction without a cap: w is pi_theta / pi_old, the correction's omega is pi_old / mu.
+    M = 0 for A > 0 and w > 1 + high, and for A < 0 and w < 1 - low. The weight against the sampler is the
+    product with that of a rollout correction without a cap: w is pi_theta / pi_old, the correction's omega is
+    pi_old / mu.
     """
 
     def surrogate(self, seen: Ratios) -> Surrogate:
@@ -254,12 +271,12 @@ class PpoMask(Window, kind="ppo_mask"):
 class TvMask(Clip, kind="tv_mask"):
     """-M sg[min(w, cap)] A l, M by probabilities instead of ratios: DPPO with total variation, 2602.04879.
 
-    M = 0 for A > 0 and p_theta - p > high, and for A < 0 and p_theta - p < -low, p the probability of the token before.
-    `against`: behaviour, p and the ratio w are against the sampler mu (`dppo_binary_tv` of sail-sg/Stable-RL);
-    recompute, p is of the proximal policy, w still against the sampler (its `dppo_binary_tv_recompute`); old, both are
-    against the proximal policy (verl's `dppo_tv`). A ratio of 5 at p = 0.001 moves little probability and stays, a
-    ratio of 1.3 at p = 0.8 goes. The cap counts as dual clip. Against the sampler w carries staleness and mismatch, so
-    do not combine it with a rollout correction.
+    M = 0 for A > 0 and p_theta - p > high, and for A < 0 and p_theta - p < -low, p the probability of the
+    token before. `against`: behaviour, p and the ratio w are against the sampler mu (`dppo_binary_tv` of
+    sail-sg/Stable-RL); recompute, p is of the proximal policy, w still against the sampler (its
+    `dppo_binary_tv_recompute`); old, both are against the proximal policy (verl's `dppo_tv`). A ratio of 5 at
+    p = 0.001 moves little probability and stays, a ratio of 1.3 at p = 0.8 goes. The cap counts as dual clip.
+    Against the sampler w carries staleness and mismatch, so do not combine it with a rollout correction.
     """
 
     low: Fraction = 0.2
@@ -283,8 +300,9 @@ class TvMask(Clip, kind="tv_mask"):
 class Gamma(Clip, kind="gamma"):
     """-sg[phi(W)] A l, phi(W) = e^lam W^k e^(-lam W), W the product ratio of the sequence: VESPO, 2602.10693.
 
-    phi(1) = 1, its peak is at W = k / lam; k and lam by the sign of A. log W is clamped to [log 1e-8, 20]. Against the
-    sampler (`behaviour`, as the paper), W carries staleness and mismatch; do not combine it with a rollout correction.
+    phi(1) = 1, its peak is at W = k / lam; k and lam by the sign of A. log W is clamped to [log 1e-8, 20].
+    Against the sampler (`behaviour`, as the paper), W carries staleness and mismatch; do not combine it with
+    a rollout correction.
     """
 
     k_positive: Positive = 2.0
@@ -311,8 +329,8 @@ class Gamma(Clip, kind="gamma"):
 class SoftSigmoid(Clip, kind="soft_sigmoid"):
     """-A (4 / tau) sigmoid(tau (w - 1)): a gate that closes smoothly on both sides; SAPO, 2511.20347.
 
-    tau is `tau_positive` for A > 0, else `tau_negative`. The gradient's weight 4 p (1 - p) w, p the sigmoid, is 1 at
-    w = 1. Nothing is ever clipped, so no token is flagged.
+    tau is `tau_positive` for A > 0, else `tau_negative`. The gradient's weight 4 p (1 - p) w, p the sigmoid,
+    is 1 at w = 1. Nothing is ever clipped, so no token is flagged.
     """
 
     tau_positive: Positive = 1.0
@@ -327,10 +345,10 @@ class SoftSigmoid(Clip, kind="soft_sigmoid"):
 class Bapo(Clip, kind="bapo"):
     """PPO's clip between bounds that rise until positive advantages have their share; BAPO, 2510.18927.
 
-    P = sum over A > 0 of min(r, high) A, Q = sum over A < 0 of max(r, low) |A|. While P / (P + Q) < `share`: `low`
-    rises by `step` up to `low_max`, then `high` up to `high_max`. Ranges as the paper; its yaml has 0.6 to 0.8 and 1.2
-    to 2. A higher `low` makes Q larger as well: what it changes is that more negative tokens are clipped. `dual` as in
-    PPO's clip. A token counts as out of range by the bounds at the start.
+    P = sum over A > 0 of min(r, high) A, Q = sum over A < 0 of max(r, low) |A|. While P / (P + Q) < `share`:
+    `low` rises by `step` up to `low_max`, then `high` up to `high_max`. Ranges as the paper; its yaml has 0.6
+    to 0.8 and 1.2 to 2. A higher `low` makes Q larger as well: what it changes is that more negative tokens
+    are clipped. `dual` as in PPO's clip. A token counts as out of range by the bounds at the start.
     """
 
     low: float = 0.6
@@ -352,7 +370,9 @@ class Bapo(Clip, kind="bapo"):
         return self.low, self.high
 
     def found(self, ratio: Tensor, advantages: Tensor) -> Bounds:
-        """Return the bounds of this batch, from detached ratios and advantages (B, T) that are 0 off the mask."""
+        """Return the bounds of this batch, from detached ratios and advantages (B, T) that are 0 off the
+        mask.
+        """
         good, bad = advantages > 0, advantages < 0
         up, gain = ratio[good], advantages[good]
         down, loss = ratio[bad], -advantages[bad]
@@ -374,11 +394,12 @@ class Bapo(Clip, kind="bapo"):
 
 
 class EntropyBand(Symmetric, kind="entropy_band"):
-    """PPO's clip, wider for units of high entropy and tighter for those of low; SSPO, 2511.04256, at sentence level.
+    """PPO's clip, wider for units of high entropy and tighter for those of low; SSPO, 2511.04256, at sentence
+    level.
 
-    epsilon_u = epsilon clamp(H_u / H, narrowest, widest), H_u and H the mean surprisal -log pi_old of the unit and of
-    the (micro-)batch: its expectation is the entropy. The paper gives no formula for the width: this one is ours. Out
-    of range is judged by the width of a unit of average entropy.
+    epsilon_u = epsilon clamp(H_u / H, narrowest, widest), H_u and H the mean surprisal -log pi_old of the
+    unit and of the (micro-)batch: its expectation is the entropy. The paper gives no formula for the width:
+    this one is ours. Out of range is judged by the width of a unit of average entropy.
     """
 
     narrowest: Fraction = 0.5

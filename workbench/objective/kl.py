@@ -1,6 +1,7 @@
 """Terms besides the surrogate: KL to the reference in the reward or the loss, and guards of good responses.
 
-A guard looks at d = log pi_theta - log pi_old and needs no reference: it pushes back what has become less likely.
+A guard looks at d = log pi_theta - log pi_old and needs no reference: it pushes back what has become less
+likely.
 """
 
 import math
@@ -19,8 +20,8 @@ K3_LIMIT = 10.0  # nats, as verl's low_var_kl
 def estimate(name: Estimator, log_ratio: Tensor, cap: float = K3_LIMIT) -> Tensor:
     """KL of each token (nats) from x = log p - log q of tokens sampled from p, clamped to +-20.
 
-    k1 = x, k2 = x^2 / 2, k3 = min(exp(-x) - 1 + x, cap), abs = |x|. A trailing "+" keeps the value and takes the
-    gradient of k2, which is unbiased. http://joschu.net/blog/kl-approx.html; verl `kl_penalty`.
+    k1 = x, k2 = x^2 / 2, k3 = min(exp(-x) - 1 + x, cap), abs = |x|. A trailing "+" keeps the value and takes
+    the gradient of k2, which is unbiased. http://joschu.net/blog/kl-approx.html; verl `kl_penalty`.
     """
     x = log_ratio.clamp(-LOG_LIMIT, LOG_LIMIT)
     k2 = 0.5 * x.square()
@@ -44,7 +45,9 @@ class KL(Slot, kind="none"):  # and base of the terms
 
 
 class RewardKL(KL, kind="reward"):
-    """Token reward score_t - beta (log pi_old - log pi_ref)_t on policy tokens only; Search-R1's PPO, beta 0.001."""
+    """Token reward score_t - beta (log pi_old - log pi_ref)_t on policy tokens only; Search-R1's PPO, beta
+    0.001.
+    """
 
     needs_reference: ClassVar[bool] = True
     beta: NonNegative = 0.001
@@ -55,7 +58,9 @@ class RewardKL(KL, kind="reward"):
 
 
 class LossKL(KL, kind="loss"):
-    """beta <k(log pi_theta - log pi_ref)>_m in the loss; GRPO (2402.03300) with k3, beta 0.001 in Search-R1."""
+    """beta <k(log pi_theta - log pi_ref)>_m in the loss; GRPO (2402.03300) with k3, beta 0.001
+    in Search-R1.
+    """
 
     needs_reference: ClassVar[bool] = True
     estimator: Estimator = "k3"
@@ -67,10 +72,12 @@ class LossKL(KL, kind="loss"):
 
 
 class Lld(KL, kind="lld"):
-    """weight <g max(0, log pi_old - log pi_theta)>_m over responses with mean A >= 0; LLDS, 2512.04220 (weight 0.2).
+    """weight <g max(0, log pi_old - log pi_theta)>_m over responses with mean A >= 0; LLDS, 2512.04220
+    (weight 0.2).
 
-    `gate` g, detached: response, 1 if the response as a whole has become less likely, sum m (l_old - l) > 0; turn, the
-    same for each turn (the paper's action gate). The mean is over all policy tokens. 0 on the first update.
+    `gate` g, detached: response, 1 if the response as a whole has become less likely, sum m (l_old - l) > 0;
+    turn, the same for each turn (the paper's action gate). The mean is over all policy tokens. 0 on the first
+    update.
     """
 
     weight: NonNegative = 0.2
@@ -85,10 +92,11 @@ class Lld(KL, kind="lld"):
 
 
 class PositiveLow(KL, kind="positive_low"):
-    """-weight <log r 1[r <= threshold]> over the tokens of responses with mean A >= 0; SAPO-search, 2603.10069.
+    """-weight <log r 1[r <= threshold]> over the tokens of responses with mean A >= 0; SAPO-search,
+    2603.10069.
 
-    Pushes up what good responses have lost. At threshold 1 the tokens with r = 1 are in it, so that its gradient on the
-    first update is not 0. The paper's weight and threshold are not known to us.
+    Pushes up what good responses have lost. At threshold 1 the tokens with r = 1 are in it, so that its
+    gradient on the first update is not 0. The paper's weight and threshold are not known to us.
     """
 
     weight: NonNegative = 0.1

@@ -1,6 +1,8 @@
-"""The one pipeline: log-ratio -> ratio -> clip -> stabilise -> aggregate; select and advantages before, KL besides.
+"""The one pipeline: log-ratio -> ratio -> clip -> stabilise -> aggregate; select and advantages before, KL
+besides.
 
-An algorithm is a choice for each slot. Every loss is to be minimised and every reduction is masked before it is summed.
+An algorithm is a choice for each slot. Every loss is to be minimised and every reduction is masked before it
+is summed.
 """
 
 from __future__ import annotations
@@ -21,20 +23,26 @@ from workbench.objective.stabilise import Stabiliser, imbalance
 from workbench.tensors import Tensor, torch
 
 # The families that `sorl algorithms` lists and the app colours, with their titles.
-FAMILIES: Mapping[str, str] = MappingProxyType({
-    "critic": "With a critic", "normalised": "Normalised by the clipping bias",
-    "group": "Against the other rollouts of a prompt", "reinforce": "REINFORCE",
-    "unit": "Ratios of sentences, turns and sequences", "weight": "Another weight than the clipped ratio",
-    "guard": "Guards against drift", "correction": "Correction of the rollout",
-})  # fmt: skip
+FAMILIES: Mapping[str, str] = MappingProxyType(
+    {
+        "critic": "With a critic",
+        "normalised": "Normalised by the clipping bias",
+        "group": "Against the other rollouts of a prompt",
+        "reinforce": "REINFORCE",
+        "unit": "Ratios of sentences, turns and sequences",
+        "weight": "Another weight than the clipped ratio",
+        "guard": "Guards against drift",
+        "correction": "Correction of the rollout",
+    }
+)
 
 
 @dataclass(frozen=True)
 class Algorithm:
     """A named choice for every slot of the pipeline; holds no maths.
 
-    `summary`: what it does, in a sentence. `experimental`: why the declaration may not be what its source does; empty =
-    read in the source. `claim`: what the source reports.
+    `summary`: what it does, in a sentence. `experimental`: why the declaration may not be what its source
+    does; empty = read in the source. `claim`: what the source reports.
     """
 
     name: str
@@ -59,12 +67,16 @@ class Algorithm:
     claim: str = ""
 
     def but(self, name: str, **changes: Any) -> Algorithm:
-        """Another algorithm that differs from this one in `changes`; what was said of this one is not said of it."""
+        """Another algorithm that differs from this one in `changes`; what was said of this one is not said of
+        it.
+        """
         said = {"summary": "", "experimental": "", "claim": "", "differs_from": self.name}
         return replace(self, name=name, **(said | changes))
 
     def within(self, budget: float) -> Algorithm:
-        """This algorithm in a run whose policy may write `budget` tokens an episode (a constant of some losses)."""
+        """This algorithm in a run whose policy may write `budget` tokens an episode (a constant of some
+        losses).
+        """
         return replace(self, aggregate=self.aggregate.within(budget))
 
     @property
@@ -74,7 +86,9 @@ class Algorithm:
 
     @property
     def group_size(self) -> int:
-        """Rollouts per prompt unless a run says otherwise: 1, or 8 where a rule compares inside a prompt group."""
+        """Rollouts per prompt unless a run says otherwise: 1, or 8 where a rule compares inside a prompt
+        group.
+        """
         return max(self.advantage.group_size, self.select.group_size)
 
     @property
@@ -99,7 +113,8 @@ class LossTerms:
     out_of_range: Tensor  # bool, the token's own ratio lies outside the bounds, whatever the sign of A
     dual: Tensor  # bool, the dual clip acted
     factor: Tensor  # factor of the stabiliser on the token's loss
-    rho: Tensor | None  # what the stabiliser compared with tau: rho of the token's micro-batch, turn or sequence
+    # what the stabiliser compared with tau: rho of the token's micro-batch, turn or sequence
+    rho: Tensor | None
     correction: Tensor | None  # weight of the rollout correction; None = 1
     corrected: Tensor | None  # bool, the correction capped the weight or set it to 0; None without one
     token_loss: Tensor  # before aggregation, with factor and correction
@@ -121,19 +136,25 @@ class LossTerms:
 
     @property
     def stabiliser_ratio(self) -> float | None:
-        """The largest rho of the stabiliser's units; 0 without a policy token, None without such a stabiliser."""
+        """The largest rho of the stabiliser's units; 0 without a policy token, None without such a
+        stabiliser.
+        """
         return None if self.rho is None else float(torch.where(self.mask, self.rho, 0).max())
 
     @property
     def stabiliser_factor(self) -> float | None:
-        """Mean of `factor` over policy tokens; 1 without any, None without a stabiliser that multiplies the loss."""
+        """Mean of `factor` over policy tokens; 1 without any, None without a stabiliser that multiplies the
+        loss.
+        """
         if self.rho is None:
             return None
         return float(masked_mean(self.factor, self.mask)) if bool(self.mask.any()) else 1.0
 
     @classmethod
     def join(cls, parts: Sequence[LossTerms]) -> LossTerms:
-        """Return the terms of a minibatch from those of its micro-batches: rows in order, scalars added up."""
+        """Return the terms of a minibatch from those of its micro-batches: rows in order,
+        scalars added up.
+        """
         if len(parts) == 1:
             return parts[0]
 
@@ -142,20 +163,23 @@ class LossTerms:
                 return None
             return torch.cat(values) if values[0].dim() == 2 else torch.stack(values).sum(0)
 
-        return cls(*(joined([getattr(part, f.name) for part in parts]) for f in fields(cls)))  # type: ignore[arg-type]
+        values = {f.name: joined([getattr(part, f.name) for part in parts]) for f in fields(cls)}
+        return cls(**values)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class PolicyLoss:
     """The scalar to call `.backward()` on (the entropy bonus is the caller's), and its terms.
 
-    `taken`: the unclipped surrogate less the clipped one, aggregated alike. Its gradient is -C, C the clipping bias
-    (2511.20718, lemma 4.2); for clips that close the gradient, C = sum over clipped tokens of weight r A grad log pi.
+    `taken`: the unclipped surrogate less the clipped one, aggregated alike. Its gradient is -C, C the
+    clipping bias (2511.20718, lemma 4.2); for clips that close the gradient, C = sum over clipped tokens of
+    weight r A grad log pi.
     """
 
     loss: Tensor
     terms: LossTerms
-    surrogate: Tensor  # scalar with its graph, before a stabiliser's factor; `loss` itself where that is all of it
+    # scalar with its graph, before a stabiliser's factor; `loss` itself where that is all of it
+    surrogate: Tensor
     taken: Tensor  # scalar with its graph, what the clip took from `surrogate`
 
 
@@ -166,20 +190,32 @@ def _observe(algorithm: Algorithm, batch: Batch, log_prob: Tensor) -> Ratios:
     units = ratio.units(batch)
     entering = raw if ratio.level == "none" else ratio.entering(log_ratio, batch)
     return Ratios(
-        batch, ratio, algorithm.clip, units, log_ratio, entering, ratio=ratio.ratio(entering, units),
-        log_prob=torch.where(mask, log_prob, 0), advantages=torch.where(mask, advantages, 0),
-    )  # fmt: skip
+        batch,
+        ratio,
+        algorithm.clip,
+        units,
+        log_ratio,
+        entering,
+        ratio=ratio.ratio(entering, units),
+        log_prob=torch.where(mask, log_prob, 0),
+        advantages=torch.where(mask, advantages, 0),
+    )
 
 
 def policy_loss(
-    algorithm: Algorithm, batch: Batch, log_prob: Tensor, *, normaliser: Normaliser | None = None,
+    algorithm: Algorithm,
+    batch: Batch,
+    log_prob: Tensor,
+    *,
+    normaliser: Normaliser | None = None,
     statistics: Tensor | None = None,
-) -> PolicyLoss:  # fmt: skip
-    """Return the policy's loss on a (micro-)batch: aggregate(factor * correction * clip(ratio, A)) + KL term + penalty.
+) -> PolicyLoss:
+    """Return the policy's loss on a (micro-)batch: aggregate(factor * correction * clip(ratio, A)) + KL term
+    + penalty.
 
     `log_prob` (B, T) with gradient, nats. `normaliser`: counts of the whole minibatch, of which `batch` is a
-    micro-batch (default: `batch` is all of it). `statistics`: the stabiliser's sums over the minibatch, used with scope
-    `global` only.
+    micro-batch (default: `batch` is all of it). `statistics`: the stabiliser's sums over the minibatch, used
+    with scope `global` only.
     """
     seen, stabilise = _observe(algorithm, batch, log_prob), algorithm.stabilise
     mask, whole = batch.mask, Normaliser.of(batch) if normaliser is None else normaliser
@@ -206,19 +242,30 @@ def policy_loss(
     with torch.no_grad():
         zero = seen.ratio.new_zeros(())
         terms = LossTerms(
-            log_ratio=torch.where(mask, log_prob - batch.log_prob_old, 0), ratio=surrogate.ratio.detach(),
-            active_low=surrogate.low & mask, active_high=surrogate.high & mask, dual=surrogate.dual & mask,
-            out_of_range=seen.out_of_range, factor=factor.expand_as(log_prob),
-            rho=None if damping.rho is None else damping.rho.expand_as(log_prob), correction=correction,
-            corrected=algorithm.correction.acts(batch), token_loss=token_loss.detach(), policy_loss=policy.detach(),
+            log_ratio=torch.where(mask, log_prob - batch.log_prob_old, 0),
+            ratio=surrogate.ratio.detach(),
+            active_low=surrogate.low & mask,
+            active_high=surrogate.high & mask,
+            dual=surrogate.dual & mask,
+            out_of_range=seen.out_of_range,
+            factor=factor.expand_as(log_prob),
+            rho=None if damping.rho is None else damping.rho.expand_as(log_prob),
+            correction=correction,
+            corrected=algorithm.correction.acts(batch),
+            token_loss=token_loss.detach(),
+            policy_loss=policy.detach(),
             kl_loss=zero if kl is None else kl.detach(),
-            penalty=zero if damping.penalty is None else damping.penalty.detach(), energy=seen.energy(), mask=mask,
-        )  # fmt: skip
+            penalty=zero if damping.penalty is None else damping.penalty.detach(),
+            energy=seen.energy(),
+            mask=mask,
+        )
     return PolicyLoss(loss, terms, plain, weighted_sum(weights, gap))
 
 
 def statistics(algorithm: Algorithm, batch: Batch, log_prob: Tensor) -> Tensor | None:
-    """Return the stabiliser's sums over `batch`, (k,) float64, additive over micro-batches; None when it needs none."""
+    """Return the stabiliser's sums over `batch`, (k,) float64, additive over micro-batches; None when it
+    needs none.
+    """
     if not algorithm.stabilise.needs_statistics:
         return None
     with torch.no_grad():
@@ -231,10 +278,11 @@ def _masked(batch: Batch, keep: Tensor | None) -> Batch:
 
 
 def prepare(algorithm: Algorithm, batch: Batch, stream: torch.Generator | None = None) -> Batch:
-    """Fill advantages and returns of the whole batch of a step, after selection and with the KL of the reward.
+    """Fill advantages and returns of the whole batch of a step, after selection and with the KL of the
+    reward.
 
-    The shaped outcome is the reward of the last policy token; sequences that are not selected lose their loss mask.
-    `stream` draws placebo turns; without one they are the same at every call.
+    The shaped outcome is the reward of the last policy token; sequences that are not selected lose their loss
+    mask. `stream` draws placebo turns; without one they are the same at every call.
     """
     with torch.no_grad():
         chosen = _masked(batch, algorithm.select.keep(batch.score, batch.group))

@@ -1,8 +1,9 @@
-"""Importance ratios: token, turn, sentence and sequence ratios are one pooling of the log-ratio over segment ids.
+"""Importance ratios: token, turn, sentence and sequence ratios are one pooling of the log-ratio over segment
+ids.
 
-The rollout correction has detached weights for the gap between the sampler (mu) and the proximal policy (old):
-omega_t = exp(clamp(log pi_old - log mu, +-20)); a weight multiplies the token loss. Routing replay closes the part of
-the gap that comes from the experts which a mixture of experts chose.
+The rollout correction has detached weights for the gap between the sampler (mu) and the proximal policy
+(old): omega_t = exp(clamp(log pi_old - log mu, +-20)); a weight multiplies the token loss. Routing replay
+closes the part of the gap that comes from the experts which a mixture of experts chose.
 """
 
 from __future__ import annotations
@@ -27,17 +28,18 @@ def sampler_gap(batch: Batch) -> Tensor:
 def placebo_turns(mask: Tensor, stream: torch.Generator) -> Tensor:
     """Placebo segment of each policy token, (B, T) bool -> (B, T) int64 from 1; 0 where the mask is not set.
 
-    A control for turn ratios: whatever pooling over stretches of such lengths does, they do as well. The turn lengths
-    of each trajectory are put in random order and laid over its policy tokens from a random one of them on, around the
-    end to its first: the multiset of lengths is that of its turns, and no segment leaves it. A trajectory of one turn
-    has one segment, the turn itself. `stream` decides everything that is random.
+    A control for turn ratios: whatever pooling over stretches of such lengths does, they do as well. The turn
+    lengths of each trajectory are put in random order and laid over its policy tokens from a random one of
+    them on, around the end to its first: the multiset of lengths is that of its turns, and no segment leaves
+    it. A trajectory of one turn has one segment, the turn itself. `stream` decides everything that is random.
     """
     turn, present = turn_ids(mask), mask.sum(1, keepdim=True)
     lengths = pool(mask.double(), turn).count[:, 1:]  # (B, K)
     order = torch.rand(lengths.shape, generator=stream, dtype=torch.float64).argsort(1)
     ends = lengths.gather(1, order).cumsum(1)
     start = (torch.rand((len(mask), 1), generator=stream, dtype=torch.float64) * present).floor()
-    place = (mask.cumsum(1) - 1 + start) % present.clamp(min=1)  # of the token, counted from the start of segment 1
+    # of the token, counted from the start of segment 1
+    place = (mask.cumsum(1) - 1 + start) % present.clamp(min=1)
     segment = torch.searchsorted(ends, place, right=True) + 1
     return torch.where(mask, segment, 0)
 
@@ -48,14 +50,15 @@ def unit_mean(x: Tensor, units: Tensor | None) -> Tensor:
 
 
 class Pool(Slot, kind="pool"):
-    """The ratio that a token carries in the surrogate, pooled from d_t = clamp(log pi_theta - log pi_old, +-20).
+    """The ratio that a token carries in the surrogate, pooled from d_t = clamp(log pi_theta - log pi_old,
+    +-20).
 
-    `level`: the unit u; `none` means ratio 1 with the gradient of the log-prob (REINFORCE); `placebo`, a control, is
-    random stretches of policy tokens with the lengths of the trajectory's turns, redrawn for each step.
-    `mean`: geometric exp(mean_u d), arithmetic mean_u exp(d), product exp(clamp(sum_u d, +-20)).
-    `grad`: shared, the gradient flows through the mean (GSPO; d w_u / d l_s = w_u / n_u for the geometric mean);
-    token, w_ut = sg[w_u] exp(l_t - sg[l_t]), so d w_ut / d l_t = w_u (GSPO-token, verl).
-    Sources: 2511.20718 eq. 4 (turn), 2507.18071 (sequence), 2511.04256 (sentence).
+    `level`: the unit u; `none` means ratio 1 with the gradient of the log-prob (REINFORCE); `placebo`, a
+    control, is random stretches of policy tokens with the lengths of the trajectory's turns, redrawn for each
+    step. `mean`: geometric exp(mean_u d), arithmetic mean_u exp(d), product exp(clamp(sum_u d, +-20)).
+    `grad`: shared, the gradient flows through the mean (GSPO; d w_u / d l_s = w_u / n_u for the geometric
+    mean); token, w_ut = sg[w_u] exp(l_t - sg[l_t]), so d w_ut / d l_t = w_u (GSPO-token, verl). Sources:
+    2511.20718 eq. 4 (turn), 2507.18071 (sequence), 2511.04256 (sentence).
     """
 
     word: ClassVar[str] = "level"
@@ -64,7 +67,9 @@ class Pool(Slot, kind="pool"):
     grad: Literal["shared", "token"] = "shared"
 
     def mark(self, batch: Batch, stream: torch.Generator | None) -> Batch:
-        """The batch with the random segments that this level needs, from `stream`; None = the same at every call."""
+        """The batch with the random segments that this level needs, from `stream`; None = the same at every
+        call.
+        """
         if self.level != "placebo":
             return batch
         stream = torch.Generator().manual_seed(0) if stream is None else stream
@@ -95,7 +100,9 @@ class Pool(Slot, kind="pool"):
         return log_ratio
 
     def ratio(self, log_ratio: Tensor, units: Tensor | None) -> Tensor:
-        """Ratio of each token, (B, T), from clamped log-ratios (B, T) that are 0 off the mask; 1 off the mask."""
+        """Ratio of each token, (B, T), from clamped log-ratios (B, T) that are 0 off the mask; 1 off the
+        mask.
+        """
         if self.level == "none":
             return (log_ratio - log_ratio.detach()).exp()
         if units is None:
@@ -113,12 +120,13 @@ class Pool(Slot, kind="pool"):
 class Guard(Pool, kind="guard"):
     """The log-ratio, normalised inside bins of tokens before it is pooled; after GRPO-Guard, 2510.22319.
 
-    Per bin b of the (micro-)batch, mu_b and s_b the detached mean and population std of d: `center`, d - mu_b; `full`,
-    s_0 (d - mu_b) / s_b, s_0 the std over all tokens, both at least `floor`. Samples of the old policy have E d < 0 (by
-    the KL), so a symmetric clip is hit from below more often; centring takes that away, and with it the meaning of r as
-    an unbiased importance weight. `bins`: the turn index, or eighths of the policy tokens of a sequence. A bin of one
-    token is left alone. The method is for flow matching; bins in place of denoising steps are our reading of it, and
-    its reweighting of gradients over denoising steps is left out.
+    Per bin b of the (micro-)batch, mu_b and s_b the detached mean and population std of d: `center`, d -
+    mu_b; `full`, s_0 (d - mu_b) / s_b, s_0 the std over all tokens, both at least `floor`. Samples of the old
+    policy have E d < 0 (by the KL), so a symmetric clip is hit from below more often; centring takes that
+    away, and with it the meaning of r as an unbiased importance weight. `bins`: the turn index, or eighths of
+    the policy tokens of a sequence. A bin of one token is left alone. The method is for flow matching; bins
+    in place of denoising steps are our reading of it, and its reweighting of gradients over denoising steps
+    is left out.
     """
 
     mode: Literal["center", "full"] = "center"
@@ -153,11 +161,15 @@ class Correction(Slot, kind="none"):  # and base of the corrections
         return False
 
     def raw(self, batch: Batch) -> tuple[Tensor, Tensor] | None:
-        """Weight of each token before normalisation, (B, T), and where omega was capped or set to 0; None for 1."""
+        """Weight of each token before normalisation, (B, T), and where omega was capped or set to 0; None for
+        1.
+        """
         return None
 
     def weights(self, batch: Batch, mean: Tensor | None = None) -> Tensor | None:
-        """Weight of each token, (B, T), or None for 1; `mean` is the minibatch's mean weight (default: of `batch`)."""
+        """Weight of each token, (B, T), or None for 1; `mean` is the minibatch's mean weight (default: of
+        `batch`).
+        """
         found = self.raw(batch)
         if found is None or not self.normalise:
             return None if found is None else found[0]
@@ -170,13 +182,17 @@ class Correction(Slot, kind="none"):  # and base of the corrections
         return None if found is None else masked_mean(found[0], batch.mask)
 
     def acts(self, batch: Batch) -> Tensor | None:
-        """Return where omega was capped or set to 0, (B, T) bool, False off the mask; None without weights."""
+        """Return where omega was capped or set to 0, (B, T) bool, False off the mask; None
+        without weights.
+        """
         found = self.raw(batch)
         return None if found is None else batch.mask & found[1]
 
 
 def _omega(batch: Batch, level: str) -> Tensor:
-    """Return omega of the token, or of its sequence: the product or the geometric mean, (B, T); 1 off the mask."""
+    """Return omega of the token, or of its sequence: the product or the geometric mean, (B, T); 1 off the
+    mask.
+    """
     log_omega = sampler_gap(batch).detach().clamp(-LOG_LIMIT, LOG_LIMIT)
     if level == "token":
         return log_omega.exp()
@@ -191,8 +207,8 @@ def _omega(batch: Batch, level: str) -> Tensor:
 class Tis(Correction, kind="tis"):
     """Truncated importance sampling: min(omega, cap) of the token or of the sequence's product.
 
-    `cap` 2 as verl (token 1.5 to 5, sequence 2 to 10 are usual; TRL 3); none = omega as it is. `normalise` divides by
-    the mean weight.
+    `cap` 2 as verl (token 1.5 to 5, sequence 2 to 10 are usual; TRL 3); none = omega as it is. `normalise`
+    divides by the mean weight.
     """
 
     cap: Cap = 2.0
@@ -205,10 +221,12 @@ class Tis(Correction, kind="tis"):
 
 
 class Mis(Correction, kind="mis"):
-    """Masked importance sampling: omega where it is at most `high`, else 0 (TRL's *_mask modes; TRL's cap is 3).
+    """Masked importance sampling: omega where it is at most `high`, else 0 (TRL's *_mask modes; TRL's cap is
+    3).
 
-    `low` > 0 masks from below as well, which is IcePop's rule. `level`: what is held against the bounds is omega of
-    the token, the sequence's product, or (`seq_geo_filter`) its geometric mean, with the token's omega as the weight.
+    `low` > 0 masks from below as well, which is IcePop's rule. `level`: what is held against the bounds is
+    omega of the token, the sequence's product, or (`seq_geo_filter`) its geometric mean, with the token's
+    omega as the weight.
     """
 
     low: float = 0.0
@@ -228,7 +246,9 @@ class Mis(Correction, kind="mis"):
 
 
 class IcePop(Mis, kind="icepop"):
-    """IcePop: omega inside [low, high], else 0 (2510.18855; 0.5 and 5 as the INTELLECT-3 report, 2512.16144)."""
+    """IcePop: omega inside [low, high], else 0 (2510.18855; 0.5 and 5 as the INTELLECT-3
+    report, 2512.16144).
+    """
 
     low: float = 0.5
     high: Positive = 5.0
@@ -240,20 +260,26 @@ class Routing(Slot, kind="none"):  # and base of the replays
     source: ClassVar[str] = ""  # the tensor of a batch that is replayed
 
     def replayed(self, batch: Batch) -> Tensor | None:
-        """Return the experts (B, T, L k) that a pass over the batch takes; None: those that its routers choose."""
+        """Return the experts (B, T, L k) that a pass over the batch takes; None: those that its routers
+        choose.
+        """
         return getattr(batch, self.source) if self.source else None
 
 
 class TrainerRoutes(Routing, kind="r2"):
-    """Routing replay R2: experts as the trainer's routers chose them under the old weights (MiniRL, 2512.01374).
+    """Routing replay R2: experts as the trainer's routers chose them under the old weights (MiniRL,
+    2512.01374).
 
-    The pass that takes the old log-probs chooses freely and is recorded; all later passes over the batch repeat it.
+    The pass that takes the old log-probs chooses freely and is recorded; all later passes over the batch
+    repeat it.
     """
 
     source: ClassVar[str] = "routes_old"
 
 
 class SamplerRoutes(Routing, kind="r3"):
-    """Routing replay R3: experts as the sampler's routers chose them, in the old pass as well (2510.11370)."""
+    """Routing replay R3: experts as the sampler's routers chose them, in the old pass as well
+    (2510.11370).
+    """
 
     source: ClassVar[str] = "routes_behaviour"

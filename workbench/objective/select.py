@@ -1,4 +1,5 @@
-"""What of a step is trained on: which sequences (select), by which score (shaping), in which order, until when.
+"""What of a step is trained on: which sequences (select), by which score (shaping), in which order, until
+when.
 
 Selection, dynamic sampling and what is recorded look at the outcome reward itself, before the shaping.
 """
@@ -12,7 +13,8 @@ from workbench.objective.advantage import compare
 from workbench.objective.slot import NonNegative, Positive, Share, Slot, Tries
 from workbench.tensors import Tensor, torch
 
-LogProbs = Callable[[Batch], Tensor]  # log-probs (B, T) of a batch under the policy as it is now, without gradient
+# log-probs (B, T) of a batch under the policy as it is now, without gradient
+LogProbs = Callable[[Batch], Tensor]
 
 
 class Select(Slot, kind="none"):  # and base of the selections
@@ -35,9 +37,11 @@ class Select(Slot, kind="none"):  # and base of the selections
 
 
 class ZeroVariance(Select, kind="zero_var"):
-    """Drop prompt groups whose rewards are all equal: they carry no group-relative signal (RAGEN, 2504.20073).
+    """Drop prompt groups whose rewards are all equal: they carry no group-relative signal (RAGEN,
+    2504.20073).
 
-    Their tokens leave the loss mask, so they enter no mean either. A group of one has no variance to judge and stays.
+    Their tokens leave the loss mask, so they enter no mean either. A group of one has no variance to judge
+    and stays.
     """
 
     def keep(self, score: Tensor, group: Tensor) -> Tensor:
@@ -45,10 +49,11 @@ class ZeroVariance(Select, kind="zero_var"):
 
 
 class DynamicSampling(ZeroVariance, kind="dynamic_sampling"):
-    """Draw again for every prompt group whose rewards are all equal, then drop those that still are: DAPO, 2503.14476.
+    """Draw again for every prompt group whose rewards are all equal, then drop those that still are: DAPO,
+    2503.14476.
 
-    A rollout is filled up with further questions in at most `tries` rounds (verl stops after 10); what is missing then
-    is made up of groups without a signal, whose tokens leave the loss mask.
+    A rollout is filled up with further questions in at most `tries` rounds (verl stops after 10); what is
+    missing then is made up of groups without a signal, whose tokens leave the loss mask.
     """
 
     tries: Tries = 4
@@ -61,9 +66,9 @@ class DynamicSampling(ZeroVariance, kind="dynamic_sampling"):
 class Uncertain(Select, kind="uncertain"):
     """Keep the prompt groups whose rewards spread most: StarPO-S's uncertainty filter, RAGEN 2504.20073.
 
-    `top_k`: the share of the groups with the largest in-group std (at least one); `top_p`: in falling order of the std
-    until their sum reaches share times the sum over all groups, less 0.01 (0.9 in RAGEN's code). Groups of one have no
-    spread, and without any spread everything is dropped.
+    `top_k`: the share of the groups with the largest in-group std (at least one); `top_p`: in falling order
+    of the std until their sum reaches share times the sum over all groups, less 0.01 (0.9 in RAGEN's code).
+    Groups of one have no spread, and without any spread everything is dropped.
     """
 
     group_size: ClassVar[int] = 8
@@ -107,8 +112,9 @@ class Shaping(Slot, kind="outcome"):  # and base of the shapings
 class Overlong(Shaping, kind="overlong"):
     """The outcome less a penalty for length: DAPO, 2503.14476.
 
-    0 while the policy wrote at most `limit` - `margin` tokens, then linear down to -1 at `limit` and beyond. The
-    paper's numbers are for long reasoning: in a world of short episodes give others, or nothing is ever penalised.
+    0 while the policy wrote at most `limit` - `margin` tokens, then linear down to -1 at `limit` and beyond.
+    The paper's numbers are for long reasoning: in a world of short episodes give others, or nothing is ever
+    penalised.
     """
 
     limit: Positive = 20480
@@ -131,18 +137,20 @@ class Schedule(Slot, kind="together"):  # and base of the schedules
         return 1, 1
 
     def parts(self, batch: Batch, now: LogProbs) -> Iterator[Batch]:
-        """Yield what is trained on, all epochs and minibatches of one part before the caller asks for the next."""
+        """Yield what is trained on, all epochs and minibatches of one part before the caller asks for the
+        next.
+        """
         yield batch
 
 
 class ReverseTurns(Schedule, kind="reverse_turns"):
     """One turn after the other, the last turn first: SeeUPO, 2602.06554, as dy-liang/seeupo_v2 trains.
 
-    M_i = 1. For h = K .. 1: pi_old becomes the policy as it is now; epochs and minibatches on turn h alone, with
-    advantages sg[M_i] A_i; then, d the log-ratio of the policy after them to that pi_old,
-    M_i <- clip(M_i clip(exp(mean over the turn of clamp(d, +-10)), 1 +- epsilon), 1 +- epsilon).
-    So the ratio of each turn's first update is 1, whatever `learn.old_log_prob` says, and M is the move that training
-    on that turn made.
+    M_i = 1. For h = K .. 1: pi_old becomes the policy as it is now; epochs and minibatches on turn h alone,
+    with advantages sg[M_i] A_i; then, d the log-ratio of the policy after them to that pi_old, M_i <-
+    clip(M_i clip(exp(mean over the turn of clamp(d, +-10)), 1 +- epsilon), 1 +- epsilon). So the ratio of
+    each turn's first update is 1, whatever `learn.old_log_prob` says, and M is the move that training on that
+    turn made.
     """
 
     epsilon: NonNegative = 0.2
@@ -169,20 +177,24 @@ class EarlyStop(Slot, kind="none"):  # and base of the early stops
     """Every epoch is trained."""
 
     def skips(self, d: Tensor, mask: Tensor) -> bool:
-        """Whether a minibatch's step and what follows are left out, by d = log pi_theta - log pi_old, (B, T)."""
+        """Whether a minibatch's step and what follows are left out, by d = log pi_theta - log
+        pi_old, (B, T).
+        """
         return False
 
     def reached(self, epoch: Sequence[tuple[Tensor, Tensor]]) -> bool:
-        """Whether to stop after an epoch, from d and mask (B, T) of its updates, each measured before its step."""
+        """Whether to stop after an epoch, from d and mask (B, T) of its updates, each measured before its
+        step.
+        """
         return False
 
 
 class MeanKL(EarlyStop, kind="mean_kl"):
     """After an epoch whose mean -d over policy tokens is above 1.5 `target`: the test of Spinning Up's PPO.
 
-    Spinning Up asks it of the whole batch before each step, which is then not taken; here -d is averaged over the
-    minibatches of an epoch, and the epoch that passed the limit was trained. Stable-Baselines3 has the same factor with
-    k3 of one minibatch, before its step.
+    Spinning Up asks it of the whole batch before each step, which is then not taken; here -d is averaged over
+    the minibatches of an epoch, and the epoch that passed the limit was trained. Stable-Baselines3 has the
+    same factor with k3 of one minibatch, before its step.
     """
 
     target: Positive = 0.01
@@ -195,7 +207,8 @@ class MeanKL(EarlyStop, kind="mean_kl"):
 class TrajectoryKL(EarlyStop, kind="trajectory_kl"):
     """|mean over trajectories of sum_t -d| above `limit`: the step is not taken; LOOP, 2502.01600 (limit 20).
 
-    As apple/ml-loop: the trajectories of the minibatch are averaged with their signs before the absolute value.
+    As apple/ml-loop: the trajectories of the minibatch are averaged with their signs before the absolute
+    value.
     """
 
     limit: Positive = 20.0

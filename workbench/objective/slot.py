@@ -25,8 +25,12 @@ Positive = Annotated[float, Allowed("a finite number above 0", lambda x: 0 < x <
 NonNegative = Annotated[float, Allowed("a finite number of at least 0", lambda x: 0 <= x < math.inf)]
 AtLeastOne = Annotated[float, Allowed("a finite number of at least 1", lambda x: 1 <= x < math.inf)]
 Finite = Annotated[float, Allowed("a finite number", math.isfinite)]
-Cap = Annotated[float | None, Allowed("none or a finite number above 0", lambda x: x is None or 0 < x < math.inf)]
-DualBound = Annotated[float | None, Allowed("none or a finite number above 1", lambda x: x is None or 1 < x < math.inf)]
+Cap = Annotated[
+    float | None, Allowed("none or a finite number above 0", lambda x: x is None or 0 < x < math.inf)
+]
+DualBound = Annotated[
+    float | None, Allowed("none or a finite number above 1", lambda x: x is None or 1 < x < math.inf)
+]
 Horizon = Annotated[float | None, Allowed("none or a number above 0", lambda x: x is None or x > 0)]
 Tries = Annotated[int, Allowed("a whole number of at least 1", lambda x: x >= 1)]
 
@@ -36,8 +40,8 @@ Tries = Annotated[int, Allowed("a whole number of at least 1", lambda x: x >= 1)
 class Slot:
     """One choice for one stage of the pipeline; every subclass is a frozen dataclass.
 
-    `kind`: its name in TOML, given as `class Gae(Advantage, kind="gae")`. `kinds`: all choices of its slot by name.
-    `word`: the option that a bare word sets which is no kind; empty = a bare word is a kind.
+    `kind`: its name in TOML, given as `class Gae(Advantage, kind="gae")`. `kinds`: all choices of its slot by
+    name. `word`: the option that a bare word sets which is no kind; empty = a bare word is a kind.
     """
 
     kind: ClassVar[str]

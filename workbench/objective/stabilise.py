@@ -1,10 +1,10 @@
 """Stabilisers: the readings of 2511.20718's normalisation by the clipping bias, and the alternatives to it.
 
-The RMS family compares update weights of two sets of policy tokens, by *token* ratios r and blind to the sign of A:
-C out of the clip's range, N the others.  c = RMS_C(r A), n = RMS_N(r A), rho = c / (n + 1e-8) (0 when C is empty);
-the factor is 1 / rho where rho > tau and 1 elsewhere, or min(1, tau / rho) with `smooth`. Where N is empty or weighs
-nothing there is nothing to compare with and rho would be c / 1e-8, an almost zero update: n is then taken as 1, as the
-fork does for sequences, so the factor stays finite and at most 1.
+The RMS family compares update weights of two sets of policy tokens, by *token* ratios r and blind to the sign
+of A: C out of the clip's range, N the others.  c = RMS_C(r A), n = RMS_N(r A), rho = c / (n + 1e-8) (0 when C
+is empty); the factor is 1 / rho where rho > tau and 1 elsewhere, or min(1, tau / rho) with `smooth`. Where N
+is empty or weighs nothing there is nothing to compare with and rho would be c / 1e-8, an almost zero update:
+n is then taken as 1, as the fork does for sequences, so the factor stays finite and at most 1.
 """
 
 import math
@@ -27,10 +27,13 @@ def imbalance(energy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class Damping(NamedTuple):
-    """What a stabiliser does to the loss: a factor for token losses (None = 1) and a term to add (None = 0)."""
+    """What a stabiliser does to the loss: a factor for token losses (None = 1) and a term to
+    add (None = 0).
+    """
 
     factor: Tensor | None = None  # scalar or (B, 1)
-    rho: Tensor | None = None  # what was compared with tau: scalar, (B, 1) or (B, T); given wherever `factor` is
+    # what was compared with tau: scalar, (B, 1) or (B, T); given wherever `factor` is
+    rho: Tensor | None = None
     penalty: Tensor | None = None  # scalar
 
 
@@ -56,13 +59,19 @@ class Stabiliser(Slot, kind="none"):  # and base of the stabilisers
         """Factor and penalty, given the sums (of the minibatch or of this batch)."""
         return Damping()
 
-    def on_gradient(self, gradients: Sequence[Tensor], bias: Sequence[Tensor]) -> tuple[list[Tensor], float | None]:
-        """Change the gradients of the loss given those of what the clip took (-C); also their factor, None = none."""
+    def on_gradient(
+        self, gradients: Sequence[Tensor], bias: Sequence[Tensor]
+    ) -> tuple[list[Tensor], float | None]:
+        """Change the gradients of the loss given those of what the clip took (-C); also their factor, None =
+        none.
+        """
         return list(gradients), None
 
 
 class _Scoped(Stabiliser):
-    """A batch statistic of the micro-batch (the fork of 2511.20718), or with scope `global` of the whole minibatch."""
+    """A batch statistic of the micro-batch (the fork of 2511.20718), or with scope `global` of the whole
+    minibatch.
+    """
 
     scope: Scope = "micro"
 
@@ -84,10 +93,12 @@ class _Rms(Stabiliser):
 
 
 class RmsBatch(_Scoped, _Rms, kind="rms_batch"):
-    """One factor for the (micro-)batch: S-PPO and ST-PPO in the fork of 2511.20718 (`variance_reduction`, tau 3).
+    """One factor for the (micro-)batch: S-PPO and ST-PPO in the fork of 2511.20718 (`variance_reduction`, tau
+    3).
 
-    It scales the surrogate alone: where it fires, KL and entropy terms weigh more in relation. With scope `micro` the
-    factors depend on the split into micro-batches (`learn.micro_batch`, `compute.micro_batch_tokens`).
+    It scales the surrogate alone: where it fires, KL and entropy terms weigh more in relation. With scope
+    `micro` the factors depend on the split into micro-batches (`learn.micro_batch`,
+    `compute.micro_batch_tokens`).
     """
 
     def measure(self, seen: Ratios) -> Tensor:
@@ -100,8 +111,8 @@ class RmsBatch(_Scoped, _Rms, kind="rms_batch"):
 class RmsTurn(_Scoped, _Rms, kind="rms_turn"):
     """A factor f_k per turn; the loss is multiplied by their mean over policy tokens (the fork, tau 5).
 
-    KL and entropy terms are not scaled. With scope `micro` it is the mean over the micro-batch, so it depends on the
-    split as that of `rms_batch` does.
+    KL and entropy terms are not scaled. With scope `micro` it is the mean over the micro-batch, so it depends
+    on the split as that of `rms_batch` does.
     """
 
     tau: AtLeastOne = 5.0
@@ -120,7 +131,8 @@ class RmsTurn(_Scoped, _Rms, kind="rms_turn"):
 
 
 class RmsSeq(_Rms, kind="rms_seq"):
-    """A factor per sequence, for its own token losses: SO-GRPO in the fork (`grpo_variance_reduction`, tau 3).
+    """A factor per sequence, for its own token losses: SO-GRPO in the fork (`grpo_variance_reduction`, tau
+    3).
 
     KL and entropy terms are not scaled. How the minibatch is split does not matter.
     """
@@ -132,10 +144,11 @@ class RmsSeq(_Rms, kind="rms_seq"):
 class KlClipFrac(_Scoped, kind="kl_clipfrac"):
     """Penalty weight * KL(old, theta) times the share of tokens out of the clip's range, instead of a factor.
 
-    `form`: sequence, mean_i f_i KL_i with both means over a sequence; batch, <f>_m <KL>_m. The share is detached. KL by
-    `estimator` of -d, d the log-ratio clamped to +-20 (k3 = exp(d) - 1 - d is not capped; k2 = d^2 / 2 grows slower).
-    `direction`: old_new is KL(old, theta); new_old is KL(theta, old) as in a note on 2511.20718, weighted by r because
-    the tokens come from the old policy: r k3(d) = r d - r + 1, r k2(d) = r d^2 / 2.
+    `form`: sequence, mean_i f_i KL_i with both means over a sequence; batch, <f>_m <KL>_m. The share is
+    detached. KL by `estimator` of -d, d the log-ratio clamped to +-20 (k3 = exp(d) - 1 - d is not capped; k2
+    = d^2 / 2 grows slower). `direction`: old_new is KL(old, theta); new_old is KL(theta, old) as in a note on
+    2511.20718, weighted by r because the tokens come from the old policy: r k3(d) = r d - r + 1, r k2(d) = r
+    d^2 / 2.
     """
 
     weight: NonNegative = 1.0
@@ -168,7 +181,8 @@ class KlClipFrac(_Scoped, kind="kl_clipfrac"):
 
 
 class AdvNorm(_Scoped, kind="adv_norm"):
-    """When more than `threshold` of the policy tokens are actively clipped, whiten the advantages of the batch.
+    """When more than `threshold` of the policy tokens are actively clipped, whiten the advantages of the
+    batch.
 
     A <- (A - mean) / (std + 1e-8), std unbiased; else unchanged. A third-party reading of 2511.20718.
     """
@@ -195,15 +209,20 @@ class AdvNorm(_Scoped, kind="adv_norm"):
 class CNorm(Stabiliser, kind="cnorm"):
     """g <- g / max(|C|, guard), C the clipping bias: equations 7 and 8 of 2511.20718.
 
-    The guard is ours: without it the rule is undefined at C = 0 and amplifies wherever |C| < 1. g is the gradient of
-    the whole loss, so KL and entropy terms are scaled with the surrogate; the RMS rules leave them as they are.
+    The guard is ours: without it the rule is undefined at C = 0 and amplifies wherever |C| < 1. g is the
+    gradient of the whole loss, so KL and entropy terms are scaled with the surrogate; the RMS rules leave
+    them as they are.
     """
 
     needs_bias: ClassVar[bool] = True
     guard: Positive = 1.0
 
-    def on_gradient(self, gradients: Sequence[Tensor], bias: Sequence[Tensor]) -> tuple[list[Tensor], float | None]:
-        norm = float(torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(b.double()) for b in bias])))
+    def on_gradient(
+        self, gradients: Sequence[Tensor], bias: Sequence[Tensor]
+    ) -> tuple[list[Tensor], float | None]:
+        norm = float(
+            torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(b.double()) for b in bias]))
+        )
         factor = 1.0 / (norm if math.isnan(norm) else max(norm, self.guard))
         return [g * factor for g in gradients], factor
 
@@ -211,12 +230,14 @@ class CNorm(Stabiliser, kind="cnorm"):
 class Subtract(Stabiliser, kind="subtract"):
     """g <- g - alpha C for the gradients of the objective; alpha = -1 restores the unclipped gradient.
 
-    A secondary reading of 2511.20718. Gradients of the loss and of what the clip took carry the same sign, so the rule
-    reads the same for them.
+    A secondary reading of 2511.20718. Gradients of the loss and of what the clip took carry the same sign, so
+    the rule reads the same for them.
     """
 
     needs_bias: ClassVar[bool] = True
     alpha: Finite = 1.0
 
-    def on_gradient(self, gradients: Sequence[Tensor], bias: Sequence[Tensor]) -> tuple[list[Tensor], float | None]:
+    def on_gradient(
+        self, gradients: Sequence[Tensor], bias: Sequence[Tensor]
+    ) -> tuple[list[Tensor], float | None]:
         return [g - self.alpha * b for g, b in zip(gradients, bias, strict=True)], None

@@ -1,7 +1,7 @@
 """The process behind a ledger: `python -m workbench.record FOLDER PIPE`, the pipe of the trainer's messages.
 
-A thread takes them in from the first moment on, also while a step is measured: what has left the trainer's process is
-not lost when that is killed.
+A thread takes them in from the first moment on, also while a step is measured: what has left the trainer's
+process is not lost when that is killed.
 """
 
 import logging

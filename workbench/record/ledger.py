@@ -1,9 +1,9 @@
 """The recorder for any trainer: what an update saw goes in, the same tables come out as of our own trainer.
 
-The trainer's process copies tensors to the host and queues them, nothing more. A thread sends them on: on the first
-rank to a process that measures and writes (__main__.py, scribe.py), on every other rank to files that this process
-reads and deletes. Once open, a ledger never raises and never blocks training: what cannot be recorded is left out,
-with one warning.
+The trainer's process copies tensors to the host and queues them, nothing more. A thread sends them on: on the
+first rank to a process that measures and writes (__main__.py, scribe.py), on every other rank to files that
+this process reads and deletes. Once open, a ledger never raises and never blocks training: what cannot be
+recorded is left out, with one warning.
 """
 
 from __future__ import annotations
@@ -42,26 +42,50 @@ PATIENCE = 120.0  # seconds that `close` waits for the last step to be measured 
 
 # Of each token of an update, (B, T).
 TOKENS = (
-    "log_prob", "log_prob_old", "log_prob_behaviour", "log_prob_ref", "values", "values_old", "returns", "entropy",
-)  # fmt: skip
-# What only the trainer's own loss knows, (B, T): its pooled ratio, where its clip stopped the gradient, the factor of
-# its stabiliser, the weight of its rollout correction, and d loss / d log-prob.
+    "log_prob",
+    "log_prob_old",
+    "log_prob_behaviour",
+    "log_prob_ref",
+    "values",
+    "values_old",
+    "returns",
+    "entropy",
+)
+# What only the trainer's own loss knows, (B, T): its pooled ratio, where its clip stopped the gradient, the
+# factor of its stabiliser, the weight of its rollout correction, and d loss / d log-prob.
 TERMS = (
-    "ratio", "active_low", "active_high", "out_of_range", "dual", "factor", "correction", "corrected",
+    "ratio",
+    "active_low",
+    "active_high",
+    "out_of_range",
+    "dual",
+    "factor",
+    "correction",
+    "corrected",
     "gradient_weight",
-)  # fmt: skip
+)
 SUMMED = ("policy_loss", "kl_loss", "value_loss")  # over the parts of an update; then the mean over ranks
-SCALARS = (*SUMMED, "grad_norm", "grad_norm_after", "critic_grad_norm", "lr", "stabiliser_ratio", "stabiliser_factor")
+SCALARS = (
+    *SUMMED,
+    "grad_norm",
+    "grad_norm_after",
+    "critic_grad_norm",
+    "lr",
+    "stabiliser_ratio",
+    "stabiliser_factor",
+)
 
 log = logging.getLogger("sorl.record")
 
 
 @dataclass(frozen=True)
 class Clip:
-    """The range in which the trainer's clip leaves a ratio alone: `lower` is 1 - epsilon, `upper` 1 + epsilon.
+    """The range in which the trainer's clip leaves a ratio alone: `lower` is 1 - epsilon, `upper` 1 +
+    epsilon.
 
-    `dual`: bound c on the loss of negative advantages. `level`: the ratio is that of the token, or the geometric mean
-    of its turn or sequence. `stops`: False for clips that bound a weight and stop no gradient (CISPO).
+    `dual`: bound c on the loss of negative advantages. `level`: the ratio is that of the token, or the
+    geometric mean of its turn or sequence. `stops`: False for clips that bound a weight and stop no gradient
+    (CISPO).
     """
 
     lower: float = 0.8
@@ -84,32 +108,48 @@ def _guarded(method: Callable[..., None]) -> Callable[..., None]:
 class Ledger:
     """Records one run of any trainer into `runs/<experiment>/<run>`; a context manager.
 
-    A step is one batch of rollouts and the optimizer updates on it. Call `rollouts` once (or once for each part of the
-    batch), `update` for every optimizer update (or for every micro-batch of it, with its `update` number), `end` after
-    the last one. With several ranks every rank makes these calls for its own rows; `process_group` is the
-    torch.distributed group of the ranks whose rows make up the batch (default: all).
+    A step is one batch of rollouts and the optimizer updates on it. Call `rollouts` once (or once for each
+    part of the batch), `update` for every optimizer update (or for every micro-batch of it, with its `update`
+    number), `end` after the last one. With several ranks every rank makes these calls for its own rows;
+    `process_group` is the torch.distributed group of the ranks whose rows make up the batch (default: all).
 
-    `settings`: what the trainer was configured with, as nested tables; runs of one experiment with equal settings are
-    replicates. `iterations`: planned steps. `replay_as`: the algorithm in our words, a name or {base, slot, ...}, where
-    `algorithm` is not one. `clip`: the trainer's clip; None = not known, and clip fractions are NULL. `decode` turns
-    token ids into texts, in another thread. `resume`: continue the newest run of the same settings, or `run`; steps
-    that it already has are not recorded twice.
+    `settings`: what the trainer was configured with, as nested tables; runs of one experiment with equal
+    settings are replicates. `iterations`: planned steps. `replay_as`: the algorithm in our words, a name or
+    {base, slot, ...}, where `algorithm` is not one. `clip`: the trainer's clip; None = not known, and clip
+    fractions are NULL. `decode` turns token ids into texts, in another thread. `resume`: continue the newest
+    run of the same settings, or `run`; steps that it already has are not recorded twice.
 
-    What limits the cost: `every` n-th step, and those around an alarm, keep the rows of trajectories, turns and tokens;
-    about so many `trajectories` of a step are measured, whole prompt groups (None = all); so many of them with every
-    token (`tokens`); `batches`: the black box; `memory_mb` that may wait to be sent.
+    What limits the cost: `every` n-th step, and those around an alarm, keep the rows of trajectories, turns
+    and tokens; about so many `trajectories` of a step are measured, whole prompt groups (None = all); so many
+    of them with every token (`tokens`); `batches`: the black box; `memory_mb` that may wait to be sent.
 
     Raises InputError for a run that another process is recording, and for names that no folder can have.
     """
 
     def __init__(
-        self, runs: str | Path, *, experiment: str, algorithm: str, settings: Mapping[str, Any] | None = None,
-        arm: str | None = None, seed: int = 0, run: str | None = None, resume: bool = False,
-        iterations: int | None = None, replay_as: str | Mapping[str, Any] | None = None, clip: Clip | None = None,
-        temperature: float = 1.0, decode: Callable[[list[int]], Sequence[str]] | None = None,
-        every: int = 1, trajectories: int | None = None, tokens: int = 2,
-        batches: BatchesSettings | None = None, memory_mb: int = 1024, process_group: Any = None, trainer: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        runs: str | Path,
+        *,
+        experiment: str,
+        algorithm: str,
+        settings: Mapping[str, Any] | None = None,
+        arm: str | None = None,
+        seed: int = 0,
+        run: str | None = None,
+        resume: bool = False,
+        iterations: int | None = None,
+        replay_as: str | Mapping[str, Any] | None = None,
+        clip: Clip | None = None,
+        temperature: float = 1.0,
+        decode: Callable[[list[int]], Sequence[str]] | None = None,
+        every: int = 1,
+        trajectories: int | None = None,
+        tokens: int = 2,
+        batches: BatchesSettings | None = None,
+        memory_mb: int = 1024,
+        process_group: Any = None,
+        trainer: str = "",
+    ) -> None:
         self.dead = self._inside = False  # nothing is recorded any more; a guarded block is open
         self.seconds = 0.0  # that recording took the trainer in this step
         self.trajectories, self.decode, self._most = trajectories, decode, memory_mb * MB
@@ -135,7 +175,9 @@ class Ledger:
         name = run or f"{slug}-s{seed}-{hashlib.sha256(f'{experiment} {hashed}'.encode()).hexdigest()[:8]}"
         for what, word in (("experiment", experiment), ("run", name)):
             if word != Path(word).name or word in ("", ".", "..") or word[0] == "." or "\0" in word:
-                raise InputError(f"{what} {word!r} cannot be the name of a folder: use letters, digits, '-' and '_'")
+                raise InputError(
+                    f"{what} {word!r} cannot be the name of a folder: use letters, digits, '-' and '_'"
+                )
         self.rank, self.ranks, self._sequence, torch = 0, 1, count(1), sys.modules.get("torch")
         dist: Any = torch.distributed if torch is not None and torch.distributed.is_available() else None
         if dist is not None and dist.is_initialized():
@@ -155,16 +197,27 @@ class Ledger:
         self._parts = self.folder / PARTS / f"{told[1]}-{self.rank:04d}"
         if self.rank == 0:
             config = plain if iterations is None else {"iterations": iterations} | plain
-            self._start({
-                "run": {
-                    "run_id": self.run_id, "experiment": experiment, "algorithm": algorithm, "arm": arm, "seed": seed,
-                    "config_hash": hashed, "versions": json.dumps(_versions(trainer)),
-                },
-                "config": config, "replay_as": replay_as or algorithm, "clip": clip and asdict(clip),
-                "temperature": temperature, "every": every, "tokens": tokens,
-                "batches": (batches or BatchesSettings()).model_dump(mode="json"),
-                "ranks": [str(self.folder / PARTS / f"{told[1]}-{r:04d}") for r in range(1, self.ranks)],
-            })  # fmt: skip
+            self._start(
+                {
+                    "run": {
+                        "run_id": self.run_id,
+                        "experiment": experiment,
+                        "algorithm": algorithm,
+                        "arm": arm,
+                        "seed": seed,
+                        "config_hash": hashed,
+                        "versions": json.dumps(_versions(trainer)),
+                    },
+                    "config": config,
+                    "replay_as": replay_as or algorithm,
+                    "clip": clip and asdict(clip),
+                    "temperature": temperature,
+                    "every": every,
+                    "tokens": tokens,
+                    "batches": (batches or BatchesSettings()).model_dump(mode="json"),
+                    "ranks": [str(self.folder / PARTS / f"{told[1]}-{r:04d}") for r in range(1, self.ranks)],
+                }
+            )
         else:
             with suppress(OSError):
                 self._parts.mkdir(parents=True, exist_ok=True)
@@ -176,27 +229,45 @@ class Ledger:
 
     @_guarded
     def rollouts(
-        self, step: int, rewards: Any, success: Any = None, turns: Any = None, *, group: Any = None,
-        prompts: Sequence[Sequence[int | str]] | None = None, responses: Sequence[Sequence[int | str]] | None = None,
-        mask: Any = None, rollout_step: Any = None, searches: Any = None, status: Sequence[Sequence[str]] | None = None,
-        question: Sequence[str] | None = None, gold: Sequence[str] | None = None,
-        answer: Sequence[str | None] | None = None, ended: Sequence[str] | None = None, seconds: float | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        step: int,
+        rewards: Any,
+        success: Any = None,
+        turns: Any = None,
+        *,
+        group: Any = None,
+        prompts: Sequence[Sequence[int | str]] | None = None,
+        responses: Sequence[Sequence[int | str]] | None = None,
+        mask: Any = None,
+        rollout_step: Any = None,
+        searches: Any = None,
+        status: Sequence[Sequence[str]] | None = None,
+        question: Sequence[str] | None = None,
+        gold: Sequence[str] | None = None,
+        answer: Sequence[str | None] | None = None,
+        ended: Sequence[str] | None = None,
+        seconds: float | None = None,
+    ) -> None:
         """Record the trajectories of a step, N of them; what is None is not known.
 
-        `rewards`, `success` (None: of rewards that are all 0 or 1, the reward), `turns`, `group` (the prompt, numbered
-        over all ranks), `rollout_step` (the step whose policy sampled them) and `searches` (tool calls that were
-        carried out) are (N,). `prompts` and `responses`:
-        the token ids of each, or the tokens as texts, without padding; observations belong to the response. `mask`
-        (N, T): 1 where the policy wrote the token of the response; None = that of the updates. `status`: of each turn
-        search, answer or invalid. `ended`: answer, max_turns or max_tokens. `seconds`: that sampling took.
+        `rewards`, `success` (None: of rewards that are all 0 or 1, the reward), `turns`, `group` (the prompt,
+        numbered over all ranks), `rollout_step` (the step whose policy sampled them) and `searches` (tool
+        calls that were carried out) are (N,). `prompts` and `responses`: the token ids of each, or the tokens
+        as texts, without padding; observations belong to the response. `mask` (N, T): 1 where the policy
+        wrote the token of the response; None = that of the updates. `status`: of each turn search, answer or
+        invalid. `ended`: answer, max_turns or max_tokens. `seconds`: that sampling took.
         """
         if not self._follow(step):
             return
         columns = {
-            "reward": rewards, "success": success, "turns": turns, "group": group, "rollout_step": rollout_step,
-            "mask": mask, "searches": searches,
-        }  # fmt: skip
+            "reward": rewards,
+            "success": success,
+            "turns": turns,
+            "group": group,
+            "rollout_step": rollout_step,
+            "mask": mask,
+            "searches": searches,
+        }
         words = {"status": status, "question": question, "gold": gold, "answer": answer, "ended": ended}
         arrays = {name: _host(value) for name, value in columns.items() if value is not None}
         texts = {name: list(value) for name, value in words.items() if value is not None}
@@ -207,7 +278,9 @@ class Ledger:
         if self.trajectories is not None and group is not None:
             share = min(1.0, self.trajectories / (n * self.ranks))
             numbers = np.asarray(_numpy(arrays["group"]), dtype=np.uint64)
-            kept = (numbers * np.uint64(2654435761) + np.uint64(40503 * step)) % np.uint64(2**32) < share * 2**32
+            kept = (numbers * np.uint64(2654435761) + np.uint64(40503 * step)) % np.uint64(
+                2**32
+            ) < share * 2**32
             self._kept = kept if self._kept is None else np.concatenate([self._kept, kept])
         if seconds is not None:
             self._seconds_rollout = seconds + (self._seconds_rollout or 0.0)
@@ -216,54 +289,94 @@ class Ledger:
 
     @_guarded
     def update(
-        self, step: int, *, update: int | None = None, epoch: int = 0, log_prob: Any = None, log_prob_old: Any = None,
-        mask: Any = None, advantages: Any = None, group: Any = None, trajectory: Any = None, turn: Any = None,
-        log_prob_behaviour: Any = None, log_prob_ref: Any = None, values: Any = None, values_old: Any = None,
-        returns: Any = None, entropy: Any = None, terms: Mapping[str, Any] | None = None, **scalars: Any,
-    ) -> None:  # fmt: skip
+        self,
+        step: int,
+        *,
+        update: int | None = None,
+        epoch: int = 0,
+        log_prob: Any = None,
+        log_prob_old: Any = None,
+        mask: Any = None,
+        advantages: Any = None,
+        group: Any = None,
+        trajectory: Any = None,
+        turn: Any = None,
+        log_prob_behaviour: Any = None,
+        log_prob_ref: Any = None,
+        values: Any = None,
+        values_old: Any = None,
+        returns: Any = None,
+        entropy: Any = None,
+        terms: Mapping[str, Any] | None = None,
+        **scalars: Any,
+    ) -> None:
         """Record an optimizer update of `step`, or a part of it, as it was at the weights before the update.
 
-        Parts (micro-batches, ranks) with one `update` number (from 0 in each step; None: the next one) are measured
-        together, so every fraction is over the tokens of the whole update. Tensors are (B, T) and aligned with the
-        responses: entry t speaks of token t of the response (of the whole trajectory where no prompts were told);
-        `advantages` may be (B,). `trajectory` (B,): the row of the rank's `rollouts` (None: 0..B-1; -1: padding).
-        `turn`: turn of each token from 1 (None: the runs of ones in `mask`). `terms`: what only the loss knows (TERMS);
-        without them ratio, clip and gradient weight follow from the ledger's `clip`, for a loss averaged over tokens.
+        Parts (micro-batches, ranks) with one `update` number (from 0 in each step; None: the next one) are
+        measured together, so every fraction is over the tokens of the whole update. Tensors are (B, T) and
+        aligned with the responses: entry t speaks of token t of the response (of the whole trajectory where
+        no prompts were told); `advantages` may be (B,). `trajectory` (B,): the row of the rank's `rollouts`
+        (None: 0..B-1; -1: padding). `turn`: turn of each token from 1 (None: the runs of ones in `mask`).
+        `terms`: what only the loss knows (TERMS); without them ratio, clip and gradient weight follow from
+        the ledger's `clip`, for a loss averaged over tokens.
 
-        Scalars: grad_norm (before clipping), lr, ... (SCALARS), floats or tensors; losses are added up over the parts
-        of an update and averaged over ranks. They may come in a call of their own, after the backward pass.
+        Scalars: grad_norm (before clipping), lr, ... (SCALARS), floats or tensors; losses are added up over
+        the parts of an update and averaged over ranks. They may come in a call of their own, after the
+        backward pass.
         """
         if not self._follow(step):
             return
         for kind, told, known in (("scalar", scalars, SCALARS), ("term", terms or (), TERMS)):
             if unknown := [name for name in told if name not in known]:
-                raise TypeError(f"no {kind} '{unknown[0]}'{nearest(unknown[0], known)}; there is: {', '.join(known)}")
+                raise TypeError(
+                    f"no {kind} '{unknown[0]}'{nearest(unknown[0], known)}; there is: {', '.join(known)}"
+                )
         number = self._updates if update is None else update
         self._updates = max(self._updates, number + 1)
         given = {
-            "log_prob": log_prob, "log_prob_old": log_prob_old, "mask": mask, "advantages": advantages, "group": group,
-            "trajectory": trajectory, "turn": turn, "log_prob_behaviour": log_prob_behaviour,
-            "log_prob_ref": log_prob_ref, "values": values, "values_old": values_old, "returns": returns,
-            "entropy": entropy, **(terms or {}), **{f"scalar.{name}": value for name, value in scalars.items()},
-        }  # fmt: skip
+            "log_prob": log_prob,
+            "log_prob_old": log_prob_old,
+            "mask": mask,
+            "advantages": advantages,
+            "group": group,
+            "trajectory": trajectory,
+            "turn": turn,
+            "log_prob_behaviour": log_prob_behaviour,
+            "log_prob_ref": log_prob_ref,
+            "values": values,
+            "values_old": values_old,
+            "returns": returns,
+            "entropy": entropy,
+            **(terms or {}),
+            **{f"scalar.{name}": value for name, value in scalars.items()},
+        }
         if log_prob is None and any(given[name] is not None for name in ("mask", *TOKENS)):
             raise TypeError("log_prob is missing, which the other tensors belong to")
-        if missing := [n for n in ("log_prob_old", "mask", "advantages") if log_prob is not None and given[n] is None]:
+        if missing := [
+            n for n in ("log_prob_old", "mask", "advantages") if log_prob is not None and given[n] is None
+        ]:
             raise TypeError(f"{missing[0]} is missing")
         arrays = {name: _host(value) for name, value in given.items() if value is not None}
-        if wrong := {n: tuple(arrays[n].shape) for n in ("mask", "turn", *TOKENS, *TERMS)
-                     if n in arrays and arrays[n].shape != arrays["log_prob"].shape}:  # fmt: skip
+        if wrong := {
+            n: tuple(arrays[n].shape)
+            for n in ("mask", "turn", *TOKENS, *TERMS)
+            if n in arrays and arrays[n].shape != arrays["log_prob"].shape
+        }:
             raise ValueError(f"log_prob is {tuple(arrays['log_prob'].shape)}, but {wrong}")
         self._put({"kind": "update", "step": step, "update": number, "epoch": epoch}, arrays)
 
     @_guarded
     def evaluation(self, step: int, *, data: str, success: float, episodes: int) -> None:
         """Record held-out success of the policy before `step`, a fraction of so many episodes."""
-        self._put({"kind": "evaluation", "step": step, "data": data, "success": success, "episodes": episodes}, {})
+        self._put(
+            {"kind": "evaluation", "step": step, "data": data, "success": success, "episodes": episodes}, {}
+        )
 
     @_guarded
     def end(self, step: int) -> None:
-        """Say that `step` is complete, so that it is measured and written now; later calls for it are left out."""
+        """Say that `step` is complete, so that it is measured and written now; later calls for it are left
+        out.
+        """
         if step != self._step or step <= self._ended:
             return
         now = time.perf_counter()
@@ -277,7 +390,9 @@ class Ledger:
             self._of_step = 0
 
     def close(self, status: str = "finished", reason: str | None = None) -> None:
-        """Write what is left and end the run, as finished, failed or interrupted; does nothing the second time."""
+        """Write what is left and end the run, as finished, failed or interrupted; does nothing the second
+        time.
+        """
         atexit.unregister(self.close)
         if self._thread.is_alive():
             self._follow(self._step + 1)
@@ -289,7 +404,9 @@ class Ledger:
             self._pipe.close()
             try:
                 if self._process.wait(PATIENCE):
-                    self.warn("close", f"the recorder could not write everything (exit {self._process.returncode})")
+                    self.warn(
+                        "close", f"the recorder could not write everything (exit {self._process.returncode})"
+                    )
             except subprocess.TimeoutExpired:
                 self.warn("close", f"the recorder still writes the last steps to '{self.folder}'")
             self._process = None
@@ -309,7 +426,9 @@ class Ledger:
 
     @contextmanager
     def guarded(self, what: str) -> Iterator[None]:
-        """Let a mistake inside cost the rows and not the training: one warning, and the time counts as recording."""
+        """Let a mistake inside cost the rows and not the training: one warning, and the time counts as
+        recording.
+        """
         outermost, self._inside, began = not self._inside, True, time.perf_counter()
         try:
             yield
@@ -336,7 +455,8 @@ class Ledger:
             if resume or one not in begun:
                 try:
                     (folder / one).mkdir(parents=True, exist_ok=True)
-                    self._handle = lock_file(folder / one / "lock")  # as long as this process or its recorder lives
+                    # as long as this process or its recorder lives
+                    self._handle = lock_file(folder / one / "lock")
                 except OSError as error:
                     raise InputError(f"cannot write to '{folder / one}': {error.strerror}") from None
                 if self._handle is not None:
@@ -345,17 +465,24 @@ class Ledger:
         raise InputError(f"run '{one}' in '{folder}' {held}")
 
     def _start(self, opened: dict[str, Any]) -> None:
-        """Start the process that measures and writes, outside the trainer's group of signals and without its GPUs."""
-        path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
+        """Start the process that measures and writes, outside the trainer's group of signals and without its
+        GPUs.
+        """
+        path = os.pathsep.join(
+            [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+        )
         environment = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
         try:
             inlet, self._pipe = Pipe(duplex=False)
             with inlet:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "workbench.record", str(self.folder), str(inlet.fileno())], env=environment,
-                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True,
+                    [sys.executable, "-m", "workbench.record", str(self.folder), str(inlet.fileno())],
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    start_new_session=True,
                     pass_fds=[inlet.fileno(), *([self._handle.fileno()] if self._handle else [])],
-                )  # fmt: skip
+                )
         except OSError as error:
             self._give_up(f"the recorder did not start: {error}")
         self._put({"kind": "open", **opened}, {})
@@ -406,12 +533,16 @@ class Ledger:
                 if meta["kind"] != "close":  # of another rank, when the first one was faster
                     self._give_up(str(error))
             except Exception as error:  # noqa: BLE001  a wrong array costs its rows, not the recording
-                self.warn("thread", f"a {meta['kind']} could not be recorded: {type(error).__name__}: {error}")
+                self.warn(
+                    "thread", f"a {meta['kind']} could not be recorded: {type(error).__name__}: {error}"
+                )
             with self._lock:
                 self._waiting -= size
 
     def _write(self, meta: Mapping[str, Any], message: bytes) -> None:
-        """Hand a message to the process that measures; from another rank as a file, in the order of their names."""
+        """Hand a message to the process that measures; from another rank as a file, in the order of their
+        names.
+        """
         if not self.rank:
             self._pipe.send_bytes(message)
             return
@@ -433,7 +564,9 @@ class Ledger:
             arrays[f"{name}.length"] = np.array([len(row) for row in flat], dtype=np.int32)
             used = np.unique(arrays[name])
             if len(used) and used[-1] >= len(self._shown):
-                self._shown = np.concatenate([self._shown, np.zeros(used[-1] + 1 - len(self._shown), dtype=bool)])
+                self._shown = np.concatenate(
+                    [self._shown, np.zeros(used[-1] + 1 - len(self._shown), dtype=bool)]
+                )
             new = used[~self._shown[used]].tolist()
             self._shown[new] = True
             if self._words:
@@ -447,7 +580,9 @@ class Ledger:
 def encode(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
     """Return a message as bytes: safetensors, with `meta` as JSON."""
     # All of it is one text: several keys would be written in an order that differs from process to process.
-    return save({name: np.ascontiguousarray(x) for name, x in arrays.items()}, {"sorl": json.dumps(meta, default=str)})
+    return save(
+        {name: np.ascontiguousarray(x) for name, x in arrays.items()}, {"sorl": json.dumps(meta, default=str)}
+    )
 
 
 def decode(message: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

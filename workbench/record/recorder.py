@@ -27,9 +27,16 @@ from workbench.spec import BATCH_FOLDER, BATCH_FORMAT, BatchesSettings, RunSetti
 # Wall times and memory differ from session to session, so no watch may see them.
 TIMED = ("seconds_", "tokens_per_second", "memory_")
 MEASURED = (
-    "log_prob_behaviour", "log_prob_old", "log_prob", "entropy", "gradient_weight", "advantages", "values_old",
-    "route_mismatch", "route_shift",
-)  # fmt: skip
+    "log_prob_behaviour",
+    "log_prob_old",
+    "log_prob",
+    "entropy",
+    "gradient_weight",
+    "advantages",
+    "values_old",
+    "route_mismatch",
+    "route_shift",
+)
 PLAIN = ("mask", "turn", "active_low", "active_high")
 COLUMN = {"advantages": "advantage", "values_old": "value"}  # of table token, where its name is another
 FALLS = ("collapse", "mild")  # events that come some steps after the onset that they report
@@ -41,16 +48,22 @@ log = logging.getLogger("sorl.record")
 class Recorder:
     """Writes one run down, and keeps what its watches have seen.
 
-    Without a folder it measures, and writes nothing. Call `flush()` before a checkpoint is written: rows older than a
-    checkpoint are not measured again on resume. `decode` turns token ids into texts (NULL without it); `group` is how
-    many episodes of a step share a prompt.
+    Without a folder it measures, and writes nothing. Call `flush()` before a checkpoint is written: rows
+    older than a checkpoint are not measured again on resume. `decode` turns token ids into texts (NULL
+    without it); `group` is how many episodes of a step share a prompt.
     """
 
     def __init__(
-        self, folder: Path | None, run_id: str, settings: RunSettings, decode: Decode | None = None, group: int = 1
+        self,
+        folder: Path | None,
+        run_id: str,
+        settings: RunSettings,
+        decode: Decode | None = None,
+        group: int = 1,
     ) -> None:
         self.run_id, self.settings, self.decode, self.group = run_id, settings, decode, group
-        self.episodes: int | None = settings.learn.episodes  # behind a step's success; None: it is another score
+        # behind a step's success; None: it is another score
+        self.episodes: int | None = settings.learn.episodes
         self._writer = SegmentWriter(folder, settings.record.flush_seconds) if folder else None
         self._box = BlackBox(folder, settings.record.batches)
         self.replay([])
@@ -68,7 +81,9 @@ class Recorder:
             self._writer.append(table, filled(self.run_id, table, columns))
 
     def batch(self, step: int, packed: tuple[Mapping[str, np.ndarray], Mapping[str, Any]] | None) -> None:
-        """Keep the arrays and metadata of the training batch of `step` in the black box; None: there is none."""
+        """Keep the arrays and metadata of the training batch of `step` in the black box; None:
+        there is none.
+        """
         began = time.perf_counter()
         if packed is not None:
             arrays, meta = packed
@@ -89,10 +104,14 @@ class Recorder:
         if turns and share < 1.0:  # the turns of a share of the trajectories, spread evenly over the batch
             index = turns["trajectory"]
             keep = ((index + 1) * share).astype(int) > (index * share).astype(int)
-            turns = {name: column if column is None else chosen(column, keep) for name, column in turns.items()}
+            turns = {
+                name: column if column is None else chosen(column, keep) for name, column in turns.items()
+            }
         trained = evidence.trained or evidence.rollouts
         tables: dict[str, Mapping[str, Any]] = vars(measured) | {"turn": turns}
-        if rows := sample(step, self.settings.record.tokens, len(trained), measured.trajectory["gradient_share"]):
+        if rows := sample(
+            step, self.settings.record.tokens, len(trained), measured.trajectory["gradient_share"]
+        ):
             tables |= {"token": token_rows(rows, trained, evidence.updates, self.decode)}
         self._write(step, {table: columns for table, columns in tables.items() if columns})
         self.evaluations(step, evaluations)
@@ -107,12 +126,16 @@ class Recorder:
     def evaluations(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write the held-out evaluations of the policy before `step`, all of them in one call."""
         if rows:
-            self.rows("evaluation", {"step": step, **{key: [row.get(key) for row in rows] for key in rows[0]}})
+            self.rows(
+                "evaluation", {"step": step, **{key: [row.get(key) for row in rows] for key in rows[0]}}
+            )
 
     def events(self, events: Sequence[Event]) -> None:
         """Append events to table `event`."""
         if events:
-            self.rows("event", {name: [getattr(e, name) for e in events] for name in Event.__dataclass_fields__})
+            self.rows(
+                "event", {name: [getattr(e, name) for e in events] for name in Event.__dataclass_fields__}
+            )
 
     def diverged(self, step: int, message: str) -> None:
         """Record that the run could not continue after `step`; its outcome is diverged."""
@@ -123,8 +146,12 @@ class Recorder:
         """Steps around the onset of a fall that was called, or that may be under way."""
         return self._box.fell | self._box.brink
 
-    def run(self, identity: Mapping[str, Any], status: str, reason: str | None, *, steps: int, seconds: float) -> None:
-        """Write the row of table `run`: its unchanging columns `identity`, and what the collapse rule says so far."""
+    def run(
+        self, identity: Mapping[str, Any], status: str, reason: str | None, *, steps: int, seconds: float
+    ) -> None:
+        """Write the row of table `run`: its unchanging columns `identity`, and what the collapse rule says so
+        far.
+        """
         ended = None if status == "running" else datetime.now(UTC).replace(tzinfo=None)
         state = {"status": status, "reason": reason, "ended_at": ended, "steps": steps, "seconds": seconds}
         row = {**identity, **state, **self.verdict(final=status == "finished")}
@@ -132,13 +159,17 @@ class Recorder:
         self.flush()
 
     def verdict(self, final: bool = True) -> dict[str, Any]:
-        """Return the verdict as columns of table `run`; before the end only collapsed and diverged are outcomes."""
+        """Return the verdict as columns of table `run`; before the end only collapsed and diverged are
+        outcomes.
+        """
         columns = self.watch.verdict.columns()
         settled = final or columns["outcome"] in ("collapsed", "diverged")
         return columns if settled else columns | {"outcome": None}
 
     def replay(self, history: Sequence[Mapping[str, float | None]]) -> None:
-        """Restore the watches of a checkpoint: show them its `history` again, without writing events twice."""
+        """Restore the watches of a checkpoint: show them its `history` again, without writing
+        events twice.
+        """
         self.history: list[dict[str, float | None]] = []  # what the watches saw, a row per step; JSON-able
         self.watch = Watch(self.settings.collapse, self.episodes, self.group)
         self._rules = RuleWatch((*alarms(CATALOGUE), *GUARD_RULES))
@@ -185,7 +216,9 @@ class Recorder:
 
 
 def sample(step: int, count: int, n: int, gradient_share: np.ndarray | None) -> list[int]:
-    """`count` of `n` trajectories: the one with the largest share of the gradient, and others in turn, step by step."""
+    """`count` of `n` trajectories: the one with the largest share of the gradient, and others in turn, step
+    by step.
+    """
     if count <= 0 or n == 0:
         return []
     culprit = [] if gradient_share is None else [int(np.argmax(np.ma.filled(gradient_share, -1.0)))]
@@ -198,13 +231,16 @@ def token_rows(
 ) -> dict[str, Any]:
     """Columns of table `token` for some trajectories, measured in the last update that trained on each.
 
-    `worst_*` are measured in the one with the largest sum of |gradient_weight| over the trajectory. What is measured on
-    trained tokens only is NULL elsewhere; what no update trained on is NULL throughout. No rows without token ids.
+    `worst_*` are measured in the one with the largest sum of |gradient_weight| over the trajectory. What is
+    measured on trained tokens only is NULL elsewhere; what no update trained on is NULL throughout. No rows
+    without token ids.
     """
     if rollouts.tokens is None:
         return {}
     rows = [_token_row(i, rollouts, updates) for i in trajectories]
-    columns: dict[str, Any] = {key: [row.get(key) for row in rows] for key in dict.fromkeys(k for r in rows for k in r)}
+    columns: dict[str, Any] = {
+        key: [row.get(key) for row in rows] for key in dict.fromkeys(k for r in rows for k in r)
+    }
     columns["token"] = [list(decode(ids)) if decode is not None else None for ids in columns["token_id"]]
     return columns
 
@@ -219,12 +255,20 @@ def _token_row(i: int, rollouts: Rollouts, updates: Evidence | None) -> dict[str
     def at(place: Sequence[int]) -> dict[str, np.ndarray]:
         told = {name: x for name in (*MEASURED, *PLAIN) if (x := getattr(updates, name)) is not None}
         kept = {name: x[place[0], place[1], : len(ids)].detach().cpu() for name, x in told.items()}
-        return {name: np.asarray((x.double() if x.is_floating_point() else x).numpy()) for name, x in kept.items()}
+        return {
+            name: np.asarray((x.double() if x.is_floating_point() else x).numpy()) for name, x in kept.items()
+        }
 
     def columns(seen: Mapping[str, np.ndarray], *names: str) -> dict[str, Any]:
         moved = {**seen, "log_ratio": seen["log_prob"] - seen["log_prob_old"]}
-        masked = {name: np.ma.array(moved[name], mask=~seen["mask"]) for name in (*names, "log_ratio") if name in moved}
-        clipped = (seen["mask"] & (seen["active_low"] | seen["active_high"])) if "active_low" in seen else None
+        masked = {
+            name: np.ma.array(moved[name], mask=~seen["mask"])
+            for name in (*names, "log_ratio")
+            if name in moved
+        }
+        clipped = (
+            (seen["mask"] & (seen["active_low"] | seen["active_high"])) if "active_low" in seen else None
+        )
         found = masked if clipped is None else masked | {"clipped": clipped}
         return {name: x.tolist() for name, x in found.items()}
 
@@ -240,10 +284,12 @@ def _token_row(i: int, rollouts: Rollouts, updates: Evidence | None) -> dict[str
 
 
 class BlackBox:
-    """Training batches on the disk, of the last steps, of every n-th, and of those before an event; none without one.
+    """Training batches on the disk, of the last steps, of every n-th, and of those before an event; none
+    without one.
 
-    What is known at a step decides what is deleted, so a resumed run keeps what an uninterrupted one would have kept.
-    Files `folder/batches/NNNNNN.safetensors` are written to another name and renamed; the disk never stops a run.
+    What is known at a step decides what is deleted, so a resumed run keeps what an uninterrupted one would
+    have kept. Files `folder/batches/NNNNNN.safetensors` are written to another name and renamed; the disk
+    never stops a run.
     """
 
     def __init__(self, folder: Path | None, settings: BatchesSettings) -> None:
@@ -300,10 +346,11 @@ class BlackBox:
 def doomed(
     sizes: Mapping[int, int], now: int, alarmed: set[int], fell: set[int], settings: BatchesSettings
 ) -> set[int]:
-    """Return the stored steps (`sizes`, bytes) to remove: those that no setting keeps, and those over the cap.
+    """Return the stored steps (`sizes`, bytes) to remove: those that no setting keeps, and those over the
+    cap.
 
-    Over the cap, the every-n-th go first, such that the others stay evenly spread, then the latest alarms (the first
-    ones tell most), then the oldest of the last steps, then the steps of falls; step `now` stays.
+    Over the cap, the every-n-th go first, such that the others stay evenly spread, then the latest alarms
+    (the first ones tell most), then the oldest of the last steps, then the steps of falls; step `now` stays.
     """
     every = {step: step // settings.every for step in sizes if settings.every and step % settings.every == 0}
     ranks = {step: (0, (n & -n).bit_length() if n else 64, step) for step, n in every.items()}

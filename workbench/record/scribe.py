@@ -1,7 +1,7 @@
 """What the process behind a ledger does: messages in, measured and written rows out.
 
-A step is measured when it ends, over the rows of all ranks together, so that every mean is over all its tokens; a run
-that was killed keeps the step that it was in.
+A step is measured when it ends, over the rows of all ranks together, so that every mean is over all its
+tokens; a run that was killed keeps the step that it was in.
 """
 
 from __future__ import annotations
@@ -37,9 +37,28 @@ RANKS_WAIT = 60.0  # seconds for the rows of a rank; without them the step is me
 DETAIL = ("trajectory", "turn", "token")  # tables with many rows a step, which `every` thins out
 NEEDED = ("mask", "log_prob", "log_prob_old", "advantages")
 # What the black box holds once for all updates of a step.
-CONSTANT = ("mask", "log_prob_old", "advantages", "log_prob_behaviour", "log_prob_ref", "values_old", "returns")
-ROLLOUTS = ("reward", "success", "turns", "group", "rollout_step", "searches", "status", "question", "gold", "answer",
-            "ended")  # fmt: skip
+CONSTANT = (
+    "mask",
+    "log_prob_old",
+    "advantages",
+    "log_prob_behaviour",
+    "log_prob_ref",
+    "values_old",
+    "returns",
+)
+ROLLOUTS = (
+    "reward",
+    "success",
+    "turns",
+    "group",
+    "rollout_step",
+    "searches",
+    "status",
+    "question",
+    "gold",
+    "answer",
+    "ended",
+)
 FLAGS = ("active_low", "active_high", "out_of_range", "dual", "corrected")
 
 Message = tuple[int, dict[str, Any], dict[str, np.ndarray]]  # the rank that sent it, what it says, arrays
@@ -51,11 +70,15 @@ class Thinned(Recorder):
 
     def __init__(self, folder: Path, run_id: str, settings: RunSettings, every: int) -> None:
         super().__init__(folder, run_id, settings)
-        self._held: deque[tuple[int, dict[str, Mapping[str, Any]]]] = deque(maxlen=settings.record.batches.before)
+        self._held: deque[tuple[int, dict[str, Mapping[str, Any]]]] = deque(
+            maxlen=settings.record.batches.before
+        )
         self._every, self._until = every, -1
 
     def _write(self, step: int, tables: Mapping[str, Mapping[str, Any]]) -> None:
-        """Append the tables of a step; detail that is not due is held back until it is clear that no alarm follows."""
+        """Append the tables of a step; detail that is not due is held back until it is clear that no alarm
+        follows.
+        """
         refused = self._writer is not None and self._writer.refused  # memory must not fill up with rows
         due = step % self._every == 0 or step <= self._until
         detail = {name: columns for name, columns in tables.items() if name in DETAIL}
@@ -97,7 +120,8 @@ class Scribe:
                 rows = pq.read_table(file).drop_columns(["run_id", "written_at"]).to_pylist()
                 self._history += [{k: v for k, v in row.items() if v is not None} for row in rows]
         self._others = [Path(folder) for folder in meta["ranks"]]
-        for left in {*(self.folder / PARTS).glob("*")} - {*self._others}:  # by ranks of a session that was killed
+        # by ranks of a session that was killed
+        for left in {*(self.folder / PARTS).glob("*")} - {*self._others}:
             shutil.rmtree(left, ignore_errors=True)
         self.row("running")
 
@@ -112,7 +136,9 @@ class Scribe:
         self.recorder.run(self.opened["run"] | identity, status, reason, steps=steps, seconds=seconds)
 
     def take(self, meta: dict[str, Any], arrays: dict[str, np.ndarray], rank: int = 0) -> None:
-        """Do what a message says: begin or end the run, keep what it says of the present step, or end that."""
+        """Do what a message says: begin or end the run, keep what it says of the present step,
+        or end that.
+        """
         kind, number = meta["kind"], meta.get("step", -1)
         if kind == "open":
             self.open(meta)
@@ -122,7 +148,9 @@ class Scribe:
             self._ended = True
         self.texts |= {int(token): str(text) for token, text in meta.pop("texts", {}).items()}
         if kind == "evaluation":
-            self.recorder.evaluations(number, [{name: meta[name] for name in ("data", "success", "episodes")}])
+            self.recorder.evaluations(
+                number, [{name: meta[name] for name in ("data", "success", "episodes")}]
+            )
             return
         if kind not in ("rollouts", "update", "lost", "end"):
             return
@@ -147,18 +175,24 @@ class Scribe:
         except (ValueError, IndexError, KeyError) as error:  # ids or shapes that do not fit each other
             log.warning("step %d is not recorded: %s: %s", step, type(error).__name__, error)
             return
-        if self.steps == 0:  # how many episodes and how large a group a score stands for, and what came before
+        # how many episodes and how large a group a score stands for, and what came before
+        if self.steps == 0:
             groups = np.unique(joined.rollouts.group, return_counts=True)[1]
             self.recorder.group = int(groups.max(initial=1))
             self.recorder.episodes = None if joined.rollouts.success is None else len(joined.rollouts)
             seen = {row["step"]: row for row in self._history if row["step"] < step}
             self.recorder.replay([seen[number] for number in sorted(seen)])
         if missing:
-            words = f"the rows of {len(missing)} of {len(self._others) + 1} ranks did not come: rank {missing[0]} first"
+            words = (
+                f"the rows of {len(missing)} of {len(self._others) + 1} ranks did not come: rank {missing[0]}"
+                " first"
+            )
             self.recorder.events([Event(step, "rank_missing", "warning", words, value=len(missing))])
         if joined.lost:
             words = "its tensors were more than memory_mb, or came faster than they were measured"
-            self.recorder.events([Event(step, "not_recorded", "warning", f"no updates of this step: {words}")])
+            self.recorder.events(
+                [Event(step, "not_recorded", "warning", f"no updates of this step: {words}")]
+            )
         if self.texts:
             self.recorder.decode = lambda ids: [self.texts.get(token, "") for token in ids]
         self.recorder.batch(step, joined.packed())
@@ -197,11 +231,16 @@ class Scribe:
 
 
 class Joined:
-    """A step put together: the trajectories of all ranks in one order, every update as one batch of full width."""
+    """A step put together: the trajectories of all ranks in one order, every update as one batch of full
+    width.
+    """
 
     def __init__(self, step: int, messages: Sequence[Message], opened: Mapping[str, Any]) -> None:
-        self.step, self.opened, self.lost = step, opened, bool(_of(messages, "lost"))  # too much waited: no tensors
-        self.seconds: Mapping[str, float] = next((m["seconds"] for r, m, _ in _of(messages, "end") if r == 0), {})
+        # too much waited: no tensors
+        self.step, self.opened, self.lost = step, opened, bool(_of(messages, "lost"))
+        self.seconds: Mapping[str, float] = next(
+            (m["seconds"] for r, m, _ in _of(messages, "end") if r == 0), {}
+        )
         self.calls, first, self.n = _of(messages, "rollouts"), dict[int, int](), 0
         for rank, _, arrays in self.calls:
             first.setdefault(rank, self.n)
@@ -211,20 +250,25 @@ class Joined:
             self.told[message[1]["update"]].append(message)
         # The parts of each update as (first trajectory of the rank, meta, arrays), in order of ranks.
         parts = (
-            [(first[r], m, x) for r, m, x in self.told[u] if r in first and "log_prob" in x] for u in sorted(self.told)
+            [(first[r], m, x) for r, m, x in self.told[u] if r in first and "log_prob" in x]
+            for u in sorted(self.told)
         )
         self.parts = [part for part in parts if part]
         self.masks = self._masks()
         self.prompts, self.responses = self._tokens("prompts"), self._tokens("responses")
-        self.offset = np.array([len(x) for x in self.prompts] if self.prompts else [0] * self.n, dtype=np.int64)
-        self.length = self.offset + np.array([len(x) for x in (self.responses or self.masks)], dtype=np.int64)
+        self.offset = np.array(
+            [len(x) for x in self.prompts] if self.prompts else [0] * self.n, dtype=np.int64
+        )
+        self.length = self.offset + np.array([len(x) for x in self.responses or self.masks], dtype=np.int64)
         self.width = int(self.length.max(initial=1))
         self.rollouts = self._rollouts()
         self.updates = [self._update(parts) for parts in self.parts]
         self.seen = Evidence.stack(self.updates) if self.updates else None
 
     def _told(self, name: str) -> Any:
-        """What the calls say of each trajectory, an array (N,) or a list of words; None where a call lacks it."""
+        """What the calls say of each trajectory, an array (N,) or a list of words; None where a call lacks
+        it.
+        """
         found: list[Any] = [arrays.get(name, meta.get(name)) for _, meta, arrays in self.calls]
         if any(x is None for x in found):
             return None
@@ -236,11 +280,17 @@ class Joined:
         for *_, arrays in self.calls:
             if name not in arrays:
                 return None
-            rows += np.split(arrays[name], np.cumsum(arrays[f"{name}.length"])[:-1]) if len(arrays["reward"]) else []
+            rows += (
+                np.split(arrays[name], np.cumsum(arrays[f"{name}.length"])[:-1])
+                if len(arrays["reward"])
+                else []
+            )
         return rows
 
     def _masks(self) -> list[np.ndarray]:
-        """Where the policy wrote, of each trajectory's response: as told, else as the first update on it has it."""
+        """Where the policy wrote, of each trajectory's response: as told, else as the first update on it has
+        it.
+        """
         if all("mask" in arrays for *_, arrays in self.calls):
             return [row.astype(bool) for *_, arrays in self.calls for row in arrays["mask"]]
         found = [np.zeros(0, dtype=bool)] * self.n
@@ -252,7 +302,9 @@ class Joined:
     def _rollouts(self) -> Rollouts:
         told = {name: self._told(name) for name in ROLLOUTS}
         reward, success, group = np.asarray(told["reward"], dtype=np.float64), told["success"], told["group"]
-        status, answer, ended, sampled = (told[name] for name in ("status", "answer", "ended", "rollout_step"))
+        status, answer, ended, sampled = (
+            told[name] for name in ("status", "answer", "ended", "rollout_step")
+        )
         if success is None and self.n and np.isin(reward, (0.0, 1.0)).all():
             success = reward
         if group is None:
@@ -261,7 +313,8 @@ class Joined:
                 if "group" in arrays:
                     group[first + arrays["trajectory"]] = arrays["group"]
         known: dict[str, Any] = {}
-        unknown = np.array([not len(mask) for mask in self.masks])  # no update, or not measured (`trajectories`)
+        # no update, or not measured (`trajectories`)
+        unknown = np.array([not len(mask) for mask in self.masks])
         count = np.ma.array([mask.sum() for mask in self.masks], dtype=np.int64, mask=unknown)
         if not unknown.all():
             turns = [len(stretches(mask, mask)) for mask in self.masks]
@@ -273,22 +326,32 @@ class Joined:
                 "tokens": [[*p.tolist(), *r.tolist()] for p, r in zip(prompts, self.responses, strict=True)],
                 "observation_tokens": np.array([len(ids) for ids in self.responses], dtype=np.int64) - count,
                 "written": [stretches(ids.tolist(), mask) for ids, mask in pairs],
-            }  # fmt: skip
+            }
         known |= {name: told[name] for name in ("turns", "searches") if told[name] is not None}
         if "searches" not in known and status is not None and all(status):
             known["searches"] = np.array([turns.count("search") for turns in status], dtype=np.int64)
         if status is not None and any("invalid" in turns for turns in status):
-            known["valid_turns"] = np.array([len(turns) - turns.count("invalid") for turns in status], dtype=np.int64)
+            known["valid_turns"] = np.array(
+                [len(turns) - turns.count("invalid") for turns in status], dtype=np.int64
+            )
         if ended is not None:
             known["truncated"] = np.array([why != "answer" for why in ended], dtype=bool)
         if answer is not None:
             known["answered"] = np.array([text is not None for text in answer], dtype=bool)
         return Rollouts(
-            reward=reward, group=np.asarray(group, dtype=np.int64),
-            rollout_step=np.full(self.n, self.step) if sampled is None else np.asarray(sampled, dtype=np.int64),
-            success=None if success is None else np.asarray(success) > 0.5, turn_status=status,
-            question=told["question"], gold=told["gold"], answer=answer, ended=ended, **known,
-        )  # fmt: skip
+            reward=reward,
+            group=np.asarray(group, dtype=np.int64),
+            rollout_step=(
+                np.full(self.n, self.step) if sampled is None else np.asarray(sampled, dtype=np.int64)
+            ),
+            success=None if success is None else np.asarray(success) > 0.5,
+            turn_status=status,
+            question=told["question"],
+            gold=told["gold"],
+            answer=answer,
+            ended=ended,
+            **known,
+        )
 
     def _update(self, parts: Sequence[tuple[int, dict[str, Any], dict[str, np.ndarray]]]) -> Evidence:
         """One update as evidence (1, B, T); what one part lacks is not known of the update."""
@@ -296,7 +359,9 @@ class Joined:
         places, start = [], 0
         for first, _, arrays in parts:  # only what the policy wrote is kept: elsewhere nothing is defined
             row, position = arrays["mask"].nonzero()
-            places.append((start + row, position + self.offset[first + arrays["trajectory"]][row], row, position))
+            places.append(
+                (start + row, position + self.offset[first + arrays["trajectory"]][row], row, position)
+            )
             start += len(arrays["mask"])
 
         def whole(name: str, kind: Any = None) -> Any:
@@ -325,12 +390,17 @@ class Joined:
             scalars["stabiliser_factor"] = float(terms["factor"][mask].mean()) if mask.any() else 1.0
         age = round(float(self.rollouts.rollout_step[trajectory].mean())) if len(trajectory) else self.step
         return Evidence(
-            epoch=torch.tensor([parts[0][1]["epoch"]]), rollout_step=torch.tensor([age]),
-            trajectory=torch.from_numpy(trajectory)[None], mask=mask[None], turn=turn[None], log_prob=log_prob[None],
-            log_prob_old=old[None], advantages=advantages[None].expand_as(log_prob[None]).clone(),
+            epoch=torch.tensor([parts[0][1]["epoch"]]),
+            rollout_step=torch.tensor([age]),
+            trajectory=torch.from_numpy(trajectory)[None],
+            mask=mask[None],
+            turn=turn[None],
+            log_prob=log_prob[None],
+            log_prob_old=old[None],
+            advantages=advantages[None].expand_as(log_prob[None]).clone(),
             scalars={name: [value] for name, value in scalars.items()},
             **{name: None if x is None else x[None] for name, x in (seen | terms).items()},
-        )  # fmt: skip
+        )
 
     def evidence(self) -> StepEvidence:
         """Return the step for the recorder."""
@@ -345,19 +415,25 @@ class Joined:
         if self.responses is None or self.seen is None:
             return None
         real = self.seen.trajectory.numpy() >= 0  # (U, B): no padding
-        trained, first, at = np.unique(self.seen.trajectory.numpy()[real], return_index=True, return_inverse=True)
-        told = {name: x.numpy()[real] for name in CONSTANT if (x := getattr(self.seen, name)) is not None}  # (R, T)
+        trained, first, at = np.unique(
+            self.seen.trajectory.numpy()[real], return_index=True, return_inverse=True
+        )
+        # (R, T)
+        told = {name: x.numpy()[real] for name in CONSTANT if (x := getattr(self.seen, name)) is not None}
         place, ids = np.arange(self.width), np.zeros((len(trained), self.width), dtype=np.int32)
         for row, i in enumerate(trained):
             ids[row, : self.length[i]] = Known(self.rollouts).tokens[i]
         arrays: dict[str, np.ndarray] = {
             "tokens": ids,
             "response": (place >= self.offset[trained, None]) & (place < self.length[trained, None]),
-            "length": self.length[trained].astype(np.int32), "group": self.rollouts.group[trained].astype(np.int32),
-            "trajectory": trained.astype(np.int32), "score": self.rollouts.reward[trained],
-            "update.size": real.sum(1).astype(np.int32), "update.rows": at.astype(np.int32),
+            "length": self.length[trained].astype(np.int32),
+            "group": self.rollouts.group[trained].astype(np.int32),
+            "trajectory": trained.astype(np.int32),
+            "score": self.rollouts.reward[trained],
+            "update.size": real.sum(1).astype(np.int32),
+            "update.rows": at.astype(np.int32),
             "update.log_prob": self.seen.log_prob.numpy()[real],
-        }  # fmt: skip
+        }
         # As the first update on the trajectory has it.
         arrays |= {"values" if name == "values_old" else name: x[first] for name, x in told.items()}
         own = ("mask", "advantages", "log_prob_old")
@@ -365,16 +441,21 @@ class Joined:
             arrays |= {f"update.{name}": told[name] for name in own}
         described = [
             {
-                "epoch": int(update.epoch), "rollout_step": int(update.rollout_step),
+                "epoch": int(update.epoch),
+                "rollout_step": int(update.rollout_step),
                 "passes": [len(a["mask"]) for _, _, a in parts],
                 "scalars": {name: values[0] for name, values in update.scalars.items()},
             }
             for update, parts in zip(self.updates, self.parts, strict=True)
-        ]  # fmt: skip
+        ]
         meta: dict[str, Any] = {
-            "algorithm": self.opened["replay_as"], "slots": {}, "temperature": self.opened["temperature"],
-            "learn": LearnSettings().model_dump(mode="json"), "compute": {}, "updates": described,
-        }  # fmt: skip
+            "algorithm": self.opened["replay_as"],
+            "slots": {},
+            "temperature": self.opened["temperature"],
+            "learn": LearnSettings().model_dump(mode="json"),
+            "compute": {},
+            "updates": described,
+        }
         return arrays, meta
 
 
@@ -391,11 +472,13 @@ def clipped(
     none = torch.zeros_like(mask)
     dual = none if clip["dual"] is None else mask & (advantages < 0) & (ratio > clip["dual"])
     return {
-        "ratio": ratio, "factor": torch.ones_like(ratio), "dual": dual,
+        "ratio": ratio,
+        "factor": torch.ones_like(ratio),
+        "dual": dual,
         "active_low": mask & (advantages < 0) & (ratio < low) if clip["stops"] else none,
         "active_high": mask & (advantages > 0) & (ratio > high) if clip["stops"] else none,
         "out_of_range": mask & ((token < low) | (token > high)),
-    }  # fmt: skip
+    }
 
 
 def _of(messages: Sequence[Message], kind: str) -> list[Message]:
@@ -404,7 +487,9 @@ def _of(messages: Sequence[Message], kind: str) -> list[Message]:
 
 
 def _scalars(messages: Sequence[Message]) -> dict[str, float]:
-    """Scalars of an update: losses added up over a rank's parts and averaged over ranks, others as first told."""
+    """Scalars of an update: losses added up over a rank's parts and averaged over ranks, others as first
+    told.
+    """
     found: dict[str, list[float]] = defaultdict(list)
     for *_, arrays in messages:
         for key in (key for key in arrays if key.startswith("scalar.")):

@@ -1,7 +1,10 @@
-"""Append-only segments: rows become a parquet file as soon as they come, once a second at most, renamed into place.
+"""Append-only segments: rows become a parquet file as soon as they come, once a second at most, renamed into
+place.
 
-A thread writes, so that a training step that hangs does not hold back the rows of the steps before it. Files are not
-synced to the disk: a killed process does not need that, and after a power cut the reader sets a torn file aside."""
+A thread writes, so that a training step that hangs does not hold back the rows of the steps before it. Files
+are not synced to the disk: a killed process does not need that, and after a power cut the reader sets a torn
+file aside.
+"""
 
 import errno
 import logging
@@ -27,16 +30,22 @@ from workbench.spec import table as declaration
 
 TOGETHER = 0.05  # seconds in which the tables of one step arrive
 TYPES = {
-    "VARCHAR": pa.string(), "BIGINT": pa.int64(), "INTEGER": pa.int32(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_(),
+    "VARCHAR": pa.string(),
+    "BIGINT": pa.int64(),
+    "INTEGER": pa.int32(),
+    "DOUBLE": pa.float64(),
+    "BOOLEAN": pa.bool_(),
     "TIMESTAMP": pa.timestamp("us"),
-}  # fmt: skip
+}
 
 log = logging.getLogger("sorl.record")
 
 
 @cache
 def schema_of(table: str) -> pa.Schema:
-    """Return every column of `table` in order, `X[]` as a list of X; KeyError for a table that does not exist."""
+    """Return every column of `table` in order, `X[]` as a list of X; KeyError for a table that does not
+    exist.
+    """
     columns = [(c.name, c.type) for c in declaration(table).columns]
     columns += [(d.name, d.sql_type) for d in CATALOGUE if d.table == table]
     lists = {f"{name}[]": pa.list_(kind) for name, kind in TYPES.items()}
@@ -46,9 +55,9 @@ def schema_of(table: str) -> pa.Schema:
 class SegmentWriter:
     """Buffers rows per table and writes them under `folder/segments/<table>/NNNNNN.parquet`.
 
-    Steps that a table already holds are dropped: a resumed run is bit-identical to the one that was cut off, and a
-    step's rows of a table land in one segment, so each row exists once. Tables whose later rows replace earlier ones
-    keep them all.
+    Steps that a table already holds are dropped: a resumed run is bit-identical to the one that was cut off,
+    and a step's rows of a table land in one segment, so each row exists once. Tables whose later rows replace
+    earlier ones keep them all.
     """
 
     def __init__(self, folder: Path, flush_seconds: float) -> None:
@@ -59,7 +68,9 @@ class SegmentWriter:
         self._lock = threading.Lock()  # the buffer
         self._writing = threading.Lock()  # one writer at a time
         self._come, self._stop = threading.Event(), threading.Event()  # rows wait; the end
-        self._thread = threading.Thread(target=self._work, args=(flush_seconds,), name="sorl-segments", daemon=True)
+        self._thread = threading.Thread(
+            target=self._work, args=(flush_seconds,), name="sorl-segments", daemon=True
+        )
         self._thread.start()
 
     def append(self, table: str, columns: Mapping[str, Any]) -> None:
@@ -108,8 +119,14 @@ class SegmentWriter:
         if not self.flush() and self._error is not None:
             rows = sum(n for chunks in self._buffer.values() for n, _ in chunks)
             full = self._error.errno in (errno.ENOSPC, errno.EDQUOT)
-            why = f"{rows} rows could not be written to '{self.folder}': {'the disk is full' if full else self._error}."
-            rest = "What was written before is intact; make room (or make the folder writable) and run the same command"
+            why = (
+                f"{rows} rows could not be written to '{self.folder}':"
+                f" {'the disk is full' if full else self._error}."
+            )
+            rest = (
+                "What was written before is intact; make room (or make the folder writable) and run the same"
+                " command"
+            )
             raise InputError(f"{why} {rest} again to resume") from self._error
 
     def files(self, table: str) -> list[Path]:
@@ -125,14 +142,20 @@ class SegmentWriter:
                 return  # `close` may have set both events before `clear`: waiting for rows would hang it
 
     def _number(self, table: str) -> int:
-        """Return the first number that no file of the table has ever had, one set aside as corrupt included."""
+        """Return the first number that no file of the table has ever had, one set aside as
+        corrupt included.
+        """
         if table not in self._next:
-            used = [int(m[0]) for p in (self.folder / table).glob("[0-9]*") if (m := re.match(r"\d+", p.name))]
+            used = [
+                int(m[0]) for p in (self.folder / table).glob("[0-9]*") if (m := re.match(r"\d+", p.name))
+            ]
             self._next[table] = max(used, default=-1) + 1
         return self._next[table]
 
     def last_step(self, table: str) -> int:
-        """Return the last step on the disk when this session began, -1 without one; torn segments do not count."""
+        """Return the last step on the disk when this session began, -1 without one; torn segments do not
+        count.
+        """
         if table not in self._done:
             self._done[table] = -1
             for file in self.files(table):
@@ -152,12 +175,18 @@ def chosen(values: Any, keep: np.ndarray) -> Any:
 
 
 def append(
-    folder: Path, run_id: str, table: str, columns: Mapping[str, Any], more: Mapping[str, np.ndarray] | None = None
+    folder: Path,
+    run_id: str,
+    table: str,
+    columns: Mapping[str, Any],
+    more: Mapping[str, np.ndarray] | None = None,
 ) -> Path:
-    """Write one segment of `table` into the run's folder, also while the run is being trained; returns the file.
+    """Write one segment of `table` into the run's folder, also while the run is being trained; returns the
+    file.
 
-    Its name is no number, so it never meets the trainer's own segments. `more` are columns of floats beyond those of
-    the table. Raises KeyError for a column that the table does not have, OSError where the disk refuses.
+    Its name is no number, so it never meets the trainer's own segments. `more` are columns of floats beyond
+    those of the table. Raises KeyError for a column that the table does not have, OSError where the disk
+    refuses.
     """
     columns, more = filled(run_id, table, columns), dict(more or {})
     target = folder / "segments" / table / f"added-{time.time_ns()}-{os.getpid()}.parquet"
@@ -168,7 +197,9 @@ def append(
 def filled(run_id: str, table: str, columns: Mapping[str, Any]) -> dict[str, Any]:
     """Return the columns with the run's id and the time, where the table has them."""
     constants = {"run_id": run_id, "written_at": datetime.now(UTC).replace(tzinfo=None)}
-    return {name: value for name, value in constants.items() if name in schema_of(table).names} | dict(columns)
+    return {name: value for name, value in constants.items() if name in schema_of(table).names} | dict(
+        columns
+    )
 
 
 def _rows_of(table: str, columns: Mapping[str, Any]) -> int:
@@ -177,11 +208,15 @@ def _rows_of(table: str, columns: Mapping[str, Any]) -> int:
         raise KeyError(f"table {table} has no column {sorted(unknown)}")
     lengths = {len(v) for v in columns.values() if isinstance(v, (list, tuple)) or np.ndim(v)}
     if len(lengths) > 1:
-        raise ValueError(f"columns of different lengths: { {k: np.shape(v)[:1] for k, v in columns.items()} }")
+        raise ValueError(
+            f"columns of different lengths: { {k: np.shape(v)[:1] for k, v in columns.items()} }"
+        )
     return lengths.pop() if lengths else 1
 
 
-def _put(target: Path, table: str, chunks: Sequence[tuple[int, Mapping[str, Any]]], more: Sequence[str] = ()) -> None:
+def _put(
+    target: Path, table: str, chunks: Sequence[tuple[int, Mapping[str, Any]]], more: Sequence[str] = ()
+) -> None:
     schema = pa.schema([*schema_of(table), *((name, pa.float64()) for name in more)])
     tables = [
         pa.Table.from_arrays([_to_arrow(columns.get(f.name), f.type, rows) for f in schema], schema=schema)
@@ -196,7 +231,9 @@ def _put(target: Path, table: str, chunks: Sequence[tuple[int, Mapping[str, Any]
 
 
 def _to_arrow(values: Any, kind: pa.DataType, rows: int) -> pa.Array:
-    """A column of `rows` entries: None and masked entries become NULL, NaN and Inf stay; a scalar is repeated."""
+    """A column of `rows` entries: None and masked entries become NULL, NaN and Inf stay; a scalar is
+    repeated.
+    """
     if values is None:
         return pa.nulls(rows, kind)
     if isinstance(values, np.ndarray) and values.ndim == 1:

@@ -1,6 +1,8 @@
-"""Every algorithm on every update of a stored step: the trainer's own loss, token weights, and true gradients.
+"""Every algorithm on every update of a stored step: the trainer's own loss, token weights, and true
+gradients.
 
-g = J' w, J the Jacobian of the log-probs and w = d loss / d log-prob: one forward pass serves every algorithm.
+g = J' w, J the Jacobian of the log-probs and w = d loss / d log-prob: one forward pass serves every
+algorithm.
 """
 
 from __future__ import annotations
@@ -26,7 +28,15 @@ if TYPE_CHECKING:
     from workbench.audit.networks import Networks
 
 # What the trainer logs of the loss; a stabiliser that acts on the gradient has no factor here (NULL).
-SCALARS = ("policy_loss", "kl_loss", "penalty", "stabiliser_ratio", "stabiliser_factor", "clipped_rms", "unclipped_rms")
+SCALARS = (
+    "policy_loss",
+    "kl_loss",
+    "penalty",
+    "stabiliser_ratio",
+    "stabiliser_factor",
+    "clipped_rms",
+    "unclipped_rms",
+)
 APART = 1e-3  # nats between a log-prob that was stored and the one that the weights give
 
 
@@ -41,7 +51,9 @@ class Loaded:
 
     @cached_property
     def batch(self) -> Batch:
-        """The batch before the selection and the advantages, which an algorithm makes of the other tensors."""
+        """The batch before the selection and the advantages, which an algorithm makes of the
+        other tensors.
+        """
         arrays, mask = vars(self.stored), torch.from_numpy(self.stored.mask_sampled)
         columns: dict[str, Any] = {name: torch.from_numpy(arrays[name]) for name in ("tokens", "response")}
         for name in ("length", "group", "trajectory", "sentence", "placebo"):
@@ -60,7 +72,9 @@ class Loaded:
         return replace(self.batch, mask=mask, turn_id=turn_ids(mask), advantages=advantages, returns=returns)
 
     def estimated(self, algorithm: Algorithm) -> Batch:
-        """Return the batch with the advantages that the algorithm's own slot makes of rewards, values and groups."""
+        """Return the batch with the advantages that the algorithm's own slot makes of rewards, values and
+        groups.
+        """
         recipe = (algorithm.advantage, algorithm.select, algorithm.kl, algorithm.shaping)
         if recipe not in self._known:
             made = prepare(algorithm, self.batch)
@@ -74,14 +88,19 @@ class Loaded:
         rows = torch.from_numpy(update.rows).long()
         whole = self.trained if algorithm == self.own else self.estimated(algorithm)
         batch = replace(whole, values=None, returns=None).rows(rows)  # no policy loss needs them
-        if update.mask is not None:  # the update trained on a part of each row, whose turns keep their numbers
+        # the update trained on a part of each row, whose turns keep their numbers
+        if update.mask is not None:
             mask = batch.mask & torch.from_numpy(update.mask)
             batch = replace(batch, mask=mask, turn_id=torch.where(mask, turn_ids(self.batch.mask[rows]), 0))
         own: dict[str, Any] = {"advantages": update.advantages, "log_prob_old": update.log_prob_old}
-        return replace(batch, **{name: self.number(array) for name, array in own.items() if array is not None})
+        return replace(
+            batch, **{name: self.number(array) for name, array in own.items() if array is not None}
+        )
 
     def replayed(self, update: StoredUpdate, part: slice, width: int) -> Tensor | None:
-        """Return the experts (b, width, W) that the run's own routing replayed in a pass of an update; None: none."""
+        """Return the experts (b, width, W) that the run's own routing replayed in a pass of an update; None:
+        none.
+        """
         found = self.own.routing.replayed(self.batch)
         return None if found is None else found[torch.from_numpy(update.rows[part]).long(), :width]
 
@@ -91,7 +110,9 @@ class Loaded:
 
 
 def unanswerable(algorithm: Algorithm, own: Algorithm, batch: Batch) -> str:
-    """Return why the batch of a run of `own` does not say what `algorithm` would have done; empty where it does."""
+    """Return why the batch of a run of `own` does not say what `algorithm` would have done; empty where it
+    does.
+    """
     if algorithm.schedule != own.schedule:
         one = algorithm if algorithm.schedule != Schedule() else own
         return (
@@ -113,23 +134,32 @@ def unanswerable(algorithm: Algorithm, own: Algorithm, batch: Batch) -> str:
 
 @torch.no_grad()
 def play(
-    stored: StoredBatch, algorithms: Mapping[str, Algorithm], own: str, updates: Sequence[int] | None = None,
-    trajectory: int | None = None, dtype: torch.dtype = torch.float32,
-) -> Replay:  # fmt: skip
-    """Return what each of `algorithms` (by label; `own` is the one that ran) would have done in each of `updates`.
+    stored: StoredBatch,
+    algorithms: Mapping[str, Algorithm],
+    own: str,
+    updates: Sequence[int] | None = None,
+    trajectory: int | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Replay:
+    """Return what each of `algorithms` (by label; `own` is the one that ran) would have done in each of
+    `updates`.
 
-    Its advantages are made by its own slot of the stored rewards, values and groups; those of `own` are the stored
-    ones. Log-probs are those of the run's policy. `trajectory`: keep its tokens as well. Raises InputError for an
-    update or a trajectory that the step does not have.
+    Its advantages are made by its own slot of the stored rewards, values and groups; those of `own` are the
+    stored ones. Log-probs are those of the run's policy. `trajectory`: keep its tokens as well. Raises
+    InputError for an update or a trajectory that the step does not have.
     """
     known = range(len(stored.updates))
     for index in updates or ():
         if index not in known:
             raise InputError(f"step {stored.step} has no update {index}; there are 0 to {len(known) - 1}")
     if trajectory is not None and trajectory not in set(stored.trajectory.tolist()):
-        raise InputError(f"step {stored.step} has no trajectory {trajectory}; there are 0 to {len(stored.tokens) - 1}")
+        raise InputError(
+            f"step {stored.step} has no trajectory {trajectory}; there are 0 to {len(stored.tokens) - 1}"
+        )
     loaded = Loaded(stored, algorithms[own], dtype)
-    reasons = {label: unanswerable(a, loaded.own, loaded.batch) for label, a in algorithms.items() if label != own}
+    reasons = {
+        label: unanswerable(a, loaded.own, loaded.batch) for label, a in algorithms.items() if label != own
+    }
     played: list[Played] = []
     kept: dict[tuple[str, int], Columns] = {}
     for update in (stored.updates[index] for index in (known if updates is None else sorted(set(updates)))):
@@ -156,9 +186,11 @@ def play(
 def weigh(
     algorithm: Algorithm, batch: Batch, loaded: Loaded, update: StoredUpdate, clipped: bool = False
 ) -> tuple[LossTerms, Tensor, Tensor | None]:
-    """Return the terms of an update's loss and d loss / d log-prob of every token (b, T), pass by pass as trained.
+    """Return the terms of an update's loss and d loss / d log-prob of every token (b, T), pass by pass as
+    trained.
 
-    `clipped`: also the gradient (b, T) of what the clip took from the loss; through the network it becomes -C.
+    `clipped`: also the gradient (b, T) of what the clip took from the loss; through the network it becomes
+    -C.
     """
     # Batches stored before the budget was were trained with the width of the minibatch in its place.
     algorithm = algorithm.within(float(loaded.stored.meta.get("completion_budget") or batch.length.max()))
@@ -169,7 +201,10 @@ def weigh(
     if len(pieces) > 1 and algorithm.stabilise.needs_statistics:
         found = [statistics(algorithm, *piece) for piece in pieces]
         sums = torch.stack([one for one in found if one is not None]).sum(0)
-    given: dict[str, Any] = {"normaliser": Normaliser.of(batch, len(pieces), algorithm.correction), "statistics": sums}
+    given: dict[str, Any] = {
+        "normaliser": Normaliser.of(batch, len(pieces), algorithm.correction),
+        "statistics": sums,
+    }
     terms: list[LossTerms] = []
     weights: list[Tensor] = []
     lost: list[Tensor] = []
@@ -197,12 +232,26 @@ def _tokens(loaded: Loaded, update: StoredUpdate, batch: Batch, terms: LossTerms
     log_ratio = at(loaded.number(update.log_prob)) - at(batch.log_prob_old)
     ratio, unit, weight = log_ratio.clamp(-LOG_LIMIT, LOG_LIMIT).exp(), at(terms.ratio), at(weights)
     columns = {
-        "n_tokens": torch.ones_like(ratio), "log_ratio": log_ratio, "ratio": ratio, "ratio_squared": ratio.square(),
-        "unit": unit, "unit_squared": unit.square(), "low": flag(terms.active_low), "high": flag(terms.active_high),
-        "out": flag(terms.out_of_range), "dual": flag(terms.dual), "factor": at(terms.factor),
-        "advantage": at(batch.need("advantages")), "weight": weight, "weight_abs": weight.abs(), "ratio_high": ratio,
-        "ratio_low": ratio, "unit_high": unit, "unit_low": unit, "turn_index": at(batch.turn),
-    }  # fmt: skip
+        "n_tokens": torch.ones_like(ratio),
+        "log_ratio": log_ratio,
+        "ratio": ratio,
+        "ratio_squared": ratio.square(),
+        "unit": unit,
+        "unit_squared": unit.square(),
+        "low": flag(terms.active_low),
+        "high": flag(terms.active_high),
+        "out": flag(terms.out_of_range),
+        "dual": flag(terms.dual),
+        "factor": at(terms.factor),
+        "advantage": at(batch.need("advantages")),
+        "weight": weight,
+        "weight_abs": weight.abs(),
+        "ratio_high": ratio,
+        "ratio_low": ratio,
+        "unit_high": unit,
+        "unit_low": unit,
+        "turn_index": at(batch.turn),
+    }
     return {
         "trajectory": loaded.stored.trajectory[update.rows][row],
         "position": position,
@@ -214,10 +263,11 @@ def _tokens(loaded: Loaded, update: StoredUpdate, batch: Batch, terms: LossTerms
 def gradients(
     stored: StoredBatch, algorithms: Mapping[str, Algorithm], replay: Replay, network: Networks
 ) -> tuple[dict[tuple[str, int], dict[str, float | None]], str]:
-    """Return grad_norm, clip_bias_norm and gradient_cosine by (label, update), and why later updates have none.
+    """Return grad_norm, clip_bias_norm and gradient_cosine by (label, update), and why later updates have
+    none.
 
-    The weights of an update are reached by taking the updates before it again; they are believed where their log-probs
-    are the stored ones. Entropy bonus included, gradient clipping not (as logged).
+    The weights of an update are reached by taking the updates before it again; they are believed where their
+    log-probs are the stored ones. Entropy bonus included, gradient clipping not (as logged).
     """
     loaded = Loaded(stored, algorithms[replay.own], torch.float32)
     wanted = {(p.algorithm, p.update) for p in replay.played}
@@ -228,9 +278,12 @@ def gradients(
         asked = {label: algorithms[label] for label in {replay.own, *labels}}
         made, apart = gradients_of(loaded, asked, update, network)
         if not apart <= APART:
-            return found, (
-                f"true gradients from update {update.index} on are NULL: with the stored weights its log-probs differ "
-                f"by {apart:.2g} nats from those of the run"
+            return (
+                found,
+                (
+                    f"true gradients from update {update.index} on are NULL: with the stored weights its"
+                    f" log-probs differ by {apart:.2g} nats from those of the run"
+                ),
             )
         mine = made[replay.own][0]
         for label in labels:
@@ -245,11 +298,16 @@ def gradients(
 
 
 def gradients_of(
-    loaded: Loaded, algorithms: Mapping[str, Algorithm], update: StoredUpdate, network: Networks, bias: bool = True
+    loaded: Loaded,
+    algorithms: Mapping[str, Algorithm],
+    update: StoredUpdate,
+    network: Networks,
+    bias: bool = True,
 ) -> tuple[dict[str, tuple[list[Tensor], list[Tensor]]], float]:
     """Return by label the gradient of the loss and that of what the clip took from it (`bias`, else zeros).
 
-    And the largest |log-prob - the stored one| in nats; NaN where one is NaN. One forward pass serves all labels.
+    And the largest |log-prob - the stored one| in nats; NaN where one is NaN. One forward pass serves all
+    labels.
     """
     stored, coefficient = loaded.stored, float(loaded.stored.meta["learn"]["entropy_coef"])
     pulls = {
@@ -258,7 +316,10 @@ def gradients_of(
     }
     trained = update.mask if update.mask is not None else stored.mask[update.rows]
     count = max(1, int(trained.sum()))
-    sums = {label: tuple([torch.zeros_like(p) for p in network.parameters] for _ in range(2)) for label in algorithms}
+    sums = {
+        label: tuple([torch.zeros_like(p) for p in network.parameters] for _ in range(2))
+        for label in algorithms
+    }
     gaps, start = [torch.zeros(())], 0
     for size in update.passes:
         part = slice(start, start + size)

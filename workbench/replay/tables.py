@@ -41,10 +41,14 @@ class Replay:
 
 
 _WHO = (
-    Column("algorithm", "VARCHAR", "Name of the algorithm, or of the variant; the one that ran stands first."),
+    Column(
+        "algorithm", "VARCHAR", "Name of the algorithm, or of the variant; the one that ran stands first."
+    ),
     Column("own", "BOOLEAN", "True for the algorithm that ran."),
 )
-_UPDATE = Column("update", "BIGINT", "Optimizer update of the step, from 0; NULL: all updates that were asked for.")
+_UPDATE = Column(
+    "update", "BIGINT", "Optimizer update of the step, from 0; NULL: all updates that were asked for."
+)
 _TRAJECTORY = Column("trajectory", "BIGINT", "Index of the trajectory in the batch of its step.")
 _TURN = Column("turn_index", "BIGINT", "Turn of the trajectory, from 1.")
 _N = Column("n_tokens", "BIGINT", "Trained tokens.")
@@ -54,7 +58,11 @@ _SHARES = (
 )
 _RATIOS = (
     Column("ratio_max", "DOUBLE", "Largest token ratio r = exp(log pi - log pi_old)."),
-    Column("unit_ratio_mean", "DOUBLE", "<w>_m, w the ratio that entered the surrogate (token, turn or sequence)."),
+    Column(
+        "unit_ratio_mean",
+        "DOUBLE",
+        "<w>_m, w the ratio that entered the surrogate (token, turn or sequence).",
+    ),
     Column("unit_ratio_max", "DOUBLE", "max w."),
     Column("unit_ratio_min", "DOUBLE", "min w."),
     Column("approx_kl", "DOUBLE", "<-(log pi - log pi_old)>_m, nats."),
@@ -64,47 +72,66 @@ _CLIPS = (
     Column("clip_low_frac", "DOUBLE", "Share stopped by the lower bound."),
     Column("clip_high_frac", "DOUBLE", "Share stopped by the upper bound."),
     Column("dual_clip_frac", "DOUBLE", "Share whose loss the dual clip bounded."),
-    Column("out_of_range_frac", "DOUBLE", "Share of tokens whose r lies outside the bounds, whatever the sign of A."),
+    Column(
+        "out_of_range_frac",
+        "DOUBLE",
+        "Share of tokens whose r lies outside the bounds, whatever the sign of A.",
+    ),
 )
 _LOSS = (
     Column("policy_loss", "DOUBLE", "The surrogate, aggregated; over several updates the mean."),
     Column("kl_loss", "DOUBLE", "What the KL term adds to the loss."),
     Column("penalty", "DOUBLE", "What the stabiliser adds to the loss."),
-    Column("stabiliser_ratio", "DOUBLE", "Largest rho = c / n that an RMS stabiliser judged; NULL without one."),
+    Column(
+        "stabiliser_ratio", "DOUBLE", "Largest rho = c / n that an RMS stabiliser judged; NULL without one."
+    ),
     Column("stabiliser_factor", "DOUBLE", "Mean factor on the loss; NULL where there is none."),
     Column("clipped_rms", "DOUBLE", "c, RMS of r A over the tokens out of range."),
     Column("unclipped_rms", "DOUBLE", "n, RMS of r A over the others."),
-)  # fmt: skip
+)
 GRADIENT = (
     Column("grad_norm", "DOUBLE", "||g||, the true gradient of the policy's loss; NULL without --gradients."),
     Column("clip_bias_norm", "DOUBLE", "||C||, the true clipping bias; likewise."),
     Column("gradient_cosine", "DOUBLE", "Cosine of g with that of the algorithm that ran; likewise."),
 )
 SUMMARY = (
-    *_WHO, _UPDATE,
+    *_WHO,
+    _UPDATE,
     Column("source", "VARCHAR", "replayed, or logged: what the trainer itself wrote down then."),
-    *_LOSS, *_RATIOS,
-    Column("ess_frac", "DOUBLE", "(sum r)^2 / (n sum r^2): effective sample size of the token ratios, as a share."),
+    *_LOSS,
+    *_RATIOS,
+    Column(
+        "ess_frac",
+        "DOUBLE",
+        "(sum r)^2 / (n sum r^2): effective sample size of the token ratios, as a share.",
+    ),
     Column("unit_ess_frac", "DOUBLE", "The same of w."),
     *_CLIPS,
     Column("weight_abs", "DOUBLE", "sum |d loss / d log-prob|: how hard the loss pulls on the log-probs."),
     *GRADIENT,
     Column("reason", "VARCHAR", "Why there is no answer; NULL where there is one."),
-)  # fmt: skip
+)
 TURNS = (
-    *_WHO, _UPDATE, _TURN, _N,
+    *_WHO,
+    _UPDATE,
+    _TURN,
+    _N,
     Column("advantage", "DOUBLE", "Mean advantage."),
-    *_RATIOS, *_CLIPS,
+    *_RATIOS,
+    *_CLIPS,
     Column("factor", "DOUBLE", "Mean factor of the stabiliser."),
     *_SHARES,
-)  # fmt: skip
+)
 CULPRITS = (
     *_WHO,
     Column("rank", "BIGINT", "Place by gradient_share, from 1."),
-    _TRAJECTORY, *TURNS[3:],
-)  # fmt: skip
+    _TRAJECTORY,
+    *TURNS[3:],
+)
 TOKENS = (
-    *_WHO, _UPDATE, _TRAJECTORY,
+    *_WHO,
+    _UPDATE,
+    _TRAJECTORY,
     Column("position", "BIGINT", "Position in the trajectory's tokens, the prompt's included, from 0."),
     _TURN,
     Column("token_id", "BIGINT", "Vocabulary id."),
@@ -115,25 +142,44 @@ TOKENS = (
     Column("factor", "DOUBLE", "Factor of the stabiliser on it."),
     Column("clipped", "BOOLEAN", "The clip stopped its gradient."),
     Column("weight", "DOUBLE", "d loss / d log-prob: below 0 the update makes the token likelier."),
-)  # fmt: skip
+)
 TABLES = {"summary": SUMMARY, "turns": TURNS, "culprits": CULPRITS, "tokens": TOKENS}
 LOGGED = frozenset(c.name for c in (*_LOSS, *GRADIENT))  # columns of the summary that a trainer logs
 
 # Kept of the tokens of a turn: sums and extremes.
 SUMS = (
-    "n_tokens", "log_ratio", "ratio", "ratio_squared", "unit", "unit_squared", "low", "high", "out", "dual", "factor",
-    "advantage", "weight", "weight_abs",
-)  # fmt: skip
+    "n_tokens",
+    "log_ratio",
+    "ratio",
+    "ratio_squared",
+    "unit",
+    "unit_squared",
+    "low",
+    "high",
+    "out",
+    "dual",
+    "factor",
+    "advantage",
+    "weight",
+    "weight_abs",
+)
 HIGHEST, LOWEST = ("ratio_high", "unit_high"), ("ratio_low", "unit_low")
 _MEANS = {
-    "advantage": "advantage", "unit_ratio_mean": "unit", "clip_low_frac": "low", "clip_high_frac": "high",
-    "dual_clip_frac": "dual", "out_of_range_frac": "out", "factor": "factor",
-}  # fmt: skip
+    "advantage": "advantage",
+    "unit_ratio_mean": "unit",
+    "clip_low_frac": "low",
+    "clip_high_frac": "high",
+    "dual_clip_frac": "dual",
+    "out_of_range_frac": "out",
+    "factor": "factor",
+}
 _EXTREMES = {"ratio_max": "ratio_high", "unit_ratio_max": "unit_high", "unit_ratio_min": "unit_low"}
 
 
 def folded(columns: Columns, keys: Sequence[str] = ()) -> Columns:
-    """Return one row for each value of `keys` (without any: one), sorted: sums and extremes, NaN where one is NaN."""
+    """Return one row for each value of `keys` (without any: one), sorted: sums and extremes, NaN where one is
+    NaN.
+    """
     runs = _runs(columns, keys)  # tokens of a turn are adjacent, so few rows are left to sort
     if not keys:
         return runs
@@ -151,7 +197,9 @@ def _runs(columns: Columns, keys: Sequence[str]) -> Columns:
     found = {key: columns[key][starts] for key in keys}
     for names, reduce in ((SUMS, np.add), (HIGHEST, np.maximum), (LOWEST, np.minimum)):
         for name in names:
-            found[name] = (reduce.reduceat(columns[name], starts) if len(starts) else columns[name]).astype(float)
+            found[name] = (reduce.reduceat(columns[name], starts) if len(starts) else columns[name]).astype(
+                float
+            )
     return found
 
 
@@ -209,15 +257,21 @@ def _answers(replay: Replay) -> Iterator[tuple[dict[str, Any], int | None, list[
 
 
 def _measured(parts: Sequence[Played], *keys: str) -> Iterator[dict[str, Any]]:
-    """The measured columns of several updates together, one row for each value of `keys`; none without a token."""
+    """The measured columns of several updates together, one row for each value of `keys`; none without a
+    token.
+    """
     joined = {name: np.concatenate([part.cells[name] for part in parts]) for name in parts[0].cells}
     for whole in rows_of(folded(joined)):
         for cell in rows_of(folded(joined, keys)):
             yield {**{key: cell[key] for key in keys}, **measures(cell, whole)}
 
 
-def summary(replay: Replay, gradients: Mapping[tuple[str, int], Mapping[str, float | None]] | None = None) -> Rows:
-    """Return each algorithm in all updates and in each, with `gradients` by (label, update), and what was logged."""
+def summary(
+    replay: Replay, gradients: Mapping[tuple[str, int], Mapping[str, float | None]] | None = None
+) -> Rows:
+    """Return each algorithm in all updates and in each, with `gradients` by (label, update), and what was
+    logged.
+    """
     rows: Rows = []
     logged: Rows = []
     for who, update, parts in _answers(replay):
@@ -244,12 +298,18 @@ def _mean(parts: Sequence[Mapping[str, float | None]]) -> dict[str, float | None
 
 def turns(replay: Replay) -> Rows:
     """Return each algorithm and turn index, in all updates together and in each."""
-    found = ((who, update, row) for who, update, parts in _answers(replay) for row in _measured(parts, "turn_index"))
+    found = (
+        (who, update, row)
+        for who, update, parts in _answers(replay)
+        for row in _measured(parts, "turn_index")
+    )
     return _table(TURNS, ({**who, "update": update, **row} for who, update, row in found))
 
 
 def culprits(replay: Replay, most: int) -> Rows:
-    """Return each algorithm's `most` turns by gradient share; first those with a NaN, which has no gradient."""
+    """Return each algorithm's `most` turns by gradient share; first those with a NaN, which has
+    no gradient.
+    """
 
     def worst_first(row: dict[str, Any]) -> tuple[bool, float]:
         broken = any(row[name] != row[name] for name in ("weight_abs", "unit_ratio_mean", "approx_kl"))
@@ -263,14 +323,21 @@ def culprits(replay: Replay, most: int) -> Rows:
 
 
 def tokens(replay: Replay) -> Rows:
-    """Return every trained token of the requested trajectory, for each algorithm and update that trained on it."""
+    """Return every trained token of the requested trajectory, for each algorithm and update that trained on
+    it.
+    """
     texts = replay.stored.texts
     rows = [
         {
-            "algorithm": label, "own": label == replay.own, "update": update, **row, "unit_ratio": row["unit"],
-            "token": texts.get(row["token_id"]), "clipped": bool(row["low"] or row["high"]),
+            "algorithm": label,
+            "own": label == replay.own,
+            "update": update,
+            **row,
+            "unit_ratio": row["unit"],
+            "token": texts.get(row["token_id"]),
+            "clipped": bool(row["low"] or row["high"]),
         }
         for (label, update), columns in replay.tokens.items()
         for row in rows_of(columns)
-    ]  # fmt: skip
+    ]
     return _table(TOKENS, rows)

@@ -1,22 +1,89 @@
-"""The vocabulary: levels, units, alarms, checks, tables, settings. Imports nothing heavy and nothing else of ours."""
+"""The vocabulary: levels, units, alarms, checks, tables, settings. Imports nothing heavy and nothing else of
+ours.
+"""
 
+from workbench.spec.docstrings import first_paragraph
 from workbench.spec.files import InputError, nearest
-
-from workbench.spec.settings import (  # isort: skip
-    BATCH_FOLDER, BATCH_FORMAT, COSMETIC, Arm, BatchesSettings, CollapseSettings, ComputeSettings, EngineSettings,
-    EvaluationSettings, FaultSettings, GridFile, LearnSettings, OptimizerSettings, PolicySettings, RecordSettings,
-    RegionSettings, RetrieverSettings, RunSettings, StopSettings, WarmStartSettings, WorldSettings,
-)  # fmt: skip
+from workbench.spec.settings import (
+    BATCH_FOLDER,
+    BATCH_FORMAT,
+    COSMETIC,
+    Arm,
+    BatchesSettings,
+    CollapseSettings,
+    ComputeSettings,
+    EngineSettings,
+    EvaluationSettings,
+    FaultSettings,
+    GridFile,
+    LearnSettings,
+    OptimizerSettings,
+    PolicySettings,
+    RecordSettings,
+    RegionSettings,
+    RetrieverSettings,
+    RunSettings,
+    StopSettings,
+    WarmStartSettings,
+    WorldSettings,
+)
 from workbench.spec.tables import TABLES, Column, Table, table
-
-from workbench.spec.vocabulary import COLLAPSED, GUARD, MEANINGS, OUTCOMES, RATIO_TOLERANCE, UNDECIDED  # isort: skip
-from workbench.spec.vocabulary import Alarm, Check, Diagnostic, Level, Outcome, Unit, check  # isort: skip
+from workbench.spec.vocabulary import (
+    COLLAPSED,
+    GUARD,
+    MEANINGS,
+    OUTCOMES,
+    RATIO_TOLERANCE,
+    UNDECIDED,
+    Alarm,
+    Check,
+    Diagnostic,
+    Level,
+    Outcome,
+    Unit,
+    check,
+)
 
 __all__ = [
-    "BATCH_FOLDER", "BATCH_FORMAT", "COLLAPSED", "COSMETIC", "GUARD", "MEANINGS", "OUTCOMES", "RATIO_TOLERANCE",
-    "TABLES", "UNDECIDED", "Alarm", "Arm", "BatchesSettings", "Check", "CollapseSettings", "Column",
-    "ComputeSettings", "Diagnostic", "EngineSettings", "EvaluationSettings", "FaultSettings", "GridFile", "InputError",
-    "LearnSettings", "Level", "OptimizerSettings", "Outcome", "PolicySettings", "RecordSettings", "RegionSettings",
-    "RetrieverSettings", "RunSettings", "StopSettings", "Table", "Unit", "WarmStartSettings", "WorldSettings",
-    "check", "nearest", "table",
-]  # fmt: skip
+    "BATCH_FOLDER",
+    "BATCH_FORMAT",
+    "COLLAPSED",
+    "COSMETIC",
+    "GUARD",
+    "MEANINGS",
+    "OUTCOMES",
+    "RATIO_TOLERANCE",
+    "TABLES",
+    "UNDECIDED",
+    "Alarm",
+    "Arm",
+    "BatchesSettings",
+    "Check",
+    "CollapseSettings",
+    "Column",
+    "ComputeSettings",
+    "Diagnostic",
+    "EngineSettings",
+    "EvaluationSettings",
+    "FaultSettings",
+    "GridFile",
+    "InputError",
+    "LearnSettings",
+    "Level",
+    "OptimizerSettings",
+    "Outcome",
+    "PolicySettings",
+    "RecordSettings",
+    "RegionSettings",
+    "RetrieverSettings",
+    "RunSettings",
+    "StopSettings",
+    "Table",
+    "Unit",
+    "WarmStartSettings",
+    "WorldSettings",
+    "check",
+    "first_paragraph",
+    "nearest",
+    "table",
+]

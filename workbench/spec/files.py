@@ -1,4 +1,6 @@
-"""What a user gives us: a mistake and the word that was meant; files, opened only if regular, read up to a size."""
+"""What a user gives us: a mistake and the word that was meant; files, opened only if regular, read up to a
+size.
+"""
 
 import errno
 import fcntl
@@ -23,7 +25,9 @@ _LONG_KEY = re.compile(rf"""(?:[\w"'-]{{1,80}}[ \t]*\.[ \t]*){{{DEPTH}}}""")
 
 
 class InputError(ValueError):
-    """A mistake of the user: the message names the thing, what is allowed, what to type. Exit code 2, no traceback."""
+    """A mistake of the user: the message names the thing, what is allowed, what to type. Exit code 2, no
+    traceback.
+    """
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str:
@@ -35,7 +39,9 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
 
 
 def open_file(path: Path) -> BufferedReader:
-    """The file, open for reading. Raises OSError for anything but a regular file: opening a pipe would block."""
+    """The file, open for reading. Raises OSError for anything but a regular file: opening a
+    pipe would block.
+    """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except ValueError:  # what Python says of a NUL
@@ -50,13 +56,17 @@ def open_file(path: Path) -> BufferedReader:
 
 
 def lock_file(path: Path) -> IO[str] | None:
-    """Lock a file, made if missing, until the handle closes; None if another process has it, InputError if none can."""
+    """Lock a file, made if missing, until the handle closes; None if another process has it, InputError if
+    none can.
+    """
     flags = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe opens at once, without a reader
     handle = open(path, "a", opener=lambda name, _: os.open(name, flags, 0o666))  # noqa: SIM115
     try:
         if not stat.S_ISREG(os.fstat(handle.fileno()).st_mode):
             handle.close()
-            raise InputError(f"'{path}' is a pipe, a socket or a device, where a lock file should be: remove it")
+            raise InputError(
+                f"'{path}' is a pipe, a socket or a device, where a lock file should be: remove it"
+            )
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return handle
     except BlockingIOError:
@@ -65,11 +75,15 @@ def lock_file(path: Path) -> IO[str] | None:
     except OSError as error:
         handle.close()
         why = f"is on storage without file locks ({error.strerror}), so two processes could train one run"
-        raise InputError(f"'{path.parent}' {why}; mount it with flock, or name another folder with --runs") from None
+        raise InputError(
+            f"'{path.parent}' {why}; mount it with flock, or name another folder with --runs"
+        ) from None
 
 
 def read_text(path: Path, most: int) -> str:
-    """Return the text of a file of at most `most` bytes, UTF-8 or UTF-16. Raises OSError as `open_file`, InputError."""
+    """Return the text of a file of at most `most` bytes, UTF-8 or UTF-16. Raises OSError as `open_file`,
+    InputError.
+    """
     with open_file(path) as file:
         content = file.read(most + 1)
     if len(content) > most:
@@ -81,7 +95,9 @@ def read_text(path: Path, most: int) -> str:
 
 
 def encoding_of(beginning: bytes) -> str:
-    """UTF-16 where the first bytes are its mark, or a character of ASCII in it; else UTF-8, with its mark left out."""
+    """UTF-16 where the first bytes are its mark, or a character of ASCII in it; else UTF-8, with its mark
+    left out.
+    """
     if beginning[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return "utf-16"
     if len(beginning) > 1 and 0 in beginning[:2]:
@@ -90,19 +106,27 @@ def encoding_of(beginning: bytes) -> str:
 
 
 def from_json(text: str | bytes) -> Any:
-    """The value of a JSON text; ValueError if it is none or nested beyond DEPTH. A number beyond a float is inf."""
+    """The value of a JSON text; ValueError if it is none or nested beyond DEPTH. A number beyond a float is
+    inf.
+    """
     try:
-        found = json.loads(text, parse_int=lambda digits: int(digits) if len(digits) <= _DIGITS else float(digits))
+        found = json.loads(
+            text, parse_int=lambda digits: int(digits) if len(digits) <= _DIGITS else float(digits)
+        )
     except RecursionError:
         raise ValueError(_DEEP) from None
-    brackets = text.count("{") + text.count("[") if isinstance(text, str) else text.count(b"{") + text.count(b"[")
+    brackets = (
+        text.count("{") + text.count("[") if isinstance(text, str) else text.count(b"{") + text.count(b"[")
+    )
     if brackets > DEPTH:
         deque(_inside(found), maxlen=0)
     return found
 
 
 def from_toml(text: str) -> dict[str, Any]:
-    """Return the tables of a TOML text; ValueError if it is none, nested beyond DEPTH, or has integers over 64 bits."""
+    """Return the tables of a TOML text; ValueError if it is none, nested beyond DEPTH, or has integers over
+    64 bits.
+    """
     if _LONG_KEY.search(text):
         raise ValueError(f"it has a key of more than {DEPTH} parts")
     try:
@@ -118,8 +142,12 @@ def from_toml(text: str) -> dict[str, Any]:
     return found
 
 
-def leaves(table: Mapping[str, Any], atomic: Collection[str] = (), prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (dotted key, value) of nested tables; empty tables, lists and those named in `atomic` are values."""
+def leaves(
+    table: Mapping[str, Any], atomic: Collection[str] = (), prefix: str = ""
+) -> Iterator[tuple[str, Any]]:
+    """Yield (dotted key, value) of nested tables; empty tables, lists and those named in
+    `atomic` are values.
+    """
     for key, value in table.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value and name not in atomic:
@@ -129,7 +157,9 @@ def leaves(table: Mapping[str, Any], atomic: Collection[str] = (), prefix: str =
 
 
 def _inside(found: Any) -> Iterator[Any]:
-    """Every value inside a value, level by level: it may be too deep for recursion, which is a ValueError here."""
+    """Every value inside a value, level by level: it may be too deep for recursion, which is a ValueError
+    here.
+    """
     level = [found]
     for _ in range(DEPTH + 1):
         tables = [x.values() if isinstance(x, dict) else x for x in level if isinstance(x, dict | list)]

@@ -3,14 +3,22 @@
 import math
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 # Upper bounds are far beyond use and within what tables, torch and threads can hold: a bad file fails early.
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Probability = Annotated[float, Field(gt=0.0, lt=1.0)]
 Positive = Annotated[float, Field(gt=0.0, le=1e9)]
 Finite = Annotated[float, Field(ge=-1e9, le=1e9)]
-Rate = Annotated[float, Field(gt=0.0, le=1e30)]  # such a step loses the weights at once, which a run may want to see
+# such a step loses the weights at once, which a run may want to see
+Rate = Annotated[float, Field(gt=0.0, le=1e30)]
 Count = Annotated[int, Field(ge=1, le=10**7)]
 Natural = Annotated[int, Field(ge=0, le=10**7)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
@@ -93,29 +101,35 @@ class WorldSettings(Settings):
         if abs(sum(self.hops) - 1.0) > 1e-9:
             raise ValueError(f"hops must sum to 1, got {list(self.hops)}")
         if self.kind == "facts" and self.retriever != RetrieverSettings():
-            raise ValueError('world.kind = "facts" answers its own queries; world.retriever is for atlas and dataset')
+            raise ValueError(
+                'world.kind = "facts" answers its own queries; world.retriever is for atlas and dataset'
+            )
         if self.kind == "dataset" and self.retriever.kind == "memory":
             raise ValueError('world.kind = "dataset" has no passages of its own: set world.retriever.kind')
         return self
 
 
 class PolicySettings(Settings):
-    """The policy network of a run without `model`: a fresh transformers decoder of this size, warm-started."""
+    """The policy network of a run without `model`: a fresh transformers decoder of this size,
+    warm-started.
+    """
 
     unstored = ("spare_tokens", "experts", "experts_per_token", "balance")
 
-    # AutoTokenizer forces its own class on qwen2 folders. The last three are mixtures of experts, qwen2_moe with one
-    # that all tokens share.
+    # AutoTokenizer forces its own class on qwen2 folders. The last three are mixtures of experts, qwen2_moe
+    # with one that all tokens share.
     family: Literal["llama", "qwen3", "mixtral", "qwen3_moe", "qwen2_moe"] = "llama"
     hidden: Width = 64
     layers: Few = 2
     heads: Few = 4
     mlp: Width = 172  # of all experts together that read a token, rounded up to a multiple of 8 each
     tied: bool = False
-    spare_tokens: Annotated[int, Field(ge=0, le=10**5)] = 0  # of the vocabulary, which nothing uses: <spare0> and so on
+    # of the vocabulary, which nothing uses: <spare0> and so on
+    spare_tokens: Annotated[int, Field(ge=0, le=10**5)] = 0
     experts: Annotated[int, Field(ge=2, le=255)] = 8  # of a layer
     experts_per_token: Few = 2
-    balance: Annotated[float, Field(ge=0.0, le=1e3)] = 0.01  # weight of the load-balancing loss in the warm start
+    # weight of the load-balancing loss in the warm start
+    balance: Annotated[float, Field(ge=0.0, le=1e3)] = 0.01
 
     @property
     def mixture(self) -> bool:
@@ -130,7 +144,9 @@ class PolicySettings(Settings):
 
 
 class WarmStartSettings(Settings):
-    """Imitation on noisy scripted episodes; shared by every run with the same world, policy and warm start."""
+    """Imitation on noisy scripted episodes; shared by every run with the same world, policy and
+    warm start.
+    """
 
     steps: Natural = 240
     batch: Annotated[int, Field(ge=2, le=10**6)] = 64
@@ -148,7 +164,8 @@ class EngineSettings(Settings):
     temperature: Positive = 1.0
     dtype: Literal["float32", "bfloat16"] = "float32"
     cache_gib: Positive = 1.0  # vLLM's key-value cache
-    sync_tolerance: Positive | None = None  # nats, of vLLM's sync check; None = 1e-4 in float32, 0.5 in bfloat16
+    # nats, of vLLM's sync check; None = 1e-4 in float32, 0.5 in bfloat16
+    sync_tolerance: Positive | None = None
 
 
 class OptimizerSettings(Settings):
@@ -164,7 +181,8 @@ class OptimizerSettings(Settings):
     beta1: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9  # AdamW only
     beta2: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.999  # AdamW only
     weight_decay: Annotated[float, Field(ge=0.0, le=1e6)] = 0.0
-    max_grad_norm: Positive | None = None  # clip the global gradient norm; None = off, the norm is logged all the same
+    # clip the global gradient norm; None = off, the norm is logged all the same
+    max_grad_norm: Positive | None = None
 
 
 class CriticSettings(OptimizerSettings):
@@ -181,7 +199,8 @@ class ComputeSettings(Settings):
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU where torch sees one
     dtype: Literal["float32", "bfloat16"] = "float32"  # of matrix products; weights and optimizer are float32
     gradient_checkpointing: bool = False  # hold one layer's activations at a time, compute the others again
-    micro_batch_tokens: Count | None = None  # tokens a pass, padding counted; None = by sequences, learn.micro_batch
+    # tokens a pass, padding counted; None = by sequences, learn.micro_batch
+    micro_batch_tokens: Count | None = None
 
 
 class LearnSettings(Settings):
@@ -226,14 +245,22 @@ class BatchesSettings(Settings):
 
     last: Natural = Field(default=16, description="the newest steps")
     every: Natural = Field(default=20, description="every n-th step as well, from 0; 0 = none")
-    before: Natural = Field(default=8, description="steps before each alarm, warning or collapse, and around its onset")
-    mb: Natural = Field(default=256, description="megabytes that all of them may take together; 0 = keep none")
-    weights_mb: Natural = Field(default=4, description="store a step's first weights up to so many megabytes; 0: never")
+    before: Natural = Field(
+        default=8, description="steps before each alarm, warning or collapse, and around its onset"
+    )
+    mb: Natural = Field(
+        default=256, description="megabytes that all of them may take together; 0 = keep none"
+    )
+    weights_mb: Natural = Field(
+        default=4, description="store a step's first weights up to so many megabytes; 0: never"
+    )
 
     @model_validator(mode="after")
     def _is_still_there(self) -> Self:
         if self.mb and self.before >= self.last:
-            raise ValueError(f"before = {self.before} needs last = {self.before + 1} or more, not last = {self.last}")
+            raise ValueError(
+                f"before = {self.before} needs last = {self.before + 1} or more, not last = {self.last}"
+            )
         return self
 
 
@@ -261,7 +288,9 @@ class CollapseSettings(Settings):
     @model_validator(mode="before")
     @classmethod
     def _of_before(cls, told: Any) -> Any:
-        """Read the stored settings of a run that was judged by running medians: the shares lost are what is left."""
+        """Read the stored settings of a run that was judged by running medians: the shares lost are what is
+        left.
+        """
         medians = {"window", "baseline", "points", "sigmas"}
         known = isinstance(told, dict) and medians <= set(told)
         return {key: value for key, value in told.items() if key not in medians} if known else told
@@ -270,10 +299,16 @@ class CollapseSettings(Settings):
 class StopSettings(Settings):
     """When training ends before its last iteration; looked at between two iterations, all off by default."""
 
-    after_collapse: Natural | None = Field(default=None, description="so many iterations after a collapse was detected")
+    after_collapse: Natural | None = Field(
+        default=None, description="so many iterations after a collapse was detected"
+    )
     updates: Count | None = Field(default=None, description="so many optimizer updates")
-    tokens: int | None = Field(default=None, ge=1, lt=2**63, description="so many trained tokens, each epoch counted")
-    seconds: Positive | None = Field(default=None, description="so much wall time of training, resumed sessions added")
+    tokens: int | None = Field(
+        default=None, ge=1, lt=2**63, description="so many trained tokens, each epoch counted"
+    )
+    seconds: Positive | None = Field(
+        default=None, description="so much wall time of training, resumed sessions added"
+    )
 
 
 class ForkSettings(Settings):
@@ -305,11 +340,15 @@ class FaultSettings(Settings):
 
 DRAW = 10_007  # between the seeds of two children of a parent: no grid has so many seeds
 
-# Settings that change how a run is carried out and never what it computes: a run is the same run without them.
+# Settings that change how a run is carried out and never what it computes: a run is the same run without
+# them.
 COSMETIC = (
-    "threads", "record.flush_seconds", "record.checkpoint_every", "record.ladder",
+    "threads",
+    "record.flush_seconds",
+    "record.checkpoint_every",
+    "record.ladder",
     *(f"record.batches.{name}" for name in BatchesSettings.model_fields),
-)  # fmt: skip
+)
 
 
 class RunSettings(Settings):
@@ -322,7 +361,8 @@ class RunSettings(Settings):
     iterations: Count = 80
     slots: dict[str, Any] = Field(default_factory=dict)  # changes to slots of whatever algorithm runs
     model: str | None = None  # a folder or a name on the Hugging Face hub; None = `policy`, warm-started
-    prompt: Literal["auto", "plain", "search-r1"] = "auto"  # auto: Search-R1's for a `model`, else the plain question
+    # auto: Search-R1's for a `model`, else the plain question
+    prompt: Literal["auto", "plain", "search-r1"] = "auto"
     world: WorldSettings = WorldSettings()
     policy: PolicySettings = PolicySettings()
     warmstart: WarmStartSettings = WarmStartSettings()
@@ -333,7 +373,8 @@ class RunSettings(Settings):
     collapse: CollapseSettings = CollapseSettings()
     stop: StopSettings = StopSettings()
     compute: ComputeSettings = ComputeSettings()
-    # The policy's learning rate is multiplied by the mean stabiliser factor of the run of the same seed of this arm.
+    # The policy's learning rate is multiplied by the mean stabiliser factor of the run of the same seed of
+    # this arm.
     match: Annotated[str, Field(min_length=1)] | None = None  # an arm of the file, or EXPERIMENT/ARM
     fault: FaultSettings | None = None  # inject a bug from some iteration on
     fork: ForkSettings | None = None  # start from the state of another run; `sorl fork` writes such files
@@ -341,7 +382,9 @@ class RunSettings(Settings):
 
     @property
     def wording(self) -> Literal["plain", "search-r1"]:
-        """How questions and observations are put: an own policy has learned the plain way, others read instructions."""
+        """How questions and observations are put: an own policy has learned the plain way, others read
+        instructions.
+        """
         return self.prompt if self.prompt != "auto" else "plain" if self.model is None else "search-r1"
 
     @property
@@ -349,10 +392,14 @@ class RunSettings(Settings):
         """Iterations of the whole run: as many as were asked for, or as its budget of updates allows."""
         if self.stop.updates is None:
             return self.iterations
-        return min(self.iterations, math.ceil(self.stop.updates / (self.learn.epochs * self.learn.minibatches)))
+        return min(
+            self.iterations, math.ceil(self.stop.updates / (self.learn.epochs * self.learn.minibatches))
+        )
 
     def starts_at_one(self, lag: int) -> bool:
-        """Return whether the first ratio on rollouts of `lag` iterations ago is 1 by construction; bfloat16 rounds."""
+        """Return whether the first ratio on rollouts of `lag` iterations ago is 1 by construction; bfloat16
+        rounds.
+        """
         if self.compute.dtype != "float32":
             return False
         if self.learn.old_log_prob == "behaviour":
@@ -366,7 +413,9 @@ class RunSettings(Settings):
 
     @property
     def ratio_is_one(self) -> bool:
-        """Whether every update sees ratio 1 by construction: one update a rollout, by its own old log-probs."""
+        """Whether every update sees ratio 1 by construction: one update a rollout, by its own
+        old log-probs.
+        """
         return self.learn.epochs == self.learn.minibatches == 1 and self.starts_at_one(self.learn.staleness)
 
     @model_validator(mode="after")
@@ -374,18 +423,25 @@ class RunSettings(Settings):
         learn, minibatch = self.learn, self.learn.episodes // self.learn.minibatches
         episodes = learn.episodes, f"learn.episodes = {learn.episodes}"
         part = minibatch, f"the minibatch of {minibatch} sequences (learn.episodes / learn.minibatches)"
-        for name, (whole, what) in {"minibatches": episodes, "group_size": episodes, "micro_batch": part}.items():
+        for name, (whole, what) in {
+            "minibatches": episodes,
+            "group_size": episodes,
+            "micro_batch": part,
+        }.items():
             if (size := getattr(learn, name)) is not None and whole % size:
                 raise ValueError(f"learn.{name} = {size} does not divide {what}")
         if learn.micro_batch is not None and self.compute.micro_batch_tokens is not None:
-            raise ValueError("learn.micro_batch and compute.micro_batch_tokens split the same minibatch; keep one")
+            raise ValueError(
+                "learn.micro_batch and compute.micro_batch_tokens split the same minibatch; keep one"
+            )
         return self
 
 
 class Arm(Settings):
     """A named single change that is not crossed with the axes: a control."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)  # its keys are those of RunSettings, checked when resolved
+    # its keys are those of RunSettings, checked when resolved
+    model_config = ConfigDict(extra="allow", frozen=True)
 
     name: Annotated[str, Field(min_length=1)]
 
@@ -393,16 +449,23 @@ class Arm(Settings):
 class RegionSettings(Settings):
     """The search of an experiment of kind region."""
 
-    along: str = Field(default="learn.policy.lr", description="setting whose boundary is searched, on a log scale")
+    along: str = Field(
+        default="learn.policy.lr", description="setting whose boundary is searched, on a log scale"
+    )
     low: Positive = Field(description="lowest value")
     high: Positive = Field(description="highest value")
-    points: int = Field(default=9, ge=3, le=65, description="values from low to high, evenly spaced on the log scale")
+    points: int = Field(
+        default=9, ge=3, le=65, description="values from low to high, evenly spaced on the log scale"
+    )
     probes: Count = Field(default=2, description="seeds with which a value is first tried")
     search: Literal["adaptive", "full"] = Field(
-        default="adaptive", description="adaptive: bisect; full: every value with every seed, to check the search"
+        default="adaptive",
+        description="adaptive: bisect; full: every value with every seed, to check the search",
     )
     runs: Count | None = Field(default=None, description="budget: so many runs in all")
-    minutes: Positive | None = Field(default=None, description="budget: so many minutes of training, all runs added up")
+    minutes: Positive | None = Field(
+        default=None, description="budget: so many minutes of training, all runs added up"
+    )
 
     @property
     def lattice(self) -> tuple[float, ...]:
@@ -415,7 +478,9 @@ class RegionSettings(Settings):
         if self.low >= self.high:
             raise ValueError(f"low = {self.low:g} must be below high = {self.high:g}")
         if len(set(self.lattice)) < self.points:
-            raise ValueError(f"{self.points} points from {self.low:g} to {self.high:g} are not apart at three digits")
+            raise ValueError(
+                f"{self.points} points from {self.low:g} to {self.high:g} are not apart at three digits"
+            )
         return self
 
 
@@ -433,6 +498,10 @@ class GridFile(Settings):
     @model_validator(mode="after")
     def _a_region_has_its_table(self) -> Self:
         if (self.kind == "region") != (self.region is not None):
-            told = "kind = 'region' needs a table [region]" if self.region is None else "[region] needs kind = 'region'"
+            told = (
+                "kind = 'region' needs a table [region]"
+                if self.region is None
+                else "[region] needs kind = 'region'"
+            )
             raise ValueError(f"{told}; docs/regions.md shows a file")
         return self

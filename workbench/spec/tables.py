@@ -25,8 +25,12 @@ class Table:
     latest_wins: bool = False  # a later row with the same key replaces an earlier one (status changes)
 
 
-RUN_ID = Column("run_id", "VARCHAR", "Identity of the run: arm, seed and the hash of its resolved configuration.")
-TURN_INDEX = Column("turn_index", "BIGINT", "Turn of the trajectory, from 1: a maximal stretch that the policy wrote.")
+RUN_ID = Column(
+    "run_id", "VARCHAR", "Identity of the run: arm, seed and the hash of its resolved configuration."
+)
+TURN_INDEX = Column(
+    "turn_index", "BIGINT", "Turn of the trajectory, from 1: a maximal stretch that the policy wrote."
+)
 _STEP = Column(
     "step", "BIGINT", "Training iteration, from 0: the one that trained on the row, not the one that sampled."
 )
@@ -35,138 +39,285 @@ _EPOCH = Column("epoch", "BIGINT", "Pass over the batch, from 0.")
 _WRITTEN = Column("written_at", "TIMESTAMP", "When the row was written (UTC).")
 
 TABLES: tuple[Table, ...] = (
-    Table("experiment", "One row per experiment: a grid file and its question.", ("experiment",), (
-        Column("experiment", "VARCHAR", "Name of the experiment: the stem of its TOML file."),
-        Column("question", "VARCHAR", "The question that the grid asks, as its author wrote it."),
-        Column("toml", "VARCHAR", "The grid file as it was run."),
-        _WRITTEN,
-    ), latest_wins=True),
-    Table("run", "One row per run: one cell of a grid, trained once.", ("run_id",), (
-        RUN_ID,
-        Column("experiment", "VARCHAR", "Experiment that the run belongs to."),
-        Column("algorithm", "VARCHAR", "Name of the algorithm (an unnamed variant carries its base's name)."),
-        Column("arm", "VARCHAR", "Everything that distinguishes the cell from its neighbours except the seed."),
-        Column("seed", "BIGINT", "Seed of questions, sampling and minibatch order."),
-        Column("config_hash", "VARCHAR", "Hash of the resolved configuration without cosmetic keys."),
-        Column("config", "VARCHAR", "Resolved configuration as JSON (query it with config->>'$.learn.staleness')."),
-        Column("status", "VARCHAR", "queued, running, finished, failed or interrupted."),
-        Column("reason", "VARCHAR", "Why the run failed, was interrupted or ended early; NULL otherwise."),
-        Column("outcome", "VARCHAR", f"How it ended: {', '.join(OUTCOMES)}; NULL while undecided."),
-        Column("collapse_step", "BIGINT", "Onset of the collapse: last step before the fall; NULL without one."),
-        Column("onset_low", "BIGINT", "Lower end of the onset's 95 % interval (of its fall, if falling); else NULL."),
-        Column("onset_high", "BIGINT", "Upper end of that interval."),
-        Column("detection_step", "BIGINT", "First step at which the collapse rule holds; NULL without one."),
-        Column("peak_success", "DOUBLE", "Highest median of five steps of success; its start, if it only lost."),
-        Column("final_success", "DOUBLE", "Mean success of the last ten steps."),
-        Column("steps", "BIGINT", "Steps that the run has completed."),
-        Column("started_at", "TIMESTAMP", "When training began (UTC)."),
-        Column("ended_at", "TIMESTAMP", "When the run ended (UTC); NULL while it runs."),
-        Column("seconds", "DOUBLE", "Wall time of training so far, summed over resumed sessions."),
-        Column("versions", "VARCHAR", "Versions of python, torch, transformers and sorl, and the machine, as JSON."),
-        Column("generation", "BIGINT", "How often the cell was started from nothing (--fresh); the newest counts."),
-        Column("parent", "VARCHAR", "Run that it was forked from; NULL without one."),
-        Column("forked_at", "BIGINT", "First step that is its own; NULL without a parent."),
-        Column("draw", "BIGINT", "Child of its parent and arm, from 1; NULL without a parent."),
-        Column("attempt", "BIGINT", "Which attempt this is, from 1; each resume and each retry is one more."),
-        _WRITTEN,
-    ), latest_wins=True),
+    Table(
+        "experiment",
+        "One row per experiment: a grid file and its question.",
+        ("experiment",),
+        (
+            Column("experiment", "VARCHAR", "Name of the experiment: the stem of its TOML file."),
+            Column("question", "VARCHAR", "The question that the grid asks, as its author wrote it."),
+            Column("toml", "VARCHAR", "The grid file as it was run."),
+            _WRITTEN,
+        ),
+        latest_wins=True,
+    ),
+    Table(
+        "run",
+        "One row per run: one cell of a grid, trained once.",
+        ("run_id",),
+        (
+            RUN_ID,
+            Column("experiment", "VARCHAR", "Experiment that the run belongs to."),
+            Column(
+                "algorithm", "VARCHAR", "Name of the algorithm (an unnamed variant carries its base's name)."
+            ),
+            Column(
+                "arm",
+                "VARCHAR",
+                "Everything that distinguishes the cell from its neighbours except the seed.",
+            ),
+            Column("seed", "BIGINT", "Seed of questions, sampling and minibatch order."),
+            Column("config_hash", "VARCHAR", "Hash of the resolved configuration without cosmetic keys."),
+            Column(
+                "config",
+                "VARCHAR",
+                "Resolved configuration as JSON (query it with config->>'$.learn.staleness').",
+            ),
+            Column("status", "VARCHAR", "queued, running, finished, failed or interrupted."),
+            Column(
+                "reason", "VARCHAR", "Why the run failed, was interrupted or ended early; NULL otherwise."
+            ),
+            Column("outcome", "VARCHAR", f"How it ended: {', '.join(OUTCOMES)}; NULL while undecided."),
+            Column(
+                "collapse_step",
+                "BIGINT",
+                "Onset of the collapse: last step before the fall; NULL without one.",
+            ),
+            Column(
+                "onset_low",
+                "BIGINT",
+                "Lower end of the onset's 95 % interval (of its fall, if falling); else NULL.",
+            ),
+            Column("onset_high", "BIGINT", "Upper end of that interval."),
+            Column(
+                "detection_step", "BIGINT", "First step at which the collapse rule holds; NULL without one."
+            ),
+            Column(
+                "peak_success",
+                "DOUBLE",
+                "Highest median of five steps of success; its start, if it only lost.",
+            ),
+            Column("final_success", "DOUBLE", "Mean success of the last ten steps."),
+            Column("steps", "BIGINT", "Steps that the run has completed."),
+            Column("started_at", "TIMESTAMP", "When training began (UTC)."),
+            Column("ended_at", "TIMESTAMP", "When the run ended (UTC); NULL while it runs."),
+            Column("seconds", "DOUBLE", "Wall time of training so far, summed over resumed sessions."),
+            Column(
+                "versions",
+                "VARCHAR",
+                "Versions of python, torch, transformers and sorl, and the machine, as JSON.",
+            ),
+            Column(
+                "generation",
+                "BIGINT",
+                "How often the cell was started from nothing (--fresh); the newest counts.",
+            ),
+            Column("parent", "VARCHAR", "Run that it was forked from; NULL without one."),
+            Column("forked_at", "BIGINT", "First step that is its own; NULL without a parent."),
+            Column("draw", "BIGINT", "Child of its parent and arm, from 1; NULL without a parent."),
+            Column(
+                "attempt", "BIGINT", "Which attempt this is, from 1; each resume and each retry is one more."
+            ),
+            _WRITTEN,
+        ),
+        latest_wins=True,
+    ),
     Table("step", "One row per run and training iteration.", ("run_id", "step"), (RUN_ID, _STEP, _WRITTEN)),
-    Table("minibatch", "One row per optimizer update.", ("run_id", "step", "update"), (
-        RUN_ID, _STEP,
-        Column("update", "BIGINT", "Optimizer update of the step, from 0 (there fresh rollouts have ratio 1)."),
-        _EPOCH,
-        Column("rollout_step", "BIGINT", "Iteration whose policy sampled the data (staleness = step - rollout_step)."),
-    )),
-    Table("trajectory", "One row per trajectory that a step trained on.", ("run_id", "step", "trajectory"), (
-        RUN_ID, _STEP, _TRAJECTORY,
-        Column("prompt_group", "BIGINT", "Prompt group, inside which group-relative advantages compare."),
-        Column("rollout_step", "BIGINT", "Iteration whose policy sampled the trajectory."),
-        Column("question", "VARCHAR", "The question, as the policy read it."),
-        Column("gold", "VARCHAR", "The expected answer."),
-        Column("answer", "VARCHAR", "The answer that the policy gave; NULL without one."),
-        Column("ended", "VARCHAR", "Why the episode ended: answer, max_turns or max_tokens."),
-    )),
-    Table("turn", "One row per run, step, epoch, trajectory and turn: the turn ledger.",
-          ("run_id", "step", "epoch", "trajectory", "turn_index"), (
-        RUN_ID, _STEP, _EPOCH, _TRAJECTORY, TURN_INDEX,
-        Column("update", "BIGINT", "Optimizer update of the step in which this turn was trained in this epoch."),
-    )),
-    Table("turn_step", "One row per run, step and turn index: the roll-up of the turn ledger that charts read.",
-          ("run_id", "step", "turn_index"), (RUN_ID, _STEP, TURN_INDEX)),
-    Table("token", "One row per sampled trajectory of a step, with one LIST entry per token.",
-          ("run_id", "step", "trajectory"), (
-        RUN_ID, _STEP, _TRAJECTORY,
-        Column("token", "VARCHAR[]", "Text of each token, prompt and observations included."),
-        Column("token_id", "INTEGER[]", "Vocabulary id of each token."),
-        Column("trained", "BOOLEAN[]", "True where the policy wrote the token (the loss mask)."),
-        Column("turn_index", "INTEGER[]", "Turn of each token, 0 where it belongs to none."),
-        Column("log_prob_behaviour", "DOUBLE[]", "Log-prob under the sampler (nats)."),
-        Column("log_prob_old", "DOUBLE[]", "Log-prob under the proximal policy (nats)."),
-        Column("log_prob", "DOUBLE[]", "Log-prob under the current policy in the last epoch (nats)."),
-        Column("log_ratio", "DOUBLE[]", "log_prob - log_prob_old (nats)."),
-        Column("clipped", "BOOLEAN[]", "True where the clip stopped the token's gradient in the last epoch."),
-        Column("entropy", "DOUBLE[]", "Entropy of the policy's distribution at the token (nats)."),
-        Column("route_mismatch", "DOUBLE[]", "Share of layers whose experts differ between sampler and old policy."),
-        Column("route_shift", "DOUBLE[]", "Share of layers whose experts differ between old and current policy."),
-        Column("advantage", "DOUBLE[]", "Advantage of the token."),
-        Column("value", "DOUBLE[]", "Critic's value at the token; NULL without a critic."),
-        Column("gradient_weight", "DOUBLE[]", "d loss / d log-prob of the token in the last epoch."),
-        Column("worst_epoch", "BIGINT", "Epoch with the largest sum of |gradient_weight| of the trajectory."),
-        Column("worst_log_ratio", "DOUBLE[]", "log_ratio in the worst epoch (nats)."),
-        Column("worst_clipped", "BOOLEAN[]", "clipped in the worst epoch."),
-        Column("worst_gradient_weight", "DOUBLE[]", "gradient_weight in the worst epoch."),
-    )),
-    Table("evaluation", "One row per run, step and data set of held-out questions.", ("run_id", "step", "data"), (
-        RUN_ID, _STEP,
-        Column("data", "VARCHAR", "The held-out data: world (-no-search: empty retriever), benchmark or file."),
-        Column("episodes", "BIGINT", "Held-out questions asked."),
-        Column("success", "DOUBLE", "Share of questions answered exactly (fraction)."),
-        Column("success_low", "DOUBLE", "Lower end of the 95 % Clopper-Pearson interval."),
-        Column("success_high", "DOUBLE", "Upper end of the 95 % Clopper-Pearson interval."),
-        Column("turns", "DOUBLE", "Mean turns per episode."),
-        Column("metric", "VARCHAR", "What success means: exact match or choice accuracy; NULL: the world's own."),
-        Column("f1", "DOUBLE", "Mean F1 with the best gold answer; NULL where it was not taken."),
-        Column("f1_low", "DOUBLE", "Lower end of its 95 % percentile bootstrap interval over questions."),
-        Column("f1_high", "DOUBLE", "Upper end of its 95 % percentile bootstrap interval over questions."),
-        _WRITTEN,
-    ), latest_wins=True),  # a second `sorl eval` replaces its row
-    Table("event", "One row per thing that happened to a run.", ("run_id", "step", "kind", "diagnostic"), (
-        RUN_ID, _STEP,
-        Column("kind", "VARCHAR", "What happened: collapse, mild, recovered, alarm, non_finite, format_collapse, "
-               "retriever_down, segment_corrupt, guard_*, stale_weights; of its process: resumed, retried, "
-               "interrupted, hang, out_of_memory, killed, failed."),
-        Column("severity", "VARCHAR", "info, warning or critical."),
-        Column("diagnostic", "VARCHAR", "Diagnostic that showed it; empty where none did."),
-        Column("value", "DOUBLE", "Its value at the event."),
-        Column("threshold", "DOUBLE", "The threshold that it crossed; NULL without one."),
-        Column("message", "VARCHAR", "The event in a sentence."),
-        _WRITTEN,
-    ), latest_wins=True),
-    Table("diagnostic", "One row per declared diagnostic and table: the dictionary of the measured columns.",
-          ("name", "table_name"), (
-        Column("name", "VARCHAR", "Name of the diagnostic and of its column."),
-        Column("table_name", "VARCHAR", "Table that holds the column."),
-        Column("level", "VARCHAR", "token, turn, turn_step, trajectory, update, step or run."),
-        Column("unit", "VARCHAR", "Unit of the values."),
-        Column("formula", "VARCHAR", "Definition."),
-        Column("source", "VARCHAR", "Paper or code that the definition comes from."),
-        Column("alarm", "VARCHAR", "Trip-wire in words; NULL without one."),
-        Column("alarm_when", "VARCHAR", "The alarm goes off above or below its value; NULL without one."),
-        Column("alarm_value", "DOUBLE", "Value of the trip-wire, or its multiple of the run's own baseline."),
-        Column("alarm_baseline_points", "BIGINT", "Points of the baseline's median; NULL: the value is absolute."),
-        Column("description", "VARCHAR", "What it tells."),
-        Column("sql_type", "VARCHAR", "Type of the column."),
-    ), latest_wins=True),
-    Table("segment", "One row per ingested (or set aside) segment file.", ("run_id", "table_name", "file"), (
-        RUN_ID,
-        Column("table_name", "VARCHAR", "Table that the segment holds rows of."),
-        Column("file", "VARCHAR", "Path of the file, relative to the run's folder."),
-        Column("rows", "BIGINT", "Rows ingested."),
-        Column("bytes", "BIGINT", "Size of the file."),
-        Column("status", "VARCHAR", "ingested or corrupt."),
-        _WRITTEN,
-    )),
-)  # fmt: skip
+    Table(
+        "minibatch",
+        "One row per optimizer update.",
+        ("run_id", "step", "update"),
+        (
+            RUN_ID,
+            _STEP,
+            Column(
+                "update",
+                "BIGINT",
+                "Optimizer update of the step, from 0 (there fresh rollouts have ratio 1).",
+            ),
+            _EPOCH,
+            Column(
+                "rollout_step",
+                "BIGINT",
+                "Iteration whose policy sampled the data (staleness = step - rollout_step).",
+            ),
+        ),
+    ),
+    Table(
+        "trajectory",
+        "One row per trajectory that a step trained on.",
+        ("run_id", "step", "trajectory"),
+        (
+            RUN_ID,
+            _STEP,
+            _TRAJECTORY,
+            Column("prompt_group", "BIGINT", "Prompt group, inside which group-relative advantages compare."),
+            Column("rollout_step", "BIGINT", "Iteration whose policy sampled the trajectory."),
+            Column("question", "VARCHAR", "The question, as the policy read it."),
+            Column("gold", "VARCHAR", "The expected answer."),
+            Column("answer", "VARCHAR", "The answer that the policy gave; NULL without one."),
+            Column("ended", "VARCHAR", "Why the episode ended: answer, max_turns or max_tokens."),
+        ),
+    ),
+    Table(
+        "turn",
+        "One row per run, step, epoch, trajectory and turn: the turn ledger.",
+        ("run_id", "step", "epoch", "trajectory", "turn_index"),
+        (
+            RUN_ID,
+            _STEP,
+            _EPOCH,
+            _TRAJECTORY,
+            TURN_INDEX,
+            Column(
+                "update",
+                "BIGINT",
+                "Optimizer update of the step in which this turn was trained in this epoch.",
+            ),
+        ),
+    ),
+    Table(
+        "turn_step",
+        "One row per run, step and turn index: the roll-up of the turn ledger that charts read.",
+        ("run_id", "step", "turn_index"),
+        (RUN_ID, _STEP, TURN_INDEX),
+    ),
+    Table(
+        "token",
+        "One row per sampled trajectory of a step, with one LIST entry per token.",
+        ("run_id", "step", "trajectory"),
+        (
+            RUN_ID,
+            _STEP,
+            _TRAJECTORY,
+            Column("token", "VARCHAR[]", "Text of each token, prompt and observations included."),
+            Column("token_id", "INTEGER[]", "Vocabulary id of each token."),
+            Column("trained", "BOOLEAN[]", "True where the policy wrote the token (the loss mask)."),
+            Column("turn_index", "INTEGER[]", "Turn of each token, 0 where it belongs to none."),
+            Column("log_prob_behaviour", "DOUBLE[]", "Log-prob under the sampler (nats)."),
+            Column("log_prob_old", "DOUBLE[]", "Log-prob under the proximal policy (nats)."),
+            Column("log_prob", "DOUBLE[]", "Log-prob under the current policy in the last epoch (nats)."),
+            Column("log_ratio", "DOUBLE[]", "log_prob - log_prob_old (nats)."),
+            Column(
+                "clipped", "BOOLEAN[]", "True where the clip stopped the token's gradient in the last epoch."
+            ),
+            Column("entropy", "DOUBLE[]", "Entropy of the policy's distribution at the token (nats)."),
+            Column(
+                "route_mismatch",
+                "DOUBLE[]",
+                "Share of layers whose experts differ between sampler and old policy.",
+            ),
+            Column(
+                "route_shift",
+                "DOUBLE[]",
+                "Share of layers whose experts differ between old and current policy.",
+            ),
+            Column("advantage", "DOUBLE[]", "Advantage of the token."),
+            Column("value", "DOUBLE[]", "Critic's value at the token; NULL without a critic."),
+            Column("gradient_weight", "DOUBLE[]", "d loss / d log-prob of the token in the last epoch."),
+            Column(
+                "worst_epoch", "BIGINT", "Epoch with the largest sum of |gradient_weight| of the trajectory."
+            ),
+            Column("worst_log_ratio", "DOUBLE[]", "log_ratio in the worst epoch (nats)."),
+            Column("worst_clipped", "BOOLEAN[]", "clipped in the worst epoch."),
+            Column("worst_gradient_weight", "DOUBLE[]", "gradient_weight in the worst epoch."),
+        ),
+    ),
+    Table(
+        "evaluation",
+        "One row per run, step and data set of held-out questions.",
+        ("run_id", "step", "data"),
+        (
+            RUN_ID,
+            _STEP,
+            Column(
+                "data",
+                "VARCHAR",
+                "The held-out data: world (-no-search: empty retriever), benchmark or file.",
+            ),
+            Column("episodes", "BIGINT", "Held-out questions asked."),
+            Column("success", "DOUBLE", "Share of questions answered exactly (fraction)."),
+            Column("success_low", "DOUBLE", "Lower end of the 95 % Clopper-Pearson interval."),
+            Column("success_high", "DOUBLE", "Upper end of the 95 % Clopper-Pearson interval."),
+            Column("turns", "DOUBLE", "Mean turns per episode."),
+            Column(
+                "metric",
+                "VARCHAR",
+                "What success means: exact match or choice accuracy; NULL: the world's own.",
+            ),
+            Column("f1", "DOUBLE", "Mean F1 with the best gold answer; NULL where it was not taken."),
+            Column("f1_low", "DOUBLE", "Lower end of its 95 % percentile bootstrap interval over questions."),
+            Column(
+                "f1_high", "DOUBLE", "Upper end of its 95 % percentile bootstrap interval over questions."
+            ),
+            _WRITTEN,
+        ),
+        latest_wins=True,
+    ),  # a second `sorl eval` replaces its row
+    Table(
+        "event",
+        "One row per thing that happened to a run.",
+        ("run_id", "step", "kind", "diagnostic"),
+        (
+            RUN_ID,
+            _STEP,
+            Column(
+                "kind",
+                "VARCHAR",
+                "What happened: collapse, mild, recovered, alarm, non_finite, format_collapse, "
+                "retriever_down, segment_corrupt, guard_*, stale_weights; of its process: resumed, retried, "
+                "interrupted, hang, out_of_memory, killed, failed.",
+            ),
+            Column("severity", "VARCHAR", "info, warning or critical."),
+            Column("diagnostic", "VARCHAR", "Diagnostic that showed it; empty where none did."),
+            Column("value", "DOUBLE", "Its value at the event."),
+            Column("threshold", "DOUBLE", "The threshold that it crossed; NULL without one."),
+            Column("message", "VARCHAR", "The event in a sentence."),
+            _WRITTEN,
+        ),
+        latest_wins=True,
+    ),
+    Table(
+        "diagnostic",
+        "One row per declared diagnostic and table: the dictionary of the measured columns.",
+        ("name", "table_name"),
+        (
+            Column("name", "VARCHAR", "Name of the diagnostic and of its column."),
+            Column("table_name", "VARCHAR", "Table that holds the column."),
+            Column("level", "VARCHAR", "token, turn, turn_step, trajectory, update, step or run."),
+            Column("unit", "VARCHAR", "Unit of the values."),
+            Column("formula", "VARCHAR", "Definition."),
+            Column("source", "VARCHAR", "Paper or code that the definition comes from."),
+            Column("alarm", "VARCHAR", "Trip-wire in words; NULL without one."),
+            Column("alarm_when", "VARCHAR", "The alarm goes off above or below its value; NULL without one."),
+            Column(
+                "alarm_value", "DOUBLE", "Value of the trip-wire, or its multiple of the run's own baseline."
+            ),
+            Column(
+                "alarm_baseline_points",
+                "BIGINT",
+                "Points of the baseline's median; NULL: the value is absolute.",
+            ),
+            Column("description", "VARCHAR", "What it tells."),
+            Column("sql_type", "VARCHAR", "Type of the column."),
+        ),
+        latest_wins=True,
+    ),
+    Table(
+        "segment",
+        "One row per ingested (or set aside) segment file.",
+        ("run_id", "table_name", "file"),
+        (
+            RUN_ID,
+            Column("table_name", "VARCHAR", "Table that the segment holds rows of."),
+            Column("file", "VARCHAR", "Path of the file, relative to the run's folder."),
+            Column("rows", "BIGINT", "Rows ingested."),
+            Column("bytes", "BIGINT", "Size of the file."),
+            Column("status", "VARCHAR", "ingested or corrupt."),
+            _WRITTEN,
+        ),
+    ),
+)
 
 
 def table(name: str) -> Table:

@@ -1,4 +1,6 @@
-"""Stored training batches as NumPy arrays: B sequences, T positions (padding included), U optimizer updates."""
+"""Stored training batches as NumPy arrays: B sequences, T positions (padding included), U
+optimizer updates.
+"""
 
 import json
 from collections.abc import Mapping
@@ -28,9 +30,9 @@ class Stored(NamedTuple):
 class StoredUpdate:
     """One optimizer update, measured at the weights before it; b of the B sequences.
 
-    `scalars` holds what the trainer logged of it (grad_norm, policy_loss, stabiliser_factor, ...; None = not measured),
-    `passes` the sequences of each of its micro-batches, in order. Arrays have b rows; mask, advantages and log_prob_old
-    are None where they are those of the batch's rows.
+    `scalars` holds what the trainer logged of it (grad_norm, policy_loss, stabiliser_factor, ...; None = not
+    measured), `passes` the sequences of each of its micro-batches, in order. Arrays have b rows; mask,
+    advantages and log_prob_old are None where they are those of the batch's rows.
     """
 
     index: int
@@ -39,41 +41,64 @@ class StoredUpdate:
     passes: tuple[int, ...]
     scalars: Mapping[str, float | None]
     rows: Annotated[ndarray, Stored("R", "int", "their rows in the batch, one update after another")]
-    log_prob: Annotated[ndarray, Stored("RT", "float", "log-prob under the policy at the start of the update (nats)")]
-    values: Annotated[ndarray | None, Stored("RT", "float", "critic at the start of the update", False)] = None
-    mask: Annotated[ndarray | None, Stored("RT", "bool", "its loss mask, if it trained on parts", False)] = None
+    log_prob: Annotated[
+        ndarray, Stored("RT", "float", "log-prob under the policy at the start of the update (nats)")
+    ]
+    values: Annotated[ndarray | None, Stored("RT", "float", "critic at the start of the update", False)] = (
+        None
+    )
+    mask: Annotated[ndarray | None, Stored("RT", "bool", "its loss mask, if it trained on parts", False)] = (
+        None
+    )
     advantages: Annotated[ndarray | None, Stored("RT", "float", "its advantages, likewise", False)] = None
-    log_prob_old: Annotated[ndarray | None, Stored("RT", "float", "its old log-prob, likewise (nats)", False)] = None
+    log_prob_old: Annotated[
+        ndarray | None, Stored("RT", "float", "its old log-prob, likewise (nats)", False)
+    ] = None
 
 
 @dataclass(frozen=True)
 class StoredBatch:
     """The training batch of one step as it was trained on. Log-probs are nats, 0 where not defined.
 
-    `meta` holds what the numbers depend on: algorithm, slots, temperature, learn, compute, completion_budget, and model
-    (the architecture) where weights are stored. `texts` are those of token ids: escape them before showing them.
-    `mask_sampled` is the loss mask before the selection in every batch that is read, `weights` those of its start.
+    `meta` holds what the numbers depend on: algorithm, slots, temperature, learn, compute, completion_budget,
+    and model (the architecture) where weights are stored. `texts` are those of token ids: escape them before
+    showing them. `mask_sampled` is the loss mask before the selection in every batch that is read, `weights`
+    those of its start.
     """
 
     step: int
     tokens: Annotated[ndarray, Stored("BT", "int", "vocabulary ids, right-padded")]
-    response: Annotated[ndarray, Stored("BT", "bool", "true at every token after the prompt, observations included")]
-    mask: Annotated[ndarray, Stored("BT", "bool", "loss mask: written by the policy, in a sequence that was selected")]
-    mask_sampled: Annotated[ndarray, Stored("BT", "bool", "loss mask before a selection that dropped sequences", False)]
+    response: Annotated[
+        ndarray, Stored("BT", "bool", "true at every token after the prompt, observations included")
+    ]
+    mask: Annotated[
+        ndarray, Stored("BT", "bool", "loss mask: written by the policy, in a sequence that was selected")
+    ]
+    mask_sampled: Annotated[
+        ndarray, Stored("BT", "bool", "loss mask before a selection that dropped sequences", False)
+    ]
     length: Annotated[ndarray, Stored("B", "int", "tokens that are not padding")]
     group: Annotated[ndarray, Stored("B", "int", "prompt group")]
     trajectory: Annotated[ndarray, Stored("B", "int", "index of the trajectory in the batch")]
     score: Annotated[ndarray, Stored("B", "float", "outcome reward")]
-    log_prob_behaviour: Annotated[ndarray | None, Stored("BT", "float", "log-prob under the sampler (nats)", False)]
+    log_prob_behaviour: Annotated[
+        ndarray | None, Stored("BT", "float", "log-prob under the sampler (nats)", False)
+    ]
     log_prob_old: Annotated[ndarray, Stored("BT", "float", "log-prob under the proximal policy (nats)")]
-    log_prob_ref: Annotated[ndarray | None, Stored("BT", "float", "log-prob under the frozen reference (nats)", False)]
+    log_prob_ref: Annotated[
+        ndarray | None, Stored("BT", "float", "log-prob under the frozen reference (nats)", False)
+    ]
     values: Annotated[ndarray | None, Stored("BT", "float", "critic before the updates", False)]
     advantages: Annotated[ndarray, Stored("BT", "float", "advantages that were trained on")]
     returns: Annotated[ndarray | None, Stored("BT", "float", "targets of the critic", False)]
     sentence: Annotated[ndarray | None, Stored("BT", "int", "sentence of each token from 1, 0 = none", False)]
     placebo: Annotated[ndarray | None, Stored("BT", "int", "placebo turn of each token from 1", False)]
-    routes_behaviour: Annotated[ndarray | None, Stored("BTW", "int", "experts of each layer in the sampler", False)]
-    routes_old: Annotated[ndarray | None, Stored("BTW", "int", "the same in the trainer under the old weights", False)]
+    routes_behaviour: Annotated[
+        ndarray | None, Stored("BTW", "int", "experts of each layer in the sampler", False)
+    ]
+    routes_old: Annotated[
+        ndarray | None, Stored("BTW", "int", "the same in the trainer under the old weights", False)
+    ]
     updates: tuple[StoredUpdate, ...]
     meta: Mapping[str, Any]
     texts: Mapping[int, str] = field(default_factory=dict, repr=False)
@@ -88,15 +113,21 @@ class StoredBatch:
 
 
 def _arrays(of: type, prefix: str = "") -> dict[str, Stored]:
-    return {prefix + n: kind.__metadata__[0] for n, kind in of.__annotations__.items() if hasattr(kind, "__metadata__")}
+    return {
+        prefix + n: kind.__metadata__[0]
+        for n, kind in of.__annotations__.items()
+        if hasattr(kind, "__metadata__")
+    }
 
 
 ARRAYS: Mapping[str, Stored] = {
-    **_arrays(StoredBatch), "update.size": Stored("U", "int", "sequences of each optimizer update"),
+    **_arrays(StoredBatch),
+    "update.size": Stored("U", "int", "sequences of each optimizer update"),
     **_arrays(StoredUpdate, "update."),
-}  # fmt: skip
+}
 """Every array of a file, except the weights. R = rows of all updates together."""
-WEIGHTS = ("policy.", "critic.", "optimizer.")  # how the names of the weights and of the optimizers' state begin
+# how the names of the weights and of the optimizers' state begin
+WEIGHTS = ("policy.", "critic.", "optimizer.")
 
 
 def steps(run_folder: Path) -> list[int]:
@@ -106,20 +137,28 @@ def steps(run_folder: Path) -> list[int]:
 
 
 def file_of(run_folder: Path, step: int) -> Path:
-    """Return the file of a stored step. Raises InputError, with the steps that there are, where it is not stored."""
+    """Return the file of a stored step. Raises InputError, with the steps that there are, where it is not
+    stored.
+    """
     known = steps(run_folder)
     if step in known:
         return run_folder / BATCH_FOLDER / f"{step:06d}.safetensors"
     if not known:
         why = "it was trained without them (record.batches.mb = 0), has not begun, or its disk was full"
-        raise InputError(f"run '{run_folder.name}' has no stored batches: {why}; train it again with `sorl run`")
+        raise InputError(
+            f"run '{run_folder.name}' has no stored batches: {why}; train it again with `sorl run`"
+        )
     near = min(known, key=lambda other: abs(other - step))
-    kept = f"stored are {ranges(known)}; the nearest is --step {near} (record.batches says which steps are kept)"
+    kept = (
+        f"stored are {ranges(known)}; the nearest is --step {near} (record.batches says which steps are kept)"
+    )
     raise InputError(f"the batch of step {step} of run '{run_folder.name}' is not stored; {kept}")
 
 
 def read(run_folder: Path, step: int, *, weights: bool = False) -> StoredBatch:
-    """Return the batch of a stored step, with `weights` also those of its start; InputError where it cannot be read."""
+    """Return the batch of a stored step, with `weights` also those of its start; InputError where it cannot
+    be read.
+    """
     file = file_of(run_folder, step)
     try:
         with safe_open(file, framework="numpy") as opened:
@@ -185,7 +224,9 @@ def _updates(arrays: Mapping[str, ndarray], meta: Mapping[str, Any]) -> tuple[St
     if len(meta["updates"]) != len(ends):
         raise ValueError(f"{len(meta['updates'])} are described, {len(ends)} stored")
     found = []
-    for index, (end, size, described) in enumerate(zip(ends, arrays["update.size"], meta["updates"], strict=True)):
+    for index, (end, size, described) in enumerate(
+        zip(ends, arrays["update.size"], meta["updates"], strict=True)
+    ):
         whole: dict[str, Any] = {name: arrays.get(f"update.{name}") for name in _arrays(StoredUpdate)}
         own: dict[str, Any] = {name: x if x is None else x[end - size : end] for name, x in whole.items()}
         passes = tuple(int(n) for n in described["passes"])

@@ -17,19 +17,26 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 NAME = "sorl.duckdb"
-# The same for every reader: connections of one process share one instance, and DuckDB refuses to share it between
-# different settings. Files, the network, extensions and Python variables are out of reach, for good (locked).
+# The same for every reader: connections of one process share one instance, and DuckDB refuses to share it
+# between different settings. Files, the network, extensions and Python variables are out of reach, for good
+# (locked).
 HARDENED: dict[str, Any] = {
-    "enable_external_access": False, "autoload_known_extensions": False, "autoinstall_known_extensions": False,
-    "allow_community_extensions": False, "allow_persistent_secrets": False, "python_enable_replacements": False,
-    "memory_limit": "1GiB", "max_temp_directory_size": "4GB",  # larger queries use the disk, not the trainers' memory
+    "enable_external_access": False,
+    "autoload_known_extensions": False,
+    "autoinstall_known_extensions": False,
+    "allow_community_extensions": False,
+    "allow_persistent_secrets": False,
+    "python_enable_replacements": False,
+    # larger queries use the disk, not the trainers' memory
+    "memory_limit": "1GiB",
+    "max_temp_directory_size": "4GB",
     "lock_configuration": True,
-}  # fmt: skip
+}
 # Two connections of one process share one database instance, so DuckDB's file lock does not keep them apart.
 _WRITING = Lock()
 _HOLDER = re.compile(r"lock is held in (?P<program>.+?) \(PID (?P<pid>\d+)\)")
-# DuckDB's words for "open in this process with other settings", for "another thread is just opening or closing it", and
-# for "held by another process".
+# DuckDB's words for "open in this process with other settings", for "another thread is just opening or
+# closing it", and for "held by another process".
 _OURSELVES = ("with a different configuration", "Unique file handle conflict")
 _BUSY = ("Could not set lock", "used by another process", *_OURSELVES)
 
@@ -45,7 +52,9 @@ def database(runs: Path) -> Path:
 
 @contextmanager
 def writer(runs: Path, seconds: float) -> Iterator[DuckDBPyConnection]:
-    """Open the one read-write connection within `seconds`; raises Busy, and InputError for an unusable file."""
+    """Open the one read-write connection within `seconds`; raises Busy, and InputError for an
+    unusable file.
+    """
     deadline = time.monotonic() + seconds
     if not _WRITING.acquire(timeout=max(seconds, 0)):
         raise _busy(database(runs), _OURSELVES[0])
@@ -94,7 +103,10 @@ def _busy(path: Path, error: str) -> Busy:
         who = "another thread of this process"
     elif found := _HOLDER.search(error):
         who = f"PID {found['pid']} ({Path(found['program']).name})"
-    return Busy(f"database '{path}' is held open by {who}: close it, or wait and try again; your runs are not affected")
+    return Busy(
+        f"database '{path}' is held open by {who}: close it, or wait and try again; your runs are not"
+        " affected"
+    )
 
 
 def unusable(runs: Path, why: Exception | str) -> InputError:

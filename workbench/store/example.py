@@ -1,4 +1,6 @@
-"""The example that ships with the package: a recorded quickstart, unpacked into the user's cache at first use."""
+"""The example that ships with the package: a recorded quickstart, unpacked into the user's cache at first
+use.
+"""
 
 import hashlib
 import os
@@ -13,7 +15,9 @@ ARCHIVE = Path(__file__).parents[1] / "example.tar.xz"
 
 
 def runs_folder() -> Path:
-    """Return a runs folder with the example, unpacked at first use, named by its digest; InputError if it fails."""
+    """Return a runs folder with the example, unpacked at first use, named by its digest; InputError if it
+    fails.
+    """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sorl"
     try:
         digest = hashlib.sha256(ARCHIVE.read_bytes()).hexdigest()[:12]

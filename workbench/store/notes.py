@@ -1,4 +1,6 @@
-"""What a person says of a run: a note, tags, and whether it is hidden. A small file next to its segments, no row."""
+"""What a person says of a run: a note, tags, and whether it is hidden. A small file next to its segments, no
+row.
+"""
 
 import json
 import os
@@ -35,7 +37,9 @@ def read(runs: Path, experiment: str, run_id: str) -> Notes:
 
 
 def every(runs: Path, experiment: str) -> dict[str, Notes]:
-    """Return the notes of an experiment's runs, by run id, of those that have any: one look, however many there are."""
+    """Return the notes of an experiment's runs, by run id, of those that have any: one look, however many
+    there are.
+    """
     if Path(experiment).name != experiment:
         return {}
     found = (file.parent.name for file in (runs / experiment).glob(f"*/{FILE}"))
@@ -43,13 +47,17 @@ def every(runs: Path, experiment: str) -> dict[str, Notes]:
 
 
 def write(runs: Path, experiment: str, run_id: str, notes: Notes) -> None:
-    """Keep the notes of a run, whole or not at all. Raises InputError where its folder is gone or cannot be written."""
+    """Keep the notes of a run, whole or not at all. Raises InputError where its folder is gone or cannot be
+    written.
+    """
     folder = folder_of(runs, experiment, run_id)
     if folder is None:
         raise InputError(f"cannot keep notes of '{run_id}': it has no folder of its own below '{runs}'")
     unfinished = folder / f".{FILE}.{os.getpid()}"
     try:
-        unfinished.write_text(json.dumps(notes._asdict(), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        unfinished.write_text(
+            json.dumps(notes._asdict(), ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
+        )
         unfinished.replace(folder / FILE)
     except OSError as error:
         unfinished.unlink(missing_ok=True)

@@ -26,11 +26,15 @@ QUERIES = Path(__file__).parent / "queries"
 _BATCH = 2048  # rows read at once: as many as DuckDB makes at once
 _WAIT = 10.0  # seconds for a writer to finish; a sync takes far less
 _TIME_LIMIT = 60.0
-_QUERY_ONLY = "only one SELECT (WITH, FROM, VALUES, SHOW, DESCRIBE, SUMMARIZE, PIVOT ... IN, EXPLAIN) may be asked"
+_QUERY_ONLY = (
+    "only one SELECT (WITH, FROM, VALUES, SHOW, DESCRIBE, SUMMARIZE, PIVOT ... IN, EXPLAIN) may be asked"
+)
 
 
 class Answer(NamedTuple):
-    """The rows of a question as Python values: NULL is None, NaN is NaN; `cut` says that the row limit cut it off."""
+    """The rows of a question as Python values: NULL is None, NaN is NaN; `cut` says that the row limit cut it
+    off.
+    """
 
     columns: list[str]
     rows: list[tuple[Any, ...]]
@@ -61,16 +65,21 @@ class Cancel:
 
 
 class Reader:
-    """Asks the index database of a runs folder; opens it for each question, or once for a block of `together`."""
+    """Asks the index database of a runs folder; opens it for each question, or once for a block of
+    `together`.
+    """
 
     def __init__(self, runs: Path, *, wait: float = _WAIT, seconds: float = _TIME_LIMIT) -> None:
         """`wait` limits the waiting for a writer, `seconds` the running time of a question."""
         self.runs, self.wait, self.seconds = Path(runs), wait, seconds
-        self._few = local()  # of each thread: `open`, inside a block of `together`, and whether it is `kept` open
+        # of each thread: `open`, inside a block of `together`, and whether it is `kept` open
+        self._few = local()
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Keep the database open for this thread's queries in the block: opening is slower than most; writers wait."""
+        """Keep the database open for this thread's queries in the block: opening is slower than most; writers
+        wait.
+        """
         if hasattr(self._few, "open"):
             yield
             return
@@ -81,10 +90,11 @@ class Reader:
             self._few.__dict__.clear()
 
     def query(self, sql: str, parameters: Parameters = None) -> pd.DataFrame:
-        """The answer as a DataFrame (NULL and NaN of a number column are both NaN there; `rows` keeps them apart).
+        """The answer as a DataFrame (NULL and NaN of a number column are both NaN there; `rows` keeps them
+        apart).
 
-        Raises InputError for anything but one SELECT, for a mistake in it, for a question that runs too long, and
-        connect.Busy for a database that stays locked.
+        Raises InputError for anything but one SELECT, for a mistake in it, for a question that runs too long,
+        and connect.Busy for a database that stays locked.
         """
         return self._ask(sql, lambda c, asked: c.execute(asked, parameters).df())
 
@@ -100,16 +110,24 @@ class Reader:
         return self._ask(sql, fetch)
 
     def excerpt(
-        self, sql: str, parameters: Parameters = None, *, rows: float = math.inf, size: float = math.inf,
+        self,
+        sql: str,
+        parameters: Parameters = None,
+        *,
+        rows: float = math.inf,
+        size: float = math.inf,
         cancel: Cancel | None = None,
-    ) -> Excerpt:  # fmt: skip
-        """Return the first `rows` rows as an Arrow table, of about `size` bytes at most; raises as `query` does."""
+    ) -> Excerpt:
+        """Return the first `rows` rows as an Arrow table, of about `size` bytes at most; raises as `query`
+        does.
+        """
 
         def fetch(connection: DuckDBPyConnection, asked: Statement) -> Excerpt:
             import duckdb
 
             try:
-                found = connection.sql(asked, params=parameters)  # streams; execute would make every row first
+                # streams; execute would make every row first
+                found = connection.sql(asked, params=parameters)
             except duckdb.Error:
                 connection.execute(asked, parameters)  # says the same with the line in question
                 raise
@@ -117,7 +135,9 @@ class Reader:
 
         return self._ask(sql, fetch, cancel or Cancel())
 
-    def _ask(self, sql: str, fetch: Callable[[DuckDBPyConnection, Statement], T], cancel: Cancel | None = None) -> T:
+    def _ask(
+        self, sql: str, fetch: Callable[[DuckDBPyConnection, Statement], T], cancel: Cancel | None = None
+    ) -> T:
         import duckdb
 
         path = connect.database(self.runs)
@@ -142,16 +162,24 @@ class Reader:
                     raise InputError("cancelled") from None
                 words = "ask for fewer runs or steps (WHERE run_id = ...), or allow more time"
                 raise InputError(f"stopped after {self.seconds:g} s: {words}") from None
-            except (duckdb.IOException, duckdb.SerializationException, duckdb.InternalException, duckdb.FatalException):
+            except (
+                duckdb.IOException,
+                duckdb.SerializationException,
+                duckdb.InternalException,
+                duckdb.FatalException,
+            ):
                 raise  # the file is damaged
-            except (duckdb.Error, OSError) as error:  # Arrow passes on as an OSError what happens after the first rows
+            # Arrow passes on as an OSError what happens after the first rows
+            except (duckdb.Error, OSError) as error:
                 raise InputError(_words(error)) from None
             finally:
                 stop.cancel()
 
 
 def _one_select(connection: DuckDBPyConnection, sql: str) -> Statement:
-    """Return the only statement of `sql`; InputError when it is none, several, or one that does more than look."""
+    """Return the only statement of `sql`; InputError when it is none, several, or one that does more than
+    look.
+    """
     import duckdb
 
     try:
@@ -159,11 +187,15 @@ def _one_select(connection: DuckDBPyConnection, sql: str) -> Statement:
     except duckdb.Error as error:
         raise InputError(_words(error)) from None
     if len(statements) != 1:
-        raise InputError(f"{'nothing was asked' if not statements else f'{len(statements)} statements'}: {_QUERY_ONLY}")
+        raise InputError(
+            f"{'nothing was asked' if not statements else f'{len(statements)} statements'}: {_QUERY_ONLY}"
+        )
     kind = statements[0].type
     if kind not in (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN):
         name = str(kind).rpartition(".")[2]
-        hint = "; a PIVOT needs its values: PIVOT t ON column IN ('a', 'b') USING ..." if name == "MULTI" else ""
+        hint = (
+            "; a PIVOT needs its values: PIVOT t ON column IN ('a', 'b') USING ..." if name == "MULTI" else ""
+        )
         raise InputError(f"{name} is not a question: {_QUERY_ONLY}{hint}")
     return statements[0]
 
@@ -174,7 +206,9 @@ def _words(error: Exception) -> str:
 
 
 def _first_rows(batches: pa.RecordBatchReader, rows: float, size: float) -> Excerpt:
-    """Return at most `rows` rows, and no further batch once `size` bytes are exceeded; repeated names get a number."""
+    """Return at most `rows` rows, and no further batch once `size` bytes are exceeded; repeated names get a
+    number.
+    """
     import pyarrow as pa
 
     parts: list[pa.RecordBatch] = []
@@ -191,17 +225,27 @@ def _first_rows(batches: pa.RecordBatchReader, rows: float, size: float) -> Exce
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Make text of structs, maps, intervals and other types that Parquet or a table on a screen do not know."""
+    """Make text of structs, maps, intervals and other types that Parquet or a table on a screen
+    do not know.
+    """
     import pyarrow as pa
     import pyarrow.types as kinds
 
     scalar = (
-        kinds.is_boolean, kinds.is_integer, kinds.is_floating, kinds.is_decimal, kinds.is_string, kinds.is_timestamp,
-        kinds.is_date, kinds.is_time,
-    )  # fmt: skip
+        kinds.is_boolean,
+        kinds.is_integer,
+        kinds.is_floating,
+        kinds.is_decimal,
+        kinds.is_string,
+        kinds.is_timestamp,
+        kinds.is_date,
+        kinds.is_time,
+    )
     if kinds.is_dictionary(column.type):
         return column.cast(column.type.value_type)
-    if any(is_kind(column.type.value_type if kinds.is_list(column.type) else column.type) for is_kind in scalar):
+    if any(
+        is_kind(column.type.value_type if kinds.is_list(column.type) else column.type) for is_kind in scalar
+    ):
         return column
     texts: list[Any] = [None if value is None else str(value) for value in column.to_pylist()]
     return pa.chunked_array([pa.array(texts, pa.string())])

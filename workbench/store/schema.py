@@ -31,14 +31,18 @@ def literal(text: str) -> str:
 
 def titled(folder: Path) -> dict[str, tuple[str, str]]:
     """Name -> (first line, which is a comment; the SQL below it) of every file of a folder, by name."""
-    parts = {file.stem: file.read_text(encoding="utf-8").split("\n", 1) for file in sorted(folder.glob("*.sql"))}
+    parts = {
+        file.stem: file.read_text(encoding="utf-8").split("\n", 1) for file in sorted(folder.glob("*.sql"))
+    }
     return {name: (first.removeprefix("--").strip(), body.strip()) for name, (first, body) in parts.items()}
 
 
 def insert(connection: DuckDBPyConnection, table: str, columns: dict[str, list[Any]]) -> None:
     """Append rows, given as lists of one length by column."""
     lists = ", ".join(f"unnest(${name})" for name in columns)
-    connection.execute(f"INSERT INTO {quoted(table)} ({', '.join(map(quoted, columns))}) SELECT {lists}", columns)
+    connection.execute(
+        f"INSERT INTO {quoted(table)} ({', '.join(map(quoted, columns))}) SELECT {lists}", columns
+    )
 
 
 def views() -> dict[str, tuple[str, str]]:
@@ -49,7 +53,9 @@ def views() -> dict[str, tuple[str, str]]:
 
 
 def table_ddl() -> list[str]:
-    """Return the statements that give any database, empty or older, our tables and columns; each may run again."""
+    """Return the statements that give any database, empty or older, our tables and columns; each may run
+    again.
+    """
     statements = []
     for table in TABLES:
         name, columns = quoted(table.name), ", ".join(f"{quoted(c.name)} {c.type}" for c in table.columns)
@@ -64,7 +70,9 @@ def table_ddl() -> list[str]:
 def view_ddl() -> list[str]:
     """Return the statements that make the views; they read measured columns, which have to be there."""
     makes = "CREATE OR REPLACE VIEW {0} AS {1}", "COMMENT ON VIEW {0} IS {2}"
-    return [s.format(quoted(name), body, literal(grain)) for name, (grain, body) in views().items() for s in makes]
+    return [
+        s.format(quoted(name), body, literal(grain)) for name, (grain, body) in views().items() for s in makes
+    ]
 
 
 def is_current(connection: DuckDBPyConnection) -> bool:
@@ -74,7 +82,9 @@ def is_current(connection: DuckDBPyConnection) -> bool:
 
 
 def refuse_strange(connection: DuckDBPyConnection) -> None:
-    """Raise duckdb.CatalogException where a table of ours is another program's or gone: no segment is at fault."""
+    """Raise duckdb.CatalogException where a table of ours is another program's or gone: no segment is at
+    fault.
+    """
     import duckdb
 
     found = dict(connection.execute(_OBJECTS).fetchall())
@@ -82,7 +92,9 @@ def refuse_strange(connection: DuckDBPyConnection) -> None:
         raise duckdb.CatalogException(f"another program made {', '.join(strange)} in it")
     types = {(t.name, c.name): c.type for t in TABLES for c in t.columns}
     asked = "table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal"
-    for *column, kind in connection.execute(f"SELECT {asked} AND database_name = current_database()").fetchall():
+    for *column, kind in connection.execute(
+        f"SELECT {asked} AND database_name = current_database()"
+    ).fetchall():
         if types.get((column[0], column[1]), kind) != kind:
             raise duckdb.CatalogException(f"another program made {'.'.join(column)} in it ({kind})")
     if _marked(connection) and (gone := sorted(table.name for table in TABLES if table.name not in found)):
@@ -90,7 +102,9 @@ def refuse_strange(connection: DuckDBPyConnection) -> None:
 
 
 def create(connection: DuckDBPyConnection) -> None:
-    """Create or update tables, comments and views in one transaction; does nothing where the schema is current."""
+    """Create or update tables, comments and views in one transaction; does nothing where the schema is
+    current.
+    """
     if is_current(connection):
         return
     refuse_strange(connection)
@@ -109,23 +123,28 @@ def create(connection: DuckDBPyConnection) -> None:
 
 def add_measured_columns(connection: DuckDBPyConnection) -> None:
     """Give every diagnostic of table `diagnostic` its column and its comment, where they are missing."""
-    for name, table, level, unit, formula, description, kind in connection.execute(_MISSING, [_MEASURED]).fetchall():
+    for name, table, level, unit, formula, description, kind in connection.execute(
+        _MISSING, [_MEASURED]
+    ).fetchall():
         full = f"{kind or 'DOUBLE'}[]" if level == Level.TOKEN.value else kind or "DOUBLE"
         connection.execute(f"ALTER TABLE {quoted(table)} ADD COLUMN IF NOT EXISTS {quoted(name)} {full}")
-        words = literal((description or "") + (f" [{unit}]" if unit else "") + (f" = {formula}" if formula else ""))
+        words = literal(
+            (description or "") + (f" [{unit}]" if unit else "") + (f" = {formula}" if formula else "")
+        )
         connection.execute(f"COMMENT ON COLUMN {quoted(table)}.{quoted(name)} IS {words}")
 
 
 _MEASURED = [t.name for t in TABLES if t.name not in ("segment", "diagnostic", "experiment")]
-# Diagnostics without a column, or whose column nobody described yet. A segment may name a table or a type that does not
-# exist, or nothing: such a row is only a row.
+# Diagnostics without a column, or whose column nobody described yet. A segment may name a table or a type
+# that does not exist, or nothing: such a row is only a row.
 _MISSING = """
     SELECT d.name, d.table_name, d.level, d.unit, d.formula, d.description, d.sql_type
     FROM diagnostic d
     JOIN duckdb_tables() t ON t.table_name = d.table_name AND NOT t.internal
     LEFT JOIN duckdb_columns() c ON c.table_name = d.table_name AND c.column_name = d.name
     WHERE d.name <> '' AND list_contains(?, d.table_name)
-      AND coalesce(c.comment, '') = '' AND coalesce(d.sql_type, 'DOUBLE') IN ('DOUBLE', 'BIGINT', 'BOOLEAN', 'VARCHAR')
+      AND coalesce(c.comment, '') = ''
+      AND coalesce(d.sql_type, 'DOUBLE') IN ('DOUBLE', 'BIGINT', 'BOOLEAN', 'VARCHAR')
 """
 _OBJECTS = """
     SELECT table_name, 'table' FROM duckdb_tables() WHERE NOT internal AND database_name = current_database()

@@ -19,7 +19,9 @@ _EPOCH = datetime(1970, 1, 1)
 
 @dataclass(frozen=True)
 class Segment:
-    """One segment file: whose rows of which table, and what tells it from a rewritten file of the same name."""
+    """One segment file: whose rows of which table, and what tells it from a rewritten file of
+    the same name.
+    """
 
     run_id: str  # empty for a segment of the experiment
     experiment: str
@@ -42,29 +44,39 @@ class Segment:
         return _EPOCH + timedelta(microseconds=self.mtime // 1000)
 
     def set_aside(self) -> "Segment":
-        """Rename the file so that nothing reads it again; it stays where it is in a folder that cannot be written."""
+        """Rename the file so that nothing reads it again; it stays where it is in a folder that cannot be
+        written.
+        """
         try:
-            return replace(self, path=self.path.rename(self.path.with_name(self.path.name + CORRUPT)), aside=True)
+            return replace(
+                self, path=self.path.rename(self.path.with_name(self.path.name + CORRUPT)), aside=True
+            )
         except OSError:
             return self
 
 
 def folder_of(runs: Path, experiment: str, run_id: str) -> Path | None:
     """Return the folder of a run; None where there is none. No name, path or link leads out of `runs`."""
-    if any(name != Path(name).name or name in ("", ".", "..") or "\0" in name for name in (experiment, run_id)):
+    if any(
+        name != Path(name).name or name in ("", ".", "..") or "\0" in name for name in (experiment, run_id)
+    ):
         return None
     folder = (runs / experiment / run_id).resolve()
     return folder if folder.is_dir() and folder.is_relative_to(runs.resolve()) else None
 
 
 def run_folders(runs: Path) -> Iterator[Path]:
-    """Yield every run folder, `runs/<experiment>/<run_id>`; names that begin with a dot are scratch space of others."""
+    """Yield every run folder, `runs/<experiment>/<run_id>`; names that begin with a dot are scratch space of
+    others.
+    """
     for experiment in _folders(runs, []):
         yield from (run for run in _folders(experiment, []) if run.name != "segments")
 
 
 def segments(runs: Path, skipped: list[str]) -> Iterator[Segment]:
-    """Yield every segment file of runs and experiments but unfinished ones; `skipped` names what cannot be read."""
+    """Yield every segment file of runs and experiments but unfinished ones; `skipped` names what cannot be
+    read.
+    """
     for experiment in _folders(runs, skipped):
         for folder in (experiment, *(run for run in _folders(experiment, skipped) if run.name != "segments")):
             run_id, prefix = ("", f"{experiment.name}/") if folder is experiment else (folder.name, "")
@@ -79,11 +91,15 @@ def segments(runs: Path, skipped: list[str]) -> Iterator[Segment]:
                             raise OSError(errno.EINVAL, "it is no file")
                         file, aside = f"{prefix}segments/{table.name}/{name}", name != entry.name
                         size, mtime = state.st_size, state.st_mtime_ns
-                        yield Segment(run_id, experiment.name, table.name, file, Path(entry.path), size, mtime, aside)
+                        yield Segment(
+                            run_id, experiment.name, table.name, file, Path(entry.path), size, mtime, aside
+                        )
 
 
 def held(folder: Path, name: str = "lock") -> bool:
-    """Return True while a process holds the lock: `lock` is the trainer's, `claim` that of the grid that watches it."""
+    """Return True while a process holds the lock: `lock` is the trainer's, `claim` that of the grid that
+    watches it.
+    """
     try:
         with open_file(folder / name) as handle:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -115,7 +131,9 @@ def _entries(folder: Path, skipped: list[str]) -> list[os.DirEntry[str]]:
 
 @contextmanager
 def _skipping(path: str, skipped: list[str]) -> Iterator[None]:
-    """Name what cannot be read and keep the rest readable; what is gone, or a link to nothing, is not even named."""
+    """Name what cannot be read and keep the rest readable; what is gone, or a link to nothing, is not even
+    named.
+    """
     try:
         yield
     except (FileNotFoundError, NotADirectoryError):

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 DIED = "the process died"
 _PATIENCE = 30.0
-_MOST_VALUES = 10**7  # of a column of a segment, which holds a second of a run; equal values are a few bytes in a file
+# of a column of a segment, which holds a second of a run; equal values are a few bytes in a file
+_MOST_VALUES = 10**7
 Folders = dict[str, Path]  # of a runs folder, by run_id
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
 # The dictionary first: it names the columns of the rest.
@@ -34,14 +35,16 @@ class SyncReport:
     segments: int = 0
     rows: int = 0
     corrupt: list[Path] = field(default_factory=list)
-    forgotten: list[str] = field(default_factory=list)  # runs whose files went away or changed: rebuilt or gone
+    # runs whose files went away or changed: rebuilt or gone
+    forgotten: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)  # run folders left out, each with the reason
 
 
 def sync(runs: Path, *, seconds: float = _PATIENCE) -> SyncReport:
     """Bring `runs/sorl.duckdb` up to date with the run folders, with a column for every declared diagnostic.
 
-    Raises InputError for a folder that does not exist, connect.Busy when the database is not free within `seconds`.
+    Raises InputError for a folder that does not exist, connect.Busy when the database is not free within
+    `seconds`.
     """
     if not runs.is_dir():
         raise InputError(f"no runs folder '{runs}': `sorl run FILE.toml` makes one, --runs DIR names another")
@@ -50,9 +53,15 @@ def sync(runs: Path, *, seconds: float = _PATIENCE) -> SyncReport:
     for folder in run_folders(runs):
         first = folders.setdefault(folder.name, folder)
         if first is not folder:
-            twice = f"'{folder.parent.name}/{folder.name}' left out: '{first.parent.name}' has a run of that name"
+            twice = (
+                f"'{folder.parent.name}/{folder.name}' left out: '{first.parent.name}' has a run of that name"
+            )
             report.skipped.append(f"{twice}; rename one of the two")
-    found = [s for s in segments(runs, report.skipped) if not s.run_id or folders[s.run_id].parent.name == s.experiment]
+    found = [
+        s
+        for s in segments(runs, report.skipped)
+        if not s.run_id or folders[s.run_id].parent.name == s.experiment
+    ]
     # A read-only look first: the usual sync, with nothing new, takes no write lock at all.
     with suppress(connect.Busy):
         if connect.database(runs).exists():
@@ -68,8 +77,12 @@ def sync(runs: Path, *, seconds: float = _PATIENCE) -> SyncReport:
 
 
 def _plan(connection: DuckDBPyConnection, found: Iterable[Segment]) -> tuple[list[Segment], list[str]]:
-    """Return the segments not ingested yet, and the ids of runs with rows of files that vanished or were rewritten."""
-    rows = connection.execute("SELECT run_id, table_name, file, bytes, written_at, status FROM segment").fetchall()
+    """Return the segments not ingested yet, and the ids of runs with rows of files that vanished or were
+    rewritten.
+    """
+    rows = connection.execute(
+        "SELECT run_id, table_name, file, bytes, written_at, status FROM segment"
+    ).fetchall()
     known = {(run, table, file): (size, at, status) for run, table, file, size, at, status in rows}
     here: dict[tuple[str, str, str], Segment] = {}
     for segment in found:
@@ -84,8 +97,12 @@ def _plan(connection: DuckDBPyConnection, found: Iterable[Segment]) -> tuple[lis
     return sorted(fresh, key=lambda s: (s.mtime, str(s.path))), sorted(stale)
 
 
-def _apply(connection: DuckDBPyConnection, found: list[Segment], folders: Folders, report: SyncReport) -> None:
-    """Write everything in one transaction; a segment that breaks it is set aside and the rest is written without it."""
+def _apply(
+    connection: DuckDBPyConnection, found: list[Segment], folders: Folders, report: SyncReport
+) -> None:
+    """Write everything in one transaction; a segment that breaks it is set aside and the rest is written
+    without it.
+    """
     import duckdb
 
     fresh, stale = _plan(connection, found)
@@ -101,7 +118,9 @@ def _apply(connection: DuckDBPyConnection, found: list[Segment], folders: Folder
             _delete(connection, "segment", stale)
             _register(connection, good, aside)
             for run_id, status, reason in _misjudged(connection, folders):
-                connection.execute("UPDATE run SET status = ?, reason = ? WHERE run_id = ?", [status, reason, run_id])
+                connection.execute(
+                    "UPDATE run SET status = ?, reason = ? WHERE run_id = ?", [status, reason, run_id]
+                )
             connection.execute("COMMIT")
             break
         except duckdb.Error as error:
@@ -109,7 +128,9 @@ def _apply(connection: DuckDBPyConnection, found: list[Segment], folders: Folder
             refuse_strange(connection)
             broken = _culprits(connection, good)
             if not broken:
-                raise InputError(f"cannot write the database: {str(error).strip().splitlines()[0]}") from error
+                raise InputError(
+                    f"cannot write the database: {str(error).strip().splitlines()[0]}"
+                ) from error
             good = [s for s in good if s not in broken]
     report.segments += len(good)
     report.rows += sum(s.rows for s in good)
@@ -117,15 +138,22 @@ def _apply(connection: DuckDBPyConnection, found: list[Segment], folders: Folder
 
 
 def _readable(connection: DuckDBPyConnection, found: list[Segment]) -> tuple[list[Segment], list[Segment]]:
-    """Segments with a whole footer and no more than _MOST_VALUES in a column, with their rows, and the others."""
+    """Segments with a whole footer and no more than _MOST_VALUES in a column, with their rows, and the
+    others.
+    """
     import duckdb
 
     def counts(files: list[Segment]) -> dict[str, int]:
         asked = "SELECT file_name, num_rows FROM parquet_file_metadata($files)"
         rows = connection.execute(asked, {"files": [str(s.path) for s in files]}).fetchall()
         if lists := [str(s.path) for s in files if s.table == "token"]:
-            asked = "SELECT file_name, sum(num_values) FROM parquet_metadata($files) GROUP BY file_name, column_id"
-            large = {file for file, n in connection.execute(asked, {"files": lists}).fetchall() if n > _MOST_VALUES}
+            asked = (
+                "SELECT file_name, sum(num_values) FROM parquet_metadata($files) GROUP BY file_name,"
+                " column_id"
+            )
+            large = {
+                file for file, n in connection.execute(asked, {"files": lists}).fetchall() if n > _MOST_VALUES
+            }
             rows = [row for row in rows if row[0] not in large]
         return {file: n for file, n in rows if n <= _MOST_VALUES}
 
@@ -166,29 +194,39 @@ def _ingest_all(connection: DuckDBPyConnection, found: list[Segment], stale: Seq
 
 
 def _ingest(connection: DuckDBPyConnection, table: Table, files: list[Segment], stale: Sequence[str]) -> None:
-    """Replace the rows of `stale` runs and append those of `files`; of equal keys the last by `written_at` wins."""
+    """Replace the rows of `stale` runs and append those of `files`; of equal keys the last by `written_at`
+    wins.
+    """
     # Columns come before rows: DuckDB refuses to alter a table that this transaction wrote to.
     names = _fit_columns(connection, table, files) if files else []
-    if table.name != "diagnostic":  # the dictionary has no runs; a description outlives the run that brought it
+    # the dictionary has no runs; a description outlives the run that brought it
+    if table.name != "diagnostic":
         _delete(connection, table.name, stale)
-    target, columns, paths = quoted(table.name), ", ".join(map(quoted, names)), {"files": [str(s.path) for s in files]}
+    target, columns, paths = (
+        quoted(table.name),
+        ", ".join(map(quoted, names)),
+        {"files": [str(s.path) for s in files]},
+    )
     rows = f"SELECT {columns} FROM read_parquet($files, union_by_name = true"
     if names and not table.latest_wins:
         connection.execute(f"INSERT INTO {target} ({columns}) {rows})", paths)
     elif names:
         keys = ", ".join(map(quoted, table.key))
-        same = " AND ".join(f"{target}.{quoted(k)} IS NOT DISTINCT FROM arrived.{quoted(k)}" for k in table.key)
+        same = " AND ".join(
+            f"{target}.{quoted(k)} IS NOT DISTINCT FROM arrived.{quoted(k)}" for k in table.key
+        )
         written = "written_at DESC NULLS LAST, " if "written_at" in names else ""
         connection.execute(
-            f"CREATE OR REPLACE TEMP TABLE arrived AS {rows}, filename = '_file', file_row_number = true) QUALIFY "
-            f"row_number() OVER (PARTITION BY {keys} ORDER BY {written}list_position($files, _file) DESC, "
-            f"file_row_number DESC) = 1 ORDER BY list_position($files, _file), file_row_number",
+            f"CREATE OR REPLACE TEMP TABLE arrived AS {rows}, filename = '_file', file_row_number = true)"
+            f" QUALIFY row_number() OVER (PARTITION BY {keys} ORDER BY {written}list_position($files, _file)"
+            " DESC, file_row_number DESC) = 1 ORDER BY list_position($files, _file), file_row_number",
             paths,
         )
         connection.execute(f"DELETE FROM {target} USING arrived WHERE {same}")
         connection.execute(f"INSERT INTO {target} ({columns}) SELECT {columns} FROM arrived")
         connection.execute("DROP TABLE arrived")
-    if names and table.name == "event":  # files never change: a later row without a severity withdraws an event
+    # files never change: a later row without a severity withdraws an event
+    if names and table.name == "event":
         connection.execute("DELETE FROM event WHERE severity IS NULL")
     if table.name == "diagnostic":
         add_measured_columns(connection)
@@ -209,8 +247,13 @@ def _fit_columns(connection: DuckDBPyConnection, table: Table, files: list[Segme
             continue  # a list or a table in a cell, where one value belongs
         if present is None:
             connection.execute(f"ALTER TABLE {quoted(table.name)} ADD COLUMN {quoted(name)} {kind}")
-        elif present in _INTEGERS and kind in ("DOUBLE", "FLOAT") and name not in {c.name for c in table.columns}:
-            # The first segments happened to hold whole numbers; rounding the later ones would lose what was measured.
+        elif (
+            present in _INTEGERS
+            and kind in ("DOUBLE", "FLOAT")
+            and name not in {c.name for c in table.columns}
+        ):
+            # The first segments happened to hold whole numbers; rounding the later ones would lose what was
+            # measured.
             connection.execute(f"ALTER TABLE {quoted(table.name)} ALTER {quoted(name)} SET DATA TYPE DOUBLE")
         names.append(name)
     return names
@@ -219,17 +262,29 @@ def _fit_columns(connection: DuckDBPyConnection, table: Table, files: list[Segme
 def _delete(connection: DuckDBPyConnection, table: str, run_ids: Sequence[str]) -> None:
     run = "''" if table == "experiment" else "run_id"  # segments of experiments carry the empty run_id
     if run_ids:
-        connection.execute(f"DELETE FROM {quoted(table)} WHERE list_contains($runs, {run})", {"runs": list(run_ids)})
+        connection.execute(
+            f"DELETE FROM {quoted(table)} WHERE list_contains($runs, {run})", {"runs": list(run_ids)}
+        )
 
 
 def _register(connection: DuckDBPyConnection, good: list[Segment], aside: list[Segment]) -> None:
-    columns = {"run_id": "run_id", "table_name": "table", "file": "file", "bytes": "bytes", "written_at": "at"}
-    stored: dict[str, list[Any]] = {name: [getattr(s, own) for s in good + aside] for name, own in columns.items()}
+    columns = {
+        "run_id": "run_id",
+        "table_name": "table",
+        "file": "file",
+        "bytes": "bytes",
+        "written_at": "at",
+    }
+    stored: dict[str, list[Any]] = {
+        name: [getattr(s, own) for s in good + aside] for name, own in columns.items()
+    }
     stored["rows"] = [s.rows for s in good] + [None for _ in aside]
     stored["status"] = ["ingested" for _ in good] + ["corrupt" for _ in aside]
     insert(connection, "segment", stored)
     if runs := {"runs": sorted({s.run_id for s in aside if s.run_id})} if aside else {}:
-        connection.execute("DELETE FROM event WHERE kind = 'segment_corrupt' AND list_contains($runs, run_id)", runs)
+        connection.execute(
+            "DELETE FROM event WHERE kind = 'segment_corrupt' AND list_contains($runs, run_id)", runs
+        )
         connection.execute(
             "INSERT INTO event (run_id, kind, severity, diagnostic, value, message, written_at) "
             "SELECT run_id, 'segment_corrupt', 'warning', '', count(*), "
@@ -240,9 +295,16 @@ def _register(connection: DuckDBPyConnection, good: list[Segment], aside: list[S
 
 
 def _misjudged(connection: DuckDBPyConnection, folders: Folders) -> list[tuple[str, str, str | None]]:
-    """Runs whose status the folder's lock refutes (a dead process cannot say so), with the right status and reason."""
-    asked = "SELECT run_id, status FROM run WHERE status = 'running' OR (status = 'interrupted' AND reason = $died)"
+    """Runs whose status the folder's lock refutes (a dead process cannot say so), with the right status and
+    reason.
+    """
+    asked = (
+        "SELECT run_id, status FROM run WHERE status = 'running' OR (status = 'interrupted' AND reason ="
+        " $died)"
+    )
     rows = connection.execute(asked, {"died": DIED}).fetchall()
     living = {run_id: run_id in folders and held(folders[run_id]) for run_id, _ in rows}
     wrong = [run_id for run_id, status in rows if living[run_id] != (status == "running")]
-    return [(run_id, "running", None) if living[run_id] else (run_id, "interrupted", DIED) for run_id in wrong]
+    return [
+        (run_id, "running", None) if living[run_id] else (run_id, "interrupted", DIED) for run_id in wrong
+    ]

@@ -11,9 +11,11 @@ from typing import Any
 
 LOG_NAME = "console.log"
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]+[0-~]|[@-Z\\-_])")
-# Besides the control characters, those that reorder or break the text around them (a log must not rewrite what stands
-# next to it), and halves of characters, which cannot be printed at all.
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# Besides the control characters, those that reorder or break the text around them (a log must not rewrite
+# what stands next to it), and halves of characters, which cannot be printed at all.
+_CONTROLS = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 def plain(text: str) -> str:
@@ -22,7 +24,9 @@ def plain(text: str) -> str:
 
 
 def visible(text: str) -> str:
-    """Return a text with its control characters shown as `\\u001b`, as JSON escapes them (tab and newline stay)."""
+    """Return a text with its control characters shown as `\\u001b`, as JSON escapes them (tab and newline
+    stay).
+    """
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
@@ -46,12 +50,16 @@ def log_of(runs: Path, experiment: str, run_id: str) -> Path | None:
 
 
 def as_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return RFC 4180 text: NULL is an empty field, NaN and infinities are nan, inf and -inf, lists are JSON."""
+    """Return RFC 4180 text: NULL is an empty field, NaN and infinities are nan, inf and -inf,
+    lists are JSON.
+    """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)
     for row in rows:
-        writer.writerow([json.dumps(as_json(v), ensure_ascii=False) if isinstance(v, list | dict) else v for v in row])
+        writer.writerow(
+            [json.dumps(as_json(v), ensure_ascii=False) if isinstance(v, list | dict) else v for v in row]
+        )
     return out.getvalue()
 
 

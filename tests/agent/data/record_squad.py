@@ -1,8 +1,10 @@
-"""Rewrites the scores of squad_cases.json with torchmetrics' SQuAD metric, which shares no code with this project.
+"""Rewrites the scores of squad_cases.json with torchmetrics' SQuAD metric, which shares no code with this
+project.
 
     pip install torchmetrics; python tests/agent/data/record_squad.py
 
-The answers are 70 hand-picked ones (case, articles, punctuation, accents, scripts) and 240 drawn from such words.
+The answers are 70 hand-picked ones (case, articles, punctuation, accents, scripts) and 240 drawn from such
+words.
 """
 
 import json

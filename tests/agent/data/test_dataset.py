@@ -1,4 +1,6 @@
-"""Data sets: scores, files in the schemas of Search-R1, FlashRAG and MedQA with their awkward rows, and the world."""
+"""Data sets: scores, files in the schemas of Search-R1, FlashRAG and MedQA with their awkward rows, and the
+world.
+"""
 
 import json
 from collections.abc import Sequence
@@ -27,21 +29,31 @@ def test_exact_match_and_f1_are_squads_on_every_recorded_case() -> None:
         assert best(f1, case["answer"], case["golds"]) == pytest.approx(case["f1"], abs=1e-6), case
 
 
-@pytest.mark.parametrize(("answers", "letter"), [
-    (("A", "a", "(A) aspirin", "aspirin"), "A"),
-    (("(b)", "B: a beta blocker", "The beta blocker."), "B"),
-    (("C.", "C) Vitamin C", "vitamin c"), "C"),
-    ((" D ",), "D"),
-    (("E", "", "A patient needs rest", "E. Aspirin", "neither", "A B"), None),
-])  # fmt: skip
-def test_a_choice_is_read_from_its_letter_its_text_or_both(answers: tuple[str, ...], letter: str | None) -> None:
+@pytest.mark.parametrize(
+    ("answers", "letter"),
+    [
+        (("A", "a", "(A) aspirin", "aspirin"), "A"),
+        (("(b)", "B: a beta blocker", "The beta blocker."), "B"),
+        (("C.", "C) Vitamin C", "vitamin c"), "C"),
+        ((" D ",), "D"),
+        (("E", "", "A patient needs rest", "E. Aspirin", "neither", "A B"), None),
+    ],
+)
+def test_a_choice_is_read_from_its_letter_its_text_or_both(
+    answers: tuple[str, ...], letter: str | None
+) -> None:
     assert {choice(answer, CHOICES) for answer in answers} == {letter}
 
 
 PREFIX = "Answer the given question. You can call a search engine by <search> query </search>."
 FLASHRAG: list[dict[str, Any]] = [
     {"id": "test_0", "question": "capital of peru", "golden_answers": ["Lima"], "metadata": {}},
-    {"id": "test_1", "question": " Où? ", "golden_answers": ["São Tomé", "São Tomé", " Sao Tome "], "metadata": {}},
+    {
+        "id": "test_1",
+        "question": " Où? ",
+        "golden_answers": ["São Tomé", "São Tomé", " Sao Tome "],
+        "metadata": {},
+    },
     {"id": "test_2", "question": "moon landing", "golden_answers": [1969, 1969.0, "July 1969"]},
     {"id": "test_3", "question": "nobody knows", "golden_answers": []},
     {"id": "test_4", "question": "blank", "golden_answers": ["", "  ", None]},
@@ -49,8 +61,20 @@ FLASHRAG: list[dict[str, Any]] = [
 ]
 KEYED = [{"key": "A", "value": "x"}, {"key": "B", "value": "y"}]  # as the hub stores choices
 MEDQA = [
-    {"question": "Age?", "answer": "Rest", "options": {"A": "Salt", "B": "Rest"}, "answer_idx": "B", "meta_info": "2"},
-    {"question": "As the hub stores it?", "answer": "x", "meta_info": "step1", "answer_idx": "A", "options": KEYED},
+    {
+        "question": "Age?",
+        "answer": "Rest",
+        "options": {"A": "Salt", "B": "Rest"},
+        "answer_idx": "B",
+        "meta_info": "2",
+    },
+    {
+        "question": "As the hub stores it?",
+        "answer": "x",
+        "meta_info": "step1",
+        "answer_idx": "A",
+        "options": KEYED,
+    },
     {"question": "Without a letter?", "answer": "two", "options": ["one", "two"]},
 ]
 
@@ -58,11 +82,15 @@ MEDQA = [
 def search_r1(question: str, golds: Any, number: int, source: str = "nq") -> dict[str, Any]:
     """A row of Search-R1's nq_search.py."""
     return {
-        "id": f"train_{number}", "question": question, "golden_answers": golds, "data_source": source,
-        "prompt": [{"role": "user", "content": f"{PREFIX} Question: {question}\n"}], "ability": "fact-reasoning",
+        "id": f"train_{number}",
+        "question": question,
+        "golden_answers": golds,
+        "data_source": source,
+        "prompt": [{"role": "user", "content": f"{PREFIX} Question: {question}\n"}],
+        "ability": "fact-reasoning",
         "reward_model": {"style": "rule", "ground_truth": {"target": golds}},
         "extra_info": {"split": "train", "index": number},
-    }  # fmt: skip
+    }
 
 
 def jsonl(path: Path, rows: list[Any]) -> Path:
@@ -78,30 +106,43 @@ def parquet(path: Path, rows: list[dict[str, Any]]) -> Path:
 def test_flashrag_rows(tmp_path: Path) -> None:
     data = read(jsonl(tmp_path / "test.jsonl", FLASHRAG), "nq")
     assert data.items == [
-        Item("capital of peru", ("Lima",)), Item("Où?", ("São Tomé", "Sao Tome")),
-        Item("moon landing", ("1969", "July 1969")), Item("one string", ("東京",)),
-    ]  # fmt: skip
+        Item("capital of peru", ("Lima",)),
+        Item("Où?", ("São Tomé", "Sao Tome")),
+        Item("moon landing", ("1969", "July 1969")),
+        Item("one string", ("東京",)),
+    ]
     assert (data.name, data.left_out) == ("nq", 2)
 
 
 def test_search_r1_rows_with_and_without_a_question(tmp_path: Path) -> None:
-    row, other = search_r1("who wrote Question: Time?", ["Mia", "Ma"], 0), search_r1("q?", ["trained"], 1, "hotpotqa")
+    row, other = (
+        search_r1("who wrote Question: Time?", ["Mia", "Ma"], 0),
+        search_r1("q?", ["trained"], 1, "hotpotqa"),
+    )
     bare = {key: row[key] for key in ("data_source", "prompt", "reward_model")}
-    plain = {"prompt": [{"role": "user", "content": "Question: where?"}], "reward_model": {"ground_truth": "here"}}
+    plain = {
+        "prompt": [{"role": "user", "content": "Question: where?"}],
+        "reward_model": {"ground_truth": "here"},
+    }
     rows = (row, bare, plain, other | {"golden_answers": ["next to it"]})
     assert [read(parquet(tmp_path / f"{i}.parquet", [row]), "x").items[0] for i, row in enumerate(rows)] == [
-        Item("who wrote Question: Time?", ("Mia", "Ma")), Item("Time?", ("Mia", "Ma")),
-        Item("where?", ("here",)), Item("q?", ("trained",)),
-    ]  # fmt: skip
+        Item("who wrote Question: Time?", ("Mia", "Ma")),
+        Item("Time?", ("Mia", "Ma")),
+        Item("where?", ("here",)),
+        Item("q?", ("trained",)),
+    ]
 
 
 def test_medqa_rows(tmp_path: Path) -> None:
-    assert [(item.answers, item.choices) for item in read(jsonl(tmp_path / "medqa.jsonl", MEDQA), "medqa").items] == [
+    assert [
+        (item.answers, item.choices) for item in read(jsonl(tmp_path / "medqa.jsonl", MEDQA), "medqa").items
+    ] == [
         (("B",), (("A", "Salt"), ("B", "Rest"))),
         (("A",), (("A", "x"), ("B", "y"))),
         (("B",), (("A", "one"), ("B", "two"))),
     ]
-    rows = [MEDQA[0], {**MEDQA[0], "options": {"A": "x", "B": "y", "C": "z"}}]  # arrow gives the first row a C too
+    # arrow gives the first row a C too
+    rows = [MEDQA[0], {**MEDQA[0], "options": {"A": "x", "B": "y", "C": "z"}}]
     assert [len(item.choices) for item in read(parquet(tmp_path / "m.parquet", rows), "m").items] == [2, 3]
 
 
@@ -109,21 +150,26 @@ def test_a_list_a_byte_order_mark_and_a_limit(tmp_path: Path) -> None:
     as_list, marked = tmp_path / "list.json", tmp_path / "bom.jsonl"
     as_list.write_text(json.dumps(FLASHRAG))
     marked.write_text(json.dumps(FLASHRAG[0]) + "\n\n", encoding="utf-8-sig")
-    lengths = [len(read(file, "x", limit).items) for file, limit in ((as_list, None), (marked, None), (as_list, 2))]
+    lengths = [
+        len(read(file, "x", limit).items) for file, limit in ((as_list, None), (marked, None), (as_list, 2))
+    ]
     assert lengths == [4, 1, 2]
 
 
-@pytest.mark.parametrize(("content", "said"), [
-    (f"{json.dumps(FLASHRAG[0])}\n{json.dumps(MEDQA[0])}\n", "split it into two"),
-    ('{"query": "q", "answer": "a"}\n', "row 1 .*columns query, answer.*golden_answers"),
-    ('{"question": "q", "golden_answers": ["a"]}\n{"question"\n', "cannot read"),
-    ("[1, 2]", "row 1 .*is int"),
-    ("", "no question with a gold answer among its 0 rows"),
-    ('{"question": "q", "golden_answers": []}', "no question with a gold answer among its 1 rows"),
-    ('{"question": "q", "options": {"A": "x"}, "answer_idx": "F"}', "right choice is 'F'"),
-    ('{"question": "q", "options": 5, "answer_idx": "F"}', "row 1"),
-    ("not parquet", "cannot read"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (f"{json.dumps(FLASHRAG[0])}\n{json.dumps(MEDQA[0])}\n", "split it into two"),
+        ('{"query": "q", "answer": "a"}\n', "row 1 .*columns query, answer.*golden_answers"),
+        ('{"question": "q", "golden_answers": ["a"]}\n{"question"\n', "cannot read"),
+        ("[1, 2]", "row 1 .*is int"),
+        ("", "no question with a gold answer among its 0 rows"),
+        ('{"question": "q", "golden_answers": []}', "no question with a gold answer among its 1 rows"),
+        ('{"question": "q", "options": {"A": "x"}, "answer_idx": "F"}', "right choice is 'F'"),
+        ('{"question": "q", "options": 5, "answer_idx": "F"}', "row 1"),
+        ("not parquet", "cannot read"),
+    ],
+)
 def test_a_file_that_cannot_be_read_says_where(tmp_path: Path, content: str, said: str) -> None:
     file = tmp_path / ("a.parquet" if content == "not parquet" else "a.jsonl")
     file.write_text(content)
@@ -133,14 +179,22 @@ def test_a_file_that_cannot_be_read_says_where(tmp_path: Path, content: str, sai
 
 def test_the_eight_benchmarks_and_their_files() -> None:
     assert [b.file(b.split) for b in BENCHMARKS] == [
-        "nq/test.jsonl", "triviaqa/test.jsonl", "popqa/test.jsonl", "hotpotqa/dev.jsonl", "2wikimultihopqa/dev.jsonl",
-        "musique/dev.jsonl", "bamboogle/test.jsonl", "phrases_no_exclude_test.jsonl",
-    ]  # fmt: skip
+        "nq/test.jsonl",
+        "triviaqa/test.jsonl",
+        "popqa/test.jsonl",
+        "hotpotqa/dev.jsonl",
+        "2wikimultihopqa/dev.jsonl",
+        "musique/dev.jsonl",
+        "bamboogle/test.jsonl",
+        "phrases_no_exclude_test.jsonl",
+    ]
     with pytest.raises(InputError, match=r"hotpotqa has no split 'test'.*train, dev"):
         next(b for b in BENCHMARKS if b.name == "hotpotqa").file("test")
 
 
-def test_a_benchmark_is_fetched_or_the_error_says_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_benchmark_is_fetched_or_the_error_says_how(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = []
 
     def download(repository: str, file: str, repo_type: str) -> str:
@@ -187,7 +241,9 @@ class Shelf:
 
     def retrieve(self, queries: Sequence[str], top_k: int) -> list[list[Passage]]:
         self.requests.append(list(queries))
-        return [[Passage("0", '"Lima"\nA city.', 2.0), Passage("1", q, 1.0)][:top_k] if q else [] for q in queries]
+        return [
+            [Passage("0", '"Lima"\nA city.', 2.0), Passage("1", q, 1.0)][:top_k] if q else [] for q in queries
+        ]
 
 
 def world_of(items: Sequence[Item] | None = ITEMS, shelf: Shelf | None = None, **settings: Any) -> Dataset:
@@ -203,7 +259,11 @@ def test_passages_are_as_search_r1_writes_them_and_queries_asked_ahead_are_one_r
 
     world.search_ahead(["a", "", "a", "b"])
     assert shelf.requests == [["a", "", "b"]]
-    assert [search(q)[:2] for q in ("a", "", "b")] == [(f"{lima} a", "found"), ("", "empty"), (f"{lima} b", "found")]
+    assert [search(q)[:2] for q in ("a", "", "b")] == [
+        (f"{lima} a", "found"),
+        ("", "empty"),
+        (f"{lima} b", "found"),
+    ]
     assert (search("c").text, search("c").seconds >= 0) == (f"{lima} c", True)
     world.search_ahead(["d"])  # one query is no batch, and what was asked before is over
     assert search("a").status == "found"
@@ -257,12 +317,15 @@ def test_held_out_data_is_another_file_where_one_is_named(tmp_path: Path) -> Non
         world_of(None, data=str(held_out))
 
 
-@pytest.mark.parametrize(("given", "said"), [
-    ({"kind": "dataset", "data": "nq"}, "has no passages of its own"),
-    ({"kind": "facts", "retriever": {"kind": "http", "url": "http://x/"}}, "answers its own queries"),
-    ({"kind": "atlas", "retriever": {"kind": "http"}}, "needs retriever.url"),
-    ({"kind": "atlas", "retriever": {"kind": "bm25"}}, "needs retriever.corpus"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"kind": "dataset", "data": "nq"}, "has no passages of its own"),
+        ({"kind": "facts", "retriever": {"kind": "http", "url": "http://x/"}}, "answers its own queries"),
+        ({"kind": "atlas", "retriever": {"kind": "http"}}, "needs retriever.url"),
+        ({"kind": "atlas", "retriever": {"kind": "bm25"}}, "needs retriever.corpus"),
+    ],
+)
 def test_a_world_without_its_retriever_is_refused(given: dict[str, object], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         WorldSettings.model_validate(given)

@@ -1,7 +1,9 @@
-"""Our client and server, each against the other and a server written from Search-R1's public description; failures.
+"""Our client and server, each against the other and a server written from Search-R1's public description;
+failures.
 
-Search-R1 (search_r1/search/retrieval_request.py, README): POST {"queries": [...], "topk": 3, "return_scores": true}
-to /retrieve; {"result": [[{"document": {"id", "contents"}, "score"}, ...], ...]}, documents alone without scores.
+Search-R1 (search_r1/search/retrieval_request.py, README): POST {"queries": [...], "topk": 3, "return_scores":
+true} to /retrieve; {"result": [[{"document": {"id", "contents"}, "score"}, ...], ...]}, documents alone
+without scores.
 """
 
 import json
@@ -40,7 +42,9 @@ Request = dict[str, Any]
 
 @contextmanager
 def answering(answer: Callable[[Request, int], tuple[int, bytes]]) -> Iterator[tuple[str, list[Request]]]:
-    """A server that answers request n with `answer(request, n)`; yields its address and the requests it has seen."""
+    """A server that answers request n with `answer(request, n)`; yields its address and the requests it has
+    seen.
+    """
     seen: list[Request] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -96,9 +100,11 @@ def test_the_client_speaks_search_r1s_protocol() -> None:
 
 
 def test_the_server_answers_what_search_r1s_client_sends(server: RetrievalServer) -> None:
-    status, answer = post(server.url, {"queries": ["capital of Peru", "zebra"], "topk": 1, "return_scores": True})
+    status, answer = post(
+        server.url, {"queries": ["capital of Peru", "zebra"], "topk": 1, "return_scores": True}
+    )
     assert status == 200
-    ((best,), nothing) = answer["result"]
+    (best,), nothing = answer["result"]
     documents = [{"id": f"p{i}", "contents": PASSAGES[i]} for i in range(2)]
     assert best["document"] == documents[0]
     assert best["score"] > 0
@@ -108,17 +114,22 @@ def test_the_server_answers_what_search_r1s_client_sends(server: RetrievalServer
     assert HTTPRetriever(server.url).retrieve(queries, 3) == server.retriever.retrieve(queries, 3)
 
 
-@pytest.mark.parametrize(("body", "said"), [
-    (b"{", "Invalid JSON"),
-    ([], "Input should be an object"),
-    ({}, "queries: Field required"),
-    ({"queries": "one"}, "queries: Input should be a valid"),
-    ({"queries": ["a"], "topk": -1}, "topk: Input should be greater than or equal to 0"),
-    ({"queries": ["a"], "topk": True}, "topk: Input should be a valid integer"),
-    ({"queries": ["a"], "topk": 10**9}, "topk: Input should be less than or equal to 1000"),
-    ({"queries": ["a"], "return_scores": 1}, "return_scores: Input should be a valid boolean"),
-])  # fmt: skip
-def test_the_server_refuses_what_is_not_in_the_protocol(server: RetrievalServer, body: Any, said: str) -> None:
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"{", "Invalid JSON"),
+        ([], "Input should be an object"),
+        ({}, "queries: Field required"),
+        ({"queries": "one"}, "queries: Input should be a valid"),
+        ({"queries": ["a"], "topk": -1}, "topk: Input should be greater than or equal to 0"),
+        ({"queries": ["a"], "topk": True}, "topk: Input should be a valid integer"),
+        ({"queries": ["a"], "topk": 10**9}, "topk: Input should be less than or equal to 1000"),
+        ({"queries": ["a"], "return_scores": 1}, "return_scores: Input should be a valid boolean"),
+    ],
+)
+def test_the_server_refuses_what_is_not_in_the_protocol(
+    server: RetrievalServer, body: Any, said: str
+) -> None:
     status, answer = post(server.url, body)
     assert status == 422
     assert said in answer["detail"]
@@ -134,7 +145,9 @@ def test_the_server_knows_its_paths_and_survives_a_client_that_leaves(server: Re
         RetrievalServer(server.retriever, "127.0.0.1", server.server_address[1])
 
 
-def test_a_retriever_that_is_down_is_said_once_tried_once_and_comes_back(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_retriever_that_is_down_is_said_once_tried_once_and_comes_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     def answer(request: Request, number: int) -> tuple[int, bytes]:
         return (500, b"<b>out of memory</b>") if number <= 4 else as_search_r1(request, number)
 
@@ -150,12 +163,22 @@ def test_a_retriever_that_is_down_is_said_once_tried_once_and_comes_back(caplog:
 
 
 @pytest.mark.parametrize(
-    "body", [b"<html>", b"[]", b'{"result": []}', b'{"result": [[{"document": {"id": 1}}]]}', b'{"result": [["text"]]}',
-             b'{"result": null}'],
-)  # fmt: skip
+    "body",
+    [
+        b"<html>",
+        b"[]",
+        b'{"result": []}',
+        b'{"result": [[{"document": {"id": 1}}]]}',
+        b'{"result": [["text"]]}',
+        b'{"result": null}',
+    ],
+)
 def test_an_answer_that_is_not_in_the_protocol_is_a_failure(body: bytes) -> None:
     said = "0 results for 1 queries" if body == b'{"result": []}' else "not an answer"
-    with answering(lambda request, number: (200, body)) as (url, seen), pytest.raises(RetrieverDown, match=said):
+    with (
+        answering(lambda request, number: (200, body)) as (url, seen),
+        pytest.raises(RetrieverDown, match=said),
+    ):
         HTTPRetriever(url, retries=3).retrieve(["a"], 1)
     assert len(seen) == 1  # the same question gets the same answer
 
@@ -203,12 +226,16 @@ def test_no_episode_is_lost_and_every_failure_is_seen(requests: int) -> None:
     assert [e.ended for e in episodes] == ["answer"] * (requests // SEARCHES)
     assert all(e.success and e.searches == SEARCHES for e in episodes)
     outcomes = [outcome for e in episodes for outcome in e.retrieval_status if outcome is not None]
-    assert [i for i, outcome in enumerate(outcomes, start=1) if outcome == "failed"] == list(range(3, requests, 20))
+    assert [i for i, outcome in enumerate(outcomes, start=1) if outcome == "failed"] == list(
+        range(3, requests, 20)
+    )
     row = measure(0, StepEvidence(Rollouts.of(episodes, 0))).step
     assert (row["retrieval_failed_frac"], row["retrieval_empty_frac"]) == (pytest.approx(0.05), 0.0)
     spent = sum(s for e in episodes for s in e.retrieval_seconds if s is not None)
     assert row["seconds_retrieval"] == pytest.approx(spent)
-    (event,) = [e for e in RuleWatch(alarms(CATALOGUE)).step(0, row) if e.diagnostic == "retrieval_failed_frac"]
+    (event,) = [
+        e for e in RuleWatch(alarms(CATALOGUE)).step(0, row) if e.diagnostic == "retrieval_failed_frac"
+    ]
     assert (event.kind, event.value) == ("alarm", pytest.approx(0.05))
 
 
@@ -222,7 +249,8 @@ def test_with_retries_no_failure_reaches_the_policy() -> None:
 def test_a_policy_reads_that_its_search_failed_and_a_dead_retriever_is_an_event() -> None:
     episodes = play(DOWN, 4, retries=0)
     text = Codec(build_tokenizer()).decode(episodes[0].tokens)
-    assert text.count("<information> <unk> <unk> </information>") == SEARCHES  # "search failed" in this vocabulary
+    # "search failed" in this vocabulary
+    assert text.count("<information> <unk> <unk> </information>") == SEARCHES
     row = measure(0, StepEvidence(Rollouts.of(episodes, 0))).step
     assert row["retrieval_failed_frac"] == 1.0
     assert "retriever_down" in [e.kind for e in Watch(CollapseSettings(), 64).step(0, row)]

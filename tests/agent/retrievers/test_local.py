@@ -63,13 +63,16 @@ def test_the_index_is_made_once_for_a_content_and_again_for_another(corpus: Path
     assert len(list((cache / "bm25").iterdir())) == 2
 
 
-@pytest.mark.parametrize(("content", "said"), [
-    ("", "is empty"),
-    ('{"id": 1, "contents": "a b"}\n{"id": 2}\n', "line 2 .*KeyError"),
-    ('{"id": 1, "contents": 7}\n', "line 1 .*contents is int"),
-    ("not json\n", "line 1"),
-    ('{"id": 1, "contents": "?!"}\n', "no word"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "is empty"),
+        ('{"id": 1, "contents": "a b"}\n{"id": 2}\n', "line 2 .*KeyError"),
+        ('{"id": 1, "contents": 7}\n', "line 1 .*contents is int"),
+        ("not json\n", "line 1"),
+        ('{"id": 1, "contents": "?!"}\n', "no word"),
+    ],
+)
 def test_a_corpus_that_is_none_says_where(tmp_path: Path, content: str, said: str) -> None:
     file = tmp_path / "c.jsonl"
     file.write_text(content)

@@ -1,4 +1,5 @@
-"""Write the logs in this folder, each by its own tool: `python make.py TOOL`, in an environment with that tool.
+"""Write the logs in this folder, each by its own tool: `python make.py TOOL`, in an environment with that
+tool.
 
     tensorboard  tensorboardX 2.6.5 (as transformers and torch write) and tensorboard 2.21.0, in one folder
     wandb        wandb 0.31.0            swanlab  swanlab 0.10.3           trackio  trackio 0.43.0
@@ -88,7 +89,11 @@ def trackio(out):
         tool.init(project="p", name=name, config=CONFIG, embed=False)
         for step in STEPS:
             more = {"eval/reward": HELD_OUT[step]} if step in HELD_OUT else {}
-            row = {"train/reward": reward(step), "train/grad_norm": grad_norm(step), "train/global_step": step}
+            row = {
+                "train/reward": reward(step),
+                "train/grad_norm": grad_norm(step),
+                "train/global_step": step,
+            }
             tool.log(row | more)
         tool.finish()
 
@@ -104,7 +109,9 @@ def mlflow(out):
             tool.log_params(CONFIG)
             for step in STEPS:
                 more = {"eval_reward": HELD_OUT[step]} if step in HELD_OUT else {}
-                tool.log_metrics({"reward": reward(step), "train/grad_norm": grad_norm(step), **more}, step=step)
+                tool.log_metrics(
+                    {"reward": reward(step), "train/grad_norm": grad_norm(step), **more}, step=step
+                )
 
 
 def aim(out):
@@ -127,12 +134,21 @@ def trl(out):
 
     rows = []
     for step in STEPS:
-        rows.append({"epoch": step / 12, "grad_norm": grad_norm(step), "learning_rate": 1e-6, "reward": reward(step),
-                     "step": step})  # fmt: skip
+        rows.append(
+            {
+                "epoch": step / 12,
+                "grad_norm": grad_norm(step),
+                "learning_rate": 1e-6,
+                "reward": reward(step),
+                "step": step,
+            }
+        )
         if step in HELD_OUT:
             rows.append({"epoch": step / 12, "eval_reward": HELD_OUT[step], "step": step})
     (out / "checkpoint-12").mkdir()
-    TrainerState(global_step=12, max_steps=12, log_history=rows).save_to_json(out / "checkpoint-12/trainer_state.json")
+    TrainerState(global_step=12, max_steps=12, log_history=rows).save_to_json(
+        out / "checkpoint-12/trainer_state.json"
+    )
 
 
 def _module(file, name):
@@ -150,7 +166,11 @@ def verl(out, sources):
     with redirect_stdout(io.StringIO()) as said:
         print("(TaskRunner pid=7) Training Progress:   0%|          | 0/12 [00:00<?, ?it/s]")
         for step in STEPS:
-            row = {"training/global_step": step, "critic/score/mean": reward(step), "actor/grad_norm": grad_norm(step)}
+            row = {
+                "training/global_step": step,
+                "critic/score/mean": reward(step),
+                "actor/grad_norm": grad_norm(step),
+            }
             row |= {"val-core/openai/gsm8k/reward/mean@1": HELD_OUT[step]} if step in HELD_OUT else {}
             to_console.log(row, step)
             to_file.log(row, step)
@@ -172,10 +192,14 @@ def tinker(out):
 
 
 def prime_rl(out, sources):
-    sys.modules |= {f"prime_rl.{name}": MagicMock() for name in ("configs.monitors", "utils.config", "utils.logger")}
+    sys.modules |= {
+        f"prime_rl.{name}": MagicMock() for name in ("configs.monitors", "utils.config", "utils.logger")
+    }
     sys.modules["prime_rl"] = ModuleType("prime_rl")
     _module(f"{sources}/prime_rl/monitors/base.py", "prime_rl.monitors.base")
-    sys.modules["prime_rl.utils.utils"] = MagicMock(sanitize=lambda row: ({k: v for k, v in row.items() if v == v}, []))
+    sys.modules["prime_rl.utils.utils"] = MagicMock(
+        sanitize=lambda row: ({k: v for k, v in row.items() if v == v}, [])
+    )
     monitor = object.__new__(_module(f"{sources}/prime_rl/monitors/file.py", "file_monitor").FileMonitor)
     monitor.file = (out / "metrics.jsonl").open("w")
     for step in STEPS:

@@ -18,11 +18,15 @@ class NonFinite(ArithmeticError):
 
     def __init__(self, broken: int, rows: int, position: int) -> None:
         where = f"logits are not finite in {broken} of {rows} rows at token {position}"
-        super().__init__(f"{where}: the policy has diverged (its weights hold NaN or Inf, or its activations overflow)")
+        super().__init__(
+            f"{where}: the policy has diverged (its weights hold NaN or Inf, or its activations overflow)"
+        )
 
 
 class StaleWeights(RuntimeError):
-    """A sampler in another engine does not compute with the trainer's weights; the message says which are stale."""
+    """A sampler in another engine does not compute with the trainer's weights; the message says which are
+    stale.
+    """
 
     def __init__(self, message: str, error: float, tolerance: float) -> None:
         super().__init__(message)
@@ -33,15 +37,25 @@ class Engine(Protocol):
     """The one call that learning makes of a sampler."""
 
     def rollout(
-        self, world: World, questions: list[Question], groups: list[int], generator: Generator, greedy: bool = False
+        self,
+        world: World,
+        questions: list[Question],
+        groups: list[int],
+        generator: Generator,
+        greedy: bool = False,
     ) -> list[Episode]:
         """Return one episode for each question, in order; `groups` are their prompt groups."""
 
 
 def engine_for(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: EngineSettings, wording: str = "plain"
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    settings: EngineSettings,
+    wording: str = "plain",
 ) -> Engine:
-    """Sampler of `model` as it is at the time of each call. Raises InputError when vLLM is asked for and not there."""
+    """Sampler of `model` as it is at the time of each call. Raises InputError when vLLM is asked for and not
+    there.
+    """
     if settings.kind == "hf":
         from workbench.agent.engines.hf import HFEngine
 

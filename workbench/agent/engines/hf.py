@@ -1,7 +1,8 @@
-"""Lock-step sampling of ragged multi-turn episodes from a transformers decoder, with a key-value cache and no padding.
+"""Lock-step sampling of ragged multi-turn episodes from a transformers decoder, with a key-value cache and no
+padding.
 
-Every row is at the same position: a row with prompt or observation tokens left is fed those, another what was sampled.
-So there are no position ids, attention masks or padding. Finished rows are dropped from the cache.
+Every row is at the same position: a row with prompt or observation tokens left is fed those, another what was
+sampled. So there are no position ids, attention masks or padding. Finished rows are dropped from the cache.
 """
 
 from __future__ import annotations
@@ -27,10 +28,13 @@ from workbench.agent.tokenizer import Codec
 from workbench.agent.worlds import Question, World
 from workbench.spec import EngineSettings
 
-_KEEP = 0.85  # rows are dropped from the cache once this share or less is alive: a copy costs about one decoding step
-_SMALL = 20_000_000  # parameters up to which the written-out decoder pays: beyond, copying the weights costs more
+# rows are dropped from the cache once this share or less is alive: a copy costs about one decoding step
+_KEEP = 0.85
+# parameters up to which the written-out decoder pays: beyond, copying the weights costs more
+_SMALL = 20_000_000
 _COLUMNS, _CACHED = 128, 64  # columns of tokens, and of keys and values, that are allocated at first
-_PLAIN = 400  # multiplications a matrix below which torch.bmm takes a plain loop, two to three times slower than MKL
+# multiplications a matrix below which torch.bmm takes a plain loop, two to three times slower than MKL
+_PLAIN = 400
 
 
 class TransformersDecoder:
@@ -45,7 +49,9 @@ class TransformersDecoder:
         """Append `tokens` (B, n) to the cache and return the logits after the last, (B, V)."""
         tokens = tokens.to(self._model.device)
         with routed(self._model) as seen:
-            out: Any = self._model(input_ids=tokens, past_key_values=self._cache, use_cache=True, logits_to_keep=1)
+            out: Any = self._model(
+                input_ids=tokens, past_key_values=self._cache, use_cache=True, logits_to_keep=1
+            )
         self.routes = seen.routes
         return out.logits[:, -1]
 
@@ -59,8 +65,9 @@ def sample(
 ) -> tuple[Tensor, Tensor]:
     """Tokens (B,) drawn from softmax(logits / temperature), (B, V), and their log-probs (B,) in float32 nats.
 
-    The draw inverts the distribution function with one uniform number a row: the first i with F(i) > u. Greedy takes
-    the most likely token and reports the same log-prob. Raises NonFinite when a row has no distribution.
+    The draw inverts the distribution function with one uniform number a row: the first i with F(i) > u.
+    Greedy takes the most likely token and reports the same log-prob. Raises NonFinite when a row has no
+    distribution.
     """
     log_prob = torch.log_softmax(logits.float() / temperature, dim=-1)
     if greedy:
@@ -79,15 +86,23 @@ class HFEngine:
     """Samples from `model` as it is at the time of the call."""
 
     def __init__(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: EngineSettings,
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        settings: EngineSettings,
         wording: str = "plain",
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._model, self._settings, self._codec = model, settings, Codec(tokenizer, wording)
         self._limit = int(getattr(model.config, "max_position_embeddings", 0) or 1 << 30)
 
     @torch.inference_mode()
     def rollout(
-        self, world: World, questions: list[Question], groups: list[int], generator: Generator, greedy: bool = False
+        self,
+        world: World,
+        questions: list[Question],
+        groups: list[int],
+        generator: Generator,
+        greedy: bool = False,
     ) -> list[Episode]:
         """Return one episode for each question; the same generator state gives the same episodes."""
         dialogues = begin(world, self._codec, questions, groups, self._limit)
@@ -109,7 +124,11 @@ def decoder_of(model: PreTrainedModel, settings: EngineSettings) -> FusedDecoder
     """Return what decodes `model` in the precision of `settings`, with an empty cache."""
     dtype = getattr(torch, settings.dtype)
     small = model.device.type == "cpu" and model.num_parameters() <= _SMALL
-    return FusedDecoder(model, dtype) if small and supports(model) else TransformersDecoder(in_dtype(model, dtype))
+    return (
+        FusedDecoder(model, dtype)
+        if small and supports(model)
+        else TransformersDecoder(in_dtype(model, dtype))
+    )
 
 
 def in_dtype(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
@@ -118,17 +137,23 @@ def in_dtype(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
         return model
     copied: Any = deepcopy(model)
     copied.to(dtype)
-    for router in routers(copied):  # float32, as in every pass of the trainer: rounded logits choose other experts
+    # float32, as in every pass of the trainer: rounded logits choose other experts
+    for router in routers(copied):
         router.float()
     return copied
 
 
 class _Rows:
-    """The rows in decoding: tokens (B, T) written or to be read, known (B,) of them, start (B,) of the present turn."""
+    """The rows in decoding: tokens (B, T) written or to be read, known (B,) of them, start (B,) of the
+    present turn.
+    """
 
-    def __init__(self, dialogues: list[Dialogue], codec: Codec, turn_tokens: int, limit: int, unknown: int) -> None:
+    def __init__(
+        self, dialogues: list[Dialogue], codec: Codec, turn_tokens: int, limit: int, unknown: int
+    ) -> None:
         self._codec, self._turn_tokens, self._limit, self._unknown = codec, turn_tokens, limit, unknown
-        # Experts (B, T, L k) of the token before each, which fill up as the tokens are fed; None of a dense model.
+        # Experts (B, T, L k) of the token before each, which fill up as the tokens are fed; None of a dense
+        # model.
         self._routes: Tensor | None = None
         self._closers = list(codec.closers)
         self._rows = dialogues
@@ -141,7 +166,11 @@ class _Rows:
             self._tokens[row, : len(dialogue.tokens)] = dialogue.tokens
 
     def play(
-        self, decoder: FusedDecoder | TransformersDecoder, temperature: float, generator: Generator, greedy: bool
+        self,
+        decoder: FusedDecoder | TransformersDecoder,
+        temperature: float,
+        generator: Generator,
+        greedy: bool,
     ) -> None:
         """Decode until every dialogue has ended."""
         fed = 0
@@ -189,7 +218,8 @@ class _Rows:
                 self._tokens[row, end:known] = observation
                 self._known[row] = self._start[row] = known
             else:
-                self._known[row] = np.iinfo(np.int64).max  # reads padding until it is dropped; no other row waits
+                # reads padding until it is dropped; no other row waits
+                self._known[row] = np.iinfo(np.int64).max
 
     def _reserve(self, columns: int) -> None:
         missing = columns - self._tokens.shape[1]
@@ -206,7 +236,7 @@ class _Rows:
         self._routes = known
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------
 # The decoding step written out
 
 Linear = tuple[Tensor, Tensor | None]  # weight and bias
@@ -227,12 +257,14 @@ def supports(model: PreTrainedModel) -> bool:
 
 
 class FusedDecoder:
-    """The Qwen2, Llama and Mixtral decoding step written out: the same weights and numbers at half the cost on a CPU.
+    """The Qwen2, Llama and Mixtral decoding step written out: the same weights and numbers at half the cost
+    on a CPU.
 
-    The cache is preallocated and the matrices are fused and folded once a rollout: the norms' gains and sqrt(hidden)
-    into the matrix that follows, 1 / sqrt(D) into the queries, and RoPE's rotate_half into extra rows, so that rotating
-    is one multiply-add: q' = q * cos + (R q) * sin. Of a mixture every expert reads every token, and the gates of those
-    that were not chosen are 0: for few small experts one product costs less than taking their weights together.
+    The cache is preallocated and the matrices are fused and folded once a rollout: the norms' gains and
+    sqrt(hidden) into the matrix that follows, 1 / sqrt(D) into the queries, and RoPE's rotate_half into extra
+    rows, so that rotating is one multiply-add: q' = q * cos + (R q) * sin. Of a mixture every expert reads
+    every token, and the gates of those that were not chosen are 0: for few small experts one product costs
+    less than taking their weights together.
     """
 
     def __init__(self, model: PreTrainedModel, dtype: torch.dtype) -> None:
@@ -240,7 +272,9 @@ class FusedDecoder:
         inner: Any = model.model
         self._heads: int = config.num_key_value_heads
         self._groups: int = config.num_attention_heads // self._heads
-        self._width: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        self._width: int = (
+            getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        )
         self._floor = torch.tensor(math.sqrt(config.rms_norm_eps * config.hidden_size), dtype=dtype)
         self._rotary = inner.rotary_emb
         self._dtype = dtype
@@ -248,8 +282,10 @@ class FusedDecoder:
         self._head = _linear(model.lm_head, dtype, inner.norm.weight)
         self._layers = [self._fuse(layer) for layer in inner.layers[: config.num_hidden_layers]]
         found = routers(model)
-        self._routers = [_linear(router, torch.float32, layer.post_attention_layernorm.weight)[0]
-                         for router, layer in zip(found, inner.layers, strict=False)]  # fmt: skip
+        self._routers = [
+            _linear(router, torch.float32, layer.post_attention_layernorm.weight)[0]
+            for router, layer in zip(found, inner.layers, strict=False)
+        ]
         self._top_k: int = found[0].top_k if found else 0
         self._kind = width_of(found) if found else torch.uint8
         self.routes: Tensor | None = None  # (B, n, L k) experts of the tokens fed last; None of a dense model
@@ -314,15 +350,21 @@ class FusedDecoder:
         return mixed.reshape(batch * n, -1)
 
     def _unit(self, x: Tensor) -> Tensor:
-        """x / sqrt(sum x^2 + hidden eps): RMSNorm without sqrt(hidden) and gain, which the next matrix has."""
+        """x / sqrt(sum x^2 + hidden eps): RMSNorm without sqrt(hidden) and gain, which the next
+        matrix has.
+        """
         return x / torch.hypot(torch.linalg.vector_norm(x, dim=-1, keepdim=True), self._floor)
 
     def _mixture(self, i: int, x: Tensor, gate_up: Tensor, down: Tensor, chosen: list[Tensor]) -> Tensor:
-        """Sum of the experts (N, H) of layer i on x (N, H), weighted by the gates of the top k of its router."""
+        """Sum of the experts (N, H) of layer i on x (N, H), weighted by the gates of the top k
+        of its router.
+        """
         probability = torch.softmax(F.linear(x.float(), self._routers[i]), -1)
         value, index = torch.topk(probability, self._top_k, -1)
         chosen.append(index)
-        gates = torch.zeros_like(probability).scatter_(1, index, value / value.sum(-1, keepdim=True)).to(x.dtype)
+        gates = (
+            torch.zeros_like(probability).scatter_(1, index, value / value.sum(-1, keepdim=True)).to(x.dtype)
+        )
         gate, up = F.linear(x, gate_up).view(len(x), gates.shape[1], -1).chunk(2, -1)
         inner = F.silu(gate).mul_(up).mul_(gates[:, :, None])
         return F.linear(inner.flatten(1), down)
@@ -351,7 +393,9 @@ class FusedDecoder:
         attention, mlp, dtype = layer.self_attn, layer.mlp, self._dtype
         gain, after = layer.input_layernorm.weight, layer.post_attention_layernorm.weight
         q = _linear(attention.q_proj, torch.float32, gain, self._width**-0.5)
-        k, v = (_linear(projection, torch.float32, gain) for projection in (attention.k_proj, attention.v_proj))
+        k, v = (
+            _linear(projection, torch.float32, gain) for projection in (attention.k_proj, attention.v_proj)
+        )
         weight, bias = _stacked(q, k, self._rotate(q), self._rotate(k), v)
         mixer = weight.to(dtype), None if bias is None else bias.to(dtype)
         out = _linear(attention.o_proj, dtype)
@@ -359,13 +403,24 @@ class FusedDecoder:
             experts = mlp.experts
             gain = after.detach().float() * math.sqrt(len(after))
             wide = (experts.gate_up_proj.detach().float() * gain).flatten(0, 1).to(dtype)
-            return mixer, out, (wide, None), (experts.down_proj.detach().permute(1, 0, 2).flatten(1).to(dtype), None)
-        gate_up = _stacked(*(_linear(projection, dtype, after) for projection in (mlp.gate_proj, mlp.up_proj)))
+            return (
+                mixer,
+                out,
+                (wide, None),
+                (experts.down_proj.detach().permute(1, 0, 2).flatten(1).to(dtype), None),
+            )
+        gate_up = _stacked(
+            *(_linear(projection, dtype, after) for projection in (mlp.gate_proj, mlp.up_proj))
+        )
         return mixer, out, gate_up, _linear(mlp.down_proj, dtype)
 
     def _rotate(self, linear: Linear) -> Linear:
-        """rotate_half of transformers, applied to the output rows of a projection: (-second half, first half)."""
-        halves = [None if x is None else x.view(-1, 2, self._width // 2, *x.shape[1:]).unbind(1) for x in linear]
+        """rotate_half of transformers, applied to the output rows of a projection: (-second half, first
+        half).
+        """
+        halves = [
+            None if x is None else x.view(-1, 2, self._width // 2, *x.shape[1:]).unbind(1) for x in linear
+        ]
         weight, bias = (None if x is None else torch.stack([-x[1], x[0]], 1).flatten(0, 2) for x in halves)
         assert weight is not None
         return weight, bias
@@ -381,7 +436,9 @@ def _linear(module: Any, dtype: torch.dtype, gain: Tensor | None = None, scale: 
 
 def _stacked(*parts: Linear) -> Linear:
     biases = [bias for _, bias in parts if bias is not None]
-    return torch.cat([weight for weight, _ in parts]), torch.cat(biases) if len(biases) == len(parts) else None
+    return torch.cat([weight for weight, _ in parts]), (
+        torch.cat(biases) if len(biases) == len(parts) else None
+    )
 
 
 def _add(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

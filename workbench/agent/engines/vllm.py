@@ -1,4 +1,6 @@
-"""Sampling by vLLM in the trainer's process: a turn is a request, most of its context in the cache; no row waits."""
+"""Sampling by vLLM in the trainer's process: a turn is a request, most of its context in the cache; no row
+waits.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,14 @@ from workbench.spec import EngineSettings, InputError
 
 _SEED = 1 << 62
 _PROBES, _LENGTH = 4, 128  # probes, and tokens of each at most
-# Nats. float32 differs by 3e-6 at most on the embedded policy, more where kernels and depth do; an update of any use
-# moves log-probs by more than 1e-3. bfloat16 rounds log-probs by up to some tenths.
+# Nats. float32 differs by 3e-6 at most on the embedded policy, more where kernels and depth do; an update of
+# any use moves log-probs by more than 1e-3. bfloat16 rounds log-probs by up to some tenths.
 _TOLERANCE = {"float32": 1e-4, "bfloat16": 0.5}
 _NAMED = 6  # weights that a message lists
 
 _ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # one process: weights are handed over, and it dies with the trainer
+    # one process: weights are handed over, and it dies with the trainer
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # cells that run side by side would be bound to the same cores
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",  # nothing is reported to anyone
@@ -36,13 +39,18 @@ _ENVIRONMENT = {
 
 
 class VLLMEngine:
-    """Samples from `model` as it is at the time of the call: pushes the weights; StaleWeights if vLLM has others.
+    """Samples from `model` as it is at the time of the call: pushes the weights; StaleWeights if vLLM has
+    others.
 
     Log-probs are those of the sampler, at its temperature; a greedy turn reports them at temperature 1.
     """
 
     def __init__(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: EngineSettings, wording: str
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        settings: EngineSettings,
+        wording: str,
     ) -> None:
         self._settings, self._codec = settings, Codec(tokenizer, wording)
         self._limit = int(getattr(model.config, "max_position_embeddings", 0) or 1 << 20)
@@ -51,7 +59,12 @@ class VLLMEngine:
         self.weights = Weights(llm, model, settings)
 
     def rollout(
-        self, world: World, questions: list[Question], groups: list[int], generator: Generator, greedy: bool = False
+        self,
+        world: World,
+        questions: list[Question],
+        groups: list[int],
+        generator: Generator,
+        greedy: bool = False,
     ) -> list[Episode]:
         """Return one episode for each question; the same generator state gives the same episodes."""
         dialogues = begin(world, self._codec, questions, groups, self._limit)
@@ -71,8 +84,12 @@ class VLLMEngine:
                 self._ask(i, dialogue, turn_tokens, seed, greedy)
             while self._engine.has_unfinished_requests():
                 answers = [answer for answer in self._engine.step() if answer.finished]
-                ended = {int(answer.request_id.split("-")[0]): self._turn(answer.outputs[0]) for answer in answers}
-                broken += [len(dialogues[row].tokens) for row in ended if not all(map(math.isfinite, ended[row][1]))]
+                ended = {
+                    int(answer.request_id.split("-")[0]): self._turn(answer.outputs[0]) for answer in answers
+                }
+                broken += [
+                    len(dialogues[row].tokens) for row in ended if not all(map(math.isfinite, ended[row][1]))
+                ]
                 if broken:  # the others finish their turn and are counted; nobody begins another one
                     continue
                 search_ahead([dialogues[row] for row in ended], [tokens for tokens, _ in ended.values()])
@@ -92,7 +109,9 @@ class VLLMEngine:
         """Tokens of a turn and their log-probs, without what vLLM sampled beyond the token that ends it."""
         n = turn_length(self._codec, output.token_ids)
         tokens = list(output.token_ids[:n])
-        return tokens, [chances[token].logprob for token, chances in zip(tokens, output.logprobs[:n], strict=True)]
+        return tokens, [
+            chances[token].logprob for token, chances in zip(tokens, output.logprobs[:n], strict=True)
+        ]
 
     def _ask(self, i: int, dialogue: Dialogue, turn_tokens: int, seed: int, greedy: bool) -> None:
         from vllm import SamplingParams
@@ -102,19 +121,25 @@ class VLLMEngine:
         codec = self._codec
         params = SamplingParams(
             temperature=0.0 if greedy else self._settings.temperature,
-            # A seed for each turn of each row: neither company nor the order of arrival changes what is drawn.
+            # A seed for each turn of each row: neither company nor the order of arrival changes what is
+            # drawn.
             seed=draw(seed, i, len(dialogue.status)) >> 2,
             max_tokens=min(turn_tokens, self._limit - len(dialogue.tokens)),
             ignore_eos=True,  # <eos> is among the stops where the tokenizer has one
             stop_token_ids=[token for token in sorted(codec.closers) if codec.exact or token == codec.eos_id],
-            stop=None if codec.exact else ["</search>", "</answer>"], include_stop_str_in_output=True,
-            detokenize=not codec.exact, skip_special_tokens=False,
-            logprobs=0, output_kind=RequestOutputKind.FINAL_ONLY,
-        )  # fmt: skip
+            stop=None if codec.exact else ["</search>", "</answer>"],
+            include_stop_str_in_output=True,
+            detokenize=not codec.exact,
+            skip_special_tokens=False,
+            logprobs=0,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
         self._engine.add_request(f"{i}-{len(dialogue.status)}", tokens_input(list(dialogue.tokens)), params)
 
 
-def _start(model: Any, tokenizer: PreTrainedTokenizerBase, settings: EngineSettings, limit: int, text: bool) -> Any:
+def _start(
+    model: Any, tokenizer: PreTrainedTokenizerBase, settings: EngineSettings, limit: int, text: bool
+) -> Any:
     """Start a vLLM with the architecture of `model` and dummy weights; InputError where it cannot."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -122,8 +147,9 @@ def _start(model: Any, tokenizer: PreTrainedTokenizerBase, settings: EngineSetti
         from vllm import LLM
     except ImportError as error:
         raise InputError(
-            f"engine.kind = \"vllm\" needs vLLM, which cannot be imported here ({error}): pip install 'sorl[vllm]' "
-            f'with a GPU, `make test-vllm` for its CPU build, or engine.kind = "hf"'
+            f'engine.kind = "vllm" needs vLLM, which cannot be imported here ({error}): pip install'
+            " 'sorl[vllm]' "
+            'with a GPU, `make test-vllm` for its CPU build, or engine.kind = "hf"'
         ) from error
     cpu, config = model.device.type == "cpu", model.config
     if cpu:
@@ -133,20 +159,31 @@ def _start(model: Any, tokenizer: PreTrainedTokenizerBase, settings: EngineSetti
         known = CPUAttentionBackend.get_supported_head_sizes()
         if width not in known:
             raise InputError(
-                f"vLLM on a CPU knows attention heads of width {', '.join(map(str, known))}; this policy's are {width} "
-                f'wide (policy.hidden / policy.heads): set policy.heads so that they fit, or engine.kind = "hf"'
+                f"vLLM on a CPU knows attention heads of width {', '.join(map(str, known))}; this policy's"
+                f" are {width} "
+                f"wide (policy.hidden / policy.heads): set policy.heads so that they fit, or engine.kind ="
+                f' "hf"'
             )
     threads, set_threads = torch.get_num_threads(), torch.set_num_threads
     with tempfile.TemporaryDirectory(prefix="sorl-vllm-") as folder, torch.random.fork_rng():
         config.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         llm = LLM(
-            model=folder, tokenizer=folder, skip_tokenizer_init=not text, load_format="dummy", dtype=settings.dtype,
-            max_model_len=limit, kv_cache_memory_bytes=int(settings.cache_gib * 2**30), enable_prefix_caching=True,
+            model=folder,
+            tokenizer=folder,
+            skip_tokenizer_init=not text,
+            load_format="dummy",
+            dtype=settings.dtype,
+            max_model_len=limit,
+            kv_cache_memory_bytes=int(settings.cache_gib * 2**30),
+            enable_prefix_caching=True,
             logprobs_mode="processed_logprobs",  # after the temperature
             generation_config="vllm",  # no sampling default of the checkpoint
-            enforce_eager=cpu, async_scheduling=False, disable_log_stats=True, seed=0,
-        )  # fmt: skip
+            enforce_eager=cpu,
+            async_scheduling=False,
+            disable_log_stats=True,
+            seed=0,
+        )
     torch.set_num_threads = set_threads  # its CPU worker puts a no-op there, for threads that it has bound
     torch.set_num_threads(threads)
     return llm
@@ -163,7 +200,9 @@ class Weights:
         self.error: float | None = None
 
     def push(self) -> None:
-        """Hand every weight over once, a tied head as its embedding; forget what was cached under the old ones."""
+        """Hand every weight over once, a tied head as its embedding; forget what was cached under the old
+        ones.
+        """
         tied = set(getattr(self._model, "all_tied_weights_keys", None) or ())
         weights = ((name, tensor) for name, tensor in self._model.state_dict().items() if name not in tied)
         self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
@@ -171,17 +210,24 @@ class Weights:
         self._llm.reset_prefix_cache()
 
     def check(self, contexts: Sequence[Sequence[int]]) -> None:
-        """Compare log-probs on probes, fixed from the first call's `contexts` on; StaleWeights beyond the tolerance."""
+        """Compare log-probs on probes, fixed from the first call's `contexts` on; StaleWeights beyond the
+        tolerance.
+        """
         if not self._probes:
             self._probes = [list(tokens[:_LENGTH]) for tokens in contexts if len(tokens) > 1][:_PROBES]
-        self.error = max((self._apart(*both) for both in zip(self._probes, self._by_vllm(), strict=True)), default=0.0)
+        self.error = max(
+            (self._apart(*both) for both in zip(self._probes, self._by_vllm(), strict=True)), default=0.0
+        )
         # In bfloat16 rounding hides a small update from log-probs, so there every weight is compared as well.
         stale = self.stale() if self.error > self.tolerance or self._dtype != torch.float32 else []
         if self.error > self.tolerance or stale:
-            named = ", ".join(stale[:_NAMED]) + (f" and {len(stale) - _NAMED} more" if len(stale) > _NAMED else "")
+            named = ", ".join(stale[:_NAMED]) + (
+                f" and {len(stale) - _NAMED} more" if len(stale) > _NAMED else ""
+            )
             message = (
-                f"after the weight sync vLLM's log-probs are {self.error:.3g} nats off the trainer's (tolerance "
-                f"{self.tolerance:g}); stale in vLLM: {named or 'none of those that can be compared one by one'}"
+                f"after the weight sync vLLM's log-probs are {self.error:.3g} nats off the trainer's"
+                f" (tolerance {self.tolerance:g}); stale in vLLM:"
+                f" {named or 'none of those that can be compared one by one'}"
             )
             raise StaleWeights(message, self.error, self.tolerance)
 
@@ -199,7 +245,9 @@ class Weights:
         asked = [tokens_input(list(probe)) for probe in self._probes]
         answers = self._llm.generate(asked, params, use_tqdm=False)
         return [
-            torch.tensor([chances[token].logprob for token, chances in zip(p[1:], a.prompt_logprobs[1:], strict=True)])
+            torch.tensor(
+                [chances[token].logprob for token, chances in zip(p[1:], a.prompt_logprobs[1:], strict=True)]
+            )
             for p, a in zip(self._probes, answers, strict=True)
         ]
 
@@ -215,7 +263,9 @@ class Weights:
 
 
 def _pack_embeddings(engine: Any) -> None:
-    """Pack embeddings and heads again: vLLM's CPU build packs only loaded weights, and a tied head gets none."""
+    """Pack embeddings and heads again: vLLM's CPU build packs only loaded weights, and a tied
+    head gets none.
+    """
     from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
     for module in engine.modules():
@@ -242,7 +292,8 @@ def _stale(engine: Any, trained: dict[str, Tensor], dtype: torch.dtype) -> list[
             if kind == "weight" and isinstance(module, (LinearBase, ParallelLMHead)):
                 same = _computes(module, rows, dtype)
             else:
-                # vLLM keeps a bias in float32 for its kernels on processors with AMX: the rounded values are compared.
+                # vLLM keeps a bias in float32 for its kernels on processors with AMX: the rounded values are
+                # compared.
                 parted = zip(_split(present.to(dtype), rows), rows, strict=True)
                 same = [torch.equal(part, row) for part, row in parted]
             found += [source for source, equal in zip(sources, same, strict=True) if not equal]
@@ -255,7 +306,9 @@ def _split(present: Tensor, rows: Sequence[Tensor]) -> Sequence[Tensor]:
 
 def _computes(module: Any, rows: Sequence[Tensor], dtype: torch.dtype) -> list[bool]:
     """Return whether a linear layer, whose weight may be packed away, multiplies by these rows."""
-    x = torch.randn(16, rows[0].shape[1], generator=torch.Generator().manual_seed(0)).to(rows[0].device, dtype)
+    x = torch.randn(16, rows[0].shape[1], generator=torch.Generator().manual_seed(0)).to(
+        rows[0].device, dtype
+    )
     out = module.quant_method.apply(module, x, None).float()
     rounding = 1e-4 if dtype == torch.float32 else 3e-2
     same = []

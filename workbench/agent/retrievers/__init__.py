@@ -1,4 +1,6 @@
-"""Retrievers: ranked passages of a corpus, found by BM25, by embeddings or by a server; the corpus and its cache."""
+"""Retrievers: ranked passages of a corpus, found by BM25, by embeddings or by a server; the corpus and its
+cache.
+"""
 
 import hashlib
 import mmap
@@ -16,7 +18,9 @@ from workbench.spec.files import from_json
 
 
 class Passage(NamedTuple):
-    """One passage of a corpus, as Search-R1's JSONL has it; the score is the retriever's own, higher is better."""
+    """One passage of a corpus, as Search-R1's JSONL has it; the score is the retriever's own, higher is
+    better.
+    """
 
     id: str
     contents: str
@@ -27,7 +31,9 @@ class Retriever(Protocol):
     """The one call that worlds and servers make of a retriever."""
 
     def retrieve(self, queries: Sequence[str], top_k: int) -> list[list[Passage]]:
-        """Return for each query at most `top_k` passages, best first; none without a match. Raises RetrieverDown."""
+        """Return for each query at most `top_k` passages, best first; none without a match. Raises
+        RetrieverDown.
+        """
 
 
 class RetrieverDown(ConnectionError):
@@ -35,7 +41,9 @@ class RetrieverDown(ConnectionError):
 
 
 def retriever_of(settings: RetrieverSettings) -> Retriever:
-    """Return the retriever that `settings` name. Raises InputError for a server that does not answer, or no corpus."""
+    """Return the retriever that `settings` name. Raises InputError for a server that does not answer, or no
+    corpus.
+    """
     if settings.kind == "http":
         from workbench.agent.retrievers.http import HTTPRetriever
 
@@ -78,7 +86,9 @@ def cached(folder: Path, make: Callable[[Path], None]) -> Path:
 
 
 class Corpus:
-    """The passages of a JSONL file by line number; the file is memory-mapped and must not change while it is read."""
+    """The passages of a JSONL file by line number; the file is memory-mapped and must not change while it is
+    read.
+    """
 
     def __init__(self, path: Path) -> None:
         if not path.is_file():
@@ -92,7 +102,8 @@ class Corpus:
         for line in iter(self._bytes.readline, b""):
             starts += [] if line.isspace() else [at]
             at += len(line)
-        self._starts = np.array([*starts, at], dtype=np.int64)  # (N + 1,) byte offsets of the lines, and the end
+        # (N + 1,) byte offsets of the lines, and the end
+        self._starts = np.array([*starts, at], dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self._starts) - 1

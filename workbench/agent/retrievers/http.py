@@ -1,4 +1,6 @@
-"""Search-R1's retrieval protocol, client and server: POST {"queries", "topk", "return_scores"}, passages a query."""
+"""Search-R1's retrieval protocol, client and server: POST {"queries", "topk", "return_scores"}, passages a
+query.
+"""
 
 import json
 import logging
@@ -20,30 +22,45 @@ _JSON = {"Content-Type": "application/json"}
 
 
 class HTTPRetriever:
-    """Asks the server at `url` in batches, again after a failure, each wait twice the one before with jitter."""
+    """Asks the server at `url` in batches, again after a failure, each wait twice the one
+    before with jitter.
+    """
 
     def __init__(self, url: str, timeout: float = 10.0, retries: int = 3, batch: int = 64) -> None:
         parsed = urllib3.util.parse_url(url)
         if parsed.scheme not in ("http", "https") or not parsed.host:
-            raise InputError(f"'{url}' is no address of a retriever; write it like http://127.0.0.1:8000/retrieve")
+            raise InputError(
+                f"'{url}' is no address of a retriever; write it like http://127.0.0.1:8000/retrieve"
+            )
         self.url = url if parsed.path not in (None, "", "/") else url.rstrip("/") + "/retrieve"
         self._retries, self._batch, self._down = retries, batch, False
         self._pool = urllib3.PoolManager(maxsize=8, timeout=urllib3.Timeout(total=timeout))
 
     def retrieve(self, queries: Sequence[str], top_k: int) -> list[list[Passage]]:
-        """Return for each query at most `top_k` passages, best first. Raises RetrieverDown after the last retry."""
+        """Return for each query at most `top_k` passages, best first. Raises RetrieverDown after the last
+        retry.
+        """
         starts = range(0, len(queries), self._batch)
-        return [found for start in starts for found in self._ask(list(queries[start : start + self._batch]), top_k)]
+        return [
+            found
+            for start in starts
+            for found in self._ask(list(queries[start : start + self._batch]), top_k)
+        ]
 
     def _ask(self, queries: list[str], top_k: int) -> list[list[Passage]]:
         body = json.dumps(
             {"queries": queries, "topk": top_k, "return_scores": True}
         ).encode()  # also of lone surrogates
         again = urllib3.Retry(  # once while the server is down, or a run would wait for hours
-            total=0 if self._down else self._retries, backoff_factor=0.1, backoff_jitter=0.1, backoff_max=5.0,
+            total=0 if self._down else self._retries,
+            backoff_factor=0.1,
+            backoff_jitter=0.1,
+            backoff_max=5.0,
             allowed_methods=None,  # a question changes nothing, so a POST may be sent again
-            status_forcelist=_AGAIN, raise_on_status=False, redirect=0,
-        )  # fmt: skip
+            status_forcelist=_AGAIN,
+            raise_on_status=False,
+            redirect=0,
+        )
         try:
             answer = self._pool.request("POST", self.url, body=body, headers=_JSON, retries=again)
             if answer.status != 200:
@@ -64,7 +81,9 @@ class HTTPRetriever:
 
 
 def _passages(answer: bytes, n: int) -> list[list[Passage]]:
-    """Return the passages of an answer to `n` queries; RetrieverDown for anything that is not in the protocol."""
+    """Return the passages of an answer to `n` queries; RetrieverDown for anything that is not in the
+    protocol.
+    """
     found: list[list[Passage]] = []
     try:
         for result in json.loads(answer)["result"]:
@@ -72,7 +91,8 @@ def _passages(answer: bytes, n: int) -> list[list[Passage]]:
             for rank, entry in enumerate(result):  # {"document": {...}, "score": x}, or the document alone
                 document = entry.get("document", entry)
                 contents = document.get("contents")
-                if contents is None:  # corpora with title and text apart; joined as Search-R1 prepares its own
+                # corpora with title and text apart; joined as Search-R1 prepares its own
+                if contents is None:
                     contents = f'"{document["title"]}"\n{document["text"]}'
                 score = float(entry.get("score", -rank))
                 found[-1].append(Passage(str(document.get("id", rank)), str(contents), score))
@@ -97,7 +117,9 @@ class Request(BaseModel):
 
 
 class RetrievalServer(ThreadingHTTPServer):
-    """Answers POST /retrieve and GET /health for any retriever; `top_k` passages unless a request says how many."""
+    """Answers POST /retrieve and GET /health for any retriever; `top_k` passages unless a request says how
+    many.
+    """
 
     request_queue_size = 128
 
@@ -122,12 +144,15 @@ class RetrievalServer(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"  # keeps connections open
     timeout = 60
-    disable_nagle_algorithm = True  # header and body are two small packets: without this each answer waits 40 ms
+    # header and body are two small packets: without this each answer waits 40 ms
+    disable_nagle_algorithm = True
     server: RetrievalServer
 
     def do_GET(self) -> None:
         """Whether the server is up."""
-        self._send(*((200, {"status": "ok"}) if self.path == "/health" else (404, {"detail": "POST /retrieve"})))
+        self._send(
+            *((200, {"status": "ok"}) if self.path == "/health" else (404, {"detail": "POST /retrieve"}))
+        )
 
     def do_POST(self) -> None:
         """Ranked passages for each query."""

@@ -1,4 +1,6 @@
-"""Retrievers in this process: BM25 (bm25s, Lucene's formula), and embeddings by inner product (faiss, exact)."""
+"""Retrievers in this process: BM25 (bm25s, Lucene's formula), and embeddings by inner product
+(faiss, exact).
+"""
 
 import hashlib
 import re
@@ -34,7 +36,9 @@ def words(text: str) -> list[str]:
 
 
 class BM25:
-    """Passages ranked by BM25 (k1 = 1.5, b = 0.75); a passage that shares no word with the query is not returned."""
+    """Passages ranked by BM25 (k1 = 1.5, b = 0.75); a passage that shares no word with the query is not
+    returned.
+    """
 
     def __init__(self, corpus: Path, cache: Path | None = None) -> None:
         self.corpus = Corpus(corpus)
@@ -49,14 +53,16 @@ class BM25:
 
     def _rank(self, query: str, top_k: int) -> list[Passage]:
         asked = words(query)
-        # Stop words find nothing that the others do not, and "of" would rank "Isle of Man" first for a capital of Peru.
+        # Stop words find nothing that the others do not, and "of" would rank "Isle of Man" first for a
+        # capital of Peru.
         ids = self._index.get_tokens_ids([word for word in asked if word not in self._stop] or asked)
         if not ids:
             return []
         scores = self._index.get_scores_from_ids(ids)  # (N,)
         found = []
         for _ in range(min(top_k, len(scores))):
-            best = int(scores.argmax())  # the first of equals; np.partition is a hundred times slower on so many ties
+            # the first of equals; np.partition is a hundred times slower on so many ties
+            best = int(scores.argmax())
             if scores[best] <= 0.0:
                 break
             found.append(Passage(*self.corpus[best], float(scores[best])))
@@ -65,18 +71,27 @@ class BM25:
 
     def _build(self, folder: Path) -> None:
         known: dict[str, int] = {}
-        passages = [array("i", [known.setdefault(word, len(known)) for word in words(text)]) for _, text in self.corpus]
+        passages = [
+            array("i", [known.setdefault(word, len(known)) for word in words(text)])
+            for _, text in self.corpus
+        ]
         if not known:
-            raise InputError(f"corpus '{self.corpus.path}' has no word in any passage, so nothing can be found in it")
+            raise InputError(
+                f"corpus '{self.corpus.path}' has no word in any passage, so nothing can be found in it"
+            )
         index = self._bm25s.BM25(k1=1.5, b=0.75, method="lucene")
         index.index((passages, known), create_empty_token=False, show_progress=False)
         index.save(folder, show_progress=False)
 
 
 class Dense:
-    """Ranks by cosine similarity; `model` is a sentence-transformers model or folder, which `encoder` replaces."""
+    """Ranks by cosine similarity; `model` is a sentence-transformers model or folder, which `encoder`
+    replaces.
+    """
 
-    def __init__(self, corpus: Path, model: str, cache: Path | None = None, encoder: Encoder | None = None) -> None:
+    def __init__(
+        self, corpus: Path, model: str, cache: Path | None = None, encoder: Encoder | None = None
+    ) -> None:
         self.corpus = Corpus(corpus)
         self._faiss = faiss = _needed("faiss", "dense", "faiss-cpu", "dense")
         self._encoder = encoder or _encoder(model)
@@ -87,14 +102,18 @@ class Dense:
         self._index = faiss.read_index(str(folder / _INDEX), faiss.IO_FLAG_MMAP)
 
     def retrieve(self, queries: Sequence[str], top_k: int) -> list[list[Passage]]:
-        """Return for each query the `top_k` most similar passages, best first; an empty query finds nothing."""
+        """Return for each query the `top_k` most similar passages, best first; an empty query
+        finds nothing.
+        """
         asked = [i for i, query in enumerate(queries) if query.strip()]
         found: list[list[Passage]] = [[] for _ in queries]
         if asked and top_k > 0:
             embedded = self._embed([self._prefixes[0] + queries[i] for i in asked])
             scores, rows = self._index.search(embedded, min(top_k, len(self.corpus)))
             for i, near, line in zip(asked, scores, rows, strict=True):
-                found[i] = [Passage(*self.corpus[int(j)], float(s)) for s, j in zip(near, line, strict=True) if j >= 0]
+                found[i] = [
+                    Passage(*self.corpus[int(j)], float(s)) for s, j in zip(near, line, strict=True) if j >= 0
+                ]
         return found
 
     def _embed(self, texts: list[str]) -> np.ndarray:

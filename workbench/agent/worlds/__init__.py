@@ -19,7 +19,8 @@ FAILED = "search failed"  # what a policy reads when the retriever is down
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _LETTER = re.compile(r"\W*([A-Za-z])\W*")  # "B", "(b)", "B."
-_LETTERED = re.compile(r"\W*([A-Za-z])\s*[).:]\s*(.+)", re.DOTALL)  # "B. aspirin", "(B) aspirin"; not "A patient"
+# "B. aspirin", "(B) aspirin"; not "A patient"
+_LETTERED = re.compile(r"\W*([A-Za-z])\s*[).:]\s*(.+)", re.DOTALL)
 
 
 def normalise(answer: str) -> str:
@@ -33,7 +34,9 @@ def exact_match(answer: str, gold: str) -> float:
 
 
 def f1(answer: str, gold: str) -> float:
-    """Return F1 over the words of the normalised answers (SQuAD 2.0); if one has no words, whether both have none."""
+    """Return F1 over the words of the normalised answers (SQuAD 2.0); if one has no words, whether both have
+    none.
+    """
     given, wanted = normalise(answer).split(), normalise(gold).split()
     if not given or not wanted:
         return float(given == wanted)
@@ -64,7 +67,9 @@ def held_out(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Question:
-    """One question: `seed` fixes everything the world will say in its episodes, `chain` is the path to the answer."""
+    """One question: `seed` fixes everything the world will say in its episodes, `chain` is the path to the
+    answer.
+    """
 
     id: int  # index in its stream
     text: str
@@ -90,7 +95,9 @@ class Retrieved(NamedTuple):
 
 
 class World:
-    """A task; a world adds its questions, and observations or a search. Without a retriever every search is empty."""
+    """A task; a world adds its questions, and observations or a search. Without a retriever every search is
+    empty.
+    """
 
     def __init__(self, settings: WorldSettings, retriever: Retriever | None = None) -> None:
         self.settings, self._retriever = settings, retriever
@@ -98,7 +105,9 @@ class World:
         self._ahead: dict[str, Retrieved] = {}  # what `search_ahead` found; copies of the world share it
 
     def questions(self, split: Split, seed: int, start: int, n: int) -> list[Question]:
-        """Return questions start .. start + n - 1 of the stream (split, seed); each depends on its index alone."""
+        """Return questions start .. start + n - 1 of the stream (split, seed); each depends on its index
+        alone.
+        """
         return [self.question(split, seed, index) for index in range(start, start + n)]
 
     def hops(self, u: float) -> int:
@@ -111,7 +120,9 @@ class World:
         raise NotImplementedError
 
     def search(self, question: Question, query: str, turn: int) -> Retrieved | None:
-        """Return what the retriever finds for `query` in turn `turn` (from 1); None for a query it cannot read."""
+        """Return what the retriever finds for `query` in turn `turn` (from 1); None for a query it cannot
+        read.
+        """
         return self._ahead[query] if query in self._ahead else self._ask([query])[query]
 
     def observation(self, passages: Sequence[Passage]) -> str:
@@ -143,7 +154,9 @@ class World:
         return best(exact_match, answer, question.golds) == 1.0
 
     def score(self, question: Question, answer: str) -> float:
-        """Return 1 or 0 for a choice; else the best exact match or F1 over the gold answers, as the settings say."""
+        """Return 1 or 0 for a choice; else the best exact match or F1 over the gold answers, as the settings
+        say.
+        """
         if question.choices or self.settings.reward == "em":
             return float(self.correct(question, answer))
         return best(f1, answer, question.golds)
@@ -151,7 +164,9 @@ class World:
 
 @lru_cache(maxsize=4)
 def build(settings: WorldSettings) -> World:
-    """Return the world of `settings`, the same for equal ones. Raises InputError where its data or retriever lacks."""
+    """Return the world of `settings`, the same for equal ones. Raises InputError where its data or retriever
+    lacks.
+    """
     module = import_module(f"workbench.agent.worlds.{settings.kind}")
     world: World = getattr(module, settings.kind.capitalize())(settings)
     return world

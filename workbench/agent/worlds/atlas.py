@@ -1,4 +1,6 @@
-"""The atlas: questions about real cities, countries and elements, over passages built from installed packages."""
+"""The atlas: questions about real cities, countries and elements, over passages built from installed
+packages.
+"""
 
 import json
 import re
@@ -48,7 +50,9 @@ class Fact(NamedTuple):
 
 
 def gazetteer(seed: int, cache: Path | None = None) -> tuple[list[Fact], Path]:
-    """Return the facts to ask about and a corpus of every fact, built on first use; InputError without the packages."""
+    """Return the facts to ask about and a corpus of every fact, built on first use; InputError without the
+    packages.
+    """
     try:
         versions = [version(name) for name in PACKAGES]
     except PackageNotFoundError as error:
@@ -61,7 +65,9 @@ def gazetteer(seed: int, cache: Path | None = None) -> tuple[list[Fact], Path]:
         facts = list(dict.fromkeys(_facts()))
         with (folder / "corpus.jsonl").open("w", encoding="utf-8") as file:
             for i, fact in enumerate(facts):
-                text = SENTENCES[fact.relation][draw(_WORDING, seed, i) & 1].format(s=fact.subject, o=fact.object)
+                text = SENTENCES[fact.relation][draw(_WORDING, seed, i) & 1].format(
+                    s=fact.subject, o=fact.object
+                )
                 file.write(json.dumps({"id": str(i), "contents": text}, ensure_ascii=False) + "\n")
         asked = json.dumps([fact for fact in facts if fact.asked], ensure_ascii=False)
         (folder / "facts.json").write_text(asked, encoding="utf-8")
@@ -82,7 +88,10 @@ def _facts() -> Iterator[Fact]:
     countries = {code: c for code, c in places.get_countries().items() if c["name"].strip()}
     continents = {code: c["name"] for code, c in places.get_continents().items()}
     cities = list(places.get_cities().values())
-    times, taken = Counter(city["name"] for city in cities), {country["name"] for country in countries.values()}
+    times, taken = (
+        Counter(city["name"] for city in cities),
+        {country["name"] for country in countries.values()},
+    )
     for city in cities:
         name, country = city["name"].strip(), countries.get(city["countrycode"])
         if name and country:
@@ -92,11 +101,15 @@ def _facts() -> Iterator[Fact]:
     for code, country in countries.items():
         name, languages = country["name"].strip(), get_official_languages(code)
         currency = english.currencies.get(country["currencycode"])
-        language = english.languages.get(languages[0]) if len(languages) == 1 else None  # of several none is the answer
+        # of several none is the answer
+        language = english.languages.get(languages[0]) if len(languages) == 1 else None
         found = {
-            "capital": country["capital"], "currency": currency, "continent": continents.get(country["continentcode"]),
-            "language": language, "domain": country["tld"],
-        }  # fmt: skip
+            "capital": country["capital"],
+            "currency": currency,
+            "continent": continents.get(country["continentcode"]),
+            "language": language,
+            "domain": country["tld"],
+        }
         for relation, object_ in found.items():
             if object_ and object_.strip():
                 yield Fact("country", name, relation, object_.strip(), _short(name) and _short(object_))
@@ -116,26 +129,38 @@ def _short(name: str) -> bool:
 
 _PUNCTUATION = re.compile(r"([.,;:?!()])")
 _OF_COUNTRIES = (
-    ("capital",), ("currency",), ("continent",), ("language",), ("domain",), ("currency", "code"), ("language", "code"),
-)  # fmt: skip
+    ("capital",),
+    ("currency",),
+    ("continent",),
+    ("language",),
+    ("domain",),
+    ("currency", "code"),
+    ("language", "code"),
+)
 # Where a question may go from a subject of each kind; the object of one relation is the subject of the next.
 CHAINS: dict[str, tuple[tuple[str, ...], ...]] = {
     "city": (("country",), *(("country", *chain) for chain in _OF_COUNTRIES)),
-    "country": _OF_COUNTRIES, "currency": (("code",),), "language": (("code",),), "element": (("symbol",), ("number",)),
-}  # fmt: skip
+    "country": _OF_COUNTRIES,
+    "currency": (("code",),),
+    "language": (("code",),),
+    "element": (("symbol",), ("number",)),
+}
 
 
 class Atlas(World):
-    """Questions "what is the R2 of the R1 of E ?" about facts that are the same in every episode, as in the real world.
+    """Questions "what is the R2 of the R1 of E ?" about facts that are the same in every episode, as in the
+    real world.
 
-    A hash of its text decides the split of a question. Splits share facts, so an answer may be remembered; the
-    evaluation without search measures how often.
+    A hash of its text decides the split of a question. Splits share facts, so an answer may be remembered;
+    the evaluation without search measures how often.
     """
 
     def __init__(self, settings: WorldSettings) -> None:
         facts, self.corpus = gazetteer(settings.seed)
         own = settings.retriever.kind == "memory"
-        retriever = None if settings.top_k == 0 else BM25(self.corpus) if own else retriever_of(settings.retriever)
+        retriever = (
+            None if settings.top_k == 0 else BM25(self.corpus) if own else retriever_of(settings.retriever)
+        )
         super().__init__(settings, retriever)
         self.facts = {(fact.subject, fact.relation): fact.object for fact in facts}
         self.relations = tuple(SENTENCES)
@@ -148,7 +173,9 @@ class Atlas(World):
                     split: Split = "eval" if held_out(text_of(subject, chain)) else "train"
                     self._pool.setdefault((split, len(chain)), []).append((subject, chain))
         if missing := {(split, hops) for split in ("train", "eval") for hops in (1, 2, 3)} - set(self._pool):
-            raise InputError(f"the world atlas lacks facts for {sorted(missing)}: pip install -U 'sorl[facts-data]'")
+            raise InputError(
+                f"the world atlas lacks facts for {sorted(missing)}: pip install -U 'sorl[facts-data]'"
+            )
 
     def _end(self, start: str, chain: tuple[str, ...]) -> str:
         """Where the chain of relations from `start` ends; empty where a fact is missing."""
@@ -161,9 +188,15 @@ class Atlas(World):
         return " ".join(spaced(passage.contents) for passage in passages)
 
     def tokenizer(self) -> PreTrainedTokenizerFast:
-        """Return a word-level tokenizer of all questions, answers, sentences and tags; other words are <unk>."""
+        """Return a word-level tokenizer of all questions, answers, sentences and tags; other
+        words are <unk>.
+        """
         wordings = [wording.format(s="", o="") for pair in SENTENCES.values() for wording in pair]
-        texts = [*wordings, *SENTENCES, *(f"{subject} {object_}" for (subject, _), object_ in self.facts.items())]
+        texts = [
+            *wordings,
+            *SENTENCES,
+            *(f"{subject} {object_}" for (subject, _), object_ in self.facts.items()),
+        ]
         known = [*WORDS, "what", *FAILED.split(), *(word for text in texts for word in spaced(text).split())]
         return build_tokenizer(tuple(dict.fromkeys(known)))
 
@@ -172,7 +205,9 @@ class Atlas(World):
         stream = Stream(_QUESTION, ("train", "eval").index(split), seed, index)
         pool = self._pool[split, self.hops(stream.uniform())]
         start, chain = pool[stream.below(len(pool))]
-        return Question(index, text_of(start, chain), self._end(start, chain), stream.below(1 << 53), start, chain)
+        return Question(
+            index, text_of(start, chain), self._end(start, chain), stream.below(1 << 53), start, chain
+        )
 
 
 def spaced(text: str) -> str:

@@ -1,4 +1,6 @@
-"""Data sets: Search-R1's Parquet, FlashRAG's JSON lines, MedQA; benchmarks by name; and the world that asks them."""
+"""Data sets: Search-R1's Parquet, FlashRAG's JSON lines, MedQA; benchmarks by name; and the world that asks
+them.
+"""
 
 import io
 import re
@@ -17,7 +19,8 @@ from workbench.agent.worlds import Question, Split, World, held_out
 from workbench.spec import InputError, WorldSettings, nearest
 from workbench.spec.files import from_json, open_file
 
-_QUESTION = re.compile(r".*Question:(.*)", re.DOTALL)  # the last one: templates explain themselves before they ask
+# the last one: templates explain themselves before they ask
+_QUESTION = re.compile(r".*Question:(.*)", re.DOTALL)
 _ROWS = 1024  # of a parquet file that are in memory at a time
 
 
@@ -30,16 +33,22 @@ class Item(NamedTuple):
 
 
 def _item(row: Mapping[str, Any]) -> Item | None:
-    """The item of a row of MedQA, FlashRAG or Search-R1; None without a gold answer, ValueError for any other row."""
+    """The item of a row of MedQA, FlashRAG or Search-R1; None without a gold answer, ValueError for any other
+    row.
+    """
     given = {name: value for name, value in row.items() if value is not None}
     question = _text(given.get("question"))
     if "options" in given:
         choices = _choices(given["options"])
-        letter = _text(given.get("answer_idx")) or next((k for k, text in choices if text == given.get("answer")), None)
+        letter = _text(given.get("answer_idx")) or next(
+            (k for k, text in choices if text == given.get("answer")), None
+        )
         if question is None or letter is None:
             return None
         if letter.upper() not in dict(choices):
-            raise ValueError(f"the right choice is {letter!r}, the choices are {', '.join(k for k, _ in choices)}")
+            raise ValueError(
+                f"the right choice is {letter!r}, the choices are {', '.join(k for k, _ in choices)}"
+            )
         return Item(question, (letter.upper(),), choices)
     if question is None:
         messages = [m["content"] for m in given.get("prompt", ()) if m.get("role") == "user"]
@@ -50,8 +59,9 @@ def _item(row: Mapping[str, Any]) -> Item | None:
     gold = truth.get("target") if isinstance(truth, Mapping) else truth
     if question is None or (gold is None and "golden_answers" not in row):
         raise ValueError(
-            f"a row has the columns {', '.join(map(str, row))}; known are FlashRAG's (question, golden_answers), "
-            "Search-R1's (prompt, reward_model) and MedQA's (question, options, answer_idx)"
+            f"a row has the columns {', '.join(map(str, row))}; known are FlashRAG's (question,"
+            " golden_answers), Search-R1's (prompt, reward_model) and MedQA's (question, options,"
+            " answer_idx)"
         )
     gold = given.get("golden_answers", ()) if gold is None else gold
     several = [gold] if isinstance(gold, (str, int, float)) else gold if isinstance(gold, Iterable) else ()
@@ -60,15 +70,25 @@ def _item(row: Mapping[str, Any]) -> Item | None:
 
 
 def _choices(options: Any) -> tuple[tuple[str, str], ...]:
-    """(letter, text) of each choice: from a mapping, from [{"key": "A", "value": ...}] as the hub has it, or a list."""
+    """(letter, text) of each choice: from a mapping, from [{"key": "A", "value": ...}] as the hub has it, or
+    a list.
+    """
     if not isinstance(options, Mapping):
         keyed = all(isinstance(option, Mapping) for option in options)
-        options = {o["key"]: o["value"] for o in options} if keyed else dict(zip("ABCDEFGHIJ", options, strict=False))
-    return tuple((str(letter).strip().upper(), str(text)) for letter, text in options.items() if text is not None)
+        options = (
+            {o["key"]: o["value"] for o in options}
+            if keyed
+            else dict(zip("ABCDEFGHIJ", options, strict=False))
+        )
+    return tuple(
+        (str(letter).strip().upper(), str(text)) for letter, text in options.items() if text is not None
+    )
 
 
 def _text(value: Any) -> str | None:
-    """`value` as text, None for nothing and for blanks; 1969.0, which pandas makes of a column with gaps, is 1969."""
+    """`value` as text, None for nothing and for blanks; 1969.0, which pandas makes of a column with gaps, is
+    1969.
+    """
     if value is None or value != value:
         return None
     text = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
@@ -84,12 +104,16 @@ class Data(NamedTuple):
 
 
 def read(path: Path, name: str, limit: int | None = None) -> Data:
-    """Return the first `limit` items of a `.parquet` file, else of JSON lines or one list; InputError names the row."""
+    """Return the first `limit` items of a `.parquet` file, else of JSON lines or one list; InputError names
+    the row.
+    """
     items: list[Item] = []
     left_out = number = 0
     for number, row in enumerate(_rows(path), start=1):
         if not isinstance(row, Mapping):
-            raise InputError(f"row {number} of '{path}' is {type(row).__name__}, not an object with named fields")
+            raise InputError(
+                f"row {number} of '{path}' is {type(row).__name__}, not an object with named fields"
+            )
         try:
             item = _item(row)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -101,7 +125,9 @@ def read(path: Path, name: str, limit: int | None = None) -> Data:
     if not items:
         raise InputError(f"'{path}' has no question with a gold answer among its {number} rows")
     if len({bool(item.choices) for item in items}) > 1:
-        raise InputError(f"'{path}' has questions with choices and questions without; split it into two files")
+        raise InputError(
+            f"'{path}' has questions with choices and questions without; split it into two files"
+        )
     return Data(name, items, left_out)
 
 
@@ -115,7 +141,9 @@ def _rows(path: Path) -> Iterator[Any]:
             with io.TextIOWrapper(opened, "utf-8-sig") as file:
                 start = file.read(1)
                 file.seek(0)
-                yield from from_json(file.read()) if start == "[" else (from_json(x) for x in file if x.strip())
+                yield from (
+                    from_json(file.read()) if start == "[" else (from_json(x) for x in file if x.strip())
+                )
     except InputError:
         raise
     except (ValueError, OSError, pa.ArrowException) as error:
@@ -144,7 +172,14 @@ class Benchmark(NamedTuple):
 
 
 BENCHMARKS: tuple[Benchmark, ...] = (
-    Benchmark("nq", "test", 3610, "questions to a search engine", "Kwiatkowski et al. 2019", ("train", "dev", "test")),
+    Benchmark(
+        "nq",
+        "test",
+        3610,
+        "questions to a search engine",
+        "Kwiatkowski et al. 2019",
+        ("train", "dev", "test"),
+    ),
     Benchmark("triviaqa", "test", 11313, "trivia", "arXiv 1705.03551", ("train", "dev", "test")),
     Benchmark("popqa", "test", 14267, "entities of the long tail", "arXiv 2212.10511", ("test",)),
     Benchmark("hotpotqa", "dev", 7405, "2 hops", "arXiv 1809.09600", ("train", "dev")),
@@ -152,14 +187,23 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     Benchmark("musique", "dev", 2417, "2 to 4 hops", "arXiv 2108.00573", ("train", "dev")),
     Benchmark("bamboogle", "test", 125, "2 hops, not on one page", "arXiv 2210.03350", ("test",)),
     Benchmark(
-        "medqa", "test", 1273, "medical licensing, 4 choices", "arXiv 2009.13081", ("train", "test"),
-        metric="choice accuracy", repository="GBaker/MedQA-USMLE-4-options", pattern="phrases_no_exclude_{split}.jsonl",
+        "medqa",
+        "test",
+        1273,
+        "medical licensing, 4 choices",
+        "arXiv 2009.13081",
+        ("train", "test"),
+        metric="choice accuracy",
+        repository="GBaker/MedQA-USMLE-4-options",
+        pattern="phrases_no_exclude_{split}.jsonl",
     ),
-)  # fmt: skip
+)
 
 
 def load(name: str, split: str | None = None, limit: int | None = None) -> Data:
-    """Return the first `limit` questions of a file, or of a benchmark by name, fetched unless cached; or InputError."""
+    """Return the first `limit` questions of a file, or of a benchmark by name, fetched unless cached; or
+    InputError.
+    """
     path = Path(name)
     if path.is_file():
         if split is not None:
@@ -179,8 +223,8 @@ def load(name: str, split: str | None = None, limit: int | None = None) -> Data:
     except Exception as error:  # noqa: BLE001  the hub's client raises a dozen kinds, offline ones among them
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(
-            f"cannot fetch {file} of the data set {benchmark.repository} ({reason}); fetch it where there is a network "
-            "and name the file: --data FILE.jsonl"
+            f"cannot fetch {file} of the data set {benchmark.repository} ({reason}); fetch it where there is"
+            " a network and name the file: --data FILE.jsonl"
         ) from None
     return read(path, name if split in (None, benchmark.split) else f"{name}/{split}", limit)
 
@@ -189,12 +233,16 @@ _ORDER = 31  # key of the draws
 
 
 class Dataset(World):
-    """The items of `world.data`; without `world.eval_data` the tenth of them whose hash says so is held out."""
+    """The items of `world.data`; without `world.eval_data` the tenth of them whose hash says so
+    is held out.
+    """
 
     def __init__(
         self, settings: WorldSettings, retriever: Retriever | None = None, items: Sequence[Item] | None = None
     ) -> None:
-        super().__init__(settings, None if settings.top_k == 0 else retriever or retriever_of(settings.retriever))
+        super().__init__(
+            settings, None if settings.top_k == 0 else retriever or retriever_of(settings.retriever)
+        )
         self._items = {"train": list(items), "eval": list(items)} if items is not None else _splits(settings)
 
     def question(self, split: Split, seed: int, index: int) -> Question:
@@ -219,13 +267,17 @@ class Dataset(World):
 def _question(item: Item, index: int) -> Question:
     text = item.question
     if item.choices:
-        text = "\n".join([text, *(f"{letter}. {said}" for letter, said in item.choices), "Answer with one letter."])
+        text = "\n".join(
+            [text, *(f"{letter}. {said}" for letter, said in item.choices), "Answer with one letter."]
+        )
     return Question(index, text, item.answers[0], index, answers=item.answers, choices=item.choices)
 
 
 def _splits(settings: WorldSettings) -> dict[str, list[Item]]:
     if settings.data is None:
-        raise InputError('world.kind = "dataset" needs world.data: a file, or the name of a benchmark such as "nq"')
+        raise InputError(
+            'world.kind = "dataset" needs world.data: a file, or the name of a benchmark such as "nq"'
+        )
     items = load(settings.data, settings.data_split).items
     if settings.eval_data is not None:
         return {"train": items, "eval": load(settings.eval_data).items}
@@ -234,7 +286,9 @@ def _splits(settings: WorldSettings) -> dict[str, list[Item]]:
         parts["eval" if held_out(item.question) else "train"].append(item)
     for split, found in parts.items():
         if not found:
-            raise InputError(f"'{settings.data}' is too small to hold out a tenth: no question is left to {split}")
+            raise InputError(
+                f"'{settings.data}' is too small to hold out a tenth: no question is left to {split}"
+            )
     return parts
 
 

@@ -41,22 +41,28 @@ LEGEND_ROW = 23  # pixels
 DOTTED = "2px,3px"
 
 
-def figure(traces: Sequence[Trace], palette: Palette, *, inner: int, top: int, bottom: int, **layout: Any) -> go.Figure:
+def figure(
+    traces: Sequence[Trace], palette: Palette, *, inner: int, top: int, bottom: int, **layout: Any
+) -> go.Figure:
     """Make a figure of plain traces, `inner` pixels tall between margins `top` and `bottom`."""
-    # plotly does not check them here, because that takes longer than the rest of a figure of a thousand curves (the
-    # tests have it check them). For the same reason `panes` places panels, not `make_subplots`.
+    # plotly does not check them here, because that takes longer than the rest of a figure of a thousand
+    # curves (the tests have it check them). For the same reason `panes` places panels, not `make_subplots`.
     margin = {"t": top, "b": bottom, "l": 8, "r": 12}
     fixed = {"template": template(palette), "margin": margin, "showlegend": False, "dragmode": False}
     return go.Figure(list(traces), fixed | {"height": top + inner + bottom} | layout, _validate=False)
 
 
 def trace(hover: str = "", **of: Any) -> Trace:
-    """Return a trace, of points or lines unless `type` says otherwise; without `hover` the pointer passes through."""
+    """Return a trace, of points or lines unless `type` says otherwise; without `hover` the pointer passes
+    through.
+    """
     about = {"hovertemplate": f"{hover}<extra></extra>"} if hover else {"hoverinfo": "skip"}
     return {"type": "scatter", **about, **of}
 
 
-def line(x: Any, y: Any, colour: str, width: float = 2, hover: str = "", *, dash: str = "solid", **of: Any) -> Trace:
+def line(
+    x: Any, y: Any, colour: str, width: float = 2, hover: str = "", *, dash: str = "solid", **of: Any
+) -> Trace:
     """Return a line through points; `of` may say more, or otherwise."""
     look = {"color": colour, "width": width, "dash": dash}
     return trace(hover, **{"x": x, "y": y, "mode": "lines", "line": look} | of)
@@ -64,7 +70,12 @@ def line(x: Any, y: Any, colour: str, width: float = 2, hover: str = "", *, dash
 
 def marks(x: Any, y: Any, symbol: Any, size: float, colour: Any, hover: str = "", **of: Any) -> Trace:
     """Return marks at points with an edge of their colour; `of` may say more, or otherwise."""
-    marker = {"symbol": symbol, "size": size, "color": colour, "line": {"color": colour, "width": of.pop("edge", 0)}}
+    marker = {
+        "symbol": symbol,
+        "size": size,
+        "color": colour,
+        "line": {"color": colour, "width": of.pop("edge", 0)},
+    }
     return trace(hover, **{"x": x, "y": y, "mode": "markers", "marker": marker} | of)
 
 
@@ -83,7 +94,10 @@ def area(x: Any, low: Any, high: Any, colour: str, opacity: float, **more: Any) 
 def segments(starts: Any, ends: Any, heights: Any) -> Trace:
     """Return x and y of horizontal lines with a gap between them."""
     y = np.asarray(heights, dtype=float)
-    return {"x": np.column_stack([starts, ends, np.full(len(y), np.nan)]).astype(float).ravel(), "y": y.repeat(3)}
+    return {
+        "x": np.column_stack([starts, ends, np.full(len(y), np.nan)]).astype(float).ravel(),
+        "y": y.repeat(3),
+    }
 
 
 def axis(title: str = "", **more: Any) -> dict[str, Any]:
@@ -104,7 +118,9 @@ def vertical(x: float, colour: str, dash: str | None = DOTTED) -> dict[str, Any]
 
 
 class Pane(NamedTuple):
-    """One of the small multiples: its place from 0, its column, and its ends as fractions of the drawing area."""
+    """One of the small multiples: its place from 0, its column, and its ends as fractions of the drawing
+    area.
+    """
 
     number: int
     column: int
@@ -128,11 +144,18 @@ class Pane(NamedTuple):
 
     def shared(self, x: Mapping[str, Any], y: Mapping[str, Any]) -> dict[str, Any]:
         """Return the axes of a map, which move together; only the outermost have titles and tick labels."""
-        return self.placed(*(
-            {"showgrid": False, "matches": name if self.number else None, "showticklabels": shown, **settings}
-            | ({} if shown else {"title": {"text": ""}})
-            for name, settings, shown in (("x", x, self.is_last), ("y", y, self.column == 0))
-        ))  # fmt: skip
+        return self.placed(
+            *(
+                {
+                    "showgrid": False,
+                    "matches": name if self.number else None,
+                    "showticklabels": shown,
+                    **settings,
+                }
+                | ({} if shown else {"title": {"text": ""}})
+                for name, settings, shown in (("x", x, self.is_last), ("y", y, self.column == 0))
+            )
+        )
 
 
 def panes(count: int, across: int, gap_x: float, gap_y: float) -> Iterator[Pane]:
@@ -151,8 +174,12 @@ def note(text: str, x: float, y: float, **more: Any) -> Trace:
     return {"text": text, "x": x, "y": y, "xref": "paper", "yref": "paper", "showarrow": False, **more}
 
 
-def heading(name: str, text: str, palette: Palette, *, x: float = 0.0, y: float = 1.0, yshift: int = 8) -> Trace:
-    """Return the annotation above a figure or pane: its name in bold, `text` (markup) in small letters below it."""
+def heading(
+    name: str, text: str, palette: Palette, *, x: float = 0.0, y: float = 1.0, yshift: int = 8
+) -> Trace:
+    """Return the annotation above a figure or pane: its name in bold, `text` (markup) in small letters below
+    it.
+    """
     words = f"<b>{figure_text(name)}</b><br><span style='font-size:12px;color:{palette.muted}'>{text}</span>"
     return note(words, x, y, xanchor="left", yanchor="bottom", yshift=yshift, align="left", font={"size": 14})
 
@@ -163,9 +190,17 @@ def swatch(colour: str) -> str:
 
 
 def arm_label(arm: str, colour: str, pane: Pane, below: str = "") -> Trace:
-    """Return the annotation above a pane that shows one arm: its name, cut to the pane, and markup in a second line."""
+    """Return the annotation above a pane that shows one arm: its name, cut to the pane, and markup in a
+    second line.
+    """
     name = short(arm, int(125 * (pane.x[1] - pane.x[0])))
-    look = {"xanchor": "left", "yanchor": "bottom", "yshift": 7, "align": "left", "hovertext": figure_text(arm)}
+    look = {
+        "xanchor": "left",
+        "yanchor": "bottom",
+        "yshift": 7,
+        "align": "left",
+        "hovertext": figure_text(arm),
+    }
     return note(f"{swatch(colour)} {name}{'<br>' * bool(below)}{below}", pane.x[0], pane.y[1], **look)
 
 
@@ -191,7 +226,9 @@ def colour_axis(
 
 
 def legend_rows(names: Sequence[str], width: int) -> int:
-    """Return the rows of a legend on a screen of `width` pixels: an entry takes its sample, its text and a gap."""
+    """Return the rows of a legend on a screen of `width` pixels: an entry takes its sample, its text and a
+    gap.
+    """
     return max(1, math.ceil(sum(66 + 6.4 * len(name) for name in names) / width))
 
 
@@ -201,7 +238,9 @@ def legend_on_top(**more: Any) -> dict[str, Any]:
 
 
 def stacked(events: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
-    """Return events with `shape` (of KINDS), in its order, the kind in `words`, and how many of one `by` precede."""
+    """Return events with `shape` (of KINDS), in its order, the kind in `words`, and how many of one `by`
+    precede.
+    """
     shape = events["kind"].where(events["kind"].isin(KINDS), "other")
     events = events.assign(words=events["kind"].map(lambda kind: figure_text(str(kind).replace("_", " "))))
     events = events.assign(shape=pd.Categorical(shape, list(KINDS), ordered=True)).sort_values([*by, "shape"])
@@ -209,7 +248,9 @@ def stacked(events: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
 
 
 def event_marks(events: pd.DataFrame, palette: Palette) -> Iterator[Trace]:
-    """Yield a trace for each kind of event of `stacked`, from columns x, y, text and carried (what a click tells)."""
+    """Yield a trace for each kind of event of `stacked`, from columns x, y, text and carried (what a click
+    tells).
+    """
     for kind, part in events.groupby("shape", observed=True):
         symbol, name, tone = KINDS[str(kind)]
         x, y, text, carried = (part[column].tolist() for column in ("x", "y", "text", "carried"))
@@ -218,7 +259,9 @@ def event_marks(events: pd.DataFrame, palette: Palette) -> Iterator[Trace]:
 
 
 def is_wide(values: Sequence[float] | np.ndarray) -> bool:
-    """True where a linear axis would hide most of the values: all positive, the largest 50 times the median."""
+    """True where a linear axis would hide most of the values: all positive, the largest 50
+    times the median.
+    """
     known = np.asarray(values, dtype=float)
     known = known[np.isfinite(known)]
     return len(known) > 0 and bool(known.min() > 0 and known.max() > 50 * np.median(known))

@@ -1,4 +1,6 @@
-"""Curves of diagnostics over training, a panel a diagnostic, as bands or single seeds; a quick chart of any answer."""
+"""Curves of diagnostics over training, a panel a diagnostic, as bands or single seeds; a quick chart of any
+answer.
+"""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +24,8 @@ _FILLED = 3  # arms up to which the band of the extremes is filled
 _MARKED = 60  # points of a line up to which some are marked
 _NARROW, _PLACES = 290, 6  # pixels of the least width of a panel; marks that stand one above the other
 _FLAT = 20  # times the bulk of the values (5 % to 95 %) that an axis may span before what lies beyond is cut
-_NUMBERS = ("run", "seed", "x", "mean", "middle", "lower", "upper", "low", "high", "n")  # columns of the points
+# columns of the points
+_NUMBERS = ("run", "seed", "x", "mean", "middle", "lower", "upper", "low", "high", "n")
 
 
 class Panel(NamedTuple):
@@ -44,13 +47,22 @@ class Panel(NamedTuple):
 
 
 def curves(
-    panels: Sequence[Panel], styles: Styles, palette: Palette, x_title: str, *,
-    onsets: pd.DataFrame | None = None, scale: str = "auto", columns: int | None = None, legend: bool = True,
-    by_arm: bool = False, aligned: bool = False,
-) -> go.Figure:  # fmt: skip
+    panels: Sequence[Panel],
+    styles: Styles,
+    palette: Palette,
+    x_title: str,
+    *,
+    onsets: pd.DataFrame | None = None,
+    scale: str = "auto",
+    columns: int | None = None,
+    legend: bool = True,
+    by_arm: bool = False,
+    aligned: bool = False,
+) -> go.Figure:
     """Draw the panels; `styles` in the order of the legend, `onsets` (arm, x, run_id) of falls, `scale` of y.
 
-    With `by_arm` each diagnostic has a pane an arm, all on one scale; `aligned`: 0 is the onset, which gets a line.
+    With `by_arm` each diagnostic has a pane an arm, all on one scale; `aligned`: 0 is the onset, which gets a
+    line.
     """
     across = columns or (1 if len(panels) <= 3 else 2)
     shown: list[tuple[int, Panel, Styles]] = [(i, p, styles) for i, p in enumerate(panels)]
@@ -58,11 +70,16 @@ def curves(
         across = math.ceil(len(styles) / math.ceil(len(styles) / _ACROSS))
         of_panel = math.ceil(len(styles) / across) * across  # each begins a row
         arms = list(styles.items())
-        shown = [(of_panel * i + j, p, dict([arm])) for i, p in enumerate(panels) for j, arm in enumerate(arms)]
+        shown = [
+            (of_panel * i + j, p, dict([arm])) for i, p in enumerate(panels) for j, arm in enumerate(arms)
+        ]
     count = shown[-1][0] + 1 if shown else 0
-    words = [short(", ".join(mine), 118 // across) if by_arm else wrapped(p.definition, 118 // across)
-             for _, p, mine in shown]  # fmt: skip
-    lines = 15 * max((text.count("<br>") + 1 for text in words), default=1)  # pixels of the words below the names
+    words = [
+        short(", ".join(mine), 118 // across) if by_arm else wrapped(p.definition, 118 // across)
+        for _, p, mine in shown
+    ]
+    # pixels of the words below the names
+    lines = 15 * max((text.count("<br>") + 1 for text in words), default=1)
     gap = 62 + lines
     rows = math.ceil(count / across)
     above = 16 + LEGEND_ROW * common.legend_rows(list(styles), 700) if legend else 0
@@ -70,7 +87,10 @@ def curves(
     # The entries of the legend have no points, and switch the traces of their arm in all panels.
     traces: list[Trace] = [
         _line(arm, style, 2.2, marked=True, x=[None], y=[None], name=figure_text(arm))
-        | {"showlegend": True, "marker": {"symbol": style.marker, "size": 6, "color": style.colour}}
+        | {
+            "showlegend": True,
+            "marker": {"symbol": style.marker, "size": 6, "color": style.colour},
+        }
         for arm, style in styles.items()
     ]
     layout, annotations = dict[str, Any](), list[Trace]()
@@ -85,10 +105,19 @@ def curves(
         traces += [one | pane.axes for one in (*drawn, *_alarms(panel, mine, palette))]
         cut = _beyond(panel, ends)
         traces += [one | pane.axes | {"yaxis": edges} for one in _on_edges(panel, onsets, cut, mine, palette)]
-        x_axis = common.axis(x_title * pane.is_last, matches="x", showspikes=True, spikesnap="cursor", fixedrange=False)
+        x_axis = common.axis(
+            x_title * pane.is_last, matches="x", showspikes=True, spikesnap="cursor", fixedrange=False
+        )
         matches = same.setdefault(id(panel), y)
         layout |= pane.placed(x_axis, y_axis | ({"matches": matches} if matches != y else {}))
-        over = {"overlaying": y, "anchor": x, "side": "right", "range": [0, 1], "visible": False, "fixedrange": True}
+        over = {
+            "overlaying": y,
+            "anchor": x,
+            "side": "right",
+            "range": [0, 1],
+            "visible": False,
+            "fixedrange": True,
+        }
         layout[edges.replace("y", "yaxis")] = over
         if aligned:
             line = common.vertical(0, palette.muted) | {"xref": x, "yref": f"{y} domain"}
@@ -105,15 +134,19 @@ def curves(
             # plotly draws no axes without a trace, and then fails at what is laid over them.
             traces.append(trace(x=[None], y=[None], showlegend=False) | pane.axes)
     # A click on an entry shows its arm alone, a second one all again; a double click switches one.
-    layout |= common.legend_on_top(groupclick="togglegroup", itemclick="toggleothers", itemdoubleclick="toggle")
+    layout |= common.legend_on_top(
+        groupclick="togglegroup", itemclick="toggleothers", itemdoubleclick="toggle"
+    )
     layout |= {"showlegend": legend, "dragmode": "zoom", "annotations": annotations}
     return common.figure(traces, palette, inner=inner + 8, top=above + gap - 26, bottom=BOTTOM, **layout)
 
 
 def _y_axis(panel: Panel, scale: str) -> tuple[dict[str, Any], tuple[float, float] | None]:
-    # The axis, and its ends where it does not hold all values. A `scale` of auto is log where a linear axis would hide
-    # most values, and leaves out what would flatten the others.
-    columns = [part[name].to_numpy(dtype=float) for part in panel.parts for name in ("low", "high") if name in part]
+    # The axis, and its ends where it does not hold all values. A `scale` of auto is log where a linear axis
+    # would hide most values, and leaves out what would flatten the others.
+    columns = [
+        part[name].to_numpy(dtype=float) for part in panel.parts for name in ("low", "high") if name in part
+    ]
     known = np.concatenate([np.empty(0), *columns])
     known = known[~np.isnan(known)]
     bare = {"showticklabels": False, "showgrid": False} if not len(known) else {}
@@ -146,9 +179,14 @@ def _line(arm: str, style: Style, width: float, *, marked: bool, **more: Any) ->
     circle = style.marker == "circle"
     marker = {"symbol": style.marker, "size": 3.5 if circle else 6, "color": style.colour, "maxdisplayed": 12}
     return common.line(
-        colour=style.colour, width=width, dash=style.dash, legendgroup=figure_text(arm), showlegend=False,
-        mode="lines+markers" if marked or not circle else "lines", **{"marker": marker} | more,
-    )  # fmt: skip
+        colour=style.colour,
+        width=width,
+        dash=style.dash,
+        legendgroup=figure_text(arm),
+        showlegend=False,
+        mode="lines+markers" if marked or not circle else "lines",
+        **{"marker": marker} | more,
+    )
 
 
 def _parts(data: pd.DataFrame, styles: Styles) -> Iterator[tuple[str, Style, dict[str, np.ndarray]]]:
@@ -161,37 +199,70 @@ def _parts(data: pd.DataFrame, styles: Styles) -> Iterator[tuple[str, Style, dic
 
 
 def _bands(panel: Panel, styles: Styles) -> list[Trace]:
-    """Return every arm's middle over its interval over its extremes; where it has no interval, seeds are thin lines."""
+    """Return every arm's middle over its interval over its extremes; where it has no interval, seeds are thin
+    lines.
+    """
     few = len(styles) <= _FILLED
     solid = {arm: style._replace(dash="solid") for arm, style in styles.items()}
     thin = [] if panel.seeds is None else _runs(panel, solid, panel.seeds, width=0.9, opacity=0.6)
     wide, narrow, lines = list[Trace](), list[Trace](), list[Trace]()
     for arm, style, part in _parts(panel.data, styles):
         spread = ~np.isnan(part["lower"])
-        interval = [f"<br>95 % interval {a:.4g} to {b:.4g}" if known else ""
-                    for a, b, known in zip(part["lower"], part["upper"], spread, strict=True)]  # fmt: skip
+        interval = [
+            f"<br>95 % interval {a:.4g} to {b:.4g}" if known else ""
+            for a, b, known in zip(part["lower"], part["upper"], spread, strict=True)
+        ]
         # Where many arms would hide each other, a band of extremes is only its two edges.
         for bands, ends, opacity, filled in (
-            (wide, ("low", "high"), 0.09 if few else 0, few), (narrow, ("lower", "upper"), 0.2 if few else 0.11, True),
-        ):  # fmt: skip
+            (wide, ("low", "high"), 0.09 if few else 0, few),
+            (narrow, ("lower", "upper"), 0.2 if few else 0.11, True),
+        ):
             low, high = (part[name] for name in ends)
             known = spread & ~(np.isnan(low) | np.isnan(high))
             if (low[known] != high[known]).any():
                 line = {"width": 0 if filled else 0.8, "color": faded(style.colour, 0.35)}
-                bands.append(area(part["x"][known], low[known], high[known], style.colour, opacity, line=line,
-                                  legendgroup=figure_text(arm), showlegend=False))  # fmt: skip
-        lines.append(_line(
-            arm, style, 2.2, marked=len(part["x"]) <= _MARKED, x=part["x"], y=part["middle"],
-            customdata=np.column_stack([part[name] for name in ("low", "high", "n")]), text=interval,
-            hover=f"<b>{figure_text(arm)}</b>, %{{customdata[2]}} seeds<br>at %{{x:,.6~g}}: %{{y:.4~g}}%{{text}}"
-            "<br>extremes %{customdata[0]:.4~g} to %{customdata[1]:.4~g}",
-        ))  # fmt: skip
+                bands.append(
+                    area(
+                        part["x"][known],
+                        low[known],
+                        high[known],
+                        style.colour,
+                        opacity,
+                        line=line,
+                        legendgroup=figure_text(arm),
+                        showlegend=False,
+                    )
+                )
+        lines.append(
+            _line(
+                arm,
+                style,
+                2.2,
+                marked=len(part["x"]) <= _MARKED,
+                x=part["x"],
+                y=part["middle"],
+                customdata=np.column_stack([part[name] for name in ("low", "high", "n")]),
+                text=interval,
+                hover=(
+                    f"<b>{figure_text(arm)}</b>, %{{customdata[2]}} seeds<br>at %{{x:,.6~g}}:"
+                    " %{y:.4~g}%{text}<br>extremes %{customdata[0]:.4~g} to %{customdata[1]:.4~g}"
+                ),
+            )
+        )
     return [*wide, *narrow, *thin, *lines]
 
 
-def _runs(panel: Panel, styles: Styles, data: pd.DataFrame, *, width: float = 1.4, opacity: float = 1) -> list[Trace]:
-    """Return all runs of an arm as one trace, over the extremes of every bucket: a mean must not hide a spike."""
-    of: Trace = {"type": "scattergl" if len(data) > _WEBGL else "scatter", "connectgaps": False, "opacity": opacity}
+def _runs(
+    panel: Panel, styles: Styles, data: pd.DataFrame, *, width: float = 1.4, opacity: float = 1
+) -> list[Trace]:
+    """Return all runs of an arm as one trace, over the extremes of every bucket: a mean must not hide a
+    spike.
+    """
+    of: Trace = {
+        "type": "scattergl" if len(data) > _WEBGL else "scatter",
+        "connectgaps": False,
+        "opacity": opacity,
+    }
     wide, lines = [], []
     for arm, style, part in _parts(data, styles):
         run = part["run"]  # a point of NaN behind the last point of each run is the gap to the next
@@ -199,24 +270,39 @@ def _runs(panel: Panel, styles: Styles, data: pd.DataFrame, *, width: float = 1.
         order = np.insert(np.arange(len(run)), ends, -1)
         gapped = {name: np.append(column, np.nan)[order] for name, column in part.items()}
         line = _line(
-            arm, style, width, marked=opacity == 1 and int(np.diff(ends, prepend=0).max()) <= _MARKED, **of,
-            x=gapped["x"], y=gapped["mean"], customdata=gapped["seed"],
+            arm,
+            style,
+            width,
+            marked=opacity == 1 and int(np.diff(ends, prepend=0).max()) <= _MARKED,
+            **of,
+            x=gapped["x"],
+            y=gapped["mean"],
+            customdata=gapped["seed"],
             hover=f"<b>{figure_text(arm)}</b><br>seed %{{customdata}}<br>at %{{x:,.6~g}}: %{{y:.4~g}}",
-        )  # fmt: skip
+        )
         if opacity < 1 or of["type"] == "scattergl":  # the graphics processor thins out no markers
             line = line | {"mode": "lines", "marker": None}
         lines.append(line)
         if (part["low"] < part["high"]).any():
             pairs = np.column_stack([gapped["low"], gapped["high"]]).ravel()
-            wide.append(trace(
-                **of, x=np.repeat(gapped["x"], 2), y=pairs, mode="lines", legendgroup=figure_text(arm),
-                showlegend=False, line={"color": faded(style.colour, 0.3), "width": 1},
-            ))  # fmt: skip
+            wide.append(
+                trace(
+                    **of,
+                    x=np.repeat(gapped["x"], 2),
+                    y=pairs,
+                    mode="lines",
+                    legendgroup=figure_text(arm),
+                    showlegend=False,
+                    line={"color": faded(style.colour, 0.3), "width": 1},
+                )
+            )
     return [*wide, *lines]
 
 
 def _alarms(panel: Panel, styles: Styles, palette: Palette) -> Iterator[Trace]:
-    """Yield the thresholds (each arm's own where it is a multiple of its baseline), and the alarms on their points."""
+    """Yield the thresholds (each arm's own where it is a multiple of its baseline), and the alarms on their
+    points.
+    """
     shown = [one for one in panel.thresholds if one[0] is None or one[0] in styles]
     for arm, value in shown if len(panel.data) else ():
         ends = [float(panel.data["x"].min()), float(panel.data["x"].max())]
@@ -232,8 +318,12 @@ def _alarms(panel: Panel, styles: Styles, palette: Palette) -> Iterator[Trace]:
             yield from _marked(arm, style, at, "triangle-up-open", 15, "%{customdata}", style.colour)
 
 
-def _marked(arm: str, style: Style, at: pd.DataFrame, symbol: str, size: int, hover: str, fill: str) -> Iterator[Trace]:
-    """Yield marks (x, y, words), with the arm's own marker in the colour `fill`: colour alone would not say whose."""
+def _marked(
+    arm: str, style: Style, at: pd.DataFrame, symbol: str, size: int, hover: str, fill: str
+) -> Iterator[Trace]:
+    """Yield marks (x, y, words), with the arm's own marker in the colour `fill`: colour alone would not say
+    whose.
+    """
     x, y, told = (at[name].to_list() for name in at)
     of: Trace = {"showlegend": False, "legendgroup": figure_text(arm)}
     yield common.marks(x, y, symbol, size, style.colour, hover, edge=1.4, customdata=told, **of)
@@ -244,11 +334,15 @@ def _marked(arm: str, style: Style, at: pd.DataFrame, symbol: str, size: int, ho
 def _on_edges(
     panel: Panel, onsets: pd.DataFrame | None, cut: pd.DataFrame, styles: Styles, palette: Palette
 ) -> Iterator[Trace]:
-    """Yield the onsets for the upper edge of a panel, what is no number for the lower, and what lies beyond either."""
-    marks = [(onsets, "triangle-down", 14, 0.96, "onset of the fall<br>%{customdata}"),
-             (panel.broken, "x", 7, 0.03, "NaN or Inf<br>%{customdata}"),
-             (cut[cut["value"] > 0], "arrow-bar-up", 9, 0.97, "%{customdata}, beyond the axis"),
-             (cut[cut["value"] <= 0], "arrow-bar-down", 9, 0.03, "%{customdata}, beyond the axis")]  # fmt: skip
+    """Yield the onsets for the upper edge of a panel, what is no number for the lower, and what lies beyond
+    either.
+    """
+    marks = [
+        (onsets, "triangle-down", 14, 0.96, "onset of the fall<br>%{customdata}"),
+        (panel.broken, "x", 7, 0.03, "NaN or Inf<br>%{customdata}"),
+        (cut[cut["value"] > 0], "arrow-bar-up", 9, 0.97, "%{customdata}, beyond the axis"),
+        (cut[cut["value"] <= 0], "arrow-bar-down", 9, 0.03, "%{customdata}, beyond the axis"),
+    ]
     for rows, symbol, size, height, words in marks:
         if rows is None or rows.empty:
             continue
@@ -259,9 +353,15 @@ def _on_edges(
         heights = height + (-0.08 if height > 0.5 else 0.07) * np.array(_stacked(rows, room))
         for arm, part in rows.assign(told=told.map(figure_text), height=heights).groupby("arm", sort=False):
             if (style := styles.get(str(arm))) is not None:
-                at = part.groupby("x").agg(height=("height", "first"), told=("told", "<br>".join)).reset_index()
+                at = (
+                    part.groupby("x")
+                    .agg(height=("height", "first"), told=("told", "<br>".join))
+                    .reset_index()
+                )
                 hover = f"<b>{figure_text(arm)}</b><br>{words}<br>at %{{x:,.6~g}}"
-                yield from _marked(str(arm), style, at, symbol, size, hover, palette.background * (rows is onsets))
+                yield from _marked(
+                    str(arm), style, at, symbol, size, hover, palette.background * (rows is onsets)
+                )
 
 
 def _stacked(rows: pd.DataFrame, room: float) -> list[int]:
@@ -286,28 +386,47 @@ _LABEL = 34  # characters of a name on an axis or in the legend
 
 
 def chart(
-    frame: pd.DataFrame, x: str, y: str, colour: str, mark: str, words: Mapping[str, tuple[str, str]], palette: Palette,
-    *, axis: str = "auto",
-) -> go.Figure:  # fmt: skip
-    """Draw rows with a value in each chosen column as line, points or bars; `words`: column -> unit, definition."""
+    frame: pd.DataFrame,
+    x: str,
+    y: str,
+    colour: str,
+    mark: str,
+    words: Mapping[str, tuple[str, str]],
+    palette: Palette,
+    *,
+    axis: str = "auto",
+) -> go.Figure:
+    """Draw rows with a value in each chosen column as line, points or bars; `words`: column -> unit,
+    definition.
+    """
     is_text = frame[x].dtype.kind == "O"
     at, value = ("y", "x") if is_text else ("x", "y")
     groups: list[Any] = list(dict.fromkeys(frame[colour])) if colour else [""]
     scaled = bool(colour) and frame[colour].dtype.kind in "iuf" and len(groups) > _CONTINUOUS
     if colour and frame[colour].dtype.kind in "iufM":
         groups.sort()
-    labels = {name: f"{name} ({unit})" if (unit := words.get(name, ("",))[0]) else name for name in (x, y, colour)}
+    labels = {
+        name: f"{name} ({unit})" if (unit := words.get(name, ("",))[0]) else name for name in (x, y, colour)
+    }
 
     def drawn(part: pd.DataFrame, head: str, tail: str, **look: Any) -> Trace:
         hover = f"{head}{figure_text(x)} %{{{at}}}<br>{figure_text(y)} %{{{value}:.5~g}}{tail}"
-        places = {at: [figure_text(v) for v in part[x]] if is_text else part[x].to_numpy(), value: part[y].to_numpy()}
+        places = {
+            at: [figure_text(v) for v in part[x]] if is_text else part[x].to_numpy(),
+            value: part[y].to_numpy(),
+        }
         return trace(hover, showlegend=True, **places, **({"orientation": "h"} if is_text else {}), **look)
 
     traces = []
     if scaled:
         bar = {"title": {"text": figure_text(labels[colour])}, "outlinewidth": 0, "thickness": 10}
         values = frame[colour].tolist()
-        marker = {"size": 7, "color": values, "colorscale": make_colorscale(palette.sequential[1:]), "colorbar": bar}
+        marker = {
+            "size": 7,
+            "color": values,
+            "colorscale": make_colorscale(palette.sequential[1:]),
+            "colorbar": bar,
+        }
         tail = f"<br>{figure_text(colour)} %{{customdata:.5~g}}"
         traces.append(drawn(frame, "", tail, mode="markers", customdata=values, marker=marker))
     for group, style in {} if scaled else _styles(frame, colour, groups, palette).items():
@@ -324,36 +443,65 @@ def chart(
         head = f"<b>{figure_text(group)}</b><br>" if colour else ""
         traces.append(drawn(part, head, "", name=short(str(group), _LABEL), **look))
     # By itself an axis is log where a linear one would hide most points or lines; bars begin at 0.
-    as_log = axis == "log" or (mark != "bars" and axis == "auto" and common.is_wide(frame[y].astype(float).to_numpy()))
-    measured = common.log_scale(labels[y]) if as_log else common.axis(labels[y], type="linear", fixedrange=False)
+    as_log = axis == "log" or (
+        mark != "bars" and axis == "auto" and common.is_wide(frame[y].astype(float).to_numpy())
+    )
+    measured = (
+        common.log_scale(labels[y]) if as_log else common.axis(labels[y], type="linear", fixedrange=False)
+    )
     whole = frame[x].dtype.kind in "iu" and frame[x].max() - frame[x].min() < _COUNTS  # there is no turn 1.5
     other = common.axis(labels[x], fixedrange=False, dtick=1 if whole else None)
     names = list(dict.fromkeys(frame[x])) if is_text else []
     if is_text:
         other = {
-            "type": "category", "autorange": "reversed", "tickmode": "array", "showgrid": False,
-            "tickvals": [figure_text(n) for n in names], "ticktext": [wrapped(str(n), _LABEL) for n in names],
-        }  # fmt: skip
+            "type": "category",
+            "autorange": "reversed",
+            "tickmode": "array",
+            "showgrid": False,
+            "tickvals": [figure_text(n) for n in names],
+            "ticktext": [wrapped(str(n), _LABEL) for n in names],
+        }
     rows = len(names) * (len(groups) if mark == "bars" else 1)
     return common.figure(
-        traces, palette, inner=max(_HEIGHT - _TITLE - 52, 8 + rows * _ROW), top=_TITLE, bottom=52, barmode="group",
-        bargap=0.3, dragmode="zoom", showlegend=len(traces) > 1 and len(groups) <= GROUPS,
-        legend={"orientation": "v", "x": 1.01, "y": 1, "yanchor": "top",
-                "title": {"text": figure_text(colour), "font": {"size": 13}}},
-        xaxis=measured if is_text else other, yaxis=other if is_text else measured,
+        traces,
+        palette,
+        inner=max(_HEIGHT - _TITLE - 52, 8 + rows * _ROW),
+        top=_TITLE,
+        bottom=52,
+        barmode="group",
+        bargap=0.3,
+        dragmode="zoom",
+        showlegend=len(traces) > 1 and len(groups) <= GROUPS,
+        legend={
+            "orientation": "v",
+            "x": 1.01,
+            "y": 1,
+            "yanchor": "top",
+            "title": {"text": figure_text(colour), "font": {"size": 13}},
+        },
+        xaxis=measured if is_text else other,
+        yaxis=other if is_text else measured,
         annotations=[heading(y, wrapped(words.get(y, ("", ""))[1], 118), palette, yshift=10)],
-    )  # fmt: skip
+    )
 
 
 def _styles(data: pd.DataFrame, colour: str, groups: Sequence[Any], palette: Palette) -> dict[Any, Style]:
     # Algorithms and arms in the colours that they have everywhere, other groups in turn.
     if colour in ("algorithm", "arm"):
-        named = dict(zip(data["arm"], data["algorithm"], strict=True)) if {"arm", "algorithm"} <= set(data) else {}
+        named = (
+            dict(zip(data["arm"], data["algorithm"], strict=True))
+            if {"arm", "algorithm"} <= set(data)
+            else {}
+        )
         known, pairs = (*palette.algorithms, *palette.neighbours), []
         for group in groups:
             starts = [name for name in known if group == name or group.startswith((f"{name},", f"{name} "))]
             pairs.append((group, str(named.get(group, max(starts, key=len, default=group)))))
         return styles(pairs, palette)
-    colours = [*palette.algorithms.values(), *palette.others] if colour else [list(palette.algorithms.values())[2]]
-    return {g: Style(colours[i % len(colours)], DASHES[i // len(colours) % len(DASHES)], "circle")
-            for i, g in enumerate(groups)}  # fmt: skip
+    colours = (
+        [*palette.algorithms.values(), *palette.others] if colour else [list(palette.algorithms.values())[2]]
+    )
+    return {
+        g: Style(colours[i % len(colours)], DASHES[i // len(colours) % len(DASHES)], "circle")
+        for i, g in enumerate(groups)
+    }

@@ -27,7 +27,9 @@ _FACTORS = (1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2, 3, 5, 10, 100, 1e3, 1e4, 1e6, 1e
 
 
 class ColourScale(NamedTuple):
-    """`kind`: ratio (around 1, `limit` a factor), signed (around 0) or size (from 0); whether values lie beyond."""
+    """`kind`: ratio (around 1, `limit` a factor), signed (around 0) or size (from 0); whether values lie
+    beyond.
+    """
 
     kind: str
     limit: float
@@ -58,7 +60,9 @@ class ColourScale(NamedTuple):
 
 
 def colour_scale(unit: str, values: pd.Series) -> ColourScale:
-    """Choose the scale for `values`: a ratio around 1; otherwise around 0 where any is negative, else from 0."""
+    """Choose the scale for `values`: a ratio around 1; otherwise around 0 where any is
+    negative, else from 0.
+    """
     known = values.astype(float)
     known = known[np.isfinite(known)]
     kind = "ratio" if unit == "ratio" else "signed" if (known < 0).any() else "size"
@@ -76,7 +80,9 @@ def colour_scale(unit: str, values: pd.Series) -> ColourScale:
 
 
 class Heat(NamedTuple):
-    """The cells of one arm as Turns.cells makes them, and where its runs collapsed (step on the axis, seed)."""
+    """The cells of one arm as Turns.cells makes them, and where its runs collapsed (step on the
+    axis, seed).
+    """
 
     arm: str
     cells: pd.DataFrame
@@ -93,10 +99,19 @@ class Measure(NamedTuple):
 
 
 def heat(
-    maps: Sequence[Heat], measure: Measure, colours: ColourScale, styles: Styles, palette: Palette,
-    window: Window, x_title: str, *, chosen: tuple[int, int, int] | None = None,
-) -> go.Figure:  # fmt: skip
-    """Draw a map an arm; `chosen` = (place in `maps`, bucket, turn index) has a frame. Each cell carries the three."""
+    maps: Sequence[Heat],
+    measure: Measure,
+    colours: ColourScale,
+    styles: Styles,
+    palette: Palette,
+    window: Window,
+    x_title: str,
+    *,
+    chosen: tuple[int, int, int] | None = None,
+) -> go.Figure:
+    """Draw a map an arm; `chosen` = (place in `maps`, bucket, turn index) has a frame. Each cell carries the
+    three.
+    """
     across = 2 if len(maps) == 4 else min(ACROSS, len(maps))
     rows = math.ceil(len(maps) / across)
     turns = int(max((part.cells["turn_index"].max() for part in maps if len(part.cells)), default=1))
@@ -108,12 +123,25 @@ def heat(
     # Next to the end of the bar they would overlap.
     unit += f"<br>highest {number(max(values))}" if colours.above else ""
     words[0] += f"<br>lowest {number(min(values))}" if colours.below else ""
-    layout: dict[str, Any] = {"coloraxis": common.colour_axis(
-        "", inner, palette, colours.colours(palette), colours.ends, tickvals=places, ticktext=words,
-        title={"text": unit, "side": "top", "font": {"color": palette.muted, "size": 12}},
-    )}  # fmt: skip
-    x_axis = common.axis("", range=[window.first - 0.5, window.last + 0.5], nticks=8, ticks="",
-                               dtick=1 if window.last - window.first < 8 else None)  # fmt: skip
+    layout: dict[str, Any] = {
+        "coloraxis": common.colour_axis(
+            "",
+            inner,
+            palette,
+            colours.colours(palette),
+            colours.ends,
+            tickvals=places,
+            ticktext=words,
+            title={"text": unit, "side": "top", "font": {"color": palette.muted, "size": 12}},
+        )
+    }
+    x_axis = common.axis(
+        "",
+        range=[window.first - 0.5, window.last + 0.5],
+        nticks=8,
+        ticks="",
+        dtick=1 if window.last - window.first < 8 else None,
+    )
     y_axis = common.axis("turn index", range=[turns + 0.5, 0.5], tickvals=list(range(1, turns + 1)), ticks="")
     below = note(x_title, 0.5, 0, yanchor="top", yshift=-24, font={"color": palette.muted})
     annotations = [heading(measure.title, text, palette, yshift=44), below]
@@ -131,9 +159,15 @@ def heat(
             drawn.append(trace(**frame, line={"color": palette.text, "width": 2}, cliponaxis=False))
         traces += [one | pane.axes for one in drawn]
     return common.figure(
-        traces, palette, inner=inner, top=HEAD + 15 * text.count("<br>"), bottom=BOTTOM, annotations=annotations,
-        hoverdistance=60, **layout,
-    )  # fmt: skip
+        traces,
+        palette,
+        inner=inner,
+        top=HEAD + 15 * text.count("<br>"),
+        bottom=BOTTOM,
+        annotations=annotations,
+        hoverdistance=60,
+        **layout,
+    )
 
 
 def _rectangles(left: Any, right: Any, turn: Any) -> dict[str, Any]:
@@ -153,16 +187,24 @@ def _map(part: Heat, colours: ColourScale, palette: Palette, window: Window, tur
     z[at] = colours.place(cells["value"]).to_numpy()
     start = float(window.first + first * window.width + (window.width - 1) / 2)
     yield trace(
-        type="heatmap", z=z, x0=start, dx=window.width, y0=1, dy=1, coloraxis="coloraxis", hoverongaps=False, ygap=1,
+        type="heatmap",
+        z=z,
+        x0=start,
+        dx=window.width,
+        y0=1,
+        dy=1,
+        coloraxis="coloraxis",
+        hoverongaps=False,
+        ygap=1,
         xgap=1 if shape[1] <= 60 else 0,
-    )  # fmt: skip
+    )
     present = np.zeros(shape, dtype=bool)
     present[at] = True
     absent_turn, absent_bucket = np.nonzero(~present & present.any(axis=0))
     broken = cells["non_finite"].to_numpy() > 0
     red = palette.outcomes["collapsed"]
-    # A dash where no trajectory had such a turn (an empty cell is not a neutral one), a cross where a value is NaN or
-    # Inf, a triangle with its seed on the upper edge where a run collapsed.
+    # A dash where no trajectory had such a turn (an empty cell is not a neutral one), a cross where a value
+    # is NaN or Inf, a triangle with its seed on the upper edge where a run collapsed.
     absent = start + absent_bucket * window.width, absent_turn + 1, "line-ew", 4, faded(palette.muted, 0.55)
     crossed = start + (bucket[broken] - first) * window.width, turn[broken], "x-thin", 8, red
     for place, edge in ((absent, 1), (crossed, 1.6)):
@@ -171,25 +213,41 @@ def _map(part: Heat, colours: ColourScale, palette: Palette, window: Window, tur
     if part.onsets:
         x, seeds = map(list, zip(*part.onsets, strict=True))
         yield common.marks(
-            x, [0.5] * len(x), "triangle-down", 10, red, "seed %{customdata} fell after %{x:,}", mode="markers+text",
-            customdata=list(map(figure_text, seeds)), text=[f"s{figure_text(seed)}" for seed in seeds],
-            textposition="top center", textfont={"size": 11, "color": palette.text}, cliponaxis=False,
-        )  # fmt: skip
+            x,
+            [0.5] * len(x),
+            "triangle-down",
+            10,
+            red,
+            "seed %{customdata} fell after %{x:,}",
+            mode="markers+text",
+            customdata=list(map(figure_text, seeds)),
+            text=[f"s{figure_text(seed)}" for seed in seeds],
+            textposition="top center",
+            textfont={"size": 11, "color": palette.text},
+            cliponaxis=False,
+        )
     hatched = {"shape": "/", "size": 5, "solidity": 0.2, "fgcolor": palette.muted, "bgcolor": "rgba(0,0,0,0)"}
     for which, fill in (
         (cells["turns"] < FEW, {"fillcolor": faded(palette.background, 0.7)}),
         (cells["measured"] == 0, {"fillpattern": hatched}),
-    ):  # fmt: skip
+    ):
         spans = cells[which].sort_values(["turn_index", "bucket"])
         if len(spans):  # neighbours share a rectangle
             starts = (spans["bucket"].diff() != 1) | (spans["turn_index"].diff() != 0)
-            span = spans.groupby(starts.cumsum()).agg({"bucket": ["min", "max"], "turn_index": "first"}).to_numpy().T
+            span = (
+                spans.groupby(starts.cumsum())
+                .agg({"bucket": ["min", "max"], "turn_index": "first"})
+                .to_numpy()
+                .T
+            )
             left, right = (window.first + ends * window.width - 0.5 for ends in (span[0], span[1] + 1))
             yield trace(**_rectangles(left, right, span[2]), line={"width": 0}, fill="toself", **fill)
 
 
 def _targets(part: Heat, place: int, measure: Measure, window: Window) -> Trace:
-    """Return an unseen mark in each cell for the pointer: it carries map, bucket and turn index, and says the rest."""
+    """Return an unseen mark in each cell for the pointer: it carries map, bucket and turn index, and says the
+    rest.
+    """
     cells = part.cells
     first = window.first + cells["bucket"] * window.width
     last = (first + window.width - 1).clip(upper=window.last)
@@ -204,58 +262,98 @@ def _targets(part: Heat, place: int, measure: Measure, window: Window) -> Trace:
         text += f"{broken:.0f} of {measured:.0f} values NaN or Inf<br>" if broken else ""
         texts.append(text + (f"{turns:,.0f} turns" if turns == turns else ""))
     return trace(
-        "%{text}", type="scattergl" if len(first) > _WEBGL else "scatter", mode="markers", text=texts,
-        x=(first + (window.width - 1) / 2).to_numpy(), y=cells["turn_index"].to_numpy(),
+        "%{text}",
+        type="scattergl" if len(first) > _WEBGL else "scatter",
+        mode="markers",
+        text=texts,
+        x=(first + (window.width - 1) / 2).to_numpy(),
+        y=cells["turn_index"].to_numpy(),
         marker={"symbol": "square", "size": 12, "opacity": 0},
         customdata=np.column_stack([np.full(len(first), place), cells[["bucket", "turn_index"]]]),
-    )  # fmt: skip
+    )
 
 
 # The stability region over setting and condition.
 
 MEASURES = {"collapsed": "share of runs that collapsed", "final": "mean final success"}
 _WORDS = {  # of each: its title, what it means, and what the strongest colour says
-    "collapsed": ("runs that collapsed", "share of the runs at a point that collapsed, also if they came back; in the "
-                  "cell: collapsed / runs", "all collapsed"),
+    "collapsed": (
+        "runs that collapsed",
+        "share of the runs at a point that collapsed, also if they came back; in the cell: collapsed / runs",
+        "all collapsed",
+    ),
     "final": ("final success", "mean success over the last steps of the runs at a point", "all solved"),
-}  # fmt: skip
+}
 _ROW, _GAP = 48, 62  # pixels
 _ABOVE, _BELOW = 0.2, -0.24  # of a row: where a cell has its words and where the boundary has its point
 
 
 def region(
-    points: pd.DataFrame, columns: pd.DataFrame, lattice: Sequence[float], styles: Styles,
-    palette: Palette, along: str, across: str, measure: str = "collapsed",
-) -> go.Figure:  # fmt: skip
-    """Draw `points` and `columns` of one slice, as the tables of analysis.region give them; a cell carries its arm."""
+    points: pd.DataFrame,
+    columns: pd.DataFrame,
+    lattice: Sequence[float],
+    styles: Styles,
+    palette: Palette,
+    along: str,
+    across: str,
+    measure: str = "collapsed",
+) -> go.Figure:
+    """Draw `points` and `columns` of one slice, as the tables of analysis.region give them; a cell carries
+    its arm.
+    """
     arms = list(dict.fromkeys(points["series"]))
     conditions = sorted(points["y"].unique())
     ticks = [math.log2(x) for x in lattice]
     half = (ticks[1] - ticks[0]) / 2
     rows = math.ceil(len(arms) / ACROSS)
     inner = rows * _ROW * len(conditions) + (rows - 1) * _GAP
-    near = np.log2(np.r_[points["x"], columns.get("boundary_low", []), columns.get("boundary_high", [])].astype(float))
+    near = np.log2(
+        np.r_[points["x"], columns.get("boundary_low", []), columns.get("boundary_high", [])].astype(float)
+    )
     first, last = (max(ticks[0], np.nanmin(near) - 2 * half), min(ticks[-1], np.nanmax(near) + 2 * half))
-    x_axis = common.axis("", range=[first - half, last + half], tickvals=ticks[::2], ticks="",
-                         ticktext=[f"{x:g}" for x in lattice[::2]])  # fmt: skip
-    y_axis = common.axis(across, ticks="", range=[-0.5, len(conditions) - 0.5], tickvals=list(range(len(conditions))),
-                         ticktext=[f"{y:g}" for y in conditions])  # fmt: skip
+    x_axis = common.axis(
+        "",
+        range=[first - half, last + half],
+        tickvals=ticks[::2],
+        ticks="",
+        ticktext=[f"{x:g}" for x in lattice[::2]],
+    )
+    y_axis = common.axis(
+        across,
+        ticks="",
+        range=[-0.5, len(conditions) - 0.5],
+        tickvals=list(range(len(conditions))),
+        ticktext=[f"{y:g}" for y in conditions],
+    )
     layout: dict[str, Any] = {}
-    strongest = min(("light", "#ffffff"), ("dark", "#000000"), key=lambda end: contrast(end[1], palette.sequential[-1]))
+    strongest = min(
+        ("light", "#ffffff"), ("dark", "#000000"), key=lambda end: contrast(end[1], palette.sequential[-1])
+    )
     title, meaning, much = _WORDS[measure]
-    key = wrapped(f"{meaning}; {strongest[0]}: {much}; dot and bar: half of the runs collapse there, 95 % interval; "
-                  "▷\u00a0◁: beyond what was tried; no number: not tried", 140)  # fmt: skip
-    below = note(figure_text(f"{along} (log scale)"), 0.5, 0, yanchor="top", yshift=-24, font={"color": palette.muted})
+    key = wrapped(
+        f"{meaning}; {strongest[0]}: {much}; dot and bar: half of the runs collapse there, 95 % interval; "
+        "▷\u00a0◁: beyond what was tried; no number: not tried",
+        140,
+    )
+    below = note(
+        figure_text(f"{along} (log scale)"), 0.5, 0, yanchor="top", yshift=-24, font={"color": palette.muted}
+    )
     notes = [heading(title, key, palette, yshift=34), below]
     traces: list[Trace] = []
-    for pane, arm in zip(common.panes(len(arms), min(ACROSS, len(arms)), 0.035, _GAP / inner), arms, strict=True):
+    for pane, arm in zip(
+        common.panes(len(arms), min(ACROSS, len(arms)), 0.035, _GAP / inner), arms, strict=True
+    ):
         layout |= pane.shared(x_axis, y_axis)
         notes.append(common.arm_label(arm, styles[arm].colour, pane))
         drawn = _cells(points[points["series"] == arm], conditions, ticks, palette, measure)
         drawn += _boundary(columns[columns["series"] == arm].sort_values("y"), conditions, palette)
         traces += [one | pane.axes for one in drawn]
-    shades = common.colour_axis("fraction", min(inner, 220), palette, palette.sequential[1:], (0, 1), tickformat=".1f")
-    return common.figure(traces, palette, inner=inner, top=88, bottom=52, annotations=notes, coloraxis=shades, **layout)
+    shades = common.colour_axis(
+        "fraction", min(inner, 220), palette, palette.sequential[1:], (0, 1), tickformat=".1f"
+    )
+    return common.figure(
+        traces, palette, inner=inner, top=88, bottom=52, annotations=notes, coloraxis=shades, **layout
+    )
 
 
 def _cells(
@@ -264,7 +362,8 @@ def _cells(
     rows = list(range(len(conditions)))
     columns = np.abs(np.subtract.outer(np.log2(points["x"].to_numpy()), ticks)).argmin(axis=1)
     values = points["collapsed"] / points["runs"] if measure == "collapsed" else points["final"]
-    z, marks = np.full((len(rows), len(ticks)), np.nan), []  # marks: x, y, text and ink of each cell, what it carries
+    # marks: x, y, text and ink of each cell, what it carries
+    z, marks = np.full((len(rows), len(ticks)), np.nan), []
     for row, column, value in zip(points.to_dict("records"), columns, values, strict=True):
         at, shown = conditions.index(row["y"]), f"{row['collapsed']:.0f}/{row['runs']:.0f}"
         z[at, column] = value
@@ -278,23 +377,44 @@ def _cells(
     x, y, text, inks, carried = map(list, zip(*marks, strict=True)) if marks else ([], [], [], [], [])
     grid: Trace = {"type": "heatmap", "x": list(ticks), "y": rows, "xgap": 2, "ygap": 2}
     return [
-        trace(**grid, z=[[0] * len(ticks)] * len(rows), showscale=False,
-              colorscale=make_colorscale([palette.surface] * 2)),
+        trace(
+            **grid,
+            z=[[0] * len(ticks)] * len(rows),
+            showscale=False,
+            colorscale=make_colorscale([palette.surface] * 2),
+        ),
         trace(**grid, z=z, coloraxis="coloraxis", hoverongaps=False),
-        trace("%{customdata[1]}", x=x, y=y, text=text, mode="markers+text", textfont={"size": 11, "color": inks},
-              marker={"symbol": "square", "size": 26, "opacity": 0}, customdata=carried),
-    ]  # fmt: skip
+        trace(
+            "%{customdata[1]}",
+            x=x,
+            y=y,
+            text=text,
+            mode="markers+text",
+            textfont={"size": 11, "color": inks},
+            marker={"symbol": "square", "size": 26, "opacity": 0},
+            customdata=carried,
+        ),
+    ]
 
 
 def _boundary(columns: pd.DataFrame, conditions: Sequence[float], palette: Palette) -> list[Trace]:
     if columns.empty:
         return []
-    x, low, high = (np.log2(columns[name].astype(float)) for name in ("boundary", "boundary_low", "boundary_high"))
+    x, low, high = (
+        np.log2(columns[name].astype(float)) for name in ("boundary", "boundary_low", "boundary_high")
+    )
     symbols, colour = {"above": "triangle-right", "below": "triangle-left"}, palette.outcomes["mild"]
-    marker = {"symbol": [symbols.get(word, "circle") for word in columns["beyond"]], "color": colour, "size": 10,
-              "line": {"color": palette.background, "width": 1}}  # fmt: skip
-    # The colour is seen on the light and the dark end of the scale; the bar would be faint without another below it.
-    bars = (common.whiskers(high - x, x - low, ink, thickness=thick, width=4)
-            for ink, thick in ((palette.background, 5), (colour, 2)))  # fmt: skip
+    marker = {
+        "symbol": [symbols.get(word, "circle") for word in columns["beyond"]],
+        "color": colour,
+        "size": 10,
+        "line": {"color": palette.background, "width": 1},
+    }
+    # The colour is seen on the light and the dark end of the scale; the bar would be faint without another
+    # below it.
+    bars = (
+        common.whiskers(high - x, x - low, ink, thickness=thick, width=4)
+        for ink, thick in ((palette.background, 5), (colour, 2))
+    )
     y = [conditions.index(y) + _BELOW for y in columns["y"]]
     return [trace(x=x.tolist(), y=y, mode="markers", marker=marker, error_x=bar) for bar in bars]

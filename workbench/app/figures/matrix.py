@@ -1,4 +1,6 @@
-"""The grid at a glance: a cell a run, its outcome as colour, its success as a small curve, its collapse as a mark."""
+"""The grid at a glance: a cell a run, its outcome as colour, its success as a small curve, its collapse as a
+mark.
+"""
 
 import math
 import textwrap
@@ -28,26 +30,36 @@ _SHORT = {"running": "▸", "failed": "!"}  # a status in a cell without room fo
 
 
 def layout(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return `runs` with `label`, `block`, `row`, `column` (of `across`) of each cell: seeds are columns, arms rows.
+    """Return `runs` with `label`, `block`, `row`, `column` (of `across`) of each cell: seeds are columns,
+    arms rows.
 
-    names: percent of the width for the names of the rows; least: the width in pixels below which a text would not fit.
+    names: percent of the width for the names of the rows; least: the width in pixels below which a text would
+    not fit.
     """
-    named = zip(runs["arm"], runs["algorithm"], strict=True)  # of `ppo · staleness 8` the condition is `staleness 8`
-    cells = runs.assign(condition=[a.removeprefix(b).lstrip(" ·,") if a.startswith(b) else a for a, b in named])
+    # of `ppo · staleness 8` the condition is `staleness 8`
+    named = zip(runs["arm"], runs["algorithm"], strict=True)
+    cells = runs.assign(
+        condition=[a.removeprefix(b).lstrip(" ·,") if a.startswith(b) else a for a, b in named]
+    )
     pairs = cells[["algorithm", "condition"]].drop_duplicates()
     algorithms, conditions = list(cells["algorithm"].unique()), list(cells["condition"].unique())
     seeds = sorted(cells["seed"].unique())
     place = cells["seed"].map(seeds.index)
-    # Where every algorithm was run under every condition, algorithms are rows and each condition a block of columns.
+    # Where every algorithm was run under every condition, algorithms are rows and each condition a block of
+    # columns.
     crossed = len(pairs) == len(algorithms) * len(conditions) and len(seeds) * len(conditions) <= _ACROSS
     if crossed and len(conditions) > 1 and len(algorithms) > 1:
         cells = cells.assign(
-            label=cells["algorithm"], block=cells["condition"], row=cells["algorithm"].map(algorithms.index),
+            label=cells["algorithm"],
+            block=cells["condition"],
+            row=cells["algorithm"].map(algorithms.index),
             column=place + cells["condition"].map(conditions.index) * (len(seeds) + 0.35),
-        )  # fmt: skip
+        )
     else:
         first = cells["arm"].map(list(cells["arm"].unique()).index) * math.ceil(len(seeds) / _ACROSS)
-        cells = cells.assign(label=cells["arm"], block="", row=first + place // _ACROSS, column=place % _ACROSS)
+        cells = cells.assign(
+            label=cells["arm"], block="", row=first + place // _ACROSS, column=place % _ACROSS
+        )
     across = max(float(cells["column"].max()) + 1, _FEWEST)
     names = 24 + _LETTER * max(len(line) for label in cells["label"].unique() for line in _lines(label))
     least = names + across * (_WORDS if across <= _WIDE else _MARK)
@@ -55,7 +67,9 @@ def layout(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def parts(cells: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return `layout`'s cells by the rows they hold (`1-12`, ...), rows from 0: TALL rows a part if more than MOST."""
+    """Return `layout`'s cells by the rows they hold (`1-12`, ...), rows from 0: TALL rows a part if more than
+    MOST.
+    """
     rows = int(cells["row"].max()) + 1
     if len(cells) <= MOST:
         return {f"1-{rows}": cells}
@@ -65,8 +79,12 @@ def parts(cells: pd.DataFrame) -> dict[str, pd.DataFrame]:
     }
 
 
-def matrix(cells: pd.DataFrame, curves: pd.DataFrame, palette: Palette, address: Address | None = None) -> str:
-    """Return the SVG of `layout`'s cells and success `curves`; with `address` (run id -> address) each is a link."""
+def matrix(
+    cells: pd.DataFrame, curves: pd.DataFrame, palette: Palette, address: Address | None = None
+) -> str:
+    """Return the SVG of `layout`'s cells and success `curves`; with `address` (run id -> address) each is a
+    link.
+    """
     rows, (across, left, least) = int(cells["row"].max()) + 1, cells[["across", "names", "least"]].iloc[0]
     unit = (100 - left) / across
     blocks = cells[cells["block"] != ""].groupby("block", sort=False)["column"].agg(["min", "max"])
@@ -88,16 +106,26 @@ def matrix(cells: pd.DataFrame, curves: pd.DataFrame, palette: Palette, address:
         lines, middle = _lines(row["label"]), top + ROW * (row["row"] + 0.5)
         first = middle - _LINE * (len(lines) - 1) / 2 + 4.5
         spans = (tag("tspan", line, x=18, y=f"{first + _LINE * i:g}") for i, line in enumerate(lines))
-        mark = tag("rect", x=2, y=f"{middle - 5:g}", width=10, height=10, fill=colour(str(row["algorithm"]), palette))
+        mark = tag(
+            "rect", x=2, y=f"{middle - 5:g}", width=10, height=10, fill=colour(str(row["algorithm"]), palette)
+        )
         drawn.append(tag("g", tag("title", row["label"]), mark, tag("text", *spans)))
     paths = _paths(curves[curves["run_id"].isin(cells["run_id"])])
     for run in cells.to_dict("records"):
         place = left + unit * (run["column"] + _GAP / 2), top + ROW * (run["row"] + 0.04), unit * (1 - _GAP)
         drawn.append(_cell(run, place, paths, palette, address))
     return tag(
-        "svg", *drawn, xmlns="http://www.w3.org/2000/svg", width="100%", height=top + rows * ROW, fill=palette.text,
-        font_family=FONT, font_size=13, role="group", style=f"min-width:{least:.0f}px",
-    )  # fmt: skip
+        "svg",
+        *drawn,
+        xmlns="http://www.w3.org/2000/svg",
+        width="100%",
+        height=top + rows * ROW,
+        fill=palette.text,
+        font_family=FONT,
+        font_size=13,
+        role="group",
+        style=f"min-width:{least:.0f}px",
+    )
 
 
 def _lines(label: object) -> list[str]:
@@ -106,7 +134,11 @@ def _lines(label: object) -> list[str]:
 
 
 def _cell(
-    run: Row, place: tuple[float, float, float], paths: Mapping[str, Any], palette: Palette, address: Address | None
+    run: Row,
+    place: tuple[float, float, float],
+    paths: Mapping[str, Any],
+    palette: Palette,
+    address: Address | None,
 ) -> Markup:
     left, upper, width = place  # percent, pixels, percent
     run_id, state, notes = str(run["run_id"]), ended(run), run.get("notes")
@@ -120,20 +152,37 @@ def _cell(
     if notes:
         about += [f"tags: {', '.join(notes.tags)}"] * bool(notes.tags) + textwrap.wrap(notes.note, 60)
     about += ["Click, or Enter, opens this run."] if address else []
-    ends = [f"{word} {run[name]:.2f}" for word, name in (("max", "max_success"), ("last", "last_success"))
-            if pd.notna(run.get(name))]  # fmt: skip
+    ends = [
+        f"{word} {run[name]:.2f}"
+        for word, name in (("max", "max_success"), ("last", "last_success"))
+        if pd.notna(run.get(name))
+    ]
     short = f"{onset:.0f}" if onset is not None else _SHORT.get(state, "")
     told = (state, fell(run), ", ".join(ends)) if run["across"] <= _WIDE else (short, "", "")
     box = {"x": f"{left:.3f}%", "y": f"{upper:.1f}", "width": f"{width:.3f}%", "height": f"{ROW * 0.92:.1f}"}
     inside = [
         tag("title", "\n".join(about)),
-        tag("rect", **box, rx=2, fill=tone, fill_opacity=0.16, stroke=tone, stroke_opacity=0.9, stroke_width=1.4,
-            stroke_dasharray="5 3" if outcome == "falling" else ""),  # told from a collapse without a colour
-    ]  # fmt: skip
+        tag(
+            "rect",
+            **box,
+            rx=2,
+            fill=tone,
+            fill_opacity=0.16,
+            stroke=tone,
+            stroke_opacity=0.9,
+            stroke_width=1.4,
+            stroke_dasharray="5 3" if outcome == "falling" else "",
+        ),  # told from a collapse without a colour
+    ]
     for words, size, y in zip(told, (12, 11, 11), (15, 28, ROW * 0.92 - 5), strict=True):
         inside.append(tag("text", words, x=f"{left:.3f}%", dx=6, y=f"{upper + y:.1f}", font_size=size))
     if notes and (notes.note or notes.tags):
-        mark: dict[str, Any] = {"x": f"{left + width:.3f}%", "dx": -6, "y": f"{upper + 15:.1f}", "text_anchor": "end"}
+        mark: dict[str, Any] = {
+            "x": f"{left + width:.3f}%",
+            "dx": -6,
+            "y": f"{upper + 15:.1f}",
+            "text_anchor": "end",
+        }
         inside.append(tag("text", "✎", **mark, font_size=12))
     if run_id in paths:
         path, last = paths[run_id]
@@ -143,7 +192,12 @@ def _cell(
         if onset is not None:
             at, red = f"M{start + wide * onset / last:.1f} 38V{floor + 2:g}", palette.outcomes["collapsed"]
             lines.insert(0, tag("path", d=at, stroke=red, stroke_width=1.4, stroke_dasharray="1 3", **line))
-        view = {"viewBox": "0 0 100 100", "preserveAspectRatio": "none", "fill": "none", "stroke_linecap": "round"}
+        view = {
+            "viewBox": "0 0 100 100",
+            "preserveAspectRatio": "none",
+            "fill": "none",
+            "stroke_linecap": "round",
+        }
         inside.append(tag("svg", *lines, **box, **view))
     if address is None:
         return tag("g", *inside)
@@ -151,7 +205,9 @@ def _cell(
 
 
 def _paths(curves: pd.DataFrame) -> dict[str, tuple[str, int]]:
-    """Return the path of each run's success in its cell, and the last step of the longest run; NaN leaves a gap."""
+    """Return the path of each run's success in its cell, and the last step of the longest run; NaN leaves a
+    gap.
+    """
     left, width, floor, height = _CURVE
     curves = curves.astype({"x": float, "mean": float, "last": float})  # of no runs, too
     last = curves["last"].clip(lower=1)

@@ -1,4 +1,6 @@
-"""Runs: survival, events and early alarms of many; success, wall time, a signal and the batch of a step of one."""
+"""Runs: survival, events and early alarms of many; success, wall time, a signal and the batch of a step of
+one.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -20,14 +22,22 @@ from workbench.app.theme import Palette, Styles, faded
 TITLE = "time trained (steps)"
 FEWEST = 3  # runs from which on there is an interval
 _ACROSS = 4  # panes of survival in a row
-_LETTERS, _TOLD = 140, 6  # letters that the axis of the timeline has room for, alarms of one place that are told
+# letters that the axis of the timeline has room for, alarms of one place that are told
+_LETTERS, _TOLD = 140, 6
 _SHARE = 0.58  # of the width that the dots of the leads get
 
 
 def survival(
-    curves: pd.DataFrame, rows: pd.DataFrame, styles: Styles, palette: Palette, words: str, reference: str = ""
+    curves: pd.DataFrame,
+    rows: pd.DataFrame,
+    styles: Styles,
+    palette: Palette,
+    words: str,
+    reference: str = "",
 ) -> go.Figure:
-    """Draw a pane an arm: survival.curve's `curves`, that of `reference` dotted, over the runs at risk in `rows`."""
+    """Draw a pane an arm: survival.curve's `curves`, that of `reference` dotted, over the runs at risk in
+    `rows`.
+    """
     arms, end = list(dict.fromkeys(curves["arm"])), float(curves["time"].max())
     short, shared = apart(arms)
     ticks = np.arange(0, end + 1e-9, max(1.0, common.round_up(max(end, 1.0) / 5)))
@@ -35,9 +45,17 @@ def survival(
     tall = math.ceil(len(arms) / across)
     inner = tall * plot + (tall - 1) * gap
     x_axis = common.axis("", range=[-0.04 * end, end * 1.04], tickvals=ticks.tolist())
-    y_axis = common.axis("not collapsed (fraction)", range=[-0.42, 1.08], tickvals=[-0.25, 0, 0.5, 1], showgrid=True,
-                         ticktext=["at risk", "0", "0.5", "1"])  # fmt: skip
-    muted, above = {"color": palette.muted, "size": 12}, {"xanchor": "left", "yanchor": "bottom", "yshift": 44}
+    y_axis = common.axis(
+        "not collapsed (fraction)",
+        range=[-0.42, 1.08],
+        tickvals=[-0.25, 0, 0.5, 1],
+        showgrid=True,
+        ticktext=["at risk", "0", "0.5", "1"],
+    )
+    muted, above = (
+        {"color": palette.muted, "size": 12},
+        {"xanchor": "left", "yanchor": "bottom", "yshift": 44},
+    )
     notes = [
         note(figure_text(f"All at {shared}. {words}" if shared else words), 0, 1, font=muted, **above),
         note(TITLE, 0.5, 0, yanchor="top", yshift=-22, font={"color": palette.muted}),
@@ -55,29 +73,48 @@ def survival(
         if len(mine) >= FEWEST and (known["low"] != known["high"]).any():  # the 95 % interval, drawn in steps
             low, high = (known[name].to_numpy().repeat(2) for name in ("low", "high"))
             drawn.append(common.area(np.append(known["time"], end).repeat(2)[1:-1], low, high, colour, 0.13))
-        interval = "<br>95 % interval %{customdata[2]:.2f} to %{customdata[3]:.2f}" if len(mine) >= FEWEST else ""
-        hover = (f"{name}step %{{x:,}}: %{{y:.3f}} not collapsed{interval}<br>at risk %{{customdata[0]}}, "
-                 "collapsed %{customdata[1]}")  # fmt: skip
+        interval = (
+            "<br>95 % interval %{customdata[2]:.2f} to %{customdata[3]:.2f}" if len(mine) >= FEWEST else ""
+        )
+        hover = (
+            f"{name}step %{{x:,}}: %{{y:.3f}} not collapsed{interval}<br>at risk %{{customdata[0]}}, "
+            "collapsed %{customdata[1]}"
+        )
         carried = part[["at_risk", "events", "low", "high"]].to_numpy()
         censored = part[part["censored"] > 0]
         at_risk = (mine["time"].to_numpy() >= ticks[:, None]).sum(axis=1)
         drawn += [
             _falling(part, colour, 2, "solid", hover, customdata=carried),
             common.marks(
-                censored["time"].to_numpy(), censored["survival"].to_numpy(), "line-ns", 12, colour,
-                f"{name}%{{customdata}} runs watched until step %{{x:,}}, not collapsed", edge=2,
+                censored["time"].to_numpy(),
+                censored["survival"].to_numpy(),
+                "line-ns",
+                12,
+                colour,
+                f"{name}%{{customdata}} runs watched until step %{{x:,}}, not collapsed",
+                edge=2,
                 customdata=censored["censored"].to_numpy(),
             ),
-            trace(x=ticks, y=[-0.25] * len(ticks), mode="text", text=[str(n) for n in at_risk], cliponaxis=False,
-                  textfont={"color": palette.text, "size": 12}),
-        ]  # fmt: skip
+            trace(
+                x=ticks,
+                y=[-0.25] * len(ticks),
+                mode="text",
+                text=[str(n) for n in at_risk],
+                cliponaxis=False,
+                textfont={"color": palette.text, "size": 12},
+            ),
+        ]
         traces += [one | pane.axes for one in drawn]
-    return common.figure(traces, palette, inner=inner, top=72, bottom=50, hoverdistance=20, annotations=notes, **layout)
+    return common.figure(
+        traces, palette, inner=inner, top=72, bottom=50, hoverdistance=20, annotations=notes, **layout
+    )
 
 
 def _falling(part: pd.DataFrame, colour: str, width: float, dash: str, hover: str = "", **more: Any) -> Trace:
     look = {"color": colour, "width": width, "dash": dash, "shape": "hv"}
-    return common.line(part["time"].to_numpy(), part["survival"].to_numpy(), colour, hover=hover, line=look, **more)
+    return common.line(
+        part["time"].to_numpy(), part["survival"].to_numpy(), colour, hover=hover, line=look, **more
+    )
 
 
 def letters(events: pd.DataFrame) -> dict[str, str]:
@@ -86,53 +123,95 @@ def letters(events: pd.DataFrame) -> dict[str, str]:
     return dict(zip(names, cycle(ascii_lowercase), strict=False))
 
 
-def timeline(runs: pd.DataFrame, events: pd.DataFrame, styles: Styles, palette: Palette, x_title: str) -> go.Figure:
-    """Draw a line a run: `runs` (arm, seed, run_id, first, last) in order, `events` (run_id, x, kind, diagnostic,
-    message): alarms are the `letters` of their diagnostics below the line, other events marks on it.
+def timeline(
+    runs: pd.DataFrame, events: pd.DataFrame, styles: Styles, palette: Palette, x_title: str
+) -> go.Figure:
+    """Draw a line a run: `runs` (arm, seed, run_id, first, last) in order, `events` (run_id, x, kind,
+    diagnostic, message): alarms are the `letters` of their diagnostics below the line, other events marks on
+    it.
     """
     runs = runs.reset_index(drop=True)
     arms = list(dict.fromkeys(runs["arm"]))
-    runs = runs.assign(place=runs.index, row=runs.index + runs["arm"].map(arms.index) + 1)  # a row for each arm's name
+    # a row for each arm's name
+    runs = runs.assign(place=runs.index, row=runs.index + runs["arm"].map(arms.index) + 1)
     marks = events.assign(letter=events["diagnostic"].map(letters(events)))
-    marks = common.stacked(marks.merge(runs[["run_id", "place", "row", "arm", "seed"]], on="run_id"), ["row", "x"])
+    marks = common.stacked(
+        marks.merge(runs[["run_id", "place", "row", "arm", "seed"]], on="run_id"), ["row", "x"]
+    )
     carried = marks[["place", "x"]].astype(int).to_numpy().tolist()
     marks = marks.assign(
         y=marks["row"] + 0.4 * (marks["kind"] == "alarm") - 0.19 * marks["above"],
         carried=pd.Series(carried, marks.index, dtype=object),
-        text=[f"<b>{figure_text(one.arm)}</b>, seed {one.seed}, at {one.x:,.0f}<br>{one.words}: "
-              f"{wrapped(str(one.message), 64)}" for one in marks.itertuples()],
-    )  # fmt: skip
+        text=[
+            f"<b>{figure_text(one.arm)}</b>, seed {one.seed}, at {one.x:,.0f}<br>{one.words}: "
+            f"{wrapped(str(one.message), 64)}"
+            for one in marks.itertuples()
+        ],
+    )
     lines = [
-        common.line(colour=faded(styles[str(arm)].colour, 0.55), showlegend=False,
-                    **common.segments(part["first"], part["last"], part["row"]))
+        common.line(
+            colour=faded(styles[str(arm)].colour, 0.55),
+            showlegend=False,
+            **common.segments(part["first"], part["last"], part["row"]),
+        )
         for arm, part in runs.groupby("arm", sort=False)
-    ]  # fmt: skip
+    ]
     rang, marks = marks[marks["kind"] == "alarm"], marks[marks["kind"] != "alarm"]
     if len(rang):
         rang = _together(rang, max(1.0, float(runs["last"].max() - runs["first"].min())) / _LETTERS)
-        lines.append(trace(
-            "%{customdata[2]}", x=rang["x"].tolist(), y=rang["y"].tolist(), mode="text", text=rang["letter"].tolist(),
-            textfont={"size": 12, "color": palette.text}, name="alarm", showlegend=True, cliponaxis=False,
-            customdata=[[*carried, text] for carried, text in zip(rang["carried"], rang["text"], strict=True)],
-        ))  # fmt: skip
+        lines.append(
+            trace(
+                "%{customdata[2]}",
+                x=rang["x"].tolist(),
+                y=rang["y"].tolist(),
+                mode="text",
+                text=rang["letter"].tolist(),
+                textfont={"size": 12, "color": palette.text},
+                name="alarm",
+                showlegend=True,
+                cliponaxis=False,
+                customdata=[
+                    [*carried, text] for carried, text in zip(rang["carried"], rang["text"], strict=True)
+                ],
+            )
+        )
     rows = len(runs) + len(arms)
     top = 14 + common.LEGEND_ROW * (1 if marks["shape"].nunique() <= 5 else 2)  # two rows hold six kinds
     names = runs.drop_duplicates("arm")[["arm", "row"]].itertuples(index=False)
-    look = {"yref": "y", "xanchor": "left", "yanchor": "middle", "bgcolor": palette.background, "borderpad": 1}
+    look = {
+        "yref": "y",
+        "xanchor": "left",
+        "yanchor": "middle",
+        "bgcolor": palette.background,
+        "borderpad": 1,
+    }
     return common.figure(
-        [*lines, *common.event_marks(marks, palette)], palette, inner=rows * 20, top=top, bottom=48, hoverdistance=30,
-        **common.legend_on_top(itemwidth=30), xaxis=common.axis(x_title),
-        yaxis=common.axis(range=[rows - 0.3, -0.7], tickmode="array", showgrid=False, tickvals=runs["row"].tolist(),
-                          ticktext=[f"seed {seed}" for seed in runs["seed"]]),
+        [*lines, *common.event_marks(marks, palette)],
+        palette,
+        inner=rows * 20,
+        top=top,
+        bottom=48,
+        hoverdistance=30,
+        **common.legend_on_top(itemwidth=30),
+        xaxis=common.axis(x_title),
+        yaxis=common.axis(
+            range=[rows - 0.3, -0.7],
+            tickmode="array",
+            showgrid=False,
+            tickvals=runs["row"].tolist(),
+            ticktext=[f"seed {seed}" for seed in runs["seed"]],
+        ),
         annotations=[
             note(f"{common.swatch(styles[arm].colour)} <b>{figure_text(arm)}</b>", 0, row - 1, **look)
             for arm, row in names
         ],
-    )  # fmt: skip
+    )
 
 
 def _together(rang: pd.DataFrame, letter: float) -> pd.DataFrame:
-    """Join the alarms of a row whose letters, each `letter` steps wide, would overlap; one that repeats stands once."""
+    """Join the alarms of a row whose letters, each `letter` steps wide, would overlap; one that repeats
+    stands once.
+    """
     found: list[dict[Any, Any]] = []
     for one in rang.sort_values(["row", "x", "letter"]).to_dict("records"):
         last: dict[Any, Any] = found[-1] if found else {"row": None}
@@ -147,96 +226,161 @@ def _together(rang: pd.DataFrame, letter: float) -> pd.DataFrame:
 
 # Head of a column of the leads -> its count, and of how many runs.
 _COUNTS = {
-    "came<br>first": ("first", "collapsed"), "before<br>the onset": ("before", "collapsed"),
-    "at or<br>after it": ("after", "collapsed"), "never": ("never", "collapsed"),
+    "came<br>first": ("first", "collapsed"),
+    "before<br>the onset": ("before", "collapsed"),
+    "at or<br>after it": ("after", "collapsed"),
+    "never": ("never", "collapsed"),
     "in healthy<br>runs": ("false_alarms", "steady"),
-}  # fmt: skip
+}
 
 
 def leads(alarms: pd.DataFrame, dots: pd.DataFrame, styles: Styles, palette: Palette) -> go.Figure:
-    """Draw `alarms` as curve_data.alarm_leads gives them, and `dots` with alarm, arm, run_id, seed, lead (steps)."""
+    """Draw `alarms` as curve_data.alarm_leads gives them, and `dots` with alarm, arm, run_id, seed, lead
+    (steps).
+    """
     place, known = {name: i for i, name in enumerate(alarms["alarm"])}, alarms.dropna(subset=["lead_median"])
     at = known["alarm"].map(place).to_numpy()
     bars = common.segments(-known["lead_high"], -known["lead_low"], at)
     traces = [common.line(**bars, colour=faded(palette.muted, 0.35), width=7)]
     for arm, part in dots.groupby("arm", sort=False):
         style, crowd = styles[str(arm)], part.groupby(["alarm", "lead"]).cumcount()
-        apart = (crowd % 2 * 2 - 1) * ((crowd + 1) // 2) * 0.24  # runs with the same lead stand under each other
-        traces.append(common.marks(
-            -part["lead"].to_numpy(float), (part["alarm"].map(place) + apart).to_numpy(float), style.marker, 9,
-            style.colour, f"<b>{figure_text(arm)}</b>, seed %{{customdata[1]}}<br>%{{customdata[0]}}<br>first at "
-            "%{x:+,} steps from the onset", opacity=0.85,
-            customdata=[[figure_text(run), seed] for run, seed in zip(part["run_id"], part["seed"], strict=True)],
-        ))  # fmt: skip
-    traces.append(common.marks(
-        -known["lead_median"].to_numpy(float), at, "line-ns", 20, palette.text,
-        "median %{x:+,.3~g} steps from the onset, over %{customdata} runs", edge=2, customdata=known["before"].tolist(),
-    ))  # fmt: skip
+        # runs with the same lead stand under each other
+        apart = (crowd % 2 * 2 - 1) * ((crowd + 1) // 2) * 0.24
+        traces.append(
+            common.marks(
+                -part["lead"].to_numpy(float),
+                (part["alarm"].map(place) + apart).to_numpy(float),
+                style.marker,
+                9,
+                style.colour,
+                f"<b>{figure_text(arm)}</b>, seed %{{customdata[1]}}<br>%{{customdata[0]}}<br>first at "
+                "%{x:+,} steps from the onset",
+                opacity=0.85,
+                customdata=[
+                    [figure_text(run), seed] for run, seed in zip(part["run_id"], part["seed"], strict=True)
+                ],
+            )
+        )
+    traces.append(
+        common.marks(
+            -known["lead_median"].to_numpy(float),
+            at,
+            "line-ns",
+            20,
+            palette.text,
+            "median %{x:+,.3~g} steps from the onset, over %{customdata} runs",
+            edge=2,
+            customdata=known["before"].tolist(),
+        )
+    )
     rows = alarms.to_dict("records")
     columns = {"median<br>lead": [f"{row['lead_median']:.3g}" if row["before"] else "–" for row in rows]}
     columns |= {head: [f"{row[n]}/{row[whole]}" for row in rows] for head, (n, whole) in _COUNTS.items()}
     annotations = []
     for column, (head, words) in enumerate(columns.items()):
         x = _SHARE + (1 - _SHARE) * (column + 0.5) / len(columns)
-        annotations.append(note(head, x, 1, yanchor="bottom", yshift=4, font={"color": palette.muted, "size": 12}))
+        annotations.append(
+            note(head, x, 1, yanchor="bottom", yshift=4, font={"color": palette.muted, "size": 12})
+        )
         text = {"yref": "y", "yanchor": "middle", "font": {"color": palette.text, "size": 13}}
         annotations += [note(cell, x, i, **text) for i, cell in enumerate(words)]
     low, high = min([-1.0, *-dots["lead"].astype(float)]), max([1.0, *-dots["lead"].astype(float)])
     pad = (high - low) * 0.06
     return common.figure(
-        traces, palette, inner=34 * len(alarms), top=48, bottom=50, hoverdistance=12, annotations=annotations,
+        traces,
+        palette,
+        inner=34 * len(alarms),
+        top=48,
+        bottom=50,
+        hoverdistance=12,
+        annotations=annotations,
         shapes=[vertical(0, palette.outcomes["collapsed"])],
-        xaxis=common.axis(AXES["onset"], range=[low - pad, high + pad], domain=[0, _SHARE - 0.02],
-                                dtick=1 if high - low < 8 else None),
+        xaxis=common.axis(
+            AXES["onset"],
+            range=[low - pad, high + pad],
+            domain=[0, _SHARE - 0.02],
+            dtick=1 if high - low < 8 else None,
+        ),
         yaxis=common.axis(
-            range=[len(alarms) - 0.4, -0.6], tickmode="array", tickvals=list(place.values()),
+            range=[len(alarms) - 0.4, -0.6],
+            tickmode="array",
+            tickvals=list(place.values()),
             ticktext=[f"{figure_text(row['alarm'])} {row['direction']}" for row in rows],
             tickfont={"color": palette.text, "size": 13},
         ),
-    )  # fmt: skip
+    )
 
 
 # One run.
 
-_STRIP, _LIFT = 1.09, 0.055  # where the events stand, above a fraction's 1, and how far apart those of one step
+# where the events stand, above a fraction's 1, and how far apart those of one step
+_STRIP, _LIFT = 1.09, 0.055
 _SHAPES = ("circle", "circle-open", "square", "square-open")
 PARTS = {
-    "rollout": "sampling rollouts", "update": "updates", "evaluation": "held-out evaluation",
-    "record": "measuring and recording", "rest": "the rest",
-}  # fmt: skip
+    "rollout": "sampling rollouts",
+    "update": "updates",
+    "evaluation": "held-out evaluation",
+    "record": "measuring and recording",
+    "rest": "the rest",
+}
 SHARES = {"gradient_share": "share of the step's gradient", "ratio_mass": "share of its ratio mass"}
 
 
 def career(
-    points: pd.DataFrame, held_out: pd.DataFrame, events: pd.DataFrame, colour: str, palette: Palette, definition: str,
+    points: pd.DataFrame,
+    held_out: pd.DataFrame,
+    events: pd.DataFrame,
+    colour: str,
+    palette: Palette,
+    definition: str,
     children: pd.DataFrame | None = None,
-) -> go.Figure:  # fmt: skip
-    """Draw success: `points` (x, mean, low, high), queries `evaluation` and `children` (its forks), and `events`."""
+) -> go.Figure:
+    """Draw success: `points` (x, mean, low, high), queries `evaluation` and `children` (its forks), and
+    `events`.
+    """
     marks = common.stacked(events, ["step"])
     marks = marks.assign(
-        x=marks["step"], y=_STRIP + _LIFT * marks["above"], carried=marks["step"].astype(int),
-        text=[f"<b>{one.words}</b> at step {one.step:,.0f}<br>{wrapped(str(one.message), 64)}"
-              for one in marks.itertuples()],
-    )  # fmt: skip
+        x=marks["step"],
+        y=_STRIP + _LIFT * marks["above"],
+        carried=marks["step"].astype(int),
+        text=[
+            f"<b>{one.words}</b> at step {one.step:,.0f}<br>{wrapped(str(one.message), 64)}"
+            for one in marks.itertuples()
+        ],
+    )
     traces = [] if children is None or children.empty else list(branches(points, children, palette))
     if (points["low"] < points["high"]).any():  # a bucket of several steps has extremes
         traces.append(common.area(points["x"], points["low"], points["high"], colour, 0.18, showlegend=False))
     if len(points):
-        traces.append(common.line(
-            points["x"].to_numpy(), points["mean"].to_numpy(), colour, 2,
-            "in training<br>step %{x:,.6~g}: %{y:.4~g}", name="in training", marker={"size": 4, "color": colour},
-            mode="lines+markers" if len(points) <= 60 else "lines",
-        ))  # fmt: skip
+        traces.append(
+            common.line(
+                points["x"].to_numpy(),
+                points["mean"].to_numpy(),
+                colour,
+                2,
+                "in training<br>step %{x:,.6~g}: %{y:.4~g}",
+                name="in training",
+                marker={"size": 4, "color": colour},
+                mode="lines+markers" if len(points) <= 60 else "lines",
+            )
+        )
     for place, (name, part) in enumerate(held_out.groupby("data", sort=False)):
         ink, title = palette.muted if place % len(_SHAPES) else palette.text, figure_text(f"held-out: {name}")
         low, middle, high = (part[column] for column in ("success_low", "success", "success_high"))
-        traces.append(common.marks(
-            part["step"].tolist(), middle.tolist(), _SHAPES[place % len(_SHAPES)], 7, ink,
-            f"{title}<br>step %{{x:,}}: %{{y:.4~g}}<br>95 % interval %{{customdata[0]:.3~g}} to %{{customdata[1]:.3~g}}"
-            "<br>questions %{customdata[2]:,}", name=title,
-            error_y=common.whiskers(high - middle, middle - low, ink, thickness=1.2, width=3),
-            customdata=part[["success_low", "success_high", "episodes"]].to_numpy(),
-        ))  # fmt: skip
+        traces.append(
+            common.marks(
+                part["step"].tolist(),
+                middle.tolist(),
+                _SHAPES[place % len(_SHAPES)],
+                7,
+                ink,
+                f"{title}<br>step %{{x:,}}: %{{y:.4~g}}<br>95 % interval %{{customdata[0]:.3~g}} to"
+                " %{customdata[1]:.3~g}<br>questions %{customdata[2]:,}",
+                name=title,
+                error_y=common.whiskers(high - middle, middle - low, ink, thickness=1.2, width=3),
+                customdata=part[["success_low", "success_high", "episodes"]].to_numpy(),
+            )
+        )
     traces += common.event_marks(marks, palette)
     text = wrapped(definition, 75)
     names = [one["name"] for one in traces if "name" in one]
@@ -244,16 +388,29 @@ def career(
     top = 50 + common.LEGEND_ROW * entries + 15 * (text.count("<br>") + 1)
     onsets = events.loc[events["kind"] == "onset", "step"]
     return common.figure(
-        traces, palette, inner=270, top=top, bottom=48, hoverdistance=40, **common.legend_on_top(itemwidth=30),
-        annotations=[heading("success", text, palette), *([] if len(points) else [common.nothing(None, palette)])],
+        traces,
+        palette,
+        inner=270,
+        top=top,
+        bottom=48,
+        hoverdistance=40,
+        **common.legend_on_top(itemwidth=30),
+        annotations=[
+            heading("success", text, palette),
+            *([] if len(points) else [common.nothing(None, palette)]),
+        ],
         shapes=[vertical(step, palette.outcomes["collapsed"]) for step in onsets],
         xaxis=common.axis(AXES["step"], showticklabels=len(points) + len(marks) > 0),
-        yaxis=common.axis("fraction", range=[-0.03, max([1.0, *marks["y"]]) + 0.06], tickvals=[0, 0.25, 0.5, 0.75, 1]),
-    )  # fmt: skip
+        yaxis=common.axis(
+            "fraction", range=[-0.03, max([1.0, *marks["y"]]) + 0.06], tickvals=[0, 0.25, 0.5, 0.75, 1]
+        ),
+    )
 
 
 def branches(points: pd.DataFrame, children: pd.DataFrame, palette: Palette) -> Iterator[Trace]:
-    """Yield the forks of a run, a trace an arm: each begins on its parent's curve, in the step before the fork."""
+    """Yield the forks of a run, a trace an arm: each begins on its parent's curve, in the step before the
+    fork.
+    """
     inks, stem = cycle([*palette.algorithms.values(), *palette.others]), points.dropna(subset=["mean"])
     for arm, mine in children.groupby("arm", sort=False):
         x, y, told = list[float](), list[float](), list[str]()
@@ -262,7 +419,9 @@ def branches(points: pd.DataFrame, children: pd.DataFrame, palette: Palette) -> 
             foot = float(np.interp(fork, stem["x"], stem["mean"])) if len(stem) else math.nan
             x += [fork, *own["step"].astype(float), math.nan]
             y += [foot, *own["success"].astype(float), math.nan]
-            told += [f"draw {own['draw'].iloc[0]}, {'fell' if own['down'].iloc[0] else 'up'}"] * (len(own) + 2)
+            told += [f"draw {own['draw'].iloc[0]}, {'fell' if own['down'].iloc[0] else 'up'}"] * (
+                len(own) + 2
+            )
         each = mine.drop_duplicates("run_id")
         name = figure_text(f"{arm}: {int(each['down'].sum())} of {len(each)} fell")
         hover = f"{name}<br>%{{customdata}}<br>step %{{x:,.6~g}}: %{{y:.4~g}}"
@@ -271,9 +430,12 @@ def branches(points: pd.DataFrame, children: pd.DataFrame, palette: Palette) -> 
 
 
 def shares(spent: pd.DataFrame) -> dict[str, float]:
-    """Return part -> its seconds over all steps, of the parts that were measured; `spent` answers query `spent`."""
+    """Return part -> its seconds over all steps, of the parts that were measured; `spent` answers query
+    `spent`.
+    """
     sums = {part: float(spent[part].sum()) for part in PARTS if part != "rest" and spent[part].notna().any()}
-    inside = sum(seconds for part, seconds in sums.items() if part != "record")  # recording is not in the total
+    # recording is not in the total
+    inside = sum(seconds for part, seconds in sums.items() if part != "record")
     rest = float(spent["total"].sum()) - inside
     if sums and rest > 0.002 * (sum(sums.values()) + rest):  # less is rounding
         sums["rest"] = rest
@@ -289,18 +451,28 @@ def spending(spent: pd.DataFrame, palette: Palette) -> go.Figure:
     colours = dict(zip(PARTS, (shades[2], shades[4], shades[3], palette.muted, palette.grid), strict=True))
     bars = [
         trace(
-            f"{PARTS[part]}<br>step %{{x:,.6~g}}: %{{y:.4~g}} s", type="bar",
-            x=(each["step"] + (each["steps"] - 1) / 2).tolist(), y=(each[part] / each["steps"]).tolist(),
-            width=(each["steps"] * 0.86).tolist(), marker={"color": colours[part], "line": {"width": 0}},
+            f"{PARTS[part]}<br>step %{{x:,.6~g}}: %{{y:.4~g}} s",
+            type="bar",
+            x=(each["step"] + (each["steps"] - 1) / 2).tolist(),
+            y=(each[part] / each["steps"]).tolist(),
+            width=(each["steps"] * 0.86).tolist(),
+            marker={"color": colours[part], "line": {"width": 0}},
             name=f"{PARTS[part]} {duration(seconds)}, {percent(seconds / whole)}" if whole else PARTS[part],
         )
         for part, seconds in sums.items()
-    ]  # fmt: skip
+    ]
     return common.figure(
-        bars, palette, inner=180, top=72, bottom=48, barmode="stack", bargap=0, xaxis=common.axis(AXES["step"]),
+        bars,
+        palette,
+        inner=180,
+        top=72,
+        bottom=48,
+        barmode="stack",
+        bargap=0,
+        xaxis=common.axis(AXES["step"]),
         yaxis=common.axis("wall time of a step (s)", rangemode="tozero"),
         **common.legend_on_top(itemwidth=30, traceorder="normal"),
-    )  # fmt: skip
+    )
 
 
 class Signal(NamedTuple):
@@ -319,7 +491,9 @@ class Signal(NamedTuple):
 
     @property
     def spike(self) -> int:
-        """Return the step to begin at: the first NaN or Inf, the most extreme about the onset or of all, the last."""
+        """Return the step to begin at: the first NaN or Inf, the most extreme about the onset or of all, the
+        last.
+        """
         if broken := [int(step) for step in self.points["broken_step"].dropna()]:
             return min(broken)
         known = self.points.dropna(subset=["value"])
@@ -340,10 +514,23 @@ def peaks(signal: Signal, colour: str, palette: Palette, chosen: int) -> go.Figu
     broken = [(int(s), floor, f"NaN or Inf at step {s:,.0f}") for s in signal.points["broken_step"].dropna()]
     traces = [common.line(list(height), values, colour, 1.6)]
     for symbol, size, ink, hover, rows in (
-        ("circle", small, colour, f"{value}tokens kept", [(s, y, "") for s, y in height.items() if s in kept]),
-        ("circle-open", small, colour, f"{value}no tokens", [(s, y, "") for s, y in height.items() if s not in kept]),
-        ("triangle-up-open", 11, red, "%{text}", alarms), ("x-thin", 11, red, "%{text}", broken),
-    ):  # fmt: skip
+        (
+            "circle",
+            small,
+            colour,
+            f"{value}tokens kept",
+            [(s, y, "") for s, y in height.items() if s in kept],
+        ),
+        (
+            "circle-open",
+            small,
+            colour,
+            f"{value}no tokens",
+            [(s, y, "") for s, y in height.items() if s not in kept],
+        ),
+        ("triangle-up-open", 11, red, "%{text}", alarms),
+        ("x-thin", 11, red, "%{text}", broken),
+    ):
         x, y, texts = map(list, zip(*rows, strict=True)) if rows else ([], [], [])
         edge = 1.6 if ink == red else 0
         traces.append(common.marks(x, y, symbol, size, ink, hover, edge=edge, customdata=x, text=texts))
@@ -352,25 +539,41 @@ def peaks(signal: Signal, colour: str, palette: Palette, chosen: int) -> go.Figu
     onset = [vertical(step, red) for step in dict.fromkeys(signal.onset or ())]
     scale = common.log_scale(signal.unit) | {"dtick": 1} if common.is_wide(values) else {}
     return common.figure(
-        traces, palette, inner=340 - top - 48, top=top, bottom=48, hoverdistance=40,
+        traces,
+        palette,
+        inner=340 - top - 48,
+        top=top,
+        bottom=48,
+        hoverdistance=40,
         shapes=[vertical(chosen, palette.text, dash=None), *onset],
-        annotations=[heading(signal.title, definition, palette), *([] if height else [common.nothing(None, palette)])],
+        annotations=[
+            heading(signal.title, definition, palette),
+            *([] if height else [common.nothing(None, palette)]),
+        ],
         xaxis=common.axis(AXES["step"], dtick=1 if signal.points["step"].max() < 10 else None),
         yaxis=common.axis(signal.unit) | scale,
-    )  # fmt: skip
+    )
 
 
 def ranking(rows: Sequence[Row], equal: float, palette: Palette, step: int, chosen: int | None) -> go.Figure:
-    """Draw two bars a trajectory: `rows` of query `ranking` in order; `equal` is the share if all were alike."""
+    """Draw two bars a trajectory: `rows` of query `ranking` in order; `equal` is the share if
+    all were alike.
+    """
     places = list(range(len(rows)))
     healthy = palette.outcomes["healthy"]
     colours = [healthy if row["success"] else palette.muted for row in rows]
-    drawn = {name: [v if (v := row[name]) is not None and abs(v) <= 1e9 else None for row in rows] for name in SHARES}
+    drawn = {
+        name: [v if (v := row[name]) is not None and abs(v) <= 1e9 else None for row in rows]
+        for name in SHARES
+    }
     top = max([equal, *(v for values in drawn.values() for v in values if v is not None)])
-    along = [top * share for share in (0.05, 0.3, 0.55, 0.8, 1.05)]  # unseen marks along each row meet the pointer
+    # unseen marks along each row meet the pointer
+    along = [top * share for share in (0.05, 0.3, 0.55, 0.8, 1.05)]
     about = list[str]()
     for row in rows:
-        lines = [f"<b>trajectory {row['trajectory']}</b>, {'tokens kept' if row['kept'] else 'tokens not kept'}"]
+        lines = [
+            f"<b>trajectory {row['trajectory']}</b>, {'tokens kept' if row['kept'] else 'tokens not kept'}"
+        ]
         lines += [f"{name}: {wrapped(word(row[name]), 60)}" for name in ("question", "gold", "answer")]
         lines.append(f"largest token ratio {figure_text(number(row['ratio_max']))}")
         if row["worst_turn"] is not None:
@@ -378,36 +581,85 @@ def ranking(rows: Sequence[Row], equal: float, palette: Palette, step: int, chos
             lines.append(f"turn {row['worst_turn']} moved most: sum of log-ratios {worst} nats")
         about += ["<br>".join(lines)] * len(along)
     y_axis = common.axis(
-        "trajectory", range=[max(len(rows), 6) - 0.4, -0.6], tickmode="array", tickvals=places, showgrid=False,
+        "trajectory",
+        range=[max(len(rows), 6) - 0.4, -0.6],
+        tickmode="array",
+        tickvals=places,
+        showgrid=False,
         ticktext=[f"<b>{row['trajectory']}</b>" if row["kept"] else str(row["trajectory"]) for row in rows],
         tickfont={"color": palette.text},
-    )  # fmt: skip
+    )
     traces, shapes, layout = list[Trace](), list[Trace](), dict[str, Any]()
     for pane, (name, words) in zip(common.panes(2, 2, 0.04, 0), SHARES.items(), strict=True):
         values = drawn[name]
-        labels = [" not measured" if (v := row[name]) is None else f" {percent(v) if math.isfinite(v) else number(v)}"
-                  for row in rows]  # fmt: skip
-        traces += [one | pane.axes for one in (
-            trace(type="bar", y=places, x=values, orientation="h", marker={"color": colours}, width=0.62),
-            trace(y=places, x=[v or 0 for v in values], mode="text", textposition="middle right", text=labels,
-                  textfont={"color": palette.muted, "size": 12}, cliponaxis=False),
-            trace("%{text}", x=along * len(rows), y=[place for place in places for _ in along], mode="markers",
-                  marker={"size": 14, "opacity": 0}, text=about,
-                  customdata=[int(row["trajectory"]) for row in rows for _ in along]),
-        )]  # fmt: skip
-        x_axis = common.axis(words, range=[0, top * 1.24], nticks=5, tickformat=".0%" if top > 0.05 else ".1%")
+        labels = [
+            (
+                " not measured"
+                if (v := row[name]) is None
+                else f" {percent(v) if math.isfinite(v) else number(v)}"
+            )
+            for row in rows
+        ]
+        traces += [
+            one | pane.axes
+            for one in (
+                trace(type="bar", y=places, x=values, orientation="h", marker={"color": colours}, width=0.62),
+                trace(
+                    y=places,
+                    x=[v or 0 for v in values],
+                    mode="text",
+                    textposition="middle right",
+                    text=labels,
+                    textfont={"color": palette.muted, "size": 12},
+                    cliponaxis=False,
+                ),
+                trace(
+                    "%{text}",
+                    x=along * len(rows),
+                    y=[place for place in places for _ in along],
+                    mode="markers",
+                    marker={"size": 14, "opacity": 0},
+                    text=about,
+                    customdata=[int(row["trajectory"]) for row in rows for _ in along],
+                ),
+            )
+        ]
+        x_axis = common.axis(
+            words, range=[0, top * 1.24], nticks=5, tickformat=".0%" if top > 0.05 else ".1%"
+        )
         other = {"matches": "y", "showticklabels": False, "title": {"text": ""}} if pane.column else {}
         layout |= pane.placed(x_axis, y_axis | other)
         x, y = pane.axes.values()
         shapes.append(vertical(equal, palette.muted) | {"xref": x, "yref": f"{y} domain"})
         shapes += [
-            {"type": "rect", "x0": 0, "x1": 1, "xref": f"{x} domain", "y0": i - 0.5, "y1": i + 0.5, "yref": y,
-             "fillcolor": faded(palette.text, 0.08), "line": {"width": 0}, "layer": "below"}
-            for i, row in enumerate(rows) if row["trajectory"] == chosen
-        ]  # fmt: skip
-    key = (f"{common.swatch(healthy)} solved · {common.swatch(palette.muted)} not solved · bold: tokens kept · dotted: "
-           "an equal share")  # fmt: skip
+            {
+                "type": "rect",
+                "x0": 0,
+                "x1": 1,
+                "xref": f"{x} domain",
+                "y0": i - 0.5,
+                "y1": i + 0.5,
+                "yref": y,
+                "fillcolor": faded(palette.text, 0.08),
+                "line": {"width": 0},
+                "layer": "below",
+            }
+            for i, row in enumerate(rows)
+            if row["trajectory"] == chosen
+        ]
+    key = (
+        f"{common.swatch(healthy)} solved · {common.swatch(palette.muted)} not solved · bold: tokens kept ·"
+        " dotted: an equal share"
+    )
     return common.figure(
-        traces, palette, inner=237, top=55, bottom=48, bargap=0.2, hoverdistance=400, shapes=shapes,
-        annotations=[heading(f"Trajectories of step {step:,}", key, palette)], **layout,
-    )  # fmt: skip
+        traces,
+        palette,
+        inner=237,
+        top=55,
+        bottom=48,
+        bargap=0.2,
+        hoverdistance=400,
+        shapes=shapes,
+        annotations=[heading(f"Trajectories of step {step:,}", key, palette)],
+        **layout,
+    )

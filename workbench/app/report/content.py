@@ -1,4 +1,6 @@
-"""The report of experiments: its parts, what it says, and its two forms: a page that needs no network, or Markdown."""
+"""The report of experiments: its parts, what it says, and its two forms: a page that needs no network, or
+Markdown.
+"""
 
 import base64
 import hashlib
@@ -44,15 +46,19 @@ POINTS = 160  # of a line
 NO_CLAIMS = "The verdicts on the paper's claims need a clone of the repository: run `sorl report` from one."
 _WHO = ["arm", "run_id", "seed"]
 _BANDS = (
-    "Line: interquartile mean over seeds, drawn where all of them have a value (success and reward of a run that was "
-    "stopped after its collapse are carried on at their last value); darker band: its 95 % bootstrap interval over "
-    "seeds; edges or paler band: lowest and highest seed; thin lines: seeds, where there are fewer than three or not "
-    "all are left, without an interval; ▼ onset of the fall; ✕ NaN or Inf."
+    "Line: interquartile mean over seeds, drawn where all of them have a value (success and reward of a run"
+    " that was stopped after its collapse are carried on at their last value); darker band: its 95 %"
+    " bootstrap interval over seeds; edges or paler band: lowest and highest seed; thin lines: seeds, where"
+    " there are fewer than three or not all are left, without an interval; ▼ onset of the fall; ✕ NaN or Inf."
 )
 _FAIR = "The guard found nothing that sets the arms apart besides what they are to compare."
-_MEANT = "Values differ in seeds, steps and rollouts: the search spends seeds near a boundary, a collapse ends a run."
+_MEANT = (
+    "Values differ in seeds, steps and rollouts: the search spends seeds near a boundary, a collapse ends a"
+    " run."
+)
 _FOLDER = Path(__file__).parent
-# Only where it would act: an underscore inside a word, a bracket that no link follows and a lone < are letters.
+# Only where it would act: an underscore inside a word, a bracket that no link follows and a lone < are
+# letters.
 _MARKS = re.compile(r"([\\`*|$~]|<(?=[A-Za-z!?/])|&(?=#?\w+;)|(?<!\w)_|_(?!\w)|\](?=[(\[:])|^[#>])")
 
 
@@ -84,7 +90,9 @@ class Table(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """A figure (plotly or SVG) in any palette, its title, and a caption with n, seeds and the kind of interval."""
+    """A figure (plotly or SVG) in any palette, its title, and a caption with n, seeds and the kind of
+    interval.
+    """
 
     draw: Draw
     title: str
@@ -113,10 +121,12 @@ class Report(NamedTuple):
 def report(
     experiments: Sequence[Results], words: Words, commands: Sequence[str], claims: ModuleType | None = None
 ) -> Report:
-    """Return the report of the experiments; study `claims` (of a clone) judges the paper's claims on all together."""
+    """Return the report of the experiments; study `claims` (of a clone) judges the paper's claims on all
+    together.
+    """
     lead, sections = list[Part](), list[Section]()
-    # An arm of a region is tried at many values, few of them with all seeds: its areas judge the claims. Forks are no
-    # runs from a warm start: study `forks` judges the claims by them.
+    # An arm of a region is tried at many values, few of them with all seeds: its areas judge the claims.
+    # Forks are no runs from a warm start: study `forks` judges the claims by them.
     children = {found.experiment: forks.of_results(found.runs) for found in experiments}
     compared = [f for f in experiments if region_of(f.toml) is None and children[f.experiment].empty]
     if claims is None:
@@ -129,7 +139,10 @@ def report(
             sections.append(Section(found.experiment, [Text(question)]))
             question, level = f"{found.experiment}: {question}", 3
         if file is None:
-            answer, about = compare.answer(compare.summarise(found.runs)), _comparison(found.runs, words, level)
+            answer, about = (
+                compare.answer(compare.summarise(found.runs)),
+                _comparison(found.runs, words, level),
+            )
             fair = found.fairness or [_FAIR]
             if len(born := children[found.experiment]):
                 answer = f"{forks.sentence(born)} {answer}"
@@ -158,11 +171,19 @@ def _comparison(runs: pd.DataFrame, words: Words, level: int) -> list[Section]:
     none = "No log-rank test: it needs two arms and a collapse."
     test = next((line for line in lines if line.startswith("Log-rank")), none)
     more = [
-        ("Time to collapse (Kaplan-Meier), runs without one censored at their end.", compare.time_to_collapse(frame)),
-        (f"Against {runs['arm'].iloc[0]}; in parentheses p-values with Holm's correction over these comparisons.",
-         compare.against_reference(frame)),
+        (
+            "Time to collapse (Kaplan-Meier), runs without one censored at their end.",
+            compare.time_to_collapse(frame),
+        ),
+        (
+            (
+                f"Against {runs['arm'].iloc[0]}; in parentheses p-values with Holm's correction over these"
+                " comparisons."
+            ),
+            compare.against_reference(frame),
+        ),
         ("Over the conditions that all algorithms share.", compare.over_conditions(frame)),
-    ]  # fmt: skip
+    ]
     means = Text("Finished runs: means with 95 % t-intervals, collapses with 95 % Clopper-Pearson intervals.")
     return [
         Section("Design", [Text(counted(runs)), Table(design(runs))], level),
@@ -172,10 +193,12 @@ def _comparison(runs: pd.DataFrame, words: Words, level: int) -> list[Section]:
 
 
 def _figures(runs: pd.DataFrame, words: Words, test: str) -> Iterator[Figure]:
-    """Yield outcomes, success, survival and the other curves, each with its n; `test` is the log-rank test in words."""
+    """Yield outcomes, success, survival and the other curves, each with its n; `test` is the log-rank test in
+    words.
+    """
     key = (
-        "A cell is a run: its outcome as colour, its success (0 to 1) as a curve over the longest run, the onset of "
-        "its collapse dotted."
+        "A cell is a run: its outcome as colour, its success (0 to 1) as a curve over the longest run, the"
+        " onset of its collapse dotted."
     )
     last = runs["steps"].max()
     success = points(runs, "success").assign(last=max(1, int(last) - 1 if last == last else 1))
@@ -187,8 +210,9 @@ def _figures(runs: pd.DataFrame, words: Words, test: str) -> Iterator[Figure]:
         yield Figure(_drawn_curves(part, styles, words, ["success"]), f"Success{tail}", f"{n} {_BANDS}")
         if len(rows := observed(part)):
             watched = (
-                f"{n} {collapses(rows)}. Kaplan-Meier: a step down is the onset of a collapse, a tick a run that had "
-                "not collapsed when it ended. Band: 95 % interval, from three runs on. Runs at risk below."
+                f"{n} {collapses(rows)}. Kaplan-Meier: a step down is the onset of a collapse, a tick a run"
+                " that had not collapsed when it ended. Band: 95 % interval, from three runs on. Runs at"
+                " risk below."
             )
 
             def draw(palette: Palette, rows: pd.DataFrame = rows, styles: Styles = styles) -> go.Figure:
@@ -211,13 +235,17 @@ def _drawn_curves(part: pd.DataFrame, styles: Styles, words: Words, of: Sequence
         data = banded(carried(seeds, ended) if name in CARRIED else seeds)
         return Panel(name, *words.get(name, ("", "")), data, broken=found[~finite], seeds=lone(seeds, data))
 
-    return lambda palette: curves([panel(n) for n in of], styles(palette), palette, AXES["step"], onsets=onsets)
+    return lambda palette: curves(
+        [panel(n) for n in of], styles(palette), palette, AXES["step"], onsets=onsets
+    )
 
 
 def counted(runs: pd.DataFrame) -> str:
     """Return `6 arms, 30 runs, 5 seeds each (0 to 4).`"""
     each = runs.groupby("arm", sort=False)["seed"].nunique()
-    several = standing.counted(each.max(), "seed") if each.nunique() == 1 else f"{each.min()} to {each.max()} seeds"
+    several = (
+        standing.counted(each.max(), "seed") if each.nunique() == 1 else f"{each.min()} to {each.max()} seeds"
+    )
     return f"{standing.counted(len(each), 'arm')}, {len(runs)} runs, {several} each ({_seeds(runs['seed'])})."
 
 
@@ -236,9 +264,13 @@ def groups(runs: pd.DataFrame) -> Iterator[pd.DataFrame]:
 
 
 def points(runs: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Return a curve of every run, a row a bucket of steps: run, arm, run_id, seed, bucket, x, mean, low, high."""
+    """Return a curve of every run, a row a bucket of steps: run, arm, run_id, seed, bucket, x, mean, low,
+    high.
+    """
     rows = [
-        pd.DataFrame({"run": place, "step": run["step"], "value": values} | {name: run[name] for name in _WHO})
+        pd.DataFrame(
+            {"run": place, "step": run["step"], "value": values} | {name: run[name] for name in _WHO}
+        )
         for place, run in enumerate(runs.to_dict("records"))
         if isinstance(values := run[f"{name}_curve"], np.ndarray)
     ]
@@ -252,7 +284,9 @@ def points(runs: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def design(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per arm: runs, steps, seeds, and every setting that not all arms share (slots by their kind)."""
+    """Return one row per arm: runs, steps, seeds, and every setting that not all arms share (slots by their
+    kind).
+    """
     arms = runs.groupby("arm", sort=False)
     flats = [_by_slot(settings(rows["config"].iloc[0], rows["slots"].iloc[0])) for _, rows in arms]
     keys = dict.fromkeys(key for flat in flats for key in flat)
@@ -260,7 +294,13 @@ def design(runs: pd.DataFrame) -> pd.DataFrame:
     found = []
     for (arm, rows), flat in zip(arms, flats, strict=True):
         steps = rows["steps"].dropna().astype(int)
-        span = f"{steps.min()} to {steps.max()}" if steps.nunique() > 1 else str(steps.iloc[0]) if len(steps) else "-"
+        span = (
+            f"{steps.min()} to {steps.max()}"
+            if steps.nunique() > 1
+            else str(steps.iloc[0])
+            if len(steps)
+            else "-"
+        )
         seeds = " ".join(str(seed) for seed in sorted(rows["seed"]))
         row = {"arm": arm, "algorithm": rows["algorithm"].iloc[0], "seeds": seeds, "steps": span}
         found.append(row | {key: setting(flat.get(key)) for key in differing})
@@ -287,17 +327,25 @@ def _made(found: Results) -> Iterator[Part]:
     flats = [settings(c, s) for c, s in zip(found.runs["config"], found.runs["slots"], strict=True)]
     common = {k: v for k, v in (flats[0] if flats else {}).items() if all(f.get(k) == v for f in flats)}
     rows = [(key, setting(value)) for key, value in sorted(_by_slot(common).items())]
-    yield from titled([("Settings that all arms share.", pd.DataFrame(rows, columns=["setting", "value"]))], {})
+    yield from titled(
+        [("Settings that all arms share.", pd.DataFrame(rows, columns=["setting", "value"]))], {}
+    )
     if found.toml:
         yield Code(found.toml, f"{found.experiment}.toml")
 
 
 def _versions(text: Any) -> str:
-    return (", ".join(f"{name} {value}" for name, value in nested(text).items()) or "versions not recorded") + "."
+    return (
+        ", ".join(f"{name} {value}" for name, value in nested(text).items()) or "versions not recorded"
+    ) + "."
 
 
-def _region(found: Results, file: GridFile, level: int, claims: ModuleType | None) -> tuple[str, list[Section]]:
-    """Return the answer, areas and boundaries by both readings of survival, and the claims that they judge."""
+def _region(
+    found: Results, file: GridFile, level: int, claims: ModuleType | None
+) -> tuple[str, list[Section]]:
+    """Return the answer, areas and boundaries by both readings of survival, and the claims that
+    they judge.
+    """
     try:
         landscape = from_runs(found.runs.assign(started_at=None), file, found.experiment)
     except InputError as error:
@@ -305,7 +353,10 @@ def _region(found: Results, file: GridFile, level: int, claims: ModuleType | Non
     kept = landscape.read_as(KEPT)
     parts: list[Part] = [*_maps(landscape)]
     answers = []
-    for one, which in ((landscape, "all runs that did not collapse"), (kept, "only runs that learned and kept it")):
+    for one, which in (
+        (landscape, "all runs that did not collapse"),
+        (kept, "only runs that learned and kept it"),
+    ):
         series, columns = by_series(one), by_column(one)
         lines = region.answer(one, series, columns)
         answers.append(lines[0])
@@ -335,9 +386,9 @@ def _maps(landscape: Landscape) -> Iterator[Figure]:
 
         n = f"{int(mine['runs'].sum())} runs, seeds {_seeds(landscape.runs['seed'])}."
         caption = (
-            f"{n} A cell: collapsed runs of runs at one {along} and {across}; empty where the search ran "
-            "nothing. Dot and bar: where half of the runs collapse, with its 95 % interval; a triangle points "
-            "beyond what was tried."
+            f"{n} A cell: collapsed runs of runs at one {along} and {across}; empty where the search ran"
+            " nothing. Dot and bar: where half of the runs collapse, with its 95 % interval; a triangle"
+            " points beyond what was tried."
         )
         yield Figure(draw, f"Collapsed runs by {along} and {across}{f', {piece}' if piece else ''}", caption)
 
@@ -356,21 +407,36 @@ def html(report: Report) -> str:
         if svg := {kind: one for kind, one in both.items() if isinstance(one, str)}:
             return {"svg": svg}
         name = f"f{len(figures)}"
-        figures[name] = {kind: json.loads(one.to_json()) for kind, one in both.items() if not isinstance(one, str)}
+        figures[name] = {
+            kind: json.loads(one.to_json()) for kind, one in both.items() if not isinstance(one, str)
+        }
         return {"svg": {}, "name": name, "height": int(figures[name]["light"]["layout"]["height"])}
 
     pages = Environment(
-        loader=FileSystemLoader(_FOLDER), autoescape=True, finalize=html_text, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
+        loader=FileSystemLoader(_FOLDER),
+        autoescape=True,
+        finalize=html_text,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     library = get_plotlyjs().replace("</script", "<\\/script")
     script = (_FOLDER / "report.js").read_text(encoding="utf-8")
-    digests = [base64.b64encode(hashlib.sha256(code.encode()).digest()).decode() for code in (library, script)]
+    digests = [
+        base64.b64encode(hashlib.sha256(code.encode()).digest()).decode() for code in (library, script)
+    ]
     return pages.get_template("report.html.j2").render(
-        report=report, kind=lambda part: type(part).__name__, figure=figure, svg=Markup, outcomes=OUTCOMES,
+        report=report,
+        kind=lambda part: type(part).__name__,
+        figure=figure,
+        svg=Markup,
+        outcomes=OUTCOMES,
         figures=figures,  # what the template draws fills them, so it asks for them last
-        library=Markup(library), script=Markup(script), digests=digests, palettes={"light": LIGHT, "dark": DARK},
-    )  # fmt: skip
+        library=Markup(library),
+        script=Markup(script),
+        digests=digests,
+        palettes={"light": LIGHT, "dark": DARK},
+    )
 
 
 def markdown(report: Report, level: int = 1) -> str:
@@ -390,7 +456,9 @@ def _block(part: Part) -> str:
     if isinstance(part, Items):
         return "\n".join(f"- {text(line)}" for line in part.lines)
     if isinstance(part, Table):
-        names, *rows = ([text(cell) for cell in row] for row in (part.frame, *part.frame.astype(str).to_numpy()))
+        names, *rows = (
+            [text(cell) for cell in row] for row in (part.frame, *part.frame.astype(str).to_numpy())
+        )
         return "\n".join(f"| {' | '.join(row)} |" for row in (names, ["---"] * len(names), *rows))
     if isinstance(part, Code):  # its fence is longer than any in it
         fence = "`" * max(3, 1 + max((len(found) for found in re.findall(r"`+", part.text)), default=0))

@@ -36,15 +36,21 @@ def collapse(store: Store) -> None:
     alarms, dots = first_alarms(store, arms.runs, dictionary(store))
     fell = int(alarmed(store, arms.runs)["collapse_step"].notna().sum())
     if alarms.empty or not fell:
-        none = "None of these runs raised an alarm." if fell else "The runs that collapsed did not record their alarms."
+        none = (
+            "None of these runs raised an alarm."
+            if fell
+            else "The runs that collapsed did not record their alarms."
+        )
         note("None of these runs collapsed." if arms.runs["collapse_step"].isna().all() else none)
         return
     answer(first_warning(alarms))
     words = f"First alarms of {fell} collapsed runs, in steps from the onset of the collapse."
     export.figure(leads(alarms, dots, arms.styles, look()), "leads", alarms, describe=words)
-    note(f"A dot is the first such alarm in a run that collapsed ({fell} of them); the tick is the median of those "
-         "before the onset, the bar their quartiles. ↑ goes off above its threshold, ↓ below. An alarm that also fires "
-         "in healthy runs is no warning.")  # fmt: skip
+    note(
+        f"A dot is the first such alarm in a run that collapsed ({fell} of them); the tick is the median of"
+        " those before the onset, the bar their quartiles. ↑ goes off above its threshold, ↓ below. An alarm"
+        " that also fires in healthy runs is no warning."
+    )
 
 
 def headline(runs: pd.DataFrame) -> str:
@@ -57,20 +63,26 @@ def headline(runs: pd.DataFrame) -> str:
     for arm, part in fell.groupby("arm", sort=False):
         of = part[["seed", "time", "collapse_step"]].itertuples(index=False, name=None)
         steps = ", ".join(  # of one that only diverged no onset is known
-            f"seed {seed} {'diverged at' if pd.isna(onset) else 'after'} step {time:,.0f}" for seed, time, onset in of
+            f"seed {seed} {'diverged at' if pd.isna(onset) else 'after'} step {time:,.0f}"
+            for seed, time, onset in of
         )
         if len(part) > SEEDS:
             steps = f"after steps {part['time'].min():,.0f} to {part['time'].max():,.0f}"
         each.append(f"{arm} in {len(part)} of {many[arm]} ({steps})")
-    said = [f"{len(fell)} of {len(rows)} runs collapsed: {few(each, ARMS, '; ', ' arms')}." if each
-            else "None of these runs collapsed."]  # fmt: skip
+    said = [
+        (
+            f"{len(fell)} of {len(rows)} runs collapsed: {few(each, ARMS, '; ', ' arms')}."
+            if each
+            else "None of these runs collapsed."
+        )
+    ]
     back = int((fell["outcome"] == "recovered").sum())
     said += [f"{back} of them came back."] if back else []
     up = rows[~rows["event"]]
     for which, words in (
         (up["outcome"].isin(UNDECIDED), "down at the end, too late for the collapse rule"),
         (up["outcome"].isna(), "not judged yet"),
-    ):  # fmt: skip
+    ):
         named = [f"{arm} seed {seed}" for arm, seed in up.loc[which, ["arm", "seed"]].to_numpy()]
         said += [f"{len(named)} more: {words} ({few(named, ARMS)})."] if named else []
     return " ".join(said)
@@ -115,12 +127,16 @@ def _survival(store: Store, arms: Arms) -> None:
     curves = curve(rows)
     picture = survival(curves, rows, arms.styles, look(), test, reference)
     export.figure(picture, "survival", curves, describe=f"Kaplan-Meier curves of {', '.join(names)}. {test}")
-    note("A step down is the onset of a collapse, a tick a run that was watched until there and had not collapsed; "
-         f"dotted: {reference}. No interval from fewer than three runs.")  # fmt: skip
+    note(
+        "A step down is the onset of a collapse, a tick a run that was watched until there and had not"
+        f" collapsed; dotted: {reference}. No interval from fewer than three runs."
+    )
     table(compare.time_to_collapse(frame))
     pairs = compare.against_reference(frame)
     if len(pairs) and (pairs["difference"] != compare.TOO_FEW).any():  # else a sentence says all of it
-        several = f", in parentheses after Holm's correction for {len(pairs)} comparisons" if len(pairs) > 1 else ""
+        several = (
+            f", in parentheses after Holm's correction for {len(pairs)} comparisons" if len(pairs) > 1 else ""
+        )
         note(f"Each arm against {reference}: p-values{several}.")
         table(pairs)
     for line in lines:

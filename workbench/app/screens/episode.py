@@ -1,4 +1,6 @@
-"""Episode: from a spike to its culprit. The tokens of a trajectory, or of two; its step, the signal of its run."""
+"""Episode: from a spike to its culprit. The tokens of a trajectory, or of two; its step, the signal of its
+run.
+"""
 
 import math
 import re
@@ -15,7 +17,17 @@ from workbench.app import experiments, export, theme
 from workbench.app.curve_data import Row
 from workbench.app.experiments import RANKS, WORST, choose_experiment, choose_run, ranked, runs, share_of
 from workbench.app.figures.runs import peaks, ranking
-from workbench.app.page import address, anchor, episode_address, links, look, not_recorded, note, run_links, screen
+from workbench.app.page import (
+    address,
+    anchor,
+    episode_address,
+    links,
+    look,
+    not_recorded,
+    note,
+    run_links,
+    screen,
+)
 from workbench.app.store import Diagnostics, Store, dictionary, notation
 from workbench.app.text import html_text, number, percent, table_html, tag, times, visible, word
 from workbench.app.theme import Palette
@@ -45,7 +57,11 @@ def episode(store: Store) -> None:
     with said:
         if not rows:
             tables = {one["table_name"] for one in store.records("recorded", run=run)}
-            which = f"No trajectory of step {step}" if tables & {"turn", "trajectory"} else "No trajectory of this run"
+            which = (
+                f"No trajectory of step {step}"
+                if tables & {"turn", "trajectory"}
+                else "No trajectory of this run"
+            )
             not_recorded(which, "tables trajectory, turn and token")
         chosen = keep_number("trajectory", (run, step), [row["trajectory"] for row in rows])
     with drawn:
@@ -58,7 +74,9 @@ def episode(store: Store) -> None:
             note(signs)
         if clicked and int(clicked[0]) != step:
             follow("step", [str(clicked[0])])
-    mine = next(({**row, "step": step, "name": f"step {step}"} for row in rows if row["trajectory"] == chosen), None)
+    mine = next(
+        ({**row, "step": step, "name": f"step {step}"} for row in rows if row["trajectory"] == chosen), None
+    )
     if mine is not None:
         _compared(store, known, (places, said), experiment, about, mine, rows)
         with bars:
@@ -77,18 +95,34 @@ def episode(store: Store) -> None:
 def shown(rows: Sequence[Row], chosen: Row, most: int) -> list[Row]:
     """Return the first `most` rows; the chosen one takes the last place where it is not among them."""
     first = list(rows[:most])
-    return first if chosen["trajectory"] in [row["trajectory"] for row in first] else [*first[: most - 1], chosen]
+    return (
+        first
+        if chosen["trajectory"] in [row["trajectory"] for row in first]
+        else [*first[: most - 1], chosen]
+    )
 
 
 def _compared(
-    store: Store, known: Diagnostics, at: Sequence[Any], experiment: str, about: Row, mine: Row, rows: Sequence[Row]
+    store: Store,
+    known: Diagnostics,
+    at: Sequence[Any],
+    experiment: str,
+    about: Row,
+    mine: Row,
+    rows: Sequence[Row],
 ) -> None:
-    """Show an episode, alone or with another that has the same question, at the places of its choices and its words."""
-    others = {f"{row['run_id']}/{row['step']}/{row['trajectory']}": row
-              for row in experiments.alike(store, experiment, about, mine["step"], mine["question"])}  # fmt: skip
+    """Show an episode, alone or with another that has the same question, at the places of its choices and its
+    words.
+    """
+    others = {
+        f"{row['run_id']}/{row['step']}/{row['trajectory']}": row
+        for row in experiments.alike(store, experiment, about, mine["step"], mine["question"])
+    }
     options = {"none": "no other" if others else "none recorded"} | {
-        place: f"{row['name']}{row['side']}, trajectory {row['trajectory']}: {answered(row)}"
-        + ("" if row["kept"] else ", no tokens")
+        place: (
+            f"{row['name']}{row['side']}, trajectory {row['trajectory']}: {answered(row)}"
+            + ("" if row["kept"] else ", no tokens")
+        )
         for place, row in others.items()
     }
     with at[0]:
@@ -100,12 +134,17 @@ def _compared(
     one = side_of(store, run, mine)
     with table:
         if one.epochs:
-            epochs = {WORST: f"largest gradient ({one.epoch})"} | {str(each): str(each) for each in one.epochs}
+            epochs = {WORST: f"largest gradient ({one.epoch})"} | {
+                str(each): str(each) for each in one.epochs
+            }
             picked = choose("epoch", "Show epoch", epochs, kind="row")
             epoch = None if picked == WORST else int(picked)
             one = side_of(store, run, mine, epoch)
             st.html(turn_table(one.turns, known))
-            note("Bold: the turn with the largest share of its update's gradient. Point at a name for its definition.")
+            note(
+                "Bold: the turn with the largest share of its update's gradient. Point at a name for its"
+                " definition."
+            )
         else:
             note("No turn of this trajectory is recorded.")
     with sentences:
@@ -117,8 +156,11 @@ def _compared(
         if one.tokens is None:
             these = sorted(row["trajectory"] for row in rows if row["kept"])
             named = [anchor(str(t), episode_address(**here, trajectory=str(t))) for t in these]
-            links(["Of this step the run kept the tokens of trajectory ", Markup(", ").join(named), "."] if named
-                  else ["The run kept no tokens of this step."])  # fmt: skip
+            links(
+                ["Of this step the run kept the tokens of trajectory ", Markup(", ").join(named), "."]
+                if named
+                else ["The run kept no tokens of this step."]
+            )
         sides = [one] if second is None else [one, side_of(store, second["run_id"], second, epoch)]
         for side in sides:
             if side.missing:
@@ -126,7 +168,11 @@ def _compared(
         if second is not None:
             st.html(tag("p", difference(*sides), css="sorl-answer"))
             if second["kept"]:
-                there = {"run": second["run_id"], "step": str(second["step"]), "trajectory": str(second["trajectory"])}
+                there = {
+                    "run": second["run_id"],
+                    "step": str(second["step"]),
+                    "trajectory": str(second["trajectory"]),
+                }
                 words = f"Open trajectory {second['trajectory']} of {second['name']}"
                 links([anchor(words, episode_address(**here | there))])
         if any(side.tokens for side in sides):
@@ -136,7 +182,9 @@ def _compared(
 
 
 class Side(NamedTuple):
-    """An episode in one epoch: its row (name, step, answer, success), its turns, its tokens if they were kept."""
+    """An episode in one epoch: its row (name, step, answer, success), its turns, its tokens if they were
+    kept.
+    """
 
     row: Row
     turns: Sequence[Row]
@@ -153,7 +201,9 @@ class Side(NamedTuple):
         texts = spelled(self.tokens["token"] or [f"{one} " for one in self.tokens["token_id"]])
         parts = pieces(texts, self.tokens["trained"], self.tokens["turn_index"])
         said = [(part.turn, "".join(texts[part.first : part.end])) for part in parts if part.written]
-        return {turn: "".join(text for _, text in same) for turn, same in groupby(said, key=lambda one: one[0])}
+        return {
+            turn: "".join(text for _, text in same) for turn, same in groupby(said, key=lambda one: one[0])
+        }
 
 
 def side_of(store: Store, run: str, row: Row, epoch: int | None = None) -> Side:
@@ -186,7 +236,9 @@ def answered(row: Row) -> str:
 
 
 def ending(row: Row) -> Iterator[object]:
-    """Yield a sentence on what an episode answered, should have, and what ended it, so far as that was recorded."""
+    """Yield a sentence on what an episode answered, should have, and what ended it, so far as that was
+    recorded.
+    """
     if row["answer"] is None and row["ended"] is None:
         yield " What it answered was not recorded."
         return
@@ -197,7 +249,9 @@ def ending(row: Row) -> Iterator[object]:
 
 
 class Top(NamedTuple):
-    """The largest of some weights by size: its key, its weight (NaN is the largest), and its size over the next's."""
+    """The largest of some weights by size: its key, its weight (NaN is the largest), and its size over the
+    next's.
+    """
 
     key: int
     weight: float
@@ -220,19 +274,24 @@ def largest(weights: Mapping[int, float | None]) -> Top | None:
 
 
 def heaviest(row: Row) -> Top | None:
-    """Return the trained token with the largest gradient weight of the epoch that `row` of table `token` is in."""
+    """Return the trained token with the largest gradient weight of the epoch that `row` of table `token` is
+    in.
+    """
     weights = enumerate(row.get("gradient_weight") or [])
     return largest({i: weight for i, weight in weights if _of(row.get("trained"), i)})
 
 
 def verdict(
-    row: Row, among: int, turns: Sequence[Row], tokens: Row | None,
+    row: Row,
+    among: int,
+    turns: Sequence[Row],
+    tokens: Row | None,
     link: Callable[..., Markup] = lambda words, turn=None: html_text(words),
-) -> Markup:  # fmt: skip
+) -> Markup:
     """Say how much of its step's gradient a trajectory has, and in which turn and token of one epoch.
 
-    `row` answers query `ranking`, of `among` trajectories; `turns` are those of the epoch, `tokens` of `in_epoch`.
-    `link` makes a link of words: to a turn if it is given one, else to the episode.
+    `row` answers query `ranking`, of `among` trajectories; `turns` are those of the epoch, `tokens` of
+    `in_epoch`. `link` makes a link of words: to a turn if it is given one, else to the episode.
     """
     whole, parts = share_of(row, among, link(f"trajectory {row['trajectory']}")), list[Markup]()
     turn = largest({one["turn_index"]: one["gradient_share"] for one in turns})
@@ -258,7 +317,11 @@ def _turn(top: Top, turns: Sequence[Row], link: Callable[..., Markup]) -> Markup
     share = percent(top.weight / sum(one["gradient_share"] or 0.0 for one in turns))
     if not top.stands_out:
         return Markup("no turn stands out ({} has the most, {})").format(name, share)
-    ratio = f", where the largest token ratio is {number(row['ratio_max'])}" if row.get("ratio_max") is not None else ""
+    ratio = (
+        f", where the largest token ratio is {number(row['ratio_max'])}"
+        if row.get("ratio_max") is not None
+        else ""
+    )
     much, only = ("all", ", its only one") if len(turns) == 1 else (share, "")
     return Markup("{} of its gradient is in {}{}{}").format(much, link(name, top.key), only, ratio)
 
@@ -285,10 +348,16 @@ def _heaviest(top: Top, row: Row, turn: Top | None, link: Callable[..., Markup])
 
 
 def difference(one: Side, other: Side) -> str:
-    """Say in what two episodes with the same question differ: answers, turns, and the first turn that is not alike."""
+    """Say in what two episodes with the same question differ: answers, turns, and the first turn that is not
+    alike.
+    """
     sides = (one, other)
     names, gave = [side.row["name"] for side in sides], [answered(side.row) for side in sides]
-    said = f"Both {gave[0]}." if gave[0] == gave[1] else f"At {names[0]} it {gave[0]}; at {names[1]} it {gave[1]}."
+    said = (
+        f"Both {gave[0]}."
+        if gave[0] == gave[1]
+        else f"At {names[0]} it {gave[0]}; at {names[1]} it {gave[1]}."
+    )
     texts = [side.written for side in sides]
     did = [{turn["turn_index"]: word(turn.get("status")) for turn in side.turns} for side in sides]
     found = [kinds or text for kinds, text in zip(did, texts, strict=True)]
@@ -298,7 +367,9 @@ def difference(one: Side, other: Side) -> str:
     if len(found[0]) == len(found[1]):
         counts = f"Both took {len(found[0])} turn{'s' * (len(found[0]) != 1)}"
     read = texts if all(texts) else found
-    turn = next((turn for turn in sorted({*read[0], *read[1]}) if read[0].get(turn) != read[1].get(turn)), None)
+    turn = next(
+        (turn for turn in sorted({*read[0], *read[1]}) if read[0].get(turn) != read[1].get(turn)), None
+    )
     if turn is None:
         untold = "the same kind of turns, but not all tokens were kept: what they wrote may differ"
         return f"{said} {counts}; {'they wrote the same' if all(texts) else untold}."
@@ -316,8 +387,10 @@ _KEYS = """
     const token = event.target.closest?.('.sorl-token');
     if (!token || event.altKey || event.ctrlKey || event.metaKey) return;
     if (event.key === 'Escape') token.blur();
-    const all = [...token.closest('.sorl-transcript').querySelectorAll('.sorl-token')], at = all.indexOf(token);
-    const next = { ArrowLeft: all[at - 1], ArrowRight: all[at + 1], Home: all[0], End: all.at(-1) }[event.key];
+    const all = [...token.closest('.sorl-transcript').querySelectorAll('.sorl-token')];
+    const at = all.indexOf(token);
+    const places = { ArrowLeft: all[at - 1], ArrowRight: all[at + 1], Home: all[0], End: all.at(-1) };
+    const next = places[event.key];
     if (!next) return;
     event.preventDefault();
     token.tabIndex = -1;
@@ -330,14 +403,17 @@ _KEYS = """
 
 # The figures of tokens in one epoch.
 
-_FIGURES = ("log_ratio", "clipped", "gradient_weight")  # recorded for the last epoch, and as worst_* for the worst
+# recorded for the last epoch, and as worst_* for the worst
+_FIGURES = ("log_ratio", "clipped", "gradient_weight")
 _LAST = ("log_prob", "entropy")  # recorded for the last epoch alone
 
 
 def in_epoch(row: Row, epoch: int | None, last: int | None) -> tuple[Row, str]:
-    """Return a row of table `token` with the figures of one epoch (None: not recorded), and a sentence where none are.
+    """Return a row of table `token` with the figures of one epoch (None: not recorded), and a sentence where
+    none are.
 
-    `last` is the last epoch of the ledger. Without one (None) the figures are of the worst epoch, else of the last.
+    `last` is the last epoch of the ledger. Without one (None) the figures are of the worst epoch, else of the
+    last.
     """
     heavy = row.get("worst_epoch")
     if heavy is not None and epoch == heavy:
@@ -346,20 +422,45 @@ def in_epoch(row: Row, epoch: int | None, last: int | None) -> tuple[Row, str]:
     if epoch == last:
         return row, ""
     also = "" if heavy in (None, last) else f"{heavy} (largest gradient) and "
-    missing = f"No token is tinted or boxed: their figures were recorded in epoch {also}{last} (last), not in {epoch}."
+    missing = (
+        f"No token is tinted or boxed: their figures were recorded in epoch {also}{last} (last), not in"
+        f" {epoch}."
+    )
     return {**row, **dict.fromkeys((*_FIGURES, *_LAST))}, missing
 
 
 # The turns of an episode as a table: a column a turn, a row a measured column of the turn ledger.
 
 # Its columns in the order in which they are read; others follow.
-_ROWS = ("status", "n_tokens", "gradient_share", "ratio_max", "ratio_min", "ratio_geo", "ratio_arith", "ratio_prod",
-         "log_ratio_sum", "clip_frac", "out_of_range_frac", "advantage", "advantage_std", "value", "value_error",
-         "approx_kl", "kl_k3", "entropy", "mismatch", "ratio_mass_frac", "retrieval_seconds")  # fmt: skip
+_ROWS = (
+    "status",
+    "n_tokens",
+    "gradient_share",
+    "ratio_max",
+    "ratio_min",
+    "ratio_geo",
+    "ratio_arith",
+    "ratio_prod",
+    "log_ratio_sum",
+    "clip_frac",
+    "out_of_range_frac",
+    "advantage",
+    "advantage_std",
+    "value",
+    "value_error",
+    "approx_kl",
+    "kl_k3",
+    "entropy",
+    "mismatch",
+    "ratio_mass_frac",
+    "retrieval_seconds",
+)
 
 
 def turn_table(turns: Sequence[Row], known: Diagnostics) -> Markup:
-    """Build the table of the turns of one epoch, with what any of them has; bold is the turn with most gradient."""
+    """Build the table of the turns of one epoch, with what any of them has; bold is the turn with most
+    gradient.
+    """
     declared = {one["name"]: one for one in known.rows.values() if one["table_name"] == "turn"}
     measured = [name for name in declared if any(turn.get(name) is not None for turn in turns)]
     shares = largest({i: turn.get("gradient_share") for i, turn in enumerate(turns)})
@@ -369,9 +470,15 @@ def turn_table(turns: Sequence[Row], known: Diagnostics) -> Markup:
         row, cells = declared[name], list[object]()
         for turn in turns:
             value, text = turn.get(name), html_text(shown_value(turn.get(name), row["unit"]))
-            text = tag("span", text, css="sorl-broken") if isinstance(value, float) and value - value != 0 else text
+            text = (
+                tag("span", text, css="sorl-broken")
+                if isinstance(value, float) and value - value != 0
+                else text
+            )
             cells.append(tag("b", text) if turn is top else text)
-        unit = tag("span", f" {row['unit']}", css="sorl-unit") if row["unit"] in ("nats", "s", "reward") else ""
+        unit = (
+            tag("span", f" {row['unit']}", css="sorl-unit") if row["unit"] in ("nats", "s", "reward") else ""
+        )
         tip = f"{name}: {row['formula']} — {row['description']}"
         lines.append([tag("span", known.title(f"turn.{name}"), unit, title=tip, tabindex="0"), *cells])
     head = [f"turn {turn['turn_index']}" if turn is top else f"{turn['turn_index']}" for turn in turns]
@@ -382,12 +489,15 @@ def shown_value(value: Any, unit: str) -> str:
     """Write a figure of a turn: a fraction in percent, NULL as a dash, NaN and Inf as themselves."""
     if isinstance(value, (str, bool)):
         return word(value)
-    return percent(value) if unit == "fraction" and value is not None and math.isfinite(value) else number(value)
+    return (
+        percent(value) if unit == "fraction" and value is not None and math.isfinite(value) else number(value)
+    )
 
 
 # The texts of tokens, put back from a tokenizer's vocabulary into what a person reads.
 
-_BYTES = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]  # bytes that stand for themselves
+# bytes that stand for themselves
+_BYTES = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _OTHERS = [byte for byte in range(256) if byte not in set(_BYTES)]
 # Byte-level vocabularies (GPT-2, Llama 3, Qwen) write every byte as one printable character: a space is Ġ.
 BYTE_OF = {chr(byte): byte for byte in _BYTES} | {chr(256 + i): byte for i, byte in enumerate(_OTHERS)}
@@ -399,13 +509,19 @@ def spelled(tokens: Sequence[str | None]) -> list[str]:
     # In byte-level vocabularies, in SentencePiece, and in whole words, which want a space between them.
     texts = ["\u25ca" if token is None else token for token in tokens]
     whole = "".join(texts)
-    if _SPACE in whole or _NEWLINE in whole:  # an added token has characters of its own: it is spelled as it is
+    # an added token has characters of its own: it is spelled as it is
+    if _SPACE in whole or _NEWLINE in whole:
         known = BYTE_OF.keys()
-        return [bytes(map(BYTE_OF.__getitem__, t)).decode("utf-8", "replace") if known >= set(t) else t for t in texts]
+        return [
+            bytes(map(BYTE_OF.__getitem__, t)).decode("utf-8", "replace") if known >= set(t) else t
+            for t in texts
+        ]
     if any(text.startswith(_PIECE) for text in texts):
         byte = re.compile("<0x([0-9A-Fa-f]{2})>")
         parts = [(byte.fullmatch(text), text.replace(_PIECE, " ")) for text in texts]
-        return [bytes.fromhex(found[1]).decode("utf-8", "replace") if found else text for found, text in parts]
+        return [
+            bytes.fromhex(found[1]).decode("utf-8", "replace") if found else text for found, text in parts
+        ]
     if any(map(str.isspace, whole)):
         return texts
     return [*texts[:1], *(f" {text}" for text in texts[1:])]
@@ -421,7 +537,9 @@ _TAG = re.compile(r"<(/?)(think|search|answer|information)>")
 
 
 class Piece(NamedTuple):
-    """Neighbouring tokens of one kind: first and one past the last; `written` by the policy, in turn `turn`."""
+    """Neighbouring tokens of one kind: first and one past the last; `written` by the policy, in
+    turn `turn`.
+    """
 
     kind: str
     written: bool
@@ -430,8 +548,12 @@ class Piece(NamedTuple):
     end: int
 
 
-def pieces(texts: Sequence[str], trained: Sequence[bool] | None, turn_index: Sequence[int] | None) -> list[Piece]:
-    """Split tokens into prompt and information (both only read), and think, search, answer, text of each turn."""
+def pieces(
+    texts: Sequence[str], trained: Sequence[bool] | None, turn_index: Sequence[int] | None
+) -> list[Piece]:
+    """Split tokens into prompt and information (both only read), and think, search, answer, text of each
+    turn.
+    """
     if trained is None:
         return [Piece("text", False, 0, 0, len(texts))]
     turns = [(_of(turn_index, i) or 0) if _of(trained, i) else None for i in range(len(texts))]
@@ -449,7 +571,9 @@ def pieces(texts: Sequence[str], trained: Sequence[bool] | None, turn_index: Seq
 
 
 def _kinds(texts: Sequence[str]) -> list[str]:
-    """Return the kind of each token. A tag counts even where a token holds half of it; without its end it goes on."""
+    """Return the kind of each token. A tag counts even where a token holds half of it; without its end it
+    goes on.
+    """
     marks, opened = [(0, "text")], ""
     for found in _TAG.finditer("".join(texts)):
         if not found[1] or found[2] == opened:
@@ -478,7 +602,9 @@ def blocks(side: Side, palette: Palette, name: str) -> dict[int, list[Markup]]:
     count = len(row["token_id"] or row["token"] or [])
     texts = spelled((row["token"] or [None] * count)[:MOST])
     top = heaviest(row)
-    first = top.key if top and top.key < MOST else next((i for i in range(MOST) if _of(row["trained"], i)), None)
+    first = (
+        top.key if top and top.key < MOST else next((i for i in range(MOST) if _of(row["trained"], i)), None)
+    )
     boxed, heading = top.key if top and top.stands_out else None, 0
     for piece in pieces(texts, row["trained"], row["turn_index"]):
         if piece.turn and piece.turn != heading:
@@ -487,12 +613,17 @@ def blocks(side: Side, palette: Palette, name: str) -> dict[int, list[Markup]]:
         kind = "tool result" if piece.kind == _READ else piece.kind
         if piece.written:
             about = [kind + ", made up" * (piece.kind == _READ)]
-            body = [_token(i, texts[i], row, palette, i == boxed, i == first) for i in range(piece.first, piece.end)]
+            body = [
+                _token(i, texts[i], row, palette, i == boxed, i == first)
+                for i in range(piece.first, piece.end)
+            ]
         else:
             about = [kind, tag("div", "no gradient")]
             body = [html_text("".join(texts[piece.first : piece.end]).strip())]
         inside = tag("div", *about, css="sorl-kind"), tag("div", *body, css="sorl-said")
-        parts[heading].append(tag("div", *inside, css=f"sorl-part sorl-{'written' if piece.written else 'read'}"))
+        parts[heading].append(
+            tag("div", *inside, css=f"sorl-part sorl-{'written' if piece.written else 'read'}")
+        )
     if count > MOST:
         parts[heading].append(tag("p", f"The first {MOST:,} of {count:,} tokens.", css="sorl-note"))
     return parts
@@ -502,9 +633,9 @@ def _heading(name: str, turn: int, known: Mapping[int, Row]) -> Markup:
     said = ""
     if entry := known.get(turn):
         said = (
-            f" · {word(entry['status'])} · ratio {number(entry['ratio_geo'])} · sum of log-ratios "
-            f"{number(entry['log_ratio_sum'])} nats · {shown_value(entry['gradient_share'], 'fraction')} of that "
-            f"update's gradient (epoch {entry['epoch']})"
+            f" · {word(entry['status'])} · ratio {number(entry['ratio_geo'])} · sum of log-ratios"
+            f" {number(entry['log_ratio_sum'])} nats · {shown_value(entry['gradient_share'], 'fraction')} of"
+            f" that update's gradient (epoch {entry['epoch']})"
         )
     return tag("div", tag("b", f"{name} {turn}"), said, css="sorl-turn")
 
@@ -518,24 +649,37 @@ def _token(i: int, text: str, row: Row, palette: Palette, heaviest: bool, first:
     broken = log_ratio is not None and not math.isfinite(log_ratio)
     marks = (("clipped", _of(row.get("clipped"), i)), ("heaviest", heaviest), ("broken", broken))
     return html_text(text[: len(text) - len(said)]) + tag(
-        "span", shown, css=" ".join(["sorl-token", *(f"sorl-{name}" for name, is_on in marks if is_on)]),
-        role="note", tabindex="0" if first else "-1", aria_label=f"{quoted(shown)}\n{tooltip(i, row)}",
+        "span",
+        shown,
+        css=" ".join(["sorl-token", *(f"sorl-{name}" for name, is_on in marks if is_on)]),
+        role="note",
+        tabindex="0" if first else "-1",
+        aria_label=f"{quoted(shown)}\n{tooltip(i, row)}",
         style=f"background:{colours[0]};color:{colours[1]}" if colours else "",
-    )  # fmt: skip
+    )
 
 
 def tooltip(i: int, row: Row) -> str:
     """Write the numbers of a token in lines; a dash for what was not measured."""
     log_ratio = _of(row.get("log_ratio"), i)
-    ratio = log_ratio if log_ratio is None or math.isnan(log_ratio) else math.exp(max(-700.0, min(700.0, log_ratio)))
+    ratio = (
+        log_ratio
+        if log_ratio is None or math.isnan(log_ratio)
+        else math.exp(max(-700.0, min(700.0, log_ratio)))
+    )
     told = {name: number(_of(row.get(name), i)) for name in _TOLD}
-    return "\n".join((
-        f"log-ratio {number(log_ratio)} nats, ratio {number(ratio)}",
-        f"log-prob new {told['log_prob']}, old {told['log_prob_old']}, behaviour {told['log_prob_behaviour']}",
-        f"entropy {told['entropy']} nats, advantage {told['advantage']}",
-        f"value {told['value']}, gradient weight {told['gradient_weight']}",
-        f"clipped: {word(_of(row.get('clipped'), i))}; token {i}, id {word(_of(row.get('token_id'), i))}",
-    ))  # fmt: skip
+    return "\n".join(
+        (
+            f"log-ratio {number(log_ratio)} nats, ratio {number(ratio)}",
+            (
+                f"log-prob new {told['log_prob']}, old {told['log_prob_old']}, behaviour"
+                f" {told['log_prob_behaviour']}"
+            ),
+            f"entropy {told['entropy']} nats, advantage {told['advantage']}",
+            f"value {told['value']}, gradient weight {told['gradient_weight']}",
+            f"clipped: {word(_of(row.get('clipped'), i))}; token {i}, id {word(_of(row.get('token_id'), i))}",
+        )
+    )
 
 
 def _of(values: Sequence[Any] | None, i: int) -> Any:
@@ -543,7 +687,9 @@ def _of(values: Sequence[Any] | None, i: int) -> Any:
 
 
 def legend(palette: Palette, epoch: int | None) -> Markup:
-    """Build the colour scale of the log-ratios in an epoch (None: the last) and the marks on tokens, as HTML."""
+    """Build the colour scale of the log-ratios in an epoch (None: the last) and the marks on
+    tokens, as HTML.
+    """
     ends = {-theme.END: "≤ ", theme.END: "≥ "}
     ticks = [
         tag("span", f"{ends.get(mark, '')}{mark:g}", style=f"left:{50 + 50 * theme.position(mark):.1f}%")
@@ -553,5 +699,7 @@ def legend(palette: Palette, epoch: int | None) -> Markup:
     scale = tag("div", ground, *ticks, css="sorl-scale")
     named = {"clipped": "clipped", "heaviest": "largest gradient", "broken": "NaN or Inf"}
     marks = [tag("span", tag("span", words, css=f"sorl-{name}")) for name, words in named.items()]
-    title = tag("span", f"tokens in {'the last epoch' if epoch is None else f'epoch {epoch}'}: log-ratio (nats)")
+    title = tag(
+        "span", f"tokens in {'the last epoch' if epoch is None else f'epoch {epoch}'}: log-ratio (nats)"
+    )
     return tag("div", tag("div", title, scale), tag("div", *marks), css="sorl-legend")

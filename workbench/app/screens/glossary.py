@@ -26,7 +26,12 @@ from workbench.spec import CollapseSettings
 
 T = TypeVar("T")
 
-_PARTS = {"diagnostics": "Diagnostics", "algorithms": "Algorithms", "slots": "Slots", "collapse": "Collapse rule"}
+_PARTS = {
+    "diagnostics": "Diagnostics",
+    "algorithms": "Algorithms",
+    "slots": "Slots",
+    "collapse": "Collapse rule",
+}
 _KINDS = [(slot, kind()) for slot, kinds in KINDS.items() for kind in kinds.values()]  # with their defaults
 _ARXIV = re.compile(r"arXiv (\d{4}\.\d{4,5})")
 
@@ -40,11 +45,15 @@ def glossary(store: Store) -> None:
     found: dict[str, list[Any]] = {
         "diagnostics": search(entries(dictionary(store)), asked, lambda rows: rows[0]["name"], entry_text),
         "algorithms": search(ALGORITHMS.values(), asked, lambda a: a.name, algorithm_text),
-        "slots": search(_KINDS, asked, lambda k: k[1].kind, lambda k: f"{k[0]} {k[1].options()} {_meaning(k[1])}"),
+        "slots": search(
+            _KINDS, asked, lambda k: k[1].kind, lambda k: f"{k[0]} {k[1].options()} {_meaning(k[1])}"
+        ),
     }
     counts = {part: f" {len(rows)}" if asked else "" for part, rows in found.items()}
     with right:
-        part = choose("part", "Part", {p: words + counts.get(p, "") for p, words in _PARTS.items()}, kind="row")
+        part = choose(
+            "part", "Part", {p: words + counts.get(p, "") for p, words in _PARTS.items()}, kind="row"
+        )
     if part == "collapse":
         _rule()
     elif not found[part]:
@@ -55,7 +64,9 @@ def glossary(store: Store) -> None:
             note("Each diagnostic with its unit and the tables that hold it as a column of its name.")
             st.html(Markup("").join(map(_diagnostic, found[part])))
         with narrow, st.container(key="notation"):
-            letters = ((tag("span", formula_html(a), css="sorl-formula"), formula_html(b)) for a, b in NOTATION)
+            letters = (
+                (tag("span", formula_html(a), css="sorl-formula"), formula_html(b)) for a, b in NOTATION
+            )
             st.html(tag("p", tag("b", "Notation"), css="sorl-term"))
             st.html(tag("div", *(tag("span", cell) for pair in letters for cell in pair), css="sorl-symbols"))
             note("A column that was not measured is NULL, never 0; NaN and Inf are stored as themselves.")
@@ -64,8 +75,10 @@ def glossary(store: Store) -> None:
             _algorithm(one)
         note(SYMBOLS)
     else:
-        note("An algorithm is a choice for each slot. Any slot can be set in a grid file: "
-             'algorithm = { base = "ppo", ratio = { level = "turn" } }.')  # fmt: skip
+        note(
+            "An algorithm is a choice for each slot. Any slot can be set in a grid file: "
+            'algorithm = { base = "ppo", ratio = { level = "turn" } }.'
+        )
         rows: dict[str, list[Sequence[object]]] = defaultdict(list)
         for slot, kind in found[part]:
             words = enumerate(_meaning(kind).split("`"))  # a docstring has names between backticks
@@ -77,8 +90,40 @@ def glossary(store: Store) -> None:
 
 
 # Success of 64 rollouts a step: it learns, holds, and falls.
-_EXAMPLE = (0.30, 0.34, 0.42, 0.41, 0.50, 0.53, 0.58, 0.55, 0.61, 0.59, 0.62, 0.58, 0.61, 0.60, 0.63, 0.59, 0.62, 0.60,
-            0.58, 0.61, 0.62, 0.60, 0.44, 0.36, 0.22, 0.16, 0.12, 0.14, 0.09, 0.11, 0.12, 0.10)  # fmt: skip
+_EXAMPLE = (
+    0.30,
+    0.34,
+    0.42,
+    0.41,
+    0.50,
+    0.53,
+    0.58,
+    0.55,
+    0.61,
+    0.59,
+    0.62,
+    0.58,
+    0.61,
+    0.60,
+    0.63,
+    0.59,
+    0.62,
+    0.60,
+    0.58,
+    0.61,
+    0.62,
+    0.60,
+    0.44,
+    0.36,
+    0.22,
+    0.16,
+    0.12,
+    0.14,
+    0.09,
+    0.11,
+    0.12,
+    0.10,
+)
 
 
 def _rule() -> None:
@@ -87,17 +132,28 @@ def _rule() -> None:
     wide, narrow = st.columns([3, 2], gap="large")
     with wide:
         rows = pd.DataFrame({"step": range(len(_EXAMPLE)), "success": _EXAMPLE})
-        words = "A run that the rule calls collapsed: its success, its best window, the onset and the detection."
+        words = (
+            "A run that the rule calls collapsed: its success, its best window, the onset and the detection."
+        )
         export.figure(rule_picture(fall, look()), "rule", rows, describe=words)
     with narrow:
-        answer(f"Best: the window whose mean is surely high, here steps {first} to {last} with {fall.best:.2f}. One "
-               "lucky step is no best.")  # fmt: skip
-        answer(f"Detection ✖, here step {fall.detection}: the first step at which chance no longer explains the loss, "
-               f"and the mean since the fall ({fall.level:.2f}) is at most half of the best. One bad step is no "
-               "collapse.")  # fmt: skip
-        answer(f"Onset ▼, here step {fall.onset}: the last step before the fall, found afterwards from both sides of "
-               f"it, with its 95 % interval ({fall.onset_low} to {fall.onset_high}).")  # fmt: skip
-        answer("A run that came back is recovered; one whose fall is too late to be called is falling at the end.")
+        answer(
+            f"Best: the window whose mean is surely high, here steps {first} to {last} with {fall.best:.2f}."
+            " One lucky step is no best."
+        )
+        answer(
+            f"Detection ✖, here step {fall.detection}: the first step at which chance no longer explains the"
+            f" loss, and the mean since the fall ({fall.level:.2f}) is at most half of the best. One bad step"
+            " is no collapse."
+        )
+        answer(
+            f"Onset ▼, here step {fall.onset}: the last step before the fall, found afterwards from both"
+            f" sides of it, with its 95 % interval ({fall.onset_low} to {fall.onset_high})."
+        )
+        answer(
+            "A run that came back is recovered; one whose fall is too late to be called is falling at the"
+            " end."
+        )
     with st.expander("The whole rule, its settings and their reasons"):
         st.markdown(collapse_rule(), width=1000)
 
@@ -109,23 +165,56 @@ def rule_picture(fall: Drop, palette: Palette) -> go.Figure:
     half = CollapseSettings().severe
     interval = common.whiskers([fall.onset_high - fall.onset], [fall.onset - fall.onset_low], red)
     lines = [
-        common.line(steps, _EXAMPLE, palette.text, 2, "step %{x}: %{y:.2f}", mode="lines+markers", name="success"),
-        common.line([first, last], [fall.best] * 2, blue, 6, f"best window: mean {fall.best:.2f}", name="best window",
-                    opacity=0.6),
-        common.line([first, steps[-1]], [(1 - half) * fall.best] * 2, blue, 1.5, dash="dash",
-                    name=f"{percent(1 - half)} of the best"),
-        common.marks([fall.onset], [0.72], "triangle-down", 11, red, f"onset: step {fall.onset}", error_x=interval,
-                     name="onset, 95 % interval"),
-        common.marks([fall.detection], [0.72], "x", 11, red, f"detection: step {fall.detection}", name="detection"),
-    ]  # fmt: skip
+        common.line(
+            steps, _EXAMPLE, palette.text, 2, "step %{x}: %{y:.2f}", mode="lines+markers", name="success"
+        ),
+        common.line(
+            [first, last],
+            [fall.best] * 2,
+            blue,
+            6,
+            f"best window: mean {fall.best:.2f}",
+            name="best window",
+            opacity=0.6,
+        ),
+        common.line(
+            [first, steps[-1]],
+            [(1 - half) * fall.best] * 2,
+            blue,
+            1.5,
+            dash="dash",
+            name=f"{percent(1 - half)} of the best",
+        ),
+        common.marks(
+            [fall.onset],
+            [0.72],
+            "triangle-down",
+            11,
+            red,
+            f"onset: step {fall.onset}",
+            error_x=interval,
+            name="onset, 95 % interval",
+        ),
+        common.marks(
+            [fall.detection], [0.72], "x", 11, red, f"detection: step {fall.detection}", name="detection"
+        ),
+    ]
     return common.figure(
-        lines, palette, inner=240, top=60, bottom=48, yaxis=common.axis("success", range=[0, 0.8]),
-        xaxis=common.axis(common.AXES["step"]), **common.legend_on_top(),
-    )  # fmt: skip
+        lines,
+        palette,
+        inner=240,
+        top=60,
+        bottom=48,
+        yaxis=common.axis("success", range=[0, 0.8]),
+        xaxis=common.axis(common.AXES["step"]),
+        **common.legend_on_top(),
+    )
 
 
 def search(found: Iterable[T], asked: str, name: Callable[[T], str], text: Callable[[T], str]) -> list[T]:
-    """Return what holds every word of `asked`: the name itself first, then names like it, then texts that hold them."""
+    """Return what holds every word of `asked`: the name itself first, then names like it, then texts that
+    hold them.
+    """
     words = asked.lower().split()
     whole = " ".join(words)
 
@@ -153,8 +242,12 @@ def entry_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _diagnostic(rows: Sequence[Mapping[str, Any]]) -> Markup:
-    tables = (tag("span", row["table_name"], title=f"one row per {LEVELS.get(row['table_name'], row['table_name'])}")
-              for row in rows)  # fmt: skip
+    tables = (
+        tag(
+            "span", row["table_name"], title=f"one row per {LEVELS.get(row['table_name'], row['table_name'])}"
+        )
+        for row in rows
+    )
     name = anchor(rows[0]["name"], address("glossary", part="diagnostics", find=rows[0]["name"]))
     lines = [tag("p", name, tag("i", rows[0]["unit"] or ""), *tables, css="sorl-term")]
     lines.append(tag("p", rows[0]["description"] or ""))
@@ -164,8 +257,11 @@ def _diagnostic(rows: Sequence[Mapping[str, Any]]) -> Markup:
     for formula, where in formulas.items():
         label = tag("span", ", ".join(where)) if len(formulas) > 1 else ""
         lines.append(tag("p", label, formula_html(formula), css="sorl-formula"))
-    lines += [tag("p", tag("b", "Alarm"), f" on {row['table_name']}: {row['alarm']}", css="sorl-alarm")
-              for row in rows if row["alarm"]]  # fmt: skip
+    lines += [
+        tag("p", tag("b", "Alarm"), f" on {row['table_name']}: {row['alarm']}", css="sorl-alarm")
+        for row in rows
+        if row["alarm"]
+    ]
     parts: list[object] = list(_ARXIV.split(rows[0]["source"] or ""))
     parts[1::2] = [_outside(f"https://arxiv.org/abs/{part}", f"arXiv {part}") for part in parts[1::2]]
     return tag("div", *lines, tag("p", "Source: ", *parts, css="sorl-note"), css="sorl-entry")
@@ -196,10 +292,14 @@ def _algorithm(one: Algorithm) -> None:
     critic = "with a critic" if one.critic else "no critic"
     rollouts = f"{one.group_size} rollouts a prompt" if one.group_size > 1 else "one rollout a prompt"
     title = anchor(one.title, address("glossary", part="algorithms", find=one.name))
-    about = tag("p", title, *(tag("span", w) for w in (", ".join(_names(one)), critic, rollouts)), css="sorl-term")
+    about = tag(
+        "p", title, *(tag("span", w) for w in (", ".join(_names(one)), critic, rollouts)), css="sorl-term"
+    )
     paper = tag("p", _outside(one.paper, one.paper), css="sorl-note")
     rows = [(tag("b", slot), choice(ours), choice(theirs)) for slot, (theirs, ours) in changed.items()]
-    rows += [(html_text(slot), choice(getattr(one, slot)), Markup("")) for slot in KINDS if slot not in changed]
+    rows += [
+        (html_text(slot), choice(getattr(one, slot)), Markup("")) for slot in KINDS if slot not in changed
+    ]
     left, right = st.columns([6, 5], gap="large")
     with left:
         st.html(tag("div", about, tag("p", f"{one.summary} {where}"), paper, css="sorl-entry"))
@@ -214,10 +314,30 @@ def _meaning(kind: Slot) -> str:
 
 # Formulas of the dictionary, plain text, set as mathematics.
 
-_GREEK = {"delta": "δ", "eps": "ε", "rho": "ρ", "beta": "β", "gamma": "γ", "lambda": "λ", "sigma": "σ", "tau": "τ"}
-_SIGNS = {"+-": "±", "<=": "≤", ">=": "≥", "!=": "≠", "||": "∥", "<": "⟨", ">": "⟩", "-": "−", "grad log pi": "∇ log π"}
-# In order: what has a sign of its own, the brackets of a mean (tight, and closed by a subscript: a comparison has
-# spaces around it), a number, a name with its subscripts, an exponent, a subscript behind a bracket, a minus, the rest.
+_GREEK = {
+    "delta": "δ",
+    "eps": "ε",
+    "rho": "ρ",
+    "beta": "β",
+    "gamma": "γ",
+    "lambda": "λ",
+    "sigma": "σ",
+    "tau": "τ",
+}
+_SIGNS = {
+    "+-": "±",
+    "<=": "≤",
+    ">=": "≥",
+    "!=": "≠",
+    "||": "∥",
+    "<": "⟨",
+    ">": "⟩",
+    "-": "−",
+    "grad log pi": "∇ log π",
+}
+# In order: what has a sign of its own, the brackets of a mean (tight, and closed by a subscript: a comparison
+# has spaces around it), a number, a name with its subscripts, an exponent, a subscript behind a bracket, a
+# minus, the rest.
 _FORMULA = re.compile(
     r"(?P<sign>\+-|<=|>=|!=|\|\||grad log pi)|(?P<open><(?=\S)(?=.*>_))|(?P<close>>(?=_))"
     r"|(?P<number>\d[\d.]*(?:e-?\d+)?)|(?P<name>[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)*)"
@@ -227,7 +347,9 @@ _FORMULA = re.compile(
 
 
 def formula_html(formula: str) -> Markup:
-    """Set a formula as HTML with i, sub and sup elements and no other; text that is no formula stays as it is."""
+    """Set a formula as HTML with i, sub and sup elements and no other; text that is no formula stays as it
+    is.
+    """
 
     def piece(part: re.Match[str]) -> str:
         text = part.group()
@@ -238,10 +360,12 @@ def formula_html(formula: str) -> Markup:
                 return tag("sup", _letter(part["exponent"]))
             case "under":
                 return tag("sub", _letter(part["under"]))
-            case "name":  # a letter with one subscript is set so; a longer name with underscores is a column and stays
+            # a letter with one subscript is set so; a longer name with underscores is a column and stays
+            case "name":
                 base, *under = text.split("_")
                 after = formula[part.start() - 1 : part.start()]
-                a_word = (text == "a" and after == " ") or (text == "s" and after == "'")  # the article, the critic's
+                # the article, the critic's
+                a_word = (text == "a" and after == " ") or (text == "s" and after == "'")
                 if not a_word and len(under) < 2 and (len(base) == 1 or base in _GREEK):
                     return _letter(base) + Markup("").join(tag("sub", _letter(word)) for word in under)
         return html_text(text)
@@ -251,4 +375,5 @@ def formula_html(formula: str) -> Markup:
 
 def _letter(word: str) -> Markup:
     word = _GREEK.get(word, word)
-    return tag("i", word) if len(word) == 1 and word.isalpha() else html_text(word)  # a variable is in italics
+    # a variable is in italics
+    return tag("i", word) if len(word) == 1 and word.isalpha() else html_text(word)

@@ -1,4 +1,6 @@
-"""Overview: the question of a grid, its answer in a sentence, what to look at first, every run as a cell and a row."""
+"""Overview: the question of a grid, its answer in a sentence, what to look at first, every run as a cell and
+a row.
+"""
 
 import json
 import operator
@@ -14,7 +16,16 @@ from workbench.analysis.region import headline, readable_series
 from workbench.analysis.runs import with_updates
 from workbench.app import page, theme
 from workbench.app.curve_data import STATES, Chosen, Row, Window, extent, fall_of, stands
-from workbench.app.experiments import choose_experiment, differing, is_region, question, ranked, runs, shown, watched
+from workbench.app.experiments import (
+    choose_experiment,
+    differing,
+    is_region,
+    question,
+    ranked,
+    runs,
+    shown,
+    watched,
+)
 from workbench.app.export import button, drawing
 from workbench.app.figures.matrix import layout, matrix, parts
 from workbench.app.page import address, anchor, episode_address, heading, links, note, run_links, say, table
@@ -35,8 +46,8 @@ from workbench.store.notes import Notes
 
 _WORST = ("diverged", "collapsed", "falling", "failed", "recovered", "mild")  # what is looked at first
 _KEY = (
-    "Curve: success, 0 to 1, over the longest run; dotted line: where the fall began; dashed border: falling; "
-    "✎ has notes."
+    "Curve: success, 0 to 1, over the longest run; dotted line: where the fall began; dashed border: falling;"
+    " ✎ has notes."
 )
 
 
@@ -54,7 +65,11 @@ def _overview(store: Store) -> None:
     kept = notes.every(store.runs, experiment)
     each = now(store, shown(store, experiment, kept))
     with right:
-        note(" · ".join([f"{len(each)} runs", *(f"{n} {word}" for word, n in each["status"].value_counts().items())]))
+        note(
+            " · ".join(
+                [f"{len(each)} runs", *(f"{n} {word}" for word, n in each["status"].value_counts().items())]
+            )
+        )
     falling = each[each["slump"].notna()]
     if len(falling):
         which = "; ".join(f"{r.arm}, seed {r.seed}, since step {r.slump:.0f}" for r in falling.itertuples())
@@ -78,7 +93,8 @@ def _overview(store: Store) -> None:
     narrow = cells["across"].iloc[0] <= 4  # columns, which leave room for words next to them
     sides = st.columns([2, 3], gap="large") if narrow else [st.container(), st.container()]
     with sides[1]:
-        _runs(store, experiment, each, cells, kept)  # before the answer: intervals of a thousand runs take longer
+        # before the answer: intervals of a thousand runs take longer
+        _runs(store, experiment, each, cells, kept)
     summary = summarised(store, experiment, each)
     with above:
         page.answer(compare.answer(summary) if region is None else headline(region.found, region.columns))
@@ -107,7 +123,9 @@ def prepare(store: Store) -> None:
 
 
 def now(store: Store, each: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs with `slump`: the step since which one that is training is falling, NaN of the others."""
+    """Return the runs with `slump`: the step since which one that is training is falling, NaN
+    of the others.
+    """
     since = {one.run_id: one.step for one in page.happened(store) if one.kind == "falling"}
     return each.assign(slump=each["run_id"].map(since).astype(float))
 
@@ -120,20 +138,26 @@ def summarised(store: Store, experiment: str, each: pd.DataFrame) -> pd.DataFram
 
 def worst(each: pd.DataFrame) -> pd.DataFrame:
     """Return the runs to look at first: by how they stand, then by how much of their peak they have lost."""
-    stands = each["outcome"].where(each["outcome"].notna(), each["status"]).where(each["slump"].isna(), "falling")
+    stands = (
+        each["outcome"].where(each["outcome"].notna(), each["status"]).where(each["slump"].isna(), "falling")
+    )
     bad = each.assign(stands=stands.map({name: place for place, name in enumerate(_WORST)}))
     bad = bad.assign(left=bad["final_success"] / bad["peak_success"])
     return bad.dropna(subset=["stands"]).sort_values(["stands", "left"], kind="stable").head(3)
 
 
 def look_first(store: Store, experiment: str, each: pd.DataFrame) -> None:
-    """Show the worst runs: since when, in which turn and token, why, and what to change; say so where none is bad."""
+    """Show the worst runs: since when, in which turn and token, why, and what to change; say so where none is
+    bad.
+    """
     heading("Look at these first")
     found = worst(each)
     if found.empty:
         note("No run has collapsed, failed, or lost a fifth of its best." if len(each) else "")
     for run in found.to_dict("records"):
-        title = anchor(f"{run['arm']}, seed {run['seed']}", address("run", experiment=experiment, run=run["run_id"]))
+        title = anchor(
+            f"{run['arm']}, seed {run['seed']}", address("run", experiment=experiment, run=run["run_id"])
+        )
         first, last = fall_of(run) or (0, 0)
         is_one = pd.notna(run["collapse_step"])  # else `stands` names the whole interval
         stood = stands(run) + (f" (95 %: {first:,} to {last:,})" if last > first and is_one else "")
@@ -142,7 +166,9 @@ def look_first(store: Store, experiment: str, each: pd.DataFrame) -> None:
 
 
 def where(store: Store, experiment: str, run: Row) -> Markup:
-    """Say which trajectory, turn and token had most of the gradient at the moment of a run that fell or diverged."""
+    """Say which trajectory, turn and token had most of the gradient at the moment of a run that fell or
+    diverged.
+    """
     fall, name, known = fall_of(run), str(run["run_id"]), dictionary(store)
     if (fall is None and run["outcome"] != "diverged") or not run["steps"]:
         return Markup()
@@ -164,7 +190,9 @@ def where(store: Store, experiment: str, run: Row) -> Markup:
                 return anchor(words, episode_address(experiment=experiment, **place))
             cell = {"seed": str(run["seed"]), "arm": [run["arm"]], "cell": [run["arm"], str(step), str(turn)]}
             shown = "turn_step" in tables
-            return anchor(words, address("turns", experiment=experiment, **cell)) if shown else html_text(words)
+            return (
+                anchor(words, address("turns", experiment=experiment, **cell)) if shown else html_text(words)
+            )
 
         side = side_of(store, name, {**rows[0], "step": step})
         return Markup("{}, {}").format(here, verdict(rows[0], len(rows), side.turns, side.tokens, link))
@@ -173,10 +201,14 @@ def where(store: Store, experiment: str, run: Row) -> Markup:
 
 
 def why(store: Store, experiment: str, run: Row) -> Markup:
-    """Say the likely cause of a run and what to change, with a link to its diagnosis; of one that failed its error."""
+    """Say the likely cause of a run and what to change, with a link to its diagnosis; of one that failed its
+    error.
+    """
     name = str(run["run_id"])
     if run["status"] == "failed":
-        return html_text(f"It ended with: {run['reason']}" if isinstance(run["reason"], str) else "It left no message.")
+        return html_text(
+            f"It ended with: {run['reason']}" if isinstance(run["reason"], str) else "It left no message."
+        )
     _, said = told(store, run)
     if said is None:
         return html_text(f"It is long; for its cause type: sorl diagnose {name}")
@@ -185,7 +217,9 @@ def why(store: Store, experiment: str, run: Row) -> Markup:
 
 
 def reason(said: Diagnosis) -> str:
-    """Say the first finding if it may be a cause, and what to change; else that none is known, and what moved."""
+    """Say the first finding if it may be a cause, and what to change; else that none is known, and what
+    moved.
+    """
     for finding in in_order(said)[:1]:
         if (sure := likely(said, finding)).startswith("likely"):
             return f"{sure.capitalize()}: {finding.cause.title}. {finding.cause.change}"
@@ -193,14 +227,18 @@ def reason(said: Diagnosis) -> str:
 
 
 def success(store: Store, each: pd.DataFrame) -> pd.DataFrame:
-    """Return success of every run in few points: run_id, x (step), mean, and the last step of the longest run."""
+    """Return success of every run in few points: run_id, x (step), mean, and the last step of the longest
+    run.
+    """
     zero = [0] * len(each)
     window = Window.over(0, extent(store, each, zero)[1], most=40)
     points = Chosen(each, "step", zero, window).points(store, "step", "success")
     return points.assign(x=points["bucket"] * window.width, last=window.last)
 
 
-def _runs(store: Store, experiment: str, each: pd.DataFrame, every: pd.DataFrame, kept: Mapping[str, Notes]) -> None:
+def _runs(
+    store: Store, experiment: str, each: pd.DataFrame, every: pd.DataFrame, kept: Mapping[str, Notes]
+) -> None:
     """Draw every run as a cell."""
     palette = page.look()
     told = pd.Series({run: kept.get(run) for run in every["run_id"]}, dtype=object)
@@ -213,11 +251,19 @@ def _runs(store: Store, experiment: str, each: pd.DataFrame, every: pd.DataFrame
         swatch = tag("i", style=f"background:{theme.faded(colour, 0.16)};border-color:{colour}")
         key.append(tag("span", swatch, STATES.get(name, name) or "undecided or running"))
     st.html(tag("p", *key, tag("span", f"{_KEY} A cell opens its run."), css="sorl-key"))
-    picture = matrix(cells, success(store, each), palette, lambda run: address("run", experiment=experiment, run=run))
+    picture = matrix(
+        cells, success(store, each), palette, lambda run: address("run", experiment=experiment, run=run)
+    )
     run = drawing(
-        picture, "grid", each[each["run_id"].isin(cells["run_id"])].drop(columns="config"), key=_KEY,
-        describe=f"The runs of {experiment}: a row an arm, a column a seed, the outcome as colour, success as a curve.",
-    )  # fmt: skip
+        picture,
+        "grid",
+        each[each["run_id"].isin(cells["run_id"])].drop(columns="config"),
+        key=_KEY,
+        describe=(
+            f"The runs of {experiment}: a row an arm, a column a seed, the outcome as colour, success as a"
+            " curve."
+        ),
+    )
     if run is not None:
         page.open_screen("run", experiment=experiment, run=run)
 
@@ -226,32 +272,51 @@ def _runs(store: Store, experiment: str, each: pd.DataFrame, every: pd.DataFrame
 
 _USUAL = ("arm", "seed", "outcome", "onset", "peak", "final", "steps", "duration", "tags", "note", "hidden")
 _CONDITION = re.compile(r"(.+?)\s*(<=|>=|!=|<|>|=)\s*(.+)")
-_HOLDS = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge, "=": operator.eq, "!=": operator.ne}
+_HOLDS = {
+    "<": operator.lt,
+    ">": operator.gt,
+    "<=": operator.le,
+    ">=": operator.ge,
+    "=": operator.eq,
+    "!=": operator.ne,
+}
 
 
 def rows(each: pd.DataFrame, settings: pd.DataFrame, kept: Mapping[str, Notes]) -> pd.DataFrame:
-    """Return one row per run, by run_id: what it came to, its notes, and the `settings` in which the runs differ."""
+    """Return one row per run, by run_id: what it came to, its notes, and the `settings` in which the runs
+    differ.
+    """
     mine = [kept.get(run, Notes()) for run in each["run_id"]]
-    found = pd.DataFrame({
-        "arm": each["arm"], "seed": each["seed"], "outcome": [stands(run) for run in each.to_dict("records")],
-        "onset": each[["collapse_step", "onset_low"]].bfill(axis=1).iloc[:, 0], "peak": each["peak_success"],
-        "final": each["final_success"], "steps": each["steps"], "duration": each["seconds"],
-        "tags": [", ".join(one.tags) for one in mine], "note": [one.note for one in mine],
-        "hidden": ["yes" if one.hidden else "no" for one in mine],
-    }).set_axis(each["run_id"])  # fmt: skip
+    found = pd.DataFrame(
+        {
+            "arm": each["arm"],
+            "seed": each["seed"],
+            "outcome": [stands(run) for run in each.to_dict("records")],
+            "onset": each[["collapse_step", "onset_low"]].bfill(axis=1).iloc[:, 0],
+            "peak": each["peak_success"],
+            "final": each["final_success"],
+            "steps": each["steps"],
+            "duration": each["seconds"],
+            "tags": [", ".join(one.tags) for one in mine],
+            "note": [one.note for one in mine],
+            "hidden": ["yes" if one.hidden else "no" for one in mine],
+        }
+    ).set_axis(each["run_id"])
     return found.join(settings.drop(columns=["seed"], errors="ignore").replace("", "–"))
 
 
 def matching(frame: pd.DataFrame, asked: str) -> tuple[pd.DataFrame, list[str]]:
     """Return the rows that fulfil all of `asked`, parts between commas, and what no column is called.
 
-    A condition names a column, or the end of its dotted name; what is no number is compared as text. Any other part is
-    looked for in all cells.
+    A condition names a column, or the end of its dotted name; what is no number is compared as text. Any
+    other part is looked for in all cells.
     """
     unknown = []
     for part in filter(None, map(str.strip, asked.split(","))):
         if not (condition := _CONDITION.fullmatch(part)):
-            hit = frame.astype(str).apply(lambda cells, word=part: cells.str.contains(word, case=False, regex=False))
+            hit = frame.astype(str).apply(
+                lambda cells, word=part: cells.str.contains(word, case=False, regex=False)
+            )
             frame = frame[hit.any(axis=1)]
             continue
         name, sign, value = condition.groups()
@@ -259,7 +324,10 @@ def matching(frame: pd.DataFrame, asked: str) -> tuple[pd.DataFrame, list[str]]:
         if not columns:
             unknown.append(name)
             continue
-        numbers, wanted = pd.to_numeric(frame[columns[0]], errors="coerce"), pd.to_numeric(value, errors="coerce")
+        numbers, wanted = (
+            pd.to_numeric(frame[columns[0]], errors="coerce"),
+            pd.to_numeric(value, errors="coerce"),
+        )
         if pd.isna(wanted):
             frame = frame[_HOLDS[sign](frame[columns[0]].astype(str).str.lower(), value.lower())]
         else:
@@ -272,7 +340,9 @@ def _table(store: Store, experiment: str, each: pd.DataFrame, kept: Mapping[str,
     frame = rows(each, differing(store, experiment, each), kept)
     left, right = st.columns(2)
     with left:
-        asked = search_box("find", "Find runs", "words, and conditions such as  staleness > 4, outcome = collapsed")
+        asked = search_box(
+            "find", "Find runs", "words, and conditions such as  staleness > 4, outcome = collapsed"
+        )
     with right:
         columns = choose_many("column", "Columns", list(map(str, frame)), _USUAL, implied=True)
     found, unknown = matching(frame, asked)
@@ -291,17 +361,23 @@ def _table(store: Store, experiment: str, each: pd.DataFrame, kept: Mapping[str,
 def _pick(found: pd.DataFrame, columns: Sequence[str], picked: Sequence[str]) -> None:
     """Draw the table; a change of its selection is a step in the address, which it follows in turn."""
     ids, here = [str(run) for run in found.index], st.session_state
-    if here.get("runs picked") not in (None, list(picked)):  # another selection than the widget's: make a new one
+    # another selection than the widget's: make a new one
+    if here.get("runs picked") not in (None, list(picked)):
         here["runs drawn"] = here.get("runs drawn", 0) + 1
     here["runs picked"] = list(picked)
     at = [ids.index(run) for run in picked if run in ids]
     shown = found.assign(duration=found["duration"].map(duration))[list(columns)]
     event = st.dataframe(
-        shown, hide_index=True, key=f"runs {here.get('runs drawn', 0)} {hash(tuple(ids))}", on_select="rerun",
-        selection_mode="multi-row", selection_default={"selection": {"rows": at}}, placeholder="–",
+        shown,
+        hide_index=True,
+        key=f"runs {here.get('runs drawn', 0)} {hash(tuple(ids))}",
+        on_select="rerun",
+        selection_mode="multi-row",
+        selection_default={"selection": {"rows": at}},
+        placeholder="–",
         alt="The runs of this experiment, a row a run: arrow keys move, Space picks a row.",
         column_config={name: st.column_config.NumberColumn(format="%.2f") for name in ("peak", "final")},
-    )  # fmt: skip
+    )
     rows = [row for row in event["selection"]["rows"] if row < len(ids)]
     if sorted(rows) != sorted(at):
         chosen = [run for run in picked if run not in ids] + [ids[row] for row in rows]
@@ -326,9 +402,15 @@ def _picked(store: Store, experiment: str, mine: pd.DataFrame, kept: Mapping[str
     # A form of its own for each selection: what is typed for one run never lands on another.
     with st.form(f"notes {under}", border=False):
         text = st.text_area("Note", first.note, max_chars=notes.LONGEST, key=f"note {under}", height=80)
-        tags = st.text_input("Tags, separated by commas", ", ".join(first.tags), key=f"tags {under}", max_chars=400)
-        hidden = st.checkbox("Hide from Overview, Compare, Turns and Collapse", first.hidden, key=f"hide {under}")
-        saved = st.form_submit_button(f"Save for {len(ids)} runs" if len(ids) > 1 else "Save", key=f"save {under}")
+        tags = st.text_input(
+            "Tags, separated by commas", ", ".join(first.tags), key=f"tags {under}", max_chars=400
+        )
+        hidden = st.checkbox(
+            "Hide from Overview, Compare, Turns and Collapse", first.hidden, key=f"hide {under}"
+        )
+        saved = st.form_submit_button(
+            f"Save for {len(ids)} runs" if len(ids) > 1 else "Save", key=f"save {under}"
+        )
     if saved:
         words = tuple(dict.fromkeys(filter(None, map(str.strip, tags.split(",")))))[: notes.TAGS]
         try:

@@ -37,8 +37,11 @@ def region(store: Store) -> None:
         raise page.Empty
     known = [name for name in recorded if is_region(store, name)]
     if not known:
-        page.say("No region search yet. Run one, or load the shipped one:", "sorl run experiments/region_sgd.toml",
-                 "sorl sync --from experiments/results/region_sgd.parquet")  # fmt: skip
+        page.say(
+            "No region search yet. Run one, or load the shipped one:",
+            "sorl run experiments/region_sgd.toml",
+            "sorl sync --from experiments/results/region_sgd.parquet",
+        )
         return
     left, middle, right = st.columns([2, 2, 3])
     with left:
@@ -58,36 +61,51 @@ def region(store: Store) -> None:
     with st.expander("Every point, with a link to its runs"):
         points = shown.points
         links = [anchor(arm, address("compare", experiment=experiment, arm=arm)) for arm in points["arm"]]
-        names = {"y": shown.across, "x": shown.along, "runs": "runs", "collapsed": "collapsed",
-                 "final": "mean final success"}  # fmt: skip
+        names = {
+            "y": shown.across,
+            "x": shown.along,
+            "runs": "runs",
+            "collapsed": "collapsed",
+            "final": "mean final success",
+        }
         figures = {words: [number(value) for value in points[name].tolist()] for name, words in names.items()}
         page.table(pd.DataFrame({"point": links} | figures), "sorl-listing")
     page.links([anchor("Every run as a cell", address("overview", experiment=experiment, show="runs"))])
 
 
 def region_of(store: Store, experiment: str, survival: str = NOT_DEAD) -> Region:
-    """Return the region of an experiment by a reading of survival; InputError where no run can be judged yet."""
+    """Return the region of an experiment by a reading of survival; InputError where no run can
+    be judged yet.
+    """
 
     def made(reader: Reader) -> Region:
         found = analysis.landscape(reader, experiment).read_as(survival)
         words = analysis.in_words(found.settings.along), analysis.in_words(found.across)
-        return Region(found, analysis.by_series(found), analysis.by_column(found), analysis.by_point(found), *words)
+        return Region(
+            found, analysis.by_series(found), analysis.by_column(found), analysis.by_point(found), *words
+        )
 
     return store.computed(("region", experiment, survival), made)
 
 
 def draw(shown: Region, experiment: str, measure: str) -> None:
-    """Say where half of the runs collapse, and draw a figure a slice: every arm by searched setting and condition."""
+    """Say where half of the runs collapse, and draw a figure a slice: every arm by searched setting and
+    condition.
+    """
     page.answer(analysis.headline(shown.found, shown.columns))
     axis, palette = analysis.in_words(shown.found.across, unit=True), page.look()
     looks = styles(shown.series[["series", "algorithm"]].to_numpy(), palette)
-    words = (f"For each arm of {experiment}: {maps.MEASURES[measure]} by {shown.along} and {shown.across}, with the "
-             "boundary at which half of the runs collapse.")  # fmt: skip
+    words = (
+        f"For each arm of {experiment}: {maps.MEASURES[measure]} by {shown.along} and {shown.across}, with"
+        " the boundary at which half of the runs collapse."
+    )
     for place, piece in enumerate(dict.fromkeys(shown.series["slice"])):
         mine, edges = (part[part["slice"] == piece] for part in (shown.points, shown.columns))
         if piece:
             st.html(tag("b", piece))
-        drawn = maps.region(mine, edges, shown.found.settings.lattice, looks, palette, shown.along, axis, measure)
+        drawn = maps.region(
+            mine, edges, shown.found.settings.lattice, looks, palette, shown.along, axis, measure
+        )
         clicked = export.figure(drawn, f"region-{place}", mine, select=True, describe=words)
         if clicked and (arm := next((a for a in mine["arm"] if figure_text(a) == clicked[0][0]), None)):
             page.open_screen("compare", experiment=experiment, arm=[arm])

@@ -1,4 +1,6 @@
-"""Replay: one stored batch through several algorithms, side by side: ratios, clips, and who carries the gradient."""
+"""Replay: one stored batch through several algorithms, side by side: ratios, clips, and who carries the
+gradient.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,23 +25,47 @@ from workbench.store import batches
 # Column of the answer -> its words, and what the words leave out.
 MEASURES = {
     "gradient_share": ("share of the gradient", "share of sum |d loss / d log-prob|"),
-    "unit_ratio_mean": ("mean ratio", "mean of the ratio that entered the surrogate: of a token, turn or sequence"),
-    "unit_ratio_max": ("largest ratio", "largest ratio that entered the surrogate: of a token, turn or sequence"),
+    "unit_ratio_mean": (
+        "mean ratio",
+        "mean of the ratio that entered the surrogate: of a token, turn or sequence",
+    ),
+    "unit_ratio_max": (
+        "largest ratio",
+        "largest ratio that entered the surrogate: of a token, turn or sequence",
+    ),
     "clip_frac": ("clipped", "share of tokens whose gradient the clip stopped"),
-    "out_of_range_frac": ("out of bounds", "share of tokens whose own ratio is out of bounds, at any advantage"),
-    "unit_ratio_mass_frac": ("share of the ratios", "share of the sum of the ratios that entered the surrogate"),
+    "out_of_range_frac": (
+        "out of bounds",
+        "share of tokens whose own ratio is out of bounds, at any advantage",
+    ),
+    "unit_ratio_mass_frac": (
+        "share of the ratios",
+        "share of the sum of the ratios that entered the surrogate",
+    ),
 }
 WORDS = MEASURES | {
     "turn_index": ("turn", ""),
     "policy_loss": ("loss", "surrogate, aggregated"),
-    "stabiliser_ratio": ("stabiliser ratio", "largest gradient of clipped over unclipped tokens that it judged"),
+    "stabiliser_ratio": (
+        "stabiliser ratio",
+        "largest gradient of clipped over unclipped tokens that it judged",
+    ),
     "stabiliser_factor": ("stabiliser factor", "mean factor on the loss"),
     "ess_frac": ("effective samples", "effective sample size of the token ratios, as a share of the tokens"),
     "weight_abs": ("gradient weight", "sum |d loss / d log-prob|: how hard the loss pulls on the log-probs"),
-    "advantage": ("advantage", ""), "ratio_max": ("largest token ratio", ""),
-}  # fmt: skip
-FIGURES = ("policy_loss", "stabiliser_ratio", "stabiliser_factor", "unit_ratio_max", "ess_frac", "clip_frac",
-           "out_of_range_frac", "weight_abs")  # fmt: skip
+    "advantage": ("advantage", ""),
+    "ratio_max": ("largest token ratio", ""),
+}
+FIGURES = (
+    "policy_loss",
+    "stabiliser_ratio",
+    "stabiliser_factor",
+    "unit_ratio_max",
+    "ess_frac",
+    "clip_frac",
+    "out_of_range_frac",
+    "weight_abs",
+)
 CULPRITS = ("trajectory", "turn_index", "gradient_share", "advantage", "ratio_max", "clip_frac")
 _PERCENT = ("gradient_share", "clip_frac", "out_of_range_frac", "unit_ratio_mass_frac")
 _ALIKE = 1.05  # times: less is called the same
@@ -84,8 +110,8 @@ def replay(store: Store) -> None:
     gap = answer["advantage_gap"]
     if isinstance(gap, float) and gap > _GAP:
         say(
-            f"The advantages of {answer['own']}, computed again from the stored rewards, differ by up to {gap:.3g} "
-            "from those that it was trained on."
+            f"The advantages of {answer['own']}, computed again from the stored rewards, differ by up to"
+            f" {gap:.3g} from those that it was trained on."
         )
     measure = choose("measure", "By turn", {name: words for name, (words, _) in MEASURES.items()}, kind="row")
     words, definition = MEASURES[measure]
@@ -126,19 +152,27 @@ def _tokens(rows: list[Answer], here: dict[str, str]) -> None:
     found = found[found["update"] == found["update"].max()]
     which = str(found["trajectory"].iloc[0])
     note(
-        f"Gradient x 1,000 on each token of trajectory {which} in update {found['update'].iloc[0]}; negative: the "
-        "update makes the token more likely."
+        f"Gradient x 1,000 on each token of trajectory {which} in update {found['update'].iloc[0]}; negative:"
+        " the update makes the token more likely."
     )
     text = found["token"].fillna(found["token_id"]).astype(str)
     weight = [
-        "clipped" if clipped and weight == 0 else _shown(1000 * weight if isinstance(weight, float) else weight)
+        (
+            "clipped"
+            if clipped and weight == 0
+            else _shown(1000 * weight if isinstance(weight, float) else weight)
+        )
         for clipped, weight in found[["clipped", "weight"]].itertuples(index=False, name=None)
     ]
     shown = found.assign(token=text, weight=weight, log_ratio=found["log_ratio"].map(_shown))
     names = list(dict.fromkeys(shown["algorithm"]))
-    table_of = shown.pivot(index="position", columns="algorithm", values="weight").reindex(columns=names).fillna("–")
+    table_of = (
+        shown.pivot(index="position", columns="algorithm", values="weight").reindex(columns=names).fillna("–")
+    )
     first = shown[shown["algorithm"] == names[0]].set_index("position")[["turn_index", "token", "log_ratio"]]
-    st.dataframe(first.set_axis(["turn", "token", "log-ratio"], axis=1).join(table_of).sort_index(), hide_index=True)
+    st.dataframe(
+        first.set_axis(["turn", "token", "log-ratio"], axis=1).join(table_of).sort_index(), hide_index=True
+    )
     where = episode_address(**here, trajectory=which)
     links([anchor(f"Trajectory {which} of step {here['step']} in Episode", where)])
 
@@ -147,24 +181,36 @@ def _tokens(rows: list[Answer], here: dict[str, str]) -> None:
 
 
 def headline(answer: Answer, algorithms: Sequence[str]) -> str:
-    """Say what the algorithm that would have changed the update most does to it, by the figures of all updates."""
+    """Say what the algorithm that would have changed the update most does to it, by the figures of all
+    updates.
+    """
     own = answer["own"]
     rows = {row["algorithm"]: row for row in _replayed(answer, algorithms) if row["weight_abs"] is not None}
-    weights = {name: row["weight_abs"] for name, row in rows.items() if not isinstance(row["weight_abs"], str)}
-    broken = [f"The gradient of {name} is {row['weight_abs']}." for name, row in rows.items() if name not in weights]
+    weights = {
+        name: row["weight_abs"] for name, row in rows.items() if not isinstance(row["weight_abs"], str)
+    }
+    broken = [
+        f"The gradient of {name} is {row['weight_abs']}." for name, row in rows.items() if name not in weights
+    ]
     base = weights.get(own)
     others = {name: weight for name, weight in weights.items() if name != own}
     if not base:
         broken = broken or [f"The update of {own} has no gradient that another could be compared with."]
     elif not others:
-        broken = broken or [f"Of the chosen algorithms only {own}, which trained on this batch, has an answer."]
+        broken = broken or [
+            f"Of the chosen algorithms only {own}, which trained on this batch, has an answer."
+        ]
     else:
         name = max(others, key=lambda one: abs(math.log(others[one] / base)) if others[one] else math.inf)
         size = _times(others[name] / base, "larger", "smaller") or "of the same size" if others[name] else ""
-        parts = [_clipping(own, rows[own]["clip_frac"], rows[name]["clip_frac"]),
-                 f"has gradient weights {size}" if size else "has no gradient at all"]  # fmt: skip
+        parts = [
+            _clipping(own, rows[own]["clip_frac"], rows[name]["clip_frac"]),
+            f"has gradient weights {size}" if size else "has no gradient at all",
+        ]
         moved = _moved(by_turn(answer, "gradient_share", [name]), own, name)
-        broken.insert(0, f"{name} in place of {own} {' and '.join(filter(None, parts))}{moved and f'; {moved}'}.")
+        broken.insert(
+            0, f"{name} in place of {own} {' and '.join(filter(None, parts))}{moved and f'; {moved}'}."
+        )
     return " ".join(broken)
 
 
@@ -188,7 +234,9 @@ def _times(ratio: float, more: str, less: str) -> str:
 def _moved(shares: pd.DataFrame, own: str, name: str) -> str:
     most = []
     for one in (own, name):
-        mine = shares[shares["algorithm"] == one].sort_values("gradient_share", ascending=False, kind="stable")
+        mine = shares[shares["algorithm"] == one].sort_values(
+            "gradient_share", ascending=False, kind="stable"
+        )
         if mine.empty:
             return ""
         most.append((int(mine["turn_index"].iloc[0]), percent(float(mine["gradient_share"].iloc[0]))))
@@ -210,17 +258,28 @@ def impossible(reasons: Mapping[str, str]) -> str:
 def summary(answer: Answer, algorithms: Sequence[str]) -> tuple[list[str], list[list[object]]]:
     """Return a table's header, an algorithm a column, and its rows: each of FIGURES over all updates."""
     rows = _replayed(answer, algorithms)
-    named = [(tag("span", words, title=tip, tabindex="0"), name) for name in FIGURES for words, tip in [_head(name)]]
-    return ["", *(row["algorithm"] for row in rows)], [[words, *(_shown(r[n], n) for r in rows)] for words, n in named]
+    named = [
+        (tag("span", words, title=tip, tabindex="0"), name)
+        for name in FIGURES
+        for words, tip in [_head(name)]
+    ]
+    return ["", *(row["algorithm"] for row in rows)], [
+        [words, *(_shown(r[n], n) for r in rows)] for words, n in named
+    ]
 
 
 def logged(answer: Answer) -> str:
-    """Say which of FIGURES the trainer itself logged, each next to what the replay gives for the same algorithm."""
+    """Say which of FIGURES the trainer itself logged, each next to what the replay gives for the same
+    algorithm.
+    """
     rows = _over_all_updates([row for row in answer["summary"] if row["algorithm"] == answer["own"]])
     of = {row["source"]: row for row in rows}
     then, now = of.get("logged", {}), of.get("replayed", {})
-    said = [f"{WORDS[name][0]} {_shown(then[name], name)} (replayed: {_shown(now.get(name), name)})"
-            for name in FIGURES if then.get(name) is not None]  # fmt: skip
+    said = [
+        f"{WORDS[name][0]} {_shown(then[name], name)} (replayed: {_shown(now.get(name), name)})"
+        for name in FIGURES
+        if then.get(name) is not None
+    ]
     return f"The trainer of {answer['own']} logged {', '.join(said)}." if said else ""
 
 
@@ -257,7 +316,9 @@ SECONDS = 120.0  # that an answer may take; torch alone takes some to be importe
 
 
 def replayed(folder: Path, step: int, algorithms: Sequence[str], trajectory: int | None = None) -> Answer:
-    """Return what `sorl replay --format json` says of a stored step, once for each state of its file; or InputError."""
+    """Return what `sorl replay --format json` says of a stored step, once for each state of its file; or
+    InputError.
+    """
     words = ["replay", str(folder), "--step", str(step), "--format", "json", "--tokens"]
     words += [word for name in algorithms for word in ("--algorithm", name)]
     words += [] if trajectory is None else ["--trajectory", str(trajectory)]

@@ -1,4 +1,6 @@
-"""Run: everything about one run. How it stands, what stands out, its curves and events, its settings, time and log."""
+"""Run: everything about one run. How it stands, what stands out, its curves and events, its settings, time
+and log.
+"""
 
 import math
 import re
@@ -15,8 +17,27 @@ from rich.filesize import decimal
 
 from workbench.analysis.runs import nested
 from workbench.app import experiments, export, page, theme
-from workbench.app.curve_data import Chosen, Row, Window, alarmed, drawn, ended, extent, first_alarm, onsets, panel
-from workbench.app.experiments import choose_experiment, choose_run, ranked, runs, settings_of, share_of, watched
+from workbench.app.curve_data import (
+    Chosen,
+    Row,
+    Window,
+    alarmed,
+    drawn,
+    ended,
+    extent,
+    first_alarm,
+    onsets,
+    panel,
+)
+from workbench.app.experiments import (
+    choose_experiment,
+    choose_run,
+    ranked,
+    runs,
+    settings_of,
+    share_of,
+    watched,
+)
 from workbench.app.figures.common import AXES
 from workbench.app.figures.curves import curves
 from workbench.app.figures.runs import Signal, career, shares, spending
@@ -25,7 +46,15 @@ from workbench.app.store import Diagnostics, Store, dictionary
 from workbench.app.text import duration, few, number, table_html, tag, word
 from workbench.app.url import choose_range
 from workbench.diagnosis.changepoint import MARGIN, spread
-from workbench.diagnosis.diagnose import diagnose, early_warning, first_signals, in_order, likely, none_found, opened
+from workbench.diagnosis.diagnose import (
+    diagnose,
+    early_warning,
+    first_signals,
+    in_order,
+    likely,
+    none_found,
+    opened,
+)
 from workbench.diagnosis.finding import Diagnosis
 from workbench.diagnosis.log import of_run
 from workbench.diagnosis.standing import counted, from_onset, standing
@@ -35,11 +64,25 @@ from workbench.store.reader import Reader
 from workbench.store.text import log_of, tail
 
 # What a run is judged by besides success; of those that it measured the first nine are drawn.
-CURVES = tuple(f"step.{name}" for name in (
-    "grad_norm_max", "kl_k3", "clip_frac", "entropy", "ratio_max", "ess_frac_min", "explained_variance",
-    "valid_action_frac", "reward", "zero_advantage_frac", "response_tokens",
-))  # fmt: skip
-_MARKS = "▼ onset of the collapse, △ an alarm, dotted line its threshold, ✕ NaN or Inf. Drag over a part to zoom."
+CURVES = tuple(
+    f"step.{name}"
+    for name in (
+        "grad_norm_max",
+        "kl_k3",
+        "clip_frac",
+        "entropy",
+        "ratio_max",
+        "ess_frac_min",
+        "explained_variance",
+        "valid_action_frac",
+        "reward",
+        "zero_advantage_frac",
+        "response_tokens",
+    )
+)
+_MARKS = (
+    "▼ onset of the collapse, △ an alarm, dotted line its threshold, ✕ NaN or Inf. Drag over a part to zoom."
+)
 _PARTS = ("Curves", "What happened", "Where the time went", "Settings", "Audit", "Log and versions")
 _UP = ("healthy", "no_learning")  # outcomes of runs that stayed up
 _BARS = 80  # of the wall time
@@ -66,7 +109,12 @@ def run(store: Store) -> None:
     tables = store.records("recorded", run=name)
     _title(now, stands, looks[now["arm"]].colour, palette)
     _links(now, experiment, each, {one["table_name"] for one in tables})
-    links(("On this page: ", Markup(", ").join(tag("a", part, href=f"#{page.place_of(part)}") for part in _PARTS)))
+    links(
+        (
+            "On this page: ",
+            Markup(", ").join(tag("a", part, href=f"#{page.place_of(part)}") for part in _PARTS),
+        )
+    )
     left, right = st.columns(2, gap="large")
     with left:
         page.heading("What stands out")
@@ -78,9 +126,13 @@ def run(store: Store) -> None:
         first, last = choose_range("range", "Steps", *ends)
     chosen = Chosen(mine, "step", [0], Window.over(first, last, 1))
     with above:  # what is evaluated after the last step stands one step behind it
-        _success(store, chosen, known, experiment, looks[now["arm"]].colour, 2**62 if last == ends[1] else last)
+        _success(
+            store, chosen, known, experiment, looks[now["arm"]].colour, 2**62 if last == ends[1] else last
+        )
     page.heading("Curves")
-    every = {metric: panel(store, chosen, known, metric, bands=False) for metric in CURVES if metric in known.rows}
+    every = {
+        metric: panel(store, chosen, known, metric, bands=False) for metric in CURVES if metric in known.rows
+    }
     empty = [m for m, p in every.items() if p.data.empty and (p.broken is None or p.broken.empty)]
     shown = {m: p for m, p in every.items() if m not in empty}
     panels = [
@@ -95,7 +147,9 @@ def run(store: Store) -> None:
     page.heading("What happened")
     _events(store.records("happened", run=name), experiment, now)
     page.heading("Where the time went")
-    spent = store.query("spent", run=name, first=first, last=last, width=max(1, math.ceil((last - first + 1) / _BARS)))
+    spent = store.query(
+        "spent", run=name, first=first, last=last, width=max(1, math.ceil((last - first + 1) / _BARS))
+    )
     if shares(spent):
         export.figure(spending(spent, palette), "time", spent, describe="Wall time of a step, part by part.")
     else:
@@ -103,14 +157,18 @@ def run(store: Store) -> None:
     page.heading("Settings")
     others = each[each["arm"] != now["arm"]].drop_duplicates("arm")
     found = settings(now["config"], now["toml"], dict(zip(others["arm"], others["config"], strict=True)))
-    special = found[["default", "base of the grid"]].ne(found["here"], axis=0).any(axis=1) | found["other arms"].ne("")
+    changed = found[["default", "base of the grid"]].ne(found["here"], axis=0).any(axis=1)
+    special = changed | found["other arms"].ne("")
     page.table(found[special & found["setting"].ne("seed")], "sorl-settings")
     with st.expander(f"All {len(found)} settings"):
         page.table(found, "sorl-settings")
     page.heading("Audit")
     _audit(store, experiment, name)
     page.heading("Files")
-    _facts((one["table_name"], f"{number(one['rows'] or 0)} rows, {decimal(one['bytes'] or 0)}") for one in tables)
+    _facts(
+        (one["table_name"], f"{number(one['rows'] or 0)} rows, {decimal(one['bytes'] or 0)}")
+        for one in tables
+    )
     if broken := sum(one["corrupt"] for one in tables):
         note(f"{broken} unreadable segments set aside: `sorl doctor` lists them.")
     page.heading("Log and versions")
@@ -126,7 +184,9 @@ def run(store: Store) -> None:
 
 
 def told(store: Store, now: Row) -> tuple[str, Diagnosis | None]:
-    """Return how a run stands, and its diagnosis: None of a run whose diagnosis takes longer than a page may."""
+    """Return how a run stands, and its diagnosis: None of a run whose diagnosis takes longer
+    than a page may.
+    """
 
     def ask(reader: Reader) -> tuple[str, Diagnosis | None]:
         log = of_run(reader, now["run_id"])
@@ -136,7 +196,9 @@ def told(store: Store, now: Row) -> tuple[str, Diagnosis | None]:
 
 
 def as_it_is(store: Store, run: Row) -> dict[str, Any]:
-    """Return a run's row of table `run` with steps and seconds so far; `run` is its row of the experiment's runs."""
+    """Return a run's row of table `run` with steps and seconds so far; `run` is its row of the experiment's
+    runs.
+    """
     row = store.records("run", run=run["run_id"])[0]
     planned: int | None = None if pd.isna(run["planned"]) else int(run["planned"])
     now = {"steps": int(run["steps"]), "planned": planned, "arm": run["arm"]}
@@ -163,8 +225,14 @@ def _title(now: Row, stands: str, colour: str, palette: theme.Palette) -> None:
 
 
 def facts(now: Row) -> Iterator[tuple[str, str]]:
-    """Yield names and values of what is known of a run besides its settings, the versions of its libraries last."""
-    yield from (("run", now["run_id"]), ("algorithm", word(now["algorithm"])), ("status", word(now["status"])))
+    """Yield names and values of what is known of a run besides its settings, the versions of its libraries
+    last.
+    """
+    yield from (
+        ("run", now["run_id"]),
+        ("algorithm", word(now["algorithm"])),
+        ("status", word(now["status"])),
+    )
     for name, column in (("began", "started_at"), ("ended", "ended_at")):
         if isinstance(now[column], datetime):
             yield name, f"{now[column]:%Y-%m-%d %H:%M} UTC"
@@ -186,12 +254,19 @@ def _links(now: Row, experiment: str, each: pd.DataFrame, tables: set[str]) -> N
     arms = [arm, *(other for other in each["arm"].unique() if other != arm)][:_ARMS]
     aligned = {"x": "onset"} if now["collapse_step"] is not None else {}
     choices: dict[str, dict[str, Any]] = {
-        "overview": {}, "compare": {"arm": arms, **aligned}, "turns": {"arm": [arm], "seed": str(now["seed"])},
-        "collapse": {"arm": arms}, "episode": {"run": run_id}, "replay": {"run": run_id},
-    }  # fmt: skip
+        "overview": {},
+        "compare": {"arm": arms, **aligned},
+        "turns": {"arm": [arm], "seed": str(now["seed"])},
+        "collapse": {"arm": arms},
+        "episode": {"run": run_id},
+        "replay": {"run": run_id},
+    }
     needs = {"turns": "turn_step", "episode": "trajectory", "replay": "trajectory"}
-    here = [anchor(name.capitalize(), address(name, experiment=experiment, **choice))
-            for name, choice in choices.items() if name not in needs or needs[name] in tables]  # fmt: skip
+    here = [
+        anchor(name.capitalize(), address(name, experiment=experiment, **choice))
+        for name, choice in choices.items()
+        if name not in needs or needs[name] in tables
+    ]
     seeds = [
         anchor(f"{row['seed']} ({ended(row)})", address("run", experiment=experiment, run=row["run_id"]))
         for row in each[(each["arm"] == arm) & (each["run_id"] != run_id)].to_dict("records")
@@ -207,13 +282,19 @@ def _links(now: Row, experiment: str, each: pd.DataFrame, tables: set[str]) -> N
 def findings(
     store: Store, known: Diagnostics, now: Row, each: pd.DataFrame, said: Diagnosis | None
 ) -> Iterator[Markup]:
-    """Yield diagnosed causes, the first alarms, the first NaN or Inf, held-out success, and the sharpest spike."""
+    """Yield diagnosed causes, the first alarms, the first NaN or Inf, held-out success, and the sharpest
+    spike.
+    """
     name, events = now["run_id"], store.records("happened", run=now["run_id"])
     onset = now["onset_low"] if now["collapse_step"] is None else now["collapse_step"]
 
     def finding(severity: str, text: str, step: int | None = None, trajectory: int | None = None) -> Markup:
         where = {} if step is None else recorded(store, name, step, trajectory)
-        link = anchor("episode", episode_address(experiment=now["experiment"], run=name, **where)) if where else ""
+        link = (
+            anchor("episode", episode_address(experiment=now["experiment"], run=name, **where))
+            if where
+            else ""
+        )
         return tag("p", text, " ", link, css=f"sorl-finding sorl-{severity}")
 
     if said is None:
@@ -226,7 +307,9 @@ def findings(
             yield finding("warning", f"{none} {first_signals(said)}")
         if early := early_warning(said):
             yield finding("warning", early)
-    rung = {e["diagnostic"]: e["step"] for e in reversed(events) if e["kind"] == "alarm" and e["step"] is not None}
+    rung = {
+        e["diagnostic"]: e["step"] for e in reversed(events) if e["kind"] == "alarm" and e["step"] is not None
+    }
     up = alarmed(store, each[each["outcome"].isin(_UP) & (each["run_id"] != name)])
     rings = store.query("leads", runs=list(up["run_id"])).dropna(subset=["step"])["diagnostic"].value_counts()
     is_known = len(alarmed(store, each[each["run_id"] == name])) > 0
@@ -244,23 +327,34 @@ def findings(
 
 
 def recorded(store: Store, run: str, step: int, trajectory: int | None = None) -> dict[str, str]:
-    """Return what a link to the step names, as `opened` chooses it; empty where nothing of the step was recorded."""
+    """Return what a link to the step names, as `opened` chooses it; empty where nothing of the step was
+    recorded.
+    """
     rows = ranked(store, run, step)
     kept = [row["trajectory"] for row in rows if row["kept"]]
-    return {key: str(n) for key, n in opened(step, [row["trajectory"] for row in rows], kept, trajectory).items()}
+    return {
+        key: str(n) for key, n in opened(step, [row["trajectory"] for row in rows], kept, trajectory).items()
+    }
 
 
 def not_finite(events: Sequence[Row]) -> tuple[str, int] | None:
-    """Say where the first NaN or Inf was, of the rows of `happened`, and return its step; None without one."""
+    """Say where the first NaN or Inf was, of the rows of `happened`, and return its step; None
+    without one.
+    """
     found = [event for event in events if event["kind"] == "non_finite" and event["step"] is not None]
     if not found:
         return None
-    first, names = found[0]["step"], list(dict.fromkeys(str(e["diagnostic"]) for e in found if e["diagnostic"]))
+    first, names = (
+        found[0]["step"],
+        list(dict.fromkeys(str(e["diagnostic"]) for e in found if e["diagnostic"])),
+    )
     return f"First NaN or Inf at step {first:,}, in {few(names, 3) or 'the loss or a gradient'}.", first
 
 
 def held_out(rows: Sequence[Row]) -> str:
-    """Say what success was on questions that are not trained on, first and last, of the rows of `evaluation`."""
+    """Say what success was on questions that are not trained on, first and last, of the rows of
+    `evaluation`.
+    """
     sets: dict[str, list[str]] = defaultdict(list)
     for row in rows:
         sets[row["data"]].append(f"{number(row['success'])} at step {row['step']:,}")
@@ -269,11 +363,16 @@ def held_out(rows: Sequence[Row]) -> str:
 
 
 def moment(signal: Signal, value: float, onset: int | None, rows: Sequence[Row]) -> str:
-    """Say at which step a run is at its sharpest, and who did most there: `rows` of query `ranking`, ranked."""
+    """Say at which step a run is at its sharpest, and who did most there: `rows` of query
+    `ranking`, ranked.
+    """
     what, values = signal.title, signal.points["value"].dropna().to_numpy(float)
     usual, wide = spread(values, 0.05) if len(values) > 1 else (value, 1.0)
     if onset is None and abs(value - usual) <= MARGIN * wide:
-        return f"No step stands out by its {what}: {number(value)} at step {signal.spike:,}, {number(usual)} as a rule."
+        return (
+            f"No step stands out by its {what}: {number(value)} at step {signal.spike:,}, {number(usual)} as"
+            " a rule."
+        )
     when = "" if onset is None else f", {from_onset(signal.spike, onset)}"
     said = f"The sharpest moment: step {signal.spike:,}{when}, with {what} {number(value)}"
     share = rows[0]["gradient_share"]
@@ -283,7 +382,9 @@ def moment(signal: Signal, value: float, onset: int | None, rows: Sequence[Row])
     return Markup("{}; {}{}.").format(said, share_of(rows[0], len(rows)), most)
 
 
-def _success(store: Store, chosen: Chosen, known: Diagnostics, experiment: str, colour: str, last: int) -> None:
+def _success(
+    store: Store, chosen: Chosen, known: Diagnostics, experiment: str, colour: str, last: int
+) -> None:
     first, name = chosen.window.first, chosen.ids[0]
     points = chosen.points(store, "step", "success").dropna(subset=["mean"])[["x", "mean", "low", "high"]]
     events = store.query("happened", run=name)
@@ -293,14 +394,19 @@ def _success(store: Store, chosen: Chosen, known: Diagnostics, experiment: str, 
     forks = store.query("children", run=name)
     formula = known.rows["step.success"]["formula"] if "step.success" in known.rows else ""
     clicked = export.figure(
-        career(points, held_out, events, colour, look(), formula, forks), "career", points, select=leads,
+        career(points, held_out, events, colour, look(), formula, forks),
+        "career",
+        points,
+        select=leads,
         describe=f"Success of {name} over training, with {len(events)} events.",
-    )  # fmt: skip
+    )
     for step in [carried for carried in clicked if isinstance(carried, int)][:1]:
         if recorded(store, name, step):
             page.open_screen("episode", experiment=experiment, run=name, step=str(step), **page.EPISODE)
     if len(forks):
-        names = [anchor(one, address("compare", experiment=one, x="fork")) for one in forks["experiment"].unique()]
+        names = [
+            anchor(one, address("compare", experiment=one, x="fork")) for one in forks["experiment"].unique()
+        ]
         links(("Thin lines: its forks, each arm in a colour. In Compare: ", Markup(", ").join(names)))
     if leads:
         note("Click an event to see the trajectories of its step.")
@@ -312,10 +418,15 @@ def _events(events: Sequence[Row], experiment: str, now: Row) -> None:
         return
     arm, here = str(now["arm"]), {"experiment": experiment, "run": now["run_id"]}
     header = [
-        ("steps", "with the value of the diagnostic there; each opens its trajectories in Episode"), "severity",
-        "event", "diagnostic", "times", ("threshold", "that the first crossed"), ("in words", "the first"),
+        ("steps", "with the value of the diagnostic there; each opens its trajectories in Episode"),
+        "severity",
+        "event",
+        "diagnostic",
+        "times",
+        ("threshold", "that the first crossed"),
+        ("in words", "the first"),
         ("look at", "the first step in Turns"),
-    ]  # fmt: skip
+    ]
     rows, groups = [], defaultdict[tuple[Any, Any], list[Row]](list)
     for event in events:
         groups[event["kind"], event["diagnostic"]].append(event)
@@ -330,13 +441,18 @@ def _events(events: Sequence[Row], experiment: str, now: Row) -> None:
             steps.append(f"and {len(group) - _STEPS:,} more, the last at step {number(group[-1]['step'])}")
         severity = word(max((event["severity"] for event in group), key=lambda one: one == "critical"))
         cell = {"seed": str(now["seed"]), "arm": [arm], "cell": [arm, str(first["step"]), "1"]}
-        rows.append([
-            Markup(", ").join(steps), tag("span", tag("i", css=f"sorl-dot sorl-{severity}"), severity),
-            word(first["kind"]).replace("_", " "),
-            anchor(named, address("glossary", part="diagnostics", find=named)) if named else "", f"{len(group):,}",
-            "" if first["threshold"] is None else number(first["threshold"]), word(first["message"]),
-            anchor("turns", address("turns", experiment=experiment, **cell)) if first["turns"] else "",
-        ])  # fmt: skip
+        rows.append(
+            [
+                Markup(", ").join(steps),
+                tag("span", tag("i", css=f"sorl-dot sorl-{severity}"), severity),
+                word(first["kind"]).replace("_", " "),
+                anchor(named, address("glossary", part="diagnostics", find=named)) if named else "",
+                f"{len(group):,}",
+                "" if first["threshold"] is None else number(first["threshold"]),
+                word(first["message"]),
+                anchor("turns", address("turns", experiment=experiment, **cell)) if first["turns"] else "",
+            ]
+        )
     st.html(table_html(header, rows, "sorl-events"))
     if len(groups) > _EVENTS:
         note(f"The first {_EVENTS} of {len(groups):,} kinds of events.")
@@ -345,16 +461,22 @@ def _events(events: Sequence[Row], experiment: str, now: Row) -> None:
 def _audit(store: Store, experiment: str, run: str) -> None:
     folder = batches.folder_of(store.runs, experiment, run)
     if folder is None or not batches.steps(folder):
-        note("No step of this run was stored, so nothing can be computed again. `record.batches.mb` keeps some.")
+        note(
+            "No step of this run was stored, so nothing can be computed again. `record.batches.mb` keeps"
+            " some."
+        )
         return
     note("Computes rewards, log-probs, advantages, losses, gradients and weights of stored steps again.")
     answers = st.session_state.setdefault("sorl audits", {})
-    if st.button("Audit this run"):  # of a run that goes on, the answer stays that of the steps which it names
+    # of a run that goes on, the answer stays that of the steps which it names
+    if st.button("Audit this run"):
         words = ["--runs", str(store.runs.absolute()), "audit", run, "--format", "json"]
         try:
             with st.spinner("Auditing ..."):
                 state = str(batches.steps(folder))
-                answers[run] = page.answered(words, f"sorl audit {run}", seconds=300.0, state=state, codes=(0, 1))
+                answers[run] = page.answered(
+                    words, f"sorl audit {run}", seconds=300.0, state=state, codes=(0, 1)
+                )
         except InputError as error:  # it says what to install where torch is missing
             page.say(str(error))
     if run in answers:
@@ -365,11 +487,15 @@ def _audit(store: Store, experiment: str, run: str) -> None:
 
 
 def audited(checks: Sequence[Row]) -> tuple[str, pd.DataFrame]:
-    """Say which identities of `sorl audit` hold and which cannot be checked; return a row for each violated one."""
+    """Say which identities of `sorl audit` hold and which cannot be checked; return a row for each violated
+    one.
+    """
     names = ["identity", "step", "state", "missing", "logged", "expected", "says"]
     found = pd.DataFrame(checks).reindex(columns=names).fillna({"missing": "", "says": ""})
     broken = found[found["state"] == "violated"]
-    held = found.loc[(found["state"] == "holds") & ~found["identity"].isin(broken["identity"]), "identity"].unique()
+    held = found.loc[
+        (found["state"] == "holds") & ~found["identity"].isin(broken["identity"]), "identity"
+    ].unique()
     said = f"Steps {batches.ranges(sorted({*found['step']}))}. Hold: {', '.join(held) or 'none'}."
     for why, mine in found[found["state"] == "missing"].groupby("missing", sort=False):
         at = batches.ranges(sorted({*mine["step"]}))
@@ -381,7 +507,9 @@ def audited(checks: Sequence[Row]) -> tuple[str, pd.DataFrame]:
 
 
 def settings(config: str | None, toml: str | None, arms: Mapping[str, str | None]) -> pd.DataFrame:
-    """Return a row a setting: its value in the run, in the grid's base, by default, and where other `arms` differ."""
+    """Return a row a setting: its value in the run, in the grid's base, by default, and where other `arms`
+    differ.
+    """
     try:
         grid = tomllib.loads(toml or "").get("base", {})
     except tomllib.TOMLDecodeError:
@@ -396,7 +524,8 @@ def settings(config: str | None, toml: str | None, arms: Mapping[str, str | None
             if key != "seed" and one.get(key, "–") != value:
                 others[one.get(key, "–")].append(arm)
         for other, arms_of in others.items():
-            # An arm whose name says its value needs no second word for it; a name with a comma stands in quotes.
+            # An arm whose name says its value needs no second word for it; a name with a comma stands in
+            # quotes.
             names = [f"“{name}”" if ", " in name else name for name in arms_of if name != other]
             named = ", ".join(names) if len(names) <= _NAMES else f"{len(names)} arms"
             told.append(f"{other}: {named}" if names else other)

@@ -1,4 +1,6 @@
-"""SQL: any question to the tables, read-only, with the columns' definitions, a chart of the answer and files of it."""
+"""SQL: any question to the tables, read-only, with the columns' definitions, a chart of the answer and files
+of it.
+"""
 
 import re
 import time
@@ -70,7 +72,9 @@ def sql(store: Store) -> None:
     if st.session_state.pop(_LATE, False):  # the screen was drawn without the answer before
         settle(*_CHART, "scale")
     if asked.state != store.state():
-        note(f"Rows have arrived since; this query took {asked.seconds:.1f} s, so it does not rerun by itself.")
+        note(
+            f"Rows have arrived since; this query took {asked.seconds:.1f} s, so it does not rerun by itself."
+        )
         if st.button("Ask again"):
             ask(store, text, again=True)
             st.rerun()
@@ -78,25 +82,40 @@ def sql(store: Store) -> None:
         st.html(tag("pre", f"{hint(asked.mistake, columns)}\n{asked.mistake}".strip(), css="sorl-mistake"))
         return
     known = dictionary(store)  # of columns with one name, that of the coarsest table
-    words = {row["name"]: known.words(f"{row['table_name']}.{row['name']}") for row in reversed(known.by_level())}
+    words = {
+        row["name"]: known.words(f"{row['table_name']}.{row['name']}") for row in reversed(known.by_level())
+    }
     _answer(store, asked, asked.answer, words)
     _chart(drawable(asked.answer.table), words)
 
 
 def _tables(tables: pd.DataFrame, columns: pd.DataFrame) -> None:
-    names = {str(t): f"{t} (view)" if kind == "view" else str(t) for t, kind in tables[["name", "kind"]].to_numpy()}
+    names = {
+        str(t): f"{t} (view)" if kind == "view" else str(t) for t, kind in tables[["name", "kind"]].to_numpy()
+    }
     name = choose("table", "Tables and views", {_EVERY: "all at a glance"} | names)
     of = columns[["table", "name", "type", "description"]].itertuples(index=False, name=None)
     if name == _EVERY:
         mine = columns.groupby("table")["name"].agg(", ".join)
-        first = sorted(tables[["name", "grain"]].to_numpy(), key=lambda row: _TABLES.get(row[0], len(_TABLES)))
+        first = sorted(
+            tables[["name", "grain"]].to_numpy(), key=lambda row: _TABLES.get(row[0], len(_TABLES))
+        )
         rows = [(names[t], "", grain, mine.get(t, "")) for t, grain in first]
     else:
         note(str(tables.set_index("name").loc[name, "grain"]))
-        rows = [(column, kind.lower(), *described(words)) for table, column, kind, words in of if table == name]
+        rows = [
+            (column, kind.lower(), *described(words)) for table, column, kind, words in of if table == name
+        ]
     with st.container(height=290, border=False):
         parts = (
-            tag("div", tag("b", first), " ", tag("span", kind), tag("div", words), tag("div", more, css="sorl-note"))
+            tag(
+                "div",
+                tag("b", first),
+                " ",
+                tag("span", kind),
+                tag("div", words),
+                tag("div", more, css="sorl-note"),
+            )
             for first, kind, words, more in rows
         )
         st.html(tag("div", *parts, css="sorl-columns"))
@@ -109,7 +128,9 @@ def described(words: str) -> tuple[str, str]:
 
 
 def _editor() -> str:
-    """Return the question that was sent last, kept in URL parameter `sql`: of the address, a saved one, or typed."""
+    """Return the question that was sent last, kept in URL parameter `sql`: of the address, a saved one, or
+    typed.
+    """
     known = {query.name: query for query in saved()}
     arrive("sql", lambda given: unpacked(given, known[FIRST].sql), lambda value: isinstance(value, str))
     text = st.session_state["sql"].strip()
@@ -122,9 +143,13 @@ def _editor() -> str:
             forget(name)
 
     st.selectbox(
-        "Saved questions", list(known), key="saved", on_change=take, placeholder="your own",
+        "Saved questions",
+        list(known),
+        key="saved",
+        on_change=take,
+        placeholder="your own",
         format_func=lambda name: known[name].title,
-    )  # fmt: skip
+    )
     with st.form("question", border=False):
         st.text_area("SQL, one SELECT", key="sql", height=250, max_chars=LONGEST)
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
@@ -157,14 +182,18 @@ def packed(text: str) -> str | None:
 
 
 def unpacked(given: Sequence[str], default: str) -> tuple[str, list[str]]:
-    """Return the question of a parameter (`default` where there is none), and a note where it cannot be read."""
+    """Return the question of a parameter (`default` where there is none), and a note where it
+    cannot be read.
+    """
     if not given:
         return default, []
     text = given[0]
     if text.startswith(_MARK):
         code, text, opened = text.removeprefix(_MARK), "", zlib.decompressobj()
         with suppress(ValueError, zlib.error):  # it never unpacks more than a question may have
-            text = opened.decompress(urlsafe_b64decode(code + "=" * (-len(code) % 4)), 4 * LONGEST + 1).decode()
+            text = opened.decompress(
+                urlsafe_b64decode(code + "=" * (-len(code) % 4)), 4 * LONGEST + 1
+            ).decode()
         text = text if opened.eof else ""
     return (text, []) if 0 < len(text) <= LONGEST else (default, ["sql, which is cut off or too long"])
 
@@ -186,7 +215,9 @@ class Asking:
 
     def __init__(self, store: Store, text: str) -> None:
         self.text, self.began, self.cancel, self.found = text, time.monotonic(), Cancel(), Future[Asked]()
-        self.thread = Thread(target=self._work, args=(store.reader, store.state()), name="sorl sql", daemon=True)
+        self.thread = Thread(
+            target=self._work, args=(store.reader, store.state()), name="sorl sql", daemon=True
+        )
         self.thread.start()
 
     def _work(self, reader: Reader, state: State) -> None:
@@ -205,7 +236,9 @@ class Asking:
 
 
 def ask(store: Store, text: str, *, again: bool = False) -> Asked | Asking:
-    """Return the answer, the last one while nothing has changed or asking takes long, or the asking that goes on."""
+    """Return the answer, the last one while nothing has changed or asking takes long, or the asking that goes
+    on.
+    """
     here = st.session_state
     last: Asked | None = here.get(_ASKED)
     if last and last.text == text and not again and (last.state == store.state() or last.seconds > _QUICK):
@@ -254,10 +287,13 @@ def shown(table: pa.Table) -> tuple[pa.Table, bool]:
         return value
 
     columns = [
-        pa.chunked_array([pa.array([cut(value) for value in column.to_pylist()], column.type)])
-        if types.is_list(column.type) or types.is_string(column.type) else column
+        (
+            pa.chunked_array([pa.array([cut(value) for value in column.to_pylist()], column.type)])
+            if types.is_list(column.type) or types.is_string(column.type)
+            else column
+        )
         for column in table.columns
-    ]  # fmt: skip
+    ]
     return within(pa.Table.from_arrays(columns, names=table.column_names), SIZE), is_cut
 
 
@@ -283,11 +319,14 @@ def hint(mistake: str, columns: pd.DataFrame) -> str:
     """Say which tables have the column that a question missed, or which columns are called nearly so."""
     if (missed := _UNKNOWN.search(mistake)) is None:
         return ""
-    columns = columns[~columns["type"].str.startswith("STRUCT")]  # a roll-up has the columns of its table once more
+    # a roll-up has the columns of its table once more
+    columns = columns[~columns["type"].str.startswith("STRUCT")]
     tables = {str(name): few(list(part), 4) for name, part in columns.groupby("name")["table"]}
     if missed[1] in tables:
         return f"{missed[1]} is a column of {tables[missed[1]]}."
-    near = [f"{name} ({tables[name]})" for name in get_close_matches(missed[1], sorted(tables), n=2, cutoff=0.8)]
+    near = [
+        f"{name} ({tables[name]})" for name in get_close_matches(missed[1], sorted(tables), n=2, cutoff=0.8)
+    ]
     return f"No table has a column {missed[1]}: {' or '.join(near)}?" if near else ""
 
 
@@ -315,14 +354,21 @@ def _answer(store: Store, asked: Asked, answer: Excerpt, words: Words) -> None:
 
 
 def figures(values: pa.ChunkedArray) -> str:
-    """Say how the grid writes the numbers of a column: in six figures, or in all if one has more before the point."""
+    """Say how the grid writes the numbers of a column: in six figures, or in all if one has more before the
+    point.
+    """
     largest = pc.max(pc.abs(pc.filter(values, pc.is_finite(values)))).as_py()
-    return "%.15g" if largest is not None and largest >= 1e6 else "%.6g"  # its own four decimals hide small ones
+    # its own four decimals hide small ones
+    return "%.15g" if largest is not None and largest >= 1e6 else "%.6g"
 
 
 def csv_of(table: pa.Table) -> bytes:
     """Write the table as CSV: NULL is empty, NaN is nan, lists are JSON."""
-    rows = (row for batch in table.to_batches() for row in zip(*(c.to_pylist() for c in batch.columns), strict=True))
+    rows = (
+        row
+        for batch in table.to_batches()
+        for row in zip(*(c.to_pylist() for c in batch.columns), strict=True)
+    )
     return as_csv(table.column_names, rows).encode()
 
 
@@ -336,8 +382,22 @@ def parquet_of(table: pa.Table) -> bytes:
 # The chart: plain columns of the answer, a first choice of axes, and the marks that fit.
 
 # Columns that say where a value stands rather than what was measured, the likeliest x-axis first.
-INDEX = ("step", "steps_after_collapse", "percent_of_run", "staleness", "update", "epoch", "turn_index", "written_at",
-         "seed", "generation", "attempt", "trajectory", "prompt_group", "rollout_step")  # fmt: skip
+INDEX = (
+    "step",
+    "steps_after_collapse",
+    "percent_of_run",
+    "staleness",
+    "update",
+    "epoch",
+    "turn_index",
+    "written_at",
+    "seed",
+    "generation",
+    "attempt",
+    "trajectory",
+    "prompt_group",
+    "rollout_step",
+)
 GROUPS = ("arm", "algorithm", "run_id", "experiment", "status", "outcome")
 _MOST = 12  # values of a column that can stand for groups
 
@@ -372,7 +432,9 @@ def drawable(table: pa.Table) -> pd.DataFrame:
     for name, column in zip(table.column_names, table.columns, strict=True):
         kind = column.type
         if not (types.is_list(kind) or types.is_null(kind) or types.is_time(kind)):
-            other = pa.float64() if types.is_decimal(kind) else pa.string() if types.is_boolean(kind) else kind
+            other = (
+                pa.float64() if types.is_decimal(kind) else pa.string() if types.is_boolean(kind) else kind
+            )
             columns[name] = column.cast(other)
     return pd.DataFrame(pa.table(columns).to_pandas(date_as_object=False))
 
@@ -383,15 +445,22 @@ def numbers(frame: pd.DataFrame) -> list[str]:
 
 
 def first_choice(frame: pd.DataFrame) -> tuple[str, str, str]:
-    """Choose the x, y and colour that such an answer is mostly about; y is empty where there is nothing to draw."""
+    """Choose the x, y and colour that such an answer is mostly about; y is empty where there is nothing to
+    draw.
+    """
     known = numbers(frame)
-    places = [name for name in INDEX if name in known] + [c for c in frame.columns if frame[c].dtype.kind == "M"]
+    places = [name for name in INDEX if name in known] + [
+        c for c in frame.columns if frame[c].dtype.kind == "M"
+    ]
     measured = [name for name in known if name not in places] or known[-1:]
     groups = [
-        name for name in (*GROUPS, *frame.columns)
+        name
+        for name in (*GROUPS, *frame.columns)
         if name in frame and frame[name].dtype.kind == "O" and 1 < frame[name].nunique() <= _MOST
-    ]  # fmt: skip
-    x = next((name for name in places if name not in measured), next(iter(groups), next(iter(frame.columns), "")))
+    ]
+    x = next(
+        (name for name in places if name not in measured), next(iter(groups), next(iter(frame.columns), ""))
+    )
     y = next((name for name in measured if name != x), "")
     return x, y, next((name for name in groups if name != x), "")
 

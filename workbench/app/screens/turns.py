@@ -1,4 +1,6 @@
-"""Turns: where in the dialogue it happens. Turn index against training, the arms on one colour scale, cell by cell."""
+"""Turns: where in the dialogue it happens. Turn index against training, the arms on one colour scale, cell by
+cell.
+"""
 
 import math
 import re
@@ -21,8 +23,18 @@ from workbench.app.url import choose, choose_range, follow, keep
 
 _AXIS = {"step": "step", "onset": "onset of the fall"}
 # What a reader of a collapse asks for first; the other columns of the roll-up follow.
-FIRST = ("ratio_geo", "ratio_arith", "ratio_prod", "clip_frac", "approx_kl", "entropy", "advantage", "value_error",
-         "gradient_share", "ratio_mass_frac")  # fmt: skip
+FIRST = (
+    "ratio_geo",
+    "ratio_arith",
+    "ratio_prod",
+    "clip_frac",
+    "approx_kl",
+    "entropy",
+    "advantage",
+    "value_error",
+    "gradient_share",
+    "ratio_mass_frac",
+)
 _LISTED = ("log_ratio_sum", "clip_frac", "advantage", "ratio_mass_frac", "gradient_share")  # of a trajectory
 # A list below the fold comes into sight; the number of the cell makes the page run this for each.
 _TO_LIST = """<script>/* %d */ requestAnimationFrame(() => requestAnimationFrame(() =>
@@ -41,7 +53,11 @@ class Cell(NamedTuple):
     @classmethod
     def read(cls, given: Sequence[str], arms: Sequence[str]) -> Self | None:
         """Return the cell that an address names; None where it names none of these arms."""
-        if len(given) != 3 or given[0] not in arms or not all(re.fullmatch(r"-?[0-9]{1,9}", n) for n in given[1:]):
+        if (
+            len(given) != 3
+            or given[0] not in arms
+            or not all(re.fullmatch(r"-?[0-9]{1,9}", n) for n in given[1:])
+        ):
             return None
         return cls(given[0], int(given[1]), int(given[2]))
 
@@ -58,12 +74,21 @@ class Turns(Chosen):
         return self.measure.unit == "ratio"
 
     def cells(self, store: Store, groups: Sequence[int], *, extreme: bool = False) -> pd.DataFrame:
-        """Return the cells of groups of the runs; with `extreme` `value` is what lies farthest from neutral."""
+        """Return the cells of groups of the runs; with `extreme` `value` is what lies farthest
+        from neutral.
+        """
         window = self.window
         cells = store.query(
-            "heat", runs=self.ids, origins=self.origins, arms=list(groups), first=window.first, last=window.last,
-            width=window.width, column=self.measure.name, log=self.is_ratio,
-        )  # fmt: skip
+            "heat",
+            runs=self.ids,
+            origins=self.origins,
+            arms=list(groups),
+            first=window.first,
+            last=window.last,
+            width=window.width,
+            column=self.measure.name,
+            log=self.is_ratio,
+        )
         low, high, value = cells["low"], cells["high"], cells["mean"]
         if extreme:
             value = high.where(high * low >= 1 if self.is_ratio else high.abs() >= low.abs(), low)
@@ -72,8 +97,10 @@ class Turns(Chosen):
     def heats(self, store: Store, names: Sequence[str], *, extreme: bool) -> list[Heat]:
         """Return a heat map an arm."""
         cells = self.cells(store, [names.index(arm) for arm in self.runs["arm"]], extreme=extreme)
-        began = {arm: list(mine[["x", "seed"]].itertuples(index=False, name=None))
-                 for arm, mine in onsets(self).join(self.runs["seed"]).groupby("arm")}  # fmt: skip
+        began = {
+            arm: list(mine[["x", "seed"]].itertuples(index=False, name=None))
+            for arm, mine in onsets(self).join(self.runs["seed"]).groupby("arm")
+        }
         return [Heat(arm, cells[cells["arm"] == i], began.get(arm, [])) for i, arm in enumerate(names)]
 
     def cell(self, arm: str, bucket: int, turn: int) -> Cell:
@@ -88,9 +115,15 @@ class Turns(Chosen):
         """Return the trajectories behind a cell, most extreme first by `column` of `turn`."""
         mine = self.runs.assign(origin=self.origins)[(self.runs["arm"] == cell.arm).to_numpy()]
         return store.records(
-            "cell", runs=mine["run_id"].tolist(), origins=mine["origin"].tolist(), first=cell.first,
-            last=self.last(cell), turn=cell.turn, column=column, log=self.is_ratio and column == self.measure.name,
-        )  # fmt: skip
+            "cell",
+            runs=mine["run_id"].tolist(),
+            origins=mine["origin"].tolist(),
+            first=cell.first,
+            last=self.last(cell),
+            turn=cell.turn,
+            column=column,
+            log=self.is_ratio and column == self.measure.name,
+        )
 
 
 @page.screen
@@ -106,7 +139,9 @@ def turns(store: Store) -> None:
     with st.container(horizontal=True, gap="large", vertical_alignment="top"):
         name = choose("measure", "Diagnostic", titles, width=300)
         axis = choose("x", "Align on", _AXIS, kind="row")
-        seed = choose("seed", "Seed", ["all", *(str(seed) for seed in sorted(arms.every["seed"].unique()))], width=110)
+        seed = choose(
+            "seed", "Seed", ["all", *(str(seed) for seed in sorted(arms.every["seed"].unique()))], width=110
+        )
         extreme = choose("cells", "Cell shows", ["mean", "extreme"], kind="row") == "extreme"
     runs = arms.runs[(seed == "all") | (arms.runs["seed"].astype(str) == seed)]
     if runs.empty:
@@ -125,22 +160,42 @@ def turns(store: Store) -> None:
     page.answer(said)
     here = {name: st.query_params.get_all(name) for name in st.query_params}
     if places:
-        page.links(["Open the cell:"], *(
-            [anchor(f"{cell.arm}, turn {cell.turn}, from step {cell.first}",
-                    address("turns", **here | {"cell": list(map(str, cell))}))] for cell in places
-        ))  # fmt: skip
+        page.links(
+            ["Open the cell:"],
+            *(
+                [
+                    anchor(
+                        f"{cell.arm}, turn {cell.turn}, from step {cell.first}",
+                        address("turns", **here | {"cell": list(map(str, cell))}),
+                    )
+                ]
+                for cell in places
+            ),
+        )
     under = (arms.experiment, axis)
-    chosen = keep("cell", under, lambda given: Cell.read(given, arms.names), lambda c: list(map(str, c or ())))
+    chosen = keep(
+        "cell", under, lambda given: Cell.read(given, arms.names), lambda c: list(map(str, c or ()))
+    )
     shown = framed = None
     if chosen is not None and window.first <= chosen.first <= window.last:
         bucket = (chosen.first - window.first) // window.width
-        shown, framed = view.cell(chosen.arm, bucket, chosen.turn), (arms.names.index(chosen.arm), bucket, chosen.turn)
-    colours, signs = colour_scale(view.measure.unit, values["value"].dropna()), notation(view.measure.definition)
+        shown, framed = (
+            view.cell(chosen.arm, bucket, chosen.turn),
+            (arms.names.index(chosen.arm), bucket, chosen.turn),
+        )
+    colours, signs = (
+        colour_scale(view.measure.unit, values["value"].dropna()),
+        notation(view.measure.definition),
+    )
     clicked = export.figure(
-        heat(maps, view.measure, colours, arms.styles, page.look(), window, AXES[axis], chosen=framed), "turns",
-        lambda: values.drop(columns=["value", "bucket"]), select=True, zooms="range", key=signs,
+        heat(maps, view.measure, colours, arms.styles, page.look(), window, AXES[axis], chosen=framed),
+        "turns",
+        lambda: values.drop(columns=["value", "bucket"]),
+        select=True,
+        zooms="range",
+        key=signs,
         describe=f"{titles[name]} by turn index and {AXES[axis]} for {', '.join(arms.names)}.",
-    )  # fmt: skip
+    )
     if signs:
         note(signs)
     if clicked:
@@ -148,8 +203,10 @@ def turns(store: Store) -> None:
         if (other := view.cell(arms.names[place], *at)) != shown:
             follow("cell", list(map(str, other)))
     value = "the most extreme value" if extreme else "the mean"
-    note(f"Each cell: {value} over seeds and steps. Faded: fewer than {FEW} turns, too few to go by · ▼ onset of a "
-         "collapse, with its seed · hatched: not measured · – no such turn · ✕ NaN or Inf")  # fmt: skip
+    note(
+        f"Each cell: {value} over seeds and steps. Faded: fewer than {FEW} turns, too few to go by · ▼ onset"
+        " of a collapse, with its seed · hatched: not measured · – no such turn · ✕ NaN or Inf"
+    )
     if shown is None:
         note("Click a cell to list its trajectories; drag over steps to zoom.")
     else:
@@ -159,8 +216,10 @@ def turns(store: Store) -> None:
         where = f"{shown.arm}, turn {shown.turn}, {steps}"
         if listing:
             some = f", {len(listing)} shown" if listing[0]["total"] > len(listing) else ""
-            note(f"{where}: {listing[0]['total']} trajectories{some}, those with tokens first, then ordered by "
-                 f"{known.title(f'turn.{by}')}; values after the last epoch; click a number.")  # fmt: skip
+            note(
+                f"{where}: {listing[0]['total']} trajectories{some}, those with tokens first, then ordered by"
+                f" {known.title(f'turn.{by}')}; values after the last epoch; click a number."
+            )
             st.html(table_html(*listed(listing, arms.experiment, by, known), "sorl-listing sorl-asked"))
             st.html(_TO_LIST % hash(shown), unsafe_allow_javascript=True)
         else:
@@ -169,10 +228,12 @@ def turns(store: Store) -> None:
 
 
 def headline(view: Turns, cells: pd.DataFrame) -> tuple[str, list[Cell]]:
-    """Say by run what left the usual range when its collapse began, then what moved before; return those cells, too.
+    """Say by run what left the usual range when its collapse began, then what moved before; return those
+    cells, too.
 
-    `cells` are those of each run (`arm` is its place in the runs); those of fewer than FEW turns do not count. Usual
-    is what 98 % of the cells hold in runs that did not collapse; without such a run, before the collapses.
+    `cells` are those of each run (`arm` is its place in the runs); those of fewer than FEW turns do not
+    count. Usual is what 98 % of the cells hold in runs that did not collapse; without such a run, before the
+    collapses.
     """
     runs, name, width = view.runs.to_dict("records"), view.measure.title, view.window.width
     names = [f"{run['arm']} seed {run['seed']}" for run in runs]
@@ -231,11 +292,15 @@ def headline(view: Turns, cells: pd.DataFrame) -> tuple[str, list[Cell]]:
         row = broken.astype(object).iloc[int(broken["step"].to_numpy().argmin())]
         where = f"{names[row['arm']]}, turn {row['turn_index']}, step {row['step']:,}"
         lines.append(f"NaN or Inf in {len(broken)} cells, first in {where}.")
-    return " ".join(lines), [Cell(runs[r["arm"]]["arm"], int(r["first_step"]), int(r["turn_index"])) for r in shown]
+    return " ".join(lines), [
+        Cell(runs[r["arm"]]["arm"], int(r["first_step"]), int(r["turn_index"])) for r in shown
+    ]
 
 
 def _fall(run: Row) -> tuple[int, int] | None:
-    """Return the first and last step at which a run may have begun to fall; one that diverged fell at its end."""
+    """Return the first and last step at which a run may have begun to fall; one that diverged fell at its
+    end.
+    """
     if (fall := fall_of(run)) is None and run["outcome"] == "diverged" and pd.notna(run["steps"]):
         return int(run["steps"]) - 1, int(run["steps"]) - 1
     return fall
@@ -244,21 +309,46 @@ def _fall(run: Row) -> tuple[int, int] | None:
 def listed(
     found: Sequence[Row], experiment: str, measured: str, known: Diagnostics
 ) -> tuple[list[tuple[str, str]], list[list[str]]]:
-    """Return header (name, definition) and rows of the trajectories of a cell; the first cell of a row is a link."""
+    """Return header (name, definition) and rows of the trajectories of a cell; the first cell of a row is a
+    link.
+    """
     names = [measured, *(name for name in _LISTED if name != measured)]
     rows = {name: known.rows.get(f"turn.{name}") for name in names}
     header = [
-        ("trajectory", "opens the episode"), ("tokens", "whether its tokens were kept"), ("seed", ""), ("step", ""),
+        ("trajectory", "opens the episode"),
+        ("tokens", "whether its tokens were kept"),
+        ("seed", ""),
+        ("step", ""),
         ("action", "what the agent did in the turn"),
-        *[(known.title(f"turn.{name}"), f"{name}: {row['formula']}" + f" ({row['unit']})" * bool(row["unit"]))
-          if row else (name, "") for name, row in rows.items()],
-        ("solved", "the trajectory's answer is exactly right"), ("question", ""),
-    ]  # fmt: skip
+        *[
+            (
+                (
+                    known.title(f"turn.{name}"),
+                    f"{name}: {row['formula']}" + f" ({row['unit']})" * bool(row["unit"]),
+                )
+                if row
+                else (name, "")
+            )
+            for name, row in rows.items()
+        ],
+        ("solved", "the trajectory's answer is exactly right"),
+        ("question", ""),
+    ]
     lines = []
     for row in found:
         step, which = str(row["step"]), str(row["trajectory"])
         link = page.episode_address(experiment=experiment, run=row["run_id"], step=step, trajectory=which)
         numbers = [number(row["value"]), *(number(row[name]) for name in names[1:])]
-        lines.append([anchor(which, link), "kept" if row["kept"] else "–", str(row["seed"]), step, word(row["status"]),
-                      *numbers, word(row["success"]), word(row["question"])])  # fmt: skip
+        lines.append(
+            [
+                anchor(which, link),
+                "kept" if row["kept"] else "–",
+                str(row["seed"]),
+                step,
+                word(row["status"]),
+                *numbers,
+                word(row["success"]),
+                word(row["question"]),
+            ]
+        )
     return header, lines

@@ -22,11 +22,15 @@ _BLOCK = re.compile(r"<information>(.*?)</information>", re.DOTALL)
 
 
 @cause(
-    "step.staleness", without={"learn.staleness": 0},
+    "step.staleness",
+    without={"learn.staleness": 0},
     explains=("mismatch_grows", "clip_saturation", "kl_blowup", "entropy_explosion", "groups_too_hard"),
-    change="Bound the queue between sampler and trainer, drop what is older than learn.staleness, or correct for it.",
+    change=(
+        "Bound the queue between sampler and trainer, drop what is older than learn.staleness, or correct"
+        " for it."
+    ),
     test="--set learn.staleness=0",
-)  # fmt: skip
+)
 def staleness(log: Log) -> Clue | None:
     """Data are older than they should be."""
     allowed = log.settings.get("learn.staleness")
@@ -45,17 +49,22 @@ def staleness(log: Log) -> Clue | None:
     falls = score is not None and min(score.change, score.late) < 0
     if not older and not late and (age.end <= OLD or not falls):
         return None
-    bound, certain = f", where {allowed:g} are allowed" if late else "", age.end - age.begin if older else age.end / OLD
+    bound, certain = (
+        f", where {allowed:g} are allowed" if late else "",
+        age.end - age.begin if older else age.end / OLD,
+    )
     says = f"the data are {age.end:.2g} iterations old, {age.begin:.2g} at the start{bound}{told(score)}"
     return Clue.since("sign" if older or late else "pattern", sure(certain, 0.75), age.shown(step), says)
 
 
 @cause(
     "step.batch_hash",
-    change="Look at the queue and the data loader: an iterator that is not advanced, a buffer that is not cleared "
-    "after a step.",
+    change=(
+        "Look at the queue and the data loader: an iterator that is not advanced, a buffer that is not"
+        " cleared after a step."
+    ),
     test=sql("SELECT batch_hash, list(step) FROM step", "GROUP BY 1 HAVING count(*) > 1"),
-)  # fmt: skip
+)
 def batch_reused(log: Log) -> Clue | None:
     """A batch is trained on twice."""
     hashes = log.table("step")[["step", "batch_hash"]].dropna()
@@ -64,12 +73,16 @@ def batch_reused(log: Log) -> Clue | None:
         return None
     same = hashes.loc[hashes["batch_hash"] == again["batch_hash"].iloc[0], "step"]
     source, step = int(same.iloc[0]), int(again["step"].iloc[0])
-    says = f"trains on exactly the tokens of step {source}; a batch repeats in {len(again)} of {log.steps} steps"
+    says = (
+        f"trains on exactly the tokens of step {source}; a batch repeats in {len(again)} of {log.steps} steps"
+    )
     return Clue.of("proof", 0.97, Evidence("step.batch_hash", step, None), f"step {step} {says}")
 
 
 def misfit(log: Log) -> dict[str, Clue]:
-    """Return the clue of which tokens are trained that should not be, or not, by its cause; nothing where all fit."""
+    """Return the clue of which tokens are trained that should not be, or not, by its cause; nothing where all
+    fit.
+    """
     flagged = log.series("step", "token_mismatches")
     flagged = flagged[flagged > 0]
     if flagged.empty:
@@ -80,11 +93,15 @@ def misfit(log: Log) -> dict[str, Clue]:
     culprit, where = (map(int, first.groups()), f", first in {first[0]}") if first else ((), "")
     count, sure = float(flagged[step]), 0.97 if name != "not_sampled" else 0.9
     says = f"{_SAID[name]}; {count:.0f} trajectories of that step are not trained as they were sampled{where}"
-    return {name: Clue.since("proof", sure, Evidence("step.token_mismatches", step, count, 0.0), says, *culprit)}
+    return {
+        name: Clue.since("proof", sure, Evidence("step.token_mismatches", step, count, 0.0), says, *culprit)
+    }
 
 
 _SAID = {
-    "observation_leak": "the loss mask covers the text inside <information>: the agent imitates its retriever",
+    "observation_leak": (
+        "the loss mask covers the text inside <information>: the agent imitates its retriever"
+    ),
     "prompt_leak": "the loss mask covers tokens of the prompt",
     "padding_leak": "updates train on more tokens than were written, and no transcript shows them: padding",
     "turn_shift": "turns lose their first token, and gain what follows their last",
@@ -93,26 +110,41 @@ _SAID = {
 }
 _TOKENS = sql("SELECT trajectory, turn_index, token, trained FROM token", "AND step = {step}", form="json")
 _misfit = partial(among, misfit, test=_TOKENS)
-_NEEDS, _COUNTS = ("step.token_mismatches",), ("step.token_mismatches", "minibatch.tokens", "trajectory.n_tokens")
-_BUILD = "Build the loss mask from the sampler's own stretches, not from text; sorl's mask self-test shows how."
+_NEEDS, _COUNTS = (
+    ("step.token_mismatches",),
+    ("step.token_mismatches", "minibatch.tokens", "trajectory.n_tokens"),
+)
+_BUILD = (
+    "Build the loss mask from the sampler's own stretches, not from text; sorl's mask self-test shows how."
+)
 observation_leak = _misfit("observation_leak", "Observations are trained on", needs=_NEEDS, change=_BUILD)
 prompt_leak = _misfit("prompt_leak", "The prompt is trained on", needs=_NEEDS, change=_BUILD)
 padding_leak = _misfit(
-    "padding_leak", "Padding is trained on", needs=_COUNTS,
+    "padding_leak",
+    "Padding is trained on",
+    needs=_COUNTS,
     change="Multiply the loss mask with the attention mask, and normalise by the tokens that remain.",
-)  # fmt: skip
+)
 turn_shift = _misfit(
-    "turn_shift", "The boundaries of the turns are shifted", needs=_NEEDS,
+    "turn_shift",
+    "The boundaries of the turns are shifted",
+    needs=_NEEDS,
     change="Look for an off-by-one between tokens and the log-probs that predict them.",
-)  # fmt: skip
+)
 retokenised = _misfit(
-    "retokenised", "The trained tokens are not the sampled ones", needs=_COUNTS,
-    change="Keep the sampler's token ids from end to end; text that is decoded and re-encoded has other tokens.",
-)  # fmt: skip
+    "retokenised",
+    "The trained tokens are not the sampled ones",
+    needs=_COUNTS,
+    change=(
+        "Keep the sampler's token ids from end to end; text that is decoded and re-encoded has other tokens."
+    ),
+)
 not_sampled = _misfit(
-    "not_sampled", "Trained tokens or turns are not the sampled ones", needs=_NEEDS,
+    "not_sampled",
+    "Trained tokens or turns are not the sampled ones",
+    needs=_NEEDS,
     change="Keep transcripts (record.tokens) to learn which tokens; compare ids and mask with the sampler's.",
-)  # fmt: skip
+)
 
 
 def _kind(log: Log, steps: pd.Index) -> str:
@@ -121,7 +153,10 @@ def _kind(log: Log, steps: pd.Index) -> str:
         return "not_sampled"
     frame = log.transcripts("token", "trained")
     rows = frame[frame["step"].isin(steps)].head(_ROWS)
-    seen = [_wrong_masks(list(t), np.asarray(m, bool)) for t, m in zip(rows["token"], rows["trained"], strict=True)]
+    seen = [
+        _wrong_masks(list(t), np.asarray(m, bool))
+        for t, m in zip(rows["token"], rows["trained"], strict=True)
+    ]
     for name in ("turn_shift", "prompt_leak", "observation_leak"):
         if sum(name in one for one in seen) >= max(2, _SHARE * len(seen)):
             return name
@@ -151,12 +186,20 @@ def _wrong_masks(tokens: list[str], trained: np.ndarray) -> set[str]:
 
 
 @cause(
-    "minibatch.mismatch", "minibatch.mismatch_max", "minibatch.tokens", needs_one_policy=True,
-    change="Open the trajectory: an off-by-one in stored log-probs, a token that the sampler never scored, a truncated "
-    "float. Until it is found, mask tokens whose two log-probs disagree (rollout correction: mis).",
-    test=sql("SELECT trajectory, turn_index, mismatch, ratio_max FROM turn",
-             "AND step = {step} ORDER BY mismatch DESC LIMIT 5"),
-)  # fmt: skip
+    "minibatch.mismatch",
+    "minibatch.mismatch_max",
+    "minibatch.tokens",
+    needs_one_policy=True,
+    change=(
+        "Open the trajectory: an off-by-one in stored log-probs, a token that the sampler never scored, a"
+        " truncated float. Until it is found, mask tokens whose two log-probs disagree (rollout correction:"
+        " mis)."
+    ),
+    test=sql(
+        "SELECT trajectory, turn_index, mismatch, ratio_max FROM turn",
+        "AND step = {step} ORDER BY mismatch DESC LIMIT 5",
+    ),
+)
 def corrupt_log_prob(log: Log) -> Clue | None:
     """One token has an impossible log-ratio."""
     frame = log.table("minibatch")
@@ -190,14 +233,22 @@ def culprit(log: Log, step: int, column: str = "mismatch") -> tuple[int | None, 
 
 
 @cause(
-    "trajectory.advantage", "trajectory.reward", "trajectory.prompt_group",
-    change="Check that the rows of a prompt stay together between sampling, scoring and normalising (shuffles, padding "
-    "to a multiple of the world size, sorting by length).",
-    test=sql("SELECT prompt_group, question, reward, advantage FROM trajectory", "AND step = {step} ORDER BY ALL"),
-)  # fmt: skip
+    "trajectory.advantage",
+    "trajectory.reward",
+    "trajectory.prompt_group",
+    change=(
+        "Check that the rows of a prompt stay together between sampling, scoring and normalising (shuffles,"
+        " padding to a multiple of the world size, sorting by length)."
+    ),
+    test=sql(
+        "SELECT prompt_group, question, reward, advantage FROM trajectory", "AND step = {step} ORDER BY ALL"
+    ),
+)
 def wrong_groups(log: Log) -> Clue | None:
     """Advantages are computed across the wrong groups."""
-    paid = any(name.endswith((".kl", ".kl.kind")) and value == "reward" for name, value in log.settings.items())
+    paid = any(
+        name.endswith((".kl", ".kl.kind")) and value == "reward" for name, value in log.settings.items()
+    )
     if paid or log.measured("minibatch", "value_loss"):
         return None  # a KL term in the reward gives equal rewards different advantages, and so does a critic
     frame = log.table("trajectory")
@@ -213,7 +264,10 @@ def wrong_groups(log: Log) -> Clue | None:
     # Other estimators may do so from the first step on; only a change says something.
     if wrong.empty or right.empty or int(right.index[0]) > int(wrong.index[0]):
         return None
-    says = f"rollouts of one question with one reward have different advantages, in {100 * float(wrong.mean()):.0f} %"
+    says = (
+        "rollouts of one question with one reward have different advantages, in"
+        f" {100 * float(wrong.mean()):.0f} %"
+    )
     says += " of the cases; before, they never had: rewards are compared across the wrong group"
     shown = Evidence("trajectory.advantage", int(wrong.index[0]), float(wrong.iloc[0]), 0.0)
     return Clue.since("proof", 0.96, shown, says)

@@ -19,7 +19,9 @@ _TAIL = 3.0  # token ratio, from which a token with a negative advantage is far 
 
 @cause(
     "minibatch.lr",
-    change="Look at the schedule: warm-up, a resumed scheduler, a scale by world size or by accumulation steps.",
+    change=(
+        "Look at the schedule: warm-up, a resumed scheduler, a scale by world size or by accumulation steps."
+    ),
     test=sql("SELECT step, max(lr) FROM minibatch", "GROUP BY step ORDER BY step"),
 )
 def learning_rate(log: Log) -> Clue | None:
@@ -36,11 +38,14 @@ def learning_rate(log: Log) -> Clue | None:
 
 
 @cause(
-    "minibatch.grad_norm_after", needs_settings=("learn.policy.max_grad_norm",),
-    change="Clip after the gradients are unscaled and gathered, before optimizer.step(); check that the parameters "
-    "clipped are those that are stepped.",
+    "minibatch.grad_norm_after",
+    needs_settings=("learn.policy.max_grad_norm",),
+    change=(
+        "Clip after the gradients are unscaled and gathered, before optimizer.step(); check that the"
+        " parameters clipped are those that are stepped."
+    ),
     test="--set learn.policy.max_grad_norm=1.0",
-)  # fmt: skip
+)
 def clipping_off(log: Log) -> Clue | None:
     """Gradient clipping is configured but not applied."""
     if (bound := log.settings.get("learn.policy.max_grad_norm")) is None:
@@ -53,11 +58,14 @@ def clipping_off(log: Log) -> Clue | None:
 
 
 @cause(
-    "critic", without={"learn.critic.lr": third},
-    change="Lower learn.critic.lr, clip its gradient, check the targets; a method without a critic tells whether it "
-    "matters.",
+    "critic",
+    without={"learn.critic.lr": third},
+    change=(
+        "Lower learn.critic.lr, clip its gradient, check the targets; a method without a critic tells whether"
+        " it matters."
+    ),
     test="--set algorithm=grpo",
-)  # fmt: skip
+)
 def critic_diverges(log: Log) -> Clue | None:
     """The critic diverges."""
     if not log.ledger:
@@ -68,7 +76,10 @@ def critic_diverges(log: Log) -> Clue | None:
     if rise is None or float(loss[loss.index >= rise.step].max()) < RUNAWAY * rise.usual:
         return None
     worst = float(variance[variance.index >= rise.step].min())  # NaN where nothing was measured since
-    says = f"from step {rise.step} on the critic's loss is {rise.value:.3g}, where {rise.usual:.3g} was usual; its "
+    says = (
+        f"from step {rise.step} on the critic's loss is {rise.value:.3g}, where {rise.usual:.3g} was usual;"
+        " its "
+    )
     says += f"values explain {worst:.2f} of the variance of the returns at worst (0 = as good as a constant)"
     return Clue("sign", 0.85, rise.step, says, (rise, Evidence("step.explained_variance", rise.step, worst)))
 
@@ -87,14 +98,18 @@ def _critic(log: Log) -> Clue | None:
     evidence = tuple(sorted(found.values(), key=lambda e: (e.step, e.column)))
     step = evidence[0].step
     says = "; ".join(f"{what} goes from {e.usual:.3g} to {e.value:.3g}" for what, e in found.items())
-    return Clue("sign", 0.85, step, f"from step {step} on the critic fails: {says}{told(log.outcome(step))}", evidence)
+    return Clue(
+        "sign", 0.85, step, f"from step {step} on the critic fails: {says}{told(log.outcome(step))}", evidence
+    )
 
 
 @cause(
-    "step.kl_ref", needs_ledger=True, breaks="reference_log_probs",
+    "step.kl_ref",
+    needs_ledger=True,
+    breaks="reference_log_probs",
     change="Load the reference from the checkpoint that training began with, and freeze it.",
     test=sql("SELECT step, kl_ref, kl_k3 FROM step", "ORDER BY step"),
-)  # fmt: skip
+)
 def reference_wrong(log: Log) -> Clue | None:
     """The KL reference is another model."""
     distance = log.series("step", "kl_ref")
@@ -104,28 +119,39 @@ def reference_wrong(log: Log) -> Clue | None:
     each = log.series("minibatch", "kl_ref", "first")
     begins = float((each if len(each) else distance).iloc[0])
     if int(distance.index[0]) == 0 and begins > FAR:
-        says = f"the policy is {begins:.3g} nats a token from its reference before it has learned anything: the "
+        says = (
+            f"the policy is {begins:.3g} nats a token from its reference before it has learned anything: the "
+        )
         says += "reference is not the model that training began with"
         return Clue.of("proof", 0.9, Evidence("step.kl_ref", 0, begins, 0.0), says)
     jump = first(distance, "above", points=2, floor=0.3)
     moved = log.series("step", "kl_k3")
     if jump is None or jump.value < max(FAR, 3 * jump.usual):
         return None
-    # Another one is another one from then on: a policy that learns, or a batch with rare tokens, comes near again.
+    # Another one is another one from then on: a policy that learns, or a batch with rare tokens, comes near
+    # again.
     past, since = distance[distance.index < jump.step], distance[distance.index >= jump.step]
     step_kl = float(moved.get(jump.step, float("nan")))
     if 3 * step_kl > jump.value or not since.min() > 2 * past.max():
         return None
-    says = f"the distance to the reference jumps from {jump.usual:.3g} to {jump.value:.3g} nats in step {jump.step}, "
+    says = (
+        f"the distance to the reference jumps from {jump.usual:.3g} to {jump.value:.3g} nats in step"
+        f" {jump.step}, "
+    )
     says += f"while the policy moved by {step_kl:.2g}: the reference changed, not the policy"
     return Clue.of("sign", 0.9, jump, says)
 
 
 @cause(
-    "step.entropy", "step.success", without={"learn.entropy_coef": 0.0}, needs_ledger=True, severity="warning",
-    explains=("entropy_explosion",), change="Lower the entropy coefficient, or let it decay.",
+    "step.entropy",
+    "step.success",
+    without={"learn.entropy_coef": 0.0},
+    needs_ledger=True,
+    severity="warning",
+    explains=("entropy_explosion",),
+    change="Lower the entropy coefficient, or let it decay.",
     test="--set learn.entropy_coef=0.0",
-)  # fmt: skip
+)
 def entropy_bonus(log: Log) -> Clue | None:
     """The policy is pushed into noise."""
     entropy = log.series("step", "entropy")
@@ -158,11 +184,13 @@ def not_finite(log: Log) -> Clue | None:
 
 
 @cause(
-    "minibatch.ratio_max", "reward", without={"learn.staleness": 0, "learn.epochs": 1},
+    "minibatch.ratio_max",
+    "reward",
+    without={"learn.staleness": 0, "learn.epochs": 1},
     explains=("groups_too_hard", "kl_blowup", "entropy_explosion", "truncation"),
     change="Try fewer epochs, fresher data, a dual clip, turn ratios, or a smaller learning rate.",
     test="--set learn.staleness=0 --set learn.epochs=1",
-)  # fmt: skip
+)
 def off_policy(log: Log) -> Clue | None:
     """The rollouts are too old, or used too often, for the policy that trains on them."""
     ages, passes = log.series("step", "staleness"), log.series("minibatch", "epoch", "max")
@@ -179,18 +207,27 @@ def off_policy(log: Log) -> Clue | None:
     early = np.where(steps <= log.fallen_by, high, 0.0)
     at = int(np.argmax(early if early.max() > _TAIL else high))
     worst, most = int(steps[at]), float(high[at])
-    says = f"the rollouts are {age:.1f} iterations old on average and used {counted(int(epochs), 'time')}; token ratios"
-    says += f" reach {most:.3g} in step {worst}, {from_onset(worst, log.onset or 0)}, and a plain ratio clip does not "
+    says = (
+        f"the rollouts are {age:.1f} iterations old on average and used {counted(int(epochs), 'time')}; token"
+        " ratios"
+    )
+    says += (
+        f" reach {most:.3g} in step {worst}, {from_onset(worst, log.onset or 0)}, and a plain ratio clip does"
+        " not "
+    )
     says += "limit such tokens where their advantage is negative"
     shown = Evidence("minibatch.ratio_max", worst, most, before(ratio, begin))
     return Clue("pattern", 0.6, step, says, (shown,), *culprit(log, worst, "gradient_share"))
 
 
 @cause(
-    "minibatch.grad_norm", "reward", without={"learn.policy.max_grad_norm": bounded},
+    "minibatch.grad_norm",
+    "reward",
+    without={"learn.policy.max_grad_norm": bounded},
     explains=("groups_too_hard", "kl_blowup", "entropy_explosion", "truncation"),
-    change="Bound the gradient norm, or lower the learning rate.", test="--set learn.policy.max_grad_norm=1.0",
-)  # fmt: skip
+    change="Bound the gradient norm, or lower the learning rate.",
+    test="--set learn.policy.max_grad_norm=1.0",
+)
 def step_size(log: Log) -> Clue | None:
     """A single update was too large."""
     norm, (begin, end) = log.series("minibatch", "grad_norm", "max"), _window(log)
@@ -200,12 +237,16 @@ def step_size(log: Log) -> Clue | None:
         return None
     says = f"the gradient norm leaps from {spike.usual:.3g} to {spike.value:.3g} in step {spike.step}, "
     says += from_onset(spike.step, log.onset or 0)
-    says += "; no max_grad_norm is set" if bound is None and "learn.policy.max_grad_norm" in log.settings else ""
+    says += (
+        "; no max_grad_norm is set" if bound is None and "learn.policy.max_grad_norm" in log.settings else ""
+    )
     return Clue.of("pattern", 0.5, spike, says, *culprit(log, spike.step, "gradient_share"))
 
 
 def _window(log: Log) -> tuple[int, int]:
-    """First and last step of the stretch in which the reason of a collapse lies; an empty one without a collapse."""
+    """First and last step of the stretch in which the reason of a collapse lies; an empty one without a
+    collapse.
+    """
     if log.onset is None:
         return 0, -1
     detected = log.first_known("detection_step")

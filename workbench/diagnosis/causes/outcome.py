@@ -1,4 +1,6 @@
-"""What is paid and what is written, as the scalars of any trainer show it: groups, length, evaluation, parts."""
+"""What is paid and what is written, as the scalars of any trainer show it: groups, length,
+evaluation, parts.
+"""
 
 import re
 
@@ -21,27 +23,34 @@ LATE = 1 / 5  # of what the reward gained in all: what it gains from the first t
 STILL = 0.05  # of its range, that a reward which learns gains in FLAT steps
 FULL = 0.85  # of its range, beyond which a reward has little left to gain
 FLAT = 100  # steps
-# Parts of the reward that are about the answer, and parts that are about its form, by the words of their names.
+# Parts of the reward that are about the answer, and parts that are about its form, by the words of their
+# names.
 _ANSWER = re.compile(r"correct|acc|answer|outcome|exact|(^|_)em($|_)|f1|solve|success|task|result|pass|verif")
 _FORM = re.compile(r"form|len|brev|style|tag|think|xml|json|struct|repeti|lang|tool|turn|penalty|bonus")
 
 
 @scalar(
-    "reward", severity="warning",
+    "reward",
+    severity="warning",
     change="Sample harder prompts, or draw others in place of solved groups (dynamic sampling).",
-    test="on harder prompts the share of groups without an advantage must fall, and the evaluation rise again",
-)  # fmt: skip
+    test=(
+        "on harder prompts the share of groups without an advantage must fall, and the evaluation rise again"
+    ),
+)
 def groups_too_easy(log: Log, reward: Curve) -> Clue | None:
     """Most groups are all right: they give no gradient."""
-    unchecked = "" if log.columns("evaluation") else "; no evaluation is logged, and a hacked reward looks the same"
+    unchecked = (
+        "" if log.columns("evaluation") else "; no evaluation is logged, and a hacked reward looks the same"
+    )
     return None if reward.reached < EASY else _idle(log, reward, IDLE, "all right", unchecked)
 
 
 @scalar(
-    "reward", explains=("component_dominates",),
+    "reward",
+    explains=("component_dominates",),
     change="Start from easier prompts or a better model, draw larger groups, or give partial reward.",
     test="on easier prompts, or in groups twice as large, the share of groups without an advantage must fall",
-)  # fmt: skip
+)
 def groups_too_hard(log: Log, reward: Curve) -> Clue | None:
     """Most groups are all wrong: they give no gradient."""
     return None if reward.reached > HARD else _idle(log, reward, STUCK, "all wrong")
@@ -50,10 +59,15 @@ def groups_too_hard(log: Log, reward: Curve) -> Clue | None:
 def _idle(log: Log, reward: Curve, mark: float, what: str, more: str = "") -> Clue | None:
     solved, failed = (log.series("step", f"{kind}_group_frac") for kind in ("solved", "failed"))
     # Groups whose rollouts all have one reward: as logged, or those all right and those all wrong.
-    idle = log.curve("step.zero_advantage_frac") or Curve.of("step.solved_group_frac", (solved + failed).dropna())
+    idle = log.curve("step.zero_advantage_frac") or Curve.of(
+        "step.solved_group_frac", (solved + failed).dropna()
+    )
     fell = (reward.begin - reward.floor) / reward.span > HARD and mark == STUCK
-    # Of a reward alone that has fallen nothing says why; where the policy is logged too, its own causes come first.
-    bare = not any(log.columns(name) for name in ("step.entropy", "KL", "clip fraction", "minibatch.grad_norm"))
+    # Of a reward alone that has fallen nothing says why; where the policy is logged too, its own causes come
+    # first.
+    bare = not any(
+        log.columns(name) for name in ("step.entropy", "KL", "clip fraction", "minibatch.grad_norm")
+    )
     seen, have, base = idle is not None, "have" if idle else "must have", 0.8 if idle else 0.7
     if idle is None:
         if not reward.bounded or log.parts or (fell and bare):
@@ -72,10 +86,15 @@ def _idle(log: Log, reward: Curve, mark: float, what: str, more: str = "") -> Cl
 
 
 @scalar(
-    "answer length", "reward", explains=("truncation", "reward_hacking", "kl_blowup", "groups_too_easy"),
+    "answer length",
+    "reward",
+    explains=("truncation", "reward_hacking", "kl_blowup", "groups_too_easy"),
     change="Pay nothing for length: normalise by a constant length, and choose the checkpoint by evaluation.",
-    test="score answers of before and after this step that are cut to one length: the longer ones must be no better",
-)  # fmt: skip
+    test=(
+        "score answers of before and after this step that are cut to one length: the longer ones must be no"
+        " better"
+    ),
+)
 def length_hacking(log: Log, length: Curve, reward: Curve) -> Clue | None:
     """Answers grow longer without getting better."""
     heldout = log.curve("evaluation")
@@ -98,10 +117,14 @@ def length_hacking(log: Log, length: Curve, reward: Curve) -> Clue | None:
 
 
 @scalar(
-    "step.truncated_frac", explains=("groups_too_hard", "length_hacking"),
-    change="Raise the token limit, leave truncated answers out of the loss, or make length dear before the limit.",
+    "step.truncated_frac",
+    explains=("groups_too_hard", "length_hacking"),
+    change=(
+        "Raise the token limit, leave truncated answers out of the loss, or make length dear before the"
+        " limit."
+    ),
     test="with twice the token limit the share of truncated answers must fall and the reward rise",
-)  # fmt: skip
+)
 def truncation(log: Log, cut: Curve) -> Clue | None:
     """Answers run into the token limit."""
     if cut.end < max(CUT, min(3 * cut.begin, LIMIT)):
@@ -115,28 +138,39 @@ def truncation(log: Log, cut: Curve) -> Clue | None:
 
 
 @scalar(
-    "answer length", explains=("entropy_collapse", "groups_too_hard"),
-    change="Read answers of before and after this step; drop penalties on length, and pay for what the steps show.",
+    "answer length",
+    explains=("entropy_collapse", "groups_too_hard"),
+    change=(
+        "Read answers of before and after this step; drop penalties on length, and pay for what the steps"
+        " show."
+    ),
     test="without a penalty on length, from a checkpoint before this step, the length must hold",
-)  # fmt: skip
+)
 def length_collapse(log: Log, length: Curve) -> Clue | None:
     """Answers shrink to next to nothing."""
     step = length.left("down")
     score = log.outcome(step)
-    better = score is not None and (score.solved or (score.change > 0 and length.end > SHORT / 3 * length.begin))
+    better = score is not None and (
+        score.solved or (score.change > 0 and length.end > SHORT / 3 * length.begin)
+    )
     if better or length.end > SHORT * length.begin:
         return None
     says = f"answers shrink from {length.begin:.0f} to {length.end:.0f} tokens{told(score)}"
-    return Clue.since("sign", sure(SHORT * length.begin / max(length.end, 1e-9), 0.7), length.shown(step), says)
+    return Clue.since(
+        "sign", sure(SHORT * length.begin / max(length.end, 1e-9), 0.7), length.shown(step), says
+    )
 
 
 @scalar(
-    "reward", "evaluation",
+    "reward",
+    "evaluation",
     explains=("kl_blowup", "entropy_collapse", "groups_too_easy", "length_collapse", "component_dominates"),
-    change="Read the best-paid answers of after this step, mend what the reward takes for right, and go back to the "
-    "checkpoint of the best evaluation.",
+    change=(
+        "Read the best-paid answers of after this step, mend what the reward takes for right, and go back to"
+        " the checkpoint of the best evaluation."
+    ),
     test="score the best-paid answers of a late step by hand: most of them must be wrong",
-)  # fmt: skip
+)
 def reward_hacking(log: Log, reward: Curve, heldout: Curve) -> Clue | None:
     """The training reward rises and the evaluation falls."""
     width = max(3, len(heldout) // 10)
@@ -146,16 +180,28 @@ def reward_hacking(log: Log, reward: Curve, heldout: Curve) -> Clue | None:
     least = max(5 * heldout.noise / np.sqrt(width), LOST * heldout.span)
     if best - end < (least if paid.change > 0 or paid.solved else 2 * least) or paid.change < 0:
         return None
-    says = f"the evaluation falls from {best:.3g} to {end:.3g}, while the training reward goes from {paid.before:.3g} "
-    certain, shown = sure((best - end) / (LOST * heldout.span), 0.75), Evidence(heldout.column, step, end, best)
+    says = (
+        f"the evaluation falls from {best:.3g} to {end:.3g}, while the training reward goes from"
+        f" {paid.before:.3g} "
+    )
+    certain, shown = (
+        sure((best - end) / (LOST * heldout.span), 0.75),
+        Evidence(heldout.column, step, end, best),
+    )
     return Clue.since("sign", certain, shown, f"{says}to {paid.after:.3g}")
 
 
 @scalar(
-    "reward", "reward parts", severity="warning", explains=("reward_hacking", "groups_too_easy", "length_collapse"),
-    change="Scale the parts of the reward so that the answer outweighs the rest, or drop a part that is already full.",
+    "reward",
+    "reward parts",
+    severity="warning",
+    explains=("reward_hacking", "groups_too_easy", "length_collapse"),
+    change=(
+        "Scale the parts of the reward so that the answer outweighs the rest, or drop a part that is already"
+        " full."
+    ),
     test="with a tenth of that part's weight the part about the answer must rise",
-)  # fmt: skip
+)
 def component_dominates(log: Log, reward: Curve, _: Curve) -> Clue | None:
     """One part of the reward drowns the answer."""
     parts = log.parts
@@ -166,20 +212,31 @@ def component_dominates(log: Log, reward: Curve, _: Curve) -> Clue | None:
     answers = [name for name in parts if _ANSWER.search(name)]
     first = max(moved, key=lambda name: abs(moved[name]))
     share, part = abs(moved[first]) / total, parts[first]
-    starved = bool(answers) and all(moved[name] < -CLEAR * parts[name].error for name in answers) and moved[first] > 0
+    starved = (
+        bool(answers)
+        and all(moved[name] < -CLEAR * parts[name].error for name in answers)
+        and moved[first] > 0
+    )
     if first in answers or not (answers or _FORM.search(first)) or (share < RULES and not starved):
         return None
     step = part.left("up" if moved[first] > 0 else "down")
     rest = ", ".join(f"{name} {moved[name]:+.2g}" for name in sorted({*parts} - {first}))
-    says = f"{100 * share:.0f} % of what moved the reward is its part '{first}' ({moved[first]:+.2g} since step {step}"
+    says = (
+        f"{100 * share:.0f} % of what moved the reward is its part '{first}' ({moved[first]:+.2g} since step"
+        f" {step}"
+    )
     return Clue.of("sign", sure(share / RULES, 0.75), part.shown(step), f"{says}; {rest})")
 
 
 @scalar(
-    "reward", severity="info", residual=True,
-    change="Look at what is left to learn: harder prompts, larger groups, a higher learning rate; or stop here.",
+    "reward",
+    severity="info",
+    residual=True,
+    change=(
+        "Look at what is left to learn: harder prompts, larger groups, a higher learning rate; or stop here."
+    ),
     test="twice the learning rate, or other prompts, from the last checkpoint must move the reward",
-)  # fmt: skip
+)
 def plateau(log: Log, reward: Curve) -> Clue | None:
     """The reward has stopped rising."""
     if reward.steps[-1] - reward.steps[0] < FLAT or (reward.bounded and reward.reached >= FULL):
@@ -195,7 +252,9 @@ def plateau(log: Log, reward: Curve) -> Clue | None:
     if not risen and (error > 0.1 * reward.span or max(abs(gained), abs(late)) > STILL * reward.span):
         return None  # a gain that noise may hide
     step = reward.left("up", 0.8) if risen else int(reward.steps[0])
-    what = f"has stayed at {reward.end:.3g}: all that it gained it gained before" if risen else "has not moved"
+    what = (
+        f"has stayed at {reward.end:.3g}: all that it gained it gained before" if risen else "has not moved"
+    )
     return Clue.of("pattern", 0.5, reward.shown(step), f"since step {step} the reward {what}")
 
 

@@ -1,4 +1,6 @@
-"""How the policy moves, as the scalars of any trainer show it: entropy, clip fraction, KL, sampler, gradient."""
+"""How the policy moves, as the scalars of any trainer show it: entropy, clip fraction, KL,
+sampler, gradient.
+"""
 
 import numpy as np
 
@@ -20,12 +22,18 @@ ROUNDING = {"minibatch.mismatch": 1e-4, "step.mismatch_kl": 5e-9}
 
 
 @scalar(
-    "step.entropy", without={"learn.policy.lr": third},
+    "step.entropy",
+    without={"learn.policy.lr": third},
     explains=("groups_too_easy", "groups_too_hard", "clip_saturation", "length_collapse", "grad_spikes"),
-    change="Raise the upper clip bound, add a small entropy bonus, or lower the learning rate; go back to a checkpoint "
-    "from before this step, as exploration does not come back by itself.",
-    test="from a checkpoint before this step, a small entropy bonus must hold the entropy and let the reward rise on",
-)  # fmt: skip
+    change=(
+        "Raise the upper clip bound, add a small entropy bonus, or lower the learning rate; go back to a"
+        " checkpoint from before this step, as exploration does not come back by itself."
+    ),
+    test=(
+        "from a checkpoint before this step, a small entropy bonus must hold the entropy and let the reward"
+        " rise on"
+    ),
+)
 def entropy_collapse(log: Log, entropy: Curve) -> Clue | None:
     """The policy has stopped exploring: its entropy collapses."""
     left, step = entropy.end / entropy.begin if entropy.begin > 0 else 1.0, entropy.left("down")
@@ -33,18 +41,35 @@ def entropy_collapse(log: Log, entropy: Curve) -> Clue | None:
     learns = score is not None and score.late > 0
     if left > (GONE / 3 if learns else GONE) or (score is not None and score.solved):
         return None
-    says = f"entropy falls from {entropy.begin:.3g} to {entropy.end:.3g} nats a token, {100 * left:.2g} % of what it "
+    says = (
+        f"entropy falls from {entropy.begin:.3g} to {entropy.end:.3g} nats a token, {100 * left:.2g} % of"
+        " what it "
+    )
     certain = sure(GONE / max(left, 1e-4), 0.65)
-    return Clue.since("pattern" if learns else "sign", certain, entropy.shown(step), f"{says}was{told(score)}")
+    return Clue.since(
+        "pattern" if learns else "sign", certain, entropy.shown(step), f"{says}was{told(score)}"
+    )
 
 
 @scalar(
-    "step.entropy", without={"learn.entropy_coef": 0.0, "learn.policy.lr": third},
-    explains=("kl_blowup", "clip_saturation", "mismatch_grows", "grad_spikes", "length_collapse", "truncation",
-              "grad_explosion", "groups_too_hard"),
+    "step.entropy",
+    without={"learn.entropy_coef": 0.0, "learn.policy.lr": third},
+    explains=(
+        "kl_blowup",
+        "clip_saturation",
+        "mismatch_grows",
+        "grad_spikes",
+        "length_collapse",
+        "truncation",
+        "grad_explosion",
+        "groups_too_hard",
+    ),
     change="Lower the entropy bonus if there is one, or the learning rate; look for a drift of the sampler.",
-    test="the same run without an entropy bonus, then with half the learning rate: one of them must hold the entropy",
-)  # fmt: skip
+    test=(
+        "the same run without an entropy bonus, then with half the learning rate: one of them must hold the"
+        " entropy"
+    ),
+)
 def entropy_explosion(log: Log, entropy: Curve) -> Clue | None:
     """The policy dissolves into noise: its entropy explodes."""
     usual, step = min(entropy.begin, entropy.low), entropy.left("up")
@@ -57,26 +82,37 @@ def entropy_explosion(log: Log, entropy: Curve) -> Clue | None:
 
 
 @scalar(
-    "clip fraction", without={"learn.epochs": 1, "learn.policy.lr": third},
+    "clip fraction",
+    without={"learn.epochs": 1, "learn.policy.lr": third},
     explains=("entropy_collapse", "kl_blowup", "grad_spikes", "groups_too_hard"),
-    change="Lower the learning rate, take fewer updates of a batch, or fresher data; a wider clip range only hides it.",
+    change=(
+        "Lower the learning rate, take fewer updates of a batch, or fresher data; a wider clip range only"
+        " hides it."
+    ),
     test="one update of a batch, or half the learning rate, must bring the clip fraction down",
-)  # fmt: skip
+)
 def clip_saturation(log: Log, clip: Curve) -> Clue | None:
     """Most of what the batch says is clipped away."""
     rises = clip.end > 2 * clip.begin
     if clip.end < CLIPPED or (not rises and clip.begin < 1.5 * CLIPPED):
         return None
     step = clip.left("up") if rises else int(clip.steps[0])
-    says = f"{100 * clip.end:.0f} % of the tokens are clipped and give no gradient, {100 * clip.begin:.1f} % at the "
-    return Clue.since("sign", sure(clip.end / CLIPPED, 0.65), clip.shown(step), f"{says}start{told(log.outcome(step))}")
+    says = (
+        f"{100 * clip.end:.0f} % of the tokens are clipped and give no gradient, {100 * clip.begin:.1f} % at"
+        " the "
+    )
+    return Clue.since(
+        "sign", sure(clip.end / CLIPPED, 0.65), clip.shown(step), f"{says}start{told(log.outcome(step))}"
+    )
 
 
 @scalar(
     "clip fraction",
     explains=("mismatch_grows", "kl_blowup", "entropy_explosion", "entropy_collapse", "groups_too_hard"),
-    change="Take the ratio to the log-probs of the policy that sampled. To log-probs that the trainer took itself "
-    "before its only update the ratio is 1, and the clip cannot act.",
+    change=(
+        "Take the ratio to the log-probs of the policy that sampled. To log-probs that the trainer took"
+        " itself before its only update the ratio is 1, and the clip cannot act."
+    ),
     test="log the ratio to the sampler's log-probs: it must leave 1 where the clip fraction does not leave 0",
 )
 def clip_idle(log: Log, clip: Curve) -> Clue | None:
@@ -85,30 +121,49 @@ def clip_idle(log: Log, clip: Curve) -> Clue | None:
     if apart is None or np.quantile(clip.values, 0.95) > 1e-5:
         return None
     step = apart.left("up")
-    says = f"no token is clipped in {len(clip):,} steps, and yet {_NAMES[apart.column]} grows from {apart.begin:.2g} "
+    says = (
+        f"no token is clipped in {len(clip):,} steps, and yet {_NAMES[apart.column]} grows from"
+        f" {apart.begin:.2g} "
+    )
     says += f"to {apart.end:.2g} from step {step} on: the ratio that is clipped is not the one that moves"
     return Clue.of("sign", sure(apart.end / max(apart.begin, 1e-9) / APART, 0.65), apart.shown(step), says)
 
 
 @scalar(
-    "sampler mismatch", without={"engine.dtype": "float32"},
-    explains=("kl_blowup", "clip_saturation", "entropy_explosion", "grad_spikes", "grad_explosion", "groups_too_hard"),
-    change="Compare the log-probs of both engines on one batch after each weight sync; until the reason is found, "
-    "correct with truncated or masked importance weights.",
+    "sampler mismatch",
+    without={"engine.dtype": "float32"},
+    explains=(
+        "kl_blowup",
+        "clip_saturation",
+        "entropy_explosion",
+        "grad_spikes",
+        "grad_explosion",
+        "groups_too_hard",
+    ),
+    change=(
+        "Compare the log-probs of both engines on one batch after each weight sync; until the reason is"
+        " found, correct with truncated or masked importance weights."
+    ),
     test="some steps at learning rate 0: if it grows still, the engines drift; if not, the weights come late",
-)  # fmt: skip
+)
 def mismatch_grows(log: Log, apart: Curve) -> Clue | None:
     """Sampler and trainer drift apart."""
     if not _grown(apart):
         return None
     step = apart.left("up")
-    says = f"{_NAMES[apart.column]} grows from {apart.begin:.2g} to {apart.end:.2g}: old weights in the sampler, or "
+    says = (
+        f"{_NAMES[apart.column]} grows from {apart.begin:.2g} to {apart.end:.2g}: old weights in the"
+        " sampler, or "
+    )
     says += f"kernels that differ more on what the policy writes now{told(log.outcome(step))}"
     return Clue.since("sign", sure(apart.end / max(apart.begin, 1e-9) / APART, 0.65), apart.shown(step), says)
 
 
-_NAMES = {"minibatch.mismatch": "the mean |log-ratio| of trainer and sampler",
-          "step.mismatch_kl": "the KL of sampler and trainer", "step.approx_kl": "the KL of an update"}  # fmt: skip
+_NAMES = {
+    "minibatch.mismatch": "the mean |log-ratio| of trainer and sampler",
+    "step.mismatch_kl": "the KL of sampler and trainer",
+    "step.approx_kl": "the KL of an update",
+}
 
 
 def _grown(distance: Curve) -> bool:
@@ -118,12 +173,28 @@ def _grown(distance: Curve) -> bool:
 
 
 @scalar(
-    "KL", without={"learn.policy.lr": third},
-    explains=("entropy_collapse", "entropy_explosion", "clip_saturation", "length_collapse", "grad_explosion",
-              "grad_spikes", "mismatch_grows", "truncation", "groups_too_hard", "reward_hacking"),
-    change="Raise the KL coefficient, lower the learning rate, or go back to a checkpoint from before this step.",
-    test="from a checkpoint before this step, ten times the KL coefficient must hold the KL without a lower reward",
-)  # fmt: skip
+    "KL",
+    without={"learn.policy.lr": third},
+    explains=(
+        "entropy_collapse",
+        "entropy_explosion",
+        "clip_saturation",
+        "length_collapse",
+        "grad_explosion",
+        "grad_spikes",
+        "mismatch_grows",
+        "truncation",
+        "groups_too_hard",
+        "reward_hacking",
+    ),
+    change=(
+        "Raise the KL coefficient, lower the learning rate, or go back to a checkpoint from before this step."
+    ),
+    test=(
+        "from a checkpoint before this step, ten times the KL coefficient must hold the KL without a lower"
+        " reward"
+    ),
+)
 def kl_blowup(log: Log, kl: Curve) -> Clue | None:
     """The policy runs away from its reference: the KL blows up."""
     mark, step = STEP if kl.column == "step.approx_kl" else FAR, kl.left("up")
@@ -136,12 +207,19 @@ def kl_blowup(log: Log, kl: Curve) -> Clue | None:
 
 
 @scalar(
-    "minibatch.grad_norm", without={"learn.policy.max_grad_norm": bounded}, severity="warning",
+    "minibatch.grad_norm",
+    without={"learn.policy.max_grad_norm": bounded},
+    severity="warning",
     explains=("step_size", "groups_too_hard", "entropy_explosion", "entropy_collapse"),
-    change="Bound the gradient norm, or lower its bound; open the batches of these steps: one long or corrupt rollout "
-    "has most of it.",
-    test="the same run with a lower bound on the gradient norm: the reward must no longer fall after the spikes",
-)  # fmt: skip
+    change=(
+        "Bound the gradient norm, or lower its bound; open the batches of these steps: one long or corrupt"
+        " rollout has most of it."
+    ),
+    test=(
+        "the same run with a lower bound on the gradient norm: the reward must no longer fall after the"
+        " spikes"
+    ),
+)
 def grad_spikes(log: Log, _: Curve) -> Clue | None:
     """The gradient spikes again and again."""
     norm = Curve.of("minibatch.grad_norm", log.series("minibatch", "grad_norm", "max"))
@@ -156,23 +234,43 @@ def grad_spikes(log: Log, _: Curve) -> Clue | None:
     if reward is not None:  # lower after most of these steps than before them
         falls = [np.subtract(*reward.around(int(at), 0.03)) for at in spikes.index]
         hurt = float(np.median(falls)) > 1.5 * reward.error
-    down, known = score is not None and score.change < 0, log.settings.get("learn.policy.max_grad_norm") is not None
+    down, known = (
+        score is not None and score.change < 0,
+        log.settings.get("learn.policy.max_grad_norm") is not None,
+    )
     if not hurt and not down and (known or len(spikes) >= HARMLESS):
         return None
-    after = "lower after them" if hurt else "lower since" if down else "the same so far, and no bound is known"
-    says = f"in {len(spikes)} steps the gradient norm is {SPIKE:g} to {worst:.3g} times that of its neighbours, first "
+    after = (
+        "lower after them" if hurt else "lower since" if down else "the same so far, and no bound is known"
+    )
+    says = (
+        f"in {len(spikes)} steps the gradient norm is {SPIKE:g} to {worst:.3g} times that of its neighbours,"
+        " first "
+    )
     certain = sure(worst / SPIKE, 0.65) if hurt else 0.6 if down else 0.5
     shown = Evidence(norm.column, step, float(spikes.iloc[0]), float(usual[step]))
-    return Clue.of("sign" if hurt else "pattern", certain, shown, f"{says}in step {step}; the reward is {after}")
+    return Clue.of(
+        "sign" if hurt else "pattern", certain, shown, f"{says}in step {step}; the reward is {after}"
+    )
 
 
 @scalar(
-    "minibatch.grad_norm", without={"learn.policy.max_grad_norm": bounded},
-    explains=("kl_blowup", "entropy_explosion", "entropy_collapse", "clip_saturation", "mismatch_grows",
-              "length_collapse", "groups_too_hard"),
-    change="Bound the gradient norm, lower the learning rate, and go back to a checkpoint from before this step.",
+    "minibatch.grad_norm",
+    without={"learn.policy.max_grad_norm": bounded},
+    explains=(
+        "kl_blowup",
+        "entropy_explosion",
+        "entropy_collapse",
+        "clip_saturation",
+        "mismatch_grows",
+        "length_collapse",
+        "groups_too_hard",
+    ),
+    change=(
+        "Bound the gradient norm, lower the learning rate, and go back to a checkpoint from before this step."
+    ),
     test="from a checkpoint before this step, half the learning rate must keep the norm where it was",
-)  # fmt: skip
+)
 def grad_explosion(log: Log, norm: Curve) -> Clue | None:
     """The gradient explodes and stays large."""
     if norm.end < NORM * norm.begin:

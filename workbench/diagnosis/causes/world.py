@@ -23,7 +23,8 @@ _WORD = re.compile(r"\w+")
 def paid(log: Log) -> dict[str, Clue]:
     """Return the clues of how reward and success part, by the causes that fit; nothing where they agree.
 
-    A trajectory is paid if its reward is above half of the range of rewards. An answer after valid turns is formed.
+    A trajectory is paid if its reward is above half of the range of rewards. An answer after valid turns is
+    formed.
     """
     frame = log.table("trajectory")
     if log.settings.get("world.reward", "em") != "em":
@@ -33,8 +34,10 @@ def paid(log: Log) -> dict[str, Clue]:
     formed = answered & (rows["valid_turn_frac"] >= 1.0) if "valid_turn_frac" in rows else answered
     rows = rows[["step", "trajectory", "reward"]].assign(
         paid=rows["reward"] > (rows["reward"].min() + rows["reward"].max()) / 2,
-        success=rows["success"].astype(bool), answered=answered, formed=formed,
-    )  # fmt: skip
+        success=rows["success"].astype(bool),
+        answered=answered,
+        formed=formed,
+    )
     share = (rows["paid"] != rows["success"]).groupby(rows["step"]).mean()
     if (share > FEW).mean() < 0.05 or not (share > FEW).any():
         return {}
@@ -43,69 +46,111 @@ def paid(log: Log) -> dict[str, Clue]:
     wrong, off = rows[rows["paid"] != rows["success"]], float((rows["paid"] != rows["success"]).mean())
     found: dict[str, Clue] = {}
 
-    def add(name: str, grade: Grade, sure: float, value: float, usual: float, says: str, shown: pd.DataFrame) -> None:
+    def add(
+        name: str, grade: Grade, sure: float, value: float, usual: float, says: str, shown: pd.DataFrame
+    ) -> None:
         here = shown[shown["step"] == step]["trajectory"]
         example = None if here.empty else int(here.iloc[0])
-        found[name] = Clue.since(grade, sure, Evidence("trajectory.reward", step, value, usual), says, example)
+        found[name] = Clue.since(
+            grade, sure, Evidence("trajectory.reward", step, value, usual), says, example
+        )
 
     agree, form = max((float((rows["paid"] == rows[name]).mean()), name) for name in ("answered", "formed"))
     failed = rows[~rows["success"] & rows[form]]
     if agree >= 0.9 and len(failed) and failed["paid"].mean() >= 0.9:
         what = "an answer" if form == "answered" else "an answer after valid turns"
-        says = f"the reward pays for giving {what}: that alone explains {100 * agree:.0f} % of the rewards, and "
+        says = (
+            f"the reward pays for giving {what}: that alone explains {100 * agree:.0f} % of the rewards, and "
+        )
         says += f"{100 * float(failed['paid'].mean()):.0f} % of the wrong answers of that form are paid"
         means = float(rows["paid"].mean()), float(rows["success"].mean())
         add("reward_format", "sign", 0.93, *means, says, failed[failed["paid"]])
     won, lost = rows[rows["success"]], rows[~rows["success"]]
     if len(won) and len(lost) and not rows["reward"].corr(rows["success"].astype(float)) > -0.8:
         mean, usual = float(won["reward"].mean()), float(lost["reward"].mean())
-        says = f"a failure is paid {usual:.2g} and a success {mean:.2g} on average: the reward has the wrong sign"
+        says = (
+            f"a failure is paid {usual:.2g} and a success {mean:.2g} on average: the reward has the wrong"
+            " sign"
+        )
         add("reward_inverted", "proof", 0.96, mean, usual, says, wrong)
     if found:
         return found
     steps = [(part["success"].to_numpy(), part["paid"].to_numpy()) for _, part in rows.groupby("step")]
-    agreement = {k: float(np.mean([(np.roll(won, k) == paid).mean() for won, paid in steps]))
-                 for k in range(-SHIFTS, SHIFTS + 1) if k}  # fmt: skip
+    agreement = {
+        k: float(np.mean([(np.roll(won, k) == paid).mean() for won, paid in steps]))
+        for k in range(-SHIFTS, SHIFTS + 1)
+        if k
+    }
     rows_off = max(agreement, key=lambda k: (agreement[k], -abs(k)))
     if agreement[rows_off] >= 0.98:
         side = "before" if rows_off > 0 else "after"
         says = f"the rewards are those of other trajectories, {abs(rows_off)} rows {side}"
         says += f": so read, {100 * agreement[rows_off]:.0f} % of them are right"
-        add("reward_shifted", "proof", 0.96, float((rows["paid"] == rows["success"]).mean()), 1.0, says, wrong)
+        add(
+            "reward_shifted", "proof", 0.96, float((rows["paid"] == rows["success"]).mean()), 1.0, says, wrong
+        )
         return found
-    says = f"the reward of {100 * off:.0f} % of the trajectories is not their success: {100 * lost['paid'].mean():.0f}"
+    says = (
+        f"the reward of {100 * off:.0f} % of the trajectories is not their success:"
+        f" {100 * lost['paid'].mean():.0f}"
+    )
     says += f" % of the failures are paid, {100 * (~won['paid']).mean():.0f} % of the successes are not"
     add("reward_noise", "sign", 0.9, 1 - off, 1.0, says, wrong)
     return found
 
 
 reward_format = among(
-    paid, "reward_format", "The reward pays for the form of an answer, not for its truth",
-    needs=(*_NEEDS, "trajectory.answer"), test=_PAID,
-    change="Pay the outcome; a format term must stay small against it, and success is to be measured apart from the "
-    "reward.",
-)  # fmt: skip
+    paid,
+    "reward_format",
+    "The reward pays for the form of an answer, not for its truth",
+    needs=(*_NEEDS, "trajectory.answer"),
+    test=_PAID,
+    change=(
+        "Pay the outcome; a format term must stay small against it, and success is to be measured apart from"
+        " the reward."
+    ),
+)
 reward_inverted = among(
-    paid, "reward_inverted", "The reward has the wrong sign", needs=_NEEDS, test=_PAID,
+    paid,
+    "reward_inverted",
+    "The reward has the wrong sign",
+    needs=_NEEDS,
+    test=_PAID,
     change="Check the sign of the reward and which row it is written to.",
-)  # fmt: skip
+)
 reward_shifted = among(
-    paid, "reward_shifted", "Rewards belong to other trajectories", needs=_NEEDS,
+    paid,
+    "reward_shifted",
+    "Rewards belong to other trajectories",
+    needs=_NEEDS,
     test=sql("SELECT trajectory, success, reward FROM trajectory", "AND step = {step} ORDER BY 1"),
-    change="Keep an id with each reward from scoring to training; look for a sort, a filter or a shuffle in between.",
-)  # fmt: skip
+    change=(
+        "Keep an id with each reward from scoring to training; look for a sort, a filter or a shuffle in"
+        " between."
+    ),
+)
 reward_noise = among(
-    paid, "reward_noise", "Rewards go to trajectories that did not earn them", needs=_NEEDS, test=_PAID,
-    change="Check the order of rows between scoring and training, the normalisation of answers, and the judge if there "
-    "is one.",
-)  # fmt: skip
+    paid,
+    "reward_noise",
+    "Rewards go to trajectories that did not earn them",
+    needs=_NEEDS,
+    test=_PAID,
+    change=(
+        "Check the order of rows between scoring and training, the normalisation of answers, and the judge if"
+        " there is one."
+    ),
+)
 
 
 @cause(
-    "trajectory.n_observation_tokens", "trajectory.n_searches",
+    "trajectory.n_observation_tokens",
+    "trajectory.n_searches",
     change="Ask the retriever by hand with a query of the log; look at its index, its port, its time limit.",
-    test=sql("SELECT step, sum(n_observation_tokens) / sum(n_searches) FROM trajectory", "GROUP BY step ORDER BY step"),
-)  # fmt: skip
+    test=sql(
+        "SELECT step, sum(n_observation_tokens) / sum(n_searches) FROM trajectory",
+        "GROUP BY step ORDER BY step",
+    ),
+)
 def retriever_empty(log: Log) -> Clue | None:
     """The retriever returns nothing."""
     share = log.series("step", "retrieval_empty_frac")
@@ -121,31 +166,47 @@ def retriever_empty(log: Log) -> Clue | None:
     gone = first(told.rename("trajectory.n_observation_tokens"), "below", points=2, margin=4.0, floor=0.1)
     if gone is None or max(gone.value, float(told[told.index >= gone.step].median())) > 0.5 * gone.usual:
         return None
-    says = f"a search is answered with {gone.value:.1f} tokens, where {gone.usual:.1f} were usual: the retriever"
+    says = (
+        f"a search is answered with {gone.value:.1f} tokens, where {gone.usual:.1f} were usual: the retriever"
+    )
     return Clue.since("sign", 0.9, gone, f"{says} returns next to nothing")
 
 
 @cause(
     "step.retrieval_failed_frac",
-    change="Restart the retriever, raise world.retriever.retries or timeout, and leave failed episodes out of the "
-    "batch.",
+    change=(
+        "Restart the retriever, raise world.retriever.retries or timeout, and leave failed episodes out of"
+        " the batch."
+    ),
     test="sorl show {run}",
-)  # fmt: skip
+)
 def retriever_failing(log: Log) -> Clue | None:
     """The retriever does not answer."""
-    share, failed = log.series("step", "retrieval_failed_frac"), log.first_above("step", "retrieval_failed_frac", 0.0)
+    share, failed = (
+        log.series("step", "retrieval_failed_frac"),
+        log.first_above("step", "retrieval_failed_frac", 0.0),
+    )
     if failed is None:
         return None
-    says = f"the retriever did not answer up to {100 * float(share.max()):.0f} % of the searches, after all retries"
+    says = (
+        f"the retriever did not answer up to {100 * float(share.max()):.0f} % of the searches, after all"
+        " retries"
+    )
     shown = Evidence(failed.column, failed.step, failed.value, before(share, failed.step))
     return Clue.since("proof", 0.9, shown, says)
 
 
 @cause(
-    "step.seconds_rollout", "step.seconds_update", needs_ledger=True, severity="warning",
-    change="Look at the load of the retriever's machine and at world.retriever.batch; training itself is not harmed.",
+    "step.seconds_rollout",
+    "step.seconds_update",
+    needs_ledger=True,
+    severity="warning",
+    change=(
+        "Look at the load of the retriever's machine and at world.retriever.batch; training itself is not"
+        " harmed."
+    ),
     test=sql("SELECT step, seconds_retrieval, seconds_rollout FROM step", "ORDER BY step"),
-)  # fmt: skip
+)
 def retriever_slow(log: Log) -> Clue | None:
     """The retriever has become slow."""
     sure, column, told = 0.9, "seconds_retrieval", "waiting for the retriever"
@@ -159,14 +220,19 @@ def retriever_slow(log: Log) -> Clue | None:
     if rise is None or float(relative[since].quantile(0.1)) < 2 * float(relative[~since].median()):
         return None
     now, usual = (float(waited[relative.index[part]].median()) for part in (since, ~since))
-    says = f"a step spends {now:.2g} s {told}, where {usual:.2g} s were usual, while its updates take as long as before"
+    says = (
+        f"a step spends {now:.2g} s {told}, where {usual:.2g} s were usual, while its updates take as long as"
+        " before"
+    )
     return Clue.since("sign", sure, Evidence(f"step.{column}", rise.step, now, usual), says)
 
 
 @cause(
     "token.token",
-    change="Ask it by hand with a query of the log; look for answers out of step with their requests in a batch, "
-    "another index, another embedding model than the index was built with.",
+    change=(
+        "Ask it by hand with a query of the log; look for answers out of step with their requests in a batch,"
+        " another index, another embedding model than the index was built with."
+    ),
     test=sql("SELECT token FROM token", "AND step = {step}", form="json"),
 )
 def retriever_junk(log: Log) -> Clue | None:
@@ -190,11 +256,14 @@ def retriever_junk(log: Log) -> Clue | None:
 
 
 @cause(
-    "trajectory.ended", "trajectory.n_turns",
-    change="Raise the budget of turns or tokens, or leave truncated episodes out of the loss: they are punished for "
-    "their length.",
+    "trajectory.ended",
+    "trajectory.n_turns",
+    change=(
+        "Raise the budget of turns or tokens, or leave truncated episodes out of the loss: they are punished"
+        " for their length."
+    ),
     test=sql("SELECT step, ended, count(*) FROM trajectory", "GROUP BY ALL ORDER BY 1"),
-)  # fmt: skip
+)
 def truncated(log: Log) -> Clue | None:
     """Episodes are cut short."""
     frame = log.table("trajectory")
@@ -208,17 +277,25 @@ def truncated(log: Log) -> Clue | None:
         bound = cut.quantile(0.9)
         more = float((free > bound).mean())
         if len(cut) and (cut >= bound).mean() > 0.5 and more > 0.02 and since[column].max() <= bound:
-            says = f"{100 * share:.0f} % of the episodes end without an answer, and none has more than {bound:.0f} "
-            return Clue.since("sign", 0.92, rise, f"{says}{column[2:]}, where before {100 * more:.0f} % had more")
+            says = (
+                f"{100 * share:.0f} % of the episodes end without an answer, and none has more than"
+                f" {bound:.0f} "
+            )
+            return Clue.since(
+                "sign", 0.92, rise, f"{says}{column[2:]}, where before {100 * more:.0f} % had more"
+            )
     return None
 
 
 @cause(
-    "step.valid_action_frac", "token.trained",
-    change="Raise the budget of tokens of a turn (world.max_turn_tokens), or look for a stop word that comes too "
-    "early.",
+    "step.valid_action_frac",
+    "token.trained",
+    change=(
+        "Raise the budget of tokens of a turn (world.max_turn_tokens), or look for a stop word that comes too"
+        " early."
+    ),
     test=sql("SELECT step, valid_action_frac, response_tokens / turns FROM step", "ORDER BY step"),
-)  # fmt: skip
+)
 def turn_cut(log: Log) -> Clue | None:
     """Turns are cut before they are complete."""
     valid = log.series("step", "valid_action_frac")
@@ -227,12 +304,16 @@ def turn_cut(log: Log) -> Clue | None:
         return None
     kept = log.transcripts("trained")
     edges = [np.flatnonzero(np.diff(np.pad(np.asarray(mask, int), 1))) for mask in kept["trained"]]
-    lengths = pd.Series([at[1::2] - at[::2] for at in edges], kept["step"], dtype=object).explode().dropna()  # of turns
+    # of turns
+    lengths = pd.Series([at[1::2] - at[::2] for at in edges], kept["step"], dtype=object).explode().dropna()
     earlier, later = lengths[lengths.index < drop.step], lengths[lengths.index >= drop.step]
     bound = later.max()
     longer = float((earlier > bound).mean()) if len(later) else 0.0
     if not longer >= 0.3 or (later == bound).mean() < 0.3:
         return None
-    says = f"no turn has more than {bound} tokens, where before {100 * longer:.0f} % had more, and the share of valid "
+    says = (
+        f"no turn has more than {bound} tokens, where before {100 * longer:.0f} % had more, and the share of"
+        " valid "
+    )
     says += f"actions falls from {drop.usual:.2f} to {drop.value:.2f}: turns end before their closing tag"
     return Clue.since("sign", 0.92, drop, says)

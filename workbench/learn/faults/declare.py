@@ -1,4 +1,6 @@
-"""A fault is one decorated function: its bug, strength, the runs it can affect, the change. Imports nothing heavy."""
+"""A fault is one decorated function: its bug, strength, the runs it can affect, the change. Imports nothing
+heavy.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +8,18 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
-from inspect import cleandoc
 from typing import Any, Literal, TypeVar
 
 from workbench.agent.draws import FAULT, generator
 from workbench.agent.engines import Engine, engine_for
 from workbench.objective import Algorithm
-from workbench.spec import FaultSettings, InputError, RunSettings, nearest
+from workbench.spec import FaultSettings, InputError, RunSettings, first_paragraph, nearest
 from workbench.tensors import Tensor, torch
 
 T = TypeVar("T")
 Change = TypeVar("Change", bound=Callable[..., Any])
-# Where the trainer calls: what a function of each hook gets, may change and returns. `step` is the iteration of the
-# call; that of "batch" is the iteration that trains on it.
+# Where the trainer calls: what a function of each hook gets, may change and returns. `step` is the iteration
+# of the call; that of "batch" is the iteration that trains on it.
 HOOKS = {
     "learn": "LearnSettings that the step is carried out with",
     "engine": "the Engine that samples rollouts; held-out evaluation has its own",
@@ -41,7 +42,9 @@ NEEDS = {
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of fault. `strength` says what its number is, in which unit, and `default` what it is unless set."""
+    """One kind of fault. `strength` says what its number is, in which unit, and `default` what it is unless
+    set.
+    """
 
     change: Callable[[Fault, Any, int], Any]
     hook: str  # of `HOOKS`
@@ -65,7 +68,7 @@ class Kind:
     @property
     def bug(self) -> str:
         """The bug that it stands for: the first paragraph of its function's docstring."""
-        return " ".join(cleandoc(self.change.__doc__ or "").split("\n\n")[0].split())
+        return first_paragraph(self.change)
 
     @property
     def concerns(self) -> str:
@@ -88,7 +91,9 @@ def fault(hook: str, strength: str, unit: str, default: float, **options: Any) -
 
 @dataclass
 class Fault:
-    """The fault of a run, called at every hook, with random numbers of its own; without one it changes nothing."""
+    """The fault of a run, called at every hook, with random numbers of its own; without one it changes
+    nothing.
+    """
 
     run: RunSettings
     policy: Any = None
@@ -124,7 +129,9 @@ class Fault:
         return int(torch.randint(n, (1,), generator=stream))
 
     def some(self, n: int, *key: int) -> Tensor:
-        """Return True at the share `strength` of `n` rows, drawn at random, at least one of them, (n,) bool."""
+        """Return True at the share `strength` of `n` rows, drawn at random, at least one of
+        them, (n,) bool.
+        """
         chosen = torch.zeros(n, dtype=torch.bool)
         if self.strength > 0:
             chosen[torch.randperm(n, generator=self.stream(*key))[: max(1, round(n * self.strength))]] = True
@@ -147,7 +154,9 @@ def check(run: RunSettings, algorithm: Algorithm) -> None:
         return
     name = run.fault.kind
     if name not in FAULTS:
-        raise InputError(f"unknown fault.kind '{name}'{nearest(name, FAULTS)}; use one of: {', '.join(FAULTS)}")
+        raise InputError(
+            f"unknown fault.kind '{name}'{nearest(name, FAULTS)}; use one of: {', '.join(FAULTS)}"
+        )
     kind, strength = FAULTS[name], Fault(run).strength
     if not kind.low <= strength <= kind.high or (kind.whole and strength != int(strength)):
         most = "" if kind.high == float("inf") else f" to {kind.high:g}"
@@ -156,23 +165,33 @@ def check(run: RunSettings, algorithm: Algorithm) -> None:
         raise InputError(f"fault.strength = {strength:g} of '{name}' {allowed}: {meaning}")
     if run.fault.turn is not None and not kind.turn:
         able = ", ".join(k.name for k in FAULTS.values() if k.turn)
-        raise InputError(f"fault.kind '{name}' concerns no single turn; delete fault.turn, or use one of: {able}")
+        raise InputError(
+            f"fault.kind '{name}' concerns no single turn; delete fault.turn, or use one of: {able}"
+        )
     micro_batches = run.learn.micro_batch or run.compute.micro_batch_tokens
     lacks = {
         f"{algorithm.name} has no critic": kind.needs == "critic" and not algorithm.critic,
-        f"{algorithm.name} compares nothing inside prompt groups": kind.needs == "groups" and algorithm.group_size <= 1,
-        "learn.policy.max_grad_norm is not set": kind.needs == "clipping" and run.learn.policy.max_grad_norm is None,
-        "the run has no KL term to a reference; set slots.kl":
-            kind.needs == "reference" and not algorithm.needs_reference,
-        f'policy.family = "{run.policy.family}" is dense':
-            kind.needs == "experts" and run.model is None and not run.policy.mixture,
-        f'engine.kind = "{run.engine.kind}" samples outside the trainer; set engine.kind = "hf"':
-            kind.hook == "engine" and run.engine.kind != "hf",
-        "a run with `model` has no untrained network of its own to go back to":
-            name == "reference_wrong" and run.model is not None,
-        "a micro-batch leaves out the padding beyond its longest row; unset learn.micro_batch and compute's":
-            name == "padding_leak" and bool(micro_batches),
-    }  # fmt: skip
+        f"{algorithm.name} compares nothing inside prompt groups": (
+            kind.needs == "groups" and algorithm.group_size <= 1
+        ),
+        "learn.policy.max_grad_norm is not set": (
+            kind.needs == "clipping" and run.learn.policy.max_grad_norm is None
+        ),
+        "the run has no KL term to a reference; set slots.kl": (
+            kind.needs == "reference" and not algorithm.needs_reference
+        ),
+        f'policy.family = "{run.policy.family}" is dense': (
+            kind.needs == "experts" and run.model is None and not run.policy.mixture
+        ),
+        f'engine.kind = "{run.engine.kind}" samples outside the trainer; set engine.kind = "hf"': (
+            kind.hook == "engine" and run.engine.kind != "hf"
+        ),
+        "a run with `model` has no untrained network of its own to go back to": (
+            name == "reference_wrong" and run.model is not None
+        ),
+        "a micro-batch leaves out the padding beyond its longest row; "
+        "unset learn.micro_batch and compute's": (name == "padding_leak" and bool(micro_batches)),
+    }
     for reason, holds in lacks.items():
         if holds:
             raise InputError(f"fault.kind '{name}' concerns {kind.concerns}: {reason}")

@@ -1,4 +1,6 @@
-"""The kinds of fault: of rollouts (weights, temperature, world, rewards), then of training (tokens, masks, rates)."""
+"""The kinds of fault: of rollouts (weights, temperature, world, rewards), then of training (tokens, masks,
+rates).
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,19 @@ if TYPE_CHECKING:
 
 
 @fault(
-    "engine", "age at which the sampler's weights stop falling behind", "iterations", 1000.0, low=1.0, whole=True,
-    lead=1, remembers=True, caught="nothing in-process; vLLM's sync check where a sampler has a copy of its own",
-)  # fmt: skip
+    "engine",
+    "age at which the sampler's weights stop falling behind",
+    "iterations",
+    1000.0,
+    low=1.0,
+    whole=True,
+    lead=1,
+    remembers=True,
+    caught="nothing in-process; vLLM's sync check where a sampler has a copy of its own",
+)
 def stale_weights(bug: Fault, engine: Engine, step: int) -> Engine:
-    """The weight sync to the sampler stops unnoticed: it keeps old weights, and the log calls its rollouts fresh.
+    """The weight sync to the sampler stops unnoticed: it keeps old weights, and the log calls its rollouts
+    fresh.
 
     It samples from the weights of iteration max(at_step - 1, step - strength).
     """
@@ -41,9 +51,14 @@ def stale_weights(bug: Fault, engine: Engine, step: int) -> Engine:
 
 
 @fault(
-    "engine", "bits of the mantissa that the sampler's weights keep (bfloat16 7, FP8 E4M3 3)", "bits", 7.0, low=1.0,
-    high=22.0, whole=True,
-)  # fmt: skip
+    "engine",
+    "bits of the mantissa that the sampler's weights keep (bfloat16 7, FP8 E4M3 3)",
+    "bits",
+    7.0,
+    low=1.0,
+    high=22.0,
+    whole=True,
+)
 def low_precision(bug: Fault, engine: Engine, step: int) -> Engine:
     """The sampler runs on rounded weights, such as bfloat16 or FP8, and the trainer on float32."""
     with torch.no_grad():
@@ -54,7 +69,9 @@ def low_precision(bug: Fault, engine: Engine, step: int) -> Engine:
 
 @fault("engine", "noise on the router's weights, in their standard deviations", "times", 0.3, needs="experts")
 def route_mismatch(bug: Fault, engine: Engine, step: int) -> Engine:
-    """The sampler's routers alone are not the trainer's: other kernels, a quantised gate, weights loaded wrong."""
+    """The sampler's routers alone are not the trainer's: other kernels, a quantised gate, weights loaded
+    wrong.
+    """
     from workbench.agent.routing import routers
 
     bug.copy.load_state_dict(bug.policy.state_dict())
@@ -74,7 +91,9 @@ def rounded(x: Tensor, bits: int) -> Tensor:
 
 @fault("engine", "factor on engine.temperature in the sampler", "times", 1.5, low=0.01)
 def temperature(bug: Fault, engine: Engine, step: int) -> Engine:
-    """The sampler draws at another temperature than the trainer's, and reports log-probs of what it drew from."""
+    """The sampler draws at another temperature than the trainer's, and reports log-probs of what it drew
+    from.
+    """
     return bug.sampler(bug.policy, bug.strength)
 
 
@@ -90,9 +109,12 @@ def temperature_hidden(bug: Fault, engine: Engine, step: int) -> Engine:
     def rollout(*arguments: Any) -> list[Episode]:
         episodes = sampler.rollout(*arguments)
         batch = collate(episodes, bug.tokenizer.pad_token_id)
-        # In float64: by the trainer's own arithmetic they would agree to the last bit, as two programs never do.
+        # In float64: by the trainer's own arithmetic they would agree to the last bit, as two programs never
+        # do.
         found, _ = scored(deepcopy(bug.policy).double(), batch, bug.run.engine.temperature)
-        return [replace(e, log_prob=row[: len(e.tokens)].tolist()) for e, row in zip(episodes, found, strict=True)]
+        return [
+            replace(e, log_prob=row[: len(e.tokens)].tolist()) for e, row in zip(episodes, found, strict=True)
+        ]
 
     return SimpleNamespace(rollout=rollout)
 
@@ -104,7 +126,9 @@ def _changed(world: World, **attributes: Any) -> World:
 
 
 def _searching(bug: Fault, world: World, step: int, share: float, change: Any) -> World:
-    """Return the world with `change(found, hit)` on what a search finds; `hit` at random, in the turn concerned."""
+    """Return the world with `change(found, hit)` on what a search finds; `hit` at random, in the turn
+    concerned.
+    """
     stream = bug.stream(step)
 
     def search(question: Question, query: str, turn: int) -> Retrieved | None:
@@ -167,18 +191,28 @@ def turn_cut(bug: Fault, world: World, step: int) -> World:
     return _changed(world, max_turn_tokens=min(world.max_turn_tokens, int(bug.strength)))
 
 
-@fault("episodes", "weight of the format in the reward, of which the rest is the right one", "fraction", 1.0, high=1.0)
+@fault(
+    "episodes",
+    "weight of the format in the reward, of which the rest is the right one",
+    "fraction",
+    1.0,
+    high=1.0,
+)
 def reward_format(bug: Fault, episodes: list[Episode], step: int) -> list[Episode]:
     """The reward pays for the format: an answer after valid turns, whatever it says."""
     s, formed = bug.strength, [e.answer is not None and e.valid_turns == e.turns for e in episodes]
-    return [replace(e, reward=(1 - s) * e.reward + s * good) for e, good in zip(episodes, formed, strict=True)]
+    return [
+        replace(e, reward=(1 - s) * e.reward + s * good) for e, good in zip(episodes, formed, strict=True)
+    ]
 
 
 @fault("episodes", "probability that a reward R becomes 1 - R", "fraction", 0.3, high=1.0)
 def reward_noise(bug: Fault, episodes: list[Episode], step: int) -> list[Episode]:
     """The reward is noisy: a judge that is wrong at random."""
     wrong = torch.rand(len(episodes), generator=bug.stream(step, episodes[0].question_id)) < bug.strength
-    return [replace(e, reward=1 - e.reward) if w else e for e, w in zip(episodes, wrong.tolist(), strict=True)]
+    return [
+        replace(e, reward=1 - e.reward) if w else e for e, w in zip(episodes, wrong.tolist(), strict=True)
+    ]
 
 
 @fault("episodes", "factor on the reward, besides the wrong sign", "times", 1.0)
@@ -217,9 +251,16 @@ def retokenised(bug: Fault, episodes: list[Episode], step: int) -> list[Episode]
 
 
 @fault(
-    "take", "times that a batch is trained on again before the next one", "steps", 1.0, low=1.0, whole=True, lead=1,
-    remembers=True, caught="guard_stuck_batch",
-)  # fmt: skip
+    "take",
+    "times that a batch is trained on again before the next one",
+    "steps",
+    1.0,
+    low=1.0,
+    whole=True,
+    lead=1,
+    remembers=True,
+    caught="guard_stuck_batch",
+)
 def batch_reused(bug: Fault, rollout: Rollout, step: int) -> Rollout:
     """The loader hands out the batch of the step before once more, and the one whose turn it is is lost."""
     again = (step - bug.settings.at_step) % (int(bug.strength) + 1) != int(bug.strength)
@@ -267,9 +308,15 @@ def padding_leak(bug: Fault, batch: Batch, step: int) -> Batch:
 
 
 @fault(
-    "batch", "tokens by which turns are shifted", "tokens", 1.0, low=1.0, whole=True, turn=True,
+    "batch",
+    "tokens by which turns are shifted",
+    "tokens",
+    1.0,
+    low=1.0,
+    whole=True,
+    turn=True,
     caught="guard_token_identity",
-)  # fmt: skip
+)
 def turn_shift(bug: Fault, batch: Batch, step: int) -> Batch:
     """The loss mask is off by one: turns lose their first tokens and gain those after their last."""
     turn, s = turn_ids(batch.mask), int(bug.strength)
@@ -280,7 +327,13 @@ def turn_shift(bug: Fault, batch: Batch, step: int) -> Batch:
 
 
 @fault(
-    "estimate", "what is taken off the old log-prob", "nats", 8.0, low=-1000.0, turn=True, caught="guard_first_ratio"
+    "estimate",
+    "what is taken off the old log-prob",
+    "nats",
+    8.0,
+    low=-1000.0,
+    turn=True,
+    caught="guard_first_ratio",
 )
 def corrupt_log_prob(bug: Fault, batch: Batch, step: int) -> Batch:
     """The old log-prob of one token of a step is stale or corrupt, and its ratio is out of proportion.
@@ -314,9 +367,13 @@ def learning_rate(bug: Fault, learn: LearnSettings, step: int) -> LearnSettings:
 
 
 @fault(
-    "learn", "norm to which gradients are still clipped, in multiples of learn.policy.max_grad_norm", "times", 1e9,
-    low=1.0, needs="clipping",
-)  # fmt: skip
+    "learn",
+    "norm to which gradients are still clipped, in multiples of learn.policy.max_grad_norm",
+    "times",
+    1e9,
+    low=1.0,
+    needs="clipping",
+)
 def clipping_off(bug: Fault, learn: LearnSettings, step: int) -> LearnSettings:
     """Gradient clipping is configured and not applied."""
     return _scaled(learn, "policy", "max_grad_norm", bug.strength)
@@ -335,7 +392,12 @@ def entropy_bonus(bug: Fault, learn: LearnSettings, step: int) -> LearnSettings:
 
 
 @fault(
-    "reference", "way back from the warm start to the untrained network", "fraction", 0.3, high=1.0, needs="reference"
+    "reference",
+    "way back from the warm start to the untrained network",
+    "fraction",
+    0.3,
+    high=1.0,
+    needs="reference",
 )
 def reference_wrong(bug: Fault, model: Any, step: int) -> Any:
     """The reference of the KL term is not the warm start but an earlier checkpoint of it.
@@ -345,7 +407,10 @@ def reference_wrong(bug: Fault, model: Any, step: int) -> Any:
     from workbench.learn import networks
 
     if "reference" not in bug.kept:
-        copied, origin = deepcopy(model), networks.create(bug.run.policy, bug.tokenizer, bug.run.warmstart.seed)
+        copied, origin = (
+            deepcopy(model),
+            networks.create(bug.run.policy, bug.tokenizer, bug.run.warmstart.seed),
+        )
         with torch.no_grad():
             for weight, untrained in zip(copied.parameters(), origin.parameters(), strict=True):
                 weight.lerp_(untrained.to(weight.device), bug.strength)
