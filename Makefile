@@ -149,7 +149,7 @@ $(VENV)-parity/.done: constraints-parity.txt
 mutate: $(BIN)/.test ## mutation test of the objective: a sample of $(MUTANTS) mutants, in a copy of the tree
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[mutate]'
 	rm -rf build/mutation && mkdir -p build/mutation/tests
-	cp -r workbench pyproject.toml build/mutation/
+	cp -rP workbench sorl pyproject.toml build/mutation/
 	cp -r tests/objective tests/algorithms tests/learn tests/mutation.toml tests/__init__.py build/mutation/tests/
 	cd build/mutation && export PATH=$(abspath $(BIN)):$$PATH PYTHONPATH=. && \
 	  cosmic-ray init tests/mutation.toml session.sqlite && cr-filter-operators session.sqlite tests/mutation.toml && \

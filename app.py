@@ -1,5 +1,5 @@
 """`streamlit run app.py` is the web app, for a checkout that is not installed."""
 
-from workbench.app.main import main
+from sorl.app.main import main
 
 main()

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 from bench import live
 from bench.crowd import EXPERIMENT, Size, ensure
 from bench.measure import Latency, Peer, Sample, answered
-from workbench.analysis.runs import runs as runs_of
-from workbench.app import theme
-from workbench.app.curve_data import Chosen, Window, onsets, panel
-from workbench.app.figures.common import AXES
-from workbench.app.figures.curves import curves
-from workbench.app.figures.maps import ACROSS, Measure, colour_scale, heat
-from workbench.app.screens.turns import CELLS, FIRST, Turns
-from workbench.app.store import Diagnostics, Store, dictionary
+from sorl.analysis.runs import runs as runs_of
+from sorl.app import theme
+from sorl.app.curve_data import Chosen, Window, onsets, panel
+from sorl.app.figures.common import AXES
+from sorl.app.figures.curves import curves
+from sorl.app.figures.maps import ACROSS, Measure, colour_scale, heat
+from sorl.app.screens.turns import CELLS, FIRST, Turns
+from sorl.app.store import Diagnostics, Store, dictionary
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -28,9 +28,9 @@ import numpy as np
 import pandas as pd
 from scipy.special import xlogy
 
-from workbench.analysis import results
-from workbench.analysis.stats import clopper_pearson
-from workbench.diagnostics import collapse
+from sorl.analysis import results
+from sorl.analysis.stats import clopper_pearson
+from sorl.diagnostics import collapse
 
 RESULTS = Path(__file__).parents[1] / "experiments" / "results"
 EPISODES, LEARNING, BLOCK, SEED = 64, 14, 6, 2026  # seeds 0, 5 and 11 were used while the rule was chosen

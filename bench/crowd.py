@@ -11,11 +11,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.diagnostics import CATALOGUE
-from workbench.spec import Diagnostic, InputError, RunSettings, Unit
-from workbench.store.connect import database, writer
-from workbench.store.reader import Reader
-from workbench.store.schema import create, quoted
+from sorl.diagnostics import CATALOGUE
+from sorl.spec import Diagnostic, InputError, RunSettings, Unit
+from sorl.store.connect import database, writer
+from sorl.store.reader import Reader
+from sorl.store.schema import create, quoted
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

@@ -17,13 +17,13 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from workbench.agent.engines import NonFinite
-from workbench.agent.engines.hf import in_dtype
-from workbench.agent.episode import Episode
-from workbench.agent.protocol import Dialogue, begin, search_ahead, turn_length
-from workbench.agent.tokenizer import Codec
-from workbench.agent.worlds import Question, World
-from workbench.spec import EngineSettings
+from sorl.agent.engines import NonFinite
+from sorl.agent.engines.hf import in_dtype
+from sorl.agent.episode import Episode
+from sorl.agent.protocol import Dialogue, begin, search_ahead, turn_length
+from sorl.agent.tokenizer import Codec
+from sorl.agent.worlds import Question, World
+from sorl.spec import EngineSettings
 
 
 class GenerateEngine:

@@ -30,7 +30,7 @@ def write(file: Path, passages: int) -> None:
 
 def step(file: Path, cache: Path) -> None:
     """Open the index, building it if it is not there, answer 100 queries, and say what that took."""
-    from workbench.agent.retrievers.local import BM25
+    from sorl.agent.retrievers.local import BM25
 
     began = time.perf_counter()
     index = BM25(file, cache)

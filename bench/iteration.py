@@ -21,10 +21,10 @@ from typing import Any
 
 from transformers import AutoTokenizer
 
-from workbench.diagnostics.evidence import StepEvidence
-from workbench.learn.loop import Trainer
-from workbench.record.recorder import Recorder
-from workbench.spec import RunSettings
+from sorl.diagnostics.evidence import StepEvidence
+from sorl.learn.loop import Trainer
+from sorl.recording.recorder import Recorder
+from sorl.spec import RunSettings
 
 
 class Counting(Recorder):

@@ -20,10 +20,10 @@ from urllib.request import urlopen
 from bench.measure import Comparison, Latency, Sample, Side, Target, alternate
 from bench.processes import ITERATION, worker
 from bench.training import Scene
-from workbench.grid.folder import change
-from workbench.spec import InputError
-from workbench.store.reader import Reader
-from workbench.store.sync import sync
+from sorl.grid.folder import change
+from sorl.spec import InputError
+from sorl.store.reader import Reader
+from sorl.store.sync import sync
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -46,7 +46,7 @@ sys.stdin.read()
 """
 _LOOP = """
 import sys
-from workbench.cli.main import main
+from sorl.cli.main import main
 query = "SELECT run_id, max(step), avg(success) FROM step GROUP BY run_id"
 sys.argv = ["sorl", "--runs", sys.argv[1], "sql", query]
 while True:
@@ -180,7 +180,7 @@ def served(runs: Path, log: Path) -> Iterator[tuple[subprocess.Popen[str], str]]
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    code = "from workbench.cli.main import main; main()"
+    code = "from sorl.cli.main import main; main()"
     command = [sys.executable, "-c", code, "--runs", str(runs), "app", "--port", str(port)]
     with log.open("w") as out:
         app = subprocess.Popen(command, stdout=out, stderr=out, text=True)

@@ -11,9 +11,9 @@ from bench.browse import Browse
 from bench.crowd import Size
 from bench.measure import Comparison, Latency, Results, as_json, show
 from bench.training import Scene, defaults, scene
-from workbench.cli.bench import ON_REQUEST, PARTS
-from workbench.cli.tables import echo
-from workbench.spec import InputError, RunSettings, nearest
+from sorl.cli.bench import ON_REQUEST, PARTS
+from sorl.cli.tables import echo
+from sorl.spec import InputError, RunSettings, nearest
 
 COMPARISONS: dict[str, Callable[[Scene, int], Sequence[Comparison | Latency]]] = {
     "rollout": training.rollout,

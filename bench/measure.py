@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 import typer
 
-from workbench.cli.tables import print_table
-from workbench.spec import RunSettings
+from sorl.cli.tables import print_table
+from sorl.spec import RunSettings
 
 Work = Callable[[], float]  # does the work and returns how much it was, in the comparison's unit
 Prepare = Callable[[], Work]  # whatever must happen before each repetition and is not timed

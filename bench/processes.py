@@ -16,9 +16,9 @@ from typing import Any
 
 from bench.measure import Comparison, Sample, Side, Target, alternate
 from bench.training import Scene
-from workbench.algorithms import resolve
-from workbench.grid.process import cores
-from workbench.spec import InputError
+from sorl.algorithms import resolve
+from sorl.grid.process import cores
+from sorl.spec import InputError
 
 ITERATION = Path(__file__).with_name("iteration.py")
 PYTHON = Path(".venv-trl/bin/python")

@@ -18,11 +18,11 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoTokenizer
 
-from workbench.learn.loop import Trainer
-from workbench.learn.networks import log_probs
-from workbench.learn.warmstart import ensure
-from workbench.record.recorder import Recorder
-from workbench.spec import RunSettings
+from sorl.learn.loop import Trainer
+from sorl.learn.networks import log_probs
+from sorl.learn.warmstart import ensure
+from sorl.recording.recorder import Recorder
+from sorl.spec import RunSettings
 
 
 def milliseconds(work: Callable[[], object], rounds: int = 20) -> float:

@@ -20,7 +20,7 @@ import psutil
 import pyarrow.parquet as pq
 import torch
 
-from workbench.record import Clip, Ledger
+from sorl.recording import Clip, Ledger
 
 
 def main(argv: list[str] | None = None) -> None:

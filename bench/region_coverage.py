@@ -1,6 +1,6 @@
 """How often a region's intervals hold the truth: `python bench/region_coverage.py`.
 
-Regions with known boundaries are searched as `sorl run` does (`workbench.grid.search`) and fitted as `sorl
+Regions with known boundaries are searched as `sorl run` does (`sorl.grid.search`) and fitted as `sorl
 compare` does. The collapse probability of a run rises from 10 to 90 % over so many steps of the ladder (a
 step: .5 doublings); a seed moves all boundaries by N(0, seed) doublings, and those of each arm by N(0, arm)
 more. Prints one Markdown table: boundary, shift: share of 95 % intervals that hold the truth, of boundaries
@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from workbench.analysis.region import TEN_TO_NINETY, Trials, draw
-from workbench.grid.search import Rule, search
+from sorl.analysis.region import TEN_TO_NINETY, Trials, draw
+from sorl.grid.search import Rule, search
 
 STEP = 0.5  # doublings
 PAIRS = ((1, 0), (2, 0), (3, 1), (3, 2), (5, 4), (4, 0))  # as the claims compare six algorithms

@@ -15,8 +15,8 @@ from statistics import median, quantiles
 
 import duckdb
 
-from workbench.app.store import sql
-from workbench.store.connect import HARDENED
+from sorl.app.store import sql
+from sorl.store.connect import HARDENED
 
 RUNS, STEPS, TURNS, SOME = 1_000, 10_000, 8, 120  # SOME: runs of six arms, whose turns a heat map shows
 COLUMNS = ("success", "grad_norm_max", "ratio_max", "clip_frac", "entropy")

@@ -13,14 +13,14 @@ import typer
 
 from bench.measure import Comparison, Side, Target, Work, alternate, timed
 from bench.training import Scene, sampled
-from workbench.algorithms import CORE, resolve
-from workbench.diagnostics import CATALOGUE, measure_turns
-from workbench.diagnostics.evidence import Evidence, Rollouts
-from workbench.learn.update import Learner
-from workbench.record.recorder import Recorder
-from workbench.spec import WorldSettings
-from workbench.store.batches import StoredBatch, StoredUpdate
-from workbench.store.sync import sync
+from sorl.algorithms import CORE, resolve
+from sorl.diagnostics import CATALOGUE, measure_turns
+from sorl.diagnostics.evidence import Evidence, Rollouts
+from sorl.learn.update import Learner
+from sorl.recording.recorder import Recorder
+from sorl.spec import WorldSettings
+from sorl.store.batches import StoredBatch, StoredUpdate
+from sorl.store.sync import sync
 
 RUNS = 6
 STEPS_A_SEGMENT = 2  # what a second of training writes at the default sizes
@@ -123,8 +123,8 @@ def retrieval(scene: Scene, rounds: int) -> list[Comparison]:
         return []
     from rank_bm25 import BM25Okapi
 
-    from workbench.agent.retrievers.local import BM25, words
-    from workbench.agent.worlds.atlas import Atlas
+    from sorl.agent.retrievers.local import BM25, words
+    from sorl.agent.worlds.atlas import Atlas
 
     world = Atlas(WorldSettings(kind="atlas"))
     ours = BM25(world.corpus)
@@ -204,8 +204,8 @@ def stored(trajectories: int = TRAJECTORIES, turns: int = TURNS, tokens: int = T
 
 def replayed(batch: StoredBatch) -> Work:
     """All six, with every table but that of tokens."""
-    from workbench.replay import tables
-    from workbench.replay.play import play
+    from sorl.replay import tables
+    from sorl.replay.play import play
 
     def work() -> float:
         done = play(batch, {name: resolve(name) for name in CORE}, CORE[0])

@@ -19,25 +19,26 @@ from transformers import AutoTokenizer, PreTrainedModel
 
 from bench.generate import GenerateEngine
 from bench.measure import Comparison, Sample, Share, Side, Target, Work, alternate, timed
-from workbench.agent.draws import ORDER, ROLLOUT, generator
-from workbench.agent.engines.hf import HFEngine
-from workbench.agent.worlds.facts import Facts
-from workbench.algorithms import resolve
-from workbench.batch import Batch
-from workbench.diagnostics import measure as measure_step
-from workbench.diagnostics.evidence import Evidence, Known, Rollouts, StepEvidence
-from workbench.grid.cell import merge
-from workbench.learn import networks
-from workbench.learn.faults import Fault
-from workbench.learn.loop import Trainer
-from workbench.learn.networks import Critic
-from workbench.learn.rollouts import Rollout, Sampler, batch_of, scored
-from workbench.learn.update import Learner
-from workbench.learn.warmstart import ensure
-from workbench.objective import Algorithm
-from workbench.objective.pipeline import prepare
-from workbench.record.recorder import Recorder
-from workbench.spec import EvaluationSettings, LearnSettings, RunSettings
+from sorl.agent.draws import ORDER, ROLLOUT, generator
+from sorl.agent.engines.hf import HFEngine
+from sorl.agent.worlds.facts import Facts
+from sorl.algorithms import resolve
+from sorl.batch import Batch
+from sorl.diagnostics import measure as measure_step
+from sorl.diagnostics.evidence import Evidence, Known, Rollouts, StepEvidence
+from sorl.grid.cell import merge
+from sorl.learn import networks
+from sorl.learn.faults import Fault
+from sorl.learn.loop import Trainer
+from sorl.learn.networks import Critic, scored
+from sorl.learn.rollout import Rollout, batch_of
+from sorl.learn.rollouts import Sampler
+from sorl.learn.update import Learner
+from sorl.learn.warmstart import ensure
+from sorl.objective import Algorithm
+from sorl.objective.pipeline import prepare
+from sorl.recording.recorder import Recorder
+from sorl.spec import EvaluationSettings, LearnSettings, RunSettings
 
 ENDLESS = 1_000_000  # iterations: the benchmark decides when to stop
 

@@ -296,7 +296,7 @@ class Trainer:
 
 def killed(runs: Path, times: int) -> None:
     """Kill two trainers that write into one runs folder, and look for what was doubled or lost."""
-    from workbench.store.segments import held
+    from sorl.store.segments import held
 
     recorded = [str(Path(__file__)), str(runs), "--experiment", "killed", "--iterations", "1000"]
     recorded += ["--epochs", "1", "--completions", "16", "--group", "4"]
@@ -332,7 +332,7 @@ def keys_of(folder: Path, name: str) -> list[tuple[Any, ...]]:
     """Primary keys of the rows of a table that a run wrote."""
     import pyarrow.parquet as pq
 
-    from workbench.spec import table
+    from sorl.spec import table
 
     files = sorted((folder / "segments" / name).glob("[0-9]*.parquet"))
     return [
@@ -377,7 +377,7 @@ def diagnosed(runs: Path, run: str) -> None:
     sorl = [
         sys.executable,
         "-c",
-        "from workbench.cli.main import main; main()",
+        "from sorl.cli.main import main; main()",
         "--runs",
         str(runs),
         "diagnose",
@@ -484,7 +484,7 @@ def main(argv: list[str] | None = None) -> None:
     watched = Watched()
     kind = GRPOTrainer
     if options.ours:
-        from workbench.integrations.losses import TrlLoss
+        from sorl.integrations.losses import TrlLoss
 
         kind = type("Mine", (TrlLoss, GRPOTrainer), {"loss": options.ours})
     trainer = kind(
@@ -506,7 +506,7 @@ def main(argv: list[str] | None = None) -> None:
         keep_truth(trainer, kept, told)
     ledger = None
     if options.record:
-        from workbench.integrations.trl import record
+        from sorl.integrations.trl import record
 
         ledger = record(trainer, options.runs, experiment=options.experiment)
     alternating = Alternating(ledger, updates, options.alternate == "first") if options.alternate else None

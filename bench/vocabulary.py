@@ -28,7 +28,7 @@ def measure(scene: Scene) -> list[Memory]:
     from safetensors.torch import load_file
 
     from bench.measure import Memory
-    from workbench.learn.networks import ELEMENTS
+    from sorl.learn.networks import ELEMENTS
 
     said, made = {}, {}
     for side, elements in (("parts", ELEMENTS), ("whole", _WHOLE)):
@@ -63,7 +63,7 @@ def _side(elements: int, out: Path) -> dict[str, Any]:
     from safetensors.torch import save_file
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    from workbench.learn.networks import linear_head, log_probs
+    from sorl.learn.networks import linear_head, log_probs
 
     torch.set_num_threads(1)
     torch.manual_seed(0)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pandas as pd
 
-    from workbench.analysis.results import Results
-    from workbench.spec import GridFile
+    from sorl.analysis.results import Results
+    from sorl.spec import GridFile
 
 SHIPPED = Path(__file__).parents[1] / "experiments" / "results"
 _FIRST = ("six_by_five", "region_sgd")  # the others by name
@@ -23,8 +23,8 @@ _FIRST = ("six_by_five", "region_sgd")  # the others by name
 
 def measured(folder: Path = SHIPPED) -> dict[str, str]:
     """Return, for each algorithm, what each results file that tried it found: runs, seeds, 95 % interval."""
-    from workbench.analysis.region import region_of
-    from workbench.analysis.results import read
+    from sorl.analysis.region import region_of
+    from sorl.analysis.results import read
 
     files = sorted(folder.glob("*.parquet"), key=lambda f: (f.stem not in _FIRST, _rank(f.stem), f.stem))
     found_in: dict[str, list[str]] = defaultdict(list)
@@ -45,8 +45,8 @@ def _of_grid(found: Results) -> Iterable[tuple[str, str]]:
     """Yield (algorithm, line) of each arm that is an algorithm as declared, or with options that the line
     names.
     """
-    from workbench.analysis.stats import clopper_pearson
-    from workbench.spec import COLLAPSED
+    from sorl.analysis.stats import clopper_pearson
+    from sorl.spec import COLLAPSED
 
     runs = _judged(found.runs)
     for arm, mine in runs.groupby("arm", sort=False):
@@ -69,7 +69,7 @@ def _of_region(found: Results, file: GridFile) -> Iterable[tuple[str, str]]:
     """Yield (algorithm, line) of each series that is an algorithm as declared: where half of its runs
     collapse.
     """
-    from workbench.analysis.region import by_column, edge, from_runs
+    from sorl.analysis.region import by_column, edge, from_runs
 
     runs = _judged(found.runs)
     if runs.empty:
@@ -96,7 +96,7 @@ def _judged(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs with a verdict whose configuration still resolves to the same slots."""
     import pandas as pd
 
-    from workbench.cli.report import slots
+    from sorl.cli.report import slots
 
     runs = runs[(runs["status"] == "finished") & runs["outcome"].notna() & runs["config"].notna()]
     same = [
@@ -109,7 +109,7 @@ def _named(arm: str) -> tuple[str | None, str]:
     """Return the algorithm in the name of an arm and the rest of the name; None as the algorithm of a
     control.
     """
-    from workbench.algorithms import ALGORITHMS
+    from sorl.algorithms import ALGORITHMS
 
     first, *points = arm.split(" · ")
     name, _, options = first.partition(" (")

@@ -1,6 +1,6 @@
 """Generated blocks of the docs: `make docs` writes them through cog, `make check` finds stale ones.
 
-Each function returns the Markdown of one block, rendered from the declarations in `workbench`.
+Each function returns the Markdown of one block, rendered from the declarations in `workbench/`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from workbench.spec import TABLES, Diagnostic, Level, Table
+from sorl.spec import TABLES, Diagnostic, Level, Table
 
 ROOT = Path(__file__).parents[1]
 
@@ -35,7 +35,7 @@ def commands() -> str:
     """Return usage and help of every verb, in the order of `sorl --help`."""
     import typer
 
-    from workbench.cli.main import app
+    from sorl.cli.main import app
 
     group = typer.main.get_command(app)
     context = group.make_context("sorl", [], resilient_parsing=True)
@@ -75,7 +75,7 @@ def schema() -> str:
 
 
 def _table(table: Table) -> str:
-    from workbench.diagnostics import CATALOGUE
+    from sorl.diagnostics import CATALOGUE
 
     rows = [(f"`{c.name}`", c.type, "", c.description) for c in table.columns]
     rows += [
@@ -106,15 +106,15 @@ def algorithms(measured: Mapping[str, str]) -> str:
 
     `measured` has a line about each algorithm that a shipped experiment trained.
     """
-    from workbench.algorithms import NOT_YET, SYMBOLS, by_family
-    from workbench.objective import KINDS
+    from sorl.algorithms import NOT_YET, SYMBOLS, by_family
+    from sorl.objective import KINDS
 
     blocks = [_algorithm(a, measured.get(a.name, NOT_YET)) for _, members in by_family() for a in members]
     return "\n\n".join([_contents(), SYMBOLS, ALGORITHM_NOTES, *blocks, *map(_slot, KINDS)]) + "\n"
 
 
 def _contents() -> str:
-    from workbench.algorithms import ALGORITHMS, ALIASES, by_family, differences
+    from sorl.algorithms import ALGORITHMS, ALIASES, by_family, differences
 
     rows = ["| algorithm | difference | critic | rollouts a prompt | paper |", "|---|---|---|---|---|"]
     for title, members in by_family():
@@ -135,7 +135,7 @@ def _contents() -> str:
 
 
 def _algorithm(algorithm: Any, measured: str) -> str:
-    from workbench.objective import KINDS
+    from sorl.objective import KINDS
 
     lines = [f"## {algorithm.title}", "", algorithm.summary, "", f"$${algorithm.formula}$$", ""]
     lines += ["| slot | choice |", "|---|---|"]
@@ -151,7 +151,7 @@ def _choice(choice: Any) -> str:
 
 
 def _slot(slot: str) -> str:
-    from workbench.objective import KINDS
+    from sorl.objective import KINDS
 
     rows = [f"## Slot `{slot}`", "", "| kind | options and defaults | definition |", "|---|---|---|"]
     for kind, choice in KINDS[slot].items():
@@ -168,9 +168,9 @@ def diagnostics() -> str:
     """Return the symbols, the columns of each table, what costs a pass of its own, the alarms, the collapse
     rule.
     """
-    from workbench.diagnostics import CATALOGUE
-    from workbench.diagnostics.collapse import collapse_rule
-    from workbench.diagnostics.declare import SYMBOLS
+    from sorl.diagnostics import CATALOGUE
+    from sorl.diagnostics.collapse import collapse_rule
+    from sorl.diagnostics.declare import SYMBOLS
 
     symbols = markdown(("symbol", "meaning"), ([f"`{s}`", meaning] for s, meaning in SYMBOLS))
     tables = [
@@ -182,7 +182,7 @@ def diagnostics() -> str:
 
 
 def _columns(name: str, diagnostics: Sequence[Diagnostic]) -> str:
-    from workbench.spec import table
+    from sorl.spec import table
 
     rows = ([f"`{d.name}`", d.unit.value, f"`{d.formula}`", d.description, d.source] for d in diagnostics)
     header = ("column", "unit", "formula", "what it tells", "source")
@@ -190,8 +190,8 @@ def _columns(name: str, diagnostics: Sequence[Diagnostic]) -> str:
 
 
 def _passes() -> str:
-    from workbench.diagnostics import CATALOGUE, update
-    from workbench.spec import LearnSettings
+    from sorl.diagnostics import CATALOGUE, update
+    from sorl.spec import LearnSettings
 
     every = LearnSettings()
     bias = [d.name for d in CATALOGUE if d.name in ("clip_bias_norm", "clip_bias_ratio", "clip_bias_cosine")]
@@ -223,9 +223,9 @@ def _passes() -> str:
 
 
 def _alarms() -> str:
-    from workbench.diagnostics import CATALOGUE
-    from workbench.diagnostics.declare import FINER, in_words
-    from workbench.diagnostics.rules import COMBINED, COOLDOWN
+    from sorl.diagnostics import CATALOGUE
+    from sorl.diagnostics.declare import FINER, in_words
+    from sorl.diagnostics.rules import COMBINED, COOLDOWN
 
     silent: dict[str, list[str]] = {}  # reason -> columns of table step without an alarm
     for d in CATALOGUE:
@@ -255,7 +255,7 @@ def _alarms() -> str:
 
 def causes() -> str:
     """Return one row per cause: what it is, what it needs from a log, what to do."""
-    from workbench.diagnosis.causes import CAUSES
+    from sorl.diagnosis.causes import CAUSES
 
     rows = (
         (f"`{c.name}`", f"{c.title} ({c.severity})", code((*c.needs, *c.needs_settings)), c.change)
@@ -266,7 +266,7 @@ def causes() -> str:
 
 def metric_names() -> str:
     """Return one row per column of ours, with the metrics of other trainers that are read as it."""
-    from workbench.integrations.names import NAMES, STEP
+    from sorl.integrations.names import NAMES, STEP
 
     rows = [
         ("`step`", code(STEP)),
@@ -279,7 +279,7 @@ def setting_names() -> str:
     """Return one row per setting of ours, with the keys of other trainers' configurations that are read as
     it.
     """
-    from workbench.integrations.names import SETTINGS
+    from sorl.integrations.names import SETTINGS
 
     rows = [(f"`{setting}`", code(found)) for setting, found in SETTINGS.items()]
     return markdown(("setting", "key in the configuration (its end)"), rows)
@@ -290,7 +290,7 @@ def setting_names() -> str:
 
 def checks() -> str:
     """Return one row per check of the guard."""
-    from workbench.spec import GUARD
+    from sorl.spec import GUARD
 
     seen = {
         "plan": "`sorl plan`, before anything runs",
@@ -307,7 +307,7 @@ def checks() -> str:
 
 def stop_rules() -> str:
     """Return one row per stop rule."""
-    from workbench.spec import StopSettings
+    from sorl.spec import StopSettings
 
     found = StopSettings.model_fields.items()
     return markdown(
@@ -320,7 +320,7 @@ def stop_rules() -> str:
 
 def faults() -> str:
     """Return one row per kind of fault."""
-    from workbench.learn.faults import FAULTS
+    from sorl.learn.faults import FAULTS
 
     def strength(kind: Any) -> str:
         return (
@@ -349,7 +349,7 @@ def faults() -> str:
 
 def region_settings() -> str:
     """Return one row per setting of table [region]."""
-    from workbench.spec import RegionSettings
+    from sorl.spec import RegionSettings
 
     rows = (
         (
@@ -364,7 +364,7 @@ def region_settings() -> str:
 
 def cell_events() -> str:
     """Return one row per event that the grid writes about the process of a cell."""
-    from workbench.grid.folder import KINDS
+    from sorl.grid.folder import KINDS
 
     return markdown(
         ("event", "severity", "what happened"), ((f"`{name}`", *told) for name, told in KINDS.items())
@@ -376,7 +376,7 @@ def cell_events() -> str:
 
 def identities() -> str:
     """Return one row per identity of the audit."""
-    from workbench.audit import IDENTITIES
+    from sorl.audit import IDENTITIES
 
     return markdown(
         ["identity", "what must hold", "where it does not"],
@@ -389,7 +389,7 @@ def identities() -> str:
 
 def batch_settings() -> str:
     """Return one row per setting of [record.batches]."""
-    from workbench.spec import BatchesSettings
+    from sorl.spec import BatchesSettings
 
     found = BatchesSettings.model_fields.items()
     return markdown(
@@ -399,7 +399,7 @@ def batch_settings() -> str:
 
 def batch_arrays() -> str:
     """Return one row per array of a stored batch."""
-    from workbench.store.batches import ARRAYS
+    from sorl.store.batches import ARRAYS
 
     axes = {"B": "B", "BT": "B x T", "BTW": "B x T x W", "R": "R", "RT": "R x T", "U": "U"}
     rows = (
@@ -411,7 +411,7 @@ def batch_arrays() -> str:
 
 def replay_columns() -> str:
     """Return one row per column of a replay, with the tables that have it."""
-    from workbench.replay.tables import TABLES
+    from sorl.replay.tables import TABLES
 
     known = {column.name: column for table in TABLES.values() for column in table}
     places = {
@@ -426,8 +426,8 @@ def replay_columns() -> str:
 
 def findings(files: Sequence[str]) -> str:
     """Return the report of shipped results (paths from the root of the checkout), headings from level 2."""
-    from workbench.analysis.results import read
-    from workbench.cli.report import commands, written
+    from sorl.analysis.results import read
+    from sorl.cli.report import commands, written
 
     found = [read(ROOT / file) for file in files]
     return written(found, commands(found, [], [Path(file) for file in files]), "md", level=2)

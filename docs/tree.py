@@ -15,7 +15,7 @@ ROOMS = (
     "diagnostics",
     "agent",
     "learn",
-    "record",
+    "recording",
     "integrations",
     "store",
     "grid",

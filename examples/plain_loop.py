@@ -10,7 +10,7 @@ import sys
 import torch
 from torch import nn
 
-from workbench.record import Clip, Ledger
+from sorl.recording import Clip, Ledger
 
 VOCABULARY, TURN, GROUPS, GROUP, EPOCHS, MINIBATCHES = 16, 3, 8, 8, 2, 2
 MASK = torch.tensor([1] * TURN + [0] + [1] * TURN)  # the observation between the turns is not trained on

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from workbench.record import Ledger
+from sorl.recording import Ledger
 
 COLUMNS = {
     "log_prob": "trainer_logprobs",

@@ -11,8 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from workbench.analysis.stats import clopper_pearson
-from workbench.spec import InputError
+from sorl.analysis.stats import clopper_pearson
+from sorl.spec import InputError
 
 
 @dataclass(frozen=True)

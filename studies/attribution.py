@@ -19,6 +19,19 @@ import numpy as np
 import pandas as pd
 import torch
 
+from sorl.agent.episode import Episode, collate
+from sorl.algorithms import resolve
+from sorl.batch import Batch
+from sorl.diagnosis.attribution import attribute
+from sorl.diagnostics.evidence import Evidence, Rollouts, StepEvidence
+from sorl.grid.folder import change
+from sorl.learn.blackbox import Packer
+from sorl.objective.pipeline import policy_loss, prepare
+from sorl.recording.recorder import Recorder
+from sorl.spec import BatchesSettings, InputError, RecordSettings, RunSettings
+from sorl.store import batches
+from sorl.store.reader import Reader
+from sorl.store.sync import sync
 from studies import stored
 from studies.planted import (
     KINDS,
@@ -32,19 +45,6 @@ from studies.planted import (
     Kind,
     healthy,
 )
-from workbench.agent.episode import Episode, collate
-from workbench.algorithms import resolve
-from workbench.batch import Batch
-from workbench.diagnosis.attribution import attribute
-from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
-from workbench.grid.folder import change
-from workbench.learn.blackbox import Packer
-from workbench.objective.pipeline import policy_loss, prepare
-from workbench.record.recorder import Recorder
-from workbench.spec import BatchesSettings, InputError, RecordSettings, RunSettings
-from workbench.store import batches
-from workbench.store.reader import Reader
-from workbench.store.sync import sync
 
 PLANTED = (500, 150, 200)  # faults, weak ones, batches without any
 STEPS = 50  # a run
@@ -375,7 +375,7 @@ def main(files: Sequence[Path] = (), output: Path | None = None) -> str:
     """Return how often the turn and the span of planted faults are named, or of the shipped cases; write the
     cases.
     """
-    from workbench.cli.tables import note
+    from sorl.cli.tables import note
 
     if len(files) > 1:
         raise InputError("sorl bench attribution takes one --from")

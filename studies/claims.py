@@ -16,6 +16,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from sorl.analysis import stats
+from sorl.analysis.region import Landscape, areas, edges, estimate, heights
+from sorl.analysis.results import Results
+from sorl.analysis.runs import KEPT, NOT_DEAD, settings
+from sorl.analysis.stats import p_value, percent
+from sorl.app.report.content import Figure, Part, Section, Table, Text, titled
+from sorl.spec.evidence import ALPHA
 from studies import evidence, forest
 from studies.evidence import (
     COLLAPSE,
@@ -28,12 +35,6 @@ from studies.evidence import (
     Comparison,
     Design,
 )
-from workbench.analysis import stats
-from workbench.analysis.region import Landscape, areas, edges, estimate, heights
-from workbench.analysis.results import Results
-from workbench.analysis.runs import KEPT, NOT_DEAD, settings
-from workbench.analysis.stats import ALPHA, p_value, percent
-from workbench.app.report.content import Figure, Part, Section, Table, Text, titled
 
 # Which settings a change may touch: a key, or the beginning of one that ends in a dot.
 # what an ordinary cure changes: step size, its norm, the clip itself

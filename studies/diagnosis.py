@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from sorl.analysis.runs import newest
+from sorl.cli.audit import checks
+from sorl.diagnosis.causes import CAUSES
+from sorl.diagnosis.diagnose import diagnose, in_order
+from sorl.diagnosis.log import HIDDEN, of_run
+from sorl.spec import COLLAPSED, UNDECIDED, InputError
+from sorl.store.batches import folder_of
 from studies import Share, stored
-from workbench.analysis.runs import newest
-from workbench.cli.audit import checks
-from workbench.diagnosis.causes import CAUSES
-from workbench.diagnosis.diagnose import diagnose, in_order
-from workbench.diagnosis.log import HIDDEN, of_run
-from workbench.spec import COLLAPSED, UNDECIDED, InputError
-from workbench.store.batches import folder_of
 
 if TYPE_CHECKING:
-    from workbench.store.reader import Reader
+    from sorl.store.reader import Reader
 
 LABELLED = ("fault_lab", "fault_lab_healthy")
 NOTHING = "nothing"
@@ -179,7 +179,7 @@ def main(runs: Path, files: Sequence[Path] = (), output: Path | None = None) -> 
 
     A run that is in several files counts once, as the last of them has it.
     """
-    from workbench.cli.shared import current
+    from sorl.cli.shared import current
 
     found = (
         [case for file in files for case in read(file)]

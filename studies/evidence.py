@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from workbench.analysis import stats
-from workbench.analysis.runs import KEPT, NOT_DEAD, settings, survived
-from workbench.analysis.stats import ALPHA, LEVEL, Estimate, holm
-from workbench.spec import UNDECIDED as UNDECIDED_RUN
+from sorl.analysis import stats
+from sorl.analysis.runs import KEPT, NOT_DEAD, settings, survived
+from sorl.analysis.stats import LEVEL, Estimate, holm
+from sorl.spec import UNDECIDED as UNDECIDED_RUN
+from sorl.spec.evidence import ALPHA
 
 SUPPORTED, NOT_SUPPORTED, UNDECIDED = "supported", "not supported", "undecided at this power"
 TOO_FEW, NOT_TESTED = "too few seeds", "not tested here"

@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from workbench.store.batches import WEIGHTS
-from workbench.store.example import ARCHIVE
-from workbench.store.reader import Reader
-from workbench.store.sync import sync
+from sorl.store.batches import WEIGHTS
+from sorl.store.example import ARCHIVE
+from sorl.store.reader import Reader
+from sorl.store.sync import sync
 
 EXPERIMENT = "quickstart"
 WHOLE = ("ppo",)  # arms of which both seeds are kept, and each epoch of the turns

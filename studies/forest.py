@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import plotly.graph_objects as go
 
-from workbench.app.figures import common
-from workbench.app.figures.common import Trace, note
-from workbench.app.text import wrapped
-from workbench.app.theme import Palette
+from sorl.app.figures import common
+from sorl.app.figures.common import Trace, note
+from sorl.app.text import wrapped
+from sorl.app.theme import Palette
 
 SHARE, FACTOR = "share", "factor"
 _LABEL, _FINDING = 48, 42  # characters of a line

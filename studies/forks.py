@@ -17,11 +17,12 @@ import numpy as np
 import pandas as pd
 from scipy.stats import permutation_test
 
+from sorl.analysis.forks import UNCHANGED, children, effects, permutation_p
+from sorl.analysis.stats import holm, p_value
+from sorl.spec.evidence import ALPHA
+from sorl.store.reader import Reader
 from studies import Share, markdown
 from studies.evidence import COLLAPSE, MEASURES, MOST, NOT_SUPPORTED, SUPPORTED, UNDECIDED, seeds_for_fisher
-from workbench.analysis.forks import UNCHANGED, children, effects, permutation_p
-from workbench.analysis.stats import ALPHA, holm, p_value
-from workbench.store.reader import Reader
 
 LEADS = (12, 8, 4, 0)  # steps before the onset; a fork is at the newest checkpoint before
 _PARENTS = """

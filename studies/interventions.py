@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pandas as pd
 
+from sorl.analysis.forks import UNCHANGED, tests
+from sorl.cli.bench import CLONE
+from sorl.cli.fork import LIKELIEST, intervene, removal, train
+from sorl.cli.shared import current
+from sorl.diagnosis.causes import CAUSES
+from sorl.diagnosis.diagnose import diagnose, in_order
+from sorl.diagnosis.finding import Cause, Diagnosis
+from sorl.diagnosis.log import HIDDEN, of_run
+from sorl.grid.config import load
+from sorl.spec import InputError, RunSettings
 from studies import Share, markdown, stored
-from workbench.analysis.forks import UNCHANGED, tests
-from workbench.cli.bench import CLONE
-from workbench.cli.fork import LIKELIEST, intervene, removal, train
-from workbench.cli.shared import current
-from workbench.diagnosis.causes import CAUSES
-from workbench.diagnosis.diagnose import diagnose, in_order
-from workbench.diagnosis.finding import Cause, Diagnosis
-from workbench.diagnosis.log import HIDDEN, of_run
-from workbench.grid.config import load
-from workbench.spec import InputError, RunSettings
 
 SEED = 61  # no run of it was looked at while the checks were written
 KINDS = (

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from sorl.store.reader import Reader
 from studies import Share
 from studies.diagnosis import Case, cases, confusion, read, write
-from workbench.store.reader import Reader
 
 FAULT, LABELLED = "route_mismatch", ("moe_lab",)
 SHIPPED = Path(__file__).parents[1] / "experiments" / "results" / "diagnosis" / "moe_lab.parquet"

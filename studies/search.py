@@ -10,18 +10,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from workbench.spec import InputError
+from sorl.spec import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from workbench.analysis.region import Landscape
-    from workbench.analysis.results import Results
+    from sorl.analysis.region import Landscape
+    from sorl.analysis.results import Results
 
 
 def main(runs: Path, experiments: Sequence[str], files: Sequence[Path]) -> str:
     """Return the table of each full grid."""
-    from workbench.cli.report import gather
+    from sorl.cli.report import gather
 
     found = gather(runs, experiments, files)
     if not found:
@@ -37,7 +37,7 @@ def page(found: Results) -> str:
 
     Raises InputError for an experiment that is no region, or of which some of the full grid is missing.
     """
-    from workbench.analysis.region import by_column, edge, from_runs, region_of
+    from sorl.analysis.region import by_column, edge, from_runs, region_of
 
     file = region_of(found.toml)
     if file is None:
@@ -67,7 +67,7 @@ def _asked(full: Landscape, experiment: str) -> pd.DataFrame:
     """The runs of a full grid that the adaptive search would have asked for, given their outcomes."""
     import pandas as pd
 
-    from workbench.grid.search import Rule, Trial, search
+    from sorl.grid.search import Rule, Trial, search
 
     lattice = full.settings.lattice
     rule = Rule(len(lattice), full.planned, full.settings.probes)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from sorl.store.sync import sync
 from tests.learn.tiny import cache, new_run, trained
 from tests.store.fixture import Shape, write_grid
-from workbench.store.sync import sync
 
 __all__ = ["cache", "new_run", "trained"]
 

@@ -9,21 +9,21 @@ import pandas as pd
 import pytest
 import torch
 
+from sorl.agent.episode import Episode
+from sorl.algorithms import ALGORITHMS, differences, resolve
+from sorl.diagnosis.diagnose import diagnose
+from sorl.diagnosis.log import Log
+from sorl.diagnostics.tokens import Tokens
+from sorl.integrations import formats
+from sorl.integrations.logs import read
+from sorl.learn.faults import declare
+from sorl.objective import KINDS, prepare
+from sorl.spec import FaultSettings, Level, RunSettings
+from sorl.store.sync import sync
 from tests.app.conftest import visit
 from tests.diagnostics.shared_batch import random_evidence
 from tests.objective.batches import ragged, solved
 from tests.store.fixture import Shape, write_run
-from workbench.agent.episode import Episode
-from workbench.algorithms import ALGORITHMS, differences, resolve
-from workbench.diagnosis.diagnose import diagnose
-from workbench.diagnosis.log import Log
-from workbench.diagnostics.tokens import Tokens
-from workbench.integrations import formats
-from workbench.integrations.logs import read
-from workbench.learn.faults import declare
-from workbench.objective import KINDS, prepare
-from workbench.spec import FaultSettings, Level, RunSettings
-from workbench.store.sync import sync
 
 TEXT = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from workbench.tensors import Tensor, torch
+from sorl.tensors import Tensor, torch
 
 
 @dataclass(frozen=True)

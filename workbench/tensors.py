@@ -1,7 +1,7 @@
 """torch for the declarations: the package is imported when something is computed, not when an algorithm is
 declared.
 
-`import workbench.algorithms` then takes a tenth of a second, so the command line and the app read the
+`import sorl.algorithms` then takes a tenth of a second, so the command line and the app read the
 declarations themselves. Modules whose whole point is to compute (the trainer, the replay) import torch
 directly.
 """

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sorl.spec import COLLAPSED, UNDECIDED, InputError
 from studies.early_warning.detectors import SIGNALS
-from workbench.spec import COLLAPSED, UNDECIDED, InputError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from workbench.analysis.results import Results
+    from sorl.analysis.results import Results
 
 HEALTHY = "healthy"
 _TEXT = ("run_id", "experiment", "algorithm", "optimizer", "outcome")
@@ -97,7 +97,7 @@ def read(file: Path) -> list[Run]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from workbench.analysis import results
+    from sorl.analysis import results
 
     try:
         table = pq.read_table(file, partitioning=None)

@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from workbench.diagnosis.changepoint import SCALE, past, smoothed
+from sorl.diagnosis.changepoint import SCALE, past, smoothed
 
 Side = Literal["above", "below"]
 _BOTH: tuple[Side, ...] = ("above", "below")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sorl.spec import InputError
 from studies import Share, markdown
 from studies.early_warning.corpus import Run
 from studies.early_warning.detectors import DETECTORS, SIGNALS
@@ -30,7 +31,6 @@ from studies.early_warning.evaluate import (
 from studies.early_warning.peers import Peer, rates
 from studies.early_warning.peers import read as read_peer
 from studies.early_warning.scores import EVERY, TOGETHER
-from workbench.spec import InputError
 
 CORPUS, PEER = "experiments/results/early_warning/corpus.parquet", "rldoctor.parquet"
 FEWEST = 20  # runs of either kind
@@ -334,8 +334,8 @@ def main(runs: Path, experiments: Sequence[str], files: Sequence[Path], output: 
     """Return how well the detectors warn on the finished runs of experiments and files; write them as a
     corpus.
     """
+    from sorl.cli.report import gather
     from studies.early_warning import corpus as corpora
-    from workbench.cli.report import gather
 
     parts = [corpora.read(file) for file in files]
     parts += [corpora.of_results(one) for one in gather(runs, experiments)]

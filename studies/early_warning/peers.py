@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sorl.spec import InputError
 from studies import Share
 from studies.early_warning.corpus import Run
-from workbench.spec import InputError
 
 _LEVELS = ("SKIPPED", "OK", "INFO", "WARNING", "CRITICAL")
 

@@ -23,15 +23,15 @@ from typing import Any
 import pandas as pd
 import tomli_w
 
+from sorl.analysis.runs import newest
+from sorl.diagnosis.diagnose import diagnose
+from sorl.diagnosis.log import of_run
+from sorl.grid import config, progress
+from sorl.grid import run as grid
+from sorl.spec import InputError
+from sorl.store.reader import Reader
+from sorl.store.sync import sync
 from studies import stored
-from workbench.analysis.runs import newest
-from workbench.diagnosis.diagnose import diagnose
-from workbench.diagnosis.log import of_run
-from workbench.grid import config, progress
-from workbench.grid import run as grid
-from workbench.spec import InputError
-from workbench.store.reader import Reader
-from workbench.store.sync import sync
 
 HERE = Path(__file__).parent
 NAME = "rise_and_fall"  # of the experiments, with the number of the rung

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from sorl.spec import InputError
 from studies import Share, markdown, stored
 from studies.scalar_logs import corpus, shipped, trainers
 from studies.scalar_logs.variants import ACCEPTED, HEALTHY
-from workbench.spec import InputError
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "experiments" / "results"
@@ -101,8 +101,8 @@ def answers(
 
 def ours(path: Path) -> tuple[str, ...]:
     """The causes that the diagnosis names for a log; none for one that it cannot read."""
-    from workbench.diagnosis.diagnose import diagnose
-    from workbench.integrations.logs import read
+    from sorl.diagnosis.diagnose import diagnose
+    from sorl.integrations.logs import read
 
     try:
         log = read(path)

@@ -18,11 +18,11 @@ from typing import Any
 import pandas as pd
 import tomli_w
 
+from sorl.agent.draws import draw
+from sorl.grid.cell import merge
+from sorl.spec import COLLAPSED, InputError
 from studies import Share, markdown, stored
 from studies.unknown_bugs.healthy import configurations, drawn
-from workbench.agent.draws import draw
-from workbench.grid.cell import merge
-from workbench.spec import COLLAPSED, InputError
 
 EXPERIMENT = "unknown_bugs"
 SEEDS = {31: 0, 32: 2}  # seed: staleness of its runs
@@ -192,8 +192,8 @@ def cases() -> list[Case]:
 
 def train(case: Case, runs: Path) -> None:
     """Train a case below `runs`, unless it is there. Raises RuntimeError for a run that broke."""
+    from sorl.learn.run import run
     from studies.unknown_bugs.kinds import BUGS, injected
-    from workbench.learn.run import run
 
     folder = runs / EXPERIMENT / case.run_id
     if (folder / "trained").exists():
@@ -217,12 +217,12 @@ def train(case: Case, runs: Path) -> None:
 
 def answers(runs: Path, asked: Sequence[Case]) -> Iterator[Answer]:
     """Audit and diagnose the trained cases."""
+    from sorl.audit import IDENTITIES, audit
+    from sorl.cli.shared import current
+    from sorl.diagnosis.diagnose import diagnose
+    from sorl.diagnosis.log import of_run
+    from sorl.store import batches
     from studies.unknown_bugs.kinds import BUGS
-    from workbench.audit import IDENTITIES, audit
-    from workbench.cli.shared import current
-    from workbench.diagnosis.diagnose import diagnose
-    from workbench.diagnosis.log import of_run
-    from workbench.store import batches
 
     reader, order = current(runs), list(IDENTITIES)
     for case in asked:

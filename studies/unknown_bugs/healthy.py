@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from workbench.agent.draws import Stream, draw
-from workbench.algorithms import ALGORITHMS, resolve
-from workbench.grid.cell import merge
-from workbench.spec import InputError
+from sorl.agent.draws import Stream, draw
+from sorl.algorithms import ALGORITHMS, resolve
+from sorl.grid.cell import merge
+from sorl.spec import InputError
 
 Settings = dict[str, Any]
 MORE = 32  # runs of PPO and GRPO with terms of their own, after one run of each algorithm

@@ -20,19 +20,19 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import pad
 
-from workbench.agent import protocol, worlds
-from workbench.agent.engines import hf
-from workbench.agent.episode import Episode
-from workbench.agent.tokenizer import Codec
-from workbench.batch import Batch
-from workbench.learn import checkpoint, loop, networks, rollouts, update
-from workbench.learn.loop import Trainer
-from workbench.learn.networks import Critic
-from workbench.objective import Algorithm, Normaliser
-from workbench.objective.advantage import Gae, MeanOnly, gae, whiten
-from workbench.objective.aggregate import SeqMeanTokenMean
-from workbench.objective.clip import Ppo, Ratios, Surrogate
-from workbench.objective.kl import LossKL, estimate
+from sorl.agent import protocol, worlds
+from sorl.agent.engines import hf
+from sorl.agent.episode import Episode
+from sorl.agent.tokenizer import Codec
+from sorl.batch import Batch
+from sorl.learn import checkpoint, loop, networks, rollouts, update
+from sorl.learn.loop import Trainer
+from sorl.learn.networks import Critic
+from sorl.objective import Algorithm, Normaliser
+from sorl.objective.advantage import Gae, MeanOnly, gae, whiten
+from sorl.objective.aggregate import SeqMeanTokenMean
+from sorl.objective.clip import Ppo, Ratios, Surrogate
+from sorl.objective.kl import LossKL, estimate
 
 PPO, GRPO, BOTH = ("ppo",), ("grpo",), ("ppo", "grpo")
 KL: Mapping[str, Any] = {"ppo": {"kind": "reward", "beta": 0.05}, "grpo": {"kind": "loss", "beta": 0.1}}

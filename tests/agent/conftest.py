@@ -1,13 +1,13 @@
 import pytest
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
+from sorl.agent.demonstrations import demonstrations
+from sorl.agent.episode import collate
+from sorl.agent.tokenizer import build_tokenizer
+from sorl.agent.worlds.facts import Facts
+from sorl.spec import WorldSettings
 from tests.agent.fakes import build, imitate
 from tests.learn import real_model
-from workbench.agent.demonstrations import demonstrations
-from workbench.agent.episode import collate
-from workbench.agent.tokenizer import build_tokenizer
-from workbench.agent.worlds.facts import Facts
-from workbench.spec import WorldSettings
 
 
 @pytest.fixture(scope="session")

@@ -7,10 +7,10 @@ import torch
 import transformers
 from transformers import PreTrainedTokenizerBase, Qwen2ForCausalLM
 
-from workbench.agent.episode import Episode
-from workbench.agent.protocol import Dialogue
-from workbench.agent.tokenizer import VOCABULARY, Codec
-from workbench.agent.worlds import Question, World
+from sorl.agent.episode import Episode
+from sorl.agent.protocol import Dialogue
+from sorl.agent.tokenizer import VOCABULARY, Codec
+from sorl.agent.worlds import Question, World
 
 # One head of 32: the smallest that vLLM's attention on a CPU knows.
 SMALL: dict[str, Any] = {

@@ -10,17 +10,17 @@ import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen2ForCausalLM
 
 from bench.generate import GenerateEngine
+from sorl.agent.draws import Stream, draw, uniform
+from sorl.agent.engines import Engine, NonFinite, engine_for, hf
+from sorl.agent.engines.hf import FusedDecoder, HFEngine, TransformersDecoder, sample, supports
+from sorl.agent.episode import Episode, collate
+from sorl.agent.tokenizer import Codec
+from sorl.agent.worlds import Retrieved, World
+from sorl.agent.worlds.facts import Facts
+from sorl.learn.networks import scored
+from sorl.spec import EngineSettings, InputError, WorldSettings
 from tests.agent.fakes import build, imitate
 from tests.vllm_here import NEEDS_VLLM
-from workbench.agent.draws import Stream, draw, uniform
-from workbench.agent.engines import Engine, NonFinite, engine_for, hf
-from workbench.agent.engines.hf import FusedDecoder, HFEngine, TransformersDecoder, sample, supports
-from workbench.agent.episode import Episode, collate
-from workbench.agent.tokenizer import Codec
-from workbench.agent.worlds import Retrieved, World
-from workbench.agent.worlds.facts import Facts
-from workbench.learn.rollouts import scored
-from workbench.spec import EngineSettings, InputError, WorldSettings
 
 
 def small(family: str, **changes: object) -> PreTrainedModel:

@@ -8,14 +8,14 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from sorl.agent.episode import Episode, collate
+from sorl.agent.protocol import parse
+from sorl.agent.tokenizer import VOCABULARY, Codec, Spans
+from sorl.agent.worlds import Question
+from sorl.agent.worlds.facts import Facts
+from sorl.learn.checks import episode_of
+from sorl.spec import WorldSettings
 from tests.agent.fakes import ScriptedEngine
-from workbench.agent.episode import Episode, collate
-from workbench.agent.protocol import parse
-from workbench.agent.tokenizer import VOCABULARY, Codec, Spans
-from workbench.agent.worlds import Question
-from workbench.agent.worlds.facts import Facts
-from workbench.learn.checks import episode_of
-from workbench.spec import WorldSettings
 
 TEXT = "who is the rival of anna ? <think> got boris done </think> <answer> boris </answer>"
 KNOWN = TEXT.replace("anna", "clara")

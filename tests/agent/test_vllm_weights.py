@@ -5,11 +5,11 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
 
+from sorl.agent.engines import StaleWeights, engine_for
+from sorl.agent.worlds.facts import Facts
+from sorl.spec import EngineSettings
 from tests.agent.fakes import build
 from tests.vllm_here import NEEDS_VLLM
-from workbench.agent.engines import StaleWeights, engine_for
-from workbench.agent.worlds.facts import Facts
-from workbench.spec import EngineSettings
 
 pytestmark = NEEDS_VLLM
 
@@ -90,7 +90,7 @@ def test_the_one_weight_that_is_stale_is_named(
 def test_a_tied_head_that_was_not_packed_again_is_named(tokenizer, world, monkeypatch):
     scene = Scene(True, tokenizer, world)
     scene.roll()
-    monkeypatch.setattr("workbench.agent.engines.vllm._pack_embeddings", lambda engine: None)
+    monkeypatch.setattr("sorl.agent.engines.vllm._pack_embeddings", lambda engine: None)
     scene.train()
     with pytest.raises(StaleWeights, match=r"stale in vLLM: lm_head\.weight$"):
         scene.roll()

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from workbench.agent.demonstrations import demonstrations
-from workbench.agent.tokenizer import ENTITIES, RELATIONS, UNKNOWN, Codec
-from workbench.agent.worlds import build, exact_match
-from workbench.agent.worlds.atlas import CHAINS, SENTENCES, Atlas, gazetteer, spaced
-from workbench.agent.worlds.facts import Facts
-from workbench.spec import InputError, WarmStartSettings, WorldSettings
+from sorl.agent.demonstrations import demonstrations
+from sorl.agent.tokenizer import ENTITIES, RELATIONS, UNKNOWN, Codec
+from sorl.agent.worlds import build, exact_match
+from sorl.agent.worlds.atlas import CHAINS, SENTENCES, Atlas, gazetteer, spaced
+from sorl.agent.worlds.facts import Facts
+from sorl.spec import InputError, WarmStartSettings, WorldSettings
 
 GOLDEN = ("who is the neighbour of the cousin of the partner of greta ?", "linda", 14912227099857610690)
 KEYS = [(entity, relation) for entity in range(40) for relation in range(10)]

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-import workbench.algorithms
+import sorl.algorithms
 from docs.render import algorithms as page
+from sorl.algorithms import ALGORITHMS, ALIASES, by_family, differences, resolve
+from sorl.objective import FAMILIES, KINDS, Algorithm
+from sorl.objective.ratio import Pool
+from sorl.objective.slot import Slot
+from sorl.objective.stabilise import RmsBatch, Stabiliser
 from tests.objective.batches import EVERY
-from workbench.algorithms import ALGORITHMS, ALIASES, by_family, differences, resolve
-from workbench.objective import FAMILIES, KINDS, Algorithm
-from workbench.objective.ratio import Pool
-from workbench.objective.slot import Slot
-from workbench.objective.stabilise import RmsBatch, Stabiliser
 
 
 @pytest.mark.parametrize(("slot", "choices"), EVERY.items())
@@ -25,10 +25,10 @@ def test_every_kind_is_among_those_that_the_random_pipelines_draw(slot: str, cho
 
 def test_the_declarations_are_read_without_torch():
     code = (
-        "import sys, workbench.algorithms, workbench.objective, workbench.diagnostics.collapse\n"
-        "assert workbench.algorithms.resolve({'base': 'st-ppo', 'ratio': 'turn'}).stabilise.tau == 3\n"
+        "import sys, sorl.algorithms, sorl.objective, sorl.diagnostics.collapse\n"
+        "assert sorl.algorithms.resolve({'base': 'st-ppo', 'ratio': 'turn'}).stabilise.tau == 3\n"
         "assert 'torch' not in sys.modules\nimport torch\n"
-        "from workbench.tensors import torch as ours\nassert ours.float64 is torch.float64"
+        "from sorl.tensors import torch as ours\nassert ours.float64 is torch.float64"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -99,7 +99,7 @@ def test_critics_groups_references_and_differences():
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_is_a_file_of_declarations_without_maths(family):
-    tree = ast.parse((Path(workbench.algorithms.__file__).parent / f"{family}.py").read_text())
+    tree = ast.parse((Path(sorl.algorithms.__file__).parent / f"{family}.py").read_text())
     _, *rest = tree.body
     declarations = [node for node in rest if isinstance(node, ast.Assign)]
     assert all(isinstance(node, ast.ImportFrom | ast.Assign) for node in rest)

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 from docs.measured import SHIPPED, measured
-from workbench import algorithms
-from workbench.algorithms import ALGORITHMS
-from workbench.analysis import results
+from sorl import algorithms
+from sorl.algorithms import ALGORITHMS
+from sorl.analysis import results
 
 
 def filed(folder: Path, name: str, **columns: list[object]) -> None:

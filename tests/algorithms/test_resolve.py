@@ -6,15 +6,15 @@ from dataclasses import fields
 
 import pytest
 
-from workbench.algorithms import ALGORITHMS, differences, resolve
-from workbench.objective import KINDS
-from workbench.objective.advantage import Gae, TurnGae
-from workbench.objective.aggregate import SeqMeanTokenSumNorm, TurnMean
-from workbench.objective.clip import LogClip, Ppo
-from workbench.objective.ratio import Guard, Pool
-from workbench.objective.select import ReverseTurns
-from workbench.objective.stabilise import CNorm, RmsBatch
-from workbench.spec import InputError
+from sorl.algorithms import ALGORITHMS, differences, resolve
+from sorl.objective import KINDS
+from sorl.objective.advantage import Gae, TurnGae
+from sorl.objective.aggregate import SeqMeanTokenSumNorm, TurnMean
+from sorl.objective.clip import LogClip, Ppo
+from sorl.objective.ratio import Guard, Pool
+from sorl.objective.select import ReverseTurns
+from sorl.objective.stabilise import CNorm, RmsBatch
+from sorl.spec import InputError
 
 
 @pytest.mark.parametrize("name", list(ALGORITHMS))

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from workbench.cli.report import slots
-from workbench.spec import RunSettings
+from sorl.cli.report import slots
+from sorl.spec import RunSettings
 
 STALE = {"learn": {"epochs": 4, "staleness": 16}}
 STEPS = 40

@@ -5,9 +5,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from sorl.analysis import compare
+from sorl.spec import LearnSettings, RunSettings
 from tests.analysis.published import FELL, STOOD, rows
-from workbench.analysis import compare
-from workbench.spec import LearnSettings, RunSettings
 
 
 def counts(**arms: tuple[int | None, int]) -> pd.DataFrame:

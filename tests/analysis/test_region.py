@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.analysis import region as analysis
-from workbench.analysis.region import (
+from sorl.analysis import region as analysis
+from sorl.analysis.region import (
     Boundary,
     Landscape,
     answer,
@@ -19,8 +19,8 @@ from workbench.analysis.region import (
     edge,
     headline,
 )
-from workbench.analysis.runs import KEPT, NOT_DEAD
-from workbench.spec import RegionSettings
+from sorl.analysis.runs import KEPT, NOT_DEAD
+from sorl.spec import RegionSettings
 
 SETTINGS = RegionSettings(low=1.0, high=8.0, points=4)
 

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from sorl.analysis.results import KEY, Results, read, results, write
+from sorl.spec import InputError
 from tests.analysis.frames import arm, down, frame, up
-from workbench.analysis.results import KEY, Results, read, results, write
-from workbench.spec import InputError
 
 RUNS = frame(arm("red", down(6)), arm("green", up(6), "turn-ppo"))
 ABOUT = {"experiment": "demo", "question": "Which | of <b>both</b>?", "toml": "seeds = [0]\n"}

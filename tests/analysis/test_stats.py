@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from workbench.analysis import stats
-from workbench.analysis.stats import Estimate
+from sorl.analysis import stats
+from sorl.analysis.stats import Estimate
 
 
 @given(st.integers(1, 60), st.data())

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sorl.analysis import survival
+from sorl.analysis.stats import Estimate
 from tests.analysis.published import AML, FELL, STOOD, TIED, lung, rows
-from workbench.analysis import survival
-from workbench.analysis.stats import Estimate
 
 HEALTHY = {
     "run_id": "r",

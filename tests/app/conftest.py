@@ -16,6 +16,7 @@ import pytest
 from streamlit.components.v2 import manifest_scanner
 from streamlit.testing.v1 import AppTest
 
+from sorl.store.sync import sync
 from tests.store.fixture import (
     START,
     Shape,
@@ -25,7 +26,6 @@ from tests.store.fixture import (
     write_segment,
     write_status,
 )
-from workbench.store.sync import sync
 
 SMALL = Shape(steps=12, trajectories=2, turns=2, epochs=1, steps_per_segment=12)
 
@@ -209,7 +209,7 @@ def patience(monkeypatch: Patch) -> None:
     """Wait for the first sync of a screen, also on a busy machine: a test need not sync what it
     then opens.
     """
-    monkeypatch.setattr("workbench.app.page._PATIENCE", 30.0)
+    monkeypatch.setattr("sorl.app.page._PATIENCE", 30.0)
 
 
 @pytest.fixture(scope="session")
@@ -310,6 +310,6 @@ def open_screen(grid: Path, monkeypatch: Patch) -> Open:
 
     def call(name: str, runs: Path = grid, /, **address: str | list[str]) -> Visit:
         monkeypatch.setenv("SORL_RUNS", str(runs))
-        return visit(f"from workbench.app.screens.{name} import {name}\n{name}()", **address)
+        return visit(f"from sorl.app.screens.{name} import {name}\n{name}()", **address)
 
     return call

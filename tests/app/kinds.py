@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sorl.diagnostics.collapse import judge
+from sorl.spec import RunSettings
+from sorl.store.sync import sync
 from tests.store.fixture import write_dictionary, write_experiment, write_segment, write_status
-from workbench.diagnostics.collapse import judge
-from workbench.spec import RunSettings
-from workbench.store.sync import sync
 
 
 def falling(after: int, over: int, to: float = 0.02) -> list[float]:

@@ -11,12 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import Markup
 
-from tests.app.conftest import HOSTILE, Open, Read, assert_literal, write_queued
-from tests.app.test_figures import signal
-from tests.store.fixture import Shape, write_run, write_segment, write_status
-from workbench.app.experiments import ranked, worst_epoch
-from workbench.app.screens import episode as screen
-from workbench.app.screens.episode import (
+from sorl.app.experiments import ranked, worst_epoch
+from sorl.app.screens import episode as screen
+from sorl.app.screens.episode import (
     Side,
     difference,
     in_epoch,
@@ -26,10 +23,13 @@ from workbench.app.screens.episode import (
     turn_table,
     verdict,
 )
-from workbench.app.store import Diagnostics
-from workbench.app.text import html_text, visible
-from workbench.app.theme import LIGHT, tint
-from workbench.store.reader import Reader
+from sorl.app.store import Diagnostics
+from sorl.app.text import html_text, visible
+from sorl.app.theme import LIGHT, tint
+from sorl.store.reader import Reader
+from tests.app.conftest import HOSTILE, Open, Read, assert_literal, write_queued
+from tests.app.test_figures import signal
+from tests.store.fixture import Shape, write_run, write_segment, write_status
 
 TINY = Shape(steps=4, trajectories=2, turns=2, epochs=2, tokens=0, steps_per_segment=4)
 PPO = "ppo-s0-aaaa0000"

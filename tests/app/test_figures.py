@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sorl.analysis.survival import curve
+from sorl.app.curve_data import Window, alarm_leads, banded, lone
+from sorl.app.figures import runs as of_runs
+from sorl.app.figures.common import AXES, KINDS
+from sorl.app.figures.curves import GROUPS, Panel, _stacked, chart, curves
+from sorl.app.figures.maps import FEW, Heat, Measure, colour_scale, heat, region
+from sorl.app.store import Diagnostics
+from sorl.app.theme import DARK, LIGHT, Palette, contrast, mixed, styles
 from tests.app.conftest import HOSTILE, assert_figure_literal, checked
-from workbench.analysis.survival import curve
-from workbench.app.curve_data import Window, alarm_leads, banded, lone
-from workbench.app.figures import runs as of_runs
-from workbench.app.figures.common import AXES, KINDS
-from workbench.app.figures.curves import GROUPS, Panel, _stacked, chart, curves
-from workbench.app.figures.maps import FEW, Heat, Measure, colour_scale, heat, region
-from workbench.app.store import Diagnostics
-from workbench.app.theme import DARK, LIGHT, Palette, contrast, mixed, styles
 
 RED = LIGHT.outcomes["collapsed"]
 WORDS = {"kl": ("nats", "<-delta>_m (k1)")}

@@ -2,18 +2,18 @@ from pathlib import Path
 
 import pytest
 
+from sorl.algorithms import ALGORITHMS, differences
+from sorl.app.screens.glossary import _EXAMPLE, entries, entry_text, formula_html, rule_picture, search
+from sorl.app.store import Diagnostics
+from sorl.app.text import html_text
+from sorl.app.theme import DARK
+from sorl.diagnostics import CATALOGUE
+from sorl.diagnostics.collapse import judge
+from sorl.diagnostics.declare import dictionary
+from sorl.objective import KINDS
+from sorl.spec import Diagnostic, Level, Unit
 from tests.app.conftest import HOSTILE, SMALL, Open, Read, assert_literal, checked
 from tests.store.fixture import write_dictionary, write_run
-from workbench.algorithms import ALGORITHMS, differences
-from workbench.app.screens.glossary import _EXAMPLE, entries, entry_text, formula_html, rule_picture, search
-from workbench.app.store import Diagnostics
-from workbench.app.text import html_text
-from workbench.app.theme import DARK
-from workbench.diagnostics import CATALOGUE
-from workbench.diagnostics.collapse import judge
-from workbench.diagnostics.declare import dictionary
-from workbench.objective import KINDS
-from workbench.spec import Diagnostic, Level, Unit
 
 
 def test_every_diagnostic_has_its_unit_definition_source_and_alarm(open_screen: Open) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sorl.app.page import SCREENS
 from tests.app.conftest import HOSTILE, Open, assert_literal
 from tests.cli.command import done
-from workbench.app.page import SCREENS
 
 
 @pytest.fixture(scope="module")

@@ -7,11 +7,11 @@ from xml.etree import ElementTree
 import pandas as pd
 import pytest
 
+from sorl.app.figures.matrix import MOST, ROW, TALL, layout, matrix, parts
+from sorl.app.text import visible
+from sorl.app.theme import LIGHT
+from sorl.store.notes import Notes
 from tests.app.conftest import HOSTILE, Read
-from workbench.app.figures.matrix import MOST, ROW, TALL, layout, matrix, parts
-from workbench.app.text import visible
-from workbench.app.theme import LIGHT
-from workbench.store.notes import Notes
 
 
 def runs(*arms: tuple[str, str], seeds: int = 2, **columns: Any) -> pd.DataFrame:

@@ -15,15 +15,15 @@ from urllib.parse import parse_qs, urlsplit
 import pandas as pd
 import pytest
 
+from sorl.app.experiments import differing
+from sorl.app.screens.overview import matching, reason, rows, worst
+from sorl.diagnosis.finding import Cause, Clue, Diagnosis, Finding
+from sorl.spec.files import lock_file
+from sorl.store import notes
+from sorl.store.notes import Notes, read, write
+from sorl.store.reader import Reader
 from tests.app.conftest import HOSTILE, SMALL, Open, Patch, Read, Visit, assert_literal
 from tests.store.fixture import Shape, write_experiment, write_run, write_segment, write_status
-from workbench.app.experiments import differing
-from workbench.app.screens.overview import matching, reason, rows, worst
-from workbench.diagnosis.finding import Cause, Clue, Diagnosis, Finding
-from workbench.spec.files import lock_file
-from workbench.store import notes
-from workbench.store.notes import Notes, read, write
-from workbench.store.reader import Reader
 
 
 def frame(*found: dict[str, Any]) -> pd.DataFrame:
@@ -212,7 +212,7 @@ def test_a_finding_that_shows_only_after_the_fall_is_not_called_its_cause() -> N
         return reason(Diagnosis(Down(), (Finding(cause, clue),), (), {}, None, {}))  # type: ignore[arg-type]
 
     assert said(10) == "Likely cause (60 %): Too large. Halve it."
-    with mock.patch("workbench.diagnosis.diagnose.swung", return_value=()):
+    with mock.patch("sorl.diagnosis.diagnose.swung", return_value=()):
         assert said(11).startswith("None of the known causes fits.")
 
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from sorl.analysis.runs import runs as runs_of
+from sorl.cli.main import app as command
+from sorl.integrations import trl
+from sorl.store.example import runs_folder
+from sorl.store.reader import Reader
+from sorl.store.sync import sync
 from tests.app.conftest import Open
 from tests.integrations.fake_trl import FakeGRPO
-from tests.record.local import Local
-from workbench.analysis.runs import runs as runs_of
-from workbench.cli.main import app as command
-from workbench.integrations import trl
-from workbench.store.example import runs_folder
-from workbench.store.reader import Reader
-from workbench.store.sync import sync
+from tests.recording.local import Local
 
 
 @pytest.fixture(scope="module")

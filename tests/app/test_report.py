@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
+from sorl.analysis.results import CURVES, Results, results
+from sorl.app.report import content
+from sorl.app.report.content import Figure, Report, Section, Table, Text, html, text
+from sorl.app.theme import DARK, LIGHT
+from sorl.cli import bench
+from sorl.cli.report import gather, written
 from studies import claims
 from tests.analysis.frames import arm, down, frame, on_policy, up
 from tests.app.conftest import HOSTILE, SEARCHED, Read, assert_figure_literal, region_arms
-from workbench.analysis.results import CURVES, Results, results
-from workbench.app.report import content
-from workbench.app.report.content import Figure, Report, Section, Table, Text, html, text
-from workbench.app.theme import DARK, LIGHT
-from workbench.cli import bench
-from workbench.cli.report import gather, written
 
 report = partial(content.report, claims=claims)
 CLIP = {"learn": {"epochs": 4, "staleness": 16, "policy": {"max_grad_norm": 1.0}}}

@@ -14,22 +14,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sorl.app import page
+from sorl.app.curve_data import first_alarm, first_alarms, stands
+from sorl.app.experiments import runs as runs_of
+from sorl.app.figures.runs import Signal
+from sorl.app.screens import replay
+from sorl.app.screens.run import as_it_is, findings, held_out, moment, not_finite, settings, told
+from sorl.app.store import Store, dictionary
+from sorl.app.text import percent
+from sorl.diagnosis.diagnose import place
+from sorl.spec import InputError
+from sorl.store.sync import sync
 from tests.app.conftest import HOSTILE, SMALL, Open, Patch, Read, Visit, assert_literal, press
 from tests.app.kinds import KEPT, KINDS, MILD, write_kinds
 from tests.diagnosis.sentences import checked
 from tests.store.fixture import Shape, write_experiment, write_run, write_segment, write_status
 from tests.store.stored_batch import write_batch
-from workbench.app import page
-from workbench.app.curve_data import first_alarm, first_alarms, stands
-from workbench.app.experiments import runs as runs_of
-from workbench.app.figures.runs import Signal
-from workbench.app.screens import replay
-from workbench.app.screens.run import as_it_is, findings, held_out, moment, not_finite, settings, told
-from workbench.app.store import Store, dictionary
-from workbench.app.text import percent
-from workbench.diagnosis.diagnose import place
-from workbench.spec import InputError
-from workbench.store.sync import sync
 
 PPO = "ppo-s0-aaaa0000"
 

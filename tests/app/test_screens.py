@@ -20,6 +20,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sorl.analysis import compare
+from sorl.analysis.runs import runs as runs_of
+from sorl.app import page, store
+from sorl.app.curve_data import Window, first_warning
+from sorl.app.experiments import choices_of, default_arms, differing, seeds_of
+from sorl.app.export import file_name
+from sorl.app.figures.common import AXES
+from sorl.app.figures.maps import Measure
+from sorl.app.page import SCREENS, TITLES, tab_title
+from sorl.app.screens import collapse
+from sorl.app.screens.compare import against, default_metrics, differences, regrouped
+from sorl.app.screens.turns import Cell, Turns, headline
+from sorl.app.text import apart, html_text
+from sorl.app.text import number as written
+from sorl.app.theme import LIGHT
+from sorl.store.connect import database, writer
+from sorl.store.reader import Reader
+from sorl.store.sync import SyncReport
 from tests.app.conftest import (
     HOSTILE,
     SMALL,
@@ -34,24 +52,6 @@ from tests.app.conftest import (
 )
 from tests.store.fixture import Shape, write_grid, write_run
 from tests.store.processes import ROOT
-from workbench.analysis import compare
-from workbench.analysis.runs import runs as runs_of
-from workbench.app import page, store
-from workbench.app.curve_data import Window, first_warning
-from workbench.app.experiments import choices_of, default_arms, differing, seeds_of
-from workbench.app.export import file_name
-from workbench.app.figures.common import AXES
-from workbench.app.figures.maps import Measure
-from workbench.app.page import SCREENS, TITLES, tab_title
-from workbench.app.screens import collapse
-from workbench.app.screens.compare import against, default_metrics, differences, regrouped
-from workbench.app.screens.turns import Cell, Turns, headline
-from workbench.app.text import apart, html_text
-from workbench.app.text import number as written
-from workbench.app.theme import LIGHT
-from workbench.store.connect import database, writer
-from workbench.store.reader import Reader
-from workbench.store.sync import SyncReport
 
 CHOICE = "choose_many('arm', 'Arms', ['a', 'b', 'c'], ['a'])"
 
@@ -68,7 +68,7 @@ def test_the_app_opens_on_the_overview(file: str, grid: Path, monkeypatch: Patch
 )
 def test_the_overview_has_an_address_of_its_own_and_one_place_in_the_menu(address: str | None) -> None:
     app = visit(
-        "import streamlit as st\nfrom workbench.app.main import menu\n"
+        "import streamlit as st\nfrom sorl.app.main import menu\n"
         f"pages = menu({address!r})\nst.navigation(pages)\n"
         "st.session_state['pages'] = [(p.title, p.url_path, p.visibility) for p in pages]\n"
     )
@@ -85,7 +85,7 @@ def test_a_choice_goes_along_to_the_next_screen() -> None:
     # The browser asks for the next screen with the choices of this one where a look for new rows is asked for
     # with it.
     app = visit(
-        "import streamlit as st\nfrom workbench.app.url import begin, choose_many, finish\n"
+        "import streamlit as st\nfrom sorl.app.url import begin, choose_many, finish\n"
         f"def one():\n    begin('one')\n    {CHOICE}\n    finish([])\n"
         f"def two():\n    begin('two')\n    {CHOICE}\n    finish([])\n"
         "pages = [st.Page(one), st.Page(two)]\n"
@@ -102,8 +102,8 @@ def test_a_choice_goes_along_to_the_next_screen() -> None:
 
 def test_no_screen_imports_torch() -> None:
     code = (
-        "import sys\nfrom workbench.app.page import SCREENS, page\nimport workbench.app.main\n"
-        "[page(name) for name in SCREENS]\nfrom workbench.analysis import compare\n"
+        "import sys\nfrom sorl.app.page import SCREENS, page\nimport sorl.app.main\n"
+        "[page(name) for name in SCREENS]\nfrom sorl.analysis import compare\n"
         "print([name for name in ('torch', 'transformers', 'vllm') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
@@ -232,7 +232,7 @@ def test_no_choice_is_lost_to_a_wrong_address_or_to_the_next_choice(
     app = open_screen("compare")
     with monkeypatch.context() as cut_short:
         # the second comes while the first is drawn
-        cut_short.setattr("workbench.app.url.finish", lambda _: None)
+        cut_short.setattr("sorl.app.url.finish", lambda _: None)
         app.segmented_control(key="scale").set_value("log").run()
     app.segmented_control(key="seeds").set_value("single").run()
     assert (app.session_state["scale"], app.session_state["seeds"], app.steps) == ("log", "single", 1)

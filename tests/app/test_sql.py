@@ -23,20 +23,20 @@ from streamlit import runtime
 from streamlit.runtime.media_file_manager import MediaFileManager
 from streamlit.runtime.memory_media_file_storage import MemoryMediaFileStorage
 
+from sorl.app import export
+from sorl.app.page import store_of
+from sorl.app.screens import sql
+from sorl.app.store import Store
+from sorl.app.text import html_text
+from sorl.diagnostics import CATALOGUE
+from sorl.spec import TABLES
+from sorl.store.reader import saved, saved_query
+from sorl.store.schema import views
+from sorl.store.sync import sync
 from tests.app.conftest import HOSTILE, SMALL, Open, Patch, Read, Visit, assert_literal, press
 from tests.store.contents import contents
 from tests.store.fixture import write_run
 from tests.store.test_reader import ESCAPES
-from workbench.app import export
-from workbench.app.page import store_of
-from workbench.app.screens import sql
-from workbench.app.store import Store
-from workbench.app.text import html_text
-from workbench.diagnostics import CATALOGUE
-from workbench.spec import TABLES
-from workbench.store.reader import saved, saved_query
-from workbench.store.schema import views
-from workbench.store.sync import sync
 
 
 def mistakes(app: Visit) -> str:

@@ -16,11 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.app.conftest import SMALL, Patch, Read
-from tests.store.fixture import Shape, write_experiment, write_run, write_status
-from workbench.app import curve_data
-from workbench.app import store as module
-from workbench.app.curve_data import (
+from sorl.app import curve_data
+from sorl.app import store as module
+from sorl.app.curve_data import (
     CLOCKS,
     Chosen,
     Window,
@@ -32,17 +30,19 @@ from workbench.app.curve_data import (
     panel,
     stopped,
 )
-from workbench.app.figures.common import is_wide
-from workbench.app.figures.maps import Measure
-from workbench.app.screens.turns import FIRST, Cell, Turns, listed
-from workbench.app.store import QUERIES, WORDS, BackgroundSync, Diagnostics, Store, dictionary, notation
-from workbench.diagnostics import CATALOGUE
-from workbench.diagnostics.declare import SYMBOLS
-from workbench.diagnostics.declare import dictionary as declared
-from workbench.spec import InputError
-from workbench.store.connect import Busy, writer
-from workbench.store.reader import Reader
-from workbench.store.sync import SyncReport, sync
+from sorl.app.figures.common import is_wide
+from sorl.app.figures.maps import Measure
+from sorl.app.screens.turns import FIRST, Cell, Turns, listed
+from sorl.app.store import QUERIES, WORDS, BackgroundSync, Diagnostics, Store, dictionary, notation
+from sorl.diagnostics import CATALOGUE
+from sorl.diagnostics.declare import SYMBOLS
+from sorl.diagnostics.declare import dictionary as declared
+from sorl.spec import InputError
+from sorl.store.connect import Busy, writer
+from sorl.store.reader import Reader
+from sorl.store.sync import SyncReport, sync
+from tests.app.conftest import SMALL, Patch, Read
+from tests.store.fixture import Shape, write_experiment, write_run, write_status
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
+from sorl.app.page import address, anchor
+from sorl.app.text import figure_text, html_text, markdown_text, table_html, tag, visible, wrapped
+from sorl.app.url import between, some_of
 from tests.app.conftest import HOSTILE, Read
-from workbench.app.page import address, anchor
-from workbench.app.text import figure_text, html_text, markdown_text, table_html, tag, visible, wrapped
-from workbench.app.url import between, some_of
 
 
 @pytest.mark.parametrize("text", HOSTILE)

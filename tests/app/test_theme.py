@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import workbench.app
-from workbench.algorithms import ALGORITHMS
-from workbench.app.theme import DARK, LIGHT, MARKS, Palette, colour, contrast, mixed, position, styles, tint
-from workbench.spec import OUTCOMES
+import sorl.app
+from sorl.algorithms import ALGORITHMS
+from sorl.app.theme import DARK, LIGHT, MARKS, Palette, colour, contrast, mixed, position, styles, tint
+from sorl.spec import OUTCOMES
 
 # Linear RGB as people with no cones of one kind see it: Machado, Oliveira and Fernandes 2009, severity 1.
 VISIONS = {
@@ -109,7 +109,7 @@ def test_lines_and_words_stand_out_from_the_background(palette: Palette) -> None
 
 @both
 def test_every_text_is_readable_on_every_ground_also_where_the_sheet_fades_it(palette: Palette) -> None:
-    package = Path(workbench.app.__file__).parent
+    package = Path(sorl.app.__file__).parent
     shares = [
         float(share) for share in re.findall(r"[{;]\s*opacity: ([.\d]+)", (package / "style.css").read_text())
     ]
@@ -140,7 +140,7 @@ def test_an_arm_drawn_alone_has_the_colour_of_its_algorithm_and_keeps_its_dash()
 
 
 def test_the_app_listens_on_this_machine_only_tells_nobody_and_a_look_at_the_database_is_cheap() -> None:
-    package = Path(workbench.app.__file__).parent
+    package = Path(sorl.app.__file__).parent
     files = [folder / ".streamlit" / "config.toml" for folder in (package, package.parents[1])]
     config, root = (tomllib.loads(file.read_text()) for file in files)
     for found in (config, root):

@@ -15,14 +15,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sorl.agent.engines import hf
+from sorl.audit import IDENTITIES, Check, audit, chosen, explain
+from sorl.audit.identities import DEVIATIONS, dependence
+from sorl.learn import loop, update
+from sorl.replay.networks import Draws
+from sorl.store import batches
 from tests.cli.command import sorl, told
 from tests.learn.tiny import MakeRun, train
-from workbench.agent.engines import hf
-from workbench.audit import IDENTITIES, Check, audit, chosen, explain
-from workbench.audit.identities import DEVIATIONS, dependence
-from workbench.audit.networks import Draws
-from workbench.learn import loop, update
-from workbench.store import batches
 
 STEPS = (1, 3, 4)
 HEALTHY: dict[str, dict[str, Any]] = {

@@ -15,13 +15,13 @@ import torch
 from bench import iteration, main, measure, processes, stored, training
 from bench.measure import Comparison, Results, Sample, Share, Side, Target
 from bench.training import Scene, defaults, scene
+from sorl.algorithms import CORE, resolve
+from sorl.cli.bench import ON_REQUEST, PARTS
+from sorl.learn.loop import Trainer
+from sorl.recording.recorder import Recorder
+from sorl.replay.play import play
+from sorl.spec import InputError, RunSettings
 from tests.cli.command import done, refused
-from workbench.algorithms import CORE, resolve
-from workbench.cli.bench import ON_REQUEST, PARTS
-from workbench.learn.loop import Trainer
-from workbench.record.recorder import Recorder
-from workbench.replay.play import play
-from workbench.spec import InputError, RunSettings
 
 TINY = RunSettings.model_validate(
     {

@@ -8,8 +8,8 @@ from bench import browse, live, main, measure
 from bench.browse import Browse, Crowd
 from bench.crowd import Size, ensure
 from bench.measure import Latency, Sample
+from sorl.spec import RunSettings
 from tests.store.contents import is_open
-from workbench.spec import RunSettings
 
 SIZE = Size(runs=25, steps=600, turns=2)
 KINDS = [

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from sorl.cli.main import app
+from sorl.spec import RunSettings
 from tests.store.fixture import write_status
-from workbench.cli.main import app
-from workbench.spec import RunSettings
 
 FELL = {"row": {"outcome": "collapsed", "collapse_step": 12, "peak_success": 0.6, "final_success": 0.05}}
 STOOD = {"row": {"outcome": "healthy", "peak_success": 0.75, "final_success": 0.72}, "grad_norm": 2.5}

@@ -7,9 +7,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from sorl.spec import RunSettings
 from tests.cli.command import STEPS, done, fell, record, told
 from tests.store.fixture import Shape, write_experiment, write_run, write_segment, write_status
-from workbench.spec import RunSettings
 
 SHAPE = Shape(steps=30, trajectories=2, turns=2, epochs=1)
 HOSTILE = 'a & b_50% {\\x} | "q", <b>\n[2]'

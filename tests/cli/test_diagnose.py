@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from sorl.cli.diagnose import _name_of
 from studies import diagnosis as score
 from tests.cli.command import done, sorl, told
 from tests.studies.test_diagnosis import FOUND
-from workbench.cli.diagnose import _name_of
 
 
 def written(path: Path, jump: float) -> Path:

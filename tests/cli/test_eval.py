@@ -11,15 +11,15 @@ import tomli_w
 import torch
 from scipy.stats import beta
 
+from sorl.agent.tokenizer import build_tokenizer
+from sorl.agent.worlds.dataset import Dataset, Item
+from sorl.learn import networks
+from sorl.learn.evaluate import summary
+from sorl.recording.segments import append
+from sorl.spec import RetrieverSettings, RunSettings, WorldSettings
 from tests.agent.data.test_dataset import FLASHRAG, MEDQA, jsonl
 from tests.agent.fakes import ScriptedEngine
 from tests.cli.command import done, refused, told
-from workbench.agent.tokenizer import build_tokenizer
-from workbench.agent.worlds.dataset import Dataset, Item
-from workbench.learn import networks
-from workbench.learn.evaluate import summary
-from workbench.record.segments import append
-from workbench.spec import RetrieverSettings, RunSettings, WorldSettings
 
 POLICY, WORLD = {"hidden": 16, "layers": 1, "heads": 2, "mlp": 16}, {"max_turns": 2, "max_turn_tokens": 6}
 SETTINGS = RunSettings(policy=POLICY, world=WORLD, warmstart={"steps": 1, "batch": 2})

@@ -14,21 +14,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sorl.algorithms import resolve
+from sorl.analysis import forks
+from sorl.cli.fork import ARMS, allowed, arms_file, arms_of, intervene, removal, rung
+from sorl.diagnosis.causes import CAUSES
+from sorl.diagnosis.diagnose import diagnose
+from sorl.diagnosis.finding import Clue, Diagnosis, Finding
+from sorl.diagnosis.log import Log, of_run
+from sorl.grid.cell import expand
+from sorl.learn.checkpoint import checkpoints
+from sorl.learn.run import locked, settings_of
+from sorl.spec import RunSettings
+from sorl.store.reader import Reader
 from studies import forks as study
 from tests.cli.command import done, refused, told
 from tests.learn.tiny import merged, train
-from workbench.algorithms import resolve
-from workbench.analysis import forks
-from workbench.cli.fork import ARMS, allowed, arms_file, arms_of, intervene, removal, rung
-from workbench.diagnosis.causes import CAUSES
-from workbench.diagnosis.diagnose import diagnose
-from workbench.diagnosis.finding import Clue, Diagnosis, Finding
-from workbench.diagnosis.log import Log, of_run
-from workbench.grid.cell import expand
-from workbench.learn.checkpoint import checkpoints
-from workbench.learn.run import locked, settings_of
-from workbench.spec import RunSettings
-from workbench.store.reader import Reader
 
 
 @pytest.fixture

@@ -22,10 +22,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from sorl.store.sync import sync
 from tests.cli.command import done, sorl, told
 from tests.store.fixture import Shape, write_run
 from tests.store.processes import ROOT
-from workbench.store.sync import sync
 
 ESCAPES = "\x1b[31m\x1b]0;title\x07\u202e\u2066\x9b2J\x08\r[bold]red[/] [/] [link=http://x]"
 LONG = "n" * 300

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from sorl.cli import import_
+from sorl.cli.import_ import Importer
+from sorl.store.reader import Reader
+from sorl.store.sync import sync
 from tests.cli.command import done, refused, sorl, told
 from tests.integrations.test_formats import unpacked
-from workbench.cli import import_
-from workbench.cli.import_ import Importer
-from workbench.store.reader import Reader
-from workbench.store.sync import sync
 
 
 def rows(steps: range, scale: float = 1.0) -> str:

@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import Result
 
+from sorl.cli import doctor
+from sorl.spec import TABLES
+from sorl.store.reader import saved
+from sorl.store.sync import sync
 from tests.cli.command import done, refused, sorl, told
 from tests.store.fixture import run_row, write_run, write_segment, write_status
 from tests.store.processes import HOLD, ROOT, python
-from workbench.cli import doctor
-from workbench.spec import TABLES
-from workbench.store.reader import saved
-from workbench.store.sync import sync
 
 COUNT = ("sql", "SELECT count(*) AS n FROM run", "--format", "csv")
 SHOWN = [  # what is typed, what is printed, what is not

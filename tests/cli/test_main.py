@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sorl.agent.retrievers.http import HTTPRetriever
+from sorl.cli import app as verb
+from sorl.cli import run as training
+from sorl.cli.main import EXTRAS, VERBS
+from sorl.cli.tables import escape, tabular
 from tests.cli.command import done, grid_file, refused
 from tests.store.processes import ROOT
-from workbench.agent.retrievers.http import HTTPRetriever
-from workbench.cli import app as verb
-from workbench.cli import run as training
-from workbench.cli.main import EXTRAS, VERBS
-from workbench.cli.tables import escape, tabular
 
 HEAVY = ("torch", "transformers", "vllm", "streamlit", "plotly", "scipy", "duckdb", "pandas")
 LOOKING = (
@@ -44,7 +44,7 @@ def python(code: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 def test_help_of_every_verb_starts_without_heavy_packages():
     code = (
-        "import io, sys\nfrom contextlib import redirect_stdout\nfrom workbench.cli.main import main\n"
+        "import io, sys\nfrom contextlib import redirect_stdout\nfrom sorl.cli.main import main\n"
         "for verb in sys.argv[1:]:\n"
         "    sys.argv, out = ['sorl', *verb.split()], io.StringIO()\n"
         "    try:\n        with redirect_stdout(out):\n            main()\n"
@@ -59,10 +59,10 @@ def test_help_of_every_verb_starts_without_heavy_packages():
 
 
 def test_the_help_page_imports_no_verb_and_looking_needs_the_core_alone(grid):
-    own = ("workbench.spec", "workbench.cli.run", "pydantic", "pandas", "numpy", "duckdb", "torch")
+    own = ("sorl.spec", "sorl.cli.run", "pydantic", "pandas", "numpy", "duckdb", "torch")
     for lines, heavy in ((("--help",), own), (LOOKING, (*EXTRAS, "vllm"))):
         code = (
-            "import sys\nfrom workbench.cli.main import app\n"
+            "import sys\nfrom sorl.cli.main import app\n"
             f"sys.modules |= dict.fromkeys({[*EXTRAS] if heavy != own else []})\n"  # their import fails
             f"for line in {lines!r}:\n    app(['--runs', sys.argv[1], *line.split()],"
             " standalone_mode=False)\n"

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from sorl.grid.config import load
+from sorl.store.sync import sync
 from tests.cli import command
 from tests.cli.command import IDLE, STEPS, done, grid_file, told
 from tests.store.fixture import write_experiment
-from workbench.grid.config import load
-from workbench.store.sync import sync
 
 
 @pytest.fixture

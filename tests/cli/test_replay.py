@@ -5,9 +5,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from sorl.replay.tables import CULPRITS, SUMMARY, TOKENS, TURNS
 from tests.cli.command import done, refused, told
 from tests.store.stored_batch import write_batch
-from workbench.replay.tables import CULPRITS, SUMMARY, TOKENS, TURNS
 
 
 @pytest.fixture

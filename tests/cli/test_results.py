@@ -11,15 +11,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from docs.render import ROOT
+from sorl.analysis import results
+from sorl.grid.config import load
+from sorl.grid.folder import History
+from sorl.spec.files import lock_file
+from sorl.store.reader import Reader
+from sorl.store.sync import sync
 from tests.cli.command import done, record
 from tests.store.contents import contents, one
 from tests.store.fixture import Shape, write_experiment, write_run, write_segment
-from workbench.analysis import results
-from workbench.grid.config import load
-from workbench.grid.folder import History
-from workbench.spec.files import lock_file
-from workbench.store.reader import Reader
-from workbench.store.sync import sync
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from workbench.diagnosis.log import Log
+from sorl.diagnosis.log import Log
 
 STEPS, AT, ROWS = 24, 12, 48  # the defect begins at step AT; ROWS trajectories a step
 

@@ -13,13 +13,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from sorl.diagnosis.alerts import Bell, alerts, falling
+from sorl.diagnosis.changepoint import slumped
+from sorl.spec import InputError
+from sorl.spec.files import lock_file
+from sorl.store.reader import Reader
+from sorl.store.sync import sync
 from tests.store.fixture import Shape, write_run, write_segment, write_status
-from workbench.diagnosis.alerts import Bell, alerts, falling
-from workbench.diagnosis.changepoint import slumped
-from workbench.spec import InputError
-from workbench.spec.files import lock_file
-from workbench.store.reader import Reader
-from workbench.store.sync import sync
 
 LOCKS: list[Any] = []  # held until the end
 SMALL = Shape(steps=12, trajectories=2, turns=2, epochs=1, steps_per_segment=12)
@@ -140,7 +140,7 @@ def test_a_chat_gets_json(inbox: Inbox) -> None:
 def test_a_dead_webhook_is_said_once_raises_nothing_and_holds_nothing_up(
     why: str, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workbench.diagnosis.alerts._PATIENCE", 0.5)
+    monkeypatch.setattr("sorl.diagnosis.alerts._PATIENCE", 0.5)
     inbox.status, inbox.pause = {"refused": (200, 0.0), "error": (500, 0.0), "slow": (200, 3.0)}[why]
     said: list[str] = []
     hook = Bell("http://127.0.0.1:9/secret" if why == "refused" else f"{inbox.url}/secret", said.append)

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sorl.diagnosis.attribution import FLOOR, Culprit, attribute
+from sorl.diagnosis.diagnose import as_dict, diagnose, markdown, ranking, spot, text
+from sorl.store import batches
+from sorl.store.batches import StoredBatch
 from tests.diagnosis.logs import AT, healthy, log
 from tests.store.stored_batch import write_batch
-from workbench.diagnosis.attribution import FLOOR, Culprit, attribute
-from workbench.diagnosis.diagnose import as_dict, diagnose, markdown, ranking, spot, text
-from workbench.store import batches
-from workbench.store.batches import StoredBatch
 
 
 @pytest.fixture(scope="module")

@@ -4,12 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from sorl.audit import Check
+from sorl.diagnosis.causes import CAUSES
+from sorl.diagnosis.diagnose import diagnose
+from sorl.diagnosis.log import SIGNALS
+from sorl.learn.faults import FAULTS
 from tests.diagnosis.logs import AT, ROWS, STEPS, healthy, log, tokens
-from workbench.audit import Check
-from workbench.diagnosis.causes import CAUSES
-from workbench.diagnosis.diagnose import diagnose
-from workbench.diagnosis.log import SIGNALS
-from workbench.learn.faults import FAULTS
 
 TAGS = ("</search>", "<answer>", "</answer>", "</think>")
 

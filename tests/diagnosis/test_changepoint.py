@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from docs.render import ROOT
+from sorl.diagnosis.changepoint import FEWEST, WINDOW, Slump, first, past, slumped
+from sorl.diagnosis.diagnose import as_dict, diagnose, markdown, text
 from studies.early_warning import corpus
 from studies.early_warning.page import CORPUS
 from tests.diagnosis.logs import healthy, log
-from workbench.diagnosis.changepoint import FEWEST, WINDOW, Slump, first, past, slumped
-from workbench.diagnosis.diagnose import as_dict, diagnose, markdown, text
 
 
 def test_median_and_spread_are_those_of_the_points_before() -> None:

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sorl.analysis.forks import Removal, mantel_haenszel, permutation_p
+from sorl.diagnosis.diagnose import as_dict, diagnose, in_order, likely, markdown, opened, text
+from sorl.diagnosis.standing import standing
+from sorl.diagnostics.collapse import judge
 from tests.diagnosis.logs import healthy, log
 from tests.diagnosis.sentences import checked
-from workbench.analysis.forks import Removal, mantel_haenszel, permutation_p
-from workbench.diagnosis.diagnose import as_dict, diagnose, in_order, likely, markdown, opened, text
-from workbench.diagnosis.standing import standing
-from workbench.diagnostics.collapse import judge
 
 ONSET, DETECTED, SPIKE = 14, 19, 13
 FELL = {

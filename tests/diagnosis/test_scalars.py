@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench.diagnosis.causes import CAUSES
-from workbench.diagnosis.changepoint import Curve
-from workbench.diagnosis.diagnose import cannot_tell, diagnose, in_order, text
-from workbench.diagnosis.log import Log
+from sorl.diagnosis.causes import CAUSES
+from sorl.diagnosis.changepoint import Curve
+from sorl.diagnosis.diagnose import cannot_tell, diagnose, in_order, text
+from sorl.diagnosis.log import Log
 
 STEPS = 400
 Columns = dict[str, np.ndarray]

@@ -5,9 +5,9 @@ from dataclasses import fields, replace
 import numpy as np
 import torch
 
+from sorl.batch import turn_ids
+from sorl.diagnostics.evidence import Evidence, Rollouts
 from tests.objective.batches import DELTA, MASK, OLD, A
-from workbench.batch import turn_ids
-from workbench.diagnostics.evidence import Evidence, Rollouts
 
 
 def evidence_of(mask, old, delta, advantage, **changes):

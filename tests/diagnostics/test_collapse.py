@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
-from workbench.diagnostics.collapse import RAMPS, Watch, judge, onset
-from workbench.spec import COLLAPSED, OUTCOMES, CollapseSettings
+from sorl.diagnostics.collapse import RAMPS, Watch, judge, onset
+from sorl.spec import COLLAPSED, OUTCOMES, CollapseSettings
 
 # Successes of 64 episodes a step, as recorded: ppo, seed 1 of `sorl run experiments/quickstart.toml`. It ends
 # at zero, and the rule of running medians called such runs healthy.

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.diagnostics import CATALOGUE
-from workbench.diagnostics import rules as r
-from workbench.diagnostics.rules import COOLDOWN, DRIFT, DRIFT_POINTS, SMOOTH, RuleWatch, alarms
-from workbench.spec import RATIO_TOLERANCE, Alarm, Diagnostic, Level, Unit
+from sorl.diagnostics import CATALOGUE
+from sorl.diagnostics import rules as r
+from sorl.diagnostics.rules import COOLDOWN, DRIFT, DRIFT_POINTS, SMOOTH, RuleWatch, alarms
+from sorl.spec import RATIO_TOLERANCE, Alarm, Diagnostic, Level, Unit
 
 
 def fire(alarm, values, name="x"):

@@ -9,9 +9,9 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Page
 
+from sorl.analysis.results import read
+from sorl.cli.report import written
 from tests.e2e.browser import ENDS, NO_CHROMIUM, browser, chromium, new_page, served, settle
-from workbench.analysis.results import read
-from workbench.cli.report import written
 
 WIDTHS = (1280, 1920)
 # Screen -> query of its address; without one a screen opens with a collapsed run where there is one.

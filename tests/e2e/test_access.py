@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from sorl.spec.files import lock_file
+from sorl.store.sync import sync
 from tests.app.conftest import write_searched
 from tests.e2e import browser as web
 from tests.store.fixture import write_experiment, write_grid, write_segment, write_status
-from workbench.spec.files import lock_file
-from workbench.store.sync import sync
 
 pytestmark = web.MARKS
 # What has the focus: its name, and whether it was here before.

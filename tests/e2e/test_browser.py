@@ -5,11 +5,11 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
+from sorl.store.reader import Reader
+from sorl.store.sync import sync
 from tests.app.kinds import KEPT, KINDS, write_kinds
 from tests.e2e import browser as web
 from tests.store.fixture import write_grid
-from workbench.store.reader import Reader
-from workbench.store.sync import sync
 
 pytestmark = web.MARKS
 PPO = 1  # its place among the arms: grpo, ppo, so-grpo, st-ppo

@@ -22,12 +22,12 @@ import pyarrow.parquet as pq
 import pytest
 import tomli_w
 
+from sorl.grid.folder import last_row
+from sorl.spec import TABLES
+from sorl.store.sync import sync
 from tests.grid.harness import PATCH, row, starts
 from tests.learn.tiny import TINY, merged, rows
 from tests.store.processes import ROOT
-from workbench.grid.folder import last_row
-from workbench.spec import TABLES
-from workbench.store.sync import sync
 
 ARMS = ("ppo", "turn-ppo", "s-ppo", "st-ppo", "grpo", "so-grpo")
 ENDS = (
@@ -55,7 +55,7 @@ class Place:
                 a: {"step_seconds": 0.1, "row": ENDS[i % 2], "grad_norm": i} for i, a in enumerate(ARMS)
             }
             (self.runs / "script.json").write_text(json.dumps(scripts))
-        code = f"{PATCH}from workbench.cli.main import main\nmain()\n"
+        code = f"{PATCH}from sorl.cli.main import main\nmain()\n"
         program = ["-c", code] if scripted else [str(ROOT / "cli.py")]
         self.sorl = [sys.executable, *program, "--runs", str(self.runs)]
         self.run = [*self.sorl, "run", str(file), "--workers", "2"]
@@ -117,7 +117,7 @@ def test_a_run_that_is_killed_again_and_again_loses_two_seconds_and_doubles_noth
     folder = new_run(iterations=3000, record={"checkpoint_every": 5}, evaluation={"every": 0})
     runs, log, moments = folder.parents[1], folder / "progress.log", random.Random(kills)
     for _ in range(kills):
-        command = [sys.executable, "-m", "workbench.learn", str(folder), "--cache", str(cache)]
+        command = [sys.executable, "-m", "sorl.learn", str(folder), "--cache", str(cache)]
         with log.open("w") as out, subprocess.Popen(command, stdout=out) as process:
             while not log.read_text() and process.poll() is None:
                 time.sleep(0.02)

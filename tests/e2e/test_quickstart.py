@@ -12,8 +12,8 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from sorl.spec import TABLES
 from tests.store.processes import ROOT
-from workbench.spec import TABLES
 
 SMALL = (
     "seeds=[0]",

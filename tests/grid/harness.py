@@ -11,25 +11,25 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from workbench.grid import folder as run_folder
-from workbench.grid.cell import Cell
-from workbench.grid.config import Grid, load
-from workbench.grid.progress import Display
-from workbench.grid.run import Result, run
-from workbench.learn.warmstart import key
+from sorl.grid import folder as run_folder
+from sorl.grid.cell import Cell
+from sorl.grid.config import Grid, load
+from sorl.grid.progress import Display
+from sorl.grid.run import Result, run
+from sorl.learn.warmstart import key
 
 TRAINER = Path(__file__).with_name("trainer.py")
 # For programs of their own that run a grid over the scripted trainer.
 PATCH = (
     f"import sys; sys.path[:0] = [{str(TRAINER.parents[2])!r}]\n"
-    "from workbench.grid import process\n"
+    "from sorl.grid import process\n"
     "process.TRAINER, process.PRELOAD = 'tests.grid.trainer:main', ('tests.grid.trainer',)\n"
 )
 
 
 def put_scripted_trainer(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("workbench.grid.process.TRAINER", "tests.grid.trainer:main")
-    patch.setattr("workbench.grid.process.PRELOAD", ("tests.grid.trainer",))
+    patch.setattr("sorl.grid.process.TRAINER", "tests.grid.trainer:main")
+    patch.setattr("sorl.grid.process.PRELOAD", ("tests.grid.trainer",))
 
 
 class Tape(Display):

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from sorl.cli.plan import describe
+from sorl.grid.cell import COSMETIC, config_hash, flatten, merge, settings_keys, short, slug
+from sorl.grid.config import Grid, load
+from sorl.grid.folder import prepare
+from sorl.spec import InputError, RunSettings
 from tests.grid.harness import grid_file
-from workbench.cli.plan import describe
-from workbench.grid.cell import COSMETIC, config_hash, flatten, merge, settings_keys, short, slug
-from workbench.grid.config import Grid, load
-from workbench.grid.folder import prepare
-from workbench.spec import InputError, RunSettings
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 

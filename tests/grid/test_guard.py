@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
+from sorl.algorithms import resolve
+from sorl.grid import guard
+from sorl.grid.cell import Cell, differing
+from sorl.grid.guard import Finding, Range, Run, amounts, write_events
+from sorl.spec import RunSettings
+from sorl.store.reader import Reader
+from sorl.store.sync import sync
 from tests.learn.tiny import merged
 from tests.store.fixture import write_run, write_segment
-from workbench.algorithms import resolve
-from workbench.grid import guard
-from workbench.grid.cell import Cell, differing
-from workbench.grid.guard import Finding, Range, Run, amounts, write_events
-from workbench.spec import RunSettings
-from workbench.store.reader import Reader
-from workbench.store.sync import sync
 
 ONCE = {"epochs": 1, "minibatches": 1}  # one update a rollout
 TURN = {"ratio": "turn"}

@@ -6,15 +6,15 @@ import os
 import pytest
 from rich.console import Console
 
+from sorl.algorithms import resolve
+from sorl.grid.cell import START, estimate, rough
+from sorl.grid.config import load
+from sorl.grid.process import cores, ending, last_line, last_step
+from sorl.grid.progress import Display, duration, sparkline
+from sorl.grid.run import Result
+from sorl.spec import RunSettings
+from sorl.spec.vocabulary import cause
 from tests.grid.harness import grid_file
-from workbench.algorithms import resolve
-from workbench.grid.cell import START, estimate, rough
-from workbench.grid.config import load
-from workbench.grid.process import cores, ending, last_line, last_step
-from workbench.grid.progress import Display, duration, sparkline
-from workbench.grid.run import Result
-from workbench.spec import RunSettings
-from workbench.spec.vocabulary import cause
 
 SLOW = 3.0 / rough(RunSettings(), resolve("grpo"))  # three seconds an iteration of grpo, which has no critic
 

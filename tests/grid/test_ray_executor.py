@@ -13,14 +13,15 @@ import psutil
 import pytest
 import tomli_w
 
+from sorl.grid import folder as run_folder
+from sorl.grid import process
+from sorl.grid.config import load
+from sorl.grid.process import Ray
+from sorl.grid.result import Limits
+from sorl.grid.run import run
+from sorl.spec import InputError
 from tests.grid.harness import Tape, by_arm, events, go, grid_of, home, kinds, row, starts
 from tests.learn.tiny import TINY, merged, rows
-from workbench.grid import folder as run_folder
-from workbench.grid import process
-from workbench.grid.config import load
-from workbench.grid.process import Ray
-from workbench.grid.run import Limits, run
-from workbench.spec import InputError
 
 REAL = process.TRAINER
 

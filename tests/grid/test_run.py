@@ -16,6 +16,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from sorl.grid import folder as run_folder
+from sorl.grid.cell import workers_for
+from sorl.grid.config import Grid, load
+from sorl.grid.folder import History, append, mean_factor
+from sorl.grid.process import Local
+from sorl.grid.result import Limits, Result
+from sorl.grid.run import run, run_rounds
+from sorl.spec import InputError
+from sorl.store.segments import held, now
 from tests.grid import harness
 from tests.grid.harness import (
     TRAINER,
@@ -31,14 +40,6 @@ from tests.grid.harness import (
     starts,
     wait_for,
 )
-from workbench.grid import folder as run_folder
-from workbench.grid.cell import workers_for
-from workbench.grid.config import Grid, load
-from workbench.grid.folder import History, append, mean_factor
-from workbench.grid.process import Local
-from workbench.grid.run import Limits, Result, run, run_rounds
-from workbench.spec import InputError
-from workbench.store.segments import held, now
 
 ONCE = Limits(retries=0)
 MIB = 2**20
@@ -317,7 +318,7 @@ def test_folders_that_cannot_be_made_or_locked_are_refused(tmp_path, monkeypatch
     (home(grid) / "claim").unlink()
 
     monkeypatch.setattr(
-        "workbench.spec.files.fcntl.flock", Mock(side_effect=OSError(95, "Operation not supported"))
+        "sorl.spec.files.fcntl.flock", Mock(side_effect=OSError(95, "Operation not supported"))
     )
     with pytest.raises(InputError, match=r"storage without file locks .*name another folder with --runs"):
         go(grid)

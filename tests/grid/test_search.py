@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.analysis.region import boundary
-from workbench.grid.search import Rule, Trial, bracket, search, usual
+from sorl.analysis.region import boundary
+from sorl.grid.search import Rule, Trial, bracket, search, usual
 
 
 @st.composite

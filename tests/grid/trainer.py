@@ -1,4 +1,4 @@
-"""A scripted trainer: the contract of `python -m workbench.learn` without learning anything.
+"""A scripted trainer: the contract of `python -m sorl.learn` without learning anything.
 
     python trainer.py FOLDER --cache CACHE
 
@@ -36,10 +36,10 @@ import time
 import tomllib
 from pathlib import Path
 
-from workbench.record.segments import SegmentWriter
-from workbench.spec import RunSettings, table
-from workbench.spec.files import lock_file
-from workbench.store.segments import now
+from sorl.recording.segments import SegmentWriter
+from sorl.spec import RunSettings, table
+from sorl.spec.files import lock_file
+from sorl.store.segments import now
 
 
 def main(arguments: list[str]) -> int:

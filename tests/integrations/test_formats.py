@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sorl.integrations import rows, trackers
+from sorl.integrations.logs import Imported, sources
+from sorl.spec import InputError
 from tests.integrations.files.make import CONFIG, HELD_OUT, STEPS, reward
-from workbench.integrations import rows, trackers
-from workbench.integrations.logs import Imported, sources
-from workbench.spec import InputError
 
 FILES = Path(__file__).parent / "files"
 BOTH = {"learn.policy.lr": CONFIG["learning_rate"], "learn.policy.max_grad_norm": CONFIG["max_grad_norm"]}

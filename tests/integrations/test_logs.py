@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.diagnosis.diagnose import diagnose
-from workbench.diagnostics import CATALOGUE
-from workbench.integrations import logs, names
-from workbench.integrations.logs import imported, read
-from workbench.integrations.rows import Rows
-from workbench.record.segments import schema_of
-from workbench.spec import TABLES, InputError, RunSettings
-from workbench.spec.files import leaves
+from sorl.diagnosis.diagnose import diagnose
+from sorl.diagnostics import CATALOGUE
+from sorl.integrations import logs, names
+from sorl.integrations.logs import imported, read
+from sorl.integrations.rows import Rows
+from sorl.recording.segments import schema_of
+from sorl.spec import TABLES, InputError, RunSettings
+from sorl.spec.files import leaves
 
 STEPS = 60
 

@@ -14,11 +14,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.utils.rnn import pad_sequence
 
-from tests.integrations.fake_trl import micro_batches
-from tests.integrations.fake_verl import recorded
-from tests.objective.batches import plain
-from workbench.algorithms import ALGORITHMS, resolve
-from workbench.integrations.losses import (
+from sorl.algorithms import ALGORITHMS, resolve
+from sorl.integrations.losses import (
     Loss,
     TrlLoss,
     feedable,
@@ -28,8 +25,11 @@ from workbench.integrations.losses import (
     skyrl_loss,
     tinker_loss,
 )
-from workbench.objective import Normaliser, policy_loss, statistics
-from workbench.spec import InputError
+from sorl.objective import Normaliser, policy_loss, statistics
+from sorl.spec import InputError
+from tests.integrations.fake_trl import micro_batches
+from tests.integrations.fake_verl import recorded
+from tests.objective.batches import plain
 
 B, T = 8, 18
 NAMED = ("mask", "advantages", "log_prob_old", "log_prob_behaviour", "log_prob_ref")

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from workbench.integrations.rows import BLOCK, Rows
-from workbench.spec import InputError
+from sorl.integrations.rows import BLOCK, Rows
+from sorl.spec import InputError
 
 
 class Read:

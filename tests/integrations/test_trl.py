@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+from sorl.integrations import trl
+from sorl.spec import InputError
+from sorl.store import batches
 from tests.integrations.fake_trl import FakeGRPO
-from tests.record.local import Local, read
-from workbench.integrations import trl
-from workbench.spec import InputError
-from workbench.store import batches
+from tests.recording.local import Local, read
 
 
 @pytest.fixture
@@ -183,14 +183,14 @@ def test_evaluation_is_not_recorded_and_another_trl_costs_the_rows_only(recorded
     def strange(inputs):
         return {"completion_ids": inputs["completion_ids"], trl.ROW: inputs[trl.ROW]}
 
-    with caplog.at_level(logging.WARNING, "sorl.record"):
+    with caplog.at_level(logging.WARNING, "sorl.recording"):
         _, folder = recorded(FakeGRPO(change=strange), arm="strange")
     assert len([r for r in caplog.records if "could not be recorded" in r.message]) == 1
     assert [row["reward"] is None for row in read(folder, "step")] == [False, False]
 
 
 def test_the_settings_are_those_that_change_what_is_computed_and_the_algorithm_has_our_words(recorded):
-    from workbench.algorithms import resolve
+    from sorl.algorithms import resolve
 
     trainer, folder = recorded()
     config = json.loads(read(folder, "run")[-1]["config"])

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
+from sorl.algorithms import resolve
+from sorl.integrations import verl
+from sorl.integrations.losses import feedable
+from sorl.spec import InputError
+from sorl.store import batches
 from tests.integrations.fake_verl import Config, FakeVerl, actor
 from tests.integrations.test_losses import ours, whole
-from tests.record.local import Local, read
-from workbench.algorithms import resolve
-from workbench.integrations import verl
-from workbench.integrations.losses import feedable
-from workbench.spec import InputError
-from workbench.store import batches
+from tests.recording.local import Local, read
 
 NAMES = {
     "log_prob_old": "old_log_probs",

@@ -1,7 +1,7 @@
 """The training step once more, as plain loops over floats: advantages, losses with gradients, SGD and
 columns.
 
-Formulas are those of the papers and of docs/diagnostics.md; nothing of workbench is imported. The policy is a
+Formulas are those of the papers and of docs/diagnostics.md; nothing of sorl is imported. The policy is a
 table of logits by the token before, theta[a][v], and the critic a table of values, phi[a]: d log p(b | a) / d
 theta[a][v] = 1[v = b] - p(v | a), so every gradient is known in closed form.
 """

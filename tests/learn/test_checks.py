@@ -11,22 +11,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from sorl.agent.demonstrations import demonstrations
+from sorl.agent.episode import Episode, collate
+from sorl.agent.tokenizer import Sentences, build_tokenizer
+from sorl.agent.worlds.facts import Facts
+from sorl.algorithms import ALGORITHMS
+from sorl.batch import Batch, turn_ids
+from sorl.learn import checks, networks
+from sorl.learn.checks import fingerprint, mismatches, synthetic
+from sorl.learn.faults import Fault
+from sorl.learn.rollout import Rollout
+from sorl.learn.rollouts import Sampler
+from sorl.objective import advantage
+from sorl.objective.aggregate import Normaliser, TokenMean
+from sorl.objective.kl import LossKL
+from sorl.objective.select import DynamicSampling, Select
+from sorl.spec import PolicySettings, RunSettings, WorldSettings
 from tests.learn.tiny import TINY, rows, train
-from workbench.agent.demonstrations import demonstrations
-from workbench.agent.episode import Episode, collate
-from workbench.agent.tokenizer import Sentences, build_tokenizer
-from workbench.agent.worlds.facts import Facts
-from workbench.algorithms import ALGORITHMS
-from workbench.batch import Batch, turn_ids
-from workbench.learn import checks, networks
-from workbench.learn.checks import fingerprint, mismatches, synthetic
-from workbench.learn.faults import Fault
-from workbench.learn.rollouts import Rollout, Sampler
-from workbench.objective import advantage
-from workbench.objective.aggregate import Normaliser, TokenMean
-from workbench.objective.kl import LossKL
-from workbench.objective.select import DynamicSampling, Select
-from workbench.spec import PolicySettings, RunSettings, WorldSettings
 
 TOKENIZER = build_tokenizer()
 PAD = TOKENIZER.pad_token_id

@@ -16,21 +16,21 @@ import numpy as np
 import pytest
 import torch
 
+from sorl.agent.tokenizer import build_tokenizer
+from sorl.algorithms import resolve
+from sorl.diagnostics import Measurements, measure
+from sorl.diagnostics.evidence import Evidence, Rollouts, StepEvidence
+from sorl.diagnostics.rules import Event
+from sorl.grid.config import load
+from sorl.learn.faults import FAULTS, Fault, check
+from sorl.learn.faults.declare import HOOKS
+from sorl.learn.faults.kinds import rounded
+from sorl.learn.loop import Trainer
+from sorl.learn.warmstart import ensure
+from sorl.recording.recorder import Recorder
+from sorl.spec import FaultSettings, InputError, PolicySettings, RunSettings
 from tests.grid.harness import grid_file
 from tests.learn.tiny import CLOCK, TINY, merged
-from workbench.agent.tokenizer import build_tokenizer
-from workbench.algorithms import resolve
-from workbench.diagnostics import Measurements, measure
-from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
-from workbench.diagnostics.rules import Event
-from workbench.grid.config import load
-from workbench.learn.faults import FAULTS, Fault, check
-from workbench.learn.faults.declare import HOOKS
-from workbench.learn.faults.kinds import rounded
-from workbench.learn.loop import Trainer
-from workbench.learn.warmstart import ensure
-from workbench.record.recorder import Recorder
-from workbench.spec import FaultSettings, InputError, PolicySettings, RunSettings
 
 AT = 2  # the first iteration with a fault; iteration 0 is shared, 1 is trained with the fault waiting
 CHANGES: dict[str, Any] = {

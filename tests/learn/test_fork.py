@@ -3,12 +3,12 @@
 import pytest
 from pandas.testing import assert_frame_equal
 
+from sorl.learn.checkpoint import checkpoints
+from sorl.learn.faults import FAULTS
+from sorl.learn.run import settings_of
+from sorl.spec import InputError
+from sorl.spec.settings import DRAW
 from tests.learn.tiny import rows, train, written
-from workbench.learn.checkpoint import checkpoints
-from workbench.learn.faults import FAULTS
-from workbench.learn.run import settings_of
-from workbench.spec import InputError
-from workbench.spec.settings import DRAW
 
 PARENT = {"record": {"ladder": 2}, "iterations": 6}
 

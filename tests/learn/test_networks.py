@@ -7,17 +7,17 @@ import pytest
 import torch
 import transformers
 
-from workbench.agent.routing import routed
-from workbench.agent.tokenizer import build_tokenizer
-from workbench.algorithms import ALGORITHMS, resolve
-from workbench.batch import Batch
-from workbench.learn import checkpoint, networks, packed, warmstart
-from workbench.learn.checks import synthetic
-from workbench.learn.networks import Critic, linear_head, log_probs, passes, token_log_probs
-from workbench.learn.probe import controls, cosine, noise, power
-from workbench.learn.update import Learner
-from workbench.objective import Algorithm, prepare
-from workbench.spec import InputError, LearnSettings, PolicySettings, RunSettings
+from sorl.agent.routing import routed
+from sorl.agent.tokenizer import build_tokenizer
+from sorl.algorithms import ALGORITHMS, resolve
+from sorl.batch import Batch
+from sorl.learn import checkpoint, networks, packed, warmstart
+from sorl.learn.checks import synthetic
+from sorl.learn.networks import Critic, linear_head, log_probs, passes, token_log_probs
+from sorl.learn.probe import controls, cosine, noise, power
+from sorl.learn.update import Learner
+from sorl.objective import Algorithm, prepare
+from sorl.spec import InputError, LearnSettings, PolicySettings, RunSettings
 
 TOKENIZER = build_tokenizer()
 TOKENS = torch.randint(3, len(TOKENIZER), (3, 7), generator=torch.Generator().manual_seed(0))

@@ -19,18 +19,18 @@ import pytest
 import torch
 from torch import Tensor
 
+from sorl.agent.tokenizer import build_tokenizer
+from sorl.algorithms import ALGORITHMS
+from sorl.batch import Batch
+from sorl.learn import loop, networks
+from sorl.learn.loop import Trainer
+from sorl.learn.rollout import Rollout, batch_of
+from sorl.learn.warmstart import ensure
+from sorl.objective import KINDS, Algorithm, Slot
+from sorl.objective.ratio import Guard
+from sorl.recording.recorder import Recorder
+from sorl.spec import InputError, RunSettings
 from tests.learn.tiny import TINY, merged
-from workbench.agent.tokenizer import build_tokenizer
-from workbench.algorithms import ALGORITHMS
-from workbench.batch import Batch
-from workbench.learn import loop, networks
-from workbench.learn.loop import Trainer
-from workbench.learn.rollouts import Rollout, batch_of
-from workbench.learn.warmstart import ensure
-from workbench.objective import KINDS, Algorithm, Slot
-from workbench.objective.ratio import Guard
-from workbench.record.recorder import Recorder
-from workbench.spec import InputError, RunSettings
 
 SETTINGS: dict[str, Any] = {
     "world": {"max_turns": 4},

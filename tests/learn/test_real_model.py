@@ -5,20 +5,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.learn import real_model
-from tests.learn.tiny import rows
-from tests.vllm_here import NEEDS_VLLM
-from workbench.agent.engines import engine_for
-from workbench.agent.episode import Episode
-from workbench.agent.worlds.facts import Facts
-from workbench.algorithms import resolve
-from workbench.learn import networks, rollouts
-from workbench.learn.networks import Critic
-from workbench.learn.rollouts import Rollout, batch_of, critic_values
-from workbench.learn.update import Learner
-from workbench.learn.warmstart import locate, tokenizer_of
-from workbench.objective.pipeline import prepare
-from workbench.spec import (
+from sorl.agent.engines import engine_for
+from sorl.agent.episode import Episode
+from sorl.agent.worlds.facts import Facts
+from sorl.algorithms import resolve
+from sorl.learn import networks, rollouts
+from sorl.learn.networks import Critic, critic_values
+from sorl.learn.rollout import Rollout, batch_of
+from sorl.learn.update import Learner
+from sorl.learn.warmstart import locate, tokenizer_of
+from sorl.objective.pipeline import prepare
+from sorl.spec import (
     ComputeSettings,
     EngineSettings,
     InputError,
@@ -26,6 +23,9 @@ from workbench.spec import (
     RunSettings,
     WorldSettings,
 )
+from tests.learn import real_model
+from tests.learn.tiny import rows
+from tests.vllm_here import NEEDS_VLLM
 
 WORLD = WorldSettings(max_turns=2, max_turn_tokens=24)
 

@@ -21,17 +21,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from sorl.algorithms import ALGORITHMS, resolve
+from sorl.batch import Batch
+from sorl.diagnostics import CATALOGUE
+from sorl.diagnostics.evidence import Evidence, Rollouts, StepEvidence
+from sorl.learn.loop import Trainer
+from sorl.learn.update import Learner
+from sorl.objective import prepare
+from sorl.recording.recorder import Recorder
+from sorl.spec import LearnSettings, RunSettings
 from tests.learn import reference
 from tests.learn.reference import CRITICS, EVERYTHING, Rule, Sequence_
-from workbench.algorithms import ALGORITHMS, resolve
-from workbench.batch import Batch
-from workbench.diagnostics import CATALOGUE
-from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
-from workbench.learn.loop import Trainer
-from workbench.learn.update import Learner
-from workbench.objective import prepare
-from workbench.record.recorder import Recorder
-from workbench.spec import LearnSettings, RunSettings
 
 F64 = torch.float64
 WORDS = 9  # of the vocabulary; 1 to 4 are the tags

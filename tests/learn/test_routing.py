@@ -8,20 +8,19 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from tests.learn.tiny import TINY, MakeRun, Session, assert_same_rows, resumed, rows
-from workbench.agent.draws import generator
-from workbench.agent.engines.hf import HFEngine, decoder_of
-from workbench.agent.episode import collate
-from workbench.agent.routing import differing, experts_of, load, routed, routers
-from workbench.agent.worlds.facts import Facts
-from workbench.algorithms import ALGORITHMS, resolve
-from workbench.batch import Batch
-from workbench.grid.cell import merge
-from workbench.learn import networks
-from workbench.learn.rollouts import scored
-from workbench.learn.update import Learner
-from workbench.objective import prepare
-from workbench.spec import (
+from sorl.agent.draws import generator
+from sorl.agent.engines.hf import HFEngine, decoder_of
+from sorl.agent.episode import collate
+from sorl.agent.routing import differing, experts_of, load, routed, routers
+from sorl.agent.worlds.facts import Facts
+from sorl.algorithms import ALGORITHMS, resolve
+from sorl.batch import Batch
+from sorl.grid.cell import merge
+from sorl.learn import networks
+from sorl.learn.networks import scored
+from sorl.learn.update import Learner
+from sorl.objective import prepare
+from sorl.spec import (
     ComputeSettings,
     EngineSettings,
     InputError,
@@ -29,7 +28,8 @@ from workbench.spec import (
     PolicySettings,
     WorldSettings,
 )
-from workbench.store import batches
+from sorl.store import batches
+from tests.learn.tiny import TINY, MakeRun, Session, assert_same_rows, resumed, rows
 
 WORLD = Facts(WorldSettings(entities=8, relations=4, hops=(0.0, 1.0, 0.0), max_turns=3))
 # The architectures: gates normalised over the top 2, over all experts with one chosen, and with a shared
@@ -198,8 +198,8 @@ def test_an_interrupted_mixture_resumes_bit_equal_with_the_routes_of_its_queue(
 
 
 def test_a_stored_batch_carries_the_routes_and_its_gradients_are_found_again(tmp_path: Path, cache: Path):
-    from workbench.audit.networks import Networks
-    from workbench.replay.play import gradients, play
+    from sorl.replay.networks import Networks
+    from sorl.replay.play import gradients, play
 
     session = Session(tmp_path, cache, **MOE, slots={"routing": "r2"}, iterations=3)
     session.train()

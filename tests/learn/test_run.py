@@ -13,16 +13,16 @@ import pytest
 import torch
 from pandas.testing import assert_frame_equal
 
+from sorl.grid.process import follow, where
+from sorl.learn import run as run_module
+from sorl.learn.__main__ import main
+from sorl.learn.loop import stop_reason
+from sorl.learn.run import heartbeat
+from sorl.spec import StopSettings
+from sorl.spec.files import lock_file
+from sorl.store import batches
 from tests.grid.harness import wait_for
 from tests.learn.tiny import Session, assert_same_rows, cell, interrupted, resumed, rows, train
-from workbench.grid.process import follow, where
-from workbench.learn import run as run_module
-from workbench.learn.__main__ import main
-from workbench.learn.loop import stop_reason
-from workbench.learn.run import heartbeat
-from workbench.spec import StopSettings
-from workbench.spec.files import lock_file
-from workbench.store import batches
 
 FRESH = {"staleness": 0}
 

@@ -2,10 +2,10 @@ from typing import Any
 
 import pytest
 
+from sorl.agent.engines import vllm
+from sorl.learn.run import FAILED
 from tests.learn.tiny import merged, rows, train
 from tests.vllm_here import NEEDS_VLLM
-from workbench.agent.engines import vllm
-from workbench.learn.run import FAILED
 
 pytestmark = NEEDS_VLLM
 

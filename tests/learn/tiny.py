@@ -15,13 +15,13 @@ import pytest
 import tomli_w
 from pandas.testing import assert_frame_equal
 
-from workbench.agent.tokenizer import build_tokenizer
-from workbench.grid.cell import merge as merged
-from workbench.learn.loop import Trainer
-from workbench.learn.run import run
-from workbench.learn.warmstart import ensure
-from workbench.record.recorder import Recorder
-from workbench.spec import RunSettings
+from sorl.agent.tokenizer import build_tokenizer
+from sorl.grid.cell import merge as merged
+from sorl.learn.loop import Trainer
+from sorl.learn.run import run
+from sorl.learn.warmstart import ensure
+from sorl.recording.recorder import Recorder
+from sorl.spec import RunSettings
 
 MakeRun = Callable[..., Path]
 TINY: dict[str, Any] = {
@@ -81,7 +81,7 @@ def trained(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> MakeRun:
 
 def cell(folder: Path, cache: Path, **pipes: Any) -> "subprocess.Popen[str]":
     """The process of a cell, as the grid starts it."""
-    command = [sys.executable, "-m", "workbench.learn", str(folder), "--cache", str(cache)]
+    command = [sys.executable, "-m", "sorl.learn", str(folder), "--cache", str(cache)]
     return subprocess.Popen(
         command, text=True, **({"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | pipes)
     )
@@ -98,7 +98,7 @@ def interrupted(folder: Path, cache: Path, after: int, by: signal.Signals = sign
 
 
 class Session:
-    """A run in this process, as `workbench.learn` drives it, that ends when the test says so."""
+    """A run in this process, as `sorl.learn` drives it, that ends when the test says so."""
 
     def __init__(self, folder: Path, cache: Path, **changes: Any) -> None:
         settings = RunSettings.model_validate(

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import pad
 
-from workbench.batch import Batch
-from workbench.objective import Algorithm, PolicyLoss, Pool, policy_loss
-from workbench.objective import advantage as adv
-from workbench.objective import aggregate as agg
-from workbench.objective import clip as clips
-from workbench.objective import kl as kls
-from workbench.objective import select as sel
-from workbench.objective import stabilise as stab
-from workbench.objective.ratio import Correction, Guard, IcePop, Mis, Tis, placebo_turns
+from sorl.batch import Batch
+from sorl.objective import Algorithm, PolicyLoss, Pool, policy_loss
+from sorl.objective import advantage as adv
+from sorl.objective import aggregate as agg
+from sorl.objective import clip as clips
+from sorl.objective import kl as kls
+from sorl.objective import select as sel
+from sorl.objective import stabilise as stab
+from sorl.objective.ratio import Correction, Guard, IcePop, Mis, Tis, placebo_turns
 
 F64 = torch.float64
 PPO = Algorithm("ppo", "", "", "", None, advantage=adv.Gae(), ratio=Pool(), clip=clips.Ppo())

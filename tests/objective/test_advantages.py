@@ -7,13 +7,13 @@ import pytest
 import torch
 from hypothesis import assume, given
 
+from sorl.batch import Batch
+from sorl.objective import KINDS, Algorithm, policy_loss, prepare, value_loss
+from sorl.objective import advantage as adv
+from sorl.objective.advantage import BatchZ, Gae, Grpo, MeanOnly, ReinforcePp, Rloo, gae, whiten
+from sorl.objective.kl import KL, LossKL, RewardKL, estimate
+from sorl.objective.select import ZeroVariance
 from tests.objective.batches import F64, PPO, batches, close, plain
-from workbench.batch import Batch
-from workbench.objective import KINDS, Algorithm, policy_loss, prepare, value_loss
-from workbench.objective import advantage as adv
-from workbench.objective.advantage import BatchZ, Gae, Grpo, MeanOnly, ReinforcePp, Rloo, gae, whiten
-from workbench.objective.kl import KL, LossKL, RewardKL, estimate
-from workbench.objective.select import ZeroVariance
 
 GROUPS = [Grpo(), MeanOnly(), Rloo()]
 

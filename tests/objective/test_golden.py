@@ -10,6 +10,16 @@ import pytest
 import torch
 from torch.nn.functional import pad
 
+from sorl.algorithms import ALGORITHMS, resolve
+from sorl.batch import pool
+from sorl.objective import Algorithm, Pool, policy_loss, prepare, value_loss
+from sorl.objective import aggregate as agg
+from sorl.objective import stabilise as stab
+from sorl.objective.advantage import Gae, Grpo, MeanOnly, Reward, Rloo, TurnGae
+from sorl.objective.clip import Bapo, Gamma, LogClip, NoClip, Ppo, SgClip, TvMask
+from sorl.objective.kl import Lld, PositiveLow, estimate
+from sorl.objective.ratio import Guard, IcePop, Tis
+from sorl.objective.select import EarlyStop, MeanKL, ReverseTurns, TrajectoryKL, Uncertain
 from tests.objective.batches import (
     DELTA,
     F64,
@@ -25,16 +35,6 @@ from tests.objective.batches import (
     run,
     worked,
 )
-from workbench.algorithms import ALGORITHMS, resolve
-from workbench.batch import pool
-from workbench.objective import Algorithm, Pool, policy_loss, prepare, value_loss
-from workbench.objective import aggregate as agg
-from workbench.objective import stabilise as stab
-from workbench.objective.advantage import Gae, Grpo, MeanOnly, Reward, Rloo, TurnGae
-from workbench.objective.clip import Bapo, Gamma, LogClip, NoClip, Ppo, SgClip, TvMask
-from workbench.objective.kl import Lld, PositiveLow, estimate
-from workbench.objective.ratio import Guard, IcePop, Tis
-from workbench.objective.select import EarlyStop, MeanKL, ReverseTurns, TrajectoryKL, Uncertain
 
 TURN = replace(PPO, ratio=Pool("turn"))
 ARITHMETIC = replace(PPO, ratio=Pool("turn", mean="arithmetic"))

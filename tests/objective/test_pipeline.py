@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import pad
 
-import workbench.objective
+import sorl.objective
+from sorl.batch import Batch, pool, spread, turn_ids
+from sorl.objective import KINDS, Algorithm, Normaliser, Pool, policy_loss, prepare, statistics
+from sorl.objective.clip import Hard, LogClip, NoClip, Ppo, Recip, Soft
+from sorl.objective.kl import KL, LossKL, RewardKL
+from sorl.objective.ratio import Correction, IcePop, Mis, Tis, unit_mean
+from sorl.objective.stabilise import AdvNorm, KlClipFrac, RmsBatch, RmsSeq, RmsTurn
+from sorl.spec import InputError
 from tests.objective import batches as made
 from tests.objective.batches import F64, PPO, algorithms, batches, close, dirtied, plain, poisoned, solved
-from workbench.batch import Batch, pool, spread, turn_ids
-from workbench.objective import KINDS, Algorithm, Normaliser, Pool, policy_loss, prepare, statistics
-from workbench.objective.clip import Hard, LogClip, NoClip, Ppo, Recip, Soft
-from workbench.objective.kl import KL, LossKL, RewardKL
-from workbench.objective.ratio import Correction, IcePop, Mis, Tis, unit_mean
-from workbench.objective.stabilise import AdvNorm, KlClipFrac, RmsBatch, RmsSeq, RmsTurn
-from workbench.spec import InputError
 
 
 def bias(algorithm: Algorithm, batch: Batch, log_prob: Tensor, **given_: object) -> Tensor:
@@ -452,9 +452,7 @@ def test_weights_that_are_all_zero_stay_zero_when_normalised():
 
 def parts() -> list[type]:
     """Every dataclass of the objective."""
-    names = [
-        f"workbench.objective.{found.name}" for found in pkgutil.iter_modules(workbench.objective.__path__)
-    ]
+    names = [f"sorl.objective.{found.name}" for found in pkgutil.iter_modules(sorl.objective.__path__)]
     classes = {c for name in names for c in vars(import_module(name)).values() if inspect.isclass(c)}
     ours = [c for c in classes if c.__module__ in names and hasattr(c, "__dataclass_params__")]
     return sorted(ours, key=lambda c: c.__qualname__)

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from sorl.batch import pool, turn_ids
+from sorl.objective import Pool, prepare
+from sorl.objective.ratio import placebo_turns
+from sorl.objective.select import ZeroVariance
 from tests.objective.batches import PPO, batches, plain
-from workbench.batch import pool, turn_ids
-from workbench.objective import Pool, prepare
-from workbench.objective.ratio import placebo_turns
-from workbench.objective.select import ZeroVariance
 
 SEEDS = st.integers(0, 2**31)
 

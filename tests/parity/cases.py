@@ -5,8 +5,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from sorl.batch import Batch
 from tests.objective.batches import F64, ragged
-from workbench.batch import Batch
 
 SEEDS = range(50)
 SCALE = 0.4  # std of the log-ratios: every clip acts in every batch, none always

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sorl.batch import Batch
 from tests.parity.cases import SCALE, SEEDS, case, new_values, sequence_advantages, sketch, token_rewards
-from workbench.batch import Batch
 
 FILE = Path(__file__).parent / "recorded.json"
 MODES = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-sum-norm", "seq-mean-token-mean")

@@ -16,16 +16,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from sorl.algorithms import ALGORITHMS
+from sorl.batch import Batch, masked_mean
+from sorl.diagnostics.divergence import k3
+from sorl.objective import Algorithm, policy_loss, prepare, value_loss
+from sorl.objective import aggregate as agg
+from sorl.objective.advantage import Advantage, Gae, Grpo, MeanOnly, ReinforcePp, Rloo
+from sorl.objective.clip import Gamma, LogClip, Ppo, SgClip, TvMask
+from sorl.objective.kl import estimate
+from sorl.objective.ratio import Correction, IcePop, Mis, Tis
 from tests.parity.cases import SCALE, SEEDS, case, new_values, sequence_advantages, sketch
-from workbench.algorithms import ALGORITHMS
-from workbench.batch import Batch, masked_mean
-from workbench.diagnostics.divergence import k3
-from workbench.objective import Algorithm, policy_loss, prepare, value_loss
-from workbench.objective import aggregate as agg
-from workbench.objective.advantage import Advantage, Gae, Grpo, MeanOnly, ReinforcePp, Rloo
-from workbench.objective.clip import Gamma, LogClip, Ppo, SgClip, TvMask
-from workbench.objective.kl import estimate
-from workbench.objective.ratio import Correction, IcePop, Mis, Tis
 
 Numbers = Callable[[int, Batch, Tensor], list[float]]  # of a seed, its batch and its new log-probs
 RECORDED = json.loads((Path(__file__).parent / "recorded.json").read_text())

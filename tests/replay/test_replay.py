@@ -10,15 +10,15 @@ import pandas as pd
 import pytest
 import torch
 
+from sorl.algorithms import ALGORITHMS, resolve
+from sorl.replay import tables
+from sorl.replay.networks import Networks
+from sorl.replay.play import gradients, play
+from sorl.replay.tables import Replay
+from sorl.store import batches
+from sorl.store.batches import StoredBatch
 from tests.learn.tiny import merged, rows, train
 from tests.store.stored_batch import write_batch
-from workbench.algorithms import ALGORITHMS, resolve
-from workbench.audit.networks import Networks
-from workbench.replay import tables
-from workbench.replay.play import gradients, play
-from workbench.replay.tables import Replay
-from workbench.store import batches
-from workbench.store.batches import StoredBatch
 
 MakeRun = Callable[..., Path]
 STEP = 2  # with a staleness of 1 and a large step the ratios have left 1 by then

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from workbench.spec import InputError
-from workbench.spec.files import DEPTH, from_json, from_toml, open_file, read_text
+from sorl.spec import InputError
+from sorl.spec.files import DEPTH, from_json, from_toml, open_file, read_text
 
 
 def test_a_file_of_text_is_read_in_utf_8_with_or_without_its_mark_and_in_utf_16(tmp_path):

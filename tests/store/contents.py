@@ -5,8 +5,8 @@ from typing import Any
 
 import duckdb
 
-from workbench.spec import TABLES
-from workbench.store.reader import Reader
+from sorl.spec import TABLES
+from sorl.store.reader import Reader
 
 
 def contents(runs: Path) -> dict[str, list[str]]:

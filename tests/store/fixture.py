@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from workbench.diagnostics import CATALOGUE
-from workbench.diagnostics.collapse import judge
-from workbench.diagnostics.declare import dictionary as declared_rows
-from workbench.record.segments import schema_of
-from workbench.spec import Diagnostic, LearnSettings, RunSettings, Unit
+from sorl.diagnostics import CATALOGUE
+from sorl.diagnostics.collapse import judge
+from sorl.diagnostics.declare import dictionary as declared_rows
+from sorl.recording.segments import schema_of
+from sorl.spec import Diagnostic, LearnSettings, RunSettings, Unit
 
 START = datetime(2026, 11, 1, 12)
 

@@ -30,7 +30,7 @@ sys.stdin.read()
 SYNC = """
 import sys
 from pathlib import Path
-from workbench.store.sync import sync
+from sorl.store.sync import sync
 sys.stdin.readline()
 report = sync(Path(sys.argv[1]), seconds=200)
 print(report.segments, report.rows)

@@ -7,10 +7,10 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
+from sorl.batch import turn_ids
+from sorl.spec import InputError
+from sorl.store import batches
 from tests.store.stored_batch import write_batch
-from workbench.batch import turn_ids
-from workbench.spec import InputError
-from workbench.store import batches
 
 B, T = 8, 30
 

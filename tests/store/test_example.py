@@ -6,11 +6,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from sorl.grid import config
+from sorl.grid.folder import History
+from sorl.recording.segments import schema_of
+from sorl.store import batches, example
 from tests.cli.command import done, refused
-from workbench.grid import config
-from workbench.grid.folder import History
-from workbench.record.segments import schema_of
-from workbench.store import batches, example
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from sorl.spec import InputError
+from sorl.store.notes import FILE, LONGEST, TAGS, Notes, every, read, write
+from sorl.store.reader import Reader
+from sorl.store.sync import sync
 from tests.store.fixture import Shape, write_run
-from workbench.spec import InputError
-from workbench.store.notes import FILE, LONGEST, TAGS, Notes, every, read, write
-from workbench.store.reader import Reader
-from workbench.store.sync import sync
 
 SAID = Notes("It fell.\n<script>alert(1)</script> \u202e ü", ("keep", "a b"), True)
 

@@ -6,12 +6,12 @@ import time
 
 import pytest
 
+from sorl.store.connect import Busy
+from sorl.store.reader import Reader
+from sorl.store.sync import sync
 from tests.store.contents import contents, one
 from tests.store.fixture import Shape, write_run
 from tests.store.processes import HOLD, SYNC, python
-from workbench.store.connect import Busy
-from workbench.store.reader import Reader
-from workbench.store.sync import sync
 
 
 def started(code: str, *args: object) -> subprocess.Popen[str]:
@@ -70,7 +70,7 @@ def test_a_sync_killed_at_any_moment_loses_and_doubles_nothing(runs):
     killed = 0
     for delay in (0.0, 0.05, 0.1, 0.2, 0.4):
         (runs / "sorl.duckdb").unlink(missing_ok=True) if delay in (0.0, 0.2) else None
-        victim = started("import workbench.store.sync, duckdb\nprint('up', flush=True)\n" + SYNC, runs)
+        victim = started("import sorl.store.sync, duckdb\nprint('up', flush=True)\n" + SYNC, runs)
         victim.stdin.write("go\n")
         victim.stdin.flush()
         time.sleep(delay)
@@ -93,7 +93,7 @@ def test_what_a_killed_sync_left_behind_can_be_read(runs, small):
     code = """
 import os, sys
 from pathlib import Path
-from workbench.store.connect import writer
+from sorl.store.connect import writer
 with writer(Path(sys.argv[1]), 5) as connection:
     connection.execute("BEGIN")
     connection.execute("INSERT INTO step (run_id, step) SELECT 'ghost', * FROM range(100000)")

@@ -12,11 +12,11 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+from sorl.spec import InputError
+from sorl.store.connect import Busy, writer
+from sorl.store.reader import Reader
+from sorl.store.sync import sync
 from tests.store.contents import contents, one
-from workbench.spec import InputError
-from workbench.store.connect import Busy, writer
-from workbench.store.reader import Reader
-from workbench.store.sync import sync
 
 # Everything that could leave the tables or change them: each must be refused, and change nothing.
 ESCAPES = (

@@ -13,6 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from sorl.diagnostics import CATALOGUE
+from sorl.spec import TABLES, InputError
+from sorl.spec.files import lock_file
+from sorl.store.connect import Busy, writer
+from sorl.store.reader import Reader
+from sorl.store.sync import DIED, sync
 from tests.store.contents import contents, one, rows
 from tests.store.fixture import (
     Shape,
@@ -23,12 +29,6 @@ from tests.store.fixture import (
     write_segment,
     write_status,
 )
-from workbench.diagnostics import CATALOGUE
-from workbench.spec import TABLES, InputError
-from workbench.spec.files import lock_file
-from workbench.store.connect import Busy, writer
-from workbench.store.reader import Reader
-from workbench.store.sync import DIED, sync
 
 
 def execute(runs: Path, statement: str) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from workbench.store.text import log_of, plain, tail, visible
+from sorl.store.text import log_of, plain, tail, visible
 
 
 def run(runs: Path, text: str = "hello\n") -> Path:

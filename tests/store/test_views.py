@@ -1,10 +1,10 @@
 import pytest
 
+from sorl.store.reader import Reader, saved, saved_query
+from sorl.store.schema import views
+from sorl.store.sync import sync
 from tests.store.contents import rows as ask
 from tests.store.fixture import write_segment, write_status
-from workbench.store.reader import Reader, saved, saved_query
-from workbench.store.schema import views
-from workbench.store.sync import sync
 
 GRAIN = {
     "cell": "run_id",

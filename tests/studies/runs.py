@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from sorl.analysis.results import Results, results
 from studies.early_warning.corpus import Run
 from tests.analysis.frames import arm, down, frame, up
-from workbench.analysis.results import Results, results
 
 STEPS, ONSET = 30, 18
 

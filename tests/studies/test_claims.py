@@ -13,6 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
+from sorl.analysis.region import from_runs, region_of
+from sorl.analysis.results import results
+from sorl.analysis.stats import fisher_exact
 from studies import evidence
 from studies.claims import (
     Verdict,
@@ -28,9 +31,6 @@ from studies.claims import (
 from studies.evidence import NOT_SUPPORTED, NOT_TESTED, SUPPORTED, TOO_FEW, UNDECIDED
 from tests.analysis.frames import STEPS, arm, down, frame, on_policy, run, up
 from tests.studies.runs import region
-from workbench.analysis.region import from_runs, region_of
-from workbench.analysis.results import results
-from workbench.analysis.stats import fisher_exact
 
 
 def test_the_interval_of_a_paired_difference_is_the_published_one() -> None:

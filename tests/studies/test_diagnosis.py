@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from sorl.spec import InputError
 from studies import Share
 from studies import diagnosis as score
 from studies.diagnosis import Case, scores
@@ -12,7 +13,6 @@ from studies.scalar_logs import bench
 from studies.unknown_bugs import count
 from tests.studies.test_scalar_logs import ANSWERS
 from tests.studies.test_unknown_bugs import answer as bug
-from workbench.spec import InputError
 
 
 def case(fault: str, *named: str, outcome: str = "healthy", algorithm: str = "ppo") -> Case:

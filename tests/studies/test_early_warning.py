@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from docs.render import ROOT
+from sorl.analysis.results import CURVES as KEPT
+from sorl.spec import InputError
 from studies.early_warning import corpus as corpora
 from studies.early_warning import evaluate, page, peers
 from studies.early_warning.detectors import BASELINE, DETECTORS, SIGNALS, WORST, Side, score
@@ -23,8 +25,6 @@ from studies.early_warning.evaluate import Bench
 from studies.early_warning.scores import TOGETHER, Watched, joined, scored
 from tests.cli.command import done, refused
 from tests.studies.runs import ONSET, STEPS, corpus, run
-from workbench.analysis.results import CURVES as KEPT
-from workbench.spec import InputError
 
 CURVES = arrays(float, st.integers(1, 40), elements=st.floats(-50, 50).map(lambda x: round(x, 3)))
 SHARES = arrays(float, st.integers(1, 40), elements=st.floats(0, 1).map(lambda x: round(x, 3)))

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from sorl.analysis.results import write
 from tests.cli.command import done, refused
 from tests.studies.runs import region
-from workbench.analysis.results import write
 
 
 def full_grid(file: Path, seeds: int = 5) -> Path:

@@ -7,16 +7,16 @@ import pytest
 from safetensors.torch import load_file
 from torch import Tensor
 
+from sorl.agent import worlds
+from sorl.audit import IDENTITIES
+from sorl.diagnosis.causes import CAUSES
+from sorl.grid.cell import merge
+from sorl.learn.faults import FAULTS
+from sorl.spec import RunSettings
 from studies.unknown_bugs import count
 from studies.unknown_bugs.count import EXPECTS, FRESH, HEALTHY, VLLM, Answer, Case, page, train
 from studies.unknown_bugs.healthy import configurations, drawn
 from studies.unknown_bugs.kinds import BUGS, Bug
-from workbench.agent import worlds
-from workbench.audit import IDENTITIES
-from workbench.diagnosis.causes import CAUSES
-from workbench.grid.cell import merge
-from workbench.learn.faults import FAULTS
-from workbench.spec import RunSettings
 
 # One of each place in the fast suite; all of them with `make test-slow`.
 _QUICK = {bug.place: bug.name for bug in reversed(BUGS.values())}.values()

@@ -4,13 +4,13 @@ errs.
 
 from dataclasses import dataclass
 
-from workbench.agent.draws import Stream, draw
-from workbench.agent.episode import Episode
-from workbench.agent.protocol import Dialogue
-from workbench.agent.tokenizer import Codec
-from workbench.agent.worlds import Question
-from workbench.agent.worlds.atlas import Atlas, spaced
-from workbench.agent.worlds.facts import Facts
+from sorl.agent.draws import Stream, draw
+from sorl.agent.episode import Episode
+from sorl.agent.protocol import Dialogue
+from sorl.agent.tokenizer import Codec
+from sorl.agent.worlds import Question
+from sorl.agent.worlds.atlas import Atlas, spaced
+from sorl.agent.worlds.facts import Facts
 
 Query = tuple[str, str]  # entity and relation
 

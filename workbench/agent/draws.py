@@ -4,7 +4,7 @@ order.
 
 from __future__ import annotations
 
-from workbench.tensors import torch
+from sorl.tensors import torch
 
 # What a random stream of the trainer is for: the first part of its key, so that no two streams share their
 # numbers.

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from workbench.batch import Batch
-from workbench.tensors import Tensor, torch
+from sorl.batch import Batch
+from sorl.tensors import Tensor, torch
 
 
 @dataclass

@@ -9,11 +9,11 @@ continues.
 import re
 from collections.abc import Sequence
 
-from workbench.agent.episode import Episode
-from workbench.agent.tokenizer import Codec
-from workbench.agent.worlds import Question, Retrieved, World
-from workbench.spec import InputError
-from workbench.tensors import Tensor
+from sorl.agent.episode import Episode
+from sorl.agent.tokenizer import Codec
+from sorl.agent.worlds import Question, Retrieved, World
+from sorl.spec import InputError
+from sorl.tensors import Tensor
 
 _ACTION = re.compile(r"<(search|answer)>(.*?)</\1>", re.DOTALL)
 

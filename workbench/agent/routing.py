@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from workbench.spec import InputError
+from sorl.spec import InputError
 
 _ROUTER = re.compile(r"top_?k_?router$", re.IGNORECASE)
 # of the routers that read packed positions just now

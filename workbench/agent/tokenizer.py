@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from workbench.batch import Batch
+from sorl.batch import Batch
 
 PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
 TAGS = (

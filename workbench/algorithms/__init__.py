@@ -10,9 +10,9 @@ from pathlib import Path
 from types import MappingProxyType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from workbench.algorithms import correction, critic, group, guard, normalised, reinforce, unit, weight
-from workbench.objective import FAMILIES, KINDS, Algorithm, Slot
-from workbench.spec import InputError, nearest
+from sorl.algorithms import correction, critic, group, guard, normalised, reinforce, unit, weight
+from sorl.objective import FAMILIES, KINDS, Algorithm, Slot
+from sorl.spec import InputError, nearest
 
 # a file imports from those before it
 _FILES = (critic, group, normalised, reinforce, unit, weight, guard, correction)

@@ -1,7 +1,7 @@
 """GRPO with a correction of the rollout: the sampler is not the policy that the trainer computes."""
 
-from workbench.algorithms.group import GRPO
-from workbench.objective.ratio import IcePop, Mis, Tis
+from sorl.algorithms.group import GRPO
+from sorl.objective.ratio import IcePop, Mis, Tis
 
 TIS = GRPO.but(
     name="tis",

@@ -1,10 +1,10 @@
 """PPO and its relatives: advantages from a critic."""
 
-from workbench.objective import Algorithm, Pool
-from workbench.objective.advantage import Bilevel, Gae, TurnGae
-from workbench.objective.aggregate import TokenMean, TurnMeanGlobal
-from workbench.objective.clip import Ppo
-from workbench.objective.select import Uncertain
+from sorl.objective import Algorithm, Pool
+from sorl.objective.advantage import Bilevel, Gae, TurnGae
+from sorl.objective.aggregate import TokenMean, TurnMeanGlobal
+from sorl.objective.clip import Ppo
+from sorl.objective.select import Uncertain
 
 PPO = Algorithm(
     name="ppo",

@@ -1,10 +1,10 @@
 """GRPO and its relatives: advantages against the other rollouts of a prompt."""
 
-from workbench.algorithms.critic import PPO
-from workbench.objective.advantage import Grpo, MeanOnly, Rloo
-from workbench.objective.aggregate import SeqMeanTokenMean, SeqMeanTokenSumNorm
-from workbench.objective.clip import Ppo, Recip
-from workbench.objective.select import DynamicSampling, LargeAdvantage, Overlong, TrajectoryKL
+from sorl.algorithms.critic import PPO
+from sorl.objective.advantage import Grpo, MeanOnly, Rloo
+from sorl.objective.aggregate import SeqMeanTokenMean, SeqMeanTokenSumNorm
+from sorl.objective.clip import Ppo, Recip
+from sorl.objective.select import DynamicSampling, LargeAdvantage, Overlong, TrajectoryKL
 
 GRPO = PPO.but(
     name="grpo",

@@ -1,8 +1,8 @@
 """GRPO with a guard against drift."""
 
-from workbench.algorithms.group import GRPO
-from workbench.objective.kl import Lld, PositiveLow
-from workbench.objective.ratio import Guard
+from sorl.algorithms.group import GRPO
+from sorl.objective.kl import Lld, PositiveLow
+from sorl.objective.ratio import Guard
 
 GRPO_GUARD = GRPO.but(
     name="grpo-guard",

@@ -2,13 +2,13 @@
 it.
 """
 
-from workbench.algorithms.critic import PPO, TURN_PPO
-from workbench.algorithms.group import GRPO
-from workbench.objective import Pool
-from workbench.objective.advantage import TurnGae
-from workbench.objective.aggregate import TurnMean
-from workbench.objective.clip import Ppo
-from workbench.objective.stabilise import KlClipFrac, RmsBatch, RmsSeq
+from sorl.algorithms.critic import PPO, TURN_PPO
+from sorl.algorithms.group import GRPO
+from sorl.objective import Pool
+from sorl.objective.advantage import TurnGae
+from sorl.objective.aggregate import TurnMean
+from sorl.objective.clip import Ppo
+from sorl.objective.stabilise import KlClipFrac, RmsBatch, RmsSeq
 
 S_PPO = PPO.but(
     name="s-ppo",

@@ -1,9 +1,9 @@
 """REINFORCE and its relatives: no ratio in the gradient, or a baseline in place of a critic."""
 
-from workbench.algorithms.critic import PPO
-from workbench.objective import Pool
-from workbench.objective.advantage import BatchMean, ReinforcePp, Rloo
-from workbench.objective.clip import NoClip
+from sorl.algorithms.critic import PPO
+from sorl.objective import Pool
+from sorl.objective.advantage import BatchMean, ReinforcePp, Rloo
+from sorl.objective.clip import NoClip
 
 REINFORCE = PPO.but(
     name="reinforce",

@@ -1,11 +1,11 @@
 """Ratios of whole sentences, turns and sequences."""
 
-from workbench.algorithms.group import GRPO
-from workbench.objective import Pool
-from workbench.objective.advantage import GroupBatchZ
-from workbench.objective.aggregate import SeqMeanTokenMean
-from workbench.objective.clip import EntropyBand, LogClip, Ppo
-from workbench.objective.select import ReverseTurns
+from sorl.algorithms.group import GRPO
+from sorl.objective import Pool
+from sorl.objective.advantage import GroupBatchZ
+from sorl.objective.aggregate import SeqMeanTokenMean
+from sorl.objective.clip import EntropyBand, LogClip, Ppo
+from sorl.objective.select import ReverseTurns
 
 GSPO = GRPO.but(
     name="gspo",

@@ -1,10 +1,10 @@
 """Another weight than the clipped ratio."""
 
-from workbench.algorithms.group import GRPO
-from workbench.objective import Pool
-from workbench.objective.aggregate import SeqMeanTokenMean, SeqMeanTokenSum
-from workbench.objective.clip import Bapo, Gamma, PpoMask, SgClip, SoftSigmoid, TvMask
-from workbench.objective.ratio import Tis
+from sorl.algorithms.group import GRPO
+from sorl.objective import Pool
+from sorl.objective.aggregate import SeqMeanTokenMean, SeqMeanTokenSum
+from sorl.objective.clip import Bapo, Gamma, PpoMask, SgClip, SoftSigmoid, TvMask
+from sorl.objective.ratio import Tis
 
 CISPO = GRPO.but(
     name="cispo",

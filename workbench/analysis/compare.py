@@ -9,11 +9,12 @@ from typing import Any
 
 import pandas as pd
 
-from workbench.analysis import stats, survival
-from workbench.analysis.runs import replicate
-from workbench.analysis.stats import ALPHA, Estimate, holm, p_value, percent, spanned
-from workbench.analysis.survival import by_arm, logrank, observed
-from workbench.spec import COLLAPSED, UNDECIDED
+from sorl.analysis import stats, survival
+from sorl.analysis.runs import replicate
+from sorl.analysis.stats import Estimate, holm, p_value, percent, spanned
+from sorl.analysis.survival import by_arm, logrank, observed
+from sorl.spec import COLLAPSED, UNDECIDED
+from sorl.spec.evidence import ALPHA
 
 Row = Mapping[Hashable, Any]
 TESTS = ("fisher", "logrank", "permuted")

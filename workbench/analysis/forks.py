@@ -4,24 +4,24 @@ parents.
 
 import json
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.stats import ALPHA, clopper_pearson, holm, p_value
-from workbench.analysis.survival import Z95
-from workbench.spec.settings import DRAW
+from sorl.analysis.stats import clopper_pearson, holm, p_value
+from sorl.analysis.survival import Z95
+from sorl.spec.evidence import ALPHA, Removal
+from sorl.spec.settings import DRAW
 
 if TYPE_CHECKING:
-    from workbench.store.reader import Reader
+    from sorl.store.reader import Reader
 
 ROUNDS = 20_000  # permutations where the exact number is larger
 LAST = 4  # steps of a child that its success at the end is the mean of
 # arms: the control, and (before a cause's name) what removes a cause
 UNCHANGED, WITHOUT = "unchanged", "without "
 FELL = ("collapsed", "diverged", "falling")  # outcomes of a child that fell; one that came back was detected
-REFUTED = 0.5  # of the children: a removal that surely saves fewer is none of what the run died of
 ABOUT = (
     "down: children that fell (collapsed, diverged, falling at their end). success: mean of a child's last"
     f" {LAST} steps. saves: how much less often than unchanged, parents weighted as Mantel and Haenszel do."
@@ -38,42 +38,6 @@ _CHILDREN = """
     WHERE draw > 0 AND status = 'finished' ORDER BY parent, started_at
 """
 _STRATUM = ["parent", "forked_at", "until"]  # children are compared where these are the same
-
-
-class Removal(NamedTuple):
-    """What removing a cause does to children of a run: how many stay up of how many, and of those left
-    unchanged.
-    """
-
-    up: int
-    draws: int
-    plain_up: int
-    plain_draws: int
-    low: float  # of the difference of the shares, 95 %
-    high: float
-    p: float  # after Holm's correction over the causes that were tested
-
-    @property
-    def dies(self) -> bool:
-        """Whether most children left unchanged fall: where they do not, nothing can be seen to save them."""
-        return 2 * self.plain_up < self.plain_draws
-
-    @property
-    def saves(self) -> bool:
-        """Whether the removal is shown to save the run."""
-        return self.low > 0 and self.p < ALPHA
-
-    @property
-    def refuted(self) -> bool:
-        """Whether the removal is shown to leave most children to their fall."""
-        return self.dies and self.high < REFUTED
-
-    def __str__(self) -> str:
-        gain = self.up / self.draws - self.plain_up / self.plain_draws
-        return (
-            f"removing it saves {self.up} of {self.draws}, unchanged {self.plain_up} of {self.plain_draws}: "
-            f"{gain:+.2f} [{self.low:+.2f}, {self.high:+.2f}]"
-        )
 
 
 def children(reader: "Reader", parents: Collection[str] | None = None) -> pd.DataFrame:

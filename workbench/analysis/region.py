@@ -33,12 +33,12 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from workbench.analysis.runs import KEPT, NOT_DEAD, flat, newest, replicate, settings_of, survived
-from workbench.analysis.stats import Estimate, percent, spanned
-from workbench.spec import UNDECIDED, GridFile, InputError, RegionSettings, nearest
+from sorl.analysis.runs import KEPT, NOT_DEAD, flat, newest, replicate, settings_of, survived
+from sorl.analysis.stats import Estimate, percent, spanned
+from sorl.spec import UNDECIDED, GridFile, InputError, RegionSettings, nearest
 
 if TYPE_CHECKING:
-    from workbench.store.reader import Reader
+    from sorl.store.reader import Reader
 
 _RUNS = """
     SELECT run_id, arm, algorithm, seed, status, outcome, final_success, seconds, started_at, config

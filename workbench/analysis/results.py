@@ -16,12 +16,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from workbench.analysis.survival import observed
-from workbench.spec import InputError
-from workbench.spec.files import from_json, open_file
+from sorl.analysis.survival import observed
+from sorl.spec import InputError
+from sorl.spec.files import from_json, open_file
 
 if TYPE_CHECKING:
-    from workbench.store.reader import Reader
+    from sorl.store.reader import Reader
 
 KEY, FORMAT = b"sorl_results", 1
 _VALUES = 50_000_000  # in a file; a thousand runs of a thousand steps are 30 million

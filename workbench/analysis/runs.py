@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from workbench.spec import COLLAPSED, COSMETIC, InputError, nearest
-from workbench.spec.files import leaves
+from sorl.spec import COLLAPSED, COSMETIC, InputError, nearest
+from sorl.spec.files import leaves
 
 if TYPE_CHECKING:
-    from workbench.store.reader import Reader
+    from sorl.store.reader import Reader
 
 # Two readings of what it takes to survive: a run may be up only because it never learned.
 NOT_DEAD, KEPT = "not dead", "learned and kept it"

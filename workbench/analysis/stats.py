@@ -12,7 +12,9 @@ import numpy as np
 import pandas as pd
 import scipy  # its parts are loaded when they are used
 
-ALPHA, LEVEL = 0.05, 0.95
+from sorl.spec.evidence import ALPHA
+
+LEVEL = 0.95
 # the ends of the interval then move by less than a hundredth of its width from seed to seed
 RESAMPLES = 10_000
 # `bands` counts every resample of up to 7 seeds (1716 of them), and draws so many beyond

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.stats import Estimate
-from workbench.spec import UNDECIDED
+from sorl.analysis.stats import Estimate
+from sorl.spec import UNDECIDED
 
 Z95 = 1.959963984540054  # 97.5 % point of the normal distribution
 CURVE = ["arm", "time", "at_risk", "events", "censored", "survival", "low", "high"]

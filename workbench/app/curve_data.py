@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import pandas as pd
 
-from workbench.app.figures.curves import Panel
-from workbench.app.store import Diagnostics, Store
-from workbench.diagnosis.standing import counted, from_onset
+from sorl.app.figures.curves import Panel
+from sorl.app.store import Diagnostics, Store
+from sorl.diagnosis.standing import counted, from_onset
 
 # x-axis -> the column of `step` that adds up to it
 CLOCKS = {"updates": "updates", "tokens": "tokens_trained", "seconds": "seconds_total"}
@@ -218,7 +218,7 @@ def banded(points: pd.DataFrame, partial: Collection[str] = ()) -> pd.DataFrame:
 
     Of the `partial` arms a run is missing from `points`.
     """
-    from workbench.analysis.stats import bands
+    from sorl.analysis.stats import bands
 
     where = points.groupby(["arm", "bucket"], as_index=False, sort=False)["x"].mean()
     found = (
@@ -234,7 +234,7 @@ def lone(points: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
     """Return the points that are drawn seed by seed: of arms without an interval, and where an arm has no
     line.
     """
-    from workbench.analysis.stats import SPREAD
+    from sorl.analysis.stats import SPREAD
 
     recorded = points.dropna(subset=["x"])
     drawn = pd.MultiIndex.from_frame(bands.loc[bands["n"] >= SPREAD, ["arm", "bucket"]])
@@ -396,7 +396,8 @@ def first_warning(alarms: pd.DataFrame) -> str:
     """Say of many runs which of `alarm_leads` tells those that collapsed from those that did not, or that
     none does.
     """
-    from workbench.analysis.stats import ALPHA, fisher_exact, p_value
+    from sorl.analysis.stats import fisher_exact, p_value
+    from sorl.spec.evidence import ALPHA
 
     warned = [row for row in alarms.to_dict("records") if row["before"]]
     if not warned:

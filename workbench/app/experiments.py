@@ -12,21 +12,21 @@ import streamlit as st
 from markupsafe import Markup
 from streamlit.delta_generator import DeltaGenerator
 
-from workbench.algorithms import resolve
-from workbench.analysis import runs as recorded
-from workbench.analysis.region import region_file
-from workbench.app import theme
-from workbench.app.curve_data import Row, fall_of, stands
-from workbench.app.figures.runs import Signal
-from workbench.app.page import Empty, address, anchor, links, look, note
-from workbench.app.store import Diagnostics, Store
-from workbench.app.text import few, number, percent, setting, times, word
-from workbench.app.url import about, choose, choose_many
-from workbench.diagnosis.standing import counted
-from workbench.objective import KINDS
-from workbench.spec import InputError
-from workbench.spec.files import leaves
-from workbench.store import notes
+from sorl.algorithms import resolve
+from sorl.analysis import runs as recorded
+from sorl.analysis.region import region_file
+from sorl.app import theme
+from sorl.app.curve_data import Row, fall_of, stands
+from sorl.app.figures.runs import Signal
+from sorl.app.page import Empty, address, anchor, links, look, note
+from sorl.app.store import Diagnostics, Store
+from sorl.app.text import few, number, percent, setting, times, word
+from sorl.app.url import about, choose, choose_many
+from sorl.diagnosis.standing import counted
+from sorl.objective import KINDS
+from sorl.spec import InputError
+from sorl.spec.files import leaves
+from sorl.store import notes
 
 _POINT = ("learn.staleness", "learn.policy.lr")  # the settings that place a run in a region
 Places = tuple[DeltaGenerator, DeltaGenerator]

@@ -20,8 +20,8 @@ from streamlit import runtime
 from streamlit.components.v2.types import ComponentRenderer
 from streamlit.runtime.scriptrunner import ScriptRunContext, add_script_run_ctx, get_script_run_ctx
 
-from workbench.app.text import tag
-from workbench.app.url import follow, shown
+from sorl.app.text import tag
+from sorl.app.url import follow, shown
 
 Data = pd.DataFrame | Callable[[], pd.DataFrame]
 

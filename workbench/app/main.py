@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 import streamlit as st
 from streamlit.navigation.page import Page
 
-from workbench.app.page import SCREENS, page
+from sorl.app.page import SCREENS, page
 
 LOGO = Path(__file__).parent / "logo.svg"
 

@@ -21,16 +21,16 @@ import streamlit as st
 from markupsafe import Markup
 from streamlit.navigation.page import Page
 
-import workbench
-from workbench.app import url
-from workbench.app.export import button, file_name
-from workbench.app.store import BackgroundSync, State, Store
-from workbench.app.text import table_html, tag, visible
-from workbench.app.theme import DARK, LIGHT, Palette
-from workbench.diagnosis.alerts import Alert, alerts
-from workbench.spec import InputError
-from workbench.store.connect import Busy, database
-from workbench.store.text import plain
+from sorl.app import url
+from sorl.app.export import button, file_name
+from sorl.app.store import BackgroundSync, State, Store
+from sorl.app.text import table_html, tag, visible
+from sorl.app.theme import DARK, LIGHT, Palette
+from sorl.diagnosis.alerts import Alert, alerts
+from sorl.spec import InputError
+from sorl.spec.files import IMPORTED_FROM
+from sorl.store.connect import Busy, database
+from sorl.store.text import plain
 
 # Module, function and address of a screen have its name. The app opens at the first, whose address needs no
 # name. They stand in the order of the hunt: from the grid to the run, its turn and its token; then over runs;
@@ -223,11 +223,11 @@ def said(words: Sequence[str], typed: str, seconds: float, codes: Sequence[int] 
     """Return what `sorl WORDS` prints; if it ends with none of `codes`, InputError has its message or says
     `typed`.
     """
-    paths = [str(Path(workbench.__path__[0]).parent), os.environ.get("PYTHONPATH", "")]
+    paths = [str(IMPORTED_FROM), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
     try:
         done = subprocess.run(
-            [sys.executable, "-c", "from workbench.cli.main import main; main()", *words],
+            [sys.executable, "-c", "from sorl.cli.main import main; main()", *words],
             capture_output=True,
             timeout=seconds,
             check=False,
@@ -278,7 +278,7 @@ def page(name: str, path: str | None = None, *, shown: bool = True) -> Page:
     """Make a screen a page of the app, at `path`; by default that is its name, and the root for the first
     screen.
     """
-    drawn = getattr(import_module(f"workbench.app.screens.{name}"), name)
+    drawn = getattr(import_module(f"sorl.app.screens.{name}"), name)
     # A page at the root reserves a name all the same: one that is no screen's.
     first = path is None and name == SCREENS[0]
     return st.Page(

@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from workbench.diagnostics.declare import SYMBOLS
-from workbench.spec import InputError
-from workbench.store.connect import Busy, database
-from workbench.store.reader import Reader
-from workbench.store.segments import run_folders
-from workbench.store.sync import sync
+from sorl.diagnostics.declare import SYMBOLS
+from sorl.spec import InputError
+from sorl.store.connect import Busy, database
+from sorl.store.reader import Reader
+from sorl.store.segments import run_folders
+from sorl.store.sync import sync
 
 T = TypeVar("T")
 State = tuple[tuple[int, int], ...]

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 import streamlit as st
 
-from workbench.app.text import markdown_text, tag, visible
+from sorl.app.text import markdown_text, tag, visible
 
 T = TypeVar("T")
 Said = dict[str, list[str]]  # URL parameter -> its values

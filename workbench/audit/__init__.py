@@ -4,7 +4,8 @@ A violated identity is a proof that something is wrong, whatever its cause: both
 trainer.
 """
 
-from workbench.audit.case import Check, explain
-from workbench.audit.identities import IDENTITIES, audit, chosen
+from sorl.audit.case import explain
+from sorl.audit.identities import IDENTITIES, audit, chosen
+from sorl.spec.evidence import Check
 
 __all__ = ["IDENTITIES", "Check", "audit", "chosen", "explain"]

@@ -13,23 +13,23 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from workbench.agent.episode import collate
-from workbench.agent.protocol import Dialogue, turn_length
-from workbench.agent.retrievers import RetrieverDown
-from workbench.agent.tokenizer import Codec
-from workbench.agent.worlds import build
-from workbench.algorithms import resolve
-from workbench.audit.networks import Draws, Networks
-from workbench.batch import Batch
-from workbench.diagnostics.evidence import Missing
-from workbench.learn.networks import autocast
-from workbench.learn.rollouts import critic_values, scored
-from workbench.learn.update import rate
-from workbench.objective import Algorithm
-from workbench.objective.advantage import positions, value_loss
-from workbench.replay.play import Loaded, gradients_of, norm
-from workbench.spec import ComputeSettings, RunSettings
-from workbench.store.batches import StoredBatch, StoredUpdate
+from sorl.agent.episode import collate
+from sorl.agent.protocol import Dialogue, turn_length
+from sorl.agent.retrievers import RetrieverDown
+from sorl.agent.tokenizer import Codec
+from sorl.agent.worlds import build
+from sorl.algorithms import resolve
+from sorl.batch import Batch
+from sorl.diagnostics.evidence import Missing
+from sorl.learn.networks import autocast, critic_values, scored
+from sorl.learn.update import rate
+from sorl.objective import Algorithm
+from sorl.objective.advantage import positions, value_loss
+from sorl.replay.networks import Draws, Networks, norm
+from sorl.replay.play import Loaded, gradients_of
+from sorl.spec import ComputeSettings, RunSettings
+from sorl.spec.evidence import Check
+from sorl.store.batches import StoredBatch, StoredUpdate
 
 EXACT = 1e-3  # in float32: of a log-prob in nats, of a value of size 1, as a share of a number
 ROUNDINGS = 4  # x what bfloat16 moves a number by here, that two computations in bfloat16 may be apart
@@ -38,28 +38,6 @@ GRADIENT = {"float32": 0.01, "bfloat16": 0.1}  # share of a gradient norm
 BEGINS = "it begins with other weights than those that the updates before it lead to"
 
 Owner = Literal["policy", "critic"]
-
-
-@dataclass(frozen=True)
-class Check:
-    """An identity of a stored step: what was logged, what it must be, and how far apart they may be."""
-
-    identity: str = ""
-    step: int = -1
-    update: int | None = None
-    gap: float = math.nan  # the largest difference
-    tolerance: float = math.nan
-    logged: float = math.nan  # both sides where the difference is largest
-    expected: float = math.nan
-    says: str = ""  # what the difference looks like: exchanged, scaled, shifted, ...
-    trajectories: tuple[int, ...] = ()  # where it is above the tolerance
-    layers: tuple[str, ...] = ()
-    missing: str = ""  # what it needs that is not stored; it has not passed then
-
-    @property
-    def violated(self) -> bool:
-        """Whether the two sides are further apart than the tolerance; a side that is not a number is."""
-        return not self.missing and not self.gap <= self.tolerance
 
 
 def explain(logged: np.ndarray, expected: np.ndarray, mask: np.ndarray, tolerance: float) -> Check:

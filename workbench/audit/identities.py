@@ -12,18 +12,19 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from workbench.audit.case import EXACT, Case, Check, Owner
-from workbench.audit.networks import Draws
-from workbench.diagnostics.evidence import Missing
-from workbench.learn.rollouts import critic_values
-from workbench.learn.run import settings_of
-from workbench.objective import prepare
-from workbench.objective.advantage import positions, value_loss
-from workbench.objective.select import EarlyStop, Schedule
-from workbench.replay.play import weigh
-from workbench.spec import first_paragraph
-from workbench.store import batches
-from workbench.store.batches import StoredBatch
+from sorl.audit.case import EXACT, Case, Owner
+from sorl.diagnostics.evidence import Missing
+from sorl.learn.networks import critic_values
+from sorl.learn.run import settings_of
+from sorl.objective import prepare
+from sorl.objective.advantage import positions, value_loss
+from sorl.objective.select import EarlyStop, Schedule
+from sorl.replay.networks import Draws
+from sorl.replay.play import weigh
+from sorl.spec import first_paragraph
+from sorl.spec.evidence import Check
+from sorl.store import batches
+from sorl.store.batches import StoredBatch
 
 # share of a step's length, between the weights it led to and must lead to
 WEIGHTS = {"float32": 0.02, "bfloat16": 0.2}

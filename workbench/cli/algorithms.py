@@ -2,12 +2,12 @@
 
 from typer import Argument
 
-from workbench.algorithms import ALGORITHMS, NOT_YET, by_family, differences, measured, resolve
-from workbench.cli.shared import LISTING
-from workbench.cli.tables import echo, show
-from workbench.grid.cell import choice, choices
-from workbench.objective import KINDS
-from workbench.spec import InputError
+from sorl.algorithms import ALGORITHMS, NOT_YET, by_family, differences, measured, resolve
+from sorl.cli.shared import LISTING
+from sorl.cli.tables import echo, show
+from sorl.grid.cell import choice, choices
+from sorl.objective import KINDS
+from sorl.spec import InputError
 
 
 def algorithms(

@@ -13,9 +13,9 @@ from threading import Thread
 
 from typer import Context, Option
 
-from workbench.cli.shared import NOTIFY
-from workbench.cli.tables import note
-from workbench.spec import InputError
+from sorl.cli.shared import NOTIFY
+from sorl.cli.tables import note
+from sorl.spec import InputError
 
 _PERIOD = 5.0  # seconds between two looks for what is worth a message
 
@@ -61,9 +61,9 @@ def ring(runs: Path, url: str) -> None:
     """
     import duckdb
 
-    from workbench.diagnosis.alerts import Bell
-    from workbench.store.reader import Reader
-    from workbench.store.sync import sync
+    from sorl.diagnosis.alerts import Bell
+    from sorl.store.reader import Reader
+    from sorl.store.sync import sync
 
     bell, reader = Bell(url, note), Reader(runs, wait=1.0)
 
@@ -81,10 +81,10 @@ def ring(runs: Path, url: str) -> None:
 
 def _warm(runs: Path) -> None:
     """Load the screens, sync, and answer what the first page asks while the browser starts."""
-    page = import_module("workbench.app.page")
+    page = import_module("sorl.app.page")
     for name in page.SCREENS:
-        import_module(f"workbench.app.screens.{name}")
+        import_module(f"sorl.app.screens.{name}")
     store, syncing = page.store_of(str(runs))
     syncing.ahead(_PERIOD)
     with suppress(InputError):  # the page says it
-        import_module("workbench.app.screens.overview").prepare(store)
+        import_module("sorl.app.screens.overview").prepare(store)

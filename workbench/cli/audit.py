@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from typer import Argument, Context, Exit, Option
 
-from workbench.cli.shared import current, one_of, run_folder
-from workbench.cli.tables import document, echo, print_table
-from workbench.spec import InputError, nearest
-from workbench.store import batches
+from sorl.cli.shared import current, one_of, run_folder
+from sorl.cli.tables import document, echo, print_table
+from sorl.spec import InputError, nearest
+from sorl.store import batches
 
 if TYPE_CHECKING:
-    from workbench.audit import Check
+    from sorl.audit import Check
 
 _STEP = "Audit this stored step. Repeatable; default: six, around the onset and alarms first."
 _NEAR = (
@@ -36,7 +36,7 @@ def audit(
 
     A violated identity is a proof that something is wrong, whatever its cause. Exit code 1 if there is one.
     """
-    from workbench.audit import IDENTITIES
+    from sorl.audit import IDENTITIES
 
     for name in only or ():
         if name not in IDENTITIES:
@@ -59,8 +59,8 @@ def checks(runs: Path, folder: Path, steps: Sequence[int] = (), only: Sequence[s
     """
     import torch
 
-    from workbench import audit as auditing
-    from workbench.learn.run import settings_of
+    from sorl import audit as auditing
+    from sorl.learn.run import settings_of
 
     torch.set_num_threads(1)
     if not (known := batches.steps(folder)):
@@ -82,7 +82,7 @@ def as_dict(check: Check) -> dict[str, Any]:
 
 
 def _print(run: str, found: Sequence[Check]) -> None:
-    from workbench.audit import IDENTITIES
+    from sorl.audit import IDENTITIES
 
     steps = sorted({check.step for check in found})
     echo(f"{run}: steps {batches.ranges(steps)} audited")

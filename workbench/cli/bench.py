@@ -8,8 +8,8 @@ from types import ModuleType
 
 from typer import Argument, Context, Option
 
-from workbench.cli.tables import echo
-from workbench.spec import InputError, nearest
+from sorl.cli.tables import echo
+from sorl.spec import InputError, nearest
 
 CLONE = Path(__file__).parents[2]
 STUDIES = {

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from typer import Argument, Context, Option
 
-from workbench.algorithms import resolve
-from workbench.cli.shared import current, experiment_of, one_of
-from workbench.cli.tables import FORMATS, cell, document, echo, plain, records, show, writing
-from workbench.grid import guard
-from workbench.grid.config import load
-from workbench.spec import InputError, RunSettings, nearest
-from workbench.store.reader import Reader
+from sorl.algorithms import resolve
+from sorl.cli.shared import current, experiment_of, one_of
+from sorl.cli.tables import FORMATS, cell, document, echo, plain, records, show, writing
+from sorl.grid import guard
+from sorl.grid.config import load
+from sorl.spec import InputError, RunSettings, nearest
+from sorl.store.reader import Reader
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,11 +33,11 @@ def compare(
 
     Forks are compared within their parents as well.
     """
-    from workbench.analysis import compare as arms
-    from workbench.analysis import forks
-    from workbench.analysis.region import region_file
-    from workbench.analysis.runs import runs as runs_in
-    from workbench.analysis.survival import observed
+    from sorl.analysis import compare as arms
+    from sorl.analysis import forks
+    from sorl.analysis.region import region_file
+    from sorl.analysis.runs import runs as runs_in
+    from sorl.analysis.survival import observed
 
     name, reader = experiment_of(experiment), current(ctx.obj)
     each, searched = runs_in(reader, name), region_file(reader, name) is not None
@@ -127,8 +127,8 @@ def show_region(reader: Reader, experiment: str, form: str = "table", against: s
     """Print areas and boundaries by both readings of survival; csv and json hold every bare number."""
     import pandas as pd
 
-    from workbench.analysis import region
-    from workbench.analysis.runs import KEPT
+    from sorl.analysis import region
+    from sorl.analysis.runs import KEPT
 
     found = region.landscape(reader, experiment)
     both = [found, found.read_as(KEPT)]

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 
 from typer import Argument, Context, Exit, Option
 
-from workbench.cli.shared import current, experiment_of, experiments, find, one_of, run_folder
-from workbench.cli.tables import document, echo
-from workbench.spec import InputError
-from workbench.spec.settings import LADDER
-from workbench.store import batches
-from workbench.store.text import visible
+from sorl.cli.shared import current, experiment_of, experiments, find, one_of, run_folder
+from sorl.cli.tables import document, echo
+from sorl.spec import InputError
+from sorl.spec.settings import LADDER
+from sorl.store import batches
+from sorl.store.text import visible
 
 if TYPE_CHECKING:
-    from workbench.audit import Check
-    from workbench.diagnosis.finding import Diagnosis
-    from workbench.diagnosis.log import Log
-from workbench.cli.audit import as_dict, checks, difference
+    from sorl.audit import Check
+    from sorl.diagnosis.finding import Diagnosis
+    from sorl.diagnosis.log import Log
+from sorl.cli.audit import as_dict, checks, difference
 
 _AUDIT = "Recompute stored steps (ten seconds a run); default: for a single run, if torch is installed."
 _TEST = "Fork the run before its fall without each cause that was found: who survives? (docs/forks.md)"
@@ -57,8 +57,8 @@ def diagnose(
     The stored steps of a single run are audited too (`sorl audit`): a violated identity proves the cause that
     it defines. A cause whose removal saves forks of the run ranks highest (--test).
     """
-    from workbench.diagnosis import diagnose as judge_log
-    from workbench.diagnosis.attribution import attribute
+    from sorl.diagnosis import diagnose as judge_log
+    from sorl.diagnosis.attribution import attribute
 
     if step is not None:
         if what is None:
@@ -72,8 +72,8 @@ def diagnose(
         return
     found = [judge_log.diagnose(log) for log in logs(ctx.obj, what)]
     if test:
-        from workbench.cli.fork import arms_file, intervene
-        from workbench.diagnosis.log import of_run
+        from sorl.cli.fork import arms_file, intervene
+        from sorl.diagnosis.log import of_run
 
         if len(found) != 1:
             raise InputError(f"--test forks one run, and these are {len(found)}: name one")
@@ -142,7 +142,7 @@ def in_words(said: Diagnosis, checks: Sequence[Check] | None) -> list[str]:
         ]
     if checks is None:
         return tell
-    from workbench.audit import IDENTITIES
+    from sorl.audit import IDENTITIES
 
     steps = batches.ranges(sorted({check.step for check in checks}))
     broken = [check for check in checks if check.violated]
@@ -175,9 +175,9 @@ def logs(runs: Path, what: str | None) -> Iterator[Log]:
     """Yield the logs that an argument names: a file, the runs of an experiment or folder, one run, or all
     that fell.
     """
-    from workbench.analysis.runs import runs as runs_in
-    from workbench.diagnosis.log import of_run
-    from workbench.integrations import logs as other_trainers
+    from sorl.analysis.runs import runs as runs_in
+    from sorl.diagnosis.log import of_run
+    from sorl.integrations import logs as other_trainers
 
     # in a folder with runs
     path, ours = Path(what or ""), ("segments", "*/segments", "config.toml", "experiment.toml")

@@ -5,11 +5,11 @@ from dataclasses import asdict
 
 from typer import Argument
 
-from workbench.cli.shared import LISTING
-from workbench.cli.tables import document, echo, show
-from workbench.diagnostics import CATALOGUE
-from workbench.diagnostics.declare import in_words
-from workbench.spec import InputError, nearest
+from sorl.cli.shared import LISTING
+from sorl.cli.tables import document, echo, show
+from sorl.diagnostics import CATALOGUE
+from sorl.diagnostics.declare import in_words
+from sorl.spec import InputError, nearest
 
 
 def diagnostics(

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from typer import Context, Exit
 
-from workbench.cli.tables import echo
-from workbench.grid.process import cores
-from workbench.spec import InputError
-from workbench.store import connect
-from workbench.store.reader import Reader
-from workbench.store.segments import held, run_folders
+from sorl.cli.tables import echo
+from sorl.grid.process import cores
+from sorl.spec import InputError
+from sorl.store import connect
+from sorl.store.reader import Reader
+from sorl.store.segments import held, run_folders
 
 _NEEDED = ("duckdb", "pandas", "pyarrow", "pydantic", "typer")
 _OPTIONAL = (

@@ -4,11 +4,11 @@ from pathlib import Path
 
 from typer import Context, Option
 
-from workbench.cli.shared import RUN, current, find, folder_of
-from workbench.cli.tables import note, print_table
-from workbench.learn.run import settings_of
-from workbench.record.segments import append
-from workbench.spec import InputError, RetrieverSettings, WorldSettings
+from sorl.cli.shared import RUN, current, find, folder_of
+from sorl.cli.tables import note, print_table
+from sorl.learn.run import settings_of
+from sorl.recording.segments import append
+from sorl.spec import InputError, RetrieverSettings, WorldSettings
 
 
 def eval(
@@ -35,10 +35,10 @@ def eval(
     """
     run_id = find(current(ctx.obj), run)
     folder = folder_of(ctx.obj, run_id)
-    from workbench.agent.worlds.dataset import Dataset, load
-    from workbench.learn.checkpoint import checkpoint_of
-    from workbench.learn.evaluate import examine
-    from workbench.learn.warmstart import ensure, tokenizer_of
+    from sorl.agent.worlds.dataset import Dataset, load
+    from sorl.learn.checkpoint import checkpoint_of
+    from sorl.learn.evaluate import examine
+    from sorl.learn.warmstart import ensure, tokenizer_of
 
     settings, checkpoint = settings_of(folder), checkpoint_of(folder / "checkpoints", step)
     questions = load(data, split, limit)

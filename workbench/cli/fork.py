@@ -15,24 +15,24 @@ from urllib.parse import urlencode
 import tomli_w
 from typer import Argument, Context, Exit, Option, confirm
 
-from workbench.algorithms import resolve
-from workbench.cli.plan import describe
-from workbench.cli.shared import current, experiment_of, experiments, find, one_of, run_folder, toml_of
-from workbench.cli.tables import document, echo, note, records, show
-from workbench.grid import progress
-from workbench.grid import run as grid_run
-from workbench.grid.cell import Cell, expand, flatten, time_of
-from workbench.grid.config import Grid, load, option
-from workbench.grid.folder import folder_of, last_row
-from workbench.learn.faults import FAULTS
-from workbench.learn.run import settings_of
-from workbench.spec import InputError, RunSettings, first_paragraph, nearest
-from workbench.spec.settings import DRAW, LADDER
-from workbench.store.segments import held
-from workbench.store.text import visible
+from sorl.algorithms import resolve
+from sorl.cli.plan import describe
+from sorl.cli.shared import current, experiment_of, experiments, find, one_of, run_folder, toml_of
+from sorl.cli.tables import document, echo, note, records, show
+from sorl.grid import progress
+from sorl.grid import run as grid_run
+from sorl.grid.cell import Cell, expand, flatten, time_of
+from sorl.grid.config import Grid, load, option
+from sorl.grid.folder import folder_of, last_row
+from sorl.learn.faults import FAULTS
+from sorl.learn.run import settings_of
+from sorl.spec import InputError, RunSettings, first_paragraph, nearest
+from sorl.spec.settings import DRAW, LADDER
+from sorl.store.segments import held
+from sorl.store.text import visible
 
 if TYPE_CHECKING:
-    from workbench.diagnosis.finding import Cause, Diagnosis
+    from sorl.diagnosis.finding import Cause, Diagnosis
 
 # Name -> what a child of this arm changes: a value, or a function of the parent's.
 ARMS: Mapping[str, dict[str, Any]] = {
@@ -107,7 +107,7 @@ def fork(
     are runs of the experiment fork-RUN-at-STEP. The same command resumes. Forks of several parents are
     compared within each.
     """
-    from workbench.analysis import forks
+    from sorl.analysis import forks
 
     reader = current(ctx.obj)
     whole = experiment_of(run) in experiments(reader)
@@ -195,7 +195,7 @@ def arms_of(
     """Return what each arm changes. What the parent's state does not allow is an InputError, or one more
     `left_out`.
     """
-    from workbench.analysis.forks import UNCHANGED
+    from sorl.analysis.forks import UNCHANGED
 
     given: dict[str, dict[str, Any]] = {}
     if file:
@@ -249,7 +249,7 @@ def grid_of(
     """Return the grid of these arms and of unchanged children, and keep its file; InputError for an unknown
     setting.
     """
-    from workbench.analysis.forks import UNCHANGED
+    from sorl.analysis.forks import UNCHANGED
 
     row, settings, step = children
     parent = row["run_id"]
@@ -312,8 +312,8 @@ def intervene(
     """Fork a run without each of these causes (its likeliest), once the time was agreed to; return whether it
     was.
     """
-    from workbench.analysis.forks import WITHOUT, power
-    from workbench.diagnosis.diagnose import in_order
+    from sorl.analysis.forks import WITHOUT, power
+    from sorl.diagnosis.diagnose import in_order
 
     name = found.log.name
     if found.log.onset is None:
@@ -350,8 +350,8 @@ def intervene(
 
 def arms_file(found: Diagnosis, draws: int) -> str:
     """Return the arms to continue a run of another trainer with, as a TOML file with its reasons."""
-    from workbench.diagnosis.diagnose import in_order
-    from workbench.integrations.names import SETTINGS
+    from sorl.diagnosis.diagnose import in_order
+    from sorl.integrations.names import SETTINGS
 
     step = (
         found.log.onset
@@ -389,7 +389,7 @@ def arms_file(found: Diagnosis, draws: int) -> str:
 
 def rung(folder: Path, parent: str, at: str, row: Mapping[str, Any], settings: RunSettings) -> int:
     """Return the step of the newest checkpoint at or before the wanted step."""
-    from workbench.learn.checkpoint import checkpoints
+    from sorl.learn.checkpoint import checkpoints
 
     steps = [int(one.name) for one in checkpoints(folder / LADDER)]
     if not steps:

@@ -18,15 +18,15 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 from typer import Argument, Context, Option
 
-from workbench.cli.tables import echo, note, print_table
-from workbench.grid.cell import expand
-from workbench.grid.folder import write
-from workbench.spec import InputError
-from workbench.spec.files import MIB, from_json, lock_file, read_text
-from workbench.store.segments import now
+from sorl.cli.tables import echo, note, print_table
+from sorl.grid.cell import expand
+from sorl.grid.folder import write
+from sorl.spec import InputError
+from sorl.spec.files import MIB, from_json, lock_file, read_text
+from sorl.store.segments import now
 
 if TYPE_CHECKING:
-    from workbench.integrations.logs import Imported, Source
+    from sorl.integrations.logs import Imported, Source
 
 _WHAT = (
     "A log, or a folder with logs: JSON lines, CSV, Parquet, trainer_state.json, TensorBoard, W&B, SwanLab,"
@@ -77,7 +77,7 @@ class Importer:
         from rich.console import Console
         from rich.progress import track
 
-        from workbench.integrations.logs import sources
+        from sorl.integrations.logs import sources
 
         found, record = sources(self.source), dict[str, Any]()
         with suppress(OSError, ValueError, TypeError):
@@ -132,9 +132,9 @@ class Importer:
 
     def _write(self, run_id: str, run: Imported) -> None:
         """Bring the run's folder up to the run: steps are appended where it has only grown."""
-        from workbench.diagnostics.rules import Event
-        from workbench.integrations.logs import events
-        from workbench.record.segments import append
+        from sorl.diagnostics.rules import Event
+        from sorl.integrations.logs import events
+        from sorl.recording.segments import append
 
         folder = self.experiment / run_id
         folder.mkdir(parents=True, exist_ok=True)

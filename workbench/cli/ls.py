@@ -2,9 +2,9 @@
 
 from typer import Argument, Context, Option
 
-from workbench.cli.shared import current, experiments
-from workbench.cli.tables import echo, note, print_table
-from workbench.spec import COLLAPSED
+from sorl.cli.shared import current, experiments
+from sorl.cli.tables import echo, note, print_table
+from sorl.spec import COLLAPSED
 
 _EXPERIMENTS = """
     SELECT experiment, any_value(question) AS question, count(*) AS runs,

@@ -13,8 +13,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from workbench.cli.tables import message, note
-from workbench.store.text import visible
+from sorl.cli.tables import message, note
+from sorl.store.text import visible
 
 # In the order of the help page. Module and function have the verb's name; a group of verbs is a Typer called
 # `app`.
@@ -68,13 +68,13 @@ class _Verbs(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in VERBS:
-            from workbench.spec import nearest
+            from sorl.spec import nearest
 
             ctx.fail(f"no command '{cmd_name}'{nearest(cmd_name, VERBS)}; there is: {', '.join(VERBS)}")
         if self._listing:
             return TyperCommand(cmd_name, help=summary(cmd_name))
         named = module_of(cmd_name)
-        module, verb = import_module(f"workbench.cli.{named}"), typer.Typer(add_completion=False)
+        module, verb = import_module(f"sorl.cli.{named}"), typer.Typer(add_completion=False)
         if function := getattr(module, named, None):
             verb.command(cmd_name)(function)
         command = typer.main.get_command(verb if function else module.app)
@@ -102,7 +102,7 @@ class _Verbs(TyperGroup):
         """Run the verb; a mistake of the user is a message, not a traceback, and so is what the system
         refuses.
         """
-        from workbench.spec import InputError
+        from sorl.spec import InputError
 
         try:
             return super().invoke(ctx)
@@ -162,7 +162,7 @@ def sorl(
 ) -> None:
     """Find out why off-policy RL training of multi-turn LLM agents collapses."""
     if example:
-        from workbench.store.example import runs_folder
+        from sorl.store.example import runs_folder
 
         runs = runs_folder()
     ctx.obj = runs

@@ -8,19 +8,20 @@ from typing import Any
 
 from typer import Context, Option
 
-from workbench.algorithms import differences
-from workbench.cli.compare import tell
-from workbench.cli.shared import ARMS, CHANGES, GRID_FILE, LISTING
-from workbench.cli.tables import document, echo, show
-from workbench.grid import config, guard
-from workbench.grid.cell import algorithm_label, choices, differing, duration, short, time_of
-from workbench.grid.config import Grid
-from workbench.grid.folder import History, edits, folder_of, last_row, status_of
-from workbench.grid.search import Region, usual
-from workbench.objective.slot import in_words
-from workbench.spec import InputError, RunSettings
-from workbench.store.reader import Reader
-from workbench.store.segments import held
+from sorl.algorithms import differences
+from sorl.cli.compare import tell
+from sorl.cli.shared import ARMS, CHANGES, GRID_FILE, LISTING
+from sorl.cli.tables import document, echo, show
+from sorl.grid import config, guard
+from sorl.grid.cell import algorithm_label, choices, differing, duration, short, time_of
+from sorl.grid.config import Grid
+from sorl.grid.folder import History, edits, folder_of, last_row, status_of
+from sorl.grid.search import Region, usual
+from sorl.objective.slot import in_words
+from sorl.spec import InputError, RunSettings
+from sorl.spec.evidence import ALPHA
+from sorl.store.reader import Reader
+from sorl.store.segments import held
 
 ASSUMED = 0.8  # share of the reference arm's runs that collapse, if no run was recorded: few of them stay up
 _INCIDENCE = "Share of the reference arm's runs that collapse; default: that of recorded runs."
@@ -191,13 +192,13 @@ def seeds_for(
     """Return the seeds that detect the hazard ratio and what the planned ones detect; None for a grid of one
     arm.
     """
-    from workbench.analysis import stats
+    from sorl.analysis import stats
 
     if ratio <= 0 or ratio == 1:
         raise InputError(
             f"--hazard-ratio {ratio:g} is no effect: it must be above 0 and not 1, for example 0.2"
         )
-    for name, value, low in (("power", power, stats.ALPHA), ("incidence", incidence, 0)):
+    for name, value, low in (("power", power, ALPHA), ("incidence", incidence, 0)):
         if value is not None and not low < value < 1:
             raise InputError(f"--{name} {value:g} is not between {low:g} and 1; use e.g. --{name} 0.8")
     if len(grid.arms) < 2:
@@ -208,13 +209,13 @@ def seeds_for(
     return {
         "hazard_ratio": ratio,
         "power": power,
-        "alpha": stats.ALPHA,
+        "alpha": ALPHA,
         "incidence": share,
         "incidence_basis": basis,
         "collapses": stats.collapses_needed(ratio, power),
         "seeds": stats.seeds_needed(ratio, share, power),
         "comparisons": comparisons,
-        "seeds_for_all_comparisons": stats.seeds_needed(ratio, share, power, stats.ALPHA / comparisons),
+        "seeds_for_all_comparisons": stats.seeds_needed(ratio, share, power, ALPHA / comparisons),
         "planned_seeds": planned,
         "planned_power": stats.power_of(planned, ratio, share),
         "planned_detectable": stats.detectable(planned, share, power),
@@ -240,8 +241,8 @@ def recorded_incidence(arms: Mapping[str, RunSettings], runs: Path) -> tuple[flo
     """Return the Kaplan-Meier incidence at the end of a run, of the recorded arm that collapsed most; its
     basis.
     """
-    from workbench.analysis.runs import every_run, replicate
-    from workbench.analysis.survival import observed, survival_at
+    from sorl.analysis.runs import every_run, replicate
+    from sorl.analysis.survival import observed, survival_at
 
     collapsed, seen = [], 0
     rows: Any = every_run(Reader(runs)) if (runs / "sorl.duckdb").is_file() else []

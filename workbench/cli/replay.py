@@ -7,17 +7,17 @@ from typing import Any
 
 from typer import Argument, Context, Option
 
-from workbench.algorithms import CORE, resolve
-from workbench.cli.shared import OUTPUT, one_of, run_folder, toml_of
-from workbench.cli.tables import as_text, document, echo, note, print_table, save, save_parquet
-from workbench.grid.cell import algorithm_label, expand, merge
-from workbench.grid.config import option
-from workbench.objective import Algorithm
-from workbench.record.segments import TYPES
-from workbench.replay import tables
-from workbench.replay.tables import Replay, Rows
-from workbench.spec import InputError
-from workbench.store import batches
+from sorl.algorithms import CORE, resolve
+from sorl.cli.shared import OUTPUT, one_of, run_folder, toml_of
+from sorl.cli.tables import as_text, document, echo, note, print_table, save, save_parquet
+from sorl.grid.cell import algorithm_label, expand, merge
+from sorl.grid.config import option
+from sorl.objective import Algorithm
+from sorl.recording.segments import TYPES
+from sorl.replay import tables
+from sorl.replay.tables import Replay, Rows
+from sorl.spec import InputError
+from sorl.store import batches
 
 # Table -> its title and the columns that a terminal shows.
 TABLES = {
@@ -92,8 +92,8 @@ def replay(
     stored = batches.read(folder, step or 0, weights=gradients)
     import torch
 
-    from workbench.audit.networks import Networks
-    from workbench.replay import play as engine
+    from sorl.replay import play as engine
+    from sorl.replay.networks import Networks
 
     torch.set_num_threads(threads)
     algorithms = algorithms_of(stored.meta, algorithm or (), variants, change or ())

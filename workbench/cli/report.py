@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 
 from typer import Argument, Context, Option
 
-from workbench.algorithms import resolve
-from workbench.cli.bench import from_clone
-from workbench.cli.shared import current, experiment_of, one_of
-from workbench.cli.tables import note, save
-from workbench.diagnostics import CATALOGUE
-from workbench.grid import guard
-from workbench.objective import KINDS
-from workbench.spec import InputError
-from workbench.store.reader import Reader
+from sorl.algorithms import resolve
+from sorl.cli.bench import from_clone
+from sorl.cli.shared import current, experiment_of, one_of
+from sorl.cli.tables import note, save
+from sorl.diagnostics import CATALOGUE
+from sorl.grid import guard
+from sorl.objective import KINDS
+from sorl.spec import InputError
+from sorl.store.reader import Reader
 
 if TYPE_CHECKING:
-    from workbench.analysis.results import Results
-from workbench.cli.compare import in_file_order, unfair
+    from sorl.analysis.results import Results
+from sorl.cli.compare import in_file_order, unfair
 
 _EXPORT = "Instead of a report, write the results of every run and those of --from."
 
@@ -52,7 +52,7 @@ def report(
         raise InputError("the figures need plotly: run `pip install 'sorl[app]'`, or use `--format md`")
     found = gather(ctx.obj, names, files)
     if export is not None:
-        from workbench.analysis.results import merged, write
+        from sorl.analysis.results import merged, write
 
         # Files before runs: of a run that is in both, the one in the runs folder is the newer.
         whole = merged([*found[len(names) :], *found[: len(names)]])
@@ -66,8 +66,8 @@ def report(
 
 def written(found: Sequence["Results"], lines: Sequence[str], form: str, level: int = 1) -> str:
     """Return the report as html or md; in md the title is a heading of `level`."""
-    from workbench.analysis.results import SERIES
-    from workbench.app.report import content
+    from sorl.analysis.results import SERIES
+    from sorl.app.report import content
 
     claims = from_clone("studies.claims")
     if form == "md":
@@ -91,8 +91,8 @@ def gather(runs: Path, experiments: Sequence[str], files: Sequence[Path] = ()) -
     """Return the results of experiments in the runs folder, then those of files; InputError if one is
     missing.
     """
-    from workbench.analysis import results
-    from workbench.analysis.runs import runs as runs_in
+    from sorl.analysis import results
+    from sorl.analysis.runs import runs as runs_in
 
     found, reader = [], current(runs) if experiments else Reader(runs)
     for name in experiments:

@@ -10,19 +10,19 @@ from typing import Any
 
 from typer import Argument, Context, Option
 
-from workbench.cli.report import slots
-from workbench.cli.shared import current, experiments, folder_of
-from workbench.cli.tables import cell, note, print_table, records
-from workbench.diagnostics import CATALOGUE
-from workbench.diagnostics.collapse import Watch
-from workbench.diagnostics.rules import Event, RuleWatch, alarms
-from workbench.grid.folder import KINDS
-from workbench.learn.run import locked
-from workbench.record.recorder import TIMED
-from workbench.record.segments import append, schema_of
-from workbench.spec import CollapseSettings, InputError, Level
-from workbench.spec.files import from_json
-from workbench.store import sync as store
+from sorl.cli.report import slots
+from sorl.cli.shared import current, experiments, folder_of
+from sorl.cli.tables import cell, note, print_table, records
+from sorl.diagnostics import CATALOGUE
+from sorl.diagnostics.collapse import Watch
+from sorl.diagnostics.rules import Event, RuleWatch, alarms
+from sorl.grid.folder import KINDS
+from sorl.learn.run import locked
+from sorl.recording.recorder import TIMED
+from sorl.recording.segments import append, schema_of
+from sorl.spec import CollapseSettings, InputError, Level
+from sorl.spec.files import from_json
+from sorl.store import sync as store
 
 _JUDGE = "Judge and update a file of `sorl report --export`."
 JUDGED = (
@@ -121,7 +121,7 @@ def _report(changes: Sequence[tuple[str, str]], runs: int, dry: bool, where: str
 
 def _rescan_file(file: Path, dry: bool) -> None:
     """Judge the runs of a results file; times and events of survival follow from the new verdicts."""
-    from workbench.analysis import results
+    from sorl.analysis import results
 
     found = results.read(file)
     changes, rows = [], found.table.to_pylist()

@@ -7,11 +7,11 @@ from pathlib import Path
 import typer
 from typer import Option
 
-from workbench.agent.retrievers import retriever_of
-from workbench.agent.retrievers.http import RetrievalServer
-from workbench.cli.shared import one_of
-from workbench.cli.tables import echo, note
-from workbench.spec import RetrieverSettings
+from sorl.agent.retrievers import retriever_of
+from sorl.agent.retrievers.http import RetrievalServer
+from sorl.cli.shared import one_of
+from sorl.cli.tables import echo, note
+from sorl.spec import RetrieverSettings
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 

@@ -12,21 +12,22 @@ from shutil import which
 
 from typer import Context, Exit, Option
 
-from workbench.cli.compare import show_region, tell, unfair
-from workbench.cli.plan import state
-from workbench.cli.shared import ARMS, CHANGES, GRID_FILE, NOTIFY, current, one_of
-from workbench.cli.tables import echo, note, print_table, show
-from workbench.grid import config, guard, progress
-from workbench.grid.config import Grid
-from workbench.grid.folder import History
-from workbench.grid.process import EXECUTORS
-from workbench.grid.run import Limits, Result, run_rounds
-from workbench.spec import InputError
-from workbench.store.connect import Busy
-from workbench.store.reader import Reader
-from workbench.store.segments import now
-from workbench.store.sync import sync
-from workbench.store.text import tail
+from sorl.cli.compare import show_region, tell, unfair
+from sorl.cli.plan import state
+from sorl.cli.shared import ARMS, CHANGES, GRID_FILE, NOTIFY, current, one_of
+from sorl.cli.tables import echo, note, print_table, show
+from sorl.grid import config, guard, progress
+from sorl.grid.config import Grid
+from sorl.grid.folder import History
+from sorl.grid.process import EXECUTORS
+from sorl.grid.result import Limits, Result
+from sorl.grid.run import run_rounds
+from sorl.spec import InputError
+from sorl.store.connect import Busy
+from sorl.store.reader import Reader
+from sorl.store.segments import now
+from sorl.store.sync import sync
+from sorl.store.text import tail
 
 _FAILED, _STOPPED = 1, 130  # exit codes; 130 is what a shell calls "ended by Ctrl-C"
 
@@ -63,7 +64,7 @@ def run(
         raise ModuleNotFoundError(name="torch")
     bell = None
     if notify:
-        from workbench.diagnosis.alerts import Bell
+        from sorl.diagnosis.alerts import Bell
 
         bell = Bell(notify, note)  # a wrong address is refused before anything starts
     if memory is not None and not 0 < memory < math.inf:
@@ -116,8 +117,8 @@ def run(
 
 def _report(ctx: Context, grid: Grid, results: Sequence[Result]) -> None:
     """Print the table, the answer and the cells that ended badly on stdout; where to look on stderr."""
-    from workbench.analysis.compare import ABOUT, answer, readable, summarise
-    from workbench.analysis.runs import runs as runs_in
+    from sorl.analysis.compare import ABOUT, answer, readable, summarise
+    from sorl.analysis.runs import runs as runs_in
 
     reader, cells = current(ctx.obj), [result.cell for result in results]
     mine = [result.cell for result in results if result.status != "elsewhere"]

@@ -5,13 +5,13 @@ from typing import Any
 
 from typer import Argument, Option
 
-from workbench.cli.tables import note
-from workbench.spec import InputError, nearest
-from workbench.spec.files import MIB, from_toml, read_text
-from workbench.store.connect import Busy, database
-from workbench.store.reader import Reader
-from workbench.store.segments import run_folders
-from workbench.store.sync import sync
+from sorl.cli.tables import note
+from sorl.spec import InputError, nearest
+from sorl.spec.files import MIB, from_toml, read_text
+from sorl.store.connect import Busy, database
+from sorl.store.reader import Reader
+from sorl.store.segments import run_folders
+from sorl.store.sync import sync
 
 
 def one_of(name: str, *allowed: str, default: str | None = None, more: str = "") -> Any:

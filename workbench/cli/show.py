@@ -4,12 +4,12 @@ import json
 
 from typer import Context, Option
 
-from workbench.cli.shared import RUN, current, find
-from workbench.cli.tables import cell, echo, print_table, records
-from workbench.spec import RunSettings
-from workbench.spec.files import from_json, leaves
-from workbench.spec.vocabulary import cause
-from workbench.store.text import log_of, tail
+from sorl.cli.shared import RUN, current, find
+from sorl.cli.tables import cell, echo, print_table, records
+from sorl.spec import RunSettings
+from sorl.spec.files import from_json, leaves
+from sorl.spec.vocabulary import cause
+from sorl.store.text import log_of, tail
 
 _FACTS = (
     "experiment",

@@ -5,11 +5,11 @@ from typing import Any
 
 from typer import Argument, Context, Option
 
-from workbench.cli.shared import OUTPUT, current, one_of
-from workbench.cli.tables import as_text, echo, note, print_table, save, save_parquet
-from workbench.spec import TABLES, InputError, nearest
-from workbench.store.reader import saved as saved_queries
-from workbench.store.reader import saved_query
+from sorl.cli.shared import OUTPUT, current, one_of
+from sorl.cli.tables import as_text, echo, note, print_table, save, save_parquet
+from sorl.spec import TABLES, InputError, nearest
+from sorl.store.reader import saved as saved_queries
+from sorl.store.reader import saved_query
 
 _LIMIT = 1000  # rows of a table on the terminal
 _MOST = f"Most rows to return; default: {_LIMIT} for a table, all for a file."

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from typer import Context, Option
 
-from workbench.cli.tables import echo, note
-from workbench.grid.folder import write, write_experiment
-from workbench.record.segments import append, schema_of
-from workbench.store import sync as store
-from workbench.store.connect import database
+from sorl.cli.tables import echo, note
+from sorl.grid.folder import write, write_experiment
+from sorl.recording.segments import append, schema_of
+from sorl.store import sync as store
+from sorl.store.connect import database
 
 _RESTORE = "First restore run folders from results of `sorl report --export`, enough to resume a search."
 
@@ -32,7 +32,7 @@ def sync(
 
 def _restore(file: Path, runs: Path) -> None:
     """Write the missing folders of the finished runs of a file of results; others have no checkpoint."""
-    from workbench.analysis.results import CURVES, OF_UPDATES, read
+    from sorl.analysis.results import CURVES, OF_UPDATES, read
 
     found = read(file)
     home, finished = (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from workbench.store.text import as_csv, as_json, visible
+from sorl.store.text import as_csv, as_json, visible
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,7 +82,7 @@ def message(text: str) -> str:
 @contextmanager
 def writing(file: Path, what: str = "") -> Iterator[None]:
     """Say on stderr that `file` was written. Raises InputError where it cannot be."""
-    from workbench.spec import InputError
+    from sorl.spec import InputError
 
     try:
         yield

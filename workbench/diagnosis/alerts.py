@@ -12,12 +12,12 @@ from urllib.request import Request, urlopen
 import numpy as np
 import pandas as pd
 
-from workbench.diagnosis.changepoint import LOST, SMOOTH, Slump, slumped, smoothed
-from workbench.spec import InputError
-from workbench.store.text import visible
+from sorl.diagnosis.changepoint import LOST, SMOOTH, Slump, slumped, smoothed
+from sorl.spec import InputError
+from sorl.store.text import visible
 
 if TYPE_CHECKING:
-    from workbench.store.reader import Reader
+    from sorl.store.reader import Reader
 
 RATE = "about one healthy run in twenty ever does, and one in five of all that do not collapse"
 _SECONDS, _PATIENCE = 10.0, 5.0  # that a webhook may take to answer; at the end for what is not sent yet

@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from workbench.store.batches import StoredBatch
+from sorl.store.batches import StoredBatch
 
 Quantity = Literal["mismatch", "log_ratio"]
 CHANCE = 2.0  # surprise per token that a span must exceed on average; that of a token of a healthy batch is 1

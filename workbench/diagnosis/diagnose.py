@@ -3,22 +3,19 @@
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlencode
 
 import numpy as np
 
-from workbench.diagnosis.attribution import Culprit, attribute
-from workbench.diagnosis.causes import CAUSES
-from workbench.diagnosis.changepoint import FEWEST, MARGIN, Evidence, first, slumped, spread
-from workbench.diagnosis.finding import LEDGER, LONG, Cause, Clue, Diagnosis, Finding
-from workbench.diagnosis.log import Log
-from workbench.diagnosis.standing import counted, figure, from_onset, standing
-from workbench.store.text import visible
-
-if TYPE_CHECKING:
-    from workbench.analysis.forks import Removal
-    from workbench.audit import Check
+from sorl.diagnosis.attribution import Culprit, attribute
+from sorl.diagnosis.causes import CAUSES
+from sorl.diagnosis.changepoint import FEWEST, MARGIN, Evidence, first, slumped, spread
+from sorl.diagnosis.finding import LEDGER, LONG, Cause, Clue, Diagnosis, Finding
+from sorl.diagnosis.log import Log
+from sorl.diagnosis.standing import counted, figure, from_onset, standing
+from sorl.spec.evidence import Check, Removal
+from sorl.store.text import visible
 
 # In the order of their rank, with the words of a report.
 GRADES = {
@@ -56,7 +53,7 @@ CONSEQUENCE = 0.6  # of the confidence of a finding that another one explains
 _LEAST = 0.01  # spread of a fraction: of 64 trajectories one is 0.016
 
 
-def diagnose(log: Log, causes: Sequence[Cause] = CAUSES, checks: Sequence["Check"] = ()) -> Diagnosis:
+def diagnose(log: Log, causes: Sequence[Cause] = CAUSES, checks: Sequence[Check] = ()) -> Diagnosis:
     """Look for every cause in the log; rank by grade (of `GRADES`), then by confidence, then by step.
 
     `checks` of an audit of the run prove the causes that are the violation of an identity by definition.
@@ -85,7 +82,7 @@ def diagnose(log: Log, causes: Sequence[Cause] = CAUSES, checks: Sequence["Check
     )
 
 
-def _proof(cause: Cause, checks: Sequence["Check"]) -> "Check | None":
+def _proof(cause: Cause, checks: Sequence[Check]) -> "Check | None":
     known = [check for check in checks if not check.missing]
     held = {check.step for check in known if check.identity == cause.holds and not check.violated}
     broken = [check for check in known if check.identity == cause.breaks and check.violated]
@@ -125,7 +122,7 @@ def _settled(finding: Finding, found: Sequence[Finding], slack: float) -> Findin
     return Finding(effect, replace(trace, grade="pattern", confidence=known)) if reasons else finding
 
 
-def _tested(finding: Finding, tested: "Removal | None") -> Finding:
+def _tested(finding: Finding, tested: Removal | None) -> Finding:
     """Grade a finding by what forks without its cause do; a proof that is no reason of the fall stays one."""
     cause, clue, _ = finding
     if tested is not None and tested.saves:

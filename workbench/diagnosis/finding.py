@@ -3,15 +3,13 @@
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
-from workbench.diagnosis.attribution import Culprit
-from workbench.diagnosis.changepoint import Evidence, Slump
-from workbench.diagnosis.log import Log
-from workbench.spec import first_paragraph
-
-if TYPE_CHECKING:
-    from workbench.analysis.forks import Removal
+from sorl.diagnosis.attribution import Culprit
+from sorl.diagnosis.changepoint import Evidence, Slump
+from sorl.diagnosis.log import Log
+from sorl.spec import first_paragraph
+from sorl.spec.evidence import Removal
 
 # How a clue was come by. proof: a recorded identity is broken (what is trained is not what was sampled).
 # sign: the log shows what the cause leaves and hardly anything else does. pattern: it fits, other causes may
@@ -149,7 +147,7 @@ class Finding(NamedTuple):
 
     cause: Cause
     clue: Clue
-    tested: "Removal | None" = None  # by forks of the run
+    tested: Removal | None = None  # by forks of the run
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.runs import settings_of
-from workbench.diagnosis.changepoint import Curve, Departure, Outcome
-from workbench.spec import InputError
-from workbench.store import batches
-from workbench.store.batches import StoredBatch
+from sorl.analysis.runs import settings_of
+from sorl.diagnosis.changepoint import Curve, Departure, Outcome
+from sorl.spec import InputError
+from sorl.spec.evidence import Removal
+from sorl.store import batches
+from sorl.store.batches import StoredBatch
 
 if TYPE_CHECKING:
-    from workbench.analysis.forks import Removal
-    from workbench.store.reader import Reader
+    from sorl.store.reader import Reader
 
 Load = Callable[[str, int | None], pd.DataFrame]  # table, a step or None for all of them
 HIDDEN = "fault"  # the label of an injected fault: a diagnosis that read it would prove nothing
@@ -98,7 +98,7 @@ class Log:
     run: Mapping[str, Any] = field(default_factory=dict)
     folder: Path | None = None  # of the run, with its stored batches
     # cause -> how forks of the run do without it
-    tests: Mapping[str, "Removal"] = field(default_factory=dict)
+    tests: Mapping[str, Removal] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.table, self.curve = cache(self._table), cache(self._curve)
@@ -280,7 +280,7 @@ def of_run(reader: "Reader", run_id: str, runs: Path | None = None) -> Log:
 
     found = {}
     if reader.rows("SELECT 1 FROM run WHERE parent = ? LIMIT 1", [run_id]).rows:
-        from workbench.analysis.forks import tests  # its statistics need what the core lacks (scipy)
+        from sorl.analysis.forks import tests  # its statistics need what the core lacks (scipy)
 
         found = tests(reader, run_id)
     folder = None if runs is None else batches.folder_of(runs, str(row["experiment"]), run_id)

@@ -4,9 +4,9 @@ after.
 
 import pandas as pd
 
-from workbench.diagnosis.changepoint import SMOOTH
-from workbench.diagnosis.log import Log
-from workbench.spec import CollapseSettings
+from sorl.diagnosis.changepoint import SMOOTH
+from sorl.diagnosis.log import Log
+from sorl.spec import CollapseSettings
 
 FINAL = 10  # steps that a last mean is of, as run.final_success
 PEAK = 5  # steps of the median that a peak is, as run.peak_success

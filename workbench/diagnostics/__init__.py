@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from workbench.diagnostics import advantage, divergence, ratio, step, turn, update
-from workbench.diagnostics.declare import Measure, declared
-from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
-from workbench.diagnostics.step import StepView
-from workbench.diagnostics.tokens import Segments, Tokens, quotient
-from workbench.diagnostics.turn import TRAJECTORIES, Trajectories, TurnRows
-from workbench.spec import Level
+from sorl.diagnostics import advantage, divergence, ratio, step, turn, update
+from sorl.diagnostics.declare import Measure, declared
+from sorl.diagnostics.evidence import Evidence, Rollouts, StepEvidence
+from sorl.diagnostics.step import StepView
+from sorl.diagnostics.tokens import Segments, Tokens, quotient
+from sorl.diagnostics.turn import TRAJECTORIES, Trajectories, TurnRows
+from sorl.spec import Level
 
 # Functions of the trained tokens and a partition of them; the columns of the probe, mostly NULL, stand last.
 TOKEN_MEASURES = sorted(declared(update, ratio, divergence, advantage), key=lambda m: m in update.PROBE)

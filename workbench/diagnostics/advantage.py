@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from workbench.diagnostics.declare import OURS, VERL, Measure, diagnostic
-from workbench.diagnostics.tokens import Segments, Tokens, quotient
-from workbench.spec import Alarm, Level, Unit
+from sorl.diagnostics.declare import OURS, VERL, Measure, diagnostic
+from sorl.diagnostics.tokens import Segments, Tokens, quotient
+from sorl.spec import Alarm, Level, Unit
 
 BAPO = "arXiv 2510.18927 (BAPO)"
 STEP, TRAJECTORY, TURN, UPDATE = Level.STEP, Level.TRAJECTORY, Level.TURN, Level.UPDATE

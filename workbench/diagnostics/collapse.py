@@ -15,8 +15,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from workbench.diagnostics.rules import HARD, Event, RuleWatch, Severity
-from workbench.spec import MEANINGS, CollapseSettings, Outcome
+from sorl.diagnostics.rules import HARD, Event, RuleWatch, Severity
+from sorl.spec import MEANINGS, CollapseSettings, Outcome
 
 WINDOW = 5  # steps of the shortest window that can be the best
 Z = 1.28  # of bounds: 90 %, one-sided

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from workbench.diagnostics.evidence import Missing
-from workbench.spec import Alarm, Diagnostic, Level, Unit
+from sorl.diagnostics.evidence import Missing
+from sorl.spec import Alarm, Diagnostic, Level, Unit
 
 SqlType = Literal["DOUBLE", "BIGINT", "BOOLEAN", "VARCHAR"]
 Roll = Literal["tokens", "turns", "max", "min", "share"]

@@ -4,9 +4,9 @@ displacement.
 
 import numpy as np
 
-from workbench.diagnostics.declare import NO_MARK, OTHER, OURS, VERL, Measure, diagnostic
-from workbench.diagnostics.tokens import CLAMP, Segments, Tokens, quotient
-from workbench.spec import Alarm, Level, Unit
+from sorl.diagnostics.declare import NO_MARK, OTHER, OURS, VERL, Measure, diagnostic
+from sorl.diagnostics.tokens import CLAMP, Segments, Tokens, quotient
+from sorl.spec import Alarm, Level, Unit
 
 SCHULMAN = "Schulman, Approximating KL Divergence (2020)"
 MINIRL = "arXiv 2512.01374 (MiniRL), 2510.11370 (R3)"

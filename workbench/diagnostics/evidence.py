@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from workbench.tensors import Tensor
+from sorl.tensors import Tensor
 
 
 class Missing(LookupError):

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from workbench.diagnostics.declare import MEANT, OTHER, OURS, VERL, Measure, diagnostic, reported
-from workbench.diagnostics.tokens import CLAMP, QUANTILES, Segments, Tokens, quotient
-from workbench.spec import Alarm, Level, Unit
+from sorl.diagnostics.declare import MEANT, OTHER, OURS, VERL, Measure, diagnostic, reported
+from sorl.diagnostics.tokens import CLAMP, QUANTILES, Segments, Tokens, quotient
+from sorl.spec import Alarm, Level, Unit
 
 TRL = "TRL grpo_trainer.py"
 CORE_ALGOS = "verl core_algos.py"

@@ -14,8 +14,8 @@ from functools import partial
 from statistics import median
 from typing import Any, Literal, NamedTuple
 
-from workbench.diagnostics.declare import mark_size, mark_words
-from workbench.spec import RATIO_TOLERANCE, Alarm, Diagnostic, Level, check
+from sorl.diagnostics.declare import mark_size, mark_words
+from sorl.spec import RATIO_TOLERANCE, Alarm, Diagnostic, Level, check
 
 Severity = Literal["info", "warning", "critical"]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from workbench.diagnostics.declare import MEANT, NO_MARK, OTHER, OURS, TRAINERS, VERL, Measure, diagnostic
-from workbench.diagnostics.evidence import Known, Missing, StepEvidence, fingerprint
-from workbench.diagnostics.ratio import OUR_MARK
-from workbench.spec import Alarm, Level, Unit
+from sorl.diagnostics.declare import MEANT, NO_MARK, OTHER, OURS, TRAINERS, VERL, Measure, diagnostic
+from sorl.diagnostics.evidence import Known, Missing, StepEvidence, fingerprint
+from sorl.diagnostics.ratio import OUR_MARK
+from sorl.spec import Alarm, Level, Unit
 
 RAGEN = "RAGEN arXiv 2504.20073"
 RAGEN_2 = "RAGEN-2 arXiv 2604.06268, by a proxy of ours"

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from workbench.diagnostics.declare import OURS, TRAINERS, Measure, diagnostic
-from workbench.diagnostics.evidence import Known, Missing, Rollouts
-from workbench.diagnostics.tokens import Segments, Tokens, quotient
-from workbench.spec import Level, Unit
+from sorl.diagnostics.declare import OURS, TRAINERS, Measure, diagnostic
+from sorl.diagnostics.evidence import Known, Missing, Rollouts
+from sorl.diagnostics.tokens import Segments, Tokens, quotient
+from sorl.spec import Level, Unit
 
 
 def _by_turn(

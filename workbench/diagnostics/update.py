@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from workbench.diagnostics.declare import OURS, TRAINERS, Measure, diagnostic, reported
-from workbench.diagnostics.tokens import Segments, Tokens
-from workbench.spec import Level, Unit
+from sorl.diagnostics.declare import OURS, TRAINERS, Measure, diagnostic, reported
+from sorl.diagnostics.tokens import Segments, Tokens
+from sorl.spec import Level, Unit
 
 MCCANDLISH = "McCandlish et al., arXiv 1812.06162, appendix A.1"
 VERL = "verl metric_utils.py (variance proxies)"

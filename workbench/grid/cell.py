@@ -18,12 +18,12 @@ from typing import Any, NamedTuple, Self, get_args
 
 from pydantic import BaseModel
 
-from workbench.algorithms import resolve
-from workbench.grid.process import cores
-from workbench.objective import Algorithm
-from workbench.objective.slot import in_words
-from workbench.spec import COSMETIC, CollapseSettings, InputError, RunSettings
-from workbench.spec.files import leaves
+from sorl.algorithms import resolve
+from sorl.grid.process import cores
+from sorl.objective import Algorithm
+from sorl.objective.slot import in_words
+from sorl.spec import COSMETIC, CollapseSettings, InputError, RunSettings
+from sorl.spec.files import leaves
 
 # The first collapse rule, which named the shipped runs: a run that trains the same keeps its name.
 _MEDIANS = {
@@ -320,8 +320,8 @@ def time_of(cells: Sequence[Cell], runs: Path, workers: int | None) -> Estimate:
     """Wall time of `cells` on this machine, at the pace of the finished runs in `runs` on this kind of
     machine.
     """
-    from workbench.learn.warmstart import key, made
-    from workbench.store.reader import Reader
+    from sorl.learn.warmstart import key, made
+    from sorl.store.reader import Reader
 
     machine, paces = f"{platform.system()} {platform.machine()}", []
     recorded = Reader(runs).rows(_PACES, [machine]).rows if (runs / "sorl.duckdb").is_file() else []

@@ -17,8 +17,8 @@ from typing import Any, Self
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from workbench.algorithms import resolve
-from workbench.grid.cell import (
+from sorl.algorithms import resolve
+from sorl.grid.cell import (
     Arm,
     Cell,
     algorithm_label,
@@ -29,12 +29,12 @@ from workbench.grid.cell import (
     settings_keys,
     slug,
 )
-from workbench.grid.folder import History, mean_factor, newest_start
-from workbench.grid.search import Region, Rule, Trial, conditions, search
-from workbench.learn.faults import check
-from workbench.objective import Algorithm
-from workbench.spec import GridFile, InputError, RunSettings, nearest
-from workbench.spec.files import MIB, from_toml, read_text
+from sorl.grid.folder import History, mean_factor, newest_start
+from sorl.grid.search import Region, Rule, Trial, conditions, search
+from sorl.learn.faults import check
+from sorl.objective import Algorithm
+from sorl.spec import GridFile, InputError, RunSettings, nearest
+from sorl.spec.files import MIB, from_toml, read_text
 
 MOST_ARMS, MOST_CELLS = 500, 5000
 _MISTAKES = 10  # listed of one file

@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import tomli_w
 
-from workbench.grid.cell import Cell, expand, flatten
-from workbench.spec import COLLAPSED, COSMETIC, UNDECIDED, table
-from workbench.spec.files import MIB, from_json, from_toml, lock_file, read_text
-from workbench.store.segments import held, now
+from sorl.grid.cell import Cell, expand, flatten
+from sorl.spec import COLLAPSED, COSMETIC, UNDECIDED, table
+from sorl.spec.files import MIB, from_json, from_toml, lock_file, read_text
+from sorl.store.segments import held, now
 
 ARROW = {
     "VARCHAR": pa.string(),

@@ -11,12 +11,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from workbench.algorithms import ALGORITHMS
-from workbench.grid.cell import Cell, decisive, flatten
-from workbench.grid.folder import append, folder_of, read_segments
-from workbench.objective import Algorithm
-from workbench.spec import GUARD, RunSettings, check
-from workbench.store.reader import Reader
+from sorl.algorithms import ALGORITHMS
+from sorl.grid.cell import Cell, decisive, flatten
+from sorl.grid.folder import append, folder_of, read_segments
+from sorl.objective import Algorithm
+from sorl.spec import GUARD, RunSettings, check
+from sorl.store.reader import Reader
 
 NORMALISER = ("advantage", "aggregate")
 OTHER_SLOTS = ("ratio", "clip", "stabilise", "kl", "select", "correction")
@@ -170,7 +170,7 @@ def _same_updates(one: Cell | Run, other: Cell | Run) -> bool:
         return False
     if any(getattr(a, slot) != getattr(b, slot) for slot in (*NORMALISER, "kl", "select")):
         return False
-    from workbench.learn.checks import gradient_at_one
+    from sorl.learn.checks import gradient_at_one
 
     return bool((gradient_at_one(a, size) - gradient_at_one(b, size)).abs().max() < 1e-9)
 

@@ -22,22 +22,22 @@ from typing import Any, NamedTuple
 
 import psutil
 
-import workbench
-from workbench.learn.run import FINISHED, INTERRUPTED, WRONG_INPUT
-from workbench.spec import InputError
-from workbench.store.text import LOG_NAME, plain, tail
+from sorl.learn.run import FINISHED, INTERRUPTED, WRONG_INPUT
+from sorl.spec import InputError
+from sorl.spec.files import IMPORTED_FROM
+from sorl.store.text import LOG_NAME, plain, tail
 
 # module:function(arguments) -> exit code; tests put a scripted one here
-TRAINER = "workbench.learn.__main__:main"
+TRAINER = "sorl.learn.__main__:main"
 # imported once, by the process from which trainers are forked; every fork imports the command's module
 PRELOAD = (
-    "workbench.cli.main",
-    "workbench.grid.process",
-    "workbench.learn.__main__",
-    "workbench.learn.loop",
-    "workbench.learn.warmstart",
-    "workbench.learn.run",
-    "workbench.record.recorder",
+    "sorl.cli.main",
+    "sorl.grid.process",
+    "sorl.learn.__main__",
+    "sorl.learn.loop",
+    "sorl.learn.warmstart",
+    "sorl.learn.run",
+    "sorl.recording.recorder",
     "pandas",
 )
 _THREADS = (
@@ -194,10 +194,8 @@ def _alone(job: Job) -> None:
 
 
 def _python_path() -> str:
-    """PYTHONPATH with the folder that `workbench` is imported from, for processes that start elsewhere."""
-    return os.pathsep.join(
-        filter(None, (str(Path(workbench.__file__).parents[1]), os.environ.get("PYTHONPATH")))
-    )
+    """PYTHONPATH with the folder that `sorl` is imported from, for processes that start elsewhere."""
+    return os.pathsep.join(filter(None, (str(IMPORTED_FROM), os.environ.get("PYTHONPATH"))))
 
 
 class _RayProcess:

@@ -12,9 +12,9 @@ from rich.live import Live
 from rich.progress import Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from workbench.grid.cell import Cell, duration
-from workbench.grid.run import Result
-from workbench.store.text import visible
+from sorl.grid.cell import Cell, duration
+from sorl.grid.result import Result
+from sorl.store.text import visible
 
 _BARS = "▁▂▃▄▅▆▇█"
 _SPARK_POINTS = 24

@@ -13,21 +13,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
-from workbench.grid import folder as run_folder
-from workbench.grid import process
-from workbench.grid.cell import Cell, workers_for
-from workbench.grid.config import Grid
-from workbench.grid.process import Ending, Job, ending, follow, last_line, last_step, one_line, where
-from workbench.learn.run import HELD
-from workbench.spec import InputError
-from workbench.spec.vocabulary import cause
-from workbench.store.segments import held, now
-from workbench.store.text import LOG_NAME, tail
-
-if TYPE_CHECKING:
-    from workbench.grid.progress import Display
+from sorl.grid import folder as run_folder
+from sorl.grid import process
+from sorl.grid.cell import Cell, workers_for
+from sorl.grid.config import Grid
+from sorl.grid.process import Ending, Job, ending, follow, last_line, last_step, one_line, where
+from sorl.grid.progress import Display
+from sorl.grid.result import Limits, Result
+from sorl.learn.run import HELD
+from sorl.spec import InputError
+from sorl.spec.vocabulary import cause
+from sorl.store.segments import held, now
+from sorl.store.text import LOG_NAME, tail
 
 POLL_SECONDS = 0.1
 SYNC_SECONDS = 2.0
@@ -35,32 +34,10 @@ HELD_SECONDS = 0.5  # between two looks at a cell that another process trains
 _TIMEOUT = re.compile(r"^Timeout \(\d+:\d\d:\d\d")  # how faulthandler begins its dump
 
 
-@dataclass(frozen=True)
-class Limits:
-    """When the grid gives a cell up."""
-
-    retries: int = 1  # attempts after the first, in one call
-    hang_seconds: float = 600.0  # without a sign of life, from the first one on; 0 = never
-    memory: int | None = None  # bytes that the processes of a cell may hold; None = no limit
-
-
-@dataclass(frozen=True)
-class Result:
-    """The state of a cell at the end of a call."""
-
-    cell: Cell
-    status: str  # of table `run`, or `elsewhere` when another process trains the cell
-    folder: Path
-    reason: str = ""
-    cause: str = ""  # of a bad end: diverged, hang, out of memory, killed or failed
-    skipped: bool = False  # finished before this call, or by another process
-    seconds: float = 0.0
-
-
 def run(
     grid: Grid,
     runs: Path,
-    watch: "Display",
+    watch: Display,
     *,
     workers: int | None = None,
     executor: process.Local | process.Ray | None = None,
@@ -75,7 +52,7 @@ def run(
     nothing in a new folder. Raises InputError for `fresh` while a cell is being trained, and if the runs
     folder cannot be made.
     """
-    from workbench.learn.warmstart import made
+    from sorl.learn.warmstart import made
 
     runs = runs.resolve()  # trainers may have another working directory
     try:
@@ -117,7 +94,7 @@ def run(
 
 
 def run_rounds(
-    load: Callable[[], Grid], runs: Path, display: Callable[[], "Display"], **options: Any
+    load: Callable[[], Grid], runs: Path, display: Callable[[], Display], **options: Any
 ) -> tuple[Grid, list[Result]]:
     """Run the cells of `load()`, load again, and so on until it asks for nothing new; return the last grid
     and results.
@@ -190,7 +167,7 @@ class _Pool:
     """One call: the cells that wait, those in training, and those that have ended."""
 
     runs: Path
-    watch: "Display"
+    watch: Display
     executor: process.Local | process.Ray
     signals: list[int]
     limits: Limits

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from workbench.grid.cell import Arm
-from workbench.spec import RegionSettings
+from sorl.grid.cell import Arm
+from sorl.spec import RegionSettings
 
 
 class Trial(NamedTuple):

@@ -17,11 +17,11 @@ from typing import Any, TextIO
 import pandas as pd
 import pyarrow as pa
 
-from workbench.integrations import trackers
-from workbench.integrations.names import STEP, place
-from workbench.integrations.rows import CELLS, Column, Rows, column, numbers
-from workbench.spec import InputError
-from workbench.spec.files import MIB, encoding_of, from_json, open_file, read_text
+from sorl.integrations import trackers
+from sorl.integrations.names import STEP, place
+from sorl.integrations.rows import CELLS, Column, Rows, column, numbers
+from sorl.spec import InputError
+from sorl.spec.files import MIB, encoding_of, from_json, open_file, read_text
 
 try:
     import orjson

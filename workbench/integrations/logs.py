@@ -15,16 +15,16 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from workbench.diagnosis.log import Log
-from workbench.diagnostics import CATALOGUE
-from workbench.diagnostics.collapse import Watch, judge
-from workbench.diagnostics.rules import Event, RuleWatch, alarms
-from workbench.integrations import names
-from workbench.integrations.formats import Format, format_of, runs_in
-from workbench.integrations.rows import Rows
-from workbench.integrations.trackers import config_near, configs
-from workbench.record.segments import schema_of
-from workbench.spec import InputError
+from sorl.diagnosis.log import Log
+from sorl.diagnostics import CATALOGUE
+from sorl.diagnostics.collapse import Watch, judge
+from sorl.diagnostics.rules import Event, RuleWatch, alarms
+from sorl.integrations import names
+from sorl.integrations.formats import Format, format_of, runs_in
+from sorl.integrations.rows import Rows
+from sorl.integrations.trackers import config_near, configs
+from sorl.recording.segments import schema_of
+from sorl.spec import InputError
 
 STEPS = 50_000  # that are judged, in some seconds
 KEPT = 200  # metrics that are kept under their own names

@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from workbench.algorithms import ALGORITHMS, resolve
-from workbench.batch import Batch, turn_ids
-from workbench.objective import Algorithm, LossTerms, Normaliser, PolicyLoss, policy_loss, statistics
-from workbench.objective.aggregate import good, turns_of
-from workbench.objective.kl import RewardKL
-from workbench.objective.select import EarlyStop, Schedule, Select, Shaping
-from workbench.spec import InputError
-from workbench.tensors import Tensor, torch
+from sorl.algorithms import ALGORITHMS, resolve
+from sorl.batch import Batch, turn_ids
+from sorl.objective import Algorithm, LossTerms, Normaliser, PolicyLoss, policy_loss, statistics
+from sorl.objective.aggregate import good, turns_of
+from sorl.objective.kl import RewardKL
+from sorl.objective.select import EarlyStop, Schedule, Select, Shaping
+from sorl.spec import InputError
+from sorl.tensors import Tensor, torch
 
 # Slots that a loss cannot carry, with what the trainer would have to do in its place.
 _ELSEWHERE = {

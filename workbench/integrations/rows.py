@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from workbench.integrations.names import STEP
-from workbench.spec import InputError
+from sorl.integrations.names import STEP
+from sorl.spec import InputError
 
 BLOCK, KEYS = 4096, 500_000  # rows that are held as rows, and keys in them
 # values of a log, as 1.5 million steps of 40 metrics; metrics that are looked at

@@ -17,9 +17,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from workbench.integrations.rows import Rows, of_events
-from workbench.spec import InputError
-from workbench.spec.files import MIB, from_json, from_toml, leaves, open_file, read_text
+from sorl.integrations.rows import Rows, of_events
+from sorl.spec import InputError
+from sorl.spec.files import MIB, from_json, from_toml, leaves, open_file, read_text
 
 MESSAGE = 64 * MIB  # bytes of one record
 EVENTS = 4_000_000  # of a log that is sorted by time

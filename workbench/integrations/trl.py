@@ -21,9 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from workbench.integrations.losses import mask_of
-from workbench.record import Clip, Ledger
-from workbench.spec import InputError
+from sorl.integrations.losses import mask_of
+from sorl.recording import Clip, Ledger
+from sorl.spec import InputError
 
 ROW = "sorl_trajectory"  # key of a trainer's batch: the trajectory of each of its rows
 # columns of a data set that hold the expected answer

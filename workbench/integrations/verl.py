@@ -30,11 +30,11 @@ from urllib.parse import parse_qsl
 import torch
 from torch import Tensor
 
-from workbench.integrations.losses import Loss, feedable, metrics, recorded
-from workbench.integrations.trl import text_of
-from workbench.objective import LossTerms
-from workbench.record import Clip, Ledger
-from workbench.spec import InputError
+from sorl.integrations.losses import Loss, feedable, metrics, recorded
+from sorl.integrations.trl import text_of
+from sorl.objective import LossTerms
+from sorl.recording import Clip, Ledger
+from sorl.spec import InputError
 
 PREFIX, VANILLA, ROW = "sorl:", "vanilla", "sorl_row"
 KNOBS = ("record", "every", "trajectories", "tokens", "memory_mb")  # of a loss mode, for the ledger

@@ -1,12 +1,12 @@
-"""`python -m workbench.learn RUN_FOLDER [--cache DIR]`: the process of one cell."""
+"""`python -m sorl.learn RUN_FOLDER [--cache DIR]`: the process of one cell."""
 
 import faulthandler
 import signal
 import sys
 from pathlib import Path
 
-from workbench.learn.run import HELD, WRONG_INPUT, Held, run
-from workbench.spec import InputError
+from sorl.learn.run import HELD, WRONG_INPUT, Held, run
+from sorl.spec import InputError
 
 
 def main(arguments: list[str]) -> int:

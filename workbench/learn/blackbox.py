@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from workbench.batch import Batch
-from workbench.diagnostics.evidence import Evidence
-from workbench.learn.networks import passes
-from workbench.learn.update import Learner
-from workbench.record.recorder import MB
-from workbench.spec import RunSettings
+from sorl.batch import Batch
+from sorl.diagnostics.evidence import Evidence
+from sorl.learn.networks import passes
+from sorl.learn.update import Learner
+from sorl.recording.recorder import MB
+from sorl.spec import RunSettings
 
 # Of a stored batch: int64 that int32 holds, and what is stored as it is.
 NARROW = ("tokens", "length", "group", "trajectory", "sentence", "placebo")
@@ -86,7 +86,7 @@ class Packer:
     def close(
         self, batch: Batch, updates: Sequence[Evidence]
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
-        """Arrays and metadata of the step, as `workbench.store.batches` reads them; None where nothing is
+        """Arrays and metadata of the step, as `sorl.store.batches` reads them; None where nothing is
         kept.
         """
         if self._mask is None:

@@ -15,12 +15,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from workbench.agent.episode import Episode
-from workbench.agent.routing import routers
-from workbench.learn import networks
-from workbench.learn.rollouts import Rollout
-from workbench.learn.update import Learner
-from workbench.spec import InputError
+from sorl.agent.episode import Episode
+from sorl.agent.routing import routers
+from sorl.learn import networks
+from sorl.learn.rollout import Rollout
+from sorl.learn.update import Learner
+from sorl.spec import InputError
 
 PROBE = "probe.safetensors"  # the gradient that the next probe is compared with
 

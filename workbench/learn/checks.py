@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from workbench.agent.episode import Episode, collate
-from workbench.batch import Batch
-from workbench.diagnostics.evidence import fingerprint as fingerprint_of
-from workbench.learn.networks import log_probs
-from workbench.objective import Algorithm, policy_loss, prepare
-from workbench.objective.advantage import positions, value_loss
+from sorl.agent.episode import Episode, collate
+from sorl.batch import Batch
+from sorl.diagnostics.evidence import fingerprint as fingerprint_of
+from sorl.learn.networks import log_probs
+from sorl.objective import Algorithm, policy_loss, prepare
+from sorl.objective.advantage import positions, value_loss
 
 PADDING, PROMPT, WRITTEN, OBSERVED = range(-1, 3)  # where a token comes from
 KINDS = {PADDING: "padding", OBSERVED: "observations", PROMPT: "prompts", WRITTEN: "written tokens"}

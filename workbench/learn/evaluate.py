@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from scipy.stats import beta
 
-from workbench.agent.draws import EVALUATION, draw, generator
-from workbench.agent.engines import Engine, engine_for
-from workbench.agent.episode import Episode
-from workbench.agent.worlds import best, build, f1
-from workbench.agent.worlds.dataset import Dataset
-from workbench.learn import networks
-from workbench.spec import RunSettings
+from sorl.agent.draws import EVALUATION, draw, generator
+from sorl.agent.engines import Engine, engine_for
+from sorl.agent.episode import Episode
+from sorl.agent.worlds import best, build, f1
+from sorl.agent.worlds.dataset import Dataset
+from sorl.learn import networks
+from sorl.spec import RunSettings
 
 
 def evaluate(engine: Engine, settings: RunSettings, *, search: bool = True) -> dict[str, Any]:

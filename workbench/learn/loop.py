@@ -14,25 +14,26 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from workbench.agent.draws import ORDER, PLACEBO, generator
-from workbench.agent.engines import NonFinite, engine_for
-from workbench.agent.routing import routers
-from workbench.agent.tokenizer import Sentences, Spans
-from workbench.agent.worlds import build
-from workbench.algorithms import resolve
-from workbench.batch import Batch
-from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
-from workbench.diagnostics.rules import Event
-from workbench.learn import checkpoint, checks, faults, networks
-from workbench.learn.blackbox import Packer
-from workbench.learn.evaluate import evaluate
-from workbench.learn.networks import Critic
-from workbench.learn.probe import controls
-from workbench.learn.rollouts import Rollout, Sampler, batch_of, scored
-from workbench.learn.update import Learner, non_finite
-from workbench.objective import prepare
-from workbench.record.recorder import MB, Recorder
-from workbench.spec import InputError, RunSettings, StopSettings, check
+from sorl.agent.draws import ORDER, PLACEBO, generator
+from sorl.agent.engines import NonFinite, engine_for
+from sorl.agent.routing import routers
+from sorl.agent.tokenizer import Sentences, Spans
+from sorl.agent.worlds import build
+from sorl.algorithms import resolve
+from sorl.batch import Batch
+from sorl.diagnostics.evidence import Evidence, Rollouts, StepEvidence
+from sorl.diagnostics.rules import Event
+from sorl.learn import checkpoint, checks, faults, networks
+from sorl.learn.blackbox import Packer
+from sorl.learn.evaluate import evaluate
+from sorl.learn.networks import Critic, scored
+from sorl.learn.probe import controls
+from sorl.learn.rollout import Rollout, batch_of
+from sorl.learn.rollouts import Sampler
+from sorl.learn.update import Learner, non_finite
+from sorl.objective import prepare
+from sorl.recording.recorder import MB, Recorder
+from sorl.spec import InputError, RunSettings, StopSettings, check
 
 BEFORE = 8  # steps before the black box's own first one that a ladder reaches back
 

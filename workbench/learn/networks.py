@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import resource
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
-from workbench.learn import packed
-from workbench.spec import ComputeSettings, InputError, PolicySettings
+from sorl.agent.routing import experts_of, routed
+from sorl.batch import Batch
+from sorl.learn import packed
+from sorl.spec import ComputeSettings, InputError, PolicySettings
 
 ELEMENTS = 1 << 24  # logits of a part: 64 MiB in float32, a few times that while its gradient is computed
 _LINEAR: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
@@ -274,3 +277,51 @@ def passes(length: Tensor, tokens: int | None, rows: int | None = None) -> list[
         found.append(rest[:size])
         rest = rest[size:]
     return found
+
+
+def scored(
+    model: torch.nn.Module,
+    batch: Batch,
+    temperature: float,
+    compute: ComputeSettings = ComputeSettings(),
+    replay: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """Log-probs (B, T) by the training forward, 0 where nothing was written, and the experts (B, T, L k) it
+    took.
+    """
+    parts: list[Tensor] = []
+
+    def forward(index: Tensor, n: int) -> Tensor:
+        with routed(model, None if replay is None else replay[index, 1:n]) as seen:
+            found = log_probs(model, batch.tokens[index, :n], temperature, where=batch.mask[index, :n])[0]
+        if (routes := seen.routes) is not None:
+            before, after = 1, batch.tokens.shape[1] - n
+            unknown = experts_of(seen.routers[0])
+            parts.append(F.pad(routes.to(batch.tokens.device), (0, 0, before, after), value=unknown))
+        return found
+
+    found, order = _by_passes(forward, batch, compute)
+    return torch.where(batch.mask, found, 0), torch.cat(parts)[order] if parts else None
+
+
+def critic_values(critic: Critic, batch: Batch, compute: ComputeSettings = ComputeSettings()) -> Tensor:
+    """Values of the batch under `critic`, (B, T), of the response; 0 beyond a row's tokens."""
+    where = batch.response | batch.mask
+    return _by_passes(lambda index, n: critic(batch.tokens[index, :n], where[index, :n]), batch, compute)[0]
+
+
+@torch.no_grad()
+def _by_passes(
+    forward: Callable[[Tensor, int], Tensor], batch: Batch, compute: ComputeSettings
+) -> tuple[Tensor, Tensor]:
+    """Return `forward` of the first n columns of some rows, (B, T), 0 in those it leaves out; and the rows'
+    order.
+    """
+    budget, width = compute.micro_batch_tokens, batch.tokens.shape[1]
+    parts, rows = [], passes(batch.length, budget)
+    with autocast(device_of(compute), compute):
+        for index in rows:
+            n = width if budget is None else int(batch.length[index].max())
+            parts.append(F.pad(forward(index, n), (0, width - n)))
+    order = torch.cat(rows).argsort()
+    return torch.cat(parts)[order], order

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import LlamaModel, MixtralModel
 
-from workbench.agent.routing import placed
+from sorl.agent.routing import placed
 
 _ROWS = 8  # that attend together: fewer are less padding, and more calls
 _WIDEST, _LONGEST = 256, 512  # hidden size and tokens up to which it pays: it holds all scores of attention

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from workbench.agent.routing import routed
-from workbench.batch import Batch
-from workbench.learn.networks import widened
-from workbench.objective import Algorithm, policy_loss
+from sorl.agent.routing import routed
+from sorl.batch import Batch
+from sorl.learn.networks import widened
+from sorl.objective import Algorithm, policy_loss
 
 PARTS = 4
 TAGS = {"search": "<search>", "search_end": "</search>", "answer": "<answer>", "answer_end": "</answer>"}

@@ -14,9 +14,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TextIO
 
-from workbench.spec import InputError, RunSettings
-from workbench.spec.files import MIB, from_toml, lock_file, read_text
-from workbench.spec.settings import LADDER
+from sorl.spec import InputError, RunSettings
+from sorl.spec.files import MIB, from_toml, lock_file, read_text
+from sorl.spec.settings import LADDER
 
 if TYPE_CHECKING:
     from torch import nn
@@ -60,12 +60,12 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
         raise InputError(f"no run.json in '{folder}': a run folder is made by `sorl run FILE.toml`")
     identity = json.loads((folder / "run.json").read_text())
     with locked(folder):
-        from workbench.agent.engines import StaleWeights
-        from workbench.diagnostics.rules import Event
-        from workbench.learn.checkpoint import checkpoint_of, checkpoints, take_over
-        from workbench.learn.loop import Diverged, SelfTestFailed, Trainer
-        from workbench.learn.warmstart import ensure, tokenizer_of
-        from workbench.record.recorder import Recorder
+        from sorl.agent.engines import StaleWeights
+        from sorl.diagnostics.rules import Event
+        from sorl.learn.checkpoint import checkpoint_of, checkpoints, take_over
+        from sorl.learn.loop import Diverged, SelfTestFailed, Trainer
+        from sorl.learn.warmstart import ensure, tokenizer_of
+        from sorl.recording.recorder import Recorder
 
         start = ensure(settings, cache)
         interrupted: list[str] = []  # from here on Ctrl-C and SIGTERM wait for the end of a step

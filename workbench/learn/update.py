@@ -13,17 +13,16 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 from transformers import PreTrainedModel, get_scheduler
 
-from workbench.agent.routing import Seen, differing, experts_of, load, routed
-from workbench.agent.tokenizer import Spans
-from workbench.batch import Batch
-from workbench.diagnostics.evidence import Evidence
-from workbench.learn.networks import Critic, autocast, log_probs, passes
-from workbench.learn.probe import Probe
-from workbench.learn.rollouts import critic_values
-from workbench.objective import Algorithm, LossTerms, Normaliser, policy_loss, statistics
-from workbench.objective.advantage import positions, value_loss
-from workbench.objective.select import EarlyStop, MeanKL
-from workbench.spec import ComputeSettings, LearnSettings, OptimizerSettings
+from sorl.agent.routing import Seen, differing, experts_of, load, routed
+from sorl.agent.tokenizer import Spans
+from sorl.batch import Batch
+from sorl.diagnostics.evidence import Evidence
+from sorl.learn.networks import Critic, autocast, critic_values, log_probs, passes
+from sorl.learn.probe import Probe
+from sorl.objective import Algorithm, LossTerms, Normaliser, policy_loss, statistics
+from sorl.objective.advantage import positions, value_loss
+from sorl.objective.select import EarlyStop, MeanKL
+from sorl.spec import ComputeSettings, LearnSettings, OptimizerSettings
 
 
 def optimizer_of(parameters: Iterable[nn.Parameter], settings: OptimizerSettings) -> torch.optim.Optimizer:

@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.agent.retrievers import cached
-from workbench.spec import InputError, RunSettings
+from sorl.agent.retrievers import cached
+from sorl.spec import InputError, RunSettings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -111,13 +111,13 @@ def _imitate(settings: RunSettings, folder: Path) -> None:
     """
     import torch
 
-    from workbench.agent.demonstrations import demonstrations
-    from workbench.agent.episode import collate
-    from workbench.agent.routing import routed
-    from workbench.agent.worlds import build
-    from workbench.agent.worlds.atlas import Atlas
-    from workbench.agent.worlds.facts import Facts
-    from workbench.learn import networks
+    from sorl.agent.demonstrations import demonstrations
+    from sorl.agent.episode import collate
+    from sorl.agent.routing import routed
+    from sorl.agent.worlds import build
+    from sorl.agent.worlds.atlas import Atlas
+    from sorl.agent.worlds.facts import Facts
+    from sorl.learn import networks
 
     if settings.world.kind == "dataset":
         raise InputError(

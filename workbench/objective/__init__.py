@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import get_type_hints
 
-from workbench.objective.advantage import value_loss
-from workbench.objective.aggregate import Normaliser
-from workbench.objective.pipeline import (
+from sorl.objective.advantage import value_loss
+from sorl.objective.aggregate import Normaliser
+from sorl.objective.pipeline import (
     FAMILIES,
     Algorithm,
     LossTerms,
@@ -17,8 +17,8 @@ from workbench.objective.pipeline import (
     prepare,
     statistics,
 )
-from workbench.objective.ratio import Pool
-from workbench.objective.slot import Slot
+from sorl.objective.ratio import Pool
+from sorl.objective.slot import Slot
 
 _HINTS = get_type_hints(Algorithm).items()
 _SLOTS = {name: hint for name, hint in _HINTS if isinstance(hint, type) and issubclass(hint, Slot)}

@@ -7,9 +7,9 @@ estimator returns 0 off the loss mask. Axes: B sequences, T tokens, K turns.
 from dataclasses import replace
 from typing import ClassVar, Literal, NamedTuple
 
-from workbench.batch import Batch, pool, spread
-from workbench.objective.slot import Fraction, Positive, Slot
-from workbench.tensors import Tensor, torch
+from sorl.batch import Batch, pool, spread
+from sorl.objective.slot import Fraction, Positive, Slot
+from sorl.tensors import Tensor, torch
 
 GROUP_SIZE = 8  # rollouts per prompt of the group-relative estimators unless a run says otherwise
 Positions = Literal["m", "a", "turn"]

@@ -5,11 +5,11 @@ minibatch.
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 
-from workbench.batch import Batch, pool, spread
-from workbench.objective.advantage import first_tokens
-from workbench.objective.ratio import Correction
-from workbench.objective.slot import Horizon, Slot
-from workbench.tensors import Tensor, torch
+from sorl.batch import Batch, pool, spread
+from sorl.objective.advantage import first_tokens
+from sorl.objective.ratio import Correction
+from sorl.objective.slot import Horizon, Slot
+from sorl.tensors import Tensor, torch
 
 Scope = Literal["global", "micro"]
 

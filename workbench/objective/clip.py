@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from workbench.batch import Batch, masked_mean
-from workbench.objective.ratio import LOG_LIMIT, Pool, sampler_gap, unit_mean
-from workbench.objective.slot import AtLeastOne, DualBound, Fraction, NonNegative, Positive, Share, Slot
-from workbench.tensors import Tensor, torch
+from sorl.batch import Batch, masked_mean
+from sorl.objective.ratio import LOG_LIMIT, Pool, sampler_gap, unit_mean
+from sorl.objective.slot import AtLeastOne, DualBound, Fraction, NonNegative, Positive, Share, Slot
+from sorl.tensors import Tensor, torch
 
 Gate = Literal["token", "unit"]
 Bounds = tuple[float, float]

@@ -7,11 +7,11 @@ likely.
 import math
 from typing import ClassVar, Literal
 
-from workbench.batch import Batch, pool, spread
-from workbench.objective.aggregate import Normaliser, good, weighted_sum
-from workbench.objective.ratio import LOG_LIMIT
-from workbench.objective.slot import NonNegative, Positive, Slot
-from workbench.tensors import Tensor, torch
+from sorl.batch import Batch, pool, spread
+from sorl.objective.aggregate import Normaliser, good, weighted_sum
+from sorl.objective.ratio import LOG_LIMIT
+from sorl.objective.slot import NonNegative, Positive, Slot
+from sorl.tensors import Tensor, torch
 
 Estimator = Literal["k1", "k2", "k3", "k1+", "k3+", "abs"]
 K3_LIMIT = 10.0  # nats, as verl's low_var_kl

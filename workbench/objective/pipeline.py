@@ -12,15 +12,15 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
-from workbench.batch import Batch, masked_mean, turn_ids
-from workbench.objective.advantage import Advantage, Reward
-from workbench.objective.aggregate import Aggregate, Normaliser, TokenMean, weighted_sum
-from workbench.objective.clip import Clip, Ratios
-from workbench.objective.kl import KL
-from workbench.objective.ratio import LOG_LIMIT, Correction, Pool, Routing
-from workbench.objective.select import EarlyStop, Schedule, Select, Shaping
-from workbench.objective.stabilise import Stabiliser, imbalance
-from workbench.tensors import Tensor, torch
+from sorl.batch import Batch, masked_mean, turn_ids
+from sorl.objective.advantage import Advantage, Reward
+from sorl.objective.aggregate import Aggregate, Normaliser, TokenMean, weighted_sum
+from sorl.objective.clip import Clip, Ratios
+from sorl.objective.kl import KL
+from sorl.objective.ratio import LOG_LIMIT, Correction, Pool, Routing
+from sorl.objective.select import EarlyStop, Schedule, Select, Shaping
+from sorl.objective.stabilise import Stabiliser, imbalance
+from sorl.tensors import Tensor, torch
 
 # The families that `sorl algorithms` lists and the app colours, with their titles.
 FAMILIES: Mapping[str, str] = MappingProxyType(

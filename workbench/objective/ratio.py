@@ -12,10 +12,10 @@ import math
 from dataclasses import replace
 from typing import ClassVar, Literal
 
-from workbench.batch import Batch, masked_mean, pool, spread, turn_ids
-from workbench.objective.slot import Cap, Positive, Slot
-from workbench.spec import InputError
-from workbench.tensors import Tensor, torch
+from sorl.batch import Batch, masked_mean, pool, spread, turn_ids
+from sorl.objective.slot import Cap, Positive, Slot
+from sorl.spec import InputError
+from sorl.tensors import Tensor, torch
 
 LOG_LIMIT = 20.0  # nats; e^20 is far outside any clip range and its square still fits float32
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
 
-from workbench.batch import Batch
-from workbench.objective.advantage import compare
-from workbench.objective.slot import NonNegative, Positive, Share, Slot, Tries
-from workbench.tensors import Tensor, torch
+from sorl.batch import Batch
+from sorl.objective.advantage import compare
+from sorl.objective.slot import NonNegative, Positive, Share, Slot, Tries
+from sorl.tensors import Tensor, torch
 
 # log-probs (B, T) of a batch under the policy as it is now, without gradient
 LogProbs = Callable[[Batch], Tensor]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from functools import cache, partial
 from typing import Annotated, Any, ClassVar, dataclass_transform, get_type_hints
 
-from workbench.spec import InputError
+from sorl.spec import InputError
 
 _hints = cache(partial(get_type_hints, include_extras=True))  # of a choice, its options with what is allowed
 

@@ -11,12 +11,12 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar, Literal, NamedTuple
 
-from workbench.batch import pool, spread
-from workbench.objective.aggregate import Normaliser, Scope, weighted_sum
-from workbench.objective.clip import Ratios
-from workbench.objective.kl import estimate
-from workbench.objective.slot import AtLeastOne, Finite, Fraction, NonNegative, Positive, Slot
-from workbench.tensors import Tensor, torch
+from sorl.batch import pool, spread
+from sorl.objective.aggregate import Normaliser, Scope, weighted_sum
+from sorl.objective.clip import Ratios
+from sorl.objective.kl import estimate
+from sorl.objective.slot import AtLeastOne, Finite, Fraction, NonNegative, Positive, Slot
+from sorl.tensors import Tensor, torch
 
 
 def imbalance(energy: Tensor) -> tuple[Tensor, Tensor, Tensor]:

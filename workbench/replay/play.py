@@ -10,22 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from workbench.batch import Batch, turn_ids
-from workbench.objective import Algorithm, LossTerms, Normaliser, policy_loss, prepare, statistics
-from workbench.objective.ratio import LOG_LIMIT
-from workbench.objective.select import Schedule
-from workbench.replay.tables import Columns, Played, Replay, folded
-from workbench.spec import InputError
-from workbench.store.batches import StoredBatch, StoredUpdate
-
-if TYPE_CHECKING:
-    from workbench.audit.networks import Networks
+from sorl.batch import Batch, turn_ids
+from sorl.objective import Algorithm, LossTerms, Normaliser, policy_loss, prepare, statistics
+from sorl.objective.ratio import LOG_LIMIT
+from sorl.objective.select import Schedule
+from sorl.replay.networks import Networks, norm
+from sorl.replay.tables import Columns, Played, Replay, folded
+from sorl.spec import InputError
+from sorl.store.batches import StoredBatch, StoredUpdate
 
 # What the trainer logs of the loss; a stabiliser that acts on the gradient has no factor here (NULL).
 SCALARS = (
@@ -346,8 +344,3 @@ def gradients_of(
         stabilise = algorithms[label].stabilise
         final[label] = (stabilise.on_gradient(g, taken)[0] if stabilise.needs_bias else g, taken)
     return final, float(torch.stack(gaps).max())
-
-
-def norm(tensors: Sequence[Tensor]) -> float:
-    """Return the L2 norm over all tensors, summed in float64."""
-    return float(torch.stack([torch.linalg.vector_norm(t.double()) for t in tensors]).norm())

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from workbench.spec import Column
-from workbench.store.batches import StoredBatch
+from sorl.spec import Column
+from sorl.store.batches import StoredBatch
 
 Columns = Mapping[str, np.ndarray]  # of one length
 Rows = list[dict[str, Any]]

@@ -2,9 +2,9 @@
 ours.
 """
 
-from workbench.spec.docstrings import first_paragraph
-from workbench.spec.files import InputError, nearest
-from workbench.spec.settings import (
+from sorl.spec.docstrings import first_paragraph
+from sorl.spec.files import InputError, nearest
+from sorl.spec.settings import (
     BATCH_FOLDER,
     BATCH_FORMAT,
     COSMETIC,
@@ -27,8 +27,8 @@ from workbench.spec.settings import (
     WarmStartSettings,
     WorldSettings,
 )
-from workbench.spec.tables import TABLES, Column, Table, table
-from workbench.spec.vocabulary import (
+from sorl.spec.tables import TABLES, Column, Table, table
+from sorl.spec.vocabulary import (
     COLLAPSED,
     GUARD,
     MEANINGS,

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from workbench.spec.vocabulary import OUTCOMES
+from sorl.spec.vocabulary import OUTCOMES
 
 
 @dataclass(frozen=True)

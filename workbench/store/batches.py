@@ -13,8 +13,8 @@ import numpy as np
 from numpy import ndarray
 from safetensors import SafetensorError, safe_open
 
-from workbench.spec import BATCH_FOLDER, BATCH_FORMAT, InputError
-from workbench.store.segments import folder_of as folder_of
+from sorl.spec import BATCH_FOLDER, BATCH_FORMAT, InputError
+from sorl.store.segments import folder_of as folder_of
 
 
 class Stored(NamedTuple):

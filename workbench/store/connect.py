@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from workbench.spec import InputError
+from sorl.spec import InputError
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

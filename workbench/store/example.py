@@ -9,7 +9,7 @@ import tarfile
 from pathlib import Path
 from tempfile import mkdtemp
 
-from workbench.spec import InputError
+from sorl.spec import InputError
 
 ARCHIVE = Path(__file__).parents[1] / "example.tar.xz"
 

@@ -8,9 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from workbench.spec import InputError
-from workbench.spec.files import MIB, from_json, read_text
-from workbench.store.segments import folder_of
+from sorl.spec import InputError
+from sorl.spec.files import MIB, from_json, read_text
+from sorl.store.segments import folder_of
 
 FILE = "notes.json"
 LONGEST, TAGS = 4_000, 20  # characters of a note or of all tags together, tags of a run

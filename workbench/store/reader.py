@@ -10,9 +10,9 @@ from pathlib import Path
 from threading import Timer, local
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from workbench.spec import InputError, nearest
-from workbench.store import connect
-from workbench.store.schema import titled
+from sorl.spec import InputError, nearest
+from sorl.store import connect
+from sorl.store.schema import titled
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,9 +8,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.diagnostics import CATALOGUE
-from workbench.diagnostics.declare import dictionary as rows_of
-from workbench.spec import TABLES, Diagnostic, Level
+from sorl.diagnostics import CATALOGUE
+from sorl.diagnostics.declare import dictionary as rows_of
+from sorl.spec import TABLES, Diagnostic, Level
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

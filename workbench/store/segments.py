@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from workbench.spec import TABLES
-from workbench.spec.files import open_file
+from sorl.spec import TABLES
+from sorl.spec.files import open_file
 
 CORRUPT = ".corrupt"  # a segment that is set aside keeps its name, with this behind it
 _TABLES = frozenset(table.name for table in TABLES) - {"segment"}

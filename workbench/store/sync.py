@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.spec import TABLES, InputError, Table
-from workbench.spec import table as spec_table
-from workbench.store import connect
-from workbench.store.schema import add_measured_columns, create, insert, is_current, quoted, refuse_strange
-from workbench.store.segments import Segment, held, run_folders, segments
+from sorl.spec import TABLES, InputError, Table
+from sorl.spec import table as spec_table
+from sorl.store import connect
+from sorl.store.schema import add_measured_columns, create, insert, is_current, quoted, refuse_strange
+from sorl.store.segments import Segment, held, run_folders, segments
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

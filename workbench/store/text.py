@@ -42,7 +42,7 @@ def tail(log: Path, since: int = 0, size: int = 65536) -> list[str]:
 
 def log_of(runs: Path, experiment: str, run_id: str) -> Path | None:
     """Return the console log of a run; None where there is none inside the run's own folder."""
-    from workbench.store.segments import folder_of  # the command's help page starts on this module
+    from sorl.store.segments import folder_of  # the command's help page starts on this module
 
     folder = folder_of(runs, experiment, run_id)
     log = folder and (folder / LOG_NAME).resolve()

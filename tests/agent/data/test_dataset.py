@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from workbench.agent.retrievers import Passage
-from workbench.agent.worlds import best, choice, exact_match, f1
-from workbench.agent.worlds.dataset import BENCHMARKS, Dataset, Item, load, read
-from workbench.spec import InputError, RetrieverSettings, WorldSettings
+from sorl.agent.retrievers import Passage
+from sorl.agent.worlds import best, choice, exact_match, f1
+from sorl.agent.worlds.dataset import BENCHMARKS, Dataset, Item, load, read
+from sorl.spec import InputError, RetrieverSettings, WorldSettings
 
 CASES = json.loads(Path(__file__).with_name("squad_cases.json").read_text())
 CHOICES = (("A", "Aspirin"), ("B", "A beta blocker"), ("C", "Vitamin C"), ("D", "Bed rest"))

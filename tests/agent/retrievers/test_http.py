@@ -20,19 +20,19 @@ from typing import Any
 import pytest
 import urllib3
 
+from sorl.agent.episode import Episode
+from sorl.agent.retrievers import RetrieverDown
+from sorl.agent.retrievers.http import HTTPRetriever, RetrievalServer
+from sorl.agent.retrievers.local import BM25
+from sorl.agent.tokenizer import Codec, build_tokenizer
+from sorl.agent.worlds.dataset import Dataset, Item
+from sorl.diagnostics import CATALOGUE, measure
+from sorl.diagnostics.collapse import Watch
+from sorl.diagnostics.evidence import Rollouts, StepEvidence
+from sorl.diagnostics.rules import RuleWatch, alarms
+from sorl.spec import CollapseSettings, InputError, RetrieverSettings, WorldSettings
 from tests.agent.fakes import ScriptedEngine
 from tests.agent.retrievers.conftest import PASSAGES
-from workbench.agent.episode import Episode
-from workbench.agent.retrievers import RetrieverDown
-from workbench.agent.retrievers.http import HTTPRetriever, RetrievalServer
-from workbench.agent.retrievers.local import BM25
-from workbench.agent.tokenizer import Codec, build_tokenizer
-from workbench.agent.worlds.dataset import Dataset, Item
-from workbench.diagnostics import CATALOGUE, measure
-from workbench.diagnostics.collapse import Watch
-from workbench.diagnostics.evidence import Rollouts, StepEvidence
-from workbench.diagnostics.rules import RuleWatch, alarms
-from workbench.spec import CollapseSettings, InputError, RetrieverSettings, WorldSettings
 
 SEARCHES = 2  # an episode
 DOWN = "http://127.0.0.1:9/retrieve"

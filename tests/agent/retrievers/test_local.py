@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from rank_bm25 import BM25Okapi
 
+from sorl.agent.retrievers import Corpus
+from sorl.agent.retrievers.local import BM25, Dense, words
+from sorl.spec import InputError
 from tests.agent.retrievers.conftest import PASSAGES
-from workbench.agent.retrievers import Corpus
-from workbench.agent.retrievers.local import BM25, Dense, words
-from workbench.spec import InputError
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ if TYPE_CHECKING:
     from torch import Generator
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from workbench.agent.episode import Episode
-    from workbench.agent.worlds import Question, World
-    from workbench.spec import EngineSettings
+    from sorl.agent.episode import Episode
+    from sorl.agent.worlds import Question, World
+    from sorl.spec import EngineSettings
 
 
 class NonFinite(ArithmeticError):
@@ -57,9 +57,9 @@ def engine_for(
     there.
     """
     if settings.kind == "hf":
-        from workbench.agent.engines.hf import HFEngine
+        from sorl.agent.engines.hf import HFEngine
 
         return HFEngine(model, tokenizer, settings, wording)
-    from workbench.agent.engines.vllm import VLLMEngine  # heavy, and an extra of its own
+    from sorl.agent.engines.vllm import VLLMEngine  # heavy, and an extra of its own
 
     return VLLMEngine(model, tokenizer, settings, wording)

@@ -20,13 +20,13 @@ from transformers.models.llama import LlamaForCausalLM
 from transformers.models.mixtral import MixtralForCausalLM
 from transformers.models.qwen2 import Qwen2ForCausalLM
 
-from workbench.agent.engines import NonFinite
-from workbench.agent.episode import Episode
-from workbench.agent.protocol import Dialogue, begin, closes, search_ahead
-from workbench.agent.routing import experts_of, routed, routers, width_of
-from workbench.agent.tokenizer import Codec
-from workbench.agent.worlds import Question, World
-from workbench.spec import EngineSettings
+from sorl.agent.engines import NonFinite
+from sorl.agent.episode import Episode
+from sorl.agent.protocol import Dialogue, begin, closes, search_ahead
+from sorl.agent.routing import experts_of, routed, routers, width_of
+from sorl.agent.tokenizer import Codec
+from sorl.agent.worlds import Question, World
+from sorl.spec import EngineSettings
 
 # rows are dropped from the cache once this share or less is alive: a copy costs about one decoding step
 _KEEP = 0.85

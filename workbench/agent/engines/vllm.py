@@ -14,13 +14,13 @@ import torch
 from torch import Generator, Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from workbench.agent.draws import draw
-from workbench.agent.engines import NonFinite, StaleWeights
-from workbench.agent.episode import Episode
-from workbench.agent.protocol import Dialogue, begin, search_ahead, turn_length
-from workbench.agent.tokenizer import Codec
-from workbench.agent.worlds import Question, World
-from workbench.spec import EngineSettings, InputError
+from sorl.agent.draws import draw
+from sorl.agent.engines import NonFinite, StaleWeights
+from sorl.agent.episode import Episode
+from sorl.agent.protocol import Dialogue, begin, search_ahead, turn_length
+from sorl.agent.tokenizer import Codec
+from sorl.agent.worlds import Question, World
+from sorl.spec import EngineSettings, InputError
 
 _SEED = 1 << 62
 _PROBES, _LENGTH = 4, 128  # probes, and tokens of each at most

@@ -13,8 +13,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from workbench.spec import InputError, RetrieverSettings
-from workbench.spec.files import from_json
+from sorl.spec import InputError, RetrieverSettings
+from sorl.spec.files import from_json
 
 
 class Passage(NamedTuple):
@@ -45,7 +45,7 @@ def retriever_of(settings: RetrieverSettings) -> Retriever:
     corpus.
     """
     if settings.kind == "http":
-        from workbench.agent.retrievers.http import HTTPRetriever
+        from sorl.agent.retrievers.http import HTTPRetriever
 
         client = HTTPRetriever(str(settings.url), settings.timeout, settings.retries, settings.batch)
         try:
@@ -54,7 +54,7 @@ def retriever_of(settings: RetrieverSettings) -> Retriever:
             hint = "start it (sorl retriever serve --corpus FILE.jsonl) or set world.retriever.url"
             raise InputError(f"{error}; {hint}") from None
         return client
-    from workbench.agent.retrievers.local import BM25, Dense
+    from sorl.agent.retrievers.local import BM25, Dense
 
     corpus = Path(str(settings.corpus))
     return Dense(corpus, settings.model) if settings.kind == "dense" else BM25(corpus)

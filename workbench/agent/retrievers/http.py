@@ -11,8 +11,8 @@ from typing import Any
 import urllib3
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from workbench.agent.retrievers import Passage, Retriever, RetrieverDown
-from workbench.spec import InputError
+from sorl.agent.retrievers import Passage, Retriever, RetrieverDown
+from sorl.spec import InputError
 
 log = logging.getLogger("sorl.retriever")
 _AGAIN = (429, 500, 502, 503, 504)  # statuses after which the same request may succeed

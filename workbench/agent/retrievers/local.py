@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from workbench.agent.retrievers import Corpus, Passage, cache_folder, cached
-from workbench.spec import InputError
+from sorl.agent.retrievers import Corpus, Passage, cache_folder, cached
+from sorl.spec import InputError
 
 _WORD = re.compile(r"\w+")  # one letter and one digit are words: symbols of elements, numbers
 _FORMAT = "1"  # of the cached BM25 index; a change of the words above or of the formula is a new one

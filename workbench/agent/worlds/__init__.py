@@ -11,8 +11,8 @@ from hashlib import sha256
 from importlib import import_module
 from typing import Literal, NamedTuple
 
-from workbench.agent.retrievers import Passage, Retriever, RetrieverDown
-from workbench.spec import WorldSettings
+from sorl.agent.retrievers import Passage, Retriever, RetrieverDown
+from sorl.spec import WorldSettings
 
 Split = Literal["train", "eval"]
 FAILED = "search failed"  # what a policy reads when the retriever is down
@@ -167,6 +167,6 @@ def build(settings: WorldSettings) -> World:
     """Return the world of `settings`, the same for equal ones. Raises InputError where its data or retriever
     lacks.
     """
-    module = import_module(f"workbench.agent.worlds.{settings.kind}")
+    module = import_module(f"sorl.agent.worlds.{settings.kind}")
     world: World = getattr(module, settings.kind.capitalize())(settings)
     return world

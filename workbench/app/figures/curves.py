@@ -11,11 +11,11 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.colors import make_colorscale
 
-from workbench.app.figures import common
-from workbench.app.figures.common import LEGEND_ROW, Trace, area, heading, short, trace
-from workbench.app.text import figure_text, wrapped
-from workbench.app.theme import DASHES, Palette, Style, Styles, faded, styles
-from workbench.diagnosis.standing import counted
+from sorl.app.figures import common
+from sorl.app.figures.common import LEGEND_ROW, Trace, area, heading, short, trace
+from sorl.app.text import figure_text, wrapped
+from sorl.app.theme import DASHES, Palette, Style, Styles, faded, styles
+from sorl.diagnosis.standing import counted
 
 PANEL, BOTTOM = 190, 52  # pixels
 _WEBGL = 15_000  # points of a panel above which the graphics processor draws it

@@ -9,11 +9,11 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.colors import make_colorscale
 
-from workbench.app.curve_data import Window
-from workbench.app.figures import common
-from workbench.app.figures.common import Trace, heading, note, trace
-from workbench.app.text import figure_text, number, wrapped
-from workbench.app.theme import Palette, Styles, between, contrast, faded
+from sorl.app.curve_data import Window
+from sorl.app.figures import common
+from sorl.app.figures.common import Trace, heading, note, trace
+from sorl.app.text import figure_text, number, wrapped
+from sorl.app.theme import Palette, Styles, between, contrast, faded
 
 CELL, GAP, BOTTOM, HEAD = 21, 60, 48, 92  # pixels
 ACROSS = 3

@@ -10,9 +10,9 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from workbench.app.curve_data import Row, ended, fall_of, fell, stands
-from workbench.app.text import tag, visible
-from workbench.app.theme import FONT, Palette, colour
+from sorl.app.curve_data import Row, ended, fall_of, fell, stands
+from sorl.app.text import tag, visible
+from sorl.app.theme import FONT, Palette, colour
 
 Address = Callable[[str], str]  # of a run, by its id
 TALL = 12  # rows of a part of a grid: more than a screen shows

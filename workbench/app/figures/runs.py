@@ -12,12 +12,12 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.analysis.survival import collapses
-from workbench.app.curve_data import Row
-from workbench.app.figures import common
-from workbench.app.figures.common import AXES, Trace, heading, note, trace, vertical
-from workbench.app.text import apart, duration, few, figure_text, number, percent, word, wrapped
-from workbench.app.theme import Palette, Styles, faded
+from sorl.analysis.survival import collapses
+from sorl.app.curve_data import Row
+from sorl.app.figures import common
+from sorl.app.figures.common import AXES, Trace, heading, note, trace, vertical
+from sorl.app.text import apart, duration, few, figure_text, number, percent, word, wrapped
+from sorl.app.theme import Palette, Styles, faded
 
 TITLE = "time trained (steps)"
 FEWEST = 3  # runs from which on there is an interval

@@ -20,22 +20,22 @@ import plotly.graph_objects as go
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from workbench.analysis import compare, forks, region
-from workbench.analysis.region import Landscape, by_column, by_point, by_series, from_runs, region_of
-from workbench.analysis.results import SERIES, Results
-from workbench.analysis.runs import KEPT, nested, settings
-from workbench.analysis.survival import collapses, curve, observed
-from workbench.app import theme
-from workbench.app.curve_data import CARRIED, banded, carried, lone, onset_of, stopped
-from workbench.app.figures.common import AXES
-from workbench.app.figures.curves import Panel, curves
-from workbench.app.figures.maps import region as region_figure
-from workbench.app.figures.matrix import layout, matrix
-from workbench.app.figures.runs import survival
-from workbench.app.text import html_text, setting, visible
-from workbench.app.theme import DARK, LIGHT, Palette
-from workbench.diagnosis import standing
-from workbench.spec import OUTCOMES, GridFile, InputError
+from sorl.analysis import compare, forks, region
+from sorl.analysis.region import Landscape, by_column, by_point, by_series, from_runs, region_of
+from sorl.analysis.results import SERIES, Results
+from sorl.analysis.runs import KEPT, nested, settings
+from sorl.analysis.survival import collapses, curve, observed
+from sorl.app import theme
+from sorl.app.curve_data import CARRIED, banded, carried, lone, onset_of, stopped
+from sorl.app.figures.common import AXES
+from sorl.app.figures.curves import Panel, curves
+from sorl.app.figures.maps import region as region_figure
+from sorl.app.figures.matrix import layout, matrix
+from sorl.app.figures.runs import survival
+from sorl.app.text import html_text, setting, visible
+from sorl.app.theme import DARK, LIGHT, Palette
+from sorl.diagnosis import standing
+from sorl.spec import OUTCOMES, GridFile, InputError
 
 Words = Mapping[str, tuple[str, str]]  # curve -> unit, definition
 Draw = Callable[[Palette], go.Figure | str]

@@ -2,18 +2,18 @@
 
 import pandas as pd
 
-from workbench.analysis import compare
-from workbench.analysis.survival import curve, observed
-from workbench.app import export
-from workbench.app.curve_data import alarmed, first_alarms, first_warning, origins
-from workbench.app.experiments import Arms, choose_arms
-from workbench.app.figures.common import AXES
-from workbench.app.figures.runs import leads, letters, survival, timeline
-from workbench.app.page import EPISODE, answer, heading, look, note, open_screen, run_links, screen, table
-from workbench.app.store import Store, dictionary
-from workbench.app.text import few
-from workbench.app.url import choose
-from workbench.spec import UNDECIDED
+from sorl.analysis import compare
+from sorl.analysis.survival import curve, observed
+from sorl.app import export
+from sorl.app.curve_data import alarmed, first_alarms, first_warning, origins
+from sorl.app.experiments import Arms, choose_arms
+from sorl.app.figures.common import AXES
+from sorl.app.figures.runs import leads, letters, survival, timeline
+from sorl.app.page import EPISODE, answer, heading, look, note, open_screen, run_links, screen, table
+from sorl.app.store import Store, dictionary
+from sorl.app.text import few
+from sorl.app.url import choose
+from sorl.spec import UNDECIDED
 
 SEEDS, ARMS = 4, 6  # that a sentence names one by one
 _MOST = 120  # runs that the timeline draws

@@ -7,18 +7,18 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from workbench.app import curve_data as data
-from workbench.app import export
-from workbench.app.experiments import Arms, choose_arms, differing
-from workbench.app.figures.common import AXES
-from workbench.app.figures.curves import curves
-from workbench.app.page import answer, heading, look, note, run_links, screen, table
-from workbench.app.screens.collapse import headline
-from workbench.app.store import Store, dictionary
-from workbench.app.text import apart, few
-from workbench.app.theme import DASHES, MARKERS, Style
-from workbench.app.url import choose, choose_many, choose_range
-from workbench.spec import COLLAPSED
+from sorl.app import curve_data as data
+from sorl.app import export
+from sorl.app.experiments import Arms, choose_arms, differing
+from sorl.app.figures.common import AXES
+from sorl.app.figures.curves import curves
+from sorl.app.page import answer, heading, look, note, run_links, screen, table
+from sorl.app.screens.collapse import headline
+from sorl.app.store import Store, dictionary
+from sorl.app.text import apart, few
+from sorl.app.theme import DASHES, MARKERS, Style
+from sorl.app.url import choose, choose_many, choose_range
+from sorl.spec import COLLAPSED
 
 _FIRST = ("step.success", "step.grad_norm_max", "step.ess_frac_min", "step.entropy")
 _NAMED = 8  # arms that a sentence names

@@ -13,11 +13,11 @@ import pandas as pd
 import streamlit as st
 from markupsafe import Markup
 
-from workbench.app import experiments, export, theme
-from workbench.app.curve_data import Row
-from workbench.app.experiments import RANKS, WORST, choose_experiment, choose_run, ranked, runs, share_of
-from workbench.app.figures.runs import peaks, ranking
-from workbench.app.page import (
+from sorl.app import experiments, export, theme
+from sorl.app.curve_data import Row
+from sorl.app.experiments import RANKS, WORST, choose_experiment, choose_run, ranked, runs, share_of
+from sorl.app.figures.runs import peaks, ranking
+from sorl.app.page import (
     address,
     anchor,
     episode_address,
@@ -28,11 +28,11 @@ from workbench.app.page import (
     run_links,
     screen,
 )
-from workbench.app.store import Diagnostics, Store, dictionary, notation
-from workbench.app.text import html_text, number, percent, table_html, tag, times, visible, word
-from workbench.app.theme import Palette
-from workbench.app.url import choose, choose_number, follow, keep_number
-from workbench.store import batches
+from sorl.app.store import Diagnostics, Store, dictionary, notation
+from sorl.app.text import html_text, number, percent, table_html, tag, times, visible, word
+from sorl.app.theme import Palette
+from sorl.app.url import choose, choose_number, follow, keep_number
+from sorl.store import batches
 
 
 @screen

@@ -11,18 +11,18 @@ import plotly.graph_objects as go
 import streamlit as st
 from markupsafe import Markup
 
-from workbench.algorithms import ALGORITHMS, ALIASES, SYMBOLS, differences
-from workbench.app import export
-from workbench.app.figures import common
-from workbench.app.page import address, anchor, answer, look, note, screen
-from workbench.app.store import LEVELS, Diagnostics, Store, dictionary
-from workbench.app.text import html_text, percent, table_html, tag
-from workbench.app.theme import Palette
-from workbench.app.url import choose, search_box
-from workbench.diagnostics.collapse import Drop, collapse_rule, judge
-from workbench.diagnostics.declare import SYMBOLS as NOTATION
-from workbench.objective import KINDS, Algorithm, Slot
-from workbench.spec import CollapseSettings
+from sorl.algorithms import ALGORITHMS, ALIASES, SYMBOLS, differences
+from sorl.app import export
+from sorl.app.figures import common
+from sorl.app.page import address, anchor, answer, look, note, screen
+from sorl.app.store import LEVELS, Diagnostics, Store, dictionary
+from sorl.app.text import html_text, percent, table_html, tag
+from sorl.app.theme import Palette
+from sorl.app.url import choose, search_box
+from sorl.diagnostics.collapse import Drop, collapse_rule, judge
+from sorl.diagnostics.declare import SYMBOLS as NOTATION
+from sorl.objective import KINDS, Algorithm, Slot
+from sorl.spec import CollapseSettings
 
 T = TypeVar("T")
 

@@ -11,12 +11,12 @@ import pandas as pd
 import streamlit as st
 from markupsafe import Markup
 
-from workbench.analysis import compare
-from workbench.analysis.region import headline, readable_series
-from workbench.analysis.runs import with_updates
-from workbench.app import page, theme
-from workbench.app.curve_data import STATES, Chosen, Row, Window, extent, fall_of, stands
-from workbench.app.experiments import (
+from sorl.analysis import compare
+from sorl.analysis.region import headline, readable_series
+from sorl.analysis.runs import with_updates
+from sorl.app import page, theme
+from sorl.app.curve_data import STATES, Chosen, Row, Window, extent, fall_of, stands
+from sorl.app.experiments import (
     choose_experiment,
     differing,
     is_region,
@@ -26,23 +26,23 @@ from workbench.app.experiments import (
     shown,
     watched,
 )
-from workbench.app.export import button, drawing
-from workbench.app.figures.matrix import layout, matrix, parts
-from workbench.app.page import address, anchor, episode_address, heading, links, note, run_links, say, table
-from workbench.app.screens.episode import side_of, verdict
-from workbench.app.screens.region import draw, region_of
-from workbench.app.screens.run import told
-from workbench.app.store import Store, dictionary
-from workbench.app.text import duration, html_text, number, tag
-from workbench.app.url import choose, choose_many, follow, keep, search_box
-from workbench.diagnosis.alerts import RATE
-from workbench.diagnosis.changepoint import LOST
-from workbench.diagnosis.diagnose import first_signals, in_order, likely, none_found
-from workbench.diagnosis.finding import Diagnosis
-from workbench.spec import OUTCOMES, InputError
-from workbench.store import notes
-from workbench.store.connect import Busy
-from workbench.store.notes import Notes
+from sorl.app.export import button, drawing
+from sorl.app.figures.matrix import layout, matrix, parts
+from sorl.app.page import address, anchor, episode_address, heading, links, note, run_links, say, table
+from sorl.app.screens.episode import side_of, verdict
+from sorl.app.screens.region import draw, region_of
+from sorl.app.screens.run import told
+from sorl.app.store import Store, dictionary
+from sorl.app.text import duration, html_text, number, tag
+from sorl.app.url import choose, choose_many, follow, keep, search_box
+from sorl.diagnosis.alerts import RATE
+from sorl.diagnosis.changepoint import LOST
+from sorl.diagnosis.diagnose import first_signals, in_order, likely, none_found
+from sorl.diagnosis.finding import Diagnosis
+from sorl.spec import OUTCOMES, InputError
+from sorl.store import notes
+from sorl.store.connect import Busy
+from sorl.store.notes import Notes
 
 _WORST = ("diverged", "collapsed", "falling", "failed", "recovered", "mild")  # what is looked at first
 _KEY = (

@@ -5,17 +5,17 @@ from typing import NamedTuple
 import pandas as pd
 import streamlit as st
 
-from workbench.analysis import region as analysis
-from workbench.analysis.runs import KEPT, NOT_DEAD
-from workbench.app import export, page
-from workbench.app.experiments import is_region, question
-from workbench.app.figures import maps
-from workbench.app.page import address, anchor, note
-from workbench.app.store import Store
-from workbench.app.text import figure_text, number, tag
-from workbench.app.theme import styles
-from workbench.app.url import choose
-from workbench.store.reader import Reader
+from sorl.analysis import region as analysis
+from sorl.analysis.runs import KEPT, NOT_DEAD
+from sorl.app import export, page
+from sorl.app.experiments import is_region, question
+from sorl.app.figures import maps
+from sorl.app.page import address, anchor, note
+from sorl.app.store import Store
+from sorl.app.text import figure_text, number, tag
+from sorl.app.theme import styles
+from sorl.app.url import choose
+from sorl.store.reader import Reader
 
 
 class Region(NamedTuple):

@@ -12,15 +12,15 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from workbench.algorithms import ALGORITHMS, CORE
-from workbench.app import export, page
-from workbench.app.experiments import choose_experiment, choose_run, first_run, runs, watched
-from workbench.app.figures.curves import chart
-from workbench.app.page import address, anchor, episode_address, links, look, note, say, screen
-from workbench.app.store import Store, dictionary
-from workbench.app.text import number, percent, table_html, tag, times
-from workbench.app.url import choose, choose_many, keep_number
-from workbench.store import batches
+from sorl.algorithms import ALGORITHMS, CORE
+from sorl.app import export, page
+from sorl.app.experiments import choose_experiment, choose_run, first_run, runs, watched
+from sorl.app.figures.curves import chart
+from sorl.app.page import address, anchor, episode_address, links, look, note, say, screen
+from sorl.app.store import Store, dictionary
+from sorl.app.text import number, percent, table_html, tag, times
+from sorl.app.url import choose, choose_many, keep_number
+from sorl.store import batches
 
 # Column of the answer -> its words, and what the words leave out.
 MEASURES = {

@@ -15,9 +15,9 @@ import streamlit as st
 from markupsafe import Markup
 from rich.filesize import decimal
 
-from workbench.analysis.runs import nested
-from workbench.app import experiments, export, page, theme
-from workbench.app.curve_data import (
+from sorl.analysis.runs import nested
+from sorl.app import experiments, export, page, theme
+from sorl.app.curve_data import (
     Chosen,
     Row,
     Window,
@@ -29,7 +29,7 @@ from workbench.app.curve_data import (
     onsets,
     panel,
 )
-from workbench.app.experiments import (
+from sorl.app.experiments import (
     choose_experiment,
     choose_run,
     ranked,
@@ -38,15 +38,15 @@ from workbench.app.experiments import (
     share_of,
     watched,
 )
-from workbench.app.figures.common import AXES
-from workbench.app.figures.curves import curves
-from workbench.app.figures.runs import Signal, career, shares, spending
-from workbench.app.page import address, anchor, episode_address, links, look, note
-from workbench.app.store import Diagnostics, Store, dictionary
-from workbench.app.text import duration, few, number, table_html, tag, word
-from workbench.app.url import choose_range
-from workbench.diagnosis.changepoint import MARGIN, spread
-from workbench.diagnosis.diagnose import (
+from sorl.app.figures.common import AXES
+from sorl.app.figures.curves import curves
+from sorl.app.figures.runs import Signal, career, shares, spending
+from sorl.app.page import address, anchor, episode_address, links, look, note
+from sorl.app.store import Diagnostics, Store, dictionary
+from sorl.app.text import duration, few, number, table_html, tag, word
+from sorl.app.url import choose_range
+from sorl.diagnosis.changepoint import MARGIN, spread
+from sorl.diagnosis.diagnose import (
     diagnose,
     early_warning,
     first_signals,
@@ -55,13 +55,13 @@ from workbench.diagnosis.diagnose import (
     none_found,
     opened,
 )
-from workbench.diagnosis.finding import Diagnosis
-from workbench.diagnosis.log import of_run
-from workbench.diagnosis.standing import counted, from_onset, standing
-from workbench.spec import InputError, RunSettings
-from workbench.store import batches
-from workbench.store.reader import Reader
-from workbench.store.text import log_of, tail
+from sorl.diagnosis.finding import Diagnosis
+from sorl.diagnosis.log import of_run
+from sorl.diagnosis.standing import counted, from_onset, standing
+from sorl.spec import InputError, RunSettings
+from sorl.store import batches
+from sorl.store.reader import Reader
+from sorl.store.text import log_of, tail
 
 # What a run is judged by besides success; of those that it measured the first nine are drawn.
 CURVES = tuple(

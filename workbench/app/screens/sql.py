@@ -23,17 +23,17 @@ import pyarrow.parquet as pq
 import streamlit as st
 from pyarrow import types
 
-from workbench.app import export
-from workbench.app.figures import curves
-from workbench.app.page import Empty, look, note, screen
-from workbench.app.store import LEVELS, State, Store, dictionary
-from workbench.app.text import few, markdown_text, tag
-from workbench.app.url import arrive, choose, forget, leave, settle, stay
-from workbench.diagnosis.standing import counted
-from workbench.spec import InputError
-from workbench.store.connect import Busy
-from workbench.store.reader import Cancel, Excerpt, Reader, saved
-from workbench.store.text import as_csv
+from sorl.app import export
+from sorl.app.figures import curves
+from sorl.app.page import Empty, look, note, screen
+from sorl.app.store import LEVELS, State, Store, dictionary
+from sorl.app.text import few, markdown_text, tag
+from sorl.app.url import arrive, choose, forget, leave, settle, stay
+from sorl.diagnosis.standing import counted
+from sorl.spec import InputError
+from sorl.store.connect import Busy
+from sorl.store.reader import Cancel, Excerpt, Reader, saved
+from sorl.store.text import as_csv
 
 Words = Mapping[str, tuple[str, str]]  # column -> its unit and its definition
 

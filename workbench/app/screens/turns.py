@@ -11,15 +11,15 @@ from typing import Any, NamedTuple, Self
 import pandas as pd
 import streamlit as st
 
-from workbench.app import export, page
-from workbench.app.curve_data import Chosen, Row, Window, extent, fall_of, fell, onsets, origins
-from workbench.app.experiments import choose_arms
-from workbench.app.figures.common import AXES
-from workbench.app.figures.maps import ACROSS, FEW, Heat, Measure, colour_scale, heat
-from workbench.app.page import address, anchor, note
-from workbench.app.store import Diagnostics, Store, dictionary, notation
-from workbench.app.text import number, table_html, word
-from workbench.app.url import choose, choose_range, follow, keep
+from sorl.app import export, page
+from sorl.app.curve_data import Chosen, Row, Window, extent, fall_of, fell, onsets, origins
+from sorl.app.experiments import choose_arms
+from sorl.app.figures.common import AXES
+from sorl.app.figures.maps import ACROSS, FEW, Heat, Measure, colour_scale, heat
+from sorl.app.page import address, anchor, note
+from sorl.app.store import Diagnostics, Store, dictionary, notation
+from sorl.app.text import number, table_html, word
+from sorl.app.url import choose, choose_range, follow, keep
 
 _AXIS = {"step": "step", "onset": "onset of the fall"}
 # What a reader of a collapse asks for first; the other columns of the roll-up follow.

@@ -1,7 +1,7 @@
 """The causes that a diagnosis looks for, one family a file."""
 
-from workbench.diagnosis.causes import batch, learning, outcome, policy, sampler, world
-from workbench.diagnosis.finding import Cause
+from sorl.diagnosis.causes import batch, learning, outcome, policy, sampler, world
+from sorl.diagnosis.finding import Cause
 
 CAUSES: tuple[Cause, ...] = tuple(
     found

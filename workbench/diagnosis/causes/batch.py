@@ -6,9 +6,9 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from workbench.diagnosis.changepoint import CLEAR, Evidence, before, sure, told
-from workbench.diagnosis.finding import Clue, among, cause, sql
-from workbench.diagnosis.log import Log
+from sorl.diagnosis.changepoint import CLEAR, Evidence, before, sure, told
+from sorl.diagnosis.finding import Clue, among, cause, sql
+from sorl.diagnosis.log import Log
 
 NOISE = 1e-4  # nats; float32 kernels differ by 1e-7 to 2e-5 on average
 RISE = 5.0  # x what was usual, where a sampler in another precision never agreed to begin with

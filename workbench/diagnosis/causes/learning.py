@@ -3,11 +3,11 @@
 import numpy as np
 import pandas as pd
 
-from workbench.diagnosis.causes.batch import culprit
-from workbench.diagnosis.changepoint import Evidence, before, first, told
-from workbench.diagnosis.finding import Clue, bounded, cause, sql, third
-from workbench.diagnosis.log import Log
-from workbench.diagnosis.standing import counted, from_onset
+from sorl.diagnosis.causes.batch import culprit
+from sorl.diagnosis.changepoint import Evidence, before, first, told
+from sorl.diagnosis.finding import Clue, bounded, cause, sql, third
+from sorl.diagnosis.log import Log
+from sorl.diagnosis.standing import counted, from_onset
 
 CLOSE = 1.01  # x, of two numbers that should be one
 LOSS, EXPLAINED = 3.0, 0.2  # x the lowest loss of the critic; share of the variance that it explained once

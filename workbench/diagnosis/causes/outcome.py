@@ -6,9 +6,9 @@ import re
 
 import numpy as np
 
-from workbench.diagnosis.changepoint import CLEAR, Curve, Evidence, Outcome, sure, told
-from workbench.diagnosis.finding import Clue, scalar
-from workbench.diagnosis.log import Log
+from sorl.diagnosis.changepoint import CLEAR, Curve, Evidence, Outcome, sure, told
+from sorl.diagnosis.finding import Clue, scalar
+from sorl.diagnosis.log import Log
 
 IDLE, STUCK = 0.7, 0.6  # of the groups without an advantage: all right, all wrong
 EASY, HARD = 0.7, 0.3  # of the range of the reward

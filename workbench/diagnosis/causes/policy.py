@@ -4,9 +4,9 @@ sampler, gradient.
 
 import numpy as np
 
-from workbench.diagnosis.changepoint import CLEAR, Curve, Evidence, sure, told
-from workbench.diagnosis.finding import Clue, bounded, scalar, third
-from workbench.diagnosis.log import Log
+from sorl.diagnosis.changepoint import CLEAR, Curve, Evidence, sure, told
+from sorl.diagnosis.finding import Clue, bounded, scalar, third
+from sorl.diagnosis.log import Log
 
 GONE = 0.12  # of the entropy of the start; healthy runs keep more while they still learn
 NOISE = 1.6  # x the lowest entropy that it had

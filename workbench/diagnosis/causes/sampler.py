@@ -3,10 +3,10 @@
 import numpy as np
 import pandas as pd
 
-from workbench.diagnosis.causes import batch
-from workbench.diagnosis.changepoint import Evidence, before, first
-from workbench.diagnosis.finding import Clue, among, cause, sql
-from workbench.diagnosis.log import Log
+from sorl.diagnosis.causes import batch
+from sorl.diagnosis.changepoint import Evidence, before, first
+from sorl.diagnosis.finding import Clue, among, cause, sql
+from sorl.diagnosis.log import Log
 
 GROWTH = 2.0  # of the disagreement from its first steps to its last ones, from which it is called growing
 HIDDEN = 4.5  # standard errors, at the best of all places to cut the run in two

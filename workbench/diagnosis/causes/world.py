@@ -5,9 +5,9 @@ import re
 import numpy as np
 import pandas as pd
 
-from workbench.diagnosis.changepoint import Evidence, before, first
-from workbench.diagnosis.finding import Clue, Grade, among, cause, sql
-from workbench.diagnosis.log import Log
+from sorl.diagnosis.changepoint import Evidence, before, first
+from sorl.diagnosis.finding import Clue, Grade, among, cause, sql
+from sorl.diagnosis.log import Log
 
 SHIFTS = 8  # rows by which rewards may be off
 FEW = 0.02  # of trajectories whose reward is not their success: below, F1 and rounding

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 
-from workbench.agent.draws import FAULT, generator
-from workbench.agent.engines import Engine, engine_for
-from workbench.objective import Algorithm
-from workbench.spec import FaultSettings, InputError, RunSettings, first_paragraph, nearest
-from workbench.tensors import Tensor, torch
+from sorl.agent.draws import FAULT, generator
+from sorl.agent.engines import Engine, engine_for
+from sorl.objective import Algorithm
+from sorl.spec import FaultSettings, InputError, RunSettings, first_paragraph, nearest
+from sorl.tensors import Tensor, torch
 
 T = TypeVar("T")
 Change = TypeVar("Change", bound=Callable[..., Any])

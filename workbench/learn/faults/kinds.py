@@ -10,16 +10,16 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from workbench.agent.engines import Engine
-from workbench.agent.episode import Episode, collate
-from workbench.agent.worlds import Question, Retrieved, World
-from workbench.batch import Batch, turn_ids
-from workbench.learn.faults.declare import Fault, fault
-from workbench.spec import LearnSettings
-from workbench.tensors import Tensor, torch
+from sorl.agent.engines import Engine
+from sorl.agent.episode import Episode, collate
+from sorl.agent.worlds import Question, Retrieved, World
+from sorl.batch import Batch, turn_ids
+from sorl.learn.faults.declare import Fault, fault
+from sorl.spec import LearnSettings
+from sorl.tensors import Tensor, torch
 
 if TYPE_CHECKING:
-    from workbench.learn.rollouts import Rollout
+    from sorl.learn.rollout import Rollout
 
 
 @fault(
@@ -72,7 +72,7 @@ def route_mismatch(bug: Fault, engine: Engine, step: int) -> Engine:
     """The sampler's routers alone are not the trainer's: other kernels, a quantised gate, weights loaded
     wrong.
     """
-    from workbench.agent.routing import routers
+    from sorl.agent.routing import routers
 
     bug.copy.load_state_dict(bug.policy.state_dict())
     with torch.no_grad():
@@ -102,7 +102,7 @@ def temperature_hidden(bug: Fault, engine: Engine, step: int) -> Engine:
     """The sampler draws at another temperature and reports log-probs from before the temperature (vLLM's raw
     log-probs): the two sides agree about tokens that were drawn from something else.
     """
-    from workbench.learn.rollouts import scored
+    from sorl.learn.networks import scored
 
     sampler = bug.sampler(bug.policy, bug.strength)
 
@@ -404,7 +404,7 @@ def reference_wrong(bug: Fault, model: Any, step: int) -> Any:
 
     theta' = (1 - s) theta_ref + s theta_0, theta_0 the untrained network that the warm start began from.
     """
-    from workbench.learn import networks
+    from sorl.learn import networks
 
     if "reference" not in bug.kept:
         copied, origin = (

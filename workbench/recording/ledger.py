@@ -33,8 +33,8 @@ from typing import IO, Any, Literal, Self
 import numpy as np
 from safetensors.numpy import load, save
 
-from workbench.spec import BatchesSettings, InputError, nearest
-from workbench.spec.files import lock_file
+from sorl.spec import BatchesSettings, InputError, nearest
+from sorl.spec.files import lock_file
 
 MB = 10**6
 PARTS = "parts"  # of the run's folder: what the other ranks saw, until it is measured
@@ -75,7 +75,7 @@ SCALARS = (
     "stabiliser_factor",
 )
 
-log = logging.getLogger("sorl.record")
+log = logging.getLogger("sorl.recording")
 
 
 @dataclass(frozen=True)
@@ -476,7 +476,7 @@ class Ledger:
             inlet, self._pipe = Pipe(duplex=False)
             with inlet:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "workbench.record", str(self.folder), str(inlet.fileno())],
+                    [sys.executable, "-m", "sorl.recording", str(self.folder), str(inlet.fileno())],
                     env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""The process behind a ledger: `python -m workbench.record FOLDER PIPE`, the pipe of the trainer's messages.
+"""The process behind a ledger: `python -m sorl.recording FOLDER PIPE`, the pipe of the trainer's messages.
 
 A thread takes them in from the first moment on, also while a step is measured: what has left the trainer's
 process is not lost when that is killed.
@@ -57,8 +57,8 @@ def main(folder: Path, stream: int) -> int:
         os.nice(10)
     import torch
 
-    from workbench.record.ledger import decode
-    from workbench.record.scribe import Scribe
+    from sorl.recording.ledger import decode
+    from sorl.recording.scribe import Scribe
 
     torch.set_num_threads(1)
     scribe = Scribe(folder)

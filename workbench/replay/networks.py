@@ -8,13 +8,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from workbench.agent.engines.hf import decoder_of
-from workbench.agent.routing import routed
-from workbench.learn.networks import Critic, autocast, log_probs
-from workbench.learn.update import optimizer_of
-from workbench.replay.play import norm
-from workbench.spec import ComputeSettings, EngineSettings, InputError, LearnSettings, OptimizerSettings
-from workbench.store.batches import StoredBatch, StoredUpdate
+from sorl.agent.engines.hf import decoder_of
+from sorl.agent.routing import routed
+from sorl.learn.networks import Critic, autocast, log_probs
+from sorl.learn.update import optimizer_of
+from sorl.spec import ComputeSettings, EngineSettings, InputError, LearnSettings, OptimizerSettings
+from sorl.store.batches import StoredBatch, StoredUpdate
+
+
+def norm(tensors: Sequence[Tensor]) -> float:
+    """Return the L2 norm over all tensors, summed in float64."""
+    return float(torch.stack([torch.linalg.vector_norm(t.double()) for t in tensors]).norm())
 
 
 class Draws(NamedTuple):

@@ -5,9 +5,9 @@ import time
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from workbench.record import Ledger
-from workbench.record.ledger import decode
-from workbench.record.scribe import Scribe
+from sorl.recording import Ledger
+from sorl.recording.ledger import decode
+from sorl.recording.scribe import Scribe
 
 
 class Local(Ledger):

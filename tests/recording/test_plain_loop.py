@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from examples import plain_loop, prime_rl
-from tests.record.local import Local, read
+from tests.recording.local import Local, read
 
 ROOT = Path(__file__).parents[2]
 

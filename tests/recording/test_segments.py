@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tests.record.local import table_of as read
-from tests.record.local import wait_until
-from workbench.record.segments import SegmentWriter, append, schema_of
-from workbench.spec import TABLES, InputError
+from sorl.recording.segments import SegmentWriter, append, schema_of
+from sorl.spec import TABLES, InputError
+from tests.recording.local import table_of as read
+from tests.recording.local import wait_until
 
 
 def steps(folder, table="step"):
@@ -215,8 +215,8 @@ def test_appends_from_one_thread_and_flushes_from_another_lose_nothing(tmp_path)
 CHILD = """
 import sys, time
 from pathlib import Path
-from workbench.record.segments import SegmentWriter
-from workbench.spec import RecordSettings
+from sorl.recording.segments import SegmentWriter
+from sorl.spec import RecordSettings
 writer = SegmentWriter(Path(sys.argv[1]), RecordSettings().flush_seconds)
 for step in range(10_000):
     writer.append("step", {"run_id": "r", "step": step})

@@ -25,13 +25,13 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from workbench.batch import pool, spread, turn_ids
-from workbench.diagnostics.evidence import Evidence, Known, Rollouts, StepEvidence, fingerprint, stretches
-from workbench.diagnostics.rules import Event
-from workbench.diagnostics.tokens import CLAMP
-from workbench.record.ledger import PARTS, SUMMED, TERMS, TOKENS, decode
-from workbench.record.recorder import Recorder
-from workbench.spec import BatchesSettings, LearnSettings, RecordSettings, RunSettings
+from sorl.batch import pool, spread, turn_ids
+from sorl.diagnostics.evidence import Evidence, Known, Rollouts, StepEvidence, fingerprint, stretches
+from sorl.diagnostics.rules import Event
+from sorl.diagnostics.tokens import CLAMP
+from sorl.recording.ledger import PARTS, SUMMED, TERMS, TOKENS, decode
+from sorl.recording.recorder import Recorder
+from sorl.spec import BatchesSettings, LearnSettings, RecordSettings, RunSettings
 
 RANKS_WAIT = 60.0  # seconds for the rows of a rank; without them the step is measured as it is, with an event
 DETAIL = ("trajectory", "turn", "token")  # tables with many rows a step, which `every` thins out
@@ -62,7 +62,7 @@ ROLLOUTS = (
 FLAGS = ("active_low", "active_high", "out_of_range", "dual", "corrected")
 
 Message = tuple[int, dict[str, Any], dict[str, np.ndarray]]  # the rank that sent it, what it says, arrays
-log = logging.getLogger("sorl.record")
+log = logging.getLogger("sorl.recording")
 
 
 class Thinned(Recorder):

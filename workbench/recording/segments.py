@@ -24,9 +24,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from workbench.diagnostics import CATALOGUE
-from workbench.spec import InputError
-from workbench.spec import table as declaration
+from sorl.diagnostics import CATALOGUE
+from sorl.spec import InputError
+from sorl.spec import table as declaration
 
 TOGETHER = 0.05  # seconds in which the tables of one step arrive
 TYPES = {
@@ -38,7 +38,7 @@ TYPES = {
     "TIMESTAMP": pa.timestamp("us"),
 }
 
-log = logging.getLogger("sorl.record")
+log = logging.getLogger("sorl.recording")
 
 
 @cache

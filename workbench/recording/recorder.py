@@ -14,15 +14,15 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from workbench.diagnostics import CATALOGUE, measure
-from workbench.diagnostics.collapse import Watch
-from workbench.diagnostics.declare import dictionary
-from workbench.diagnostics.evidence import Evidence, Known, Rollouts, StepEvidence
-from workbench.diagnostics.rules import GUARD_RULES, Event, RuleWatch, alarms
-from workbench.record.ledger import MB as MB
-from workbench.record.ledger import encode
-from workbench.record.segments import SegmentWriter, chosen, filled
-from workbench.spec import BATCH_FOLDER, BATCH_FORMAT, BatchesSettings, RunSettings
+from sorl.diagnostics import CATALOGUE, measure
+from sorl.diagnostics.collapse import Watch
+from sorl.diagnostics.declare import dictionary
+from sorl.diagnostics.evidence import Evidence, Known, Rollouts, StepEvidence
+from sorl.diagnostics.rules import GUARD_RULES, Event, RuleWatch, alarms
+from sorl.recording.ledger import MB as MB
+from sorl.recording.ledger import encode
+from sorl.recording.segments import SegmentWriter, chosen, filled
+from sorl.spec import BATCH_FOLDER, BATCH_FORMAT, BatchesSettings, RunSettings
 
 # Wall times and memory differ from session to session, so no watch may see them.
 TIMED = ("seconds_", "tokens_per_second", "memory_")
@@ -42,7 +42,7 @@ COLUMN = {"advantages": "advantage", "values_old": "value"}  # of table token, w
 FALLS = ("collapse", "mild")  # events that come some steps after the onset that they report
 
 Decode = Callable[[list[int]], Sequence[str]]
-log = logging.getLogger("sorl.record")
+log = logging.getLogger("sorl.recording")
 
 
 class Recorder:

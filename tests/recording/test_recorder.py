@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
+from sorl.diagnostics import CATALOGUE, measure
+from sorl.diagnostics.evidence import Evidence, StepEvidence
+from sorl.recording.recorder import Recorder, sample, token_rows
+from sorl.spec import RunSettings, table
 from tests.diagnostics.shared_batch import random_evidence, rollouts_of
-from tests.record.local import table_of as read
-from workbench.diagnostics import CATALOGUE, measure
-from workbench.diagnostics.evidence import Evidence, StepEvidence
-from workbench.record.recorder import Recorder, sample, token_rows
-from workbench.spec import RunSettings, table
+from tests.recording.local import table_of as read
 
 
 def settings_of(**record):
@@ -240,5 +240,5 @@ def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
 
 
 def test_the_room_starts_without_torch():
-    code = "import sys, workbench.record.recorder; sys.exit('torch' in sys.modules)"
+    code = "import sys, sorl.recording.recorder; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

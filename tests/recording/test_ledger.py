@@ -15,16 +15,16 @@ import numpy as np
 import pytest
 import torch
 
+from sorl.diagnostics.evidence import Evidence, Rollouts, StepEvidence
+from sorl.recording import Clip, Ledger, ledger
+from sorl.recording.ledger import TOKENS
+from sorl.recording.recorder import Recorder
+from sorl.recording.segments import SegmentWriter
+from sorl.spec import BatchesSettings, InputError, RunSettings, table
+from sorl.store import batches
+from sorl.store.segments import held
 from tests.diagnostics.shared_batch import random_evidence
-from tests.record.local import Local, read, wait_until
-from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
-from workbench.record import Clip, Ledger, ledger
-from workbench.record.ledger import TOKENS
-from workbench.record.recorder import Recorder
-from workbench.record.segments import SegmentWriter
-from workbench.spec import BatchesSettings, InputError, RunSettings, table
-from workbench.store import batches
-from workbench.store.segments import held
+from tests.recording.local import Local, read, wait_until
 
 ROWS, TURNS = 6, 3
 
@@ -165,7 +165,7 @@ def test_rows_of_several_ranks_are_measured_together(tmp_path, monkeypatch):
 
 
 def test_a_rank_that_does_not_come_costs_its_rows_and_is_an_event(tmp_path, monkeypatch):
-    monkeypatch.setattr("workbench.record.scribe.RANKS_WAIT", 0.05)
+    monkeypatch.setattr("sorl.recording.scribe.RANKS_WAIT", 0.05)
     monkeypatch.setattr(Local, "others", (opened(tmp_path, Rank, run="r"),))
     with opened(tmp_path, run="r") as book:
         tell(book, 0)
@@ -263,7 +263,7 @@ def test_a_share_of_the_trajectories_is_whole_prompt_groups_and_the_rewards_are_
 
 
 def test_more_than_the_memory_allows_is_left_out_with_one_warning_and_an_event(tmp_path, caplog):
-    with caplog.at_level(logging.WARNING, "sorl.record"), opened(tmp_path, memory_mb=0) as book:
+    with caplog.at_level(logging.WARNING, "sorl.recording"), opened(tmp_path, memory_mb=0) as book:
         for step in range(3):
             tell(book, step)
     assert len([r for r in caplog.records if "left out" in r.message]) == 1
@@ -272,7 +272,7 @@ def test_more_than_the_memory_allows_is_left_out_with_one_warning_and_an_event(t
 
 def test_a_mistake_in_a_call_is_one_warning_and_never_an_exception(tmp_path, caplog):
     x = torch.zeros(2, 3)
-    with caplog.at_level(logging.WARNING, "sorl.record"), opened(tmp_path) as book:
+    with caplog.at_level(logging.WARNING, "sorl.recording"), opened(tmp_path) as book:
         book.rollouts(0, [1.0, 0.0], group=[0])
         for _ in range(2):
             book.update(0, log_prob=x, log_prob_old=x, mask=x[:, :2], advantages=x)
@@ -348,8 +348,8 @@ START = """
     import sys, time, torch
     from pathlib import Path
     from tests.integrations.fake_trl import FakeGRPO
-    from workbench.integrations.trl import record
-    from workbench.record import Clip, Ledger
+    from sorl.integrations.trl import record
+    from sorl.recording import Clip, Ledger
     runs, run = sys.argv[1:]
     rollouts = FakeGRPO().told["rollouts"]
     checkpoint = Path(runs) / f"{run}.step"  # of every seventh step
@@ -409,8 +409,8 @@ def test_a_dead_recorder_never_stops_training_and_says_so_once(tmp_path):
 
 
 def test_the_recorder_starts_without_torch_and_without_what_reads_the_rows():
-    heavy = "torch transformers pyarrow duckdb pandas streamlit workbench.objective workbench.diagnostics"
-    code = f"import sys, workbench.record; print([m for m in {heavy.split()!r} if m in sys.modules])"
+    heavy = "torch transformers pyarrow duckdb pandas streamlit sorl.objective sorl.diagnostics"
+    code = f"import sys, sorl.recording; print([m for m in {heavy.split()!r} if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
 

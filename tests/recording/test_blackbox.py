@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.diagnostics.collapse import Watch
-from workbench.diagnostics.rules import Event
-from workbench.grid.cell import config_hash
-from workbench.record.recorder import MB, BlackBox, doomed
-from workbench.spec import BatchesSettings, RunSettings
+from sorl.diagnostics.collapse import Watch
+from sorl.diagnostics.rules import Event
+from sorl.grid.cell import config_hash
+from sorl.recording.recorder import MB, BlackBox, doomed
+from sorl.spec import BatchesSettings, RunSettings
 
 SMALL = BatchesSettings(last=4, every=10, before=2, mb=10)
 

@@ -1,5 +1,5 @@
 """Tensors in, rows out: append-only segments in the run's folder."""
 
-from workbench.record.ledger import Clip, Ledger
+from sorl.recording.ledger import Clip, Ledger
 
 __all__ = ["Clip", "Ledger"]
