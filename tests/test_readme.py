@@ -2,7 +2,7 @@
 
 import re
 
-from docs.tree import IN_FULL, NUCLEUS, ROOT, nucleus
+from docs.generate.tree import IN_FULL, NUCLEUS, ROOT, nucleus
 
 TEXT = (ROOT / "README.md").read_text()
 TREE = TEXT[

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import sorl.algorithms
-from docs.render import algorithms as page
+from docs.generate.render import algorithms as page
 from sorl.algorithms import ALGORITHMS, ALIASES, by_family, differences, resolve
 from sorl.objective import FAMILIES, KINDS, Algorithm
 from sorl.objective.ratio import Pool

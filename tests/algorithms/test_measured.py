@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from docs.measured import SHIPPED, measured
+from docs.generate.measured import SHIPPED, measured
 from sorl import algorithms
 from sorl.algorithms import ALGORITHMS
 from sorl.analysis import results

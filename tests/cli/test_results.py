@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from docs.render import ROOT
+from docs.generate.render import ROOT
 from sorl.analysis import results
 from sorl.grid.config import load
 from sorl.grid.folder import History

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from docs.render import ROOT
+from docs.generate.render import ROOT
 from sorl.diagnosis.changepoint import FEWEST, WINDOW, Slump, first, past, slumped
 from sorl.diagnosis.diagnose import as_dict, diagnose, markdown, text
 from studies.early_warning import corpus

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from docs.render import diagnostics as page
+from docs.generate.render import diagnostics as page
 from sorl.diagnostics import CATALOGUE
 from sorl.diagnostics.collapse import COLLAPSE_REASONS
 from sorl.diagnostics.declare import diagnostic, dictionary
@@ -63,7 +63,7 @@ def test_a_diagnostic_without_a_docstring_or_a_word_about_its_alarm_is_refused()
 
 def test_the_catalogue_and_the_page_need_no_torch():
     code = (
-        "import sys, sorl.diagnostics, docs.render as r, sorl.diagnostics.collapse;"
+        "import sys, sorl.diagnostics, docs.generate.render as r, sorl.diagnostics.collapse;"
         "r.diagnostics(); sys.exit('torch' in sys.modules or 'pyarrow' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from docs.render import ROOT
+from docs.generate.render import ROOT
 from sorl.analysis.results import CURVES as KEPT
 from sorl.spec import InputError
 from studies.early_warning import corpus as corpora

@@ -15,9 +15,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any
 
-IMPORTED_FROM = Path(__file__).parents[
-    2
-]  # holds `sorl`; child processes need it on their path
+IMPORTED_FROM = Path(__file__).parents[2]  # holds `sorl`; child processes need it on their path
 DEPTH = 64  # tables and lists inside each other; readers descend by recursion
 MIB = 2**20
 _DEEP = f"it is nested more than {DEPTH} deep"

@@ -12,7 +12,7 @@ from typing import Any
 
 from sorl.spec import TABLES, Diagnostic, Level, Table
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

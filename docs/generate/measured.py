@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sorl.analysis.results import Results
     from sorl.spec import GridFile
 
-SHIPPED = Path(__file__).parents[1] / "experiments" / "results"
+SHIPPED = Path(__file__).parents[2] / "experiments" / "results"
 _FIRST = ("six_by_five", "region_sgd")  # the others by name
 
 
