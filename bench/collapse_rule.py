@@ -31,6 +31,7 @@ from scipy.special import xlogy
 from sorl.analysis import results
 from sorl.analysis.stats import clopper_pearson
 from sorl.diagnostics import collapse
+from sorl.spec.markdown import markdown_table
 
 RESULTS = Path(__file__).parents[1] / "experiments" / "results"
 EPISODES, LEARNING, BLOCK, SEED = 64, 14, 6, 2026  # seeds 0, 5 and 11 were used while the rule was chosen
@@ -294,8 +295,7 @@ def table(scale: float = 1.0, seed: int = SEED) -> str:
             for name, pair in cells.items():
                 rows[noise, name] += pair
     head = ["noise", "fall", *(f"{like}: {rule}" for like in GROUPS for rule in ("counts", "medians"))]
-    lines = [head, ["---"] * len(head), *([*key, *cells] for key, cells in rows.items())]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return markdown_table(head, [[*key, *cells] for key, cells in rows.items()])
 
 
 def down(scores: np.ndarray, episodes: int, phi: float) -> bool:

@@ -146,8 +146,9 @@ def as_text(columns: Sequence[str], rows: Rows, form: str) -> str:
     cells = [[cell(v) for v in row] for row in rows]
     if form == "latex":
         return tabular(columns, cells) + "\n"
-    lines = [columns, ["---"] * len(columns), *([c.replace("|", "\\|") for c in line] for line in cells)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    from sorl.spec.markdown import markdown_table  # not above: the help page starts without sorl.spec
+
+    return markdown_table(columns, cells) + "\n"
 
 
 def cell(value: Any, *, null: str = "") -> str:

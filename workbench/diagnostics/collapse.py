@@ -6,7 +6,7 @@ causal: a live run and its log get the same verdict. Only the onset looks both w
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from statistics import fmean, median
@@ -17,6 +17,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from sorl.diagnostics.rules import HARD, Event, RuleWatch, Severity
 from sorl.spec import MEANINGS, CollapseSettings, Outcome
+from sorl.spec.markdown import markdown_table
 
 WINDOW = 5  # steps of the shortest window that can be the best
 Z = 1.28  # of bounds: 90 %, one-sided
@@ -500,12 +501,7 @@ def collapse_rule() -> str:
         twice_window=2 * WINDOW,
         four_times_window=4 * WINDOW,
         final=FINAL,
-        outcomes=_markdown(("outcome", "the run"), words),
-        settings=_markdown(("setting", "default", "meaning", "reason"), settings),
-        hard_events=_markdown(("event", "happens when", "reason"), hard),
+        outcomes=markdown_table(("outcome", "the run"), words),
+        settings=markdown_table(("setting", "default", "meaning", "reason"), settings),
+        hard_events=markdown_table(("event", "happens when", "reason"), hard),
     )
-
-
-def _markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines)

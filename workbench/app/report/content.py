@@ -36,6 +36,7 @@ from sorl.app.text import html_text, setting, visible
 from sorl.app.theme import DARK, LIGHT, Palette
 from sorl.diagnosis import standing
 from sorl.spec import OUTCOMES, GridFile, InputError
+from sorl.spec.markdown import markdown_table
 
 Words = Mapping[str, tuple[str, str]]  # curve -> unit, definition
 Draw = Callable[[Palette], go.Figure | str]
@@ -456,10 +457,9 @@ def _block(part: Part) -> str:
     if isinstance(part, Items):
         return "\n".join(f"- {text(line)}" for line in part.lines)
     if isinstance(part, Table):
-        names, *rows = (
-            [text(cell) for cell in row] for row in (part.frame, *part.frame.astype(str).to_numpy())
-        )
-        return "\n".join(f"| {' | '.join(row)} |" for row in (names, ["---"] * len(names), *rows))
+        names = [text(name) for name in part.frame]
+        rows = part.frame.astype(str).map(text).to_numpy().tolist()
+        return markdown_table(names, rows)
     if isinstance(part, Code):  # its fence is longer than any in it
         fence = "`" * max(3, 1 + max((len(found) for found in re.findall(r"`+", part.text)), default=0))
         lines = "\n".join(visible(line) for line in part.text.strip("\n").split("\n"))
