@@ -1,8 +1,8 @@
 """How often the collapse rule is wrong, against the rule of running medians before it.
 
-`python bench/collapse_rule.py` prints one Markdown table (`make bench-collapse`). `--shipped` looks instead for
-runs of experiments/results that end down by half and are not called so. There are two kinds of runs that lose
-nothing:
+`python bench/collapse_rule.py` prints one Markdown table (`make bench-collapse`). `--shipped` looks instead
+for runs of experiments/results that end down by half and are not called so. There are two kinds of runs that
+lose nothing:
 
 recorded: held-out start and first 14 steps of a healthy run, then the rest of it, drawn in blocks of 6 steps.
   Healthy: called so by running medians, and without a fall by the present rule. Only of runs whose rest is
