@@ -131,7 +131,8 @@ def app(runs: Path, place: Path, times: int = 5) -> list[Latency]:
     """
     one = place / "one"
     ensure(one, Size(1, 40, 1), lambda _: None)
-    all_runs, one_run = Latency("first paint of Overview", 2.0), Latency("the same, one run", 2.0)
+    all_runs = Latency("first paint of Overview", 2.0)
+    one_run = Latency("the same, one run", 2.0)
     most = Latency("memory of the app", MEMORY, unit="GiB", of="max")
     for number in range(times):
         one_run.samples.append(_painted(one, place)[0])

@@ -56,7 +56,8 @@ def trackio(folder: Path, steps: int) -> Iterator[tuple[int, Callable[[], int], 
     from trackio.server import get_logs_batch
     from trackio.sqlite_storage import SQLiteStorage
 
-    written, each = 0, rows(steps)
+    written = 0
+    each = rows(steps)
     wanted = yield 0, lambda: 0, time.process_time
     while True:
         for number in range(written, wanted):

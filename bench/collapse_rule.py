@@ -35,11 +35,19 @@ from sorl.diagnostics import collapse
 from sorl.spec.markdown import markdown_table
 
 RESULTS = Path(__file__).parents[1] / "experiments" / "results"
-EPISODES, LEARNING, BLOCK, SEED = 64, 14, 6, 2026  # seeds 0, 5 and 11 were used while the rule was chosen
+# seeds 0, 5 and 11 were used while the rule was chosen
+EPISODES = 64
+LEARNING = 14
+BLOCK = 6
+SEED = 2026
 HELD = (0.38, 256)  # success before training, and of how many questions
 GROUPS = {"PPO-like": 1, "GRPO-like": 8}  # rollouts of a prompt
-LENGTHS, FLAT = {36: 2000, 180: 2000, 2000: 300}, {36: 1000, 180: 1000, 1000: 300}  # steps -> runs
-PLANTED, DATED = 1000, 200  # runs with a planted fall, and how many of them have their onset judged
+# steps -> runs
+LENGTHS = {36: 2000, 180: 2000, 2000: 300}
+FLAT = {36: 1000, 180: 1000, 1000: 300}
+# runs with a planted fall, and how many of them have their onset judged
+PLANTED = 1000
+DATED = 200
 FALLS = {  # -> f at each step of the fall, and steps from its first within which it is to be found
     "to 0": (np.zeros(30), 2),
     "to half": (np.full(30, 0.5), 10),
@@ -85,7 +93,8 @@ def by_medians(
     max(sigma, .05 P) of P.
     """
     s, held = run
-    w, q = window, min(1.0, math.pi / (2 * window))
+    w = window
+    q = min(1.0, math.pi / (2 * window))
     smooth = np.array([np.median(s[t - w + 1 : t + 1]) if t >= w - 1 else np.nan for t in range(len(s))])
     peaks = np.fmax.accumulate(smooth)
     base = held[0] if held else float(np.mean(s[:baseline]))
@@ -135,7 +144,8 @@ undated = patch.object(collapse, "onset", lambda curve, first, at, end, best: (f
 
 def watched(run: Run, group: int, episodes: int = EPISODES) -> tuple[collapse.Watch, int | None]:
     """The present rule after a run, and its first detection."""
-    watch, found = collapse.Watch(None, episodes, group), None
+    watch = collapse.Watch(None, episodes, group)
+    found = None
     held = {"heldout_success": run[1][0], "heldout_episodes": run[1][1]} if run[1] else {}
     with undated:
         for t, score in enumerate(run[0]):
@@ -174,9 +184,12 @@ def stationary(scores: np.ndarray) -> bool:
     Errors come from successive differences, which a slow change hardly enters: sd^2 = mean (s_t - s_(t-1))^2
     / 2.
     """
-    n, sums = len(scores), np.r_[0, np.cumsum(scores - scores.mean())]
+    n = len(scores)
+    sums = np.r_[0, np.cumsum(scores - scores.mean())]
     i, j = np.triu_indices(n + 1, 3)
-    i, j = i[j - i < n], j[j - i < n]
+    inside = j - i < n
+    i = i[inside]
+    j = j[inside]
     off = np.abs(sums[j] - sums[i]) / np.sqrt((j - i) * (1 - (j - i) / n))
     return bool(off.max() <= 3 * math.sqrt(np.mean(np.diff(scores) ** 2) / 2))
 
@@ -241,7 +254,8 @@ def measure(
     cells: dict[str, list[str]] = {}
     for steps, n in LENGTHS.items():
         runs = [draw(steps) for _ in range(math.ceil(scale * n))]
-        counts, medians = [by_counts(run, group) for run in runs], [by_medians(run) for run in runs]
+        counts = [by_counts(run, group) for run in runs]
+        medians = [by_medians(run) for run in runs]
         found = [share(c.detection is not None for c in called) for called in (counts, medians)]
         cells[f"none in {steps:,} steps: called collapse"] = found
         cells[f"none in {steps:,} steps: `falling` at the end"] = [
@@ -268,7 +282,8 @@ def never_learns(group: int, rng: np.random.Generator, scale: float) -> dict[str
     """The share of runs at .38 throughout that are called healthy; the held-out start exact, or drawn as
     well.
     """
-    cells, (level, asked) = {}, HELD
+    cells = {}
+    level, asked = HELD
     for kind, (steps, n) in itertools.product(("exact", "drawn"), FLAT.items()):
         starts = np.full(math.ceil(scale * n), level)
         if kind == "drawn":
@@ -282,7 +297,8 @@ def never_learns(group: int, rng: np.random.Generator, scale: float) -> dict[str
 
 def table(scale: float = 1.0, seed: int = SEED) -> str:
     """The Markdown table of both rules, over `scale` times as many runs as the docs have."""
-    rng, runs = np.random.default_rng(seed), shipped()
+    rng = np.random.default_rng(seed)
+    runs = shipped()
     rows: dict[tuple[str, str], list[str]] = defaultdict(list)
     for group in GROUPS.values():
         pool = recorded(runs, group)
@@ -306,7 +322,9 @@ def down(scores: np.ndarray, episodes: int, phi: float) -> bool:
     best = max(
         float(np.median(scores[max(0, end - 5) : end])) for end in range(min(5, len(scores)), len(scores) + 1)
     )
-    n, rate, best = episodes * len(scores[-3:]), float(np.mean(scores[-3:])), min(best, 1 - 1e-12)
+    n = episodes * len(scores[-3:])
+    rate = float(np.mean(scores[-3:]))
+    best = min(best, 1 - 1e-12)
     if np.median(scores[-3:]) > best / 2 or rate >= best:
         return False
     ratio = n * (xlogy(rate, rate / best) + xlogy(1 - rate, (1 - rate) / (1 - best))) / phi
@@ -315,7 +333,8 @@ def down(scores: np.ndarray, episodes: int, phi: float) -> bool:
 
 def ends() -> str:
     """What the present rule calls the shipped runs that end down, by their dispersion and by raw counts."""
-    lines, runs = [], shipped()
+    lines = []
+    runs = shipped()
     for name in ("the run's dispersion", "raw counts (phi = 1)"):
         found: list[tuple[str, str]] = []
         for _, row in runs.iterrows():

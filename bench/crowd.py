@@ -125,7 +125,8 @@ def _fill(connection: DuckDBPyConnection, size: Size) -> Iterator[int]:
     members = [Member(number, size.steps) for number in range(size.runs)]
     _insert(connection, "run", [_run(m) for m in members])
     _insert(connection, "event", [e for m in members for e in _events(m)])
-    ids, onsets = [m.run_id for m in members], [m.collapse for m in members]
+    ids = [m.run_id for m in members]
+    onsets = [m.collapse for m in members]
     at_once = max(1, _ROWS // (size.steps * size.turns))
     for first in range(0, size.runs, at_once):
         last = min(first + at_once, size.runs)

@@ -38,7 +38,9 @@ class GenerateEngine:
     def __init__(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: EngineSettings
     ) -> None:
-        self._model, self._tokenizer, self._settings = model, tokenizer, settings
+        self._model = model
+        self._tokenizer = tokenizer
+        self._settings = settings
         self._codec = Codec(tokenizer)
         self._limit = int(getattr(model.config, "max_position_embeddings", 0) or 1 << 30)
 

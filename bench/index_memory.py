@@ -13,7 +13,9 @@ import tempfile
 import time
 from pathlib import Path
 
-WORDS, LENGTH = 200_000, 30  # distinct words, words a passage
+# distinct words, words a passage
+WORDS = 200_000
+LENGTH = 30
 
 
 def write(file: Path, passages: int) -> None:
@@ -47,7 +49,8 @@ if __name__ == "__main__":
         sys.exit()
     passages = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
     with tempfile.TemporaryDirectory() as folder:
-        file, cache = Path(folder, "corpus.jsonl"), Path(folder, "cache")
+        file = Path(folder, "corpus.jsonl")
+        cache = Path(folder, "cache")
         write(file, passages)
         print(f"{passages:,} passages of {LENGTH} words, {file.stat().st_size / 2**20:,.0f} MiB", flush=True)
         for name in ("build", "load"):

@@ -51,7 +51,8 @@ def main(arguments: list[str]) -> None:
         steps = trainer.steps()
         for _ in sys.stdin:
             trainer.learner.policy.load_state_dict(weights)
-            cpu, began = time.process_time(), time.perf_counter()
+            cpu = time.process_time()
+            began = time.perf_counter()
             next(steps)
             recorder.flush()
             report = {"seconds": time.perf_counter() - began, "cpu_seconds": time.process_time() - cpu}

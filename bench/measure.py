@@ -109,7 +109,8 @@ def timed(prepare: Prepare) -> Callable[[], Sample]:
 
     def once() -> Sample:
         work = prepare()
-        cpu, began = time.process_time(), time.perf_counter()
+        cpu = time.process_time()
+        began = time.perf_counter()
         done = work()
         return Sample(done, time.perf_counter() - began, time.process_time() - cpu)
 
@@ -155,7 +156,8 @@ class Latency:
 
 def answered(work: Callable[[], Any]) -> Sample:
     """One answer: seconds by the clock, and of CPU time over all threads of this process."""
-    cpu, began = time.process_time(), time.perf_counter()
+    cpu = time.process_time()
+    began = time.perf_counter()
     work()
     return Sample(1, time.perf_counter() - began, time.process_time() - cpu)
 

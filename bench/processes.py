@@ -132,7 +132,8 @@ def prompt_lengths(lengths: Sequence[int], completion: int, groups: int) -> list
     """Lengths of a batch's prompts that make its sequences as long as ours: one a group, the means of
     quantiles.
     """
-    ordered, n = sorted(lengths), len(lengths)
+    ordered = sorted(lengths)
+    n = len(lengths)
     parts = [ordered[i * n // groups : (i + 1) * n // groups] for i in range(groups)]
     return [max(1, round(mean(part)) - completion) for part in parts]
 
@@ -147,7 +148,8 @@ def trl(scene: Scene, rounds: int) -> list[Comparison]:
     """
     if reason := missing_trl():
         raise InputError(reason)
-    learn, threads = scene.settings.learn, scene.settings.threads
+    learn = scene.settings.learn
+    threads = scene.settings.threads
     found = []
     with worker(ours(scene, scene.folder / "trl"), scene.folder / "ours.log", threads) as us:
         seen = [us.iterate() for _ in range(WARM_UP)][-1]

@@ -43,7 +43,8 @@ def main(run: Path) -> None:
     batch = trainer._advantages(trainer._values(trainer._old_log_probs(trainer._roll_out()[1])))
     rows = len(batch.tokens) // settings.learn.minibatches
     batch = batch.rows(torch.arange(rows)).trimmed()
-    policy, critic = trainer.learner.policy, trainer.learner.critic
+    policy = trainer.learner.policy
+    critic = trainer.learner.critic
     real = batch.tokens != tokenizer.pad_token_id
     print(
         f"{rows} sequences padded to {batch.tokens.shape[1]}: {int(real.sum())} tokens,"

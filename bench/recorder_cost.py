@@ -36,7 +36,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--sampled", type=int, default=None, help="the knob `trajectories` of the ledger")
     options = parser.parse_args(argv)
-    n, width = options.trajectories, 2 * options.turns * options.tokens
+    n = options.trajectories
+    width = 2 * options.turns * options.tokens
     mask = (torch.arange(width) // options.tokens % 2 == 0).expand(n, width)
     each = n * options.epochs // options.updates
     spent: list[float] = []
@@ -49,7 +50,9 @@ def main(argv: list[str] | None = None) -> None:
             memory_mb=8192,
             trajectories=options.sampled,
         )
-        process, peak, sent = psutil.Process(ledger._process.pid if ledger._process else os.getpid()), 0, 0
+        process = psutil.Process(ledger._process.pid if ledger._process else os.getpid())
+        peak = 0
+        sent = 0
         made: dict[str, Any] = {
             name: -torch.rand(n, width) for name in ("log_prob", "log_prob_old", "entropy")
         }

@@ -22,7 +22,8 @@ from sorl.grid.search import Rule, search
 
 STEP = 0.5  # doublings
 PAIRS = ((1, 0), (2, 0), (3, 1), (3, 2), (5, 4), (4, 0))  # as the claims compare six algorithms
-BURN, KEEP = 300, 1000
+BURN = 300
+KEEP = 1000
 
 
 class Setting(NamedTuple):
@@ -80,7 +81,10 @@ def searched(collapsed: np.ndarray, at: Setting) -> np.ndarray:
 
 def trials(runs: list[np.ndarray], outcomes: list[np.ndarray], at: Setting) -> Trials:
     """Data sets side by side, as the sampler takes them."""
-    sets, arms, columns, seeds = len(runs), at.arms, at.columns, at.seeds
+    sets = len(runs)
+    arms = at.arms
+    columns = at.columns
+    seeds = at.seeds
     of = np.repeat(np.arange(sets), [len(part) for part in runs])
     arm, column, point, seed = np.concatenate(runs).T
     arm = of * arms + arm
@@ -111,8 +115,10 @@ def held(
     truth = np.array(edges)
     low, high = np.quantile(drawn, (0.025, 0.975), axis=0)
     boundary = np.mean((low <= truth) & (truth <= high))
-    drawn, truth = drawn.mean(-1), truth.mean(-1)
-    hits, ps = [], []
+    drawn = drawn.mean(-1)
+    truth = truth.mean(-1)
+    hits = []
+    ps = []
     for one, other in (pair for pair in PAIRS if max(pair) < at.arms):
         gap = drawn[:, :, one] - drawn[:, :, other]
         low, high = np.quantile(gap, (0.025, 0.975), axis=0)
@@ -141,7 +147,8 @@ def main() -> None:
     for number, at in enumerate([*CHOSEN, *OTHERS]):
         random = np.random.default_rng([given.stream, number])
         half = given.sets // 2
-        same, apart = held(random, at, half, True), held(random, at, half, False)
+        same = held(random, at, half, True)
+        apart = held(random, at, half, False)
         plan = f"{at.seeds} seeds, {at.columns} columns, {at.arms} arms, {at.points} values"
         plan += ", widths differ by arm" if at.uneven else ""
         boundary, shift = ((same[i] + apart[i]) / 2 for i in (0, 1))

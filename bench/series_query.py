@@ -18,7 +18,11 @@ import duckdb
 from sorl.app.store import sql
 from sorl.store.connect import HARDENED
 
-RUNS, STEPS, TURNS, SOME = 1_000, 10_000, 8, 120  # SOME: runs of six arms, whose turns a heat map shows
+# SOME: runs of six arms, whose turns a heat map shows
+RUNS = 1_000
+STEPS = 10_000
+TURNS = 8
+SOME = 120
 COLUMNS = ("success", "grad_norm_max", "ratio_max", "clip_frac", "entropy")
 REQUESTS = 30
 
@@ -55,7 +59,8 @@ def main() -> None:
         make(file)
         print("| request | median | p95 | CPU |\n|---|---|---|---|")
         for words, (name, runs, share, buckets) in requests.items():
-            taken, cpu = [], time.process_time()
+            taken = []
+            cpu = time.process_time()
             for _ in range(REQUESTS):
                 steps = int(STEPS * (share or draw.uniform(0.01, 0.5)))
                 first = draw.randint(0, STEPS - steps)

@@ -103,7 +103,9 @@ def ingest(scene: Scene, rounds: int, rows: int = 200_000) -> list[Comparison]:
     ]
 
 
-QUERIES, SLOW_QUERIES = 2000, 20  # the baseline scores every passage in Python, so it is asked fewer
+# the baseline scores every passage in Python, so it is asked fewer
+QUERIES = 2000
+SLOW_QUERIES = 20
 TOP_K = 3
 
 
@@ -162,7 +164,10 @@ def retrieval(scene: Scene, rounds: int) -> list[Comparison]:
     ]
 
 
-TRAJECTORIES, TURNS, TOKENS, MINIBATCHES = 512, 8, 4000, 4
+TRAJECTORIES = 512
+TURNS = 8
+TOKENS = 4000
+MINIBATCHES = 4
 
 
 def stored(trajectories: int = TRAJECTORIES, turns: int = TURNS, tokens: int = TOKENS) -> StoredBatch:

@@ -89,8 +89,10 @@ def rollout(scene: Scene, rounds: int) -> list[Comparison]:
     """Episodes/s of both engines on the same questions; each samples its own episodes from the same
     distribution.
     """
-    settings, model = scene.settings, networks.load(scene.start)
-    world, n = Facts(settings.world), settings.learn.episodes
+    settings = scene.settings
+    model = networks.load(scene.start)
+    world = Facts(settings.world)
+    n = settings.learn.episodes
     ours = HFEngine(model, scene.tokenizer, settings.engine)
     baseline = GenerateEngine(model, scene.tokenizer, settings.engine)
     turns: list[float] = []
@@ -144,9 +146,11 @@ class Step:
 
 def sampled(scene: Scene, algorithm: str) -> Step:
     """A fresh rollout of the warm start, with old log-probs, values and advantages."""
-    settings, chosen = scene.variant(algorithm), resolve(algorithm)
+    settings = scene.variant(algorithm)
+    chosen = resolve(algorithm)
     model = networks.load(scene.start)
-    critic, learn = Critic(model), settings.learn
+    critic = Critic(model)
+    learn = settings.learn
     engine = HFEngine(model, scene.tokenizer, settings.engine)
     size = learn.group_size or chosen.group_size
     sampler = Sampler(settings, Facts(settings.world), engine, size, chosen.select, Fault(settings))
@@ -188,7 +192,8 @@ def bare(step: Step) -> Work:
     """Forward and backward of both networks over the same minibatches, already cut; no optimizer, no old
     log-probs.
     """
-    model, critic = deepcopy(step.policy), deepcopy(step.critic)
+    model = deepcopy(step.policy)
+    critic = deepcopy(step.critic)
     minibatches = [step.batch.rows(rows).trimmed().tokens for _, rows in step.rows]
 
     def work() -> float:
@@ -209,7 +214,8 @@ def update(scene: Scene, rounds: int) -> list[Comparison]:
     found = []
     for name in UPDATED:
         step = sampled(scene, name)
-        with_it, without_it = partial(full, step), partial(bare, step)
+        with_it = partial(full, step)
+        without_it = partial(bare, step)
         a, b = alternate(timed(with_it), timed(without_it), rounds)
         found.append(
             Comparison(

@@ -39,7 +39,10 @@ class Turnstile(TrainerCallback):
     """
 
     def __init__(self, updates: int, epochs: int, lines: TextIO, out: TextIO) -> None:
-        self._updates, self._epochs, self._lines, self._out = updates, epochs, lines, out
+        self._updates = updates
+        self._epochs = epochs
+        self._lines = lines
+        self._out = out
         self._began: tuple[float, float] | None = None
         # tokens of prompt and completion of each row of the iteration
         self.lengths: list[tuple[int, int]] = []

@@ -88,7 +88,8 @@ def tokenizer_of() -> PreTrainedTokenizerFast:
     """A small byte-level BPE in which keys, values and whole tool calls are single tokens."""
     template = TEMPLATE.read_text(encoding="utf-8")
     raw = Tokenizer(models.BPE())
-    raw.pre_tokenizer, raw.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    raw.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     raw.train_from_iterator([template] * 4, trainers.BpeTrainer(vocab_size=700, initial_alphabet=alphabet))
     made = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<|im_end|>", pad_token="<|endoftext|>")
@@ -119,7 +120,8 @@ def taught(tokenizer: PreTrainedTokenizerFast, steps: int, skill: float, seed: i
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=None,
     )
-    model, luck = AutoModelForCausalLM.from_config(config), random.Random(seed)
+    model = AutoModelForCausalLM.from_config(config)
+    luck = random.Random(seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for _ in range(steps):
         rows = []
@@ -172,7 +174,9 @@ class Alternating(TrainerCallback):
     """
 
     def __init__(self, ledger: Any, updates: int, first: bool) -> None:
-        self.ledger, self.updates, self.first = ledger, updates, first
+        self.ledger = ledger
+        self.updates = updates
+        self.first = first
         self.seconds: list[float] = []
         self._began = 0.0
 
@@ -216,8 +220,10 @@ def widen(trainer: Any) -> None:
 
 def keep_truth(trainer: Any, kept: list[dict[str, np.ndarray]], told: list[dict[str, Any]]) -> None:
     """Keep what every batch of rollouts and every micro-batch of the loss is made of."""
-    generate, score = trainer._generate_and_score_completions, trainer._calculate_rewards
-    passes, loss = trainer._get_per_token_logps_and_entropies, trainer._compute_loss
+    generate = trainer._generate_and_score_completions
+    score = trainer._calculate_rewards
+    passes = trainer._get_per_token_logps_and_entropies
+    loss = trainer._compute_loss
     last: list[Any] = []
 
     def watched_score(inputs: Any, prompts: Any, completions: Any, ids: Any) -> Any:
@@ -259,8 +265,10 @@ def keep_truth(trainer: Any, kept: list[dict[str, np.ndarray]], told: list[dict[
         kept.append(found)
         return out
 
-    trainer._generate_and_score_completions, trainer._calculate_rewards = watched_generate, watched_score
-    trainer._get_per_token_logps_and_entropies, trainer._compute_loss = watched_passes, watched_loss
+    trainer._generate_and_score_completions = watched_generate
+    trainer._calculate_rewards = watched_score
+    trainer._get_per_token_logps_and_entropies = watched_passes
+    trainer._compute_loss = watched_loss
 
 
 PLAIN = """
@@ -302,7 +310,9 @@ def killed(runs: Path, times: int) -> None:
     recorded += ["--epochs", "1", "--completions", "16", "--group", "4"]
     # by experiment, with updates a step
     commands = {"killed": (recorded, 4), "plain": (["-c", PLAIN, str(runs)], 1)}
-    worst, rows, doubled = dict.fromkeys(commands, 0.0), 0, 0
+    worst = dict.fromkeys(commands, 0.0)
+    rows = 0
+    doubled = 0
     for attempt in range(times):
         before = set(runs.glob("*/*"))
         running = {name: Trainer(*how) for name, how in commands.items()}
@@ -359,7 +369,9 @@ def paired(runs: Path, pairs: int) -> None:
             told.append(json.loads(output.read_text()))
         assert told[0]["weights"] == told[1]["weights"]
         steps = np.log([one["alternating"] for one in told]).reshape(2, 6, 2, BLOCK)[..., 1:]
-        first, second = steps[0] - steps[1], steps[1] - steps[0]  # who records: the first in even blocks
+        # who records: the first in even blocks
+        first = steps[0] - steps[1]
+        second = steps[1] - steps[0]
         ratios += list((first[:, 0] + second[:, 1]).mean(-1) / 2)  # of two blocks each
         luck = np.random.default_rng(0).choice(ratios, (10_000, len(ratios))).mean(1)
         low, high = np.exp(np.quantile(luck, [0.025, 0.975]))

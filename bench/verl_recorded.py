@@ -35,7 +35,10 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-VOCABULARY, PROMPT, WIDTH, GROUP = 64, 4, 14, 4
+VOCABULARY = 64
+PROMPT = 4
+WIDTH = 14
+GROUP = 4
 
 
 def platform() -> None:
@@ -44,7 +47,8 @@ def platform() -> None:
     from verl.plugin.platform.platform_manager import set_platform
 
     class Cpu(PlatformCUDA):
-        device_name, device_module = "cpu", torch.cpu
+        device_name = "cpu"
+        device_module = torch.cpu
 
         def is_available(self) -> bool:
             return True
@@ -207,7 +211,8 @@ def main(rank: int, options: argparse.Namespace, meet: str) -> None:
         return out
 
     worker.set_loss_fn(partial(watched if options.truth else ppo_loss, config=actor))
-    logged, seconds = [], []
+    logged = []
+    seconds = []
     for step in range(options.steps):
         every = rows_of(step, options.rows)
         mine = slice(rank * options.rows // options.ranks, (rank + 1) * options.rows // options.ranks)

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from bench.training import Scene
 
 
-VOCABULARY, ROWS, LENGTH = 151_936, 4, 257  # 4 x 256 predicted tokens: 622 MB of logits in float32
+# 4 x 256 predicted tokens: 622 MB of logits in float32
+VOCABULARY = 151_936
+ROWS = 4
+LENGTH = 257
 _WHOLE = 1 << 40  # logits held at once that no batch has
 
 
@@ -30,12 +33,14 @@ def measure(scene: Scene) -> list[Memory]:
     from bench.measure import Memory
     from sorl.learn.networks import ELEMENTS
 
-    said, made = {}, {}
+    said = {}
+    made = {}
     for side, elements in (("parts", ELEMENTS), ("whole", _WHOLE)):
         file = scene.folder / f"vocabulary-{side}.safetensors"
         command = [sys.executable, __file__, str(elements), str(file)]
         out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        said[side], made[side] = json.loads(out.splitlines()[-1]), load_file(file)
+        said[side] = json.loads(out.splitlines()[-1])
+        made[side] = load_file(file)
 
     def apart(name: str) -> float:
         return float((made["parts"][name] - made["whole"][name]).abs().max())
@@ -82,7 +87,8 @@ def _side(elements: int, out: Path) -> dict[str, Any]:
     )
     tokens = torch.randint(VOCABULARY, (ROWS, LENGTH))
     linear_head(model)  # its trial is not what is measured
-    before, began = psutil.Process().memory_info().rss, time.perf_counter()
+    before = psutil.Process().memory_info().rss
+    began = time.perf_counter()
     log_prob, entropy = log_probs(model, tokens, temperature=0.9, elements=elements)
     (-log_prob.sum()).backward()
     seconds = time.perf_counter() - began

@@ -12,14 +12,20 @@ from torch import nn
 
 from sorl.recording import Clip, Ledger
 
-VOCABULARY, TURN, GROUPS, GROUP, EPOCHS, MINIBATCHES = 16, 3, 8, 8, 2, 2
+VOCABULARY = 16
+TURN = 3
+GROUPS = 8
+GROUP = 8
+EPOCHS = 2
+MINIBATCHES = 2
 MASK = torch.tensor([1] * TURN + [0] + [1] * TURN)  # the observation between the turns is not trained on
 
 
 class Policy(nn.Module):
     def __init__(self):
         super().__init__()
-        self.embedding, self.body = nn.Embedding(VOCABULARY, 32), nn.GRU(32, 32, batch_first=True)
+        self.embedding = nn.Embedding(VOCABULARY, 32)
+        self.body = nn.GRU(32, 32, batch_first=True)
         self.head = nn.Linear(32, VOCABULARY)
 
     def forward(self, tokens):
@@ -60,11 +66,9 @@ def main(runs, steps=20):
                 for rows in torch.randperm(len(tokens)).chunk(MINIBATCHES):
                     log_probs = policy(tokens[rows])[:, :-1]
                     log_prob = log_probs.gather(2, tokens[rows, 1:, None])[..., 0]
-                    ratio, a, mask = (
-                        (log_prob - old[rows]).exp(),
-                        advantages[rows, None],
-                        MASK.expand_as(log_prob),
-                    )
+                    ratio = (log_prob - old[rows]).exp()
+                    a = advantages[rows, None]
+                    mask = MASK.expand_as(log_prob)
                     loss = -torch.min(ratio * a, ratio.clamp(0.8, 1.2) * a)
                     loss = (loss * mask).sum() / mask.sum()
                     optimizer.zero_grad()

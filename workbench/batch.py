@@ -68,7 +68,8 @@ class Batch:
 
     def trimmed(self) -> Batch:
         """Return the same sequences without the positions at which every one of them is padding."""
-        width, shape = int(self.length.max()), self.tokens.shape
+        width = int(self.length.max())
+        shape = self.tokens.shape
         if width == shape[1]:
             return self
         tensors = {k: x for k, x in vars(self).items() if x is not None}
@@ -110,7 +111,8 @@ def pool(x: Tensor, segments: Tensor) -> Pooled:
     """Sum `x` (B, T) over the tokens of each segment id (B, T); id 0 is no segment, and may
     hold NaN or Inf.
     """
-    size, inside = int(segments.max()) + 1, segments > 0
+    size = int(segments.max()) + 1
+    inside = segments > 0
     total = x.new_zeros(x.shape[0], size).scatter_add(1, segments, torch.where(inside, x, 0))
     count = x.new_zeros(x.shape[0], size).scatter_add(1, segments, inside.to(x.dtype))
     return Pooled(total, count)

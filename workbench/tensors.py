@@ -26,4 +26,5 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 else:
-    torch, Tensor = _Torch(), Any
+    torch = _Torch()
+    Tensor = Any

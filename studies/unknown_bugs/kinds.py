@@ -25,7 +25,7 @@ from sorl.agent.engines import hf
 from sorl.agent.episode import Episode
 from sorl.agent.tokenizer import Codec
 from sorl.batch import Batch
-from sorl.learn import checkpoint, loop, networks, rollouts, update
+from sorl.learn import checkpoint, loop, networks, update
 from sorl.learn.loop import Trainer
 from sorl.learn.networks import Critic
 from sorl.objective import Algorithm, Normaliser
@@ -263,7 +263,7 @@ def _training_passes(patch: Patch, around: Callable[..., Any]) -> None:
     """Change the passes of the trainer that make log-probs: old ones, those of the reference and of the
     updates.
     """
-    patch(rollouts, "log_probs", around)
+    patch(networks, "log_probs", around)
     patch(update, "log_probs", around)
 
 

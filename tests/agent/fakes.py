@@ -53,7 +53,8 @@ class ScriptedEngine:
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, script: Callable[[Question], Sequence[str]]
     ) -> None:
-        self._codec, self._script = Codec(tokenizer), script
+        self._codec = Codec(tokenizer)
+        self._script = script
 
     def rollout(
         self,

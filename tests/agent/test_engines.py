@@ -68,8 +68,10 @@ def test_the_written_out_step_gives_the_logits_of_the_model(model: PreTrainedMod
     expected = model(tokens).logits
     first = FusedDecoder(model, torch.float32).feed(tokens[:, :1])  # one token is a valid start
     torch.testing.assert_close(first, expected[:, 0], atol=2e-4, rtol=1e-4)
-    decoder, plain = FusedDecoder(model, torch.float32), TransformersDecoder(model)
-    rows, at = torch.arange(6), 0
+    decoder = FusedDecoder(model, torch.float32)
+    plain = TransformersDecoder(model)
+    rows = torch.arange(6)
+    at = 0
     # past the first 64 and 128 columns of the cache
     for n in (5, 1, 1, 1, 3, 1, *[1] * 20, 40, *[1] * 30, 7, 1, 1):
         got = decoder.feed(tokens[rows, at : at + n])
@@ -130,10 +132,8 @@ def test_tokens_come_as_often_as_their_probability_at_the_temperature_says() -> 
     assert (share - probability).abs().max() < 0.012  # five standard errors
     assert (share[probability == 0] == 0).all()
     torch.testing.assert_close(log_prob, probability.log()[token])
-    logits, expected = (
-        torch.tensor([[0.0, 1.0]]).expand(20_000, -1),
-        torch.log_softmax(torch.tensor([0.0, 2.0]), 0),
-    )
+    logits = torch.tensor([[0.0, 1.0]]).expand(20_000, -1)
+    expected = torch.log_softmax(torch.tensor([0.0, 2.0]), 0)
     token, log_prob = sample(logits, 0.5, torch.Generator().manual_seed(0), greedy=False, position=0)
     assert token.float().mean() == pytest.approx(expected[1].exp().item(), abs=0.012), (
         "temperature sharpens the draw"
@@ -222,7 +222,8 @@ def roll(engine: Engine, world: Facts, n: int = 24, seed: int = 0, greedy: bool 
 class Counted(Facts):
     """Facts behind a retriever that finds nothing; counts the requests."""
 
-    search, requests = World.search, 0
+    search = World.search
+    requests = 0
 
     def _ask(self, queries: list[str]) -> dict[str, Retrieved]:
         self.requests += 1
@@ -230,7 +231,8 @@ class Counted(Facts):
 
 
 def test_searches_that_fall_together_are_one_request(make: Make) -> None:
-    world, engine = Counted(WorldSettings()), make()
+    world = Counted(WorldSettings())
+    engine = make()
     assert roll(engine, world, 0) == []
     searches = sum(e.searches for e in roll(engine, world))
     assert 0 < world.requests < 0.8 * searches
@@ -352,8 +354,10 @@ def test_tags_of_many_tokens_end_turns_too(make: Make, spelling: PreTrainedToken
     # the tag and what follows it are one token, which the turn keeps whole
     assert len(codec.encode(">.")) == 1
     questions = world.questions("train", 0, 0, 1)
-    prompt, text = codec.encode(questions[0].text), codec.encode(said)
-    tokens, labels = torch.tensor([prompt + text]), torch.tensor([[-100] * len(prompt) + text])
+    prompt = codec.encode(questions[0].text)
+    text = codec.encode(said)
+    tokens = torch.tensor([prompt + text])
+    labels = torch.tensor([[-100] * len(prompt) + text])
     imitate(model, ((tokens, labels) for _ in range(80)))  # one continuation, by heart
     episode = make(model, spelling).rollout(world, questions, [0], torch.Generator(), greedy=True)[0]
     assert codec.decode(episode.tokens) == questions[0].text + said

@@ -46,7 +46,8 @@ def test_codec_agrees_with_the_tokenizer(tokenizer: PreTrainedTokenizerFast) -> 
 
 
 def test_turns_end_at_a_closing_tag_or_at_any_bracket_where_tags_are_many_tokens(tokenizer, spelling):
-    codec, other = Codec(tokenizer), Codec(spelling)
+    codec = Codec(tokenizer)
+    other = Codec(spelling)
     assert (codec.exact, other.exact) == (True, False)
     assert sorted(codec.decode([i]) for i in codec.closers) == ["</answer>", "</search>", "<eos>"]
     assert {other.decode([i]) for i in other.closers} >= {">"}
@@ -72,7 +73,8 @@ def test_turns_end_at_a_closing_tag_or_at_any_bracket_where_tags_are_many_tokens
     ],
 )
 def test_spans_are_read_from_tags(tokenizer, text, written, spans):
-    tokens, mask = torch.tensor([Codec(tokenizer).encode(text)]), torch.tensor([[c == "1" for c in written]])
+    tokens = torch.tensor([Codec(tokenizer).encode(text)])
+    mask = torch.tensor([[c == "1" for c in written]])
     found = Spans(tokenizer).of(tokens, mask)
     assert found is not None
     assert found[0].tolist() == spans

@@ -178,7 +178,8 @@ def test_the_corpus_has_a_passage_for_each_of_its_real_facts(atlas: Atlas) -> No
 def test_following_the_passages_leads_to_the_gold_answer_and_without_search_nothing_is_found(
     atlas: Atlas,
 ) -> None:
-    reached, questions = 0, atlas.questions("eval", 0, 0, 100)
+    reached = 0
+    questions = atlas.questions("eval", 0, 0, 100)
     for q in questions:
         at = q.start
         for relation in q.chain:
@@ -208,7 +209,8 @@ def test_the_vocabulary_covers_every_question_answer_and_wording(atlas: Atlas) -
 
 
 def test_the_player_of_the_atlas_succeeds_without_noise_and_errs_with_it(atlas: Atlas) -> None:
-    clean, noisy = demonstrations(atlas, 150, 0.0, seed=1), demonstrations(atlas, 150, 0.3, seed=1)
+    clean = demonstrations(atlas, 150, 0.0, seed=1)
+    noisy = demonstrations(atlas, 150, 0.3, seed=1)
     assert sum(e.success for e in clean) >= 145
     assert 20 <= sum(e.success for e in noisy) <= 110
     assert demonstrations(atlas, 3, 0.3, seed=1, start=7)[0].tokens == noisy[7].tokens

@@ -78,7 +78,8 @@ def test_what_is_read_into_the_paper_of_the_core_says_which_reading_it_is():
 
 
 def test_critics_groups_references_and_differences():
-    ppo, st_ppo = ALGORITHMS["ppo"], ALGORITHMS["st-ppo"]
+    ppo = ALGORITHMS["ppo"]
+    st_ppo = ALGORITHMS["st-ppo"]
     assert differences(ppo, st_ppo) == {
         "ratio": (Pool(), Pool("turn")),
         "stabilise": (Stabiliser(), RmsBatch()),

@@ -58,14 +58,10 @@ NORM = {"kind": "seq_mean_token_sum_norm", "horizon": 64}
     ],
 )
 def test_what_a_file_says_is_the_choice_of_its_slot_and_nothing_else_changes(algorithm, slots, made):
-    before, base = (
-        deepcopy((algorithm, slots)),
-        algorithm["base"] if isinstance(algorithm, dict) else algorithm,
-    )
-    found, slot = (
-        resolve(algorithm, slots),
-        next(s for s, kinds in KINDS.items() if type(made) in kinds.values()),
-    )
+    before = deepcopy((algorithm, slots))
+    base = algorithm["base"] if isinstance(algorithm, dict) else algorithm
+    found = resolve(algorithm, slots)
+    slot = next(s for s, kinds in KINDS.items() if type(made) in kinds.values())
     choice = getattr(found, slot)
     assert choice == made
     assert set(differences(ALGORITHMS[base], found)) <= {slot}
@@ -145,7 +141,8 @@ def test_a_mistake_names_the_thing_what_is_allowed_and_the_nearest(algorithm, sl
         resolve(algorithm, slots)
 
 
-NAN, INF = math.nan, math.inf
+NAN = math.nan
+INF = math.inf
 # options, values that are refused, edges that are allowed
 RANGES: list[tuple[str, list[float], list[float]]] = [
     (

@@ -22,7 +22,8 @@ def rows(arm: str, time: Sequence[float], event: Sequence[int]) -> pd.DataFrame:
     )
 
 
-FELL, STOOD = rows("ppo", [10, 12, 14, 16, 20], [1] * 5), rows("st-ppo", [36] * 5, [0] * 5)
+FELL = rows("ppo", [10, 12, 14, 16, 20], [1] * 5)
+STOOD = rows("st-ppo", [36] * 5, [0] * 5)
 
 # Acute myelogenous leukaemia, with and without maintenance chemotherapy (Miller 1981).
 AML = pd.concat(

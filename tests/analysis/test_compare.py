@@ -75,8 +75,10 @@ def runs(arm: str, *onsets: int | None) -> pd.DataFrame:
     return ended(arm, *outcomes, collapse_step=pd.Series(onsets, dtype=float))
 
 
-FIVE_FELL, FIVE_STOOD = runs("ppo", 10, 12, 14, 16, 20), runs("st-ppo", *[None] * 5)
-SOME, QUEUED = runs("grpo", 9, 30, None, None, None), ended("st-ppo", None, steps=0, status="queued")
+FIVE_FELL = runs("ppo", 10, 12, 14, 16, 20)
+FIVE_STOOD = runs("st-ppo", *[None] * 5)
+SOME = runs("grpo", 9, 30, None, None, None)
+QUEUED = ended("st-ppo", None, steps=0, status="queued")
 
 
 def of(*parts: pd.DataFrame) -> pd.DataFrame:
@@ -308,7 +310,9 @@ def test_final_success_of_runs_that_ended_early_is_not_passed_off_as_that_of_the
 
 
 def arm(algorithm: object, staleness: int, *successes: float, status: str = "finished") -> pd.DataFrame:
-    learn, n, name = LearnSettings(staleness=staleness), len(successes), f"{algorithm} {staleness}"
+    learn = LearnSettings(staleness=staleness)
+    n = len(successes)
+    name = f"{algorithm} {staleness}"
     configs = [RunSettings(algorithm=algorithm, seed=i, learn=learn).model_dump_json() for i in range(n)]
     return pd.DataFrame({"arm": name, "status": status, "final_success": successes, "config": configs})
 

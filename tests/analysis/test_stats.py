@@ -85,7 +85,8 @@ def test_strata_are_resampled_one_by_one(
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=8), st.randoms())
 def test_the_interval_is_the_same_each_time_and_for_each_order(values: list[float], random: Random) -> None:
     mixed = random.sample(values, len(values))
-    found, again = stats.interquartile_mean([values]), stats.interquartile_mean([mixed])
+    found = stats.interquartile_mean([values])
+    again = stats.interquartile_mean([mixed])
     assert (found.low, found.high) == (again.low, again.high)
     assert found.value == pytest.approx(again.value)
     assert min(values) - 1e-9 <= found.low <= found.high <= max(values) + 1e-9  # type: ignore[operator]
@@ -107,8 +108,10 @@ def test_a_t_interval_over_three_seeds_is_the_one_of_the_textbook() -> None:
     assert stats.mean_interval([]) == Estimate(None)
     assert stats.mean_interval([0.9, 1.0]).cut(0, 1).high == 1.0, "a fraction's interval ends at 1"
     # Of differences within seeds it is the paired t-test.
-    a, b = np.array([1.0, 2.5, 3.1, 4.2, 5.9]), np.array([0.4, 2.9, 2.0, 3.0, 5.1])
-    found, theirs = stats.mean_interval((a - b).tolist()), scipy_stats.ttest_rel(a, b)
+    a = np.array([1.0, 2.5, 3.1, 4.2, 5.9])
+    b = np.array([0.4, 2.9, 2.0, 3.0, 5.1])
+    found = stats.mean_interval((a - b).tolist())
+    theirs = scipy_stats.ttest_rel(a, b)
     assert found.p == pytest.approx(theirs.pvalue)
     assert (found.low, found.high) == pytest.approx(tuple(theirs.confidence_interval(0.95)))
     assert stats.mean_interval([0.5, 0.5, 0.5]).p is None, "differences that do not vary have no p-value"
@@ -133,7 +136,9 @@ def test_the_promised_power_is_the_one_of_simulated_grids() -> None:
     from scipy.stats import CensoredData, logrank
 
     stream = np.random.default_rng(0)
-    seeds, ratio, incidence = stats.seeds_needed(0.4, 0.9), 0.4, 0.9
+    seeds = stats.seeds_needed(0.4, 0.9)
+    ratio = 0.4
+    incidence = 0.9
     hazard = -math.log(1 - incidence)  # over a run of length 1
 
     def arm(scale: float) -> CensoredData:

@@ -110,13 +110,16 @@ def test_the_difference_of_restricted_means_adds_the_variances() -> None:
     one, other = (
         survival.restricted_mean(AML.query("arm == @arm"), 161) for arm in ("Maintained", "Nonmaintained")
     )
-    gap, half = one[0] - other[0], 1.959964 * math.sqrt(one[1] + other[1])
+    gap = one[0] - other[0]
+    half = 1.959964 * math.sqrt(one[1] + other[1])
     assert horizon == 161
     assert (difference.value, difference.low, difference.high) == pytest.approx((gap, gap - half, gap + half))
 
 
 def test_the_common_horizon_is_the_shortest_of_the_arms_that_did_not_all_fall() -> None:
-    fell, up, short = rows("a", [10, 20], [1, 1]), rows("b", [36, 40], [0, 0]), rows("c", [5, 30], [1, 0])
+    fell = rows("a", [10, 20], [1, 1])
+    up = rows("b", [36, 40], [0, 0])
+    short = rows("c", [5, 30], [1, 0])
     assert survival.common_horizon(pd.concat([fell, up])) == 40, (
         "a curve that has ended at 0 is known for ever"
     )
@@ -201,7 +204,8 @@ def test_the_permutations_are_all_that_there_are_and_without_a_collapse_there_is
         inside = np.isin(np.arange(len(few)), mine)
         total = 0.0
         for at in sorted(set(few.loc[few["event"], "time"])):
-            risk, died = few["time"] >= at, (few["time"] == at) & few["event"]
+            risk = few["time"] >= at
+            died = (few["time"] == at) & few["event"]
             total += (died & inside).sum() - died.sum() * (risk & inside).sum() / risk.sum()
         return abs(total)
 
@@ -213,7 +217,8 @@ def test_many_runs_are_permuted_at_random_and_agree_with_the_approximation() -> 
     # 22 runs against 20 have 5e11 labellings; at such numbers the chi-squared distribution is a good
     # approximation.
     many = pd.concat([AML, AML.assign(time=AML["time"] + 1)]).iloc[:42]
-    exact, approximate = survival.permuted_logrank(many, "Maintained"), survival.logrank(many)
+    exact = survival.permuted_logrank(many, "Maintained")
+    approximate = survival.logrank(many)
     assert exact == pytest.approx(approximate.p, abs=0.005)
     assert exact == survival.permuted_logrank(many, "Maintained"), "the same runs give the same figure"
 
@@ -230,7 +235,8 @@ def pair(one: list[tuple[int, bool]], two: list[tuple[int, bool]]) -> pd.DataFra
 @given(few_watched, few_watched)
 def test_the_reference_only_inverts_a_hazard_ratio_and_changes_no_test(one: list, two: list) -> None:
     both = pair(one, two)
-    (found, reason), (turned, _) = survival.hazard_ratio(both, "a"), survival.hazard_ratio(both, "b")
+    found, reason = survival.hazard_ratio(both, "a")
+    turned, _ = survival.hazard_ratio(both, "b")
     if found.value is None:
         assert reason
         assert turned.value is None

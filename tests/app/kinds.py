@@ -57,7 +57,8 @@ def write_kinds(folder: Path) -> None:
     draw = random.Random(0)
     write_experiment(folder, "kinds")
     for name, curve in KINDS.items():
-        run, steps = folder / "kinds" / name, range(len(curve))
+        run = folder / "kinds" / name
+        steps = range(len(curve))
         success = [value + draw.uniform(-0.01, 0.01) for value in curve]
         verdict: dict[str, Any] = judge([v if v == v else None for v in success], episodes=300).columns()
         verdict |= {"outcome": "diverged"} if name == "diverged" else {}

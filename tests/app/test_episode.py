@@ -139,7 +139,8 @@ def test_a_run_without_a_step_says_what_is_missing(tmp_path: Path, open_screen: 
 
 def test_hostile_episodes_are_shown_literally(tmp_path: Path, open_screen: Open) -> None:
     texts = [*HOSTILE, "\u202egnp.exe", "W" * 400, "</span></div><h1>x</h1>", "\x00\x1b[2J"]
-    n, folder = len(texts), write_run(tmp_path, "demo", "a", shape=TINY)
+    n = len(texts)
+    folder = write_run(tmp_path, "demo", "a", shape=TINY)
     words = [*texts, "<think>", *texts, "</think>", *texts]
     mask = [False] * n + [True] * (n + 2) + [False] * n
     log_ratio = [None] * n + [0.1, *[math.nan] * n, -3.0] + [None] * n

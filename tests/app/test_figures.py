@@ -97,7 +97,8 @@ def points(seeds: int = 3, steps: int = 12) -> pd.DataFrame:
     found = pd.DataFrame(
         product(("ppo", "st-ppo"), range(seeds), range(steps)), columns=["arm", "seed", "bucket"]
     )
-    run, low = found["arm"] + "-" + found["seed"].astype(str), 0.1 * found["seed"]
+    run = found["arm"] + "-" + found["seed"].astype(str)
+    low = 0.1 * found["seed"]
     means = {"mean": low + 0.01 * found["bucket"], "low": low, "high": low + 0.5, "non_finite": 0}
     return found.assign(run_id=run, run=pd.factorize(run)[0], x=found["bucket"].astype(float), **means)
 
@@ -270,7 +271,8 @@ def test_a_cell_stands_at_its_step_and_turn_with_the_log_of_its_ratio_and_all_ar
     first, second = maps_of(figure)
     assert first.z[1][4] == pytest.approx(math.log(0.5))
     assert (first.x0, first.dx, first.y0, first.dy) == (0, 1, 1, 1)
-    bar, axis = figure.layout.coloraxis, figure.layout.yaxis
+    bar = figure.layout.coloraxis
+    axis = figure.layout.yaxis
     assert first.coloraxis == second.coloraxis == "coloraxis"
     assert (bar.cmin, bar.colorbar.title.text) == (-bar.cmax, "ratio<br>log scale")
     assert bar.colorbar.ticktext[0].endswith("<br>lowest 1e-08")
@@ -330,7 +332,8 @@ def scale_of(unit: str, *values: float) -> Any:
 
 
 def test_colours_are_centred_by_kind_and_a_dead_run_does_not_bleach_the_living() -> None:
-    ratio, signed = scale_of("ratio", 0.9, 1.4), scale_of("reward", -0.3, 0.1)
+    ratio = scale_of("ratio", 0.9, 1.4)
+    signed = scale_of("reward", -0.3, 0.1)
     fraction = scale_of("fraction", 0.2, 0.97)
     assert (ratio.kind, ratio.limit, ratio.colours(LIGHT)) == ("ratio", 1.5, LIGHT.diverging)
     places = ratio.place(pd.Series([1.0, 1.5, 1 / 1.5, 0.0])).tolist()
@@ -522,7 +525,8 @@ def test_letters_of_alarms_never_overlap_and_none_is_lost(rang: list[tuple[int, 
         {"row": 1, "x": x, "letter": name, "text": f"{name} at {x}", "carried": [0, x]} for x, name in rang
     ]
     shown = of_runs._together(pd.DataFrame(rows), 20.0)
-    starts, ends = shown["x"].to_numpy(), (shown["x"] + 20 * shown["letter"].str.len()).to_numpy()
+    starts = shown["x"].to_numpy()
+    ends = (shown["x"] + 20 * shown["letter"].str.len()).to_numpy()
     assert (starts[1:] > ends[:-1]).all()
     for x, name in rang:
         assert name in shown[shown["x"] <= x].iloc[-1]["letter"]
@@ -707,7 +711,8 @@ def test_hostile_names_stay_text_in_every_figure(text: str) -> None:
     data = points().replace({"arm": {"ppo": text}})
     one = Panel(text, text, text, data, thresholds=[(text, 1.0)], alarms=mark, broken=mark)
     both = [one, Panel(text, text, text, banded(data))]
-    shade, part = colour_scale(text, cells()["value"]), Heat(text, cells(), [(1.0, text)])
+    shade = colour_scale(text, cells()["value"])
+    part = Heat(text, cells(), [(1.0, text)])
     runs = RUNS.head(1).assign(arm=text, run_id=text)
     for figure in (
         curves(both, looks(text, "st-ppo"), LIGHT, AXES["step"], onsets=mark),

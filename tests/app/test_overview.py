@@ -8,7 +8,7 @@ import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 from urllib.parse import parse_qs, urlsplit
 
@@ -196,7 +196,12 @@ def test_what_no_trajectory_tells_is_left_out_and_a_run_that_is_up_has_no_moment
 
 def test_a_finding_that_shows_only_after_the_fall_is_not_called_its_cause() -> None:
     class Down:
-        fallen_by, onset, critical, run, steps, ledger = 10, 9, (), {"outcome": "collapsed"}, 20, True
+        fallen_by = 10
+        onset = 9
+        critical = ()
+        run: ClassVar = {"outcome": "collapsed"}
+        steps = 20
+        ledger = True
 
         def measured(self, *_: str) -> bool:
             return True
@@ -218,7 +223,8 @@ def test_a_finding_that_shows_only_after_the_fall_is_not_called_its_cause() -> N
 
 def test_picked_runs_are_in_the_address_compared_and_annotated(mine: Path, open_screen: Open) -> None:
     app = open_screen("overview", mine)
-    first, other = sorted(runs_of(app))[0], sorted(runs_of(app))[-1]
+    first = sorted(runs_of(app))[0]
+    other = sorted(runs_of(app))[-1]
     app = open_screen("overview", mine, picked=[first, other, "nobody"])
     assert app.query_params["picked"] == [first, other]
     assert "column" not in app.query_params, "what is always shown makes no link longer"
@@ -239,7 +245,8 @@ def test_picked_runs_are_in_the_address_compared_and_annotated(mine: Path, open_
 
 
 def test_a_run_of_which_only_curves_were_recorded_is_said_to_be_so(tmp_path: Path, open_screen: Open) -> None:
-    folder, curve = write_experiment(tmp_path, "curves") / "r1", [0.6] * 8 + [0.0] * 12
+    folder = write_experiment(tmp_path, "curves") / "r1"
+    curve = [0.6] * 8 + [0.0] * 12
     write_segment(folder, "step", {"step": range(20), "success": curve})
     write_status(folder, status="finished", outcome="collapsed", collapse_step=8)
     source = open_screen("overview", tmp_path).source.split("Look at these first")[1]

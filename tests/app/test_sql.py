@@ -117,11 +117,13 @@ def test_a_link_carries_a_long_query_and_one_too_long_or_broken_is_told(
 def test_the_screen_can_only_look_at_the_tables_which_stay_what_they_were(
     tmp_path: Path, open_screen: Open
 ) -> None:
-    runs, secret = tmp_path / "runs", tmp_path / "secret"
+    runs = tmp_path / "runs"
+    secret = tmp_path / "secret"
     write_run(runs, "demo", "a", shape=SMALL)
     sync(runs)
     secret.write_text("password\n")
-    before, app = contents(runs), open_screen("sql", runs)
+    before = contents(runs)
+    app = open_screen("sql", runs)
     for attempt in ESCAPES:
         app = ask(app, attempt.format(file=tmp_path / "written", secret=secret, folder=tmp_path))
         told = Read(mistakes(app)).text
@@ -286,7 +288,8 @@ def test_new_rows_show_at_once_if_a_query_is_quick_else_on_demand(
 
 def test_hostile_names_and_values_stay_text(put: Visit) -> None:
     for text in HOSTILE:
-        name, quoted = text.replace('"', '""'), text.replace("'", "''")
+        name = text.replace('"', '""')
+        quoted = text.replace("'", "''")
         app = ask(
             put,
             f"SELECT '{quoted}' AS \"{name}\", 1.5 AS \"{name} n\", 2 AS seed UNION ALL SELECT 'b', 2.5, 3",

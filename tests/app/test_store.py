@@ -68,7 +68,8 @@ def test_a_question_is_asked_once_until_new_rows_or_no_more_room(runs: Path, mon
     sync(runs)
     assert answers.computed("ids", ids) == ["a", "b"]
     monkeypatch.setattr(module, "_REMEMBERED", 2 * module._RECORDS)
-    small, asked = Store(runs), []
+    small = Store(runs)
+    asked = []
     for number in (1, 2, 3, 1):
         small.computed(number, lambda reader: asked.append(1) or 0)
     assert len(asked) == 4
@@ -216,7 +217,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
         file = run / "segments" / table / "000000.parquet"
         read = pq.read_table(file)
         values = read["entropy"].to_pylist()
-        values[3 * turns], values[4 * turns] = None, math.nan
+        values[3 * turns] = None
+        values[4 * turns] = math.nan
         pq.write_table(read.set_column(read.column_names.index("entropy"), "entropy", [values]), file)
     write_run(folder, "demo", "b", shape=SHAPE, seed=1)
     sync(folder)
@@ -317,7 +319,8 @@ def test_the_line_of_an_arm_is_never_the_mean_of_the_runs_that_are_left() -> Non
 def test_every_point_of_a_line_counts_all_its_seeds(lengths: list[int], data: st.DataObject) -> None:
     points = seeds(*lengths)
     ended = data.draw(st.sets(st.integers(0, len(lengths) - 1)))
-    lines, whole = banded(carried(points, ended)), carried(points, ended)
+    lines = banded(carried(points, ended))
+    whole = carried(points, ended)
     shown = [length for run, length in enumerate(lengths) if run not in ended]
     assert len(lines) == min([*shown, max(lengths)])
     assert set(lines["n"]) == {len(lengths)}
@@ -348,7 +351,8 @@ def test_in_a_part_after_its_end_a_stopped_run_has_its_last_value_and_any_other_
 
 
 def test_a_baseline_is_taken_off_at_the_same_step_and_said_in_the_unit(store: Store) -> None:
-    chosen, known = Chosen(RUNS, "step", [0, 0], Window(0, 19, 1)), dictionary(store)
+    chosen = Chosen(RUNS, "step", [0, 0], Window(0, 19, 1))
+    known = dictionary(store)
     plain = panel(store, chosen, known, "step.grad_norm_max", bands=True)
     less = panel(store, chosen, known, "step.grad_norm_max", bands=True, baseline="st-ppo")
     lines, differences = (p.data.set_index(["arm", "bucket"])["middle"].unstack(0) for p in (plain, less))

@@ -132,7 +132,8 @@ def test_arms_of_one_algorithm_differ_without_a_new_hue() -> None:
 
 def test_an_arm_drawn_alone_has_the_colour_of_its_algorithm_and_keeps_its_dash() -> None:
     arms = [("ppo", "ppo"), ("ppo, on-policy", "ppo"), ("grpo, on-policy", "grpo")]
-    among_all, chosen = styles(arms, LIGHT), styles(arms, LIGHT, drawn=["ppo, on-policy", "grpo, on-policy"])
+    among_all = styles(arms, LIGHT)
+    chosen = styles(arms, LIGHT, drawn=["ppo, on-policy", "grpo, on-policy"])
     assert list(chosen) == ["ppo, on-policy", "grpo, on-policy"]
     assert (among_all["ppo"].dash, among_all["ppo"].colour) == ("solid", LIGHT.algorithms["ppo"])
     assert chosen["ppo, on-policy"].colour == LIGHT.algorithms["ppo"] != among_all["ppo, on-policy"].colour

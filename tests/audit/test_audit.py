@@ -237,7 +237,8 @@ def test_the_reading_of_a_difference_is_the_one_that_was_made(
     factor: float, offset: float, seed: int
 ) -> None:
     stream = np.random.default_rng(seed)
-    truth, mask = stream.normal(size=(6, 12)), stream.random((6, 12)) < 0.8
+    truth = stream.normal(size=(6, 12))
+    mask = stream.random((6, 12)) < 0.8
     mask[:, 3] = True
     assert explain(truth, truth, mask, 1e-6).trajectories == ()
     assert explain(factor * truth, truth, mask, 1e-6).says.startswith(f"{factor:.4g} times")
@@ -257,7 +258,8 @@ def test_the_reading_of_a_difference_is_the_one_that_was_made(
 def test_draws_go_together_only_where_they_share_their_random_numbers(n: int, seed: int) -> None:
     stream = np.random.default_rng(seed)
     p = stream.dirichlet(np.ones(5), size=(n, 30))
-    together, mask = np.broadcast_to(np.arange(30), (n, 30)), np.ones((n, 30), bool)
+    together = np.broadcast_to(np.arange(30), (n, 30))
+    mask = np.ones((n, 30), bool)
     places = []
     for u in (stream.random((n, 30)), np.broadcast_to(stream.random(30), (n, 30))):
         token = (p.cumsum(-1) < u[..., None]).sum(-1).clip(0, 4)[..., None]

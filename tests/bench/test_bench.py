@@ -107,7 +107,8 @@ def test_the_table_has_a_row_a_comparison_and_points_out_a_busy_machine(busy: bo
 
 
 def test_the_parts_run_and_every_comparison_has_as_many_pairs_as_rounds(cache: Path, capsys) -> None:
-    parts, said = ["rollout", "update", "mixture", "logging", "shares"], []
+    parts = ["rollout", "update", "mixture", "logging", "shares"]
+    said = []
     seen = main.run(TINY, cache, parts, 2, said.append)
     assert said[1:] == parts
     names = ["rollout", "update, ppo", "update, st-ppo", "mixture", "logging", "black box"]
@@ -142,7 +143,8 @@ def test_training_with_and_without_the_recorder_ends_at_the_same_weights(stage: 
 
 
 def test_both_sides_of_an_update_of_the_ingest_and_of_the_replay_do_the_same_work(stage: Scene) -> None:
-    step, learn = training.sampled(stage, "ppo"), defaults().learn
+    step = training.sampled(stage, "ppo")
+    learn = defaults().learn
     assert (learn.episodes, learn.epochs, learn.minibatches, learn.staleness) == (
         64,
         4,
@@ -174,7 +176,9 @@ for i, line in enumerate(sys.stdin):
 
 
 def test_the_sides_of_the_trl_comparison_iterate_in_turn_and_get_equal_lengths(stage, tmp_path, monkeypatch):
-    script, real, asked = tmp_path / "worker.py", processes.theirs, []
+    script = tmp_path / "worker.py"
+    real = processes.theirs
+    asked = []
     script.write_text(WORKER % 80)
     monkeypatch.setattr(processes, "PYTHON", Path(sys.executable))
     monkeypatch.setattr(processes, "SCRIPT", script)
@@ -251,7 +255,8 @@ def test_the_command_prints_the_table_on_stdout_and_writes_the_json(
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / ".cache").symlink_to(cache)
 
-    words, file = ("bench", "--only", "rollout", "--rounds", 2, "--output"), tmp_path / "bench.json"
+    words = ("bench", "--only", "rollout", "--rounds", 2, "--output")
+    file = tmp_path / "bench.json"
     assert done(*words, file, runs=tmp_path / "runs").stdout.splitlines()[2].startswith("rollout")
     assert [c["name"] for c in json.loads(file.read_text())["comparisons"]] == ["rollout"]
     refused("nowhere", "bench", "--output", tmp_path / "nowhere" / "bench.json", runs=tmp_path / "runs")

@@ -53,7 +53,8 @@ def grid_file(
     """Write demo.toml with arms ppo and st-ppo, and what the scripted trainer does in each."""
     (folder / "runs").mkdir(exist_ok=True)
     (folder / "runs" / "script.json").write_text(json.dumps(does))
-    path, question = folder / "demo.toml", 'question = "Which of the two arms stays up?"'
+    path = folder / "demo.toml"
+    question = 'question = "Which of the two arms stays up?"'
     path.write_text(
         f'{question}\nseeds = {seeds}\n[base]\n{base}\n[axes]\nalgorithm = ["ppo", "st-ppo"]\n{more}'
     )

@@ -21,7 +21,8 @@ from tests.agent.data.test_dataset import FLASHRAG, MEDQA, jsonl
 from tests.agent.fakes import ScriptedEngine
 from tests.cli.command import done, refused, told
 
-POLICY, WORLD = {"hidden": 16, "layers": 1, "heads": 2, "mlp": 16}, {"max_turns": 2, "max_turn_tokens": 6}
+POLICY = {"hidden": 16, "layers": 1, "heads": 2, "mlp": 16}
+WORLD = {"max_turns": 2, "max_turn_tokens": 6}
 SETTINGS = RunSettings(policy=POLICY, world=WORLD, warmstart={"steps": 1, "batch": 2})
 RUN = "ppo-s0-abc"
 

@@ -241,6 +241,7 @@ def test_a_removal_saves_refutes_or_decides_nothing(up, plain, saves, refuted):
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=4))
 def test_the_permutation_is_symmetric_and_certain_of_nothing_without_a_difference(counts):
-    there, back = ([(a, 4, b, 4) for a, b in counts], [(b, 4, a, 4) for a, b in counts])
+    there = [(a, 4, b, 4) for a, b in counts]
+    back = [(b, 4, a, 4) for a, b in counts]
     assert forks.permutation_p(there) == pytest.approx(forks.permutation_p(back), abs=0.02)
     assert forks.permutation_p([(a, 4, a, 4) for a, _ in counts]) == 1.0

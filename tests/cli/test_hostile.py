@@ -212,7 +212,8 @@ def grids() -> Iterator[Case]:
         yield Case(f"plan: {title}", after(put, "grid.toml", "plan", "PATH"))
 
 
-DEEP, ZEROS = "[" * 10_000 + "]" * 10_000, b"\0" * 999
+DEEP = "[" * 10_000 + "]" * 10_000
+ZEROS = b"\0" * 999
 LOGS: dict[str, dict[str, str | bytes]] = {
     "log.jsonl": {
         "nested deep": DEEP,
@@ -370,7 +371,8 @@ def _special(put: Callable[[Path], Any], *names: str) -> Callable[[Path], None]:
 
 def _row(table: str, **columns: Any) -> Callable[[Path], None]:
     def make(run: Path) -> None:
-        folder, row = run / "segments" / table, {"run_id": run.name} | columns
+        folder = run / "segments" / table
+        row = {"run_id": run.name} | columns
         folder.mkdir(parents=True)
         lists = {name: value if isinstance(value, pa.Array) else [value] for name, value in row.items()}
         pq.write_table(pa.table(lists), folder / "000000.parquet")
@@ -422,7 +424,8 @@ def runs_and_indices() -> Iterator[Case]:
             yield Case(f"{words[0]}: an index {title}", after(change, "runs/sorl.duckdb", *words), grid=True)
 
 
-SECONDS, MEMORY = 10.0, 2 * 2**30
+SECONDS = 10.0
+MEMORY = 2 * 2**30
 # Control characters, and those that reorder the text around them; lines may end.
 OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 CASES = [*grids(), *logs(), *names(), *results(), *runs_and_indices()]
@@ -456,7 +459,8 @@ def contents(folder: Path) -> dict[str, tuple[int, int]]:
 def test_bad_input_ends_in_one_message_and_changes_nothing(case, small_grid, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = words_of(case, tmp_path, small_grid)
-    before, since = contents(tmp_path), time.monotonic()
+    before = contents(tmp_path)
+    since = time.monotonic()
     result = sorl(*words)
     assert time.monotonic() - since < SECONDS
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception

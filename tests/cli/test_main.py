@@ -83,7 +83,8 @@ def test_runs_may_stand_before_or_after_the_verb_or_in_the_environment(grid):
     assert not set("│┃━─╭╰\x1b") & set(expected), "results are plain in a pipe"
     for words in (["--runs", grid, "ls"], [f"--runs={grid}", "ls"], ["ls", f"--runs={grid}"]):
         assert done(*words).stdout == expected
-    environment, command = os.environ | {"SORL_RUNS": str(grid)}, [sys.executable, "cli.py", "ls"]
+    environment = os.environ | {"SORL_RUNS": str(grid)}
+    command = [sys.executable, "cli.py", "ls"]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, env=environment)
     assert found.stdout == expected
 
@@ -113,7 +114,9 @@ def test_the_retriever_answers_our_client_until_sigterm(tmp_path):
 
 # What may stand outside a LaTeX command: an ordinary, an escaped and a named character, an accented letter, a
 # sign.
-ORDINARY, ESCAPED, NAMED = r"[^\\{}$&#^_~%<>|\x80-\U0010ffff]", r"\\[&%$\#_{}]", r"\\text[a-z]+\{\}"
+ORDINARY = r"[^\\{}$&#^_~%<>|\x80-\U0010ffff]"
+ESCAPED = r"\\[&%$\#_{}]"
+NAMED = r"\\text[a-z]+\{\}"
 HARMLESS = re.compile(rf"""(?:{ORDINARY}|{ESCAPED}|{NAMED}|\\["'`^~rc]\{{[A-Za-z]\}}|\$(?:-|\\[a-z]+)\$)*""")
 
 
@@ -237,6 +240,7 @@ def test_a_missing_package_comes_with_the_extra_that_installs_it(grid, monkeypat
 
 
 def test_one_results_file_holds_one_experiment(two, tmp_path):
-    other, both = "experiments/results/six_by_five.parquet", tmp_path / "both.parquet"
+    other = "experiments/results/six_by_five.parquet"
+    both = tmp_path / "both.parquet"
     says = "--export writes one experiment to a file, not 2 (six_by_five, demo)"
     refused(says, "report", "demo", "--from", other, "--export", both, runs=two)

@@ -30,7 +30,8 @@ def record(runs: Path, file: Path, **onsets: list[int | None]) -> None:
     cells = {(cell.arm, cell.seed): cell for cell in load(file).cells}
     for arm, steps in onsets.items():
         for seed, onset in enumerate(steps):
-            cell, outcome = cells[arm, seed], "healthy" if onset is None else "collapsed"
+            cell = cells[arm, seed]
+            outcome = "healthy" if onset is None else "collapsed"
             told = {"config": cell.settings.model_dump_json(), "collapse_step": onset, "outcome": outcome}
             command.record(runs, arm, seed, cell.run_id, **told)
     sync(runs)

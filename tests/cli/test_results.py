@@ -39,7 +39,8 @@ def test_a_report_from_the_exported_file_is_the_report_from_the_runs(two, file, 
     assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     assert "| (b) Turn-level ratios alone help. | not tested here |" in a
     # Runs are added to those of a file.
-    part, again = tmp_path / "part.parquet", tmp_path / "again.parquet"
+    part = tmp_path / "part.parquet"
+    again = tmp_path / "again.parquet"
     whole = results.read(file)
     results.write(dataclasses.replace(whole, table=whole.table.slice(0, len(whole.table) - 1)), part)
     done("report", "demo", "--from", part, "--export", again, runs=two)
@@ -76,7 +77,8 @@ def test_what_was_not_measured_stays_null_and_nan_stays_nan(runs, tmp_path):
 
 
 def test_what_a_file_holds_is_in_the_runs_that_are_restored_from_it(file, tmp_path):
-    other, again = tmp_path / "other", tmp_path / "again.parquet"
+    other = tmp_path / "other"
+    again = tmp_path / "again.parquet"
     other.mkdir()
     assert f"demo: 4 runs from {file}" in done("sync", "--from", file, runs=other).stdout
     done("report", "demo", "--export", again, runs=other)
@@ -133,7 +135,8 @@ def test_rescan_repairs_a_verdict_withdraws_events_and_does_nothing_when_dry_or_
     sync(judged)
     older = "SELECT count(*) FROM event WHERE message = 'grad_norm_max is above 20'"
     assert (verdict(judged, "fallen")[0], one(judged, older)) == ("healthy", 1)
-    before, files = contents(judged), sorted(judged.rglob("*.parquet"))
+    before = contents(judged)
+    files = sorted(judged.rglob("*.parquet"))
     assert "would change" in done("rescan", "--dry-run", runs=judged).stderr
     assert (contents(judged), sorted(judged.rglob("*.parquet"))) == (before, files)
     assert "outcome healthy -> collapsed" in done("rescan", runs=judged).stdout

@@ -81,7 +81,8 @@ def test_fresh_starts_over_and_the_tables_show_the_newest_start_only(here):
     assert "No arm collapsed (4 runs)." in result.stdout
     assert "No arm collapsed (4 runs)." in done("compare", "demo").stdout
     assert done("run", path).stdout == result.stdout, "the plain command stays with the newest start"
-    listed, everything = done("ls", "demo").stdout, done("ls", "demo", "--all").stdout
+    listed = done("ls", "demo").stdout
+    everything = done("ls", "demo", "--all").stdout
     assert listed.startswith("demo: 4 runs, 4 finished\n")
     assert everything.startswith("demo: 8 runs, 8 finished, 2 collapsed\n")
     assert listed.count("-g2") == everything.count("-g2") == 4

@@ -7,7 +7,10 @@ import pandas as pd
 
 from sorl.diagnosis.log import Log
 
-STEPS, AT, ROWS = 24, 12, 48  # the defect begins at step AT; ROWS trajectories a step
+# the defect begins at step AT; ROWS trajectories a step
+STEPS = 24
+AT = 12
+ROWS = 48
 
 
 def healthy(seed: int = 0) -> dict[str, pd.DataFrame]:
@@ -32,7 +35,8 @@ def healthy(seed: int = 0) -> dict[str, pd.DataFrame]:
             "seconds_update": draw.uniform(0.9, 1.1, STEPS),
         }
     )
-    n, epoch = 2 * STEPS, np.tile([0, 1], STEPS)
+    n = 2 * STEPS
+    epoch = np.tile([0, 1], STEPS)
     minibatch = pd.DataFrame(
         {
             "step": np.repeat(steps, 2),
@@ -121,7 +125,8 @@ def tokens(tables: dict[str, pd.DataFrame], behaviour: Any) -> None:
     draw).
     """
     draw = np.random.default_rng(1)
-    rows, gaps = [], []
+    rows = []
+    gaps = []
     for step, trajectory in np.ndindex(STEPS, 2):
         old = np.log(draw.beta(4, 0.6, 40).clip(1e-3, 1 - 1e-6))
         sampled = behaviour(step, old, draw)

@@ -28,7 +28,8 @@ SMALL = Shape(steps=12, trajectories=2, turns=2, epochs=1, steps_per_segment=12)
 class Inbox(ThreadingHTTPServer):
     def __init__(self) -> None:
         self.got: list[tuple[str, dict[str, str], str]] = []
-        self.status, self.pause = 200, 0.0
+        self.status = 200
+        self.pause = 0.0
         inbox = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -59,7 +60,8 @@ def success(*values: float) -> pd.Series:
 
 
 def test_a_run_is_falling_now_by_the_causal_rule_while_it_is_still_down() -> None:
-    up, low = [0.6] * 8, [0.1] * 4
+    up = [0.6] * 8
+    low = [0.1] * 4
     assert falling(success(*up)) is None
     slump = falling(success(*up, *low))
     assert slump is not None

@@ -20,7 +20,8 @@ from tests.store.stored_batch import write_batch
 @pytest.fixture(scope="module")
 def quiet(tmp_path_factory: pytest.TempPathFactory) -> StoredBatch:
     """A batch whose policy has moved by a hundredth of a nat."""
-    folder, draw = tmp_path_factory.mktemp("runs") / "demo" / "ppo-s0", np.random.default_rng(0)
+    folder = tmp_path_factory.mktemp("runs") / "demo" / "ppo-s0"
+    draw = np.random.default_rng(0)
     write_batch(folder, 0)
     stored = batches.read(folder, 0)
     moved = [stored.log_prob_old[u.rows] + draw.normal(0, 0.01, u.log_prob.shape) for u in stored.updates]

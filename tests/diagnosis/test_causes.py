@@ -54,7 +54,8 @@ def every(*planters):
 
 
 def tempered(t, old, draw):
-    p, heat = np.exp(old), 1.4
+    p = np.exp(old)
+    heat = 1.4
     return np.log(p ** (1 / heat) / (p ** (1 / heat) + (1 - p) ** (1 / heat)))
 
 
@@ -87,7 +88,8 @@ def cut_at_two_turns(tables):
     rows = tables["trajectory"]
     long = (rows["step"] >= AT) & (rows["n_turns"] > 2)
     rows.loc[long, ["n_turns", "n_tokens", "n_searches", "n_observation_tokens"]] = [2, 18, 2, 28]
-    rows.loc[long, "ended"], rows.loc[long, "answer"] = "max_turns", None
+    rows.loc[long, "ended"] = "max_turns"
+    rows.loc[long, "answer"] = None
     tables["step"]["truncated_frac"] = (rows["ended"] != "answer").groupby(rows["step"]).mean().to_numpy()
 
 

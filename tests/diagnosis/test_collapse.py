@@ -17,7 +17,9 @@ from sorl.diagnostics.collapse import judge
 from tests.diagnosis.logs import healthy, log
 from tests.diagnosis.sentences import checked
 
-ONSET, DETECTED, SPIKE = 14, 19, 13
+ONSET = 14
+DETECTED = 19
+SPIKE = 13
 FELL = {
     "outcome": "collapsed",
     "collapse_step": ONSET,

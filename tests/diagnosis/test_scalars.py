@@ -23,7 +23,8 @@ Change = Callable[[Columns, np.ndarray, np.random.Generator], None]
 
 def healthy(seed: int = 0, steps: int = STEPS) -> Columns:
     """A run that learns: reward and evaluation rise, entropy falls with them, KL and length grow gently."""
-    draw, t = np.random.default_rng(seed), np.linspace(0, 1, steps)
+    draw = np.random.default_rng(seed)
+    t = np.linspace(0, 1, steps)
 
     def noisy(curve: np.ndarray, sd: float) -> np.ndarray:
         return curve + sd * draw.normal(size=steps)
@@ -58,7 +59,8 @@ def _skill(t: np.ndarray) -> np.ndarray:
 
 def log(columns: Columns, settings: dict[str, object] | None = None, **run: object) -> Log:
     """These columns as a log of scalars."""
-    steps, tables = np.arange(len(next(iter(columns.values())))), {}
+    steps = np.arange(len(next(iter(columns.values()))))
+    tables = {}
     for table in ("step", "minibatch"):
         kept = {key.split(".", 1)[1]: value for key, value in columns.items() if key.startswith(table)}
         tables[table] = pd.DataFrame({"step": steps, **kept})
@@ -259,7 +261,8 @@ SOUND = [(cause, i) for cause, (_, sound) in LOGS.items() for i in range(len(sou
 
 
 def made(changes: list[Change], seed: int = 0, steps: int = STEPS) -> Columns:
-    columns, t = healthy(seed, steps), np.linspace(0, 1, steps)
+    columns = healthy(seed, steps)
+    t = np.linspace(0, 1, steps)
     for change in changes:
         change(columns, t, np.random.default_rng(seed + 1))
     return columns
@@ -409,7 +412,8 @@ def test_what_needs_a_ledger_is_one_line_and_not_a_list_of_names() -> None:
 
 
 def test_a_curve_of_a_jump_a_ramp_and_an_exponential_is_dated_near_its_beginning() -> None:
-    t, draw = np.linspace(0, 1, 500), np.random.default_rng(0)
+    t = np.linspace(0, 1, 500)
+    draw = np.random.default_rng(0)
     shapes = {
         250: (t > 0.5) * 3.0,
         200: np.clip(t - 0.4, 0, 1) * 5,

@@ -13,7 +13,8 @@ from tests.objective.batches import DELTA, MASK, OLD, A
 def evidence_of(mask, old, delta, advantage, **changes):
     """One update (U = 1) by token PPO with bounds 0.8 and 1.2."""
     ratio = delta.clamp(-20, 20).exp()
-    low, high = ratio < 0.8, ratio > 1.2
+    low = ratio < 0.8
+    high = ratio > 1.2
     rows = {
         "trajectory": torch.arange(len(mask)),
         "mask": mask,

@@ -112,11 +112,13 @@ def test_a_few_successes_of_eight_say_nothing(scores):
 def test_the_evidence_is_the_binomial_likelihood_ratio_of_the_counts():
     # One prompt an episode, a curve without any noise: phi is at its floor of 1, and the best is its 95 %
     # bound.
-    level, n = 32 / 64, 64
+    level = 32 / 64
+    n = 64
     watch = watched([level] * 20)
     bound = watch._curve.best.bound
     # of the first 5, 10 and 20 steps: the longest stretch has the highest bound
-    z, trials = norm.ppf(0.9), 20 * n
+    z = norm.ppf(0.9)
+    trials = 20 * n
     wilson = (
         level + z**2 / (2 * trials) - z * math.sqrt(level * (1 - level) / trials + (z / (2 * trials)) ** 2)
     ) / (1 + z**2 / trials)
@@ -144,7 +146,8 @@ def test_a_run_that_learns_and_dies_has_collapsed_since_its_last_good_step():
 def test_the_onset_is_the_most_likely_line_of_all_that_are_tried(episodes: int | None):
     draw = np.random.default_rng(3)
     for points in (1, 2, 3, 9, 40, 90):
-        best, scores = 0.6, draw.binomial(64, np.where(np.arange(points) < points / 2, 0.55, 0.4)) / 64
+        best = 0.6
+        scores = draw.binomial(64, np.where(np.arange(points) < points / 2, 0.55, 0.4)) / 64
         curve = watched(scores, episodes=episodes)._curve
         likelihood = [1e-9] + [-math.inf] * (points - 1)
         for t in range(points - 1):
@@ -245,14 +248,16 @@ def test_a_reward_of_unknown_size_is_judged_by_its_own_noise_and_from_its_start(
 def test_steps_need_not_count_from_zero_and_a_missing_score_is_no_point():
     scores = [*learned(), *counts(0.02, 10)]
     tens = range(100, 100 + 10 * len(scores), 10)
-    plain, shifted = judge(scores, episodes=64), judge(scores, episodes=64, steps=tens)
+    plain = judge(scores, episodes=64)
+    shifted = judge(scores, episodes=64, steps=tens)
     assert (shifted.onset, shifted.detection) == (100 + 10 * plain.onset, 100 + 10 * plain.detection)
     gaps = judge([None, *scores, None], episodes=64, steps=range(-1, len(scores) + 1))
     assert (gaps.onset, gaps.detection) == (plain.onset, plain.detection)
 
 
 def test_events_come_once_and_when_they_happen():
-    watch, seen = Watch(None, 64), []
+    watch = Watch(None, 64)
+    seen = []
     for step, score in enumerate([*learned(), *counts(0.02, 10), *counts(0.6, 12)]):
         seen += [(e.kind, e.step, step) for e in watch.step(step, {"success": score})]
     assert all(claimed == at for _, claimed, at in seen)
@@ -261,11 +266,9 @@ def test_events_come_once_and_when_they_happen():
 
 
 shares = st.lists(st.integers(0, 16).map(lambda k: k / 16), min_size=0, max_size=40)
-severe, collapse, ending = (
-    st.sampled_from([0.3, 0.5, 0.8]),
-    st.sampled_from([0.2, 0.01]),
-    st.sampled_from([0.2, 0.05]),
-)
+severe = st.sampled_from([0.3, 0.5, 0.8])
+collapse = st.sampled_from([0.2, 0.01])
+ending = st.sampled_from([0.2, 0.05])
 rules = st.builds(CollapseSettings, severe=severe, false_collapse=collapse, false_ending=ending)
 
 
@@ -311,7 +314,8 @@ def test_a_run_with_a_critical_event_is_never_healthy_and_a_crash_is_a_divergenc
     assert watch.verdict.outcome == "diverged"
 
 
-GOOD, BAD = [0.9, 0.95], [0.47] * 5
+GOOD = [0.9, 0.95]
+BAD = [0.47] * 5
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,8 @@ def test_the_fingerprint_of_the_questions_is_that_of_what_was_trained_on_in_its_
         )
         == 5
     )
-    fresh, stale = rollouts_of([1.0]), replace(rollouts_of([1.0]), question=["an older one"])
+    fresh = rollouts_of([1.0])
+    stale = replace(rollouts_of([1.0]), question=["an older one"])
     trained, alone = (measure(0, e).step for e in (StepEvidence(fresh, trained=stale), StepEvidence(stale)))
     assert trained["questions_hash"] == alone["questions_hash"]
     assert fingerprint(b"ab", b"c") != fingerprint(b"a", b"bc"), "it tells where a part ends"

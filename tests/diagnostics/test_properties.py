@@ -57,7 +57,8 @@ def test_padding_and_the_order_of_sequences_change_no_update(shape):
         wide[name] = x
     other = replace(plain, **wide)
     assert_same(measure_updates(plain), measure_updates(other), rtol=1e-9, atol=1e-12)
-    left, right = measure_turns(plain), measure_turns(other)
+    left = measure_turns(plain)
+    right = measure_turns(other)
     place = np.lexsort((right["turn_index"], right["trajectory"]))
     right = {
         k: v if v is None else [v[i] for i in place] if isinstance(v, list) else v[place]

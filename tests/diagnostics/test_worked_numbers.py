@@ -90,7 +90,8 @@ def test_turn_level_numbers():
 def test_explained_variance_uses_unbiased_variances_and_the_old_values():
     values = torch.tensor([[0.2, 0.4, 0.6, 0.1]]).double()[None]
     returns = torch.tensor([[0, 1, 1, 0]]).double()[None]
-    mask, zero = torch.ones(1, 4).bool(), torch.zeros(1, 4).double()
+    mask = torch.ones(1, 4).bool()
+    zero = torch.zeros(1, 4).double()
     case = evidence_of(mask, zero, zero, zero, values=values * 0, values_old=values, returns=returns)
     assert measured(case, "explained_variance") == pytest.approx(0.552513, **EXACT)
     assert measured(case, "value_mae") == pytest.approx((0.2 + 0.6 + 0.4 + 0.1) / 4)

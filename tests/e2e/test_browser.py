@@ -142,7 +142,8 @@ def test_every_opening_and_every_choice_is_one_step_back(address, page):
     back("overview", on_overview)
 
     web.visit(page, f"{address}/sql", "sql")
-    before, there = entries(), page.url
+    before = entries()
+    there = page.url
     page.locator(".st-key-saved input").click()
     page.get_by_role("option").nth(3).click()
     page.wait_for_url(lambda url: url != there)
@@ -199,7 +200,9 @@ def test_two_clicks_lead_from_the_overview_to_the_token_with_most_of_the_gradien
             found.first.click()  # the second
             web.settle(page, "episode", "**/episode?**")
             said = query(page)
-            run, step, trajectory = said["run"][0], int(said["step"][0]), int(said["trajectory"][0])
+            run = said["run"][0]
+            step = int(said["step"][0])
+            trajectory = int(said["trajectory"][0])
             answer = ask.rows(_CULPRIT, {"run": run, "step": step, "trajectory": KEPT[name]})
             truth = dict(zip(answer.columns, answer.rows[0], strict=True))
             assert (run, trajectory) == (name, truth["heaviest"])

@@ -40,7 +40,9 @@ class Place:
     """A folder with a grid file and its runs, and the commands that are typed there."""
 
     def __init__(self, folder: Path, seeds: int, base: dict[str, Any], scripted: bool) -> None:
-        self.runs, self.log, file = folder / "runs", folder / "grid.log", folder / "kill.toml"
+        self.runs = folder / "runs"
+        self.log = folder / "grid.log"
+        file = folder / "kill.toml"
         self.runs.mkdir(parents=True)
         question = "Does a grid that is killed again and again end like one that is not?"
         grid = {
@@ -115,7 +117,9 @@ def check_rows(db: duckdb.DuckDBPyConnection) -> None:
 @pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_run_that_is_killed_again_and_again_loses_two_seconds_and_doubles_nothing(new_run, cache, kills):
     folder = new_run(iterations=3000, record={"checkpoint_every": 5}, evaluation={"every": 0})
-    runs, log, moments = folder.parents[1], folder / "progress.log", random.Random(kills)
+    runs = folder.parents[1]
+    log = folder / "progress.log"
+    moments = random.Random(kills)
     for _ in range(kills):
         command = [sys.executable, "-m", "sorl.learn", str(folder), "--cache", str(cache)]
         with log.open("w") as out, subprocess.Popen(command, stdout=out) as process:
@@ -147,7 +151,8 @@ def test_a_run_that_is_killed_again_and_again_loses_two_seconds_and_doubles_noth
 def test_a_grid_that_is_killed_again_and_again_ends_like_one_that_is_not(tmp_path, scripted, seeds, kills):
     changes = {"iterations": 5, "record": {"checkpoint_every": 2}, "evaluation": {"every": 0, "episodes": 8}}
     base = {"iterations": 6} if scripted else merged(TINY, changes)
-    moments, over = random.Random(20 * seeds + kills), 0
+    moments = random.Random(20 * seeds + kills)
+    over = 0
     victim = Place(tmp_path / "victim", seeds, base, scripted)
     attempts: dict[str, int] = {}  # of each cell when it was seen finished for the first time
 
@@ -180,7 +185,8 @@ def test_a_grid_that_is_killed_again_and_again_ends_like_one_that_is_not(tmp_pat
 
     untouched = Place(tmp_path / "untouched", seeds, base, scripted)
     assert table == untouched.finish()
-    ours, theirs = victim.cells(), untouched.cells()
+    ours = victim.cells()
+    theirs = untouched.cells()
     assert [cell.name for cell in ours] == [cell.name for cell in theirs]
     for a, b in zip(ours, theirs, strict=True):
         for name in (

@@ -36,7 +36,11 @@ class Tape(Display):
     """Remembers what the grid reported; a hook of the same name acts on a step, a note or a start."""
 
     def __init__(self, on_step: Any = None, on_note: Any = None, on_start: Any = None) -> None:
-        self.started_cells, self.resumed, self.steps, self.notes, self.closed = [], [], [], [], 0
+        self.started_cells = []
+        self.resumed = []
+        self.steps = []
+        self.notes = []
+        self.closed = 0
         hooks = (hook or (lambda *_: None) for hook in (on_step, on_note, on_start))
         self._on_step, self._on_note, self._on_start = hooks
 

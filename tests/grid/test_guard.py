@@ -77,10 +77,8 @@ def test_the_ratio_is_one_by_construction_where_each_rollout_makes_one_update_by
 
 def test_idle_arms_are_one_arm_only_where_nothing_that_acts_sets_them_apart():
     ppo = settings(learn=ONCE)
-    stabilised, dual = (
-        settings(algorithm="s-ppo", learn=ONCE),
-        settings(slots={"clip": {"dual": 3.0}}, learn=ONCE),
-    )
+    stabilised = settings(algorithm="s-ppo", learn=ONCE)
+    dual = settings(slots={"clip": {"dual": 3.0}}, learn=ONCE)
     assert flagged(ppo=ppo, s_ppo=stabilised, dual=dual) == [("idle_ratio", ("ppo", "s_ppo", "dual"))]
     assert flagged(ppo=ppo, grpo=settings(algorithm="grpo", learn=ONCE)) == []
     assert (
@@ -115,7 +113,9 @@ def test_idle_arms_are_one_arm_only_where_nothing_that_acts_sets_them_apart():
 def test_a_normaliser_that_changes_along_with_anything_else_is_flagged_unless_an_arm_isolates_it(
     change, other
 ):
-    base, asked, alone = settings(), settings(**other), settings(slots=change)
+    base = settings()
+    asked = settings(**other)
+    alone = settings(slots=change)
     smuggled = settings(**{**other, "slots": {**other.get("slots", {}), **change}})
     assert flagged(base=base, asked=asked) == []
     assert flagged(base=base, alone=alone) == [], "the normaliser is what this grid asks about"
@@ -136,7 +136,8 @@ def test_algorithms_that_declare_different_normalisers_are_told_apart_and_not_fl
     assert flagged(ppo=settings(slots=MEAN), turn=settings(algorithm="turn-ppo", slots=MEAN)) == []
 
 
-FOUR, FEW = {"learn": {"epochs": 4}}, {"learn": {"epochs": 1}}
+FOUR = {"learn": {"epochs": 4}}
+FEW = {"learn": {"epochs": 1}}
 ONLINE = ("grpo", "seeupo", "dapo", "loop")
 GROUPS: dict[str, Any] = {name: {"algorithm": name, "learn": {"group_size": 8}} for name in ONLINE}
 
@@ -206,15 +207,20 @@ def run(arm: str, seed: int, **changes: Any) -> Run:
 def written(runs: Path, *done: tuple[Run, Sequence[int | None]], tokens: int = 1000) -> Reader:
     """A database in which each run trained on questions with these fingerprints, step by step."""
     for one, hashes in done:
-        n, updates = len(hashes), one.settings.learn.epochs * one.settings.learn.minibatches
+        n = len(hashes)
+        updates = one.settings.learn.epochs * one.settings.learn.minibatches
         steps = {"step": range(n), "questions_hash": hashes, "updates": updates, "tokens_trained": tokens / n}
         write_segment(runs / "demo" / one.run_id, "step", steps)
     sync(runs)
     return Reader(runs)
 
 
-A0, A1, B0, B1 = run("a", 0), run("a", 1), run("b", 0), run("b", 1)
-ZERO, ONE = [10, 11, 12, 13], [20, 21, 22, 23]
+A0 = run("a", 0)
+A1 = run("a", 1)
+B0 = run("b", 0)
+B1 = run("b", 1)
+ZERO = [10, 11, 12, 13]
+ONE = [20, 21, 22, 23]
 QUESTIONS = [("questions", ("a", "b"))]
 
 
@@ -244,7 +250,8 @@ def test_a_seed_gives_comparable_arms_the_same_questions_and_another_seed_other_
 
 
 def test_recorded_amounts_are_told_where_they_differ_from_the_plan_or_by_more_than_a_hundredth(runs):
-    more, less = run("c", 0), run("d", 0)
+    more = run("c", 0)
+    less = run("d", 0)
     for one, tokens in ((B0, 1008), (more, 2000)):
         written(runs, (one, ZERO), tokens=tokens)
     reader = written(runs, (A0, ZERO), (less, ZERO[:2]))

@@ -39,7 +39,8 @@ def test_recorded_runs_set_the_pace_and_budgets_bound_it(tmp_path, overrides, tr
     assert one_by_one.seconds == pytest.approx(len(cells) * (START + training))
     assert one_by_one.recorded == 1
     assert estimate(cells, [costly], workers=3).seconds == pytest.approx(START + training)
-    without, warm = estimate(cells), estimate(cells, warm_starts=[cells[0].settings])
+    without = estimate(cells)
+    warm = estimate(cells, warm_starts=[cells[0].settings])
     assert (without.recorded, estimate([]).seconds) == (0, 0.0)
     assert warm.seconds > without.seconds + 10
 

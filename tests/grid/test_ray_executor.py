@@ -76,7 +76,8 @@ def test_ray_and_local_record_identical_steps(tmp_path, cluster, monkeypatch):
     assert {r.status for r in (*here, *there)} == {"finished"}
     for a, b in zip(here, there, strict=True):
         for table in ("step", "minibatch", "turn"):
-            local, remote = rows(a.folder, table), rows(b.folder, table)
+            local = rows(a.folder, table)
+            remote = rows(b.folder, table)
             assert len(local) > 0
             assert local.equals(remote), (a.cell.run_id, table)
 

@@ -54,7 +54,9 @@ def interrupt(*steps: int) -> Any:
 
 
 def test_every_cell_runs_to_its_end_and_the_same_call_starts_nothing(tmp_path):
-    grid, tape, again = grid_of(tmp_path), Tape(), Tape()
+    grid = grid_of(tmp_path)
+    tape = Tape()
+    again = Tape()
     results = go(grid, tape, workers=2)
     assert [r.status for r in results] == ["finished", "finished"]
     assert [step for arm, step in tape.steps if arm == "ppo"] == [1, 2, 3, 4]
@@ -118,7 +120,8 @@ def test_cells_end_badly_each_for_its_own_reason_and_the_others_finish(tmp_path)
     assert results["s-ppo"].reason.startswith(hung)
     assert results["st-ppo"].reason == "loss or gradient is not finite in step 1"
     for arm, kind in (("ppo", "failed"), ("grpo", "out_of_memory"), ("s-ppo", "hang")):
-        folder, written = results[arm].folder, row(results[arm].folder)
+        folder = results[arm].folder
+        written = row(results[arm].folder)
         (event,) = events(folder)
         assert (event["kind"], event["severity"], event["message"]) == (kind, "critical", results[arm].reason)
         assert (written["status"], written["reason"]) == ("failed", results[arm].reason)
@@ -216,7 +219,9 @@ def test_a_cell_that_cannot_be_started_stops_no_other_and_an_error_in_the_displa
 
 def test_one_interrupt_lets_the_cells_checkpoint_and_the_same_call_resumes(tmp_path):
     grid = grid_of(tmp_path, ("ppo", "grpo"), iterations=30, ppo={"step_seconds": 0.1})
-    before, tape, again = signal.getsignal(signal.SIGINT), Tape(on_step=interrupt(2)), Tape()
+    before = signal.getsignal(signal.SIGINT)
+    tape = Tape(on_step=interrupt(2))
+    again = Tape()
     results = by_arm(go(grid, tape, workers=1))
     assert {arm: r.status for arm, r in results.items()} == {"ppo": "interrupted", "grpo": "queued"}
     assert row(results["ppo"].folder)["status"] == "interrupted"
@@ -326,13 +331,15 @@ def test_folders_that_cannot_be_made_or_locked_are_refused(tmp_path, monkeypatch
 
 def test_an_edited_cell_is_a_new_cell_and_the_newest_earlier_settings_are_named(tmp_path):
     def edited(*lines):
-        path, tape = grid_of(tmp_path, ("ppo",), iterations=2, seeds=(0, 1)).path, Tape()
+        path = grid_of(tmp_path, ("ppo",), iterations=2, seeds=(0, 1)).path
+        tape = Tape()
         path.write_text(path.read_text().replace("[axes]", "\n".join([*lines, "[axes]"])))
         assert len({r.folder for r in go(load(path), tape)}) == 2
         return tape.notes
 
     assert edited() == []
-    before, stay = "ppo seeds 0, 1 ran before with", "new cells; the earlier runs stay"
+    before = "ppo seeds 0, 1 ran before with"
+    stay = "new cells; the earlier runs stay"
     both = "learn.epochs = 1, now 2; learn.value_clip = 0.5, now 0.3"
     assert edited("learn.epochs = 2", "learn.value_clip = 0.3") == [f"{before} {both}: {stay}"]
     found = edited("learn.epochs = 2", 'learn.value_clip = "none"')
@@ -344,7 +351,8 @@ def test_an_edited_cell_is_a_new_cell_and_the_newest_earlier_settings_are_named(
 
 
 def test_fresh_starts_over_in_new_folders_and_the_plain_command_continues_the_newest(tmp_path):
-    grid, tape = grid_of(tmp_path, iterations=5), Tape()
+    grid = grid_of(tmp_path, iterations=5)
+    tape = Tape()
     first = go(grid)
     kept = {
         p: p.read_bytes() for r in first for p in r.folder.rglob("*") if p.is_file() and p.name != "claim"
@@ -409,10 +417,8 @@ match = "s-ppo"
 
 
 def rounds(path: Path, tape: Tape | None = None, **options: Any) -> tuple[Grid, list[Result]]:
-    runs, history = (
-        path.parent / "runs",
-        History(path.parent / "runs", now() if options.get("fresh") else None),
-    )
+    runs = path.parent / "runs"
+    history = History(path.parent / "runs", now() if options.get("fresh") else None)
     return run_rounds(
         lambda: load(path, (), history), runs, lambda: tape or Tape(), **{"workers": 2, **options}
     )
@@ -457,7 +463,8 @@ def test_the_matched_arm_waits_for_its_source_and_takes_its_factor_seed_by_seed(
     _, again = rounds(path)
     assert all(r.skipped for r in again)
     assert {r.cell.run_id for r in again} == {r.cell.run_id for r in results}
-    history, cell = History(tmp_path / "runs"), known.cells[0]
+    history = History(tmp_path / "runs")
+    cell = known.cells[0]
     assert mean_factor(history.past(cell).folder) == 0.75
     assert history.past(replace(cell, generation=7)) == history.past(cell), "the newest start, asked with any"
     assert History(tmp_path / "runs", since=now()).past(cell) is None, "only those that ended since"

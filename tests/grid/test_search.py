@@ -15,7 +15,8 @@ from sorl.grid.search import Rule, Trial, bracket, search, usual
 @st.composite
 def landscapes(draw) -> tuple[int, list[int | None], Rule, dict[Trial, bool]]:
     """Any outcomes at all, monotone or not, for up to two arms and four columns."""
-    arms, columns = draw(st.integers(1, 2)), draw(st.integers(1, 4))
+    arms = draw(st.integers(1, 2))
+    columns = draw(st.integers(1, 4))
     rule = Rule(draw(st.integers(3, 9)), draw(st.integers(1, 5)), draw(st.integers(1, 3)))
     neighbours = [None, *(draw(st.sampled_from([None, i])) for i in range(columns - 1))]
     trials = [
@@ -25,10 +26,8 @@ def landscapes(draw) -> tuple[int, list[int | None], Rule, dict[Trial, bool]]:
         for p in range(rule.points)
         for s in range(rule.seeds)
     ]
-    slope, stream = (
-        draw(st.sampled_from([0.0, 1.0, 50.0])),
-        np.random.default_rng(draw(st.integers(0, 2**31))),
-    )
+    slope = draw(st.sampled_from([0.0, 1.0, 50.0]))
+    stream = np.random.default_rng(draw(st.integers(0, 2**31)))
     edge = stream.uniform(-1, rule.points, (arms, columns))
     chance = [1 / (1 + math.exp(min(50, slope * (edge[t.arm, t.column] - t.point)))) for t in trials]
     return arms, neighbours, rule, {t: bool(stream.random() < p) for t, p in zip(trials, chance, strict=True)}
@@ -38,7 +37,8 @@ def landscapes(draw) -> tuple[int, list[int | None], Rule, dict[Trial, bool]]:
 def test_a_search_that_is_cut_off_anywhere_goes_on_to_the_same_runs(drawn, seed):
     arms, neighbours, rule, truth = drawn
     whole = search(arms, neighbours, rule, truth.get)
-    stream, known = np.random.default_rng(seed), {}
+    stream = np.random.default_rng(seed)
+    known = {}
     while True:
         found = search(arms, neighbours, rule, known.get)
         assert found.done == whole.done[: len(found.done)], "what is over is a beginning of the whole search"
@@ -72,8 +72,13 @@ def test_a_third_of_the_runs_gives_the_boundary_as_well_as_the_full_grid(width):
     """Logistic collapse probability in 4 columns of 11 values x 5 seeds; `width` is its scale in steps of the
     grid.
     """
-    points, seeds, columns, rule = 11, 5, 4, Rule(11, 5)
-    ours, full, spent = [], [], 0
+    points = 11
+    seeds = 5
+    columns = 4
+    rule = Rule(11, 5)
+    ours = []
+    full = []
+    spent = 0
     for seed in range(40):
         stream = np.random.default_rng(seed)
         edge = np.clip(

@@ -75,7 +75,8 @@ def main(arguments: list[str]) -> int:
             number, (lambda *_: None) if script.get("ignore_sigint") else (lambda n, _: asked.append(n))
         )
 
-    rows, started = SegmentWriter(folder, flush_seconds=60), now()
+    rows = SegmentWriter(folder, flush_seconds=60)
+    started = now()
 
     def write(**changes: object) -> None:
         rows.append("run", known | {"started_at": started, "written_at": now()} | changes)
@@ -123,7 +124,8 @@ def main(arguments: list[str]) -> int:
         if asked:
             write(status="interrupted", steps=step, reason="stopped by SIGINT")
             return 3
-    steps, measured = list(range(config["iterations"])), {"grad_norm": script.get("grad_norm", 4.0)}
+    steps = list(range(config["iterations"]))
+    measured = {"grad_norm": script.get("grad_norm", 4.0)}
     measured |= {"clip_frac": 0.02, "stabiliser_factor": script.get("factor"), "update": 0, "epoch": 0}
     rows.append("minibatch", {"run_id": folder.name, "step": steps, "rollout_step": steps, **measured})
     last = {"outcome": "healthy", **script.get("row", {})}

@@ -64,16 +64,26 @@ class FakeGRPO:
         self.micro = micro_batches(file)
         steps = len(self.micro) // accumulate
         self.args = Args("out", 1e-3, 1.0, 2, 4, accumulate, steps, 0, use_bias_correction_kl=False)
-        self.num_iterations, self.num_generations, self.change = 2, 4, change
-        self.loss_type, self.importance_sampling_level, self.scale_rewards = "grpo", "token", "group"
+        self.num_iterations = 2
+        self.num_generations = 4
+        self.change = change
+        self.loss_type = "grpo"
+        self.importance_sampling_level = "token"
+        self.scale_rewards = "group"
         self.epsilon_low = self.epsilon_high = 0.2
-        self.beta, self.temperature, self.max_tool_calling_iterations = 0.01, 1.0, 2
+        self.beta = 0.01
+        self.temperature = 1.0
+        self.max_tool_calling_iterations = 2
         self.processing_class = self._tokenizer = Words()
         self.eos_token_ids = [int(self.told["rollouts"][0]["out"]["completion_ids"][0][1])]
-        self.reward_func_names, self.reward_weights = ["right"], torch.ones(1)
+        self.reward_func_names = ["right"]
+        self.reward_weights = torch.ones(1)
         self.accelerator = SimpleNamespace(process_index=0, num_processes=1)
-        self.model, self.state = SimpleNamespace(training=True), SimpleNamespace(global_step=0)
-        self.callbacks, self._step, self.tools = [], 0, [print]
+        self.model = SimpleNamespace(training=True)
+        self.state = SimpleNamespace(global_step=0)
+        self.callbacks = []
+        self._step = 0
+        self.tools = [print]
 
     def add_callback(self, callback):
         self.callbacks.append(callback)

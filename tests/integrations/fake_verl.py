@@ -35,7 +35,8 @@ class Rows:
     """
 
     def __init__(self, rows, told=()):
-        self.rows, self.told = rows, dict(told)
+        self.rows = rows
+        self.told = dict(told)
 
     def __len__(self):
         return len(next(iter(self.rows.values())))
@@ -98,12 +99,15 @@ class Engine:
     """The engine of one rank, that trains by reading what verl's did."""
 
     def __init__(self, micro):
-        self.micro, self.place, self.forwards = micro, 0, 0
+        self.micro = micro
+        self.place = 0
+        self.forwards = 0
         self.optimizer_config = SimpleNamespace(lr=3e-3, clip_grad=1.0, total_training_steps=2)
         words = SimpleNamespace(convert_ids_to_tokens=lambda ids: [f"w{i}" for i in ids])
         self.model_config = SimpleNamespace(tokenizer=words)
         self.lr_scheduler = SimpleNamespace(get_last_lr=lambda: [3e-3])
-        self.norms, self.gradients = [], []
+        self.norms = []
+        self.gradients = []
 
     def is_mp_src_rank_with_outputs(self):
         return True
@@ -115,7 +119,8 @@ class Engine:
         return 1
 
     def forward_backward_batch(self, data, loss_function, forward_only=False):
-        start, metrics = 0, defaultdict(list)
+        start = 0
+        metrics = defaultdict(list)
         for i, micro in enumerate(self.micro[self.place : self.place + 2]):
             part = data.at(range(start, start + len(micro["row"])))
             start += len(micro["row"])
@@ -144,7 +149,8 @@ class FakeVerl:
     """verl's modules that the plugin imports, in `sys.modules` for as long as `patch` (pytest's) lives."""
 
     def __init__(self, patch):
-        self.losses, (ranks, self.told, self.sampled) = {}, recorded(RECORDED)
+        self.losses = {}
+        (ranks, self.told, self.sampled) = recorded(RECORDED)
         self.micro = ranks[0]
         self.config = type("ActorConfig", (Config,), {"__post_init__": lambda self: None})
         self.engine = type("BaseEngine", (Engine,), {"train_batch": Engine.train_batch})

@@ -31,7 +31,8 @@ from tests.integrations.fake_trl import micro_batches
 from tests.integrations.fake_verl import recorded
 from tests.objective.batches import plain
 
-B, T = 8, 18
+B = 8
+T = 18
 NAMED = ("mask", "advantages", "log_prob_old", "log_prob_behaviour", "log_prob_ref")
 
 
@@ -43,7 +44,8 @@ def tensors():
         return torch.randn(*shape, generator=stream, dtype=torch.float64)
 
     mask = torch.rand(B, T, generator=stream) < 0.7
-    mask[:, 0], mask[3, 4:] = True, False
+    mask[:, 0] = True
+    mask[3, 4:] = False
     old = -normal(B, T).abs()
     found = {
         "mask": mask,
@@ -161,13 +163,16 @@ def trained(trainer, name):
     """
     if trainer == "verl":  # float32, 2 ranks
         files = (HERE / f"verl_st_ppo.{rank}.npz" for rank in range(2))
-        ranks, mask, old = recorded(*files)[0], "response_mask", "old_log_probs"
+        ranks = recorded(*files)[0]
+        mask = "response_mask"
+        old = "old_log_probs"
     else:  # float64
         parts = micro_batches(np.load(HERE / "trl_losses.npz"), f"{name}.")
         ranks = [[{k: torch.tensor(x) for k, x in part.items()} for part in parts]]
         for part in ranks[0]:
             part["mask"] = part["completion_mask"] * part["tool_mask"]
-        mask, old = "mask", "old_per_token_logps"
+        mask = "mask"
+        old = "old_per_token_logps"
     return ranks, {"mask": mask, "log_prob_old": old, "log_prob_behaviour": old}
 
 
@@ -185,7 +190,8 @@ def whole(parts, name):
 )
 def test_what_was_trained_for_real_elsewhere_has_the_loss_and_gradient_of_our_loop(trainer, name, exact):
     ranks, names = trained(trainer, name)
-    algorithm, clipped = resolve(name, TUNED.get(name, {})), 0
+    algorithm = resolve(name, TUNED.get(name, {}))
+    clipped = 0
     assert len(ranks[0]) == 8
     for update in range(4):  # of two micro-batches on each rank
         parts = [part for rank in ranks for part in rank[2 * update : 2 * update + 2]]
@@ -240,8 +246,11 @@ class FakeTrl:
 
     def __init__(self, slices, accumulated, **options):
         vars(self).update({"beta": 0.0, "use_vllm": False} | options)
-        self._buffered_inputs, self._step, self.current_gradient_accumulation_steps = slices, 0, accumulated
-        self.max_completion_length, self._metrics = 64, {"train": defaultdict(list)}
+        self._buffered_inputs = slices
+        self._step = 0
+        self.current_gradient_accumulation_steps = accumulated
+        self.max_completion_length = 64
+        self._metrics = {"train": defaultdict(list)}
         self.model = torch.nn.Linear(1, 1)
         self.accelerator = SimpleNamespace(num_processes=1, reduce=lambda x, reduction: x)
         self.args = SimpleNamespace(steps_per_generation=len(slices), gradient_accumulation_steps=accumulated)
@@ -326,7 +335,8 @@ def test_a_trainer_logs_what_the_terms_say() -> None:
 @pytest.mark.parametrize("name", ["st-ppo", "turn-ppo", "so-grpo", "cispo"])
 def test_in_tinker_and_skyrl_the_loss_is_that_of_our_loop(name: str) -> None:
     given, log_prob = tensors()
-    mask, given["log_prob_behaviour"] = given["mask"], given["log_prob_old"]
+    mask = given["mask"]
+    given["log_prob_behaviour"] = given["log_prob_old"]
     _, expected = ours(resolve(name, {"aggregate": "token_mean"}), given, log_prob, [torch.arange(B)])
     leaf = log_prob.clone().requires_grad_()
     wide = given["advantages"][:, None].expand(B, T)

@@ -19,7 +19,8 @@ class Read:
 
     def __init__(self, *rows: dict[str, Any]) -> None:
         collected = Rows("log").extend(rows)
-        (self.steps, self.metrics), self.notes = collected.by_step(), collected.notes
+        (self.steps, self.metrics) = collected.by_step()
+        self.notes = collected.notes
 
 
 def told(rows: Read) -> dict[int, dict[str, float]]:
@@ -86,11 +87,13 @@ def test_steps_in_no_order_are_sorted_and_that_is_said() -> None:
 
 def sequential(rows: list[dict[str, int]]) -> dict[int, dict[str, float]]:
     """The same rule, a row at a time: find the attempts, then keep what no later one has replaced."""
-    attempts, latest = dict[str, int](), dict[str, int]()
+    attempts = dict[str, int]()
+    latest = dict[str, int]()
     begun: dict[int, tuple[int, int]] = {}
     values: list[tuple[int, int, str, float, int]] = []
     for at, row in enumerate(rows):
-        step, names = row["step"], [name for name in row if name != "step"]
+        step = row["step"]
+        names = [name for name in row if name != "step"]
         back = [name for name in names if step < latest.get(name, step)]
         if 2 * len(back) > len(names):
             attempts |= {name: attempts.get(name, 0) + 1 for name in back}

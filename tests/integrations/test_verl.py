@@ -73,19 +73,20 @@ def test_clip_fraction_kl_entropy_loss_and_gradient_norm_are_what_verl_logs(fake
     for step in batches.steps(folder):
         stored = batches.read(folder, step)
         for update in stored.updates:
-            per_micro, count = [], []
+            per_micro = []
+            count = []
             for micro in np.split(np.arange(len(update.rows)), np.cumsum(update.passes)[:-1]):
                 at = update.rows[micro]
-                mask, apart = (
-                    stored.mask[at],
-                    (update.log_prob[micro] - stored.log_prob_old[at]).astype(float),
-                )
-                a, ratio = stored.advantages[at], np.exp(apart)
+                mask = stored.mask[at]
+                apart = (update.log_prob[micro] - stored.log_prob_old[at]).astype(float)
+                a = stored.advantages[at]
+                ratio = np.exp(apart)
                 stopped = ((ratio > 1.25) & (a > 0)) | ((ratio < 0.8) & (a < 0))
                 per_micro.append((stopped[mask].mean(), -apart[mask].mean()))
                 count.append(mask.sum())
             i = 4 * step + update.index
-            by_verl, by_ledger = np.mean(per_micro, axis=0), np.average(per_micro, axis=0, weights=count)
+            by_verl = np.mean(per_micro, axis=0)
+            by_ledger = np.average(per_micro, axis=0, weights=count)
             assert by_verl == pytest.approx(
                 [logged[f"actor/{x}"][i] for x in ("pg_clipfrac", "ppo_kl")], abs=1e-6
             )
@@ -97,7 +98,8 @@ def test_every_ratio_gradient_and_sampler_log_prob_is_that_of_verls_own_tensors(
     _, folder = recorded()
     real = [row for row in range(16) if any(fake.sampled[0]["response_mask"][row])]
     assert len(real) == 15  # the sixteenth fills up the batch
-    place, tokens = {row: i for i, row in enumerate(real)}, 0
+    place = {row: i for i, row in enumerate(real)}
+    tokens = 0
     seen = {}
     for number, micro in enumerate(fake.micro):
         for i, row in enumerate(micro["row"].tolist()):
@@ -228,7 +230,8 @@ def test_what_verl_cannot_feed_is_refused_with_its_configuration(fake, config, s
 
 
 def test_weights_of_verls_rollout_correction_are_refused_and_so_is_a_loss_outside_of_its_engines(fake):
-    config, one = mode_of("sorl:st-ppo"), torch.zeros(1, 1)
+    config = mode_of("sorl:st-ppo")
+    one = torch.zeros(1, 1)
     call = {
         "old_log_prob": one,
         "log_prob": one,

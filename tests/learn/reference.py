@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-PPO, EVERYTHING = (0.8, 1.2), (0.0, math.inf)
+PPO = (0.8, 1.2)
+EVERYTHING = (0.0, math.inf)
 CRITICS = ("gae", "turn_mean", "turn_gae", "bilevel")
 Columns = dict[str, float | None]
 
@@ -176,7 +177,8 @@ def prepare(rule: Rule, batch: list[Sequence_]) -> None:
             a = {t: of_turns[turn[0]] for turn in s.turns for t in turn}
         elif rule.advantage == "bilevel":
             ends = [turn[-1] for turn in s.turns]
-            between, a = gae(ends, u, s.values, 0.95, rule.discounts[1]), {}
+            between = gae(ends, u, s.values, 0.95, rule.discounts[1])
+            a = {}
             for turn in s.turns:
                 a |= gae(
                     turn, u | {turn[-1]: between[turn[-1]] + s.values[turn[-1]]}, s.values, *rule.discounts
@@ -190,7 +192,8 @@ def prepare(rule: Rule, batch: list[Sequence_]) -> None:
         else:
             mine = groups[s.group] if rule.advantage != "batch_mean" else [x for x in batch if x.written]
             rest = [totals[batch.index(x)] for x in mine]
-            centre, deviation = math.fsum(rest) / len(rest), spread_of_sample(rest)
+            centre = math.fsum(rest) / len(rest)
+            deviation = spread_of_sample(rest)
             if len(mine) == 1 or s not in mine:
                 value = total
             elif rule.advantage == "grpo":
@@ -205,7 +208,8 @@ def prepare(rule: Rule, batch: list[Sequence_]) -> None:
         s.returns = [a.get(t, 0.0) + value for t, value in enumerate(s.values)]
     if rule.advantage in ("gae", "turn_mean", "bilevel", "reinforce_pp"):
         every = [x for a in raw for x in a.values()]
-        centre, var = mean(every) or 0.0, variance(every) or 0.0
+        centre = mean(every) or 0.0
+        var = variance(every) or 0.0
         raw = [{t: (x - centre) / math.sqrt(var + 1e-8) for t, x in a.items()} for a in raw]
     for s, a in zip(batch, raw, strict=True):
         if rule.advantage == "turn_mean":
@@ -225,7 +229,9 @@ def of_turn_alone(batch: list[Sequence_], totals: list[float], h: int) -> dict[i
         own = [x for other, x in here if other.group == s.group]
         centred[s.index] = total - (math.fsum(own) / len(own) if len(own) > 1 else 0.0)
     xs = list(centred.values())
-    centre, deviation, none = mean(xs) or 0.0, spread_of_sample(xs), 1e-12 * max(map(abs, xs))
+    centre = mean(xs) or 0.0
+    deviation = spread_of_sample(xs)
+    none = 1e-12 * max(map(abs, xs))
     scale = deviation if deviation > 1e-6 else 1.0
     return {
         i: 0.0 if abs(x - centre) <= none else clamp((x - centre) / scale, -3, 3) for i, x in centred.items()
@@ -240,7 +246,8 @@ def gae(
     beyond_value = beyond = 0.0
     for t in reversed(steps):
         beyond = u[t] + gamma * beyond_value - values[t] + gamma * lam * beyond
-        found[t], beyond_value = beyond, values[t]
+        found[t] = beyond
+        beyond_value = values[t]
     return found
 
 
@@ -311,7 +318,8 @@ def look(batch: list[Sequence_], theta: np.ndarray, phi: np.ndarray) -> list[Tok
             entropy = -math.fsum(math.exp(x) * x for x in log_p)
             k = Token(s, t, turn, log_p, log_p[s.tokens[t]], entropy, phi[s.tokens[t - 1]], s.advantage[t])
             k.delta = k.log_prob - s.old[t]
-            k.e, k.open = clamp(k.delta, -20, 20), float(abs(k.delta) <= 20)
+            k.e = clamp(k.delta, -20, 20)
+            k.open = float(abs(k.delta) <= 20)
             k.r = math.exp(k.e)
             found.append(k)
     return found
@@ -349,7 +357,8 @@ def losses(rule: Rule, micro: list[Token], whole: Counts) -> tuple[float, float,
                 )
                 for k in column:
                     moved = scale * (k.e - m)
-                    k.e, k.open = clamp(moved, -20, 20), k.open * scale * (abs(moved) <= 20)
+                    k.e = clamp(moved, -20, 20)
+                    k.open = k.open * scale * (abs(moved) <= 20)
 
     def unit_of(k: Token) -> tuple[int, int]:
         return k.s.index, {"turn": k.turn, "sequence": 0, "sentence": k.s.sentence[k.t]}.get(rule.level, k.t)
@@ -367,10 +376,12 @@ def losses(rule: Rule, micro: list[Token], whole: Counts) -> tuple[float, float,
             relative = (
                 math.fsum(-k.s.old[k.t] for k in unit) / n / max(surprisal, 1e-12) if surprisal > 0 else 1.0
             )
-            low, high = 1 - 0.2 * clamp(relative, 0.5, 2.0), 1 + 0.2 * clamp(relative, 0.5, 2.0)
+            low = 1 - 0.2 * clamp(relative, 0.5, 2.0)
+            high = 1 + 0.2 * clamp(relative, 0.5, 2.0)
         for k in unit:
             if rule.level == "none":
-                k.w, k.dw = 1.0, [(k, 1.0)]
+                k.w = 1.0
+                k.dw = [(k, 1.0)]
             elif rule.arithmetic:
                 k.w = math.fsum(x.r for x in unit) / n
                 k.dw = [(x, x.r * x.open / n) for x in unit]
@@ -378,7 +389,8 @@ def losses(rule: Rule, micro: list[Token], whole: Counts) -> tuple[float, float,
                 k.w = math.exp(clamp(m * n, -20, 20)) if rule.clip == "gamma" else math.exp(m)
                 k.dw = [(x, k.w * x.open / n) for x in unit] if rule.shared else [(k, k.w * k.open)]
             if rule.clip == "log":  # of all tokens, before the first of them is looked at
-                k.low, k.high = k.a < 0 and k.e < low, k.a > 0 and k.e > high
+                k.low = k.a < 0 and k.e < low
+                k.high = k.a > 0 and k.e > high
         for k in unit:
             value[id(k)] = _surrogate(rule, k, unit, sign if rule.unit_gate else k.a, low, high)
     for k in micro:
@@ -394,7 +406,8 @@ def losses(rule: Rule, micro: list[Token], whole: Counts) -> tuple[float, float,
         c, n = (math.sqrt(math.fsum(x) / len(x)) if x else 0.0 for x in (out, kept))
         rho = c / ((1.0 if c > 0 and n == 0 else n) + 1e-8)
         for k in unit:
-            k.rho, k.factor = rho, 1 / rho if rho > rule.tau else 1.0
+            k.rho = rho
+            k.factor = 1 / rho if rho > rule.tau else 1.0
     policy = 0.0
     for k in micro:
         weight = _weight(rule, k, whole)
@@ -406,7 +419,8 @@ def losses(rule: Rule, micro: list[Token], whole: Counts) -> tuple[float, float,
                 "mis": omega if omega <= 2 else 0.0,
                 "icepop": omega if 0.5 <= omega <= 5 else 0.0,
             }[rule.omega]
-            k.omega, k.corrected = kept, kept != omega
+            k.omega = kept
+            k.corrected = kept != omega
         weight *= 1.0 if k.omega is None else k.omega
         v, dv, free = value[id(k)]
         policy += weight * k.factor * v
@@ -437,7 +451,8 @@ def _surrogate(
     """Loss of the token, its derivatives, and those without the clip; sets the flags."""
     free = [(x, -k.a * d) for x, d in k.dw]
     if rule.clip in ("ppo", "band", "bapo"):
-        k.low, k.high = sign < 0 and k.w < low, sign > 0 and k.w > high
+        k.low = sign < 0 and k.w < low
+        k.high = sign > 0 and k.w > high
         k.dual = rule.dual is not None and sign < 0 and k.w > rule.dual
         if k.low or k.high or k.dual:
             kept = low if k.low else high if k.high else float(rule.dual or 0)
@@ -461,12 +476,14 @@ def _surrogate(
     elif rule.clip == "tv":  # by the probability under the sampler, and weighed against it
         k.w = math.exp(clamp(k.e + k.mismatch(), -20, 20))
         moved = math.exp(k.log_prob) - math.exp(k.s.behaviour[k.t])
-        k.low, k.high = k.a < 0 and moved < -0.2, k.a > 0 and moved > 0.2
+        k.low = k.a < 0 and moved < -0.2
+        k.high = k.a > 0 and moved > 0.2
         k.dual = k.w > 20 and not (k.low or k.high)
         plain = min(k.w, 20.0)
         weight = 0.0 if k.low or k.high else plain
     elif rule.clip == "mask":
-        k.low, k.high = k.a < 0 and k.w < low, k.a > 0 and k.w > high
+        k.low = k.a < 0 and k.w < low
+        k.high = k.a > 0 and k.w > high
         weight = 0.0 if k.low or k.high else k.w
     else:  # gamma, with W against the sampler
         log_w = clamp(math.fsum(x.e + clamp(x.mismatch(), -20, 20) for x in unit), math.log(1e-8), 20)
@@ -516,7 +533,8 @@ def pulled(tokens: list[Token], pull: Callable[[Token], float], size: int) -> np
     """Sum of pull x d log-prob / d theta."""
     g = np.zeros((size, size))
     for k in tokens:
-        before, x = k.s.tokens[k.t - 1], pull(k)
+        before = k.s.tokens[k.t - 1]
+        x = pull(k)
         g[before] -= x * np.array(k.p)
         g[before, k.s.tokens[k.t]] += x
     return g
@@ -538,15 +556,22 @@ class Trainer:
     """The tables and what they remember between updates."""
 
     def __init__(self, rule: Rule, theta: list[list[float]], phi: list[float], settings: Any) -> None:
-        self.rule, self.theta, self.phi, self.settings = rule, np.array(theta), np.array(phi), settings
+        self.rule = rule
+        self.theta = np.array(theta)
+        self.phi = np.array(phi)
+        self.settings = settings
         self.updates = 0
         self.skipped = False  # whether the last step was left out
         self.before: np.ndarray | None = None  # gradient of the last probe
 
     def update(self, batch: list[Sequence_]) -> Update:
-        rule, settings, size = self.rule, self.settings, len(self.theta)
+        rule = self.rule
+        settings = self.settings
+        size = len(self.theta)
         told = self._probe(batch) if self.updates % settings.probe_every == 0 else {}
-        n, lr, most = settings.micro_batch or len(batch), settings.policy.lr, settings.policy.max_grad_norm
+        n = settings.micro_batch or len(batch)
+        lr = settings.policy.lr
+        most = settings.policy.max_grad_norm
         parts = [look(batch[i : i + n], self.theta, self.phi) for i in range(0, len(batch), n)]
         tokens = [k for part in parts for k in part]
         whole = Counts(tokens)
@@ -554,7 +579,8 @@ class Trainer:
         energy = [0.0] * 4
         for part in parts:
             found, beside, energies = losses(rule, part, whole)
-            policy, kl = policy + found, kl + beside
+            policy = policy + found
+            kl = kl + beside
             energy = [x + y for x, y in zip(energy, energies, strict=True)]
         g = pulled(tokens, lambda k: k.pull, size)
         for k in tokens:
@@ -590,7 +616,8 @@ class Trainer:
             "unclipped_rms": math.sqrt(energy[3] / max(1, energy[2])),
         }
         if self.updates % settings.clip_bias_every == 0 or rule.stabilise in ("cnorm", "subtract"):
-            c, all_of_it = norm(bias), norm(free)
+            c = norm(bias)
+            all_of_it = norm(free)
             c = c if c > 1e-13 * all_of_it else 0.0  # nothing was clipped, and the two differ by rounding
             told |= {
                 "clip_bias_norm": c,
@@ -639,14 +666,19 @@ class Trainer:
         if self.rule.advantage not in CRITICS:
             return {}
         where = targets(self.rule, tokens)
-        total, g = 0.0, np.zeros(len(self.phi))
+        total = 0.0
+        g = np.zeros(len(self.phi))
         for k in where:
-            old, goal, width = k.s.values[k.t], k.s.returns[k.t], self.settings.value_clip
-            error, slope = (k.value - goal) ** 2, k.value - goal
+            old = k.s.values[k.t]
+            goal = k.s.returns[k.t]
+            width = self.settings.value_clip
+            error = (k.value - goal) ** 2
+            slope = k.value - goal
             if width is not None:
                 near = old + clamp(k.value - old, -width, width)
                 if (near - goal) ** 2 > error and abs(k.value - old) > width:
-                    error, slope = (near - goal) ** 2, 0.0
+                    error = (near - goal) ** 2
+                    slope = 0.0
             total += 0.5 * error / len(where)
             g[k.s.tokens[k.t - 1]] += slope / len(where)
         self.phi = self.phi - self.settings.critic.lr * g
@@ -658,7 +690,8 @@ class Trainer:
         if not tokens:
             return {}
         losses(self.rule, tokens, Counts(tokens))
-        trained, size = sequences(tokens), len(self.theta)
+        trained = sequences(tokens)
+        size = len(self.theta)
         n = len(trained)
         sizes = [n // 4 + (i < n % 4) for i in range(4)]
         parts = [trained[sum(sizes[:i]) : sum(sizes[: i + 1])] for i in range(min(4, n))]
@@ -738,7 +771,8 @@ def of_tokens(rule: Rule, tokens: list[Token], value_clip: float | None) -> Colu
     if rule.advantage in CRITICS:
         where = targets(rule, tokens)
         errors = [k.s.values[k.t] - k.s.returns[k.t] for k in where]
-        off, of_returns = variance(errors), variance([k.s.returns[k.t] for k in where])
+        off = variance(errors)
+        of_returns = variance([k.s.returns[k.t] for k in where])
         told |= {
             "explained_variance": (
                 None if off is None or of_returns is None else 1 - off / (of_returns + 1e-5)
@@ -769,7 +803,8 @@ def of_update(rule: Rule, update: Update) -> Columns:
     """Table minibatch."""
     tokens = update.tokens
     told = of_tokens(rule, tokens, update.value_clip) | update.scalars
-    w, moves = [k.w for k in tokens], [k.delta for k in tokens]
+    w = [k.w for k in tokens]
+    moves = [k.delta for k in tokens]
     told |= {
         "tokens": len(tokens),
         "stabiliser_factor_mean": mean([k.factor for k in tokens]),
@@ -804,9 +839,11 @@ def of_update(rule: Rule, update: Update) -> Columns:
         }
     if tokens:
         p, q = (np.exp([getattr(k.s, side)[k.t] for k in tokens]) for side in ("old", "behaviour"))
-        p, q = p - p.mean(), q - q.mean()
+        p = p - p.mean()
+        q = q - q.mean()
         told["mismatch_pearson"] = ratio_of(float((p * q).sum()), norm(p) * norm(q))
-    of_turns, of_sequences = turns(tokens), sequences(tokens)
+    of_turns = turns(tokens)
+    of_sequences = sequences(tokens)
     means = [mean([clamp(k.delta, -20, 20) for k in turn]) or 0.0 for turn in of_turns]
     sums = [math.fsum(clamp(k.delta, -20, 20) for k in s) for s in of_sequences]
     moved = [abs(x) * len(turn) for x, turn in zip(means, of_turns, strict=True)]
@@ -863,7 +900,8 @@ def of_turn(rule: Rule, turn: list[Token], update: Update) -> Columns:
 
 def of_turn_step(rule: Rule, turns: list[tuple[list[Token], Columns]], step: list[Columns]) -> Columns:
     """Table turn_step, from the turns with an index and their rows, and the rows of all turns of the step."""
-    tokens, rows = [k for turn, _ in turns for k in turn], [row for _, row in turns]
+    tokens = [k for turn, _ in turns for k in turn]
+    rows = [row for _, row in turns]
 
     def known(name: str, rows: list[Columns] = rows) -> list[Any]:
         return [x for row in rows if (x := row.get(name)) is not None]
@@ -892,8 +930,10 @@ def of_turn_step(rule: Rule, turns: list[tuple[list[Token], Columns]], step: lis
         f"{x}_frac": mean([status == x for status in known("status")])
         for x in ("search", "answer", "invalid")
     }
-    values, errors = known("value"), known("value_error")
-    off, of_returns = variance(errors), variance([v - e for v, e in zip(values, errors, strict=True)])
+    values = known("value")
+    errors = known("value_error")
+    off = variance(errors)
+    of_returns = variance([v - e for v, e in zip(values, errors, strict=True)])
     told["explained_variance"] = None if off is None or of_returns is None else 1 - off / (of_returns + 1e-5)
     return told | {"value_mae": mean([abs(x) for x in errors])}
 

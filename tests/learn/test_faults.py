@@ -103,7 +103,8 @@ class Lab:
         return self._run(algorithm, settings, changes or {})
 
     def _run(self, algorithm: str, fault: FaultSettings | None, changes: Mapping[str, Any]) -> Run:
-        start, key = f"{algorithm} {changes}", f"{algorithm} {fault} {changes}"
+        start = f"{algorithm} {changes}"
+        key = f"{algorithm} {fault} {changes}"
         if key not in self.finished:
             if start not in self.begun:
                 given = merged(
@@ -137,8 +138,10 @@ def test_every_fault_sits_in_a_hook_of_the_trainer_and_says_which_bug_it_stands_
 
 @pytest.mark.parametrize("kind", FAULTS.values(), ids=lambda k: k.name)
 def test_until_its_step_a_run_with_a_fault_is_the_run_without_one(lab, kind):
-    algorithm, changes = "ppo" if kind.needs == "critic" else "grpo", NEEDED.get(kind.needs, {})
-    healthy, faulty = lab.healthy(algorithm, changes), lab.faulty(kind.name, algorithm, changes)
+    algorithm = "ppo" if kind.needs == "critic" else "grpo"
+    changes = NEEDED.get(kind.needs, {})
+    healthy = lab.healthy(algorithm, changes)
+    faulty = lab.faulty(kind.name, algorithm, changes)
     assert faulty.row(AT - 1) == healthy.row(AT - 1)
     same = [faulty.row(step) == healthy.row(step) for step in (AT, AT + 1)]
     # Slowness changes wall times only; a critic of another learning rate is first asked for its values a step
@@ -154,7 +157,8 @@ def test_a_fault_that_ended_leaves_the_next_step_to_the_trainer(lab):
 
 
 def test_stale_weights_part_sampler_and_trainer_while_the_books_say_fresh(lab):
-    frozen, late = lab.faulty("stale_weights"), lab.faulty("stale_weights", strength=1)
+    frozen = lab.faulty("stale_weights")
+    late = lab.faulty("stale_weights", strength=1)
     assert frozen.mismatch(AT - 1) < 1e-5
     assert 1e-4 < frozen.mismatch() < frozen.mismatch(AT + 1)
     assert [frozen.row(step)["staleness"] for step in range(4)] == [0, 0, 0, 0]
@@ -165,7 +169,8 @@ def test_stale_weights_part_sampler_and_trainer_while_the_books_say_fresh(lab):
 
 
 def test_low_precision_is_a_mismatch_that_grows_with_the_bits_that_are_gone(lab):
-    fine, coarse = lab.faulty("low_precision"), lab.faulty("low_precision", strength=3)
+    fine = lab.faulty("low_precision")
+    coarse = lab.faulty("low_precision", strength=3)
     assert fine.mismatch(AT - 1) < 1e-5
     assert 1e-4 < fine.mismatch() < coarse.mismatch()
     x = torch.randn(1000, generator=torch.Generator().manual_seed(0)) * 3
@@ -211,7 +216,8 @@ def test_a_slow_retriever_takes_its_time_and_changes_nothing_else(lab):
 
 
 def test_a_retriever_out_of_step_answers_another_query(lab):
-    run, healthy = lab.faulty("retriever_junk").rollouts(), lab.healthy().rollouts()
+    run = lab.faulty("retriever_junk").rollouts()
+    healthy = lab.healthy().rollouts()
     assert sum(a != b for a, b in zip(run.tokens, healthy.tokens, strict=True)) > 8
     for a, b, written in zip(run.tokens, healthy.tokens, run.written, strict=True):
         assert a[: len(written[0])] == b[: len(written[0])], (
@@ -269,7 +275,8 @@ def test_a_growing_queue_ages_what_is_trained_on(lab):
 
 def test_what_leaks_through_the_mask_is_trained_on(lab):
     run = lab.faulty("observation_leak")
-    written, observed = run.written(), int(sum(run.rollouts().observation_tokens))
+    written = run.written()
+    observed = int(sum(run.rollouts().observation_tokens))
     assert run.trained(AT - 1) == run.written(AT - 1)
     assert run.trained() == written + observed
     assert run.guard == [("guard_token_identity", AT)]
@@ -278,13 +285,15 @@ def test_what_leaks_through_the_mask_is_trained_on(lab):
     assert {turn for _, turn in one.evidence[AT].mismatches or ()} == {2}
     run = lab.faulty("prompt_leak")  # but for its first token, which nothing predicts
     assert run.trained() == sum(map(len, run.rollouts().tokens)) - observed - 16
-    half, whole = lab.faulty("padding_leak", strength=0.5), lab.faulty("padding_leak")
+    half = lab.faulty("padding_leak", strength=0.5)
+    whole = lab.faulty("padding_leak")
     assert written < half.trained() < whole.trained()
     assert whole.row(AT)["success"] == lab.healthy().row(AT)["success"]
 
 
 def test_shifted_turns_lose_their_first_token(lab):
-    shifted, healthy = lab.faulty("turn_shift").updates(), lab.healthy().updates()
+    shifted = lab.faulty("turn_shift").updates()
+    healthy = lab.healthy().updates()
     first = healthy.turn != torch.nn.functional.pad(healthy.turn, (1, 0))[..., :-1]
     assert not (shifted.mask & healthy.mask & (healthy.turn > 0) & first).any()
     moved = lab.faulty("turn_shift", turn=2).updates().mask != healthy.mask
@@ -294,7 +303,8 @@ def test_shifted_turns_lose_their_first_token(lab):
 
 def test_a_corrupt_log_prob_is_one_ratio_out_of_proportion_in_its_turn(lab):
     run = lab.faulty("corrupt_log_prob", turn=2)
-    turns, largest = run.column("turn", "turn_index"), run.column("turn", "ratio_max")
+    turns = run.column("turn", "turn_index")
+    largest = run.column("turn", "ratio_max")
     assert largest.max() == pytest.approx(np.exp(8), rel=0.2)
     assert (largest > 100).sum() == 1
     assert turns[largest.argmax()] == 2
@@ -323,7 +333,8 @@ def test_the_learning_rate_and_the_clipping_in_effect_are_logged(lab):
 
 
 def test_a_critic_that_diverges_loses_its_value(lab):
-    run, healthy = lab.faulty("critic_diverges", "ppo"), lab.healthy("ppo")
+    run = lab.faulty("critic_diverges", "ppo")
+    healthy = lab.healthy("ppo")
     loss = [r.column("minibatch", "value_loss", AT + 1).mean() for r in (healthy, run)]
     assert loss[1] > 2 * loss[0]
     assert set(run.column("minibatch", "lr")) == {0.05}

@@ -15,10 +15,8 @@ PARENT = {"record": {"ladder": 2}, "iterations": 6}
 
 def child(parent, cache, at, **changes):
     """Train a child of `parent` in the same runs folder, and return its folder."""
-    own, runs = (
-        settings_of(parent).model_dump(mode="json", exclude_none=True, exclude={"fork"}),
-        parent.parents[1],
-    )
+    own = settings_of(parent).model_dump(mode="json", exclude_none=True, exclude={"fork"})
+    runs = parent.parents[1]
     fork = {"experiment": parent.parent.name, "run": parent.name, "at_step": at, "seed": own["seed"]}
     name = f"child-{len(list(runs.glob('forks/*')))}"
     folder = written(runs, name, {"fork": fork} | changes, own, "forks")
@@ -61,7 +59,8 @@ def test_a_child_with_a_fault_that_is_resumed_remembers_what_its_parent_did(trai
 
 def test_a_child_differs_in_what_its_arm_changes_and_in_its_seed(trained, cache):
     parent = trained(**PARENT)
-    fresh, other = child(parent, cache, 4, learn={"staleness": 0}), child(parent, cache, 4, seed=DRAW)
+    fresh = child(parent, cache, 4, learn={"staleness": 0})
+    other = child(parent, cache, 4, seed=DRAW)
     stale = {
         folder: rows(folder, "step").set_index("step")["staleness"].tolist()
         for folder in (parent, fresh, other)

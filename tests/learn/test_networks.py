@@ -54,7 +54,8 @@ def test_padding_on_the_right_changes_no_log_prob_and_no_value(model, critic):
 def test_a_value_does_not_see_the_token_that_it_is_the_baseline_of(critic):
     changed = TOKENS.clone()
     changed[:, 3] = 3 + (TOKENS[:, 3] - 2) % (len(TOKENIZER) - 3)
-    before, after = critic(TOKENS), critic(changed)
+    before = critic(TOKENS)
+    after = critic(changed)
     torch.testing.assert_close(before[:, :4], after[:, :4])
     assert not torch.allclose(before[:, 4:], after[:, 4:])
 
@@ -99,7 +100,8 @@ def test_packed_passes_equal_those_of_transformers_forward_and_backward(rows, wi
     for parameter in policy.parameters():  # gains of 1 would hide where they are multiplied
         own = torch.Generator().manual_seed(parameter.numel())
         parameter.data += 0.03 * torch.randn(parameter.shape, generator=own)
-    critic, (tokens, where) = Critic(policy), ragged(rows, width, rows)
+    critic = Critic(policy)
+    tokens, where = ragged(rows, width, rows)
     torch.nn.init.normal_(critic.head.weight, std=0.2)
     assert packed.supports(policy.model, tokens)
     pull = torch.randn(3, rows, width, generator=torch.Generator().manual_seed(2)) * where
@@ -115,7 +117,8 @@ def test_packed_passes_equal_those_of_transformers_forward_and_backward(rows, wi
         )
         return seen, list(twice[0])
 
-    (seen, gradients), (expected, right) = results(where), results(None)
+    seen, gradients = results(where)
+    expected, right = results(None)
     torch.testing.assert_close(seen, expected, rtol=0, atol=1e-5)
     for gradient, known in zip(gradients, right, strict=True):
         torch.testing.assert_close(gradient, known, rtol=0, atol=1e-5 * max(1.0, float(known.abs().max())))
@@ -167,10 +170,8 @@ def test_logits_are_made_only_where_they_are_wanted(model):
 def test_the_gradient_is_that_of_finite_differences(bias):
     torch.manual_seed(0)
     head = torch.nn.Linear(3, 7, bias=bias).double()
-    hidden, targets = (
-        torch.randn(5, 3, dtype=torch.float64, requires_grad=True),
-        torch.tensor([0, 6, 3, 3, 1]),
-    )
+    hidden = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
+    targets = torch.tensor([0, 6, 3, 3, 1])
     inputs = (hidden, *head.parameters())
     assert torch.autograd.gradcheck(lambda x, *_: token_log_probs(x, head, targets, 0.7, elements=14), inputs)
 
@@ -308,7 +309,8 @@ def test_the_noise_scale_has_its_worked_numbers(sizes, gradients, expected):
 
 def test_the_correction_that_enters_the_power_is_that_of_the_whole_minibatch():
     normalised = resolve("tis", {"correction": {"normalise": True}})
-    made, one = batch(normalised), learner(normalised)
+    made = batch(normalised)
+    one = learner(normalised)
     weight = normalised.correction.weights(made)
     assert weight[made.mask].mean() == pytest.approx(1)
     with torch.no_grad():
@@ -318,7 +320,9 @@ def test_the_correction_that_enters_the_power_is_that_of_the_whole_minibatch():
 
 
 def test_the_gradient_of_the_last_probe_outlives_a_checkpoint(tmp_path):
-    made, one, fresh = batch(), learner(probe_every=1), learner(probe_every=1)
+    made = batch()
+    one = learner(probe_every=1)
+    fresh = learner(probe_every=1)
     one.update(made, 0, 0)
     checkpoint.load(checkpoint.save(tmp_path, one, checkpoint.Progress(1, 0.0, [], [])), fresh)
     again = [x.update(made, 0, 0).scalars["gradient_cosine_previous"][0] for x in (one, fresh)]
@@ -327,7 +331,8 @@ def test_the_gradient_of_the_last_probe_outlives_a_checkpoint(tmp_path):
 
 
 def test_tags_are_measured_where_they_are_single_tokens_of_the_vocabulary():
-    made, one = batch(), learner()
+    made = batch()
+    one = learner()
     assert set(controls(TOKENIZER)) == {"search", "search_end", "answer", "answer_end"}
     assert 0 < measured(one, made)["control_off_prob"] < 1
     one.probe.control = {}

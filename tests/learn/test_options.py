@@ -195,7 +195,8 @@ class Steps:
     def batch(self, trainer: Trainer, times: float, spread: float) -> Batch:
         """The rollout with log-probs that have moved, and rewards, groups and values that differ."""
         made = batch_of(self.rollout, trainer.tokenizer.pad_token_id)
-        now, stream = trainer._log_probs(made), torch.Generator().manual_seed(1)
+        now = trainer._log_probs(made)
+        stream = torch.Generator().manual_seed(1)
 
         def near(x: Tensor, much: float) -> Tensor:
             moved = x + much * torch.randn(x.shape, generator=stream)
@@ -221,7 +222,8 @@ def weights(trainer: Trainer) -> Tensor:
 @pytest.fixture(scope="module")
 def steps(cache: Path) -> Iterator[Steps]:
     settings = RunSettings.model_validate(merged(TINY, SETTINGS))
-    start, tokenizer = ensure(settings, cache), build_tokenizer()
+    start = ensure(settings, cache)
+    tokenizer = build_tokenizer()
     loaded = networks.load(start, settings.compute)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(networks, "load", lambda *_: copy.deepcopy(loaded))
@@ -249,7 +251,8 @@ def difference(steps: Steps, algorithm: Algorithm, *variants: Algorithm) -> floa
 
 def inert(case: Case) -> list[str]:
     """Why the option may change nothing; empty where it must change the step."""
-    a, at = case.algorithm, (case.slot, case.option)
+    a = case.algorithm
+    at = (case.slot, case.option)
     alone = a.ratio.level in ("token", "none")
     one_turn = a.ratio.level in ("turn", "sentence") or a.schedule.kind == "reverse_turns"
     # Whether all tokens that share a ratio have one advantage.

@@ -9,7 +9,7 @@ from sorl.agent.engines import engine_for
 from sorl.agent.episode import Episode
 from sorl.agent.worlds.facts import Facts
 from sorl.algorithms import resolve
-from sorl.learn import networks, rollouts
+from sorl.learn import networks
 from sorl.learn.networks import Critic, critic_values
 from sorl.learn.rollout import Rollout, batch_of
 from sorl.learn.update import Learner
@@ -41,14 +41,16 @@ def episodes(folder: Path) -> list[Episode]:
 
 
 def sampled(folder: Path, settings: EngineSettings) -> list[Episode]:
-    world, tokenizer = Facts(WORLD), tokenizer_of(folder)
+    world = Facts(WORLD)
+    tokenizer = tokenizer_of(folder)
     engine = engine_for(networks.load(folder), tokenizer, settings, "search-r1")
     return engine.rollout(world, world.questions("train", 0, 0, 6), [0] * 6, torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize("kind", ["hf", pytest.param("vllm", marks=NEEDS_VLLM)])
 def test_prompt_and_answers_are_search_r1s_in_the_chat_template(folder, kind):
-    tokenizer, model = tokenizer_of(folder), networks.load(folder)
+    tokenizer = tokenizer_of(folder)
+    model = networks.load(folder)
     for episode in sampled(folder, EngineSettings(kind=kind, cache_gib=1 / 32)):
         text = tokenizer.decode(episode.tokens[: episode.prompt_length])
         assert text.startswith(
@@ -97,11 +99,12 @@ def test_dropout_is_off_and_padding_has_a_token(folder):
 
 def gradients(folder: Path, episodes: list[Episode], compute: ComputeSettings) -> Iterator[torch.Tensor]:
     """What one update does to both networks, and the old log-probs that it starts from."""
-    model, algorithm = networks.load(folder, compute), resolve("st-ppo")
+    model = networks.load(folder, compute)
+    algorithm = resolve("st-ppo")
     critic = Critic(model)
     torch.nn.init.constant_(critic.head.weight, 0.1)
     batch = batch_of(Rollout(0, 0, episodes), pad_id=0)
-    old, _ = rollouts.scored(model, batch, 1.0, compute)
+    old, _ = networks.scored(model, batch, 1.0, compute)
     noise = 0.3 * torch.randn(old.shape, generator=torch.Generator().manual_seed(0))
     scored = replace(batch, log_prob_old=torch.where(batch.mask, old + noise, 0), score=torch.arange(6.0) % 2)
     made = prepare(algorithm, replace(scored, values=critic_values(critic, batch, compute)))

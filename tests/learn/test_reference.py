@@ -122,7 +122,10 @@ class Loop(Trainer):
     """The loop's own epochs and minibatches without what samples and evaluates."""
 
     def __init__(self, learner: Learner, settings: RunSettings, step: int) -> None:
-        self.learner, self.algorithm, self.settings, self.step = learner, learner.algorithm, settings, step
+        self.learner = learner
+        self.algorithm = learner.algorithm
+        self.settings = settings
+        self.step = step
         self.clock = defaultdict(float)
 
 
@@ -174,7 +177,8 @@ def tensors(batch: list[Sequence_], critic: bool) -> Batch:
         rows = [[*getattr(s, name), *[fill] * (width - len(s.tokens))] for s in batch]
         return torch.tensor(rows, dtype=dtype)
 
-    mask, length = padded("mask", False, torch.bool), torch.tensor([len(s.tokens) for s in batch])
+    mask = padded("mask", False, torch.bool)
+    length = torch.tensor([len(s.tokens) for s in batch])
     return Batch(
         tokens=padded("tokens", 0, torch.int64),
         mask=mask,
@@ -195,7 +199,8 @@ def episodes(draw: random.Random, batch: list[Sequence_]) -> list[Any]:
     """What a sampler would say of the trajectories."""
     found = []
     for s in batch:
-        n, answered = len(s.turns), draw.random() < 0.6
+        n = len(s.turns)
+        answered = draw.random() < 0.6
         status = [draw.choice([None, "found", "empty", "failed"]) for _ in range(n)]
         found.append(
             SimpleNamespace(
@@ -240,7 +245,8 @@ def slots(name: str, rule: Rule) -> dict[str, Any]:
 
 def of_rollouts(step: int, batch: list[Sequence_], made: list[Any]) -> dict[str, float | None]:
     """The columns of table step that speak of the rollouts."""
-    mean, share = reference.mean, reference.ratio_of
+    mean = reference.mean
+    share = reference.ratio_of
     groups = [
         g for k in {e.group for e in made} if len(g := [i for i, e in enumerate(made) if e.group == k]) > 1
     ]
@@ -322,11 +328,14 @@ def retrieved(groups: list[list[list[int]]]) -> float | None:
 def agree(table: str, where: Any, row: dict[str, Any], expected: dict[str, Any], names: set[str]) -> None:
     """Every measured column of the row is the expected one, NULL where nothing is expected."""
     for name in sorted(names - ELSEWHERE):
-        told, own = row[name], expected.get(name)
+        told = row[name]
+        own = expected.get(name)
         if name == "noise_scale":  # one over what may be 0 but for rounding
             told, own = (1 / x if x else 0.0 for x in (told, own))
         if name == "clip_bias_ratio" and not expected.get("clip_bias_norm"):
-            told, own = told or 0.0, own or 0.0  # the square of a gradient of 1e-170 may be 0 or not
+            # the square of a gradient of 1e-170 may be 0 or not
+            told = told or 0.0
+            own = own or 0.0
         if told is None or own is None or isinstance(told, str):
             assert told == own, f"{table}.{name} at {where}: {told} instead of {own}"
         else:
@@ -365,7 +374,8 @@ def check(name: str, batches: int, folder: Path) -> None:
         phi = [draw.gauss(0, 0.5) for _ in range(WORDS)]
         sampled, wild = drawn(draw, theta)
         made = episodes(draw, sampled)
-        lr, longest = 1e-9 if wild else draw.choice([0.05, 0.5]), draw.choice([None, 0.05])
+        lr = 1e-9 if wild else draw.choice([0.05, 0.5])
+        longest = draw.choice([None, 0.05])
         learn = LearnSettings.model_validate(
             {
                 "policy": {"kind": "sgd", "lr": lr, "max_grad_norm": longest},
@@ -410,7 +420,8 @@ def check(name: str, batches: int, folder: Path) -> None:
         # The same by hand.
         reference.prepare(rule, sampled)
         trainer = reference.Trainer(rule, theta, phi, learn)
-        taken, parts = [], trainer.parts(sampled)
+        taken = []
+        parts = trainer.parts(sampled)
         turns: dict[int, list[Any]] = defaultdict(list)
         left: list[list[int]] = []  # the trajectories that the epochs of this part have yet to train
         for number, u in enumerate(done):
@@ -418,7 +429,8 @@ def check(name: str, batches: int, folder: Path) -> None:
             if not any(left):
                 present = {s.index: s for s in next(parts)}
                 left = [list(present) for _ in range(learn.epochs)]
-            epoch, rows = int(u.epoch), [i for i in u.trajectory[0].tolist() if i >= 0]
+            epoch = int(u.epoch)
+            rows = [i for i in u.trajectory[0].tolist() if i >= 0]
             assert not any(left[:epoch]), "one epoch after the other"
             for i in rows:
                 left[epoch].remove(i)

@@ -148,7 +148,8 @@ def test_a_dense_model_has_no_routes_and_replay_changes_nothing(trained: MakeRun
 
 
 def test_the_measured_shares_equal_a_count_by_hand():
-    sampler, model = policy(), policy(hidden=32)
+    sampler = policy()
+    model = policy(hidden=32)
     batch = sampled(sampler)
     with torch.no_grad():
         for router in routers(model):
@@ -261,7 +262,8 @@ def test_a_load_balancing_loss_evens_the_load_and_without_an_advantage_nothing_e
         model = policy()
         batch, learner = with_old(model, sampled(model), "none")
         learner.settings = learner.settings.model_copy(update={"balance_coef": coefficient})
-        batch, found = replace(batch, advantages=torch.zeros_like(batch.advantages)), []
+        batch = replace(batch, advantages=torch.zeros_like(batch.advantages))
+        found = []
         for i in range(31):
             if i % 30 == 0:
                 with routed(model) as seen:

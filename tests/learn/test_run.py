@@ -28,7 +28,9 @@ FRESH = {"staleness": 0}
 
 
 def test_questions_depend_on_the_seed_and_not_on_the_staleness_of_an_arm(trained):
-    fresh, stale, other = trained(learn=FRESH), trained(), trained(seed=1, iterations=2)
+    fresh = trained(learn=FRESH)
+    stale = trained()
+    other = trained(seed=1, iterations=2)
     questions = [list(rows(folder, "trajectory")["question"]) for folder in (fresh, stale, other)]
     assert questions[0] == questions[1]
     assert questions[2] != questions[0][: len(questions[2])]
@@ -44,7 +46,9 @@ def test_a_run_that_is_cut_off_resumes_to_the_same_rows_and_batches(
     new_run, trained, cache, by, after, status
 ):
     momentum = {"policy": {"kind": "sgd", "lr": 0.01, "momentum": 0.5}}
-    whole, parts, number = trained(learn=momentum), new_run(learn=momentum), signal.Signals[by]
+    whole = trained(learn=momentum)
+    parts = new_run(learn=momentum)
+    number = signal.Signals[by]
     assert interrupted(parts, cache, after, number) == (3 if by == "SIGINT" else -number)
     assert rows(parts, "run")["status"].iloc[-1] == status
     assert by == "SIGKILL" or len(rows(parts, "step")) < 6
@@ -70,7 +74,8 @@ def test_a_run_that_is_cut_off_resumes_to_the_same_rows_and_batches(
 def test_a_session_goes_on_with_the_optimizer_the_budgets_and_the_fault_of_the_one_before(
     new_run, trained, cache, changes
 ):
-    whole, parts = trained(**changes), resumed(new_run(**changes), cache, 2, **changes)
+    whole = trained(**changes)
+    parts = resumed(new_run(**changes), cache, 2, **changes)
     # its evaluations come twice
     again = ("step", "minibatch", "turn", "trajectory") if "fault" in changes else ()
     assert_same_rows(whole, parts, *again)
@@ -154,7 +159,9 @@ def test_a_live_run_beats_writes_its_rows_and_says_where_it_stands_on_a_signal(n
 
 
 def test_passes_through_the_network_and_its_copies_beat_at_most_once_a_second(tmp_path, monkeypatch):
-    network, file, now = torch.nn.Linear(2, 2), tmp_path / "heartbeat", 0.0
+    network = torch.nn.Linear(2, 2)
+    file = tmp_path / "heartbeat"
+    now = 0.0
     monkeypatch.setattr(run_module.time, "monotonic", lambda: now)
     before = network(torch.ones(2))
     heartbeat(tmp_path / "none" / "heartbeat", network)  # a folder that cannot be written ends nothing
@@ -199,10 +206,8 @@ def test_a_stored_batch_is_what_the_ledger_was_measured_on(trained):
 
 
 def test_a_black_box_that_is_off_or_cannot_be_written_stops_no_run(new_run, cache):
-    blocked, off = (
-        new_run("blocked", iterations=2),
-        new_run("off", iterations=2, record={"batches": {"mb": 0}}),
-    )
+    blocked = new_run("blocked", iterations=2)
+    off = new_run("off", iterations=2, record={"batches": {"mb": 0}})
     (blocked / "batches").write_text("in the way")
     for folder in (blocked, off):
         assert train(folder, cache) == 0
@@ -214,7 +219,8 @@ def test_a_black_box_that_is_off_or_cannot_be_written_stops_no_run(new_run, cach
 def test_a_stored_batch_leaves_out_weights_beyond_their_limit_and_keeps_the_mask_of_dropped_sequences(
     trained,
 ):
-    without, zero_var = {"batches": {"weights_mb": 0}}, {"select": {"kind": "zero_var"}}
+    without = {"batches": {"weights_mb": 0}}
+    zero_var = {"select": {"kind": "zero_var"}}
     batch = batches.read(
         trained(algorithm="grpo", iterations=2, slots=zero_var, record=without), 1, weights=True
     )
@@ -250,7 +256,9 @@ def test_a_run_stops_when_a_rule_holds_and_says_which(rules, detection, part):
 
 
 def test_a_budget_of_updates_ends_the_run_as_finished_with_its_checkpoint_and_its_last_evaluation(trained):
-    whole, short = trained(), trained(stop={"updates": 10})  # 4 updates an iteration: after the third
+    # 4 updates an iteration: after the third
+    whole = trained()
+    short = trained(stop={"updates": 10})
     last = rows(short, "run").iloc[-1]
     assert (last["status"], last["steps"]) == ("finished", 3)
     assert last["reason"] == "stopped by its budget of 10 optimizer updates (stop.updates)"
@@ -319,7 +327,8 @@ def test_a_sound_run_is_not_flagged(tmp_path, cache, changes, checked):
 
 def test_a_policy_that_is_another_one_in_its_update_is_flagged_on_fresh_rollouts_only(tmp_path, cache):
     session = Session(tmp_path, cache, iterations=4)
-    learner, honest = session.trainer.learner, session.trainer.learner.update
+    learner = session.trainer.learner
+    honest = session.trainer.learner.update
 
     def update(*asked):
         learner.temperature = 1.3  # the update reads the logits at another temperature

@@ -23,7 +23,8 @@ def test_every_algorithm_trains_on_what_vllm_samples(algorithm, trained):
     folder = trained(
         **merged(VLLM, {"algorithm": algorithm, "policy": {"tied": algorithm in ("ppo", "grpo")}})
     )
-    steps, updates = rows(folder, "step"), rows(folder, "minibatch")
+    steps = rows(folder, "step")
+    updates = rows(folder, "minibatch")
     assert len(steps) == 3
     assert steps.sync_error.max() < 1e-4
     assert updates.mismatch_max.max() < 1e-4

@@ -49,7 +49,8 @@ def written(
     runs: Path, name: str, changes: dict[str, Any], base: Any = TINY, experiment: str = "tiny"
 ) -> Path:
     """The folder of a run that is yet to be trained, with changes to the tiny run or another `base`."""
-    folder, settings = runs / experiment / name, merged(base, changes)
+    folder = runs / experiment / name
+    settings = merged(base, changes)
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text(tomli_w.dumps(settings))
     algorithm = settings.get("algorithm", "ppo")
@@ -104,7 +105,8 @@ class Session:
         settings = RunSettings.model_validate(
             merged(TINY, {"evaluation": {"every": 0, "episodes": 2}, **changes})
         )
-        self.folder, self.recorder = folder, Recorder(folder, "r", settings)
+        self.folder = folder
+        self.recorder = Recorder(folder, "r", settings)
         self.trainer = Trainer(settings, ensure(settings, cache), self.recorder, build_tokenizer())
         self.trainer.resume(folder / "checkpoints")
 

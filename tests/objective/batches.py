@@ -122,13 +122,17 @@ def ragged(
     def whole(low: int, high: int) -> int:
         return int(torch.randint(low, high + 1, (), generator=g))
 
-    mask, length = torch.zeros(b, width, dtype=torch.bool), []
+    mask = torch.zeros(b, width, dtype=torch.bool)
+    length = []
     for i in range(b):
-        t, end, writes = whole(0, 2), whole(4, width), True
+        t = whole(0, 2)
+        end = whole(4, width)
+        writes = True
         while t < end:
             n = whole(1, 4)
             mask[i, t : min(t + n, end)] = writes
-            t, writes = t + n, not writes
+            t = t + n
+            writes = not writes
         length.append(end)
     old = torch.where(mask, -normal().abs() - 0.01, 0)
     batch = plain(
@@ -270,7 +274,8 @@ def batches(
     """(batch, log_prob): any mask, sequences without a policy token included; log-ratios up to a few times
     `scale`.
     """
-    b, t = draw(st.integers(*rows)), draw(st.integers(*width))
+    b = draw(st.integers(*rows))
+    t = draw(st.integers(*width))
     g = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
     density = draw(st.sampled_from([0.3, 0.7, 1.0]))
     scale = draw(st.sampled_from([0.05, 0.4, 2.0, 30.0])) if scale is None else scale
@@ -280,7 +285,8 @@ def batches(
 
     length = torch.randint(1, t + 1, (b,), generator=g)
     response = torch.arange(t) < length[:, None]
-    mask, old = (torch.rand(b, t, generator=g) < density) & response, -normal().abs()
+    mask = (torch.rand(b, t, generator=g) < density) & response
+    old = -normal().abs()
     batch = plain(
         old,
         mask,

@@ -24,7 +24,8 @@ def using(advantage, **slots) -> Algorithm:
 
 def outcome_batch(scores: list[float], groups: list[int], mask: list[list[int]] | None = None) -> Batch:
     m = torch.tensor(mask or [[1, 1]] * len(scores), dtype=torch.bool)
-    zeros, score = torch.zeros(m.shape, dtype=F64), torch.tensor(scores, dtype=F64)
+    zeros = torch.zeros(m.shape, dtype=F64)
+    score = torch.tensor(scores, dtype=F64)
     given = {"group": torch.tensor(groups), "score": score, "log_prob_ref": zeros, "values": zeros}
     return plain(zeros, m, **given, advantages=None)
 
@@ -62,7 +63,8 @@ def test_gae_over_the_whole_response_is_whitened_over_the_mask_that_was_asked_fo
 
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
 def test_what_lies_beyond_the_end_of_a_stretch_does_not_reach_it(poison):
-    steps, last = torch.tensor([[1, 1, 0, 1, 1]]).bool(), torch.tensor([[0, 0, 1, 0, 0]]).bool()
+    steps = torch.tensor([[1, 1, 0, 1, 1]]).bool()
+    last = torch.tensor([[0, 0, 1, 0, 0]]).bool()
     rewards = torch.tensor([[0.0, 1.0, 0.0, poison, 1.0]], dtype=F64)
     values = torch.tensor([[0.5, 0.25, poison, poison, 0.5]], dtype=F64)
     made = gae(rewards, values, steps, 0.9, 0.8, last)[0].tolist()
@@ -172,10 +174,8 @@ def test_the_value_loss_is_a_mean_over_its_mask(mask, chosen):
 
 def test_missing_parts_of_the_batch_are_named():
     batch = outcome_batch([1.0], [0])
-    full, old = (
-        replace(batch, advantages=batch.values, returns=batch.values, log_prob_ref=None),
-        batch.log_prob_old,
-    )
+    full = replace(batch, advantages=batch.values, returns=batch.values, log_prob_ref=None)
+    old = batch.log_prob_old
     for missing, call in (
         ("advantages", lambda: policy_loss(using(Gae()), batch, old)),
         ("returns", lambda: value_loss(old, batch)),

@@ -41,7 +41,9 @@ ARITHMETIC = replace(PPO, ratio=Pool("turn", mean="arithmetic"))
 UNIT = replace(TURN, clip=Ppo(gate="unit"))
 GSPO = replace(PPO, ratio=Pool("sequence"), aggregate=agg.SeqMeanTokenMean())
 SO = replace(ARITHMETIC, aggregate=agg.TurnMean())
-B, DUAL, TURNS = DELTA.clone(), DELTA.clone(), A.clone()
+B = DELTA.clone()
+DUAL = DELTA.clone()
+TURNS = A.clone()
 B[0, 2] = 3.0  # one token's ratio is e^3
 DUAL[1, 0] = log(5)
 for row, columns in ((0, [0, 1, 2]), (0, [5, 6]), (1, [0, 1]), (1, [3, 4, 5, 6])):
@@ -255,7 +257,8 @@ def test_a_narrow_clip_of_sequences_and_the_means_of_turns():
 )
 def test_group_advantages(advantage, expected):
     for rewards, wanted in (((1.0, 0.0, 0.5, 0.0), near(expected)), ((0.1, 0.1, 0.1), [0.0, 0.0, 0.0])):
-        n, total = len(rewards), torch.tensor(rewards, dtype=F64)
+        n = len(rewards)
+        total = torch.tensor(rewards, dtype=F64)
         rows = replace(
             worked().rows(torch.zeros(n, dtype=torch.int64)), group=torch.full((n,), 7), score=total
         )
@@ -369,7 +372,8 @@ def test_kl_times_clip_fraction(stabilise, penalty):
 
 
 def one_sequence(values, mask):
-    m, v = torch.tensor([mask], dtype=torch.bool), torch.tensor([values], dtype=F64)
+    m = torch.tensor([mask], dtype=torch.bool)
+    v = torch.tensor([values], dtype=F64)
     given = {"response": torch.ones_like(m), "values": v, "score": torch.ones(1, dtype=F64)}
     return plain(torch.zeros_like(v), m, **given, advantages=None)
 
@@ -398,7 +402,8 @@ def test_token_gae_and_the_critics_target_at_the_observation(advantage, expected
 def test_turn_gae():
     # V(s_k) is the value at a turn's first token; values elsewhere are garbage, the outcome falls on the last
     # token
-    values, mask = [9, 0.3, 7, 9, 0.5, 9, 0.7, 9], [0, 1, 1, 0, 1, 0, 1, 1]
+    values = [9, 0.3, 7, 9, 0.5, 9, 0.7, 9]
+    mask = [0, 1, 1, 0, 1, 0, 1, 1]
     made = prepare(replace(PPO, advantage=TurnGae()), one_sequence(values, mask))
     assert made.advantages[0].tolist() == near([0, 0.605127, 0.605127, 0, 0.4603, 0, 0.3, 0.3])
     assert made.returns[0].tolist() == near([0, 0.905127, 0.905127, 0, 0.9603, 0, 1, 1])
@@ -411,7 +416,8 @@ def test_kl_estimators_of_the_drift():
 
 
 def test_clipped_value_loss():
-    v, returns = torch.tensor([[0.9, 0.1]], dtype=F64), torch.tensor([[1.0, 0.0]], dtype=F64)
+    v = torch.tensor([[0.9, 0.1]], dtype=F64)
+    returns = torch.tensor([[1.0, 0.0]], dtype=F64)
     made = replace(one_sequence([0.2, 0.3], [1, 1]), returns=returns)
     assert [float(value_loss(v, made, clip)) for clip in (0.5, None)] == near([0.025, 0.005])
 
@@ -458,7 +464,8 @@ def test_sapo_search_pushes_on_the_first_update_only_with_threshold_one():
 
 
 def test_bapo_share_is_met_at_the_start():
-    ratio, advantages = torch.where(MASK, DELTA.exp(), 0), torch.where(MASK, R, 0)
+    ratio = torch.where(MASK, DELTA.exp(), 0)
+    advantages = torch.where(MASK, R, 0)
     assert Bapo(low=0.8, high=1.2).found(ratio, advantages) == (0.8, 1.2)
     good = (ratio[0][MASK[0]].clamp(max=1.2)).sum()
     bad = 0.5 * ratio[1][MASK[1]].clamp(min=0.8).sum()
@@ -527,7 +534,8 @@ def test_a_guard_by_position_centres_the_tokens_of_an_eighth_and_leaves_one_alon
     entering = Guard(bins="position").entering(torch.where(MASK, DELTA, 0), worked(R))[MASK]
     place = torch.tensor([0, 1, 3, 4, 6, 0, 1, 2, 4, 5, 6])  # 5 and 6 policy tokens
     for eighth in place.unique():
-        there, alone = place == eighth, eighth in (2, 3, 5)
+        there = place == eighth
+        alone = eighth in (2, 3, 5)
         assert float(entering[there].mean()) == near(float(DELTA[MASK][there]) if alone else 0)
 
 
@@ -596,7 +604,9 @@ def test_the_mean_of_a_group_and_the_whitening_are_those_of_the_sequences_that_h
     Turn 1: 2/3, -1/3, -1/3, 1/3, 1/3, -2/3 over their std sqrt(4/15). Turn 2: 1/2, -1/2, 0, 0 over sqrt(1/6).
     Turn 3 exists once: it is its own mean.
     """
-    three, two, one = [1, 0, 1, 0, 1], [1, 0, 1, 0, 0], [1, 0, 0, 0, 0]
+    three = [1, 0, 1, 0, 1]
+    two = [1, 0, 1, 0, 0]
+    one = [1, 0, 0, 0, 0]
     mask = torch.tensor([three, two, one, two, two, one]).bool()
     made = plain(
         torch.zeros(6, 5, dtype=torch.float64),

@@ -70,7 +70,8 @@ ON_POLICY = [s for s in made.STABILISERS if not s.kind.startswith("kl")]
 def test_on_policy_every_ratio_is_one_nothing_is_clipped_and_a_unit_shares_its_credit(algorithm, drawn):
     batch = replace(drawn[0], log_prob_behaviour=drawn[0].log_prob_old)
     out, gradient = solved(algorithm, batch, batch.log_prob_old)
-    terms, ratio = out.terms, algorithm.ratio
+    terms = out.terms
+    ratio = algorithm.ratio
     assert torch.all(terms.ratio == 1)
     assert not (terms.active_low | terms.active_high | terms.out_of_range | terms.dual).any()
     assert torch.all(terms.factor == 1)
@@ -122,7 +123,9 @@ def test_a_gate_closes_low_ratios_of_negative_and_high_ratios_of_positive_advant
     batch, log_prob = drawn
     ratio = Pool(level)
     out, gradient = solved(replace(PPO, clip=clip, ratio=ratio), batch, log_prob)
-    terms, (lowest, highest), mask = out.terms, clip.bounds, batch.mask
+    terms = out.terms
+    lowest, highest = clip.bounds
+    mask = batch.mask
     sign = batch.advantages if clip.gate == "token" else unit_mean(batch.advantages, ratio.units(batch))
     token = terms.log_ratio.clamp(-20, 20).exp()
     judged = token if getattr(clip, "at", "unit") == "token" else terms.ratio
@@ -168,14 +171,16 @@ FADED = 0.5 * (0.5 - (1 - 1.05 * 0.495)) / 0.495
 def test_losses_flags_and_what_the_clip_took(clip, advantage, losses, flags):
     ratio = torch.tensor([[0.5, 0.9, 1.1, 2.0]], dtype=F64)
     batch = plain(-1 - ratio.log(), advantages=torch.full_like(ratio, advantage))
-    algorithm, log_prob = replace(PPO, clip=clip), torch.full_like(ratio, -1.0)
+    algorithm = replace(PPO, clip=clip)
+    log_prob = torch.full_like(ratio, -1.0)
     out, gradient = solved(algorithm, batch, log_prob)
     assert out.terms.token_loss[0].tolist() == close(losses, rel=1e-7)
     for flag, name in (("L", "active_low"), ("H", "active_high"), ("D", "dual")):
         assert getattr(out.terms, name)[0].tolist() == [x == flag for x in flags]
         bare = policy_loss(algorithm, replace(batch, advantages=0 * ratio), log_prob).terms
         assert not getattr(bare, name).any(), "without an advantage nothing is clipped"
-    kept, still = out.terms.token_loss, torch.tensor([[x == "-" for x in flags]])
+    kept = out.terms.token_loss
+    still = torch.tensor([[x == "-" for x in flags]])
     # of the sum, by log-probs
     slope = -kept if isinstance(clip, Hard | Soft) else torch.where(still, kept, 0)
     assert gradient[0].tolist() == close((slope[0] / 4).tolist())
@@ -223,7 +228,8 @@ def test_a_factor_follows_its_definition(stabilise, drawn):
     weight = terms.log_ratio.clamp(-20, 20).exp() * batch.advantages
 
     def factor(where: Tensor) -> float:
-        inside, outside = weight[where & ~terms.out_of_range], weight[where & terms.out_of_range]
+        inside = weight[where & ~terms.out_of_range]
+        outside = weight[where & terms.out_of_range]
         c = float(outside.square().mean().sqrt()) if len(outside) else 0.0
         n = float(inside.square().mean().sqrt()) if len(inside) else 1.0
         rho = c / (n + 1e-8)
@@ -255,7 +261,8 @@ def test_with_nothing_in_range_the_factor_stays_finite(stabilise):
 @given(batches(scale=0.5))
 def test_advantages_are_whitened_only_beyond_the_threshold(drawn):
     batch, log_prob = drawn
-    bare, n = policy_loss(PPO, batch, log_prob).terms, int(batch.mask.sum())
+    bare = policy_loss(PPO, batch, log_prob).terms
+    n = int(batch.mask.sum())
     assume(n > 1)
     share = int((bare.active_low | bare.active_high).sum()) / n
     for threshold in (0.0, 0.2, 1.0):

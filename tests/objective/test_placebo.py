@@ -44,7 +44,8 @@ def test_segments_are_stretches_of_policy_tokens_with_the_lengths_of_the_turns_a
 
 def test_they_seldom_are_the_turns():
     mask = torch.tensor([[False, *[True] * 5, False, *[True] * 5, False, *[True] * 2]]).expand(400, -1)
-    drawn, real = placebo_turns(mask, stream(0)), turn_ids(mask)
+    drawn = placebo_turns(mask, stream(0))
+    real = turn_ids(mask)
     # 12 starts x 3! orders of (5, 5, 2); the turns are found at the starts at which the segments come to lie
     # on them.
     boundaries = [
@@ -55,10 +56,8 @@ def test_they_seldom_are_the_turns():
 
 
 def test_prepare_draws_them_after_the_selection_and_from_the_stream_that_it_is_given():
-    mask, score = (
-        torch.tensor([[1, 1, 1, 0, 1, 1, 1, 1, 0, 1]] * 8).bool(),
-        torch.tensor([1.0, 0, 0, 0, 1, 1, 1, 1]),
-    )
+    mask = torch.tensor([[1, 1, 1, 0, 1, 1, 1, 1, 0, 1]] * 8).bool()
+    score = torch.tensor([1.0, 0, 0, 0, 1, 1, 1, 1])
     zeros = torch.zeros(mask.shape)
     batch = plain(zeros, mask, group=torch.arange(8) // 4, score=score, values=zeros, advantages=None)
     algorithm = replace(PPO, ratio=Pool("placebo"), select=ZeroVariance())

@@ -40,7 +40,8 @@ def verl(seed: int) -> dict[str, list[float]]:
     from verl.workers.config import ActorConfig
 
     batch, new = case(seed)
-    mask, group = batch.mask.double(), batch.group.numpy()
+    mask = batch.mask.double()
+    group = batch.group.numpy()
     made: dict[str, list[float]] = {
         "batch": sketch(torch.stack([new, batch.log_prob_old, batch.need("advantages")]))
     }
@@ -49,7 +50,8 @@ def verl(seed: int) -> dict[str, list[float]]:
         return ActorConfig(strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=1, **CLIPS[name])
 
     def loss(name: str, mode: str, advantages: Tensor, **more: Any) -> list[float]:
-        leaf, function = new.clone().requires_grad_(), core.get_policy_loss_fn(name)
+        leaf = new.clone().requires_grad_()
+        function = core.get_policy_loss_fn(name)
         found, metrics = function(batch.log_prob_old, leaf, advantages, mask, mode, config(name), **more)
         return [*solved(found, leaf), metrics["actor/pg_clipfrac"], metrics["actor/pg_clipfrac_lower"]]
 
@@ -123,7 +125,8 @@ def trl(seed: int) -> dict[str, list[float]]:
             leaf = new.clone().requires_grad_()
             trainer = _trainer(GRPOTrainer, leaf, kind, level)
             found = GRPOTrainer._compute_loss(trainer, trainer.model, _inputs(batch))
-            told, names = trainer._metrics["train"], [f"clip_ratio/{side}_mean" for side in ("low", "high")]
+            told = trainer._metrics["train"]
+            names = [f"clip_ratio/{side}_mean" for side in ("low", "high")]
             flags = [told[side][0] for side in names if side in told]
             made[f"_compute_loss {kind} {level}"] = [*solved(found, leaf), *flags]
     return made

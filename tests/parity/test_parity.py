@@ -29,7 +29,8 @@ from tests.parity.cases import SCALE, SEEDS, case, new_values, sequence_advantag
 
 Numbers = Callable[[int, Batch, Tensor], list[float]]  # of a seed, its batch and its new log-probs
 RECORDED = json.loads((Path(__file__).parent / "recorded.json").read_text())
-PPO, GRPO = ALGORITHMS["ppo"], ALGORITHMS["grpo"]
+PPO = ALGORITHMS["ppo"]
+GRPO = ALGORITHMS["grpo"]
 PLAIN = replace(PPO, clip=Ppo(0.2, 0.28, dual=1.5))
 WIDER = replace(GRPO, clip=Ppo(0.2, 0.28))
 
@@ -117,7 +118,9 @@ def kl(name: Any) -> Numbers:
 
 def critic(seed: int, batch: Batch, new: Tensor) -> list[float]:
     """Value loss, gradient, share of positions at which the clip decides."""
-    leaf, old, target = new_values(batch, seed).requires_grad_(), batch.need("values"), batch.need("returns")
+    leaf = new_values(batch, seed).requires_grad_()
+    old = batch.need("values")
+    target = batch.need("returns")
     clipped = leaf.detach().clamp(old - 0.5, old + 0.5)
     flags = (clipped - target).square() > (leaf.detach() - target).square()
     return [*differentiated(value_loss(leaf, batch, 0.5), leaf), share(flags, batch)]
@@ -211,7 +214,8 @@ def test_every_recorded_case_is_compared_on_the_batches_that_were_recorded() -> 
     ("package", "name"), [*(("verl", name) for name in VERL), *(("trl", name) for name in TRL)]
 )
 def test_our_numbers_are_theirs(package: str, name: str) -> None:
-    ours, theirs = {"verl": VERL, "trl": TRL}[package][name], RECORDED[package]["cases"][name]
+    ours = {"verl": VERL, "trl": TRL}[package][name]
+    theirs = RECORDED[package]["cases"][name]
     for seed, pair in enumerate(batches()):
         assert ours(seed, *pair) == near(theirs[seed]), seed
 
@@ -236,7 +240,8 @@ def test_gmpo_and_the_token_that_it_calls_clipped() -> None:
     for seed, (batch, new) in enumerate(batches()):
         found, terms = solved(replace(ALGORITHMS["gmpo"], clip=LogClip(0.3)), one_advantage(batch), new)
         assert found == near(theirs[seed][:5])
-        ours, blind = share(terms.active_low | terms.active_high, batch), sum(theirs[seed][5:])
+        ours = share(terms.active_low | terms.active_high, batch)
+        blind = sum(theirs[seed][5:])
         assert ours <= blind + 1e-6
         larger += blind > ours + 1e-6
         assert share((new - batch.log_prob_old).abs() > 0.3, batch) == pytest.approx(blind, abs=1e-6)
@@ -274,5 +279,6 @@ def test_the_sign_trap_of_the_rejection_mask() -> None:
     """verl's token_k1 tests log(mu / pi): 0.5 and 1.5 keep omega in [1 / 1.5, 2], where ours bound omega
     itself.
     """
-    same, theirs = kept(0.5, 1.5), RECORDED["verl"]["cases"][REJECTION]
+    same = kept(0.5, 1.5)
+    theirs = RECORDED["verl"]["cases"][REJECTION]
     assert any(same(seed, *pair) != pytest.approx(theirs[seed]) for seed, pair in enumerate(batches()))

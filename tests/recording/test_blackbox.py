@@ -42,12 +42,15 @@ def test_the_last_steps_every_nth_and_those_before_an_alarm_stay_and_an_info_pin
 def test_the_batches_about_the_onset_of_a_collapse_are_there_however_late_it_is_detected(
     tmp_path: Path,
 ) -> None:
-    box, watch = BlackBox(tmp_path, SMALL), Watch(episodes=10_000)
-    rise, slow_fall = [0.1 + 0.02 * i for i in range(35)], [0.8 - 0.01 * i for i in range(1, 70)]
+    box = BlackBox(tmp_path, SMALL)
+    watch = Watch(episodes=10_000)
+    rise = [0.1 + 0.02 * i for i in range(35)]
+    slow_fall = [0.8 - 0.01 * i for i in range(1, 70)]
     for step, success in enumerate([0.1] * 6 + rise + [0.8] * 20 + slow_fall):
         write(box, step)
         box.see(step, watch.step(step, {"success": success}), watch.brink)
-    onset, detection = watch.verdict.onset, watch.verdict.detection
+    onset = watch.verdict.onset
+    detection = watch.verdict.detection
     assert onset is not None
     assert detection is not None
     assert detection - onset > 3 * SMALL.last, "the ring alone would have lost it"
@@ -107,7 +110,8 @@ def test_a_full_disk_or_a_killed_process_keeps_what_was_there_and_leaves_no_torn
 ):
     (tmp_path / "batches").mkdir()
     (tmp_path / "batches" / ".000007.writing").write_bytes(b"half")  # left by a killed process
-    box, real = BlackBox(tmp_path, SMALL), Path.write_bytes
+    box = BlackBox(tmp_path, SMALL)
+    real = Path.write_bytes
     write(box, 0)
 
     def full(self: Path, data: bytes) -> int:

@@ -26,7 +26,8 @@ from sorl.store.segments import held
 from tests.diagnostics.shared_batch import random_evidence
 from tests.recording.local import Local, read, wait_until
 
-ROWS, TURNS = 6, 3
+ROWS = 6
+TURNS = 3
 
 
 class Rank(Ledger):
@@ -34,7 +35,8 @@ class Rank(Ledger):
 
     def _start(self, opened):
         self._handle.close()
-        self._handle, self._parts = None, self.folder / "parts" / "1"
+        self._handle = None
+        self._parts = self.folder / "parts" / "1"
         self._parts.mkdir(parents=True)
         self.rank = 1
 
@@ -105,7 +107,8 @@ def same(a, b):
 
 def assert_alike(one, other, *tables):
     for name in tables:
-        a, b = comparable(read(one, name)), comparable(read(other, name))
+        a = comparable(read(one, name))
+        b = comparable(read(other, name))
         assert len(a) == len(b) > 0, name
         for x, y in zip(a, b, strict=True):
             assert not {k: (x[k], y[k]) for k in x if not same(x[k], y[k])}, name
@@ -174,7 +177,8 @@ def test_a_rank_that_does_not_come_costs_its_rows_and_is_an_event(tmp_path, monk
 
 
 def test_ratio_clip_and_weights_follow_from_the_clip_that_was_told_and_without_one_are_null(tmp_path):
-    old, mask = torch.zeros(2, 4), torch.tensor([[1, 1, 0, 1], [1, 0, 0, 0]])
+    old = torch.zeros(2, 4)
+    mask = torch.tensor([[1, 1, 0, 1], [1, 0, 0, 0]])
     moved = torch.tensor([[0.5, -0.5, 9.0, 0.1], [0.5, 0.0, 0.0, 0.0]])
     for name, clip in (("told", Clip(0.8, 1.2)), ("unknown", None)):
         with opened(tmp_path, run=name, clip=clip) as book:
@@ -417,7 +421,8 @@ def test_the_recorder_starts_without_torch_and_without_what_reads_the_rows():
 
 def test_half_precision_is_widened_and_what_the_trainer_changes_later_is_not_seen():
     half = torch.tensor([1.5], dtype=torch.bfloat16)
-    kept, own = ledger._host(half), torch.tensor([1.0])
+    kept = ledger._host(half)
+    own = torch.tensor([1.0])
     copied = ledger._host(own)
     own += 1
     assert ledger._numpy(kept).tolist() == [1.5]

@@ -128,7 +128,8 @@ def test_the_verdict_is_that_of_the_collapse_rule_and_open_until_it_is_settled(t
 
 
 def test_a_resumed_recorder_ends_with_the_rows_and_events_of_one_that_never_stopped(tmp_path):
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    whole = tmp_path / "whole"
+    parts = tmp_path / "parts"
     with Recorder(whole, "r", settings_of()) as recorder:
         for step, share in enumerate(CURVE):
             scored(recorder, step, share)
@@ -200,7 +201,8 @@ def test_token_rows_keep_the_epoch_with_the_largest_gradient_next_to_the_last():
         ]
         rollouts = replace(rollouts_of([1.0] * 3), tokens=[list(range(one.mask.shape[2]))] * 3)
         (row,) = [{k: v[0] for k, v in token_rows([2], rollouts, Evidence.stack(epochs), None).items()}]
-        at, source = row["trained"].index(True), epochs[worst]
+        at = row["trained"].index(True)
+        source = epochs[worst]
         expected = (
             float(source.gradient_weight[0, 2, at]),
             float((source.log_prob - source.log_prob_old)[0, 2, at]),

@@ -98,7 +98,8 @@ def test_the_algorithm_that_ran_gets_the_numbers_that_the_trainer_logged(new_run
         (whole,) = tables.rows_of(tables.folded(cells))
         for cell in tables.rows_of(cells):
             key = cell["trajectory"], cell["turn_index"]
-            made, share = tables.measures(cell, whole), told.loc[key, "gradient_share"]
+            made = tables.measures(cell, whole)
+            share = told.loc[key, "gradient_share"]
             assert made["gradient_share"] == (
                 None if pd.isna(share) else pytest.approx(share, rel=1e-5, abs=1e-6)
             )
@@ -111,14 +112,16 @@ def test_the_algorithm_that_ran_gets_the_numbers_that_the_trainer_logged(new_run
 def the_true_gradients_are_those_of_the_trainer(
     stored: StoredBatch, logged: pd.DataFrame, algorithm: str
 ) -> None:
-    own, other = resolve(stored.meta["algorithm"], stored.meta["slots"]), resolve("reinforce")
+    own = resolve(stored.meta["algorithm"], stored.meta["slots"])
+    other = resolve("reinforce")
     algorithms = {"own": own} if algorithm == "seeupo" else {"own": own, "reinforce": other}
     done = play(stored, algorithms, "own")
     taken, reason = gradients(stored, algorithms, done, Networks(stored))
     updates = len(logged)
     assert not reason, "the optimizer's state is stored with the weights"
     for update in range(updates):
-        found, told = taken["own", update], logged.loc[update]
+        found = taken["own", update]
+        told = logged.loc[update]
         assert found["grad_norm"] == pytest.approx(told["grad_norm"], rel=1e-6, abs=1e-6)
         assert found["gradient_cosine"] is None or found["gradient_cosine"] == pytest.approx(1.0)
         if pd.notna(told["clip_bias_norm"]):

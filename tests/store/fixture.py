@@ -64,7 +64,8 @@ def write_segment(folder: Path, name: str, rows: Mapping[str, Any], file: str | 
 
     A value that is no list stands in every row; run_id, written_at and diagnostic need not be given.
     """
-    target, known = folder / "segments" / name, columns_of(name)
+    target = folder / "segments" / name
+    known = columns_of(name)
     target.mkdir(parents=True, exist_ok=True)
     file = file or f"{len(list(target.iterdir())):06d}.parquet"
     same = {"run_id": folder.name, "written_at": START, "diagnostic": ""}
@@ -191,7 +192,10 @@ def step_rows(
     seed: int = 0,
 ) -> dict[str, dict[str, Any]]:
     """Rows of every measured table for `steps`."""
-    B, K, E, U = shape.trajectories, shape.turns, shape.epochs, shape.minibatches
+    B = shape.trajectories
+    K = shape.turns
+    E = shape.epochs
+    U = shape.minibatches
     danger = np.clip((steps - (collapse - 6)) / 3, 0, 3) if collapse is not None else np.zeros(len(steps))
     spread = dict(zip(steps.tolist(), danger.tolist(), strict=True))
 

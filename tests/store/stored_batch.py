@@ -18,7 +18,8 @@ def write_batch(run: Path, step: int, *, text: str = "word", arrays: Any = None,
     `arrays` replaces some of its arrays, and leaves out those that are None.
     """
     random = np.random.default_rng(step)
-    b, t = 8, 30
+    b = 8
+    t = 30
     length = random.integers(18, t + 1, b).astype(np.int32)
     inside = np.arange(t) < length[:, None]
     response = inside & (np.arange(t) >= 4)

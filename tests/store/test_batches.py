@@ -12,7 +12,8 @@ from sorl.spec import InputError
 from sorl.store import batches
 from tests.store.stored_batch import write_batch
 
-B, T = 8, 30
+B = 8
+T = 30
 
 
 @pytest.fixture

@@ -194,7 +194,8 @@ def test_values_travel_beside_the_question_never_in_it(grid):
 
 
 def test_a_row_limit_bounds_the_work_and_says_what_it_cut(grid):
-    began, reader = time.monotonic(), Reader(grid)
+    began = time.monotonic()
+    reader = Reader(grid)
     endless = "SELECT * FROM range(100000000000) AS t(i)"
     assert reader.rows(endless, limit=5)[1:] == ([(i,) for i in range(5)], True)
     excerpt = reader.excerpt(endless, rows=5000, size=10**9)
@@ -206,7 +207,8 @@ def test_a_row_limit_bounds_the_work_and_says_what_it_cut(grid):
 
 
 def test_an_answer_of_exactly_the_limit_or_none_is_not_cut_and_keeps_its_columns(grid):
-    reader, none = Reader(grid), "SELECT run_id, step FROM step WHERE step < 0"
+    reader = Reader(grid)
+    none = "SELECT run_id, step FROM step WHERE step < 0"
     for rows in (5, 2048, 4096):
         answer = reader.rows(f"FROM range({rows})", limit=rows)
         excerpt = reader.excerpt(f"FROM range({rows})", rows=rows, size=10**9)
@@ -280,7 +282,8 @@ def test_a_few_questions_share_an_opening_and_then_let_go(grid):
         except Busy:
             return False
 
-    reader, free = Reader(grid), []
+    reader = Reader(grid)
+    free = []
     with reader.together():
         free.append(is_free())
         reader.rows("SELECT 1")

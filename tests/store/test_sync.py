@@ -39,7 +39,8 @@ def execute(runs: Path, statement: str) -> None:
 def test_a_second_sync_ingests_nothing_and_waits_for_nobody_and_new_segments_are_added(runs, small):
     folder = write_run(runs, "demo", "a", shape=small)
     first = sync(runs)
-    before, changed = contents(runs), (runs / "sorl.duckdb").stat().st_mtime_ns
+    before = contents(runs)
+    changed = (runs / "sorl.duckdb").stat().st_mtime_ns
     assert first.rows > 100
     assert first.segments == one(runs, "SELECT count(*) FROM segment")
     second = sync(runs, seconds=0.0)
@@ -193,7 +194,8 @@ def test_two_runs_of_one_name_in_two_experiments_do_not_mix(runs, small):
 
 
 def test_a_running_run_that_nobody_holds_is_shown_as_interrupted_until_it_is_back(runs):
-    folder, status = runs / "demo" / "a", "SELECT status, reason FROM run"
+    folder = runs / "demo" / "a"
+    status = "SELECT status, reason FROM run"
     write_status(folder, status="queued")
     sync(runs)
     assert rows(runs, status) == [("queued", None)], "it waits, and is not dead"
@@ -240,7 +242,8 @@ def test_a_copied_runs_folder_gives_the_same_rows_although_its_files_have_new_ti
 
 def test_a_segment_that_only_another_run_makes_unreadable_is_set_aside_alone(runs, small):
     write_run(runs, "demo", "good", shape=small)
-    declares, fills = runs / "demo" / "declares", runs / "demo" / "fills"
+    declares = runs / "demo" / "declares"
+    fills = runs / "demo" / "fills"
     told = {"name": "mine", "table_name": "turn", "level": "turn", "sql_type": "DOUBLE"}
     write_segment(declares, "diagnostic", told)
     turn = {"step": 0, "epoch": 0, "trajectory": 0, "turn_index": 1}
@@ -256,7 +259,8 @@ def test_a_segment_that_only_another_run_makes_unreadable_is_set_aside_alone(run
 
 def test_what_is_no_segment_is_left_as_it_is_and_named_where_it_stands_in_the_place_of_one(runs, small):
     good = write_run(runs, "demo", "good", shape=small)
-    step, unfinished = good / "segments" / "step", good / "segments" / "turn" / ".000009.parquet.writing"
+    step = good / "segments" / "step"
+    unfinished = good / "segments" / "turn" / ".000009.parquet.writing"
     unfinished.write_bytes(b"half a")
     (step / "notes.txt").write_text("mine")
     loops = [runs / "loop", runs / "demo" / "loop", step / "loop.parquet"]

@@ -9,7 +9,8 @@ from sorl.analysis.results import Results, results
 from studies.early_warning.corpus import Run
 from tests.analysis.frames import arm, down, frame, up
 
-STEPS, ONSET = 30, 18
+STEPS = 30
+ONSET = 18
 
 
 def run(seed: int, falls: bool, *, onset: int = ONSET, **changes: Any) -> Run:

@@ -50,14 +50,18 @@ def test_a_paired_difference_mirrors_when_the_arms_are_exchanged(e: int, f: int,
         with pytest.raises(ValueError, match="n"):
             evidence.paired_proportions(e, f, g, h)
         return
-    one, other = evidence.paired_proportions(e, f, g, h), evidence.paired_proportions(e, g, f, h)
+    one = evidence.paired_proportions(e, f, g, h)
+    other = evidence.paired_proportions(e, g, f, h)
     assert one.low - 1e-12 <= one.value <= one.high + 1e-12  # type: ignore[operator]
     turned = (-other.value, -other.high, -other.low)  # type: ignore[operator]
     assert (one.value, one.low, one.high) == pytest.approx(turned)
 
 
 def test_the_power_of_fisher_counts_every_table() -> None:
-    n, a, b, alpha = 6, 0.8, 0.2, 0.05
+    n = 6
+    a = 0.8
+    b = 0.2
+    alpha = 0.05
     total = sum(
         scipy_stats.binom.pmf(x, n, a) * scipy_stats.binom.pmf(y, n, b)
         for x, y in product(range(n + 1), repeat=2)
@@ -78,7 +82,9 @@ def test_the_fewest_seeds_are_enough_and_one_fewer_is_not(monkeypatch: pytest.Mo
 
 
 def test_the_power_of_the_t_test_is_what_simulation_finds() -> None:
-    n, deviation, effect = 6, 0.3, 0.4
+    n = 6
+    deviation = 0.3
+    effect = 0.4
     drawn = np.random.default_rng(0).normal(effect, deviation, (20_000, n))
     t = drawn.mean(1) / (drawn.std(1, ddof=1) / math.sqrt(n))
     assert evidence.power_of_t(n, deviation, effect, 0.05) == pytest.approx(
@@ -98,7 +104,8 @@ def cures(turn: list[Any], norm: list[Any], both: list[Any], plain: list[Any]) -
     return frame(arm("red", plain), *cured)
 
 
-PLAIN, CURED = arm("red", down(N)), arm("green", up(N), "turn-ppo")
+PLAIN = arm("red", down(N))
+CURED = arm("green", up(N), "turn-ppo")
 
 
 @pytest.mark.parametrize(
@@ -177,7 +184,8 @@ def test_controls_are_found_by_their_settings_and_shown_with_their_own_figure() 
 
 
 def test_staleness_and_reuse_apart_are_controls_of_the_first_claim() -> None:
-    reused, stale = {"epochs": 4, "staleness": 0}, {"epochs": 1, "staleness": 16}
+    reused = {"epochs": 4, "staleness": 0}
+    stale = {"epochs": 1, "staleness": 16}
     parts = arm("reused", up(N), learn=reused), arm("stale", down(N), learn=stale)
     (row,) = judged(frame(arm("x", down(N)), on_policy("y", up(N)), *parts))["a1"].rows
     assert {(c.arm, c.collapsed) for c in row.controls} == {("reused", 0), ("stale", 10)}
@@ -185,7 +193,8 @@ def test_staleness_and_reuse_apart_are_controls_of_the_first_claim() -> None:
 
 @pytest.mark.parametrize(("level", "verdict"), [(0.02, SUPPORTED), (0.2, NOT_SUPPORTED)])
 def test_clip_fractions_are_compared_while_both_runs_are_up(level: float, verdict: str) -> None:
-    plain, turns = arm("red", [20, 21, None, None, None, None]), arm("green", up(6), "turn-ppo")
+    plain = arm("red", [20, 21, None, None, None, None])
+    turns = arm("green", up(6), "turn-ppo")
     # They differ a little between seeds and run away after the onset.
     for rows, usual, wiggles in ((plain, 0.105, (1.0, 1.1, 0.95, 1.02, 1.2, 0.9)), (turns, level, [1] * 6)):
         for row, wiggle in zip(rows, wiggles, strict=True):
@@ -202,7 +211,8 @@ def grown(name: str, factor: float, also: float = 1.0) -> pd.DataFrame:
     """Runs that collapse at step 20 and runs of the same seeds that do not; a curve grows by a factor before
     it.
     """
-    fell, stood = arm("red", [20] * 6), arm("green", up(6), "turn-ppo")
+    fell = arm("red", [20] * 6)
+    stood = arm("green", up(6), "turn-ppo")
     for rows, by in ((fell, factor), (stood, also)):
         for row in rows:
             values = np.full(STEPS, 0.2)
@@ -292,7 +302,8 @@ def test_a_run_without_a_verdict_never_makes_a_claim_stronger(
         "run_id": "a-first",
     }
     nothing = {key: None for key in added if key.endswith("_curve")} | {"time": 0.0, "event": False}
-    before, after = verdicts(BASE), verdicts(pd.concat([BASE, pd.DataFrame([added | nothing | fate])]))
+    before = verdicts(BASE)
+    after = verdicts(pd.concat([BASE, pd.DataFrame([added | nothing | fate])]))
     for old, new in zip(before, after, strict=True):
         assert STRENGTH[new.verdict] <= STRENGTH[old.verdict]
         if STRENGTH[new.verdict]:

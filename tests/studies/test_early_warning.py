@@ -29,7 +29,8 @@ from tests.studies.runs import ONSET, STEPS, corpus, run
 CURVES = arrays(float, st.integers(1, 40), elements=st.floats(-50, 50).map(lambda x: round(x, 3)))
 SHARES = arrays(float, st.integers(1, 40), elements=st.floats(0, 1).map(lambda x: round(x, 3)))
 SIDES = st.sampled_from(("above", "below"))
-AFFINE, SCALED = ("baseline", "cusum", "departure"), ("start", "peak", "slump")
+AFFINE = ("baseline", "cusum", "departure")
+SCALED = ("start", "peak", "slump")
 
 
 @pytest.mark.parametrize("name", DETECTORS)
@@ -44,7 +45,8 @@ def test_a_score_depends_on_no_later_step(name: str, curve: np.ndarray, side: Si
     )
     changed = known.copy()
     changed[cut:] = ~known[cut:]
-    whole, short = score(name, curve, side, known), score(name, curve[:cut], side, known[:cut])
+    whole = score(name, curve, side, known)
+    short = score(name, curve[:cut], side, known[:cut])
     assert np.array_equal(whole[:cut], short, equal_nan=True)
     assert np.array_equal(whole[:cut], score(name, other, side, changed)[:cut], equal_nan=True)
 
@@ -54,7 +56,8 @@ def test_a_score_depends_on_no_later_step(name: str, curve: np.ndarray, side: Si
 @settings(max_examples=40)
 def test_no_score_depends_on_the_unit_and_some_not_on_the_origin(name, data, side, a, b):
     curve = data.draw(CURVES if name in AFFINE else SHARES)
-    same, moved = score(name, curve, side), score(name, a * curve + (b if name in AFFINE else 0), side)
+    same = score(name, curve, side)
+    moved = score(name, a * curve + (b if name in AFFINE else 0), side)
     big = np.abs(same) > 1e4  # a spread of rounding alone
     assert np.allclose(same[~big], moved[~big], rtol=1e-6, atol=1e-6, equal_nan=True)
 
@@ -107,7 +110,8 @@ def share(found) -> tuple[int, int]:
 
 
 def test_a_signal_that_leads_is_found_with_its_lead_and_one_that_is_noise_is_not(bench: Bench) -> None:
-    half, seen = evaluate.halves(bench.runs, "seed"), []
+    half = evaluate.halves(bench.runs, "seed")
+    seen = []
     found = evaluate.held_out(lambda tuning: seen.append(tuning) or bench.scores[ENTROPY], bench.runs, half)
     assert [set(half[tuning].tolist()) for tuning in seen] == [{0}, {1}], "no half sets its own threshold"
     assert (share(found.recall), found.before.k, set(found.ahead)) == ((20, 20), 20, {10})
@@ -209,7 +213,8 @@ def test_thresholds_and_areas_by_hand() -> None:
         4,
     ]
     assert evaluate.threshold(np.array([np.nan]), 0.5) == np.inf
-    one, other = (np.array([2.0, 3.0]), np.array([1.0, 2.0])), (np.array([9.0, 7.0]), np.array([8.0]))
+    one = (np.array([2.0, 3.0]), np.array([1.0, 2.0]))
+    other = (np.array([9.0, 7.0]), np.array([8.0]))
     assert evaluate.area(*one) == 0.875
     found, low, high = evaluate.areas([one, other])
     assert found == pytest.approx((4 * 0.875 + 2 * 0.5) / 6)
@@ -222,7 +227,9 @@ def test_thresholds_and_areas_by_hand() -> None:
 def test_a_corpus_is_read_as_it_was_written_and_null_stays_null(tmp_path: Path) -> None:
     runs = corpus(2)
     values, known = runs[0].curves["entropy"]
-    values[3], values[4], known[4] = np.nan, np.nan, False
+    values[3] = np.nan
+    values[4] = np.nan
+    known[4] = False
     corpora.write(runs, file := tmp_path / "corpus.parquet")
     again = corpora.read(file)
     assert [r.run_id for r in again] == [r.run_id for r in runs]

@@ -11,7 +11,9 @@ from studies.rise_and_fall import arms, curve, promise, search, survivors
 from studies.routes import FAULT, named_first, named_wrongly
 from tests.learn.tiny import TINY
 
-UP, DOWN, FLAT = [0.2] * 5 + [0.6] * 25, [0.2] * 5 + [0.6] * 15 + [0.0] * 10, [0.2] * 30
+UP = [0.2] * 5 + [0.6] * 25
+DOWN = [0.2] * 5 + [0.6] * 15 + [0.0] * 10
+FLAT = [0.2] * 30
 
 
 def rows(**curves: list[float]) -> pd.DataFrame:
@@ -35,7 +37,9 @@ def test_a_run_rose_when_thirty_iterations_in_a_row_are_well_above_the_warm_star
             "config": '{"policy": {}}',
         }
 
-    rose, brief, never = [0.5] + [0.7] * 30 + [0.0] * 10, [0.3] + [0.7] * 10 + [0.1] * 30, [0.4] + [0.5] * 40
+    rose = [0.5] + [0.7] * 30 + [0.0] * 10
+    brief = [0.3] + [0.7] * 10 + [0.1] * 30
+    never = [0.4] + [0.5] * 40
     found = arms(
         pd.DataFrame(
             [
@@ -60,7 +64,8 @@ def test_the_better_half_goes_on_in_the_order_of_the_table():
 
 
 def test_a_search_ends_with_a_row_for_every_run_and_repeats_none(tmp_path: Path):
-    table, output = tmp_path / "settings.toml", tmp_path / "rows.parquet"
+    table = tmp_path / "settings.toml"
+    output = tmp_path / "rows.parquet"
     base = {**TINY, "algorithm": "grpo"}
     base.pop("iterations")
     settings = {"calm": {}, "wild": {"learn.policy.lr": 1.0}}

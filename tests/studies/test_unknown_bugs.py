@@ -69,7 +69,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("bug", _KINDS)
 def test_a_run_with_the_bug_ends_with_other_networks_than_one_without(bug: Bug, runs: Path) -> None:
-    with_it, without = _trained(runs, bug, 2), _trained(runs, bug, None)
+    with_it = _trained(runs, bug, 2)
+    without = _trained(runs, bug, None)
     assert any(not x.equal(without[name]) for name, x in with_it.items() if name in without)
 
 

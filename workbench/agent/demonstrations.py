@@ -40,7 +40,8 @@ class _Player:
 
     def play(self, question: Question) -> Episode:
         dialogue = Dialogue(self.world, self.codec, question, group=question.id)
-        at, step = question.start, 0
+        at = question.start
+        step = 0
         while dialogue.ended is None:
             relation = question.chain[step] if step < len(question.chain) else None
             text, query = self.turn(at, relation)
@@ -72,9 +73,11 @@ class _Player:
         return f"<think> got {at} need {relation} </think> <search> {query} </search>", (at, relation)
 
     def malformed(self, at: str, relation: str | None) -> tuple[str, ...]:
-        first, second = "<search> </search>", f"<search> {at} </answer>"
+        first = "<search> </search>"
+        second = f"<search> {at} </answer>"
         if isinstance(self.world, Facts):
-            first, second = f"<search> {at} </search>", f"<search> {relation or at} {at} </search>"
+            first = f"<search> {at} </search>"
+            second = f"<search> {relation or at} {at} </search>"
         return f"</think> {first}", f"</think> {second}", "</think> </answer>", "</search>"
 
     def other(self, words: tuple[str, ...], word: str) -> str:

@@ -8,7 +8,11 @@ from sorl.tensors import torch
 
 # What a random stream of the trainer is for: the first part of its key, so that no two streams share their
 # numbers.
-ROLLOUT, ORDER, EVALUATION, PLACEBO, FAULT = 1, 2, 3, 4, 5
+ROLLOUT = 1
+ORDER = 2
+EVALUATION = 3
+PLACEBO = 4
+FAULT = 5
 _MASK = (1 << 64) - 1
 
 
@@ -38,7 +42,8 @@ class Stream:
     """Successive draws under one key, for a procedure that needs several."""
 
     def __init__(self, *key: int) -> None:
-        self._state, self._count = draw(*key), 0
+        self._state = draw(*key)
+        self._count = 0
 
     def uniform(self) -> float:
         """Return the next number in [0, 1)."""

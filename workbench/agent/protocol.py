@@ -50,7 +50,10 @@ class Dialogue:
     """
 
     def __init__(self, world: World, codec: Codec, question: Question, group: int) -> None:
-        self.world, self.codec, self._question, self._group = world, codec, question, group
+        self.world = world
+        self.codec = codec
+        self._question = question
+        self._group = group
         self.tokens: list[int] = []  # exactly what the policy saw and wrote: nothing is tokenised twice
         self.written: list[bool] = []
         self.log_prob: list[float] = []
@@ -79,7 +82,8 @@ class Dialogue:
         action, text = parse(self.codec.decode(tokens))
         found: Retrieved | None = None
         if action == "answer":
-            self.answer, self.ended = text, "answer"
+            self.answer = text
+            self.ended = "answer"
         elif action == "search":
             found = self.world.search(self._question, text, len(self.status) + 1)
         self._found.append(found)
@@ -101,7 +105,8 @@ class Dialogue:
 
     def episode(self) -> Episode:
         """Return the finished episode, judged."""
-        answer, question = self.answer, self._question
+        answer = self.answer
+        question = self._question
         return Episode(
             question_id=question.id,
             group=self._group,

@@ -100,7 +100,8 @@ class _Given(TorchFunctionMode):
 
     def __init__(self, given: Tensor | None, experts: int) -> None:
         super().__init__()
-        self.given, self.experts = given, experts
+        self.given = given
+        self.experts = experts
         self.chosen: list[Tensor] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -17,7 +17,9 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from sorl.batch import Batch
 
-PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
+PAD = "<pad>"
+EOS = "<eos>"
+UNKNOWN = "<unk>"
 TAGS = (
     "<think>",
     "</think>",
@@ -138,7 +140,8 @@ class Codec:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, wording: str = "plain") -> None:
-        self._tokenizer, self._wording = tokenizer, WORDINGS[wording]
+        self._tokenizer = tokenizer
+        self._wording = WORDINGS[wording]
         self._ids = vocabulary = tokenizer.get_vocab()
         self._words: list[str] | None = None  # of a word-level tokenizer: the same ids, twenty times faster
         backend: Any = getattr(tokenizer, "backend_tokenizer", None)

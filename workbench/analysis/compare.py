@@ -49,7 +49,8 @@ def summarise(frame: pd.DataFrame) -> pd.DataFrame:
         )
         stopped = over.loc[over["steps"] < over["planned"], ["steps", "planned"]].astype(float)
         updates = over.reindex(columns=["clip_frac", "grad_norm_median", "grad_norm_max"]).astype(float)
-        onsets, each = dead["collapse_step"].dropna().astype(float), known.to_dict(orient="records")
+        onsets = dead["collapse_step"].dropna().astype(float)
+        each = known.to_dict(orient="records")
         idle = known.reindex(columns=["outcome", "first_success"]).query("outcome == 'no_learning'")
         found.append(
             {
@@ -88,7 +89,8 @@ def _over_seeds(runs: pd.DataFrame, name: str) -> dict[str, Any]:
     an interval.
     """
     values = runs[f"{name}_success"].dropna()
-    mean, iqm = stats.mean_interval(values).cut(0, 1), stats.interquartile_mean([values])
+    mean = stats.mean_interval(values).cut(0, 1)
+    iqm = stats.interquartile_mean([values])
     few = len(values) < FEWEST
     mean, iqm = (Estimate(one.value) if few else one for one in (mean, iqm))
     return {**mean.columns(name), **iqm.columns(f"{name}_iqm"), f"{name}_seeds": _each(values) if few else ""}
@@ -235,7 +237,8 @@ def readable(frame: pd.DataFrame) -> pd.DataFrame:
     }
     found = []
     for row in frame.to_dict(orient="records"):
-        incidence, both = "-", row["onsets"].split(", ")
+        incidence = "-"
+        both = row["onsets"].split(", ")
         if row["judged"]:
             ends = ", ".join(percent(row[f"collapsed_{end}"]) for end in ("low", "high"))
             incidence = f"{int(row['collapsed'])}/{row['judged']} [{ends}]"
@@ -268,12 +271,14 @@ def against(arms: pd.DataFrame, rows: pd.DataFrame, reference: str) -> pd.DataFr
     is corrected over the comparisons.
     """
     incidence = {row["arm"]: row for row in arms.to_dict(orient="records")}
-    theirs, found = incidence.pop(reference), []
+    theirs = incidence.pop(reference)
+    found = []
     for arm, mine in incidence.items():
         pair = rows[rows["arm"].isin([arm, reference])]
         judged = (int(mine["judged"]), int(theirs["judged"]))
         watched = (int((pair["arm"] == arm).sum()), int((pair["arm"] == reference).sum()))
-        test, (ratio, reason) = logrank(pair), survival.hazard_ratio(pair, reference)
+        test = logrank(pair)
+        ratio, reason = survival.hazard_ratio(pair, reference)
         difference, horizon = survival.restricted_mean_difference(pair, reference)
         counts = (
             [int(row[k]) for row in (mine, theirs) for k in ("collapsed", "judged")] if all(judged) else []
@@ -351,7 +356,8 @@ def figures(runs: pd.DataFrame, reference: str | None = None) -> pd.DataFrame:
     _degrees, _p of the test that all arms are one; and, where algorithms are crossed with other settings,
     those of `by_algorithm`.
     """
-    arms, rows = summarise(runs), observed(runs)
+    arms = summarise(runs)
+    rows = observed(runs)
     frame = arms
     if len(rows):
         frame = frame.merge(by_arm(rows), on="arm", how="left")
@@ -403,10 +409,8 @@ def against_reference(frame: pd.DataFrame) -> pd.DataFrame:
     """The comparisons with the reference arm as text cells: p-values (in parentheses Holm's), ratios,
     differences.
     """
-    pairs, watched = (
-        _rows(frame, "reference"),
-        dict(zip(frame["arm"], frame.get("watched", []), strict=False)),
-    )
+    pairs = _rows(frame, "reference")
+    watched = dict(zip(frame["arm"], frame.get("watched", []), strict=False))
 
     def tested(row: Row, test: str) -> str:
         if pd.isna(row[f"{test}_p"]):
@@ -417,10 +421,8 @@ def against_reference(frame: pd.DataFrame) -> pd.DataFrame:
     cells = []
     for row in pairs:
         fewest = min(row["watched"], watched[row["reference"]])
-        ratio, gained = (
-            _seen(row, fewest, "hazard_ratio", ".2f"),
-            _seen(row, fewest, "rmst_difference", "+.1f"),
-        )
+        ratio = _seen(row, fewest, "hazard_ratio", ".2f")
+        gained = _seen(row, fewest, "rmst_difference", "+.1f")
         line = {"arm": row["arm"], "Fisher p": tested(row, "fisher"), "log-rank p": tested(row, "logrank")}
         line["permuted log-rank p"] = tested(row, "permuted")
         line["hazard ratio"] = f"not estimable: {row['hazard_ratio_reason']}" if ratio == "-" else ratio

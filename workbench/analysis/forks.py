@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 ROUNDS = 20_000  # permutations where the exact number is larger
 LAST = 4  # steps of a child that its success at the end is the mean of
 # arms: the control, and (before a cause's name) what removes a cause
-UNCHANGED, WITHOUT = "unchanged", "without "
+UNCHANGED = "unchanged"
+WITHOUT = "without "
 FELL = ("collapsed", "diverged", "falling")  # outcomes of a child that fell; one that came back was detected
 ABOUT = (
     "down: children that fell (collapsed, diverged, falling at their end). success: mean of a child's last"
@@ -107,11 +108,11 @@ def mantel_haenszel(strata: Sequence[tuple[int, int, int, int]]) -> tuple[float,
 
 def _wilson(weight: np.ndarray, count: np.ndarray, n: np.ndarray) -> tuple[float, float, float]:
     """Return sum w count / n and Wilson's 95 % limits of it at the effective size."""
-    p, size, square = float((weight * count / n).sum()), 1 / float((weight**2 / n).sum()), Z95**2
-    middle, half = (
-        p + square / (2 * size),
-        Z95 * np.sqrt(max(0.0, p * (1 - p)) / size + square / (4 * size**2)),
-    )
+    p = float((weight * count / n).sum())
+    size = 1 / float((weight**2 / n).sum())
+    square = Z95**2
+    middle = p + square / (2 * size)
+    half = Z95 * np.sqrt(max(0.0, p * (1 - p)) / size + square / (4 * size**2))
     low, high = ((middle + side * half) / (1 + square / size) for side in (-1, 1))
     return p, min(p, float(low)), max(p, float(high))
 
@@ -164,7 +165,8 @@ def effects(found: pd.DataFrame, reference: str = UNCHANGED) -> list[dict[str, A
 
 def table(found: pd.DataFrame) -> pd.DataFrame:
     """Return the effects as text cells, with a mark a child: x is down, o is up."""
-    rows, saves = [], "{saves:+.2f} [{low:+.2f}, {high:+.2f}]"
+    rows = []
+    saves = "{saves:+.2f} [{low:+.2f}, {high:+.2f}]"
     for row in effects(found):
         mine = found[found["arm"] == row["arm"]].sort_values(["parent", "draw"]).groupby("parent")["down"]
         rows.append(

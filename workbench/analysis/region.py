@@ -54,10 +54,18 @@ MOVES = 0.1  # doublings: a smaller move of a boundary is not reported
 TEN_TO_NINETY = 2.563  # the distance from 10 to 90 % of a normal distribution with deviation 1
 APART = 1.5  # doublings, of an arm's boundaries around their centre
 # from 10 to 90 %, doublings; deviations of its log: all arms, one arm
-WIDTH, WIDTH_SPREAD, ARM_SPREAD = 0.8, 0.7, 0.3
-OWN, SHARED = 0.3, 0.4  # doublings, scales of the priors of a seed's shift in one arm and in all
-CHAINS, BURN, KEEP = 24, 150, 500
-_WIDTHS, _SHIFTS = np.geomspace(0.02, 8.0, 48), np.geomspace(0.01, 4.0, 40)  # grids of the deviations
+WIDTH = 0.8
+WIDTH_SPREAD = 0.7
+ARM_SPREAD = 0.3
+# doublings, scales of the priors of a seed's shift in one arm and in all
+OWN = 0.3
+SHARED = 0.4
+CHAINS = 24
+BURN = 150
+KEEP = 500
+# grids of the deviations
+_WIDTHS = np.geomspace(0.02, 8.0, 48)
+_SHIFTS = np.geomspace(0.01, 4.0, 40)
 # Log densities on the grid, which is even in the logarithm: half-normal, and the same over the deviation
 # itself, which puts most of it near none.
 _SHARED_PRIOR = -0.5 * (_SHIFTS / SHARED) ** 2 + np.log(_SHIFTS)
@@ -132,7 +140,9 @@ def boundary(points: Mapping[float, tuple[float, float]]) -> Boundary | None:
     counts = np.array([(x, k, n) for x, (k, n) in sorted(points.items()) if n > 0], float)
     if not len(counts):
         return None
-    tried, collapsed, judged = counts[:, 0].tolist(), counts[:, 1], counts[:, 2]
+    tried = counts[:, 0].tolist()
+    collapsed = counts[:, 1]
+    judged = counts[:, 2]
     fitted = scipy.optimize.isotonic_regression(collapsed / judged, weights=judged).x
     shares = np.where(np.abs(fitted - 0.5) < 1e-9, 0.5, fitted).tolist()
     up = [i for i, share in enumerate(shares) if share < 0.5]
@@ -206,7 +216,8 @@ def from_runs(frame: pd.DataFrame, file: GridFile, experiment: str) -> Landscape
     numeric = [
         key for key, values in file.axes.items() if all(type(value) in (int, float) for value in values)
     ]
-    across, further = next(iter(numeric), None), [key for key in numeric[1:] if len(file.axes[key]) > 1]
+    across = next(iter(numeric), None)
+    further = [key for key in numeric[1:] if len(file.axes[key]) > 1]
     points = 1 + sum(len(file.axes[key]) > 1 for key in numeric)  # parts of an arm's name that say its point
     settings = [settings_of(config) for config in judged["config"]]
     rows = judged[["run_id", "arm", "algorithm", "seed", "outcome"]].assign(
@@ -224,7 +235,8 @@ def from_runs(frame: pd.DataFrame, file: GridFile, experiment: str) -> Landscape
     ]
     place = rows["series"].map({name: i for i, name in reversed([*enumerate(named)])}).fillna(len(named))
     rows = rows.assign(place=place).sort_values(["place", "slice", "y", "x", "seed"], kind="stable")
-    rows, down = rows.drop(columns="place"), rows["outcome"].isin(UNDECIDED)
+    down = rows["outcome"].isin(UNDECIDED)
+    rows = rows.drop(columns="place")
     return Landscape(
         rows[~down].reset_index(drop=True),
         file.region,
@@ -269,7 +281,9 @@ def areas(drawn: Mapping[float, np.ndarray], settings: RegionSettings) -> np.nda
     """
     if len(drawn) < 2:
         return None
-    order, low, high = sorted(drawn), math.log2(settings.low), math.log2(settings.high)
+    order = sorted(drawn)
+    low = math.log2(settings.low)
+    high = math.log2(settings.high)
     width = np.stack([np.clip(drawn[y], low, high) - low for y in order])
     return np.asarray(np.trapezoid(width, heights(order), axis=0))
 
@@ -292,7 +306,8 @@ def by_series(landscape: Landscape, reference: str | None = None) -> pd.DataFram
     boundary lies outside what was tried; width: doublings from 10 to 90 % collapsed. InputError for an
     unknown reference.
     """
-    settings, (drawn, widths) = landscape.settings, landscape.fitted
+    settings = landscape.settings
+    drawn, widths = landscape.fitted
     names = list(landscape.runs["series"].unique())
     reference = reference or names[0]
     if reference not in names:
@@ -305,8 +320,10 @@ def by_series(landscape: Landscape, reference: str | None = None) -> pd.DataFram
     seeds = int(landscape.runs["seed"].nunique())
     rows: list[dict[str, Any]] = []
     for (series, piece), runs in landscape.parts.items():
-        mine, other = area[series, piece], area.get((reference, piece))
-        order, found = heights(sorted(runs["y"].unique())), estimate(mine, seeds)
+        mine = area[series, piece]
+        other = area.get((reference, piece))
+        order = heights(sorted(runs["y"].unique()))
+        found = estimate(mine, seeds)
         whole = (order[-1] - order[0]) * (math.log2(settings.high) - math.log2(settings.low))
         gap = mine - other if mine is not None and other is not None and series != reference else None
         beyond = {edge.beyond for edge in edges(runs).values()} - {""}
@@ -416,7 +433,8 @@ def answer(landscape: Landscape, series: pd.DataFrame, columns: pd.DataFrame) ->
     """Return the `headline`, what the areas say, what lies outside the searched range, what
     figures rest on.
     """
-    lines, settings = [headline(landscape, columns)], landscape.settings
+    lines = [headline(landscape, columns)]
+    settings = landscape.settings
     survival = "" if landscape.survival == NOT_DEAD else f" ({landscape.survival})"
     for piece, rows in series[series["area"].notna()].groupby("slice", sort=False):
         if len(rows) > 1:
@@ -441,7 +459,8 @@ def answer(landscape: Landscape, series: pd.DataFrame, columns: pd.DataFrame) ->
         lines.append(f"Not yet narrowed down to two neighbouring values {seeds}: {_listed(loose)}.")
     if landscape.survival != NOT_DEAD:
         return lines  # the rest is the same for every reading
-    shift, across = "1 + " if (landscape.runs["y"] <= 0).any() else "", in_words(landscape.across)
+    shift = "1 + " if (landscape.runs["y"] <= 0).any() else ""
+    across = in_words(landscape.across)
     axis = f"log2({shift}{across})" if across else "nothing, there is one column"
     lines.append(
         f"Area: log2({in_words(settings.along)}) from {settings.low:g} up to the boundary, over {axis}. "
@@ -476,7 +495,8 @@ def headline(landscape: Landscape, columns: pd.DataFrame) -> str:
             .to_dict(orient="records")
         )
         known = [row for row in hardest if not row["beyond"]]
-        ends, parts = [*known[:1], *known[1:][-1:]], []
+        ends = [*known[:1], *known[1:][-1:]]
+        parts = []
         if ends:
             each = ", at ".join(f"{edge(row)} with {row['series']}" for row in ends)
             parts.append(f"at {in_words(landscape.settings.along)} {each}")
@@ -508,7 +528,8 @@ def _listed(columns: pd.DataFrame, words: Any = lambda _: "") -> str:
 
 
 def _loose(landscape: Landscape, row: Mapping[Hashable, Any]) -> bool:
-    lattice, sides = np.array(landscape.settings.lattice), [s for s in ("low", "high") if not pd.isna(row[s])]
+    lattice = np.array(landscape.settings.lattice)
+    sides = [s for s in ("low", "high") if not pd.isna(row[s])]
     ends = [int(np.abs(lattice - row[side]).argmin()) for side in sides]
     gap = ends[1] - ends[0] > 1 if len(ends) == 2 else ends[0] not in (0, len(lattice) - 1)
     return gap or any(row[f"{side}_runs"] < landscape.planned for side in sides)
@@ -570,12 +591,21 @@ def draw(
     """Draw log2 of each column's boundary and each arm's doublings from 10 to 90 %, (keep, n), in a range of
     log2.
     """
-    t, random, ndtr, ndtri = trials, np.random.default_rng(seed), scipy.special.ndtr, scipy.special.ndtri
+    t = trials
+    random = np.random.default_rng(seed)
+    ndtr = scipy.special.ndtr
+    ndtri = scipy.special.ndtri
     total = np.bincount  # of the values (or of ones) with each code
-    arm, set_of_unit = t.arm_of_column[t.column], t.set_of_arm[t.arm_of_unit]
-    set_of_run, sets = t.set_of_arm[arm], int(t.set_of_arm.max()) + 1
-    sign, middle, spread = np.where(t.collapsed, 1.0, -1.0), (low + high) / 2, ((high - low) / 2) ** 2
-    columns, units, arms = len(t.arm_of_column), len(t.arm_of_unit), len(t.set_of_arm)
+    arm = t.arm_of_column[t.column]
+    set_of_unit = t.set_of_arm[t.arm_of_unit]
+    set_of_run = t.set_of_arm[arm]
+    sets = int(t.set_of_arm.max()) + 1
+    sign = np.where(t.collapsed, 1.0, -1.0)
+    middle = (low + high) / 2
+    spread = ((high - low) / 2) ** 2
+    columns = len(t.arm_of_column)
+    units = len(t.arm_of_unit)
+    arms = len(t.set_of_arm)
 
     def normal(weighted: np.ndarray, precision: np.ndarray) -> np.ndarray:
         return weighted / precision + random.standard_normal(len(weighted)) / np.sqrt(precision)
@@ -586,7 +616,8 @@ def draw(
         return np.asarray(grid[(mass < random.random((len(mass), 1)) * mass[:, -1:]).sum(1)])
 
     def deviation(values: np.ndarray, of: np.ndarray, prior: np.ndarray) -> np.ndarray:
-        count, square = total(of, None, sets)[:, None], total(of, values**2, sets)[:, None]
+        count = total(of, None, sets)[:, None]
+        square = total(of, values**2, sets)[:, None]
         return pick(-count * np.log(_SHIFTS) - square / (2 * _SHIFTS**2) + prior, _SHIFTS)
 
     def scale(score: np.ndarray, rest: np.ndarray, prior: np.ndarray) -> np.ndarray:
@@ -596,11 +627,14 @@ def draw(
 
     boundary = total(t.column, t.x, columns) / np.maximum(total(t.column, None, columns), 1)
     centre = np.full(len(t.set_of_arm), middle)
-    shift, common = np.zeros(len(t.seed_of_unit)), np.zeros(len(t.set_of_seed))
+    shift = np.zeros(len(t.seed_of_unit))
+    common = np.zeros(len(t.set_of_seed))
     usual = np.full(sets, math.log(WIDTH / TEN_TO_NINETY))
     width = np.exp(usual)[t.set_of_arm]
-    own, shared = np.full(sets, OWN), np.full(sets, SHARED / 2)
-    boundaries, widths = [], []
+    own = np.full(sets, OWN)
+    shared = np.full(sets, SHARED / 2)
+    boundaries = []
+    widths = []
     for step in range(burn + keep):
         # The threshold of each run: above its setting unless it collapsed.
         mean = boundary[t.column] + shift[t.unit]
@@ -609,7 +643,8 @@ def draw(
         weight = 1 / width**2
 
         # The boundaries, and the centre of each arm's.
-        by_column, apart = weight[t.arm_of_column], 1 / APART**2
+        by_column = weight[t.arm_of_column]
+        apart = 1 / APART**2
         weighted = (
             total(t.column, threshold - shift[t.unit], columns) * by_column + centre[t.arm_of_column] * apart
         )
@@ -618,7 +653,8 @@ def draw(
         centre = normal(weighted, total(t.arm_of_column) * apart + 1 / spread)
 
         # The shift of each seed in each arm, and what it does in all.
-        by_unit, by_set = weight[t.arm_of_unit], 1 / own**2
+        by_unit = weight[t.arm_of_unit]
+        by_set = 1 / own**2
         weighted = total(t.unit, threshold - boundary[t.column], units) * by_unit
         weighted += common[t.seed_of_unit] * by_set[set_of_unit]
         shift = normal(weighted, total(t.unit, None, units) * by_unit + by_set[set_of_unit])
@@ -631,28 +667,33 @@ def draw(
         by_arm = by_set[t.set_of_arm]
         weighted = total(t.arm_of_unit, shift - common[t.seed_of_unit]) * by_arm - (centre - middle) / spread
         up = normal(weighted, total(t.arm_of_unit) * by_arm + 1 / spread)
-        boundary, centre, shift = boundary + up[t.arm_of_column], centre + up, shift - up[t.arm_of_unit]
+        boundary = boundary + up[t.arm_of_column]
+        centre = centre + up
+        shift = shift - up[t.arm_of_unit]
         weighted = total(t.set_of_seed, common) / shared**2 - total(t.set_of_arm, centre - middle) / spread
         up = normal(weighted, total(t.set_of_seed) / shared**2 + total(t.set_of_arm) / spread)
-        boundary, centre = boundary + up[t.set_of_arm][t.arm_of_column], centre + up[t.set_of_arm]
-        common, shift = common - up[t.set_of_seed], shift - up[set_of_unit]
+        boundary = boundary + up[t.set_of_arm][t.arm_of_column]
+        centre = centre + up[t.set_of_arm]
+        common = common - up[t.set_of_seed]
+        shift = shift - up[set_of_unit]
 
         # The deviations of the shifts, first as they are, then with the shifts measured in deviations: small
         # ones too.
         between = shift - common[t.seed_of_unit]
-        own, shared = (
-            deviation(between, set_of_unit, _OWN_PRIOR),
-            deviation(common, t.set_of_seed, _SHARED_PRIOR),
-        )
-        rest, score = threshold - boundary[t.column], between / own[set_of_unit]
+        own = deviation(between, set_of_unit, _OWN_PRIOR)
+        shared = deviation(common, t.set_of_seed, _SHARED_PRIOR)
+        rest = threshold - boundary[t.column]
+        score = between / own[set_of_unit]
         own = scale(score[t.unit], rest - common[t.seed_of_unit][t.unit], _OWN_PRIOR)
-        between, score = score * own[set_of_unit], common / shared[t.set_of_seed]
+        between = score * own[set_of_unit]
+        score = common / shared[t.set_of_seed]
         shared = scale(score[t.seed_of_unit][t.unit], rest - between[t.unit], _SHARED_PRIOR)
         common = score * shared[t.set_of_seed]
         shift = common[t.seed_of_unit] + between
 
         # The width of each arm, and the usual one of all.
-        logs, squares = np.log(_WIDTHS), total(arm, (rest - shift[t.unit]) ** 2, arms)[:, None]
+        logs = np.log(_WIDTHS)
+        squares = total(arm, (rest - shift[t.unit]) ** 2, arms)[:, None]
         density = -0.5 * ((logs - usual[t.set_of_arm][:, None]) / ARM_SPREAD) ** 2
         width = pick(density - total(arm, None, arms)[:, None] * logs - squares / (2 * _WIDTHS**2), _WIDTHS)
         weighted = total(t.set_of_arm, np.log(width)) / ARM_SPREAD**2

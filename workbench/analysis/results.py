@@ -23,7 +23,8 @@ from sorl.spec.files import from_json, open_file
 if TYPE_CHECKING:
     from sorl.store.reader import Reader
 
-KEY, FORMAT = b"sorl_results", 1
+KEY = b"sorl_results"
+FORMAT = 1
 _VALUES = 50_000_000  # in a file; a thousand runs of a thousand steps are 30 million
 # The curves: columns of `step`, or means over its updates, which skip NULLs.
 SERIES = ("success", "grad_norm_max", "clip_frac", "ess_frac_min", "entropy", "clip_bias_norm", "value_mae")
@@ -129,7 +130,9 @@ def collect(reader: "Reader", experiment: str, frame: pd.DataFrame, fairness: Se
 def results(frame: pd.DataFrame, about: dict[str, str], fairness: Sequence[str] = ()) -> Results:
     """Return rows with the columns of the file in its types."""
     named = frame.rename(columns={**_RENAMED, **{f"{name}_curve": name for name in CURVES}})
-    columns, absent = [], [None] * len(named)  # a signal that these runs did not log
+    # a signal that these runs did not log
+    columns = []
+    absent = [None] * len(named)
     for field in _schema():  # None for what is missing; curves stay arrays
         cells = [v if np.ndim(v) or not pd.isna(v) else None for v in named.get(field.name, absent)]
         columns.append(pa.array(cells, field.type))
@@ -175,7 +178,8 @@ def write(found: Results, file: Path) -> None:
 
 def read(file: Path) -> Results:
     """Read a file of `write`. Raises InputError for anything else, saying what it is and how to make one."""
-    make, schema = "`sorl report EXPERIMENT --export FILE.parquet` writes one", _schema()
+    make = "`sorl report EXPERIMENT --export FILE.parquet` writes one"
+    schema = _schema()
     try:
         with open_file(file) as opened:
             parquet = pq.ParquetFile(opened)

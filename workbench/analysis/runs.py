@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from sorl.store.reader import Reader
 
 # Two readings of what it takes to survive: a run may be up only because it never learned.
-NOT_DEAD, KEPT = "not dead", "learned and kept it"
+NOT_DEAD = "not dead"
+KEPT = "learned and kept it"
 
 # Of a run in training, table `run` knows neither the steps nor a collapse since the last time it began:
 # others do. Half of the peak is where a collapse begins; the two last steps on either side of it say since
@@ -147,7 +148,8 @@ def settings(config: str | None, slots: str | None) -> dict[str, Any]:
     """Return the settings of an arm, those of its slots as slot.SLOT.OPTION; {} for the logs of other
     trainers.
     """
-    own, parts = replicate(config), nested(slots)
+    own = replicate(config)
+    parts = nested(slots)
     if not own or not parts:
         return {}
     chosen = {f"slot.{key}": value for key, value in leaves(parts.pop("slots", {}))}

@@ -18,7 +18,8 @@ LEVEL = 0.95
 # the ends of the interval then move by less than a hundredth of its width from seed to seed
 RESAMPLES = 10_000
 # `bands` counts every resample of up to 7 seeds (1716 of them), and draws so many beyond
-EXACT, DRAWS = 7, 1000
+EXACT = 7
+DRAWS = 1000
 SPREAD = 3  # seeds from which on `bands` gives an interval: that of two would be the two
 
 
@@ -122,7 +123,8 @@ def interquartile_mean(strata: Sequence[Sequence[float] | pd.Series]) -> Estimat
     Percentile bootstrap inside each stratum (a condition with its seeds) from a fixed random stream. None
     without any value, NaN if any value is NaN; no interval where a stratum has fewer than two values.
     """
-    every, known = [value for stratum in strata for value in stratum], [sorted(stratum) for stratum in strata]
+    every = [value for stratum in strata for value in stratum]
+    known = [sorted(stratum) for stratum in strata]
     if not every or any(map(math.isnan, every)):
         return Estimate(math.nan if every else None)
     middle = float(scipy.stats.trim_mean(every, 0.25))
@@ -193,8 +195,10 @@ def bands(values: pd.DataFrame) -> pd.DataFrame:
     rows = rows.assign(place=pd.factorize(rows["arm"])[0]).sort_values(["place", "bucket", "mean"])
     groups = rows.groupby(["place", "bucket"], sort=False)
     points = groups.agg(arm=("arm", "first"), n=("mean", "size"), low=("low", "min"), high=("high", "max"))
-    n, seeds = points["n"].to_numpy(), rows["mean"].to_numpy()
-    first, (middle, lower, upper) = np.cumsum(n) - n, np.full((3, len(n)), np.nan)
+    n = points["n"].to_numpy()
+    seeds = rows["mean"].to_numpy()
+    first = np.cumsum(n) - n
+    middle, lower, upper = np.full((3, len(n)), np.nan)
     for size in np.unique(n):
         at = np.flatnonzero(n == size)
         ascending = seeds[first[at][:, None] + np.arange(size)]  # (points, seeds)

@@ -105,7 +105,8 @@ def restricted_mean(rows: pd.DataFrame, horizon: float) -> tuple[float, float]:
     # from each time to the next
     area = np.diff(step) * fitted.survival_function_.iloc[: len(table), 0].to_numpy()
     later = np.cumsum(area[::-1])[::-1]
-    died, at_risk = table["observed"].to_numpy(float), table["at_risk"].to_numpy(float)
+    died = table["observed"].to_numpy(float)
+    at_risk = table["at_risk"].to_numpy(float)
     left = at_risk - died
     # no area is left after S = 0
     weight = np.divide(died, at_risk * left, out=np.zeros_like(died), where=left > 0)
@@ -141,7 +142,8 @@ def by_arm(rows: pd.DataFrame) -> pd.DataFrame:
     """One row per arm: watched, events, median and rmst (to the common horizon) with intervals, horizon; in
     steps.
     """
-    horizon, found = common_horizon(rows), []
+    horizon = common_horizon(rows)
+    found = []
     for arm, group in rows.groupby("arm", sort=False):
         mean = _normal(*restricted_mean(group, horizon), 0.0, horizon) if horizon else Estimate(None)
         row = {"arm": str(arm), "watched": len(group), "events": int(group["event"].sum())}
@@ -187,15 +189,15 @@ def permuted_logrank(rows: pd.DataFrame, reference: str) -> float | None:
     """
     if logrank(rows) is None:
         return None
-    time, event, mine = (
-        rows["time"].to_numpy(),
-        rows["event"].to_numpy(float),
-        (rows["arm"] == reference).to_numpy(),
-    )
+    time = rows["time"].to_numpy()
+    event = rows["event"].to_numpy(float)
+    mine = (rows["arm"] == reference).to_numpy()
     times = np.sort(time[event > 0])
     at_risk = (time >= times[:, None]).sum(axis=1)
     score = event - np.array([np.sum(1 / at_risk[times <= t]) for t in time])
-    n, k, drawn = len(score), int(mine.sum()), 0
+    n = len(score)
+    k = int(mine.sum())
+    drawn = 0
     if math.comb(n, k) <= PERMUTATIONS:
         sums = score[np.array(list(combinations(range(n), k)))].sum(axis=1)
     else:
@@ -228,5 +230,6 @@ def hazard_ratio(rows: pd.DataFrame, reference: str) -> tuple[Estimate, str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what it warns of, separation, is ruled out above
         fitted = CoxPHFitter().fit(data, "time", "event", fit_options=CONVERGED)
-    beta, error = float(fitted.params_["other"]), float(fitted.standard_errors_["other"])
+    beta = float(fitted.params_["other"])
+    error = float(fitted.standard_errors_["other"])
     return Estimate(math.exp(beta), math.exp(beta - Z95 * error), math.exp(beta + Z95 * error)), ""

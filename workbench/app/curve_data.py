@@ -78,7 +78,8 @@ def fell(run: Row) -> str:
 
 def stands(run: Row) -> str:
     """Say how a run ended and after which step it fell, as in `collapsed after step 17`."""
-    end, after = ended(run), fell(run)
+    end = ended(run)
+    after = fell(run)
     return (
         f"{end}{' ' if end in ('collapsed', 'falling', 'mild fall') else ', fell '}{after}" if after else end
     )
@@ -183,12 +184,14 @@ class Chosen:
             float, na_value=0
         )
         starts = np.array(self.origins)
-        gone, ended = (steps > 0) & (steps - starts <= self.window.first), stopped(self.runs).to_numpy()
+        gone = (steps > 0) & (steps - starts <= self.window.first)
+        ended = stopped(self.runs).to_numpy()
         absent = gone | ((steps > 0) & (-starts > self.window.last))
         if table != "step" or name not in CARRIED:
             return points, list(self.runs["arm"][absent])
         if (before := gone & ended).any():  # their last values stand before the first of the chosen steps
-            start, width = -max(self.origins), self.window.width
+            start = -max(self.origins)
+            width = self.window.width
             window = Window(start, self.window.first - 1, width)
             past = replace(self, window=window, runs=self.runs[before], origins=starts[before].tolist())
             last = past.points(store, table, name).dropna(subset=["mean"]).groupby("run").tail(1)
@@ -255,12 +258,14 @@ def panel(
 
     With `baseline` it is instead the differences to the line of that arm at the same step.
     """
-    row, (unit, definition) = known.rows[metric], known.words(metric)
+    row = known.rows[metric]
+    unit, definition = known.words(metric)
     table, name, value, points = (
         row[key] for key in ("table_name", "name", "alarm_value", "alarm_baseline_points")
     )
     thresholds: list[tuple[str | None, float]] = []
-    alarms, judged = None, table == "step" and baseline is None
+    alarms = None
+    judged = table == "step" and baseline is None
     with store.reader.together():
         found = chosen.points(store, table, name)
         if judged and value is not None and points is None:
@@ -280,7 +285,8 @@ def panel(
         )
     if baseline is not None:
         lines = banded(whole, partial)
-        finite, whole = minus(finite, lines, baseline), minus(whole, lines, baseline)
+        finite = minus(finite, lines, baseline)
+        whole = minus(whole, lines, baseline)
         unit = f"{unit}, minus {baseline}".lstrip(", ")
     data = banded(whole, partial) if bands else finite
     return Panel(
@@ -338,7 +344,8 @@ def alarm_leads(leads: pd.DataFrame, known: Diagnostics) -> pd.DataFrame:
     earliest = leads[leads["lead"] >= 1].groupby("run")["lead"].max()
     rows = []
     for name, part in leads.groupby("diagnostic", sort=False):
-        fell, steady = part[part["collapse_step"].notna()], part[part["collapse_step"].isna()]
+        fell = part[part["collapse_step"].notna()]
+        steady = part[part["collapse_step"].isna()]
         warned = fell[fell["lead"] >= 1]
         low, middle, high = warned["lead"].astype(float).quantile([0.25, 0.5, 0.75])
         rows.append(

@@ -171,7 +171,8 @@ def choices_of(config: str | None) -> dict[str, str]:
     """Return the settings of a run, with what its algorithm chose in each slot in place of the algorithm's
     name.
     """
-    tables, settings = recorded.nested(config), recorded.settings_of(config)
+    tables = recorded.nested(config)
+    settings = recorded.settings_of(config)
     raw = {key: value for key, value in settings.items() if not key.startswith(("algorithm", "slots."))}
     try:
         algorithm = resolve(tables.get("algorithm", ""), tables.get("slots"))
@@ -229,7 +230,8 @@ def watched(store: Store, known: Diagnostics, run: Row, name: str = "") -> Signa
     extreme.
     """
     name = name or known.names("step", SIGNALS)[0]
-    run_id, lowest = run["run_id"], known.rows[f"step.{name}"]["alarm_when"] == "below"
+    run_id = run["run_id"]
+    lowest = known.rows[f"step.{name}"]["alarm_when"] == "below"
     steps = int(store.query("extent", runs=[run_id], origins=[0])["last"].fillna(0).iloc[0]) + 1
     events = store.query("events", runs=[run_id], origins=[0])
     return Signal(
@@ -252,7 +254,8 @@ def ranked(store: Store, run: str, step: int, by: str = RANKS["gradient"]) -> li
 
 def share_of(row: Row, among: int, which: str = "") -> Markup:
     """Say how much of its step's gradient a trajectory of `among` has; `row` answers query `ranking`."""
-    which, share = which or f"trajectory {row['trajectory']}", row["gradient_share"]
+    which = which or f"trajectory {row['trajectory']}"
+    share = row["gradient_share"]
     if share is None or not math.isfinite(share):
         found = "was not measured" if share is None else f"is {number(share)}"
         return Markup("the share of {} in this step's gradient {}").format(which, found)
@@ -272,7 +275,8 @@ def alike(
     """List episodes with the same question, with `name` and `side` of the fall; with tokens, of this run
     first.
     """
-    fall, mine = fall_of(run), run["run_id"]
+    fall = fall_of(run)
+    mine = run["run_id"]
 
     def side(at: int) -> str:
         return "" if fall is None else " (after the fall)" if at > fall[1] else " (before the fall)"

@@ -85,7 +85,9 @@ def figure(
         # the next figure is another one, with nothing selected
         st.session_state[f"{name} zoomed"] = number + 1
         low, high = sorted(float(end) for end in boxes[0]["x"])
-        first, last, middle = math.ceil(low), math.floor(high), round((low + high) / 2)
+        first = math.ceil(low)
+        last = math.floor(high)
+        middle = round((low + high) / 2)
         follow(zooms, [f"{first}..{last}" if last - first > 1 else f"{middle - 1}..{middle + 1}"])
     found = [point.get("customdata") for point in event["selection"]["points"]]
     # The browser sends a list of numbers as {"0": 7, "1": 12}.

@@ -125,7 +125,8 @@ def _ring(store: Store, syncing: BackgroundSync) -> int:
     """Hand the page what has happened since it was opened, which bell.js tells; return how many runs are
     falling.
     """
-    found, here = happened(store), st.session_state
+    found = happened(store)
+    here = st.session_state
     if _KNOWN not in here and not syncing.syncing:  # what the first sync of a session brings is old
         here[_KNOWN] = {(one.run_id, one.kind) for one in found}
     news = [one for one in found if (one.run_id, one.kind) not in here[_KNOWN]] if _KNOWN in here else []
@@ -270,7 +271,8 @@ def tab_title(name: str, chosen: str, falling: int = 0) -> str:
     """Return what a tab and the history of a browser call a screen: how many runs fall, then what is chosen
     on it.
     """
-    alarm, about = f"▼ {falling} falling" if falling else "", visible(chosen) if chosen != name else ""
+    alarm = f"▼ {falling} falling" if falling else ""
+    about = visible(chosen) if chosen != name else ""
     return " · ".join(dict.fromkeys(filter(None, [alarm, about, title(name), "sorl"])))
 
 

@@ -284,7 +284,8 @@ class BackgroundSync:
                 self.notes = [str(error)]
             else:
                 took = time.monotonic() - began
-                self._seen, self._anyway = seen, began + took + max(_ANYWAY, _PAUSES * took)
+                self._seen = seen
+                self._anyway = began + took + max(_ANYWAY, _PAUSES * took)
                 aside = f"{len(report.corrupt)} unreadable segments set aside: `sorl doctor` lists them"
                 self.notes = ([aside] if report.corrupt else []) + report.skipped
             finally:

@@ -100,7 +100,8 @@ def apart(names: Sequence[str]) -> tuple[dict[str, str], str]:
     """Map names like `ppo · staleness 8` to what tells them apart, and return the parts at the end that all
     share.
     """
-    parts, shared = [name.split(" · ") for name in names], 0
+    parts = [name.split(" · ") for name in names]
+    shared = 0
     while (
         len(names) > 1 and min(map(len, parts)) > shared + 1 and len({one[-1 - shared] for one in parts}) == 1
     ):

@@ -182,7 +182,8 @@ def styles(
     # not. The first arm drawn of an algorithm has its very colour.
     found: dict[str, Style] = {}
     ranks = {name: rank for rank, name in enumerate([*palette.algorithms, *palette.neighbours])}
-    places, shades = Counter[str](), Counter[str]()
+    places = Counter[str]()
+    shades = Counter[str]()
     for arm, algorithm in sorted(dict(arms).items(), key=lambda pair: pair[0] != pair[1]):
         place = places[algorithm]
         places[algorithm] += 1

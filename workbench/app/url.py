@@ -63,15 +63,21 @@ def begin(screen: str) -> None:
     """Start to collect what the screen's controls say; read the address if it is not one that the browser
     repeats.
     """
-    here, said = _address(), _said()
+    here = _address()
+    said = _said()
     opened = here.wished is not None or here.screen != screen
     if opened:
-        here.screen, here.written = screen, None
+        here.screen = screen
+        here.written = None
     if opened or (said and said not in here.heard):
-        here.news, here.whole = (said if here.wished is None else here.wished), not opened
+        here.news = said if here.wished is None else here.wished
+        here.whole = not opened
         here.number += 1
         here.heard = [said]
-    here.now, here.typed, here.wished, here.shown = {}, set(), None, ("", "")
+    here.now = {}
+    here.typed = set()
+    here.wished = None
+    here.shown = ("", "")
 
 
 def about(short: str, whole: str) -> None:
@@ -97,9 +103,11 @@ def shown() -> tuple[str, str]:
 
 def finish(screens: Collection[str]) -> None:
     """Update the address: a choice is a new entry of the history, anything else completes the present one."""
-    here, said = _address(), _said()
+    here = _address()
+    said = _said()
     wanted = {name: values for name, values in here.now.items() if values}
-    before, here.written = here.written, wanted
+    before = here.written
+    here.written = wanted
     if said == wanted:
         return
     if before is not None and {n for n in before | wanted if before.get(n) != wanted.get(n)} - here.typed:
@@ -125,7 +133,8 @@ def arrive(name: str, read: Callable[[Sequence[str]], Read[Any]], fits: Callable
     """Give widget `name` what was picked, or what a new address says; else it keeps what was chosen on any
     screen.
     """
-    here, given = _address(), _given(name)
+    here = _address()
+    given = _given(name)
     same = given is None and here.read.get(name) == here.number
     if same and name in st.session_state and fits(st.session_state[name]):
         return
@@ -196,7 +205,8 @@ def between(name: str, given: Sequence[str], low: int, high: int) -> Read[tuple[
     """
     for place, value in enumerate(given):
         if ends := re.fullmatch(r"(-?\d{1,15})\.\.(-?\d{1,15})", value):
-            first, last = int(ends[1]), int(ends[2])
+            first = int(ends[1])
+            last = int(ends[2])
             if first <= last and first <= high and last >= low:
                 return (max(low, first), min(high, last)), _notes(name, given[:place])
     return (low, high), _notes(name, given)
@@ -278,7 +288,8 @@ def choose_range(name: str, label: str, low: int, high: int) -> tuple[int, int]:
     before = st.session_state.get(f"{name} ends")
     if before not in (None, (low, high)) and name in st.session_state:
         first, last = st.session_state[name]  # a range that reaches the end of a live run goes on reaching it
-        first, last = low if first == before[0] else first, high if last == before[1] else last
+        first = low if first == before[0] else first
+        last = high if last == before[1] else last
         st.session_state[name] = (first, last) if low <= first <= last <= high else (low, high)
     st.session_state[f"{name} ends"] = (low, high)
     arrive(

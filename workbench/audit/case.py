@@ -49,7 +49,8 @@ def explain(logged: np.ndarray, expected: np.ndarray, mask: np.ndarray, toleranc
     """
     if not mask.any():
         return Check(gap=0.0, tolerance=tolerance)
-    a, b = np.where(mask, logged, 0).astype(float), np.where(mask, expected, 0).astype(float)
+    a = np.where(mask, logged, 0).astype(float)
+    b = np.where(mask, expected, 0).astype(float)
     apart = np.where(mask, np.abs(a - b), 0)
     apart = np.where(np.isnan(apart), np.inf, apart)
     worst = np.unravel_index(int(apart.argmax()), apart.shape)
@@ -62,7 +63,8 @@ def explain(logged: np.ndarray, expected: np.ndarray, mask: np.ndarray, toleranc
 def _reading(a: np.ndarray, b: np.ndarray, mask: np.ndarray, rows: Sequence[int], tolerance: float) -> str:
     bad = np.zeros_like(mask)
     bad[list(rows)] = mask[list(rows)]
-    x, y = b[bad], a[bad]
+    x = b[bad]
+    y = a[bad]
     near = 4 * tolerance + 1e-3 * np.abs(y)
     if len(np.unique(x)) > 1:
         if np.dot(x, x) and (np.abs(y - (factor := float(np.dot(x, y) / np.dot(x, x))) * x) <= near).all():
@@ -180,7 +182,8 @@ class Case:
         """The episodes once more: the world gets the stored turns, and answers and scores them as it does
         today.
         """
-        settings, stored = self.settings, self.stored
+        settings = self.settings
+        stored = self.stored
         if settings.model is not None or settings.world.kind == "dataset":
             raise Missing(
                 "the tokenizer and the questions of the run (only worlds of our own are asked again)"
@@ -222,7 +225,8 @@ class Case:
         """Log-probs (B, T) under the policy of a step, by the trainer's forward; `replay`: by the run's own
         experts.
         """
-        networks, batch = self.networks(step), self.loaded.batch
+        networks = self.networks(step)
+        batch = self.loaded.batch
         given = self.own.routing.replayed(replace(batch, routes_old=None)) if replay else None
         return scored(networks.policy, batch, networks.temperature, compute or networks.compute, given)[0]
 
@@ -234,11 +238,13 @@ class Case:
         once more, each in its own precision, and in float32. vLLM has other kernels, and gets as much as our
         sampler in bfloat16.
         """
-        engine, plain = self.settings.engine, self.settings.compute.dtype == "float32"
+        engine = self.settings.engine
+        plain = self.settings.compute.dtype == "float32"
         exact_sampler = not sampler or (engine.dtype == "float32" and engine.kind == "hf")
         if plain and exact_sampler:
             return EXACT
-        batch, exact = self.loaded.batch, self._log_probs(step, compute=self._plain)
+        batch = self.loaded.batch
+        exact = self._log_probs(step, compute=self._plain)
         apart = float((self.log_probs_at(step) - exact).abs().max())
         if not exact_sampler:
             rounded = self.networks(step).decoded(
@@ -251,7 +257,8 @@ class Case:
         """The same of values, whose size is the rewards' and not 1; a critic that says 0 has no rounding to
         measure.
         """
-        critic, batch = self.networks(step).critic, self.loaded.batch
+        critic = self.networks(step).critic
+        batch = self.loaded.batch
         exact = critic_values(critic, batch, self._plain)
         size = max(1.0, float(exact.abs().max()))
         if self.settings.compute.dtype == "float32":
@@ -267,11 +274,13 @@ class Case:
         """The updates of the step by policy or critic; stops after one that does not begin where the run's
         began.
         """
-        stored, bound = self.stored, self.settings.learn.critic.max_grad_norm or math.inf
+        stored = self.stored
+        bound = self.settings.learn.critic.max_grad_norm or math.inf
         tolerance = self.nats(stored.step) if owner == "policy" else self.value_tolerance(stored.step)
         if self.settings.learn.balance_coef and stored.routes_behaviour is not None and owner == "policy":
             raise Missing("the gradient of the load-balancing loss (learn.balance_coef)")
-        done, share = Retaken(self._loaded(stored.step)), GRADIENT[self.settings.compute.dtype]
+        done = Retaken(self._loaded(stored.step))
+        share = GRADIENT[self.settings.compute.dtype]
         for update in stored.updates:
             if owner == "policy":
                 bias = self.own.stabilise.needs_bias
@@ -279,7 +288,8 @@ class Case:
                 gradient, _ = found[""]
             else:
                 gradient, gap = self._critic_gradient(done.networks, update)
-                logged, lr = update.scalars.get("critic_grad_norm"), self.rate(owner, update.index)
+                logged = update.scalars.get("critic_grad_norm")
+                lr = self.rate(owner, update.index)
                 after = None if logged is None else min(logged, bound)
                 update = replace(update, scalars={"grad_norm": logged, "grad_norm_after": after, "lr": lr})
             begins = Check(update=update.index, gap=gap, tolerance=tolerance, logged=gap, expected=0.0)
@@ -296,8 +306,10 @@ class Case:
 
     def rate(self, owner: Owner, index: int) -> float:
         """The learning rate that the schedule gives an update of the step."""
-        learn, planned = self.settings.learn, self.settings.planned_iterations
-        settings, first = getattr(learn, owner), self.stored.meta.get("update")
+        learn = self.settings.learn
+        planned = self.settings.planned_iterations
+        settings = getattr(learn, owner)
+        first = self.stored.meta.get("update")
         if first is None and (settings.schedule != "constant" or settings.warmup):
             raise Missing("the number of updates before the step")
         return rate(settings, int(first or 0) + index, planned * learn.epochs * learn.minibatches)
@@ -305,12 +317,16 @@ class Case:
     def _critic_gradient(self, networks: Networks, update: StoredUpdate) -> tuple[list[Tensor], float]:
         if update.values is None:
             raise Missing("the critic's values in each update")
-        batch, where = self.rows(update), self.own.advantage.critic_mask
-        target, width = positions(batch, where), batch.tokens.shape[1]
-        parameters, values = list(networks.critic.parameters()), []
+        batch = self.rows(update)
+        where = self.own.advantage.critic_mask
+        target = positions(batch, where)
+        width = batch.tokens.shape[1]
+        parameters = list(networks.critic.parameters())
+        values = []
         total = [torch.zeros_like(p) for p in parameters]
         for rows in torch.arange(len(batch.tokens)).split(list(update.passes)):
-            part, trimmed = batch.rows(rows), batch.rows(rows).trimmed()
+            part = batch.rows(rows)
+            trimmed = batch.rows(rows).trimmed()
             with torch.enable_grad(), autocast(torch.device("cpu"), networks.compute):
                 short = networks.critic(trimmed.tokens, trimmed.mask | positions(trimmed, where))
             with torch.enable_grad():

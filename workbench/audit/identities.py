@@ -69,7 +69,9 @@ def identity(means: str) -> Callable[[Look], Look]:
 @identity("data order, prompt template, retriever or transcript is not what the settings say")
 def transcripts(case: Case) -> Iterator[Check]:
     """Prompts are the questions of the run's stream, observations what the world answers to the queries."""
-    stored, tokens, length = case.stored, case.world_batch.tokens.numpy(), case.world_batch.length.numpy()
+    stored = case.stored
+    tokens = case.world_batch.tokens.numpy()
+    length = case.world_batch.length.numpy()
     width = min(tokens.shape[1], stored.tokens.shape[1])
     inside = np.arange(width) < np.maximum(length, stored.length)[:, None]
     yield case.compare(stored.tokens[:, :width], tokens[:, :width], inside)
@@ -93,7 +95,8 @@ def reward(case: Case) -> Iterator[Check]:
 @identity("another temperature, precision or policy sampled than the log says")
 def behaviour_log_probs(case: Case) -> Iterator[Check]:
     """The sampler's log-probs are those of the policy that sampled."""
-    logged, at = case.stored.log_prob_behaviour, case.sampled_at
+    logged = case.stored.log_prob_behaviour
+    at = case.sampled_at
     if logged is None:
         raise Missing("the sampler's log-probs")
     yield case.compare(logged, case.log_probs_at(at), case.stored.mask_sampled, case.nats(at, sampler=True))
@@ -104,7 +107,8 @@ def behaviour_log_probs(case: Case) -> Iterator[Check]:
 )
 def sampling(case: Case) -> Iterator[Check]:
     """Sampled tokens are as likely as tokens of the policy are on average."""
-    draws, mask = case.draws, case.stored.mask_sampled
+    draws = case.draws
+    mask = case.stored.mask_sampled
     spread = math.sqrt(float(draws.excess_variance[mask].sum()))
     z = float(draws.excess[mask].sum()) / spread if spread else 0.0
     says = (
@@ -116,7 +120,8 @@ def sampling(case: Case) -> Iterator[Check]:
 @identity("rows were drawn with the same random numbers")
 def independence(case: Case) -> Iterator[Check]:
     """Tokens are drawn independently of each other."""
-    draws, mask = case.draws, case.stored.mask_sampled
+    draws = case.draws
+    mask = case.stored.mask_sampled
     column = np.broadcast_to(np.arange(mask.shape[1]), mask.shape)
     begins = mask & ~np.pad(mask, ((0, 0), (1, 0)))[:, :-1]
     in_turn = column - np.maximum.accumulate(np.where(begins, column, 0), axis=1)
@@ -148,7 +153,8 @@ def dependence(draws: Draws, mask: np.ndarray, together: np.ndarray) -> float:
 @identity("the ratio's denominator is another policy's, or corrupt")
 def old_log_probs(case: Case) -> Iterator[Check]:
     """Old log-probs are those of the proximal policy."""
-    stored, kind = case.stored, case.settings.learn.old_log_prob
+    stored = case.stored
+    kind = case.settings.learn.old_log_prob
     at = stored.step if kind == "update" else case.sampled_at
     expected = stored.log_prob_behaviour if kind == "behaviour" else case.log_probs_at(at)
     tolerance = EXACT if kind == "behaviour" else case.nats(at)
@@ -182,8 +188,10 @@ def values(case: Case) -> Iterator[Check]:
 @identity("advantages are mixed up, scaled or normalised wrongly")
 def advantages(case: Case) -> Iterator[Check]:
     """Advantages are made of the stored rewards, values and groups."""
-    made, stored = case.loaded.estimated(case.own), case.stored
-    kept, expected = made.mask.numpy(), made.need("advantages").numpy()
+    made = case.loaded.estimated(case.own)
+    stored = case.stored
+    kept = made.mask.numpy()
+    expected = made.need("advantages").numpy()
     tolerance = 1e-4 * max(1.0, float(np.abs(np.where(kept, expected, 0)).max()))
     yield case.compare(stored.advantages, expected, kept & stored.mask, tolerance)
     yield case.compare(stored.mask, kept)
@@ -206,7 +214,8 @@ def returns(case: Case) -> Iterator[Check]:
 @identity("minibatches repeat or leave out sequences")
 def order(case: Case) -> Iterator[Check]:
     """Each epoch trains on every sequence once."""
-    stored, learn = case.stored, case.settings.learn
+    stored = case.stored
+    learn = case.settings.learn
     if case.own.schedule != Schedule():
         raise Missing("the parts of the schedule")
     broken = any(update.scalars.get("non_finite") for update in stored.updates)
@@ -229,7 +238,8 @@ def loss(case: Case) -> Iterator[Check]:
         # The mean of advantages of both signs is near 0: rounding is a share of their size, not of the mean.
         size = float(torch.where(terms.mask, terms.token_loss.abs(), 0).max())
         for name, says in (("policy_loss", ""), ("kl_loss", "KL term")):
-            logged, expected = update.scalars.get(name), float(getattr(terms, name))
+            logged = update.scalars.get(name)
+            expected = float(getattr(terms, name))
             yield case.number(logged, expected, least=1e-5 * max(1e-3, size), says=says, update=update.index)
 
 
@@ -244,7 +254,8 @@ def gradient_clip(case: Case) -> Iterator[Check]:
     """The step is along the gradient, shortened to the bound."""
     limit = case.settings.learn.policy.max_grad_norm or math.inf
     for update in case.stored.updates:
-        before, after = update.scalars.get("grad_norm"), update.scalars.get("grad_norm_after")
+        before = update.scalars.get("grad_norm")
+        after = update.scalars.get("grad_norm_after")
         if before is not None and math.isfinite(before) and not after == 0 < before:
             yield case.number(after, min(before, limit), update=update.index)
 
@@ -255,7 +266,8 @@ def learning_rate(case: Case) -> Iterator[Check]:
     if case.settings.match is not None:
         raise Missing("the learning rate of the matched run")
     for update in case.stored.updates:
-        lr, least = update.scalars.get("lr"), 1e-6 * case.settings.learn.policy.lr
+        lr = update.scalars.get("lr")
+        least = 1e-6 * case.settings.learn.policy.lr
         yield case.number(lr, case.rate("policy", update.index), 1e-6, least=least, update=update.index)
 
 
@@ -276,7 +288,8 @@ def critic_loss(case: Case) -> Iterator[Check]:
     for update in case.stored.updates:
         if update.values is None:
             raise Missing("the critic's values in each update")
-        made, where = torch.from_numpy(update.values), case.own.advantage.critic_mask
+        made = torch.from_numpy(update.values)
+        where = case.own.advantage.critic_mask
         expected = float(value_loss(made, case.rows(update), case.settings.learn.value_clip, where))
         yield case.number(update.scalars.get("value_loss"), expected, 0.01, update=update.index)
 
@@ -298,10 +311,12 @@ def critic_gradient(case: Case) -> Iterator[Check]:
 )
 def weights(case: Case) -> Iterator[Check]:
     """The weights of the next step are those that the updates lead to."""
-    stored, after = case.stored, case.read(case.stored.step + 1)
+    stored = case.stored
+    after = case.read(case.stored.step + 1)
     if after is None or not after.weights or not stored.weights:
         raise Missing(f"the weights of step {stored.step + 1}")
-    missing, owners = "", OWNERS if case.networks(stored.step).critic else OWNERS[:1]
+    missing = ""
+    owners = OWNERS if case.networks(stored.step).critic else OWNERS[:1]
     for owner in owners:
         retaken = case.retaken_updates(owner)
         network = getattr(retaken.networks, owner)
@@ -335,7 +350,8 @@ def moved(start: Weights, made: Weights, after: Weights, share: float) -> Check:
     )
     tolerance = share * length + EPS * size
     inner = sum(float(np.vdot(array, start[name])) for name, array in rest.items())
-    along, part = abs(inner) / size, DEVIATIONS / math.sqrt(sum(array.size for array in rest.values()))
+    along = abs(inner) / size
+    part = DEVIATIONS / math.sqrt(sum(array.size for array in rest.values()))
     if gap <= tolerance < along / part:
         says = (
             f"the weights {'shrink' if inner < 0 else 'grow'} by {along / size:.2g} of themselves: another"
@@ -352,7 +368,8 @@ def moved(start: Weights, made: Weights, after: Weights, share: float) -> Check:
 def optimizer_state(case: Case) -> Iterator[Check]:
     """The optimizer has counted the updates of the run."""
     stored = case.stored
-    counted, updates = stored.meta.get("optimizer_steps"), stored.meta.get("update")
+    counted = stored.meta.get("optimizer_steps")
+    updates = stored.meta.get("update")
     for part in OWNERS:
         if getattr(case.settings.learn, part).kind != "adamw" or (part == "critic" and stored.values is None):
             continue
@@ -371,7 +388,8 @@ def audit(folder: Path, steps: Iterable[int], names: Sequence[str] = ()) -> Iter
 
     An identity that holds in all of a step's updates is one check of it: the one with the largest gap.
     """
-    settings, known = settings_of(folder), set(batches.steps(folder))
+    settings = settings_of(folder)
+    known = set(batches.steps(folder))
 
     @lru_cache(maxsize=settings.learn.staleness + 3)
     def read(step: int) -> StoredBatch | None:

@@ -41,7 +41,8 @@ def algorithms(
     elif names[0] == "diff":
         if len(names) != 3:
             raise InputError("diff compares two algorithms: sorl algorithms diff ppo st-ppo")
-        a, b = resolve(names[1]), resolve(names[2])
+        a = resolve(names[1])
+        b = resolve(names[2])
         found = differences(a, b)
         if found or form == "json":
             columns = ("slot", a.name, b.name)

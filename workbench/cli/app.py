@@ -65,7 +65,8 @@ def ring(runs: Path, url: str) -> None:
     from sorl.store.reader import Reader
     from sorl.store.sync import sync
 
-    bell, reader = Bell(url, note), Reader(runs, wait=1.0)
+    bell = Bell(url, note)
+    reader = Reader(runs, wait=1.0)
 
     def work() -> None:
         ask: Callable[[Reader], object] = bell.know

@@ -113,7 +113,8 @@ def difference(check: Check) -> str:
     """Say in words where an identity is violated, and what the difference looks like."""
     parts = []
     if check.trajectories:
-        shown, more = ", ".join(map(str, check.trajectories[:4])), len(check.trajectories) - 4
+        shown = ", ".join(map(str, check.trajectories[:4]))
+        more = len(check.trajectories) - 4
         rows = "trajectory" if len(check.trajectories) == 1 else "trajectories"
         parts.append(f"{rows} {shown}" + (f" and {more} more" if more > 0 else ""))
     if check.layers:

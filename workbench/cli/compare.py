@@ -39,8 +39,10 @@ def compare(
     from sorl.analysis.runs import runs as runs_in
     from sorl.analysis.survival import observed
 
-    name, reader = experiment_of(experiment), current(ctx.obj)
-    each, searched = runs_in(reader, name), region_file(reader, name) is not None
+    name = experiment_of(experiment)
+    reader = current(ctx.obj)
+    each = runs_in(reader, name)
+    searched = region_file(reader, name) is not None
     each = each if searched else in_file_order(each, ctx.obj / name / "experiment.toml")
     names = list(dict.fromkeys(each["arm"]))
     if against is not None and against not in names and not searched:
@@ -132,10 +134,8 @@ def show_region(reader: Reader, experiment: str, form: str = "table", against: s
 
     found = region.landscape(reader, experiment)
     both = [found, found.read_as(KEPT)]
-    series, columns = (
-        [region.by_series(one, against) for one in both],
-        [region.by_column(one) for one in both],
-    )
+    series = [region.by_series(one, against) for one in both]
+    columns = [region.by_column(one) for one in both]
     if form in ("json", "csv"):
         tables = {"series": series, "columns": columns, "points": [region.by_point(one) for one in both]}
         parts = {

@@ -180,7 +180,8 @@ def logs(runs: Path, what: str | None) -> Iterator[Log]:
     from sorl.integrations import logs as other_trainers
 
     # in a folder with runs
-    path, ours = Path(what or ""), ("segments", "*/segments", "config.toml", "experiment.toml")
+    path = Path(what or "")
+    ours = ("segments", "*/segments", "config.toml", "experiment.toml")
     foreign = path.is_file() or (path.is_dir() and not any(next(path.glob(form), None) for form in ours))
     if what is not None and path.suffix != ".toml" and foreign:
         yield from other_trainers.logs(path)

@@ -32,7 +32,9 @@ _OPTIONAL = (
     "trl",
     "verl",
 )
-_LOW_DISK, _NO_DISK = 5e9, 0.5e9  # bytes: a grid of the default size records well under 1 GB
+# bytes: a grid of the default size records well under 1 GB
+_LOW_DISK = 5e9
+_NO_DISK = 0.5e9
 _CORRUPT = "SELECT run_id, file FROM segment WHERE status = 'corrupt' ORDER BY ALL"
 Checks = Iterator[tuple[str, ...]]  # ok, warn or fail; what was found; the command that fixes it
 
@@ -77,7 +79,8 @@ def packages() -> Checks:
 
 def machine() -> Checks:
     """Check the cores that this process may use; report the thread count and the device of torch."""
-    n, load = cores(), os.getloadavg()[0]
+    n = cores()
+    load = os.getloadavg()[0]
     yield (
         "ok",
         f"{n} cores, OMP_NUM_THREADS {os.environ.get('OMP_NUM_THREADS', 'not set (each run sets its own)')}",
@@ -132,7 +135,8 @@ def database(runs: Path) -> Checks:
     except InputError as error:
         yield "fail", str(error), f"rm '{index}' && sorl sync"
         return
-    names, states = {row[2] for row in recorded}, {row[0]: row[1] for row in recorded}
+    names = {row[2] for row in recorded}
+    states = {row[0]: row[1] for row in recorded}
     yield (
         "ok",
         f"database '{index}': {len(recorded)} runs in {len(names)} experiments, not in use by a writer",

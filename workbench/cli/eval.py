@@ -40,7 +40,8 @@ def eval(
     from sorl.learn.evaluate import examine
     from sorl.learn.warmstart import ensure, tokenizer_of
 
-    settings, checkpoint = settings_of(folder), checkpoint_of(folder / "checkpoints", step)
+    settings = settings_of(folder)
+    checkpoint = checkpoint_of(folder / "checkpoints", step)
     questions = load(data, split, limit)
     if questions.left_out:
         note(f"{questions.left_out} rows of {data} have no gold answer and are skipped")

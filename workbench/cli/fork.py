@@ -69,7 +69,10 @@ FIXED = (
 )
 # What a child spends no time and disk on; its rows are all there.
 LIGHT = {"evaluation.every": 0, "evaluation.episodes": 64, "record.ladder": 0, "record.batches.mb": 0}
-STEPS, BEFORE, LIKELIEST = 16, "onset-8", 4  # of a child; where it begins; causes that are tested
+# of a child; where it begins; causes that are tested
+STEPS = 16
+BEFORE = "onset-8"
+LIKELIEST = 4
 AFTER = 2  # steps that a child trains after its collapse was detected
 _AT = (
     "Step to fork at, or onset-N: N steps before the fall began. The checkpoint before it is taken."
@@ -234,7 +237,8 @@ def forkable(runs: Path, parent: str, at: str) -> Children:
     (row,) = records(*current(runs).rows("SELECT * FROM run WHERE run_id = ?", [parent])[:2])
     if held(folder := run_folder(runs, parent)):
         raise InputError(f"'{parent}' is still being trained: fork it when it has ended")
-    trained, ours = json.loads(row["versions"] or "{}").get("sorl"), version("sorl")
+    trained = json.loads(row["versions"] or "{}").get("sorl")
+    ours = version("sorl")
     if trained != ours:
         raise InputError(
             f"'{parent}' was trained by sorl {trained}; this is {ours}: train it again to fork it"
@@ -318,9 +322,11 @@ def intervene(
     name = found.log.name
     if found.log.onset is None:
         raise InputError(f"'{name}' did not fall: there is nothing to save it from")
-    children, arms = forkable(runs, name, BEFORE), dict[str, dict[str, Any]]()
+    children = forkable(runs, name, BEFORE)
+    arms = dict[str, dict[str, Any]]()
     for cause in causes or [finding.cause for finding in in_order(found)][:LIKELIEST]:
-        changes, arm = removal(cause, children.settings), WITHOUT + cause.name
+        changes = removal(cause, children.settings)
+        arm = WITHOUT + cause.name
         try:
             allowed(arm, changes, children.settings)
         except InputError as error:

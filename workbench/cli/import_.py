@@ -34,7 +34,9 @@ _WHAT = (
 )
 RECORD = "imports.json"  # of an experiment's folder: what was imported, and what it looked like then
 _SLICE = 100_000  # steps of a segment
-_PAUSE, _SHARE = 1.0, 5.0  # seconds between two looks; times of what a look takes
+# seconds between two looks; times of what a look takes
+_PAUSE = 1.0
+_SHARE = 5.0
 
 
 def import_(
@@ -67,7 +69,9 @@ class Importer:
     """
 
     def __init__(self, source: Path, experiment: Path, *, live: bool = False) -> None:
-        self.source, self.experiment, self._live = source, experiment, live
+        self.source = source
+        self.experiment = experiment
+        self._live = live
         # by run_id: the run and its last step on the disk
         self._written: dict[str, tuple[Imported, int]] = {}
         self._locks: dict[str, IO[str]] = {}
@@ -79,7 +83,8 @@ class Importer:
 
         from sorl.integrations.logs import sources
 
-        found, record = sources(self.source), dict[str, Any]()
+        found = sources(self.source)
+        record = dict[str, Any]()
         with suppress(OSError, ValueError, TypeError):
             record |= from_json(read_text(self.experiment / RECORD, 64 * MIB))
         marks = {one: one.fingerprint() for one in found}
@@ -91,7 +96,8 @@ class Importer:
                 (self.experiment / str(run) / "segments").is_dir() for run in entry["runs"]
             ):
                 fresh.append(one)
-        written, refused = 0, list[str]()
+        written = 0
+        refused = list[str]()
         quiet = not say or len(fresh) == 1 or not sys.stderr.isatty()
         for one in track(fresh, "importing", console=Console(stderr=True), disable=quiet, transient=True):
             runs: list[str] = []

@@ -74,7 +74,8 @@ class _Verbs(TyperGroup):
         if self._listing:
             return TyperCommand(cmd_name, help=summary(cmd_name))
         named = module_of(cmd_name)
-        module, verb = import_module(f"sorl.cli.{named}"), typer.Typer(add_completion=False)
+        module = import_module(f"sorl.cli.{named}")
+        verb = typer.Typer(add_completion=False)
         if function := getattr(module, named, None):
             verb.command(cmd_name)(function)
         command = typer.main.get_command(verb if function else module.app)
@@ -87,7 +88,8 @@ class _Verbs(TyperGroup):
             # Python reads bad bytes as surrogates
             if any(c == "\0" or "\ud800" <= c <= "\udfff" for c in word):
                 ctx.fail(f"'{visible(message(word))}' holds a NUL or is not UTF-8")
-        before, after = [], []
+        before = []
+        after = []
         words = iter(args)
         for word in words:
             if word == "--":

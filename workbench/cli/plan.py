@@ -65,7 +65,9 @@ def describe(
     status = {name: status_of(last_row(folder), alive=held(folder)) for name, folder in folders.items()}
     left = [cell for cell in grid.cells if status[cell.run_id] != "finished"]
     settings = differing({cell.arm: cell.settings for cell in grid.cells})
-    slots, time, findings = _slots(grid), time_of(left, runs, workers), guard.planned(grid.cells)
+    slots = _slots(grid)
+    time = time_of(left, runs, workers)
+    findings = guard.planned(grid.cells)
     if form == "json":
         names = ("run_id", "arm", "algorithm", "seed", "control", "config_hash")
         cells = [{n: getattr(c, n) for n in names} | {"status": status[c.run_id]} for c in grid.cells]
@@ -125,13 +127,13 @@ def _slots(grid: Grid) -> list[dict[str, str]]:
 
 def describe_search(grid: Grid, region: Region, runs: Path, workers: int | None, form: str) -> None:
     """Print the plan of a search: what is searched, its runs, their time."""
-    progress, rule, along, values = (
-        region.progress,
-        region.rule,
-        region.settings.along,
-        region.settings.lattice,
-    )
-    everything, done, now = region.everything, len(progress.done), len(progress.now)
+    progress = region.progress
+    rule = region.rule
+    along = region.settings.along
+    values = region.settings.lattice
+    everything = region.everything
+    done = len(progress.done)
+    now = len(progress.now)
     most = min(everything, region.settings.runs or everything)
     expected = min(most, round(usual(region.neighbours, rule) * len(region.series)))
     left = max(now, expected - done) if now else 0
@@ -205,7 +207,8 @@ def seeds_for(
         return None
     arms = {cell.arm: cell.settings for cell in grid.cells}
     share, basis = recorded_incidence(arms, runs) if incidence is None else (incidence, "as given")
-    planned, comparisons = len(grid.seeds), len(arms) - 1
+    planned = len(grid.seeds)
+    comparisons = len(arms) - 1
     return {
         "hazard_ratio": ratio,
         "power": power,
@@ -244,7 +247,8 @@ def recorded_incidence(arms: Mapping[str, RunSettings], runs: Path) -> tuple[flo
     from sorl.analysis.runs import every_run, replicate
     from sorl.analysis.survival import observed, survival_at
 
-    collapsed, seen = [], 0
+    collapsed = []
+    seen = 0
     rows: Any = every_run(Reader(runs)) if (runs / "sorl.duckdb").is_file() else []
     settings = [replicate(config) for config in rows["config"]] if len(rows) else []
     for arm, wanted in arms.items() if settings else ():

@@ -147,7 +147,8 @@ def replay(
 
 
 def _print(run: str, done: Replay, found: Mapping[str, Rows]) -> None:
-    stored, gap = done.stored, done.advantage_gap
+    stored = done.stored
+    gap = done.advantage_gap
     epochs = len({u.epoch for u in stored.updates})
     echo(
         f"{run}, step {stored.step}: {len(stored.updates)} updates in {epochs} epoch{'s' * (epochs != 1)} on"

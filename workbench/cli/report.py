@@ -43,7 +43,8 @@ def report(
     export: Path | None = Option(None, metavar="FILE.parquet", help=_EXPORT),
 ) -> None:
     """Write a report: question, verdicts on the paper's claims, design, figures, tables and settings."""
-    names, files = [experiment_of(name) for name in experiments or []], files or []
+    names = [experiment_of(name) for name in experiments or []]
+    files = files or []
     if not names and not files:
         raise InputError(
             "name an experiment (`sorl ls` lists them), or a file: `sorl report --from FILE.parquet`"
@@ -94,7 +95,8 @@ def gather(runs: Path, experiments: Sequence[str], files: Sequence[Path] = ()) -
     from sorl.analysis import results
     from sorl.analysis.runs import runs as runs_in
 
-    found, reader = [], current(runs) if experiments else Reader(runs)
+    found = []
+    reader = current(runs) if experiments else Reader(runs)
     for name in experiments:
         frame = in_file_order(runs_in(reader, name), runs / name / "experiment.toml")
         frame["slots"] = [slots(config) for config in frame["config"]]

@@ -72,7 +72,8 @@ def rescan(
         run = {"run": row["run_id"]}
         if not (steps := rows("SELECT * FROM step WHERE run_id = $run ORDER BY step", run)):
             continue  # a run whose rows are gone keeps the verdict of when they were there
-        count, recorded = count + 1, rows("SELECT * FROM event WHERE run_id = $run ORDER BY step", run)
+        count = count + 1
+        recorded = rows("SELECT * FROM event WHERE run_id = $run ORDER BY step", run)
         try:
             verdict, events = judged(row, steps, recorded, rows(_GROUP, run)[0]["size"])
             by_rules = (
@@ -94,7 +95,8 @@ def rescan(
             if words and not dry:
                 # An event without a severity withdraws the one it replaces.
                 gone = [dict(zip(_KEY, key, strict=True)) for key in before if key not in seen]
-                folder, told = folder_of(ctx.obj, row["run_id"]), [*seen.values(), *gone]
+                folder = folder_of(ctx.obj, row["run_id"])
+                told = [*seen.values(), *gone]
                 kept = {
                     name: (row | verdict).get(name) for name in schema_of("run").names if name != "written_at"
                 }
@@ -124,7 +126,8 @@ def _rescan_file(file: Path, dry: bool) -> None:
     from sorl.analysis import results
 
     found = results.read(file)
-    changes, rows = [], found.table.to_pylist()
+    changes = []
+    rows = found.table.to_pylist()
     for row in rows:
         curves = {name: row[name] for name in results.CURVES if row[name] is not None}
         steps = [{"step": s, **{n: c[i] for n, c in curves.items()}} for i, s in enumerate(row["step"] or [])]
@@ -164,7 +167,8 @@ def judged(
     # One rollout a prompt for an algorithm that this version of sorl does not know.
     group = group or (planned if isinstance(planned, int) and planned > 0 else 1)
     episodes = episodes if isinstance(episodes, int) and episodes > 0 else None
-    watch, rules = Watch(rule, episodes, group), RuleWatch(alarms(CATALOGUE))
+    watch = Watch(rule, episodes, group)
+    rules = RuleWatch(alarms(CATALOGUE))
     measured = {d.name for d in CATALOGUE if d.level is Level.STEP and not d.name.startswith(TIMED)}
     events: list[Event] = []
     for row in steps:

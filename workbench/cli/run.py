@@ -29,7 +29,9 @@ from sorl.store.segments import now
 from sorl.store.sync import sync
 from sorl.store.text import tail
 
-_FAILED, _STOPPED = 1, 130  # exit codes; 130 is what a shell calls "ended by Ctrl-C"
+# exit codes; 130 is what a shell calls "ended by Ctrl-C"
+_FAILED = 1
+_STOPPED = 130
 
 
 def run(
@@ -69,7 +71,8 @@ def run(
         bell = Bell(notify, note)  # a wrong address is refused before anything starts
     if memory is not None and not 0 < memory < math.inf:
         raise InputError(f"--memory {memory:g} is no size; write GiB, for example --memory 4")
-    runs, place = ctx.obj, EXECUTORS[executor]()
+    runs = ctx.obj
+    place = EXECUTORS[executor]()
     # a fresh search knows only the runs that end from now on
     history = History(runs, since=now() if fresh else None)
 
@@ -120,7 +123,8 @@ def _report(ctx: Context, grid: Grid, results: Sequence[Result]) -> None:
     from sorl.analysis.compare import ABOUT, answer, readable, summarise
     from sorl.analysis.runs import runs as runs_in
 
-    reader, cells = current(ctx.obj), [result.cell for result in results]
+    reader = current(ctx.obj)
+    cells = [result.cell for result in results]
     mine = [result.cell for result in results if result.status != "elsewhere"]
     # In the order of the grid file, not of the starts: what is said must read the same the next time.
     place = {cell.run_id: position for position, cell in enumerate(cells)}

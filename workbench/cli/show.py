@@ -32,7 +32,9 @@ _FACTS = (
     "config_hash",
     "versions",
 )
-_ALL, _KINDS = 20, 40  # events that are all listed; kinds of more, of which the first is
+# events that are all listed; kinds of more, of which the first is
+_ALL = 20
+_KINDS = 40
 _EVENTS = f"""
     SELECT step, max(step) OVER kinds AS last, count(*) OVER kinds AS n, count(*) OVER () AS total,
            severity, kind, diagnostic, value, threshold, message
@@ -59,7 +61,8 @@ def show(
     with reader.together():
         run_id = find(reader, run)
         (row,) = records(*reader.rows("SELECT * FROM run WHERE run_id = ?", [run_id])[:2])
-        events, recorded = reader.rows(_EVENTS, [run_id]), reader.rows(_ROWS, [run_id])
+        events = reader.rows(_EVENTS, [run_id])
+        recorded = reader.rows(_ROWS, [run_id])
     echo(run_id)
     for name in _FACTS:
         if row.get(name) is not None:

@@ -50,7 +50,8 @@ def sql(
         names = [row[0] for row in reader.rows(_TABLES).rows]
         if name not in names:
             raise InputError(f"no table '{name}'{nearest(name, names)}; `sorl sql` lists them")
-        text, parameters = _COLUMNS, [name]
+        text = _COLUMNS
+        parameters = [name]
     if form == "parquet" and output is not None:
         save_parquet(reader.excerpt(text, parameters).table, output)
         return

@@ -35,13 +35,12 @@ def _restore(file: Path, runs: Path) -> None:
     from sorl.analysis.results import CURVES, OF_UPDATES, read
 
     found = read(file)
-    home, finished = (
-        runs / found.experiment,
-        [row for row in found.table.to_pylist() if row["status"] == "finished"],
-    )
+    home = runs / found.experiment
+    finished = [row for row in found.table.to_pylist() if row["status"] == "finished"]
     missing = [row for row in finished if not (home / row["run_id"]).exists()]
     for row in missing:
-        run_id, folder = row["run_id"], home / row["run_id"]
+        run_id = row["run_id"]
+        folder = home / row["run_id"]
         folder.mkdir(parents=True)
         identity = {name: row[name] for name in ("run_id", "experiment", "algorithm", "arm", "seed")}
         write(folder / "run.json", json.dumps(identity, indent=1, ensure_ascii=False) + "\n")

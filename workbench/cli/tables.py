@@ -169,7 +169,8 @@ def cell(value: Any, *, null: str = "") -> str:
 
 def print_table(columns: Sequence[str], rows: Rows, *, null: str = "") -> None:
     """Print a table: drawn to fit on a terminal, plain aligned columns (nothing cut) in a pipe."""
-    names, cells = [cell(c) for c in columns], [[cell(value, null=null) for value in row] for row in rows]
+    names = [cell(c) for c in columns]
+    cells = [[cell(value, null=null) for value in row] for row in rows]
     numeric = [
         bool(rows) and all(v is None or isinstance(v, int | float) for v in (r[i] for r in rows))
         for i in range(len(names))

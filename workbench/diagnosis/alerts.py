@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from sorl.store.reader import Reader
 
 RATE = "about one healthy run in twenty ever does, and one in five of all that do not collapse"
-_SECONDS, _PATIENCE = 10.0, 5.0  # that a webhook may take to answer; at the end for what is not sent yet
+# that a webhook may take to answer; at the end for what is not sent yet
+_SECONDS = 10.0
+_PATIENCE = 5.0
 _RUNS = """
     SELECT run_id, experiment, arm, seed, status, reason, fell, gone, outcome
     FROM run LEFT JOIN (
@@ -69,7 +71,9 @@ def alerts(reader: "Reader", experiment: str | None = None) -> list[Alert]:
 
 
 def _of(run: Mapping[str, Any], curve: pd.Series | None) -> Iterator[Alert]:
-    name, gone, fell = f"{run['arm']}, seed {run['seed']}, of {run['experiment']}", run["gone"], run["fell"]
+    name = f"{run['arm']}, seed {run['seed']}, of {run['experiment']}"
+    gone = run["gone"]
+    fell = run["fell"]
 
     def alert(kind: str, step: int | None, says: str) -> Alert:
         return Alert(run["run_id"], kind, f"{visible(name)}: {kind}", says, step, run["experiment"])
@@ -107,7 +111,10 @@ class Bell:
         if bad or not url.isascii() or not url.isprintable() or " " in url:
             takes = "--notify takes a webhook like https://ntfy.sh/TOPIC"
             raise InputError(f"'{visible(url)}' is no address to post to; {takes}")
-        self.url, self.experiment, self._say, self._told = url, experiment, say, False
+        self.url = url
+        self.experiment = experiment
+        self._say = say
+        self._told = False
         self._known: set[tuple[str, str]] = set()
         self.host = parts.hostname  # a webhook's path is its password: only the host is ever shown
         self._waiting: queue.Queue[tuple[str, str] | None] = queue.Queue()

@@ -29,8 +29,12 @@ TIGHT = 0.25  # of the largest surprise of a span, that its tokens must exceed o
 # Quantiles of 1 - p between groups of tokens of like certainty: finer where a token can move.
 EDGES = (0.2, 0.4, 0.55, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.965, 0.98)
 FLOOR = 1e-3  # nats: what two kernels may disagree by, and nothing that matters
-_BODY, _TAIL = 0.9, 0.975  # quantiles that the tail is fitted to
-_STEEP, _FLAT = 3.0, 1.0  # bounds of its exponent
+# quantiles that the tail is fitted to
+_BODY = 0.9
+_TAIL = 0.975
+# bounds of its exponent
+_STEEP = 3.0
+_FLAT = 1.0
 _MOST = 1e12  # a deviation, that of Inf and NaN included
 _SHOWN = 80  # characters of the text of a span
 
@@ -62,7 +66,8 @@ def attribute(stored: StoredBatch) -> list[Culprit]:
     """Return every turn (a stretch of trained tokens) of the batch, most unusual first; `stands_out`: not by
     chance.
     """
-    trained, turn = stored.mask, stored.turn
+    trained = stored.mask
+    turn = stored.turn
     if not trained.any():
         return []
     best: dict[tuple[int, int], Culprit] = {}
@@ -103,12 +108,15 @@ def _quantities(stored: StoredBatch) -> Iterator[tuple[Quantity, np.ndarray, np.
     """Each quantity with its deviation z and its values, (B, T) each; of several updates the largest
     deviation.
     """
-    old, behaviour, trained = stored.log_prob_old, stored.log_prob_behaviour, stored.mask
+    old = stored.log_prob_old
+    behaviour = stored.log_prob_behaviour
+    trained = stored.mask
     likeliest = old if behaviour is None else np.maximum(old, behaviour)
     if behaviour is not None:
         gap = old - behaviour
         yield "mismatch", _deviation(gap, _doubt(likeliest), trained), gap
-    deviation, value = np.zeros(old.shape), np.zeros(old.shape)
+    deviation = np.zeros(old.shape)
+    value = np.zeros(old.shape)
     for update in stored.updates:
         mask = trained[update.rows] if update.mask is None else update.mask
         ratio = update.log_prob - old[update.rows]
@@ -126,10 +134,12 @@ def _doubt(log_prob: np.ndarray) -> np.ndarray:
 
 def _deviation(x: np.ndarray, doubt: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """|x| over the median |x| of the tokens of like certainty (B, T), at least FLOOR; off the mask 0."""
-    away, found = np.nan_to_num(np.abs(x), nan=np.inf), np.zeros(x.shape)
+    away = np.nan_to_num(np.abs(x), nan=np.inf)
+    found = np.zeros(x.shape)
     if not mask.any():
         return found
-    known, inside = np.where(away < FLOOR, 0.0, away)[mask], doubt[mask]
+    known = np.where(away < FLOOR, 0.0, away)[mask]
+    inside = doubt[mask]
     edges = np.unique(np.quantile(inside, EDGES))
     group = np.searchsorted(edges, inside, side="right")
     usual = np.array(

@@ -57,7 +57,8 @@ def past(
     steps from one to the next, `floor` x |median|, and `least`, so that neither a flat nor a climbing stretch
     makes an event of a ripple.
     """
-    usual, spread = np.full(len(values), np.nan), np.full(len(values), np.nan)
+    usual = np.full(len(values), np.nan)
+    spread = np.full(len(values), np.nan)
     for size in range(min(FEWEST, window), min(window, len(values) - 1) + 1):
         # Only the full window slides; the shorter ones are those of the first points.
         rows = sliding_window_view(values[:-1], size)[: None if size == window else 1]
@@ -66,7 +67,8 @@ def past(
         ripple = np.median(np.abs(np.diff(rows, axis=1)), axis=1)
         least_spread = np.maximum(floor * np.abs(middle), max(least, _TINY))
         at = slice(size, size + len(rows))
-        usual[at], spread[at] = middle, np.maximum.reduce([deviation, ripple, least_spread])
+        usual[at] = middle
+        spread[at] = np.maximum.reduce([deviation, ripple, least_spread])
     return usual, spread
 
 
@@ -96,7 +98,8 @@ def first(
         return None
     usual, spread = past(values, floor, least)
     ahead = sliding_window_view(values, points)
-    usual, spread = usual[: len(ahead)], spread[: len(ahead)]
+    usual = usual[: len(ahead)]
+    spread = spread[: len(ahead)]
     away = (ahead - usual[:, None]) / spread[:, None]
     above, below = ((side > margin).all(axis=1) for side in (away, -away))
     found = np.flatnonzero({"above": above, "below": below, "either": above | below}[when])
@@ -131,7 +134,8 @@ def slumped(success: pd.Series) -> Slump | None:
     lost all.
     """
     values = success.to_numpy(float)
-    finite, lost = np.isfinite(values), np.ones(len(values))
+    finite = np.isfinite(values)
+    lost = np.ones(len(values))
     smooth = smoothed(values[finite])
     best = np.maximum.accumulate(smooth)
     lost[finite] = 1 - np.divide(smooth, best, out=np.ones_like(best), where=best > 0)
@@ -151,18 +155,19 @@ class Curve:
     """
 
     def __init__(self, column: str, steps: np.ndarray, values: np.ndarray) -> None:
-        self.column, self.steps, self.values, self.series = column, steps, values, pd.Series(values, steps)
+        self.column = column
+        self.steps = steps
+        self.values = values
+        self.series = pd.Series(values, steps)
         self.begin = float(np.median(values[: self._points(TENTH)]))
         self.end = float(np.median(values[-self._points(TENTH) :]))
         # From second differences, in which no trend is left.
         self.noise = SCALE * float(np.median(np.abs(np.diff(values, 2)))) / np.sqrt(6)
         bounds = np.linspace(0, len(self), min(BUCKETS, len(self) // 3) + 1).astype(int)
         medians = np.array([np.median(values[a:b]) for a, b in pairwise(bounds)])
-        self.smooth, self.low, self.high = (
-            (steps[bounds[:-1]], medians),
-            float(medians.min()),
-            float(medians.max()),
-        )
+        self.smooth = (steps[bounds[:-1]], medians)
+        self.low = float(medians.min())
+        self.high = float(medians.max())
         # Of its noise, or of its neighbours where noise is not white.
         step = np.diff(medians)
         white = _OF_MEDIAN * self.noise / np.sqrt(len(self) / len(medians))
@@ -200,8 +205,10 @@ class Curve:
 
     def around(self, step: int, share: float = TENTH) -> tuple[float, float]:
         """Medians of a tenth of the points before a step, and of those from it on."""
-        at, points = int(np.searchsorted(self.steps, step)), self._points(share)
-        low, high = max(0, at - points), min(at, len(self) - 3)
+        at = int(np.searchsorted(self.steps, step))
+        points = self._points(share)
+        low = max(0, at - points)
+        high = min(at, len(self) - 3)
         return float(np.median(self.values[low : max(at, 3)])), float(
             np.median(self.values[high : high + points])
         )
@@ -234,7 +241,8 @@ class Outcome:
     @classmethod
     def of(cls, score: Curve, since: int) -> Self:
         """Judge a score from a step on."""
-        least, before = max(CLEAR * score.error, TENTH * (score.high - score.low)), score.around(since)[0]
+        least = max(CLEAR * score.error, TENTH * (score.high - score.low))
+        before = score.around(since)[0]
         changes = score.end - before, score.end - float(np.median(score.part(0.5, 0.6)))
         change, late = (int(np.sign(change)) if abs(change) > least else 0 for change in changes)
         return cls(before, score.end, change, late, score.bounded and score.end >= SOLVED)

@@ -153,10 +153,12 @@ def swung(log: Log) -> tuple[Evidence, ...]:
 
     As `moved`, but by all of the past, however short: a fall in the first steps has no other.
     """
-    found, certain = [], log.first_known("detection_step")
+    found = []
+    certain = log.first_known("detection_step")
     for column, least in _signals(log) if log.onset is not None else ():
         series = log.series("step", column)
-        steps, values = series.index.to_numpy(), series.to_numpy()
+        steps = series.index.to_numpy()
+        values = series.to_numpy()
         past = values[(steps < log.onset) & np.isfinite(values)]
         at = np.flatnonzero((steps >= log.onset) & (steps <= (np.inf if certain is None else certain)))
         if len(past) < 2 or not len(at):
@@ -254,8 +256,10 @@ def place(d: Diagnosis, finding: Finding) -> str:
     """Address of the evidence in the app, relative to its start; empty where the store has nothing to show of
     it.
     """
-    run, clue = d.log.run, finding.clue
-    rows, tokens = d.log.load("trajectory", clue.shown), d.log.load("token", clue.shown)
+    run = d.log.run
+    clue = finding.clue
+    rows = d.log.load("trajectory", clue.shown)
+    tokens = d.log.load("token", clue.shown)
     if run.get("run_id") is None or "trajectory" not in rows:
         return ""
     if "gradient_share" in rows:
@@ -281,7 +285,8 @@ def likely(d: Diagnosis, finding: Finding) -> str:
     """How sure a finding is, and on which side of the fall it lies: what shows only later is none of its
     causes.
     """
-    share, tested = f"{100 * finding.clue.confidence:.0f} %", finding.tested
+    share = f"{100 * finding.clue.confidence:.0f} %"
+    tested = finding.tested
     if tested is not None:
         said = (
             "the cause"
@@ -335,10 +340,13 @@ def ranking(name: str, step: int, found: Sequence[Culprit], top: int) -> str:
 
 def _said(d: Diagnosis, finding: Finding) -> dict[str, str]:
     """What a report says of a finding; a text is empty where there is nothing to say."""
-    (cause, clue, _), run, experiment = finding, d.log.run, d.log.run.get("experiment")
+    cause, clue, _ = finding
+    run = d.log.run
+    experiment = run.get("experiment")
     # imported, or recorded there
     theirs = run.get("algorithm") == "unknown" or '"trainer"' in str(run.get("versions"))
-    name, step = visible(d.log.name), str(clue.shown)
+    name = visible(d.log.name)
+    step = str(clue.shown)
     change, test = (
         told.replace("{run}", name).replace("{step}", step) for told in (cause.change, cause.test)
     )
@@ -348,7 +356,8 @@ def _said(d: Diagnosis, finding: Finding) -> dict[str, str]:
         test = "train again with " + test.replace("--set ", "")
     elif test.startswith("sorl ") and experiment is None:
         test = ""
-    here, carried = d.carriers.get(clue.shown, ()), ""
+    here = d.carriers.get(clue.shown, ())
+    carried = ""
     if here:  # the turns of its step that stand out of its batch
         n = len(here) - 1
         more = f"; {n} more turn{'s stand' if n > 1 else ' stands'} out" if n else ""
@@ -383,7 +392,8 @@ def text(d: Diagnosis, proved: bool = False) -> str:
 
 def cannot_tell(d: Diagnosis) -> list[str]:
     """Return which causes the log cannot answer and what it lacks; those that need a ledger are counted."""
-    names, deep = {}, 0
+    names = {}
+    deep = 0
     for cause, missing in d.unanswered.items():
         columns = [name for name in missing if "." in name]
         ours = any(c in _OURS or c.split(".")[0] not in ("step", "minibatch") for c in columns)
@@ -409,8 +419,10 @@ def markdown(d: Diagnosis, proved: bool = False) -> str:
     lines = [f"### {_escaped(headline(d))}", "", _escaped(standing(d.log)), ""]
     lines += [] if d.findings else [none_found(d, proved)]
     for rank, finding in enumerate(in_order(d), start=1):
-        cause, said = finding.cause, _said(d, finding)
-        says, test = _escaped(finding.clue.says), said["test"]
+        cause = finding.cause
+        said = _said(d, finding)
+        says = _escaped(finding.clue.says)
+        test = said["test"]
         lines.append(
             f"{rank}. **{cause.title}** (`{cause.name}`, {said['sure']}). {says}. {said['change']}"
             + (f" Carried {_escaped(said['carried'])}." if said["carried"] else "")
@@ -440,7 +452,8 @@ def as_dict(d: Diagnosis) -> dict[str, Any]:
 
 
 def _finding(d: Diagnosis, finding: Finding) -> dict[str, Any]:
-    (cause, clue, _), said = finding, _said(d, finding)
+    cause, clue, _ = finding
+    said = _said(d, finding)
     return {
         "cause": cause.name,
         "title": cause.title,

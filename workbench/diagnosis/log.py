@@ -101,7 +101,8 @@ class Log:
     tests: Mapping[str, Removal] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.table, self.curve = cache(self._table), cache(self._curve)
+        self.table = cache(self._table)
+        self.curve = cache(self._curve)
         self.settings = {k: v for k, v in self.settings.items() if k.split(".")[0] != HIDDEN}
         self.onset = self.first_known("collapse_step", "onset_low")
         self.fallen_by = self.first_known("onset_high", "collapse_step", "onset_low")
@@ -117,7 +118,8 @@ class Log:
         """Step and these columns of the kept transcripts that have all of them: no update trains on some of a
         run.
         """
-        frame, wanted = self.table("token"), ["step", *columns]
+        frame = self.table("token")
+        wanted = ["step", *columns]
         return (frame if set(wanted) <= {*frame} else pd.DataFrame(columns=wanted))[wanted].dropna(
             ignore_index=True
         )
@@ -129,7 +131,8 @@ class Log:
         On stale rollouts, or where the turns are trained one after the other: by then there are more updates
         a step than epochs times minibatches, each turn with old log-probs of its own.
         """
-        age, updates = self.series("step", "staleness"), self.series("minibatch", "epoch", "count")
+        age = self.series("step", "staleness")
+        updates = self.series("minibatch", "epoch", "count")
         epochs, minibatches = (self.settings.get(f"learn.{name}") for name in ("epochs", "minibatches"))
         if (
             isinstance(epochs, int)
@@ -179,7 +182,8 @@ class Log:
 
     def columns(self, name: str) -> list[str]:
         """Return the measured `table.column` that a name stands for: a column itself, or one of SIGNALS."""
-        found, logged = list(SIGNALS.get(name, (name,))), map(str, self.table("step"))
+        found = list(SIGNALS.get(name, (name,)))
+        logged = map(str, self.table("step"))
         if name == "evaluation":
             found = [
                 "step.heldout_success",

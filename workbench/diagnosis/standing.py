@@ -40,8 +40,10 @@ def from_onset(step: int, onset: int) -> str:
 
 def standing(log: Log) -> str:
     """Say how a run stands: outcome, the fall with its figures, whether it climbs back, critical events."""
-    outcome, score = log.run.get("outcome"), "success" if log.measured("step", "success") else "reward"
-    curve, told = log.series("step", score), log.events("mild")
+    outcome = log.run.get("outcome")
+    score = "success" if log.measured("step", "success") else "reward"
+    curve = log.series("step", score)
+    told = log.events("mild")
     status = "Running" if log.run.get("status") == "running" else "Undecided"
     said = _WORDS.get(str(outcome), status + (": too few steps to judge" if len(curve) < SMOOTH + 2 else ""))
     # what a critical event makes of a run that stays up
@@ -49,7 +51,8 @@ def standing(log: Log) -> str:
         said = f"Not healthy, though {score} held"
     elif outcome == "mild" and len(told) and "message" in told:
         said += f": {told['message'].iloc[-1]}"
-    peak, last = log.run.get("peak_success"), curve.iloc[-FINAL:]
+    peak = log.run.get("peak_success")
+    last = curve.iloc[-FINAL:]
     peak = None if peak is None or peak != peak else float(peak)
     parts = [said]
     if log.onset is not None:
@@ -101,7 +104,8 @@ def _of_best(value: float, best: float | None) -> str:
 
 def _fell(log: Log, curve: pd.Series, best: float | None) -> str:
     after = curve[curve.index > (log.fallen_by or 0)]
-    said, last = f"from {figure(best)} at its best", after.iloc[-FINAL:]
+    said = f"from {figure(best)} at its best"
+    last = after.iloc[-FINAL:]
     if after.empty:
         return said
     steps = f"mean of steps {last.index[0]} to {last.index[-1]}" if len(last) > 1 else f"step {last.index[0]}"

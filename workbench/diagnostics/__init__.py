@@ -85,7 +85,8 @@ def measure_turns(evidence: Evidence | Tokens, rollouts: Rollouts | None = None)
     """
     tokens = evidence if isinstance(evidence, Tokens) else Tokens(evidence)
     by = tokens.by_turn
-    update, place = by.first(tokens.update), (by.first(tokens.trajectory), by.first(tokens.turn))
+    update = by.first(tokens.update)
+    place = (by.first(tokens.trajectory), by.first(tokens.turn))
     columns: Columns = {"epoch": tokens.evidence.epoch.cpu().numpy()[update]}
     columns |= {"trajectory": place[0], "turn_index": place[1], "update": update}
     columns |= {m.name: m(tokens, by) for m in AT[Level.TURN]}
@@ -110,7 +111,8 @@ def measure_turn_steps(turns: Mapping[str, Any]) -> Columns:
 def _roll(measure: Measure, by: Segments, turns: Mapping[str, Any]) -> np.ndarray | None:
     if (values := turns.get(measure.name)) is None:
         return None
-    known, weight = ~np.ma.getmaskarray(values), np.asarray(turns["n_tokens"], dtype=np.float64)
+    known = ~np.ma.getmaskarray(values)
+    weight = np.asarray(turns["n_tokens"], dtype=np.float64)
     x = np.where(known, np.ma.getdata(values).astype(np.float64), 0.0)
     if measure.roll == "tokens":
         return quotient(by.total(x * weight), by.total(np.where(known, weight, 0.0)))

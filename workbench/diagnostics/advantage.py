@@ -10,7 +10,10 @@ from sorl.diagnostics.tokens import Segments, Tokens, quotient
 from sorl.spec import Alarm, Level, Unit
 
 BAPO = "arXiv 2510.18927 (BAPO)"
-STEP, TRAJECTORY, TURN, UPDATE = Level.STEP, Level.TRAJECTORY, Level.TURN, Level.UPDATE
+STEP = Level.STEP
+TRAJECTORY = Level.TRAJECTORY
+TURN = Level.TURN
+UPDATE = Level.UPDATE
 
 
 def _good_share(t: Tokens, by: Segments) -> np.ndarray:

@@ -24,7 +24,9 @@ Z = 1.28  # of bounds: 90 %, one-sided
 PRIOR = 5  # steps that the prior of phi counts as
 FINAL = 10  # steps that the final success is the mean of
 LATEST = (1, 2, 3, 4, 5, 7, 10)  # lengths of the last stretch that may be down
-FAR, LATER = 64, 24  # steps before a fall shows and after it was detected that its onset is judged by
+# steps before a fall shows and after it was detected that its onset is judged by
+FAR = 64
+LATER = 24
 RAMPS = (*range(1, 8), *range(8, 32, 2), *range(32, 65, 8))  # points in which a fall may happen
 TINY = 1e-9
 
@@ -91,16 +93,22 @@ class _Curve:
     """The scores so far: their means, their noise, and the best stretch of them."""
 
     def __init__(self, episodes: int | None, group: int, enough: float) -> None:
-        self.episodes, self.group, self.enough = episodes, group, enough
+        self.episodes = episodes
+        self.group = group
+        self.enough = enough
         self.n = float(episodes or 1)
         self.steps: list[int] = []
         self.scores: list[float] = []
         self.sums = [0.0]
         # held-out success before training, and of how many episodes
         self.untrained: tuple[float, int] | None = None
-        self.start, self.top = _Stretch(), _Stretch()  # the best that begins with the run, the best of all
+        # the best that begins with the run, the best of all
+        self.start = _Stretch()
+        self.top = _Stretch()
         self._jumps: list[float] = []  # squared differences of neighbours over their binomial variance
-        self._known, self._total = 0, 0.0  # of these, how many phi counts, and their sum
+        # of these, how many phi counts, and their sum
+        self._known = 0
+        self._total = 0.0
 
     def add(self, step: int, score: float) -> None:
         if self.scores:
@@ -132,7 +140,8 @@ class _Curve:
         """Log-likelihood ratio of mean p over mean q for one step."""
         if not self.episodes:
             return self.n / self.phi * ((score - q) ** 2 - (score - p) ** 2) / 2
-        p, q = np.clip(p, TINY, 1 - TINY), min(max(q, TINY), 1 - TINY)
+        p = np.clip(p, TINY, 1 - TINY)
+        q = min(max(q, TINY), 1 - TINY)
         return self.n / self.phi * (score * np.log(p / q) + (1 - score) * np.log((1 - p) / (1 - q)))
 
     def at(self, loss: float, of: float) -> float:
@@ -148,7 +157,8 @@ class _Curve:
         if settled:
             self._total += sum(self._jumps[self._known :])
             self._known = len(self._jumps)
-        end, length = len(self.scores), WINDOW
+        end = len(self.scores)
+        length = WINDOW
         if not self.episodes and self._known < WINDOW - 1:
             return  # the noise is not known yet
         if end < WINDOW and not self.untrained:
@@ -166,7 +176,8 @@ class _Curve:
     def bound(self, mean: float, n: float, z: float) -> float:
         if not self.episodes:
             return mean - z / math.sqrt(n)
-        centre, half = mean + z * z / (2 * n), z * math.sqrt(mean * (1 - mean) / n + (z / (2 * n)) ** 2)
+        centre = mean + z * z / (2 * n)
+        half = z * math.sqrt(mean * (1 - mean) / n + (z / (2 * n)) ** 2)
         return max(0.0, (centre - half) / (1 + z * z / n))
 
     @property
@@ -196,7 +207,8 @@ class _Curve:
         """Evidence in nats, z^2 / 2, that the top lies above the start (held out, else the
         first five steps).
         """
-        (first, last), head = self.top.window, min(WINDOW, len(self.scores))
+        first, last = self.top.window
+        head = min(WINDOW, len(self.scores))
         if not last:
             return 0.0
         if self.untrained:
@@ -219,7 +231,10 @@ class _Cusum:
     def add(self, at: int, gain: float, floor: float, wanted: float) -> None:
         """Add the log-likelihood ratio of point `at`; a sum below `floor` starts there again."""
         if self.value <= floor:
-            self.value, self.since, self.most = floor, at, (wanted - floor) / 2 + TINY  # two steps may do
+            # two steps may do
+            self.value = floor
+            self.since = at
+            self.most = (wanted - floor) / 2 + TINY
         self.value += min(gain, self.most)
 
 
@@ -227,32 +242,43 @@ class _FallRule:
     """The rule at one loss: at most one open fall, and those before it."""
 
     def __init__(self, curve: _Curve, settings: CollapseSettings, loss: float) -> None:
-        self.curve, self.settings, self.loss = curve, settings, loss
-        self.wanted, self.enough = -math.log(settings.false_collapse), -math.log(settings.false_ending)
-        self.down, self.up = (_Cusum(), _Cusum()), _Cusum()
+        self.curve = curve
+        self.settings = settings
+        self.loss = loss
+        self.wanted = -math.log(settings.false_collapse)
+        self.enough = -math.log(settings.false_ending)
+        self.down = (_Cusum(), _Cusum())
+        self.up = _Cusum()
         self.closed: list[Drop] = []
         self.open: Drop | None = None  # as it was when it was detected
         # where the open fall's evidence begins; where it was last back near its best
-        self.since, self.up_since = 0, 0
+        self.since = 0
+        self.up_since = 0
 
     def advance(self) -> Literal["", "fell", "recovered"]:
-        curve, at = self.curve, len(self.curve.scores) - 1
+        curve = self.curve
+        at = len(self.curve.scores) - 1
         if (bound := curve.best.bound) == -math.inf:
             return ""
-        score, low = curve.scores[-1], curve.at(self.loss, bound)
+        score = curve.scores[-1]
+        low = curve.at(self.loss, bound)
         if self.open:
             self.up.add(at, float(curve.gain(score, bound, low)), 0.0, self.wanted)
             if self.up.value < self.wanted or not self._back():
                 return ""
             self.closed.append(replace(self.dated(self.open, self.since), recovered=curve.steps[-1]))
-            self.open, self.down, self.up_since = None, (_Cusum(), _Cusum()), self.up.since
+            self.open = None
+            self.down = (_Cusum(), _Cusum())
+            self.up_since = self.up.since
             return "recovered"
         for cusum, level in zip(self.down, (low, curve.at(0.9, bound)), strict=True):
             cusum.add(at, float(curve.gain(score, level, bound)), self._floor, self.wanted)
         found = max(self.down, key=lambda cusum: cusum.value)
         if found.value < self.wanted or not self._lost(found.since):
             return ""
-        self.since, self.up, self.open = found.since, _Cusum(), self._drop(found.since)
+        self.since = found.since
+        self.up = _Cusum()
+        self.open = self._drop(found.since)
         return "fell"
 
     @property
@@ -265,13 +291,15 @@ class _FallRule:
         return not self.open and not any(cusum.value > self._floor for cusum in self.down)
 
     def _lost(self, since: int) -> bool:
-        curve, end = self.curve, len(self.curve.scores)
+        curve = self.curve
+        end = len(self.curve.scores)
         first = max(since, min((since + end) // 2, end - WINDOW))
         error = curve.spread(level := curve.mean(first), end - first)
         return level + (Z if end - first < WINDOW else -1.0) * error <= curve.at(self.loss, curve.best.mean)
 
     def _back(self) -> bool:
-        curve, points = self.curve, len(self.curve.scores) - self.up.since
+        curve = self.curve
+        points = len(self.curve.scores) - self.up.since
         error = curve.spread(level := curve.mean(self.up.since), points)
         return level + error >= curve.at(self.settings.mild, curve.best.mean)
 
@@ -284,7 +312,8 @@ class _FallRule:
         """Return the fall that the last steps show: a stretch at the loss or below, unlikely at the best's
         own rate.
         """
-        curve, end = self.curve, len(self.curve.scores)
+        curve = self.curve
+        end = len(self.curve.scores)
         for length in (n for n in LATEST if n <= end and curve.best.bound > -math.inf):
             level = curve.mean(end - length)
             for best, luck in ((curve.best, 0.0), (curve.top, curve.luck)):
@@ -294,13 +323,16 @@ class _FallRule:
         return None
 
     def _drop(self, since: int) -> Drop:
-        curve, (first, last), now = self.curve, self.curve.best.window, self.curve.steps[-1]
+        curve = self.curve
+        first, last = self.curve.best.window
+        now = self.curve.steps[-1]
         window = (curve.steps[first], curve.steps[last - 1]) if last else None
         return self.dated(Drop(curve.best.mean, window, now, now, now, now, curve.mean(since)), since)
 
     def dated(self, fall: Drop, since: int) -> Drop:
         """`fall`, whose evidence begins at index `since`, with its onset by what is known now."""
-        curve, at = self.curve, self.curve.steps.index(fall.detection)
+        curve = self.curve
+        at = self.curve.steps.index(fall.detection)
         first = min(since, curve.steps.index(fall.best_steps[0]) if fall.best_steps else 0)
         end = min(len(curve.scores), 2 * at - since + LATER)
         low, middle, high = onset(curve, max(first, self.up_since, 2 * since - at - FAR), at, end, fall.best)
@@ -363,8 +395,11 @@ class Watch:
         """Return the events of `step`, whose row of table `step` is `measured`; a missing or None score is no
         point.
         """
-        events, curve, score = self._hard.step(step, measured), self._curve, measured.get("success")
-        share, asked = measured.get("heldout_success"), measured.get("heldout_episodes")
+        events = self._hard.step(step, measured)
+        curve = self._curve
+        score = measured.get("success")
+        share = measured.get("heldout_success")
+        asked = measured.get("heldout_episodes")
         if not curve.scores and share is not None and asked:
             curve.untrained = float(share), int(asked)
             curve.start = curve.top = _Stretch(curve.bound(*curve.untrained, Z), float(share))
@@ -406,7 +441,8 @@ class Watch:
         """The last step near the best so far: the onset, should the rule find a fall now; None before the
         first.
         """
-        curve, best = self._curve, self._curve.best
+        curve = self._curve
+        best = self._curve.best
         if not curve.steps or best.bound == -math.inf:
             return curve.steps[-1] if curve.steps else None
         near = best.mean - max(curve.spread(best.mean, 1), 0.02 * abs(best.mean))
@@ -422,7 +458,8 @@ class Watch:
     @property
     def verdict(self) -> Verdict:
         """What the rule says of the steps so far."""
-        curve, fading = self._curve, None
+        curve = self._curve
+        fading = None
         severe = self._severe
         drops = (*severe.closed, *([severe.dated(severe.open, severe.since)] if severe.open else []))
         outcome: Outcome | None = None
@@ -439,7 +476,8 @@ class Watch:
         elif len(curve.scores) >= WINDOW:
             learned = curve.gained >= curve.enough + curve.luck
             outcome = ("mild" if self._critical else "healthy") if learned else "no_learning"
-        scores, fall = curve.scores, drops[0] if drops else fading
+        scores = curve.scores
+        fall = drops[0] if drops else fading
         ends = range(max(1, min(WINDOW, len(scores))), len(scores) + 1)
         peak = max((median(scores[max(0, i - WINDOW) : i]) for i in ends), default=None)
         if peak is not None and fall and not fall.best_steps:

@@ -10,8 +10,13 @@ from sorl.spec import Alarm, Level, Unit
 
 SCHULMAN = "Schulman, Approximating KL Divergence (2020)"
 MINIRL = "arXiv 2512.01374 (MiniRL), 2510.11370 (R3)"
-LLDS, TRL, CORE_ALGOS = "arXiv 2512.04220 (LLDS)", "TRL (sampling_logp_difference", "verl core_algos.py"
-STEP, TRAJECTORY, TURN, UPDATE = Level.STEP, Level.TRAJECTORY, Level.TURN, Level.UPDATE
+LLDS = "arXiv 2512.04220 (LLDS)"
+TRL = "TRL (sampling_logp_difference"
+CORE_ALGOS = "verl core_algos.py"
+STEP = Level.STEP
+TRAJECTORY = Level.TRAJECTORY
+TURN = Level.TURN
+UPDATE = Level.UPDATE
 
 
 def k3(log_ratio: np.ndarray) -> np.ndarray:
@@ -108,7 +113,8 @@ def mismatch_pearson(t: Tokens, by: Segments) -> np.ndarray:
     """Whether trainer and sampler order the tokens alike; NULL where one of them is constant."""
     old = np.exp(t.log_prob - t.log_ratio)
     sampler = np.exp(t.log_prob - t.log_ratio - t.mismatch)
-    a, b = old - by.spread(by.mean(old)), sampler - by.spread(by.mean(sampler))
+    a = old - by.spread(by.mean(old))
+    b = sampler - by.spread(by.mean(sampler))
     return quotient(by.mean(a * b), np.sqrt(by.mean(a**2) * by.mean(b**2)))
 
 

@@ -8,14 +8,18 @@ from sorl.spec import Alarm, Level, Unit
 
 TRL = "TRL grpo_trainer.py"
 CORE_ALGOS = "verl core_algos.py"
-PAPER, LEMMA = "arXiv 2511.20718", "arXiv 2511.20718 Lemma 4.1"
+PAPER = "arXiv 2511.20718"
+LEMMA = "arXiv 2511.20718 Lemma 4.1"
 SUMS = "arXiv 2602.10693 (sums, not means)"
 OUR_MARK = (
     "verl has the mark for another ratio, pi_old / mu; on pi_theta / pi_old it is ours, to be calibrated"
 )
 OUR_BIAS = "this project, C of arXiv 2511.20718"
 PAPER_CODE = "development code of arXiv 2511.20718 (clip_grad_norm)"
-STEP, TRAJECTORY, TURN, UPDATE = Level.STEP, Level.TRAJECTORY, Level.TURN, Level.UPDATE
+STEP = Level.STEP
+TRAJECTORY = Level.TRAJECTORY
+TURN = Level.TURN
+UPDATE = Level.UPDATE
 
 
 def _product(by: Segments, t: Tokens) -> np.ndarray:
@@ -159,7 +163,8 @@ SPREAD = (
 )
 def ess_sequence_frac(t: Tokens, by: Segments) -> np.ndarray:
     """Effective sample size of the product ratios of whole trajectories, as a share of the trajectories."""
-    log_weight, groups = t.by_sequence.total(t.clamped), t.sequences_by_update
+    log_weight = t.by_sequence.total(t.clamped)
+    groups = t.sequences_by_update
     # A common factor does not change the share; without it exp would overflow.
     weight = np.exp(log_weight - groups.spread(groups.maximum(log_weight)))
     return np.minimum(groups.total(weight) ** 2 / (groups.n * groups.total(weight**2)), 1.0)

@@ -22,7 +22,9 @@ Severity = Literal["info", "warning", "critical"]
 # steps between two alarms of one diagnostic: a value that flickers around its mark is one finding
 COOLDOWN = 10
 SMOOTH = 5  # points of the trailing median of the reward
-DRIFT_POINTS, DRIFT = 50, 0.1  # so long one way, by more than so much
+# so long one way, by more than so much
+DRIFT_POINTS = 50
+DRIFT = 0.1
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,8 @@ class RuleWatch:
         self, step: int, measured: Mapping[str, float | None], mismatches: Sequence[tuple[int, int]] = ()
     ) -> list[Event]:
         """Return the events of `step`; `mismatches` are the places that column token_mismatches counts."""
-        row, events = Row(step, measured, self._alarmed, mismatches), []
+        row = Row(step, measured, self._alarmed, mismatches)
+        events = []
         for rule, memory in self._rules:
             found = None if rule.once and not memory["armed"] else rule.condition(row, memory)
             if found is None:
@@ -108,7 +111,8 @@ class RuleWatch:
             if not found:
                 memory["armed"] = True
             elif memory["armed"] and step - memory["last"] >= rule.pause:
-                memory["armed"], memory["last"] = False, step
+                memory["armed"] = False
+                memory["last"] = step
                 events.append(Event(step, rule.kind, rule.severity, *found))
         return events
 
@@ -118,7 +122,8 @@ def _beyond(name: str, mark: Alarm, why: str, row: Row, memory: Memory) -> Judge
     if value is None or math.isnan(value):
         return None
     first: list[float] = memory.setdefault("first", [])  # points that a relative mark is a multiple of
-    unit, memory["best"] = 1.0, max(memory.get("best", -math.inf), value)
+    unit = 1.0
+    memory["best"] = max(memory.get("best", -math.inf), value)
     if mark.relative == "peak":
         unit = memory["best"]
     elif mark.relative and len(first) < mark.warmup:

@@ -58,8 +58,11 @@ class StepView:
     """
 
     def __init__(self, step: int, evidence: StepEvidence, columns: Mapping[str, np.ndarray | None]) -> None:
-        self.step, self.evidence, self.columns = step, evidence, columns
-        self.known, self.rollouts = Known(evidence), Known(evidence.rollouts)
+        self.step = step
+        self.evidence = evidence
+        self.columns = columns
+        self.known = Known(evidence)
+        self.rollouts = Known(evidence.rollouts)
 
     def of_updates(self, name: str) -> np.ndarray:
         """Return the measured values of `name`, one an update; Missing when no update has one."""

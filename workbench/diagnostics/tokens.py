@@ -24,7 +24,8 @@ class Segments:
     """
 
     def __init__(self, ids: np.ndarray, size: int) -> None:
-        self.ids, self.size = ids, size
+        self.ids = ids
+        self.size = size
         self.count = np.bincount(ids, minlength=size)
         self.present = np.flatnonzero(self.count)
         self._order = None if bool(np.all(ids[1:] >= ids[:-1])) else np.argsort(ids, kind="stable")
@@ -95,7 +96,8 @@ class Segments:
             values = np.sort(ordered[begin : begin + size])
             rank = q * (size - 1)
             below = rank.astype(np.int64)
-            low, high = values[below], values[np.minimum(below + 1, size - 1)]
+            low = values[below]
+            high = values[np.minimum(below + 1, size - 1)]
             # Inf - Inf would make a NaN that is not in the data
             step = np.where(np.isinf(low) | (rank == below), 0.0, (high - low) * (rank - below))
             out[row] = np.nan if np.isnan(values[-1]) else low + step
@@ -121,7 +123,8 @@ class Tokens:
     """
 
     def __init__(self, evidence: Evidence) -> None:
-        self.evidence, self.known = evidence, Known(evidence)
+        self.evidence = evidence
+        self.known = Known(evidence)
         self.updates, self.rows, self.width = (int(n) for n in evidence.mask.shape)
         self._index = evidence.mask.bool().reshape(-1).nonzero().squeeze(1)
         self.position = self._index.cpu().numpy()

@@ -82,7 +82,8 @@ class TurnRows:
     """The turn ledger of a step, P rows by turn index; `columns` (P,) are masked where not measured."""
 
     def __init__(self, by: Segments, columns: Mapping[str, Any]) -> None:
-        self.by, self.columns = by, columns
+        self.by = by
+        self.columns = columns
 
     def of(self, name: str) -> np.ndarray:
         """Return a column of the ledger as it is. Raises Missing where no turn has one."""
@@ -108,7 +109,9 @@ def n_turns(v: TurnRows) -> np.ndarray:
 @column(Unit.REWARD, "population std of A over the tokens of the turns", "arXiv 2511.20718 Fig. 2")
 def advantage_std(v: TurnRows) -> np.ndarray:
     """Spread of the advantages of the tokens in turns of this index: between the turns, and inside them."""
-    mean, inside, tokens = v.of("advantage"), v.of("advantage_std"), v.of("n_tokens")
+    mean = v.of("advantage")
+    inside = v.of("advantage_std")
+    tokens = v.of("n_tokens")
     count = v.by.total(tokens)
     centre = v.by.spread(quotient(v.by.total(tokens * mean), count))
     return np.sqrt(quotient(v.by.total(tokens * (inside**2 + (mean - centre) ** 2)), count))
@@ -123,7 +126,8 @@ def explained_variance(v: TurnRows) -> np.ndarray:
     """How much of the returns the critic explains at turns of this index; NULL without a critic and for one
     turn.
     """
-    value, error = v.of("value"), v.of("value_error")
+    value = v.of("value")
+    error = v.of("value_error")
     return 1.0 - v.by.variance(error) / (v.by.variance(value - error) + 1e-5)
 
 
@@ -161,7 +165,8 @@ class Trajectories:
     """
 
     def __init__(self, rollouts: Rollouts, trained: Tokens | None) -> None:
-        self.rollouts, self.trained = Known(rollouts), trained
+        self.rollouts = Known(rollouts)
+        self.trained = trained
         if trained is not None:
             self.by = Segments(trained.trajectory, len(rollouts))
             epoch = trained.evidence.epoch.cpu().numpy()[trained.update]

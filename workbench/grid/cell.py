@@ -282,17 +282,16 @@ def rough(settings: RunSettings, algorithm: Algorithm) -> float:
     """Seconds an iteration by the constants of this file; of a range of updates or draws the
     middle counts.
     """
-    learn, size = settings.learn, 1.0
+    learn = settings.learn
+    size = 1.0
     if settings.model is None:
         both = (settings.policy, RunSettings().policy)
         ours, usual = (p.layers * (4 * p.hidden**2 + 3 * p.hidden * p.mlp) for p in both)
         size = max(1.0, ours / usual)
     every = 1 if algorithm.stabilise.needs_bias else learn.clip_bias_every
     update = UPDATE + CRITIC * algorithm.critic + (SECOND_BACKWARD / every if every else 0.0)
-    passes, draws = (
-        sum(algorithm.schedule.updates(settings.world.max_turns)) / 2,
-        (1 + algorithm.select.rounds) / 2,
-    )
+    passes = sum(algorithm.schedule.updates(settings.world.max_turns)) / 2
+    draws = (1 + algorithm.select.rounds) / 2
     return size * learn.episodes / 64 * (draws * ROLLOUT + learn.epochs * passes * update)
 
 
@@ -305,7 +304,8 @@ def estimate(
     """Wall time of `cells` and of the warm starts to make; `paces`: recorded times an iteration over the
     rough cost.
     """
-    pace, count = median(paces) if paces else 1.0, workers_for(cells, workers)
+    pace = median(paces) if paces else 1.0
+    count = workers_for(cells, workers)
     each = [0.0]
     for settings, algorithm in ((cell.settings, cell.resolved) for cell in cells):
         before = settings.fork.at_step if settings.fork is not None else 0  # trained by its parent
@@ -323,7 +323,8 @@ def time_of(cells: Sequence[Cell], runs: Path, workers: int | None) -> Estimate:
     from sorl.learn.warmstart import key, made
     from sorl.store.reader import Reader
 
-    machine, paces = f"{platform.system()} {platform.machine()}", []
+    machine = f"{platform.system()} {platform.machine()}"
+    paces = []
     recorded = Reader(runs).rows(_PACES, [machine]).rows if (runs / "sorl.duckdb").is_file() else []
     for config, pace in recorded:
         # a run of another version of sorl: its settings may no longer exist

@@ -36,7 +36,8 @@ from sorl.objective import Algorithm
 from sorl.spec import GridFile, InputError, RunSettings, nearest
 from sorl.spec.files import MIB, from_toml, read_text
 
-MOST_ARMS, MOST_CELLS = 500, 5000
+MOST_ARMS = 500
+MOST_CELLS = 5000
 _MISTAKES = 10  # listed of one file
 _QUOTED = 200  # characters of a wrong value
 _EXAMPLES = {
@@ -78,9 +79,11 @@ def load(
     `overrides` are `key=value` in TOML: they change the base; `seeds=[0]` and `axes.KEY=[...]` change the
     file's lists. `history` holds the recorded runs, for a search and for matched learning rates.
     """
-    text, history = _read(path), history or History(Path(os.devnull))
+    text = _read(path)
+    history = history or History(Path(os.devnull))
     file = _parse(text, overrides, path)
-    arms, seeds = math.prod(map(len, file.axes.values())) + len(file.arms), len(file.seeds)
+    arms = math.prod(map(len, file.axes.values())) + len(file.arms)
+    seeds = len(file.seeds)
     if arms > MOST_ARMS or arms * seeds > MOST_CELLS:  # before any cell is made: each is resolved and hashed
         most = f"at most {MOST_ARMS:,} arms and {MOST_CELLS:,} cells: split it into several files"
         raise InputError(f"{path} asks for {arms:,} arms and {arms * seeds:,} cells; a grid has {most}")
@@ -158,7 +161,8 @@ def _resolved(base: Mapping[str, Any], arm: Arm, path: Path) -> tuple[RunSetting
             raise InputError(
                 f"the KL term of {algorithm.name} needs a reference policy; set learn.reference = true"
             )
-        group, episodes = settings.learn.group_size or algorithm.group_size, settings.learn.episodes
+        group = settings.learn.group_size or algorithm.group_size
+        episodes = settings.learn.episodes
         if episodes % group:
             groups = f"{algorithm.name} samples groups of {group} rollouts, which do not divide"
             raise InputError(f"{groups} learn.episodes = {episodes}; set learn.group_size or learn.episodes")
@@ -171,7 +175,8 @@ def _matched(cell: Cell, arms: Mapping[str, Arm], make: Make, history: History, 
     """Return the learning rate of a cell with `match`, its own times the factor of its source; or what it
     waits for.
     """
-    source, where = str(cell.settings.match), f"{path}, arm '{cell.arm}': match = '{cell.settings.match}'"
+    source = str(cell.settings.match)
+    where = f"{path}, arm '{cell.arm}': match = '{cell.settings.match}'"
     experiment, _, arm = source.partition("/")
     if source in arms:
         other = make(arms[source], cell.seed)
@@ -192,7 +197,8 @@ def _matched(cell: Cell, arms: Mapping[str, Arm], make: Make, history: History, 
 
 
 def _searched(grid: Grid, file: GridFile, series: Sequence[Arm], make: Make, history: History) -> Grid:
-    settings, path = file.region, grid.path
+    settings = file.region
+    path = grid.path
     assert settings is not None
     _known_key(settings.along, f"[region] of {path}")
     if settings.along in file.axes:
@@ -208,7 +214,8 @@ def _searched(grid: Grid, file: GridFile, series: Sequence[Arm], make: Make, his
                     f"{path}: arm '{arm.label}' sets '{key}', which {why}; delete it from the arm"
                 )
     numbers = {key: values for key, values in file.axes.items() if _numeric(values)}
-    values, (columns, neighbours) = settings.lattice, conditions(numbers)
+    values = settings.lattice
+    columns, neighbours = conditions(numbers)
     several = [key for key, given in numbers.items() if len(given) > 1]
 
     @cache
@@ -229,7 +236,8 @@ def _searched(grid: Grid, file: GridFile, series: Sequence[Arm], make: Make, his
 
     for place in itertools.product(range(len(series)), range(len(columns))):
         cell(Trial(*place, 0, 0))  # a mistake in an arm is reported now, not when its column begins
-    limit, full = None if settings.minutes is None else 60 * settings.minutes, settings.search == "full"
+    limit = None if settings.minutes is None else 60 * settings.minutes
+    full = settings.search == "full"
     rule = Rule(len(values), len(grid.seeds), settings.probes, full, settings.runs, limit)
     progress = search(len(series), neighbours, rule, outcome, seconds)
     unjudged = sum(history.past(cell(t)) is not None and outcome(t) is None for t in progress.now)
@@ -285,7 +293,8 @@ def _parse(text: str, overrides: Sequence[str], path: Path) -> GridFile:
         ) from None
     for override in overrides:
         key, value = option(override)
-        axes, base = document.get("axes", {}), document.get("base", {})
+        axes = document.get("axes", {})
+        base = document.get("base", {})
         axes = flatten(axes) if isinstance(axes, dict) else {}
         if key == "seeds":
             document["seeds"] = value
@@ -357,7 +366,9 @@ def _mistakes(error: ValidationError, path: Path, arm: str = "", of_file: bool =
 
 def _explain(error: ErrorDetails, where: str, of_file: bool) -> str:
     """Say what pydantic found wrong in the words of the file: in its tables, or in the settings of a run."""
-    key, kind, message = ".".join(map(str, error["loc"])), error["type"], error["msg"]
+    key = ".".join(map(str, error["loc"]))
+    kind = error["type"]
+    message = error["msg"]
     given = repr(error["input"])
     given = given if len(given) <= _QUOTED else f"{given[:_QUOTED]} ..."
     if kind == "extra_forbidden" and not of_file:

@@ -208,7 +208,8 @@ class History:
     """The finished runs of a folder, each read once; with `since`, only those that ended later."""
 
     def __init__(self, runs: Path, since: datetime | None = None) -> None:
-        self._runs, self._since = runs, since or datetime.min
+        self._runs = runs
+        self._since = since or datetime.min
         self._past: dict[str, Past] = {}
 
     def past(self, cell: Cell) -> Past | None:

@@ -88,7 +88,8 @@ class Range(NamedTuple):
     high: int
 
     def __format__(self, spec: str) -> str:
-        low, high = format(self.low, spec), format(self.high, spec)
+        low = format(self.low, spec)
+        high = format(self.high, spec)
         return low if self.low == self.high else f"{low} to {high}"
 
 
@@ -99,7 +100,9 @@ def amounts(settings: RunSettings, algorithm: Algorithm) -> dict[str, Range]:
     Episodes that first fill a queue of stale ones are not counted. The step that crosses a budget of updates
     is completed.
     """
-    learn, steps, budget = settings.learn, settings.iterations, settings.stop.updates
+    learn = settings.learn
+    steps = settings.iterations
+    budget = settings.stop.updates
     stages = learn.epochs * learn.minibatches
     least, most = (stages * n for n in algorithm.schedule.updates(settings.world.max_turns))
     if learn.target_kl is not None or algorithm.early_stop.kind != "none":
@@ -108,7 +111,9 @@ def amounts(settings: RunSettings, algorithm: Algorithm) -> dict[str, Range]:
     updates = Range(few * least, many * most)
     if budget is not None and least < most:
         updates = Range(min(steps * least, budget), min(steps * most, budget + most - 1))
-    low, high, size = few * learn.episodes, many * learn.episodes, learn.group_size or algorithm.group_size
+    low = few * learn.episodes
+    high = many * learn.episodes
+    size = learn.group_size or algorithm.group_size
     return {
         "rollouts": Range(low, high),
         "sampled episodes": Range(low, high * algorithm.select.rounds),
@@ -146,7 +151,8 @@ def _idle_ratio(arms: Mapping[str, Cell | Run]) -> list[Finding]:
     for arm in (arm for arm, one in arms.items() if one.settings.ratio_is_one):
         same = next((group for group in groups if _same_updates(arms[group[0]], arms[arm])), None)
         groups.append([arm]) if same is None else same.append(arm)
-    why, found = "every rollout is used for one update and by its own old log-probs", []
+    why = "every rollout is used for one update and by its own old log-probs"
+    found = []
     for group in (group for group in groups if len(group) > 1):
         message = (
             f"{_listed(group)} are one arm under {len(group)} names: {why}, so the ratio is 1 and nothing"
@@ -165,7 +171,9 @@ def _same_updates(one: Cell | Run, other: Cell | Run) -> bool:
     """Return whether two arms with ratio 1 share all but slots that act through the ratio, and have equal
     gradients.
     """
-    a, b, size = one.resolved, other.resolved, _group_size(one)
+    a = one.resolved
+    b = other.resolved
+    size = _group_size(one)
     if decisive(one.settings, *_ASKED) != decisive(other.settings, *_ASKED) or size != _group_size(other):
         return False
     if any(getattr(a, slot) != getattr(b, slot) for slot in (*NORMALISER, "kl", "select")):
@@ -254,7 +262,8 @@ def _flagged(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
     found = []
     for kind, seen in events.items():
         run, step, message = seen[0]
-        arms, count = tuple(dict.fromkeys(r.arm for r, *_ in seen)), len({r.run_id for r, *_ in seen})
+        arms = tuple(dict.fromkeys(r.arm for r, *_ in seen))
+        count = len({r.run_id for r, *_ in seen})
         more = f" (and in {count - 1} more runs of {_listed(arms)})" if count > 1 else ""
         text = f"{_listed([run.arm])}, seed {run.seed}, step {step}: {message}{more}"
         found.append(Finding(names[kind], text, arms, flagged=True))
@@ -273,7 +282,8 @@ def _questions(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
 
     def compared(a: Run, b: Run) -> dict[int, bool]:
         """Return for each step of both runs whether their questions are the same."""
-        ours, theirs = hashes[a.run_id], hashes[b.run_id]
+        ours = hashes[a.run_id]
+        theirs = hashes[b.run_id]
         return {step: ours[step] == theirs[step] for step in sorted(ours.keys() & theirs.keys())}
 
     found = []
@@ -286,7 +296,8 @@ def _questions(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
                     message = f"trained on different questions with seed {seed}, from step {differing[0]} on"
                     found.append(Finding("questions", f"{_listed(arms)} {message}", arms, flagged=True))
         for one, other in combinations(seeds, 2):
-            a, b = seeds[one][0], seeds[other][0]
+            a = seeds[one][0]
+            b = seeds[other][0]
             steps = compared(a, b)
             # share their parent's queue
             siblings = a.settings.fork is not None and a.settings.fork == b.settings.fork
@@ -303,10 +314,12 @@ def _recorded_amounts(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
     done: dict[str, list[Any]] = defaultdict(list)  # arm -> the amounts of its runs
     as_planned = True
     for run_id, steps, updates, tokens, sampled in reader.rows(_TRAINED, {"runs": list(over)}).rows:
-        run, plan = over[run_id], amounts(over[run_id].settings, over[run_id].resolved)
+        run = over[run_id]
+        plan = amounts(over[run_id].settings, over[run_id].resolved)
         rolled = steps * run.settings.learn.episodes
         # Runs restored from a file of results hold neither draws nor updates.
-        sampled, updates = sampled or rolled, updates or plan["optimizer updates"].low
+        sampled = sampled or rolled
+        updates = updates or plan["optimizer updates"].low
         seen = (rolled, sampled, updates)
         as_planned &= all(plan[unit] == (n, n) for unit, n in zip(units[:3], seen, strict=True))
         done[run.arm].append((*seen, tokens or 0))
@@ -315,10 +328,8 @@ def _recorded_amounts(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
         if as_planned and unit != "trained tokens":  # the settings have told the rest
             continue
         means = {arm: fmean(seen[i] for seen in each) for arm, each in done.items()}
-        least, most = (
-            min(means, key=lambda a: means[a], default=""),
-            max(means, key=lambda a: means[a], default=""),
-        )
+        least = min(means, key=lambda a: means[a], default="")
+        most = max(means, key=lambda a: means[a], default="")
         if means and means[most] > (1 + ALIKE) * means[least]:
             ends = f"{means[least]:,.0f} in {_listed([least])} to {means[most]:,.0f} in {_listed([most])}"
             message = f"the arms recorded different numbers of {unit} (mean of a finished run: {ends})"
@@ -330,7 +341,8 @@ def write_events(runs: Path, cells: Sequence[Cell], findings: Iterable[Finding])
     """Append flagged findings as events of their runs, and a row without severity to withdraw one; return the
     count.
     """
-    flagged, written = [finding for finding in findings if finding.flagged], 0
+    flagged = [finding for finding in findings if finding.flagged]
+    written = 0
     for cell in cells:
         folder = folder_of(runs, cell)
         if not folder.is_dir():

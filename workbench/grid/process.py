@@ -114,7 +114,8 @@ def _guard(job: Job, heartbeat: Path, last: int) -> None:
             faulthandler.dump_traceback_later(job.hang_seconds, exit=True, file=2)
         if job.memory is None:
             continue
-        size, children = me.memory_info().rss, me.children(recursive=True)
+        size = me.memory_info().rss
+        children = me.children(recursive=True)
         for child in children:
             with suppress(psutil.Error):
                 size += child.memory_info().rss
@@ -132,7 +133,8 @@ class LocalProcess:
 
     def __init__(self, process: BaseProcess) -> None:
         assert process.pid is not None
-        self._process, self._pid = process, process.pid
+        self._process = process
+        self._pid = process.pid
 
     def poll(self) -> int | None:
         """Return the exit code, negative for a signal; None while it runs."""
@@ -200,7 +202,9 @@ def _python_path() -> str:
 
 class _RayProcess:
     def __init__(self, ray: Any, task: Any, log: Path) -> None:
-        self._ray, self._task, self._log = ray, task, log
+        self._ray = ray
+        self._task = task
+        self._log = log
 
     def poll(self) -> int | None:
         if not self._ray.wait([self._task], timeout=0)[0]:
@@ -317,7 +321,8 @@ def ending(code: int, said: str) -> Ending:
     """Return the ending of a process with this exit code; `said` is the reason that it gave, or its last
     words.
     """
-    words, killed = one_line(said), f"killed by {signal.Signals(-code).name}" if code < 0 else ""
+    words = one_line(said)
+    killed = f"killed by {signal.Signals(-code).name}" if code < 0 else ""
     if code == FINISHED:
         return Ending()
     if code == INTERRUPTED:

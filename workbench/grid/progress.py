@@ -18,7 +18,8 @@ from sorl.store.text import visible
 
 _BARS = "▁▂▃▄▅▆▇█"
 _SPARK_POINTS = 24
-_PLAIN_SECONDS, _REDRAW_SECONDS = 10.0, 0.25
+_PLAIN_SECONDS = 10.0
+_REDRAW_SECONDS = 0.25
 _STYLE = {"finished": "green", "failed": "red", "interrupted": "yellow", "elsewhere": "cyan"}
 _FIELDS = ("arm", "seed", "state", "spark", "detail")
 
@@ -73,7 +74,9 @@ class Display:
         self.success: dict[str, list[float | None]] = {}
         self.status: Counter[str] = Counter()
         self.left: dict[str, int] = {}  # steps of each cell that has not ended
-        self.total, self.steps = 0, 0  # cells of the grid, steps so far
+        # cells of the grid, steps so far
+        self.total = 0
+        self.steps = 0
         self.began = 0.0  # of the first step: what comes before it is no pace
         self.drawn = 0.0 if console.is_terminal else time.monotonic()
 
@@ -102,7 +105,8 @@ class Display:
 
     def stepped(self, cell: Cell, row: dict[str, Any]) -> None:
         """Receive a progress line."""
-        success, step = self.success[cell.run_id], row["step"]
+        success = self.success[cell.run_id]
+        step = row["step"]
         success.append(row.get("success"))
         state = f"step {step}/{row.get('steps') or cell.settings.iterations}, success {_number(success[-1])}"
         detail = f"clipped {_number(row.get('clip_frac'))}  grad norm {_number(row.get('grad_norm'))}"

@@ -180,7 +180,8 @@ class _Pool:
 
     def run(self, workers: int, sync: Callable[[], object] | None) -> dict[str, Result]:
         """Run the queue to its end, or until Ctrl-C; return the state of each cell by run id."""
-        next_sync, stopping = 0.0, False
+        next_sync = 0.0
+        stopping = False
         try:
             while self.training or (self.queue and not self.signals):
                 self.watch.tick()
@@ -208,7 +209,8 @@ class _Pool:
         for cell in self.queue:
             folder = run_folder.folder_of(self.runs, cell)
             trained = held(folder)
-            status, reason = "elsewhere", "another process trains it"
+            status = "elsewhere"
+            reason = "another process trains it"
             if cell.run_id not in self.look or not (trained or held(folder, "claim")):
                 status = run_folder.status_of(run_folder.last_row(folder), alive=trained)
                 reason = "not started: the grid was stopped"
@@ -256,8 +258,11 @@ class _Pool:
         """Start a process from the newest checkpoint; `why` is the reason of the attempt before it in this
         call.
         """
-        cell, folder, log = one.cell, one.folder, one.folder / LOG_NAME
-        row, saved = run_folder.last_row(folder) or {}, run_folder.checkpoint(folder)
+        cell = one.cell
+        folder = one.folder
+        log = one.folder / LOG_NAME
+        row = run_folder.last_row(folder) or {}
+        saved = run_folder.checkpoint(folder)
         if row.get("status") == "running" and not why:
             message = "the trainer died without a message, and so did its grid"
             run_folder.write_event(folder, "killed", last_step(log), message)
@@ -269,7 +274,8 @@ class _Pool:
                 folder, "retried" if why else "resumed", saved or 0, message, float(attempt)
             )
         _write_row(cell, folder, status="queued", attempt=attempt, reason=None, ended_at=None)
-        hang, memory = self.limits.hang_seconds, self.limits.memory
+        hang = self.limits.hang_seconds
+        memory = self.limits.memory
         job = Job(folder, self.runs / ".cache", cell.settings.threads, hang, memory, process.TRAINER)
         one.since = log.stat().st_size if log.exists() else 0
         one.rows = follow(log, one.since)
@@ -296,8 +302,11 @@ class _Pool:
             self._ended(one, self._ending(one, code))
 
     def _ending(self, one: _Training, code: int) -> Ending:
-        row, log, since = run_folder.last_row(one.folder) or {}, one.folder / LOG_NAME, one.since
-        status, said = row.get("status"), row.get("reason")
+        row = run_folder.last_row(one.folder) or {}
+        log = one.folder / LOG_NAME
+        since = one.since
+        status = row.get("status")
+        said = row.get("reason")
         if status in ("finished", "interrupted"):  # a signal that killed it afterwards came too late
             return Ending() if status == "finished" else Ending("interrupted", one_line(said or ""))
         said = said if status == "failed" else None
@@ -314,7 +323,8 @@ class _Pool:
         """Write the end of an attempt and try again, or write the end of the cell unless the trainer has done
         so.
         """
-        cell, folder = one.cell, one.folder
+        cell = one.cell
+        folder = one.folder
         if end.kind:
             step = last_step(folder / LOG_NAME) or run_folder.checkpoint(folder) or 0
             run_folder.write_event(folder, end.kind, step, end.reason)

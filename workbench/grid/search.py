@@ -89,7 +89,8 @@ def wanted(column: Column, rule: Rule, start: tuple[int, int] | None = None) -> 
     if high - low == 1 or any(len(column[p]) < rule.seeds for p in ends):
         return [(p, seed) for p in ends for seed in range(rule.seeds) if seed not in column[p]]
     # Halfway, or near the end that is known while the other is not: twice as far with each try.
-    between, step = (low + high) // 2, 2 ** max(0, len(column) - 2)
+    between = (low + high) // 2
+    step = 2 ** max(0, len(column) - 2)
     if start is not None and low < 0:
         between = max(0, high - step)
     elif start is not None and high >= rule.points:
@@ -142,7 +143,8 @@ def search(
 
 def usual(neighbours: Sequence[int | None], rule: Rule) -> float:
     """Runs of one arm: the mean over at most 40 noise-free searches with a random boundary in each column."""
-    stream, total = random.Random(0), 0
+    stream = random.Random(0)
+    total = 0
     draws = min(40, 1 + 2000 // len(neighbours))
     for _ in range(draws):
         edges = [stream.randint(0, rule.points) for _ in neighbours]
@@ -172,7 +174,8 @@ class Region:
         return len(self.series) * len(self.columns) * self.rule.points * self.rule.seeds
 
     def __str__(self) -> str:
-        now, total = self.progress.now, len(self.series) * len(self.columns)
+        now = self.progress.now
+        total = len(self.series) * len(self.columns)
         where = f"{len(now)} runs in {len({(t.arm, t.column) for t in now})} of {total} columns"
         return f"round {self.progress.rounds + 1}: {where}, {len(self.progress.done)} runs before"
 

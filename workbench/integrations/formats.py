@@ -28,7 +28,10 @@ try:
 except ImportError:
     orjson = None  # type: ignore[assignment]
 
-HEAD, LINE, DOCUMENT = 65536, 4 * MIB, 64 * MIB  # bytes that tell a format; of a line; of one JSON value
+# bytes that tell a format; of a line; of one JSON value
+HEAD = 65536
+LINE = 4 * MIB
+DOCUMENT = 64 * MIB
 _USUAL = ("metrics", "trainer_state", "log", "logs", "console", "history", "progress")
 _CHUNK = 20_000  # rows of a table that are read at once
 _CONSOLE = re.compile(r"(?:^|\s)step:(\d+) - (\S+:.*)")
@@ -219,10 +222,8 @@ def parquet(path: Path) -> Iterator[Rows]:
         for batch in found.iter_batches(_CHUNK, columns=names):
             columns = {}
             for name, array in zip(batch.schema.names, batch.columns, strict=True):
-                values, null = (
-                    array.cast(pa.float64(), safe=False),
-                    array.is_null().to_numpy(zero_copy_only=False),
-                )
+                values = array.cast(pa.float64(), safe=False)
+                null = array.is_null().to_numpy(zero_copy_only=False)
                 columns[name] = column(values.fill_null(0.0).to_numpy(), null)
             rows.block(columns, batch.num_rows)
     yield rows

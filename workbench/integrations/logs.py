@@ -28,7 +28,9 @@ from sorl.spec import InputError
 
 STEPS = 50_000  # that are judged, in some seconds
 KEPT = 200  # metrics that are kept under their own names
-DEEP, ENTRIES = 8, 100_000  # folders below each other, and files and folders, that are looked at for logs
+# folders below each other, and files and folders, that are looked at for logs
+DEEP = 8
+ENTRIES = 100_000
 ENDINGS = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".wandb", ".swanlab", ".db", ".sqlite", ".log")
 _BEGIN = 5  # values of a metric, which are numbers if it is not padded with NaN
 _NAMED = 8  # metrics that are named of a log without a known one
@@ -54,7 +56,8 @@ class Source(NamedTuple):
         """Yield the runs in it; `refused` gets a line for each of nothing known. InputError where none can be
         read.
         """
-        lines, some = [] if refused is None else refused, False
+        lines = [] if refused is None else refused
+        some = False
         for rows in runs_in(self.path, self.format):
             try:
                 run = imported(rows, config_near(self.path, rows.notes) | rows.config)
@@ -134,8 +137,11 @@ def imported(rows: Rows, config: Mapping[str, Any]) -> Imported:
 
     Of a trainer that logs no exact match, the mean reward stands in for success: collapse is judged by it.
     """
-    (steps, metrics), notes = rows.by_step(), rows.notes
-    read, step, updates = dict[str, str](), {"step": steps}, dict[str, Any]()
+    steps, metrics = rows.by_step()
+    notes = rows.notes
+    read = dict[str, str]()
+    step = {"step": steps}
+    updates = dict[str, Any]()
     for place, metric in names.chosen(metrics).items():
         table, name = place.split(".", 1)
         if name in (schema := schema_of(table)).names and schema.field(name).type == pa.float64():
@@ -160,7 +166,8 @@ def imported(rows: Rows, config: Mapping[str, Any]) -> Imported:
     if "step.zero_advantage_frac" in read and kl.rpartition("/")[2] == "kl" and not any(off):
         notes.append(f"{kl}: recent TRL weights it by the ratio unless use_bias_correction_kl is off")
     others = [metric for metric in metrics if metric not in read.values()]
-    taken, kept = set(schema_of("step").names), dict[str, str]()
+    taken = set(schema_of("step").names)
+    kept = dict[str, str]()
     for metric in others[:KEPT]:
         kept[names.own_column(metric, taken | kept.keys())] = metric
     step |= {name: metrics[metric] for name, metric in kept.items()}
@@ -170,7 +177,8 @@ def imported(rows: Rows, config: Mapping[str, Any]) -> Imported:
         wrong = logged & ~np.isfinite(np.ma.getdata(values))
         if not wrong[np.flatnonzero(logged)[:_BEGIN]].any():  # one that began so is padded, as tables are
             broken += wrong
-    tables, known = {"step": step}, broken > 0
+    tables = {"step": step}
+    known = broken > 0
     if updates:
         known |= ~np.logical_and.reduce([np.ma.getmaskarray(values) for values in updates.values()])
     if known.any():
@@ -185,7 +193,9 @@ def imported(rows: Rows, config: Mapping[str, Any]) -> Imported:
 
 def events(run: Imported) -> tuple[dict[str, Any], list[Event]]:
     """Return the verdict, as columns of table `run`, and the events of collapse, hard events and alarms."""
-    watch, rules, found = Watch(), RuleWatch(alarms(CATALOGUE)), list[Event]()
+    watch = Watch()
+    rules = RuleWatch(alarms(CATALOGUE))
+    found = list[Event]()
     known = [name for name in run.tables["step"] if name not in run.kept]
     for values in zip(*(run.tables["step"][name][:: run.every].tolist() for name in known), strict=True):
         seen = {name: value for name, value in zip(known, values, strict=True) if value is not None}
@@ -211,7 +221,8 @@ def read(path: Path) -> Log:
 
 def log_of(run: Imported, path: Path) -> Log:
     """Return a run as the diagnosis reads it; of more than STEPS steps only every so many-th is in it."""
-    thin, tables = run.every, dict[str, pd.DataFrame]()
+    thin = run.every
+    tables = dict[str, pd.DataFrame]()
     for table, columns in run.tables.items():
         shown = {name: values[::thin] for name, values in columns.items()}
         tables[table] = pd.DataFrame(

@@ -93,7 +93,8 @@ class Loss:
         Raises InputError where the algorithm needs the sampler's or the reference's log-probs and they are
         not given.
         """
-        own, mask = self.algorithm, mask.bool()
+        own = self.algorithm
+        mask = mask.bool()
         if own.needs_reference and log_prob_ref is None:
             raise InputError(
                 f"the KL term of '{own.name}' needs the reference's log-probs, and the trainer gives none"
@@ -170,7 +171,8 @@ class Loss:
 
 def metrics(terms: LossTerms) -> dict[str, float]:
     """Return what a trainer logs of a micro-batch: shares of its trained tokens, KL in nats, ratios."""
-    mask, n = terms.mask, terms.mask.sum().clamp(min=1)
+    mask = terms.mask
+    n = terms.mask.sum().clamp(min=1)
     flags = {
         "clip_frac": terms.active_low | terms.active_high,
         "clip_low_frac": terms.active_low,
@@ -248,10 +250,12 @@ class TrlLoss:
         super().__init__(*args, **kwargs)
         trainer: Any = self
         self._ours = Loss(self.loss, horizon=trainer.max_completion_length)
-        own, corrects = self._ours.algorithm, self._ours.algorithm.correction.kind != "none"
+        own = self._ours.algorithm
+        corrects = self._ours.algorithm.correction.kind != "none"
         # What a ledger says of the loss in place of TRL's configuration.
         self.recorded_as = {"algorithm": own.name, "replay_as": self.loss, "clip": None}
-        accumulated, slices = trainer.args.gradient_accumulation_steps, trainer.args.steps_per_generation
+        accumulated = trainer.args.gradient_accumulation_steps
+        slices = trainer.args.steps_per_generation
         if slices % accumulated:
             numbers = (
                 f"gradient_accumulation_steps = {accumulated} must divide steps_per_generation = {slices}"
@@ -290,7 +294,8 @@ class TrlLoss:
 
     def _compute_loss(self, model: Any, inputs: Mapping[str, Any]) -> Tensor:
         trainer: Any = self
-        training, ranks = trainer.model.training, trainer.accelerator.num_processes
+        training = trainer.model.training
+        ranks = trainer.accelerator.num_processes
         sums, parts = self._whole(model) if training else (None, 1)
         log_prob, entropy = self._log_probs(model, inputs)
         batch = self._of_inputs(inputs, log_prob)
@@ -317,11 +322,13 @@ class TrlLoss:
     def _whole(self, model: Any) -> tuple[Tensor, int]:
         """Sums over every micro-batch of the update on every rank, made once at its start."""
         trainer: Any = self
-        accumulated, slices = trainer.args.gradient_accumulation_steps, trainer.args.steps_per_generation
+        accumulated = trainer.args.gradient_accumulation_steps
+        slices = trainer.args.steps_per_generation
         start = trainer._step - trainer._step % accumulated
         if self._update is None or self._update[0] != start:
             # The last update of an epoch may have fewer micro-batches than the others.
-            count, found = min(accumulated, trainer.current_gradient_accumulation_steps), []
+            count = min(accumulated, trainer.current_gradient_accumulation_steps)
+            found = []
             for micro in range(start, start + count):
                 inputs = trainer._buffered_inputs[micro % slices]
                 first = self._ours.needs_log_probs_first or "old_per_token_logps" not in inputs
@@ -343,10 +350,8 @@ def tinker_loss(
     all of one length; the sampler's log-probs are those of the old policy. Raises InputError as Loss does,
     and for a KL term: no reference is there. Read against tinker 0.38 and tinker-cookbook 0.6.1, not run.
     """
-    loss, padded = (
-        Loss(algorithm, horizon, **slots),
-        partial(torch.nn.utils.rnn.pad_sequence, batch_first=True),
-    )
+    loss = Loss(algorithm, horizon, **slots)
+    padded = partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)
     if loss.algorithm.needs_reference:
         name = loss.algorithm.name
         raise InputError(f"the KL term of '{name}' needs the reference's log-probs: leave it out: kl='none'")
@@ -376,7 +381,8 @@ def skyrl_loss(
     InputError for what a micro-batch with scaled advantages cannot tell. Read against SkyRL 0.4.0, not run.
     """
     loss = Loss(algorithm, None, **({"aggregate": "token_sum"} | slots))
-    own, why = loss.algorithm, ""
+    own = loss.algorithm
+    why = ""
     if own.kl.kind != "none":
         why = "has a term besides the surrogate, which SkyRL's reduction does not scale: kl='none'"
     elif own.stabilise.kind not in ("none", "rms_batch", "rms_turn", "rms_seq") or loss.needs_log_probs_first:

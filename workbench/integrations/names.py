@@ -140,7 +140,8 @@ COMPONENT = "reward_part_"  # before the name of a component of the reward, in i
 _PART = re.compile(r"(?:train/.*/|train/|critic/)?rewards/(?P<part>[^/]+)/mean")
 # slime names an evaluation after its data alone, as others name much else: only where its own names are in
 # the log.
-_SLIME, _SLIME_EVALUATION = "rollout/raw_reward", re.compile(r"eval/[^/-]+")
+_SLIME = "rollout/raw_reward"
+_SLIME_EVALUATION = re.compile(r"eval/[^/-]+")
 _PAST = re.compile(r"^(?:train/|policy/|ppo_actor/)|(?:/avg|@sum|@mean|@max|@min)$")
 
 # Settings of ours (workbench/spec/settings.py) with their names in the configurations of other trainers. A

@@ -12,9 +12,12 @@ import numpy as np
 from sorl.integrations.names import STEP
 from sorl.spec import InputError
 
-BLOCK, KEYS = 4096, 500_000  # rows that are held as rows, and keys in them
+# rows that are held as rows, and keys in them
+BLOCK = 4096
+KEYS = 500_000
 # values of a log, as 1.5 million steps of 40 metrics; metrics that are looked at
-CELLS, METRICS = 64_000_000, 2000
+CELLS = 64_000_000
+METRICS = 2000
 LONGEST = 200  # characters of a metric's name
 LARGEST = 1e100  # what no sum of some thousands would hold is infinite
 CLOCKS = ("time", "timestamp", "_timestamp", "_runtime", "runtime", "epoch")  # in the rows of every producer
@@ -32,12 +35,15 @@ class Rows:
     """
 
     def __init__(self, name: str) -> None:
-        self.name, self.status = name, "finished"
+        self.name = name
+        self.status = "finished"
         self.config: dict[str, Any] = {}
         self.notes: list[str] = []
         self._blocks: list[tuple[int, dict[str, Column]]] = []  # rows, metrics
         self._names: dict[str, None] = {}
-        self._cells, self._stepped, self._full = 0, False, False
+        self._cells = 0
+        self._stepped = False
+        self._full = False
 
     def extend(self, rows: Iterable[Mapping[str, Any]]) -> Rows:
         """Take rows; what is no number in them is left out."""
@@ -50,7 +56,8 @@ class Rows:
             if block and (row is None or len(block) == BLOCK or held > KEYS):
                 names = self._room(dict.fromkeys(chain.from_iterable(block)))
                 self.block({name: numbers([one.get(name) for one in block]) for name in names}, len(block))
-                block, held = [], 0
+                block = []
+                held = 0
         return self
 
     def __len__(self) -> int:
@@ -165,7 +172,8 @@ def of_events(events: Iterable[tuple[Any, str, Any]]) -> Iterator[dict[str, Any]
         if row and (row["step"] != at or metric in row):
             yield row
             row = {}
-        row["step"], row[metric] = at, value
+        row["step"] = at
+        row[metric] = value
     if row:
         yield row
 
@@ -199,12 +207,14 @@ def folded(
             restarts[attempt] = (row, max(int(steps[row]), restarts.get(attempt, (0, 0))[1]))
         for _, first in restarts.values():
             notes.append(f"restarted at step {first:,}: what was logged from there on before was replaced")
-        at, order = np.arange(len(steps)), np.argsort(steps, kind="stable")
+        at = np.arange(len(steps))
+        order = np.argsort(steps, kind="stable")
         ordered = steps[order]
         starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
         for name, rows in again.items():
             values = metrics.pop(name)
-            kept, attempts = ~np.ma.getmaskarray(values), np.searchsorted(rows, at, "right")
+            kept = ~np.ma.getmaskarray(values)
+            attempts = np.searchsorted(rows, at, "right")
             for attempt, (row, first) in restarts.items():
                 kept &= (at >= row) | (steps < first) | (attempts >= attempt)
             last = np.maximum.reduceat(np.where(kept[order], at, -1), starts)
@@ -231,7 +241,8 @@ def _begun(steps: np.ndarray, metrics: Mapping[str, Column]) -> np.ndarray:
     """Return the rows at which an attempt begins: in more than half of a row's metrics steps
     run backwards.
     """
-    logged, back = np.zeros(len(steps), int), np.zeros(len(steps), int)
+    logged = np.zeros(len(steps), int)
+    back = np.zeros(len(steps), int)
     for name, values in metrics.items():
         if name not in CLOCKS:
             logged += ~np.ma.getmaskarray(values)

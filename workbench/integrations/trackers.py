@@ -89,7 +89,9 @@ def messages(data: Any) -> Iterator[tuple[int, Any]]:
     """Yield (field, value) of a protobuf message: whole numbers as int, the rest as bytes. ValueError for
     none.
     """
-    at, end = 0, len(data) if isinstance(data, bytes) else 0  # of what is no bytes nothing
+    # of what is no bytes nothing
+    at = 0
+    end = len(data) if isinstance(data, bytes) else 0
     while at < end:
         key, at = _varint(data, at)
         size, at = _varint(data, at) if key & 7 in (0, 2) else ({1: 8, 5: 4}.get(key & 7, end), at)
@@ -107,7 +109,8 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     while at < len(data) and shift < 64:
         byte = data[at]
         value |= (byte & 127) << shift
-        at, shift = at + 1, shift + 7
+        at = at + 1
+        shift = shift + 7
         if byte < 128:
             return value, at
     raise ValueError("a message is cut off")
@@ -150,12 +153,14 @@ def level_messages(file: BufferedReader, notes: list[str]) -> Iterator[tuple[int
     KiB.
     """
     file.read(7)
-    record, cut = bytearray(), False
+    record = bytearray()
+    cut = False
     while block := file.read(_BLOCK - file.tell() % _BLOCK):
         at = 0
         while at + 7 <= len(block):
             size, kind = struct.unpack_from("<HB", block, at + 4)
-            piece, at = block[at + 7 : at + 7 + size], at + 7 + size
+            piece = block[at + 7 : at + 7 + size]
+            at = at + 7 + size
             cut = at > len(block)
             if cut:
                 break
@@ -185,12 +190,12 @@ def _events(records: Iterable[bytes], config: dict[str, Any]) -> Iterator[tuple[
     for record in records:
         event = _inside(record)
         for value in (_inside(data) for field, data in messages(event.get(5)) if field == 1):
-            tag, step, tensor = _text(value.get(1)), event.get(2, 0), _inside(value.get(8))
+            tag = _text(value.get(1))
+            step = event.get(2, 0)
+            tensor = _inside(value.get(8))
             # A tensor of one number: its type (1), and the number in one of the fields for its type.
-            data, form = (
-                tensor.get(4) or tensor.get(5) or tensor.get(6) or b"",
-                {1: "<f", 2: "<d"}.get(tensor.get(1)),
-            )
+            data = tensor.get(4) or tensor.get(5) or tensor.get(6) or b""
+            form = {1: "<f", 2: "<d"}.get(tensor.get(1))
             if 2 in value:
                 yield step, tag, struct.unpack("<f", value[2])[0]
             elif tag.endswith("text_summary"):
@@ -229,7 +234,8 @@ def _history(found: Iterable[tuple[int, Any]], run: Rows) -> Iterator[dict[str, 
 
 def _item(data: bytes) -> tuple[str, Any]:
     """Return (key, value) of an item: its value is JSON text, or, since 0.26, a field of its own type."""
-    name, value = list[str](), None
+    name = list[str]()
+    value = None
     for field, told in messages(data):
         if field in (1, 2):
             name.append(_text(told))

@@ -87,13 +87,15 @@ class Recording:
         from transformers import TrainerCallback
 
         args = trainer.args
-        self.trainer, self.success = trainer, success
+        self.trainer = trainer
+        self.success = success
         # A step is the shortest stretch of micro-batches of whole generations and whole updates.
         self.generation = args.steps_per_generation * trainer.num_iterations
         self.window = math.lcm(self.generation, args.gradient_accumulation_steps)
         # steps of earlier sessions: a resumed trainer counts its micro-batches from 0
         self.before: int | None = None
-        self.step, self.first_update = -1, 0
+        self.step = -1
+        self.first_update = 0
         self.count = 0  # trajectories of this rank in the step
         self.scored: dict[str, Any] = {}
         self.seen: dict[str, Any] = {}  # of the forward pass under way
@@ -143,7 +145,8 @@ class Recording:
         completion_ids_list: Sequence[Sequence[int]],
     ) -> None:
         """Keep the rewards of every function, the data and the conversations of this rank."""
-        n, rank = len(prompts), self.trainer.accelerator.process_index
+        n = len(prompts)
+        rank = self.trainer.accelerator.process_index
         local = out[rank * n : (rank + 1) * n].detach()
         total = (local * self.trainer.reward_weights.to(local.device)).nansum(dim=1)
         unscored = torch.isnan(local).all(dim=1)
@@ -163,21 +166,28 @@ class Recording:
         """Record the rollouts, and give every row of the batch its trajectory before the trainer shuffles
         them.
         """
-        trainer, scored, self.scored = self.trainer, self.scored, {}
+        trainer = self.trainer
+        scored = self.scored
+        self.scored = {}
         if self.before is None:
             done = trainer.state.global_step * trainer.args.gradient_accumulation_steps - trainer._step
             self.before = -(-done // self.window)
         step = self.before + trainer._step // self.window
         if step != self.step:  # the trainer has begun a new one
-            self.step, self.first_update, self.count = step, trainer.state.global_step, 0
-        n, rank = len(out["prompt_ids"]), trainer.accelerator.process_index
+            self.step = step
+            self.first_update = trainer.state.global_step
+            self.count = 0
+        n = len(out["prompt_ids"])
+        rank = trainer.accelerator.process_index
         out[ROW] = torch.arange(self.count, self.count + n, device=out["prompt_ids"].device)
         batch = self.count // n if n else 0  # generation batches of the step so far
         place = (batch * trainer.accelerator.num_processes + rank) * n
         shown = out["prompt_mask"].cpu().bool()
         prompts = [ids[mask] for ids, mask in zip(out["prompt_ids"].cpu(), shown, strict=True)]
-        messages, responses = scored.pop("messages"), scored.pop("responses")
-        told, mask = conversations(messages), mask_of(out)
+        messages = scored.pop("messages")
+        responses = scored.pop("responses")
+        told = conversations(messages)
+        mask = mask_of(out)
         begins = (
             torch.diff(mask.cpu(), dim=1, prepend=torch.zeros(n, 1, dtype=mask.dtype)).clamp(min=0).sum(1)
         )
@@ -211,11 +221,15 @@ class Recording:
         """Record the part of the update once the backward pass has said how much each token weighs in the
         loss.
         """
-        trainer, seen, self.seen = self.trainer, self.seen, {}
+        trainer = self.trainer
+        seen = self.seen
+        self.seen = {}
         if not seen or ROW not in inputs:
             return
-        log_prob, mask = seen["log_prob"], mask_of(inputs)
-        old, behaviour = inputs.get("old_per_token_logps"), inputs.get("sampling_per_token_logps")
+        log_prob = seen["log_prob"]
+        mask = mask_of(inputs)
+        old = inputs.get("old_per_token_logps")
+        behaviour = inputs.get("sampling_per_token_logps")
         old = log_prob.detach() if old is None else old
         if behaviour is not None:  # what vLLM could not score counts as equal, as in TRL's own correction
             behaviour = torch.where(torch.isnan(behaviour), old, behaviour)
@@ -304,7 +318,9 @@ def settings_of(args: Any) -> dict[str, Any]:
 
 def clip_of(trainer: Any) -> Clip | None:
     """Return what TRL's loss type does with a ratio; None for one that is not known here."""
-    low, high, level = trainer.epsilon_low, trainer.epsilon_high, trainer.importance_sampling_level
+    low = trainer.epsilon_low
+    high = trainer.epsilon_high
+    level = trainer.importance_sampling_level
     if trainer.loss_type in AGGREGATES:
         return Clip(1 - low, 1 + high, trainer.args.delta, level)
     weight = {"cispo": high, "sapo": math.inf, "vespo": math.inf}.get(trainer.loss_type)

@@ -36,7 +36,9 @@ from sorl.objective import LossTerms
 from sorl.recording import Clip, Ledger
 from sorl.spec import InputError
 
-PREFIX, VANILLA, ROW = "sorl:", "vanilla", "sorl_row"
+PREFIX = "sorl:"
+VANILLA = "vanilla"
+ROW = "sorl_row"
 KNOBS = ("record", "every", "trajectories", "tokens", "memory_mb")  # of a loss mode, for the ledger
 # Options of verl's actor that change what is computed; those of its own loss are not read by ours.
 SETTINGS = (
@@ -111,7 +113,8 @@ def loss_of(mode: str, horizon: float | None) -> Loss | None:
 
 def check(loss: Loss, config: Any) -> None:
     """Raise InputError for an actor's configuration that our loss cannot be fed from; says what to set."""
-    own, name = loss.algorithm, loss.algorithm.name
+    own = loss.algorithm
+    name = loss.algorithm.name
     verls = config.use_kl_loss and config.kl_loss_coef != 0
     if own.needs_reference and (verls or not config.use_kl_loss):
         first = "set actor.use_kl_loss=true, which makes verl compute the reference's log-probs"
@@ -235,11 +238,14 @@ def begin(engine: Any, data: Any, config: Any, loss: Loss | None) -> Update:
             parts.append(loss.sums(loss.batch(**fields(data))))
     if not parts:  # of a pipeline only the last stage has log-probs, and computes a loss
         return Update()
-    total, ranks, group = torch.stack(parts).sum(0), 1, engine.get_data_parallel_group()
+    total = torch.stack(parts).sum(0)
+    ranks = 1
+    group = engine.get_data_parallel_group()
     if group is not None and torch.distributed.is_initialized():
         from verl.utils.device import get_device_id
 
-        total, ranks = total.to(get_device_id()), engine.get_data_parallel_size()
+        total = total.to(get_device_id())
+        ranks = engine.get_data_parallel_size()
         torch.distributed.all_reduce(total, group=group)
     micro = 1 if config.use_dynamic_bsz else len(data) // data["micro_batch_size_per_gpu"]
     return Update(total, micro * ranks)
@@ -267,7 +273,8 @@ def training(plain: Callable[..., Any]) -> Callable[..., Any]:
         recorder = recorder_of(engine, config, mode)
 
         def watched(model_output: Any, data: Any, dp_group: Any = None) -> Any:
-            update.data, update.terms = data, None
+            update.data = data
+            update.terms = None
             out = loss_function(model_output=model_output, data=data, dp_group=dp_group)
             if recorder is not None:
                 with recorder.ledger.guarded("a micro-batch of this verl"):
@@ -332,8 +339,10 @@ class Recorder:
     """Tells the ledger what the actor of this rank was trained on."""
 
     def __init__(self, engine: Any, config: Any, mode: str) -> None:
-        asked, learn = Mode.of(mode), engine.optimizer_config
-        loss, knobs = loss_of(mode, config.loss_scale_factor), dict(asked.knobs)
+        asked = Mode.of(mode)
+        learn = engine.optimizer_config
+        loss = loss_of(mode, config.loss_scale_factor)
+        knobs = dict(asked.knobs)
         folder = Path(str(knobs.pop("record")))
         tokenizer = getattr(engine.model_config, "tokenizer", None)
         settings = {
@@ -342,8 +351,11 @@ class Recorder:
         settings |= {"loss_mode": mode.partition("?")[0], "slots": dict(asked.slots)}
         policy = {"lr": learn.lr, "max_grad_norm": learn.clip_grad or None}
         settings["learn"] = {"epochs": config.ppo_epochs, "policy": policy}
-        self.most, self.number, self.step = float(learn.clip_grad or math.inf), -1, Step(None, 1)
-        self.ranks, planned = engine.get_data_parallel_size(), getattr(learn, "total_training_steps", -1)
+        self.most = float(learn.clip_grad or math.inf)
+        self.number = -1
+        self.step = Step(None, 1)
+        self.ranks = engine.get_data_parallel_size()
+        planned = getattr(learn, "total_training_steps", -1)
         self.iterations = planned if planned and planned > 0 else None
         clip, replay_as = (
             verls_own(config, asked.name) if loss is None else (None, {"base": asked.name, **asked.slots})
@@ -367,7 +379,9 @@ class Recorder:
         """Record what was sampled, without the rows that verl adds to fill up a mini-batch: they have no loss
         mask.
         """
-        self.number, self.step, data = self.number + 1, step, step.data
+        self.number = self.number + 1
+        self.step = step
+        data = step.data
         masks = [x.bool() for x in (dense(data, "response_mask"), dense(data, "loss_mask")) if x is not None]
         real = torch.stack([mask.any(1) for mask in masks]).any(0)
         step.trajectory = torch.where(real, real.long().cumsum(0) - 1, -1)
@@ -397,10 +411,14 @@ class Recorder:
     def part(self, model_output: Any, data: Any, terms: LossTerms | None, out: Any) -> None:
         """Record a micro-batch once the backward pass has said how much each token weighs in the loss."""
         assert self.step.trajectory is not None
-        values, logged = model_output["log_probs"], getattr(out[1].get("actor/pg_loss"), "values", None)
+        values = model_output["log_probs"]
+        logged = getattr(out[1].get("actor/pg_loss"), "values", None)
         log_prob = _padded(values, data).detach()
-        width, entropy = log_prob.shape[1], model_output.get("entropy")
-        weight, number, step = dense(data, "rollout_is_weights", width), self.step.updates, self.number
+        width = log_prob.shape[1]
+        entropy = model_output.get("entropy")
+        weight = dense(data, "rollout_is_weights", width)
+        number = self.step.updates
+        step = self.number
         of_loss = (
             {"terms": {} if weight is None else {"correction": weight}} if terms is None else recorded(terms)
         )
@@ -429,7 +447,8 @@ class Recorder:
 
     def after(self, engine: Any, out: Mapping[str, Any]) -> None:
         """Record what is known after the update."""
-        norm, schedule = out["metrics"].get("grad_norm"), getattr(engine, "lr_scheduler", None)
+        norm = out["metrics"].get("grad_norm")
+        schedule = getattr(engine, "lr_scheduler", None)
         scalars = (
             {} if norm is None else {"grad_norm": float(norm), "grad_norm_after": min(float(norm), self.most)}
         )
@@ -454,7 +473,8 @@ def _list(data: Any, name: str) -> list[Any] | None:
 
 def _tokens(data: Any) -> list[list[list[int]]]:
     """Token ids of prompts and responses, a list a row, without padding."""
-    both, attention = (data["prompts"], data["responses"]), dense(data, "attention_mask")
+    both = (data["prompts"], data["responses"])
+    attention = dense(data, "attention_mask")
     if both[0].is_nested or attention is None:
         return [[row.tolist() for row in found] for found in both]
     masks = attention.bool().split([found.shape[1] for found in both], dim=1)
@@ -470,7 +490,8 @@ def verls_own(config: Any, name: str) -> tuple[Clip | None, Any]:
     low, high = (
         config.clip_ratio if x is None else x for x in (config.clip_ratio_low, config.clip_ratio_high)
     )
-    dual, aggregate = config.get("clip_ratio_c", 3.0), config.loss_agg_mode.replace("-", "_")
+    dual = config.get("clip_ratio_c", 3.0)
+    aggregate = config.loss_agg_mode.replace("-", "_")
     if aggregate == "seq_mean_token_sum_norm" and config.loss_scale_factor:
         aggregate = {"kind": aggregate, "horizon": float(config.loss_scale_factor)}
     kind = {"kind": "ppo", "low": low, "high": high, "dual": dual or "none"}
@@ -483,10 +504,12 @@ def install() -> None:
     from verl.trainer.ppo.core_algos import register_policy_loss
     from verl.workers.config import ActorConfig
 
-    names, told = [VANILLA, *feedable()], set()
+    names = [VANILLA, *feedable()]
+    told = set()
     for name in names:
         register_policy_loss(PREFIX + name)(policy_loss(PREFIX + name))
-    plain, iterate = ActorConfig.__post_init__, stepping(tensordict_utils.make_iterator)
+    plain = ActorConfig.__post_init__
+    iterate = stepping(tensordict_utils.make_iterator)
 
     @wraps(plain)
     def checked(config: Any) -> None:
@@ -498,7 +521,8 @@ def install() -> None:
             register_policy_loss(mode)(policy_loss(mode))
             if mode not in told and os.environ.get("RANK", "0") == "0":
                 told.add(mode)
-                ours, folder = Mode.of(mode).name != VANILLA, Mode.of(mode).knobs.get("record")
+                ours = Mode.of(mode).name != VANILLA
+                folder = Mode.of(mode).knobs.get("record")
                 unread = f"; {', '.join(OWN)} of the actor are not read" if ours else ""
                 log.warning(
                     "loss_mode %s, %s%s", mode, f"recorded in {folder}" if folder else "not recorded", unread
@@ -511,7 +535,8 @@ def install() -> None:
             BaseEngine.train_batch = training(BaseEngine.train_batch)
         return iterate(*args, **options)
 
-    ActorConfig.__post_init__, tensordict_utils.make_iterator = checked, make_iterator
+    ActorConfig.__post_init__ = checked
+    tensordict_utils.make_iterator = make_iterator
     log.info("%d losses as loss_mode %s<name>: %s", len(names), PREFIX, ", ".join(names))
 
 

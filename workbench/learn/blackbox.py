@@ -40,10 +40,12 @@ class Packer:
     """
 
     def __init__(self, settings: RunSettings, learner: Learner) -> None:
-        self.settings, self.learner = settings, learner
+        self.settings = settings
+        self.learner = learner
         self._mask: Tensor | None = None
         self._weights: dict[str, np.ndarray] = {}
-        self._update, self._steps = 0, dict[str, int]()
+        self._update = 0
+        self._steps = dict[str, int]()
 
     def open(self, batch: Batch) -> None:
         """Remember what the step is about to change: the loss mask before the selection, the weights that
@@ -96,7 +98,8 @@ class Packer:
         if not torch.equal(self._mask, batch.mask):
             arrays["mask_sampled"] = _numpy(self._mask)
         arrays |= _of_updates(batch, updates) | self._weights
-        settings, learn = self.settings, self.settings.learn
+        settings = self.settings
+        learn = self.settings.learn
         budget = settings.compute.micro_batch_tokens, learn.micro_batch
         meta: dict[str, Any] = {
             "algorithm": settings.algorithm,
@@ -125,7 +128,8 @@ class Packer:
 
 def _of_updates(batch: Batch, updates: Sequence[Evidence]) -> dict[str, np.ndarray]:
     """Return the rows of every update, one after another, and what it saw of them: (R,) and (R, T)."""
-    rows, width = [update.trajectory[0] for update in updates], batch.mask.shape[1]
+    rows = [update.trajectory[0] for update in updates]
+    width = batch.mask.shape[1]
 
     def stacked(name: str) -> Tensor:
         """(1, b, w) each -> (R, T): what was cut off as padding is padding again."""

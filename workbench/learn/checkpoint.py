@@ -86,7 +86,8 @@ def checkpoint_of(folder: Path, step: int | None = None) -> Path:
     """Return the newest checkpoint in a folder of a run, or that of `step`. Raises InputError where there is
     none.
     """
-    found, run = {int(one.name): one for one in checkpoints(folder)}, folder.parent.name
+    found = {int(one.name): one for one in checkpoints(folder)}
+    run = folder.parent.name
     if not found:
         raise InputError(
             f"run '{run}' has no checkpoint yet: record.checkpoint_every and record.ladder say when"

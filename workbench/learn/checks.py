@@ -53,7 +53,8 @@ def synthetic(group_size: int = 1, vocabulary: int = 32, pad_id: int = 0) -> tup
     rewards.
     """
     stream = torch.Generator().manual_seed(0)
-    episodes, kinds = [], []
+    episodes = []
+    kinds = []
     for i in range(max(2 * group_size, len(SHAPES))):
         sizes = SHAPES[i % len(SHAPES)]
         stretches = [torch.randint(0, vocabulary, (n,), generator=stream).tolist() for n in sizes]
@@ -93,7 +94,8 @@ def problem(
     """
     table: Any = model.get_input_embeddings()
     batch, kind = synthetic(group_size, table.num_embeddings, pad_id)
-    written, padding = kind == WRITTEN, kind == PADDING
+    written = kind == WRITTEN
+    padding = kind == PADDING
 
     def kinds(tokens: Tensor) -> str:
         return " and ".join(name for value, name in KINDS.items() if bool((tokens & (kind == value)).any()))
@@ -126,7 +128,8 @@ def problem(
         return f"the loss of '{algorithm.name}' changes with {change}"
 
     if algorithm.critic:
-        where, prepared = algorithm.advantage.critic_mask, prepare(algorithm, batch)
+        where = algorithm.advantage.critic_mask
+        prepared = prepare(algorithm, batch)
         values = prepared.need("values").clone().requires_grad_()
         (gradient,) = torch.autograd.grad(value_loss(values, prepared, mask=where), values)
         allowed = written | (kind == OBSERVED if where == "a" else positions(prepared, where) & written)

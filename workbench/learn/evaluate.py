@@ -23,16 +23,19 @@ def evaluate(engine: Engine, settings: RunSettings, *, search: bool = True) -> d
     """A row of table `evaluation`, always of the same questions and stream; without `search` the retriever is
     empty.
     """
-    kind, n = settings.world.kind, settings.evaluation.episodes
+    kind = settings.world.kind
+    n = settings.evaluation.episodes
     world = build(settings.world if search else settings.world.model_copy(update={"top_k": 0}))
-    stream, greedy = generator(settings.seed, EVALUATION), settings.evaluation.greedy
+    stream = generator(settings.seed, EVALUATION)
+    greedy = settings.evaluation.greedy
     episodes = engine.rollout(world, world.questions("eval", 0, 0, n), list(range(n)), stream, greedy=greedy)
     return {"data": kind if search else f"{kind}-no-search", **_solved(episodes)}
 
 
 def _solved(episodes: Sequence[Episode]) -> dict[str, Any]:
     """Success with its 95 % Clopper-Pearson interval, and mean turns."""
-    n, solved = len(episodes), sum(episode.success for episode in episodes)
+    n = len(episodes)
+    solved = sum(episode.success for episode in episodes)
     return {
         "episodes": n,
         "success": solved / n,
@@ -55,7 +58,8 @@ def examine(
     """Ask the policy in a folder every question of `world` once; returns columns of table `evaluation`."""
     torch.set_num_threads(settings.threads)
     engine = engine_for(networks.load(policy, settings.compute), tokenizer, settings.engine, settings.wording)
-    questions, stream = world.every(), generator(settings.seed, EVALUATION)
+    questions = world.every()
+    stream = generator(settings.seed, EVALUATION)
     episodes: list[Episode] = []
     for start in range(0, len(questions), batch):
         part = questions[start : start + batch]
@@ -68,7 +72,8 @@ def summary(world: Dataset, episodes: Sequence[Episode]) -> dict[str, Any]:
     """Success with its Clopper-Pearson interval, mean F1 with its bootstrap interval (not for choices), mean
     turns.
     """
-    questions, n = world.every(), len(episodes)
+    questions = world.every()
+    n = len(episodes)
     row = _solved(episodes) | {"metric": "choice accuracy" if questions[0].choices else "exact match"}
     if questions[0].choices:
         return row

@@ -53,10 +53,13 @@ class Trainer:
 
     def __init__(self, settings: RunSettings, start: Path, recorder: Recorder, tokenizer: Any) -> None:
         torch.set_num_threads(settings.threads)
-        self.settings, self.recorder, self.tokenizer = settings, recorder, tokenizer
+        self.settings = settings
+        self.recorder = recorder
+        self.tokenizer = tokenizer
         algorithm = resolve(settings.algorithm, settings.slots).within(settings.world.completion_budget)
         faults.check(settings, algorithm)
-        self.algorithm, compute = algorithm, settings.compute
+        self.algorithm = algorithm
+        compute = settings.compute
         self.group_size = recorder.group = settings.learn.group_size or algorithm.group_size
         recorder.replay([])  # its collapse rule depends on the group size
         model = networks.load(start, compute)
@@ -68,13 +71,15 @@ class Trainer:
             settings.planned_iterations * settings.learn.epochs * settings.learn.minibatches
         )
         self.learner.probe.control = controls(tokenizer)
-        self.learner.spans, self.sentences = Spans(tokenizer), Sentences(tokenizer)
+        self.learner.spans = Spans(tokenizer)
+        self.sentences = Sentences(tokenizer)
         self.reference = (
             networks.load(start, compute).requires_grad_(False) if algorithm.needs_reference else None
         )
         self.fault = faults.Fault(settings, model, tokenizer)
         self.engine = engine_for(model, tokenizer, settings.engine, settings.wording)
-        world, select = build(settings.world), algorithm.select
+        world = build(settings.world)
+        select = algorithm.select
         self.sampler = Sampler(settings, world, self.engine, self.group_size, select, self.fault)
         self.packer = Packer(settings, self.learner)
         self._check_routing()
@@ -156,7 +161,8 @@ class Trainer:
         """Make `epochs` passes over each part of the schedule, in `minibatches` that are shuffled for each
         pass.
         """
-        learn, early_stop = self.learner.settings, self.learner.early_stop
+        learn = self.learner.settings
+        early_stop = self.learner.early_stop
         stream = generator(self.settings.seed, ORDER, self.step)
         done: list[Evidence] = []
         for part in self.algorithm.schedule.parts(batch, self._log_probs):
@@ -175,7 +181,8 @@ class Trainer:
 
     def _evaluate(self, last: bool = False) -> list[dict[str, Any]]:
         """Held-out success of the policy before this step; first and last also without the retriever."""
-        every, edge = self.settings.evaluation.every, last or self.step == 0
+        every = self.settings.evaluation.every
+        edge = last or self.step == 0
         if not edge and not (every and self.step % every == 0):
             return []
         return [evaluate(self.engine, self.settings, search=search) for search in (True, False)[: 1 + edge]]
@@ -233,7 +240,8 @@ class Trainer:
         """Log-probs (B, T) of the batch under the policy as it is now, and the experts that its routers
         choose.
         """
-        learner, replay = self.learner, self.algorithm.routing.replayed(batch)
+        learner = self.learner
+        replay = self.algorithm.routing.replayed(batch)
         return scored(learner.policy, batch, learner.temperature, learner.compute, replay)
 
     def _check_routing(self) -> None:
@@ -242,7 +250,8 @@ class Trainer:
 
         A dense model has none, and its replay changes nothing.
         """
-        kind, settings = self.algorithm.routing.kind, self.settings
+        kind = self.algorithm.routing.kind
+        settings = self.settings
         if kind == "none" or not routers(self.learner.policy):
             return
         if kind == "r2" and settings.learn.old_log_prob == "behaviour":
@@ -304,10 +313,12 @@ class Trainer:
         if not found or (self.settings.fault is not None and self.settings.fork is None):
             return False
         progress = checkpoint.load(found[-1], self.learner)
-        self.step, self.seconds = progress.step, progress.seconds
+        self.step = progress.step
+        self.seconds = progress.seconds
         self.tokens = sum(int(row.get("tokens_trained") or 0) for row in progress.history)
         self.queue = deque(progress.rollouts)
-        fork, learn = self.settings.fork, self.fault("learn", self.settings.learn, self.step)
+        fork = self.settings.fork
+        learn = self.fault("learn", self.settings.learn, self.step)
         if fork is not None and self.step == fork.at_step and len(self.queue) > learn.staleness:
             # fresher than the parent: filled again by the policy as it is, as at the start of a run
             self.queue.clear()

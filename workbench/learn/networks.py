@@ -88,7 +88,9 @@ def create(settings: PolicySettings, tokenizer: PreTrainedTokenizerBase, seed: i
     """
     # 0.02, the initial range of these families, is meant for hidden sizes of thousands: a narrow network that
     # starts there learns late and stays badly conditioned.
-    mlp, k, shared = settings.mlp, settings.experts_per_token, settings.family == "qwen2_moe"
+    mlp = settings.mlp
+    k = settings.experts_per_token
+    shared = settings.family == "qwen2_moe"
     mixture: dict[str, Any] = {}
     if settings.mixture:  # kernels want rows of 16 bytes, in bfloat16 as well
         mlp = -(-mlp // (8 * (k + shared))) * 8
@@ -271,7 +273,8 @@ def passes(length: Tensor, tokens: int | None, rows: int | None = None) -> list[
     """
     if tokens is None:
         return list(torch.arange(len(length)).split(rows or len(length)))
-    found, rest = [], length.argsort(descending=True, stable=True)
+    found = []
+    rest = length.argsort(descending=True, stable=True)
     while len(rest):
         size = max(1, tokens // max(1, int(length[rest[0]])))
         found.append(rest[:size])
@@ -295,7 +298,8 @@ def scored(
         with routed(model, None if replay is None else replay[index, 1:n]) as seen:
             found = log_probs(model, batch.tokens[index, :n], temperature, where=batch.mask[index, :n])[0]
         if (routes := seen.routes) is not None:
-            before, after = 1, batch.tokens.shape[1] - n
+            before = 1
+            after = batch.tokens.shape[1] - n
             unknown = experts_of(seen.routers[0])
             parts.append(F.pad(routes.to(batch.tokens.device), (0, 0, before, after), value=unknown))
         return found
@@ -317,8 +321,10 @@ def _by_passes(
     """Return `forward` of the first n columns of some rows, (B, T), 0 in those it leaves out; and the rows'
     order.
     """
-    budget, width = compute.micro_batch_tokens, batch.tokens.shape[1]
-    parts, rows = [], passes(batch.length, budget)
+    budget = compute.micro_batch_tokens
+    width = batch.tokens.shape[1]
+    parts = []
+    rows = passes(batch.length, budget)
     with autocast(device_of(compute), compute):
         for index in rows:
             n = width if budget is None else int(batch.length[index].max())

@@ -21,7 +21,9 @@ from transformers import LlamaModel, MixtralModel
 from sorl.agent.routing import placed
 
 _ROWS = 8  # that attend together: fewer are less padding, and more calls
-_WIDEST, _LONGEST = 256, 512  # hidden size and tokens up to which it pays: it holds all scores of attention
+# hidden size and tokens up to which it pays: it holds all scores of attention
+_WIDEST = 256
+_LONGEST = 512
 
 # What depends on the number of heads, their width, and the norm's epsilon
 Shape = tuple[int, int, float]
@@ -64,7 +66,8 @@ class Padded:
     def __init__(self, start: Tensor, count: Tensor, total: int) -> None:
         self.width = int(count.max())
         place = torch.arange(self.width)
-        inside, slots = place < count[:, None], start[:, None] + place
+        inside = place < count[:, None]
+        slots = start[:, None] + place
         # padding holds some other entry, which nothing looks at
         self.read = slots.clamp(max=total - 1).view(-1)
         # padding has none: a zero that stands last
@@ -92,15 +95,18 @@ class Packing:
         place = torch.arange(self.columns)
         length = torch.where(wanted, place + 1, 0).amax(1)
         order = length.argsort(descending=True, stable=True)
-        length, wanted = length[order], wanted[order]
-        inside, (row, column) = place < length[:, None], wanted.nonzero(as_tuple=True)
+        length = length[order]
+        wanted = wanted[order]
+        inside = place < length[:, None]
+        row, column = wanted.nonzero(as_tuple=True)
         self.position = place.expand_as(inside)[inside]  # (N,)
         self.read = order.repeat_interleave(length) * self.columns + self.position  # (N,) of B (T - 1)
         # (U,), and (N,) of these
         self.words, self.word = tokens[order, :-1][inside].unique(return_inverse=True)
         self.to = order[row] * self.columns + column  # (M,) of B (T - 1): where the answers belong
         count = wanted.sum(1)
-        start, first = length.cumsum(0) - length, count.cumsum(0) - count
+        start = length.cumsum(0) - length
+        first = count.cumsum(0) - count
         self.asking = start[row] + column  # (M,) of N
         self.chunks = []
         for part in torch.arange(int((length > 0).sum())).split(_ROWS):
@@ -128,7 +134,9 @@ def hidden(backbone: Any, packing: Packing) -> Tensor:
     shape = config.num_attention_heads, backbone.layers[0].self_attn.head_dim, config.rms_norm_eps
     x: Any = backbone.embed_tokens(packing.words)  # the module itself: what is hooked to it sees every pass
     for i, layer in enumerate(backbone.layers):
-        attention, mlp, after = layer.self_attn, layer.mlp, layer.post_attention_layernorm.weight
+        attention = layer.self_attn
+        mlp = layer.mlp
+        after = layer.post_attention_layernorm.weight
         asks = i == len(backbone.layers) - 1
         modules = (
             layer.input_layernorm,
@@ -165,25 +173,31 @@ class _Attention(torch.autograd.Function):
         x: Tensor,
         *weights: Tensor,
     ) -> Tensor:
-        (heads, width, eps), (gain, wq, wk, wv, wo) = shape, weights
+        heads, width, eps = shape
+        gain, wq, wk, wv, wo = weights
         size = heads * width
         plain = torch.cat([_paired(wq, heads) * width**-0.5, _paired(wk, heads), wv])
         mixer = plain * gain
         h, scale = _unit(x, eps)
         mixed = h @ mixer.t()
         if first:
-            x, mixed = x.index_select(0, packing.word), mixed.index_select(0, packing.word)
+            x = x.index_select(0, packing.word)
+            mixed = mixed.index_select(0, packing.word)
         _turn(mixed[:, : 2 * size], turn)
         if asks:
-            x, asked = x.index_select(0, packing.asking), mixed[:, :size].index_select(0, packing.asking)
-        attended, pieces = [], []
+            x = x.index_select(0, packing.asking)
+            asked = mixed[:, :size].index_select(0, packing.asking)
+        attended = []
+        pieces = []
         for chunk in packing.chunks:
             if asks:
-                own, ahead = chunk.asking, chunk.ahead_asking
+                own = chunk.asking
+                ahead = chunk.ahead_asking
                 (q,) = _by_head(asked, own.read, own.width, heads, width)
                 k, v = _by_head(mixed[:, size:], chunk.tokens.read, chunk.tokens.width, heads, width)
             else:
-                own, ahead = chunk.tokens, chunk.ahead
+                own = chunk.tokens
+                ahead = chunk.ahead
                 q, k, v = _by_head(mixed, own.read, own.width, heads, width)
             scores = torch.bmm(q, k.mT)
             scores.view(-1, heads, *scores.shape[1:]).add_(ahead)
@@ -192,21 +206,24 @@ class _Attention(torch.autograd.Function):
             pieces.append((q, k, v, p))
         a = torch.cat(attended)
         ctx.save_for_backward(*weights)
-        ctx.given, ctx.kept = (packing, turn, shape, first, asks), (h, scale, plain, mixer, pieces, a)
+        ctx.given = (packing, turn, shape, first, asks)
+        ctx.kept = (h, scale, plain, mixer, pieces, a)
         return torch.addmm(x, a, wo.t())
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (dx,), (gain, *_, wo) = gradients, ctx.saved_tensors
-        (packing, turn, (heads, width, _), first, asks), (h, scale, plain, mixer, pieces, a) = (
-            ctx.given,
-            ctx.kept,
-        )
+        (dx,) = gradients
+        (gain, *_, wo) = ctx.saved_tensors
+        (packing, turn, (heads, width, _), first, asks) = ctx.given
+        h, scale, plain, mixer, pieces, a = ctx.kept
         size = heads * width
-        d_out, da = dx.t() @ a, F.pad(dx @ wo, (0, 0, 0, 1))
-        asked, others = [], []
+        d_out = dx.t() @ a
+        da = F.pad(dx @ wo, (0, 0, 0, 1))
+        asked = []
+        others = []
         for chunk, (q, k, v, p) in zip(packing.chunks, pieces, strict=True):
-            own, read = chunk.asking if asks else chunk.tokens, chunk.tokens.back
+            own = chunk.asking if asks else chunk.tokens
+            read = chunk.tokens.back
             (d,) = _by_head(da, own.gradient, own.width, heads, width)
             ds = torch._softmax_backward_data(torch.bmm(d, v.mT), p, -1, p.dtype)
             made = q.new_empty(2 if asks else 3, *k.shape)
@@ -231,7 +248,8 @@ class _Attention(torch.autograd.Function):
             )
         d_weight = d_mixed.t() @ h
         dx = dx + _unit_back(d_mixed @ mixer, h, scale)
-        d_gain, (d_query, d_key, d_value) = (d_weight * plain).sum(0), (d_weight * gain).split(size)
+        d_gain = (d_weight * plain).sum(0)
+        d_query, d_key, d_value = (d_weight * gain).split(size)
         d_query, d_key = (_paired(d, heads, -1, 2) for d in (d_query * width**-0.5, d_key))
         return None, None, None, None, None, dx, d_gain, d_query, d_key, d_value, d_out
 
@@ -255,15 +273,18 @@ class _Mlp(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (dx,), (gain, *_, down) = gradients, ctx.saved_tensors
+        (dx,) = gradients
+        (gain, *_, down) = ctx.saved_tensors
         h, scale, plain, gate_up, u, sigmoid, act, inner = ctx.kept
-        d_down, d_inner = dx.t() @ inner, dx @ down
+        d_down = dx.t() @ inner
+        d_inner = dx @ down
         slope = torch.addcmul(sigmoid, act, 1 - sigmoid)  # of g sigmoid(g)
         d_gate_up = act.new_empty(len(act), 2 * act.shape[1])
         torch.mul(slope.mul_(u), d_inner, out=d_gate_up[:, : act.shape[1]])
         torch.mul(act, d_inner, out=d_gate_up[:, act.shape[1] :])
         d_weight = d_gate_up.t() @ h
-        d_gain, (d_gate, d_up) = (d_weight * plain).sum(0), (d_weight * gain).chunk(2)
+        d_gain = (d_weight * plain).sum(0)
+        d_gate, d_up = (d_weight * gain).chunk(2)
         return None, dx + _unit_back(d_gate_up @ gate_up, h, scale), d_gain, d_gate, d_up, d_down
 
 

@@ -45,7 +45,8 @@ class Probe:
         trained = batch.mask.any(1).nonzero().squeeze(1)
         if not len(trained):
             return {}
-        weight, signals = self.algorithm.correction.weights(batch), batch.need("advantages")
+        weight = self.algorithm.correction.weights(batch)
+        signals = batch.need("advantages")
         signals = signals if weight is None else signals * weight
         rows = [index for index in trained.tensor_split(PARTS) if len(index)]
         pull = self._pull(model, batch)
@@ -61,8 +62,10 @@ class Probe:
                 probability = log_p.exp().to(part.tokens.device)
                 sums["power"] += power(signals[index], part, probability)
                 self._count_tags(sums, counts, part, probability)
-        total, n = torch.stack(gradients).sum(0), len(trained)
-        signal, mean = float(total.square().sum()), sums["power"] / n
+        total = torch.stack(gradients).sum(0)
+        n = len(trained)
+        signal = float(total.square().sum())
+        mean = sums["power"] / n
         scalars = noise([len(index) for index in rows], gradients) | {
             "gradient_cosine_previous": None if self.before is None else cosine(total, self.before),
             "proxy_signal": signal,
@@ -104,7 +107,8 @@ class Probe:
         """Add up the probability of each tag, and of all (`control`), over where it was written and where
         not.
         """
-        written, where = part.tokens[:, 1:], part.mask[:, 1:]
+        written = part.tokens[:, 1:]
+        where = part.mask[:, 1:]
         own = {name: [token] for name, token in self.control.items() if name != "answer_end"}
         for name, ids in ({"control": list(self.control.values())} | own if self.control else {}).items():
             on = torch.isin(written, torch.tensor(ids, device=written.device)) & where
@@ -134,7 +138,8 @@ def noise(sizes: Sequence[int], gradients: Sequence[Tensor]) -> Scalars:
     if n < 2:
         return dict.fromkeys(("gradient_cosine", "noise_trace", "noise_signal", "noise_scale"))
     known = [c for i in range(n) for j in range(i) if (c := cosine(gradients[i], gradients[j])) is not None]
-    big, inverse = float(sum(sizes)), sum(1 / size for size in sizes) / n
+    big = float(sum(sizes))
+    inverse = sum(1 / size for size in sizes) / n
     parts = sum(float((g * (big / b)).square().sum()) for g, b in zip(gradients, sizes, strict=True)) / n
     whole = float(torch.stack(list(gradients)).sum(0).square().sum())
     trace = (parts - whole) / (inverse - 1 / big)

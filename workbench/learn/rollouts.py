@@ -41,7 +41,8 @@ class Sampler:
         drawn = self._draw(number, 0, policy_step)
         rollout = Rollout(number, policy_step, drawn, first=drawn, sampled=len(drawn))
         wanted, unwanted = self._sorted(drawn)
-        enough, again = len(wanted) + len(unwanted), 0
+        enough = len(wanted) + len(unwanted)
+        again = 0
         while len(wanted) < enough and (again := again + 1) < self.select.rounds:
             drawn = self._draw(number, again, policy_step)
             rollout.sampled += len(drawn)
@@ -52,8 +53,10 @@ class Sampler:
         return rollout
 
     def _draw(self, number: int, again: int, step: int) -> list[Episode]:
-        engine, world = self.fault("engine", self.engine, step), self.fault("world", self.world, step)
-        prompts, seed = self.settings.learn.episodes // self.group_size, self.settings.seed
+        engine = self.fault("engine", self.engine, step)
+        world = self.fault("world", self.world, step)
+        prompts = self.settings.learn.episodes // self.group_size
+        seed = self.settings.seed
         questions = world.questions("train", seed, number * prompts + again * FURTHER, prompts)
         groups = [i for i in range(len(questions)) for _ in range(self.group_size)]
         stream = generator(seed, ROLLOUT, number, *([again] if again else []))
@@ -62,7 +65,8 @@ class Sampler:
 
     def _sorted(self, episodes: list[Episode]) -> tuple[list[list[Episode]], list[list[Episode]]]:
         """Return the prompt groups that the selection wants, and the others."""
-        rewards, group = torch.tensor([e.reward for e in episodes]), torch.tensor([e.group for e in episodes])
+        rewards = torch.tensor([e.reward for e in episodes])
+        group = torch.tensor([e.group for e in episodes])
         kept = self.select.keep(rewards, group)
         good = set((group if kept is None else group[kept]).tolist())
         groups = [list(rows) for _, rows in groupby(episodes, attrgetter("group"))]

@@ -21,7 +21,12 @@ from sorl.spec.settings import LADDER
 if TYPE_CHECKING:
     from torch import nn
 
-FINISHED, FAILED, WRONG_INPUT, INTERRUPTED, HELD = 0, 1, 2, 3, 4  # exit codes
+# exit codes
+FINISHED = 0
+FAILED = 1
+WRONG_INPUT = 2
+INTERRUPTED = 3
+HELD = 4
 
 
 class Held(InputError):
@@ -72,7 +77,8 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda caught, _: interrupted.append(signal.Signals(caught).name))
         tokenizer = tokenizer_of(start)
-        fork, own = settings.fork, folder / "checkpoints"
+        fork = settings.fork
+        own = folder / "checkpoints"
         # The parent's state is a fork's own first checkpoint; what a fault remembers is in none, so it starts
         # again.
         if fork is not None and (settings.fault is not None or not checkpoints(own)):
@@ -101,7 +107,8 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
 
             heartbeat(folder / "heartbeat", trainer.learner.policy)
             write("running")
-            every, rungs = settings.record.checkpoint_every, settings.record.ladder
+            every = settings.record.checkpoint_every
+            rungs = settings.record.ladder
             try:
                 trainer.self_test()
                 for row in trainer.steps():

@@ -27,7 +27,9 @@ from sorl.spec import ComputeSettings, LearnSettings, OptimizerSettings
 
 def optimizer_of(parameters: Iterable[nn.Parameter], settings: OptimizerSettings) -> torch.optim.Optimizer:
     """Return the optimizer that `settings` names, over `parameters`."""
-    lr, decay, betas = settings.lr, settings.weight_decay, (settings.beta1, settings.beta2)
+    lr = settings.lr
+    decay = settings.weight_decay
+    betas = (settings.beta1, settings.beta2)
     if settings.kind == "sgd":
         return torch.optim.SGD(
             parameters, lr=lr, momentum=settings.momentum, weight_decay=decay, foreach=True
@@ -147,7 +149,8 @@ class Learner:
         scalars, seen = self._update_policy(batch)
         if self.critic is not None:
             of_critic, seen_by_critic = self._update_critic(self.critic, batch)
-            scalars, seen = scalars | of_critic, seen | seen_by_critic
+            scalars = scalars | of_critic
+            seen = seen | seen_by_critic
         self.updates += 1
         scalars = probed | scalars | {"non_finite": float(len(non_finite(scalars)))}
         seen |= {name: getattr(batch, name) for name in _OF_BATCH} | {"values_old": batch.values}
@@ -167,7 +170,8 @@ class Learner:
 
     def _update_policy(self, batch: Batch) -> tuple[dict[str, float | None], dict[str, Tensor | None]]:
         """Step the policy; returns what was measured of the update, and of each token (B, T)."""
-        settings, stabilise = self.settings, self.algorithm.stabilise
+        settings = self.settings
+        stabilise = self.algorithm.stabilise
         self.policy_optimizer.zero_grad()
         every = settings.clip_bias_every
         measure_bias = stabilise.needs_bias or (every > 0 and self.updates % every == 0)
@@ -184,7 +188,8 @@ class Learner:
             [torch.zeros_like(p) for p in self.policy_parameters if measure_bias] for _ in range(2)
         )
         # of each micro-batch: the loss's terms; log-prob, entropy, d loss / d log-prob
-        parts, tokens = [], []
+        parts = []
+        tokens = []
         routes: list[dict[str, Tensor]] = []
         for micro in micros:
             log_prob, entropy, routing = self._forward(micro, bool(settings.entropy_coef))
@@ -257,7 +262,8 @@ class Learner:
         self.critic_optimizer.zero_grad()
         where = self.algorithm.advantage.critic_mask
         target = positions(batch, where)
-        values, total = [], 0.0
+        values = []
+        total = 0.0
         for micro in self._micro_batches(batch):
             trimmed = micro.trimmed()
             with autocast(self.policy.device, self.compute):
@@ -304,7 +310,9 @@ def _of_routes(micro: Batch, seen: Seen) -> dict[str, Tensor]:
     """
     if (chosen := seen.routes) is None or seen.entropy is None:
         return {}
-    layers, (before, after) = len(seen.routers), (1, micro.tokens.shape[1] - 1 - chosen.shape[1])
+    layers = len(seen.routers)
+    before = 1
+    after = micro.tokens.shape[1] - 1 - chosen.shape[1]
     now = pad(chosen.to(micro.tokens.device), (0, 0, before, after), value=experts_of(seen.routers[0]))
     found = {
         "router_entropy": pad(seen.entropy.to(micro.tokens.device), (before, after)),
@@ -330,7 +338,8 @@ def _bias_scalars(clipped: list[Tensor], taken: list[Tensor]) -> dict[str, float
     signs of J = -loss (2511.20718, lemma 4.2). NULL where a norm is 0.
     """
     unclipped = torch._foreach_add(clipped, taken)
-    bias, free = norm(taken), norm(unclipped)
+    bias = norm(taken)
+    free = norm(unclipped)
     inner = float(sum((a * b).sum() for a, b in zip(taken, unclipped, strict=True)))
     return {
         "clip_bias_norm": bias,

@@ -123,7 +123,8 @@ def _imitate(settings: RunSettings, folder: Path) -> None:
         raise InputError(
             'world.kind = "dataset" has no demonstrations to warm-start from; set model to a checkpoint'
         )
-    warm, world = settings.warmstart, build(settings.world)
+    warm = settings.warmstart
+    world = build(settings.world)
     assert isinstance(world, Facts | Atlas)
     torch.set_num_threads(settings.threads)
     tokenizer = world.tokenizer()

@@ -59,7 +59,8 @@ def gae(
     def packed(x: Tensor) -> Tensor:
         return torch.zeros_like(inside, dtype=x.dtype).masked_scatter(inside, x[steps]).T.contiguous()
 
-    value, reward = packed(values), packed(rewards)
+    value = packed(values)
+    reward = packed(rewards)
     goes_on = torch.ones_like(value, dtype=torch.bool)
     if last is not None:  # no end lies between a step and the next
         ends = packed(last.cumsum(1) - last.long())
@@ -133,7 +134,8 @@ class TurnMeanGae(Gae, kind="turn_mean"):
     """
 
     def estimate(self, reward: Reward, batch: Batch) -> Batch:
-        token, turn = super().estimate(reward, batch), batch.turn
+        token = super().estimate(reward, batch)
+        turn = batch.turn
         return replace(token, advantages=spread(pool(token.need("advantages"), turn).mean, turn))
 
 
@@ -177,7 +179,8 @@ class Bilevel(Advantage, kind="bilevel"):
     whiten: Literal["none", "m"] = "m"
 
     def estimate(self, reward: Reward, batch: Batch) -> Batch:
-        turn, values = batch.turn, batch.need("values")
+        turn = batch.turn
+        values = batch.need("values")
         last = (turn > 0) & (turn != torch.nn.functional.pad(turn, (0, 1))[:, 1:])  # each turn's last token
         at_end = pool(torch.where(last, reward.token, 0), turn)
         end_values = pool(torch.where(last, values, 0), turn).total
@@ -193,7 +196,8 @@ def compare(total: Tensor, group: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     std 1.
     """
     _, index, counts = torch.unique(group, return_inverse=True, return_counts=True)
-    reward, zeros = total.double(), total.new_zeros(len(counts), dtype=torch.float64)
+    reward = total.double()
+    zeros = total.new_zeros(len(counts), dtype=torch.float64)
     # less the minimum, so that equal rewards give exactly 0
     shifted = reward - zeros.scatter_reduce(0, index, reward, "amin", include_self=False)[index]
     centred = shifted - (zeros.scatter_add(0, index, shifted) / counts)[index]
@@ -281,7 +285,8 @@ class GroupBatchZ(Advantage, kind="group_batch_z"):
     limit: Positive = 3.0
 
     def estimate(self, reward: Reward, batch: Batch) -> Batch:
-        advantages, turn = torch.zeros_like(reward.token), batch.turn
+        advantages = torch.zeros_like(reward.token)
+        turn = batch.turn
         for k in range(1, int(turn.max()) + 1):
             inside = turn == k
             rows = inside.any(1)
@@ -332,7 +337,8 @@ def value_loss(
     """
     # masked before the squares: the gradient of a masked Inf or NaN would be NaN
     where = positions(batch, mask)
-    value, target = torch.where(where, values, 0), torch.where(where, batch.need("returns"), 0)
+    value = torch.where(where, values, 0)
+    target = torch.where(where, batch.need("returns"), 0)
     error = (value - target).square()
     if clip is not None:
         old = torch.where(where, batch.need("values"), 0)

@@ -34,7 +34,8 @@ class Normaliser:
     @classmethod
     def of(cls, batch: Batch, micro_batches: int = 1, correction: Correction | None = None) -> Self:
         """Count `batch`; `correction` is needed only when it normalises its weights over the minibatch."""
-        present, dtype = batch.mask.sum(1), batch.log_prob_old.dtype
+        present = batch.mask.sum(1)
+        dtype = batch.log_prob_old.dtype
         return cls(
             tokens=present.sum().clamp(min=1).to(dtype),
             sequences=(present > 0).sum().clamp(min=1).to(dtype),
@@ -52,7 +53,8 @@ class Normaliser:
         """
         if scope == "global":
             return self
-        own, n = self.of(batch), self.micro_batches
+        own = self.of(batch)
+        n = self.micro_batches
         good = None if own.good is None else own.good * n
         return replace(
             self, tokens=own.tokens * n, sequences=own.sequences * n, turns=own.turns * n, good=good
@@ -85,7 +87,8 @@ class Aggregate(Slot):
 
 def _per_turn_token(batch: Batch) -> Tensor:
     """m / n_k, (B, T): each turn's tokens share a weight of 1."""
-    turn, mask = batch.turn, batch.mask.to(batch.log_prob_old.dtype)
+    turn = batch.turn
+    mask = batch.mask.to(batch.log_prob_old.dtype)
     return mask / spread(pool(mask, turn).count, turn).clamp(min=1)
 
 

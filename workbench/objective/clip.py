@@ -106,13 +106,16 @@ def gated(seen: Ratios, lowest: float | Tensor, highest: float | Tensor) -> Surr
     The bounds are compared with the ratio, not the two losses with each other: the same in exact arithmetic,
     and a clipped token's gradient is then exactly 0.
     """
-    ratio, sign, dual = seen.ratio, seen.sign, getattr(seen.clip, "dual", None)
+    ratio = seen.ratio
+    sign = seen.sign
+    dual = getattr(seen.clip, "dual", None)
     low, high = stopped(sign, ratio, lowest, highest)
     kept = torch.where(high, highest, torch.where(low, lowest, ratio))
     capped: Tensor | bool = False
     if dual is not None:
         over = (sign < 0) & (ratio > dual)
-        kept, capped = torch.where(over, dual, kept), over
+        kept = torch.where(over, dual, kept)
+        capped = over
     return Surrogate(-seen.advantages * kept, -seen.advantages * ratio, ratio, low, high, capped)
 
 
@@ -189,7 +192,8 @@ class Hard(Window, kind="hard"):
     def surrogate(self, seen: Ratios) -> Surrogate:
         weight = seen.ratio.detach()
         step = -seen.advantages * seen.log_prob
-        unclipped, clipped = weight * step, weight.clamp(*self.bounds) * step
+        unclipped = weight * step
+        clipped = weight.clamp(*self.bounds) * step
         return Surrogate(torch.where(clipped > unclipped, clipped, unclipped), unclipped, seen.ratio)
 
 
@@ -214,8 +218,10 @@ class Soft(Symmetric, kind="soft"):
     epsilon: Share = 0.2
 
     def surrogate(self, seen: Ratios) -> Surrogate:
-        weight, e = seen.ratio.detach(), self.epsilon
-        low, high = weight < self.bounds[0], weight > self.bounds[1]
+        weight = seen.ratio.detach()
+        e = self.epsilon
+        low = weight < self.bounds[0]
+        high = weight > self.bounds[1]
         fade = torch.where(low, (weight - (1 - 1.05 * e)) / e, ((1 + 1.3 * e) - weight) / e).clamp(min=0)
         unclipped = -weight * seen.advantages * seen.log_prob
         loss = torch.where(low | high, unclipped * fade, unclipped)
@@ -293,7 +299,8 @@ class TvMask(Clip, kind="tv_mask"):
         before = batch.need("log_prob_behaviour") if self.against == "behaviour" else batch.log_prob_old
         moved = seen.log_prob.detach().exp() - torch.where(batch.mask, before, 0).exp()
         low, high = stopped(seen.advantages, moved, -self.low, self.high)
-        closed, plain = low | high, ratio.clamp(max=self.cap)
+        closed = low | high
+        plain = ratio.clamp(max=self.cap)
         return weighted(seen, torch.where(closed, 0, plain), plain, low, high, (ratio > self.cap) & ~closed)
 
 
@@ -373,12 +380,16 @@ class Bapo(Clip, kind="bapo"):
         """Return the bounds of this batch, from detached ratios and advantages (B, T) that are 0 off the
         mask.
         """
-        good, bad = advantages > 0, advantages < 0
-        up, gain = ratio[good], advantages[good]
-        down, loss = ratio[bad], -advantages[bad]
+        good = advantages > 0
+        bad = advantages < 0
+        up = ratio[good]
+        gain = advantages[good]
+        down = ratio[bad]
+        loss = -advantages[bad]
 
         def enough(low: float, high: float) -> bool:
-            p, q = (up.clamp(max=high) * gain).sum(), (down.clamp(min=low) * loss).sum()
+            p = (up.clamp(max=high) * gain).sum()
+            q = (down.clamp(min=low) * loss).sum()
             return bool(p >= self.share * (p + q))
 
         def climb(start: float, end: float) -> list[float]:

@@ -184,7 +184,9 @@ class PolicyLoss:
 
 
 def _observe(algorithm: Algorithm, batch: Batch, log_prob: Tensor) -> Ratios:
-    advantages, mask, ratio = batch.need("advantages"), batch.mask, algorithm.ratio
+    advantages = batch.need("advantages")
+    mask = batch.mask
+    ratio = algorithm.ratio
     raw = torch.where(mask, log_prob - batch.log_prob_old, 0)
     log_ratio = raw.clamp(-LOG_LIMIT, LOG_LIMIT)
     units = ratio.units(batch)
@@ -217,16 +219,20 @@ def policy_loss(
     micro-batch (default: `batch` is all of it). `statistics`: the stabiliser's sums over the minibatch, used
     with scope `global` only.
     """
-    seen, stabilise = _observe(algorithm, batch, log_prob), algorithm.stabilise
-    mask, whole = batch.mask, Normaliser.of(batch) if normaliser is None else normaliser
+    seen = _observe(algorithm, batch, log_prob)
+    stabilise = algorithm.stabilise
+    mask = batch.mask
+    whole = Normaliser.of(batch) if normaliser is None else normaliser
     sums = statistics if stabilise.needs_statistics else None
     surrogate = algorithm.clip.surrogate(replace(seen, advantages=stabilise.advantages(seen, sums)))
     damping = stabilise.damp(seen, sums, whole)
     correction = algorithm.correction.weights(batch, whole.weight)
 
-    token_loss, gap = surrogate.loss, surrogate.unclipped - surrogate.loss
+    token_loss = surrogate.loss
+    gap = surrogate.unclipped - surrogate.loss
     if correction is not None:
-        token_loss, gap = correction * token_loss, correction * gap
+        token_loss = correction * token_loss
+        gap = correction * gap
     counts = whole.within(batch, algorithm.aggregate.scope)
     weights = algorithm.aggregate.weights(batch, counts)
     policy = plain = weighted_sum(weights, token_loss)
@@ -293,6 +299,7 @@ def prepare(algorithm: Algorithm, batch: Batch, stream: torch.Generator | None =
         token = torch.where(last, total[:, None], 0).to(batch.log_prob_old.dtype)
         penalty = algorithm.kl.in_reward(batch)
         if penalty is not None:
-            token, total = token - penalty, total - penalty.sum(1)
+            token = token - penalty
+            total = total - penalty.sum(1)
         batch = algorithm.advantage.estimate(Reward(token, total), batch)
         return _masked(batch, algorithm.select.after(batch))

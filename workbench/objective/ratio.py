@@ -33,7 +33,8 @@ def placebo_turns(mask: Tensor, stream: torch.Generator) -> Tensor:
     them on, around the end to its first: the multiset of lengths is that of its turns, and no segment leaves
     it. A trajectory of one turn has one segment, the turn itself. `stream` decides everything that is random.
     """
-    turn, present = turn_ids(mask), mask.sum(1, keepdim=True)
+    turn = turn_ids(mask)
+    present = mask.sum(1, keepdim=True)
     lengths = pool(mask.double(), turn).count[:, 1:]  # (B, K)
     order = torch.rand(lengths.shape, generator=stream, dtype=torch.float64).argsort(1)
     ends = lengths.gather(1, order).cumsum(1)
@@ -136,7 +137,8 @@ class Guard(Pool, kind="guard"):
     def entering(self, log_ratio: Tensor, batch: Batch) -> Tensor:
         bins = batch.turn
         if self.bins == "position":
-            rank, length = batch.mask.long().cumsum(1) - 1, batch.mask.sum(1, keepdim=True).clamp(min=1)
+            rank = batch.mask.long().cumsum(1) - 1
+            length = batch.mask.sum(1, keepdim=True).clamp(min=1)
             bins = torch.where(batch.mask, 1 + rank * 8 // length, 0)
         bins = bins.reshape(1, -1)
         values = log_ratio.detach().reshape(1, -1)
@@ -216,7 +218,8 @@ class Tis(Correction, kind="tis"):
     normalise: bool = False
 
     def raw(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        omega, cap = _omega(batch, self.level), math.inf if self.cap is None else self.cap
+        omega = _omega(batch, self.level)
+        cap = math.inf if self.cap is None else self.cap
         return omega.clamp(max=cap), omega > cap
 
 

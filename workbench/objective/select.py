@@ -77,7 +77,8 @@ class Uncertain(Select, kind="uncertain"):
 
     def keep(self, score: Tensor, group: Tensor) -> Tensor:
         _, index, size = torch.unique(group, return_inverse=True, return_counts=True)
-        score, zeros = score.double(), torch.zeros_like(size, dtype=torch.float64)
+        score = score.double()
+        zeros = torch.zeros_like(size, dtype=torch.float64)
         centred = score - (zeros.scatter_add(0, index, score) / size)[index]
         spread = (zeros.scatter_add(0, index, centred.square()) / (size - 1).clamp(min=1)).sqrt()
         spread = torch.where(spread > 1e-9, spread, 0)
@@ -159,8 +160,12 @@ class ReverseTurns(Schedule, kind="reverse_turns"):
         return 1, turns
 
     def parts(self, batch: Batch, now: LogProbs) -> Iterator[Batch]:
-        turn, old, whole = batch.turn, now(batch), batch.need("advantages")
-        weight, bounds = torch.ones_like(whole[:, 0]), (1 - self.epsilon, 1 + self.epsilon)  # weight: M, (B,)
+        turn = batch.turn
+        old = now(batch)
+        whole = batch.need("advantages")
+        # weight: M, (B,)
+        weight = torch.ones_like(whole[:, 0])
+        bounds = (1 - self.epsilon, 1 + self.epsilon)
         for h in range(int(turn.max()), 0, -1):
             inside = turn == h
             advantages = torch.where(inside, weight[:, None] * whole, 0)
@@ -170,7 +175,8 @@ class ReverseTurns(Schedule, kind="reverse_turns"):
             after = now(batch)
             moved = torch.where(inside, after - old, 0).clamp(-10, 10)
             ratio = (moved.sum(1) / inside.sum(1).clamp(min=1)).exp().clamp(*bounds)  # 1 without that turn
-            weight, old = (weight * ratio.to(weight.dtype)).clamp(*bounds), after
+            weight = (weight * ratio.to(weight.dtype)).clamp(*bounds)
+            old = after
 
 
 class EarlyStop(Slot, kind="none"):  # and base of the early stops

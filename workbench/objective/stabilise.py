@@ -164,7 +164,8 @@ class KlClipFrac(_Scoped, kind="kl_clipfrac"):
         return torch.stack([seen.out_of_range.sum(), seen.batch.mask.sum()]).double()
 
     def damp(self, seen: Ratios, sums: Tensor | None, counts: Normaliser) -> Damping:
-        counts, mask = counts.within(seen.batch, self.scope), seen.batch.mask
+        counts = counts.within(seen.batch, self.scope)
+        mask = seen.batch.mask
         log_ratio = seen.log_ratio
         if self.direction == "old_new":
             kl = estimate(self.estimator, -log_ratio, cap=math.inf)

@@ -22,7 +22,8 @@ class Inbox:
     """Messages of a pipe as they come, None at their end: it is closed, or the process behind it is gone."""
 
     def __init__(self, stream: int) -> None:
-        self.pipe, self.parent = Connection(stream, writable=False), os.getppid()
+        self.pipe = Connection(stream, writable=False)
+        self.parent = os.getppid()
         self._put = self._taken = 0  # bytes; each is counted by one thread
         self._queue: queue.Queue[bytes | None] = queue.Queue()
         threading.Thread(target=self._take, daemon=True).start()

@@ -152,16 +152,22 @@ class Ledger:
     ) -> None:
         self.dead = self._inside = False  # nothing is recorded any more; a guarded block is open
         self.seconds = 0.0  # that recording took the trainer in this step
-        self.trajectories, self.decode, self._most = trajectories, decode, memory_mb * MB
+        self.trajectories = trajectories
+        self.decode = decode
+        self._most = memory_mb * MB
         self._warned: set[str] = set()
         self._words: dict[str, int] = {}  # of trainers that hand over texts: their ids
         self._shown = np.zeros(0, dtype=bool)  # token ids whose text was sent
-        self._step, self._ended, self._began = -1, -1, time.perf_counter()
+        self._step = -1
+        self._ended = -1
+        self._began = time.perf_counter()
         self._kept: np.ndarray | None = None  # trajectories of the step that are measured; None = all
         self._count = self._updates = 0  # trajectories and updates of the step so far
         self._seconds_rollout: float | None = None
         self._queue: queue.Queue[Any] = queue.Queue()  # (bytes, meta, arrays, kept trajectories); None ends
-        self._waiting, self._of_step = 0, 0  # bytes
+        # bytes
+        self._waiting = 0
+        self._of_step = 0
         self._lock = threading.Lock()
         self._handle: IO[str] | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -178,10 +184,14 @@ class Ledger:
                 raise InputError(
                     f"{what} {word!r} cannot be the name of a folder: use letters, digits, '-' and '_'"
                 )
-        self.rank, self.ranks, self._sequence, torch = 0, 1, count(1), sys.modules.get("torch")
+        self.rank = 0
+        self.ranks = 1
+        self._sequence = count(1)
+        torch = sys.modules.get("torch")
         dist: Any = torch.distributed if torch is not None and torch.distributed.is_available() else None
         if dist is not None and dist.is_initialized():
-            self.rank, self.ranks = dist.get_rank(process_group), dist.get_world_size(process_group)
+            self.rank = dist.get_rank(process_group)
+            self.ranks = dist.get_world_size(process_group)
         told: list[Any] = [name, time.time_ns(), ""]  # the first rank chooses the run and tells the others
         if self.rank == 0:
             try:
@@ -193,7 +203,8 @@ class Ledger:
             dist.broadcast_object_list(told, src=source, group=process_group)
         if told[2]:
             raise InputError(told[2])
-        self.run_id, self.folder = str(told[0]), Path(runs) / experiment / str(told[0])
+        self.run_id = str(told[0])
+        self.folder = Path(runs) / experiment / str(told[0])
         self._parts = self.folder / PARTS / f"{told[1]}-{self.rank:04d}"
         if self.rank == 0:
             config = plain if iterations is None else {"iterations": iterations} | plain
@@ -271,7 +282,8 @@ class Ledger:
         words = {"status": status, "question": question, "gold": gold, "answer": answer, "ended": ended}
         arrays = {name: _host(value) for name, value in columns.items() if value is not None}
         texts = {name: list(value) for name, value in words.items() if value is not None}
-        n, lists = len(arrays["reward"]), {"prompts": prompts, "responses": responses}
+        n = len(arrays["reward"])
+        lists = {"prompts": prompts, "responses": responses}
         arrays |= {name: list(value) for name, value in lists.items() if value is not None}
         if wrong := {name: len(x) for name, x in (arrays | texts).items() if len(x) != n}:
             raise ValueError(f"{n} rewards, but {wrong}")
@@ -383,9 +395,14 @@ class Ledger:
         seconds = {"total": now - self._began, "record": self.seconds}
         if self._seconds_rollout is not None:
             seconds |= {"rollout": self._seconds_rollout, "update": seconds["total"] - self._seconds_rollout}
-        self._began, self.seconds, self._ended = now, 0.0, step
+        self._began = now
+        self.seconds = 0.0
+        self._ended = step
         self._put({"kind": "end", "step": step, "seconds": seconds}, {})
-        self._kept, self._count, self._updates, self._seconds_rollout = None, 0, 0, None
+        self._kept = None
+        self._count = 0
+        self._updates = 0
+        self._seconds_rollout = None
         with self._lock:
             self._of_step = 0
 
@@ -429,7 +446,9 @@ class Ledger:
         """Let a mistake inside cost the rows and not the training: one warning, and the time counts as
         recording.
         """
-        outermost, self._inside, began = not self._inside, True, time.perf_counter()
+        outermost = not self._inside
+        self._inside = True
+        began = time.perf_counter()
         try:
             yield
         except Exception as error:  # noqa: BLE001  whatever a trainer hands over, training goes on
@@ -511,7 +530,9 @@ class Ledger:
             what = "waits to be recorded" if self._of_step + size <= self._most else "is recorded of one step"
             what = f"more than {self._most / MB:g} MB {what}"
             self.warn("full", f"{what}: updates are left out (see trajectories, memory_mb)")
-            meta, arrays, size = {"kind": "lost", "step": meta["step"]}, {}, 0
+            meta = {"kind": "lost", "step": meta["step"]}
+            arrays = {}
+            size = 0
         self._queue.put((size, meta, arrays, self._kept))
 
     def _give_up(self, why: str) -> None:

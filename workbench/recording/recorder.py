@@ -61,7 +61,10 @@ class Recorder:
         decode: Decode | None = None,
         group: int = 1,
     ) -> None:
-        self.run_id, self.settings, self.decode, self.group = run_id, settings, decode, group
+        self.run_id = run_id
+        self.settings = settings
+        self.decode = decode
+        self.group = group
         # behind a step's success; None: it is another score
         self.episodes: int | None = settings.learn.episodes
         self._writer = SegmentWriter(folder, settings.record.flush_seconds) if folder else None
@@ -100,7 +103,8 @@ class Recorder:
         if self._seconds is not None:
             evidence = replace(evidence, seconds={"record": self._seconds, **evidence.seconds})
         measured = measure(step, evidence)
-        turns, share = measured.turn, self.settings.record.turns
+        turns = measured.turn
+        share = self.settings.record.turns
         if turns and share < 1.0:  # the turns of a share of the trajectories, spread evenly over the batch
             index = turns["trajectory"]
             keep = ((index + 1) * share).astype(int) > (index * share).astype(int)
@@ -293,7 +297,9 @@ class BlackBox:
     """
 
     def __init__(self, folder: Path | None, settings: BatchesSettings) -> None:
-        self.folder, self.settings, self._warned = folder and folder / BATCH_FOLDER, settings, set[str]()
+        self.folder = folder and folder / BATCH_FOLDER
+        self.settings = settings
+        self._warned = set[str]()
         self.forget()
         with suppress(OSError):
             for unfinished in self.folder.glob(".*.writing") if self.folder else ():
@@ -357,7 +363,8 @@ def doomed(
     ranks |= {step: (1, 0, -step) for step in sizes.keys() & alarmed}
     ranks |= {step: (2, 0, step) for step in sizes if step > now - settings.last}
     ranks |= {step: (3, 0, step) for step in sizes.keys() & fell} | {now: (4, 0, now)}
-    gone, left = sizes.keys() - ranks.keys(), sum(sizes[step] for step in ranks)
+    gone = sizes.keys() - ranks.keys()
+    left = sum(sizes[step] for step in ranks)
     for step in sorted(ranks.keys() - {now}, key=ranks.__getitem__):
         if left > settings.mb * MB:
             gone.add(step)

@@ -73,7 +73,8 @@ class Thinned(Recorder):
         self._held: deque[tuple[int, dict[str, Mapping[str, Any]]]] = deque(
             maxlen=settings.record.batches.before
         )
-        self._every, self._until = every, -1
+        self._every = every
+        self._until = -1
 
     def _write(self, step: int, tables: Mapping[str, Mapping[str, Any]]) -> None:
         """Append the tables of a step; detail that is not due is held back until it is clear that no alarm
@@ -102,8 +103,12 @@ class Scribe:
         self.folder = folder
         self.opened: dict[str, Any] = {}
         self.texts: dict[int, str] = {}
-        self.step, self.messages = -1, list[Message]()  # the present step, and what has come of it; -1: none
-        self.steps, self._began, self._started = 0, time.monotonic(), datetime.now(UTC).replace(tzinfo=None)
+        # the present step, and what has come of it; -1: none
+        self.step = -1
+        self.messages = list[Message]()
+        self.steps = 0
+        self._began = time.monotonic()
+        self._started = datetime.now(UTC).replace(tzinfo=None)
         self._history: list[dict[str, Any]] = []
         self._others: list[Path] = []  # folders of the other ranks
         self._ended = False  # the trainer said so
@@ -132,14 +137,16 @@ class Scribe:
             size = {"episodes": self.recorder.episodes, "group_size": self.recorder.group}
             config["learn"] = learn | size  # so that `sorl rescan` judges alike
         identity = {"config": json.dumps(config), "started_at": self._started, "generation": 1, "attempt": 1}
-        steps, seconds = len(self.recorder.history), time.monotonic() - self._began
+        steps = len(self.recorder.history)
+        seconds = time.monotonic() - self._began
         self.recorder.run(self.opened["run"] | identity, status, reason, steps=steps, seconds=seconds)
 
     def take(self, meta: dict[str, Any], arrays: dict[str, np.ndarray], rank: int = 0) -> None:
         """Do what a message says: begin or end the run, keep what it says of the present step,
         or end that.
         """
-        kind, number = meta["kind"], meta.get("step", -1)
+        kind = meta["kind"]
+        number = meta.get("step", -1)
         if kind == "open":
             self.open(meta)
         elif kind == "close" and rank == 0:
@@ -166,7 +173,10 @@ class Scribe:
         if self.step < 0:
             return
         missing = [rank for rank in range(1, len(self._others) + 1) if not self._join(rank)]
-        step, messages, self.step, self.messages = self.step, self.messages, -1, []
+        step = self.step
+        messages = self.messages
+        self.step = -1
+        self.messages = []
         if not _of(messages, "rollouts"):
             log.warning("step %d is not recorded: nothing was told of its rollouts", step)
             return
@@ -215,7 +225,9 @@ class Scribe:
 
     def _join(self, rank: int) -> bool:
         """Take what another rank saw of the present step; False where its end did not come."""
-        folder, number, until = self._others[rank - 1], self.step, time.monotonic() + RANKS_WAIT
+        folder = self._others[rank - 1]
+        number = self.step
+        until = time.monotonic() + RANKS_WAIT
         while not (ended := any(file.name >= f"{number:08d}-end" for file in folder.glob("[0-9]*"))):
             if time.monotonic() > until:
                 break
@@ -237,11 +249,15 @@ class Joined:
 
     def __init__(self, step: int, messages: Sequence[Message], opened: Mapping[str, Any]) -> None:
         # too much waited: no tensors
-        self.step, self.opened, self.lost = step, opened, bool(_of(messages, "lost"))
+        self.step = step
+        self.opened = opened
+        self.lost = bool(_of(messages, "lost"))
         self.seconds: Mapping[str, float] = next(
             (m["seconds"] for r, m, _ in _of(messages, "end") if r == 0), {}
         )
-        self.calls, first, self.n = _of(messages, "rollouts"), dict[int, int](), 0
+        self.calls = _of(messages, "rollouts")
+        first = dict[int, int]()
+        self.n = 0
         for rank, _, arrays in self.calls:
             first.setdefault(rank, self.n)
             self.n += len(arrays["reward"])
@@ -255,7 +271,8 @@ class Joined:
         )
         self.parts = [part for part in parts if part]
         self.masks = self._masks()
-        self.prompts, self.responses = self._tokens("prompts"), self._tokens("responses")
+        self.prompts = self._tokens("prompts")
+        self.responses = self._tokens("responses")
         self.offset = np.array(
             [len(x) for x in self.prompts] if self.prompts else [0] * self.n, dtype=np.int64
         )
@@ -301,7 +318,9 @@ class Joined:
 
     def _rollouts(self) -> Rollouts:
         told = {name: self._told(name) for name in ROLLOUTS}
-        reward, success, group = np.asarray(told["reward"], dtype=np.float64), told["success"], told["group"]
+        reward = np.asarray(told["reward"], dtype=np.float64)
+        success = told["success"]
+        group = told["group"]
         status, answer, ended, sampled = (
             told[name] for name in ("status", "answer", "ended", "rollout_step")
         )
@@ -356,7 +375,8 @@ class Joined:
     def _update(self, parts: Sequence[tuple[int, dict[str, Any], dict[str, np.ndarray]]]) -> Evidence:
         """One update as evidence (1, B, T); what one part lacks is not known of the update."""
         trajectory = np.concatenate([first + arrays["trajectory"] for first, _, arrays in parts])
-        places, start = [], 0
+        places = []
+        start = 0
         for first, _, arrays in parts:  # only what the policy wrote is kept: elsewhere nothing is defined
             row, position = arrays["mask"].nonzero()
             places.append(
@@ -420,7 +440,8 @@ class Joined:
         )
         # (R, T)
         told = {name: x.numpy()[real] for name in CONSTANT if (x := getattr(self.seen, name)) is not None}
-        place, ids = np.arange(self.width), np.zeros((len(trained), self.width), dtype=np.int32)
+        place = np.arange(self.width)
+        ids = np.zeros((len(trained), self.width), dtype=np.int32)
         for row, i in enumerate(trained):
             ids[row, : self.length[i]] = Known(self.rollouts).tokens[i]
         arrays: dict[str, np.ndarray] = {
@@ -464,11 +485,14 @@ def clipped(
 ) -> dict[str, Any]:
     """Return what PPO's clip did with each token, (B, T): the pooled ratio, the flags, a factor of 1."""
     x = torch.where(mask, log_ratio, 0).double().clamp(-CLAMP, CLAMP)
-    advantages, token = advantages.double(), x.exp()
+    advantages = advantages.double()
+    token = x.exp()
     if clip["level"] != "token":
         unit = turn if clip["level"] == "turn" else mask.long()
         x = spread(pool(x, unit).mean, unit)
-    ratio, (low, high) = x.exp(), (clip["lower"], clip["upper"])
+    ratio = x.exp()
+    low = clip["lower"]
+    high = clip["upper"]
     none = torch.zeros_like(mask)
     dual = none if clip["dual"] is None else mask & (advantages < 0) & (ratio > clip["dual"])
     return {

@@ -63,11 +63,14 @@ class SegmentWriter:
     def __init__(self, folder: Path, flush_seconds: float) -> None:
         self.folder = folder / "segments"
         self._buffer: dict[str, list[tuple[int, dict[str, Any]]]] = {}
-        self._next, self._done = dict[str, int](), dict[str, int]()
+        self._next = dict[str, int]()
+        self._done = dict[str, int]()
         self._error: OSError | None = None
         self._lock = threading.Lock()  # the buffer
         self._writing = threading.Lock()  # one writer at a time
-        self._come, self._stop = threading.Event(), threading.Event()  # rows wait; the end
+        # rows wait; the end
+        self._come = threading.Event()
+        self._stop = threading.Event()
         self._thread = threading.Thread(
             target=self._work, args=(flush_seconds,), name="sorl-segments", daemon=True
         )
@@ -80,7 +83,8 @@ class SegmentWriter:
         if "step" in chunk and not declaration(table).latest_wins:
             fresh = np.broadcast_to(np.asarray(chunk["step"]) > self.last_step(table), rows)
             if not fresh.all():
-                chunk, rows = {k: chosen(v, fresh) for k, v in chunk.items()}, int(fresh.sum())
+                chunk = {k: chosen(v, fresh) for k, v in chunk.items()}
+                rows = int(fresh.sum())
         if rows:
             with self._lock:
                 self._buffer.setdefault(table, []).append((rows, chunk))
@@ -90,7 +94,8 @@ class SegmentWriter:
         """Write what is buffered; False when a write failed (its rows stay buffered for the next try)."""
         with self._writing:
             with self._lock:
-                taken, self._buffer = self._buffer, {}
+                taken = self._buffer
+                self._buffer = {}
             failed: OSError | None = None
             for table, chunks in taken.items():
                 try:
@@ -188,7 +193,8 @@ def append(
     those of the table. Raises KeyError for a column that the table does not have, OSError where the disk
     refuses.
     """
-    columns, more = filled(run_id, table, columns), dict(more or {})
+    columns = filled(run_id, table, columns)
+    more = dict(more or {})
     target = folder / "segments" / table / f"added-{time.time_ns()}-{os.getpid()}.parquet"
     _put(target, table, [(_rows_of(table, columns), columns | more)], tuple(more))
     return target

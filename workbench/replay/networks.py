@@ -75,7 +75,8 @@ class Networks:
     @torch.no_grad()
     def decoded(self, tokens: Tensor, engine: EngineSettings) -> Tensor:
         """Return log-probs (B, T) as the sampler takes them, token by token in its own precision."""
-        decoder, found = decoder_of(self.policy, engine), torch.zeros(tokens.shape)
+        decoder = decoder_of(self.policy, engine)
+        found = torch.zeros(tokens.shape)
         for at in range(1, tokens.shape[1]):
             log_p = torch.log_softmax(decoder.feed(tokens[:, at - 1 : at]).float() / self.temperature, -1)
             found[:, at] = log_p.gather(1, tokens[:, at : at + 1])[:, 0]
@@ -106,7 +107,8 @@ class Networks:
     def draws(self, stored: StoredBatch, elements: int = 1 << 24) -> Draws:
         """Return what the policy says of the sampled tokens, in float32."""
         found = Draws(*(np.zeros(stored.tokens.shape) for _ in Draws._fields))
-        vocabulary, width = int(self.policy.config.vocab_size), stored.tokens.shape[1]
+        vocabulary = int(self.policy.config.vocab_size)
+        width = stored.tokens.shape[1]
         for rows in torch.arange(len(stored.tokens)).split(max(1, elements // (vocabulary * width))):
             tokens = torch.from_numpy(stored.tokens[rows]).long()
             logits = self.policy(input_ids=tokens[:, :-1], use_cache=False).logits.float() / self.temperature
@@ -142,7 +144,8 @@ def _optimizer(
     parameters: Sequence[Any], settings: OptimizerSettings, stored: StoredBatch, owner: str
 ) -> torch.optim.Optimizer | None:
     """Return the optimizer as it was at the step's start; None where its state is not stored."""
-    made, prefix = optimizer_of(parameters, settings), f"optimizer.{owner}."
+    made = optimizer_of(parameters, settings)
+    prefix = f"optimizer.{owner}."
     state = {name.removeprefix(prefix): x for name, x in stored.weights.items() if name.startswith(prefix)}
     if (
         not state

@@ -52,7 +52,8 @@ class Loaded:
         """The batch before the selection and the advantages, which an algorithm makes of the
         other tensors.
         """
-        arrays, mask = vars(self.stored), torch.from_numpy(self.stored.mask_sampled)
+        arrays = vars(self.stored)
+        mask = torch.from_numpy(self.stored.mask_sampled)
         columns: dict[str, Any] = {name: torch.from_numpy(arrays[name]) for name in ("tokens", "response")}
         for name in ("length", "group", "trajectory", "sentence", "placebo"):
             columns[name] = None if arrays[name] is None else torch.from_numpy(arrays[name]).long()
@@ -66,7 +67,8 @@ class Loaded:
     def trained(self) -> Batch:
         """The batch as it was trained on: with the stored loss mask, advantages and returns."""
         mask = torch.from_numpy(self.stored.mask)
-        advantages, returns = self.number(self.stored.advantages), self.number(self.stored.returns)
+        advantages = self.number(self.stored.advantages)
+        returns = self.number(self.stored.returns)
         return replace(self.batch, mask=mask, turn_id=turn_ids(mask), advantages=advantages, returns=returns)
 
     def estimated(self, algorithm: Algorithm) -> Batch:
@@ -175,7 +177,8 @@ def play(
                 kept[label, update.index] = {name: x[here] for name, x in tokens.items()}
     gap = None
     if all(update.mask is None for update in stored.updates):  # 0 but for rounding, unless something broke
-        made, seen = loaded.estimated(loaded.own), loaded.trained
+        made = loaded.estimated(loaded.own)
+        seen = loaded.trained
         apart = (made.need("advantages") - seen.need("advantages")).abs()
         gap = float(torch.where(made.mask & seen.mask, apart, 0).max())
     return Replay(stored, own, tuple(played), {k: v for k, v in reasons.items() if v}, gap, kept)
@@ -228,7 +231,9 @@ def _tokens(loaded: Loaded, update: StoredUpdate, batch: Batch, terms: LossTerms
         return at(x).to(loaded.dtype)
 
     log_ratio = at(loaded.number(update.log_prob)) - at(batch.log_prob_old)
-    ratio, unit, weight = log_ratio.clamp(-LOG_LIMIT, LOG_LIMIT).exp(), at(terms.ratio), at(weights)
+    ratio = log_ratio.clamp(-LOG_LIMIT, LOG_LIMIT).exp()
+    unit = at(terms.ratio)
+    weight = at(weights)
     columns = {
         "n_tokens": torch.ones_like(ratio),
         "log_ratio": log_ratio,
@@ -307,7 +312,8 @@ def gradients_of(
     And the largest |log-prob - the stored one| in nats; NaN where one is NaN. One forward pass serves all
     labels.
     """
-    stored, coefficient = loaded.stored, float(loaded.stored.meta["learn"]["entropy_coef"])
+    stored = loaded.stored
+    coefficient = float(loaded.stored.meta["learn"]["entropy_coef"])
     pulls = {
         label: weigh(one, loaded.minibatch(one, update), loaded, update, clipped=bias)[1:]
         for label, one in algorithms.items()
@@ -318,7 +324,8 @@ def gradients_of(
         label: tuple([torch.zeros_like(p) for p in network.parameters] for _ in range(2))
         for label in algorithms
     }
-    gaps, start = [torch.zeros(())], 0
+    gaps = [torch.zeros(())]
+    start = 0
     for size in update.passes:
         part = slice(start, start + size)
         start += size
@@ -334,9 +341,11 @@ def gradients_of(
             for total, weight, bonus in zip(sums[label], pair, (coefficient, 0.0), strict=True):
                 if weight is None:
                     continue
-                outputs, weighs = [log_prob], [weight[part, :width]]
+                outputs = [log_prob]
+                weighs = [weight[part, :width]]
                 if bonus:
-                    outputs, weighs = [*outputs, entropy], [*weighs, -bonus * mask.to(entropy.dtype) / count]
+                    outputs = [*outputs, entropy]
+                    weighs = [*weighs, -bonus * mask.to(entropy.dtype) / count]
                 made = torch.autograd.grad(outputs, network.parameters, weighs, retain_graph=True)
                 torch._foreach_add_(total, made)
     final: dict[str, tuple[list[Tensor], list[Tensor]]] = {}

@@ -163,7 +163,8 @@ SUMS = (
     "weight",
     "weight_abs",
 )
-HIGHEST, LOWEST = ("ratio_high", "unit_high"), ("ratio_low", "unit_low")
+HIGHEST = ("ratio_high", "unit_high")
+LOWEST = ("ratio_low", "unit_low")
 _MEANS = {
     "advantage": "advantage",
     "unit_ratio_mean": "unit",
@@ -276,7 +277,8 @@ def summary(
     logged: Rows = []
     for who, update, parts in _answers(replay):
         taken = _mean([(gradients or {}).get((part.algorithm, part.update), {}) for part in parts])
-        scalars, found = _mean([part.scalars for part in parts]), next(_measured(parts), {})
+        scalars = _mean([part.scalars for part in parts])
+        found = next(_measured(parts), {})
         rows.append({**who, "update": update, "source": "replayed", **scalars, **found, **taken})
         if who["own"]:
             means = _mean([replay.stored.updates[part.update].scalars for part in parts])

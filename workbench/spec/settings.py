@@ -420,7 +420,8 @@ class RunSettings(Settings):
 
     @model_validator(mode="after")
     def _batch_divides(self) -> Self:
-        learn, minibatch = self.learn, self.learn.episodes // self.learn.minibatches
+        learn = self.learn
+        minibatch = self.learn.episodes // self.learn.minibatches
         episodes = learn.episodes, f"learn.episodes = {learn.episodes}"
         part = minibatch, f"the minibatch of {minibatch} sequences (learn.episodes / learn.minibatches)"
         for name, (whole, what) in {

@@ -200,7 +200,8 @@ def _problem(arrays: Mapping[str, ndarray]) -> str:
     if arrays["tokens"].ndim != 2 or arrays["update.rows"].ndim != 1 or arrays["update.size"].ndim != 1:
         return "its arrays have other axes than those of a batch"
     b, t = arrays["tokens"].shape
-    r, u = len(arrays["update.rows"]), len(arrays["update.size"])
+    r = len(arrays["update.rows"])
+    u = len(arrays["update.size"])
     shapes = {"B": (b,), "BT": (b, t), "R": (r,), "RT": (r, t), "U": (u,)}
     kinds = {"int": "iu", "bool": "b", "float": "f"}
     for name, stored in ARRAYS.items():
@@ -211,7 +212,9 @@ def _problem(arrays: Mapping[str, ndarray]) -> str:
             return f"{name} has shape {arrays[name].shape}, expected {wanted}"
         if arrays[name].dtype.kind not in kinds[stored.kind]:
             return f"{name} holds {arrays[name].dtype}, expected {stored.kind}"
-    rows, sizes, length = arrays["update.rows"], arrays["update.size"], arrays["length"]
+    rows = arrays["update.rows"]
+    sizes = arrays["update.size"]
+    length = arrays["length"]
     if (sizes < 0).any() or sizes.sum() != r or (r and (rows.min() < 0 or rows.max() >= b)):
         return "its updates speak of rows that it does not have"
     if b == 0 or t == 0 or (length < 0).any() or (length > t).any():

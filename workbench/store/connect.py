@@ -74,7 +74,8 @@ def reader(runs: Path, seconds: float) -> AbstractContextManager[DuckDBPyConnect
 def _opened(runs: Path, deadline: float, **options: Any) -> Iterator[DuckDBPyConnection]:
     import duckdb
 
-    path, pause = database(runs), 0.005
+    path = database(runs)
+    pause = 0.005
     if path.exists() and not path.is_file():
         raise unusable(runs, "it is not a regular file")  # opening a pipe would block for ever
     while True:

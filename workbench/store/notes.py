@@ -13,7 +13,9 @@ from sorl.spec.files import MIB, from_json, read_text
 from sorl.store.segments import folder_of
 
 FILE = "notes.json"
-LONGEST, TAGS = 4_000, 20  # characters of a note or of all tags together, tags of a run
+# characters of a note or of all tags together, tags of a run
+LONGEST = 4_000
+TAGS = 20
 
 
 class Notes(NamedTuple):
@@ -30,7 +32,8 @@ def read(runs: Path, experiment: str, run_id: str) -> Notes:
     with suppress(OSError, ValueError):
         found = from_json(read_text(folder / FILE, MIB)) if folder else None
         if isinstance(found, dict):
-            note, tags = found.get("note"), found.get("tags")
+            note = found.get("note")
+            tags = found.get("tags")
             tags = tuple(str(tag) for tag in tags[:TAGS]) if isinstance(tags, list) else ()
             return Notes(note[:LONGEST] if isinstance(note, str) else "", tags, found.get("hidden") is True)
     return Notes()

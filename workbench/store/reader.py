@@ -71,7 +71,9 @@ class Reader:
 
     def __init__(self, runs: Path, *, wait: float = _WAIT, seconds: float = _TIME_LIMIT) -> None:
         """`wait` limits the waiting for a writer, `seconds` the running time of a question."""
-        self.runs, self.wait, self.seconds = Path(runs), wait, seconds
+        self.runs = Path(runs)
+        self.wait = wait
+        self.seconds = seconds
         # of each thread: `open`, inside a block of `together`, and whether it is `kept` open
         self._few = local()
 
@@ -215,7 +217,8 @@ def _first_rows(batches: pa.RecordBatchReader, rows: float, size: float) -> Exce
     seen = taken = 0
     while seen <= rows and taken <= size and (batch := next(batches, None)) is not None:
         parts.append(batch)
-        seen, taken = seen + batch.num_rows, taken + batch.nbytes
+        seen = seen + batch.num_rows
+        taken = taken + batch.nbytes
     cut = seen > rows or next(batches, None) is not None
     table = pa.Table.from_batches(parts, schema=batches.schema).slice(0, min(rows, seen))
     names: list[str] = []

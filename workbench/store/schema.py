@@ -58,7 +58,8 @@ def table_ddl() -> list[str]:
     """
     statements = []
     for table in TABLES:
-        name, columns = quoted(table.name), ", ".join(f"{quoted(c.name)} {c.type}" for c in table.columns)
+        name = quoted(table.name)
+        columns = ", ".join(f"{quoted(c.name)} {c.type}" for c in table.columns)
         statements += [f"CREATE TABLE IF NOT EXISTS {name} ({columns})"]
         statements += [f"COMMENT ON TABLE {name} IS {literal(table.grain)}"]
         for c in table.columns:

@@ -89,8 +89,10 @@ def segments(runs: Path, skipped: list[str]) -> Iterator[Segment]:
                         state = entry.stat()
                         if not entry.is_file():
                             raise OSError(errno.EINVAL, "it is no file")
-                        file, aside = f"{prefix}segments/{table.name}/{name}", name != entry.name
-                        size, mtime = state.st_size, state.st_mtime_ns
+                        file = f"{prefix}segments/{table.name}/{name}"
+                        aside = name != entry.name
+                        size = state.st_size
+                        mtime = state.st_mtime_ns
                         yield Segment(
                             run_id, experiment.name, table.name, file, Path(entry.path), size, mtime, aside
                         )

@@ -90,7 +90,8 @@ def _plan(connection: DuckDBPyConnection, found: Iterable[Segment]) -> tuple[lis
             here[segment.key] = segment
     stale = {key[0] for key in known if key not in here}
     for key in here.keys() & known.keys():
-        segment, (size, at, status) = here[key], known[key]
+        segment = here[key]
+        size, at, status = known[key]
         if (size, at) != (segment.bytes, segment.at) or (status == "ingested" and segment.aside):
             stale.add(segment.run_id)
     fresh = [s for key, s in here.items() if key not in known or key[0] in stale]
@@ -202,11 +203,9 @@ def _ingest(connection: DuckDBPyConnection, table: Table, files: list[Segment], 
     # the dictionary has no runs; a description outlives the run that brought it
     if table.name != "diagnostic":
         _delete(connection, table.name, stale)
-    target, columns, paths = (
-        quoted(table.name),
-        ", ".join(map(quoted, names)),
-        {"files": [str(s.path) for s in files]},
-    )
+    target = quoted(table.name)
+    columns = ", ".join(map(quoted, names))
+    paths = {"files": [str(s.path) for s in files]}
     rows = f"SELECT {columns} FROM read_parquet($files, union_by_name = true"
     if names and not table.latest_wins:
         connection.execute(f"INSERT INTO {target} ({columns}) {rows})", paths)

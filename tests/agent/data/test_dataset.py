@@ -115,10 +115,8 @@ def test_flashrag_rows(tmp_path: Path) -> None:
 
 
 def test_search_r1_rows_with_and_without_a_question(tmp_path: Path) -> None:
-    row, other = (
-        search_r1("who wrote Question: Time?", ["Mia", "Ma"], 0),
-        search_r1("q?", ["trained"], 1, "hotpotqa"),
-    )
+    row = search_r1("who wrote Question: Time?", ["Mia", "Ma"], 0)
+    other = search_r1("q?", ["trained"], 1, "hotpotqa")
     bare = {key: row[key] for key in ("data_source", "prompt", "reward_model")}
     plain = {
         "prompt": [{"role": "user", "content": "Question: where?"}],
@@ -147,7 +145,8 @@ def test_medqa_rows(tmp_path: Path) -> None:
 
 
 def test_a_list_a_byte_order_mark_and_a_limit(tmp_path: Path) -> None:
-    as_list, marked = tmp_path / "list.json", tmp_path / "bom.jsonl"
+    as_list = tmp_path / "list.json"
+    marked = tmp_path / "bom.jsonl"
     as_list.write_text(json.dumps(FLASHRAG))
     marked.write_text(json.dumps(FLASHRAG[0]) + "\n\n", encoding="utf-8-sig")
     lengths = [
@@ -252,7 +251,8 @@ def world_of(items: Sequence[Item] | None = ITEMS, shelf: Shelf | None = None, *
 
 def test_passages_are_as_search_r1_writes_them_and_queries_asked_ahead_are_one_request() -> None:
     world = world_of(shelf=(shelf := Shelf()))
-    question, lima = world.every()[0], 'Doc 1(Title: "Lima") A city.\nDoc 2'
+    question = world.every()[0]
+    lima = 'Doc 1(Title: "Lima") A city.\nDoc 2'
 
     def search(query: str) -> Any:
         return world.search(question, query, 1)
@@ -274,7 +274,8 @@ def test_passages_are_as_search_r1_writes_them_and_queries_asked_ahead_are_one_r
 
 
 def test_any_gold_answer_is_right_and_f1_takes_the_best() -> None:
-    question, world = world_of().every()[0], world_of(reward="f1")
+    question = world_of().every()[0]
+    world = world_of(reward="f1")
     right = [world.correct(question, answer) for answer in ("lima", "the Ciudad de los Reyes", "Cusco")]
     assert right == [True, True, False]
     assert world.score(question, "Ciudad de Lima") == pytest.approx(2 * 2 / (3 + 4))
@@ -282,7 +283,8 @@ def test_any_gold_answer_is_right_and_f1_takes_the_best() -> None:
 
 
 def test_a_choice_is_asked_with_its_letters_and_judged_by_them() -> None:
-    world, question = world_of(), world_of().every()[1]
+    world = world_of()
+    question = world_of().every()[1]
     assert question.text.endswith("A. Aspirin\nB. Rest\nAnswer with one letter.")
     answers = ("B", "(b) Rest", "rest", "A", "a rest cure")
     assert [world.score(question, answer) for answer in answers] == [1, 1, 1, 0, 0]
@@ -309,7 +311,8 @@ def test_without_held_out_data_a_tenth_is_held_out_for_good(tmp_path: Path) -> N
 
 
 def test_held_out_data_is_another_file_where_one_is_named(tmp_path: Path) -> None:
-    train, held_out = jsonl(tmp_path / "a.jsonl", FLASHRAG[:2]), jsonl(tmp_path / "b.jsonl", FLASHRAG[2:3])
+    train = jsonl(tmp_path / "a.jsonl", FLASHRAG[:2])
+    held_out = jsonl(tmp_path / "b.jsonl", FLASHRAG[2:3])
     world = world_of(None, data=str(train), eval_data=str(held_out))
     assert [q.gold for q in world.every()] == ["1969"]
     assert {q.gold for q in world.questions("train", 0, 0, 9)} == {"Lima", "São Tomé"}

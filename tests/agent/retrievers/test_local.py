@@ -109,7 +109,9 @@ def test_passages_are_ranked_by_cosine_similarity(corpus: Path, tmp_path: Path) 
 
 
 def test_the_index_of_a_model_is_made_once(corpus: Path, tmp_path: Path) -> None:
-    first, second, other = CountingEncoder(), CountingEncoder(), CountingEncoder()
+    first = CountingEncoder()
+    second = CountingEncoder()
+    other = CountingEncoder()
     Dense(corpus, "letters", tmp_path, first)
     again = Dense(corpus, "letters", tmp_path, second)
     Dense(corpus, "other", tmp_path, other)

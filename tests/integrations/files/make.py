@@ -45,7 +45,8 @@ def tensorboard(out):
     from tensorboard.summary import Writer
     from tensorboardX import SummaryWriter
 
-    old, new = SummaryWriter(str(out / "run")), Writer(str(out / "run"))
+    old = SummaryWriter(str(out / "run"))
+    new = Writer(str(out / "run"))
     old.add_text("args", json.dumps(CONFIG))
     for step in STEPS:
         old.add_scalar("train/reward", reward(step), step)
@@ -118,7 +119,8 @@ def aim(out):
     from aim import Run
 
     run = Run(repo=str(out), experiment="p", system_tracking_interval=None, capture_terminal_logs=False)
-    run.name, run["hparams"] = "run", CONFIG
+    run.name = "run"
+    run["hparams"] = CONFIG
     for step in STEPS:
         run.track(reward(step), name="reward", step=step, context={"subset": "train"})
         run.track(grad_norm(step), name="grad_norm", step=step, context={"subset": "train"})

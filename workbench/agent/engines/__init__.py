@@ -30,7 +30,9 @@ class StaleWeights(RuntimeError):
 
     def __init__(self, message: str, error: float, tolerance: float) -> None:
         super().__init__(message)
-        self.error, self.tolerance = error, tolerance  # nats, over the probes
+        # nats, over the probes
+        self.error = error
+        self.tolerance = tolerance
 
 
 class Engine(Protocol):

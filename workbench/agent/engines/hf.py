@@ -32,7 +32,9 @@ from sorl.spec import EngineSettings
 _KEEP = 0.85
 # parameters up to which the written-out decoder pays: beyond, copying the weights costs more
 _SMALL = 20_000_000
-_COLUMNS, _CACHED = 128, 64  # columns of tokens, and of keys and values, that are allocated at first
+# columns of tokens, and of keys and values, that are allocated at first
+_COLUMNS = 128
+_CACHED = 64
 # multiplications a matrix below which torch.bmm takes a plain loop, two to three times slower than MKL
 _PLAIN = 400
 
@@ -92,7 +94,9 @@ class HFEngine:
         settings: EngineSettings,
         wording: str = "plain",
     ) -> None:
-        self._model, self._settings, self._codec = model, settings, Codec(tokenizer, wording)
+        self._model = model
+        self._settings = settings
+        self._codec = Codec(tokenizer, wording)
         self._limit = int(getattr(model.config, "max_position_embeddings", 0) or 1 << 30)
 
     @torch.inference_mode()
@@ -151,7 +155,10 @@ class _Rows:
     def __init__(
         self, dialogues: list[Dialogue], codec: Codec, turn_tokens: int, limit: int, unknown: int
     ) -> None:
-        self._codec, self._turn_tokens, self._limit, self._unknown = codec, turn_tokens, limit, unknown
+        self._codec = codec
+        self._turn_tokens = turn_tokens
+        self._limit = limit
+        self._unknown = unknown
         # Experts (B, T, L k) of the token before each, which fill up as the tokens are fed; None of a dense
         # model.
         self._routes: Tensor | None = None
@@ -178,9 +185,11 @@ class _Rows:
             if alive <= _KEEP * len(self._rows):
                 rows = np.flatnonzero([dialogue.ended is None for dialogue in self._rows])
                 self._rows = [self._rows[i] for i in rows]
-                self._tokens, self._log_prob = self._tokens[rows], self._log_prob[rows]
+                self._tokens = self._tokens[rows]
+                self._log_prob = self._log_prob[rows]
                 self._routes = None if self._routes is None else self._routes[torch.from_numpy(rows)]
-                self._known, self._start = self._known[rows], self._start[rows]
+                self._known = self._known[rows]
+                self._start = self._start[rows]
                 if fed:
                     decoder.keep(torch.from_numpy(rows))
             ready = int(self._known.min())
@@ -206,7 +215,8 @@ class _Rows:
                 ending[row] = turn
         search_ahead([self._rows[row] for row in ending], list(ending.values()))
         for row, turn in ending.items():
-            dialogue, end = self._rows[row], at + 1
+            dialogue = self._rows[row]
+            end = at + 1
             if self._routes is not None:
                 dialogue.routes = self._routes[row, :end].clone()
             observation = dialogue.turn(turn, self._log_prob[row, self._start[row] : end].tolist())
@@ -296,13 +306,16 @@ class FusedDecoder:
     def feed(self, tokens: Tensor) -> Tensor:
         """Append `tokens` (B, n) to the cache and return the logits after the last, (B, V)."""
         batch, n = tokens.shape
-        start, end = self._length, self._length + n
+        start = self._length
+        end = self._length + n
         self._reserve(batch, end)
         self._length = end
         x = F.embedding(tokens, self._embedding).view(batch * n, -1)
-        cos, sin = self._cos[start:end], self._sin[start:end]
+        cos = self._cos[start:end]
+        sin = self._sin[start:end]
         if n > 1:
-            cos, sin = cos.repeat(batch, 1), sin.repeat(batch, 1)
+            cos = cos.repeat(batch, 1)
+            sin = sin.repeat(batch, 1)
         ahead = None if n == 1 else torch.ones(n, end, dtype=torch.bool).triu_(start + 1)
         query = self._heads * self._groups * self._width
         both = query + self._heads * self._width
@@ -340,7 +353,8 @@ class FusedDecoder:
             if reach > end:
                 scores[:, :, end:] = float("-inf")
             return torch.bmm(torch.softmax(scores, -1), values[:, :reach]).view(batch, -1)
-        keys, values = keys[:, :end], values[:, :end]
+        keys = keys[:, :end]
+        values = values[:, :end]
         n = len(ahead)
         q = query.view(batch, n, self._heads, self._groups, self._width).permute(0, 2, 3, 1, 4)
         q = q.reshape(batch * self._heads, self._groups * n, self._width)
@@ -390,8 +404,11 @@ class FusedDecoder:
 
     def _fuse(self, layer: Any) -> tuple[Linear, Linear, Linear, Linear]:
         """The layer as four products: q, k, R q, R k and v together; output; gate and up together; down."""
-        attention, mlp, dtype = layer.self_attn, layer.mlp, self._dtype
-        gain, after = layer.input_layernorm.weight, layer.post_attention_layernorm.weight
+        attention = layer.self_attn
+        mlp = layer.mlp
+        dtype = self._dtype
+        gain = layer.input_layernorm.weight
+        after = layer.post_attention_layernorm.weight
         q = _linear(attention.q_proj, torch.float32, gain, self._width**-0.5)
         k, v = (
             _linear(projection, torch.float32, gain) for projection in (attention.k_proj, attention.v_proj)

@@ -23,7 +23,9 @@ from sorl.agent.worlds import Question, World
 from sorl.spec import EngineSettings, InputError
 
 _SEED = 1 << 62
-_PROBES, _LENGTH = 4, 128  # probes, and tokens of each at most
+# probes, and tokens of each at most
+_PROBES = 4
+_LENGTH = 128
 # Nats. float32 differs by 3e-6 at most on the embedded policy, more where kernels and depth do; an update of
 # any use moves log-probs by more than 1e-3. bfloat16 rounds log-probs by up to some tenths.
 _TOLERANCE = {"float32": 1e-4, "bfloat16": 0.5}
@@ -52,7 +54,8 @@ class VLLMEngine:
         settings: EngineSettings,
         wording: str,
     ) -> None:
-        self._settings, self._codec = settings, Codec(tokenizer, wording)
+        self._settings = settings
+        self._codec = Codec(tokenizer, wording)
         self._limit = int(getattr(model.config, "max_position_embeddings", 0) or 1 << 20)
         llm = _start(model, tokenizer, settings, self._limit, text=not self._codec.exact)
         self._engine: Any = llm.llm_engine
@@ -151,7 +154,8 @@ def _start(
             " 'sorl[vllm]' "
             'with a GPU, `make test-vllm` for its CPU build, or engine.kind = "hf"'
         ) from error
-    cpu, config = model.device.type == "cpu", model.config
+    cpu = model.device.type == "cpu"
+    config = model.config
     if cpu:
         from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
@@ -164,7 +168,8 @@ def _start(
                 f"wide (policy.hidden / policy.heads): set policy.heads so that they fit, or engine.kind ="
                 f' "hf"'
             )
-    threads, set_threads = torch.get_num_threads(), torch.set_num_threads
+    threads = torch.get_num_threads()
+    set_threads = torch.set_num_threads
     with tempfile.TemporaryDirectory(prefix="sorl-vllm-") as folder, torch.random.fork_rng():
         config.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
@@ -193,7 +198,8 @@ class Weights:
     """Keeps a vLLM at the weights of `model`; `error` is what the last check measured (nats)."""
 
     def __init__(self, llm: Any, model: PreTrainedModel, settings: EngineSettings) -> None:
-        self._llm, self._model = llm, model
+        self._llm = llm
+        self._model = model
         self._dtype = getattr(torch, settings.dtype)
         self.tolerance = settings.sync_tolerance or _TOLERANCE[settings.dtype]
         self._probes: list[list[int]] = []

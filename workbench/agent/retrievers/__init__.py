@@ -98,7 +98,8 @@ class Corpus:
         self.path = path
         with path.open("rb") as file:
             self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        starts, at = [], 0
+        starts = []
+        at = 0
         for line in iter(self._bytes.readline, b""):
             starts += [] if line.isspace() else [at]
             at += len(line)

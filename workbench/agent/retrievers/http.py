@@ -33,7 +33,9 @@ class HTTPRetriever:
                 f"'{url}' is no address of a retriever; write it like http://127.0.0.1:8000/retrieve"
             )
         self.url = url if parsed.path not in (None, "", "/") else url.rstrip("/") + "/retrieve"
-        self._retries, self._batch, self._down = retries, batch, False
+        self._retries = retries
+        self._batch = batch
+        self._down = False
         self._pool = urllib3.PoolManager(maxsize=8, timeout=urllib3.Timeout(total=timeout))
 
     def retrieve(self, queries: Sequence[str], top_k: int) -> list[list[Passage]]:
@@ -124,7 +126,8 @@ class RetrievalServer(ThreadingHTTPServer):
     request_queue_size = 128
 
     def __init__(self, retriever: Retriever, host: str, port: int, top_k: int = 3) -> None:
-        self.retriever, self.top_k = retriever, top_k
+        self.retriever = retriever
+        self.top_k = top_k
         try:
             super().__init__((host, port), _Handler)
         except (OSError, OverflowError) as error:

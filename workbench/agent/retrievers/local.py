@@ -17,7 +17,8 @@ from sorl.spec import InputError
 
 _WORD = re.compile(r"\w+")  # one letter and one digit are words: symbols of elements, numbers
 _FORMAT = "1"  # of the cached BM25 index; a change of the words above or of the formula is a new one
-_BATCH, _INDEX = 256, "index.faiss"
+_BATCH = 256
+_INDEX = "index.faiss"
 Encoder = Callable[[list[str]], np.ndarray]  # (n,) texts -> (n, D) embeddings, normalised by Dense
 
 

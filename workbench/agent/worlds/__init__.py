@@ -37,7 +37,8 @@ def f1(answer: str, gold: str) -> float:
     """Return F1 over the words of the normalised answers (SQuAD 2.0); if one has no words, whether both have
     none.
     """
-    given, wanted = normalise(answer).split(), normalise(gold).split()
+    given = normalise(answer).split()
+    wanted = normalise(gold).split()
     if not given or not wanted:
         return float(given == wanted)
     common = sum((Counter(given) & Counter(wanted)).values())
@@ -100,8 +101,10 @@ class World:
     """
 
     def __init__(self, settings: WorldSettings, retriever: Retriever | None = None) -> None:
-        self.settings, self._retriever = settings, retriever
-        self.max_turns, self.max_turn_tokens = settings.max_turns, settings.max_turn_tokens
+        self.settings = settings
+        self._retriever = retriever
+        self.max_turns = settings.max_turns
+        self.max_turn_tokens = settings.max_turn_tokens
         self._ahead: dict[str, Retrieved] = {}  # what `search_ahead` found; copies of the world share it
 
     def questions(self, split: Split, seed: int, start: int, n: int) -> list[Question]:

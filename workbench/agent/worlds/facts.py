@@ -70,7 +70,9 @@ class Facts(World):
         the first result is right with probability 1 - noise * (1 - 1 / top_k), about 0.8 for an episode at
         the defaults.
         """
-        stream, n, m = Stream(seed, _RANK, entity, relation), len(self.entities), len(self.relations)
+        stream = Stream(seed, _RANK, entity, relation)
+        n = len(self.entities)
+        m = len(self.relations)
         others = [(entity, (relation + 1 + i) % m) for i in _rotation(stream, m - 1)]
         strangers = [((entity + 1 + i) % n, relation) for i in _rotation(stream, n - 1)]
         first, second = (others, strangers) if stream.below(2) else (strangers, others)
@@ -88,10 +90,12 @@ class Facts(World):
         salt = int(split == "eval")
         stream = Stream(_QUESTION, salt, seed, index)
         entity, path = self._draw(stream, self.hops(stream.uniform()), split)
-        facts, end = (draw(_KNOWLEDGE, seed, index) & ~1) | salt, entity
+        facts = (draw(_KNOWLEDGE, seed, index) & ~1) | salt
+        end = entity
         for relation in path:
             end = self.target(facts, end, relation)
-        start, words = self.entities[entity], tuple(self.relations[r] for r in path)
+        start = self.entities[entity]
+        words = tuple(self.relations[r] for r in path)
         text = f"who is {' '.join(f'the {relation} of' for relation in reversed(words))} {start} ?"
         return Question(index, text, self.entities[end], facts, start, words)
 

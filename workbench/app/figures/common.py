@@ -161,10 +161,12 @@ class Pane(NamedTuple):
 def panes(count: int, across: int, gap_x: float, gap_y: float) -> Iterator[Pane]:
     """Yield `count` panes in rows of `across`, from the upper left; gaps as fractions of the drawing area."""
     rows = math.ceil(count / across)
-    wide, tall = (1 - (across - 1) * gap_x) / across, (1 - (rows - 1) * gap_y) / rows
+    wide = (1 - (across - 1) * gap_x) / across
+    tall = (1 - (rows - 1) * gap_y) / rows
     for number in range(count):
         row, column = divmod(number, across)
-        left, top = column * (wide + gap_x), 1 - row * (tall + gap_y)
+        left = column * (wide + gap_x)
+        top = 1 - row * (tall + gap_y)
         ends = (left, min(1.0, left + wide)), (max(0.0, top - tall), top)
         yield Pane(number, column, number + across >= count, *ends)
 

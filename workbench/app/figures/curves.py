@@ -17,12 +17,16 @@ from sorl.app.text import figure_text, wrapped
 from sorl.app.theme import DASHES, Palette, Style, Styles, faded, styles
 from sorl.diagnosis.standing import counted
 
-PANEL, BOTTOM = 190, 52  # pixels
+# pixels
+PANEL = 190
+BOTTOM = 52
 _WEBGL = 15_000  # points of a panel above which the graphics processor draws it
 _ACROSS = 4  # panes of one diagnostic side by side, one of an arm
 _FILLED = 3  # arms up to which the band of the extremes is filled
 _MARKED = 60  # points of a line up to which some are marked
-_NARROW, _PLACES = 290, 6  # pixels of the least width of a panel; marks that stand one above the other
+# pixels of the least width of a panel; marks that stand one above the other
+_NARROW = 290
+_PLACES = 6
 _FLAT = 20  # times the bulk of the values (5 % to 95 %) that an axis may span before what lies beyond is cut
 # columns of the points
 _NUMBERS = ("run", "seed", "x", "mean", "middle", "lower", "upper", "low", "high", "n")
@@ -93,7 +97,8 @@ def curves(
         }
         for arm, style in styles.items()
     ]
-    layout, annotations = dict[str, Any](), list[Trace]()
+    layout = dict[str, Any]()
+    annotations = list[Trace]()
     panes = list(common.panes(count, across, 0.075, gap / max(inner, 1)))
     same: dict[int, str] = {}  # panel -> the y-axis that its panes share
     for (number, panel, mine), text in zip(shown, words, strict=True):
@@ -151,12 +156,14 @@ def _y_axis(panel: Panel, scale: str) -> tuple[dict[str, Any], tuple[float, floa
     known = known[~np.isnan(known)]
     bare = {"showticklabels": False, "showgrid": False} if not len(known) else {}
     if scale == "linear" or (scale == "auto" and not common.is_wide(known)):
-        ends, finite = None, known[np.isfinite(known)]
+        ends = None
+        finite = known[np.isfinite(known)]
         if scale == "auto" and len(finite):
             low, high = np.quantile(finite, [0.05, 0.95])
             span = float(high - low)
             if span and finite.max() - finite.min() > _FLAT * span:
-                below, above = max(finite.min(), low - 2 * span), min(finite.max(), high + 2 * span)
+                below = max(finite.min(), low - 2 * span)
+                above = min(finite.max(), high + 2 * span)
                 ends = float(below - 0.1 * span), float(above + 0.1 * span)
         fixed = {"range": list(ends), "autorange": False} if ends else {}
         return {"title": {"text": figure_text(panel.unit)}, **bare, **fixed}, ends
@@ -167,7 +174,8 @@ def _y_axis(panel: Panel, scale: str) -> tuple[dict[str, Any], tuple[float, floa
 
 def _beyond(panel: Panel, ends: tuple[float, float] | None) -> pd.DataFrame:
     """Return arm, x and value of every point that lies beyond the `ends` of the axis."""
-    (low, high), found = ends or (-math.inf, math.inf), [pd.DataFrame(columns=["arm", "x", "value"])]
+    low, high = ends or (-math.inf, math.inf)
+    found = [pd.DataFrame(columns=["arm", "x", "value"])]
     for part in [part for part in panel.parts if ends and len(part)]:
         for name, is_out in (("low", part["low"] < low), ("high", part["high"] > high)):
             found.append(part.loc[is_out, ["arm", "x", name]].rename(columns={name: "value"}))
@@ -205,7 +213,9 @@ def _bands(panel: Panel, styles: Styles) -> list[Trace]:
     few = len(styles) <= _FILLED
     solid = {arm: style._replace(dash="solid") for arm, style in styles.items()}
     thin = [] if panel.seeds is None else _runs(panel, solid, panel.seeds, width=0.9, opacity=0.6)
-    wide, narrow, lines = list[Trace](), list[Trace](), list[Trace]()
+    wide = list[Trace]()
+    narrow = list[Trace]()
+    lines = list[Trace]()
     for arm, style, part in _parts(panel.data, styles):
         spread = ~np.isnan(part["lower"])
         interval = [
@@ -263,7 +273,8 @@ def _runs(
         "connectgaps": False,
         "opacity": opacity,
     }
-    wide, lines = [], []
+    wide = []
+    lines = []
     for arm, style, part in _parts(data, styles):
         run = part["run"]  # a point of NaN behind the last point of each run is the gap to the next
         ends = np.append(np.flatnonzero(run[1:] != run[:-1]) + 1, len(run))
@@ -366,7 +377,8 @@ def _on_edges(
 
 def _stacked(rows: pd.DataFrame, room: float) -> list[int]:
     """Return a place from the top for each mark (x, arm), so that those of one place are `room` apart."""
-    ends, found = list[float](), dict[tuple[float, str], int]()
+    ends = list[float]()
+    found = dict[tuple[float, str], int]()
     for x, arm in sorted({(float(x), str(arm)) for x, arm in zip(rows["x"], rows["arm"], strict=True)}):
         free = next((place for place, end in enumerate(ends) if x - end >= room), len(ends))
         if free == len(ends) < _PLACES:
@@ -379,7 +391,10 @@ def _stacked(rows: pd.DataFrame, room: float) -> list[int]:
 # A chart of any answer: points, a line or bars over a column, a colour a group.
 
 GROUPS = 24  # that a legend lists; more are drawn without one
-_HEIGHT, _ROW, _TITLE = 420, 22, 66  # pixels
+# pixels
+_HEIGHT = 420
+_ROW = 22
+_TITLE = 66
 _CONTINUOUS = 12  # values of a column of numbers from which on its colours are a scale
 _COUNTS = 8  # whole numbers on an axis up to which each is named
 _LABEL = 34  # characters of a name on an axis or in the legend
@@ -493,7 +508,8 @@ def _styles(data: pd.DataFrame, colour: str, groups: Sequence[Any], palette: Pal
             if {"arm", "algorithm"} <= set(data)
             else {}
         )
-        known, pairs = (*palette.algorithms, *palette.neighbours), []
+        known = (*palette.algorithms, *palette.neighbours)
+        pairs = []
         for group in groups:
             starts = [name for name in known if group == name or group.startswith((f"{name},", f"{name} "))]
             pairs.append((group, str(named.get(group, max(starts, key=len, default=group)))))

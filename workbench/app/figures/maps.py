@@ -15,7 +15,11 @@ from sorl.app.figures.common import Trace, heading, note, trace
 from sorl.app.text import figure_text, number, wrapped
 from sorl.app.theme import Palette, Styles, between, contrast, faded
 
-CELL, GAP, BOTTOM, HEAD = 21, 60, 48, 92  # pixels
+# pixels
+CELL = 21
+GAP = 60
+BOTTOM = 48
+HEAD = 92
 ACROSS = 3
 FEW = 8  # turns of a cell below which nothing is said of it, and its colour is pale
 _WEBGL = 3_000  # marks that meet the pointer, above which the graphics processor holds them
@@ -66,9 +70,11 @@ def colour_scale(unit: str, values: pd.Series) -> ColourScale:
     known = values.astype(float)
     known = known[np.isfinite(known)]
     kind = "ratio" if unit == "ratio" else "signed" if (known < 0).any() else "size"
-    sizes, limit = ColourScale(kind, 1.0).place(known).abs(), 1.0
+    sizes = ColourScale(kind, 1.0).place(known).abs()
+    limit = 1.0
     if len(sizes):
-        top, middle = float(sizes.max()), float(sizes.median())
+        top = float(sizes.max())
+        middle = float(sizes.median())
         limit = min(top, _LARGEST, _SPREAD * middle if middle > 0 else top)
     if kind == "ratio":
         limit = next((f for f in _FACTORS if f >= math.exp(limit) * (1 - 1e-9)), _FACTORS[-1])
@@ -154,7 +160,8 @@ def heat(
             continue
         drawn = [*_map(part, colours, palette, window, turns), _targets(part, pane.number, measure, window)]
         if chosen is not None and chosen[0] == pane.number:
-            left, turn = window.first + chosen[1] * window.width - 0.5, chosen[2]
+            left = window.first + chosen[1] * window.width - 0.5
+            turn = chosen[2]
             frame = _rectangles(left, left + window.width, turn)
             drawn.append(trace(**frame, line={"color": palette.text, "width": 2}, cliponaxis=False))
         traces += [one | pane.axes for one in drawn]
@@ -172,17 +179,22 @@ def heat(
 
 def _rectangles(left: Any, right: Any, turn: Any) -> dict[str, Any]:
     """Return the outlines of spans of cells, with a gap behind each."""
-    low, high, gap = turn - 0.5, turn + 0.5, np.nan * turn
-    x, y = ([left, right, right, left, left, gap], [low, low, high, high, low, gap])
+    low = turn - 0.5
+    high = turn + 0.5
+    gap = np.nan * turn
+    x = [left, right, right, left, left, gap]
+    y = [low, low, high, high, low, gap]
     return {"x": np.stack(x, axis=-1).ravel(), "y": np.stack(y, axis=-1).ravel(), "mode": "lines"}
 
 
 def _map(part: Heat, colours: ColourScale, palette: Palette, window: Window, turns: int) -> Iterator[Trace]:
     """Yield the colours of a map, and marks for what has none."""
     cells = part.cells
-    bucket, turn = cells["bucket"].to_numpy(), cells["turn_index"].to_numpy()
+    bucket = cells["bucket"].to_numpy()
+    turn = cells["turn_index"].to_numpy()
     first = bucket.min()
-    shape, at = (turns, bucket.max() - first + 1), (turn - 1, bucket - first)
+    shape = (turns, bucket.max() - first + 1)
+    at = (turn - 1, bucket - first)
     z = np.full(shape, np.nan)  # a cell without a number stays the ground of the page
     z[at] = colours.place(cells["value"]).to_numpy()
     start = float(window.first + first * window.width + (window.width - 1) / 2)
@@ -252,7 +264,9 @@ def _targets(part: Heat, place: int, measure: Measure, window: Window) -> Trace:
     first = window.first + cells["bucket"] * window.width
     last = (first + window.width - 1).clip(upper=window.last)
     unit = "" if measure.unit == "ratio" else f" {figure_text(measure.unit)}"
-    head, name, texts = f"<b>{figure_text(part.arm)}</b>, turn", figure_text(measure.title), []
+    head = f"<b>{figure_text(part.arm)}</b>, turn"
+    name = figure_text(measure.title)
+    texts = []
     columns = [cells[n] for n in ("turn_index", "mean", "low", "high", "non_finite", "measured", "turns")]
     for begin, end, turn, mean, low, high, broken, measured, turns in zip(first, last, *columns, strict=True):
         steps = f"step {begin:,}" if begin == end else f"steps {begin:,} to {end:,}"
@@ -284,8 +298,12 @@ _WORDS = {  # of each: its title, what it means, and what the strongest colour s
     ),
     "final": ("final success", "mean success over the last steps of the runs at a point", "all solved"),
 }
-_ROW, _GAP = 48, 62  # pixels
-_ABOVE, _BELOW = 0.2, -0.24  # of a row: where a cell has its words and where the boundary has its point
+# pixels
+_ROW = 48
+_GAP = 62
+# of a row: where a cell has its words and where the boundary has its point
+_ABOVE = 0.2
+_BELOW = -0.24
 
 
 def region(
@@ -310,7 +328,8 @@ def region(
     near = np.log2(
         np.r_[points["x"], columns.get("boundary_low", []), columns.get("boundary_high", [])].astype(float)
     )
-    first, last = (max(ticks[0], np.nanmin(near) - 2 * half), min(ticks[-1], np.nanmax(near) + 2 * half))
+    first = max(ticks[0], np.nanmin(near) - 2 * half)
+    last = min(ticks[-1], np.nanmax(near) + 2 * half)
     x_axis = common.axis(
         "",
         range=[first - half, last + half],
@@ -363,9 +382,11 @@ def _cells(
     columns = np.abs(np.subtract.outer(np.log2(points["x"].to_numpy()), ticks)).argmin(axis=1)
     values = points["collapsed"] / points["runs"] if measure == "collapsed" else points["final"]
     # marks: x, y, text and ink of each cell, what it carries
-    z, marks = np.full((len(rows), len(ticks)), np.nan), []
+    z = np.full((len(rows), len(ticks)), np.nan)
+    marks = []
     for row, column, value in zip(points.to_dict("records"), columns, values, strict=True):
-        at, shown = conditions.index(row["y"]), f"{row['collapsed']:.0f}/{row['runs']:.0f}"
+        at = conditions.index(row["y"])
+        shown = f"{row['collapsed']:.0f}/{row['runs']:.0f}"
         z[at, column] = value
         ground = between(palette.sequential[1:], min(max(value, 0.0), 1.0) if value == value else 0)
         ink = max((palette.text, palette.background), key=lambda ink: contrast(ink, ground))
@@ -403,7 +424,8 @@ def _boundary(columns: pd.DataFrame, conditions: Sequence[float], palette: Palet
     x, low, high = (
         np.log2(columns[name].astype(float)) for name in ("boundary", "boundary_low", "boundary_high")
     )
-    symbols, colour = {"above": "triangle-right", "below": "triangle-left"}, palette.outcomes["mild"]
+    symbols = {"above": "triangle-right", "below": "triangle-left"}
+    colour = palette.outcomes["mild"]
     marker = {
         "symbol": [symbols.get(word, "circle") for word in columns["beyond"]],
         "color": colour,

@@ -17,15 +17,25 @@ from sorl.app.theme import FONT, Palette, colour
 Address = Callable[[str], str]  # of a run, by its id
 TALL = 12  # rows of a part of a grid: more than a screen shows
 MOST = 300  # cells that are drawn at once
-ROW, _TOP, _BLOCKS = 84, 30, 24  # pixels: a row, the names of the columns, the names of the blocks above them
+# pixels: a row, the names of the columns, the names of the blocks above them
+ROW = 84
+_TOP = 30
+_BLOCKS = 24
 _ACROSS = 20  # cells in a row; an arm with more seeds goes on in the next row
 _FEWEST = 2  # columns that a row has room for, so that one seed is not stretched over a whole screen
 _GAP = 0.04  # columns between two cells
-_LABEL, _LINE, _LINES = 27, 15, 4  # characters and pixels of a line of a row's name, lines of it
+# characters and pixels of a line of a row's name, lines of it
+_LABEL = 27
+_LINE = 15
+_LINES = 4
 _LETTER = 7.2  # pixels of a character of a row's name, at most on the average
 _CURVE = (7.0, 86.0, 78.0, 38.0)  # percent of a cell: left end and width of its curve, success 0, height of 1
-_WIDE, _NAMED = 8, 14  # columns up to which a cell has words, and the head of a column the word seed
-_WORDS, _MARK = 112, 36  # pixels that a cell with words needs, or one with a number
+# columns up to which a cell has words, and the head of a column the word seed
+_WIDE = 8
+_NAMED = 14
+# pixels that a cell with words needs, or one with a number
+_WORDS = 112
+_MARK = 36
 _SHORT = {"running": "▸", "failed": "!"}  # a status in a cell without room for words
 
 
@@ -42,7 +52,8 @@ def layout(runs: pd.DataFrame) -> pd.DataFrame:
         condition=[a.removeprefix(b).lstrip(" ·,") if a.startswith(b) else a for a, b in named]
     )
     pairs = cells[["algorithm", "condition"]].drop_duplicates()
-    algorithms, conditions = list(cells["algorithm"].unique()), list(cells["condition"].unique())
+    algorithms = list(cells["algorithm"].unique())
+    conditions = list(cells["condition"].unique())
     seeds = sorted(cells["seed"].unique())
     place = cells["seed"].map(seeds.index)
     # Where every algorithm was run under every condition, algorithms are rows and each condition a block of
@@ -85,7 +96,8 @@ def matrix(
     """Return the SVG of `layout`'s cells and success `curves`; with `address` (run id -> address) each is a
     link.
     """
-    rows, (across, left, least) = int(cells["row"].max()) + 1, cells[["across", "names", "least"]].iloc[0]
+    rows = int(cells["row"].max()) + 1
+    across, left, least = cells[["across", "names", "least"]].iloc[0]
     unit = (100 - left) / across
     blocks = cells[cells["block"] != ""].groupby("block", sort=False)["column"].agg(["min", "max"])
     top = _TOP + _BLOCKS * (len(blocks) > 1)
@@ -103,7 +115,8 @@ def matrix(
         for column, seed in cells.drop_duplicates("column")[["column", "seed"]].itertuples(index=False):
             write(seed if across > _NAMED else f"seed {seed}", column + 0.5, **look)
     for row in cells.drop_duplicates("label").to_dict("records"):
-        lines, middle = _lines(row["label"]), top + ROW * (row["row"] + 0.5)
+        lines = _lines(row["label"])
+        middle = top + ROW * (row["row"] + 0.5)
         first = middle - _LINE * (len(lines) - 1) / 2 + 4.5
         spans = (tag("tspan", line, x=18, y=f"{first + _LINE * i:g}") for i, line in enumerate(lines))
         mark = tag(
@@ -141,9 +154,12 @@ def _cell(
     address: Address | None,
 ) -> Markup:
     left, upper, width = place  # percent, pixels, percent
-    run_id, state, notes = str(run["run_id"]), ended(run), run.get("notes")
+    run_id = str(run["run_id"])
+    state = ended(run)
+    notes = run.get("notes")
     outcome = run["outcome"] if isinstance(run["outcome"], str) else "falling" if state == "falling" else ""
-    tone, fall = palette.outcomes.get(outcome, palette.muted), fall_of(run)
+    tone = palette.outcomes.get(outcome, palette.muted)
+    fall = fall_of(run)
     onset = run["collapse_step"] if pd.notna(run.get("collapse_step")) else fall[0] if fall else None
     about = [f"{run['arm']}, seed {run['seed']}: {stands(run)}", run_id]
     for name in ("peak_success", "final_success", "steps"):
@@ -190,7 +206,8 @@ def _cell(
         line = {"stroke_linejoin": "round", "vector_effect": "non-scaling-stroke"}
         lines = [tag("path", d=path, stroke=colour(str(run["algorithm"]), palette), stroke_width=1.8, **line)]
         if onset is not None:
-            at, red = f"M{start + wide * onset / last:.1f} 38V{floor + 2:g}", palette.outcomes["collapsed"]
+            at = f"M{start + wide * onset / last:.1f} 38V{floor + 2:g}"
+            red = palette.outcomes["collapsed"]
             lines.insert(0, tag("path", d=at, stroke=red, stroke_width=1.4, stroke_dasharray="1 3", **line))
         view = {
             "viewBox": "0 0 100 100",

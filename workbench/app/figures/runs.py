@@ -23,7 +23,8 @@ TITLE = "time trained (steps)"
 FEWEST = 3  # runs from which on there is an interval
 _ACROSS = 4  # panes of survival in a row
 # letters that the axis of the timeline has room for, alarms of one place that are told
-_LETTERS, _TOLD = 140, 6
+_LETTERS = 140
+_TOLD = 6
 _SHARE = 0.58  # of the width that the dots of the leads get
 
 
@@ -38,10 +39,14 @@ def survival(
     """Draw a pane an arm: survival.curve's `curves`, that of `reference` dotted, over the runs at risk in
     `rows`.
     """
-    arms, end = list(dict.fromkeys(curves["arm"])), float(curves["time"].max())
+    arms = list(dict.fromkeys(curves["arm"]))
+    end = float(curves["time"].max())
     short, shared = apart(arms)
     ticks = np.arange(0, end + 1e-9, max(1.0, common.round_up(max(end, 1.0) / 5)))
-    across, plot, gap = min(_ACROSS, len(arms)), 150, 74  # panes, pixels
+    # panes, pixels
+    across = min(_ACROSS, len(arms))
+    plot = 150
+    gap = 74
     tall = math.ceil(len(arms) / across)
     inner = tall * plot + (tall - 1) * gap
     x_axis = common.axis("", range=[-0.04 * end, end * 1.04], tickvals=ticks.tolist())
@@ -52,17 +57,18 @@ def survival(
         showgrid=True,
         ticktext=["at risk", "0", "0.5", "1"],
     )
-    muted, above = (
-        {"color": palette.muted, "size": 12},
-        {"xanchor": "left", "yanchor": "bottom", "yshift": 44},
-    )
+    muted = {"color": palette.muted, "size": 12}
+    above = {"xanchor": "left", "yanchor": "bottom", "yshift": 44}
     notes = [
         note(figure_text(f"All at {shared}. {words}" if shared else words), 0, 1, font=muted, **above),
         note(TITLE, 0.5, 0, yanchor="top", yshift=-22, font={"color": palette.muted}),
     ]
-    traces, layout = list[Trace](), dict[str, Any]()
+    traces = list[Trace]()
+    layout = dict[str, Any]()
     for pane, arm in zip(common.panes(len(arms), across, 0.025, gap / inner), arms, strict=True):
-        part, mine, colour = curves[curves["arm"] == arm], rows[rows["arm"] == arm], styles[arm].colour
+        part = curves[curves["arm"] == arm]
+        mine = rows[rows["arm"] == arm]
+        colour = styles[arm].colour
         layout |= pane.shared(x_axis, y_axis)
         notes.append(common.arm_label(short[arm], colour, pane, collapses(mine)))
         name = f"<b>{figure_text(arm)}</b><br>"
@@ -156,7 +162,8 @@ def timeline(
         )
         for arm, part in runs.groupby("arm", sort=False)
     ]
-    rang, marks = marks[marks["kind"] == "alarm"], marks[marks["kind"] != "alarm"]
+    rang = marks[marks["kind"] == "alarm"]
+    marks = marks[marks["kind"] != "alarm"]
     if len(rang):
         rang = _together(rang, max(1.0, float(runs["last"].max() - runs["first"].min())) / _LETTERS)
         lines.append(
@@ -238,12 +245,14 @@ def leads(alarms: pd.DataFrame, dots: pd.DataFrame, styles: Styles, palette: Pal
     """Draw `alarms` as curve_data.alarm_leads gives them, and `dots` with alarm, arm, run_id, seed, lead
     (steps).
     """
-    place, known = {name: i for i, name in enumerate(alarms["alarm"])}, alarms.dropna(subset=["lead_median"])
+    place = {name: i for i, name in enumerate(alarms["alarm"])}
+    known = alarms.dropna(subset=["lead_median"])
     at = known["alarm"].map(place).to_numpy()
     bars = common.segments(-known["lead_high"], -known["lead_low"], at)
     traces = [common.line(**bars, colour=faded(palette.muted, 0.35), width=7)]
     for arm, part in dots.groupby("arm", sort=False):
-        style, crowd = styles[str(arm)], part.groupby(["alarm", "lead"]).cumcount()
+        style = styles[str(arm)]
+        crowd = part.groupby(["alarm", "lead"]).cumcount()
         # runs with the same lead stand under each other
         apart = (crowd % 2 * 2 - 1) * ((crowd + 1) // 2) * 0.24
         traces.append(
@@ -284,7 +293,8 @@ def leads(alarms: pd.DataFrame, dots: pd.DataFrame, styles: Styles, palette: Pal
         )
         text = {"yref": "y", "yanchor": "middle", "font": {"color": palette.text, "size": 13}}
         annotations += [note(cell, x, i, **text) for i, cell in enumerate(words)]
-    low, high = min([-1.0, *-dots["lead"].astype(float)]), max([1.0, *-dots["lead"].astype(float)])
+    low = min([-1.0, *-dots["lead"].astype(float)])
+    high = max([1.0, *-dots["lead"].astype(float)])
     pad = (high - low) * 0.06
     return common.figure(
         traces,
@@ -314,7 +324,8 @@ def leads(alarms: pd.DataFrame, dots: pd.DataFrame, styles: Styles, palette: Pal
 # One run.
 
 # where the events stand, above a fraction's 1, and how far apart those of one step
-_STRIP, _LIFT = 1.09, 0.055
+_STRIP = 1.09
+_LIFT = 0.055
 _SHAPES = ("circle", "circle-open", "square", "square-open")
 PARTS = {
     "rollout": "sampling rollouts",
@@ -365,7 +376,8 @@ def career(
             )
         )
     for place, (name, part) in enumerate(held_out.groupby("data", sort=False)):
-        ink, title = palette.muted if place % len(_SHAPES) else palette.text, figure_text(f"held-out: {name}")
+        ink = palette.muted if place % len(_SHAPES) else palette.text
+        title = figure_text(f"held-out: {name}")
         low, middle, high = (part[column] for column in ("success_low", "success", "success_high"))
         traces.append(
             common.marks(
@@ -411,9 +423,12 @@ def branches(points: pd.DataFrame, children: pd.DataFrame, palette: Palette) -> 
     """Yield the forks of a run, a trace an arm: each begins on its parent's curve, in the step before the
     fork.
     """
-    inks, stem = cycle([*palette.algorithms.values(), *palette.others]), points.dropna(subset=["mean"])
+    inks = cycle([*palette.algorithms.values(), *palette.others])
+    stem = points.dropna(subset=["mean"])
     for arm, mine in children.groupby("arm", sort=False):
-        x, y, told = list[float](), list[float](), list[str]()
+        x = list[float]()
+        y = list[float]()
+        told = list[str]()
         for _, own in mine.groupby("run_id", sort=False):
             fork = int(own["forked_at"].iloc[0]) - 1
             foot = float(np.interp(fork, stem["x"], stem["mean"])) if len(stem) else math.nan
@@ -506,9 +521,12 @@ def peaks(signal: Signal, colour: str, palette: Palette, chosen: int) -> go.Figu
     """Draw the signal; a point carries its step, the chosen step has a line."""
     known = signal.points.dropna(subset=["value"])
     height = dict(zip(known["step"].astype(int).tolist(), known["value"].astype(float).tolist(), strict=True))
-    values, floor = list(height.values()), min(height.values(), default=1.0)
+    values = list(height.values())
+    floor = min(height.values(), default=1.0)
     told = zip(signal.alarms["x"], signal.alarms["message"], strict=True)
-    red, kept, small = palette.outcomes["collapsed"], set(signal.kept), 7 if len(height) <= 400 else 4
+    red = palette.outcomes["collapsed"]
+    kept = set(signal.kept)
+    small = 7 if len(height) <= 400 else 4
     value = f"step %{{x:,}}: %{{y:.4~g}} {figure_text(signal.unit)}<br>"
     alarms = [(int(x), height[int(x)], wrapped(str(message), 60)) for x, message in told if x in height]
     broken = [(int(s), floor, f"NaN or Inf at step {s:,.0f}") for s in signal.points["broken_step"].dropna()]
@@ -589,7 +607,9 @@ def ranking(rows: Sequence[Row], equal: float, palette: Palette, step: int, chos
         ticktext=[f"<b>{row['trajectory']}</b>" if row["kept"] else str(row["trajectory"]) for row in rows],
         tickfont={"color": palette.text},
     )
-    traces, shapes, layout = list[Trace](), list[Trace](), dict[str, Any]()
+    traces = list[Trace]()
+    shapes = list[Trace]()
+    layout = dict[str, Any]()
     for pane, (name, words) in zip(common.panes(2, 2, 0.04, 0), SHARES.items(), strict=True):
         values = drawn[name]
         labels = [

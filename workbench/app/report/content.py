@@ -125,7 +125,8 @@ def report(
     """Return the report of the experiments; study `claims` (of a clone) judges the paper's claims on all
     together.
     """
-    lead, sections = list[Part](), list[Section]()
+    lead = list[Part]()
+    sections = list[Section]()
     # An arm of a region is tried at many values, few of them with all seeds: its areas judge the claims.
     # Forks are no runs from a warm start: study `forks` judges the claims by them.
     children = {found.experiment: forks.of_results(found.runs) for found in experiments}
@@ -135,15 +136,16 @@ def report(
     elif compared:
         sections.append(claims.section(compared))
     for found in experiments:
-        file, question, level = region_of(found.toml), found.question, 2
+        file = region_of(found.toml)
+        question = found.question
+        level = 2
         if len(experiments) > 1:
             sections.append(Section(found.experiment, [Text(question)]))
-            question, level = f"{found.experiment}: {question}", 3
+            question = f"{found.experiment}: {question}"
+            level = 3
         if file is None:
-            answer, about = (
-                compare.answer(compare.summarise(found.runs)),
-                _comparison(found.runs, words, level),
-            )
+            answer = compare.answer(compare.summarise(found.runs))
+            about = _comparison(found.runs, words, level)
             fair = found.fairness or [_FAIR]
             if len(born := children[found.experiment]):
                 answer = f"{forks.sentence(born)} {answer}"
@@ -205,7 +207,8 @@ def _figures(runs: pd.DataFrame, words: Words, test: str) -> Iterator[Figure]:
     success = points(runs, "success").assign(last=max(1, int(last) - 1 if last == last else 1))
     yield Figure(lambda palette: matrix(layout(runs), success, palette), "Outcomes", f"{counted(runs)} {key}")
     for part in groups(runs):
-        names, n = [str(arm) for arm in dict.fromkeys(part["arm"])], counted(part)
+        names = [str(arm) for arm in dict.fromkeys(part["arm"])]
+        n = counted(part)
         styles = partial(theme.styles, runs[["arm", "algorithm"]].to_numpy(), drawn=names)
         tail = "" if len(names) == runs["arm"].nunique() else f": {'; '.join(names)}"
         yield Figure(_drawn_curves(part, styles, words, ["success"]), f"Success{tail}", f"{n} {_BANDS}")
@@ -358,11 +361,13 @@ def _region(
         (landscape, "all runs that did not collapse"),
         (kept, "only runs that learned and kept it"),
     ):
-        series, columns = by_series(one), by_column(one)
+        series = by_series(one)
+        columns = by_column(one)
         lines = region.answer(one, series, columns)
         answers.append(lines[0])
         does = region.FALLS[one.survival]
-        along, across = region.in_words(one.settings.along), region.in_words(one.across)
+        along = region.in_words(one.settings.along)
+        across = region.in_words(one.across)
         parts += [
             Text(f"Stable area where {which} count as survivors, with 95 % intervals of the fit."),
             Table(region.readable_series(series)),
@@ -375,12 +380,15 @@ def _region(
 
 
 def _maps(landscape: Landscape) -> Iterator[Figure]:
-    points, columns = by_point(landscape), by_column(landscape)
+    points = by_point(landscape)
+    columns = by_column(landscape)
     arms = landscape.runs[["series", "algorithm"]].to_numpy()
-    along, across = region.in_words(landscape.settings.along), region.in_words(landscape.across, unit=True)
+    along = region.in_words(landscape.settings.along)
+    across = region.in_words(landscape.across, unit=True)
     lattice = landscape.settings.lattice
     for piece in dict.fromkeys(points["slice"]):
-        mine, edges = points[points["slice"] == piece], columns[columns["slice"] == piece]
+        mine = points[points["slice"] == piece]
+        edges = columns[columns["slice"] == piece]
 
         def draw(palette: Palette, mine: pd.DataFrame = mine, edges: pd.DataFrame = edges) -> go.Figure:
             return region_figure(mine, edges, lattice, theme.styles(arms, palette), palette, along, across)

@@ -15,7 +15,9 @@ from sorl.app.text import few
 from sorl.app.url import choose
 from sorl.spec import UNDECIDED
 
-SEEDS, ARMS = 4, 6  # that a sentence names one by one
+# that a sentence names one by one
+SEEDS = 4
+ARMS = 6
 _MOST = 120  # runs that the timeline draws
 _AXIS = {"step": "step", "onset": "onset of the fall"}
 
@@ -58,7 +60,8 @@ def headline(runs: pd.DataFrame) -> str:
     rows = observed(runs).merge(runs[["run_id", "outcome", "collapse_step"]], on="run_id")
     if rows.empty:
         return "None of these runs has trained a step yet."
-    fell, many = rows[rows["event"]], rows["arm"].value_counts()
+    fell = rows[rows["event"]]
+    many = rows["arm"].value_counts()
     each = []
     for arm, part in fell.groupby("arm", sort=False):
         of = part[["seed", "time", "collapse_step"]].itertuples(index=False, name=None)

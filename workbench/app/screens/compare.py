@@ -225,7 +225,8 @@ def against(runs: pd.DataFrame, baseline: str) -> str:
 def _notes(
     chosen: data.Chosen, metrics: Sequence[str], bands: bool, baseline: str | None, one: str
 ) -> Iterator[str]:
-    runs, drawn = chosen.runs, f"{one}s"
+    runs = chosen.runs
+    drawn = f"{one}s"
     trained = runs[pd.to_numeric(runs["steps"]).fillna(0) > 0]
     n = trained.groupby("arm", sort=False).size()
     if n.nunique() == 1:

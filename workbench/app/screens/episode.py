@@ -44,9 +44,12 @@ def episode(store: Store) -> None:
     all_runs = runs(store, experiment)
     with right:
         about = choose_run(all_runs)
-    run, known, palette = str(about["run_id"]), dictionary(store), look()
+    run = str(about["run_id"])
+    known = dictionary(store)
+    palette = look()
     places = st.container(horizontal=True, gap="small", vertical_alignment="bottom")
-    said, drawn = st.container(), st.container()
+    said = st.container()
+    drawn = st.container()
     with drawn, st.container(horizontal=True, gap="large", vertical_alignment="top"):
         names = {name: known.title(f"step.{name}") for name in known.names("step", experiments.SIGNALS)}
         signal = experiments.watched(store, known, about, choose("signal", "Signal", names))
@@ -130,7 +133,8 @@ def _compared(
     with at[1]:
         sentences = st.container()
         text, table = (st.container(), st.container()) if second else st.columns([11, 9], gap="medium")
-    run, epoch = str(about["run_id"]), None
+    run = str(about["run_id"])
+    epoch = None
     one = side_of(store, run, mine)
     with table:
         if one.epochs:
@@ -209,7 +213,8 @@ class Side(NamedTuple):
 def side_of(store: Store, run: str, row: Row, epoch: int | None = None) -> Side:
     """Return an episode of a run in `epoch`, by default in that in which it had most of the gradient."""
     place = {"run": run, "step": row["step"], "trajectory": row["trajectory"]}
-    turns, tokens = store.records("ledger", **place), next(iter(store.records("tokens", **place)), None)
+    turns = store.records("ledger", **place)
+    tokens = next(iter(store.records("tokens", **place)), None)
     epochs = sorted({turn["epoch"] for turn in turns})
     epoch = experiments.worst_epoch(turns, tokens) if epoch is None else epoch
     now = [turn for turn in turns if turn["epoch"] == epoch]
@@ -269,7 +274,8 @@ def largest(weights: Mapping[int, float | None]) -> Top | None:
     order = sorted(sizes, key=lambda key: math.inf if math.isnan(sizes[key]) else sizes[key], reverse=True)
     if not order or sizes[order[0]] == 0:
         return None
-    top, following = sizes[order[0]], sizes[order[1]] if len(order) > 1 else 0.0
+    top = sizes[order[0]]
+    following = sizes[order[1]] if len(order) > 1 else 0.0
     return Top(order[0], top, top / following if following else math.inf)
 
 
@@ -293,7 +299,8 @@ def verdict(
     `row` answers query `ranking`, of `among` trajectories; `turns` are those of the epoch, `tokens` of
     `in_epoch`. `link` makes a link of words: to a turn if it is given one, else to the episode.
     """
-    whole, parts = share_of(row, among, link(f"trajectory {row['trajectory']}")), list[Markup]()
+    whole = share_of(row, among, link(f"trajectory {row['trajectory']}"))
+    parts = list[Markup]()
     turn = largest({one["turn_index"]: one["gradient_share"] for one in turns})
     token = heaviest(tokens) if tokens else None
     if turn:
@@ -336,11 +343,14 @@ def _heaviest(top: Top, row: Row, turn: Top | None, link: Callable[..., Markup])
             return Markup("no token stands out (the largest weights are about equal)")
         most = Markup("no token stands out ({}, token {}{}, has {} the weight of the next)")
         return most.format(words, top.key, place, times(top.times))
-    head, tail = "the token is ", f", with {times(top.times)} the weight of the next"
+    head = "the token is "
+    tail = f", with {times(top.times)} the weight of the next"
     if not math.isfinite(top.weight):
-        head, tail = "the gradient weight of ", f" is {number(top.weight)}"
+        head = "the gradient weight of "
+        tail = f" is {number(top.weight)}"
     elif math.isinf(top.times):
-        head, tail = "the only token with a gradient is ", ""
+        head = "the only token with a gradient is "
+        tail = ""
     return Markup("{}{} (token {}{}){}").format(head, link(words), top.key, place, tail)
 
 
@@ -352,7 +362,8 @@ def difference(one: Side, other: Side) -> str:
     alike.
     """
     sides = (one, other)
-    names, gave = [side.row["name"] for side in sides], [answered(side.row) for side in sides]
+    names = [side.row["name"] for side in sides]
+    gave = [answered(side.row) for side in sides]
     said = (
         f"Both {gave[0]}."
         if gave[0] == gave[1]
@@ -467,9 +478,11 @@ def turn_table(turns: Sequence[Row], known: Diagnostics) -> Markup:
     top = turns[shares.key] if shares else None
     lines = []
     for name in sorted(measured, key=lambda name: _ROWS.index(name) if name in _ROWS else len(_ROWS)):
-        row, cells = declared[name], list[object]()
+        row = declared[name]
+        cells = list[object]()
         for turn in turns:
-            value, text = turn.get(name), html_text(shown_value(turn.get(name), row["unit"]))
+            value = turn.get(name)
+            text = html_text(shown_value(turn.get(name), row["unit"]))
             text = (
                 tag("span", text, css="sorl-broken")
                 if isinstance(value, float) and value - value != 0
@@ -501,7 +514,9 @@ _BYTES = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100
 _OTHERS = [byte for byte in range(256) if byte not in set(_BYTES)]
 # Byte-level vocabularies (GPT-2, Llama 3, Qwen) write every byte as one printable character: a space is Ġ.
 BYTE_OF = {chr(byte): byte for byte in _BYTES} | {chr(256 + i): byte for i, byte in enumerate(_OTHERS)}
-_SPACE, _NEWLINE, _PIECE = "\u0120", "\u010a", "\u2581"
+_SPACE = "\u0120"
+_NEWLINE = "\u010a"
+_PIECE = "\u2581"
 
 
 def spelled(tokens: Sequence[str | None]) -> list[str]:
@@ -557,9 +572,11 @@ def pieces(
     if trained is None:
         return [Piece("text", False, 0, 0, len(texts))]
     turns = [(_of(turn_index, i) or 0) if _of(trained, i) else None for i in range(len(texts))]
-    found, end = list[Piece](), 0
+    found = list[Piece]()
+    end = 0
     for turn, same in groupby(turns):  # None: only read
-        first, end = end, end + len(list(same))
+        first = end
+        end = end + len(list(same))
         if turn is None:
             kind = _READ if any(piece.written for piece in found) else "prompt"
             found.append(Piece(kind, False, 0, first, end))
@@ -574,7 +591,8 @@ def _kinds(texts: Sequence[str]) -> list[str]:
     """Return the kind of each token. A tag counts even where a token holds half of it; without its end it
     goes on.
     """
-    marks, opened = [(0, "text")], ""
+    marks = [(0, "text")]
+    opened = ""
     for found in _TAG.finditer("".join(texts)):
         if not found[1] or found[2] == opened:
             opened = "" if found[1] else found[2]
@@ -594,7 +612,8 @@ def transcript(sides: Sequence[Side], palette: Palette) -> Markup:
 
 def blocks(side: Side, palette: Palette, name: str) -> dict[int, list[Markup]]:
     """Build each turn as HTML, the prompt as turn 0; without tokens only the heading of each turn."""
-    row, known = side.tokens, {turn["turn_index"]: turn for turn in side.turns}
+    row = side.tokens
+    known = {turn["turn_index"]: turn for turn in side.turns}
     parts: dict[int, list[Markup]] = defaultdict(list)
     if row is None:
         parts[0].append(tag("p", f"The tokens of {side.row['name']} were not kept.", css="sorl-note"))
@@ -605,7 +624,8 @@ def blocks(side: Side, palette: Palette, name: str) -> dict[int, list[Markup]]:
     first = (
         top.key if top and top.key < MOST else next((i for i in range(MOST) if _of(row["trained"], i)), None)
     )
-    boxed, heading = top.key if top and top.stands_out else None, 0
+    boxed = top.key if top and top.stands_out else None
+    heading = 0
     for piece in pieces(texts, row["trained"], row["turn_index"]):
         if piece.turn and piece.turn != heading:
             heading = piece.turn

@@ -160,7 +160,9 @@ def _rule() -> None:
 
 def rule_picture(fall: Drop, palette: Palette) -> go.Figure:
     """Draw the example of the rule with what the rule says of it."""
-    red, blue, steps = palette.outcomes["collapsed"], palette.outcomes["healthy"], list(range(len(_EXAMPLE)))
+    red = palette.outcomes["collapsed"]
+    blue = palette.outcomes["healthy"]
+    steps = list(range(len(_EXAMPLE)))
     first, last = fall.best_steps or (0, 0)
     half = CollapseSettings().severe
     interval = common.whiskers([fall.onset_high - fall.onset], [fall.onset - fall.onset_low], red)
@@ -219,7 +221,8 @@ def search(found: Iterable[T], asked: str, name: Callable[[T], str], text: Calla
     whole = " ".join(words)
 
     def rank(one: T) -> int:
-        title, every = name(one).lower(), f"{name(one)} {text(one)}".lower()
+        title = name(one).lower()
+        every = f"{name(one)} {text(one)}".lower()
         named, told = (all(word in where for word in words) for where in (title, every))
         return (title == whole or not words, title.startswith(whole), named, told, True).index(True)
 

@@ -169,16 +169,20 @@ def where(store: Store, experiment: str, run: Row) -> Markup:
     """Say which trajectory, turn and token had most of the gradient at the moment of a run that fell or
     diverged.
     """
-    fall, name, known = fall_of(run), str(run["run_id"]), dictionary(store)
+    fall = fall_of(run)
+    name = str(run["run_id"])
+    known = dictionary(store)
     if (fall is None and run["outcome"] != "diverged") or not run["steps"]:
         return Markup()
 
     def ask(_: object) -> Markup:
         signal = watched(store, known, run)
-        step, tables = signal.spike, {one["table_name"] for one in store.records("recorded", run=name)}
+        step = signal.spike
+        tables = {one["table_name"] for one in store.records("recorded", run=name)}
         if "trajectory" not in tables:
             return html_text("No trajectory was recorded, so nothing says which turn or token it was.")
-        rows, value = ranked(store, name, step), signal.points.set_index("step")["value"].get(step)
+        rows = ranked(store, name, step)
+        value = signal.points.set_index("step")["value"].get(step)
         here = f"At {'the fall, ' if fall and fall[0] <= step <= fall[1] else ''}step {step:,}"
         here += f" ({signal.title} {number(float(value))})" if pd.notna(value) else ""
         if not rows:
@@ -324,10 +328,8 @@ def matching(frame: pd.DataFrame, asked: str) -> tuple[pd.DataFrame, list[str]]:
         if not columns:
             unknown.append(name)
             continue
-        numbers, wanted = (
-            pd.to_numeric(frame[columns[0]], errors="coerce"),
-            pd.to_numeric(value, errors="coerce"),
-        )
+        numbers = pd.to_numeric(frame[columns[0]], errors="coerce")
+        wanted = pd.to_numeric(value, errors="coerce")
         if pd.isna(wanted):
             frame = frame[_HOLDS[sign](frame[columns[0]].astype(str).str.lower(), value.lower())]
         else:
@@ -360,7 +362,8 @@ def _table(store: Store, experiment: str, each: pd.DataFrame, kept: Mapping[str,
 
 def _pick(found: pd.DataFrame, columns: Sequence[str], picked: Sequence[str]) -> None:
     """Draw the table; a change of its selection is a step in the address, which it follows in turn."""
-    ids, here = [str(run) for run in found.index], st.session_state
+    ids = [str(run) for run in found.index]
+    here = st.session_state
     # another selection than the widget's: make a new one
     if here.get("runs picked") not in (None, list(picked)):
         here["runs drawn"] = here.get("runs drawn", 0) + 1
@@ -386,7 +389,8 @@ def _pick(found: pd.DataFrame, columns: Sequence[str], picked: Sequence[str]) ->
 
 
 def _picked(store: Store, experiment: str, mine: pd.DataFrame, kept: Mapping[str, Notes]) -> None:
-    arms, ids = list(mine["arm"].astype(str).unique()), list(mine["run_id"].astype(str))
+    arms = list(mine["arm"].astype(str).unique())
+    ids = list(mine["run_id"].astype(str))
     where = address("compare", experiment=experiment, arm=arms, runs=ids, seeds="single")
     links([anchor("Compare the curves of these runs", where)])
     run_links(mine, experiment)
@@ -398,7 +402,8 @@ def _picked(store: Store, experiment: str, mine: pd.DataFrame, kept: Mapping[str
             note("Nothing but the seed.")
         else:
             table(settings.set_axis(named).T.rename_axis("setting").reset_index(), "")
-    first, under = kept.get(ids[0], Notes()), json.dumps(ids)
+    first = kept.get(ids[0], Notes())
+    under = json.dumps(ids)
     # A form of its own for each selection: what is typed for one run never lands on another.
     with st.form(f"notes {under}", border=False):
         text = st.text_area("Note", first.note, max_chars=notes.LONGEST, key=f"note {under}", height=80)

@@ -93,7 +93,8 @@ def draw(shown: Region, experiment: str, measure: str) -> None:
     condition.
     """
     page.answer(analysis.headline(shown.found, shown.columns))
-    axis, palette = analysis.in_words(shown.found.across, unit=True), page.look()
+    axis = analysis.in_words(shown.found.across, unit=True)
+    palette = page.look()
     looks = styles(shown.series[["series", "algorithm"]].to_numpy(), palette)
     words = (
         f"For each arm of {experiment}: {maps.MEASURES[measure]} by {shown.along} and {shown.across}, with"

@@ -86,7 +86,8 @@ def replay(store: Store) -> None:
     with middle:
         about = choose_run(each, next((run for run in (first, *stored) if stored[run]), first))
     run = str(about["run_id"])
-    folder, there = folders[run], stored[run]
+    folder = folders[run]
+    there = stored[run]
     if folder is None or not there:
         why = "a run that is trained here keeps some unless record.batches.mb = 0, so train it again:"
         say(f"Run {run} has no stored batch, which this screen needs; {why}", "sorl run FILE.toml --fresh")
@@ -274,7 +275,8 @@ def logged(answer: Answer) -> str:
     """
     rows = _over_all_updates([row for row in answer["summary"] if row["algorithm"] == answer["own"]])
     of = {row["source"]: row for row in rows}
-    then, now = of.get("logged", {}), of.get("replayed", {})
+    then = of.get("logged", {})
+    now = of.get("replayed", {})
     said = [
         f"{WORDS[name][0]} {_shown(then[name], name)} (replayed: {_shown(now.get(name), name)})"
         for name in FIGURES

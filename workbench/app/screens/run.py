@@ -88,10 +88,14 @@ _UP = ("healthy", "no_learning")  # outcomes of runs that stayed up
 _BARS = 80  # of the wall time
 _ARMS = 6  # that other screens show at first
 _LONG = 2_000  # steps, up to which a diagnosis takes well under a second
-_EVENTS, _STEPS = 200, 12  # kinds of events that are listed, and steps of each
+# kinds of events that are listed, and steps of each
+_EVENTS = 200
+_STEPS = 12
 _LINES = 400  # of the console log
 _PROGRESS = re.compile(r'\{"step": \d+, .*\}\s*$')  # lines of it that say what the curves do
-_VALUES, _NAMES = 5, 3  # values of other arms that a setting names, and arms of each
+# values of other arms that a setting names, and arms of each
+_VALUES = 5
+_NAMES = 3
 
 
 @page.screen
@@ -103,7 +107,9 @@ def run(store: Store) -> None:
     each = runs(store, experiment)
     with right:
         now = as_it_is(store, choose_run(each))
-    known, palette, name = dictionary(store), look(), now["run_id"]
+    known = dictionary(store)
+    palette = look()
+    name = now["run_id"]
     looks = experiments.styles(each, [now["arm"]])
     stands, said = told(store, now)
     tables = store.records("recorded", run=name)
@@ -209,8 +215,11 @@ def as_it_is(store: Store, run: Row) -> dict[str, Any]:
 
 
 def _title(now: Row, stands: str, colour: str, palette: theme.Palette) -> None:
-    outcome, status, reason = now["outcome"] or "", word(now["status"]), now["reason"]
-    ink, steps = palette.outcomes.get(outcome, palette.outcomes[""]), now["steps"] or 0
+    outcome = now["outcome"] or ""
+    status = word(now["status"])
+    reason = now["reason"]
+    ink = palette.outcomes.get(outcome, palette.outcomes[""])
+    steps = now["steps"] or 0
     look = f"background:{theme.faded(ink, 0.16)};border-color:{ink}"
     pill = tag("span", ended(now) if outcome else status, css="sorl-pill", style=look)
     swatch = tag("span", css="sorl-swatch", style=f"background:{colour}")
@@ -250,7 +259,8 @@ def _facts(pairs: Iterable[tuple[str, str]]) -> None:
 
 
 def _links(now: Row, experiment: str, each: pd.DataFrame, tables: set[str]) -> None:
-    arm, run_id = str(now["arm"]), str(now["run_id"])
+    arm = str(now["arm"])
+    run_id = str(now["run_id"])
     arms = [arm, *(other for other in each["arm"].unique() if other != arm)][:_ARMS]
     aligned = {"x": "onset"} if now["collapse_step"] is not None else {}
     choices: dict[str, dict[str, Any]] = {
@@ -285,7 +295,8 @@ def findings(
     """Yield diagnosed causes, the first alarms, the first NaN or Inf, held-out success, and the sharpest
     spike.
     """
-    name, events = now["run_id"], store.records("happened", run=now["run_id"])
+    name = now["run_id"]
+    events = store.records("happened", run=now["run_id"])
     onset = now["onset_low"] if now["collapse_step"] is None else now["collapse_step"]
 
     def finding(severity: str, text: str, step: int | None = None, trajectory: int | None = None) -> Markup:
@@ -344,10 +355,8 @@ def not_finite(events: Sequence[Row]) -> tuple[str, int] | None:
     found = [event for event in events if event["kind"] == "non_finite" and event["step"] is not None]
     if not found:
         return None
-    first, names = (
-        found[0]["step"],
-        list(dict.fromkeys(str(e["diagnostic"]) for e in found if e["diagnostic"])),
-    )
+    first = found[0]["step"]
+    names = list(dict.fromkeys(str(e["diagnostic"]) for e in found if e["diagnostic"]))
     return f"First NaN or Inf at step {first:,}, in {few(names, 3) or 'the loss or a gradient'}.", first
 
 
@@ -366,7 +375,8 @@ def moment(signal: Signal, value: float, onset: int | None, rows: Sequence[Row])
     """Say at which step a run is at its sharpest, and who did most there: `rows` of query
     `ranking`, ranked.
     """
-    what, values = signal.title, signal.points["value"].dropna().to_numpy(float)
+    what = signal.title
+    values = signal.points["value"].dropna().to_numpy(float)
     usual, wide = spread(values, 0.05) if len(values) > 1 else (value, 1.0)
     if onset is None and abs(value - usual) <= MARGIN * wide:
         return (
@@ -385,7 +395,8 @@ def moment(signal: Signal, value: float, onset: int | None, rows: Sequence[Row])
 def _success(
     store: Store, chosen: Chosen, known: Diagnostics, experiment: str, colour: str, last: int
 ) -> None:
-    first, name = chosen.window.first, chosen.ids[0]
+    first = chosen.window.first
+    name = chosen.ids[0]
     points = chosen.points(store, "step", "success").dropna(subset=["mean"])[["x", "mean", "low", "high"]]
     events = store.query("happened", run=name)
     events = events[events["step"].astype(float).between(first, last)]
@@ -416,7 +427,8 @@ def _events(events: Sequence[Row], experiment: str, now: Row) -> None:
     if not events:
         note("No event was recorded.")
         return
-    arm, here = str(now["arm"]), {"experiment": experiment, "run": now["run_id"]}
+    arm = str(now["arm"])
+    here = {"experiment": experiment, "run": now["run_id"]}
     header = [
         ("steps", "with the value of the diagnostic there; each opens its trajectories in Episode"),
         "severity",
@@ -427,11 +439,14 @@ def _events(events: Sequence[Row], experiment: str, now: Row) -> None:
         ("in words", "the first"),
         ("look at", "the first step in Turns"),
     ]
-    rows, groups = [], defaultdict[tuple[Any, Any], list[Row]](list)
+    rows = []
+    groups = defaultdict[tuple[Any, Any], list[Row]](list)
     for event in events:
         groups[event["kind"], event["diagnostic"]].append(event)
     for group in [*groups.values()][:_EVENTS]:
-        first, named, steps = group[0], group[0]["diagnostic"] or "", list[str]()
+        first = group[0]
+        named = group[0]["diagnostic"] or ""
+        steps = list[str]()
         for event in group[:_STEPS]:
             step: str = "–" if event["step"] is None else f"{event['step']:,}"
             if event["episode"]:
@@ -514,12 +529,15 @@ def settings(config: str | None, toml: str | None, arms: Mapping[str, str | None
         grid = tomllib.loads(toml or "").get("base", {})
     except tomllib.TOMLDecodeError:
         grid = {}
-    here, default = settings_of(config), settings_of(RunSettings().model_dump(mode="json"))
+    here = settings_of(config)
+    default = settings_of(RunSettings().model_dump(mode="json"))
     base = default | (settings_of(grid) if isinstance(grid, dict) else {})
     elsewhere = {arm: settings_of(text) for arm, text in arms.items()}
     rows = []
     for key in dict.fromkeys(key for one in (here, *elsewhere.values()) for key in one):
-        value, others, told = here.get(key, "–"), defaultdict[str, list[str]](list), list[str]()
+        value = here.get(key, "–")
+        others = defaultdict[str, list[str]](list)
+        told = list[str]()
         for arm, one in elsewhere.items():
             if key != "seed" and one.get(key, "–") != value:
                 others[one.get(key, "–")].append(arm)

@@ -38,14 +38,22 @@ from sorl.store.text import as_csv
 Words = Mapping[str, tuple[str, str]]  # column -> its unit and its definition
 
 FIRST = "ratio_by_turn"  # what the screen opens with: quick on a database of any size
-ROWS, SIZE = 10_000, 16 * 2**20  # of a table on the screen, in bytes: what a browser takes without a pause
-_TEXT, _LIST = 2_000, 1_000  # characters of a text and elements of a list in a cell of the screen
-FILE_ROWS, _FILE_SIZE = 1_000_000, 256 * 2**20  # of a file
+# of a table on the screen, in bytes: what a browser takes without a pause
+ROWS = 10_000
+SIZE = 16 * 2**20
+# characters of a text and elements of a list in a cell of the screen
+_TEXT = 2_000
+_LIST = 1_000
+# of a file
+FILE_ROWS = 1_000_000
+_FILE_SIZE = 256 * 2**20
 _AT_ONCE = 1.0  # seconds that a question may take without a clock and a button that cancels it
 _EVERY = "all"  # instead of a table
 _TABLES = {name: place for place, name in enumerate(("run", *LEVELS))}  # that stand first
 _QUICK = 1.0  # seconds: a question that took no longer is asked again by itself when new rows arrive
-_ASKED, _ASKING, _LATE = "sorl asked", "sorl asking", "sorl late"
+_ASKED = "sorl asked"
+_ASKING = "sorl asking"
+_LATE = "sorl late"
 _CHART = ("chart_x", "chart_y", "chart_colour", "chart_mark")
 _NONE = "-"  # no colour
 
@@ -189,7 +197,9 @@ def unpacked(given: Sequence[str], default: str) -> tuple[str, list[str]]:
         return default, []
     text = given[0]
     if text.startswith(_MARK):
-        code, text, opened = text.removeprefix(_MARK), "", zlib.decompressobj()
+        code = text.removeprefix(_MARK)
+        text = ""
+        opened = zlib.decompressobj()
         with suppress(ValueError, zlib.error):  # it never unpacks more than a question may have
             text = opened.decompress(
                 urlsafe_b64decode(code + "=" * (-len(code) % 4)), 4 * LONGEST + 1
@@ -214,7 +224,10 @@ class Asking:
     """A question that a thread of its own puts to the database; `cancel` stops it."""
 
     def __init__(self, store: Store, text: str) -> None:
-        self.text, self.began, self.cancel, self.found = text, time.monotonic(), Cancel(), Future[Asked]()
+        self.text = text
+        self.began = time.monotonic()
+        self.cancel = Cancel()
+        self.found = Future[Asked]()
         self.thread = Thread(
             target=self._work, args=(store.reader, store.state()), name="sorl sql", daemon=True
         )
@@ -283,7 +296,8 @@ def shown(table: pa.Table) -> tuple[pa.Table, bool]:
             is_cut |= len(value) > _LIST
             return [cut(one) for one in value[:_LIST]]
         if isinstance(value, str) and len(value) > _TEXT:
-            value, is_cut = f"{value[:_TEXT]}…", True
+            value = f"{value[:_TEXT]}…"
+            is_cut = True
         return value
 
     columns = [
@@ -331,7 +345,8 @@ def hint(mistake: str, columns: pd.DataFrame) -> str:
 
 
 def _answer(store: Store, asked: Asked, answer: Excerpt, words: Words) -> None:
-    table, rows = answer.table, answer.table.num_rows
+    table = answer.table
+    rows = answer.table.num_rows
     many = f"The first {counted(rows, 'row')}" if answer.cut else counted(rows, "row")
     cells = f", cells cut to {_TEXT:,} characters and lists to {_LIST:,}" if asked.shortened else ""
     most = f"up to {FILE_ROWS:,} rows of {_FILE_SIZE // 2**20} MB" if answer.cut else "all of them"

@@ -89,7 +89,9 @@ class Turns(Chosen):
             column=self.measure.name,
             log=self.is_ratio,
         )
-        low, high, value = cells["low"], cells["high"], cells["mean"]
+        low = cells["low"]
+        high = cells["high"]
+        value = cells["mean"]
         if extreme:
             value = high.where(high * low >= 1 if self.is_ratio else high.abs() >= low.abs(), low)
         return cells.assign(value=value, first_step=window.first + cells["bucket"] * window.width)
@@ -179,14 +181,10 @@ def turns(store: Store) -> None:
     shown = framed = None
     if chosen is not None and window.first <= chosen.first <= window.last:
         bucket = (chosen.first - window.first) // window.width
-        shown, framed = (
-            view.cell(chosen.arm, bucket, chosen.turn),
-            (arms.names.index(chosen.arm), bucket, chosen.turn),
-        )
-    colours, signs = (
-        colour_scale(view.measure.unit, values["value"].dropna()),
-        notation(view.measure.definition),
-    )
+        shown = view.cell(chosen.arm, bucket, chosen.turn)
+        framed = (arms.names.index(chosen.arm), bucket, chosen.turn)
+    colours = colour_scale(view.measure.unit, values["value"].dropna())
+    signs = notation(view.measure.definition)
     clicked = export.figure(
         heat(maps, view.measure, colours, arms.styles, page.look(), window, AXES[axis], chosen=framed),
         "turns",
@@ -211,7 +209,8 @@ def turns(store: Store) -> None:
         note("Click a cell to list its trajectories; drag over steps to zoom.")
     else:
         by = name if f"turn.{name}" in known.rows else "log_ratio_sum"
-        listing, last = view.trajectories(store, shown, by), view.last(shown)
+        listing = view.trajectories(store, shown, by)
+        last = view.last(shown)
         steps = f"step {last}" if last == shown.first else f"steps {shown.first} to {last}"
         where = f"{shown.arm}, turn {shown.turn}, {steps}"
         if listing:
@@ -235,7 +234,9 @@ def headline(view: Turns, cells: pd.DataFrame) -> tuple[str, list[Cell]]:
     count. Usual is what 98 % of the cells hold in runs that did not collapse; without such a run, before the
     collapses.
     """
-    runs, name, width = view.runs.to_dict("records"), view.measure.title, view.window.width
+    runs = view.runs.to_dict("records")
+    name = view.measure.title
+    width = view.window.width
     names = [f"{run['arm']} seed {run['seed']}" for run in runs]
     falls = {place: fall for place, run in enumerate(runs) if (fall := _fall(run))}
     step = cells["first_step"] + cells["arm"].map(dict(enumerate(view.origins)))
@@ -243,10 +244,13 @@ def headline(view: Turns, cells: pd.DataFrame) -> tuple[str, list[Cell]]:
     cells = cells.assign(step=step, last=step + width - 1, began=began)
     finite = cells["value"].map(math.isfinite) & ((cells["value"] > 0) | (not view.is_ratio))
     known = cells[finite & (cells["turns"] >= FEW)]
-    early, steady = known["last"] < known["began"], known["began"].isna()
-    usual, whose = known[steady], "in runs that did not collapse"
+    early = known["last"] < known["began"]
+    steady = known["began"].isna()
+    usual = known[steady]
+    whose = "in runs that did not collapse"
     if usual.empty:
-        usual, whose = known[early], "before the collapses"
+        usual = known[early]
+        whose = "before the collapses"
     if usual.empty:
         return f"{name}: no cell of {FEW} turns {whose}, so nothing can be compared.", []
     low, high = usual["value"].quantile([0.01, 0.99], interpolation="nearest")
@@ -336,7 +340,8 @@ def listed(
     ]
     lines = []
     for row in found:
-        step, which = str(row["step"]), str(row["trajectory"])
+        step = str(row["step"])
+        which = str(row["trajectory"])
         link = page.episode_address(experiment=experiment, run=row["run_id"], step=step, trajectory=which)
         numbers = [number(row["value"]), *(number(row[name]) for name in names[1:])]
         lines.append(

@@ -49,10 +49,8 @@ def staleness(log: Log) -> Clue | None:
     falls = score is not None and min(score.change, score.late) < 0
     if not older and not late and (age.end <= OLD or not falls):
         return None
-    bound, certain = (
-        f", where {allowed:g} are allowed" if late else "",
-        age.end - age.begin if older else age.end / OLD,
-    )
+    bound = f", where {allowed:g} are allowed" if late else ""
+    certain = age.end - age.begin if older else age.end / OLD
     says = f"the data are {age.end:.2g} iterations old, {age.begin:.2g} at the start{bound}{told(score)}"
     return Clue.since("sign" if older or late else "pattern", sure(certain, 0.75), age.shown(step), says)
 
@@ -72,7 +70,8 @@ def batch_reused(log: Log) -> Clue | None:
     if again.empty:
         return None
     same = hashes.loc[hashes["batch_hash"] == again["batch_hash"].iloc[0], "step"]
-    source, step = int(same.iloc[0]), int(again["step"].iloc[0])
+    source = int(same.iloc[0])
+    step = int(again["step"].iloc[0])
     says = (
         f"trains on exactly the tokens of step {source}; a batch repeats in {len(again)} of {log.steps} steps"
     )
@@ -87,11 +86,14 @@ def misfit(log: Log) -> dict[str, Clue]:
     flagged = flagged[flagged > 0]
     if flagged.empty:
         return {}
-    name, step, events = _kind(log, flagged.index), int(flagged.index[0]), log.events("guard_token_identity")
+    name = _kind(log, flagged.index)
+    step = int(flagged.index[0])
+    events = log.events("guard_token_identity")
     said = " ".join(events.loc[events["step"] == step, "message"].astype(str)) if "message" in events else ""
     first = re.search(r"trajectory (\d+), turn (\d+)", said)  # as the guard's event names it
     culprit, where = (map(int, first.groups()), f", first in {first[0]}") if first else ((), "")
-    count, sure = float(flagged[step]), 0.97 if name != "not_sampled" else 0.9
+    count = float(flagged[step])
+    sure = 0.97 if name != "not_sampled" else 0.9
     says = f"{_SAID[name]}; {count:.0f} trajectories of that step are not trained as they were sampled{where}"
     return {
         name: Clue.since("proof", sure, Evidence("step.token_mismatches", step, count, 0.0), says, *culprit)
@@ -110,10 +112,8 @@ _SAID = {
 }
 _TOKENS = sql("SELECT trajectory, turn_index, token, trained FROM token", "AND step = {step}", form="json")
 _misfit = partial(among, misfit, test=_TOKENS)
-_NEEDS, _COUNTS = (
-    ("step.token_mismatches",),
-    ("step.token_mismatches", "minibatch.tokens", "trajectory.n_tokens"),
-)
+_NEEDS = ("step.token_mismatches",)
+_COUNTS = ("step.token_mismatches", "minibatch.tokens", "trajectory.n_tokens")
 _BUILD = (
     "Build the loss mask from the sampler's own stretches, not from text; sorl's mask self-test shows how."
 )
@@ -211,7 +211,8 @@ def corrupt_log_prob(log: Log) -> Clue | None:
     if not alone.any():
         return None
     row = frame[alone].iloc[0]
-    step, value = int(row["step"]), float(row["mismatch_max"])
+    step = int(row["step"])
+    value = float(row["mismatch_max"])
     usual = before(frame.set_index("step")["mismatch_max"], step)
     if usual is not None and usual > _NATS / 2:
         return None
@@ -260,7 +261,8 @@ def wrong_groups(log: Log) -> Clue | None:
     group = frame.groupby([*keys, "reward"])["advantage"]
     spread = (group.max() - group.min())[group.size() > 1]
     unequal = (spread > _SAME * (1 + group.mean().abs().reindex(spread.index))).groupby(level="step").mean()
-    wrong, right = unequal[unequal > 0.2], unequal[unequal <= 0.02]
+    wrong = unequal[unequal > 0.2]
+    right = unequal[unequal <= 0.02]
     # Other estimators may do so from the first step on; only a change says something.
     if wrong.empty or right.empty or int(right.index[0]) > int(wrong.index[0]):
         return None

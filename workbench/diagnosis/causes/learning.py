@@ -10,7 +10,9 @@ from sorl.diagnosis.log import Log
 from sorl.diagnosis.standing import counted, from_onset
 
 CLOSE = 1.01  # x, of two numbers that should be one
-LOSS, EXPLAINED = 3.0, 0.2  # x the lowest loss of the critic; share of the variance that it explained once
+# x the lowest loss of the critic; share of the variance that it explained once
+LOSS = 3.0
+EXPLAINED = 0.2
 RUNAWAY = 8.0  # x the usual loss of the critic, at its worst
 FAR = 0.02  # nats from a reference: nearer, a policy that learns is as far
 BEFORE = 4  # steps before the onset, in which its reason is looked for
@@ -26,7 +28,8 @@ _TAIL = 3.0  # token ratio, from which a token with a negative advantage is far 
 )
 def learning_rate(log: Log) -> Clue | None:
     """The learning rate is not the one that was set."""
-    lr, meant = log.series("minibatch", "lr", "max"), log.settings.get("learn.policy.lr")
+    lr = log.series("minibatch", "lr", "max")
+    meant = log.settings.get("learn.policy.lr")
     usual = float(lr.iloc[: max(1, len(lr) // 5)].median()) if meant is None else float(meant)
     found = log.first_above("minibatch", "lr", 1.5 * usual, usual)
     past = lr.iloc[:0] if found is None else lr[lr.index < found.step]
@@ -70,7 +73,8 @@ def critic_diverges(log: Log) -> Clue | None:
     """The critic diverges."""
     if not log.ledger:
         return _critic(log)
-    loss, variance = log.series("minibatch", "value_loss", "max"), log.series("step", "explained_variance")
+    loss = log.series("minibatch", "value_loss", "max")
+    variance = log.series("step", "explained_variance")
     rise = first(loss, "above", points=3, floor=0.2)
     # Of a critic that catches itself again the loss stays high for some steps only.
     if rise is None or float(loss[loss.index >= rise.step].max()) < RUNAWAY * rise.usual:
@@ -86,7 +90,8 @@ def critic_diverges(log: Log) -> Clue | None:
 
 def _critic(log: Log) -> Clue | None:
     """The same of a log of scalars, in which a loss may be noisy for thousands of steps."""
-    loss, variance = log.curve("minibatch.value_loss"), log.curve("step.explained_variance")
+    loss = log.curve("minibatch.value_loss")
+    variance = log.curve("step.explained_variance")
     found: dict[str, Evidence] = {}
     if loss is not None and loss.end > LOSS * loss.low:
         found["its loss"] = Evidence(loss.column, loss.left("up"), loss.end, loss.low)
@@ -130,7 +135,8 @@ def reference_wrong(log: Log) -> Clue | None:
         return None
     # Another one is another one from then on: a policy that learns, or a batch with rare tokens, comes near
     # again.
-    past, since = distance[distance.index < jump.step], distance[distance.index >= jump.step]
+    past = distance[distance.index < jump.step]
+    since = distance[distance.index >= jump.step]
     step_kl = float(moved.get(jump.step, float("nan")))
     if 3 * step_kl > jump.value or not since.min() > 2 * past.max():
         return None
@@ -193,7 +199,8 @@ def not_finite(log: Log) -> Clue | None:
 )
 def off_policy(log: Log) -> Clue | None:
     """The rollouts are too old, or used too often, for the policy that trains on them."""
-    ages, passes = log.series("step", "staleness"), log.series("minibatch", "epoch", "max")
+    ages = log.series("step", "staleness")
+    passes = log.series("minibatch", "epoch", "max")
     age = float(ages.mean()) if len(ages) else 0.0  # of the data, in iterations
     epochs = float(passes.max()) + 1 if len(passes) else 1.0
     ratio = log.series("minibatch", "ratio_max", "max")
@@ -201,12 +208,14 @@ def off_policy(log: Log) -> Clue | None:
     near = ratio[(ratio.index >= begin) & (ratio.index <= end)]
     if near.empty or (age == 0 and epochs == 1) or float(near.max()) <= _TAIL:
         return None
-    steps, high = near.index.to_numpy(), near.to_numpy()
+    steps = near.index.to_numpy()
+    high = near.to_numpy()
     step = int(steps[np.argmax(high > _TAIL)])
     # The largest ratio may come when all is lost: of those that can be a reason, the largest is named.
     early = np.where(steps <= log.fallen_by, high, 0.0)
     at = int(np.argmax(early if early.max() > _TAIL else high))
-    worst, most = int(steps[at]), float(high[at])
+    worst = int(steps[at])
+    most = float(high[at])
     says = (
         f"the rollouts are {age:.1f} iterations old on average and used {counted(int(epochs), 'time')}; token"
         " ratios"
@@ -230,7 +239,8 @@ def off_policy(log: Log) -> Clue | None:
 )
 def step_size(log: Log) -> Clue | None:
     """A single update was too large."""
-    norm, (begin, end) = log.series("minibatch", "grad_norm", "max"), _window(log)
+    norm = log.series("minibatch", "grad_norm", "max")
+    begin, end = _window(log)
     spike = first(norm[norm.index <= end], "above", points=1, floor=0.5)
     bound = log.settings.get("learn.policy.max_grad_norm")
     if spike is None or spike.step < begin - BEFORE or (bound is not None and spike.value > float(bound)):

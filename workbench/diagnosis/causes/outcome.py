@@ -10,13 +10,21 @@ from sorl.diagnosis.changepoint import CLEAR, Curve, Evidence, Outcome, sure, to
 from sorl.diagnosis.finding import Clue, scalar
 from sorl.diagnosis.log import Log
 
-IDLE, STUCK = 0.7, 0.6  # of the groups without an advantage: all right, all wrong
-EASY, HARD = 0.7, 0.3  # of the range of the reward
+# of the groups without an advantage: all right, all wrong
+IDLE = 0.7
+STUCK = 0.6
+# of the range of the reward
+EASY = 0.7
+HARD = 0.3
 GROUP = 8  # rollouts of a prompt, where nobody says how many
-GROWN, PADDED = 1.8, 2.5  # x the length of the start, where the reward pays for it and where it does not
+# x the length of the start, where the reward pays for it and where it does not
+GROWN = 1.8
+PADDED = 2.5
 BARELY = 0.1  # of the range of a score, that it gains
 SHORT = 0.4  # of the length of the start
-CUT, LIMIT = 0.12, 0.2  # of the answers: where fewer were cut at the start, and where it was always so
+# of the answers: where fewer were cut at the start, and where it was always so
+CUT = 0.12
+LIMIT = 0.2
 LOST = 0.05  # of the range of the evaluation
 RULES = 2 / 3  # of all that moved the reward
 LATE = 1 / 5  # of what the reward gained in all: what it gains from the first third of the run on
@@ -68,7 +76,9 @@ def _idle(log: Log, reward: Curve, mark: float, what: str, more: str = "") -> Cl
     bare = not any(
         log.columns(name) for name in ("step.entropy", "KL", "clip fraction", "minibatch.grad_norm")
     )
-    seen, have, base = idle is not None, "have" if idle else "must have", 0.8 if idle else 0.7
+    seen = idle is not None
+    have = "have" if idle else "must have"
+    base = 0.8 if idle else 0.7
     if idle is None:
         if not reward.bounded or log.parts or (fell and bare):
             return None
@@ -100,8 +110,10 @@ def length_hacking(log: Log, length: Curve, reward: Curve) -> Clue | None:
     heldout = log.curve("evaluation")
     if length.end < GROWN * (usual := min(length.begin, length.low)):
         return None
-    step, judge = length.left("up"), heldout or reward
-    paid, real = Outcome.of(reward, step), Outcome.of(judge, step)
+    step = length.left("up")
+    judge = heldout or reward
+    paid = Outcome.of(reward, step)
+    real = Outcome.of(judge, step)
     gained = (real.after - real.before) / judge.span
     pays = heldout is not None and paid.change > 0 >= real.change
     pays = pays and 3 * gained < (paid.after - paid.before) / reward.span
@@ -175,7 +187,9 @@ def reward_hacking(log: Log, reward: Curve, heldout: Curve) -> Clue | None:
     """The training reward rises and the evaluation falls."""
     width = max(3, len(heldout) // 10)
     means = heldout.series.rolling(width, center=True).mean().dropna()
-    step, best, end = int(means.index[int(means.argmax())]), float(means.max()), float(means.iloc[-1])
+    step = int(means.index[int(means.argmax())])
+    best = float(means.max())
+    end = float(means.iloc[-1])
     paid = Outcome.of(reward, step)
     least = max(5 * heldout.noise / np.sqrt(width), LOST * heldout.span)
     if best - end < (least if paid.change > 0 or paid.solved else 2 * least) or paid.change < 0:
@@ -184,10 +198,8 @@ def reward_hacking(log: Log, reward: Curve, heldout: Curve) -> Clue | None:
         f"the evaluation falls from {best:.3g} to {end:.3g}, while the training reward goes from"
         f" {paid.before:.3g} "
     )
-    certain, shown = (
-        sure((best - end) / (LOST * heldout.span), 0.75),
-        Evidence(heldout.column, step, end, best),
-    )
+    certain = sure((best - end) / (LOST * heldout.span), 0.75)
+    shown = Evidence(heldout.column, step, end, best)
     return Clue.since("sign", certain, shown, f"{says}to {paid.after:.3g}")
 
 
@@ -206,12 +218,14 @@ def component_dominates(log: Log, reward: Curve, _: Curve) -> Clue | None:
     """One part of the reward drowns the answer."""
     parts = log.parts
     moved = {name: part.end - part.begin for name, part in parts.items()}
-    total, gain = sum(map(abs, moved.values())), reward.end - reward.begin
+    total = sum(map(abs, moved.values()))
+    gain = reward.end - reward.begin
     if len(parts) < 2 or not total or abs(sum(moved.values()) - gain) > abs(gain) / 2 + CLEAR * reward.error:
         return None  # they are not what the reward is made of
     answers = [name for name in parts if _ANSWER.search(name)]
     first = max(moved, key=lambda name: abs(moved[name]))
-    share, part = abs(moved[first]) / total, parts[first]
+    share = abs(moved[first]) / total
+    part = parts[first]
     starved = (
         bool(answers)
         and all(moved[name] < -CLEAR * parts[name].error for name in answers)

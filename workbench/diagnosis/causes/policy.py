@@ -11,9 +11,14 @@ from sorl.diagnosis.log import Log
 GONE = 0.12  # of the entropy of the start; healthy runs keep more while they still learn
 NOISE = 1.6  # x the lowest entropy that it had
 CLIPPED = 0.25  # of the tokens; of healthy runs less than 0.2
-FAR, STEP = 1.0, 0.1  # nats a token from the reference, and in one update
+# nats a token from the reference, and in one update
+FAR = 1.0
+STEP = 0.1
 AWAY = 8.0  # x the KL of the start
-SPIKE, SPIKES, AROUND = 10.0, 3, 25  # x the median of so many points around; how many of them
+# x the median of so many points around; how many of them
+SPIKE = 10.0
+SPIKES = 3
+AROUND = 25
 HARMLESS = 10  # spikes after which the reward is the same: they are no cause of anything
 NORM = 8.0  # x the gradient norm of the start
 APART = 3.0  # x the disagreement of sampler and trainer of the start
@@ -36,7 +41,8 @@ ROUNDING = {"minibatch.mismatch": 1e-4, "step.mismatch_kl": 5e-9}
 )
 def entropy_collapse(log: Log, entropy: Curve) -> Clue | None:
     """The policy has stopped exploring: its entropy collapses."""
-    left, step = entropy.end / entropy.begin if entropy.begin > 0 else 1.0, entropy.left("down")
+    left = entropy.end / entropy.begin if entropy.begin > 0 else 1.0
+    step = entropy.left("down")
     score = log.outcome(step)
     learns = score is not None and score.late > 0
     if left > (GONE / 3 if learns else GONE) or (score is not None and score.solved):
@@ -72,8 +78,10 @@ def entropy_collapse(log: Log, entropy: Curve) -> Clue | None:
 )
 def entropy_explosion(log: Log, entropy: Curve) -> Clue | None:
     """The policy dissolves into noise: its entropy explodes."""
-    usual, step = min(entropy.begin, entropy.low), entropy.left("up")
-    score, noise = log.outcome(step), max(NOISE * usual, usual + CLEAR * entropy.error)
+    usual = min(entropy.begin, entropy.low)
+    step = entropy.left("up")
+    score = log.outcome(step)
+    noise = max(NOISE * usual, usual + CLEAR * entropy.error)
     if entropy.low <= 0 or entropy.end < noise or (score is not None and score.change > 0):
         return None
     bonus = " (an entropy bonus is set)" if log.settings.get("learn.entropy_coef") else ""
@@ -197,8 +205,10 @@ def _grown(distance: Curve) -> bool:
 )
 def kl_blowup(log: Log, kl: Curve) -> Clue | None:
     """The policy runs away from its reference: the KL blows up."""
-    mark, step = STEP if kl.column == "step.approx_kl" else FAR, kl.left("up")
-    score, middle = log.outcome(step), float(np.median(kl.part(0.45, 0.55)))
+    mark = STEP if kl.column == "step.approx_kl" else FAR
+    step = kl.left("up")
+    score = log.outcome(step)
+    middle = float(np.median(kl.part(0.45, 0.55)))
     bends = kl.end - middle > 2 * (middle - kl.begin)  # a healthy KL grows evenly, or ever more slowly
     if kl.end < max(mark, AWAY * kl.begin) or (score is not None and score.late > 0 and not bends):
         return None
@@ -229,15 +239,16 @@ def grad_spikes(log: Log, _: Curve) -> Clue | None:
     spikes = norm.series[norm.series > np.maximum(SPIKE * usual, usual + 8 * norm.noise)]
     if not SPIKES <= len(spikes) <= 0.1 * len(norm):
         return None
-    step, worst = int(spikes.index[0]), float((spikes / usual[spikes.index]).max())
-    score, reward, hurt = log.outcome(step), log.curve("reward"), False
+    step = int(spikes.index[0])
+    worst = float((spikes / usual[spikes.index]).max())
+    score = log.outcome(step)
+    reward = log.curve("reward")
+    hurt = False
     if reward is not None:  # lower after most of these steps than before them
         falls = [np.subtract(*reward.around(int(at), 0.03)) for at in spikes.index]
         hurt = float(np.median(falls)) > 1.5 * reward.error
-    down, known = (
-        score is not None and score.change < 0,
-        log.settings.get("learn.policy.max_grad_norm") is not None,
-    )
+    down = score is not None and score.change < 0
+    known = log.settings.get("learn.policy.max_grad_norm") is not None
     if not hurt and not down and (known or len(spikes) >= HARMLESS):
         return None
     after = (

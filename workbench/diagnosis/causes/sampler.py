@@ -36,19 +36,25 @@ def parted(log: Log) -> dict[str, Clue]:
     )
     if start is None or single:
         return {}
-    since, past = series[series.index >= start], before(series, start)
-    head, tail = float(since.iloc[:2].mean()), float(since.iloc[-max(2, len(since) // 3) :].mean())
-    level, growth, sharper = float(since.mean()), tail / max(head, 1e-12), _sharper(log, start)
+    since = series[series.index >= start]
+    past = before(series, start)
+    head = float(since.iloc[:2].mean())
+    tail = float(since.iloc[-max(2, len(since) // 3) :].mean())
+    level = float(since.mean())
+    growth = tail / max(head, 1e-12)
+    sharper = _sharper(log, start)
     one_way = max(sharper, 1.0 - sharper)
     if one_way >= 0.9 and level >= 0.01:
         direction = (
             "sharper (temperature below the trainer's)" if sharper > 0.5 else "flatter (temperature above it)"
         )
-        name, confidence = "temperature", 0.9 if growth < GROWTH else 0.6
+        name = "temperature"
+        confidence = 0.9 if growth < GROWTH else 0.6
         says = f"the sampler's distribution is {direction}: of the tokens that the trainer finds likely, "
         says += f"{100 * one_way:.0f} % differ in the same direction, by {level:.3g} nats a token on average"
     elif growth >= GROWTH or level >= 0.05:
-        name, confidence = "stale_weights", 0.9 if growth >= GROWTH else 0.6
+        name = "stale_weights"
+        confidence = 0.9 if growth >= GROWTH else 0.6
         says = (
             f"the sampler disagrees with the policy that should have sampled, by {level:.3g} nats a token on"
             " average"
@@ -57,7 +63,8 @@ def parted(log: Log) -> dict[str, Clue]:
     else:
         dtypes = {log.settings.get("engine.dtype"), log.settings.get("compute.dtype")}
         configured = past is None and bool(dtypes - {None, "float32"})
-        name, confidence = "as configured" if configured else "low_precision", 0.85
+        name = "as configured" if configured else "low_precision"
+        confidence = 0.85
         says = (
             f"sampler and trainer disagree by {level:.2g} nats a token, to both sides and no more with time: "
         )
@@ -84,7 +91,8 @@ def _sharper(log: Log, start: int) -> float:
         return 0.5
     old, behaviour, trained = (np.concatenate([np.asarray(x, float) for x in rows[name]]) for name in names)
     known = np.isfinite(old) & np.isfinite(behaviour) & (trained > 0)
-    old, difference = old[known], (behaviour - old)[known]
+    difference = (behaviour - old)[known]
+    old = old[known]
     confident = difference[(old > np.log(0.5)) & (np.abs(difference) > batch.NOISE)]
     few = len(old) < 50 or difference.std() == 0 or len(confident) <= 20
     return 0.5 if few else float((confident > 0).mean())
@@ -212,7 +220,8 @@ def _of_transcripts(log: Log) -> Clue | None:
     if log.settings.get("record.tokens") == 1:
         # the only transcript of a step is the one that weighs most in its gradient: its tokens are rare
         return None
-    names, rows = ("log_prob_behaviour", "entropy", "trained"), []
+    names = ("log_prob_behaviour", "entropy", "trained")
+    rows = []
     kept = log.transcripts(*names, "log_prob")
     if kept.empty:
         kept = log.transcripts(*names).assign(log_prob=None)
@@ -228,14 +237,18 @@ def _of_transcripts(log: Log) -> Clue | None:
             rows.append((int(step), float(excess.compressed().mean())))
     # Mean of -log p_mu - H over the policy's tokens of each transcript whose H is still the sampler's.
     surprise = pd.DataFrame(rows, columns=["step", "excess"])
-    best, cut = 0.0, None  # the best of all places to cut the run in two
+    # the best of all places to cut the run in two
+    best = 0.0
+    cut = None
     for at in np.unique(surprise["step"])[FEWEST:-FEWEST]:
         late = surprise["step"] >= at
-        past, since = surprise.loc[~late, "excess"], surprise.loc[late, "excess"]
+        past = surprise.loc[~late, "excess"]
+        since = surprise.loc[late, "excess"]
         error = np.hypot(past.std() / np.sqrt(len(past)), since.std() / np.sqrt(len(since)))
         score = float((since.mean() - past.mean()) / max(error, 1e-9))
         if cut is None or abs(score) > abs(best):
-            best, cut = score, (int(at), past.mean(), since.mean())
+            best = score
+            cut = (int(at), past.mean(), since.mean())
     if cut is None or abs(best) < HIDDEN:
         return None
     at, usual, level = cut

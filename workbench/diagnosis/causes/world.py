@@ -43,7 +43,8 @@ def paid(log: Log) -> dict[str, Clue]:
         return {}
     step = int(share.index[share > FEW][0])
     rows = rows[rows["step"] >= step]
-    wrong, off = rows[rows["paid"] != rows["success"]], float((rows["paid"] != rows["success"]).mean())
+    wrong = rows[rows["paid"] != rows["success"]]
+    off = float((rows["paid"] != rows["success"]).mean())
     found: dict[str, Clue] = {}
 
     def add(
@@ -65,9 +66,11 @@ def paid(log: Log) -> dict[str, Clue]:
         says += f"{100 * float(failed['paid'].mean()):.0f} % of the wrong answers of that form are paid"
         means = float(rows["paid"].mean()), float(rows["success"].mean())
         add("reward_format", "sign", 0.93, *means, says, failed[failed["paid"]])
-    won, lost = rows[rows["success"]], rows[~rows["success"]]
+    won = rows[rows["success"]]
+    lost = rows[~rows["success"]]
     if len(won) and len(lost) and not rows["reward"].corr(rows["success"].astype(float)) > -0.8:
-        mean, usual = float(won["reward"].mean()), float(lost["reward"].mean())
+        mean = float(won["reward"].mean())
+        usual = float(lost["reward"].mean())
         says = (
             f"a failure is paid {usual:.2g} and a success {mean:.2g} on average: the reward has the wrong"
             " sign"
@@ -182,10 +185,8 @@ def retriever_empty(log: Log) -> Clue | None:
 )
 def retriever_failing(log: Log) -> Clue | None:
     """The retriever does not answer."""
-    share, failed = (
-        log.series("step", "retrieval_failed_frac"),
-        log.first_above("step", "retrieval_failed_frac", 0.0),
-    )
+    share = log.series("step", "retrieval_failed_frac")
+    failed = log.first_above("step", "retrieval_failed_frac", 0.0)
     if failed is None:
         return None
     says = (
@@ -209,9 +210,13 @@ def retriever_failing(log: Log) -> Clue | None:
 )
 def retriever_slow(log: Log) -> Clue | None:
     """The retriever has become slow."""
-    sure, column, told = 0.9, "seconds_retrieval", "waiting for the retriever"
+    sure = 0.9
+    column = "seconds_retrieval"
+    told = "waiting for the retriever"
     if not log.measured("step", column):
-        sure, column, told = 0.7, "seconds_rollout", "sampling"
+        sure = 0.7
+        column = "seconds_rollout"
+        told = "sampling"
     waited = log.series("step", column)
     # A machine that is busy with something else slows the updates as well.
     relative = (waited / log.series("step", "seconds_update")).dropna()
@@ -237,10 +242,12 @@ def retriever_slow(log: Log) -> Clue | None:
 )
 def retriever_junk(log: Log) -> Clue | None:
     """The retriever answers another question."""
-    frame, shares = log.transcripts("token"), []
+    frame = log.transcripts("token")
+    shares = []
     for step, tokens in zip(frame["step"], frame["token"], strict=True):
         for query, passages in _SEARCH.findall(" ".join(tokens)):
-            words, told = set(_WORD.findall(query.lower())), set(_WORD.findall(passages.lower()))
+            words = set(_WORD.findall(query.lower()))
+            told = set(_WORD.findall(passages.lower()))
             if words and len(told) > 1:  # one word is a refusal, not a passage
                 shares.append((int(step), len(words & told) / len(words)))
     # Mean share of the words of a search that its passages hold, by step.
@@ -271,9 +278,11 @@ def truncated(log: Log) -> Clue | None:
     rise = first(unfinished.rename("step.truncated_frac"), "above", margin=4.0, floor=0.3, least=0.03)
     if rise is None or rise.value - rise.usual < 0.1 or turn_cut.look(log) is not None:
         return None
-    since, share = frame[frame["step"] >= rise.step], float(unfinished[unfinished.index >= rise.step].mean())
+    since = frame[frame["step"] >= rise.step]
+    share = float(unfinished[unfinished.index >= rise.step].mean())
     for column in (name for name in ("n_turns", "n_tokens") if name in frame):
-        cut, free = since[since["ended"] != "answer"][column], frame[frame["step"] < rise.step][column]
+        cut = since[since["ended"] != "answer"][column]
+        free = frame[frame["step"] < rise.step][column]
         bound = cut.quantile(0.9)
         more = float((free > bound).mean())
         if len(cut) and (cut >= bound).mean() > 0.5 and more > 0.02 and since[column].max() <= bound:
@@ -306,7 +315,8 @@ def turn_cut(log: Log) -> Clue | None:
     edges = [np.flatnonzero(np.diff(np.pad(np.asarray(mask, int), 1))) for mask in kept["trained"]]
     # of turns
     lengths = pd.Series([at[1::2] - at[::2] for at in edges], kept["step"], dtype=object).explode().dropna()
-    earlier, later = lengths[lengths.index < drop.step], lengths[lengths.index >= drop.step]
+    earlier = lengths[lengths.index < drop.step]
+    later = lengths[lengths.index >= drop.step]
     bound = later.max()
     longer = float((earlier > bound).mean()) if len(later) else 0.0
     if not longer >= 0.3 or (later == bound).mean() < 0.3:

@@ -104,7 +104,8 @@ class Fault:
         """Return `value`, changed if the fault sits in this hook and acts in iteration `step`."""
         if self.run.fault is None:
             return value
-        found, end = FAULTS[self.run.fault.kind], self.run.fault.until_step
+        found = FAULTS[self.run.fault.kind]
+        end = self.run.fault.until_step
         acts = step >= self.run.fault.at_step - found.lead and (end is None or step < end)
         return found.change(self, value, step) if acts and hook == found.hook else value
 
@@ -157,7 +158,8 @@ def check(run: RunSettings, algorithm: Algorithm) -> None:
         raise InputError(
             f"unknown fault.kind '{name}'{nearest(name, FAULTS)}; use one of: {', '.join(FAULTS)}"
         )
-    kind, strength = FAULTS[name], Fault(run).strength
+    kind = FAULTS[name]
+    strength = Fault(run).strength
     if not kind.low <= strength <= kind.high or (kind.whole and strength != int(strength)):
         most = "" if kind.high == float("inf") else f" to {kind.high:g}"
         allowed = f"must be {'a whole number' if kind.whole else 'a number'} from {kind.low:g}{most}"

@@ -39,7 +39,8 @@ def stale_weights(bug: Fault, engine: Engine, step: int) -> Engine:
 
     It samples from the weights of iteration max(at_step - 1, step - strength).
     """
-    first, age = max(bug.settings.at_step - 1, 0), int(bug.strength)
+    first = max(bug.settings.at_step - 1, 0)
+    age = int(bug.strength)
     if step not in bug.kept and (step == first or step + age < bug.run.iterations):
         bug.kept[step] = {name: x.detach().clone() for name, x in bug.policy.state_dict().items()}
     if step < bug.settings.at_step:
@@ -200,7 +201,8 @@ def turn_cut(bug: Fault, world: World, step: int) -> World:
 )
 def reward_format(bug: Fault, episodes: list[Episode], step: int) -> list[Episode]:
     """The reward pays for the format: an answer after valid turns, whatever it says."""
-    s, formed = bug.strength, [e.answer is not None and e.valid_turns == e.turns for e in episodes]
+    s = bug.strength
+    formed = [e.answer is not None and e.valid_turns == e.turns for e in episodes]
     return [
         replace(e, reward=(1 - s) * e.reward + s * good) for e, good in zip(episodes, formed, strict=True)
     ]
@@ -239,9 +241,11 @@ def retokenised(bug: Fault, episodes: list[Episode], step: int) -> list[Episode]
     """
     stream = bug.stream(step, episodes[0].question_id)
     chosen = bug.some(len(episodes), step, episodes[0].question_id, 1)
-    vocabulary, found = len(bug.tokenizer), list(episodes)
+    vocabulary = len(bug.tokenizer)
+    found = list(episodes)
     for i in chosen.nonzero()[:, 0].tolist():
-        tokens, sizes = list(found[i].tokens), [len(stretch) for stretch in found[i].stretches]
+        tokens = list(found[i].tokens)
+        sizes = [len(stretch) for stretch in found[i].stretches]
         turn = bug.settings.turn or 1 + bug.below(found[i].turns, stream)
         if turn <= found[i].turns:
             at = sum(sizes[: 2 * turn - 1]) + bug.below(sizes[2 * turn - 1], stream)
@@ -319,7 +323,8 @@ def padding_leak(bug: Fault, batch: Batch, step: int) -> Batch:
 )
 def turn_shift(bug: Fault, batch: Batch, step: int) -> Batch:
     """The loss mask is off by one: turns lose their first tokens and gain those after their last."""
-    turn, s = turn_ids(batch.mask), int(bug.strength)
+    turn = turn_ids(batch.mask)
+    s = int(bug.strength)
     moving = batch.mask if bug.settings.turn is None else turn == bug.settings.turn
     moved = torch.zeros_like(moving)
     moved[:, s:] = moving[:, :-s]
@@ -407,10 +412,8 @@ def reference_wrong(bug: Fault, model: Any, step: int) -> Any:
     from sorl.learn import networks
 
     if "reference" not in bug.kept:
-        copied, origin = (
-            deepcopy(model),
-            networks.create(bug.run.policy, bug.tokenizer, bug.run.warmstart.seed),
-        )
+        copied = deepcopy(model)
+        origin = networks.create(bug.run.policy, bug.tokenizer, bug.run.warmstart.seed)
         with torch.no_grad():
             for weight, untrained in zip(copied.parameters(), origin.parameters(), strict=True):
                 weight.lerp_(untrained.to(weight.device), bug.strength)
