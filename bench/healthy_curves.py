@@ -8,7 +8,7 @@ expect: few episodes a step, slow drift, and scores of unknown size.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -126,9 +126,15 @@ def judge_healthy(scores: np.ndarray, episodes: int | None) -> list[Count]:
 def measure(curve: HealthyCurve, runs: int, rng: np.random.Generator) -> list[str]:
     """One row of the table."""
     judged = [judge_healthy(curve.draw(rng, max(LENGTHS)), curve.episodes) for _ in range(runs)]
-    collapsed = [share(run[length].collapsed for run in judged) for length in range(len(LENGTHS))]
-    falling = share(run[-1].falling for run in judged)
+    by_length = list(zip(*judged, strict=True))
+    collapsed = [share_collapsed(counts) for counts in by_length]
+    falling = share(count.falling for count in by_length[-1])
     return [curve.name, *collapsed, falling]
+
+
+def share_collapsed(counts: Iterable[Count]) -> str:
+    """The share of runs that are called collapsed at one length."""
+    return share(count.collapsed for count in counts)
 
 
 def table(runs: int = RUNS, seed: int = SEED) -> str:
