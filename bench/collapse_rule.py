@@ -1,14 +1,15 @@
-"""How often the collapse rule is wrong, against the rule of running medians before it: `python
-bench/collapse_rule.py`.
+"""How often the collapse rule is wrong, against the rule of running medians before it.
 
-Prints one Markdown table (`make bench-collapse`); `--shipped` looks instead for runs of experiments/results
-that end down by half and are not called so. Two kinds of runs that lose nothing: recorded: held-out start and
-first 14 steps of a healthy run, then the rest of it, drawn in blocks of 6 steps. Healthy:
-  called so by running medians, and without a fall by the present rule. Only of runs whose rest is
+`python bench/collapse_rule.py` prints one Markdown table (`make bench-collapse`). `--shipped` looks instead
+for runs of experiments/results that end down by half and are not called so. There are two kinds of runs that
+lose nothing:
+
+recorded: held-out start and first 14 steps of a healthy run, then the rest of it, drawn in blocks of 6 steps.
+  Healthy: called so by running medians, and without a fall by the present rule. Only of runs whose rest is
   `stationary`.
 synthetic: held-out start .38, then success .6 at every step: 64 independent episodes (PPO-like), or 8 prompts
-with 8
-  rollouts each, beta-binomial with a correlation of .5 within a prompt (GRPO-like).
+  with 8 rollouts each, beta-binomial with a correlation of .5 within a prompt (GRPO-like).
+
 In a planted fall every success stays one with probability f: the noise of the counts stays what it was.
 """
 

@@ -1,6 +1,6 @@
 """The claims of arXiv 2511.20718 as hypotheses about arms, their verdicts, and both as text.
 
-Arms are found by their settings, never by their names. docs/statistics.md has the rule in words. The second
+Arms are found by their settings, never by their names. docs/claims.md has the rule in words. The second
 half judges the claims by stable areas: an area weighs every learning rate and every staleness that was
 searched, so no single setting decides a verdict.
 """

@@ -116,8 +116,7 @@ def judged(
         mine = found[found["algorithm"].eq(one.algorithm) & found["arm"].isin([one.arm, one.reference])]
         tested += [(one, row) for row in effects(mine, one.reference) if row["p"] is not None]
     ps = [row["p"] for _, row in tested]
-    # As docs/statistics.md has it: a test says no only where no child of the arm that falls would have been a
-    # yes.
+    # docs/claims.md: a test says no only where it would say yes if no child of the arm fell.
     best = [permutation_p([(0, n, b, m) for _, n, b, m in row["strata"]]) for _, row in tested]
     decidable = [(holm([*ps[:i], p, *ps[i + 1 :]])[i] or 0.0) <= ALPHA for i, p in enumerate(best)]
     for i, ((one, row), p) in enumerate(zip(tested, holm(ps), strict=True)):

@@ -165,11 +165,8 @@ def _slot(slot: str) -> str:
 
 
 def diagnostics() -> str:
-    """Return the symbols, the columns of each table, what costs a pass of its own, the alarms, the collapse
-    rule.
-    """
+    """Return the symbols, the columns of each table, what costs a pass of its own, the alarms."""
     from sorl.diagnostics import CATALOGUE
-    from sorl.diagnostics.collapse import collapse_rule
     from sorl.diagnostics.declare import SYMBOLS
 
     symbols = markdown(("symbol", "meaning"), ([f"`{s}`", meaning] for s, meaning in SYMBOLS))
@@ -177,8 +174,7 @@ def diagnostics() -> str:
         _columns(name, [d for d in CATALOGUE if d.table == name])
         for name in dict.fromkeys(d.table for d in CATALOGUE)
     ]
-    rule = f"## The collapse rule\n\n{collapse_rule()}"
-    return "\n\n".join([f"## Symbols\n\n{symbols}", *tables, _passes(), _alarms(), rule]) + "\n"
+    return "\n\n".join([f"## Symbols\n\n{symbols}", *tables, _passes(), _alarms()]) + "\n"
 
 
 def _columns(name: str, diagnostics: Sequence[Diagnostic]) -> str:

@@ -1,9 +1,10 @@
-"""The tree of README.md, in reading order: every folder, and every file where a newcomer has to find one."""
+"""The generated parts of docs/code.md: the layers of the imports, and the tree of the code."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -28,11 +29,20 @@ ROOMS = (
 )
 IN_FULL = ("learn", "store", "diagnosis", "app")  # rooms whose files are named one by one
 NUCLEUS = ("batch.py", "objective", "algorithms", "learn/loop.py", "learn/update.py", "learn/rollouts.py")
-WIDTH = 120
+WIDTH = 116  # characters of a line
+NAME_WIDTH = 30
+
+
+def layers() -> str:
+    """Return the layers of pyproject.toml as a code block, the highest first."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = settings["tool"]["importlinter"]["contracts"]
+    contract = next(contract for contract in contracts if contract["type"] == "layers")
+    return _code_block(contract["layers"])
 
 
 def tree() -> str:
-    """Return the tree as indented lines: path, and the first sentence of its docstring."""
+    """Return the tree as a code block: path, and the first sentence of its docstring."""
     lines = [_line(path, depth) for path, depth in _paths()]
     rest = (
         (
@@ -41,20 +51,14 @@ def tree() -> str:
         ),
         ("bench/", "benchmarks, each against its baseline (`sorl bench`); not installed"),
         ("studies/", "how often diagnosis, attribution, early warning and search are right; not installed"),
-        ("docs/", "hand-written pages; render.py, tree.py and measured.py write their generated blocks"),
+        ("docs/", "the pages; generate/ writes their generated blocks"),
         ("tests/", "mirrors the folders above"),
     )
-    return "\n".join([*lines, *(f"    {name:<30}{text}" for name, text in rest)])
+    return _code_block([*lines, *(f"{name:<{NAME_WIDTH}}{text}" for name, text in rest)])
 
 
-def nucleus() -> int:
-    """Return the lines of the nucleus: batch, objective, algorithms and the training loop."""
-    files = [file for name in NUCLEUS for file in _files(ROOT / "workbench" / name)]
-    return sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
-
-
-def _files(path: Path) -> list[Path]:
-    return [path] if path.is_file() else sorted(path.rglob("*.py"))
+def _code_block(lines: Iterable[str]) -> str:
+    return "\n".join(["```text", *lines, "```"])
 
 
 def _paths() -> Iterator[tuple[Path, int]]:
@@ -78,7 +82,7 @@ def _line(path: Path, depth: int) -> str:
     name = path.name + ("/" if path.is_dir() else "")
     left = "  " * depth + (f"workbench/{name}" if depth == 0 else name)
     text = _first_sentence(path / "__init__.py" if path.is_dir() else path)
-    return f"    {left:<30}{text}".rstrip()
+    return f"{left:<{NAME_WIDTH}}{text}".rstrip()
 
 
 def _first_sentence(file: Path) -> str:
@@ -87,6 +91,9 @@ def _first_sentence(file: Path) -> str:
         (ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").split("\n\n")[0].split()
     )
     sentence = text.split(". ")[0].rstrip(".")
-    while len(sentence) > WIDTH - 34 and (cut := max(sentence.rfind(mark) for mark in (";", ":", ","))) > 0:
+    while (
+        len(sentence) > WIDTH - NAME_WIDTH
+        and (cut := max(sentence.rfind(mark) for mark in (";", ":", ","))) > 0
+    ):
         sentence = sentence[:cut]
     return sentence

@@ -1,7 +1,7 @@
 """The collapse rule: by the counts behind success, has a run lost what it had, since when, and did it come
 back.
 
-`collapse_rule` says the rule in words: docs/diagnostics.md and the app's glossary show it. The rule is
+`collapse_rule` says the rule in words: docs/collapse.md and the app's glossary show it. The rule is
 causal: a live run and its log get the same verdict. Only the onset looks both ways.
 """
 
@@ -510,7 +510,7 @@ COLLAPSE_REASONS: dict[str, tuple[str, str]] = {
     "mild": ("share of the best that a mild fall loses", "the smallest loss that a user would act on"),
     "false_collapse": (
         "one run in 1 / this that lost nothing may be called collapsed",
-        "a table of a hundred runs has about one wrong word; the measured rates are below",
+        "a table of a hundred runs has about one wrong word; the measured rates are in docs/collapse.md",
     ),
     "false_ending": (
         (

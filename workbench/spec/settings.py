@@ -278,7 +278,7 @@ class RecordSettings(Settings):
 
 
 class CollapseSettings(Settings):
-    """The collapse rule (docs/diagnostics.md has each setting's meaning and measured error rates)."""
+    """The collapse rule (docs/collapse.md has each setting's meaning and measured error rates)."""
 
     severe: Fraction = 0.5
     mild: Fraction = 0.2
