@@ -11,7 +11,7 @@ export OMP_NUM_THREADS ?= 1
 MUTANTS ?= 300
 RUNS ?= runs
 # Files with parts that are rendered from the declarations.
-GENERATED := docs/*.md README.md workbench/algorithms/measured.toml
+GENERATED := docs/*.md docs/results/*.md README.md workbench/algorithms/measured.toml
 
 help: ## what can be typed
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
