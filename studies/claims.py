@@ -617,14 +617,15 @@ def readable_shifts(found: Sequence[Comparison], kept: Sequence[Comparison]) -> 
         row = {"claim": one.claim, "compared": f"{one.more} less {one.less}"}
         row |= {"reading of the paper": one.reading or "-", "seeds": str(one.seeds)}
         for shift, survival in ((one, NOT_DEAD), (other, KEPT)):
-            row[f"{survival}: further up by (doublings)"] = _doublings(shift)
+            row[f"{survival}: further up by (doublings)"] = doublings(shift)
             row[f"{survival}: p (Holm)"] = "-" if shift.p is None else tested(shift)
             row["verdict" if survival == NOT_DEAD else f"verdict if {survival}"] = shift.verdict
         rows.append(row)
     return pd.DataFrame(rows)
 
 
-def _doublings(one: Comparison) -> str:
+def doublings(one: Comparison) -> str:
+    """`+0.72 [+0.03, +1.32], x 1.65`; a tilde before it where the prior has a part in it."""
     if one.effect is None:
         return "-"
     sign = "~ " if one.smallest_p is None else ""

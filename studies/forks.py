@@ -2,8 +2,8 @@
 forked at.
 
 `python -m studies.forks RUNS FILE.parquet [EXPERIMENT]` adds parents and children in RUNS to a file;
-docs/forks.md is rendered from it. A child differs from its parent in one change, so a claim is a contrast of
-two arms among children of the same parents.
+docs/results/forks.md is rendered from it. A child differs from its parent in one change, so a claim is a
+contrast of two arms among children of the same parents.
 """
 
 from __future__ import annotations

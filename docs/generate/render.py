@@ -96,8 +96,8 @@ ALGORITHM_NOTES = (
     " results of the grid named (`experiments/results/`, on 2 cores of a shared x86-64 server), for arms that"
     " are the algorithm as declared: of a grid how many runs collapsed, with the 95 % Clopper-Pearson"
     " interval; of a region where half of them do, with the 95 % interval of its fit. A grid may repeat runs"
-    " of another one as its base; named controls, which change a setting, are in docs/findings.md. The rest"
-    " is *not measured yet*."
+    " of another one as its base; named controls, which change a setting, are in"
+    " docs/results/claims.md. The rest is *not measured yet*."
 )
 
 
@@ -417,7 +417,7 @@ def replay_columns() -> str:
     return markdown(("column", "tables", "type", "meaning"), rows)
 
 
-# docs/findings.md
+# docs/results/
 
 
 def findings(files: Sequence[str]) -> str:

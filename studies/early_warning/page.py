@@ -1,4 +1,4 @@
-"""The generated parts of docs/early_warning.md, and what `sorl bench warning` prints."""
+"""The tables of docs/results/early-warning.md, and what `sorl bench warning` prints."""
 
 from __future__ import annotations
 
@@ -153,6 +153,15 @@ def signals(bench: Bench) -> str:
         f" such a threshold): {_named(weak)}. Not tried, because fewer than ten runs of either kind logged"
         f" them: {_named([name for name, among in tried.items() if not among])}."
     )
+
+
+def detectors() -> str:
+    """What each detector scores a step by: the first sentence of its definition."""
+    rows = []
+    for name, detector in DETECTORS.items():
+        definition = " ".join((detector.__doc__ or "").split())
+        rows.append((f"`{name}`", definition.split(". ")[0].removesuffix(".")))
+    return markdown(("detector", "score of step t"), rows)
 
 
 def families(bench: Bench) -> str:
