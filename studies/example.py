@@ -119,6 +119,7 @@ def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", type=Path, help="Runs folder in which the quickstart has been trained.")
-    made = parser.parse_args()
-    make(made.runs, ARCHIVE)
-    print(f"{ARCHIVE}: {ARCHIVE.stat().st_size / 2**20:.2f} MiB")
+    parser.add_argument("--output", type=Path, default=ARCHIVE, help="The archive. Default: the shipped one.")
+    options = parser.parse_args()
+    make(options.runs, options.output)
+    print(f"{options.output}: {options.output.stat().st_size / 2**20:.2f} MiB")

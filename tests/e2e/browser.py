@@ -25,10 +25,10 @@ NO_CHROMIUM = "no chromium on this machine: apt-get install chromium, or name on
 # What is said at the end of each screen, or in its stead. The app looks for new rows twice a second: it is
 # never idle.
 ENDS = {
-    "overview": ("grad norm max", "More in Region"),
+    "overview": ("needs no network", "More in Region"),
     "compare": ("What differs",),
     "turns": ("Each cell:",),
-    "region": ("share of the searched area", "No region search yet"),
+    "region": ("needs no network", "No region search yet"),
     "collapse": (
         "is no warning",
         "None of these runs collapsed",

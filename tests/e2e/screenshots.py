@@ -1,7 +1,7 @@
-"""Pictures of every screen and of the README's figures, light and dark: `make screenshots`, or this file with
-RUNS.
-"""
+"""Pictures of every screen and of the README's figures, light and dark, over the shipped example."""
 
+import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -11,12 +11,14 @@ from playwright.sync_api import Page
 
 from sorl.analysis.results import read
 from sorl.cli.report import written
+from sorl.store import example
 from tests.e2e.browser import ENDS, NO_CHROMIUM, browser, chromium, new_page, served, settle
 
 WIDTHS = (1280, 1920)
 # Screen -> query of its address; without one a screen opens with a collapsed run where there is one.
 VIEWS = dict.fromkeys(ENDS, "") | {"compare": "arm=ppo&arm=s-ppo&arm=st-ppo", "glossary": "find=clip_bias"}
-RESULTS = Path("experiments/results")
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "experiments" / "results"
 # the place of the figure in the report
 FIGURES = {"region_sgd": 0, "region_adamw": 0, "rise_and_fall/counted": 1}
 _TALLEST = 4000  # pixels of a picture
@@ -34,15 +36,28 @@ def shoot(page: Page, screen: str, file: Path, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 800})
     settle(page, screen)
     page.wait_for_function(_FITS)
-    page.set_viewport_size({"width": width, "height": max(600, min(_TALLEST, page.evaluate(_HEIGHT)))})
-    settle(page, screen)
-    page.wait_for_function(_FITS)
+    for _ in range(3):  # a table grows once it is in view
+        height = page.evaluate(_HEIGHT)
+        page.set_viewport_size({"width": width, "height": max(600, min(_TALLEST, height))})
+        settle(page, screen)
+        page.wait_for_function(_FITS)
     page.screenshot(path=file)
     with Image.open(file) as opened:
         picture = opened.convert("RGB")
     picture.save(file, optimize=True)
     if file.stat().st_size > _LARGE:
         picture.quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(file, optimize=True)
+
+
+def example_with_regions(runs: Path) -> None:
+    """Fill a runs folder with the shipped example, and with the results that the screen Region shows."""
+    shutil.copytree(example.runs_folder(), runs, dirs_exist_ok=True)
+    run_command(["--runs", str(runs), "sync", "--from", str(RESULTS / "region_sgd.parquet")])
+
+
+def run_command(words: list[str]) -> None:
+    """`sorl WORDS` in a process of its own."""
+    subprocess.run([sys.executable, str(ROOT / "cli.py"), *words], check=True, stdout=subprocess.DEVNULL)
 
 
 def main(runs: Path, folder: Path) -> None:
@@ -60,7 +75,7 @@ def main(runs: Path, folder: Path) -> None:
                 print(f"{folder}/{name}-{theme}-*.png", flush=True)
             page.set_viewport_size({"width": 1280, "height": 900})
             for name, nth in FIGURES.items():
-                report = Path(place) / f"{name}.html"
+                report = Path(place) / "report.html"
                 report.write_text(written([read(RESULTS / f"{name}.parquet")], [], "html"), encoding="utf-8")
                 page.goto(report.as_uri())
                 drawing = page.locator(".drawing").nth(nth)
@@ -71,10 +86,10 @@ def main(runs: Path, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3 or not Path(sys.argv[1]).is_dir():
-        sys.exit(
-            "usage: python -m tests.e2e.screenshots RUNS FOLDER; RUNS is a folder that `sorl run` has filled"
-        )
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m tests.e2e.screenshots FOLDER")
     if chromium() is None:
         sys.exit(NO_CHROMIUM)
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    with tempfile.TemporaryDirectory() as scratch:
+        example_with_regions(Path(scratch))
+        main(Path(scratch), Path(sys.argv[1]))
