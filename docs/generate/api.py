@@ -3,36 +3,38 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import sorl
 
 WIDTH = 100  # characters of a signature that stays on one line
 METHODS = {"Ledger": ("rollouts", "update", "evaluation", "end", "close")}  # that a user calls, in this order
+DERIVED = ("TrlLoss",)  # mixins: their arguments are those of the class that they are mixed into
+STARS: Mapping[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 
 
 def interface() -> str:
-    """Return one section for each public name, in alphabetical order."""
-    return "\n\n".join(_section(name) for name in sorted(sorl.__all__, key=str.lower))
+    """Return one section for each public name."""
+    return "\n\n".join(_section(name) for name in sorl.__all__)
 
 
 def _section(name: str) -> str:
     thing = getattr(sorl, name)
-    parts = [f"### `{name}`", first_paragraph(thing)]
-    if not _is_mixin(thing):
-        parts.insert(1, _fenced(signature(name, thing)))
+    parts = [f"### `{name}`", _fenced(_heading(name, thing)), first_paragraph(thing)]
     for method in METHODS.get(name, ()):
         function = getattr(thing, method)
         parts += [f"#### `{name}.{method}`", _fenced(signature(method, function)), first_paragraph(function)]
     return "\n\n".join(parts)
 
 
-def _is_mixin(thing: Any) -> bool:
-    """Whether the class passes all arguments on, so that its signature says nothing."""
-    if not inspect.isclass(thing):
-        return False
-    kinds = {parameter.kind for parameter in inspect.signature(thing).parameters.values()}
-    return kinds <= {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+def _heading(name: str, thing: Any) -> str:
+    """Return a call of the thing; of an exception or a class that is only derived from, its class line."""
+    is_exception = inspect.isclass(thing) and issubclass(thing, BaseException)
+    if is_exception or name in DERIVED:
+        bases = ", ".join(base.__name__ for base in thing.__bases__ if base is not object)
+        return f"class {name}({bases})" if bases else f"class {name}"
+    return signature(name, thing)
 
 
 def _fenced(code: str) -> str:
@@ -66,17 +68,22 @@ def signature(name: str, thing: Any) -> str:
 
 
 def _parameter(parameter: inspect.Parameter) -> str:
-    stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
-    text = stars.get(parameter.kind, "") + parameter.name
+    text = STARS.get(parameter.kind, "") + parameter.name
     if parameter.annotation is not inspect.Parameter.empty:
         text += f": {_annotation(parameter.annotation)}"
     if parameter.default is not inspect.Parameter.empty:
-        text += f" = {parameter.default!r}"
+        text += f" = {_default(parameter.default)}"
     return text
 
 
+def _default(value: object) -> str:
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
 def _annotation(annotation: Any) -> str:
-    """Return an annotation as its module writes it, or as Python would."""
+    """Return an annotation as its module writes it; a class by its name alone."""
     if isinstance(annotation, str):
         return annotation
+    if inspect.isclass(annotation):
+        return annotation.__name__
     return inspect.formatannotation(annotation)
