@@ -250,7 +250,7 @@ def _alarms() -> str:
     )
 
 
-# docs/diagnosis.md
+# docs/causes.md, docs/results/metric-names.md
 
 
 def causes() -> str:
@@ -384,7 +384,7 @@ def identities() -> str:
     )
 
 
-# docs/replay.md
+# docs/replay.md, docs/results/stored-batches.md
 
 
 def batch_settings() -> str:
