@@ -246,7 +246,7 @@ def _alarms() -> str:
     )
 
 
-# docs/diagnosis.md
+# docs/causes.md, docs/results/metric-names.md
 
 
 def causes() -> str:
@@ -380,7 +380,7 @@ def identities() -> str:
     )
 
 
-# docs/replay.md
+# docs/replay.md, docs/results/stored-batches.md
 
 
 def batch_settings() -> str:
