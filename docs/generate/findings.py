@@ -90,7 +90,10 @@ def born(name: str) -> pd.DataFrame:
 
 def fell(arms: Sequence[str], columns: Sequence[tuple[str, str, str]] = FORKS) -> str:
     """Return how many children fell, of all, by what was changed in them."""
-    rows = [(ARMS[arm], *(_share(file, algorithm, arm) for _, file, algorithm in columns)) for arm in arms]
+    rows = []
+    for arm in arms:
+        shares = [_share(file, algorithm, arm) for _, file, algorithm in columns]
+        rows.append([ARMS[arm], *shares])
     return markdown_table(("changed", *(title for title, _, _ in columns)), rows)
 
 

@@ -53,7 +53,8 @@ def _of_grid(found: Results) -> Iterable[tuple[str, str]]:
         name, options = _named(str(arm))
         if name is None:
             continue
-        n, collapsed = len(mine), int(mine["outcome"].isin(COLLAPSED).sum())
+        n = len(mine)
+        collapsed = int(mine["outcome"].isin(COLLAPSED).sum())
         low, high = clopper_pearson(collapsed, n)
         where = f" ({options})" if options else ""
         yield (

@@ -102,7 +102,8 @@ def cusum(values: np.ndarray, side: Side) -> np.ndarray:
     The same for a x + b.
     """
     scores = baseline(values, side)
-    total, found = 0.0, np.full(len(scores), np.nan)
+    total = 0.0
+    found = np.full(len(scores), np.nan)
     for i, z in enumerate(scores):
         if not np.isnan(z):
             total = max(0.0, total + min(float(z), WORST) - SLACK)

@@ -36,9 +36,13 @@ from studies import Share, stored
 
 HERE = Path(__file__).parent
 NAME = "rise_and_fall"  # of the experiments, with the number of the rung
-ENDS, WIDE = 5, 10  # steps that the warm start is the mean of, and those of the peak and of the end
+# steps that the warm start is the mean of, and those of the peak and of the end
+ENDS = 5
+WIDE = 10
 EXPORTED = ("arm", "status", "config", "success", "outcome", "collapse_step")
-GAIN, HELD = 0.15, 30  # success above the warm start, and the iterations in a row whose mean shows it
+# success above the warm start, and the iterations in a row whose mean shows it
+GAIN = 0.15
+HELD = 30
 
 
 def curve(success: Sequence[float]) -> dict[str, float]:
@@ -46,7 +50,8 @@ def curve(success: Sequence[float]) -> dict[str, float]:
     end of a run.
     """
     values = pd.Series(success, dtype=float)
-    start, means = float(values[:ENDS].mean()), values.rolling(min(WIDE, len(values))).mean()
+    start = float(values[:ENDS].mean())
+    means = values.rolling(min(WIDE, len(values))).mean()
     peak = float(means.max())
     return {"start": start, "peak": peak, "gain": peak - start, "end": float(means.iloc[-1])}
 
@@ -174,7 +179,8 @@ def search(runs: Path, output: Path, table: Path = HERE / "settings.toml", worke
     failed.
     """
     asked = tomllib.loads(table.read_text(encoding="utf-8"))
-    left, kept = dict(asked["settings"]), [pd.read_parquet(output)] if output.is_file() else []
+    left = dict(asked["settings"])
+    kept = [pd.read_parquet(output)] if output.is_file() else []
     runs.mkdir(parents=True, exist_ok=True)
 
     def keep(number: int) -> pd.DataFrame:
