@@ -18,7 +18,7 @@ EXAMPLE ?= workbench/example.tar.xz
 EXAMPLE_RUNS ?= build/example
 APP ?=
 # Files with parts that are rendered from the declarations.
-GENERATED := docs/*.md README.md workbench/algorithms/measured.toml
+GENERATED := docs/*.md docs/results/*.md README.md workbench/algorithms/measured.toml
 
 help: ## what can be typed
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16

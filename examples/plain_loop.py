@@ -10,7 +10,7 @@ import sys
 import torch
 from torch import nn
 
-from sorl.recording import Clip, Ledger
+from sorl import Clip, Ledger
 
 VOCABULARY = 16
 TURN = 3

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sorl.recording import Ledger
+from sorl import Ledger
 
 COLUMNS = {
     "log_prob": "trainer_logprobs",

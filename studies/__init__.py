@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,12 +32,6 @@ class Share:
     def value(self) -> float:
         """k / n; 0 without any."""
         return self.k / self.n if self.n else 0.0
-
-
-def markdown(header: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
-    """Return a Markdown table."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
 def stored(path: Path, names: Sequence[str], what: str) -> list[dict[str, Any]]:

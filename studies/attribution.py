@@ -157,7 +157,8 @@ def record(recorder: Recorder, step: int, plan: Plan) -> Planted:
 
 
 def _episode(drawn: Drawn, row: int, draw: np.random.Generator) -> Episode:
-    n, turns = int(drawn.length[row]), int(drawn.turn[row].max())
+    n = int(drawn.length[row])
+    turns = int(drawn.turn[row].max())
     reward = float(draw.random() < 0.6)
     return Episode(
         question_id=row,
@@ -193,7 +194,8 @@ def _batch(drawn: Drawn, episodes: Sequence[Episode], draw: np.random.Generator)
 
 def _updates(drawn: Drawn, batch: Batch, draw: np.random.Generator, step: int) -> Iterator[Evidence]:
     """The evidence of every update, by the objective that a trainer calls; nothing is stepped."""
-    algorithm, index = resolve("ppo"), 0
+    algorithm = resolve("ppo")
+    index = 0
     for epoch, minibatches in UPDATES:
         for rows in torch.from_numpy(draw.permutation(len(drawn.tokens))).chunk(minibatches):
             part = batch.rows(rows)
@@ -235,7 +237,8 @@ def _evidence(
 def judged(run: Path, reader: Reader, step: int, planted: Planted) -> Case:
     """Compare what a user reads about the step with where the fault lies."""
     found = attribute(batches.read(run, step))
-    plan, first = planted.plan, found[0] if found else None
+    plan = planted.plan
+    first = found[0] if found else None
     named = set() if first is None else set(range(first.first, first.last + 1))
     there = set(planted.span.tolist())
     return Case(

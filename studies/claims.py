@@ -42,7 +42,8 @@ OPTIMISER = ("learn.policy.", "slot.clip.")
 # what tells a critic from group advantages
 CREDIT = ("slot.advantage.", "critic", "group_size", "learn.group_size")
 OFF_POLICY = ("learn.epochs", "learn.staleness")
-RATIO, STABILISER = ("slot.ratio.",), ("slot.stabilise.",)
+RATIO = ("slot.ratio.",)
+STABILISER = ("slot.stabilise.",)
 TONES = {evidence.SUPPORTED: "healthy", evidence.NOT_SUPPORTED: "collapsed"}
 LISTED = 3  # pairs with too few seeds that are named
 
@@ -451,8 +452,10 @@ def rule() -> str:
 
 def section(experiments: Sequence[Results]) -> Section:
     """Return the claims as a section of a report: verdicts, and the figures and tables behind them."""
-    runs, names = pooled(experiments), " and ".join(found.experiment for found in experiments)
-    judged, kept = verdicts(runs), verdicts(runs, KEPT)
+    runs = pooled(experiments)
+    names = " and ".join(found.experiment for found in experiments)
+    judged = verdicts(runs)
+    kept = verdicts(runs, KEPT)
     parts: list[Part] = [
         Text(
             f"Claims of arXiv 2511.20718, judged on the runs of {names}. The paper's equations could be "
@@ -567,7 +570,8 @@ def _shift(landscape: Landscape, letter: str, favoured: Design, reference: Desig
     """Two-sided p: the share of draws on the other side of none, doubled."""
     keys = [(design.arm, next(iter(landscape.parts))[1]) for design in (favoured, reference)]
     one, other = (set(landscape.parts[key]["seed"]) for key in keys)
-    seeds, (drawn, _) = len(one & other), landscape.fitted
+    seeds = len(one & other)
+    drawn, _ = landscape.fitted
     found = Comparison(SHIFT, favoured.arm, reference.arm, seeds, claim=letter, reading=favoured.reading)
     shared = sorted(set(drawn[keys[0]]) & set(drawn[keys[1]]))
     if seeds < MIN_SEEDS or not shared:
@@ -600,12 +604,13 @@ def _mean(landscape: Landscape, drawn: dict[float, np.ndarray]) -> np.ndarray:
     return part / (order[-1] - order[0])
 
 
-def area_verdicts(found: Sequence[Comparison]) -> dict[str, str]:
+def area_verdicts(comparisons: Sequence[Comparison]) -> dict[str, str]:
     """Letter of a claim -> the verdict of all its hypotheses together."""
-    return {
-        letter: evidence.together([one.verdict for one in found if one.claim == letter])
-        for letter in AREA_SENTENCES
-    }
+    verdicts = {}
+    for letter in AREA_SENTENCES:
+        hypotheses = [comparison.verdict for comparison in comparisons if comparison.claim == letter]
+        verdicts[letter] = evidence.together(hypotheses)
+    return verdicts
 
 
 def readable_shifts(found: Sequence[Comparison], kept: Sequence[Comparison]) -> pd.DataFrame:
@@ -617,14 +622,15 @@ def readable_shifts(found: Sequence[Comparison], kept: Sequence[Comparison]) -> 
         row = {"claim": one.claim, "compared": f"{one.more} less {one.less}"}
         row |= {"reading of the paper": one.reading or "-", "seeds": str(one.seeds)}
         for shift, survival in ((one, NOT_DEAD), (other, KEPT)):
-            row[f"{survival}: further up by (doublings)"] = _doublings(shift)
+            row[f"{survival}: further up by (doublings)"] = doublings(shift)
             row[f"{survival}: p (Holm)"] = "-" if shift.p is None else tested(shift)
             row["verdict" if survival == NOT_DEAD else f"verdict if {survival}"] = shift.verdict
         rows.append(row)
     return pd.DataFrame(rows)
 
 
-def _doublings(one: Comparison) -> str:
+def doublings(one: Comparison) -> str:
+    """`+0.72 [+0.03, +1.32], x 1.65`; a tilde before it where the prior has a part in it."""
     if one.effect is None:
         return "-"
     sign = "~ " if one.smallest_p is None else ""
@@ -653,10 +659,12 @@ def area_sections(landscape: Landscape, kept: Landscape, runs: pd.DataFrame, lev
     """Return the claims by stable areas as sections of a report, by both readings of survival; none without a
     pair.
     """
-    found, other = shifts(landscape, runs), shifts(kept, runs)
+    found = shifts(landscape, runs)
+    other = shifts(kept, runs)
     if not found:
         return []
-    verdicts, by_kept = area_verdicts(found), area_verdicts(other)
+    verdicts = area_verdicts(found)
+    by_kept = area_verdicts(other)
     summary = pd.DataFrame(
         [
             (f"({letter}) {AREA_SENTENCES[letter]}", verdict, by_kept[letter])

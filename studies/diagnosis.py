@@ -69,7 +69,8 @@ def cases(reader: Reader, experiments: Sequence[str], runs: Path | None = None) 
         folder = folder_of(runs, str(row["experiment"]), str(row["run_id"])) if runs else None
         audited = checks(runs, folder, only=proving) if runs and folder else ()
         found = in_order(diagnose(of_run(reader, str(row["run_id"])), checks=audited))
-        named, proof = tuple(f.cause.name for f in found), None
+        named = tuple(f.cause.name for f in found)
+        proof = None
         if runs and folder and label and named[:1] != (label["kind"],):
             proof = next((check.identity for check in checks(runs, folder) if check.violated), None)
         yield Case(

@@ -20,11 +20,16 @@ from sorl.analysis.stats import LEVEL, Estimate, holm
 from sorl.spec import UNDECIDED as UNDECIDED_RUN
 from sorl.spec.evidence import ALPHA
 
-SUPPORTED, NOT_SUPPORTED, UNDECIDED = "supported", "not supported", "undecided at this power"
-TOO_FEW, NOT_TESTED = "too few seeds", "not tested here"
+SUPPORTED = "supported"
+NOT_SUPPORTED = "not supported"
+UNDECIDED = "undecided at this power"
+TOO_FEW = "too few seeds"
+NOT_TESTED = "not tested here"
 MIN_SEEDS = 5  # nothing is said of fewer
 
-COLLAPSE, FACTOR, SHIFT = "collapse", "factor", "shift"
+COLLAPSE = "collapse"
+FACTOR = "factor"
+SHIFT = "shift"
 # What is measured -> no effect, and the least effect that matters: half of the runs are no more to collapse,
 # a quarter more of a measurement, half a doubling of the searched setting (a factor of 1.41).
 MEASURES = {COLLAPSE: (0.0, 0.5), FACTOR: (1.0, 1.25), SHIFT: (0.0, 0.5)}
@@ -135,7 +140,8 @@ class Design:
         paper are known from a description; a note has arithmetic turn ratios and a KL term times the clip
         fraction.
         """
-        kind, tau = str(self.settings.get("slot.stabilise.kind")), self.settings.get("slot.stabilise.tau")
+        kind = str(self.settings.get("slot.stabilise.kind"))
+        tau = self.settings.get("slot.stabilise.tau")
         over = f", rho > {tau:g}" if isinstance(tau, (int, float)) else ""
         known = {
             "None": "",
@@ -164,7 +170,8 @@ class Design:
         """Whether the two differ, and in nothing but `keys` (a key, or the beginning of one that ends in a
         dot).
         """
-        mine, theirs = self.settings, other.settings
+        mine = self.settings
+        theirs = other.settings
         changed = [key for key in {**mine, **theirs} if mine.get(key) != theirs.get(key)]
         return bool(changed) and all(
             any(c == k or (k[-1] == "." and c.startswith(k)) for k in keys) for c in changed
@@ -215,11 +222,14 @@ def collapses(over: pd.DataFrame, more: str, less: str) -> Comparison:
     """
     dead = over.pivot(index="seed", columns="arm", values="dead").reindex(columns=[more, less])
     both = dead.dropna()
-    n, left_out = len(both), int(dead.notna().any(axis=1).sum()) - len(both)
+    n = len(both)
+    left_out = int(dead.notna().any(axis=1).sum()) - len(both)
     if n < MIN_SEEDS:
         return Comparison(COLLAPSE, more, less, n, left_out=left_out)
     one, other = (both[arm].to_numpy(bool) for arm in (more, less))
-    first, a, b = int((one & ~other).sum()), int(one.sum()), int(other.sum())
+    first = int((one & ~other).sum())
+    a = int(one.sum())
+    b = int(other.sum())
     found = paired_proportions(
         int((one & other).sum()), first, int((other & ~one).sum()), int((~one & ~other).sum())
     )
@@ -247,7 +257,8 @@ def of_factors(
     logs.
     """
     values = [logs[seed] for seed in sorted(logs)]
-    n, found = len(values), stats.mean_interval(values)
+    n = len(values)
+    found = stats.mean_interval(values)
     if n < MIN_SEEDS:
         return Comparison(FACTOR, more, less, n, left_out=left_out)
     effect, low, high = (
@@ -304,7 +315,8 @@ def while_up(over: pd.DataFrame, name: str, more: str, less: str) -> Comparison:
     collapses.
     """
     one, other = ({r["seed"]: r for r in over[over["arm"] == arm].to_dict("records")} for arm in (more, less))
-    logs, means = {}, []
+    logs = {}
+    means = []
     for seed in set(one) & set(other):
         end = min(float(one[seed]["time"]), float(other[seed]["time"]))
         a, b = (mean_between(run[seed], name, 0, end) for run in (one, other))
@@ -326,9 +338,11 @@ def before_collapse(over: pd.DataFrame, arms: Mapping[str, Design], name: str) -
     rows = [r for r in over.to_dict("records") if r["arm"] in arms and arms[r["arm"]].off_policy]
     fell = [r for r in rows if r["dead"] and not pd.isna(r["collapse_step"])]
     grown: dict[Any, list[float]] = defaultdict(list)
-    measured, compared = False, []
+    measured = False
+    compared = []
     for run in fell:
-        onset, seed = float(run["collapse_step"]), run["seed"]
+        onset = float(run["collapse_step"])
+        seed = run["seed"]
         up = (r for r in rows if r["seed"] == seed and not r["dead"] and float(r["time"]) >= onset)
         up = (r for r in up if arms[r["arm"]].agrees(arms[run["arm"]], ALIKE))
         mine = growth(run, name, onset)
@@ -406,13 +420,16 @@ def paired_proportions(both: int, first: int, second: int, neither: int) -> Esti
     """
     from scipy.stats import binomtest
 
-    n, ones, twos = both + first + second + neither, both + first, both + second
+    n = both + first + second + neither
+    ones = both + first
+    twos = both + second
     one, two = (binomtest(k, n).proportion_ci(LEVEL, method="wilson") for k in (ones, twos))
     scale = math.sqrt(ones * (n - ones) * twos * (n - twos))
     cross = both * neither - first * second
     # Newcombe's continuity correction of a positive correlation.
     phi = 0.0 if scale == 0 else (max(cross - n / 2, 0.0) if cross > 0 else cross) / scale
-    p1, p2 = ones / n, twos / n
+    p1 = ones / n
+    p2 = twos / n
 
     def distance(a: float, b: float) -> float:
         return math.sqrt(max(0.0, a * a - 2 * phi * a * b + b * b))
@@ -430,7 +447,8 @@ def power_of_t(n: int, deviation: float, effect: float, alpha: float) -> float:
 
     if deviation <= 0:
         return 1.0
-    shift, bound = abs(effect) / deviation * math.sqrt(n), float(t.ppf(1 - alpha / 2, n - 1))
+    shift = abs(effect) / deviation * math.sqrt(n)
+    bound = float(t.ppf(1 - alpha / 2, n - 1))
     return float(nct.sf(bound, n - 1, shift))
 
 

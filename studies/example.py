@@ -44,7 +44,8 @@ def make(runs: Path, archive: Path) -> None:
         for run_id, arm, seed, onset in found:
             whole = arm in WHOLE
             if whole or seed == 0:
-                source, target = runs / EXPERIMENT / run_id, home / run_id
+                source = runs / EXPERIMENT / run_id
+                target = home / run_id
                 _copy(source, target, whole, onset if whole else None)
                 if whole and seed == 0 and onset is not None:
                     _batches(source, target, onset)

@@ -12,8 +12,11 @@ from sorl.app.figures.common import Trace, note
 from sorl.app.text import wrapped
 from sorl.app.theme import Palette
 
-SHARE, FACTOR = "share", "factor"
-_LABEL, _FINDING = 48, 42  # characters of a line
+SHARE = "share"
+FACTOR = "factor"
+# characters of a line
+_LABEL = 48
+_FINDING = 42
 _TITLES = {
     SHARE: "difference of the shares of runs that collapse (fraction; above 0: as the claim says)",
     FACTOR: "factor (ratio, log scale; above 1: as the claim says)",
@@ -48,9 +51,11 @@ def forest(effects: Sequence[Effect], palette: Palette) -> go.Figure:
     gap = 66  # pixels
     inner = top = sum(e.height for e in effects) + gap * (len(panels) - 1)  # `top` of a panel, from below
     layout: dict[str, Any] = {}
-    annotations, traces = list[Trace](), list[Trace]()
+    annotations = list[Trace]()
+    traces = list[Trace]()
     for place, part in enumerate(panels):
-        kind, tall = part[0].kind, sum(e.height for e in part)
+        kind = part[0].kind
+        tall = sum(e.height for e in part)
         pane = common.Pane(place, 0, True, (0, 0.62), (max(0, top - tall) / inner, top / inner))
         top -= tall + gap
         muted = {"color": palette.muted, "size": 12}

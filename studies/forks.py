@@ -2,8 +2,8 @@
 forked at.
 
 `python -m studies.forks RUNS FILE.parquet [EXPERIMENT]` adds parents and children in RUNS to a file;
-docs/forks.md is rendered from it. A child differs from its parent in one change, so a claim is a contrast of
-two arms among children of the same parents.
+docs/results/forks.md is rendered from it. A child differs from its parent in one change, so a claim is a
+contrast of two arms among children of the same parents.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from scipy.stats import permutation_test
 from sorl.analysis.forks import UNCHANGED, children, effects, permutation_p
 from sorl.analysis.stats import holm, p_value
 from sorl.spec.evidence import ALPHA
+from sorl.spec.markdown import markdown_table
 from sorl.store.reader import Reader
-from studies import Share, markdown
+from studies import Share
 from studies.evidence import COLLAPSE, MEASURES, MOST, NOT_SUPPORTED, SUPPORTED, UNDECIDED, seeds_for_fisher
 
 LEADS = (12, 8, 4, 0)  # steps before the onset; a fork is at the newest checkpoint before
@@ -132,7 +133,8 @@ def page(found: pd.DataFrame) -> str:
     """Markdown: the parents, who fell by arm and fork point, the claims, and what separate runs would have
     needed.
     """
-    parents, born = found[found["arm"].isna()], found[found["arm"].notna()].copy()
+    parents = found[found["arm"].isna()]
+    born = found[found["arm"].notna()].copy()
     born["down"], born["lead"] = born["down"].astype(bool), born.apply(lead, axis=1)
     fell = {
         str(name): Share(int(group.notna().sum()), len(group))
@@ -176,7 +178,7 @@ def _by_lead(group: pd.DataFrame) -> str:
         table.append(
             (row["arm"], *counts, f"{row['down']}/{row['draws']}", saves, p, f"{row['success']:.2f}")
         )
-    return markdown(header, table)
+    return markdown_table(header, table)
 
 
 def _contrasts(born: pd.DataFrame, contrasts: Sequence[Contrast], fell: Mapping[str, Share]) -> str:
@@ -212,7 +214,7 @@ def _contrasts(born: pd.DataFrame, contrasts: Sequence[Contrast], fell: Mapping[
                 verdict,
             )
         )
-    return markdown(header, table)
+    return markdown_table(header, table)
 
 
 def by_parents(born: pd.DataFrame, one: Contrast) -> str:
@@ -221,7 +223,9 @@ def by_parents(born: pd.DataFrame, one: Contrast) -> str:
     """
     arms = born[born["algorithm"] == one.algorithm].groupby(["arm", "parent"])["down"].mean().unstack("arm")
     gained = (arms[one.reference] - arms[one.arm]).dropna().to_numpy()
-    signs = permutation_test((gained,), np.mean, permutation_type="samples", n_resamples=np.inf)  # 2^n flips
+    # Of 2^n flips: a 0 has no sign and changes no p-value; two keep the test defined where no parent differs.
+    decisive = np.append(gained[gained != 0], [0.0, 0.0])
+    signs = permutation_test((decisive,), np.mean, permutation_type="samples", n_resamples=np.inf)
     return f"{(gained > 0).sum()} of {len(gained)}, {p_value(signs.pvalue)}"
 
 

@@ -22,7 +22,8 @@ from sorl.diagnosis.finding import Cause, Diagnosis
 from sorl.diagnosis.log import HIDDEN, of_run
 from sorl.grid.config import load
 from sorl.spec import InputError, RunSettings
-from studies import Share, markdown, stored
+from sorl.spec.markdown import markdown_table
+from studies import Share, stored
 
 SEED = 61  # no run of it was looked at while the checks were written
 KINDS = (
@@ -47,7 +48,8 @@ KINDS = (
     "corrupt_log_prob",
     "staleness",
 )
-DRAWS, STEPS = 5, 16
+DRAWS = 5
+STEPS = 16
 DECOY = "step_size"  # tested besides, where the diagnosis names nothing wrong
 
 
@@ -154,7 +156,10 @@ def scores(found: Sequence[Case]) -> str:
         for c in found
     ]
     return "\n".join(
-        [*lines, markdown(("fault", "run", "removed", "up without it", "up unchanged", "verdict"), rows)]
+        [
+            *lines,
+            markdown_table(("fault", "run", "removed", "up without it", "up unchanged", "verdict"), rows),
+        ]
     )
 
 

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-TRAJECTORIES, MOST_TURNS, VOCABULARY = 32, 8, 500
+TRAJECTORIES = 32
+MOST_TURNS = 8
+VOCABULARY = 500
 UPDATES = ((0, 2), (1, 2))  # (epoch, minibatches)
 # Shares of near-certain, undecided and rare tokens.
 POLICIES = {"testbed": (0.95, 0.02, 0.03), "open": (0.75, 0.18, 0.07)}

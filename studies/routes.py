@@ -14,7 +14,8 @@ from sorl.store.reader import Reader
 from studies import Share
 from studies.diagnosis import Case, cases, confusion, read, write
 
-FAULT, LABELLED = "route_mismatch", ("moe_lab",)
+FAULT = "route_mismatch"
+LABELLED = ("moe_lab",)
 SHIPPED = Path(__file__).parents[1] / "experiments" / "results" / "diagnosis" / "moe_lab.parquet"
 
 

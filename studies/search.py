@@ -57,7 +57,8 @@ def page(found: Results) -> str:
         part = search[row["series"], row["slice"], row["y"]]
         condition = f"{full.across} {row['y']:g}" if full.across else ""
         name = ", ".join(text for text in (row["series"], row["slice"], condition) if text)
-        share, apart = _share(part["runs"], row["runs"]), math.log2(part["boundary"] / row["boundary"])
+        share = _share(part["runs"], row["runs"])
+        apart = math.log2(part["boundary"] / row["boundary"])
         lines.append(f"| {name} | {row['runs']} | {share} | {edge(row)} | {edge(part)} | {apart:+.2f} |")
     lines.append(f"| all | {len(full.runs)} | {_share(len(asked.runs), len(full.runs))} | | | |")
     return "\n".join(lines)
@@ -73,7 +74,8 @@ def _asked(full: Landscape, experiment: str) -> pd.DataFrame:
     rule = Rule(len(lattice), full.planned, full.settings.probes)
     parts = []
     for (series, _), runs in full.parts.items():
-        conditions, seeds = sorted(runs["y"].unique()), sorted(runs["seed"].unique())
+        conditions = sorted(runs["y"].unique())
+        seeds = sorted(runs["seed"].unique())
         where = zip(runs["y"], runs["x"], runs["seed"], strict=True)
         trials = [Trial(0, conditions.index(y), lattice.index(x), seeds.index(seed)) for y, x, seed in where]
         _refuse_gaps(len(set(trials)), len(conditions) * len(lattice) * full.planned, experiment, series)

@@ -53,7 +53,8 @@ def _of_grid(found: Results) -> Iterable[tuple[str, str]]:
         name, options = _named(str(arm))
         if name is None:
             continue
-        n, collapsed = len(mine), int(mine["outcome"].isin(COLLAPSED).sum())
+        n = len(mine)
+        collapsed = int(mine["outcome"].isin(COLLAPSED).sum())
         low, high = clopper_pearson(collapsed, n)
         where = f" ({options})" if options else ""
         yield (
@@ -93,12 +94,16 @@ def _of_region(found: Results, file: GridFile) -> Iterable[tuple[str, str]]:
 
 
 def _judged(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs with a verdict whose configuration still resolves to the same slots."""
+    """Return the runs with a verdict whose configuration still resolves to the same slots; one that was
+    falling at its end has none, as in `sorl compare`.
+    """
     import pandas as pd
 
     from sorl.cli.report import slots
+    from sorl.spec import UNDECIDED
 
-    runs = runs[(runs["status"] == "finished") & runs["outcome"].notna() & runs["config"].notna()]
+    judged = runs["outcome"].notna() & ~runs["outcome"].isin(UNDECIDED)
+    runs = runs[(runs["status"] == "finished") & judged & runs["config"].notna()]
     same = [
         slots(str(config)) == stored for config, stored in zip(runs["config"], runs["slots"], strict=True)
     ]

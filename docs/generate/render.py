@@ -11,16 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from sorl.spec import TABLES, Diagnostic, Level, Table
+from sorl.spec.markdown import markdown_table
 
 ROOT = Path(__file__).parents[2]
-
-
-def markdown(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a Markdown table; bars in cells are escaped."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(
-        "| " + " | ".join(str(cell).replace("|", r"\|") for cell in line) + " |" for line in lines
-    )
 
 
 def code(names: Iterable[str]) -> str:
@@ -49,7 +42,8 @@ def commands() -> str:
 
 
 def _verb(name: str, command: Any) -> str:
-    context, rows = command.make_context(f"sorl {name}", [], resilient_parsing=True), []
+    context = command.make_context(f"sorl {name}", [], resilient_parsing=True)
+    rows = []
     for parameter in command.get_params(context):
         if parameter.name == "help":
             continue
@@ -61,7 +55,7 @@ def _verb(name: str, command: Any) -> str:
     usage = " ".join(command.collect_usage_pieces(context))
     help_text = inspect.cleandoc(command.help or "").split("\f")[0]
     page = f"## sorl {name}\n\n    sorl {name} {usage}\n\n{help_text}"
-    return f"{page}\n\n{markdown(('argument', 'meaning'), rows)}" if rows else page
+    return f"{page}\n\n{markdown_table(('argument', 'meaning'), rows)}" if rows else page
 
 
 # docs/schema.md
@@ -81,7 +75,7 @@ def _table(table: Table) -> str:
     rows += [
         (f"`{d.name}`", d.sql_type, d.unit.value, d.description) for d in CATALOGUE if d.table == table.name
     ]
-    return f"## {table.name}\n\n{table.grain} Key: {code(table.key)}.\n\n" + markdown(
+    return f"## {table.name}\n\n{table.grain} Key: {code(table.key)}.\n\n" + markdown_table(
         ("column", "type", "unit", "meaning"), rows
     )
 
@@ -96,8 +90,8 @@ ALGORITHM_NOTES = (
     " results of the grid named (`experiments/results/`, on 2 cores of a shared x86-64 server), for arms that"
     " are the algorithm as declared: of a grid how many runs collapsed, with the 95 % Clopper-Pearson"
     " interval; of a region where half of them do, with the 95 % interval of its fit. A grid may repeat runs"
-    " of another one as its base; named controls, which change a setting, are in docs/findings.md. The rest"
-    " is *not measured yet*."
+    " of another one as its base; named controls, which change a setting, are in"
+    " docs/results/claims.md. The rest is *not measured yet*."
 )
 
 
@@ -169,7 +163,7 @@ def diagnostics() -> str:
     from sorl.diagnostics import CATALOGUE
     from sorl.diagnostics.declare import SYMBOLS
 
-    symbols = markdown(("symbol", "meaning"), ([f"`{s}`", meaning] for s, meaning in SYMBOLS))
+    symbols = markdown_table(("symbol", "meaning"), ([f"`{s}`", meaning] for s, meaning in SYMBOLS))
     tables = [
         _columns(name, [d for d in CATALOGUE if d.table == name])
         for name in dict.fromkeys(d.table for d in CATALOGUE)
@@ -182,7 +176,7 @@ def _columns(name: str, diagnostics: Sequence[Diagnostic]) -> str:
 
     rows = ([f"`{d.name}`", d.unit.value, f"`{d.formula}`", d.description, d.source] for d in diagnostics)
     header = ("column", "unit", "formula", "what it tells", "source")
-    return f"## Table `{name}`\n\n{table(name).grain}\n\n" + markdown(header, rows)
+    return f"## Table `{name}`\n\n{table(name).grain}\n\n" + markdown_table(header, rows)
 
 
 def _passes() -> str:
@@ -195,7 +189,7 @@ def _passes() -> str:
         "## What costs a pass of its own\n\nEverything above comes from the forward and backward passes of"
         " training, except these columns of table `minibatch`. They are NULL on the updates between, and a"
         " run trains the same whether they are taken or not.\n\n"
-        + markdown(
+        + markdown_table(
             ("setting", "default", "columns", "costs"),
             (
                 (
@@ -232,21 +226,21 @@ def _alarms() -> str:
         "## Alarms\n\nAn alarm is an event of kind `alarm`. It fires once, is armed again when the value has"
         f" come back, and keeps quiet for {COOLDOWN} steps in between. The marks are starting points, not"
         " truths: whether one warns in time on your runs is what the view `lead_time` shows.\n\n"
-        + markdown(("diagnostic", "goes off", "reason"), rows)
+        + markdown_table(("diagnostic", "goes off", "reason"), rows)
         + "\n\nThe other columns of table `step` have none, for these reasons; the finer tables have none"
         f" because {FINER}.\n\n"
-        + markdown(
+        + markdown_table(
             ("diagnostics", "no alarm, because"), ([code(names), reason] for reason, names in silent.items())
         )
         + "\n\nTwo findings take more than one value:\n\n"
-        + markdown(
+        + markdown_table(
             ("event", "severity", "happens when", "reason"),
             ([f"`{c.kind}`", c.severity, c.happens, c.reason] for c in COMBINED),
         )
     )
 
 
-# docs/diagnosis.md
+# docs/causes.md, docs/results/metric-names.md
 
 
 def causes() -> str:
@@ -257,7 +251,7 @@ def causes() -> str:
         (f"`{c.name}`", f"{c.title} ({c.severity})", code((*c.needs, *c.needs_settings)), c.change)
         for c in CAUSES
     )
-    return markdown(("cause", "meaning", "needs", "remedy"), rows)
+    return markdown_table(("cause", "meaning", "needs", "remedy"), rows)
 
 
 def metric_names() -> str:
@@ -268,7 +262,7 @@ def metric_names() -> str:
         ("`step`", code(STEP)),
         *((f"`{column}`", code(found)) for column, found in sorted(NAMES.items())),
     ]
-    return markdown(("read as", "metric in the log"), rows)
+    return markdown_table(("read as", "metric in the log"), rows)
 
 
 def setting_names() -> str:
@@ -278,7 +272,7 @@ def setting_names() -> str:
     from sorl.integrations.names import SETTINGS
 
     rows = [(f"`{setting}`", code(found)) for setting, found in SETTINGS.items()]
-    return markdown(("setting", "key in the configuration (its end)"), rows)
+    return markdown_table(("setting", "key in the configuration (its end)"), rows)
 
 
 # docs/fair-comparison.md
@@ -298,7 +292,7 @@ def checks() -> str:
         (f"`{c.name}`", seen[c.seen], f"**{c.severity}**: {c.flags}" if c.flags else "", c.notes, c.reason)
         for c in GUARD
     )
-    return markdown(("check", "seen by", "flagged", "only noted", "why"), rows)
+    return markdown_table(("check", "seen by", "flagged", "only noted", "why"), rows)
 
 
 def stop_rules() -> str:
@@ -306,7 +300,7 @@ def stop_rules() -> str:
     from sorl.spec import StopSettings
 
     found = StopSettings.model_fields.items()
-    return markdown(
+    return markdown_table(
         ("setting", "ends the run after"), ((f"`stop.{name}`", f.description or "") for name, f in found)
     )
 
@@ -337,7 +331,9 @@ def faults() -> str:
         )
         for k in FAULTS.values()
     )
-    return markdown(("kind", "the bug", "strength", "default", "one turn", "concerns", "caught by"), rows)
+    return markdown_table(
+        ("kind", "the bug", "strength", "default", "one turn", "concerns", "caught by"), rows
+    )
 
 
 # docs/regions.md, docs/running.md
@@ -355,14 +351,14 @@ def region_settings() -> str:
         )
         for name, field in RegionSettings.model_fields.items()
     )
-    return markdown(("setting", "default", "meaning"), rows)
+    return markdown_table(("setting", "default", "meaning"), rows)
 
 
 def cell_events() -> str:
     """Return one row per event that the grid writes about the process of a cell."""
     from sorl.grid.folder import KINDS
 
-    return markdown(
+    return markdown_table(
         ("event", "severity", "what happened"), ((f"`{name}`", *told) for name, told in KINDS.items())
     )
 
@@ -374,13 +370,13 @@ def identities() -> str:
     """Return one row per identity of the audit."""
     from sorl.audit import IDENTITIES
 
-    return markdown(
+    return markdown_table(
         ["identity", "what must hold", "where it does not"],
         ([f"`{one.name}`", one.must, one.means] for one in IDENTITIES.values()),
     )
 
 
-# docs/replay.md
+# docs/replay.md, docs/results/stored-batches.md
 
 
 def batch_settings() -> str:
@@ -388,7 +384,7 @@ def batch_settings() -> str:
     from sorl.spec import BatchesSettings
 
     found = BatchesSettings.model_fields.items()
-    return markdown(
+    return markdown_table(
         ("setting", "default", "meaning"), ((f"`{n}`", f.default, f.description or "") for n, f in found)
     )
 
@@ -402,7 +398,7 @@ def batch_arrays() -> str:
         (f"`{name}`", axes[a.axes], a.kind, a.text + ("" if a.always else "; where there is one"))
         for name, a in ARRAYS.items()
     )
-    return markdown(("array", "axes", "kind", "meaning"), rows)
+    return markdown_table(("array", "axes", "kind", "meaning"), rows)
 
 
 def replay_columns() -> str:
@@ -414,10 +410,10 @@ def replay_columns() -> str:
         name: [t for t, table in TABLES.items() if any(c.name == name for c in table)] for name in known
     }
     rows = ((f"`{n}`", ", ".join(places[n]), c.type, c.description) for n, c in known.items())
-    return markdown(("column", "tables", "type", "meaning"), rows)
+    return markdown_table(("column", "tables", "type", "meaning"), rows)
 
 
-# docs/findings.md
+# docs/results/
 
 
 def findings(files: Sequence[str]) -> str:

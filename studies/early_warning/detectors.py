@@ -82,8 +82,9 @@ def start(values: np.ndarray, side: Side) -> np.ndarray:
 
 
 def baseline(values: np.ndarray, side: Side) -> np.ndarray:
-    """(x_t - median) / spread of the run's first BASELINE points; none before. The same for a x + b, a > 0.
+    """(x_t - median) / spread of the run's first five points (BASELINE); none before.
 
+    The same for a x + b, a > 0.
     The spread is the larger of 1.4826 MAD and the median step from one of these points to the next.
     """
     start = values[:BASELINE]
@@ -96,9 +97,13 @@ def baseline(values: np.ndarray, side: Side) -> np.ndarray:
 
 
 def cusum(values: np.ndarray, side: Side) -> np.ndarray:
-    """S_t = max(0, S_{t-1} + z_t - SLACK), z the score of `baseline` (Page 1954). The same for a x + b."""
+    """S_t = max(0, S_{t-1} + z_t - 1), z the score of `baseline`, 1 the SLACK (Page 1954).
+
+    The same for a x + b.
+    """
     scores = baseline(values, side)
-    total, found = 0.0, np.full(len(scores), np.nan)
+    total = 0.0
+    found = np.full(len(scores), np.nan)
     for i, z in enumerate(scores):
         if not np.isnan(z):
             total = max(0.0, total + min(float(z), WORST) - SLACK)

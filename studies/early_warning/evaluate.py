@@ -92,7 +92,12 @@ FIRST_STEPS = 5  # an onset before this step leaves no beginning to compare with
 
 def judged(scores: Scored, at: float, among: np.ndarray) -> Verdict:
     """The alarm at threshold `at` on the runs `among` (N,)."""
-    healthy, lasting, collapsed, late, leads, ahead = [], [], [], [], [], []
+    healthy = []
+    lasting = []
+    collapsed = []
+    late = []
+    leads = []
+    ahead = []
     tried = ~np.isnan(scores.top)
     for i, run in enumerate(scores.runs):
         if not (among[i] and tried[i]):
@@ -194,7 +199,8 @@ def areas(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[float, float,
 
 
 def _wins(collapsed: np.ndarray, healthy: np.ndarray) -> np.ndarray:
-    a, b = collapsed[~np.isnan(collapsed)][:, None], healthy[~np.isnan(healthy)][None]
+    a = collapsed[~np.isnan(collapsed)][:, None]
+    b = healthy[~np.isnan(healthy)][None]
     return np.asarray((a > b) + 0.5 * (a == b), float)
 
 

@@ -1,4 +1,4 @@
-"""The generated parts of docs/early_warning.md, and what `sorl bench warning` prints."""
+"""The tables of docs/results/early-warning.md, and what `sorl bench warning` prints."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from sorl.spec import InputError
-from studies import Share, markdown
+from sorl.spec.markdown import markdown_table
+from studies import Share
 from studies.early_warning.corpus import Run
 from studies.early_warning.detectors import DETECTORS, SIGNALS
 from studies.early_warning.evaluate import (
@@ -32,7 +33,8 @@ from studies.early_warning.peers import Peer, rates
 from studies.early_warning.peers import read as read_peer
 from studies.early_warning.scores import EVERY, TOGETHER
 
-CORPUS, PEER = "experiments/results/early_warning/corpus.parquet", "rldoctor.parquet"
+CORPUS = "experiments/results/early_warning/corpus.parquet"
+PEER = "rldoctor.parquet"
 FEWEST = 20  # runs of either kind
 SPLITS = ("condition", "seed")
 RATES = (0.02, 0.05, 0.10, 0.20, 0.50)
@@ -82,14 +84,15 @@ def _since(bench: Bench) -> str:
 
 def corpus(bench: Bench) -> str:
     """What the corpus is made of."""
-    runs, kinds = bench.runs, ("collapsed", "healthy", "falling", "mild", "never learned")
+    runs = bench.runs
+    kinds = ("collapsed", "healthy", "falling", "mild", "never learned")
     groups = Counter(((r.experiment, r.optimizer, r.staleness), _kind(r)) for r in runs)
     total = Counter(map(_kind, runs))
     rows = [(*key, *(groups[key, kind] for kind in kinds)) for key in sorted({key for key, _ in groups})]
     rows.append(("all", "", "", *(total[kind] for kind in kinds)))
     early = sum(r.collapsed and r.onset is not None and r.onset < FIRST_STEPS for r in runs)
     parts = [
-        markdown(("experiment", "optimizer", "staleness", *kinds), rows),
+        markdown_table(("experiment", "optimizer", "staleness", *kinds), rows),
         (
             f"{len(runs)} runs, {len({r.condition for r in runs})} conditions (algorithm, optimizer,"
             f" staleness, learning rate, gradient clipping). {early} of the {total['collapsed']} collapses"
@@ -125,7 +128,8 @@ def signals(bench: Bench) -> str:
             best = [bench.chosen(among, half == side) for side in (0, 1)] if among else []
             detector = "; ".join(dict.fromkeys(f"{w.side}, `{w.detector}`" for w in best))
             found.append((name, detector, held_out(make, bench.runs, half), _area(make, bench, half)))
-    head, body = found[0], sorted(found[1:], key=lambda row: -row[2].recall.value)
+    head = found[0]
+    body = sorted(found[1:], key=lambda row: -row[2].recall.value)
     rows = [
         (
             f"`{name}`" if name in tried else name,
@@ -148,18 +152,29 @@ def signals(bench: Bench) -> str:
         "area under ROC",
     )
     weak = [name for name, _, one, _ in body if one.recall.value < USELESS]
+    table = markdown_table(header, rows)
     return (
-        f"{markdown(header, rows)}\n\nOf no use here (fewer than {100 * USELESS:.0f} % of the collapses at"
+        f"{table}\n\nOf no use here (fewer than {100 * USELESS:.0f} % of the collapses at"
         f" such a threshold): {_named(weak)}. Not tried, because fewer than ten runs of either kind logged"
         f" them: {_named([name for name, among in tried.items() if not among])}."
     )
+
+
+def detectors() -> str:
+    """What each detector scores a step by: the first sentence of its definition."""
+    rows = []
+    for name, detector in DETECTORS.items():
+        definition = " ".join((detector.__doc__ or "").split())
+        rows.append((f"`{name}`", definition.split(". ")[0].removesuffix(".")))
+    return markdown_table(("detector", "score of step t"), rows)
 
 
 def families(bench: Bench) -> str:
     """Constant thresholds against self-baselined ones: each detector over all signals that enough runs
     logged.
     """
-    half, rows = halves(bench.runs, SPLITS[0]), []
+    half = halves(bench.runs, SPLITS[0])
+    rows = []
     for name in DETECTORS:
         among = [w for w in EVERY if w.detector == name and bench.tried(w)]
         found = [(w, held_out(bench.single(w), bench.runs, half)) for w in among]
@@ -171,7 +186,7 @@ def families(bench: Bench) -> str:
             shares = (f"{100 * median:.0f} %" for median in medians)
             outcome = f"{verdict.recall}; healthy {verdict.false_alarms}"
             rows.append((f"`{name}`", len(found), *shares, f"`{best.signal}` {best.side}", outcome))
-    return markdown(
+    return markdown_table(
         ("detector", "signals", "median healthy alarmed", "median found", "best signal", "found"), rows
     )
 
@@ -201,7 +216,7 @@ def splits(bench: Bench) -> str:
         "onset - alarm, steps",
         "detection - alarm",
     )
-    return markdown(header, rows)
+    return markdown_table(header, rows)
 
 
 def _across(bench: Bench, tuning: np.ndarray, among: np.ndarray) -> Verdict:
@@ -229,7 +244,7 @@ def endings(bench: Bench) -> str:
         here = [i for i, run in enumerate(bench.runs) if _kind(run) == kind]
         mine = [[alarm for i in here if (alarm := alarms[i]) is not None] for alarms in found]
         rows.append((kind, *(Share(sum(alarms), len(alarms)) for alarms in mine)))
-    return markdown(("the run", "together", PLAIN), rows)
+    return markdown_table(("the run", "together", PLAIN), rows)
 
 
 def _alarmed(bench: Bench, make: Make, half: np.ndarray) -> list[bool | None]:
@@ -254,7 +269,7 @@ def roc(bench: Bench) -> str:
         (name, *map(_point, recall_at(crossed(make, bench.runs, half), bench.runs, RATES)))
         for name, make in makes.items()
     ]
-    return markdown(("healthy alarmed", *(f"{100 * rate:.0f} %" for rate in RATES)), rows)
+    return markdown_table(("healthy alarmed", *(f"{100 * rate:.0f} %" for rate in RATES)), rows)
 
 
 def conditions(bench: Bench) -> str:
@@ -270,7 +285,7 @@ def conditions(bench: Bench) -> str:
             here = np.array([getattr(run, key) == value for run in bench.runs])
             both = added(judged(scores, at, among & here) for scores, at, among in parts)
             rows.append((f"{title}{value}", *both.cells, both.before, _lead(both.leads)))
-    return markdown(("condition", *CELLS, "before the onset", "onset - alarm, steps"), rows)
+    return markdown_table(("condition", *CELLS, "before the onset", "onset - alarm, steps"), rows)
 
 
 def peers(bench: Bench, peer: Peer) -> str:
@@ -298,7 +313,7 @@ def peers(bench: Bench, peer: Peer) -> str:
         f"{PLAIN}, at as many healthy",
     )
     missing = len(bench.runs) - len(known)
-    return markdown(header, rows) + (f"\n\nNot recorded for {missing} of the runs." if missing else "")
+    return markdown_table(header, rows) + (f"\n\nNot recorded for {missing} of the runs." if missing else "")
 
 
 def _point(point: tuple[float, float, float]) -> str:

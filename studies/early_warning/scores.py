@@ -13,7 +13,9 @@ import numpy as np
 from studies.early_warning.corpus import Run
 from studies.early_warning.detectors import DETECTORS, SIGNALS, Side, score
 
-TYPICAL, WORST = 0.5, 0.95  # quantiles of what healthy runs reach, which become 0 and 1
+# quantiles of what healthy runs reach, which become 0 and 1
+TYPICAL = 0.5
+WORST = 0.95
 _CAP = 5.0  # of a score in these units
 _FEWEST = 8  # healthy runs that they are taken from
 

@@ -29,15 +29,20 @@ from sorl.diagnosis.log import of_run
 from sorl.grid import config, progress
 from sorl.grid import run as grid
 from sorl.spec import InputError
+from sorl.spec.markdown import markdown_table
 from sorl.store.reader import Reader
 from sorl.store.sync import sync
-from studies import stored
+from studies import Share, stored
 
 HERE = Path(__file__).parent
 NAME = "rise_and_fall"  # of the experiments, with the number of the rung
-ENDS, WIDE = 5, 10  # steps that the warm start is the mean of, and those of the peak and of the end
+# steps that the warm start is the mean of, and those of the peak and of the end
+ENDS = 5
+WIDE = 10
 EXPORTED = ("arm", "status", "config", "success", "outcome", "collapse_step")
-GAIN, HELD = 0.15, 30  # success above the warm start, and the iterations in a row whose mean shows it
+# success above the warm start, and the iterations in a row whose mean shows it
+GAIN = 0.15
+HELD = 30
 
 
 def curve(success: Sequence[float]) -> dict[str, float]:
@@ -45,7 +50,8 @@ def curve(success: Sequence[float]) -> dict[str, float]:
     end of a run.
     """
     values = pd.Series(success, dtype=float)
-    start, means = float(values[:ENDS].mean()), values.rolling(min(WIDE, len(values))).mean()
+    start = float(values[:ENDS].mean())
+    means = values.rolling(min(WIDE, len(values))).mean()
     peak = float(means.max())
     return {"start": start, "peak": peak, "gain": peak - start, "end": float(means.iloc[-1])}
 
@@ -65,6 +71,8 @@ def arms(runs: pd.DataFrame) -> pd.DataFrame:
     runs["end"] = runs["success"].map(lambda values: pd.Series(values[-WIDE:]).mean())
     runs["rose"] = runs["held"] >= runs["warm_start"] + GAIN
     runs["collapsed"] = runs["outcome"] == "collapsed"
+    runs["recovered"] = runs["outcome"] == "recovered"
+    runs["never_learned"] = runs["outcome"] == "no_learning"
     runs["onset"] = runs["collapse_step"].astype(float)
     runs["both"] = runs["rose"] & runs["collapsed"]
     return (
@@ -78,9 +86,34 @@ def arms(runs: pd.DataFrame) -> pd.DataFrame:
             collapsed=("collapsed", "sum"),
             rose_and_collapsed=("both", "sum"),
             onset=("onset", "median"),
+            recovered=("recovered", "sum"),
+            never_learned=("never_learned", "sum"),
         )
         .reset_index()
     )
+
+
+def page(runs: pd.DataFrame) -> str:
+    """Return the counts of `arms` as a Markdown table."""
+    rows = []
+    for arm in arms(runs).round(2).to_dict("records"):
+        fell = Share(arm["collapsed"], arm["runs"])
+        success = [f"{arm[name]:.2f}" for name in ("warm_start", "held", "end")]
+        counts = [arm["rose"], fell, arm["recovered"], arm["never_learned"]]
+        onset = f"{arm['onset']:g}" if arm["collapsed"] else "-"
+        rows.append((arm["arm"], *success, *counts, onset))
+    header = (
+        "arm",
+        "start",
+        "best 30",
+        "last 10",
+        "rose",
+        "collapsed",
+        "came back",
+        "never learned",
+        "onset",
+    )
+    return markdown_table(header, rows)
 
 
 def promise(rows: pd.DataFrame) -> float:
@@ -146,7 +179,8 @@ def search(runs: Path, output: Path, table: Path = HERE / "settings.toml", worke
     failed.
     """
     asked = tomllib.loads(table.read_text(encoding="utf-8"))
-    left, kept = dict(asked["settings"]), [pd.read_parquet(output)] if output.is_file() else []
+    left = dict(asked["settings"])
+    kept = [pd.read_parquet(output)] if output.is_file() else []
     runs.mkdir(parents=True, exist_ok=True)
 
     def keep(number: int) -> pd.DataFrame:

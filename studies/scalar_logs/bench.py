@@ -19,7 +19,8 @@ from pathlib import Path
 import pandas as pd
 
 from sorl.spec import InputError
-from studies import Share, markdown, stored
+from sorl.spec.markdown import markdown_table
+from studies import Share, stored
 from studies.scalar_logs import corpus, shipped, trainers
 from studies.scalar_logs.variants import ACCEPTED, HEALTHY
 
@@ -27,7 +28,10 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "experiments" / "results"
 RLDOCTOR = ROOT / ".venv-rldoctor" / "bin" / "python"  # `make bench-rldoctor`
 PUBLIC = Path(__file__).with_name("public.jsonl")
-SIMULATED, SHIPPED, ISSUES, SCENARIOS = "simulated", "shipped runs", "public issues", "rldoctor's scenarios"
+SIMULATED = "simulated"
+SHIPPED = "shipped runs"
+ISSUES = "public issues"
+SCENARIOS = "rldoctor's scenarios"
 SCENARIO_SEED = 1000  # rldoctor's own tests use the first ones
 # Detector of rldoctor -> our causes that it may mean; any other is called as ours.
 PEER = {
@@ -213,21 +217,21 @@ def page(found: Sequence[Answer]) -> str:
         ("simulated, development", _of(found, SIMULATED, corpus.DEVELOPMENT)),
     ]
     parts += [(source, _of(found, source)) for source in (SHIPPED, ISSUES, SCENARIOS)]
-    lines = [markdown(HEADER, [_rates(name, part) for name, part in parts if part])]
+    lines = [markdown_table(HEADER, [_rates(name, part) for name, part in parts if part])]
     if all(a.peer is None for a in found):
         lines += [
             "",
             "rldoctor is not installed, so its columns are empty; `make bench-rldoctor` installs it.",
         ]
     rows = [_cause(cause, [a for a in held if a.cause == cause]) for cause in ACCEPTED]
-    lines += ["", "The held-out half by cause:", "", markdown(BY_CAUSE, rows)]
+    lines += ["", "The held-out half by cause:", "", markdown_table(BY_CAUSE, rows)]
     by_trainer = [_rates(trainer, [a for a in held if a.trainer == trainer]) for trainer in trainers.NAMES]
-    lines += ["", "By trainer:", "", markdown(("trainer", *HEADER[1:]), by_trainer)]
+    lines += ["", "By trainer:", "", markdown_table(("trainer", *HEADER[1:]), by_trainer)]
     by_strength = [
         _rates(strength, [a for a in held if a.strength == strength and not a.healthy])
         for strength in corpus.STRENGTHS
     ]
-    lines += ["", "By strength of the fault:", "", markdown(("strength", *HEADER[1:]), by_strength)]
+    lines += ["", "By strength of the fault:", "", markdown_table(("strength", *HEADER[1:]), by_strength)]
     if wrong := Counter(name for a in held if a.healthy for name in a.ours[:1]):
         said = ", ".join(f"`{name}` {count}" for name, count in wrong.most_common())
         lines += ["", f"Named first on healthy logs of the held-out half: {said}."]
@@ -258,7 +262,8 @@ def _of(found: Sequence[Answer], source: str, split: str | None = None) -> list[
 
 
 def _rates(name: str, part: Sequence[Answer]) -> tuple[object, ...]:
-    faulty, healthy = [a for a in part if not a.healthy], [a for a in part if a.healthy]
+    faulty = [a for a in part if not a.healthy]
+    healthy = [a for a in part if a.healthy]
     quiet = [a for a in healthy if a.peer is not None]
     alarms = Share(sum(bool(a.ours) for a in healthy), len(healthy))
     return (

@@ -17,9 +17,12 @@ from studies.scalar_logs import trainers
 from studies.scalar_logs.latent import Row, World, simulate
 from studies.scalar_logs.variants import HEALTHY, VARIANTS, Course, Variant
 
-SEEDS, HEALTHY_SEEDS = 12, 20  # of each variant; odd ones are held out
+# of each variant; odd ones are held out
+SEEDS = 12
+HEALTHY_SEEDS = 20
 STRENGTHS = {"mild": 0.0, "clear": 0.5, "severe": 1.0}
-DEVELOPMENT, HELD_OUT = "development", "held-out"
+DEVELOPMENT = "development"
+HELD_OUT = "held-out"
 TRIES = 60  # draws until the fault has had its consequence
 TRUTH = ("log", "cause", "accepted", "variant", "strength", "trainer", "seed", "split", "steps")
 

@@ -17,7 +17,9 @@ import numpy as np
 Term = Callable[[float], float]  # of the share of the run that is over (0 to 1)
 Row = dict[str, float]
 # what a number that is none does: to the weights, to some updates, to all
-LOST, SKIPPED, FROZEN = 1.0, 2.0, 3.0
+LOST = 1.0
+SKIPPED = 2.0
+FROZEN = 3.0
 # nats per token of entropy, relative to which text starts to degenerate when entropy has doubled
 _QUIET = 0.45
 _SPREAD = 1.4  # logits: how far the difficulties of prompts lie apart
@@ -110,8 +112,11 @@ def simulate(world: World, rng: np.random.Generator) -> list[Row]:
     """
     policy = Policy(world.start, world.entropy)
     wander = dict.fromkeys(("entropy", "length", "grad", "clip", "kl", "mismatch", "value"), 0.0)
-    level, rows = float(np.exp(rng.normal(0, 0.4))), []
-    order, back, checkpoint = list(range(world.steps)), -1, None
+    level = float(np.exp(rng.normal(0, 0.4)))
+    rows = []
+    order = list(range(world.steps))
+    back = -1
+    checkpoint = None
     if world.restart is not None:  # it broke here, and went on from a checkpoint some steps before
         broken = int(world.restart * world.steps)
         back = max(0, broken - max(5, world.steps // 40))
@@ -147,7 +152,9 @@ def _step(
     def jitter(name: str, size: float, white: float = 0.5) -> float:
         return math.exp(world.noise * size * (wander[name] + white * rng.normal()))
 
-    lr, dt, size = world.lr(t), 1.0 / world.steps, world.prompts * world.group
+    lr = world.lr(t)
+    dt = 1.0 / world.steps
+    size = world.prompts * world.group
     # Sampling: who succeeds, how long the responses are, which of them are cut.
     age = world.age + term("age")
     garbled = 1 - math.exp(-(max(0.0, policy.entropy / max(world.entropy, _QUIET) - 1.6) ** 2) / 2)

@@ -21,12 +21,15 @@ import tomli_w
 from sorl.agent.draws import draw
 from sorl.grid.cell import merge
 from sorl.spec import COLLAPSED, InputError
-from studies import Share, markdown, stored
+from sorl.spec.markdown import markdown_table
+from studies import Share, stored
 from studies.unknown_bugs.healthy import configurations, drawn
 
 EXPERIMENT = "unknown_bugs"
 SEEDS = {31: 0, 32: 2}  # seed: staleness of its runs
-FIRST, LAST = 3, 6  # iterations in which a bug begins
+# iterations in which a bug begins
+FIRST = 3
+LAST = 6
 SURE = 0.5  # confidence from which on a diagnosis that is wrong misleads
 HEALTHY = "healthy"
 # Seeds of healthy runs that nobody had seen: first after the audit was mended, second after two causes were
@@ -224,7 +227,8 @@ def answers(runs: Path, asked: Sequence[Case]) -> Iterator[Answer]:
     from sorl.store import batches
     from studies.unknown_bugs.kinds import BUGS
 
-    reader, order = current(runs), list(IDENTITIES)
+    reader = current(runs)
+    order = list(IDENTITIES)
     for case in asked:
         folder = runs / EXPERIMENT / case.run_id
         checks = sorted(audit(folder, batches.steps(folder)), key=lambda c: (c.step, order.index(c.identity)))
@@ -236,7 +240,8 @@ def answers(runs: Path, asked: Sequence[Case]) -> Iterator[Answer]:
         checked = {c.identity for c in since if not c.missing}
         lacking = {c.identity: c.missing for c in since if c.identity not in checked}
         findings = diagnose(of_run(reader, case.run_id, runs)).findings
-        first, named = next(iter(violated), None), next(iter(findings), None)
+        first = next(iter(violated), None)
+        named = next(iter(findings), None)
         bug = BUGS.get(case.kind)
         outcome = reader.rows("SELECT outcome FROM run WHERE run_id = ?", [case.run_id]).rows[0][0]
         yield Answer(
@@ -286,7 +291,7 @@ def page(found: Sequence[Answer]) -> str:
     parts += [
         (place, [a for a in faulty if a.place == place]) for place in dict.fromkeys(a.place for a in faulty)
     ]
-    lines = [markdown(HEADER, [(name, *_shares(part)) for name, part in parts if part]), ""]
+    lines = [markdown_table(HEADER, [(name, *_shares(part)) for name, part in parts if part]), ""]
     right, wrong = (Share(sum(a.without_audit == v for a in faulty), len(faulty)) for v in ("right", "wrong"))
     lines += [f"The diagnosis by itself, without the audit: right {right}, wrong and sure {wrong}.", ""]
     for kind in (HEALTHY, *FRESH, *VLLM):
@@ -309,7 +314,7 @@ def page(found: Sequence[Answer]) -> str:
     kinds = dict.fromkeys(a.kind for a in faulty)
     rows = [_kind(kind, [a for a in faulty if a.kind == kind]) for kind in kinds]
     return "\n".join(
-        [*lines, markdown(("bug", "runs", *VERDICTS, "first violated", "diagnosis first"), rows)]
+        [*lines, markdown_table(("bug", "runs", *VERDICTS, "first violated", "diagnosis first"), rows)]
     )
 
 

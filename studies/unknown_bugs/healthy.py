@@ -190,7 +190,8 @@ def drawn(seed: int) -> Settings:
         made = merge(made, {"learn": {"group_size": one(2, 4, 8)}})
     made = merge(made, one({}, {"learn": {"micro_batch": 2}}, {"compute": {"micro_batch_tokens": 150}}))
     for slot, choices in CHANGES.items():
-        changed, wanted = {**made["slots"], slot: one(*choices)}, stream.below(5) < 2
+        changed = {**made["slots"], slot: one(*choices)}
+        wanted = stream.below(5) < 2
         with suppress(InputError):
             if wanted and resolve(name, changed):
                 made["slots"] = changed

@@ -34,7 +34,9 @@ from sorl.objective.aggregate import SeqMeanTokenMean
 from sorl.objective.clip import Ppo, Ratios, Surrogate
 from sorl.objective.kl import LossKL, estimate
 
-PPO, GRPO, BOTH = ("ppo",), ("grpo",), ("ppo", "grpo")
+PPO = ("ppo",)
+GRPO = ("grpo",)
+BOTH = ("ppo", "grpo")
 KL: Mapping[str, Any] = {"ppo": {"kind": "reward", "beta": 0.05}, "grpo": {"kind": "loss", "beta": 0.1}}
 MICRO = {"learn": {"micro_batch": 2}}
 COOL = {"engine": {"temperature": 0.7}}
@@ -51,7 +53,8 @@ class Patch(ExitStack):
         """Let `around(plain, *arguments)` answer the calls of `owner.name`, `plain` what answered them
         before.
         """
-        plain, own = getattr(owner, name), name in vars(owner)
+        plain = getattr(owner, name)
+        own = name in vars(owner)
 
         def patched(*arguments: Any, **named: Any) -> Any:
             return around(plain, *arguments, **named)
@@ -466,9 +469,11 @@ class _Optimistic(Ppo):
     def surrogate(self, seen: Ratios) -> Surrogate:
         """min(-A w, -A clamp(w, 1 - low, 1 + high))."""
         clamped = seen.ratio.clamp(*self.bounds)
-        plain, clipped = -seen.advantages * seen.ratio, -seen.advantages * clamped
+        plain = -seen.advantages * seen.ratio
+        clipped = -seen.advantages * clamped
         acts = clipped < plain
-        low, high = (seen.ratio < self.bounds[0]) & acts, (seen.ratio > self.bounds[1]) & acts
+        low = (seen.ratio < self.bounds[0]) & acts
+        high = (seen.ratio > self.bounds[1]) & acts
         return Surrogate(torch.minimum(plain, clipped), plain, seen.ratio, low, high)
 
 

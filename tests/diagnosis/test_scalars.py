@@ -408,7 +408,7 @@ def test_what_needs_a_ledger_is_one_line_and_not_a_list_of_names() -> None:
     assert "not logged: clip fraction, critic" in lines[0]
     assert "stale_weights" not in lines[0]
     assert len(lines) == 2
-    assert lines[1].endswith("more causes need a turn ledger: docs/diagnosis.md says which and why.")
+    assert lines[1].endswith("more causes need a turn ledger: docs/causes.md says which and why.")
 
 
 def test_a_curve_of_a_jump_a_ramp_and_an_exponential_is_dated_near_its_beginning() -> None:

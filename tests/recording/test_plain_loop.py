@@ -95,3 +95,14 @@ def test_the_token_export_of_prime_rl_becomes_a_ledger(tmp_path, monkeypatch):
         (1, 1),
     ] * 2
     assert read(folder, "step")[0]["success"] == 0.5
+
+
+def test_the_loop_of_the_python_interface_runs_as_it_is(tmp_path, monkeypatch, capsys):
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    examples = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (loop,) = [code for code in examples if "ledger.rollouts" in code]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sorl.recording.Ledger", Local)
+    exec(loop, {})
+    (row,) = read(Path(capsys.readouterr().out.strip()), "minibatch")
+    assert (row["tokens"], row["clip_frac"]) == (6, pytest.approx(1 / 6))

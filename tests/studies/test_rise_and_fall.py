@@ -7,7 +7,7 @@ import pytest
 import tomli_w
 
 from studies.diagnosis import Case
-from studies.rise_and_fall import arms, curve, promise, search, survivors
+from studies.rise_and_fall import arms, curve, page, promise, search, survivors
 from studies.routes import FAULT, named_first, named_wrongly
 from tests.learn.tiny import TINY
 
@@ -55,6 +55,15 @@ def test_a_run_rose_when_thirty_iterations_in_a_row_are_well_above_the_warm_star
     assert found["warm_start"].tolist() == pytest.approx([0.425] * 2)
     assert found.loc["a", ["runs", "rose", "collapsed", "rose_and_collapsed"]].tolist() == [2, 1, 2, 1]
     assert found.loc["b", ["runs", "rose", "collapsed", "rose_and_collapsed"]].tolist() == [2, 1, 0, 0]
+    assert found["recovered"].tolist() == [0, 1]
+
+
+def test_the_page_has_a_row_an_arm_with_its_collapses():
+    run = {"arm": "a", "status": "finished", "success": [0.4] * 40, "config": '{"policy": {}}'}
+    collapsed = run | {"outcome": "collapsed", "collapse_step": 7}
+    never = run | {"outcome": "no_learning", "collapse_step": None}
+    lines = page(pd.DataFrame([collapsed, never])).splitlines()
+    assert lines[2:] == ["| a | 0.40 | 0.40 | 0.40 | 0 | 1/2 = 50 % [1, 99] | 0 | 1 | 7 |"]
 
 
 def test_the_better_half_goes_on_in_the_order_of_the_table():

@@ -177,7 +177,10 @@ def write(found: Results, file: Path) -> None:
 
 
 def read(file: Path) -> Results:
-    """Read a file of `write`. Raises InputError for anything else, saying what it is and how to make one."""
+    """Return the results in a file of `sorl report EXPERIMENT --export FILE.parquet`.
+
+    Raises InputError for anything else, saying what it is and how to make one.
+    """
     make = "`sorl report EXPERIMENT --export FILE.parquet` writes one"
     schema = _schema()
     try:

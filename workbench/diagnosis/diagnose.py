@@ -409,9 +409,7 @@ def cannot_tell(d: Diagnosis) -> list[str]:
     )
     lines = [f"Cannot tell: {', '.join(names)} (not logged: {', '.join(words)})."] if names else []
     verb = "causes need" if deep != 1 else "cause needs"
-    return lines + (
-        [f"{deep} more {verb} a turn ledger: docs/diagnosis.md says which and why."] if deep else []
-    )
+    return lines + ([f"{deep} more {verb} a turn ledger: docs/causes.md says which and why."] if deep else [])
 
 
 def markdown(d: Diagnosis, proved: bool = False) -> str:

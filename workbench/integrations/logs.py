@@ -153,7 +153,7 @@ def imported(rows: Rows, config: Mapping[str, Any]) -> Imported:
             "the names of verl, TRL and others; our own are known too, as step.entropy or minibatch.grad_norm"
         )
         has = f"no metric that is known here (it has: {some}, ...)"
-        raise InputError(f"'{rows.name}' has {has}; docs/importing.md lists {theirs}")
+        raise InputError(f"'{rows.name}' has {has}; docs/results/metric-names.md lists {theirs}")
     if "reward" in step and "success" not in step:
         step["success"] = step["reward"]
         notes.append(f"success: the log has none; the reward ({read['step.reward']}) is used instead")

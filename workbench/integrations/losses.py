@@ -19,6 +19,8 @@ from sorl.objective.select import EarlyStop, Schedule, Select, Shaping
 from sorl.spec import InputError
 from sorl.tensors import Tensor, torch
 
+Metrics = dict[str, float]  # what a trainer logs of a loss, by name
+
 # Slots that a loss cannot carry, with what the trainer would have to do in its place.
 _ELSEWHERE = {
     "select": (Select(), "which sequences are trained on is the trainer's choice"),
@@ -169,7 +171,7 @@ class Loss:
         return policy_loss(self.algorithm, batch, log_prob, normaliser=whole, statistics=compared)
 
 
-def metrics(terms: LossTerms) -> dict[str, float]:
+def metrics(terms: LossTerms) -> Metrics:
     """Return what a trainer logs of a micro-batch: shares of its trained tokens, KL in nats, ratios."""
     mask = terms.mask
     n = terms.mask.sum().clamp(min=1)
@@ -342,7 +344,7 @@ class TrlLoss:
 
 def tinker_loss(
     algorithm: str | Mapping[str, Any], horizon: float | None = None, **slots: Any
-) -> Callable[[Sequence[Any], Sequence[Tensor]], tuple[Tensor, dict[str, float]]]:
+) -> Callable[[Sequence[Any], Sequence[Tensor]], tuple[Tensor, Metrics]]:
     """Return a loss for tinker's `training_client.forward_backward_custom(data, loss)`; a call is a whole
     update.
 
@@ -356,7 +358,7 @@ def tinker_loss(
         name = loss.algorithm.name
         raise InputError(f"the KL term of '{name}' needs the reference's log-probs: leave it out: kl='none'")
 
-    def computed(data: Sequence[Any], logprobs: Sequence[Tensor]) -> tuple[Tensor, dict[str, float]]:
+    def computed(data: Sequence[Any], logprobs: Sequence[Tensor]) -> tuple[Tensor, Metrics]:
         given = [
             padded([d.loss_fn_inputs[n].to_torch() for d in data]) for n in ("mask", "advantages", "logprobs")
         ]
@@ -369,9 +371,7 @@ def tinker_loss(
     return computed
 
 
-def skyrl_loss(
-    algorithm: str | Mapping[str, Any], **slots: Any
-) -> Callable[..., tuple[Tensor, dict[str, float]]]:
+def skyrl_loss(algorithm: str | Mapping[str, Any], **slots: Any) -> Callable[..., tuple[Tensor, Metrics]]:
     """Return a policy loss for SkyRL: `PolicyLossRegistry.register("st-ppo", skyrl_loss("st-ppo"))` before it
     starts.
 
@@ -399,7 +399,7 @@ def skyrl_loss(
         config: Any = None,
         loss_mask: Tensor | None = None,
         rollout_logprobs: Tensor | None = None,
-    ) -> tuple[Tensor, dict[str, float]]:
+    ) -> tuple[Tensor, Metrics]:
         mask = torch.ones_like(log_probs) if loss_mask is None else loss_mask
         told: dict[str, Any] = {"log_prob_old": old_log_probs, "log_prob_behaviour": rollout_logprobs}
         out = loss(loss.batch(mask=mask > 0, advantages=advantages, **told), log_probs)
