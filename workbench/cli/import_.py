@@ -23,6 +23,7 @@ from sorl.grid.cell import expand
 from sorl.grid.folder import write
 from sorl.spec import InputError
 from sorl.spec.files import MIB, from_json, lock_file, read_text
+from sorl.spec.names import FolderName
 from sorl.store.segments import now
 
 if TYPE_CHECKING:
@@ -48,9 +49,7 @@ def import_(
     """Turn the log of another trainer into a run: the app, SQL, compare, diagnose and report
     then work on it.
     """
-    if name != Path(name).name or name.startswith(".") or not name.isprintable():
-        raise InputError(f"--name '{name}' is no name of a folder; use letters, digits, '-' and '_'")
-    importer = Importer(source, ctx.obj / name, live=follow)
+    importer = Importer(source, ctx.obj / FolderName(name, "--name"), live=follow)
     importer.look(say=True)
     if follow:
         note(f"following {source}; Ctrl-C ends it")

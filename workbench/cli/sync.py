@@ -3,13 +3,16 @@ file of results.
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from typer import Context, Option
 
 from sorl.cli.tables import echo, note
 from sorl.grid.folder import write, write_experiment
 from sorl.recording.segments import append, schema_of
+from sorl.spec.names import FolderName
 from sorl.store import sync as store
 from sorl.store.connect import database
 
@@ -32,28 +35,36 @@ def sync(
 
 def _restore(file: Path, runs: Path) -> None:
     """Write the missing folders of the finished runs of a file of results; others have no checkpoint."""
-    from sorl.analysis.results import CURVES, OF_UPDATES, read
+    from sorl.analysis.results import read
 
-    found = read(file)
-    home = runs / found.experiment
-    finished = [row for row in found.table.to_pylist() if row["status"] == "finished"]
+    results = read(file)
+    home = runs / FolderName(results.experiment, f"'{file}': its experiment")
+    finished = [row for row in results.table.to_pylist() if row["status"] == "finished"]
+    for row in finished:  # all of them before the first is written
+        row["run_id"] = FolderName(row["run_id"], f"'{file}': a run")
     missing = [row for row in finished if not (home / row["run_id"]).exists()]
     for row in missing:
-        run_id = row["run_id"]
-        folder = home / row["run_id"]
-        folder.mkdir(parents=True)
-        identity = {name: row[name] for name in ("run_id", "experiment", "algorithm", "arm", "seed")}
-        write(folder / "run.json", json.dumps(identity, indent=1, ensure_ascii=False) + "\n")
-        columns = {name: row.get(name) for name in schema_of("run").names if name != "written_at"}
-        append(folder, run_id, "run", columns | {"detection_step": row["detected"]})
-        curves = {name: row[name] for name in CURVES if row[name] is not None}
-        updates = {name: curves.pop(name) for name in OF_UPDATES if name in curves}
-        if row["step"]:
-            append(folder, run_id, "step", curves | {"step": row["step"]})
-        if row["step"] and updates:
-            append(folder, run_id, "minibatch", updates | {"step": row["step"], "epoch": 0, "update": 0})
-    if found.toml and missing and not (home / "experiment.toml").exists():
-        write_experiment(runs, found.experiment, found.question, found.toml)
+        _restore_run(home / row["run_id"], row)
+    if results.toml and missing and not (home / "experiment.toml").exists():
+        write_experiment(runs, results.experiment, results.question, results.toml)
     known = len(finished) - len(missing)
     there = f"; {known} already exist and were left unchanged" if known else ""
-    echo(f"{found.experiment}: {len(missing)} runs from {file}{there}")
+    echo(f"{results.experiment}: {len(missing)} runs from {file}{there}")
+
+
+def _restore_run(folder: Path, row: Mapping[str, Any]) -> None:
+    """Write the folder of one run from its row: who it is, how it ended, and its curves."""
+    from sorl.analysis.results import CURVES, OF_UPDATES
+
+    folder.mkdir(parents=True)
+    identity = {name: row[name] for name in ("run_id", "experiment", "algorithm", "arm", "seed")}
+    write(folder / "run.json", json.dumps(identity, indent=1, ensure_ascii=False) + "\n")
+    columns = {name: row.get(name) for name in schema_of("run").names if name != "written_at"}
+    append(folder, row["run_id"], "run", columns | {"detection_step": row["detected"]})
+    curves = {name: row[name] for name in CURVES if row[name] is not None}
+    updates = {name: curves.pop(name) for name in OF_UPDATES if name in curves}
+    if row["step"]:
+        append(folder, row["run_id"], "step", curves | {"step": row["step"]})
+    if row["step"] and updates:
+        place = {"step": row["step"], "epoch": 0, "update": 0}
+        append(folder, row["run_id"], "minibatch", updates | place)
