@@ -7,7 +7,7 @@ import pytest
 
 from docs.generate.render import diagnostics as page
 from sorl.diagnostics import CATALOGUE
-from sorl.diagnostics.collapse import COLLAPSE_REASONS
+from sorl.diagnostics.collapse import COLLAPSE_REASONS, collapse_rule
 from sorl.diagnostics.declare import diagnostic, dictionary
 from sorl.diagnostics.rules import COMBINED, HARD
 from sorl.spec import OUTCOMES, CollapseSettings, Level, Unit, table
@@ -69,12 +69,17 @@ def test_the_catalogue_and_the_page_need_no_torch():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_the_page_names_every_setting_and_hard_event():
-    text = page()
+def test_the_rule_names_every_outcome_setting_and_hard_event():
+    text = collapse_rule()
     assert all(f"`{rule.kind}`" in text for rule in HARD)
-    assert all(f"| `{rule.kind}` | {rule.severity} |" in text for rule in COMBINED)
     assert all(f"`{word}`" in text for word in OUTCOMES)
+    assert all(f"`collapse.{name}`" in text for name in CollapseSettings.model_fields)
     assert set(COLLAPSE_REASONS) == set(CollapseSettings.model_fields)
+
+
+def test_the_page_names_every_combined_rule_and_its_tables_are_whole():
+    text = page()
+    assert all(f"| `{rule.kind}` | {rule.severity} |" in text for rule in COMBINED)
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert all(line.replace(r"\|", "").count("|") in (3, 4, 5, 6) for line in rows)
 
