@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 1
 .PHONY: help run demo example app test test-ray test-vllm test-slow check bench bench-collapse bench-trl bench-record bench-verl bench-browse bench-rldoctor bench-scalars parity mutate docs site screenshots clean
 # What a target works on; a test starts the targets with tiny ones (tests/test_makefile.py).
 GRID ?= experiments/quickstart.toml
-RUNS ?= runs
+RUNS ?= $(or $(SORL_RUNS),runs)
 MUTANTS ?= 300
 BENCH ?=
 SCALE ?= 1.0
