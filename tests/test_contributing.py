@@ -14,8 +14,8 @@ from sorl.algorithms import ALGORITHMS, differences, resolve
 from sorl.diagnosis.diagnose import diagnose
 from sorl.diagnosis.log import Log
 from sorl.diagnostics.tokens import Tokens
-from sorl.integrations import formats
-from sorl.integrations.logs import read
+from sorl.importing import formats
+from sorl.importing.logs import read
 from sorl.learn.faults import declare
 from sorl.objective import KINDS, prepare
 from sorl.spec import FaultSettings, Level, RunSettings

@@ -256,7 +256,7 @@ def causes() -> str:
 
 def metric_names() -> str:
     """Return one row per column of ours, with the metrics of other trainers that are read as it."""
-    from sorl.integrations.names import NAMES, STEP
+    from sorl.importing.names import NAMES, STEP
 
     rows = [
         ("`step`", code(STEP)),
@@ -269,7 +269,7 @@ def setting_names() -> str:
     """Return one row per setting of ours, with the keys of other trainers' configurations that are read as
     it.
     """
-    from sorl.integrations.names import SETTINGS
+    from sorl.importing.names import SETTINGS
 
     rows = [(f"`{setting}`", code(found)) for setting, found in SETTINGS.items()]
     return markdown_table(("setting", "key in the configuration (its end)"), rows)

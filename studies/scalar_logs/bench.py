@@ -106,7 +106,7 @@ def answers(
 def ours(path: Path) -> tuple[str, ...]:
     """The causes that the diagnosis names for a log; none for one that it cannot read."""
     from sorl.diagnosis.diagnose import diagnose
-    from sorl.integrations.logs import read
+    from sorl.importing.logs import read
 
     try:
         log = read(path)

@@ -14,7 +14,7 @@ from sorl.cli.import_ import Importer
 from sorl.store.reader import Reader
 from sorl.store.sync import sync
 from tests.cli.command import done, refused, sorl, told
-from tests.integrations.test_formats import unpacked
+from tests.importing.test_formats import unpacked
 
 
 def rows(steps: range, scale: float = 1.0) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from typer import Argument, Context, Exit, Option
 
 from sorl.cli.shared import current, experiment_of, experiments, find, one_of, run_folder
-from sorl.cli.tables import document, echo
+from sorl.cli.tables import document, echo, note_refused
 from sorl.spec import InputError
 from sorl.spec.settings import LADDER
 from sorl.store import batches
@@ -177,16 +177,18 @@ def logs(runs: Path, what: str | None) -> Iterator[Log]:
     """
     from sorl.analysis.runs import runs as runs_in
     from sorl.diagnosis.log import of_run
-    from sorl.integrations import logs as other_trainers
+    from sorl.importing import logs as other_trainers
 
     # in a folder with runs
     path = Path(what or "")
     ours = ("segments", "*/segments", "config.toml", "experiment.toml")
     foreign = path.is_file() or (path.is_dir() and not any(next(path.glob(form), None) for form in ours))
     if what is not None and path.suffix != ".toml" and foreign:
-        yield from other_trainers.logs(path)
+        refused: list[str] = []
+        yield from other_trainers.logs(path, refused)
+        note_refused(refused)
         return
-    if path.suffix in other_trainers.ENDINGS:
+    if what is not None and (path.suffix in other_trainers.ENDINGS or path.suffix == ".json"):
         raise InputError(f"there is no file '{what}'")
     if what is not None and path.is_dir():
         what = _name_of(path.resolve(), runs.resolve())

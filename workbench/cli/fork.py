@@ -357,7 +357,7 @@ def intervene(
 def arms_file(found: Diagnosis, draws: int) -> str:
     """Return the arms to continue a run of another trainer with, as a TOML file with its reasons."""
     from sorl.diagnosis.diagnose import in_order
-    from sorl.integrations.names import SETTINGS
+    from sorl.importing.names import SETTINGS
 
     step = (
         found.log.onset

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 from typer import Argument, Context, Option
 
-from sorl.cli.tables import echo, note, print_table
+from sorl.cli.tables import echo, note, note_refused, print_table
 from sorl.grid.cell import expand
 from sorl.grid.folder import write
 from sorl.spec import InputError
@@ -27,7 +27,7 @@ from sorl.spec.names import FolderName
 from sorl.store.segments import now
 
 if TYPE_CHECKING:
-    from sorl.integrations.logs import Imported, Source
+    from sorl.importing.logs import Imported, Source
 
 _WHAT = (
     "A log, or a folder with logs: JSON lines, CSV, Parquet, trainer_state.json, TensorBoard, W&B, SwanLab,"
@@ -80,9 +80,10 @@ class Importer:
         from rich.console import Console
         from rich.progress import track
 
-        from sorl.integrations.logs import sources
+        from sorl.importing.logs import sources
 
-        found = sources(self.source)
+        refused = list[str]()
+        found = sources(self.source, refused)
         record = dict[str, Any]()
         with suppress(OSError, ValueError, TypeError):
             record |= from_json(read_text(self.experiment / RECORD, 64 * MIB))
@@ -96,7 +97,6 @@ class Importer:
             ):
                 fresh.append(one)
         written = 0
-        refused = list[str]()
         quiet = not say or len(fresh) == 1 or not sys.stderr.isatty()
         for one in track(fresh, "importing", console=Console(stderr=True), disable=quiet, transient=True):
             runs: list[str] = []
@@ -115,9 +115,8 @@ class Importer:
             written += len(runs)
         if written:
             write(self.experiment / RECORD, json.dumps(record, indent=1))
-        if refused and say:
-            more = [f"left out: {len(refused) - 5} more"] if len(refused) > 5 else []
-            note("\n".join([*(f"left out: {line}" for line in refused[:5]), *more]))
+        if say:
+            note_refused(refused)
         if fresh and not written and len(fresh) == len(found):
             raise InputError(f"'{self.source}' holds no log that can be read")
         if say:
@@ -138,7 +137,7 @@ class Importer:
     def _write(self, run_id: str, run: Imported) -> None:
         """Bring the run's folder up to the run: steps are appended where it has only grown."""
         from sorl.diagnostics.rules import Event
-        from sorl.integrations.logs import events
+        from sorl.importing.logs import events
         from sorl.recording.segments import append
 
         folder = self.experiment / run_id
@@ -184,8 +183,9 @@ class Importer:
             "experiment": self.experiment.name,
             "algorithm": "unknown",
             "arm": seeded[1] if seeded else run.name,
-            "seed": seed if isinstance(seed, int) and 0 <= seed < 2**63 else 0,
+            "seed": seed if type(seed) is int and 0 <= seed < 2**63 else 0,  # a configuration may say `yes`
             "config": json.dumps(expand(run.settings, "the settings")),
+            "reading": run.reading.to_json(),
             "status": "running" if self._live else run.status,
             "steps": int(run.steps[-1]) + 1,
             "started_at": None,
@@ -218,7 +218,9 @@ def report(run_id: str, run: Imported, source: Source) -> None:
         if words:
             more = f" and {len(words) - 12} more" if len(words) > 12 else ""
             echo(f"{what}: {', '.join(words[:12])}{more}")
-    for line in run.notes:
+    for line in run.reading.warnings:
+        echo(f"warning: {line}")
+    for line in run.reading.notes:
         echo(f"note: {line}")
     echo()
 

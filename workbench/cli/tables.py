@@ -72,6 +72,19 @@ def note(text: str) -> None:
     echo(text, err=True)
 
 
+REFUSED = 5  # logs of a folder of which it is said why they are not read
+
+
+def note_refused(reasons: Sequence[str]) -> None:
+    """Print which logs of a source were not read, and why, on stderr."""
+    if not reasons:
+        return
+    lines = [f"left out: {message(reason)}" for reason in reasons[:REFUSED]]
+    if len(reasons) > REFUSED:
+        lines.append(f"left out: {len(reasons) - REFUSED:,} more")
+    note("\n".join(lines))
+
+
 def message(text: str) -> str:
     """Shorten an error message that would quote a whole file."""
     return (

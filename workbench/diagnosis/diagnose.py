@@ -373,7 +373,8 @@ def _others(d: Diagnosis, finding: Finding) -> list[str]:
 
 def text(d: Diagnosis, proved: bool = False) -> str:
     """Return for a terminal; `proved` as in `none_found`."""
-    lines = [headline(d), visible(standing(d.log)), *([] if d.findings else [none_found(d, proved)])]
+    lines = [*reading_warnings(d), headline(d), visible(standing(d.log))]
+    lines += [] if d.findings else [none_found(d, proved)]
     for rank, finding in enumerate(in_order(d), start=1):
         said = _said(d, finding)
         lines += ["", f"{rank}. {finding.cause.title}  [{finding.cause.name}: {said['sure']}]"]
@@ -387,7 +388,19 @@ def text(d: Diagnosis, proved: bool = False) -> str:
         }
         lines += [f"   {f'{name}:':8} {words}" for name, words in told.items() if words]
     lines += ["", *filter(None, [early_warning(d)]), first_signals(d)]
-    return "\n".join([*lines, *cannot_tell(d)])
+    return "\n".join([*lines, *cannot_tell(d), *reading_notes(d)])
+
+
+def reading_warnings(d: Diagnosis) -> list[str]:
+    """Return what stands before the verdict: how much of the log is missing from it."""
+    reading = d.log.reading
+    return [f"Warning: {visible(warning)}." for warning in reading.warnings] if reading else []
+
+
+def reading_notes(d: Diagnosis) -> list[str]:
+    """Return what else is to say of how the log was read: what was left out, replaced or assumed."""
+    reading = d.log.reading
+    return [f"Note: {visible(note)}." for note in reading.notes] if reading else []
 
 
 def cannot_tell(d: Diagnosis) -> list[str]:
@@ -414,7 +427,8 @@ def cannot_tell(d: Diagnosis) -> list[str]:
 
 def markdown(d: Diagnosis, proved: bool = False) -> str:
     """Return for an issue or a report; `proved` as in `none_found`."""
-    lines = [f"### {_escaped(headline(d))}", "", _escaped(standing(d.log)), ""]
+    lines = [f"**{_escaped(warning)}**\n" for warning in reading_warnings(d)]
+    lines += [f"### {_escaped(headline(d))}", "", _escaped(standing(d.log)), ""]
     lines += [] if d.findings else [none_found(d, proved)]
     for rank, finding in enumerate(in_order(d), start=1):
         cause = finding.cause
@@ -427,7 +441,9 @@ def markdown(d: Diagnosis, proved: bool = False) -> str:
             + (f" Test: {f'`{test}`' if test.startswith('sorl ') else test}" if test else "")
         )
     lines += ["", *filter(None, [early_warning(d)]), _escaped(first_signals(d))]
-    return "\n".join([*lines, *(line for one in cannot_tell(d) for line in ("", one))])
+    for paragraph in [*cannot_tell(d), *map(_escaped, reading_notes(d))]:
+        lines += ["", paragraph]
+    return "\n".join(lines)
 
 
 def _escaped(words: str) -> str:
@@ -438,6 +454,7 @@ def as_dict(d: Diagnosis) -> dict[str, Any]:
     """Plain data; a number that is NaN or Inf is a string, as JSON has none."""
     return {
         "log": d.log.name,
+        "reading": d.log.reading and d.log.reading.as_dict(),
         "outcome": d.log.run.get("outcome"),
         "onset": d.log.onset,
         "critical_events": [{"step": step, "kind": kind} for step, kind in d.log.critical],

@@ -15,6 +15,7 @@ from sorl.analysis.runs import settings_of
 from sorl.diagnosis.changepoint import Curve, Departure, Outcome
 from sorl.spec import InputError
 from sorl.spec.evidence import Removal
+from sorl.spec.reading import Reading
 from sorl.store import batches
 from sorl.store.batches import StoredBatch
 
@@ -99,6 +100,7 @@ class Log:
     folder: Path | None = None  # of the run, with its stored batches
     # cause -> how forks of the run do without it
     tests: Mapping[str, Removal] = field(default_factory=dict)
+    reading: Reading | None = None  # how the log of another trainer was read
 
     def __post_init__(self) -> None:
         self.table = cache(self._table)
@@ -288,4 +290,5 @@ def of_run(reader: "Reader", run_id: str, runs: Path | None = None) -> Log:
 
         found = tests(reader, run_id)
     folder = None if runs is None else batches.folder_of(runs, str(row["experiment"]), run_id)
-    return Log(run_id, load, settings, row, folder, found)
+    reading = Reading.from_json(row.get("reading"))
+    return Log(run_id, load, settings, row, folder, found, reading)

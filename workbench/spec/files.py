@@ -114,6 +114,8 @@ def from_json(text: str | bytes) -> Any:
         found = json.loads(
             text, parse_int=lambda digits: int(digits) if len(digits) <= _DIGITS else float(digits)
         )
+    except json.JSONDecodeError as error:
+        raise ValueError(f"it is no JSON (line {error.lineno}, column {error.colno})") from None
     except RecursionError:
         raise ValueError(_DEEP) from None
     brackets = (

@@ -108,6 +108,11 @@ TABLES: tuple[Table, ...] = (
                 "Versions of python, torch, transformers and sorl, and the machine, as JSON.",
             ),
             Column(
+                "reading",
+                "VARCHAR",
+                "Of an imported log: its rows, those left out and why, as JSON; NULL of other runs.",
+            ),
+            Column(
                 "generation",
                 "BIGINT",
                 "How often the cell was started from nothing (--fresh); the newest counts.",

@@ -1,7 +1,7 @@
 """One value a step and metric: restarts, equal steps, missing keys, text for numbers."""
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from statistics import median
 from typing import Any
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sorl.integrations.rows import BLOCK, Rows
+from sorl.importing.rows import BLOCK, Rows
 from sorl.spec import InputError
 
 
@@ -20,7 +20,8 @@ class Read:
     def __init__(self, *rows: dict[str, Any]) -> None:
         collected = Rows("log").extend(rows)
         (self.steps, self.metrics) = collected.by_step()
-        self.notes = collected.notes
+        reading = collected.reading(["a", "b"])
+        self.notes = [*reading.warnings, *reading.notes]
 
 
 def told(rows: Read) -> dict[int, dict[str, float]]:
@@ -35,7 +36,7 @@ def told(rows: Read) -> dict[int, dict[str, float]]:
 def test_of_equal_steps_the_last_value_of_each_metric_counts() -> None:
     rows = Read({"step": 1, "a": 1, "b": 1}, {"step": 1, "a": 2}, {"step": 2, "b": 3}, {"step": 2, "eval": 4})
     assert told(rows) == {1: {"a": 2, "b": 1}, 2: {"b": 3, "eval": 4}}
-    assert rows.notes == []
+    assert rows.notes == ["1 row partly replaced by a later row of the same step"]
 
 
 def test_a_restart_replaces_the_tail_also_of_metrics_that_it_has_not_logged_again() -> None:
@@ -43,7 +44,10 @@ def test_a_restart_replaces_the_tail_also_of_metrics_that_it_has_not_logged_agai
     again = [{"step": i, "a": 10 * i} for i in (3, 4)]
     rows = Read(*first, *again)
     assert told(rows) == {1: {"a": 1}, 2: {"a": 2, "eval": 2}, 3: {"a": 30}, 4: {"a": 40}}
-    assert rows.notes == ["restarted at step 3: what was logged from there on before was replaced"]
+    assert rows.notes == [
+        "restarted at step 3: what was logged from there on before was replaced",
+        "3 rows of earlier attempts replaced",
+    ]
 
 
 def test_a_producer_behind_another_is_no_restart() -> None:
@@ -76,13 +80,24 @@ def test_a_clock_that_two_producers_share_is_no_restart_and_does_not_hide_one() 
     rows = Read(*first, *again)
     assert {step: row["r"] for step, row in told(rows).items() if "r" in row} == {1: 1, 2: 20}
     assert {step: row["t"] for step, row in told(rows).items() if "t" in row} == {0: 0, 1: 10}
-    assert rows.notes == ["restarted at step 2: what was logged from there on before was replaced"]
+    assert rows.notes == [
+        "restarted at step 2: what was logged from there on before was replaced",
+        "6 rows of earlier attempts replaced",
+    ]
 
 
 def test_steps_in_no_order_are_sorted_and_that_is_said() -> None:
     rows = Read(*({"step": i, "a": i} for i in (5, 4, 3, 2, 1)))
     assert told(rows) == {i: {"a": i} for i in range(1, 6)}
-    assert rows.notes == ["steps are in no order: of equal steps the last value counts"]
+    assert rows.notes == ["the rows are not in the order of their steps: sorted"]
+
+
+def logged_twice(rows: list[dict[str, int]]) -> bool:
+    """Whether a metric has two values of one step: else no attempt has logged anything again."""
+    logged: Counter[tuple[int, str]] = Counter()
+    for row in rows:
+        logged.update((row["step"], name) for name in row if name != "step")
+    return max(logged.values(), default=0) > 1
 
 
 def sequential(rows: list[dict[str, int]]) -> dict[int, dict[str, float]]:
@@ -102,6 +117,8 @@ def sequential(rows: list[dict[str, int]]) -> dict[int, dict[str, float]]:
         latest |= dict.fromkeys(names, step)
         values += [(at, step, name, row[name], attempts.get(name, 0)) for name in names]
     found: dict[int, dict[str, float]] = defaultdict(dict)
+    if not logged_twice(rows):
+        begun.clear()
     for at, step, name, value, own in values:
         if not any(at < row and step >= first and own < attempt for attempt, (row, first) in begun.items()):
             found[step][name] = value
@@ -150,7 +167,12 @@ def test_a_log_without_steps_is_numbered_and_rows_without_one_are_left_out_and_b
     rows = Read(
         {"step": 3, "a": 1}, {"a": 2}, {"step": "x", "a": 3}, {"step": math.inf, "a": 4}, {"step": -1, "a": 5}
     )
-    assert (told(rows), rows.notes) == ({3: {"a": 1}}, ["4 rows without a step were left out"])
+    assert told(rows) == {3: {"a": 1}}
+    assert rows.notes == [
+        "4 of 5 rows are missing from this verdict",
+        "3 of 5 rows left out: 'step' is no number ('x'), first in row 2",
+        "1 of 5 rows left out: the step is negative, first in row 5",
+    ]
 
 
 def test_the_step_of_a_training_loop_goes_before_the_count_of_the_tracker() -> None:

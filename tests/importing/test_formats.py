@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sorl.integrations import rows, trackers
-from sorl.integrations.logs import Imported, sources
+from sorl.importing import configs, rows
+from sorl.importing.logs import Imported, sources
 from sorl.spec import InputError
-from tests.integrations.files.make import CONFIG, HELD_OUT, STEPS, reward
+from tests.importing.files.make import CONFIG, HELD_OUT, STEPS, reward
 
 FILES = Path(__file__).parent / "files"
 BOTH = {"learn.policy.lr": CONFIG["learning_rate"], "learn.policy.max_grad_norm": CONFIG["max_grad_norm"]}
@@ -82,7 +82,8 @@ def test_a_log_that_its_own_tool_wrote_is_read_to_the_last_value(
         assert [step for step, value in noise.items() if math.isnan(value)] == ([] if gone else [7])
         assert {value for value in noise.values() if value == value} == {0.5}
         assert run.settings == settings
-        assert (run.status, [line for line in run.notes if "success" not in line]) == ("finished", [])
+        notes = [line for line in run.reading.notes if "success" not in line]
+        assert (run.status, run.reading.left_out, notes) == ("finished", 0, [])
 
 
 def test_a_chart_that_wandb_saved_as_csv_is_a_run_a_curve(tmp_path: Path) -> None:
@@ -138,7 +139,9 @@ def test_a_cut_off_record_is_said(tmp_path: Path) -> None:
         source = sources(unpacked(tool, tmp_path))[0].path
         source.write_bytes(source.read_bytes()[:-300])
         (run,) = runs(source)
-        assert "the last record was cut off and left out" in run.notes
+        assert run.reading.left_out == 1
+        said = [*run.reading.warnings, *run.reading.notes]
+        assert any("left out: the last record is cut off, first in byte" in sentence for sentence in said)
 
 
 def line_of_a_gigabyte(path: Path) -> None:
@@ -164,23 +167,23 @@ BROKEN = [
     ("steps.jsonl", b'{"step": "x", "reward": 2}\n', "no row"),
     ("object.json", b'{"a": 1,\n "b": 2}', "log_history"),
     ("cut.json", b"{", "cannot be read as JSON"),
-    ("no.parquet", b"PAR1 no", "cannot be read as Parquet"),
-    ("empty.csv", b"\n\n", "cannot be read as CSV"),
+    ("no.parquet", b"PAR1 no", "is damaged, or no Parquet of a known version"),
+    ("empty.csv", b"\n\n", "its first line does not name the columns"),
     ("names.csv", b"a,b\n1,2\n", "no metric that is known"),
     ("run.log", b"nothing\nhere\n", "has no line 'step:N - metric:value' as verl prints"),
-    ("zip.jsonl", b"PK\x03\x04....", "is compressed (zip): decompress it first"),
-    ("lines.jsonl.gz", b"\x1f\x8b\x08....", "is compressed (gzip)"),
-    ("noise.bin", b"\x7fELF\0\1" * 99, "is in no other format that is known"),
-    ("base.db", b"SQLite format 3\0" + bytes(4096), "is in no other format that is known"),
+    ("zip.jsonl", b"PK\x03\x04....", "is damaged: the list of its files is missing"),
+    ("lines.jsonl.gz", b"\x1f\x8b\x08....", "is damaged: it cannot be decompressed"),
+    ("noise.bin", b"\x7fELF\0\1" * 99, "is in no format that is known"),
+    ("base.db", b"SQLite format 3\0" + bytes(4096), "is in no format that is known"),
     ("x.wandb", b":W&B\xe1\xbe\x00" + b"\xff" * 999, "holds no rows"),
     ("old.swanlab", b":SWL\xd6\xe1\x01" + bytes(99), "another version of SwanLab's format"),
     (
         "events.out.tfevents.1",
         b"\x0f" + bytes(11) + b"\x1a\x0dbrain.Event:2" + b"\xff" * 99,
-        "TensorBoard: it has a",
+        "left out: damaged records",
     ),
-    ("line.jsonl", line_of_a_gigabyte, "longer than 4 MiB"),
-    ("line.csv", line_of_a_gigabyte, "it has a line of more than 4 MiB"),
+    ("line.jsonl", line_of_a_gigabyte, "left out: longer than 4 MiB"),
+    ("line.csv", line_of_a_gigabyte, "left out: longer than 4 MiB"),
     ("bomb.parquet", bomb, "says it holds 40,000,000 rows"),
 ]
 
@@ -209,7 +212,7 @@ def test_of_a_log_with_very_many_metrics_the_first_are_read(tmp_path: Path, monk
     path = tmp_path / "log.jsonl"
     path.write_text('{"step": 1, "reward": 0.5, "a": 1, "b": 2}\n{"step": 2, "reward": 1, "c": 3}\n')
     (run,) = runs(path)
-    assert (run.kept, run.notes[0]) == ({"a": "a"}, "only the first 3 metrics were read")
+    assert (run.kept, run.reading.notes[0]) == ({"a": "a"}, "only the first 3 metrics were read")
 
 
 def test_a_folder_whose_links_go_round_is_looked_at_once(tmp_path: Path) -> None:
@@ -227,5 +230,5 @@ def test_a_configuration_that_refers_to_itself_is_left_out_and_said(tmp_path: Pa
     notes: list[str] = []
     for text in ("a: &a {b: *a}", "a: [", bombs, "a: !!python/object/apply:os.system ['true']"):
         (tmp_path / "config.yaml").write_text(text)
-        assert len(trackers.config_near(tmp_path / "log.jsonl", notes)) <= 5000
+        assert len(configs.config_near(tmp_path / "log.jsonl", notes)) <= 5000
     assert len(notes) == 3

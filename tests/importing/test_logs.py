@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from sorl.diagnosis.diagnose import diagnose
 from sorl.diagnostics import CATALOGUE
-from sorl.integrations import logs, names
-from sorl.integrations.logs import imported, read
-from sorl.integrations.rows import Rows
+from sorl.importing import logs, names
+from sorl.importing.logs import imported, read
+from sorl.importing.rows import Rows
 from sorl.recording.segments import schema_of
 from sorl.spec import TABLES, InputError, RunSettings
 from sorl.spec.files import leaves
@@ -199,8 +199,8 @@ def test_of_a_kl_that_trl_may_have_weighted_by_the_ratio_the_import_says_so() ->
     for config, said in (({}, True), ({"args.use_bias_correction_kl": "False"}, False)):
         run = imported(Rows("log").extend(rows), config)
         assert run.read["step.kl_ref"] == "kl"
-        assert any(line.startswith("kl: recent TRL weights it") for line in run.notes) is said
-    assert not any("TRL" in line for line in imported(Rows("log").extend([{"kl": 0.1}]), {}).notes)
+        assert any(line.startswith("kl: recent TRL weights it") for line in run.reading.notes) is said
+    assert not any("TRL" in line for line in imported(Rows("log").extend([{"kl": 0.1}]), {}).reading.notes)
 
 
 @given(st.lists(st.text(), unique=True, max_size=30))

@@ -1,0 +1,208 @@
+"""JSON lines, lists of rows and trainer_state.json; a broken line or row costs itself."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from sorl.importing.rows import Rows
+from sorl.importing.text import LINE, Line, first_line, numbered_lines, opened, text_of
+from sorl.importing.title import title_of
+from sorl.spec import InputError
+from sorl.spec.files import MIB, from_json, open_file
+
+try:
+    import orjson
+except ImportError:
+    orjson = None  # type: ignore[assignment]
+
+DOCUMENT = 64 * MIB  # bytes of one JSON value
+_SHOWN = 60  # characters of a line in a message
+_LONG_ROW = 8192  # characters of a line of which the numbers alone are held
+_SALVAGE = 4  # times the length of a damaged document that is read to find its rows
+_DECODER = json.JSONDecoder()
+
+
+def is_json_lines(path: Path, head: bytes) -> bool:
+    """Whether a file holds one JSON object a line."""
+    if path.suffix in (".jsonl", ".ndjson"):
+        return bool(text_of(head))
+    with suppress(ValueError):
+        found = from_json(first_line(head))
+        return isinstance(found, dict) and "log_history" not in found
+    return False
+
+
+def is_json_document(path: Path, head: bytes) -> bool:
+    """Whether a file may be one JSON value."""
+    return text_of(head).lstrip().startswith(("{", "["))
+
+
+def json_lines(path: Path) -> Iterator[Rows]:
+    """One object a line. A line that is none is left out; without any the file may be one JSON value."""
+    rows = Rows(title_of(path), place_unit="line")
+    with opened(path) as file:
+        rows.extend(_objects(file_lines=numbered_lines(file), rows=rows))
+    if rows:
+        yield rows
+        return
+    with open_file(path) as file:
+        head = file.read(LINE)
+    if is_json_document(path, head):
+        with suppress(InputError, ValueError):
+            yield from json_document(path)
+            return
+    line = first_line(head)
+    if not line:
+        raise InputError(f"'{path}' {rows.why_empty()}")
+    raise InputError(
+        f"line 1 of '{path}' is no JSON object with metrics, nor is any other: {line[:_SHOWN]!r}"
+    )
+
+
+def _objects(file_lines: Iterator[Line], rows: Rows) -> Iterator[dict[str, Any]]:
+    """Yield the objects of the lines; `rows` counts the lines that hold none."""
+    for line in file_lines:
+        place = rows.place(line.number)
+        text = line.text.strip("\0 \t\r\n")
+        if line.too_long:
+            rows.account.leave_out(f"longer than {LINE // MIB} MiB", place)
+            continue
+        if not text:
+            if "\0" in line.text:
+                rows.account.leave_out("zeros instead of text", place)
+            continue
+        rows.position = line.number
+        found = _objects_of(text)
+        if not found:
+            reason = "not a JSON object" if line.ended else "cut off in the last line"
+            rows.account.leave_out(reason, place)
+        for row in found:
+            yield flat(row) if len(text) < _LONG_ROW else _numbers_of(flat(row))
+
+
+def _objects_of(text: str) -> list[dict[str, Any]]:
+    """Return the objects of a line: one, or several where two writers met; none where it is damaged."""
+    with suppress(ValueError):
+        row = _parsed(text)
+        return [row] if isinstance(row, dict) else []
+    found: list[dict[str, Any]] = []
+    position = 0
+    with suppress(ValueError, RecursionError):
+        while position < len(text):
+            row, position = _DECODER.raw_decode(text, position)
+            if not isinstance(row, dict):
+                return []
+            found.append(row)
+            position += len(text[position:]) - len(text[position:].lstrip())
+        return found
+    return []
+
+
+def _parsed(text: str) -> Any:
+    if orjson is not None:  # it takes a fifth of the time, and knows no NaN
+        with suppress(ValueError):
+            return orjson.loads(text)
+    return from_json(text)
+
+
+def _numbers_of(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the numbers of a long row: a block of rows is held at once."""
+    return {key: value for key, value in row.items() if isinstance(value, int | float)}
+
+
+def flat(row: dict[str, Any]) -> dict[str, Any]:
+    """Return one flat row: metrics that are nested one level (`{"data": {...}, "step": 3}`)
+    join the others.
+    """
+    tables = [value for value in row.values() if isinstance(value, dict)]
+    if not tables:
+        return row
+    joined: dict[str, Any] = {}
+    for table in tables:
+        joined |= table
+    return joined | {key: value for key, value in row.items() if not isinstance(value, dict)}
+
+
+def json_document(path: Path) -> Iterator[Rows]:
+    """A list of rows, or `log_history` in a trainer_state.json; of a folder with checkpoints the newest.
+
+    Of a damaged document every row that is whole is read.
+    """
+    path = newest_state(path) or path
+    text = _document_text(path)
+    rows = Rows(title_of(path))
+    try:
+        found = from_json(text)
+    except ValueError as error:
+        rows.extend(map(flat, _whole_objects(text, rows)))
+        if not rows:
+            raise InputError(f"'{path}' cannot be read as JSON: {error}") from None
+        yield rows
+        return
+    history = found.pop("log_history", None) if isinstance(found, dict) else found
+    if not isinstance(history, list) or not any(isinstance(row, dict) for row in history):
+        raise InputError(f"'{path}' is neither a list of objects nor a trainer_state.json with log_history")
+    rows.config = {} if found is history else found
+    yield rows.extend(_rows_of(history, rows))
+
+
+def _document_text(path: Path) -> str:
+    with opened(path) as file:
+        text = file.read(DOCUMENT + 1)
+    if len(text) > DOCUMENT:
+        raise InputError(
+            f"'{path}' is larger than {DOCUMENT // MIB} MiB, the most that is read of such a file"
+        )
+    return text
+
+
+def _rows_of(history: list[Any], rows: Rows) -> Iterator[dict[str, Any]]:
+    for number, row in enumerate(history, start=1):
+        rows.position = number
+        if isinstance(row, dict):
+            yield flat(row)
+        else:
+            rows.account.leave_out("not a JSON object", rows.place(number))
+
+
+def _whole_objects(text: str, rows: Rows) -> Iterator[dict[str, Any]]:
+    """Yield the innermost whole objects of a damaged JSON text; `rows` counts those that are damaged."""
+    position = text.find("{")
+    container = position if text.lstrip().startswith("{") else -1  # damaged as a whole, and no row
+    budget = _SALVAGE * len(text)
+    number = 0
+    while position >= 0 and budget > 0:
+        end = position + 1
+        number += position != container
+        rows.position = number
+        try:
+            found, end = _DECODER.raw_decode(text, position)
+        except json.JSONDecodeError as error:
+            budget -= error.pos - position
+            if position != container:
+                reason = "cut off at the end" if error.pos >= len(text.rstrip()) else "damaged JSON"
+                rows.account.leave_out(reason, rows.place(number))
+        except RecursionError:
+            return
+        else:
+            yield found
+        position = text.find("{", end)
+
+
+def newest_state(folder: Path) -> Path | None:
+    """Return the trainer_state.json of a folder, or that of its last checkpoint, which has all rows before
+    it.
+    """
+    own = folder / "trainer_state.json"
+    if own.is_file():
+        return own
+    checkpoints = {
+        int(re.sub(r"\D", "", file.parent.name) or 0): file
+        for file in folder.glob("checkpoint-*/trainer_state.json")
+    }
+    return checkpoints[max(checkpoints)] if checkpoints else None

@@ -1,0 +1,365 @@
+"""Logs of other trainers: where they are in a file or folder, and what they are in tables of ours."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from sorl.diagnosis.log import Log
+from sorl.diagnostics import CATALOGUE
+from sorl.diagnostics.collapse import Watch, judge
+from sorl.diagnostics.rules import Event, RuleWatch, alarms
+from sorl.importing import names
+from sorl.importing.configs import config_near, configs
+from sorl.importing.formats import Format, format_of, runs_in
+from sorl.importing.rows import Rows
+from sorl.importing.unpack import Unpacked, is_packed, unpacked
+from sorl.recording.segments import schema_of
+from sorl.spec import InputError
+from sorl.spec.reading import Reading
+
+STEPS = 50_000  # that are judged, in some seconds
+KEPT = 200  # metrics that are kept under their own names
+# folders below each other, and files and folders, that are looked at for logs
+DEEP = 8
+ENTRIES = 100_000
+LAYERS = 2  # archives inside of each other
+PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip", ".tar", ".tgz")
+ENDINGS = (
+    ".jsonl",
+    ".ndjson",
+    ".csv",
+    ".tsv",
+    ".parquet",
+    ".wandb",
+    ".swanlab",
+    ".db",
+    ".sqlite",
+    ".log",
+    *PACKED,
+)
+_BEGIN = 5  # values of a metric, which are numbers if it is not padded with NaN
+_NAMED = 8  # metrics that are named of a log without a known one
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file or folder with one run, or a database with several.
+
+    `path` is what the user knows, and `file` where it is read: of a compressed one what it unpacks to.
+    """
+
+    path: Path
+    format: Format
+    file: Path
+    archive: Path | None = None  # the compressed file that it comes from
+    damage: str = ""  # what of that is missing
+
+    @classmethod
+    def of(cls, path: Path, found: Format) -> Source:
+        """Return the source that a path itself is."""
+        return cls(path, found, path)
+
+    def packed_in(self, archive: Path, inner: Unpacked) -> Source:
+        """Return the source as the part of an archive that it is."""
+        path = archive / self.path.relative_to(inner.path)
+        return replace(self, path=path, archive=archive, damage=self.damage or inner.damage)
+
+    def fingerprint(self) -> str:
+        """Return what changes with the files of the source: their names, sizes and times."""
+        origin = self.archive or self.path
+        own = sorted(islice(origin.rglob("*"), ENTRIES)) if origin.is_dir() else [origin]
+        seen = []
+        for file in (*own, origin.with_name(f"{origin.name}-wal"), *configs(origin)):
+            with suppress(OSError):  # gone since
+                state = file.stat()
+                seen.append(f"{file} {state.st_size} {state.st_mtime_ns}")
+        return sha256("\n".join(seen).encode(errors="surrogateescape")).hexdigest()
+
+    def runs(self, refused: list[str] | None = None) -> Iterator[Imported]:
+        """Yield the runs in it; `refused` gets a line for each of nothing known. InputError where none can be
+        read.
+        """
+        lines = [] if refused is None else refused
+        some = False
+        try:
+            for rows in runs_in(self.file, self.format):
+                try:
+                    config = config_near(self.path, rows.notes) | config_near(self.file, rows.notes)
+                    run = imported(rows, config | rows.config)
+                except InputError as error:
+                    lines.append(self._named(error))
+                    continue
+                if self.damage:
+                    run.reading = replace(run.reading, warnings=(self.damage, *run.reading.warnings))
+                some = True
+                yield run
+        except InputError as error:
+            raise InputError(self._named(error)) from None
+        if not some:
+            raise InputError(lines.pop() if lines else f"'{self.path}' holds no runs")
+
+    def _named(self, error: InputError) -> str:
+        """Return a message that names what the user knows in place of where it was unpacked to."""
+        return str(error).replace(str(self.file), str(self.path))
+
+
+@dataclass
+class Imported:
+    """A run of another trainer in tables of ours: `step`, and `minibatch` with one update a step."""
+
+    name: str
+    tables: dict[str, dict[str, Any]]
+    settings: dict[str, Any]  # by dotted key, those of workbench/spec/settings.py and names.SETTINGS
+    read: dict[str, str]  # table.column -> metric
+    kept: dict[str, str]  # column of table `step` -> metric without a column of ours
+    left: list[str]  # metrics beyond KEPT
+    reading: Reading
+    status: str
+
+    @property
+    def steps(self) -> np.ndarray:
+        """Steps, ascending."""
+        return np.asarray(self.tables["step"]["step"])
+
+    @property
+    def every(self) -> int:
+        """Of how many steps one is judged: of a log of more than STEPS not every one is."""
+        return max(1, -(-len(self.steps) // STEPS))
+
+
+def sources(path: Path, refused: list[str] | None = None) -> list[Source]:
+    """Return the logs in a file or below a folder; `refused` gets a line for each file that is none.
+
+    Links are not followed. Raises InputError where there is no log.
+    """
+    if not path.exists():
+        raise InputError(f"there is no file or folder '{path}'")
+    search = _Search([] if refused is None else refused)
+    if not path.is_dir():
+        return search.in_file(path)
+    logs = list(search.below(path, DEEP))
+    if not logs:
+        raise InputError(
+            f"'{path}' holds no known log; in a folder only files named *{', *'.join(ENDINGS)} are read"
+        )
+    return logs
+
+
+class _Search:
+    """Looks for logs in files, folders and archives, within bounds."""
+
+    def __init__(self, refused: list[str]) -> None:
+        self._refused = refused
+        self._budget = iter(range(ENTRIES))
+        self._layers = 0  # of archives inside of archives
+
+    def in_file(self, path: Path) -> list[Source]:
+        """Return the logs of a file: several where it is an archive. Raises InputError where it is none."""
+        try:
+            if is_packed(path):
+                return self._in_archive(path)
+            found = format_of(path)
+        except OSError as error:
+            raise InputError(f"'{path}' cannot be read: {error.strerror or 'opening it failed'}") from None
+        return [Source.of(path, found)] if found else []
+
+    def _in_archive(self, path: Path) -> list[Source]:
+        if self._layers == LAYERS:
+            raise InputError(f"'{path}' is an archive inside of {LAYERS} archives: unpack it first")
+        inner = unpacked(path)
+        self._layers += 1
+        try:
+            found = list(self.below(inner.path, DEEP)) if inner.path.is_dir() else self.in_file(inner.path)
+        except InputError as error:
+            raise InputError(str(error).replace(str(inner.path), str(path))) from None
+        finally:
+            self._layers -= 1
+        if not found:
+            raise InputError(f"'{path}' holds no known log")
+        return [one.packed_in(path, inner) for one in found]
+
+    def below(self, folder: Path, deep: int) -> Iterator[Source]:
+        """Yield the logs of a folder: it is one, or it holds some."""
+        own = format_of(folder)
+        if own:
+            yield Source.of(folder, own)
+        if (own and own.name in ("Aim", "MLflow", "TRL")) or (folder / "segments").is_dir() or not deep:
+            return  # a run of ours is none of another trainer
+        with os.scandir(folder) as scanned:
+            entries = sorted(islice(scanned, ENTRIES), key=lambda entry: entry.name)
+        # The folder of a tracker's run has its own debug logs too.
+        tracked = [entry for entry in entries if entry.name.endswith((".wandb", ".swanlab"))]
+        for entry in tracked or entries:
+            if next(self._budget, None) is None:
+                return
+            path = Path(entry.path)
+            if entry.is_dir(follow_symlinks=False):
+                with suppress(OSError):
+                    yield from self.below(path, deep - 1)
+            elif not own and path.suffix in ENDINGS and entry.is_file(follow_symlinks=False):
+                yield from self._readable(path)
+
+    def _readable(self, path: Path) -> list[Source]:
+        try:
+            return self.in_file(path)
+        except InputError as error:
+            if path.suffix != ".log":  # programs write other things to files of that name
+                self._refused.append(str(error))
+            return []
+
+
+def imported(rows: Rows, config: Mapping[str, Any]) -> Imported:
+    """Return a run's rows in tables of ours. Raises InputError where no metric has a column of ours.
+
+    Of a trainer that logs no exact match, the mean reward stands in for success: collapse is judged by it.
+    """
+    steps, metrics = rows.by_step()
+    read = dict[str, str]()
+    step = {"step": steps}
+    updates = dict[str, Any]()
+    for place, metric in names.chosen(metrics).items():
+        table, name = place.split(".", 1)
+        schema = schema_of(table)
+        if name in schema.names and schema.field(name).type == pa.float64():
+            read[place] = metric
+            (step if table == "step" else updates)[name] = metrics[metric]
+    if not read:
+        raise InputError(_unknown(rows, metrics))
+    if "reward" in step and "success" not in step:
+        step["success"] = step["reward"]
+        used = f"the reward ({read['step.reward']}) is used instead"
+        rows.notes.append(f"success: the log has none; {used}")
+    _note_weighted_kl(rows, read, config)
+    others = [metric for metric in metrics if metric not in read.values()]
+    taken = set(schema_of("step").names)
+    kept = dict[str, str]()
+    for metric in others[:KEPT]:
+        kept[names.own_column(metric, taken | kept.keys())] = metric
+    step |= {name: metrics[metric] for name, metric in kept.items()}
+    tables = _tables(step, updates)
+    reading = rows.reading(read.values())
+    return Imported(
+        rows.name, tables, names.settings(config), read, kept, others[KEPT:], reading, rows.status
+    )
+
+
+def _unknown(rows: Rows, metrics: Mapping[str, Any]) -> str:
+    """Return the message for a log without a metric that is known here."""
+    some = ", ".join([*metrics][:_NAMED]) or "none"
+    theirs = (
+        "the names of verl, TRL and others; our own are known too, as step.entropy or minibatch.grad_norm"
+    )
+    has = f"no metric that is known here (it has: {some}, ...)"
+    unread = "".join(f"; {warning}" for warning in rows.reading(()).warnings)
+    return f"'{rows.name}' has {has}{unread}; docs/results/metric-names.md lists {theirs}"
+
+
+def _note_weighted_kl(rows: Rows, read: Mapping[str, str], config: Mapping[str, Any]) -> None:
+    """Say that the KL of a recent TRL is weighted by the ratio, unless its configuration says that it is
+    not.
+    """
+    switches = [value for key, value in config.items() if key.endswith("use_bias_correction_kl")]
+    is_off = any(str(value).lower() == "false" for value in switches)
+    kl = read.get("step.kl_ref", "")
+    if "step.zero_advantage_frac" in read and kl.rpartition("/")[2] == "kl" and not is_off:
+        rows.notes.append(f"{kl}: recent TRL weights it by the ratio unless use_bias_correction_kl is off")
+
+
+def _tables(step: dict[str, Any], updates: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the tables `step` and `minibatch`, which has a row where anything of an update was logged or a
+    metric is NaN or infinite.
+    """
+    steps = step["step"]
+    broken = np.zeros(len(steps), np.int64)  # metrics that are NaN or Inf
+    for values in [*step.values(), *updates.values()][1:]:
+        logged = ~np.ma.getmaskarray(values)
+        wrong = logged & ~np.isfinite(np.ma.getdata(values))
+        if not wrong[np.flatnonzero(logged)[:_BEGIN]].any():  # one that began so is padded, as tables are
+            broken += wrong
+    known = broken > 0
+    if updates:
+        known |= ~np.logical_and.reduce([np.ma.getmaskarray(values) for values in updates.values()])
+    if not known.any():
+        return {"step": step}
+    first = np.zeros(known.sum(), np.int64)
+    minibatch = {"step": steps[known]}
+    minibatch |= {name: values[known] for name, values in updates.items()}
+    minibatch |= {"update": first, "epoch": first, "non_finite": broken[known]}
+    return {"step": step, "minibatch": minibatch}
+
+
+def events(run: Imported) -> tuple[dict[str, Any], list[Event]]:
+    """Return the verdict, as columns of table `run`, and the events of collapse, hard events and alarms."""
+    watch = Watch()
+    rules = RuleWatch(alarms(CATALOGUE))
+    found = list[Event]()
+    known = [name for name in run.tables["step"] if name not in run.kept]
+    for values in zip(*(run.tables["step"][name][:: run.every].tolist() for name in known), strict=True):
+        seen = {name: value for name, value in zip(known, values, strict=True) if value is not None}
+        step = seen.pop("step")
+        found += [*watch.step(step, seen), *rules.step(step, seen)]
+    return watch.verdict.columns(), found
+
+
+def logs(path: Path, refused: list[str] | None = None) -> Iterator[Log]:
+    """Yield a log for the diagnosis of every run in a file or folder.
+
+    `refused` gets a line for each part that cannot be read. Raises InputError where that is all of it.
+    """
+    lines = [] if refused is None else refused
+    any_read = False
+    for source in sources(path, lines):
+        try:
+            for run in source.runs(lines):
+                any_read = True
+                yield log_of(run, source.path)
+        except InputError as error:
+            lines.append(str(error))
+    if not any_read:
+        raise InputError(lines.pop(0) if len(lines) == 1 else _none_readable(path, lines))
+
+
+def _none_readable(path: Path, lines: list[str]) -> str:
+    count = len(lines)
+    first = lines.pop(0) if lines else "it is empty"
+    lines.clear()
+    return f"none of the {count:,} logs in '{path}' can be read; the first: {first}"
+
+
+def read(path: Path) -> Log:
+    """Return the first log in a file or folder. Raises InputError for a source that cannot be read or
+    understood.
+    """
+    return next(logs(path))
+
+
+def log_of(run: Imported, path: Path) -> Log:
+    """Return a run as the diagnosis reads it; of more than STEPS steps only every so many-th is in it."""
+    thin = run.every
+    tables = dict[str, pd.DataFrame]()
+    for table, columns in run.tables.items():
+        shown = {name: values[::thin] for name, values in columns.items()}
+        tables[table] = pd.DataFrame(
+            {n: np.ma.filled(x, np.nan) if np.ma.isMA(x) else x for n, x in shown.items()}
+        )
+    row: dict[str, Any] = {"status": None, "outcome": None, "collapse_step": None, "detection_step": None}
+    if "success" in tables["step"]:
+        scored = tables["step"].dropna(subset="success")
+        row |= judge(scored["success"].tolist(), steps=scored["step"].tolist()).columns()
+    tables["event"] = pd.DataFrame(events(run)[1])
+    name = path.name if run.name in (path.stem, path.parent.name) else f"{path.name}: {run.name}"
+    name += f" (one in {thin} of its {len(run.steps):,} steps)" if thin > 1 else ""
+    return Log(
+        name, lambda table, step: tables.get(table, pd.DataFrame()), run.settings, row, reading=run.reading
+    )

@@ -1,0 +1,52 @@
+"""How a log was read: its rows, how many were left out, and what a reader of the verdict has to know."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from sorl.spec.files import from_json
+
+MATERIAL = 0.1  # share of a log's rows without which a verdict is about another log
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How many rows a log holds and how many of them were left out, with the reasons as sentences.
+
+    `warnings` stand before a verdict: more than MATERIAL of the rows, or of a metric's values, are missing
+    from it. `notes` stand after it.
+    """
+
+    rows: int  # of the log, those left out included
+    left_out: int
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data, as `sorl diagnose --format json` prints it."""
+        return {
+            "rows": self.rows,
+            "left_out": self.left_out,
+            "warnings": list(self.warnings),
+            "notes": list(self.notes),
+        }
+
+    def to_json(self) -> str:
+        """Return the text that column `reading` of table `run` holds."""
+        return json.dumps(self.as_dict())
+
+    @classmethod
+    def from_json(cls, text: object) -> "Reading | None":
+        """Return what column `reading` holds; None where it holds nothing, or no reading."""
+        if not isinstance(text, str):
+            return None
+        try:
+            fields = from_json(text)
+            return cls(
+                rows=int(fields["rows"]),
+                left_out=int(fields["left_out"]),
+                warnings=tuple(map(str, fields["warnings"])),
+                notes=tuple(map(str, fields["notes"])),
+            )
+        except (ValueError, TypeError, LookupError):
+            return None
