@@ -11,6 +11,7 @@ import pytest
 
 from sorl.cli import import_
 from sorl.cli.import_ import Importer
+from sorl.spec import InputError
 from sorl.store.reader import Reader
 from sorl.store.sync import sync
 from tests.cli.command import done, refused, sorl, told
@@ -97,6 +98,38 @@ def test_the_runs_of_a_database_are_runs(runs, tmp_path):
     assert asked(runs, "SELECT arm, steps FROM run ORDER BY 1") == [("p/other", 13), ("p/run", 13)]
 
 
+def test_one_log_may_be_in_two_experiments(log, runs):
+    done("import", log, "--name", "a", runs=runs)
+    done("import", log, "--name", "b", runs=runs)
+    assert asked(
+        runs, "SELECT experiment, count(*) FROM run JOIN step USING (run_id) GROUP BY 1 ORDER BY 1"
+    ) == [
+        ("a", 40),
+        ("b", 40),
+    ]
+    assert "grpo" in done("ls", "b", runs=runs).stdout
+
+
+def test_a_seed_that_is_no_number_is_none(log, runs):
+    (log.parent / "config.json").write_text('{"seed": true}')
+    done("import", log, runs=runs)
+    assert asked(runs, "SELECT seed FROM run") == [(0,)]
+
+
+def test_what_was_left_out_is_said_by_import_and_by_every_later_diagnosis(log, runs):
+    lines = log.read_text().splitlines()
+    log.write_text("\n".join([*lines[:20], *["damaged"] * 10, *lines[20:]]) + "\n")
+    sentence = "10 of 50 rows left out: not a JSON object, first in line 21"
+    assert f"warning: {sentence}" in done("import", log, runs=runs).stdout
+    ((run_id,),) = asked(runs, "SELECT run_id FROM run")
+    for words in (["diagnose", run_id], ["diagnose", log], ["diagnose", run_id, "--format", "md"]):
+        text = done(*words, runs=runs).stdout
+        assert text.lstrip("*").startswith(f"Warning: {sentence}"), text
+    for name in (run_id, log):
+        (found,) = told("diagnose", name, runs=runs)
+        assert (found["reading"]["rows"], found["reading"]["left_out"]) == (50, 10)
+
+
 # Live
 
 
@@ -155,6 +188,64 @@ def test_follow_reads_on_until_ctrl_c(log, runs, monkeypatch):
     assert asked(runs, ended) == [(60, "finished")]
 
 
+def test_a_bad_line_costs_a_followed_log_that_line_alone(log, runs, following, capsys):
+    with log.open("a") as file:
+        file.write("no JSON\n" + rows(range(40, 60)))
+    following.look(say=False)
+    following.end()
+    assert asked(runs, "SELECT count(*), max(step) FROM step") == [(60, 59)]
+    assert "1 of 61 rows left out: not a JSON object, first in line 41" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("how", ["renamed", "truncated"])
+def test_a_log_that_is_rotated_keeps_its_first_part(how, log, runs, following):
+    if how == "renamed":
+        log.rename(log.with_suffix(".1"))
+    log.write_text("")
+    with pytest.raises(InputError, match="it is empty"):
+        following.look(say=False)
+    log.write_text(rows(range(40, 50)))
+    following.look(say=False)
+    with log.open("a") as file:
+        file.write(rows(range(50, 60)))
+    following.look(say=False)
+    following.end()
+    assert asked(runs, "SELECT count(*), min(step), max(step), sum(mine_own) FROM step") == [
+        (60, 0, 59, 59 * 30)
+    ]
+    assert asked(runs, "SELECT count(*) FROM minibatch") == [(60,)]
+
+
+def test_a_log_that_is_not_there_yet_or_empty_is_waited_for(tmp_path, runs, monkeypatch):
+    late = tmp_path / "late.jsonl"
+    waits = iter(["", rows(range(5)), None])
+
+    def sleep(seconds: float) -> None:
+        content = next(waits)
+        if content is None:
+            raise KeyboardInterrupt
+        late.write_text(content)
+
+    monkeypatch.setattr(import_.time, "sleep", sleep)
+    result = sorl("import", late, "--follow", runs=runs)
+    assert result.exit_code == 0, result.output
+    assert "waiting: there is no file or folder" in result.stderr
+    assert "it is empty" in result.stderr
+    assert "5 steps of JSON lines" in result.stdout
+    assert asked(runs, "SELECT count(*), any_value(status) FROM step JOIN run USING (run_id)") == [
+        (5, "finished")
+    ]
+
+
+def test_ctrl_c_before_anything_came_says_so(tmp_path, runs, monkeypatch):
+    def sleep(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(import_.time, "sleep", sleep)
+    result = sorl("import", tmp_path / "never.jsonl", "--follow", runs=runs)
+    assert "nothing was imported" in result.stderr
+
+
 def test_ctrl_c_in_the_middle_of_a_write_leaves_every_step_once(log, runs, following, monkeypatch):
     with log.open("a") as file:
         file.write(rows(range(40, 60)))
@@ -178,9 +269,9 @@ def test_what_is_no_log_is_refused_in_one_line(log, runs, tmp_path):
     refused("there is no file or folder", "import", tmp_path / "nothing", runs=runs)
     for name in ("../x", ".x"):
         refused("is no name of a folder", "import", log, "--name", name, runs=runs)
-    (tmp_path / "x.jsonl").write_text('{"step": 1}\nnot json\n{}\n')
+    (tmp_path / "x.jsonl").write_text("[1]\nnot json\n")
     for verb in ("import", "diagnose"):
-        refused("line 2", verb, tmp_path / "x.jsonl", runs=runs)
+        refused("line 1 of", verb, tmp_path / "x.jsonl", runs=runs)
     assert not [*runs.rglob("*.parquet")]
 
 

@@ -21,6 +21,7 @@ from typer import Argument, Context, Option
 from sorl.cli.tables import echo, note, note_refused, print_table
 from sorl.grid.cell import expand
 from sorl.grid.folder import write
+from sorl.importing.rows import counted
 from sorl.spec import InputError
 from sorl.spec.files import MIB, from_json, lock_file, read_text
 from sorl.spec.names import FolderName
@@ -33,6 +34,7 @@ _WHAT = (
     "A log, or a folder with logs: JSON lines, CSV, Parquet, trainer_state.json, TensorBoard, W&B, SwanLab,"
     " trackio, MLflow, Aim, or verl's console."
 )
+DEFAULT = "imported"  # experiment of runs that are filed under none
 RECORD = "imports.json"  # of an experiment's folder: what was imported, and what it looked like then
 _SLICE = 100_000  # steps of a segment
 # seconds between two looks; times of what a look takes
@@ -43,23 +45,21 @@ _SHARE = 5.0
 def import_(
     ctx: Context,
     source: Path = Argument(..., metavar="SOURCE", help=_WHAT),
-    name: str = Option("imported", metavar="NAME", help="The experiment that the runs are filed under."),
+    name: str = Option(DEFAULT, metavar="NAME", help="The experiment that the runs are filed under."),
     follow: bool = Option(False, "--follow", help="Keep reading while the trainer writes, until Ctrl-C."),
 ) -> None:
     """Turn the log of another trainer into a run: the app, SQL, compare, diagnose and report
     then work on it.
     """
-    importer = Importer(source, ctx.obj / FolderName(name, "--name"), live=follow)
-    importer.look(say=True)
-    if follow:
-        note(f"following {source}; Ctrl-C ends it")
-        with suppress(KeyboardInterrupt):
-            while True:
-                began = time.monotonic()
-                with suppress(InputError, OSError):  # a file that is just being replaced
-                    importer.look(say=False)
-                time.sleep(max(_PAUSE, _SHARE * (time.monotonic() - began)))
-        importer.end()
+    experiment = FolderName(name, "--name")
+    importer = Importer(source, ctx.obj / experiment, live=follow)
+    if not follow:
+        importer.look(say=True)
+        return
+    note(f"following {source}; Ctrl-C ends it")
+    with suppress(KeyboardInterrupt):
+        importer.follow()
+    importer.end()
 
 
 class Importer:
@@ -75,6 +75,20 @@ class Importer:
         self._written: dict[str, tuple[Imported, int]] = {}
         self._locks: dict[str, IO[str]] = {}
 
+    def follow(self) -> None:
+        """Look again and again, and report the first run; what cannot be read yet is waited for."""
+        waits_for = ""
+        while True:
+            began = time.monotonic()
+            try:
+                self.look(say=not self._written)
+                waits_for = ""
+            except (InputError, OSError) as error:  # not there yet, empty, or just being replaced
+                if str(error) != waits_for:
+                    waits_for = str(error)
+                    note(f"waiting: {waits_for}")
+            time.sleep(max(_PAUSE, _SHARE * (time.monotonic() - began)))
+
     def look(self, *, say: bool) -> None:
         """Import what is new or has changed. Raises InputError where no source can be read."""
         from rich.console import Console
@@ -84,34 +98,20 @@ class Importer:
 
         refused = list[str]()
         found = sources(self.source, refused)
-        record = dict[str, Any]()
-        with suppress(OSError, ValueError, TypeError):
-            record |= from_json(read_text(self.experiment / RECORD, 64 * MIB))
+        record = self._record()
         marks = {one: one.fingerprint() for one in found}
-        fresh = []
-        for one in found:
-            entry: Any = record.get(str(one.path.resolve()))
-            known = isinstance(entry, dict) and entry.get("fingerprint") == marks[one] and entry.get("runs")
-            if not known or not all(
-                (self.experiment / str(run) / "segments").is_dir() for run in entry["runs"]
-            ):
-                fresh.append(one)
-        written = 0
+        fresh = [one for one in found if not self._is_unchanged(record.get(_key_of(one)), marks[one])]
         quiet = not say or len(fresh) == 1 or not sys.stderr.isatty()
+        written = 0
         for one in track(fresh, "importing", console=Console(stderr=True), disable=quiet, transient=True):
-            runs: list[str] = []
             try:
-                for run in one.runs(refused):
-                    runs.append(run_id := _id_of(one, run, runs))
-                    self._write(run_id, run)
-                    if say and len(found) == 1:
-                        report(run_id, run, one)
+                runs = self._import(one, refused, say=say and len(found) == 1)
             except InputError as error:
                 if len(found) == 1:
                     raise
                 refused.append(str(error))
-            if runs:
-                record[str(one.path.resolve())] = {"fingerprint": marks[one], "runs": runs}
+                continue
+            record[_key_of(one)] = {"fingerprint": marks[one], "runs": runs}
             written += len(runs)
         if written:
             write(self.experiment / RECORD, json.dumps(record, indent=1))
@@ -121,16 +121,44 @@ class Importer:
             raise InputError(f"'{self.source}' holds no log that can be read")
         if say:
             same = len(found) - len(fresh)
-            kept = f"; {same} source{'s' * (same != 1)} unchanged since the last import" if same else ""
-            echo(f"{written} run{'s' * (written != 1)} imported as experiment {self.experiment.name}{kept}")
+            unchanged = f"; {counted(same, 'source')} unchanged since the last import" if same else ""
+            echo(f"{counted(written, 'run')} imported as experiment {self.experiment.name}{unchanged}")
+
+    def _record(self) -> dict[str, Any]:
+        """Return what was imported before: source -> its fingerprint and runs."""
+        with suppress(OSError, ValueError, TypeError):
+            return dict(from_json(read_text(self.experiment / RECORD, 64 * MIB)))
+        return {}
+
+    def _is_unchanged(self, entry: Any, mark: str) -> bool:
+        if not isinstance(entry, dict) or entry.get("fingerprint") != mark or not entry.get("runs"):
+            return False
+        return all((self.experiment / str(run) / "segments").is_dir() for run in entry["runs"])
+
+    def _import(self, source: Source, refused: list[str], *, say: bool) -> list[str]:
+        """Write the runs of a source, and return their ids."""
+        runs: list[str] = []
+        for run in source.runs(refused):
+            run_id = _id_of(source, run, self.experiment.name, runs)
+            runs.append(run_id)
+            self._write(run_id, run)
+            if say:
+                report(run_id, run, source)
+        return runs
 
     def end(self) -> None:
-        """Write what has come since the last look, and the last step of the followed runs."""
+        """Write what has come since the last look, and the last step of the followed runs; say what was left
+        out.
+        """
         self._live = False
         with suppress(InputError, OSError):
             self.look(say=False)
         for run_id, (run, _) in [*self._written.items()]:
             self._write(run_id, run)
+            for sentence in (*run.reading.warnings, *run.reading.notes):
+                note(f"{run_id}: {sentence}")
+        if not self._written:
+            note("nothing was imported")
         for lock in self._locks.values():
             lock.close()
 
@@ -147,6 +175,8 @@ class Importer:
                 raise InputError(f"another process follows '{run_id}'")
             self._locks[run_id] = lock
         before, until = self._written.get(run_id, (run, -1))
+        if int(before.steps[0]) < int(run.steps[0]):  # the log was rotated: its first part is elsewhere
+            run = run.behind(before)
         last = int(run.steps[-1]) - self._live
         grown = until >= 0 and (folder / "segments").is_dir() and _grew(before, run, until)
         home, since = (folder, until) if grown else (folder / ".importing", -1)
@@ -193,14 +223,25 @@ class Importer:
         }
 
 
-def _id_of(source: Source, run: Imported, others: list[str]) -> str:
-    """Return the id of a run: the same whenever its source is read, and none of the `others` of
-    the source.
+def _key_of(source: Source) -> str:
+    """Return the source as the record of an experiment names it."""
+    return str(source.path.resolve())
+
+
+def _id_of(source: Source, run: Imported, experiment: str, others: list[str]) -> str:
+    """Return the id of a run: the same whenever its source is read, another in another experiment, and none
+    of the `others` of the source.
     """
-    key = f"{source.path.resolve()}\0{run.name}"
+    key = f"{_key_of(source)}\0{run.name}"
+    if experiment != DEFAULT:
+        key += f"\0{experiment}"
     plain = re.sub(r"[^0-9A-Za-z._-]+", "-", run.name).strip("-.")[:60] or "run"
-    digests = (sha256(f"{key}\0{n}".encode(errors="replace")).hexdigest()[:6] for n in range(len(others) + 1))
-    return next(free for digest in digests if (free := f"{plain}-{digest}") not in others)
+    for number in range(len(others) + 1):
+        digest = sha256(f"{key}\0{number}".encode(errors="replace")).hexdigest()[:6]
+        run_id = f"{plain}-{digest}"
+        if run_id not in others:
+            return run_id
+    raise AssertionError("of one id more than there are others one is free")
 
 
 def report(run_id: str, run: Imported, source: Source) -> None:

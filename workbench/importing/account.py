@@ -51,7 +51,8 @@ class Account:
             lost = self.count(unit)
             sentences = [_sentence(part, total) for part in self._left_out.values() if part.unit == unit]
             if lost > MATERIAL * total:
-                grave += [f"{lost:,} of {total:,} {unit} are missing from this verdict", *sentences]
+                summary = f"{lost:,} of {total:,} {unit} are missing from this verdict"
+                grave += sentences if len(sentences) == 1 else [summary, *sentences]
             else:
                 slight += sentences
             if lost * totals[worst] > self.count(worst) * total:

@@ -132,6 +132,15 @@ class Imported:
         """Steps, ascending."""
         return np.asarray(self.tables["step"]["step"])
 
+    def behind(self, earlier: Imported) -> Imported:
+        """Return the run with the steps of `earlier` before its own first: of a log that was rotated."""
+        first = int(self.steps[0])
+        tables: dict[str, dict[str, Any]] = {}
+        for table in earlier.tables.keys() | self.tables.keys():
+            tables[table] = _stacked(earlier.tables.get(table, {}), self.tables.get(table, {}), first)
+        kept = earlier.kept | self.kept
+        return replace(self, tables=tables, read=earlier.read | self.read, kept=kept)
+
     @property
     def every(self) -> int:
         """Of how many steps one is judged: of a log of more than STEPS not every one is."""
@@ -254,6 +263,20 @@ def imported(rows: Rows, config: Mapping[str, Any]) -> Imported:
     )
 
 
+def _stacked(earlier: Mapping[str, Any], later: Mapping[str, Any], first: int) -> dict[str, Any]:
+    """Return the rows of a table: the earlier ones before step `first`, then the later ones."""
+    size = len(later.get("step", ()))
+    before = np.asarray(earlier.get("step", np.zeros(0, np.int64))) < first
+    stacked: dict[str, Any] = {}
+    for name in {**earlier, **later}:
+        nothing = np.ma.masked_all(len(before))
+        top = earlier.get(name, nothing)[before]
+        stacked[name] = np.ma.concatenate([top, later.get(name, np.ma.masked_all(size))])
+        if not np.ma.getmaskarray(stacked[name]).any() and name in ("step", "update", "epoch", "non_finite"):
+            stacked[name] = np.asarray(stacked[name]).astype(np.int64)
+    return stacked
+
+
 def _unknown(rows: Rows, metrics: Mapping[str, Any]) -> str:
     """Return the message for a log without a metric that is known here."""
     some = ", ".join([*metrics][:_NAMED]) or "none"
@@ -358,7 +381,8 @@ def log_of(run: Imported, path: Path) -> Log:
         scored = tables["step"].dropna(subset="success")
         row |= judge(scored["success"].tolist(), steps=scored["step"].tolist()).columns()
     tables["event"] = pd.DataFrame(events(run)[1])
-    name = path.name if run.name in (path.stem, path.parent.name) else f"{path.name}: {run.name}"
+    named = path.name.startswith(run.name) or run.name == path.parent.name
+    name = path.name if named else f"{path.name}: {run.name}"
     name += f" (one in {thin} of its {len(run.steps):,} steps)" if thin > 1 else ""
     return Log(
         name, lambda table, step: tables.get(table, pd.DataFrame()), run.settings, row, reading=run.reading

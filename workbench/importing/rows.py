@@ -145,7 +145,7 @@ class Rows:
 
     def why_empty(self) -> str:
         """Return that there are no rows, and what was left out."""
-        reasons = self.account.reading(self.account.count("rows"), (), ()).warnings[1:]
+        reasons = self.account.reading(self.account.count("rows"), (), ()).warnings
         return "; ".join(["holds no rows", *reasons])
 
     def place(self, position: int) -> str:
