@@ -1,9 +1,12 @@
 """Every format, by a file that its own tool wrote (files/make.py), and what is said of a broken one."""
 
+import gzip
 import math
+import sqlite3
 import tarfile
+import zipfile
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,9 +19,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sorl.importing import configs, rows
+from sorl.importing import configs, rows, trackers, unpack
 from sorl.importing.logs import Imported, sources
 from sorl.spec import InputError
+from tests.cli.damaged_logs import mlflow
 from tests.importing.files.make import CONFIG, HELD_OUT, STEPS, reward
 
 FILES = Path(__file__).parent / "files"
@@ -232,3 +236,42 @@ def test_a_configuration_that_refers_to_itself_is_left_out_and_said(tmp_path: Pa
         (tmp_path / "config.yaml").write_text(text)
         assert len(configs.config_near(tmp_path / "log.jsonl", notes)) <= 5000
     assert len(notes) == 3
+
+
+def test_a_database_that_its_tracker_is_writing_is_read_from_a_copy(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(trackers, "_PATIENCE_SECONDS", 0.1)
+    path = tmp_path / "mlflow.db"
+    mlflow(path, damaged=False)
+    with closing(sqlite3.connect(path)) as writer:
+        writer.execute("BEGIN EXCLUSIVE")
+        writer.execute("INSERT INTO metrics VALUES ('a', 99, 'reward', 0.5, 0, 99)")
+        (run,) = runs(path)
+    assert len(run.steps) == 40
+
+
+def test_an_archive_inside_of_archives_is_not_unpacked_for_ever(tmp_path: Path) -> None:
+    content = b'{"step": 1, "reward": 0.5}\n'
+    for _ in range(4):
+        content = gzip.compress(content)
+    path = tmp_path / "log.jsonl.gz"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="is an archive inside of 2 archives"):
+        list(runs(path))
+
+
+def test_a_file_that_unpacks_to_more_than_the_bound_is_refused(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(unpack, "UNPACKED", 2**20)
+    path = tmp_path / "log.jsonl.gz"
+    path.write_bytes(gzip.compress(bytes(2**22)))
+    with pytest.raises(InputError, match="unpacks to more than 1 MiB"):
+        list(runs(path))
+
+
+def test_a_zip_with_a_folder_of_runs_is_those_runs(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in ("a/metrics.jsonl", "b/metrics.jsonl"):
+            archive.writestr(name, '{"step": 1, "reward": 0.5}\n')
+    found = sources(path)
+    assert [source.path for source in found] == [path / "a" / "metrics.jsonl", path / "b" / "metrics.jsonl"]
+    assert [run.name for run in runs(path)] == ["a", "b"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sorl.importing.rows import Rows
-from sorl.importing.text import LINE, Line, first_line, numbered_lines, opened, text_of
+from sorl.importing.text import LINE, ZEROS, Line, UsualLength, first_line, numbered_lines, opened, text_of
 from sorl.importing.title import title_of
 from sorl.spec import InputError
 from sorl.spec.files import MIB, from_json, open_file
@@ -66,21 +66,24 @@ def json_lines(path: Path) -> Iterator[Rows]:
 
 def _objects(file_lines: Iterator[Line], rows: Rows) -> Iterator[dict[str, Any]]:
     """Yield the objects of the lines; `rows` counts the lines that hold none."""
+    usual = UsualLength()
     for line in file_lines:
         place = rows.place(line.number)
         text = line.text.strip("\0 \t\r\n")
         if line.too_long:
             rows.account.leave_out(f"longer than {LINE // MIB} MiB", place)
             continue
-        if not text:
-            if "\0" in line.text:
-                rows.account.leave_out("zeros instead of text", place)
+        if not text and "\0" not in line.text:
             continue
         rows.position = line.number
         found = _objects_of(text)
-        if not found:
+        if not found and "\0" in line.text:
+            rows.account.leave_out(ZEROS, place, usual.lines_in(line.text))
+        elif not found:
             reason = "not a JSON object" if line.ended else "cut off in the last line"
             rows.account.leave_out(reason, place)
+        else:
+            usual.add(text)
         for row in found:
             yield flat(row) if len(text) < _LONG_ROW else _numbers_of(flat(row))
 

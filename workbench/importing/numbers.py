@@ -38,7 +38,7 @@ class NumberReader:
         self.commas = ""  # how commas were read: "thousands separators" or "decimal points"
         self.percent = False
         self.numbers = 0  # values that are numbers
-        self.unreadable = 0  # texts that are no numbers
+        self.unreadable = 0  # values that are neither numbers nor nothing
         self.first_unreadable = ""  # the first of them
         self.first_position = 0  # of its row
 
@@ -63,9 +63,9 @@ class NumberReader:
         masked: list[bool] = []
         for position, value in zip(positions, values, strict=True):
             number = self._number(value)
-            if number is None and isinstance(value, str) and value.strip().lower() not in NULL_WORDS:
+            if number is None and not _is_null(value):
                 if not self.unreadable:
-                    self.first_unreadable = value[:LONGEST]
+                    self.first_unreadable = str(value)[:LONGEST]
                     self.first_position = int(position)
                 self.unreadable += 1
             numbers.append(math.nan if number is None else number)
@@ -138,6 +138,10 @@ class NumberReader:
         if self.percent:
             found.append(f"'{metric}': percent signs were read as hundredths")
         return found
+
+
+def _is_null(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and value.strip().lower() in NULL_WORDS)
 
 
 def column(values: np.ndarray, mask: Any) -> Column:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from sorl.importing.names import STEP, place
 from sorl.importing.numbers import Column, column
 from sorl.importing.rows import CELLS, Rows
-from sorl.importing.text import LINE, Line, numbered_lines, opened, text_of
+from sorl.importing.text import LINE, ZEROS, Line, UsualLength, numbered_lines, opened, text_of
 from sorl.importing.title import title_of
 from sorl.spec import InputError
 from sorl.spec.files import MIB, open_file
@@ -144,9 +144,11 @@ class TableReader:
         self._decimal_comma = True if heading.separator == ";" else None
         self._collected: dict[str, Rows] = {}  # by the run's name
         self._metrics: dict[str, dict[str, str]] = {}  # of a run: column -> metric
+        self._usual = UsualLength()
         self._repeated = 0
-        self._short = 0
-        self._first_short = 0
+        self._short: list[
+            tuple[int, list[str]]
+        ] = []  # rows with fewer cells than the heading, with their lines
         self._use(heading)
 
     def runs(self, lines: Iterator[Line]) -> Iterator[Rows]:
@@ -168,7 +170,7 @@ class TableReader:
             if row is not None:
                 held.append(row)
                 positions.append(number)
-            if len(held) * len(self._heading.names) > CELLS_AT_ONCE:
+            if (len(held) + len(self._short)) * len(self._heading.names) > CELLS_AT_ONCE:
                 self._take(held, positions)
                 held = []
                 positions = []
@@ -202,16 +204,18 @@ class TableReader:
             line = waiting.popleft() if waiting else next(lines, None)
             if line is None:
                 return
-            text = line.text.strip("\0")
+            text = line.text
             if line.too_long:
                 self._leave_out(f"longer than {LINE // MIB} MiB", line.number)
                 continue
+            if "\0" in text:
+                self._leave_out(ZEROS, line.number, self._usual.lines_in(text))
+                continue
             if not text.strip():
-                if "\0" in line.text:
-                    self._leave_out("zeros instead of text", line.number)
                 continue
             if text.lstrip().startswith("#") or _RULE.fullmatch(text):
                 continue
+            self._usual.add(text)
             if text.count('"') % 2 == 0:
                 yield line.number, self._cut_cells(text, line)
                 continue
@@ -262,7 +266,7 @@ class TableReader:
         return heading if heading.knows_a_metric and len(cells) > 1 else None
 
     def _fitted(self, cells: list[str], number: int) -> list[str] | None:
-        """Return a row with as many cells as the heading; None for one with more."""
+        """Return a row as wide as the heading; None for a wider one, and for a narrower one, which waits."""
         width = len(self._heading.names)
         if not cells:
             return None
@@ -272,13 +276,23 @@ class TableReader:
                 return None
             return cells[:width]
         if len(cells) < width:
-            self._short += 1
-            self._first_short = self._first_short or number
-            return cells + [""] * (width - len(cells))
+            self._short.append((number, cells))
+            return None
         return cells
 
     def _take(self, rows: list[list[str]], positions: list[int]) -> None:
-        """Hand a block of rows to the runs."""
+        """Hand a block of rows to the runs.
+
+        Rows with fewer cells than the heading may be cut inside of a number. They are read where most rows
+        are so, as of a logger that leaves the last cells out.
+        """
+        for number, cells in self._short:
+            if len(self._short) <= len(rows) or not any(map(_MAYBE_NUMBER.fullmatch, cells)):
+                self._leave_out("fewer cells than the heading has", number)
+            else:
+                rows.append(cells + [""] * (len(self._heading.names) - len(cells)))
+                positions.append(number)
+        self._short = []
         if not rows:
             return
         by_name = dict(zip(self._heading.names, zip(*rows, strict=True), strict=False))
@@ -291,16 +305,13 @@ class TableReader:
                 columns[metric] = collected.numbers(metric, values, places)
             collected.block(columns, len(rows), places)
 
-    def _leave_out(self, reason: str, number: int) -> None:
+    def _leave_out(self, reason: str, number: int, count: int = 1) -> None:
         for rows in self._collected.values():
-            rows.account.leave_out(reason, rows.place(number))
+            rows.account.leave_out(reason, rows.place(number), count)
 
     def _add_notes(self, rows: Rows) -> None:
         if self._repeated:
             rows.notes.append(f"the heading is repeated {self._repeated:,} times")
-        if self._short:
-            where = f"first in line {self._first_short:,}"
-            rows.notes.append(f"{self._short:,} rows have fewer cells than the heading, {where}")
 
 
 def parquet(path: Path) -> Iterator[Rows]:

@@ -12,6 +12,7 @@ from typing import NamedTuple, TextIO
 from sorl.spec.files import MIB, encoding_of, open_file
 
 LINE = 4 * MIB  # characters of a line that are read
+ZEROS = "zeros instead of text (the number of rows is estimated)"
 _LINE_ENDS = re.compile(r"[\r\n]")
 
 
@@ -39,6 +40,24 @@ def opened(path: Path) -> TextIO:
     """Return a file as text, UTF-8 or UTF-16; bytes that are no text become a mark."""
     file = open_file(path)
     return io.TextIOWrapper(file, encoding_of(file.peek(2)), errors="replace")
+
+
+class UsualLength:
+    """The mean length of the lines so far, by which lost ones are counted."""
+
+    def __init__(self) -> None:
+        self._lines = 0
+        self._characters = 0
+
+    def add(self, text: str) -> None:
+        """Take a line into the mean."""
+        self._lines += 1
+        self._characters += len(text) + 1
+
+    def lines_in(self, text: str) -> int:
+        """Return how many lines a stretch of text without line ends may have been."""
+        usual = self._characters / self._lines if self._lines else len(text) + 1
+        return max(1, round((len(text) + 1) / usual))
 
 
 def numbered_lines(file: TextIO) -> Iterator[Line]:
