@@ -33,7 +33,9 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for i in range(1, 61)
         ]
         (log := folder / "logs" / f"grpo-s{seed}").mkdir(parents=True)
-        (log / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        lines = [json.dumps(row) for row in rows]
+        lines[10:10] = [f"{HOSTILE[0]} no JSON"] * (12 if falls else 1)
+        (log / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
         (log / "config.json").write_text('{"max_grad_norm": 0.2, "num_generations": 8}')
     done("import", folder / "logs", runs=folder / "runs")
     done("sync", runs=folder / "runs")
@@ -54,3 +56,12 @@ def test_every_screen_opens_on_an_imported_run_or_says_what_to_record(
     name: str, imported: Path, open_screen: Open
 ):
     assert SAYS.get(name, "") in " ".join(assert_literal(open_screen(name, imported)).split())
+
+
+@pytest.mark.parametrize(("seed", "lost", "rows"), [(0, 12, 72), (1, 1, 61)])
+def test_the_screen_of_a_run_says_how_much_of_its_log_is_missing(
+    seed: int, lost: int, rows: int, imported: Path, open_screen: Open
+) -> None:
+    (folder,) = (imported / "imported").glob(f"grpo-s{seed}-*")
+    shown = " ".join(assert_literal(open_screen("run", imported, run=folder.name)).split())
+    assert f"{lost} of {rows} rows left out: not a JSON object, first in line 11." in shown

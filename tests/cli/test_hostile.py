@@ -235,7 +235,7 @@ LOGS: dict[str, dict[str, str | bytes]] = {
         "nested tables": '{"log_history":' * 900 + "1" + "}" * 900,
         "a number": "1",
         "a list of lists": "[[1], [2]]",
-        "half of it": '[{"reward": 1}, {"rew',
+        "half of it": '[{"reward": 1',
         "zeros": ZEROS,
         "more than is read": b'["' + b"x" * (33 * 2**20) + b'"]',
     },

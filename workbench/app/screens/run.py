@@ -59,6 +59,7 @@ from sorl.diagnosis.finding import Diagnosis
 from sorl.diagnosis.log import of_run
 from sorl.diagnosis.standing import counted, from_onset, standing
 from sorl.spec import InputError, RunSettings
+from sorl.spec.reading import Reading
 from sorl.store import batches
 from sorl.store.reader import Reader
 from sorl.store.text import log_of, tail
@@ -292,8 +293,8 @@ def _links(now: Row, experiment: str, each: pd.DataFrame, tables: set[str]) -> N
 def findings(
     store: Store, known: Diagnostics, now: Row, each: pd.DataFrame, said: Diagnosis | None
 ) -> Iterator[Markup]:
-    """Yield diagnosed causes, the first alarms, the first NaN or Inf, held-out success, and the sharpest
-    spike.
+    """Yield how an imported log was read, diagnosed causes, the first alarms, the first NaN or Inf, held-out
+    success, and the sharpest spike.
     """
     name = now["run_id"]
     events = store.records("happened", run=now["run_id"])
@@ -308,6 +309,9 @@ def findings(
         )
         return tag("p", text, " ", link, css=f"sorl-finding sorl-{severity}")
 
+    reading = Reading.from_json(now.get("reading"))  # of an imported log
+    for sentence in reading.warnings if reading else ():
+        yield finding("warning", f"{sentence}.")
     if said is None:
         yield finding("info", f"This run is long; for its causes type: sorl diagnose {name}")
     else:
@@ -335,6 +339,8 @@ def findings(
     rows = ranked(store, name, signal.spike)
     if value is not None and rows:
         yield finding("info", moment(signal, float(value), onset, rows), signal.spike, rows[0]["trajectory"])
+    for sentence in reading.notes if reading else ():
+        yield finding("info", f"{sentence}.")
 
 
 def recorded(store: Store, run: str, step: int, trajectory: int | None = None) -> dict[str, str]:
