@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -83,12 +84,12 @@ def test_the_median_and_the_restricted_mean_with_its_error_are_those_that_r_prin
     assert by == {"Maintained": 31, "Nonmaintained": 23, "male": 270, "female": 426}
     # summary(survfit(Surv(time, status) ~ sex, lung))$table, common upper limit 1022 days
     for arm, mean, error in (("male", 326.0841, 22.91156), ("female", 460.6473, 34.68985)):
-        found, variance = survival.restricted_mean(lung()[lung()["arm"] == arm], 1022)
+        found, variance, _ = survival.restricted_mean(lung()[lung()["arm"] == arm], 1022)
         assert (found, variance**0.5) == (pytest.approx(mean, abs=5e-5), pytest.approx(error, abs=5e-6))
     # S: 1 to step 2, 2/3 to 6 (one censored at 4), then 0 of one run left: 2 + 4 * 2/3.
     three = rows("a", [2, 4, 6], [1, 0, 1])
     # After the last collapse no area is left.
-    assert survival.restricted_mean(three, 10) == pytest.approx((2 + 8 / 3, (8 / 3) ** 2 / (3 * 2)))
+    assert survival.restricted_mean(three, 10)[:2] == pytest.approx((2 + 8 / 3, (8 / 3) ** 2 / (3 * 2)))
     assert survival.restricted_mean(three, 5)[0] == pytest.approx(2 + 2)
 
 
@@ -105,15 +106,25 @@ def test_what_seeds_cannot_tell_has_no_interval_and_an_interval_stays_within_wha
     assert survival.median_time(rows("a", [1, 2, 3, 4, 5], [1] * 5)).high is None
 
 
-def test_the_difference_of_restricted_means_adds_the_variances() -> None:
+def test_the_difference_of_restricted_means_has_welchs_interval() -> None:
     difference, horizon = survival.restricted_mean_difference(AML, "Nonmaintained")
-    one, other = (
+    arms = [
         survival.restricted_mean(AML.query("arm == @arm"), 161) for arm in ("Maintained", "Nonmaintained")
-    )
-    gap = one[0] - other[0]
-    half = 1.959964 * math.sqrt(one[1] + other[1])
+    ]
+    gap = arms[0].mean - arms[1].mean
+    variances = [arm.variance * arm.runs / (arm.runs - 1) for arm in arms]
+    degrees = sum(variances) ** 2 / sum(v**2 / (arm.runs - 1) for v, arm in zip(variances, arms, strict=True))
+    half = scipy.stats.t.ppf(0.975, degrees) * math.sqrt(sum(variances))
     assert horizon == 161
     assert (difference.value, difference.low, difference.high) == pytest.approx((gap, gap - half, gap + half))
+
+
+def test_without_censoring_the_interval_of_the_difference_is_that_of_welchs_t_test() -> None:
+    times = {"a": [3, 9, 14, 20, 31], "b": [12, 25, 28, 33, 35, 36]}
+    rows = pd.concat(pd.DataFrame({"arm": arm, "time": t, "event": True}) for arm, t in times.items())
+    difference, _ = survival.restricted_mean_difference(rows, "a")
+    welch = scipy.stats.ttest_ind(times["b"], times["a"], equal_var=False).confidence_interval()
+    assert (difference.low, difference.high) == pytest.approx((welch.low, welch.high))
 
 
 def test_the_common_horizon_is_the_shortest_of_the_arms_that_did_not_all_fall() -> None:

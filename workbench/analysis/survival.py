@@ -89,7 +89,20 @@ def common_horizon(rows: pd.DataFrame) -> float | None:
     return float(up["time"].min() if len(up) else rows["time"].max())
 
 
-def restricted_mean(rows: pd.DataFrame, horizon: float) -> tuple[float, float]:
+class RestrictedMean(NamedTuple):
+    """The restricted mean of an arm's collapse-free steps and Greenwood's variance of it; of how many runs."""
+
+    mean: float
+    variance: float
+    runs: int
+
+    @property
+    def sampling_variance(self) -> float:
+        """Greenwood's variance times n / (n - 1): without censoring the usual variance of a mean of n."""
+        return self.variance * self.runs / (self.runs - 1) if self.runs > 1 else math.inf
+
+
+def restricted_mean(rows: pd.DataFrame, horizon: float) -> RestrictedMean:
     """Return the restricted mean of collapse-free steps up to `horizon`, the area under S, and its variance.
 
     Variance: sum over collapses at t_j <= horizon of (area under S from t_j to horizon)^2 d_j / (n_j (n_j -
@@ -110,27 +123,44 @@ def restricted_mean(rows: pd.DataFrame, horizon: float) -> tuple[float, float]:
     left = at_risk - died
     # no area is left after S = 0
     weight = np.divide(died, at_risk * left, out=np.zeros_like(died), where=left > 0)
-    return mean, float(np.sum(later**2 * weight))
+    return RestrictedMean(mean, float(np.sum(later**2 * weight)), len(rows))
 
 
-def _normal(value: float, variance: float, low: float, high: float) -> Estimate:
-    """Return the value +- 1.96 standard errors, cut to [low, high]; no interval for a variance of 0."""
-    half = Z95 * math.sqrt(variance)
-    return Estimate(value, value - half, value + half).cut(low, high) if half > 0 else Estimate(value)
+def _student(value: float, variance: float, degrees: float) -> Estimate:
+    """Return the value with its 95 % Student-t interval; none for a variance that is 0 or not known."""
+    from scipy.stats import t
+
+    if not 0 < variance < math.inf:
+        return Estimate(value)
+    half = float(t.ppf(0.975, degrees)) * math.sqrt(variance)
+    return Estimate(value, value - half, value + half)
+
+
+def restricted_mean_interval(rows: pd.DataFrame, horizon: float) -> Estimate:
+    """Return the restricted mean of one arm with its 95 % interval, Student's t of n - 1 degrees."""
+    found = restricted_mean(rows, horizon)
+    return _student(found.mean, found.sampling_variance, found.runs - 1).cut(0.0, horizon)
 
 
 def restricted_mean_difference(rows: pd.DataFrame, reference: str) -> tuple[Estimate, float | None]:
     """Return the collapse-free steps of the other arm minus those of the reference, up to their horizon, and
     that.
 
-    The variances add up; the interval is too narrow where one arm has no collapse and so no variance.
+    The interval is Welch's: the variances v add up, and Student's t has (v + w)^2 / (v^2 / (n - 1) + w^2 / (m
+    - 1)) degrees of freedom. None where no arm has a variance, or where one has a single run.
     """
     horizon = common_horizon(rows)
     if not horizon or rows["arm"].nunique() < 2:
         return Estimate(None), horizon
     mine = rows["arm"] == reference
-    (other, variance), (own, more) = (restricted_mean(part, horizon) for part in (rows[~mine], rows[mine]))
-    return _normal(other - own, variance + more, -horizon, horizon), horizon
+    other = restricted_mean(rows[~mine], horizon)
+    own = restricted_mean(rows[mine], horizon)
+    gained = other.mean - own.mean
+    variance = other.sampling_variance + own.sampling_variance
+    if not 0 < variance < math.inf:
+        return Estimate(gained), horizon
+    spread = sum(arm.sampling_variance**2 / (arm.runs - 1) for arm in (other, own))
+    return _student(gained, variance, variance**2 / spread).cut(-horizon, horizon), horizon
 
 
 def survival_at(rows: pd.DataFrame, time: float) -> float:
@@ -145,7 +175,7 @@ def by_arm(rows: pd.DataFrame) -> pd.DataFrame:
     horizon = common_horizon(rows)
     found = []
     for arm, group in rows.groupby("arm", sort=False):
-        mean = _normal(*restricted_mean(group, horizon), 0.0, horizon) if horizon else Estimate(None)
+        mean = restricted_mean_interval(group, horizon) if horizon else Estimate(None)
         row = {"arm": str(arm), "watched": len(group), "events": int(group["event"].sum())}
         found.append(row | median_time(group).columns("median") | mean.columns("rmst") | {"horizon": horizon})
     return pd.DataFrame(found)

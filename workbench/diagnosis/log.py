@@ -230,6 +230,11 @@ class Log:
             part: Curve(curve.column, curve.steps, weight * curve.values) for (part, curve), weight in scaled
         }
 
+    @property
+    def counts_episodes(self) -> bool:
+        """Whether it is known how many episodes are behind the score of a step, and so its noise."""
+        return "learn.episodes" in self.settings or (self.ledger and self.measured("step", "success"))
+
     def outcome(self, since: int) -> Outcome | None:
         """What the reward does from a step on; None where none is logged."""
         return None if (reward := self.curve("reward")) is None else Outcome.of(reward, since)

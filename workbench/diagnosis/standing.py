@@ -123,9 +123,16 @@ def _began(log: Log, onset: int) -> str:
         between = f"between steps {low} and {high} (95 %)" if sure else f"after step {low}"
         odds = 1 / _rule(log, "false_ending")
         return f"The fall began {between}; the counts are at least {odds:.0f} times likelier with a fall"
+    certain = "" if seen is None else f" and was certain at step {seen}, {_error_rate(log)}"
+    return f"The fall began after step {onset}{sure}{certain}"
+
+
+def _error_rate(log: Log) -> str:
+    """For which curves the rule keeps the error that it is set to."""
+    if not log.counts_episodes:
+        return "by a rule that often errs on noisy scores of unknown size (docs/collapse.md)"
     runs = 1 / _rule(log, "false_collapse")
-    rule = f" and was certain at step {seen}, by a rule set to one false collapse in {runs:.0f} runs"
-    return f"The fall began after step {onset}{sure}{'' if seen is None else rule}"
+    return f"by a rule set to one false collapse in {runs:.0f} runs with independent noise"
 
 
 def _rule(log: Log, name: str) -> float:
