@@ -90,7 +90,7 @@ def common_horizon(rows: pd.DataFrame) -> float | None:
 
 
 class RestrictedMean(NamedTuple):
-    """The restricted mean of an arm's collapse-free steps and Greenwood's variance of it; of how many runs."""
+    """The restricted mean of collapse-free steps of so many runs of an arm, and Greenwood's variance."""
 
     mean: float
     variance: float
