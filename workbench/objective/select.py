@@ -52,8 +52,11 @@ class DynamicSampling(ZeroVariance, kind="dynamic_sampling"):
     """Draw again for every prompt group whose rewards are all equal, then drop those that still are: DAPO,
     2503.14476.
 
-    A rollout is filled up with further questions in at most `tries` rounds (verl stops after 10); what is
-    missing then is made up of groups without a signal, whose tokens leave the loss mask.
+    The paper keeps the groups with 0 < #{R = 1} < G: with rewards of 0 and 1 these are the groups whose
+    rewards differ. For other rewards (F1) the rule is that they differ, as in verl, which drops a group where
+    the std of its `filter_groups.metric` is 0; the metric here is the outcome, before a shaping. A rollout is
+    filled up with further questions in at most `tries` rounds (verl stops after 10); what is missing then is
+    made up of groups without a signal, whose tokens leave the loss mask.
     """
 
     tries: Tries = 4
