@@ -659,7 +659,7 @@ class Trainer:
             ]
             yield part
             for own in sequences(look(part, self.theta, self.phi)):
-                moved = math.exp(math.fsum(clamp(k.delta, -10, 10) for k in own) / len(own))
+                moved = math.exp(clamp(math.fsum(k.delta for k in own) / len(own), -10, 10))
                 m[own[0].s.index] = clamp(m[own[0].s.index] * clamp(moved, 0.8, 1.2), 0.8, 1.2)
 
     def _critic(self, tokens: list[Token]) -> Columns:

@@ -622,6 +622,20 @@ def test_the_mean_of_a_group_and_the_whitening_are_those_of_the_sequences_that_h
     assert found[:, 4].tolist() == [0] * 6
 
 
+def test_the_weight_of_the_turns_before_is_clamped_by_the_mean_of_a_turn_and_not_by_its_tokens():
+    """Turn 2: d = -50, 13, 13, 13 and 10.8. Their mean is -0.04; of d clamped to +-10 it would be 6."""
+    old = torch.full((1, 7), -60.0, dtype=F64)
+    mask = torch.tensor([[True, False, True, True, True, True, True]])
+    moved = torch.tensor([[0.0, 0, -50, 13, 13, 13, 10.8]], dtype=F64)
+    batch = plain(old, mask, advantages=torch.ones_like(old))
+    passes = iter([old, old + moved])
+    parts = ReverseTurns().parts(batch, lambda part: next(passes))
+    last = next(parts)
+    assert last.need("advantages")[0, 2:].tolist() == [1.0] * 5
+    first = next(parts)
+    assert float(first.need("advantages")[0, 0]) == pytest.approx(math.exp(-0.04), rel=1e-9)
+
+
 @pytest.mark.parametrize("aggregate", [agg.TurnMean(), agg.TurnMeanGlobal()])
 def test_a_part_counts_the_turns_that_it_has_and_not_their_index(aggregate):
     made, new = ragged(3)

@@ -152,7 +152,7 @@ class ReverseTurns(Schedule, kind="reverse_turns"):
 
     M_i = 1. For h = K .. 1: pi_old becomes the policy as it is now; epochs and minibatches on turn h alone,
     with advantages sg[M_i] A_i; then, d the log-ratio of the policy after them to that pi_old, M_i <-
-    clip(M_i clip(exp(mean over the turn of clamp(d, +-10)), 1 +- epsilon), 1 +- epsilon). So the ratio of
+    clip(M_i clip(exp(clamp(mean over the turn of d, +-10)), 1 +- epsilon), 1 +- epsilon). So the ratio of
     each turn's first update is 1, whatever `learn.old_log_prob` says, and M is the move that training on that
     turn made.
     """
@@ -176,8 +176,8 @@ class ReverseTurns(Schedule, kind="reverse_turns"):
             part = replace(batch, mask=inside, turn_id=ids, log_prob_old=old, advantages=advantages)
             yield part.rows(inside.any(1).nonzero().squeeze(1))
             after = now(batch)
-            moved = torch.where(inside, after - old, 0).clamp(-10, 10)
-            ratio = (moved.sum(1) / inside.sum(1).clamp(min=1)).exp().clamp(*bounds)  # 1 without that turn
+            moved = torch.where(inside, after - old, 0).sum(1) / inside.sum(1).clamp(min=1)
+            ratio = moved.clamp(-10, 10).exp().clamp(*bounds)  # 1 without that turn
             weight = (weight * ratio.to(weight.dtype)).clamp(*bounds)
             old = after
 
