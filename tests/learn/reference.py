@@ -474,7 +474,7 @@ def _surrogate(
     if rule.clip == "weight":
         weight = clamp(k.w, low, high)
     elif rule.clip == "tv":  # by the probability under the sampler, and weighed against it
-        k.w = math.exp(clamp(k.e + k.mismatch(), -20, 20))
+        k.w = math.exp(clamp(k.log_prob - k.s.behaviour[k.t], -20, 20))
         moved = math.exp(k.log_prob) - math.exp(k.s.behaviour[k.t])
         k.low = k.a < 0 and moved < -0.2
         k.high = k.a > 0 and moved > 0.2
@@ -486,7 +486,8 @@ def _surrogate(
         k.high = k.a > 0 and k.w > high
         weight = 0.0 if k.low or k.high else k.w
     else:  # gamma, with W against the sampler
-        log_w = clamp(math.fsum(x.e + clamp(x.mismatch(), -20, 20) for x in unit), math.log(1e-8), 20)
+        moves = [clamp(x.log_prob - x.s.behaviour[x.t], -20, 20) for x in unit]
+        log_w = clamp(math.fsum(moves), math.log(1e-8), 20)
         power, lam = (2.0, 3.0) if k.a >= 0 else (3.0, 2.0)
         weight = plain = math.exp(lam + power * log_w - lam * math.exp(log_w))
     return -weight * k.a * k.log_prob, [(k, -weight * k.a)], [(k, -plain * k.a)]

@@ -521,6 +521,36 @@ def test_dppo_takes_mask_and_ratio_against_the_sampler():
     assert ALGORITHMS["dppo"].clip == TvMask()
 
 
+FAR = [
+    # l - log pi_old, log pi_old - log mu, and the ratio to the sampler: exp of their sum within +-20
+    (-50.0, 30.0, math.exp(-20)),
+    (-50.0, 45.0, math.exp(-5)),
+    (50.0, -49.0, math.e),
+    (-25.0, 0.0, math.exp(-20)),
+    (30.0, 30.0, math.exp(20)),
+    (0.5, 0.25, math.exp(0.75)),
+]
+
+
+@pytest.mark.parametrize(("moved", "gap", "ratio"), FAR)
+def test_a_ratio_against_the_sampler_is_clamped_once_and_as_a_whole(moved: float, gap: float, ratio: float):
+    old = torch.full((1, 1), -60.0, dtype=F64)
+    advantages = torch.ones_like(old)
+    batch = plain(old, log_prob_behaviour=old - gap, advantages=advantages)
+    for against in ("behaviour", "recompute"):
+        # nothing is masked: the probabilities, from about 0 to above 1, are no subject here
+        clip = TvMask(low=1.0, high=1.0, against=against)
+        leaf = (old + moved).requires_grad_()
+        out = policy_loss(replace(ALGORITHMS["dppo"], clip=clip), batch, leaf)
+        (gradient,) = torch.autograd.grad(out.loss, leaf)
+        assert float(out.terms.ratio) == pytest.approx(ratio, rel=1e-9)
+        assert float(-gradient) == pytest.approx(min(ratio, 20.0), rel=1e-9)
+    weight = min(max(ratio, 1e-8), math.exp(20))
+    leaf = (old + moved).requires_grad_()
+    (gradient,) = torch.autograd.grad(policy_loss(ALGORITHMS["vespo"], batch, leaf).loss, leaf)
+    assert float(-gradient) == pytest.approx(math.exp(3) * weight**2 * math.exp(-3 * weight), rel=1e-9)
+
+
 def test_cispo_bounds_as_trl_has_them():
     trl = replace(ALGORITHMS["cispo"], clip=SgClip(low=1.0, high=4.0))
     terms = run(trl, R, torch.where(MASK, 3.0, DELTA)).terms

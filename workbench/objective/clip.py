@@ -2,8 +2,9 @@
 
 Losses are to be minimised. L1 = -A w is the unclipped surrogate; "active" means that the clip stopped the
 gradient. Some clips weigh the log-prob instead of the ratio, L = -sg[g] A l with l = log pi_theta: where g is
-not 0 a token keeps its gradient, whatever its ratio. A statistic is that of the (micro-)batch that is trained
-on, as in the papers' codes.
+not 0 a token keeps its gradient, whatever its ratio. A ratio against the sampler is exp(clamp(l - log mu,
++-20)), clamped once and as a whole: clamps of l - log pi_old and of log pi_old - log mu before they are added
+would turn far moves that nearly cancel into another ratio.
 """
 
 import math
@@ -13,7 +14,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from sorl.batch import Batch, masked_mean
-from sorl.objective.ratio import LOG_LIMIT, Pool, sampler_gap, unit_mean
+from sorl.objective.ratio import LOG_LIMIT, Pool, unit_mean
 from sorl.objective.slot import AtLeastOne, DualBound, Fraction, NonNegative, Positive, Share, Slot
 from sorl.tensors import Tensor, torch
 
@@ -47,6 +48,12 @@ class Ratios:
     def token_ratio(self) -> Tensor:
         """exp of the clamped token log-ratio, detached, (B, T)."""
         return self.log_ratio.detach().exp()
+
+    @cached_property
+    def sampler_log_ratio(self) -> Tensor:
+        """log pi_theta - log mu of the token, clamped once, detached, (B, T); 0 off the mask."""
+        moved = self.log_prob.detach() - self.batch.need("log_prob_behaviour")
+        return torch.where(self.batch.mask, moved, 0).clamp(-LOG_LIMIT, LOG_LIMIT)
 
     @cached_property
     def out_of_range(self) -> Tensor:
@@ -265,7 +272,7 @@ class PpoMask(Window, kind="ppo_mask"):
 
     M = 0 for A > 0 and w > 1 + high, and for A < 0 and w < 1 - low. The weight against the sampler is the
     product with that of a rollout correction without a cap: w is pi_theta / pi_old, the correction's omega is
-    pi_old / mu.
+    pi_old / mu, each with its log clamped to +-20.
     """
 
     def surrogate(self, seen: Ratios) -> Surrogate:
@@ -282,7 +289,8 @@ class TvMask(Clip, kind="tv_mask"):
     sail-sg/Stable-RL); recompute, p is of the proximal policy, w still against the sampler (its
     `dppo_binary_tv_recompute`); old, both are against the proximal policy (verl's `dppo_tv`). A ratio of 5 at
     p = 0.001 moves little probability and stays, a ratio of 1.3 at p = 0.8 goes. The cap counts as dual clip.
-    Against the sampler w carries staleness and mismatch, so do not combine it with a rollout correction.
+    Against the sampler w = exp(clamp(l - log mu, +-20)) (the authors clamp above only) carries staleness and
+    mismatch, so do not combine it with a rollout correction.
     """
 
     low: Fraction = 0.2
@@ -293,7 +301,7 @@ class TvMask(Clip, kind="tv_mask"):
     def surrogate(self, seen: Ratios) -> Surrogate:
         batch = seen.batch
         if self.against != "old":
-            entering = (seen.entering + sampler_gap(batch)).clamp(-LOG_LIMIT, LOG_LIMIT)
+            entering = seen.pool.entering(seen.sampler_log_ratio, batch)
             seen = replace(seen, ratio=seen.pool.ratio(entering, seen.units))
         ratio = seen.ratio.detach()
         before = batch.need("log_prob_behaviour") if self.against == "behaviour" else batch.log_prob_old
@@ -307,9 +315,10 @@ class TvMask(Clip, kind="tv_mask"):
 class Gamma(Clip, kind="gamma"):
     """-sg[phi(W)] A l, phi(W) = e^lam W^k e^(-lam W), W the product ratio of the sequence: VESPO, 2602.10693.
 
-    phi(1) = 1, its peak is at W = k / lam; k and lam by the sign of A. log W is clamped to [log 1e-8, 20].
-    Against the sampler (`behaviour`, as the paper), W carries staleness and mismatch; do not combine it with
-    a rollout correction.
+    phi(1) = 1, its peak is at W = k / lam; k and lam by the sign of A. log W = sum_t clamp(l - log mu, +-20),
+    clamped to [log 1e-8, 20]. Against the sampler (`behaviour`, as the paper), W carries staleness and
+    mismatch; do not combine it with a rollout correction. The authors and TRL, where they fold a correction
+    into W, clamp l - log pi_old and log pi_old - log mu each: another W where one of them is beyond 20 nats.
     """
 
     k_positive: Positive = 2.0
@@ -319,9 +328,7 @@ class Gamma(Clip, kind="gamma"):
     against: Literal["old", "behaviour"] = "behaviour"
 
     def surrogate(self, seen: Ratios) -> Surrogate:
-        log_ratio = seen.log_ratio.detach()
-        if self.against == "behaviour":
-            log_ratio = log_ratio + sampler_gap(seen.batch).clamp(-LOG_LIMIT, LOG_LIMIT)
+        log_ratio = seen.log_ratio.detach() if self.against == "old" else seen.sampler_log_ratio
         log_weight = log_ratio.sum(1, keepdim=True).clamp(math.log(1e-8), LOG_LIMIT)
         good = seen.advantages >= 0
         k = by_sign(good, self.k_positive, self.k_negative, log_ratio)
