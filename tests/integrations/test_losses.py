@@ -153,6 +153,68 @@ def test_the_loss_of_several_ranks_is_that_of_one(tmp_path: Path, ranks: int) ->
             torch.testing.assert_close(one[i][1], gradient, rtol=1e-10, atol=1e-12)
 
 
+NEEDS_SAMPLER = [name for name, algorithm in ALGORITHMS.items() if algorithm.needs_sampler]
+PART = {name: "clip" if name in ("dppo", "vespo") else "correction" for name in NEEDS_SAMPLER}
+
+
+def test_the_algorithms_that_need_the_sampler_are_these() -> None:
+    assert set(NEEDS_SAMPLER) == {"tis", "mis", "icepop", "minirl", "dppo", "vespo"}
+
+
+@pytest.mark.parametrize("name", NEEDS_SAMPLER)
+def test_without_the_samplers_log_probs_an_algorithm_that_needs_them_is_refused_in_every_trainer(
+    name: str,
+) -> None:
+    given, log_prob = tensors()
+    words = {key: given[key] for key in NAMED[:3]}
+    said = f"the {PART[name]} of '{name}' needs the sampler's log-probs"
+    with pytest.raises(InputError, match=rf"{said}.*verl: rollout\.calculate_log_probs=true") as refused:
+        Loss(name).batch(**words)
+    assert "another algorithm, set " + (
+        "clip = {'against'" if PART[name] == "clip" else "correction ="
+    ) in str(refused.value)
+    unscored = torch.full_like(given["log_prob_old"], torch.nan)
+    with pytest.raises(InputError, match=said):
+        Loss(name).batch(**words, log_prob_behaviour=unscored)
+    nowhere = torch.where(given["mask"], unscored, 0.0)
+    with pytest.raises(InputError, match=said):
+        Loss(name).batch(**words, log_prob_behaviour=nowhere)
+    with pytest.raises(InputError, match=f"{said}: set use_vllm = True"):
+        type("Mine", (TrlLoss, FakeTrl), {"loss": name})([{}] * 4, 2)
+    with pytest.raises(InputError, match=rf"{said}.*SkyRL: generator\.sampling_params\.logprobs"):
+        skyrl_loss(name)(log_prob, given["log_prob_old"], log_prob, config=None, loss_mask=given["mask"])
+    fields = {"mask": given["mask"].double(), "advantages": unscored, "logprobs": unscored}
+    row = {key: SimpleNamespace(to_torch=lambda x=x: x[0]) for key, x in fields.items()}
+    with pytest.raises(InputError, match=said):
+        tinker_loss(name)([SimpleNamespace(loss_fn_inputs=row)], [log_prob[0]])
+
+
+@pytest.mark.parametrize("name", NEEDS_SAMPLER)
+def test_a_token_without_a_score_of_the_sampler_takes_the_old_one_and_no_token_needs_none(name: str) -> None:
+    given, _ = tensors()
+    words = {key: given[key] for key in NAMED[:3]}
+    first = given["log_prob_behaviour"].clone()
+    first[:, 1:] = torch.nan
+    batch = Loss(name).batch(**words, log_prob_behaviour=first)
+    mask = given["mask"]
+    assert batch.log_prob_behaviour[:, 0].tolist() == given["log_prob_behaviour"][:, 0].tolist()
+    assert (
+        batch.log_prob_behaviour[:, 1:].tolist() == torch.where(mask, batch.log_prob_old, 0)[:, 1:].tolist()
+    )
+    words["mask"] = torch.zeros_like(mask)
+    Loss(name).batch(**words, log_prob_behaviour=torch.full_like(first, torch.nan))
+
+
+@pytest.mark.parametrize(("name", "slots"), [(n, {"clip": {"against": "old"}}) for n in ("dppo", "vespo")])
+def test_against_the_old_policy_no_sampler_is_asked_for(name: str, slots: dict[str, Any]) -> None:
+    given, log_prob = tensors()
+    loss = Loss(name, **slots)
+    out = loss(loss.batch(**{key: given[key] for key in NAMED[:3]}), log_prob)
+    assert torch.isfinite(out.loss)
+    made: Any = type("Mine", (TrlLoss, FakeTrl), {"loss": {"base": name} | slots})
+    assert made([{}] * 4, 2)._ours.algorithm == loss.algorithm
+
+
 HERE = Path(__file__).parent
 TUNED = {"st-ppo": {"stabilise": {"tau": 1.0, "scope": "global"}}}
 

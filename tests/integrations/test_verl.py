@@ -229,6 +229,18 @@ def test_what_verl_cannot_feed_is_refused_with_its_configuration(fake, config, s
         fake.config.__post_init__(Config(config))
 
 
+@pytest.mark.parametrize("name", ["dppo", "vespo", "tis"])
+def test_a_batch_of_verl_without_the_samplers_log_probs_is_refused_where_the_algorithm_needs_them(fake, name):
+    def unscored(rows):
+        del rows.rows["rollout_log_probs"]
+        return rows
+
+    with pytest.raises(
+        InputError, match=rf"of '{name}' needs the sampler's.*rollout\.calculate_log_probs=true"
+    ):
+        fake.train(mode_of(f"sorl:{name}"), unscored)
+
+
 def test_weights_of_verls_rollout_correction_are_refused_and_so_is_a_loss_outside_of_its_engines(fake):
     config = mode_of("sorl:st-ppo")
     one = torch.zeros(1, 1)

@@ -51,6 +51,24 @@ def feedable() -> list[str]:
     return [name for name, algorithm in ALGORITHMS.items() if not refusal(algorithm)]
 
 
+def sampler_need(algorithm: Algorithm) -> str:
+    """Return which part of the algorithm needs the sampler's log-probs, in words; empty where none does."""
+    if not algorithm.needs_sampler:
+        return ""
+    part = "correction" if algorithm.correction.kind != "none" else "clip"
+    return f"the {part} of '{algorithm.name}' needs the sampler's log-probs"
+
+
+def _without_sampler(algorithm: Algorithm) -> str:
+    """Return what to set for the loss without the sampler's log-probs."""
+    changes = []
+    if algorithm.correction.kind != "none":
+        changes.append("correction = 'none'")
+    if getattr(algorithm.clip, "against", "old") != "old":
+        changes.append("clip = {'against': 'old'}")
+    return f"to train without them, another algorithm, set {' and '.join(changes)}"
+
+
 # at the head of an update's sums: tokens, sequences, turns, tokens of good sequences, correction weights
 COUNTS = 5
 
@@ -93,7 +111,7 @@ class Loss:
         wrote and that are trained on. `turn`: ids from 1, 0 off the mask (default: the runs of the mask).
         Log-probs in nats; those of the sampler default to the old ones, also where they are NaN (not scored).
         Raises InputError where the algorithm needs the sampler's or the reference's log-probs and they are
-        not given.
+        not given; NaN for all tokens of the mask is not given.
         """
         own = self.algorithm
         mask = mask.bool()
@@ -101,9 +119,11 @@ class Loss:
             raise InputError(
                 f"the KL term of '{own.name}' needs the reference's log-probs, and the trainer gives none"
             )
-        if own.correction.kind != "none" and log_prob_behaviour is None:
-            why = f"the correction of '{own.name}' needs the sampler's log-probs, and the trainer gives none"
-            raise InputError(f"{why} (verl: rollout.calculate_log_probs=true)")
+        if own.needs_sampler and not _scored(log_prob_behaviour, mask):
+            options = "TRL: use_vllm = True; verl: rollout.calculate_log_probs=true; SkyRL: "
+            options += "generator.sampling_params.logprobs=1"
+            why = f"{sampler_need(own)}, and the trainer gives none"
+            raise InputError(f"{why} ({options}); {_without_sampler(own)}")
         old = torch.where(mask, log_prob_old, 0)
         sampler = old if log_prob_behaviour is None else log_prob_behaviour
         sampler = torch.where(sampler.isnan(), old, sampler)
@@ -169,6 +189,13 @@ class Loss:
         )
         compared = sums[COUNTS:] if len(sums) > COUNTS else None
         return policy_loss(self.algorithm, batch, log_prob, normaliser=whole, statistics=compared)
+
+
+def _scored(log_prob: Tensor | None, mask: Tensor) -> bool:
+    """Return whether log-probs are given for any token of the mask, (B, T) each; NaN is not given."""
+    if log_prob is None:
+        return False
+    return not bool(mask.any()) or bool((mask & ~log_prob.isnan()).any())
 
 
 def metrics(terms: LossTerms) -> Metrics:
@@ -253,7 +280,6 @@ class TrlLoss:
         trainer: Any = self
         self._ours = Loss(self.loss, horizon=trainer.max_completion_length)
         own = self._ours.algorithm
-        corrects = self._ours.algorithm.correction.kind != "none"
         # What a ledger says of the loss in place of TRL's configuration.
         self.recorded_as = {"algorithm": own.name, "replay_as": self.loss, "clip": None}
         accumulated = trainer.args.gradient_accumulation_steps
@@ -269,10 +295,8 @@ class TrlLoss:
             raise InputError(
                 f"the KL term of '{own.name}' needs the reference's log-probs: set beta to its weight"
             )
-        if corrects and not getattr(trainer, "use_vllm", False):
-            raise InputError(
-                f"the correction of '{own.name}' needs the sampler's log-probs: set use_vllm = True"
-            )
+        if own.needs_sampler and not getattr(trainer, "use_vllm", False):
+            raise InputError(f"{sampler_need(own)}: set use_vllm = True; {_without_sampler(own)}")
         if getattr(trainer, "use_vllm", False) and getattr(
             trainer, "vllm_importance_sampling_correction", False
         ):
