@@ -295,11 +295,12 @@ class Token:
 
 
 class Counts:
-    """What a minibatch divides by: its tokens, sequences, turns, and tokens of sequences with a good
+    """A minibatch, and what it divides by: its tokens, sequences, turns, and tokens of sequences with a good
     advantage.
     """
 
     def __init__(self, tokens: list[Token]) -> None:
+        self.minibatch = tokens
         seen = list({id(k.s): k.s for k in tokens}.values())
         good = sum(len(s.written) for s in seen if math.fsum(s.advantage[t] for t in s.written) >= 0)
         found = len(tokens), len(seen), sum(len(s.turns) for s in seen), good
@@ -365,7 +366,7 @@ def losses(rule: Rule, micro: list[Token], whole: Counts) -> tuple[float, float,
 
     low, high = rule.bounds
     if rule.clip == "bapo":
-        low, high = _bapo(micro)
+        low, high = _bapo(whole.minibatch)
     surprisal = mean([-k.s.old[k.t] for k in micro]) or 0.0
     value: dict[int, tuple[float, list[tuple[Token, float]], list[tuple[Token, float]]]] = {}
     for unit in by(micro, unit_of):
@@ -493,14 +494,14 @@ def _surrogate(
     return -weight * k.a * k.log_prob, [(k, -weight * k.a)], [(k, -plain * k.a)]
 
 
-def _bapo(micro: list[Token]) -> tuple[float, float]:
+def _bapo(minibatch: list[Token]) -> tuple[float, float]:
     """Raise the lower bound, then the upper one, until positive advantages have half of the weight."""
     steps = (
         [(0.6 + 0.05 * i, 1.2) for i in range(6)] + [(0.9, 1.2)] + [(0.9, 1.2 + 0.05 * i) for i in range(36)]
     )
     for low, high in steps:
-        p = math.fsum(min(k.r, high) * k.a for k in micro if k.a > 0)
-        q = math.fsum(max(k.r, low) * -k.a for k in micro if k.a < 0)
+        p = math.fsum(min(k.r, high) * k.a for k in minibatch if k.a > 0)
+        q = math.fsum(max(k.r, low) * -k.a for k in minibatch if k.a < 0)
         if p >= 0.5 * (p + q):
             return low, high
     return 0.9, 3.0

@@ -466,10 +466,14 @@ def test_sapo_search_pushes_on_the_first_update_only_with_threshold_one():
 def test_bapo_share_is_met_at_the_start():
     ratio = torch.where(MASK, DELTA.exp(), 0)
     advantages = torch.where(MASK, R, 0)
-    assert Bapo(low=0.8, high=1.2).found(ratio, advantages) == (0.8, 1.2)
+    clip = Bapo(low=0.8, high=1.2)
+    sums = clip.weights(ratio, advantages)
+    assert clip.search(sums) == (0.8, 1.2)
     good = (ratio[0][MASK[0]].clamp(max=1.2)).sum()
     bad = 0.5 * ratio[1][MASK[1]].clamp(min=0.8).sum()
     assert (float(good), float(bad)) == (near(5.017420), near(3.100984))
+    lowest_bound = len(sums) - 3  # 0.8, 0.85 and 0.9 come after the upper bounds
+    assert (float(sums[0]), float(sums[lowest_bound])) == (near(float(good)), near(float(bad)))
 
 
 def test_bapo_raises_the_lower_bound_first_and_then_the_upper_one():
@@ -481,8 +485,10 @@ def test_bapo_raises_the_lower_bound_first_and_then_the_upper_one():
         (Bapo(share=0.65, low_max=0.6), 9.0, (0.6, 1.2)),
         (Bapo(share=0.72, low_max=0.6), 9.0, (0.6, 1.55)),
     ):
-        assert clip.found(torch.tensor([ratio, 0.1], dtype=F64), advantages) == pytest.approx(bounds)
-    assert Bapo().found(torch.zeros(0, dtype=F64), torch.zeros(0, dtype=F64)) == (0.6, 1.2)
+        sums = clip.weights(torch.tensor([ratio, 0.1], dtype=F64), advantages)
+        assert clip.search(sums) == pytest.approx(bounds)
+    nothing = torch.zeros(0, dtype=F64)
+    assert Bapo().search(Bapo().weights(nothing, nothing)) == (0.6, 1.2)
 
 
 def test_tis_and_icepop_on_the_sampler_of_the_example():

@@ -1,4 +1,5 @@
-"""Our algorithms as the policy loss of another trainer: exact over its micro-batches and ranks.
+"""Our algorithms as the policy loss of another trainer: exact over its micro-batches and ranks, but for what
+`split_note` names.
 
 Advantages, rewards, selection and the optimizer stay the trainer's. The ratio, its clip, the stabiliser, the
 aggregation, the KL term and the correction of the rollout are the algorithm's.
@@ -6,13 +7,15 @@ aggregation, the KL term and the correction of the rollout are the algorithm's.
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from sorl.algorithms import ALGORITHMS, resolve
 from sorl.batch import Batch, turn_ids
-from sorl.objective import Algorithm, LossTerms, Normaliser, PolicyLoss, policy_loss, statistics
+from sorl.objective import KINDS, Algorithm, LossTerms, Normaliser, PolicyLoss, policy_loss, statistics
 from sorl.objective.aggregate import good, turns_of
 from sorl.objective.kl import RewardKL
 from sorl.objective.select import EarlyStop, Schedule, Select, Shaping
@@ -20,6 +23,8 @@ from sorl.spec import InputError
 from sorl.tensors import Tensor, torch
 
 Metrics = dict[str, float]  # what a trainer logs of a loss, by name
+
+log = logging.getLogger("sorl.losses")
 
 # Slots that a loss cannot carry, with what the trainer would have to do in its place.
 _ELSEWHERE = {
@@ -49,6 +54,34 @@ def refusal(algorithm: Algorithm) -> str:
 def feedable() -> list[str]:
     """Return the names of the algorithms that are a loss of another trainer's batch."""
     return [name for name, algorithm in ALGORITHMS.items() if not refusal(algorithm)]
+
+
+def micro_statistics(algorithm: Algorithm) -> dict[str, str]:
+    """Return what the loss takes from one micro-batch of one rank alone, by slot; empty where the split of an
+    update into micro-batches does not matter.
+    """
+    statistics = {slot: getattr(algorithm, slot).micro_statistic for slot in KINDS}
+    return {slot: words for slot, words in statistics.items() if words}
+
+
+def split_note(algorithm: Algorithm) -> str:
+    """Return what of the loss depends on the split into micro-batches, and what to set; empty: nothing."""
+    notes = []
+    for slot, words in micro_statistics(algorithm).items():
+        scoped = hasattr(getattr(algorithm, slot), "scope")
+        instead = "with scope = 'global' that of the whole update" if scoped else "there is no other form"
+        notes.append(f"{words} (slot {slot}, {instead})")
+    if not notes:
+        return ""
+    head = f"'{algorithm.name}' trains differently where an update is split differently"
+    return f"{head}: of each micro-batch of each rank alone it takes {' and '.join(notes)}"
+
+
+def note_split(algorithm: Algorithm) -> None:
+    """Log `split_note` where there is something to say, on the first rank alone."""
+    note = split_note(algorithm)
+    if note and os.environ.get("RANK", "0") == "0":
+        log.warning("%s", note)
 
 
 def sampler_need(algorithm: Algorithm) -> str:
@@ -92,8 +125,8 @@ class Loss:
         elif getattr(self.algorithm.aggregate, "horizon", 1.0) is None:
             why = f"'{self.algorithm.name}' divides by the tokens of an episode"
             raise InputError(f"algorithm {why}: give horizon=... (verl: actor.loss_scale_factor)")
-        # Whether the stabiliser compares all of an update: a pass without gradients comes before it.
-        self.needs_log_probs_first = self.algorithm.stabilise.needs_statistics
+        # Whether clip or stabiliser compare all of an update: a pass without gradients comes before it.
+        self.needs_log_probs_first = self.algorithm.needs_statistics
 
     def batch(
         self,
@@ -147,8 +180,8 @@ class Loss:
     def sums(self, batch: Batch, log_prob: Tensor | None = None) -> Tensor:
         """Return what this micro-batch adds to what the means of its update divide by: a float64 vector.
 
-        Vectors add up over micro-batches and ranks. COUNTS counts, then the statistics of a stabiliser that
-        `needs_log_probs_first`, for which `log_prob` is given.
+        Vectors add up over micro-batches and ranks. COUNTS counts, then the statistics of clip and stabiliser
+        of a loss that `needs_log_probs_first`, for which `log_prob` is given.
         """
         weight = self.algorithm.correction.mean_weight(batch)
         tokens = batch.mask.sum().double()
@@ -172,10 +205,13 @@ class Loss:
 
         `sums`: added over all micro-batches and ranks of the update (default: `batch` is all of it), of which
         there are `micro_batches` on all ranks together. A trainer that averages gradients over its ranks
-        multiplies the loss by their number.
+        multiplies the loss by their number. Raises ValueError for `sums` without the statistics of a loss
+        that `needs_log_probs_first`.
         """
         if sums is None:
             sums = self.sums(batch, log_prob)
+        if self.needs_log_probs_first and len(sums) == COUNTS:
+            raise ValueError(f"'{self.algorithm.name}' compares a whole update: its sums need log_prob")
         counts = sums[:COUNTS].to(batch.log_prob_old)
         tokens, sequences, turns, good_tokens = counts[:-1].clamp(min=1).unbind()
         weight = counts[-1] / tokens if self.algorithm.correction.normalise else None
@@ -306,6 +342,7 @@ class TrlLoss:
             if getattr(trainer, name, off) != off:
                 told = f"{name.strip('_')} belongs to TRL's own loss and not to '{own.name}'"
                 raise InputError(f"{told}: set it to {off}")
+        note_split(own)
 
     def _of_inputs(self, inputs: Mapping[str, Any], log_prob: Tensor) -> Batch:
         old = inputs.get("old_per_token_logps")
@@ -409,12 +446,15 @@ def skyrl_loss(algorithm: str | Mapping[str, Any], **slots: Any) -> Callable[...
     why = ""
     if own.kl.kind != "none":
         why = "has a term besides the surrogate, which SkyRL's reduction does not scale: kl='none'"
+    elif own.clip.sums_size:
+        why = "has a clip whose bounds need the whole update, more than a micro-batch: take another clip"
     elif own.stabilise.kind not in ("none", "rms_batch", "rms_turn", "rms_seq") or loss.needs_log_probs_first:
         why = "has a stabiliser that needs more than a micro-batch: stabilise={'scope': 'micro'}"
     elif getattr(own.correction, "normalise", False):
         why = "has a correction that needs the mean of an update: correction={'normalise': False}"
     if why:
         raise InputError(f"'{own.name}' {why}")
+    note_split(own)
 
     def computed(
         log_probs: Tensor,

@@ -35,6 +35,8 @@ class Ratios:
     ratio: Tensor  # pooled, with gradient
     log_prob: Tensor  # with gradient, 0 off the mask
     advantages: Tensor
+    # what the clip's `measure` adds up to over the minibatch; None where the clip compares nothing
+    clip_sums: Tensor | None = None
 
     @property
     def sign(self) -> Tensor:
@@ -93,6 +95,15 @@ class Clip(Slot):
     def bounds(self) -> Bounds:
         """Lowest and highest ratio in range, outside of which a token counts as out of range."""
         return 0.0, math.inf
+
+    @property
+    def sums_size(self) -> int:
+        """Length of what `measure` gives, where it is summed over the minibatch; 0 = it compares nothing."""
+        return 0
+
+    def measure(self, seen: Ratios) -> Tensor | None:
+        """Sums over this batch, (k,) float64, additive over micro-batches; None where it needs none."""
+        return None
 
     def surrogate(self, seen: Ratios) -> Surrogate:
         """Token losses and flags."""
@@ -362,7 +373,9 @@ class Bapo(Clip, kind="bapo"):
     P = sum over A > 0 of min(r, high) A, Q = sum over A < 0 of max(r, low) |A|. While P / (P + Q) < `share`:
     `low` rises by `step` up to `low_max`, then `high` up to `high_max`. Ranges as the paper; its yaml has 0.6
     to 0.8 and 1.2 to 2. A higher `low` makes Q larger as well: what it changes is that more negative tokens
-    are clipped. `dual` as in PPO's clip. A token counts as out of range by the bounds at the start.
+    are clipped. P and Q are those of the whole minibatch, over its micro-batches and ranks; the authors' code
+    adds them up over the ranks, for one micro-batch at a time. A is the advantage before a stabiliser changes
+    it. `dual` as in PPO's clip. A token counts as out of range by the bounds at the start.
     """
 
     low: float = 0.6
@@ -383,32 +396,56 @@ class Bapo(Clip, kind="bapo"):
     def bounds(self) -> Bounds:
         return self.low, self.high
 
-    def found(self, ratio: Tensor, advantages: Tensor) -> Bounds:
-        """Return the bounds of this batch, from detached ratios and advantages (B, T) that are 0 off the
-        mask.
+    @cached_property
+    def _lows(self) -> list[float]:
+        """The lower bounds that the search may end at, rising."""
+        return self._climb(self.low, self.low_max)
+
+    @cached_property
+    def _highs(self) -> list[float]:
+        """The upper bounds that the search may end at, rising."""
+        return self._climb(self.high, self.high_max)
+
+    def _climb(self, start: float, end: float) -> list[float]:
+        steps = math.ceil((end - start) / self.step - 1e-9)
+        return [start + i * self.step for i in range(steps)] + [end]
+
+    @property
+    def sums_size(self) -> int:
+        return len(self._highs) + len(self._lows)
+
+    def measure(self, seen: Ratios) -> Tensor:
+        return self.weights(seen.ratio.detach(), seen.advantages)
+
+    def weights(self, ratio: Tensor, advantages: Tensor) -> Tensor:
+        """Return P at each upper bound of the search, then Q at each lower one, (k,) float64.
+
+        The search asks for no other number of a batch, and these add up over batches. `ratio` and
+        `advantages` (B, T) are detached, the advantages 0 off the mask.
         """
-        good = advantages > 0
-        bad = advantages < 0
-        up = ratio[good]
-        gain = advantages[good]
-        down = ratio[bad]
-        loss = -advantages[bad]
+        gain = advantages.double().clamp(min=0)
+        loss = (-advantages.double()).clamp(min=0)
+        positive = [(ratio.clamp(max=high) * gain).sum() for high in self._highs]
+        negative = [(ratio.clamp(min=low) * loss).sum() for low in self._lows]
+        return torch.stack(positive + negative)
 
-        def enough(low: float, high: float) -> bool:
-            p = (up.clamp(max=high) * gain).sum()
-            q = (down.clamp(min=low) * loss).sum()
-            return bool(p >= self.share * (p + q))
-
-        def climb(start: float, end: float) -> list[float]:
-            steps = math.ceil((end - start) / self.step - 1e-9)
-            return [start + i * self.step for i in range(steps)] + [end]
-
-        tried = [(low, self.high) for low in climb(self.low, self.low_max)]
-        tried += [(self.low_max, high) for high in climb(self.high, self.high_max)]
-        return next((bounds for bounds in tried if enough(*bounds)), (self.low_max, self.high_max))
+    def search(self, weights: Tensor) -> Bounds:
+        """Return the bounds for the sums of `weights`."""
+        numbers = weights.tolist()
+        positive = numbers[: len(self._highs)]
+        negative = numbers[len(self._highs) :]
+        tried = [(low, self.high, positive[0], q) for low, q in zip(self._lows, negative, strict=True)]
+        tried += [
+            (self.low_max, high, p, negative[-1]) for high, p in zip(self._highs, positive, strict=True)
+        ]
+        for low, high, p, q in tried:
+            if p >= self.share * (p + q):
+                return low, high
+        return self.low_max, self.high_max
 
     def surrogate(self, seen: Ratios) -> Surrogate:
-        return gated(seen, *self.found(seen.ratio.detach(), seen.advantages))
+        sums = self.measure(seen) if seen.clip_sums is None else seen.clip_sums
+        return gated(seen, *self.search(sums))
 
 
 class EntropyBand(Symmetric, kind="entropy_band"):
@@ -423,6 +460,10 @@ class EntropyBand(Symmetric, kind="entropy_band"):
     narrowest: Fraction = 0.5
     widest: AtLeastOne = 2.0
     gate: Gate = "token"
+
+    @property
+    def micro_statistic(self) -> str:
+        return "the mean surprisal that widths are measured by"
 
     def surrogate(self, seen: Ratios) -> Surrogate:
         mask = seen.batch.mask
