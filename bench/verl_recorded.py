@@ -211,6 +211,7 @@ def main(rank: int, options: argparse.Namespace, meet: str) -> None:
         return out
 
     worker.set_loss_fn(partial(watched if options.truth else ppo_loss, config=actor))
+    mini = options.mini or options.rows // 2
     logged = []
     seconds = []
     for step in range(options.steps):
@@ -253,8 +254,8 @@ def main(rank: int, options: argparse.Namespace, meet: str) -> None:
         tu.assign_non_tensor(
             data,
             compute_loss=True,
-            global_batch_size=options.rows // 2,
-            mini_batch_size=options.rows // 2,
+            global_batch_size=mini,
+            mini_batch_size=mini,
             epochs=2,
             seed=1,
             dataloader_kwargs={"shuffle": True},
@@ -317,6 +318,7 @@ if __name__ == "__main__":
     parser.add_argument("--experiment", default="verl")
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--rows", type=int, default=16)
+    parser.add_argument("--mini", type=int, help="rows of an update on all ranks, by default half of them")
     parser.add_argument("--micro", type=int, default=4, help="rows of a micro-batch")
     parser.add_argument("--dynamic", action="store_true", help="micro-batches of so many tokens")
     parser.add_argument("--ranks", type=int, default=1)

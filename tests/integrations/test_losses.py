@@ -3,6 +3,7 @@ batches and ranks.
 """
 
 import os
+import re
 from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,13 +17,16 @@ from torch.nn.utils.rnn import pad_sequence
 
 from sorl.algorithms import ALGORITHMS, resolve
 from sorl.integrations.losses import (
+    COUNTS,
     Loss,
     TrlLoss,
     feedable,
     mask_of,
     metrics,
+    micro_statistics,
     refusal,
     skyrl_loss,
+    split_note,
     tinker_loss,
 )
 from sorl.objective import Normaliser, policy_loss, statistics
@@ -36,9 +40,12 @@ T = 18
 NAMED = ("mask", "advantages", "log_prob_old", "log_prob_behaviour", "log_prob_ref")
 
 
-def tensors():
-    """What a trainer has of B sequences of several turns, in float64, and the policy's log-probs."""
-    stream = torch.Generator().manual_seed(0)
+def tensors(seed=0, spread=0.4):
+    """What a trainer has of B sequences of several turns, in float64, and the policy's log-probs.
+
+    `spread`: std of log pi_theta - log pi_old, nats.
+    """
+    stream = torch.Generator().manual_seed(seed)
 
     def normal(*shape):
         return torch.randn(*shape, generator=stream, dtype=torch.float64)
@@ -54,7 +61,7 @@ def tensors():
         "log_prob_behaviour": old + 0.2 * normal(B, T),
         "log_prob_ref": old + 0.3 * normal(B, T),
     }
-    return found, old + 0.4 * normal(B, T)
+    return found, old + spread * normal(B, T)
 
 
 def ours(algorithm, given, log_prob, micros):
@@ -153,6 +160,157 @@ def test_the_loss_of_several_ranks_is_that_of_one(tmp_path: Path, ranks: int) ->
             torch.testing.assert_close(one[i][1], gradient, rtol=1e-10, atol=1e-12)
 
 
+def split_errors(name: str, **slots: Any) -> list[float]:
+    """How far the gradient of 8 rows in 3 micro-batches is from that of the whole, of its largest entry, for
+    each of 8 batches whose log-ratios are large enough for every rule to act.
+    """
+    loss = algorithm_of(name, **slots)[1]
+    errors = []
+    for seed in range(8):
+        given, log_prob = tensors(seed, spread=1.5)
+        _, whole_gradient = theirs(loss, given, log_prob, [torch.arange(B)])
+        _, gradient = theirs(loss, given, log_prob, list(torch.arange(B).tensor_split(3)))
+        error = (gradient - whole_gradient).abs().max() / whole_gradient.abs().max()
+        errors.append(float(error))
+    return errors
+
+
+OF_MICRO_BATCH = {"s-ppo", "st-ppo", "grpo-guard", "grpo-guard-full"}
+
+
+@pytest.mark.parametrize("name", feedable())
+def test_the_split_matters_for_the_algorithms_that_say_so_and_for_no_other(name: str) -> None:
+    errors = split_errors(name)
+    if name in OF_MICRO_BATCH:
+        assert max(errors) > 0.01, "it is in the list, and the split changes nothing"
+    else:
+        assert max(errors) < 1e-6
+    assert bool(micro_statistics(ALGORITHMS[name])) == (name in OF_MICRO_BATCH)
+
+
+def test_a_statistic_of_the_micro_batch_is_named_with_what_to_set_and_goes_with_it() -> None:
+    note = split_note(resolve("st-ppo"))
+    assert "the factor of the stabiliser (slot stabilise, with scope = 'global'" in note
+    assert "in each bin (slot ratio, there is no other form)" in split_note(resolve("grpo-guard"))
+    for name in ("s-ppo", "st-ppo"):
+        slots = {"stabilise": {"scope": "global"}}
+        assert not split_note(resolve(name, slots))
+        assert max(split_errors(name, **slots)) < 1e-6
+    for slots in (
+        {"clip": "entropy_band"},
+        {"aggregate": {"scope": "micro"}},
+        {"stabilise": {"kind": "adv_norm", "threshold": 0.1}},
+        {"stabilise": "kl_clipfrac"},
+        {"stabilise": "rms_turn"},
+    ):
+        assert split_note(resolve("ppo", slots))
+        assert max(split_errors("ppo", **slots)) > 0.01
+
+
+def test_the_page_on_losses_lists_the_algorithms_for_which_the_split_matters() -> None:
+    page = (HERE.parents[1] / "docs" / "losses.md").read_text(encoding="utf-8")
+    section = page.partition("## Does the split into micro-batches matter?")[2].partition("\n## ")[0]
+    rows = [line.split("|") for line in section.splitlines() if line.startswith("| `")]
+    of_one = [names for _, names, _, over, _ in rows if over.strip().startswith("one micro-batch")]
+    assert set(re.findall("`([^`]+)`", " ".join(of_one))) == OF_MICRO_BATCH
+
+
+def test_sums_without_the_log_probs_that_a_loss_compares_are_refused() -> None:
+    given, log_prob = tensors()
+    for name, slots in (("bapo", {}), ("st-ppo", {"stabilise": {"scope": "global"}})):
+        loss = Loss(name, **slots)
+        batch = loss.batch(**{key: given[key] for key in NAMED})
+        with pytest.raises(ValueError, match="its sums need log_prob"):
+            loss(batch, log_prob, loss.sums(batch))
+
+
+def test_micro_batches_alone_would_end_bapos_search_at_other_bounds() -> None:
+    loss = Loss("bapo")
+    apart = 0
+    for seed in range(8):
+        given, log_prob = tensors(seed, spread=1.5)
+        batch = loss.batch(**{name: given[name] for name in NAMED})
+        sums = [loss.sums(batch.rows(rows), log_prob[rows]) for rows in torch.arange(B).tensor_split(3)]
+        bounds = [loss.algorithm.clip.search(part[COUNTS:]) for part in [torch.stack(sums).sum(0), *sums]]
+        apart += len(set(bounds)) > 1
+    assert apart > 0
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_bapo_on_several_ranks_has_the_gradient_of_one_rank_with_one_micro_batch(
+    tmp_path: Path, ranks: int
+) -> None:
+    torch.multiprocessing.spawn(_rank, (ranks, str(tmp_path), [("bapo", {})]), nprocs=ranks)
+    found = [torch.load(tmp_path / f"{rank}.pt")[0] for rank in range(ranks)]
+    given, log_prob = tensors()
+    value, gradient = ours(resolve("bapo"), given, log_prob, [torch.arange(B)])
+    torch.testing.assert_close(torch.stack([part[0] for part in found]).sum(), value, rtol=1e-10, atol=1e-12)
+    for part in found:
+        torch.testing.assert_close(part[1], gradient, rtol=1e-10, atol=1e-12)
+
+
+NEEDS_SAMPLER = [name for name, algorithm in ALGORITHMS.items() if algorithm.needs_sampler]
+PART = {name: "clip" if name in ("dppo", "vespo") else "correction" for name in NEEDS_SAMPLER}
+
+
+def test_the_algorithms_that_need_the_sampler_are_these() -> None:
+    assert set(NEEDS_SAMPLER) == {"tis", "mis", "icepop", "minirl", "dppo", "vespo"}
+
+
+@pytest.mark.parametrize("name", NEEDS_SAMPLER)
+def test_without_the_samplers_log_probs_an_algorithm_that_needs_them_is_refused_in_every_trainer(
+    name: str,
+) -> None:
+    given, log_prob = tensors()
+    words = {key: given[key] for key in NAMED[:3]}
+    said = f"the {PART[name]} of '{name}' needs the sampler's log-probs"
+    with pytest.raises(InputError, match=rf"{said}.*verl: rollout\.calculate_log_probs=true") as refused:
+        Loss(name).batch(**words)
+    assert "another algorithm, set " + (
+        "clip = {'against'" if PART[name] == "clip" else "correction ="
+    ) in str(refused.value)
+    unscored = torch.full_like(given["log_prob_old"], torch.nan)
+    with pytest.raises(InputError, match=said):
+        Loss(name).batch(**words, log_prob_behaviour=unscored)
+    nowhere = torch.where(given["mask"], unscored, 0.0)
+    with pytest.raises(InputError, match=said):
+        Loss(name).batch(**words, log_prob_behaviour=nowhere)
+    with pytest.raises(InputError, match=f"{said}: set use_vllm = True"):
+        type("Mine", (TrlLoss, FakeTrl), {"loss": name})([{}] * 4, 2)
+    with pytest.raises(InputError, match=rf"{said}.*SkyRL: generator\.sampling_params\.logprobs"):
+        skyrl_loss(name)(log_prob, given["log_prob_old"], log_prob, config=None, loss_mask=given["mask"])
+    fields = {"mask": given["mask"].double(), "advantages": unscored, "logprobs": unscored}
+    row = {key: SimpleNamespace(to_torch=lambda x=x: x[0]) for key, x in fields.items()}
+    with pytest.raises(InputError, match=said):
+        tinker_loss(name)([SimpleNamespace(loss_fn_inputs=row)], [log_prob[0]])
+
+
+@pytest.mark.parametrize("name", NEEDS_SAMPLER)
+def test_a_token_without_a_score_of_the_sampler_takes_the_old_one_and_no_token_needs_none(name: str) -> None:
+    given, _ = tensors()
+    words = {key: given[key] for key in NAMED[:3]}
+    first = given["log_prob_behaviour"].clone()
+    first[:, 1:] = torch.nan
+    batch = Loss(name).batch(**words, log_prob_behaviour=first)
+    mask = given["mask"]
+    assert batch.log_prob_behaviour[:, 0].tolist() == given["log_prob_behaviour"][:, 0].tolist()
+    assert (
+        batch.log_prob_behaviour[:, 1:].tolist() == torch.where(mask, batch.log_prob_old, 0)[:, 1:].tolist()
+    )
+    words["mask"] = torch.zeros_like(mask)
+    Loss(name).batch(**words, log_prob_behaviour=torch.full_like(first, torch.nan))
+
+
+@pytest.mark.parametrize(("name", "slots"), [(n, {"clip": {"against": "old"}}) for n in ("dppo", "vespo")])
+def test_against_the_old_policy_no_sampler_is_asked_for(name: str, slots: dict[str, Any]) -> None:
+    given, log_prob = tensors()
+    loss = Loss(name, **slots)
+    out = loss(loss.batch(**{key: given[key] for key in NAMED[:3]}), log_prob)
+    assert torch.isfinite(out.loss)
+    made: Any = type("Mine", (TrlLoss, FakeTrl), {"loss": {"base": name} | slots})
+    assert made([{}] * 4, 2)._ours.algorithm == loss.algorithm
+
+
 HERE = Path(__file__).parent
 TUNED = {"st-ppo": {"stabilise": {"tau": 1.0, "scope": "global"}}}
 
@@ -162,7 +320,7 @@ def trained(trainer, name):
     tensors.
     """
     if trainer == "verl":  # float32, 2 ranks
-        files = (HERE / f"verl_st_ppo.{rank}.npz" for rank in range(2))
+        files = (HERE / f"verl_{name.replace('-', '_')}.{rank}.npz" for rank in range(2))
         ranks = recorded(*files)[0]
         mask = "response_mask"
         old = "old_log_probs"
@@ -185,6 +343,7 @@ def whole(parts, name):
     ("trainer", "name", "exact"),
     [
         ("verl", "st-ppo", 1e-6),
+        ("verl", "bapo", 1e-6),
         *(("trl", name, 1e-10) for name in ("st-ppo", "turn-ppo", "s-ppo", "so-grpo", "gspo")),
     ],
 )
@@ -204,6 +363,8 @@ def test_what_was_trained_for_real_elsewhere_has_the_loss_and_gradient_of_our_lo
         ).double()
         given["log_prob_ref"] = torch.zeros_like(log_prob)
         micros = list(torch.arange(len(mask)).split([len(part["log_prob"]) for part in parts]))
+        if name not in OF_MICRO_BATCH or name in TUNED:
+            micros = [torch.arange(len(mask))]  # two ranks and their micro-batches are as one of each
         loss, gradient = ours(algorithm, given, log_prob, micros)
         # A trainer averages over its ranks, so each of them has its part times their number.
         found = whole(parts, "gradient") / len(ranks)
@@ -259,9 +420,9 @@ class FakeTrl:
         return model(ids), torch.ones(len(ids), T)
 
 
-@pytest.mark.parametrize("name", ["turn-ppo", "s-ppo", "st-ppo", "so-grpo", "gspo"])
+@pytest.mark.parametrize("name", ["turn-ppo", "s-ppo", "st-ppo", "so-grpo", "gspo", "bapo"])
 def test_in_trl_the_loss_of_an_update_is_that_of_our_loop(name: str) -> None:
-    given, log_prob = tensors()
+    given, log_prob = tensors(spread=1.5)
     leaf = log_prob.clone().requires_grad_()
     micros = list(torch.arange(B).chunk(4))
     slices = [
@@ -286,7 +447,8 @@ def test_in_trl_the_loss_of_an_update_is_that_of_our_loop(name: str) -> None:
         rows = torch.cat(micros[2 * update : 2 * update + 2])
         (gradient,) = torch.autograd.grad(torch.stack(losses).sum(), leaf)
         part = {k: x[rows] for k, x in given.items()} | {"log_prob_behaviour": given["log_prob_old"][rows]}
-        wanted, expected = ours(resolve(name), part, log_prob[rows], list(torch.arange(len(rows)).chunk(2)))
+        parts = list(torch.arange(len(rows)).chunk(2 if name in OF_MICRO_BATCH else 1))
+        wanted, expected = ours(resolve(name), part, log_prob[rows], parts)
         torch.testing.assert_close(torch.stack(losses).sum().detach(), wanted, rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(gradient[rows], expected, rtol=1e-12, atol=1e-12)
     assert len(trainer._metrics["train"]["clip_ratio/region_mean"]) == 4
@@ -355,6 +517,7 @@ def test_what_a_micro_batch_of_skyrl_or_tinker_cannot_tell_is_refused() -> None:
     for name, slots, said in (
         ("st-ppo", {"stabilise": {"scope": "global"}}, "needs more than a micro-batch"),
         ("llds", {}, "a term besides the surrogate"),
+        ("bapo", {}, "bounds need the whole update"),
         ("tis", {"correction": {"normalise": True}}, "needs the mean of an update"),
     ):
         with pytest.raises(InputError, match=said):

@@ -152,6 +152,7 @@ def test_turns_groups_rewards_and_texts_are_those_of_the_batch_without_the_rows_
     ("loss", "passes"),
     [
         ("st-ppo?stabilise.scope=global&stabilise.tau=1.0", 16),
+        ("bapo?clip.share=0.9", 16),
         ("turn-ppo", 0),
         ("s-ppo", 0),
         ("so-grpo", 0),
@@ -180,7 +181,7 @@ def test_a_loss_of_ours_has_the_gradient_of_our_loop_over_the_whole_update(fake,
     assert len(rows) == 8
     assert max(row["clip_frac"] for row in rows) > 0
     factors = [row["stabiliser_factor"] for row in rows]
-    if passes:
+    if "st-ppo" in loss:
         assert factors[0] == 1.0
         assert min(factors) < 0.9
         assert all((row["stabiliser_ratio"] > 1.0) == (row["stabiliser_factor"] < 1.0) for row in rows)
@@ -227,6 +228,27 @@ def test_every_algorithm_that_a_loss_can_carry_is_registered_and_a_variant_when_
 def test_what_verl_cannot_feed_is_refused_with_its_configuration(fake, config, said):
     with pytest.raises(InputError, match=said):
         fake.config.__post_init__(Config(config))
+
+
+@pytest.mark.parametrize("name", ["dppo", "vespo", "tis"])
+def test_a_batch_of_verl_without_the_samplers_log_probs_is_refused_where_the_algorithm_needs_them(fake, name):
+    def unscored(rows):
+        del rows.rows["rollout_log_probs"]
+        return rows
+
+    with pytest.raises(
+        InputError, match=rf"of '{name}' needs the sampler's.*rollout\.calculate_log_probs=true"
+    ):
+        fake.train(mode_of(f"sorl:{name}"), unscored)
+
+
+def test_what_depends_on_the_split_is_said_once_where_the_loss_mode_is_configured(fake, caplog):
+    for mode in ("sorl:s-ppo", "sorl:s-ppo", "sorl:bapo"):
+        fake.config.__post_init__(mode_of(mode))
+    notes = [r.message for r in caplog.records if "is split differently" in r.message]
+    assert len(notes) == 1
+    assert "'s-ppo'" in notes[0]
+    assert "slot stabilise, with scope = 'global'" in notes[0]
 
 
 def test_weights_of_verls_rollout_correction_are_refused_and_so_is_a_loss_outside_of_its_engines(fake):

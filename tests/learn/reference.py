@@ -295,11 +295,12 @@ class Token:
 
 
 class Counts:
-    """What a minibatch divides by: its tokens, sequences, turns, and tokens of sequences with a good
+    """A minibatch, and what it divides by: its tokens, sequences, turns, and tokens of sequences with a good
     advantage.
     """
 
     def __init__(self, tokens: list[Token]) -> None:
+        self.minibatch = tokens
         seen = list({id(k.s): k.s for k in tokens}.values())
         good = sum(len(s.written) for s in seen if math.fsum(s.advantage[t] for t in s.written) >= 0)
         found = len(tokens), len(seen), sum(len(s.turns) for s in seen), good
@@ -365,7 +366,7 @@ def losses(rule: Rule, micro: list[Token], whole: Counts) -> tuple[float, float,
 
     low, high = rule.bounds
     if rule.clip == "bapo":
-        low, high = _bapo(micro)
+        low, high = _bapo(whole.minibatch)
     surprisal = mean([-k.s.old[k.t] for k in micro]) or 0.0
     value: dict[int, tuple[float, list[tuple[Token, float]], list[tuple[Token, float]]]] = {}
     for unit in by(micro, unit_of):
@@ -474,7 +475,7 @@ def _surrogate(
     if rule.clip == "weight":
         weight = clamp(k.w, low, high)
     elif rule.clip == "tv":  # by the probability under the sampler, and weighed against it
-        k.w = math.exp(clamp(k.e + k.mismatch(), -20, 20))
+        k.w = math.exp(clamp(k.log_prob - k.s.behaviour[k.t], -20, 20))
         moved = math.exp(k.log_prob) - math.exp(k.s.behaviour[k.t])
         k.low = k.a < 0 and moved < -0.2
         k.high = k.a > 0 and moved > 0.2
@@ -486,20 +487,21 @@ def _surrogate(
         k.high = k.a > 0 and k.w > high
         weight = 0.0 if k.low or k.high else k.w
     else:  # gamma, with W against the sampler
-        log_w = clamp(math.fsum(x.e + clamp(x.mismatch(), -20, 20) for x in unit), math.log(1e-8), 20)
+        moves = [clamp(x.log_prob - x.s.behaviour[x.t], -20, 20) for x in unit]
+        log_w = clamp(math.fsum(moves), math.log(1e-8), 20)
         power, lam = (2.0, 3.0) if k.a >= 0 else (3.0, 2.0)
         weight = plain = math.exp(lam + power * log_w - lam * math.exp(log_w))
     return -weight * k.a * k.log_prob, [(k, -weight * k.a)], [(k, -plain * k.a)]
 
 
-def _bapo(micro: list[Token]) -> tuple[float, float]:
+def _bapo(minibatch: list[Token]) -> tuple[float, float]:
     """Raise the lower bound, then the upper one, until positive advantages have half of the weight."""
     steps = (
         [(0.6 + 0.05 * i, 1.2) for i in range(6)] + [(0.9, 1.2)] + [(0.9, 1.2 + 0.05 * i) for i in range(36)]
     )
     for low, high in steps:
-        p = math.fsum(min(k.r, high) * k.a for k in micro if k.a > 0)
-        q = math.fsum(max(k.r, low) * -k.a for k in micro if k.a < 0)
+        p = math.fsum(min(k.r, high) * k.a for k in minibatch if k.a > 0)
+        q = math.fsum(max(k.r, low) * -k.a for k in minibatch if k.a < 0)
         if p >= 0.5 * (p + q):
             return low, high
     return 0.9, 3.0
@@ -659,7 +661,7 @@ class Trainer:
             ]
             yield part
             for own in sequences(look(part, self.theta, self.phi)):
-                moved = math.exp(math.fsum(clamp(k.delta, -10, 10) for k in own) / len(own))
+                moved = math.exp(clamp(math.fsum(k.delta for k in own) / len(own), -10, 10))
                 m[own[0].s.index] = clamp(m[own[0].s.index] * clamp(moved, 0.8, 1.2), 0.8, 1.2)
 
     def _critic(self, tokens: list[Token]) -> Columns:

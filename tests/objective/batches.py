@@ -200,8 +200,9 @@ WEIGHTED = [
     clips.Gamma(),
     clips.Gamma(against="old"),
 ]
-WHOLE = [clips.Bapo(), clips.Bapo(share=0.7, dual=None), clips.EntropyBand(), clips.EntropyBand(gate="unit")]
-# WHOLE ones look at the micro-batch as a whole
+SEARCHED = [clips.Bapo(), clips.Bapo(share=0.7, dual=None)]
+# WHOLE ones look at the batch as a whole; what they share with its other micro-batches is summed for SEARCHED
+WHOLE = [*SEARCHED, clips.EntropyBand(), clips.EntropyBand(gate="unit")]
 CLIPS = [*PESSIMISTIC, *WEIGHTED, clips.SoftSigmoid(), clips.NoClip()]
 STABILISERS = [
     stab.Stabiliser(),

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import assume, given
 
+from sorl.algorithms import ALGORITHMS
 from sorl.batch import Batch
 from sorl.objective import KINDS, Algorithm, policy_loss, prepare, value_loss
 from sorl.objective import advantage as adv
@@ -123,6 +124,16 @@ def test_zero_variance_groups_are_dropped_and_groups_of_one_stay():
     assert torch.equal(made.response, batch.response)
     negative = outcome_batch([-1.0, -1.0, -2.0, -1.0], [0, 0, 1, 1])
     assert ZeroVariance().keep(negative.score, negative.group).tolist() == [False, False, True, True]
+
+
+def test_dapo_keeps_the_groups_whose_rewards_differ_and_its_formula_says_so():
+    dapo = ALGORITHMS["dapo"]
+    # of F1 rewards, of which none is 1; all 1; of both; all 0.4
+    batch = outcome_batch([0.3, 0.6, 1.0, 1.0, 0.0, 1.0, 0.4, 0.4], [0, 0, 1, 1, 2, 2, 3, 3])
+    kept = dapo.select.keep(batch.score, batch.group)
+    assert kept.tolist() == [True, True, False, False, True, True, False, False]
+    assert r"\mathrm{std}_{i \in g} R_i > 0" in dapo.formula
+    assert "R_i = 1" not in dapo.formula
 
 
 @pytest.mark.parametrize("advantage", [kind() for kind in KINDS["advantage"].values()])

@@ -466,10 +466,14 @@ def test_sapo_search_pushes_on_the_first_update_only_with_threshold_one():
 def test_bapo_share_is_met_at_the_start():
     ratio = torch.where(MASK, DELTA.exp(), 0)
     advantages = torch.where(MASK, R, 0)
-    assert Bapo(low=0.8, high=1.2).found(ratio, advantages) == (0.8, 1.2)
+    clip = Bapo(low=0.8, high=1.2)
+    sums = clip.weights(ratio, advantages)
+    assert clip.search(sums) == (0.8, 1.2)
     good = (ratio[0][MASK[0]].clamp(max=1.2)).sum()
     bad = 0.5 * ratio[1][MASK[1]].clamp(min=0.8).sum()
     assert (float(good), float(bad)) == (near(5.017420), near(3.100984))
+    lowest_bound = len(sums) - 3  # 0.8, 0.85 and 0.9 come after the upper bounds
+    assert (float(sums[0]), float(sums[lowest_bound])) == (near(float(good)), near(float(bad)))
 
 
 def test_bapo_raises_the_lower_bound_first_and_then_the_upper_one():
@@ -481,8 +485,10 @@ def test_bapo_raises_the_lower_bound_first_and_then_the_upper_one():
         (Bapo(share=0.65, low_max=0.6), 9.0, (0.6, 1.2)),
         (Bapo(share=0.72, low_max=0.6), 9.0, (0.6, 1.55)),
     ):
-        assert clip.found(torch.tensor([ratio, 0.1], dtype=F64), advantages) == pytest.approx(bounds)
-    assert Bapo().found(torch.zeros(0, dtype=F64), torch.zeros(0, dtype=F64)) == (0.6, 1.2)
+        sums = clip.weights(torch.tensor([ratio, 0.1], dtype=F64), advantages)
+        assert clip.search(sums) == pytest.approx(bounds)
+    nothing = torch.zeros(0, dtype=F64)
+    assert Bapo().search(Bapo().weights(nothing, nothing)) == (0.6, 1.2)
 
 
 def test_tis_and_icepop_on_the_sampler_of_the_example():
@@ -519,6 +525,36 @@ def test_dppo_takes_mask_and_ratio_against_the_sampler():
     assert weights(against="old") == (near([0, 1.25]), near([1.5, 1.25]))
     assert weights(cap=1.2) == (near([1.2, 0]), near([1.25, 0.625]))
     assert ALGORITHMS["dppo"].clip == TvMask()
+
+
+FAR = [
+    # l - log pi_old, log pi_old - log mu, and the ratio to the sampler: exp of their sum within +-20
+    (-50.0, 30.0, math.exp(-20)),
+    (-50.0, 45.0, math.exp(-5)),
+    (50.0, -49.0, math.e),
+    (-25.0, 0.0, math.exp(-20)),
+    (30.0, 30.0, math.exp(20)),
+    (0.5, 0.25, math.exp(0.75)),
+]
+
+
+@pytest.mark.parametrize(("moved", "gap", "ratio"), FAR)
+def test_a_ratio_against_the_sampler_is_clamped_once_and_as_a_whole(moved: float, gap: float, ratio: float):
+    old = torch.full((1, 1), -60.0, dtype=F64)
+    advantages = torch.ones_like(old)
+    batch = plain(old, log_prob_behaviour=old - gap, advantages=advantages)
+    for against in ("behaviour", "recompute"):
+        # nothing is masked: the probabilities, from about 0 to above 1, are no subject here
+        clip = TvMask(low=1.0, high=1.0, against=against)
+        leaf = (old + moved).requires_grad_()
+        out = policy_loss(replace(ALGORITHMS["dppo"], clip=clip), batch, leaf)
+        (gradient,) = torch.autograd.grad(out.loss, leaf)
+        assert float(out.terms.ratio) == pytest.approx(ratio, rel=1e-9)
+        assert float(-gradient) == pytest.approx(min(ratio, 20.0), rel=1e-9)
+    weight = min(max(ratio, 1e-8), math.exp(20))
+    leaf = (old + moved).requires_grad_()
+    (gradient,) = torch.autograd.grad(policy_loss(ALGORITHMS["vespo"], batch, leaf).loss, leaf)
+    assert float(-gradient) == pytest.approx(math.exp(3) * weight**2 * math.exp(-3 * weight), rel=1e-9)
 
 
 def test_cispo_bounds_as_trl_has_them():
@@ -620,6 +656,20 @@ def test_the_mean_of_a_group_and_the_whitening_are_those_of_the_sequences_that_h
     assert found[:, 0].tolist() == pytest.approx(thirds.tolist())
     assert found[:, 2].tolist() == pytest.approx([0.5 * 6**0.5, -0.5 * 6**0.5, 0, 0, 0, 0])
     assert found[:, 4].tolist() == [0] * 6
+
+
+def test_the_weight_of_the_turns_before_is_clamped_by_the_mean_of_a_turn_and_not_by_its_tokens():
+    """Turn 2: d = -50, 13, 13, 13 and 10.8. Their mean is -0.04; of d clamped to +-10 it would be 6."""
+    old = torch.full((1, 7), -60.0, dtype=F64)
+    mask = torch.tensor([[True, False, True, True, True, True, True]])
+    moved = torch.tensor([[0.0, 0, -50, 13, 13, 13, 10.8]], dtype=F64)
+    batch = plain(old, mask, advantages=torch.ones_like(old))
+    passes = iter([old, old + moved])
+    parts = ReverseTurns().parts(batch, lambda part: next(passes))
+    last = next(parts)
+    assert last.need("advantages")[0, 2:].tolist() == [1.0] * 5
+    first = next(parts)
+    assert float(first.need("advantages")[0, 0]) == pytest.approx(math.exp(-0.04), rel=1e-9)
 
 
 @pytest.mark.parametrize("aggregate", [agg.TurnMean(), agg.TurnMeanGlobal()])

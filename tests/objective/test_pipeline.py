@@ -14,9 +14,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 import sorl.objective
+from sorl.algorithms import resolve
 from sorl.batch import Batch, pool, spread, turn_ids
 from sorl.objective import KINDS, Algorithm, Normaliser, Pool, policy_loss, prepare, statistics
-from sorl.objective.clip import Hard, LogClip, NoClip, Ppo, Recip, Soft
+from sorl.objective.clip import Bapo, Hard, LogClip, NoClip, Ppo, Recip, Soft
 from sorl.objective.kl import KL, LossKL, RewardKL
 from sorl.objective.ratio import Correction, IcePop, Mis, Tis, unit_mean
 from sorl.objective.stabilise import AdvNorm, KlClipFrac, RmsBatch, RmsSeq, RmsTurn
@@ -299,17 +300,20 @@ GLOBAL = [replace(s, scope="global") if hasattr(s, "scope") else s for s in made
 
 
 @pytest.mark.parametrize("stabilise", GLOBAL, ids=repr)
-@given(algorithms(clip=made.CLIPS, ratio=made.RATIOS), batches(rows=(2, 5)), st.integers(1, 3))
+@given(
+    algorithms(clip=[*made.CLIPS, *made.SEARCHED], ratio=made.RATIOS), batches(rows=(2, 5)), st.integers(1, 3)
+)
 @settings(max_examples=20)
 def test_the_split_into_micro_batches_changes_nothing(stabilise, algorithm, drawn, size):
     batch, log_prob = drawn
     algorithm = replace(algorithm, stabilise=stabilise)
+    assume(not algorithm.conflict)
     whole, gradient = solved(algorithm, batch, log_prob)
     parts = torch.arange(len(log_prob)).split(size)
     counts = Normaliser.of(batch, len(parts), algorithm.correction)
     sums = [statistics(algorithm, batch.rows(rows), log_prob[rows]) for rows in parts]
     known = None if sums[0] is None else torch.stack(sums).sum(0)
-    assert (known is not None) == algorithm.stabilise.needs_statistics
+    assert (known is not None) == algorithm.needs_statistics
     assert not any(s.needs_statistics for s in made.STABILISERS), "by default a rule looks at the micro-batch"
     given_ = {"normaliser": counts, "statistics": known}
     cut = [(algorithm, batch.rows(rows), log_prob[rows]) for rows in parts]
@@ -361,6 +365,19 @@ def test_the_statistics_of_another_scope_are_ignored():
     told = policy_loss(micro, batch, log_prob, statistics=wild).loss
     assert torch.equal(told, policy_loss(micro, batch, log_prob).loss)
     assert policy_loss(whole, batch, log_prob, statistics=wild).terms.stabiliser_factor < 1e-4
+
+
+def test_two_statistics_of_which_one_needs_the_other_first_are_refused_and_work_inside_a_micro_batch():
+    stabilise = {"kind": "adv_norm", "scope": "global"}
+    with pytest.raises(InputError, match=r"adv_norm counts clipped tokens.*before the bounds of clip bapo"):
+        resolve("bapo", {"stabilise": stabilise})
+    batch, log_prob = sample()
+    with pytest.raises(InputError, match="set its scope = 'micro'"):
+        statistics(replace(PPO, clip=Bapo(), stabilise=AdvNorm(scope="global")), batch, log_prob)
+    alone = resolve("bapo", {"stabilise": {"kind": "adv_norm"}})
+    found = statistics(alone, batch, log_prob)
+    assert found is not None
+    assert len(found) == alone.clip.sums_size
 
 
 def sample() -> tuple[Batch, Tensor]:

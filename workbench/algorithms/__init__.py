@@ -84,6 +84,8 @@ def resolve(
             raise _unknown("slot", slot, KINDS, " of an algorithm")
         changed: Any = {slot: _changed(slot, getattr(resolved, slot), value)}
         resolved = replace(resolved, **changed)
+    if resolved.conflict:
+        raise InputError(f"algorithm '{resolved.name}': {resolved.conflict}")
     return resolved
 
 

@@ -37,7 +37,7 @@ DAPO = GRPO.but(
     ),
     paper="https://arxiv.org/abs/2503.14476",
     formula=(
-        r"\mathrm{clip}(r, 0.8, 1.28),\ 0 < \#\{i \in g : R_i = 1\} < G,\ R_i \to R_i + \text{penalty}(|y_i|)"
+        r"\mathrm{clip}(r, 0.8, 1.28),\ \mathrm{std}_{i \in g} R_i > 0,\ R_i \to R_i + \text{penalty}(|y_i|)"
     ),
     clip=Ppo(low=0.2, high=0.28),
     select=DynamicSampling(),

@@ -1,4 +1,5 @@
-"""Our algorithms as the policy loss of another trainer: exact over its micro-batches and ranks.
+"""Our algorithms as the policy loss of another trainer: exact over its micro-batches and ranks, but for what
+`split_note` names.
 
 Advantages, rewards, selection and the optimizer stay the trainer's. The ratio, its clip, the stabiliser, the
 aggregation, the KL term and the correction of the rollout are the algorithm's.
@@ -6,13 +7,15 @@ aggregation, the KL term and the correction of the rollout are the algorithm's.
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from sorl.algorithms import ALGORITHMS, resolve
 from sorl.batch import Batch, turn_ids
-from sorl.objective import Algorithm, LossTerms, Normaliser, PolicyLoss, policy_loss, statistics
+from sorl.objective import KINDS, Algorithm, LossTerms, Normaliser, PolicyLoss, policy_loss, statistics
 from sorl.objective.aggregate import good, turns_of
 from sorl.objective.kl import RewardKL
 from sorl.objective.select import EarlyStop, Schedule, Select, Shaping
@@ -20,6 +23,8 @@ from sorl.spec import InputError
 from sorl.tensors import Tensor, torch
 
 Metrics = dict[str, float]  # what a trainer logs of a loss, by name
+
+log = logging.getLogger("sorl.losses")
 
 # Slots that a loss cannot carry, with what the trainer would have to do in its place.
 _ELSEWHERE = {
@@ -51,6 +56,52 @@ def feedable() -> list[str]:
     return [name for name, algorithm in ALGORITHMS.items() if not refusal(algorithm)]
 
 
+def micro_statistics(algorithm: Algorithm) -> dict[str, str]:
+    """Return what the loss takes from one micro-batch of one rank alone, by slot; empty where the split of an
+    update into micro-batches does not matter.
+    """
+    statistics = {slot: getattr(algorithm, slot).micro_statistic for slot in KINDS}
+    return {slot: words for slot, words in statistics.items() if words}
+
+
+def split_note(algorithm: Algorithm) -> str:
+    """Return what of the loss depends on the split into micro-batches, and what to set; empty: nothing."""
+    notes = []
+    for slot, words in micro_statistics(algorithm).items():
+        scoped = hasattr(getattr(algorithm, slot), "scope")
+        instead = "with scope = 'global' that of the whole update" if scoped else "there is no other form"
+        notes.append(f"{words} (slot {slot}, {instead})")
+    if not notes:
+        return ""
+    head = f"'{algorithm.name}' trains differently where an update is split differently"
+    return f"{head}: of each micro-batch of each rank alone it takes {' and '.join(notes)}"
+
+
+def note_split(algorithm: Algorithm) -> None:
+    """Log `split_note` where there is something to say, on the first rank alone."""
+    note = split_note(algorithm)
+    if note and os.environ.get("RANK", "0") == "0":
+        log.warning("%s", note)
+
+
+def sampler_need(algorithm: Algorithm) -> str:
+    """Return which part of the algorithm needs the sampler's log-probs, in words; empty where none does."""
+    if not algorithm.needs_sampler:
+        return ""
+    part = "correction" if algorithm.correction.kind != "none" else "clip"
+    return f"the {part} of '{algorithm.name}' needs the sampler's log-probs"
+
+
+def _without_sampler(algorithm: Algorithm) -> str:
+    """Return what to set for the loss without the sampler's log-probs."""
+    changes = []
+    if algorithm.correction.kind != "none":
+        changes.append("correction = 'none'")
+    if getattr(algorithm.clip, "against", "old") != "old":
+        changes.append("clip = {'against': 'old'}")
+    return f"to train without them, another algorithm, set {' and '.join(changes)}"
+
+
 # at the head of an update's sums: tokens, sequences, turns, tokens of good sequences, correction weights
 COUNTS = 5
 
@@ -74,8 +125,8 @@ class Loss:
         elif getattr(self.algorithm.aggregate, "horizon", 1.0) is None:
             why = f"'{self.algorithm.name}' divides by the tokens of an episode"
             raise InputError(f"algorithm {why}: give horizon=... (verl: actor.loss_scale_factor)")
-        # Whether the stabiliser compares all of an update: a pass without gradients comes before it.
-        self.needs_log_probs_first = self.algorithm.stabilise.needs_statistics
+        # Whether clip or stabiliser compare all of an update: a pass without gradients comes before it.
+        self.needs_log_probs_first = self.algorithm.needs_statistics
 
     def batch(
         self,
@@ -93,7 +144,7 @@ class Loss:
         wrote and that are trained on. `turn`: ids from 1, 0 off the mask (default: the runs of the mask).
         Log-probs in nats; those of the sampler default to the old ones, also where they are NaN (not scored).
         Raises InputError where the algorithm needs the sampler's or the reference's log-probs and they are
-        not given.
+        not given; NaN for all tokens of the mask is not given.
         """
         own = self.algorithm
         mask = mask.bool()
@@ -101,9 +152,11 @@ class Loss:
             raise InputError(
                 f"the KL term of '{own.name}' needs the reference's log-probs, and the trainer gives none"
             )
-        if own.correction.kind != "none" and log_prob_behaviour is None:
-            why = f"the correction of '{own.name}' needs the sampler's log-probs, and the trainer gives none"
-            raise InputError(f"{why} (verl: rollout.calculate_log_probs=true)")
+        if own.needs_sampler and not _scored(log_prob_behaviour, mask):
+            options = "TRL: use_vllm = True; verl: rollout.calculate_log_probs=true; SkyRL: "
+            options += "generator.sampling_params.logprobs=1"
+            why = f"{sampler_need(own)}, and the trainer gives none"
+            raise InputError(f"{why} ({options}); {_without_sampler(own)}")
         old = torch.where(mask, log_prob_old, 0)
         sampler = old if log_prob_behaviour is None else log_prob_behaviour
         sampler = torch.where(sampler.isnan(), old, sampler)
@@ -127,8 +180,8 @@ class Loss:
     def sums(self, batch: Batch, log_prob: Tensor | None = None) -> Tensor:
         """Return what this micro-batch adds to what the means of its update divide by: a float64 vector.
 
-        Vectors add up over micro-batches and ranks. COUNTS counts, then the statistics of a stabiliser that
-        `needs_log_probs_first`, for which `log_prob` is given.
+        Vectors add up over micro-batches and ranks. COUNTS counts, then the statistics of clip and stabiliser
+        of a loss that `needs_log_probs_first`, for which `log_prob` is given.
         """
         weight = self.algorithm.correction.mean_weight(batch)
         tokens = batch.mask.sum().double()
@@ -152,10 +205,13 @@ class Loss:
 
         `sums`: added over all micro-batches and ranks of the update (default: `batch` is all of it), of which
         there are `micro_batches` on all ranks together. A trainer that averages gradients over its ranks
-        multiplies the loss by their number.
+        multiplies the loss by their number. Raises ValueError for `sums` without the statistics of a loss
+        that `needs_log_probs_first`.
         """
         if sums is None:
             sums = self.sums(batch, log_prob)
+        if self.needs_log_probs_first and len(sums) == COUNTS:
+            raise ValueError(f"'{self.algorithm.name}' compares a whole update: its sums need log_prob")
         counts = sums[:COUNTS].to(batch.log_prob_old)
         tokens, sequences, turns, good_tokens = counts[:-1].clamp(min=1).unbind()
         weight = counts[-1] / tokens if self.algorithm.correction.normalise else None
@@ -169,6 +225,13 @@ class Loss:
         )
         compared = sums[COUNTS:] if len(sums) > COUNTS else None
         return policy_loss(self.algorithm, batch, log_prob, normaliser=whole, statistics=compared)
+
+
+def _scored(log_prob: Tensor | None, mask: Tensor) -> bool:
+    """Return whether log-probs are given for any token of the mask, (B, T) each; NaN is not given."""
+    if log_prob is None:
+        return False
+    return not bool(mask.any()) or bool((mask & ~log_prob.isnan()).any())
 
 
 def metrics(terms: LossTerms) -> Metrics:
@@ -253,7 +316,6 @@ class TrlLoss:
         trainer: Any = self
         self._ours = Loss(self.loss, horizon=trainer.max_completion_length)
         own = self._ours.algorithm
-        corrects = self._ours.algorithm.correction.kind != "none"
         # What a ledger says of the loss in place of TRL's configuration.
         self.recorded_as = {"algorithm": own.name, "replay_as": self.loss, "clip": None}
         accumulated = trainer.args.gradient_accumulation_steps
@@ -269,10 +331,8 @@ class TrlLoss:
             raise InputError(
                 f"the KL term of '{own.name}' needs the reference's log-probs: set beta to its weight"
             )
-        if corrects and not getattr(trainer, "use_vllm", False):
-            raise InputError(
-                f"the correction of '{own.name}' needs the sampler's log-probs: set use_vllm = True"
-            )
+        if own.needs_sampler and not getattr(trainer, "use_vllm", False):
+            raise InputError(f"{sampler_need(own)}: set use_vllm = True; {_without_sampler(own)}")
         if getattr(trainer, "use_vllm", False) and getattr(
             trainer, "vllm_importance_sampling_correction", False
         ):
@@ -282,6 +342,7 @@ class TrlLoss:
             if getattr(trainer, name, off) != off:
                 told = f"{name.strip('_')} belongs to TRL's own loss and not to '{own.name}'"
                 raise InputError(f"{told}: set it to {off}")
+        note_split(own)
 
     def _of_inputs(self, inputs: Mapping[str, Any], log_prob: Tensor) -> Batch:
         old = inputs.get("old_per_token_logps")
@@ -385,12 +446,15 @@ def skyrl_loss(algorithm: str | Mapping[str, Any], **slots: Any) -> Callable[...
     why = ""
     if own.kl.kind != "none":
         why = "has a term besides the surrogate, which SkyRL's reduction does not scale: kl='none'"
+    elif own.clip.sums_size:
+        why = "has a clip whose bounds need the whole update, more than a micro-batch: take another clip"
     elif own.stabilise.kind not in ("none", "rms_batch", "rms_turn", "rms_seq") or loss.needs_log_probs_first:
         why = "has a stabiliser that needs more than a micro-batch: stabilise={'scope': 'micro'}"
     elif getattr(own.correction, "normalise", False):
         why = "has a correction that needs the mean of an update: correction={'normalise': False}"
     if why:
         raise InputError(f"'{own.name}' {why}")
+    note_split(own)
 
     def computed(
         log_probs: Tensor,

@@ -30,7 +30,7 @@ from urllib.parse import parse_qsl
 import torch
 from torch import Tensor
 
-from sorl.integrations.losses import Loss, feedable, metrics, recorded
+from sorl.integrations.losses import Loss, feedable, metrics, note_split, recorded
 from sorl.integrations.trl import text_of
 from sorl.objective import LossTerms
 from sorl.recording import Clip, Ledger
@@ -518,6 +518,8 @@ def install() -> None:
         if mode.startswith(PREFIX):
             if loss := loss_of(mode, config.loss_scale_factor):
                 check(loss, config)
+                if mode not in told:
+                    note_split(loss.algorithm)
             register_policy_loss(mode)(policy_loss(mode))
             if mode not in told and os.environ.get("RANK", "0") == "0":
                 told.add(mode)

@@ -177,8 +177,8 @@ class Learner:
         measure_bias = stabilise.needs_bias or (every > 0 and self.updates % every == 0)
         micros = self._micro_batches(batch)
         whole = Normaliser.of(batch, len(micros), self.algorithm.correction)
-        sums = None  # the stabiliser's, over the minibatch: of a split one by a pass without gradients
-        if len(micros) > 1 and stabilise.needs_statistics:
+        sums = None  # of clip and stabiliser, over the minibatch: of a split one by a pass without gradients
+        if len(micros) > 1 and self.algorithm.needs_statistics:
             with torch.no_grad():
                 found = [statistics(self.algorithm, micro, self._forward(micro)[0]) for micro in micros]
             sums = torch.stack([one for one in found if one is not None]).sum(0)

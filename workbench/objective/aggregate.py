@@ -76,6 +76,10 @@ class Aggregate(Slot):
 
     scope: Scope = "global"
 
+    @property
+    def micro_statistic(self) -> str:
+        return "" if self.scope == "global" else "the counts that its means divide by"
+
     def within(self, budget: float) -> Self:
         """Return this aggregation in a run whose policy may write `budget` tokens an episode."""
         return self

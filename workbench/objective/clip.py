@@ -2,8 +2,9 @@
 
 Losses are to be minimised. L1 = -A w is the unclipped surrogate; "active" means that the clip stopped the
 gradient. Some clips weigh the log-prob instead of the ratio, L = -sg[g] A l with l = log pi_theta: where g is
-not 0 a token keeps its gradient, whatever its ratio. A statistic is that of the (micro-)batch that is trained
-on, as in the papers' codes.
+not 0 a token keeps its gradient, whatever its ratio. A ratio against the sampler is exp(clamp(l - log mu,
++-20)), clamped once and as a whole: clamps of l - log pi_old and of log pi_old - log mu before they are added
+would turn far moves that nearly cancel into another ratio.
 """
 
 import math
@@ -13,7 +14,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from sorl.batch import Batch, masked_mean
-from sorl.objective.ratio import LOG_LIMIT, Pool, sampler_gap, unit_mean
+from sorl.objective.ratio import LOG_LIMIT, Pool, unit_mean
 from sorl.objective.slot import AtLeastOne, DualBound, Fraction, NonNegative, Positive, Share, Slot
 from sorl.tensors import Tensor, torch
 
@@ -34,6 +35,8 @@ class Ratios:
     ratio: Tensor  # pooled, with gradient
     log_prob: Tensor  # with gradient, 0 off the mask
     advantages: Tensor
+    # what the clip's `measure` adds up to over the minibatch; None where the clip compares nothing
+    clip_sums: Tensor | None = None
 
     @property
     def sign(self) -> Tensor:
@@ -47,6 +50,12 @@ class Ratios:
     def token_ratio(self) -> Tensor:
         """exp of the clamped token log-ratio, detached, (B, T)."""
         return self.log_ratio.detach().exp()
+
+    @cached_property
+    def sampler_log_ratio(self) -> Tensor:
+        """log pi_theta - log mu of the token, clamped once, detached, (B, T); 0 off the mask."""
+        moved = self.log_prob.detach() - self.batch.need("log_prob_behaviour")
+        return torch.where(self.batch.mask, moved, 0).clamp(-LOG_LIMIT, LOG_LIMIT)
 
     @cached_property
     def out_of_range(self) -> Tensor:
@@ -86,6 +95,15 @@ class Clip(Slot):
     def bounds(self) -> Bounds:
         """Lowest and highest ratio in range, outside of which a token counts as out of range."""
         return 0.0, math.inf
+
+    @property
+    def sums_size(self) -> int:
+        """Length of what `measure` gives, where it is summed over the minibatch; 0 = it compares nothing."""
+        return 0
+
+    def measure(self, seen: Ratios) -> Tensor | None:
+        """Sums over this batch, (k,) float64, additive over micro-batches; None where it needs none."""
+        return None
 
     def surrogate(self, seen: Ratios) -> Surrogate:
         """Token losses and flags."""
@@ -265,7 +283,7 @@ class PpoMask(Window, kind="ppo_mask"):
 
     M = 0 for A > 0 and w > 1 + high, and for A < 0 and w < 1 - low. The weight against the sampler is the
     product with that of a rollout correction without a cap: w is pi_theta / pi_old, the correction's omega is
-    pi_old / mu.
+    pi_old / mu, each with its log clamped to +-20.
     """
 
     def surrogate(self, seen: Ratios) -> Surrogate:
@@ -282,7 +300,8 @@ class TvMask(Clip, kind="tv_mask"):
     sail-sg/Stable-RL); recompute, p is of the proximal policy, w still against the sampler (its
     `dppo_binary_tv_recompute`); old, both are against the proximal policy (verl's `dppo_tv`). A ratio of 5 at
     p = 0.001 moves little probability and stays, a ratio of 1.3 at p = 0.8 goes. The cap counts as dual clip.
-    Against the sampler w carries staleness and mismatch, so do not combine it with a rollout correction.
+    Against the sampler w = exp(clamp(l - log mu, +-20)) (the authors clamp above only) carries staleness and
+    mismatch, so do not combine it with a rollout correction.
     """
 
     low: Fraction = 0.2
@@ -293,7 +312,7 @@ class TvMask(Clip, kind="tv_mask"):
     def surrogate(self, seen: Ratios) -> Surrogate:
         batch = seen.batch
         if self.against != "old":
-            entering = (seen.entering + sampler_gap(batch)).clamp(-LOG_LIMIT, LOG_LIMIT)
+            entering = seen.pool.entering(seen.sampler_log_ratio, batch)
             seen = replace(seen, ratio=seen.pool.ratio(entering, seen.units))
         ratio = seen.ratio.detach()
         before = batch.need("log_prob_behaviour") if self.against == "behaviour" else batch.log_prob_old
@@ -307,9 +326,10 @@ class TvMask(Clip, kind="tv_mask"):
 class Gamma(Clip, kind="gamma"):
     """-sg[phi(W)] A l, phi(W) = e^lam W^k e^(-lam W), W the product ratio of the sequence: VESPO, 2602.10693.
 
-    phi(1) = 1, its peak is at W = k / lam; k and lam by the sign of A. log W is clamped to [log 1e-8, 20].
-    Against the sampler (`behaviour`, as the paper), W carries staleness and mismatch; do not combine it with
-    a rollout correction.
+    phi(1) = 1, its peak is at W = k / lam; k and lam by the sign of A. log W = sum_t clamp(l - log mu, +-20),
+    clamped to [log 1e-8, 20]. Against the sampler (`behaviour`, as the paper), W carries staleness and
+    mismatch; do not combine it with a rollout correction. The authors and TRL, where they fold a correction
+    into W, clamp l - log pi_old and log pi_old - log mu each: another W where one of them is beyond 20 nats.
     """
 
     k_positive: Positive = 2.0
@@ -319,9 +339,7 @@ class Gamma(Clip, kind="gamma"):
     against: Literal["old", "behaviour"] = "behaviour"
 
     def surrogate(self, seen: Ratios) -> Surrogate:
-        log_ratio = seen.log_ratio.detach()
-        if self.against == "behaviour":
-            log_ratio = log_ratio + sampler_gap(seen.batch).clamp(-LOG_LIMIT, LOG_LIMIT)
+        log_ratio = seen.log_ratio.detach() if self.against == "old" else seen.sampler_log_ratio
         log_weight = log_ratio.sum(1, keepdim=True).clamp(math.log(1e-8), LOG_LIMIT)
         good = seen.advantages >= 0
         k = by_sign(good, self.k_positive, self.k_negative, log_ratio)
@@ -355,7 +373,9 @@ class Bapo(Clip, kind="bapo"):
     P = sum over A > 0 of min(r, high) A, Q = sum over A < 0 of max(r, low) |A|. While P / (P + Q) < `share`:
     `low` rises by `step` up to `low_max`, then `high` up to `high_max`. Ranges as the paper; its yaml has 0.6
     to 0.8 and 1.2 to 2. A higher `low` makes Q larger as well: what it changes is that more negative tokens
-    are clipped. `dual` as in PPO's clip. A token counts as out of range by the bounds at the start.
+    are clipped. P and Q are those of the whole minibatch, over its micro-batches and ranks; the authors' code
+    adds them up over the ranks, for one micro-batch at a time. A is the advantage before a stabiliser changes
+    it. `dual` as in PPO's clip. A token counts as out of range by the bounds at the start.
     """
 
     low: float = 0.6
@@ -376,32 +396,56 @@ class Bapo(Clip, kind="bapo"):
     def bounds(self) -> Bounds:
         return self.low, self.high
 
-    def found(self, ratio: Tensor, advantages: Tensor) -> Bounds:
-        """Return the bounds of this batch, from detached ratios and advantages (B, T) that are 0 off the
-        mask.
+    @cached_property
+    def _lows(self) -> list[float]:
+        """The lower bounds that the search may end at, rising."""
+        return self._climb(self.low, self.low_max)
+
+    @cached_property
+    def _highs(self) -> list[float]:
+        """The upper bounds that the search may end at, rising."""
+        return self._climb(self.high, self.high_max)
+
+    def _climb(self, start: float, end: float) -> list[float]:
+        steps = math.ceil((end - start) / self.step - 1e-9)
+        return [start + i * self.step for i in range(steps)] + [end]
+
+    @property
+    def sums_size(self) -> int:
+        return len(self._highs) + len(self._lows)
+
+    def measure(self, seen: Ratios) -> Tensor:
+        return self.weights(seen.ratio.detach(), seen.advantages)
+
+    def weights(self, ratio: Tensor, advantages: Tensor) -> Tensor:
+        """Return P at each upper bound of the search, then Q at each lower one, (k,) float64.
+
+        The search asks for no other number of a batch, and these add up over batches. `ratio` and
+        `advantages` (B, T) are detached, the advantages 0 off the mask.
         """
-        good = advantages > 0
-        bad = advantages < 0
-        up = ratio[good]
-        gain = advantages[good]
-        down = ratio[bad]
-        loss = -advantages[bad]
+        gain = advantages.double().clamp(min=0)
+        loss = (-advantages.double()).clamp(min=0)
+        positive = [(ratio.clamp(max=high) * gain).sum() for high in self._highs]
+        negative = [(ratio.clamp(min=low) * loss).sum() for low in self._lows]
+        return torch.stack(positive + negative)
 
-        def enough(low: float, high: float) -> bool:
-            p = (up.clamp(max=high) * gain).sum()
-            q = (down.clamp(min=low) * loss).sum()
-            return bool(p >= self.share * (p + q))
-
-        def climb(start: float, end: float) -> list[float]:
-            steps = math.ceil((end - start) / self.step - 1e-9)
-            return [start + i * self.step for i in range(steps)] + [end]
-
-        tried = [(low, self.high) for low in climb(self.low, self.low_max)]
-        tried += [(self.low_max, high) for high in climb(self.high, self.high_max)]
-        return next((bounds for bounds in tried if enough(*bounds)), (self.low_max, self.high_max))
+    def search(self, weights: Tensor) -> Bounds:
+        """Return the bounds for the sums of `weights`."""
+        numbers = weights.tolist()
+        positive = numbers[: len(self._highs)]
+        negative = numbers[len(self._highs) :]
+        tried = [(low, self.high, positive[0], q) for low, q in zip(self._lows, negative, strict=True)]
+        tried += [
+            (self.low_max, high, p, negative[-1]) for high, p in zip(self._highs, positive, strict=True)
+        ]
+        for low, high, p, q in tried:
+            if p >= self.share * (p + q):
+                return low, high
+        return self.low_max, self.high_max
 
     def surrogate(self, seen: Ratios) -> Surrogate:
-        return gated(seen, *self.found(seen.ratio.detach(), seen.advantages))
+        sums = self.measure(seen) if seen.clip_sums is None else seen.clip_sums
+        return gated(seen, *self.search(sums))
 
 
 class EntropyBand(Symmetric, kind="entropy_band"):
@@ -416,6 +460,10 @@ class EntropyBand(Symmetric, kind="entropy_band"):
     narrowest: Fraction = 0.5
     widest: AtLeastOne = 2.0
     gate: Gate = "token"
+
+    @property
+    def micro_statistic(self) -> str:
+        return "the mean surprisal that widths are measured by"
 
     def surrogate(self, seen: Ratios) -> Surrogate:
         mask = seen.batch.mask

@@ -20,6 +20,7 @@ from sorl.objective.kl import KL
 from sorl.objective.ratio import LOG_LIMIT, Correction, Pool, Routing
 from sorl.objective.select import EarlyStop, Schedule, Select, Shaping
 from sorl.objective.stabilise import Stabiliser, imbalance
+from sorl.spec import InputError
 from sorl.tensors import Tensor, torch
 
 # The families that `sorl algorithms` lists and the app colours, with their titles.
@@ -100,6 +101,19 @@ class Algorithm:
     def needs_reference(self) -> bool:
         """Whether the KL term needs log-probs of a frozen reference."""
         return self.kl.needs_reference
+
+    @property
+    def needs_statistics(self) -> bool:
+        """Whether clip or stabiliser compare all of a minibatch: `statistics` are summed over it first."""
+        return bool(self.clip.sums_size) or self.stabilise.needs_statistics
+
+    @property
+    def conflict(self) -> str:
+        """Why two of its slots cannot work together, with what to set; empty where they can."""
+        if self.clip.sums_size and self.stabilise.needs_statistics and self.stabilise.needs_clip:
+            counts = f"stabilise {self.stabilise.kind} counts clipped tokens of the minibatch"
+            return f"{counts} before the bounds of clip {self.clip.kind} are known; set its scope = 'micro'"
+        return ""
 
 
 @dataclass(frozen=True)
@@ -216,14 +230,16 @@ def policy_loss(
     + penalty.
 
     `log_prob` (B, T) with gradient, nats. `normaliser`: counts of the whole minibatch, of which `batch` is a
-    micro-batch (default: `batch` is all of it). `statistics`: the stabiliser's sums over the minibatch, used
-    with scope `global` only.
+    micro-batch (default: `batch` is all of it). `statistics`: those of clip and stabiliser over the
+    minibatch; a slot that compares nothing ignores them.
     """
     seen = _observe(algorithm, batch, log_prob)
     stabilise = algorithm.stabilise
     mask = batch.mask
     whole = Normaliser.of(batch) if normaliser is None else normaliser
-    sums = statistics if stabilise.needs_statistics else None
+    of_clip, sums = _shares(algorithm, statistics)
+    # Before a stabiliser changes the advantages, as `statistics` has them.
+    seen = replace(seen, clip_sums=algorithm.clip.measure(seen) if of_clip is None else of_clip)
     surrogate = algorithm.clip.surrogate(replace(seen, advantages=stabilise.advantages(seen, sums)))
     damping = stabilise.damp(seen, sums, whole)
     correction = algorithm.correction.weights(batch, whole.weight)
@@ -269,13 +285,29 @@ def policy_loss(
 
 
 def statistics(algorithm: Algorithm, batch: Batch, log_prob: Tensor) -> Tensor | None:
-    """Return the stabiliser's sums over `batch`, (k,) float64, additive over micro-batches; None when it
-    needs none.
+    """Return the sums of clip and stabiliser over `batch`, (k,) float64, additive over micro-batches.
+
+    None where neither compares anything over a minibatch. Raises InputError where the one's sums would need
+    the other's first.
     """
-    if not algorithm.stabilise.needs_statistics:
+    if not algorithm.needs_statistics:
         return None
+    if algorithm.conflict:
+        raise InputError(f"algorithm '{algorithm.name}': {algorithm.conflict}")
     with torch.no_grad():
-        return algorithm.stabilise.measure(_observe(algorithm, batch, log_prob))
+        seen = _observe(algorithm, batch, log_prob)
+        of_clip = algorithm.clip.measure(seen) if algorithm.clip.sums_size else None
+        of_stabiliser = algorithm.stabilise.measure(seen) if algorithm.stabilise.needs_statistics else None
+    return torch.cat([sums for sums in (of_clip, of_stabiliser) if sums is not None])
+
+
+def _shares(algorithm: Algorithm, statistics: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """Return what of the statistics is the clip's and what the stabiliser's; None where it asks for none."""
+    if statistics is None:
+        return None, None
+    size = algorithm.clip.sums_size
+    of_clip = statistics[:size] if size else None
+    return of_clip, statistics[size:] if algorithm.stabilise.needs_statistics else None
 
 
 def _masked(batch: Batch, keep: Tensor | None) -> Batch:

@@ -127,12 +127,16 @@ class Guard(Pool, kind="guard"):
     away, and with it the meaning of r as an unbiased importance weight. `bins`: the turn index, or eighths of
     the policy tokens of a sequence. A bin of one token is left alone. The method is for flow matching; bins
     in place of denoising steps are our reading of it, and its reweighting of gradients over denoising steps
-    is left out.
+    is left out. There is no form over a whole minibatch: mean and std are those of each micro-batch.
     """
 
     mode: Literal["center", "full"] = "center"
     bins: Literal["turn", "position"] = "turn"
     floor: Positive = 1e-3
+
+    @property
+    def micro_statistic(self) -> str:
+        return "mean and spread of the log-ratios in each bin"
 
     def entering(self, log_ratio: Tensor, batch: Batch) -> Tensor:
         bins = batch.turn

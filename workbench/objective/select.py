@@ -52,8 +52,11 @@ class DynamicSampling(ZeroVariance, kind="dynamic_sampling"):
     """Draw again for every prompt group whose rewards are all equal, then drop those that still are: DAPO,
     2503.14476.
 
-    A rollout is filled up with further questions in at most `tries` rounds (verl stops after 10); what is
-    missing then is made up of groups without a signal, whose tokens leave the loss mask.
+    The paper keeps the groups with 0 < #{R = 1} < G: with rewards of 0 and 1 these are the groups whose
+    rewards differ. For other rewards (F1) the rule is that they differ, as in verl, which drops a group where
+    the std of its `filter_groups.metric` is 0; the metric here is the outcome, before a shaping. A rollout is
+    filled up with further questions in at most `tries` rounds (verl stops after 10); what is missing then is
+    made up of groups without a signal, whose tokens leave the loss mask.
     """
 
     tries: Tries = 4
@@ -149,7 +152,7 @@ class ReverseTurns(Schedule, kind="reverse_turns"):
 
     M_i = 1. For h = K .. 1: pi_old becomes the policy as it is now; epochs and minibatches on turn h alone,
     with advantages sg[M_i] A_i; then, d the log-ratio of the policy after them to that pi_old, M_i <-
-    clip(M_i clip(exp(mean over the turn of clamp(d, +-10)), 1 +- epsilon), 1 +- epsilon). So the ratio of
+    clip(M_i clip(exp(clamp(mean over the turn of d, +-10)), 1 +- epsilon), 1 +- epsilon). So the ratio of
     each turn's first update is 1, whatever `learn.old_log_prob` says, and M is the move that training on that
     turn made.
     """
@@ -173,8 +176,8 @@ class ReverseTurns(Schedule, kind="reverse_turns"):
             part = replace(batch, mask=inside, turn_id=ids, log_prob_old=old, advantages=advantages)
             yield part.rows(inside.any(1).nonzero().squeeze(1))
             after = now(batch)
-            moved = torch.where(inside, after - old, 0).clamp(-10, 10)
-            ratio = (moved.sum(1) / inside.sum(1).clamp(min=1)).exp().clamp(*bounds)  # 1 without that turn
+            moved = torch.where(inside, after - old, 0).sum(1) / inside.sum(1).clamp(min=1)
+            ratio = moved.clamp(-10, 10).exp().clamp(*bounds)  # 1 without that turn
             weight = (weight * ratio.to(weight.dtype)).clamp(*bounds)
             old = after
 

@@ -62,6 +62,11 @@ class Slot:
             for allowed in getattr(hint, "__metadata__", ()):
                 self._require(allowed.holds(getattr(self, option)), option, allowed.words)
 
+    @property
+    def micro_statistic(self) -> str:
+        """What it takes of one micro-batch alone, in words; empty where the split does not matter."""
+        return ""
+
     def options(self) -> list[str]:
         """Return the options as `name = value`, in the words of a grid file."""
         return [f"{f.name} = {in_words(getattr(self, f.name))}" for f in fields(self)]

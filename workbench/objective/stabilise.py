@@ -41,6 +41,7 @@ class Stabiliser(Slot, kind="none"):  # and base of the stabilisers
     """Nothing."""
 
     needs_bias: ClassVar[bool] = False  # acts on gradients and needs that of the clipping bias
+    needs_clip: ClassVar[bool] = False  # `measure` asks the clip which tokens it acts on
 
     @property
     def needs_statistics(self) -> bool:
@@ -73,7 +74,12 @@ class _Scoped(Stabiliser):
     minibatch.
     """
 
+    statistic: ClassVar[str] = "the factor of the stabiliser"
     scope: Scope = "micro"
+
+    @property
+    def micro_statistic(self) -> str:
+        return "" if self.scope == "global" else self.statistic
 
     @property
     def needs_statistics(self) -> bool:
@@ -151,6 +157,7 @@ class KlClipFrac(_Scoped, kind="kl_clipfrac"):
     d^2 / 2.
     """
 
+    statistic: ClassVar[str] = "the means of the penalty"
     weight: NonNegative = 1.0
     form: Literal["sequence", "batch"] = "sequence"
     estimator: Literal["k2", "k3"] = "k3"
@@ -188,6 +195,8 @@ class AdvNorm(_Scoped, kind="adv_norm"):
     A <- (A - mean) / (std + 1e-8), std unbiased; else unchanged. A third-party reading of 2511.20718.
     """
 
+    needs_clip: ClassVar[bool] = True
+    statistic: ClassVar[str] = "the share of clipped tokens, and mean and std of the advantages"
     threshold: Fraction = 0.2
 
     def measure(self, seen: Ratios) -> Tensor:

@@ -199,7 +199,7 @@ def weigh(
     rows = torch.arange(len(log_prob)).split(list(update.passes))
     pieces = [(batch.rows(r), log_prob[r]) for r in rows] if len(rows) > 1 else [(batch, log_prob)]
     sums = None
-    if len(pieces) > 1 and algorithm.stabilise.needs_statistics:
+    if len(pieces) > 1 and algorithm.needs_statistics:
         found = [statistics(algorithm, *piece) for piece in pieces]
         sums = torch.stack([one for one in found if one is not None]).sum(0)
     given: dict[str, Any] = {
