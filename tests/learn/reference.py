@@ -487,7 +487,7 @@ def _surrogate(
         k.high = k.a > 0 and k.w > high
         weight = 0.0 if k.low or k.high else k.w
     else:  # gamma, with W against the sampler
-        moves = [clamp(x.log_prob - x.s.behaviour[x.t], -20, 20) for x in unit]
+        moves = [x.e + clamp(x.mismatch(), -20, 20) for x in unit]
         log_w = clamp(math.fsum(moves), math.log(1e-8), 20)
         power, lam = (2.0, 3.0) if k.a >= 0 else (3.0, 2.0)
         weight = plain = math.exp(lam + power * log_w - lam * math.exp(log_w))

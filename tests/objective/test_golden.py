@@ -539,7 +539,9 @@ FAR = [
 
 
 @pytest.mark.parametrize(("moved", "gap", "ratio"), FAR)
-def test_a_ratio_against_the_sampler_is_clamped_once_and_as_a_whole(moved: float, gap: float, ratio: float):
+def test_dppos_ratio_against_the_sampler_is_clamped_once_and_as_a_whole(
+    moved: float, gap: float, ratio: float
+):
     old = torch.full((1, 1), -60.0, dtype=F64)
     advantages = torch.ones_like(old)
     batch = plain(old, log_prob_behaviour=old - gap, advantages=advantages)
@@ -551,9 +553,16 @@ def test_a_ratio_against_the_sampler_is_clamped_once_and_as_a_whole(moved: float
         (gradient,) = torch.autograd.grad(out.loss, leaf)
         assert float(out.terms.ratio) == pytest.approx(ratio, rel=1e-9)
         assert float(-gradient) == pytest.approx(min(ratio, 20.0), rel=1e-9)
-    weight = min(max(ratio, 1e-8), math.exp(20))
+
+
+@pytest.mark.parametrize(("moved", "gap"), [case[:2] for case in FAR])
+def test_vespo_clamps_both_parts_of_its_weight_as_its_authors_do(moved: float, gap: float):
+    old = torch.full((1, 1), -60.0, dtype=F64)
+    batch = plain(old, log_prob_behaviour=old - gap, advantages=torch.ones_like(old))
     leaf = (old + moved).requires_grad_()
     (gradient,) = torch.autograd.grad(policy_loss(ALGORITHMS["vespo"], batch, leaf).loss, leaf)
+    log_weight = min(max(moved, -20.0), 20.0) + min(max(gap, -20.0), 20.0)
+    weight = math.exp(min(max(log_weight, math.log(1e-8)), 20.0))
     assert float(-gradient) == pytest.approx(math.exp(3) * weight**2 * math.exp(-3 * weight), rel=1e-9)
 
 

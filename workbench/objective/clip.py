@@ -2,9 +2,8 @@
 
 Losses are to be minimised. L1 = -A w is the unclipped surrogate; "active" means that the clip stopped the
 gradient. Some clips weigh the log-prob instead of the ratio, L = -sg[g] A l with l = log pi_theta: where g is
-not 0 a token keeps its gradient, whatever its ratio. A ratio against the sampler is exp(clamp(l - log mu,
-+-20)), clamped once and as a whole: clamps of l - log pi_old and of log pi_old - log mu before they are added
-would turn far moves that nearly cancel into another ratio.
+not 0 a token keeps its gradient, whatever its ratio. Where log-ratios are clamped, and in which parts, follows each method's authors: DPPO
+clamps l - log mu as a whole, VESPO both of its parts.
 """
 
 import math
@@ -14,7 +13,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from sorl.batch import Batch, masked_mean
-from sorl.objective.ratio import LOG_LIMIT, Pool, unit_mean
+from sorl.objective.ratio import LOG_LIMIT, Pool, sampler_gap, unit_mean
 from sorl.objective.slot import AtLeastOne, DualBound, Fraction, NonNegative, Positive, Share, Slot
 from sorl.tensors import Tensor, torch
 
@@ -326,10 +325,10 @@ class TvMask(Clip, kind="tv_mask"):
 class Gamma(Clip, kind="gamma"):
     """-sg[phi(W)] A l, phi(W) = e^lam W^k e^(-lam W), W the product ratio of the sequence: VESPO, 2602.10693.
 
-    phi(1) = 1, its peak is at W = k / lam; k and lam by the sign of A. log W = sum_t clamp(l - log mu, +-20),
-    clamped to [log 1e-8, 20]. Against the sampler (`behaviour`, as the paper), W carries staleness and
-    mismatch; do not combine it with a rollout correction. The authors and TRL, where they fold a correction
-    into W, clamp l - log pi_old and log pi_old - log mu each: another W where one of them is beyond 20 nats.
+    phi(1) = 1, its peak is at W = k / lam; k and lam by the sign of A. log W = sum_t clamp(l - log pi_old, +-20)
+    + clamp(log pi_old - log mu, +-20), as the authors and TRL fold a correction into W, clamped to [log 1e-8,
+    20]. Against the sampler (`behaviour`, as the paper), W carries staleness and mismatch; do not combine it
+    with a rollout correction.
     """
 
     k_positive: Positive = 2.0
@@ -339,7 +338,9 @@ class Gamma(Clip, kind="gamma"):
     against: Literal["old", "behaviour"] = "behaviour"
 
     def surrogate(self, seen: Ratios) -> Surrogate:
-        log_ratio = seen.log_ratio.detach() if self.against == "old" else seen.sampler_log_ratio
+        log_ratio = seen.log_ratio.detach()
+        if self.against == "behaviour":
+            log_ratio = log_ratio + sampler_gap(seen.batch).clamp(-LOG_LIMIT, LOG_LIMIT)
         log_weight = log_ratio.sum(1, keepdim=True).clamp(math.log(1e-8), LOG_LIMIT)
         good = seen.advantages >= 0
         k = by_sign(good, self.k_positive, self.k_negative, log_ratio)
