@@ -2,8 +2,8 @@
 
 Losses are to be minimised. L1 = -A w is the unclipped surrogate; "active" means that the clip stopped the
 gradient. Some clips weigh the log-prob instead of the ratio, L = -sg[g] A l with l = log pi_theta: where g is
-not 0 a token keeps its gradient, whatever its ratio. Where log-ratios are clamped, and in which parts, follows each method's authors: DPPO
-clamps l - log mu as a whole, VESPO both of its parts.
+not 0 a token keeps its gradient, whatever its ratio. Where log-ratios are clamped, and in which parts,
+follows each method's authors: DPPO clamps l - log mu as a whole, VESPO both of its parts.
 """
 
 import math
@@ -325,9 +325,9 @@ class TvMask(Clip, kind="tv_mask"):
 class Gamma(Clip, kind="gamma"):
     """-sg[phi(W)] A l, phi(W) = e^lam W^k e^(-lam W), W the product ratio of the sequence: VESPO, 2602.10693.
 
-    phi(1) = 1, its peak is at W = k / lam; k and lam by the sign of A. log W = sum_t clamp(l - log pi_old, +-20)
-    + clamp(log pi_old - log mu, +-20), as the authors and TRL fold a correction into W, clamped to [log 1e-8,
-    20]. Against the sampler (`behaviour`, as the paper), W carries staleness and mismatch; do not combine it
+    phi(1) = 1, its peak is at W = k / lam; k and lam by the sign of A. log W = sum_t clamp(l - log pi_old,
+    +-20) + clamp(log pi_old - log mu, +-20), as the authors and TRL fold a correction into W, clamped to [log
+    1e-8, 20]. Against the sampler (`behaviour`, as the paper), W carries staleness and mismatch; do not combine it
     with a rollout correction.
     """
 
