@@ -327,8 +327,8 @@ class Gamma(Clip, kind="gamma"):
 
     phi(1) = 1, its peak is at W = k / lam; k and lam by the sign of A. log W = sum_t clamp(l - log pi_old,
     +-20) + clamp(log pi_old - log mu, +-20), as the authors and TRL fold a correction into W, clamped to [log
-    1e-8, 20]. Against the sampler (`behaviour`, as the paper), W carries staleness and mismatch; do not combine it
-    with a rollout correction.
+    1e-8, 20]. Against the sampler (`behaviour`, as the paper), W carries staleness and mismatch; do not
+    combine it with a rollout correction.
     """
 
     k_positive: Positive = 2.0
