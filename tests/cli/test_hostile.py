@@ -21,7 +21,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import typer
 
+from sorl.cli.main import app
 from sorl.store.sync import sync
 from tests.cli.command import done, sorl, told
 from tests.store.fixture import Shape, write_run
@@ -326,9 +328,15 @@ def names() -> Iterator[Case]:
         "report": ("--format", "md"),
         "algorithms": (),
         "diagnostics": (),
+        "audit": (),
+        "fork": ("--at", "2", "--plan"),
+        "run": (),
+        "import": (),
+        "bench": (),
     }
     for verb, (title, name) in itertools.product(verbs, bad.items()):
-        codes = (0, 1, 2) if (verb, title) in (("ls", "nothing"), ("rescan", "nothing")) else (2,)
+        is_read = (verb, title) in (("ls", "nothing"), ("rescan", "nothing"), ("import", "dots"))
+        codes = (0, 1, 2) if is_read else (2,)
         yield Case(f"{verb}: {title}", typed(verb, name, *verbs[verb]), codes=codes, grid=True)
     for title, name in bad.items():
         yield Case(f"sql: {title}", typed("sql", f"SELECT {name} FROM run"), grid=True)
@@ -336,6 +344,15 @@ def names() -> Iterator[Case]:
         yield Case(f"--runs: {title}", typed("ls", "--runs", f"{name}/nowhere"))
         yield Case(f"an argument too many: {title}", typed("show", "a", name), grid=True)
         yield Case(f"eval: {title}", typed("eval", name, "--data", name), grid=True)
+        yield Case(f"fork --arm: {title}", typed("fork", "ppo-s0", "--at", "2", "--arm", name), grid=True)
+        yield Case(f"audit --step: {title}", typed("audit", "ppo-s0", "--step", name), grid=True)
+        yield Case(f"retriever: {title}", typed("retriever", "serve", "--corpus", name, "--port", "1"))
+        yield Case(f"app --port: {title}", typed("app", "--port", name))
+        yield Case(f"doctor with an argument: {title}", typed("doctor", name), grid=True)
+        for unsafe in (name, "../outside", "/outside", ".cache"):
+            log = file("log.jsonl", '{"step": 1, "reward": 1}\n' * 9, "import", "--name", unsafe)
+            codes = (0,) if title == "a quote" and unsafe == name else (2,)
+            yield Case(f"import --name {unsafe[:12]!r}: {title}", log, codes=codes)
     for form in ("table", "csv", "json"):
         query = f"SELECT '{ESCAPES}' AS \"{ESCAPES}\""
         yield Case(
@@ -500,6 +517,11 @@ def test_a_process_ends_in_ten_seconds_and_two_gibibytes(case, small_grid, tmp_p
     assert not OBEYED.search(text), ascii(text)
     assert used.ru_maxrss * 1024 < MEMORY
     assert used.ru_utime + used.ru_stime < SECONDS  # of its own: others share the machine
+
+
+def test_every_verb_has_hostile_cases() -> None:
+    verbs = {case.name.split(":")[0].split()[0] for case in CASES}
+    assert {command.name for command in typer.main.get_command(app).commands.values()} <= verbs
 
 
 def test_json_has_a_name_with_its_escapes_and_means_it(tmp_path):

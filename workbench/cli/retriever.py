@@ -33,7 +33,8 @@ def serve(
     topk: int = Option(3, min=1, max=1000, help="Passages per query if the request does not say."),
 ) -> None:
     """Answer POST /retrieve as Search-R1's server does, until Ctrl-C."""
-    note(f"reading {corpus} (the index is built on first use)")
+    if corpus.is_file():  # else one message says what a corpus is
+        note(f"reading {corpus} (the index is built on first use)")
     settings = RetrieverSettings.model_validate({"kind": kind, "corpus": str(corpus), "model": model})
     with RetrievalServer(retriever_of(settings), host, port, topk) as server:
         if host not in ("127.0.0.1", "localhost", "::1"):
