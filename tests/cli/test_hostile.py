@@ -339,20 +339,7 @@ def names() -> Iterator[Case]:
         codes = (0, 1, 2) if is_read else (2,)
         yield Case(f"{verb}: {title}", typed(verb, name, *verbs[verb]), codes=codes, grid=True)
     for title, name in bad.items():
-        yield Case(f"sql: {title}", typed("sql", f"SELECT {name} FROM run"), grid=True)
-        yield Case(f"a verb: {title}", typed(f"{name} "))
-        yield Case(f"--runs: {title}", typed("ls", "--runs", f"{name}/nowhere"))
-        yield Case(f"an argument too many: {title}", typed("show", "a", name), grid=True)
-        yield Case(f"eval: {title}", typed("eval", name, "--data", name), grid=True)
-        yield Case(f"fork --arm: {title}", typed("fork", "ppo-s0", "--at", "2", "--arm", name), grid=True)
-        yield Case(f"audit --step: {title}", typed("audit", "ppo-s0", "--step", name), grid=True)
-        yield Case(f"retriever: {title}", typed("retriever", "serve", "--corpus", name, "--port", "1"))
-        yield Case(f"app --port: {title}", typed("app", "--port", name))
-        yield Case(f"doctor with an argument: {title}", typed("doctor", name), grid=True)
-        for unsafe in (name, "../outside", "/outside", ".cache"):
-            log = file("log.jsonl", '{"step": 1, "reward": 1}\n' * 9, "import", "--name", unsafe)
-            codes = (0,) if title == "a quote" and unsafe == name else (2,)
-            yield Case(f"import --name {unsafe[:12]!r}: {title}", log, codes=codes)
+        yield from names_in_places(title, name)
     for form in ("table", "csv", "json"):
         query = f"SELECT '{ESCAPES}' AS \"{ESCAPES}\""
         yield Case(
@@ -361,6 +348,24 @@ def names() -> Iterator[Case]:
             codes=(0,),
             grid=True,
         )
+
+
+def names_in_places(title: str, name: str) -> Iterator[Case]:
+    """A bad name in the places that a verb has for one."""
+    yield Case(f"sql: {title}", typed("sql", f"SELECT {name} FROM run"), grid=True)
+    yield Case(f"a verb: {title}", typed(f"{name} "))
+    yield Case(f"--runs: {title}", typed("ls", "--runs", f"{name}/nowhere"))
+    yield Case(f"an argument too many: {title}", typed("show", "a", name), grid=True)
+    yield Case(f"eval: {title}", typed("eval", name, "--data", name), grid=True)
+    yield Case(f"fork --arm: {title}", typed("fork", "ppo-s0", "--at", "2", "--arm", name), grid=True)
+    yield Case(f"audit --step: {title}", typed("audit", "ppo-s0", "--step", name), grid=True)
+    yield Case(f"retriever: {title}", typed("retriever", "serve", "--corpus", name, "--port", "1"))
+    yield Case(f"app --port: {title}", typed("app", "--port", name))
+    yield Case(f"doctor with an argument: {title}", typed("doctor", name), grid=True)
+    for unsafe in (name, "../outside", "/outside", ".cache"):
+        log = file("log.jsonl", '{"step": 1, "reward": 1}\n' * 9, "import", "--name", unsafe)
+        codes = (0,) if title == "a quote" and unsafe == name else (2,)
+        yield Case(f"import --name {unsafe[:12]!r}: {title}", log, codes=codes)
 
 
 def results() -> Iterator[Case]:

@@ -271,7 +271,7 @@ def test_what_is_no_log_is_refused_in_one_line(log, runs, tmp_path):
         refused("is no name of a folder", "import", log, "--name", name, runs=runs)
     (tmp_path / "x.jsonl").write_text("[1]\nnot json\n")
     for verb in ("import", "diagnose"):
-        refused("line 1 of", verb, tmp_path / "x.jsonl", runs=runs)
+        refused("its first line is '[1]'", verb, tmp_path / "x.jsonl", runs=runs)
     assert not [*runs.rglob("*.parquet")]
 
 

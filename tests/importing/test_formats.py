@@ -61,7 +61,7 @@ WRITTEN = [
     ("mlflow", ["MLflow", "MLflow"], NORM, [], BOTH),
     ("aim", ["Aim"], NORM, [], BOTH),
     ("trl", ["TRL"], NORM, [], {"iterations": 12}),  # its arguments are in a pickle, which nothing here opens
-    ("verl", ["console log", "JSON lines"], NORM, [7], BOTH),  # its file logger writes NaN as null
+    ("verl", ["text", "JSON lines"], NORM, [7], BOTH),  # its file logger writes NaN as null
     ("tinker", ["JSON lines"], "step.entropy", [], {"learn.policy.lr": CONFIG["learning_rate"]} | BOTH),
     ("prime-rl", ["JSON lines"], NORM, [7, 12], BOTH),  # it drops NaN, and the trainer is a step behind
 ]
@@ -165,16 +165,16 @@ def bomb(path: Path) -> None:
 BROKEN = [
     ("empty.jsonl", b"", "it is empty"),
     ("lines.jsonl", b'{"step": 1}\nnot json\n{"step": 2}\n', "line 2"),
-    ("list.jsonl", b"[1, 2]\n[3]\n", "line 1"),
-    ("deep.jsonl", b'{"reward": ' + b"[" * 9000 + b"\n\n", "line 1"),
+    ("list.jsonl", b"[1, 2]\n[3]\n", "its first line is '[1, 2]'"),
+    ("deep.jsonl", b'{"reward": ' + b"[" * 9000 + b"\n\n", 'its first line is \'{"reward": [[['),
     ("mine.jsonl", b'{"step": 1, "my/own": 2}\n', "no metric that is known"),
     ("steps.jsonl", b'{"step": "x", "reward": 2}\n', "no row"),
     ("object.json", b'{"a": 1,\n "b": 2}', "log_history"),
-    ("cut.json", b"{", "cannot be read as JSON"),
+    ("cut.json", b"{", "its first line is '{'"),
     ("no.parquet", b"PAR1 no", "is damaged, or no Parquet of a known version"),
     ("empty.csv", b"\n\n", "its first line does not name the columns"),
     ("names.csv", b"a,b\n1,2\n", "no metric that is known"),
-    ("run.log", b"nothing\nhere\n", "has no line 'step:N - metric:value' as verl prints"),
+    ("run.log", b"nothing\nhere\n", "has no record of metrics that is known here"),
     ("zip.jsonl", b"PK\x03\x04....", "is damaged: the list of its files is missing"),
     ("lines.jsonl.gz", b"\x1f\x8b\x08....", "is damaged: it cannot be decompressed"),
     ("noise.bin", b"\x7fELF\0\1" * 99, "is in no format that is known"),

@@ -179,7 +179,7 @@ def test_unknown_metrics_keep_their_names_and_parts_of_the_reward_are_told() -> 
         "perf/MFU": 4,
         "perf MFU": 5,
     }
-    row |= {"kl ref": 6, "<script>alert(1)</script>": 7, "9 lives": 8, "step.run_id": 9, "字": 1}
+    row |= {"kl=ref": 6, "<script>alert(1)</script>": 7, "9 lives": 8, "step.run_id": 9, "字": 1}
     run = imported(Rows("log").extend([row]), {})
     assert run.read == {"step.reward": "reward", "step.entropy": "step.entropy"}
     assert [*run.kept] == [

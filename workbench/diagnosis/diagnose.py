@@ -417,12 +417,19 @@ def cannot_tell(d: Diagnosis) -> list[str]:
     lacking = {name for missing in names.values() for name in missing}
     # no setting or sentence
     tables = {name: name.split(".")[0] for name in lacking if "." in name and " " not in name}
-    words = sorted(
-        {f"table {tables[n]}" if n in tables and d.log.table(tables[n]).empty else n for n in lacking}
-    )
+    words = sorted({_lacking(d.log, name, tables) for name in lacking})
     lines = [f"Cannot tell: {', '.join(names)} (not logged: {', '.join(words)})."] if names else []
     verb = "causes need" if deep != 1 else "cause needs"
     return lines + ([f"{deep} more {verb} a turn ledger: docs/causes.md says which and why."] if deep else [])
+
+
+def _lacking(log: Log, name: str, tables: dict[str, str]) -> str:
+    """Return what to call something that a cause needs and the log does not hold."""
+    if log.reading is not None and name in log.reading.never_numbers:
+        return f"{name}, which is never a number"
+    if name in tables and log.table(tables[name]).empty:
+        return f"table {tables[name]}"
+    return name
 
 
 def markdown(d: Diagnosis, proved: bool = False) -> str:

@@ -13,7 +13,6 @@ from pathlib import Path
 import pyarrow as pa
 
 from sorl.importing import trackers
-from sorl.importing.console import console
 from sorl.importing.json_files import (
     is_json_document,
     is_json_lines,
@@ -24,6 +23,7 @@ from sorl.importing.json_files import (
 from sorl.importing.rows import Rows
 from sorl.importing.tables import is_table, parquet, table
 from sorl.importing.text import opened, text_of
+from sorl.importing.text_records import text_log
 from sorl.spec import InputError
 from sorl.spec.files import open_file
 
@@ -62,7 +62,7 @@ FORMATS: list[Format] = [
     Format("JSON lines", is_json_lines, json_lines),
     Format("JSON", is_json_document, json_document),
     Format("CSV", is_table, table),
-    Format("console log", lambda path, head: bool(text_of(head)), console),
+    Format("text", lambda path, head: bool(text_of(head)), text_log),
 ]
 FOLDERS: list[Format] = [
     Format("Aim", lambda path, head: (path / ".aim").is_dir(), trackers.aim),

@@ -11,6 +11,7 @@ from typing import Any
 
 from sorl.importing.rows import Rows
 from sorl.importing.text import LINE, ZEROS, Line, UsualLength, first_line, numbered_lines, opened, text_of
+from sorl.importing.text_records import text_log
 from sorl.importing.title import title_of
 from sorl.spec import InputError
 from sorl.spec.files import MIB, from_json, open_file
@@ -21,9 +22,9 @@ except ImportError:
     orjson = None  # type: ignore[assignment]
 
 DOCUMENT = 64 * MIB  # bytes of one JSON value
-_SHOWN = 60  # characters of a line in a message
 _LONG_ROW = 8192  # characters of a line of which the numbers alone are held
 _SALVAGE = 4  # times the length of a damaged document that is read to find its rows
+_JSON_START = re.compile(r'\s*(?:\[\s*)*\{\s*["}]|\s*\[\s*["\d\]-]')  # Python prints no double quotes
 _DECODER = json.JSONDecoder()
 
 
@@ -39,7 +40,7 @@ def is_json_lines(path: Path, head: bytes) -> bool:
 
 def is_json_document(path: Path, head: bytes) -> bool:
     """Whether a file may be one JSON value."""
-    return text_of(head).lstrip().startswith(("{", "["))
+    return _JSON_START.match(text_of(head)) is not None
 
 
 def json_lines(path: Path) -> Iterator[Rows]:
@@ -56,12 +57,9 @@ def json_lines(path: Path) -> Iterator[Rows]:
         with suppress(InputError, ValueError):
             yield from json_document(path)
             return
-    line = first_line(head)
-    if not line:
+    if not text_of(head).strip("\0 \r\n\t"):
         raise InputError(f"'{path}' {rows.why_empty()}")
-    raise InputError(
-        f"line 1 of '{path}' is no JSON object with metrics, nor is any other: {line[:_SHOWN]!r}"
-    )
+    yield from text_log(path)
 
 
 def _objects(file_lines: Iterator[Line], rows: Rows) -> Iterator[dict[str, Any]]:
@@ -141,11 +139,12 @@ def json_document(path: Path) -> Iterator[Rows]:
     rows = Rows(title_of(path))
     try:
         found = from_json(text)
-    except ValueError as error:
+    except ValueError:
         rows.extend(map(flat, _whole_objects(text, rows)))
         if not rows:
-            raise InputError(f"'{path}' cannot be read as JSON: {error}") from None
-        yield rows
+            yield from text_log(path)
+        else:
+            yield rows
         return
     history = found.pop("log_history", None) if isinstance(found, dict) else found
     if not isinstance(history, list) or not any(isinstance(row, dict) for row in history):

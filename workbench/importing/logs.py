@@ -22,11 +22,12 @@ from sorl.diagnostics.rules import Event, RuleWatch, alarms
 from sorl.importing import names
 from sorl.importing.configs import config_near, configs
 from sorl.importing.formats import Format, format_of, runs_in
+from sorl.importing.numbers import Column
 from sorl.importing.rows import Rows
 from sorl.importing.unpack import Unpacked, is_packed, unpacked
 from sorl.recording.segments import schema_of
 from sorl.spec import InputError
-from sorl.spec.reading import Reading
+from sorl.spec.reading import NotFinite, Reading
 
 STEPS = 50_000  # that are judged, in some seconds
 KEPT = 200  # metrics that are kept under their own names
@@ -47,6 +48,19 @@ ENDINGS = (
     ".sqlite",
     ".log",
     *PACKED,
+)
+# columns that a trainer logs in every step: one that is never a number is broken, not absent
+_TRAINED = (
+    "reward",
+    "success",
+    "kl_ref",
+    "approx_kl",
+    "entropy",
+    "clip_frac",
+    "grad_norm",
+    "policy_loss",
+    "value_loss",
+    "ratio_mean",
 )
 _BEGIN = 5  # values of a metric, which are numbers if it is not padded with NaN
 _NAMED = 8  # metrics that are named of a log without a known one
@@ -257,7 +271,9 @@ def imported(rows: Rows, config: Mapping[str, Any]) -> Imported:
         kept[names.own_column(metric, taken | kept.keys())] = metric
     step |= {name: metrics[metric] for name, metric in kept.items()}
     tables = _tables(step, updates)
-    reading = rows.reading(read.values())
+    own_names = {f"step.{name}": metric for name, metric in kept.items()}
+    broken = _all_not_finite(tables, own_names | read)
+    reading = replace(rows.reading(read.values()), not_finite=tuple(broken))
     return Imported(
         rows.name, tables, names.settings(config), read, kept, others[KEPT:], reading, rows.status
     )
@@ -305,11 +321,8 @@ def _tables(step: dict[str, Any], updates: dict[str, Any]) -> dict[str, dict[str
     """
     steps = step["step"]
     broken = np.zeros(len(steps), np.int64)  # metrics that are NaN or Inf
-    for values in [*step.values(), *updates.values()][1:]:
-        logged = ~np.ma.getmaskarray(values)
-        wrong = logged & ~np.isfinite(np.ma.getdata(values))
-        if not wrong[np.flatnonzero(logged)[:_BEGIN]].any():  # one that began so is padded, as tables are
-            broken += wrong
+    for name, values in [*step.items(), *updates.items()][1:]:
+        broken += _not_finite(name, values)
     known = broken > 0
     if updates:
         known |= ~np.logical_and.reduce([np.ma.getmaskarray(values) for values in updates.values()])
@@ -320,6 +333,37 @@ def _tables(step: dict[str, Any], updates: dict[str, Any]) -> dict[str, dict[str
     minibatch |= {name: values[known] for name, values in updates.items()}
     minibatch |= {"update": first, "epoch": first, "non_finite": broken[known]}
     return {"step": step, "minibatch": minibatch}
+
+
+def _not_finite(name: str, values: Column) -> np.ndarray:
+    """Return where a metric was logged as NaN or infinite; nowhere for one that a table was padded with.
+
+    Tables are padded from their first rows on, so a metric that begins with NaN and becomes a number is one
+    that was not logged before; one that never becomes a number is broken, unless it is an evaluation.
+    """
+    logged = ~np.ma.getmaskarray(values)
+    wrong = logged & ~np.isfinite(np.ma.getdata(values))
+    begins_so = bool(wrong[np.flatnonzero(logged)[:_BEGIN]].any())
+    never_a_number = not (logged & ~wrong).any()
+    if begins_so and (not never_a_number or name not in _TRAINED):
+        return np.zeros(len(values), bool)
+    return wrong
+
+
+def _all_not_finite(tables: Mapping[str, Mapping[str, Any]], run_names: Mapping[str, str]) -> list[NotFinite]:
+    """Return the metrics with values that are NaN or infinite, the first to be so first."""
+    found = []
+    for table, columns in tables.items():
+        for name, values in columns.items():
+            column = f"{table}.{name}"
+            if not np.ma.isMA(values) or column not in run_names:
+                continue
+            wrong = _not_finite(name, values)
+            if wrong.any():
+                logged = int(np.ma.count(values))
+                first = int(np.asarray(columns["step"])[wrong][0])
+                found.append(NotFinite(column, run_names[column], int(wrong.sum()), logged, first))
+    return sorted(found, key=lambda part: part.first_step)
 
 
 def events(run: Imported) -> tuple[dict[str, Any], list[Event]]:

@@ -137,7 +137,16 @@ STEP = (
     "_step",
 )
 COMPONENT = "reward_part_"  # before the name of a component of the reward, in its column
-_PART = re.compile(r"(?:train/.*/|train/|critic/)?rewards/(?P<part>[^/]+)/mean")
+# rewards/<part>/mean, rewards/<part> of older versions and of notebooks, and <part>_reward.
+_PART = re.compile(
+    r"(?:train/.*/|train/|critic/)?rewards ?/ ?(?P<part>(?!(?:mean|max|min|std|avg)$)[^/]+?)(?:/mean)?"
+    r"|(?:train/)?(?P<own>[a-z0-9]\w*?)_reward(?:_func)?(?:/mean)?"
+)
+_NO_PART = {
+    *("mean", "avg", "average", "total", "max", "min", "std", "raw", "group", "in_group", "in"),
+    *("task", "episode", "eval", "val", "test", "rlhf"),
+    *("chosen", "rejected", "margins", "accuracies"),  # of DPO
+}
 # slime names an evaluation after its data alone, as others name much else: only where its own names are in
 # the log.
 _SLIME = "rollout/raw_reward"
@@ -217,6 +226,46 @@ SETTINGS = {
         ),
     }.items()
 }
+# Where the words of a name decide: what is left of it without its rooms (`train/`, `env/`) and without what
+# says that it is a mean. Listed names (NAMES) come first, and of several words of a column the earlier.
+WORDS = {
+    column: tuple(words.split())
+    for column, words in {
+        "step.reward": (
+            "reward rewards total_reward reward_total episode_reward task_reward raw_reward score scores "
+            "reward_score return returns episode_return rlhf_reward"
+        ),
+        "step.success": "success success_rate solve_rate pass_rate exact_match accuracy acc success_once",
+        "step.reward_std": "reward_std rewards_std reward_stddev std_reward reward_standard_deviation",
+        "step.response_tokens": (
+            "completion_length response_length answer_length output_length generation_length gen_length "
+            "completions_length completion_len response_len answer_len gen_len completion_tokens "
+            "response_tokens output_tokens generated_tokens gen_tokens"
+        ),
+        "step.truncated_frac": (
+            "truncated_frac truncated_rate truncated_ratio truncation_rate truncation_ratio truncation_frac "
+            "truncate_ratio overlong_ratio overlong_rate"
+        ),
+        "step.clip_frac": (
+            "clip_frac clipfrac clip_fraction pg_clip_frac pg_clipfrac ppo_clip_frac policy_clipfrac"
+        ),
+        "step.approx_kl": "approx_kl approxkl ppo_kl policy_approxkl",
+        "step.kl_ref": "kl kl_divergence kl_div kl_ref ref_kl kl_to_ref kl_loss kl_penalty",
+        "step.entropy": "entropy policy_entropy actor_entropy token_entropy",
+        "minibatch.grad_norm": "grad_norm gradient_norm gradnorm",
+        "minibatch.lr": "learning_rate lr",
+        "minibatch.policy_loss": "policy_loss pg_loss actor_loss policy_gradient_loss",
+        "minibatch.value_loss": "value_loss vf_loss critic_loss value_function_loss",
+    }.items()
+}
+_ROOMS = re.compile(
+    r"^(?:train|training|trainer|actor|policy|ppo_actor|ppo|grpo|rollout|rollouts|env|environment|objective"
+    r"|metrics|data|agent|critic|losses|loss|val_aux)[/.:]+"
+)
+_MEAN = re.compile(r"^(?:mean|avg|average)_|(?:[/_.](?:mean|avg|average|train)|\(mean\))$")
+_HELD_OUT = re.compile(r"^(?:eval|evaluation|val|valid|validation|test|heldout|held_out)[/_.:]+")
+_RANK_OF_WORDS = 1000  # behind every listed name
+
 _BOUND = "learn.policy.max_grad_norm"
 # A coefficient of the KL counts only where its term is on: where the switch says no, it is 0.
 _SWITCHES = {"kl_loss_coef": "use_kl_loss", "kl_coef": "use_kl_in_reward"}
@@ -225,6 +274,18 @@ _EXACT = {name: (column, rank) for column, names in NAMES.items() for rank, name
 _GLOBS = [
     (re.compile(".+".join(map(re.escape, name.split("*")))), at) for name, at in _EXACT.items() if "*" in name
 ]
+
+
+def _places_of_words() -> dict[str, tuple[str, int]]:
+    """Return the column and rank of each word of WORDS."""
+    found = {}
+    for column, words in WORDS.items():
+        for rank, word in enumerate(words):
+            found[word] = (column, _RANK_OF_WORDS + rank)
+    return found
+
+
+_WORDS = _places_of_words()
 
 
 @lru_cache(8192)
@@ -238,7 +299,43 @@ def place(metric: str) -> tuple[str, int] | None:
     for name in (metric, short, _PAST.sub("", short)):
         if name in _EXACT:
             return _EXACT[name]
-    return next((found for pattern, found in _GLOBS if pattern.fullmatch(metric)), None)
+    listed = next((found for pattern, found in _GLOBS if pattern.fullmatch(metric)), None)
+    return listed or _by_words(metric)
+
+
+def _by_words(metric: str) -> tuple[str, int] | None:
+    """Return the column that the words of a name decide, as `place` does."""
+    bare = re.sub(r"[\s-]+", "_", metric.strip().lower().replace(". ", "_"))
+    held_out = _HELD_OUT.match(bare)
+    core = _without_rooms(bare[held_out.end() :] if held_out else bare)
+    found = _WORDS.get(core)
+    if found is None:
+        return None
+    column, rank = found
+    if held_out is None:
+        return column, rank
+    return ("step.heldout_success", rank) if column in ("step.reward", "step.success") else None
+
+
+def _without_rooms(name: str) -> str:
+    """Return a name without the rooms before it and without what says that it is a mean."""
+    before = ""
+    while before != name:
+        before = name
+        name = _MEAN.sub("", _ROOMS.sub("", name))
+    return name
+
+
+def candidates(column: str, metrics: Iterable[str]) -> list[str]:
+    """Return the metrics without a column that may be this one, by a word that they share with its names."""
+    words_of_column = "_".join(WORDS.get(column, ()))
+    roots = {root for root in words_of_column.split("_") if len(root) > 2}
+    found = []
+    for metric in metrics:
+        words = set(re.split(r"[^a-z]+", metric.lower()))
+        if words & roots and place(metric) is None and not part_of(metric):
+            found.append(metric)
+    return found
 
 
 def chosen(metrics: Collection[str]) -> dict[str, str]:
@@ -255,12 +352,22 @@ def chosen(metrics: Collection[str]) -> dict[str, str]:
     return read
 
 
+def part_of(metric: str) -> str:
+    """Return the part of the reward that a metric is the mean of; empty for another metric."""
+    match = _PART.fullmatch(metric)
+    if match is None:
+        return ""
+    if match["part"]:
+        return "" if match["part"] in _NO_PART else match["part"].strip()
+    return "" if match["own"] in _NO_PART or match["own"].endswith(("_mean", "_std")) else match["own"]
+
+
 def own_column(metric: str, taken: Iterable[str]) -> str:
     """Return the column that an unknown metric is kept in: its own name in letters, digits and `_`, no name
     `taken`.
     """
-    part = _PART.fullmatch(metric)
-    plain = re.sub(r"[^0-9a-z]+", "_", (part["part"] if part else metric).lower()).strip("_")[:80] or "metric"
+    part = part_of(metric)
+    plain = re.sub(r"[^0-9a-z]+", "_", (part or metric).lower()).strip("_")[:80] or "metric"
     name = f"{COMPONENT}{plain}" if part else f"_{plain}" if plain[0].isdigit() else plain
     used = set(taken)
     return next(

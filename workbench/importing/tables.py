@@ -112,6 +112,8 @@ def is_table(path: Path, head: bytes) -> bool:
     heading, first_rows = found
     if len(heading.names) < 2 or not heading.knows_a_metric:
         return False
+    if any(map(_MAYBE_NUMBER.fullmatch, heading.names)):
+        return False  # a box of keys and values
     if heading.separator is not None:
         return True
     row = next(chain(first_rows, lines), None)  # words may be prose

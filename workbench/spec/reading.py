@@ -1,12 +1,31 @@
 """How a log was read: its rows, how many were left out, and what a reader of the verdict has to know."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sorl.spec.files import from_json
 
 MATERIAL = 0.1  # share of a log's rows without which a verdict is about another log
+
+
+@dataclass(frozen=True)
+class NotFinite:
+    """A metric with values that are NaN or infinite."""
+
+    column: str  # of ours, `minibatch.grad_norm`, or the metric's own name
+    metric: str
+    count: int
+    values: int  # that were logged
+    first_step: int
+
+    def sentence(self) -> str:
+        """Return how many of its values are no numbers, since when."""
+        if self.count == self.values:
+            share = f"all {self.values:,} rows, from step {self.first_step:,} on"
+        else:
+            share = f"{self.count:,} of {self.values:,} rows, first in step {self.first_step:,}"
+        return f"{self.metric} is NaN or infinite in {share}"
 
 
 @dataclass(frozen=True)
@@ -21,6 +40,12 @@ class Reading:
     left_out: int
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    not_finite: tuple[NotFinite, ...] = ()  # the first to be so first
+
+    @property
+    def never_numbers(self) -> set[str]:
+        """The columns that were logged and never were a number."""
+        return {part.column for part in self.not_finite if part.count == part.values}
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data, as `sorl diagnose --format json` prints it."""
@@ -29,6 +54,7 @@ class Reading:
             "left_out": self.left_out,
             "warnings": list(self.warnings),
             "notes": list(self.notes),
+            "not_finite": [asdict(part) for part in self.not_finite],
         }
 
     def to_json(self) -> str:
@@ -47,6 +73,7 @@ class Reading:
                 left_out=int(fields["left_out"]),
                 warnings=tuple(map(str, fields["warnings"])),
                 notes=tuple(map(str, fields["notes"])),
+                not_finite=tuple(NotFinite(**part) for part in fields.get("not_finite", ())),
             )
         except (ValueError, TypeError, LookupError):
             return None

@@ -16,6 +16,7 @@ EXPLAINED = 0.2
 RUNAWAY = 8.0  # x the usual loss of the critic, at its worst
 FAR = 0.02  # nats from a reference: nearer, a policy that learns is as far
 BEFORE = 4  # steps before the onset, in which its reason is looked for
+_METRICS = 4  # that are named of those that are no numbers
 _TAIL = 3.0  # token ratio, from which a token with a negative advantage is far outside every clip range
 
 
@@ -183,10 +184,14 @@ def entropy_bonus(log: Log) -> Clue | None:
     test="sorl replay {run} --step {step}",
 )
 def not_finite(log: Log) -> Clue | None:
-    """A loss or gradient is not a number."""
+    """A metric of the training is not a number."""
     found = log.first_above("minibatch", "non_finite", 0.0, how="sum")
-    says = "loss or gradient is NaN or Inf in step"
-    return None if found is None else Clue.of("proof", 0.6, found, f"{says} {found.step}")
+    if found is None:
+        return None
+    says = f"loss or gradient is NaN or Inf in step {found.step}"
+    if log.reading is not None and log.reading.not_finite:
+        says = "; ".join(part.sentence() for part in log.reading.not_finite[:_METRICS])
+    return Clue.of("proof", 0.6, found, says)
 
 
 @cause(
