@@ -17,6 +17,7 @@ ROOMS = (
     "agent",
     "learn",
     "recording",
+    "importing",
     "integrations",
     "store",
     "grid",

@@ -16,6 +16,7 @@ from sorl.cli.tables import cell, note, print_table, records
 from sorl.diagnostics import CATALOGUE
 from sorl.diagnostics.collapse import Watch
 from sorl.diagnostics.rules import Event, RuleWatch, alarms
+from sorl.diagnostics.unsized import UnsizedWatch
 from sorl.grid.folder import KINDS
 from sorl.learn.run import locked
 from sorl.recording.recorder import TIMED
@@ -167,7 +168,7 @@ def judged(
     # One rollout a prompt for an algorithm that this version of sorl does not know.
     group = group or (planned if isinstance(planned, int) and planned > 0 else 1)
     episodes = episodes if isinstance(episodes, int) and episodes > 0 else None
-    watch = Watch(rule, episodes, group)
+    watch = UnsizedWatch() if run.get("reading") else Watch(rule, episodes, group)
     rules = RuleWatch(alarms(CATALOGUE))
     measured = {d.name for d in CATALOGUE if d.level is Level.STEP and not d.name.startswith(TIMED)}
     events: list[Event] = []
@@ -178,6 +179,8 @@ def judged(
     for event in recorded:
         if event["kind"] == "diverged":  # only the trainer saw this one: a loss that could not be used
             watch.crashed(event["step"], event["message"])
+    if isinstance(watch, UnsizedWatch):
+        events = sorted([*events, *watch.falls()], key=lambda event: event.step)
     # a file of results does not hold that event
     watch.diverged = watch.diverged or run["outcome"] == "diverged"
     columns = watch.verdict.columns()

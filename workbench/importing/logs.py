@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from sorl.diagnosis.log import Log
 from sorl.diagnostics import CATALOGUE
-from sorl.diagnostics.collapse import Watch, judge
 from sorl.diagnostics.rules import Event, RuleWatch, alarms
+from sorl.diagnostics.unsized import UnsizedWatch
 from sorl.importing import names
 from sorl.importing.configs import config_near, configs
 from sorl.importing.formats import Format, format_of, runs_in
@@ -368,7 +368,7 @@ def _all_not_finite(tables: Mapping[str, Mapping[str, Any]], run_names: Mapping[
 
 def events(run: Imported) -> tuple[dict[str, Any], list[Event]]:
     """Return the verdict, as columns of table `run`, and the events of collapse, hard events and alarms."""
-    watch = Watch()
+    watch = UnsizedWatch()
     rules = RuleWatch(alarms(CATALOGUE))
     found = list[Event]()
     known = [name for name in run.tables["step"] if name not in run.kept]
@@ -376,7 +376,8 @@ def events(run: Imported) -> tuple[dict[str, Any], list[Event]]:
         seen = {name: value for name, value in zip(known, values, strict=True) if value is not None}
         step = seen.pop("step")
         found += [*watch.step(step, seen), *rules.step(step, seen)]
-    return watch.verdict.columns(), found
+    found += watch.falls()
+    return watch.verdict.columns(), sorted(found, key=lambda event: event.step)
 
 
 def logs(path: Path, refused: list[str] | None = None) -> Iterator[Log]:
@@ -420,14 +421,12 @@ def log_of(run: Imported, path: Path) -> Log:
         tables[table] = pd.DataFrame(
             {n: np.ma.filled(x, np.nan) if np.ma.isMA(x) else x for n, x in shown.items()}
         )
-    row: dict[str, Any] = {"status": None, "outcome": None, "collapse_step": None, "detection_step": None}
-    if "success" in tables["step"]:
-        scored = tables["step"].dropna(subset="success")
-        row |= judge(scored["success"].tolist(), steps=scored["step"].tolist()).columns()
-    tables["event"] = pd.DataFrame(events(run)[1])
+    verdict, found = events(run)
+    tables["event"] = pd.DataFrame(found)
     named = path.name.startswith(run.name) or run.name == path.parent.name
     name = path.name if named else f"{path.name}: {run.name}"
     name += f" (one in {thin} of its {len(run.steps):,} steps)" if thin > 1 else ""
+    row = {"status": None} | verdict
     return Log(
         name, lambda table, step: tables.get(table, pd.DataFrame()), run.settings, row, reading=run.reading
     )

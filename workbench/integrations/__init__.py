@@ -1,1 +1,1 @@
-"""Other trainers: their logs as runs, their batches as a turn ledger, our algorithms as their losses."""
+"""Inside other trainers: their batches as a turn ledger, our algorithms as their losses."""
