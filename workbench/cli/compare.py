@@ -14,6 +14,7 @@ from sorl.cli.tables import FORMATS, cell, document, echo, plain, records, show,
 from sorl.grid import guard
 from sorl.grid.config import load
 from sorl.spec import InputError, RunSettings, nearest
+from sorl.spec.names import FolderName
 from sorl.store.reader import Reader
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def compare(
     reader = current(ctx.obj)
     each = runs_in(reader, name)
     searched = region_file(reader, name) is not None
-    each = each if searched else in_file_order(each, ctx.obj / name / "experiment.toml")
+    each = each if searched else in_file_order(each, ctx.obj, name)
     names = list(dict.fromkeys(each["arm"]))
     if against is not None and against not in names and not searched:
         known = f"its arms: {'; '.join(names)}"
@@ -90,9 +91,10 @@ def _heading(title: str, form: str) -> None:
     echo(f"\n{mark}{cell(title)}\n")
 
 
-def in_file_order(each: "pd.DataFrame", file: Path) -> "pd.DataFrame":
+def in_file_order(each: "pd.DataFrame", runs: Path, experiment: str) -> "pd.DataFrame":
     """Sort arms in the order of the grid file next to the runs; arms that it does not name come last."""
     try:
+        file = runs / FolderName(experiment, "experiment") / "experiment.toml"
         order = {arm: position for position, arm in enumerate(load(file).arms)}
     except InputError:  # runs of another trainer have no grid file, and one of another version may not load
         return each

@@ -9,6 +9,7 @@ from sorl.cli.tables import note, print_table
 from sorl.learn.run import settings_of
 from sorl.recording.segments import append
 from sorl.spec import InputError, RetrieverSettings, WorldSettings
+from sorl.spec.names import refuse_outside
 
 
 def eval(
@@ -35,6 +36,7 @@ def eval(
     """
     run_id = find(current(ctx.obj), run)
     folder = folder_of(ctx.obj, run_id)
+    refuse_outside(ctx.obj, folder)
     from sorl.agent.worlds.dataset import Dataset, load
     from sorl.learn.checkpoint import checkpoint_of
     from sorl.learn.evaluate import examine

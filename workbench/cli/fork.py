@@ -27,6 +27,7 @@ from sorl.grid.folder import folder_of, last_row
 from sorl.learn.faults import FAULTS
 from sorl.learn.run import settings_of
 from sorl.spec import InputError, RunSettings, first_paragraph, nearest
+from sorl.spec.names import FolderName
 from sorl.spec.settings import DRAW, LADDER
 from sorl.store.segments import held
 from sorl.store.text import visible
@@ -280,7 +281,7 @@ def grid_of(
         "base": expand(base, "the parent"),
         "arms": tables,
     }
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"fork-{parent}-at-{step}")
+    name = FolderName(f"fork-{parent}-at-{step}", "the experiment of these forks")
     path = runs / ".cache" / "forks" / f"{name}.toml"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(tomli_w.dumps(made), encoding="utf-8")

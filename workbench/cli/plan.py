@@ -15,7 +15,7 @@ from sorl.cli.tables import document, echo, show
 from sorl.grid import config, guard
 from sorl.grid.cell import algorithm_label, choices, differing, duration, short, time_of
 from sorl.grid.config import Grid
-from sorl.grid.folder import History, edits, folder_of, last_row, status_of
+from sorl.grid.folder import History, edits, folder_of, last_row, refuse_unsafe, status_of
 from sorl.grid.search import Region, usual
 from sorl.objective.slot import in_words
 from sorl.spec import InputError, RunSettings
@@ -61,6 +61,7 @@ def describe(
     time.
     """
     grid = grid.newest(runs)
+    refuse_unsafe(runs, grid.experiment, grid.cells)
     folders = {cell.run_id: folder_of(runs, cell) for cell in grid.cells}
     status = {name: status_of(last_row(folder), alive=held(folder)) for name, folder in folders.items()}
     left = [cell for cell in grid.cells if status[cell.run_id] != "finished"]

@@ -22,6 +22,7 @@ from sorl.recording.recorder import TIMED
 from sorl.recording.segments import append, schema_of
 from sorl.spec import CollapseSettings, InputError, Level
 from sorl.spec.files import from_json
+from sorl.spec.names import refuse_outside
 from sorl.store import sync as store
 
 _JUDGE = "Judge and update a file of `sorl report --export`."
@@ -96,6 +97,7 @@ def rescan(
                 # An event without a severity withdraws the one it replaces.
                 gone = [dict(zip(_KEY, key, strict=True)) for key in before if key not in seen]
                 folder = folder_of(ctx.obj, row["run_id"])
+                refuse_outside(ctx.obj, folder)
                 told = [*seen.values(), *gone]
                 kept = {
                     name: (row | verdict).get(name) for name in schema_of("run").names if name != "written_at"

@@ -12,7 +12,7 @@ from typer import Context, Option
 from sorl.cli.tables import echo, note
 from sorl.grid.folder import write, write_experiment
 from sorl.recording.segments import append, schema_of
-from sorl.spec.names import FolderName
+from sorl.spec.names import FolderName, folder_to_write, refuse_outside, refuse_twins
 from sorl.store import sync as store
 from sorl.store.connect import database
 
@@ -38,15 +38,18 @@ def _restore(file: Path, runs: Path) -> None:
     from sorl.analysis.results import read
 
     results = read(file)
-    home = runs / FolderName(results.experiment, f"'{file}': its experiment")
+    experiment = FolderName(results.experiment, f"'{file}': its experiment")
+    home = folder_to_write(runs, experiment)
     finished = [row for row in results.table.to_pylist() if row["status"] == "finished"]
     for row in finished:  # all of them before the first is written
         row["run_id"] = FolderName(row["run_id"], f"'{file}': a run")
+        refuse_outside(runs, home / row["run_id"])
+    refuse_twins(home, [row["run_id"] for row in finished])
     missing = [row for row in finished if not (home / row["run_id"]).exists()]
     for row in missing:
         _restore_run(home / row["run_id"], row)
     if results.toml and missing and not (home / "experiment.toml").exists():
-        write_experiment(runs, results.experiment, results.question, results.toml)
+        write_experiment(runs, experiment, results.question, results.toml)
     known = len(finished) - len(missing)
     there = f"; {known} already exist and were left unchanged" if known else ""
     echo(f"{results.experiment}: {len(missing)} runs from {file}{there}")

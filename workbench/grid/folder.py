@@ -19,6 +19,7 @@ import tomli_w
 from sorl.grid.cell import Cell, expand, flatten
 from sorl.spec import COLLAPSED, COSMETIC, UNDECIDED, table
 from sorl.spec.files import MIB, from_json, from_toml, lock_file, read_text
+from sorl.spec.names import FolderName, folder_to_write, refuse_outside, refuse_twins
 from sorl.store.segments import held, now
 
 ARROW = {
@@ -34,6 +35,14 @@ _PREFIX = "queue-"  # of the grid's segments; the trainer's are 000000.parquet, 
 def folder_of(runs: Path, cell: Cell) -> Path:
     """`runs/<experiment>/<run_id>`."""
     return runs / cell.experiment / cell.run_id
+
+
+def refuse_unsafe(runs: Path, experiment: FolderName, cells: Sequence[Cell]) -> None:
+    """Raise InputError if a folder of these cells is a link out of `runs`, or another name of one there."""
+    home = folder_to_write(runs, experiment)
+    refuse_twins(home, [cell.run_id for cell in cells])
+    for cell in cells:
+        refuse_outside(runs, folder_of(runs, cell))
 
 
 def prepare(runs: Path, cell: Cell) -> Path:
@@ -69,7 +78,7 @@ def next_attempt(folder: Path, begun: bool) -> int:
     return attempt
 
 
-def write_experiment(runs: Path, experiment: str, question: str, toml: str) -> None:
+def write_experiment(runs: Path, experiment: FolderName, question: str, toml: str) -> None:
     """Keep the grid file with its runs, and append its row of table `experiment` if the file changed."""
     kept = runs / experiment / "experiment.toml"
     if not _holds(kept, toml):
@@ -223,7 +232,7 @@ class History:
             self._past[name] = Past(folder, row.get("outcome") or "", float(row.get("seconds") or 0.0))
         return self._past[name]
 
-    def elsewhere(self, experiment: str, arm: str, seed: int) -> Path | None:
+    def elsewhere(self, experiment: FolderName, arm: str, seed: int) -> Path | None:
         """Return the folder of the newest finished run of an arm of another experiment; None without one."""
         found = []
         for folder in (self._runs / experiment).glob("*/"):

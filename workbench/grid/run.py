@@ -63,6 +63,7 @@ def run(
     grid = grid.newest(runs)
     if fresh:
         grid = replace(grid, cells=tuple(_new_start(cell, runs) for cell in grid.cells))
+    run_folder.refuse_unsafe(runs, grid.experiment, grid.cells)
     run_folder.write_experiment(runs, grid.experiment, grid.question, grid.toml)
     edited = run_folder.edits(
         runs, [cell for cell in grid.cells if not run_folder.folder_of(runs, cell).exists()]

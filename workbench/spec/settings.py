@@ -4,6 +4,7 @@ import math
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -11,6 +12,8 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
+
+from sorl.spec.names import FolderName
 
 # Upper bounds are far beyond use and within what tables, torch and threads can hold: a bad file fails early.
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -24,6 +27,8 @@ Natural = Annotated[int, Field(ge=0, le=10**7)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Width = Annotated[int, Field(ge=1, le=2**16)]
 Few = Annotated[int, Field(ge=1, le=256)]
+# of an experiment or a run: a folder
+Name = Annotated[str, AfterValidator(lambda text: FolderName(text, "the name"))]
 
 
 class Settings(BaseModel):
@@ -314,8 +319,8 @@ class StopSettings(Settings):
 class ForkSettings(Settings):
     """The state that a run starts from: a checkpoint on the ladder of another run of the same runs folder."""
 
-    experiment: Annotated[str, Field(min_length=1)]
-    run: Annotated[str, Field(min_length=1)]  # id of the parent
+    experiment: Name
+    run: Name  # id of the parent
     at_step: Natural  # the first iteration of the child
     seed: Seed  # of the parent: a child of the same seed goes on as the parent did
 
