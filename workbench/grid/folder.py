@@ -12,13 +12,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import tomli_w
 
 from sorl.grid.cell import Cell, expand, flatten
 from sorl.spec import COLLAPSED, COSMETIC, UNDECIDED, table
-from sorl.spec.files import MIB, from_json, from_toml, lock_file, read_text
+from sorl.spec.files import MIB, from_json, from_toml, lock_file, lock_holder, read_text
 from sorl.spec.names import FolderName, folder_to_write, refuse_outside, refuse_twins
 from sorl.store.segments import held, now
 
@@ -127,6 +128,20 @@ def claim(folder: Path) -> IO[str] | None:
         handle.close()
         return None
     return handle
+
+
+def holder(folder: Path) -> str:
+    """Return which process trains a cell and how to end it, to be added to a sentence; "" if not known."""
+    names = ("lock", "claim")  # of the trainer, and of the grid that watches it
+    pid = next(filter(None, (lock_holder(folder / name) for name in names if held(folder, name))), None)
+    if pid is None:
+        return ""
+    status = ""
+    with suppress(psutil.Error):
+        status = psutil.Process(pid).status()
+    if status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
+        return f", PID {pid}, which is stopped: `kill -CONT {pid}` continues it, `kill -KILL {pid}` ends it"
+    return f", PID {pid}; `kill {pid}` ends it"
 
 
 # The kinds of event that the grid writes: severity and meaning.
