@@ -29,6 +29,28 @@ def one_of(name: str, *allowed: str, default: str | None = None, more: str = "")
     return Option(default, name, help=f"{', '.join(allowed[:-1])} or {allowed[-1]}{more}.", callback=check)
 
 
+def number(
+    default: float | None, name: str, *, least: float, most: float, why: str, what: str, unit: str = ""
+) -> Any:
+    """Return an option that takes a number of `least` to `most`; the error for a larger one says `why`.
+
+    What is multiplied by it (memory, processes, days) would fail later, and with less to read.
+    """
+
+    def check(value: float | None) -> float | None:
+        if value is not None and not value <= most:  # NaN too
+            raise InputError(f"{name} {value:,} is over {most:,}, the most: {why}")
+        return value
+
+    return Option(default, name, metavar=unit or None, min=least, help=what, callback=check)
+
+
+def workers_option(what: str = "Runs at a time; default: one core for each thread of a run.") -> Any:
+    """Return the option --workers."""
+    return number(None, "--workers", least=1, most=1024, why="each is a process", what=what)
+
+
+MOST_DRAWS = 1000  # children of an arm
 RUN = Argument(..., metavar="RUN", help="A run id or a unique prefix of one.")
 GRID_FILE = Argument(..., metavar="FILE.toml", help="Grid file.")
 _SET = "Change a setting of every cell, e.g. learn.staleness=0; also seeds=[0]. Repeatable."

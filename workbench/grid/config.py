@@ -316,18 +316,20 @@ def _parse(text: str, overrides: Sequence[str], path: Path) -> GridFile:
         raise InputError(f"{path}: {error}") from None
 
 
-def option(text: str, example: str = "learn.staleness=8") -> tuple[str, Any]:
-    """Parse `key=value`, the value in TOML; a bare word is text, as quotes need quoting at a shell."""
+def option(text: str, example: str = "learn.staleness=8", name: str = "--set") -> tuple[str, Any]:
+    """Parse `key=value` of the option `name`, the value in TOML; a bare word is text, as quotes need quoting
+    at a shell.
+    """
     key, _, value = (part.strip() for part in text.partition("="))
     if not key or not value:
-        raise InputError(f"--set '{text}' is not key=value; write it like --set {example}")
+        raise InputError(f"{name} '{text}' is not key=value; write it like {name} {example}")
     try:
         return key, from_toml(f"value = {value}")["value"]
     except ValueError as error:
         if isinstance(error, tomllib.TOMLDecodeError) and re.sub(r"[-_.]", "", value).isalnum():
             return key, value
         form = "write numbers as 0.1, text as '\"text\"', lists as [0, 8]"
-        raise InputError(f"--set {key}: the value is not TOML ({error}); {form}") from None
+        raise InputError(f"{name} {key}: the value is not TOML ({error}); {form}") from None
 
 
 def _known_key(key: str, where: str) -> None:
