@@ -17,8 +17,8 @@ from sorl.cli import doctor
 from sorl.spec import TABLES
 from sorl.store.reader import saved
 from sorl.store.sync import sync
-from tests.cli.command import done, refused, sorl, told
-from tests.store.fixture import run_row, write_run, write_segment, write_status
+from tests.cli.command import done, record, refused, sorl, told
+from tests.store.fixture import run_row, write_experiment, write_run, write_segment, write_status
 from tests.store.processes import HOLD, ROOT, python
 
 COUNT = ("sql", "SELECT count(*) AS n FROM run", "--format", "csv")
@@ -77,6 +77,17 @@ def test_of_very_many_events_the_first_of_each_kind_is_shown_with_their_number_a
         ["0", "23", "24", "warning", "alarm"],
         ["30", "30", "1", "warning", "mild"],
     ]
+
+
+def test_a_long_text_is_cut_and_its_length_is_said(runs):
+    record(runs, "ppo", 0, reason="x" * 3_000_000, status="failed")
+    write_experiment(runs, "demo", question="y" * 3_000_000)
+    for line in ("show p3-s0", "ls", "sql SELECT(reason)FROM(run)", "report demo --format md"):
+        output = done(*line.split(), runs=runs).output
+        assert len(output) < 1_200_000, line  # a report quotes a grid file, of at most 1 MiB
+        assert "more characters)" in output, line
+    assert "(2,996,000 more characters)" in done("show", "p3-s0", runs=runs).stdout
+    assert len(done("sql", "SELECT reason FROM run", "--format", "csv", runs=runs).stdout) > 3_000_000
 
 
 def test_a_broken_stored_configuration_is_said_and_the_rest_is_shown(runs, small):

@@ -2,7 +2,8 @@
 
 Trainers die with the fork server (`process.tie_to_parent`), so it must not go before the grid does: a
 terminal that closes and a service that is stopped send their signal to every process, and the trainers are to
-write a checkpoint first. Once the grid is gone, a fork server that cannot see so itself, as it is stopped, is killed.
+write a checkpoint first. Once the grid is gone, a fork server that is stopped cannot see so itself, and is
+killed.
 """
 
 import signal
