@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -178,6 +179,11 @@ def test_a_locked_database_is_read_as_it_is_with_a_note_or_refused_with_the_hold
     reader.communicate(timeout=120)
     writer = hold(runs)
     refused(f"held open by PID {writer.pid}", *COUNT, runs=runs)
+    for line in ("ls", "show a", "sync", "compare demo"):
+        began = time.monotonic()
+        result = refused(f"database '{runs}/sorl.duckdb' is held open by PID", *line.split(), runs=runs)
+        assert f"(`kill {writer.pid}` ends it), or wait and try again" in result.stderr
+        assert time.monotonic() - began < 6.0, line
     writer.communicate(timeout=120)
     assert done(*COUNT, runs=runs).stdout == "n\n2\n"
 

@@ -38,7 +38,7 @@ from sorl.grid.folder import folder_of, last_row
 from sorl.learn.faults import FAULTS
 from sorl.learn.run import settings_of
 from sorl.spec import InputError, RunSettings, first_paragraph, nearest
-from sorl.spec.files import from_json
+from sorl.spec.files import from_json, naming
 from sorl.spec.names import FolderName
 from sorl.spec.settings import DRAW, LADDER
 from sorl.store.segments import held
@@ -335,7 +335,8 @@ def grid_of(
     name = FolderName(f"fork-{parent}-at-{step}", "the experiment of these forks")
     path = runs / ".cache" / "forks" / f"{name}.toml"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(tomli_w.dumps(made), encoding="utf-8")
+    with naming(path):
+        path.write_text(tomli_w.dumps(made), encoding="utf-8")
     try:
         return load(path)
     except InputError:

@@ -105,6 +105,7 @@ class _Verbs(TyperGroup):
         refuses.
         """
         from sorl.spec import InputError
+        from sorl.spec.files import words_of
 
         try:
             return super().invoke(ctx)
@@ -125,7 +126,7 @@ class _Verbs(TyperGroup):
             raise typer.Exit(0) from None
         except OSError as error:  # a disk that is full, a folder that cannot be made, a name that is too long
             place = f"'{error.filename}': " if error.filename is not None else ""
-            note(f"sorl: {shortened(f'{place}{error.strerror or error}')}")
+            note(f"sorl: {shortened(place + words_of(error))}")
         raise typer.Exit(WRONG_INPUT)
 
 

@@ -32,7 +32,7 @@ from sorl.grid.process import EXECUTORS
 from sorl.grid.result import Limits, Result
 from sorl.grid.run import run_rounds
 from sorl.spec import InputError
-from sorl.store.connect import Busy
+from sorl.store.connect import Busy, Full
 from sorl.store.reader import Reader
 from sorl.store.segments import now
 from sorl.store.sync import sync
@@ -123,13 +123,24 @@ def run(
         sync=sync_quietly,
         limits=Limits(retries, hang_seconds, None if memory is None else int(memory * 2**30)),
     )
-    with suppress(Busy):  # another grid that ends now syncs the same rows: the table is worth the wait
+    try:
         sync(runs)
+    except Busy as busy:
+        note(f"waiting: {busy}")
+        with suppress(Busy):  # another grid that ends now syncs the same rows: the table is worth the wait
+            sync(runs, seconds=30.0)
     if bell:
         with suppress(InputError, duckdb.Error):
             bell.look(Reader(runs))
         bell.close()
-    _report(ctx, grid, results)
+    try:
+        _report(ctx, grid, results)
+    except (Busy, Full) as error:  # the cells have ended all the same
+        note(f"the comparison is not shown: {error}; `sorl compare {grid.experiment}` shows it then")
+        print_table(
+            ("arm", "seed", "status", "reason"),
+            [(r.cell.arm, r.cell.seed, r.status, r.reason) for r in results],
+        )
     ended = {result.status for result in results}
     if "failed" in ended:
         raise Exit(_FAILED)

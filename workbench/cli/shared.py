@@ -8,7 +8,7 @@ from typer import Argument, Option
 from sorl.cli.tables import note
 from sorl.spec import InputError, nearest
 from sorl.spec.files import MIB, from_toml, read_text
-from sorl.store.connect import Busy, database
+from sorl.store.connect import Busy, Full, database
 from sorl.store.reader import Reader
 from sorl.store.segments import run_folders
 from sorl.store.sync import sync
@@ -65,19 +65,19 @@ OUTPUT = Option(None, "--output", "-o", metavar="FILE", help="Write to this file
 
 
 def current(runs: Path, *, seconds: float = 60.0) -> Reader:
-    """Return a reader of the synced database; if the lock is taken, of the rows of the last sync, with a
-    note.
+    """Return a reader of the synced database; if it is locked or its disk is full, of the rows of the last
+    sync, with a note.
     """
     try:
         report = sync(runs, seconds=2.0)  # to wait for the lock
-    except Busy as busy:
+    except (Busy, Full) as error:
         if not database(runs).exists():
             raise
-        note(f"not synced, showing the rows of the last sync: {busy}")
+        note(f"not synced, showing the rows of the last sync: {error}")
     else:
         for line in (*(f"corrupt segment set aside: {path}" for path in report.corrupt), *report.skipped):
             note(line)
-    return Reader(runs, seconds=seconds)
+    return Reader(runs, wait=2.0, seconds=seconds)
 
 
 def toml_of(option: str, file: Path) -> dict[str, Any]:

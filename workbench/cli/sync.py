@@ -3,6 +3,7 @@ file of results.
 """
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,11 @@ def _restore(file: Path, runs: Path) -> None:
     refuse_twins(home, [row["run_id"] for row in finished])
     missing = [row for row in finished if not (home / row["run_id"]).exists()]
     for row in missing:
-        _restore_run(home / row["run_id"], row)
+        try:
+            _restore_run(home / row["run_id"], row)
+        except OSError:  # half a run would count as restored the next time
+            shutil.rmtree(home / row["run_id"], ignore_errors=True)
+            raise
     if results.toml and missing and not (home / "experiment.toml").exists():
         write_experiment(runs, experiment, results.question, results.toml)
     known = len(finished) - len(missing)

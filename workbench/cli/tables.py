@@ -75,11 +75,12 @@ def note(text: str) -> None:
 def writing(file: Path, what: str = "") -> Iterator[None]:
     """Say on stderr that `file` was written. Raises InputError where it cannot be."""
     from sorl.spec import InputError
+    from sorl.spec.files import words_of
 
     try:
         yield
     except OSError as error:
-        raise InputError(f"cannot write '{file}': {error.strerror or error}") from None
+        raise InputError(f"cannot write '{file}': {words_of(error)}") from None
     note(f"wrote {file}{what and ': '}{what}")
 
 

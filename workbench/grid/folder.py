@@ -19,7 +19,7 @@ import tomli_w
 
 from sorl.grid.cell import Cell, expand, flatten
 from sorl.spec import COLLAPSED, COSMETIC, UNDECIDED, table
-from sorl.spec.files import MIB, from_json, from_toml, lock_file, lock_holder, read_text
+from sorl.spec.files import MIB, from_json, from_toml, lock_file, lock_holder, naming, read_text
 from sorl.spec.names import FolderName, folder_to_write, refuse_outside, refuse_twins
 from sorl.store.segments import held, now
 
@@ -115,8 +115,9 @@ def write(path: Path, text: str) -> None:
     """Replace the text of a file at once; one that holds it stays as it is."""
     if not _holds(path, text):
         unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.rename(path)
+        with naming(path):
+            unfinished.write_text(text, encoding="utf-8")
+            unfinished.rename(path)
 
 
 def claim(folder: Path) -> IO[str] | None:
@@ -172,8 +173,9 @@ def append(folder: Path, name: str, row: Mapping[str, Any]) -> None:
     )
     target = segments / f"{_PREFIX}{number:06d}.parquet"
     unfinished = target.with_name(f".{target.name}.{os.getpid()}")
-    pq.write_table(pa.Table.from_pylist([{"written_at": now(), **row}], schema=schema), unfinished)
-    unfinished.rename(target)
+    with naming(target):
+        pq.write_table(pa.Table.from_pylist([{"written_at": now(), **row}], schema=schema), unfinished)
+        unfinished.rename(target)
 
 
 def last_row(folder: Path) -> dict[str, Any] | None:

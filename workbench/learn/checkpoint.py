@@ -23,6 +23,7 @@ from sorl.learn import networks
 from sorl.learn.rollout import Rollout
 from sorl.learn.update import Learner
 from sorl.spec import InputError
+from sorl.spec.files import words_of
 
 PROBE = "probe.safetensors"  # the gradient that the next probe is compared with
 
@@ -41,10 +42,27 @@ def save(
     folder: Path, learner: Learner, progress: Progress, last: int = 2, pinned: Collection[int] = ()
 ) -> Path:
     """Write `folder/<step>` in one rename; checkpoints older than the newest `last` go unless their step is
-    pinned.
+    pinned. Raises OSError, with the checkpoint, where the disk refuses.
     """
+    target = folder / f"{progress.step:06d}"
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder))
+    try:
+        _write(unfinished, learner, progress)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise OSError(f"cannot write checkpoint '{target}': {words_of(OSError(str(error)))}") from error
+    if target.exists():
+        shutil.rmtree(target)
+    os.rename(unfinished, target)
+    for old in checkpoints(folder)[:-last]:
+        if int(old.name) not in pinned:
+            shutil.rmtree(old, ignore_errors=True)
+    return target
+
+
+def _write(unfinished: Path, learner: Learner, progress: Progress) -> None:
+    """Write every file of a checkpoint."""
     learner.policy.save_pretrained(unfinished / "policy", safe_serialization=True, max_shard_size="1TB")
     if learner.critic is not None:
         save_file(_contiguous(learner.critic.state_dict()), unfinished / "critic.safetensors")
@@ -69,14 +87,6 @@ def save(
         rollouts.append(entry | {"episodes": [vars(e) | {"routes": None} for e in rollout.episodes]})
     state = vars(progress) | {"updates": learner.updates, "rollouts": rollouts}
     (unfinished / "progress.json").write_text(json.dumps(state))
-    target = folder / f"{progress.step:06d}"
-    if target.exists():
-        shutil.rmtree(target)
-    os.rename(unfinished, target)
-    for old in checkpoints(folder)[:-last]:
-        if int(old.name) not in pinned:
-            shutil.rmtree(old, ignore_errors=True)
-    return target
 
 
 def checkpoints(folder: Path) -> list[Path]:

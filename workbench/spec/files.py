@@ -12,7 +12,7 @@ import stat
 import tomllib
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any
@@ -57,6 +57,24 @@ def open_file(path: Path) -> BufferedReader:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
     raise OSError(errno.EINVAL, "it is a pipe, a socket or a device, not a file", str(path))
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Have an OSError of this block name a file, as one of `open` does and one of `write` does not."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+def words_of(error: OSError) -> str:
+    """What the system refused, in words; a full disk in the same ones whoever noticed it."""
+    words = error.strerror or str(error)
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in words
+    return "no space is left on its disk; make room and run the same command again" if full else words
 
 
 def lock_file(path: Path) -> IO[str] | None:

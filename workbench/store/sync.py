@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 DIED = "the process died"
-_PATIENCE = 30.0
+_PATIENCE = 4.0  # seconds: who waits longer for a database wants to know what holds it
 # of a column of a segment, which holds a second of a run; equal values are a few bytes in a file
 _MOST_VALUES = 10**7
 Folders = dict[str, Path]  # of a runs folder, by run_id
@@ -125,7 +125,10 @@ def _apply(
             connection.execute("COMMIT")
             break
         except duckdb.Error as error:
-            connection.execute("ROLLBACK")
+            with suppress(duckdb.Error):  # a full disk has ended the transaction already
+                connection.execute("ROLLBACK")
+            if "No space left on device" in str(error):
+                raise
             refuse_strange(connection)
             broken = _culprits(connection, good)
             if not broken:
