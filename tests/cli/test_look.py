@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -204,11 +205,52 @@ def test_a_folder_that_cannot_be_written_is_one_message(grid):
 
 def test_a_run_whose_folder_was_renamed_is_one_message(runs, small):
     write_run(runs, "demo", "ppo-s0", shape=small).rename(runs / "demo" / "renamed")
-    says = f"sorl: run 'ppo-s0' has no folder of that name in '{runs}'"
+    says = (
+        "1 run folder is left out, with rows that are those of another run: 'demo/renamed' (rows of 'ppo-s0')"
+    )
     for line in ("replay ppo-s0 --step 0", "diagnose ppo-s0 --step 0", "eval ppo-s0 --data x.jsonl"):
-        refused(says, *line.split(), runs=runs)
-    assert "skipped: run 'ppo-s0' has no folder of that name" in done("rescan", runs=runs).stderr
-    assert not (runs / "demo" / "ppo-s0").exists()
+        result = refused("no run 'ppo-s0'", *line.split(), runs=runs)
+        assert f"{says}; remove a copy, and give a renamed folder the name of its run back" in result.stderr
+    (runs / "demo" / "renamed").rename(runs / "demo" / "ppo-s0")
+    assert one_count(runs, "SELECT count(*) AS n FROM step") == small.steps
+    reader = hold(runs, "read")  # the rows of the last sync are shown
+    shutil.move(runs / "demo" / "ppo-s0", runs.parent)
+    refused(f"run 'ppo-s0' has no folder of that name in '{runs}'", "replay", "ppo-s0", runs=runs)
+    reader.communicate(timeout=120)
+
+
+def one_count(runs: Path, query: str) -> int:
+    return int(done("sql", query, "--format", "csv", runs=runs).stdout.split()[1])
+
+
+def test_a_copied_run_folder_adds_no_rows_and_is_said(runs, small):
+    write_run(runs, "demo", "a", shape=small)
+    shutil.copytree(runs / "demo" / "a", runs / "demo" / "a copy")
+    says = "1 run folder is left out, with rows that are those of another run: 'demo/a copy' (rows of 'a')"
+    for line in ("sync", "sync", "ls"):
+        assert says in done(*line.split(), runs=runs).stderr, "each time, not only the first"
+    assert one_count(runs, "SELECT count(*) FROM step") == small.steps
+    doctors = sorl("doctor", runs=runs).stdout
+    assert f"folder '{runs}/demo/a copy' was copied or renamed: it holds rows of another run" in doctors
+    assert "has no rows in the database" not in doctors
+    for number in range(7):
+        shutil.copytree(runs / "demo" / "a", runs / "demo" / f"b{number}")
+    assert "8 run folders are left out" in done("ls", runs=runs).stderr
+    for folder in (runs / "demo").glob("[!a]*"):
+        shutil.rmtree(folder)
+    shutil.rmtree(runs / "demo" / "a copy")
+    assert done("ls", runs=runs).stderr == ""
+    assert one_count(runs, "SELECT count(*) FROM segment WHERE status <> 'ingested'") == 0
+
+
+def test_very_many_damaged_segments_are_a_number(runs, small):
+    steps = write_run(runs, "demo", "a", shape=small) / "segments" / "step"
+    for number in range(100, 130):
+        (steps / f"{number:06d}.parquet").write_bytes(b"PAR1")
+    noted = done("sync", runs=runs).stderr
+    assert noted.count("corrupt segment set aside: ") == 10
+    assert "and 20 more corrupt segments set aside, 30 in all" in noted
+    assert one_count(runs, "SELECT count(*) FROM step") == small.steps
 
 
 @pytest.fixture(autouse=True)

@@ -103,22 +103,25 @@ def in_file_order(each: "pd.DataFrame", runs: Path, experiment: str) -> "pd.Data
 
 def unfair(reader: Reader, frame: "pd.DataFrame") -> list[guard.Finding]:
     """Return findings in recorded runs (run_id, arm, seed, status, config); those without settings are left
-    out.
+    out, and those with settings that cannot be read are named.
     """
     runs = []
-    try:
-        for row in frame[frame["config"].notna()].to_dict(orient="records"):
+    unread = []
+    for row in frame[frame["config"].notna()].to_dict(orient="records"):
+        try:
             settings = RunSettings.model_validate_json(row["config"])
             names = (row["run_id"], str(row["arm"]), int(row["seed"]))
             algorithm = resolve(settings.algorithm, settings.slots)
             runs.append(guard.Run(*names, settings, algorithm, row["status"] == "finished"))
-    except (ValueError, InputError):
-        message = (
-            "some runs have settings of another version of sorl, so the fairness of the comparison is not"
-            " checked"
-        )
-        return [guard.Finding("task", message)]
-    return [*guard.planned(runs), *guard.recorded(reader, runs)] if runs else []
+        except (ValueError, InputError):
+            unread.append(str(row["run_id"]))
+    found = [*guard.planned(runs), *guard.recorded(reader, runs)] if runs else []
+    if unread:
+        more = f" and {len(unread) - 5} more" if len(unread) > 5 else ""
+        whose = f"{len(unread)} of {len(unread) + len(runs)} runs ({', '.join(unread[:5])}{more})"
+        message = f"the settings of {whose} cannot be read, or are of another version of sorl"
+        found.append(guard.Finding("task", f"{message}: the fairness of their comparison is not checked"))
+    return found
 
 
 def tell(findings: Iterable[guard.Finding], err: bool = False) -> None:

@@ -11,7 +11,9 @@ from sorl.spec.files import MIB, from_toml, read_text
 from sorl.store.connect import Busy, Full, database
 from sorl.store.reader import Reader
 from sorl.store.segments import run_folders
-from sorl.store.sync import sync
+from sorl.store.sync import SyncReport, sync
+
+_NAMED = 10  # of what a sync left out
 
 
 def one_of(name: str, *allowed: str, default: str | None = None, more: str = "") -> Any:
@@ -75,9 +77,18 @@ def current(runs: Path, *, seconds: float = 60.0) -> Reader:
             raise
         note(f"not synced, showing the rows of the last sync: {error}")
     else:
-        for line in (*(f"corrupt segment set aside: {path}" for path in report.corrupt), *report.skipped):
-            note(line)
+        tell_of(report)
     return Reader(runs, wait=2.0, seconds=seconds)
+
+
+def tell_of(report: SyncReport) -> None:
+    """Say what a sync set aside and left out: the first few of each by name, the rest as a number."""
+    aside = [f"corrupt segment set aside: {path}" for path in report.corrupt]
+    for lines, what in ((aside, "corrupt segments set aside"), (report.skipped, "folders or files left out")):
+        for line in lines[:_NAMED]:
+            note(line)
+        if len(lines) > _NAMED:
+            note(f"and {len(lines) - _NAMED:,} more {what}, {len(lines):,} in all")
 
 
 def toml_of(option: str, file: Path) -> dict[str, Any]:

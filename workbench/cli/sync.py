@@ -10,7 +10,8 @@ from typing import Any
 
 from typer import Context, Option
 
-from sorl.cli.tables import echo, note
+from sorl.cli.shared import tell_of
+from sorl.cli.tables import echo
 from sorl.grid.folder import write, write_experiment
 from sorl.recording.segments import append, schema_of
 from sorl.spec.names import FolderName, folder_to_write, refuse_outside, refuse_twins
@@ -27,8 +28,7 @@ def sync(
     for file in files or []:
         _restore(file, ctx.obj)
     report = store.sync(ctx.obj)
-    for line in (*(f"corrupt segment set aside: {path}" for path in report.corrupt), *report.skipped):
-        note(line)
+    tell_of(report)
     echo(f"{database(ctx.obj)}: {report.rows:,} rows from {report.segments:,} new segments")
     if report.forgotten:
         echo(f"runs whose files changed or were removed: {', '.join(report.forgotten)}")

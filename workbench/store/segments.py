@@ -4,7 +4,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -98,6 +98,16 @@ def segments(runs: Path, skipped: list[str]) -> Iterator[Segment]:
                         yield Segment(
                             run_id, experiment.name, table.name, file, Path(entry.path), size, mtime, aside
                         )
+
+
+def run_of_rows(file: Path) -> str:
+    """Return the run that the first row of a segment belongs to; "?" where it does not say."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with suppress(OSError, pa.ArrowException, KeyError, IndexError):
+        return str(next(pq.ParquetFile(file).iter_batches(1, columns=["run_id"]))["run_id"][0])
+    return "?"
 
 
 def held(folder: Path, name: str = "lock") -> bool:
