@@ -298,7 +298,8 @@ def test_a_damaged_step_costs_its_own_checks_and_is_counted(run_with: Callable[.
     known = batches.steps(folder)
     damaged = batches.file_of(folder, known[1])
     os.truncate(damaged, damaged.stat().st_size // 2)
-    result = sorl("audit", folder.name, runs=runs)
+    every = [f"--step={step}" for step in known]
+    result = sorl("audit", folder.name, *every, runs=runs)
     assert result.exit_code == 1
     assert f"1 of {len(known)} stored steps could not be read: '{damaged}' cannot be read" in result.stderr
     others = batches.ranges([step for step in known if step != known[1]])

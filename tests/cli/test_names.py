@@ -165,9 +165,12 @@ TYPED = ("report", "compare", "ls", "show", "audit", "replay", "eval --data x.js
 
 
 @pytest.mark.parametrize("verb", TYPED)
-def test_a_name_that_is_typed_reaches_no_folder_outside_the_runs(verb: str, two: Path) -> None:
-    outside = two.parent / "outside"
-    outside.mkdir()
+def test_a_name_that_is_typed_reaches_no_folder_outside_the_runs(
+    verb: str, two: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = two.parent / "outside" / "inside"
+    inside.mkdir(parents=True)
+    monkeypatch.chdir(inside)  # `diagnose` takes folders of logs: here `..` has none
     done("sync", runs=two)
     before = everything_below(two.parent)
     for name in ("..", "../outside", ".cache", "", "a" * 300, "demo/../../outside"):
