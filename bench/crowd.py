@@ -33,6 +33,9 @@ _SIZE = "(0.02 + 0.01 * {u}) * (1 + 30 * fallen * {u})"
 _SUCCESS = "greatest(0, 0.8 * (1 - exp(-step / 800)) * (1 - 0.97 * fallen) + 0.02 * ({u} - 0.5))"
 
 
+MOST_ROWS = 10**10  # of turns; the default size has 80 million, in tens of gigabytes
+
+
 @dataclass(frozen=True)
 class Size:
     """How many runs, steps of each and turn indices of each step."""
@@ -51,6 +54,10 @@ class Size:
         if runs < 1 or steps < 1 or turns < 1:
             raise InputError(
                 f"--size '{text}' is no size: RUNSxSTEPSxTURNS in whole numbers, such as 1000x10000x8"
+            )
+        if runs * steps * turns > MOST_ROWS:
+            raise InputError(
+                f"--size '{text}' is over {MOST_ROWS:,} rows of turns, the most: that is a terabyte"
             )
         return cls(runs, steps, turns)
 

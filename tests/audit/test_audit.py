@@ -4,6 +4,7 @@ says.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -289,3 +290,20 @@ def test_a_diagnosis_of_one_run_says_what_its_audit_found(run_with: Callable[...
     (row,) = told("diagnose", folder.name, runs=runs)
     assert {check["identity"] for check in row["audit"] if check["state"] == "violated"} >= {"loss"}
     assert "audit" not in told("diagnose", folder.name, "--no-audit", runs=runs)[0]
+
+
+def test_a_damaged_step_costs_its_own_checks_and_is_counted(run_with: Callable[..., Path]) -> None:
+    folder = run_with(iterations=5)
+    runs = folder.parent.parent
+    known = batches.steps(folder)
+    damaged = batches.file_of(folder, known[1])
+    os.truncate(damaged, damaged.stat().st_size // 2)
+    every = [f"--step={step}" for step in known]
+    result = sorl("audit", folder.name, *every, runs=runs)
+    assert result.exit_code == 1
+    assert f"1 of {len(known)} stored steps could not be read: '{damaged}' cannot be read" in result.stderr
+    others = batches.ranges([step for step in known if step != known[1]])
+    assert f"steps {others} audited" in result.stdout
+    alone = sorl("audit", folder.name, "--step", known[1], runs=runs)
+    assert (alone.exit_code, alone.stdout) == (2, "")
+    assert f"'{damaged}' cannot be read" in alone.stderr

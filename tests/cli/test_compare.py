@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from sorl.spec import RunSettings
-from tests.cli.command import STEPS, done, fell, record, told
+from tests.cli.command import STEPS, done, fell, record, sorl, told
 from tests.store.fixture import Shape, write_experiment, write_run, write_segment, write_status
 
 SHAPE = Shape(steps=30, trajectories=2, turns=2, epochs=1)
@@ -166,7 +166,10 @@ def test_questions_that_differ_and_what_a_trainer_flagged_are_warnings(arms):
 
 def test_settings_of_another_version_cannot_be_checked_and_missing_ones_need_no_check(arms):
     for config, says in (
-        ('{"learn": {"gone": 1}}', "Note: some runs have settings of another version"),
+        (
+            '{"learn": {"gone": 1}}',
+            "Note: the settings of 2 of 2 runs (ppo-s0, st-ppo-s0) cannot be read, or are of another version",
+        ),
         (None, ""),
     ):
         for arm in ("ppo", "st-ppo"):
@@ -176,3 +179,24 @@ def test_settings_of_another_version_cannot_be_checked_and_missing_ones_need_no_
         text = done("compare", "demo", runs=arms).stdout
         assert says in text
         assert ("Warning" in text, "Note" in text) == (False, bool(says))
+
+
+BROKEN = ("{", '"x"', "[1]", "null", '{"fork": 3}', '{"fork": {"run": "a", "seed": 9}}', '{"a":' * 500)
+
+
+@pytest.mark.parametrize("config", BROKEN, ids=range(len(BROKEN)))
+def test_a_stored_configuration_that_is_none_of_ours_is_named_and_the_other_runs_go_on(runs, config):
+    record(runs, "ppo", 0, config=config)
+    record(runs, "ppo", 1)
+    fell(runs, "grpo", 0, 12)
+    for line in (
+        "report demo --format md",
+        "compare demo",
+        "rescan --dry-run",
+        "show p3-s0",
+        "diagnose demo",
+    ):
+        result = sorl(*line.split(), runs=runs)
+        assert result.exception is None or isinstance(result.exception, SystemExit), (line, result.exception)
+    for line in ("report demo --format md", "compare demo"):
+        assert "the settings of 1 of 3 runs (p3-s0) cannot be read" in done(*line.split(), runs=runs).stdout

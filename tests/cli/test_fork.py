@@ -87,6 +87,11 @@ MISTAKES = {
     "--at 4 --arm model='other'": "changes model, which cannot change in the middle",
     "--at 4 --arm learn.epoch=2": "unknown key 'learn.epoch'",
     "--at 4 --arm learn.epochs='two'": "learn.epochs",
+    "--at 4 --arm x=": "--arm 'x=' is not key=value; write it like --arm learn.epochs=1",
+    "--at 4 --arm learn.epochs=[": "--arm learn.epochs: the value is not TOML",
+    "--at 4 --draws 1000000000": "--draws 1,000,000,000 is over 1,000, the most: every draw is a child of",
+    "--at 4 --draws 1000000000 --plan": "--draws 1,000,000,000 is over 1,000, the most",
+    "--at 4 --steps 1000000000000": "is over 1,000,000, the most: every child trains them",
 }
 
 
@@ -98,6 +103,28 @@ def test_what_cannot_be_forked_is_said_in_a_line_and_nothing_is_written(
     Path("arms.toml").write_text(UNCHANGED)
     not_forked(parent, MISTAKES[options], *options.split())
     assert len(checkpoints(parent / "ladder")) == 3
+
+
+@pytest.mark.parametrize(
+    "name", ["progress.json", "policy/model.safetensors", "policy_optimizer.safetensors"]
+)
+def test_a_damaged_checkpoint_is_refused_by_the_name_of_its_file(parent, name):
+    file = parent / "ladder" / "000004" / name
+    file.write_bytes(file.read_bytes()[:-20])
+    not_forked(parent, f"'{file}' cannot be read")
+    file.write_bytes(b"\0" * 9)
+    not_forked(parent, f"'{file}' cannot be read")
+
+
+def test_a_plan_of_forks_is_json_where_json_is_asked_for(parent):
+    runs = parent.parent.parent
+    words = ("fork", parent.name, "--arm", "learn.epochs=1", "--draws", 2, "--plan")
+    (grid,) = told(*words, "--at", 4, runs=runs)["grids"]
+    assert (len(grid["cells"]), grid["experiment"]) == (4, f"fork-{parent.name}-at-4")
+    plan = told(*words, "--at", 4, "--at", 2, runs=runs)
+    assert [len(grid["cells"]) for grid in plan["grids"]] == [4, 4]
+    assert plan["power"].startswith("Power: with 2 draws")
+    assert plan["estimate"]["seconds"] > 0
 
 
 def test_a_parent_that_fell_before_its_first_checkpoint_is_forked_with_a_note(parent, capsys):

@@ -4,9 +4,11 @@ import csv
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -17,8 +19,8 @@ from sorl.cli import doctor
 from sorl.spec import TABLES
 from sorl.store.reader import saved
 from sorl.store.sync import sync
-from tests.cli.command import done, refused, sorl, told
-from tests.store.fixture import run_row, write_run, write_segment, write_status
+from tests.cli.command import done, record, refused, sorl, told
+from tests.store.fixture import run_row, write_experiment, write_run, write_segment, write_status
 from tests.store.processes import HOLD, ROOT, python
 
 COUNT = ("sql", "SELECT count(*) AS n FROM run", "--format", "csv")
@@ -77,6 +79,17 @@ def test_of_very_many_events_the_first_of_each_kind_is_shown_with_their_number_a
         ["0", "23", "24", "warning", "alarm"],
         ["30", "30", "1", "warning", "mild"],
     ]
+
+
+def test_a_long_text_is_cut_and_its_length_is_said(runs):
+    record(runs, "ppo", 0, reason="x" * 3_000_000, status="failed")
+    write_experiment(runs, "demo", question="y" * 3_000_000)
+    for line in ("show p3-s0", "ls", "sql SELECT(reason)FROM(run)", "report demo --format md"):
+        output = done(*line.split(), runs=runs).output
+        assert len(output) < 1_200_000, line  # a report quotes a grid file, of at most 1 MiB
+        assert "more characters)" in output, line
+    assert "(2,996,000 more characters)" in done("show", "p3-s0", runs=runs).stdout
+    assert len(done("sql", "SELECT reason FROM run", "--format", "csv", runs=runs).stdout) > 3_000_000
 
 
 def test_a_broken_stored_configuration_is_said_and_the_rest_is_shown(runs, small):
@@ -167,6 +180,11 @@ def test_a_locked_database_is_read_as_it_is_with_a_note_or_refused_with_the_hold
     reader.communicate(timeout=120)
     writer = hold(runs)
     refused(f"held open by PID {writer.pid}", *COUNT, runs=runs)
+    for line in ("ls", "show a", "sync", "compare demo"):
+        began = time.monotonic()
+        result = refused(f"database '{runs}/sorl.duckdb' is held open by PID", *line.split(), runs=runs)
+        assert f"(`kill {writer.pid}` ends it), or wait and try again" in result.stderr
+        assert time.monotonic() - began < 6.0, line
     writer.communicate(timeout=120)
     assert done(*COUNT, runs=runs).stdout == "n\n2\n"
 
@@ -187,11 +205,52 @@ def test_a_folder_that_cannot_be_written_is_one_message(grid):
 
 def test_a_run_whose_folder_was_renamed_is_one_message(runs, small):
     write_run(runs, "demo", "ppo-s0", shape=small).rename(runs / "demo" / "renamed")
-    says = f"sorl: run 'ppo-s0' has no folder of that name in '{runs}'"
+    says = (
+        "1 run folder is left out, with rows that are those of another run: 'demo/renamed' (rows of 'ppo-s0')"
+    )
     for line in ("replay ppo-s0 --step 0", "diagnose ppo-s0 --step 0", "eval ppo-s0 --data x.jsonl"):
-        refused(says, *line.split(), runs=runs)
-    assert "skipped: run 'ppo-s0' has no folder of that name" in done("rescan", runs=runs).stderr
-    assert not (runs / "demo" / "ppo-s0").exists()
+        result = refused("no run 'ppo-s0'", *line.split(), runs=runs)
+        assert f"{says}; remove a copy, and give a renamed folder the name of its run back" in result.stderr
+    (runs / "demo" / "renamed").rename(runs / "demo" / "ppo-s0")
+    assert one_count(runs, "SELECT count(*) AS n FROM step") == small.steps
+    reader = hold(runs, "read")  # the rows of the last sync are shown
+    shutil.move(runs / "demo" / "ppo-s0", runs.parent)
+    refused(f"run 'ppo-s0' has no folder of that name in '{runs}'", "replay", "ppo-s0", runs=runs)
+    reader.communicate(timeout=120)
+
+
+def one_count(runs: Path, query: str) -> int:
+    return int(done("sql", query, "--format", "csv", runs=runs).stdout.split()[1])
+
+
+def test_a_copied_run_folder_adds_no_rows_and_is_said(runs, small):
+    write_run(runs, "demo", "a", shape=small)
+    shutil.copytree(runs / "demo" / "a", runs / "demo" / "a copy")
+    says = "1 run folder is left out, with rows that are those of another run: 'demo/a copy' (rows of 'a')"
+    for line in ("sync", "sync", "ls"):
+        assert says in done(*line.split(), runs=runs).stderr, "each time, not only the first"
+    assert one_count(runs, "SELECT count(*) FROM step") == small.steps
+    doctors = sorl("doctor", runs=runs).stdout
+    assert f"folder '{runs}/demo/a copy' was copied or renamed: it holds rows of another run" in doctors
+    assert "has no rows in the database" not in doctors
+    for number in range(7):
+        shutil.copytree(runs / "demo" / "a", runs / "demo" / f"b{number}")
+    assert "8 run folders are left out" in done("ls", runs=runs).stderr
+    for folder in (runs / "demo").glob("[!a]*"):
+        shutil.rmtree(folder)
+    shutil.rmtree(runs / "demo" / "a copy")
+    assert done("ls", runs=runs).stderr == ""
+    assert one_count(runs, "SELECT count(*) FROM segment WHERE status <> 'ingested'") == 0
+
+
+def test_very_many_damaged_segments_are_a_number(runs, small):
+    steps = write_run(runs, "demo", "a", shape=small) / "segments" / "step"
+    for number in range(100, 130):
+        (steps / f"{number:06d}.parquet").write_bytes(b"PAR1")
+    noted = done("sync", runs=runs).stderr
+    assert noted.count("corrupt segment set aside: ") == 10
+    assert "and 20 more corrupt segments set aside, 30 in all" in noted
+    assert one_count(runs, "SELECT count(*) FROM step") == small.steps
 
 
 @pytest.fixture(autouse=True)

@@ -2,10 +2,15 @@
 over.
 """
 
+from functools import partial
 from threading import Thread
 
+import pytest
+
+from sorl.store.sync import sync
 from tests.cli.command import FELL, IDLE, ONE_FALLS, STOOD, done, grid_file, refused, sorl, told
 from tests.diagnosis.test_alerts import Inbox
+from tests.store.processes import HOLD, python
 
 
 def table_after(output: str, title: str) -> list[list[str]]:
@@ -71,6 +76,21 @@ def test_cells_that_ended_badly_are_named_with_their_causes_and_the_exit_code_sa
     assert "withdrawn" not in done("rescan", "demo").stdout, "no rule judges what happened to a process"
     again = sorl("run", path, "--arm", "st-ppo")
     assert diverged in table_after(again.stdout, "Ended badly"), "also when it ended before this call"
+
+
+@pytest.mark.usefixtures("here")
+def test_cells_that_ended_while_another_process_holds_the_database_are_listed(tmp_path, monkeypatch):
+    monkeypatch.setattr("sorl.cli.run.sync", partial(sync, seconds=0.1))
+    (tmp_path / "runs").mkdir()
+    holder = python(HOLD, tmp_path / "runs" / "sorl.duckdb")
+    try:
+        assert holder.stdout.readline() == "open\n"
+        result = done("run", grid_file(tmp_path, seeds="[0]"), runs=tmp_path / "runs")
+    finally:
+        holder.communicate(timeout=60)
+    assert f"is held open by PID {holder.pid}" in result.stderr
+    assert result.stdout.count("finished") == 2
+    assert "`sorl compare demo` shows it then" in result.stderr
 
 
 def test_fresh_starts_over_and_the_tables_show_the_newest_start_only(here):

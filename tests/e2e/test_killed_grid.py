@@ -24,6 +24,7 @@ import tomli_w
 
 from sorl.grid.folder import last_row
 from sorl.spec import TABLES
+from sorl.store.segments import held
 from sorl.store.sync import sync
 from tests.grid.harness import PATCH, row, starts
 from tests.learn.tiny import TINY, merged, rows
@@ -200,6 +201,36 @@ def test_a_grid_that_is_killed_again_and_again_ends_like_one_that_is_not(tmp_pat
         assert db.execute("SELECT DISTINCT status FROM run").fetchall() == [("finished",)]
         resumed = db.execute("SELECT run_id FROM event WHERE kind = 'resumed'").fetchall()
         assert resumed, "nothing had to be resumed, so nothing was tried"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_grid_that_is_killed_leaves_nothing_alive_not_even_a_stopped_trainer(tmp_path, number):
+    mine = Place(tmp_path / "mine", seeds=1, base={"iterations": 2000}, scripted=True)
+    grid = mine.start()
+    deadline = time.monotonic() + 120
+    while sum((cell / "checkpoints").exists() for cell in mine.cells()) < 2:
+        assert time.monotonic() < deadline, mine.log.read_text()
+        time.sleep(0.02)
+    family = psutil.Process(grid.pid).children(recursive=True)
+    trainers = [int(file.read_text()) for file in mine.runs.glob("kill/*/starts.txt")]
+    assert len(trainers) == 2
+    assert {*trainers} < {process.pid for process in family}, "and the fork server"
+    os.kill(trainers[0], signal.SIGSTOP)
+    if number == signal.SIGKILL:  # nothing that is stopped can see that the grid is gone
+        for process in {psutil.Process(pid).parent() for pid in trainers}:
+            process.suspend()
+    grid.send_signal(number)
+    grid.wait(60)
+    _, alive = psutil.wait_procs(family, timeout=10)
+    for process in alive:
+        process.kill()
+    assert not [process for process in alive if process.pid in trainers], "it is gone with its grid"
+    assert not alive
+    assert not any(held(cell) or held(cell, "claim") for cell in mine.cells())
+    if number != signal.SIGKILL:
+        stopped = [row(cell) for cell in mine.cells() if row(cell)["status"] != "queued"]
+        assert [r["status"] for r in stopped] == ["interrupted"] * 2
+        assert {r["reason"] for r in stopped} == {"stopped by SIGINT"}
 
 
 def test_two_commands_at_once_train_no_cell_twice_and_print_the_same_table(tmp_path):

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import tomllib
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from sorl.cli.plan import describe
 from sorl.grid.cell import COSMETIC, config_hash, flatten, merge, settings_keys, short, slug
 from sorl.grid.config import Grid, load
 from sorl.grid.folder import prepare
-from sorl.spec import InputError, RunSettings
+from sorl.spec import InputError, RunSettings, settings
 from tests.grid.harness import grid_file
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -134,6 +135,31 @@ def test_the_cells_of_shipped_experiments_keep_their_ids(name, cells, digest):
     assert hashlib.sha256("\n".join(ids).encode()).hexdigest()[:12] == digest, (
         "finished runs would be trained again"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("seeds = [true]", "seeds must be a number, got [true]"),
+        ("seeds = [0, false]", "seeds must be a number, got [0, false]"),
+        ("[base]\niterations = true", "iterations must be a number, got true"),
+        ("[base.learn.policy]\nlr = true", "lr must be a number, got true"),
+        ("[base.learn]\ngroup_size = false", "group_size must be a number, got false"),
+        ("[axes]\n'learn.epochs' = [1, true]", "epochs must be a number, got true"),
+    ],
+)
+def test_true_and_false_are_no_numbers(tmp_path, text, says):
+    with pytest.raises(InputError, match=re.escape(says)):
+        load(grid_file(tmp_path, text))
+
+
+def test_every_number_among_the_settings_takes_no_truth_value():
+    inner = [kind for kind in vars(settings).values() if isinstance(kind, type)]
+    for table in (kind for kind in inner if issubclass(kind, settings.Settings)):
+        for name, field in table.model_fields.items():
+            if set(re.findall(r"\w+", str(field.annotation))) & {"int", "float"} and name != "base":
+                with pytest.raises(ValueError, match=f"{name} must be a number, got true"):
+                    table.model_validate({name: True})
 
 
 @pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*.toml")), ids=lambda p: p.stem)

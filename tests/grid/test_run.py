@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -279,15 +280,75 @@ def test_a_cell_that_becomes_free_is_run_unless_it_just_failed_elsewhere(tmp_pat
     assert (result.status, starts(folder)) == ("finished" if trained else "failed", trained)
 
 
-def test_the_orphan_of_a_killed_grid_trains_on_and_waiting_for_it_ends_with_ctrl_c(tmp_path, begin):
+def stop_once(folder: Path) -> Any:
+    """Stop the first attempt of a run when it has done a step, as SIGSTOP and a frozen disk do."""
+
+    def hook(cell, row):
+        if starts(folder) == row["step"] == 1:
+            os.kill(int((folder / "starts.txt").read_text().split()[0]), signal.SIGSTOP)
+
+    return hook
+
+
+def test_a_trainer_that_is_stopped_is_killed_from_outside_and_tried_again(tmp_path):
+    grid = grid_of(tmp_path, ("ppo",), iterations=60, ppo={"step_seconds": 0.1})
+    tape = Tape(on_step=stop_once(home(grid)))
+    began = time.monotonic()
+    (result,) = go(grid, tape, limits=Limits(retries=1, hang_seconds=2))
+    assert time.monotonic() - began < 60
+    assert (result.status, starts(result.folder)) == ("finished", 2)
+    killed = events(result.folder)[0]
+    assert (killed["kind"], killed["severity"]) == ("hang", "critical")
+    assert killed["message"].startswith("hang: no sign of life for 2 s in step ")
+    assert killed["message"].endswith(", stopped from outside (SIGSTOP)")
+
+
+def test_a_trainer_that_is_stopped_before_its_first_step_is_killed_too_and_a_slow_one_is_not(tmp_path):
+    class Stopping(Local):
+        def start(self, job):
+            trainer = super().start(job)
+            if "s-ppo" in job.folder.name and not starts(job.folder):
+                os.kill(trainer._pid, signal.SIGSTOP)
+            return trainer
+
+    grid = grid_of(tmp_path, ("ppo", "s-ppo"), iterations=2, ppo={"starting": 4})
+    limits = Limits(retries=0, hang_seconds=1)
+    results = by_arm(go(grid, executor=Stopping(), limits=limits, workers=2))
+    assert (results["ppo"].status, results["s-ppo"].status) == ("finished", "failed")
+    assert (
+        results["s-ppo"].reason == "hang: no sign of life for 1 s in step 0, stopped from outside (SIGSTOP)"
+    )
+
+
+def test_a_stopped_trainer_writes_its_checkpoint_on_ctrl_c(tmp_path):
+    grid = grid_of(tmp_path, ("ppo",), iterations=100, ppo={"step_seconds": 0.1})
+
+    def stop_and_interrupt(cell, row):
+        stop_once(home(grid))(cell, row)
+        interrupt(1)(cell, row)
+
+    (result,) = go(grid, Tape(on_step=stop_and_interrupt))
+    assert (result.status, result.reason) == ("interrupted", "stopped by SIGINT")
+
+
+def test_a_trainer_of_another_command_trains_on_and_waiting_for_it_ends_with_ctrl_c(tmp_path, begin):
     grid = grid_of(tmp_path, ("ppo",), ppo={"wait_at": 2})
     folder = home(grid, prepared=True)
     trainer = begin(sys.executable, str(TRAINER), str(folder))
     wait_for(lambda: run_folder.checkpoint(folder) == 1)
-    (result,) = go(grid, Tape(on_note=ctrl_c))  # it says that it waits
+    tape = Tape(on_note=ctrl_c)  # it says that it waits
+    (result,) = go(grid, tape)
+    waits = f"waiting: ppo seed 0 is trained by another process, PID {trainer.pid}"
+    assert tape.notes == [f"{waits}; `kill {trainer.pid}` ends it"]
+    trainer.send_signal(signal.SIGSTOP)
+    tape = Tape(on_note=ctrl_c)
+    go(grid, tape)
+    ends = f"`kill -CONT {trainer.pid}` continues it, `kill -KILL {trainer.pid}` ends it"
+    assert tape.notes == [f"{waits}, which is stopped: {ends}"]
+    trainer.send_signal(signal.SIGCONT)
     assert (result.status, result.reason) == ("elsewhere", "another process trains it")
     assert trainer.poll() is None
-    # The next call waits until the orphan is done, and trains nothing again.
+    # The next call waits until it is done, and trains nothing again.
     (result,) = go(grid, Tape(on_note=lambda text: (tmp_path / "runs" / "go").touch()))
     assert (result.status, result.skipped, starts(folder)) == ("finished", True, 1)
 

@@ -321,3 +321,11 @@ def test_a_dropped_view_comes_back_and_a_database_that_was_cut_says_so(runs, sma
     os.truncate(runs / "sorl.duckdb", (runs / "sorl.duckdb").stat().st_size // 2)
     with pytest.raises(InputError, match="delete it and run `sorl sync`"):
         Reader(runs).rows("SELECT avg(ratio_geo), max(entropy) FROM turn")
+
+
+def test_a_run_that_begins_while_the_folders_are_listed_waits_for_the_next_sync(runs, small, monkeypatch):
+    write_run(runs, "demo", "a", shape=small)
+    with monkeypatch.context() as patch:
+        patch.setattr("sorl.store.sync.run_folders", lambda runs: iter(()))
+        assert sync(runs).segments == 0
+    assert sync(runs).segments > 0

@@ -2,13 +2,14 @@
 parents.
 """
 
-import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
+from sorl.analysis.runs import nested
 from sorl.analysis.stats import clopper_pearson, holm, p_value
 from sorl.analysis.survival import Z95
 from sorl.spec.evidence import ALPHA, Removal
@@ -51,24 +52,27 @@ def of_results(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the same of the runs of a report, from their settings and curves; empty where none is a fork."""
     rows = []
     for run in runs[(runs["status"] == "finished") & runs["config"].notna()].to_dict("records"):
-        config = json.loads(run["config"])
-        if (fork := config.get("fork")) is None or run["seed"] == fork["seed"]:
-            continue
-        down = run["outcome"] in FELL or (run["detected"] or 0) >= fork["at_step"]
-        rows.append(
-            {
-                "run_id": run["run_id"],
-                "parent": fork["run"],
-                "forked_at": fork["at_step"],
-                "arm": run["arm"],
-                "draw": (run["seed"] - fork["seed"]) // DRAW,
-                "outcome": run["outcome"],
-                "down": bool(down),
-                "success": float(np.mean(run["success_curve"][-LAST:])),
-                "until": str(config["iterations"]),
-            }
-        )
+        config = nested(run["config"])
+        with suppress(KeyError, TypeError):  # a configuration that is none of ours: a run, and no child
+            fork = config["fork"]
+            if run["seed"] != fork["seed"]:
+                rows.append(_child(run, fork, config))
     return pd.DataFrame(rows)
+
+
+def _child(run: dict[Hashable, Any], fork: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    down = run["outcome"] in FELL or (run["detected"] or 0) >= fork["at_step"]
+    return {
+        "run_id": run["run_id"],
+        "parent": fork["run"],
+        "forked_at": fork["at_step"],
+        "arm": run["arm"],
+        "draw": (run["seed"] - fork["seed"]) // DRAW,
+        "outcome": run["outcome"],
+        "down": bool(down),
+        "success": float(np.mean(run["success_curve"][-LAST:])),
+        "until": str(config["iterations"]),
+    }
 
 
 def tests(reader: "Reader", run: str) -> dict[str, Removal]:

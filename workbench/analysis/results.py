@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from sorl.analysis.survival import observed
 from sorl.spec import InputError
-from sorl.spec.files import from_json, open_file
+from sorl.spec.files import from_json, open_file, words_of
 
 if TYPE_CHECKING:
     from sorl.store.reader import Reader
@@ -173,7 +173,7 @@ def write(found: Results, file: Path) -> None:
     try:
         pq.write_table(table, file, compression="zstd", compression_level=19)
     except OSError as error:
-        raise InputError(f"cannot write '{file}': {error.strerror or error}") from None
+        raise InputError(f"cannot write '{file}': {words_of(error)}") from None
 
 
 def read(file: Path) -> Results:

@@ -1,13 +1,12 @@
 """The runs of an experiment, one row each: which of them are replicates, and their settings by dotted key."""
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from sorl.spec import COLLAPSED, COSMETIC, InputError, nearest
-from sorl.spec.files import leaves
+from sorl.spec.files import from_json, leaves
 
 if TYPE_CHECKING:
     from sorl.store.reader import Reader
@@ -124,7 +123,7 @@ def settings_of(config: Any) -> dict[str, Any]:
 def nested(text: Any) -> dict[str, Any]:
     """Return the JSON table of column `run.config`; {} where it holds none (other trainers)."""
     try:
-        table = json.loads(text) if isinstance(text, str) else {}
+        table = from_json(text) if isinstance(text, str) else {}
     except ValueError:
         return {}
     return table if isinstance(table, dict) else {}

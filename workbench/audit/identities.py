@@ -21,7 +21,7 @@ from sorl.objective.advantage import positions, value_loss
 from sorl.objective.select import EarlyStop, Schedule
 from sorl.replay.networks import Draws
 from sorl.replay.play import weigh
-from sorl.spec import first_paragraph
+from sorl.spec import InputError, first_paragraph
 from sorl.spec.evidence import Check
 from sorl.store import batches
 from sorl.store.batches import StoredBatch
@@ -382,9 +382,11 @@ def optimizer_state(case: Case) -> Iterator[Check]:
 # ---- a run ----
 
 
-def audit(folder: Path, steps: Iterable[int], names: Sequence[str] = ()) -> Iterator[Check]:
+def audit(
+    folder: Path, steps: Iterable[int], names: Sequence[str] = (), unread: dict[int, str] | None = None
+) -> Iterator[Check]:
     """Check the identities of stored steps of a run. Raises InputError for a folder or a step that there is
-    not.
+    not, and for a damaged one: with `unread`, that one's reason is put there, and the others go on.
 
     An identity that holds in all of a step's updates is one check of it: the one with the largest gap.
     """
@@ -393,10 +395,19 @@ def audit(folder: Path, steps: Iterable[int], names: Sequence[str] = ()) -> Iter
 
     @lru_cache(maxsize=settings.learn.staleness + 3)
     def read(step: int) -> StoredBatch | None:
-        return batches.read(folder, step, weights=True) if step in known else None
+        try:
+            return batches.read(folder, step, weights=True) if step in known else None
+        except InputError as error:
+            if unread is None:
+                raise
+            unread[step] = str(error)
+            return None
 
     for step in steps:
-        case = Case(read(step) or batches.read(folder, step), settings, read)
+        batch = read(step)
+        if batch is None and unread is not None and step in unread:
+            continue
+        case = Case(batch or batches.read(folder, step), settings, read)
         for one in IDENTITIES.values():
             if not names or one.name in names:
                 yield from (replace(check, identity=one.name, step=step) for check in _check(one, case))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from typer import Argument, Context, Exit, Option
 
 from sorl.cli.shared import current, one_of, run_folder
-from sorl.cli.tables import document, echo, print_table
+from sorl.cli.tables import document, echo, note, print_table
 from sorl.spec import InputError, nearest
 from sorl.store import batches
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sorl.audit import Check
 
 _STEP = "Audit this stored step. Repeatable; default: six, around the onset and alarms first."
+_NAMED = 5  # damaged steps of which each is named
 _NEAR = (
     "SELECT step FROM (SELECT collapse_step AS step, 0 AS rank FROM run WHERE run_id = $run UNION ALL SELECT"
     " step, 1 FROM event WHERE run_id = $run AND severity <> 'info') WHERE step IS NOT NULL ORDER BY rank,"
@@ -44,18 +45,28 @@ def audit(
                 f"no identity '{name}'{nearest(name, IDENTITIES)}; allowed: {', '.join(IDENTITIES)}"
             )
     folder = run_folder(ctx.obj, run)
-    found = checks(ctx.obj, folder, step or (), only or ())
+    unread: dict[int, str] = {}
+    found = checks(ctx.obj, folder, step or (), only or (), unread)
     if form == "json":
         echo(document([as_dict(check) for check in found]), nl=False)
     else:
         _print(folder.name, found)
-    if any(check.violated for check in found):
+    if unread or any(check.violated for check in found):
         raise Exit(1)
 
 
-def checks(runs: Path, folder: Path, steps: Sequence[int] = (), only: Sequence[str] = ()) -> list[Check]:
+def checks(
+    runs: Path,
+    folder: Path,
+    steps: Sequence[int] = (),
+    only: Sequence[str] = (),
+    unread: dict[int, str] | None = None,
+) -> list[Check]:
     """Return the checks of `steps` of a run; by default of those around its onset and its first alarms, and
     others.
+
+    Damaged steps cost their own checks: they are counted on stderr, and put into `unread` with the reason.
+    Raises InputError where none of the steps can be read.
     """
     import torch
 
@@ -69,7 +80,17 @@ def checks(runs: Path, folder: Path, steps: Sequence[int] = (), only: Sequence[s
     if not steps and folder.parent.parent.resolve() == runs.resolve():
         near = [int(row[0]) for row in current(runs).rows(_NEAR, {"run": folder.name}).rows]
     wanted = list(steps) or auditing.chosen(known, near, settings_of(folder).learn.staleness)
-    return list(auditing.audit(folder, wanted, only))
+    unread = {} if unread is None else unread
+    found = list(auditing.audit(folder, wanted, only, unread))
+    if unread:
+        steps_read = {*wanted, *unread}  # the second also has steps that others are compared with
+        why = "; ".join([*unread.values()][:_NAMED])
+        more = f"; and {len(unread) - _NAMED} more" if len(unread) > _NAMED else ""
+        lost = f"{len(unread)} of {len(steps_read)} stored steps could not be read: {why}{more}"
+        if {*wanted} <= unread.keys():
+            raise InputError(lost)
+        note(lost)
+    return found
 
 
 def as_dict(check: Check) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from types import ModuleType
 
 from typer import Argument, Context, Option
 
+from sorl.cli.shared import number
 from sorl.cli.tables import echo
 from sorl.spec import InputError, nearest
 
@@ -48,12 +49,21 @@ def bench(
     study: str | None = Argument(None, metavar=f"[{'|'.join(STUDIES)}]", help="A study."),
     experiments: list[str] | None = Argument(None, metavar="[EXPERIMENT]...", help="For warning and search."),
     only: str | None = Option(None, metavar="PART,PART", help=f"Some of: {', '.join(PARTS)}."),
-    rounds: int = Option(7, min=1, help="Repetitions of each side, alternating."),
+    rounds: int = number(
+        7,
+        "--rounds",
+        least=1,
+        most=10_000,
+        why="each measures every part once more, on both sides",
+        what="Repetitions of each side, alternating.",
+    ),
     output: Path | None = Option(
         None, metavar="FILE", help="Also write the samples here: JSON; Parquet for a study."
     ),
     files: list[Path] | None = Option(None, "--from", metavar="FILE.parquet", help=_FROM),
-    threads: int = Option(1, min=1, help="Torch threads of both sides."),
+    threads: int = number(
+        1, "--threads", least=1, most=1024, why="no machine has so many", what="Torch threads of both sides."
+    ),
     size: str = Option(
         "1000x10000x8", metavar="RUNSxSTEPSxTURNS", help="browse: size of the synthetic database."
     ),

@@ -14,6 +14,7 @@ from sorl.cli.tables import FORMATS, cell, document, echo, plain, records, show,
 from sorl.grid import guard
 from sorl.grid.config import load
 from sorl.spec import InputError, RunSettings, nearest
+from sorl.spec.names import FolderName
 from sorl.store.reader import Reader
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def compare(
     reader = current(ctx.obj)
     each = runs_in(reader, name)
     searched = region_file(reader, name) is not None
-    each = each if searched else in_file_order(each, ctx.obj / name / "experiment.toml")
+    each = each if searched else in_file_order(each, ctx.obj, name)
     names = list(dict.fromkeys(each["arm"]))
     if against is not None and against not in names and not searched:
         known = f"its arms: {'; '.join(names)}"
@@ -90,9 +91,10 @@ def _heading(title: str, form: str) -> None:
     echo(f"\n{mark}{cell(title)}\n")
 
 
-def in_file_order(each: "pd.DataFrame", file: Path) -> "pd.DataFrame":
+def in_file_order(each: "pd.DataFrame", runs: Path, experiment: str) -> "pd.DataFrame":
     """Sort arms in the order of the grid file next to the runs; arms that it does not name come last."""
     try:
+        file = runs / FolderName(experiment, "experiment") / "experiment.toml"
         order = {arm: position for position, arm in enumerate(load(file).arms)}
     except InputError:  # runs of another trainer have no grid file, and one of another version may not load
         return each
@@ -101,22 +103,25 @@ def in_file_order(each: "pd.DataFrame", file: Path) -> "pd.DataFrame":
 
 def unfair(reader: Reader, frame: "pd.DataFrame") -> list[guard.Finding]:
     """Return findings in recorded runs (run_id, arm, seed, status, config); those without settings are left
-    out.
+    out, and those with settings that cannot be read are named.
     """
     runs = []
-    try:
-        for row in frame[frame["config"].notna()].to_dict(orient="records"):
+    unread = []
+    for row in frame[frame["config"].notna()].to_dict(orient="records"):
+        try:
             settings = RunSettings.model_validate_json(row["config"])
             names = (row["run_id"], str(row["arm"]), int(row["seed"]))
             algorithm = resolve(settings.algorithm, settings.slots)
             runs.append(guard.Run(*names, settings, algorithm, row["status"] == "finished"))
-    except (ValueError, InputError):
-        message = (
-            "some runs have settings of another version of sorl, so the fairness of the comparison is not"
-            " checked"
-        )
-        return [guard.Finding("task", message)]
-    return [*guard.planned(runs), *guard.recorded(reader, runs)] if runs else []
+        except (ValueError, InputError):
+            unread.append(str(row["run_id"]))
+    found = [*guard.planned(runs), *guard.recorded(reader, runs)] if runs else []
+    if unread:
+        more = f" and {len(unread) - 5} more" if len(unread) > 5 else ""
+        whose = f"{len(unread)} of {len(unread) + len(runs)} runs ({', '.join(unread[:5])}{more})"
+        message = f"the settings of {whose} cannot be read, or are of another version of sorl"
+        found.append(guard.Finding("task", f"{message}: the fairness of their comparison is not checked"))
+    return found
 
 
 def tell(findings: Iterable[guard.Finding], err: bool = False) -> None:

@@ -48,7 +48,7 @@ def diagnose(
     ),
     audit: bool | None = Option(None, help=_AUDIT),
     test: bool = Option(False, "--test", help=_TEST),
-    draws: int = Option(8, min=2, help="With --test: children of each arm."),
+    draws: int = Option(8, min=2, max=1000, help="With --test: children of each arm."),
     yes: bool = Option(False, "--yes", "-y", help="With --test: train without asking."),
 ) -> None:
     """Find the cause of a collapse, its first signal and its trajectory, with evidence. Works on live runs

@@ -35,6 +35,7 @@ _OPTIONAL = (
 # bytes: a grid of the default size records well under 1 GB
 _LOW_DISK = 5e9
 _NO_DISK = 0.5e9
+_FOREIGN = "SELECT DISTINCT run_id FROM segment WHERE status = 'foreign'"
 _CORRUPT = "SELECT run_id, file FROM segment WHERE status = 'corrupt' ORDER BY ALL"
 Checks = Iterator[tuple[str, ...]]  # ok, warn or fail; what was found; the command that fixes it
 
@@ -119,7 +120,7 @@ def folder(runs: Path) -> Checks:
 
 
 def database(runs: Path) -> Checks:
-    """Check that the database opens, that segments are whole, and that no run stopped before its end."""
+    """Check that the database opens, that segments are whole, and the folders of runs."""
     index = connect.database(runs)
     if not index.exists():
         if runs.is_dir():
@@ -128,6 +129,7 @@ def database(runs: Path) -> Checks:
     reader = Reader(runs, wait=1.0)
     try:
         corrupt = reader.rows(_CORRUPT).rows
+        foreign = {row[0] for row in reader.rows(_FOREIGN).rows}
         recorded = reader.rows("SELECT run_id, status, experiment FROM run").rows
     except connect.Busy as busy:
         yield "warn", str(busy), "close it, or wait: runs do not need the database"
@@ -146,9 +148,19 @@ def database(runs: Path) -> Checks:
         yield "warn", f"corrupt segment of run '{run_id}': {file}", lost
     if not corrupt:
         yield "ok", "no corrupt segments"
+    yield from folders_of_runs(runs, states, foreign)
+
+
+def folders_of_runs(runs: Path, states: dict[str, str], foreign: set[str]) -> Checks:
+    """Check that every run folder has rows of its own in the database, and that no run stopped before its
+    end.
+    """
     places = [(place, states.get(place.name)) for place in run_folders(runs)]
     for place, status in places:
-        if status is None:
+        if place.name in foreign:
+            copied = f"folder '{place}' was copied or renamed: it holds rows of another run, left out"
+            yield "warn", copied, "remove the copy, or give the folder the name of its run back"
+        elif status is None:
             yield "warn", f"folder '{place}' has no rows in the database", "sorl sync"
     dead = [place for place, status in places if status in ("running", "interrupted") and not held(place)]
     for place in dead:

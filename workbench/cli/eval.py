@@ -4,11 +4,12 @@ from pathlib import Path
 
 from typer import Context, Option
 
-from sorl.cli.shared import RUN, current, find, folder_of
+from sorl.cli.shared import RUN, current, find, folder_of, number
 from sorl.cli.tables import note, print_table
 from sorl.learn.run import settings_of
 from sorl.recording.segments import append
 from sorl.spec import InputError, RetrieverSettings, WorldSettings
+from sorl.spec.names import refuse_outside
 
 
 def eval(
@@ -18,16 +19,44 @@ def eval(
         ..., metavar="NAME|FILE", help="A benchmark name, or a .jsonl or .parquet file of questions."
     ),
     split: str | None = Option(None, help="Split of the benchmark; default: the one that papers report."),
-    limit: int | None = Option(None, min=1, help="Ask only the first N questions."),
+    limit: int | None = number(
+        None,
+        "--limit",
+        least=1,
+        most=10**9,
+        why="without --limit every question is asked",
+        what="Ask only the first N questions.",
+    ),
     corpus: Path | None = Option(None, metavar="FILE.jsonl", help="Search these passages with BM25."),
     retriever: str | None = Option(None, metavar="URL", help="Search with this retrieval server."),
     search: bool = Option(True, help="With --no-search the retriever returns nothing."),
     topk: int = Option(3, min=1, max=5, help="Passages per search."),
-    max_turns: int | None = Option(None, min=1, help="Turns per episode; default: as trained."),
-    max_turn_tokens: int | None = Option(None, min=4, help="Tokens per turn; default: as trained."),
+    max_turns: int | None = number(
+        None,
+        "--max-turns",
+        least=1,
+        most=256,
+        why="an episode is held in memory as a whole",
+        what="Turns per episode; default: as trained.",
+    ),
+    max_turn_tokens: int | None = number(
+        None,
+        "--max-turn-tokens",
+        least=4,
+        most=2**20,
+        why="an episode is held in memory as a whole",
+        what="Tokens per turn; default: as trained.",
+    ),
     step: int | None = Option(None, min=0, help="Step of the checkpoint; default: the newest one."),
     greedy: bool = Option(False, "--greedy", help="Take the most likely token instead of sampling."),
-    batch: int = Option(64, min=1, help="Episodes per batch."),
+    batch: int = number(
+        64,
+        "--batch",
+        least=1,
+        most=65_536,
+        why="the episodes of a batch are in memory together",
+        what="Episodes per batch.",
+    ),
 ) -> None:
     """Evaluate a run's policy on a data set: exact match, F1 or choice accuracy with 95 % intervals.
 
@@ -35,6 +64,7 @@ def eval(
     """
     run_id = find(current(ctx.obj), run)
     folder = folder_of(ctx.obj, run_id)
+    refuse_outside(ctx.obj, folder)
     from sorl.agent.worlds.dataset import Dataset, load
     from sorl.learn.checkpoint import checkpoint_of
     from sorl.learn.evaluate import examine

@@ -16,17 +16,30 @@ import tomli_w
 from typer import Argument, Context, Exit, Option, confirm
 
 from sorl.algorithms import resolve
-from sorl.cli.plan import describe
-from sorl.cli.shared import current, experiment_of, experiments, find, one_of, run_folder, toml_of
+from sorl.cli.plan import describe, plan_of
+from sorl.cli.shared import (
+    MOST_DRAWS,
+    current,
+    experiment_of,
+    experiments,
+    find,
+    number,
+    one_of,
+    run_folder,
+    toml_of,
+    workers_option,
+)
 from sorl.cli.tables import document, echo, note, records, show
 from sorl.grid import progress
 from sorl.grid import run as grid_run
-from sorl.grid.cell import Cell, expand, flatten, time_of
+from sorl.grid.cell import Cell, Estimate, expand, flatten, time_of
 from sorl.grid.config import Grid, load, option
 from sorl.grid.folder import folder_of, last_row
 from sorl.learn.faults import FAULTS
 from sorl.learn.run import settings_of
 from sorl.spec import InputError, RunSettings, first_paragraph, nearest
+from sorl.spec.files import from_json, naming
+from sorl.spec.names import FolderName
 from sorl.spec.settings import DRAW, LADDER
 from sorl.store.segments import held
 from sorl.store.text import visible
@@ -93,14 +106,26 @@ def fork(
     at: list[str] = Option([BEFORE], "--at", metavar="STEP|onset-N", help=_AT),
     arms: list[str] | None = Option(None, "--arm", metavar="NAME", help=_ARM),
     file: Path | None = Option(None, "--arms", metavar="FILE.toml", help=_FILE),
-    draws: int = Option(4, min=1, help="Children of each arm, each with a new seed."),
-    steps: int = Option(STEPS, min=1, help="Steps that a child trains."),
+    draws: int = number(
+        4,
+        "--draws",
+        least=1,
+        most=MOST_DRAWS,
+        why="every draw is a child of each arm that has to be trained",
+        what="Children of each arm, each with a new seed.",
+    ),
+    steps: int = number(
+        STEPS,
+        "--steps",
+        least=1,
+        most=1_000_000,
+        why="every child trains them",
+        what="Steps that a child trains.",
+    ),
     plan: bool = Option(
         False, "--plan", help="Print the children, the time and the power, and train nothing."
     ),
-    workers: int | None = Option(
-        None, min=1, help="Children at a time; default: one core for each thread of a run."
-    ),
+    workers: int | None = workers_option("Children at a time; default: one core for each thread of a run."),
     form: str = one_of("--format", "table", "json", default="table"),
 ) -> None:
     """Fork a run before its collapse, with one thing changed in each arm, and compare with children left
@@ -136,12 +161,9 @@ def fork(
     if not cells:
         raise InputError(f"no run of '{run}' can be forked there")
     if plan:
-        if len(parents) * len(at) == 1:
-            describe(grids[at[0]][0], ctx.obj, workers)
-        else:
-            echo(f"{len(cells)} children: {takes(cells, ctx.obj, workers)}")
         most = max(len(found) for found in grids.values())
-        echo(f"\n{forks.power(draws, len({cell.arm for cell in cells}) - 1, most)}")
+        power = forks.power(draws, len({cell.arm for cell in cells}) - 1, most)
+        _show_plan(ctx.obj, grids, workers, form, power)
         return
     for grid in chain.from_iterable(grids.values()):
         train(ctx.obj, grid, workers)
@@ -167,6 +189,24 @@ def fork(
     echo(f"The tree of {parents[0]}: sorl app, then /run?{where}")
 
 
+def _show_plan(
+    runs: Path, grids: Mapping[str, Sequence[Grid]], workers: int | None, form: str, power: str
+) -> None:
+    """Print what would be trained: one grid as `sorl plan` does, of several how many and how long."""
+    every = list(chain.from_iterable(grids.values()))
+    cells = list(chain.from_iterable(grid.cells for grid in every))
+    if form == "json":
+        each = [plan_of(grid, runs, workers) for grid in every]
+        whole = {"grids": each, "estimate": time_left(cells, runs, workers).as_dict(), "power": power}
+        echo(document(whole), nl=False)
+        return
+    if len(every) == 1:
+        describe(every[0], runs, workers)
+    else:
+        echo(f"{len(cells)} children: {time_left(cells, runs, workers)}")
+    echo(f"\n{power}")
+
+
 class Children(NamedTuple):
     """What is to be forked: a parent's row of table `run`, its settings, and the step."""
 
@@ -186,10 +226,10 @@ def train(runs: Path, grid: Grid, workers: int | None) -> None:
         raise Exit(1)
 
 
-def takes(cells: Sequence[Cell], runs: Path, workers: int | None) -> str:
-    """Say how long these children take, those that are finished left out."""
+def time_left(cells: Sequence[Cell], runs: Path, workers: int | None) -> Estimate:
+    """Return how long these children take, those that are finished left out."""
     left = [cell for cell in cells if (last_row(folder_of(runs, cell)) or {}).get("status") != "finished"]
-    return str(time_of(left, runs, workers))
+    return time_of(left, runs, workers)
 
 
 def arms_of(
@@ -209,7 +249,7 @@ def arms_of(
     old = flatten(settings.model_dump(mode="json"))
     for name in names or (() if file else DEFAULT):
         if "=" in name:
-            given[name] = dict([option(name, example="learn.epochs=1")])
+            given[name] = dict([option(name, example="learn.epochs=1", name="--arm")])
         elif name in ARMS:
             given[name] = _applied(ARMS[name], old)
         else:
@@ -231,20 +271,32 @@ def arms_of(
 
 
 def forkable(runs: Path, parent: str, at: str) -> Children:
-    """Return a parent and its step; InputError if it still runs, is of another version or has no checkpoint
-    near.
+    """Return a parent and its step; InputError if it still runs, is of another version or has no whole
+    checkpoint near.
     """
+    from sorl.learn.checkpoint import checkpoint_of, refuse_damaged
+
     (row,) = records(*current(runs).rows("SELECT * FROM run WHERE run_id = ?", [parent])[:2])
     if held(folder := run_folder(runs, parent)):
         raise InputError(f"'{parent}' is still being trained: fork it when it has ended")
-    trained = json.loads(row["versions"] or "{}").get("sorl")
+    trained = _version_of(row)
     ours = version("sorl")
     if trained != ours:
         raise InputError(
             f"'{parent}' was trained by sorl {trained}; this is {ours}: train it again to fork it"
         )
     settings = settings_of(folder)
-    return Children(row, settings, rung(folder, parent, at, row, settings))
+    step = rung(folder, parent, at, row, settings)
+    refuse_damaged(checkpoint_of(folder / LADDER, step))
+    return Children(row, settings, step)
+
+
+def _version_of(row: Mapping[str, Any]) -> str:
+    """Return the version of sorl that trained a run, as its row says."""
+    try:
+        return str(from_json(row["versions"] or "{}")["sorl"])
+    except (ValueError, KeyError, TypeError):
+        return "of an unknown version"
 
 
 def grid_of(
@@ -280,10 +332,11 @@ def grid_of(
         "base": expand(base, "the parent"),
         "arms": tables,
     }
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"fork-{parent}-at-{step}")
+    name = FolderName(f"fork-{parent}-at-{step}", "the experiment of these forks")
     path = runs / ".cache" / "forks" / f"{name}.toml"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(tomli_w.dumps(made), encoding="utf-8")
+    with naming(path):
+        path.write_text(tomli_w.dumps(made), encoding="utf-8")
     try:
         return load(path)
     except InputError:
@@ -341,7 +394,7 @@ def intervene(
             f"nothing that was found in '{name}' is removed by a setting; see `sorl diagnose {name}`"
         )
     grid = grid_of(runs, children, arms, draws, steps)
-    time = takes(grid.cells, runs, workers)
+    time = time_left(grid.cells, runs, workers)
     note(f"{len(grid.cells)} children from step {children.step} on, {steps} steps each: {time}")
     for arm, changes in arms.items():
         said = ", ".join(f"{key} = {value}" for key, value in changes.items() if value is not None)

@@ -5,6 +5,7 @@ from typer import Argument, Context, Option
 from sorl.cli.shared import current, experiments
 from sorl.cli.tables import echo, note, print_table
 from sorl.spec import COLLAPSED
+from sorl.store.text import shortened
 
 _EXPERIMENTS = """
     SELECT experiment, any_value(question) AS question, count(*) AS runs,
@@ -40,7 +41,7 @@ def ls(
         if experiment in (None, name):
             words = [f"{n} {word}" for n, word in zip(counts, found.columns[2:], strict=True)]
             shown = [word for word, n in zip(words, counts, strict=True) if n or word in words[:2]]
-            echo(f"{name}: {', '.join(shown)}" + (f"\n{question}" if question else ""))
+            echo(f"{name}: {', '.join(shown)}" + (f"\n{shortened(question)}" if question else ""))
             answer = reader.rows(_RUNS, {"experiment": name, "all": everything})
             print_table(answer.columns, answer.rows)
             echo()

@@ -13,8 +13,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from sorl.cli.tables import message, note
-from sorl.store.text import visible
+from sorl.cli.tables import note
+from sorl.store.text import shortened, visible
 
 # In the order of the help page. Module and function have the verb's name; a group of verbs is a Typer called
 # `app`.
@@ -87,7 +87,7 @@ class _Verbs(TyperGroup):
         for word in args:
             # Python reads bad bytes as surrogates
             if any(c == "\0" or "\ud800" <= c <= "\udfff" for c in word):
-                ctx.fail(f"'{visible(message(word))}' holds a NUL or is not UTF-8")
+                ctx.fail(f"'{visible(shortened(word))}' holds a NUL or is not UTF-8")
         before = []
         after = []
         words = iter(args)
@@ -105,11 +105,12 @@ class _Verbs(TyperGroup):
         refuses.
         """
         from sorl.spec import InputError
+        from sorl.spec.files import words_of
 
         try:
             return super().invoke(ctx)
         except InputError as error:
-            note(f"sorl: {message(str(error))}")
+            note(f"sorl: {shortened(str(error))}")
         except ModuleNotFoundError as error:
             if (package := (error.name or "").partition(".")[0]) not in EXTRAS:
                 raise
@@ -118,14 +119,14 @@ class _Verbs(TyperGroup):
             who = f"`sorl {verb}`" if verb else "this"  # without one, its module could not be imported
             note(f"sorl: {who} needs {package}, which is not installed: run `pip install 'sorl[{extra}]'`")
         except _USAGE as error:
-            error.message = visible(message(error.message))
+            error.message = visible(shortened(error.message))
             raise
         except BrokenPipeError:  # `sorl sql ... | head`: the reader has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
         except OSError as error:  # a disk that is full, a folder that cannot be made, a name that is too long
             place = f"'{error.filename}': " if error.filename is not None else ""
-            note(f"sorl: {message(f'{place}{error.strerror or error}')}")
+            note(f"sorl: {shortened(place + words_of(error))}")
         raise typer.Exit(WRONG_INPUT)
 
 

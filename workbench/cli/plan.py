@@ -10,12 +10,12 @@ from typer import Context, Option
 
 from sorl.algorithms import differences
 from sorl.cli.compare import tell
-from sorl.cli.shared import ARMS, CHANGES, GRID_FILE, LISTING
+from sorl.cli.shared import ARMS, CHANGES, GRID_FILE, LISTING, workers_option
 from sorl.cli.tables import document, echo, show
 from sorl.grid import config, guard
 from sorl.grid.cell import algorithm_label, choices, differing, duration, short, time_of
 from sorl.grid.config import Grid
-from sorl.grid.folder import History, edits, folder_of, last_row, status_of
+from sorl.grid.folder import History, edits, folder_of, last_row, refuse_unsafe, status_of
 from sorl.grid.search import Region, usual
 from sorl.objective.slot import in_words
 from sorl.spec import InputError, RunSettings
@@ -30,7 +30,7 @@ _INCIDENCE = "Share of the reference arm's runs that collapse; default: that of 
 def plan(
     ctx: Context,
     file: Path = GRID_FILE,
-    workers: int | None = Option(None, min=1, help="Runs at a time; default: one per core."),
+    workers: int | None = workers_option("Runs at a time; default: one per core."),
     changes: list[str] | None = CHANGES,
     arms: list[str] | None = ARMS,
     form: str = LISTING,
@@ -50,6 +50,31 @@ def plan(
         describe(grid, ctx.obj, workers, form, seeds_for(grid, ctx.obj, hazard_ratio, power, incidence))
 
 
+def _states(grid: Grid, runs: Path) -> dict[str, str]:
+    """Return the status of every cell by run id."""
+    folders = {cell.run_id: folder_of(runs, cell) for cell in grid.cells}
+    return {name: status_of(last_row(folder), alive=held(folder)) for name, folder in folders.items()}
+
+
+def plan_of(
+    grid: Grid, runs: Path, workers: int | None = None, seeds: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the plan for JSON: every cell with its status, what differs, fairness, seeds needed, time."""
+    names = ("run_id", "arm", "algorithm", "seed", "control", "config_hash")
+    status = _states(grid, runs)
+    left = [cell for cell in grid.cells if status[cell.run_id] != "finished"]
+    return {
+        "experiment": grid.experiment,
+        "question": grid.question,
+        "cells": [{n: getattr(c, n) for n in names} | {"status": status[c.run_id]} for c in grid.cells],
+        "settings": differing({cell.arm: cell.settings for cell in grid.cells}),
+        "slots": _slots(grid),
+        "guard": [finding.as_dict() for finding in guard.planned(grid.cells)],
+        "seeds": seeds,
+        "estimate": time_of(left, runs, workers).as_dict(),
+    }
+
+
 def describe(
     grid: Grid,
     runs: Path,
@@ -61,28 +86,15 @@ def describe(
     time.
     """
     grid = grid.newest(runs)
-    folders = {cell.run_id: folder_of(runs, cell) for cell in grid.cells}
-    status = {name: status_of(last_row(folder), alive=held(folder)) for name, folder in folders.items()}
+    refuse_unsafe(runs, grid.experiment, grid.cells)
+    if form == "json":
+        echo(document(plan_of(grid, runs, workers, seeds)), nl=False)
+        return
+    status = _states(grid, runs)
     left = [cell for cell in grid.cells if status[cell.run_id] != "finished"]
     settings = differing({cell.arm: cell.settings for cell in grid.cells})
     slots = _slots(grid)
     time = time_of(left, runs, workers)
-    findings = guard.planned(grid.cells)
-    if form == "json":
-        names = ("run_id", "arm", "algorithm", "seed", "control", "config_hash")
-        cells = [{n: getattr(c, n) for n in names} | {"status": status[c.run_id]} for c in grid.cells]
-        whole = {
-            "experiment": grid.experiment,
-            "question": grid.question,
-            "cells": cells,
-            "settings": settings,
-            "slots": slots,
-            "guard": [finding.as_dict() for finding in findings],
-            "seeds": seeds,
-            "estimate": time.as_dict(),
-        }
-        echo(document(whole), nl=False)
-        return
     echo(f"{grid.experiment}: {grid.question}\n")
     settings.pop("algorithm", None)  # the arm's label and the table of slots say it
     rows = []
@@ -102,9 +114,9 @@ def describe(
         echo("\nSlots in which the algorithms differ\n")
         show(slots, form)
     echo()
-    for line in edits(runs, [cell for cell in grid.cells if not folders[cell.run_id].exists()]):
+    for line in edits(runs, [cell for cell in grid.cells if not folder_of(runs, cell).exists()]):
         echo(f"Edited: {line}; these are new cells.")
-    tell(findings)
+    tell(guard.planned(grid.cells))
     if seeds:
         echo(_seeds_in_words(seeds))
     done = f", {len(grid.cells) - len(left)} finished" if len(left) < len(grid.cells) else ""

@@ -8,7 +8,7 @@ from typing import Any
 from typer import Argument, Context, Option
 
 from sorl.algorithms import CORE, resolve
-from sorl.cli.shared import OUTPUT, one_of, run_folder, toml_of
+from sorl.cli.shared import OUTPUT, number, one_of, run_folder, toml_of
 from sorl.cli.tables import as_text, document, echo, note, print_table, save, save_parquet
 from sorl.grid.cell import algorithm_label, expand, merge
 from sorl.grid.config import option
@@ -72,7 +72,9 @@ def replay(
     form: str = one_of("--format", "table", "csv", "json", "parquet", default="table"),
     output: Path | None = OUTPUT,
     double: bool = Option(False, "--float64", help="Compute in float64 instead of float32."),
-    threads: int = Option(1, min=1, help="Torch threads."),
+    threads: int = number(
+        1, "--threads", least=1, most=1024, why="no machine has so many", what="Torch threads."
+    ),
 ) -> None:
     """Run a stored batch through several algorithms: losses, ratios, clips and gradient shares.
 

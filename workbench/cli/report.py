@@ -19,6 +19,7 @@ from sorl.diagnostics import CATALOGUE
 from sorl.grid import guard
 from sorl.objective import KINDS
 from sorl.spec import InputError
+from sorl.spec.names import FolderName
 from sorl.store.reader import Reader
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ def report(
         note(f"wrote {export}: {len(whole.runs)} runs")
         return
     if form == "html" and output is None:
-        output = Path(f"report-{'-'.join(r.experiment for r in found)}.html")
+        whose = "-".join(r.experiment for r in found)
+        output = Path(FolderName(f"report-{whose}.html", "without --output, the name of the report"))
     save(written(found, commands(found, names, files), form), output)
 
 
@@ -98,7 +100,7 @@ def gather(runs: Path, experiments: Sequence[str], files: Sequence[Path] = ()) -
     found = []
     reader = current(runs) if experiments else Reader(runs)
     for name in experiments:
-        frame = in_file_order(runs_in(reader, name), runs / name / "experiment.toml")
+        frame = in_file_order(runs_in(reader, name), runs, name)
         frame["slots"] = [slots(config) for config in frame["config"]]
         found.append(results.collect(reader, name, frame, guard.lines(unfair(reader, frame))))
     return [*found, *map(results.read, files)]

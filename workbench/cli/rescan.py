@@ -23,6 +23,7 @@ from sorl.recording.recorder import TIMED
 from sorl.recording.segments import append, schema_of
 from sorl.spec import CollapseSettings, InputError, Level
 from sorl.spec.files import from_json
+from sorl.spec.names import refuse_outside
 from sorl.store import sync as store
 
 _JUDGE = "Judge and update a file of `sorl report --export`."
@@ -97,6 +98,7 @@ def rescan(
                 # An event without a severity withdraws the one it replaces.
                 gone = [dict(zip(_KEY, key, strict=True)) for key in before if key not in seen]
                 folder = folder_of(ctx.obj, row["run_id"])
+                refuse_outside(ctx.obj, folder)
                 told = [*seen.values(), *gone]
                 kept = {
                     name: (row | verdict).get(name) for name in schema_of("run").names if name != "written_at"
@@ -155,20 +157,7 @@ def judged(
 
     `recorded` are its events, `group` the episodes that share a prompt, where table `trajectory` has them.
     """
-    try:  # runs of other trainers have no configuration: the defaults judge them
-        config = from_json(run["config"]) if run["config"] else {}
-        rule = CollapseSettings.model_validate(config.get("collapse", {}))
-        episodes = config.get("learn", {}).get("episodes")
-    except (ValueError, AttributeError):
-        name = run["run_id"]
-        raise InputError(
-            f"run '{name}': its stored configuration has no valid [collapse] or [learn]"
-        ) from None
-    planned = json.loads(slots(json.dumps(config)) or "{}").get("group_size")
-    # One rollout a prompt for an algorithm that this version of sorl does not know.
-    group = group or (planned if isinstance(planned, int) and planned > 0 else 1)
-    episodes = episodes if isinstance(episodes, int) and episodes > 0 else None
-    watch = UnsizedWatch() if run.get("reading") else Watch(rule, episodes, group)
+    watch = _watch_of(run, group)
     rules = RuleWatch(alarms(CATALOGUE))
     measured = {d.name for d in CATALOGUE if d.level is Level.STEP and not d.name.startswith(TIMED)}
     events: list[Event] = []
@@ -186,6 +175,26 @@ def judged(
     columns = watch.verdict.columns()
     settled = run["status"] == "finished" or columns["outcome"] in ("collapsed", "diverged")
     return columns if settled else columns | {"outcome": None}, events
+
+
+def _watch_of(run: Mapping[str, Any], group: int | None) -> Watch | UnsizedWatch:
+    """Return the rule that judges a run, with the settings that are stored of it."""
+    try:  # runs of other trainers have no configuration: the defaults judge them
+        config = from_json(run["config"]) if run["config"] else {}
+        rule = CollapseSettings.model_validate(config.get("collapse", {}))
+        episodes = config.get("learn", {}).get("episodes")
+    except (ValueError, AttributeError):
+        name = run["run_id"]
+        raise InputError(
+            f"run '{name}': its stored configuration has no valid [collapse] or [learn]"
+        ) from None
+    planned = json.loads(slots(json.dumps(config)) or "{}").get("group_size")
+    # One rollout a prompt for an algorithm that this version of sorl does not know.
+    group = group or (planned if isinstance(planned, int) and planned > 0 else 1)
+    episodes = episodes if isinstance(episodes, int) and episodes > 0 else None
+    if run.get("reading"):  # an imported log
+        return UnsizedWatch()
+    return Watch(rule, episodes, group)
 
 
 def changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

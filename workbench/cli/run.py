@@ -14,7 +14,16 @@ from typer import Context, Exit, Option
 
 from sorl.cli.compare import show_region, tell, unfair
 from sorl.cli.plan import state
-from sorl.cli.shared import ARMS, CHANGES, GRID_FILE, NOTIFY, current, one_of
+from sorl.cli.shared import (
+    ARMS,
+    CHANGES,
+    GRID_FILE,
+    NOTIFY,
+    current,
+    number,
+    one_of,
+    workers_option,
+)
 from sorl.cli.tables import echo, note, print_table, show
 from sorl.grid import config, guard, progress
 from sorl.grid.config import Grid
@@ -23,7 +32,7 @@ from sorl.grid.process import EXECUTORS
 from sorl.grid.result import Limits, Result
 from sorl.grid.run import run_rounds
 from sorl.spec import InputError
-from sorl.store.connect import Busy
+from sorl.store.connect import Busy, Full
 from sorl.store.reader import Reader
 from sorl.store.segments import now
 from sorl.store.sync import sync
@@ -37,9 +46,7 @@ _STOPPED = 130
 def run(
     ctx: Context,
     file: Path = GRID_FILE,
-    workers: int | None = Option(
-        None, min=1, help="Runs at a time; default: one core for each thread of a run."
-    ),
+    workers: int | None = workers_option(),
     changes: list[str] | None = CHANGES,
     arms: list[str] | None = ARMS,
     executor: str = one_of(
@@ -48,9 +55,22 @@ def run(
     fresh: bool = Option(
         False, "--fresh", help="Train every cell from the start, in new folders; nothing is deleted."
     ),
-    retries: int = Option(1, min=0, help="Retries of a failed cell, each from its last checkpoint."),
-    hang_seconds: float = Option(
-        600, min=0, metavar="SECONDS", help="Kill a cell that is stuck this long; 0 = never."
+    retries: int = number(
+        1,
+        "--retries",
+        least=0,
+        most=1000,
+        why="every cell that cannot work is trained so often",
+        what="Retries of a failed cell, each from its last checkpoint.",
+    ),
+    hang_seconds: float = number(
+        600,
+        "--hang-seconds",
+        least=0,
+        most=10**7,
+        why="that is a third of a year; 0 = never",
+        what="Kill a cell that is stuck this long; 0 = never.",
+        unit="SECONDS",
     ),
     memory: float | None = Option(
         None, metavar="GIB", help="Kill a cell whose processes use more memory than this."
@@ -103,13 +123,24 @@ def run(
         sync=sync_quietly,
         limits=Limits(retries, hang_seconds, None if memory is None else int(memory * 2**30)),
     )
-    with suppress(Busy):  # another grid that ends now syncs the same rows: the table is worth the wait
+    try:
         sync(runs)
+    except Busy as busy:
+        note(f"waiting: {busy}")
+        with suppress(Busy):  # another grid that ends now syncs the same rows: the table is worth the wait
+            sync(runs, seconds=30.0)
     if bell:
         with suppress(InputError, duckdb.Error):
             bell.look(Reader(runs))
         bell.close()
-    _report(ctx, grid, results)
+    try:
+        _report(ctx, grid, results)
+    except (Busy, Full) as error:  # the cells have ended all the same
+        note(f"the comparison is not shown: {error}; `sorl compare {grid.experiment}` shows it then")
+        print_table(
+            ("arm", "seed", "status", "reason"),
+            [(r.cell.arm, r.cell.seed, r.status, r.reason) for r in results],
+        )
     ended = {result.status for result in results}
     if "failed" in ended:
         raise Exit(_FAILED)

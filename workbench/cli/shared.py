@@ -8,10 +8,12 @@ from typer import Argument, Option
 from sorl.cli.tables import note
 from sorl.spec import InputError, nearest
 from sorl.spec.files import MIB, from_toml, read_text
-from sorl.store.connect import Busy, database
+from sorl.store.connect import Busy, Full, database
 from sorl.store.reader import Reader
 from sorl.store.segments import run_folders
-from sorl.store.sync import sync
+from sorl.store.sync import SyncReport, sync
+
+_NAMED = 10  # of what a sync left out
 
 
 def one_of(name: str, *allowed: str, default: str | None = None, more: str = "") -> Any:
@@ -29,6 +31,28 @@ def one_of(name: str, *allowed: str, default: str | None = None, more: str = "")
     return Option(default, name, help=f"{', '.join(allowed[:-1])} or {allowed[-1]}{more}.", callback=check)
 
 
+def number(
+    default: float | None, name: str, *, least: float, most: float, why: str, what: str, unit: str = ""
+) -> Any:
+    """Return an option that takes a number of `least` to `most`; the error for a larger one says `why`.
+
+    What is multiplied by it (memory, processes, days) would fail later, and with less to read.
+    """
+
+    def check(value: float | None) -> float | None:
+        if value is not None and not value <= most:  # NaN too
+            raise InputError(f"{name} {value:,} is over {most:,}, the most: {why}")
+        return value
+
+    return Option(default, name, metavar=unit or None, min=least, help=what, callback=check)
+
+
+def workers_option(what: str = "Runs at a time; default: one core for each thread of a run.") -> Any:
+    """Return the option --workers."""
+    return number(None, "--workers", least=1, most=1024, why="each is a process", what=what)
+
+
+MOST_DRAWS = 1000  # children of an arm
 RUN = Argument(..., metavar="RUN", help="A run id or a unique prefix of one.")
 GRID_FILE = Argument(..., metavar="FILE.toml", help="Grid file.")
 _SET = "Change a setting of every cell, e.g. learn.staleness=0; also seeds=[0]. Repeatable."
@@ -43,19 +67,28 @@ OUTPUT = Option(None, "--output", "-o", metavar="FILE", help="Write to this file
 
 
 def current(runs: Path, *, seconds: float = 60.0) -> Reader:
-    """Return a reader of the synced database; if the lock is taken, of the rows of the last sync, with a
-    note.
+    """Return a reader of the synced database; if it is locked or its disk is full, of the rows of the last
+    sync, with a note.
     """
     try:
         report = sync(runs, seconds=2.0)  # to wait for the lock
-    except Busy as busy:
+    except (Busy, Full) as error:
         if not database(runs).exists():
             raise
-        note(f"not synced, showing the rows of the last sync: {busy}")
+        note(f"not synced, showing the rows of the last sync: {error}")
     else:
-        for line in (*(f"corrupt segment set aside: {path}" for path in report.corrupt), *report.skipped):
+        tell_of(report)
+    return Reader(runs, wait=2.0, seconds=seconds)
+
+
+def tell_of(report: SyncReport) -> None:
+    """Say what a sync set aside and left out: the first few of each by name, the rest as a number."""
+    aside = [f"corrupt segment set aside: {path}" for path in report.corrupt]
+    for lines, what in ((aside, "corrupt segments set aside"), (report.skipped, "folders or files left out")):
+        for line in lines[:_NAMED]:
             note(line)
-    return Reader(runs, seconds=seconds)
+        if len(lines) > _NAMED:
+            note(f"and {len(lines) - _NAMED:,} more {what}, {len(lines):,} in all")
 
 
 def toml_of(option: str, file: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from sorl.cli.tables import cell, echo, print_table, records
 from sorl.spec import RunSettings
 from sorl.spec.files import from_json, leaves
 from sorl.spec.vocabulary import cause
-from sorl.store.text import log_of, tail
+from sorl.store.text import log_of, shortened, tail
 
 _FACTS = (
     "experiment",
@@ -90,7 +90,7 @@ def show(
     try:
         for key, value in leaves(from_json(row["config"] or "{}")):
             if key not in default or default[key] != value:
-                echo(f"  {key} = {json.dumps(value, ensure_ascii=False)}")
+                echo(shortened(f"  {key} = {json.dumps(value, ensure_ascii=False)}"))
     except (ValueError, AttributeError):
         echo("  the stored configuration is not a JSON object")
 

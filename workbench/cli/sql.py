@@ -5,7 +5,7 @@ from typing import Any
 
 from typer import Argument, Context, Option
 
-from sorl.cli.shared import OUTPUT, current, one_of
+from sorl.cli.shared import OUTPUT, current, number, one_of
 from sorl.cli.tables import as_text, echo, note, print_table, save, save_parquet
 from sorl.spec import TABLES, InputError, nearest
 from sorl.store.reader import saved as saved_queries
@@ -35,8 +35,17 @@ def sql(
     saved: str | None = Option(None, metavar="NAME", help="Run a saved query."),
     form: str = one_of("--format", "table", "csv", "json", "parquet", default="table"),
     output: Path | None = OUTPUT,
-    limit: int | None = Option(None, min=1, help=_MOST),
-    seconds: float = Option(60.0, min=0.001, help="Stop the query after this many seconds."),
+    limit: int | None = number(
+        None, "--limit", least=1, most=10**9, why="--output FILE --format csv writes all rows", what=_MOST
+    ),
+    seconds: float = number(
+        60.0,
+        "--seconds",
+        least=0.001,
+        most=10**6,
+        why="that is eleven days",
+        what="Stop the query after this many seconds.",
+    ),
 ) -> None:
     """Run a read-only SQL query. Without one, list the tables; with a table's name, list its columns."""
     if form == "parquet" and output is None:

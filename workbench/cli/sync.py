@@ -3,16 +3,18 @@ file of results.
 """
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from typer import Context, Option
 
-from sorl.cli.tables import echo, note
+from sorl.cli.shared import tell_of
+from sorl.cli.tables import echo
 from sorl.grid.folder import write, write_experiment
 from sorl.recording.segments import append, schema_of
-from sorl.spec.names import FolderName
+from sorl.spec.names import FolderName, folder_to_write, refuse_outside, refuse_twins
 from sorl.store import sync as store
 from sorl.store.connect import database
 
@@ -26,8 +28,7 @@ def sync(
     for file in files or []:
         _restore(file, ctx.obj)
     report = store.sync(ctx.obj)
-    for line in (*(f"corrupt segment set aside: {path}" for path in report.corrupt), *report.skipped):
-        note(line)
+    tell_of(report)
     echo(f"{database(ctx.obj)}: {report.rows:,} rows from {report.segments:,} new segments")
     if report.forgotten:
         echo(f"runs whose files changed or were removed: {', '.join(report.forgotten)}")
@@ -38,15 +39,22 @@ def _restore(file: Path, runs: Path) -> None:
     from sorl.analysis.results import read
 
     results = read(file)
-    home = runs / FolderName(results.experiment, f"'{file}': its experiment")
+    experiment = FolderName(results.experiment, f"'{file}': its experiment")
+    home = folder_to_write(runs, experiment)
     finished = [row for row in results.table.to_pylist() if row["status"] == "finished"]
     for row in finished:  # all of them before the first is written
         row["run_id"] = FolderName(row["run_id"], f"'{file}': a run")
+        refuse_outside(runs, home / row["run_id"])
+    refuse_twins(home, [row["run_id"] for row in finished])
     missing = [row for row in finished if not (home / row["run_id"]).exists()]
     for row in missing:
-        _restore_run(home / row["run_id"], row)
+        try:
+            _restore_run(home / row["run_id"], row)
+        except OSError:  # half a run would count as restored the next time
+            shutil.rmtree(home / row["run_id"], ignore_errors=True)
+            raise
     if results.toml and missing and not (home / "experiment.toml").exists():
-        write_experiment(runs, results.experiment, results.question, results.toml)
+        write_experiment(runs, experiment, results.question, results.toml)
     known = len(finished) - len(missing)
     there = f"; {known} already exist and were left unchanged" if known else ""
     echo(f"{results.experiment}: {len(missing)} runs from {file}{there}")

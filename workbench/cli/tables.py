@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from sorl.store.text import as_csv, as_json, visible
+from sorl.store.text import as_csv, as_json, shortened, visible
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-_LONGEST = 4000  # characters of an error message
 FORMATS = ("table", "csv", "md", "latex", "json")
 Rows = Sequence[Sequence[Any]]
 _LATEX = {c: f"\\{c}" for c in "&%$#_{}"}
@@ -79,28 +78,22 @@ def note_refused(reasons: Sequence[str]) -> None:
     """Print which logs of a source were not read, and why, on stderr."""
     if not reasons:
         return
-    lines = [f"left out: {message(reason)}" for reason in reasons[:REFUSED]]
+    lines = [f"left out: {shortened(reason)}" for reason in reasons[:REFUSED]]
     if len(reasons) > REFUSED:
         lines.append(f"left out: {len(reasons) - REFUSED:,} more")
     note("\n".join(lines))
-
-
-def message(text: str) -> str:
-    """Shorten an error message that would quote a whole file."""
-    return (
-        text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ... ({len(text) - _LONGEST:,} more characters)"
-    )
 
 
 @contextmanager
 def writing(file: Path, what: str = "") -> Iterator[None]:
     """Say on stderr that `file` was written. Raises InputError where it cannot be."""
     from sorl.spec import InputError
+    from sorl.spec.files import words_of
 
     try:
         yield
     except OSError as error:
-        raise InputError(f"cannot write '{file}': {error.strerror or error}") from None
+        raise InputError(f"cannot write '{file}': {words_of(error)}") from None
     note(f"wrote {file}{what and ': '}{what}")
 
 
@@ -165,7 +158,9 @@ def as_text(columns: Sequence[str], rows: Rows, form: str) -> str:
 
 
 def cell(value: Any, *, null: str = "") -> str:
-    """Format a value for a cell: NULL as `null`, numbers with four significant digits, lists cut short."""
+    """Format a value for a cell: NULL as `null`, numbers with four significant digits, lists and long texts
+    cut short.
+    """
     if value is None:
         return null
     if isinstance(value, bool):
@@ -177,11 +172,11 @@ def cell(value: Any, *, null: str = "") -> str:
     if isinstance(value, list):
         shown = " ".join(cell(v, null="NULL") for v in value[:6])
         return f"[{shown}{f' ... {len(value)}' if len(value) > 6 else ''}]"
-    return visible(str(value)).replace("\n", "\\n").replace("\t", " ")
+    return visible(shortened(str(value))).replace("\n", "\\n").replace("\t", " ")
 
 
 def print_table(columns: Sequence[str], rows: Rows, *, null: str = "") -> None:
-    """Print a table: drawn to fit on a terminal, plain aligned columns (nothing cut) in a pipe."""
+    """Print a table: drawn to fit on a terminal, plain aligned columns in a pipe; `cell` shortens."""
     names = [cell(c) for c in columns]
     cells = [[cell(value, null=null) for value in row] for row in rows]
     numeric = [

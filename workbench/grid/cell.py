@@ -6,8 +6,6 @@ import hashlib
 import json
 import math
 import platform
-import re
-import unicodedata
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
@@ -24,6 +22,7 @@ from sorl.objective import Algorithm
 from sorl.objective.slot import in_words
 from sorl.spec import COSMETIC, CollapseSettings, InputError, RunSettings
 from sorl.spec.files import leaves
+from sorl.spec.names import FolderName, slug
 
 # The first collapse rule, which named the shipped runs: a run that trains the same keeps its name.
 _MEDIANS = {
@@ -61,7 +60,7 @@ class Arm:
 class Cell:
     """One run of a grid, an arm with a seed: what trains and its names."""
 
-    experiment: str
+    experiment: FolderName
     arm: str
     seed: int
     settings: RunSettings
@@ -80,14 +79,13 @@ class Cell:
         return config_hash(self.settings)
 
     @cached_property
-    def run_id(self) -> str:
+    def run_id(self) -> FolderName:
         """The name of its folder: arm, seed, digits of experiment and settings (two grids may share a
         control).
         """
         digest = hashlib.sha256(f"{self.experiment} {self.config_hash}".encode()).hexdigest()[:8]
-        return f"{slug(self.arm)}-s{self.seed}-{digest}" + (
-            f"-g{self.generation}" if self.generation > 1 else ""
-        )
+        start = f"-g{self.generation}" if self.generation > 1 else ""
+        return FolderName(f"{slug(self.arm)}-s{self.seed}-{digest}{start}", f"the run of arm '{self.arm}'")
 
     @property
     def first(self) -> Self:
@@ -180,12 +178,6 @@ def differing(arms: Mapping[str, RunSettings]) -> dict[str, dict[str, Any]]:
     keys = {key: None for settings in flat.values() for key in settings}
     rows = {key: {arm: settings.get(key) for arm, settings in flat.items()} for key in keys}
     return {key: row for key, row in rows.items() if len({repr(value) for value in row.values()}) > 1}
-
-
-def slug(text: str) -> str:
-    """`text` as a file name: ASCII letters, digits, dots and single dashes."""
-    ascii_text = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
-    return re.sub(r"[^A-Za-z0-9.]+", "-", ascii_text).strip("-.").lower()[:80] or "run"
 
 
 def algorithm_label(algorithm: str | dict[str, Any]) -> str:

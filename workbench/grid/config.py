@@ -27,7 +27,6 @@ from sorl.grid.cell import (
     flatten,
     merge,
     settings_keys,
-    slug,
 )
 from sorl.grid.folder import History, mean_factor, newest_start
 from sorl.grid.search import Region, Rule, Trial, conditions, search
@@ -35,6 +34,7 @@ from sorl.learn.faults import check
 from sorl.objective import Algorithm
 from sorl.spec import GridFile, InputError, RunSettings, nearest
 from sorl.spec.files import MIB, from_toml, read_text
+from sorl.spec.names import FolderName, slug
 
 MOST_ARMS = 500
 MOST_CELLS = 5000
@@ -51,7 +51,7 @@ Make = Callable[[Arm, int], Cell]
 class Grid:
     """A grid file, resolved: all arms of a seed, then the next."""
 
-    experiment: str
+    experiment: FolderName
     path: Path
     question: str
     toml: str
@@ -87,9 +87,7 @@ def load(
     if arms > MOST_ARMS or arms * seeds > MOST_CELLS:  # before any cell is made: each is resolved and hashed
         most = f"at most {MOST_ARMS:,} arms and {MOST_CELLS:,} cells: split it into several files"
         raise InputError(f"{path} asks for {arms:,} arms and {arms * seeds:,} cells; a grid has {most}")
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", path.stem):
-        name = f"{slug(path.stem)}.toml (letters, digits, '-', '_', '.')"
-        raise InputError(f"the file's name is the experiment's name: rename {path.name} to {name}")
+    experiment = FolderName(path.stem, f"{path} cannot be run: its name is the experiment's, and")
     base = expand(file.base, f"[base] of {path}")
     if "seed" in base:
         _known_key("seed", str(path))
@@ -126,10 +124,10 @@ def load(
             resolved[arm.label] = _resolved(base, arm, path)
         settings, algorithm = resolved[arm.label]
         return Cell(
-            path.stem, arm.label, seed, settings.model_copy(update={"seed": seed}), algorithm, arm.control
+            experiment, arm.label, seed, settings.model_copy(update={"seed": seed}), algorithm, arm.control
         )
 
-    grid = Grid(path.stem, path, file.question, text, tuple(file.seeds))
+    grid = Grid(experiment, path, file.question, text, tuple(file.seeds))
     if file.region is not None:
         return _searched(grid, file, chosen, make, history)
     cells: list[Cell] = []
@@ -184,7 +182,7 @@ def _matched(cell: Cell, arms: Mapping[str, Arm], make: Make, history: History, 
             raise InputError(f"{where} is matched itself; name the arm that it follows")
         folder = past.folder if (past := history.past(other)) else None
     elif arm:
-        folder = history.elsewhere(experiment, arm, cell.seed)
+        folder = history.elsewhere(FolderName(experiment, f"{where}: its experiment"), arm, cell.seed)
     else:
         known = f"arms: {', '.join(arms)}; an arm of another experiment is written EXPERIMENT/ARM"
         raise InputError(f"{where} is no arm of this file{nearest(source, arms)}; {known}")
@@ -318,18 +316,20 @@ def _parse(text: str, overrides: Sequence[str], path: Path) -> GridFile:
         raise InputError(f"{path}: {error}") from None
 
 
-def option(text: str, example: str = "learn.staleness=8") -> tuple[str, Any]:
-    """Parse `key=value`, the value in TOML; a bare word is text, as quotes need quoting at a shell."""
+def option(text: str, example: str = "learn.staleness=8", name: str = "--set") -> tuple[str, Any]:
+    """Parse `key=value` of the option `name`, the value in TOML; a bare word is text, as quotes need quoting
+    at a shell.
+    """
     key, _, value = (part.strip() for part in text.partition("="))
     if not key or not value:
-        raise InputError(f"--set '{text}' is not key=value; write it like --set {example}")
+        raise InputError(f"{name} '{text}' is not key=value; write it like {name} {example}")
     try:
         return key, from_toml(f"value = {value}")["value"]
     except ValueError as error:
         if isinstance(error, tomllib.TOMLDecodeError) and re.sub(r"[-_.]", "", value).isalnum():
             return key, value
         form = "write numbers as 0.1, text as '\"text\"', lists as [0, 8]"
-        raise InputError(f"--set {key}: the value is not TOML ({error}); {form}") from None
+        raise InputError(f"{name} {key}: the value is not TOML ({error}); {form}") from None
 
 
 def _known_key(key: str, where: str) -> None:

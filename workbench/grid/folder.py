@@ -12,13 +12,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import tomli_w
 
 from sorl.grid.cell import Cell, expand, flatten
 from sorl.spec import COLLAPSED, COSMETIC, UNDECIDED, table
-from sorl.spec.files import MIB, from_json, from_toml, lock_file, read_text
+from sorl.spec.files import MIB, from_json, from_toml, lock_file, lock_holder, naming, read_text
+from sorl.spec.names import FolderName, folder_to_write, refuse_outside, refuse_twins
 from sorl.store.segments import held, now
 
 ARROW = {
@@ -34,6 +36,14 @@ _PREFIX = "queue-"  # of the grid's segments; the trainer's are 000000.parquet, 
 def folder_of(runs: Path, cell: Cell) -> Path:
     """`runs/<experiment>/<run_id>`."""
     return runs / cell.experiment / cell.run_id
+
+
+def refuse_unsafe(runs: Path, experiment: FolderName, cells: Sequence[Cell]) -> None:
+    """Raise InputError if a folder of these cells is a link out of `runs`, or another name of one there."""
+    home = folder_to_write(runs, experiment)
+    refuse_twins(home, [cell.run_id for cell in cells])
+    for cell in cells:
+        refuse_outside(runs, folder_of(runs, cell))
 
 
 def prepare(runs: Path, cell: Cell) -> Path:
@@ -69,7 +79,7 @@ def next_attempt(folder: Path, begun: bool) -> int:
     return attempt
 
 
-def write_experiment(runs: Path, experiment: str, question: str, toml: str) -> None:
+def write_experiment(runs: Path, experiment: FolderName, question: str, toml: str) -> None:
     """Keep the grid file with its runs, and append its row of table `experiment` if the file changed."""
     kept = runs / experiment / "experiment.toml"
     if not _holds(kept, toml):
@@ -105,8 +115,9 @@ def write(path: Path, text: str) -> None:
     """Replace the text of a file at once; one that holds it stays as it is."""
     if not _holds(path, text):
         unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.rename(path)
+        with naming(path):
+            unfinished.write_text(text, encoding="utf-8")
+            unfinished.rename(path)
 
 
 def claim(folder: Path) -> IO[str] | None:
@@ -118,6 +129,20 @@ def claim(folder: Path) -> IO[str] | None:
         handle.close()
         return None
     return handle
+
+
+def holder(folder: Path) -> str:
+    """Return which process trains a cell and how to end it, to be added to a sentence; "" if not known."""
+    names = ("lock", "claim")  # of the trainer, and of the grid that watches it
+    pid = next(filter(None, (lock_holder(folder / name) for name in names if held(folder, name))), None)
+    if pid is None:
+        return ""
+    status = ""
+    with suppress(psutil.Error):
+        status = psutil.Process(pid).status()
+    if status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
+        return f", PID {pid}, which is stopped: `kill -CONT {pid}` continues it, `kill -KILL {pid}` ends it"
+    return f", PID {pid}; `kill {pid}` ends it"
 
 
 # The kinds of event that the grid writes: severity and meaning.
@@ -148,8 +173,9 @@ def append(folder: Path, name: str, row: Mapping[str, Any]) -> None:
     )
     target = segments / f"{_PREFIX}{number:06d}.parquet"
     unfinished = target.with_name(f".{target.name}.{os.getpid()}")
-    pq.write_table(pa.Table.from_pylist([{"written_at": now(), **row}], schema=schema), unfinished)
-    unfinished.rename(target)
+    with naming(target):
+        pq.write_table(pa.Table.from_pylist([{"written_at": now(), **row}], schema=schema), unfinished)
+        unfinished.rename(target)
 
 
 def last_row(folder: Path) -> dict[str, Any] | None:
@@ -223,7 +249,7 @@ class History:
             self._past[name] = Past(folder, row.get("outcome") or "", float(row.get("seconds") or 0.0))
         return self._past[name]
 
-    def elsewhere(self, experiment: str, arm: str, seed: int) -> Path | None:
+    def elsewhere(self, experiment: FolderName, arm: str, seed: int) -> Path | None:
         """Return the folder of the newest finished run of an arm of another experiment; None without one."""
         found = []
         for folder in (self._runs / experiment).glob("*/"):

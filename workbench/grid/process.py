@@ -2,6 +2,7 @@
 ended.
 """
 
+import ctypes
 import faulthandler
 import json
 import multiprocessing
@@ -40,6 +41,8 @@ PRELOAD = (
     "sorl.recording.recorder",
     "pandas",
 )
+_SERVER = "sorl.grid.forkserver"  # before the others
+_PR_SET_PDEATHSIG = 1  # of prctl
 _THREADS = (
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
@@ -106,8 +109,11 @@ def _guard(job: Job, heartbeat: Path, last: int) -> None:
     dead.
     """
     me = psutil.Process()
+    grid = multiprocessing.parent_process()  # none in a worker of Ray
     while True:
         time.sleep(_LOOK_SECONDS)
+        if grid is not None and not grid.is_alive():  # for systems without `tie_to_parent`
+            os.killpg(os.getpgrp(), signal.SIGKILL)
         if job.hang_seconds and heartbeat.exists() and (seen := heartbeat.stat().st_mtime_ns) != last:
             last = seen
             # fires even without the GIL
@@ -144,13 +150,20 @@ class LocalProcess:
                 os.killpg(self._pid, signal.SIGKILL)  # what it started and left behind
         return code
 
+    def stopped(self) -> bool:
+        """Whether somebody has stopped the process (SIGSTOP), so that nothing in it can run."""
+        with suppress(psutil.Error):
+            return psutil.Process(self._pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+        return False
+
     def interrupt(self) -> None:
-        """Ask it to write a checkpoint and stop."""
+        """Ask it to write a checkpoint and stop; one that was stopped goes on to do so."""
         # Before it leads its session it may ignore SIGINT, as the fork server does; it has nothing to save
         # yet.
         with suppress(ProcessLookupError):
             begun = os.getsid(self._pid) == self._pid
             os.kill(self._pid, signal.SIGINT if begun else signal.SIGKILL)
+            os.kill(self._pid, signal.SIGCONT)
 
     def kill(self) -> None:
         """Stop it and what it started at once."""
@@ -171,7 +184,7 @@ class Local:
         forks = sys.platform == "linux" and not any(device.exists() for device in _GPUS)
         self._context: Any = multiprocessing.get_context("forkserver" if forks else "spawn")
         if forks:
-            self._context.set_forkserver_preload(list(PRELOAD))
+            self._context.set_forkserver_preload([_SERVER, *PRELOAD])
 
     def start(self, job: Job) -> LocalProcess:
         """Start the trainer in a session of its own, so that Ctrl-C reaches the grid alone; OSError if that
@@ -191,8 +204,24 @@ class Local:
 
 
 def _alone(job: Job) -> None:
+    for number in (signal.SIGHUP, signal.SIGTERM):  # which the fork server ignores
+        signal.signal(number, signal.SIG_DFL)
     os.setsid()
+    tie_to_parent()
+    grid = multiprocessing.parent_process()
+    if grid is not None and not grid.is_alive():  # it died just before
+        sys.exit(f"the grid that started this process is gone (PID {grid.pid})")
     sys.exit(train(job))
+
+
+def tie_to_parent() -> None:
+    """Have the kernel kill this process, also a stopped one, when the thread that started it ends.
+
+    A trainer that outlives its grid would hold the lock of its run against the next `sorl run`. On a system
+    other than Linux the thread of `_guard` looks instead.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _python_path() -> str:
@@ -218,6 +247,9 @@ class _RayProcess:
                 with self._log.open("a") as log:
                     print(f"lost with its Ray worker: {str(error).splitlines()[0]}", file=log)
             return 1
+
+    def stopped(self) -> bool:
+        return False  # the process may be on another machine
 
     def interrupt(self) -> None:
         self._ray.cancel(self._task, force=False)

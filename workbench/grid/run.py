@@ -10,7 +10,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
@@ -31,6 +31,7 @@ from sorl.store.text import LOG_NAME, tail
 POLL_SECONDS = 0.1
 SYNC_SECONDS = 2.0
 HELD_SECONDS = 0.5  # between two looks at a cell that another process trains
+GRACE_SECONDS = 2.0  # beyond --hang-seconds, in which a trainer that can do so says where it hangs and ends
 _TIMEOUT = re.compile(r"^Timeout \(\d+:\d\d:\d\d")  # how faulthandler begins its dump
 
 
@@ -63,6 +64,7 @@ def run(
     grid = grid.newest(runs)
     if fresh:
         grid = replace(grid, cells=tuple(_new_start(cell, runs) for cell in grid.cells))
+    run_folder.refuse_unsafe(runs, grid.experiment, grid.cells)
     run_folder.write_experiment(runs, grid.experiment, grid.question, grid.toml)
     edited = run_folder.edits(
         runs, [cell for cell in grid.cells if not run_folder.folder_of(runs, cell).exists()]
@@ -135,6 +137,13 @@ def _write_row(cell: Cell, folder: Path, **changes: Any) -> None:
     run_folder.change(folder, names, **changes)
 
 
+def _beat(folder: Path) -> int:
+    """When the trainer last gave a sign of life, in nanoseconds as its file system counts; 0 if never."""
+    with suppress(OSError):
+        return (folder / "heartbeat").stat().st_mtime_ns
+    return 0
+
+
 @contextmanager
 def _signals() -> Iterator[list[int]]:
     seen: list[int] = []
@@ -160,6 +169,10 @@ class _Training:
     trainer: Any = None  # a LocalProcess or RayProcess
     since: int = 0  # size of the log when the attempt began
     rows: Any = None  # its progress, from `follow`
+    beat: int = 0  # when `heartbeat` was last touched, as its file says; 0 = never
+    begun: bool = False  # whether this attempt has touched it
+    alive: float = 0.0  # when the grid last saw a sign of life
+    hung: str = ""  # why it was killed from here
 
 
 @dataclass
@@ -246,7 +259,9 @@ class _Pool:
 
     def _wait_for(self, cell: Cell) -> None:
         if cell.run_id not in self.look:
-            self.watch.note(f"waiting: {cell.arm} seed {cell.seed} is trained by another process")
+            folder = run_folder.folder_of(self.runs, cell)
+            who = run_folder.holder(folder)
+            self.watch.note(f"waiting: {cell.arm} seed {cell.seed} is trained by another process{who}")
         self.look[cell.run_id] = time.monotonic() + HELD_SECONDS
         self.queue.append(cell)
 
@@ -279,6 +294,10 @@ class _Pool:
         job = Job(folder, self.runs / ".cache", cell.settings.threads, hang, memory, process.TRAINER)
         one.since = log.stat().st_size if log.exists() else 0
         one.rows = follow(log, one.since)
+        one.beat = _beat(folder)
+        one.begun = False
+        one.alive = time.monotonic()
+        one.hung = ""
         try:
             one.trainer = self.executor.start(job)
         except OSError as error:
@@ -291,6 +310,7 @@ class _Pool:
         for row in next(one.rows):
             self.watch.stepped(one.cell, row)
         if code is None:
+            self._end_hanging(one)
             if len(self.signals) > one.signals:
                 one.signals = len(self.signals)
                 (one.trainer.interrupt if one.signals == 1 else one.trainer.kill)()
@@ -300,6 +320,24 @@ class _Pool:
             self._wait_for(one.cell)
         else:
             self._ended(one, self._ending(one, code))
+
+    def _end_hanging(self, one: _Training) -> None:
+        """Kill a trainer that should have ended itself by now: nothing in a stopped process can."""
+        now = time.monotonic()
+        beat = _beat(one.folder)
+        begun = one.begun or beat != one.beat
+        # Before the first sign of life it may take its time, unless it stands still.
+        if beat != one.beat or (not begun and not one.trainer.stopped()):
+            one.alive = now
+        one.beat = beat
+        one.begun = begun
+        limit = self.limits.hang_seconds
+        if not limit or one.hung or now - one.alive <= limit:
+            return
+        stopped = one.trainer.stopped()
+        if stopped or now - one.alive > limit + GRACE_SECONDS:
+            one.hung = "stopped from outside (SIGSTOP)" if stopped else "unable to end itself"
+            one.trainer.kill()
 
     def _ending(self, one: _Training, code: int) -> Ending:
         row = run_folder.last_row(one.folder) or {}
@@ -311,12 +349,14 @@ class _Pool:
             return Ending() if status == "finished" else Ending("interrupted", one_line(said or ""))
         said = said if status == "failed" else None
         if self.signals and said is None:
-            how = "killed by a second Ctrl-C" if len(self.signals) > 1 else "stopped before its first step"
+            alone = f"killed: it was {one.hung}" if one.hung else "stopped before its first step"
+            how = "killed by a second Ctrl-C" if len(self.signals) > 1 else alone
             return Ending("interrupted", how)
-        if any(_TIMEOUT.match(line) for line in tail(log, since)):
+        if one.hung or any(_TIMEOUT.match(line) for line in tail(log, since)):
             place = where(log, since)
             said = f"hang: no sign of life for {self.limits.hang_seconds:g} s in step {last_step(log) or 0}"
             said += f", in {place}" if place else ""
+            said += f", {one.hung}" if one.hung else ""
         return ending(code, said or last_line(log, since))
 
     def _ended(self, one: _Training, end: Ending) -> None:

@@ -6,12 +6,14 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -21,6 +23,7 @@ from sorl.learn import networks
 from sorl.learn.rollout import Rollout
 from sorl.learn.update import Learner
 from sorl.spec import InputError
+from sorl.spec.files import words_of
 
 PROBE = "probe.safetensors"  # the gradient that the next probe is compared with
 
@@ -39,10 +42,27 @@ def save(
     folder: Path, learner: Learner, progress: Progress, last: int = 2, pinned: Collection[int] = ()
 ) -> Path:
     """Write `folder/<step>` in one rename; checkpoints older than the newest `last` go unless their step is
-    pinned.
+    pinned. Raises OSError, with the checkpoint, where the disk refuses.
     """
+    target = folder / f"{progress.step:06d}"
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder))
+    try:
+        _write(unfinished, learner, progress)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise OSError(f"cannot write checkpoint '{target}': {words_of(OSError(str(error)))}") from error
+    if target.exists():
+        shutil.rmtree(target)
+    os.rename(unfinished, target)
+    for old in checkpoints(folder)[:-last]:
+        if int(old.name) not in pinned:
+            shutil.rmtree(old, ignore_errors=True)
+    return target
+
+
+def _write(unfinished: Path, learner: Learner, progress: Progress) -> None:
+    """Write every file of a checkpoint."""
     learner.policy.save_pretrained(unfinished / "policy", safe_serialization=True, max_shard_size="1TB")
     if learner.critic is not None:
         save_file(_contiguous(learner.critic.state_dict()), unfinished / "critic.safetensors")
@@ -67,14 +87,6 @@ def save(
         rollouts.append(entry | {"episodes": [vars(e) | {"routes": None} for e in rollout.episodes]})
     state = vars(progress) | {"updates": learner.updates, "rollouts": rollouts}
     (unfinished / "progress.json").write_text(json.dumps(state))
-    target = folder / f"{progress.step:06d}"
-    if target.exists():
-        shutil.rmtree(target)
-    os.rename(unfinished, target)
-    for old in checkpoints(folder)[:-last]:
-        if int(old.name) not in pinned:
-            shutil.rmtree(old, ignore_errors=True)
-    return target
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -100,8 +112,20 @@ def checkpoint_of(folder: Path, step: int | None = None) -> Path:
     return found[chosen]
 
 
+def refuse_damaged(checkpoint: Path) -> None:
+    """Raise InputError, with the file, for a checkpoint with a file that is cut or is no such file: a look at
+    headers and sizes, not at the weights.
+    """
+    with _reading(checkpoint / "progress.json"):
+        json.loads((checkpoint / "progress.json").read_text())
+    for file in sorted(checkpoint.rglob("*.safetensors")):
+        with _reading(file), safe_open(file, framework="pt"):
+            pass
+
+
 def take_over(source: Path, folder: Path) -> None:
-    """Make a copy of a checkpoint the only one of `folder`."""
+    """Make a copy of a checkpoint the only one of `folder`. Raises InputError for one that is damaged."""
+    refuse_damaged(source)
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder))
     shutil.copytree(source, unfinished, dirs_exist_ok=True)
@@ -111,35 +135,70 @@ def take_over(source: Path, folder: Path) -> None:
 
 
 def load(checkpoint: Path, learner: Learner) -> Progress:
-    """Put the learner back to where `checkpoint` was written and return the progress."""
+    """Put the learner back to where `checkpoint` was written and return the progress. Raises InputError, with
+    the file, for one that is damaged.
+    """
     if routers(learner.policy):  # the files of mixtures have the hub's names, and an expert each
-        weights = networks.load(checkpoint / "policy").state_dict()
+        with _reading(checkpoint / "policy"):
+            weights = networks.load(checkpoint / "policy").state_dict()
     else:
-        weights = load_file(checkpoint / "policy" / "model.safetensors")
+        weights = _tensors(checkpoint / "policy" / "model.safetensors")
     missing, unexpected = learner.policy.load_state_dict(weights, strict=False)
     # Tied weights are stored once: a missing name that shares its tensor with a stored one is no loss.
     if unexpected or set(missing) - set(getattr(learner.policy, "all_tied_weights_keys", None) or ()):
         raise RuntimeError(f"checkpoint does not fit the model: missing {missing}, unexpected {unexpected}")
     if learner.critic is not None:
-        learner.critic.load_state_dict(load_file(checkpoint / "critic.safetensors"))
+        file = checkpoint / "critic.safetensors"
+        with _reading(file):
+            learner.critic.load_state_dict(load_file(file))
     for name, optimizer in learner.optimizers.items():
         state: dict[int, dict[str, Any]] = {}
-        for key, value in load_file(checkpoint / f"{name}_optimizer.safetensors").items():
-            parameter, entry = key.split(".", 1)
-            state.setdefault(int(parameter), {})[entry] = value
+        file = checkpoint / f"{name}_optimizer.safetensors"
+        with _reading(file):
+            for key, value in load_file(file).items():
+                parameter, entry = key.split(".", 1)
+                state.setdefault(int(parameter), {})[entry] = value
         optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
     if (checkpoint / PROBE).is_file():
-        learner.probe.before = load_file(checkpoint / PROBE)["before"]
-    stored = json.loads((checkpoint / "progress.json").read_text())
-    for i, entry in enumerate(stored["rollouts"]):
-        entry |= load_file(checkpoint / f"rollout-{i}.safetensors")
-        entry["episodes"] = episodes = [Episode(**e) for e in entry["episodes"]]
-        if (routes := entry.pop("routes", None)) is not None:
-            for episode, own in zip(episodes, routes.split([len(e.tokens) for e in episodes]), strict=True):
-                episode.routes = own
-        stored["rollouts"][i] = Rollout(**entry)
-    learner.updates = stored.pop("updates")
-    return Progress(**stored)
+        with _reading(checkpoint / PROBE):
+            learner.probe.before = load_file(checkpoint / PROBE)["before"]
+    with _reading(checkpoint / "progress.json"):
+        stored = json.loads((checkpoint / "progress.json").read_text())
+        queue = stored["rollouts"]
+        learner.updates = stored.pop("updates")
+    for i, entry in enumerate(queue):
+        with _reading(checkpoint / f"rollout-{i}.safetensors"):
+            queue[i] = _rollout(entry, load_file(checkpoint / f"rollout-{i}.safetensors"))
+    with _reading(checkpoint / "progress.json"):
+        return Progress(**stored)
+
+
+def _rollout(entry: dict[str, Any], tensors: dict[str, Tensor]) -> Rollout:
+    episodes = [Episode(**episode) for episode in entry["episodes"]]
+    routes = tensors.pop("routes", None)
+    if routes is not None:
+        for episode, own in zip(episodes, routes.split([len(e.tokens) for e in episodes]), strict=True):
+            episode.routes = own
+    return Rollout(**entry | tensors | {"episodes": episodes})
+
+
+def _tensors(file: Path) -> dict[str, Tensor]:
+    with _reading(file):
+        return load_file(file)
+
+
+@contextmanager
+def _reading(file: Path) -> Iterator[None]:
+    """Name the file whose content does not fit: a checkpoint has many."""
+    try:
+        yield
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        why = " ".join(str(error).split())[:300] or type(error).__name__
+        folder = f"'{file.parent}' (and its other files)" if file.name == "policy" else f"'{file.parent}'"
+        raise InputError(
+            f"'{file}' cannot be read: {why}; it is damaged (full disk, partial copy): restore it, or remove"
+            f" its checkpoint {folder}, and another one is taken"
+        ) from None
 
 
 def _contiguous(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -15,7 +15,6 @@ import logging
 import os
 import platform
 import queue
-import re
 import subprocess
 import sys
 import threading
@@ -24,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import wraps
+from glob import escape
 from importlib.metadata import PackageNotFoundError, version
 from itertools import count
 from multiprocessing import Pipe
@@ -35,6 +35,7 @@ from safetensors.numpy import load, save
 
 from sorl.spec import BatchesSettings, InputError, nearest
 from sorl.spec.files import lock_file
+from sorl.spec.names import FolderName, folder_to_write, slug
 
 MB = 10**6
 PARTS = "parts"  # of the run's folder: what the other ranks saw, until it is measured
@@ -177,13 +178,9 @@ class Ledger:
         plain: dict[str, Any] = json.loads(json.dumps(dict(settings or {}), default=str))
         hashed = hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
         arm = arm or algorithm
-        slug = re.sub(r"[^A-Za-z0-9.]+", "-", arm).strip("-.").lower()[:80] or "run"
-        name = run or f"{slug}-s{seed}-{hashlib.sha256(f'{experiment} {hashed}'.encode()).hexdigest()[:8]}"
-        for what, word in (("experiment", experiment), ("run", name)):
-            if word != Path(word).name or word in ("", ".", "..") or word[0] == "." or "\0" in word:
-                raise InputError(
-                    f"{what} {word!r} cannot be the name of a folder: use letters, digits, '-' and '_'"
-                )
+        digest = hashlib.sha256(f"{experiment} {hashed}".encode()).hexdigest()[:8]
+        home = FolderName(experiment, "experiment")
+        name = FolderName(f"{slug(arm)}-s{seed}-{digest}" if run is None else run, "run")
         self.rank = 0
         self.ranks = 1
         self._sequence = count(1)
@@ -195,7 +192,7 @@ class Ledger:
         told: list[Any] = [name, time.time_ns(), ""]  # the first rank chooses the run and tells the others
         if self.rank == 0:
             try:
-                told[0] = self._open(Path(runs) / experiment, name, resume, chosen=run is not None)
+                told[0] = self._open(Path(runs), home, name, resume, chosen=run is not None)
             except InputError as error:
                 told[2] = str(error)
         if self.ranks > 1:
@@ -464,14 +461,16 @@ class Ledger:
             log.warning("%s", text)
         self._warned.add(cause)
 
-    def _open(self, folder: Path, name: str, resume: bool, chosen: bool) -> str:
+    def _open(self, runs: Path, experiment: FolderName, name: FolderName, resume: bool, chosen: bool) -> str:
         """Lock the run's folder and return its name: a later start of the same settings gets -g2, -g3, ..."""
+        folder = folder_to_write(runs, experiment)
         names = [name, *(f"{name}-g{number}" for number in range(2, 10_000))]
-        found = {one.parent.name for one in folder.glob(f"{name}*/segments")}
+        found = {one.parent.name for one in folder.glob(f"{escape(name)}*/segments")}
         begun = [one for one in names if one in found]
         for one in begun[-1:] or names[:1] if resume else names[:1] if chosen else names:
             held = "exists: give resume=True to continue it, or another name"
             if resume or one not in begun:
+                folder_to_write(runs, experiment, FolderName(one, "run"))
                 try:
                     (folder / one).mkdir(parents=True, exist_ok=True)
                     # as long as this process or its recorder lives

@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 from sorl.diagnostics import CATALOGUE
 from sorl.spec import InputError
 from sorl.spec import table as declaration
+from sorl.spec.files import naming
 
 TOGETHER = 0.05  # seconds in which the tables of one step arrive
 TYPES = {
@@ -232,8 +233,9 @@ def _put(
     pq.write_table(pa.concat_tables(tables), sink, compression="snappy", use_dictionary=False)
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_name(f".{target.name}.writing")
-    unfinished.write_bytes(sink.getvalue())
-    os.replace(unfinished, target)
+    with naming(target):
+        unfinished.write_bytes(sink.getvalue())
+        os.replace(unfinished, target)
 
 
 def _to_arrow(values: Any, kind: pa.DataType, rows: int) -> pa.Array:

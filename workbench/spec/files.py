@@ -6,11 +6,13 @@ import errno
 import fcntl
 import json
 import os
+import platform
 import re
 import stat
 import tomllib
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any
@@ -18,6 +20,7 @@ from typing import IO, Any
 IMPORTED_FROM = Path(__file__).parents[2]  # holds `sorl`; child processes need it on their path
 DEPTH = 64  # tables and lists inside each other; readers descend by recursion
 MIB = 2**20
+_OWNER = 1000  # bytes of a lock file: a process and the name of its machine
 _DEEP = f"it is nested more than {DEPTH} deep"
 _LARGE = "it has a whole number of more than 64 bits"
 _DIGITS = 300  # of a whole number in JSON; a float holds 308
@@ -56,9 +59,27 @@ def open_file(path: Path) -> BufferedReader:
     raise OSError(errno.EINVAL, "it is a pipe, a socket or a device, not a file", str(path))
 
 
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Have an OSError of this block name a file, as one of `open` does and one of `write` does not."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+def words_of(error: OSError) -> str:
+    """What the system refused, in words; a full disk in the same ones whoever noticed it."""
+    words = error.strerror or str(error)
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in words
+    return "no space is left on its disk; make room and run the same command again" if full else words
+
+
 def lock_file(path: Path) -> IO[str] | None:
     """Lock a file, made if missing, until the handle closes; None if another process has it, InputError if
-    none can.
+    none can. The file says who locked it.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe opens at once, without a reader
     handle = open(path, "a", opener=lambda name, _: os.open(name, flags, 0o666))  # noqa: SIM115
@@ -69,6 +90,9 @@ def lock_file(path: Path) -> IO[str] | None:
                 f"'{path}' is a pipe, a socket or a device, where a lock file should be: remove it"
             )
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with suppress(OSError):  # a full disk
+            os.ftruncate(handle.fileno(), 0)
+            os.write(handle.fileno(), f"{os.getpid()} {platform.node()}\n".encode())
         return handle
     except BlockingIOError:
         handle.close()
@@ -79,6 +103,19 @@ def lock_file(path: Path) -> IO[str] | None:
         raise InputError(
             f"'{path.parent}' {why}; mount it with flock, or name another folder with --runs"
         ) from None
+
+
+def lock_holder(path: Path) -> int | None:
+    """Return the process of this machine that locked a file last, if it is alive; None if that is not known.
+
+    It may have been another one that has the lock by now, so this is for messages only.
+    """
+    with suppress(OSError, ValueError, OverflowError):
+        pid, machine = read_text(path, _OWNER).split(maxsplit=1)
+        if machine.strip() == platform.node():
+            os.kill(int(pid), 0)
+            return int(pid)
+    return None
 
 
 def read_text(path: Path, most: int) -> str:

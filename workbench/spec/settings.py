@@ -1,9 +1,10 @@
 """The settings of a run and of a grid file. Defaults are the vetted setting; an unknown key is an error."""
 
 import math
-from typing import Annotated, Any, ClassVar, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -11,6 +12,8 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
+
+from sorl.spec.names import FolderName
 
 # Upper bounds are far beyond use and within what tables, torch and threads can hold: a bad file fails early.
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -24,6 +27,8 @@ Natural = Annotated[int, Field(ge=0, le=10**7)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Width = Annotated[int, Field(ge=1, le=2**16)]
 Few = Annotated[int, Field(ge=1, le=256)]
+# of an experiment or a run: a folder
+Name = Annotated[str, AfterValidator(lambda text: FolderName(text, "the name"))]
 
 
 class Settings(BaseModel):
@@ -41,6 +46,9 @@ class Settings(BaseModel):
         for key, value in given.items():
             if isinstance(value, str) and "\0" in value:
                 raise ValueError(f"{key} holds a NUL character")
+            field = cls.model_fields.get(key)
+            if field is not None and _holds_truth(value) and _numeric(field.annotation):
+                raise ValueError(f"{key} must be a number, got {str(value).lower()}")
         optional = {k for k, f in cls.model_fields.items() if type(None) in get_args(f.annotation)}
         return {k: None if k in optional and v == "none" else v for k, v in given.items()}
 
@@ -49,6 +57,27 @@ class Settings(BaseModel):
         """Leave out `unstored` settings at their default: a run without a newer setting keeps its hash."""
         unset = {k for k in self.unstored if getattr(self, k) == type(self).model_fields[k].default}
         return {k: v for k, v in handler(self).items() if k not in unset}
+
+
+def _holds_truth(value: Any) -> bool:
+    """Whether a value is true or false, which Python takes for 1 and 0, or a list with one of them."""
+    return isinstance(value, bool) or (isinstance(value, list) and any(map(_holds_truth, value)))
+
+
+def _numeric(annotation: Any) -> bool:
+    """Whether a type holds numbers and no truth values."""
+    kinds = _plain_kinds(annotation)
+    return bool(kinds & {int, float}) and not kinds & {bool, Any}
+
+
+def _plain_kinds(annotation: Any) -> set[Any]:
+    """The types that a type is put together from."""
+    inner = get_args(annotation)
+    if get_origin(annotation) is Literal or not inner:
+        return {annotation}
+    if get_origin(annotation) is Annotated:
+        return _plain_kinds(inner[0])
+    return set().union(*map(_plain_kinds, inner))
 
 
 class RetrieverSettings(Settings):
@@ -314,8 +343,8 @@ class StopSettings(Settings):
 class ForkSettings(Settings):
     """The state that a run starts from: a checkpoint on the ladder of another run of the same runs folder."""
 
-    experiment: Annotated[str, Field(min_length=1)]
-    run: Annotated[str, Field(min_length=1)]  # id of the parent
+    experiment: Name
+    run: Name  # id of the parent
     at_step: Natural  # the first iteration of the child
     seed: Seed  # of the parent: a child of the same seed goes on as the parent did
 

@@ -318,7 +318,7 @@ TABLES: tuple[Table, ...] = (
             Column("file", "VARCHAR", "Path of the file, relative to the run's folder."),
             Column("rows", "BIGINT", "Rows ingested."),
             Column("bytes", "BIGINT", "Size of the file."),
-            Column("status", "VARCHAR", "ingested or corrupt."),
+            Column("status", "VARCHAR", "ingested, corrupt, or foreign: rows of another run, left out."),
             _WRITTEN,
         ),
     ),

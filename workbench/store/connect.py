@@ -102,16 +102,25 @@ def _busy(path: Path, error: str) -> Busy:
     who = "another process"
     if any(words in error for words in _OURSELVES):
         who = "another thread of this process"
-    elif found := _HOLDER.search(error):
-        who = f"PID {found['pid']} ({Path(found['program']).name})"
+    way_out = "close it"
+    if holder := _HOLDER.search(error):
+        who = f"PID {holder['pid']} ({Path(holder['program']).name})"
+        way_out = f"close it (`kill {holder['pid']}` ends it)"
     return Busy(
-        f"database '{path}' is held open by {who}: close it, or wait and try again; your runs are not"
+        f"database '{path}' is held open by {who}: {way_out}, or wait and try again; your runs are not"
         " affected"
     )
 
 
+class Full(InputError):
+    """The disk of the database is full; nothing is lost, the same command works once there is room."""
+
+
 def unusable(runs: Path, why: Exception | str) -> InputError:
-    """Return the error for a file that is damaged, or that another program made."""
+    """Return the error for a file that is damaged, that another program made, or whose disk is full."""
+    if "No space left on device" in str(why):
+        room = "no space is left on its disk; make room and run the same command again"
+        return Full(f"database '{database(runs)}' cannot be written: {room}; your runs are not affected")
     said = f"cannot open database '{database(runs)}': {str(why).strip().splitlines()[0]}"
     rebuild = f"run `sorl sync` to rebuild it from the run folders (if '{runs}' can be written)"
     return InputError(f"{said}; it is only an index: delete it and {rebuild}")

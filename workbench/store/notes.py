@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from sorl.spec import InputError
 from sorl.spec.files import MIB, from_json, read_text
+from sorl.spec.names import FolderName
 from sorl.store.segments import folder_of
 
 FILE = "notes.json"
@@ -43,9 +44,11 @@ def every(runs: Path, experiment: str) -> dict[str, Notes]:
     """Return the notes of an experiment's runs, by run id, of those that have any: one look, however many
     there are.
     """
-    if Path(experiment).name != experiment:
+    try:
+        home = runs / FolderName(experiment, "experiment")
+    except InputError:
         return {}
-    found = (file.parent.name for file in (runs / experiment).glob(f"*/{FILE}"))
+    found = (file.parent.name for file in home.glob(f"*/{FILE}"))
     return {run_id: read(runs, experiment, run_id) for run_id in found}
 
 

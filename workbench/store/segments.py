@@ -4,13 +4,14 @@ import errno
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from sorl.spec import TABLES
+from sorl.spec import TABLES, InputError
 from sorl.spec.files import open_file
+from sorl.spec.names import RESERVED, FolderName, refuse_outside
 
 CORRUPT = ".corrupt"  # a segment that is set aside keeps its name, with this behind it
 _TABLES = frozenset(table.name for table in TABLES) - {"segment"}
@@ -45,23 +46,24 @@ class Segment:
 
     def set_aside(self) -> "Segment":
         """Rename the file so that nothing reads it again; it stays where it is in a folder that cannot be
-        written.
+        written, or that a link puts outside the runs folder.
         """
+        runs = self.path.parents[4 if self.run_id else 3]
         try:
+            refuse_outside(runs, self.path)
             return replace(
                 self, path=self.path.rename(self.path.with_name(self.path.name + CORRUPT)), aside=True
             )
-        except OSError:
+        except (OSError, InputError):
             return self
 
 
 def folder_of(runs: Path, experiment: str, run_id: str) -> Path | None:
     """Return the folder of a run; None where there is none. No name, path or link leads out of `runs`."""
-    if any(
-        name != Path(name).name or name in ("", ".", "..") or "\0" in name for name in (experiment, run_id)
-    ):
+    try:
+        folder = (runs / FolderName(experiment, "experiment") / FolderName(run_id, "run")).resolve()
+    except (InputError, RuntimeError):  # no name, or a link to itself
         return None
-    folder = (runs / experiment / run_id).resolve()
     return folder if folder.is_dir() and folder.is_relative_to(runs.resolve()) else None
 
 
@@ -69,16 +71,16 @@ def run_folders(runs: Path) -> Iterator[Path]:
     """Yield every run folder, `runs/<experiment>/<run_id>`; names that begin with a dot are scratch space of
     others.
     """
-    for experiment in _folders(runs, []):
-        yield from (run for run in _folders(experiment, []) if run.name != "segments")
+    for experiment in _named(runs, []):
+        yield from _named(experiment, [])
 
 
 def segments(runs: Path, skipped: list[str]) -> Iterator[Segment]:
     """Yield every segment file of runs and experiments but unfinished ones; `skipped` names what cannot be
     read.
     """
-    for experiment in _folders(runs, skipped):
-        for folder in (experiment, *(run for run in _folders(experiment, skipped) if run.name != "segments")):
+    for experiment in _named(runs, skipped):
+        for folder in (experiment, *_named(experiment, skipped)):
             run_id, prefix = ("", f"{experiment.name}/") if folder is experiment else (folder.name, "")
             for table in (table for table in _folders(folder / "segments", skipped) if table.name in _TABLES):
                 for entry in _entries(table, skipped):
@@ -98,6 +100,16 @@ def segments(runs: Path, skipped: list[str]) -> Iterator[Segment]:
                         )
 
 
+def run_of_rows(file: Path) -> str:
+    """Return the run that the first row of a segment belongs to; "?" where it does not say."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with suppress(OSError, pa.ArrowException, KeyError, IndexError):
+        return str(next(pq.ParquetFile(file).iter_batches(1, columns=["run_id"]))["run_id"][0])
+    return "?"
+
+
 def held(folder: Path, name: str = "lock") -> bool:
     """Return True while a process holds the lock: `lock` is the trainer's, `claim` that of the grid that
     watches it.
@@ -115,6 +127,19 @@ def held(folder: Path, name: str = "lock") -> bool:
 def now() -> datetime:
     """Return the present, UTC without a zone, as every timestamp of the store."""
     return datetime.now(UTC).replace(tzinfo=None)
+
+
+def _named(parent: Path, skipped: list[str]) -> list[Path]:
+    """Return the folders of experiments or runs in `parent`: those with a FolderName."""
+    found = []
+    for folder in _folders(parent, skipped):
+        if folder.name in RESERVED:
+            continue
+        try:
+            found.append(parent / FolderName(folder.name, f"left out, in '{parent}':"))
+        except InputError as error:
+            skipped.append(str(error))
+    return found
 
 
 def _folders(parent: Path, skipped: list[str]) -> list[Path]:

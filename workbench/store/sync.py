@@ -13,13 +13,15 @@ from sorl.spec import TABLES, InputError, Table
 from sorl.spec import table as spec_table
 from sorl.store import connect
 from sorl.store.schema import add_measured_columns, create, insert, is_current, quoted, refuse_strange
-from sorl.store.segments import Segment, held, run_folders, segments
+from sorl.store.segments import Segment, held, run_folders, run_of_rows, segments
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 DIED = "the process died"
-_PATIENCE = 30.0
+FOREIGN = "foreign"  # status of a segment with rows of another run
+_NAMED = 5  # folders in one line
+_PATIENCE = 4.0  # seconds: who waits longer for a database wants to know what holds it
 # of a column of a segment, which holds a second of a run; equal values are a few bytes in a file
 _MOST_VALUES = 10**7
 Folders = dict[str, Path]  # of a runs folder, by run_id
@@ -57,23 +59,48 @@ def sync(runs: Path, *, seconds: float = _PATIENCE) -> SyncReport:
                 f"'{folder.parent.name}/{folder.name}' left out: '{first.parent.name}' has a run of that name"
             )
             report.skipped.append(f"{twice}; rename one of the two")
-    found = [
-        s
-        for s in segments(runs, report.skipped)
-        if not s.run_id or folders[s.run_id].parent.name == s.experiment
-    ]
+    found = [s for s in segments(runs, report.skipped) if not s.run_id or _in_its_folder(s, folders)]
     # A read-only look first: the usual sync, with nothing new, takes no write lock at all.
     with suppress(connect.Busy):
         if connect.database(runs).exists():
             with connect.reader(runs, 0.0) as connection:
                 current = is_current(connection) and not any(_plan(connection, found))
                 if current and not _misjudged(connection, folders):
+                    report.skipped += _strangers(connection, folders)
                     return report
     with connect.writer(runs, seconds) as connection:
         create(connection)
         # Looked up again under the lock: another process may have ingested the same files in the meantime.
         _apply(connection, found, folders, report)
+        report.skipped += _strangers(connection, folders)
     return report
+
+
+def _in_its_folder(segment: Segment, folders: Folders) -> bool:
+    """Whether a segment is in the folder that counts for its run; a run that began since then waits for the
+    next sync.
+    """
+    folder = folders.get(segment.run_id)
+    return folder is not None and folder.parent.name == segment.experiment
+
+
+def _strangers(connection: DuckDBPyConnection, folders: Folders) -> list[str]:
+    """Return a line on the folders whose rows are of another run; none where there are none."""
+    asked = (
+        "SELECT run_id, min(table_name || '/' || parse_filename(file)) FROM segment WHERE status = $foreign"
+    )
+    rows = connection.execute(f"{asked} GROUP BY run_id ORDER BY run_id", {"foreign": FOREIGN}).fetchall()
+    copies = [(folders[run_id], file) for run_id, file in rows if run_id in folders]
+    if not copies:
+        return []
+    named = [
+        f"'{folder.parent.name}/{folder.name}' (rows of '{run_of_rows(folder / 'segments' / file)}')"
+        for folder, file in copies[:_NAMED]
+    ]
+    named += [f"{len(copies) - _NAMED} more"] if len(copies) > _NAMED else []
+    whose = "1 run folder is" if len(copies) == 1 else f"{len(copies)} run folders are"
+    way_out = "remove a copy, and give a renamed folder the name of its run back"
+    return [f"{whose} left out, with rows that are those of another run: {', '.join(named)}; {way_out}"]
 
 
 def _plan(connection: DuckDBPyConnection, found: Iterable[Segment]) -> tuple[list[Segment], list[str]]:
@@ -109,6 +136,8 @@ def _apply(
     fresh, stale = _plan(connection, found)
     aside = [s for s in fresh if s.aside]
     good, broken = _readable(connection, [s for s in fresh if not s.aside])
+    foreign = _foreign(connection, good)
+    good = [s for s in good if s not in foreign]
     while True:
         moved = [s.set_aside() for s in broken]
         aside += moved
@@ -117,7 +146,7 @@ def _apply(
         try:
             _ingest_all(connection, good, stale)
             _delete(connection, "segment", stale)
-            _register(connection, good, aside)
+            _register(connection, good, aside, foreign)
             for run_id, status, reason in _misjudged(connection, folders):
                 connection.execute(
                     "UPDATE run SET status = ?, reason = ? WHERE run_id = ?", [status, reason, run_id]
@@ -125,7 +154,10 @@ def _apply(
             connection.execute("COMMIT")
             break
         except duckdb.Error as error:
-            connection.execute("ROLLBACK")
+            with suppress(duckdb.Error):  # a full disk has ended the transaction already
+                connection.execute("ROLLBACK")
+            if "No space left on device" in str(error):
+                raise
             refuse_strange(connection)
             broken = _culprits(connection, good)
             if not broken:
@@ -167,6 +199,24 @@ def _readable(connection: DuckDBPyConnection, found: list[Segment]) -> tuple[lis
                 known |= counts([segment])
     good = [replace(s, rows=known[str(s.path)]) for s in found if str(s.path) in known]
     return good, [s for s in found if str(s.path) not in known]
+
+
+def _foreign(connection: DuckDBPyConnection, found: list[Segment]) -> list[Segment]:
+    """Return the segments of a run's folder that hold rows of another run: a folder that was copied within
+    its experiment would count every row twice.
+    """
+    import duckdb
+
+    whose = {str(s.path): s.run_id for s in found}
+    strange: set[str] = set()
+    for table in _ORDER:
+        files = [str(s.path) for s in found if s.table == table and s.run_id]
+        asked = "read_parquet($files, union_by_name = true, filename = '_file')"
+        with suppress(duckdb.Error):  # rows without a run, or that cannot be read, which ingesting finds too
+            distinct = f"SELECT DISTINCT _file, run_id FROM {asked}"
+            rows = connection.execute(distinct, {"files": files}).fetchall() if files else []
+            strange |= {file for file, run_id in rows if run_id is not None and str(run_id) != whose[file]}
+    return [s for s in found if str(s.path) in strange]
 
 
 def _culprits(connection: DuckDBPyConnection, good: list[Segment]) -> list[Segment]:
@@ -266,7 +316,9 @@ def _delete(connection: DuckDBPyConnection, table: str, run_ids: Sequence[str]) 
         )
 
 
-def _register(connection: DuckDBPyConnection, good: list[Segment], aside: list[Segment]) -> None:
+def _register(
+    connection: DuckDBPyConnection, good: list[Segment], aside: list[Segment], foreign: list[Segment]
+) -> None:
     columns = {
         "run_id": "run_id",
         "table_name": "table",
@@ -275,10 +327,10 @@ def _register(connection: DuckDBPyConnection, good: list[Segment], aside: list[S
         "written_at": "at",
     }
     stored: dict[str, list[Any]] = {
-        name: [getattr(s, own) for s in good + aside] for name, own in columns.items()
+        name: [getattr(s, own) for s in good + aside + foreign] for name, own in columns.items()
     }
-    stored["rows"] = [s.rows for s in good] + [None for _ in aside]
-    stored["status"] = ["ingested" for _ in good] + ["corrupt" for _ in aside]
+    stored["rows"] = [s.rows for s in good] + [None for _ in aside + foreign]
+    stored["status"] = ["ingested" for _ in good] + ["corrupt" for _ in aside] + [FOREIGN for _ in foreign]
     insert(connection, "segment", stored)
     if runs := {"runs": sorted({s.run_id for s in aside if s.run_id})} if aside else {}:
         connection.execute(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 LOG_NAME = "console.log"
+LONGEST = 4000  # characters of an error message, or of a text in a cell
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]+[0-~]|[@-Z\\-_])")
 # Besides the control characters, those that reorder or break the text around them (a log must not rewrite
 # what stands next to it), and halves of characters, which cannot be printed at all.
@@ -28,6 +29,13 @@ def visible(text: str) -> str:
     stay).
     """
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def shortened(text: str, most: int = LONGEST) -> str:
+    """Return a text that does not fill the screen: its first `most` characters, and how many more there
+    are.
+    """
+    return text if len(text) <= most else f"{text[:most]} ... ({len(text) - most:,} more characters)"
 
 
 def tail(log: Path, since: int = 0, size: int = 65536) -> list[str]:

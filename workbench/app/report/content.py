@@ -36,7 +36,9 @@ from sorl.app.text import html_text, setting, visible
 from sorl.app.theme import DARK, LIGHT, Palette
 from sorl.diagnosis import standing
 from sorl.spec import OUTCOMES, GridFile, InputError
+from sorl.spec.files import MIB
 from sorl.spec.markdown import markdown_table
+from sorl.store.text import shortened
 
 Words = Mapping[str, tuple[str, str]]  # curve -> unit, definition
 Draw = Callable[[Palette], go.Figure | str]
@@ -137,7 +139,7 @@ def report(
         sections.append(claims.section(compared))
     for found in experiments:
         file = region_of(found.toml)
-        question = found.question
+        question = shortened(found.question)
         level = 2
         if len(experiments) > 1:
             sections.append(Section(found.experiment, [Text(question)]))
@@ -335,7 +337,7 @@ def _made(found: Results) -> Iterator[Part]:
         [("Settings that all arms share.", pd.DataFrame(rows, columns=["setting", "value"]))], {}
     )
     if found.toml:
-        yield Code(found.toml, f"{found.experiment}.toml")
+        yield Code(shortened(found.toml, MIB), f"{found.experiment}.toml")
 
 
 def _versions(text: Any) -> str:
