@@ -4,6 +4,7 @@ database itself.
 
 import os
 import shutil
+import threading
 from datetime import datetime
 from pathlib import Path
 
@@ -329,3 +330,19 @@ def test_a_run_that_begins_while_the_folders_are_listed_waits_for_the_next_sync(
         patch.setattr("sorl.store.sync.run_folders", lambda runs: iter(()))
         assert sync(runs).segments == 0
     assert sync(runs).segments > 0
+
+
+def test_a_database_that_another_process_is_just_making_is_waited_for_and_an_empty_file_is_not(runs, small):
+    write_run(runs, "demo", "a", shape=small)
+    made = runs.parent / "made.duckdb"
+    with duckdb.connect(str(made)):
+        pass
+    index = runs / "sorl.duckdb"
+    index.write_bytes(b"\0" * 100)  # as it is for a moment, where several processes sync for the first time
+    finish = threading.Timer(0.4, lambda: os.replace(made, index))
+    finish.start()
+    assert sync(runs, seconds=0.0).segments > 0
+    finish.join()
+    index.write_bytes(b"\0" * 100)
+    with pytest.raises(InputError, match="delete it and run `sorl sync`"):
+        sync(runs, seconds=0.0)

@@ -41,6 +41,10 @@ _OURSELVES = ("with a different configuration", "Unique file handle conflict")
 _BUSY = ("Could not set lock", "used by another process", *_OURSELVES)
 
 
+_HEADERS = 3 * 4096  # bytes that DuckDB writes first
+_MAKING_SECONDS = 3.0  # and the most that this takes on a loaded machine
+
+
 class Busy(InputError):
     """Another program holds the database; nothing is lost, the same command works later."""
 
@@ -76,6 +80,7 @@ def _opened(runs: Path, deadline: float, **options: Any) -> Iterator[DuckDBPyCon
 
     path = database(runs)
     pause = 0.005
+    made_by = time.monotonic() + _MAKING_SECONDS
     if path.exists() and not path.is_file():
         raise unusable(runs, "it is not a regular file")  # opening a pipe would block for ever
     while True:
@@ -83,6 +88,9 @@ def _opened(runs: Path, deadline: float, **options: Any) -> Iterator[DuckDBPyCon
             connection = duckdb.connect(str(path), **options)
             break
         except duckdb.Error as error:
+            if _is_being_made(path, str(error)) and time.monotonic() < made_by:
+                time.sleep(0.02)
+                continue
             if not any(words in str(error) for words in _BUSY):
                 raise unusable(runs, error) from None
             if time.monotonic() >= deadline:
@@ -96,6 +104,18 @@ def _opened(runs: Path, deadline: float, **options: Any) -> Iterator[DuckDBPyCon
         raise unusable(runs, error) from None
     finally:
         connection.close()
+
+
+def _is_being_made(path: Path, error: str) -> bool:
+    """Whether another process may just be making the file: it is there before its first bytes are."""
+    if "not a valid DuckDB database file" not in error:
+        return False
+    try:
+        state = path.stat()
+    except FileNotFoundError:
+        return True
+    # It may have become whole between the error and this look.
+    return state.st_size < _HEADERS or time.time() - state.st_mtime < _MAKING_SECONDS
 
 
 def _busy(path: Path, error: str) -> Busy:
