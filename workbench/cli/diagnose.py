@@ -110,7 +110,7 @@ def diagnose(
                 for one, checks in zip(found, checked, strict=True)
             )
         )
-    severities = [f.cause.severity for d in found for f in d.findings]
+    severities = [f.severity for d in found for f in d.findings]
     severities += ["critical" for checks in checked for check in checks or () if check.violated]
     if fail_on is not None and any(LEVELS.index(s) >= LEVELS.index(fail_on) for s in severities):
         raise Exit(1)

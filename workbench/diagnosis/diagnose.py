@@ -66,7 +66,7 @@ def diagnose(log: Log, causes: Sequence[Cause] = CAUSES, checks: Sequence[Check]
         for cause in asked
         if cause.name not in unanswered
     )
-    seen = [Finding(cause, clue) for cause, clue in looks if clue is not None]
+    seen = [_weighed(Finding(cause, clue), log) for cause, clue in looks if clue is not None]
     found = [
         _tested(_settled(finding, seen, SLACK * log.span), log.tests.get(finding.cause.name))
         for finding in seen
@@ -80,6 +80,18 @@ def diagnose(log: Log, causes: Sequence[Cause] = CAUSES, checks: Sequence[Check]
     return Diagnosis(
         log, tuple(found), moved(log), unanswered, slumped(log.series("step", "success")), carriers
     )
+
+
+def _weighed(finding: Finding, log: Log) -> Finding:
+    """Make a scalar finding a remark where no harm followed: the run learned, and its reward has not fallen
+    since. Curves of another trainer have no ledger that could tell more.
+    """
+    if log.ledger or not finding.cause.scalar or log.run.get("outcome") != "healthy":
+        return finding
+    score = log.outcome(finding.clue.step)
+    if score is not None and score.change < 0:
+        return finding
+    return finding._replace(clue=replace(finding.clue, harmless=True))
 
 
 def _proof(cause: Cause, checks: Sequence[Check]) -> "Check | None":
@@ -362,7 +374,7 @@ def _said(d: Diagnosis, finding: Finding) -> dict[str, str]:
         n = len(here) - 1
         more = f"; {n} more turn{'s stand' if n > 1 else ' stands'} out" if n else ""
         carried = f"in step {clue.shown} by {spot(here[0])}{more}"
-    sure = f"{cause.severity}, {GRADES[clue.grade]}, {likely(d, finding)}"
+    sure = f"{finding.severity}, {GRADES[clue.grade]}, {likely(d, finding)}"
     return {"change": change, "test": test, "carried": carried, "sure": sure, "open": place(d, finding)}
 
 
@@ -479,7 +491,7 @@ def _finding(d: Diagnosis, finding: Finding) -> dict[str, Any]:
     return {
         "cause": cause.name,
         "title": cause.title,
-        "severity": cause.severity,
+        "severity": finding.severity,
         "grade": clue.grade,
         "confidence": clue.confidence,
         "step": clue.step,

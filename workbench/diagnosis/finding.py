@@ -16,6 +16,7 @@ from sorl.spec.evidence import Removal
 # as well. intervention, refuted: forks of the run without the cause stay up, or fall as it did (`sorl
 # diagnose RUN --test`).
 Grade = Literal["intervention", "proof", "sign", "pattern", "refuted"]
+Severity = Literal["info", "warning", "critical"]
 
 
 LEDGER = "a turn ledger"
@@ -35,6 +36,8 @@ class Clue:
     evidence: tuple[Evidence, ...] = ()
     trajectory: int | None = None
     turn: int | None = None
+    _: KW_ONLY
+    harmless: bool = False  # the run is well all the same: a remark, whatever the cause may do to others
 
     @property
     def shown(self) -> int:
@@ -74,7 +77,7 @@ class Cause:
     needs: tuple[str, ...]
     change: str
     test: str
-    severity: Literal["info", "warning", "critical"] = "critical"
+    severity: Severity = "critical"
     needs_settings: tuple[str, ...] = ()
     needs_one_policy: bool = False  # sampler and trainer must have scored the tokens by the same policy
     without: Mapping[str, Any] = field(default_factory=dict)
@@ -148,6 +151,11 @@ class Finding(NamedTuple):
     cause: Cause
     clue: Clue
     tested: Removal | None = None  # by forks of the run
+
+    @property
+    def severity(self) -> Severity:
+        """How bad it is here: that of the cause, or a remark where it does no harm."""
+        return "info" if self.clue.harmless else self.cause.severity
 
 
 @dataclass(frozen=True)

@@ -37,11 +37,11 @@ SHORTEST = 3  # points of a window: two outliers of heavy tails must not be one
 SEVERE = 0.5  # share of the gain that a collapse loses
 MILD = 0.2  # share of the gain that a mild fall loses
 BACK = 0.3  # share of the gain that may be missing at the end of a run that recovered
-EFFECT = 1.0  # standard deviations of a step that the least fall loses
+EFFECT = 0.7  # standard deviations of a step that the least fall loses
 EFFECT_WITHOUT_GAIN = 2.0  # the same that a collapse loses, where no gain was shown
 LIMIT = 5.0  # of a fall by the variogram
 RESIDUAL_LIMIT = 6.0  # of a fall by the residuals, at SHORT points and more
-SHORT = 100  # points, below which that limit rises, to RESIDUAL_LIMIT + 2 at 60 points
+SHORT = 100  # points, below which that limit rises, to RESIDUAL_LIMIT + 1 at 60 points
 GAIN_LIMIT = 4.5  # of a gain, by either: one that is no gain does less harm
 UNCORRELATED = 0.3  # autocorrelation up to which residuals are trusted
 LAGS = 12
@@ -277,7 +277,7 @@ class UnsizedCurve:
 
 def residual_limit(points: int) -> float:
     """Return the limit of the statistic by the residuals, which err more on a short curve."""
-    return RESIDUAL_LIMIT + 2 * max(0.0, (SHORT - points) / (SHORT - 60))
+    return RESIDUAL_LIMIT + max(0.0, (SHORT - points) / (SHORT - 60))
 
 
 def variogram_noise(points: np.ndarray) -> Noise:

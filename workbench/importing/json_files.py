@@ -7,8 +7,10 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from statistics import fmean, pstdev
 from typing import Any
 
+from sorl.importing.names import place
 from sorl.importing.rows import Rows
 from sorl.importing.text import LINE, ZEROS, Line, UsualLength, first_line, numbered_lines, opened, text_of
 from sorl.importing.text_records import text_log
@@ -120,6 +122,8 @@ def flat(row: dict[str, Any]) -> dict[str, Any]:
     """Return one flat row: metrics that are nested one level (`{"data": {...}, "step": 3}`)
     join the others.
     """
+    if any(isinstance(value, list) for value in row.values()):
+        row = with_means_of_lists(row)
     tables = [value for value in row.values() if isinstance(value, dict)]
     if not tables:
         return row
@@ -127,6 +131,21 @@ def flat(row: dict[str, Any]) -> dict[str, Any]:
     for table in tables:
         joined |= table
     return joined | {key: value for key, value in row.items() if not isinstance(value, dict)}
+
+
+def with_means_of_lists(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row in which the rewards of its rollouts, a list, are their mean; their deviation is added."""
+    found = dict(row)
+    for name, values in row.items():
+        known = place(name)
+        if not isinstance(values, list) or known is None or known[0] not in ("step.reward", "step.success"):
+            continue
+        numbers = [float(value) for value in values if isinstance(value, int | float)]
+        if numbers and len(numbers) == len(values):
+            found[name] = fmean(numbers)
+            if known[0] == "step.reward":
+                found.setdefault("reward_std", pstdev(numbers))
+    return found
 
 
 def json_document(path: Path) -> Iterator[Rows]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from itertools import islice
+from itertools import combinations, islice
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,9 @@ _TRAINED = (
     "ratio_mean",
 )
 _BEGIN = 5  # values of a metric, which are numbers if it is not padded with NaN
+_SUMMANDS = 16  # metrics among which parts of the reward are looked for
+_ROWS_OF_A_SUM = 8  # rows in which they must add up
+_ROUNDED = 1e-4  # of the largest reward, by which a sum of rounded numbers may differ
 _NAMED = 8  # metrics that are named of a log without a known one
 
 
@@ -265,10 +268,14 @@ def imported(rows: Rows, config: Mapping[str, Any]) -> Imported:
         rows.notes.append(f"success: the log has none; {used}")
     _note_weighted_kl(rows, read, config)
     others = [metric for metric in metrics if metric not in read.values()]
+    summands = parts_that_add_up(metrics, read.get("step.reward"), others)
+    if summands:
+        rows.notes.append(f"the reward is the sum of {' and '.join(summands)}: they are its parts")
     taken = set(schema_of("step").names)
     kept = dict[str, str]()
     for metric in others[:KEPT]:
-        kept[names.own_column(metric, taken | kept.keys())] = metric
+        name = f"rewards/{metric}" if metric in summands else metric
+        kept[names.own_column(name, taken | kept.keys())] = metric
     step |= {name: metrics[metric] for name, metric in kept.items()}
     tables = _tables(step, updates)
     own_names = {f"step.{name}": metric for name, metric in kept.items()}
@@ -291,6 +298,32 @@ def _stacked(earlier: Mapping[str, Any], later: Mapping[str, Any], first: int) -
         if not np.ma.getmaskarray(stacked[name]).any() and name in ("step", "update", "epoch", "non_finite"):
             stacked[name] = np.asarray(stacked[name]).astype(np.int64)
     return stacked
+
+
+def parts_that_add_up(
+    metrics: Mapping[str, Column], reward: str | None, others: Sequence[str]
+) -> tuple[str, ...]:
+    """Return two or three metrics whose sum is the reward in every row; none where there are no such ones.
+
+    Only metrics that are no part by their name, and not constant, are looked at.
+    """
+    if reward is None or any(names.part_of(metric) for metric in others):
+        return ()
+    total = np.ma.filled(metrics[reward].astype(float), np.nan)
+    moving = []
+    for metric in others:
+        values = np.ma.filled(metrics[metric].astype(float), np.nan)
+        if np.isfinite(values).all() and np.ptp(values) > 0:
+            moving.append((metric, values))
+    scale = float(np.nanmax(np.abs(total))) if np.isfinite(total).any() else 0.0
+    if len(total) < _ROWS_OF_A_SUM or not scale:
+        return ()
+    for size in (2, 3):
+        for chosen in combinations(moving[:_SUMMANDS], size):
+            summed = np.sum([values for _, values in chosen], axis=0)
+            if np.allclose(summed, total, rtol=0, atol=_ROUNDED * scale):
+                return tuple(metric for metric, _ in chosen)
+    return ()
 
 
 def _unknown(rows: Rows, metrics: Mapping[str, Any]) -> str:

@@ -315,9 +315,12 @@ def findings(
     if said is None:
         yield finding("info", f"This run is long; for its causes type: sorl diagnose {name}")
     else:
-        for cause, clue, sure in ((found.cause, found.clue, likely(said, found)) for found in in_order(said)):
-            text = f"{sure.capitalize()}. {cause.title}: {clue.says}. {cause.change}"
-            yield finding(cause.severity, text, clue.shown, clue.trajectory)
+        for found in in_order(said):
+            clue = found.clue
+            text = (
+                f"{likely(said, found).capitalize()}. {found.cause.title}: {clue.says}. {found.cause.change}"
+            )
+            yield finding(found.severity, text, clue.shown, clue.trajectory)
         if not said.findings and (none := none_found(said)) != "Nothing found.":
             yield finding("warning", f"{none} {first_signals(said)}")
         if early := early_warning(said):

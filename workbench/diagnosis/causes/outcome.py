@@ -25,6 +25,9 @@ SHORT = 0.4  # of the length of the start
 # of the answers: where fewer were cut at the start, and where it was always so
 CUT = 0.12
 LIMIT = 0.2
+CEILING = 0.95  # of the greatest length, at which answers are pinned
+PINNED_FROM = 0.67  # of it, below which they were at first
+DEAD_ROWS = 20
 LOST = 0.05  # of the range of the evaluation
 RULES = 2 / 3  # of all that moved the reward
 LATE = 1 / 5  # of what the reward gained in all: what it gains from the first third of the run on
@@ -67,8 +70,10 @@ def groups_too_hard(log: Log, reward: Curve) -> Clue | None:
 def _idle(log: Log, reward: Curve, mark: float, what: str, more: str = "") -> Clue | None:
     solved, failed = (log.series("step", f"{kind}_group_frac") for kind in ("solved", "failed"))
     # Groups whose rollouts all have one reward: as logged, or those all right and those all wrong.
-    idle = log.curve("step.zero_advantage_frac") or Curve.of(
-        "step.solved_group_frac", (solved + failed).dropna()
+    idle = (
+        log.curve("step.zero_advantage_frac")
+        or Curve.of("step.solved_group_frac", (solved + failed).dropna())
+        or _without_spread(log)
     )
     fell = (reward.begin - reward.floor) / reward.span > HARD and mark == STUCK
     # Of a reward alone that has fallen nothing says why; where the policy is logged too, its own causes come
@@ -93,6 +98,18 @@ def _idle(log: Log, reward: Curve, mark: float, what: str, more: str = "") -> Cl
     says = f"{100 * idle.end:.0f} % of the groups {have} one reward for all rollouts, at a mean reward of "
     says += f"{reward.end:.3g}: they are {what} and give no gradient{more}"
     return Clue.since("sign" if seen else "pattern", sure(idle.end / mark, base), idle.shown(step), says)
+
+
+def _without_spread(log: Log) -> Curve | None:
+    """Return in which steps all rollouts had one reward, smoothed, where their deviation is logged and is
+    often 0: then a step has few groups.
+    """
+    spread = log.series("step", "reward_std")
+    if spread.empty or not (spread == 0).any():
+        return None
+    width = max(8, len(spread) // 10)
+    share = (spread == 0).astype(float).rolling(width, min_periods=1).mean()
+    return Curve.of("step.reward_std", share)
 
 
 @scalar(
@@ -139,7 +156,8 @@ def length_hacking(log: Log, length: Curve, reward: Curve) -> Clue | None:
 )
 def truncation(log: Log, cut: Curve) -> Clue | None:
     """Answers run into the token limit."""
-    if cut.end < max(CUT, min(3 * cut.begin, LIMIT)):
+    falls = cut.begin - cut.end > max(0.1 * cut.begin, CLEAR * cut.error)
+    if cut.end < max(CUT, min(3 * cut.begin, LIMIT)) or falls:
         return None
     step = cut.left("up") if cut.end > 2 * cut.begin else int(cut.steps[0])
     limit = log.settings.get("world.max_response_tokens")
@@ -147,6 +165,58 @@ def truncation(log: Log, cut: Curve) -> Clue | None:
     says += f" of {limit:,}" if isinstance(limit, int) else ""
     says += f", {100 * cut.begin:.1f} % at the start{told(log.outcome(step))}"
     return Clue.since("sign", sure(cut.end / CUT, 0.7), cut.shown(step), says)
+
+
+@scalar(
+    "answer length",
+    "reward",
+    explains=("groups_too_hard", "length_hacking", "component_dominates"),
+    change="Raise the token limit, or make length dear before the limit; log the share of truncated answers.",
+    test="with twice the token limit the answers must grow on, and the reward rise",
+)
+def length_ceiling(log: Log, length: Curve, reward: Curve) -> Clue | None:
+    """Answers have reached a ceiling of their length: they are cut at the token limit."""
+    if log.curve("step.truncated_frac") is not None:
+        return None  # which says so itself
+    top = float(np.quantile(length.values, 0.99))
+    pinned = length.end > CEILING * top and length.begin < PINNED_FROM * top
+    step = length.left("up", 0.8)
+    score = Outcome.of(reward, length.left("up"))
+    if not pinned or score.change >= 0:
+        return None
+    says = (
+        f"answers grow from {length.begin:.0f} to {length.end:.0f} tokens and stay at {top:.0f}, which looks"
+    )
+    says += f" like the token limit{told(score)}"
+    return Clue.since("sign", 0.8, length.shown(step), says)
+
+
+@scalar(
+    "reward",
+    "reward parts",
+    severity="warning",
+    explains=("groups_too_hard", "component_dominates"),
+    change=(
+        "Check what that part of the reward compares; start from easier prompts, or pay for partial answers."
+    ),
+    test="score a right answer by hand with that part of the reward: it must be paid",
+)
+def dead_reward_part(log: Log, reward: Curve, _: Curve) -> Clue | None:
+    """A part of the reward never pays."""
+    for name, column in sorted(
+        (column.split("reward_part_", 1)[1], column) for column in log.columns("reward parts")
+    ):
+        part = log.curve(column)
+        others = [one for one in log.columns("reward parts") if one != column]
+        moving = any(curve is not None and np.ptp(curve.values) > 0 for curve in map(log.curve, others))
+        if part is None or len(part) < DEAD_ROWS or np.ptp(part.values) or part.values[0] > 0 or not moving:
+            continue
+        says = (
+            f"the part '{name}' of the reward is {part.values[0]:g} in all {len(part):,} rows, so it gives no"
+        )
+        says += " signal: what is learned, other parts pay for"
+        return Clue.of("sign", 0.8, part.shown(int(part.steps[0])), says)
+    return None
 
 
 @scalar(

@@ -4,12 +4,19 @@ sampler, gradient.
 
 import numpy as np
 
-from sorl.diagnosis.changepoint import CLEAR, Curve, Evidence, sure, told
+from sorl.diagnosis.changepoint import CLEAR, Curve, Evidence, Outcome, sure, told
 from sorl.diagnosis.finding import Clue, bounded, scalar, third
 from sorl.diagnosis.log import Log
 
 GONE = 0.12  # of the entropy of the start; healthy runs keep more while they still learn
 NOISE = 1.6  # x the lowest entropy that it had
+LOUD = 1.0  # nats a token, above which an entropy that rises matters also where the reward does not fall
+DEAD = 0.01  # nats a token: the policy is certain of every one
+STILL_NORM = 1e-3  # of its largest gradient norm, that a dead policy has left
+STUCK_KL = 0.01  # nats a token from the reference, that a policy which moves soon exceeds
+STUCK_STEPS = 100
+START_KL = 0.5  # nats a token from the reference in the first steps: it is another model
+FIRST_STEPS = 2  # that count as the first
 CLIPPED = 0.25  # of the tokens; of healthy runs less than 0.2
 # nats a token from the reference, and in one update
 FAR = 1.0
@@ -84,9 +91,67 @@ def entropy_explosion(log: Log, entropy: Curve) -> Clue | None:
     noise = max(NOISE * usual, usual + CLEAR * entropy.error)
     if entropy.low <= 0 or entropy.end < noise or (score is not None and score.change > 0):
         return None
+    if entropy.end < LOUD and score is not None and score.change == 0:
+        return None
     bonus = " (an entropy bonus is set)" if log.settings.get("learn.entropy_coef") else ""
     says = f"entropy rises from {usual:.3g} to {entropy.end:.3g} nats a token{bonus}{told(score)}"
     return Clue.since("sign", sure(entropy.end / usual / NOISE, 0.65), entropy.shown(step, usual), says)
+
+
+@scalar(
+    "step.entropy",
+    "minibatch.grad_norm",
+    explains=("entropy_collapse", "truncation", "length_collapse", "groups_too_hard", "groups_too_easy"),
+    change=(
+        "Go back to a checkpoint from before this step: all that is sampled now is the same, so nothing can"
+        " be learned. Lower the learning rate or bound the gradient norm."
+    ),
+    test="sample one prompt many times: all answers must be the same",
+)
+def dead_policy(log: Log, entropy: Curve, norm: Curve) -> Clue | None:
+    """The policy is dead: it always says the same, and no gradient is left."""
+    if entropy.end > DEAD or norm.end > STILL_NORM * norm.high or norm.high <= 0:
+        return None
+    step = entropy.left("down")
+    says = f"the entropy is {entropy.end:.2g} nats a token and the gradient norm {norm.end:.2g}, after"
+    says += f" {entropy.high:.3g} and {norm.high:.3g}{told(log.outcome(step))}"
+    return Clue.since("sign", 0.97, entropy.shown(step, entropy.high), says)
+
+
+@scalar(
+    "step.kl_ref",
+    "reward",
+    severity="warning",
+    change=(
+        "Raise the learning rate, take more updates of a batch, or check that the weights are trained at all."
+    ),
+    test="ten times the learning rate must move the KL within some steps",
+)
+def no_update(log: Log, kl: Curve, reward: Curve) -> Clue | None:
+    """The policy hardly moves: it stays at its reference."""
+    few = kl.steps[-1] - kl.steps[0] < STUCK_STEPS
+    score = Outcome.of(reward, int(reward.steps[0]))
+    if few or float(np.quantile(np.abs(kl.values), 0.95)) > STUCK_KL or score.change > 0 or score.solved:
+        return None
+    says = f"the KL to the reference is at most {np.abs(kl.values).max():.2g} nats a token in"
+    says += f" {len(kl):,} rows{told(score)}"
+    return Clue.of("pattern", 0.6, kl.shown(int(kl.steps[0])), says)
+
+
+@scalar(
+    "step.kl_ref",
+    change="Check which weights the reference has, and whether both see the same prompt and the same mask.",
+    test="the KL of the untrained policy to its reference must be 0",
+)
+def reference_mismatch(log: Log, kl: Curve) -> Clue | None:
+    """The run does not start at its reference."""
+    first = float(np.median(kl.values[:3]))
+    if kl.steps[0] > FIRST_STEPS or first < START_KL or kl.values[0] < START_KL:
+        return None
+    says = (
+        f"the KL to the reference is {kl.values[0]:.2g} nats a token in the first step, where it should be 0"
+    )
+    return Clue.of("sign", 0.85, Evidence(kl.column, int(kl.steps[0]), float(kl.values[0]), 0.0), says)
 
 
 @scalar(
