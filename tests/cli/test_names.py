@@ -210,6 +210,8 @@ def test_an_experiment_that_differs_by_case_only_is_refused(tmp_path: Path) -> N
     file = mailed(tmp_path, experiment="DEMO")
     refused("already has 'demo'", "sync", "--from", file, runs=tmp_path / "runs")
     file.unlink()
+    log = tmp_path / "log.jsonl"
+    refused("already has 'demo'", "import", log, "--name", "DeMo", runs=tmp_path / "runs")
     with pytest.raises(InputError, match="already has 'demo'"):
         Ledger(tmp_path / "runs", experiment="dEMO", algorithm="ppo")
     assert everything_below(tmp_path) == before
@@ -245,6 +247,7 @@ def test_nothing_is_written_through_a_link_that_leads_out(tmp_path: Path) -> Non
     for verb in ("plan", "run"):
         refused("a link that leads out of", verb, file, runs=tmp_path / "runs")
     refused("a link that leads out of", "sync", "--from", mailed(tmp_path), runs=tmp_path / "runs")
+    refused("a link that leads out of", "import", file, "--name", "demo", runs=tmp_path / "runs")
     with pytest.raises(InputError, match="a link that leads out of"):
         Ledger(tmp_path / "runs", experiment="demo", algorithm="ppo")
     assert everything_below(outside) == []

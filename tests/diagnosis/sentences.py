@@ -45,8 +45,9 @@ CHECKS = {
     rf"fell from (?P<best>{N}) at its best to (?P<mean>{N}) "
     rf"\((?:mean of steps (?P<a>\d+) to |step )(?P<b>\d+)\)": (f"{_CURVE} SELECT best, {_LAST} FROM best"),
     r"The fall began after step (?P<onset>\d+)(?: \(95 %: (?P<low>\d+) to (?P<high>\d+)\))?"
-    r"(?: and was certain at step (?P<seen>\d+), by a rule "
-    r"(?:set to one false collapse in 100 runs with independent noise|that often errs on [^.]*\.md\)))?": (
+    r"(?: and was certain at step (?P<seen>\d+), (?:by a rule "
+    r"(?:set to one false collapse in 100 runs with independent noise|that often errs on [^.]*\.md\))"
+    r"|against the noise of this curve \(docs/collapse\.md\)))?": (
         "SELECT coalesce(collapse_step, onset_low) AS onset, onset_low AS low, onset_high AS high, "
         "detection_step AS seen FROM run WHERE run_id = $run"
     ),

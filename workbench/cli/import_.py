@@ -24,7 +24,7 @@ from sorl.grid.folder import write
 from sorl.importing.rows import counted
 from sorl.spec import InputError
 from sorl.spec.files import MIB, from_json, lock_file, read_text
-from sorl.spec.names import FolderName
+from sorl.spec.names import FolderName, folder_to_write
 from sorl.store.segments import now
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def import_(
     then work on it.
     """
     experiment = FolderName(name, "--name")
-    importer = Importer(source, ctx.obj / experiment, live=follow)
+    importer = Importer(source, folder_to_write(ctx.obj, experiment), live=follow)
     if not follow:
         importer.look(say=True)
         return

@@ -130,6 +130,8 @@ def _began(log: Log, onset: int) -> str:
 def _error_rate(log: Log) -> str:
     """For which curves the rule keeps the error that it is set to."""
     if not log.counts_episodes:
+        if log.reading is not None:
+            return "against the noise of this curve (docs/collapse.md)"
         return "by a rule that often errs on noisy scores of unknown size (docs/collapse.md)"
     runs = 1 / _rule(log, "false_collapse")
     return f"by a rule set to one false collapse in {runs:.0f} runs with independent noise"
