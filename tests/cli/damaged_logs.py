@@ -84,23 +84,29 @@ def is_exact(title: str) -> bool:
     return "zeros" not in title
 
 
+# What becomes of the values of a step.
+CHANGED_VALUES: dict[str, Callable[[int], dict[str, object]]] = {
+    "steps with thousands separators": lambda step: {"step": f"{step * 100:,}"},
+    "steps as text, some of them words": lambda step: {"step": "ten" if step % 8 == 0 else str(step)},
+    "negative steps": lambda step: {"step": -step if step > 30 else step},
+    "some steps that are fractions": lambda step: {"step": step + 0.5 * (step % 7 == 0)},
+    "no step in some rows": lambda step: {"step": None if step % 9 == 0 else step},
+    "steps beyond 64 bits": lambda step: {"step": 2**70 if step > 35 else step},
+    "one step for all": lambda step: {"step": 7},
+    "each step twice": lambda step: {"step": step // 2},
+    "rewards as text": lambda step: {"reward": str(REWARD[step])},
+    "some rewards that are words": lambda step: {"reward": "high" if step % 6 else REWARD[step]},
+    "some rewards that are lists": lambda step: {"reward": [REWARD[step]] * (1 + step % 3)},
+    "some rewards that are lists of words": lambda step: (
+        {"reward": ["high"] if step % 6 == 0 else REWARD[step]}
+    ),
+}
+
+
 def json_lines() -> Iterator[DamagedLog]:
     for title, content in line_damages(LINES, 0):
         yield DamagedLog(f"JSON lines: {title}", "log.jsonl", text(content), is_exact(title))
-    changes: dict[str, Callable[[int], dict[str, object]]] = {
-        "steps with thousands separators": lambda step: {"step": f"{step * 100:,}"},
-        "steps as text, some of them words": lambda step: {"step": "ten" if step % 8 == 0 else str(step)},
-        "negative steps": lambda step: {"step": -step if step > 30 else step},
-        "some steps that are fractions": lambda step: {"step": step + 0.5 * (step % 7 == 0)},
-        "no step in some rows": lambda step: {"step": None if step % 9 == 0 else step},
-        "steps beyond 64 bits": lambda step: {"step": 2**70 if step > 35 else step},
-        "one step for all": lambda step: {"step": 7},
-        "each step twice": lambda step: {"step": step // 2},
-        "rewards as text": lambda step: {"reward": str(REWARD[step])},
-        "some rewards that are words": lambda step: {"reward": "high" if step % 6 else REWARD[step]},
-        "some rewards that are lists": lambda step: {"reward": [1] if step % 6 == 0 else REWARD[step]},
-    }
-    for title, change in changes.items():
+    for title, change in CHANGED_VALUES.items():
         lines = [json.dumps(row | change(step)) for step, row in zip(REWARD, ROWS, strict=True)]
         yield DamagedLog(f"JSON lines: {title}", "log.jsonl", text(joined(lines)))
     two = [LINES[i] + LINES[i + 1] for i in range(0, STEPS, 2)]

@@ -462,3 +462,22 @@ def test_a_curve_of_a_jump_a_ramp_and_an_exponential_is_dated_near_its_beginning
         curve = Curve.of("a.b", pd.Series(1 + shape + 0.05 * draw.normal(size=500)))
         assert 0 <= curve.left("up") - at <= 80
     assert Curve.of("a.b", pd.Series([1.0, np.nan, np.inf] * 3)) is None
+
+
+def test_a_finding_is_a_remark_where_no_harm_follows_and_a_warning_where_no_reward_is_known() -> None:
+    """Answers are cut from the start on, and the run learns all the same."""
+    columns = made([level("step.truncated_frac", lambda t: 0.9 + 0 * t)])
+
+    def severity(outcome: str | None, columns: Columns) -> str:
+        (finding,) = (
+            one for one in diagnose(log(columns, outcome=outcome)).findings if one.cause.name == "truncation"
+        )
+        return finding.severity
+
+    assert severity("healthy", columns) == "info"
+    assert severity("no_learning", columns) == "critical"
+    fallen = made([level("step.truncated_frac", ramp(0.4, 0.5, 0.9)), falls(0.5)])
+    assert severity("collapsed", fallen) == "critical"
+    unknown = {name: values for name, values in columns.items() if "reward" not in name}
+    del unknown["step.heldout_success"]
+    assert severity(None, unknown) == "warning"

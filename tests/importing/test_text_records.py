@@ -1,5 +1,6 @@
 """Records in the text of consoles, pastes and notebooks: what each is read as, and its step."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -195,3 +196,60 @@ def test_no_text_makes_the_reader_of_dictionaries_fail_otherwise(text: str) -> N
         DictReader("{" + text).read_braced(0)
     except NotADict:
         return
+
+
+TABLE = """<table border="1" class="dataframe"><thead><tr>
+<th>Step</th><th>Training Loss</th><th>reward</th></tr>
+</thead><tbody><tr><td>1</td><td>0.0</td><td>0.25</td></tr><tr><td>2</td><td>0.1</td><td>0.5</td></tr></tbody>
+</table>"""
+
+
+def notebook_of(*outputs: dict[str, object]) -> str:
+    cells = [{"cell_type": "code", "source": ["train()"], "outputs": list(outputs)}]
+    return json.dumps({"cells": cells, "nbformat": 4})
+
+
+def test_the_table_that_a_notebook_shows_is_read(tmp_path: Path) -> None:
+    text = notebook_of(
+        {"output_type": "display_data", "data": {"text/html": TABLE.splitlines(keepends=True)}}
+    )
+    assert series(read(tmp_path, text, "run.ipynb"), "step.reward") == {1: 0.25, 2: 0.5}
+
+
+def test_what_a_notebook_printed_is_read_where_it_shows_no_table(tmp_path: Path) -> None:
+    printed = PASTES["Python dictionaries of TRL"][0].splitlines(keepends=True)
+    text = notebook_of({"output_type": "stream", "name": "stdout", "text": printed})
+    assert series(read(tmp_path, text, "run.ipynb"), "step.reward") == {0: 0.25, 1: 0.5}
+
+
+@pytest.mark.parametrize("text", [TABLE, f"<html><body><p>My run</p>{TABLE}</body></html>"])
+def test_a_table_of_a_page_is_read(text: str, tmp_path: Path) -> None:
+    assert series(read(tmp_path, text, "run.html"), "step.reward") == {1: 0.25, 2: 0.5}
+
+
+@pytest.mark.parametrize("text", ["{}", '{"cells": 3}', '{"cells": [{"outputs": [3]}]}', "[", "<table><td>"])
+def test_a_damaged_notebook_or_page_is_refused_in_one_line(text: str, tmp_path: Path) -> None:
+    for name in ("run.ipynb", "run.html"):
+        with pytest.raises(InputError) as refused:
+            read(tmp_path, text, name)
+        assert "\n" not in str(refused.value)
+
+
+def test_the_rewards_of_a_group_are_their_mean_and_their_deviation(tmp_path: Path) -> None:
+    lines = ['{"step": 1, "rewards": [1, 0, 0, 1]}', '{"step": 2, "rewards": [true, true]}']
+    run = read(tmp_path, "\n".join(lines), "run.jsonl")
+    assert series(run, "step.reward") == {1: 0.5, 2: 1.0}
+    assert series(run, "step.reward_std") == {1: 0.5, 2: 0.0}
+
+
+def test_metrics_that_add_up_to_the_reward_are_its_parts(tmp_path: Path) -> None:
+    rows = [
+        {"step": i, "reward_mean": 3.0 * i, "ndcg": 1.0 * i, "bonus": 2.0 * i, "x": i % 3} for i in range(20)
+    ]
+    run = read(tmp_path, "\n".join(map(json.dumps, rows)), "run.jsonl")
+    assert {"reward_part_ndcg", "reward_part_bonus"} <= set(run.kept)
+    assert "the reward is the sum of ndcg and bonus: they are its parts" in run.reading.notes
+    for row in rows:
+        row["bonus"] += 0.1
+    run = read(tmp_path, "\n".join(map(json.dumps, rows)), "other.jsonl")
+    assert "reward_part_ndcg" not in run.kept

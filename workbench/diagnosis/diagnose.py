@@ -83,15 +83,18 @@ def diagnose(log: Log, causes: Sequence[Cause] = CAUSES, checks: Sequence[Check]
 
 
 def _weighed(finding: Finding, log: Log) -> Finding:
-    """Make a scalar finding a remark where no harm followed: the run learned, and its reward has not fallen
-    since. Curves of another trainer have no ledger that could tell more.
+    """Weigh a scalar finding by the harm that follows: a remark where the run learned and its reward has not
+    fallen since, a warning where no reward is known. Curves of another trainer have no ledger that could tell
+    more.
     """
-    if log.ledger or not finding.cause.scalar or log.run.get("outcome") != "healthy":
+    if log.ledger or not finding.cause.scalar:
         return finding
     score = log.outcome(finding.clue.step)
-    if score is not None and score.change < 0:
-        return finding
-    return finding._replace(clue=replace(finding.clue, harmless=True))
+    if score is None and finding.severity == "critical":
+        return finding._replace(clue=replace(finding.clue, severity="warning"))
+    if log.run.get("outcome") == "healthy" and (score is None or score.change >= 0):
+        return finding._replace(clue=replace(finding.clue, severity="info"))
+    return finding
 
 
 def _proof(cause: Cause, checks: Sequence[Check]) -> "Check | None":

@@ -37,7 +37,7 @@ class Clue:
     trajectory: int | None = None
     turn: int | None = None
     _: KW_ONLY
-    harmless: bool = False  # the run is well all the same: a remark, whatever the cause may do to others
+    severity: Severity | None = None  # here, where it differs from that of the cause
 
     @property
     def shown(self) -> int:
@@ -154,8 +154,8 @@ class Finding(NamedTuple):
 
     @property
     def severity(self) -> Severity:
-        """How bad it is here: that of the cause, or a remark where it does no harm."""
-        return "info" if self.clue.harmless else self.cause.severity
+        """How bad it is here: as the clue says, else as the cause is."""
+        return self.clue.severity or self.cause.severity
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from sorl.importing.json_files import (
     json_lines,
     newest_state,
 )
+from sorl.importing.notebooks import is_html, is_notebook, notebook, page
 from sorl.importing.rows import Rows
 from sorl.importing.tables import is_table, parquet, table
 from sorl.importing.text import opened, text_of
@@ -59,6 +60,8 @@ FORMATS: list[Format] = [
         trackers.mlflow,
     ),
     Format("Parquet", lambda path, head: head[:4] == b"PAR1", parquet),
+    Format("notebook", is_notebook, notebook),
+    Format("HTML", is_html, page),
     Format("JSON lines", is_json_lines, json_lines),
     Format("JSON", is_json_document, json_document),
     Format("CSV", is_table, table),

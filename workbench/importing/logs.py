@@ -47,6 +47,7 @@ ENDINGS = (
     ".db",
     ".sqlite",
     ".log",
+    ".ipynb",
     *PACKED,
 )
 # columns that a trainer logs in every step: one that is never a number is broken, not absent

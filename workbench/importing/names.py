@@ -262,6 +262,8 @@ _ROOMS = re.compile(
     r"^(?:train|training|trainer|actor|policy|ppo_actor|ppo|grpo|rollout|rollouts|env|environment|objective"
     r"|metrics|data|agent|critic|losses|loss|val_aux)[/.:]+"
 )
+_FLAT_ROOMS = re.compile(r"^(?:critic|env|rollout|train)_")
+_SCORES_AND_LENGTHS = ("step.reward", "step.success", "step.response_tokens")
 _MEAN = re.compile(r"^(?:mean|avg|average)_|(?:[/_.](?:mean|avg|average|train)|\(mean\))$")
 _HELD_OUT = re.compile(r"^(?:eval|evaluation|val|valid|validation|test|heldout|held_out)[/_.:]+")
 _RANK_OF_WORDS = 1000  # behind every listed name
@@ -310,7 +312,10 @@ def _by_words(metric: str) -> tuple[str, int] | None:
     core = _without_rooms(bare[held_out.end() :] if held_out else bare)
     found = _WORDS.get(core)
     if found is None:
-        return None
+        # A tracker may have written `critic/score/mean` as critic_score_mean.
+        found = _WORDS.get(_without_rooms(_FLAT_ROOMS.sub("", core)))
+        if found is None or found[0] not in _SCORES_AND_LENGTHS:
+            return None
     column, rank = found
     if held_out is None:
         return column, rank
