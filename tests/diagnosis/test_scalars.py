@@ -481,3 +481,10 @@ def test_a_finding_is_a_remark_where_no_harm_follows_and_a_warning_where_no_rewa
     unknown = {name: values for name, values in columns.items() if "reward" not in name}
     del unknown["step.heldout_success"]
     assert severity(None, unknown) == "warning"
+
+
+def test_what_the_reward_pays_for_is_no_remark_because_the_reward_rises() -> None:
+    for cause in ("reward_hacking", "component_dominates", "length_hacking"):
+        columns = made(LOGS[cause][0][0])
+        found = {one.cause.name: one for one in diagnose(log(columns, outcome="healthy")).findings}
+        assert found[cause].severity == found[cause].cause.severity != "info"

@@ -87,7 +87,7 @@ def _weighed(finding: Finding, log: Log) -> Finding:
     fallen since, a warning where no reward is known. Curves of another trainer have no ledger that could tell
     more.
     """
-    if log.ledger or not finding.cause.scalar:
+    if log.ledger or not finding.cause.scalar or finding.cause.rewarded:
         return finding
     score = log.outcome(finding.clue.step)
     if score is None and finding.severity == "critical":

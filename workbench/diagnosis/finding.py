@@ -87,6 +87,7 @@ class Cause:
     # A log of scalars shows it, by medians of tenths of a run; of a short run with a ledger finer causes know
     # more.
     scalar: bool = False
+    rewarded: bool = False  # the reward rises with it, so a reward that holds does not make it harmless
     # The identity of an audit whose violation is this cause by definition, and one that must hold in the same
     # step.
     breaks: str = ""

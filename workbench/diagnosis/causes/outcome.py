@@ -43,6 +43,7 @@ _FORM = re.compile(r"form|len|brev|style|tag|think|xml|json|struct|repeti|lang|t
 @scalar(
     "reward",
     severity="warning",
+    rewarded=True,
     change="Sample harder prompts, or draw others in place of solved groups (dynamic sampling).",
     test=(
         "on harder prompts the share of groups without an advantage must fall, and the evaluation rise again"
@@ -116,6 +117,7 @@ def _without_spread(log: Log) -> Curve | None:
     "answer length",
     "reward",
     explains=("truncation", "reward_hacking", "kl_blowup", "groups_too_easy"),
+    rewarded=True,
     change="Pay nothing for length: normalise by a constant length, and choose the checkpoint by evaluation.",
     test=(
         "score answers of before and after this step that are cut to one length: the longer ones must be no"
@@ -196,6 +198,7 @@ def length_ceiling(log: Log, length: Curve, reward: Curve) -> Clue | None:
     "reward parts",
     severity="warning",
     explains=("groups_too_hard", "component_dominates"),
+    rewarded=True,
     change=(
         "Check what that part of the reward compares; start from easier prompts, or pay for partial answers."
     ),
@@ -247,6 +250,7 @@ def length_collapse(log: Log, length: Curve) -> Clue | None:
     "reward",
     "evaluation",
     explains=("kl_blowup", "entropy_collapse", "groups_too_easy", "length_collapse", "component_dominates"),
+    rewarded=True,
     change=(
         "Read the best-paid answers of after this step, mend what the reward takes for right, and go back to"
         " the checkpoint of the best evaluation."
@@ -278,6 +282,7 @@ def reward_hacking(log: Log, reward: Curve, heldout: Curve) -> Clue | None:
     "reward parts",
     severity="warning",
     explains=("reward_hacking", "groups_too_easy", "length_collapse"),
+    rewarded=True,
     change=(
         "Scale the parts of the reward so that the answer outweighs the rest, or drop a part that is already"
         " full."
