@@ -21,7 +21,6 @@ from typer import Argument, Context, Option
 from sorl.cli.tables import echo, note, note_refused, print_table
 from sorl.grid.cell import expand
 from sorl.grid.folder import write
-from sorl.importing.rows import counted
 from sorl.spec import InputError
 from sorl.spec.files import MIB, from_json, lock_file, read_text
 from sorl.spec.names import FolderName, folder_to_write
@@ -94,6 +93,7 @@ class Importer:
         from rich.console import Console
         from rich.progress import track
 
+        from sorl.diagnosis.standing import counted
         from sorl.importing.logs import sources
 
         refused = list[str]()

@@ -37,7 +37,6 @@ class NumberReader:
         self._decimal_comma = decimal_comma
         self.commas = ""  # how commas were read: "thousands separators" or "decimal points"
         self.percent = False
-        self.numbers = 0  # values that are numbers
         self.unreadable = 0  # values that are neither numbers nor nothing
         self.first_unreadable = ""  # the first of them
         self.first_position = 0  # of its row
@@ -54,7 +53,6 @@ class NumberReader:
         except (ValueError, TypeError, OverflowError):
             return self._read_each(values, positions)
         mask: Any = np.array([value is None for value in values]) if None in values else np.ma.nomask
-        self.numbers += len(values) if mask is np.ma.nomask else int((~mask).sum())
         return column(found, mask)
 
     def _read_each(self, values: Sequence[Any], positions: Sequence[int] | np.ndarray) -> Column:
@@ -70,7 +68,6 @@ class NumberReader:
                 self.unreadable += 1
             numbers.append(math.nan if number is None else number)
             masked.append(number is None)
-        self.numbers += masked.count(False)
         return column(np.array(numbers, dtype=float), np.array(masked))
 
     def _number(self, value: Any) -> float | None:

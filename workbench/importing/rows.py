@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sorl.diagnosis.standing import counted
 from sorl.importing.account import Account
 from sorl.importing.names import STEP, place
 from sorl.importing.numbers import Column, NumberReader
@@ -303,7 +304,9 @@ def _merged(
     starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
     rank = np.searchsorted(ordered[starts], steps)  # of the step of each row
     merged = dict[str, Column]()
-    fate = _Fate(np.searchsorted(sorted(restart.row for restart in restarts.values()), index, "right"))
+    fate = _Replacements(
+        np.searchsorted(sorted(restart.row for restart in restarts.values()), index, "right")
+    )
     for name, own in again.items():
         values = metrics.pop(name)
         logged = ~np.ma.getmaskarray(values)
@@ -317,11 +320,11 @@ def _merged(
             fate.add(values, logged & ~valid, valid, winners[rank])
         if (last >= 0).any():
             merged[name] = np.ma.MaskedArray(np.ma.getdata(values)[order][last], last < 0)
-    fate.tell(rows, positions, sorted(restarts.values()))
+    fate.report(rows, positions, sorted(restarts.values()))
     return ordered[starts], merged
 
 
-class _Fate:
+class _Replacements:
     """What becomes of each row's values: they count, a restart replaced them, or a later row of its step."""
 
     def __init__(self, attempts: np.ndarray) -> None:
@@ -343,7 +346,7 @@ class _Fate:
         self._restarted |= restarted | by_restart
         self._overwritten |= valid & ~counts & ~by_restart
 
-    def tell(self, rows: Rows, positions: np.ndarray, restarts: list[Restart]) -> None:
+    def report(self, rows: Rows, positions: np.ndarray, restarts: list[Restart]) -> None:
         """Say in `rows` how many rows were replaced, and by what."""
         for restart in restarts:
             rows.notes.append(
@@ -359,11 +362,6 @@ class _Fate:
         partly = int((self._overwritten & self._counts).sum())
         if partly:
             rows.notes.append(f"{counted(partly, 'row')} partly replaced by a later row of the same step")
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, `3 rows`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _restarts(steps: np.ndarray, begun: np.ndarray, again: Mapping[str, np.ndarray]) -> dict[int, Restart]:

@@ -23,8 +23,8 @@ from sorl.importing.rows import Rows
 from sorl.importing.text import Line, numbered_lines, opened
 from sorl.importing.title import title_of
 from sorl.spec import InputError
+from sorl.store.text import plain
 
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _NUMBER = r"[+-]?(?:\d[\d,_]*\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|nan|NaN|NAN|[iI]nf(?:inity)?)"
 _VALUE = rf"(?:[A-Za-z_][\w.]*\(\s*{_NUMBER}[^()]*\)|{_NUMBER})"
 _UNIT = r"(?:\s*(?:%|[A-Za-zµ]{1,12}(?:/[A-Za-z]{1,12})?))?(?:\s*\([^()]*\))?"
@@ -98,7 +98,7 @@ class RecordFinder:
     def records(self) -> Iterator[Record]:
         """Yield the records in the order of the text."""
         while (line := self._next_line()) is not None:
-            text = _ESCAPES.sub("", line.text).rstrip()
+            text = plain(line.text).rstrip()
             if not text.strip():
                 continue
             self._first_text = self._first_text or text.strip()
@@ -186,7 +186,7 @@ class RecordFinder:
             if following is None:
                 break
             taken.append(following)
-            more = _ESCAPES.sub("", following.text)
+            more = plain(following.text)
             joined.append(more)
             size += len(more)
             if "}" not in more:
