@@ -72,6 +72,7 @@ class Change(NamedTuple):
     length: int  # of a window
     first: int  # where the first window begins
     second: int  # where the later one begins
+    ends: tuple[int, ...] = ()  # points at which a window ends that is so much lower than one before it
 
 
 class Split(NamedTuple):
@@ -213,7 +214,7 @@ class UnsizedCurve:
         for noise, least in limits:
             found = largest_fall(points, noise)
             if found is not None and found.score > least:
-                return found
+                return found._replace(ends=ends_of_falls(points, noise, least))
         return None
 
     def _word(self, change: Change, fall: Drop) -> Outcome:
@@ -234,14 +235,14 @@ class UnsizedCurve:
         best = float(self.points[fall.first : fall.first + fall.length].mean())
         level = float(self.points[fall.second : fall.second + fall.length].mean())
         low, at, high = self._split(fall)
-        last = min(len(self.points), fall.second + fall.length) - 1
+        certain = min(end for end in fall.ends if end > at)
         return Drop(
             best=best,
             best_steps=(self._step(fall.first), self._step(fall.first + fall.length - 1)),
             onset=self._step(at),
             onset_low=self._step(low),
             onset_high=self._step(high),
-            detection=self._step(last),
+            detection=self._step(certain),
             level=level,
         )
 
@@ -355,7 +356,7 @@ def largest_fall(points: np.ndarray, noise: Noise) -> Change | None:
     """Return the largest drop from one window to a later one, in standard errors; None of too few points."""
     clipped = _clipped(points, noise.deviation)
     best: Change | None = None
-    for length in sorted({max(SHORTEST, round(part * len(points))) for part in PARTS}):
+    for length in window_lengths(len(points)):
         means = _means(clipped, length)
         if len(means) <= length:
             continue
@@ -366,6 +367,25 @@ def largest_fall(points: np.ndarray, noise: Noise) -> Change | None:
         if best is None or score > best.score:
             best = Change(score, length, int(means[: at + 1].argmax()), at + length)
     return best
+
+
+def ends_of_falls(points: np.ndarray, noise: Noise, limit: float) -> tuple[int, ...]:
+    """Return the points at which a window ends whose drop from an earlier one is above `limit`, ascending."""
+    clipped = _clipped(points, noise.deviation)
+    ends: set[int] = set()
+    for length in window_lengths(len(points)):
+        means = _means(clipped, length)
+        if len(means) <= length:
+            continue
+        drops = np.maximum.accumulate(means)[:-length] - means[length:]
+        below = np.flatnonzero(drops > limit * math.sqrt(2) * noise.error(length))
+        ends |= set((below + 2 * length - 1).tolist())
+    return tuple(sorted(ends))
+
+
+def window_lengths(points: int) -> list[int]:
+    """Return the lengths of the windows that are compared."""
+    return sorted({max(SHORTEST, round(part * points)) for part in PARTS})
 
 
 def _means(points: np.ndarray, length: int) -> np.ndarray:
