@@ -47,6 +47,34 @@ class Departure(Evidence):
     usual: float
 
 
+@dataclass(frozen=True)
+class Level:
+    """The median of a stretch of a curve, with the first and the last step of that stretch.
+
+    As a string it is what a sentence says: `0.482 (median of steps 5 to 200)`. Every number that a sentence
+    gives of a curve is one of these, so that a reader, or a test, can compute it again.
+    """
+
+    value: float
+    first: int
+    last: int
+    points: int
+
+    @classmethod
+    def of(cls, steps: np.ndarray, values: np.ndarray) -> Self:
+        """Return the median of some points and where they lie."""
+        return cls(float(np.median(values)), int(steps[0]), int(steps[-1]), len(values))
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def text(self, unit: str = "") -> str:
+        """Return the value with a unit, and its steps; of unit `%` the value is a fraction."""
+        value = f"{100 * self.value:.3g} %" if unit == "%" else f"{self.value:.3g}{unit and ' ' + unit}"
+        where = f"step {self.first}" if self.points == 1 else f"median of steps {self.first} to {self.last}"
+        return f"{value} ({where})"
+
+
 def past(
     values: np.ndarray, floor: float, least: float = 0.0, window: int = WINDOW
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -147,7 +175,8 @@ class Curve:
     """The finite points of a `table.column`, (N,) steps and values, N >= SHORTEST, by step; also as a
     `series`.
 
-    `begin`, `end`: medians of the first and last tenth, of 3 points at least. `noise`: standard deviation of
+    `begin`, `end`: medians of the first and last tenth, of 3 points at least (as `start_level` and
+    `end_level` with their steps). `noise`: standard deviation of
     a point about its trend. `smooth`: first step and median of each of at most BUCKETS stretches of 3 points
     or more; `low` and `high` are the least and largest of these medians, `error` the standard error of one.
     `bounded`: a score in [0, 1] or [-1, 1]; then its `floor` is 0 or -1 and its `span` goes to 1, else both
@@ -159,13 +188,17 @@ class Curve:
         self.steps = steps
         self.values = values
         self.series = pd.Series(values, steps)
-        self.begin = float(np.median(values[: self._points(TENTH)]))
-        self.end = float(np.median(values[-self._points(TENTH) :]))
+        tenth = self._points(TENTH)
+        self.start_level = Level.of(steps[:tenth], values[:tenth])
+        self.end_level = Level.of(steps[-tenth:], values[-tenth:])
+        self.begin = self.start_level.value
+        self.end = self.end_level.value
         # From second differences, in which no trend is left.
         self.noise = SCALE * float(np.median(np.abs(np.diff(values, 2)))) / np.sqrt(6)
         bounds = np.linspace(0, len(self), min(BUCKETS, len(self) // 3) + 1).astype(int)
         medians = np.array([np.median(values[a:b]) for a, b in pairwise(bounds)])
         self.smooth = (steps[bounds[:-1]], medians)
+        self._bounds = bounds
         self.low = float(medians.min())
         self.high = float(medians.max())
         # Of its noise, or of its neighbours where noise is not white.
@@ -203,15 +236,35 @@ class Curve:
         at = min(int(low * len(self)), len(self) - 3)
         return self.values[at : max(int(high * len(self)), at + 3)]
 
-    def around(self, step: int, share: float = TENTH) -> tuple[float, float]:
+    def around(self, step: int, share: float = TENTH) -> tuple[Level, Level]:
         """Medians of a tenth of the points before a step, and of those from it on."""
         at = int(np.searchsorted(self.steps, step))
         points = self._points(share)
-        low = max(0, at - points)
-        high = min(at, len(self) - 3)
-        return float(np.median(self.values[low : max(at, 3)])), float(
-            np.median(self.values[high : high + points])
+        before = slice(max(0, at - points), max(at, 3))
+        first_after = max(0, min(at, len(self) - 3))
+        after = slice(first_after, first_after + points)
+        return (
+            Level.of(self.steps[before], self.values[before]),
+            Level.of(self.steps[after], self.values[after]),
         )
+
+    def lowest(self) -> Level:
+        """The lowest of the smoothed points."""
+        return self._smoothed(int(self.smooth[1].argmin()))
+
+    def highest(self) -> Level:
+        """The highest of the smoothed points."""
+        return self._smoothed(int(self.smooth[1].argmax()))
+
+    def _smoothed(self, bucket: int) -> Level:
+        part = slice(self._bounds[bucket], self._bounds[bucket + 1])
+        return Level.of(self.steps[part], self.values[part])
+
+    def course(self, unit: str = "", since: Level | None = None) -> str:
+        """Return `from A (median of steps a to b) to B (median of steps c to d)`, of its start and its
+        end.
+        """
+        return f"from {(since or self.start_level).text(unit)} to {self.end_level.text(unit)}"
 
     def left(self, way: Literal["up", "down"], share: float = TENTH) -> int:
         """Return the step at which the curve left its begin for good on its way to its extreme.
@@ -232,8 +285,8 @@ class Outcome:
     rose.
     """
 
-    before: float
-    after: float
+    before: Level
+    after: Level
     change: int  # from the step on, by more than its noise and a tenth of all that it ever moved
     late: int  # the same of the second half of the run alone
     solved: bool
@@ -243,17 +296,25 @@ class Outcome:
         """Judge a score from a step on."""
         least = max(CLEAR * score.error, TENTH * (score.high - score.low))
         before = score.around(since)[0]
-        changes = score.end - before, score.end - float(np.median(score.part(0.5, 0.6)))
+        changes = score.end - before.value, score.end - float(np.median(score.part(0.5, 0.6)))
         change, late = (int(np.sign(change)) if abs(change) > least else 0 for change in changes)
-        return cls(before, score.end, change, late, score.bounded and score.end >= SOLVED)
+        return cls(before, score.end_level, change, late, score.bounded and score.end >= SOLVED)
+
+    @property
+    def gain(self) -> float:
+        """What the score has gained since the step."""
+        return self.after.value - self.before.value
 
 
-def told(score: Outcome | None) -> str:
-    """Return the end of a sentence: what the reward did; nothing where none is logged."""
+def reward_after(score: Outcome | None) -> str:
+    """Return the end of a sentence: what the reward did from a step on; nothing where none is logged."""
     if score is None:
         return ""
-    word = {-1: "falls since", 0: "has not risen since", 1: "rises all the same"}[score.change]
-    return f"; the reward {word} ({score.before:.3g} -> {score.after:.3g})"
+    if score.change < 0:
+        return f"; the reward falls after that, from {score.before} to {score.after}"
+    if score.change > 0:
+        return f"; the reward rises all the same, from {score.before} to {score.after}"
+    return f"; the reward shows no clear change after that: {score.before}, then {score.after}"
 
 
 def sure(times: float, base: float) -> float:

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from sorl.diagnosis.changepoint import CLEAR, Evidence, before, sure, told
+from sorl.diagnosis.changepoint import CLEAR, Evidence, before, reward_after, sure
 from sorl.diagnosis.finding import Clue, among, cause, sql
 from sorl.diagnosis.log import Log
 
@@ -51,8 +51,9 @@ def staleness(log: Log) -> Clue | None:
         return None
     bound = f", where {allowed:g} are allowed" if late else ""
     certain = age.end - age.begin if older else age.end / OLD
-    says = f"the data are {age.end:.2g} iterations old, {age.begin:.2g} at the start{bound}{told(score)}"
-    return Clue.since("sign" if older or late else "pattern", sure(certain, 0.75), age.shown(step), says)
+    goes = f"grows {age.course()}, beginning in step {step}" if older else f"is {age.end_level}"
+    says = f"the age of the data, in iterations, {goes}{bound}{reward_after(score)}"
+    return Clue.of("sign" if older or late else "pattern", sure(certain, 0.75), age.shown(step), says)
 
 
 @cause(

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from sorl.diagnosis.causes.batch import culprit
-from sorl.diagnosis.changepoint import Evidence, before, first, told
+from sorl.diagnosis.changepoint import Evidence, before, first, reward_after
 from sorl.diagnosis.finding import Clue, bounded, cause, sql, third
 from sorl.diagnosis.log import Log
 from sorl.diagnosis.standing import counted, from_onset
@@ -93,20 +93,21 @@ def _critic(log: Log) -> Clue | None:
     """The same of a log of scalars, in which a loss may be noisy for thousands of steps."""
     loss = log.curve("minibatch.value_loss")
     variance = log.curve("step.explained_variance")
-    found: dict[str, Evidence] = {}
+    evidence = []
+    sentences = []
     if loss is not None and loss.end > LOSS * loss.low:
-        found["its loss"] = Evidence(loss.column, loss.left("up"), loss.end, loss.low)
+        evidence.append(Evidence(loss.column, loss.left("up"), loss.end, loss.low))
+        sentences.append(f"the loss of the critic grows {loss.course(since=loss.lowest())}")
     if variance is not None and variance.end < 0 and variance.high > EXPLAINED:
-        share = "the share of the variance of the returns that its values explain"
-        found[share] = Evidence(variance.column, variance.left("down"), variance.end, variance.high)
-    if not found:
+        evidence.append(Evidence(variance.column, variance.left("down"), variance.end, variance.high))
+        share = "the share of the variance of the returns that its values explain falls"
+        sentences.append(f"{share} {variance.course(since=variance.highest())}")
+    if not evidence:
         return None
-    evidence = tuple(sorted(found.values(), key=lambda e: (e.step, e.column)))
+    evidence.sort(key=lambda e: (e.step, e.column))
     step = evidence[0].step
-    says = "; ".join(f"{what} goes from {e.usual:.3g} to {e.value:.3g}" for what, e in found.items())
-    return Clue(
-        "sign", 0.85, step, f"from step {step} on the critic fails: {says}{told(log.outcome(step))}", evidence
-    )
+    says = f"{', and '.join(sentences)}, beginning in step {step}{reward_after(log.outcome(step))}"
+    return Clue("sign", 0.85, step, says, tuple(evidence))
 
 
 @cause(

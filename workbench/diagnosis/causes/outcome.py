@@ -6,9 +6,9 @@ import re
 
 import numpy as np
 
-from sorl.diagnosis.changepoint import CLEAR, Curve, Evidence, Outcome, sure, told
+from sorl.diagnosis.changepoint import CLEAR, Curve, Evidence, Level, Outcome, reward_after, sure
 from sorl.diagnosis.finding import Clue, scalar
-from sorl.diagnosis.log import Log
+from sorl.diagnosis.log import PART, Log
 
 # of the groups without an advantage: all right, all wrong
 IDLE = 0.7
@@ -16,6 +16,7 @@ STUCK = 0.6
 # of the range of the reward
 EASY = 0.7
 HARD = 0.3
+TOKENS = "tokens"
 GROUP = 8  # rollouts of a prompt, where nobody says how many
 # x the length of the start, where the reward pays for it and where it does not
 GROWN = 1.8
@@ -28,6 +29,7 @@ LIMIT = 0.2
 CEILING = 0.95  # of the greatest length, at which answers are pinned
 PINNED_FROM = 0.67  # of it, below which they were at first
 DEAD_ROWS = 20
+DEAD_SHARE = 0.95  # of the rows, in which such a part is at its floor
 LOST = 0.05  # of the range of the evaluation
 RULES = 2 / 3  # of all that moved the reward
 LATE = 1 / 5  # of what the reward gained in all: what it gains from the first third of the run on
@@ -50,11 +52,12 @@ _FORM = re.compile(r"form|len|brev|style|tag|think|xml|json|struct|repeti|lang|t
     ),
 )
 def groups_too_easy(log: Log, reward: Curve) -> Clue | None:
-    """Most groups are all right: they give no gradient."""
+    """Most groups are at the top of their reward: they give no gradient."""
     unchecked = (
         "" if log.columns("evaluation") else "; no evaluation is logged, and a hacked reward looks the same"
     )
-    return None if reward.reached < EASY else _idle(log, reward, IDLE, "all right", unchecked)
+    what = "all right" if reward.bounded else "all near the highest reward of this log"
+    return None if reward.reached < EASY else _idle(log, reward, IDLE, what, unchecked)
 
 
 @scalar(
@@ -64,8 +67,9 @@ def groups_too_easy(log: Log, reward: Curve) -> Clue | None:
     test="on easier prompts, or in groups twice as large, the share of groups without an advantage must fall",
 )
 def groups_too_hard(log: Log, reward: Curve) -> Clue | None:
-    """Most groups are all wrong: they give no gradient."""
-    return None if reward.reached > HARD else _idle(log, reward, STUCK, "all wrong")
+    """Most groups are at the bottom of their reward: they give no gradient."""
+    what = "all wrong" if reward.bounded else "all near the lowest reward of this log"
+    return None if reward.reached > HARD else _idle(log, reward, STUCK, what)
 
 
 def _idle(log: Log, reward: Curve, mark: float, what: str, more: str = "") -> Clue | None:
@@ -95,10 +99,14 @@ def _idle(log: Log, reward: Curve, mark: float, what: str, more: str = "") -> Cl
         idle = Curve(reward.column, reward.steps, p**n + (1 - p) ** n)
     if idle.end < mark:
         return None
-    step = idle.left("up") if idle.end - idle.begin > CLEAR * idle.error else int(idle.steps[0])
-    says = f"{100 * idle.end:.0f} % of the groups {have} one reward for all rollouts, at a mean reward of "
-    says += f"{reward.end:.3g}: they are {what} and give no gradient{more}"
-    return Clue.since("sign" if seen else "pattern", sure(idle.end / mark, base), idle.shown(step), says)
+    rises = idle.end - idle.begin > CLEAR * idle.error
+    step = idle.left("up") if rises else int(idle.steps[0])
+    goes = f"is {idle.end_level.text('%')}"
+    if rises:
+        goes = f"rises {idle.course('%')}, beginning in step {step}"
+    says = f"the share of groups that {have} one reward for all rollouts {goes}, at a mean reward of"
+    says += f" {reward.end_level}: they are {what} and give no gradient{more}"
+    return Clue.of("sign" if seen else "pattern", sure(idle.end / mark, base), idle.shown(step), says)
 
 
 def _without_spread(log: Log) -> Curve | None:
@@ -127,24 +135,27 @@ def _without_spread(log: Log) -> Curve | None:
 def length_hacking(log: Log, length: Curve, reward: Curve) -> Clue | None:
     """Answers grow longer without getting better."""
     heldout = log.curve("evaluation")
-    if length.end < GROWN * (usual := min(length.begin, length.low)):
+    lowest = length.lowest()
+    least = length.start_level if length.begin <= lowest.value else lowest
+    usual = least.value
+    if length.end < GROWN * usual:
         return None
     step = length.left("up")
     judge = heldout or reward
     paid = Outcome.of(reward, step)
     real = Outcome.of(judge, step)
-    gained = (real.after - real.before) / judge.span
+    gained = real.gain / judge.span
     pays = heldout is not None and paid.change > 0 >= real.change
-    pays = pays and 3 * gained < (paid.after - paid.before) / reward.span
+    pays = pays and 3 * gained < paid.gain / reward.span
     cut = log.curve("step.truncated_frac")  # answers that run into the limit fail for that
     if not pays and (gained > BARELY or length.end < PADDED * usual or (cut is not None and cut.end > CUT)):
         return None
-    says = f"answers grow from {usual:.0f} to {length.end:.0f} tokens"
-    says += f" and the reward with them ({paid.before:.3g} -> {paid.after:.3g})" if pays else ""
-    says += f", while the {'evaluation' if heldout else 'reward'} gains next to nothing "
-    says += f"({real.before:.3g} -> {real.after:.3g})"
+    says = f"answers grow {length.course(TOKENS, least)}, beginning in step {step}"
+    says += f", and the reward with them, from {paid.before} to {paid.after}" if pays else ""
+    says += f", while the {'evaluation' if heldout else 'reward'} gains next to nothing, from {real.before}"
+    says += f" to {real.after}"
     certain = sure(length.end / usual / GROWN, 0.75 if pays else 0.65)
-    return Clue.since("sign" if pays else "pattern", certain, length.shown(step, usual), says)
+    return Clue.of("sign" if pays else "pattern", certain, length.shown(step, usual), says)
 
 
 @scalar(
@@ -163,10 +174,12 @@ def truncation(log: Log, cut: Curve) -> Clue | None:
         return None
     step = cut.left("up") if cut.end > 2 * cut.begin else int(cut.steps[0])
     limit = log.settings.get("world.max_response_tokens")
-    says = f"{100 * cut.end:.0f} % of the answers end at the token limit"
-    says += f" of {limit:,}" if isinstance(limit, int) else ""
-    says += f", {100 * cut.begin:.1f} % at the start{told(log.outcome(step))}"
-    return Clue.since("sign", sure(cut.end / CUT, 0.7), cut.shown(step), says)
+    bound = f" of {limit:,}" if isinstance(limit, int) else ""
+    rises = cut.end - cut.begin > max(0.1 * cut.begin, CLEAR * cut.error)
+    goes = f"rises {cut.course('%')}, beginning in step {step}" if rises else f"is {cut.end_level.text('%')}"
+    goes += "" if rises else f", and {cut.start_level.text('%')} at the start"
+    says = f"the share of answers that end at the token limit{bound} {goes}{reward_after(log.outcome(step))}"
+    return Clue.of("sign", sure(cut.end / CUT, 0.7), cut.shown(step), says)
 
 
 @scalar(
@@ -186,11 +199,9 @@ def length_ceiling(log: Log, length: Curve, reward: Curve) -> Clue | None:
     score = Outcome.of(reward, length.left("up"))
     if not pinned or score.change >= 0:
         return None
-    says = (
-        f"answers grow from {length.begin:.0f} to {length.end:.0f} tokens and stay at {top:.0f}, which looks"
-    )
-    says += f" like the token limit{told(score)}"
-    return Clue.since("sign", 0.8, length.shown(step), says)
+    says = f"answers grow {length.course(TOKENS)} and stay there since step {step}: 99 % of all rows lie at"
+    says += f" {top:.0f} or below, which looks like the token limit{reward_after(score)}"
+    return Clue.of("sign", 0.8, length.shown(step), says)
 
 
 @scalar(
@@ -205,19 +216,19 @@ def length_ceiling(log: Log, length: Curve, reward: Curve) -> Clue | None:
     test="score a right answer by hand with that part of the reward: it must be paid",
 )
 def dead_reward_part(log: Log, reward: Curve, _: Curve) -> Clue | None:
-    """A part of the reward never pays."""
-    for name, column in sorted(
-        (column.split("reward_part_", 1)[1], column) for column in log.columns("reward parts")
-    ):
-        part = log.curve(column)
-        others = [one for one in log.columns("reward parts") if one != column]
-        moving = any(curve is not None and np.ptp(curve.values) > 0 for curve in map(log.curve, others))
-        if part is None or len(part) < DEAD_ROWS or np.ptp(part.values) or part.values[0] > 0 or not moving:
+    """A part of the reward hardly ever pays."""
+    curves = {column: log.curve(column) for column in sorted(log.columns("reward parts"))}
+    known = {column: curve for column, curve in curves.items() if curve is not None}
+    moving = {column for column, curve in known.items() if np.ptp(curve.values) > 0}
+    for column, part in known.items():
+        least = float(part.values.min())
+        at_floor = int((part.values == least).sum())
+        is_dead = at_floor >= DEAD_SHARE * len(part) and part.values[0] == least <= 0
+        if len(part) < DEAD_ROWS or not is_dead or not moving - {column}:
             continue
-        says = (
-            f"the part '{name}' of the reward is {part.values[0]:g} in all {len(part):,} rows, so it gives no"
-        )
-        says += " signal: what is learned, other parts pay for"
+        rows = f"all {len(part):,}" if at_floor == len(part) else f"{at_floor:,} of {len(part):,}"
+        says = f"the part '{column.split(PART, 1)[1]}' of the reward is {least:g} in {rows} rows, so it gives"
+        says += " next to no signal: what is learned, other parts pay for"
         return Clue.of("sign", 0.8, part.shown(int(part.steps[0])), says)
     return None
 
@@ -240,10 +251,9 @@ def length_collapse(log: Log, length: Curve) -> Clue | None:
     )
     if better or length.end > SHORT * length.begin:
         return None
-    says = f"answers shrink from {length.begin:.0f} to {length.end:.0f} tokens{told(score)}"
-    return Clue.since(
-        "sign", sure(SHORT * length.begin / max(length.end, 1e-9), 0.7), length.shown(step), says
-    )
+    says = f"answers shrink {length.course(TOKENS)}, beginning in step {step}{reward_after(score)}"
+    certain = sure(SHORT * length.begin / max(length.end, 1e-9), 0.7)
+    return Clue.of("sign", certain, length.shown(step), says)
 
 
 @scalar(
@@ -264,17 +274,17 @@ def reward_hacking(log: Log, reward: Curve, heldout: Curve) -> Clue | None:
     step = int(means.index[int(means.argmax())])
     best = float(means.max())
     end = float(means.iloc[-1])
+    middle = int(np.searchsorted(heldout.steps, step))
+    around = slice(max(0, middle - width // 2), middle + width // 2 + 1)
+    top = Level.of(heldout.steps[around], heldout.values[around])
     paid = Outcome.of(reward, step)
     least = max(5 * heldout.noise / np.sqrt(width), LOST * heldout.span)
     if best - end < (least if paid.change > 0 or paid.solved else 2 * least) or paid.change < 0:
         return None
-    says = (
-        f"the evaluation falls from {best:.3g} to {end:.3g}, while the training reward goes from"
-        f" {paid.before:.3g} "
-    )
+    says = f"the evaluation falls {heldout.course(since=top)}, while the training reward goes from"
     certain = sure((best - end) / (LOST * heldout.span), 0.75)
     shown = Evidence(heldout.column, step, end, best)
-    return Clue.since("sign", certain, shown, f"{says}to {paid.after:.3g}")
+    return Clue.of("sign", certain, shown, f"{says} {paid.before} to {paid.after}")
 
 
 @scalar(
@@ -301,20 +311,16 @@ def component_dominates(log: Log, reward: Curve, _: Curve) -> Clue | None:
     first = max(moved, key=lambda name: abs(moved[name]))
     share = abs(moved[first]) / total
     part = parts[first]
-    starved = (
-        bool(answers)
-        and all(moved[name] < -CLEAR * parts[name].error for name in answers)
-        and moved[first] > 0
-    )
-    if first in answers or not (answers or _FORM.search(first)) or (share < RULES and not starved):
+    starved = bool(answers) and all(moved[name] < -CLEAR * parts[name].error for name in answers)
+    if moved[first] <= 0 or first in answers or not (answers or _FORM.search(first)):
         return None
-    step = part.left("up" if moved[first] > 0 else "down")
-    rest = ", ".join(f"{name} {moved[name]:+.2g}" for name in sorted({*parts} - {first}))
-    says = (
-        f"{100 * share:.0f} % of what moved the reward is its part '{first}' ({moved[first]:+.2g} since step"
-        f" {step}"
-    )
-    return Clue.of("sign", sure(share / RULES, 0.75), part.shown(step), f"{says}; {rest})")
+    if share < RULES and not starved:
+        return None
+    step = part.left("up")
+    rest = ", ".join(f"'{name}' by {moved[name]:+.2g}" for name in sorted({*parts} - {first}))
+    says = f"from the first tenth of the run to the last the part '{first}' moves the reward by"
+    says += f" {moved[first]:+.2g}, beginning in step {step}, and {rest}"
+    return Clue.of("sign", sure(share / RULES, 0.75), part.shown(step), says)
 
 
 @scalar(
@@ -341,10 +347,11 @@ def plateau(log: Log, reward: Curve) -> Clue | None:
     if not risen and (error > 0.1 * reward.span or max(abs(gained), abs(late)) > STILL * reward.span):
         return None  # a gain that noise may hide
     step = reward.left("up", 0.8) if risen else int(reward.steps[0])
-    what = (
-        f"has stayed at {reward.end:.3g}: all that it gained it gained before" if risen else "has not moved"
-    )
-    return Clue.of("pattern", 0.5, reward.shown(step), f"since step {step} the reward {what}")
+    if risen:
+        says = f"the reward has hardly moved since step {step}, and is {reward.end_level} at the end"
+    else:
+        says = f"the reward has not moved: {reward.start_level}, then {reward.end_level}"
+    return Clue.of("pattern", 0.5, reward.shown(step), says)
 
 
 def _gains(score: Curve) -> tuple[float, float, float]:

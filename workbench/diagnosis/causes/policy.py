@@ -4,10 +4,11 @@ sampler, gradient.
 
 import numpy as np
 
-from sorl.diagnosis.changepoint import CLEAR, Curve, Evidence, Outcome, sure, told
+from sorl.diagnosis.changepoint import CLEAR, Curve, Evidence, Outcome, reward_after, sure
 from sorl.diagnosis.finding import Clue, bounded, scalar, third
 from sorl.diagnosis.log import Log
 
+PER_TOKEN = "nats a token"
 GONE = 0.12  # of the entropy of the start; healthy runs keep more while they still learn
 NOISE = 1.6  # x the lowest entropy that it had
 LOUD = 1.0  # nats a token, above which an entropy that rises matters also where the reward does not fall
@@ -54,14 +55,9 @@ def entropy_collapse(log: Log, entropy: Curve) -> Clue | None:
     learns = score is not None and score.late > 0
     if left > (GONE / 3 if learns else GONE) or (score is not None and score.solved):
         return None
-    says = (
-        f"entropy falls from {entropy.begin:.3g} to {entropy.end:.3g} nats a token, {100 * left:.2g} % of"
-        " what it "
-    )
+    says = f"entropy falls {entropy.course(PER_TOKEN)}, beginning in step {step}{reward_after(score)}"
     certain = sure(GONE / max(left, 1e-4), 0.65)
-    return Clue.since(
-        "pattern" if learns else "sign", certain, entropy.shown(step), f"{says}was{told(score)}"
-    )
+    return Clue.of("pattern" if learns else "sign", certain, entropy.shown(step), says)
 
 
 @scalar(
@@ -85,7 +81,9 @@ def entropy_collapse(log: Log, entropy: Curve) -> Clue | None:
 )
 def entropy_explosion(log: Log, entropy: Curve) -> Clue | None:
     """The policy dissolves into noise: its entropy explodes."""
-    usual = min(entropy.begin, entropy.low)
+    lowest = entropy.lowest()
+    least = entropy.start_level if entropy.begin <= lowest.value else lowest
+    usual = least.value
     step = entropy.left("up")
     score = log.outcome(step)
     noise = max(NOISE * usual, usual + CLEAR * entropy.error)
@@ -94,8 +92,9 @@ def entropy_explosion(log: Log, entropy: Curve) -> Clue | None:
     if entropy.end < LOUD and score is not None and score.change == 0:
         return None
     bonus = " (an entropy bonus is set)" if log.settings.get("learn.entropy_coef") else ""
-    says = f"entropy rises from {usual:.3g} to {entropy.end:.3g} nats a token{bonus}{told(score)}"
-    return Clue.since("sign", sure(entropy.end / usual / NOISE, 0.65), entropy.shown(step, usual), says)
+    says = f"entropy rises {entropy.course(PER_TOKEN, least)}{bonus}, beginning in step {step}"
+    certain = sure(entropy.end / usual / NOISE, 0.65)
+    return Clue.of("sign", certain, entropy.shown(step, usual), f"{says}{reward_after(score)}")
 
 
 @scalar(
@@ -113,9 +112,9 @@ def dead_policy(log: Log, entropy: Curve, norm: Curve) -> Clue | None:
     if entropy.end > DEAD or norm.end > STILL_NORM * norm.high or norm.high <= 0:
         return None
     step = entropy.left("down")
-    says = f"the entropy is {entropy.end:.2g} nats a token and the gradient norm {norm.end:.2g}, after"
-    says += f" {entropy.high:.3g} and {norm.high:.3g}{told(log.outcome(step))}"
-    return Clue.since("sign", 0.97, entropy.shown(step, entropy.high), says)
+    says = f"entropy falls {entropy.course(PER_TOKEN, entropy.highest())}, beginning in step {step}, and the"
+    says += f" gradient norm {norm.course(since=norm.highest())}{reward_after(log.outcome(step))}"
+    return Clue.of("sign", 0.97, entropy.shown(step, entropy.high), says)
 
 
 @scalar(
@@ -133,8 +132,8 @@ def no_update(log: Log, kl: Curve, reward: Curve) -> Clue | None:
     score = Outcome.of(reward, int(reward.steps[0]))
     if few or float(np.quantile(np.abs(kl.values), 0.95)) > STUCK_KL or score.change > 0 or score.solved:
         return None
-    says = f"the KL to the reference is at most {np.abs(kl.values).max():.2g} nats a token in"
-    says += f" {len(kl):,} rows{told(score)}"
+    says = f"in all {len(kl):,} rows the KL to the reference is at most {np.abs(kl.values).max():.2g} nats a"
+    says += f" token{reward_after(score)}"
     return Clue.of("pattern", 0.6, kl.shown(int(kl.steps[0])), says)
 
 
@@ -170,13 +169,10 @@ def clip_saturation(log: Log, clip: Curve) -> Clue | None:
     if clip.end < CLIPPED or (not rises and clip.begin < 1.5 * CLIPPED):
         return None
     step = clip.left("up") if rises else int(clip.steps[0])
-    says = (
-        f"{100 * clip.end:.0f} % of the tokens are clipped and give no gradient, {100 * clip.begin:.1f} % at"
-        " the "
-    )
-    return Clue.since(
-        "sign", sure(clip.end / CLIPPED, 0.65), clip.shown(step), f"{says}start{told(log.outcome(step))}"
-    )
+    says = f"the share of tokens that are clipped, and give no gradient, goes {clip.course('%')}"
+    says += f", beginning in step {step}" if rises else ""
+    certain = sure(clip.end / CLIPPED, 0.65)
+    return Clue.of("sign", certain, clip.shown(step), f"{says}{reward_after(log.outcome(step))}")
 
 
 @scalar(
@@ -194,11 +190,8 @@ def clip_idle(log: Log, clip: Curve) -> Clue | None:
     if apart is None or np.quantile(clip.values, 0.95) > 1e-5:
         return None
     step = apart.left("up")
-    says = (
-        f"no token is clipped in {len(clip):,} steps, and yet {_NAMES[apart.column]} grows from"
-        f" {apart.begin:.2g} "
-    )
-    says += f"to {apart.end:.2g} from step {step} on: the ratio that is clipped is not the one that moves"
+    says = f"next to no token is clipped in {len(clip):,} rows, and yet {_NAMES[apart.column]} grows"
+    says += f" {apart.course()}, beginning in step {step}: the ratio that is clipped is not what moves"
     return Clue.of("sign", sure(apart.end / max(apart.begin, 1e-9) / APART, 0.65), apart.shown(step), says)
 
 
@@ -224,12 +217,10 @@ def mismatch_grows(log: Log, apart: Curve) -> Clue | None:
     if not _grown(apart):
         return None
     step = apart.left("up")
-    says = (
-        f"{_NAMES[apart.column]} grows from {apart.begin:.2g} to {apart.end:.2g}: old weights in the"
-        " sampler, or "
-    )
-    says += f"kernels that differ more on what the policy writes now{told(log.outcome(step))}"
-    return Clue.since("sign", sure(apart.end / max(apart.begin, 1e-9) / APART, 0.65), apart.shown(step), says)
+    says = f"{_NAMES[apart.column]} grows {apart.course()}, beginning in step {step}: old weights in the"
+    says += " sampler, or kernels that differ more on what the policy writes now"
+    certain = sure(apart.end / max(apart.begin, 1e-9) / APART, 0.65)
+    return Clue.of("sign", certain, apart.shown(step), f"{says}{reward_after(log.outcome(step))}")
 
 
 _NAMES = {
@@ -277,8 +268,8 @@ def kl_blowup(log: Log, kl: Curve) -> Clue | None:
     bends = kl.end - middle > 2 * (middle - kl.begin)  # a healthy KL grows evenly, or ever more slowly
     if kl.end < max(mark, AWAY * kl.begin) or (score is not None and score.late > 0 and not bends):
         return None
-    says = f"the KL runs from {kl.begin:.3g} to {kl.end:.3g} nats a token{told(score)}"
-    return Clue.since("sign", sure(kl.end / mark, 0.65), kl.shown(step), says)
+    says = f"the KL grows {kl.course(PER_TOKEN)}, beginning in step {step}{reward_after(score)}"
+    return Clue.of("sign", sure(kl.end / mark, 0.65), kl.shown(step), says)
 
 
 @scalar(
@@ -310,7 +301,10 @@ def grad_spikes(log: Log, _: Curve) -> Clue | None:
     reward = log.curve("reward")
     hurt = False
     if reward is not None:  # lower after most of these steps than before them
-        falls = [np.subtract(*reward.around(int(at), 0.03)) for at in spikes.index]
+        falls = []
+        for at in spikes.index:
+            earlier, later = reward.around(int(at), 0.03)
+            falls.append(earlier.value - later.value)
         hurt = float(np.median(falls)) > 1.5 * reward.error
     down = score is not None and score.change < 0
     known = log.settings.get("learn.policy.max_grad_norm") is not None
@@ -352,5 +346,6 @@ def grad_explosion(log: Log, norm: Curve) -> Clue | None:
     if norm.end < NORM * norm.begin:
         return None
     step = norm.left("up")
-    says = f"the gradient norm grows from {norm.begin:.3g} to {norm.end:.3g}{told(log.outcome(step))}"
-    return Clue.since("sign", sure(norm.end / max(norm.begin, 1e-9) / NORM, 0.65), norm.shown(step), says)
+    says = f"the gradient norm grows {norm.course()}, beginning in step {step}"
+    certain = sure(norm.end / max(norm.begin, 1e-9) / NORM, 0.65)
+    return Clue.of("sign", certain, norm.shown(step), f"{says}{reward_after(log.outcome(step))}")
