@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -24,6 +24,7 @@ from sorl.importing.configs import config_near, configs
 from sorl.importing.formats import Format, format_of, runs_in
 from sorl.importing.numbers import Column
 from sorl.importing.rows import Rows
+from sorl.importing.trainer import trainer_of
 from sorl.importing.unpack import Unpacked, is_packed, unpacked
 from sorl.recording.segments import schema_of
 from sorl.spec import InputError
@@ -114,7 +115,7 @@ class Source:
             for rows in runs_in(self.file, self.format):
                 try:
                     config = config_near(self.path, rows.notes) | config_near(self.file, rows.notes)
-                    run = imported(rows, config | rows.config)
+                    run = imported(rows, config | rows.config, self.path)
                 except InputError as error:
                     lines.append(self._named(error))
                     continue
@@ -246,7 +247,7 @@ class _Search:
             return []
 
 
-def imported(rows: Rows, config: Mapping[str, Any]) -> Imported:
+def imported(rows: Rows, config: Mapping[str, Any], path: Path = Path()) -> Imported:
     """Return a run's rows in tables of ours. Raises InputError where no metric has a column of ours.
 
     Of a trainer that logs no exact match, the mean reward stands in for success: collapse is judged by it.
@@ -281,10 +282,29 @@ def imported(rows: Rows, config: Mapping[str, Any]) -> Imported:
     tables = _tables(step, updates)
     own_names = {f"step.{name}": metric for name, metric in kept.items()}
     broken = _all_not_finite(tables, own_names | read)
-    reading = replace(rows.reading(read.values()), not_finite=tuple(broken))
-    return Imported(
-        rows.name, tables, names.settings(config), read, kept, others[KEPT:], reading, rows.status
+    choices = names.choices(config)
+    reading = replace(
+        rows.reading(read.values()),
+        not_finite=tuple(broken),
+        trainer=trainer_of(metrics, config, path),
+        reward_metric=read.get("step.reward", ""),
+        options={setting: (choice.option, choice.given) for setting, choice in choices.items()},
+        candidates=_candidates(read, others),
     )
+    settings = {setting: choice.value for setting, choice in choices.items()}
+    return Imported(rows.name, tables, settings, read, kept, others[KEPT:], reading, rows.status)
+
+
+def _candidates(read: Collection[str], others: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return the columns that a diagnosis asks for and the log lacks, with the metrics that may be it."""
+    candidates: dict[str, tuple[str, ...]] = {}
+    for column in names.CLUES:
+        if column in read or (column == "step.reward" and "step.success" in read):
+            continue
+        metrics = names.candidates(column, others)
+        if metrics:
+            candidates[column] = metrics
+    return candidates
 
 
 def _stacked(earlier: Mapping[str, Any], later: Mapping[str, Any], first: int) -> dict[str, Any]:

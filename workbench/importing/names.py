@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 # Columns of ours with their names in verl, Search-R1, RAGEN, rLLM, TRL, OpenRLHF, SkyRL, prime-rl, slime,
 # AReaL, ROLL, NeMo-RL and tinker-cookbook. Of several in one log the first counts; `*` stands for any text. A
@@ -268,6 +268,36 @@ _MEAN = re.compile(r"^(?:mean|avg|average)_|(?:[/_.](?:mean|avg|average|train)|\
 _HELD_OUT = re.compile(r"^(?:eval|evaluation|val|valid|validation|test|heldout|held_out)[/_.:]+")
 _RANK_OF_WORDS = 1000  # behind every listed name
 
+# Where a column is not read: words of which one (`a+b`: all) says that a metric may be it.
+CLUES = {
+    column: tuple(words.split())
+    for column, words in {
+        "step.reward": (
+            "reward rewards rew rewardfn score scores return returns ret accuracy acc success successes win "
+            "wins winrate solved solve pass correct correctness fitness points utility"
+        ),
+        "step.entropy": "entropy entropies ent",
+        "step.kl_ref": "kl kld kldiv divergence",
+        "step.response_tokens": (
+            "completion+length completion+len completion+tokens response+length response+len response+tokens "
+            "answer+length answer+len answer+tokens output+length output+len output+tokens generated+tokens "
+            "gen+len gen+length generation+length generation+tokens seq+len seqlen length lengths"
+        ),
+        "minibatch.grad_norm": "grad+norm gradient+norm gradnorm gnorm grads+norm gradients+norm",
+        "step.clip_frac": "clip clipfrac clipped clipping cliprate",
+        "step.truncated_frac": "truncated truncation truncate trunc overlong eos+no cutoff",
+    }.items()
+}
+_CLUES = {column: tuple(frozenset(word.split("+")) for word in words) for column, words in CLUES.items()}
+# words of what is no mean of the policy's own samples
+_NO_MEAN = frozenset(
+    (
+        *("std", "stddev", "var", "variance", "max", "min", "median", "count", "num"),
+        *("time", "seconds", "sec", "prompt", "prompts", "input", "loss", "lr"),
+    )
+)
+CANDIDATES = 12  # metrics that are named for a column
+
 _BOUND = "learn.policy.max_grad_norm"
 # A coefficient of the KL counts only where its term is on: where the switch says no, it is 0.
 _SWITCHES = {"kl_loss_coef": "use_kl_loss", "kl_coef": "use_kl_in_reward"}
@@ -331,16 +361,21 @@ def _without_rooms(name: str) -> str:
     return name
 
 
-def candidates(column: str, metrics: Iterable[str]) -> list[str]:
-    """Return the metrics without a column that may be this one, by a word that they share with its names."""
-    words_of_column = "_".join(WORDS.get(column, ()))
-    roots = {root for root in words_of_column.split("_") if len(root) > 2}
+def candidates(column: str, metrics: Iterable[str]) -> tuple[str, ...]:
+    """Return the metrics that may be a column, by a word of theirs (CLUES), of those that have no column."""
     found = []
     for metric in metrics:
-        words = set(re.split(r"[^a-z]+", metric.lower()))
-        if words & roots and place(metric) is None and not part_of(metric):
+        words = set(_words_of(metric))
+        hints = any(clue <= words for clue in _CLUES[column])
+        if hints and not words & _NO_MEAN and place(metric) is None and not part_of(metric):
             found.append(metric)
-    return found
+    return tuple(found[:CANDIDATES])
+
+
+def _words_of(metric: str) -> list[str]:
+    """Return the words of a name, in lower case; `meanReward2` has the words mean and reward."""
+    apart = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", metric)
+    return re.findall(r"[a-z]+", apart.lower())
 
 
 def chosen(metrics: Collection[str]) -> dict[str, str]:
@@ -380,29 +415,56 @@ def own_column(metric: str, taken: Iterable[str]) -> str:
     )
 
 
+class Choice(NamedTuple):
+    """A setting of ours as the configuration of another trainer says it."""
+
+    value: Any  # in ours
+    option: str  # the name of theirs, as the configuration spells it
+    given: Any  # its value there
+
+
 def settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of ours that a flat configuration (dotted keys) says: numbers, words and switches
     only.
     """
-    ends: dict[str, Any] = dict(config)
-    for key, value in config.items():
+    return {setting: choice.value for setting, choice in choices(config).items()}
+
+
+def choices(config: Mapping[str, Any]) -> dict[str, Choice]:
+    """Return the settings of ours that a flat configuration says, each with the option that said it."""
+    keys: dict[str, str] = {key: key for key in config}  # the end of a key -> the key
+    for key in config:
         parts = key.split(".")
         for start in range(len(parts)):
-            ends.setdefault(".".join(parts[start:]), value)
-    found: dict[str, Any] = {}
+            keys.setdefault(".".join(parts[start:]), key)
+    chosen_options: dict[str, Choice] = {}
     for setting, names in SETTINGS.items():
-        for name in (name for name in names if name in ends):
-            off = _value(ends.get(_SWITCHES.get(name.rpartition(".")[2], ""))) is False
-            value = 0.0 if off else _value(ends[name])
-            if (
-                isinstance(value, bool | int | float | str)
-                and value not in ("", -1)
-                and not found.get(setting)
-            ):
-                found[setting] = value
-    if any(name in ends for name in SETTINGS[_BOUND]) and not found.get(_BOUND):
-        found[_BOUND] = None  # the configuration speaks of the bound, and sets none
-    return found
+        for name in names:
+            choice = _choice(name, keys, config)
+            if choice is not None and not _says_something(chosen_options.get(setting)):
+                chosen_options[setting] = choice
+    bounds = [keys[name] for name in SETTINGS[_BOUND] if name in keys]
+    if bounds and not _says_something(chosen_options.get(_BOUND)):
+        # The configuration speaks of the bound, and sets none.
+        chosen_options[_BOUND] = Choice(None, bounds[0], _value(config[bounds[0]]))
+    return chosen_options
+
+
+def _choice(name: str, keys: Mapping[str, str], config: Mapping[str, Any]) -> Choice | None:
+    """Return what the option of this name says; None where there is none, or it says nothing."""
+    if name not in keys:
+        return None
+    switch = keys.get(_SWITCHES.get(name.rpartition(".")[2], ""), "")
+    if switch and _value(config[switch]) is False:
+        return Choice(0.0, switch, False)
+    value = _value(config[keys[name]])
+    if not isinstance(value, bool | int | float | str) or value in ("", -1):
+        return None
+    return Choice(value, keys[name], value)
+
+
+def _says_something(choice: Choice | None) -> bool:
+    return choice is not None and bool(choice.value)
 
 
 def _value(value: Any) -> Any:

@@ -1,7 +1,8 @@
 """How a log was read: its rows, how many were left out, and what a reader of the verdict has to know."""
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sorl.spec.files import from_json
@@ -41,6 +42,12 @@ class Reading:
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     not_finite: tuple[NotFinite, ...] = ()  # the first to be so first
+    trainer: str = ""  # a name of workbench/importing/trainer.py; empty where it cannot be told
+    reward_metric: str = ""  # the metric that was read as the reward; empty where none was
+    # setting of ours -> the trainer's own option that said it, and its value there
+    options: Mapping[str, tuple[str, Any]] = field(default_factory=dict)
+    # column of ours that was not read -> metrics that may be it, under a name that is not known
+    candidates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def never_numbers(self) -> set[str]:
@@ -55,6 +62,10 @@ class Reading:
             "warnings": list(self.warnings),
             "notes": list(self.notes),
             "not_finite": [asdict(part) for part in self.not_finite],
+            "trainer": self.trainer,
+            "reward_metric": self.reward_metric,
+            "options": {setting: list(option) for setting, option in self.options.items()},
+            "candidates": {column: list(metrics) for column, metrics in self.candidates.items()},
         }
 
     def to_json(self) -> str:
@@ -74,6 +85,21 @@ class Reading:
                 warnings=tuple(map(str, fields["warnings"])),
                 notes=tuple(map(str, fields["notes"])),
                 not_finite=tuple(NotFinite(**part) for part in fields.get("not_finite", ())),
+                trainer=str(fields.get("trainer", "")),
+                reward_metric=str(fields.get("reward_metric", "")),
+                options=_options_from(fields.get("options", {})),
+                candidates=_candidates_from(fields.get("candidates", {})),
             )
-        except (ValueError, TypeError, LookupError):
+        except (ValueError, TypeError, LookupError, AttributeError):
             return None
+
+
+def _options_from(table: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
+    options: dict[str, tuple[str, Any]] = {}
+    for setting, (name, value) in table.items():
+        options[setting] = (str(name), value)
+    return options
+
+
+def _candidates_from(table: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    return {column: tuple(map(str, metrics)) for column, metrics in table.items()}
