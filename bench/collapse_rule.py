@@ -32,6 +32,7 @@ from scipy.special import xlogy
 from sorl.analysis import results
 from sorl.analysis.stats import clopper_pearson
 from sorl.diagnostics import collapse
+from sorl.spec import NOT_RISEN
 from sorl.spec.markdown import markdown_table
 
 RESULTS = Path(__file__).parents[1] / "experiments" / "results"
@@ -350,7 +351,7 @@ def ends() -> str:
             for outcome, count in Counter(outcome for outcome, _ in found).most_common()
         ]
         lines += [
-            f"  - {outcome}: {run}" for outcome, run in found if outcome in ("healthy", "mild", "no_learning")
+            f"  - {outcome}: {run}" for outcome, run in found if outcome in ("healthy", "mild", *NOT_RISEN)
         ]
     return "\n".join(lines)
 

@@ -14,8 +14,9 @@ import pandas as pd
 from sorl.analysis.runs import newest
 from sorl.cli.audit import checks
 from sorl.diagnosis.causes import CAUSES
-from sorl.diagnosis.diagnose import diagnose, in_order
+from sorl.diagnosis.diagnose import diagnose
 from sorl.diagnosis.log import HIDDEN, of_run
+from sorl.diagnosis.report import in_order
 from sorl.spec import COLLAPSED, UNDECIDED, InputError
 from sorl.store.batches import folder_of
 from studies import Share, stored

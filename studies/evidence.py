@@ -17,6 +17,7 @@ import pandas as pd
 from sorl.analysis import stats
 from sorl.analysis.runs import KEPT, NOT_DEAD, settings, survived
 from sorl.analysis.stats import LEVEL, Estimate, holm
+from sorl.spec import NOT_RISEN
 from sorl.spec import UNDECIDED as UNDECIDED_RUN
 from sorl.spec.evidence import ALPHA
 
@@ -209,7 +210,7 @@ def judged(runs: pd.DataFrame, survival: str = NOT_DEAD) -> pd.DataFrame:
     rule or was falling at its end. With KEPT, a run that never learned or lost some of it is no survivor.
     """
     over = finished(runs)
-    neither = UNDECIDED_RUN if survival == KEPT else ("no_learning", *UNDECIDED_RUN)
+    neither = UNDECIDED_RUN if survival == KEPT else (*NOT_RISEN, *UNDECIDED_RUN)
     over = over[over["outcome"].notna() & ~over["outcome"].isin(neither)]
     return over.assign(dead=~survived(over["outcome"], survival))
 

@@ -17,9 +17,10 @@ from sorl.cli.bench import CLONE
 from sorl.cli.fork import LIKELIEST, intervene, removal, train
 from sorl.cli.shared import current
 from sorl.diagnosis.causes import CAUSES
-from sorl.diagnosis.diagnose import diagnose, in_order
+from sorl.diagnosis.diagnose import diagnose
 from sorl.diagnosis.finding import Cause, Diagnosis
 from sorl.diagnosis.log import HIDDEN, of_run
+from sorl.diagnosis.report import in_order
 from sorl.grid.config import load
 from sorl.spec import InputError, RunSettings
 from sorl.spec.markdown import markdown_table

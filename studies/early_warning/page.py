@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sorl.spec import InputError
+from sorl.spec import NOT_RISEN, InputError
 from sorl.spec.markdown import markdown_table
 from studies import Share
 from studies.early_warning.corpus import Run
@@ -112,7 +112,7 @@ def corpus(bench: Bench) -> str:
 def _kind(run: Run) -> str:
     if run.collapsed:
         return "collapsed"
-    return {"no_learning": "never learned"}.get(run.outcome, run.outcome)
+    return "never learned" if run.outcome in NOT_RISEN else run.outcome
 
 
 def signals(bench: Bench) -> str:

@@ -28,7 +28,7 @@ from sorl.diagnosis.diagnose import diagnose
 from sorl.diagnosis.log import of_run
 from sorl.grid import config, progress
 from sorl.grid import run as grid
-from sorl.spec import InputError
+from sorl.spec import NOT_RISEN, InputError
 from sorl.spec.markdown import markdown_table
 from sorl.store.reader import Reader
 from sorl.store.sync import sync
@@ -72,7 +72,7 @@ def arms(runs: pd.DataFrame) -> pd.DataFrame:
     runs["rose"] = runs["held"] >= runs["warm_start"] + GAIN
     runs["collapsed"] = runs["outcome"] == "collapsed"
     runs["recovered"] = runs["outcome"] == "recovered"
-    runs["never_learned"] = runs["outcome"] == "no_learning"
+    runs["never_learned"] = runs["outcome"].isin(NOT_RISEN)
     runs["onset"] = runs["collapse_step"].astype(float)
     runs["both"] = runs["rose"] & runs["collapsed"]
     return (

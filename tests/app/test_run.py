@@ -22,7 +22,7 @@ from sorl.app.screens import replay
 from sorl.app.screens.run import as_it_is, findings, held_out, moment, not_finite, settings, told
 from sorl.app.store import Store, dictionary
 from sorl.app.text import percent
-from sorl.diagnosis.diagnose import place
+from sorl.diagnosis.report import place
 from sorl.spec import InputError
 from sorl.store.sync import sync
 from tests.app.conftest import HOSTILE, SMALL, Open, Patch, Read, Visit, assert_literal, press

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from docs.generate.render import ROOT
 from sorl.diagnosis.changepoint import FEWEST, WINDOW, Slump, first, past, slumped
-from sorl.diagnosis.diagnose import as_dict, diagnose, markdown, text
+from sorl.diagnosis.diagnose import diagnose
+from sorl.diagnosis.report import as_dict, markdown, text
 from studies.early_warning import corpus
 from studies.early_warning.page import CORPUS
 from tests.diagnosis.logs import healthy, log

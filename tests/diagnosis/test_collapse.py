@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sorl.analysis.forks import Removal, mantel_haenszel, permutation_p
-from sorl.diagnosis.diagnose import as_dict, diagnose, in_order, likely, markdown, opened, text
+from sorl.diagnosis.diagnose import diagnose
+from sorl.diagnosis.report import as_dict, in_order, likely, markdown, opened, text
 from sorl.diagnosis.standing import standing
 from sorl.diagnostics.collapse import judge
 from tests.diagnosis.logs import healthy, log
@@ -51,9 +52,7 @@ def test_for_a_run_recorded_in_another_trainer_no_command_of_ours_is_offered():
         return text(said(spiked("ratio_max", 80.0), {"learn.epochs": 4}, **FELL, experiment="e", **run))
 
     assert "sorl run e.toml --set learn.staleness=0" in asked(versions='{"sorl": "1"}')
-    assert "train again with learn.staleness=0 learn.epochs=1" in asked(
-        versions='{"sorl": "1", "trainer": "trl"}'
-    )
+    assert "train again with num_iterations at 1" in asked(versions='{"sorl": "1", "trainer": "trl"}')
 
 
 def test_large_ratios_on_stale_data_are_the_pattern_of_off_policy_updates():
@@ -134,7 +133,7 @@ def test_of_a_run_that_is_down_it_is_never_said_that_nothing_was_found():
         "event": pd.DataFrame({"step": [20], "kind": ["format_collapse"], "severity": ["critical"]})
     }
     critical = said(tables, outcome="mild")
-    assert text(critical).splitlines()[1].startswith("Not healthy, though success held. Its success was")
+    assert ": Not healthy, though success held. Its success was" in text(critical).splitlines()[0]
     assert "Critical: format collapse at step 20." in text(critical)
     assert "None of the known causes fits." in text(critical)
     assert all("Nothing found" not in text(one) for one in (d, critical, said(healthy(), **FELL)))
@@ -155,13 +154,13 @@ def test_what_shows_only_after_the_fall_is_a_consequence_and_comes_last():
     ]
     d = said(tables, {"learn.staleness": 8}, **FELL)
     assert [(f.cause.name, likely(d, f)) for f in in_order(d)] == [
-        ("off_policy", "likely cause (60 %)"),
-        ("step_size", "a consequence, not the cause (50 %)"),
+        ("off_policy", "likely cause"),
+        ("step_size", "a consequence, not the cause"),
     ]
     assert "token ratios reach 80 in step 13, 1 step before the onset" in text(d)
     assert "in step 16, 2 steps after the onset" in text(d)
     tables["minibatch"]["lr"] = [0.1] * 40 + [9.0] * 8
-    assert "later than the fall, not its cause (97 %)" in text(said(tables, {"learn.staleness": 8}, **FELL))
+    assert "later than the fall, not its cause" in text(said(tables, {"learn.staleness": 8}, **FELL))
 
 
 @pytest.mark.parametrize(("begins", "rising"), [(0.1, False), (0.02, True)])
@@ -171,7 +170,7 @@ def test_what_moved_during_a_warm_up_is_said_to_have_moved_then(begins, rising):
     tables["minibatch"]["lr"] = (begins + 0.01 * tables["minibatch"]["step"]).clip(upper=0.1)
     found = text(said(tables, **FELL))
     assert f"Moved first: kl_k3 at step {SPIKE - 4}" in found
-    assert ("The learning rate was still rising, which moves signals by itself." in found) == rising
+    assert ("The learning rate rose until step 8, which moves signals by itself." in found) == rising
 
 
 def test_of_curves_alone_the_signals_that_left_their_past_are_named_and_not_that_no_cause_fits():

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from sorl.diagnosis.causes import CAUSES
 from sorl.diagnosis.changepoint import Curve
-from sorl.diagnosis.diagnose import cannot_tell, diagnose, in_order, text
+from sorl.diagnosis.diagnose import diagnose
 from sorl.diagnosis.log import Log
+from sorl.diagnosis.report import in_order, not_looked_at, text
 
 STEPS = 400
 Columns = dict[str, np.ndarray]
@@ -441,7 +442,7 @@ def test_nothing_is_assumed_of_a_log_whose_settings_are_not_known() -> None:
 def test_what_needs_a_ledger_is_one_line_and_not_a_list_of_names() -> None:
     columns = healthy()
     del columns["step.clip_frac"], columns["minibatch.value_loss"], columns["step.explained_variance"]
-    lines = cannot_tell(diagnose(log(columns)))
+    lines = not_looked_at(diagnose(log(columns)))
     assert lines[0].startswith("Cannot tell: ")
     assert "clip_saturation" in lines[0]
     assert "not logged: clip fraction, critic" in lines[0]

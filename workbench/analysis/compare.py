@@ -13,7 +13,7 @@ from sorl.analysis import stats, survival
 from sorl.analysis.runs import replicate
 from sorl.analysis.stats import Estimate, holm, p_value, percent, spanned
 from sorl.analysis.survival import by_arm, logrank, observed
-from sorl.spec import COLLAPSED, UNDECIDED
+from sorl.spec import COLLAPSED, NOT_RISEN, UNDECIDED
 from sorl.spec.evidence import ALPHA
 
 Row = Mapping[Hashable, Any]
@@ -51,7 +51,7 @@ def summarise(frame: pd.DataFrame) -> pd.DataFrame:
         updates = over.reindex(columns=["clip_frac", "grad_norm_median", "grad_norm_max"]).astype(float)
         onsets = dead["collapse_step"].dropna().astype(float)
         each = known.to_dict(orient="records")
-        idle = known.reindex(columns=["outcome", "first_success"]).query("outcome == 'no_learning'")
+        idle = known.loc[known["outcome"].isin(NOT_RISEN)].reindex(columns=["first_success"])
         found.append(
             {
                 "arm": str(arm),
@@ -59,10 +59,8 @@ def summarise(frame: pd.DataFrame) -> pd.DataFrame:
                 "runs": len(rows),
                 "n": len(over),
                 "judged": len(judged),
-                **{
-                    word: int((known["outcome"] == word).sum())
-                    for word in ("recovered", "falling", "mild", "no_learning")
-                },
+                **{word: int((known["outcome"] == word).sum()) for word in ("recovered", "falling", "mild")},
+                "not_risen": len(idle),
                 **_over_seeds(over, "peak"),
                 **_over_seeds(over, "final"),
                 **share.columns("collapsed"),
@@ -126,7 +124,7 @@ def answer(frame: pd.DataFrame) -> str:
         (row for row in judged if row["collapsed"]), key=lambda r: r["collapsed"] / r["judged"], reverse=True
     )
     # A run that never rose cannot fall: it is no evidence of stability.
-    stood = [row for row in judged if not row["collapsed"] and row["no_learning"] < row["judged"]]
+    stood = [row for row in judged if not row["collapsed"] and row["not_risen"] < row["judged"]]
     sentences = []
     if fell:
         each = [f"{named(row)} in {int(row['collapsed'])} of {row['judged']}{_onset(row)}" for row in fell]
@@ -161,10 +159,10 @@ def answer(frame: pd.DataFrame) -> str:
         (
             "Did not rise above their start, so that staying up says nothing",
             [
-                f"{named(r)} in {r['no_learning']} of {r['judged']}"
+                f"{named(r)} in {r['not_risen']} of {r['judged']}"
                 + (f" (start {r['starts']})" if r["starts"] else "")
                 for r in rows
-                if r["no_learning"]
+                if r["not_risen"]
             ],
         ),
         (

@@ -19,7 +19,12 @@ CLOCKS = {"updates": "updates", "tokens": "tokens_trained", "seconds": "seconds_
 # of table `step`: a run that was stopped after its collapse keeps its last value
 CARRIED = ("success", "reward")
 _ARROWS = {"above": "↑", "below": "↓"}
-STATES = {"no_learning": "did not rise", "mild": "mild fall"}  # outcomes in words; the others are words
+STATES = {
+    "no_learning": "did not rise",
+    "no_clear_change": "no clear change",
+    "saturated": "saturated",
+    "mild": "mild fall",
+}  # outcomes in words; the others are words
 _MEANS = {"minibatch": "per optimizer update: ", "turn_step": "per turn index, all turns together: "}
 Row = Mapping[Any, Any]
 

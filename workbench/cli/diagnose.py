@@ -57,8 +57,9 @@ def diagnose(
     The stored steps of a single run are audited too (`sorl audit`): a violated identity proves the cause that
     it defines. A cause whose removal saves forks of the run ranks highest (--test).
     """
-    from sorl.diagnosis import diagnose as judge_log
+    from sorl.diagnosis import report
     from sorl.diagnosis.attribution import attribute
+    from sorl.diagnosis.diagnose import diagnose as diagnose_log
 
     if step is not None:
         if what is None:
@@ -66,11 +67,11 @@ def diagnose(
         folder = run_folder(ctx.obj, what)
         culprits = attribute(batches.read(folder, step))
         if form == "json":
-            echo(document([judge_log.culprit_as_dict(one) for one in culprits[:TOP]]), nl=False)
+            echo(document([report.culprit_as_dict(one) for one in culprits[:TOP]]), nl=False)
         else:
-            echo(judge_log.ranking(folder.name, step, culprits, TOP))
+            echo(report.ranking(folder.name, step, culprits, TOP))
         return
-    found = [judge_log.diagnose(log) for log in logs(ctx.obj, what)]
+    found = [diagnose_log(log) for log in logs(ctx.obj, what)]
     if test:
         from sorl.cli.fork import arms_file, intervene
         from sorl.diagnosis.log import of_run
@@ -83,15 +84,11 @@ def diagnose(
             return
         if not intervene(ctx.obj, found[0], draws, yes=yes):
             return
-        found = [judge_log.diagnose(of_run(current(ctx.obj), log.name, ctx.obj))]
+        found = [diagnose_log(of_run(current(ctx.obj), log.name, ctx.obj))]
     wanted = len(found) == 1 if audit is None else audit
     checked = [audited(ctx.obj, one.log, strict=audit is True) if wanted else None for one in found]
     found = [
-        (
-            judge_log.diagnose(one.log, checks=checks)
-            if checks and any(check.violated for check in checks)
-            else one
-        )
+        (diagnose_log(one.log, checks=checks) if checks and any(check.violated for check in checks) else one)
         for one, checks in zip(found, checked, strict=True)
     ]
     if form == "json":
@@ -99,11 +96,11 @@ def diagnose(
             {} if checks is None else {"audit": [as_dict(check) for check in checks]} for checks in checked
         ]
         echo(
-            document([judge_log.as_dict(one) | also for one, also in zip(found, audits, strict=True)]),
+            document([report.as_dict(one) | also for one, also in zip(found, audits, strict=True)]),
             nl=False,
         )
     else:
-        render = judge_log.text if form == "text" else judge_log.markdown
+        render = report.text if form == "text" else report.markdown
         echo(
             "\n\n".join(
                 "\n\n".join([render(one, any(c.violated for c in checks or ())), *in_words(one, checks)])

@@ -23,6 +23,7 @@ SMOOTH = 3  # points of a trailing median
 # Of a Curve, from a few points to a million.
 SHORTEST = 8  # points, without which nothing is said
 BUCKETS = 50  # medians that it is looked at through, however long it is
+SMOOTHINGS = (BUCKETS, 25, 12, 6)  # the same, where more noise has to go
 TENTH = 0.1  # of a run: its begin, its end, and a share of a change
 CLEAR = 4  # standard errors
 SOLVED = 0.9  # of a reward that can be 1
@@ -49,7 +50,7 @@ class Departure(Evidence):
 
 @dataclass(frozen=True)
 class Level:
-    """The median of a stretch of a curve, with the first and the last step of that stretch.
+    """The median (or mean) of a stretch of a curve, with the first and the last step of that stretch.
 
     As a string it is what a sentence says: `0.482 (median of steps 5 to 200)`. Every number that a sentence
     gives of a curve is one of these, so that a reader, or a test, can compute it again.
@@ -58,21 +59,25 @@ class Level:
     value: float
     first: int
     last: int
-    points: int
+    how: Literal["median", "mean"] = "median"
 
     @classmethod
     def of(cls, steps: np.ndarray, values: np.ndarray) -> Self:
         """Return the median of some points and where they lie."""
-        return cls(float(np.median(values)), int(steps[0]), int(steps[-1]), len(values))
+        return cls(float(np.median(values)), int(steps[0]), int(steps[-1]))
 
     def __str__(self) -> str:
         return self.text()
 
     def text(self, unit: str = "") -> str:
         """Return the value with a unit, and its steps; of unit `%` the value is a fraction."""
-        value = f"{100 * self.value:.3g} %" if unit == "%" else f"{self.value:.3g}{unit and ' ' + unit}"
-        where = f"step {self.first}" if self.points == 1 else f"median of steps {self.first} to {self.last}"
-        return f"{value} ({where})"
+        if unit == "%":
+            value = f"{100 * self.value:.3g} %"
+        else:
+            number = f"{self.value:,.0f}" if abs(self.value) >= 1000 else f"{self.value:.3g}"
+            value = f"{number} {unit}".strip()
+        steps = f"{self.how} of steps {self.first} to {self.last}"
+        return f"{value} ({steps if self.first != self.last else f'step {self.first}'})"
 
 
 def past(
@@ -171,14 +176,24 @@ def slumped(success: pd.Series) -> Slump | None:
     return Slump(int(success.index[reached[0]]), float(lost[reached[0]])) if len(reached) else None
 
 
+class Smoothed(NamedTuple):
+    """A curve by the medians of stretches: (N + 1,) where each begins and the last ends, (N,) medians, and
+    the standard error of one.
+    """
+
+    bounds: np.ndarray
+    medians: np.ndarray
+    error: float
+
+
 class Curve:
     """The finite points of a `table.column`, (N,) steps and values, N >= SHORTEST, by step; also as a
     `series`.
 
     `begin`, `end`: medians of the first and last tenth, of 3 points at least (as `start_level` and
     `end_level` with their steps). `noise`: standard deviation of
-    a point about its trend. `smooth`: first step and median of each of at most BUCKETS stretches of 3 points
-    or more; `low` and `high` are the least and largest of these medians, `error` the standard error of one.
+    a point about its trend. `smooth`: medians of at most BUCKETS stretches of 3 points or more; `low` and
+    `high` are the least and largest of these medians, `error` the standard error of one.
     `bounded`: a score in [0, 1] or [-1, 1]; then its `floor` is 0 or -1 and its `span` goes to 1, else both
     are what it ever was. `reached`: how far up its range it ends, 0 to 1.
     """
@@ -195,16 +210,11 @@ class Curve:
         self.end = self.end_level.value
         # From second differences, in which no trend is left.
         self.noise = SCALE * float(np.median(np.abs(np.diff(values, 2)))) / np.sqrt(6)
-        bounds = np.linspace(0, len(self), min(BUCKETS, len(self) // 3) + 1).astype(int)
-        medians = np.array([np.median(values[a:b]) for a, b in pairwise(bounds)])
-        self.smooth = (steps[bounds[:-1]], medians)
-        self._bounds = bounds
+        self.smooth = self._smoothed(BUCKETS)
+        medians = self.smooth.medians
         self.low = float(medians.min())
         self.high = float(medians.max())
-        # Of its noise, or of its neighbours where noise is not white.
-        step = np.diff(medians)
-        white = _OF_MEDIAN * self.noise / np.sqrt(len(self) / len(medians))
-        self.error = max(white, SCALE * float(np.median(np.abs(step - np.median(step)))) / np.sqrt(2))
+        self.error = self.smooth.error
         self.bounded = float(np.abs(values).max()) <= 1.01
         least = float(values.min())
         self.floor = least if not self.bounded else 0.0 if least >= -TENTH else -1.0
@@ -250,15 +260,25 @@ class Curve:
 
     def lowest(self) -> Level:
         """The lowest of the smoothed points."""
-        return self._smoothed(int(self.smooth[1].argmin()))
+        return self._level(int(self.smooth.medians.argmin()))
 
     def highest(self) -> Level:
         """The highest of the smoothed points."""
-        return self._smoothed(int(self.smooth[1].argmax()))
+        return self._level(int(self.smooth.medians.argmax()))
 
-    def _smoothed(self, bucket: int) -> Level:
-        part = slice(self._bounds[bucket], self._bounds[bucket + 1])
+    def _level(self, bucket: int) -> Level:
+        part = slice(self.smooth.bounds[bucket], self.smooth.bounds[bucket + 1])
         return Level.of(self.steps[part], self.values[part])
+
+    def _smoothed(self, buckets: int) -> "Smoothed":
+        """Return the medians of at most so many stretches of 3 points or more."""
+        bounds = np.linspace(0, len(self), min(buckets, len(self) // 3) + 1).astype(int)
+        medians = np.array([np.median(self.values[a:b]) for a, b in pairwise(bounds)])
+        # Of its noise, or of its neighbours where noise is not white.
+        change = np.diff(medians)
+        white = _OF_MEDIAN * self.noise / np.sqrt(len(self) / len(medians))
+        own = SCALE * float(np.median(np.abs(change - np.median(change)))) / np.sqrt(2)
+        return Smoothed(bounds, medians, max(white, own))
 
     def course(self, unit: str = "", since: Level | None = None) -> str:
         """Return `from A (median of steps a to b) to B (median of steps c to d)`, of its start and its
@@ -267,16 +287,25 @@ class Curve:
         return f"from {(since or self.start_level).text(unit)} to {self.end_level.text(unit)}"
 
     def left(self, way: Literal["up", "down"], share: float = TENTH) -> int:
-        """Return the step at which the curve left its begin for good on its way to its extreme.
+        """Return the step at which the curve left its begin for good on its way to its end, or to its extreme
+        where it came back from that by more than half.
 
         It is the first of the smoothed points that are all `share` of the way or more from the begin, and
-        CLEAR of noise, up to the extreme: the same for a jump, a ramp and an exponential.
+        CLEAR of noise, up to there: the same for a jump, a ramp and an exponential. Where noise hides half of
+        the way the curve is smoothed more.
         """
-        steps, medians = self.smooth
-        away = (medians - self.begin) * (1 if way == "up" else -1)
-        top = int(away.argmax())
-        still = np.flatnonzero(away[: top + 1] < max(share * away[top], CLEAR * self.error))
-        return int(steps[min(int(still[-1]) + 1, len(steps) - 1)] if len(still) else steps[0])
+        sign = 1 if way == "up" else -1
+        for buckets in SMOOTHINGS:
+            smooth = self._smoothed(buckets)
+            away = (smooth.medians - self.begin) * sign
+            top = int(away.argmax())
+            if sign * (self.end - self.begin) >= away[top] / 2:
+                top = len(away) - 1
+            if CLEAR * smooth.error <= away[top] / 2:
+                break
+        still = np.flatnonzero(away[: top + 1] < max(share * away[top], CLEAR * smooth.error))
+        bucket = min(int(still[-1]) + 1, len(away) - 1) if len(still) else 0
+        return int(self.steps[smooth.bounds[bucket]])
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,7 @@ class Cause:
     change: str
     test: str
     severity: Severity = "critical"
+    options: tuple[str, ...] = ()  # settings that the advice is about, by names of `trainers.toml`
     needs_settings: tuple[str, ...] = ()
     needs_one_policy: bool = False  # sampler and trainer must have scored the tokens by the same policy
     without: Mapping[str, Any] = field(default_factory=dict)
@@ -87,7 +88,7 @@ class Cause:
     # A log of scalars shows it, by medians of tenths of a run; of a short run with a ledger finer causes know
     # more.
     scalar: bool = False
-    rewarded: bool = False  # the reward rises with it, so a reward that holds does not make it harmless
+    rewarded: bool = False  # the reward may rise with it, so a reward that holds does not make it harmless
     # The identity of an audit whose violation is this cause by definition, and one that must hold in the same
     # step.
     breaks: str = ""

@@ -1,5 +1,6 @@
 """A log as the diagnosis reads it: the tables of one run, loaded on demand, and its settings."""
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -13,6 +14,7 @@ import pandas as pd
 
 from sorl.analysis.runs import settings_of
 from sorl.diagnosis.changepoint import Curve, Departure, Outcome
+from sorl.diagnostics.unsized import UnsizedCurve
 from sorl.spec import InputError
 from sorl.spec.evidence import Removal
 from sorl.spec.reading import Reading
@@ -49,6 +51,8 @@ SIGNALS = {
 EVALUATION = re.compile(r"(eval|val|test|validation)_.*(acc|reward|score|success|pass|avg|mean)")
 PART = "reward_part_"
 
+# What the recorder calls the trainer that it runs in, and `trainers.toml`.
+_RECORDERS = {"trl": "TRL", "verl": "verl"}
 # What is read of the tables with long rows.
 COLUMNS = {
     "trajectory": (
@@ -234,6 +238,30 @@ class Log:
     def counts_episodes(self) -> bool:
         """Whether it is known how many episodes are behind the score of a step, and so its noise."""
         return "learn.episodes" in self.settings or (self.ledger and self.measured("step", "success"))
+
+    @cached_property
+    def unsized(self) -> UnsizedCurve:
+        """The score as the verdict on logs of unknown noise sees it."""
+        score = self.series("step", "success")
+        return UnsizedCurve(score.tolist(), score.index.tolist())
+
+    @cached_property
+    def trainer(self) -> str:
+        """Another trainer that the run is of, as `trainers.toml` spells it; empty where none is known."""
+        if self.reading is not None:
+            return self.reading.trainer
+        with suppress(ValueError, LookupError, TypeError):
+            return _RECORDERS[json.loads(self.run["versions"])["trainer"]]
+        return ""
+
+    @property
+    def score_name(self) -> str:
+        """What the score is called: reward, where the log of another trainer has no success of its own."""
+        score = self.series("step", "success")
+        if score.empty:
+            return "reward"
+        is_reward = self.reading is not None and score.equals(self.series("step", "reward"))
+        return "reward" if is_reward else "success"
 
     def outcome(self, since: int) -> Outcome | None:
         """What the reward does from a step on; None where none is logged."""

@@ -4,9 +4,10 @@ after.
 
 import pandas as pd
 
-from sorl.diagnosis.changepoint import SMOOTH
+from sorl.diagnosis.changepoint import SMOOTH, Level
 from sorl.diagnosis.log import Log
-from sorl.spec import CollapseSettings
+from sorl.diagnostics.unsized import FEWEST, Change
+from sorl.spec import NOT_RISEN, CollapseSettings
 
 FINAL = 10  # steps that a last mean is of, as run.final_success
 PEAK = 5  # steps of the median that a peak is, as run.peak_success
@@ -18,7 +19,10 @@ _WORDS = {
     "falling": "Falling at its end, too late for the collapse rule",
     "diverged": "Diverged",
     "no_learning": "Did not rise above its start",
+    "no_clear_change": "No clear change",
+    "saturated": "Saturated: started near its top and stayed",
 }
+_CRITICAL = {"non_finite": "NaN or Inf"}
 _RULE = CollapseSettings()
 
 
@@ -40,62 +44,159 @@ def from_onset(step: int, onset: int) -> str:
 
 def standing(log: Log) -> str:
     """Say how a run stands: outcome, the fall with its figures, whether it climbs back, critical events."""
+    if log.reading is not None and _knows_noise(log):
+        parts = [*_by_noise(log), _critical(log)]
+    else:
+        parts = [*_by_counts(log), _critical(log)]
+    return " ".join(f"{part}." for part in parts if part)
+
+
+def _knows_noise(log: Log) -> bool:
+    """Whether the curve itself shows what its outcome says; a run that was filed by an older version may
+    not.
+    """
+    fell = log.run.get("outcome") in ("collapsed", "recovered")
+    return not fell or log.unsized.fall is not None
+
+
+def _critical(log: Log) -> str:
+    if not log.critical:
+        return ""
+    kinds = (f"{_CRITICAL.get(kind, kind.replace('_', ' '))} at step {step}" for step, kind in log.critical)
+    return f"Critical: {', '.join(kinds)}"
+
+
+# A log of unknown noise: the score is judged against the noise of its own curve.
+
+
+def _by_noise(log: Log) -> list[str]:
+    outcome = log.run.get("outcome")
+    curve = log.unsized
+    score = log.score_name
+    rows = len(curve.values)
+    if not rows:
+        return [] if outcome == "diverged" else ["No reward was found"]
+    last = _end(log)
+    if outcome is None:
+        few = (
+            f"{counted(rows, 'row')} with a {score}, and {FEWEST} are needed to judge"
+            if rows < FEWEST
+            else ""
+        )
+        return [f"{'Running' if log.run.get('status') == 'running' else 'Undecided'}: {few or last}"]
+    word = _WORDS[str(outcome)]
+    if outcome in ("collapsed", "recovered"):
+        return [f"{word}: {_fall(log, str(outcome))}", _began_at(log), f"At the end it is {last}"]
+    if outcome == "diverged":
+        return [word, f"The {score} is {last} at the end"]
+    if outcome == "mild" and curve.fall is None:
+        return [f"Not healthy, though the {score} held: {last} at the end"]
+    if outcome == "mild":
+        return [f"{word}: {_fall(log, 'mild')}", f"At the end it is {last}"]
+    if outcome in NOT_RISEN:
+        return [f"{word}: {_flat(log)}"]
+    return [f"{word}: {_rise(log)}, and is {last} at the end", _dip(log)]
+
+
+def _end(log: Log) -> Level:
+    values = log.unsized.values[-FINAL:]
+    steps = log.unsized.steps[-FINAL:]
+    return Level(float(values.mean()), steps[0], steps[-1], "mean")
+
+
+def _levels(log: Log, change: Change) -> tuple[Level, Level]:
+    """Return the two windows of a change as levels."""
+    first, second = (log.unsized.window(at, change.length) for at in (change.first, change.second))
+    return Level(*first, "mean"), Level(*second, "mean")
+
+
+def _rise(log: Log) -> str:
+    gain = log.unsized.gain
+    if gain is None:
+        return f"the {log.score_name} held"
+    low, high = _levels(log, gain)
+    return f"the {log.score_name} rises from {low} to {high}, by {gain.score:.1f} standard errors"
+
+
+def _dip(log: Log) -> str:
+    change = log.unsized.change
+    if change is None:
+        return ""
+    high, low = _levels(log, change)
+    return f"In between it dips from {high} to {low}, by {change.score:.1f} standard errors"
+
+
+def _fall(log: Log, outcome: str) -> str:
+    change = log.unsized.change
+    assert change is not None
+    high, low = _levels(log, change)
+    fell = (
+        f"the {log.score_name} falls from {high} to {low}, by {change.score:.1f} standard errors of its noise"
+    )
+    return fell + (" and comes back" if outcome == "recovered" else "")
+
+
+def _began_at(log: Log) -> str:
+    fall = log.unsized.fall
+    assert fall is not None
+    sure = "" if fall.onset_low == fall.onset_high else f" (95 %: {fall.onset_low} to {fall.onset_high})"
+    return f"The fall begins after step {fall.onset}{sure} and is certain at step {fall.detection}"
+
+
+def _flat(log: Log) -> str:
+    curve = log.unsized
+    quarter = max(3, len(curve.points) // 4)
+    start = Level(*curve.window(0, quarter), "mean")
+    end = Level(*curve.window(len(curve.points) - quarter, quarter), "mean")
+    noise = f"where one step has a standard deviation of {figure(curve.deviation)}"
+    return f"the {log.score_name} is {start}, then {end}, {noise}"
+
+
+# A run of ours: the counts behind success are known.
+
+
+def _by_counts(log: Log) -> list[str]:
     outcome = log.run.get("outcome")
     score = "success" if log.measured("step", "success") else "reward"
     curve = log.series("step", score)
-    told = log.events("mild")
+    mild = log.events("mild")
     status = "Running" if log.run.get("status") == "running" else "Undecided"
-    said = _WORDS.get(str(outcome), status + (": too few steps to judge" if len(curve) < SMOOTH + 2 else ""))
+    few = ": too few steps to judge" if len(curve) < SMOOTH + 2 else ""
+    words = _WORDS.get(str(outcome), status + few)
     # what a critical event makes of a run that stays up
-    if outcome == "mild" and told.empty and log.critical:
-        said = f"Not healthy, though {score} held"
-    elif outcome == "mild" and len(told) and "message" in told:
-        said += f": {told['message'].iloc[-1]}"
-    peak = log.run.get("peak_success")
+    if outcome == "mild" and mild.empty and log.critical:
+        words = f"Not healthy, though {score} held"
+    elif outcome == "mild" and len(mild) and "message" in mild:
+        words += f": {mild['message'].iloc[-1]}"
+    peak = _peak(log)
     last = curve.iloc[-FINAL:]
-    peak = None if peak is None or peak != peak else float(peak)
-    parts = [said]
     if log.onset is not None:
-        # The most that it lost: its peak, or the best median of five steps (of all, if fewer) up to the
-        # onset.
-        before = curve[curve.index <= log.onset]
-        known = [] if peak is None or outcome == "recovered" else [peak]
-        known += [float(before.rolling(min(PEAK, len(before))).median().max())] if len(before) else []
-        most = max(known, default=None)
-        parts = [
-            f"{said}: {score} fell {_fell(log, curve, most)}",
-            _began(log, log.onset),
-            _climbing(log, curve, most),
-        ]
-    elif len(last):
-        over = (
-            f"over its {counted(len(last))}"
-            if len(last) == len(curve)
-            else f"over the last {len(last)} steps"
-        )
-        best = (
-            f", {figure(peak)} at its best (median of {PEAK})"
-            if peak is not None and len(curve) >= PEAK
-            else ""
-        )
-        parts.append(f"Its {score} was {figure(last.mean())} {over}{best}")
-    if (
-        score == "success"
-        and log.run.get("algorithm", "unknown") == "unknown"
-        and not log.ledger
-        and len(curve)
-    ):
-        # Another trainer's: see `imported`.
-        parts += (
-            ["The log has no success; its reward is used"]
-            if curve.equals(log.series("step", "reward"))
-            else []
-        )
-    if log.critical:
-        named = {"non_finite": "NaN or Inf"}
-        kinds = (f"{named.get(kind, kind.replace('_', ' '))} at step {step}" for step, kind in log.critical)
-        parts.append(f"Critical: {', '.join(kinds)}")
-    return " ".join(f"{part}." for part in parts if part)
+        most = _most(log, curve, log.onset, peak)
+        fell = f"{words}: {score} fell {_fell(log, curve, most)}"
+        return [fell, _began(log, log.onset), _climbing(log, curve, most)]
+    if last.empty:
+        return [words]
+    length = f"its {counted(len(last))}" if len(last) == len(curve) else f"the last {len(last)} steps"
+    best = (
+        f", {figure(peak)} at its best (median of {PEAK})" if peak is not None and len(curve) >= PEAK else ""
+    )
+    return [words, f"Its {score} was {figure(last.mean())} over {length}{best}"]
+
+
+def _peak(log: Log) -> float | None:
+    peak = log.run.get("peak_success")
+    return None if peak is None or peak != peak else float(peak)
+
+
+def _most(log: Log, curve: pd.Series, onset: int, peak: float | None) -> float | None:
+    """Return the most that a run lost: its peak, or the best median of five steps (of all, if fewer) up to
+    the onset.
+    """
+    before = curve[curve.index <= onset]
+    known = [] if peak is None or log.run.get("outcome") == "recovered" else [peak]
+    if len(before):
+        known.append(float(before.rolling(min(PEAK, len(before))).median().max()))
+    return max(known, default=None)
 
 
 def _of_best(value: float, best: float | None) -> str:
@@ -104,16 +205,16 @@ def _of_best(value: float, best: float | None) -> str:
 
 def _fell(log: Log, curve: pd.Series, best: float | None) -> str:
     after = curve[curve.index > (log.fallen_by or 0)]
-    said = f"from {figure(best)} at its best"
+    start = f"from {figure(best)} at its best"
     last = after.iloc[-FINAL:]
     if after.empty:
-        return said
+        return start
     steps = f"mean of steps {last.index[0]} to {last.index[-1]}" if len(last) > 1 else f"step {last.index[0]}"
     mean = f"{figure(last.mean())} ({steps})"
     if log.run.get("outcome") != "recovered":
-        return f"{said} to {mean}"
+        return f"{start} to {mean}"
     low = f"{figure(after.min())} (step {after.idxmin()})"
-    return f"{said} to {low} and came back to {mean}{_of_best(last.mean(), best)}"
+    return f"{start} to {low} and came back to {mean}{_of_best(last.mean(), best)}"
 
 
 def _began(log: Log, onset: int) -> str:
@@ -130,8 +231,6 @@ def _began(log: Log, onset: int) -> str:
 def _error_rate(log: Log) -> str:
     """For which curves the rule keeps the error that it is set to."""
     if not log.counts_episodes:
-        if log.reading is not None:
-            return "against the noise of this curve (docs/collapse.md)"
         return "by a rule that often errs on noisy scores of unknown size (docs/collapse.md)"
     runs = 1 / _rule(log, "false_collapse")
     return f"by a rule set to one false collapse in {runs:.0f} runs with independent noise"
@@ -139,8 +238,8 @@ def _error_rate(log: Log) -> str:
 
 def _rule(log: Log, name: str) -> float:
     """A setting of the collapse rule, as the run had it."""
-    told = log.settings.get(f"collapse.{name}")
-    return float(told) if isinstance(told, float) and 0 < told < 1 else float(getattr(_RULE, name))
+    value = log.settings.get(f"collapse.{name}")
+    return float(value) if isinstance(value, float) and 0 < value < 1 else float(getattr(_RULE, name))
 
 
 def _climbing(log: Log, curve: pd.Series, best: float | None) -> str:

@@ -23,6 +23,9 @@ WINDOW = 5  # steps of the shortest window that can be the best
 Z = 1.28  # of bounds: 90 %, one-sided
 PRIOR = 5  # steps that the prior of phi counts as
 FINAL = 10  # steps that the final success is the mean of
+SATURATED = 0.9  # success at the start and at the end of a run that had no room to rise
+LEAST_GAIN = 0.15  # of success: smaller ones are not looked for where it is said that there was none
+Z_HIDDEN = 2.0  # standard errors that a gain may hide in
 LATEST = (1, 2, 3, 4, 5, 7, 10)  # lengths of the last stretch that may be down
 # steps before a fall shows and after it was detected that its onset is judged by
 FAR = 64
@@ -196,6 +199,22 @@ class _Curve:
         common = (size * stretch.mean + steps * level) / (size + steps)
         own = ((size, stretch.mean), (steps, level))
         return sum(weight * float(self.gain(mean, mean, common)) for weight, mean in own)
+
+    def flat_word(self) -> Outcome:
+        """Return the word for a curve without a gain: whether it had room to rise, and whether a rise would
+        have shown.
+        """
+        head = min(WINDOW, len(self.scores))
+        tail = min(FINAL, len(self.scores))
+        end = self.mean(len(self.scores) - tail)
+        begin = self.mean(0, head)
+        if not self.episodes:
+            return "no_learning"  # of unknown size: `sorl.diagnostics.unsized` knows more
+        if min(begin, end) >= SATURATED:
+            return "saturated"
+        error = math.hypot(self.spread(begin, head), self.spread(end, tail))
+        hidden = end - begin + Z_HIDDEN * error
+        return "no_clear_change" if hidden >= LEAST_GAIN else "no_learning"
 
     @property
     def luck(self) -> float:
@@ -474,8 +493,10 @@ class Watch:
         elif self._mild.open and not self._mild.climbed:
             outcome = "mild"
         elif len(curve.scores) >= WINDOW:
-            learned = curve.gained >= curve.enough + curve.luck
-            outcome = ("mild" if self._critical else "healthy") if learned else "no_learning"
+            if curve.gained < curve.enough + curve.luck:
+                outcome = curve.flat_word()
+            else:
+                outcome = "mild" if self._critical else "healthy"
         scores = curve.scores
         fall = drops[0] if drops else fading
         ends = range(max(1, min(WINDOW, len(scores))), len(scores) + 1)

@@ -50,6 +50,9 @@ KEPT_SHARE = 2.285  # mean square of a normal variable over that of its KEPT sma
 CLIPPED = 3.0  # standard deviations from the running median, beyond which a value is cut
 PHASES = 12  # places at which the monotone fit may turn
 COVERED = 1.92  # half of the 95 % point of chi-squared with one degree
+SATURATED = 0.9  # of a score in [0, 1], from which a run that stays has little left to gain
+BLIND = 1.5  # standard deviations of a step that a gain may have where it is said that there was none
+SIGN = 2.0  # standard errors of a gain that is a sign of one, though none that is clear
 
 
 class Noise(NamedTuple):
@@ -87,7 +90,7 @@ def judge_unsized(scores: Sequence[float], steps: Sequence[int]) -> Verdict:
     """Return the verdict on the scores of a finished run, whose sizes and noise are unknown.
 
     The words do not depend on the scale of the scores, nor on where it has its zero: a collapse loses half of
-    the gain that the curve has shown. `no_learning` means that there was no clear change.
+    the gain that the curve has shown. Only `saturated` asks for scores in [0, 1].
     """
     return UnsizedCurve(scores, steps).verdict
 
@@ -174,7 +177,7 @@ class UnsizedCurve:
         return variogram_noise(self.points), residual_noise(self.points)
 
     @cached_property
-    def _change(self) -> Change | None:
+    def change(self) -> Change | None:
         """The largest fall of the points, if it is none of noise."""
         if len(self.points) < FEWEST or not np.ptp(self.points):
             return None
@@ -183,7 +186,7 @@ class UnsizedCurve:
     @cached_property
     def fall(self) -> Drop | None:
         """The fall in steps, with its onset and the 95 % interval of that."""
-        return None if self._change is None else self._drop(self._change)
+        return None if self.change is None else self._drop(self.change)
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -196,14 +199,50 @@ class UnsizedCurve:
     def _outcome(self) -> Outcome | None:
         if len(self.points) < FEWEST:
             return None
-        if self._change is not None and self.fall is not None:
-            return self._word(self._change, self.fall)
-        return "healthy" if self._has_risen(self.points) else "no_learning"
+        if self.change is not None and self.fall is not None:
+            return self._word(self.change, self.fall)
+        return "healthy" if self.gain is not None else self._flat_word()
 
-    def _has_risen(self, points: np.ndarray) -> bool:
+    @cached_property
+    def gain(self) -> Change | None:
+        """The largest rise of the points, if it is none of noise."""
+        return self._gain_of(self.points)
+
+    def _gain_of(self, points: np.ndarray) -> Change | None:
         if len(points) < FEWEST or not np.ptp(points):
-            return False
-        return self._largest(-points, GAIN_LIMIT, GAIN_LIMIT) is not None
+            return None
+        return self._largest(-points, GAIN_LIMIT, GAIN_LIMIT)
+
+    def _flat_word(self) -> Outcome:
+        """Return the word for a curve without a clear change: whether it had room to rise, and whether a rise
+        would have shown.
+        """
+        bounded = float(self.values.min()) >= 0 and float(self.values.max()) <= 1
+        if bounded and float(np.median(self.values)) >= SATURATED:
+            return "saturated"
+        gain, error = self.drift
+        deviation = self.noises[0].deviation
+        if gain >= SIGN * error or gain + SIGN * error >= BLIND * deviation:
+            return "no_clear_change"
+        return "no_learning"
+
+    @cached_property
+    def drift(self) -> tuple[float, float]:
+        """What the last quarter of the points lies above the first, and the standard error of that."""
+        quarter = max(SHORTEST, len(self.points) // 4)
+        gain = float(self.points[-quarter:].mean() - self.points[:quarter].mean())
+        return gain, math.sqrt(2) * self.noises[0].error(quarter)
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of a step, if steps are independent."""
+        return self.noises[0].deviation * math.sqrt(self.width)
+
+    def window(self, first: int, length: int) -> tuple[float, int, int]:
+        """Return the mean of some points, and the first and the last step that it is the mean of."""
+        start = self.skipped + first * self.width
+        end = start + length * self.width
+        return float(self.values[start:end].mean()), self.steps[start], self.steps[end - 1]
 
     def _largest(self, points: np.ndarray, limit: float, residual: float) -> Change | None:
         """Return the largest fall of some points that is above its limit by one of the two noises."""
@@ -219,14 +258,13 @@ class UnsizedCurve:
 
     def _word(self, change: Change, fall: Drop) -> Outcome:
         """Return how bad a fall is: by the gain that it takes, or where none was shown by the noise."""
-        deviation = self.noises[0].deviation * math.sqrt(self.width)  # of a step, if steps are independent
         before = self.points[: change.first + change.length]
         lost = fall.best - fall.level
-        has_gained = self._has_risen(before)
+        has_gained = self._gain_of(before) is not None
         reference = fall.best - float(_means(before, change.length).min()) if has_gained else lost
-        if lost < EFFECT * deviation or lost < MILD * reference:
-            return "healthy" if self._has_risen(self.points) else "no_learning"
-        if lost < SEVERE * reference or (not has_gained and lost < EFFECT_WITHOUT_GAIN * deviation):
+        if lost < EFFECT * self.deviation or lost < MILD * reference:
+            return "healthy" if self.gain is not None else self._flat_word()
+        if lost < SEVERE * reference or (not has_gained and lost < EFFECT_WITHOUT_GAIN * self.deviation):
             return "mild"
         end = float(self.points[-change.length :].mean())
         return "recovered" if fall.best - end < BACK * reference else "collapsed"

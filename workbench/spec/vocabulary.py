@@ -76,13 +76,25 @@ class Diagnostic:
 
 
 # How a run can end (column `run.outcome`), and what every count of runs does with each of them.
-Outcome = Literal["healthy", "mild", "no_learning", "recovered", "falling", "collapsed", "diverged"]
+Outcome = Literal[
+    "healthy",
+    "mild",
+    "no_learning",
+    "no_clear_change",
+    "saturated",
+    "recovered",
+    "falling",
+    "collapsed",
+    "diverged",
+]
 
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 MEANINGS: dict[Outcome, str] = {
     "healthy": "rose above its start and kept it",
     "mild": "lost a fifth of its best and did not regain it, or had a critical event, but did not lose half",
-    "no_learning": "did not rise above its start, and did not lose it",
+    "no_learning": "did not rise above its start, and did not lose it: a gain would have shown",
+    "no_clear_change": "shows no change that its noise could not hide",
+    "saturated": "started near the top of its score and stayed there",
     "recovered": "collapsed, and was back near its best at the end",
     "falling": "was down by half in its last steps, too few of them for the collapse rule",
     "collapsed": "lost half of its best, and did not come back",
@@ -94,6 +106,8 @@ MEANINGS: dict[Outcome, str] = {
 # it would look stable; and a run that came back had collapsed all the same (where training stops after a
 # collapse, none can).
 COLLAPSED: tuple[Outcome, ...] = ("collapsed", "recovered", "diverged")
+# It stayed up without a rise, which says nothing about stability: what never rose cannot fall.
+NOT_RISEN: tuple[Outcome, ...] = ("no_learning", "no_clear_change", "saturated")
 # Neither an event nor a survivor: left out of incidence, censored where the fall may have begun.
 UNDECIDED: tuple[Outcome, ...] = ("falling",)
 

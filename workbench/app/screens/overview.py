@@ -37,8 +37,8 @@ from sorl.app.text import duration, html_text, number, tag
 from sorl.app.url import choose, choose_many, follow, keep, search_box
 from sorl.diagnosis.alerts import RATE
 from sorl.diagnosis.changepoint import LOST
-from sorl.diagnosis.diagnose import first_signals, in_order, likely, none_found
 from sorl.diagnosis.finding import Diagnosis
+from sorl.diagnosis.report import first_signals, in_order, is_later, likely, none_found
 from sorl.spec import OUTCOMES, InputError
 from sorl.store import notes
 from sorl.store.connect import Busy
@@ -225,8 +225,9 @@ def reason(said: Diagnosis) -> str:
     moved.
     """
     for finding in in_order(said)[:1]:
-        if (sure := likely(said, finding)).startswith("likely"):
-            return f"{sure.capitalize()}: {finding.cause.title}. {finding.cause.change}"
+        if not is_later(said, finding):
+            sure = likely(said, finding).capitalize()
+            return f"{sure}: {finding.cause.title}. {finding.cause.change}"
     return f"{none_found(said)} {first_signals(said)}"
 
 

@@ -46,8 +46,11 @@ from sorl.app.store import Diagnostics, Store, dictionary
 from sorl.app.text import duration, few, number, table_html, tag, word
 from sorl.app.url import choose_range
 from sorl.diagnosis.changepoint import MARGIN, spread
-from sorl.diagnosis.diagnose import (
-    diagnose,
+from sorl.diagnosis.diagnose import diagnose
+from sorl.diagnosis.finding import Diagnosis
+from sorl.diagnosis.log import of_run
+from sorl.diagnosis.report import (
+    NOTHING,
     early_warning,
     first_signals,
     in_order,
@@ -55,10 +58,8 @@ from sorl.diagnosis.diagnose import (
     none_found,
     opened,
 )
-from sorl.diagnosis.finding import Diagnosis
-from sorl.diagnosis.log import of_run
 from sorl.diagnosis.standing import counted, from_onset, standing
-from sorl.spec import InputError, RunSettings
+from sorl.spec import NOT_RISEN, InputError, RunSettings
 from sorl.spec.reading import Reading
 from sorl.store import batches
 from sorl.store.reader import Reader
@@ -85,7 +86,7 @@ _MARKS = (
     "▼ onset of the collapse, △ an alarm, dotted line its threshold, ✕ NaN or Inf. Drag over a part to zoom."
 )
 _PARTS = ("Curves", "What happened", "Where the time went", "Settings", "Audit", "Log and versions")
-_UP = ("healthy", "no_learning")  # outcomes of runs that stayed up
+_UP = ("healthy", *NOT_RISEN)  # outcomes of runs that stayed up
 _BARS = 80  # of the wall time
 _ARMS = 6  # that other screens show at first
 _LONG = 2_000  # steps, up to which a diagnosis takes well under a second
@@ -321,7 +322,7 @@ def findings(
                 f"{likely(said, found).capitalize()}. {found.cause.title}: {clue.says}. {found.cause.change}"
             )
             yield finding(found.severity, text, clue.shown, clue.trajectory)
-        if not said.findings and (none := none_found(said)) != "Nothing found.":
+        if not said.findings and (none := none_found(said)) != NOTHING:
             yield finding("warning", f"{none} {first_signals(said)}")
         if early := early_warning(said):
             yield finding("warning", early)

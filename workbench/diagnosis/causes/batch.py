@@ -30,6 +30,7 @@ _BLOCK = re.compile(r"<information>(.*?)</information>", re.DOTALL)
         " for it."
     ),
     test="--set learn.staleness=0",
+    options=("learn.staleness", "correction"),
 )
 def staleness(log: Log) -> Clue | None:
     """Data are older than they should be."""

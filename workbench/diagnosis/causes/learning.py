@@ -26,6 +26,7 @@ _TAIL = 3.0  # token ratio, from which a token with a negative advantage is far 
         "Look at the schedule: warm-up, a resumed scheduler, a scale by world size or by accumulation steps."
     ),
     test=sql("SELECT step, max(lr) FROM minibatch", "GROUP BY step ORDER BY step"),
+    options=("learn.policy.lr",),
 )
 def learning_rate(log: Log) -> Clue | None:
     """The learning rate is not the one that was set."""
@@ -69,6 +70,7 @@ def clipping_off(log: Log) -> Clue | None:
         " it matters."
     ),
     test="--set algorithm=grpo",
+    options=("learn.critic.lr",),
 )
 def critic_diverges(log: Log) -> Clue | None:
     """The critic diverges."""
@@ -202,6 +204,7 @@ def not_finite(log: Log) -> Clue | None:
     explains=("groups_too_hard", "kl_blowup", "entropy_explosion", "truncation"),
     change="Try fewer epochs, fresher data, a dual clip, turn ratios, or a smaller learning rate.",
     test="--set learn.staleness=0 --set learn.epochs=1",
+    options=("learn.epochs", "learn.staleness", "learn.policy.lr"),
 )
 def off_policy(log: Log) -> Clue | None:
     """The rollouts are too old, or used too often, for the policy that trains on them."""
@@ -242,6 +245,7 @@ def off_policy(log: Log) -> Clue | None:
     explains=("groups_too_hard", "kl_blowup", "entropy_explosion", "truncation"),
     change="Bound the gradient norm, or lower the learning rate.",
     test="--set learn.policy.max_grad_norm=1.0",
+    options=("learn.policy.max_grad_norm", "learn.policy.lr"),
 )
 def step_size(log: Log) -> Clue | None:
     """A single update was too large."""

@@ -3,6 +3,7 @@ evaluation, parts.
 """
 
 import re
+from dataclasses import replace
 
 import numpy as np
 
@@ -29,7 +30,8 @@ LIMIT = 0.2
 CEILING = 0.95  # of the greatest length, at which answers are pinned
 PINNED_FROM = 0.67  # of it, below which they were at first
 DEAD_ROWS = 20
-DEAD_SHARE = 0.95  # of the rows, in which such a part is at its floor
+DEAD_SHARE = 0.8  # of the rows, in which such a part is at its floor
+LITTLE = 0.02  # of the range of the reward, that such a part pays on average
 LOST = 0.05  # of the range of the evaluation
 RULES = 2 / 3  # of all that moved the reward
 LATE = 1 / 5  # of what the reward gained in all: what it gains from the first third of the run on
@@ -38,7 +40,9 @@ FULL = 0.85  # of its range, beyond which a reward has little left to gain
 FLAT = 100  # steps
 # Parts of the reward that are about the answer, and parts that are about its form, by the words of their
 # names.
-_ANSWER = re.compile(r"correct|acc|answer|outcome|exact|(^|_)em($|_)|f1|solve|success|task|result|pass|verif")
+_ANSWER = re.compile(
+    r"correct|acc|answer|outcome|exact|(^|_)em($|_)|(^|_)env($|_)|f1|solve|success|task|result|pass|verif"
+)
 _FORM = re.compile(r"form|len|brev|style|tag|think|xml|json|struct|repeti|lang|tool|turn|penalty|bonus")
 
 
@@ -50,6 +54,7 @@ _FORM = re.compile(r"form|len|brev|style|tag|think|xml|json|struct|repeti|lang|t
     test=(
         "on harder prompts the share of groups without an advantage must fall, and the evaluation rise again"
     ),
+    options=("sampling", "learn.group_size"),
 )
 def groups_too_easy(log: Log, reward: Curve) -> Clue | None:
     """Most groups are at the top of their reward: they give no gradient."""
@@ -65,6 +70,7 @@ def groups_too_easy(log: Log, reward: Curve) -> Clue | None:
     explains=("component_dominates",),
     change="Start from easier prompts or a better model, draw larger groups, or give partial reward.",
     test="on easier prompts, or in groups twice as large, the share of groups without an advantage must fall",
+    options=("learn.group_size", "sampling"),
 )
 def groups_too_hard(log: Log, reward: Curve) -> Clue | None:
     """Most groups are at the bottom of their reward: they give no gradient."""
@@ -131,6 +137,7 @@ def _without_spread(log: Log) -> Curve | None:
         "score answers of before and after this step that are cut to one length: the longer ones must be no"
         " better"
     ),
+    options=("world.max_response_tokens", "reward parts"),
 )
 def length_hacking(log: Log, length: Curve, reward: Curve) -> Clue | None:
     """Answers grow longer without getting better."""
@@ -166,16 +173,17 @@ def length_hacking(log: Log, length: Curve, reward: Curve) -> Clue | None:
         " limit."
     ),
     test="with twice the token limit the share of truncated answers must fall and the reward rise",
+    options=("world.max_response_tokens", "truncated"),
 )
 def truncation(log: Log, cut: Curve) -> Clue | None:
     """Answers run into the token limit."""
     falls = cut.begin - cut.end > max(0.1 * cut.begin, CLEAR * cut.error)
     if cut.end < max(CUT, min(3 * cut.begin, LIMIT)) or falls:
         return None
-    step = cut.left("up") if cut.end > 2 * cut.begin else int(cut.steps[0])
+    rises = cut.end - cut.begin > max(0.1 * cut.begin, CLEAR * cut.error)
+    step = cut.left("up") if rises else int(cut.steps[0])
     limit = log.settings.get("world.max_response_tokens")
     bound = f" of {limit:,}" if isinstance(limit, int) else ""
-    rises = cut.end - cut.begin > max(0.1 * cut.begin, CLEAR * cut.error)
     goes = f"rises {cut.course('%')}, beginning in step {step}" if rises else f"is {cut.end_level.text('%')}"
     goes += "" if rises else f", and {cut.start_level.text('%')} at the start"
     says = f"the share of answers that end at the token limit{bound} {goes}{reward_after(log.outcome(step))}"
@@ -188,6 +196,7 @@ def truncation(log: Log, cut: Curve) -> Clue | None:
     explains=("groups_too_hard", "length_hacking", "component_dominates"),
     change="Raise the token limit, or make length dear before the limit; log the share of truncated answers.",
     test="with twice the token limit the answers must grow on, and the reward rise",
+    options=("world.max_response_tokens", "truncated"),
 )
 def length_ceiling(log: Log, length: Curve, reward: Curve) -> Clue | None:
     """Answers have reached a ceiling of their length: they are cut at the token limit."""
@@ -208,12 +217,13 @@ def length_ceiling(log: Log, length: Curve, reward: Curve) -> Clue | None:
     "reward",
     "reward parts",
     severity="warning",
-    explains=("groups_too_hard", "component_dominates"),
+    explains=("groups_too_hard", "groups_too_easy", "component_dominates"),
     rewarded=True,
     change=(
         "Check what that part of the reward compares; start from easier prompts, or pay for partial answers."
     ),
     test="score a right answer by hand with that part of the reward: it must be paid",
+    options=("reward parts",),
 )
 def dead_reward_part(log: Log, reward: Curve, _: Curve) -> Clue | None:
     """A part of the reward hardly ever pays."""
@@ -221,15 +231,21 @@ def dead_reward_part(log: Log, reward: Curve, _: Curve) -> Clue | None:
     known = {column: curve for column, curve in curves.items() if curve is not None}
     moving = {column for column, curve in known.items() if np.ptp(curve.values) > 0}
     for column, part in known.items():
+        name = column.split(PART, 1)[1]
         least = float(part.values.min())
+        most = float(part.values.max())
         at_floor = int((part.values == least).sum())
-        is_dead = at_floor >= DEAD_SHARE * len(part) and part.values[0] == least <= 0
+        pays_little = float(part.values.mean()) - least <= LITTLE * reward.span
+        is_dead = at_floor >= DEAD_SHARE * len(part) and least <= 0 and pays_little
         if len(part) < DEAD_ROWS or not is_dead or not moving - {column}:
             continue
         rows = f"all {len(part):,}" if at_floor == len(part) else f"{at_floor:,} of {len(part):,}"
-        says = f"the part '{column.split(PART, 1)[1]}' of the reward is {least:g} in {rows} rows, so it gives"
-        says += " next to no signal: what is learned, other parts pay for"
-        return Clue.of("sign", 0.8, part.shown(int(part.steps[0])), says)
+        above = f" and never above {most:.3g}" if most > least else ""
+        says = f"the part '{name}' of the reward is {least:g} in {rows} rows{above}, so it gives next to no"
+        says += " signal: what is learned, other parts pay for"
+        is_task = _ANSWER.search(name) is not None
+        clue = Clue.of("sign", 0.9 if is_task else 0.8, part.shown(int(part.steps[0])), says)
+        return replace(clue, severity="critical") if is_task else clue
     return None
 
 
@@ -241,6 +257,7 @@ def dead_reward_part(log: Log, reward: Curve, _: Curve) -> Clue | None:
         " show."
     ),
     test="without a penalty on length, from a checkpoint before this step, the length must hold",
+    options=("reward parts",),
 )
 def length_collapse(log: Log, length: Curve) -> Clue | None:
     """Answers shrink to next to nothing."""
@@ -266,6 +283,7 @@ def length_collapse(log: Log, length: Curve) -> Clue | None:
         " the checkpoint of the best evaluation."
     ),
     test="score the best-paid answers of a late step by hand: most of them must be wrong",
+    options=("slots.kl.beta", "reward parts"),
 )
 def reward_hacking(log: Log, reward: Curve, heldout: Curve) -> Clue | None:
     """The training reward rises and the evaluation falls."""
@@ -298,6 +316,7 @@ def reward_hacking(log: Log, reward: Curve, heldout: Curve) -> Clue | None:
         " full."
     ),
     test="with a tenth of that part's weight the part about the answer must rise",
+    options=("reward parts",),
 )
 def component_dominates(log: Log, reward: Curve, _: Curve) -> Clue | None:
     """One part of the reward drowns the answer."""
@@ -331,6 +350,7 @@ def component_dominates(log: Log, reward: Curve, _: Curve) -> Clue | None:
         "Look at what is left to learn: harder prompts, larger groups, a higher learning rate; or stop here."
     ),
     test="twice the learning rate, or other prompts, from the last checkpoint must move the reward",
+    options=("learn.policy.lr", "learn.group_size"),
 )
 def plateau(log: Log, reward: Curve) -> Clue | None:
     """The reward has stopped rising."""

@@ -46,6 +46,7 @@ ROUNDING = {"minibatch.mismatch": 1e-4, "step.mismatch_kl": 5e-9}
         "from a checkpoint before this step, a small entropy bonus must hold the entropy and let the reward"
         " rise on"
     ),
+    options=("slots.clip.high", "learn.entropy_coef", "learn.policy.lr"),
 )
 def entropy_collapse(log: Log, entropy: Curve) -> Clue | None:
     """The policy has stopped exploring: its entropy collapses."""
@@ -78,6 +79,7 @@ def entropy_collapse(log: Log, entropy: Curve) -> Clue | None:
         "the same run without an entropy bonus, then with half the learning rate: one of them must hold the"
         " entropy"
     ),
+    options=("learn.entropy_coef", "learn.policy.lr", "correction"),
 )
 def entropy_explosion(log: Log, entropy: Curve) -> Clue | None:
     """The policy dissolves into noise: its entropy explodes."""
@@ -101,11 +103,13 @@ def entropy_explosion(log: Log, entropy: Curve) -> Clue | None:
     "step.entropy",
     "minibatch.grad_norm",
     explains=("entropy_collapse", "truncation", "length_collapse", "groups_too_hard", "groups_too_easy"),
+    rewarded=True,
     change=(
         "Go back to a checkpoint from before this step: all that is sampled now is the same, so nothing can"
         " be learned. Lower the learning rate or bound the gradient norm."
     ),
     test="sample one prompt many times: all answers must be the same",
+    options=("learn.policy.lr", "learn.policy.max_grad_norm"),
 )
 def dead_policy(log: Log, entropy: Curve, norm: Curve) -> Clue | None:
     """The policy is dead: it always says the same, and no gradient is left."""
@@ -125,6 +129,7 @@ def dead_policy(log: Log, entropy: Curve, norm: Curve) -> Clue | None:
         "Raise the learning rate, take more updates of a batch, or check that the weights are trained at all."
     ),
     test="ten times the learning rate must move the KL within some steps",
+    options=("learn.policy.lr", "learn.epochs"),
 )
 def no_update(log: Log, kl: Curve, reward: Curve) -> Clue | None:
     """The policy hardly moves: it stays at its reference."""
@@ -162,6 +167,7 @@ def reference_mismatch(log: Log, kl: Curve) -> Clue | None:
         " hides it."
     ),
     test="one update of a batch, or half the learning rate, must bring the clip fraction down",
+    options=("learn.policy.lr", "learn.epochs", "learn.staleness"),
 )
 def clip_saturation(log: Log, clip: Curve) -> Clue | None:
     """Most of what the batch says is clipped away."""
@@ -183,6 +189,7 @@ def clip_saturation(log: Log, clip: Curve) -> Clue | None:
         " itself before its only update the ratio is 1, and the clip cannot act."
     ),
     test="log the ratio to the sampler's log-probs: it must leave 1 where the clip fraction does not leave 0",
+    options=("correction",),
 )
 def clip_idle(log: Log, clip: Curve) -> Clue | None:
     """The clip never acts while policy and sampler part."""
@@ -211,6 +218,7 @@ def clip_idle(log: Log, clip: Curve) -> Clue | None:
         " found, correct with truncated or masked importance weights."
     ),
     test="some steps at learning rate 0: if it grows still, the engines drift; if not, the weights come late",
+    options=("correction",),
 )
 def mismatch_grows(log: Log, apart: Curve) -> Clue | None:
     """Sampler and trainer drift apart."""
@@ -258,6 +266,7 @@ def _grown(distance: Curve) -> bool:
         "from a checkpoint before this step, ten times the KL coefficient must hold the KL without a lower"
         " reward"
     ),
+    options=("slots.kl.beta", "learn.policy.lr"),
 )
 def kl_blowup(log: Log, kl: Curve) -> Clue | None:
     """The policy runs away from its reference: the KL blows up."""
@@ -285,6 +294,7 @@ def kl_blowup(log: Log, kl: Curve) -> Clue | None:
         "the same run with a lower bound on the gradient norm: the reward must no longer fall after the"
         " spikes"
     ),
+    options=("learn.policy.max_grad_norm", "learn.policy.lr"),
 )
 def grad_spikes(log: Log, _: Curve) -> Clue | None:
     """The gradient spikes again and again."""
@@ -340,6 +350,7 @@ def grad_spikes(log: Log, _: Curve) -> Clue | None:
         "Bound the gradient norm, lower the learning rate, and go back to a checkpoint from before this step."
     ),
     test="from a checkpoint before this step, half the learning rate must keep the norm where it was",
+    options=("learn.policy.max_grad_norm", "learn.policy.lr"),
 )
 def grad_explosion(log: Log, norm: Curve) -> Clue | None:
     """The gradient explodes and stays large."""
