@@ -76,7 +76,8 @@ def _weighed(finding: Finding, log: Log) -> Finding:
     if log.ledger or not finding.cause.scalar or finding.cause.rewarded:
         return finding
     score = log.outcome(finding.clue.step)
-    if score is None and finding.severity == "critical":
+    too_short = log.reading is not None and log.run.get("outcome") is None
+    if (score is None or too_short) and finding.severity == "critical":
         return finding._replace(clue=replace(finding.clue, severity="warning"))
     if log.run.get("outcome") == "healthy" and (score is None or score.change >= 0):
         return finding._replace(clue=replace(finding.clue, severity="info"))

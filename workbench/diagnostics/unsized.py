@@ -222,7 +222,7 @@ class UnsizedCurve:
             return "saturated"
         gain, error = self.drift
         deviation = self.noises[0].deviation
-        if gain >= SIGN * error or gain + SIGN * error >= BLIND * deviation:
+        if gain > SIGN * error or gain + SIGN * error > BLIND * deviation:
             return "no_clear_change"
         return "no_learning"
 

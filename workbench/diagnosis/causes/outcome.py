@@ -27,6 +27,7 @@ SHORT = 0.4  # of the length of the start
 # of the answers: where fewer were cut at the start, and where it was always so
 CUT = 0.12
 LIMIT = 0.2
+FALLEN = 0.75  # of the share of cut answers at the start, below which it falls by itself
 CEILING = 0.95  # of the greatest length, at which answers are pinned
 PINNED_FROM = 0.67  # of it, below which they were at first
 DEAD_ROWS = 20
@@ -162,7 +163,8 @@ def length_hacking(log: Log, length: Curve, reward: Curve) -> Clue | None:
     says += f", while the {'evaluation' if heldout else 'reward'} gains next to nothing, from {real.before}"
     says += f" to {real.after}"
     certain = sure(length.end / usual / GROWN, 0.75 if pays else 0.65)
-    return Clue.of("sign" if pays else "pattern", certain, length.shown(step, usual), says)
+    clue = Clue.of("sign" if pays else "pattern", certain, length.shown(step, usual), says)
+    return clue if pays else replace(clue, severity="warning")
 
 
 @scalar(
@@ -177,7 +179,7 @@ def length_hacking(log: Log, length: Curve, reward: Curve) -> Clue | None:
 )
 def truncation(log: Log, cut: Curve) -> Clue | None:
     """Answers run into the token limit."""
-    falls = cut.begin - cut.end > max(0.1 * cut.begin, CLEAR * cut.error)
+    falls = cut.end < FALLEN * cut.begin or cut.begin - cut.end > max(0.1 * cut.begin, CLEAR * cut.error)
     if cut.end < max(CUT, min(3 * cut.begin, LIMIT)) or falls:
         return None
     rises = cut.end - cut.begin > max(0.1 * cut.begin, CLEAR * cut.error)
