@@ -16,6 +16,7 @@ from sorl.app.text import figure_text
 from sorl.app.theme import Palette
 
 POINTS = 1_500  # of a curve that are drawn
+_FALL = "▼"
 _BROKEN = 200  # marks of values that are no numbers
 # pixels
 _PANEL = 120
@@ -57,11 +58,10 @@ def evidence(panels: Sequence[Cited], onset: int | None, palette: Palette) -> go
     annotations: list[Trace] = []
     shapes: list[Trace] = []
     layout: Trace = {}
-    falls = [] if onset is None else [Mark(onset, "▼", "onset")]
     for panel, pane in zip(panels, common.panes(count, 1, 0, _GAP / inner), strict=True):
         traces += [drawn | pane.axes for drawn in _curve(panel, palette)]
         annotations.append(_title(panel, pane, palette))
-        for mark in (*falls, *panel.marks):
+        for mark in (*_fall(onset, pane), *panel.marks):
             shapes.append(_line(mark, pane, palette))
             annotations.append(_label(mark, pane, palette))
         layout |= _axes(panel, pane)
@@ -69,11 +69,18 @@ def evidence(panels: Sequence[Cited], onset: int | None, palette: Palette) -> go
     return common.figure(traces, palette, inner=inner, top=_TOP, bottom=_BOTTOM, **layout)
 
 
+def _fall(onset: int | None, pane: Pane) -> list[Mark]:
+    """Return the mark of the fall, if there was one; above the first panel it has a sign."""
+    if onset is None:
+        return []
+    return [Mark(onset, "" if pane.number else _FALL, "onset")]
+
+
 def _axes(panel: Cited, pane: Pane) -> Trace:
     """Return the axes of a panel: the steps are named below the last one."""
     title = "training step" if pane.is_last else ""
     x_axis = common.axis(title, matches="x" if pane.number else None, showticklabels=pane.is_last)
-    y_axis = common.axis(nticks=4)
+    y_axis = common.axis(nticks=4, showticklabels=bool(np.isfinite(panel.values).any()))
     if common.is_wide(panel.values):
         y_axis |= common.log_scale("")
     return pane.placed(x_axis, y_axis)
@@ -140,7 +147,7 @@ def _line(mark: Mark, pane: Pane, palette: Palette) -> Trace:
 
 
 def _label(mark: Mark, pane: Pane, palette: Palette) -> Trace:
-    """Return what stands above the line of a mark: the numbers of the findings, or a ▼."""
+    """Return what stands above the line of a mark: the numbers of the findings, or that of the fall."""
     axes = pane.axes
     return {
         "text": mark.label,
@@ -149,6 +156,8 @@ def _label(mark: Mark, pane: Pane, palette: Palette) -> Trace:
         "xref": axes["xaxis"],
         "yref": f"{axes['yaxis']} domain",
         "showarrow": False,
+        # A fall and a finding are often a step apart: one stands on the left of its line, one on the right.
+        "xanchor": "right" if mark.severity == "onset" else "left",
         "yanchor": "bottom",
         "font": {"size": 12, "color": _ink(mark, palette)},
     }

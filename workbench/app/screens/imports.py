@@ -37,6 +37,8 @@ _FORMATS = (
     "JSON lines, CSV, Parquet, console text, trainer_state.json, TensorBoard events, W&B, notebooks; several"
     " as a zip."
 )
+_KEPT = "Nothing is kept until you file it."
+_HALVES = (6, 5)  # widths of the text and of what stands beside it
 _PANELS = 6  # metrics that are drawn
 _NAMES = 12  # metrics that a line names
 _LINKS = 20  # runs that a line opens
@@ -48,8 +50,11 @@ _FILED = "imports filed"
 @page.screen
 def imports(store: Store) -> None:
     """What happened in the log of another trainer?"""
+    invitation = st.empty()
     given = _choose_log()
     if given is None:
+        with invitation:
+            answer("Give the log of a training run, and read what went wrong in it, if anything.")
         return
     try:
         upload = _read(given)
@@ -62,13 +67,18 @@ def imports(store: Store) -> None:
         diagnosis = upload.diagnosis(number)
     about(run.name, diagnosis.log.name)
     _say_verdict(diagnosis)
-    left, right = st.columns([6, 5], gap="large")
+    left, right = st.columns(_HALVES, gap="large")
     with left:
         _show_findings(diagnosis)
         _offer_filing(store, given, upload)
     with right:
         _draw_evidence(diagnosis, run)
-    _show_reading(diagnosis, run, upload)
+    left, right = st.columns(_HALVES, gap="large")
+    with left:
+        _show_unanswered(diagnosis)
+        _show_reading(diagnosis, run, upload)
+    with right:
+        _show_names(run)
     with st.expander("The diagnosis as Markdown, to copy"):
         st.code(markdown(diagnosis), language=None, wrap_lines=True)
 
@@ -90,7 +100,7 @@ def _choose_file() -> Given | None:
         label_visibility="collapsed",
     )
     if file is None:
-        note(f"{_FORMATS} Nothing is kept until you file it.")
+        note(f"{_FORMATS} {_KEPT}")
         return None
     return Given(file.name, file.getvalue())
 
@@ -108,7 +118,7 @@ def _choose_text() -> Given | None:
     st.session_state[_PASTED] = pasted  # Streamlit forgets a box that is not drawn
     st.button("Diagnose")  # a click ends the typing, and the page is drawn with the text
     if not pasted.strip():
-        note("Nothing is kept until you file it.")
+        note(_KEPT)
         return None
     return Given("pasted.txt", pasted.encode(errors="replace"))
 
@@ -159,7 +169,7 @@ def _say_verdict(diagnosis: Diagnosis) -> None:
 
 
 def _show_findings(diagnosis: Diagnosis) -> None:
-    """Show each cause with its evidence and what to change, then what else moved and what cannot be told."""
+    """Show each cause with its evidence and what to change, then what else moved."""
     heading("What the log shows")
     plain = {finding["cause"]: finding for finding in as_dict(diagnosis)["findings"]}
     ranked = in_order(diagnosis)
@@ -168,20 +178,29 @@ def _show_findings(diagnosis: Diagnosis) -> None:
     for sentence in (early_warning(diagnosis), first_signals(diagnosis)):
         if sentence:
             answer(sentence)
+
+
+def _show_unanswered(diagnosis: Diagnosis) -> None:
+    """Show which causes the log cannot answer, and what it lacks for them."""
     lines = cannot_tell(diagnosis)
     if lines:
-        heading("What it cannot tell")
-        for line in lines:
-            note(line)
+        heading("What could not be looked at")
+        _notes(lines)
+
+
+def _notes(lines: Sequence[str]) -> None:
+    """Show small remarks close below each other."""
+    st.html(Markup("").join(tag("p", line, css="sorl-note sorl-remark") for line in lines))
 
 
 def _finding_html(diagnosis: Diagnosis, finding: Finding, plain: Mapping[str, Any], rank: int) -> Markup:
     """Return a finding: its title, how sure it is, what was seen, what to change."""
     sure = f"{finding.severity}, {likely(diagnosis, finding)}"
     title = tag("b", f"{rank}. {plain['title']}")
-    parts = [tag("div", title, " ", tag("span", sure, css="sorl-unit")), tag("div", f"{plain['says']}.")]
-    if plain["change"]:
-        parts.append(tag("div", tag("span", "Change: ", css="sorl-unit"), plain["change"]))
+    parts = [tag("div", title, " ", tag("span", sure, css="sorl-unit"))]
+    for label, words in (("Seen: ", f"{plain['says']}."), ("Change: ", plain["change"])):
+        if words:
+            parts.append(tag("div", tag("span", label, css="sorl-unit"), words))
     return tag("div", *parts, css=f"sorl-finding sorl-{finding.severity}")
 
 
@@ -204,37 +223,41 @@ def _draw_evidence(diagnosis: Diagnosis, run: Imported) -> None:
         lambda: pd.concat([panel.frame for panel in drawn], ignore_index=True),
         describe=f"{', '.join(metrics[:_PANELS])} over training.",
     )
+    key = []
     if is_marked:
-        note("A number and its dotted line: the step that the finding names.")
+        key.append("Dotted line: the step that the finding with this number names.")
     if onset is not None:
-        note("▼ the last step before the fall.")
+        key.append("▼ and line: the last step before the fall.")
     if any(len(panel.broken) for panel in drawn):
-        note("✕ NaN or infinite.")
+        key.append("✕ NaN or infinite.")
     if len(panels) > _PANELS:
-        note(f"Not drawn: {few(metrics[_PANELS:], 3)}.")
+        key.append(f"Not drawn: {few(metrics[_PANELS:], 3)}.")
+    note(" ".join(key))
 
 
 # How it was read
 
 
 def _show_reading(diagnosis: Diagnosis, run: Imported, upload: Upload) -> None:
-    """Show what was read as what, what was left out, and the settings."""
+    """Show what was assumed, kept and left out, and the settings."""
     heading("How the log was read")
     reading = diagnosis.log.reading
     lines = [f"{sentence}." for sentence in reading.notes] if reading else []
-    kept = few(list(run.kept), _NAMES)
-    settings = few([f"{key} = {value}" for key, value in run.settings.items()], _NAMES)
-    lines += [f"Kept under their own names: {kept}."] if kept else []
-    lines += [f"Left out, as there are too many: {few(run.left, _NAMES)}."] if run.left else []
-    lines += [f"Settings: {settings or 'none found'}."]
+    if run.kept:
+        lines.append(f"Kept under their own names: {few(list(run.kept), _NAMES)}.")
+    if run.left:
+        lines.append(f"Left out, as there are too many: {few(run.left, _NAMES)}.")
+    settings = [f"{key} = {value}" for key, value in run.settings.items()]
+    lines.append(f"Settings: {few(settings, _NAMES) or 'none found'}.")
     lines += [f"Not read: {line.removesuffix('.')}." for line in upload.refused]
-    left, right = st.columns([6, 5], gap="large")
-    with left:
-        for line in lines:
-            note(line)
-    with right:
-        rows = [(metric, column) for column, metric in sorted(run.read.items())]
-        st.html(table_html(["metric", "read as"], rows, "sorl-figures"))
+    _notes(lines)
+
+
+def _show_names(run: Imported) -> None:
+    """Show which metric of the log was read as which column."""
+    heading("What was read as what")
+    rows = [(metric, column) for column, metric in sorted(run.read.items())]
+    st.html(table_html(["metric of the log", "read as"], rows, "sorl-figures"))
 
 
 # Filing
@@ -242,7 +265,7 @@ def _show_reading(diagnosis: Diagnosis, run: Imported, upload: Upload) -> None:
 
 def _offer_filing(store: Store, given: Given, upload: Upload) -> None:
     """Offer to file the runs as `sorl import` does, and lead to them once they are."""
-    heading("Keep it")
+    heading("Keep this run" if len(upload.parts) == 1 else "Keep these runs")
     if reason := uploads.why_not_filed(store.runs):
         note(reason)
         return
@@ -263,7 +286,7 @@ def _offer_filing(store: Store, given: Given, upload: Upload) -> None:
     if given.digest in filed:
         _link_to_filed(*filed[given.digest])
     else:
-        note("It becomes a run of that experiment: in Overview, Run, Compare and SQL.")
+        note("Filed in the runs folder under that experiment, for Overview, Run, Compare and SQL to show.")
 
 
 def _link_to_filed(experiment: str, run_ids: Sequence[str]) -> None:
