@@ -16,6 +16,7 @@ from sorl.app.text import figure_text
 from sorl.app.theme import Palette
 
 POINTS = 1_500  # of a curve that are drawn
+_TITLE = 40  # characters of a metric's names that fit beside each other on a narrow screen
 _FALL = "▼"
 _BROKEN = 200  # marks of values that are no numbers
 # pixels
@@ -120,7 +121,8 @@ def _title(panel: Cited, pane: Pane, palette: Palette) -> Trace:
     """Return the name of a metric above its panel, in small letters how it was read."""
     name = common.short(panel.metric, 48)
     as_read = ""
-    if panel.column != panel.metric:
+    is_short = len(panel.metric) + len(panel.column) <= _TITLE
+    if panel.column != panel.metric and is_short:
         column = common.short(panel.column, 40)
         as_read = f"  <span style='font-size:12px;color:{palette.muted}'>read as {column}</span>"
     look = {"xanchor": "left", "yanchor": "bottom", "yshift": 18, "align": "left", "font": {"size": 14}}
