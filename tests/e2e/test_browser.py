@@ -113,7 +113,7 @@ def test_a_dropped_log_is_diagnosed_and_filed_and_opens_in_run(address, page, tm
     web.visit(page, f"{address}/imports", "imports")
     page.locator("input[type=file]").set_input_files(log)
     page.get_by_text("Answers run into the token limit").first.wait_for()
-    assert page.locator(".st-key-evidence .main-svg").count() > 0
+    page.locator(".st-key-evidence .main-svg").first.wait_for()
     page.get_by_label("Experiment").fill("theirs")
     page.get_by_role("button", name="File this run").click()
     page.get_by_text("Filed 1 run in").wait_for()
