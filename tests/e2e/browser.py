@@ -40,6 +40,7 @@ ENDS = {
     "run": ("Files",),
     "sql": ("reruns the query",),
     "glossary": ("Source:",),
+    "imports": ("Nothing is kept until", "to copy"),
 }
 # The address is that of the screen, its end is there, nothing on it is stale, and every figure has been
 # drawn.

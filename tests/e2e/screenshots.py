@@ -12,6 +12,7 @@ from playwright.sync_api import Page
 from sorl.analysis.results import read
 from sorl.cli.report import written
 from sorl.store import example
+from sorl.store.reader import Reader
 from tests.e2e.browser import ENDS, NO_CHROMIUM, browser, chromium, new_page, served, settle
 
 WIDTHS = (1280, 1920)
@@ -21,6 +22,16 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "experiments" / "results"
 # the place of the figure in the report
 FIGURES = {"region_sgd": 0, "region_adamw": 0, "rise_and_fall/counted": 1}
+FELL = "ppo-s0-7c0dfe63"  # of the example
+VERL = {  # column -> metric
+    "step": "step",
+    "success": "critic/score/mean",
+    "entropy": "actor/entropy",
+    "clip_frac": "actor/pg_clipfrac",
+    "approx_kl": "actor/ppo_kl",
+    "grad_norm_max": "actor/grad_norm",
+    "response_tokens": "response_length/mean",
+}
 _TALLEST = 4000  # pixels of a picture
 _LARGE = 280_000  # bytes
 _HEIGHT = "document.querySelector('[data-testid=stMainBlockContainer]').scrollHeight"
@@ -49,6 +60,16 @@ def shoot(page: Page, screen: str, file: Path, width: int) -> None:
         picture.quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(file, optimize=True)
 
 
+def drop_log(page: Page, runs: Path, place: Path) -> None:
+    """Drop a log on Import: a collapsed run of the example, under the names that verl gives its metrics."""
+    columns = ", ".join(f'{ours} AS "{theirs}"' for ours, theirs in VERL.items())
+    rows = Reader(runs).query(f"SELECT {columns} FROM step WHERE run_id = $run ORDER BY step", {"run": FELL})
+    log = place / "verl.jsonl"
+    rows.to_json(log, orient="records", lines=True)
+    page.locator("input[type=file]").set_input_files(log)
+    page.get_by_text("to copy").wait_for()
+
+
 def example_with_regions(runs: Path) -> None:
     """Fill a runs folder with the shipped example, and with the results that the screen Region shows."""
     shutil.copytree(example.runs_folder(), runs, dirs_exist_ok=True)
@@ -70,6 +91,9 @@ def main(runs: Path, folder: Path) -> None:
             page = new_page(opened, theme)
             for name, choices in VIEWS.items():
                 page.goto(f"{address}/{'' if name == 'overview' else name}?{choices}")
+                if name == "imports":
+                    settle(page, name)
+                    drop_log(page, runs, Path(place))
                 for width in WIDTHS:
                     shoot(page, name, folder / f"{name}-{theme}-{width}.png", width)
                 print(f"{folder}/{name}-{theme}-*.png", flush=True)

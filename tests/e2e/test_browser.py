@@ -1,10 +1,12 @@
 """From the Overview to the token that did it, by clicking, in a real browser."""
 
+import json
 from collections.abc import Iterator
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
+from sorl.app.page import title
 from sorl.store.reader import Reader
 from sorl.store.sync import sync
 from tests.app.kinds import KEPT, KINDS, write_kinds
@@ -41,7 +43,7 @@ def query(page: web.Page) -> dict[str, list[str]]:
 def test_every_screen_opens_without_a_complaint_and_clicks_lead_to_the_culprit_token(address, page):
     for name in web.ENDS:
         web.visit(page, f"{address}/{name}", name)
-        assert page.locator("[data-testid=stTopNavLink][aria-current=page]").inner_text().lower() == name
+        assert page.locator("[data-testid=stTopNavLink][aria-current=page]").inner_text() == title(name)
     web.visit(page, address, "overview")
 
     for kind in ("PNG", "SVG"):
@@ -97,6 +99,27 @@ def test_every_screen_opens_without_a_complaint_and_clicks_lead_to_the_culprit_t
     page.go_back()
     web.settle(page, "turns", "**/turns?**")
     assert "cell" in query(page)
+
+
+def test_a_dropped_log_is_diagnosed_and_filed_and_opens_in_run(address, page, tmp_path):
+    log = tmp_path / "<b>theirs.jsonl"
+    rows = []
+    for step in range(60):
+        is_down = step >= 40
+        reward = 0.05 if is_down else 0.2 + 0.008 * step
+        cut = 1.0 if is_down else 0.02
+        rows.append({"step": step, "reward": reward, "completions/clipped_ratio": cut, "<i>x": 1.0})
+    log.write_text("\n".join(map(json.dumps, rows)))
+    web.visit(page, f"{address}/imports", "imports")
+    page.locator("input[type=file]").set_input_files(log)
+    page.get_by_text("Answers run into the token limit").first.wait_for()
+    page.locator(".st-key-evidence .main-svg").first.wait_for()
+    page.get_by_label("Experiment").fill("theirs")
+    page.get_by_role("button", name="File this run").click()
+    page.get_by_text("Filed 1 run in").wait_for()
+    page.locator(".sorl-links a", has_text="theirs-").first.click()
+    web.settle(page, "run", "**/run?experiment=theirs**")
+    assert page.get_by_text("Answers run into the token limit").first.is_visible()
 
 
 def test_every_opening_and_every_choice_is_one_step_back(address, page):

@@ -34,7 +34,7 @@ from sorl.store.text import plain
 
 # Module, function and address of a screen have its name. The app opens at the first, whose address needs no
 # name. They stand in the order of the hunt: from the grid to the run, its turn and its token; then over runs;
-# then to look up.
+# then to look up; then to bring in.
 SCREENS = (
     "overview",
     "run",
@@ -46,8 +46,12 @@ SCREENS = (
     "region",
     "sql",
     "glossary",
+    "imports",
 )
-TITLES = {"sql": "SQL"}
+TITLES = {
+    "sql": "SQL",
+    "imports": "Import",
+}  # of a screen whose name is no title: `import` is a word of Python
 _INSIDE = re.compile(rf"(\./|{'|'.join(SCREENS)})(\?.*)?", re.DOTALL)
 EPISODE = {"rank": "gradient", "epoch": "worst"}  # what Episode opens with from other screens
 _SEEDS = 10  # of an arm that a line of links names
@@ -104,6 +108,7 @@ def screen(body: Callable[[Store], None]) -> Callable[[], None]:
                     " folder:"
                 )
                 say(none, "sorl run experiments/quickstart.toml", "sorl app --runs OTHER/FOLDER")
+                links(["Or drop the log of another trainer: ", anchor("Import", address("imports"))])
         for line in syncing.notes:
             note(line)
         falling = 0

@@ -60,7 +60,7 @@ class Store:
         path = database(self.runs)
         found: list[tuple[int, int]] = []
         for file in (path, path.with_name(path.name + ".wal")):
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError, NotADirectoryError):
                 stat = file.stat()
                 found.append((stat.st_mtime_ns, stat.st_size))
         return tuple(found)

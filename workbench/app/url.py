@@ -26,8 +26,8 @@ _TYPED = 200  # characters of a search
 # entry: Back would lead from the view to itself. So the page itself completes the entry that is there.
 _COMPLETE = """
 <script>
-  const screen = location.pathname.split('/').pop();
-  if (!{elsewhere}.includes(screen)) history.replaceState(history.state, '', {query});
+  if (!{elsewhere}.includes(location.pathname.split('/').pop()))
+    history.replaceState(history.state, '', {query});
 </script>
 """
 

@@ -21,8 +21,9 @@ from typer import Argument, Context, Option
 from sorl.cli.tables import echo, note, note_refused, print_table
 from sorl.grid.cell import expand
 from sorl.grid.folder import write
+from sorl.importing.filing import DEFAULT, RECORD, record_of
 from sorl.spec import InputError
-from sorl.spec.files import MIB, from_json, lock_file, read_text
+from sorl.spec.files import lock_file
 from sorl.spec.names import FolderName, folder_to_write
 from sorl.store.segments import now
 
@@ -33,8 +34,6 @@ _WHAT = (
     "A log, or a folder with logs: JSON lines, CSV, Parquet, trainer_state.json, TensorBoard, W&B, SwanLab,"
     " trackio, MLflow, Aim, or verl's console."
 )
-DEFAULT = "imported"  # experiment of runs that are filed under none
-RECORD = "imports.json"  # of an experiment's folder: what was imported, and what it looked like then
 _SLICE = 100_000  # steps of a segment
 # seconds between two looks; times of what a look takes
 _PAUSE = 1.0
@@ -98,7 +97,7 @@ class Importer:
 
         refused = list[str]()
         found = sources(self.source, refused)
-        record = self._record()
+        record = record_of(self.experiment)
         marks = {one: one.fingerprint() for one in found}
         fresh = [one for one in found if not self._is_unchanged(record.get(_key_of(one)), marks[one])]
         quiet = not say or len(fresh) == 1 or not sys.stderr.isatty()
@@ -123,12 +122,6 @@ class Importer:
             same = len(found) - len(fresh)
             unchanged = f"; {counted(same, 'source')} unchanged since the last import" if same else ""
             echo(f"{counted(written, 'run')} imported as experiment {self.experiment.name}{unchanged}")
-
-    def _record(self) -> dict[str, Any]:
-        """Return what was imported before: source -> its fingerprint and runs."""
-        with suppress(OSError, ValueError, TypeError):
-            return dict(from_json(read_text(self.experiment / RECORD, 64 * MIB)))
-        return {}
 
     def _is_unchanged(self, entry: Any, mark: str) -> bool:
         if not isinstance(entry, dict) or entry.get("fingerprint") != mark or not entry.get("runs"):

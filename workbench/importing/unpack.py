@@ -1,4 +1,6 @@
-"""Compressed logs: gz, bz2, xz, zst, zip and tar are unpacked to a folder that goes with the process."""
+"""Compressed logs: gz, bz2, xz, zst, zip and tar are unpacked to a folder that goes with the process, or
+with the block that reads them.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,8 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache, partial
 from io import BufferedReader
 from pathlib import Path, PurePosixPath
@@ -26,6 +30,7 @@ _FED = 2048  # compressed bytes that are unpacked at once: bz2 makes some megaby
 _TAR_HEAD = 512  # bytes; the name of the format stands at 257
 _GZIP = 31  # what zlib calls the format
 _ENDINGS = (".gz", ".bz2", ".xz", ".zst", ".zstd", ".zip", ".tgz", ".tar")
+_scratch: ContextVar[Path | None] = ContextVar("folder that archives are unpacked to", default=None)
 _DAMAGE = (
     OSError,
     EOFError,
@@ -90,6 +95,16 @@ def _is_tar(head: bytes) -> bool:
     return head[257:262] == b"ustar"
 
 
+@contextmanager
+def unpacked_below(scratch: Path) -> Iterator[None]:
+    """Have the archives that this block reads unpacked below a folder, which the caller removes."""
+    before = _scratch.set(scratch)
+    try:
+        yield
+    finally:
+        _scratch.reset(before)
+
+
 def unpacked(path: Path) -> Unpacked:
     """Return what a compressed file holds, up to where it is damaged.
 
@@ -97,13 +112,14 @@ def unpacked(path: Path) -> Unpacked:
     damaged from its start.
     """
     state = path.stat()
-    return _unpacked(path.resolve(), state.st_size, state.st_mtime_ns)
+    return _unpacked(path.resolve(), state.st_size, state.st_mtime_ns, _scratch.get())
 
 
 @lru_cache(64)
-def _unpacked(path: Path, size: int, changed_at: int) -> Unpacked:
-    folder = Path(tempfile.mkdtemp(prefix="sorl-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+def _unpacked(path: Path, size: int, changed_at: int, scratch: Path | None) -> Unpacked:
+    folder = Path(tempfile.mkdtemp(prefix="sorl-", dir=scratch))
+    if scratch is None:
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
     target = _Target(path, folder / "files")
     with open_file(path) as file:
         head = file.peek(_TAR_HEAD)[:_TAR_HEAD]
