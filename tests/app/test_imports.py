@@ -16,7 +16,8 @@ from sorl.app.cited import panels_of
 from sorl.app.figures.evidence import evidence, extremes
 from sorl.app.theme import LIGHT
 from sorl.app.uploads import Given
-from sorl.diagnosis.diagnose import diagnose, markdown, text
+from sorl.diagnosis.diagnose import diagnose
+from sorl.diagnosis.report import markdown, text
 from sorl.importing.logs import log_of
 from sorl.spec import InputError
 from sorl.store.connect import database, writer
@@ -94,8 +95,8 @@ def test_it_opens_while_the_database_is_busy_or_broken(
     (broken := tmp_path / "broken").mkdir()
     database(broken).write_text("not a database")
     with writer(busy, 30.0):
-        assert "collapsed" in words(drop(open_screen("imports", busy), "a.jsonl", log_lines()))
-    assert "collapsed" in words(drop(open_screen("imports", broken), "a.jsonl", log_lines()))
+        assert "Collapsed" in words(drop(open_screen("imports", busy), "a.jsonl", log_lines()))
+    assert "Collapsed" in words(drop(open_screen("imports", broken), "a.jsonl", log_lines()))
 
 
 def test_a_dropped_file_is_diagnosed_with_its_findings_curves_and_reading(
@@ -142,7 +143,7 @@ def test_what_cannot_be_read_is_one_sentence_without_the_folder_it_was_written_t
 def test_one_of_several_runs_is_chosen_from_a_list(runs: Path, open_screen: Open) -> None:
     content = zipped(one=log_lines(), two=log_lines(falls=False), words=b"hello")
     app = drop(open_screen("imports", runs), "both.zip", content)
-    assert "one.jsonl: collapsed" in words(app)
+    assert ": Collapsed: the reward falls" in words(app)
     assert "Not read: " in words(app)
     app.selectbox(key="part").set_value("1").run()
     assert app.value("part") == "1"

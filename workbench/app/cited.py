@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from sorl.app.figures.evidence import Cited, Mark
-from sorl.diagnosis.diagnose import in_order
 from sorl.diagnosis.finding import Diagnosis
+from sorl.diagnosis.report import SHOWN, in_order
 from sorl.importing.logs import Imported
 
 # It counts metrics that are NaN or infinite; the metrics themselves are drawn.
@@ -23,7 +23,7 @@ def panels_of(diagnosis: Diagnosis, run: Imported) -> list[Cited]:
 
 def marks_of(diagnosis: Diagnosis) -> dict[str, list[Mark]]:
     """Return the steps that the findings name, by the column in which they show."""
-    findings = in_order(diagnosis)
+    findings = in_order(diagnosis)[:SHOWN]
     ranks: dict[tuple[str, int], list[int]] = {}
     for rank, finding in enumerate(findings, start=1):
         for figure in finding.clue.evidence:

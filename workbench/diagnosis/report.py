@@ -352,14 +352,14 @@ def text(d: Diagnosis, proved: bool = False) -> str:
         lines += ["", f"{rank}. {finding.cause.title}  [{finding.cause.name}: {told.sure}]"]
         lines += [f"   {f'{name}:':9}{visible(words)}" for name, words in told.lines.items()]
     lines += [""] if ranked else []
-    lines += filter(None, [_rest(ranked), early_warning(d), signals_line(d)])
+    lines += filter(None, [others_by_name(ranked), early_warning(d), signals_line(d)])
     return "\n".join([*lines, *not_looked_at(d), *reading_notes(d)])
 
 
-def _rest(ranked: Sequence[Finding]) -> str:
+def others_by_name(ranked: Sequence[Finding]) -> str:
     """Return the findings that are not told in full, by name."""
     rest = [f"{finding.cause.name} ({finding.severity})" for finding in ranked[SHOWN:]]
-    return f"Also: {', '.join(rest)}. --format json has them in full." if rest else ""
+    return f"Also: {', '.join(rest)}." if rest else ""
 
 
 def reading_warnings(d: Diagnosis) -> list[str]:
@@ -470,7 +470,7 @@ def markdown(d: Diagnosis, proved: bool = False) -> str:
         sentences += [f"Test: {test}"] if test else []
         title = f"{rank}. **{finding.cause.title}** (`{finding.cause.name}`, {told.sure})."
         lines.append(f"{title} {' '.join(sentences)}")
-    for paragraph in filter(None, [_rest(ranked), early_warning(d), _escaped(signals_line(d))]):
+    for paragraph in filter(None, [others_by_name(ranked), early_warning(d), _escaped(signals_line(d))]):
         lines += ["", paragraph]
     unlogged = not_looked_at(d)
     lines += ["", *(f"- {_escaped(line.strip())}" if line[0] == " " else _escaped(line) for line in unlogged)]

@@ -1,7 +1,6 @@
 """Import: what `sorl diagnose` says of the log of another trainer, and a button that files it as a run."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pandas as pd
 import streamlit as st
@@ -15,18 +14,20 @@ from sorl.app.store import Store
 from sorl.app.text import few, table_html, tag
 from sorl.app.uploads import Given, Upload
 from sorl.app.url import about, choose
-from sorl.diagnosis.diagnose import (
-    as_dict,
-    cannot_tell,
-    early_warning,
-    first_signals,
-    in_order,
-    likely,
-    markdown,
-    reading_warnings,
-    text,
-)
 from sorl.diagnosis.finding import Diagnosis, Finding
+from sorl.diagnosis.report import (
+    SHOWN,
+    early_warning,
+    finding_text,
+    headline,
+    in_order,
+    markdown,
+    none_found,
+    not_looked_at,
+    others_by_name,
+    reading_warnings,
+    signals_line,
+)
 from sorl.diagnosis.standing import counted
 from sorl.importing.filing import DEFAULT
 from sorl.importing.logs import Imported
@@ -158,31 +159,30 @@ def _choose_run(upload: Upload) -> int:
 
 def _say_verdict(diagnosis: Diagnosis) -> None:
     """Show what stands at the head of the diagnosis: how much of the log is missing from it, the verdict."""
-    warnings = reading_warnings(diagnosis)
-    for warning in warnings:
+    for warning in reading_warnings(diagnosis):
         say(warning)
-    head = text(diagnosis).split("\n\n", 1)[0].splitlines()
-    first, *others = [line for line in head if line not in warnings]
-    st.html(tag("p", first, css="sorl-question"))
-    for line in others:
-        answer(line)
+    st.html(tag("p", headline(diagnosis), css="sorl-question"))
+    if not diagnosis.findings:
+        answer(none_found(diagnosis))
 
 
 def _show_findings(diagnosis: Diagnosis) -> None:
-    """Show each cause with its evidence and what to change, then what else moved."""
-    heading("What the log shows")
-    plain = {finding["cause"]: finding for finding in as_dict(diagnosis)["findings"]}
+    """Show the first causes with their evidence and what to change, the others by name, then what else
+    moved.
+    """
     ranked = in_order(diagnosis)
-    for rank, finding in enumerate(ranked, start=1):
-        st.html(_finding_html(diagnosis, finding, plain[finding.cause.name], rank))
-    for sentence in (early_warning(diagnosis), first_signals(diagnosis)):
+    if ranked:
+        heading("What the log shows")
+    for rank, finding in enumerate(ranked[:SHOWN], start=1):
+        st.html(_finding_html(diagnosis, finding, rank))
+    for sentence in (others_by_name(ranked), early_warning(diagnosis), signals_line(diagnosis)):
         if sentence:
             answer(sentence)
 
 
 def _show_unanswered(diagnosis: Diagnosis) -> None:
     """Show which causes the log cannot answer, and what it lacks for them."""
-    lines = cannot_tell(diagnosis)
+    lines = not_looked_at(diagnosis)
     if lines:
         heading("What could not be looked at")
         _notes(lines)
@@ -193,12 +193,12 @@ def _notes(lines: Sequence[str]) -> None:
     st.html(Markup("").join(tag("p", line, css="sorl-note sorl-remark") for line in lines))
 
 
-def _finding_html(diagnosis: Diagnosis, finding: Finding, plain: Mapping[str, Any], rank: int) -> Markup:
+def _finding_html(diagnosis: Diagnosis, finding: Finding, rank: int) -> Markup:
     """Return a finding: its title, how sure it is, what was seen, what to change."""
-    sure = f"{finding.severity}, {likely(diagnosis, finding)}"
-    title = tag("b", f"{rank}. {plain['title']}")
-    parts = [tag("div", title, " ", tag("span", sure, css="sorl-unit"))]
-    for label, words in (("Seen: ", f"{plain['says']}."), ("Change: ", plain["change"])):
+    told = finding_text(diagnosis, finding)
+    title = tag("b", f"{rank}. {finding.cause.title}")
+    parts = [tag("div", title, " ", tag("span", told.sure, css="sorl-unit"))]
+    for label, words in (("Seen: ", f"{told.seen}."), ("Change: ", told.change), ("Options: ", told.options)):
         if words:
             parts.append(tag("div", tag("span", label, css="sorl-unit"), words))
     return tag("div", *parts, css=f"sorl-finding sorl-{finding.severity}")

@@ -113,7 +113,8 @@ def _idle(log: Log, reward: Curve, mark: float, what: str, more: str = "") -> Cl
         goes = f"rises {idle.course('%')}, beginning in step {step}"
     says = f"the share of groups that {have} one reward for all rollouts {goes}, at a mean reward of"
     says += f" {reward.end_level}: they are {what} and give no gradient{more}"
-    return Clue.of("sign" if seen else "pattern", sure(idle.end / mark, base), idle.shown(step), says)
+    shown = idle.shown(step) if seen else reward.shown(step)
+    return Clue.of("sign" if seen else "pattern", sure(idle.end / mark, base), shown, says)
 
 
 def _without_spread(log: Log) -> Curve | None:
