@@ -314,9 +314,28 @@ def table_of(name: str, tallies: Iterable[Tally]) -> str:
     return by_length([tally for tally in tallies if tally.table == name], TABLES[name])
 
 
-def write(tallies: Iterable[Tally], path: Path) -> None:
-    """Keep the counts as a small Parquet file."""
-    pq.write_table(pa.Table.from_pylist([asdict(tally) for tally in tallies]), path, compression="zstd")
+SCHEMA = pa.schema(
+    [
+        ("table", pa.string()),
+        ("curve", pa.string()),
+        ("steps", pa.int64()),
+        ("question", pa.string()),
+        ("hits", pa.int64()),
+        ("curves", pa.int64()),
+        ("median", pa.float64()),
+        ("ninetieth", pa.float64()),
+    ]
+)
+
+
+def table_of_tallies(tallies: Iterable[Tally]) -> pa.Table:
+    """The counts, a row each."""
+    return pa.Table.from_pylist([asdict(tally) for tally in tallies], schema=SCHEMA)
+
+
+def tallies_in(table: pa.Table) -> list[Tally]:
+    """Return the counts in such a table."""
+    return [Tally(**row) for row in table.select(SCHEMA.names).to_pylist()]
 
 
 def bias_table(runs: int, seed: int) -> str:
@@ -352,7 +371,7 @@ def main() -> None:
         return
     tallies = list(all_tallies(options.runs, options.few, options.seed))
     if options.output is not None:
-        write(tallies, options.output)
+        pq.write_table(table_of_tallies(tallies), options.output, compression="zstd")
     print("\n\n".join(f"{name}\n\n{table_of(name, tallies)}" for name in TABLES))
 
 
