@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ JUDGED_CAUSES = {
     "mismatch": ("mismatch_grows",),
 }
 NO_CAUSE = "none_visible"
+NAMINGS_OF_A_FORMAT = (0, 2)  # offsets in NAMINGS: of five namings two, others for the next run
 # Names of TRL -> our columns: what rldoctor is told of a real log.
 TOLD = {
     "reward": "step.reward",
@@ -87,28 +89,31 @@ def expected_of_judges(row: Mapping[str, Any]) -> Expected:
 
 
 def generated_sources(folder: Path, runs: Sequence[Run] | None = None) -> Iterator[Source]:
-    """Write every run in every format and naming, each with noise of its own."""
-    for run in list(all_runs()) if runs is None else runs:
-        for format_name in FORMATS:
-            for naming in NAMINGS:
+    """Write every run in every format, each under the names of two trainers in turn."""
+    for index, run in enumerate(list(all_runs()) if runs is None else runs):
+        for format_index, format_name in enumerate(FORMATS):
+            for offset in NAMINGS_OF_A_FORMAT:
+                naming = list(NAMINGS)[(index + format_index + offset) % len(NAMINGS)]
                 yield generated_source(folder, run, format_name, naming)
 
 
 def generated_source(folder: Path, run: Run, format_name: str, naming: str) -> Source:
-    """Write a run as a file."""
-    title = f"{run.truth.name} {run.noise} {run.length} {format_name} {naming}"
-    number = zlib.crc32(title.encode())  # the same on every machine
+    """Write a run as a file. Noise is drawn for each; a simulated fault is the same run in all formats."""
+    name = f"{run.truth.name} {run.noise} {run.length} {format_name} {naming}"
+    title = hashlib.sha256(name.encode()).hexdigest()[:10]
+    drawn_by = f"{run.truth.name} {naming}" if run.truth.variant else name
+    number = zlib.crc32(drawn_by.encode())  # the same on every machine
     rows = run.rows(number)
-    path = FORMATS[format_name].write(Named.under(naming, rows), folder / f"{number:08x}")
+    path = FORMATS[format_name].write(Named.under(naming, rows), folder / title)
     expected = Expected(
-        log=f"{number:08x}",
+        log=title,
         part="generated",
         split="",
         format=format_name,
         naming=naming,
         truth=run.truth.name,
         noise=run.noise,
-        rows=len(rows),
+        rows=len({row["step"] for row in rows}),
         outcomes=run.truth.outcomes,
         causes=run.truth.causes,
         is_healthy=run.truth.is_healthy,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
@@ -139,5 +139,11 @@ def level_rows(
 
 def fault_rows(variant: str, number: int) -> list[Row]:
     """A simulated run with a fault, of the half of seeds that no rule was worked out on."""
-    _, rows, _ = corpus.draw(Case(VARIANTS[variant], 2 * number + 1))
+    rows = _simulated(variant, 2 * number + 1)
     return [{name: row[name] for name in METRICS} for row in rows]
+
+
+@cache
+def _simulated(variant: str, seed: int) -> list[Row]:
+    _, rows, _ = corpus.draw(Case(VARIANTS[variant], seed))
+    return rows

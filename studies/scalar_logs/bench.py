@@ -165,7 +165,7 @@ def _rldoctor(folder: Path) -> tuple[dict[str, tuple[str, ...]], list[Answer]]:
     """What rldoctor warns of, by log, and the logs of its own simulator; nothing where it is
     not installed.
     """
-    answered = ask_rldoctor(folder)
+    answered = ask_rldoctor(folder, SCENARIO_SEED)
     if not answered:
         return {}, []
     scenarios = json.loads((folder / "scenarios.json").read_text())
@@ -187,11 +187,15 @@ def _rldoctor(folder: Path) -> tuple[dict[str, tuple[str, ...]], list[Answer]]:
     return answered, logs
 
 
-def ask_rldoctor(folder: Path) -> dict[str, tuple[str, ...]]:
-    """The detectors of rldoctor that warn of the logs in a folder; nothing where it is not installed."""
+def ask_rldoctor(folder: Path, scenario_seed: int | None = None) -> dict[str, tuple[str, ...]]:
+    """The detectors of rldoctor that warn of the logs in a folder, with a seed of its own scenarios too;
+    nothing where it is not installed.
+    """
     if not RLDOCTOR.exists():
         return {}
-    script = [str(RLDOCTOR), str(ROOT / "bench" / "rldoctor_scalars.py"), str(folder), str(SCENARIO_SEED)]
+    script = [str(RLDOCTOR), str(ROOT / "bench" / "rldoctor_scalars.py"), str(folder)]
+    if scenario_seed is not None:
+        script.append(str(scenario_seed))
     subprocess.run(script, check=True, stdout=sys.stderr)
     answers = json.loads((folder / "answers.json").read_text())["answers"]
     return {log: tuple(names) for log, names in answers.items()}
