@@ -31,7 +31,7 @@ from studies.scalar_logs.bench import ask_rldoctor
 
 CURVES = 100  # simulated curves of each kind and length; the shipped page has 1,000
 FEW_CURVES = 10  # where a count takes long
-NOT_ASKED = "rldoctor is not installed, so it was not asked; `make bench-scalars` installs it."
+NOT_ASKED = "rldoctor is not installed, so it was not asked; `make bench-logs` installs it."
 
 
 @dataclass(frozen=True)
