@@ -119,8 +119,12 @@ def generated_source(folder: Path, run: Run, format_name: str, naming: str) -> S
         is_healthy=run.truth.is_healthy,
         is_faulty=bool(run.truth.causes),
     )
-    names = trainers.NAMES["trl"]
-    return Source(expected, path, [{names[metric]: value for metric, value in row.items()} for row in rows])
+    return Source(expected, path, [under_names_of_trl(row) for row in rows])
+
+
+def under_names_of_trl(row: Row) -> Row:
+    """A row as rldoctor gets it."""
+    return {trainers.NAMES["trl"][metric]: value for metric, value in row.items()}
 
 
 def rows_of(log: Log) -> list[Row]:

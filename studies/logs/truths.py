@@ -139,8 +139,11 @@ def level_rows(
 
 def fault_rows(variant: str, number: int) -> list[Row]:
     """A simulated run with a fault, of the half of seeds that no rule was worked out on."""
-    rows = _simulated(variant, 2 * number + 1)
-    return [{name: row[name] for name in METRICS} for row in rows]
+    return [_metrics_of(row) for row in _simulated(variant, 2 * number + 1)]
+
+
+def _metrics_of(row: Row) -> Row:
+    return {name: row[name] for name in METRICS}
 
 
 @cache
