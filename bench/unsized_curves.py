@@ -314,6 +314,17 @@ def table_of(name: str, tallies: Iterable[Tally]) -> str:
     return by_length([tally for tally in tallies if tally.table == name], TABLES[name])
 
 
+def sizes(tallies: Iterable[Tally]) -> str:
+    """How many curves are behind the cells of the tables, but for those of falls that were found."""
+    counts: dict[int, list[str]] = {}
+    for tally in tallies:
+        name = f"{tally.table}, {tally.question}"
+        if tally.table != "onset" and name not in counts.setdefault(tally.curves, []):
+            counts[tally.curves].append(name)
+    parts = [f"{count:,} curves a cell: {'; '.join(names)}." for count, names in counts.items()]
+    return " ".join(parts)
+
+
 SCHEMA = pa.schema(
     [
         ("table", pa.string()),

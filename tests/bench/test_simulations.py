@@ -1,5 +1,6 @@
 """The simulations behind docs/collapse.md and docs/statistics.md draw what they say and fill their tables."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -74,3 +75,10 @@ def test_every_count_of_unsized_curves_is_in_a_table_and_kept_in_a_file(monkeypa
         assert rows
     assert unsized_curves.tallies_in(unsized_curves.table_of_tallies(tallies)) == tallies
     assert {tally.curves for tally in tallies if tally.table == "scales"} == {1}
+
+
+def test_the_page_says_how_many_curves_are_behind_a_cell() -> None:
+    tally = unsized_curves.Tally("null", "flat", 60, "falling", 0, 1000)
+    others = [replace(tally, steps=200), replace(tally, question="live rule", curves=100)]
+    text = unsized_curves.sizes([tally, *others])
+    assert text == "1,000 curves a cell: null, falling. 100 curves a cell: null, live rule."
