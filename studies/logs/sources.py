@@ -131,6 +131,7 @@ def rows_of(log: Log) -> list[Row]:
     """What our reader found in a log, under the names of TRL; rldoctor knows these."""
     rows: dict[int, Row] = {}
     for name, place in TOLD.items():
-        for step, value in log.series(*place.split(".", 1)).items():
-            rows.setdefault(int(step), {"step": float(step)})[name] = float(value)
+        series = log.series(*place.split(".", 1))
+        for step, value in zip(series.index.tolist(), series.tolist(), strict=True):
+            rows.setdefault(step, {"step": step})[name] = value
     return [rows[step] for step in sorted(rows)]
