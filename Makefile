@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo example app test test-ray test-vllm test-slow check bench bench-collapse bench-trl bench-record bench-verl bench-browse bench-rldoctor bench-scalars parity mutate docs site screenshots clean
+.PHONY: help run demo example app test test-ray test-vllm test-slow check bench bench-collapse bench-trl bench-record bench-verl bench-browse bench-rldoctor bench-scalars bench-logs parity mutate docs site screenshots clean
 # What a target works on; a test starts the targets with tiny ones (tests/test_makefile.py).
 GRID ?= experiments/quickstart.toml
 RUNS ?= $(or $(SORL_RUNS),runs)
@@ -129,6 +129,10 @@ bench-rldoctor: $(VENV)-rldoctor/.done ## record what rldoctor says of the corpu
 
 bench-scalars: $(BIN)/.core $(VENV)-rldoctor/.done ## how often scalar logs of other trainers are diagnosed rightly, next to rldoctor; needs rldoctor
 	$(BIN)/sorl bench scalars --output experiments/results/scalars/answers.parquet
+
+bench-logs: $(BIN)/.core $(VENV)-rldoctor/.done ## how often logs of real runs and generated ones are read and judged rightly, next to rldoctor; needs rldoctor
+	$(BIN)/sorl bench logs --output experiments/results/logs/answers.parquet
+	$(BIN)/python -m bench.unsized_curves --output experiments/results/logs/curves.parquet
 
 $(VENV)-rldoctor/.done: constraints-rldoctor.txt
 	test -x $(VENV)-rldoctor/bin/python || $(PYTHON) -m venv $(VENV)-rldoctor

@@ -1,9 +1,9 @@
-"""What rldoctor says of a folder of scalar logs: `python bench/rldoctor_scalars.py FOLDER SCENARIO_SEED`.
+"""What rldoctor says of a folder of scalar logs: `python bench/rldoctor_scalars.py FOLDER [SCENARIO_SEED]`.
 
 Needs the packages of constraints-rldoctor.txt in an environment of their own (`make bench-rldoctor` makes
-one); `sorl bench scalars` starts it there. It first writes the scenarios of rldoctor's own simulator into the
-folder, with their truth in scenarios.json, then reads every log with the configuration next to it, and writes
-answers.json: of each log the detectors that warn, the most severe first.
+one); `sorl bench scalars` and `sorl bench logs` start it there. With a seed it first writes the scenarios of
+rldoctor's own simulator into the folder, with their truth in scenarios.json. Then it reads every log with the
+configuration next to it, and writes answers.json: of each log the detectors that warn, the most severe first.
 """
 
 from __future__ import annotations
@@ -46,12 +46,13 @@ def named(path: Path) -> list[str]:
     return [f.detector for f in sorted(found, key=lambda f: -f.severity)]
 
 
-def main(folder: Path, seed: int) -> None:
-    """Write the scenarios, and the answers to every log."""
-    scenarios(folder, seed)
+def main(folder: Path, seed: int | None) -> None:
+    """Write the scenarios if there is a seed, and the answers to every log."""
+    if seed is not None:
+        scenarios(folder, seed)
     answers = {path.stem: named(path) for path in sorted(folder.glob("*.jsonl"))}
     (folder / "answers.json").write_text(json.dumps({"version": version("rldoctor"), "answers": answers}))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else None)

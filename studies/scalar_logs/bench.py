@@ -165,11 +165,9 @@ def _rldoctor(folder: Path) -> tuple[dict[str, tuple[str, ...]], list[Answer]]:
     """What rldoctor warns of, by log, and the logs of its own simulator; nothing where it is
     not installed.
     """
-    if not RLDOCTOR.exists():
+    answered = ask_rldoctor(folder, SCENARIO_SEED)
+    if not answered:
         return {}, []
-    script = [str(RLDOCTOR), str(ROOT / "bench" / "rldoctor_scalars.py"), str(folder), str(SCENARIO_SEED)]
-    subprocess.run(script, check=True, stdout=sys.stderr)
-    said = json.loads((folder / "answers.json").read_text())["answers"]
     scenarios = json.loads((folder / "scenarios.json").read_text())
     logs = [
         Answer(
@@ -186,7 +184,21 @@ def _rldoctor(folder: Path) -> tuple[dict[str, tuple[str, ...]], list[Answer]]:
         )
         for one in scenarios
     ]
-    return {log: tuple(names) for log, names in said.items()}, logs
+    return answered, logs
+
+
+def ask_rldoctor(folder: Path, scenario_seed: int | None = None) -> dict[str, tuple[str, ...]]:
+    """The detectors of rldoctor that warn of the logs in a folder, with a seed of its own scenarios too;
+    nothing where it is not installed.
+    """
+    if not RLDOCTOR.exists():
+        return {}
+    script = [str(RLDOCTOR), str(ROOT / "bench" / "rldoctor_scalars.py"), str(folder)]
+    if scenario_seed is not None:
+        script.append(str(scenario_seed))
+    subprocess.run(script, check=True, stdout=sys.stderr)
+    answers = json.loads((folder / "answers.json").read_text())["answers"]
+    return {log: tuple(names) for log, names in answers.items()}
 
 
 def write(found: Sequence[Answer], path: Path) -> None:

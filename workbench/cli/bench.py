@@ -19,6 +19,7 @@ STUDIES = {
     "warning": "studies.early_warning.page",
     "search": "studies.search",
     "scalars": "studies.scalar_logs.bench",
+    "logs": "studies.logs.bench",
     "audit": "studies.unknown_bugs.count",
     "forks": "studies.interventions",
 }
@@ -39,8 +40,8 @@ PARTS = (
 )
 ON_REQUEST = ("live", "browse")  # run only if named: minutes, a browser, tens of gigabytes
 _FROM = (
-    "Data of a study: scored cases (diagnose, attribution, scalars, audit, forks), results of `sorl report"
-    " --export` (warning, search) or a corpus (warning). Repeatable, except for attribution."
+    "Data of a study: scored cases (diagnose, attribution, scalars, logs, audit, forks), results of"
+    " `sorl report --export` (warning, search) or a corpus (warning). Repeatable, except for attribution."
 )
 
 
@@ -76,9 +77,10 @@ def bench(
     how early and how often detectors warn of a collapse, and how often wrongly; --output keeps the runs as a
     corpus. search: how many runs of a full grid the search of a region needs, and how far its boundaries are
     off. scalars: how often the scalar log of another trainer gets the right cause, and how often a healthy
-    one a false alarm. audit: how often audit and diagnosis find bugs that nobody listed, on runs that it
-    trains into unknown_bugs (half an hour). forks: how often forks survive once the fault is removed, and
-    once something harmless is; it trains the runs (hours).
+    one a false alarm. logs: how often logs of real runs, and generated ones in every format and naming, are
+    read and judged rightly, next to rldoctor and a plain rule. audit: how often audit and diagnosis find bugs
+    that nobody listed, on runs that it trains into unknown_bugs (half an hour). forks: how often forks
+    survive once the fault is removed, and once something harmless is; it trains the runs (hours).
 
     The parts live and browse, which check the latency of the app, run only if named with --only.
     """
