@@ -49,7 +49,8 @@ KEPT = 0.8  # of the squared differences of a lag, the smallest
 KEPT_SHARE = 2.285  # mean square of a normal variable over that of its KEPT smallest squares
 CLIPPED = 3.0  # standard deviations from the running median, beyond which a value is cut
 PHASES = 12  # places at which the monotone fit may turn
-COVERED = 1.92  # half of the 95 % point of chi-squared with one degree
+# Nats below the best split, within which the true one lies in 95 %: -ln(1 - sqrt(.95)) (Hansen 2000).
+COVERED = 3.675
 SATURATED = 0.9  # of a score in [0, 1], from which a run that stays has little left to gain
 BLIND = 1.5  # standard deviations of a step that a gain may have where it is said that there was none
 SIGN = 2.0  # standard errors of a gain that is a sign of one, though none that is clear
@@ -278,8 +279,8 @@ class UnsizedCurve:
             best=best,
             best_steps=(self._step(fall.first), self._step(fall.first + fall.length - 1)),
             onset=self._step(at),
-            onset_low=self._step(low),
-            onset_high=self._step(high),
+            onset_low=self._first_step(low),
+            onset_high=self._last_step_before(high + 1),
             detection=self._step(certain),
             level=level,
         )
@@ -301,8 +302,18 @@ class UnsizedCurve:
 
     def _step(self, point: int) -> int:
         """Return the last step of a point."""
-        last = self.skipped + (point + 1) * self.width - 1
-        return self.steps[min(max(last, 0), len(self.steps) - 1)]
+        return self._step_at(self.skipped + (point + 1) * self.width - 1)
+
+    def _first_step(self, point: int) -> int:
+        """Return the first step of a point: a fall may begin inside of one."""
+        return self._step_at(self.skipped + point * self.width)
+
+    def _last_step_before(self, point: int) -> int:
+        """Return the last step before the whole of a point is lower."""
+        return self._step_at(self.skipped + (point + 1) * self.width - 2)
+
+    def _step_at(self, index: int) -> int:
+        return self.steps[min(max(index, 0), len(self.steps) - 1)]
 
     def _peak(self) -> float | None:
         """Return the highest median of five steps."""

@@ -243,7 +243,8 @@ WORDS = {
             "response_tokens output_tokens generated_tokens gen_tokens"
         ),
         "step.truncated_frac": (
-            "truncated_frac truncated_rate truncated_ratio truncation_rate truncation_ratio truncation_frac "
+            "truncated_frac truncated_fraction truncation_fraction "
+            "truncated_rate truncated_ratio truncation_rate truncation_ratio truncation_frac "
             "truncate_ratio overlong_ratio overlong_rate"
         ),
         "step.clip_frac": (
