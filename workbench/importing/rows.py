@@ -10,7 +10,7 @@ import numpy as np
 
 from sorl.diagnosis.standing import counted
 from sorl.importing.account import Account
-from sorl.importing.names import STEP, place
+from sorl.importing.names import STEP, place, step_names
 from sorl.importing.numbers import Column, NumberReader
 from sorl.spec import InputError
 from sorl.spec.reading import MATERIAL, Reading
@@ -77,6 +77,11 @@ class Rows:
                 held = 0
         return self
 
+    @property
+    def names(self) -> list[str]:
+        """The names that were logged, in their order."""
+        return list(self._names)
+
     def __len__(self) -> int:
         return sum(size for size, _ in self._blocks)
 
@@ -88,7 +93,7 @@ class Rows:
 
     def block(self, columns: Mapping[str, Column], size: int, positions: np.ndarray | None = None) -> None:
         """Take `size` rows as columns. Raises InputError for a log of more than CELLS values."""
-        self._stepped = self._stepped or any(name in columns for name in STEP)
+        self._stepped = self._stepped or any(name in columns for name in step_names())
         known = {
             name: columns[name] for name in self._room(columns) if not np.ma.getmaskarray(columns[name]).all()
         }
@@ -131,7 +136,8 @@ class Rows:
         damaged = self.account.count("rows")
         positions = np.concatenate(self._positions)
         steps = self._steps()
-        metrics = {name: self._column(name) for name in self._names if name not in STEP}
+        no_metrics = {*STEP, *step_names()}
+        metrics = {name: self._column(name) for name in self._names if name not in no_metrics}
         filled = np.zeros(size, bool)
         for values in metrics.values():
             filled |= ~np.ma.getmaskarray(values)
@@ -175,7 +181,9 @@ class Rows:
         return ~bad
 
     def _no_step(self) -> str:
-        unreadable = [name for name in STEP if name in self._readers and self._readers[name].unreadable]
+        unreadable = [
+            name for name in step_names() if name in self._readers and self._readers[name].unreadable
+        ]
         if not unreadable:
             return "they have no step that is a number"
         name = unreadable[0]
@@ -190,7 +198,7 @@ class Rows:
         """Return the step of each row, by the first name of one that the row has; the number of the row
         without any.
         """
-        present = [name for name in STEP if name in self._names]
+        present = [name for name in step_names() if name in self._names]
         present = [name for name in present if name != "_step"] or present  # it counts calls of the tracker
         if not present and not self._stepped:
             self.notes.append("no column names the step: rows are numbered instead")
@@ -222,7 +230,7 @@ class Rows:
         notes: list[str] = []
         remarks = 0
         for name, reader in self._readers.items():
-            if name in STEP:
+            if name in step_names():
                 notes += reader.notes(name)
                 continue
             numbers = self._metrics_of_rows.get(name, 0)

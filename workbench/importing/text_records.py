@@ -18,7 +18,7 @@ from typing import Any
 
 from sorl.importing.configs import flattened
 from sorl.importing.dict_text import LONGEST, DictReader, NotADict
-from sorl.importing.names import STEP, place, settings
+from sorl.importing.names import STEP, is_known, is_step, place, settings
 from sorl.importing.rows import Rows
 from sorl.importing.text import Line, numbered_lines, opened
 from sorl.importing.title import title_of
@@ -259,7 +259,7 @@ class RecordFinder:
 
     def _starts_table(self, text: str) -> bool:
         cells = _cells_of(text)
-        known = [cell for cell in cells if cell in STEP or place(cell) is not None]
+        known = [cell for cell in cells if is_known(cell)]
         if len(cells) < _HEADING_CELLS or not known or any(map(_is_number, cells)):
             return False
         self._columns = cells
@@ -376,7 +376,7 @@ def _is_number(text: str) -> bool:
 def _own_step(values: Mapping[str, Any], before: int | None) -> int | None:
     """Return the step that a record names itself, else the one that stood before it."""
     for name, value in values.items():
-        if name in STEP or name.lower() in _OWN_STEPS:
+        if is_step(name) or name.lower() in _OWN_STEPS:
             try:
                 return int(float(str(value).split("/")[0].replace(",", "")))
             except (ValueError, OverflowError):
