@@ -209,6 +209,7 @@ def logs(runs: Path, what: str | None, name_map: Sequence[str] | None = None) ->
 def _is_foreign(what: str) -> bool:
     """Whether an argument names a log of another trainer. Raises InputError for a file that is not there."""
     from sorl.importing.logs import ENDINGS
+    from sorl.importing.loose import LOOSE
 
     path = Path(what)
     if what == STANDARD_INPUT:
@@ -219,7 +220,7 @@ def _is_foreign(what: str) -> bool:
         # in a folder with runs
         ours = ("segments", "*/segments", "config.toml", "experiment.toml")
         return not any(next(path.glob(form), None) for form in ours)
-    if path.suffix in (*ENDINGS, ".json") and not path.is_file():
+    if path.suffix in (*ENDINGS, *LOOSE) and not path.is_file():
         raise InputError(f"there is no file '{what}'")
     return path.is_file()
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
-from sorl.importing.names import place
+from sorl.importing.configs import flattened
+from sorl.importing.json_shapes import runs_of
+from sorl.importing.names import is_known, is_step, place, settings
 from sorl.importing.rows import Rows
 from sorl.importing.text import LINE, ZEROS, Line, UsualLength, first_line, numbered_lines, opened, text_of
 from sorl.importing.text_records import text_log
@@ -26,7 +28,12 @@ except ImportError:
 DOCUMENT = 64 * MIB  # bytes of one JSON value
 _LONG_ROW = 8192  # characters of a line of which the numbers alone are held
 _SALVAGE = 4  # times the length of a damaged document that is read to find its rows
-_JSON_START = re.compile(r'\s*(?:\[\s*)*\{\s*["}]|\s*\[\s*["\d\]-]')  # Python prints no double quotes
+_JSON_START = re.compile(r'\s*(?:\[\s*)*\{\s*["}]|\s*(?:\[\s*)+["\d\]-]')  # Python prints no double quotes
+_HELD_OUT = re.compile(r"(?i)(?:eval|evaluation|val|valid|validation|test|heldout|held_out)")
+SETTINGS = ("config", "args", "hparams", "hyperparameters", "training_args", "params")  # objects in a row
+_FIRST_ROWS = 3  # of which one may hold the settings
+_NESTED = 4  # objects inside each other in a row
+_LEARNING_RATE = ("minibatch.lr", 0)  # a setting as well as a metric
 _DECODER = json.JSONDecoder()
 
 
@@ -50,6 +57,11 @@ def json_lines(path: Path) -> Iterator[Rows]:
     rows = Rows(title_of(path), place_unit="line")
     with opened(path) as file:
         rows.extend(_objects(file_lines=numbered_lines(file), rows=rows))
+    if len(rows) == 1 and not rows.account.count("rows"):
+        runs = _whole_document(path)
+        if runs:
+            yield from runs
+            return
     if rows:
         yield rows
         return
@@ -62,6 +74,16 @@ def json_lines(path: Path) -> Iterator[Rows]:
     if not text_of(head).strip("\0 \r\n\t"):
         raise InputError(f"'{path}' {rows.why_empty()}")
     yield from text_log(path)
+
+
+def _whole_document(path: Path) -> list[Rows]:
+    """Return the runs of a file of one line that holds more than one record; none of another file."""
+    if path.stat().st_size > DOCUMENT:
+        return []
+    with suppress(InputError):
+        runs = list(json_document(path))
+        return runs if any(len(rows) > 1 for rows in runs) else []
+    return []
 
 
 def _objects(file_lines: Iterator[Line], rows: Rows) -> Iterator[dict[str, Any]]:
@@ -84,8 +106,9 @@ def _objects(file_lines: Iterator[Line], rows: Rows) -> Iterator[dict[str, Any]]
             rows.account.leave_out(reason, place)
         else:
             usual.add(text)
-        for row in found:
-            yield flat(row) if len(text) < _LONG_ROW else _numbers_of(flat(row))
+        for record in found:
+            for row in _row_of(record, rows):
+                yield row if len(text) < _LONG_ROW else _numbers_of(row)
 
 
 def _objects_of(text: str) -> list[dict[str, Any]]:
@@ -118,22 +141,42 @@ def _numbers_of(row: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in row.items() if isinstance(value, int | float)}
 
 
-def flat(row: dict[str, Any]) -> dict[str, Any]:
-    """Return one flat row: metrics that are nested one level (`{"data": {...}, "step": 3}`)
-    join the others.
+def flat(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return one flat row: metrics that are nested (`{"data": {...}, "step": 3}`) join the others.
+
+    A nested metric keeps its own name where that is known, or where the row has one object alone; else the
+    key before it belongs to its name (`{"reward": {"mean": 0.5}}` is reward/mean), as for an evaluation.
     """
-    if any(isinstance(value, list) for value in row.values()):
-        row = with_means_of_lists(row)
-    tables = [value for value in row.values() if isinstance(value, dict)]
+    plain = with_means_of_lists(row) if any(isinstance(value, list) for value in row.values()) else dict(row)
+    tables = {key: value for key, value in plain.items() if isinstance(value, dict)}
     if not tables:
-        return row
+        return plain
     joined: dict[str, Any] = {}
-    for table in tables:
-        joined |= table
-    return joined | {key: value for key, value in row.items() if not isinstance(value, dict)}
+    inner_keys = [key for key in tables if key not in SETTINGS and not _HELD_OUT.fullmatch(key)]
+    for key, table in tables.items():
+        if key in SETTINGS:
+            continue
+        for name, value in _nested(table, _NESTED):
+            full_name = f"{key}/{name}"
+            by_own_name = is_known(name) or (len(inner_keys) == 1 and place(full_name) is None)
+            if _HELD_OUT.fullmatch(key) or not by_own_name or name in joined:
+                joined[full_name] = value
+            else:
+                joined[name] = value
+    return joined | {key: value for key, value in plain.items() if key not in tables}
 
 
-def with_means_of_lists(row: dict[str, Any]) -> dict[str, Any]:
+def _nested(table: Mapping[str, Any], deep: int) -> Iterator[tuple[str, Any]]:
+    """Yield (name, value) of an object and of those in it, their keys joined by `/`."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            for name, inner in _nested(value, deep - 1) if deep and key not in SETTINGS else ():
+                yield f"{key}/{name}", inner
+        else:
+            yield str(key), value
+
+
+def with_means_of_lists(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row in which the rewards of its rollouts, a list, are their mean; their deviation is added."""
     found = dict(row)
     for name, values in row.items():
@@ -149,27 +192,33 @@ def with_means_of_lists(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def json_document(path: Path) -> Iterator[Rows]:
-    """A list of rows, or `log_history` in a trainer_state.json; of a folder with checkpoints the newest.
+    """The runs of one JSON value (`json_shapes`); of a folder with checkpoints the newest trainer_state.json.
 
     Of a damaged document every row that is whole is read.
     """
     path = newest_state(path) or path
     text = _document_text(path)
-    rows = Rows(title_of(path))
     try:
-        found = from_json(text)
+        value = from_json(text)
     except ValueError:
+        rows = Rows(title_of(path))
         rows.extend(map(flat, _whole_objects(text, rows)))
         if not rows:
             yield from text_log(path)
         else:
             yield rows
         return
-    history = found.pop("log_history", None) if isinstance(found, dict) else found
-    if not isinstance(history, list) or not any(isinstance(row, dict) for row in history):
-        raise InputError(f"'{path}' is neither a list of objects nor a trainer_state.json with log_history")
-    rows.config = {} if found is history else found
-    yield rows.extend(_rows_of(history, rows))
+    found = runs_of(value)
+    if not found.runs:
+        raise InputError(
+            f"'{path}' holds no records of numbers: no list of objects, no lists of one length, "
+            "no objects by step"
+        )
+    for name, records in found.runs.items():
+        rows = Rows(f"{title_of(path)}/{name}" if name else title_of(path))
+        rows.config = flattened(found.config)
+        rows.notes += found.notes
+        yield rows.extend(_rows_of(records, rows))
 
 
 def _document_text(path: Path) -> str:
@@ -182,13 +231,32 @@ def _document_text(path: Path) -> str:
     return text
 
 
-def _rows_of(history: list[Any], rows: Rows) -> Iterator[dict[str, Any]]:
+def _rows_of(history: Sequence[Any], rows: Rows) -> Iterator[dict[str, Any]]:
     for number, row in enumerate(history, start=1):
         rows.position = number
         if isinstance(row, dict):
-            yield flat(row)
+            yield from _row_of(row, rows)
         else:
             rows.account.leave_out("not a JSON object", rows.place(number))
+
+
+def _row_of(record: dict[str, Any], rows: Rows) -> Iterator[dict[str, Any]]:
+    """Yield a record as a flat row; the settings in it, or that it is, go to the configuration."""
+    if not rows.config and rows.position <= _FIRST_ROWS:
+        tables = [value for key, value in record.items() if key in SETTINGS and isinstance(value, dict)]
+        if tables:
+            rows.config = flattened(tables[0])
+        elif _is_settings(record):
+            rows.config = flattened(record)
+            return
+    yield flat(record)
+
+
+def _is_settings(record: dict[str, Any]) -> bool:
+    """Whether a record holds settings and no metric."""
+    options = flattened(record)
+    is_metric = [is_step(name) or (place(name) or _LEARNING_RATE)[0] != _LEARNING_RATE[0] for name in options]
+    return not any(is_metric) and len(settings(options)) > 1
 
 
 def _whole_objects(text: str, rows: Rows) -> Iterator[dict[str, Any]]:

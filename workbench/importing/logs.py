@@ -22,6 +22,7 @@ from sorl.importing import names
 from sorl.importing.columns import candidates_of, columns_of, converted, has_series, notes_on_the_reward
 from sorl.importing.configs import config_near, configs
 from sorl.importing.formats import Format, format_of, runs_in
+from sorl.importing.loose import LOOSE, SHORTEST, is_log
 from sorl.importing.mapping import AS_LOGGED, NameMap
 from sorl.importing.numbers import Column
 from sorl.importing.rows import Rows
@@ -48,7 +49,6 @@ ENDINGS = (
     ".swanlab",
     ".db",
     ".sqlite",
-    ".log",
     ".ipynb",
     *PACKED,
 )
@@ -197,7 +197,8 @@ def _sources(path: Path, refused: list[str] | None) -> list[Source]:
     logs = list(search.below(path, DEEP))
     if not logs:
         raise InputError(
-            f"'{path}' holds no known log; in a folder only files named *{', *'.join(ENDINGS)} are read"
+            f"'{path}' holds no known log; in a folder only files named *{', *'.join(ENDINGS)} are read, "
+            f"and of *{', *'.join(LOOSE)} those with {SHORTEST} steps or more of known metrics"
         )
     return logs
 
@@ -253,16 +254,19 @@ class _Search:
             if entry.is_dir(follow_symlinks=False):
                 with suppress(OSError):
                     yield from self.below(path, deep - 1)
-            elif not own and path.suffix in ENDINGS and entry.is_file(follow_symlinks=False):
+            elif not own and path.suffix in (*ENDINGS, *LOOSE) and entry.is_file(follow_symlinks=False):
                 yield from self._readable(path)
 
     def _readable(self, path: Path) -> list[Source]:
         try:
-            return self.in_file(path)
+            logs = self.in_file(path)
         except InputError as error:
-            if path.suffix != ".log":  # programs write other things to files of that name
+            if path.suffix not in LOOSE:
                 self._refused.append(str(error))
             return []
+        if path.suffix in LOOSE:
+            return [log for log in logs if is_log(log.file, log.format)]
+        return logs
 
 
 def imported(

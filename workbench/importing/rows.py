@@ -10,7 +10,7 @@ import numpy as np
 
 from sorl.diagnosis.standing import counted
 from sorl.importing.account import Account
-from sorl.importing.names import STEP, place, step_names
+from sorl.importing.names import STEP, is_step, place, step_names
 from sorl.importing.numbers import Column, NumberReader
 from sorl.spec import InputError
 from sorl.spec.reading import MATERIAL, Reading
@@ -81,6 +81,36 @@ class Rows:
     def names(self) -> list[str]:
         """The names that were logged, in their order."""
         return list(self._names)
+
+    def span(self) -> tuple[float, float] | None:
+        """Return the first and the last step that the rows name; None where they name none."""
+        steps = []
+        for _, columns in self._blocks:
+            for name in step_names():
+                if name in columns:
+                    steps.append(columns[name].compressed())
+                    break
+        named = np.concatenate(steps) if steps else np.zeros(0)
+        named = named[np.isfinite(named)]
+        return (float(named.min()), float(named.max())) if len(named) else None
+
+    def absorb(self, later: Rows) -> None:
+        """Take the rows of another part of the same run behind these; the part is empty afterwards."""
+        behind = len(self)
+        for (size, columns), positions in zip(later._blocks, later._positions, strict=True):
+            self.block(columns, size, positions + behind)
+        self._readers = later._readers | self._readers
+        self.config = self.config | later.config
+        self.notes += [note for note in later.notes if note not in self.notes]
+        self.account.absorb(later.account)
+        self._full = self._full or later._full
+        later._blocks = []
+        later._positions = []
+
+    @property
+    def metrics(self) -> list[str]:
+        """The names that were logged but for those of the step."""
+        return [name for name in self._names if not is_step(name)]
 
     def __len__(self) -> int:
         return sum(size for size, _ in self._blocks)
