@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from sorl.importing.logs import logs, sources
+
+from sorl.importing import loose
+from sorl.importing.logs import Imported, logs, sources
 from sorl.spec import InputError
 from tests.cli.damaged_logs import message, tensorboard, varint
 
@@ -18,14 +20,21 @@ def events(path: Path, steps: range, *tags: str) -> None:
     path.write_bytes(tensorboard(records))
 
 
+def runs_in(folder: Path) -> list[Imported]:
+    runs: list[Imported] = []
+    for source in sources(folder):
+        runs += source.runs()
+    return runs
+
+
 def steps_of_runs(folder: Path) -> list[int]:
-    return [len(run.steps) for source in sources(folder) for run in source.runs()]
+    return [len(run.steps) for run in runs_in(folder)]
 
 
 def test_event_files_that_begin_alike_are_runs(tmp_path: Path) -> None:
     for number in range(22):
         events(tmp_path / f"events.out.tfevents.17000{number:02}.host.{number}.0", range(30 + number))
-    names = [run.name for source in sources(tmp_path) for run in source.runs()]
+    names = [run.name for run in runs_in(tmp_path)]
     assert len(set(names)) == 22
     assert names[3] == "1700003.host.3.0"
 
@@ -73,8 +82,12 @@ def test_json_with_records_is_read_and_other_json_passed_over(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["slurm-1.out", "console.txt", "train.log"])
-def test_a_console_is_read_whatever_it_says_first(name: str, tmp_path: Path) -> None:
-    noise = "INFO loading weights of a layer\n" * 300_000
+def test_a_console_is_read_whatever_it_says_first(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for size, bytes_read in (("_WHOLE", 10_000), ("_BEGINNING", 5000), ("_END", 2000)):
+        monkeypatch.setattr(loose, size, bytes_read)
+    noise = "INFO loading weights of a layer\n" * 1000
     lines = "".join(f"{{'loss': 0.1, 'reward': {step / 40}, 'kl': 0.0}}\n" for step in range(40))
     (tmp_path / name).write_text(noise + lines)
     assert steps_of_runs(tmp_path) == [40]

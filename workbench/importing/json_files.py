@@ -32,6 +32,7 @@ _JSON_START = re.compile(r'\s*(?:\[\s*)*\{\s*["}]|\s*(?:\[\s*)+["\d\]-]')  # Pyt
 _HELD_OUT = re.compile(r"(?i)(?:eval|evaluation|val|valid|validation|test|heldout|held_out)")
 SETTINGS = ("config", "args", "hparams", "hyperparameters", "training_args", "params")  # objects in a row
 _FIRST_ROWS = 3  # of which one may hold the settings
+_AFTER = 1000  # characters behind an object that tell whether JSON goes on
 _NESTED = 4  # objects inside each other in a row
 _LEARNING_RATE = ("minibatch.lr", 0)  # a setting as well as a metric
 _DECODER = json.JSONDecoder()
@@ -107,8 +108,10 @@ def _objects(file_lines: Iterator[Line], rows: Rows) -> Iterator[dict[str, Any]]
         else:
             usual.add(text)
         for record in found:
-            for row in _row_of(record, rows):
-                yield row if len(text) < _LONG_ROW else _numbers_of(row)
+            if line.number <= _FIRST_ROWS and _took_settings(record, rows):
+                continue
+            row = flat(record)
+            yield row if len(text) < _LONG_ROW else _numbers_of(row)
 
 
 def _objects_of(text: str) -> list[dict[str, Any]]:
@@ -141,13 +144,16 @@ def _numbers_of(row: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in row.items() if isinstance(value, int | float)}
 
 
-def flat(row: Mapping[str, Any]) -> dict[str, Any]:
+def flat(row: dict[str, Any]) -> dict[str, Any]:
     """Return one flat row: metrics that are nested (`{"data": {...}, "step": 3}`) join the others.
 
     A nested metric keeps its own name where that is known, or where the row has one object alone; else the
     key before it belongs to its name (`{"reward": {"mean": 0.5}}` is reward/mean), as for an evaluation.
     """
-    plain = with_means_of_lists(row) if any(isinstance(value, list) for value in row.values()) else dict(row)
+    kinds = set(map(type, row.values()))
+    if dict not in kinds and list not in kinds:
+        return row
+    plain = with_means_of_lists(row) if list in kinds else row
     tables = {key: value for key, value in plain.items() if isinstance(value, dict)}
     if not tables:
         return plain
@@ -202,7 +208,8 @@ def json_document(path: Path) -> Iterator[Rows]:
         value = from_json(text)
     except ValueError:
         rows = Rows(title_of(path))
-        rows.extend(map(flat, _whole_objects(text, rows)))
+        if not _is_settings_before_text(text):
+            rows.extend(map(flat, _whole_objects(text, rows)))
         if not rows:
             yield from text_log(path)
         else:
@@ -221,6 +228,18 @@ def json_document(path: Path) -> Iterator[Rows]:
         yield rows.extend(_rows_of(records, rows))
 
 
+def _is_settings_before_text(text: str) -> bool:
+    """Whether a text begins with an object of settings, behind which no JSON follows."""
+    bare = text.lstrip()
+    try:
+        value, end = _DECODER.raw_decode(bare)
+    except (ValueError, RecursionError):
+        return False
+    follows = bare[end : end + _AFTER].lstrip()
+    goes_on = not follows or follows.startswith(",") or _JSON_START.match(follows) is not None
+    return isinstance(value, dict) and not goes_on and _is_settings(value)
+
+
 def _document_text(path: Path) -> str:
     with opened(path) as file:
         text = file.read(DOCUMENT + 1)
@@ -234,22 +253,23 @@ def _document_text(path: Path) -> str:
 def _rows_of(history: Sequence[Any], rows: Rows) -> Iterator[dict[str, Any]]:
     for number, row in enumerate(history, start=1):
         rows.position = number
-        if isinstance(row, dict):
-            yield from _row_of(row, rows)
-        else:
+        if not isinstance(row, dict):
             rows.account.leave_out("not a JSON object", rows.place(number))
+        elif number > _FIRST_ROWS or not _took_settings(row, rows):
+            yield flat(row)
 
 
-def _row_of(record: dict[str, Any], rows: Rows) -> Iterator[dict[str, Any]]:
-    """Yield a record as a flat row; the settings in it, or that it is, go to the configuration."""
-    if not rows.config and rows.position <= _FIRST_ROWS:
-        tables = [value for key, value in record.items() if key in SETTINGS and isinstance(value, dict)]
-        if tables:
-            rows.config = flattened(tables[0])
-        elif _is_settings(record):
-            rows.config = flattened(record)
-            return
-    yield flat(record)
+def _took_settings(record: dict[str, Any], rows: Rows) -> bool:
+    """Take the settings in a record to the configuration; whether it holds nothing else."""
+    if rows.config:
+        return False
+    tables = [value for key, value in record.items() if key in SETTINGS and isinstance(value, dict)]
+    if tables:
+        rows.config = flattened(tables[0])
+    elif _is_settings(record):
+        rows.config = flattened(record)
+        return True
+    return False
 
 
 def _is_settings(record: dict[str, Any]) -> bool:

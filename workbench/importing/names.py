@@ -394,6 +394,8 @@ _NO_MEAN = frozenset(
 )
 CANDIDATES = 12  # metrics that are named for a column
 
+# the last part of every option in SETTINGS
+_OPTIONS = frozenset(name.rpartition(".")[2] for name in " ".join(map(" ".join, SETTINGS.values())).split())
 _BOUND = "learn.policy.max_grad_norm"
 # A coefficient of the KL counts only where its term is on: where the switch says no, it is 0.
 _SWITCHES = {"kl_loss_coef": "use_kl_loss", "kl_coef": "use_kl_in_reward"}
@@ -586,6 +588,8 @@ def settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def choices(config: Mapping[str, Any]) -> dict[str, Choice]:
     """Return the settings of ours that a flat configuration says, each with the option that said it."""
+    if _OPTIONS.isdisjoint(key.rpartition(".")[2] for key in config):
+        return {}
     keys: dict[str, str] = {key: key for key in config}  # the end of a key -> the key
     for key in config:
         parts = key.split(".")
