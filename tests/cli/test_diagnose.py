@@ -1,14 +1,16 @@
 """`sorl diagnose`: a run, an experiment, a folder, a foreign log; text, Markdown, JSON; exit codes."""
 
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from sorl.cli.diagnose import _name_of
+from sorl.cli.diagnose import _name_of, logs
+from sorl.spec import InputError
 from studies import diagnosis as score
-from tests.cli.command import done, sorl, told
+from tests.cli.command import done, refused, sorl, told
 from tests.studies.test_diagnosis import FOUND
 
 
@@ -42,6 +44,37 @@ def test_a_foreign_log_is_diagnosed_without_a_runs_folder(foreign, tmp_path):
     marked = done("diagnose", foreign, "--format", "md").stdout
     assert marked.startswith("### evil\\u001b[2J&lt;b>.jsonl: ")
     assert "\x1b" not in marked
+
+
+def test_a_pasted_log_is_diagnosed_with_the_names_that_are_given(foreign, monkeypatch):
+    text = (foreign / "run.jsonl").read_text() if foreign.is_dir() else foreign.read_text()
+    pasted = io.TextIOWrapper(io.BytesIO(text.replace('"reward"', '"zork"').encode()))
+    monkeypatch.setattr("sorl.importing.standard_input.sys.stdin", pasted)
+    said = list(logs(Path("runs"), "-", ["reward=zork"]))
+    assert [log.name for log in said] == ["standard input"]
+    assert said[0].reading.reward_metric == "zork"
+
+
+@pytest.mark.parametrize(("size", "says"), [(0, "standard input is empty"), (11, "holds more than")])
+def test_standard_input_of_another_size_is_refused(size, says, monkeypatch):
+    monkeypatch.setattr("sorl.importing.standard_input.LARGEST", 10)
+    monkeypatch.setattr("sorl.importing.standard_input.sys.stdin", io.TextIOWrapper(io.BytesIO(bytes(size))))
+    with pytest.raises(InputError, match=says):
+        list(logs(Path("runs"), "-"))
+
+
+def test_a_terminal_is_no_log(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("sorl.importing.standard_input.sys.stdin", Terminal())
+    with pytest.raises(InputError, match="is a terminal"):
+        list(logs(Path("runs"), "-"))
+
+
+def test_a_map_without_a_log_is_refused():
+    refused("give its file or folder too", "diagnose", "--map", "reward=a")
 
 
 def test_fail_on_sets_the_exit_code(foreign, tmp_path):

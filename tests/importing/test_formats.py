@@ -169,7 +169,7 @@ BROKEN = [
     ("deep.jsonl", b'{"reward": ' + b"[" * 9000 + b"\n\n", 'its first line is \'{"reward": [[['),
     ("mine.jsonl", b'{"step": 1, "my/own": 2}\n', "no metric that is known"),
     ("steps.jsonl", b'{"step": "x", "reward": 2}\n', "no row"),
-    ("object.json", b'{"a": 1,\n "b": 2}', "log_history"),
+    ("object.json", b'{"a": 1,\n "b": 2}', "no records of numbers"),
     ("cut.json", b"{", "its first line is '{'"),
     ("no.parquet", b"PAR1 no", "is damaged, or no Parquet of a known version"),
     ("empty.csv", b"\n\n", "its first line does not name the columns"),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from typer import Argument, Context, Exit, Option
 
-from sorl.cli.shared import current, experiment_of, experiments, find, one_of, run_folder
+from sorl.cli.shared import MAP, STANDARD_INPUT, current, experiment_of, experiments, find, one_of, run_folder
 from sorl.cli.tables import document, echo, note_refused
 from sorl.spec import InputError
 from sorl.spec.settings import LADDER
@@ -22,13 +22,14 @@ if TYPE_CHECKING:
     from sorl.audit import Check
     from sorl.diagnosis.finding import Diagnosis
     from sorl.diagnosis.log import Log
+    from sorl.importing.mapping import NameMap
 from sorl.cli.audit import as_dict, checks, difference
 
 _AUDIT = "Recompute stored steps (ten seconds a run); default: for a single run, if torch is installed."
 _TEST = "Fork the run before its fall without each cause that was found: who survives? (docs/forks.md)"
 LEVELS = ("info", "warning", "critical")
 TOP = 10  # turns of a step that are listed
-_LOG = "a log of another trainer, or a folder with some (docs/importing.md)"
+_LOG = "a log of another trainer, a folder with some, or - for a pasted one (docs/importing.md)"
 _WHAT = f"A run id or a unique prefix, an experiment or its folder, or {_LOG}. Default: all runs that fell."
 _FELL = (
     "SELECT run_id FROM run SEMI JOIN cell USING (run_id) WHERE coalesce(collapse_step, onset_low) IS NOT"
@@ -50,6 +51,7 @@ def diagnose(
     test: bool = Option(False, "--test", help=_TEST),
     draws: int = Option(8, min=2, max=1000, help="With --test: children of each arm."),
     yes: bool = Option(False, "--yes", "-y", help="With --test: train without asking."),
+    name_map: list[str] | None = MAP,
 ) -> None:
     """Find the cause of a collapse, its first signal and its trajectory, with evidence. Works on live runs
     too.
@@ -71,7 +73,7 @@ def diagnose(
         else:
             echo(report.ranking(folder.name, step, culprits, TOP))
         return
-    found = [diagnose_log(log) for log in logs(ctx.obj, what)]
+    found = [diagnose_log(log) for log in logs(ctx.obj, what, name_map)]
     if test:
         from sorl.cli.fork import arms_file, intervene
         from sorl.diagnosis.log import of_run
@@ -168,25 +170,21 @@ def in_words(said: Diagnosis, checks: Sequence[Check] | None) -> list[str]:
     return ["\n".join(lines), *tell]
 
 
-def logs(runs: Path, what: str | None) -> Iterator[Log]:
+def logs(runs: Path, what: str | None, name_map: Sequence[str] | None = None) -> Iterator[Log]:
     """Yield the logs that an argument names: a file, the runs of an experiment or folder, one run, or all
     that fell.
     """
     from sorl.analysis.runs import runs as runs_in
     from sorl.diagnosis.log import of_run
-    from sorl.importing import logs as other_trainers
+    from sorl.importing.mapping import NameMap
 
-    # in a folder with runs
-    path = Path(what or "")
-    ours = ("segments", "*/segments", "config.toml", "experiment.toml")
-    foreign = path.is_file() or (path.is_dir() and not any(next(path.glob(form), None) for form in ours))
-    if what is not None and path.suffix != ".toml" and foreign:
-        refused: list[str] = []
-        yield from other_trainers.logs(path, refused)
-        note_refused(refused)
+    mapping = NameMap.of(name_map)
+    if what is not None and _is_foreign(what):
+        yield from _logs_of_others(what, mapping)
         return
-    if what is not None and (path.suffix in other_trainers.ENDINGS or path.suffix == ".json"):
-        raise InputError(f"there is no file '{what}'")
+    if mapping:
+        raise InputError("--map names the metrics of a log of another trainer: give its file or folder too")
+    path = Path(what or "")
     if what is not None and path.is_dir():
         what = _name_of(path.resolve(), runs.resolve())
     reader = current(runs)
@@ -203,6 +201,39 @@ def logs(runs: Path, what: str | None) -> Iterator[Log]:
     for run_id in named:
         with reader.together():  # the queries of one diagnosis
             yield of_run(reader, str(run_id), runs)
+
+
+def _is_foreign(what: str) -> bool:
+    """Whether an argument names a log of another trainer. Raises InputError for a file that is not there."""
+    from sorl.importing.logs import ENDINGS
+    from sorl.importing.loose import LOOSE
+
+    path = Path(what)
+    if what == STANDARD_INPUT:
+        return True
+    if path.suffix == ".toml":
+        return False
+    if path.is_dir():
+        # in a folder with runs
+        ours = ("segments", "*/segments", "config.toml", "experiment.toml")
+        return not any(next(path.glob(form), None) for form in ours)
+    if path.suffix in (*ENDINGS, *LOOSE) and not path.is_file():
+        raise InputError(f"there is no file '{what}'")
+    return path.is_file()
+
+
+def _logs_of_others(what: str, mapping: NameMap) -> Iterator[Log]:
+    """Yield the logs in a file or folder of another trainer, or on standard input."""
+    from sorl.importing.logs import logs as logs_in
+    from sorl.importing.standard_input import spooled
+
+    if what == STANDARD_INPUT:
+        with spooled() as pasted:
+            yield from logs_in(pasted, mapping=mapping)
+        return
+    refused: list[str] = []
+    yield from logs_in(Path(what), refused, mapping)
+    note_refused(refused)
 
 
 def _name_of(folder: Path, runs: Path) -> str:

@@ -18,10 +18,13 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 from typer import Argument, Context, Option
 
+from sorl.cli.shared import MAP, STANDARD_INPUT
 from sorl.cli.tables import echo, note, note_refused, print_table
 from sorl.grid.cell import expand
 from sorl.grid.folder import write
+from sorl.importing import standard_input
 from sorl.importing.filing import DEFAULT, RECORD, record_of
+from sorl.importing.standard_input import spooled
 from sorl.spec import InputError
 from sorl.spec.files import lock_file
 from sorl.spec.names import FolderName, folder_to_write
@@ -29,10 +32,11 @@ from sorl.store.segments import now
 
 if TYPE_CHECKING:
     from sorl.importing.logs import Imported, Source
+    from sorl.importing.mapping import NameMap
 
 _WHAT = (
-    "A log, or a folder with logs: JSON lines, CSV, Parquet, trainer_state.json, TensorBoard, W&B, SwanLab,"
-    " trackio, MLflow, Aim, or verl's console."
+    "A log, a folder with logs, or - for standard input: JSON lines, CSV, Parquet, trainer_state.json,"
+    " TensorBoard, W&B, SwanLab, trackio, MLflow, Aim, or verl's console."
 )
 _SLICE = 100_000  # steps of a segment
 # seconds between two looks; times of what a look takes
@@ -45,12 +49,23 @@ def import_(
     source: Path = Argument(..., metavar="SOURCE", help=_WHAT),
     name: str = Option(DEFAULT, metavar="NAME", help="The experiment that the runs are filed under."),
     follow: bool = Option(False, "--follow", help="Keep reading while the trainer writes, until Ctrl-C."),
+    name_map: list[str] | None = MAP,
 ) -> None:
     """Turn the log of another trainer into a run: the app, SQL, compare, diagnose and report
     then work on it.
     """
+    from sorl.importing.mapping import NameMap
+
     experiment = FolderName(name, "--name")
-    importer = Importer(source, folder_to_write(ctx.obj, experiment), live=follow)
+    folder = folder_to_write(ctx.obj, experiment)
+    mapping = NameMap.of(name_map)
+    if str(source) == STANDARD_INPUT:
+        if follow:
+            raise InputError("--follow reads a file again and again, and standard input is read once")
+        with spooled() as pasted:
+            Importer(pasted, folder, mapping=mapping).look(say=True)
+        return
+    importer = Importer(source, folder, live=follow, mapping=mapping)
     if not follow:
         importer.look(say=True)
         return
@@ -65,8 +80,11 @@ class Importer:
     one.
     """
 
-    def __init__(self, source: Path, experiment: Path, *, live: bool = False) -> None:
+    def __init__(
+        self, source: Path, experiment: Path, *, live: bool = False, mapping: NameMap | None = None
+    ) -> None:
         self.source = source
+        self._mapping = mapping
         self.experiment = experiment
         self._live = live
         # by run_id: the run and its last step on the disk
@@ -94,9 +112,10 @@ class Importer:
 
         from sorl.diagnosis.standing import counted
         from sorl.importing.logs import sources
+        from sorl.importing.mapping import NameMap
 
         refused = list[str]()
-        found = sources(self.source, refused)
+        found = sources(self.source, refused, self._mapping or NameMap())
         record = record_of(self.experiment)
         marks = {one: one.fingerprint() for one in found}
         fresh = [one for one in found if not self._is_unchanged(record.get(_key_of(one)), marks[one])]
@@ -217,7 +236,9 @@ class Importer:
 
 
 def _key_of(source: Source) -> str:
-    """Return the source as the record of an experiment names it."""
+    """Return the source as the record of an experiment names it; standard input by its content."""
+    if source.path.name == standard_input.NAME:
+        return f"{standard_input.NAME} {source.path.parent.name}"
     return str(source.path.resolve())
 
 
@@ -239,8 +260,11 @@ def _id_of(source: Source, run: Imported, experiment: str, others: list[str]) ->
 
 def report(run_id: str, run: Imported, source: Source) -> None:
     """Print what was read as what, what was kept under its own name, what was left out, and the settings."""
-    echo(f"{run_id}: {len(run.steps):,} steps of {source.format.name}, '{source.path}'\n")
-    print_table(["read as", "metric"], [[place, metric] for place, metric in sorted(run.read.items())])
+    is_pasted = source.path.name == standard_input.NAME
+    origin = standard_input.NAME if is_pasted else f"'{source.path}'"
+    echo(f"{run_id}: {len(run.steps):,} steps of {source.format.name}, {origin}\n")
+    if run.read:
+        print_table(["read as", "metric"], [[place, metric] for place, metric in sorted(run.read.items())])
     settings = [f"{key} = {value}" for key, value in run.settings.items()] or ["none found"]
     said = {
         "kept as columns of table step": list(run.kept),

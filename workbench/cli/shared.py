@@ -62,6 +62,9 @@ _NOTIFY = (
     "Post to this webhook when a run collapses, is falling, diverges or fails, e.g. https://ntfy.sh/TOPIC."
 )
 NOTIFY = Option(None, "--notify", metavar="URL", envvar="SORL_NOTIFY", help=_NOTIFY)
+_MAP = "Of another trainer's log: its metric NAME is our COLUMN, e.g. reward=my_score, step=iter. Repeatable."
+MAP = Option(None, "--map", metavar="COLUMN=NAME", help=_MAP)
+STANDARD_INPUT = "-"  # in place of a file
 LISTING = one_of("--format", "table", "md", "json", default="table")
 OUTPUT = Option(None, "--output", "-o", metavar="FILE", help="Write to this file.")
 

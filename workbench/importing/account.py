@@ -1,5 +1,7 @@
 """What became of the records of a log: which were left out, why, and where the first of them stands."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -33,6 +35,12 @@ class Account:
             self._left_out[key].count += count
         else:
             self._left_out[key] = LeftOut(unit, reason, count, place)
+
+    def absorb(self, later: Account) -> None:
+        """Add what another part of the log left out."""
+        self.records += later.records
+        for part in later._left_out.values():
+            self.leave_out(part.reason, part.first_place, part.count, part.unit)
 
     def count(self, unit: Unit) -> int:
         """How many were left out."""

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 DEPTH = 16  # dictionaries and lists inside each other
+_DIGITS = 16  # below which a whole number stays one
 LONGEST = 262_144  # characters of a dictionary
 
 _SPACE = re.compile(r"[\s,]*")
@@ -127,4 +128,6 @@ class DictReader:
 
 
 def _number_of(text: str) -> float:
-    return float(text.replace("_", ""))
+    digits = text.replace("_", "")
+    is_whole = digits.isdecimal() and len(digits) < _DIGITS
+    return int(digits) if is_whole else float(digits)

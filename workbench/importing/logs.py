@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -13,15 +13,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 
 from sorl.diagnosis.log import Log
 from sorl.diagnostics import CATALOGUE
 from sorl.diagnostics.rules import Event, RuleWatch, alarms
 from sorl.diagnostics.unsized import UnsizedWatch
 from sorl.importing import names
+from sorl.importing.columns import candidates_of, columns_of, converted, has_series, notes_on_the_reward
 from sorl.importing.configs import config_near, configs
 from sorl.importing.formats import Format, format_of, runs_in
+from sorl.importing.loose import LOOSE, SHORTEST, is_log
+from sorl.importing.mapping import AS_LOGGED, NameMap
 from sorl.importing.numbers import Column
 from sorl.importing.rows import Rows
 from sorl.importing.trainer import trainer_of
@@ -47,7 +49,6 @@ ENDINGS = (
     ".swanlab",
     ".db",
     ".sqlite",
-    ".log",
     ".ipynb",
     *PACKED,
 )
@@ -83,6 +84,7 @@ class Source:
     file: Path
     archive: Path | None = None  # the compressed file that it comes from
     damage: str = ""  # what of that is missing
+    mapping: NameMap = AS_LOGGED  # names that the user gives
 
     @classmethod
     def of(cls, path: Path, found: Format) -> Source:
@@ -103,6 +105,8 @@ class Source:
             with suppress(OSError):  # gone since
                 state = file.stat()
                 seen.append(f"{file} {state.st_size} {state.st_mtime_ns}")
+        seen += [f"{column}={metric}" for column, metric in sorted(self.mapping.columns.items())]
+        seen.append(f"step={self.mapping.step}")
         return sha256("\n".join(seen).encode(errors="surrogateescape")).hexdigest()
 
     def runs(self, refused: list[str] | None = None) -> Iterator[Imported]:
@@ -111,22 +115,31 @@ class Source:
         """
         lines = [] if refused is None else refused
         some = False
-        try:
-            for rows in runs_in(self.file, self.format):
-                try:
-                    config = config_near(self.path, rows.notes) | config_near(self.file, rows.notes)
-                    run = imported(rows, config | rows.config, self.path)
-                except InputError as error:
-                    lines.append(self._named(error))
-                    continue
-                if self.damage:
-                    run.reading = replace(run.reading, warnings=(self.damage, *run.reading.warnings))
-                some = True
-                yield run
-        except InputError as error:
-            raise InputError(self._named(error)) from None
+        runs = self._runs(lines)
+        while True:
+            try:
+                with names.given(self.mapping.columns, self.mapping.step):
+                    run = next(runs, None)
+            except InputError as error:
+                raise InputError(self._named(error)) from None
+            if run is None:
+                break
+            some = True
+            yield run
         if not some:
             raise InputError(lines.pop() if lines else f"'{self.path}' holds no runs")
+
+    def _runs(self, lines: list[str]) -> Iterator[Imported]:
+        for rows in runs_in(self.file, self.format):
+            try:
+                config = config_near(self.path, rows.notes) | config_near(self.file, rows.notes)
+                run = imported(rows, config | rows.config, self.path, self.mapping)
+            except InputError as error:
+                lines.append(self._named(error))
+                continue
+            if self.damage:
+                run.reading = replace(run.reading, warnings=(self.damage, *run.reading.warnings))
+            yield run
 
     def _named(self, error: InputError) -> str:
         """Return a message that names what the user knows in place of where it was unpacked to."""
@@ -166,11 +179,16 @@ class Imported:
         return max(1, -(-len(self.steps) // STEPS))
 
 
-def sources(path: Path, refused: list[str] | None = None) -> list[Source]:
+def sources(path: Path, refused: list[str] | None = None, mapping: NameMap = AS_LOGGED) -> list[Source]:
     """Return the logs in a file or below a folder; `refused` gets a line for each file that is none.
 
     Links are not followed. Raises InputError where there is no log.
     """
+    with names.given(mapping.columns, mapping.step):
+        return [replace(source, mapping=mapping) for source in _sources(path, refused)]
+
+
+def _sources(path: Path, refused: list[str] | None) -> list[Source]:
     if not path.exists():
         raise InputError(f"there is no file or folder '{path}'")
     search = _Search([] if refused is None else refused)
@@ -179,7 +197,8 @@ def sources(path: Path, refused: list[str] | None = None) -> list[Source]:
     logs = list(search.below(path, DEEP))
     if not logs:
         raise InputError(
-            f"'{path}' holds no known log; in a folder only files named *{', *'.join(ENDINGS)} are read"
+            f"'{path}' holds no known log; in a folder only files named *{', *'.join(ENDINGS)} are read, "
+            f"and of *{', *'.join(LOOSE)} those with {SHORTEST} steps or more of known metrics"
         )
     return logs
 
@@ -235,76 +254,82 @@ class _Search:
             if entry.is_dir(follow_symlinks=False):
                 with suppress(OSError):
                     yield from self.below(path, deep - 1)
-            elif not own and path.suffix in ENDINGS and entry.is_file(follow_symlinks=False):
+            elif not own and path.suffix in (*ENDINGS, *LOOSE) and entry.is_file(follow_symlinks=False):
                 yield from self._readable(path)
 
     def _readable(self, path: Path) -> list[Source]:
         try:
-            return self.in_file(path)
+            logs = self.in_file(path)
         except InputError as error:
-            if path.suffix != ".log":  # programs write other things to files of that name
+            if path.suffix not in LOOSE:
                 self._refused.append(str(error))
             return []
+        if path.suffix in LOOSE:
+            return [log for log in logs if is_log(log.file, log.format)]
+        return logs
 
 
-def imported(rows: Rows, config: Mapping[str, Any], path: Path = Path()) -> Imported:
-    """Return a run's rows in tables of ours. Raises InputError where no metric has a column of ours.
+def imported(
+    rows: Rows, config: Mapping[str, Any], path: Path = Path(), mapping: NameMap = AS_LOGGED
+) -> Imported:
+    """Return a run's rows in tables of ours. Raises InputError where there is no series of numbers.
 
     Of a trainer that logs no exact match, the mean reward stands in for success: collapse is judged by it.
     """
+    mapping.check(rows.names, rows.name)
     steps, metrics = rows.by_step()
-    read = dict[str, str]()
-    step = {"step": steps}
-    updates = dict[str, Any]()
-    for place, metric in names.chosen(metrics).items():
-        table, name = place.split(".", 1)
-        schema = schema_of(table)
-        if name in schema.names and schema.field(name).type == pa.float64():
-            read[place] = metric
-            (step if table == "step" else updates)[name] = metrics[metric]
-    if not read:
+    read = columns_of(metrics)
+    if not read and not has_series(metrics):
         raise InputError(_unknown(rows, metrics))
-    if "reward" in step and "success" not in step:
-        step["success"] = step["reward"]
-        used = f"the reward ({read['step.reward']}) is used instead"
-        rows.notes.append(f"success: the log has none; {used}")
+    step, updates = _columns_by_table(steps, metrics, read, rows)
     _note_weighted_kl(rows, read, config)
     others = [metric for metric in metrics if metric not in read.values()]
+    rows.notes += notes_on_the_reward(read, others)
     summands = parts_that_add_up(metrics, read.get("step.reward"), others)
     if summands:
         rows.notes.append(f"the reward is the sum of {' and '.join(summands)}: they are its parts")
-    taken = set(schema_of("step").names)
-    kept = dict[str, str]()
-    for metric in others[:KEPT]:
-        name = f"rewards/{metric}" if metric in summands else metric
-        kept[names.own_column(name, taken | kept.keys())] = metric
+    kept = _own_columns(others[:KEPT], summands)
     step |= {name: metrics[metric] for name, metric in kept.items()}
     tables = _tables(step, updates)
-    own_names = {f"step.{name}": metric for name, metric in kept.items()}
-    broken = _all_not_finite(tables, own_names | read)
     choices = names.choices(config)
     reading = replace(
         rows.reading(read.values()),
-        not_finite=tuple(broken),
+        not_finite=tuple(_all_not_finite(tables, {f"step.{own}": kept[own] for own in kept} | read)),
         trainer=trainer_of(metrics, config, path),
         reward_metric=read.get("step.reward", ""),
         options={setting: (choice.option, choice.given) for setting, choice in choices.items()},
-        candidates=_candidates(read, others),
+        candidates=candidates_of(read, others),
     )
     settings = {setting: choice.value for setting, choice in choices.items()}
     return Imported(rows.name, tables, settings, read, kept, others[KEPT:], reading, rows.status)
 
 
-def _candidates(read: Collection[str], others: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Return the columns that a diagnosis asks for and the log lacks, with the metrics that may be it."""
-    candidates: dict[str, tuple[str, ...]] = {}
-    for column in names.CLUES:
-        if column in read or (column == "step.reward" and "step.success" in read):
-            continue
-        metrics = names.candidates(column, others)
-        if metrics:
-            candidates[column] = metrics
-    return candidates
+def _columns_by_table(
+    steps: np.ndarray, metrics: Mapping[str, Column], read: Mapping[str, str], rows: Rows
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the columns of the tables `step` and `minibatch`; what is converted or assumed is noted."""
+    step: dict[str, Any] = {"step": steps}
+    updates: dict[str, Any] = {}
+    for place, metric in read.items():
+        table, name = place.split(".", 1)
+        in_our_unit = converted(place, metric, metrics[metric])
+        rows.notes += in_our_unit.notes
+        (step if table == "step" else updates)[name] = in_our_unit.values
+    if "reward" in step and "success" not in step:
+        step["success"] = step["reward"]
+        used = f"the reward ({read['step.reward']}) is used instead"
+        rows.notes.append(f"success: the log has none; {used}")
+    return step, updates
+
+
+def _own_columns(others: Iterable[str], summands: Collection[str]) -> dict[str, str]:
+    """Return the columns that metrics without a column of ours are kept in."""
+    taken = set(schema_of("step").names)
+    kept: dict[str, str] = {}
+    for metric in others:
+        name = f"rewards/{metric}" if metric in summands else metric
+        kept[names.own_column(name, taken | kept.keys())] = metric
+    return kept
 
 
 def _stacked(earlier: Mapping[str, Any], later: Mapping[str, Any], first: int) -> dict[str, Any]:
@@ -434,14 +459,14 @@ def events(run: Imported) -> tuple[dict[str, Any], list[Event]]:
     return watch.verdict.columns(), sorted(found, key=lambda event: event.step)
 
 
-def logs(path: Path, refused: list[str] | None = None) -> Iterator[Log]:
+def logs(path: Path, refused: list[str] | None = None, mapping: NameMap = AS_LOGGED) -> Iterator[Log]:
     """Yield a log for the diagnosis of every run in a file or folder.
 
     `refused` gets a line for each part that cannot be read. Raises InputError where that is all of it.
     """
     lines = [] if refused is None else refused
     any_read = False
-    for source in sources(path, lines):
+    for source in sources(path, lines, mapping):
         try:
             for run in source.runs(lines):
                 any_read = True

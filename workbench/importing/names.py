@@ -7,8 +7,11 @@ kept under its own name. A wrong name is worse than a missing one.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 # Columns of ours with their names in verl, Search-R1, RAGEN, rLLM, TRL, OpenRLHF, SkyRL, prime-rl, slime,
@@ -67,7 +70,7 @@ NAMES = {
         ),
         "step.ess_frac": "rollout_corr/rollout_is_eff_sample_size",
         "step.chi2": "rollout_corr/chi2_token offpolicy/chi2_token",
-        "step.explained_variance": "critic/vf_explained_var",
+        "step.explained_variance": "critic/vf_explained_var explained_variance train/explained_variance",
         "step.response_tokens": (
             "response_length/mean completions/mean_length response_length generate/avg_num_tokens"
             " train/agg/all/*/num_output_tokens/mean train/*/all/*/num_output_tokens/mean"
@@ -235,7 +238,8 @@ WORDS = {
             "reward rewards total_reward reward_total episode_reward task_reward raw_reward score scores "
             "reward_score return returns episode_return rlhf_reward"
         ),
-        "step.success": "success success_rate solve_rate pass_rate exact_match accuracy acc success_once",
+        "step.success": "success success_rate solve_rate pass_rate exact_match accuracy acc success_once "
+        "win_rate winrate",
         "step.reward_std": "reward_std rewards_std reward_stddev std_reward reward_standard_deviation",
         "step.response_tokens": (
             "completion_length response_length answer_length output_length generation_length gen_length "
@@ -268,6 +272,98 @@ _SCORES_AND_LENGTHS = ("step.reward", "step.success", "step.response_tokens")
 _MEAN = re.compile(r"^(?:mean|avg|average)_|(?:[/_.](?:mean|avg|average|train)|\(mean\))$")
 _HELD_OUT = re.compile(r"^(?:eval|evaluation|val|valid|validation|test|heldout|held_out)[/_.:]+")
 _RANK_OF_WORDS = 1000  # behind every listed name
+_RANK_OF_RULES = 2000  # behind every word
+# Where a name in words of its own decides: all its words but those that say nothing (NEUTRAL) have to be one
+# of these choices (`a+b`: both). Behind every listed name and word.
+RULES = {
+    column: tuple(words.split())
+    for column, words in {
+        "step.reward": "reward rewards rew score scores return returns reward+score reward+function",
+        "step.success": (
+            "success successes win wins win+rate winrate solve+rate solved solved+rate pass pass+rate "
+            "accuracy acc success+rate success+fraction success+ratio success+frac exact+match correct "
+            "correct+rate correctness"
+        ),
+        "step.response_tokens": (
+            "completion+length completion+len completion+tokens completion+lengths completions+length "
+            "response+length response+len response+tokens response+lengths responses+length answer+length "
+            "answer+len answer+tokens output+length output+len output+tokens generated+tokens "
+            "generated+length gen+len gen+length gen+tokens generation+length generation+len "
+            "generation+tokens"
+        ),
+        "step.clip_frac": (
+            "clip+frac clip+fraction clipfrac clipped+frac clipped+fraction frac+clipped fraction+clipped "
+            "clip+frac+pg clipfrac+pg clip+fraction+pg clip+frac+surrogate"
+        ),
+        "step.truncated_frac": (
+            "truncated truncated+frac truncated+fraction truncated+ratio truncated+rate truncation+rate "
+            "truncation+ratio frac+truncated fraction+truncated completions+truncated"
+        ),
+        "step.entropy": "entropy entropy+token",
+        "step.approx_kl": "approx+kl approxkl",
+        "minibatch.grad_norm": "grad+norm gradient+norm gradnorm grad+norm+total grads+norm",
+        "minibatch.policy_loss": "policy+loss pg+loss policy+gradient+loss loss+actor",
+        "minibatch.value_loss": "value+loss vf+loss critic+loss value+function+loss v+loss",
+        "step.explained_variance": "explained+variance",
+    }.items()
+}
+
+
+def _sets_of_words(choices_of_words: Iterable[str]) -> frozenset[frozenset[str]]:
+    """Return `a+b c` as {a, b} and {c}."""
+    return frozenset(frozenset(choice.split("+")) for choice in choices_of_words)
+
+
+_RULES = {column: _sets_of_words(choices_of_words) for column, choices_of_words in RULES.items()}
+_NEUTRAL = frozenset(
+    (
+        *(
+            "mean",
+            "avg",
+            "average",
+            "train",
+            "training",
+            "trainer",
+            "rollout",
+            "rollouts",
+            "env",
+            "environment",
+        ),
+        *(
+            "episode",
+            "episodes",
+            "episodic",
+            "ep",
+            "total",
+            "overall",
+            "all",
+            "raw",
+            "batch",
+            "per",
+            "sample",
+        ),
+        *(
+            "task",
+            "performance",
+            "perf",
+            "charts",
+            "chart",
+            "stats",
+            "metrics",
+            "metric",
+            "summary",
+            "results",
+        ),
+        *("losses", "agent", "ppo", "grpo", "rl", "monitor", "percent", "percentage", "pct", "val_aux"),
+        *("final", "game", "games", "objective", "current", "step", "algorithm", "runners", "extrinsic"),
+        *("cumulative", "undiscounted", "discounted", "the", "of", "in"),
+    )
+)
+_HELD_OUT_WORDS = frozenset(
+    ("eval", "evaluation", "evaluate", "val", "valid", "validation", "test", "testing", "heldout", "dev")
+)
+_NAME = re.compile(r"[A-Za-z][\w ./@()%-]{0,79}")
+_AT_K = re.compile(r"@(?!1(?!\d))\d|(?<![a-z])at_(?!1(?!\d))\d|_k(?![a-z])")  # pass@8 is no mean success
 
 # Where a column is not read: words of which one (`a+b`: all) says that a metric may be it.
 CLUES = {
@@ -289,7 +385,7 @@ CLUES = {
         "step.truncated_frac": "truncated truncation truncate trunc overlong eos+no cutoff",
     }.items()
 }
-_CLUES = {column: tuple(frozenset(word.split("+")) for word in words) for column, words in CLUES.items()}
+_CLUES = {column: _sets_of_words(words) for column, words in CLUES.items()}
 # words of what is no mean of the policy's own samples
 _NO_MEAN = frozenset(
     (
@@ -299,6 +395,8 @@ _NO_MEAN = frozenset(
 )
 CANDIDATES = 12  # metrics that are named for a column
 
+# the last part of every option in SETTINGS
+_OPTIONS = frozenset(name.rpartition(".")[2] for name in " ".join(map(" ".join, SETTINGS.values())).split())
 _BOUND = "learn.policy.max_grad_norm"
 # A coefficient of the KL counts only where its term is on: where the switch says no, it is 0.
 _SWITCHES = {"kl_loss_coef": "use_kl_loss", "kl_coef": "use_kl_in_reward"}
@@ -321,11 +419,50 @@ def _places_of_words() -> dict[str, tuple[str, int]]:
 _WORDS = _places_of_words()
 
 
-@lru_cache(8192)
+_NOTHING_GIVEN: Mapping[str, str] = MappingProxyType({})
+# table.column of the metrics that the user has named, and the metric that is the step
+_given_columns: ContextVar[Mapping[str, str]] = ContextVar("given_columns", default=_NOTHING_GIVEN)
+_given_step: ContextVar[str] = ContextVar("given_step", default="")
+
+
+@contextmanager
+def given(columns: Mapping[str, str], step: str = "") -> Iterator[None]:
+    """Have the names of a user (table.column -> metric) come before all others within the block."""
+    places = _given_columns.set({metric: column for column, metric in columns.items()})
+    steps = _given_step.set(step)
+    try:
+        yield
+    finally:
+        _given_columns.reset(places)
+        _given_step.reset(steps)
+
+
+def step_names() -> tuple[str, ...]:
+    """Return the names of the step, the surest first; the one that the user has given alone, if any."""
+    own = _given_step.get()
+    return (own,) if own else STEP
+
+
+def is_step(name: str) -> bool:
+    """Whether a name is one of the step."""
+    return name in STEP or (name != "" and name == _given_step.get())
+
+
+def is_known(name: str) -> bool:
+    """Whether a name is one of the step, or of a metric that has a column of ours."""
+    return is_step(name) or place(name) is not None
+
+
 def place(metric: str) -> tuple[str, int] | None:
     """Return our table.column of a metric and its rank among the names of that column; None for an unknown
     metric.
     """
+    own = _given_columns.get()
+    return (own[metric], -1) if metric in own else _listed_place(metric)
+
+
+@lru_cache(8192)
+def _listed_place(metric: str) -> tuple[str, int] | None:
     if metric.startswith(("step.", "minibatch.")):
         return metric, 0
     short = _PAST.sub("", metric)
@@ -333,7 +470,7 @@ def place(metric: str) -> tuple[str, int] | None:
         if name in _EXACT:
             return _EXACT[name]
     listed = next((found for pattern, found in _GLOBS if pattern.fullmatch(metric)), None)
-    return listed or _by_words(metric)
+    return listed or _by_words(metric) or _by_rules(metric)
 
 
 def _by_words(metric: str) -> tuple[str, int] | None:
@@ -351,6 +488,29 @@ def _by_words(metric: str) -> tuple[str, int] | None:
     if held_out is None:
         return column, rank
     return ("step.heldout_success", rank) if column in ("step.reward", "step.success") else None
+
+
+def _by_rules(metric: str) -> tuple[str, int] | None:
+    """Return the column whose words a name has (RULES) besides words that say nothing, as `place` does."""
+    words = _words_of(metric)
+    held_out = bool(_HELD_OUT_WORDS & set(words))
+    core = frozenset(words) - _NEUTRAL - _HELD_OUT_WORDS
+    if part_of(metric) or _AT_K.search(metric) or not _NAME.fullmatch(metric):
+        return None
+    for column, choices_of_words in _RULES.items():
+        if core not in choices_of_words and core - {"policy"} not in choices_of_words:
+            continue
+        rank = _RANK_OF_RULES + len(words)  # of two such names the plainer one
+        if not held_out:
+            return column, rank
+        return ("step.heldout_success", rank) if column in ("step.reward", "step.success") else None
+    return None
+
+
+def _words_of(metric: str) -> list[str]:
+    """Return the words of a name, in lower case; `meanReward2` has the words mean and reward."""
+    apart = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", metric)
+    return re.findall(r"[a-z]+", apart.lower())
 
 
 def _without_rooms(name: str) -> str:
@@ -371,12 +531,6 @@ def candidates(column: str, metrics: Iterable[str]) -> tuple[str, ...]:
         if hints and not words & _NO_MEAN and place(metric) is None and not part_of(metric):
             found.append(metric)
     return tuple(found[:CANDIDATES])
-
-
-def _words_of(metric: str) -> list[str]:
-    """Return the words of a name, in lower case; `meanReward2` has the words mean and reward."""
-    apart = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", metric)
-    return re.findall(r"[a-z]+", apart.lower())
 
 
 def chosen(metrics: Collection[str]) -> dict[str, str]:
@@ -400,7 +554,9 @@ def part_of(metric: str) -> str:
         return ""
     if match["part"]:
         return "" if match["part"] in _NO_PART else match["part"].strip()
-    return "" if match["own"] in _NO_PART or match["own"].endswith(("_mean", "_std")) else match["own"]
+    words = set(_words_of(match["own"]))
+    says_nothing = words <= _NO_PART | _NEUTRAL | _HELD_OUT_WORDS
+    return "" if says_nothing or match["own"].endswith(("_mean", "_std")) else match["own"]
 
 
 def own_column(metric: str, taken: Iterable[str]) -> str:
@@ -433,6 +589,8 @@ def settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def choices(config: Mapping[str, Any]) -> dict[str, Choice]:
     """Return the settings of ours that a flat configuration says, each with the option that said it."""
+    if _OPTIONS.isdisjoint(key.rpartition(".")[2] for key in config):
+        return {}
     keys: dict[str, str] = {key: key for key in config}  # the end of a key -> the key
     for key in config:
         parts = key.split(".")

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from sorl.importing.names import STEP, place
+from sorl.importing.names import is_known
 from sorl.importing.rows import Rows
 from sorl.importing.text import Line, opened, text_of
 from sorl.importing.text_records import RecordFinder, with_steps
@@ -93,7 +93,7 @@ def _rows_of_page(text: str) -> Iterator[dict[str, Any]]:
     parser = _TableParser()
     parser.feed(text)
     for heading, *rows in filter(None, parser.tables):
-        if not any(name in STEP or place(name) is not None for name in heading):
+        if not any(is_known(name) for name in heading):
             continue
         for row in rows:
             if len(row) == len(heading):

@@ -10,7 +10,7 @@ import numpy as np
 
 from sorl.diagnosis.standing import counted
 from sorl.importing.account import Account
-from sorl.importing.names import STEP, place
+from sorl.importing.names import STEP, is_step, place, step_names
 from sorl.importing.numbers import Column, NumberReader
 from sorl.spec import InputError
 from sorl.spec.reading import MATERIAL, Reading
@@ -77,6 +77,41 @@ class Rows:
                 held = 0
         return self
 
+    @property
+    def names(self) -> list[str]:
+        """The names that were logged, in their order."""
+        return list(self._names)
+
+    def span(self) -> tuple[float, float] | None:
+        """Return the first and the last step that the rows name; None where they name none."""
+        steps = []
+        for _, columns in self._blocks:
+            for name in step_names():
+                if name in columns:
+                    steps.append(columns[name].compressed())
+                    break
+        named = np.concatenate(steps) if steps else np.zeros(0)
+        named = named[np.isfinite(named)]
+        return (float(named.min()), float(named.max())) if len(named) else None
+
+    def absorb(self, later: Rows) -> None:
+        """Take the rows of another part of the same run behind these; the part is empty afterwards."""
+        behind = len(self)
+        for (size, columns), positions in zip(later._blocks, later._positions, strict=True):
+            self.block(columns, size, positions + behind)
+        self._readers = later._readers | self._readers
+        self.config = self.config | later.config
+        self.notes += [note for note in later.notes if note not in self.notes]
+        self.account.absorb(later.account)
+        self._full = self._full or later._full
+        later._blocks = []
+        later._positions = []
+
+    @property
+    def metrics(self) -> list[str]:
+        """The names that were logged but for those of the step."""
+        return [name for name in self._names if not is_step(name)]
+
     def __len__(self) -> int:
         return sum(size for size, _ in self._blocks)
 
@@ -88,7 +123,7 @@ class Rows:
 
     def block(self, columns: Mapping[str, Column], size: int, positions: np.ndarray | None = None) -> None:
         """Take `size` rows as columns. Raises InputError for a log of more than CELLS values."""
-        self._stepped = self._stepped or any(name in columns for name in STEP)
+        self._stepped = self._stepped or any(name in columns for name in step_names())
         known = {
             name: columns[name] for name in self._room(columns) if not np.ma.getmaskarray(columns[name]).all()
         }
@@ -131,7 +166,8 @@ class Rows:
         damaged = self.account.count("rows")
         positions = np.concatenate(self._positions)
         steps = self._steps()
-        metrics = {name: self._column(name) for name in self._names if name not in STEP}
+        no_metrics = {*STEP, *step_names()}
+        metrics = {name: self._column(name) for name in self._names if name not in no_metrics}
         filled = np.zeros(size, bool)
         for values in metrics.values():
             filled |= ~np.ma.getmaskarray(values)
@@ -175,7 +211,9 @@ class Rows:
         return ~bad
 
     def _no_step(self) -> str:
-        unreadable = [name for name in STEP if name in self._readers and self._readers[name].unreadable]
+        unreadable = [
+            name for name in step_names() if name in self._readers and self._readers[name].unreadable
+        ]
         if not unreadable:
             return "they have no step that is a number"
         name = unreadable[0]
@@ -190,7 +228,7 @@ class Rows:
         """Return the step of each row, by the first name of one that the row has; the number of the row
         without any.
         """
-        present = [name for name in STEP if name in self._names]
+        present = [name for name in step_names() if name in self._names]
         present = [name for name in present if name != "_step"] or present  # it counts calls of the tracker
         if not present and not self._stepped:
             self.notes.append("no column names the step: rows are numbered instead")
@@ -222,7 +260,7 @@ class Rows:
         notes: list[str] = []
         remarks = 0
         for name, reader in self._readers.items():
-            if name in STEP:
+            if name in step_names():
                 notes += reader.notes(name)
                 continue
             numbers = self._metrics_of_rows.get(name, 0)

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 import numpy as np
 import pyarrow as pa
 
-from sorl.importing.names import STEP, place
+from sorl.importing.names import is_known, is_step, place
 from sorl.importing.numbers import Column, column
 from sorl.importing.rows import CELLS, Rows
 from sorl.importing.text import LINE, ZEROS, Line, UsualLength, numbered_lines, opened, text_of
@@ -43,7 +43,7 @@ class Heading:
     @property
     def knows_a_metric(self) -> bool:
         """Whether a column has a name that is known here."""
-        return any(name in STEP or place(name) is not None for name in self.names)
+        return any(is_known(name) for name in self.names)
 
     def cells(self, text: str) -> list[str] | None:
         """Return the cells of a row; None where its quotes are damaged."""
@@ -191,7 +191,7 @@ class TableReader:
         if charts:
             for curve in curves:
                 self._metrics.setdefault(curve["run"], {})[curve[0]] = curve["metric"]
-            keys = {name: name for name in heading.names if name in STEP}
+            keys = {name: name for name in heading.names if is_step(name)}
             self._metrics = {run: keys | own for run, own in self._metrics.items()}
         else:
             self._metrics[title_of(self._path)] = {name: name for name in heading.names if name}
@@ -362,7 +362,7 @@ def _is_number(leaf: Any) -> bool:
 
 
 def _is_known_text(leaf: Any) -> bool:
-    known = leaf.path in STEP or place(leaf.path) is not None
+    known = is_known(leaf.path)
     return known and leaf.physical_type == "BYTE_ARRAY" and not _is_number(leaf)
 
 

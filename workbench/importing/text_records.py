@@ -18,7 +18,8 @@ from typing import Any
 
 from sorl.importing.configs import flattened
 from sorl.importing.dict_text import LONGEST, DictReader, NotADict
-from sorl.importing.names import STEP, place, settings
+from sorl.importing.names import STEP, is_known, is_step, place, settings
+from sorl.importing.printed_settings import PrintedSettings, has_metric
 from sorl.importing.rows import Rows
 from sorl.importing.text import Line, numbered_lines, opened
 from sorl.importing.title import title_of
@@ -40,7 +41,7 @@ _FRAME = re.compile(r"[\s\-+=|_│┃┌┐└┘├┤┬┴┼─━═╭╮�
 _BOX = re.compile(r"[│┃║]")
 _BARE_DICT = re.compile(r"""(?:^|[\s:])(['"])[A-Za-z_][^'"]*\1\s*:\s*[-+\d'"nN\[{]""")
 _BAR = re.compile(r"(?P<title>[^|\r]*?)(?:\d+%)?\|[^|]*\|\s*(?P<done>\d+)/(?P<total>\d+)\s*\[")
-_CONFIG = re.compile(r"^\W*(?P<name>\w*(?:Config|Arguments|Args)\w*)\($")
+_OF_A_WORKER = re.compile(r"^\((?:[\w.:/-]+ )?pid=\d+[^)]*\) ?")  # Ray, before every line
 # What stands before a record, the surest first.
 _STEPS = (
     re.compile(r"(?i)\b(?:global[ _]?step|train(?:ing)?[ _]?step|step|iteration|iter)\b\s*[:#=\[(]*\s*(\d+)"),
@@ -51,7 +52,9 @@ _OWN_STEPS = ("step", "global_step", "global step", "iteration", "iter", "traini
 _USUAL = frozenset(("loss", "epoch", "step", "global_step", "eval_loss"))  # in records of trainers
 _BARS = 8  # progress bars that are watched
 _DECIDED = 2000  # records by which the bar that counts the steps is chosen
-_SPAN = 400  # lines of a dictionary
+_SPAN = 4000  # lines of a dictionary
+_OPEN_ENDS = 8  # dictionaries that do not end, behind which the next ones are read no further than
+_SHORT_SPAN = 100  # lines
 _HEADING_CELLS = 2  # cells that a heading has at least
 
 
@@ -90,6 +93,8 @@ class RecordFinder:
         self._first_text = ""
         self._unknown: list[Record] = []  # records without a known name, in case there are no others
         self._any_known = False
+        self._settings = PrintedSettings()
+        self._open_ends = 0  # dictionaries that did not end
 
     def what_was_met(self) -> str:
         """Return the first line of the text, for a message."""
@@ -98,12 +103,14 @@ class RecordFinder:
     def records(self) -> Iterator[Record]:
         """Yield the records in the order of the text."""
         while (line := self._next_line()) is not None:
-            text = plain(line.text).rstrip()
+            text = _cleaned(line.text).rstrip()
             if not text.strip():
                 continue
             self._first_text = self._first_text or text.strip()
             yield from self._records_of(line, text)
         yield from self._close_block()
+        self._settings.end()
+        self._rows.config = self._settings.found | self._rows.config
         if not self._any_known:
             yield from self._unknown
 
@@ -116,12 +123,14 @@ class RecordFinder:
             yield row
             return
         self._watch_bars(text)
+        if self._settings.take(text):
+            return
         found = self._dict_in(line, text) or self._pairs_in(line, text)
         if found is not None:
             yield from self._close_block()
             yield from self._accepted(found)
             return
-        if self._starts_table(text) or self._reads_config(line, text):
+        if self._starts_table(text):
             return
         yield from self._loose(line, text)
 
@@ -129,13 +138,13 @@ class RecordFinder:
         """Yield a record; one that holds settings and no metric goes to the configuration."""
         flat = flattened(record.values)
         nested = any(isinstance(value, dict) for value in record.values.values())
-        if not _has_metric(flat) and (nested or len(settings(flat)) > 1):
+        if not has_metric(flat) and (nested or len(settings(flat)) > 1):
             self._rows.config = flat | self._rows.config
             return
         record.values = flat if nested else record.values
         record.step = _own_step(record.values, record.step)
         record.bars = dict(self._bars)
-        if _has_metric(flat) or (self._any_known and _USUAL & flat.keys()):
+        if has_metric(flat) or (self._any_known and _USUAL & flat.keys()):
             self._any_known = True
             yield record
         elif len(self._unknown) < _DECIDED:
@@ -181,23 +190,27 @@ class RecordFinder:
         joined = [text]
         size = len(text)
         taken: list[Line] = []
-        while len(taken) < _SPAN and size < LONGEST:
+        open_braces = text.count("{") - text.count("}")
+        most = _SPAN if self._open_ends < _OPEN_ENDS else _SHORT_SPAN
+        while len(taken) < most and size < LONGEST:
             following = self._next_line()
             if following is None:
                 break
             taken.append(following)
-            more = plain(following.text)
+            more = _cleaned(following.text)
             joined.append(more)
             size += len(more)
-            if "}" not in more:
+            open_braces += more.count("{") - more.count("}")
+            if open_braces > 0:
                 continue
             try:
                 values = DictReader("\n".join(joined)).read_braced(start)
             except NotADict:
                 continue
             return self._record(line, values, text[:start])
+        self._open_ends += 1
         self._waiting.extendleft(reversed(taken))
-        if _has_metric(DictReader(text).read_bare(start + 1)):
+        if has_metric(DictReader(text).read_bare(start + 1)):
             self._rows.account.leave_out("a dictionary that is cut off", self._rows.place(line.number))
         return None
 
@@ -210,6 +223,8 @@ class RecordFinder:
     # Pairs
 
     def _pairs_in(self, line: Line, text: str) -> Record | None:
+        if ":" not in text and "=" not in text:
+            return None
         best: dict[str, str] = {}
         before = ""
         for separator in _SEPARATORS:
@@ -252,14 +267,16 @@ class RecordFinder:
     def _close_block(self) -> Iterator[Record]:
         block = self._block
         self._block = None
-        if block is not None and _has_metric(block.values):
+        if block is not None and (has_metric(block.values) or not settings(block.values)):
             yield from self._accepted(block)
+        elif block is not None:
+            self._rows.config = block.values | self._rows.config
 
     # Tables
 
     def _starts_table(self, text: str) -> bool:
         cells = _cells_of(text)
-        known = [cell for cell in cells if cell in STEP or place(cell) is not None]
+        known = [cell for cell in cells if is_known(cell)]
         if len(cells) < _HEADING_CELLS or not known or any(map(_is_number, cells)):
             return False
         self._columns = cells
@@ -276,21 +293,10 @@ class RecordFinder:
         values = {name: cell for name, cell in zip(self._columns, cells, strict=True) if cell}
         return Record(line.number, values, _own_step(values, self._step), dict(self._bars))
 
-    # Settings
 
-    def _reads_config(self, line: Line, text: str) -> bool:
-        """Read the settings that a line such as `GRPOConfig(` begins, one a line; whether there are any."""
-        if _CONFIG.match(text) is None:
-            return False
-        found: dict[str, Any] = {}
-        while (following := self._next_line()) is not None:
-            stripped = following.text.strip()
-            if stripped.startswith(")") or len(found) > 2000:
-                break
-            name, _, value = stripped.rstrip(",").partition("=")
-            found[name.strip()] = value.strip().strip("'\"")
-        self._rows.config = found | self._rows.config
-        return True
+def _cleaned(text: str) -> str:
+    """Return a line without colours, and without the worker that Ray says has printed it."""
+    return _OF_A_WORKER.sub("", plain(text))
 
 
 def with_steps(records: Iterator[Record], rows: Rows) -> Iterator[dict[str, Any]]:
@@ -353,7 +359,7 @@ def _single_pair(text: str) -> tuple[str, str] | None:
     cells = [cell.strip() for cell in text.strip().strip("|").split("|")]
     if len(cells) == 2 and cells[0] and _is_number(cells[1]):
         return cells[0], cells[1]
-    match = _PAIR.fullmatch(bare.strip())
+    match = _PAIR.fullmatch(bare.strip()) if ":" in bare or "=" in bare else None
     if match is None or len(match["key"]) > 60:
         return None
     return match["key"].strip(), match["value"]
@@ -376,18 +382,9 @@ def _is_number(text: str) -> bool:
 def _own_step(values: Mapping[str, Any], before: int | None) -> int | None:
     """Return the step that a record names itself, else the one that stood before it."""
     for name, value in values.items():
-        if name in STEP or name.lower() in _OWN_STEPS:
+        if is_step(name) or name.lower() in _OWN_STEPS:
             try:
                 return int(float(str(value).split("/")[0].replace(",", "")))
             except (ValueError, OverflowError):
                 continue
     return before
-
-
-def _has_metric(values: Mapping[str, Any]) -> bool:
-    """Whether some value is a number under a name that is known for a metric."""
-    for name, value in values.items():
-        found = place(name)
-        if found is not None and found[0] != "minibatch.lr" and not isinstance(value, bool | dict | list):
-            return True
-    return False

@@ -7,6 +7,7 @@ has a reader.
 
 from __future__ import annotations
 
+import re
 import shutil
 import sqlite3
 import struct
@@ -40,13 +41,60 @@ DAMAGE = (ValueError, TypeError, LookupError, ArithmeticError, struct.error)  # 
 
 
 def tensorboard(path: Path) -> Iterator[Rows]:
-    """Scalars of all event files of a folder, in the order of their names, which begin with the time."""
-    rows = Rows(path.name if path.is_dir() else path.parent.name)
-    for file in sorted(path.glob("*tfevents*")) or [path]:
-        with open_file(file) as opened:
-            scalars = _of_each(TfRecords(opened, rows).records(), partial(_scalars, config=rows.config), rows)
-            rows.extend(of_events(scalars))
-    yield rows
+    """Scalars of an event file, or of those of a folder in the order of their names, which begin with the
+    time: files that continue each other are one run, files that each begin at the first step are runs.
+    """
+    files = sorted(path.glob("*tfevents*"))
+    if not files:
+        yield _scalars_in(path, path.parent.name)
+        return
+    runs: list[Rows] = []
+    for file in files:
+        part = _scalars_in(file, file.name)
+        continued = _continued_by(part, runs)
+        if continued is None:
+            runs.append(part)
+        else:
+            continued.absorb(part)
+    if len(runs) == 1:
+        runs[0].name = path.name
+    for run in runs:
+        run.name = re.sub(r"^events\.out\.tfevents\.", "", run.name)
+        yield run
+
+
+def _scalars_in(file: Path, name: str) -> Rows:
+    rows = Rows(name)
+    with open_file(file) as opened:
+        scalars = _of_each(TfRecords(opened, rows).records(), partial(_scalars, config=rows.config), rows)
+        return rows.extend(of_events(scalars))
+
+
+def _continued_by(part: Rows, runs: list[Rows]) -> Rows | None:
+    """Return the run that an event file belongs to; None where it begins another one.
+
+    It belongs to the run that ended nearest to its first step. Where that step is nearer to the beginning of
+    each run with the same metrics than to its end, it begins another one.
+    """
+    if not runs:
+        return None
+    span = part.span()
+    if span is None:
+        return runs[-1]
+    best: Rows | None = None
+    smallest_gap = 0.0
+    for run in runs:
+        before = run.span()
+        if before is None or not set(run.metrics) & set(part.metrics):
+            if len(runs) == 1:
+                return run  # hyperparameters, or another writer of the same run
+            continue
+        gap = abs(span[0] - before[1])
+        begins_again = span[0] - before[0] < gap
+        if not begins_again and (best is None or gap <= smallest_gap):
+            best = run
+            smallest_gap = gap
+    return best
 
 
 def _of_each(records: Iterable[Any], read: Callable[[Any], Iterable[Any]], rows: Rows) -> Iterator[Any]:

@@ -185,4 +185,7 @@ def _patterns(names: str) -> list[re.Pattern[str]]:
 def _matches(patterns: Iterable[re.Pattern[str]], names: Iterable[str]) -> int:
     """How many of the patterns fit some name."""
     listed = list(names)
-    return sum(any(pattern.fullmatch(name) for name in listed) for pattern in patterns)
+    count = 0
+    for pattern in patterns:
+        count += any(map(pattern.fullmatch, listed))
+    return count
