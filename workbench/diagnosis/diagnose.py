@@ -69,18 +69,21 @@ def diagnose(log: Log, causes: Sequence[Cause] = CAUSES, checks: Sequence[Check]
 
 
 def _weighed(finding: Finding, log: Log) -> Finding:
-    """Weigh a scalar finding by the harm that follows: a remark where the run learned and its reward has not
-    fallen since, a warning where no reward is known. Curves of another trainer have no ledger that could tell
-    more.
+    """Weigh a scalar finding by the harm that follows: a remark where the run learned, or had nothing to
+    learn, and its reward has not fallen since; a warning where nobody can tell, because there is no
+    reward, too few rows or no clear change. Curves of another trainer have no ledger that could tell more.
     """
     if log.ledger or not finding.cause.scalar or finding.cause.rewarded:
         return finding
     score = log.outcome(finding.clue.step)
-    too_short = log.reading is not None and log.run.get("outcome") is None
-    if (score is None or too_short) and finding.severity == "critical":
-        return finding._replace(clue=replace(finding.clue, severity="warning"))
-    if log.run.get("outcome") == "healthy" and (score is None or score.change >= 0):
+    outcome = log.run.get("outcome")
+    fell = score is not None and score.change < 0
+    if outcome in ("healthy", "saturated") and not fell:
         return finding._replace(clue=replace(finding.clue, severity="info"))
+    too_short = log.reading is not None and outcome is None
+    is_open = score is None or too_short or (outcome == "no_clear_change" and not fell)
+    if is_open and finding.severity == "critical":
+        return finding._replace(clue=replace(finding.clue, severity="warning"))
     return finding
 
 

@@ -32,7 +32,7 @@ from sorl.recording.segments import schema_of
 from sorl.spec import InputError
 from sorl.spec.reading import NotFinite, Reading
 
-STEPS = 50_000  # that are judged, in some seconds
+STEPS = 20_000  # that are judged, in some seconds
 KEPT = 200  # metrics that are kept under their own names
 # folders below each other, and files and folders, that are looked at for logs
 DEEP = 8

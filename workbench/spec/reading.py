@@ -22,7 +22,9 @@ class NotFinite:
 
     def sentence(self) -> str:
         """Return how many of its values are no numbers, since when."""
-        if self.count == self.values:
+        if self.values == 1:
+            share = f"its only row, step {self.first_step:,}"
+        elif self.count == self.values:
             share = f"all {self.values:,} rows, from step {self.first_step:,} on"
         else:
             share = f"{self.count:,} of {self.values:,} rows, first in step {self.first_step:,}"
