@@ -262,6 +262,11 @@ class Curve:
         """The lowest of the smoothed points."""
         return self._level(int(self.smooth.medians.argmin()))
 
+    def least(self) -> Level:
+        """Where the curve starts, or the lowest of the smoothed points if that is lower."""
+        lowest = self.lowest()
+        return self.start_level if self.begin <= lowest.value else lowest
+
     def highest(self) -> Level:
         """The highest of the smoothed points."""
         return self._level(int(self.smooth.medians.argmax()))

@@ -7,6 +7,7 @@ findings, then what could not be looked at and how to log it.
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -84,8 +85,10 @@ def _subject(log: Log) -> str:
         algorithm = log.run.get("algorithm")
         known = [str(algorithm)] if algorithm not in (None, "unknown") else []
         return ", ".join([*known, counted(log.steps), *running])
-    steps = [int(step) for frame in log.logged[:1] for step in (frame.iloc[0], frame.iloc[-1])]
-    span = [f"steps {steps[0]:,} to {steps[1]:,}"] if len(steps) == 2 and log.steps > 1 else []
+    span = []
+    if log.steps > 1:
+        steps = log.logged[0]
+        span = [f"steps {int(steps.min()):,} to {int(steps.max()):,}"]
     reward = [f"reward: {visible(reading.reward_metric)}"] if reading.reward_metric else []
     trainer = reading.trainer or "trainer not known"
     return ", ".join([trainer, counted(log.steps, "row"), *span, *reward, *running])
@@ -169,17 +172,20 @@ def signals_line(d: Diagnosis) -> str:
 
 
 def opened(
-    step: int, ranked: Sequence[int], kept: Collection[int], wanted: int | None = None
+    step: int, ranked: Sequence[int], with_tokens: Collection[int], wanted: int | None = None
 ) -> dict[str, int]:
     """Choose where a link to a step leads: to the trajectory `wanted`, else to the first, if its tokens were
     kept.
 
-    `ranked` are the step's trajectories, most of the gradient first, `kept` those with tokens. Where neither
-    has any the link names the step alone; where nothing of the step was recorded there is none: an empty
-    answer.
+    `ranked` are the step's trajectories, most of the gradient first. Where neither has any tokens the link
+    names the step alone; where nothing of the step was recorded there is none: an empty answer.
     """
-    shown = next((one for one in (wanted, *ranked[:1]) if one in kept), None)
-    return {} if not ranked else {"step": step} if shown is None else {"step": step, "trajectory": shown}
+    if not ranked:
+        return {}
+    for trajectory in (wanted, ranked[0]):
+        if trajectory is not None and trajectory in with_tokens:
+            return {"step": step, "trajectory": trajectory}
+    return {"step": step}
 
 
 def place(d: Diagnosis, finding: Finding) -> str:
@@ -194,13 +200,11 @@ def place(d: Diagnosis, finding: Finding) -> str:
         return ""
     if "gradient_share" in rows:
         rows = rows.sort_values("gradient_share", key=abs, ascending=False, kind="stable")
-    kept = tokens["trajectory"].tolist() if "trajectory" in tokens else []
-    shown = opened(clue.shown, rows["trajectory"].tolist(), kept, clue.trajectory)
-    return (
-        "episode?" + urlencode({"experiment": run.get("experiment"), "run": run["run_id"], **shown})
-        if shown
-        else ""
-    )
+    with_tokens = tokens["trajectory"].tolist() if "trajectory" in tokens else []
+    where = opened(clue.shown, rows["trajectory"].tolist(), with_tokens, clue.trajectory)
+    if not where:
+        return ""
+    return "episode?" + urlencode({"experiment": run.get("experiment"), "run": run["run_id"], **where})
 
 
 def is_later(d: Diagnosis, finding: Finding) -> bool:
@@ -250,14 +254,16 @@ def spot(culprit: Culprit) -> str:
     return f"turn {culprit.turn} of trajectory {culprit.trajectory}, {tokens}{words}: {most}"
 
 
-def ranking(name: str, step: int, found: Sequence[Culprit], top: int) -> str:
+def ranking(name: str, step: int, culprits: Sequence[Culprit], top: int) -> str:
     """Return for a terminal: the turns of a stored batch that its other tokens do not explain."""
-    if not found:
+    if not culprits:
         return f"{visible(name)}, step {step}: no token of the batch is unusual."
-    here = [one for one in found if one.stands_out]
+    outstanding = [culprit for culprit in culprits if culprit.stands_out]
     title = "no turn stands out; the first of them"
-    title = f"{len(here)} of its turns stand{'s' * (len(here) == 1)} out" if here else title
-    lines = (f"{i}. {spot(culprit)}" for i, culprit in enumerate((here or found)[:top], 1))
+    if outstanding:
+        verb = "stands" if len(outstanding) == 1 else "stand"
+        title = f"{len(outstanding)} of its turns {verb} out"
+    lines = (f"{i}. {spot(culprit)}" for i, culprit in enumerate((outstanding or culprits)[:top], 1))
     return "\n".join([f"{visible(name)}, step {step}: {title}", *lines])
 
 
@@ -333,7 +339,9 @@ def _carried(d: Diagnosis, finding: Finding) -> str:
     if not carriers:
         return ""
     n = len(carriers) - 1
-    more = f"; {n} more turn{'s stand' if n > 1 else ' stands'} out" if n else ""
+    more = ""
+    if n:
+        more = f"; {counted(n, 'more turn')} {'stand' if n > 1 else 'stands'} out"
     return f"in step {finding.clue.shown} by {spot(carriers[0])}{more}"
 
 
@@ -381,7 +389,7 @@ def not_looked_at(d: Diagnosis) -> list[str]:
     short = too_short(d)
     if short and d.log.steps >= SHORTEST:
         lines.append(f"Too few values to look for {', '.join(short)}: each curve needs {SHORTEST}.")
-    deep = len(d.unanswered) - len({cause for causes in unlogged.values() for cause in causes})
+    deep = len(d.unanswered) - len(set(chain.from_iterable(unlogged.values())))
     if deep:
         recorder = how_to_log("ledger", d.log)
         says = f"{recorder} records one; docs/causes.md" if recorder else "docs/causes.md"
@@ -437,13 +445,15 @@ def _what_to_log(log: Log, unlogged: Mapping[str, Sequence[str]]) -> list[str]:
             rest.append(name)
     rest += [line.partition(" (")[0] for line in told[_MOST_UNLOGGED:]]
     lines = [f"  {line}" for line in told[:_MOST_UNLOGGED]]
-    lines += [f"  {'and ' if lines else ''}{', '.join(rest)}"] if rest else []
+    if rest:
+        joined = "and " if lines else ""
+        lines.append(f"  {joined}{', '.join(rest)}")
     return ["Not looked at, as the log lacks it:", *lines] if lines else []
 
 
 def _cannot_tell(d: Diagnosis, unlogged: Mapping[str, Sequence[str]]) -> list[str]:
     """Return a line for a run of ours: which causes the log cannot answer, and what it lacks."""
-    causes = dict.fromkeys(cause for causes in unlogged.values() for cause in causes)
+    causes = dict.fromkeys(chain.from_iterable(unlogged.values()))
     # no setting or sentence
     tables = {name: name.split(".")[0] for name in unlogged if "." in name and " " not in name}
     words = sorted({_lacking(d.log, name, tables) for name in unlogged})

@@ -79,6 +79,14 @@ class Change(NamedTuple):
     ends: tuple[int, ...] = ()  # points at which a window ends that is so much lower than one before it
 
 
+class Window(NamedTuple):
+    """The mean of a stretch of scores, with its first and last step."""
+
+    mean: float
+    first: int
+    last: int
+
+
 class Split(NamedTuple):
     """The last point before a fall, and the ends of its 95 % interval."""
 
@@ -239,11 +247,11 @@ class UnsizedCurve:
         """Standard deviation of a step, if steps are independent."""
         return self.noises[0].deviation * math.sqrt(self.width)
 
-    def window(self, first: int, length: int) -> tuple[float, int, int]:
+    def window(self, first: int, length: int) -> Window:
         """Return the mean of some points, and the first and the last step that it is the mean of."""
         start = self.skipped + first * self.width
         end = start + length * self.width
-        return float(self.values[start:end].mean()), self.steps[start], self.steps[end - 1]
+        return Window(float(self.values[start:end].mean()), self.steps[start], self.steps[end - 1])
 
     def _largest(self, points: np.ndarray, limit: float, residual: float) -> Change | None:
         """Return the largest fall of some points that is above its limit by one of the two noises."""

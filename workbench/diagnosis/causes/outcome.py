@@ -93,17 +93,26 @@ def _idle(log: Log, reward: Curve, mark: float, what: str, more: str = "") -> Cl
     bare = not any(
         log.columns(name) for name in ("step.entropy", "KL", "clip fraction", "minibatch.grad_norm")
     )
-    seen = idle is not None
-    have = "have" if idle else "must have"
-    base = 0.8 if idle else 0.7
-    if idle is None:
-        if not reward.bounded or log.parts or (fell and bare):
-            return None
-        # The smallest share that a mean reward p of right or wrong allows: p^n + (1 - p)^n (Jensen).
-        size = log.settings.get("learn.group_size")
-        n = float(size) if isinstance(size, int | float) and size > 1 else GROUP
-        p = np.clip((reward.values - reward.floor) / reward.span, 0, 1)
-        idle = Curve(reward.column, reward.steps, p**n + (1 - p) ** n)
+    if idle is not None:
+        return _idle_clue(idle, reward, mark, f"{what} and give no gradient{more}", is_logged=True)
+    if not reward.bounded or log.parts or (fell and bare):
+        return None
+    least = _least_idle(log, reward)
+    return _idle_clue(least, reward, mark, f"{what} and give no gradient{more}", is_logged=False)
+
+
+def _least_idle(log: Log, reward: Curve) -> Curve:
+    """Return the smallest share of groups without an advantage that a mean reward p of right or wrong allows:
+    p^n + (1 - p)^n of groups of n (Jensen).
+    """
+    size = log.settings.get("learn.group_size")
+    n = float(size) if isinstance(size, int | float) and size > 1 else GROUP
+    p = np.clip((reward.values - reward.floor) / reward.span, 0, 1)
+    return Curve(reward.column, reward.steps, p**n + (1 - p) ** n)
+
+
+def _idle_clue(idle: Curve, reward: Curve, mark: float, what: str, *, is_logged: bool) -> Clue | None:
+    """Return the clue of a share of groups without an advantage that ends above a mark."""
     if idle.end < mark:
         return None
     rises = idle.end - idle.begin > CLEAR * idle.error
@@ -111,10 +120,12 @@ def _idle(log: Log, reward: Curve, mark: float, what: str, more: str = "") -> Cl
     goes = f"is {idle.end_level.text('%')}"
     if rises:
         goes = f"rises {idle.course('%')}, beginning in step {step}"
+    have = "have" if is_logged else "must have"
     says = f"the share of groups that {have} one reward for all rollouts {goes}, at a mean reward of"
-    says += f" {reward.end_level}: they are {what} and give no gradient{more}"
-    shown = idle.shown(step) if seen else reward.shown(step)
-    return Clue.of("sign" if seen else "pattern", sure(idle.end / mark, base), shown, says)
+    says += f" {reward.end_level}: they are {what}"
+    if is_logged:
+        return Clue.of("sign", sure(idle.end / mark, 0.8), idle.shown(step), says)
+    return Clue.of("pattern", sure(idle.end / mark, 0.7), reward.shown(step), says)
 
 
 def _without_spread(log: Log) -> Curve | None:
@@ -144,28 +155,29 @@ def _without_spread(log: Log) -> Curve | None:
 def length_hacking(log: Log, length: Curve, reward: Curve) -> Clue | None:
     """Answers grow longer without getting better."""
     heldout = log.curve("evaluation")
-    lowest = length.lowest()
-    least = length.start_level if length.begin <= lowest.value else lowest
-    usual = least.value
-    if length.end < GROWN * usual:
+    least = length.least()
+    growth = length.end / max(least.value, 1e-9)
+    if growth < GROWN:
         return None
     step = length.left("up")
     judge = heldout or reward
     paid = Outcome.of(reward, step)
     real = Outcome.of(judge, step)
     gained = real.gain / judge.span
-    pays = heldout is not None and paid.change > 0 >= real.change
-    pays = pays and 3 * gained < paid.gain / reward.span
-    cut = log.curve("step.truncated_frac")  # answers that run into the limit fail for that
-    if not pays and (gained > BARELY or length.end < PADDED * usual or (cut is not None and cut.end > CUT)):
-        return None
     says = f"answers grow {length.course(TOKENS, least)}, beginning in step {step}"
-    says += f", and the reward with them, from {paid.before} to {paid.after}" if pays else ""
-    says += f", while the {'evaluation' if heldout else 'reward'} gains next to nothing, from {real.before}"
-    says += f" to {real.after}"
-    certain = sure(length.end / usual / GROWN, 0.75 if pays else 0.65)
-    clue = Clue.of("sign" if pays else "pattern", certain, length.shown(step, usual), says)
-    return clue if pays else replace(clue, severity="warning")
+    gains = f"gains next to nothing, from {real.before} to {real.after}"
+    shown = length.shown(step, least.value)
+    if heldout is not None and paid.change > 0 >= real.change and 3 * gained < paid.gain / reward.span:
+        says += (
+            f", and the reward with them, from {paid.before} to {paid.after}, while the evaluation {gains}"
+        )
+        return Clue.of("sign", sure(growth / GROWN, 0.75), shown, says)
+    cut = log.curve("step.truncated_frac")
+    runs_into_limit = cut is not None and cut.end > CUT  # such answers fail for that
+    if gained > BARELY or growth < PADDED or runs_into_limit:
+        return None
+    says += f", while the {'evaluation' if heldout else 'reward'} {gains}"
+    return replace(Clue.of("pattern", sure(growth / GROWN, 0.65), shown, says), severity="warning")
 
 
 @scalar(
@@ -235,21 +247,29 @@ def dead_reward_part(log: Log, reward: Curve, _: Curve) -> Clue | None:
     moving = {column for column, curve in known.items() if np.ptp(curve.values) > 0}
     for column, part in known.items():
         name = column.split(PART, 1)[1]
-        least = float(part.values.min())
-        most = float(part.values.max())
-        at_floor = int((part.values == least).sum())
-        pays_little = float(part.values.mean()) - least <= LITTLE * reward.span
-        is_dead = at_floor >= DEAD_SHARE * len(part) and least <= 0 and pays_little
-        if len(part) < DEAD_ROWS or not is_dead or not moving - {column}:
+        floor = _floor_of_dead(part, reward) if moving - {column} else ""
+        if not floor:
             continue
-        rows = f"all {len(part):,}" if at_floor == len(part) else f"{at_floor:,} of {len(part):,}"
-        above = f" and never above {most:.3g}" if most > least else ""
-        says = f"the part '{name}' of the reward is {least:g} in {rows} rows{above}, so it gives next to no"
-        says += " signal: what is learned, other parts pay for"
-        is_task = _ANSWER.search(name) is not None
-        clue = Clue.of("sign", 0.9 if is_task else 0.8, part.shown(int(part.steps[0])), says)
-        return replace(clue, severity="critical") if is_task else clue
+        says = f"the part '{name}' of the reward is {floor}, so it gives next to no signal: what is learned,"
+        says += " other parts pay for"
+        shown = part.shown(int(part.steps[0]))
+        if _ANSWER.search(name):
+            return replace(Clue.of("sign", 0.9, shown, says), severity="critical")
+        return Clue.of("sign", 0.8, shown, says)
     return None
+
+
+def _floor_of_dead(part: Curve, reward: Curve) -> str:
+    """Return where a part of the reward lies that hardly ever pays, in words; empty of any other part."""
+    floor = float(part.values.min())
+    most = float(part.values.max())
+    at_floor = int((part.values == floor).sum())
+    pays = float(part.values.mean()) - floor > LITTLE * reward.span
+    if len(part) < DEAD_ROWS or at_floor < DEAD_SHARE * len(part) or floor > 0 or pays:
+        return ""
+    if at_floor == len(part):
+        return f"{floor:g} in all {len(part):,} rows"
+    return f"{floor:g} in {at_floor:,} of {len(part):,} rows and never above {most:.3g}"
 
 
 @scalar(
@@ -295,17 +315,22 @@ def reward_hacking(log: Log, reward: Curve, heldout: Curve) -> Clue | None:
     step = int(means.index[int(means.argmax())])
     best = float(means.max())
     end = float(means.iloc[-1])
-    middle = int(np.searchsorted(heldout.steps, step))
-    around = slice(max(0, middle - width // 2), middle + width // 2 + 1)
-    top = Level.of(heldout.steps[around], heldout.values[around])
     paid = Outcome.of(reward, step)
     least = max(5 * heldout.noise / np.sqrt(width), LOST * heldout.span)
     if best - end < (least if paid.change > 0 or paid.solved else 2 * least) or paid.change < 0:
         return None
+    top = _level_around(heldout, step, width)
     says = f"the evaluation falls {heldout.course(since=top)}, while the training reward goes from"
     certain = sure((best - end) / (LOST * heldout.span), 0.75)
     shown = Evidence(heldout.column, step, end, best)
     return Clue.of("sign", certain, shown, f"{says} {paid.before} to {paid.after}")
+
+
+def _level_around(score: Curve, step: int, width: int) -> Level:
+    """Return the median of so many points around a step."""
+    middle = int(np.searchsorted(score.steps, step))
+    around = slice(max(0, middle - width // 2), middle + width // 2 + 1)
+    return Level.of(score.steps[around], score.values[around])
 
 
 @scalar(

@@ -83,8 +83,7 @@ def entropy_collapse(log: Log, entropy: Curve) -> Clue | None:
 )
 def entropy_explosion(log: Log, entropy: Curve) -> Clue | None:
     """The policy dissolves into noise: its entropy explodes."""
-    lowest = entropy.lowest()
-    least = entropy.start_level if entropy.begin <= lowest.value else lowest
+    least = entropy.least()
     usual = least.value
     step = entropy.left("up")
     score = log.outcome(step)
