@@ -170,7 +170,7 @@ WORDS = {
     "healthy": ["Healthy. Its success", "No step stands out by its largest gradient norm"],
     "fast": [
         "Collapsed: success fell",
-        "Likely cause (60 %). The rollouts are too old",
+        "Likely cause. The rollouts are too old",
         "1 more kind of alarm later",
     ],
     "slow": ["Collapsed: success fell"],

@@ -226,8 +226,9 @@ def reason(said: Diagnosis) -> str:
     """
     for finding in in_order(said)[:1]:
         if not is_later(said, finding):
-            sure = likely(said, finding).capitalize()
-            return f"{sure}: {finding.cause.title}. {finding.cause.change}"
+            side = likely(said, finding)
+            start = f"{side.capitalize()}: " if side else ""
+            return f"{start}{finding.cause.title}. {finding.cause.change}"
     return f"{none_found(said)} {first_signals(said)}"
 
 

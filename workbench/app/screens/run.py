@@ -318,9 +318,9 @@ def findings(
     else:
         for found in in_order(said):
             clue = found.clue
-            text = (
-                f"{likely(said, found).capitalize()}. {found.cause.title}: {clue.says}. {found.cause.change}"
-            )
+            side = likely(said, found)
+            start = f"{side.capitalize()}. " if side else ""
+            text = f"{start}{found.cause.title}: {clue.says}. {found.cause.change}"
             yield finding(found.severity, text, clue.shown, clue.trajectory)
         if not said.findings and (none := none_found(said)) != NOTHING:
             yield finding("warning", f"{none} {first_signals(said)}")
