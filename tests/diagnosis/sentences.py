@@ -65,7 +65,7 @@ CHECKS = {
         f"{_CURVE} SELECT avg(s) AS mean, count(*) AS n, (SELECT peak_success FROM r) AS best "
         "FROM (SELECT s FROM curve ORDER BY step DESC LIMIT 10)"
     ),
-    r"Most causes need 8 rows to be looked for, and there are (?P<rows>\d+)": (
+    r"Most causes need 8 rows to be looked for; this log has (?P<rows>\d+)": (
         "SELECT count(DISTINCT step) AS rows FROM step WHERE run_id = $run"
     ),
     # as recorded

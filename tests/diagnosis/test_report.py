@@ -206,7 +206,7 @@ def test_of_a_few_rows_it_is_said_how_many_are_needed_and_not_that_nothing_was_f
     few = text(diagnose(imported({"step.reward": np.arange(5.0), "step.entropy": np.ones(5)})))
     assert "Undecided: 5 rows with a reward, and 12 are needed to judge." in few
     assert "Nothing found" not in few
-    assert "Most causes need 8 rows to be looked for, and there are 5." in few
+    assert "Most causes need 8 rows to be looked for; this log has 5." in few
 
 
 def test_clocks_and_counters_of_another_trainer_are_no_signals() -> None:

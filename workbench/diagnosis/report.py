@@ -110,7 +110,7 @@ def none_found(d: Diagnosis, proved: bool = False) -> str:
     if proved:
         return "None of the known causes fits, yet the record contradicts itself (audit)."
     if d.log.steps < SHORTEST:
-        return f"Most causes need {SHORTEST} rows to be looked for, and there are {d.log.steps}."
+        return f"Most causes need {SHORTEST} rows to be looked for; this log has {d.log.steps}."
     if is_up(d):
         judged = d.log.run.get("outcome")
         return NOTHING if judged is not None and judged not in NOT_RISEN else "No known cause shows."

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sorl.diagnostics.collapse import FINAL, WINDOW, Drop, Verdict
+from sorl.diagnostics.collapse import FINAL, SATURATED, WINDOW, Drop, Verdict
 from sorl.diagnostics.rules import HARD, Event, RuleWatch
 from sorl.spec import Outcome
 
@@ -51,7 +51,6 @@ CLIPPED = 3.0  # standard deviations from the running median, beyond which a val
 PHASES = 12  # places at which the monotone fit may turn
 # Nats below the best split, within which the true one lies in 95 %: -ln(1 - sqrt(.95)) (Hansen 2000).
 COVERED = 3.675
-SATURATED = 0.9  # of a score in [0, 1], from which a run that stays has little left to gain
 BLIND = 1.5  # standard deviations of a step that a gain may have where it is said that there was none
 SIGN = 2.0  # standard errors of a gain that is a sign of one, though none that is clear
 

@@ -314,54 +314,20 @@ def _sets_of_words(choices_of_words: Iterable[str]) -> frozenset[frozenset[str]]
     return frozenset(frozenset(choice.split("+")) for choice in choices_of_words)
 
 
+def _set_of(words: str) -> frozenset[str]:
+    """Return the words of a text."""
+    return frozenset(words.split())
+
+
 _RULES = {column: _sets_of_words(choices_of_words) for column, choices_of_words in RULES.items()}
-_NEUTRAL = frozenset(
-    (
-        *(
-            "mean",
-            "avg",
-            "average",
-            "train",
-            "training",
-            "trainer",
-            "rollout",
-            "rollouts",
-            "env",
-            "environment",
-        ),
-        *(
-            "episode",
-            "episodes",
-            "episodic",
-            "ep",
-            "total",
-            "overall",
-            "all",
-            "raw",
-            "batch",
-            "per",
-            "sample",
-        ),
-        *(
-            "task",
-            "performance",
-            "perf",
-            "charts",
-            "chart",
-            "stats",
-            "metrics",
-            "metric",
-            "summary",
-            "results",
-        ),
-        *("losses", "agent", "ppo", "grpo", "rl", "monitor", "percent", "percentage", "pct", "val_aux"),
-        *("final", "game", "games", "objective", "current", "step", "algorithm", "runners", "extrinsic"),
-        *("cumulative", "undiscounted", "discounted", "the", "of", "in"),
-    )
+_NEUTRAL = _set_of(
+    "mean avg average train training trainer rollout rollouts env environment episode "
+    "episodes episodic ep total overall all raw batch per sample task performance perf charts "
+    "chart stats metrics metric summary results losses agent ppo grpo rl monitor percent "
+    "percentage pct val_aux final game games objective current step algorithm runners "
+    "extrinsic cumulative undiscounted discounted the of in"
 )
-_HELD_OUT_WORDS = frozenset(
-    ("eval", "evaluation", "evaluate", "val", "valid", "validation", "test", "testing", "heldout", "dev")
-)
+_HELD_OUT_WORDS = _set_of("eval evaluation evaluate val valid validation test testing heldout dev")
 _NAME = re.compile(r"[A-Za-z][\w ./@()%-]{0,79}")
 _AT_K = re.compile(r"@(?!1(?!\d))\d|(?<![a-z])at_(?!1(?!\d))\d|_k(?![a-z])")  # pass@8 is no mean success
 
@@ -387,11 +353,8 @@ CLUES = {
 }
 _CLUES = {column: _sets_of_words(words) for column, words in CLUES.items()}
 # words of what is no mean of the policy's own samples
-_NO_MEAN = frozenset(
-    (
-        *("std", "stddev", "var", "variance", "max", "min", "median", "count", "num"),
-        *("time", "seconds", "sec", "prompt", "prompts", "input", "loss", "lr"),
-    )
+_NO_MEAN = _set_of(
+    "std stddev var variance max min median count num time seconds sec prompt prompts input loss lr"
 )
 CANDIDATES = 12  # metrics that are named for a column
 

@@ -165,7 +165,8 @@ def length_hacking(log: Log, length: Curve, reward: Curve) -> Clue | None:
     real = Outcome.of(judge, step)
     gained = real.gain / judge.span
     says = f"answers grow {length.course(TOKENS, least)}, beginning in step {step}"
-    gains = f"gains next to nothing, from {real.before} to {real.after}"
+    gains = "falls" if real.change < 0 else "gains next to nothing"
+    gains += f", from {real.before} to {real.after}"
     shown = length.shown(step, least.value)
     if heldout is not None and paid.change > 0 >= real.change and 3 * gained < paid.gain / reward.span:
         says += (
