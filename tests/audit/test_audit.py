@@ -289,7 +289,7 @@ def test_a_diagnosis_of_one_run_says_what_its_audit_found(run_with: Callable[...
     assert "8 times what it must be" in said.output
     (row,) = told("diagnose", folder.name, runs=runs)
     assert {check["identity"] for check in row["audit"] if check["state"] == "violated"} >= {"loss"}
-    assert "audit" not in told("diagnose", folder.name, "--no-audit", runs=runs)[0]
+    assert "audit" not in told("diagnose", folder.name, "--quick", runs=runs)[0]
 
 
 def test_a_damaged_step_costs_its_own_checks_and_is_counted(run_with: Callable[..., Path]) -> None:

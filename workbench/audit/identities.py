@@ -410,7 +410,8 @@ def audit(
         case = Case(batch or batches.read(folder, step), settings, read)
         for one in IDENTITIES.values():
             if not names or one.name in names:
-                yield from (replace(check, identity=one.name, step=step) for check in _check(one, case))
+                for check in _check(one, case):
+                    yield replace(check, identity=one.name, step=step, means=one.means)
 
 
 def _check(one: Identity, case: Case) -> Iterator[Check]:
@@ -420,6 +421,8 @@ def _check(one: Identity, case: Case) -> Iterator[Check]:
         found += one.look(case)
     except Missing as lack:
         found.append(Check(missing=f"needs {lack}"))
+    except Exception as error:  # noqa: BLE001 - a record that contradicts itself may raise anything
+        found.append(Check(missing=f"could not be checked: {type(error).__name__}: {error}"))
     measured = [check for check in found if not check.missing]
     broken = next((check for check in measured if check.violated), None)
     if measured:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from typer import Argument, Context, Exit, Option
 
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from sorl.importing.mapping import NameMap
 from sorl.cli.audit import as_dict, checks, difference
 
-_AUDIT = "Recompute stored steps (ten seconds a run); default: for a single run, if torch is installed."
+_AUDIT = (
+    "Recompute stored steps (ten seconds a run), or leave that out; default: for a single run, if torch is"
+    " installed."
+)
 _TEST = "Fork the run before its fall without each cause that was found: who survives? (docs/forks.md)"
 LEVELS = ("info", "warning", "critical")
 TOP = 10  # turns of a step that are listed
@@ -47,7 +50,7 @@ def diagnose(
     fail_on: str | None = one_of(
         "--fail-on", *LEVELS, more=": exit with code 1 on a finding this severe or worse"
     ),
-    audit: bool | None = Option(None, help=_AUDIT),
+    audit: bool | None = Option(None, "--audit/--quick", help=_AUDIT),
     test: bool = Option(False, "--test", help=_TEST),
     draws: int = Option(8, min=2, max=1000, help="With --test: children of each arm."),
     yes: bool = Option(False, "--yes", "-y", help="With --test: train without asking."),
@@ -88,31 +91,39 @@ def diagnose(
             return
         found = [diagnose_log(of_run(current(ctx.obj), log.name, ctx.obj))]
     wanted = len(found) == 1 if audit is None else audit
+    told = form == "text" and len(found) == 1
+    if told and wanted:
+        echo(report.headline(found[0]))  # the audit takes seconds, and this does not wait for it
     checked = [audited(ctx.obj, one.log, strict=audit is True) if wanted else None for one in found]
-    found = [
-        (diagnose_log(one.log, checks=checks) if checks and any(check.violated for check in checks) else one)
-        for one, checks in zip(found, checked, strict=True)
-    ]
+    judged = []
+    for one, own_checks in zip(found, checked, strict=True):
+        judged.append(diagnose_log(one.log, checks=own_checks) if own_checks else one)
     if form == "json":
-        audits = [
-            {} if checks is None else {"audit": [as_dict(check) for check in checks]} for checks in checked
-        ]
-        echo(
-            document([report.as_dict(one) | also for one, also in zip(found, audits, strict=True)]),
-            nl=False,
-        )
+        echo(document(list(map(_as_document, judged, checked))), nl=False)
     else:
-        render = report.text if form == "text" else report.markdown
-        echo(
-            "\n\n".join(
-                "\n\n".join([render(one, any(c.violated for c in checks or ())), *in_words(one, checks)])
-                for one, checks in zip(found, checked, strict=True)
-            )
-        )
-    severities = [f.severity for d in found for f in d.findings]
-    severities += ["critical" for checks in checked for check in checks or () if check.violated]
+        parts = [_in_full(one, own, form) for one, own in zip(judged, checked, strict=True)]
+        whole = "\n\n".join(parts)
+        echo(whole.removeprefix(f"{report.headline(found[0])}\n") if told and wanted else whole)
+    severities = [finding.severity for one in judged for finding in one.findings]
     if fail_on is not None and any(LEVELS.index(s) >= LEVELS.index(fail_on) for s in severities):
         raise Exit(1)
+
+
+def _as_document(diagnosis: Diagnosis, checks: Sequence[Check] | None) -> dict[str, Any]:
+    """Return a diagnosis as JSON has it, with the checks of its audit if there was one."""
+    from sorl.diagnosis import report
+
+    audit = {} if checks is None else {"audit": [as_dict(check) for check in checks]}
+    return report.as_dict(diagnosis) | audit
+
+
+def _in_full(diagnosis: Diagnosis, checks: Sequence[Check] | None, form: str) -> str:
+    """Return a diagnosis as text or Markdown, and what its audit found."""
+    from sorl.diagnosis import report
+
+    render = report.text if form == "text" else report.markdown
+    is_broken = any(check.violated for check in checks or ())
+    return "\n\n".join([render(diagnosis, is_broken), *in_words(diagnosis, checks)])
 
 
 def audited(runs: Path, log: Log, strict: bool) -> list[Check] | None:

@@ -1,15 +1,18 @@
 """The diagnosis of one log: run every cause, rank the findings."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
-from sorl.diagnosis.attribution import attribute
+from sorl.diagnosis.attribution import Culprit, attribute
 from sorl.diagnosis.causes import CAUSES
 from sorl.diagnosis.changepoint import MARGIN, Evidence, first, slumped, spread
 from sorl.diagnosis.finding import LONG, Cause, Clue, Diagnosis, Finding
 from sorl.diagnosis.log import EVALUATION, PART, Log
+from sorl.diagnosis.proofs import PROVED, add_proof, denied_by, find_proof, follows_from, violations
 from sorl.recording.segments import schema_of
 from sorl.spec.evidence import Check, Removal
 
@@ -34,7 +37,6 @@ _NO_SIGNAL = (
     "first_log_ratio_abs_max",
 )
 SLACK = 0.1  # of the run: two drifts whose beginnings lie so close began together
-PROVED = 0.95  # confidence of a cause that an audit proves
 CONSEQUENCE = 0.6  # of the confidence of a finding that another one explains
 _LEAST = 0.01  # spread of a fraction: of 64 trajectories one is 0.016
 
@@ -42,30 +44,95 @@ _LEAST = 0.01  # spread of a fraction: of 64 trajectories one is 0.016
 def diagnose(log: Log, causes: Sequence[Cause] = CAUSES, checks: Sequence[Check] = ()) -> Diagnosis:
     """Look for every cause in the log; rank by grade (of `GRADES`), then by confidence, then by step.
 
-    `checks` of an audit of the run prove the causes that are the violation of an identity by definition.
+    `checks` of an audit of the run: a violated identity leads, and proves the cause that is its violation by
+    definition; one that holds withdraws the causes that it denies. A look that fails costs its own cause.
     """
-    asked = [cause for cause in causes if not (cause.scalar and log.ledger and log.steps < LONG)]
-    proofs = {cause.name: proof for cause in asked if (proof := _proof(cause, checks))}
-    unanswered = {c.name: missing for c in asked if c.name not in proofs and (missing := c.missing(log))}
-    looks = (
-        (cause, _proved(None if cause.missing(log) else cause.clue(log), proofs.get(cause.name)))
-        for cause in asked
-        if cause.name not in unanswered
-    )
-    seen = [_weighed(Finding(cause, clue), log) for cause, clue in looks if clue is not None]
-    found = [
-        _tested(_settled(finding, seen, SLACK * log.span), log.tests.get(finding.cause.name))
-        for finding in seen
-    ]
-    found.sort(key=lambda f: (list(GRADES).index(f.clue.grade), -f.clue.confidence, f.clue.step))
-    batches = ((step, log.batch(step)) for step in sorted({finding.clue.shown for finding in found}))
-    culprits = (
-        (step, tuple(c for c in attribute(b) if c.stands_out)) for step, b in batches if b is not None
-    )
-    carriers = {step: here for step, here in culprits if here}
+    looks = _look_for(log, causes, checks)
+    proofs = [finding for finding in looks.findings if finding.clue.grade == "proof"]
+    claimed = {finding.cause.breaks for finding in proofs if finding.cause.breaks}
+    broken = violations(checks, claimed)
+    findings = []
+    withdrawn: dict[str, str] = {}
+    for finding in looks.findings:
+        if identity := denied_by(finding, checks):
+            withdrawn[finding.cause.name] = identity
+            continue
+        settled = _settled(finding, looks.findings, SLACK * log.span)
+        if follows_from(settled, broken):
+            settled = _as_consequence(settled)
+        findings.append(_tested(settled, log.tests.get(finding.cause.name)))
+    findings.sort(key=lambda f: (list(GRADES).index(f.clue.grade), -f.clue.confidence, f.clue.step))
+    findings = [*broken, *findings]
+    failed = dict(looks.failed)
+    with _noting(failed, "the turns that stand out"):
+        carriers = _carriers(log, findings)
+    with _noting(failed, "the first signals"):
+        first_moved = moved(log)
     return Diagnosis(
-        log, tuple(found), moved(log), unanswered, slumped(log.series("step", "success")), carriers
+        log,
+        tuple(findings),
+        first_moved if "the first signals" not in failed else (),
+        looks.unanswered,
+        slumped(log.series("step", "success")),
+        carriers if "the turns that stand out" not in failed else {},
+        failed,
+        withdrawn,
     )
+
+
+class _Looks(NamedTuple):
+    """What was found of each cause that was looked for."""
+
+    findings: list[Finding]
+    unanswered: dict[str, list[str]]  # cause -> what the log lacks to tell
+    failed: dict[str, str]  # cause -> why it could not be checked
+
+
+def _look_for(log: Log, causes: Sequence[Cause], checks: Sequence[Check]) -> _Looks:
+    looks = _Looks([], {}, {})
+    for cause in causes:
+        if cause.scalar and log.ledger and log.steps < LONG:
+            continue
+        proof = find_proof(cause, checks)
+        with _noting(looks.failed, cause.name):
+            missing = cause.missing(log)
+            if missing and proof is None:
+                looks.unanswered[cause.name] = missing
+                continue
+            clue = None if missing else cause.clue(log)
+            if proof is not None:
+                clue = add_proof(clue, proof)
+            if clue is not None:
+                looks.findings.append(_weighed(Finding(cause, clue), log))
+    return looks
+
+
+@contextmanager
+def _noting(failed: dict[str, str], name: str) -> Iterator[None]:
+    """Keep an exception as why one thing could not be checked: a record that contradicts itself may raise
+    anything, and the others must go on.
+    """
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001
+        failed[name] = f"{type(error).__name__}: {error}"
+
+
+def _as_consequence(finding: Finding) -> Finding:
+    """Mark down what a proof explains."""
+    certain = min(finding.clue.confidence, CONSEQUENCE * PROVED)
+    return finding._replace(clue=replace(finding.clue, grade="pattern", confidence=certain))
+
+
+def _carriers(log: Log, findings: Sequence[Finding]) -> dict[int, tuple[Culprit, ...]]:
+    """Return the turns that stand out of the stored batches of the findings, by step."""
+    carriers = {}
+    for step in sorted({finding.clue.shown for finding in findings}):
+        batch = log.batch(step)
+        outstanding = tuple(c for c in attribute(batch) if c.stands_out) if batch is not None else ()
+        if outstanding:
+            carriers[step] = outstanding
+    return carriers
 
 
 def _weighed(finding: Finding, log: Log) -> Finding:
@@ -85,26 +152,6 @@ def _weighed(finding: Finding, log: Log) -> Finding:
     if is_open and finding.severity == "critical":
         return finding._replace(clue=replace(finding.clue, severity="warning"))
     return finding
-
-
-def _proof(cause: Cause, checks: Sequence[Check]) -> "Check | None":
-    known = [check for check in checks if not check.missing]
-    held = {check.step for check in known if check.identity == cause.holds and not check.violated}
-    broken = [check for check in known if check.identity == cause.breaks and check.violated]
-    return next((check for check in broken if not cause.holds or check.step in held), None)
-
-
-def _proved(clue: Clue | None, proof: "Check | None") -> Clue | None:
-    """Add to what the log shows that a recomputed step proves it."""
-    if proof is None:
-        return clue
-    reading = f" ({proof.says})" if proof.says else ""
-    says = f"step {proof.step} recomputed: `{proof.identity}` is violated{reading}"
-    shown = Evidence(f"audit.{proof.identity}", proof.step, proof.logged, proof.expected)
-    if clue is None:
-        return Clue("proof", PROVED, proof.step, says, (shown,), *proof.trajectories[:1])
-    both = (*clue.evidence, shown)
-    return replace(clue, grade="proof", confidence=PROVED, says=f"{clue.says}; {says}", evidence=both)
 
 
 def _settled(finding: Finding, found: Sequence[Finding], slack: float) -> Finding:

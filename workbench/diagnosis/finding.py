@@ -171,3 +171,5 @@ class Diagnosis:
     slump: Slump | None = None  # success lost so much that few healthy runs ever do
     # step of a finding -> who stands out
     carriers: Mapping[int, tuple[Culprit, ...]] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)  # cause, or a part of the report -> why
+    withdrawn: Mapping[str, str] = field(default_factory=dict)  # cause -> identity that denies it

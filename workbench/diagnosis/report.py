@@ -361,7 +361,7 @@ def text(d: Diagnosis, proved: bool = False) -> str:
         lines += [f"   {f'{name}:':9}{visible(words)}" for name, words in told.lines.items()]
     lines += [""] if ranked else []
     lines += filter(None, [others_by_name(ranked), early_warning(d), signals_line(d)])
-    return "\n".join([*lines, *not_looked_at(d), *reading_notes(d)])
+    return "\n".join([*lines, *not_looked_at(d), *not_checked(d), *reading_notes(d)])
 
 
 def others_by_name(ranked: Sequence[Finding]) -> str:
@@ -395,6 +395,16 @@ def not_looked_at(d: Diagnosis) -> list[str]:
         says = f"{recorder} records one; docs/causes.md" if recorder else "docs/causes.md"
         needs = "causes need" if deep != 1 else "cause needs"
         lines.append(f"{deep} more {needs} a turn ledger: {says} says which and why.")
+    return lines
+
+
+def not_checked(d: Diagnosis) -> list[str]:
+    """Return what failed and why, and which causes an identity of the audit denies."""
+    lines = []
+    for name, why in d.failed.items():
+        lines.append(f"Could not be checked: {name} ({visible(why)}).")
+    for cause, identity in d.withdrawn.items():
+        lines.append(f"Withdrawn: {cause} fits the curves, but the audit's `{identity}` holds.")
     return lines
 
 
@@ -484,7 +494,7 @@ def markdown(d: Diagnosis, proved: bool = False) -> str:
         lines += ["", paragraph]
     unlogged = not_looked_at(d)
     lines += ["", *(f"- {_escaped(line.strip())}" if line[0] == " " else _escaped(line) for line in unlogged)]
-    for paragraph in map(_escaped, reading_notes(d)):
+    for paragraph in map(_escaped, [*not_checked(d), *reading_notes(d)]):
         lines += ["", paragraph]
     return "\n".join(lines)
 
@@ -508,6 +518,8 @@ def as_dict(d: Diagnosis) -> dict[str, Any]:
         "moved": [_data(m) for m in d.moved],
         "unanswered": d.unanswered,
         "too_short": too_short(d),
+        "failed": dict(d.failed),
+        "withdrawn": dict(d.withdrawn),
         "not_looked_at": not_looked_at(d),
     }
 

@@ -23,6 +23,7 @@ class Check:
     trajectories: tuple[int, ...] = ()  # where it is above the tolerance
     layers: tuple[str, ...] = ()
     missing: str = ""  # what it needs that is not stored; it has not passed then
+    means: str = ""  # what is wrong where it is violated
 
     @property
     def violated(self) -> bool:

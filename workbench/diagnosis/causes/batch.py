@@ -18,6 +18,8 @@ _NATS = 0.5  # of one token, from which it is no rounding
 _MOST = 0.5
 _SHARE = 0.1  # of the transcripts: a sampled tag in the wrong place makes one of them look odd
 _ROWS = 400  # transcripts that are looked at
+# Columns of table token with one value a token.
+_PER_TOKEN = ("trained", "log_prob_behaviour", "log_prob_old", "log_prob", "entropy")
 _BLOCK = re.compile(r"<information>(.*?)</information>", re.DOTALL)
 
 
@@ -78,6 +80,28 @@ def batch_reused(log: Log) -> Clue | None:
         f"trains on exactly the tokens of step {source}; a batch repeats in {len(again)} of {log.steps} steps"
     )
     return Clue.of("proof", 0.97, Evidence("step.batch_hash", step, None), f"step {step} {says}")
+
+
+@cause(
+    "token.token",
+    "token.trained",
+    change="Look at what writes the transcripts: each array of a row must have one entry a token.",
+    test=sql("SELECT trajectory, len(token), len(trained) FROM token", "AND step = {step}"),
+)
+def inconsistent_record(log: Log) -> Clue | None:
+    """The record contradicts itself: a transcript has more flags than tokens, or fewer."""
+    frame = log.table("token")
+    for row in frame.dropna(subset=["token"]).to_dict("records"):
+        size = len(row["token"])
+        for name in _PER_TOKEN:
+            values = row.get(name)
+            if not isinstance(values, list | np.ndarray) or len(values) == size:
+                continue
+            step = int(row["step"])
+            says = f"in step {step} trajectory {row['trajectory']} has {size} tokens and {len(values)} values"
+            shown = Evidence(f"token.{name}", step, float(len(values)), float(size))
+            return Clue.of("proof", 0.97, shown, f"{says} of `{name}`", int(row["trajectory"]))
+    return None
 
 
 def misfit(log: Log) -> dict[str, Clue]:
@@ -154,7 +178,8 @@ def _kind(log: Log, steps: pd.Index) -> str:
     if not {"token", "trained"} <= set(log.table("token").columns):
         return "not_sampled"
     frame = log.transcripts("token", "trained")
-    rows = frame[frame["step"].isin(steps)].head(_ROWS)
+    rows = frame[frame["step"].isin(steps)]
+    rows = rows[rows["token"].map(len) == rows["trained"].map(len)].head(_ROWS)
     seen = [
         _wrong_masks(list(t), np.asarray(m, bool))
         for t, m in zip(rows["token"], rows["trained"], strict=True)
