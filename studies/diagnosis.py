@@ -13,9 +13,9 @@ import pandas as pd
 
 from sorl.analysis.runs import newest
 from sorl.cli.audit import checks
-from sorl.diagnosis.causes import CAUSES
 from sorl.diagnosis.diagnose import diagnose
 from sorl.diagnosis.log import HIDDEN, of_run
+from sorl.diagnosis.proofs import first_violations
 from sorl.diagnosis.report import in_order
 from sorl.spec import COLLAPSED, UNDECIDED, InputError
 from sorl.store.batches import folder_of
@@ -60,20 +60,18 @@ class Case:
 def cases(reader: Reader, experiments: Sequence[str], runs: Path | None = None) -> Iterator[Case]:
     """Diagnose every finished run of the experiments. The label is read here, and nowhere in the diagnosis.
 
-    With the folder of the runs, each is audited as `sorl diagnose` audits it: in what can prove a cause, and
-    in all where the fault is not named first.
+    With the folder of the runs, each is audited as `sorl diagnose` audits it.
     """
-    proving = [name for cause in CAUSES for name in (cause.breaks, cause.holds) if name]
     known = newest(reader.query(_RUNS))
     for row in known[known["experiment"].isin(list(experiments))].to_dict("records"):
         label = json.loads(row["config"]).get(HIDDEN) or {}
         folder = folder_of(runs, str(row["experiment"]), str(row["run_id"])) if runs else None
-        audited = checks(runs, folder, only=proving) if runs and folder else ()
+        audited = checks(runs, folder) if runs and folder else []
         found = in_order(diagnose(of_run(reader, str(row["run_id"])), checks=audited))
         named = tuple(f.cause.name for f in found)
         proof = None
-        if runs and folder and label and named[:1] != (label["kind"],):
-            proof = next((check.identity for check in checks(runs, folder) if check.violated), None)
+        if label and named[:1] != (label["kind"],):
+            proof = next((check.identity for check in first_violations(audited)), None)
         yield Case(
             run_id=str(row["run_id"]),
             experiment=str(row["experiment"]),

@@ -15,10 +15,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
 
 from sorl.agent.engines import hf
 from sorl.audit import IDENTITIES, Check, audit, chosen, explain
+from sorl.audit import run as auditing
 from sorl.audit.identities import DEVIATIONS, dependence
+from sorl.audit.run import pooled_evidence
 from sorl.learn import loop, update
 from sorl.replay.networks import Draws
 from sorl.store import batches
@@ -285,8 +289,13 @@ def test_a_diagnosis_of_one_run_says_what_its_audit_found(run_with: Callable[...
     runs = folder.parent.parent
     said = sorl("diagnose", folder.name, "--fail-on", "critical", runs=runs)
     assert said.exit_code == 1
-    assert "the record contradicts itself.\n  loss, step" in said.output
-    assert "8 times what it must be" in said.output
+    lines = said.output.splitlines()
+    assert lines[0].startswith("run (ppo, 5 steps): ")
+    title = "1. The loss has another scale, sign, mask or clip  [audit.loss: critical, the record shows it"
+    assert lines[2].startswith(title)
+    assert "`loss` is violated (logged" in lines[3]
+    assert "8 times what it must be" in lines[3]
+    assert "the record contradicts itself (loss, gradient)" in said.output
     (row,) = told("diagnose", folder.name, runs=runs)
     assert {check["identity"] for check in row["audit"] if check["state"] == "violated"} >= {"loss"}
     assert "audit" not in told("diagnose", folder.name, "--quick", runs=runs)[0]
@@ -307,3 +316,90 @@ def test_a_damaged_step_costs_its_own_checks_and_is_counted(run_with: Callable[.
     alone = sorl("audit", folder.name, "--step", known[1], runs=runs)
     assert (alone.exit_code, alone.stdout) == (2, "")
     assert f"'{damaged}' cannot be read" in alone.stderr
+
+
+# ---- a run ----
+
+
+def test_the_first_broken_step_is_found_by_bisection(run_with: Callable[..., Path]) -> None:
+    began = 2
+    folder = run_with(iterations=5)
+    rewards_from(folder, began)
+    checks = list(audit(folder, [4], ["reward"]))
+    first = checks[0]
+    located = checks[-1]
+    assert (first.step, first.holds_until) == (4, None)
+    assert (located.step, located.holds_until) == (began, began - 1)
+
+
+def test_evidence_of_steps_that_are_not_enough_alone_is_pooled() -> None:
+    each = [
+        Check("sampling", step, gap=3.5, tolerance=DEVIATIONS, logged=3.5, weight=1.0) for step in range(9)
+    ]
+    together = pooled_evidence(each)
+    assert together.violated
+    assert together.logged == pytest.approx(3.5 * 3)
+    assert "9 stored steps" in together.says
+    before = [replace(check, logged=0.1, gap=0.1) for check in each[:4]]
+    assert pooled_evidence([*before, *each[4:]]).step == 4, "a fault begins somewhere and stays"
+
+
+@given(st.lists(st.floats(-2, 2), min_size=2, max_size=30))
+def test_pooled_chance_stays_chance(deviations: list[float]) -> None:
+    each = [
+        Check("sampling", step, gap=abs(z), tolerance=DEVIATIONS, logged=z, weight=1.0 + step % 3)
+        for step, z in enumerate(deviations)
+    ]
+    pooled = pooled_evidence(each)
+    starts = range(len(each) - 1)
+    exact = [
+        sum(c.weight * c.logged for c in each[start:]) / sum(c.weight**2 for c in each[start:]) ** 0.5
+        for start in starts
+    ]
+    assert abs(pooled.logged) == pytest.approx(max(map(abs, exact)), abs=1e-9)
+
+
+def test_a_second_audit_computes_nothing_again_until_a_step_changes(
+    run_with: Callable[..., Path], monkeypatch: Any
+) -> None:
+    folder = run_with(iterations=3)
+    first = list(audit(folder, [1]))
+
+    def refused(*_: object) -> None:
+        raise AssertionError("computed again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(auditing, "Case", refused)
+        assert repr(list(audit(folder, [1]))) == repr(first)
+    rewards_from(folder, 1)
+    assert "reward" in violated(list(audit(folder, [1])))
+
+
+def test_an_identity_that_raises_costs_itself_and_is_tried_again(
+    run_with: Callable[..., Path], monkeypatch: Any
+) -> None:
+    folder = run_with(iterations=3)
+
+    def raises(case: object) -> None:
+        raise ValueError("96 flags for 97 tokens")
+
+    with monkeypatch.context() as patch:
+        patch.setitem(IDENTITIES, "loss", replace(IDENTITIES["loss"], look=raises))
+        checks = list(audit(folder, [1]))
+    (failed,) = [check for check in checks if check.identity == "loss"]
+    assert failed.failed
+    assert "ValueError: 96 flags for 97 tokens" in failed.missing
+    assert len({check.identity for check in checks if not check.missing}) > 8
+    assert not next(check for check in audit(folder, [1]) if check.identity == "loss").missing
+
+
+def rewards_from(folder: Path, begin: int) -> None:
+    """Rewrite the stored rewards from a step on, as a bug would have logged them."""
+    for step in batches.steps(folder):
+        if step >= begin:
+            file = batches.file_of(folder, step)
+            with safe_open(file, "numpy") as opened:
+                meta = opened.metadata()
+            arrays = load_file(file)
+            arrays["score"] = arrays["score"] + 0.25
+            save_file(arrays, file, meta)

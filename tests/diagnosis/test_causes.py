@@ -166,6 +166,7 @@ PLANTED = {
     "reward_shifted": paid_by_the_row_before,
     "staleness": late("step", "staleness", lambda rows: rows["step"] - AT + 1.0),
     "batch_reused": repeated,
+    "inconsistent_record": rewritten(trained=lambda row: [*row["trained"], True]),
     "corrupt_log_prob": one_token,
     "wrong_groups": every(without_critic, late("trajectory", "advantage", shuffled)),
     "reward_format": late("trajectory", "reward", lambda rows: rows["answer"].notna().astype(float)),
@@ -257,9 +258,12 @@ def test_an_audit_proves_the_cause_that_is_the_violation_of_an_identity(name, br
 
 
 def test_tokens_of_log_probs_that_are_not_the_policys_prove_no_hidden_temperature():
-    assert not diagnose(log(healthy()), checks=recomputed(behaviour_log_probs=9.0, sampling=9.0)).findings
+    (found,) = diagnose(log(healthy()), checks=recomputed(behaviour_log_probs=9.0, sampling=9.0)).findings
+    assert found.cause.name == "audit.behaviour_log_probs"
+    assert found.clue.says.endswith("`sampling` is violated too")
     # not checked has not passed
-    assert not diagnose(log(healthy()), checks=recomputed(sampling=9.0)).findings
+    (found,) = diagnose(log(healthy()), checks=recomputed(sampling=9.0)).findings
+    assert found.cause.name == "audit.sampling"
 
 
 def test_the_label_of_an_injected_fault_cannot_be_read():

@@ -3,6 +3,7 @@ costs itself alone.
 """
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,6 @@ import pytest
 from sorl.diagnosis.causes import CAUSES
 from sorl.diagnosis.diagnose import diagnose
 from sorl.diagnosis.finding import Cause, Clue
-from sorl.diagnosis.proofs import DENIES
 from sorl.diagnosis.report import as_dict, in_order, markdown, text
 from sorl.spec.evidence import Check
 from tests.diagnosis.logs import healthy, log
@@ -30,10 +30,10 @@ BROKEN = Check(
 )
 
 
-def cause(name: str, step: int, grade: str = "sign") -> Cause:
+def cause(name: str, step: int, grade: str = "sign", **declared: Any) -> Cause:
     """A cause that is always found."""
     clue = Clue(grade, 0.9, step, f"{name} shows")  # type: ignore[arg-type]
-    return Cause(name, name.capitalize(), lambda log: clue, needs=(), change="Mend it.", test="")
+    return Cause(name, name.capitalize(), lambda log: clue, needs=(), change="Mend it.", test="", **declared)
 
 
 def test_a_violated_identity_leads_and_what_began_later_is_its_consequence() -> None:
@@ -52,7 +52,11 @@ def test_a_violated_identity_leads_and_what_began_later_is_its_consequence() -> 
 
 
 def test_an_identity_that_holds_withdraws_the_causes_that_it_denies_and_says_so() -> None:
-    causes = [cause("stale_weights", STEP), cause("temperature", STEP - 3), cause("off_policy", STEP)]
+    causes = [
+        cause("stale_weights", STEP, denied_by="behaviour_log_probs"),
+        cause("temperature", STEP - 3, denied_by="behaviour_log_probs"),
+        cause("off_policy", STEP),
+    ]
     assert len(diagnose(log(healthy()), causes).findings) == 3
     found = diagnose(log(healthy()), causes, [HOLDS])
     assert [finding.cause.name for finding in found.findings] == ["off_policy"]
@@ -72,20 +76,51 @@ def test_an_identity_that_holds_withdraws_the_causes_that_it_denies_and_says_so(
     ],
 )
 def test_an_identity_withdraws_nothing_where_it_was_not_checked_since_or_is_violated(check: Check) -> None:
-    found = diagnose(log(healthy()), [cause("stale_weights", STEP)], [check])
+    found = diagnose(log(healthy()), [cause("stale_weights", STEP, denied_by="behaviour_log_probs")], [check])
     assert "stale_weights" in {finding.cause.name for finding in found.findings}
 
 
 def test_what_the_record_itself_proves_is_not_withdrawn() -> None:
-    found = diagnose(log(healthy()), [cause("stale_weights", STEP, "proof")], [HOLDS])
+    observed = cause("stale_weights", STEP, "proof", denied_by="behaviour_log_probs")
+    found = diagnose(log(healthy()), [observed], [HOLDS])
     assert [finding.cause.name for finding in found.findings] == ["stale_weights"]
 
 
-def test_every_cause_that_an_identity_denies_exists() -> None:
-    known = {cause.name for cause in CAUSES}
-    for identity, names in DENIES.items():
-        assert names, identity
-        assert set(names) <= known
+def test_a_violation_proves_the_surest_cause_that_explains_it_and_shows() -> None:
+    causes = [
+        cause("scaled", STEP, breaks=("loss", "gradient")),
+        cause("guessed", STEP, "pattern", breaks=("loss",)),
+        cause("much_later", STEP + 30, breaks=("loss",)),
+    ]
+    gradient = replace(BROKEN, identity="gradient")
+    found = diagnose(log(healthy()), causes, [BROKEN, gradient])
+    first = found.findings[0]
+    assert (first.cause.name, first.clue.grade) == ("scaled", "proof")
+    assert first.clue.says.startswith("scaled shows; step 10 recomputed: `loss` is violated")
+    assert first.clue.says.endswith("`gradient` is violated too")
+    assert [finding.cause.name for finding in found.findings].count("audit.loss") == 0
+    assert {finding.clue.grade for finding in found.findings[1:]} == {"pattern"}
+
+
+def test_a_violation_leads_by_itself_where_only_a_mere_pattern_explains_it() -> None:
+    found = diagnose(log(healthy()), [cause("guessed", STEP, "pattern", breaks=("loss",))], [BROKEN])
+    assert [finding.cause.name for finding in found.findings] == ["audit.loss", "guessed"]
+
+
+def test_the_first_broken_step_and_what_happened_there_are_told() -> None:
+    located = replace(BROKEN, step=8, holds_until=7, changed="resumed with learn.epochs = 4")
+    found = diagnose(log(healthy()), [], [BROKEN, located])
+    (finding,) = found.findings
+    assert finding.clue.step == 8
+    assert finding.clue.says.endswith("; it holds until step 7, where resumed with learn.epochs = 4")
+
+
+def test_every_identity_that_a_cause_names_exists() -> None:
+    from sorl.audit import IDENTITIES
+
+    for known in CAUSES:
+        names = [*known.breaks, known.denied_by, known.defined_by, known.holds]
+        assert {name for name in names if name} <= IDENTITIES.keys(), known.name
 
 
 def test_a_look_that_fails_costs_its_own_cause_and_says_why() -> None:

@@ -5,7 +5,8 @@ trainer.
 """
 
 from sorl.audit.case import explain
-from sorl.audit.identities import IDENTITIES, audit, chosen
+from sorl.audit.identities import IDENTITIES
+from sorl.audit.run import audit, chosen
 from sorl.spec.evidence import Check
 
 __all__ = ["IDENTITIES", "Check", "audit", "chosen", "explain"]

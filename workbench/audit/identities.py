@@ -4,10 +4,8 @@ Order: from the question to the optimizer, so that the first violation is the on
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,16 +13,13 @@ import torch
 from sorl.audit.case import EXACT, Case, Owner
 from sorl.diagnostics.evidence import Missing
 from sorl.learn.networks import critic_values
-from sorl.learn.run import settings_of
 from sorl.objective import prepare
 from sorl.objective.advantage import positions, value_loss
 from sorl.objective.select import EarlyStop, Schedule
 from sorl.replay.networks import Draws
 from sorl.replay.play import weigh
-from sorl.spec import InputError, first_paragraph
+from sorl.spec import first_paragraph
 from sorl.spec.evidence import Check
-from sorl.store import batches
-from sorl.store.batches import StoredBatch
 
 # share of a step's length, between the weights it led to and must lead to
 WEIGHTS = {"float32": 0.02, "bfloat16": 0.2}
@@ -114,7 +109,7 @@ def sampling(case: Case) -> Iterator[Check]:
     says = (
         f"they were drawn from something {'flatter' if z < 0 else 'sharper'}" if abs(z) > DEVIATIONS else ""
     )
-    yield Check(gap=abs(z), tolerance=DEVIATIONS, logged=z, expected=0.0, says=says)
+    yield Check(gap=abs(z), tolerance=DEVIATIONS, logged=z, expected=0.0, says=says, weight=spread)
 
 
 @identity("rows were drawn with the same random numbers")
@@ -377,69 +372,3 @@ def optimizer_state(case: Case) -> Iterator[Check]:
             raise Missing("the steps that the optimizer has counted")
         if part == "critic" or case.own.early_stop == EarlyStop():
             yield case.number(float(counted[part]), float(updates), 1e-9, layers=(part,))
-
-
-# ---- a run ----
-
-
-def audit(
-    folder: Path, steps: Iterable[int], names: Sequence[str] = (), unread: dict[int, str] | None = None
-) -> Iterator[Check]:
-    """Check the identities of stored steps of a run. Raises InputError for a folder or a step that there is
-    not, and for a damaged one: with `unread`, that one's reason is put there, and the others go on.
-
-    An identity that holds in all of a step's updates is one check of it: the one with the largest gap.
-    """
-    settings = settings_of(folder)
-    known = set(batches.steps(folder))
-
-    @lru_cache(maxsize=settings.learn.staleness + 3)
-    def read(step: int) -> StoredBatch | None:
-        try:
-            return batches.read(folder, step, weights=True) if step in known else None
-        except InputError as error:
-            if unread is None:
-                raise
-            unread[step] = str(error)
-            return None
-
-    for step in steps:
-        batch = read(step)
-        if batch is None and unread is not None and step in unread:
-            continue
-        case = Case(batch or batches.read(folder, step), settings, read)
-        for one in IDENTITIES.values():
-            if not names or one.name in names:
-                for check in _check(one, case):
-                    yield replace(check, identity=one.name, step=step, means=one.means)
-
-
-def _check(one: Identity, case: Case) -> Iterator[Check]:
-    """Yield the first violation, else the closest shave; and what could not be checked."""
-    found: list[Check] = []
-    try:
-        found += one.look(case)
-    except Missing as lack:
-        found.append(Check(missing=f"needs {lack}"))
-    except Exception as error:  # noqa: BLE001 - a record that contradicts itself may raise anything
-        found.append(Check(missing=f"could not be checked: {type(error).__name__}: {error}"))
-    measured = [check for check in found if not check.missing]
-    broken = next((check for check in measured if check.violated), None)
-    if measured:
-        yield broken or max(measured, key=lambda c: c.gap / c.tolerance if c.tolerance else c.gap)
-    lacking = [check for check in found if check.missing]
-    if lacking and not broken:
-        yield lacking[-1]
-
-
-def chosen(known: Sequence[int], around: Iterable[int], staleness: int = 0, most: int = 6) -> list[int]:
-    """Choose the steps to audit: those nearest to alarms and onset (`around`), then some spread over the run.
-
-    Steps whose next step and whose sampling policy are stored as well come first: more can be checked of
-    them.
-    """
-    stored = set(known)
-    best = [s for s in known if s + 1 in stored and max(0, s - staleness) in stored] or list(known)
-    near = [min(best, key=lambda other: abs(other - step)) for step in around if best]
-    spread = [best[i] for i in np.linspace(0, len(best) - 1, min(most, len(best))).astype(int)]
-    return sorted(list(dict.fromkeys([*near, *spread]))[:most])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from typer import Argument, Context, Exit, Option
 
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 
 _STEP = "Audit this stored step. Repeatable; default: six, around the onset and alarms first."
 _NAMED = 5  # damaged steps of which each is named
+_HAPPENED = (
+    "SELECT message FROM event WHERE run_id = $run AND step > $after AND step <= $until"
+    " AND kind IN ('resumed', 'retried', 'interrupted', 'killed', 'out_of_memory', 'hang')"
+    " ORDER BY step LIMIT 3"
+)
 _NEAR = (
     "SELECT step FROM (SELECT collapse_step AS step, 0 AS rank FROM run WHERE run_id = $run UNION ALL SELECT"
     " step, 1 FROM event WHERE run_id = $run AND severity <> 'info') WHERE step IS NOT NULL ORDER BY rank,"
@@ -46,9 +52,10 @@ def audit(
             )
     folder = run_folder(ctx.obj, run)
     unread: dict[int, str] = {}
-    found = checks(ctx.obj, folder, step or (), only or (), unread)
+    progress = _Progress() if form == "text" else None
+    found = checks(ctx.obj, folder, step or (), only or (), unread, progress)
     if form == "json":
-        echo(document([as_dict(check) for check in found]), nl=False)
+        echo(document([check.as_dict() for check in found]), nl=False)
     else:
         _print(folder.name, found)
     if unread or any(check.violated for check in found):
@@ -61,9 +68,10 @@ def checks(
     steps: Sequence[int] = (),
     only: Sequence[str] = (),
     unread: dict[int, str] | None = None,
+    progress: Callable[[Check], None] | None = None,
 ) -> list[Check]:
     """Return the checks of `steps` of a run; by default of those around its onset and its first alarms, and
-    others.
+    others. `progress` is told of each as soon as it is known.
 
     Damaged steps cost their own checks: they are counted on stderr, and put into `unread` with the reason.
     Raises InputError where none of the steps can be read.
@@ -81,25 +89,49 @@ def checks(
         near = [int(row[0]) for row in current(runs).rows(_NEAR, {"run": folder.name}).rows]
     wanted = list(steps) or auditing.chosen(known, near, settings_of(folder).learn.staleness)
     unread = {} if unread is None else unread
-    found = list(auditing.audit(folder, wanted, only, unread))
+    is_filed = folder.parent.parent.resolve() == runs.resolve()
+    found = []
+    for check in auditing.audit(folder, wanted, only, unread):
+        if check.holds_until is not None and is_filed:
+            check = replace(check, changed=_changes(runs, folder.name, check))
+        found.append(check)
+        if progress is not None:
+            progress(check)
     if unread:
-        steps_read = {*wanted, *unread}  # the second also has steps that others are compared with
-        why = "; ".join([*unread.values()][:_NAMED])
-        more = f"; and {len(unread) - _NAMED} more" if len(unread) > _NAMED else ""
-        lost = f"{len(unread)} of {len(steps_read)} stored steps could not be read: {why}{more}"
-        if {*wanted} <= unread.keys():
-            raise InputError(lost)
-        note(lost)
+        _say_unread(unread, wanted)
     return found
 
 
-def as_dict(check: Check) -> dict[str, Any]:
-    """Return a check as JSON has it."""
-    found: dict[str, Any] = {name: getattr(check, name) for name in ("identity", "step", "update")}
-    found["state"] = "missing" if check.missing else "violated" if check.violated else "holds"
-    names = () if check.missing else ("gap", "tolerance", "logged", "expected")
-    said = (name for name in ("says", "trajectories", "layers", "missing") if getattr(check, name))
-    return found | {name: getattr(check, name) for name in (*names, *said)}
+def _say_unread(unread: Mapping[int, str], wanted: Sequence[int]) -> None:
+    """Count damaged steps on stderr. Raises InputError where none of those that were wanted can be read."""
+    steps_read = {*wanted, *unread}  # the second also has steps that others are compared with
+    why = "; ".join([*unread.values()][:_NAMED])
+    more = f"; and {len(unread) - _NAMED} more" if len(unread) > _NAMED else ""
+    lost = f"{len(unread)} of {len(steps_read)} stored steps could not be read: {why}{more}"
+    if {*wanted} <= unread.keys():
+        raise InputError(lost)
+    note(lost)
+
+
+def _changes(runs: Path, run: str, broken: Check) -> str:
+    """Return what happened to a run between the last step in which an identity holds and the first in which
+    it is violated; empty where nothing is recorded.
+    """
+    between = {"run": run, "after": broken.holds_until, "until": broken.step}
+    return "; ".join(str(row[0]) for row in current(runs).rows(_HAPPENED, between).rows)
+
+
+class _Progress:
+    """Prints what is violated as soon as it is known: of a large model the table of all takes minutes."""
+
+    def __init__(self) -> None:
+        self._announced: set[tuple[str, int]] = set()
+
+    def __call__(self, check: Check) -> None:
+        place = (check.identity, check.step)
+        if check.violated and place not in self._announced:
+            self._announced.add(place)
+            echo(f"step {check.step}: {check.identity} is violated")
 
 
 def _print(run: str, found: Sequence[Check]) -> None:

@@ -4,10 +4,10 @@ and a remedy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typer import Argument, Context, Exit, Option
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sorl.diagnosis.finding import Diagnosis
     from sorl.diagnosis.log import Log
     from sorl.importing.mapping import NameMap
-from sorl.cli.audit import as_dict, checks, difference
+from sorl.cli.audit import checks
 
 _AUDIT = (
     "Recompute stored steps (ten seconds a run), or leave that out; default: for a single run, if torch is"
@@ -63,67 +63,136 @@ def diagnose(
     it defines. A cause whose removal saves forks of the run ranks highest (--test).
     """
     from sorl.diagnosis import report
-    from sorl.diagnosis.attribution import attribute
-    from sorl.diagnosis.diagnose import diagnose as diagnose_log
 
     if step is not None:
-        if what is None:
-            raise InputError("--step ranks the turns of one run: name the run too")
-        folder = run_folder(ctx.obj, what)
-        culprits = attribute(batches.read(folder, step))
-        if form == "json":
-            echo(document([report.culprit_as_dict(one) for one in culprits[:TOP]]), nl=False)
-        else:
-            echo(report.ranking(folder.name, step, culprits, TOP))
+        _rank_turns(ctx.obj, what, step, form)
         return
-    found = [diagnose_log(log) for log in logs(ctx.obj, what, name_map)]
+    failures: dict[str, str] = {}
+    diagnoses = list(_diagnoses(logs(ctx.obj, what, name_map, failures), failures))
     if test:
-        from sorl.cli.fork import arms_file, intervene
-        from sorl.diagnosis.log import of_run
-
-        if len(found) != 1:
-            raise InputError(f"--test forks one run, and these are {len(found)}: name one")
-        log = found[0].log
-        if log.folder is None or not (log.folder / "config.toml").is_file():
-            echo(arms_file(found[0], draws), nl=False)
+        tested = _tested(ctx.obj, diagnoses, draws, yes=yes)
+        if tested is None:
             return
-        if not intervene(ctx.obj, found[0], draws, yes=yes):
-            return
-        found = [diagnose_log(of_run(current(ctx.obj), log.name, ctx.obj))]
-    wanted = len(found) == 1 if audit is None else audit
-    told = form == "text" and len(found) == 1
-    if told and wanted:
-        echo(report.headline(found[0]))  # the audit takes seconds, and this does not wait for it
-    checked = [audited(ctx.obj, one.log, strict=audit is True) if wanted else None for one in found]
-    judged = []
-    for one, own_checks in zip(found, checked, strict=True):
-        judged.append(diagnose_log(one.log, checks=own_checks) if own_checks else one)
+        diagnoses = [tested]
+    is_single = len(diagnoses) == 1 and not failures
+    is_audited = is_single if audit is None else audit
+    is_announced = is_single and is_audited and form == "text"
+    if is_announced:
+        echo(report.headline(diagnoses[0]))  # the audit takes seconds, and this does not wait for it
+    answers = [_answer(ctx.obj, diagnosis, is_audited, strict=audit is True) for diagnosis in diagnoses]
     if form == "json":
-        echo(document(list(map(_as_document, judged, checked))), nl=False)
+        echo(document([*map(_as_document, answers), *_failed_documents(failures)]), nl=False)
     else:
-        parts = [_in_full(one, own, form) for one, own in zip(judged, checked, strict=True)]
-        whole = "\n\n".join(parts)
-        echo(whole.removeprefix(f"{report.headline(found[0])}\n") if told and wanted else whole)
-    severities = [finding.severity for one in judged for finding in one.findings]
-    if fail_on is not None and any(LEVELS.index(s) >= LEVELS.index(fail_on) for s in severities):
+        paragraphs = [_in_full(answer, form) for answer in answers]
+        paragraphs += [
+            f"{visible(name)} could not be diagnosed: {visible(why)}" for name, why in failures.items()
+        ]
+        whole = "\n\n".join(paragraphs)
+        echo(whole.removeprefix(f"{report.headline(diagnoses[0])}\n") if is_announced else whole)
+    severities = [finding.severity for answer in answers for finding in answer.diagnosis.findings]
+    is_alarming = fail_on is not None and any(LEVELS.index(s) >= LEVELS.index(fail_on) for s in severities)
+    if is_alarming or (failures and not answers):
         raise Exit(1)
 
 
-def _as_document(diagnosis: Diagnosis, checks: Sequence[Check] | None) -> dict[str, Any]:
+def _rank_turns(runs: Path, what: str | None, step: int, form: str) -> None:
+    """Print the turns and tokens that dominate a stored step of one run."""
+    from sorl.diagnosis import report
+    from sorl.diagnosis.attribution import attribute
+
+    if what is None:
+        raise InputError("--step ranks the turns of one run: name the run too")
+    folder = run_folder(runs, what)
+    culprits = attribute(batches.read(folder, step))
+    if form == "json":
+        echo(document([report.culprit_as_dict(culprit) for culprit in culprits[:TOP]]), nl=False)
+    else:
+        echo(report.ranking(folder.name, step, culprits, TOP))
+
+
+def _diagnoses(found: Iterable[Log], failures: dict[str, str]) -> Iterator[Diagnosis]:
+    """Yield the diagnosis of each log; one that raises costs itself, and its reason is kept."""
+    from sorl.diagnosis.diagnose import diagnose as diagnose_log
+
+    for log in found:
+        try:
+            yield diagnose_log(log)
+        except InputError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a record that contradicts itself may raise anything
+            failures[log.name] = f"{type(error).__name__}: {error}"
+
+
+def _tested(runs: Path, diagnoses: Sequence[Diagnosis], draws: int, *, yes: bool) -> Diagnosis | None:
+    """Return the diagnosis of a run after forks without its causes; None where none were trained."""
+    from sorl.cli.fork import arms_file, intervene
+    from sorl.diagnosis.diagnose import diagnose as diagnose_log
+    from sorl.diagnosis.log import of_run
+
+    if len(diagnoses) != 1:
+        raise InputError(f"--test forks one run, and these are {len(diagnoses)}: name one")
+    log = diagnoses[0].log
+    if log.folder is None or not (log.folder / "config.toml").is_file():
+        echo(arms_file(diagnoses[0], draws), nl=False)
+        return None
+    if not intervene(runs, diagnoses[0], draws, yes=yes):
+        return None
+    return diagnose_log(of_run(current(runs), log.name, runs))
+
+
+class _Answer(NamedTuple):
+    """A diagnosis and the checks of its audit; None without one."""
+
+    diagnosis: Diagnosis
+    checks: Sequence[Check] | None
+    unaudited: str = ""  # why there are none, where the audit failed
+
+
+def _answer(runs: Path, diagnosis: Diagnosis, is_audited: bool, *, strict: bool) -> _Answer:
+    """Return a diagnosis that knows what the audit of its run has found.
+
+    An audit that fails costs itself, and its reason is told; with `strict` (it was asked for) InputErrors are
+    raised.
+    """
+    from sorl.diagnosis.diagnose import diagnose as diagnose_log
+
+    if not is_audited:
+        return _Answer(diagnosis, None)
+    try:
+        checks = audited(runs, diagnosis.log, strict=strict)
+    except InputError as error:
+        if strict:
+            raise
+        return _Answer(diagnosis, None, str(error))
+    except Exception as error:  # noqa: BLE001 - a record that contradicts itself may raise anything
+        return _Answer(diagnosis, None, f"{type(error).__name__}: {error}")
+    return _Answer(diagnose_log(diagnosis.log, checks=checks) if checks else diagnosis, checks)
+
+
+def _failed_documents(failures: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the logs that could not be diagnosed as JSON has them."""
+    return [{"log": name, "failed": {"diagnosis": why}} for name, why in failures.items()]
+
+
+def _as_document(answer: _Answer) -> dict[str, Any]:
     """Return a diagnosis as JSON has it, with the checks of its audit if there was one."""
     from sorl.diagnosis import report
 
-    audit = {} if checks is None else {"audit": [as_dict(check) for check in checks]}
-    return report.as_dict(diagnosis) | audit
+    found = report.as_dict(answer.diagnosis)
+    if answer.unaudited:
+        found["failed"] = {**found["failed"], "audit": answer.unaudited}
+    return found if answer.checks is None else found | {"audit": [check.as_dict() for check in answer.checks]}
 
 
-def _in_full(diagnosis: Diagnosis, checks: Sequence[Check] | None, form: str) -> str:
+def _in_full(answer: _Answer, form: str) -> str:
     """Return a diagnosis as text or Markdown, and what its audit found."""
     from sorl.diagnosis import report
 
     render = report.text if form == "text" else report.markdown
-    is_broken = any(check.violated for check in checks or ())
-    return "\n\n".join([render(diagnosis, is_broken), *in_words(diagnosis, checks)])
+    paragraphs = [render(answer.diagnosis)]
+    if answer.unaudited:
+        paragraphs.append(f"Could not be checked: the audit ({visible(answer.unaudited)}).")
+    return "\n\n".join([*paragraphs, *in_words(answer.diagnosis, answer.checks)])
 
 
 def audited(runs: Path, log: Log, strict: bool) -> list[Check] | None:
@@ -167,23 +236,21 @@ def in_words(said: Diagnosis, checks: Sequence[Check] | None) -> list[str]:
             ),
             *tell,
         ]
-    lines = [f"Audit of steps {steps}: the record contradicts itself."]
-    first: dict[str, Check] = {}
-    for check in broken:
-        first.setdefault(check.identity, check)
-    for check in first.values():
-        at = "" if check.update is None else f", update {check.update}"
-        words = f" ({difference(check)})" if difference(check) else ""
-        lines.append(
-            f"  {check.identity}, step {check.step}{at}: logged {check.logged:.4g}, must be"
-            f" {check.expected:.4g}{words}. {IDENTITIES[check.identity].means.capitalize()}."
-        )
-    return ["\n".join(lines), *tell]
+    names = ", ".join(dict.fromkeys(check.identity for check in broken))
+    return [
+        f"Audit of steps {steps}: the record contradicts itself ({names}); `sorl audit` shows where.",
+        *tell,
+    ]
 
 
-def logs(runs: Path, what: str | None, name_map: Sequence[str] | None = None) -> Iterator[Log]:
+def logs(
+    runs: Path,
+    what: str | None,
+    name_map: Sequence[str] | None = None,
+    failures: dict[str, str] | None = None,
+) -> Iterator[Log]:
     """Yield the logs that an argument names: a file, the runs of an experiment or folder, one run, or all
-    that fell.
+    that fell. Of a run that raises the reason is put into `failures`.
     """
     from sorl.analysis.runs import runs as runs_in
     from sorl.diagnosis.log import of_run
@@ -211,7 +278,16 @@ def logs(runs: Path, what: str | None, name_map: Sequence[str] | None = None) ->
         named = [find(reader, what)]
     for run_id in named:
         with reader.together():  # the queries of one diagnosis
-            yield of_run(reader, str(run_id), runs)
+            try:
+                log = of_run(reader, str(run_id), runs)
+            except InputError:
+                raise
+            except Exception as error:
+                if failures is None:
+                    raise
+                failures[str(run_id)] = f"{type(error).__name__}: {error}"
+                continue
+            yield log
 
 
 def _is_foreign(what: str) -> bool:

@@ -1,6 +1,6 @@
 """The diagnosis of one log: run every cause, rank the findings."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
@@ -12,7 +12,15 @@ from sorl.diagnosis.causes import CAUSES
 from sorl.diagnosis.changepoint import MARGIN, Evidence, first, slumped, spread
 from sorl.diagnosis.finding import LONG, Cause, Clue, Diagnosis, Finding
 from sorl.diagnosis.log import EVALUATION, PART, Log
-from sorl.diagnosis.proofs import PROVED, add_proof, denied_by, find_proof, follows_from, violations
+from sorl.diagnosis.proofs import (
+    PROVED,
+    add_proof,
+    defining_violation,
+    denied_by,
+    first_violations,
+    follows_from,
+    prove,
+)
 from sorl.recording.segments import schema_of
 from sorl.spec.evidence import Check, Removal
 
@@ -44,25 +52,14 @@ _LEAST = 0.01  # spread of a fraction: of 64 trajectories one is 0.016
 def diagnose(log: Log, causes: Sequence[Cause] = CAUSES, checks: Sequence[Check] = ()) -> Diagnosis:
     """Look for every cause in the log; rank by grade (of `GRADES`), then by confidence, then by step.
 
-    `checks` of an audit of the run: a violated identity leads, and proves the cause that is its violation by
-    definition; one that holds withdraws the causes that it denies. A look that fails costs its own cause.
+    `checks` of an audit of the run: what a violated identity proves leads, and one that holds withdraws the
+    causes that it denies. A look that fails costs its own cause.
     """
     looks = _look_for(log, causes, checks)
-    proofs = [finding for finding in looks.findings if finding.clue.grade == "proof"]
-    claimed = {finding.cause.breaks for finding in proofs if finding.cause.breaks}
-    broken = violations(checks, claimed)
-    findings = []
-    withdrawn: dict[str, str] = {}
-    for finding in looks.findings:
-        if identity := denied_by(finding, checks):
-            withdrawn[finding.cause.name] = identity
-            continue
-        settled = _settled(finding, looks.findings, SLACK * log.span)
-        if follows_from(settled, broken):
-            settled = _as_consequence(settled)
-        findings.append(_tested(settled, log.tests.get(finding.cause.name)))
-    findings.sort(key=lambda f: (list(GRADES).index(f.clue.grade), -f.clue.confidence, f.clue.step))
-    findings = [*broken, *findings]
+    proved = prove(looks.findings, first_violations(checks), SLACK * log.span)
+    withdrawn = _withdrawn(looks.findings, proved, checks)
+    findings = [_tested(finding, log.tests.get(finding.cause.name)) for finding in proved]
+    findings += _ranked(log, looks.findings, proved, withdrawn)
     failed = dict(looks.failed)
     with _noting(failed, "the turns that stand out"):
         carriers = _carriers(log, findings)
@@ -80,6 +77,38 @@ def diagnose(log: Log, causes: Sequence[Cause] = CAUSES, checks: Sequence[Check]
     )
 
 
+def _withdrawn(
+    findings: Sequence[Finding], proved: Sequence[Finding], checks: Sequence[Check]
+) -> dict[str, str]:
+    """Return the causes that an identity denies, but those that are proved, each with that identity."""
+    names_proved = {finding.cause.name for finding in proved}
+    withdrawn = {}
+    for finding in findings:
+        identity = denied_by(finding, checks)
+        if identity and finding.cause.name not in names_proved:
+            withdrawn[finding.cause.name] = identity
+    return withdrawn
+
+
+def _ranked(
+    log: Log, findings: Sequence[Finding], proved: Sequence[Finding], withdrawn: Collection[str]
+) -> list[Finding]:
+    """Return the findings that are neither proved nor withdrawn, by grade, confidence and step; what a proof
+    or another finding explains is marked down.
+    """
+    left_out = {*withdrawn, *(finding.cause.name for finding in proved)}
+    ranked = []
+    for finding in findings:
+        if finding.cause.name in left_out:
+            continue
+        settled = _settled(finding, findings, SLACK * log.span)
+        if follows_from(settled, proved):
+            settled = _as_consequence(settled)
+        ranked.append(_tested(settled, log.tests.get(finding.cause.name)))
+    grades = list(GRADES)
+    return sorted(ranked, key=lambda f: (grades.index(f.clue.grade), -f.clue.confidence, f.clue.step))
+
+
 class _Looks(NamedTuple):
     """What was found of each cause that was looked for."""
 
@@ -93,7 +122,7 @@ def _look_for(log: Log, causes: Sequence[Cause], checks: Sequence[Check]) -> _Lo
     for cause in causes:
         if cause.scalar and log.ledger and log.steps < LONG:
             continue
-        proof = find_proof(cause, checks)
+        proof = defining_violation(cause, checks)
         with _noting(looks.failed, cause.name):
             missing = cause.missing(log)
             if missing and proof is None:

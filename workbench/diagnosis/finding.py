@@ -38,6 +38,7 @@ class Clue:
     turn: int | None = None
     _: KW_ONLY
     severity: Severity | None = None  # here, where it differs from that of the cause
+    from_the_start: bool = False  # it may have begun before `step`: nothing earlier was looked at
 
     @property
     def shown(self) -> int:
@@ -89,9 +90,12 @@ class Cause:
     # more.
     scalar: bool = False
     rewarded: bool = False  # the reward may rise with it, so a reward that holds does not make it harmless
-    # The identity of an audit whose violation is this cause by definition, and one that must hold in the same
-    # step.
-    breaks: str = ""
+    # Identities of an audit whose violation this cause explains: what the log shows of it is then proved.
+    breaks: tuple[str, ...] = ()
+    denied_by: str = ""  # an identity that cannot hold if this is the cause
+    # An identity whose violation is this cause by definition, whatever else the log shows; and one that must
+    # hold in the same step.
+    defined_by: str = ""
     holds: str = ""
 
     def missing(self, log: Log) -> list[str]:

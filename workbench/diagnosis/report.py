@@ -101,14 +101,10 @@ def is_up(d: Diagnosis) -> bool:
     return not fell and d.log.run.get("outcome") not in ("mild", "diverged")
 
 
-def none_found(d: Diagnosis, proved: bool = False) -> str:
+def none_found(d: Diagnosis) -> str:
     """Return what to say where no cause was found: of a run that is down never that nothing was, nor without
     why.
-
-    `proved`: an audit has found that the record contradicts itself.
     """
-    if proved:
-        return "None of the known causes fits, yet the record contradicts itself (audit)."
     if d.log.steps < SHORTEST:
         return f"Most causes need {SHORTEST} rows to be looked for; this log has {d.log.steps}."
     if is_up(d):
@@ -212,7 +208,9 @@ def is_later(d: Diagnosis, finding: Finding) -> bool:
     by = d.log.fallen_by
     if finding.tested is not None and (finding.tested.saves or finding.tested.refuted):
         return finding.tested.refuted
-    return by is not None and finding.clue.shown > by + (0 if d.log.ledger else SLACK * d.log.span)
+    if by is None or finding.clue.from_the_start:
+        return False
+    return finding.clue.shown > by + (0 if d.log.ledger else SLACK * d.log.span)
 
 
 def likely(d: Diagnosis, finding: Finding) -> str:
@@ -350,11 +348,11 @@ def _others(d: Diagnosis, finding: Finding) -> list[str]:
     return [other.cause.name for other in d.findings if other.cause.name != finding.cause.name]
 
 
-def text(d: Diagnosis, proved: bool = False) -> str:
-    """Return for a terminal; `proved` as in `none_found`."""
+def text(d: Diagnosis) -> str:
+    """Return for a terminal."""
     lines = [*reading_warnings(d), headline(d)]
     ranked = in_order(d)
-    lines += [] if ranked else [none_found(d, proved)]
+    lines += [] if ranked else [none_found(d)]
     for rank, finding in enumerate(ranked[:SHOWN], start=1):
         told = finding_text(d, finding)
         lines += ["", f"{rank}. {finding.cause.title}  [{finding.cause.name}: {told.sure}]"]
@@ -475,12 +473,12 @@ def _lacking(log: Log, name: str, tables: Mapping[str, str]) -> str:
     return f"table {tables[name]}" if name in tables and log.table(tables[name]).empty else name
 
 
-def markdown(d: Diagnosis, proved: bool = False) -> str:
-    """Return for an issue or a report; `proved` as in `none_found`."""
+def markdown(d: Diagnosis) -> str:
+    """Return for an issue or a report."""
     lines = [f"**{_escaped(warning)}**\n" for warning in reading_warnings(d)]
     lines += [f"### {_escaped(visible(d.log.name))}", "", _escaped(headline(d)), ""]
     ranked = in_order(d)
-    lines += [] if ranked else [none_found(d, proved)]
+    lines += [] if ranked else [none_found(d)]
     for rank, finding in enumerate(ranked[:SHOWN], start=1):
         told = finding_text(d, finding)
         sentences = [f"{_escaped(told.seen)}.", told.change]

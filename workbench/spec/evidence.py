@@ -1,10 +1,16 @@
 """Results that one room computes and another reads: a check of the audit, the effect of removing a cause."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 ALPHA = 0.05  # level of every test, two-sided, after correction
+_NUMBERS = ("gap", "tolerance", "logged", "expected", "weight")
+_TEXTS = ("says", "missing", "means", "changed")
+_WHOLE = ("update", "holds_until")
+_TOLD = ("says", "trajectories", "layers", "missing", "means", "holds_until", "changed")
+FAILED = "could not be checked: "  # begins what a check lacks that an exception stopped
 REFUTED = 0.5  # of the children: a removal that surely saves fewer is none of what the run died of
 
 
@@ -24,11 +30,40 @@ class Check:
     layers: tuple[str, ...] = ()
     missing: str = ""  # what it needs that is not stored; it has not passed then
     means: str = ""  # what is wrong where it is violated
+    holds_until: int | None = None  # of a violated one: the last step before it that was checked and holds
+    changed: str = ""  # what happened to the run between those two steps
+    weight: float = 1.0  # of a deviation from chance, where those of several steps are pooled
+
+    @property
+    def failed(self) -> bool:
+        """Whether it could not be checked for an exception, not for something that is not stored."""
+        return self.missing.startswith(FAILED)
 
     @property
     def violated(self) -> bool:
         """Whether the two sides are further apart than the tolerance; a side that is not a number is."""
         return not self.missing and not self.gap <= self.tolerance
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the check as JSON has it; what is not known is left out."""
+        state = "violated" if self.violated else "holds"
+        named: dict[str, Any] = {"identity": self.identity, "step": self.step, "update": self.update}
+        named["state"] = "missing" if self.missing else state
+        if not self.missing:
+            named |= {name: getattr(self, name) for name in _NUMBERS}
+        told = {name: getattr(self, name) for name in _TOLD}
+        return named | {name: value for name, value in told.items() if value not in (None, "", ())}
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Self:
+        """Return the check of such a row. Raises KeyError, TypeError or ValueError for what is none."""
+        values: dict[str, Any] = {"identity": str(row["identity"]), "step": int(row["step"])}
+        values |= {name: float(row[name]) for name in _NUMBERS if name in row}
+        values |= {name: str(row[name]) for name in _TEXTS if name in row}
+        values |= {name: int(row[name]) for name in _WHOLE if row.get(name) is not None}
+        values["trajectories"] = tuple(map(int, row.get("trajectories", ())))
+        values["layers"] = tuple(map(str, row.get("layers", ())))
+        return cls(**values)
 
 
 class Removal(NamedTuple):

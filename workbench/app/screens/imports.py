@@ -23,6 +23,7 @@ from sorl.diagnosis.report import (
     in_order,
     markdown,
     none_found,
+    not_checked,
     not_looked_at,
     others_by_name,
     reading_warnings,
@@ -182,7 +183,7 @@ def _show_findings(diagnosis: Diagnosis) -> None:
 
 def _show_unanswered(diagnosis: Diagnosis) -> None:
     """Show which causes the log cannot answer, and what it lacks for them."""
-    lines = not_looked_at(diagnosis)
+    lines = [*not_looked_at(diagnosis), *not_checked(diagnosis)]
     if lines:
         heading("What could not be looked at")
         _notes(lines)

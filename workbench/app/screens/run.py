@@ -56,10 +56,12 @@ from sorl.diagnosis.report import (
     in_order,
     likely,
     none_found,
+    not_checked,
     opened,
 )
 from sorl.diagnosis.standing import counted, from_onset, standing
 from sorl.spec import NOT_RISEN, InputError, RunSettings
+from sorl.spec.evidence import Check
 from sorl.spec.reading import Reading
 from sorl.store import batches
 from sorl.store.reader import Reader
@@ -113,7 +115,8 @@ def run(store: Store) -> None:
     palette = look()
     name = now["run_id"]
     looks = experiments.styles(each, [now["arm"]])
-    stands, said = told(store, now)
+    audits = st.session_state.setdefault("sorl audits", {})
+    stands, said = told(store, now, tuple(Check.of(row) for row in audits.get(name, ())))
     tables = store.records("recorded", run=name)
     _title(now, stands, looks[now["arm"]].colour, palette)
     _links(now, experiment, each, {one["table_name"] for one in tables})
@@ -191,16 +194,18 @@ def run(store: Store) -> None:
         note("Its console.log is empty." if log else "No console.log.")
 
 
-def told(store: Store, now: Row) -> tuple[str, Diagnosis | None]:
-    """Return how a run stands, and its diagnosis: None of a run whose diagnosis takes longer
-    than a page may.
+def told(store: Store, now: Row, checks: tuple[Check, ...] = ()) -> tuple[str, Diagnosis | None]:
+    """Return how a run stands, and its diagnosis with the `checks` of its audit: None of a run whose
+    diagnosis takes longer than a page may.
     """
 
     def ask(reader: Reader) -> tuple[str, Diagnosis | None]:
         log = of_run(reader, now["run_id"])
-        return standing(log), diagnose(log) if (now["steps"] or 0) <= _LONG else None
+        is_short = (now["steps"] or 0) <= _LONG
+        return standing(log), diagnose(log, checks=checks) if is_short else None
 
-    return store.computed(("told", now["run_id"]), ask)
+    # a NaN of a check is no other one's equal, its text is
+    return store.computed(("told", now["run_id"], repr(checks)), ask)
 
 
 def as_it_is(store: Store, run: Row) -> dict[str, Any]:
@@ -326,6 +331,8 @@ def findings(
             yield finding("warning", f"{none} {first_signals(said)}")
         if early := early_warning(said):
             yield finding("warning", early)
+        for sentence in not_checked(said):
+            yield finding("info", sentence)
     rung = {
         e["diagnostic"]: e["step"] for e in reversed(events) if e["kind"] == "alarm" and e["step"] is not None
     }
@@ -504,6 +511,8 @@ def _audit(store: Store, experiment: str, run: str) -> None:
                 )
         except InputError as error:  # it says what to install where torch is missing
             page.say(str(error))
+        else:
+            st.rerun()  # what the audit proves stands at the head of the findings
     if run in answers:
         said, broken = audited(answers[run])
         note(said)

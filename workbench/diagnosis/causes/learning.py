@@ -22,6 +22,8 @@ _TAIL = 3.0  # token ratio, from which a token with a negative advantage is far 
 
 @cause(
     "minibatch.lr",
+    breaks=("learning_rate",),
+    denied_by="learning_rate",
     change=(
         "Look at the schedule: warm-up, a resumed scheduler, a scale by world size or by accumulation steps."
     ),
@@ -44,6 +46,8 @@ def learning_rate(log: Log) -> Clue | None:
 
 @cause(
     "minibatch.grad_norm_after",
+    breaks=("gradient_clip",),
+    denied_by="gradient_clip",
     needs_settings=("learn.policy.max_grad_norm",),
     change=(
         "Clip after the gradients are unscaled and gathered, before optimizer.step(); check that the"
@@ -64,6 +68,7 @@ def clipping_off(log: Log) -> Clue | None:
 
 @cause(
     "critic",
+    breaks=("critic_loss", "critic_gradient", "weights"),
     without={"learn.critic.lr": third},
     change=(
         "Lower learn.critic.lr, clip its gradient, check the targets; a method without a critic tells whether"
@@ -115,7 +120,9 @@ def _critic(log: Log) -> Clue | None:
 @cause(
     "step.kl_ref",
     needs_ledger=True,
-    breaks="reference_log_probs",
+    breaks=("reference_log_probs",),
+    denied_by="reference_log_probs",
+    defined_by="reference_log_probs",
     change="Load the reference from the checkpoint that training began with, and freeze it.",
     test=sql("SELECT step, kl_ref, kl_k3 FROM step", "ORDER BY step"),
 )
@@ -155,6 +162,7 @@ def reference_wrong(log: Log) -> Clue | None:
 @cause(
     "step.entropy",
     "step.success",
+    breaks=("loss", "gradient"),
     without={"learn.entropy_coef": 0.0},
     needs_ledger=True,
     severity="warning",

@@ -22,6 +22,7 @@ ROUTES_A_NAT = 7.0
 # of the success that was usual: with less, what a critic finds better than expected need not be right
 RIGHT = 0.5
 _NEEDS = ("minibatch.mismatch",)
+_SAMPLER = ("behaviour_log_probs", "sampling")  # identities that a sampler with another policy violates
 
 
 def parted(log: Log) -> dict[str, Clue]:
@@ -102,6 +103,8 @@ def _sharper(log: Log, start: int) -> float:
     *_NEEDS,
     needs_ledger=True,
     needs_one_policy=True,
+    breaks=_SAMPLER,
+    denied_by="behaviour_log_probs",
     explains=("stale_weights", "low_precision", "temperature", "off_policy"),
     change=(
         "Compare the routers' weights in the sampler with the trainer's, and compute them in float32 in both;"
@@ -143,6 +146,8 @@ stale_weights = among(
     needs=_NEEDS,
     needs_ledger=True,
     needs_one_policy=True,
+    breaks=_SAMPLER,
+    denied_by="behaviour_log_probs",
     change=(
         "Check the weight sync: compare the sampler's log-probs of its own tokens with the trainer's after"
         " every sync (column step.sync_error); look for tied embeddings, a cached copy, a sync that failed"
@@ -156,6 +161,8 @@ temperature = among(
     "Sampling and log-probs use different temperatures",
     needs=(*_NEEDS, "token.log_prob_behaviour", "token.log_prob_old"),
     needs_one_policy=True,
+    breaks=_SAMPLER,
+    denied_by="behaviour_log_probs",
     change=(
         "Divide the trainer's logits by the sampler's temperature (and apply its top-k or top-p to neither),"
         " or sample at 1."
@@ -167,7 +174,7 @@ temperature = among(
 @cause(
     "token.log_prob_behaviour",
     "token.entropy",
-    breaks="sampling",
+    defined_by="sampling",
     holds="behaviour_log_probs",
     change=(
         "Have the sampler report log-probs after temperature, top-k and top-p (vLLM: logprobs_mode = "
@@ -273,6 +280,8 @@ low_precision = among(
     needs=_NEEDS,
     needs_ledger=True,
     needs_one_policy=True,
+    breaks=_SAMPLER,
+    denied_by="behaviour_log_probs",
     without={"engine.dtype": "float32"},
     change=(
         "Sample in the trainer's precision, or correct for it (rollout correction: tis, mis, icepop), or take"

@@ -14,6 +14,7 @@ FEW = 0.02  # of trajectories whose reward is not their success: below, F1 and r
 _NEEDS = ("trajectory.reward", "trajectory.success")
 _PAID = sql("SELECT question, gold, answer, reward FROM trajectory", "AND step = {step}")
 _MOST = 0.9  # share of the searches
+_CUT = ("transcripts", "loss_mask", "reward")  # identities that a budget which nobody set violates
 _SEARCH = re.compile(
     r"<\s*search\s*>(.*?)<\s*/\s*search\s*>\s*<\s*information\s*>(.*?)<\s*/\s*information\s*>", re.DOTALL
 )
@@ -107,6 +108,8 @@ reward_format = among(
     "reward_format",
     "The reward pays for the form of an answer, not for its truth",
     needs=(*_NEEDS, "trajectory.answer"),
+    breaks=("reward",),
+    denied_by="reward",
     test=_PAID,
     change=(
         "Pay the outcome; a format term must stay small against it, and success is to be measured apart from"
@@ -118,6 +121,8 @@ reward_inverted = among(
     "reward_inverted",
     "The reward has the wrong sign",
     needs=_NEEDS,
+    breaks=("reward",),
+    denied_by="reward",
     test=_PAID,
     change="Check the sign of the reward and which row it is written to.",
 )
@@ -126,6 +131,8 @@ reward_shifted = among(
     "reward_shifted",
     "Rewards belong to other trajectories",
     needs=_NEEDS,
+    breaks=("reward",),
+    denied_by="reward",
     test=sql("SELECT trajectory, success, reward FROM trajectory", "AND step = {step} ORDER BY 1"),
     change=(
         "Keep an id with each reward from scoring to training; look for a sort, a filter or a shuffle in"
@@ -137,6 +144,8 @@ reward_noise = among(
     "reward_noise",
     "Rewards go to trajectories that did not earn them",
     needs=_NEEDS,
+    breaks=("reward",),
+    denied_by="reward",
     test=_PAID,
     change=(
         "Check the order of rows between scoring and training, the normalisation of answers, and the judge if"
@@ -148,6 +157,7 @@ reward_noise = among(
 @cause(
     "trajectory.n_observation_tokens",
     "trajectory.n_searches",
+    breaks=("transcripts",),
     change="Ask the retriever by hand with a query of the log; look at its index, its port, its time limit.",
     test=sql(
         "SELECT step, sum(n_observation_tokens) / sum(n_searches) FROM trajectory",
@@ -177,6 +187,7 @@ def retriever_empty(log: Log) -> Clue | None:
 
 @cause(
     "step.retrieval_failed_frac",
+    breaks=("transcripts",),
     change=(
         "Restart the retriever, raise world.retriever.retries or timeout, and leave failed episodes out of"
         " the batch."
@@ -234,6 +245,7 @@ def retriever_slow(log: Log) -> Clue | None:
 
 @cause(
     "token.token",
+    breaks=("transcripts",),
     change=(
         "Ask it by hand with a query of the log; look for answers out of step with their requests in a batch,"
         " another index, another embedding model than the index was built with."
@@ -265,6 +277,7 @@ def retriever_junk(log: Log) -> Clue | None:
 @cause(
     "trajectory.ended",
     "trajectory.n_turns",
+    breaks=_CUT,
     change=(
         "Raise the budget of turns or tokens, or leave truncated episodes out of the loss: they are punished"
         " for their length."
@@ -299,6 +312,7 @@ def truncated(log: Log) -> Clue | None:
 @cause(
     "step.valid_action_frac",
     "token.trained",
+    breaks=_CUT,
     change=(
         "Raise the budget of tokens of a turn (world.max_turn_tokens), or look for a stop word that comes too"
         " early."
