@@ -206,7 +206,7 @@ def scorer_keeps_digits(trainer: Trainer, patch: Patch) -> None:
     patch(worlds, "normalise", lambda plain, answer: "".join(c for c in answer if c in "0123456789.-"))
 
 
-def _redrawn(trainer: Trainer, patch: Patch, change: Callable[[list[Episode]], list[Episode]]) -> None:
+def redrawn(trainer: Trainer, patch: Patch, change: Callable[[list[Episode]], list[Episode]]) -> None:
     """Change the episodes that the sampler hands over."""
     patch(trainer.sampler, "_draw", lambda plain, *arguments: change(plain(*arguments)))
 
@@ -225,14 +225,14 @@ def reward_buffer_kept(trainer: Trainer, patch: Patch) -> None:
         buffer.update({i: e.reward for i, e in enumerate(kept)})
         return kept
 
-    _redrawn(trainer, patch, change)
+    redrawn(trainer, patch, change)
 
 
 @bug("scoring", announced=True)
 def reward_cached(trainer: Trainer, patch: Patch) -> None:
     """Rewards are cached by the text of the question alone: its first answer decides for all others."""
     cache: dict[str, float] = {}
-    _redrawn(
+    redrawn(
         trainer,
         patch,
         lambda episodes: [replace(e, reward=cache.setdefault(e.question, e.reward)) for e in episodes],
@@ -256,7 +256,7 @@ def gold_of_the_next_question(trainer: Trainer, patch: Patch) -> None:
             for e, gold, good in zip(episodes, golds, right, strict=True)
         ]
 
-    _redrawn(trainer, patch, change)
+    redrawn(trainer, patch, change)
 
 
 # Batching

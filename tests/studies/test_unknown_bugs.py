@@ -16,7 +16,8 @@ from sorl.spec import RunSettings
 from studies.unknown_bugs import count
 from studies.unknown_bugs.count import EXPECTS, FRESH, HEALTHY, VLLM, Answer, Case, page, train
 from studies.unknown_bugs.healthy import configurations, drawn
-from studies.unknown_bugs.kinds import BUGS, Bug
+from studies.unknown_bugs.kinds import Bug
+from studies.unknown_bugs.second import BUGS
 
 # One of each place in the fast suite; all of them with `make test-slow`.
 _QUICK = {bug.place: bug.name for bug in reversed(BUGS.values())}.values()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from sorl.audit.case import EXACT, Case, Owner
+from sorl.audit.case import EXACT, Case, Owner, explain
 from sorl.diagnostics.evidence import Missing
 from sorl.learn.networks import critic_values
 from sorl.objective import prepare
@@ -223,6 +223,26 @@ def order(case: Case) -> Iterator[Check]:
         once = np.ones_like(counts)
         expected = np.minimum(counts, once) if may_end and len(rows) < learn.minibatches else once
         yield case.compare(counts[:, None], expected[:, None], says=f"in epoch {epoch}")
+
+
+@identity("rows lost their masks, advantages or old log-probs on the way to an update, or have others'")
+def minibatches(case: Case) -> Iterator[Check]:
+    """Each update trains on rows of the batch as the batch has them."""
+    stored = case.stored
+    if case.own.schedule != Schedule():
+        raise Missing("the parts of the schedule")
+    for update in stored.updates:
+        for name in ("mask", "advantages", "log_prob_old"):
+            trained = getattr(update, name)
+            batch = getattr(stored, name)
+            if trained is None or batch is None:
+                continue  # the same as the batch's, and not stored twice
+            found = explain(trained, batch[update.rows], stored.mask[update.rows], EXACT)
+            rows = tuple(int(stored.trajectory[update.rows[row]]) for row in found.trajectories)
+            says = found.says or ("their " + name.replace("_", " ") if found.violated else "")
+            yield replace(found, update=update.index, trajectories=rows, says=says)
+        if all(getattr(update, name) is None for name in ("mask", "advantages", "log_prob_old")):
+            yield Check(update=update.index, gap=0.0, tolerance=EXACT, logged=0.0, expected=0.0)
 
 
 @identity("the loss has another scale, sign, mask or clip")
