@@ -23,7 +23,7 @@ from sorl.batch import Batch
 from sorl.diagnostics.evidence import Missing
 from sorl.learn.networks import autocast, critic_values, scored
 from sorl.learn.update import rate
-from sorl.objective import Algorithm
+from sorl.objective import Algorithm, prepare
 from sorl.objective.advantage import positions, value_loss
 from sorl.replay.networks import Draws, Networks, norm
 from sorl.replay.play import Loaded, gradients_of
@@ -146,6 +146,41 @@ class Case:
     def hold(self, *slots: str) -> None:
         """Raise Missing where the run does not say what it has in one of these slots of its algorithm."""
         self.declared.hold(self.stored.meta, *slots)
+
+    def hold_loss(self, *slots: str) -> None:
+        """The same of the slots of the loss, which a rollout correction of the trainer's own changes too."""
+        self.hold(*slots)
+        if "correction" in self.told and self.own.correction.kind == "none":
+            raise self.declared.lacks("algorithm")
+
+    def need_whole_groups(self) -> None:
+        """Raise Missing where the rewards that the advantages were made of are not all here."""
+        if "group" not in self.told and self.own.group_size > 1:
+            raise self.declared.lacks("group")
+        sizes = np.array(self.stored.meta.get("group_rollouts", []))
+        _, group, counts = np.unique(self.stored.group, return_inverse=True, return_counts=True)
+        if len(sizes) and (counts[group] < sizes).any():
+            raise self.declared.lacks("whole_groups")
+
+    def advantage_rounding(self) -> np.ndarray:
+        """How far rounding of the rewards in float32 moves the advantage of each row, (B,).
+
+        Rewards of a group that are equal but for rounding are divided by nearly nothing. What that does to a
+        row is computed: every second reward is moved by one unit in its last place.
+        """
+        batch = self.loaded.batch
+        signs = torch.ones_like(batch.score)
+        signs[::2] = -1
+        moved = replace(batch, score=batch.score * (1 + signs * torch.finfo(torch.float32).eps))
+        made = prepare(self.own, moved).need("advantages")
+        apart = (made - self.loaded.estimated(self.own).need("advantages")).abs()
+        return np.asarray(ROUNDINGS * apart.amax(1).numpy())
+
+    def stored_nats(self, log_probs: np.ndarray) -> float:
+        """How far two stored log-probs may be apart that are one number, by the precision that they have."""
+        mask = self.stored.mask
+        size = max(1.0, float(np.abs(log_probs[mask]).max(initial=0.0)))
+        return EXACT + ROUNDINGS * spacing(log_probs[mask]) * size
 
     @property
     def told(self) -> Collection[str]:

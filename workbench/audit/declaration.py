@@ -39,6 +39,7 @@ class Declaration:
     own_settings: RunSettings | None = None  # of a run of sorl's trainer
     config: Mapping[str, Any] = field(default_factory=dict)  # what another trainer was configured with
     name: str = ""  # of the algorithm
+    is_recorded: bool = True  # by our recorder, and not imported from logs
     epochs: int | None = None
     minibatches: int | None = None
     may_end_early: bool = False  # before every sequence was trained on
@@ -72,7 +73,8 @@ class Declaration:
         default = _UNTOLD if self.trainer else ()
         untold = set(meta.get("undeclared", default)) & set(slots)
         if untold:
-            raise self.lacks("advantage" if untold == {"advantage"} else "algorithm")
+            (slot,) = untold if len(untold) == 1 else ("algorithm",)
+            raise self.lacks(slot if slot in needs() else "algorithm")
 
     def lacks(self, need: str) -> Missing:
         """Return the Missing of a need of `needs.toml`, in the words of the run's trainer."""
@@ -138,6 +140,7 @@ def _of_recording(folder: Path) -> Declaration:
         trainer=_TRAINERS.get(recorder, imported_from),
         config=config,
         name=str(row.get("algorithm") or ""),
+        is_recorded=bool(recorder),
         epochs=_whole(learn.get("epochs", config.get("epochs"))),
         minibatches=_whole(learn.get("minibatches", config.get("minibatches"))),
         max_grad_norm=_number(policy.get("max_grad_norm", config.get("max_grad_norm"))),

@@ -1,4 +1,4 @@
-"""The registry of identities: what must hold, what a violation means, how it can be innocent, what to do next.
+"""The registry of identities: what must hold, what a violation means, how it can be innocent, what to do.
 
 A module of identities declares each with `@identity(...)`. Each is a page section of docs/identities.md.
 """
@@ -14,6 +14,7 @@ from sorl.spec.evidence import Check
 
 PAGE = "docs/identities.md"
 STEP = "step"  # an identity of a stored step: it looks at a Case
+RECORDED = "recorded"  # the same, of runs of other trainers: sorl's own trainer has a closer one
 TABLES = "tables"  # an identity of the rows of a run: it looks at Tables
 
 Look = Callable[[Any], Iterator[Check]]  # of a Case or of Tables
@@ -36,6 +37,12 @@ class Identity:
     def page(self) -> str:
         """The section of the docs about it."""
         return f"{PAGE}#{self.name}"
+
+
+def asked_of_steps(is_own: bool) -> list[Identity]:
+    """Return the identities that look at a stored step, of sorl's own trainer or of another's run."""
+    reads = (STEP,) if is_own else (STEP, RECORDED)
+    return [one for one in IDENTITIES.values() if one.reads in reads]
 
 
 IDENTITIES: dict[str, Identity] = {}

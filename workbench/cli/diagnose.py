@@ -128,7 +128,7 @@ def _in_full(diagnosis: Diagnosis, checks: Sequence[Check] | None, form: str) ->
 
 def audited(runs: Path, log: Log, strict: bool) -> list[Check] | None:
     """Return the checks of a run's stored steps; None where there are none, or torch is not installed."""
-    if log.folder is None or not batches.steps(log.folder) or not (log.folder / "config.toml").is_file():
+    if log.folder is None or not batches.steps(log.folder):
         return None
     if not strict and find_spec("torch") is None:
         return None
@@ -154,7 +154,7 @@ def in_words(said: Diagnosis, checks: Sequence[Check] | None) -> list[str]:
         return tell
     from sorl.audit import IDENTITIES
 
-    steps = batches.ranges(sorted({check.step for check in checks}))
+    steps = batches.ranges(sorted({check.step for check in checks if check.step >= 0}))
     broken = [check for check in checks if check.violated]
     if not broken:
         known = {check.identity for check in checks if not check.missing}

@@ -354,7 +354,7 @@ def replay_as(trainer: Any) -> dict[str, Any] | str:
 
 
 def undeclared(trainer: Any) -> list[str]:
-    """Return the slots in which `replay_as` says TRL's configuration only about, so that no audit asks them."""
+    """Return the slots in which `replay_as` is not all of TRL's configuration, so that no audit asks them."""
     args = trainer.args
     slots: set[str] = set()
     if trainer.loss_type not in AGGREGATES:
@@ -368,7 +368,9 @@ def undeclared(trainer: Any) -> list[str]:
     is_summed = getattr(args, "multi_objective_aggregation", "sum_then_normalize") == "sum_then_normalize"
     if trainer.scale_rewards not in ("group", "none", False) or not is_summed:
         slots.add("advantage")
-    if trainer.beta and getattr(args, "use_bias_correction_kl", False):
+    # TRL averages its KL term as it does the surrogate, our slot over tokens.
+    is_token_mean = AGGREGATES.get(trainer.loss_type) == "token_mean"
+    if trainer.beta and (getattr(args, "use_bias_correction_kl", False) or not is_token_mean):
         slots.add("kl")
     # Both leave tokens out of the loss.
     is_thinned = getattr(args, "top_entropy_quantile", 1.0) < 1.0
