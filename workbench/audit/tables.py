@@ -95,7 +95,7 @@ def group_advantages(tables: Tables) -> Iterator[Check]:
     if rows.empty:
         raise tables.declared.lacks("trajectory")
     own = tables.algorithm
-    is_plain = own.kl.kind != "reward" and own.shaping.kind == "none" and own.select.kind == "none"
+    is_plain = own.kl.kind != "reward" and own.shaping.kind == "outcome" and own.select.kind == "none"
     if own.advantage.kind not in OF_GROUPS or not is_plain:
         raise Missing("an algorithm whose advantages are made of the rewards of a group alone")
     _need_groups(tables)

@@ -68,8 +68,8 @@ class StoredBatch:
     and model (the architecture) where weights are stored. Of another trainer's run: told (what the trainer
     handed over), undeclared (slots of the algorithm that are a guess), group_rollouts (how many rollouts the
     group of each row has) and turns (how many each row took, if the trainer counts them).
-    `texts` are those of token ids: escape them before showing them. `mask_sampled` is the loss mask before the selection in every batch that is read, `weights`
-    those of its start.
+    `texts` are those of token ids: escape them before showing them. `mask_sampled` is the loss mask before
+    the selection in every batch that is read, `weights` those of its start.
     """
 
     step: int
