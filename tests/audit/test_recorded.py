@@ -86,6 +86,32 @@ def surrogate(ratio: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
     return (loss * mask).sum() / mask.sum()
 
 
+def clipped_share(ratio: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+    """The share of tokens that the clip stops."""
+    a = advantages[:, None]
+    stopped = ((ratio > 1.2) & (a > 0)) | ((ratio < 0.8) & (a < 0))
+    return (stopped * mask).sum() / mask.sum()
+
+
+@dataclass
+class Learner:
+    """What trains, and on what."""
+
+    policy: Policy
+    optimizer: torch.optim.Optimizer
+    step: Step
+
+    def backward(self, loss: Tensor, clips: bool) -> dict[str, Tensor]:
+        """Gradients of the loss, clipped to 0.05; returns their norm before and after."""
+        self.optimizer.zero_grad()
+        loss.backward()
+        parameters = list(self.policy.parameters())
+        norm = nn.utils.clip_grad_norm_(parameters, 0.05 if clips else 1e9)
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        after = torch.stack([gradient.norm() for gradient in gradients]).norm()
+        return {"grad_norm": norm, "grad_norm_after": after}
+
+
 @dataclass
 class Loop:
     """A plain loop with GRPO, recorded; each field is a fault, off by default."""
@@ -98,7 +124,6 @@ class Loop:
     rate: float = 1.0  # times the configured learning rate
     temperature: float = 1.0
     clips: bool = True
-    log_clip: bool = True
 
     def train(self, runs: Path, steps: int = 3, **declared: Any) -> Path:
         """Train some steps under a ledger; returns the run's folder."""
@@ -127,26 +152,22 @@ class Loop:
                 for epoch in range(2):
                     parts = list(torch.randperm(len(step.tokens)).chunk(2))
                     for rows in [parts[0], parts[0]] if self.repeats else parts:
-                        self.update(ledger, policy, optimizer, number, epoch, step, rows)
+                        self.update(ledger, Learner(policy, optimizer, step), number, epoch, rows)
                 ledger.end(number)
         return ledger.folder
 
-    def update(self, ledger, policy, optimizer, number, epoch, step, rows) -> None:  # type: ignore[no-untyped-def]
+    def update(self, ledger: Local, learner: Learner, number: int, epoch: int, rows: Tensor) -> None:
         """One optimizer update on some rows."""
-        all_log_probs = policy(step.tokens[rows, :-1])
-        log_prob = step.log_probs(policy)[rows]
+        step = learner.step
+        all_log_probs = learner.policy(step.tokens[rows, :-1])
+        log_prob = step.log_probs(learner.policy)[rows]
         log_prob.retain_grad()
         old = log_prob.detach() if self.old_is_current else step.old[rows]
         a = step.advantages[rows]
         mask = step.mask[rows]
         ratio = (log_prob - old).exp()
         loss = self.scale * surrogate(ratio, a, mask)
-        optimizer.zero_grad()
-        loss.backward()
-        norm = nn.utils.clip_grad_norm_(policy.parameters(), 0.05 if self.clips else 1e9)
-        after = torch.stack([p.grad.norm() for p in policy.parameters()]).norm()
-        stopped = ((ratio > 1.2) & (a[:, None] > 0)) | ((ratio < 0.8) & (a[:, None] < 0))
-        more = {"clip_frac": (stopped * mask).sum() / mask.sum()} if self.log_clip else {}
+        norms = learner.backward(loss, self.clips)
         ledger.update(
             number,
             epoch=epoch,
@@ -157,13 +178,12 @@ class Loop:
             trajectory=rows,
             entropy=-(all_log_probs.exp() * all_log_probs).sum(-1),
             terms={"gradient_weight": log_prob.grad},
-            grad_norm=norm,
-            grad_norm_after=after,
             policy_loss=loss,
+            clip_frac=clipped_share(ratio, a, mask),
             lr=1e-2 * self.rate,
-            **more,
+            **norms,
         )
-        optimizer.step()
+        learner.optimizer.step()
 
 
 def checks_of(folder: Path) -> list[Check]:
@@ -221,15 +241,6 @@ def wrong_group(step: Step) -> None:
 
 def with_observations(step: Step) -> None:
     step.mask = torch.ones_like(step.mask)
-
-
-def above_zero(step: Step) -> None:
-    step.old = step.old + 5
-
-
-def foreign_tokens(step: Step) -> None:
-    step.tokens = step.tokens.clone()
-    step.tokens[0, 0] = VOCABULARY - 1
 
 
 FAULTS: dict[str, tuple[Loop, set[str]]] = {

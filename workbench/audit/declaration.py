@@ -150,10 +150,16 @@ def _of_recording(folder: Path) -> Declaration:
     )
 
 
+def segment_files(folder: Path, table: str) -> list[Path]:
+    """The files of a table in a run's folder, without those that are being written."""
+    files_of_table = (folder / "segments" / table).glob("*.parquet")
+    return sorted(file for file in files_of_table if not file.name.startswith("."))
+
+
 def _last_row(folder: Path) -> Mapping[str, Any]:
     """The newest row of table `run` in the segments of a folder; empty where there is none."""
     rows: list[dict[str, Any]] = []
-    for file in sorted((folder / "segments" / "run").glob("[0-9]*.parquet")):
+    for file in segment_files(folder, "run"):
         try:
             rows += pq.read_table(file).to_pylist()
         except (OSError, ValueError):

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import torch
 
 from sorl.algorithms import ALGORITHMS
-from sorl.audit.declaration import OWN, Declaration, declaration_of
+from sorl.audit.declaration import OWN, Declaration, declaration_of, segment_files
 from sorl.audit.registry import IDENTITIES, TABLES, identity
 from sorl.batch import Batch, turn_ids
 from sorl.diagnostics.evidence import Missing
@@ -32,6 +32,7 @@ CHANCE = 40.0  # nats: a batch this surprising is drawn again once in 1e17 times
 LISTS = ("trained", "log_prob", "log_prob_old", "log_prob_behaviour", "entropy", "advantage", "turn_index")
 # How trainers call the configured number of rollouts of a prompt; `learn.group_size` is what was counted.
 GROUP_SIZES = ("num_generations", "rollout_n", "n_samples_per_prompt", "group_size")
+KEY = ("step", "trajectory")
 OF_GROUPS = ("grpo", "mean_only", "rloo")  # advantages that are one number a sequence
 ENTROPIES = (("minibatch", "entropy"), ("step", "entropy"), ("trajectory", "entropy"))
 
@@ -46,7 +47,7 @@ class Tables:
     def rows(self, table: str, *columns: str) -> pd.DataFrame:
         """Return the rows that have a value in all of these columns; none where a column was not logged."""
         parts: list[pa.Table] = []
-        for file in sorted((self.folder / "segments" / table).glob("[0-9]*.parquet")):
+        for file in segment_files(self.folder, table):
             try:
                 if {*columns} <= {*pq.read_schema(file).names}:
                     parts.append(pq.read_table(file, columns=list(columns)))
@@ -55,7 +56,9 @@ class Tables:
         if not parts:
             return pd.DataFrame(columns=list(columns))
         frame: pd.DataFrame = pa.concat_tables(parts, promote_options="permissive").to_pandas()
-        return frame.dropna(ignore_index=True)
+        frame = frame.dropna(ignore_index=True)
+        # A step that was trained again after a stop has its rows twice.
+        return frame.drop_duplicates([*KEY], keep="last") if {*KEY} <= {*columns} else frame
 
     @cached_property
     def meta(self) -> dict[str, Any]:
@@ -172,7 +175,7 @@ def _advantages(own: Algorithm, rows: pd.DataFrame, reward: torch.Tensor) -> np.
 )
 def group_size(tables: Tables) -> Iterator[Check]:
     """No prompt has more rollouts than configured."""
-    rows = tables.rows("trajectory", "step", "prompt_group")
+    rows = tables.rows("trajectory", *KEY, "prompt_group")
     if rows.empty:
         raise tables.declared.lacks("trajectory")
     _need_groups(tables)

@@ -358,16 +358,7 @@ class Recorder:
         self.ranks = engine.get_data_parallel_size()
         planned = getattr(learn, "total_training_steps", -1)
         self.iterations = planned if planned and planned > 0 else None
-        clip, replay_as = (
-            verls_own(config, asked.name) if loss is None else (None, {"base": asked.name, **asked.slots})
-        )
-        # The actor is not told how the driver estimates advantages.
-        slots = untold(config, asked.name if loss is None else "")
-        estimator = knobs.pop("advantage", None)
-        if estimator is not None and isinstance(replay_as, dict):
-            replay_as |= {"advantage": estimator}
-        else:
-            slots.add("advantage")
+        words = in_our_words(config, asked, loss, knobs.pop("advantage", None))
         self.ledger = Ledger(
             folder.parent,
             experiment=folder.name,
@@ -376,9 +367,9 @@ class Recorder:
             trainer="verl",
             seed=config.data_loader_seed,
             iterations=self.iterations,
-            clip=clip,
-            replay_as=replay_as,
-            undeclared=sorted(slots),
+            clip=words.clip,
+            replay_as=words.replay_as,
+            undeclared=words.undeclared,
             decode=None if tokenizer is None else tokenizer.convert_ids_to_tokens,
             process_group=engine.get_data_parallel_group(),
             **knobs,
@@ -482,6 +473,30 @@ def last_logged(out: Any, name: str) -> float | None:
     if isinstance(values, Tensor):
         values = values.item()
     return float(values) if isinstance(values, int | float) else None
+
+
+class Words(NamedTuple):
+    """An actor's configuration in our words, as a ledger takes it."""
+
+    clip: Clip | None
+    replay_as: Any
+    undeclared: list[str]
+
+
+def in_our_words(config: Any, mode: Mode, loss: Loss | None, estimator: Any) -> Words:
+    """Return what a loss mode is in our words; `estimator`: that of the advantages, which the driver alone
+    knows.
+    """
+    clip: Clip | None = None
+    replay_as: Any = {"base": mode.name, **mode.slots}
+    if loss is None:
+        clip, replay_as = verls_own(config, mode.name)
+    slots = untold(config, mode.name if loss is None else "")
+    if estimator is not None and isinstance(replay_as, dict):
+        replay_as |= {"advantage": estimator}
+    else:
+        slots.add("advantage")
+    return Words(clip, replay_as, sorted(slots))
 
 
 def untold(config: Any, own_loss: str) -> set[str]:
