@@ -40,6 +40,7 @@ class Policy(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(VOCABULARY, 8)
         self.head = nn.Linear(8, VOCABULARY)
+        self.head.weight.data *= 4  # so that it is sure of some tokens
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Log-probs of every next token, (B, T, V)."""
@@ -56,6 +57,7 @@ class Step:
     advantages: Tensor
     mask: Tensor
     turns: Tensor
+    shown: Tensor  # the tokens as they are recorded
 
     def log_probs(self, policy: Policy) -> Tensor:
         """Of each token of the response, (B, T)."""
@@ -76,7 +78,7 @@ def sampled(policy: Policy, temperature: float) -> Step:
     advantages = (centred / (groups.std(1, keepdim=True) + 1e-6)).view(-1)
     old = policy(tokens[:, :-1]).gather(2, tokens[:, 1:, None])[..., 0]
     mask = MASK.expand(len(tokens), -1)
-    return Step(tokens, reward, old, advantages, mask, torch.full((len(tokens),), 2))
+    return Step(tokens, reward, old, advantages, mask, torch.full((len(tokens),), 2), tokens)
 
 
 def surrogate(ratio: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
@@ -124,6 +126,8 @@ class Loop:
     rate: float = 1.0  # times the configured learning rate
     temperature: float = 1.0
     clips: bool = True
+    kind: torch.dtype = torch.float32  # of log-probs, advantages and loss
+    offset: float = 0.0  # on log-probs, as of a forward pass that does not normalise
 
     def train(self, runs: Path, steps: int = 3, **declared: Any) -> Path:
         """Train some steps under a ledger; returns the run's folder."""
@@ -145,8 +149,8 @@ class Loop:
                     step.reward,
                     group=group,
                     turns=step.turns,
-                    prompts=step.tokens[:, :1],
-                    responses=step.tokens[:, 1:],
+                    prompts=step.shown[:, :1],
+                    responses=step.shown[:, 1:],
                     mask=MASK.expand_as(step.mask),
                 )
                 for epoch in range(2):
@@ -160,10 +164,10 @@ class Loop:
         """One optimizer update on some rows."""
         step = learner.step
         all_log_probs = learner.policy(step.tokens[rows, :-1])
-        log_prob = step.log_probs(learner.policy)[rows]
+        log_prob = (step.log_probs(learner.policy)[rows] + self.offset).to(self.kind)
         log_prob.retain_grad()
-        old = log_prob.detach() if self.old_is_current else step.old[rows]
-        a = step.advantages[rows]
+        old = log_prob.detach() if self.old_is_current else (step.old[rows] + self.offset).to(self.kind)
+        a = step.advantages[rows].to(self.kind)
         mask = step.mask[rows]
         ratio = (log_prob - old).exp()
         loss = self.scale * surrogate(ratio, a, mask)
@@ -232,6 +236,30 @@ def test_a_healthy_loop_violates_nothing_and_most_is_checked(tmp_path: Path) -> 
     )
 
 
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_coarse_numbers_are_given_the_rounding_of_their_precision(tmp_path: Path, kind: torch.dtype) -> None:
+    assert violated(checks_of(Loop(kind=kind).train(tmp_path))) == []
+    eightfold = violated(checks_of(Loop(kind=kind, scale=8.0).train(tmp_path)))
+    assert eightfold == ["loss", "token_weights"]
+
+
+def test_a_loop_that_tells_little_is_accused_of_nothing(tmp_path: Path) -> None:
+    with Local(tmp_path, experiment="bare", algorithm="my-own") as ledger:
+        for step in range(2):
+            log_prob = torch.full((4, 3), -1.0)
+            ledger.rollouts(step, [1.0, 0.0, 0.5, 0.0], responses=[[step, 2, 3]] * 4)
+            ledger.update(
+                step, log_prob=log_prob, log_prob_old=log_prob, mask=log_prob < 0, advantages=torch.zeros(4)
+            )
+    checks = checks_of(ledger.folder)
+    assert violated(checks) == []
+    assert "replay_as" in missing(checks)["advantages"]
+    assert (
+        "give policy_loss= to Ledger.update" in missing(checks)["loss"]
+        or "replay_as" in missing(checks)["loss"]
+    )
+
+
 def wrong_group(step: Step) -> None:
     groups = step.reward.view(GROUP, GROUPS)  # the other way round
     step.advantages = ((groups - groups.mean(1, keepdim=True)) / (groups.std(1, keepdim=True) + 1e-6)).view(
@@ -243,6 +271,10 @@ def with_observations(step: Step) -> None:
     step.mask = torch.ones_like(step.mask)
 
 
+def foreign_tokens(step: Step) -> None:
+    step.shown = torch.where(step.tokens == VOCABULARY - 1, VOCABULARY, step.tokens)
+
+
 FAULTS: dict[str, tuple[Loop, set[str]]] = {
     "advantages of the wrong group": (Loop(spoil=wrong_group), {"advantages", "group_advantages"}),
     "loss times eight": (Loop(scale=8.0), {"loss", "token_weights"}),
@@ -251,6 +283,9 @@ FAULTS: dict[str, tuple[Loop, set[str]]] = {
     "a batch is trained on in every step": (Loop(reuses=True), {"fresh_batch"}),
     "a minibatch is repeated": (Loop(repeats=True), {"order"}),
     "a learning rate times four": (Loop(rate=4.0), {"peak_learning_rate"}),
+    "log-probs that are not normalised": (Loop(offset=8.0), {"log_prob_range", "sampled_entropy"}),
+    "a hot sampler": (Loop(temperature=3.0), {"sampled_entropy"}),
+    "token ids of another tokenizer": (Loop(spoil=foreign_tokens), {"token_ids"}),
     "no clip of the gradient": (Loop(clips=False), {"gradient_clip"}),
 }
 

@@ -7,6 +7,7 @@ metric and the tensors that it was made of.
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -233,17 +234,43 @@ def token_weights(case: Case) -> Iterator[Check]:
     for update in stored.updates:
         if update.gradient_weight is None:
             continue
-        _, weight, _ = weigh(case.own, case.loaded.minibatch(case.own, update), case.loaded, update)
+        weighed = _weigh(case, update)
         logged = np.zeros(stored.mask.shape)
         expected = np.zeros(stored.mask.shape)
         where = np.zeros(stored.mask.shape, bool)
         logged[update.rows] = update.gradient_weight
-        expected[update.rows] = weight.numpy()
-        where[update.rows] = trained_on(case, update)
+        expected[update.rows] = weighed.weight
+        where[update.rows] = weighed.mask & ~_undecided(case, update)
         size = float(np.abs(expected[where]).max(initial=0.0))
         coarse = max(spacing(update.gradient_weight), spacing(update.log_prob))
         check = case.compare(logged, expected, where, max(EXACT, ROUNDINGS * coarse) * size)
         yield replace(check, update=update.index)
+
+
+class Weighed(NamedTuple):
+    """What the declared loss does with each token of an update, (b, T)."""
+
+    weight: np.ndarray  # d L / d log-prob
+    stopped: np.ndarray  # bool, the clip stops the gradient
+    dual: np.ndarray  # bool, the dual clip does
+    mask: np.ndarray
+
+
+def _weigh(case: Case, update: StoredUpdate, nudge: float = 0.0) -> Weighed:
+    """Weigh the tokens of an update, with its log-probs off by `nudge` nats."""
+    moved = replace(update, log_prob=update.log_prob + np.float32(nudge))
+    terms, weight, _ = weigh(case.own, case.loaded.minibatch(case.own, update), case.loaded, moved)
+    stopped = (terms.active_low | terms.active_high) & terms.mask
+    return Weighed(weight.numpy(), stopped.numpy(), terms.dual.numpy(), terms.mask.numpy())
+
+
+def _undecided(case: Case, update: StoredUpdate) -> np.ndarray:
+    """The tokens (b, T) that are so near to a bound of the clip that rounding decides about them."""
+    log_probs = update.log_prob[trained_on(case, update)]
+    nudge = ROUNDINGS * spacing(log_probs) * max(1.0, float(np.abs(log_probs).max(initial=0.0)))
+    above = _weigh(case, update, nudge)
+    below = _weigh(case, update, -nudge)
+    return np.asarray((above.stopped != below.stopped) | (above.dual != below.dual))
 
 
 @identity(
@@ -263,24 +290,19 @@ def clip_fraction(case: Case) -> Iterator[Check]:
         logged = update.scalars.get("clip_frac")
         if logged is None:
             continue
-        nudge = 2 * spacing(update.log_prob) * max(1.0, float(np.abs(update.log_prob).max(initial=0.0)))
-        expected = _clipped_share(case, update, 0.0)
-        others = [_clipped_share(case, update, way * nudge) for way in (-1, 1)]
-        flips = max(abs(share - expected) for share in others)
+        weighed = _weigh(case, update)
+        expected = _mean_of_passes(weighed.stopped, weighed.mask, update)
+        flips = _mean_of_passes(_undecided(case, update), weighed.mask, update)
         yield case.number(logged, expected, EXACT, least=EXACT + flips, update=update.index)
 
 
-def _clipped_share(case: Case, update: StoredUpdate, nudge: float) -> float:
-    """Mean over micro-batches of the share of tokens that the clip stops, with log-probs off by `nudge`."""
-    moved = replace(update, log_prob=update.log_prob + np.float32(nudge))
-    terms, _, _ = weigh(case.own, case.loaded.minibatch(case.own, update), case.loaded, moved)
-    stopped = (terms.active_low | terms.active_high).numpy()
-    where = terms.mask.numpy()
+def _mean_of_passes(flags: np.ndarray, mask: np.ndarray, update: StoredUpdate) -> float:
+    """The mean over micro-batches of the share of trained tokens that have a flag."""
     shares = []
     start = 0
     for size in update.passes:
         rows = slice(start, start + size)
         start += size
-        if where[rows].any():
-            shares.append(float(stopped[rows][where[rows]].mean()))
+        if mask[rows].any():
+            shares.append(float(flags[rows][mask[rows]].mean()))
     return float(np.mean(shares)) if shares else 0.0
