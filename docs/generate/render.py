@@ -376,6 +376,28 @@ def identities() -> str:
     )
 
 
+# docs/identities.md
+
+
+def identity_sections() -> str:
+    """Return a section per identity: what it says with its formula, how it can be innocent, what to do."""
+    from sorl.audit import IDENTITIES
+
+    return "\n\n".join(_identity(one) for one in IDENTITIES.values())
+
+
+def _identity(one: Any) -> str:
+    from sorl.audit.registry import RECORDED, TABLES
+
+    applies = {TABLES: "From the rows of every step.", RECORDED: "In stored steps of other trainers' runs."}
+    lines = [f"## {one.name}", "", f"**{one.must}.** {applies.get(one.reads, 'In stored steps.')}", ""]
+    lines += [f"    {one.formula}", ""]
+    lines += [f"- **If not**: {one.means}."]
+    lines += [f"- **Innocent if**: {one.innocent}"]
+    lines += [f"- **What to do**: {one.change}"]
+    return "\n".join(lines)
+
+
 # docs/replay.md, docs/results/stored-batches.md
 
 

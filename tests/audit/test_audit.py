@@ -19,7 +19,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from sorl.agent.engines import hf
-from sorl.audit import IDENTITIES, Check, audit, chosen, explain
+from sorl.audit import IDENTITIES, Check, audit, chosen, explain, table_checks
 from sorl.audit import run as auditing
 from sorl.audit.identities import DEVIATIONS, dependence
 from sorl.audit.run import pooled_evidence
@@ -85,7 +85,8 @@ def violated(found: list[Check]) -> list[str]:
 
 @pytest.mark.parametrize("changes", HEALTHY.values(), ids=HEALTHY)
 def test_no_identity_is_violated_in_a_healthy_run(trained: MakeRun, changes: dict[str, Any]) -> None:
-    found = list(audit(trained(**changes), STEPS))
+    folder = trained(**changes)
+    found = [*audit(folder, STEPS), *table_checks(folder)]
     assert violated(found) == []
     checked = {check.identity for check in found if not check.missing}
     assert {
@@ -97,6 +98,11 @@ def test_no_identity_is_violated_in_a_healthy_run(trained: MakeRun, changes: dic
         "loss",
         "gradient",
         "weights",
+        "trained_mask",
+        "log_prob_range",
+        "old_log_probs_fixed",
+        "entropy_range",
+        "peak_learning_rate",
     } <= checked
 
 

@@ -84,6 +84,7 @@ class FakeGRPO:
         self.callbacks = []
         self._step = 0
         self.tools = [print]
+        self._metrics = {"train": defaultdict(list)}
 
     def add_callback(self, callback):
         self.callbacks.append(callback)
@@ -108,6 +109,9 @@ class FakeGRPO:
     def _compute_loss(self, model, inputs):
         micro = self.micro[self._step]
         log_prob, _, _ = self._get_per_token_logps_and_entropies(model, inputs["completion_ids"])
+        if self.args.gradient_accumulation_steps == 1:  # as the log has it, a line an update
+            name = "clip_ratio/region_mean"
+            self._metrics["train"][name].append(self.log[self._step][name])
         return (log_prob * torch.tensor(micro["gradient"])).sum()
 
     def _maybe_log_save_evaluate(self, tr_loss, grad_norm, model, *args, learning_rate=None):

@@ -176,8 +176,10 @@ class FakeVerl:
         self.tensordict_utils = sys.modules["verl.utils.tensordict_utils"]
 
     def vanilla(self, log_prob, **_):
-        """verl's own loss, by its gradient."""
-        return (log_prob * self.worker.now["gradient"]).sum(), {"actor/pg_clipfrac": 0.0}
+        """verl's own loss, by its gradient, and the clip fraction that it logged of the update."""
+        step, update = divmod(self.worker.place // 2, 4)
+        logged = self.told["log"][step]["actor/pg_clipfrac"][update]
+        return (log_prob * self.worker.now["gradient"]).sum(), {"actor/pg_clipfrac": logged}
 
     def iterate(self, data, mini_batch_size, epochs, **_):
         """The mini-batches in the order in which verl shuffled them."""

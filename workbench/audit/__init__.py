@@ -4,9 +4,70 @@ A violated identity is a proof that something is wrong, whatever its cause: both
 trainer.
 """
 
+from sorl.audit import identities, recorded, tables
 from sorl.audit.case import explain
-from sorl.audit.identities import IDENTITIES
+from sorl.audit.declaration import Declaration, declaration_of
+from sorl.audit.registry import IDENTITIES, Identity, arrange, asked_of_steps
 from sorl.audit.run import audit, chosen
+from sorl.audit.tables import table_checks
 from sorl.spec.evidence import Check
 
-__all__ = ["IDENTITIES", "Check", "audit", "chosen", "explain"]
+__all__ = [
+    "IDENTITIES",
+    "Check",
+    "Declaration",
+    "Identity",
+    "asked_of_steps",
+    "audit",
+    "chosen",
+    "declaration_of",
+    "explain",
+    "identities",
+    "recorded",
+    "table_checks",
+    "tables",
+]
+
+# From the question to the optimizer: the first violation is the one nearest to its cause.
+arrange(
+    (
+        "transcripts",
+        "token_ids",
+        "row_lengths",
+        "loss_mask",
+        "trained_mask",
+        "turns",
+        "reward",
+        "reward_mean",
+        "fresh_batch",
+        "rollout_age",
+        "behaviour_log_probs",
+        "log_prob_range",
+        "sampling",
+        "sampled_entropy",
+        "entropy_range",
+        "independence",
+        "old_log_probs",
+        "old_log_probs_fixed",
+        "reference_log_probs",
+        "values",
+        "group_size",
+        "advantages",
+        "group_advantages",
+        "returns",
+        "order",
+        "minibatches",
+        "clip_fraction",
+        "loss",
+        "token_weights",
+        "gradient",
+        "gradient_clip",
+        "learning_rate",
+        "peak_learning_rate",
+        "log_probs",
+        "critic_loss",
+        "critic_gradient",
+        "weights",
+        "optimizer_state",
+    )
+)

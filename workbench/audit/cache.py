@@ -13,6 +13,7 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
+from sorl.audit.declaration import Declaration
 from sorl.spec.evidence import Check
 from sorl.store import batches
 
@@ -24,9 +25,9 @@ _CODE = ("agent", "algorithms", "audit", "learn", "objective", "replay", "spec",
 class CheckCache:
     """The checks of a run's steps, in the cache of its runs folder; one that can't be written keeps none."""
 
-    def __init__(self, run_folder: Path, staleness: int) -> None:
+    def __init__(self, run_folder: Path, declared: Declaration) -> None:
         self.run_folder = run_folder
-        self.staleness = staleness
+        self.declared = declared
         self.folder = run_folder.parent.parent / ".cache" / "audit" / run_folder.name
         self.stored = set(batches.steps(run_folder))
 
@@ -55,8 +56,8 @@ class CheckCache:
     def _key(self, step: int) -> str:
         """Return the digest of all that the checks of a step are made from."""
         digest = sha256(_code_digest().encode())
-        digest.update((self.run_folder / "config.toml").read_bytes())
-        compared = {0, *range(step - self.staleness, step + 2)} & self.stored
+        digest.update(repr(self.declared).encode())
+        compared = {0, *range(step - self.declared.staleness, step + 2)} & self.stored
         for other in sorted(compared):
             digest.update(sha256(batches.file_of(self.run_folder, other).read_bytes()).digest())
         return digest.hexdigest()
@@ -70,6 +71,6 @@ def _code_digest() -> str:
     root = Path(__file__).parents[1]
     digest = sha256(torch.__version__.encode())
     for package in _CODE:
-        for file in sorted((root / package).rglob("*.py")):
+        for file in sorted((root / package).rglob("*.[pt][yo]*")):
             digest.update(file.read_bytes())
     return digest.hexdigest()

@@ -3,7 +3,7 @@ gradients.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import Any, Literal
@@ -18,12 +18,12 @@ from sorl.agent.protocol import Dialogue, turn_length
 from sorl.agent.retrievers import RetrieverDown
 from sorl.agent.tokenizer import Codec
 from sorl.agent.worlds import build
-from sorl.algorithms import resolve
+from sorl.audit.declaration import Declaration
 from sorl.batch import Batch
 from sorl.diagnostics.evidence import Missing
 from sorl.learn.networks import autocast, critic_values, scored
 from sorl.learn.update import rate
-from sorl.objective import Algorithm
+from sorl.objective import Algorithm, prepare
 from sorl.objective.advantage import positions, value_loss
 from sorl.replay.networks import Draws, Networks, norm
 from sorl.replay.play import Loaded, gradients_of
@@ -35,9 +35,25 @@ EXACT = 1e-3  # in float32: of a log-prob in nats, of a value of size 1, as a sh
 ROUNDINGS = 4  # x what bfloat16 moves a number by here, that two computations in bfloat16 may be apart
 
 GRADIENT = {"float32": 0.01, "bfloat16": 0.1}  # share of a gradient norm
+# What batches without a list of it say: those of sorl's own trainer, and those of older ledgers.
+TOLD_BY_DEFAULT = frozenset({"group", "mask"})
 BEGINS = "it begins with other weights than those that the updates before it lead to"
 
 Owner = Literal["policy", "critic"]
+
+
+def spacing(values: np.ndarray) -> float:
+    """Return the relative distance of neighbours in the precision that the numbers came in.
+
+    A ledger stores float32. Numbers of bfloat16 leave its 16 lowest bits empty, those of float16 its 13.
+    """
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    used = bits[np.isfinite(values)]
+    if not (used & 0xFFFF).any():
+        return 2.0**-7
+    if not (used & 0x1FFF).any():
+        return 2.0**-10
+    return 2.0**-23
 
 
 def explain(logged: np.ndarray, expected: np.ndarray, mask: np.ndarray, tolerance: float) -> Check:
@@ -106,10 +122,10 @@ class Retaken:
 
 @dataclass
 class Case:
-    """A stored step, its settings, and the other stored steps of its run."""
+    """A stored step, what its run says of itself, and the other stored steps of the run."""
 
     stored: StoredBatch
-    settings: RunSettings
+    declared: Declaration
     read: Callable[[int], StoredBatch | None]  # a step with its weights; None where it is not stored
 
     def __post_init__(self) -> None:
@@ -117,11 +133,59 @@ class Case:
         self.log_probs_at = cache(self._log_probs)
         self.retaken_updates = cache(self._retake)
 
+    @property
+    def settings(self) -> RunSettings:
+        """The settings of sorl's own trainer; raises Missing for a run of another."""
+        return self.declared.settings
+
     @cached_property
     def own(self) -> Algorithm:
         """The algorithm that ran."""
-        algorithm = resolve(self.settings.algorithm, self.settings.slots)
-        return algorithm.within(self.settings.world.completion_budget)
+        return self.declared.algorithm(self.stored.meta)
+
+    def hold(self, *slots: str) -> None:
+        """Raise Missing where the run does not say what it has in one of these slots of its algorithm."""
+        self.declared.hold(self.stored.meta, *slots)
+
+    def hold_loss(self, *slots: str) -> None:
+        """The same of the slots of the loss, which a rollout correction of the trainer's own changes too."""
+        self.hold(*slots)
+        if "correction" in self.told and self.own.correction.kind == "none":
+            raise self.declared.lacks("algorithm")
+
+    def need_whole_groups(self) -> None:
+        """Raise Missing where the rewards that the advantages were made of are not all here."""
+        if "group" not in self.told and self.own.group_size > 1:
+            raise self.declared.lacks("group")
+        sizes = np.array(self.stored.meta.get("group_rollouts", []))
+        _, group, counts = np.unique(self.stored.group, return_inverse=True, return_counts=True)
+        if len(sizes) and (counts[group] < sizes).any():
+            raise self.declared.lacks("whole_groups")
+
+    def advantage_rounding(self) -> np.ndarray:
+        """How far rounding of the rewards in float32 moves the advantage of each row, (B,).
+
+        Rewards of a group that are equal but for rounding are divided by nearly nothing. What that does to a
+        row is computed: every second reward is moved by one unit in its last place.
+        """
+        batch = self.loaded.batch
+        signs = torch.ones_like(batch.score)
+        signs[::2] = -1
+        moved = replace(batch, score=batch.score * (1 + signs * torch.finfo(torch.float32).eps))
+        made = prepare(self.own, moved).need("advantages")
+        apart = (made - self.loaded.estimated(self.own).need("advantages")).abs()
+        return np.asarray(ROUNDINGS * apart.amax(1).numpy())
+
+    def stored_nats(self, log_probs: np.ndarray) -> float:
+        """How far two stored log-probs may be apart that are one number, by the precision that they have."""
+        mask = self.stored.mask
+        size = max(1.0, float(np.abs(log_probs[mask]).max(initial=0.0)))
+        return EXACT + ROUNDINGS * spacing(log_probs[mask]) * size
+
+    @property
+    def told(self) -> Collection[str]:
+        """What a ledger was told of the step, by name; of a run of sorl's own trainer everything."""
+        return self.stored.meta.get("told", TOLD_BY_DEFAULT)
 
     @cached_property
     def loaded(self) -> Loaded:
@@ -218,7 +282,7 @@ class Case:
         """Policy and critic at the start of a step. Raises Missing where their weights are not stored."""
         found = self.stored if step == self.stored.step else self.read(step)
         if found is None or not found.weights:
-            raise Missing(f"the weights of step {step} (record.batches.weights_mb, last, every)")
+            raise self.declared.lacks_weights(step)
         return Networks(found)
 
     def _log_probs(self, step: int, replay: bool = True, compute: ComputeSettings | None = None) -> Tensor:

@@ -4,13 +4,15 @@ Order: from the question to the optimizer, so that the first violation is the on
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
 
-from sorl.audit.case import EXACT, Case, Owner, explain
+from sorl.audit.case import EXACT, ROUNDINGS, Case, Owner, explain, spacing
+from sorl.audit.declaration import LOSS
+from sorl.audit.registry import identity
 from sorl.diagnostics.evidence import Missing
 from sorl.learn.networks import critic_values
 from sorl.objective import prepare
@@ -18,7 +20,6 @@ from sorl.objective.advantage import positions, value_loss
 from sorl.objective.select import EarlyStop, Schedule
 from sorl.replay.networks import Draws
 from sorl.replay.play import weigh
-from sorl.spec import first_paragraph
 from sorl.spec.evidence import Check
 
 # share of a step's length, between the weights it led to and must lead to
@@ -28,40 +29,30 @@ DEVIATIONS = 6.0  # of what is random from its mean: by chance once in 5e8 steps
 # least variance of a draw's place that says something of its random number: a quarter of 1/12
 UNSURE = 1 / 48
 
+# share of the largest advantage: a row whose rewards' rounding alone moves it further is not compared
+UNSTEADY = 0.05
+LOSSES = (("policy_loss", ""), ("kl_loss", "KL term"))  # as logged, and what a difference is said of
+
 OWNERS: tuple[Owner, Owner] = ("policy", "critic")
 
-Look = Callable[[Case], Iterator[Check]]
 Weights = Mapping[str, np.ndarray]  # of a network, by name
-
-
-@dataclass(frozen=True)
-class Identity:
-    """A thing to check: what must be equal, and what it means where it is not."""
-
-    name: str
-    must: str
-    means: str
-    look: Look
-
-
-IDENTITIES: dict[str, Identity] = {}
-
-
-def identity(means: str) -> Callable[[Look], Look]:
-    """Declare a generator of checks as the identity of its name; its docstring says what must be equal."""
-
-    def declare(look: Look) -> Look:
-        must = first_paragraph(look).rstrip(".")
-        IDENTITIES[look.__name__] = Identity(look.__name__, must, means, look)
-        return look
-
-    return declare
 
 
 # ---- sampling and scoring ----
 
 
-@identity("data order, prompt template, retriever or transcript is not what the settings say")
+@identity(
+    "data order, prompt template, retriever or transcript is not what the settings say",
+    formula="tokens[i, t] = tokens of world(question(seed, step, i), stored turns of i)[t]",
+    innocent=(
+        "The world has changed since the run: another version of sorl, another retriever index,"
+        " other documents."
+    ),
+    change=(
+        "Compare the first trajectory that is named with `sorl show RUN`. Check the versions in"
+        " the row of table run."
+    ),
+)
 def transcripts(case: Case) -> Iterator[Check]:
     """Prompts are the questions of the run's stream, observations what the world answers to the queries."""
     stored = case.stored
@@ -73,7 +64,15 @@ def transcripts(case: Case) -> Iterator[Check]:
     yield case.compare(stored.length[:, None], length[:, None])
 
 
-@identity("prompts, observations or padding are trained on, or turns are shifted")
+@identity(
+    "prompts, observations or padding are trained on, or turns are shifted",
+    formula="mask[i, t] = 1 where the policy wrote token t, else 0",
+    innocent="The world has changed since the run, so that it answers with more or fewer tokens today.",
+    change=(
+        "Print the tokens under the mask of one named trajectory. Build the mask from token ids,"
+        " not from text."
+    ),
+)
 def loss_mask(case: Case) -> Iterator[Check]:
     """The loss mask is what the policy wrote."""
     logged = case.stored.mask_sampled
@@ -81,24 +80,46 @@ def loss_mask(case: Case) -> Iterator[Check]:
     yield case.compare(logged, np.pad(written, ((0, 0), (0, logged.shape[1] - written.shape[1]))))
 
 
-@identity("rewards are noisy, shifted, exchanged, inverted or paid for something else")
+@identity(
+    "rewards are noisy, shifted, exchanged, inverted or paid for something else",
+    formula="score_i = score(world, answer of trajectory i)",
+    innocent="The scorer has changed since the run: another version, other gold answers, a random judge.",
+    change=(
+        "Score one named trajectory by hand. Then look for a sort, a filter or a shuffle between"
+        " scoring and training."
+    ),
+)
 def reward(case: Case) -> Iterator[Check]:
     """The reward is the world's score of the answer in the transcript."""
     yield case.compare(case.stored.score[:, None], case.world_batch.score[:, None], tolerance=1e-6)
 
 
-@identity("another temperature, precision or policy sampled than the log says")
+@identity(
+    "another temperature, precision or policy sampled than the log says",
+    formula="log mu(token) = log pi_k(token), k the step that sampled",
+    innocent=(
+        "The run sampled on other hardware, with another kernel or in a lower precision than the"
+        " tolerance allows for."
+    ),
+    change=(
+        "Compare sampler and trainer on one batch right after a weight sync. `sorl diagnose RUN`"
+        " names the usual causes."
+    ),
+)
 def behaviour_log_probs(case: Case) -> Iterator[Check]:
     """The sampler's log-probs are those of the policy that sampled."""
     logged = case.stored.log_prob_behaviour
     at = case.sampled_at
     if logged is None:
-        raise Missing("the sampler's log-probs")
+        raise case.declared.lacks("log_prob_behaviour")
     yield case.compare(logged, case.log_probs_at(at), case.stored.mask_sampled, case.nats(at, sampler=True))
 
 
 @identity(
-    "tokens were drawn from another distribution than that of their log-probs (temperature, top-k, top-p)"
+    "tokens were drawn from another distribution than that of their log-probs (temperature, top-k, top-p)",
+    formula="z = sum(log p + H) / sqrt(sum Var log p), and |z| <= 6",
+    innocent="You cut the distribution on purpose (top-k, top-p), and the log-probs are of the whole one.",
+    change="Compare the sampler's temperature, top-k and top-p with the trainer's temperature.",
 )
 def sampling(case: Case) -> Iterator[Check]:
     """Sampled tokens are as likely as tokens of the policy are on average."""
@@ -112,7 +133,18 @@ def sampling(case: Case) -> Iterator[Check]:
     yield Check(gap=abs(z), tolerance=DEVIATIONS, logged=z, expected=0.0, says=says, weight=spread)
 
 
-@identity("rows were drawn with the same random numbers")
+@identity(
+    "rows were drawn with the same random numbers",
+    formula="Q = sum over positions of (sum over rows of place)^2, within 6 deviations of its mean",
+    innocent=(
+        "The sampler repeats a seed on purpose, for instance to compare two policies on common"
+        " random numbers."
+    ),
+    change=(
+        "Look at how the sampler seeds its rows and its ranks. Rows of one prompt must not share"
+        " a generator's state."
+    ),
+)
 def independence(case: Case) -> Iterator[Check]:
     """Tokens are drawn independently of each other."""
     draws = case.draws
@@ -145,18 +177,38 @@ def dependence(draws: Draws, mask: np.ndarray, together: np.ndarray) -> float:
 # ---- log-probs, values, advantages ----
 
 
-@identity("the ratio's denominator is another policy's, or corrupt")
+@identity(
+    "the ratio's denominator is another policy's, or corrupt",
+    formula="log pi_old(token) = log pi_k(token), k as learn.old_log_prob says",
+    innocent=(
+        "The audit runs on other hardware or with other kernels than the run, and both compute in"
+        " low precision."
+    ),
+    change=(
+        "See which trajectories are named. All of them: another policy. A few: rows that were"
+        " mixed up or not scored."
+    ),
+)
 def old_log_probs(case: Case) -> Iterator[Check]:
     """Old log-probs are those of the proximal policy."""
     stored = case.stored
-    kind = case.settings.learn.old_log_prob
+    kind = case.declared.old_log_prob
+    if kind is None:
+        raise case.declared.lacks("old_log_prob")
+    if kind == "behaviour" and stored.log_prob_behaviour is None:
+        raise case.declared.lacks("log_prob_behaviour")
     at = stored.step if kind == "update" else case.sampled_at
     expected = stored.log_prob_behaviour if kind == "behaviour" else case.log_probs_at(at)
-    tolerance = EXACT if kind == "behaviour" else case.nats(at)
+    tolerance = case.stored_nats(stored.log_prob_old) if kind == "behaviour" else case.nats(at)
     yield case.compare(stored.log_prob_old, expected, stored.mask_sampled, tolerance)
 
 
-@identity("the KL term pulls towards another model")
+@identity(
+    "the KL term pulls towards another model",
+    formula="log pi_ref(token) = log pi_0(token)",
+    innocent="The reference is another model on purpose, or it was moved on purpose during the run.",
+    change="Load the reference from the checkpoint that training began with. Check that nothing trains it.",
+)
 def reference_log_probs(case: Case) -> Iterator[Check]:
     """Reference log-probs are those of the warm start."""
     stored = case.stored
@@ -166,7 +218,18 @@ def reference_log_probs(case: Case) -> Iterator[Check]:
         )
 
 
-@identity("the critic is read elsewhere, or another one is")
+@identity(
+    "the critic is read elsewhere, or another one is",
+    formula="V[i, t] = critic_k(tokens of i before t)",
+    innocent=(
+        "The audit runs on other hardware or with other kernels than the run, and both compute in"
+        " low precision."
+    ),
+    change=(
+        "Read the difference: a shift by one token is an index, a factor is a normaliser, all"
+        " else is another critic."
+    ),
+)
 def values(case: Case) -> Iterator[Check]:
     """Values are the critic's, each of the state before its token."""
     stored = case.stored
@@ -180,21 +243,47 @@ def values(case: Case) -> Iterator[Check]:
     yield case.compare(stored.values, expected, inside, case.value_tolerance(at))
 
 
-@identity("advantages are mixed up, scaled or normalised wrongly")
+@identity(
+    "advantages are mixed up, scaled or normalised wrongly",
+    formula="A = estimator(rewards, values, groups); for GRPO A_i = (R_i - mean_g R) / (std_g R + eps)",
+    innocent=(
+        "The declared algorithm is not the one that ran (`replay_as`), or the trainer adds a"
+        " bonus to rewards later."
+    ),
+    change="Take one named trajectory and work its advantage out by hand from the rewards of its group.",
+)
 def advantages(case: Case) -> Iterator[Check]:
     """Advantages are made of the stored rewards, values and groups."""
+    case.hold("advantage", "select", "shaping")
+    case.need_whole_groups()
     made = case.loaded.estimated(case.own)
     stored = case.stored
     kept = made.mask.numpy()
     expected = made.need("advantages").numpy()
-    tolerance = 1e-4 * max(1.0, float(np.abs(np.where(kept, expected, 0)).max()))
-    yield case.compare(stored.advantages, expected, kept & stored.mask, tolerance)
-    yield case.compare(stored.mask, kept)
+    size = max(1.0, float(np.abs(np.where(kept, expected, 0)).max()))
+    rounding = case.advantage_rounding()
+    where = kept & stored.mask & (rounding < UNSTEADY * size)[:, None]
+    steady = rounding[rounding < UNSTEADY * size]
+    share = max(1e-4, spacing(stored.advantages[stored.mask]))
+    yield case.compare(stored.advantages, expected, where, share * size + float(steady.max(initial=0.0)))
+    if case.declared.own_settings is not None:  # other trainers leave tokens out for reasons of their own
+        yield case.compare(stored.mask, kept)
 
 
-@identity("the critic learns another target")
+@identity(
+    "the critic learns another target",
+    formula="G[i, t] = A[i, t] before whitening + V[i, t]",
+    innocent="The declared algorithm is not the one that ran: another gamma, lambda or whitening.",
+    change=(
+        "Work the returns of one short trajectory out by hand. Check gamma, lambda and what"
+        " whitening comes before."
+    ),
+)
 def returns(case: Case) -> Iterator[Check]:
     """Returns are advantages before whitening plus values."""
+    if case.stored.returns is None:
+        return
+    case.hold("advantage", "select", "shaping", "kl")
     made = prepare(case.own, case.loaded.batch)
     if case.stored.returns is None or made.returns is None:
         return
@@ -206,29 +295,55 @@ def returns(case: Case) -> Iterator[Check]:
 # ---- the updates ----
 
 
-@identity("minibatches repeat or leave out sequences")
+@identity(
+    "minibatches repeat or leave out sequences",
+    formula="in each epoch every sequence is in exactly one minibatch",
+    innocent=(
+        "The trainer stopped an epoch early, was killed in this step, or draws minibatches with"
+        " replacement on purpose."
+    ),
+    change=(
+        "Look at the sampler of minibatches and its seed on each rank. Check what fills up the"
+        " last minibatch."
+    ),
+)
 def order(case: Case) -> Iterator[Check]:
     """Each epoch trains on every sequence once."""
     stored = case.stored
-    learn = case.settings.learn
+    declared = case.declared
     if case.own.schedule != Schedule():
         raise Missing("the parts of the schedule")
+    if declared.unfinished == stored.step:
+        raise Missing("the end of the step, in which the run stopped")
     broken = any(update.scalars.get("non_finite") for update in stored.updates)
-    may_end = broken or learn.target_kl is not None or case.own.early_stop != EarlyStop()
-    for epoch in range(learn.epochs):
+    may_end = broken or declared.may_end_early or case.own.early_stop != EarlyStop()
+    last = max((update.epoch for update in stored.updates), default=0)
+    for epoch in range(last + 1 if declared.epochs is None else declared.epochs):
         rows = [update.rows for update in stored.updates if update.epoch == epoch]
         counts = np.bincount(
             np.concatenate([*rows, np.zeros(0, int)]).astype(int), minlength=len(stored.tokens)
         )
-        once = np.ones_like(counts)
-        expected = np.minimum(counts, once) if may_end and len(rows) < learn.minibatches else once
+        # A loop that does not number its epochs trains on each sequence several times in its only one.
+        times = 1 if declared.epochs is not None or last else max(1, int(counts.min()))
+        once = np.full_like(counts, times)
+        is_cut = declared.minibatches is None or len(rows) < declared.minibatches
+        expected = np.minimum(counts, once) if may_end and is_cut else once
         yield case.compare(counts[:, None], expected[:, None], says=f"in epoch {epoch}")
 
 
-@identity("rows lost their masks, advantages or old log-probs on the way to an update, or have others'")
+@identity(
+    "rows lost their masks, advantages or old log-probs on the way to an update, or have others'",
+    formula="mask, A and log pi_old of a row in an update = those of the row in the batch",
+    innocent="The trainer makes old log-probs or advantages again between two epochs on purpose.",
+    change=(
+        "Look at what happens to a row between the batch and the update: a shuffle that moves one array"
+        " only, a slice, a recomputation."
+    ),
+)
 def minibatches(case: Case) -> Iterator[Check]:
     """Each update trains on rows of the batch as the batch has them."""
     stored = case.stored
+    case.hold("schedule")
     if case.own.schedule != Schedule():
         raise Missing("the parts of the schedule")
     for update in stored.updates:
@@ -245,37 +360,86 @@ def minibatches(case: Case) -> Iterator[Check]:
             yield Check(update=update.index, gap=0.0, tolerance=EXACT, logged=0.0, expected=0.0)
 
 
-@identity("the loss has another scale, sign, mask or clip")
+@identity(
+    "the loss has another scale, sign, mask or clip",
+    formula="L = aggregate(surrogate(log pi - log pi_old, A, clip)) over the tokens of the update",
+    innocent=(
+        "The declared algorithm is not the one that ran (`replay_as`): another mean over tokens,"
+        " another clip."
+    ),
+    change=(
+        "Read the factor. A whole number is often the micro-batches or ranks, a fraction is often"
+        " padding in the mean."
+    ),
+)
 def loss(case: Case) -> Iterator[Check]:
     """The loss is that of the stored log-probs and advantages."""
+    case.hold_loss(*LOSS)
     for update in case.stored.updates:
+        logged = [(name, update.scalars.get(name), says) for name, says in LOSSES]
+        if all(number is None for _, number, _ in logged):
+            raise case.declared.lacks("policy_loss")
         terms, _, _ = weigh(case.own, case.loaded.minibatch(case.own, update), case.loaded, update)
         # The mean of advantages of both signs is near 0: rounding is a share of their size, not of the mean.
         size = float(torch.where(terms.mask, terms.token_loss.abs(), 0).max())
-        for name, says in (("policy_loss", ""), ("kl_loss", "KL term")):
-            logged = update.scalars.get(name)
-            expected = float(getattr(terms, name))
-            yield case.number(logged, expected, least=1e-5 * max(1e-3, size), says=says, update=update.index)
+        rounding = spacing(update.log_prob)
+        share = max(EXACT, ROUNDINGS * rounding)
+        least = max(1e-5, rounding) * max(1e-3, size)
+        for name, number, says in logged:
+            if number is not None or case.declared.own_settings is not None:
+                expected = float(getattr(terms, name))
+                yield case.number(number, expected, share, least=least, says=says, update=update.index)
 
 
-@identity("the backward pass lost or added something: a frozen layer, a scale, an accumulation")
+@identity(
+    "the backward pass lost or added something: a frozen layer, a scale, an accumulation",
+    formula="norm of the gradient = norm of dL / d weights, taken again from the stored weights",
+    innocent="The run computed on other hardware or in a lower precision than the tolerance allows for.",
+    change=(
+        "Compare the norm layer by layer on one batch. Look for frozen layers, loss scales and"
+        " lost micro-batches."
+    ),
+)
 def gradient(case: Case) -> Iterator[Check]:
     """The gradient is that of the loss."""
     yield from case.retaken_updates("policy").gradients
 
 
-@identity("clipping of the gradient norm is off, or another bound acts")
+@identity(
+    "clipping of the gradient norm is off, or another bound acts",
+    formula="norm after = min(norm before, bound)",
+    innocent="The trainer clips something else on purpose: each value, each layer, or an adaptive bound.",
+    change=(
+        "Clip after the gradients are unscaled and gathered, before the optimizer's step. Check"
+        " which parameters."
+    ),
+)
 def gradient_clip(case: Case) -> Iterator[Check]:
     """The step is along the gradient, shortened to the bound."""
-    limit = case.settings.learn.policy.max_grad_norm or math.inf
+    declared = case.declared
+    if not declared.measures_clipped_norm:
+        raise declared.lacks("grad_norm_after")
+    if declared.own_settings is None and declared.max_grad_norm is None:
+        raise declared.lacks("max_grad_norm")
+    limit = declared.max_grad_norm or math.inf
     for update in case.stored.updates:
         before = update.scalars.get("grad_norm")
         after = update.scalars.get("grad_norm_after")
+        if before is not None and after is None and declared.own_settings is None:
+            raise declared.lacks("grad_norm_after")
         if before is not None and math.isfinite(before) and not after == 0 < before:
             yield case.number(after, min(before, limit), update=update.index)
 
 
-@identity("the schedule is not the configured one")
+@identity(
+    "the schedule is not the configured one",
+    formula="lr = schedule(update), to a millionth",
+    innocent="The run was resumed with another length or another schedule on purpose.",
+    change=(
+        "Plot the logged rate over updates. Look at warm-up, at a resumed scheduler, and at"
+        " factors of the world size."
+    ),
+)
 def learning_rate(case: Case) -> Iterator[Check]:
     """The learning rate is the schedule's."""
     if case.settings.match is not None:
@@ -286,7 +450,15 @@ def learning_rate(case: Case) -> Iterator[Check]:
         yield case.number(lr, case.rate("policy", update.index), 1e-6, least=least, update=update.index)
 
 
-@identity("a step was not taken, or taken elsewhere")
+@identity(
+    "a step was not taken, or taken elsewhere",
+    formula="log pi(token) in update u = that of the weights which updates 0..u-1 lead to",
+    innocent="The run computed on other hardware or in a lower precision than the tolerance allows for.",
+    change=(
+        "Check that the optimizer steps once an update, and that the model that is scored is the"
+        " one that is stepped."
+    ),
+)
 def log_probs(case: Case) -> Iterator[Check]:
     """Each update starts from the weights that the update before left."""
     retaken = case.retaken_updates("policy")
@@ -295,7 +467,14 @@ def log_probs(case: Case) -> Iterator[Check]:
         raise Missing(retaken.missing)
 
 
-@identity("the critic is trained on other targets or with another scale")
+@identity(
+    "the critic is trained on other targets or with another scale",
+    formula="L_V = 1/2 mean max((V - G)^2, (V_clipped - G)^2)",
+    innocent="The run had another value clip than its settings say, by a later change of the code.",
+    change=(
+        "Read the factor: 2 is a missing half, others are a mean over other tokens. Check the targets too."
+    ),
+)
 def critic_loss(case: Case) -> Iterator[Check]:
     """The critic's loss is that of its values and returns."""
     if case.stored.values is None or case.stored.returns is None:
@@ -309,7 +488,12 @@ def critic_loss(case: Case) -> Iterator[Check]:
         yield case.number(update.scalars.get("value_loss"), expected, 0.01, update=update.index)
 
 
-@identity("the critic's backward pass lost or added something, or a step was not taken")
+@identity(
+    "the critic's backward pass lost or added something, or a step was not taken",
+    formula="norm of the gradient = norm of dL_V / d weights, taken again from the stored weights",
+    innocent="The run computed on other hardware or in a lower precision than the tolerance allows for.",
+    change="Check that the critic's optimizer keeps its state and steps once an update.",
+)
 def critic_gradient(case: Case) -> Iterator[Check]:
     """The critic's gradient is that of its loss, at the weights that the update before left."""
     if case.stored.values is None or case.stored.returns is None:
@@ -322,14 +506,20 @@ def critic_gradient(case: Case) -> Iterator[Check]:
 
 @identity(
     "the optimizer took another step: a layer is frozen, its state was lost, a rate differs, weights were"
-    " loaded"
+    " loaded",
+    formula="weights of step k+1 = weights of step k + the steps of its updates",
+    innocent="You loaded other weights on purpose, or resumed with another version of the optimizer.",
+    change=(
+        "Look at the layers that are named. Check the optimizer's parameter groups, and what a"
+        " resume restores."
+    ),
 )
 def weights(case: Case) -> Iterator[Check]:
     """The weights of the next step are those that the updates lead to."""
     stored = case.stored
     after = case.read(case.stored.step + 1)
     if after is None or not after.weights or not stored.weights:
-        raise Missing(f"the weights of step {stored.step + 1}")
+        raise case.declared.lacks_weights(stored.step + 1)
     missing = ""
     owners = OWNERS if case.networks(stored.step).critic else OWNERS[:1]
     for owner in owners:
@@ -379,7 +569,15 @@ def moved(start: Weights, made: Weights, after: Weights, share: float) -> Check:
     return Check(gap=gap, tolerance=tolerance, logged=gap, expected=0.0, layers=tuple(far[:4]))
 
 
-@identity("its state was lost or reset (resume, new optimizer)")
+@identity(
+    "its state was lost or reset (resume, new optimizer)",
+    formula="steps that the optimizer has counted = updates of the run",
+    innocent="You reset the optimizer on purpose, or resumed with a version that counts in another way.",
+    change=(
+        "Check that a checkpoint holds the optimizer's state, and that a resume loads it before"
+        " the first step."
+    ),
+)
 def optimizer_state(case: Case) -> Iterator[Check]:
     """The optimizer has counted the updates of the run."""
     stored = case.stored

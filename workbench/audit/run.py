@@ -14,9 +14,10 @@ import numpy as np
 
 from sorl.audit.cache import CheckCache
 from sorl.audit.case import Case
-from sorl.audit.identities import DEVIATIONS, IDENTITIES, Identity
+from sorl.audit.declaration import declaration_of
+from sorl.audit.identities import DEVIATIONS
+from sorl.audit.registry import IDENTITIES, Identity, asked_of_steps
 from sorl.diagnostics.evidence import Missing
-from sorl.learn.run import settings_of
 from sorl.spec import InputError
 from sorl.spec.evidence import FAILED, Check
 from sorl.store import batches
@@ -39,7 +40,7 @@ def audit(
     one's reason is put there, and the others go on.
     """
     stored = StoredRun(folder, unread)
-    wanted = [name for name in IDENTITIES if not names or name in names]
+    wanted = [name for name in stored.asked if not names or name in names]
     checks: list[Check] = []
     for step in steps:
         for check in stored.checks(step, wanted):
@@ -56,11 +57,12 @@ class StoredRun:
 
     def __init__(self, folder: Path, unread: dict[int, str] | None = None) -> None:
         self.folder = folder
-        self.settings = settings_of(folder)
+        self.declared = declaration_of(folder)
+        self.asked = [one.name for one in asked_of_steps(is_own=self.declared.own_settings is not None)]
         self.known = batches.steps(folder)
         self.unread = unread
-        self.cache = CheckCache(folder, self.settings.learn.staleness)
-        self._read = lru_cache(maxsize=self.settings.learn.staleness + 3)(self._batch)
+        self.cache = CheckCache(folder, self.declared)
+        self._read = lru_cache(maxsize=self.declared.staleness + 3)(self._batch)
 
     def checks(self, step: int, names: Sequence[str]) -> Iterator[Check]:
         """Yield the checks of a step; none of a damaged one whose reason is kept."""
@@ -80,7 +82,7 @@ class StoredRun:
         batch = self._read(step)
         if batch is None and self.unread is not None and step in self.unread:
             return None
-        return Case(batch or batches.read(self.folder, step), self.settings, self._read)
+        return Case(batch or batches.read(self.folder, step), self.declared, self._read)
 
     def _batch(self, step: int) -> StoredBatch | None:
         try:

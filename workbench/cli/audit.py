@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from typer import Argument, Context, Exit, Option
 
@@ -16,7 +16,7 @@ from sorl.spec import InputError, nearest
 from sorl.store import batches
 
 if TYPE_CHECKING:
-    from sorl.audit import Check
+    from sorl.audit import Check, Declaration
 
 _STEP = "Audit this stored step. Repeatable; default: six, around the onset and alarms first."
 _NAMED = 5  # damaged steps of which each is named
@@ -41,7 +41,8 @@ def audit(
 ) -> None:
     """Recompute what stored steps say they did: rewards, log-probs, advantages, losses, gradients, weights.
 
-    A violated identity is a proof that something is wrong, whatever its cause. Exit code 1 if there is one.
+    A violated identity is a proof that something is wrong, whatever its cause. Exit code 1 if there is one. A
+    run that was recorded from another trainer is audited by what its stored batches and tables hold.
     """
     from sorl.audit import IDENTITIES
 
@@ -55,7 +56,7 @@ def audit(
     progress = _Progress() if form == "text" else None
     found = checks(ctx.obj, folder, step or (), only or (), unread, progress)
     if form == "json":
-        echo(document([check.as_dict() for check in found]), nl=False)
+        echo(document([as_document(check) for check in found]), nl=False)
     else:
         _print(folder.name, found)
     if unread or any(check.violated for check in found):
@@ -79,15 +80,14 @@ def checks(
     import torch
 
     from sorl import audit as auditing
-    from sorl.learn.run import settings_of
 
     torch.set_num_threads(1)
-    if not (known := batches.steps(folder)):
-        batches.file_of(folder, 0)  # says how to store them
+    declared = auditing.declaration_of(folder)
+    known = batches.steps(folder)
     near: Iterable[int] = ()
     if not steps and folder.parent.parent.resolve() == runs.resolve():
         near = [int(row[0]) for row in current(runs).rows(_NEAR, {"run": folder.name}).rows]
-    wanted = list(steps) or auditing.chosen(known, near, settings_of(folder).learn.staleness)
+    wanted = list(steps) or auditing.chosen(known, near, declared.staleness)
     unread = {} if unread is None else unread
     is_filed = folder.parent.parent.resolve() == runs.resolve()
     found = []
@@ -99,7 +99,34 @@ def checks(
             progress(check)
     if unread:
         _say_unread(unread, wanted)
-    return found
+    if not wanted:
+        found = _without_batches(declared, only)
+    return found + ([] if steps else list(auditing.table_checks(folder, only, declared)))
+
+
+def _without_batches(declared: Declaration, only: Sequence[str]) -> list[Check]:
+    """Return of a run without stored batches what each identity of a step would need."""
+    from sorl.audit import Check, asked_of_steps
+
+    missing = f"needs {declared.lacks('batch')}"
+    asked = asked_of_steps(is_own=declared.own_settings is not None)
+    names = [one.name for one in asked if not only or one.name in only]
+    return [Check(identity=name, missing=missing) for name in names]
+
+
+def advice(name: str) -> dict[str, str]:
+    """Return what a violation of an identity means, how it can be innocent, what to do, and its page."""
+    from sorl.audit import IDENTITIES
+
+    one = IDENTITIES.get(name)
+    if one is None:
+        return {}
+    return {"means": one.means, "innocent": one.innocent, "change": one.change, "page": one.page}
+
+
+def as_document(check: Check) -> dict[str, Any]:
+    """Return a check as JSON has it; of a violated one also what it means and what to do."""
+    return check.as_dict() | (advice(check.identity) if check.violated else {})
 
 
 def _say_unread(unread: Mapping[int, str], wanted: Sequence[int]) -> None:
@@ -137,29 +164,50 @@ class _Progress:
 def _print(run: str, found: Sequence[Check]) -> None:
     from sorl.audit import IDENTITIES
 
-    steps = sorted({check.step for check in found})
-    echo(f"{run}: steps {batches.ranges(steps)} audited")
+    steps = sorted({check.step for check in found if check.step >= 0})
+    echo(f"{run}: steps {batches.ranges(steps)} audited" if steps else f"{run}: its rows are audited")
     broken = [check for check in found if check.violated]
     if broken:
-        echo("\nViolated: both sides were stored by the trainer, so one of them is wrong")
-        columns = ("identity", "step", "update", "logged", "must be", "what")
-        print_table(
-            columns, [[c.identity, c.step, c.update, c.logged, c.expected, difference(c)] for c in broken]
-        )
-        for name in dict.fromkeys(check.identity for check in broken):
-            one = IDENTITIES[name]
-            echo(f"{name}: {one.must[0].lower()}{one.must[1:]}. If not: {one.means}.")
+        _print_violations(broken)
     checked = {check.identity for check in found if not check.missing} - {check.identity for check in broken}
     held = [name for name in IDENTITIES if name in checked]
-    echo(f"\n{'No identity is violated. ' if not broken else ''}{len(held)} hold: {', '.join(held)}.")
-    lacking: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for check in found:
-        if check.missing:
-            lacking[check.identity, check.missing].append(check.step)
-    if lacking:
-        echo("\nNot checked")
-    for (name, why), at in lacking.items():
-        echo(f"{name} at {'step' if len(at) == 1 else 'steps'} {batches.ranges(at)}: {why}")
+    verdict = "" if broken else "No identity is violated. "
+    echo(f"\n{verdict}{len(held)} hold{': ' if held else ''}{', '.join(held)}.")
+    _print_missing([check for check in found if check.missing])
+
+
+def _print_violations(broken: Sequence[Check]) -> None:
+    from sorl.audit import IDENTITIES
+
+    echo("\nViolated: both sides were stored by the trainer, so one of them is wrong")
+    columns = ("identity", "step", "update", "logged", "must be", "what")
+    print_table(
+        columns, [[c.identity, c.step, c.update, c.logged, c.expected, difference(c)] for c in broken]
+    )
+    for name in dict.fromkeys(check.identity for check in broken):
+        one = IDENTITIES[name]
+        echo(f"{name}: {one.must[0].lower()}{one.must[1:]}. If not: {one.means}.")
+        echo(f"  Innocent if: {one.innocent}")
+        echo(f"  Next: {one.change}")
+        echo(f"  More: {one.page}")
+
+
+def _print_missing(lacking: Sequence[Check]) -> None:
+    """Say what was not checked, once for each reason."""
+    if not lacking:
+        return
+    echo("\nNot checked")
+    names: dict[tuple[str, tuple[int, ...]], list[str]] = defaultdict(list)
+    at: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for check in lacking:
+        at[check.identity, check.missing].append(check.step)
+    for (name, why), steps in at.items():
+        names[why, tuple(steps)].append(name)
+    for (why, places), together in names.items():
+        known = [step for step in places if step >= 0]
+        word = "step" if len(known) == 1 else "steps"
+        where = f" at {word} {batches.ranges(known)}" if known else ""
+        echo(f"{', '.join(together)}{where}: {why}")
 
 
 def difference(check: Check) -> str:

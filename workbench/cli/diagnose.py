@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sorl.diagnosis.finding import Diagnosis
     from sorl.diagnosis.log import Log
     from sorl.importing.mapping import NameMap
-from sorl.cli.audit import checks
+from sorl.cli.audit import as_document, checks
 
 _AUDIT = (
     "Recompute stored steps (ten seconds a run), or leave that out; default: for a single run, if torch is"
@@ -181,7 +181,7 @@ def _as_document(answer: _Answer) -> dict[str, Any]:
     found = report.as_dict(answer.diagnosis)
     if answer.unaudited:
         found["failed"] = {**found["failed"], "audit": answer.unaudited}
-    return found if answer.checks is None else found | {"audit": [check.as_dict() for check in answer.checks]}
+    return found if answer.checks is None else found | {"audit": list(map(as_document, answer.checks))}
 
 
 def _in_full(answer: _Answer, form: str) -> str:
@@ -197,7 +197,7 @@ def _in_full(answer: _Answer, form: str) -> str:
 
 def audited(runs: Path, log: Log, strict: bool) -> list[Check] | None:
     """Return the checks of a run's stored steps; None where there are none, or torch is not installed."""
-    if log.folder is None or not batches.steps(log.folder) or not (log.folder / "config.toml").is_file():
+    if log.folder is None or not batches.steps(log.folder):
         return None
     if not strict and find_spec("torch") is None:
         return None
@@ -223,7 +223,7 @@ def in_words(said: Diagnosis, checks: Sequence[Check] | None) -> list[str]:
         return tell
     from sorl.audit import IDENTITIES
 
-    steps = batches.ranges(sorted({check.step for check in checks}))
+    steps = batches.ranges(sorted({check.step for check in checks if check.step >= 0}))
     broken = [check for check in checks if check.violated]
     if not broken:
         known = {check.identity for check in checks if not check.missing}

@@ -52,6 +52,7 @@ AGGREGATES: Mapping[str, Any] = {
     "dr_grpo": "seq_mean_token_sum_norm",
     "luspo": "seq_mean_token_sum",
 }
+CLIP_FRACTION = "clip_ratio/region_mean"  # what TRL logs of a micro-batch
 WRAPPED = (
     "_generate_and_score_completions",
     "_calculate_rewards",
@@ -106,12 +107,14 @@ class Recording:
             "seed": args.seed,
             "clip": clip_of(trainer),
             "replay_as": replay_as(trainer),
+            "undeclared": undeclared(trainer),
             "temperature": trainer.temperature,
             "trainer": "trl",
             "decode": tokenizer.convert_ids_to_tokens,
             "iterations": max(0, args.max_steps) * args.gradient_accumulation_steps // self.window or None,
         }
-        default |= getattr(trainer, "recorded_as", {})  # a loss of ours, in place of TRL's
+        if recorded_as := getattr(trainer, "recorded_as", {}):  # a loss of ours, in place of TRL's
+            default |= recorded_as | {"undeclared": ["advantage"]}
         self.ledger = Ledger(runs, **(default | knobs))
         for name in WRAPPED:
             setattr(trainer, name, self._around(name, getattr(trainer, name)))
@@ -253,13 +256,17 @@ class Recording:
             "log_prob_ref": inputs.get("ref_per_token_logps"),
             **own,
         }
+        metrics = getattr(trainer, "_metrics", {}).get("train", {})
+        if logged := metrics.get(CLIP_FRACTION):
+            told["clip_frac"] = logged[-1]
         # it is the surrogate alone
         if trainer.beta == 0 and not getattr(trainer, "_entropy_bonus_enabled", False):
             told["policy_loss"] = out.detach()
         step = self.step
 
         def weighed(gradient: Tensor) -> None:
-            terms["gradient_weight"] = gradient
+            # of the mean over ranks
+            terms["gradient_weight"] = gradient / trainer.accelerator.num_processes
             self.ledger.update(step, **told)
 
         log_prob.register_hook(weighed)
@@ -337,7 +344,36 @@ def replay_as(trainer: Any) -> dict[str, Any] | str:
     clip = {"low": trainer.epsilon_low, "high": trainer.epsilon_high}
     clip |= {"dual": trainer.args.delta} if trainer.args.delta else {}
     group = {"kind": "grpo", "eps": 1e-4} if trainer.scale_rewards == "group" else "mean_only"
-    found = {"base": "grpo", "clip": clip, "aggregate": AGGREGATES[trainer.loss_type], "advantage": group}
+    aggregate = AGGREGATES[trainer.loss_type]
+    if trainer.loss_type == "dr_grpo" and (horizon := getattr(trainer.args, "max_completion_length", None)):
+        aggregate = {"kind": aggregate, "horizon": float(horizon)}
+    found = {"base": "grpo", "clip": clip, "aggregate": aggregate, "advantage": group}
     found |= {"ratio": {"level": "sequence"}} if trainer.importance_sampling_level == "sequence" else {}
     plain = trainer.beta and not getattr(trainer.args, "use_bias_correction_kl", False)
     return found | ({"kl": {"kind": "loss", "estimator": "k3", "beta": trainer.beta}} if plain else {})
+
+
+def undeclared(trainer: Any) -> list[str]:
+    """Return the slots in which `replay_as` is not all of TRL's configuration, so that no audit asks them."""
+    args = trainer.args
+    slots: set[str] = set()
+    if trainer.loss_type not in AGGREGATES:
+        slots |= {"clip", "aggregate", "advantage"}
+    # These divide by the tokens of a whole generation, or weigh a sequence by its length.
+    one_update = args.steps_per_generation == args.gradient_accumulation_steps
+    if trainer.loss_type == "luspo" or (trainer.loss_type == "dapo" and not one_update):
+        slots.add("aggregate")
+    if trainer.loss_type == "dr_grpo" and not getattr(args, "max_completion_length", None):
+        slots.add("aggregate")
+    is_summed = getattr(args, "multi_objective_aggregation", "sum_then_normalize") == "sum_then_normalize"
+    if trainer.scale_rewards not in ("group", "none", False) or not is_summed:
+        slots.add("advantage")
+    # TRL averages its KL term as it does the surrogate, our slot over tokens.
+    is_token_mean = AGGREGATES.get(trainer.loss_type) == "token_mean"
+    if trainer.beta and (getattr(args, "use_bias_correction_kl", False) or not is_token_mean):
+        slots.add("kl")
+    # Both leave tokens out of the loss.
+    is_thinned = getattr(args, "top_entropy_quantile", 1.0) < 1.0
+    if is_thinned or getattr(args, "off_policy_mask_threshold", None) is not None:
+        slots.add("clip")
+    return sorted(slots)

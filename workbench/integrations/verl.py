@@ -39,7 +39,8 @@ from sorl.spec import InputError
 PREFIX = "sorl:"
 VANILLA = "vanilla"
 ROW = "sorl_row"
-KNOBS = ("record", "every", "trajectories", "tokens", "memory_mb")  # of a loss mode, for the ledger
+# Of a loss mode, for the ledger; `advantage` is verl's algorithm.adv_estimator in our words.
+KNOBS = ("record", "every", "trajectories", "tokens", "memory_mb", "advantage")
 # Options of verl's actor that change what is computed; those of its own loss are not read by ours.
 SETTINGS = (
     "ppo_mini_batch_size",
@@ -357,9 +358,7 @@ class Recorder:
         self.ranks = engine.get_data_parallel_size()
         planned = getattr(learn, "total_training_steps", -1)
         self.iterations = planned if planned and planned > 0 else None
-        clip, replay_as = (
-            verls_own(config, asked.name) if loss is None else (None, {"base": asked.name, **asked.slots})
-        )
+        words = in_our_words(config, asked, loss, knobs.pop("advantage", None))
         self.ledger = Ledger(
             folder.parent,
             experiment=folder.name,
@@ -368,8 +367,9 @@ class Recorder:
             trainer="verl",
             seed=config.data_loader_seed,
             iterations=self.iterations,
-            clip=clip,
-            replay_as=replay_as,
+            clip=words.clip,
+            replay_as=words.replay_as,
+            undeclared=words.undeclared,
             decode=None if tokenizer is None else tokenizer.convert_ids_to_tokens,
             process_group=engine.get_data_parallel_group(),
             **knobs,
@@ -412,7 +412,6 @@ class Recorder:
         """Record a micro-batch once the backward pass has said how much each token weighs in the loss."""
         assert self.step.trajectory is not None
         values = model_output["log_probs"]
-        logged = getattr(out[1].get("actor/pg_loss"), "values", None)
         log_prob = _padded(values, data).detach()
         width = log_prob.shape[1]
         entropy = model_output.get("entropy")
@@ -432,7 +431,8 @@ class Recorder:
                 "trajectory": self.step.trajectory[data[ROW].cpu()],
                 "values_old": dense(data, "values", width),
                 "returns": dense(data, "returns", width),
-                "policy_loss": float(logged[-1]) if isinstance(logged, list) and logged else None,
+                "policy_loss": last_logged(out, "actor/pg_loss"),
+                "clip_frac": last_logged(out, "actor/pg_clipfrac"),
                 "entropy": None if entropy is None else _padded(entropy, data).detach(),
             }
         )
@@ -462,6 +462,53 @@ class Recorder:
         self.ledger.end(self.number)
         if self.iterations is not None and self.number + 1 >= self.iterations:
             self.ledger.close()
+
+
+def last_logged(out: Any, name: str) -> float | None:
+    """What the loss function logs of its micro-batch under a name: a number, or verl's list of them."""
+    logged = out[1].get(name)
+    values = getattr(logged, "values", logged)
+    if isinstance(values, list):
+        values = values[-1] if values else None
+    if isinstance(values, Tensor):
+        values = values.item()
+    return float(values) if isinstance(values, int | float) else None
+
+
+class Words(NamedTuple):
+    """An actor's configuration in our words, as a ledger takes it."""
+
+    clip: Clip | None
+    replay_as: Any
+    undeclared: list[str]
+
+
+def in_our_words(config: Any, mode: Mode, loss: Loss | None, estimator: Any) -> Words:
+    """Return what a loss mode is in our words; `estimator`: that of the advantages, which the driver alone
+    knows.
+    """
+    clip: Clip | None = None
+    replay_as: Any = {"base": mode.name, **mode.slots}
+    if loss is None:
+        clip, replay_as = verls_own(config, mode.name)
+    slots = untold(config, mode.name if loss is None else "")
+    if estimator is not None and isinstance(replay_as, dict):
+        replay_as |= {"advantage": estimator}
+    else:
+        slots.add("advantage")
+    return Words(clip, replay_as, sorted(slots))
+
+
+def untold(config: Any, own_loss: str) -> set[str]:
+    """Return the slots of the algorithm that the actor's configuration does not say in our words; `own_loss`:
+    verl's loss mode, empty for a loss of ours.
+    """
+    slots = {"kl"} if config.use_kl_loss else set()
+    if own_loss not in ("", VANILLA):
+        slots |= {"clip", "aggregate"}
+    if config.loss_agg_mode == "seq-mean-token-sum-norm" and not config.loss_scale_factor:
+        slots.add("aggregate")
+    return slots
 
 
 def _list(data: Any, name: str) -> list[Any] | None:

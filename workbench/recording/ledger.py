@@ -66,8 +66,10 @@ TERMS = (
     "gradient_weight",
 )
 SUMMED = ("policy_loss", "kl_loss", "value_loss")  # over the parts of an update; then the mean over ranks
+AVERAGED = ("clip_frac",)  # over the parts of an update: as trainers log what each micro-batch has of its own
 SCALARS = (
     *SUMMED,
+    *AVERAGED,
     "grad_norm",
     "grad_norm_after",
     "critic_grad_norm",
@@ -116,7 +118,8 @@ class Ledger:
 
     `settings`: what the trainer was configured with, as nested tables; runs of one experiment with equal
     settings are replicates. `iterations`: planned steps. `replay_as`: the algorithm in our words, a name or
-    {base, slot, ...}, where `algorithm` is not one. `clip`: the trainer's clip; None = not known, and clip
+    {base, slot, ...}, where `algorithm` is not one; `undeclared`: slots of it that are only a guess, to which
+    an audit must not hold the run. `clip`: the trainer's clip; None = not known, and clip
     fractions are NULL. `decode` turns token ids into texts, in another thread. `resume`: continue the newest
     run of the same settings, or `run`; steps that it already has are not recorded twice.
 
@@ -140,6 +143,7 @@ class Ledger:
         resume: bool = False,
         iterations: int | None = None,
         replay_as: str | Mapping[str, Any] | None = None,
+        undeclared: Sequence[str] = (),
         clip: Clip | None = None,
         temperature: float = 1.0,
         decode: Callable[[list[int]], Sequence[str]] | None = None,
@@ -218,6 +222,7 @@ class Ledger:
                     },
                     "config": config,
                     "replay_as": replay_as or algorithm,
+                    "undeclared": list(undeclared),
                     "clip": clip and asdict(clip),
                     "temperature": temperature,
                     "every": every,
@@ -330,8 +335,8 @@ class Ledger:
         the ledger's `clip`, for a loss averaged over tokens.
 
         Scalars: grad_norm (before clipping), lr, ... (SCALARS), floats or tensors; losses are added up over
-        the parts of an update and averaged over ranks. They may come in a call of their own, after the
-        backward pass.
+        the parts of an update and averaged over ranks, `clip_frac` (the trainer's own) is averaged over the
+        parts. They may come in a call of their own, after the backward pass.
         """
         if not self._follow(step):
             return

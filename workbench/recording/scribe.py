@@ -29,7 +29,7 @@ from sorl.batch import pool, spread, turn_ids
 from sorl.diagnostics.evidence import Evidence, Known, Rollouts, StepEvidence, fingerprint, stretches
 from sorl.diagnostics.rules import Event
 from sorl.diagnostics.tokens import CLAMP
-from sorl.recording.ledger import PARTS, SUMMED, TERMS, TOKENS, decode
+from sorl.recording.ledger import AVERAGED, PARTS, SUMMED, TERMS, TOKENS, decode
 from sorl.recording.recorder import Recorder
 from sorl.spec import BatchesSettings, LearnSettings, RecordSettings, RunSettings
 
@@ -59,6 +59,8 @@ ROLLOUTS = (
     "answer",
     "ended",
 )
+# What an audit holds against each other, of which it matters that the trainer itself told it.
+TOLD_OF_UPDATES = ("group", "turn", "correction", "gradient_weight", "entropy")
 FLAGS = ("active_low", "active_high", "out_of_range", "dual", "corrected")
 
 Message = tuple[int, dict[str, Any], dict[str, np.ndarray]]  # the rank that sent it, what it says, arrays
@@ -457,6 +459,10 @@ class Joined:
         }
         # As the first update on the trajectory has it.
         arrays |= {"values" if name == "values_old" else name: x[first] for name, x in told.items()}
+        if not np.array_equal(sampled := self._sampled_mask(trained), arrays["mask"]):
+            arrays["mask_sampled"] = sampled
+        if self._updates_tell("gradient_weight"):
+            arrays["update.gradient_weight"] = Known(self.seen).gradient_weight.numpy()[real]
         own = ("mask", "advantages", "log_prob_old")
         if not all(np.array_equal(told[name], arrays[name][at]) for name in own):
             arrays |= {f"update.{name}": told[name] for name in own}
@@ -465,19 +471,60 @@ class Joined:
                 "epoch": int(update.epoch),
                 "rollout_step": int(update.rollout_step),
                 "passes": [len(a["mask"]) for _, _, a in parts],
-                "scalars": {name: values[0] for name, values in update.scalars.items()},
+                "scalars": _stored_scalars(update),
             }
             for update, parts in zip(self.updates, self.parts, strict=True)
         ]
         meta: dict[str, Any] = {
             "algorithm": self.opened["replay_as"],
+            "undeclared": self.opened.get("undeclared", []),
+            "told": self._names_told(),
+            "group_rollouts": self._group_sizes()[trained].tolist(),
             "slots": {},
             "temperature": self.opened["temperature"],
             "learn": LearnSettings().model_dump(mode="json"),
             "compute": {},
             "updates": described,
         }
+        if (turns := self._told("turns")) is not None:
+            meta["turns"] = turns[trained].tolist()
         return arrays, meta
+
+    def _sampled_mask(self, trained: np.ndarray) -> np.ndarray:
+        """Where the policy wrote, as the rollouts say it, of the trajectories that were trained on."""
+        mask = np.zeros((len(trained), self.width), dtype=bool)
+        for row, trajectory in enumerate(trained):
+            start = self.offset[trajectory]
+            written = self.masks[trajectory][: self.width - start]
+            mask[row, start : start + len(written)] = written
+        return mask
+
+    def _group_sizes(self) -> np.ndarray:
+        """How many rollouts the group of each trajectory has, trained on or not."""
+        _, group, sizes = np.unique(self.rollouts.group, return_inverse=True, return_counts=True)
+        return np.asarray(sizes[group])
+
+    def _rollouts_tell(self, name: str) -> bool:
+        """Whether every call told this of its rollouts."""
+        return all(name in arrays or name in meta for _, meta, arrays in self.calls)
+
+    def _updates_tell(self, name: str) -> bool:
+        """Whether every part of every update came with this tensor."""
+        return all(name in arrays for _, _, arrays in chain.from_iterable(self.parts))
+
+    def _names_told(self) -> list[str]:
+        """What the trainer itself told of the step, and no default or computation of ours stands for."""
+        of_rollouts = [name for name in (*ROLLOUTS, "mask") if self._rollouts_tell(name)]
+        of_updates = [name for name in TOLD_OF_UPDATES if self._updates_tell(name)]
+        return sorted({*of_rollouts, *of_updates})
+
+
+def _stored_scalars(update: Evidence) -> dict[str, float | None]:
+    """The scalars of an update as the black box has them, with the mean entropy of its tokens."""
+    scalars = {name: values[0] for name, values in update.scalars.items()}
+    if update.entropy is not None and bool(update.mask.any()):
+        scalars["entropy"] = float(update.entropy[update.mask].double().mean())
+    return scalars
 
 
 def clipped(
@@ -522,4 +569,5 @@ def _scalars(messages: Sequence[Message]) -> dict[str, float]:
     summed = {name: sum(told) / ranks for name, told in found.items() if name in SUMMED}
     if ratios := found.get("stabiliser_ratio"):  # each part has one of its own
         summed["stabiliser_ratio"] = max(ratios)
-    return {name: told[0] for name, told in found.items()} | summed
+    means = {name: sum(found[name]) / len(found[name]) for name in AVERAGED if name in found}
+    return {name: told[0] for name, told in found.items()} | summed | means

@@ -47,7 +47,8 @@ class Check:
     def as_dict(self) -> dict[str, Any]:
         """Return the check as JSON has it; what is not known is left out."""
         state = "violated" if self.violated else "holds"
-        named: dict[str, Any] = {"identity": self.identity, "step": self.step, "update": self.update}
+        step = None if self.step < 0 else self.step  # None: of the whole run
+        named: dict[str, Any] = {"identity": self.identity, "step": step, "update": self.update}
         named["state"] = "missing" if self.missing else state
         if not self.missing:
             named |= {name: getattr(self, name) for name in _NUMBERS}
@@ -57,7 +58,8 @@ class Check:
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Self:
         """Return the check of such a row. Raises KeyError, TypeError or ValueError for what is none."""
-        values: dict[str, Any] = {"identity": str(row["identity"]), "step": int(row["step"])}
+        step = -1 if row["step"] is None else int(row["step"])
+        values: dict[str, Any] = {"identity": str(row["identity"]), "step": step}
         values |= {name: float(row[name]) for name in _NUMBERS if name in row}
         values |= {name: str(row[name]) for name in _TEXTS if name in row}
         values |= {name: int(row[name]) for name in _WHOLE if row.get(name) is not None}

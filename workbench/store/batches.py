@@ -54,6 +54,10 @@ class StoredUpdate:
     log_prob_old: Annotated[
         ndarray | None, Stored("RT", "float", "its old log-prob, likewise (nats)", False)
     ] = None
+    gradient_weight: Annotated[
+        ndarray | None,
+        Stored("RT", "float", "d loss / d log-prob, of another trainer's backward pass", False),
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -61,9 +65,11 @@ class StoredBatch:
     """The training batch of one step as it was trained on. Log-probs are nats, 0 where not defined.
 
     `meta` holds what the numbers depend on: algorithm, slots, temperature, learn, compute, completion_budget,
-    and model (the architecture) where weights are stored. `texts` are those of token ids: escape them before
-    showing them. `mask_sampled` is the loss mask before the selection in every batch that is read, `weights`
-    those of its start.
+    and model (the architecture) where weights are stored. Of another trainer's run: told (what the trainer
+    handed over), undeclared (slots of the algorithm that are a guess), group_rollouts (how many rollouts the
+    group of each row has) and turns (how many each row took, if the trainer counts them).
+    `texts` are those of token ids: escape them before showing them. `mask_sampled` is the loss mask before
+    the selection in every batch that is read, `weights` those of its start.
     """
 
     step: int

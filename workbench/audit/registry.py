@@ -1,0 +1,71 @@
+"""The registry of identities: what must hold, what a violation means, how it can be innocent, what to do.
+
+A module of identities declares each with `@identity(...)`. Each is a page section of docs/identities.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sorl.spec import first_paragraph
+from sorl.spec.evidence import Check
+
+PAGE = "docs/identities.md"
+STEP = "step"  # an identity of a stored step: it looks at a Case
+RECORDED = "recorded"  # the same, of runs of other trainers: sorl's own trainer has a closer one
+TABLES = "tables"  # an identity of the rows of a run: it looks at Tables
+
+Look = Callable[[Any], Iterator[Check]]  # of a Case or of Tables
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A thing to check: what must be equal, and what it means where it is not."""
+
+    name: str
+    must: str
+    formula: str  # both sides of it, in plain signs
+    means: str  # what is wrong where it is violated
+    innocent: str  # how it can be violated without a bug
+    change: str  # what to do next
+    look: Look
+    reads: str = STEP
+
+    @property
+    def page(self) -> str:
+        """The section of the docs about it."""
+        return f"{PAGE}#{self.name}"
+
+
+def asked_of_steps(is_own: bool) -> list[Identity]:
+    """Return the identities that look at a stored step, of sorl's own trainer or of another's run."""
+    reads = (STEP,) if is_own else (STEP, RECORDED)
+    return [one for one in IDENTITIES.values() if one.reads in reads]
+
+
+IDENTITIES: dict[str, Identity] = {}
+
+
+def identity(
+    means: str, *, formula: str, innocent: str, change: str, reads: str = STEP
+) -> Callable[[Look], Look]:
+    """Declare a generator of checks as the identity of its name; its docstring says what must be equal."""
+
+    def declare(look: Look) -> Look:
+        name = look.__name__
+        must = first_paragraph(look).rstrip(".")
+        IDENTITIES[name] = Identity(name, must, formula, means, innocent, change, look, reads)
+        return look
+
+    return declare
+
+
+def arrange(names: Sequence[str]) -> None:
+    """Put the identities into this order; one that is not named keeps its place behind them."""
+    known = [name for name in names if name in IDENTITIES]
+    rest = [name for name in IDENTITIES if name not in names]
+    ordered = {name: IDENTITIES[name] for name in (*known, *rest)}
+    IDENTITIES.clear()
+    IDENTITIES.update(ordered)
