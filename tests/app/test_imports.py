@@ -148,7 +148,7 @@ def test_one_of_several_runs_is_chosen_from_a_list(runs: Path, open_screen: Open
     app.selectbox(key="part").set_value("1").run()
     assert app.value("part") == "1"
     shown = words(app)
-    assert "two.jsonl: " in shown
+    assert "two.jsonl (trainer not known, 60 rows" in shown
     assert "one.jsonl" not in shown
 
 

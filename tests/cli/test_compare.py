@@ -65,7 +65,7 @@ def test_every_format_has_every_arm_in_every_part(demo, form):
 def test_csv_and_json_have_every_arm_and_null_where_nothing_is_estimable(demo):
     of_json = {row["arm"]: row for row in told("compare", "demo", "--against", "ppo", runs=demo)}
     text = done("compare", "demo", "--format", "csv", "--against", "ppo", runs=demo).stdout
-    assert text.startswith("arm,algorithm,runs,n,judged,recovered,falling,mild,no_learning,peak,peak_low")
+    assert text.startswith("arm,algorithm,runs,n,judged,recovered,falling,mild,not_risen,peak,peak_low")
     of_csv = {row["arm"]: row for row in csv.DictReader(io.StringIO(text))}
     for rows, null in ((of_json, None), (of_csv, "")):
         assert set(rows) == {"ppo", HOSTILE, "st-ppo"}

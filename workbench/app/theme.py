@@ -92,7 +92,7 @@ LIGHT = Palette(
         "recovered": "#1f8a5b",
         "falling": "#a3542a",
         "no_learning": "#8a8f94",
-        "no_clear_change": "#a8adb2",
+        "no_clear_change": "#8f959b",
         "saturated": "#6d8ea8",
         "": "#8a8f94",
     },
