@@ -367,13 +367,22 @@ def cell_events() -> str:
 
 
 def identities() -> str:
-    """Return one row per identity of the audit."""
+    """Return one row per identity of the audit of a stored step."""
     from sorl.audit import IDENTITIES
 
-    return markdown_table(
-        ["identity", "what must hold", "where it does not"],
-        ([f"`{one.name}`", one.must, one.means] for one in IDENTITIES.values()),
-    )
+    return _identities(IDENTITIES.values())
+
+
+def witness_identities() -> str:
+    """Return one row per identity over time."""
+    from sorl.audit import WITNESSES
+
+    return _identities(WITNESSES.values())
+
+
+def _identities(declared: Iterable[Any]) -> str:
+    rows = ([f"`{one.name}`", one.must, one.means] for one in declared)
+    return markdown_table(["identity", "what must hold", "where it does not"], rows)
 
 
 # docs/replay.md, docs/results/stored-batches.md

@@ -6,6 +6,17 @@ trainer.
 
 from sorl.audit.case import explain
 from sorl.audit.identities import IDENTITIES, audit, chosen
+from sorl.audit.witnesses import WITNESSES, Tables, witness_checks, witness_tables
 from sorl.spec.evidence import Check
 
-__all__ = ["IDENTITIES", "Check", "audit", "chosen", "explain"]
+__all__ = [
+    "IDENTITIES",
+    "WITNESSES",
+    "Check",
+    "Tables",
+    "audit",
+    "chosen",
+    "explain",
+    "witness_checks",
+    "witness_tables",
+]

@@ -35,24 +35,44 @@ def audit(
 ) -> None:
     """Recompute what stored steps say they did: rewards, log-probs, advantages, losses, gradients, weights.
 
-    A violated identity is a proof that something is wrong, whatever its cause. Exit code 1 if there is one.
+    The witnesses of all steps are checked too, also where no step is stored. A violated identity is a proof
+    that something is wrong, whatever its cause. Exit code 1 if there is one.
     """
-    from sorl.audit import IDENTITIES
+    from sorl.audit import IDENTITIES, WITNESSES
 
+    declared = [*IDENTITIES, *WITNESSES]
     for name in only or ():
-        if name not in IDENTITIES:
-            raise InputError(
-                f"no identity '{name}'{nearest(name, IDENTITIES)}; allowed: {', '.join(IDENTITIES)}"
-            )
+        if name not in declared:
+            raise InputError(f"no identity '{name}'{nearest(name, declared)}; allowed: {', '.join(declared)}")
     folder = run_folder(ctx.obj, run)
     unread: dict[int, str] = {}
-    found = checks(ctx.obj, folder, step or (), only or (), unread)
+    found = checks_over_time(folder, only or ())
+    if not found or step or _stores_steps(folder, only or ()):
+        found += checks(ctx.obj, folder, step or (), only or (), unread)
     if form == "json":
         echo(document([as_dict(check) for check in found]), nl=False)
     else:
         _print(folder.name, found)
     if unread or any(check.violated for check in found):
         raise Exit(1)
+
+
+def checks_over_time(folder: Path, only: Sequence[str] = ()) -> list[Check]:
+    """Return the checks of a run's witnesses; none where it has none, or where others are asked for."""
+    from sorl.audit import WITNESSES, witness_checks, witness_tables
+
+    names = [name for name in only if name in WITNESSES]
+    if only and not names:
+        return []
+    return list(witness_checks(witness_tables(folder), names))
+
+
+def _stores_steps(folder: Path, only: Sequence[str]) -> bool:
+    """Whether the run stores steps, and an identity of stored steps is asked for."""
+    from sorl.audit import IDENTITIES
+
+    is_wanted = not only or any(name in IDENTITIES for name in only)
+    return is_wanted and bool(batches.steps(folder)) and (folder / "config.toml").is_file()
 
 
 def checks(
@@ -103,10 +123,10 @@ def as_dict(check: Check) -> dict[str, Any]:
 
 
 def _print(run: str, found: Sequence[Check]) -> None:
-    from sorl.audit import IDENTITIES
+    from sorl.audit import IDENTITIES, WITNESSES
 
-    steps = sorted({check.step for check in found})
-    echo(f"{run}: steps {batches.ranges(steps)} audited")
+    declared: dict[str, Any] = {**IDENTITIES, **WITNESSES}
+    echo(f"{run}: {_what_was_audited(found)} audited")
     broken = [check for check in found if check.violated]
     if broken:
         echo("\nViolated: both sides were stored by the trainer, so one of them is wrong")
@@ -115,10 +135,10 @@ def _print(run: str, found: Sequence[Check]) -> None:
             columns, [[c.identity, c.step, c.update, c.logged, c.expected, difference(c)] for c in broken]
         )
         for name in dict.fromkeys(check.identity for check in broken):
-            one = IDENTITIES[name]
+            one = declared[name]
             echo(f"{name}: {one.must[0].lower()}{one.must[1:]}. If not: {one.means}.")
     checked = {check.identity for check in found if not check.missing} - {check.identity for check in broken}
-    held = [name for name in IDENTITIES if name in checked]
+    held = [name for name in declared if name in checked]
     echo(f"\n{'No identity is violated. ' if not broken else ''}{len(held)} hold: {', '.join(held)}.")
     lacking: dict[tuple[str, str], list[int]] = defaultdict(list)
     for check in found:
@@ -128,6 +148,17 @@ def _print(run: str, found: Sequence[Check]) -> None:
         echo("\nNot checked")
     for (name, why), at in lacking.items():
         echo(f"{name} at {'step' if len(at) == 1 else 'steps'} {batches.ranges(at)}: {why}")
+
+
+def _what_was_audited(found: Sequence[Check]) -> str:
+    """Say which stored steps were recomputed, and whether witnesses were checked."""
+    from sorl.audit import WITNESSES
+
+    stored = sorted({check.step for check in found if check.identity not in WITNESSES})
+    parts = [f"steps {batches.ranges(stored)}"] if stored else []
+    if any(check.identity in WITNESSES for check in found):
+        parts.append("the witnesses of all steps")
+    return " and ".join(parts)
 
 
 def difference(check: Check) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -17,6 +18,7 @@ from sorl.diagnostics.evidence import fingerprint as fingerprint_of
 from sorl.learn.networks import log_probs
 from sorl.objective import Algorithm, policy_loss, prepare
 from sorl.objective.advantage import positions, value_loss
+from sorl.recording.witness import row_checksum, total_checksum
 
 PADDING, PROMPT, WRITTEN, OBSERVED = range(-1, 3)  # where a token comes from
 KINDS = {PADDING: "padding", OBSERVED: "observations", PROMPT: "prompts", WRITTEN: "written tokens"}
@@ -156,6 +158,32 @@ def problem(
 def fingerprint(batch: Batch) -> int:
     """Return a hash of the tokens of the batch and its loss mask, padding left out."""
     return fingerprint_of(*(x[batch.inside].numpy().tobytes() for x in (batch.tokens, batch.mask)))
+
+
+class Checksums(NamedTuple):
+    """Of the trajectories that a step trains on: checksums as they were sampled and as they are trained."""
+
+    trajectories: int
+    sampled: int | None  # None: an episode came without its stretches
+    trained: int
+
+
+def checksums(batch: Batch, episodes: Sequence[Episode]) -> Checksums:
+    """Checksums of tokens and loss masks; rows that the selection dropped are in none of the two."""
+    trained = []
+    sampled: list[int] | None = []
+    for row, episode in enumerate(episodes):
+        if not bool(batch.mask[row].any()):
+            continue
+        trained.append(row_checksum(batch.tokens[row].numpy(), batch.mask[row].numpy()))
+        if not episode.stretches or sampled is None:
+            sampled = None
+            continue
+        expected = episode_of(episode.stretches)
+        sampled.append(row_checksum(np.array(expected.tokens), np.array(expected.written)))
+    return Checksums(
+        len(trained), None if sampled is None else total_checksum(sampled), total_checksum(trained)
+    )
 
 
 def mismatches(batch: Batch, episodes: Sequence[Episode]) -> list[tuple[int, int]] | None:
