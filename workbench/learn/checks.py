@@ -18,7 +18,7 @@ from sorl.diagnostics.evidence import fingerprint as fingerprint_of
 from sorl.learn.networks import log_probs
 from sorl.objective import Algorithm, policy_loss, prepare
 from sorl.objective.advantage import positions, value_loss
-from sorl.recording.witness import row_checksum, total_checksum
+from sorl.recording.witness import row_checksums, total_checksum
 
 PADDING, PROMPT, WRITTEN, OBSERVED = range(-1, 3)  # where a token comes from
 KINDS = {PADDING: "padding", OBSERVED: "observations", PROMPT: "prompts", WRITTEN: "written tokens"}
@@ -170,20 +170,25 @@ class Checksums(NamedTuple):
 
 def checksums(batch: Batch, episodes: Sequence[Episode]) -> Checksums:
     """Checksums of tokens and loss masks; rows that the selection dropped are in none of the two."""
-    trained = []
-    sampled: list[int] | None = []
-    for row, episode in enumerate(episodes):
-        if not bool(batch.mask[row].any()):
-            continue
-        trained.append(row_checksum(batch.tokens[row].numpy(), batch.mask[row].numpy()))
-        if not episode.stretches or sampled is None:
-            sampled = None
-            continue
-        expected = episode_of(episode.stretches)
-        sampled.append(row_checksum(np.array(expected.tokens), np.array(expected.written)))
-    return Checksums(
-        len(trained), None if sampled is None else total_checksum(sampled), total_checksum(trained)
-    )
+    mask = batch.mask.numpy()
+    rows = np.flatnonzero(mask.any(axis=1))
+    trained = total_checksum(row_checksums(batch.tokens.numpy()[rows], mask[rows]))
+    used = [episodes[row] for row in rows.tolist()]
+    if not all(episode.stretches for episode in used):
+        return Checksums(len(rows), None, trained)
+    return Checksums(len(rows), total_checksum(sampled_checksums(used)), trained)
+
+
+def sampled_checksums(episodes: Sequence[Episode]) -> list[int]:
+    """Checksums of episodes by their stretches of tokens: what the sampler wrote, and what it was given."""
+    rows = [list(chain.from_iterable(episode.stretches)) for episode in episodes]
+    tokens = np.zeros((len(rows), max(map(len, rows), default=1)), dtype=np.int64)
+    mask = np.zeros(tokens.shape, dtype=bool)
+    for i, (row, episode) in enumerate(zip(rows, episodes, strict=True)):
+        lengths = [len(stretch) for stretch in episode.stretches]
+        tokens[i, : len(row)] = row
+        mask[i, : len(row)] = np.repeat(np.arange(len(lengths)) % 2 == 1, lengths)
+    return row_checksums(tokens, mask)
 
 
 def mismatches(batch: Batch, episodes: Sequence[Episode]) -> list[tuple[int, int]] | None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from itertools import chain
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from sorl.agent.engines import Engine
 from sorl.learn.checks import Checksums
@@ -20,9 +20,9 @@ class Witnesses:
 
     def __init__(self, learner: Learner) -> None:
         self.learner = learner
-        self.trained: dict[str, nn.Module] = {"policy": learner.policy}
+        self.trained = {"policy": list(learner.policy.named_parameters())}
         if learner.critic is not None:
-            self.trained["critic"] = learner.critic
+            self.trained["critic"] = list(learner.critic.named_parameters())
         self.witnesses = {name: Witness(name) for name in (*self.trained, "reference", "sampler")}
         for name, optimizer in learner.optimizers.items():
             self.witnesses[name].watch(optimizer)
@@ -34,8 +34,8 @@ class Witnesses:
         """Look at the networks that the step is about to train."""
         for witness in self.witnesses.values():
             witness.forget()
-        for name, network in self.trained.items():
-            self.witnesses[name].start(network.named_parameters())
+        for name, named in self.trained.items():
+            self.witnesses[name].start(named)
         self._shared_of = None
         self._passes = self.learner.backward_passes
 
@@ -44,8 +44,8 @@ class Witnesses:
         held = getattr(engine, "held", None)
         if held is None:
             return
-        named: list[tuple[str, Tensor]] = list(held())
-        own = dict(self.trained["policy"].named_parameters())
+        named = list(held())
+        own = dict(self.trained["policy"])
         if all(own.get(name) is tensor for name, tensor in named):
             self._shared_of = of_step  # the numbers are the policy's
         else:
@@ -57,8 +57,8 @@ class Witnesses:
 
     def finish(self) -> None:
         """Look at the networks that the step has trained."""
-        for name, network in self.trained.items():
-            self.witnesses[name].finish(network.named_parameters())
+        for name, named in self.trained.items():
+            self.witnesses[name].finish(named)
 
     def record(self, recorder: Recorder, step: int, checksums: Checksums) -> None:
         """Write the rows of the step."""

@@ -1,6 +1,6 @@
 """Witnesses of weights that are too large to store: a few numbers a layer, from fixed entries of its tensors.
 
-A fingerprint is the sum of up to 65,536 entries of each tensor, with random signs. Places and signs follow
+A fingerprint is the sum of up to 16,384 entries of each tensor, with random signs. Places and signs follow
 from the tensor's name and size alone, so every machine, rank and precision looks at the same entries. Two
 fingerprints are equal if the weights are, and by chance almost never otherwise.
 """
@@ -8,9 +8,12 @@ fingerprints are equal if the weights are, and by chance almost never otherwise.
 from __future__ import annotations
 
 import json
+import logging
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from hashlib import blake2b
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -21,10 +24,14 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-MOST_ENTRIES = 65_536  # of a tensor
+MOST_ENTRIES = 16_384  # of a tensor
+MOST_TOGETHER = 4_000_000  # entries of the layers that are looked at together
 CHECKSUM_BITS = 48  # a DOUBLE holds them exactly
 
+log = logging.getLogger("sorl.recording")
+
 Named = Iterable[tuple[str, Any]]
+Rows = list[list[float]]
 
 # What wrappers put into the names of parameters.
 _WRAPPERS = re.compile(r"^(?:module\.)+|_orig_mod\.|_checkpoint_wrapped_module\.")
@@ -53,14 +60,22 @@ def layer_of(name: str) -> str:
     return "embedding" if _EMBEDDING.search(name) else "rest"
 
 
-def random_bits(name: str, size: int, count: int) -> np.ndarray:
-    """`count` random numbers of 64 bits that depend on a tensor's name and size alone (SplitMix64)."""
-    digest = blake2b(f"{name} {size}".encode(), digest_size=8).digest()
-    state = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    state += np.frombuffer(digest, dtype="<u8")
+def scrambled(state: np.ndarray) -> np.ndarray:
+    """Numbers of 64 bits as random ones, each from its own alone (the last part of SplitMix64)."""
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(state ^ (state >> np.uint64(31)))
+
+
+def counted(count: int) -> np.ndarray:
+    """The first numbers of SplitMix64 before they are scrambled, (count,)."""
+    return np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+
+
+def random_bits(name: str, size: int, count: int) -> np.ndarray:
+    """`count` random numbers of 64 bits that depend on a tensor's name and size alone (SplitMix64)."""
+    digest = blake2b(f"{name} {size}".encode(), digest_size=8).digest()
+    return scrambled(counted(count) + np.frombuffer(digest, dtype="<u8"))
 
 
 @dataclass(frozen=True)
@@ -97,22 +112,34 @@ class Layer:
     name: str
     tensors: dict[str, Tensor] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def parameters(self) -> int:
         """How many numbers it has."""
         return sum(tensor.numel() for tensor in self.tensors.values())
 
-    @property
+    @cached_property
     def sampled(self) -> int:
         """How many of them are looked at."""
         return sum(min(tensor.numel(), MOST_ENTRIES) for tensor in self.tensors.values())
+
+    @property
+    def device(self) -> Any:
+        """Where it is; of one that is spread over devices its first part."""
+        return next(iter(self.tensors.values())).device
+
+    def by_device(self) -> list[Layer]:
+        """Its parts, one a device."""
+        parts: dict[Any, Layer] = {}
+        for name, tensor in self.tensors.items():
+            parts.setdefault(tensor.device, Layer(self.name)).tensors[name] = tensor
+        return list(parts.values())
 
     @property
     def trainable(self) -> bool:
         """Whether any of them is to be trained."""
         return any(tensor.requires_grad for tensor in self.tensors.values())
 
-    @property
+    @cached_property
     def dtype(self) -> str:
         """The coarsest number format among its tensors."""
         import torch
@@ -153,10 +180,10 @@ def norms(tensors: Sequence[Tensor]) -> Tensor:
     import torch
 
     if all(tensor.dtype in (torch.float32, torch.float64) for tensor in tensors):
-        found = list(torch._foreach_norm(list(tensors)))
+        lengths = torch._foreach_norm(list(tensors))
     else:
-        found = [torch.linalg.vector_norm(tensor, dtype=torch.float32) for tensor in tensors]
-    return torch.stack([_wide(one) for one in found])
+        lengths = tuple(torch.linalg.vector_norm(tensor, dtype=torch.float32) for tensor in tensors)
+    return _wide(torch.stack(lengths))
 
 
 def _wide(values: Tensor) -> Tensor:
@@ -178,13 +205,105 @@ def describe(optimizer: Any) -> str | None:
     return json.dumps(described | {"weight_decay": max(decays, default=0.0)})
 
 
-@dataclass
-class Look:
-    """A layer at one moment: the entries looked at, and sums of them that wait on the device."""
+class Chunk:
+    """Layers of one device that are looked at together: their entries in one vector, tensor after tensor."""
 
-    layer: Layer
-    entries: Tensor  # (n,) of all its tensors, one after another
-    sums: Tensor  # float64: fingerprint, the same in bfloat16, norm of the entries, norm of all weights
+    def __init__(self, layers: Sequence[Layer], marks: Callable[[str, Tensor], Marks]) -> None:
+        import torch
+
+        self.layers = layers
+        self.tensors: list[Tensor] = []
+        self.marks: list[Marks] = []
+        numbers: list[int] = []  # of the layer of each tensor
+        for number, layer in enumerate(layers):
+            for name, tensor in layer.tensors.items():
+                self.tensors.append(tensor)
+                self.marks.append(marks(name, tensor))
+                numbers.append(number)
+        device = _wide(self.tensors[0].detach().reshape(-1)[:0]).device
+        lengths = torch.tensor([len(one.signs) for one in self.marks])
+        sizes = torch.tensor([tensor.numel() for tensor in self.tensors])
+        self.is_whole = bool((lengths == sizes).all())
+        if self.is_whole:  # a layer is summed at once
+            lengths = torch.tensor([layer.sampled for layer in layers])
+            sizes = lengths
+            numbers = list(range(len(layers)))
+        self.lengths: list[int] = lengths.tolist()
+        self.shares = (sizes / lengths).double().to(device)  # numbers that an entry stands for
+        self.numbers = torch.tensor(numbers, device=device)
+        self.signs = torch.cat([one.signs for one in self.marks])
+
+    def entries(self) -> Tensor:
+        """The entries as they are now, (n,), a copy."""
+        import torch
+
+        parts = []
+        for tensor, one in zip(self.tensors, self.marks, strict=True):
+            flat = tensor.detach().reshape(-1)
+            parts.append(flat if one.places is None else flat.index_select(0, one.places))
+        return torch.cat(parts)
+
+    def products(self, one: Tensor, other: Tensor) -> Tensor:
+        """Inner products of entries (n,): of each tensor, or of each layer where it is looked at whole."""
+        import torch
+
+        parts = zip(one.split(self.lengths), other.split(self.lengths), strict=True)
+        return torch.stack([torch.dot(*pair) for pair in parts])
+
+    def by_layer(self, sums: Sequence[Tensor]) -> Tensor:
+        """Several such sums as those of each layer, (k, layers)."""
+        import torch
+
+        stacked = torch.stack(list(sums))
+        if self.is_whole:
+            return stacked
+        total = stacked.new_zeros(len(sums), len(self.layers))
+        return total.index_add_(1, self.numbers, stacked)
+
+    def start(self, entries: Tensor, rounded: bool) -> Tensor:
+        """Fingerprints, squares of the entries and of all weights, (3 or 4, layers)."""
+        import torch
+
+        wide = _wide(entries)
+        signs = _wide(self.signs)
+        squares = self.products(wide, wide)
+        whole = squares
+        if not self.is_whole:
+            whole = norms([tensor.detach() for tensor in self.tensors]).square()
+        sums = [self.products(signs, wide), squares, whole]
+        if rounded:
+            sums.append(self.products(signs, _wide(entries.to(torch.bfloat16))))
+        return self.by_layer(sums)
+
+    def end(self, entries: Tensor) -> Tensor:
+        """Fingerprints, and squares of how far all weights (estimated) and the entries moved, (3, layers)."""
+        after = _wide(self.entries())
+        moved = after - _wide(entries)
+        squares = self.products(moved, moved)
+        return self.by_layer([self.products(_wide(self.signs), after), squares * self.shares, squares])
+
+
+class Plan:
+    """What is looked at in a network: its layers, in chunks of bounded size."""
+
+    def __init__(self, named: Sequence[tuple[str, Any]], marks: Callable[[str, Tensor], Marks]) -> None:
+        self.tensors = [tensor for _, tensor in named]
+        self.layers = list(layers_of(named).values())
+        parts: list[list[Layer]] = []
+        size = 0
+        for layer in chain.from_iterable(layer.by_device() for layer in self.layers):
+            size += layer.sampled
+            is_full = size > MOST_TOGETHER or not parts or parts[-1][0].device != layer.device
+            if is_full:
+                parts.append([])
+                size = layer.sampled
+            parts[-1].append(layer)
+        self.chunks = [Chunk(part, marks) for part in parts]
+
+    def fits(self, named: Sequence[tuple[str, Any]]) -> bool:
+        """Whether these are the very tensors of the plan."""
+        same = (ours is tensor for ours, (_, tensor) in zip(self.tensors, named, strict=False))
+        return len(named) == len(self.tensors) and all(same)
 
 
 class Witness:
@@ -200,16 +319,16 @@ class Witness:
         self.trainable: bool | None = None  # whether the network is meant to move; None: as its tensors say
         self.optimizer: Any = None
         self._marks: dict[tuple[str, int, Any], Marks] = {}
+        self._plan: Plan | None = None
         self._places: dict[int, int] = {}  # of each parameter: the number of its layer
         self.forget()
 
     def forget(self) -> None:
         """Begin a step of which nothing is known."""
-        self.looks: dict[str, Look] = {}
-        self._ends: dict[str, Tensor] = {}  # fingerprint, moved, moved_least
-        self._steps = 0
-        self._paths: Tensor | None = None
-        self._rates: list[float] = []
+        self._entries: list[Tensor] = []  # of each chunk, at the start
+        self._starts: list[Tensor] = []
+        self._ends: list[Tensor] = []
+        self._paths: list[Path] | None = []  # of each step of the optimizer; None: they are not known
 
     def watch(self, optimizer: Any) -> None:
         """Look at each step of this optimizer from now on; nothing is known of one that is not torch's."""
@@ -219,64 +338,70 @@ class Witness:
 
     def start(self, named: Named, of_step: int | None = None, trainable: bool | None = None) -> None:
         """Look at the weights at the start of a step; `trainable` None: as the tensors say."""
+        import torch
+
         self.forget()
         self.of_step = of_step
         self.trainable = trainable
-        layers = layers_of(named)
-        self.looks = {name: self._look(layer) for name, layer in layers.items()}
-        self._rates = [0.0] * len(layers)
-        self._places = {}
-        for number, layer in enumerate(layers.values()):
-            for tensor in layer.tensors.values():
-                self._places[id(tensor)] = number
+        plan = self._planned(list(named))
+        is_rounded = self.network != "critic" and self.network != "reference"
+        with torch.no_grad():
+            self._entries = [chunk.entries() for chunk in plan.chunks]
+            pairs = zip(plan.chunks, self._entries, strict=True)
+            self._starts = [chunk.start(entries, is_rounded) for chunk, entries in pairs]
 
     def finish(self, named: Named) -> None:
         """Look at the same weights at the end of the step."""
         import torch
 
+        before = [layer.name for layer in self._plan.layers] if self._plan is not None else []
+        plan = self._planned(list(named))
+        if not self._entries or before != [layer.name for layer in plan.layers]:
+            return
         with torch.no_grad():
-            for name, layer in layers_of(named).items():
-                if name in self.looks:
-                    self._ends[name] = self._moved(self.looks[name], layer)
+            pairs = zip(plan.chunks, self._entries, strict=True)
+            self._ends = [chunk.end(entries) for chunk, entries in pairs]
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of the step, one a layer; None is what was not looked at."""
-        starts = dict(zip(self.looks, _fetched([look.sums for look in self.looks.values()]), strict=True))
-        ends = dict(zip(self._ends, _fetched(list(self._ends.values())), strict=True))
-        paths = _fetched([] if self._paths is None else [self._paths])
-        rows = []
-        for number, (name, look) in enumerate(self.looks.items()):
-            row = self._row(look, starts[name], ends.get(name))
-            if self._steers() and name in ends:
-                row |= {
-                    "optimizer": describe(self.optimizer),
-                    "optimizer_steps": self._steps,
-                    "lr_sum": self._rates[number],
-                    "gradient_path": paths[0][number] if paths else 0.0,
-                }
-            rows.append(row)
+        if not self._starts or self._plan is None:
+            return []
+        paths = self._paths if self._ends and self._steers() else None
+        gradients = [path.norms[None] for path in paths or () if path.norms is not None]
+        starts, ends, lengths = _fetched([self._starts, self._ends, gradients])
+        of_start = _added(self._plan.chunks, starts)
+        of_end = _added(self._plan.chunks, ends)
+        layers = self._plan.layers
+        rows = [self._row(layer, of_start[layer.name], of_end.get(layer.name)) for layer in layers]
+        if paths is not None:
+            for row, steered in zip(rows, self._steered(paths, lengths), strict=True):
+                row |= steered
         return rows
 
-    def _steers(self) -> bool:
-        """Whether the optimizer that is watched has these very tensors, and no copies of them."""
-        groups = [] if self.optimizer is None else self.optimizer.param_groups
-        parameters = chain.from_iterable(group["params"] for group in groups)
-        return any(id(parameter) in self._places for parameter in parameters)
+    def _steered(self, paths: Sequence[Path], lengths: Sequence[Rows]) -> list[dict[str, Any]]:
+        """What the optimizer did to each layer, from the norms of its gradients."""
+        count = len(self._plan.layers) if self._plan is not None else 0
+        fetched = iter(lengths)
+        walked = [0.0] * count
+        for path in paths:
+            if path.norms is not None:
+                walked = [a + b for a, b in zip(walked, path.lengths(next(fetched)[0], count), strict=True)]
+        common = {"optimizer": describe(self.optimizer), "optimizer_steps": len(paths)}
+        rows = []
+        for number in range(count):
+            rate = sum(path.highest.get(number, 0.0) for path in paths)
+            rows.append({**common, "lr_sum": rate, "gradient_path": walked[number]})
+        return rows
 
-    def _row(self, look: Look, start: Sequence[float], end: Sequence[float] | None) -> dict[str, Any]:
-        row: dict[str, Any] = {
-            "network": self.network,
-            "layer": look.layer.name,
-            "parameters": look.layer.parameters,
-            "sampled": look.layer.sampled,
-            "trainable": look.layer.trainable if self.trainable is None else self.trainable,
-            "dtype": look.layer.dtype,
-            "of_step": self.of_step,
-        }
-        names = ("fingerprint_start", "fingerprint_bfloat16", "fingerprint_norm", "weight_norm")
-        row |= dict(zip(names, start, strict=True))
-        ending = ("fingerprint_end", "moved", "moved_least")
-        return row | dict(zip(ending, end or (None, None, None), strict=True))
+    def _planned(self, named: list[tuple[str, Any]]) -> Plan:
+        """The plan of these tensors; the last one where they are the same."""
+        if self._plan is None or not self._plan.fits(named):
+            self._plan = Plan(named, self._mark)
+            self._places = {}
+            for number, layer in enumerate(self._plan.layers):
+                for tensor in layer.tensors.values():
+                    self._places[id(tensor)] = number
+        return self._plan
 
     def _mark(self, name: str, tensor: Tensor) -> Marks:
         key = (name, tensor.numel(), tensor.device)
@@ -284,94 +409,104 @@ class Witness:
             self._marks[key] = Marks.of(name, tensor.numel(), tensor.device)
         return self._marks[key]
 
-    def _look(self, layer: Layer) -> Look:
-        import torch
+    def _steers(self) -> bool:
+        """Whether the optimizer that is watched has these very tensors, and no copies of them."""
+        groups = [] if self.optimizer is None else self.optimizer.param_groups
+        parameters = chain.from_iterable(group["params"] for group in groups)
+        return any(id(parameter) in self._places for parameter in parameters)
 
-        with torch.no_grad():
-            entries = self._entries(layer)
-            signed = self._signs(layer)
-            wide = _wide(entries)
-            rounded = _wide(entries.to(torch.bfloat16))
-            all_norms = norms([tensor.detach() for tensor in layer.tensors.values()])
-            sums = [(signed * wide).sum(), (signed * rounded).sum()]
-            sums += [torch.linalg.vector_norm(wide), torch.linalg.vector_norm(all_norms)]
-            return Look(layer, entries, torch.stack(sums))
-
-    def _entries(self, layer: Layer) -> Tensor:
-        """The entries that are looked at, (n,), a copy."""
-        import torch
-
-        parts = []
-        for name, tensor in layer.tensors.items():
-            flat = tensor.detach().reshape(-1)
-            places = self._mark(name, tensor).places
-            parts.append(flat if places is None else flat.index_select(0, places))
-        device = parts[0].device
-        return torch.cat([part.to(device) for part in parts])
-
-    def _signs(self, layer: Layer) -> Tensor:
-        import torch
-
-        signs = [self._mark(name, tensor).signs for name, tensor in layer.tensors.items()]
-        return _wide(torch.cat([one.to(signs[0].device) for one in signs]))
-
-    def _moved(self, look: Look, layer: Layer) -> Tensor:
-        """Fingerprint at the end, estimated norm of the step, norm of the step of the entries alone."""
-        import torch
-
-        entries = self._entries(layer)
-        after = _wide(entries)
-        sizes = [min(tensor.numel(), MOST_ENTRIES) for tensor in layer.tensors.values()]
-        squares = (after - _wide(look.entries)).square()
-        if layer.sampled == layer.parameters:
-            total = squares.sum()
-        else:
-            shares = [tensor.numel() / n for tensor, n in zip(layer.tensors.values(), sizes, strict=True)]
-            parts = [part.sum() * share for part, share in zip(squares.split(sizes), shares, strict=True)]
-            total = torch.stack(parts).sum()
-        return torch.stack([(self._signs(layer) * after).sum(), total.sqrt(), squares.sum().sqrt()])
+    def _row(self, layer: Layer, start: Sequence[float], end: Sequence[float] | None) -> dict[str, Any]:
+        return {
+            "network": self.network,
+            "layer": layer.name,
+            "parameters": layer.parameters,
+            "sampled": layer.sampled,
+            "trainable": layer.trainable if self.trainable is None else self.trainable,
+            "dtype": layer.dtype,
+            "of_step": self.of_step,
+            "weight_norm": math.sqrt(start[2]),
+            "moved": None if end is None else math.sqrt(end[1]),
+            "moved_least": None if end is None else math.sqrt(end[2]),
+            "fingerprint_start": start[0],
+            "fingerprint_end": None if end is None else end[0],
+            "fingerprint_bfloat16": start[3] if len(start) > 3 else None,
+            "fingerprint_norm": math.sqrt(start[1]),
+        }
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
-        """Add up what a step of the optimizer is made of; a gradient of another kind is left out."""
-        import torch
-
-        if not self.looks:
+        """Look at a step that the optimizer is about to take; a mistake must not stop training."""
+        if not self._starts or self._paths is None:
             return
-        self._steps += 1
+        try:
+            self._paths.append(Path.of(optimizer, self._places))
+        except Exception as error:  # noqa: BLE001  whatever an optimizer holds, training goes on
+            self._paths = None
+            log.warning("the steps of an optimizer are not witnessed: %s: %s", type(error).__name__, error)
+
+
+@dataclass(frozen=True)
+class Path:
+    """A step that an optimizer is about to take: learning rates and gradients."""
+
+    highest: dict[int, float]  # learning rate of each layer, by its number
+    places: list[int]  # of each gradient: the number of its layer
+    rates: list[float]
+    norms: Tensor | None  # (gradients,) float64; None: there is no gradient
+
+    @classmethod
+    def of(cls, optimizer: Any, layers: Mapping[int, int]) -> Path:
+        """Look at an optimizer; `layers`: the number of the layer of each parameter, by its id."""
+        highest: dict[int, float] = {}
         gradients: list[Tensor] = []
         places: list[int] = []
         rates: list[float] = []
-        highest = [0.0] * len(self.looks)
         for group in optimizer.param_groups:
             rate = float(group["lr"])
             for parameter in group["params"]:
-                place = self._places.get(id(parameter))
+                place = layers.get(id(parameter))
                 if place is None:
                     continue
-                highest[place] = max(highest[place], rate)
-                if parameter.grad is not None and not parameter.grad.is_sparse:
+                highest[place] = max(highest.get(place, 0.0), rate)
+                if parameter.grad is not None:
                     gradients.append(parameter.grad.detach())
                     places.append(place)
                     rates.append(rate)
-        self._rates = [total + rate for total, rate in zip(self._rates, highest, strict=True)]
-        if not gradients:
-            return
-        with torch.no_grad():
-            moves = norms(gradients)
-            moves = moves * torch.tensor(rates, dtype=moves.dtype, device=moves.device)
-            squares = moves.new_zeros(len(self.looks))
-            squares.index_add_(0, torch.tensor(places, device=moves.device), moves.square())
-            self._paths = squares.sqrt() if self._paths is None else self._paths + squares.sqrt()
+        return cls(highest, places, rates, norms(gradients) if gradients else None)
+
+    def lengths(self, norms: Sequence[float], layers: int) -> list[float]:
+        """Learning rate times norm of the gradient, of each layer."""
+        squares = [0.0] * layers
+        for place, rate, norm in zip(self.places, self.rates, norms, strict=True):
+            squares[place] += (rate * norm) ** 2
+        return [math.sqrt(square) for square in squares]
 
 
-def _fetched(sums: Sequence[Tensor]) -> list[list[float]]:
-    """Return sums of one length as lists: one transfer from the device."""
+def _added(chunks: Sequence[Chunk], sums: Sequence[Rows]) -> dict[str, list[float]]:
+    """The sums of each layer by its name; the parts of a layer on several devices are added up."""
+    found: dict[str, list[float]] = {}
+    for chunk, rows in zip(chunks, sums, strict=False):
+        for layer, own in zip(chunk.layers, zip(*rows, strict=True), strict=True):
+            before = found.get(layer.name, [0.0] * len(own))
+            found[layer.name] = [a + b for a, b in zip(before, own, strict=True)]
+    return found
+
+
+def _fetched(groups: Sequence[Sequence[Tensor]]) -> list[list[Rows]]:
+    """Return the matrices of each group as lists: one transfer from the device."""
     import torch
 
-    if not sums:
-        return []
-    rows: list[list[float]] = torch.stack([one.to(sums[0].device) for one in sums]).tolist()
-    return rows
+    every = list(chain.from_iterable(groups))
+    device = every[0].device
+    values: list[float] = torch.cat([one.reshape(-1).to(device) for one in every]).tolist()
+    fetched: list[list[Rows]] = []
+    place = 0
+    for group in groups:
+        fetched.append([])
+        for one in group:
+            rows = [values[place + k * one.shape[1] :][: one.shape[1]] for k in range(one.shape[0])]
+            fetched[-1].append(rows)
+            place += one.numel()
+    return fetched
 
 
 def as_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
@@ -385,13 +520,19 @@ def as_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 # ---- tokens ----
 
 
-def row_checksum(tokens: np.ndarray, mask: np.ndarray) -> int:
-    """Checksum of the tokens of a row and its loss mask, up to the last token that is trained on."""
-    from sorl.diagnostics.evidence import fingerprint  # not needed in another trainer's process
+def row_checksums(tokens: np.ndarray, mask: np.ndarray) -> list[int]:
+    """Checksum of tokens (N, T) and loss mask of each row, up to the last token that is trained on."""
+    width = mask.shape[1]
+    last = width - mask[:, ::-1].argmax(axis=1)
+    inside = (np.arange(width) < last[:, None]) & mask.any(axis=1)[:, None]
+    each = scrambled(tokens.astype(np.uint64) * np.uint64(2) + mask.astype(np.uint64) + counted(width))
+    rows = np.where(inside, each, np.uint64(0)).sum(axis=1, dtype=np.uint64)
+    return [int(number) for number in scrambled(rows) >> np.uint64(64 - CHECKSUM_BITS)]
 
-    end = int(np.flatnonzero(mask).max(initial=-1)) + 1
-    ids = np.ascontiguousarray(tokens[:end], dtype=np.int64)
-    return fingerprint(ids.tobytes(), np.ascontiguousarray(mask[:end], dtype=bool).tobytes())
+
+def row_checksum(tokens: np.ndarray, mask: np.ndarray) -> int:
+    """The checksum of one row, (T,)."""
+    return row_checksums(tokens[None], mask[None])[0]
 
 
 def total_checksum(checksums: Iterable[int]) -> int:

@@ -238,12 +238,14 @@ TABLES: tuple[Table, ...] = (
             Column("network", "VARCHAR", "policy, critic, reference or sampler."),
             Column("layer", "VARCHAR", "Group of its tensors, by name: embedding, layer N, head or rest."),
             Column("parameters", "BIGINT", "Numbers in the group; a tied head counts as its embedding."),
-            Column("sampled", "BIGINT", "How many of them are looked at: 65,536 of a tensor at most."),
+            Column("sampled", "BIGINT", "How many of them are looked at: 16,384 of a tensor at most."),
             Column("trainable", "BOOLEAN", "Whether any tensor of the group is to be trained."),
             Column("dtype", "VARCHAR", "Coarsest number format of its tensors: float32, bfloat16, ..."),
             Column("of_step", "BIGINT", "Step whose weights a sampler claims; NULL of other networks."),
             Column("weight_norm", "DOUBLE", "Norm of all its weights at the start of the step."),
-            Column("moved", "DOUBLE", "Norm of how far the step moved them; estimated beyond 65,536."),
+            Column(
+                "moved", "DOUBLE", "Norm of how far the step moved them; estimated beyond 16,384 of a tensor."
+            ),
             Column("moved_least", "DOUBLE", "The same of the numbers looked at alone, a lower bound."),
             Column("fingerprint_start", "DOUBLE", "Sum of the numbers looked at, with random signs, first."),
             Column("fingerprint_end", "DOUBLE", "The same after the updates of the step."),
