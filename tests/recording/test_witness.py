@@ -38,10 +38,15 @@ def network(seed, size=8):
 
 
 def rows_of(named, after=None):
+    """The rows of a step that changes the weights to those of `after`."""
+    named = list(named)
     witness = Witness("policy")
-    witness.start(list(named))
+    witness.start(named)
     if after is not None:
-        witness.finish(list(after))
+        with torch.no_grad():
+            for (_, tensor), (_, changed) in zip(named, after, strict=True):
+                tensor.copy_(changed)
+        witness.finish(named)
     return {row["layer"]: row for row in witness.rows()}
 
 
@@ -104,7 +109,7 @@ def test_how_far_a_large_tensor_moved_is_estimated_without_bias():
     torch.manual_seed(0)
     weight = torch.randn(MOST_ENTRIES * 2 + 77)
     moved = weight + 0.01 * torch.randn(len(weight))
-    row = rows_of([("w", weight)], [("w", moved)])["rest"]
+    row = rows_of([("w", weight.clone())], [("w", moved)])["rest"]
     assert row["sampled"] == MOST_ENTRIES < row["parameters"]
     assert row["moved"] == pytest.approx(float((moved - weight).norm()), rel=0.02)
     assert row["moved_least"] < row["moved"]
@@ -118,7 +123,7 @@ def test_how_far_a_small_tensor_moved_is_exact():
     with torch.no_grad():
         for parameter in after.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
-    rows = rows_of(model.named_parameters(), after.named_parameters())
+    rows = rows_of(copy.deepcopy(model).named_parameters(), after.named_parameters())
     for layer, row in rows.items():
         own = [name for name, _ in model.named_parameters() if layer_of(name) == layer]
         pairs = [(after.get_parameter(name), model.get_parameter(name)) for name in own]
@@ -185,6 +190,13 @@ def test_an_optimizer_with_copies_of_the_weights_says_nothing_of_them():
     witness.start(model.named_parameters())
     witness.finish(model.named_parameters())
     assert all("optimizer_steps" not in row for row in witness.rows())
+
+
+def test_other_tensors_at_the_end_of_a_step_are_refused():
+    witness = Witness("policy")
+    witness.start([("w", torch.ones(3))])
+    with pytest.raises(ValueError, match="other tensors"):
+        witness.finish([("w", torch.ones(3))])
 
 
 def test_weights_that_are_not_numbers_are_a_fact():

@@ -303,8 +303,8 @@ def _sampled(row: Row, policy: Sequence[Row]) -> Check:
 def _whose(row: Row, policy: Sequence[Row], claimed: int, column: str, tolerance: float) -> str:
     """Say whose weights a sampler has that are not those that it claims."""
     if row["dtype"] == "float32" and column == "fingerprint_start":
-        rounded = step_with(policy, row["fingerprint_start"], tolerance, "fingerprint_bfloat16")
-        if rounded == claimed:
+        source = [one for one in policy if one["step"] == claimed]
+        if step_with(source, row["fingerprint_start"], tolerance, "fingerprint_bfloat16") is not None:
             return f"the weights of step {claimed}, rounded to bfloat16"
     other = step_with(policy, row["fingerprint_start"], tolerance, column)
     if other is None:

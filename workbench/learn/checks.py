@@ -181,13 +181,17 @@ def checksums(batch: Batch, episodes: Sequence[Episode]) -> Checksums:
 
 def sampled_checksums(episodes: Sequence[Episode]) -> list[int]:
     """Checksums of episodes by their stretches of tokens: what the sampler wrote, and what it was given."""
-    rows = [list(chain.from_iterable(episode.stretches)) for episode in episodes]
-    tokens = np.zeros((len(rows), max(map(len, rows), default=1)), dtype=np.int64)
-    mask = np.zeros(tokens.shape, dtype=bool)
-    for i, (row, episode) in enumerate(zip(rows, episodes, strict=True)):
-        lengths = [len(stretch) for stretch in episode.stretches]
-        tokens[i, : len(row)] = row
-        mask[i, : len(row)] = np.repeat(np.arange(len(lengths)) % 2 == 1, lengths)
+    stretches = list(chain.from_iterable(episode.stretches for episode in episodes))
+    sizes = np.fromiter(map(len, stretches), np.int64, len(stretches))
+    counts = [len(episode.stretches) for episode in episodes]
+    first = np.cumsum([0, *counts[:-1]])
+    lengths = np.add.reduceat(sizes, first) if episodes else np.zeros(0, dtype=np.int64)
+    numbers = np.arange(len(sizes)) - np.repeat(first, counts)  # of each stretch in its episode
+    inside = np.arange(lengths.max(initial=1)) < lengths[:, None]
+    tokens = np.zeros(inside.shape, dtype=np.int64)
+    tokens[inside] = np.fromiter(chain.from_iterable(stretches), np.int64, int(lengths.sum()))
+    mask = np.zeros(inside.shape, dtype=bool)
+    mask[inside] = np.repeat(numbers % 2 == 1, sizes)
     return row_checksums(tokens, mask)
 
 

@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 from hashlib import blake2b
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -231,17 +231,23 @@ class Chunk:
         self.lengths: list[int] = lengths.tolist()
         self.shares = (sizes / lengths).double().to(device)  # numbers that an entry stands for
         self.numbers = torch.tensor(numbers, device=device)
-        self.signs = torch.cat([one.signs for one in self.marks])
+        self.signs = _wide(torch.cat([one.signs for one in self.marks]))
+        # Used again in each step: fresh memory costs more than the sums.
+        kind = reduce(torch.promote_types, [tensor.dtype for tensor in self.tensors])
+        self._first, self._last = (
+            torch.empty(len(self.signs), dtype=kind, device=self.tensors[0].device) for _ in range(2)
+        )
+        self._wide = torch.empty_like(self.signs)
 
-    def entries(self) -> Tensor:
-        """The entries as they are now, (n,), a copy."""
+    def _read(self, into: Tensor) -> Tensor:
+        """Put the entries as they are now, (n,), into a buffer."""
         import torch
 
         parts = []
         for tensor, one in zip(self.tensors, self.marks, strict=True):
             flat = tensor.detach().reshape(-1)
             parts.append(flat if one.places is None else flat.index_select(0, one.places))
-        return torch.cat(parts)
+        return torch.cat(parts, out=into)
 
     def products(self, one: Tensor, other: Tensor) -> Tensor:
         """Inner products of entries (n,): of each tensor, or of each layer where it is looked at whole."""
@@ -260,27 +266,29 @@ class Chunk:
         total = stacked.new_zeros(len(sums), len(self.layers))
         return total.index_add_(1, self.numbers, stacked)
 
-    def start(self, entries: Tensor, rounded: bool) -> Tensor:
+    def start(self, rounded: bool) -> Tensor:
         """Fingerprints, squares of the entries and of all weights, (3 or 4, layers)."""
         import torch
 
-        wide = _wide(entries)
-        signs = _wide(self.signs)
+        entries = self._read(self._first)
+        wide = self._wide.copy_(entries)
         squares = self.products(wide, wide)
         whole = squares
         if not self.is_whole:
             whole = norms([tensor.detach() for tensor in self.tensors]).square()
-        sums = [self.products(signs, wide), squares, whole]
+        sums = [self.products(self.signs, wide), squares, whole]
         if rounded:
-            sums.append(self.products(signs, _wide(entries.to(torch.bfloat16))))
+            wide.copy_(entries.to(torch.bfloat16))
+            sums.append(self.products(self.signs, wide))
         return self.by_layer(sums)
 
-    def end(self, entries: Tensor) -> Tensor:
+    def end(self) -> Tensor:
         """Fingerprints, and squares of how far all weights (estimated) and the entries moved, (3, layers)."""
-        after = _wide(self.entries())
-        moved = after - _wide(entries)
+        wide = self._wide.copy_(self._read(self._last))
+        fingerprints = self.products(self.signs, wide)
+        moved = wide.sub_(self._first.to(wide.device))
         squares = self.products(moved, moved)
-        return self.by_layer([self.products(_wide(self.signs), after), squares * self.shares, squares])
+        return self.by_layer([fingerprints, squares * self.shares, squares])
 
 
 class Plan:
@@ -301,9 +309,17 @@ class Plan:
         self.chunks = [Chunk(part, marks) for part in parts]
 
     def fits(self, named: Sequence[tuple[str, Any]]) -> bool:
-        """Whether these are the very tensors of the plan."""
-        same = (ours is tensor for ours, (_, tensor) in zip(self.tensors, named, strict=False))
-        return len(named) == len(self.tensors) and all(same)
+        """Whether these are the very tensors of the plan, or views of them."""
+        pairs = zip(self.tensors, (tensor for _, tensor in named), strict=False)
+        return len(named) == len(self.tensors) and all(is_same(*pair) for pair in pairs)
+
+
+def is_same(first: Tensor, other: Tensor) -> bool:
+    """Whether two tensors share the same numbers."""
+    if first is other:
+        return True
+    is_alike = (first.shape, first.dtype) == (other.shape, other.dtype)
+    return is_alike and first.data_ptr() == other.data_ptr()
 
 
 class Witness:
@@ -325,8 +341,7 @@ class Witness:
 
     def forget(self) -> None:
         """Begin a step of which nothing is known."""
-        self._entries: list[Tensor] = []  # of each chunk, at the start
-        self._starts: list[Tensor] = []
+        self._starts: list[Tensor] = []  # of each chunk
         self._ends: list[Tensor] = []
         self._paths: list[Path] | None = []  # of each step of the optimizer; None: they are not known
 
@@ -346,21 +361,19 @@ class Witness:
         plan = self._planned(list(named))
         is_rounded = self.network != "critic" and self.network != "reference"
         with torch.no_grad():
-            self._entries = [chunk.entries() for chunk in plan.chunks]
-            pairs = zip(plan.chunks, self._entries, strict=True)
-            self._starts = [chunk.start(entries, is_rounded) for chunk, entries in pairs]
+            self._starts = [chunk.start(is_rounded) for chunk in plan.chunks]
 
     def finish(self, named: Named) -> None:
         """Look at the same weights at the end of the step."""
         import torch
 
-        before = [layer.name for layer in self._plan.layers] if self._plan is not None else []
-        plan = self._planned(list(named))
-        if not self._entries or before != [layer.name for layer in plan.layers]:
+        named = list(named)
+        if self._plan is None or not self._starts:
             return
+        if not self._plan.fits(named):
+            raise ValueError("the weights at the end of a step are other tensors than at its start")
         with torch.no_grad():
-            pairs = zip(plan.chunks, self._entries, strict=True)
-            self._ends = [chunk.end(entries) for chunk, entries in pairs]
+            self._ends = [chunk.end() for chunk in self._plan.chunks]
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of the step, one a layer; None is what was not looked at."""
