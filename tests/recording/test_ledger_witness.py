@@ -1,6 +1,7 @@
 """Witnesses of a plain torch loop through the ledger, and what they prove."""
 
 import copy
+import itertools
 import logging
 
 import pytest
@@ -86,9 +87,8 @@ def test_a_healthy_loop_is_witnessed_and_violates_nothing(tmp_path):
     checks = list(witness_checks(witness_tables(folder)))
     assert not [check for check in checks if check.violated or check.missing]
     rows = read(folder, "witness")
-    assert {(row["network"], row["layer"]) for row in rows} == {
-        (network, layer) for network in ("policy", "reference", "sampler") for layer in ("embedding", "head")
-    }
+    layers = set(itertools.product(("policy", "reference", "sampler"), ("embedding", "head")))
+    assert {(row["network"], row["layer"]) for row in rows} == layers
     assert {row["optimizer_steps"] for row in rows if row["network"] == "policy"} == {2}
     batches = read(folder, "witness_batch")
     assert [row["micro_batches"] for row in batches] == [2] * STEPS

@@ -537,7 +537,8 @@ def row_checksums(tokens: np.ndarray, mask: np.ndarray) -> list[int]:
     """Checksum of tokens (N, T) and loss mask of each row, up to the last token that is trained on."""
     width = mask.shape[1]
     last = width - mask[:, ::-1].argmax(axis=1)
-    inside = (np.arange(width) < last[:, None]) & mask.any(axis=1)[:, None]
+    last = np.where(mask.any(axis=1), last, 0)
+    inside = np.arange(width) < last[:, None]
     each = scrambled(tokens.astype(np.uint64) * np.uint64(2) + mask.astype(np.uint64) + counted(width))
     rows = np.where(inside, each, np.uint64(0)).sum(axis=1, dtype=np.uint64)
     return [int(number) for number in scrambled(rows) >> np.uint64(64 - CHECKSUM_BITS)]
